@@ -1,0 +1,50 @@
+# How every target of this project is compiled: standard, warnings, sanitizers, output folder, compiler cache.
+
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_CXX_STANDARD 20)
+  set(CMAKE_CXX_STANDARD_REQUIRED ON)
+  set(CMAKE_CXX_EXTENSIONS OFF)
+  set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+  set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+  if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+  endif()
+
+  find_program(CCACHE_PROGRAM ccache)
+  if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    # The sloppiness lets ccache serve files that use the precompiled LibTorch header; the base folder and
+    # nohash_dir let two checkouts share their results.
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+        CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+        CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=true ${CCACHE_PROGRAM})
+  endif()
+endif()
+
+# Linked PRIVATE by every target; never exported.
+add_library(torchup_warnings INTERFACE)
+target_compile_options(torchup_warnings INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wold-style-cast
+  $<$<BOOL:${TORCHUP_WARNINGS_AS_ERRORS}>:-Werror>)
+
+if(TORCHUP_SANITIZE)
+  add_compile_options(-fsanitize=${TORCHUP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${TORCHUP_SANITIZE})
+endif()
+
+# torchup_library(<name> [sources...]): a static library with the alias torchup::<name>, seen from the project's root.
+function(torchup_library name)
+  add_library(${name} STATIC ${ARGN})
+  add_library(torchup::${name} ALIAS ${name})
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  target_link_libraries(${name} PRIVATE $<BUILD_INTERFACE:torchup_warnings>)
+endfunction()
+
+# torchup_program(<name> <library> main.cpp): an executable is a library plus its main.
+function(torchup_program name library main)
+  add_executable(${name} ${main})
+  target_link_libraries(${name} PRIVATE ${library} torchup_warnings)
+  target_compile_options(${name} PRIVATE -fstack-protector-strong)
+  target_link_options(${name} PRIVATE -pie -Wl,-z,relro,-z,now)
+  install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()
