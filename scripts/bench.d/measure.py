@@ -1,0 +1,68 @@
+"""What all benchmarks share: describing the machine, interleaved rounds, medians and spread, JSON."""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def arguments(description):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build/release"), help="build folder (default build/release)")
+    parser.add_argument("--json", help="also write every number to this file")
+    return parser
+
+
+def machine():
+    model = "unknown processor"
+    with open("/proc/cpuinfo") as cpuinfo:
+        for line in cpuinfo:
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{model}, {len(os.sched_getaffinity(0))} CPUs, {memory:.0f} GiB, Linux {platform.release()}"
+
+
+def interleave(contenders, rounds):
+    """Runs every contender once a round; {name: function} to {name: [value per round]}. A first round is not counted."""
+    values = {name: [] for name in contenders}
+    for turn in range(rounds + 1):
+        for name, run in contenders.items():
+            value = run()
+            if turn:
+                values[name].append(value)
+    return values
+
+
+def report(title, unit, values, ours, digits=1):
+    """Prints median, spread and our ratio to each peer; returns the numbers."""
+    print(f"\n{title} [{unit}]")
+    mine = statistics.median(values[ours])
+    rows = {}
+    for name, series in values.items():
+        median = statistics.median(series)
+        ratio = median / mine if mine else float("nan")
+        rows[name] = {"median": median, "min": min(series), "max": max(series), "ratio_to_ours": ratio, "values": series}
+        note = "" if name == ours else f"   {ratio:.1f} x {ours}"
+        print(f"  {name:<22} median {median:>10.{digits}f}   min {min(series):>10.{digits}f}   max {max(series):>10.{digits}f}{note}")
+    return {"unit": unit, "rows": rows}
+
+
+def finish(options, results):
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"machine": machine(), **results}, file, indent=1)
+        print(f"\nwritten to {options.json}")
+
+
+def program(options, name):
+    path = os.path.join(options.build, "bin", name)
+    if not os.access(path, os.X_OK):
+        sys.exit(f"bench: {path} is not there; build it with scripts/setup")
+    return path
