@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# The layers that no link line can keep apart: core code reads no clock, opens nothing, logs nothing; launcher and
+# worker_runtime do not know each other; rendezvous knows neither. Usage: layers_test.sh SOURCE_DIR
+set -euo pipefail
+cd "$1"
+
+failed=0
+forbid() { # forbid WHY PATTERN FOLDER...
+  local why=$1 pattern=$2 folder
+  shift 2
+  for folder in "$@"; do
+    [[ -n $(find "$folder" -name '*.[ch]pp' -print -quit) ]] || { echo "layers: $folder has no sources: is the list still right?"; failed=1; }
+  done
+  if grep -rnE --include='*.[ch]pp' "$pattern" "$@"; then
+    echo "layers: the lines above are against the rule: $why"
+    failed=1
+  fi
+}
+
+forbid 'core code is pure: no sockets, threads, logs, command lines, LibTorch' \
+  '#include [<"](boost/(asio|beast|process)|CLI/|torch/|c10/|ATen/|spdlog/|thread|mutex|atomic|iostream|fstream|filesystem|unistd|sys/|fcntl|poll|random)' \
+  rendezvous/base rendezvous/core launcher/core
+forbid 'core code gets time, environment and chance as arguments' '_clock::now|getenv *\(|random_device|system *\(' \
+  rendezvous/base rendezvous/core launcher/core
+forbid 'the launcher builds without LibTorch' '#include [<"](torch|c10|ATen)' rendezvous launcher
+forbid 'rendezvous stands below launcher and worker_runtime' '#include [<"](launcher|worker_runtime|torchup)/' rendezvous
+forbid 'launcher and worker_runtime stand side by side' '#include [<"](worker_runtime|torchup)/' launcher
+forbid 'launcher and worker_runtime stand side by side' '#include [<"]launcher/' worker_runtime
+exit $failed
