@@ -2,6 +2,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -15,13 +16,32 @@
 ///   group rank 0: StoreReady  coordinator: Placed to all; they start their workers
 ///   WorkersSucceeded from all, or WorkersFailed from one
 ///   coordinator: End to all, or StopWorkers to all, upon which each stops its workers and sends Join again.
+///
+/// Every agent's life in a job ends with End or with LinkLost (agent_link). Keep-alives, reconnection and proof of the
+/// token are the link's own frames and stand in agent_codec.
 namespace torchup {
+
+enum class RankOrder : std::uint8_t {
+  address,   ///< by the host's name, numbers in it compared as numbers; then by node id
+  join,      ///< by the moment of a node's first join; survivors keep their order
+  hostlist,  ///< by the place in JobTerms::hostlist; hosts that are not in it come last, by address
+};
+
+/// What is done about nodes whose facts (Join::facts) differ.
+enum class SameWorld : std::uint8_t { off, warn, fail };
 
 /// What must be the same on all nodes of a job. The first agent's terms stand; another's that differ are refused.
 struct JobTerms {
-  int min_nodes = 1;  ///< >= 1
-  int max_nodes = 1;  ///< >= min_nodes
-  int max_restarts = 0;
+  int min_nodes = 1;          ///< >= 1
+  int max_nodes = 1;          ///< >= min_nodes
+  int nodes_multiple_of = 1;  ///< a round has a multiple of this many nodes; >= 1
+  int max_restarts = 0;       ///< after worker failures, of the whole job; >= 0
+  Duration join_timeout = std::chrono::seconds{600};  ///< longest wait for min nodes, > 0
+  Duration last_call = std::chrono::seconds{30};      ///< wait for more than min nodes when a job first forms, >= 0
+  Duration lease = std::chrono::seconds{10};          ///< silence after which an agent is expelled, > 0
+  RankOrder rank_order = RankOrder::address;
+  SameWorld same_world = SameWorld::warn;
+  std::string hostlist;  ///< expected hosts, as Slurm writes them: "gpu[01-12],login"; empty: not known
   friend bool operator==(const JobTerms&, const JobTerms&) = default;
 };
 
@@ -47,9 +67,10 @@ struct Placement {
   int world_size = 1;
   Rank first_role_rank{0};
   int role_world_size = 1;
-  std::string master_addr;
+  std::string master_addr;  ///< host name or address without brackets
   Port master_port{0};
-  int restart_count = 0;
+  int restart_count = 0;       ///< restarts after worker failures so far, of the whole job
+  int membership_changes = 0;  ///< rounds that ended because a node came or went; never counted as restarts
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 
@@ -58,18 +79,30 @@ struct Verdict {
   int exit_code = 0;   ///< design.md §4
   std::string reason;  ///< one line for people
   std::vector<WorkerFailure> failures;  ///< in the order they were noticed; the first is the root cause. Empty on success
+  int stop_signal = 15;   ///< what workers that still run get first: SIGTERM, or what the user pressed
+  bool kill_now = false;  ///< no grace: the user asked twice
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
 // Agent to coordinator.
 
+/// Something that should be the same on all nodes, such as {"torch", "2.15.0"} or {"program", "sha256:…"}.
+struct Fact {
+  std::string name;
+  std::string value;
+  friend bool operator==(const Fact&, const Fact&) = default;
+};
+
+/// This node has no worker running and wants a place in the next round. Said at the start and after each StopWorkers.
 struct Join {
-  NodeId node{""};
-  std::string host;                    ///< for people
-  std::vector<std::string> addresses;  ///< where other nodes may reach this one, best first; may be empty
+  NodeId node{""};                     ///< "host_pid_n"; the link makes it where it is empty
+  std::string host;                    ///< for people, and for the order of ranks
+  std::vector<std::string> addresses;  ///< where other nodes may reach this one, best first; the link fills an empty one
   int local_world_size = 1;            ///< >= 1
   std::string role = "default";
+  std::optional<GroupRank> group_rank;  ///< demanded by --node-rank; all nodes of a job have one, or none
   JobTerms terms;
+  std::vector<Fact> facts;
   friend bool operator==(const Join&, const Join&) = default;
 };
 struct StoreReady {
@@ -80,46 +113,57 @@ struct StoreReady {
 struct WorkersFailed {
   Round round{0};
   std::vector<WorkerFailure> failures;  ///< at least one
+  bool may_restart = true;  ///< false: another attempt cannot do better (no such program), the job ends with 1
   friend bool operator==(const WorkersFailed&, const WorkersFailed&) = default;
 };
 struct WorkersSucceeded {
   Round round{0};
   friend bool operator==(const WorkersSucceeded&, const WorkersSucceeded&) = default;
 };
-/// This node ends the job for everybody (a user's Ctrl-C), or leaves it (TERM).
+/// This node ends the job for everybody (a user's Ctrl-C), or leaves it (TERM). Answered by End: to all, or to this
+/// node alone. May be said again with `kill_now`.
 struct Leave {
-  bool ends_job = true;
+  bool ends_job = true;  ///< always so when this process hosts the coordinator
   int exit_code = 0;
   std::string reason;
+  std::vector<WorkerFailure> failures;  ///< usually none
+  int stop_signal = 15;                 ///< as in Verdict
+  bool kill_now = false;                ///< as in Verdict
   friend bool operator==(const Leave&, const Leave&) = default;
 };
-struct KeepAlive {
-  friend bool operator==(const KeepAlive&, const KeepAlive&) = default;
-};
-using AgentMessage = std::variant<Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave, KeepAlive>;
+using AgentMessage = std::variant<Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave>;
 
 // Coordinator to agent.
 
+/// Open a fresh, empty worker store for this round and say StoreReady.
 struct HostStore {
   Round round{0};
   friend bool operator==(const HostStore&, const HostStore&) = default;
 };
+/// Start the workers.
 struct Placed {
   Placement placement;
   friend bool operator==(const Placed&, const Placed&) = default;
 };
-/// Stop this round's workers, then send Join again.
+
+enum class StopCause : std::uint8_t {
+  worker_failure,     ///< a restart was used up
+  membership_change,  ///< a node came or went
+  fenced,             ///< this node lost its place or the way to the coordinator: KILL at once, no grace
+};
+/// Stop this round's workers (or forget the round, when they were not started yet), then send Join again.
 struct StopWorkers {
   Round round{0};
+  StopCause cause = StopCause::membership_change;
   std::string reason;
   friend bool operator==(const StopWorkers&, const StopWorkers&) = default;
 };
-/// The job is over: stop what still runs, report, exit.
+/// The job is over: stop what still runs, report, exit. Said once more when somebody asked for `kill_now`.
 struct End {
   Verdict verdict;
   friend bool operator==(const End&, const End&) = default;
 };
-/// One line for people about what the job waits for; sent when it changes.
+/// One line for people about what the job, or the link, waits for; sent when it changes.
 struct Waiting {
   std::string roster;
   friend bool operator==(const Waiting&, const Waiting&) = default;

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "rendezvous/core/endpoint.hpp"
+#include "rendezvous/net/agent_link.hpp"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace torchup {
+
+/// How an agent finds the coordinator of its job.
+struct AttachSettings {
+  RunId run_id{""};
+  /// Empty: one node only, the coordinator lives in this process and no socket is opened.
+  std::optional<Endpoint> endpoint;
+  /// `is_host` of --rdzv-conf. Unset: this machine hosts when the endpoint names it, as torchrun decides.
+  std::optional<bool> is_host;
+  /// --local-addr: what other nodes use to reach this one, whatever the coordinator sees.
+  std::string local_addr;
+  /// Secret that agents and coordinator prove to each other; empty: none.
+  std::string token;
+  /// How long the endpoint may stay out of reach, at the start or later, before LinkLost.
+  Duration join_timeout = std::chrono::seconds{600};
+};
+
+/// The agent's link to the coordinator of its job, wherever that turns out to live. Returns at once; messages sent
+/// before the way is known are kept.
+///
+/// Where the endpoint names this machine (its host name, an address of one of its interfaces, IPv6 included, looked up
+/// off the loop) a coordinator with a store is opened there, in this process; if the port is taken by a peer that hosts
+/// already, we connect to it. Anywhere else we connect, trying again until `join_timeout`. What is waited for is told by
+/// Waiting messages.
+///
+/// LinkLost: 67 when the endpoint was not reached within `join_timeout`, or somebody else's program has its port; 68
+/// when token, version or job terms do not fit.
+[[nodiscard]] std::unique_ptr<AgentLink> attach(boost::asio::io_context& loop, AttachSettings settings,
+                                                AgentLink::Handler handler);
+
+}  // namespace torchup
