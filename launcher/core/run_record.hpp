@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/core/launch_event.hpp"
+
+namespace torchup {
+
+/// One worker's life in one attempt.
+struct WorkerRecord {
+  WorkerId worker;
+  std::int64_t start_us = 0;  ///< UTC
+  std::int64_t end_us = 0;    ///< UTC; 0 while it runs
+  std::optional<int> exit_code;
+  WorkerEnd end = WorkerEnd::succeeded;
+  std::string message;
+  std::string error_file;
+  std::string stdout_log;
+  std::string stderr_log;
+};
+
+struct AttemptRecord {
+  std::string name;
+  std::string directory;
+  int restart_count = 0;
+  std::optional<Placement> placement;  ///< the round that it ran in
+  std::int64_t start_us = 0;           ///< UTC
+  std::int64_t end_us = 0;             ///< UTC; 0 while it runs
+  std::string end_reason;
+  std::vector<WorkerRecord> workers;  ///< index: local rank
+};
+
+/// How long the job spent with what, in microseconds of the monotonic clock.
+struct PhaseTimes {
+  std::int64_t waiting_us = 0;   ///< no round: rendezvous
+  std::int64_t starting_us = 0;  ///< round completed, workers not all started
+  std::int64_t running_us = 0;
+  std::int64_t stopping_us = 0;
+};
+
+/// What is known of the job so far: a fold over its events. A value; the report, the result file and the incident
+/// record read it.
+class RunRecord {
+ public:
+  void apply(const LaunchEvent& event);
+
+  [[nodiscard]] const std::optional<event::JobStarted>& job() const { return job_; }
+  [[nodiscard]] const std::vector<AttemptRecord>& attempts() const { return attempts_; }
+  [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
+  [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
+  [[nodiscard]] const PhaseTimes& phases() const { return phases_; }
+  [[nodiscard]] std::int64_t start_us() const { return start_us_; }
+  [[nodiscard]] std::int64_t end_us() const { return end_us_; }
+  [[nodiscard]] std::uint64_t log_bytes_lost() const;
+  [[nodiscard]] std::uint64_t console_bytes_lost() const;
+  /// Paths of incident records.
+  [[nodiscard]] const std::vector<std::string>& incidents() const { return incidents_; }
+
+ private:
+  struct Loss {
+    std::string where;
+    std::uint64_t bytes = 0;
+  };
+  enum class Phase { waiting, starting, running, stopping };
+  void enter(Phase phase, std::int64_t monotonic_us);
+  WorkerRecord* find(const WorkerId& worker);
+
+  std::optional<event::JobStarted> job_;
+  std::optional<Placement> placement_;
+  std::vector<AttemptRecord> attempts_;
+  std::vector<std::string> warnings_;
+  std::vector<std::string> incidents_;
+  std::vector<Loss> log_losses_;
+  std::vector<Loss> console_losses_;
+  std::optional<Verdict> verdict_;
+  PhaseTimes phases_;
+  Phase phase_ = Phase::waiting;
+  std::int64_t phase_since_us_ = 0;
+  std::int64_t start_us_ = 0;
+  std::int64_t end_us_ = 0;
+};
+
+/// The content of `--result-file`: JSON with `schema`, verdict (`exit_code`, `reason`), per rank of this node its exit
+/// codes, attempts with their times, phase times, log paths and losses.
+[[nodiscard]] std::string result_json(const RunRecord& record, const std::string& host);
+
+}  // namespace torchup
