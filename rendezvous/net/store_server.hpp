@@ -1,0 +1,94 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "rendezvous/base/result.hpp"
+#include "rendezvous/base/types.hpp"
+#include "rendezvous/core/store.hpp"
+#include "rendezvous/net/unique_fd.hpp"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace torchup {
+
+/// What connections may cost. Who meets a limit is closed with one log line that names it; the others are served on.
+struct ConnectionLimits {
+  std::size_t connections_max = 20'000;  ///< also bounded by the descriptors this process may open, less a reserve
+  std::size_t request_bytes_max = std::size_t{256} << 20;    ///< one request while it arrives
+  std::size_t arriving_bytes_max = std::size_t{1} << 30;     ///< unfinished requests of all connections together
+  std::size_t reply_bytes_max = 1 << 20;  ///< unsent answers of a connection from which on it is no longer read from
+  Duration handshake_max = std::chrono::seconds{30};  ///< from accept to the five bytes of VALIDATE
+  Duration request_max = std::chrono::seconds{120};   ///< from a request's first byte to its last
+  Duration stalled_max = std::chrono::seconds{60};    ///< unsent answers that the peer does not read
+  Duration silent_peer_max = std::chrono::seconds{90};  ///< TCP keep-alive and TCP_USER_TIMEOUT: the peer's machine is gone
+};
+
+struct StoreServerOptions {
+  /// Numeric address to listen on. Empty or "::": every address, IPv4 and IPv6. "localhost": loopback, of both families.
+  std::string bind;
+  Port port{0};  ///< 0: any free one
+  /// A bound and listening TCP socket instead of `bind`; `port` must be its own or 0.
+  UniqueFd listener;
+  StoreLimits limits;
+  ConnectionLimits connections;
+  /// Takes a connection whose first byte is not TCPStore's `00`: moves the socket out and returns true. Nothing has been
+  /// read from it. Called on the loop, once, when the first byte is there. Unset or false: closed with one log line.
+  std::function<bool(unsigned char first_byte, UniqueFd& socket)> other_language;
+  /// One line for people, without time or name of the program; rare events only. Unset: nobody wants to know.
+  std::function<void(const std::string& line)> log;
+};
+
+/// Counters since the start, and what is there now.
+struct StoreServerStatus {
+  std::size_t connections = 0;
+  std::size_t keys = 0;
+  std::size_t queues = 0;
+  std::size_t bytes = 0;    ///< of keys, values and queue elements, with what keeps them
+  std::size_t waiting = 0;  ///< clients with an open wait or barrier
+  std::size_t arriving_bytes = 0;
+  std::uint64_t accepted = 0;
+  std::uint64_t refused = 0;  ///< closed for what they sent, or at a limit
+  std::uint64_t requests = 0;
+};
+
+/// Serves PyTorch's TCPStore protocol on one port. Everything happens on the thread that runs `loop`, `store()` included;
+/// no peer is ever looked up by name.
+///
+/// The loop sees one descriptor, an epoll set of our own: sessions cost no coroutine and no handler, only readiness,
+/// recv and send. Destroying the server closes all connections.
+class StoreServer {
+ public:
+  StoreServer(boost::asio::io_context& loop, StoreServerOptions options);
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+  ~StoreServer();
+
+  /// Binds and listens; clients are served as soon as the loop runs. Once per server. Returns the real port.
+  ///
+  /// Errors: the system's (address in use, not available, permission denied) with address and port in the context;
+  /// errc::bad_value when `bind` is no numeric address or `listener` has another port.
+  [[nodiscard]] Result<Port> listen();
+
+  /// The addresses listened on, "[::]:29500" first; empty before listen().
+  [[nodiscard]] std::string address() const;
+
+  /// Accepts nobody any more; who is connected is served on. `done` is called from the loop when the last one has gone.
+  void drain(std::function<void()> done);
+
+  /// The key space, for the process that holds it. On the loop's thread only; what it wakes is sent when control returns to the loop.
+  [[nodiscard]] Store& store();
+  [[nodiscard]] StoreServerStatus status() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace torchup
