@@ -1,0 +1,228 @@
+#include "torchup/process_group.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/debug.h>
+
+#include "torchup/error.hpp"
+#include "worker_runtime/backend_factory.hpp"
+#include "worker_runtime/group_state.hpp"
+#include "worker_runtime/meeting.hpp"
+#include "worker_runtime/worker_place.hpp"
+
+namespace torchup {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto gloo_timeout = 30min;      // Python's
+constexpr auto nccl_timeout = 10min;      // Python's
+constexpr auto farewell_limit = 10s;      // how long the store's host waits for the others to be done
+
+/// "?rank=0&world_size=2" behind an address; what the caller passed wins.
+void read_query(std::string_view query, AskedPlace& asked) {
+  while (!query.empty()) {
+    const auto pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), pair.size() + 1));
+    const auto name = pair.substr(0, pair.find('='));
+    auto* target = name == "rank" ? &asked.rank : name == "world_size" ? &asked.world_size : nullptr;
+    if (!target) continue;  // use_libuv and the like are PyTorch's
+    try {
+      if (!*target) *target = std::stoi(std::string{pair.substr(std::min(pair.size(), name.size() + 1))});
+    } catch (const std::exception&) {
+      throw Error{"init_method: \"" + std::string{pair} + "\" is not a number"};
+    }
+  }
+}
+
+/// Reads init_method into where to meet and who we are.
+void read_init_method(const ProcessGroupOptions& options, MeetingPlan& plan) {
+  AskedPlace asked{.rank = options.rank, .world_size = options.world_size, .local_rank = options.local_rank};
+  std::string_view url = options.init_method;
+  if (const auto mark = url.find('?'); mark != url.npos) {
+    read_query(url.substr(mark + 1), asked);
+    url = url.substr(0, mark);
+  }
+  if (url == "env://") {
+    plan.place = worker_place_from_environment(asked, environment_variable);
+  } else if (url.starts_with("tcp://")) {
+    url.remove_prefix(6);
+    const auto colon = url.rfind(':');
+    int port = -1;
+    if (colon != url.npos && url.size() - colon <= 6)
+      try {
+        port = std::stoi(std::string{url.substr(colon + 1)});
+      } catch (const std::exception&) {}
+    if (port < 0 || port > 65535) throw Error{"init_method: \"" + options.init_method + "\" is not tcp://host:port"};
+    plan.place = worker_place_at(asked, environment_variable);
+    plan.place.master_addr = url.substr(0, colon);
+    if (plan.place.master_addr.starts_with('[') && plan.place.master_addr.ends_with(']'))
+      plan.place.master_addr = plan.place.master_addr.substr(1, plan.place.master_addr.size() - 2);
+    plan.place.master_port = port;
+    // The agent's promise holds for its own address only.
+    plan.place.agent_store = environment_variable("TORCHELASTIC_USE_AGENT_STORE") == "True" &&
+                             environment_variable("MASTER_ADDR") == plan.place.master_addr &&
+                             environment_variable("MASTER_PORT") == std::to_string(port);
+  } else if (url.starts_with("file://")) {
+    plan.file = url.substr(7);
+    if (!plan.file.starts_with('/')) throw Error{"init_method: \"" + options.init_method + "\" needs an absolute path: file:///path"};
+    plan.place = worker_place_at(asked, environment_variable);
+  } else {
+    throw Error{"init_method: \"" + options.init_method + "\" is none of env://, tcp://host:port, file:///path"};
+  }
+}
+
+/// GPU of this process, or nothing when it has none of its own.
+std::optional<torch::Device> own_gpu(const WorkerPlace& place) {
+  const int gpus = gpu_count();
+  if (gpus == 0) return std::nullopt;
+  if (gpus > place.local_rank) return torch::Device{torch::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank)};
+  // Launchers that show each process its own GPU only.
+  if (gpus == 1 && environment_variable("CUDA_VISIBLE_DEVICES")) return torch::Device{torch::kCUDA, 0};
+  return std::nullopt;
+}
+
+void choose_backend(const ProcessGroupOptions& options, const WorkerPlace& place, std::string& backend, torch::Device& device) {
+  const auto gpu = options.device && options.device->is_cuda() ? options.device : own_gpu(place);
+  // All ranks of a node must choose alike, so a GPU for each of them is asked for, not only one for this rank.
+  const bool gpu_each = gpu && (gpu_count() >= place.local_size || gpu_count() == 1);
+  backend = options.backend;
+  if (backend == "auto") backend = gpu_each && !(options.device && options.device->is_cpu()) ? "nccl" : "gloo";
+  if (backend == "mpi")
+    throw Error{"backend mpi: PyTorch's wheels are built without MPI. Use gloo or nccl; under mpirun the ranks are read from "
+                "its environment all the same"};
+  if (backend != "gloo" && backend != "nccl")
+    throw Error{"backend \"" + backend + "\" is none of auto, gloo, nccl"};
+  if (backend == "nccl" && !gpu)
+    throw Error{"backend nccl: local rank " + std::to_string(place.local_rank) + " has no GPU (" + std::to_string(gpu_count()) +
+                " visible); start one process per GPU, or use gloo"};
+  device = options.device ? *options.device : backend == "nccl" ? *gpu : torch::Device{torch::kCPU};
+  if (device.is_cuda() && !device.has_index()) device = *gpu;
+}
+
+c10::intrusive_ptr<c10d::Backend> make_backend(const ProcessGroup::State& state) {
+  const bool nccl = state.backend_name == "nccl";
+  BackendPlan plan{
+      .store = c10::make_intrusive<c10d::PrefixStore>(nccl ? "cuda/" : "cpu/", state.group_store),
+      .rank = state.rank,
+      .size = static_cast<int>(state.global_ranks.size()),
+      .timeout = state.timeout,
+      .device = state.device,
+      .group_name = state.name,
+      .global_ranks = state.global_ranks};
+  return nccl ? make_nccl_backend(plan) : make_gloo_backend(plan);
+}
+
+}  // namespace
+
+ProcessGroup::State::~State() {
+  if (!backend || ended) return;
+  // While an exception passes, peers may be gone or wait for us: the backend's destructor could wait for them in turn.
+  if (std::uncaught_exceptions() > 0) (void)backend.release();
+}
+
+int ProcessGroup::rank() const { return state_->rank; }
+int ProcessGroup::size() const { return static_cast<int>(state_->global_ranks.size()); }
+int ProcessGroup::local_rank() const { return state_->job->place.local_rank; }
+int ProcessGroup::local_size() const { return state_->job->place.local_size; }
+torch::Device ProcessGroup::device() const { return state_->device; }
+const std::string& ProcessGroup::backend() const { return state_->backend_name; }
+const std::string& ProcessGroup::name() const { return state_->name; }
+std::chrono::milliseconds ProcessGroup::timeout() const { return state_->timeout; }
+const std::vector<int>& ProcessGroup::global_ranks() const { return state_->global_ranks; }
+c10d::Store& ProcessGroup::store() const { return *state_->user_store; }
+c10d::Backend& ProcessGroup::c10d_backend() const {
+  if (state_->ended) throw Error{"process group " + state_->name + " was shut down"};
+  return *state_->backend;
+}
+
+std::optional<ProcessGroup> ProcessGroup::new_group(std::span<const int> ranks) const {
+  std::vector<int> members{ranks.begin(), ranks.end()};
+  std::sort(members.begin(), members.end());
+  if (members.empty()) throw Error{"new_group: no ranks"};
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (members[i] < 0 || members[i] >= size())
+      throw Error{"new_group: rank " + std::to_string(members[i]) + " is not in this group of " + std::to_string(size())};
+    if (i && members[i] == members[i - 1]) throw Error{"new_group: rank " + std::to_string(members[i]) + " is there twice"};
+  }
+  const std::string number = std::to_string(++state_->children);  // counted on every rank, members or not
+  const auto self = std::find(members.begin(), members.end(), rank());
+  if (self == members.end()) return std::nullopt;
+
+  auto child = std::make_shared<State>(*state_);
+  child->backend.reset();
+  child->children = 0;
+  child->ended = false;
+  child->rank = static_cast<int>(self - members.begin());
+  child->global_ranks.clear();
+  for (const int member : members) child->global_ranks.push_back(state_->global_ranks[static_cast<std::size_t>(member)]);
+  // Children of the job's group are named as Python names them; deeper ones carry their parent's name, since two parents
+  // may have as many children.
+  child->name = state_->name == "0" ? number : state_->name + "." + number;
+  open_stores(*child);
+  child->backend = make_backend(*child);
+  return ProcessGroup{std::move(child)};
+}
+
+void ProcessGroup::shutdown() {
+  if (state_->ended) return;
+  state_->ended = true;
+  state_->backend->shutdown();
+  state_->backend.reset();
+  if (state_->name != "0" || !state_->job->all_native || size() == 1) return;
+  // The process that serves the store stays until the others have said that they need it no more.
+  auto& store = *state_->user_store;
+  if (store.add("farewell", 1) == size()) store.set("all_gone", std::string{"1"});
+  if (!state_->job->hosts_store) return;
+  try {
+    store.wait({"all_gone"}, std::min<std::chrono::milliseconds>(farewell_limit, state_->timeout));
+  } catch (const std::exception&) {
+    // Somebody died or never ends its group; the launcher will say who.
+  }
+}
+
+void ProcessGroup::abort() {
+  if (state_->ended) return;
+  state_->ended = true;
+  state_->backend->abort();
+  // gloo's abort does nothing and its destructor waits for peers: leave the object to the end of the process.
+  (void)state_->backend.release();
+}
+
+void open_stores(ProcessGroup::State& state) {
+  state.group_store = c10::make_intrusive<c10d::PrefixStore>(state.name + "/", state.job->default_store);
+  state.user_store = c10::make_intrusive<c10d::PrefixStore>("torchup/user", state.group_store);
+}
+
+ProcessGroup init_process_group(const ProcessGroupOptions& options) {
+  c10::initLogging();                    // else TORCH_CPP_LOG_LEVEL is not obeyed
+  c10d::setDebugLevelFromEnvironment();  // else TORCH_DISTRIBUTED_DEBUG is not
+
+  auto state = std::make_shared<ProcessGroup::State>();
+  MeetingPlan plan;
+  read_init_method(options, plan);
+  choose_backend(options, plan.place, state->backend_name, state->device);
+  if (state->device.is_cuda()) bind_gpu(state->device);
+  plan.backend = state->backend_name;
+  plan.timeout = options.timeout.value_or(plan.backend == "nccl" ? nccl_timeout : gloo_timeout);
+  plan.on_waiting = options.on_waiting ? options.on_waiting : [](std::string_view line) {
+    std::fprintf(stderr, "torchup: %.*s\n", static_cast<int>(line.size()), line.data());
+  };
+
+  Meeting meeting = meet(plan);
+  state->job = std::make_shared<const JobState>(JobState{
+      .place = plan.place,
+      .default_store = c10::make_intrusive<c10d::PrefixStore>("default_pg", meeting.store),
+      .hosts_store = meeting.hosts_store,
+      .all_native = meeting.all_native});
+  state->rank = plan.place.rank;
+  state->timeout = plan.timeout;
+  for (int rank = 0; rank < plan.place.world_size; ++rank) state->global_ranks.push_back(rank);
+  open_stores(*state);
+  state->backend = make_backend(*state);
+  return ProcessGroup{std::move(state)};
+}
+
+}  // namespace torchup
