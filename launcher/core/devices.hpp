@@ -27,7 +27,8 @@ struct Device {
 /// nothing here; an entry that comes twice makes it empty. Behind an index digits end at the first other character
 /// ("1gpu" is 1). A split GPU stands for its first instance, and without one for nothing.
 /// Source: CUDA's own rules, as torch.cuda.device_count() counts by them.
-[[nodiscard]] std::vector<Device> visible_devices(const Gpus& gpus, std::optional<std::string_view> cuda_visible_devices);
+[[nodiscard]] std::vector<Device> visible_devices(const Gpus& gpus,
+                                                  std::optional<std::string_view> cuda_visible_devices);
 
 /// How many of `devices` one process can use: all, but one as soon as an instance of a split GPU is among them (CUDA
 /// then shows the first device only). Workers with --virtual-local-rank see one device each and can use all.

@@ -15,8 +15,8 @@ struct Gpu {
   std::string name;  ///< "NVIDIA H200"
   std::string pci;   ///< its folder in /sys/bus/pci/devices, "0000:dc:00.0"
   int numa_node = 0;
-  bool mig_enabled = false;                 ///< split: the whole GPU cannot be used, its instances can
-  std::vector<std::string> mig_instances;   ///< "MIG-…", in the driver's order; may be empty although mig_enabled
+  bool mig_enabled = false;                ///< split: the whole GPU cannot be used, its instances can
+  std::vector<std::string> mig_instances;  ///< "MIG-…", in the driver's order; may be empty although mig_enabled
 
   friend bool operator==(const Gpu&, const Gpu&) = default;
 };
@@ -41,10 +41,10 @@ struct Cpu {
 
 /// The CPUs that this process may use, and how they lie.
 struct Cpus {
-  CpuSet allowed;              ///< affinity mask; never empty on a running system
-  std::optional<double> quota; ///< CPU time per time, of the tightest cgroup above us; nothing: unlimited
-  std::map<int, Cpu> cpus;     ///< at least the allowed ones
-  std::map<int, CpuSet> nodes; ///< NUMA node -> its CPUs, the allowed and the others; a node of memory only has none
+  CpuSet allowed;               ///< affinity mask; never empty on a running system
+  std::optional<double> quota;  ///< CPU time per time, of the tightest cgroup above us; nothing: unlimited
+  std::map<int, Cpu> cpus;      ///< at least the allowed ones
+  std::map<int, CpuSet> nodes;  ///< NUMA node -> its CPUs, the allowed and the others; a node of memory only has none
 
   friend bool operator==(const Cpus&, const Cpus&) = default;
 };

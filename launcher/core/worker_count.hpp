@@ -71,7 +71,8 @@ struct OmpChoice {
 /// `cores` is usable_cores of the CPUs that all local workers together may use.
 [[nodiscard]] OmpChoice omp_num_threads(const OmpRule& rule, bool inherited, int local_world_size, int cores);
 
-/// Fewer devices than workers. Legal (a CPU job on a GPU machine), so a warning, unless the devices were chosen by name.
+/// Fewer devices than workers. Legal (a CPU job on a GPU machine), so a warning, unless the devices were chosen by
+/// name.
 struct GpuShortage {
   bool refuse = false;  ///< end with 65 before the start
   std::string text;     ///< says both numbers and what to do

@@ -1,0 +1,158 @@
+#include <dirent.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "launcher/os/cpus.hpp"
+#include "launcher/os/gpus.hpp"
+
+using namespace torchup;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A folder of files that look like sysfs; gone at the end.
+class FakeSysfs {
+ public:
+  FakeSysfs() {
+    std::string name = (std::filesystem::temp_directory_path() / "sysfs_XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    root_ = name;
+  }
+  FakeSysfs(const FakeSysfs&) = delete;
+  FakeSysfs& operator=(const FakeSysfs&) = delete;
+  ~FakeSysfs() { std::filesystem::remove_all(root_); }
+
+  void write(const std::string& path, const std::string& text) const {
+    std::filesystem::create_directories((root_ / path).parent_path());
+    std::ofstream{root_ / path} << text << '\n';
+  }
+  [[nodiscard]] std::string root() const { return root_.string(); }
+
+ private:
+  std::filesystem::path root_;
+};
+
+/// Asks the stand-in for NVML that lies beside this program; what it plays is chosen by a variable.
+Gpus ask_fake(const char* scene, Duration limit = 10s) {
+  setenv("FAKE_NVML", scene, 1);
+  GpuQuery query;
+  query.library = FAKE_NVML_LIBRARY;
+  query.driver_check = false;
+  query.limit = limit;
+  return read_gpus(query);
+}
+
+bool has_children() {
+  return waitpid(-1, nullptr, WNOHANG) >= 0;
+}
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  DIR* folder = opendir("/proc/self/fd");
+  while (readdir(folder)) ++count;
+  closedir(folder);
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("the affinity mask is what the kernel says", "[process][machine]") {
+  const Cpus before = read_cpus().value();
+  REQUIRE_FALSE(before.allowed.empty());
+  const int one = *before.allowed.rbegin();
+  REQUIRE(AffinityMask{{one}}.apply() == 0);
+  REQUIRE(read_cpus()->allowed == CpuSet{one});
+  REQUIRE(AffinityMask{before.allowed}.apply() == 0);
+  REQUIRE(read_cpus()->allowed == before.allowed);
+  REQUIRE(AffinityMask{{100'000}}.apply() == EINVAL);
+}
+
+TEST_CASE("this machine's topology covers the allowed CPUs", "[process][machine]") {
+  Cpus cpus = read_cpus().value();
+  read_topology(cpus);
+  CpuSet in_nodes;
+  for (const auto& [node, members] : cpus.nodes) in_nodes.insert(members.begin(), members.end());
+  for (const int cpu : cpus.allowed) {
+    REQUIRE(in_nodes.count(cpu) == 1);
+    REQUIRE(cpus.cpus.at(cpu).siblings.count(cpu) == 1);
+    REQUIRE(cpus.cpus.at(cpu).cache_group.count(cpu) == 1);
+  }
+}
+
+TEST_CASE("topology is read from sysfs", "[process][machine]") {
+  const FakeSysfs sysfs;
+  const std::string cpu = "devices/system/cpu/cpu3/";
+  sysfs.write(cpu + "topology/physical_package_id", "1");
+  sysfs.write(cpu + "topology/thread_siblings_list", "3,7");
+  sysfs.write(cpu + "cache/index0/type", "Data");
+  sysfs.write(cpu + "cache/index0/level", "1");
+  sysfs.write(cpu + "cache/index0/shared_cpu_list", "3,7");
+  sysfs.write(cpu + "cache/index3/type", "Unified");
+  sysfs.write(cpu + "cache/index3/level", "3");
+  sysfs.write(cpu + "cache/index3/shared_cpu_list", "0-7");
+  sysfs.write(cpu + "cache/index4/type", "Instruction");
+  sysfs.write(cpu + "cache/index4/level", "4");
+  sysfs.write(cpu + "cache/index4/shared_cpu_list", "3");
+  sysfs.write("devices/system/node/possible", "0-2");
+  sysfs.write("devices/system/node/node0/cpulist", "0-3");
+  sysfs.write("devices/system/node/node2/cpulist", "");
+  sysfs.write("bus/pci/devices/0000:dc:00.0/numa_node", "2");
+  sysfs.write("bus/pci/devices/0000:dd:00.0/numa_node", "-1");
+
+  Cpus cpus;
+  cpus.allowed = {3};
+  read_topology(cpus, sysfs.root());
+  REQUIRE(cpus.cpus.at(3) == Cpu{1, {3, 7}, {0, 1, 2, 3, 4, 5, 6, 7}});
+  REQUIRE(cpus.nodes == std::map<int, CpuSet>{{0, {0, 1, 2, 3}}, {2, {}}});
+  REQUIRE(pci_numa_node("0000:dc:00.0", sysfs.root()) == 2);
+  REQUIRE(pci_numa_node("0000:dd:00.0", sysfs.root()) == 0);
+  REQUIRE(pci_numa_node("0000:ee:00.0", sysfs.root()) == 0);
+}
+
+TEST_CASE("a kernel that shows no topology is one node of single cores", "[process][machine]") {
+  const FakeSysfs sysfs;
+  Cpus cpus;
+  cpus.allowed = {0, 1};
+  read_topology(cpus, sysfs.root());
+  REQUIRE(cpus.cpus.at(1) == Cpu{0, {1}, {0, 1}});
+  REQUIRE(cpus.nodes == std::map<int, CpuSet>{{0, {0, 1}}});
+}
+
+TEST_CASE("GPUs are what NVML says", "[process][machine]") {
+  const std::size_t descriptors = open_descriptors();
+  const Gpus gpus = ask_fake("two");
+  REQUIRE(gpus.problem.empty());
+  REQUIRE(gpus.list.size() == 2);
+  REQUIRE(gpus.list[0].uuid == "GPU-00000000-aaaa");
+  REQUIRE(gpus.list[0].name == "Fake GPU 0");
+  REQUIRE(gpus.list[0].pci == "0000:1a:02.0");
+  REQUIRE_FALSE(gpus.list[0].mig_enabled);
+  REQUIRE(gpus.list[1].mig_enabled);
+  REQUIRE(gpus.list[1].mig_instances == std::vector<std::string>{"MIG-1", "MIG-3"});
+  REQUIRE_FALSE(has_children());
+  REQUIRE(open_descriptors() == descriptors);
+}
+
+TEST_CASE("why there is no GPU is told", "[process][machine]") {
+  REQUIRE(ask_fake("init_fails").problem == "NVML does not start: Driver/library version mismatch");
+  REQUIRE(ask_fake("lost").problem == "NVML does not know GPU 1: GPU is lost");
+  REQUIRE(ask_fake("dies").problem == "NVML ended without an answer");
+  GpuQuery query;
+  query.driver_check = false;
+  query.library = "libno_such_nvml.so.1";
+  REQUIRE(read_gpus(query).problem.find("libno_such_nvml.so.1: cannot open shared object file") == 0);
+  REQUIRE_FALSE(has_children());
+}
+
+TEST_CASE("a driver that hangs is left after the limit", "[process][machine]") {
+  const auto start = std::chrono::steady_clock::now();
+  REQUIRE(ask_fake("hangs", 200ms).problem == "the NVIDIA driver gave no answer within 200 ms");
+  REQUIRE(std::chrono::steady_clock::now() - start < 5s);
+  REQUIRE_FALSE(has_children());
+}
