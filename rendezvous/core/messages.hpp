@@ -41,7 +41,7 @@ struct JobTerms {
   Duration lease = std::chrono::seconds{10};          ///< silence after which an agent is expelled, > 0
   RankOrder rank_order = RankOrder::address;
   SameWorld same_world = SameWorld::warn;
-  std::string hostlist;  ///< expected hosts, as Slurm writes them: "gpu[01-12],login"; empty: not known
+  std::string hostlist = {};  ///< expected hosts, as Slurm writes them: "gpu[01-12],login"; empty: not known
   friend bool operator==(const JobTerms&, const JobTerms&) = default;
 };
 
@@ -51,10 +51,10 @@ struct WorkerFailure {
   LocalRank local_rank{0};
   int exit_code = 0;  ///< the worker's own, or the negative signal number, as torchrun counts
   std::int64_t pid = 0;
-  std::string host;           ///< of the node it ran on
+  std::string host = {};           ///< of the node it ran on
   std::int64_t time_us = 0;   ///< UTC, microseconds since 1970, by that node's clock; for people only
-  std::string message;        ///< what is known of the cause; may be empty
-  std::string error_file;     ///< the worker's own error file on its node; empty when it left none
+  std::string message = {};        ///< what is known of the cause; may be empty
+  std::string error_file = {};     ///< the worker's own error file on its node; empty when it left none
   friend bool operator==(const WorkerFailure&, const WorkerFailure&) = default;
 };
 
@@ -67,7 +67,7 @@ struct Placement {
   int world_size = 1;
   Rank first_role_rank{0};
   int role_world_size = 1;
-  std::string master_addr;  ///< host name or address without brackets
+  std::string master_addr = {};  ///< host name or address without brackets
   Port master_port{0};
   int restart_count = 0;       ///< restarts after worker failures so far, of the whole job
   int membership_changes = 0;  ///< rounds that ended because a node came or went; never counted as restarts
@@ -77,8 +77,8 @@ struct Placement {
 /// How the job ended, the same for every node.
 struct Verdict {
   int exit_code = 0;   ///< design.md §4
-  std::string reason;  ///< one line for people
-  std::vector<WorkerFailure> failures;  ///< in the order they were noticed; the first is the root cause. Empty on success
+  std::string reason = {};  ///< one line for people
+  std::vector<WorkerFailure> failures = {};  ///< in the order they were noticed, the root cause first; empty on success
   int stop_signal = 15;   ///< what workers that still run get first: SIGTERM, or what the user pressed
   bool kill_now = false;  ///< no grace: the user asked twice
   friend bool operator==(const Verdict&, const Verdict&) = default;
@@ -88,21 +88,22 @@ struct Verdict {
 
 /// Something that should be the same on all nodes, such as {"torch", "2.15.0"} or {"program", "sha256:…"}.
 struct Fact {
-  std::string name;
-  std::string value;
+  std::string name = {};
+  std::string value = {};
   friend bool operator==(const Fact&, const Fact&) = default;
 };
 
 /// This node has no worker running and wants a place in the next round. Said at the start and after each StopWorkers.
 struct Join {
   NodeId node{""};                     ///< "host_pid_n"; the link makes it where it is empty
-  std::string host;                    ///< for people, and for the order of ranks
-  std::vector<std::string> addresses;  ///< where other nodes may reach this one, best first; the link fills an empty one
+  std::string host = {};                    ///< for people, and for the order of ranks
+  std::vector<std::string> addresses = {};  ///< where other nodes may reach this one, best first; the link fills an empty one
+  bool address_demanded = false;       ///< the first of `addresses` is published, whatever the coordinator sees
   int local_world_size = 1;            ///< >= 1
   std::string role = "default";
-  std::optional<GroupRank> group_rank;  ///< demanded by --node-rank; all nodes of a job have one, or none
-  JobTerms terms;
-  std::vector<Fact> facts;
+  std::optional<GroupRank> group_rank = {};  ///< demanded by --node-rank; all nodes of a job have one, or none
+  JobTerms terms = {};
+  std::vector<Fact> facts = {};
   friend bool operator==(const Join&, const Join&) = default;
 };
 struct StoreReady {
@@ -112,7 +113,7 @@ struct StoreReady {
 };
 struct WorkersFailed {
   Round round{0};
-  std::vector<WorkerFailure> failures;  ///< at least one
+  std::vector<WorkerFailure> failures = {};  ///< at least one
   bool may_restart = true;  ///< false: another attempt cannot do better (no such program), the job ends with 1
   friend bool operator==(const WorkersFailed&, const WorkersFailed&) = default;
 };
@@ -125,13 +126,30 @@ struct WorkersSucceeded {
 struct Leave {
   bool ends_job = true;  ///< always so when this process hosts the coordinator
   int exit_code = 0;
-  std::string reason;
-  std::vector<WorkerFailure> failures;  ///< usually none
+  std::string reason = {};
+  std::vector<WorkerFailure> failures = {};  ///< usually none
   int stop_signal = 15;                 ///< as in Verdict
   bool kill_now = false;                ///< as in Verdict
   friend bool operator==(const Leave&, const Leave&) = default;
 };
 using AgentMessage = std::variant<Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave>;
+
+/// Where an agent stands, restated by its link on a new connection: whatever was lost on the old one follows from it.
+struct Resume {
+  enum class Stage : std::uint8_t {
+    ready,      ///< Join was the last word; `placement` is empty
+    running,    ///< placed by `placement`
+    stopping,   ///< told to stop `placement`'s round, its Join is still to come
+    succeeded,  ///< all workers of `placement`'s round exited 0
+    failed,     ///< some of them failed: `failures`
+  };
+  Join join = {};  ///< its last one
+  Stage stage = Stage::ready;
+  std::optional<Placement> placement = {};
+  std::optional<StoreReady> store = {};  ///< the last round that this agent opened a store for
+  WorkersFailed failed = {};             ///< meaningful in Stage::failed
+  friend bool operator==(const Resume&, const Resume&) = default;
+};
 
 // Coordinator to agent.
 
@@ -142,7 +160,7 @@ struct HostStore {
 };
 /// Start the workers.
 struct Placed {
-  Placement placement;
+  Placement placement = {};
   friend bool operator==(const Placed&, const Placed&) = default;
 };
 
@@ -155,17 +173,17 @@ enum class StopCause : std::uint8_t {
 struct StopWorkers {
   Round round{0};
   StopCause cause = StopCause::membership_change;
-  std::string reason;
+  std::string reason = {};
   friend bool operator==(const StopWorkers&, const StopWorkers&) = default;
 };
 /// The job is over: stop what still runs, report, exit. Said once more when somebody asked for `kill_now`.
 struct End {
-  Verdict verdict;
+  Verdict verdict = {};
   friend bool operator==(const End&, const End&) = default;
 };
 /// One line for people about what the job, or the link, waits for; sent when it changes.
 struct Waiting {
-  std::string roster;
+  std::string roster = {};
   friend bool operator==(const Waiting&, const Waiting&) = default;
 };
 using CoordinatorMessage = std::variant<HostStore, Placed, StopWorkers, End, Waiting>;

@@ -13,9 +13,9 @@ class io_context;
 namespace torchup {
 
 struct AgentClientSettings {
-  Endpoint endpoint;  ///< resolved anew, off the loop, on each attempt; all its addresses are tried
+  Endpoint endpoint = {};  ///< resolved anew, off the loop, on each attempt; all its addresses are tried
   RunId run_id{""};
-  std::string token;      ///< empty: none
+  std::string token = {};      ///< empty: none
   Duration join_timeout = std::chrono::seconds{600};  ///< how long the endpoint may stay out of reach
 };
 

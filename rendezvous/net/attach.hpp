@@ -17,13 +17,13 @@ namespace torchup {
 struct AttachSettings {
   RunId run_id{""};
   /// Empty: one node only, the coordinator lives in this process and no socket is opened.
-  std::optional<Endpoint> endpoint;
+  std::optional<Endpoint> endpoint = {};
   /// `is_host` of --rdzv-conf. Unset: this machine hosts when the endpoint names it, as torchrun decides.
-  std::optional<bool> is_host;
+  std::optional<bool> is_host = {};
   /// --local-addr: what other nodes use to reach this one, whatever the coordinator sees.
-  std::string local_addr;
+  std::string local_addr = {};
   /// Secret that agents and coordinator prove to each other; empty: none.
-  std::string token;
+  std::string token = {};
   /// How long the endpoint may stay out of reach, at the start or later, before LinkLost.
   Duration join_timeout = std::chrono::seconds{600};
 };

@@ -1,0 +1,266 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <queue>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/base/types.hpp"
+#include "rendezvous/core/messages.hpp"
+#include "rendezvous/core/seating.hpp"
+
+namespace torchup {
+
+/// One connection of an agent, numbered by the shell. A number may be used again after Gone.
+using Peer = Strong<struct PeerTag, std::uint32_t>;
+
+/// What the coordinator decides for itself; what the job decides is in JobTerms.
+struct RendezvousSettings {
+  int agents_max = 16384;
+  /// After a worker failure: how long an end of file of another agent may still show that a lost node was the cause.
+  Duration doubt = std::chrono::milliseconds{20};
+  /// Voluntary leaves that are this close together are one decision.
+  Duration leave_window = std::chrono::seconds{2};
+  /// Newcomers to a running round that are this close together are one membership change.
+  Duration newcomer_window = std::chrono::milliseconds{200};
+  /// A host whose agents were lost this often within the window is put aside: it is used only if nobody else is there.
+  int losses_max = 3;
+  Duration loss_window = std::chrono::minutes{5};
+  /// Longest wait for group rank 0's worker store.
+  Duration store_limit = std::chrono::seconds{60};
+  /// How long a job that a restarted coordinator hears of again may take to be complete.
+  Duration patience = std::chrono::seconds{30};
+  /// How long the verdict of an ended job is kept for those who come late.
+  Duration verdict_kept = std::chrono::minutes{5};
+  /// A roster line is sent no sooner than this after the wait began, and no more often.
+  Duration roster_interval = std::chrono::seconds{1};
+};
+
+// Events.
+
+struct Connected {
+  Peer peer;
+  std::string observed = {};     ///< address the connection comes from, without port; empty inside one process
+  std::string coordinator = {};  ///< address by which it reached us
+  bool in_process = false;  ///< never silent
+};
+struct Said {
+  Peer peer;
+  AgentMessage message;
+};
+struct Resumed {
+  Peer peer;
+  Resume resume;
+};
+struct Alive {
+  Peer peer;
+};
+struct Gone {
+  Peer peer;
+  bool end_of_file = true;  ///< false: the connection broke, the agent may come back by another
+};
+struct Tick {};
+using RendezvousEvent = std::variant<Connected, Said, Resumed, Alive, Gone, Tick>;
+
+// Actions.
+
+struct Tell {
+  Peer peer;
+  CoordinatorMessage message;
+  friend bool operator==(const Tell&, const Tell&) = default;
+};
+/// Tell the peer why it is not wanted, then close its connection; it gets LinkLost.
+struct Refuse {
+  Peer peer;
+  int exit_code = 68;
+  std::string reason = {};
+  friend bool operator==(const Refuse&, const Refuse&) = default;
+};
+/// A transition and its reason, one line for the log.
+struct Note {
+  std::string text = {};
+  friend bool operator==(const Note&, const Note&) = default;
+};
+using RendezvousAction = std::variant<Tell, Refuse, Note>;
+
+/// One job's rendezvous. Pure: same settings, events and times in, same actions out.
+///
+/// A member is an agent that joined and was neither lost nor dismissed. It is ready (wants a place), seated (in the
+/// round), finished (seated, its workers succeeded) or stopping (told to stop, its next Join is awaited). Ready members
+/// beside a running round are its wait list, or spares when the round is full.
+///
+/// A round forms when nobody is stopping, and either max nodes are ready, or at least min nodes and the last call (only
+/// before the first round) is over. It never forms with a silent member.
+///
+/// Losing a seated node, or gaining one with room for it, is a membership change: all stop, nothing is counted. A worker
+/// failure stops all and costs one restart of the job; failures that a lost node explains cost none.
+class Rendezvous {
+ public:
+  enum class Phase : std::uint8_t {
+    gathering,  ///< members come together for the next round
+    hosting,    ///< decided; group rank 0 opens the worker store
+    running,
+    doubting,   ///< a worker failed; is a lost node the cause?
+    restoring,  ///< a coordinator that started again waits until the round it was told of is complete
+    ended,
+  };
+
+  explicit Rendezvous(RendezvousSettings settings = {});
+
+  /// Applies `event`, then everything that is due at `now`. `now` never goes backwards.
+  [[nodiscard]] std::vector<RendezvousAction> step(const RendezvousEvent& event, TimePoint now);
+
+  /// When to send the next Tick if nothing else happens; empty while only an event can change anything. May be early.
+  /// When `now` is far behind it, the coordinator itself was asleep, and all members get a new lease.
+  [[nodiscard]] std::optional<TimePoint> deadline() const;
+
+  [[nodiscard]] Phase phase() const { return phase_; }
+  [[nodiscard]] Round round() const { return round_; }
+  [[nodiscard]] int member_count() const { return static_cast<int>(slot_of_node_.size()); }
+  [[nodiscard]] int restart_count() const { return restart_count_; }
+  [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
+  /// Nothing is lost when this job is thrown away: nobody is there, and nobody is expected to come back.
+  [[nodiscard]] bool forgettable(TimePoint now) const;
+  /// What the job waits for, one line.
+  [[nodiscard]] std::string roster(TimePoint now) const;
+
+ private:
+  using Slot = std::uint32_t;
+  enum class Stage : std::uint8_t { ready, seated, finished, stopping };
+
+  struct Member {
+    Join join = {};
+    Stage stage = Stage::ready;
+    bool aside = false;
+    bool in_process = false;
+    std::uint32_t life = 0;  ///< tells this member from an earlier one in the same slot
+    std::optional<Peer> peer = {};  ///< empty while its connection is cut
+    std::string observed = {};
+    TimePoint alive_at = {};
+    TimePoint check_at = {};                  ///< of its entry in checks_
+    std::optional<TimePoint> cut_until = {};  ///< to be back by then, after its connection broke
+    std::uint64_t seniority = 0;
+    Seat seat = {};
+  };
+  struct Connection {
+    bool open = false;
+    bool in_process = false;
+    std::optional<Slot> member;
+    std::string observed;
+  };
+  struct Check {
+    TimePoint at;
+    Slot slot = 0;
+    std::uint32_t life = 0;
+    friend bool operator>(const Check& left, const Check& right) { return left.at > right.at; }
+  };
+
+  void on(const Connected& event, TimePoint now);
+  void on(const Said& event, TimePoint now);
+  void on(const Resumed& event, TimePoint now);
+  void on(const Alive& event, TimePoint now);
+  void on(const Gone& event, TimePoint now);
+  void on(const Tick& event, TimePoint now);
+
+  void said(Peer peer, const Join& join, TimePoint now);
+  void said(Peer peer, const StoreReady& ready, TimePoint now);
+  void said(Peer peer, const WorkersFailed& failed, TimePoint now);
+  void said(Peer peer, const WorkersSucceeded& succeeded, TimePoint now);
+  void said(Peer peer, const Leave& leave, TimePoint now);
+
+  // Members.
+  [[nodiscard]] std::optional<std::string> misfit(const Join& join) const;
+  Slot enroll(Peer peer, const Join& join, TimePoint now);
+  void bind(Slot slot, Peer peer, TimePoint now);
+  void set_stage(Slot slot, Stage stage);
+  void count(const Member& member, int by);
+  void remove(Slot slot);
+  void lose(Slot slot, const std::string& reason, TimePoint now);
+  void expel(Slot slot, const std::string& reason, TimePoint now);
+  void replace_silent(const Join& join, TimePoint now);
+  [[nodiscard]] bool silent(const Member& member, TimePoint now) const;
+  [[nodiscard]] std::optional<Slot> first_silent(TimePoint now) const;
+  [[nodiscard]] TimePoint due(const Member& member) const;
+  [[nodiscard]] Member* member_of(Peer peer);
+
+  // Rounds.
+  void advance(TimePoint now);
+  void expire(TimePoint now);
+  void try_form(TimePoint now);
+  void form(int size, TimePoint now);
+  void begin_running(TimePoint now);
+  void try_admit(TimePoint now);
+  void decide_failure(TimePoint now);
+  void restate(Slot slot, const Resume& resume, TimePoint now);
+  void restore(Slot slot, const Resume& resume, TimePoint now);
+  void stop_round(StopCause cause, const std::string& reason, TimePoint now);
+  void gather(TimePoint now);
+  void end(Verdict verdict, TimePoint now);
+  void grant_leases(TimePoint now);
+  void arm_roster();
+  void tell_roster(TimePoint now);
+  [[nodiscard]] Placed placed(const Member& member) const;
+  [[nodiscard]] std::string master_address() const;
+  [[nodiscard]] bool all_expected() const;
+
+  void tell(const Member& member, CoordinatorMessage message);
+  void note(std::string text);
+
+  RendezvousSettings settings_;
+  std::vector<RendezvousAction> actions_;
+  std::uint64_t next_seniority_ = 0;
+
+  std::deque<Member> members_;  ///< by slot; free slots are in free_slots_
+  std::vector<Slot> free_slots_;
+  std::unordered_map<std::string, Slot> slot_of_node_;
+  std::unordered_multimap<std::string, Slot> slots_of_host_;
+  std::vector<Connection> connections_;  ///< by peer
+  std::priority_queue<Check, std::vector<Check>, std::greater<>> checks_;
+  std::unordered_map<std::string, std::deque<TimePoint>> losses_of_host_;
+  std::string coordinator_address_;  ///< by which agents of other machines reach us
+
+  std::optional<JobTerms> terms_;
+  std::vector<std::string> expected_hosts_;
+  std::vector<Fact> facts_;  ///< of the first agent
+
+  Phase phase_ = Phase::gathering;
+  Round round_{0};
+  bool formed_once_ = false;
+  int restart_count_ = 0;
+  int membership_changes_ = 0;
+  int ready_ = 0, aside_ = 0, stopping_ = 0;
+
+  std::vector<Slot> seats_;  ///< members of the round, by group rank while hosting
+  int group_world_size_ = 0;
+  int world_size_ = 0;
+  int unfinished_ = 0;
+  int finished_ = 0;
+  std::string master_addr_;
+  Port master_port_{0};
+
+  std::optional<TimePoint> gather_until_;
+  std::optional<TimePoint> last_call_until_;
+  std::optional<TimePoint> leave_until_;
+  std::optional<TimePoint> store_until_;
+  std::optional<TimePoint> admit_at_;
+  std::optional<TimePoint> doubt_until_;
+  std::optional<TimePoint> patience_until_;
+  std::optional<TimePoint> forget_at_;
+  std::optional<TimePoint> roster_at_;
+  std::optional<TimePoint> counted_failure_at_;  ///< of the restart that this gathering belongs to
+  std::optional<Slot> blocker_;                  ///< silent member that the next decision waits for
+  TimePoint gathering_since_{};
+  TimePoint roster_told_at_{};
+  TimePoint now_{};  ///< of the last step
+  std::string last_roster_;
+
+  std::vector<WorkerFailure> failures_;
+  bool may_restart_ = true;
+  std::optional<Verdict> verdict_;
+};
+
+}  // namespace torchup

@@ -1,0 +1,104 @@
+#include "rendezvous/core/seating.hpp"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+#include <unordered_map>
+
+namespace torchup {
+namespace {
+
+bool is_digit(char letter) { return letter >= '0' && letter <= '9'; }
+
+/// The digits at the start of `text`, without leading zeros.
+std::string_view number_at_start(std::string_view text) {
+  const auto end = std::find_if_not(text.begin(), text.end(), is_digit);
+  std::string_view digits = text.substr(0, static_cast<std::size_t>(end - text.begin()));
+  digits.remove_prefix(std::min(digits.find_first_not_of('0'), digits.size()));
+  return digits;
+}
+
+void skip_digits(std::string_view& text) {
+  text.remove_prefix(static_cast<std::size_t>(std::find_if_not(text.begin(), text.end(), is_digit) - text.begin()));
+}
+
+bool by_address(const Candidate& left, const Candidate& right) {
+  if (natural_less(left.join->host, right.join->host)) return true;
+  if (natural_less(right.join->host, left.join->host)) return false;
+  return natural_less(left.join->node.value(), right.join->node.value());
+}
+
+}  // namespace
+
+bool natural_less(std::string_view left, std::string_view right) {
+  const std::string_view whole_left = left, whole_right = right;
+  while (!left.empty() && !right.empty()) {
+    if (is_digit(left.front()) && is_digit(right.front())) {
+      const auto a = number_at_start(left), b = number_at_start(right);
+      if (a.size() != b.size()) return a.size() < b.size();
+      if (a != b) return a < b;
+      skip_digits(left);
+      skip_digits(right);
+    } else {
+      if (left.front() != right.front()) return left.front() < right.front();
+      left.remove_prefix(1);
+      right.remove_prefix(1);
+    }
+  }
+  if (left.empty() != right.empty()) return left.empty();
+  return whole_left < whole_right;  // node07 and node7 are two names
+}
+
+int round_size(const JobTerms& terms, int nodes) {
+  int size = std::min(nodes, terms.max_nodes);
+  size -= size % terms.nodes_multiple_of;
+  return size >= terms.min_nodes ? size : 0;
+}
+
+Seating seat(std::span<const Candidate> candidates, RankOrder order, const std::vector<std::string>& hosts) {
+  Seating result;
+  result.order.resize(candidates.size());
+  std::iota(result.order.begin(), result.order.end(), std::size_t{0});
+
+  const bool demanded = std::all_of(candidates.begin(), candidates.end(),
+                                    [](const Candidate& candidate) { return candidate.join->group_rank.has_value(); });
+  std::unordered_map<std::string_view, std::size_t> place;
+  if (order == RankOrder::hostlist) {
+    for (std::size_t i = 0; i < hosts.size(); ++i) place.emplace(hosts[i], i);
+  }
+  const auto place_of = [&](const Candidate& candidate) {
+    const auto found = place.find(candidate.join->host);
+    return found == place.end() ? hosts.size() : found->second;
+  };
+  std::sort(result.order.begin(), result.order.end(), [&](std::size_t i, std::size_t j) {
+    const Candidate &left = candidates[i], &right = candidates[j];
+    if (demanded) return *left.join->group_rank < *right.join->group_rank;
+    switch (order) {
+      case RankOrder::join: return left.seniority < right.seniority;
+      case RankOrder::hostlist:
+        if (const auto a = place_of(left), b = place_of(right); a != b) return a < b;
+        return by_address(left, right);
+      case RankOrder::address: break;
+    }
+    return by_address(left, right);
+  });
+
+  std::unordered_map<std::string_view, int> of_role;
+  result.seats.reserve(candidates.size());
+  for (std::size_t group_rank = 0; group_rank < result.order.size(); ++group_rank) {
+    const Join& join = *candidates[result.order[group_rank]].join;
+    int& role_count = of_role[join.role];
+    result.seats.push_back({.group_rank = GroupRank{static_cast<int>(group_rank)},
+                            .first_rank = Rank{result.world_size},
+                            .first_role_rank = Rank{role_count}});
+    result.world_size += join.local_world_size;
+    role_count += join.local_world_size;
+  }
+  for (std::size_t group_rank = 0; group_rank < result.order.size(); ++group_rank) {
+    result.seats[group_rank].role_world_size = of_role[candidates[result.order[group_rank]].join->role];
+  }
+  return result;
+}
+
+}  // namespace torchup
