@@ -10,6 +10,7 @@
 #include "worker_runtime/backend_factory.hpp"
 #include "worker_runtime/group_state.hpp"
 #include "worker_runtime/meeting.hpp"
+#include "worker_runtime/own_gpu.hpp"
 #include "worker_runtime/worker_place.hpp"
 
 namespace torchup {
@@ -72,16 +73,6 @@ void read_init_method(const ProcessGroupOptions& options, MeetingPlan& plan) {
   } else {
     throw Error{"init_method: \"" + options.init_method + "\" is none of env://, tcp://host:port, file:///path"};
   }
-}
-
-/// GPU of this process, or nothing when it has none of its own.
-std::optional<torch::Device> own_gpu(const WorkerPlace& place) {
-  const int gpus = gpu_count();
-  if (gpus == 0) return std::nullopt;
-  if (gpus > place.local_rank) return torch::Device{torch::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank)};
-  // Launchers that show each process its own GPU only.
-  if (gpus == 1 && environment_variable("CUDA_VISIBLE_DEVICES")) return torch::Device{torch::kCUDA, 0};
-  return std::nullopt;
 }
 
 void choose_backend(const ProcessGroupOptions& options, const WorkerPlace& place, std::string& backend, torch::Device& device) {

@@ -3,5 +3,10 @@
 // Everything that a training program needs. The single headers may be included instead.
 #include <torchup/collectives.hpp>
 #include <torchup/comm_hook.hpp>
+#include <torchup/distributed_sampler.hpp>
 #include <torchup/error.hpp>
 #include <torchup/process_group.hpp>
+#include <torchup/safetensors.hpp>
+#include <torchup/seed.hpp>
+#include <torchup/to_device.hpp>
+#include <torchup/worker.hpp>

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace torchup {
+
+/// A regular file, read from the beginning on, with the checksum of what was read. Throws Error with the file's name.
+class FileReader {
+ public:
+  explicit FileReader(std::filesystem::path path);
+  ~FileReader();
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
+
+  std::uint64_t bytes() const { return bytes_; }  ///< of the whole file, when it was opened
+  void read(void* data, std::size_t size);        ///< exactly `size` bytes
+  std::uint32_t crc32() const { return crc32_; }  ///< of all bytes read so far
+
+ private:
+  [[noreturn]] void fail(const char* what) const;
+
+  std::filesystem::path path_;
+  int fd_;
+  std::uint64_t bytes_ = 0;
+  std::uint32_t crc32_ = 0;
+};
+
+}  // namespace torchup

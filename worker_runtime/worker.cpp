@@ -1,0 +1,89 @@
+#include "torchup/worker.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "torchup/error.hpp"
+#include "worker_runtime/backend_factory.hpp"
+#include "worker_runtime/last_words.hpp"
+#include "worker_runtime/launcher_arguments.hpp"
+#include "worker_runtime/own_gpu.hpp"
+#include "worker_runtime/worker_place.hpp"
+
+namespace torchup {
+
+struct Worker::State {
+  WorkerPlace place;
+  torch::Device device{torch::kCPU};
+};
+
+Worker::Worker(std::unique_ptr<State> state) : state_{std::move(state)} {}
+Worker::~Worker() = default;
+int Worker::rank() const { return state_->place.rank; }
+int Worker::world_size() const { return state_->place.world_size; }
+int Worker::local_rank() const { return state_->place.local_rank; }
+int Worker::local_world_size() const { return state_->place.local_size; }
+int Worker::restart_count() const { return state_->place.restart_count; }
+torch::Device Worker::device() const { return state_->device; }
+
+StepEnd Worker::end_step(std::int64_t step) {
+  set_last_words_step(step);
+  return {};
+}
+
+namespace {
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+/// The GPU of this worker, made current before anything else can use another one.
+torch::Device bind_device(const WorkerPlace& place, const std::string& wish) {
+  if (wish != "auto" && wish != "cpu" && wish != "cuda") throw Error{"device \"" + wish + "\" is none of auto, cpu, cuda"};
+  const std::optional<torch::Device> gpu = wish == "cpu" ? std::nullopt : own_gpu(place);
+  if (wish == "cuda" && !gpu) {
+    throw Error{"device cuda: local rank " + std::to_string(place.local_rank) + " of " + std::to_string(place.local_size) +
+                " has no GPU of its own (" + std::to_string(gpu_count()) + " visible); start one worker per GPU"};
+  }
+  if (!gpu) return torch::kCPU;
+  if (wish == "auto" && gpu_count() > 1 && gpu_count() < place.local_size) return torch::kCPU;  // as all ranks of the node
+  bind_gpu(*gpu);
+  return *gpu;
+}
+
+}  // namespace
+
+int worker_main(int argc, char** argv, const Train& train, const WorkerOptions& options) {
+  // The error file's place is known before the rest is understood, so that a refusal of the rest is in it.
+  Speaker speaker{.host = host_name(), .error_file = environment_variable("TORCHELASTIC_ERROR_FILE").value_or("")};
+  speak_last_words(speaker);
+
+  LauncherArguments arguments = take_launcher_arguments({argv, static_cast<std::size_t>(argc)});
+  // The process group asks the environment.
+  if (arguments.local_rank) ::setenv("LOCAL_RANK", std::to_string(*arguments.local_rank).c_str(), 0);
+  auto state = std::make_unique<Worker::State>();
+  AskedPlace asked;
+  asked.local_rank = arguments.local_rank;
+  state->place = worker_place_from_environment(asked, environment_variable);
+  speaker.rank = state->place.rank;
+  speaker.local_rank = state->place.local_rank;
+  speaker.restart_count = state->place.restart_count;
+  speak_last_words(speaker);
+  if (state->place.launcher == "nobody") {
+    std::fprintf(stderr, "torchup: started without a launcher (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set): "
+                         "running alone as rank 0 of 1\n");
+  }
+  state->device = bind_device(state->place, options.device);
+  Worker worker{std::move(state)};
+  return train(worker, {arguments.rest.data(), arguments.rest.size() - 1});
+}
+
+}  // namespace torchup
