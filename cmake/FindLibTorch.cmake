@@ -13,6 +13,7 @@
 #                       only when the wheel is a CUDA wheel and TORCHUP_CUDA allows it
 #   LibTorch_VERSION    2.15.0, without the local part      LibTorch_VERSION_FULL  2.15.0+cu132
 #   LibTorch_ROOT_DIR   the torch package's folder          LibTorch_HAS_CUDA      ON or OFF
+#   LibTorch_PYTHON     the Python that this torch belongs to
 #   LibTorch_NCCL_VERSION  2.30.7 when LibTorch_HAS_CUDA
 #
 # The package is only read, never imported: importing torch costs seconds.
@@ -26,6 +27,7 @@ set(LibTorch_ROOT_DIR "")
 if(TORCHUP_TORCH_DIR)
   set(LibTorch_ROOT_DIR ${TORCHUP_TORCH_DIR})
   set(_torchup_searched "TORCHUP_TORCH_DIR=${TORCHUP_TORCH_DIR}")
+  get_filename_component(LibTorch_PYTHON "${TORCHUP_TORCH_DIR}/../../../../bin/python3" ABSOLUTE)
 else()
   foreach(_python IN ITEMS "${TORCHUP_PYTHON}" "${CMAKE_CURRENT_LIST_DIR}/../.venv/bin/python" python3)
     if(NOT _python OR (IS_ABSOLUTE "${_python}" AND NOT EXISTS "${_python}"))
@@ -35,6 +37,7 @@ else()
                     OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     list(APPEND _torchup_searched "${_python}")
     if(LibTorch_ROOT_DIR)
+      set(LibTorch_PYTHON ${_python})
       break()
     endif()
   endforeach()
