@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -34,6 +35,7 @@ enum class WorkerEnd {
   failed,      ///< by itself, or killed by somebody else
   terminated,  ///< after we stopped it
 };
+[[nodiscard]] std::string_view worker_end_text(WorkerEnd end);
 
 namespace event {
 

@@ -8,18 +8,18 @@ namespace torchup {
 
 /// What the command line says about worker output and records, as text. output_plan checks it and gives it meaning.
 struct OutputOptions {
-  std::string log_dir;                  ///< empty: a temporary folder, which goes if nothing was written in it
-  std::string redirects = "0";          ///< 0 to 3, or LOCAL_RANK:VALUE,…
-  std::string tee = "0";                ///< the same syntax
-  std::string local_ranks_filter;       ///< comma list of local ranks; empty: all
-  std::string line_prefix_template;     ///< empty: `[${role_name}${local_rank}]:`
-  std::vector<std::string> duplicate_stdout_filters;
-  std::vector<std::string> duplicate_stderr_filters;
-  std::uint64_t log_max_bytes = 0;      ///< size at which a log file is rotated; 0: never
-  bool capture = true;                  ///< false: workers without redirect or tee write to our own descriptors
-  bool quiet = false;                   ///< only errors and the report from ourselves
-  std::string events_file;              ///< empty: none
-  std::string result_file;              ///< empty: none
+  std::string log_dir{};               ///< empty: a temporary folder, which goes if nothing was written in it
+  std::string redirects = "0";         ///< 0 to 3, or LOCAL_RANK:VALUE,…
+  std::string tee = "0";               ///< the same syntax
+  std::string local_ranks_filter{};    ///< comma list of local ranks; empty: all
+  std::string line_prefix_template{};  ///< empty: `[${role_name}${local_rank}]:`
+  std::vector<std::string> duplicate_stdout_filters{};
+  std::vector<std::string> duplicate_stderr_filters{};
+  std::uint64_t log_max_bytes = 0;  ///< size at which a log file is rotated; 0: never
+  bool capture = true;              ///< false: workers without redirect or tee write to our own descriptors
+  bool quiet = false;               ///< only errors and the report from ourselves
+  std::string events_file{};        ///< empty: none
+  std::string result_file{};        ///< empty: none
   friend bool operator==(const OutputOptions&, const OutputOptions&) = default;
 };
 

@@ -6,23 +6,11 @@
 #include <string_view>
 #include <vector>
 
+#include "launcher/core/output_options.hpp"
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/types.hpp"
 
 namespace torchup {
-
-/// The output options as texts of the command line; see `make_output_plan`.
-struct OutputOptions {
-  std::string redirects = "0";       ///< 0, 1, 2, 3 or a map `local_rank:value,…`
-  std::string tee = "0";             ///< same form
-  std::string local_ranks_filter;    ///< `0,2`; empty: all
-  std::string log_dir;               ///< empty: a temporary directory; "/dev/null": no files at all
-  std::string line_prefix_template;  ///< `--log-line-prefix-template`; empty: the default prefix
-  std::vector<std::string> duplicate_stdout_filters;
-  std::vector<std::string> duplicate_stderr_filters;
-  std::uint64_t log_max_bytes = 0;  ///< a log file that would grow beyond it is rotated; 0: no limit
-  bool capture = true;              ///< false (`--no-capture`): workers get our own descriptors
-};
 
 /// Where one stream of one worker goes.
 struct StreamRoute {

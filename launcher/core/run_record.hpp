@@ -64,7 +64,7 @@ class RunRecord {
     std::string where;
     std::uint64_t bytes = 0;
   };
-  enum class Phase { waiting, starting, running, stopping };
+  enum class Phase { before, waiting, starting, running, stopping };
   void enter(Phase phase, std::int64_t monotonic_us);
   WorkerRecord* find(const WorkerId& worker);
 
@@ -77,11 +77,14 @@ class RunRecord {
   std::vector<Loss> console_losses_;
   std::optional<Verdict> verdict_;
   PhaseTimes phases_;
-  Phase phase_ = Phase::waiting;
+  Phase phase_ = Phase::before;
   std::int64_t phase_since_us_ = 0;
   std::int64_t start_us_ = 0;
   std::int64_t end_us_ = 0;
 };
+
+/// Version of the JSON below; grows when a field changes its meaning or goes.
+inline constexpr int result_schema = 1;
 
 /// The content of `--result-file`: JSON with `schema`, verdict (`exit_code`, `reason`), per rank of this node its exit
 /// codes, attempts with their times, phase times, log paths and losses.

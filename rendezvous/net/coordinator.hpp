@@ -1,7 +1,11 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 
+#include "rendezvous/core/rendezvous.hpp"
 #include "rendezvous/net/agent_link.hpp"
 
 namespace boost::asio {
@@ -10,11 +14,15 @@ class io_context;
 
 namespace torchup {
 
-/// Brings the agents of many jobs together: one round machine (core/rendezvous) per run id. Lives on one loop, in
-/// torchupd or in the agent that hosts the rendezvous. Agents of other processes come through agent_sessions.
+/// Brings the agents of many jobs together: one round machine (core/rendezvous) per run id, and one timer for each.
+/// Lives on one loop, in torchupd or in the agent that hosts the rendezvous. Agents of other processes come through
+/// agent_sessions.
 class Coordinator {
  public:
-  explicit Coordinator(boost::asio::io_context& loop);
+  /// One line for people about what was decided and why.
+  using Log = std::function<void(const RunId& run_id, const std::string& line)>;
+
+  explicit Coordinator(boost::asio::io_context& loop, Log log = {}, RendezvousSettings settings = {});
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
   ~Coordinator();
@@ -23,9 +31,46 @@ class Coordinator {
   /// all, because the coordinator goes with it. The coordinator must outlive it.
   [[nodiscard]] std::unique_ptr<AgentLink> connect(RunId run_id, AgentLink::Handler handler);
 
+  /// One connection, as the coordinator speaks to it. Both are called from within `Attendance` calls of any agent, so
+  /// they must only queue.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void tell(CoordinatorMessage message) = 0;
+    /// Not wanted: to be told and closed.
+    virtual void refuse(int exit_code, std::string reason) = 0;
+  };
+
+  /// One connection, as it speaks to the coordinator. Destroying it without `gone` is an end of file.
+  class Attendance {
+   public:
+    virtual ~Attendance() = default;
+    virtual void said(AgentMessage message) = 0;
+    virtual void resumed(Resume resume) = 0;
+    virtual void alive() = 0;
+    /// Last call. `end_of_file` false: the connection broke, the agent may come back by another.
+    virtual void gone(bool end_of_file) = 0;
+  };
+
+  struct Visitor {
+    std::string observed = {};     ///< numeric address the connection comes from; empty inside one process
+    std::string coordinator = {};  ///< numeric address by which it reached us
+    bool in_process = false;
+  };
+  /// Begins one connection's attendance in the job `run_id`, which begins to exist if it did not. Nothing when there are
+  /// too many jobs. `listener` must live until the attendance ends.
+  [[nodiscard]] std::unique_ptr<Attendance> open(const RunId& run_id, Visitor visitor, Listener& listener);
+
+  /// Calls `done` when no agent of the job but those of this process is left to hear the verdict, or `linger` is over.
+  void when_others_left(const RunId& run_id, Duration linger, std::function<void()> done);
+
+  [[nodiscard]] std::size_t job_count() const;
+
  private:
   class Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
 };
+
+inline constexpr std::size_t jobs_max = 1024;  ///< run ids per coordinator
 
 }  // namespace torchup

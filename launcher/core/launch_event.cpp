@@ -1,0 +1,160 @@
+#include "launcher/core/launch_event.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "launcher/core/utc_text.hpp"
+
+namespace torchup {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+void add_worker(json& out, const WorkerId& worker) {
+  out["rank"] = worker.rank.value();
+  out["local_rank"] = worker.local_rank.value();
+  out["pid"] = worker.pid;
+}
+
+json failures_json(const std::vector<WorkerFailure>& failures) {
+  json list = json::array();
+  for (const WorkerFailure& failure : failures)
+    list.push_back({{"rank", failure.rank.value()},
+                    {"local_rank", failure.local_rank.value()},
+                    {"exit_code", failure.exit_code},
+                    {"pid", failure.pid},
+                    {"host", failure.host},
+                    {"time", utc_text(failure.time_us)},
+                    {"message", failure.message},
+                    {"error_file", failure.error_file}});
+  return list;
+}
+
+/// Adds the fields of an event; its answer is the event's name.
+struct AddFields {
+  json& out;
+
+  const char* operator()(const event::JobStarted& e) const {
+    out["run_id"] = e.run_id;
+    out["version"] = e.version;
+    out["command"] = e.command;
+    out["name"] = e.name;
+    out["role"] = e.role;
+    out["min_nodes"] = e.min_nodes;
+    out["max_nodes"] = e.max_nodes;
+    out["local_world_size"] = e.local_world_size;
+    out["max_restarts"] = e.max_restarts;
+    out["pid"] = e.pid;
+    return "job_started";
+  }
+  const char* operator()(const event::Waiting& e) const {
+    out["roster"] = e.roster;
+    return "waiting";
+  }
+  const char* operator()(const event::RoundCompleted& e) const {
+    const Placement& p = e.placement;
+    out["round"] = p.round.value();
+    out["group_rank"] = p.group_rank.value();
+    out["group_world_size"] = p.group_world_size;
+    out["first_rank"] = p.first_rank.value();
+    out["world_size"] = p.world_size;
+    out["first_role_rank"] = p.first_role_rank.value();
+    out["role_world_size"] = p.role_world_size;
+    out["master_addr"] = p.master_addr;
+    out["master_port"] = p.master_port.value();
+    out["restart_count"] = p.restart_count;
+    return "round_completed";
+  }
+  const char* operator()(const event::AttemptStarted& e) const {
+    out["name"] = e.name;
+    out["directory"] = e.directory;
+    out["restart_count"] = e.restart_count;
+    return "attempt_started";
+  }
+  const char* operator()(const event::WorkerStarted& e) const {
+    add_worker(out, e.worker);
+    out["stdout_log"] = e.stdout_log;
+    out["stderr_log"] = e.stderr_log;
+    return "worker_started";
+  }
+  const char* operator()(const event::WorkerExited& e) const {
+    add_worker(out, e.worker);
+    out["exit_code"] = e.exit_code;
+    out["end"] = worker_end_text(e.end);
+    out["message"] = e.message;
+    out["error_file"] = e.error_file;
+    return "worker_exited";
+  }
+  const char* operator()(const event::Stopping& e) const {
+    out["reason"] = e.reason;
+    return "stopping";
+  }
+  const char* operator()(const event::AttemptEnded& e) const {
+    out["reason"] = e.reason;
+    return "attempt_ended";
+  }
+  const char* operator()(const event::SignalReceived& e) const {
+    out["signal"] = e.signal;
+    out["consequence"] = e.consequence;
+    return "signal_received";
+  }
+  const char* operator()(const event::Restarting& e) const {
+    out["restarts_left"] = e.restarts_left;
+    out["reason"] = e.reason;
+    return "restarting";
+  }
+  const char* operator()(const event::IncidentRecorded& e) const {
+    out["path"] = e.path;
+    out["summary"] = e.summary;
+    return "incident_recorded";
+  }
+  const char* operator()(const event::LogWriteFailed& e) const {
+    out["path"] = e.path;
+    out["reason"] = e.reason;
+    out["bytes_lost"] = e.bytes_lost;
+    return "log_write_failed";
+  }
+  const char* operator()(const event::ConsoleLost& e) const {
+    out["stream"] = e.stream;
+    out["reason"] = e.reason;
+    out["bytes_lost"] = e.bytes_lost;
+    return "console_lost";
+  }
+  const char* operator()(const event::Warning& e) const {
+    out["text"] = e.text;
+    return "warning";
+  }
+  const char* operator()(const event::JobEnded& e) const {
+    out["exit_code"] = e.verdict.exit_code;
+    out["reason"] = e.verdict.reason;
+    out["failures"] = failures_json(e.verdict.failures);
+    return "job_ended";
+  }
+};
+
+}  // namespace
+
+std::string_view worker_end_text(WorkerEnd end) {
+  switch (end) {
+    case WorkerEnd::succeeded:
+      return "succeeded";
+    case WorkerEnd::failed:
+      return "failed";
+    case WorkerEnd::terminated:
+      return "terminated";
+  }
+  return "";
+}
+
+std::string to_json_line(const LaunchEvent& event, const std::string& host) {
+  json out;
+  out["schema"] = event_schema;
+  out["time"] = utc_text(event.at.utc_us);
+  out["monotonic_us"] = event.at.monotonic_us;
+  out["host"] = host;
+  out["event"] = nullptr;  // its place in the line
+  const char* name = std::visit(AddFields{out}, event.body);
+  out["event"] = name;
+  return out.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace torchup

@@ -1,0 +1,194 @@
+#include "launcher/core/run_record.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "launcher/core/utc_text.hpp"
+
+namespace torchup {
+namespace {
+
+template <class... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+
+template <class List>
+void note_loss(List& losses, const std::string& where, std::uint64_t bytes) {
+  const auto known = std::find_if(losses.begin(), losses.end(), [&](const auto& loss) { return loss.where == where; });
+  if (known == losses.end())
+    losses.push_back({where, bytes});
+  else
+    known->bytes = std::max(known->bytes, bytes);
+}
+
+template <class List>
+std::uint64_t total(const List& losses) {
+  std::uint64_t bytes = 0;
+  for (const auto& loss : losses) bytes += loss.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+void RunRecord::enter(Phase phase, std::int64_t monotonic_us) {
+  const std::int64_t spent = monotonic_us - phase_since_us_;
+  switch (phase_) {
+    case Phase::before:
+      break;
+    case Phase::waiting:
+      phases_.waiting_us += spent;
+      break;
+    case Phase::starting:
+      phases_.starting_us += spent;
+      break;
+    case Phase::running:
+      phases_.running_us += spent;
+      break;
+    case Phase::stopping:
+      phases_.stopping_us += spent;
+      break;
+  }
+  phase_ = phase;
+  phase_since_us_ = monotonic_us;
+}
+
+WorkerRecord* RunRecord::find(const WorkerId& worker) {
+  if (attempts_.empty()) return nullptr;
+  for (WorkerRecord& record : attempts_.back().workers)
+    if (record.worker.local_rank == worker.local_rank) return &record;
+  return nullptr;
+}
+
+void RunRecord::apply(const LaunchEvent& event) {
+  const EventStamp at = event.at;
+  std::visit(Overloaded{
+                 [&](const event::JobStarted& e) {
+                   job_ = e;
+                   start_us_ = at.utc_us;
+                   enter(Phase::waiting, at.monotonic_us);
+                 },
+                 [&](const event::RoundCompleted& e) {
+                   placement_ = e.placement;
+                   enter(Phase::starting, at.monotonic_us);
+                 },
+                 [&](const event::AttemptStarted& e) {
+                   AttemptRecord attempt;
+                   attempt.name = e.name;
+                   attempt.directory = e.directory;
+                   attempt.restart_count = e.restart_count;
+                   attempt.placement = placement_;
+                   attempt.start_us = at.utc_us;
+                   attempts_.push_back(std::move(attempt));
+                 },
+                 [&](const event::WorkerStarted& e) {
+                   if (attempts_.empty()) return;
+                   WorkerRecord worker;
+                   worker.worker = e.worker;
+                   worker.start_us = at.utc_us;
+                   worker.stdout_log = e.stdout_log;
+                   worker.stderr_log = e.stderr_log;
+                   attempts_.back().workers.push_back(std::move(worker));
+                   const bool all =
+                       !job_ || static_cast<int>(attempts_.back().workers.size()) >= job_->local_world_size;
+                   if (all && phase_ == Phase::starting) enter(Phase::running, at.monotonic_us);
+                 },
+                 [&](const event::WorkerExited& e) {
+                   WorkerRecord* worker = find(e.worker);
+                   if (worker == nullptr) return;
+                   worker->end_us = at.utc_us;
+                   worker->exit_code = e.exit_code;
+                   worker->end = e.end;
+                   worker->message = e.message;
+                   worker->error_file = e.error_file;
+                 },
+                 [&](const event::Stopping&) { enter(Phase::stopping, at.monotonic_us); },
+                 [&](const event::AttemptEnded& e) {
+                   if (!attempts_.empty()) {
+                     attempts_.back().end_us = at.utc_us;
+                     attempts_.back().end_reason = e.reason;
+                   }
+                   enter(Phase::waiting, at.monotonic_us);
+                 },
+                 [&](const event::IncidentRecorded& e) {
+                   if (!e.path.empty()) incidents_.push_back(e.path);
+                 },
+                 [&](const event::LogWriteFailed& e) { note_loss(log_losses_, e.path, e.bytes_lost); },
+                 [&](const event::ConsoleLost& e) { note_loss(console_losses_, e.stream, e.bytes_lost); },
+                 [&](const event::Warning& e) { warnings_.push_back(e.text); },
+                 [&](const event::JobEnded& e) {
+                   verdict_ = e.verdict;
+                   end_us_ = at.utc_us;
+                   enter(Phase::before, at.monotonic_us);
+                 },
+                 [](const event::Waiting&) {},
+                 [](const event::SignalReceived&) {},
+                 [](const event::Restarting&) {},
+             },
+             event.body);
+}
+
+std::uint64_t RunRecord::log_bytes_lost() const {
+  return total(log_losses_);
+}
+std::uint64_t RunRecord::console_bytes_lost() const {
+  return total(console_losses_);
+}
+
+std::string result_json(const RunRecord& record, const std::string& host) {
+  using json = nlohmann::ordered_json;
+  const auto seconds = [](std::int64_t us) { return static_cast<double>(us) / 1e6; };
+  json out;
+  out["schema"] = result_schema;
+  out["host"] = host;
+  if (record.job()) {
+    out["run_id"] = record.job()->run_id;
+    out["name"] = record.job()->name;
+    out["command"] = record.job()->command;
+  }
+  out["exit_code"] = record.verdict() ? json(record.verdict()->exit_code) : json(nullptr);
+  out["reason"] = record.verdict() ? record.verdict()->reason : "";
+  out["start"] = utc_text(record.start_us());
+  out["end"] = utc_text(record.end_us());
+  out["phases_s"] = {{"waiting", seconds(record.phases().waiting_us)},
+                     {"starting", seconds(record.phases().starting_us)},
+                     {"running", seconds(record.phases().running_us)},
+                     {"stopping", seconds(record.phases().stopping_us)}};
+  out["attempts"] = json::array();
+  for (const AttemptRecord& attempt : record.attempts()) {
+    json one;
+    one["name"] = attempt.name;
+    one["directory"] = attempt.directory;
+    one["restart_count"] = attempt.restart_count;
+    if (attempt.placement) {
+      one["round"] = attempt.placement->round.value();
+      one["world_size"] = attempt.placement->world_size;
+      one["group_rank"] = attempt.placement->group_rank.value();
+    }
+    one["start"] = utc_text(attempt.start_us);
+    one["end"] = attempt.end_us != 0 ? json(utc_text(attempt.end_us)) : json(nullptr);
+    one["end_reason"] = attempt.end_reason;
+    one["workers"] = json::array();
+    for (const WorkerRecord& worker : attempt.workers)
+      one["workers"].push_back(
+          {{"rank", worker.worker.rank.value()},
+           {"local_rank", worker.worker.local_rank.value()},
+           {"pid", worker.worker.pid},
+           {"exit_code", worker.exit_code ? json(*worker.exit_code) : json(nullptr)},
+           {"end", worker.exit_code ? json(worker_end_text(worker.end)) : json(nullptr)},
+           {"start", utc_text(worker.start_us)},
+           {"seconds", worker.end_us != 0 ? json(seconds(worker.end_us - worker.start_us)) : json(nullptr)},
+           {"message", worker.message},
+           {"error_file", worker.error_file},
+           {"stdout_log", worker.stdout_log},
+           {"stderr_log", worker.stderr_log}});
+    out["attempts"].push_back(std::move(one));
+  }
+  out["incidents"] = record.incidents();
+  out["warnings"] = record.warnings();
+  out["log_bytes_lost"] = record.log_bytes_lost();
+  out["console_bytes_lost"] = record.console_bytes_lost();
+  return out.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace torchup

@@ -1,0 +1,62 @@
+#include "rendezvous/net/node_identity.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <memory>
+
+namespace torchup {
+namespace {
+
+/// The numeric text of an interface's address; empty for one that other machines cannot use.
+std::string usable_address(const ifaddrs& entry) {
+  if (!entry.ifa_addr || (entry.ifa_flags & IFF_UP) == 0 || (entry.ifa_flags & IFF_LOOPBACK) != 0) return {};
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (entry.ifa_addr->sa_family == AF_INET) {
+    const auto& address = *std::bit_cast<const sockaddr_in*>(entry.ifa_addr);
+    return inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size());
+  }
+  if (entry.ifa_addr->sa_family == AF_INET6) {
+    const auto& address = *std::bit_cast<const sockaddr_in6*>(entry.ifa_addr);
+    if (IN6_IS_ADDR_LINKLOCAL(&address.sin6_addr)) return {};
+    return inet_ntop(AF_INET6, &address.sin6_addr, text.data(), text.size());
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string own_host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 && name[0] != '\0' ? name.data() : "localhost";
+}
+
+std::vector<std::string> own_addresses() {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner{list, &freeifaddrs};
+  std::vector<std::string> version4, version6;
+  for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
+    std::string address = usable_address(*entry);
+    if (address.empty()) continue;
+    (entry->ifa_addr->sa_family == AF_INET ? version4 : version6).push_back(std::move(address));
+  }
+  version4.insert(version4.end(), version6.begin(), version6.end());
+  return version4;
+}
+
+Join completed(Join join, int incarnation) {
+  if (join.host.empty()) join.host = own_host_name();
+  std::string id = join.node.value().empty() ? join.host + "_" + std::to_string(getpid()) : join.node.value();
+  join.node = NodeId{id + "_" + std::to_string(incarnation)};
+  if (join.addresses.empty()) join.addresses = own_addresses();
+  return join;
+}
+
+}  // namespace torchup

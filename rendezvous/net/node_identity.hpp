@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "rendezvous/core/messages.hpp"
+
+namespace torchup {
+
+/// Name of this machine, as it calls itself.
+[[nodiscard]] std::string own_host_name();
+
+/// Numeric addresses of this machine's interfaces that are up, without loopback and link-local ones; IPv4 first.
+[[nodiscard]] std::vector<std::string> own_addresses();
+
+/// Fills what a Join leaves to the link: the node's id, which `incarnation` tells from its earlier ones, its host and its
+/// addresses.
+[[nodiscard]] Join completed(Join join, int incarnation);
+
+}  // namespace torchup
