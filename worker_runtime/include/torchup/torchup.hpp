@@ -1,12 +1,18 @@
 #pragma once
 
 // Everything that a training program needs. The single headers may be included instead.
+#include <torchup/amp.hpp>
+#include <torchup/clip.hpp>
 #include <torchup/collectives.hpp>
 #include <torchup/comm_hook.hpp>
 #include <torchup/distributed_sampler.hpp>
 #include <torchup/error.hpp>
+#include <torchup/fused_optimizers.hpp>
+#include <torchup/lr_scheduler.hpp>
 #include <torchup/process_group.hpp>
 #include <torchup/safetensors.hpp>
 #include <torchup/seed.hpp>
+#include <torchup/state_dict.hpp>
+#include <torchup/summary.hpp>
 #include <torchup/to_device.hpp>
 #include <torchup/worker.hpp>
