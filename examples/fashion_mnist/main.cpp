@@ -1,0 +1,164 @@
+// Trains a residual network on Fashion-MNIST with DistributedDataParallel.
+//
+//   torchup --nproc-per-node=2 fashion_mnist                 two workers on the CPU, gloo
+//   torchup --nproc-per-node=auto fashion_mnist              one worker per GPU, nccl
+//   fashion_mnist                                            alone, world size 1
+//
+// The Python program examples/python/train_ddp.py trains the same network with the same options and arithmetic.
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <boost/timer/progress_display.hpp>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <torchup/torchup.hpp>
+
+#include "dataset.hpp"
+#include "net.hpp"
+#include "options.hpp"
+
+namespace {
+
+using namespace fashion_mnist;
+
+/// What rank 0 tells while it trains; the other ranks are silent.
+class Narrator {
+ public:
+  Narrator(bool talks, const std::filesystem::path& history) : talks_{talks} {
+    if (!talks || history.empty()) return;
+    history_.open(history);
+    if (!history_) throw torchup::Error{history.string() + ": cannot be written"};
+    history_.precision(9);  // a float comes back from it bit by bit
+  }
+
+  void epoch_begins(std::int64_t steps) {
+    if (talks_ && isatty(STDOUT_FILENO) != 0) bar_ = std::make_unique<boost::timer::progress_display>(steps, std::cout);
+  }
+  void step_ends(std::int64_t step, const torch::Tensor& loss) {
+    if (bar_) ++*bar_;
+    if (history_.is_open()) history_ << R"({"step": )" << step << R"(, "loss": )" << loss.item<float>() << "}" << std::endl;
+  }
+  void epoch_ends(std::int64_t epoch, double loss, double accuracy) {
+    bar_.reset();
+    if (talks_) std::printf("epoch %lld: loss %.4f, accuracy %.2f %%\n", static_cast<long long>(epoch), loss, 100 * accuracy);
+    std::fflush(stdout);
+  }
+  void training_ends(double accuracy) const {
+    if (talks_) std::printf("test accuracy %.2f %%\n", 100 * accuracy);
+    std::fflush(stdout);
+  }
+
+ private:
+  bool talks_;
+  std::ofstream history_;
+  std::unique_ptr<boost::timer::progress_display> bar_;
+};
+
+/// Loss and right answers of some batches; summed on the device, so that no step waits for the host.
+struct Totals {
+  torch::Tensor sums;  // double, [3]: loss, right answers, images
+
+  explicit Totals(torch::Device device) : sums{torch::zeros({3}, torch::dtype(torch::kFloat64).device(device))} {}
+  void add(const torch::Tensor& output, const torch::Tensor& target, const torch::Tensor& loss) {
+    const torch::Tensor right = output.argmax(1).eq(target).sum();
+    const torch::Tensor images = torch::full({}, target.size(0), sums.options());
+    sums += torch::stack({loss.detach().to(torch::kFloat64) * target.size(0), right.to(torch::kFloat64), images});
+  }
+  /// Mean loss and share of right answers over all ranks.
+  std::pair<double, double> over_all(const torchup::ProcessGroup& group) {
+    torchup::all_reduce(sums, group);
+    const torch::Tensor host = sums.cpu();
+    const double images = host[2].item<double>();
+    return {host[0].item<double>() / images, host[1].item<double>() / images};
+  }
+};
+
+/// Share of right answers on the test images over all ranks: each takes every size()-th, with rank 0's statistics.
+double evaluate(Net& net, const Options& options, const torchup::ProcessGroup& group) {
+  const torch::NoGradGuard no_grad;
+  net->eval();
+  torchup::broadcast_coalesced(net->buffers(), group);
+  Dataset test{options.data, Dataset::Part::test};
+  Totals totals{group.device()};
+  constexpr size_t batch_size = 500;
+  std::vector<size_t> rows;
+  for (size_t row = static_cast<size_t>(group.rank()); row < *test.size(); row += static_cast<size_t>(group.size())) {
+    rows.push_back(row);
+    if (rows.size() < batch_size && row + static_cast<size_t>(group.size()) < *test.size()) continue;
+    const auto batch = test.get_batch(rows);
+    const torch::Tensor target = batch.target.to(group.device());
+    const torch::Tensor output = net->forward(batch.data.to(group.device()));
+    totals.add(output, target, torch::nn::functional::cross_entropy(output, target));
+    rows.clear();
+  }
+  return totals.over_all(group).second;
+}
+
+void set_learning_rate(torch::optim::Optimizer& optimizer, double lr) {
+  for (auto& parameters : optimizer.param_groups()) parameters.options().set_lr(lr);
+}
+
+int train(torchup::Worker& worker, std::span<char*> arguments) {
+  int exit_status = 0;
+  const auto parsed = parse_options(arguments, worker.rank() == 0, exit_status);
+  if (!parsed) return exit_status;
+  const Options& options = *parsed;
+
+  torchup::ProcessGroupOptions joining{.backend = options.backend};
+  if (options.device != "auto") joining.device = torch::Device{options.device};
+  auto group = torchup::init_process_group(joining);
+  if (options.batch_size % group.size() != 0)
+    throw torchup::Error{"--batch-size " + std::to_string(options.batch_size) + " is for all workers together and must be a multiple of their number, " + std::to_string(group.size())};
+  torchup::seed_everything({.seed = options.seed}, group);
+
+  Net net;
+  if (!options.weights.empty()) torchup::load_weights(options.weights, *net);
+  net->to(group.device());
+  torchup::DistributedDataParallel ddp{net, group, {.gradient_as_bucket_view = true}};
+  torch::optim::SGD optimizer{ddp.parameters(), torch::optim::SGDOptions{options.lr}.momentum(options.momentum)};
+
+  Dataset images{options.data, Dataset::Part::train, options.samples};
+  torchup::DistributedSampler sampler{*images.size(), group, {.shuffle = true, .seed = options.seed}};
+  const auto local_batch = static_cast<size_t>(options.batch_size / group.size());
+  auto loader = torch::data::make_data_loader(images, sampler, torch::data::DataLoaderOptions{local_batch});
+  const auto steps_per_epoch = static_cast<std::int64_t>((sampler.samples_per_epoch() + local_batch - 1) / local_batch);
+  const std::int64_t total_steps = options.steps > 0 ? options.steps : options.epochs * steps_per_epoch;
+
+  std::optional<torchup::Checkpoint> checkpoint;
+  torchup::Position at;
+  if (!options.checkpoint.empty()) checkpoint.emplace(options.checkpoint, group, torchup::CheckpointOptions{.keep_last = 3});
+  if (options.resume) at = checkpoint->resume(net, optimizer, sampler, ddp);
+
+  Narrator narrator{group.rank() == 0, options.history};
+  for (; at.epoch < options.epochs && at.step < total_steps; ++at.epoch) {
+    sampler.set_epoch(at.epoch);
+    net->train();
+    Totals totals{group.device()};
+    narrator.epoch_begins(steps_per_epoch);
+    for (auto& batch : torchup::to_device(*loader, group.device(), sampler)) {
+      if (options.scheduler == "linear")
+        set_learning_rate(optimizer, options.lr * (1 - static_cast<double>(at.step) / static_cast<double>(total_steps)));
+      optimizer.zero_grad();
+      const torch::Tensor output = ddp(batch.data);
+      const torch::Tensor loss = torch::nn::functional::cross_entropy(output, batch.target);
+      loss.backward();
+      optimizer.step();
+      ++at.step;
+      totals.add(output, batch.target, loss);
+      narrator.step_ends(at.step, loss);
+      if (at.step == total_steps) break;
+    }
+    const auto [loss, accuracy] = totals.over_all(group);
+    narrator.epoch_ends(at.epoch, loss, accuracy);
+    if (checkpoint) checkpoint->save({.epoch = at.epoch + 1, .step = at.step}, net, optimizer, sampler, ddp);
+  }
+  narrator.training_ends(evaluate(net, options, group));
+  group.shutdown();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return torchup::worker_main(argc, argv, train); }

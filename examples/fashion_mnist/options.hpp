@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "dataset.hpp"
+
+namespace fashion_mnist {
+
+struct Options {
+  std::filesystem::path data = default_folder;
+  std::int64_t epochs = 1;         ///< >= 1
+  std::uint64_t samples = 12'000;  ///< training images used; 0: all 60,000
+  std::int64_t batch_size = 128;   ///< images per step over all workers
+  double lr = 0.05;
+  double momentum = 0.9;
+  std::string scheduler = "linear";  ///< linear: lr falls to 0 at the end; none
+  std::uint64_t seed = 42;
+  std::int64_t steps = 0;  ///< end after so many steps; 0: after the epochs
+  std::string backend = "auto";
+  std::string device = "auto";       ///< auto, cpu, cuda:N
+  std::filesystem::path weights;     ///< begin with these weights: safetensors, or Python's torch.save(state_dict)
+  std::filesystem::path checkpoint;  ///< folder; empty: none is written
+  bool resume = false;
+  std::filesystem::path history;  ///< rank 0 writes each step's loss here
+};
+
+/// The options of a command line without the launcher's own flags, or the exit status where the program ends at once:
+/// 0 after --help, 2 after a complaint on stderr. Only `talks` speaks: one worker's words are enough.
+[[nodiscard]] std::optional<Options> parse_options(std::span<char*> arguments, bool talks, int& exit_status);
+
+}  // namespace fashion_mnist

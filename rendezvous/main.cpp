@@ -1,0 +1,197 @@
+// torchupd: the rendezvous daemon.
+
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "rendezvous/net/asio.hpp"
+#include "rendezvous/net/http.hpp"
+#include "rendezvous/net/notify.hpp"
+#include "rendezvous/net/store_server.hpp"
+
+namespace torchup {
+namespace {
+
+constexpr const char* about = R"(torchupd: the place where the processes of distributed PyTorch jobs meet.
+
+It serves PyTorch's TCPStore protocol, so that any PyTorch program (torch 2.4 and newer) can use it as its store
+without a change, and outlives every job.)";
+
+constexpr const char* examples = R"(
+Examples
+  torchupd                                  loopback, port 29400
+  torchupd --bind :: --port 29400           every address of this machine, IPv4 and IPv6
+  torchupd --bind 10.0.0.1 --port 0         any free port; read it from the line "torchupd: ready on ..."
+
+  Python   torch.distributed.TCPStore("node0", 29400, is_master=False)
+  torchrun --rdzv-backend=c10d --rdzv-endpoint=node0:29400 ...
+  curl     http://localhost:29400/status    also /healthz and /metrics (Prometheus)
+
+Once it listens it prints one line on stdout, "torchupd: ready on ADDRESS:PORT", and tells systemd. Everything else goes
+to stderr. SIGTERM and SIGINT: no newcomers; it ends when the last connection has gone or the grace is over. A second
+signal ends it at once.
+
+TCPStore knows no authentication: whoever reaches the port can read and write every key. Choose --bind accordingly.
+)";
+
+struct Settings {
+  std::string bind = "localhost";
+  std::uint16_t port = 29400;
+  StoreLimits store;
+  ConnectionLimits connections;
+  double grace_s = 30;
+  bool store_only = false;
+};
+
+/// Fills `settings`. A number: the process ends with it.
+std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
+  CLI::App app{about, "torchupd"};
+  app.footer(examples);
+  app.get_formatter()->column_width(34);
+  app.add_option("--bind", settings.bind, "Numeric address to listen on; \"::\" is all of them, \"localhost\" the loopback of both families")
+      ->capture_default_str();
+  app.add_option("--port", settings.port, "0: any free one")->capture_default_str();
+  app.add_option("--max-connections", settings.connections.connections_max, "Newcomers beyond are closed")->capture_default_str();
+  app.add_option("--max-keys", settings.store.keys_max, "Keys and queues together")->capture_default_str();
+  app.add_option("--max-bytes", settings.store.bytes_max, "All keys, values and queue elements; 512MB, 8GB …")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app.add_option("--max-request-bytes", settings.connections.request_bytes_max, "One request while it arrives")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app.add_option("--max-arriving-bytes", settings.connections.arriving_bytes_max, "Unfinished requests of all connections")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app.add_option("--grace", settings.grace_s, "Seconds that connections have to go after SIGTERM")->capture_default_str();
+  app.add_flag("--store-only", settings.store_only, "No HTTP pages on the port");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return std::nullopt;
+}
+
+std::string status_json(const StoreServerStatus& status) {
+  const nlohmann::ordered_json page{{"connections", status.connections}, {"keys", status.keys},
+                                    {"queues", status.queues},           {"bytes", status.bytes},
+                                    {"waiting", status.waiting},         {"arriving_bytes", status.arriving_bytes},
+                                    {"accepted", status.accepted},       {"refused", status.refused},
+                                    {"requests", status.requests}};
+  return page.dump(2) + "\n";
+}
+
+std::string metrics(const StoreServerStatus& status) {
+  std::string text;
+  const auto add = [&](const std::string& name, const char* type, const char* help, std::uint64_t value) {
+    text += "# HELP torchup_store_" + name + " " + help + "\n# TYPE torchup_store_" + name + " " + type + "\ntorchup_store_" +
+            name + " " + std::to_string(value) + "\n";
+  };
+  add("connections", "gauge", "TCPStore clients connected now.", status.connections);
+  add("keys", "gauge", "Plain keys in the store.", status.keys);
+  add("queues", "gauge", "Queues in the store.", status.queues);
+  add("bytes", "gauge", "Bytes of keys, values and queue elements.", status.bytes);
+  add("waiting", "gauge", "Clients with an open wait or barrier.", status.waiting);
+  add("arriving_bytes", "gauge", "Memory held by unfinished requests.", status.arriving_bytes);
+  add("accepted_total", "counter", "Connections accepted.", status.accepted);
+  add("refused_total", "counter", "Connections closed for what they sent or at a limit.", status.refused);
+  add("requests_total", "counter", "Requests served.", status.requests);
+  return text;
+}
+
+/// Each connection is a descriptor: take as many as we may have.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/// The two steps of ending: nobody new, then nobody at all.
+class Ending {
+ public:
+  Ending(asio::io_context& loop, StoreServer& server, Duration grace)
+      : loop_{loop}, server_{server}, grace_{grace}, signals_{loop, SIGTERM, SIGINT}, timer_{loop} {
+    wait();
+  }
+
+ private:
+  void wait() {
+    signals_.async_wait([this](const boost::system::error_code& error, int) {
+      if (error) return;
+      if (std::exchange(draining_, true)) return loop_.stop();
+      notify_service_manager("STOPPING=1");
+      std::cerr << "torchupd: ending; " << server_.status().connections << " connections have "
+                << std::chrono::duration_cast<std::chrono::seconds>(grace_).count() << " s to go\n";
+      server_.drain([this] { loop_.stop(); });
+      timer_.expires_after(grace_);
+      timer_.async_wait([this](const boost::system::error_code& cancelled) {
+        if (!cancelled) loop_.stop();
+      });
+      wait();
+    });
+  }
+
+  asio::io_context& loop_;
+  StoreServer& server_;
+  Duration grace_;
+  asio::signal_set signals_;
+  asio::steady_timer timer_;
+  bool draining_ = false;
+};
+
+int serve(const Settings& settings) {
+  raise_descriptor_limit();
+  asio::io_context loop{1};
+  StoreServer* store = nullptr;
+  HttpOptions pages;
+  pages.pages = {
+      {"/healthz", {"text/plain; charset=utf-8", [] { return std::string{"ok\n"}; }}},
+      {"/metrics", {"text/plain; version=0.0.4; charset=utf-8", [&] { return metrics(store->status()); }}},
+      {"/status", {"application/json", [&] { return status_json(store->status()); }}},
+  };
+  HttpService http{loop, std::move(pages)};
+
+  StoreServerOptions options;
+  options.bind = settings.bind;
+  options.port = Port{settings.port};
+  options.limits = settings.store;
+  options.connections = settings.connections;
+  options.log = [](const std::string& line) { std::cerr << "torchupd: " << line << '\n'; };
+  if (!settings.store_only)
+    options.other_language = [&](unsigned char first_byte, UniqueFd& socket) {
+      if (!begins_http(first_byte)) return false;
+      http.serve(std::move(socket));
+      return true;
+    };
+  StoreServer server{loop, std::move(options)};
+  store = &server;
+  if (const auto port = server.listen(); !port) {
+    std::cerr << "torchupd: " << port.error().message() << '\n';
+    return port.error().code == errc::bad_value ? 2 : 67;
+  }
+  std::cout << "torchupd: ready on " << server.address() << std::endl;
+  notify_service_manager("READY=1");
+  Ending ending{loop, server, std::chrono::duration_cast<Duration>(std::chrono::duration<double>{settings.grace_s})};
+  loop.run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace torchup
+
+int main(int argc, char** argv) {
+  torchup::Settings settings;
+  if (const auto code = torchup::read_arguments(argc, argv, settings)) return *code;
+  try {
+    return torchup::serve(settings);
+  } catch (const std::exception& error) {
+    std::cerr << "torchupd: internal fault: " << error.what() << '\n';
+    return 70;
+  }
+}

@@ -1,0 +1,133 @@
+#include "rendezvous/net/http.hpp"
+
+#include <sys/socket.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http.hpp>
+
+#include "rendezvous/net/asio.hpp"
+
+namespace torchup {
+namespace {
+
+namespace beast = boost::beast;
+namespace http = beast::http;
+using Request = http::request<http::empty_body>;
+using Response = http::response<http::string_body>;
+using Stream = beast::tcp_stream::rebind_executor<Token::executor_with_default<asio::any_io_executor>>::other;
+
+constexpr auto request_limit = std::chrono::seconds{5};
+constexpr std::uint32_t header_bytes_max = 8 * 1024;
+
+/// Compares in a time that does not tell how much of a guess was right.
+bool same_secret(std::string_view a, std::string_view b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ (b.empty() ? 1 : b[i % b.size()]));
+  return difference == 0;
+}
+
+bool from_loopback(const Stream& stream) {
+  boost::system::error_code error;
+  const auto peer = stream.socket().remote_endpoint(error);
+  if (error) return false;
+  const auto address = peer.address();
+  if (address.is_v6() && address.to_v6().is_v4_mapped())
+    return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
+  return address.is_loopback();
+}
+
+}  // namespace
+
+struct HttpService::Shared {
+  asio::io_context& loop;
+  HttpOptions options;
+  std::size_t connections = 0;
+
+  [[nodiscard]] bool permits(const Stream& stream, const Request& request) const {
+    if (from_loopback(stream)) return true;
+    const std::string_view sent{request[http::field::authorization].data(), request[http::field::authorization].size()};
+    return !options.token.empty() && same_secret(sent, "Bearer " + options.token);
+  }
+
+  [[nodiscard]] Response answer(const Stream& stream, const Request& request) const {
+    Response response{http::status::ok, request.version()};
+    response.set(http::field::content_type, "text/plain; charset=utf-8");
+    response.set(http::field::cache_control, "no-store");
+    response.keep_alive(request.keep_alive());
+    const auto refuse = [&](http::status status, const char* why) {
+      response.result(status);
+      response.body() = why;
+    };
+    const std::string_view target{request.target().data(), request.target().size()};
+    const auto page = options.pages.find(target.substr(0, target.find('?')));
+    if (!permits(stream, request)) {
+      refuse(http::status::forbidden, "Only this machine, or who sends the job's token: Authorization: Bearer <token>\n");
+      response.keep_alive(false);
+    } else if (request.method() != http::verb::get && request.method() != http::verb::head) {
+      response.set(http::field::allow, "GET, HEAD");
+      refuse(http::status::method_not_allowed, "GET and HEAD only\n");
+    } else if (page == options.pages.end()) {
+      std::string known = "No such page. There are:";
+      for (const auto& [path, unused] : options.pages) known += " " + path;
+      refuse(http::status::not_found, (known + "\n").c_str());
+    } else {
+      response.set(http::field::content_type, page->second.content_type);
+      response.body() = page->second.body();
+    }
+    response.prepare_payload();
+    if (request.method() == http::verb::head) response.body().clear();
+    return response;
+  }
+};
+
+namespace {
+
+template <class Shared>
+Task<> converse(std::shared_ptr<Shared> shared, Stream stream) {
+  ++shared->connections;
+  beast::flat_buffer buffer;
+  for (bool open = true; open;) {
+    http::request_parser<http::empty_body> parser;
+    parser.header_limit(header_bytes_max);
+    stream.expires_after(request_limit);
+    const auto [error, bytes] = co_await http::async_read_header(stream, buffer, parser);
+    if (error) break;
+    Response response = shared->answer(stream, parser.get());
+    // A body is not read, so what follows it cannot be found.
+    open = response.keep_alive() && parser.content_length_remaining().value_or(0) == 0 && !parser.chunked();
+    response.keep_alive(open);
+    stream.expires_after(request_limit);
+    const auto [write_error, written] = co_await http::async_write(stream, response);
+    if (write_error) break;
+  }
+  boost::system::error_code ignored;
+  stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
+  --shared->connections;
+}
+
+}  // namespace
+
+HttpService::HttpService(asio::io_context& loop, HttpOptions options)
+    : shared_{std::make_shared<Shared>(Shared{loop, std::move(options)})} {}
+HttpService::~HttpService() = default;
+
+void HttpService::serve(UniqueFd socket) {
+  if (shared_->connections >= shared_->options.connections_max) {
+    constexpr std::string_view busy = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    ::send(socket.get(), busy.data(), busy.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    return;
+  }
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&name), &size) != 0) return;
+  Socket connection{shared_->loop};
+  boost::system::error_code error;
+  connection.assign(name.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), socket.get(), error);
+  if (error) return;
+  [[maybe_unused]] const int owned = socket.release();
+  spawn(shared_->loop, "http", converse(shared_, Stream{std::move(connection)}));
+}
+
+}  // namespace torchup

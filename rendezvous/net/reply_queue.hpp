@@ -1,0 +1,47 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rendezvous/core/value.hpp"
+
+namespace torchup {
+
+/// Bytes on their way out of one connection. Small ones are gathered; a value of `share_min` bytes and more is sent from
+/// where it lies, however many connections it goes to.
+class ReplyQueue {
+ public:
+  static constexpr std::size_t share_min = 1024;
+
+  /// Where to append bytes.
+  [[nodiscard]] std::string& buffer() { return bytes_; }
+  void share(const Value& value);
+
+  [[nodiscard]] bool empty() const { return size() == 0; }
+  [[nodiscard]] std::size_t size() const { return bytes_.size() - bytes_sent_ + shared_left_; }
+  /// Fills `pieces` with what to send next and returns how many it used.
+  [[nodiscard]] std::size_t front(std::span<iovec> pieces) const;
+  /// So many bytes of the front have been sent.
+  void pop(std::size_t count);
+
+ private:
+  struct Shared {
+    std::size_t position;  ///< in bytes_, where the value belongs
+    Value value;
+  };
+
+  void drop_sent();
+
+  std::string bytes_;
+  std::size_t bytes_sent_ = 0;
+  std::vector<Shared> shared_;
+  std::size_t first_ = 0;        ///< of shared_, the first not sent
+  std::size_t first_sent_ = 0;   ///< bytes of it that are
+  std::size_t shared_left_ = 0;
+};
+
+}  // namespace torchup
