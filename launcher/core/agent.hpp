@@ -42,6 +42,11 @@ struct SpawnFailed {
   LocalRank local_rank{0};
   std::string reason;      ///< names the path and what the system said
   bool permanent = false;  ///< another try cannot help: the program is missing or is none
+  std::int64_t time_us = 0;
+};
+/// The stop came first.
+struct WorkerNotStarted {
+  LocalRank local_rank{0};
 };
 struct WorkerEnded {
   LocalRank local_rank{0};
@@ -57,7 +62,7 @@ struct SignalArrived {
 };
 struct Tick {};  ///< nothing happened but time
 using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
-                                SpawnFailed, WorkerEnded, DescendantsGone, SignalArrived, Tick>;
+                                SpawnFailed, WorkerNotStarted, WorkerEnded, DescendantsGone, SignalArrived, Tick>;
 
 // Actions.
 
@@ -70,15 +75,17 @@ struct OpenStore {
   Round round{0};
   friend bool operator==(const OpenStore&, const OpenStore&) = default;
 };
-/// Start all local workers, in local rank order; one WorkerStarted or SpawnFailed for each.
+/// Start all local workers, in local rank order; one WorkerStarted, SpawnFailed or WorkerNotStarted for each.
 struct StartWorkers {
   Placement placement;
   std::string attempt;  ///< name of the attempt's log folder: attempt_<n>, after a membership change attempt_<n>.r<round>
   friend bool operator==(const StartWorkers&, const StartWorkers&) = default;
 };
-/// Send `number` to the process group of every living worker, and SIGCONT after it, for a stopped process takes none.
+/// Send `number` to the process group of every living worker. One that `ends` them also goes to those that are being
+/// started, and SIGCONT follows it, for a stopped process acts on none.
 struct SignalWorkers {
   int number = 0;
+  bool ends = true;
   std::string reason;
   friend bool operator==(const SignalWorkers&, const SignalWorkers&) = default;
 };
@@ -112,6 +119,7 @@ struct AgentIdentity {
   NodeId node{""};
   std::string host;                    ///< for people and reports
   std::vector<std::string> addresses;  ///< where other nodes may reach this one, best first
+  std::vector<Fact> facts;             ///< what should be the same on all nodes
 };
 
 class Agent {
@@ -146,6 +154,7 @@ class Agent {
   void on(const StoreFailed& event);
   void on(const WorkerStarted& event);
   void on(const SpawnFailed& event);
+  void on(const WorkerNotStarted& event);
   void on(const WorkerEnded& event);
   void on(const DescendantsGone&);
   void on(const SignalArrived& event);
@@ -158,13 +167,12 @@ class Agent {
   void obey(const Waiting& message);
 
   void due();
+  void abandon();
   void join();
-  void rejoin();
   void stop(int signal_number, std::string reason);
   void kill(std::string reason);
-  void leave(bool ends_job, int exit_code, std::string reason);
-  void note_failure(LocalRank local_rank, int exit_code, std::int64_t time_us, std::string message,
-                    std::string error_file);
+  void leave(Leave leave);
+  void note_failure(const WorkerEnded& how, bool may_restart);
   void after_worker_ended();
   void sweep();
   void settle();
@@ -186,7 +194,8 @@ class Agent {
   std::optional<Leave> leaving_;
   std::optional<TimePoint> deadline_;    ///< of the phase
   bool killed_ = false;
-  int last_restart_count_ = -1;
+  int changes_since_restart_ = 0;
+  int stop_signal_ = 0;                  ///< the first one that this attempt's workers got to end them
   TimePoint attempt_begin_{};
   Duration next_pause_{0};
   std::string last_roster_;

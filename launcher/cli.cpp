@@ -1,0 +1,112 @@
+#include "launcher/cli.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace torchup {
+namespace {
+
+constexpr const char* usage = "usage: torchup [options] program [arguments]\n";
+constexpr std::string_view legacy_name = "torchup-launch";
+constexpr const char* legacy_warning =
+    "torchup-launch: FutureWarning: The module torch.distributed.launch is deprecated\n"
+    "and will be removed in future. Use torchup (torchrun).\n"
+    "If your script expects `--local-rank` argument to be set, please\n"
+    "change it to read from `os.environ['LOCAL_RANK']` instead.\n";
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(44); }
+  std::string make_usage(const CLI::App*, std::string) const override { return usage; }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    return option->get_type_name().empty() ? "" : " " + option->get_type_name();
+  }
+};
+
+/// The options of the table as CLI11 knows them.
+class OptionParser {
+ public:
+  explicit OptionParser(bool legacy) {
+    app_.name("torchup");
+    app_.description("Starts, supervises and restarts the workers of a distributed PyTorch job; takes torchrun's options.");
+    app_.set_help_flag();
+    app_.allow_extras();
+    app_.formatter(std::make_shared<HelpFormatter>());
+    for (const OptionSpec& spec : option_table()) {
+      if (spec.name == "use-env" && !legacy) continue;
+      CLI::Option* option = add(spec);
+      option->group(std::string{spec.group});
+      options_.emplace_back(&spec, option);
+    }
+  }
+
+  /// Reads `tokens` into `values`; returns an error in argparse's words, or nothing.
+  std::optional<std::string> parse(std::vector<std::string> tokens, OptionValues& values) {
+    std::reverse(tokens.begin(), tokens.end());
+    try {
+      app_.parse(tokens);
+    } catch (const CLI::ParseError& error) {
+      return error.what();
+    }
+    if (const auto extras = app_.remaining(); !extras.empty()) return unrecognized(extras);
+    for (const auto& [spec, option] : options_) {
+      if (option->count() == 0) continue;
+      values.set(spec->name, spec->kind == ValueKind::flag ? "1" : option->results().back());
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] std::string help() const { return app_.help(); }
+
+ private:
+  CLI::Option* add(const OptionSpec& spec) {
+    std::string names = spec.short_name ? std::string{"-"} + spec.short_name + "," : std::string{};
+    names += "--" + std::string{spec.name};
+    if (const std::string other = underscored(spec.name); other != spec.name) names += ",--" + other;
+    if (spec.kind == ValueKind::flag) return app_.add_flag(names)->description(std::string{spec.help});
+    CLI::Option* option = app_.add_option(names, texts_.emplace_back(), std::string{spec.help});
+    option->type_name(std::string{spec.value});
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    return option;
+  }
+
+  static std::string unrecognized(const std::vector<std::string>& extras) {
+    std::string text = "unrecognized arguments:";
+    for (const std::string& extra : extras) text += " " + extra;
+    const std::string nearest = nearest_option(extras.front().substr(std::min(extras.front().find_first_not_of('-'), extras.front().size())));
+    if (!nearest.empty()) text += " (did you mean --" + nearest + "?)";
+    return text;
+  }
+
+  CLI::App app_;
+  std::deque<std::string> texts_;
+  std::vector<std::pair<const OptionSpec*, CLI::Option*>> options_;
+};
+
+}  // namespace
+
+Answer usage_error(const std::string& message) { return {2, "", usage + ("torchup: error: " + message + "\n")}; }
+
+std::variant<CommandLine, Answer> parse_command_line(std::span<const std::string> words) {
+  const std::string name = words.front().substr(words.front().rfind('/') + 1);
+  const bool as_launch = name == legacy_name;
+  SplitCommandLine split;
+  auto error = split_command_line(words.subspan(1), split);
+  CommandLine line;
+  OptionParser parser{as_launch};
+  if (!error) error = parser.parse(split.options, line.options);
+  if (line.options.flag("help")) return Answer{0, parser.help(), ""};
+  if (error) return usage_error(*error);
+  if (auto checked = check_choices(line.options); !checked) return usage_error(checked.error().message());
+  line.program = std::move(split.program);
+  line.legacy = as_launch && !line.options.flag("use-env");
+  if (as_launch) std::fputs(legacy_warning, stderr);
+  return line;
+}
+
+}  // namespace torchup

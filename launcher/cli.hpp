@@ -1,0 +1,32 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "launcher/core/option_values.hpp"
+
+namespace torchup {
+
+/// What the user typed.
+struct CommandLine {
+  OptionValues options;              ///< of the command line only
+  std::vector<std::string> program;  ///< the program and its arguments; may be empty where none is needed
+  bool legacy = false;               ///< started as torchup-launch, without --use-env
+};
+
+/// What ends the program at once: help, or an error.
+struct Answer {
+  int status = 0;
+  std::string out;
+  std::string err;
+};
+
+/// Reads the command line; `words[0]` is the name that we were started by.
+[[nodiscard]] std::variant<CommandLine, Answer> parse_command_line(std::span<const std::string> words);
+
+/// The error of an option, as argparse prints it, with status 2.
+[[nodiscard]] Answer usage_error(const std::string& message);
+
+}  // namespace torchup

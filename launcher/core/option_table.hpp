@@ -1,0 +1,61 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace torchup {
+
+/// What stands behind an option's name.
+enum class ValueKind { flag, text, integer, seconds };
+
+/// One option of the launcher. The table of them is the only place that names options: parser, environment variables,
+/// configuration file, help, completion and the manual page are made from it.
+struct OptionSpec {
+  std::string_view name;   ///< without dashes in front: "nproc-per-node"; the spelling with underscores is as good
+  char short_name = 0;     ///< 0: none
+  ValueKind kind = ValueKind::text;
+  std::string_view value;  ///< how help names the value
+  std::string_view group;  ///< heading in help
+  std::string_view help;   ///< one sentence
+  std::string_view choices = {};     ///< "spawn|fork"; empty: anything. Not checked for variables, as in torchrun
+  bool from_environment = true;      ///< PET_<NAME> stands for it where the command line does not
+};
+
+/// All options, in the order of help.
+[[nodiscard]] std::span<const OptionSpec> option_table();
+
+/// By either spelling, without dashes; nullptr when there is none.
+[[nodiscard]] const OptionSpec* find_option(std::string_view name);
+[[nodiscard]] const OptionSpec* find_option(char short_name);
+
+/// "PET_NPROC_PER_NODE".
+[[nodiscard]] std::string environment_name(const OptionSpec& option);
+/// "-r/--redirects", "--max-restarts/--max_restarts": as argparse names an option in its errors.
+[[nodiscard]] std::string argument_name(const OptionSpec& option);
+/// "nproc_per_node".
+[[nodiscard]] std::string underscored(std::string_view name);
+
+/// The name in the table that looks most like `name` (without dashes); empty when none does.
+[[nodiscard]] std::string nearest_option(std::string_view name);
+
+/// A command line, cut where the program begins.
+struct SplitCommandLine {
+  /// Ours, in one form: a value always in a token of its own behind its option.
+  std::vector<std::string> options;
+  bool has_program = false;
+  std::vector<std::string> program;  ///< the program and everything behind it
+};
+
+/// Finds the program: the first word that is neither option nor an option's value. By argparse's rules: what looks like
+/// a negative number, a lone `-`, an empty word and a word with a blank are no options; a `--` before the program and
+/// one directly behind it go. A value that begins with `-` must be attached with `=`.
+///
+/// Returns the error for people, in argparse's words, or nothing. Unknown options stay in `options` for the parser.
+/// Source: Python's argparse, as torchrun uses it.
+[[nodiscard]] std::optional<std::string> split_command_line(std::span<const std::string> arguments,
+                                                            SplitCommandLine& split);
+
+}  // namespace torchup

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/core/option_table.hpp"
+#include "rendezvous/base/result.hpp"
+#include "rendezvous/base/worker_env.hpp"
+
+namespace torchup {
+
+/// The options of one start, from all sources: command line, then PET_ variables, then --config, then defaults.
+class OptionValues {
+ public:
+  /// Command line: the last one wins. `name` is the table's.
+  void set(std::string_view name, std::string text) { values_[std::string{name}] = std::move(text); }
+  /// Takes the options that are not set yet from PET_ variables.
+  ///
+  /// Errors: errc::bad_value when a flag's variable is not a number (contract: non-zero means on).
+  Result<> read_environment(const VariableLookup& lookup);
+  /// Takes the options that are not set yet from a configuration file: `name = value` a line (quotes around the value
+  /// go), `#` begins a comment, a flag takes true or false. At most 1 MiB.
+  ///
+  /// Errors: errc::bad_value, naming `file` and the line.
+  Result<> read_config(std::string_view text, std::string_view file);
+
+  [[nodiscard]] bool has(std::string_view name) const { return values_.contains(name); }
+  [[nodiscard]] bool flag(std::string_view name) const { return values_.contains(name); }
+  [[nodiscard]] std::string text(std::string_view name, std::string_view otherwise = {}) const;
+  /// Errors: errc::bad_value in argparse's words.
+  [[nodiscard]] Result<std::int64_t> integer(std::string_view name, std::int64_t otherwise) const;
+  [[nodiscard]] Result<double> number(std::string_view name, double otherwise) const;
+
+  friend bool operator==(const OptionValues&, const OptionValues&) = default;
+
+ private:
+  std::map<std::string, std::string, std::less<>> values_;
+};
+
+/// Checks the types of all values, and the choices of those in `values` that came from the command line, which is how
+/// argparse goes about it. Call it before read_environment to check choices, after it to check types.
+///
+/// Errors: errc::bad_value in argparse's words.
+[[nodiscard]] Result<> check_types(const OptionValues& values);
+[[nodiscard]] Result<> check_choices(const OptionValues& values);
+
+/// What Python's int() takes: blanks around, a sign, `_` between digits. Nothing for anything else, or beyond 64 bits.
+[[nodiscard]] std::optional<std::int64_t> python_int(std::string_view text);
+/// What Python's float() takes, without `nan`. Nothing for anything else.
+[[nodiscard]] std::optional<double> python_float(std::string_view text);
+
+/// Comma list in which `,,` stands for a comma; the empty text is one empty entry.
+[[nodiscard]] std::vector<std::string> comma_list(std::string_view text);
+
+}  // namespace torchup

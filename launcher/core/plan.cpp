@@ -1,0 +1,523 @@
+#include "launcher/core/plan.hpp"
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "launcher/core/numa_binding.hpp"
+
+namespace torchup {
+namespace {
+
+constexpr Port static_default_port{29500};
+
+struct SignalName {
+  std::string_view name;
+  int number;
+};
+constexpr std::array signal_names = {
+    SignalName{"HUP", SIGHUP},   SignalName{"INT", SIGINT},       SignalName{"QUIT", SIGQUIT}, SignalName{"ILL", SIGILL},
+    SignalName{"TRAP", SIGTRAP}, SignalName{"ABRT", SIGABRT},     SignalName{"BUS", SIGBUS},   SignalName{"FPE", SIGFPE},
+    SignalName{"KILL", SIGKILL}, SignalName{"USR1", SIGUSR1},     SignalName{"SEGV", SIGSEGV}, SignalName{"USR2", SIGUSR2},
+    SignalName{"PIPE", SIGPIPE}, SignalName{"ALRM", SIGALRM},     SignalName{"TERM", SIGTERM}, SignalName{"CHLD", SIGCHLD},
+    SignalName{"CONT", SIGCONT}, SignalName{"STOP", SIGSTOP},     SignalName{"TSTP", SIGTSTP}, SignalName{"TTIN", SIGTTIN},
+    SignalName{"TTOU", SIGTTOU}, SignalName{"URG", SIGURG},       SignalName{"XCPU", SIGXCPU}, SignalName{"XFSZ", SIGXFSZ},
+    SignalName{"PROF", SIGPROF}, SignalName{"VTALRM", SIGVTALRM}, SignalName{"IO", SIGIO},     SignalName{"PWR", SIGPWR},
+    SignalName{"SYS", SIGSYS},   SignalName{"WINCH", SIGWINCH}};
+
+Error bad(std::string text) { return fail(errc::bad_value, std::move(text)); }
+
+std::string_view stripped(std::string_view text) {
+  constexpr std::string_view blanks = " \t\n\r\f\v";
+  const auto first = text.find_first_not_of(blanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+Duration seconds_of(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>{std::min(seconds, 1e9)});
+}
+
+using RendezvousConf = std::map<std::string, std::string, std::less<>>;
+
+/// Contract: split at commas, each part at its first `=`, both halves stripped; later duplicates win.
+Result<RendezvousConf> parse_conf(std::string_view text) {
+  RendezvousConf conf;
+  text = stripped(text);
+  if (text.empty()) return conf;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view part = text.substr(begin, end - begin);
+    begin = end + 1;
+    const auto equals = part.find('=');
+    const std::string key{stripped(part.substr(0, equals))};
+    if (key.empty()) {
+      return bad("The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.");
+    }
+    const std::string value{equals == std::string_view::npos ? "" : stripped(part.substr(equals + 1))};
+    if (value.empty()) return bad("The rendezvous configuration option '" + key + "' must have a value specified.");
+    conf[key] = value;
+  }
+  for (const char* taken : {"backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr"}) {
+    if (conf.contains(taken)) return bad("--rdzv-conf: '" + std::string{taken} + "' has an option of its own");
+  }
+  return conf;
+}
+
+/// Reads one plan from the options, step by step in torchrun's order.
+class Planner {
+ public:
+  Planner(const OptionValues& options, const std::vector<std::string>& words, bool legacy, const Machine& machine)
+      : options_{options}, words_{words}, legacy_{legacy}, machine_{machine} {}
+
+  Result<LaunchConfig> make() {
+    using Step = Result<> (Planner::*)();
+    constexpr std::array<Step, 10> steps{&Planner::read_backend, &Planner::read_nodes,   &Planner::read_worker_count,
+                                         &Planner::read_conf,    &Planner::read_output,  &Planner::read_devices,
+                                         &Planner::read_stop,    &Planner::read_signals, &Planner::read_restarts,
+                                         &Planner::read_program};
+    for (const Step step : steps) {
+      if (auto done = (this->*step)(); !done) return done.error();
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  Result<> read_backend() {
+    RendezvousConfig& meeting = plan_.rendezvous;
+    std::string backend = options_.text("rdzv-backend", "static");
+    std::string endpoint = options_.text("rdzv-endpoint");
+    meeting.run_id = RunId{options_.text("rdzv-id", "none")};
+    meeting.local_addr = options_.text("local-addr");
+    meeting.token = machine_.variable("TORCHUP_TOKEN").value_or("");
+    auto nodes = parse_nodes();
+    if (!nodes) return nodes.error();
+
+    if (backend == "etcd" || backend == "etcd-v2") {
+      return bad("--rdzv-backend=" + backend + " is not supported; use c10d, which needs no other server");
+    }
+    if (backend.empty()) return bad("The rendezvous backend name must be a non-empty string.");
+    if (backend != "static" && backend != "c10d") {
+      return bad("The rendezvous backend '" + backend +
+                 "' is not registered. Did you forget to call `register`? There are c10d and static.");
+    }
+    const bool plain = backend == "static" && endpoint.empty() && !options_.has("master-port") && plan_.terms.max_nodes == 1;
+    if (options_.flag("standalone") || plain) {
+      backend = "c10d";
+      endpoint.clear();
+      meeting.run_id = RunId{machine_.random_run_id()};
+      if (options_.flag("standalone") && plan_.terms.max_nodes > 1) {
+        return bad("--standalone means one node, but --nnodes=" + options_.text("nnodes") + " asks for more");
+      }
+    } else if (backend == "static") {
+      meeting.backend = Backend::static_;
+      if (auto read = read_static(endpoint); !read) return read;
+    } else if (auto parsed = parse_endpoint(endpoint); parsed) {
+      meeting.endpoint = *parsed;
+    } else {
+      return parsed.error();
+    }
+    if (meeting.run_id.value().empty()) {
+      meeting.run_id = RunId{machine_.random_run_id()};
+      warn("config has no run_id, generated a random run_id: " + meeting.run_id.value());
+    }
+    if (meeting.backend != Backend::static_ && options_.integer("node-rank", 0).value() != 0) {
+      warn("node_rank is only used for static rdzv_backend. It will be ignored for rdzv_backend=" + backend + ".");
+    }
+    return {};
+  }
+
+  Result<> read_static(const std::string& given) {
+    RendezvousConfig& meeting = plan_.rendezvous;
+    std::string endpoint = given;
+    if (endpoint.empty()) {
+      const std::int64_t port = options_.integer("master-port", static_default_port.value()).value();
+      const std::string host = options_.text("master-addr", "127.0.0.1");
+      if (port < 0 || port > std::numeric_limits<std::uint16_t>::max()) {
+        return bad("--master-port=" + std::to_string(port) + " is not a port, which goes from 0 to 65535");
+      }
+      meeting.endpoint = Endpoint{host, Port{static_cast<std::uint16_t>(port)}};
+    } else {
+      if (endpoint.find(':') == std::string::npos) {
+        return bad("port is missing in endpoint: " + endpoint + ". Try to specify --master-port");
+      }
+      auto parsed = parse_endpoint(endpoint, static_default_port);
+      if (!parsed) return parsed.error();
+      meeting.endpoint = *parsed;
+    }
+    const std::int64_t rank = options_.integer("node-rank", 0).value();
+    if (rank < 0 || rank >= plan_.terms.max_nodes) {
+      return bad("--node-rank=" + std::to_string(rank) + " must be from 0 to " +
+                 std::to_string(plan_.terms.max_nodes - 1) + ", one less than --nnodes");
+    }
+    meeting.group_rank = GroupRank{static_cast<int>(rank)};
+    plan_.terms.min_nodes = plan_.terms.max_nodes;
+    return {};
+  }
+
+  Result<> parse_nodes() {
+    const std::string text = options_.text("nnodes", "1:1");
+    std::vector<std::int64_t> fields;
+    for (std::size_t begin = 0; begin <= text.size();) {
+      const std::size_t end = std::min(text.find(':', begin), text.size());
+      const std::string field = text.substr(begin, end - begin);
+      begin = end + 1;
+      const auto number = python_int(field);
+      if (!number) return bad("--nnodes=" + text + ": invalid literal for int() with base 10: '" + field + "'");
+      fields.push_back(*number);
+    }
+    if (fields.size() > 2) return bad("nnodes=" + text + " is not in \"MIN:MAX\" format");
+    constexpr std::int64_t nodes_max = 1'000'000;
+    const std::int64_t least = fields.front();
+    const std::int64_t most = fields.back();
+    if (least < 1 || least > most || most > nodes_max) {
+      return bad("min_nodes must be > 0 and <= max_nodes, got min_nodes=" + std::to_string(least) +
+                 ", max_nodes=" + std::to_string(most));
+    }
+    plan_.terms.min_nodes = static_cast<int>(least);
+    plan_.terms.max_nodes = static_cast<int>(most);
+    return {};
+  }
+
+  Result<> read_nodes() {
+    auto restarts = options_.integer("max-restarts", 0);
+    if (!restarts) return restarts.error();
+    if (*restarts < 0) return bad("max_restarts must be >= 0");
+    plan_.terms.max_restarts = static_cast<int>(std::min<std::int64_t>(*restarts, std::numeric_limits<int>::max()));
+    plan_.role = options_.text("role", "default");
+    if (auto lease = options_.number("lease", 10); !lease) {
+      return lease.error();
+    } else if (*lease < 0.1) {
+      return bad("--lease must be at least 0.1 seconds");
+    } else {
+      plan_.terms.lease = seconds_of(*lease);
+    }
+    const std::string same = options_.text("same-world", "warn");
+    plan_.terms.same_world = same == "off" ? SameWorld::off : same == "fail" ? SameWorld::fail : SameWorld::warn;
+    if (plan_.rendezvous.backend == Backend::c10d && plan_.terms.max_nodes > 1 &&
+        options_.text("rdzv-endpoint").empty()) {
+      warn("master_addr is only used for static rdzv_backend and when rdzv_endpoint is not specified.");
+    }
+    return {};
+  }
+
+  Result<> read_worker_count() {
+    auto rule = parse_worker_count(options_.text("nproc-per-node", "1"));
+    if (!rule) return rule.error();
+    plan_.virtual_local_rank = options_.flag("virtual-local-rank");
+    const auto cuda_visible = machine_.variable("CUDA_VISIBLE_DEVICES");
+    Gpus gpus;
+    std::vector<Device> devices;
+    const bool by_name = options_.has("gpus");
+    if (by_name || rule->needs_gpus() || options_.has("numa-binding")) {
+      gpus = machine_.gpus();
+      devices = visible_devices(gpus, cuda_visible);
+    }
+    if (by_name) {
+      auto chosen = choose_devices(options_.text("gpus"), gpus, devices);
+      if (!chosen) return chosen.error();
+      devices = *std::move(chosen);
+      plan_.variables.emplace_back("CUDA_VISIBLE_DEVICES", to_variable(devices));
+    }
+    const OmpRule contract;
+    auto omp_rule = options_.has("omp") ? parse_omp(options_.text("omp")) : Result<OmpRule>{contract};
+    if (!omp_rule) return omp_rule.error();
+    const bool numa = options_.has("numa-binding");
+    const bool topology = numa || omp_rule->kind == OmpRule::Kind::automatic;
+    Cpus cpus;
+    const bool needs_cpus = topology || rule->kind == WorkerCountRule::Kind::cpu || rule->kind == WorkerCountRule::Kind::automatic;
+    if (needs_cpus) {
+      auto read = machine_.cpus(topology);
+      if (!read) return read.error();
+      cpus = *std::move(read);
+    }
+    auto count = worker_count(*rule, cpus, gpus, devices, plan_.virtual_local_rank);
+    if (!count) return count.error();
+    plan_.local_world_size = *count;
+    if (by_name || rule->needs_gpus()) {
+      const auto shortage = gpu_shortage(*count, static_cast<int>(devices.size()), by_name, options_.flag("oversubscribe"));
+      if (shortage && shortage->refuse) return fail(errc::refused, shortage->text);
+      if (shortage) warn(shortage->text);
+    }
+    if (numa) {
+      if (auto bound = bind_workers(cpus, gpus, devices); !bound) return bound;
+    }
+    const bool inherited = machine_.variable("OMP_NUM_THREADS").has_value();
+    const int cores = needs_cpus ? usable_cores(cpus, cpus.allowed) : 1;
+    const OmpChoice omp = omp_num_threads(*omp_rule, inherited, *count, cores);
+    if (omp.value) plan_.variables.emplace_back("OMP_NUM_THREADS", *omp.value);
+    if (omp.warn) {
+      const std::string stars(41, '*');
+      warn("\n" + stars +
+           "\nSetting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your system being "
+           "overloaded, please further tune the variable for optimal performance in your application as needed. \n" + stars);
+    }
+    return {};
+  }
+
+  Result<> bind_workers(const Cpus& cpus, const Gpus& gpus, const std::vector<Device>& devices) {
+    auto mode = parse_numa_binding(options_.text("numa-binding"));
+    if (!mode) return mode.error();
+    std::vector<int> nodes;
+    for (const Device& device : devices) nodes.push_back(gpus.list.at(device.gpu).numa_node);
+    for (int local_rank = 0; local_rank < plan_.local_world_size; ++local_rank) {
+      auto bound = numa_cpus(*mode, LocalRank{local_rank}, cpus, nodes);
+      if (!bound) return bound.error();
+      plan_.worker_cpus.push_back(*std::move(bound));
+    }
+    return {};
+  }
+
+  Result<> read_conf() {
+    auto conf = parse_conf(options_.text("rdzv-conf"));
+    if (!conf) return conf.error();
+    const auto text = [&](std::string_view key) -> std::optional<std::string> {
+      const auto found = conf->find(key);
+      return found == conf->end() ? std::nullopt : std::optional{found->second};
+    };
+    if (plan_.rendezvous.backend == Backend::static_) {
+      if (const auto timeout = text("timeout")) {
+        const auto value = python_int(*timeout);
+        if (!value) return bad("invalid literal for int() with base 10: '" + *timeout + "'");
+        plan_.terms.join_timeout = std::chrono::seconds{*value};
+      } else {
+        plan_.terms.join_timeout = std::chrono::seconds{900};
+      }
+      return {};
+    }
+    if (text("store_type").value_or("tcp") == "file") {
+      return bad("--rdzv-conf: store_type=file is not supported; leave it out and let --rdzv-endpoint name a host (c10d)");
+    }
+    if (text("store_type").value_or("tcp") != "tcp") {
+      return bad("Invalid store type given. Currently only supports file and tcp.");
+    }
+    if (const auto host = text("is_host")) {
+      std::string lower = *host;
+      std::transform(lower.begin(), lower.end(), lower.begin(),
+                     [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
+      const auto among = [&](std::initializer_list<std::string_view> words) {
+        return std::find(words.begin(), words.end(), lower) != words.end();
+      };
+      if (among({"1", "true", "t", "yes", "y"})) {
+        plan_.rendezvous.is_host = true;
+      } else if (among({"0", "false", "f", "no", "n"})) {
+        plan_.rendezvous.is_host = false;
+      } else {
+        return bad("The rendezvous configuration option 'is_host' does not represent a valid boolean value.");
+      }
+    }
+    struct Timeout {
+      std::string_view key, name;
+      Duration* into;
+    };
+    Duration unused{};
+    Duration keep_alive = std::chrono::seconds{5};
+    const std::array timeouts{Timeout{"join_timeout", "join timeout", &plan_.terms.join_timeout},
+                              Timeout{"last_call_timeout", "last call timeout", &plan_.terms.last_call},
+                              Timeout{"close_timeout", "close timeout", &unused},
+                              Timeout{"heartbeat_timeout", "heartbeat timeout", &unused},
+                              Timeout{"keep_alive_interval", "keep alive interval", &keep_alive},
+                              Timeout{"read_timeout", "read timeout", &unused}};
+    for (const Timeout& timeout : timeouts) {
+      const auto given = text(timeout.key);
+      if (!given) continue;
+      const auto value = python_int(*given);
+      if (!value) {
+        return bad("The rendezvous configuration option '" + std::string{timeout.key} +
+                   "' does not represent a valid integer value.");
+      }
+      if (*value <= 0) {
+        return bad(timeout.key == "read_timeout" ? "The read timeout must be a positive integer."
+                                                 : "The " + std::string{timeout.name} + " must be positive, got " + *given);
+      }
+      *timeout.into = std::chrono::seconds{std::min<std::int64_t>(*value, 1'000'000'000)};
+    }
+    std::int64_t attempts = 3;
+    if (const auto given = text("keep_alive_max_attempt")) {
+      const auto value = python_int(*given);
+      if (!value || *value <= 0 || *value > 1'000'000) {
+        return bad("The rendezvous configuration option 'keep_alive_max_attempt' does not represent a valid integer value.");
+      }
+      attempts = *value;
+    }
+    if (text("keep_alive_interval") || text("keep_alive_max_attempt")) plan_.terms.lease = keep_alive * attempts;
+    return {};
+  }
+
+  Result<> read_output() {
+    OutputOptions& output = plan_.output;
+    output.redirects = options_.text("redirects", "0");
+    output.tee = options_.text("tee", "0");
+    output.local_ranks_filter = options_.text("local-ranks-filter");
+    output.log_dir = options_.text("log-dir");
+    output.line_prefix_template = options_.text("log-line-prefix-template");
+    if (output.line_prefix_template.empty()) {
+      output.line_prefix_template = machine_.variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
+    }
+    if (options_.has("duplicate-stdout-filters")) {
+      output.duplicate_stdout_filters = comma_list(options_.text("duplicate-stdout-filters"));
+    }
+    if (options_.has("duplicate-stderr-filters")) {
+      output.duplicate_stderr_filters = comma_list(options_.text("duplicate-stderr-filters"));
+    }
+    const auto bytes = options_.integer("log-max-bytes", 0);
+    if (!bytes) return bytes.error();
+    if (*bytes < 0) return bad("--log-max-bytes must be >= 0");
+    output.log_max_bytes = static_cast<std::uint64_t>(*bytes);
+    output.capture = !options_.flag("no-capture");
+    if (options_.has("logs-specs")) {
+      return bad("Could not find entrypoint under 'torchrun.logs_specs[" + options_.text("logs-specs") + "]' key");
+    }
+    auto checked = make_output_plan(output, plan_.local_world_size, plan_.role, machine_.host, plan_.rendezvous.run_id.value());
+    if (!checked) return checked.error();
+    output.quiet = options_.flag("quiet");
+    output.events_file = options_.text("events");
+    output.result_file = options_.text("result-file");
+    plan_.event_log_handler = options_.text("event-log-handler", "null");
+    if (plan_.event_log_handler != "null" && plan_.event_log_handler != "console" &&
+        plan_.event_log_handler != "dynamic_rendezvous") {
+      return bad("--event-log-handler=" + plan_.event_log_handler + ": there are null, console and dynamic_rendezvous");
+    }
+    return {};
+  }
+
+  Result<> read_devices() {
+    if (!plan_.virtual_local_rank) return {};
+    std::optional<std::string> cuda = machine_.variable("CUDA_VISIBLE_DEVICES");
+    for (const auto& [name, value] : plan_.variables) {
+      if (name == "CUDA_VISIBLE_DEVICES") cuda = value;
+    }
+    const auto hip = machine_.variable("HIP_VISIBLE_DEVICES");
+    for (int local_rank = 0; local_rank < plan_.local_world_size; ++local_rank) {
+      auto variables = virtual_rank_variables(LocalRank{local_rank}, cuda, hip);
+      if (!variables) return variables.error();
+      plan_.worker_variables.push_back(*std::move(variables));
+    }
+    std::erase_if(plan_.variables, [](const auto& variable) { return variable.first == "CUDA_VISIBLE_DEVICES"; });
+    return {};
+  }
+
+  Result<> read_stop() {
+    std::optional<std::int64_t> grace;
+    if (options_.has("shutdown-timeout")) {
+      auto given = options_.integer("shutdown-timeout", 30);
+      if (!given) return given.error();
+      if (*given < 0) return bad("shutdown_timeout must be non-negative, got " + std::to_string(*given));
+      grace = *given;
+    } else if (const auto variable = machine_.variable("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")) {
+      const auto value = python_int(*variable);
+      if (!value) {
+        return bad("TORCH_ELASTIC_SHUTDOWN_TIMEOUT: invalid literal for int() with base 10: '" + *variable + "'");
+      }
+      grace = std::max<std::int64_t>(0, *value);
+    }
+    if (grace) plan_.stop_grace = std::chrono::seconds{std::min<std::int64_t>(*grace, 1'000'000'000)};
+    auto timeout = options_.number("timeout", 0);
+    if (!timeout) return timeout.error();
+    if (*timeout < 0) return bad("--timeout must be >= 0");
+    plan_.timeout = seconds_of(*timeout);
+    auto interval = options_.number("monitor-interval", 0.1);
+    if (!interval) return interval.error();
+    if (*interval <= 0) return bad("--monitor-interval must be > 0");
+    plan_.propagate_exit_code = options_.flag("propagate-exit-code");
+    return {};
+  }
+
+  Result<> read_signals() {
+    constexpr std::string_view by_default = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
+    plan_.signals_to_handle = options_.text("signals-to-handle", by_default);
+    plan_.end_signals_listed = options_.has("signals-to-handle");
+    for (const std::string& name : plain_list(plan_.signals_to_handle)) {
+      const auto number = name.starts_with("SIG") ? signal_number(name) : std::nullopt;
+      if (!number) {
+        warn("Failed to register signal handler for " + name);
+      } else if (*number == SIGKILL || *number == SIGSTOP) {
+        return bad("--signals-to-handle: " + name + " cannot be caught");
+      } else {
+        plan_.end_signals.push_back(*number);
+      }
+    }
+    for (const std::string& name : plain_list(options_.text("forward-signals", "USR1,USR2"))) {
+      if (name.empty()) continue;
+      const auto number = signal_number(name);
+      if (!number || *number == SIGKILL || *number == SIGSTOP) {
+        return bad("--forward-signals: " + name + " is no signal that can be passed on");
+      }
+      plan_.forward_signals.push_back(*number);
+    }
+    return {};
+  }
+
+  Result<> read_restarts() {
+    auto window = options_.number("restart-window", 0);
+    if (!window) return window.error();
+    if (*window < 0) return bad("--restart-window must be >= 0");
+    plan_.restart_window = seconds_of(*window);
+    if (!options_.has("restart-backoff")) return {};
+    const std::string text = options_.text("restart-backoff");
+    const auto dots = text.find("..");
+    const auto least = python_float(text.substr(0, dots));
+    const auto most = dots == std::string::npos ? least : python_float(text.substr(dots + 2));
+    if (!least || !most || *least < 0 || *most < *least) {
+      return bad("--restart-backoff=" + text + " is not MIN..MAX in seconds, for instance 0.5..30");
+    }
+    plan_.restart_backoff = {seconds_of(*least), seconds_of(*most)};
+    return {};
+  }
+
+  Result<> read_program() {
+    plan_.share_store = machine_.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1" ||
+                        plan_.rendezvous.backend == Backend::static_;
+    ProgramRequest request;
+    request.words = words_;
+    request.module = options_.flag("module");
+    request.no_python = options_.flag("no-python");
+    request.run_path = options_.flag("run-path");
+    request.python = machine_.variable("PYTHON_EXEC").value_or("");
+    request.pass_local_rank = legacy_;
+    auto program = choose_program(request, machine_.program);
+    if (!program) return program.error();
+    plan_.program = *std::move(program);
+    return {};
+  }
+
+  /// Comma list without escapes, entries stripped.
+  static std::vector<std::string> plain_list(std::string_view text) {
+    std::vector<std::string> entries;
+    for (std::size_t begin = 0; begin <= text.size();) {
+      const std::size_t end = std::min(text.find(',', begin), text.size());
+      entries.emplace_back(stripped(text.substr(begin, end - begin)));
+      begin = end + 1;
+    }
+    return entries;
+  }
+
+  void warn(std::string text) { plan_.warnings.push_back(std::move(text)); }
+
+  const OptionValues& options_;
+  const std::vector<std::string>& words_;
+  const bool legacy_;
+  const Machine& machine_;
+  LaunchConfig plan_;
+};
+
+}  // namespace
+
+Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<std::string>& words, bool legacy,
+                               const Machine& machine) {
+  return Planner{options, words, legacy, machine}.make();
+}
+
+std::optional<int> signal_number(std::string_view name) {
+  if (const auto number = python_int(name); number && *number > 0 && *number <= SIGRTMAX) return static_cast<int>(*number);
+  if (name.starts_with("SIG")) name.remove_prefix(3);
+  for (const SignalName& entry : signal_names) {
+    if (entry.name == name) return entry.number;
+  }
+  return std::nullopt;
+}
+
+}  // namespace torchup

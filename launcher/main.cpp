@@ -1,0 +1,115 @@
+#include <malloc.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "launcher/cli.hpp"
+#include "launcher/core/plan.hpp"
+#include "launcher/os/agent_runner.hpp"
+#include "launcher/os/descendants.hpp"
+#include "launcher/os/gpus.hpp"
+#include "launcher/os/program_file.hpp"
+#include "launcher/plan_text.hpp"
+
+namespace torchup {
+namespace {
+
+constexpr int refused_status = 2;
+constexpr int preflight_status = 65;
+constexpr int internal_status = 70;
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
+}
+
+std::string random_uuid() {
+  std::random_device device;
+  std::array<unsigned, 4> words{device(), device(), device(), device()};
+  words[1] = (words[1] & 0xffff0fffU) | 0x4000U;
+  words[2] = (words[2] & 0x3fffffffU) | 0x80000000U;
+  std::array<char, 37> text{};
+  std::snprintf(text.data(), text.size(), "%08x-%04x-%04x-%04x-%04x%08x", words[0], words[1] >> 16, words[1] & 0xffffU,
+                words[2] >> 16, words[2] & 0xffffU, words[3]);
+  return text.data();
+}
+
+Machine this_machine() {
+  Machine machine;
+  machine.variable = [](std::string_view name) -> std::optional<std::string> {
+    const char* const value = std::getenv(std::string{name}.c_str());
+    return value ? std::optional<std::string>{value} : std::nullopt;
+  };
+  machine.program = find_program;
+  machine.cpus = [](bool with_topology) {
+    auto cpus = read_cpus();
+    if (cpus && with_topology) read_topology(*cpus);
+    return cpus;
+  };
+  machine.gpus = [] { return read_gpus(); };
+  machine.random_run_id = random_uuid;
+  machine.host = host_name();
+  return machine;
+}
+
+int give(const Answer& answer) {
+  std::fputs(answer.out.c_str(), stdout);
+  std::fputs(answer.err.c_str(), stderr);
+  return answer.status;
+}
+
+int refuse(const Error& error) {
+  std::fprintf(stderr, "torchup: %s\n", error.message().c_str());
+  return error.code == make_error_code(errc::refused) ? preflight_status : refused_status;
+}
+
+Result<> read_config_file(OptionValues& options) {
+  const std::string path = options.text("config");
+  std::ifstream file{path};
+  std::ostringstream content;
+  if (!(content << file.rdbuf())) return fail(errc::bad_value, "--config: " + path + " cannot be read");
+  return options.read_config(content.str(), path);
+}
+
+int launch(std::span<const std::string> words, Guarded guarded) {
+  auto parsed = parse_command_line(words);
+  if (const Answer* answer = std::get_if<Answer>(&parsed)) return give(*answer);
+  auto& line = std::get<CommandLine>(parsed);
+  const Machine machine = this_machine();
+  if (auto read = line.options.read_environment(machine.variable); !read) return refuse(read.error());
+  if (line.options.has("config")) {
+    if (auto read = read_config_file(line.options); !read) return refuse(read.error());
+  }
+  if (auto checked = check_types(line.options); !checked) return give(usage_error(checked.error().message()));
+  if (line.program.empty()) {
+    return give(usage_error("the following arguments are required: training_script, training_script_args"));
+  }
+  const auto plan = make_plan(line.options, line.program, line.legacy, machine);
+  if (!plan) return refuse(plan.error());
+  if (line.options.flag("dry-run")) return give({0, plan_text(*plan), ""});
+  return run_agent(*plan, std::move(guarded), machine.host);
+}
+
+}  // namespace
+}  // namespace torchup
+
+int main(int argc, char** argv) {
+  torchup::Guarded guarded = torchup::become_guarded();
+  // One arena for all threads: each costs more than everything that the small ones allocate.
+  ::mallopt(M_ARENA_MAX, 1);
+  const std::vector<std::string> words(argv, argv + argc);
+  int status = torchup::internal_status;
+  try {
+    status = torchup::launch(words, std::move(guarded));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "torchup: internal fault: %s\n", error.what());
+  }
+  static_cast<void>(torchup::kill_descendants(std::chrono::seconds{10}));
+  return status;
+}

@@ -1,0 +1,473 @@
+#include "launcher/os/agent_runner.hpp"
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "launcher/core/agent.hpp"
+#include "launcher/core/exit_report.hpp"
+#include "launcher/core/run_record.hpp"
+#include "launcher/core/worker_command.hpp"
+#include "launcher/core/worker_environment.hpp"
+#include "launcher/os/descendants.hpp"
+#include "launcher/os/evidence.hpp"
+#include "launcher/os/spawner.hpp"
+#include "launcher/os/worker_output.hpp"
+#include "launcher/os/worker_store.hpp"
+#include "rendezvous/net/attach.hpp"
+
+extern char** environ;
+
+namespace torchup {
+namespace {
+
+/// How often a sweep looks again when no child's end wakes it.
+constexpr Duration sweep_interval = std::chrono::milliseconds{20};
+/// How long after the grace a sweep goes on; only the kernel can keep a process longer.
+constexpr Duration sweep_limit = std::chrono::seconds{10};
+/// How long output may take that somebody still holds open after the last process of the attempt.
+constexpr Duration drain_limit = std::chrono::seconds{1};
+constexpr Duration finish_limit = std::chrono::seconds{2};
+
+using Descriptor = asio::posix::stream_descriptor;
+
+std::vector<std::string> own_environment() {
+  std::vector<std::string> list;
+  for (char** entry = environ; *entry; ++entry) list.emplace_back(*entry);
+  return list;
+}
+
+std::int64_t microseconds_now(auto clock_now) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(clock_now.time_since_epoch()).count();
+}
+
+/// The text of the system's error alone tells whether another try can help.
+bool is_permanent(const Error& error) {
+  const int code = error.code.value();
+  return code == ENOENT || code == EACCES || code == ENOEXEC || code == ENOTDIR || code == ELOOP || code == E2BIG;
+}
+
+/// One local worker of the running attempt.
+struct LocalWorker {
+  ChildProcess child;
+  std::unique_ptr<Descriptor> watch;
+  bool alive = false;
+};
+
+class AgentRunner {
+ public:
+  AgentRunner(const LaunchConfig& config, Guarded guarded, const std::string& host)
+      : config_{config},
+        guarded_{std::move(guarded)},
+        host_{host},
+        environment_{config, own_environment()},
+        output_{loop_, *make_output_plan(config.output, config.local_world_size, config.role, host,
+                                         config.rendezvous.run_id.value()),
+                [this](EventBody body) { record(std::move(body)); }},
+        spawner_{loop_},
+        agent_{config, AgentIdentity{NodeId{""}, host, {}, {}}},
+        workers_(static_cast<std::size_t>(config.local_world_size)) {}
+
+  int run() {
+    watch_signals();
+    watch_lifeline();
+    begin();
+    loop_.run();
+    return exit_code_;
+  }
+
+ private:
+  void begin() {
+    event::JobStarted started;
+    started.run_id = config_.rendezvous.run_id.value();
+    started.version = TORCHUP_VERSION;
+    started.command = config_.program.command;
+    started.name = config_.program.title;
+    started.role = config_.role;
+    started.min_nodes = config_.terms.min_nodes;
+    started.max_nodes = config_.terms.max_nodes;
+    started.local_world_size = config_.local_world_size;
+    started.max_restarts = config_.terms.max_restarts;
+    started.pid = guarded_.outer;
+    record(std::move(started));
+    for (const std::string& warning : config_.warnings) say({Say::Level::warning, warning});
+
+    AttachSettings settings;
+    settings.run_id = config_.rendezvous.run_id;
+    if (!config_.one_node()) settings.endpoint = config_.rendezvous.endpoint;
+    settings.is_host = config_.rendezvous.is_host;
+    settings.local_addr = config_.rendezvous.local_addr;
+    settings.token = config_.rendezvous.token;
+    settings.join_timeout = config_.terms.join_timeout;
+    link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
+    handle(Begin{});
+  }
+
+  // Events in, actions out.
+
+  /// Actions may bring about further events; those wait until the actions are done.
+  void handle(AgentEvent event) {
+    events_.push_back(std::move(event));
+    if (events_.size() > 1) return;
+    while (!events_.empty()) {
+      for (AgentAction& action : agent_.step(events_.front(), std::chrono::steady_clock::now())) {
+        std::visit([this](auto& what) { perform(what); }, action);
+      }
+      events_.pop_front();
+    }
+    arm_timer();
+  }
+
+  void arm_timer() {
+    const auto deadline = agent_.deadline();
+    if (deadline == armed_) return;
+    armed_ = deadline;
+    timer_.cancel();
+    if (!deadline) return;
+    timer_.expires_at(*deadline);
+    timer_.async_wait([this](boost::system::error_code error) {
+      if (error) return;
+      armed_.reset();
+      handle(Tick{});
+    });
+  }
+
+  void on_link(LinkEvent event) {
+    if (auto* message = std::get_if<CoordinatorMessage>(&event)) {
+      if (const auto* waiting = std::get_if<Waiting>(message)) record(event::Waiting{waiting->roster});
+      handle(FromCoordinator{std::move(*message)});
+    } else {
+      auto& lost = std::get<LinkLost>(event);
+      handle(CoordinatorLost{lost.exit_code, std::move(lost.reason)});
+    }
+  }
+
+  void perform(Send& action) { link_->send(std::move(action.message)); }
+
+  void perform(const OpenStore& action) {
+    store_.reset();
+    const bool fixed = config_.rendezvous.backend == Backend::static_;
+    if (!config_.share_store) {
+      if (auto port = free_port()) return handle(StoreOpened{action.round, *port});
+    }
+    const Port port = fixed ? config_.rendezvous.endpoint->port : Port{0};
+    auto opened = WorkerStore::open(config_.one_node() ? "127.0.0.1" : "", port);
+    if (!opened) return handle(StoreFailed{action.round, opened.error().message()});
+    store_.emplace(*std::move(opened));
+    handle(StoreOpened{action.round, store_->port()});
+  }
+
+  void perform(StartWorkers& action) {
+    stop_signal_ = 0;
+    spawn(loop_, "start workers", start_workers(std::move(action)));
+  }
+
+  void perform(const SignalWorkers& action) {
+    if (action.ends) {
+      stop_signal_ = action.number;
+      record(event::Stopping{action.reason});
+    }
+    for (LocalWorker& worker : workers_) {
+      if (worker.alive) signal_worker(worker, action.number, action.ends);
+    }
+  }
+
+  void perform(const KillWorkers&) {
+    for (LocalWorker& worker : workers_) {
+      if (!worker.alive) continue;
+      say({Say::Level::warning, "Unable to shutdown process " + std::to_string(worker.child.pid) + " via " +
+                                    std::to_string(stop_signal_) + ", forcefully exiting via 9"});
+      ::kill(-worker.child.pid, SIGKILL);
+    }
+    stop_signal_ = SIGKILL;
+  }
+
+  void perform(const SweepDescendants& action) {
+    sweep_until_ = std::chrono::steady_clock::now() + action.grace;
+    if (!sweeping_) sweep_told_ = false;
+    sweeping_ = true;
+    continue_sweep();
+  }
+
+  void perform(const Say& action) { say(action); }
+
+  void perform(const Finish& action) { spawn(loop_, "finish", finish(action)); }
+
+  // Workers.
+
+  Task<> start_workers(StartWorkers action) {
+    const Placement placement = action.placement;
+    record(event::RoundCompleted{placement});
+    auto opened = co_await output_.begin_attempt(action.attempt, placement.first_rank);
+    if (!opened) {
+      for (int i = 0; i < config_.local_world_size; ++i) {
+        handle(SpawnFailed{LocalRank{i}, opened.error().message(), true, utc_now()});
+      }
+      co_return;
+    }
+    attempt_ = *std::move(opened);
+    event::AttemptStarted started;
+    started.name = action.attempt;
+    started.directory = attempt_->directory();
+    started.restart_count = placement.restart_count;
+    record(std::move(started));
+    for (int i = 0; i < config_.local_world_size; ++i) order_worker(placement, LocalRank{i});
+  }
+
+  void order_worker(const Placement& placement, LocalRank local_rank) {
+    if (stop_signal_ != 0) return handle(WorkerNotStarted{local_rank});
+    auto streams = attempt_->take_child_streams(local_rank);
+    if (!streams) return handle(SpawnFailed{local_rank, streams.error().message(), false, utc_now()});
+    ChildRequest request;
+    request.executable = config_.program.executable;
+    request.arguments = worker_command(config_.program, local_rank);
+    request.environment = environment_.for_worker(placement, local_rank, attempt_->files(local_rank).error_file);
+    request.in = std::move(streams->in);
+    request.out = std::move(streams->out);
+    request.err = std::move(streams->err);
+    if (!config_.worker_cpus.empty()) {
+      request.cpus.emplace(config_.worker_cpus.at(static_cast<std::size_t>(local_rank.value())));
+    }
+    const Rank rank{placement.first_rank.value() + local_rank.value()};
+    spawner_.start(std::move(request), [this, rank, local_rank](Result<ChildProcess> child) {
+      on_spawned(rank, local_rank, std::move(child));
+    });
+  }
+
+  void on_spawned(Rank rank, LocalRank local_rank, Result<ChildProcess> child) {
+    if (!child) {
+      handle(SpawnFailed{local_rank, child.error().message(), is_permanent(child.error()), utc_now()});
+      return;
+    }
+    LocalWorker& worker = workers_.at(static_cast<std::size_t>(local_rank.value()));
+    worker.child = *std::move(child);
+    worker.alive = true;
+    const WorkerId id{rank, local_rank, worker.child.pid};
+    const WorkerFiles& files = attempt_->files(local_rank);
+    record(event::WorkerStarted{id, files.stdout_log, files.stderr_log});
+    handle(WorkerStarted{local_rank, id.pid});
+    worker.watch = std::make_unique<Descriptor>(loop_, ::dup(worker.child.pidfd.get()));
+    worker.watch->async_wait(Descriptor::wait_read, [this, id](boost::system::error_code error) {
+      if (!error) on_worker_gone(id);
+    });
+    // It was ordered before the stop.
+    if (stop_signal_ != 0) signal_worker(worker, stop_signal_, true);
+  }
+
+  void on_worker_gone(const WorkerId& id) {
+    LocalWorker& worker = workers_.at(static_cast<std::size_t>(id.local_rank.value()));
+    WorkerEnded ended;
+    ended.local_rank = id.local_rank;
+    ended.exit_code = reap(worker.child);
+    ended.time_us = utc_now();
+    worker = {};
+    attempt_->worker_gone(id.local_rank);
+    if (ended.exit_code != 0) read_last_words(id, ended);
+
+    event::WorkerExited exited;
+    exited.worker = id;
+    exited.exit_code = ended.exit_code;
+    exited.end = ended.exit_code == 0 ? WorkerEnd::succeeded
+                 : stop_signal_ == 0  ? WorkerEnd::failed
+                                      : WorkerEnd::terminated;
+    exited.message = ended.message;
+    exited.error_file = ended.error_file;
+    record(std::move(exited));
+    handle(std::move(ended));
+  }
+
+  /// Fills in what the worker's error file says of its end.
+  void read_last_words(const WorkerId& id, WorkerEnded& ended) {
+    ended.message = default_failure_message(ended.exit_code, id.pid);
+    const std::string& path = attempt_->files(id.local_rank).error_file;
+    if (path.empty()) return;
+    auto bytes = read_error_file(path);
+    if (bytes && !*bytes) return;
+    auto words = bytes ? parse_error_file(**bytes) : Result<WorkerError>{bytes.error()};
+    if (!words) {
+      say({Say::Level::error, "Failed to parse reply file: " + path + " (" + words.error().message() + ")"});
+      return;
+    }
+    ended.error_file = path;
+    if (!words->traceback.empty()) ended.message = words->traceback;
+    ended.time_us = words->time_s * 1'000'000;
+  }
+
+  void signal_worker(const LocalWorker& worker, int number, bool ends) {
+    if (ends) {
+      say({Say::Level::warning,
+           "Sending process " + std::to_string(worker.child.pid) + " closing signal " + signal_name(number)});
+    }
+    ::kill(-worker.child.pid, number);
+    if (ends) ::kill(-worker.child.pid, SIGCONT);
+  }
+
+  // What workers leave behind.
+
+  void continue_sweep() {
+    if (!sweeping_) return;
+    reap_orphans();
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (!has_children() || now >= sweep_until_ + sweep_limit) {
+      sweeping_ = false;
+      sweep_timer_.cancel();
+      spawn(loop_, "end attempt", end_attempt());
+      return;
+    }
+    if (now >= sweep_until_) {
+      kill_descendants_once();
+    } else if (!std::exchange(sweep_told_, true)) {
+      for (const pid_t pid : descendants()) {
+        ::kill(pid, SIGTERM);
+        ::kill(pid, SIGCONT);
+      }
+    }
+    sweep_timer_.expires_after(sweep_interval);
+    sweep_timer_.async_wait([this](boost::system::error_code error) {
+      if (!error) continue_sweep();
+    });
+  }
+
+  Task<> end_attempt() {
+    if (attempt_) {
+      co_await attempt_->drain(drain_limit);
+      record(event::AttemptEnded{});
+    }
+    handle(DescendantsGone{});
+  }
+
+  // Signals, and the outer process.
+
+  void watch_signals() {
+    const sigset_t signals = guarded_signals();
+    signals_.assign(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    wait_for_signal();
+  }
+
+  void wait_for_signal() {
+    signals_.async_wait(Descriptor::wait_read, [this](boost::system::error_code error) {
+      if (error) return;
+      signalfd_siginfo info{};
+      while (::read(signals_.native_handle(), &info, sizeof info) == sizeof info) on_signal(static_cast<int>(info.ssi_signo));
+      wait_for_signal();
+    });
+  }
+
+  void on_signal(int number) {
+    switch (number) {
+      case SIGCHLD:
+        reap_orphans();
+        continue_sweep();
+        return;
+      case SIGTSTP: return signal_groups(SIGSTOP);
+      case SIGCONT: return signal_groups(SIGCONT);
+      case SIGWINCH: return output_.window_changed();
+      case SIGURG: return;
+      case SIGHUP:
+        if (guarded_.hangup_ignored) return;
+        break;
+      default: break;
+    }
+    record(event::SignalReceived{number, ""});
+    handle(SignalArrived{number});
+  }
+
+  void signal_groups(int number) {
+    for (const LocalWorker& worker : workers_) {
+      if (worker.alive) ::kill(-worker.child.pid, number);
+    }
+  }
+
+  void watch_lifeline() {
+    lifeline_.assign(guarded_.lifeline.release());
+    lifeline_.async_wait(Descriptor::wait_read, [](boost::system::error_code error) {
+      if (error) return;
+      static_cast<void>(kill_descendants(sweep_limit));
+      ::_exit(128 + SIGKILL);
+    });
+  }
+
+  // The record, and what people see.
+
+  static std::int64_t utc_now() { return microseconds_now(std::chrono::system_clock::now()); }
+
+  void record(EventBody body) {
+    LaunchEvent event{{utc_now(), microseconds_now(std::chrono::steady_clock::now())}, std::move(body)};
+    if (!config_.output.events_file.empty()) output_.append(config_.output.events_file, to_json_line(event, host_));
+    record_.apply(event);
+  }
+
+  void say(const Say& what) {
+    if (config_.output.quiet && what.level != Say::Level::error) return;
+    output_.print("torchup: " + what.text + "\n");
+  }
+
+  Task<> finish(Finish action) {
+    const Verdict& verdict = action.verdict;
+    exit_code_ = verdict.exit_code;
+    record(event::JobEnded{verdict});
+    if (verdict.exit_code > 128) {
+      output_.print("torchup: Process " + std::to_string(guarded_.outer) + " got signal: " +
+                    std::to_string(verdict.exit_code - 128) + "\n");
+    } else if (!action.local_failures.empty() && verdict.exit_code != 0) {
+      output_.print("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " +
+                    exit_report(config_.program.title, action.local_failures, local_time_text) + "\n");
+      if (config_.propagate_exit_code) {
+        const int code = verdict.failures.empty() ? 1 : verdict.failures.front().exit_code;
+        exit_code_ = code < 0 ? 128 - code : code;
+      }
+    } else if (verdict.exit_code != 0) {
+      output_.print("torchup: " + verdict.reason + "\n");
+    }
+    if (!config_.output.result_file.empty()) {
+      std::string content = result_json(record_, host_);
+      auto written = co_await output_.replace_file(config_.output.result_file, std::move(content));
+      if (!written) say({Say::Level::error, written.error().message()});
+    }
+    co_await output_.finish(finish_limit);
+    loop_.stop();
+  }
+
+  const LaunchConfig& config_;
+  Guarded guarded_;
+  const std::string host_;
+  const WorkerEnvironment environment_;
+  asio::io_context loop_{1};
+  asio::steady_timer timer_{loop_};
+  asio::steady_timer sweep_timer_{loop_};
+  Descriptor signals_{loop_};
+  Descriptor lifeline_{loop_};
+  RunRecord record_;
+  Output output_;
+  Spawner spawner_;
+  Agent agent_;
+  std::optional<WorkerStore> store_;
+  std::unique_ptr<AgentLink> link_;
+  std::deque<AgentEvent> events_;
+  std::optional<TimePoint> armed_;
+  std::unique_ptr<AttemptOutput> attempt_;
+  std::vector<LocalWorker> workers_;
+  int stop_signal_ = 0;  ///< what the workers of this attempt were told to end by; 0: nothing yet
+  bool sweeping_ = false;
+  bool sweep_told_ = false;
+  TimePoint sweep_until_{};
+  int exit_code_ = 70;
+};
+
+}  // namespace
+
+int run_agent(const LaunchConfig& config, Guarded guarded, const std::string& host) {
+  return AgentRunner{config, std::move(guarded), host}.run();
+}
+
+}  // namespace torchup

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+
+#include "launcher/core/launch_config.hpp"
+#include "launcher/os/guardian.hpp"
+
+namespace torchup {
+
+/// Runs this node's agent to its end: waits for events, hands them to the agent machine and performs its actions.
+/// Returns the launcher's exit code. No process that the job started lives when it returns.
+[[nodiscard]] int run_agent(const LaunchConfig& config, Guarded guarded, const std::string& host);
+
+}  // namespace torchup

@@ -1,0 +1,127 @@
+#include "launcher/os/child_process.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <limits>
+#include <system_error>
+
+namespace torchup {
+namespace {
+
+/// What the child needs, made before it exists, and where it leaves the error that kept it from running.
+struct Launch {
+  const ChildRequest& request;
+  char* const* arguments;
+  char* const* environment;
+  pid_t parent;
+  const char* failed_call = nullptr;
+  int error = 0;
+};
+
+int give_up(Launch& launch, const char* call) {
+  launch.failed_call = call;
+  launch.error = errno;
+  return 127;
+}
+
+/// Makes `from` the descriptor `to`, without close-on-exec even where both are the same.
+int install(int from, int to) { return from == to ? ::fcntl(to, F_SETFD, 0) : ::dup2(from, to); }
+
+/// Runs in the child, in our memory: system calls only.
+int run_child(void* argument) {
+  auto& launch = *static_cast<Launch*>(argument);
+  const ChildRequest& request = launch.request;
+
+  struct sigaction by_default {};
+  by_default.sa_handler = SIG_DFL;
+  for (int number = 1; number < NSIG; ++number) ::sigaction(number, &by_default, nullptr);
+
+  if (::setsid() < 0) return give_up(launch, "setsid");
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return give_up(launch, "prctl");
+  if (::getppid() != launch.parent) ::_exit(127);  // it died before it could take us along
+
+  if (request.cgroup_procs >= 0 && ::write(request.cgroup_procs, "0", 1) != 1) return give_up(launch, "join cgroup");
+  if (request.cpus && (errno = request.cpus->apply()) != 0) return give_up(launch, "sched_setaffinity");
+
+  // Where a descriptor of the list stands in the way of another, it is moved out first.
+  std::array<int, 3> wanted{request.in.get(), request.out.get(), request.err.get()};
+  for (int target = 0; target < 3; ++target) {
+    int& source = wanted[static_cast<std::size_t>(target)];
+    if (source >= 0 && source < target) source = ::fcntl(source, F_DUPFD, 3);
+  }
+  for (int target = 0; target < 3; ++target) {
+    const int source = wanted[static_cast<std::size_t>(target)];
+    if (source >= 0 && install(source, target) < 0) return give_up(launch, "dup2");
+  }
+  ::syscall(SYS_close_range, 3U, std::numeric_limits<unsigned>::max(), 0U);
+
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::execve(request.executable.c_str(), launch.arguments, launch.environment);
+  return give_up(launch, "execve");
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& words) {
+  std::vector<char*> list;
+  list.reserve(words.size() + 1);
+  for (const std::string& word : words) list.push_back(const_cast<char*>(word.c_str()));
+  list.push_back(nullptr);
+  return list;
+}
+
+/// Blocks all signals of this thread while it lives: a handler must not run in the child, which has our memory.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace
+
+Result<ChildProcess> start_child(const ChildRequest& request) {
+  const auto arguments = pointers(request.arguments);
+  const auto environment = pointers(request.environment);
+  Launch launch{request, arguments.data(), environment.data(), ::getpid()};
+  alignas(16) std::array<char, 32 * 1024> stack;
+  int pidfd = -1;
+  pid_t pid = -1;
+  {
+    const SignalsBlocked blocked;
+    pid = ::clone(run_child, stack.data() + stack.size(), CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &launch, &pidfd);
+  }
+  if (pid < 0) return Error{{errno, boost::system::system_category()}, "no new process for " + request.executable};
+  ChildProcess child{pid, UniqueFd{pidfd}};
+  if (launch.error == 0) return child;
+  static_cast<void>(reap(child));
+  std::string what = request.executable;
+  if (std::string{launch.failed_call} != "execve") what += std::string{": "} + launch.failed_call;
+  return Error{{launch.error, boost::system::system_category()}, what};
+}
+
+int reap(const ChildProcess& child) {
+  siginfo_t info{};
+  while (::waitid(P_PIDFD, static_cast<id_t>(child.pidfd.get()), &info, WEXITED) != 0) {
+    if (errno != EINTR) throw std::system_error{errno, std::system_category(), "waitid on a worker's pidfd"};
+  }
+  return info.si_code == CLD_EXITED ? info.si_status : -info.si_status;
+}
+
+}  // namespace torchup

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/os/cpus.hpp"
+#include "rendezvous/base/result.hpp"
+#include "rendezvous/net/unique_fd.hpp"
+
+namespace torchup {
+
+/// What a child is to be.
+struct ChildRequest {
+  std::string executable;                ///< a path; PATH is not searched
+  std::vector<std::string> arguments;    ///< argv[0] included
+  std::vector<std::string> environment;  ///< "NAME=value" each
+  UniqueFd in, out, err;                 ///< its descriptors 0, 1, 2; empty: ours
+  std::optional<AffinityMask> cpus;      ///< nothing: ours
+  int cgroup_procs = -1;                 ///< an open cgroup.procs that it joins before it runs; -1: none. Not owned
+};
+
+/// A started child: leader of its own session and process group.
+struct ChildProcess {
+  pid_t pid = -1;
+  UniqueFd pidfd;  ///< readable when the child has ended
+};
+
+/// Starts a child, which gets SIGKILL when the *calling thread* ends: call it from one that lives as long as the agent.
+/// Returns when the child runs its program, which a stalled file system may delay without bound.
+///
+/// The child shares our memory until then (as after vfork, but on a stack of its own), so it makes system calls and
+/// nothing else. Its descriptors above 2 are closed, its signals unblocked and by default, SIGPIPE included.
+///
+/// This is not Boost.Process: the launchers of 1.81 either copy the page tables for each worker (fork: 2 to 5 times the
+/// time with 256 workers) or run our exit handlers in the shared memory (vfork), and none asks for the pidfd with the
+/// same call that makes the process.
+///
+/// Errors: the system's, with the path and the call that failed.
+[[nodiscard]] Result<ChildProcess> start_child(const ChildRequest& request);
+
+/// How a child ended: its exit code, or the negative signal number. Call it once, when `pidfd` is readable.
+[[nodiscard]] int reap(const ChildProcess& child);
+
+}  // namespace torchup

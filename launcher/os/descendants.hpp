@@ -1,0 +1,33 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <vector>
+
+#include "rendezvous/base/types.hpp"
+
+/// What lives below this process, found by parentage: a child may have left its session and wiped its environment, but
+/// we are a subreaper, so whoever loses its parent becomes our child.
+namespace torchup {
+
+/// Makes this process the subreaper of all it starts.
+void become_subreaper();
+
+/// All living descendants of this process, parents before their children; zombies are left out.
+[[nodiscard]] std::vector<pid_t> descendants();
+
+/// Whether this process has any child at all, zombies included. One system call.
+[[nodiscard]] bool has_children();
+
+/// Reaps orphans that were handed to us and have ended: children of the calling thread. Workers are children of the
+/// spawner's thread and are not touched; the kernel hands orphans to the main thread, so call it there.
+void reap_orphans();
+
+/// Stops, then kills every descendant, again and again until none is left or `limit` has passed; reaps what ends.
+/// Blocks. Returns whether none is left. For the moments when nothing else matters any more.
+bool kill_descendants(Duration limit);
+
+/// One round of the above without waiting.
+void kill_descendants_once();
+
+}  // namespace torchup

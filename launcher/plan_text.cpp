@@ -1,0 +1,67 @@
+#include "launcher/plan_text.hpp"
+
+#include <chrono>
+#include <sstream>
+
+namespace torchup {
+namespace {
+
+std::string seconds_text(Duration duration) {
+  std::ostringstream text;
+  text << std::chrono::duration<double>{duration}.count() << " s";
+  return text.str();
+}
+
+std::string words_text(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    const bool plain = !word.empty() && word.find_first_of(" \t\n'\"\\$`*?;&|<>()[]{}!#~") == std::string::npos;
+    std::string quoted;
+    for (const char c : word) quoted += c == '\'' ? std::string{"'\\''"} : std::string{c};
+    text += (text.empty() ? "" : " ") + (plain ? word : "'" + quoted + "'");
+  }
+  return text;
+}
+
+std::string rendezvous_text(const LaunchConfig& plan) {
+  const RendezvousConfig& meeting = plan.rendezvous;
+  if (plan.one_node() && !meeting.endpoint) return "in this process, workers meet on a free port of 127.0.0.1";
+  const std::string name = meeting.backend == Backend::static_ ? "static, " : "c10d, ";
+  return name + (meeting.endpoint ? to_string(*meeting.endpoint) : std::string{"localhost"});
+}
+
+}  // namespace
+
+std::string plan_text(const LaunchConfig& plan) {
+  std::ostringstream text;
+  const auto line = [&](const char* name, const std::string& value) {
+    text << name << std::string(18 - std::min<std::size_t>(17, std::string_view{name}.size()), ' ') << value << '\n';
+  };
+  const auto number = [](auto value) { return std::to_string(value); };
+  line("nodes", plan.terms.min_nodes == plan.terms.max_nodes
+                    ? number(plan.terms.min_nodes)
+                    : number(plan.terms.min_nodes) + " to " + number(plan.terms.max_nodes));
+  line("workers here", number(plan.local_world_size));
+  line("role", plan.role);
+  line("rendezvous", rendezvous_text(plan));
+  line("run id", plan.rendezvous.run_id.value());
+  line("program", plan.program.executable + "  (" + plan.program.reason + ")");
+  line("command", words_text(plan.program.command));
+  line("max restarts", number(plan.terms.max_restarts));
+  line("stop", "signal, " + seconds_text(plan.stop_grace) + ", SIGKILL");
+  line("signals", plan.signals_to_handle);
+  line("redirects", plan.output.redirects);
+  line("tee", plan.output.tee);
+  line("log folder", plan.output.log_dir.empty() ? "a temporary one" : plan.output.log_dir);
+  for (const auto& [name, value] : plan.variables) line("variable", name + "=" + value);
+  for (std::size_t i = 0; i < plan.worker_variables.size(); ++i) {
+    for (const auto& [name, value] : plan.worker_variables[i]) line("variable", "local rank " + number(i) + ": " + name + "=" + value);
+  }
+  for (std::size_t i = 0; i < plan.worker_cpus.size(); ++i) {
+    line("cpus", "local rank " + number(i) + ": " + to_cpu_list(plan.worker_cpus[i]));
+  }
+  for (const std::string& warning : plan.warnings) line("warning", warning);
+  return text.str();
+}
+
+}  // namespace torchup
