@@ -216,7 +216,9 @@ void Rendezvous::said(Peer peer, const WorkersFailed& failed, TimePoint now) {
   const Member* member = member_of(peer);
   const bool in_round = phase_ == Phase::running || phase_ == Phase::doubting || phase_ == Phase::restoring;
   if (!member || !in_round || failed.round != round_ || member->stage != Stage::seated || failed.failures.empty()) return;
-  failures_.insert(failures_.end(), failed.failures.begin(), failed.failures.end());
+  for (const WorkerFailure& failure : failed.failures) {
+    if (failures_.size() < failures_kept_max) failures_.push_back(failure);
+  }
   may_restart_ = may_restart_ && failed.may_restart;
   if (phase_ != Phase::running) return;
   phase_ = Phase::doubting;
@@ -272,6 +274,8 @@ std::optional<std::string> Rendezvous::misfit(const Join& join) const {
   if (member_count() >= settings_.agents_max) {
     return "this coordinator takes " + std::to_string(settings_.agents_max) + " agents at most";
   }
+  if (join.terms.lease < lease_min) return "the lease is shorter than " + seconds(lease_min);
+  if (join.terms.join_timeout <= Duration::zero()) return "the join timeout is not positive";
   if (!terms_) return {};
   if (const auto what = difference(join.terms, *terms_)) return what;
   if (join.group_rank) {

@@ -18,6 +18,11 @@ namespace torchup {
 /// One connection of an agent, numbered by the shell. A number may be used again after Gone.
 using Peer = Strong<struct PeerTag, std::uint32_t>;
 
+/// Failures of one attempt that a verdict tells of; the first ones matter.
+inline constexpr std::size_t failures_kept_max = 64;
+
+inline constexpr Duration lease_min = std::chrono::milliseconds{100};
+
 /// What the coordinator decides for itself; what the job decides is in JobTerms.
 struct RendezvousSettings {
   int agents_max = 16384;
