@@ -1,0 +1,474 @@
+#!/usr/bin/env python3
+"""torchup and torchrun, the same cases side by side.
+
+  contract.py --torchup BIN                     torchup against what torchrun did when the cases were recorded
+  contract.py --torchup BIN --torchrun BIN      both now, every row compared
+  contract.py --torchrun BIN --record           store what torchrun does as the expectation
+  contract.py ... --only TEXT ...               cases whose names contain one of the texts
+  contract.py ... --table                       print the table of results, with the reasons of the differences
+
+The cases stand in cases.py. A row passes when torchup does what torchrun does, or exactly what the row lists as a
+difference, with its reason; a listed difference that is none any more fails too. Exit status: 0 all pass, 1 not.
+"""
+import argparse
+import collections
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import cases
+
+HERE = pathlib.Path(__file__).resolve().parent
+EXPECTED = HERE / "expected.json"
+CASE_LIMIT_S = 60
+PREAMBLE = "import os, signal, subprocess, sys, time\nfrom probe import mark, record\n"
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+class Tool:
+    """One of the two launchers: how it is started, and which of the recorded expectations is its own."""
+
+    def __init__(self, name, program, legacy):
+        self.name, self.program, self.legacy = name, program, legacy
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+class Run:
+    """One case under one launcher, in a folder of its own."""
+
+    def __init__(self, case, tool, keep):
+        self.case, self.tool, self.keep = case, tool, keep
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="contract_"))
+        self.port = free_port()
+        self.agents = []
+        self.timed_out = False
+
+    def fill(self, text):
+        return text.replace("{dir}", str(self.dir)).replace("{port}", str(self.port)).replace("{python}", cases.PYTHON)
+
+    def prepare(self):
+        for name in ("tmp", "probe"):
+            (self.dir / name).mkdir()
+        shutil.copy(HERE / "probe.py", self.dir)
+        if self.case.script is not None:
+            (self.dir / "s.py").write_text(PREAMBLE + self.case.script + "\n")
+        for name, text in self.case.files.items():
+            path = self.dir / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.fill(text))
+            path.chmod(0o755 if text.startswith("#!") or "_exec" in name else 0o644)
+
+    def environment(self):
+        base = {
+            "PATH": os.path.dirname(cases.PYTHON) + ":" + os.environ["PATH"],
+            "HOME": os.environ.get("HOME", "/"),
+            "LANG": "C.UTF-8",
+            "TMPDIR": str(self.dir / "tmp"),
+            "PROBE_DIR": str(self.dir / "probe"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "FT_MARK": self.dir.name,
+        }
+        base.update({name: self.fill(value) for name, value in self.case.env.items()})
+        return base
+
+    def start(self, line, number):
+        program = self.tool.legacy if self.case.legacy else self.tool.program
+        words = program + [self.fill(word) for word in shlex.split(line)]
+        out = open(self.dir / f"out.{number}", "wb")
+        err = open(self.dir / f"err.{number}", "wb")
+
+        def child():
+            if self.case.cpus:
+                os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: self.case.cpus])
+            for name in ("SIGINT", "SIGQUIT", "SIGHUP"):
+                signal.signal(getattr(signal, name), signal.SIG_DFL)
+
+        agent = subprocess.Popen(words, cwd=self.dir, env=self.environment(), stdin=subprocess.PIPE, stdout=out, stderr=err,
+                                 preexec_fn=child, start_new_session=True)
+        agent.stdin.close()
+        self.agents.append(agent)
+
+    def wait_for(self, what, until):
+        while not what():
+            if time.monotonic() > until:
+                self.timed_out = True
+                return
+            time.sleep(0.01)
+
+    def records(self):
+        return sorted(self.dir.glob("probe/*.json"))
+
+    def steps(self, until):
+        for step in self.case.steps:
+            word, _, rest = step.partition(" ")
+            if word == "workers":
+                self.wait_for(lambda: len(self.records()) >= int(rest) or self.over(), until)
+            elif word == "mark":
+                self.wait_for(lambda: (self.dir / "probe" / (rest + ".mark")).exists() or self.over(), until)
+            elif word == "signal":
+                self.agents[0].send_signal(getattr(signal, rest))
+            elif word == "pause":
+                time.sleep(float(rest))
+            else:
+                raise ValueError(step)
+
+    def over(self):
+        return all(agent.poll() is not None for agent in self.agents)
+
+    def descendants(self):
+        """Live processes that carry this run's mark."""
+        found = []
+        mark = b"FT_MARK=" + self.dir.name.encode()
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            try:
+                if mark in pathlib.Path("/proc", entry, "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry))
+            except OSError:
+                pass
+        return found
+
+    def run(self):
+        self.prepare()
+        until = time.monotonic() + CASE_LIMIT_S
+        lines = self.case.run if isinstance(self.case.run, list) else [self.case.run]
+        for number, line in enumerate(lines):
+            self.start(line, number)
+        try:
+            self.steps(until)
+            for agent in self.agents:
+                try:
+                    agent.wait(max(0.1, until - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    self.timed_out = True
+            if "left" in self.case.look:
+                self.wait_for(lambda: not self.descendants(), time.monotonic() + 0.5)
+                self.timed_out = any(agent.poll() is None for agent in self.agents)
+            return self.observe()
+        finally:
+            for pid in self.descendants():
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            for agent in self.agents:
+                agent.kill()
+                agent.wait()
+            if not self.keep:
+                shutil.rmtree(self.dir, ignore_errors=True)
+
+    # What is looked at. Everything that cannot be the same twice is replaced by a name.
+
+    def observe(self):
+        seen = {}
+        if self.timed_out:
+            seen["timed_out"] = True
+        for look in self.case.look:
+            name, _, argument = look.partition(" ")
+            seen[look] = getattr(self, "look_" + name)(*([argument] if argument else []))
+        if self.case.error:
+            seen["error"] = self.look_error()
+        if self.case.says:
+            text = self.stderr()
+            seen["says"] = {pattern: bool(re.search(pattern, text)) for pattern in self.case.says}
+        return seen
+
+    def stdout(self, number=0):
+        return (self.dir / f"out.{number}").read_bytes().decode("utf-8", "replace")
+
+    def stderr(self, number=0):
+        return (self.dir / f"err.{number}").read_bytes().decode("utf-8", "replace")
+
+    def neutral(self, text):
+        text = text.replace(str(self.dir), "<dir>")
+        text = re.sub(r"torchelastic_[a-z0-9_]{8}", "<temporary>", text)
+        text = UUID.sub("<uuid>", text)
+        text = re.sub(r"((?:<uuid>|none|job[0-9]*)_)[a-z0-9_]{8}\b", r"\1<random>", text)
+        text = re.sub(rf"(?<![\w.]){re.escape(socket.gethostname())}(?![\w.])", "<hostname>", text)
+        return text
+
+    def look_status(self):
+        codes = [agent.poll() for agent in self.agents]
+        named = [signal.Signals(-code).name if code is not None and code < 0 else code for code in codes]
+        return named if len(named) > 1 else named[0]
+
+    def look_error(self):
+        """The message of the case, when the launcher says it; else the last line, so that one sees what it says."""
+        text = self.stderr()
+        if self.case.error in text:
+            return self.case.error
+        lines = text.strip().splitlines()
+        return "not said; last line: " + (self.neutral(lines[-1]) if lines else "")
+
+    def workers(self):
+        found = {}
+        for path in self.records():
+            found[path.stem] = json.loads(path.read_text())
+        return dict(sorted(found.items(), key=lambda item: [int(part) if part.isdigit() else -1 for part in item[0].split(".")]))
+
+    def look_workers(self):
+        """Which (restart count, rank) ran."""
+        names = list(self.workers())
+        cpus = self.case.cpus or len(os.sched_getaffinity(0))
+        if self.case.count_cpus and names == [f"0.{rank}" for rank in range(cpus)]:
+            return "one for each CPU"
+        return names
+
+    def look_argv(self):
+        return {name: [self.neutral(word) for word in seen["argv"]] for name, seen in self.workers().items()}
+
+    def value(self, name, value):
+        if name == "MASTER_PORT":
+            return "<the given port>" if value == str(self.port) else "<port>" if value.isdigit() and int(value) > 0 else value
+        if name == "MASTER_ADDR" and value in (cases.FQDN, "127.0.0.1") and "MASTER_ADDR" not in self.case.exact:
+            return "<this host>"
+        return self.neutral(value)
+
+    def look_env(self, names):
+        return {worker: {name: self.value(name, seen["env"][name]) if name in seen["env"] else None for name in names.split(",")}
+                for worker, seen in self.workers().items()}
+
+    def look_environment(self):
+        """The whole table of the contract but for the error file."""
+        return self.look_env(",".join(cases.ENVIRONMENT))
+
+    def look_added(self):
+        """Names that the workers have and the launcher has not, or with another value; and those that went."""
+        base = self.environment()
+        return {worker: {"added": sorted(name for name, value in seen["env"].items() if base.get(name) != value and name not in ("LC_CTYPE", "PWD", "SHLVL", "_", "OLDPWD")),
+                         "removed": sorted(name for name in base if name not in seen["env"])} for worker, seen in self.workers().items()}
+
+    def look_process(self):
+        return {worker: {key: seen[key] for key in ("own_session", "descriptors")} for worker, seen in self.workers().items()}
+
+    def look_stdin(self):
+        return {worker: "null" if seen["stdin"] == "/dev/null" else "inherited" for worker, seen in self.workers().items()}
+
+    def look_affinity(self):
+        return {worker: len(seen["affinity"]) for worker, seen in self.workers().items()}
+
+    def look_marks(self):
+        return {path.stem: path.read_text() for path in sorted(self.dir.glob("probe/*.mark"))}
+
+    def look_stdout(self):
+        return in_short(sorted(self.neutral(self.stdout()).splitlines(keepends=True)))
+
+    def look_out(self):
+        """Standard output to the byte."""
+        return self.neutral(self.stdout())
+
+    def look_stderr(self):
+        """The lines of workers, which all carry `W:`; the launcher's own are its affair."""
+        return sorted(line for line in self.neutral(self.stderr()).splitlines(keepends=True) if "W:" in line)
+
+    def look_silent(self):
+        return self.stderr() == ""
+
+    def look_left(self):
+        """Whether a process of this run lives on."""
+        return bool(self.descendants())
+
+    def look_logs(self, where="logs"):
+        base = self.dir / where
+        if not base.exists():
+            return None
+        if base.is_file():
+            return "a file"
+        tree = {}
+        for path in sorted(base.rglob("*")):
+            name = self.neutral(str(path.relative_to(base)))
+            if path.is_file():
+                text = path.read_bytes().decode("utf-8", "replace")
+                tree[name] = "error file" if path.name == "error.json" else sorted(self.neutral(text).splitlines(keepends=True))
+            elif not any(path.iterdir()):
+                tree[name] = "empty"
+        return tree
+
+    def look_temporary(self):
+        """What stays in TMPDIR."""
+        return sorted({self.neutral(str(path.relative_to(self.dir / "tmp"))).split("/")[0] for path in (self.dir / "tmp").rglob("*")})
+
+    def look_file(self, name):
+        path = self.dir / name
+        if not path.exists():
+            return None
+        try:
+            return self.blank(json.loads(path.read_text()))
+        except ValueError:
+            return self.neutral(path.read_text())
+
+    def blank(self, value):
+        if isinstance(value, dict):
+            return {key: "<traceback>" if key == "py_callstack" else "<time>" if key == "timestamp" else self.blank(inner) for key, inner in value.items()}
+        if isinstance(value, str):
+            return re.sub(r"Process \d+ got", "Process <pid> got", self.neutral(value))
+        return value
+
+    def look_report(self):
+        """The failure report, line by line."""
+        found = re.search(r"^(={10,})\n(.* FAILED\n(?s:.*?)^\1)$", self.stderr(), re.MULTILINE)
+        if not found:
+            return None
+        text = self.neutral(found.group(0))
+        text = re.sub(r"(  time      : )\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d", r"\1<time>", text)
+        text = re.sub(r"(  host      : ).*", r"\1<host>", text)
+        text = re.sub(r"\(pid: \d+\)", "(pid: <pid>)", text)
+        text = re.sub(r"received by PID \d+", "received by PID <pid>", text)
+        width = {len(line) for line in text.splitlines() if re.fullmatch(r"[=-]{10,}", line)}
+        text = re.sub(r"^([=-])\1{9,}$", r"\1\1\1", text, flags=re.MULTILINE)
+        return [f"ruler {'60' if width == {60} else 'as the longest line'}"] + text.splitlines()
+
+    def look_events(self):
+        """Events on the console: name, source, and of the inner part the keys."""
+        events = []
+        for line in self.stderr().splitlines():
+            if not line.startswith('{"name"'):
+                continue
+            event = json.loads(line)
+            meta = event["metadata"]
+            inner = json.loads(meta["metadata"])
+            events.append([event["name"], event["source"], sorted(event), sorted(meta), sorted(inner), meta["state"],
+                           meta["global_rank"], meta["group_rank"], meta["agent_restarts"], self.neutral(str(meta["run_id"]))])
+        return events
+
+
+def compare(case, expected, seen):
+    """What is wrong, in words; empty when the row is as it should be."""
+    want = {**expected, **case.differs}
+    wrong = []
+    for look in sorted(set(want) | set(seen)):
+        if want.get(look) != seen.get(look):
+            wrong.append(f"{look}:\n      expected {json.dumps(want.get(look))}\n      torchup  {json.dumps(seen.get(look))}")
+    for look, value in case.differs.items():
+        if look not in expected and look != "timed_out":
+            wrong.append(f"{look}: listed as a difference, but nothing that this case looks at")
+        elif expected.get(look) == value and case.steady:
+            wrong.append(f"{look}: listed as a difference, but torchrun does the same")
+    if bool(case.differs) != bool(case.reason):
+        wrong.append("a difference needs a reason, and a reason a difference")
+    return wrong
+
+
+def in_short(lines):
+    """Many lines as their number and a digest."""
+    if len(lines) <= 40:
+        return lines
+    return {"lines": len(lines), "sha256": hashlib.sha256("".join(lines).encode()).hexdigest()}
+
+
+def in_lines(stored):
+    """JSON with one line for each thing looked at, so that a change shows as one."""
+    rows = []
+    for name, looks in stored.items():
+        inner = ",\n".join(f"  {json.dumps(look)}: {json.dumps(value, ensure_ascii=False)}" for look, value in looks.items())
+        rows.append(f" {json.dumps(name)}: {{\n{inner}}}")
+    return "{\n" + ",\n".join(rows) + "}\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torchup", help="our launcher; torchup-launch is expected beside it")
+    parser.add_argument("--torchrun", help="torchrun; python is expected beside it")
+    parser.add_argument("--record", action="store_true", help="store what torchrun does")
+    parser.add_argument("--only", nargs="*", default=[], help="cases whose names contain one of these")
+    parser.add_argument("--group", action="append", default=[], help="cases of this group")
+    parser.add_argument("--slow", action="store_true", help="also the cases that take half a minute")
+    parser.add_argument("--quick", action="store_true", help="only the cases marked as the quick selection")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--keep", action="store_true", help="keep the folders of the runs, and say where they are")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--show", action="store_true", help="print what was seen")
+    options = parser.parse_args()
+    if not (options.torchup or options.torchrun):
+        parser.error("--torchup or --torchrun is needed")
+
+    names = collections.Counter(case.name for case in cases.CASES)
+    assert max(names.values()) == 1, [name for name, count in names.items() if count > 1]
+    chosen = [case for case in cases.CASES
+              if (not options.only or any(text in case.name for text in options.only))
+              and (not options.group or case.group in options.group)
+              and (options.slow or not case.slow) and (not options.quick or case.quick)]
+    if not options.torchrun:
+        chosen = [case for case in chosen if not case.needs_torch or cases.HAS_TORCH]
+
+    tools = []
+    if options.torchrun:
+        bin_dir = pathlib.Path(options.torchrun).absolute().parent
+        tools.append(Tool("torchrun", [str(bin_dir / "torchrun")], [str(bin_dir / "python"), "-m", "torch.distributed.launch"]))
+    if options.torchup:
+        program = pathlib.Path(options.torchup).absolute()
+        tools.append(Tool("torchup", [str(program)], [str(program.parent / "torchup-launch")]))
+
+    stored = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}
+    seen = {tool.name: {} for tool in tools}
+    started = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        def one(case, tool):
+            run = Run(case, tool, options.keep)
+            begin = time.monotonic()
+            result = json.loads(json.dumps(run.run()))
+            return case, tool, result, time.monotonic() - begin, run.dir
+        for future in concurrent.futures.as_completed([pool.submit(one, case, tool) for case in chosen for tool in tools]):
+            case, tool, result, took, folder = future.result()
+            seen[tool.name][case.name] = result
+            if options.keep or options.show:
+                print(f"-- {tool.name}: {case.name} ({took:.2f} s) {folder if options.keep else ''}")
+            if options.show:
+                print(json.dumps(result, indent=1))
+            sys.stdout.flush()
+
+    if options.record:
+        stored.update(seen["torchrun"])
+        stored = {case.name: stored[case.name] for case in cases.CASES if case.name in stored}
+        EXPECTED.write_text(in_lines(stored))
+        print(f"recorded {len(seen['torchrun'])} cases in {time.monotonic() - started:.0f} s")
+        late = [name for name, result in seen["torchrun"].items() if result.get("timed_out")]
+        if late:
+            print("TIMED OUT:", late)
+        return 1 if late else 0
+
+    failed = same = different = 0
+    for case in chosen:
+        reference = seen.get("torchrun", stored).get(case.name)
+        if reference is None:
+            print(f"FAIL {case.name}: torchrun's side was never recorded")
+            failed += 1
+            continue
+        if "torchrun" in seen and not options.record and stored.get(case.name) not in (None, reference):
+            print(f"note {case.name}: torchrun does not do what was recorded:\n      recorded {json.dumps(stored[case.name])}\n      now      {json.dumps(reference)}")
+        if "torchup" not in seen:
+            continue
+        wrong = compare(case, reference, seen["torchup"][case.name])
+        if wrong:
+            failed += 1
+            print(f"FAIL {case.group}: {case.name}\n    " + "\n    ".join(wrong))
+        elif case.differs:
+            different += 1
+        else:
+            same += 1
+        if options.table and not wrong:
+            print(f"{'differs' if case.differs else 'equal  '} {case.group}: {case.name}" + (f" - {case.reason}" if case.reason else ""))
+    if "torchup" in seen:
+        print(f"{same} equal, {different} different on purpose, {failed} wrong, of {len(chosen)} cases in {time.monotonic() - started:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

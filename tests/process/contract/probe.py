@@ -1,0 +1,40 @@
+"""What the workers of the contract cases leave behind: imported by every case's script."""
+import json
+import os
+import sys
+
+
+def record(**extra):
+    """Writes what this worker sees of itself to $PROBE_DIR, complete once it is there."""
+    seen = {
+        "argv": sys.argv[1:],
+        "env": dict(os.environ),
+        "unbuffered": bool(sys.flags.unbuffered) if hasattr(sys.flags, "unbuffered") else None,
+        "own_session": os.getsid(0) == os.getpid(),
+        "stdin": os.readlink("/proc/self/fd/0") if os.path.exists("/proc/self/fd/0") else None,
+        "descriptors": sorted(int(fd) for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and is_open(fd)),
+        "affinity": sorted(os.sched_getaffinity(0)),
+        "pid": os.getpid(),
+    }
+    seen.update(extra)
+    name = "{}.{}".format(os.environ.get("TORCHELASTIC_RESTART_COUNT"), os.environ.get("RANK"))
+    path = os.path.join(os.environ["PROBE_DIR"], name)
+    with open(path + ".tmp", "w") as file:
+        json.dump(seen, file)
+    os.rename(path + ".tmp", path + ".json")
+
+
+def is_open(fd):
+    try:
+        os.fstat(int(fd))  # listdir's own descriptor is closed by now
+        return True
+    except OSError:
+        return False
+
+
+def mark(name, text=""):
+    """Leaves a file that a case's steps can wait for, and that is part of what is compared."""
+    path = os.path.join(os.environ["PROBE_DIR"], name)
+    with open(path + ".tmp", "w") as file:
+        file.write(text)
+    os.rename(path + ".tmp", path + ".mark")
