@@ -2,40 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+
+#include "launcher/core/option_values.hpp"
 
 namespace torchup {
-namespace {
-
-bool is_blank(char c) {
-  return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
-/// A whole number as Python's int() takes it: blanks around it, a sign, single underscores between digits.
-/// Nothing for other text; numbers beyond int are cut to its limits.
-std::optional<int> python_int(std::string_view text) {
-  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
-  const bool negative = text.starts_with('-');
-  if (negative || text.starts_with('+')) text.remove_prefix(1);
-  if (text.empty() || text.front() == '_' || text.back() == '_' || text.find("__") != std::string_view::npos)
-    return std::nullopt;
-  constexpr long limit = 2'147'483'647;
-  long value = 0;
-  for (const char c : text) {
-    if (c == '_') continue;
-    if (c < '0' || c > '9') return std::nullopt;
-    value = std::min(limit, value * 10 + (c - '0'));
-  }
-  return static_cast<int>(negative ? -value : value);
-}
-
-}  // namespace
-
 Result<WorkerCountRule> parse_worker_count(std::string_view text) {
   using Kind = WorkerCountRule::Kind;
-  if (const std::optional<int> number = python_int(text)) {
+  if (const std::optional<std::int64_t> number = python_int(text)) {
     if (*number < 1) return fail(errc::bad_value, "--nproc-per-node must be at least 1, got " + std::string{text});
-    return WorkerCountRule{Kind::number, *number};
+    if (*number > local_workers_max) {
+      return fail(errc::limit_exceeded,
+                  "--nproc-per-node is at most " + std::to_string(local_workers_max) + ", got " + std::string{text});
+    }
+    return WorkerCountRule{Kind::number, static_cast<int>(*number)};
   }
   if (text == "cpu") return WorkerCountRule{Kind::cpu, 1};
   if (text == "gpu") return WorkerCountRule{Kind::gpu, 1};
@@ -84,8 +64,9 @@ Result<int> worker_count(const WorkerCountRule& rule, const Cpus& cpus, const Gp
 
 Result<OmpRule> parse_omp(std::string_view text) {
   if (text == "auto") return OmpRule{OmpRule::Kind::automatic, 1};
-  const std::optional<int> number = python_int(text);
-  if (number && *number >= 1) return OmpRule{OmpRule::Kind::number, *number};
+  const std::optional<std::int64_t> number = python_int(text);
+  if (number && *number >= 1 && *number <= omp_threads_max)
+    return OmpRule{OmpRule::Kind::number, static_cast<int>(*number)};
   return fail(errc::bad_value, "--omp: expected 'auto' or a number of threads, got '" + std::string{text} + "'");
 }
 

@@ -10,6 +10,9 @@
 
 namespace torchup {
 
+constexpr int local_workers_max = 65'536;
+constexpr int omp_threads_max = 65'536;
+
 /// What --nproc-per-node says.
 struct WorkerCountRule {
   enum class Kind {
@@ -26,9 +29,10 @@ struct WorkerCountRule {
   friend bool operator==(const WorkerCountRule&, const WorkerCountRule&) = default;
 };
 
-/// Reads the option's value. A number is what Python's int() takes (" +1_0 " is 10), but at least 1.
+/// Reads the option's value. A number is what Python's int() takes (" +1_0 " is 10), from 1 to
+/// local_workers_max.
 ///
-/// Errors: errc::bad_value; `xpu` and unknown words with torchrun's text.
+/// Errors: errc::bad_value; `xpu` and unknown words with torchrun's text. errc::limit_exceeded above the limit.
 [[nodiscard]] Result<WorkerCountRule> parse_worker_count(std::string_view text);
 
 /// Local workers by the rule, >= 1. `gpus` and `devices` may be empty when the rule does not need them; `devices` is
@@ -55,7 +59,7 @@ struct OmpRule {
   friend bool operator==(const OmpRule&, const OmpRule&) = default;
 };
 
-/// Errors: errc::bad_value for anything but `auto` and a number >= 1.
+/// Errors: errc::bad_value for anything but `auto` and a number from 1 to omp_threads_max.
 [[nodiscard]] Result<OmpRule> parse_omp(std::string_view text);
 
 struct OmpChoice {

@@ -1,13 +1,15 @@
 """The cases of the contract: one row each, the same for torchrun and torchup. contract.py runs them."""
 import dataclasses
-import os
+import importlib.util
 import pathlib
-import shutil
 import socket
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-PYTHON = str(ROOT / ".venv/bin/python3") if (ROOT / ".venv/bin/python3").exists() else shutil.which("python3")
-HAS_TORCH = any((ROOT / ".venv/lib").glob("python3*/site-packages/torch"))
+# The workers' Python: the one that runs the driver when it has torch, else that of the checkout, else any.
+HAS_TORCH = importlib.util.find_spec("torch") is not None or any((ROOT / ".venv/lib").glob("python3*/site-packages/torch"))
+PYTHON = (sys.executable if importlib.util.find_spec("torch") or not (ROOT / ".venv/bin/python3").exists()
+          else str(ROOT / ".venv/bin/python3"))
 FQDN = socket.getfqdn(socket.gethostname())
 
 
@@ -153,9 +155,9 @@ refused("nproc-per-node: gpu without one", "--nproc-per-node=gpu s.py", "Cuda is
 refused("nproc-per-node: xpu", "--nproc-per-node=xpu s.py", "Xpu is not available.")
 refused("nproc-per-node: a word", "--nproc-per-node=bogus s.py", "Unsupported nproc_per_node value: bogus", quick=True)
 refused("nproc-per-node: a fraction", "--nproc-per-node=2.5 s.py", "Unsupported nproc_per_node value: 2.5")
-case("nproc-per-node: cpu", "--nproc-per-node=cpu s.py", look=("status", "workers"), count_cpus=True)
+case("nproc-per-node: cpu", "--nproc-per-node=cpu s.py", cpus=2, look=("status", "workers"), count_cpus=True)
 case("nproc-per-node: cpu counts the affinity mask", "--nproc-per-node=cpu s.py", cpus=1, look=("status", "workers"))
-case("nproc-per-node: auto without accelerator", "--nproc-per-node=auto s.py", env={"CUDA_VISIBLE_DEVICES": ""}, look=("status", "workers"), count_cpus=True)
+case("nproc-per-node: auto without accelerator", "--nproc-per-node=auto s.py", cpus=2, env={"CUDA_VISIBLE_DEVICES": ""}, look=("status", "workers"), count_cpus=True)
 case("monitor-interval: 0", "--monitor-interval=0 s.py", look=("status", "workers"), differs={"status": 2}, reason=REFUSED)
 for text in ("4", "0:4", "x", "0:1,", "10:1", "-1", ""):
     pattern = f"{text} does not match: <^[0123]$> or <^(\\d:[0123],)*(\\d:[0123])$>"

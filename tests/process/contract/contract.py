@@ -226,7 +226,7 @@ class Run:
     def look_workers(self):
         """Which (restart count, rank) ran."""
         names = list(self.workers())
-        cpus = self.case.cpus or len(os.sched_getaffinity(0))
+        cpus = min(self.case.cpus, len(os.sched_getaffinity(0)))
         if self.case.count_cpus and names == [f"0.{rank}" for rank in range(cpus)]:
             return "one for each CPU"
         return names
