@@ -73,7 +73,7 @@ std::int64_t DistributedSampler::epoch() const {
   return state_->epoch;
 }
 
-std::size_t DistributedSampler::samples_per_epoch() const {
+std::size_t DistributedSampler::size() const {
   const std::lock_guard lock{state_->mutex};
   return samples_per_rank(state_->size, state_->world_size, state_->options.drop_last);
 }

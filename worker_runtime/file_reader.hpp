@@ -13,6 +13,7 @@ class FileReader {
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
 
+  const std::filesystem::path& path() const { return path_; }
   std::uint64_t bytes() const { return bytes_; }  ///< of the whole file, when it was opened
   void read(void* data, std::size_t size);        ///< exactly `size` bytes
   std::uint32_t crc32() const { return crc32_; }  ///< of all bytes read so far

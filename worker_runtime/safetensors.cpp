@@ -8,6 +8,7 @@
 
 #include "worker_runtime/file_reader.hpp"
 #include "worker_runtime/file_writer.hpp"
+#include "worker_runtime/safetensors_reader.hpp"
 
 namespace torchup {
 
@@ -88,8 +89,14 @@ WrittenFile save_safetensors(const std::filesystem::path& path, const NamedTenso
 }
 
 SafetensorsFile load_safetensors(const std::filesystem::path& path) {
-  const auto wrong = [&](const std::string& what) { return Error{path.string() + " is no safetensors file: " + what}; };
   FileReader file{path};
+  return read_safetensors(file);
+}
+
+SafetensorsFile read_safetensors(FileReader& file) {
+  const auto wrong = [&](const std::string& what) {
+    return Error{file.path().string() + " is no safetensors file: " + what};
+  };
   std::uint64_t length = 0;
   if (file.bytes() < sizeof length) throw wrong("it is shorter than 8 bytes");
   file.read(&length, sizeof length);

@@ -46,7 +46,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   std::int64_t epoch() const;
 
   /// Samples of this rank in a whole epoch, as Python's len().
-  std::size_t samples_per_epoch() const;
+  std::size_t size() const;
   /// All of this rank's indices from the current position of the epoch on, in order.
   std::vector<std::size_t> indices() const;
 

@@ -15,4 +15,5 @@
 #include <torchup/state_dict.hpp>
 #include <torchup/summary.hpp>
 #include <torchup/to_device.hpp>
+#include <torchup/weights.hpp>
 #include <torchup/worker.hpp>
