@@ -44,7 +44,7 @@ struct Settings {
   std::uint16_t port = 29400;
   StoreLimits store;
   ConnectionLimits connections;
-  double grace_s = 30;
+  double handshake_s = 30, request_s = 120, stalled_s = 60, grace_s = 30;
   bool store_only = false;
 };
 
@@ -67,6 +67,9 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
   app.add_option("--max-arriving-bytes", settings.connections.arriving_bytes_max, "Unfinished requests of all connections")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
+  app.add_option("--max-handshake", settings.handshake_s, "Seconds from connecting to the first five bytes")->capture_default_str();
+  app.add_option("--max-request", settings.request_s, "Seconds from a request's first byte to its last")->capture_default_str();
+  app.add_option("--max-stalled", settings.stalled_s, "Seconds that answers may lie unread")->capture_default_str();
   app.add_option("--grace", settings.grace_s, "Seconds that connections have to go after SIGTERM")->capture_default_str();
   app.add_flag("--store-only", settings.store_only, "No HTTP pages on the port");
   try {
@@ -145,6 +148,8 @@ class Ending {
   bool draining_ = false;
 };
 
+Duration seconds(double count) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>{count}); }
+
 int serve(const Settings& settings) {
   raise_descriptor_limit();
   asio::io_context loop{1};
@@ -162,6 +167,9 @@ int serve(const Settings& settings) {
   options.port = Port{settings.port};
   options.limits = settings.store;
   options.connections = settings.connections;
+  options.connections.handshake_max = seconds(settings.handshake_s);
+  options.connections.request_max = seconds(settings.request_s);
+  options.connections.stalled_max = seconds(settings.stalled_s);
   options.log = [](const std::string& line) { std::cerr << "torchupd: " << line << '\n'; };
   if (!settings.store_only)
     options.other_language = [&](unsigned char first_byte, UniqueFd& socket) {
@@ -177,7 +185,7 @@ int serve(const Settings& settings) {
   }
   std::cout << "torchupd: ready on " << server.address() << std::endl;
   notify_service_manager("READY=1");
-  Ending ending{loop, server, std::chrono::duration_cast<Duration>(std::chrono::duration<double>{settings.grace_s})};
+  Ending ending{loop, server, seconds(settings.grace_s)};
   loop.run();
   return 0;
 }

@@ -159,13 +159,14 @@ std::string to_text(const sockaddr_storage& address) {
   }
   if (address.ss_family != AF_INET6) return "somebody";
   const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address);
-  const std::string port = ":" + std::to_string(ntohs(v6->sin6_port));
+  std::string port{":"};
+  port += std::to_string(ntohs(v6->sin6_port));
   if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
     ::inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], text, sizeof text);
     return text + port;
   }
   ::inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
-  return std::string{"["} + text + "]" + port;
+  return std::string{"["}.append(text).append("]").append(port);
 }
 
 std::string peer_text(int socket) {

@@ -1,0 +1,327 @@
+#!/usr/bin/env python3
+"""What strangers and broken peers send to torchupd: it stays up, its memory stays bounded, honest clients notice nothing.
+
+usage: store_bad_input.py TORCHUPD [unittest options]
+"""
+import os
+import random
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import unittest
+
+torchupd = sys.argv[1]
+VALIDATE = bytes.fromhex("00cef7853c")
+MIB = 1 << 20
+
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value
+
+
+def ask(peer, request, size):
+    peer.sendall(request)
+    reply = peer.recv(size, socket.MSG_WAITALL)
+    assert len(reply) == size, (request[:16], reply)
+    return reply
+
+
+class Daemon(unittest.TestCase):
+    options = ()
+    descriptors = None
+
+    def setUp(self):
+        def limit():
+            if self.descriptors:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (self.descriptors, self.descriptors))
+
+        self.process = subprocess.Popen([torchupd, "--port", "0", *self.options], stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True, preexec_fn=limit)
+        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
+        self.peers = []
+        self.honest = self.connect(VALIDATE)
+
+    def tearDown(self):
+        # Whatever happened: it lives, an old client and a new one are served, and it ends when told to.
+        self.assertIsNone(self.process.poll())
+        ask(self.honest, b"\x01" + text(b"/still") + text(b"here") + b"\x0d\x01\x02\x03\x04", 4)
+        for peer in self.peers:
+            if peer is not self.honest:
+                peer.close()
+        self.peers = [self.honest]
+        self.until(lambda: self.status()["connections"] == 1)
+        newcomer = self.connect(VALIDATE)
+        self.assertEqual(ask(newcomer, b"\x03" + text(b"/still"), 12), text(b"here"))
+        self.assertEqual(self.status()["arriving_bytes"], 0)
+        for peer in self.peers:
+            peer.close()
+        self.process.send_signal(signal.SIGTERM)
+        self.log = self.process.communicate(timeout=10)[1]
+        self.assertEqual(self.process.returncode, 0)
+
+    def connect(self, first=b"", timeout=10):
+        peer = socket.create_connection(("127.0.0.1", self.port), timeout)
+        self.peers.append(peer)
+        if first:
+            peer.sendall(first)
+        return peer
+
+    def status(self):
+        import json
+        import urllib.request
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/status", timeout=10) as page:
+            return json.load(page)
+
+    def resident(self):
+        with open(f"/proc/{self.process.pid}/statm") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize()
+
+    def until(self, condition, limit=10):
+        end = time.monotonic() + limit
+        while not condition():
+            self.assertLess(time.monotonic(), end, "condition not met in time")
+            time.sleep(0.02)
+
+    def assert_closed(self, peer, limit=10):
+        peer.settimeout(limit)
+        try:
+            self.assertEqual(peer.recv(1), b"", "an answer instead of the end")
+        except ConnectionResetError:
+            pass
+
+
+class FirstBytes(Daemon):
+    def test_wrong_magic(self):
+        self.assert_closed(self.connect(bytes.fromhex("00cef7853d")))
+
+    def test_tls_hello(self):
+        self.assert_closed(self.connect(bytes.fromhex("16030100c8010000c40303") + os.urandom(190)))
+
+    def test_ssh(self):
+        # Begins with a capital letter, as HTTP does; it is answered as that or closed, but not kept.
+        peer = self.connect(b"SSH-2.0-OpenSSH_9.2\r\n")
+        peer.settimeout(10)
+        while peer.recv(4096):
+            pass
+
+    def test_a_request_without_validate(self):
+        self.assert_closed(self.connect(b"\x0d\x01\x02\x03\x04"))
+
+    def test_garbage(self):
+        chance = random.Random(4)
+        for _ in range(200):
+            peer = self.connect()
+            try:
+                peer.sendall(VALIDATE * chance.choice([0, 1]) + chance.randbytes(chance.randrange(1, 2000)))
+                peer.shutdown(socket.SHUT_WR)
+                peer.settimeout(10)
+                while peer.recv(65536):
+                    pass
+            except OSError:
+                pass  # it closed while we were still talking
+
+    def test_http(self):
+        for path, status in (("/healthz", 200), ("/nothing", 404)):
+            peer = self.connect(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            answer = b""
+            while piece := peer.recv(4096):
+                answer += piece
+            self.assertTrue(answer.startswith(f"HTTP/1.1 {status} ".encode()), answer)
+        peer = self.connect(b"POST /status HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello")
+        self.assertTrue(peer.recv(4096).startswith(b"HTTP/1.1 405 "))
+        self.assert_closed(self.connect(b"GET / HTTP/1.1\r\nX: " + b"x" * 20000))
+
+
+class Lengths(Daemon):
+    def test_huge_lengths_close_and_cost_nothing(self):
+        before = self.resident()
+        huge = struct.pack("<Q", 2**64 - 1)
+        for request in (b"\x01" + huge, b"\x01" + text(b"/k") + huge, b"\x06" + huge, b"\x0b" + huge, b"\x0a" + struct.pack("<Q", 131073)):
+            for _ in range(20):
+                self.assert_closed(self.connect(VALIDATE + request))
+        self.assertLess(self.resident(), before + 4 * MIB)
+
+    def test_claimed_lengths_cost_only_what_arrives(self):
+        before = self.resident()
+        for _ in range(100):
+            self.connect(VALIDATE + b"\x01" + text(b"/k") + struct.pack("<Q", 8 * MIB) + b"x" * 100)
+            self.connect(VALIDATE + b"\x06" + struct.pack("<Q", 131072) + text(b"/k"))
+        time.sleep(0.2)
+        self.assertLess(self.resident(), before + 16 * MIB)
+
+    def test_a_value_of_exactly_the_limit(self):
+        self.assertEqual(ask(self.honest, b"\x01" + text(b"/k") + text(b"x" * 8 * MIB) + b"\x0d1234", 4), b"1234")
+
+
+class Vanishing(Daemon):
+    def test_cut_at_every_byte(self):
+        request = VALIDATE + b"\x0b" + struct.pack("<Q", 2) + text(b"/a") + text(b"1") + text(b"/b") + text(b"2" * 5000)
+        for size in range(0, len(request), 7):
+            peer = self.connect(request[:size])
+            if size % 2:  # a reset instead of an orderly end
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()
+            self.peers.remove(peer)
+        self.until(lambda: self.status()["connections"] == 1)
+        self.assertEqual(ask(self.honest, b"\x05" + struct.pack("<Q", 1) + text(b"/a"), 1), b"\x01")
+
+    def test_while_waiting(self):
+        for _ in range(50):
+            self.connect(VALIDATE + b"\x06" + struct.pack("<Q", 1) + text(b"/q"))
+        self.until(lambda: self.status()["waiting"] == 50)
+        for peer in self.peers[1:]:
+            peer.close()
+        self.until(lambda: self.status()["waiting"] == 0)
+        waiter = self.connect(VALIDATE + b"\x06" + struct.pack("<Q", 1) + text(b"/q"))
+        self.until(lambda: self.status()["waiting"] == 1)
+        self.honest.sendall(b"\x0e" + text(b"/q") + text(b"element"))
+        self.assertEqual(waiter.recv(1), b"\x00")
+
+    def test_half_closed_after_asking(self):
+        peer = self.connect(VALIDATE + b"\x01" + text(b"/v") + text(b"x" * 4 * MIB) + (b"\x03" + text(b"/v")) * 4)
+        peer.shutdown(socket.SHUT_WR)
+        got = 0
+        while piece := peer.recv(1 << 20):
+            got += len(piece)
+        self.assertEqual(got, 4 * (4 * MIB + 8))
+
+
+class Slow(Daemon):
+    options = ("--max-handshake", "0.5", "--max-request", "1", "--max-stalled", "1")
+
+    def test_silent_newcomers(self):
+        self.assert_closed(self.connect())
+        self.assert_closed(self.connect(VALIDATE[:3]))
+
+    def test_drip(self):
+        peer = self.connect(VALIDATE)
+        begin = time.monotonic()
+        with self.assertRaises((ConnectionResetError, BrokenPipeError)):
+            for byte in b"\x01" + text(b"/k") + text(b"x" * 1000):
+                peer.send(bytes([byte]))
+                time.sleep(0.02)
+                self.assertLess(time.monotonic() - begin, 10)
+        self.assertGreater(time.monotonic() - begin, 0.9)
+
+    def test_waiting_is_not_slowness(self):
+        waiter = self.connect(VALIDATE + b"\x06" + struct.pack("<Q", 1) + text(b"/late"))
+        time.sleep(2.5)
+        self.honest.sendall(b"\x01" + text(b"/late") + text(b"1"))
+        self.assertEqual(waiter.recv(1), b"\x00")
+
+    def test_who_does_not_read(self):
+        self.honest.sendall(b"\x01" + text(b"/v") + text(b"x" * 8 * MIB))
+        before = self.resident()
+        for _ in range(20):
+            peer = self.connect(VALIDATE)
+            peer.settimeout(0.2)
+            try:
+                peer.sendall((b"\x03" + text(b"/v")) * 1000 + (b"\x03" + text(b"/small")) * 10000)
+            except TimeoutError:
+                pass  # it does not read us either: right so
+        self.assertLess(self.resident(), before + 24 * MIB)
+        self.until(lambda: self.status()["connections"] == 1)
+
+
+class Crowd(Daemon):
+    options = ("--max-connections", "50")
+
+    def test_more_connections_than_allowed(self):
+        inside = [self.connect(VALIDATE) for _ in range(49)]
+        for peer in inside:
+            ask(peer, b"\x0d1234", 4)
+        for _ in range(20):
+            self.assert_closed(self.connect())
+        for peer in inside:
+            self.assertEqual(ask(peer, b"\x0d5678", 4), b"5678")
+        inside[0].close()
+
+    def tearDown(self):
+        for peer in self.peers[1:]:
+            peer.close()
+        time.sleep(0.2)
+        super().tearDown()
+        self.assertIn("connections_max", self.log)
+
+
+class Descriptors(Daemon):
+    options = ("--max-connections", "1000")
+    descriptors = 90
+
+    def test_more_connections_than_descriptors(self):
+        peers = [self.connect(VALIDATE) for _ in range(300)]
+        served = 0
+        for peer in peers:
+            try:
+                peer.sendall(b"\x0d1234")
+                served += peer.recv(4) == b"1234"
+            except OSError:
+                pass
+        self.assertGreater(served, 50)
+        self.assertLess(served, 90)
+        self.assertEqual(ask(self.honest, b"\x0d5678", 4), b"5678")
+        self.assert_idle()
+
+    def test_pages_and_clients_share_what_is_left(self):
+        pages = [self.connect(b"GET /unfinished") for _ in range(60)]
+        peers = [self.connect(VALIDATE) for _ in range(100)]
+        self.assert_idle()
+        self.assertEqual(ask(self.honest, b"\x0d5678", 4), b"5678")
+        for peer in peers + pages:
+            peer.close()
+
+    def assert_idle(self):
+        def spent():
+            with open(f"/proc/{self.process.pid}/stat") as stat:
+                return sum(map(int, stat.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+        before = spent()
+        time.sleep(0.5)
+        self.assertLess(spent() - before, 0.2, "it spins")
+
+    def tearDown(self):
+        for peer in self.peers[1:]:
+            peer.close()
+        time.sleep(0.2)
+        super().tearDown()
+        self.assertRegex(self.log, "no descriptor left|connections_max")
+        if "pages" in self._testMethodName:
+            self.assertIn("no descriptor left", self.log)
+
+
+class Full(Daemon):
+    options = ("--max-keys", "10", "--max-bytes", "1MB", "--max-request-bytes", "200KB", "--max-arriving-bytes", "300KB")
+
+    def test_keys(self):
+        for i in range(9):
+            self.honest.sendall(b"\x01" + text(b"/%d" % i) + text(b"1"))
+        ask(self.honest, b"\x0d1234", 4)
+        peer = self.connect(VALIDATE + (b"\x01" + text(b"/x") + text(b"1")) + b"\x01" + text(b"/y") + text(b"1"))
+        self.assert_closed(peer)
+        self.assertEqual(ask(self.honest, b"\x08" + text(b"/x"), 8), struct.pack("<q", 1))
+
+    def test_bytes(self):
+        peer = self.connect(VALIDATE)
+        with self.assertRaises((ConnectionResetError, BrokenPipeError)):
+            for i in range(1000):
+                peer.sendall(b"\x09" + text(b"/k") + text(b"x" * 10000))
+                time.sleep(0.001)
+
+    def test_one_request(self):
+        self.assert_closed(self.connect(VALIDATE + b"\x01" + text(b"/k") + struct.pack("<Q", 250_000)))
+
+    def test_unfinished_requests_together(self):
+        unfinished = b"\x01" + text(b"/k") + struct.pack("<Q", 120_000) + b"x" * 100_000
+        kept = [self.connect(VALIDATE + unfinished), self.connect(VALIDATE + unfinished)]
+        time.sleep(0.1)
+        self.assert_closed(self.connect(VALIDATE + unfinished))
+        for peer in kept:
+            self.assertEqual(ask(peer, b"x" * 20_000 + b"\x0d1234", 4), b"1234")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)

@@ -1,0 +1,210 @@
+#include "rendezvous/net/store_server.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <boost/asio/io_context.hpp>
+#include <catch2/catch.hpp>
+#include <chrono>
+
+#include "rendezvous/net/listen.hpp"
+#include "rendezvous/net/reply_queue.hpp"
+#include "tests/support/store_harness.hpp"
+
+using namespace torchup;
+using namespace std::chrono_literals;
+
+namespace {
+
+UniqueFd connect_to(Port port) {
+  UniqueFd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port.value());
+  REQUIRE(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  ::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+  return socket;
+}
+
+void send_all(const UniqueFd& socket, const std::string& bytes) {
+  REQUIRE(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
+}
+
+/// Runs `loop` until `condition` holds; fails after ten seconds.
+template <class Condition>
+void run_until(boost::asio::io_context& loop, Condition condition) {
+  const auto end = std::chrono::steady_clock::now() + 10s;
+  loop.restart();
+  while (!condition()) {
+    REQUIRE(std::chrono::steady_clock::now() < end);
+    loop.run_for(1ms);
+    loop.restart();
+  }
+}
+
+std::string received(boost::asio::io_context& loop, const UniqueFd& socket, std::size_t size) {
+  std::string bytes;
+  run_until(loop, [&] {
+    char buffer[4096];
+    if (const ssize_t got = ::recv(socket.get(), buffer, sizeof buffer, 0); got > 0)
+      bytes.append(buffer, static_cast<std::size_t>(got));
+    return bytes.size() >= size;
+  });
+  return bytes;
+}
+
+bool at_end(const UniqueFd& socket) {
+  char byte = 0;
+  return ::recv(socket.get(), &byte, 1, 0) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("the holder of a store server wakes its clients", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  options.bind = "localhost";
+  StoreServer server{loop, std::move(options)};
+  const auto port = server.listen();
+  REQUIRE(port.has_value());
+  const UniqueFd client = connect_to(*port);
+  send_all(client, test::validate + test::request(Query::wait_get, {"/k"}));
+  run_until(loop, [&] { return server.status().waiting == 1; });
+  REQUIRE(server.store().set("/k", Value{std::string_view{"v"}}));
+  std::string expected;
+  put_byte(expected, 0), put_bytes(expected, "v");
+  REQUIRE(received(loop, client, expected.size()) == expected);
+}
+
+TEST_CASE("a connection in another language is handed over unread", "[net][store_server]") {
+  boost::asio::io_context loop;
+  UniqueFd taken;
+  StoreServerOptions options;
+  options.bind = "127.0.0.1";
+  options.other_language = [&](unsigned char first_byte, UniqueFd& socket) {
+    if (first_byte != 'T') return false;
+    taken = std::move(socket);
+    return true;
+  };
+  StoreServer server{loop, std::move(options)};
+  const Port port = *server.listen();
+  const UniqueFd guest = connect_to(port), stranger = connect_to(port);
+  send_all(guest, "Tell");
+  send_all(stranger, "x");
+  run_until(loop, [&] { return taken && at_end(stranger); });
+  char bytes[16];
+  REQUIRE(::recv(taken.get(), bytes, sizeof bytes, 0) == 4);
+  REQUIRE(std::string_view(bytes, 4) == "Tell");
+  run_until(loop, [&] { return server.status().connections == 0; });
+  REQUIRE(server.status().refused == 1);
+  REQUIRE_FALSE(at_end(guest));
+}
+
+TEST_CASE("a port that is taken is an error that names it", "[net][store_server]") {
+  boost::asio::io_context loop;
+  const std::string bind = GENERATE(as<std::string>{}, "", "localhost", "127.0.0.1");
+  StoreServerOptions options;
+  options.bind = bind;
+  StoreServer first{loop, std::move(options)};
+  const Port port = *first.listen();
+  StoreServerOptions again;
+  again.bind = bind;
+  again.port = port;
+  StoreServer second{loop, std::move(again)};
+  const auto result = second.listen();
+  REQUIRE(result.has_error());
+  REQUIRE(result.error().code == boost::system::errc::address_in_use);
+  REQUIRE(result.error().message().find(std::to_string(port.value())) != std::string::npos);
+}
+
+TEST_CASE("a name is no address to listen on", "[net][store_server]") {
+  const auto result = listen_on("node0.example", Port{0}, 90s);
+  REQUIRE(result.has_error());
+  REQUIRE(result.error().code == errc::bad_value);
+}
+
+TEST_CASE("a listening socket can be handed in, and only on its own port", "[net][store_server]") {
+  boost::asio::io_context loop;
+  auto made = listen_on("127.0.0.1", Port{0}, 90s);
+  const Port port = made->port;
+  StoreServerOptions options;
+  options.listener = std::move(made->sockets.front());
+  const bool right = GENERATE(true, false);
+  options.port = right ? port : Port{static_cast<std::uint16_t>(port.value() - 1)};
+  StoreServer server{loop, std::move(options)};
+  const auto result = server.listen();
+  REQUIRE(result.has_value() == right);
+  if (!right) return;
+  const UniqueFd client = connect_to(port);
+  send_all(client, test::validate + test::request(Query::ping, {}, {}, 7));
+  REQUIRE(test::hex(received(loop, client, 4)) == "07000000");
+}
+
+TEST_CASE("a draining server takes nobody new and serves who is there", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServer server{loop, {}};
+  const Port port = *server.listen();
+  UniqueFd client = connect_to(port);
+  send_all(client, test::validate + test::request(Query::ping, {}, {}, 7));
+  received(loop, client, 4);
+  bool drained = false;
+  server.drain([&] { drained = true; });
+  run_until(loop, [] { return true; });
+  UniqueFd late{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port.value());
+  REQUIRE(::connect(late.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0);
+  send_all(client, test::request(Query::ping, {}, {}, 8));
+  REQUIRE(test::hex(received(loop, client, 4)) == "08000000");
+  REQUIRE_FALSE(drained);
+  client.reset();
+  run_until(loop, [&] { return drained; });
+}
+
+TEST_CASE("a server may go while its loop has work of it", "[net][store_server]") {
+  boost::asio::io_context loop;
+  auto server = std::make_unique<StoreServer>(loop, StoreServerOptions{});
+  const Port port = *server->listen();
+  const UniqueFd client = connect_to(port);
+  send_all(client, test::validate + test::request(Query::wait, {"/k"}));
+  run_until(loop, [&] { return server->status().waiting == 1; });
+  server->store().set("/k", Value{});
+  server.reset();
+  run_until(loop, [&] { return at_end(client); });
+}
+
+TEST_CASE("replies leave in order, whatever the kernel takes at a time", "[net][reply_queue]") {
+  ReplyQueue queue;
+  std::string expected;
+  const auto text = [&](std::string_view bytes) {
+    queue.buffer() += bytes;
+    expected += bytes;
+  };
+  const auto value = [&](char fill, std::size_t size) {
+    const Value shared{std::string(size, fill)};
+    queue.share(shared);
+    expected += shared.view();
+  };
+  const std::size_t step = GENERATE(1, 2, 999, 1024, 5000, 100'000);
+  std::string sent;
+  for (int round = 0; round < 3; ++round) {
+    value('a', 2000), text("one"), value('b', 1500), value('c', 1024), text("two");
+    while (queue.size() > (round < 2 ? 100u : 0u)) {
+      iovec pieces[3];
+      const std::size_t count = queue.front(pieces);
+      REQUIRE(count > 0);
+      std::string front;
+      for (std::size_t i = 0; i < count; ++i) front.append(static_cast<const char*>(pieces[i].iov_base), pieces[i].iov_len);
+      front.resize(std::min(front.size(), step));
+      sent += front;
+      queue.pop(front.size());
+    }
+  }
+  REQUIRE(sent == expected);
+  REQUIRE(queue.empty());
+}
