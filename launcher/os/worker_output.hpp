@@ -84,8 +84,8 @@ class AttemptOutput {
  private:
   friend class Output;
   struct State;
-  explicit AttemptOutput(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit AttemptOutput(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;  ///< shared with handlers under way
 };
 
 /// Called on the loop for what the output has to tell: log_write_failed, console_lost.
@@ -126,6 +126,7 @@ class Output {
   Task<OutputLoss> finish(Duration limit);
 
  private:
+  friend class AttemptOutput;
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -26,10 +26,6 @@ struct Shown {
   }
 };
 
-std::string all_at_once(const LineRules& rules, std::string_view bytes) {
-  return Shown{rules}.feed(bytes).finish();
-}
-
 /// Every way to cut `bytes` in two, and byte by byte: the result may not depend on it.
 void check_any_cut(const LineRules& rules, std::string_view bytes, const std::string& expected) {
   for (std::size_t at = 0; at <= bytes.size(); ++at) {

@@ -1,0 +1,693 @@
+#include "launcher/os/worker_output.hpp"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "launcher/core/line_splitter.hpp"
+#include "launcher/os/console_writer.hpp"
+#include "launcher/os/log_writer.hpp"
+#include "launcher/os/loop_post.hpp"
+#include "launcher/os/pty.hpp"
+
+namespace torchup {
+namespace {
+
+/// A console or log queue that holds more stops the streams that feed it; half of it lets them go on. Small, for a line
+/// waits behind what is queued before it.
+constexpr std::size_t queue_bytes_max = std::size_t{1} << 20;
+/// A terminal that stands still (Ctrl-S) must not stop the job: so much is kept for it, then lines are dropped.
+constexpr std::size_t terminal_bytes_max = std::size_t{8} << 20;
+/// What a stream may keep back while another shows an over-long line.
+constexpr std::size_t held_bytes_max = std::size_t{256} << 10;
+/// An over-long line that stands still so long is interrupted by others.
+constexpr Duration hold_limit = std::chrono::milliseconds{200};
+constexpr std::size_t read_bytes_max = std::size_t{64} << 10;
+/// So many streams are read before the loop looks at anything else.
+constexpr int streams_per_turn = 16;
+/// What is read of a dead worker's stream at once; a pipe holds 64 KiB.
+constexpr std::size_t last_words_bytes_max = std::size_t{1} << 20;
+
+Error system_error(std::string context) {
+  return Error{boost::system::error_code{errno, boost::system::system_category()}, std::move(context)};
+}
+
+TimePoint current_time() {
+  return std::chrono::steady_clock::now();
+}
+
+/// A run id is anything; a directory's name is not.
+std::string as_file_name(std::string_view text) {
+  constexpr std::size_t length_max = 100;
+  std::string name;
+  for (const char c : text.substr(0, length_max)) {
+    const bool plain = static_cast<unsigned char>(c) > ' ' && c != '/' && c != 0x7F;
+    name += plain && !(name.empty() && c == '.') ? c : '_';
+  }
+  return name;
+}
+
+bool colours_wanted() {
+  const char* no_colour = std::getenv("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  return (no_colour == nullptr || *no_colour == '\0') && terminal != nullptr && std::string_view{terminal} != "dumb";
+}
+
+struct Stream;
+
+/// One of our own streams, and what is about to be written to it.
+struct Console {
+  std::string name;  ///< `stdout`, `stderr`
+  int fd;
+  std::unique_ptr<ConsoleWriter> writer;
+  bool terminal = false;
+  std::string batch;          ///< of this turn
+  bool ends_line = true;      ///< the last byte shown was a line end
+  bool full = false;          ///< its streams are not read
+  Stream* holder = nullptr;   ///< shows an over-long line; others keep theirs back
+  std::uint64_t dropped = 0;  ///< bytes of a terminal that did not keep up
+  std::uint64_t dropped_now = 0;
+};
+
+struct Worker {
+  WorkerFiles files;
+  OutputTail tail;
+  TimePoint last_output;
+};
+
+/// One stream of one worker.
+struct Stream {
+  UniqueFd fd;  ///< our end; empty before take_child_streams and after the end
+  bool watched = false;
+  bool is_pty = false;
+  StreamRoute route;
+  OutputTail::Stream kind = OutputTail::Stream::out;
+  Worker* worker = nullptr;
+  Console* console = nullptr;  ///< empty when the stream is not shown
+  LineSplitter splitter{LineRules{}};
+  LogWriter::File log;
+  LogWriter::File duplicates;
+  std::string log_batch;
+  std::string duplicates_batch;
+  std::string held;
+  TimePoint last_read;
+};
+
+}  // namespace
+
+struct Output::State {
+  State(asio::io_context& io, OutputPlan the_plan, OutputListener the_listener)
+      : loop{io}, plan{std::move(the_plan)}, listener{std::move(the_listener)}, post{io}, hold_timer{io} {}
+
+  asio::io_context& loop;
+  OutputPlan plan;
+  OutputListener listener;
+  LoopPost post;
+  Console out;
+  std::unique_ptr<Console> separate_err;  ///< empty when stdout and stderr are one file: then order between them counts
+  std::unique_ptr<LogWriter> logs;
+  bool logs_full = false;
+  Timer hold_timer;
+  std::string run_directory;
+  std::string temporary_directory;
+  std::map<std::string, LogWriter::File> appended;
+  std::vector<LogWriter::File> opened;  ///< by the attempt
+  std::map<std::string, std::uint64_t> log_losses;
+  AttemptOutput::State* attempt = nullptr;  ///< the one that is being read
+  std::array<char, read_bytes_max> buffer{};
+
+  Console& err() { return separate_err ? *separate_err : out; }
+  Console& console_of(OutputTail::Stream kind) { return kind == OutputTail::Stream::out ? out : err(); }
+
+  void start_console(Console& console, std::string name, int fd) {
+    console.name = std::move(name);
+    console.fd = fd;
+    console.writer = std::make_unique<ConsoleWriter>(
+        fd, [this, where = console.name](const std::string& reason, std::uint64_t lost) {
+          post([this, where, reason, lost] { listener(event::ConsoleLost{where, reason, lost}); });
+        });
+    console.terminal = console.writer->is_terminal();
+  }
+
+  void show(Console& console);
+  void show_all() {
+    show(out);
+    if (separate_err) show(*separate_err);
+  }
+  /// Runs `work` on the log writer's thread and waits for it without stopping the loop.
+  template <class T>
+  Task<T> on_log_thread(std::function<T()> work);
+  /// Waits until `call_when_done` has called its argument, at most `limit`. True: it has.
+  Task<bool> until(std::function<void(std::function<void()>)> call_when_done, Duration limit);
+};
+
+struct AttemptOutput::State : std::enable_shared_from_this<AttemptOutput::State> {
+  explicit State(Output::State& the_output) : output{the_output}, poll{the_output.loop}, drained{the_output.loop} {}
+
+  Output::State& output;
+  std::string directory;
+  std::vector<Worker> workers;
+  std::vector<Stream> streams;          ///< 2 * local rank: stdout, + 1: stderr
+  asio::posix::stream_descriptor poll;  ///< an epoll of all streams: one wait of the loop for all of them
+  Timer drained;
+  int open_streams = 0;
+  bool draining = false;
+
+  Stream& stream(LocalRank local_rank, OutputTail::Stream kind) {
+    return streams[static_cast<std::size_t>(local_rank.value()) * 2 + (kind == OutputTail::Stream::out ? 0 : 1)];
+  }
+  Worker& worker(LocalRank local_rank) { return workers.at(static_cast<std::size_t>(local_rank.value())); }
+
+  void prepare(const std::string& name, Rank first_rank);
+  Result<> make_files();
+  Result<UniqueFd> open_stream(Stream& stream, int own_fd);
+  void wait();
+  void turn();
+  /// Returns how many bytes were read: 0 when there are none now, or the stream has ended.
+  std::size_t read(Stream& stream, TimePoint now);
+  void show(Stream& stream, std::string_view bytes, TimePoint now);
+  void end(Stream& stream);
+  void flush();
+  void watch(Stream& stream);
+  void watch_all() {
+    for (Stream& each : streams) watch(each);
+  }
+  void release(Console& console);
+  void expect_release();
+};
+
+// ---- The consoles.
+
+void Output::State::show(Console& console) {
+  if (console.batch.empty()) return;
+  if (console.terminal) {
+    if (console.writer->queued_bytes() > terminal_bytes_max) {
+      console.dropped += console.batch.size();
+      console.dropped_now += console.batch.size();
+      console.batch.clear();
+      return;
+    }
+    if (console.dropped_now != 0) {
+      console.batch.insert(0, "torchup: this terminal does not keep up: " + std::to_string(console.dropped_now) +
+                                  " bytes of output are not shown\n");
+      listener(event::ConsoleLost{console.name, "the terminal does not keep up", console.dropped});
+      console.dropped_now = 0;
+    }
+  }
+  console.ends_line = console.batch.back() == '\n';
+  console.writer->write(std::exchange(console.batch, {}));
+  if (console.terminal || console.full || console.writer->queued_bytes() <= queue_bytes_max) return;
+  console.full = true;
+  console.writer->when_at_most(queue_bytes_max / 2, [this, &console] {
+    post([this, &console] {
+      console.full = false;
+      if (attempt != nullptr) attempt->watch_all();
+    });
+  });
+}
+
+Task<bool> Output::State::until(std::function<void(std::function<void()>)> call_when_done, Duration limit) {
+  auto timer = std::make_shared<Timer>(loop);
+  auto done = std::make_shared<bool>(false);
+  timer->expires_after(limit);
+  call_when_done([post = post, timer, done] {
+    post([timer, done] {
+      *done = true;
+      timer->cancel();
+    });
+  });
+  co_await timer->async_wait();
+  co_return *done;
+}
+
+template <class T>
+Task<T> Output::State::on_log_thread(std::function<T()> work) {
+  auto timer = std::make_shared<Timer>(loop);
+  auto result = std::make_shared<std::optional<T>>();
+  timer->expires_at(TimePoint::max());
+  logs->call([post = post, timer, result, work = std::move(work)] {
+    auto answer = std::make_shared<T>(work());
+    post([timer, result, answer] {
+      *result = std::move(*answer);
+      timer->cancel();
+    });
+  });
+  co_await timer->async_wait();
+  co_return std::move(**result);
+}
+
+// ---- One attempt.
+
+void AttemptOutput::State::prepare(const std::string& name, Rank first_rank) {
+  const OutputPlan& plan = output.plan;
+  const std::size_t count = plan.workers.size();
+  workers.resize(count);
+  streams.resize(2 * count);
+  if (!output.run_directory.empty()) directory = output.run_directory + "/" + name;
+  LogWriter::File duplicates[2];
+  const std::vector<std::string>* filters[2] = {&plan.duplicate_stdout_filters, &plan.duplicate_stderr_filters};
+  const char* stream_names[2] = {"stdout", "stderr"};
+  for (std::size_t kind = 0; kind < 2; ++kind)
+    if (!directory.empty() && !filters[kind]->empty())
+      duplicates[kind] = LogWriter::log_file(directory + "/filtered_" + stream_names[kind] + ".log", 0);
+
+  for (std::size_t index = 0; index < count; ++index) {
+    Worker& one = workers[index];
+    const LocalRank local_rank{static_cast<int>(index)};
+    const Rank rank{first_rank.value() + local_rank.value()};
+    one.last_output = current_time();
+    if (!directory.empty()) {
+      one.files.directory = directory + "/" + std::to_string(index);
+      one.files.error_file = one.files.directory + "/error.json";
+    }
+    for (std::size_t kind = 0; kind < 2; ++kind) {
+      Stream& made = streams[2 * index + kind];
+      made.route = kind == 0 ? plan.workers[index].out : plan.workers[index].err;
+      made.kind = kind == 0 ? OutputTail::Stream::out : OutputTail::Stream::err;
+      made.worker = &one;
+      if (made.route.to_console) made.console = &output.console_of(made.kind);
+      if (made.route.to_file && !directory.empty()) {
+        const std::string path = one.files.directory + "/" + stream_names[kind] + ".log";
+        (kind == 0 ? one.files.stdout_log : one.files.stderr_log) = path;
+        made.log = LogWriter::log_file(path, plan.log_max_bytes);
+      }
+      const bool terminal = made.console != nullptr && made.console->terminal;
+      LineRules rules;
+      rules.terminal = terminal;
+      if (made.route.teed) {
+        rules.form = LineRules::Form::prefixed;
+        rules.duplicate_prefix = line_prefix(plan, rank, local_rank);
+        rules.prefix =
+            terminal ? terminal_line_prefix(plan, rank, local_rank, colours_wanted()) : rules.duplicate_prefix;
+        rules.filters = *filters[kind];
+        if (made.console != nullptr) made.duplicates = duplicates[kind];
+      } else if (count > 1) {
+        rules.form = LineRules::Form::whole_lines;
+      }
+      made.splitter = LineSplitter{std::move(rules)};
+    }
+  }
+  for (const auto& file : duplicates)
+    if (file) output.opened.push_back(file);
+  for (const Stream& each : streams)
+    if (each.log) output.opened.push_back(each.log);
+}
+
+/// On the log writer's thread.
+Result<> AttemptOutput::State::make_files() {
+  if (directory.empty()) return {};
+  const auto make_directory = [](const std::string& path) -> Result<> {
+    if (::mkdir(path.c_str(), 0777) != 0) return system_error(path);
+    return {};
+  };
+  if (auto made = make_directory(directory); !made) return made;
+  for (const Worker& one : workers)
+    if (auto made = make_directory(one.files.directory); !made) return made;
+  for (const LogWriter::File& file : output.opened)
+    if (auto opened = LogWriter::open(*file); !opened) return opened;
+  return {};
+}
+
+Result<UniqueFd> AttemptOutput::State::open_stream(Stream& made, int own_fd) {
+  if (!output.plan.capture && made.route == StreamRoute{}) {
+    UniqueFd own{::fcntl(own_fd, F_DUPFD_CLOEXEC, 3)};
+    if (!own) own.reset(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    if (!own) return system_error("/dev/null");
+    return own;
+  }
+  UniqueFd child;
+  if (made.console != nullptr && made.console->terminal && !made.route.teed) {
+    if (auto pty = open_pty(own_fd)) {  // without one, a pipe shows all but the progress bars
+      made.fd = std::move(pty->master);
+      made.is_pty = true;
+      child = std::move(pty->slave);
+    }
+  }
+  if (!child) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return system_error("open a pipe for a worker's output");
+    made.fd.reset(ends[0]);
+    child.reset(ends[1]);
+    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
+  ++open_streams;
+  watch(made);
+  return child;
+}
+
+void AttemptOutput::State::watch(Stream& watched) {
+  const bool logs_full = watched.log && output.logs_full;
+  const bool console_full = watched.console != nullptr && watched.console->full;
+  const bool wanted = watched.fd && !logs_full && !console_full && watched.held.size() <= held_bytes_max;
+  if (wanted == watched.watched) return;
+  watched.watched = wanted;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = &watched;
+  ::epoll_ctl(poll.native_handle(), wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, watched.fd.get(), &event);
+}
+
+void AttemptOutput::State::wait() {
+  poll.async_wait(asio::posix::stream_descriptor::wait_read,
+                  [weak = weak_from_this()](const boost::system::error_code& error) {
+                    const auto self = weak.lock();
+                    if (error || !self || self->output.attempt != self.get()) return;
+                    self->turn();
+                    self->wait();
+                  });
+}
+
+void AttemptOutput::State::turn() {
+  std::array<epoll_event, streams_per_turn> ready{};
+  const int count = ::epoll_wait(poll.native_handle(), ready.data(), streams_per_turn, 0);
+  const TimePoint now = current_time();
+  for (int index = 0; index < count; ++index) {
+    auto* each = static_cast<Stream*>(ready[static_cast<std::size_t>(index)].data.ptr);
+    if (each->watched) read(*each, now);
+  }
+  flush();
+}
+
+std::size_t AttemptOutput::State::read(Stream& source, TimePoint now) {
+  const ssize_t count = ::read(source.fd.get(), output.buffer.data(), output.buffer.size());
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+  if (count <= 0) {  // a pty says EIO when its last user has gone
+    end(source);
+    return 0;
+  }
+  const std::string_view bytes{output.buffer.data(), static_cast<std::size_t>(count)};
+  source.worker->last_output = source.last_read = now;
+  source.worker->tail.feed(source.kind, bytes);
+  if (source.log) source.log_batch += bytes;
+  show(source, bytes, now);
+  return bytes.size();
+}
+
+void AttemptOutput::State::show(Stream& source, std::string_view bytes, TimePoint now) {
+  Console* console = source.console;
+  if (console == nullptr) return;
+  if (console->holder != nullptr && console->holder != &source) {
+    source.splitter.feed(bytes, now, source.held, source.duplicates_batch);
+    watch(source);
+    return;
+  }
+  source.splitter.feed(bytes, now, console->batch, source.duplicates_batch);
+  if (source.splitter.mid_line() == (console->holder == &source)) return;
+  if (console->holder == nullptr) {
+    console->holder = &source;
+    expect_release();
+  } else {
+    release(*console);
+  }
+}
+
+/// The over-long line is complete, or has stood still for too long: the others' turn, in the order of their ranks.
+void AttemptOutput::State::release(Console& console) {
+  console.holder = nullptr;
+  for (Stream& each : streams) {
+    if (each.console != &console) continue;
+    console.batch += std::exchange(each.held, {});
+    watch(each);
+    if (console.holder == nullptr && each.splitter.mid_line() && each.fd) console.holder = &each;
+    if (console.holder != nullptr) break;
+  }
+  if (console.holder != nullptr) expect_release();
+}
+
+void AttemptOutput::State::expect_release() {
+  output.hold_timer.expires_after(hold_limit);
+  output.hold_timer.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
+    const auto self = weak.lock();
+    if (error || !self || self->output.attempt != self.get()) return;
+    const TimePoint now = current_time();
+    bool again = false;
+    for (Console* console : {&self->output.out, &self->output.err()}) {
+      if (console->holder == nullptr) continue;
+      if (now - console->holder->last_read < hold_limit || console->full) {
+        again = true;
+        continue;
+      }
+      Stream& silent = *std::exchange(console->holder, nullptr);
+      silent.splitter.break_line(console->batch);
+      for (Stream& each : self->streams) {
+        if (each.console != console || &each == &silent) continue;
+        console->batch += std::exchange(each.held, {});
+        self->watch(each);
+      }
+    }
+    self->flush();
+    if (again) self->expect_release();
+  });
+}
+
+void AttemptOutput::State::end(Stream& ended) {
+  if (!ended.fd) return;
+  if (ended.watched) {
+    ended.watched = false;
+    ::epoll_ctl(poll.native_handle(), EPOLL_CTL_DEL, ended.fd.get(), nullptr);
+  }
+  ended.fd.reset();
+  if (Console* console = ended.console; console != nullptr) {
+    const bool waits = console->holder != nullptr && console->holder != &ended;
+    ended.splitter.finish(waits ? ended.held : console->batch, ended.duplicates_batch);
+    if (console->holder == &ended) release(*console);
+  }
+  if (--open_streams == 0 && draining) drained.cancel();
+}
+
+void AttemptOutput::State::flush() {
+  for (Stream& each : streams) {
+    if (!each.log_batch.empty()) output.logs->write(each.log, std::exchange(each.log_batch, {}));
+    if (!each.duplicates_batch.empty() && each.duplicates)
+      output.logs->write(each.duplicates, std::exchange(each.duplicates_batch, {}));
+    each.duplicates_batch.clear();
+  }
+  const bool consoles_full = output.out.full || output.err().full;
+  const bool logs_full = output.logs_full;
+  output.show_all();
+  if (!output.logs_full && output.logs->queued_bytes() > queue_bytes_max) {
+    output.logs_full = true;
+    output.logs->when_at_most(queue_bytes_max / 2, [&all = output] {
+      all.post([&all] {
+        all.logs_full = false;
+        if (all.attempt != nullptr) all.attempt->watch_all();
+      });
+    });
+  }
+  if (consoles_full != (output.out.full || output.err().full) || logs_full != output.logs_full) watch_all();
+}
+
+AttemptOutput::AttemptOutput(std::shared_ptr<State> state) : state_{std::move(state)} {}
+
+AttemptOutput::~AttemptOutput() {
+  Output::State& output = state_->output;
+  if (output.attempt != state_.get()) return;
+  for (Stream& each : state_->streams) state_->end(each);
+  state_->flush();
+  output.out.holder = output.err().holder = nullptr;
+  output.attempt = nullptr;
+}
+
+Result<ChildStreams> AttemptOutput::take_child_streams(LocalRank local_rank) {
+  ChildStreams child;
+  const bool alone = state_->workers.size() == 1;
+  if (alone) child.in.reset(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
+  if (!child.in) child.in.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!child.in) return system_error("/dev/null");
+  auto out = state_->open_stream(state_->stream(local_rank, OutputTail::Stream::out), STDOUT_FILENO);
+  if (!out) return out.error();
+  auto err = state_->open_stream(state_->stream(local_rank, OutputTail::Stream::err), STDERR_FILENO);
+  if (!err) return err.error();
+  child.out = std::move(*out);
+  child.err = std::move(*err);
+  return child;
+}
+
+const WorkerFiles& AttemptOutput::files(LocalRank local_rank) const {
+  return state_->worker(local_rank).files;
+}
+const std::string& AttemptOutput::directory() const {
+  return state_->directory;
+}
+std::vector<std::string> AttemptOutput::tail(LocalRank local_rank) const {
+  return state_->worker(local_rank).tail.lines();
+}
+TimePoint AttemptOutput::last_output(LocalRank local_rank) const {
+  return state_->worker(local_rank).last_output;
+}
+
+void AttemptOutput::worker_gone(LocalRank local_rank) {
+  const TimePoint now = current_time();
+  for (const auto kind : {OutputTail::Stream::out, OutputTail::Stream::err}) {
+    Stream& source = state_->stream(local_rank, kind);
+    std::size_t bytes = 0;
+    while (source.fd && bytes < last_words_bytes_max) {
+      const std::size_t count = state_->read(source, now);
+      if (count == 0) break;
+      bytes += count;
+    }
+  }
+  state_->flush();
+}
+
+Task<> AttemptOutput::drain(Duration limit) {
+  const auto state = state_;
+  state->draining = true;
+  state->drained.expires_after(limit);
+  if (state->open_streams > 0) co_await state->drained.async_wait();
+  for (Stream& each : state->streams) {
+    if (!each.fd) continue;
+    int unread = 0;
+    ::ioctl(each.fd.get(), FIONREAD, &unread);
+    if (unread > 0) {
+      const std::string name = each.kind == OutputTail::Stream::out ? "stdout" : "stderr";
+      state->output.listener(event::ConsoleLost{name + " of a worker", "it was not read to its end in time",
+                                                static_cast<std::uint64_t>(unread)});
+    }
+    state->end(each);
+  }
+  state->flush();
+  for (const LogWriter::File& file : state->output.opened) state->output.logs->report_losses(file);
+}
+
+// ---- All attempts.
+
+Output::Output(asio::io_context& loop, OutputPlan plan, OutputListener listener)
+    : state_{std::make_unique<State>(loop, std::move(plan), std::move(listener))} {
+  State* state = state_.get();
+  state->start_console(state->out, "stdout", STDOUT_FILENO);
+  if (!same_file(STDOUT_FILENO, STDERR_FILENO)) {
+    state->separate_err = std::make_unique<Console>();
+    state->start_console(*state->separate_err, "stderr", STDERR_FILENO);
+  }
+  state->logs = std::make_unique<LogWriter>([state](const LogWriter::Failure& failure) {
+    state->post([state, failure] {
+      state->log_losses[failure.path] = failure.bytes_lost;
+      state->listener(event::LogWriteFailed{failure.path, failure.reason, failure.bytes_lost});
+    });
+  });
+}
+
+Output::~Output() {
+  state_->post.cut();
+}
+
+Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string name, Rank first_rank) {
+  State& state = *state_;
+  const bool by_user = !state.plan.log_dir.empty();
+  std::function<Result<std::string>()> make_run_directory = [&state, by_user]() -> Result<std::string> {
+    std::string base = state.plan.log_dir;
+    if (by_user) {
+      std::error_code error;
+      if (std::filesystem::is_regular_file(base, error))
+        return Error{make_error_code(boost::system::errc::not_a_directory), "log_dir: " + base + " is a file"};
+      std::filesystem::create_directories(base, error);
+      if (error) return Error{boost::system::error_code{error.value(), boost::system::system_category()}, base};
+    } else {
+      std::error_code error;
+      const auto temporary = std::filesystem::temp_directory_path(error);
+      if (error) return Error{boost::system::error_code{error.value(), boost::system::system_category()}, "TMPDIR"};
+      auto made = make_unique_directory((temporary / "torchelastic_").string());
+      if (!made) return made;
+      state.temporary_directory = base = *made;
+    }
+    return make_unique_directory(base + "/" + as_file_name(state.plan.run_id) + "_");
+  };
+  const auto cannot = [&state](const Error& error) {
+    state.listener(event::Warning{"no log directory, so no logs and no error files: " + error.message()});
+    state.run_directory.clear();
+    state.plan.log_dir = "/dev/null";
+  };
+  if (state.plan.has_files() && state.run_directory.empty()) {
+    auto made = co_await state.on_log_thread(make_run_directory);
+    if (made)
+      state.run_directory = *made;
+    else if (by_user)
+      co_return made.error();
+    else
+      cannot(made.error());
+  }
+
+  state.opened.clear();
+  auto attempt = std::make_shared<AttemptOutput::State>(state);
+  UniqueFd poll{::epoll_create1(EPOLL_CLOEXEC)};
+  if (!poll) co_return system_error("watch the workers' output");
+  attempt->poll.assign(poll.release());
+  attempt->prepare(name, first_rank);
+  std::function<Result<>()> make_files = [attempt] { return attempt->make_files(); };
+  auto files = co_await state.on_log_thread(make_files);
+  if (!files) co_return files.error();
+  state.attempt = attempt.get();
+  attempt->wait();
+  co_return std::unique_ptr<AttemptOutput>{new AttemptOutput{attempt}};
+}
+
+const std::string& Output::run_directory() const {
+  return state_->run_directory;
+}
+
+void Output::print(std::string text) {
+  Console& console = state_->err();
+  const bool line_open = console.batch.empty() ? !console.ends_line : console.batch.back() != '\n';
+  if (line_open) console.batch += '\n';
+  console.batch += text;
+  state_->show(console);
+}
+
+void Output::append(const std::string& path, std::string lines) {
+  LogWriter::File& file = state_->appended[path];
+  if (!file) file = LogWriter::appended_file(path);
+  state_->logs->write(file, std::move(lines));
+}
+
+Task<Result<>> Output::replace_file(std::string path, std::string content) {
+  std::function<Result<>()> replace = [path = std::move(path), content = std::move(content)] {
+    return replace_file_now(path, content);
+  };
+  co_return co_await state_->on_log_thread(replace);
+}
+
+void Output::window_changed() {
+  if (state_->attempt == nullptr) return;
+  for (const Stream& each : state_->attempt->streams)
+    if (each.fd && each.is_pty) copy_window_size(each.console->fd, each.fd.get());
+}
+
+Task<OutputLoss> Output::finish(Duration limit) {
+  State& state = *state_;
+  const TimePoint deadline = current_time() + limit;
+  OutputLoss loss;
+  state.show_all();
+  for (const auto& [path, file] : state.appended) state.logs->report_losses(file);
+  if (!state.temporary_directory.empty())
+    state.logs->call([directory = state.temporary_directory] { remove_if_empty(directory); });
+
+  std::function<void(std::function<void()>)> logs_written = [&state](std::function<void()> done) {
+    state.logs->when_at_most(0, std::move(done));
+  };
+  if (!co_await state.until(logs_written, deadline - current_time())) loss.log_bytes += state.logs->queued_bytes();
+  for (Console* console : {&state.out, state.separate_err.get()}) {
+    if (console == nullptr) continue;
+    std::function<void(std::function<void()>)> shown = [console](std::function<void()> done) {
+      console->writer->when_at_most(0, std::move(done));
+    };
+    if (!co_await state.until(shown, deadline - current_time())) loss.console_bytes += console->writer->queued_bytes();
+    loss.console_bytes += console->writer->bytes_lost() + console->dropped;
+  }
+  for (const auto& [path, bytes] : state.log_losses) loss.log_bytes += bytes;
+  co_return loss;
+}
+
+}  // namespace torchup
