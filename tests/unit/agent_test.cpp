@@ -1,0 +1,258 @@
+#include "launcher/core/agent.hpp"
+
+#include <catch2/catch.hpp>
+#include <csignal>
+
+namespace torchup {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr TimePoint t0{};
+
+LaunchConfig two_workers(int max_restarts = 0) {
+  LaunchConfig config;
+  config.local_world_size = 2;
+  config.terms.max_restarts = max_restarts;
+  config.end_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  config.forward_signals = {SIGUSR1, SIGUSR2};
+  config.program.executable = "/bin/prog";
+  return config;
+}
+
+Placed placed(std::int64_t round = 0, int restart_count = 0) {
+  Placed message;
+  message.placement.round = Round{round};
+  message.placement.world_size = 2;
+  message.placement.restart_count = restart_count;
+  return message;
+}
+
+template <class T>
+const T* find(const std::vector<AgentAction>& actions) {
+  for (const AgentAction& action : actions) {
+    if (const T* found = std::get_if<T>(&action)) return found;
+  }
+  return nullptr;
+}
+
+template <class T>
+const T* find_sent(const std::vector<AgentAction>& actions) {
+  for (const AgentAction& action : actions) {
+    const Send* sent = std::get_if<Send>(&action);
+    if (const T* found = sent ? std::get_if<T>(&sent->message) : nullptr) return found;
+  }
+  return nullptr;
+}
+
+WorkerEnded ended(int local_rank, int exit_code) {
+  WorkerEnded event;
+  event.local_rank = LocalRank{local_rank};
+  event.exit_code = exit_code;
+  return event;
+}
+
+/// An agent whose two workers run, pids 100 and 101.
+struct Running {
+  explicit Running(LaunchConfig config = two_workers()) : agent{config, AgentIdentity{NodeId{"n"}, "host", {}, {}}} {
+    static_cast<void>(agent.step(Begin{}, t0));
+    static_cast<void>(agent.step(FromCoordinator{HostStore{Round{0}}}, t0));
+    static_cast<void>(agent.step(StoreOpened{Round{0}, Port{4000}}, t0));
+    started = agent.step(FromCoordinator{placed()}, t0);
+    start();
+  }
+  void start() {
+    static_cast<void>(agent.step(WorkerStarted{LocalRank{0}, 100}, t0));
+    static_cast<void>(agent.step(WorkerStarted{LocalRank{1}, 101}, t0));
+  }
+  Agent agent;
+  std::vector<AgentAction> started;
+};
+
+Verdict verdict(int code) {
+  Verdict result;
+  result.exit_code = code;
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("an agent joins, opens the store it is asked for, starts its workers", "[unit][agent]") {
+  Agent agent{two_workers(), AgentIdentity{NodeId{"n"}, "host", {"10.0.0.1"}, {}}};
+  const auto joined = agent.step(Begin{}, t0);
+  REQUIRE(find_sent<Join>(joined));
+  REQUIRE(find_sent<Join>(joined)->local_world_size == 2);
+  REQUIRE(find_sent<Join>(joined)->addresses == std::vector<std::string>{"10.0.0.1"});
+  REQUIRE(find<OpenStore>(agent.step(FromCoordinator{HostStore{Round{3}}}, t0)));
+  const auto opened = agent.step(StoreOpened{Round{3}, Port{4000}}, t0);
+  REQUIRE(find_sent<StoreReady>(opened));
+  REQUIRE(find_sent<StoreReady>(opened)->port == Port{4000});
+  const auto started = agent.step(FromCoordinator{placed()}, t0);
+  REQUIRE(find<StartWorkers>(started));
+  REQUIRE(find<StartWorkers>(started)->attempt == "attempt_0");
+}
+
+TEST_CASE("success is told when the last worker ends, and the verdict waits for the sweep", "[unit][agent]") {
+  Running job;
+  REQUIRE(job.agent.step(ended(0, 0), t0 + 1s).empty());
+  const auto last = job.agent.step(ended(1, 0), t0 + 2s);
+  REQUIRE(find_sent<WorkersSucceeded>(last));
+  REQUIRE(find<SweepDescendants>(last));
+  REQUIRE(find<SweepDescendants>(last)->grace == 30s);
+  REQUIRE(!find<Finish>(job.agent.step(FromCoordinator{End{verdict(0)}}, t0 + 2s)));
+  const auto done = job.agent.step(DescendantsGone{}, t0 + 3s);
+  REQUIRE(find<Finish>(done));
+  REQUIRE(find<Finish>(done)->verdict.exit_code == 0);
+}
+
+TEST_CASE("a failure stops the siblings at once and is told before they are gone", "[unit][agent]") {
+  Running job;
+  const auto failed = job.agent.step(ended(1, 7), t0 + 1s);
+  REQUIRE(find_sent<WorkersFailed>(failed));
+  REQUIRE(find_sent<WorkersFailed>(failed)->failures.front().exit_code == 7);
+  REQUIRE(find_sent<WorkersFailed>(failed)->failures.front().pid == 101);
+  REQUIRE(find<SignalWorkers>(failed));
+  REQUIRE(find<SignalWorkers>(failed)->number == SIGTERM);
+  REQUIRE(job.agent.deadline() == t0 + 31s);
+
+  SECTION("a sibling that dies of it is listed behind the cause, and told to nobody") {
+    const auto sibling = job.agent.step(ended(0, -SIGTERM), t0 + 2s);
+    REQUIRE(!find_sent<WorkersFailed>(sibling));
+    REQUIRE(find<SweepDescendants>(sibling));
+    REQUIRE(!find<Finish>(job.agent.step(DescendantsGone{}, t0 + 2s)));
+    const auto done = job.agent.step(FromCoordinator{End{verdict(1)}}, t0 + 2s);
+    REQUIRE(find<Finish>(done));
+    REQUIRE(find<Finish>(done)->local_failures.size() == 2);
+    REQUIRE(find<Finish>(done)->local_failures.front().exit_code == 7);
+  }
+  SECTION("a sibling that ignores it is killed when the grace is over, not before") {
+    REQUIRE(job.agent.step(Tick{}, t0 + 31s - 1ns).empty());
+    REQUIRE(find<KillWorkers>(job.agent.step(Tick{}, t0 + 31s)));
+    SECTION("and given up when not even that ends it; the job is lost with 1") {
+      REQUIRE(job.agent.deadline() == t0 + 41s);
+      const auto given_up = job.agent.step(Tick{}, t0 + 41s);
+      REQUIRE(find_sent<Leave>(given_up));
+      REQUIRE(find_sent<Leave>(given_up)->exit_code == 1);
+      REQUIRE(find<SweepDescendants>(given_up));
+    }
+  }
+}
+
+TEST_CASE("a restart joins only when nothing of the attempt lives", "[unit][agent]") {
+  Running job{two_workers(1)};
+  static_cast<void>(job.agent.step(ended(0, 1), t0 + 1s));
+  StopWorkers stop;
+  stop.cause = StopCause::worker_failure;
+  REQUIRE(!find_sent<Join>(job.agent.step(FromCoordinator{stop}, t0 + 1s)));
+  REQUIRE(!find_sent<Join>(job.agent.step(ended(1, -SIGTERM), t0 + 1s)));
+  REQUIRE(find_sent<Join>(job.agent.step(DescendantsGone{}, t0 + 1s)));
+  const auto again = job.agent.step(FromCoordinator{placed(1, 1)}, t0 + 1s);
+  REQUIRE(find<StartWorkers>(again));
+  REQUIRE(find<StartWorkers>(again)->attempt == "attempt_1");
+}
+
+TEST_CASE("a membership change is no failure and gets a log folder of its own", "[unit][agent]") {
+  Running job{two_workers(1)};
+  StopWorkers stop;
+  stop.reason = "node b joined";
+  REQUIRE(find<SignalWorkers>(job.agent.step(FromCoordinator{stop}, t0 + 1s)));
+  REQUIRE(!find_sent<WorkersFailed>(job.agent.step(ended(0, -SIGTERM), t0 + 1s)));
+  static_cast<void>(job.agent.step(ended(1, 1), t0 + 1s));
+  REQUIRE(find_sent<Join>(job.agent.step(DescendantsGone{}, t0 + 1s)));
+  REQUIRE(find<StartWorkers>(job.agent.step(FromCoordinator{placed(1, 0)}, t0 + 1s))->attempt == "attempt_0.r1");
+}
+
+TEST_CASE("a fenced agent kills without grace", "[unit][agent]") {
+  Running job;
+  StopWorkers stop;
+  stop.cause = StopCause::fenced;
+  REQUIRE(find<KillWorkers>(job.agent.step(FromCoordinator{stop}, t0 + 1s)));
+}
+
+TEST_CASE("restarts are paced when asked for", "[unit][agent]") {
+  LaunchConfig config = two_workers(9);
+  config.restart_backoff = {1s, 3s};
+  Running job{config};
+  TimePoint now = t0;
+  for (const Duration pause : {1s, 2s, 3s, 3s}) {
+    static_cast<void>(job.agent.step(ended(0, 1), now));
+    static_cast<void>(job.agent.step(ended(1, -SIGTERM), now));
+    static_cast<void>(job.agent.step(FromCoordinator{StopWorkers{}}, now));
+    REQUIRE(!find_sent<Join>(job.agent.step(DescendantsGone{}, now)));
+    REQUIRE(job.agent.deadline() == now + pause);
+    now += pause;
+    REQUIRE(find_sent<Join>(job.agent.step(Tick{}, now)));
+    static_cast<void>(job.agent.step(FromCoordinator{placed(0, 1)}, now));
+    job.start();
+  }
+}
+
+TEST_CASE("signals", "[unit][agent]") {
+  Running job;
+  SECTION("one that is passed on changes nothing else") {
+    const auto actions = job.agent.step(SignalArrived{SIGUSR1}, t0);
+    REQUIRE(actions.size() == 1);
+    REQUIRE(find<SignalWorkers>(actions)->number == SIGUSR1);
+    REQUIRE(!find<SignalWorkers>(actions)->ends);
+    REQUIRE(!job.agent.deadline());
+  }
+  SECTION("the first Ctrl-C is forwarded, the second kills, and the code is 130") {
+    const auto first = job.agent.step(SignalArrived{SIGINT}, t0);
+    REQUIRE(find<SignalWorkers>(first)->number == SIGINT);
+    REQUIRE(find_sent<Leave>(first)->exit_code == 130);
+    REQUIRE(find_sent<Leave>(first)->ends_job);
+    Verdict echoed = verdict(130);
+    echoed.stop_signal = SIGINT;
+    REQUIRE(!find<SignalWorkers>(job.agent.step(FromCoordinator{End{echoed}}, t0)));  // not a second time
+    const auto second = job.agent.step(SignalArrived{SIGINT}, t0 + 1s);
+    REQUIRE(find<KillWorkers>(second));
+    REQUIRE(find_sent<Leave>(second)->kill_now);
+    static_cast<void>(job.agent.step(ended(0, -SIGKILL), t0 + 1s));
+    static_cast<void>(job.agent.step(ended(1, -SIGKILL), t0 + 1s));
+    REQUIRE(find<Finish>(job.agent.step(DescendantsGone{}, t0 + 1s))->verdict.exit_code == 130);
+  }
+  SECTION("TERM is forwarded once, however often it comes") {
+    REQUIRE(find<SignalWorkers>(job.agent.step(SignalArrived{SIGTERM}, t0))->number == SIGTERM);
+    REQUIRE(job.agent.step(SignalArrived{SIGTERM}, t0 + 1s).empty());
+  }
+  SECTION("one that comes while failed siblings are stopped ends the job: no further attempt") {
+    static_cast<void>(job.agent.step(ended(0, 1), t0));
+    REQUIRE(find_sent<Leave>(job.agent.step(SignalArrived{SIGTERM}, t0))->exit_code == 143);
+    static_cast<void>(job.agent.step(FromCoordinator{StopWorkers{}}, t0));
+    static_cast<void>(job.agent.step(ended(1, -SIGTERM), t0));
+    REQUIRE(!find_sent<Join>(job.agent.step(DescendantsGone{}, t0)));
+    REQUIRE(find<Finish>(job.agent.step(FromCoordinator{End{verdict(143)}}, t0))->verdict.exit_code == 143);
+  }
+  SECTION("a coordinator that says nothing more is not waited for without end") {
+    static_cast<void>(job.agent.step(SignalArrived{SIGTERM}, t0));
+    static_cast<void>(job.agent.step(ended(0, 0), t0));
+    static_cast<void>(job.agent.step(ended(1, 0), t0));
+    static_cast<void>(job.agent.step(DescendantsGone{}, t0));
+    REQUIRE(job.agent.deadline() == t0 + 2s);
+    REQUIRE(find<Finish>(job.agent.step(Tick{}, t0 + 2s))->verdict.exit_code == 143);
+  }
+}
+
+TEST_CASE("a lost coordinator stops the workers and gives its own code", "[unit][agent]") {
+  Running job;
+  REQUIRE(find<SignalWorkers>(job.agent.step(CoordinatorLost{67, "gone"}, t0)));
+  static_cast<void>(job.agent.step(ended(0, -SIGTERM), t0));
+  static_cast<void>(job.agent.step(ended(1, -SIGTERM), t0));
+  REQUIRE(find<Finish>(job.agent.step(DescendantsGone{}, t0))->verdict.exit_code == 67);
+}
+
+TEST_CASE("a program that cannot be started is no reason for another attempt", "[unit][agent]") {
+  Agent agent{two_workers(3), AgentIdentity{NodeId{"n"}, "host", {}, {}}};
+  static_cast<void>(agent.step(Begin{}, t0));
+  static_cast<void>(agent.step(FromCoordinator{placed()}, t0));
+  SpawnFailed event;
+  event.reason = "/bin/prog: No such file or directory";
+  event.permanent = true;
+  const auto failed = agent.step(event, t0);
+  REQUIRE(find_sent<WorkersFailed>(failed));
+  REQUIRE(!find_sent<WorkersFailed>(failed)->may_restart);
+  REQUIRE(!find<SweepDescendants>(failed));  // the second worker is still being started
+  REQUIRE(find<SweepDescendants>(agent.step(WorkerNotStarted{LocalRank{1}}, t0)));
+}
+
+}  // namespace torchup

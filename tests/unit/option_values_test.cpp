@@ -1,0 +1,74 @@
+#include "launcher/core/option_values.hpp"
+
+#include <catch2/catch.hpp>
+#include <map>
+
+namespace torchup {
+namespace {
+
+VariableLookup from(std::map<std::string, std::string, std::less<>> variables) {
+  return [variables](std::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional{found->second};
+  };
+}
+
+}  // namespace
+
+TEST_CASE("numbers as Python reads them", "[unit][options]") {
+  REQUIRE(python_int("1_0") == 10);
+  REQUIRE(python_int(" +7\t") == 7);
+  REQUIRE(python_int("-0") == 0);
+  for (const char* text : {"", "3.0", "_1", "1_", "1__0", "0x10", "+-1", "1 0", "99999999999999999999"}) {
+    REQUIRE(python_int(text) == std::nullopt);
+  }
+  REQUIRE(python_float("1e-1") == 0.1);
+  REQUIRE(python_float(" 2 ") == 2.0);
+  REQUIRE(python_float("inf"));
+  for (const char* text : {"", "nan", "1.5s", "++1"}) REQUIRE(python_float(text) == std::nullopt);
+}
+
+TEST_CASE("comma lists keep doubled commas", "[unit][options]") {
+  REQUIRE(comma_list("a,,b,c") == std::vector<std::string>{"a,b", "c"});
+  REQUIRE(comma_list("") == std::vector<std::string>{""});
+}
+
+TEST_CASE("command line, then variable, then file", "[unit][options]") {
+  OptionValues values;
+  values.set("nnodes", "1");
+  REQUIRE(values.read_environment(from({{"PET_NNODES", "2"}, {"PET_ROLE", "env"}, {"PET_STANDALONE", "2"}, {"PET_MODULE", "0"}})).has_value());
+  REQUIRE(values.read_config("role = file  \n# comment\n\nmax_restarts = '3'\nno-python = true\nquiet = false\n", "f").has_value());
+  REQUIRE(values.text("nnodes") == "1");
+  REQUIRE(values.text("role") == "env");
+  REQUIRE(values.flag("standalone"));
+  REQUIRE(!values.flag("module"));
+  REQUIRE(values.integer("max-restarts", 0).value() == 3);
+  REQUIRE(values.flag("no-python"));
+  REQUIRE(!values.flag("quiet"));
+}
+
+TEST_CASE("an empty variable counts as set; a flag's must be a number", "[unit][options]") {
+  OptionValues values;
+  REQUIRE(values.read_environment(from({{"PET_MASTER_PORT", ""}})).has_value());
+  REQUIRE(check_types(values).error().message() == "argument --master-port/--master_port: invalid int value: ''");
+  OptionValues flag;
+  REQUIRE(flag.read_environment(from({{"PET_STANDALONE", "yes"}})).error().message() ==
+          "PET_STANDALONE: invalid literal for int() with base 10: 'yes'");
+}
+
+TEST_CASE("choices hold for the command line", "[unit][options]") {
+  OptionValues values;
+  values.set("start-method", "foo");
+  REQUIRE(check_choices(values).error().message() ==
+          "argument --start-method/--start_method: invalid choice: 'foo' (choose from 'spawn', 'fork', 'forkserver')");
+}
+
+TEST_CASE("errors of a configuration file name file and line", "[unit][options]") {
+  OptionValues values;
+  REQUIRE(values.read_config("role = a\nnproc_per_nod = 2\n", "job.conf").error().message() ==
+          "job.conf:2: no option 'nproc_per_nod', did you mean 'nproc-per-node'?");
+  REQUIRE(values.read_config("quiet = maybe", "f").error().message() == "f:1: quiet takes true or false, not 'maybe'");
+  REQUIRE(values.read_config(std::string((1 << 20) + 1, '#'), "f").has_error());
+}
+
+}  // namespace torchup
