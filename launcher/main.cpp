@@ -12,6 +12,7 @@
 #include "launcher/cli.hpp"
 #include "launcher/core/plan.hpp"
 #include "launcher/os/agent_runner.hpp"
+#include "launcher/os/cpus.hpp"
 #include "launcher/os/descendants.hpp"
 #include "launcher/os/gpus.hpp"
 #include "launcher/os/program_file.hpp"

@@ -38,6 +38,8 @@ constexpr Duration sweep_limit = std::chrono::seconds{10};
 /// How long output may take that somebody still holds open after the last process of the attempt.
 constexpr Duration drain_limit = std::chrono::seconds{1};
 constexpr Duration finish_limit = std::chrono::seconds{2};
+/// How long the verdict may take to reach all other nodes when we host the coordinator.
+constexpr Duration linger_limit = std::chrono::seconds{10};
 
 using Descriptor = asio::posix::stream_descriptor;
 
@@ -435,7 +437,7 @@ class AgentRunner {
       if (!written) say({Say::Level::error, written.error().message()});
     }
     co_await output_.finish(finish_limit);
-    loop_.stop();
+    link_->finish(linger_limit, [this] { loop_.stop(); });
   }
 
   const LaunchConfig& config_;
