@@ -94,6 +94,7 @@ int launch(std::span<const std::string> words, Guarded guarded) {
   const auto plan = make_plan(line.options, line.program, line.legacy, machine);
   if (!plan) return refuse(plan.error());
   if (line.options.flag("dry-run")) return give({0, plan_text(*plan), ""});
+  if (!plan->one_node()) return refuse(fail(errc::bad_value, "--nnodes: several nodes are not supported yet"));
   return run_agent(*plan, std::move(guarded), machine.host);
 }
 

@@ -60,9 +60,9 @@ struct DescendantsGone {};
 struct SignalArrived {
   int number = 0;
 };
-struct Tick {};  ///< nothing happened but time
+struct Wake {};  ///< nothing happened but time
 using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
-                                SpawnFailed, WorkerNotStarted, WorkerEnded, DescendantsGone, SignalArrived, Tick>;
+                                SpawnFailed, WorkerNotStarted, WorkerEnded, DescendantsGone, SignalArrived, Wake>;
 
 // Actions.
 
@@ -128,7 +128,7 @@ class Agent {
 
   /// Applies `event`, then everything that is due at `now`. `now` never goes backwards.
   std::vector<AgentAction> step(const AgentEvent& event, TimePoint now);
-  /// When to send the next Tick if nothing else happens; empty while only an event can change anything.
+  /// When to send the next Wake if nothing else happens; empty while only an event can change anything.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
 
  private:
@@ -158,7 +158,7 @@ class Agent {
   void on(const WorkerEnded& event);
   void on(const DescendantsGone&);
   void on(const SignalArrived& event);
-  void on(const Tick&) {}
+  void on(const Wake&) {}
 
   void obey(const HostStore& message);
   void obey(const Placed& message);

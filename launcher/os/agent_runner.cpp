@@ -24,7 +24,7 @@
 #include "launcher/os/spawner.hpp"
 #include "launcher/os/worker_output.hpp"
 #include "launcher/os/worker_store.hpp"
-#include "rendezvous/net/attach.hpp"
+#include "rendezvous/net/coordinator.hpp"
 
 extern char** environ;
 
@@ -104,14 +104,7 @@ class AgentRunner {
     record(std::move(started));
     for (const std::string& warning : config_.warnings) say({Say::Level::warning, warning});
 
-    AttachSettings settings;
-    settings.run_id = config_.rendezvous.run_id;
-    if (!config_.one_node()) settings.endpoint = config_.rendezvous.endpoint;
-    settings.is_host = config_.rendezvous.is_host;
-    settings.local_addr = config_.rendezvous.local_addr;
-    settings.token = config_.rendezvous.token;
-    settings.join_timeout = config_.terms.join_timeout;
-    link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
+    link_ = coordinator_.connect(config_.rendezvous.run_id, [this](LinkEvent event) { on_link(std::move(event)); });
     handle(Begin{});
   }
 
@@ -140,7 +133,7 @@ class AgentRunner {
     timer_.async_wait([this](boost::system::error_code error) {
       if (error) return;
       armed_.reset();
-      handle(Tick{});
+      handle(Wake{});
     });
   }
 
@@ -454,6 +447,7 @@ class AgentRunner {
   Spawner spawner_;
   Agent agent_;
   std::optional<WorkerStore> store_;
+  Coordinator coordinator_{loop_};
   std::unique_ptr<AgentLink> link_;
   std::deque<AgentEvent> events_;
   std::optional<TimePoint> armed_;

@@ -126,11 +126,11 @@ TEST_CASE("a failure stops the siblings at once and is told before they are gone
     REQUIRE(find<Finish>(done)->local_failures.front().exit_code == 7);
   }
   SECTION("a sibling that ignores it is killed when the grace is over, not before") {
-    REQUIRE(job.agent.step(Tick{}, t0 + 31s - 1ns).empty());
-    REQUIRE(find<KillWorkers>(job.agent.step(Tick{}, t0 + 31s)));
+    REQUIRE(job.agent.step(Wake{}, t0 + 31s - 1ns).empty());
+    REQUIRE(find<KillWorkers>(job.agent.step(Wake{}, t0 + 31s)));
     SECTION("and given up when not even that ends it; the job is lost with 1") {
       REQUIRE(job.agent.deadline() == t0 + 41s);
-      const auto given_up = job.agent.step(Tick{}, t0 + 41s);
+      const auto given_up = job.agent.step(Wake{}, t0 + 41s);
       REQUIRE(find_sent<Leave>(given_up));
       REQUIRE(find_sent<Leave>(given_up)->exit_code == 1);
       REQUIRE(find<SweepDescendants>(given_up));
@@ -181,7 +181,7 @@ TEST_CASE("restarts are paced when asked for", "[unit][agent]") {
     REQUIRE(!find_sent<Join>(job.agent.step(DescendantsGone{}, now)));
     REQUIRE(job.agent.deadline() == now + pause);
     now += pause;
-    REQUIRE(find_sent<Join>(job.agent.step(Tick{}, now)));
+    REQUIRE(find_sent<Join>(job.agent.step(Wake{}, now)));
     static_cast<void>(job.agent.step(FromCoordinator{placed(0, 1)}, now));
     job.start();
   }
@@ -229,7 +229,7 @@ TEST_CASE("signals", "[unit][agent]") {
     static_cast<void>(job.agent.step(ended(1, 0), t0));
     static_cast<void>(job.agent.step(DescendantsGone{}, t0));
     REQUIRE(job.agent.deadline() == t0 + 2s);
-    REQUIRE(find<Finish>(job.agent.step(Tick{}, t0 + 2s))->verdict.exit_code == 143);
+    REQUIRE(find<Finish>(job.agent.step(Wake{}, t0 + 2s))->verdict.exit_code == 143);
   }
 }
 
