@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@ namespace torchup {
 struct DeathEvidence {
   /// Kills by the out-of-memory killer in the workers' memory cgroup during the attempt; empty when not readable.
   std::optional<std::int64_t> oom_kills;
+  std::optional<std::int64_t> machine_oom_kills;   ///< on the whole machine in that time
   std::optional<std::int64_t> memory_limit_bytes;  ///< of that cgroup; empty: none or unknown
   std::optional<std::int64_t> memory_peak_bytes;
   std::vector<std::string> kernel_lines;  ///< that name this pid, and GPU Xid lines of the attempt
@@ -47,7 +49,12 @@ struct Incident {
   std::string consequence;             ///< `restarting, 2 left` or `giving up`
 };
 
-/// One line: `rank 1 (local 1, pid 7) on node1: killed by SIGKILL: out of memory …`.
+/// Version of the JSON below; grows when a field changes its meaning or goes.
+inline constexpr int incident_schema = 1;
+/// More kernel lines stand in the JSON only.
+inline constexpr std::size_t kernel_lines_shown_max = 5;
+
+/// One line: `rank 1 (local rank 1, pid 7) on node1: killed by SIGKILL: the out-of-memory killer, memory limit …`.
 [[nodiscard]] std::string incident_summary(const Incident& incident);
 
 /// What this exit code means, in words: `exit code 7`, `killed by SIGSEGV (invalid memory access)`,
@@ -63,7 +70,8 @@ struct Incident {
 /// Python's last traceback in lines of output; empty when there is none.
 [[nodiscard]] std::string find_traceback(const std::vector<std::string>& lines);
 
-/// Lines of a native backtrace (`#0 0x… in …`, or a runtime's `*** SIGSEGV` block); empty when there is none.
+/// Lines of a native backtrace: `#0 0x… in …` (sanitizers, debuggers, our runtime), `frame #0: …` (LibTorch) or
+/// Python's fault handler; empty when there is none.
 [[nodiscard]] std::vector<std::string> find_native_backtrace(const std::vector<std::string>& lines);
 
 }  // namespace torchup

@@ -17,8 +17,9 @@ namespace torchup {
 
 /// Counters to compare before and after; take one at each attempt's start.
 struct DeathBaseline {
-  std::optional<std::int64_t> oom_kills;
-  std::int64_t kernel_log_us = 0;  ///< monotonic time; older kernel lines are not ours
+  std::optional<std::int64_t> oom_kills;          ///< in our memory cgroup
+  std::optional<std::int64_t> machine_oom_kills;  ///< on the machine
+  std::int64_t kernel_log_us = 0;                 ///< time since boot; older kernel lines are not ours
 };
 [[nodiscard]] DeathBaseline death_baseline();
 
