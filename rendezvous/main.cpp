@@ -6,13 +6,17 @@
 #include <boost/asio/signal_set.hpp>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/net/agent_sessions.hpp"
 #include "rendezvous/net/asio.hpp"
+#include "rendezvous/net/coordinator.hpp"
 #include "rendezvous/net/http.hpp"
 #include "rendezvous/net/notify.hpp"
 #include "rendezvous/net/store_server.hpp"
+#include "rendezvous/net/token.hpp"
 
 namespace torchup {
 namespace {
@@ -45,6 +49,8 @@ struct Settings {
   StoreLimits store;
   ConnectionLimits connections;
   double handshake_s = 30, request_s = 120, stalled_s = 60, grace_s = 30;
+  std::string token_file;
+  int agents_max = RendezvousSettings{}.agents_max;
   bool store_only = false;
 };
 
@@ -71,7 +77,9 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
   app.add_option("--max-request", settings.request_s, "Seconds from a request's first byte to its last")->capture_default_str();
   app.add_option("--max-stalled", settings.stalled_s, "Seconds that answers may lie unread")->capture_default_str();
   app.add_option("--grace", settings.grace_s, "Seconds that connections have to go after SIGTERM")->capture_default_str();
-  app.add_flag("--store-only", settings.store_only, "No HTTP pages on the port");
+  app.add_option("--token-file", settings.token_file, "Secret that torchup's agents must prove; without it TORCHUP_TOKEN, else none");
+  app.add_option("--max-agents", settings.agents_max, "Of one job")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_flag("--store-only", settings.store_only, "Neither agents nor HTTP pages on the port");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -150,9 +158,32 @@ class Ending {
 
 Duration seconds(double count) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>{count}); }
 
+/// The jobs' secret; it leaves the environment, where every child would find it.
+Result<std::string> read_token(const Settings& settings) {
+  std::string token;
+  if (const char* variable = std::getenv("TORCHUP_TOKEN")) token = variable;
+  ::unsetenv("TORCHUP_TOKEN");
+  if (!settings.token_file.empty()) return read_token_file(settings.token_file);
+  return token;
+}
+
 int serve(const Settings& settings) {
+  const auto token = read_token(settings);
+  if (!token) {
+    std::cerr << "torchupd: " << token.error().message() << '\n';
+    return 2;
+  }
   raise_descriptor_limit();
   asio::io_context loop{1};
+  RendezvousSettings rules;
+  rules.agents_max = settings.agents_max;
+  Coordinator coordinator{loop,
+                          [](const RunId& run_id, const std::string& line) {
+                            std::cerr << "torchupd: job " << run_id.value() << ": " << line << '\n';
+                          },
+                          rules};
+  AgentSessions agents{loop, coordinator,
+                       {.token = *token, .log = [](const std::string& line) { std::cerr << "torchupd: " << line << '\n'; }}};
   StoreServer* store = nullptr;
   HttpOptions pages;
   pages.pages = {
@@ -173,8 +204,13 @@ int serve(const Settings& settings) {
   options.log = [](const std::string& line) { std::cerr << "torchupd: " << line << '\n'; };
   if (!settings.store_only)
     options.other_language = [&](unsigned char first_byte, UniqueFd& socket) {
-      if (!begins_http(first_byte)) return false;
-      http.serve(std::move(socket));
+      if (begins_agent(first_byte)) {
+        agents.serve(std::move(socket));
+      } else if (begins_http(first_byte)) {
+        http.serve(std::move(socket));
+      } else {
+        return false;
+      }
       return true;
     };
   StoreServer server{loop, std::move(options)};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +27,8 @@ struct AttachSettings {
   std::string token = {};
   /// How long the endpoint may stay out of reach, at the start or later, before LinkLost.
   Duration join_timeout = std::chrono::seconds{600};
+  /// Where this process hosts the coordinator: one line for people about what was decided, who came, who was refused.
+  std::function<void(const std::string& line)> log = {};
 };
 
 /// The agent's link to the coordinator of its job, wherever that turns out to live. Returns at once; messages sent

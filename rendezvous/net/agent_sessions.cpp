@@ -1,0 +1,232 @@
+#include "rendezvous/net/agent_sessions.hpp"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "rendezvous/core/agent_codec.hpp"
+#include "rendezvous/net/coordinator.hpp"
+#include "rendezvous/net/frame_socket.hpp"
+#include "rendezvous/net/token.hpp"
+
+namespace torchup {
+
+namespace asio = boost::asio;
+using tcp = asio::ip::tcp;
+
+constexpr Duration goodbye_limit = std::chrono::seconds{2};  // for a refused agent to read why
+
+class AgentSessions::Impl : public std::enable_shared_from_this<AgentSessions::Impl> {
+ public:
+  Impl(asio::io_context& loop, Coordinator& coordinator, AgentSessionsOptions options)
+      : loop_{loop}, coordinator_{coordinator}, options_{std::move(options)} {}
+
+  void serve(UniqueFd fd);
+  void close_all();
+  [[nodiscard]] std::size_t count() const { return sessions_.size(); }
+
+ private:
+  class Session;
+
+  void log(const std::string& line) const {
+    if (options_.log) options_.log(line);
+  }
+  void remove(std::uint64_t id) { sessions_.erase(id); }
+
+  asio::io_context& loop_;
+  Coordinator& coordinator_;
+  AgentSessionsOptions options_;
+  std::uint64_t next_id_ = 0;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Session>> sessions_;
+};
+
+/// One connection: preface, hello, perhaps proof, then messages.
+class AgentSessions::Impl::Session final : public Coordinator::Listener {
+ public:
+  Session(Impl& impl, std::uint64_t id, tcp::socket socket)
+      : impl_{impl}, id_{id}, socket_{std::make_shared<FrameSocket>(std::move(socket))}, limit_{impl.loop_} {}
+  ~Session() override { socket_->close(); }
+
+  void start() {
+    end_after(impl_.options_.hello_limit, "closed: it did not say what an agent says");
+    socket_->start([this](std::string_view& input) { return read(input); },
+                   [this](const boost::system::error_code& error) { closed(error); });
+  }
+
+  void close() { socket_->close(); }
+
+  void tell(CoordinatorMessage message) override {
+    std::visit([&](auto& said) { write(std::move(said)); }, message);
+  }
+  void refuse(int exit_code, std::string reason) override {
+    impl_.log("agent at " + socket_->remote_address() + " refused: " + reason);
+    refused_ = true;
+    write(Refused{exit_code, std::move(reason)});
+    socket_->close_after_writes();
+    end_after(goodbye_limit, "");
+  }
+
+ private:
+  enum class State { preface, hello, proof, open };
+
+  /// For connections that are not, or no longer, an agent's.
+  void end_after(Duration limit, const std::string& line) {
+    limit_.expires_after(limit);
+    limit_.async_wait([weak = impl_.weak_from_this(), id = id_, line](const boost::system::error_code& error) {
+      const auto impl = weak.lock();
+      if (error || !impl) return;
+      const auto found = impl->sessions_.find(id);
+      if (found == impl->sessions_.end()) return;
+      if (!line.empty()) impl->log("connection from " + found->second->socket_->remote_address() + " " + line);
+      impl->sessions_.erase(found);
+    });
+  }
+
+  void write(CoordinatorFrame frame) { socket_->write(encode(frame)); }
+
+  /// False: nothing more is read. Note that a frame may end this session.
+  bool read(std::string_view& input) {
+    if (state_ == State::preface) {
+      const auto common = std::min(input.size(), agent_preface.size());
+      if (input.substr(0, common) != agent_preface.substr(0, common)) return reject("it speaks another language");
+      if (input.size() < agent_preface.size()) return true;
+      input.remove_prefix(agent_preface.size());
+      state_ = State::hello;
+    }
+    while (!refused_) {
+      auto frame = take_agent_frame(input, state_ == State::open ? frame_bytes_max : hello_bytes_max);
+      if (!frame) return reject(frame.error().message());
+      if (!frame->has_value()) return true;
+      if (!std::visit([&](auto& said) { return on(said); }, **frame)) return false;
+    }
+    return false;
+  }
+
+  bool on(Hello& hello) {
+    if (state_ != State::hello) return reject("it said hello twice");
+    const std::uint16_t version = std::min(hello.version_max, agent_protocol_max);
+    if (version < std::max(hello.version_min, agent_protocol_min)) {
+      refuse(68, "this coordinator speaks versions " + std::to_string(agent_protocol_min) + " to " +
+                     std::to_string(agent_protocol_max) + " of the agents' protocol, the agent " +
+                     std::to_string(hello.version_min) + " to " + std::to_string(hello.version_max));
+      return false;
+    }
+    const std::string& token = impl_.options_.token;
+    if (hello.has_token != !token.empty()) {
+      refuse(68, token.empty() ? "the agent has a token and this coordinator has none: start both with it, or none"
+                               : "this coordinator wants a token: start the agent with --token-file or TORCHUP_TOKEN");
+      return false;
+    }
+    hello_ = std::move(hello);
+    version_ = version;
+    if (token.empty()) return welcome();
+    nonce_ = fresh_nonce();
+    const Mac mac = hmac_sha256(token, proof_text(ProofOf::coordinator, version_, hello_.nonce, nonce_, hello_.run_id));
+    write(Challenge{version_, nonce_, mac});
+    state_ = State::proof;
+    return true;
+  }
+
+  bool on(Proof& proof) {
+    if (state_ != State::proof) return reject("it gave a proof that nobody asked for");
+    const std::string text = proof_text(ProofOf::agent, version_, hello_.nonce, nonce_, hello_.run_id);
+    if (!same(proof.mac, hmac_sha256(impl_.options_.token, text))) {
+      refuse(68, "the agent's token is not this coordinator's");
+      return false;
+    }
+    return welcome();
+  }
+
+  bool welcome() {
+    attendance_ = impl_.coordinator_.open(
+        hello_.run_id, {.observed = socket_->remote_address(), .coordinator = socket_->local_address()}, *this);
+    if (!attendance_) {
+      refuse(68, "this coordinator holds " + std::to_string(jobs_max) + " jobs, which is its limit");
+      return false;
+    }
+    limit_.cancel();
+    state_ = State::open;
+    write(Welcome{version_, impl_.options_.embedded});
+    return true;
+  }
+
+  bool on(KeepAlive& keep_alive) {
+    if (state_ != State::open) return reject("it spoke before it was welcome");
+    attendance_->alive();
+    write(KeepAliveAnswer{keep_alive.number});
+    return true;
+  }
+  bool on(Resume& resume) {
+    if (state_ != State::open) return reject("it spoke before it was welcome");
+    socket_->set_patience(resume.join.terms.lease + std::chrono::seconds{2});
+    attendance_->resumed(std::move(resume));
+    return true;
+  }
+  bool on(auto& message) {
+    if (state_ != State::open) return reject("it spoke before it was welcome");
+    if constexpr (std::is_same_v<std::decay_t<decltype(message)>, Join>) {
+      socket_->set_patience(message.terms.lease + std::chrono::seconds{2});
+    }
+    attendance_->said(std::move(message));
+    return true;
+  }
+
+  bool reject(const std::string& why) {
+    impl_.log("connection from " + socket_->remote_address() + " closed: " + why);
+    if (attendance_) std::exchange(attendance_, {})->gone(true);
+    impl_.remove(id_);
+    return false;
+  }
+
+  void closed(const boost::system::error_code& error) {
+    if (attendance_) std::exchange(attendance_, {})->gone(!error);
+    impl_.remove(id_);
+  }
+
+  Impl& impl_;
+  std::uint64_t id_;
+  std::shared_ptr<FrameSocket> socket_;
+  asio::steady_timer limit_;
+  State state_ = State::preface;
+  bool refused_ = false;
+  Hello hello_;
+  std::uint16_t version_ = 0;
+  Nonce nonce_{};
+  std::unique_ptr<Coordinator::Attendance> attendance_;
+};
+
+/// All sockets first: nobody is to hear that the others have gone, when it is us who go.
+void AgentSessions::Impl::close_all() {
+  for (const auto& [id, session] : sessions_) session->close();
+  sessions_.clear();
+}
+
+void AgentSessions::Impl::serve(UniqueFd fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return;
+  tcp::socket socket{loop_};
+  boost::system::error_code error;
+  socket.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd.get(), error);
+  if (error) return log("a connection could not be taken over: " + error.message());
+  (void)fd.release();
+  const std::uint64_t id = next_id_++;
+  auto& session = *sessions_.emplace(id, std::make_unique<Session>(*this, id, std::move(socket))).first->second;
+  session.start();
+}
+
+AgentSessions::AgentSessions(asio::io_context& loop, Coordinator& coordinator, AgentSessionsOptions options)
+    : impl_{std::make_shared<Impl>(loop, coordinator, std::move(options))} {}
+
+AgentSessions::~AgentSessions() { impl_->close_all(); }
+
+void AgentSessions::serve(UniqueFd socket) { impl_->serve(std::move(socket)); }
+
+std::size_t AgentSessions::count() const { return impl_->count(); }
+
+}  // namespace torchup

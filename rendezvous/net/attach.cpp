@@ -1,0 +1,226 @@
+#include "rendezvous/net/attach.hpp"
+
+#include <ifaddrs.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/post.hpp>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/net/agent_client.hpp"
+#include "rendezvous/net/agent_sessions.hpp"
+#include "rendezvous/net/coordinator.hpp"
+#include "rendezvous/net/lookup.hpp"
+#include "rendezvous/net/node_identity.hpp"
+#include "rendezvous/net/store_server.hpp"
+
+namespace torchup {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+namespace {
+
+/// Does one of this machine's interfaces, loopback included, have this address?
+bool is_own(const asio::ip::address& address) {
+  if (address.is_loopback()) return true;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return false;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner{list, &freeifaddrs};
+  for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
+    if (!entry->ifa_addr) continue;
+    const auto family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    tcp::endpoint own;
+    std::memcpy(own.data(), entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    auto candidate = own.address();
+    if (candidate.is_v6() && address.is_v6()) {  // the zone of a link-local address has two spellings
+      if (candidate.to_v6().to_bytes() == address.to_v6().to_bytes()) return true;
+    } else if (candidate == address) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// The coordinator of a job in this process, with the port by which the other nodes reach it.
+struct Host {
+  Host(asio::io_context& loop, const AttachSettings& settings)
+      : coordinator{loop, [log = settings.log](const RunId&, const std::string& line) {
+                      if (log) log(line);
+                    }},
+        sessions{loop, coordinator, {.token = settings.token, .embedded = true, .log = settings.log}} {}
+
+  [[nodiscard]] Result<Port> listen(asio::io_context& loop, const std::string& bind, Port port,
+                                    const AttachSettings& settings) {
+    StoreServerOptions options;
+    options.bind = bind;
+    options.port = port;
+    options.log = settings.log;
+    options.other_language = [this](unsigned char first_byte, UniqueFd& socket) {
+      if (!begins_agent(first_byte)) return false;
+      sessions.serve(std::move(socket));
+      return true;
+    };
+    server = std::make_unique<StoreServer>(loop, std::move(options));
+    return server->listen();
+  }
+
+  Coordinator coordinator;
+  AgentSessions sessions;
+  std::unique_ptr<StoreServer> server;
+};
+
+/// Decides between hosting and connecting, then passes everything on to the link that came of it.
+class Attachment final : public std::enable_shared_from_this<Attachment> {
+ public:
+  Attachment(asio::io_context& loop, AttachSettings settings, AgentLink::Handler handler)
+      : loop_{loop}, settings_{std::move(settings)}, handler_{std::move(handler)} {}
+
+  void start() {
+    if (!settings_.endpoint) return host_alone();
+    if (settings_.is_host.has_value() && !*settings_.is_host) return connect();
+    const std::string& name = settings_.endpoint->host;
+    if (settings_.is_host.has_value() || name == "localhost" || name == own_host_name()) named_us_ = true;
+    look_up();
+  }
+
+  void send(AgentMessage message) {
+    if (auto* join = std::get_if<Join>(&message); join && !settings_.local_addr.empty()) {
+      join->addresses = {settings_.local_addr};
+      join->address_demanded = true;
+    }
+    if (link_) return link_->send(std::move(message));
+    // A user who gives up while the endpoint's name is looked up need not wait for it.
+    if (auto* leave = std::get_if<Leave>(&message)) {
+      undecided_ = false;
+      lookup_.reset();
+      return tell(CoordinatorMessage{
+          End{{leave->exit_code, leave->reason, leave->failures, leave->stop_signal, leave->kill_now}}});
+    }
+    kept_.push_back(std::move(message));
+  }
+
+  void finish(Duration linger, std::function<void()> done) {
+    if (link_) return link_->finish(linger, std::move(done));
+    asio::post(loop_, std::move(done));
+  }
+
+  void let_go() {
+    undecided_ = false;
+    handler_ = {};
+    lookup_.reset();
+    link_.reset();
+    host_.reset();
+  }
+
+ private:
+  void host_alone() {
+    host_ = std::make_unique<Host>(loop_, settings_);
+    use(host_->coordinator.connect(settings_.run_id, handler_));
+  }
+
+  void look_up() {
+    lookup_ = std::make_unique<Lookup>(loop_, settings_.endpoint->host, settings_.endpoint->port,
+                                       [self = shared_from_this()](Result<Lookup::Addresses> addresses) {
+                                         if (self->undecided_) self->decide(std::move(addresses));
+                                       });
+  }
+
+  void decide(Result<Lookup::Addresses> addresses) {
+    std::vector<asio::ip::address> named;
+    if (addresses) {
+      for (const auto& endpoint : *addresses) named.push_back(endpoint.address());
+    }
+    const bool own = std::any_of(named.begin(), named.end(), is_own);
+    if (!named_us_ && !own) return connect();  // which looks the name up again until it is found
+
+    // One address that others can use is bound alone. A host name that means 127.0.1.1 here means another one to them.
+    std::sort(named.begin(), named.end());
+    named.erase(std::unique(named.begin(), named.end()), named.end());
+    const bool all_loopback = std::all_of(named.begin(), named.end(), [](const auto& a) { return a.is_loopback(); });
+    std::string bind;
+    if (settings_.endpoint->host == "localhost" || (all_loopback && is_literal(settings_.endpoint->host))) {
+      bind = named.size() == 1 ? named.front().to_string() : "localhost";
+    } else if (named.size() == 1 && !all_loopback && own) {
+      bind = named.front().to_string();
+    }
+    host_ = std::make_unique<Host>(loop_, settings_);
+    const auto port = host_->listen(loop_, bind, settings_.endpoint->port, settings_);
+    if (port) {
+      if (settings_.log) {
+        settings_.log("the rendezvous of job " + settings_.run_id.value() + " is hosted here, on " + host_->server->address() +
+                      (settings_.token.empty() && !all_loopback ? "; without a token everybody who reaches it can join" : ""));
+      }
+      return use(host_->coordinator.connect(settings_.run_id, handler_));
+    }
+    host_.reset();
+    const bool taken = port.error().code == boost::system::errc::address_in_use;
+    if (taken && !settings_.is_host.has_value()) return connect();  // a peer on this machine was faster
+    tell(LinkLost{67, "the rendezvous cannot be hosted here: " + port.error().message()});
+  }
+
+  static bool is_literal(const std::string& host) {
+    boost::system::error_code error;
+    asio::ip::make_address(host, error);
+    return !error;
+  }
+
+  void connect() {
+    use(connect_agent(loop_,
+                      {.endpoint = *settings_.endpoint,
+                       .run_id = settings_.run_id,
+                       .token = settings_.token,
+                       .join_timeout = settings_.join_timeout},
+                      handler_));
+  }
+
+  void use(std::unique_ptr<AgentLink> link) {
+    undecided_ = false;
+    link_ = std::move(link);
+    for (AgentMessage& message : std::exchange(kept_, {})) link_->send(std::move(message));
+  }
+
+  void tell(LinkEvent event) {
+    asio::post(loop_, [self = shared_from_this(), event = std::move(event)]() mutable {
+      const AgentLink::Handler handler = self->handler_;
+      if (handler) handler(std::move(event));
+    });
+  }
+
+  asio::io_context& loop_;
+  AttachSettings settings_;
+  AgentLink::Handler handler_;
+  bool named_us_ = false;
+  bool undecided_ = true;
+  std::vector<AgentMessage> kept_;
+  std::unique_ptr<Lookup> lookup_;
+  std::unique_ptr<Host> host_;
+  std::unique_ptr<AgentLink> link_;
+};
+
+class AttachedLink final : public AgentLink {
+ public:
+  explicit AttachedLink(std::shared_ptr<Attachment> attachment) : attachment_{std::move(attachment)} {
+    attachment_->start();
+  }
+  ~AttachedLink() override { attachment_->let_go(); }
+  void send(AgentMessage message) override { attachment_->send(std::move(message)); }
+  void finish(Duration linger, std::function<void()> done) override { attachment_->finish(linger, std::move(done)); }
+
+ private:
+  std::shared_ptr<Attachment> attachment_;
+};
+
+}  // namespace
+
+std::unique_ptr<AgentLink> attach(asio::io_context& loop, AttachSettings settings, AgentLink::Handler handler) {
+  return std::make_unique<AttachedLink>(std::make_shared<Attachment>(loop, std::move(settings), std::move(handler)));
+}
+
+}  // namespace torchup

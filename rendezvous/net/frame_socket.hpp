@@ -1,0 +1,60 @@
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "rendezvous/base/types.hpp"
+
+namespace torchup {
+
+inline constexpr std::size_t unsent_bytes_max = std::size_t{8} << 20;  ///< for a peer that does not read
+
+/// A connection between an agent and its coordinator: bytes in, bytes out, never blocking.
+///
+/// An idle one costs no buffer. It keeps itself alive until it is closed; `close` lets go of both callbacks, and no call
+/// follows it.
+class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
+ public:
+  /// Takes what it understands off the front of the input; what it leaves comes again with more behind it. False: nothing
+  /// more is read.
+  using OnInput = std::function<bool(std::string_view& input)>;
+  /// The connection is gone. No error: the peer closed it in good order.
+  using OnClosed = std::function<void(const boost::system::error_code& error)>;
+
+  explicit FrameSocket(boost::asio::ip::tcp::socket socket);
+
+  void start(OnInput on_input, OnClosed on_closed);
+  /// Sends now what the kernel takes and the rest when it can. A peer that leaves unsent_bytes_max lying is closed.
+  void write(std::string_view bytes);
+  /// Says no more than what was written; the end comes when the peer closes, or by `close`.
+  void close_after_writes();
+  void close();
+  /// How long the kernel waits for a peer's machine that is gone, in traffic and without.
+  void set_patience(Duration patience);
+
+  [[nodiscard]] std::string remote_address() const { return remote_; }
+  [[nodiscard]] std::string local_address() const { return local_; }
+
+ private:
+  void wait_input();
+  void read_input();
+  void wait_output();
+  void send_output();
+  void fail(const boost::system::error_code& error);
+
+  boost::asio::ip::tcp::socket socket_;
+  OnInput on_input_;
+  OnClosed on_closed_;
+  std::string remote_, local_;
+  std::string input_;   ///< a frame's beginning
+  std::string output_;  ///< what the kernel did not take
+  bool waiting_output_ = false;
+  bool closing_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace torchup

@@ -1,0 +1,64 @@
+#include "rendezvous/net/token.hpp"
+
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+
+#include "rendezvous/net/unique_fd.hpp"
+
+namespace torchup {
+
+namespace {
+constexpr std::size_t token_bytes_max = 4096;
+}
+
+Mac hmac_sha256(std::string_view key, std::string_view text) {
+  Mac mac{};
+  unsigned int length = 0;
+  const auto* bytes = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                           reinterpret_cast<const unsigned char*>(text.data()), text.size(), mac.data(), &length);
+  if (!bytes || length != mac.size()) throw std::runtime_error{"libcrypto gave no HMAC-SHA-256"};
+  return mac;
+}
+
+bool same(const Mac& left, const Mac& right) { return CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0; }
+
+Nonce fresh_nonce() {
+  Nonce nonce{};
+  if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
+    throw std::system_error{errno, std::generic_category(), "getrandom"};
+  }
+  return nonce;
+}
+
+Result<std::string> read_token_file(const std::string& path) {
+  const std::string what = "token file " + path;
+  const auto system_error = [&] { return Error{{errno, boost::system::system_category()}, what}; };
+  const UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (!file) return system_error();
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return system_error();
+  if (!S_ISREG(status.st_mode)) return fail(errc::bad_value, what + ": not a regular file");
+  if (status.st_uid != ::geteuid()) return fail(errc::bad_value, what + ": belongs to another user");
+  if ((status.st_mode & (S_IRGRP | S_IROTH)) != 0) {
+    return fail(errc::bad_value, what + ": others can read it; chmod 600 " + path);
+  }
+  std::string token(token_bytes_max + 1, '\0');
+  const ssize_t count = ::read(file.get(), token.data(), token.size());
+  if (count < 0) return system_error();
+  if (static_cast<std::size_t>(count) > token_bytes_max) return fail(errc::limit_exceeded, what + ": more than 4 KiB");
+  token.resize(static_cast<std::size_t>(count));
+  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+  if (token.empty()) return fail(errc::bad_value, what + ": empty");
+  return token;
+}
+
+}  // namespace torchup

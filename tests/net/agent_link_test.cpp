@@ -1,0 +1,467 @@
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/asio/connect.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
+#include <catch2/catch.hpp>
+#include <array>
+#include <functional>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "rendezvous/core/agent_codec.hpp"
+#include "rendezvous/net/agent_client.hpp"
+#include "rendezvous/net/agent_sessions.hpp"
+#include "rendezvous/net/attach.hpp"
+#include "rendezvous/net/coordinator.hpp"
+#include "rendezvous/net/store_server.hpp"
+#include "rendezvous/net/token.hpp"
+
+using namespace torchup;
+using namespace std::chrono_literals;
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+namespace {
+
+/// A coordinator with a port on loopback, as torchupd has it.
+struct Daemon {
+  explicit Daemon(asio::io_context& loop, AgentSessionsOptions options = {}, Port port = Port{0})
+      : coordinator{loop}, sessions{loop, coordinator, std::move(options)} {
+    StoreServerOptions server_options;
+    server_options.bind = "127.0.0.1";
+    server_options.port = port;
+    server_options.other_language = [this](unsigned char first_byte, UniqueFd& socket) {
+      if (!begins_agent(first_byte)) return false;
+      sessions.serve(std::move(socket));
+      return true;
+    };
+    server = std::make_unique<StoreServer>(loop, std::move(server_options));
+    const auto listening = server->listen();
+    REQUIRE(listening.has_value());
+    endpoint = {"127.0.0.1", *listening};
+  }
+  Coordinator coordinator;
+  AgentSessions sessions;
+  std::unique_ptr<StoreServer> server;
+  Endpoint endpoint;
+};
+
+/// One agent's side: what it heard so far. `make` gives the link.
+struct Agent {
+  explicit Agent(const std::function<std::unique_ptr<AgentLink>(AgentLink::Handler)>& make)
+      : link{make([this](LinkEvent event) { heard.push_back(std::move(event)); })} {}
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  static Agent over_tcp(asio::io_context& loop, Endpoint endpoint, std::string token = {}, Duration join_timeout = 10s) {
+    return Agent{[&](AgentLink::Handler handler) {
+      return connect_agent(loop, {.endpoint = endpoint, .run_id = RunId{"job"}, .token = token, .join_timeout = join_timeout},
+                           std::move(handler));
+    }};
+  }
+  template <class T>
+  const T* last() const {
+    for (auto event = heard.rbegin(); event != heard.rend(); ++event) {
+      const auto* message = std::get_if<CoordinatorMessage>(&*event);
+      if (!message || std::get_if<Waiting>(message)) continue;  // what people are told may come at any time
+      return std::get_if<T>(message);
+    }
+    return nullptr;
+  }
+  const LinkLost* lost() const { return heard.empty() ? nullptr : std::get_if<LinkLost>(&heard.back()); }
+
+  std::vector<LinkEvent> heard;
+  std::unique_ptr<AgentLink> link;
+};
+
+bool run_until(asio::io_context& loop, const std::function<bool()>& condition, Duration limit = 8s) {
+  const auto until = std::chrono::steady_clock::now() + limit;
+  while (!condition() && std::chrono::steady_clock::now() < until) {
+    loop.restart();
+    loop.run_one_for(20ms);
+  }
+  return condition();
+}
+
+Join join_of(const std::string& host, JobTerms terms) {
+  Join join;
+  join.host = host;
+  join.local_world_size = 2;
+  join.terms = std::move(terms);
+  return join;
+}
+
+/// Between agents and a coordinator: passes bytes on until it is told to be a bad network.
+class Relay {
+ public:
+  Relay(asio::io_context& loop, Endpoint to)
+      : loop_{loop}, acceptor_{loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0}},
+        to_{asio::ip::make_address(to.host), to.port.value()} {
+    accept();
+  }
+  [[nodiscard]] Endpoint endpoint() const { return {"127.0.0.1", Port{acceptor_.local_endpoint().port()}}; }
+  int connections = 0;
+
+  /// Both sides get a reset.
+  void cut() {
+    for (auto& pair : pairs_) {
+      for (auto* socket : {&pair->agent, &pair->coordinator}) {
+        boost::system::error_code ignored;
+        socket->set_option(asio::socket_base::linger{true, 0}, ignored);
+        socket->close(ignored);
+      }
+    }
+    pairs_.clear();
+  }
+  /// Connections stay, new ones are accepted, and nothing comes through any more.
+  void freeze() { frozen_ = true; }
+
+ private:
+  struct Pair {
+    explicit Pair(asio::io_context& loop) : agent{loop}, coordinator{loop} {}
+    tcp::socket agent, coordinator;
+    std::array<char, 4096> up{}, down{};
+  };
+
+  void accept() {
+    auto pair = std::make_shared<Pair>(loop_);
+    acceptor_.async_accept(pair->agent, [this, pair](const boost::system::error_code& error) {
+      if (error) return;
+      ++connections;
+      pair->coordinator.connect(to_);
+      pairs_.push_back(pair);
+      pass(pair, pair->agent, pair->coordinator, pair->up);
+      pass(pair, pair->coordinator, pair->agent, pair->down);
+      accept();
+    });
+  }
+  void pass(const std::shared_ptr<Pair>& pair, tcp::socket& from, tcp::socket& to, std::array<char, 4096>& buffer) {
+    from.async_read_some(asio::buffer(buffer), [this, pair, &from, &to, &buffer](const boost::system::error_code& error, std::size_t count) {
+      boost::system::error_code ignored;
+      if (error) {
+        if (to.is_open()) to.shutdown(tcp::socket::shutdown_send, ignored);
+        return;
+      }
+      if (frozen_) return;
+      asio::write(to, asio::buffer(buffer, count), ignored);
+      pass(pair, from, to, buffer);
+    });
+  }
+
+  asio::io_context& loop_;
+  tcp::acceptor acceptor_;
+  tcp::endpoint to_;
+  std::list<std::shared_ptr<Pair>> pairs_;
+  bool frozen_ = false;
+};
+
+/// Two agents in a running round; `first` has group rank 0.
+void run_round(asio::io_context& loop, Agent& first, Agent& second, JobTerms terms) {
+  first.link->send(join_of("a", terms));
+  second.link->send(join_of("b", terms));
+  REQUIRE(run_until(loop, [&] { return first.last<HostStore>() != nullptr; }));
+  first.link->send(StoreReady{first.last<HostStore>()->round, Port{4000}});
+  REQUIRE(run_until(loop, [&] { return first.last<Placed>() && second.last<Placed>(); }));
+}
+
+}  // namespace
+
+TEST_CASE("two agents run a job over sockets, and hear the same verdict", "[net][agent_link]") {
+  asio::io_context loop;
+  Daemon daemon{loop};
+  Agent a = Agent::over_tcp(loop, daemon.endpoint);
+  Agent b = Agent::over_tcp(loop, daemon.endpoint);
+  run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2});
+  REQUIRE(a.last<Placed>()->placement.group_rank == GroupRank{0});
+  REQUIRE(b.last<Placed>()->placement.first_rank == Rank{2});
+  REQUIRE(b.last<Placed>()->placement.master_addr == "127.0.0.1");
+  WorkersFailed failed{.round = Round{0}};
+  failed.failures.push_back({.rank = Rank{3}, .exit_code = 7, .host = "b", .message = "boom"});
+  b.link->send(failed);
+  REQUIRE(run_until(loop, [&] { return a.last<End>() && b.last<End>(); }));
+  REQUIRE(a.last<End>()->verdict == b.last<End>()->verdict);
+  REQUIRE(a.last<End>()->verdict.exit_code == 1);
+  REQUIRE(a.last<End>()->verdict.failures.at(0).message == "boom");
+  int done = 0;
+  a.link->finish(5s, [&] { ++done; });
+  b.link->finish(5s, [&] { ++done; });
+  REQUIRE(run_until(loop, [&] { return done == 2; }));
+  REQUIRE(run_until(loop, [&] { return daemon.sessions.count() == 0; }));
+}
+
+TEST_CASE("the agent that hosts waits until the others have the verdict", "[net][agent_link]") {
+  asio::io_context loop;
+  Daemon daemon{loop, {.embedded = true}};
+  Agent own{[&](AgentLink::Handler handler) { return daemon.coordinator.connect(RunId{"job"}, std::move(handler)); }};
+  Agent other = Agent::over_tcp(loop, daemon.endpoint);
+  run_round(loop, own, other, {.min_nodes = 2, .max_nodes = 2});
+  own.link->send(Leave{.ends_job = false, .exit_code = 143, .reason = "terminated"});  // the job cannot go on without it
+  REQUIRE(run_until(loop, [&] { return own.last<End>() && other.last<End>(); }));
+  REQUIRE(other.last<End>()->verdict.exit_code == 143);
+  bool own_done = false, other_done = false;
+  own.link->finish(30s, [&] { own_done = true; });
+  loop.restart();
+  loop.run_for(30ms);
+  REQUIRE_FALSE(own_done);
+  other.link->finish(5s, [&] { other_done = true; });
+  REQUIRE(run_until(loop, [&] { return own_done && other_done; }));
+}
+
+TEST_CASE("an agent whose process ends is missed at once", "[net][agent_link]") {
+  asio::io_context loop;
+  Daemon daemon{loop};
+  Agent a = Agent::over_tcp(loop, daemon.endpoint);
+  {
+    Agent second = Agent::over_tcp(loop, daemon.endpoint);
+    run_round(loop, a, second, {.min_nodes = 1, .max_nodes = 2, .max_restarts = 0});
+  }
+  const auto gone = std::chrono::steady_clock::now();
+  REQUIRE(run_until(loop, [&] { return a.last<StopWorkers>() != nullptr; }));
+  REQUIRE(std::chrono::steady_clock::now() - gone < 500ms);
+  REQUIRE(a.last<StopWorkers>()->cause == StopCause::membership_change);
+}
+
+TEST_CASE("a cut connection is healed and nobody loses a place", "[net][agent_link]") {
+  asio::io_context loop;
+  Daemon daemon{loop};
+  Relay relay{loop, daemon.endpoint};
+  Agent a = Agent::over_tcp(loop, daemon.endpoint);
+  Agent b = Agent::over_tcp(loop, relay.endpoint());
+  run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2, .lease = 3s});
+  relay.cut();
+  REQUIRE(run_until(loop, [&] { return relay.connections >= 2; }));
+  SECTION("the job goes on") {
+    a.link->send(WorkersSucceeded{Round{0}});
+    b.link->send(WorkersSucceeded{Round{0}});
+    REQUIRE(run_until(loop, [&] { return a.last<End>() && b.last<End>(); }));
+    REQUIRE(b.last<End>()->verdict.exit_code == 0);
+  }
+  SECTION("what was said while it was cut is heard") {
+    relay.cut();
+    b.link->send(WorkersSucceeded{Round{0}});
+    a.link->send(WorkersSucceeded{Round{0}});
+    REQUIRE(run_until(loop, [&] { return a.last<End>() && b.last<End>(); }));
+  }
+}
+
+TEST_CASE("a silent network fences the agent before the coordinator gives it up", "[net][agent_link]") {
+  asio::io_context loop;
+  Daemon daemon{loop};
+  Relay relay{loop, daemon.endpoint};
+  Agent a = Agent::over_tcp(loop, daemon.endpoint);
+  Agent b = Agent::over_tcp(loop, relay.endpoint());
+  run_round(loop, a, b, {.min_nodes = 1, .max_nodes = 2, .lease = 1s});
+  relay.freeze();
+  const auto frozen = std::chrono::steady_clock::now();
+  REQUIRE(run_until(loop, [&] { return b.last<StopWorkers>() != nullptr; }));
+  REQUIRE(b.last<StopWorkers>()->cause == StopCause::fenced);
+  REQUIRE(a.last<Placed>() != nullptr);  // not yet told: we fence first
+  REQUIRE(run_until(loop, [&] { return a.last<StopWorkers>() != nullptr; }));
+  REQUIRE(std::chrono::steady_clock::now() - frozen < 1500ms);
+  REQUIRE(a.last<StopWorkers>()->cause == StopCause::membership_change);
+}
+
+TEST_CASE("a coordinator that starts again goes on with the running job", "[net][agent_link]") {
+  asio::io_context loop;
+  auto daemon = std::make_unique<Daemon>(loop);
+  const Endpoint endpoint = daemon->endpoint;
+  Agent a = Agent::over_tcp(loop, endpoint);
+  Agent b = Agent::over_tcp(loop, endpoint);
+  run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2, .lease = 2s});
+  const auto heard = a.heard.size();
+  daemon.reset();
+  loop.restart();
+  loop.run_for(200ms);
+  daemon = std::make_unique<Daemon>(loop, AgentSessionsOptions{}, endpoint.port);
+  REQUIRE(run_until(loop, [&] { return daemon->sessions.count() == 2; }));
+  a.link->send(WorkersSucceeded{Round{0}});
+  b.link->send(WorkersSucceeded{Round{0}});
+  REQUIRE(run_until(loop, [&] { return a.last<End>() && b.last<End>(); }));
+  REQUIRE(a.last<End>()->verdict.exit_code == 0);
+  for (std::size_t i = heard; i + 1 < a.heard.size(); ++i) {  // workers were not disturbed
+    REQUIRE(std::get_if<Waiting>(&std::get<CoordinatorMessage>(a.heard[i])));
+  }
+}
+
+TEST_CASE("when the process that hosts is gone, workers stop at once", "[net][agent_link]") {
+  asio::io_context loop;
+  auto daemon = std::make_unique<Daemon>(loop, AgentSessionsOptions{.embedded = true});
+  const Endpoint endpoint = daemon->endpoint;
+  Agent a = Agent::over_tcp(loop, endpoint, "", 2s);
+  Agent b = Agent::over_tcp(loop, endpoint, "", 2s);
+  run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2});
+  daemon.reset();
+  const auto gone = std::chrono::steady_clock::now();
+  REQUIRE(run_until(loop, [&] { return a.last<StopWorkers>() && b.last<StopWorkers>(); }));
+  REQUIRE(std::chrono::steady_clock::now() - gone < 500ms);
+  REQUIRE(a.last<StopWorkers>()->cause == StopCause::fenced);
+  SECTION("it comes back: the job goes on") {
+    daemon = std::make_unique<Daemon>(loop, AgentSessionsOptions{.embedded = true}, endpoint.port);
+    a.link->send(join_of("a", {.min_nodes = 2, .max_nodes = 2}));
+    b.link->send(join_of("b", {.min_nodes = 2, .max_nodes = 2}));
+    REQUIRE(run_until(loop, [&] { return a.last<HostStore>() != nullptr; }));
+  }
+  SECTION("it does not: 67 after the join timeout") {
+    REQUIRE(run_until(loop, [&] { return a.lost() && b.lost(); }));
+    REQUIRE(a.lost()->exit_code == 67);
+  }
+}
+
+TEST_CASE("agents and coordinator prove the token to each other", "[net][agent_link]") {
+  asio::io_context loop;
+  std::vector<std::string> log;
+  Daemon daemon{loop, {.token = "secret", .log = [&](const std::string& line) { log.push_back(line); }}};
+  SECTION("the same one") {
+    Agent a = Agent::over_tcp(loop, daemon.endpoint, "secret");
+    a.link->send(join_of("a", {}));
+    REQUIRE(run_until(loop, [&] { return a.last<HostStore>() != nullptr; }));
+    REQUIRE(log.empty());
+  }
+  SECTION("none") {
+    Agent a = Agent::over_tcp(loop, daemon.endpoint);
+    REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
+    REQUIRE(a.lost()->exit_code == 68);
+    REQUIRE(log.size() == 1);
+  }
+  SECTION("another one: the agent sees that the coordinator does not know it") {
+    Agent a = Agent::over_tcp(loop, daemon.endpoint, "other");
+    REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
+    REQUIRE(a.lost()->exit_code == 68);
+    REQUIRE(daemon.coordinator.job_count() == 0);
+  }
+  SECTION("an agent that has one refuses a coordinator that has none") {
+    Daemon open{loop};
+    Agent a = Agent::over_tcp(loop, open.endpoint, "secret");
+    REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
+    REQUIRE(a.lost()->exit_code == 68);
+  }
+}
+
+TEST_CASE("a forged proof is refused", "[net][agent_link]") {
+  asio::io_context loop;
+  Daemon daemon{loop, {.token = "secret"}};
+  tcp::socket socket{loop};
+  socket.connect({asio::ip::address_v4::loopback(), daemon.endpoint.port.value()});
+  const std::string lie = std::string{agent_preface} + encode(AgentFrame{Hello{.has_token = true, .run_id = RunId{"job"}}}) +
+                          encode(AgentFrame{Proof{}});
+  asio::write(socket, asio::buffer(lie));
+  std::string answer;
+  std::array<char, 4096> buffer{};
+  std::function<void()> read = [&] {
+    socket.async_read_some(asio::buffer(buffer), [&](const boost::system::error_code& error, std::size_t count) {
+      answer.append(buffer.data(), count);
+      if (!error) read();
+    });
+  };
+  read();
+  std::optional<CoordinatorFrame> last;
+  REQUIRE(run_until(loop, [&] {
+    std::string_view input = answer;
+    while (true) {
+      auto frame = take_coordinator_frame(input);
+      if (!frame || !frame->has_value()) break;
+      last = **frame;
+    }
+    return last && std::get_if<Refused>(&*last);
+  }));
+  REQUIRE(std::get<Refused>(*last).exit_code == 68);
+  REQUIRE(daemon.coordinator.job_count() == 0);
+}
+
+TEST_CASE("nobody at the endpoint is 67 after the join timeout, and said before", "[net][agent_link]") {
+  asio::io_context loop;
+  tcp::acceptor bound{loop, tcp::v4()};
+  bound.bind({asio::ip::address_v4::loopback(), 0});  // bound and not listening: refused
+  Agent a = Agent::over_tcp(loop, {"127.0.0.1", Port{bound.local_endpoint().port()}}, "", 400ms);
+  a.link->send(join_of("a", {}));
+  REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
+  REQUIRE(a.lost()->exit_code == 67);
+  const auto* first = std::get_if<CoordinatorMessage>(&a.heard.front());
+  REQUIRE(first);
+  REQUIRE(std::get<Waiting>(*first).roster.find("refused") != std::string::npos);
+}
+
+TEST_CASE("a leave needs no coordinator", "[net][agent_link]") {
+  asio::io_context loop;
+  tcp::acceptor bound{loop, tcp::v4()};
+  bound.bind({asio::ip::address_v4::loopback(), 0});
+  Agent a = Agent::over_tcp(loop, {"127.0.0.1", Port{bound.local_endpoint().port()}}, "", 1min);
+  a.link->send(join_of("a", {}));
+  a.link->send(Leave{.exit_code = 130, .reason = "interrupted"});
+  REQUIRE(run_until(loop, [&] { return a.last<End>() != nullptr; }, 1s));
+  REQUIRE(a.last<End>()->verdict.exit_code == 130);
+}
+
+TEST_CASE("another program at the endpoint is told from a coordinator", "[net][agent_link]") {
+  asio::io_context loop;
+  tcp::acceptor other{loop, {asio::ip::address_v4::loopback(), 0}};
+  std::function<void()> hang_up = [&] {
+    other.async_accept([&](const boost::system::error_code& error, tcp::socket) {
+      if (!error) hang_up();
+    });
+  };
+  hang_up();
+  Agent a = Agent::over_tcp(loop, {"127.0.0.1", Port{other.local_endpoint().port()}}, "", 1min);
+  REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
+  REQUIRE(a.lost()->exit_code == 67);
+  REQUIRE(a.lost()->reason.find("no torchup coordinator") != std::string::npos);
+}
+
+TEST_CASE("of agents on one machine with one endpoint the first hosts and the others connect", "[net][attach]") {
+  asio::io_context loop;
+  Port port{0};
+  {
+    tcp::acceptor free{loop, {asio::ip::address_v4::loopback(), 0}};
+    port = Port{free.local_endpoint().port()};
+  }
+  std::vector<std::string> log;
+  const auto make = [&](AgentLink::Handler handler) {
+    return attach(loop,
+                  {.run_id = RunId{"job"}, .endpoint = Endpoint{"localhost", port}, .join_timeout = 10s,
+                   .log = [&](const std::string& line) { log.push_back(line); }},
+                  std::move(handler));
+  };
+  Agent a{make}, b{make};
+  run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2});
+  REQUIRE(std::count_if(log.begin(), log.end(), [](const auto& line) { return line.find("hosted here") != std::string::npos; }) == 1);
+  a.link->send(WorkersSucceeded{Round{0}});
+  b.link->send(WorkersSucceeded{Round{0}});
+  REQUIRE(run_until(loop, [&] { return a.last<End>() && b.last<End>(); }));
+}
+
+TEST_CASE("one node needs no socket", "[net][attach]") {
+  asio::io_context loop;
+  Agent a{[&](AgentLink::Handler handler) { return attach(loop, {.run_id = RunId{"job"}}, std::move(handler)); }};
+  a.link->send(join_of("a", {}));
+  REQUIRE(run_until(loop, [&] { return a.last<HostStore>() != nullptr; }));
+  a.link->send(StoreReady{Round{0}, Port{1}});
+  REQUIRE(run_until(loop, [&] { return a.last<Placed>() != nullptr; }));
+  REQUIRE(a.last<Placed>()->placement.master_addr == "127.0.0.1");
+}
+
+TEST_CASE("a token file that others could read is refused", "[net][token]") {
+  std::string name = "/tmp/torchup-token-test-XXXXXX";
+  const UniqueFd file{::mkstemp(name.data())};
+  REQUIRE(file);
+  const auto write_token = [&](const std::string& text) {
+    REQUIRE(::ftruncate(file.get(), 0) == 0);
+    REQUIRE(::pwrite(file.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()));
+  };
+  write_token("secret\n");
+  REQUIRE(*read_token_file(name) == "secret");
+  ::fchmod(file.get(), 0640);
+  REQUIRE(read_token_file(name).has_error());
+  ::fchmod(file.get(), 0600);
+  write_token("\n");
+  REQUIRE(read_token_file(name).has_error());
+  write_token(std::string(4097, 'x'));
+  REQUIRE(read_token_file(name).has_error());
+  ::unlink(name.c_str());
+  REQUIRE(read_token_file(name).has_error());
+  REQUIRE(read_token_file("/dev/zero").has_error());
+}
