@@ -2,7 +2,7 @@
 """torchup and torchrun, the same cases side by side.
 
   contract.py --torchup BIN                     torchup against what torchrun did when the cases were recorded
-  contract.py --torchup BIN --torchrun BIN      both now, every row compared
+  contract.py --torchup BIN --torchrun BIN      both now, every row compared (BIN `auto`: beside the workers' Python)
   contract.py --torchrun BIN --record           store what torchrun does as the expectation
   contract.py ... --only TEXT ...               cases whose names contain one of the texts
   contract.py ... --table                       print the table of results, with the reasons of the differences
@@ -385,7 +385,7 @@ def in_lines(stored):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torchup", help="our launcher; torchup-launch is expected beside it")
-    parser.add_argument("--torchrun", help="torchrun; python is expected beside it")
+    parser.add_argument("--torchrun", help="torchrun; python is expected beside it; `auto`: the one of the workers' Python, else exit 77")
     parser.add_argument("--record", action="store_true", help="store what torchrun does")
     parser.add_argument("--only", nargs="*", default=[], help="cases whose names contain one of these")
     parser.add_argument("--group", action="append", default=[], help="cases of this group")
@@ -399,6 +399,11 @@ def main():
     if not (options.torchup or options.torchrun):
         parser.error("--torchup or --torchrun is needed")
 
+    if options.torchrun == "auto":
+        options.torchrun = os.path.join(os.path.dirname(cases.PYTHON), "torchrun")
+        if not os.path.exists(options.torchrun):
+            print("no torchrun beside", cases.PYTHON)
+            return 77
     names = collections.Counter(case.name for case in cases.CASES)
     assert max(names.values()) == 1, [name for name, count in names.items() if count > 1]
     chosen = [case for case in cases.CASES
