@@ -1,4 +1,5 @@
 #include <malloc.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -78,6 +79,13 @@ Result<> read_config_file(OptionValues& options) {
   return options.read_config(content.str(), path);
 }
 
+/// A log folder that is a file is refused before anything starts. (The null device means no files.)
+Result<> check_log_folder(const std::string& path) {
+  struct stat status {};
+  if (path.empty() || ::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  return fail(errc::bad_value, "log_dir: " + path + " is a file");
+}
+
 int launch(std::span<const std::string> words, Guarded guarded) {
   auto parsed = parse_command_line(words);
   if (const Answer* answer = std::get_if<Answer>(&parsed)) return give(*answer);
@@ -93,6 +101,7 @@ int launch(std::span<const std::string> words, Guarded guarded) {
   }
   const auto plan = make_plan(line.options, line.program, line.legacy, machine);
   if (!plan) return refuse(plan.error());
+  if (auto checked = check_log_folder(plan->output.log_dir); !checked) return refuse(checked.error());
   if (line.options.flag("dry-run")) return give({0, plan_text(*plan), ""});
   if (!plan->one_node()) return refuse(fail(errc::bad_value, "--nnodes: several nodes are not supported yet"));
   return run_agent(*plan, std::move(guarded), machine.host);

@@ -130,6 +130,8 @@ class Agent {
   std::vector<AgentAction> step(const AgentEvent& event, TimePoint now);
   /// When to send the next Wake if nothing else happens; empty while only an event can change anything.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
+  /// Of the current or last attempt on this node, in the order they were noticed; those that our stop caused included.
+  [[nodiscard]] const std::vector<WorkerFailure>& failures() const { return failures_; }
 
  private:
   enum class Phase {

@@ -75,6 +75,7 @@ struct LaunchConfig {
   std::string signals_to_handle;             ///< as given; workers see it in TORCHELASTIC_SIGNALS_TO_HANDLE
 
   OutputOptions output;
+  std::string parent_error_file;  ///< where whoever started us wants to find the cause of a failure; empty: nowhere
   std::string event_log_handler = "null";
   std::vector<std::string> warnings;  ///< said once at the start
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;

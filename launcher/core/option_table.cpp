@@ -128,11 +128,11 @@ class Splitter {
       const std::string& word = arguments_[next_];
       if (word == "--") {
         ++next_;
-        take_program();
+        take_program(false);
         break;
       }
       if (!looks_like_option(word)) {
-        take_program();
+        take_program(true);
         break;
       }
       ++next_;
@@ -146,12 +146,13 @@ class Splitter {
   }
 
  private:
-  void take_program() {
+  /// argparse takes one `--` away: the one before the program, else one directly behind it.
+  void take_program(bool take_dashes) {
     const auto rest = arguments_.subspan(std::min(next_, arguments_.size()));
     if (rest.empty()) return;
     split_.has_program = true;
     split_.program.assign(rest.begin(), rest.end());
-    if (split_.program.size() > 1 && split_.program[1] == "--") split_.program.erase(split_.program.begin() + 1);
+    if (take_dashes && split_.program.size() > 1 && split_.program[1] == "--") split_.program.erase(split_.program.begin() + 1);
   }
 
   void long_option(const std::string& word) {

@@ -50,8 +50,8 @@ struct SplitCommandLine {
 };
 
 /// Finds the program: the first word that is neither option nor an option's value. By argparse's rules: what looks like
-/// a negative number, a lone `-`, an empty word and a word with a blank are no options; a `--` before the program and
-/// one directly behind it go. A value that begins with `-` must be attached with `=`.
+/// a negative number, a lone `-`, an empty word and a word with a blank are no options; one `--` goes, before the
+/// program or else directly behind it. A value that begins with `-` must be attached with `=`.
 ///
 /// Returns the error for people, in argparse's words, or nothing. Unknown options stay in `options` for the parser.
 /// Source: Python's argparse, as torchrun uses it.

@@ -41,6 +41,22 @@ Duration seconds_of(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>{std::min(seconds, 1e9)});
 }
 
+/// A UUID as the decimal number that it is.
+std::string decimal(std::string_view uuid) {
+  std::string digits = "0";  // least significant first
+  for (const char c : uuid) {
+    if (c == '-') continue;
+    int carry = c <= '9' ? c - '0' : c - 'a' + 10;
+    for (char& digit : digits) {
+      const int value = (digit - '0') * 16 + carry;
+      digit = static_cast<char>('0' + value % 10);
+      carry = value / 10;
+    }
+    for (; carry > 0; carry /= 10) digits += static_cast<char>('0' + carry % 10);
+  }
+  return {digits.rbegin(), digits.rend()};
+}
+
 using RendezvousConf = std::map<std::string, std::string, std::less<>>;
 
 /// Contract: split at commas, each part at its first `=`, both halves stripped; later duplicates win.
@@ -96,14 +112,6 @@ class Planner {
     auto nodes = parse_nodes();
     if (!nodes) return nodes.error();
 
-    if (backend == "etcd" || backend == "etcd-v2") {
-      return bad("--rdzv-backend=" + backend + " is not supported; use c10d, which needs no other server");
-    }
-    if (backend.empty()) return bad("The rendezvous backend name must be a non-empty string.");
-    if (backend != "static" && backend != "c10d") {
-      return bad("The rendezvous backend '" + backend +
-                 "' is not registered. Did you forget to call `register`? There are c10d and static.");
-    }
     const bool plain = backend == "static" && endpoint.empty() && !options_.has("master-port") && plan_.terms.max_nodes == 1;
     if (options_.flag("standalone") || plain) {
       backend = "c10d";
@@ -112,6 +120,8 @@ class Planner {
       if (options_.flag("standalone") && plan_.terms.max_nodes > 1) {
         return bad("--standalone means one node, but --nnodes=" + options_.text("nnodes") + " asks for more");
       }
+    } else if (auto known = check_backend(backend); !known) {
+      return known;
     } else if (backend == "static") {
       meeting.backend = Backend::static_;
       if (auto read = read_static(endpoint); !read) return read;
@@ -121,11 +131,23 @@ class Planner {
       return parsed.error();
     }
     if (meeting.run_id.value().empty()) {
-      meeting.run_id = RunId{machine_.random_run_id()};
+      meeting.run_id = RunId{decimal(machine_.random_run_id())};
       warn("config has no run_id, generated a random run_id: " + meeting.run_id.value());
     }
     if (meeting.backend != Backend::static_ && options_.integer("node-rank", 0).value() != 0) {
       warn("node_rank is only used for static rdzv_backend. It will be ignored for rdzv_backend=" + backend + ".");
+    }
+    return {};
+  }
+
+  static Result<> check_backend(const std::string& backend) {
+    if (backend == "etcd" || backend == "etcd-v2") {
+      return bad("--rdzv-backend=" + backend + " is not supported; use c10d, which needs no other server");
+    }
+    if (backend.empty()) return bad("The rendezvous backend name must be a non-empty string.");
+    if (backend != "static" && backend != "c10d") {
+      return bad("The rendezvous backend '" + backend +
+                 "' is not registered. Did you forget to call `register`? There are c10d and static.");
     }
     return {};
   }
@@ -331,7 +353,8 @@ class Planner {
       }
       if (*value <= 0) {
         return bad(timeout.key == "read_timeout" ? "The read timeout must be a positive integer."
-                                                 : "The " + std::string{timeout.name} + " must be positive, got " + *given);
+                                                 : "The " + std::string{timeout.name} + " (" + (*value == 0 ? "0:00:00" : *given + " s") +
+                                                       ") must be positive.");
       }
       *timeout.into = std::chrono::seconds{std::min<std::int64_t>(*value, 1'000'000'000)};
     }
@@ -478,6 +501,7 @@ class Planner {
     request.run_path = options_.flag("run-path");
     request.python = machine_.variable("PYTHON_EXEC").value_or("");
     request.pass_local_rank = legacy_;
+    if (!legacy_) plan_.parent_error_file = machine_.variable("TORCHELASTIC_ERROR_FILE").value_or("");
     auto program = choose_program(request, machine_.program);
     if (!program) return program.error();
     plan_.program = *std::move(program);

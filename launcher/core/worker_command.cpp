@@ -6,11 +6,33 @@ namespace torchup {
 namespace {
 
 Error missing(const std::string& name, Where where) {
-  const bool bare = name.find('/') == std::string::npos;
-  std::string text = name + ": no such file";
-  if (bare && where == Where::path) text += " in the working directory";
-  if (bare && where != Where::path) text += " in the working directory, and no such program on PATH";
-  return fail(errc::bad_value, text);
+  std::string text = "No such file or directory: '" + name + "'";
+  if (name.find('/') == std::string::npos) text += where == Where::path ? " (in the working directory)" : " (in the working directory or on PATH)";
+  return fail(errc::bad_value, std::move(text));
+}
+
+/// `text` with `$local_rank`, `${local_rank}` and `$$` replaced.
+std::string substituted(std::string_view text, LocalRank local_rank) {
+  constexpr std::string_view plain = "$local_rank";
+  constexpr std::string_view braced = "${local_rank}";
+  const auto is_name = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  std::string result;
+  while (!text.empty()) {
+    if (text.starts_with("$$")) {
+      result += '$';
+      text.remove_prefix(2);
+    } else if (text.starts_with(braced)) {
+      result += std::to_string(local_rank.value());
+      text.remove_prefix(braced.size());
+    } else if (text.starts_with(plain) && (text.size() == plain.size() || !is_name(text[plain.size()]))) {
+      result += std::to_string(local_rank.value());
+      text.remove_prefix(plain.size());
+    } else {
+      result += text.front();
+      text.remove_prefix(1);
+    }
+  }
+  return result;
 }
 
 Result<ProgramFile> find_python(const ProgramRequest& request, const ProgramLookup& look_up) {
@@ -23,7 +45,11 @@ Result<ProgramFile> find_python(const ProgramRequest& request, const ProgramLook
 
 Result<WorkerProgram> native(const ProgramRequest& request, const ProgramFile& file, std::string reason) {
   if (!file.executable) {
-    return fail(errc::bad_value, file.path + ": not executable; chmod +x it, or name an interpreter in front of it");
+    return fail(errc::bad_value, "Permission denied: '" + request.words.front() +
+                                     "' (not executable: chmod +x it, or name an interpreter in front of it)");
+  }
+  if (file.kind == ProgramFile::Kind::other) {
+    return fail(errc::bad_value, "Exec format error: '" + request.words.front() + "' (neither an ELF file nor a script with #!)");
   }
   WorkerProgram program;
   program.executable = file.path;
@@ -45,8 +71,14 @@ Result<WorkerProgram> with_python(const ProgramRequest& request, const ProgramLo
   program.command.push_back(script);
   program.arguments_at = program.command.size();
   program.command.insert(program.command.end(), request.words.begin() + 1, request.words.end());
-  program.title = request.run_path ? "run_script_path" : request.words.front();
+  // As torchrun: a Python of the user's own choice is what the report names.
+  program.title = request.run_path ? "run_script_path" : !request.python.empty() ? request.python : request.words.front();
   program.reason = std::move(why) + (request.python.empty() ? ", python3 on PATH" : ", PYTHON_EXEC");
+  return program;
+}
+
+Result<WorkerProgram> finished(const ProgramRequest& request, Result<WorkerProgram> program) {
+  if (program) program->pass_local_rank = request.pass_local_rank;
   return program;
 }
 
@@ -75,53 +107,32 @@ Result<WorkerProgram> choose_program(const ProgramRequest& request, const Progra
     if (!file) return missing(name, Where::list_then_path);
     program = native(request, *file, "--no-python");
   } else {
-    const auto file = look_up(name, Where::path_then_list);
+    // The name itself may depend on the local rank; then it is that of local rank 0 which decides.
+    const std::string first = substituted(name, LocalRank{0});
+    const auto file = look_up(first, Where::path_then_list);
+    // An interpreter of the user's own choice may know the name although we do not.
+    if (!file && !request.python.empty()) return finished(request, with_python(request, look_up, name, "not found here"));
     if (!file) return missing(name, Where::path_then_list);
     if (file->kind == ProgramFile::Kind::elf) {
       program = native(request, *file, "ELF file");
     } else if (file->kind == ProgramFile::Kind::script && file->executable && !ends_in_py(name)) {
       program = native(request, *file, "executable script with #!");
     } else {
-      program = with_python(request, look_up, file->path, ends_in_py(name) ? "Python script" : "neither ELF nor #! program");
+      program = with_python(request, look_up, file->path == first ? name : file->path, ends_in_py(name) ? "Python script" : "neither ELF nor #! program");
     }
   }
-  if (program) program->pass_local_rank = request.pass_local_rank;
-  return program;
+  return finished(request, std::move(program));
 }
 
 std::vector<std::string> worker_command(const WorkerProgram& program, LocalRank local_rank) {
-  const std::string number = std::to_string(local_rank.value());
-  const auto substituted = [&](const std::string& word) {
-    std::string text;
-    for (std::size_t at = 0; at < word.size();) {
-      const std::string_view rest = std::string_view{word}.substr(at);
-      constexpr std::string_view plain = "$local_rank";
-      constexpr std::string_view braced = "${local_rank}";
-      const auto continues = [&](std::size_t end) {
-        return end < rest.size() && (std::isalnum(static_cast<unsigned char>(rest[end])) != 0 || rest[end] == '_');
-      };
-      if (rest.starts_with("$$")) {
-        text += '$';
-        at += 2;
-      } else if (rest.starts_with(braced)) {
-        text += number;
-        at += braced.size();
-      } else if (rest.starts_with(plain) && !continues(plain.size())) {
-        text += number;
-        at += plain.size();
-      } else {
-        text += word[at++];
-      }
-    }
-    return text;
-  };
+  const std::string legacy = "--local-rank=" + std::to_string(local_rank.value());
   std::vector<std::string> command{program.command.front()};
   for (std::size_t i = 1; i < program.command.size(); ++i) {
-    if (i == program.arguments_at && program.pass_local_rank) command.push_back("--local-rank=" + number);
-    command.push_back(substituted(program.command[i]));
+    if (i == program.arguments_at && program.pass_local_rank) command.push_back(legacy);
+    command.push_back(substituted(program.command[i], local_rank));
   }
   if (program.command.size() == program.arguments_at && program.pass_local_rank) {
-    command.push_back("--local-rank=" + number);
+    command.push_back(legacy);
   }
   return command;
 }

@@ -16,6 +16,7 @@
 
 #include "launcher/core/agent.hpp"
 #include "launcher/core/exit_report.hpp"
+#include "launcher/core/incident.hpp"
 #include "launcher/core/run_record.hpp"
 #include "launcher/core/worker_command.hpp"
 #include "launcher/core/worker_environment.hpp"
@@ -40,6 +41,8 @@ constexpr Duration drain_limit = std::chrono::seconds{1};
 constexpr Duration finish_limit = std::chrono::seconds{2};
 /// How long the verdict may take to reach all other nodes when we host the coordinator.
 constexpr Duration linger_limit = std::chrono::seconds{10};
+
+constexpr std::size_t bystanders_max = 64;
 
 using Descriptor = asio::posix::stream_descriptor;
 
@@ -211,6 +214,10 @@ class AgentRunner {
       co_return;
     }
     attempt_ = *std::move(opened);
+    placement_ = placement;
+    attempt_name_ = action.attempt;
+    baseline_ = death_baseline();
+    incident_.reset();
     event::AttemptStarted started;
     started.name = action.attempt;
     started.directory = attempt_->directory();
@@ -268,6 +275,7 @@ class AgentRunner {
     worker = {};
     attempt_->worker_gone(id.local_rank);
     if (ended.exit_code != 0) read_last_words(id, ended);
+    if (ended.exit_code != 0 && stop_signal_ == 0) look_closer(id, ended.exit_code);
 
     event::WorkerExited exited;
     exited.worker = id;
@@ -296,6 +304,47 @@ class AgentRunner {
     ended.error_file = path;
     if (!words->traceback.empty()) ended.message = words->traceback;
     ended.time_us = words->time_s * 1'000'000;
+  }
+
+  /// Keeps what can be known only now of the first death of an attempt.
+  void look_closer(const WorkerId& id, int exit_code) {
+    if (incident_) return;
+    Incident incident;
+    incident.run_id = config_.rendezvous.run_id.value();
+    incident.host = host_;
+    incident.attempt = attempt_name_;
+    incident.evidence = collect_evidence(static_cast<pid_t>(id.pid), exit_code, baseline_);
+    incident.evidence.last_lines = attempt_->tail(id.local_rank);
+    incident.evidence.native_backtrace = find_native_backtrace(incident.evidence.last_lines);
+    incident.evidence.traceback = find_traceback(incident.evidence.last_lines);
+    incident.stdout_log = attempt_->files(id.local_rank).stdout_log;
+    incident.stderr_log = attempt_->files(id.local_rank).stderr_log;
+    const TimePoint now = std::chrono::steady_clock::now();
+    for (int i = 0; i < config_.local_world_size && incident.others.size() < bystanders_max; ++i) {
+      const LocalWorker& other = workers_[static_cast<std::size_t>(i)];
+      if (!other.alive) continue;
+      const Duration silent = now - attempt_->last_output(LocalRank{i});
+      incident.others.push_back({Rank{placement_.first_rank.value() + i}, LocalRank{i}, other.child.pid,
+                                 process_state(other.child.pid),
+                                 std::chrono::duration_cast<std::chrono::milliseconds>(silent).count()});
+    }
+    incident_ = std::move(incident);
+  }
+
+  /// Completes the incident when all workers are gone; into the attempt's folder where the user named one.
+  Task<> record_incident() {
+    incident_->failures = agent_.failures();
+    incident_->history = record_.attempts();
+    const int left = config_.terms.max_restarts - placement_.restart_count;
+    incident_->consequence = left > 0 ? "restarting, " + std::to_string(left - 1) + " left" : "giving up";
+    std::string path;
+    if (!config_.output.log_dir.empty() && !attempt_->directory().empty()) {
+      path = attempt_->directory() + "/incident.json";
+      std::string content = incident_json(*incident_);
+      auto written = co_await output_.replace_file(path, std::move(content));
+      if (!written) say({Say::Level::warning, written.error().message()});
+    }
+    record(event::IncidentRecorded{path, incident_summary(*incident_)});
   }
 
   void signal_worker(const LocalWorker& worker, int number, bool ends) {
@@ -337,6 +386,7 @@ class AgentRunner {
     if (attempt_) {
       co_await attempt_->drain(drain_limit);
       record(event::AttemptEnded{});
+      if (incident_) co_await record_incident();
     }
     handle(DescendantsGone{});
   }
@@ -409,20 +459,13 @@ class AgentRunner {
 
   Task<> finish(Finish action) {
     const Verdict& verdict = action.verdict;
-    exit_code_ = verdict.exit_code;
+    exit_code_ = exit_code_of(verdict);
     record(event::JobEnded{verdict});
-    if (verdict.exit_code > 128) {
-      output_.print("torchup: Process " + std::to_string(guarded_.outer) + " got signal: " +
-                    std::to_string(verdict.exit_code - 128) + "\n");
-    } else if (!action.local_failures.empty() && verdict.exit_code != 0) {
-      output_.print("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " +
-                    exit_report(config_.program.title, action.local_failures, local_time_text) + "\n");
-      if (config_.propagate_exit_code) {
-        const int code = verdict.failures.empty() ? 1 : verdict.failures.front().exit_code;
-        exit_code_ = code < 0 ? 128 - code : code;
-      }
-    } else if (verdict.exit_code != 0) {
-      output_.print("torchup: " + verdict.reason + "\n");
+    if (verdict.exit_code != 0) report(action);
+    std::string last_words = verdict.exit_code == 0 ? "" : last_words_for_parent(action);
+    if (!last_words.empty()) {
+      auto written = co_await output_.replace_file(config_.parent_error_file, std::move(last_words));
+      if (!written) say({Say::Level::error, written.error().message()});
     }
     if (!config_.output.result_file.empty()) {
       std::string content = result_json(record_, host_);
@@ -431,6 +474,51 @@ class AgentRunner {
     }
     co_await output_.finish(finish_limit);
     link_->finish(linger_limit, [this] { loop_.stop(); });
+  }
+
+  [[nodiscard]] int exit_code_of(const Verdict& verdict) const {
+    if (!config_.propagate_exit_code || verdict.exit_code != 1 || verdict.failures.empty()) return verdict.exit_code;
+    const int code = verdict.failures.front().exit_code;
+    return code < 0 ? 128 - code : code;
+  }
+
+  [[nodiscard]] std::string signal_text(const Verdict& verdict) const {
+    return "SignalException: Process " + std::to_string(guarded_.outer) + " got signal: " + std::to_string(verdict.exit_code - 128);
+  }
+
+  void report(const Finish& action) {
+    const Verdict& verdict = action.verdict;
+    if (verdict.exit_code > 128) {
+      output_.print("torch.distributed.elastic.multiprocessing.api." + signal_text(verdict) + "\n");
+      return;
+    }
+    const auto& failures = action.local_failures.empty() ? verdict.failures : action.local_failures;
+    if (failures.empty()) {
+      output_.print("torchup: " + verdict.reason + "\n");
+      return;
+    }
+    output_.print("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " +
+                  exit_report(config_.program.title, failures, local_time_text) + "\n");
+    if (incident_) output_.print(incident_text(*incident_, local_time_text));
+  }
+
+  /// What goes into the error file of whoever started us; empty when nothing does.
+  std::string last_words_for_parent(const Finish& action) {
+    const Verdict& verdict = action.verdict;
+    const std::int64_t now_s = utc_now() / 1'000'000;
+    if (verdict.exit_code > 128 || action.local_failures.empty()) {
+      if (config_.parent_error_file.empty()) return "";
+      const std::string text = verdict.exit_code > 128 ? signal_text(verdict) : verdict.reason;
+      return make_error_file(text, text, now_s);
+    }
+    const WorkerFailure& cause = action.local_failures.at(root_cause(action.local_failures));
+    if (cause.error_file.empty()) return "";
+    if (config_.parent_error_file.empty()) {
+      say({Say::Level::error, "no error file defined for parent, to copy child error file (" + cause.error_file + ")"});
+      return "";
+    }
+    const auto bytes = read_error_file(cause.error_file);
+    return bytes && *bytes ? with_error_code(**bytes, cause.exit_code) : "";
   }
 
   const LaunchConfig& config_;
@@ -453,6 +541,10 @@ class AgentRunner {
   std::optional<TimePoint> armed_;
   std::unique_ptr<AttemptOutput> attempt_;
   std::vector<LocalWorker> workers_;
+  Placement placement_;
+  std::string attempt_name_;
+  DeathBaseline baseline_;
+  std::optional<Incident> incident_;  ///< of the running or last attempt
   int stop_signal_ = 0;  ///< what the workers of this attempt were told to end by; 0: nothing yet
   bool sweeping_ = false;
   bool sweep_told_ = false;

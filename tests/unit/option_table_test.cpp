@@ -33,9 +33,10 @@ TEST_CASE("the program is the first word that is neither option nor value", "[un
   REQUIRE(split({"--no such option"}).program == Words{"--no such option"});
 }
 
-TEST_CASE("one -- before the program and one behind it go", "[unit][options]") {
+TEST_CASE("one -- goes, before the program or else directly behind it", "[unit][options]") {
   REQUIRE(split({"--nnodes", "1", "--", "s.py", "--x"}).program == Words{"s.py", "--x"});
   REQUIRE(split({"s.py", "--", "--x", "--", "y"}).program == Words{"s.py", "--x", "--", "y"});
+  REQUIRE(split({"--", "s.py", "--", "x"}).program == Words{"s.py", "--", "x"});
   REQUIRE(split({"--", "-m"}).program == Words{"-m"});
 }
 
