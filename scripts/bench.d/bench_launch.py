@@ -22,7 +22,7 @@ def launchers(options):
     if hydra:
         found["hydra"] = lambda workers: [hydra, "-n", str(workers)]
     else:
-        print("hydra: not found, left out (Debian package hydra)")
+        print("hydra: not found, left out (Debian package mpich)")
     return found
 
 
@@ -41,10 +41,21 @@ def tree(pid):
     """`pid` and all its descendants, as seen now."""
     pids = [pid]
     for parent in pids:
-        for task in os.listdir(f"/proc/{parent}/task"):
-            with open(f"/proc/{parent}/task/{task}/children") as file:
-                pids += [int(child) for child in file.read().split()]
+        try:
+            for task in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{task}/children") as file:
+                    pids += [int(child) for child in file.read().split()]
+        except FileNotFoundError:  # it has ended since its parent named it
+            continue
     return pids
+
+
+def program_of(pid):
+    """Path of the program that `pid` runs; empty when it has just ended."""
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except FileNotFoundError:
+        return ""
 
 
 def memory_kib(pid, field):
@@ -64,7 +75,7 @@ def agent_memory_mib(command, workers, field):
             deadline = time.monotonic() + 60
             while True:
                 pids = tree(launcher.pid)
-                sleeping = [pid for pid in pids if os.readlink(f"/proc/{pid}/exe").endswith("/sleep")]
+                sleeping = [pid for pid in pids if program_of(pid).endswith("/sleep")]
                 if len(sleeping) == workers:
                     break
                 if time.monotonic() > deadline:
