@@ -78,11 +78,6 @@ std::string explain_kill(const DeathEvidence& evidence) {
   return "killed by SIGKILL: possibly out of memory (its counters cannot be read here)";
 }
 
-std::string signal_text(int signal) {
-  const std::string name = signal_name(signal);
-  return name.empty() ? "signal " + std::to_string(signal) : name;
-}
-
 std::string shortened(std::string_view line) {
   // Not within a character.
   std::size_t end = std::min(line.size(), line_characters_max);
@@ -127,7 +122,7 @@ std::vector<std::string> other_lines(const Incident& incident) {
     if (known == groups.end())
       groups.emplace_back(other.state, std::to_string(other.rank.value()));
     else
-      known->second += "," + std::to_string(other.rank.value());
+      known->second.append(",").append(std::to_string(other.rank.value()));
   }
   std::vector<std::string> lines;
   for (const auto& [state, ranks] : groups) lines.push_back("rank " + ranks + ": " + state);
@@ -139,6 +134,16 @@ std::vector<std::string> other_lines(const Incident& incident) {
   return lines;
 }
 
+/// A traceback's last line says what was raised.
+std::string last_sentence(const std::string& traceback) {
+  const auto lines = lines_of(traceback);
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    const auto begin = line->find_first_not_of(' ');
+    if (begin != std::string::npos) return ": " + shortened(line->substr(begin));
+  }
+  return "";
+}
+
 using json = nlohmann::ordered_json;
 
 json optional_number(const std::optional<std::int64_t>& number) {
@@ -146,6 +151,11 @@ json optional_number(const std::optional<std::int64_t>& number) {
 }
 
 }  // namespace
+
+std::string signal_text(int signal) {
+  const std::string name = signal_name(signal);
+  return name.empty() ? "signal " + std::to_string(signal) : name;
+}
 
 std::string explain_exit(int exit_code, const DeathEvidence& evidence) {
   if (exit_code == -SIGKILL) return explain_kill(evidence);
@@ -166,7 +176,7 @@ std::string incident_summary(const Incident& incident) {
   const WorkerFailure& cause = cause_of(incident);
   return "rank " + std::to_string(cause.rank.value()) + " (local rank " + std::to_string(cause.local_rank.value()) +
          ", pid " + std::to_string(cause.pid) + ") on " + cause.host + ": " +
-         explain_exit(cause.exit_code, incident.evidence);
+         explain_exit(cause.exit_code, incident.evidence) + last_sentence(incident.evidence.traceback);
 }
 
 std::string incident_text(const Incident& incident, const LocalTime& local_time) {
@@ -262,6 +272,22 @@ std::string find_traceback(const std::vector<std::string>& lines) {
     if (at != std::prev(begin.base()) && !line.empty() && line.front() != ' ') break;  // `ValueError: bad`
   }
   return text;
+}
+
+void add_backtraces(DeathEvidence& evidence, const WorkerFailure& failure, const std::vector<std::string>& lines) {
+  if (!failure.error_file.empty()) {
+    auto said = lines_of(failure.message);
+    for (std::size_t at = 1; at < said.size(); ++at)  // the report's indentation
+      if (said[at].starts_with("  ")) said[at].erase(0, 2);
+    while (!said.empty() && said.back().empty()) said.pop_back();
+    const bool python = failure.message.find("Traceback (most recent call last)") != std::string::npos;
+    evidence.native_backtrace = python ? std::vector<std::string>{} : find_native_backtrace(said);
+    if (evidence.native_backtrace.empty())
+      for (const std::string& line : said) evidence.traceback += line + "\n";
+    return;
+  }
+  evidence.traceback = find_traceback(lines);
+  evidence.native_backtrace = find_native_backtrace(lines);
 }
 
 std::vector<std::string> find_native_backtrace(const std::vector<std::string>& lines) {

@@ -57,6 +57,9 @@ inline constexpr std::size_t kernel_lines_shown_max = 5;
 /// One line: `rank 1 (local rank 1, pid 7) on node1: killed by SIGKILL: the out-of-memory killer, memory limit …`.
 [[nodiscard]] std::string incident_summary(const Incident& incident);
 
+/// `SIGKILL`, or `signal 40` for one without a name.
+[[nodiscard]] std::string signal_text(int signal);
+
 /// What this exit code means, in words: `exit code 7`, `killed by SIGSEGV (invalid memory access)`,
 /// `killed by SIGKILL: the out-of-memory killer …` when the evidence says so, `exit code 137: 128 + SIGKILL, …`.
 [[nodiscard]] std::string explain_exit(int exit_code, const DeathEvidence& evidence);
@@ -69,6 +72,10 @@ inline constexpr std::size_t kernel_lines_shown_max = 5;
 
 /// Python's last traceback in lines of output; empty when there is none.
 [[nodiscard]] std::string find_traceback(const std::vector<std::string>& lines);
+
+/// Fills in both backtraces: from the error file when the failure has one (its text is the failure's message), else from
+/// the worker's output.
+void add_backtraces(DeathEvidence& evidence, const WorkerFailure& failure, const std::vector<std::string>& lines);
 
 /// Lines of a native backtrace: `#0 0x… in …` (sanitizers, debuggers, our runtime), `frame #0: …` (LibTorch) or
 /// Python's fault handler; empty when there is none.

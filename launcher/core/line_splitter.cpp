@@ -286,7 +286,7 @@ void OutputTail::append(std::string_view text) {
   if (text_.size() > 2 * tail_bytes_max) text_.erase(0, text_.size() - tail_bytes_max);
 }
 
-std::vector<std::string> OutputTail::lines() const {
+std::vector<std::string> OutputTail::last_lines(std::size_t lines_max) const {
   std::string all = text_;
   for (const std::string& open : open_) {
     if (open.empty()) continue;
@@ -297,7 +297,7 @@ std::vector<std::string> OutputTail::lines() const {
   std::string_view rest = all;
   std::size_t bytes = 0;
   if (!rest.empty()) rest.remove_suffix(1);  // the last line end
-  while (!all.empty() && result.size() < tail_lines_max && bytes < tail_bytes_max) {
+  while (!all.empty() && result.size() < lines_max && bytes < tail_bytes_max) {
     const auto before = rest.rfind('\n');
     std::string_view line = before == std::string_view::npos ? rest : rest.substr(before + 1);
     while (line.ends_with('\r')) line.remove_suffix(1);

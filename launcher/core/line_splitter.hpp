@@ -82,10 +82,13 @@ class OutputTail {
   enum class Stream { out, err };
   void feed(Stream stream, std::string_view bytes);
   /// Open last lines included, stdout's before stderr's.
-  [[nodiscard]] std::vector<std::string> lines() const;
+  [[nodiscard]] std::vector<std::string> lines() const { return last_lines(tail_lines_max); }
+  /// All lines that are remembered.
+  [[nodiscard]] std::vector<std::string> all_lines() const { return last_lines(tail_bytes_max); }
 
  private:
   void append(std::string_view text);
+  [[nodiscard]] std::vector<std::string> last_lines(std::size_t lines_max) const;
   std::string text_;
   std::string open_[2];
 };

@@ -22,6 +22,7 @@
 #include "launcher/core/worker_environment.hpp"
 #include "launcher/os/descendants.hpp"
 #include "launcher/os/evidence.hpp"
+#include "launcher/os/incident_recorder.hpp"
 #include "launcher/os/spawner.hpp"
 #include "launcher/os/worker_output.hpp"
 #include "launcher/os/worker_store.hpp"
@@ -42,7 +43,6 @@ constexpr Duration finish_limit = std::chrono::seconds{2};
 /// How long the verdict may take to reach all other nodes when we host the coordinator.
 constexpr Duration linger_limit = std::chrono::seconds{10};
 
-constexpr std::size_t bystanders_max = 64;
 
 using Descriptor = asio::posix::stream_descriptor;
 
@@ -167,12 +167,14 @@ class AgentRunner {
 
   void perform(StartWorkers& action) {
     stop_signal_ = 0;
+    stop_reason_.clear();
     spawn(loop_, "start workers", start_workers(std::move(action)));
   }
 
   void perform(const SignalWorkers& action) {
     if (action.ends) {
       stop_signal_ = action.number;
+      stop_reason_ = action.reason;
       record(event::Stopping{action.reason});
     }
     for (LocalWorker& worker : workers_) {
@@ -216,8 +218,8 @@ class AgentRunner {
     attempt_ = *std::move(opened);
     placement_ = placement;
     attempt_name_ = action.attempt;
-    baseline_ = death_baseline();
-    incident_.reset();
+    if (failed_attempt_) spawn(loop_, "incident", tell_restart(std::move(failed_attempt_)));
+    incidents_.attempt_started();
     event::AttemptStarted started;
     started.name = action.attempt;
     started.directory = attempt_->directory();
@@ -275,7 +277,7 @@ class AgentRunner {
     worker = {};
     attempt_->worker_gone(id.local_rank);
     if (ended.exit_code != 0) read_last_words(id, ended);
-    if (ended.exit_code != 0 && stop_signal_ == 0) look_closer(id, ended.exit_code);
+    if (ended.exit_code != 0 && stop_signal_ == 0) note_failure(id, ended);
 
     event::WorkerExited exited;
     exited.worker = id;
@@ -306,45 +308,34 @@ class AgentRunner {
     ended.time_us = words->time_s * 1'000'000;
   }
 
-  /// Keeps what can be known only now of the first death of an attempt.
-  void look_closer(const WorkerId& id, int exit_code) {
-    if (incident_) return;
-    Incident incident;
-    incident.run_id = config_.rendezvous.run_id.value();
-    incident.host = host_;
-    incident.attempt = attempt_name_;
-    incident.evidence = collect_evidence(static_cast<pid_t>(id.pid), exit_code, baseline_);
-    incident.evidence.last_lines = attempt_->tail(id.local_rank);
-    incident.evidence.native_backtrace = find_native_backtrace(incident.evidence.last_lines);
-    incident.evidence.traceback = find_traceback(incident.evidence.last_lines);
-    incident.stdout_log = attempt_->files(id.local_rank).stdout_log;
-    incident.stderr_log = attempt_->files(id.local_rank).stderr_log;
-    const TimePoint now = std::chrono::steady_clock::now();
-    for (int i = 0; i < config_.local_world_size && incident.others.size() < bystanders_max; ++i) {
-      const LocalWorker& other = workers_[static_cast<std::size_t>(i)];
-      if (!other.alive) continue;
-      const Duration silent = now - attempt_->last_output(LocalRank{i});
-      incident.others.push_back({Rank{placement_.first_rank.value() + i}, LocalRank{i}, other.child.pid,
-                                 process_state(other.child.pid),
-                                 std::chrono::duration_cast<std::chrono::milliseconds>(silent).count()});
+  /// What is known of a worker's death at this moment, for the attempt's incident.
+  void note_failure(const WorkerId& id, const WorkerEnded& ended) {
+    WorkerFailure failure;
+    failure.rank = id.rank;
+    failure.local_rank = id.local_rank;
+    failure.exit_code = ended.exit_code;
+    failure.pid = id.pid;
+    failure.host = host_;
+    failure.time_us = ended.time_us;
+    failure.message = ended.message;
+    failure.error_file = ended.error_file;
+    std::vector<LivingWorker> living;
+    for (int i = 0; i < config_.local_world_size; ++i) {
+      const LocalWorker& worker = workers_[static_cast<std::size_t>(i)];
+      if (worker.alive) living.push_back({Rank{placement_.first_rank.value() + i}, LocalRank{i}, worker.child.pid});
     }
-    incident_ = std::move(incident);
+    incidents_.worker_failed(failure, *attempt_, attempt_name_, living, std::chrono::steady_clock::now());
   }
 
-  /// Completes the incident when all workers are gone; into the attempt's folder where the user named one.
-  Task<> record_incident() {
-    incident_->failures = agent_.failures();
-    incident_->history = record_.attempts();
+  /// Aside, while the next attempt already runs.
+  Task<> tell_restart(std::shared_ptr<IncidentRecorder::Open> failed) {
     const int left = config_.terms.max_restarts - placement_.restart_count;
-    incident_->consequence = left > 0 ? "restarting, " + std::to_string(left - 1) + " left" : "giving up";
-    std::string path;
-    if (!config_.output.log_dir.empty() && !attempt_->directory().empty()) {
-      path = attempt_->directory() + "/incident.json";
-      std::string content = incident_json(*incident_);
-      auto written = co_await output_.replace_file(path, std::move(content));
-      if (!written) say({Say::Level::warning, written.error().message()});
-    }
-    record(event::IncidentRecorded{path, incident_summary(*incident_)});
+    std::string consequence = "the workers were restarted, " + std::to_string(left) + " restarts left";
+    std::vector<AttemptRecord> history = record_.attempts();
+    auto told = co_await incidents_.tell(std::move(failed), std::move(consequence), std::move(history));
+    record(event::IncidentRecorded{told.path, incident_summary(told.incident)});
+    const std::string where = told.path.empty() ? "" : "; details: " + told.path;
+    say({Say::Level::warning, "restarted after " + incident_summary(told.incident) + where});
   }
 
   void signal_worker(const LocalWorker& worker, int number, bool ends) {
@@ -385,8 +376,8 @@ class AgentRunner {
   Task<> end_attempt() {
     if (attempt_) {
       co_await attempt_->drain(drain_limit);
-      record(event::AttemptEnded{});
-      if (incident_) co_await record_incident();
+      failed_attempt_ = incidents_.take();
+      record(event::AttemptEnded{failed_attempt_ ? IncidentRecorder::reason(*failed_attempt_) : stop_reason_});
     }
     handle(DescendantsGone{});
   }
@@ -460,8 +451,18 @@ class AgentRunner {
   Task<> finish(Finish action) {
     const Verdict& verdict = action.verdict;
     exit_code_ = exit_code_of(verdict);
+    std::optional<IncidentRecorder::Told> told;
+    if (failed_attempt_) {
+      std::vector<AttemptRecord> history = record_.attempts();
+      told = co_await incidents_.tell(std::move(failed_attempt_), verdict.reason, std::move(history));
+      record(event::IncidentRecorded{told->path, incident_summary(told->incident)});
+    }
     record(event::JobEnded{verdict});
     if (verdict.exit_code != 0) report(action);
+    if (verdict.exit_code != 0 && told) {
+      output_.print("torchup: " + incident_text(told->incident, local_time_text) +
+                    (told->path.empty() ? "" : "  all of it: " + told->path + "\n"));
+    }
     std::string last_words = verdict.exit_code == 0 ? "" : last_words_for_parent(action);
     if (!last_words.empty()) {
       auto written = co_await output_.replace_file(config_.parent_error_file, std::move(last_words));
@@ -499,7 +500,6 @@ class AgentRunner {
     }
     output_.print("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " +
                   exit_report(config_.program.title, failures, local_time_text) + "\n");
-    if (incident_) output_.print(incident_text(*incident_, local_time_text));
   }
 
   /// What goes into the error file of whoever started us; empty when nothing does.
@@ -518,6 +518,11 @@ class AgentRunner {
       return "";
     }
     const auto bytes = read_error_file(cause.error_file);
+    const auto words = bytes && *bytes ? parse_error_file(**bytes) : Result<WorkerError>{WorkerError{}};
+    if (words && !words->structured) {
+      say({Say::Level::warning, "child error file (" + cause.error_file +
+                                    ") has a new message format. \nskipping error code override"});
+    }
     return bytes && *bytes ? with_error_code(**bytes, cause.exit_code) : "";
   }
 
@@ -532,6 +537,7 @@ class AgentRunner {
   Descriptor lifeline_{loop_};
   RunRecord record_;
   Output output_;
+  IncidentRecorder incidents_{output_, config_.rendezvous.run_id.value(), host_, !config_.output.log_dir.empty()};
   Spawner spawner_;
   Agent agent_;
   std::optional<WorkerStore> store_;
@@ -543,8 +549,8 @@ class AgentRunner {
   std::vector<LocalWorker> workers_;
   Placement placement_;
   std::string attempt_name_;
-  DeathBaseline baseline_;
-  std::optional<Incident> incident_;  ///< of the running or last attempt
+  std::shared_ptr<IncidentRecorder::Open> failed_attempt_;  ///< the last attempt's failure, not yet told
+  std::string stop_reason_;
   int stop_signal_ = 0;  ///< what the workers of this attempt were told to end by; 0: nothing yet
   bool sweeping_ = false;
   bool sweep_told_ = false;

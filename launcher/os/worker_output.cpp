@@ -524,6 +524,9 @@ const std::string& AttemptOutput::directory() const {
 std::vector<std::string> AttemptOutput::tail(LocalRank local_rank) const {
   return state_->worker(local_rank).tail.lines();
 }
+std::vector<std::string> AttemptOutput::recent_lines(LocalRank local_rank) const {
+  return state_->worker(local_rank).tail.all_lines();
+}
 TimePoint AttemptOutput::last_output(LocalRank local_rank) const {
   return state_->worker(local_rank).last_output;
 }
@@ -657,6 +660,16 @@ Task<Result<>> Output::replace_file(std::string path, std::string content) {
     return replace_file_now(path, content);
   };
   co_return co_await state_->on_log_thread(replace);
+}
+
+void Output::aside(std::function<void()> work) { state_->logs->call(std::move(work)); }
+
+Task<> Output::finished_aside(std::function<void()> work) {
+  std::function<bool()> done = [work = std::move(work)] {
+    work();
+    return true;
+  };
+  co_await state_->on_log_thread(done);
 }
 
 void Output::window_changed() {

@@ -71,6 +71,9 @@ class AttemptOutput {
   /// The last 20 lines of both streams of this worker in the order they were read, at most 16 KiB.
   [[nodiscard]] std::vector<std::string> tail(LocalRank local_rank) const;
 
+  /// All lines of this worker that are remembered: at most 16 KiB.
+  [[nodiscard]] std::vector<std::string> recent_lines(LocalRank local_rank) const;
+
   /// When this worker last wrote anything; the start of the attempt if never.
   [[nodiscard]] TimePoint last_output(LocalRank local_rank) const;
 
@@ -118,6 +121,12 @@ class Output {
 
   /// Writes `content` beside `path`, syncs it and renames it over `path`: readers see the old or the new file.
   Task<Result<>> replace_file(std::string path, std::string content);
+
+  /// Runs `work` on the log writer's thread, after what was given to it before: for what may wait for a disk or takes
+  /// long. `work` shares nothing with the loop but what it owns.
+  void aside(std::function<void()> work);
+  /// The same, and waits for its end without stopping the loop.
+  Task<> finished_aside(std::function<void()> work);
 
   /// Copies our terminal's window size to the workers' ptys: on SIGWINCH.
   void window_changed();
