@@ -404,6 +404,9 @@ class Planner {
         plan_.event_log_handler != "dynamic_rendezvous") {
       return bad("--event-log-handler=" + plan_.event_log_handler + ": there are null, console and dynamic_rendezvous");
     }
+    // The handler is one of Python's loggers, at INFO.
+    const std::string level = machine_.variable("LOGLEVEL").value_or("");
+    if (level == "WARNING" || level == "ERROR" || level == "CRITICAL") plan_.event_log_handler = "null";
     return {};
   }
 

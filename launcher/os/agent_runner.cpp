@@ -18,6 +18,7 @@
 #include "launcher/core/exit_report.hpp"
 #include "launcher/core/incident.hpp"
 #include "launcher/core/run_record.hpp"
+#include "launcher/core/torchelastic_events.hpp"
 #include "launcher/core/worker_command.hpp"
 #include "launcher/core/worker_environment.hpp"
 #include "launcher/os/descendants.hpp"
@@ -94,6 +95,9 @@ class AgentRunner {
  private:
   void begin() {
     event::JobStarted started;
+    if (config_.event_log_handler == "console") {
+      torchelastic_events_.emplace(host_, config_.rendezvous.backend == Backend::static_ ? "static" : "c10d");
+    }
     started.run_id = config_.rendezvous.run_id.value();
     started.version = TORCHUP_VERSION;
     started.command = config_.program.command;
@@ -440,6 +444,9 @@ class AgentRunner {
   void record(EventBody body) {
     LaunchEvent event{{utc_now(), microseconds_now(std::chrono::steady_clock::now())}, std::move(body)};
     if (!config_.output.events_file.empty()) output_.append(config_.output.events_file, to_json_line(event, host_));
+    if (torchelastic_events_) {
+      if (std::string lines = torchelastic_events_->apply(event); !lines.empty()) output_.print(std::move(lines));
+    }
     record_.apply(event);
   }
 
@@ -536,6 +543,7 @@ class AgentRunner {
   Descriptor signals_{loop_};
   Descriptor lifeline_{loop_};
   RunRecord record_;
+  std::optional<TorchelasticEvents> torchelastic_events_;
   Output output_;
   IncidentRecorder incidents_{output_, config_.rendezvous.run_id.value(), host_, !config_.output.log_dir.empty()};
   Spawner spawner_;
