@@ -103,7 +103,6 @@ int launch(std::span<const std::string> words, Guarded guarded) {
   if (!plan) return refuse(plan.error());
   if (auto checked = check_log_folder(plan->output.log_dir); !checked) return refuse(checked.error());
   if (line.options.flag("dry-run")) return give({0, plan_text(*plan), ""});
-  if (!plan->one_node()) return refuse(fail(errc::bad_value, "--nnodes: several nodes are not supported yet"));
   return run_agent(*plan, std::move(guarded), machine.host);
 }
 

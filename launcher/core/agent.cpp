@@ -307,11 +307,23 @@ void Agent::sweep() {
   act(SweepDescendants{grace});
 }
 
+/// Those that our stop caused come by local rank, as in torchrun's report; who heeded it first says nothing.
+void Agent::order_failures() {
+  const auto is_stopped = [this](const WorkerFailure& failure) {
+    return failure.exit_code == -stop_signal_ || failure.exit_code == -SIGKILL;
+  };
+  if (failures_.size() < 3) return;
+  const auto begin = std::find_if(failures_.begin() + 1, failures_.end(), is_stopped);
+  std::stable_sort(begin, failures_.end(),
+                   [](const auto& left, const auto& right) { return left.local_rank < right.local_rank; });
+}
+
 /// Nothing of ours lives: ends with the verdict, or joins the next round.
 void Agent::settle() {
   if (phase_ != Phase::idle) return;
   if (verdict_) {
     phase_ = Phase::finished;
+    order_failures();
     act(Finish{*verdict_, failures_});
     return;
   }

@@ -177,6 +177,7 @@ class Agent {
   void note_failure(const WorkerEnded& how, bool may_restart);
   void after_worker_ended();
   void sweep();
+  void order_failures();
   void settle();
   void say(Say::Level level, std::string text);
   void act(AgentAction action) { actions_.push_back(std::move(action)); }

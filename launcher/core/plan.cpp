@@ -272,10 +272,7 @@ class Planner {
     const OmpChoice omp = omp_num_threads(*omp_rule, inherited, *count, cores);
     if (omp.value) plan_.variables.emplace_back("OMP_NUM_THREADS", *omp.value);
     if (omp.warn) {
-      const std::string stars(41, '*');
-      warn("\n" + stars +
-           "\nSetting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your system being "
-           "overloaded, please further tune the variable for optimal performance in your application as needed. \n" + stars);
+      warn("OMP_NUM_THREADS=1 for each worker; set it, or --omp auto, for more threads");
     }
     return {};
   }

@@ -25,6 +25,10 @@ WorkerEnv worker_env(const LaunchConfig& config, const Placement& placement, Loc
   env.role_world_size = placement.role_world_size;
   env.master_addr = placement.master_addr;
   env.master_port = placement.master_port;
+  if (config.rendezvous.backend == Backend::static_) {
+    env.master_addr = config.rendezvous.endpoint->host;
+    env.master_port = config.rendezvous.endpoint->port;
+  }
   env.restart_count = placement.restart_count;
   env.max_restarts = config.terms.max_restarts;
   env.run_id = config.rendezvous.run_id.value();

@@ -27,7 +27,7 @@
 #include "launcher/os/spawner.hpp"
 #include "launcher/os/worker_output.hpp"
 #include "launcher/os/worker_store.hpp"
-#include "rendezvous/net/coordinator.hpp"
+#include "rendezvous/net/attach.hpp"
 
 extern char** environ;
 
@@ -111,8 +111,23 @@ class AgentRunner {
     record(std::move(started));
     for (const std::string& warning : config_.warnings) say({Say::Level::warning, warning});
 
-    link_ = coordinator_.connect(config_.rendezvous.run_id, [this](LinkEvent event) { on_link(std::move(event)); });
+    AttachSettings settings;
+    settings.run_id = config_.rendezvous.run_id;
+    if (meets_elsewhere()) settings.endpoint = config_.rendezvous.endpoint;
+    settings.is_host = config_.rendezvous.is_host;
+    settings.local_addr = config_.rendezvous.local_addr;
+    settings.token = config_.rendezvous.token;
+    settings.join_timeout = config_.terms.join_timeout;
+    if (settings.endpoint) settings.log = [this](const std::string& line) { say({Say::Level::info, line}); };
+    link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
     handle(Begin{});
+  }
+
+  /// Whether the rendezvous is at an address that others know. A static one on one node is only the workers' address.
+  [[nodiscard]] bool meets_elsewhere() const {
+    const RendezvousConfig& meeting = config_.rendezvous;
+    if (!meeting.endpoint || meeting.endpoint->port == Port{0}) return false;
+    return !config_.one_node() || meeting.backend == Backend::c10d;
   }
 
   // Events in, actions out.
@@ -158,15 +173,23 @@ class AgentRunner {
 
   void perform(const OpenStore& action) {
     store_.reset();
-    const bool fixed = config_.rendezvous.backend == Backend::static_;
-    if (!config_.share_store) {
-      if (auto port = free_port()) return handle(StoreOpened{action.round, *port});
-    }
-    const Port port = fixed ? config_.rendezvous.endpoint->port : Port{0};
-    auto opened = WorkerStore::open(config_.one_node() ? "127.0.0.1" : "", port);
-    if (!opened) return handle(StoreFailed{action.round, opened.error().message()});
+    auto port = open_store();
+    if (!port) return handle(StoreFailed{action.round, port.error().message()});
+    handle(StoreOpened{action.round, *port});
+  }
+
+  Result<Port> open_store() {
+    const RendezvousConfig& meeting = config_.rendezvous;
+    if (!config_.share_store) return free_port();
+    const bool fixed = meeting.backend == Backend::static_;
+    // With a static rendezvous of several nodes the workers' store is the one at the endpoint, beside the coordinator.
+    if (fixed && !config_.one_node()) return meeting.endpoint->port;
+    const bool loopback = config_.one_node() && (!fixed || meeting.endpoint->host == "127.0.0.1");
+    auto opened = WorkerStore::open(loopback && meeting.local_addr.empty() ? "127.0.0.1" : "",
+                                    fixed ? meeting.endpoint->port : Port{0});
+    if (!opened) return opened.error();
     store_.emplace(*std::move(opened));
-    handle(StoreOpened{action.round, store_->port()});
+    return store_->port();
   }
 
   void perform(StartWorkers& action) {
@@ -549,7 +572,6 @@ class AgentRunner {
   Spawner spawner_;
   Agent agent_;
   std::optional<WorkerStore> store_;
-  Coordinator coordinator_{loop_};
   std::unique_ptr<AgentLink> link_;
   std::deque<AgentEvent> events_;
   std::optional<TimePoint> armed_;
