@@ -59,10 +59,12 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
   CLI::App app{about, "torchupd"};
   app.footer(examples);
   app.get_formatter()->column_width(34);
-  app.add_option("--bind", settings.bind, "Numeric address to listen on; \"::\" is all of them, \"localhost\" the loopback of both families")
+  app.add_option("--bind", settings.bind,
+                 "Numeric address to listen on; \"::\" is all of them, \"localhost\" the loopback of both families")
       ->capture_default_str();
   app.add_option("--port", settings.port, "0: any free one")->capture_default_str();
-  app.add_option("--max-connections", settings.connections.connections_max, "Newcomers beyond are closed")->capture_default_str();
+  app.add_option("--max-connections", settings.connections.connections_max, "Newcomers beyond are closed")
+      ->capture_default_str();
   app.add_option("--max-keys", settings.store.keys_max, "Keys and queues together")->capture_default_str();
   app.add_option("--max-bytes", settings.store.bytes_max, "All keys, values and queue elements; 512MB, 8GB …")
       ->transform(CLI::AsSizeValue(false))
@@ -70,11 +72,14 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
   app.add_option("--max-request-bytes", settings.connections.request_bytes_max, "One request while it arrives")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
-  app.add_option("--max-arriving-bytes", settings.connections.arriving_bytes_max, "Unfinished requests of all connections")
+  app.add_option("--max-arriving-bytes", settings.connections.arriving_bytes_max,
+                 "Unfinished requests of all connections")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
-  app.add_option("--max-handshake", settings.handshake_s, "Seconds from connecting to the first five bytes")->capture_default_str();
-  app.add_option("--max-request", settings.request_s, "Seconds from a request's first byte to its last")->capture_default_str();
+  app.add_option("--max-handshake", settings.handshake_s, "Seconds from connecting to the first five bytes")
+      ->capture_default_str();
+  app.add_option("--max-request", settings.request_s, "Seconds from a request's first byte to its last")
+      ->capture_default_str();
   app.add_option("--max-stalled", settings.stalled_s, "Seconds that answers may lie unread")->capture_default_str();
   app.add_option("--grace", settings.grace_s, "Seconds that connections have to go after SIGTERM")->capture_default_str();
   app.add_option("--token-file", settings.token_file, "Secret that torchup's agents must prove; without it TORCHUP_TOKEN, else none");
@@ -100,8 +105,8 @@ std::string status_json(const StoreServerStatus& status) {
 std::string metrics(const StoreServerStatus& status) {
   std::string text;
   const auto add = [&](const std::string& name, const char* type, const char* help, std::uint64_t value) {
-    text += "# HELP torchup_store_" + name + " " + help + "\n# TYPE torchup_store_" + name + " " + type + "\ntorchup_store_" +
-            name + " " + std::to_string(value) + "\n";
+    text += "# HELP torchup_store_" + name + " " + help + "\n# TYPE torchup_store_" + name + " " + type +
+            "\ntorchup_store_" + name + " " + std::to_string(value) + "\n";
   };
   add("connections", "gauge", "TCPStore clients connected now.", status.connections);
   add("keys", "gauge", "Plain keys in the store.", status.keys);
@@ -156,7 +161,9 @@ class Ending {
   bool draining_ = false;
 };
 
-Duration seconds(double count) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>{count}); }
+Duration seconds(double count) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>{count});
+}
 
 /// The jobs' secret; it leaves the environment, where every child would find it.
 Result<std::string> read_token(const Settings& settings) {

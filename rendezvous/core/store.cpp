@@ -9,7 +9,9 @@ namespace {
 /// What a key, a value or a queue element costs beside its bytes: the map's node, the value, the allocator.
 constexpr std::size_t overhead_bytes = 128;
 
-std::size_t cost(std::string_view key, std::size_t value_bytes) { return key.size() + value_bytes + overhead_bytes; }
+std::size_t cost(std::string_view key, std::size_t value_bytes) {
+  return key.size() + value_bytes + overhead_bytes;
+}
 
 /// The number at the front of `text`, read as C's strtoll does it: white space, a sign, digits, then anything.
 std::optional<std::int64_t> leading_number(std::string_view text) {
@@ -40,48 +42,61 @@ Value decimal(std::int64_t number) {
 
 void Store::apply(ClientId client, Request& request) {
   switch (request.query) {
-    case Query::validate: return;
+    case Query::validate:
+      return;
     case Query::set:
       store(client, request.key, std::move(request.values.at(0)));
       return;
-    case Query::compare_set: return compare_set(client, request);
+    case Query::compare_set:
+      return compare_set(client, request);
     case Query::get: {
-      const Value* value = find(request.key);
+      const Value* value = request.key == extension_key ? &identity_ : find(request.key);
       return value ? outlet_.bytes(client, *value) : outlet_.bytes(client, std::string_view{});
     }
     case Query::add:
       if (const auto sum = advance(client, request.key, request.number, true)) outlet_.number(client, *sum);
       return;
-    case Query::check: return check(client, request);
+    case Query::check:
+      return check(client, request);
     case Query::wait:
-    case Query::wait_get: return wait(client, request);
+    case Query::wait_get:
+      return wait(client, request);
     case Query::wait_pop:
       if (!present(request.key)) return register_wait(client, request.query, &request.key, 1);
       if (!waits_.empty()) forget_wait(client);
       outlet_.byte(client, stop_waiting);
       return pop(client, request.key);
-    case Query::get_num_keys: return outlet_.number(client, static_cast<std::int64_t>(entries_.size()));
-    case Query::delete_key: return outlet_.number(client, erase(request.key) ? 1 : 0);
-    case Query::append: return append(client, request);
+    case Query::get_num_keys:
+      return outlet_.number(client, static_cast<std::int64_t>(entries_.size()));
+    case Query::delete_key:
+      return outlet_.number(client, erase(request.key) ? 1 : 0);
+    case Query::append:
+      return append(client, request);
     case Query::multi_get:
       for (const auto key : request.keys) {
         const Value* value = find(key);
         value ? outlet_.bytes(client, *value) : outlet_.bytes(client, std::string_view{});
       }
       return;
-    case Query::multi_set: return multi_set(client, request);
+    case Query::multi_set:
+      return multi_set(client, request);
     case Query::cancel_wait:
       forget_wait(client);
       return outlet_.byte(client, wait_canceled);
-    case Query::ping: return outlet_.nonce(client, request.nonce);
-    case Query::queue_push: return push(client, request);
-    case Query::queue_pop: return pop(client, request.key);
+    case Query::ping:
+      return outlet_.nonce(client, request.nonce);
+    case Query::queue_push:
+      return push(client, request);
+    case Query::queue_pop:
+      return pop(client, request.key);
     case Query::queue_len: {
       const auto queue = queues_.find(request.key);
       return outlet_.number(client, queue == queues_.end() ? 0 : static_cast<std::int64_t>(queue->second.size()));
     }
-    case Query::list_keys: return list_keys(client);
-    case Query::barrier: return barrier(client, request);
+    case Query::list_keys:
+      return list_keys(client);
+    case Query::barrier:
+      return barrier(client, request);
   }
   refuse(client, "unknown query");
 }
@@ -95,7 +110,9 @@ const Value* Store::find(std::string_view key) const {
   return entry == entries_.end() ? nullptr : &entry->second.value();
 }
 
-bool Store::present(std::string_view key) const { return entries_.contains(key) || queues_.contains(key); }
+bool Store::present(std::string_view key) const {
+  return entries_.contains(key) || queues_.contains(key);
+}
 
 // Writing.
 
@@ -121,7 +138,9 @@ void Store::refuse(ClientId client, std::string reason) {
   outlet_.close(client, std::move(reason));
 }
 
-bool Store::set(std::string_view key, Value value) { return store(nobody, key, std::move(value)); }
+bool Store::set(std::string_view key, Value value) {
+  return store(nobody, key, std::move(value));
+}
 
 std::optional<std::int64_t> Store::add(std::string_view key, std::int64_t delta) {
   return advance(nobody, key, delta, true);

@@ -44,8 +44,9 @@ enum class Query : std::uint8_t {
 };
 
 /// A key that no PyTorch client can write (theirs begin with `/`). CHECK of it alone says READY in a server that knows
-/// wait_get and wait_pop, and NOT_READY in PyTorch's: that is how a client finds out, without risk and in the round trip
-/// of its PING. It is neither listed nor counted, and cannot be stored.
+/// wait_get and wait_pop, and NOT_READY in PyTorch's: that is how a client finds out, without risk and in the round
+/// trip of its PING. GET of it names the store: a client that comes back learns whether it is still the same. It is
+/// neither listed nor counted, and cannot be stored.
 inline constexpr std::string_view extension_key = "torchup/wait_get,wait_pop";
 
 /// One connection, as the engine knows it. The owner may give the number to a new one after `disconnect`.
@@ -81,25 +82,28 @@ class StoreOutlet {
 
 /// What may not grow without end. Who meets a limit is closed, with its name as the reason; nobody else notices.
 struct StoreLimits {
-  std::size_t keys_max = 16 * 1024 * 1024;                   ///< plain keys and queues together
-  std::size_t bytes_max = std::size_t{8} * 1024 * 1024 * 1024;  ///< all keys, values and queue elements, and what keeps them
-  std::size_t waits_max = 16 * 1024 * 1024;                  ///< keys that all open waits together wait for
+  std::size_t keys_max = 16 * 1024 * 1024;  ///< plain keys and queues together
+  std::size_t bytes_max =
+      std::size_t{8} * 1024 * 1024 * 1024;   ///< all keys, values and queue elements, and what keeps them
+  std::size_t waits_max = 16 * 1024 * 1024;  ///< keys that all open waits together wait for
 };
 
-/// PyTorch's TCPStore without sockets: keys, queues, waits and barriers of one key space. Pure: the same requests in the
-/// same order give the same answers. Each request is atomic.
+/// PyTorch's TCPStore without sockets: keys, queues, waits and barriers of one key space. Pure: the same requests in
+/// the same order give the same answers. Each request is atomic.
 ///
-/// Behaves as PyTorch's libuv server (torch 2.15), without these faults of it: a wait counts a non-empty queue as present; a
-/// client's registrations end with its wait; a key that is deleted again is missing again; a second wait replaces
-/// the first; COMPARE_SET wakes only when it stored something; MULTI_SET is applied once.
-/// Source: torch/csrc/distributed/c10d/TCPStore.cpp, TCPStoreLibUvBackend.cpp; observed on 2.15.0.
+/// Behaves as PyTorch's libuv server (torch 2.15), without these faults of it: a wait counts a non-empty queue as
+/// present; a client's registrations end with its wait; a key that is deleted again is missing again; a second wait
+/// replaces the first; COMPARE_SET wakes only when it stored something; MULTI_SET is applied once. Source:
+/// torch/csrc/distributed/c10d/TCPStore.cpp, TCPStoreLibUvBackend.cpp; observed on 2.15.0.
 class Store {
  public:
   /// Answers of CHECK, and of the waiting requests.
   static constexpr std::uint8_t ready = 0, not_ready = 1;
   static constexpr std::uint8_t stop_waiting = 0, wait_canceled = 1;
 
-  Store(StoreLimits limits, StoreOutlet& outlet) : limits_{limits}, outlet_{outlet} {}
+  /// `identity` should be another one for every store that ever lives at one address.
+  Store(StoreLimits limits, Value identity, StoreOutlet& outlet)
+      : limits_{limits}, identity_{std::move(identity)}, outlet_{outlet} {}
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
@@ -144,8 +148,8 @@ class Store {
   /// An open waiting request. It is registered at every key it names, present or not, once per mention.
   struct Wait {
     ClientId client;
-    Query query;                  ///< wait, wait_get, wait_pop or barrier
-    std::size_t missing = 0;      ///< registrations whose key is absent now
+    Query query;              ///< wait, wait_get, wait_pop or barrier
+    std::size_t missing = 0;  ///< registrations whose key is absent now
     std::vector<Registration> registrations{};
   };
 
@@ -175,6 +179,7 @@ class Store {
   bool room_for(ClientId client, std::size_t new_keys, std::size_t new_bytes);
 
   StoreLimits limits_;
+  Value identity_;
   StoreOutlet& outlet_;
   KeyMap<GrowingValue> entries_;
   KeyMap<std::deque<Value>> queues_;  ///< none of them empty

@@ -6,7 +6,8 @@
 
 namespace torchup {
 
-static_assert(std::endian::native == std::endian::little, "the wire is little-endian, and so is every platform that PyTorch runs on");
+static_assert(std::endian::native == std::endian::little,
+              "the wire is little-endian, and so is every platform that PyTorch runs on");
 
 namespace {
 
@@ -29,26 +30,34 @@ void put(std::string& out, T value) {
 const char* request_layout(Query query) {
   switch (query) {
     case Query::validate:
-    case Query::ping: return "n";
+    case Query::ping:
+      return "n";
     case Query::set:
     case Query::append:
-    case Query::queue_push: return "kv";
-    case Query::compare_set: return "kvv";
+    case Query::queue_push:
+      return "kv";
+    case Query::compare_set:
+      return "kvv";
     case Query::get:
     case Query::delete_key:
     case Query::queue_pop:
     case Query::queue_len:
-    case Query::wait_pop: return "k";
+    case Query::wait_pop:
+      return "k";
     case Query::add:
-    case Query::barrier: return "ki";
+    case Query::barrier:
+      return "ki";
     case Query::check:
     case Query::wait:
     case Query::multi_get:
-    case Query::wait_get: return "(k)";
-    case Query::multi_set: return "(kv)";
+    case Query::wait_get:
+      return "(k)";
+    case Query::multi_set:
+      return "(kv)";
     case Query::get_num_keys:
     case Query::cancel_wait:
-    case Query::list_keys: return "";
+    case Query::list_keys:
+      return "";
   }
   return nullptr;
 }
@@ -59,23 +68,33 @@ const char* reply_layout(Query query) {
     case Query::set:
     case Query::append:
     case Query::queue_push:
-    case Query::multi_set: return "";
-    case Query::ping: return "n";
+    case Query::multi_set:
+      return "";
+    case Query::ping:
+      return "n";
     case Query::get:
-    case Query::compare_set: return "v";
+    case Query::compare_set:
+      return "v";
     case Query::add:
     case Query::get_num_keys:
     case Query::delete_key:
-    case Query::queue_len: return "i";
+    case Query::queue_len:
+      return "i";
     case Query::check:
     case Query::wait:
     case Query::cancel_wait:
-    case Query::barrier: return "b";
-    case Query::multi_get: return "[v]";
-    case Query::queue_pop: return "i?v";
-    case Query::list_keys: return "(k)";
-    case Query::wait_get: return "b![v]";
-    case Query::wait_pop: return "b!i?v";
+    case Query::barrier:
+      return "b";
+    case Query::multi_get:
+      return "[v]";
+    case Query::queue_pop:
+      return "i?v";
+    case Query::list_keys:
+      return "(k)";
+    case Query::wait_get:
+      return "b![v]";
+    case Query::wait_pop:
+      return "b!i?v";
   }
   return nullptr;
 }
@@ -179,16 +198,24 @@ FieldReader::Status FieldReader::fields(std::string_view bytes) {
         if (const Status status = list(bytes); status != Status::complete) return status;
         break;
       case ')':
-      case ']': field_ = --list_left_ > 0 ? list_begin_ : field_ + 1; break;
-      case '?': field_ += number_ > 0 ? 1 : std::strlen(field_); break;
-      case '!': field_ += byte_ == 0 ? 1 : std::strlen(field_); break;
-      default: return refuse("unknown layout");
+      case ']':
+        field_ = --list_left_ > 0 ? list_begin_ : field_ + 1;
+        break;
+      case '?':
+        field_ += number_ > 0 ? 1 : std::strlen(field_);
+        break;
+      case '!':
+        field_ += byte_ == 0 ? 1 : std::strlen(field_);
+        break;
+      default:
+        return refuse("unknown layout");
     }
   }
 }
 
 /// Reads a length and the text behind it.
-FieldReader::Status FieldReader::text(std::string_view bytes, std::uint64_t most, const char* what, std::string_view& out) {
+FieldReader::Status FieldReader::text(std::string_view bytes, std::uint64_t most, const char* what,
+                                      std::string_view& out) {
   if (!have_length_) {
     if (!has(bytes, sizeof length_)) return Status::incomplete;
     length_ = load<std::uint64_t>(bytes.data() + cursor_);
@@ -297,9 +324,15 @@ RequestReader::Status RequestReader::read(std::string_view& input, Request& requ
 
 // Writing
 
-void put_byte(std::string& out, std::uint8_t value) { put(out, value); }
-void put_nonce(std::string& out, std::uint32_t value) { put(out, value); }
-void put_number(std::string& out, std::int64_t value) { put(out, value); }
+void put_byte(std::string& out, std::uint8_t value) {
+  put(out, value);
+}
+void put_nonce(std::string& out, std::uint32_t value) {
+  put(out, value);
+}
+void put_number(std::string& out, std::int64_t value) {
+  put(out, value);
+}
 void put_bytes(std::string& out, std::string_view value) {
   put(out, std::uint64_t{value.size()});
   out.append(value);
@@ -310,10 +343,18 @@ void put_request(std::string& out, const Request& request) {
   std::size_t key = 0, value = 0;
   for (const char* field = request_layout(request.query); *field; ++field) {
     switch (*field) {
-      case 'n': put(out, request.query == Query::validate ? validate_magic : request.nonce); break;
-      case 'i': put(out, request.number); break;
-      case 'k': put_bytes(out, request.key); break;
-      case 'v': put_bytes(out, request.values.at(value++).view()); break;
+      case 'n':
+        put(out, request.query == Query::validate ? validate_magic : request.nonce);
+        break;
+      case 'i':
+        put(out, request.number);
+        break;
+      case 'k':
+        put_bytes(out, request.key);
+        break;
+      case 'v':
+        put_bytes(out, request.values.at(value++).view());
+        break;
       case '(': {
         put(out, std::uint64_t{request.keys.size()});
         const bool pairs = field[2] == 'v';
@@ -323,7 +364,8 @@ void put_request(std::string& out, const Request& request) {
         }
         return;
       }
-      default: break;
+      default:
+        break;
     }
   }
 }

@@ -10,12 +10,12 @@
 
 #include "rendezvous/core/store.hpp"
 
-/// Bytes to requests and replies of PyTorch's TCPStore, and back. Integers are little-endian; a text is its length (u64) and its
-/// bytes; a list is its count (u64) and its elements.
+/// Bytes to requests and replies of PyTorch's TCPStore, and back. Integers are little-endian; a text is its length
+/// (u64) and its bytes; a list is its count (u64) and its elements.
 ///
-/// A layout is a text with one letter per field: b byte, n nonce (u32), i i64, k key, v value, (…) a counted list, […] a list
-/// whose count both sides know, ? ends the message unless the number before it is positive, ! unless the byte before it
-/// is zero.
+/// A layout is a text with one letter per field: b byte, n nonce (u32), i i64, k key, v value, (…) a counted list, […]
+/// a list whose count both sides know, ? ends the message unless the number before it is positive, ! unless the byte
+/// before it is zero.
 namespace torchup {
 
 /// What follows the code byte of a request; null for a code that nobody knows. VALIDATE is "n", its magic.
@@ -36,8 +36,8 @@ struct FieldLimits {
 
 /// Reads the fields of one message after the other from a stream that may be cut at any byte.
 ///
-/// A message that arrives whole is read where it lies. Of one that is cut, the bytes so far are kept, but not those of a
-/// value of `direct_min` bytes or more: it gets a block of its own, into which the rest may be received directly. A
+/// A message that arrives whole is read where it lies. Of one that is cut, the bytes so far are kept, but not those of
+/// a value of `direct_min` bytes or more: it gets a block of its own, into which the rest may be received directly. A
 /// reader between two messages holds next to no memory.
 class FieldReader {
  public:
@@ -64,8 +64,8 @@ class FieldReader {
   /// Why the stream is malformed.
   [[nodiscard]] const std::string& error() const { return error_; }
 
-  // The fields of a complete message. Views hold until the next call of `begin` or `clear`, and as long as the input that the
-  // message was read from.
+  // The fields of a complete message. Views hold until the next call of `begin` or `clear`, and as long as the input
+  // that the message was read from.
 
   [[nodiscard]] std::size_t key_count() const { return spans_.size(); }
   [[nodiscard]] std::string_view key(std::size_t i) const { return message_.substr(spans_[i].offset, spans_[i].size); }
@@ -116,8 +116,9 @@ class RequestReader {
 
   explicit RequestReader(FieldLimits limits) : fields_{limits} {}
 
-  /// Reads one request off the front of `input`. After `complete` call again with what is left, until `incomplete`: then all of
-  /// `input` has been taken. One `request` serves any number of readers; its views hold until the next call.
+  /// Reads one request off the front of `input`. After `complete` call again with what is left, until `incomplete`:
+  /// then all of `input` has been taken. One `request` serves any number of readers; its views hold until the next
+  /// call.
   Status read(std::string_view& input, Request& request);
 
   /// True once VALIDATE was right.

@@ -24,7 +24,8 @@ constexpr std::uint32_t header_bytes_max = 8 * 1024;
 /// Compares in a time that does not tell how much of a guess was right.
 bool same_secret(std::string_view a, std::string_view b) {
   unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ (b.empty() ? 1 : b[i % b.size()]));
+  for (std::size_t i = 0; i < a.size(); ++i)
+    difference |= static_cast<unsigned char>(a[i] ^ (b.empty() ? 1 : b[i % b.size()]));
   return difference == 0;
 }
 
@@ -63,7 +64,8 @@ struct HttpService::Shared {
     const std::string_view target{request.target().data(), request.target().size()};
     const auto page = options.pages.find(target.substr(0, target.find('?')));
     if (!permits(stream, request)) {
-      refuse(http::status::forbidden, "Only this machine, or who sends the job's token: Authorization: Bearer <token>\n");
+      refuse(http::status::forbidden,
+             "Only this machine, or who sends the job's token: Authorization: Bearer <token>\n");
       response.keep_alive(false);
     } else if (request.method() != http::verb::get && request.method() != http::verb::head) {
       response.set(http::field::allow, "GET, HEAD");
@@ -115,7 +117,8 @@ HttpService::~HttpService() = default;
 
 void HttpService::serve(UniqueFd socket) {
   if (shared_->connections >= shared_->options.connections_max) {
-    constexpr std::string_view busy = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    constexpr std::string_view busy =
+        "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
     ::send(socket.get(), busy.data(), busy.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     return;
   }

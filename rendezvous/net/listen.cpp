@@ -35,9 +35,10 @@ Result<Address> numeric_address(std::string_view text) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (getaddrinfo(std::string{text}.c_str(), nullptr, &hints, &found) != 0 || !found)
-    return fail(errc::bad_value, "cannot listen on \"" + std::string{text} +
-                                     "\": not a numeric address; give one of this machine's addresses, \"::\" for all of "
-                                     "them, or \"localhost\"");
+    return fail(errc::bad_value,
+                "cannot listen on \"" + std::string{text} +
+                    "\": not a numeric address; give one of this machine's addresses, \"::\" for all of "
+                    "them, or \"localhost\"");
   Address address;
   address.size = found->ai_addrlen;
   std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
@@ -56,7 +57,9 @@ Port port_of(const Address& address) {
   return Port{ntohs(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port)};
 }
 
-void set_option(int socket, int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); }
+void set_option(int socket, int level, int option, int value) {
+  ::setsockopt(socket, level, option, &value, sizeof value);
+}
 
 void set_inherited_options(int socket, Duration silent_peer_max) {
   const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(silent_peer_max).count();

@@ -19,8 +19,9 @@ struct Listeners {
   std::string address;  ///< for people: "[::]:29500", "127.0.0.1:29500"
 };
 
-/// Listens on `bind`: empty or "::" is every address of both families in one socket (IPv4 alone where the machine has no
-/// IPv6); "localhost" is 127.0.0.1 and, where there is one, ::1; anything else a numeric address. Names are not looked up.
+/// Listens on `bind`: empty or "::" is every address of both families in one socket (IPv4 alone where the machine has
+/// no IPv6); "localhost" is 127.0.0.1 and, where there is one, ::1; anything else a numeric address. Names are not
+/// looked up.
 ///
 /// What is accepted inherits: no Nagle delay, keep-alive probes and an unacknowledged-data limit that together notice a
 /// vanished machine within `silent_peer_max`.

@@ -5,7 +5,9 @@
 namespace torchup {
 namespace {
 
-iovec piece(std::string_view bytes) { return {const_cast<char*>(bytes.data()), bytes.size()}; }
+iovec piece(std::string_view bytes) {
+  return {const_cast<char*>(bytes.data()), bytes.size()};
+}
 
 }  // namespace
 

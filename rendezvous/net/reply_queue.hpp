@@ -11,8 +11,8 @@
 
 namespace torchup {
 
-/// Bytes on their way out of one connection. Small ones are gathered; a value of `share_min` bytes and more is sent from
-/// where it lies, however many connections it goes to.
+/// Bytes on their way out of one connection. Small ones are gathered; a value of `share_min` bytes and more is sent
+/// from where it lies, however many connections it goes to.
 class ReplyQueue {
  public:
   static constexpr std::size_t share_min = 1024;
@@ -39,8 +39,8 @@ class ReplyQueue {
   std::string bytes_;
   std::size_t bytes_sent_ = 0;
   std::vector<Shared> shared_;
-  std::size_t first_ = 0;        ///< of shared_, the first not sent
-  std::size_t first_sent_ = 0;   ///< bytes of it that are
+  std::size_t first_ = 0;       ///< of shared_, the first not sent
+  std::size_t first_sent_ = 0;  ///< bytes of it that are
   std::size_t shared_left_ = 0;
 };
 

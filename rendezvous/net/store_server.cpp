@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <list>
 #include <optional>
+#include <random>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -30,7 +31,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t scratch_bytes = 64 * 1024;
 constexpr int events_per_wait = 512;
-constexpr int waits_per_turn = 64;        ///< after so many the loop's other work gets its turn
+constexpr int waits_per_turn = 64;             ///< after so many the loop's other work gets its turn
 constexpr std::size_t spare_descriptors = 64;  ///< left to the rest of the process
 constexpr std::uint64_t listener_tag = std::uint64_t{1} << 63;
 
@@ -74,12 +75,19 @@ struct Session {
   ReplyQueue replies;
   std::uint32_t interest = EPOLLIN;
   bool language_known = false;
-  bool has_unsent = false;    ///< stands in the list of those to be flushed
-  bool peer_closed = false;   ///< its stream has ended; closed when the answers are out
+  bool has_unsent = false;   ///< stands in the list of those to be flushed
+  bool peer_closed = false;  ///< its stream has ended; closed when the answers are out
   bool closed = false;
   std::size_t held_bytes = 0;  ///< of an unfinished request, as counted in the sum of all
   std::optional<DeadlineQueue::Place> handshake, request, stalled;
 };
+
+Value random_identity() {
+  std::random_device random;
+  std::string text;
+  for (int i = 0; i < 4; ++i) put_nonce(text, random());
+  return Value{text};
+}
 
 std::size_t descriptor_limit() {
   rlimit limit{};
@@ -96,7 +104,7 @@ class StoreServer::Impl : StoreOutlet {
         loop_{loop},
         readiness_{loop, ::epoll_create1(EPOLL_CLOEXEC)},
         clock_{loop},
-        store_{options_.limits, *this},
+        store_{options_.limits, random_identity(), *this},
         connections_max_{std::min(options_.connections.connections_max, descriptor_limit())},
         handshakes_{options_.connections.handshake_max},
         requests_{options_.connections.request_max},
@@ -107,13 +115,14 @@ class StoreServer::Impl : StoreOutlet {
   }
 
   Result<Port> listen() {
-    auto listeners = options_.listener
-                         ? listen_with(std::move(options_.listener), options_.port, options_.connections.silent_peer_max)
-                         : listen_on(options_.bind, options_.port, options_.connections.silent_peer_max);
+    auto listeners = options_.listener ? listen_with(std::move(options_.listener), options_.port,
+                                                     options_.connections.silent_peer_max)
+                                       : listen_on(options_.bind, options_.port, options_.connections.silent_peer_max);
     if (!listeners) return listeners.error();
     listeners_ = std::move(*listeners);
     reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    for (std::size_t i = 0; i < listeners_.sockets.size(); ++i) watch(listeners_.sockets[i].get(), listener_tag | i, EPOLLIN);
+    for (std::size_t i = 0; i < listeners_.sockets.size(); ++i)
+      watch(listeners_.sockets[i].get(), listener_tag | i, EPOLLIN);
     wait_for_readiness();
     return listeners_.port;
   }
@@ -386,7 +395,8 @@ class StoreServer::Impl : StoreOutlet {
   /// Reads while there is room for answers, and waits for room while there are any.
   void update_interest(Session& session) {
     const bool read = !session.peer_closed && session.replies.size() <= options_.connections.reply_bytes_max;
-    const std::uint32_t interest = (read ? std::uint32_t{EPOLLIN} : 0) | (session.replies.empty() ? 0 : std::uint32_t{EPOLLOUT});
+    const std::uint32_t interest =
+        (read ? std::uint32_t{EPOLLIN} : 0) | (session.replies.empty() ? 0 : std::uint32_t{EPOLLOUT});
     if (interest == session.interest) return;
     session.interest = interest;
     watch(session.socket.get(), session.index, interest, EPOLL_CTL_MOD);
@@ -459,9 +469,12 @@ class StoreServer::Impl : StoreOutlet {
       if (error || alive.expired()) return;
       ticking_ = false;
       now_ = Clock::now();
-      while (Session* session = handshakes_.expired(now_)) refuse(*session, "handshake_max: no VALIDATE within " + handshakes_.limit_text());
-      while (Session* session = requests_.expired(now_)) refuse(*session, "request_max: a request not complete within " + requests_.limit_text());
-      while (Session* session = stalled_.expired(now_)) refuse(*session, "stalled_max: answers not read for " + stalled_.limit_text());
+      while (Session* session = handshakes_.expired(now_))
+        refuse(*session, "handshake_max: no VALIDATE within " + handshakes_.limit_text());
+      while (Session* session = requests_.expired(now_))
+        refuse(*session, "request_max: a request not complete within " + requests_.limit_text());
+      while (Session* session = stalled_.expired(now_))
+        refuse(*session, "stalled_max: answers not read for " + stalled_.limit_text());
       release_closed();
       if (!handshakes_.empty() || !requests_.empty() || !stalled_.empty()) keep_time();
     });
@@ -498,10 +511,20 @@ StoreServer::StoreServer(asio::io_context& loop, StoreServerOptions options)
     : impl_{std::make_unique<Impl>(loop, std::move(options))} {}
 StoreServer::~StoreServer() = default;
 
-Result<Port> StoreServer::listen() { return impl_->listen(); }
-std::string StoreServer::address() const { return impl_->address(); }
-void StoreServer::drain(std::function<void()> done) { impl_->stop_accepting(std::move(done)); }
-Store& StoreServer::store() { return impl_->store(); }
-StoreServerStatus StoreServer::status() const { return impl_->status(); }
+Result<Port> StoreServer::listen() {
+  return impl_->listen();
+}
+std::string StoreServer::address() const {
+  return impl_->address();
+}
+void StoreServer::drain(std::function<void()> done) {
+  impl_->stop_accepting(std::move(done));
+}
+Store& StoreServer::store() {
+  return impl_->store();
+}
+StoreServerStatus StoreServer::status() const {
+  return impl_->status();
+}
 
 }  // namespace torchup

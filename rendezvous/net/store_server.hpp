@@ -21,25 +21,28 @@ namespace torchup {
 /// What connections may cost. Who meets a limit is closed with one log line that names it; the others are served on.
 struct ConnectionLimits {
   std::size_t connections_max = 20'000;  ///< also bounded by the descriptors this process may open, less a reserve
-  std::size_t request_bytes_max = std::size_t{256} << 20;    ///< one request while it arrives
-  std::size_t arriving_bytes_max = std::size_t{1} << 30;     ///< unfinished requests of all connections together
+  std::size_t request_bytes_max = std::size_t{256} << 20;  ///< one request while it arrives
+  std::size_t arriving_bytes_max = std::size_t{1} << 30;   ///< unfinished requests of all connections together
   std::size_t reply_bytes_max = 1 << 20;  ///< unsent answers of a connection from which on it is no longer read from
   Duration handshake_max = std::chrono::seconds{30};  ///< from accept to the five bytes of VALIDATE
   Duration request_max = std::chrono::seconds{120};   ///< from a request's first byte to its last
   Duration stalled_max = std::chrono::seconds{60};    ///< unsent answers that the peer does not read
-  Duration silent_peer_max = std::chrono::seconds{90};  ///< TCP keep-alive and TCP_USER_TIMEOUT: the peer's machine is gone
+  Duration silent_peer_max =
+      std::chrono::seconds{90};  ///< TCP keep-alive and TCP_USER_TIMEOUT: the peer's machine is gone
 };
 
 struct StoreServerOptions {
-  /// Numeric address to listen on. Empty or "::": every address, IPv4 and IPv6. "localhost": loopback, of both families.
+  /// Numeric address to listen on. Empty or "::": every address, IPv4 and IPv6. "localhost": loopback, of both
+  /// families.
   std::string bind;
   Port port{0};  ///< 0: any free one
   /// A bound and listening TCP socket instead of `bind`; `port` must be its own or 0.
   UniqueFd listener;
   StoreLimits limits;
   ConnectionLimits connections;
-  /// Takes a connection whose first byte is not TCPStore's `00`: moves the socket out and returns true. Nothing has been
-  /// read from it. Called on the loop, once, when the first byte is there. Unset or false: closed with one log line.
+  /// Takes a connection whose first byte is not TCPStore's `00`: moves the socket out and returns true. Nothing has
+  /// been read from it. Called on the loop, once, when the first byte is there. Unset or false: closed with one log
+  /// line.
   std::function<bool(unsigned char first_byte, UniqueFd& socket)> other_language;
   /// One line for people, without time or name of the program; rare events only. Unset: nobody wants to know.
   std::function<void(const std::string& line)> log;
@@ -58,8 +61,8 @@ struct StoreServerStatus {
   std::uint64_t requests = 0;
 };
 
-/// Serves PyTorch's TCPStore protocol on one port. Everything happens on the thread that runs `loop`, `store()` included;
-/// no peer is ever looked up by name.
+/// Serves PyTorch's TCPStore protocol on one port. Everything happens on the thread that runs `loop`, `store()`
+/// included; no peer is ever looked up by name.
 ///
 /// The loop sees one descriptor, an epoll set of our own: sessions cost no coroutine and no handler, only readiness,
 /// recv and send. Destroying the server closes all connections.
@@ -82,7 +85,8 @@ class StoreServer {
   /// Accepts nobody any more; who is connected is served on. `done` is called from the loop when the last one has gone.
   void drain(std::function<void()> done);
 
-  /// The key space, for the process that holds it. On the loop's thread only; what it wakes is sent when control returns to the loop.
+  /// The key space, for the process that holds it. On the loop's thread only; what it wakes is sent when control
+  /// returns to the loop.
   [[nodiscard]] Store& store();
   [[nodiscard]] StoreServerStatus status() const;
 

@@ -199,7 +199,8 @@ TEST_CASE("replies leave in order, whatever the kernel takes at a time", "[net][
       const std::size_t count = queue.front(pieces);
       REQUIRE(count > 0);
       std::string front;
-      for (std::size_t i = 0; i < count; ++i) front.append(static_cast<const char*>(pieces[i].iov_base), pieces[i].iov_len);
+      for (std::size_t i = 0; i < count; ++i)
+        front.append(static_cast<const char*>(pieces[i].iov_base), pieces[i].iov_len);
       front.resize(std::min(front.size(), step));
       sent += front;
       queue.pop(front.size());

@@ -12,7 +12,8 @@ namespace torchup::test {
 /// The store's engine and codec without sockets: bytes of any number of clients in, bytes out.
 class StoreHarness : StoreOutlet {
  public:
-  explicit StoreHarness(StoreLimits limits = {}, FieldLimits fields = {}) : fields_{fields}, store_{limits, *this} {}
+  explicit StoreHarness(StoreLimits limits = {}, FieldLimits fields = {})
+      : fields_{fields}, store_{limits, Value{std::string_view{"identity"}}, *this} {}
 
   Store& store() { return store_; }
 
@@ -79,7 +80,8 @@ inline std::string hex(std::string_view bytes) {
 inline std::string unhex(std::string_view text) {
   const auto nibble = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
   std::string bytes;
-  for (std::size_t i = 0; i + 1 < text.size(); i += 2) bytes += static_cast<char>(nibble(text[i]) * 16 + nibble(text[i + 1]));
+  for (std::size_t i = 0; i + 1 < text.size(); i += 2)
+    bytes += static_cast<char>(nibble(text[i]) * 16 + nibble(text[i + 1]));
   return bytes;
 }
 

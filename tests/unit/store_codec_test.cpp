@@ -44,7 +44,8 @@ const Vector conversation[] = {
     {"GET appended", "0302000000000000002f6b", "02000000000000007677"},
     {"MULTI_GET", "0a020000000000000002000000000000002f6102000000000000002f62",
      "01000000000000003102000000000000003232"},
-    {"MULTI_SET", "0b020000000000000002000000000000002f6101000000000000003302000000000000002f6202000000000000003434", ""},
+    {"MULTI_SET", "0b020000000000000002000000000000002f6101000000000000003302000000000000002f6202000000000000003434",
+     ""},
     {"MULTI_GET again", "0a020000000000000002000000000000002f6102000000000000002f62",
      "01000000000000003302000000000000003434"},
     {"QUEUE_PUSH 1", "0e02000000000000002f71010000000000000031", ""},
@@ -72,7 +73,8 @@ TEST_CASE("the server speaks PyTorch's bytes", "[unit][store_codec]") {
 TEST_CASE("a conversation may be cut into pieces of any size", "[unit][store_codec]") {
   std::string requests = validate, replies;
   for (const Vector& vector : conversation) requests += unhex(vector.request), replies += unhex(vector.reply);
-  const std::size_t size = GENERATE_COPY(range(std::size_t{1}, std::size_t{64}), Catch::Generators::value(requests.size()));
+  const std::size_t size =
+      GENERATE_COPY(range(std::size_t{1}, std::size_t{64}), Catch::Generators::value(requests.size()));
   StoreHarness server;
   for (std::size_t i = 0; i < requests.size(); i += size) server.send(0, std::string_view{requests}.substr(i, size));
   REQUIRE(hex(server.received(0)) == hex(replies));
@@ -97,7 +99,8 @@ TEST_CASE("two pieces, cut at every byte, with a large value inside", "[unit][st
 
 TEST_CASE("every query survives one byte at a time", "[unit][store_codec]") {
   const std::string large(FieldReader::direct_min + 1, 'x');
-  const std::string bytes = validate + request(Query::set, {"/s"}, {large}) + request(Query::compare_set, {"/s"}, {large, "new"}) +
+  const std::string bytes = validate + request(Query::set, {"/s"}, {large}) +
+                            request(Query::compare_set, {"/s"}, {large, "new"}) +
                             request(Query::wait_get, {"/s", "/s"}) + request(Query::queue_push, {"/q"}, {"e"}) +
                             request(Query::wait_pop, {"/q"});
   StoreHarness server;
@@ -119,8 +122,8 @@ TEST_CASE("keys and values are bytes, not text", "[unit][store_codec]") {
 }
 
 TEST_CASE("who does not begin with VALIDATE is closed unanswered", "[unit][store_codec]") {
-  const auto bytes = GENERATE(as<std::string>{}, "0d92100000", "474554202f20485454502f312e310d0a", "160301020001000001fc",
-                              "00cef7853d", "00cef7853d0d92100000", "ff");
+  const auto bytes = GENERATE(as<std::string>{}, "0d92100000", "474554202f20485454502f312e310d0a",
+                              "160301020001000001fc", "00cef7853d", "00cef7853d0d92100000", "ff");
   StoreHarness server;
   server.send(0, unhex(bytes));
   REQUIRE(server.closed(0));
@@ -178,7 +181,8 @@ TEST_CASE("one request has a limit on all its bytes", "[unit][store_codec]") {
 TEST_CASE("a reader between two requests holds next to nothing", "[unit][store_codec]") {
   StoreHarness server;
   std::vector<std::string> keys(10'000, "/key");
-  const std::string bytes = validate + request(Query::check, keys) + request(Query::set, {"/k"}, {std::string(1 << 20, 'v')});
+  const std::string bytes =
+      validate + request(Query::check, keys) + request(Query::set, {"/k"}, {std::string(1 << 20, 'v')});
   server.send(0, std::string_view{bytes}.substr(0, 100'000));
   REQUIRE(server.reader(0).held_bytes() > 90'000);
   server.send(0, std::string_view{bytes}.substr(100'000));

