@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "torchup/error.hpp"
+#include "worker_runtime/worker_page.hpp"
 
 namespace torchup {
 namespace {
@@ -30,6 +31,7 @@ void check_parts(const char* function, const torch::Tensor& whole, const torch::
 
 void Work::wait() {
   if (!work_) return;
+  const WaitingForOthers waiting;
   work_->wait();
   work_.reset();
 }

@@ -20,6 +20,7 @@
 #include <exception>
 #include <mutex>
 #include <string_view>
+#include <torchup/error.hpp>
 #include <utility>
 #include <vector>
 
@@ -255,6 +256,7 @@ void on_fatal_signal(int signal, siginfo_t* info, void*) {
   const Frames frames = capture();
   std::string message = "std::terminate was called without an exception";
   std::string detail;
+  bool refusal = false;  // ours, said in full by its message: nobody needs the stack on the screen
   if (const std::type_info* type = abi::__cxa_current_exception_type()) {
     int status = -1;
     char* plain = abi::__cxa_demangle(type->name(), nullptr, nullptr, &status);
@@ -262,6 +264,9 @@ void on_fatal_signal(int signal, siginfo_t* info, void*) {
     std::free(plain);
     try {
       throw;
+    } catch (const Error& error) {
+      message = name + ": " + error.what();
+      refusal = true;
     } catch (const c10::Error& error) {
       message = name + ": " + error.what_without_backtrace();
       detail = error.what();
@@ -281,7 +286,9 @@ void on_fatal_signal(int signal, siginfo_t* info, void*) {
   if (!detail.empty()) stack += "LibTorch's own account:\n" + detail;
   write_error_file(message, stack);
   std::fflush(nullptr);
-  write_all(STDERR_FILENO, "torchup: rank " + std::to_string(s.speaker.rank) + " ends by an exception: " + message + "\n" + stack);
+  const std::string who = "torchup: rank " + std::to_string(s.speaker.rank);
+  write_all(STDERR_FILENO, refusal ? who + ": " + message.substr(message.find(": ") + 2) + "\n"
+                                   : who + " ends by an exception: " + message + "\n" + stack);
   ::_exit(1);
 }
 

@@ -9,6 +9,7 @@
 #include "torchup/error.hpp"
 #include "worker_runtime/backend_factory.hpp"
 #include "worker_runtime/group_state.hpp"
+#include "worker_runtime/job_store.hpp"
 #include "worker_runtime/meeting.hpp"
 #include "worker_runtime/own_gpu.hpp"
 #include "worker_runtime/worker_place.hpp"
@@ -160,6 +161,7 @@ std::optional<ProcessGroup> ProcessGroup::new_group(std::span<const int> ranks) 
 void ProcessGroup::shutdown() {
   if (state_->ended) return;
   state_->ended = true;
+  if (state_->name == "0") set_job_store(nullptr);
   state_->backend->shutdown();
   state_->backend.reset();
   if (state_->name != "0" || !state_->job->all_native || size() == 1) return;
@@ -177,6 +179,7 @@ void ProcessGroup::shutdown() {
 void ProcessGroup::abort() {
   if (state_->ended) return;
   state_->ended = true;
+  if (state_->name == "0") set_job_store(nullptr);
   state_->backend->abort();
   // gloo's abort does nothing and its destructor waits for peers: leave the object to the end of the process.
   (void)state_->backend.release();
@@ -213,6 +216,7 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   for (int rank = 0; rank < plan.place.world_size; ++rank) state->global_ranks.push_back(rank);
   open_stores(*state);
   state->backend = make_backend(*state);
+  set_job_store(state->job->default_store);
   return ProcessGroup{std::move(state)};
 }
 

@@ -1,8 +1,10 @@
 #include "torchup/worker.hpp"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -14,6 +16,8 @@
 #include "worker_runtime/last_words.hpp"
 #include "worker_runtime/launcher_arguments.hpp"
 #include "worker_runtime/own_gpu.hpp"
+#include "worker_runtime/stop_agreement.hpp"
+#include "worker_runtime/worker_page.hpp"
 #include "worker_runtime/worker_place.hpp"
 
 namespace torchup {
@@ -21,6 +25,8 @@ namespace torchup {
 struct Worker::State {
   WorkerPlace place;
   torch::Device device{torch::kCPU};
+  std::unique_ptr<WorkerPage> page;
+  std::unique_ptr<StopAgreement> stop;
 };
 
 Worker::Worker(std::unique_ptr<State> state) : state_{std::move(state)} {}
@@ -34,10 +40,23 @@ torch::Device Worker::device() const { return state_->device; }
 
 StepEnd Worker::end_step(std::int64_t step) {
   set_last_words_step(step);
-  return {};
+  if (state_->page) state_->page->beat(step);
+  return {.stop = state_->stop->end_step()};
 }
 
 namespace {
+
+std::atomic<bool> stop_signal_came{false};
+
+/// A signal that asks the job to stop at a step's end. A handler of the program's own is left alone.
+void listen_for_stop(int signal) {
+  struct sigaction before {};
+  if (signal == 0 || ::sigaction(signal, nullptr, &before) != 0 || (before.sa_flags & SA_SIGINFO) != 0 || before.sa_handler != SIG_DFL) return;
+  struct sigaction ours {};
+  ours.sa_handler = [](int) { stop_signal_came = true; };
+  ours.sa_flags = SA_RESTART;
+  ::sigaction(signal, &ours, nullptr);
+}
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -82,6 +101,13 @@ int worker_main(int argc, char** argv, const Train& train, const WorkerOptions& 
                          "running alone as rank 0 of 1\n");
   }
   state->device = bind_device(state->place, options.device);
+  state->page = WorkerPage::open();
+  listen_for_stop(options.stop_signal);
+  StopAgreement::Ranks ranks{state->place.rank, state->place.world_size,
+                             "torchup/stop/" + std::to_string(state->place.restart_count) + "/"};
+  state->stop = std::make_unique<StopAgreement>(std::move(ranks), [page = state->page.get()] {
+    return stop_signal_came || (page != nullptr && page->drain_requested());
+  });
   Worker worker{std::move(state)};
   return train(worker, {arguments.rest.data(), arguments.rest.size() - 1});
 }

@@ -1,8 +1,10 @@
 // A worker that does what the first argument says; driven by worker_test.py.
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -35,6 +37,46 @@ struct Farewell {
   ~Farewell() { std::puts("destroyed"); }
 };
 
+/// Steps with a collective every `every` steps: in between, ranks drift apart. Ends when told to stop.
+int steps(torchup::Worker& worker, int every) {
+  auto group = torchup::init_process_group({.backend = "gloo"});
+  torch::Tensor tensor = torch::ones({1});
+  for (std::int64_t step = 1; step < 100000; ++step) {
+    std::this_thread::sleep_for(std::chrono::microseconds{500 * (worker.rank() + 1)});
+    if (step % every == 0) torchup::all_reduce(tensor, group);
+    if (worker.end_step(step).stop) {
+      std::printf("stop %lld\n", static_cast<long long>(step));
+      torchup::barrier(group);
+      return torchup::exit_requeue;
+    }
+    if (step == 1) std::puts("begun"), std::fflush(stdout);
+  }
+  return 1;
+}
+
+int zero_first(torchup::Worker& worker, std::string_view what) {
+  auto group = torchup::init_process_group({.backend = "gloo"});
+  for (int round = 0; round < 2; ++round) {
+    const torchup::ZeroFirst guard{group};
+    if (guard.first()) std::this_thread::sleep_for(std::chrono::milliseconds{300});
+    if (guard.first() && what == "zero-first-fails") {
+      try {
+        const torchup::ZeroFirst nested{group};
+        throw std::runtime_error{"no such data"};
+      } catch (const std::runtime_error&) {
+        std::this_thread::sleep_for(std::chrono::seconds{1});
+        return 0;
+      }
+    }
+    if (guard.first() && what == "zero-first-crashes") throw std::runtime_error{"the disk is full"};
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    std::printf("%s %lld\n", guard.first() ? "first" : "later", static_cast<long long>(now.tv_sec) * 1000 + now.tv_nsec / 1000000);
+  }
+  (void)worker;
+  return 0;
+}
+
 int train(torchup::Worker& worker, std::span<char*> arguments) {
   const Farewell farewell;
   const std::string_view what = arguments.size() > 1 ? arguments[1] : "report";
@@ -43,6 +85,20 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
                 worker.local_rank(), worker.local_world_size(), worker.restart_count(), worker.device().str().c_str());
     for (const char* argument : arguments) std::printf(" [%s]", argument);
     std::printf("%s\n", arguments.data()[arguments.size()] == nullptr ? " and a null" : "");
+    return 0;
+  }
+  if (what == "steps") return steps(worker, std::atoi(arguments[2]));
+  if (what == "zero-first" || what == "zero-first-fails" || what == "zero-first-crashes") return zero_first(worker, what);
+  if (what == "spawned") {
+    auto group = torchup::init_process_group({.backend = "gloo"});
+    torch::Tensor sum = torch::tensor(worker.rank() + 1);
+    torchup::all_reduce(sum, group);
+    std::printf("rank %d of %d: sum %d\n", worker.rank(), worker.world_size(), sum.item<int>());
+    std::fflush(stdout);
+    const bool fails = arguments.size() > 2 && std::atoi(arguments[2]) == worker.rank();
+    if (fails) return 7;
+    if (arguments.size() > 2) std::this_thread::sleep_for(std::chrono::seconds{60});
+    group.shutdown();
     return 0;
   }
   worker.end_step(41);
@@ -60,4 +116,7 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return torchup::worker_main(argc, argv, train); }
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view{argv[1]} == "spawned") return torchup::spawn(argc, argv, train, 3);
+  return torchup::worker_main(argc, argv, train);
+}

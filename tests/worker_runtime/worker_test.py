@@ -17,7 +17,7 @@ clean = {name: value for name, value in os.environ.items() if not name.startswit
 
 
 def run(*arguments, **variables):
-    return subprocess.run([toy, *arguments], env=clean | variables, capture_output=True, text=True, timeout=60)
+    return subprocess.run([toy, *arguments], env=clean | variables, capture_output=True, text=True, timeout=100)
 
 
 def check(condition, *what):
@@ -41,6 +41,7 @@ def ranks_and_arguments():
 
     part = run("report", RANK="0", MASTER_ADDR="127.0.0.1")
     check(part.returncode == 1 and "WORLD_SIZE" in part.stderr and "MASTER_PORT" in part.stderr, part)
+    check(part.stderr.count("\n") == 1 and part.stderr.startswith("torchup: rank 0: "), part.stderr)
     check(run("exit").returncode == 3)
 
 
@@ -51,7 +52,8 @@ def last_words(how, returncode, message, function):
         ended = run(how, TORCHELASTIC_ERROR_FILE=str(path), **contract)
         check(ended.returncode == returncode, how, ended)
         check("destroyed" not in ended.stdout, how, "ran destructors")
-        check(message.split("\n")[0] in ended.stderr, how, ended.stderr)
+        check(message.split(": ")[-1].split("\n")[0] in ended.stderr, how, ended.stderr)
+        check((function in ended.stderr) == (how != "throw-error"), how, ended.stderr)
         check(os.listdir(folder) == ["error.json"], os.listdir(folder))
         content = json.loads(path.read_text())["message"]
         check(message in content["message"], how, content)
@@ -67,7 +69,116 @@ def last_words(how, returncode, message, function):
         check(failure.timestamp == int(extra["timestamp"]) and message in failure.message["message"], failure)
 
 
+def start(world_size, *arguments, **more):
+    """Workers of one job, and the store that they meet at."""
+    from torch.distributed import TCPStore
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    variables = clean | {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
+                         "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
+    return store, [subprocess.Popen([toy, *arguments], env=variables | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more) for rank in range(world_size)]
+
+
+def stops_together(every, asked_rank):
+    """One rank is asked to stop; all stop after the same step, however far they have drifted apart."""
+    store, workers = start(3, "steps", str(every))
+    for worker in workers:
+        check(worker.stdout.readline() == "begun\n")
+    time.sleep(0.2)
+    workers[asked_rank].send_signal(signal.SIGUSR1)
+    outputs = [worker.communicate(timeout=100)[0] for worker in workers]
+    check([worker.returncode for worker in workers] == [75] * 3, outputs)
+    check(len(set(outputs)) == 1 and outputs[0].startswith("stop "), outputs)
+
+
+def alone_stops():
+    _, (worker,) = start(1, "steps", "1")
+    worker.stdout.readline()
+    worker.send_signal(signal.SIGUSR1)
+    check(worker.communicate(timeout=100)[0].startswith("stop ") and worker.returncode == 75, worker.returncode)
+
+
+def zero_first():
+    _, workers = start(3, "zero-first")
+    outputs = [worker.communicate(timeout=100)[0].replace("destroyed", "").split() for worker in workers]
+    check(outputs[0][::2] == ["first"] * 2 and outputs[1][::2] == outputs[2][::2] == ["later"] * 2, outputs)
+    for turn in (1, 3):
+        check(int(outputs[0][turn]) <= min(int(outputs[1][turn]), int(outputs[2][turn])), outputs)
+    # A first one that fails tells the others at once, whether the exception is caught or ends the process.
+    for how, why in (("zero-first-fails", "an exception left its scope"), ("zero-first-crashes", "the disk is full")):
+        _, workers = start(2, how)
+        begun = time.monotonic()
+        errors = [worker.communicate(timeout=100)[1] for worker in workers]
+        if how == "zero-first-fails":
+            check(workers[1].returncode in (0, 1), errors)
+        else:
+            check(workers[1].returncode == 1 and why in errors[1] and time.monotonic() - begun < 10, errors)
+
+
+def page():
+    """The page that a worker shares with its agent: heartbeat, waiting, drain; refused when it is not ours."""
+    import fcntl
+    import mmap
+    import struct
+
+    def run_with_page(seals, pid_offset=0, every="1"):
+        memory = os.memfd_create("page", os.MFD_ALLOW_SEALING)
+        os.ftruncate(memory, 4096)
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, seals)
+        facts = os.fstat(memory)
+
+        def name_page():  # in the child: the one place that knows its pid
+            os.environ["TORCHUP_WORKER_PAGE"] = f"{memory}:{facts.st_dev}:{facts.st_ino}:{os.getpid() + pid_offset}"
+            os.execve(toy, [toy, "steps", every], dict(os.environ))
+
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.environ.clear()
+            os.environ.update(clean)
+            os.dup2(write, 1)
+            os.set_inheritable(memory, True)
+            name_page()
+        os.close(write)
+        output = os.fdopen(read)
+        check(output.readline() == "begun\n")
+        time.sleep(0.1)
+        content = os.pread(memory, 4096, 0)
+        os.pwrite(memory, struct.pack("<Q", 1), 2048)
+        if pid_offset or seals == 0:
+            time.sleep(0.3)
+            os.kill(child, signal.SIGUSR1)
+        stopped = output.read()
+        _, status = os.waitpid(child, 0)
+        check(os.waitstatus_to_exitcode(status) == 75, status)
+        return child, content, os.pread(memory, 4096, 0), stopped
+
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+    child, during, after, stopped = run_with_page(seals)
+    newest = struct.unpack_from("<Q", after, 16)[0]
+    number, step, ended, took, waited = struct.unpack_from("<Qqqqq", after, 64 + newest % 2 * 64)
+    check(struct.unpack_from("<Qq", after) == (0x31474150505554, child))
+    check(number == newest == step == int(stopped.split()[1]) and abs(time.monotonic_ns() - ended) < 5e9, (number, newest, step, stopped))
+    check(0 <= waited < took < 1e9 and struct.unpack_from("<Q", during, 16)[0] < newest, (waited, took))
+    for wrong in ({"seals": 0}, {"seals": seals, "pid_offset": 1}):
+        check(run_with_page(**wrong)[2][:2048] == bytes(2048), wrong)
+
+
+def spawned():
+    ended = run("spawned")
+    check(ended.returncode == 0 and sorted(line for line in ended.stdout.split("\n") if "sum" in line) == [f"rank {rank} of 3: sum 6" for rank in range(3)], ended)
+    begun = time.monotonic()
+    ended = run("spawned", "1")
+    check(ended.returncode == 7 and time.monotonic() - begun < 20, ended)
+
+
 ranks_and_arguments()
+zero_first()
+alone_stops()
+for every, asked_rank in ((1, 0), (1, 2), (7, 1)):
+    stops_together(every, asked_rank)
+page()
+spawned()
 last_words("throw", 1, "std::out_of_range: no sample 7", "fail_here")
 last_words("throw-error", 1, 'Error: said "no"\nin two lines', "fail_here")
 last_words("throw-int", 1, "int", "fail_here")

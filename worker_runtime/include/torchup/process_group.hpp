@@ -27,15 +27,15 @@ struct ProcessGroupOptions {
   /// "tcp://host:port" or "file:///shared/path"; the last two take rank and world size from here, else from the environment,
   /// else from "?rank=0&world_size=2" behind the address.
   std::string init_method = "env://";
-  std::optional<int> rank;        ///< 0 .. world_size - 1
-  std::optional<int> world_size;  ///< >= 1
-  std::optional<int> local_rank;  ///< this process's index on its node, which chooses the GPU
+  std::optional<int> rank = {};        ///< 0 .. world_size - 1
+  std::optional<int> world_size = {};  ///< >= 1
+  std::optional<int> local_rank = {};  ///< this process's index on its node, which chooses the GPU
   /// How long the others may take to come, and how long a collective may take. Default: 30 min with gloo, 10 min with nccl.
-  std::optional<std::chrono::milliseconds> timeout;
+  std::optional<std::chrono::milliseconds> timeout = {};
   /// Where collectives' tensors live; by default the GPU with index local_rank for nccl, else the CPU.
-  std::optional<torch::Device> device;
+  std::optional<torch::Device> device = {};
   /// Called while ranks are missing, first after 5 s and then whenever the roster changes; default: one line on stderr.
-  std::function<void(std::string_view)> on_waiting;
+  std::function<void(std::string_view)> on_waiting = {};
 };
 
 /// A set of processes that do collectives together: a cheap value, copies mean the same group.

@@ -12,8 +12,10 @@
 #include <torchup/process_group.hpp>
 #include <torchup/safetensors.hpp>
 #include <torchup/seed.hpp>
+#include <torchup/spawn.hpp>
 #include <torchup/state_dict.hpp>
 #include <torchup/summary.hpp>
 #include <torchup/to_device.hpp>
 #include <torchup/weights.hpp>
 #include <torchup/worker.hpp>
+#include <torchup/zero_first.hpp>

@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -35,8 +36,11 @@ class Worker {
   /// The GPU of this worker, bound as the current one, or the CPU when the machine has not one for each of its workers.
   torch::Device device() const;
 
-  /// Call at the end of every step, with the number of steps done, on every rank. It is the heartbeat that the launcher's
-  /// --heartbeat-timeout watches, and names the step in reports of failures. Costs no system call.
+  /// Call at the end of every step, with the number of steps done, equally often on every rank. It is the heartbeat that the
+  /// launcher's --heartbeat-timeout watches, and names the step in reports of failures. Costs no system call.
+  ///
+  /// When the job is asked to stop (options.stop_signal at any rank, or a drain by the launcher), all ranks get `stop` after
+  /// the same step, however far they are apart: save, and leave with exit_requeue.
   StepEnd end_step(std::int64_t step);
 
  private:
@@ -49,6 +53,9 @@ using Train = std::function<int(Worker& worker, std::span<char*> arguments)>;
 
 struct WorkerOptions {
   std::string device = "auto";  ///< "auto", "cpu", or "cuda": an error when this worker has no GPU of its own
+  /// Asks the job to stop: Slurm's --signal=USR1@120, or `kill -USR1` of the launcher, which passes it on. One rank that got
+  /// it is enough. 0: none.
+  int stop_signal = SIGUSR1;
 };
 
 /// Runs `train` as a good worker. Call it straight from main, whose result it is.

@@ -1,0 +1,64 @@
+#include "rendezvous/base/worker_page.hpp"
+
+#include <bit>
+#include <charconv>
+#include <cstring>
+
+namespace torchup {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+template <class T>
+T at(std::span<const std::byte> page, std::size_t offset) {
+  T value;
+  std::memcpy(&value, page.data() + offset, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+std::optional<WorkerProgress> read_worker_page(std::span<const std::byte> page, std::int64_t pid) {
+  namespace wp = worker_page;
+  if (page.size() < worker_page_bytes || at<std::uint64_t>(page, wp::magic) != wp::magic_value) return std::nullopt;
+  if (at<std::int64_t>(page, wp::pid) != pid) return std::nullopt;
+  // The slot that `newest` names is whole. Should the worker have gone on by two beats while the page was copied, its
+  // number tells, and the other slot holds the beat before or after.
+  const auto newest = at<std::uint64_t>(page, wp::newest);
+  for (const std::uint64_t beat : {newest, newest + 1, newest - 1}) {
+    const auto slot = page.subspan(wp::beats + (beat % 2) * wp::beat_bytes, wp::beat_bytes);
+    if (newest == 0 || beat == 0 || at<std::uint64_t>(slot, wp::beat_number) != beat) continue;
+    return WorkerProgress{.beats = beat,
+                          .step = at<std::int64_t>(slot, wp::beat_step),
+                          .ended_ns = at<std::int64_t>(slot, wp::beat_time),
+                          .took_ns = at<std::int64_t>(slot, wp::beat_took),
+                          .waited_ns = at<std::int64_t>(slot, wp::beat_waited),
+                          .waiting_since_ns = at<std::int64_t>(page, wp::waiting_since)};
+  }
+  return std::nullopt;
+}
+
+std::string to_text(const WorkerPageAddress& address) {
+  return std::to_string(address.fd) + ":" + std::to_string(address.device) + ":" + std::to_string(address.inode) + ":" +
+         std::to_string(address.pid);
+}
+
+Result<WorkerPageAddress> parse_worker_page_address(std::string_view text) {
+  WorkerPageAddress address;
+  const char* at = text.data();
+  const char* const end = text.data() + text.size();
+  const auto take = [&](auto& number, bool last) {
+    const auto [stop, error] = std::from_chars(at, end, number);
+    if (error != std::errc{} || (last ? stop != end : stop == end || *stop != ':')) return false;
+    at = stop + (last ? 0 : 1);
+    return true;
+  };
+  if (take(address.fd, false) && take(address.device, false) && take(address.inode, false) && take(address.pid, true) &&
+      address.fd >= 0 && address.pid > 0) {
+    return address;
+  }
+  return fail(errc::bad_value, std::string{worker_page_variable} + "=" + std::string{text} + " is not descriptor:device:inode:pid");
+}
+
+}  // namespace torchup

@@ -1,0 +1,61 @@
+#include "rendezvous/base/worker_page.hpp"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <vector>
+
+using namespace torchup;
+namespace wp = worker_page;
+
+namespace {
+
+struct Page {
+  std::vector<std::byte> bytes = std::vector<std::byte>(worker_page_bytes);
+
+  Page& put(std::size_t offset, std::uint64_t value) {
+    std::memcpy(bytes.data() + offset, &value, sizeof value);
+    return *this;
+  }
+  Page& beat(std::uint64_t number, std::uint64_t step) {
+    const std::size_t slot = wp::beats + (number % 2) * wp::beat_bytes;
+    return put(slot + wp::beat_number, number).put(slot + wp::beat_step, step).put(slot + wp::beat_time, 1000 + number);
+  }
+};
+
+Page opened() { return Page{}.put(wp::magic, wp::magic_value).put(wp::pid, 77); }
+
+}  // namespace
+
+TEST_CASE("the newest beat of a worker is read", "[unit][worker_page]") {
+  Page page = opened().beat(4, 40).beat(5, 50).put(wp::newest, 5).put(wp::waiting_since, 9);
+  const auto progress = read_worker_page(page.bytes, 77);
+  REQUIRE(progress == WorkerProgress{.beats = 5, .step = 50, .ended_ns = 1005, .waiting_since_ns = 9});
+}
+
+TEST_CASE("a beat that is being written does not hide the one before", "[unit][worker_page]") {
+  SECTION("the worker died in it") {
+    Page page = opened().beat(4, 40).beat(5, 50).put(wp::beats + wp::beat_bytes + wp::beat_number, 0).put(wp::newest, 4);
+    REQUIRE(read_worker_page(page.bytes, 77)->step == 40);
+  }
+  SECTION("the copy was overtaken") {
+    Page page = opened().beat(5, 50).beat(6, 60).put(wp::beats + wp::beat_number, 0).put(wp::newest, 6);
+    REQUIRE(read_worker_page(page.bytes, 77)->step == 50);
+  }
+}
+
+TEST_CASE("a page that says nothing sensible says nothing", "[unit][worker_page]") {
+  REQUIRE_FALSE(read_worker_page(Page{}.bytes, 77));
+  REQUIRE_FALSE(read_worker_page(opened().bytes, 77));                                       // no step has ended
+  REQUIRE_FALSE(read_worker_page(opened().beat(1, 10).put(wp::newest, 1).bytes, 78));        // another process wrote it
+  REQUIRE_FALSE(read_worker_page(opened().beat(1, 10).put(wp::newest, ~0ULL).bytes, 77));    // nonsense
+  REQUIRE_FALSE(read_worker_page(std::span{opened().beat(1, 10).put(wp::newest, 1).bytes}.first(100), 77));
+}
+
+TEST_CASE("the page's address survives the environment", "[unit][worker_page]") {
+  const WorkerPageAddress address{.fd = 3, .device = 25, .inode = 1ULL << 40, .pid = 4711};
+  REQUIRE(*parse_worker_page_address(to_text(address)) == address);
+  for (const char* const text : {"", "3", "3:1:2", "3:1:2:0", "-1:1:2:3", "3:1:2:3:", "3:1:2:x", "a:1:2:3"}) {
+    CAPTURE(text);
+    REQUIRE(parse_worker_page_address(text).has_error());
+  }
+}

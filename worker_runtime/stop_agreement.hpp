@@ -1,0 +1,53 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace torchup {
+
+/// All ranks stop after the same step, once any of them is asked to.
+///
+/// Ranks are not in step: one may be waiting in a collective for another that already stands at the end of the step before.
+/// So nobody may simply stop where it learns of the wish, and the training thread, which may be stuck in a collective, cannot
+/// answer for itself. A thread of our own does: it makes its rank hold at the end of the step that is under way, and
+/// publishes the number of steps that are done. When all ranks have, the stop is at the largest such number plus one: every
+/// rank reaches it, for it is at most one step further than where the rank holds, and none is beyond it. The ranks hold for
+/// no longer than that exchange takes; while nobody asks, a step costs one atomic increment.
+class StopAgreement {
+ public:
+  struct Ranks {
+    int rank = 0;
+    int world_size = 1;
+    std::string prefix;  ///< of keys in the job's store; other after a restart
+  };
+  /// `asked` says whether this rank itself is asked to stop; it is called ten times a second on the thread.
+  StopAgreement(Ranks ranks, std::function<bool()> asked);
+  ~StopAgreement();
+  StopAgreement(const StopAgreement&) = delete;
+  StopAgreement& operator=(const StopAgreement&) = delete;
+
+  /// The training thread calls it at the end of each step, on all ranks equally often. True: this was the last one.
+  bool end_step();
+
+ private:
+  void watch();
+  void agree(std::int64_t done);
+  bool pause(std::chrono::milliseconds time);
+
+  const Ranks ranks_;
+  const std::function<bool()> asked_;
+  std::atomic<std::int64_t> done_{0};   // steps
+  std::atomic<bool> holding_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::int64_t stop_at_ = 0;   // guarded by mutex_; 0: not decided
+  bool ending_ = false;        // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace torchup

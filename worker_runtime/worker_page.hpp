@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace torchup {
+
+/// The worker's side of the page that it shares with its agent (layout: rendezvous/base/worker_page.hpp).
+class WorkerPage {
+ public:
+  /// Maps the page that the environment names, sets the descriptor close-on-exec and takes the variable out of the
+  /// environment, so that no child writes to our page. Nothing when there is none, or when anything about it is not as it
+  /// must be: another file, not sealed, meant for another process. Training goes on without it then.
+  static std::unique_ptr<WorkerPage> open();
+  ~WorkerPage();
+  WorkerPage(const WorkerPage&) = delete;
+  WorkerPage& operator=(const WorkerPage&) = delete;
+
+  /// A step has ended: a dozen writes to memory.
+  void beat(std::int64_t step);
+  /// The agent asks the job to stop.
+  bool drain_requested() const;
+
+ private:
+  explicit WorkerPage(std::byte* memory);
+
+  std::byte* memory_;
+  std::uint64_t beats_ = 0;
+  std::int64_t last_beat_ns_ = 0;
+};
+
+/// While it lives, this process waits for other ranks. Put around what blocks in a collective; nested ones count once.
+/// It is how a slow rank is told from those that wait for it.
+class WaitingForOthers {
+ public:
+  WaitingForOthers();
+  ~WaitingForOthers();
+  WaitingForOthers(const WaitingForOthers&) = delete;
+  WaitingForOthers& operator=(const WaitingForOthers&) = delete;
+
+ private:
+  std::int64_t since_ns_;  ///< 0 in a nested one
+};
+
+}  // namespace torchup
