@@ -25,7 +25,7 @@ struct BackendPlan {
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendPlan& plan);
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan& plan);  ///< throws Error in a CPU build
 
-int gpu_count();                              ///< GPUs that this process may use; 0 in a CPU build or without a driver
-void bind_gpu(const torch::Device& device);   ///< makes it the current one, before anything else touches CUDA
+int gpu_count();                             ///< GPUs that this process may use; 0 in a CPU build or without a driver
+void bind_gpu(const torch::Device& device);  ///< makes it the current one, before anything else touches CUDA
 
 }  // namespace torchup

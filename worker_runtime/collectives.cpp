@@ -10,11 +10,16 @@ namespace {
 
 c10d::ReduceOp c10d_op(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum: return c10d::ReduceOp::SUM;
-    case ReduceOp::average: return c10d::ReduceOp::AVG;
-    case ReduceOp::product: return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::min: return c10d::ReduceOp::MIN;
-    case ReduceOp::max: return c10d::ReduceOp::MAX;
+    case ReduceOp::sum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::average:
+      return c10d::ReduceOp::AVG;
+    case ReduceOp::product:
+      return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::min:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::max:
+      return c10d::ReduceOp::MAX;
   }
   throw Error{"all_reduce: not a ReduceOp"};
 }

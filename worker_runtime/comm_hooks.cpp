@@ -1,3 +1,5 @@
+#include <ATen/ScalarOps.h>
+
 #include "torchup/comm_hook.hpp"
 
 namespace torchup {
@@ -6,7 +8,8 @@ namespace {
 /// Python's compress hooks: cast, divide in the narrow type, sum in the narrow type, copy back into the bucket.
 CommHook compress_hook(ProcessGroup group, torch::ScalarType narrow) {
   return [group = std::move(group), narrow](const GradBucket& bucket) {
-    auto compressed = bucket.buffer().to(narrow).div_(group.size());
+    // As Python divides: Tensor::div_(Scalar) would round the divisor to the narrow type first.
+    auto compressed = bucket.buffer().to(narrow).div_(at::native::wrapped_scalar_tensor(group.size()));
     BucketReduction reduction{.result = bucket.buffer(), .work = all_reduce_async(compressed, group), .stages = {}};
     reduction.stages.emplace_back([buffer = bucket.buffer(), compressed]() mutable {
       buffer.copy_(compressed);
@@ -26,7 +29,11 @@ CommHook all_reduce_hook(ProcessGroup group) {
   };
 }
 
-CommHook fp16_compress_hook(ProcessGroup group) { return compress_hook(std::move(group), torch::kHalf); }
-CommHook bf16_compress_hook(ProcessGroup group) { return compress_hook(std::move(group), torch::kBFloat16); }
+CommHook fp16_compress_hook(ProcessGroup group) {
+  return compress_hook(std::move(group), torch::kHalf);
+}
+CommHook bf16_compress_hook(ProcessGroup group) {
+  return compress_hook(std::move(group), torch::kBFloat16);
+}
 
 }  // namespace torchup

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -28,7 +29,8 @@ struct ProcessGroup::State {
   std::chrono::milliseconds timeout{};
   int rank = 0;
   std::vector<int> global_ranks;
-  int children = 0;    ///< groups made from this one so far
+  int children = 0;  ///< groups made from this one so far
+  std::map<std::string, int> keys_used;
   bool ended = false;  ///< shut down or aborted
   c10::intrusive_ptr<c10d::Store> group_store;
   c10::intrusive_ptr<c10d::Store> user_store;

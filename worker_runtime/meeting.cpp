@@ -21,8 +21,11 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto first_notice = 5s;   // long enough for a healthy start, short enough that a person still looks
-constexpr auto poll_period = 250ms; // how late a rank notices a Python peer, which says nothing to us
+constexpr auto first_notice = 5s;  // long enough for a healthy start, short enough that a person still looks
+constexpr auto poll_first = 1ms;   // asking again, ever more rarely: the store's own wait logs a warning when it ends
+constexpr auto poll_most = 100ms;
+constexpr auto poll_python =
+    20ms;  // a Python rank says nothing to us and is looked for by its traces, once others were slow
 constexpr std::size_t named_ranks_max = 16;
 
 /// Says one line when what its owner does takes longer than `first_notice`: for calls that block and cannot be asked.
@@ -58,7 +61,8 @@ std::string endpoint(const MeetingPlan& plan) {
 }
 
 std::string seconds(std::chrono::milliseconds duration) {
-  return std::to_string(duration.count() / 1000) + (duration.count() % 1000 ? "." + std::to_string(duration.count() % 1000 / 100) : "") + " s";
+  return std::to_string(duration.count() / 1000) +
+         (duration.count() % 1000 ? "." + std::to_string(duration.count() % 1000 / 100) : "") + " s";
 }
 
 std::string this_process() {
@@ -91,18 +95,21 @@ Meeting open_store(const MeetingPlan& plan) {
   options.isServer = meeting.hosts_store;
   options.timeout = plan.timeout;
   options.multiTenant = true;
-  // A client is counted only with both of these; a Python rank 0 waits until it has counted everybody. Our own rank 0 does
-  // not wait here: it could not say for whom.
+  // A client is counted only with both of these; a Python rank 0 waits until it has counted everybody. Our own rank 0
+  // does not wait here: it could not say for whom.
   options.numWorkers = static_cast<std::size_t>(place.world_size);
   options.waitWorkers = !meeting.hosts_store;
-  const SlowNotice notice{plan.on_waiting, "rank " + std::to_string(place.rank) + " waits for the store at " + endpoint(plan) +
-                                               (place.agent_store ? ", which the launcher serves" : ", which rank 0 serves")};
+  const SlowNotice notice{plan.on_waiting,
+                          "rank " + std::to_string(place.rank) + " waits for the store at " + endpoint(plan) +
+                              (place.agent_store ? ", which the launcher serves" : ", which rank 0 serves")};
   try {
     meeting.store = c10::make_intrusive<c10d::TCPStore>(place.master_addr, options);
   } catch (const std::exception& error) {
-    throw Error{"rank " + std::to_string(place.rank) + (meeting.hosts_store ? " cannot serve the store at " : " cannot reach the store at ") +
-                endpoint(plan) + ": " + reason(error) +
-                (meeting.hosts_store ? "; is MASTER_ADDR this machine and the port free?" : "; has rank 0 started, and is MASTER_ADDR right?")};
+    throw Error{"rank " + std::to_string(place.rank) +
+                (meeting.hosts_store ? " cannot serve the store at " : " cannot reach the store at ") + endpoint(plan) +
+                ": " + reason(error) +
+                (meeting.hosts_store ? "; is MASTER_ADDR this machine and the port free?"
+                                     : "; has rank 0 started, and is MASTER_ADDR right?")};
   }
   return meeting;
 }
@@ -113,7 +120,8 @@ class RollCall {
   RollCall(const MeetingPlan& plan, const c10::intrusive_ptr<c10d::Store>& job)
       : plan_{plan},
         job_{job},
-        store_{c10::make_intrusive<c10d::PrefixStore>("torchup/meeting/" + std::to_string(plan.place.restart_count), job)} {}
+        store_{c10::make_intrusive<c10d::PrefixStore>("torchup/meeting/" + std::to_string(plan.place.restart_count),
+                                                      job)} {}
 
   /// True when all ranks are ours, false when some are Python's.
   bool run() {
@@ -128,30 +136,35 @@ class RollCall {
     const std::string ours = "world size " + std::to_string(plan_.place.world_size) + ", backend " + plan_.backend;
     const std::string first = store_->compareSet("terms", std::string{}, ours);
     if (first != ours)
-      fail("the ranks do not agree: rank " + rank() + " (" + this_process() + ") has " + ours + ", another one " + first +
-           "; start all of them with the same world size and backend");
+      fail("the ranks do not agree: rank " + rank() + " (" + this_process() + ") has " + ours + ", another one " +
+           first + "; start all of them with the same world size and backend");
   }
   void say_name() {
-    const std::string ours = this_process() + (plan_.place.rank == plan_.place.local_rank ? "" : ", not its local rank");
+    const std::string ours =
+        this_process() + (plan_.place.rank == plan_.place.local_rank ? "" : ", not its local rank");
     const std::string first = store_->compareSet("rank/" + rank(), std::string{}, ours);
     if (first != ours)
       fail("two processes say that they are rank " + rank() + ": " + first + " and " + ours + "; " +
            (plan_.place.rank == plan_.place.local_rank ? "LOCAL_RANK passed as rank? " : "") +
-           (plan_.file.empty() ? "give every process a rank of its own"
-                               : "give every process a rank of its own, and every job a file of its own (remove " + plan_.file + ")"));
+           (plan_.file.empty()
+                ? "give every process a rank of its own"
+                : "give every process a rank of its own, and every job a file of its own (remove " + plan_.file + ")"));
   }
 
   bool wait_for_all() {
     const auto start = Clock::now();
     auto next_notice = start + first_notice;
     std::string last_notice;
-    while (true) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(start + plan_.timeout - Clock::now());
-      if (const auto decision = decision_within(std::clamp<std::chrono::milliseconds>(left, 1ms, poll_period))) {
-        if (*decision == "all") return true;
-        throw Error{*decision};
+    for (std::chrono::milliseconds pause = poll_first;;
+         pause = std::min<std::chrono::milliseconds>(pause * 2, poll_most)) {
+      // In this order: our ranks decide before they publish a gloo address of their own.
+      const bool python = pause > poll_python && others_are_python();
+      if (store_->check({"decision"})) {
+        const std::string decision = store_->get_to_str("decision");
+        if (decision == "all") return true;
+        throw Error{decision};
       }
-      if (others_are_python() && !decision_within(1ms)) return false;
+      if (python) return false;
       if (Clock::now() >= start + plan_.timeout)
         throw Error{"after " + seconds(plan_.timeout) + " " + absent() + " (meeting at " + endpoint(plan_) +
                     "); look at what these processes say, or raise the timeout"};
@@ -161,16 +174,8 @@ class RollCall {
         last_notice = notice;
         next_notice += 1s;
       }
+      std::this_thread::sleep_for(pause);
     }
-  }
-
-  std::optional<std::string> decision_within(std::chrono::milliseconds limit) {
-    try {
-      store_->wait({"decision"}, limit);
-    } catch (const std::exception&) {  // the store has no other way to say "not yet"
-      return std::nullopt;
-    }
-    return store_->get_to_str("decision");
   }
 
   bool here(int other) { return store_->check({"rank/" + std::to_string(other)}); }
@@ -193,8 +198,8 @@ class RollCall {
       if (++count <= named_ranks_max) names += (count > 1 ? ", " : "") + std::to_string(other);
     }
     if (count > named_ranks_max) names += ", …";
-    return std::to_string(plan_.place.world_size - static_cast<int>(count)) + " of " + std::to_string(plan_.place.world_size) +
-           " ranks are here, missing: rank" + (count > 1 ? "s " : " ") + names;
+    return std::to_string(plan_.place.world_size - static_cast<int>(count)) + " of " +
+           std::to_string(plan_.place.world_size) + " ranks are here, missing: rank" + (count > 1 ? "s " : " ") + names;
   }
 
   void decide(const std::string& decision) { store_->compareSet("decision", std::string{}, decision); }

@@ -26,8 +26,8 @@ struct Meeting {
 
 /// Opens the job's store (rank 0 serves it unless an agent does) and returns when every rank is there.
 ///
-/// Ranks that contradict each other (two alike, another world size or backend) make all of them throw at once. Whoever is
-/// missing is told to `on_waiting` after 5 s, and named in the Error that ends the wait at `timeout`.
+/// Ranks that contradict each other (two alike, another world size or backend) make all of them throw at once. Whoever
+/// is missing is told to `on_waiting` after 5 s, and named in the Error that ends the wait at `timeout`.
 Meeting meet(const MeetingPlan& plan);
 
 }  // namespace torchup

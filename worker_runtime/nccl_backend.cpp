@@ -26,19 +26,26 @@ void check_nccl_version() {
   const auto get_version = reinterpret_cast<GetVersion>(dlsym(RTLD_DEFAULT, "ncclGetVersion"));
   int version = 0;
   if (!get_version || get_version(&version) != ncclSuccess)
-    throw Error{"backend nccl: the NCCL library was not found in this process; reinstall the torch wheel with its packages"};
+    throw Error{
+        "backend nccl: the NCCL library was not found in this process; reinstall the torch wheel with its packages"};
   if (version != NCCL_VERSION_CODE)
     throw Error{"backend nccl: built with the header of NCCL " + std::to_string(NCCL_VERSION_CODE) + ", but library " +
                 std::to_string(version) + " is loaded; is another libnccl.so.2 on LD_LIBRARY_PATH?"};
 }
 
-void set_where_unset(const char* name, const char* value) { setenv(name, value, 0); }
+void set_where_unset(const char* name, const char* value) {
+  setenv(name, value, 0);
+}
 
 }  // namespace
 
-int gpu_count() { return c10::cuda::device_count(); }
+int gpu_count() {
+  return c10::cuda::device_count();
+}
 
-void bind_gpu(const torch::Device& device) { c10::cuda::set_device(device.index()); }
+void bind_gpu(const torch::Device& device) {
+  c10::cuda::set_device(device.index());
+}
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan& plan) {
   check_nccl_version();
@@ -62,7 +69,9 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan& plan) {
 
 #else
 
-int gpu_count() { return 0; }
+int gpu_count() {
+  return 0;
+}
 void bind_gpu(const torch::Device&) {}
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan&) {
   throw Error{"backend nccl: this library was built without CUDA; build it with a CUDA wheel of torch, or use gloo"};

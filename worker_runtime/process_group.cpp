@@ -1,10 +1,11 @@
 #include "torchup/process_group.hpp"
 
+#include <torch/csrc/distributed/c10d/debug.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/debug.h>
 
 #include "torchup/error.hpp"
 #include "worker_runtime/backend_factory.hpp"
@@ -19,9 +20,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto gloo_timeout = 30min;      // Python's
-constexpr auto nccl_timeout = 10min;      // Python's
-constexpr auto farewell_limit = 10s;      // how long the store's host waits for the others to be done
+constexpr auto gloo_timeout = 30min;  // Python's
+constexpr auto nccl_timeout = 10min;  // Python's
+constexpr auto farewell_limit = 10s;  // how long the store's host waits for the others to be done
 
 /// "?rank=0&world_size=2" behind an address; what the caller passed wins.
 void read_query(std::string_view query, AskedPlace& asked) {
@@ -53,10 +54,10 @@ void read_init_method(const ProcessGroupOptions& options, MeetingPlan& plan) {
     url.remove_prefix(6);
     const auto colon = url.rfind(':');
     int port = -1;
-    if (colon != url.npos && url.size() - colon <= 6)
-      try {
+    if (colon != url.npos && url.size() - colon <= 6) try {
         port = std::stoi(std::string{url.substr(colon + 1)});
-      } catch (const std::exception&) {}
+      } catch (const std::exception&) {
+      }
     if (port < 0 || port > 65535) throw Error{"init_method: \"" + options.init_method + "\" is not tcp://host:port"};
     plan.place = worker_place_at(asked, environment_variable);
     plan.place.master_addr = url.substr(0, colon);
@@ -69,41 +70,42 @@ void read_init_method(const ProcessGroupOptions& options, MeetingPlan& plan) {
                              environment_variable("MASTER_PORT") == std::to_string(port);
   } else if (url.starts_with("file://")) {
     plan.file = url.substr(7);
-    if (!plan.file.starts_with('/')) throw Error{"init_method: \"" + options.init_method + "\" needs an absolute path: file:///path"};
+    if (!plan.file.starts_with('/'))
+      throw Error{"init_method: \"" + options.init_method + "\" needs an absolute path: file:///path"};
     plan.place = worker_place_at(asked, environment_variable);
   } else {
     throw Error{"init_method: \"" + options.init_method + "\" is none of env://, tcp://host:port, file:///path"};
   }
 }
 
-void choose_backend(const ProcessGroupOptions& options, const WorkerPlace& place, std::string& backend, torch::Device& device) {
+void choose_backend(const ProcessGroupOptions& options, const WorkerPlace& place, std::string& backend,
+                    torch::Device& device) {
   const auto gpu = options.device && options.device->is_cuda() ? options.device : own_gpu(place);
   // All ranks of a node must choose alike, so a GPU for each of them is asked for, not only one for this rank.
   const bool gpu_each = gpu && (gpu_count() >= place.local_size || gpu_count() == 1);
   backend = options.backend;
   if (backend == "auto") backend = gpu_each && !(options.device && options.device->is_cpu()) ? "nccl" : "gloo";
   if (backend == "mpi")
-    throw Error{"backend mpi: PyTorch's wheels are built without MPI. Use gloo or nccl; under mpirun the ranks are read from "
-                "its environment all the same"};
-  if (backend != "gloo" && backend != "nccl")
-    throw Error{"backend \"" + backend + "\" is none of auto, gloo, nccl"};
+    throw Error{
+        "backend mpi: PyTorch's wheels are built without MPI. Use gloo or nccl; under mpirun the ranks are read from "
+        "its environment all the same"};
+  if (backend != "gloo" && backend != "nccl") throw Error{"backend \"" + backend + "\" is none of auto, gloo, nccl"};
   if (backend == "nccl" && !gpu)
-    throw Error{"backend nccl: local rank " + std::to_string(place.local_rank) + " has no GPU (" + std::to_string(gpu_count()) +
-                " visible); start one process per GPU, or use gloo"};
+    throw Error{"backend nccl: local rank " + std::to_string(place.local_rank) + " has no GPU (" +
+                std::to_string(gpu_count()) + " visible); start one process per GPU, or use gloo"};
   device = options.device ? *options.device : backend == "nccl" ? *gpu : torch::Device{torch::kCPU};
   if (device.is_cuda() && !device.has_index()) device = *gpu;
 }
 
 c10::intrusive_ptr<c10d::Backend> make_backend(const ProcessGroup::State& state) {
   const bool nccl = state.backend_name == "nccl";
-  BackendPlan plan{
-      .store = c10::make_intrusive<c10d::PrefixStore>(nccl ? "cuda/" : "cpu/", state.group_store),
-      .rank = state.rank,
-      .size = static_cast<int>(state.global_ranks.size()),
-      .timeout = state.timeout,
-      .device = state.device,
-      .group_name = state.name,
-      .global_ranks = state.global_ranks};
+  BackendPlan plan{.store = c10::make_intrusive<c10d::PrefixStore>(nccl ? "cuda/" : "cpu/", state.group_store),
+                   .rank = state.rank,
+                   .size = static_cast<int>(state.global_ranks.size()),
+                   .timeout = state.timeout,
+                   .device = state.device,
+                   .group_name = state.name,
+                   .global_ranks = state.global_ranks};
   return nccl ? make_nccl_backend(plan) : make_gloo_backend(plan);
 }
 
@@ -115,16 +117,42 @@ ProcessGroup::State::~State() {
   if (std::uncaught_exceptions() > 0) (void)backend.release();
 }
 
-int ProcessGroup::rank() const { return state_->rank; }
-int ProcessGroup::size() const { return static_cast<int>(state_->global_ranks.size()); }
-int ProcessGroup::local_rank() const { return state_->job->place.local_rank; }
-int ProcessGroup::local_size() const { return state_->job->place.local_size; }
-torch::Device ProcessGroup::device() const { return state_->device; }
-const std::string& ProcessGroup::backend() const { return state_->backend_name; }
-const std::string& ProcessGroup::name() const { return state_->name; }
-std::chrono::milliseconds ProcessGroup::timeout() const { return state_->timeout; }
-const std::vector<int>& ProcessGroup::global_ranks() const { return state_->global_ranks; }
-c10d::Store& ProcessGroup::store() const { return *state_->user_store; }
+int ProcessGroup::rank() const {
+  return state_->rank;
+}
+int ProcessGroup::size() const {
+  return static_cast<int>(state_->global_ranks.size());
+}
+int ProcessGroup::local_rank() const {
+  return state_->job->place.local_rank;
+}
+int ProcessGroup::local_size() const {
+  return state_->job->place.local_size;
+}
+torch::Device ProcessGroup::device() const {
+  return state_->device;
+}
+const std::string& ProcessGroup::backend() const {
+  return state_->backend_name;
+}
+const std::string& ProcessGroup::name() const {
+  return state_->name;
+}
+std::chrono::milliseconds ProcessGroup::timeout() const {
+  return state_->timeout;
+}
+const std::vector<int>& ProcessGroup::global_ranks() const {
+  return state_->global_ranks;
+}
+c10::intrusive_ptr<c10d::Store> ProcessGroup::store() const {
+  return state_->user_store;
+}
+std::string ProcessGroup::fresh_key(const std::string& purpose) const {
+  return purpose + "/" + std::to_string(state_->keys_used[purpose]++);
+}
+bool ProcessGroup::has_python_ranks() const {
+  return !state_->job->all_native;
+}
 c10d::Backend& ProcessGroup::c10d_backend() const {
   if (state_->ended) throw Error{"process group " + state_->name + " was shut down"};
   return *state_->backend;
@@ -136,8 +164,10 @@ std::optional<ProcessGroup> ProcessGroup::new_group(std::span<const int> ranks) 
   if (members.empty()) throw Error{"new_group: no ranks"};
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (members[i] < 0 || members[i] >= size())
-      throw Error{"new_group: rank " + std::to_string(members[i]) + " is not in this group of " + std::to_string(size())};
-    if (i && members[i] == members[i - 1]) throw Error{"new_group: rank " + std::to_string(members[i]) + " is there twice"};
+      throw Error{"new_group: rank " + std::to_string(members[i]) + " is not in this group of " +
+                  std::to_string(size())};
+    if (i && members[i] == members[i - 1])
+      throw Error{"new_group: rank " + std::to_string(members[i]) + " is there twice"};
   }
   const std::string number = std::to_string(++state_->children);  // counted on every rank, members or not
   const auto self = std::find(members.begin(), members.end(), rank());
@@ -146,12 +176,14 @@ std::optional<ProcessGroup> ProcessGroup::new_group(std::span<const int> ranks) 
   auto child = std::make_shared<State>(*state_);
   child->backend.reset();
   child->children = 0;
+  child->keys_used.clear();
   child->ended = false;
   child->rank = static_cast<int>(self - members.begin());
   child->global_ranks.clear();
-  for (const int member : members) child->global_ranks.push_back(state_->global_ranks[static_cast<std::size_t>(member)]);
-  // Children of the job's group are named as Python names them; deeper ones carry their parent's name, since two parents
-  // may have as many children.
+  for (const int member : members)
+    child->global_ranks.push_back(state_->global_ranks[static_cast<std::size_t>(member)]);
+  // Children of the job's group are named as Python names them; deeper ones carry their parent's name, since two
+  // parents may have as many children.
   child->name = state_->name == "0" ? number : state_->name + "." + number;
   open_stores(*child);
   child->backend = make_backend(*child);
@@ -206,11 +238,11 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   };
 
   Meeting meeting = meet(plan);
-  state->job = std::make_shared<const JobState>(JobState{
-      .place = plan.place,
-      .default_store = c10::make_intrusive<c10d::PrefixStore>("default_pg", meeting.store),
-      .hosts_store = meeting.hosts_store,
-      .all_native = meeting.all_native});
+  state->job = std::make_shared<const JobState>(
+      JobState{.place = plan.place,
+               .default_store = c10::make_intrusive<c10d::PrefixStore>("default_pg", meeting.store),
+               .hosts_store = meeting.hosts_store,
+               .all_native = meeting.all_native});
   state->rank = plan.place.rank;
   state->timeout = plan.timeout;
   for (int rank = 0; rank < plan.place.world_size; ++rank) state->global_ranks.push_back(rank);

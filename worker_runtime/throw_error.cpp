@@ -4,6 +4,8 @@
 
 namespace torchup {
 
-void throw_error(const std::string& message) { throw Error{message}; }
+void throw_error(const std::string& message) {
+  throw Error{message};
+}
 
 }  // namespace torchup

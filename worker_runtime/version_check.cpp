@@ -1,13 +1,15 @@
-// Compares the LibTorch that was loaded with the one whose headers this library was compiled with, before anything else of
-// LibTorch is called. Struct layouts and inlined code differ between releases: a mixed program fails far from the cause.
+// Compares the LibTorch that was loaded with the one whose headers this library was compiled with, before anything else
+// of LibTorch is called. Struct layouts and inlined code differ between releases: a mixed program fails far from the
+// cause.
 //
 // This file names no type of LibTorch and needs one symbol of it, which all releases have: with lazy binding a program
 // whose other symbols are missing still gets here.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <string_view>
-#include <unistd.h>
 
 namespace at {
 std::string show_config();  // prints "TORCH_VERSION=2.15.0" among its build settings
@@ -26,15 +28,18 @@ std::string found_version() {
 }
 
 /// "2.15.0" of "2.15.0+cu132": the settings leave the local part out.
-std::string release_of(const std::string& version) { return version.substr(0, version.find('+')); }
+std::string release_of(const std::string& version) {
+  return version.substr(0, version.find('+'));
+}
 
 __attribute__((constructor)) void refuse_another_torch() {
   const std::string built = TORCHUP_BUILT_WITH_TORCH, found = found_version();
   if (release_of(found) == release_of(built)) return;
-  std::fprintf(stderr,
-               "torchup: this program was built with torch %s and found torch %s at its start. Build it again with the torch "
-               "that is installed (cmake --fresh), or run it with the one it was built with.\n",
-               built.c_str(), found.empty() ? "of an unknown version" : found.c_str());
+  std::fprintf(
+      stderr,
+      "torchup: this program was built with torch %s and found torch %s at its start. Build it again with the torch "
+      "that is installed (cmake --fresh), or run it with the one it was built with.\n",
+      built.c_str(), found.empty() ? "of an unknown version" : found.c_str());
   _exit(EXIT_FAILURE);
 }
 
@@ -42,5 +47,6 @@ __attribute__((constructor)) void refuse_another_torch() {
 
 }  // namespace torchup
 
-// The link line of every user asks for this name (CMakeLists.txt), so that the linker takes this file out of the archive.
+// The link line of every user asks for this name (CMakeLists.txt), so that the linker takes this file out of the
+// archive.
 extern "C" const char* const torchup_built_with_torch = TORCHUP_BUILT_WITH_TORCH;

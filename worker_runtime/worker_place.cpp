@@ -38,7 +38,8 @@ std::optional<int> number(const EnvironmentLookup& lookup, const char* name) {
 }
 
 void check_range(const WorkerPlace& place) {
-  if (place.world_size < 1) throw_error("the world size is " + std::to_string(place.world_size) + "; it must be at least 1");
+  if (place.world_size < 1)
+    throw_error("the world size is " + std::to_string(place.world_size) + "; it must be at least 1");
   if (place.rank < 0 || place.rank >= place.world_size)
     throw_error("rank " + std::to_string(place.rank) + " is not one of a world of " + std::to_string(place.world_size) +
                 " (0 to " + std::to_string(place.world_size - 1) + ")");
@@ -51,9 +52,10 @@ void check_agreement(const AskedPlace& asked, const WorkerPlace& place, const ch
                 std::to_string(place.world_size) + "; leave the argument out, or unset the variable");
   if (!asked.rank || *asked.rank == place.rank) return;
   const bool looks_local = *asked.rank == place.local_rank;
-  throw_error("rank=" + std::to_string(*asked.rank) + " was passed, but " + rank_name + "=" + std::to_string(place.rank) +
-              (looks_local ? "; LOCAL_RANK passed as rank? Leave the argument out: the rank is read from the environment"
-                           : "; leave the argument out, or unset the variable"));
+  throw_error(
+      "rank=" + std::to_string(*asked.rank) + " was passed, but " + rank_name + "=" + std::to_string(place.rank) +
+      (looks_local ? "; LOCAL_RANK passed as rank? Leave the argument out: the rank is read from the environment"
+                   : "; leave the argument out, or unset the variable"));
 }
 
 /// Ranks as MPI or Slurm tell them; nothing when neither started this process.
@@ -65,7 +67,8 @@ std::optional<WorkerPlace> scheduler_place(const EnvironmentLookup& lookup, cons
     if (!rank && !size) continue;
     if (!rank || !size)
       throw_error(std::string{"the environment has "} + (rank ? names.rank : names.world_size) + " but not " +
-                  (rank ? names.world_size : names.rank) + "; " + names.launcher + " sets both: start the program with it");
+                  (rank ? names.world_size : names.rank) + "; " + names.launcher +
+                  " sets both: start the program with it");
     WorkerPlace place;
     place.launcher = names.launcher;
     place.rank = *rank;
@@ -85,10 +88,14 @@ void read_meeting_point(WorkerPlace& place, const EnvironmentLookup& lookup) {
   const auto address = lookup("MASTER_ADDR");
   const auto port = number(lookup, "MASTER_PORT");
   if (!address || address->empty() || !port)
-    throw_error("ranks came from " + place.launcher + " (rank " + std::to_string(place.rank) + " of " +
-                std::to_string(place.world_size) + "), but " + (address ? "MASTER_PORT" : port ? "MASTER_ADDR" : "MASTER_ADDR and MASTER_PORT") +
-                " is not set: export the name of rank 0's node and a free port there, the same for all ranks, or start the "
-                "program with torchup");
+    throw_error(
+        "ranks came from " + place.launcher + " (rank " + std::to_string(place.rank) + " of " +
+        std::to_string(place.world_size) + "), but " +
+        (address ? "MASTER_PORT"
+         : port  ? "MASTER_ADDR"
+                 : "MASTER_ADDR and MASTER_PORT") +
+        " is not set: export the name of rank 0's node and a free port there, the same for all ranks, or start the "
+        "program with torchup");
   place.master_addr = *address;
   place.master_port = *port;
   if (*port > 65535) throw_error("MASTER_PORT=" + std::to_string(*port) + " is not a port (0 to 65535)");
@@ -163,7 +170,10 @@ WorkerPlace worker_place_at(const AskedPlace& asked, const EnvironmentLookup& lo
   const auto rank = asked.rank ? asked.rank : number(lookup, "RANK");
   const auto size = asked.world_size ? asked.world_size : number(lookup, "WORLD_SIZE");
   if (!names && (!rank || !size))
-    throw_error(std::string{"the address needs "} + (rank ? "a world size" : size ? "a rank" : "a rank and a world size") +
+    throw_error(std::string{"the address needs "} +
+                (rank   ? "a world size"
+                 : size ? "a rank"
+                        : "a rank and a world size") +
                 ": pass rank and world_size, or write them behind the address as ?rank=0&world_size=2");
   place.rank = rank.value_or(place.rank);
   place.world_size = size.value_or(place.world_size);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <torch/types.h>
+
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torchup/process_group.hpp>
 
@@ -24,8 +25,8 @@ class Work {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
-// Tensors are dense, contiguous in some memory format, on the group's device, and of the same shape and dtype on all ranks.
-// `root` is a rank within the group. Names with _async return before the result is there.
+// Tensors are dense, contiguous in some memory format, on the group's device, and of the same shape and dtype on all
+// ranks. `root` is a rank within the group. Names with _async return before the result is there.
 
 /// Replaces `tensor` by its reduction over all ranks; every rank gets the same bits.
 void all_reduce(torch::Tensor tensor, const ProcessGroup& group, ReduceOp op = ReduceOp::sum);
@@ -50,7 +51,8 @@ std::vector<torch::Tensor> gather(torch::Tensor tensor, const ProcessGroup& grou
 void scatter(torch::Tensor output, std::vector<torch::Tensor> inputs, const ProcessGroup& group, int root = 0);
 
 /// Rank r gets the reduction of everybody's r-th part: input.numel() = size() * output.numel().
-void reduce_scatter_into(torch::Tensor output, torch::Tensor input, const ProcessGroup& group, ReduceOp op = ReduceOp::sum);
+void reduce_scatter_into(torch::Tensor output, torch::Tensor input, const ProcessGroup& group,
+                         ReduceOp op = ReduceOp::sum);
 Work reduce_scatter_into_async(torch::Tensor output, torch::Tensor input, const ProcessGroup& group,
                                ReduceOp op = ReduceOp::sum);
 
@@ -65,8 +67,9 @@ void receive(torch::Tensor tensor, const ProcessGroup& group, int from, int tag 
 /// Returns when every rank has called it. With nccl the host waits too.
 void barrier(const ProcessGroup& group);
 
-/// Replaces each tensor by root's, flattened by dtype and device into pieces of at most 250 MiB, two under way at a time;
-/// the order and content of the pieces are those of Python's DDP. Empty tensors pass; versions of tensors do not change.
+/// Replaces each tensor by root's, flattened by dtype and device into pieces of at most 250 MiB, two under way at a
+/// time; the order and content of the pieces are those of Python's DDP. Empty tensors pass; versions of tensors do not
+/// change.
 void broadcast_coalesced(const std::vector<torch::Tensor>& tensors, const ProcessGroup& group, int root = 0);
 
 }  // namespace torchup

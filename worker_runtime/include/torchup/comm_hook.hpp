@@ -15,7 +15,10 @@ class GradBucket {
  public:
   GradBucket(std::size_t index, bool last, torch::Tensor buffer, std::vector<torch::Tensor> gradients,
              std::vector<torch::Tensor> parameters)
-      : index_{index}, last_{last}, buffer_{std::move(buffer)}, gradients_{std::move(gradients)},
+      : index_{index},
+        last_{last},
+        buffer_{std::move(buffer)},
+        gradients_{std::move(gradients)},
         parameters_{std::move(parameters)} {}
 
   std::size_t index() const { return index_; }  ///< 0 .. bucket count - 1; hooks are called in this order
@@ -36,10 +39,10 @@ class GradBucket {
 
 /// What a hook has begun for one bucket.
 ///
-/// At the end of backward the reducer waits for `work`, calls the first stage, waits for what that returns, and so on: first
-/// stage of every bucket in order, then second stage of every bucket. So all ranks issue later collectives in the same order
-/// (gloo matches them by order of issue), and the buckets' stages overlap. After the last stage `result`, a tensor of the
-/// buffer's number of elements, holds the reduced gradients; it may be the buffer itself.
+/// At the end of backward the reducer waits for `work`, calls the first stage, waits for what that returns, and so on:
+/// first stage of every bucket in order, then second stage of every bucket. So all ranks issue later collectives in the
+/// same order (gloo matches them by order of issue), and the buckets' stages overlap. After the last stage `result`, a
+/// tensor of the buffer's number of elements, holds the reduced gradients; it may be the buffer itself.
 struct BucketReduction {
   torch::Tensor result;
   Work work;
@@ -50,7 +53,8 @@ struct BucketReduction {
 /// It divides by the world size itself. An exception leaves backward() as an exception.
 using CommHook = std::function<BucketReduction(const GradBucket& bucket)>;
 
-/// buffer / size, then a sum: Python's allreduce_hook. (Without any hook the scaling is part of the copy into the bucket.)
+/// buffer / size, then a sum: Python's allreduce_hook. (Without any hook the scaling is part of the copy into the
+/// bucket.)
 CommHook all_reduce_hook(ProcessGroup group);
 /// Sums in half the bytes: cast to fp16, divide, sum, cast back. Python's fp16_compress_hook.
 CommHook fp16_compress_hook(ProcessGroup group);

@@ -9,8 +9,8 @@ namespace torchup {
 // no file may include both headers.
 inline namespace runtime {
 
-/// What every function of the worker runtime throws when it cannot do what was asked: what failed, on what, and what can
-/// be done about it. LibTorch's own c10::Error passes through unchanged where LibTorch says it well enough.
+/// What every function of the worker runtime throws when it cannot do what was asked: what failed, on what, and what
+/// can be done about it. LibTorch's own c10::Error passes through unchanged where LibTorch says it well enough.
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message) : std::runtime_error{message} {}

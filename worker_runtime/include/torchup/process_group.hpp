@@ -18,19 +18,21 @@ class Backend;
 
 namespace torchup {
 
-/// How a program joins its job's process group. Everything has a default: `init_process_group()` under torchup, torchrun,
-/// srun or mpirun needs no argument.
+/// How a program joins its job's process group. Everything has a default: `init_process_group()` under torchup,
+/// torchrun, srun or mpirun needs no argument.
 struct ProcessGroupOptions {
-  /// "auto": nccl when this process has a GPU of its own, else gloo. "gloo", "nccl". "mpi" is refused: the wheels lack it.
+  /// "auto": nccl when this process has a GPU of its own, else gloo. "gloo", "nccl". "mpi" is refused: the wheels lack
+  /// it.
   std::string backend = "auto";
   /// "env://" (MASTER_ADDR, MASTER_PORT, and the ranks of torchup, torchrun, Slurm, Open MPI or PMI),
-  /// "tcp://host:port" or "file:///shared/path"; the last two take rank and world size from here, else from the environment,
-  /// else from "?rank=0&world_size=2" behind the address.
+  /// "tcp://host:port" or "file:///shared/path"; the last two take rank and world size from here, else from the
+  /// environment, else from "?rank=0&world_size=2" behind the address.
   std::string init_method = "env://";
   std::optional<int> rank = {};        ///< 0 .. world_size - 1
   std::optional<int> world_size = {};  ///< >= 1
   std::optional<int> local_rank = {};  ///< this process's index on its node, which chooses the GPU
-  /// How long the others may take to come, and how long a collective may take. Default: 30 min with gloo, 10 min with nccl.
+  /// How long the others may take to come, and how long a collective may take. Default: 30 min with gloo, 10 min with
+  /// nccl.
   std::optional<std::chrono::milliseconds> timeout = {};
   /// Where collectives' tensors live; by default the GPU with index local_rank for nccl, else the CPU.
   std::optional<torch::Device> device = {};
@@ -46,19 +48,19 @@ class ProcessGroup {
   struct State;
   explicit ProcessGroup(std::shared_ptr<State> state) : state_{std::move(state)} {}
 
-  int rank() const;                     ///< 0 .. size() - 1, within this group
-  int size() const;                     ///< >= 1
-  int local_rank() const;               ///< this process's index on its node
-  int local_size() const;               ///< processes of the job on this node
-  torch::Device device() const;         ///< where this group's tensors live
-  const std::string& backend() const;   ///< "gloo" or "nccl"
-  const std::string& name() const;      ///< "0" for the job's group, then "1", …: the names that Python gives
+  int rank() const;                    ///< 0 .. size() - 1, within this group
+  int size() const;                    ///< >= 1
+  int local_rank() const;              ///< this process's index on its node
+  int local_size() const;              ///< processes of the job on this node
+  torch::Device device() const;        ///< where this group's tensors live
+  const std::string& backend() const;  ///< "gloo" or "nccl"
+  const std::string& name() const;     ///< "0" for the job's group, then "1", …: the names that Python gives
   std::chrono::milliseconds timeout() const;
   /// Rank within the job of each rank of this group.
   const std::vector<int>& global_ranks() const;
 
-  /// A group of some of this group's ranks, in the given order. Collective over *this* group: every rank calls it with the
-  /// same list; ranks that are not in it get an empty optional.
+  /// A group of some of this group's ranks, in the given order. Collective over *this* group: every rank calls it with
+  /// the same list; ranks that are not in it get an empty optional.
   std::optional<ProcessGroup> new_group(std::span<const int> ranks) const;
 
   /// Ends a good run: waits for what is under way and frees the backend. Nothing may be called afterwards.
@@ -67,7 +69,12 @@ class ProcessGroup {
   void abort();
 
   /// The key-value store of this group, for small things; keys are private to the group.
-  c10d::Store& store() const;
+  c10::intrusive_ptr<c10d::Store> store() const;
+  /// "<purpose>/<n>", where n counts the calls with this purpose: a fresh key that all ranks agree on, if all of them
+  /// ask in the same order.
+  std::string fresh_key(const std::string& purpose) const;
+  /// Some ranks of the job are Python processes: collectives work with them, everything above does not.
+  bool has_python_ranks() const;
   /// The backend itself, for what this library does not wrap.
   c10d::Backend& c10d_backend() const;
 
@@ -75,8 +82,8 @@ class ProcessGroup {
   std::shared_ptr<State> state_;
 };
 
-/// Joins the job. Without any of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (or Slurm's, MPI's equivalents) the group has
-/// one member; with some of them it is an Error that names the missing ones. Binds the GPU before the group exists.
+/// Joins the job. Without any of RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (or Slurm's, MPI's equivalents) the group
+/// has one member; with some of them it is an Error that names the missing ones. Binds the GPU before the group exists.
 ///
 /// Throws Error when ranks contradict each other (two alike, other world sizes) and when a rank has not come in time.
 ProcessGroup init_process_group(const ProcessGroupOptions& options = {});

@@ -5,10 +5,12 @@
 #include <torchup/clip.hpp>
 #include <torchup/collectives.hpp>
 #include <torchup/comm_hook.hpp>
+#include <torchup/distributed_data_parallel.hpp>
 #include <torchup/distributed_sampler.hpp>
 #include <torchup/error.hpp>
 #include <torchup/fused_optimizers.hpp>
 #include <torchup/lr_scheduler.hpp>
+#include <torchup/output_tensors.hpp>
 #include <torchup/process_group.hpp>
 #include <torchup/safetensors.hpp>
 #include <torchup/seed.hpp>

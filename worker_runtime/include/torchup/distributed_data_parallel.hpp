@@ -1,0 +1,203 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <torchup/comm_hook.hpp>
+#include <torchup/output_tensors.hpp>
+#include <torchup/process_group.hpp>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace torchup {
+
+/// Options with the names, meanings and defaults of torch.nn.parallel.DistributedDataParallel (torch 2.15).
+struct DistributedDataParallelOptions {
+  /// Empty, or the one GPU on which the whole module lies: inputs are moved there.
+  std::vector<torch::Device> device_ids = {};
+  /// Rank 0's buffers (BatchNorm's statistics) go to all ranks before a forward pass. At construction they always do.
+  bool forward_sync_buffers = true;
+  /// At construction: check that all ranks have the same parameters, and take rank 0's parameters and buffers.
+  bool init_sync = true;
+  /// Bytes of gradients that travel together, in MiB; fractions allowed. Default: 1 for the first bucket, 25 for the
+  /// others.
+  std::optional<double> bucket_cap_mb = {};
+  /// One cap per bucket, the last one for the rest.
+  std::vector<double> bucket_cap_mb_list = {};
+  /// Search the graph behind forward's outputs for parameters that will get no gradient. Costs time in every step.
+  bool find_unused_parameters = false;
+  /// Gradients are views into the buckets: no copies, less memory.
+  bool gradient_as_bucket_view = false;
+  /// The graph is the same in all iterations: unused parameters, re-use and activation checkpointing cost nothing then.
+  bool static_graph = false;
+  /// Names of parameters and buffers that are left alone (Python: _ddp_params_and_buffers_to_ignore).
+  std::vector<std::string> parameters_to_ignore = {};
+};
+
+/// Which parameters' gradients travel together, in the order in which buckets are reduced. Parameters are counted as in
+/// DistributedDataParallel::parameters(). For W >= 3 a resumed run has the same bits only with the same layout.
+struct BucketLayout {
+  std::vector<std::vector<std::int64_t>> buckets;
+  bool rebuilt = false;  ///< the buckets follow the order in which gradients arrived, which is decided once
+
+  friend bool operator==(const BucketLayout&, const BucketLayout&) = default;
+};
+
+struct JoinOptions {
+  bool divide_by_initial_world_size = true;  ///< false: by the number of ranks that still have inputs
+  bool enable = true;
+  bool throw_on_early_termination = false;  ///< all ranks throw as soon as one has no more inputs
+};
+
+/// Everything of DistributedDataParallel that does not depend on the module's type.
+class DataParallelCore {
+ public:
+  DataParallelCore(std::shared_ptr<torch::nn::Module> module, ProcessGroup group,
+                   DistributedDataParallelOptions options);
+  ~DataParallelCore();
+  DataParallelCore(DataParallelCore&&) noexcept;
+  DataParallelCore& operator=(DataParallelCore&&) noexcept;
+
+  /// Restores what it found when it ends.
+  class [[nodiscard]] NoSync {
+   public:
+    NoSync(DataParallelCore& core, bool active);
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    DataParallelCore* core_;
+    bool before_;
+  };
+
+  /// As long as the guard lives, gradients only add up locally; forward passes must lie inside as well. The first
+  /// forward and backward pass afterwards reduces the sum. `no_sync(false)` does nothing: convenient in loops.
+  NoSync no_sync(bool active = true) { return NoSync{*this, active}; }
+
+  /// How gradients are averaged, instead of a sum of 1/W of each. Once, before the first forward pass.
+  void register_comm_hook(CommHook hook);
+
+  const ProcessGroup& group() const;
+  /// Those that are reduced: require a gradient, not ignored, each once. In the order of the module's
+  /// named_parameters().
+  std::vector<torch::Tensor> parameters() const;
+  std::vector<std::string> parameter_names() const;
+
+  BucketLayout bucket_layout() const;
+  /// Takes the layout of a checkpoint, the same on all ranks, between two steps.
+  void restore_bucket_layout(const BucketLayout& layout);
+
+  /// After an exception out of forward or backward: forgets the half-finished step, on all ranks.
+  void reset();
+
+  /// Training on uneven inputs: runs `train`, a loop of forward and backward passes; a rank that is through with it
+  /// takes part in the others' collectives with zeros until all are through. In the end all ranks have the model of the
+  /// last one. Other collectives inside forward (SyncBatchNorm) are not followed: use throw_on_early_termination there.
+  template <class Train>
+  void join(Train&& train, JoinOptions options = {}) {
+    begin_join(options);
+    try {
+      std::forward<Train>(train)();
+    } catch (...) {
+      leave_join();
+      throw;
+    }
+    finish_join();
+  }
+
+ protected:
+  /// Before and after the module's own forward; `outputs` come back passed through autograd where that is needed.
+  void before_forward();
+  void after_forward(std::vector<torch::Tensor*> outputs);
+  /// Moves a tensor argument where `device_ids` says.
+  torch::Tensor input(torch::Tensor argument) const;
+  /// The message of an exception from forward, with what is known about `arguments` on other devices than the module.
+  [[noreturn]] void explain_forward_error(const std::exception& error,
+                                          const std::vector<std::optional<torch::Device>>& arguments) const;
+
+ private:
+  void begin_join(JoinOptions options);
+  void finish_join();
+  void leave_join() noexcept;
+
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Data parallelism over the ranks of a group, for any torch::nn::Module: every rank feeds its own part of the batch,
+/// and after backward() all ranks hold the same averaged gradients, with the bits that Python's DDP gives.
+///
+///   torchup::DistributedDataParallel ddp{net, group};
+///   loss(ddp(input), target).backward();
+///
+/// `Module` is a module holder (TORCH_MODULE) or a std::shared_ptr of a module. Called with whatever its forward()
+/// takes. The wrapper must outlive the backward passes of its outputs. Construct it on the CUDA stream that trains.
+template <class Module>
+class DistributedDataParallel : public DataParallelCore {
+ public:
+  DistributedDataParallel(Module module, ProcessGroup group, DistributedDataParallelOptions options = {})
+      : DataParallelCore{module_pointer(module), std::move(group), std::move(options)}, module_{std::move(module)} {}
+
+  template <class... Arguments>
+  auto operator()(Arguments&&... arguments) {
+    return forward(std::forward<Arguments>(arguments)...);
+  }
+
+  template <class... Arguments>
+  auto forward(Arguments&&... arguments) {
+    const std::vector<std::optional<torch::Device>> devices{device_of(arguments)...};
+    before_forward();
+    using Output = std::remove_cvref_t<decltype(module_->forward(moved(std::forward<Arguments>(arguments))...))>;
+    static_assert(!std::is_void_v<Output>, "forward must return what backward starts from");
+    auto output = [&]() -> Output {
+      try {
+        return module_->forward(moved(std::forward<Arguments>(arguments))...);
+      } catch (const c10::Error& error) {
+        explain_forward_error(error, devices);
+      }
+    }();
+    std::vector<torch::Tensor*> tensors;
+    visit_output_tensors(output, [&tensors](torch::Tensor& tensor) { tensors.push_back(&tensor); });
+    after_forward(std::move(tensors));
+    return output;
+  }
+
+  Module& module() { return module_; }
+  const Module& module() const { return module_; }
+  void train(bool on = true) { module_->train(on); }
+  void eval() { module_->eval(); }
+
+ private:
+  template <class T>
+  static constexpr bool is_tensor = std::is_same_v<std::remove_cvref_t<T>, torch::Tensor>;
+
+  static std::shared_ptr<torch::nn::Module> module_pointer(const Module& module) {
+    if constexpr (requires { module.ptr(); })
+      return module.ptr();
+    else
+      return module;
+  }
+  template <class T>
+  static std::optional<torch::Device> device_of(const T& argument) {
+    if constexpr (is_tensor<T>) {
+      if (argument.defined()) return argument.device();
+    }
+    return std::nullopt;
+  }
+  template <class T>
+  decltype(auto) moved(T&& argument) const {
+    if constexpr (is_tensor<T>)
+      return input(std::forward<T>(argument));
+    else
+      return std::forward<T>(argument);
+  }
+
+  Module module_;
+};
+
+}  // namespace torchup
