@@ -22,7 +22,7 @@ struct ZeroFirst::State {
   std::string key;
   int uncaught;  ///< exceptions under way when the guard was made
 
-  void publish(const std::string& outcome) { group.store().set(key, outcome); }
+  void publish(const std::string& outcome) { group.store()->set(key, outcome); }
 };
 
 namespace {
@@ -45,7 +45,7 @@ ZeroFirst::ZeroFirst(const ProcessGroup& group, const ZeroFirstOptions& options)
   const bool is_first = options.per_node ? group.local_rank() == 0 : group.rank() == 0;
   // Guards are counted in the store, per rank: all ranks count alike, and a group's keys are its own.
   const std::string counter = "zero_first/count/" + std::to_string(group.rank());
-  const std::string key = "zero_first/" + std::to_string(group.store().add(counter, 1)) + "/" + node_name(options.per_node);
+  const std::string key = "zero_first/" + std::to_string(group.store()->add(counter, 1)) + "/" + node_name(options.per_node);
   if (is_first) {
     state_ = std::make_unique<State>(State{group, key, std::uncaught_exceptions()});
     at_failure([](void* state, const char* message) {
@@ -58,11 +58,11 @@ ZeroFirst::ZeroFirst(const ProcessGroup& group, const ZeroFirstOptions& options)
     return;
   }
   try {
-    group.store().wait({key}, options.timeout);
+    group.store()->wait({key}, options.timeout);
   } catch (const std::exception& error) {
     throw Error{"ZeroFirst: the first rank of this node was not done in time: " + std::string{error.what()}};
   }
-  const std::vector<std::uint8_t> bytes = group.store().get(key);
+  const std::vector<std::uint8_t> bytes = group.store()->get(key);
   const std::string outcome{bytes.begin(), bytes.end()};
   if (outcome != done) throw Error{"ZeroFirst: the first rank of this node failed: " + outcome.substr(std::min(outcome.size(), failed.size()))};
 }
