@@ -118,6 +118,10 @@ class AgentRunner {
     settings.local_addr = config_.rendezvous.local_addr;
     settings.token = config_.rendezvous.token;
     settings.join_timeout = config_.terms.join_timeout;
+    if (settings.endpoint && config_.rendezvous.backend == Backend::static_) {
+      settings.is_host = config_.rendezvous.group_rank == GroupRank{0};
+      settings.workers_share_port = true;
+    }
     if (settings.endpoint) settings.log = [this](const std::string& line) { say({Say::Level::info, line}); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
     handle(Begin{});
@@ -517,13 +521,23 @@ class AgentRunner {
     return "SignalException: Process " + std::to_string(guarded_.outer) + " got signal: " + std::to_string(verdict.exit_code - 128);
   }
 
+  /// What all nodes tell of, the job's root cause in front; then what only this node knows: its workers that were stopped.
+  static std::vector<WorkerFailure> all_failures(const Finish& action) {
+    std::vector<WorkerFailure> all = action.verdict.failures;
+    for (const WorkerFailure& own : action.local_failures) {
+      const bool told = std::any_of(all.begin(), all.end(), [&](const auto& known) { return known.rank == own.rank; });
+      if (!told) all.push_back(own);
+    }
+    return all;
+  }
+
   void report(const Finish& action) {
     const Verdict& verdict = action.verdict;
     if (verdict.exit_code > 128) {
       output_.print("torch.distributed.elastic.multiprocessing.api." + signal_text(verdict) + "\n");
       return;
     }
-    const auto& failures = action.local_failures.empty() ? verdict.failures : action.local_failures;
+    const auto failures = all_failures(action);
     if (failures.empty()) {
       output_.print("torchup: " + verdict.reason + "\n");
       return;

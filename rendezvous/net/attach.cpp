@@ -157,12 +157,24 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
         settings_.log("the rendezvous of job " + settings_.run_id.value() + " is hosted here, on " + host_->server->address() +
                       (settings_.token.empty() && !all_loopback ? "; without a token everybody who reaches it can join" : ""));
       }
-      return use(host_->coordinator.connect(settings_.run_id, handler_));
+      return use(host_->coordinator.connect(settings_.run_id, settings_.workers_share_port ? sharing(*port) : handler_));
     }
     host_.reset();
     const bool taken = port.error().code == boost::system::errc::address_in_use;
     if (taken && !settings_.is_host.has_value()) return connect();  // a peer on this machine was faster
     tell(LinkLost{67, "the rendezvous cannot be hosted here: " + port.error().message()});
+  }
+
+  /// Keys of the round before go; those of torchrun agents that meet here stand under the run id.
+  AgentLink::Handler sharing(Port port) {
+    return [this, port](LinkEvent event) {
+      const auto* message = std::get_if<CoordinatorMessage>(&event);
+      const auto* host = message ? std::get_if<HostStore>(message) : nullptr;
+      if (!host) return handler_(std::move(event));
+      const std::string kept = "/" + settings_.run_id.value() + "/";
+      host_->server->store().erase_if([&](std::string_view key) { return !key.starts_with(kept); });
+      link_->send(StoreReady{host->round, port});
+    };
   }
 
   static bool is_literal(const std::string& host) {

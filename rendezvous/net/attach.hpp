@@ -23,6 +23,9 @@ struct AttachSettings {
   std::optional<bool> is_host = {};
   /// --local-addr: what other nodes use to reach this one, whatever the coordinator sees.
   std::string local_addr = {};
+  /// Static rendezvous: the workers' store is the endpoint's own. Where we host it, HostStore is answered here, with that
+  /// store emptied, and never reaches the agent.
+  bool workers_share_port = false;
   /// Secret that agents and coordinator prove to each other; empty: none.
   std::string token = {};
   /// How long the endpoint may stay out of reach, at the start or later, before LinkLost.

@@ -14,16 +14,15 @@ constexpr Duration stagger = std::chrono::milliseconds{250};  // before the next
 }
 
 void Dialer::dial(const Endpoint& endpoint, Duration limit, Done done) {
-  name_ = to_string(endpoint);
   done_ = std::move(done);
   until_ = std::chrono::steady_clock::now() + limit;
-  last_error_ = {make_error_code(boost::system::errc::timed_out), "looking up " + endpoint.host};
+  last_error_ = {make_error_code(boost::system::errc::timed_out), "the look-up of " + endpoint.host};
   lookup_ = std::make_unique<Lookup>(loop_, endpoint.host, endpoint.port,
                                      [weak = weak_from_this()](Result<Lookup::Addresses> addresses) {
                                        const auto self = weak.lock();
                                        if (!self || !self->done_) return;
                                        if (!addresses) return self->conclude(addresses.error());
-                                       self->last_error_ = {make_error_code(boost::system::errc::timed_out), self->name_};
+                                       self->last_error_ = {make_error_code(boost::system::errc::timed_out), ""};
                                        self->addresses_ = std::move(*addresses);
                                        self->try_next();
                                      });
@@ -64,7 +63,7 @@ void Dialer::try_next() {
 
 void Dialer::connected(std::size_t index, const error_code& error) {
   if (!error) return conclude(std::move(*sockets_[index]));
-  last_error_ = {error, name_};
+  last_error_ = {error, ""};
   ++failed_;
   if (failed_ == addresses_.size()) return conclude(last_error_);
   if (failed_ == sockets_.size()) try_next();  // nothing is under way: do not wait for the stagger

@@ -32,7 +32,6 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
 
   boost::asio::io_context& loop_;
   boost::asio::steady_timer timer_;
-  std::string name_;
   Done done_;
   TimePoint until_;
   std::unique_ptr<Lookup> lookup_;
