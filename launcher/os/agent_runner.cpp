@@ -79,7 +79,7 @@ class AgentRunner {
         environment_{config, own_environment()},
         output_{loop_, *make_output_plan(config.output, config.local_world_size, config.role, host,
                                          config.rendezvous.run_id.value()),
-                [this](EventBody body) { record(std::move(body)); }},
+                [this](EventBody body) { on_output(std::move(body)); }},
         spawner_{loop_},
         agent_{config, AgentIdentity{NodeId{""}, host, {}, {}}},
         workers_(static_cast<std::size_t>(config.local_world_size)) {}
@@ -477,6 +477,20 @@ class AgentRunner {
     record_.apply(event);
   }
 
+  /// The output has something to tell: bytes that are lost, a directory that is not there.
+  void on_output(EventBody body) {
+    if (const auto* failed = std::get_if<event::LogWriteFailed>(&body)) {
+      say({Say::Level::warning, "cannot write " + failed->path + ": " + failed->reason + "; " +
+                                    std::to_string(failed->bytes_lost) + " bytes are lost so far, the job goes on"});
+    } else if (const auto* lost = std::get_if<event::ConsoleLost>(&body)) {
+      say({Say::Level::warning, lost->stream + ": " + lost->reason + "; " + std::to_string(lost->bytes_lost) +
+                                    " bytes are not shown so far, the job goes on"});
+    } else if (const auto* warning = std::get_if<event::Warning>(&body)) {
+      say({Say::Level::warning, warning->text});
+    }
+    record(std::move(body));
+  }
+
   void say(const Say& what) {
     if (config_.output.quiet && what.level != Say::Level::error) return;
     output_.print("torchup: " + what.text + "\n");
@@ -503,6 +517,7 @@ class AgentRunner {
       if (!written) say({Say::Level::error, written.error().message()});
     }
     if (!config_.output.result_file.empty()) {
+      co_await output_.settle(finish_limit);  // what was lost belongs into the result
       std::string content = result_json(record_, host_);
       auto written = co_await output_.replace_file(config_.output.result_file, std::move(content));
       if (!written) say({Say::Level::error, written.error().message()});

@@ -79,7 +79,7 @@ Task<IncidentRecorder::Told> IncidentRecorder::tell(std::shared_ptr<Open> open, 
   std::function<void()> collect = [found, cause, baseline = open->baseline] {
     *found = collect_evidence(static_cast<pid_t>(cause.pid), cause.exit_code, *baseline);
   };
-  co_await output_.finished_aside(std::move(collect));
+  if (!co_await output_.finished_aside(std::move(collect))) found = std::make_shared<DeathEvidence>();
   told.incident = std::move(open->incident);
   found->last_lines = std::move(told.incident.evidence.last_lines);
   told.incident.evidence = std::move(*found);

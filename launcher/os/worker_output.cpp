@@ -37,6 +37,8 @@ constexpr Duration hold_limit = std::chrono::milliseconds{200};
 constexpr std::size_t read_bytes_max = std::size_t{64} << 10;
 /// So many streams are read before the loop looks at anything else.
 constexpr int streams_per_turn = 16;
+/// A disk that answers later than that is taken for dead: what waited for it goes on with an error.
+constexpr Duration disk_limit = std::chrono::seconds{10};
 /// What is read of a dead worker's stream at once; a pipe holds 64 KiB.
 constexpr std::size_t last_words_bytes_max = std::size_t{1} << 20;
 
@@ -65,6 +67,49 @@ bool colours_wanted() {
   return (no_colour == nullptr || *no_colour == '\0') && terminal != nullptr && std::string_view{terminal} != "dumb";
 }
 
+/// On the log writer's thread. Errors: the system's, with the path.
+Result<> make_files(const std::vector<std::string>& directories, const std::vector<LogWriter::File>& files) {
+  for (const std::string& directory : directories)
+    if (::mkdir(directory.c_str(), 0777) != 0) return system_error(directory);
+  for (const LogWriter::File& file : files)
+    if (auto opened = LogWriter::open(*file); !opened) return opened;
+  return {};
+}
+
+struct RunDirectory {
+  std::string path;
+  std::string temporary;  ///< the directory of ours above it that goes at the end; empty when the user named one
+};
+
+/// On the log writer's thread. `log_dir` as in OutputPlan. Errors: the system's, with the path.
+Result<RunDirectory> make_run_directory(std::string log_dir, const std::string& run_id) {
+  RunDirectory made;
+  std::error_code error;
+  const auto failed = [&error](std::string context) {
+    return Error{boost::system::error_code{error.value(), boost::system::system_category()}, std::move(context)};
+  };
+  if (log_dir.empty()) {
+    const auto temporary = std::filesystem::temp_directory_path(error);
+    if (error) return failed("TMPDIR");
+    auto unique = make_unique_directory((temporary / "torchelastic_").string());
+    if (!unique) return unique.error();
+    made.temporary = log_dir = *unique;
+  } else {
+    if (std::filesystem::is_regular_file(log_dir, error))
+      return Error{make_error_code(boost::system::errc::not_a_directory), "log_dir: " + log_dir + " is a file"};
+    std::filesystem::create_directories(log_dir, error);
+    if (error) return failed(log_dir);
+  }
+  auto unique = make_unique_directory(log_dir + "/" + as_file_name(run_id) + "_");
+  if (!unique) return unique.error();
+  made.path = *unique;
+  return made;
+}
+
+Error disk_is_dead(std::string context) {
+  return Error{make_error_code(boost::system::errc::timed_out), std::move(context)};
+}
+
 struct Stream;
 
 /// One of our own streams, and what is about to be written to it.
@@ -79,6 +124,8 @@ struct Console {
   Stream* holder = nullptr;   ///< shows an over-long line; others keep theirs back
   std::uint64_t dropped = 0;  ///< bytes of a terminal that did not keep up
   std::uint64_t dropped_now = 0;
+  std::uint64_t told = 0;                  ///< bytes lost, as the listener knows
+  std::string reason = "it was too slow";  ///< for the loss
 };
 
 struct Worker {
@@ -123,7 +170,6 @@ struct Output::State {
   std::string run_directory;
   std::string temporary_directory;
   std::map<std::string, LogWriter::File> appended;
-  std::vector<LogWriter::File> opened;  ///< by the attempt
   std::map<std::string, std::uint64_t> log_losses;
   AttemptOutput::State* attempt = nullptr;  ///< the one that is being read
   std::array<char, read_bytes_max> buffer{};
@@ -136,7 +182,12 @@ struct Output::State {
     console.fd = fd;
     console.writer = std::make_unique<ConsoleWriter>(
         fd, [this, where = console.name](const std::string& reason, std::uint64_t lost) {
-          post([this, where, reason, lost] { listener(event::ConsoleLost{where, reason, lost}); });
+          post([this, where, reason, lost] {
+            Console& failed = where == err().name ? err() : out;
+            failed.told = lost + failed.dropped;
+            failed.reason = reason;
+            listener(event::ConsoleLost{where, reason, failed.told});
+          });
         });
     console.terminal = console.writer->is_terminal();
   }
@@ -146,9 +197,10 @@ struct Output::State {
     show(out);
     if (separate_err) show(*separate_err);
   }
-  /// Runs `work` on the log writer's thread and waits for it without stopping the loop.
+  /// Runs `work` on the log writer's thread and waits for it without stopping the loop. Nothing when it takes longer
+  /// than disk_limit; then it may still be running: it must own what it uses.
   template <class T>
-  Task<T> on_log_thread(std::function<T()> work);
+  Task<std::optional<T>> on_log_thread(std::function<T()> work);
   /// Waits until `call_when_done` has called its argument, at most `limit`. True: it has.
   Task<bool> until(std::function<void(std::function<void()>)> call_when_done, Duration limit);
 };
@@ -159,6 +211,7 @@ struct AttemptOutput::State : std::enable_shared_from_this<AttemptOutput::State>
   Output::State& output;
   std::string directory;
   std::vector<Worker> workers;
+  std::vector<LogWriter::File> files;
   std::vector<Stream> streams;          ///< 2 * local rank: stdout, + 1: stderr
   asio::posix::stream_descriptor poll;  ///< an epoll of all streams: one wait of the loop for all of them
   Timer drained;
@@ -171,7 +224,6 @@ struct AttemptOutput::State : std::enable_shared_from_this<AttemptOutput::State>
   Worker& worker(LocalRank local_rank) { return workers.at(static_cast<std::size_t>(local_rank.value())); }
 
   void prepare(const std::string& name, Rank first_rank);
-  Result<> make_files();
   Result<UniqueFd> open_stream(Stream& stream, int own_fd);
   void wait();
   void turn();
@@ -202,7 +254,8 @@ void Output::State::show(Console& console) {
     if (console.dropped_now != 0) {
       console.batch.insert(0, "torchup: this terminal does not keep up: " + std::to_string(console.dropped_now) +
                                   " bytes of output are not shown\n");
-      listener(event::ConsoleLost{console.name, "the terminal does not keep up", console.dropped});
+      console.told = console.dropped + console.writer->bytes_lost();
+      listener(event::ConsoleLost{console.name, "the terminal does not keep up", console.told});
       console.dropped_now = 0;
     }
   }
@@ -233,10 +286,10 @@ Task<bool> Output::State::until(std::function<void(std::function<void()>)> call_
 }
 
 template <class T>
-Task<T> Output::State::on_log_thread(std::function<T()> work) {
+Task<std::optional<T>> Output::State::on_log_thread(std::function<T()> work) {
   auto timer = std::make_shared<Timer>(loop);
   auto result = std::make_shared<std::optional<T>>();
-  timer->expires_at(TimePoint::max());
+  timer->expires_after(disk_limit);
   logs->call([post = post, timer, result, work = std::move(work)] {
     auto answer = std::make_shared<T>(work());
     post([timer, result, answer] {
@@ -245,7 +298,7 @@ Task<T> Output::State::on_log_thread(std::function<T()> work) {
     });
   });
   co_await timer->async_wait();
-  co_return std::move(**result);
+  co_return std::move(*result);
 }
 
 // ---- One attempt.
@@ -300,24 +353,9 @@ void AttemptOutput::State::prepare(const std::string& name, Rank first_rank) {
     }
   }
   for (const auto& file : duplicates)
-    if (file) output.opened.push_back(file);
+    if (file) files.push_back(file);
   for (const Stream& each : streams)
-    if (each.log) output.opened.push_back(each.log);
-}
-
-/// On the log writer's thread.
-Result<> AttemptOutput::State::make_files() {
-  if (directory.empty()) return {};
-  const auto make_directory = [](const std::string& path) -> Result<> {
-    if (::mkdir(path.c_str(), 0777) != 0) return system_error(path);
-    return {};
-  };
-  if (auto made = make_directory(directory); !made) return made;
-  for (const Worker& one : workers)
-    if (auto made = make_directory(one.files.directory); !made) return made;
-  for (const LogWriter::File& file : output.opened)
-    if (auto opened = LogWriter::open(*file); !opened) return opened;
-  return {};
+    if (each.log) files.push_back(each.log);
 }
 
 Result<UniqueFd> AttemptOutput::State::open_stream(Stream& made, int own_fd) {
@@ -562,7 +600,7 @@ Task<> AttemptOutput::drain(Duration limit) {
     state->end(each);
   }
   state->flush();
-  for (const LogWriter::File& file : state->output.opened) state->output.logs->report_losses(file);
+  for (const LogWriter::File& file : state->files) state->output.logs->report_losses(file);
 }
 
 // ---- All attempts.
@@ -590,48 +628,38 @@ Output::~Output() {
 Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string name, Rank first_rank) {
   State& state = *state_;
   const bool by_user = !state.plan.log_dir.empty();
-  std::function<Result<std::string>()> make_run_directory = [&state, by_user]() -> Result<std::string> {
-    std::string base = state.plan.log_dir;
-    if (by_user) {
-      std::error_code error;
-      if (std::filesystem::is_regular_file(base, error))
-        return Error{make_error_code(boost::system::errc::not_a_directory), "log_dir: " + base + " is a file"};
-      std::filesystem::create_directories(base, error);
-      if (error) return Error{boost::system::error_code{error.value(), boost::system::system_category()}, base};
-    } else {
-      std::error_code error;
-      const auto temporary = std::filesystem::temp_directory_path(error);
-      if (error) return Error{boost::system::error_code{error.value(), boost::system::system_category()}, "TMPDIR"};
-      auto made = make_unique_directory((temporary / "torchelastic_").string());
-      if (!made) return made;
-      state.temporary_directory = base = *made;
-    }
-    return make_unique_directory(base + "/" + as_file_name(state.plan.run_id) + "_");
-  };
-  const auto cannot = [&state](const Error& error) {
-    state.listener(event::Warning{"no log directory, so no logs and no error files: " + error.message()});
-    state.run_directory.clear();
-    state.plan.log_dir = "/dev/null";
-  };
   if (state.plan.has_files() && state.run_directory.empty()) {
-    auto made = co_await state.on_log_thread(make_run_directory);
-    if (made)
-      state.run_directory = *made;
-    else if (by_user)
-      co_return made.error();
-    else
-      cannot(made.error());
+    std::function<Result<RunDirectory>()> make = [log_dir = state.plan.log_dir, run_id = state.plan.run_id] {
+      return make_run_directory(log_dir, run_id);
+    };
+    auto made = co_await state.on_log_thread(make);
+    if (!made) made = disk_is_dead(by_user ? state.plan.log_dir : "TMPDIR");
+    if (*made) {
+      state.run_directory = (*made)->path;
+      state.temporary_directory = (*made)->temporary;
+    } else if (by_user) {
+      co_return made->error();
+    } else {
+      state.listener(event::Warning{"no log directory, so no logs and no error files: " + made->error().message()});
+      state.plan.log_dir = "/dev/null";
+    }
   }
 
-  state.opened.clear();
   auto attempt = std::make_shared<AttemptOutput::State>(state);
   UniqueFd poll{::epoll_create1(EPOLL_CLOEXEC)};
   if (!poll) co_return system_error("watch the workers' output");
   attempt->poll.assign(poll.release());
   attempt->prepare(name, first_rank);
-  std::function<Result<>()> make_files = [attempt] { return attempt->make_files(); };
-  auto files = co_await state.on_log_thread(make_files);
-  if (!files) co_return files.error();
+  if (!attempt->directory.empty()) {
+    std::vector<std::string> directories{attempt->directory};
+    for (const Worker& worker : attempt->workers) directories.push_back(worker.files.directory);
+    std::function<Result<>()> make = [directories = std::move(directories), files = attempt->files] {
+      return make_files(directories, files);
+    };
+    auto made = co_await state.on_log_thread(make);
+    if (!made) made = disk_is_dead(attempt->directory);
+    if (!*made) co_return made->error();
+  }
   state.attempt = attempt.get();
   attempt->wait();
   co_return std::unique_ptr<AttemptOutput>{new AttemptOutput{attempt}};
@@ -659,17 +687,22 @@ Task<Result<>> Output::replace_file(std::string path, std::string content) {
   std::function<Result<>()> replace = [path = std::move(path), content = std::move(content)] {
     return replace_file_now(path, content);
   };
-  co_return co_await state_->on_log_thread(replace);
+  auto replaced = co_await state_->on_log_thread(replace);
+  if (!replaced) replaced = disk_is_dead("write a file");
+  co_return *replaced;
 }
 
-void Output::aside(std::function<void()> work) { state_->logs->call(std::move(work)); }
+void Output::aside(std::function<void()> work) {
+  state_->logs->call(std::move(work));
+}
 
-Task<> Output::finished_aside(std::function<void()> work) {
+Task<bool> Output::finished_aside(std::function<void()> work) {
   std::function<bool()> done = [work = std::move(work)] {
     work();
     return true;
   };
-  co_await state_->on_log_thread(done);
+  const auto finished = co_await state_->on_log_thread(done);
+  co_return finished.has_value();
 }
 
 void Output::window_changed() {
@@ -678,29 +711,38 @@ void Output::window_changed() {
     if (each.fd && each.is_pty) copy_window_size(each.console->fd, each.fd.get());
 }
 
-Task<OutputLoss> Output::finish(Duration limit) {
+Task<OutputLoss> Output::settle(Duration limit) {
   State& state = *state_;
   const TimePoint deadline = current_time() + limit;
   OutputLoss loss;
   state.show_all();
   for (const auto& [path, file] : state.appended) state.logs->report_losses(file);
-  if (!state.temporary_directory.empty())
-    state.logs->call([directory = state.temporary_directory] { remove_if_empty(directory); });
-
   std::function<void(std::function<void()>)> logs_written = [&state](std::function<void()> done) {
     state.logs->when_at_most(0, std::move(done));
   };
   if (!co_await state.until(logs_written, deadline - current_time())) loss.log_bytes += state.logs->queued_bytes();
+  for (const auto& [path, bytes] : state.log_losses) loss.log_bytes += bytes;
   for (Console* console : {&state.out, state.separate_err.get()}) {
     if (console == nullptr) continue;
     std::function<void(std::function<void()>)> shown = [console](std::function<void()> done) {
       console->writer->when_at_most(0, std::move(done));
     };
-    if (!co_await state.until(shown, deadline - current_time())) loss.console_bytes += console->writer->queued_bytes();
-    loss.console_bytes += console->writer->bytes_lost() + console->dropped;
+    const bool all_shown = co_await state.until(shown, deadline - current_time());
+    const std::uint64_t waiting = all_shown ? 0 : console->writer->queued_bytes();
+    const std::uint64_t lost = console->dropped + console->writer->bytes_lost() + waiting;
+    if (lost > console->told) {
+      console->told = lost;
+      state.listener(event::ConsoleLost{console->name, all_shown ? console->reason : "nobody reads it", lost});
+    }
+    loss.console_bytes += lost;
   }
-  for (const auto& [path, bytes] : state.log_losses) loss.log_bytes += bytes;
   co_return loss;
+}
+
+Task<OutputLoss> Output::finish(Duration limit) {
+  if (!state_->temporary_directory.empty())
+    state_->logs->call([directory = state_->temporary_directory] { remove_if_empty(directory); });
+  co_return co_await settle(limit);
 }
 
 }  // namespace torchup

@@ -120,18 +120,22 @@ class Output {
   void append(const std::string& path, std::string lines);
 
   /// Writes `content` beside `path`, syncs it and renames it over `path`: readers see the old or the new file.
+  /// Errors: the system's; timed_out after 10 s.
   Task<Result<>> replace_file(std::string path, std::string content);
 
   /// Runs `work` on the log writer's thread, after what was given to it before: for what may wait for a disk or takes
   /// long. `work` shares nothing with the loop but what it owns.
   void aside(std::function<void()> work);
-  /// The same, and waits for its end without stopping the loop.
-  Task<> finished_aside(std::function<void()> work);
+  /// The same, and waits for its end without stopping the loop, 10 s at most. False: it may still be running.
+  Task<bool> finished_aside(std::function<void()> work);
 
   /// Copies our terminal's window size to the workers' ptys: on SIGWINCH.
   void window_changed();
 
-  /// Waits until everything is written, at most `limit`; removes the temporary log directory if no file is in it.
+  /// Waits until everything is written, at most `limit`, and tells the listener what is lost in all.
+  Task<OutputLoss> settle(Duration limit);
+
+  /// settle, once, at the end; removes the temporary log directory if no file is in it.
   Task<OutputLoss> finish(Duration limit);
 
  private:

@@ -418,9 +418,10 @@ TEST_CASE("a reader of our stdout that goes away does not end the job", "[proces
   ::signal(SIGPIPE, before);
   CHECK(content(job.scratch.path / "err") == "done\n");
   const auto lost = only<event::ConsoleLost>(job.told);
-  REQUIRE(lost.size() == 1);
+  REQUIRE(lost.size() == 2);  // at once, and the sum at the end
   CHECK(lost[0].stream == "stdout");
   CHECK(lost[0].reason == "Broken pipe");
+  CHECK(lost[1].bytes_lost == job.loss.console_bytes);
   CHECK(job.loss.console_bytes > 2'000'000);
 }
 

@@ -1,0 +1,267 @@
+"""What torchup leaves behind of a job: events, result file, incident record, reports; and that output never ends it.
+
+usage: records_test.py TORCHUP [name of a test ...]
+"""
+
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TORCHUP = sys.argv.pop(1)
+
+
+def run(*arguments, timeout=30, **options):
+    """torchup with these arguments; its CompletedProcess with stdout and stderr as bytes."""
+    options.setdefault("stdout", subprocess.PIPE)
+    options.setdefault("stderr", subprocess.PIPE)
+    options.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.run([TORCHUP, *arguments], timeout=timeout, **options)
+
+
+def shell(text):
+    """A worker that is a shell script; `$` is for the shell, not for torchup's substitution."""
+    return ["sh", "-c", text.replace("$$", "$$$$")]
+
+
+class Records(unittest.TestCase):
+    def setUp(self):
+        self.scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(self.scratch.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.scratch.name, name)
+
+    def json_of(self, name):
+        with open(self.path(name)) as file:
+            return json.load(file)
+
+    def events(self):
+        with open(self.path("events.jsonl")) as file:
+            return [json.loads(line) for line in file]
+
+    def incident(self):
+        paths = sorted(glob.glob(self.path("logs/*/attempt_*/incident.json")))
+        with open(paths[-1]) as file:
+            return json.load(file)
+
+    def test_events_tell_the_whole_job(self):
+        done = run("--nproc-per-node=2", "--max-restarts=1", f"--events={self.path('events.jsonl')}", "--",
+                   *shell('test "$TORCHELASTIC_RESTART_COUNT" = 1 || test "$RANK" = 0 || exit 7; sleep 0.3'))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        events = self.events()
+        self.assertTrue(all(event["schema"] == 1 for event in events))
+        times = [event["monotonic_us"] for event in events]
+        self.assertEqual(times, sorted(times))
+        names = [event["event"] for event in events]
+        self.assertEqual(names[0], "job_started")
+        self.assertEqual(names[-1], "job_ended")
+        self.assertEqual(names.count("attempt_started"), 2)
+        self.assertEqual(names.count("worker_started"), 4)
+        ends = {(event["rank"], event["exit_code"], event["end"]) for event in events if event["event"] == "worker_exited"}
+        self.assertIn((1, 7, "failed"), ends)
+        self.assertIn((0, -15, "terminated"), ends)
+        self.assertIn((1, 0, "succeeded"), ends)
+        self.assertEqual(names.count("incident_recorded"), 1)
+
+    def test_events_are_appended(self):
+        for _ in range(2):
+            run(f"--events={self.path('events.jsonl')}", "true")
+        self.assertEqual([event["event"] for event in self.events()].count("job_ended"), 2)
+
+    def test_events_to_a_full_disk_do_not_end_the_job(self):
+        done = run("--events=/dev/full", f"--result-file={self.path('result')}", "true")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertGreater(self.json_of("result")["log_bytes_lost"], 0)
+
+    def test_result_file(self):
+        done = run("--nproc-per-node=2", f"--log-dir={self.path('logs')}", "--redirects=1",
+                   f"--result-file={self.path('result')}", "--", *shell('exit $RANK'))
+        self.assertEqual(done.returncode, 1)
+        result = self.json_of("result")
+        self.assertEqual(result["exit_code"], 1)
+        workers = result["attempts"][0]["workers"]
+        self.assertEqual(workers[1]["exit_code"], 1)
+        self.assertEqual(workers[1]["end"], "failed")
+        self.assertTrue(os.path.exists(workers[0]["stdout_log"]))
+        self.assertEqual(len(result["incidents"]), 1)
+        self.assertEqual(os.listdir(self.scratch.name).count("result"), 1)
+        self.assertEqual([name for name in os.listdir(self.scratch.name) if "tmp" in name], [])
+
+    def test_result_of_a_job_that_was_interrupted(self):
+        job = subprocess.Popen([TORCHUP, f"--result-file={self.path('result')}", *shell("echo up; sleep 100")],
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        job.stdout.readline()
+        job.send_signal(signal.SIGTERM)
+        self.assertEqual(job.wait(20), 143)
+        job.stdout.close()
+        self.assertEqual(self.json_of("result")["exit_code"], 143)
+
+    def test_incident_of_a_python_worker(self):
+        script = self.path("train.py")
+        with open(script, "w") as file:
+            file.write("import os, time\nprint('step 8', flush=True)\n"
+                       "if os.environ['RANK'] == '1':\n    raise ValueError('bad batch')\ntime.sleep(100)\n")
+        done = run("--nproc-per-node=3", f"--log-dir={self.path('logs')}", "--tee=3", script)
+        self.assertEqual(done.returncode, 1)
+        record = self.incident()
+        cause = record["failures"][record["root_cause"]]
+        self.assertEqual((cause["rank"], cause["exit_code"]), (1, 1))
+        self.assertTrue(record["evidence"]["traceback"].endswith("ValueError: bad batch\n"))
+        self.assertIn("step 8", record["evidence"]["last_lines"])
+        self.assertEqual(sorted(other["rank"] for other in record["others"]), [0, 2])
+        self.assertTrue(os.path.exists(record["stderr_log"]))
+        text = done.stderr.decode()
+        self.assertIn("exit code 1: ValueError: bad batch", text)
+        self.assertIn("all of it: ", text)
+
+    def test_incident_history_over_restarts(self):
+        run("--max-restarts=2", f"--log-dir={self.path('logs')}", "--", *shell("exit 9"))
+        self.assertEqual(len(glob.glob(self.path("logs/*/attempt_*/incident.json"))), 3)
+        attempts = self.incident()["attempts"]
+        self.assertEqual([attempt["name"] for attempt in attempts], ["attempt_0", "attempt_1", "attempt_2"])
+        self.assertTrue(all(attempt["end_reason"] == "rank 0 failed with exit code 9" for attempt in attempts))
+
+    def test_a_kill_from_outside_is_not_called_out_of_memory(self):
+        done = run(f"--log-dir={self.path('logs')}", "--", *shell("kill -9 $$"))
+        self.assertEqual(done.returncode, 1)
+        record = self.incident()
+        self.assertEqual(record["failures"][0]["signal"], "SIGKILL")
+        if record["evidence"]["oom_kills"] is not None:
+            self.assertIn("sent by somebody", record["summary"])
+
+    def test_the_out_of_memory_killer_is_named(self):
+        own = None
+        with open("/proc/self/cgroup") as file:
+            for line in file:
+                number, controllers, path = line.strip().split(":", 2)
+                if controllers == "memory":
+                    own = "/sys/fs/cgroup/memory" + path, "memory.limit_in_bytes"
+        if own is None or not os.access(own[0], os.W_OK):
+            self.skipTest("no memory cgroup of version 1 to write in")
+        group = os.path.join(own[0], f"torchup_test_{os.getpid()}")
+        try:
+            os.mkdir(group)
+        except OSError as error:
+            self.skipTest(f"cannot make a memory cgroup: {error}")
+        try:
+            with open(os.path.join(group, own[1]), "w") as file:
+                file.write(str(64 << 20))
+            enter = f"echo $$ > {group}/cgroup.procs; exec \"$0\" \"$@\""
+            hungry = "x = bytearray(1 << 30)\nfor i in range(0, len(x), 4096): x[i] = 1\n"
+            done = subprocess.run(["sh", "-c", enter, TORCHUP, f"--log-dir={self.path('logs')}", "--no-python", "python3", "-c",
+                                   hungry], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            record = self.incident()
+            self.assertIn("the out-of-memory killer, memory limit 64 MiB", record["summary"])
+            self.assertEqual(record["evidence"]["oom_kills"], 1)
+        finally:
+            deadline = time.monotonic() + 5
+            while True:
+                try:
+                    os.rmdir(group)
+                    break
+                except OSError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.05)
+
+    def test_error_files_that_are_no_error_files(self):
+        os.mkdir(self.path("target"))
+        laid = {
+            "garbage": ('printf "not json" > $TORCHELASTIC_ERROR_FILE', "it is not JSON"),
+            "huge": ("head -c 3000000 /dev/zero > $TORCHELASTIC_ERROR_FILE", "longer than"),
+            "link": (f"ln -s /etc/hostname $TORCHELASTIC_ERROR_FILE", "refused|link|Too many levels"),
+            "fifo": ("mkfifo $TORCHELASTIC_ERROR_FILE", "not a regular file"),
+        }
+        for name, (command, reason) in laid.items():
+            with self.subTest(name):
+                done = run("--nproc-per-node=1", "--", *shell(command + "; exit 3"))
+                self.assertEqual(done.returncode, 1)
+                text = done.stderr.decode()
+                self.assertRegex(text, "Failed to parse reply file: .*" + f"({reason})")
+                self.assertIn("exitcode  : 3 (pid: ", text)  # the report is there all the same
+
+    def test_quiet_leaves_output_and_report_only(self):
+        done = run("--quiet", "--nproc-per-node=2", "--", *shell("echo out; test $RANK = 0 && exit 5; sleep 100"))
+        self.assertEqual(done.returncode, 1)
+        text = done.stderr.decode()
+        self.assertNotIn("closing signal", text)
+        self.assertNotIn("OMP_NUM_THREADS", text)
+        self.assertIn("exitcode  : 5", text)
+
+    def test_a_successful_job_leaves_no_temporary_directory(self):
+        os.mkdir(self.path("tmp"))
+        done = run("--nproc-per-node=2", "echo", "x", env={**os.environ, "TMPDIR": self.path("tmp")})
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(os.listdir(self.path("tmp")), [])
+
+    def test_a_full_log_disk_is_told_and_the_job_goes_on(self):
+        if os.geteuid() != 0:
+            self.skipTest("mounting needs root")
+        logs = self.path("logs")
+        os.mkdir(logs)
+        # 64 KiB for the logs of a worker that writes 1 MB
+        command = (f"mount -t tmpfs -o size=64k none {logs} && exec {TORCHUP} --log-dir={logs} --tee=1 "
+                   f"--result-file={self.path('result')} --events={self.path('events.jsonl')} -- sh -c "
+                   "'yes 123456789 | head -n 100000; echo the end'")
+        done = subprocess.run(["unshare", "-m", "sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30)
+        if b"unshare" in done.stderr or b"mount:" in done.stderr:
+            self.skipTest(done.stderr.decode())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count(b"\n"), 100_001)
+        self.assertTrue(done.stdout.endswith(b"]:the end\n"))
+        told = [event for event in self.events() if event["event"] == "log_write_failed"]
+        self.assertGreaterEqual(len(told), 1)
+        self.assertLessEqual(len(told), 3)
+        self.assertEqual(told[0]["reason"], "No space left on device")
+        lost = self.json_of("result")["log_bytes_lost"]
+        self.assertGreater(lost, 900_000)
+        self.assertIn(b"No space left on device", done.stderr)
+
+    def test_a_reader_that_leaves_does_not_end_the_job(self):
+        done = subprocess.run(["bash", "-c", f"{TORCHUP} --result-file={self.path('result')} --tee=1 --log-dir={self.path('logs')} "
+                               f"-- sh -c 'yes | head -n 200000; exit 0' | head -n 1; exit ${{PIPESTATUS[0]}}"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertGreater(self.json_of("result")["console_bytes_lost"], 100_000)
+        log, = glob.glob(self.path("logs/*/attempt_0/0/stdout.log"))
+        self.assertEqual(os.path.getsize(log), 400_000)
+
+    def test_closed_standard_streams(self):
+        for closed in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
+            with self.subTest(closed):
+                done = subprocess.run(["sh", "-c", f"exec {TORCHUP} --nproc-per-node=2 --result-file={self.path('result')} "
+                                       f"sh -c 'echo out; echo err >&2' {closed}"],
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30)
+                self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_hundred_megabytes_without_line_end(self):
+        size = 100_000_000
+        with open(self.path("out"), "wb") as out:
+            job = subprocess.Popen([TORCHUP, "--nproc-per-node=2", "--tee=1", f"--log-dir={self.path('logs')}", "--",
+                                    *shell(f"test $RANK = 1 || head -c {size} /dev/zero")],
+                                   stdout=out, stderr=subprocess.PIPE)
+            _, status, usage = os.wait4(job.pid, 0)
+            job.returncode = os.waitstatus_to_exitcode(status)
+            error = job.stderr.read()
+            job.stderr.close()
+        self.assertEqual(job.returncode, 0, error)
+        self.assertEqual(os.path.getsize(self.path("out")), size + len("[default0]:\n"))
+        self.assertLess(usage.ru_maxrss, 40_000)  # KiB, of the outer process and what it waited for
+
+    def test_every_line_arrives_after_a_kill(self):
+        lines = 50_000
+        done = run("--nproc-per-node=2", "--tee=1", f"--log-dir={self.path('logs')}", "--",
+                   *shell(f"test $RANK = 1 && exec sleep 100; seq {lines}; kill -9 $$"), timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stdout.decode().splitlines(), [f"[default0]:{line}" for line in range(1, lines + 1)])
+
+
+if __name__ == "__main__":
+    unittest.main()
