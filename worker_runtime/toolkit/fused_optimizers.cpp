@@ -54,14 +54,17 @@ class Batches {
   std::vector<std::pair<Key, Batch>> batches_;
 };
 
+/// The gradient in the parameter's layout: the kernels walk through memory and look at no strides. Autograd makes it so;
+/// one that somebody else has set is copied.
 Tensor gradient_of(const Tensor& parameter, const char* optimizer) {
   const Tensor& gradient = parameter.grad();
-  if (gradient.defined() && gradient.layout() != torch::kStrided)
+  if (!gradient.defined()) return gradient;
+  if (gradient.layout() != torch::kStrided)
     throw Error{std::string{optimizer} + ": a gradient is sparse; the fused kernels take dense ones"};
-  if (gradient.defined() && !parameter.is_floating_point())
+  if (!parameter.is_floating_point())
     throw Error{std::string{optimizer} + ": a parameter is " + std::string{c10::toString(parameter.scalar_type())} +
                 "; the fused kernels take real floating-point ones"};
-  return gradient;
+  return gradient.strides() == parameter.strides() ? gradient : torch::empty_like(parameter).copy_(gradient);
 }
 
 std::optional<Tensor> on(const Tensor& scalar, const torch::Device& device) {

@@ -107,7 +107,8 @@ def optimizer_reference(asked):
     optimizer = python_optimizer(asked, parameters)
     for number, gradients in enumerate(asked["gradients"]):
         for parameter, gradient in zip(parameters, gradients):
-            parameter.grad = None if gradient is None else gradient.clone()
+            # In the parameter's layout, as autograd makes it: Python's fused kernels look at no strides.
+            parameter.grad = None if gradient is None else torch.empty_like(parameter.detach()).copy_(gradient)
         if "grad_scale" in asked:
             optimizer.grad_scale, optimizer.found_inf = asked["grad_scale"], asked["found_inf"][number]
         optimizer.step()

@@ -1,0 +1,200 @@
+#include <torch/serialize/archive.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <sstream>
+#include <string>
+#include <torchup/collectives.hpp>
+#include <torchup/error.hpp>
+#include <torchup/zero_redundancy_optimizer.hpp>
+
+namespace torchup {
+namespace {
+
+using torch::Tensor;
+using torch::optim::Optimizer;
+using torch::optim::OptimizerParamGroup;
+
+std::string to_bytes(const Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::ostringstream stream;
+  archive.save_to(stream);
+  return std::move(stream).str();
+}
+
+/// On the CPU, wherever the tensors came from.
+void from_bytes(const std::string& bytes, Optimizer& optimizer) {
+  std::istringstream stream{bytes};
+  torch::serialize::InputArchive archive;
+  archive.load_from(stream, torch::kCPU);
+  optimizer.load(archive);
+}
+
+void send_bytes(const std::string& bytes, const ProcessGroup& group, int to) {
+  const auto on_group = torch::TensorOptions{}.device(group.device());
+  send(torch::tensor({static_cast<int64_t>(bytes.size())}, on_group.dtype(torch::kLong)), group, to);
+  const Tensor content = torch::from_blob(const_cast<char*>(bytes.data()), {static_cast<int64_t>(bytes.size())}, torch::kByte);
+  send(content.to(group.device()), group, to);
+}
+
+std::string receive_bytes(const ProcessGroup& group, int from) {
+  const auto on_group = torch::TensorOptions{}.device(group.device());
+  const Tensor size = torch::empty({1}, on_group.dtype(torch::kLong));
+  receive(size, group, from);
+  Tensor content = torch::empty({size.item<int64_t>()}, on_group.dtype(torch::kByte));
+  receive(content, group, from);
+  content = content.cpu();
+  return {reinterpret_cast<const char*>(content.data_ptr<std::uint8_t>()), static_cast<std::size_t>(content.numel())};
+}
+
+bool is_dense(const Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); }
+
+}  // namespace
+
+std::vector<std::vector<int>> zero_owners(const std::vector<std::vector<int64_t>>& elements, int ranks) {
+  std::vector<int64_t> load(static_cast<std::size_t>(ranks), 0);
+  std::vector<std::vector<int>> owners;
+  for (const auto& group : elements) {
+    std::vector<std::size_t> order(group.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return group[a] > group[b]; });
+    std::vector<int>& of_group = owners.emplace_back(group.size());
+    for (const std::size_t parameter : order) {
+      const auto least = std::min_element(load.begin(), load.end());
+      *least += group[parameter];
+      of_group[parameter] = static_cast<int>(least - load.begin());
+    }
+  }
+  return owners;
+}
+
+ZeroRedundancyOptimizerBase::ZeroRedundancyOptimizerBase(const Groups& groups, ProcessGroup group, Make make,
+                                                         ZeroOptions options)
+    : Optimizer{Groups{}, nullptr}, group_{std::move(group)}, make_{std::move(make)} {
+  // The inner type decides what a group's options and the defaults mean. States come with the first step, so this one is
+  // free; it also finds parameters that are listed twice.
+  const auto all = make_(groups);
+  param_groups_ = std::move(all->param_groups());
+  defaults_ = all->defaults().clone();
+
+  std::vector<std::vector<int64_t>> elements;
+  for (const auto& of : param_groups_) {
+    auto& sizes = elements.emplace_back();
+    for (const Tensor& parameter : of.params()) sizes.push_back(parameter.numel());
+  }
+  owners_ = zero_owners(elements, group_.size());
+
+  Groups mine;
+  for (std::size_t g = 0; g < param_groups_.size(); ++g) {
+    const auto& parameters = param_groups_[g].params();
+    std::vector<Tensor> kept;
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      if (owners_[g][i] == group_.rank()) kept.push_back(parameters[i]);
+    mine.emplace_back(std::move(kept), param_groups_[g].options().clone());
+  }
+  local_ = make_(mine);
+
+  if (group_.size() == 1) return;
+  if (options.parameters_as_bucket_view) {
+    flatten_parameters();
+  } else {
+    // Python's order: rank by rank, in each group's own order.
+    for (int owner = 0; owner < group_.size(); ++owner)
+      for (std::size_t g = 0; g < param_groups_.size(); ++g)
+        for (std::size_t i = 0; i < owners_[g].size(); ++i)
+          if (owners_[g][i] == owner) pieces_.push_back({param_groups_[g].params()[i], owner});
+  }
+}
+
+ZeroRedundancyOptimizerBase::~ZeroRedundancyOptimizerBase() = default;
+
+void ZeroRedundancyOptimizerBase::flatten_parameters() {
+  const torch::NoGradGuard no_gradients;
+  using Key = std::tuple<torch::Device, torch::ScalarType>;
+  for (int owner = 0; owner < group_.size(); ++owner) {
+    std::vector<std::pair<Key, std::vector<Tensor>>> kinds;  // in order of first appearance
+    for (std::size_t g = 0; g < param_groups_.size(); ++g)
+      for (std::size_t i = 0; i < owners_[g].size(); ++i) {
+        if (owners_[g][i] != owner) continue;
+        const Tensor& parameter = param_groups_[g].params()[i];
+        const Key key{parameter.device(), parameter.scalar_type()};
+        const auto known = std::find_if(kinds.begin(), kinds.end(), [&](const auto& kind) { return kind.first == key; });
+        (known == kinds.end() ? kinds.emplace_back(key, std::vector<Tensor>{}) : *known).second.push_back(parameter);
+      }
+    for (auto& [key, parameters] : kinds) {
+      int64_t total = 0;
+      for (const Tensor& parameter : parameters) total += parameter.numel();
+      const Tensor flat = torch::empty({total}, parameters.front().options().requires_grad(false));
+      int64_t at = 0;
+      for (Tensor& parameter : parameters) {
+        const auto strides = is_dense(parameter) ? parameter.strides().vec() : parameter.contiguous().strides().vec();
+        const Tensor view = flat.as_strided(parameter.sizes(), strides, at);
+        view.copy_(parameter);
+        parameter.set_data(view);
+        at += parameter.numel();
+      }
+      pieces_.push_back({flat, owner});
+    }
+  }
+}
+
+void ZeroRedundancyOptimizerBase::copy_options_to_local() {
+  for (std::size_t g = 0; g < param_groups_.size(); ++g)
+    local_->param_groups()[g].set_options(param_groups_[g].options().clone());
+}
+
+Tensor ZeroRedundancyOptimizerBase::step(LossClosure closure) {
+  copy_options_to_local();
+  const Tensor loss = local_->step(std::move(closure));
+  // All are under way before the first is waited for.
+  std::vector<Work> sending;
+  for (const Piece& piece : pieces_) sending.push_back(broadcast_async(piece.tensor.detach(), group_, piece.owner));
+  for (Work& work : sending) work.wait();
+  return loss;
+}
+
+std::unique_ptr<Optimizer> ZeroRedundancyOptimizerBase::with_all_parameters() const {
+  auto all = make_(param_groups_);
+  for (std::size_t g = 0; g < param_groups_.size(); ++g)
+    all->param_groups()[g].set_options(param_groups_[g].options().clone());
+  return all;
+}
+
+void ZeroRedundancyOptimizerBase::save(torch::serialize::OutputArchive& archive) const {
+  const auto all = with_all_parameters();
+  for (const auto& [parameter, state] : local_->state()) all->state()[parameter] = state->clone();
+  all->save(archive);
+}
+
+void ZeroRedundancyOptimizerBase::load(torch::serialize::InputArchive& archive) {
+  const auto all = with_all_parameters();
+  all->load(archive);
+  for (std::size_t g = 0; g < param_groups_.size(); ++g) {
+    param_groups_[g].set_options(all->param_groups()[g].options().clone());
+    for (const Tensor& parameter : local_->param_groups()[g].params()) {
+      const auto found = all->state().find(parameter.unsafeGetTensorImpl());
+      if (found != all->state().end()) local_->state()[parameter.unsafeGetTensorImpl()] = std::move(found->second);
+    }
+  }
+  copy_options_to_local();
+}
+
+std::unique_ptr<Optimizer> ZeroRedundancyOptimizerBase::consolidate(int to) const {
+  if (to < 0 || to >= group_.size())
+    throw Error{"ZeroRedundancyOptimizer: consolidate to rank " + std::to_string(to) + " of " + std::to_string(group_.size())};
+  if (group_.rank() != to) {
+    send_bytes(to_bytes(*this), group_, to);
+    return nullptr;
+  }
+  auto all = with_all_parameters();
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    // Loading replaces the states that are in the archive and leaves the others.
+    from_bytes(rank == to ? to_bytes(*this) : receive_bytes(group_, rank), *all);
+  }
+  return all;
+}
+
+}  // namespace torchup
