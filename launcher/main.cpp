@@ -103,7 +103,7 @@ int launch(std::span<const std::string> words, Guarded guarded) {
   if (!plan) return refuse(plan.error());
   if (auto checked = check_log_folder(plan->output.log_dir); !checked) return refuse(checked.error());
   if (line.options.flag("dry-run")) return give({0, plan_text(*plan), ""});
-  return run_agent(*plan, std::move(guarded), machine.host);
+  run_agent(*plan, std::move(guarded), machine.host);
 }
 
 }  // namespace

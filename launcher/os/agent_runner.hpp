@@ -8,7 +8,7 @@
 namespace torchup {
 
 /// Runs this node's agent to its end: waits for events, hands them to the agent machine and performs its actions.
-/// Returns the launcher's exit code. No process that the job started lives when it returns.
-[[nodiscard]] int run_agent(const LaunchConfig& config, Guarded guarded, const std::string& host);
+/// Ends this process with the launcher's exit code; no process that the job started lives then.
+[[noreturn]] void run_agent(const LaunchConfig& config, Guarded guarded, const std::string& host);
 
 }  // namespace torchup

@@ -22,6 +22,7 @@ struct Launch {
   char* const* arguments;
   char* const* environment;
   pid_t parent;
+  std::vector<int> ignored;  ///< signals that we do not leave by default; exec resets handlers, but not these
   const char* failed_call = nullptr;
   int error = 0;
 };
@@ -42,7 +43,7 @@ int run_child(void* argument) {
 
   struct sigaction by_default {};
   by_default.sa_handler = SIG_DFL;
-  for (int number = 1; number < NSIG; ++number) ::sigaction(number, &by_default, nullptr);
+  for (const int number : launch.ignored) ::sigaction(number, &by_default, nullptr);
 
   if (::setsid() < 0) return give_up(launch, "setsid");
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return give_up(launch, "prctl");
@@ -78,6 +79,18 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   return list;
 }
 
+std::vector<int> ignored_signals() {
+  static const std::vector<int> list = [] {
+    std::vector<int> found;
+    for (int number = 1; number < NSIG; ++number) {
+      struct sigaction action {};
+      if (::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) found.push_back(number);
+    }
+    return found;
+  }();
+  return list;
+}
+
 /// Blocks all signals of this thread while it lives: a handler must not run in the child, which has our memory.
 class SignalsBlocked {
  public:
@@ -99,7 +112,7 @@ class SignalsBlocked {
 Result<ChildProcess> start_child(const ChildRequest& request) {
   const auto arguments = pointers(request.arguments);
   const auto environment = pointers(request.environment);
-  Launch launch{request, arguments.data(), environment.data(), ::getpid()};
+  Launch launch{request, arguments.data(), environment.data(), ::getpid(), ignored_signals()};
   alignas(16) std::array<char, 32 * 1024> stack;
   int pidfd = -1;
   pid_t pid = -1;

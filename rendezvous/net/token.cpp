@@ -1,5 +1,6 @@
 #include "rendezvous/net/token.hpp"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -17,19 +18,42 @@
 namespace torchup {
 
 namespace {
+
 constexpr std::size_t token_bytes_max = 4096;
+
+/// libcrypto, loaded when the first token is proved: its 20,000 relocations cost every start a quarter of its time
+/// otherwise, with a token or without.
+struct Crypto {
+  Crypto() {
+    void* const library = ::dlopen("libcrypto.so.3", RTLD_NOW | RTLD_LOCAL);
+    if (!library) throw std::runtime_error{std::string{"a job token needs libcrypto: "} + ::dlerror()};
+    hmac = reinterpret_cast<decltype(hmac)>(::dlsym(library, "HMAC"));
+    sha256 = reinterpret_cast<decltype(sha256)>(::dlsym(library, "EVP_sha256"));
+    compare = reinterpret_cast<decltype(compare)>(::dlsym(library, "CRYPTO_memcmp"));
+    if (!hmac || !sha256 || !compare) throw std::runtime_error{"libcrypto.so.3 lacks HMAC-SHA-256"};
+  }
+  decltype(&::HMAC) hmac = nullptr;
+  decltype(&::EVP_sha256) sha256 = nullptr;
+  decltype(&::CRYPTO_memcmp) compare = nullptr;
+};
+
+const Crypto& crypto() {
+  static const Crypto loaded;
+  return loaded;
 }
+
+}  // namespace
 
 Mac hmac_sha256(std::string_view key, std::string_view text) {
   Mac mac{};
   unsigned int length = 0;
-  const auto* bytes = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-                           reinterpret_cast<const unsigned char*>(text.data()), text.size(), mac.data(), &length);
+  const auto* bytes = crypto().hmac(crypto().sha256(), key.data(), static_cast<int>(key.size()),
+                                    reinterpret_cast<const unsigned char*>(text.data()), text.size(), mac.data(), &length);
   if (!bytes || length != mac.size()) throw std::runtime_error{"libcrypto gave no HMAC-SHA-256"};
   return mac;
 }
 
-bool same(const Mac& left, const Mac& right) { return CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0; }
+bool same(const Mac& left, const Mac& right) { return crypto().compare(left.data(), right.data(), left.size()) == 0; }
 
 Nonce fresh_nonce() {
   Nonce nonce{};
