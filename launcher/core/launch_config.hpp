@@ -77,6 +77,8 @@ struct LaunchConfig {
   OutputOptions output;
   std::string parent_error_file;  ///< where whoever started us wants to find the cause of a failure; empty: nowhere
   std::string event_log_handler = "null";
+  std::string timer_file;           ///< the watchdog's pipe; empty: no watchdog
+  std::optional<Port> health_port;  ///< answers probes
   std::vector<std::string> warnings;  ///< said once at the start
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 

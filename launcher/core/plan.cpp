@@ -401,10 +401,30 @@ class Planner {
         plan_.event_log_handler != "dynamic_rendezvous") {
       return bad("--event-log-handler=" + plan_.event_log_handler + ": there are null, console and dynamic_rendezvous");
     }
+    read_watchdog();
     // The handler is one of Python's loggers, at INFO.
     const std::string level = machine_.variable("LOGLEVEL").value_or("");
     if (level == "WARNING" || level == "ERROR" || level == "CRITICAL") plan_.event_log_handler = "null";
     return {};
+  }
+
+  void read_watchdog() {
+    if (machine_.variable("TORCHELASTIC_ENABLE_FILE_TIMER") == "1") {
+      plan_.timer_file = machine_.variable("TORCHELASTIC_TIMER_FILE").value_or("");
+      if (plan_.timer_file.empty()) {
+        const std::string folder = machine_.variable("TMPDIR").value_or("");
+        plan_.timer_file = (folder.empty() ? "/tmp" : folder) + "/watchdog_timer_" + machine_.random_run_id();
+      }
+      plan_.variables.emplace_back("TORCHELASTIC_TIMER_FILE", plan_.timer_file);
+    }
+    if (const auto text = machine_.variable("TORCHELASTIC_HEALTH_CHECK_PORT")) {
+      const auto port = python_int(*text);
+      if (port && *port >= 0 && *port <= std::numeric_limits<std::uint16_t>::max()) {
+        plan_.health_port = Port{static_cast<std::uint16_t>(*port)};
+      } else {
+        warn("Invalid healthcheck port value: '" + *text + "', expecting integer. Not starting healthcheck server.");
+      }
+    }
   }
 
   Result<> read_devices() {

@@ -3,6 +3,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
@@ -23,8 +24,10 @@
 #include "launcher/core/worker_environment.hpp"
 #include "launcher/os/descendants.hpp"
 #include "launcher/os/evidence.hpp"
+#include "launcher/os/health_port.hpp"
 #include "launcher/os/incident_recorder.hpp"
 #include "launcher/os/spawner.hpp"
+#include "launcher/os/watchdog.hpp"
 #include "launcher/os/worker_output.hpp"
 #include "launcher/os/worker_store.hpp"
 #include "rendezvous/net/attach.hpp"
@@ -124,6 +127,7 @@ class AgentRunner {
     }
     if (settings.endpoint) settings.log = [this](const std::string& line) { say({Say::Level::info, line}); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
+    open_side_doors();
     handle(Begin{});
   }
 
@@ -132,6 +136,29 @@ class AgentRunner {
     const RendezvousConfig& meeting = config_.rendezvous;
     if (!meeting.endpoint || meeting.endpoint->port == Port{0}) return false;
     return !config_.one_node() || meeting.backend == Backend::c10d;
+  }
+
+  /// The watchdog and the port for probes, where they were asked for. Neither is worth a job.
+  void open_side_doors() {
+    if (!config_.timer_file.empty()) {
+      watchdog_.emplace(loop_, config_.timer_file, [this](std::string text) {
+        record(event::Warning{text});
+        say({Say::Level::warning, std::move(text)});
+      });
+    }
+    if (!config_.health_port) return;
+    auto opened = HealthPort::open(loop_, *config_.health_port, [this] { return health(); });
+    if (opened) {
+      health_port_.emplace(*std::move(opened));
+    } else {
+      say({Say::Level::warning, opened.error().message()});
+    }
+  }
+
+  [[nodiscard]] std::string health() const {
+    const auto alive = std::count_if(workers_.begin(), workers_.end(), [](const LocalWorker& worker) { return worker.alive; });
+    return "{\"status\": \"ok\", \"workers_alive\": " + std::to_string(alive) +
+           ", \"restart_count\": " + std::to_string(placement_.restart_count) + "}\n";
   }
 
   // Events in, actions out.
@@ -248,6 +275,9 @@ class AgentRunner {
     }
     attempt_ = *std::move(opened);
     placement_ = placement;
+    if (watchdog_) {
+      if (auto ready = watchdog_->open(); !ready) say({Say::Level::warning, ready.error().message()});
+    }
     attempt_name_ = action.attempt;
     if (failed_attempt_) spawn(loop_, "incident", tell_restart(std::move(failed_attempt_)));
     incidents_.attempt_started();
@@ -305,6 +335,7 @@ class AgentRunner {
     ended.local_rank = id.local_rank;
     ended.exit_code = reap(worker.child);
     ended.time_us = utc_now();
+    if (watchdog_) watchdog_->forget(id.pid);
     worker = {};
     attempt_->worker_gone(id.local_rank);
     if (ended.exit_code != 0) read_last_words(id, ended);
@@ -405,6 +436,7 @@ class AgentRunner {
   }
 
   Task<> end_attempt() {
+    if (watchdog_) watchdog_->close();
     if (attempt_) {
       co_await attempt_->drain(drain_limit);
       failed_attempt_ = incidents_.take();
@@ -596,6 +628,8 @@ class AgentRunner {
   Descriptor lifeline_{loop_};
   RunRecord record_;
   std::optional<TorchelasticEvents> torchelastic_events_;
+  std::optional<Watchdog> watchdog_;
+  std::optional<HealthPort> health_port_;
   Output output_;
   IncidentRecorder incidents_{output_, config_.rendezvous.run_id.value(), host_, !config_.output.log_dir.empty()};
   Spawner spawner_;

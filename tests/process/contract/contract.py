@@ -294,12 +294,17 @@ class Run:
         tree = {}
         for path in sorted(base.rglob("*")):
             name = self.neutral(str(path.relative_to(base)))
+            if path.name == "incident.json":
+                continue   # ours, see look_incident
             if path.is_file():
                 text = path.read_bytes().decode("utf-8", "replace")
                 tree[name] = "error file" if path.name == "error.json" else sorted(self.neutral(text).splitlines(keepends=True))
             elif not any(path.iterdir()):
                 tree[name] = "empty"
         return tree
+
+    def look_incident(self):
+        return sorted(str(path.relative_to(path.parents[1])) for path in (self.dir / "logs").rglob("incident.json"))
 
     def look_temporary(self):
         """What stays in TMPDIR."""
