@@ -268,6 +268,7 @@ class Descriptors(Daemon):
 
     def test_pages_and_clients_share_what_is_left(self):
         pages = [self.connect(b"GET /unfinished") for _ in range(60)]
+        self.until(lambda: self.status()["connections"] == 1)  # all of them recognised
         peers = [self.connect(VALIDATE) for _ in range(100)]
         self.assert_idle()
         self.assertEqual(ask(self.honest, b"\x0d5678", 4), b"5678")
