@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+"""torchupd's store against PyTorch's libuv server, Redis and the bare loop.
+
+One client process and one server process, each pinned to its own CPU; closed loop, one request under way per
+connection; contenders take turns within every round; medians. CPU per request is the server process's user and system
+time. "floor" is the least an epoll server can do (scripts/bench.d/bench_store_floor.cpp).
+
+PyTorch's server looks up the name of every peer; so that the resolver is not what is measured, it gets a hosts file in
+which the peer is named (a mount namespace, needs root); without root its start-up stalls are part of its numbers.
+"""
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import measure
+
+TORCH_SERVER = """
+import datetime, sys, time
+import torch.distributed as dist
+store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False, use_libuv=True)
+print("ready on 127.0.0.1:%d" % store.port, flush=True)
+time.sleep(100000)
+"""
+
+TORCH_CLIENT = """
+import datetime, sys, time
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, wait_for_workers=False)
+for _ in range(2000): store.add("bench/0", 1)
+print("warm", flush=True)
+begin, calls = time.perf_counter(), 0
+while calls % 256 or time.perf_counter() - begin < float(sys.argv[2]):
+    store.add("bench/0", 1)
+    calls += 1
+print('{"per_second": %f}' % (calls / (time.perf_counter() - begin)))
+"""
+
+
+class Server:
+    def __init__(self, name, command, port=None):
+        self.name = name
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.port = port
+        if port is None:
+            line = self.process.stdout.readline()
+            assert "ready on" in line, (command, line)
+            self.port = int(line.rsplit(":", 1)[1])
+        self.pid = self.process.pid
+
+    def cpu_s(self):
+        """Of all its threads, to the nanosecond (stat counts in ticks of 10 ms)."""
+        spent = 0
+        for task in os.listdir(f"/proc/{self.pid}/task"):
+            with open(f"/proc/{self.pid}/task/{task}/schedstat") as schedstat:
+                spent += int(schedstat.read().split()[0])
+        return 1e-9 * spent
+
+    def memory(self):
+        """Private memory in bytes."""
+        with open(f"/proc/{self.pid}/smaps_rollup") as rollup:
+            return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Private_"))
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Bench:
+    def __init__(self, options):
+        self.options = options
+        cpus = sorted(os.sched_getaffinity(0))
+        self.server_cpu, self.client_cpu = cpus[0], cpus[-1]
+        self.python = options.python or next(
+            (path for path in (os.path.join(measure.ROOT, ".venv/bin/python"), shutil.which("python3")) if path and os.path.exists(path)), None)
+        self.load = measure.program(options, "bench_store_load")
+
+    def on_cpu(self, cpu, command):
+        return ["taskset", "-c", str(cpu), *command]
+
+    def start(self, name):
+        if name == "torchup":
+            command = [measure.program(self.options, "torchupd"), "--port", "0", "--bind", "127.0.0.1", "--max-connections", "30000"]
+        elif name == "floor":
+            command = [measure.program(self.options, "bench_store_floor")]
+        elif name == "redis":
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            server = Server(name, self.on_cpu(self.server_cpu, ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no",
+                            "--maxclients", "30000", "--tcp-backlog", "4096", "--protected-mode", "no"]), port)
+            for _ in range(200):
+                try:
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    return server
+                except OSError:
+                    time.sleep(0.05)
+            raise RuntimeError("redis-server did not start")
+        else:
+            command = [self.python, "-c", TORCH_SERVER]
+            if os.geteuid() == 0:
+                hosts = tempfile.NamedTemporaryFile("w", prefix="hosts", delete=False)
+                hosts.write("127.0.0.1 localhost\n::1 localhost\n::ffff:127.0.0.1 localhost\n")
+                hosts.close()
+                command = ["unshare", "-m", "sh", "-c", f'mount --bind {hosts.name} /etc/hosts && exec "$@"', "sh", *command]
+        return Server(name, self.on_cpu(self.server_cpu, command))
+
+    def contenders(self):
+        names = ["torchup", "floor"]
+        if subprocess.run([self.python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode == 0:
+            names.append("pytorch")
+        else:
+            print(f"left out: pytorch ({self.python} has no torch)")
+        if shutil.which("redis-server"):
+            names.append("redis")
+        else:
+            print("left out: redis (apt-get install redis-server)")
+        return names
+
+    def measure(self, server, command, duration):
+        """Runs a load; returns what it printed and the server's CPU per request in microseconds."""
+        client = subprocess.Popen(self.on_cpu(self.client_cpu, command), stdout=subprocess.PIPE, text=True)
+        before = None
+        for line in client.stdout:
+            if line == "warm\n":
+                before, begin = server.cpu_s(), time.perf_counter()
+            elif line.startswith("{"):
+                spent, passed = server.cpu_s() - (before or 0), time.perf_counter() - begin
+                result = json.loads(line)
+        if client.wait() != 0:
+            raise RuntimeError(f"{server.name}: load {command} failed")
+        result["cpu_us"] = 1e6 * spent / (result["per_second"] * passed)
+        return result
+
+    def closed_loop(self, connections, names):
+        seconds = self.options.seconds
+        rates, costs = {name: [] for name in names}, {name: [] for name in names}
+        for turn in range(self.options.rounds + 1):
+            for name in names:
+                server = self.start(name)
+                try:
+                    result = self.measure(server, [self.load, "incr" if name == "redis" else "add", str(server.port), str(connections), str(seconds)], seconds)
+                finally:
+                    server.stop()
+                if turn:
+                    rates[name].append(result["per_second"] / 1000)
+                    costs[name].append(result["cpu_us"])
+        return {"rate": measure.report(f"ADD, {connections} connections", "thousand per second", rates, "torchup"),
+                "cpu": measure.report(f"server CPU per ADD, {connections} connections", "microseconds", costs, "torchup", 2)}
+
+    def one_connection(self):
+        seconds = self.options.seconds
+        torch_client = [self.python, "-c", TORCH_CLIENT]
+        runs = {"pytorch client, torchup": ("torchup", torch_client), "pytorch client, pytorch": ("pytorch", torch_client),
+                "our client, torchup": ("torchup", None), "our client, pytorch": ("pytorch", None)}
+        rates = {name: [] for name in runs}
+        for turn in range(self.options.rounds + 1):
+            for name, (server_name, client) in runs.items():
+                server = self.start(server_name)
+                try:
+                    port = str(server.port)
+                    command = [*client, port, str(seconds)] if client else [self.load, "client", port, "1", str(seconds)]
+                    result = self.measure(server, command, seconds)
+                finally:
+                    server.stop()
+                if turn:
+                    rates[name].append(result["per_second"] / 1000)
+        return measure.report("ADD, one connection", "thousand per second", rates, "pytorch client, pytorch")
+
+    def idle(self, names):
+        rates = {}
+        names = [name for name in names if name != "redis"]
+        for turn in range(self.options.rounds + 1):
+            for name in names:
+                for idle in (0, 10000):
+                    server = self.start(name)
+                    try:
+                        result = self.measure(server, [self.load, "idle", str(server.port), str(idle), str(self.options.seconds)], 0)
+                    finally:
+                        server.stop()
+                    if turn:
+                        rates.setdefault(f"{name}, {idle} idle", []).append(result["per_second"] / 1000)
+        return measure.report("ADD on one connection beside idle ones", "thousand per second", rates, "torchup, 0 idle")
+
+    def storm(self, names):
+        clients = 12500
+        connect, barrier, memory = {}, {}, {}
+        for turn in range(self.options.rounds + 1):
+            for name in names:
+                if name in ("redis", "floor"):
+                    continue
+                server = self.start(name)
+                try:
+                    empty = server.memory()
+                    load = subprocess.Popen(self.on_cpu(self.client_cpu, [self.load, "storm", str(server.port), str(clients)]),
+                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                    if load.stdout.readline() != "connected\n":
+                        raise RuntimeError(f"{name}: storm failed")
+                    per_client = (server.memory() - empty) / clients
+                    out, _ = load.communicate("\n")
+                    result = json.loads(out)
+                finally:
+                    server.stop()
+                if turn:
+                    connect.setdefault(name, []).append(1000 * result["connect_s"])
+                    barrier.setdefault(name, []).append(1000 * result["barrier_s"])
+                    memory.setdefault(name, []).append(per_client)
+        return {"connect": measure.report(f"{clients} clients connect at once", "milliseconds until all have their PING", connect, "torchup"),
+                "barrier": measure.report(f"{clients} clients meet at a barrier", "milliseconds", barrier, "torchup"),
+                "memory": measure.report("memory per idle connection", "bytes of the server's own memory", memory, "torchup")}
+
+    def values(self, names):
+        sets, gets = {}, {}
+        for turn in range(self.options.rounds + 1):
+            for name in names:
+                if name in ("redis", "floor"):
+                    continue
+                server = self.start(name)
+                try:
+                    command = self.on_cpu(self.client_cpu, [self.load, "values", str(server.port), "1", str(self.options.seconds)])
+                    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+                finally:
+                    server.stop()
+                if turn:
+                    sets.setdefault(name, []).append(result["set_gb_per_s"])
+                    gets.setdefault(name, []).append(result["get_gb_per_s"])
+        return {"set": measure.report("MULTI_SET of four values of 8 MiB", "GB per second", sets, "torchup", 2),
+                "get": measure.report("MULTI_GET of four values of 8 MiB", "GB per second", gets, "torchup", 2)}
+
+
+def main():
+    parser = measure.arguments(__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=2, help="of each measurement (default 2)")
+    parser.add_argument("--python", help="a Python that has torch (default .venv)")
+    parser.add_argument("--only", nargs="+", help="one, 50, 1000, 9900, idle, storm, values (default: all)")
+    options = parser.parse_args()
+    build = subprocess.run(["cmake", "--build", options.build, "--target", "bench_store_load", "bench_store_floor", "torchupd"],
+                           capture_output=True, text=True)
+    if build.returncode != 0:
+        sys.exit(f"bench: the load does not build:\n{build.stdout[-2000:]}")
+    print(measure.machine())
+    bench = Bench(options)
+    names = bench.contenders()
+    parts = {"one": bench.one_connection, **{str(n): (lambda n=n: bench.closed_loop(n, names)) for n in (50, 1000, 9900)},
+             "idle": lambda: bench.idle(names), "storm": lambda: bench.storm(names), "values": lambda: bench.values(names)}
+    results = {}
+    for name, part in parts.items():
+        if options.only and name not in options.only:
+            continue
+        if name == "one" and "pytorch" not in names:
+            continue
+        results[name] = part()
+    measure.finish(options, results)
+
+
+main()
