@@ -27,7 +27,10 @@ namespace {
 
 /// A console or log queue that holds more stops the streams that feed it; half of it lets them go on. Small, for a line
 /// waits behind what is queued before it.
-constexpr std::size_t queue_bytes_max = std::size_t{1} << 20;
+constexpr std::size_t queue_bytes_max = std::size_t{256} << 10;
+/// Of a worker's pipe. A flood of lines waits there for its turn: with 64 ranks and the usual 64 KiB the last of them
+/// comes 4 MiB later.
+constexpr int pipe_bytes = 16 << 10;
 /// A terminal that stands still (Ctrl-S) must not stop the job: so much is kept for it, then lines are dropped.
 constexpr std::size_t terminal_bytes_max = std::size_t{8} << 20;
 /// What a stream may keep back while another shows an over-long line.
@@ -379,6 +382,7 @@ Result<UniqueFd> AttemptOutput::State::open_stream(Stream& made, int own_fd) {
     made.fd.reset(ends[0]);
     child.reset(ends[1]);
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    ::fcntl(ends[0], F_SETPIPE_SZ, pipe_bytes);
   }
   ++open_streams;
   watch(made);

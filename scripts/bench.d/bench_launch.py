@@ -1,8 +1,10 @@
 """Launching workers: torchup beside the real torchrun and MPI's hydra, in one run."""
 
+import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 
 import measure
@@ -90,6 +92,44 @@ def agent_memory_mib(command, workers, field):
     return run
 
 
+def tee(command, probe, ranks, lines, per_second=0):
+    """Teed stdout of `ranks` workers with `lines` lines of 100 bytes each: wall time, delays, the launcher's own CPU time."""
+    logs = tempfile.mkdtemp(prefix="bench_tee_")
+    try:
+        worker = [probe, "write", str(lines)] + ([str(per_second)] if per_second else [])
+        begin = time.perf_counter()
+        launcher = subprocess.Popen([*command, "--tee=1", f"--log-dir={logs}", *worker], stdin=subprocess.DEVNULL,
+                                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        reader = subprocess.Popen([probe, "read", str(ranks), str(lines)], stdin=launcher.stdout, stdout=subprocess.PIPE)
+        launcher.stdout.close()
+        _, status, used = os.wait4(launcher.pid, 0)
+        launcher.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - begin
+        seen = json.loads(reader.communicate()[0])
+        if launcher.returncode != 0 or seen["lines"] != ranks * lines:
+            raise RuntimeError(f"{command[0]}: code {launcher.returncode}, {seen}")
+        cpu_s = used.ru_utime + used.ru_stime - seen["writers_cpu_s"]
+        return {**seen, "seconds": seconds, "cpu_s_per_million_lines": cpu_s / (ranks * lines) * 1e6}
+    finally:
+        shutil.rmtree(logs, ignore_errors=True)
+
+
+def tee_rows(options, found, results):
+    """The rows on output; a torn or missing line is no slow run but an error (torchrun's too: `wrong` counts them)."""
+    probe = measure.program(options, "tee_probe")
+    names = [name for name in found if name != "hydra"]
+    rounds = min(options.rounds, 3)
+    floods = measure.interleave({name: lambda name=name: tee(found[name](64), probe, 64, 20_000) for name in names}, rounds)
+    column = lambda runs, field: {name: [run[field] for run in series] for name, series in runs.items()}
+    results["tee_s"] = measure.report("tee: 64 ranks x 20,000 lines of 100 bytes, whole job", "s", column(floods, "seconds"), "torchup", 2)
+    results["tee_cpu"] = measure.report("  launcher's own CPU time per million lines", "s", column(floods, "cpu_s_per_million_lines"), "torchup", 2)
+    results["tee_flood_p50_ms"] = measure.report("  delay of a line in that flood, p50", "ms", column(floods, "p50_ms"), "torchup", 2)
+    results["tee_flood_p99_ms"] = measure.report("  delay of a line in that flood, p99", "ms", column(floods, "p99_ms"), "torchup", 2)
+    results["tee_wrong"] = measure.report("  lines torn, lost or out of order", "lines", column(floods, "wrong"), "torchup", 0)
+    paced = measure.interleave({name: lambda name=name: tee(found[name](64), probe, 64, 300, 100) for name in names}, rounds)
+    results["tee_p99_ms"] = measure.report("delay of a line, p99: 64 ranks x 100 lines a second", "ms", column(paced, "p99_ms"), "torchup", 2)
+
+
 def main():
     parser = measure.arguments(__doc__)
     parser.add_argument("--torchrun", default=os.path.join(measure.ROOT, ".venv/bin/torchrun"), help="the torchrun to compare with")
@@ -104,6 +144,7 @@ def main():
             {name: agent_memory_mib(make(2), 2, field) for name, make in found.items() if name != "hydra"}, min(options.rounds, 3))
         results[f"agent_{field.lower()}_mib"] = measure.report(
             f"memory of the launcher's own processes, 2 workers, {field}", "MiB", memory, "torchup")
+    tee_rows(options, found, results)
     measure.finish(options, results)
 
 
