@@ -114,7 +114,8 @@ class RequestReader {
  public:
   using Status = FieldReader::Status;
 
-  explicit RequestReader(FieldLimits limits) : fields_{limits} {}
+  /// `validated`: for a stream whose VALIDATE another reader has seen.
+  explicit RequestReader(FieldLimits limits, bool validated = false) : fields_{limits}, validated_{validated} {}
 
   /// Reads one request off the front of `input`. After `complete` call again with what is left, until `incomplete`:
   /// then all of `input` has been taken. One `request` serves any number of readers; its views hold until the next
@@ -134,7 +135,7 @@ class RequestReader {
  private:
   FieldReader fields_;
   Query query_ = Query::validate;
-  bool validated_ = false;
+  bool validated_;
   std::string error_;
 };
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "rendezvous/core/store_codec.hpp"
+#include "rendezvous/net/adaptive_spin.hpp"
 #include "rendezvous/net/listen.hpp"
 #include "rendezvous/net/reply_queue.hpp"
 
@@ -67,13 +68,15 @@ class DeadlineQueue {
 /// One connection. Between its events it holds this and nothing else.
 struct Session {
   Session(std::uint32_t session_index, UniqueFd connection, FieldLimits limits)
-      : index{session_index}, socket{std::move(connection)}, reader{limits} {}
+      : index{session_index}, socket{std::move(connection)}, reader{std::make_unique<RequestReader>(limits)} {}
 
   std::uint32_t index;
   UniqueFd socket;
-  RequestReader reader;
-  ReplyQueue replies;
   std::uint32_t interest = EPOLLIN;
+  /// Until VALIDATE, and while a request is incomplete. Between requests there is none: one reader serves all sessions,
+  /// and with ten thousand of them stays in the cache.
+  std::unique_ptr<RequestReader> reader;
+  ReplyQueue replies;
   bool language_known = false;
   bool has_unsent = false;   ///< stands in the list of those to be flushed
   bool peer_closed = false;  ///< its stream has ended; closed when the answers are out
@@ -111,6 +114,7 @@ class StoreServer::Impl : StoreOutlet {
         stalled_{options_.connections.stalled_max},
         scratch_(scratch_bytes) {
     fields_.message_bytes_max = options_.connections.request_bytes_max;
+    idle_reader_ = std::make_unique<RequestReader>(fields_, true);
     if (readiness_.native_handle() < 0) throw std::runtime_error{"epoll_create1 failed"};
   }
 
@@ -171,8 +175,17 @@ class StoreServer::Impl : StoreOutlet {
     in_turn_ = true;
     std::array<epoll_event, events_per_wait> events;
     for (int i = 0; i < waits_per_turn; ++i) {
-      const int count = ::epoll_wait(readiness_.native_handle(), events.data(), events_per_wait, 0);
-      if (count <= 0) break;
+      int count = 0;
+      const auto poll = [&] {
+        count = ::epoll_wait(readiness_.native_handle(), events.data(), events_per_wait, 0);
+        return count != 0;
+      };
+      // Worth it only for one client that asks again as soon as it is answered: many keep us awake anyway.
+      if (!poll() && !(alone_ && spin_.run(poll))) break;
+      if (count < 0) break;
+      const std::uint64_t only = count == 1 ? events[0].data.u64 : listener_tag;
+      alone_ = only == last_;
+      last_ = only;
       handle({events.data(), static_cast<std::size_t>(count)});
     }
     in_turn_ = false;
@@ -251,7 +264,8 @@ class StoreServer::Impl : StoreOutlet {
 
   void receive(Session& session) {
     if (!session.language_known && !begin(session)) return;
-    const auto direct = session.reader.direct_space();
+    RequestReader& reader = session.reader ? *session.reader : *idle_reader_;
+    const auto direct = reader.direct_space();
     ssize_t got = 0;
     if (direct.empty()) {
       got = ::recv(session.socket.get(), scratch_.data(), scratch_.size(), 0);
@@ -269,8 +283,9 @@ class StoreServer::Impl : StoreOutlet {
       return session.replies.empty() ? close(session) : update_interest(session);
     }
     const std::size_t count = static_cast<std::size_t>(got), to_value = std::min(count, direct.size());
-    session.reader.filled(to_value);
-    serve(session, {scratch_.data(), count - to_value});
+    reader.filled(to_value);
+    serve(session, reader, {scratch_.data(), count - to_value});
+    if (!session.closed) settle(session, reader);
   }
 
   /// Looks at the first byte of a connection, without taking it. False when the connection is not, or no longer, ours.
@@ -294,32 +309,36 @@ class StoreServer::Impl : StoreOutlet {
     return false;
   }
 
-  void serve(Session& session, std::string_view input) {
+  void serve(Session& session, RequestReader& reader, std::string_view input) {
     for (;;) {
-      const auto status = session.reader.read(input, request_);
-      if (status == RequestReader::Status::malformed) return refuse(session, session.reader.error());
-      if (status == RequestReader::Status::incomplete) break;
+      const auto status = reader.read(input, request_);
+      if (status == RequestReader::Status::malformed) return refuse(session, reader.error());
+      if (status == RequestReader::Status::incomplete) return;
       ++status_.requests;
       store_.apply(ClientId{session.index}, request_);
       if (refusal_) return refuse(session, *std::exchange(refusal_, std::nullopt));
     }
-    account(session);
   }
 
-  /// What an unfinished request may cost: memory, all of them together, and time.
-  void account(Session& session) {
-    const bool unfinished = session.reader.in_request();
-    if (!unfinished && session.held_bytes == 0 && !session.handshake && !session.request) return;
-    const std::size_t held = unfinished ? session.reader.held_bytes() : 0;
+  /// Between requests the session gives its reader up. An unfinished one keeps it, and what that costs is counted:
+  /// memory, of all together, and time.
+  void settle(Session& session, RequestReader& reader) {
+    const bool unfinished = reader.in_request();
+    if (!unfinished && !session.reader) return;  // the rule: nothing was left over, neither before nor now
+    if (!session.reader) {
+      session.reader = std::exchange(idle_reader_, std::make_unique<RequestReader>(fields_, true));
+    }
+    const std::size_t held = unfinished ? reader.held_bytes() : 0;
     arriving_bytes_ = arriving_bytes_ - session.held_bytes + held;
     session.held_bytes = held;
-    if (session.reader.validated()) handshakes_.remove(session.handshake);
+    if (reader.validated()) handshakes_.remove(session.handshake);
     if (unfinished && !session.handshake) {
       requests_.add(&session, session.request, now_);
       keep_time();
     } else {
       requests_.remove(session.request);
     }
+    if (!unfinished && reader.validated()) session.reader.reset();
     if (arriving_bytes_ > options_.connections.arriving_bytes_max)
       refuse(session, "arriving_bytes_max: unfinished requests hold " + std::to_string(arriving_bytes_) + " bytes");
   }
@@ -367,14 +386,20 @@ class StoreServer::Impl : StoreOutlet {
     unsent_.clear();
   }
 
+  static ssize_t send_pieces(int socket, std::span<iovec> pieces) {
+    if (pieces.size() == 1) return ::send(socket, pieces[0].iov_base, pieces[0].iov_len, MSG_NOSIGNAL);
+    msghdr message{};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = pieces.size();
+    return ::sendmsg(socket, &message, MSG_NOSIGNAL);
+  }
+
   void send_replies(Session& session) {
     bool progress = false;
     while (!session.replies.empty()) {
       std::array<iovec, 64> pieces;
-      msghdr message{};
-      message.msg_iov = pieces.data();
-      message.msg_iovlen = session.replies.front(pieces);
-      const ssize_t sent = ::sendmsg(session.socket.get(), &message, MSG_NOSIGNAL);
+      const std::size_t count = session.replies.front(pieces);
+      const ssize_t sent = send_pieces(session.socket.get(), {pieces.data(), count});
       if (sent < 0) {
         if (errno == EINTR) continue;
         if (errno == EAGAIN) break;
@@ -409,10 +434,7 @@ class StoreServer::Impl : StoreOutlet {
     // What was answered before the offence is still sent, as far as it goes.
     if (!session.replies.empty()) {
       std::array<iovec, 64> pieces;
-      msghdr message{};
-      message.msg_iov = pieces.data();
-      message.msg_iovlen = session.replies.front(pieces);
-      [[maybe_unused]] const ssize_t sent = ::sendmsg(session.socket.get(), &message, MSG_NOSIGNAL);
+      send_pieces(session.socket.get(), {pieces.data(), session.replies.front(pieces)});
     }
     refuse(session.socket.get(), reason);
     close(session);
@@ -485,6 +507,7 @@ class StoreServer::Impl : StoreOutlet {
   asio::posix::stream_descriptor readiness_;
   asio::steady_timer clock_;
   FieldLimits fields_;
+  std::unique_ptr<RequestReader> idle_reader_;  ///< between two requests, as most sessions are
   Store store_;
   Request request_;
   std::optional<std::string> refusal_;
@@ -503,6 +526,9 @@ class StoreServer::Impl : StoreOutlet {
   TimePoint now_ = Clock::now();
   TimePoint log_second_{};
   std::size_t log_lines_ = 0;
+  AdaptiveSpin spin_;
+  std::uint64_t last_ = listener_tag;  ///< the session of the last event that came alone
+  bool alone_ = false;                 ///< and the one before was of the same
   bool in_turn_ = false;
   bool ticking_ = false;
 };
