@@ -11,13 +11,16 @@
 #include <sstream>
 
 #include "launcher/cli.hpp"
+#include "launcher/core/manual.hpp"
 #include "launcher/core/plan.hpp"
+#include "launcher/core/worker_environment.hpp"
 #include "launcher/os/agent_runner.hpp"
 #include "launcher/os/cpus.hpp"
 #include "launcher/os/descendants.hpp"
 #include "launcher/os/gpus.hpp"
 #include "launcher/os/program_file.hpp"
 #include "launcher/plan_text.hpp"
+#include "rendezvous/net/token.hpp"
 
 namespace torchup {
 namespace {
@@ -79,6 +82,36 @@ Result<> read_config_file(OptionValues& options) {
   return options.read_config(content.str(), path);
 }
 
+/// --version and --print-completion, which need neither program nor machine.
+std::optional<Answer> answer_without_program(const OptionValues& options) {
+  if (options.flag("version")) {
+    const bool json = options.flag("json");
+    return Answer{0, json ? "{\"name\": \"torchup\", \"version\": \"" TORCHUP_VERSION "\"}\n" : "torchup " TORCHUP_VERSION "\n", ""};
+  }
+  if (!options.has("print-completion")) return std::nullopt;
+  return Answer{0, completion_script(options.text("print-completion")).value(), ""};
+}
+
+/// --print-env: what the worker with the rank of --rank would get, were all nodes like this one.
+Answer environment_answer(const LaunchConfig& plan, const OptionValues& options) {
+  const auto rank = static_cast<int>(options.integer("rank", 0).value());
+  const int workers = plan.local_world_size;
+  const int nodes = plan.terms.max_nodes;
+  if (rank < 0 || rank >= workers * nodes) {
+    return usage_error("argument --rank: " + std::to_string(rank) + " is not from 0 to " + std::to_string(workers * nodes - 1));
+  }
+  Placement placement;
+  placement.group_rank = GroupRank{rank / workers};
+  placement.group_world_size = nodes;
+  placement.first_rank = Rank{rank / workers * workers};
+  placement.first_role_rank = placement.first_rank;
+  placement.world_size = workers * nodes;
+  placement.role_world_size = workers * nodes;
+  placement.master_addr = plan.rendezvous.endpoint ? plan.rendezvous.endpoint->host : "127.0.0.1";
+  const Variables variables = WorkerEnvironment{plan, {}}.changes(placement, LocalRank{rank % workers}, "");
+  return {0, options.text("format", "sh") == "json" ? variables_as_json(variables) : variables_as_shell(variables), ""};
+}
+
 /// A log folder that is a file is refused before anything starts. (The null device means no files.)
 Result<> check_log_folder(const std::string& path) {
   struct stat status {};
@@ -90,6 +123,7 @@ int launch(std::span<const std::string> words, Guarded guarded) {
   auto parsed = parse_command_line(words);
   if (const Answer* answer = std::get_if<Answer>(&parsed)) return give(*answer);
   auto& line = std::get<CommandLine>(parsed);
+  if (const auto answer = answer_without_program(line.options)) return give(*answer);
   const Machine machine = this_machine();
   if (auto read = line.options.read_environment(machine.variable); !read) return refuse(read.error());
   if (line.options.has("config")) {
@@ -99,9 +133,15 @@ int launch(std::span<const std::string> words, Guarded guarded) {
   if (line.program.empty()) {
     return give(usage_error("the following arguments are required: training_script, training_script_args"));
   }
-  const auto plan = make_plan(line.options, line.program, line.legacy, machine);
+  auto plan = make_plan(line.options, line.program, line.legacy, machine);
   if (!plan) return refuse(plan.error());
   if (auto checked = check_log_folder(plan->output.log_dir); !checked) return refuse(checked.error());
+  if (line.options.has("token-file")) {
+    auto token = read_token_file(line.options.text("token-file"));
+    if (!token) return refuse(token.error());
+    plan->rendezvous.token = *std::move(token);
+  }
+  if (line.options.flag("print-env")) return give(environment_answer(*plan, line.options));
   if (line.options.flag("dry-run")) return give({0, plan_text(*plan), ""});
   run_agent(*plan, std::move(guarded), machine.host);
 }

@@ -1,6 +1,7 @@
 #include "launcher/plan_text.hpp"
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 namespace torchup {
@@ -62,6 +63,22 @@ std::string plan_text(const LaunchConfig& plan) {
   }
   for (const std::string& warning : plan.warnings) line("warning", warning);
   return text.str();
+}
+
+std::string variables_as_shell(const Variables& variables) {
+  std::string text;
+  for (const auto& [name, value] : variables) {
+    std::string quoted;
+    for (const char c : value) quoted += c == '\'' ? std::string{"'\\''"} : std::string{c};
+    text += "export " + name + "='" + quoted + "'\n";
+  }
+  return text;
+}
+
+std::string variables_as_json(const Variables& variables) {
+  nlohmann::ordered_json object = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : variables) object[name] = value;
+  return object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace torchup

@@ -10,4 +10,8 @@ namespace torchup {
 /// contract names.
 [[nodiscard]] std::string plan_text(const LaunchConfig& plan);
 
+/// Variables as `export NAME='value'` lines, and as one JSON object.
+[[nodiscard]] std::string variables_as_shell(const Variables& variables);
+[[nodiscard]] std::string variables_as_json(const Variables& variables);
+
 }  // namespace torchup

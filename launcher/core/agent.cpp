@@ -46,9 +46,16 @@ std::vector<AgentAction> Agent::step(const AgentEvent& event, TimePoint now) {
   return std::exchange(actions_, {});
 }
 
-std::optional<TimePoint> Agent::deadline() const { return phase_ == Phase::finished ? std::nullopt : deadline_; }
+std::optional<TimePoint> Agent::deadline() const {
+  if (phase_ == Phase::finished) return std::nullopt;
+  if (!job_end_ || leaving_ || verdict_) return deadline_;
+  return deadline_ ? std::min(*deadline_, *job_end_) : *job_end_;
+}
 
-void Agent::on(const Begin&) { join(); }
+void Agent::on(const Begin&) {
+  if (config_.timeout > Duration{0}) job_end_ = now_ + config_.timeout;
+  join();
+}
 
 void Agent::on(const FromCoordinator& event) {
   std::visit([this](const auto& message) { obey(message); }, event.message);
@@ -177,6 +184,15 @@ void Agent::obey(const Waiting& message) {
 
 /// Whatever time alone brings.
 void Agent::due() {
+  if (job_end_ && now_ >= *job_end_ && !leaving_ && !verdict_) {
+    Leave word;
+    word.exit_code = failed_code;
+    word.reason = "the job ran longer than --timeout allows";
+    leave(std::move(word));
+    rejoin_wanted_ = false;
+    stop(SIGTERM, leaving_->reason);
+    return;
+  }
   if (!deadline_ || now_ < *deadline_) return;
   deadline_.reset();
   if (phase_ == Phase::stopping) {

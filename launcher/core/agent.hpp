@@ -196,6 +196,7 @@ class Agent {
   std::optional<Verdict> verdict_;
   std::optional<Leave> leaving_;
   std::optional<TimePoint> deadline_;    ///< of the phase
+  std::optional<TimePoint> job_end_;     ///< --timeout
   bool killed_ = false;
   int changes_since_restart_ = 0;
   int stop_signal_ = 0;                  ///< the first one that this attempt's workers got to end them

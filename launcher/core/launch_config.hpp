@@ -59,7 +59,6 @@ struct LaunchConfig {
   WorkerProgram program;
 
   RestartBackoff restart_backoff;
-  Duration restart_window{0};  ///< only restarts younger than this count against max_restarts; 0: all of them
   Duration stop_grace = std::chrono::seconds{30};  ///< between the stop signal and SIGKILL
   std::vector<int> end_signals;      ///< end the job, or make this node leave it
   bool end_signals_listed = false;   ///< by the user: then each of them ends the job on all nodes

@@ -498,7 +498,7 @@ class Planner {
     auto window = options_.number("restart-window", 0);
     if (!window) return window.error();
     if (*window < 0) return bad("--restart-window must be >= 0");
-    plan_.restart_window = seconds_of(*window);
+    plan_.terms.restart_window = seconds_of(*window);
     if (!options_.has("restart-backoff")) return {};
     const std::string text = options_.text("restart-backoff");
     const auto dots = text.find("..");

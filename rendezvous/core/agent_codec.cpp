@@ -221,6 +221,7 @@ void fields(auto& a, JobTerms& m) {
   a.number(m.max_nodes, m.min_nodes, int_max);
   a.number(m.nodes_multiple_of, 1, int_max);
   a.number(m.max_restarts, 0, int_max);
+  a(m.restart_window);
   a(m.join_timeout, m.last_call, m.lease);
   a.enumeration(m.rank_order, RankOrder::hostlist);
   a.enumeration(m.same_world, SameWorld::fail);

@@ -36,6 +36,7 @@ struct JobTerms {
   int max_nodes = 1;          ///< >= min_nodes
   int nodes_multiple_of = 1;  ///< a round has a multiple of this many nodes; >= 1
   int max_restarts = 0;       ///< after worker failures, of the whole job; >= 0
+  Duration restart_window{0};  ///< only restarts younger than this count against max_restarts; 0: all of them
   Duration join_timeout = std::chrono::seconds{600};  ///< longest wait for min nodes, > 0
   Duration last_call = std::chrono::seconds{30};      ///< wait for more than min nodes when a job first forms, >= 0
   Duration lease = std::chrono::seconds{10};          ///< silence after which an agent is expelled, > 0

@@ -45,6 +45,9 @@ std::optional<std::string> difference(const JobTerms& mine, const JobTerms& job)
   if (mine.max_restarts != job.max_restarts) {
     return say("--max-restarts", count(mine.max_restarts), count(job.max_restarts));
   }
+  if (mine.restart_window != job.restart_window) {
+    return say("--restart-window", seconds(mine.restart_window), seconds(job.restart_window));
+  }
   if (mine.join_timeout != job.join_timeout) {
     return say("join_timeout", seconds(mine.join_timeout), seconds(job.join_timeout));
   }
@@ -396,6 +399,7 @@ void Rendezvous::lose(Slot slot, const std::string& reason, TimePoint now) {
   } else if (phase_ == Phase::gathering && counted_failure_at_ && alive_at <= *counted_failure_at_) {
     // It was gone before the failure that we counted: that one was collateral.
     --restart_count_;
+    restarts_.pop_back();
     ++membership_changes_;
     counted_failure_at_.reset();
     note("the restart is not counted: node " + host + " was lost before the failure");
@@ -646,10 +650,14 @@ void Rendezvous::decide_failure(TimePoint now) {
   }
   const std::string cause = describe(failures_.front());
   const TimePoint failed_at = *doubt_until_ - settings_.doubt;
-  if (may_restart_ && restart_count_ < terms_->max_restarts) {
+  if (terms_->restart_window > Duration{0}) {
+    std::erase_if(restarts_, [&](TimePoint at) { return at + terms_->restart_window <= now; });
+  }
+  if (may_restart_ && restarts_.size() < static_cast<std::size_t>(terms_->max_restarts)) {
     ++restart_count_;
+    restarts_.push_back(now);
     stop_round(StopCause::worker_failure,
-               cause + "; restart " + std::to_string(restart_count_) + " of " + std::to_string(terms_->max_restarts), now);
+               cause + "; restart " + std::to_string(restarts_.size()) + " of " + std::to_string(terms_->max_restarts), now);
     counted_failure_at_ = failed_at;
     return;
   }
@@ -752,6 +760,7 @@ void Rendezvous::restore(Slot slot, const Resume& resume, TimePoint now) {
     group_world_size_ = placement.group_world_size;
     world_size_ = placement.world_size;
     restart_count_ = placement.restart_count;
+    restarts_.assign(static_cast<std::size_t>(std::min(restart_count_, terms_->max_restarts)), now);
     membership_changes_ = placement.membership_changes;
     master_addr_ = placement.master_addr;
     master_port_ = placement.master_port;

@@ -236,6 +236,7 @@ class Rendezvous {
   Round round_{0};
   bool formed_once_ = false;
   int restart_count_ = 0;
+  std::vector<TimePoint> restarts_;  ///< those that count against the budget
   int membership_changes_ = 0;
   int ready_ = 0, aside_ = 0, stopping_ = 0;
 

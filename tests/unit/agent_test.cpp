@@ -233,6 +233,19 @@ TEST_CASE("signals", "[unit][agent]") {
   }
 }
 
+TEST_CASE("--timeout ends the job, once", "[unit][agent]") {
+  LaunchConfig config = two_workers();
+  config.timeout = 60s;
+  Running job{config};
+  REQUIRE(job.agent.deadline() == t0 + 60s);
+  REQUIRE(job.agent.step(Wake{}, t0 + 60s - 1ns).empty());
+  const auto over = job.agent.step(Wake{}, t0 + 60s);
+  REQUIRE(find_sent<Leave>(over)->exit_code == 1);
+  REQUIRE(find<SignalWorkers>(over)->number == SIGTERM);
+  REQUIRE(job.agent.deadline() == t0 + 90s);
+  REQUIRE(!find_sent<Leave>(job.agent.step(Wake{}, t0 + 61s)));
+}
+
 TEST_CASE("a lost coordinator stops the workers and gives its own code", "[unit][agent]") {
   Running job;
   REQUIRE(find<SignalWorkers>(job.agent.step(CoordinatorLost{67, "gone"}, t0)));
