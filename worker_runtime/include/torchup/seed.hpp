@@ -10,7 +10,7 @@ struct SeedOptions {
   std::uint64_t seed = 0;
   bool per_rank = true;        ///< rank r draws from seed + r: dropout and augmentation differ by rank, as they should
   bool deterministic = false;  ///< same program, same inputs, same bits; throws where an operator cannot
-  std::optional<int> threads;  ///< intra-op threads; on the CPU their number is part of the bits
+  std::optional<int> threads = {};  ///< intra-op threads; on the CPU their number is part of the bits
 };
 
 /// Seeds every generator of LibTorch (CPU and GPUs) and, if asked, makes training reproducible. Collective: every rank of

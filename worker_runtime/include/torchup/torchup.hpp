@@ -2,6 +2,7 @@
 
 // Everything that a training program needs. The single headers may be included instead.
 #include <torchup/amp.hpp>
+#include <torchup/checkpoint.hpp>
 #include <torchup/clip.hpp>
 #include <torchup/collectives.hpp>
 #include <torchup/comm_hook.hpp>

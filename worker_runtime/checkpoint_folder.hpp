@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <torchup/safetensors.hpp>
+#include <vector>
+
+namespace torchup {
+
+/// Content of a checkpoint. `facts` holds everything that is not a tensor; the step is among them, as facts["step"].
+struct CheckpointContent {
+  nlohmann::json facts;
+  NamedTensors model;
+  NamedTensors training;
+};
+
+/// A checkpoint as read: tensors by name.
+struct LoadedCheckpoint {
+  nlohmann::json facts;
+  std::map<std::string, torch::Tensor> model;
+  std::map<std::string, torch::Tensor> training;
+};
+
+/// The checkpoints of one folder on disk.
+class CheckpointFolder {
+ public:
+  /// Makes the folder. Throws Error when it cannot.
+  explicit CheckpointFolder(std::filesystem::path path);
+
+  const std::filesystem::path& path() const { return path_; }
+
+  /// Steps that look whole, newest first: the manifest is there and right, and the files have its sizes. Cheap: no tensor
+  /// is read.
+  std::vector<std::int64_t> steps() const;
+
+  /// Reads a checkpoint and compares every checksum. Throws Error when anything is wrong.
+  LoadedCheckpoint load(std::int64_t step) const;
+
+  /// Writes a checkpoint whole or not at all. Only then goes what is too old to be one of the `keep_last` newest (0: nothing),
+  /// what crashed writers left, and the `damaged` steps.
+  ///
+  /// Throws Error also when the folder holds a newer checkpoint that is not damaged: it is of another run, and would win.
+  void save(const CheckpointContent& content, int keep_last, const std::set<std::int64_t>& damaged) const;
+
+ private:
+  std::filesystem::path path_of(std::int64_t step) const;
+
+  std::filesystem::path path_;
+};
+
+}  // namespace torchup

@@ -1,0 +1,154 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/optim/optimizer.h>
+
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <torchup/distributed_data_parallel.hpp>
+#include <torchup/distributed_sampler.hpp>
+#include <torchup/process_group.hpp>
+#include <torchup/state_dict.hpp>
+#include <type_traits>
+#include <vector>
+
+namespace torchup {
+
+/// Where training stands, in the program's own count.
+struct Position {
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+
+  friend bool operator==(const Position&, const Position&) = default;
+};
+
+struct CheckpointOptions {
+  int keep_last = 3;         ///< older ones go once a newer one is complete; 0: keep all
+  bool must_resume = false;  ///< resume() throws when there is nothing to resume from (a program's --resume)
+  bool asynchronous = true;  ///< save() returns when the state is copied; false: when it is on disk
+};
+
+/// What a checkpoint holds, by reference: the parts must outlive their use. Made from the arguments of save and resume.
+struct CheckpointParts {
+  std::shared_ptr<torch::nn::Module> module;
+  std::vector<torch::optim::Optimizer*> optimizers;
+  std::optional<DistributedSampler> sampler;
+  DataParallelCore* ddp = nullptr;
+  struct Stateful {
+    std::function<StateDict()> get;
+    std::function<void(const StateDict&)> set;
+  };
+  std::vector<Stateful> others;
+};
+
+/// Anything with state_dict() and load_state_dict(): schedulers, scalers, parts of one's own.
+template <class T>
+concept HasStateDict = requires(T& part, const StateDict& state) {
+  { part.state_dict() } -> std::convertible_to<StateDict>;
+  part.load_state_dict(state);
+};
+
+/// Checkpoints of a training job in a folder: each whole or not there at all, checked when read, written while training
+/// goes on.
+///
+///   torchup::Checkpoint checkpoint{"ckpt", group, {.keep_last = 3}};
+///   auto at = checkpoint.resume(net, optimizer, sampler, ddp);     // {0, 0} when there is none yet
+///   ...
+///   checkpoint.save({.epoch = epoch, .step = step}, net, optimizer, sampler, ddp);
+///
+/// Parts, in any order but the same in save and resume: a module (holder or shared_ptr), torch::optim optimizers, the
+/// sampler, the DDP wrapper (its bucket layout), and whatever has state_dict() and load_state_dict(). Random number
+/// generators of every rank are part of every checkpoint.
+///
+/// On disk: FOLDER/step-000000000120/ with model.safetensors (parameters and buffers under their names, for Python's
+/// load_state_dict), training.safetensors (all other tensors) and manifest.json (positions, sizes, CRC-32 of the files). The
+/// folder is renamed to this name when everything in it is on disk. Rank 0 writes; a crash at any moment leaves at most
+/// FOLDER/*.tmp-*, which is never read and goes with the next save.
+///
+/// Resuming: every rank looks into its own FOLDER (one shared by all nodes, or each node's own). The newest checkpoint that
+/// any rank has and whose checksums are right wins; the rank that has it sends it to the others. With the same world size
+/// the run continues bit for bit (on the CPU, and on GPUs as far as training itself is deterministic). With another one,
+/// the sampler deals what is left of the epoch anew, generators are seeded afresh from the stored ones, and learning rate
+/// and batch size stay as the program sets them.
+class Checkpoint {
+ public:
+  /// Collective only in its functions. Throws Error when the folder cannot be made.
+  Checkpoint(std::filesystem::path folder, ProcessGroup group, CheckpointOptions options = {});
+  ~Checkpoint();  ///< waits until what was saved is on disk
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+
+  /// Sets all parts to the newest valid checkpoint and says where it was taken; {0, 0} when there is none. Collective.
+  ///
+  /// Throws Error, on all ranks alike, when there is none and options.must_resume asks for one, or when a part does not fit
+  /// what is stored (names, shapes, dtypes, number of parameter groups, the sampler's seed); parts may be half set then.
+  template <class... Parts>
+  Position resume(Parts&... parts) {
+    parts_ = collect(parts...);
+    return resume_parts(parts_);
+  }
+
+  /// Stores all parts as they are between two steps. Collective: every rank calls it after the same step. Waits for the save
+  /// before it, and throws Error when that one failed (rank 0 only: the job ends).
+  template <class... Parts>
+  void save(Position at, Parts&... parts) {
+    if constexpr (sizeof...(Parts) > 0) parts_ = collect(parts...);
+    save_parts(at, parts_);  // with no parts: those that resume or save had last
+  }
+
+  /// save(), then waits until the checkpoint is on disk, on all ranks. The result is the exit code that asks a scheduler to
+  /// start the job again: `if (worker.end_step(step).stop) return checkpoint.save_and_requeue(at);`
+  template <class... Parts>
+  int save_and_requeue(Position at, Parts&... parts) {
+    save(at, parts...);
+    return wait_and_requeue();
+  }
+
+  /// Returns when the last save is on disk (at once on ranks other than 0); throws Error when it failed.
+  void wait();
+
+ private:
+  template <class... Parts>
+  static CheckpointParts collect(Parts&... parts) {
+    CheckpointParts all;
+    (add(all, parts), ...);
+    return all;
+  }
+
+  template <class Part>
+  static void add(CheckpointParts& all, Part& part) {
+    if constexpr (std::is_base_of_v<DataParallelCore, Part>) {
+      all.ddp = &part;
+    } else if constexpr (std::is_same_v<Part, DistributedSampler>) {
+      all.sampler = part;
+    } else if constexpr (std::is_base_of_v<torch::nn::Module, Part>) {
+      all.module = part.shared_from_this();
+    } else if constexpr (requires { std::shared_ptr<torch::nn::Module>{part.ptr()}; }) {
+      all.module = part.ptr();
+    } else if constexpr (std::is_convertible_v<Part&, std::shared_ptr<torch::nn::Module>>) {
+      all.module = part;
+    } else if constexpr (HasStateDict<Part>) {
+      all.others.push_back({[&part] { return part.state_dict(); }, [&part](const StateDict& state) { part.load_state_dict(state); }});
+    } else {
+      static_assert(std::is_base_of_v<torch::optim::Optimizer, Part>,
+                    "a checkpoint's part is a module, an optimizer, a sampler, a DDP wrapper, or has state_dict() and "
+                    "load_state_dict()");
+      all.optimizers.push_back(&part);
+    }
+  }
+
+  Position resume_parts(const CheckpointParts& parts);
+  void save_parts(Position at, const CheckpointParts& parts);
+  int wait_and_requeue();
+
+  struct State;
+  CheckpointParts parts_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace torchup
