@@ -125,6 +125,7 @@ struct Console {
   bool ends_line = true;      ///< the last byte shown was a line end
   bool full = false;          ///< its streams are not read
   Stream* holder = nullptr;   ///< shows an over-long line; others keep theirs back
+  const void* open_line = nullptr;  ///< the stream whose text ended in the middle of a line; nothing: at a line's end
   std::uint64_t dropped = 0;  ///< bytes of a terminal that did not keep up
   std::uint64_t dropped_now = 0;
   std::uint64_t told = 0;                  ///< bytes lost, as the listener knows
@@ -142,6 +143,7 @@ struct Stream {
   UniqueFd fd;  ///< our end; empty before take_child_streams and after the end
   bool watched = false;
   bool is_pty = false;
+  bool alone = false;  ///< of the only worker: its bytes pass as they are
   StreamRoute route;
   OutputTail::Stream kind = OutputTail::Stream::out;
   Worker* worker = nullptr;
@@ -154,6 +156,18 @@ struct Stream {
   std::string held;
   TimePoint last_read;
 };
+
+/// What `add` appends to the console's text comes from `source`. A line that another stream left open, because it ended or
+/// stood still in the middle of one, is ended first.
+template <class Add>
+void show_from(Console& console, const Stream& source, Add add) {
+  const std::size_t before = console.batch.size();
+  add(console.batch);
+  if (console.batch.size() == before) return;
+  if (console.open_line != nullptr && console.open_line != &source) console.batch.insert(before, 1, '\n');
+  const char last = console.batch.back();
+  console.open_line = last == '\n' || last == '\r' || source.alone ? nullptr : &source;
+}
 
 }  // namespace
 
@@ -352,6 +366,7 @@ void AttemptOutput::State::prepare(const std::string& name, Rank first_rank) {
       } else if (count > 1) {
         rules.form = LineRules::Form::whole_lines;
       }
+      made.alone = rules.form == LineRules::Form::as_is;
       made.splitter = LineSplitter{std::move(rules)};
     }
   }
@@ -445,7 +460,7 @@ void AttemptOutput::State::show(Stream& source, std::string_view bytes, TimePoin
     watch(source);
     return;
   }
-  source.splitter.feed(bytes, now, console->batch, source.duplicates_batch);
+  show_from(*console, source, [&](std::string& text) { source.splitter.feed(bytes, now, text, source.duplicates_batch); });
   if (source.splitter.mid_line() == (console->holder == &source)) return;
   if (console->holder == nullptr) {
     console->holder = &source;
@@ -460,7 +475,7 @@ void AttemptOutput::State::release(Console& console) {
   console.holder = nullptr;
   for (Stream& each : streams) {
     if (each.console != &console) continue;
-    console.batch += std::exchange(each.held, {});
+    show_from(console, each, [&each](std::string& text) { text += std::exchange(each.held, {}); });
     watch(each);
     if (console.holder == nullptr && each.splitter.mid_line() && each.fd) console.holder = &each;
     if (console.holder != nullptr) break;
@@ -482,10 +497,10 @@ void AttemptOutput::State::expect_release() {
         continue;
       }
       Stream& silent = *std::exchange(console->holder, nullptr);
-      silent.splitter.break_line(console->batch);
+      show_from(*console, silent, [&silent](std::string& text) { silent.splitter.break_line(text); });
       for (Stream& each : self->streams) {
         if (each.console != console || &each == &silent) continue;
-        console->batch += std::exchange(each.held, {});
+        show_from(*console, each, [&each](std::string& text) { text += std::exchange(each.held, {}); });
         self->watch(each);
       }
     }
@@ -503,7 +518,11 @@ void AttemptOutput::State::end(Stream& ended) {
   ended.fd.reset();
   if (Console* console = ended.console; console != nullptr) {
     const bool waits = console->holder != nullptr && console->holder != &ended;
-    ended.splitter.finish(waits ? ended.held : console->batch, ended.duplicates_batch);
+    if (waits) {
+      ended.splitter.finish(ended.held, ended.duplicates_batch);
+    } else {
+      show_from(*console, ended, [&ended](std::string& text) { ended.splitter.finish(text, ended.duplicates_batch); });
+    }
     if (console->holder == &ended) release(*console);
   }
   if (--open_streams == 0 && draining) drained.cancel();
@@ -538,7 +557,10 @@ AttemptOutput::~AttemptOutput() {
   if (output.attempt != state_.get()) return;
   for (Stream& each : state_->streams) state_->end(each);
   state_->flush();
-  output.out.holder = output.err().holder = nullptr;
+  for (Console* console : {&output.out, &output.err()}) {
+    console->holder = nullptr;
+    if (console->open_line != nullptr) console->open_line = console;  // the stream goes, its open line stays
+  }
   output.attempt = nullptr;
 }
 
@@ -677,6 +699,7 @@ void Output::print(std::string text) {
   Console& console = state_->err();
   const bool line_open = console.batch.empty() ? !console.ends_line : console.batch.back() != '\n';
   if (line_open) console.batch += '\n';
+  console.open_line = nullptr;
   console.batch += text;
   state_->show(console);
 }

@@ -358,6 +358,9 @@ case("a tee line in two pieces", "-t 1 --log-dir logs s.py", "sys.stdout.write('
 case("carriage returns in a tee", "-t 1 --log-dir logs s.py", "sys.stdout.write('W:1\\rW:2\\rW:3\\n'); sys.stdout.flush(); os.write(1, b'W:4\\r\\nW:5\\x0bW:6\\x0cW:7\\n')", look=("status", "out", "logs"))
 case("a last line without newline", "-t 1 --log-dir logs s.py", "sys.stdout.write('W:1\\nW:2')", look=("status", "out", "logs"),
      differs={"out": "[default0]:W:1\n[default0]:W:2\n"}, reason="whole lines only: the last one gets its newline on the console")
+case("a last half line, and another worker's line", "--nproc-per-node 2 s.py", "if os.environ['RANK'] == '1': time.sleep(1); print('W:line')\nelse: sys.stdout.write('W:half')", look=("status", "out"),
+     differs={"out": "W:half\nW:line\n"}, reason="lines of different workers are never mixed, also where one ended in the middle of its own")
+case("half a line and the rest of it, one worker", "s.py", "sys.stdout.write('W:half'); sys.stdout.flush(); time.sleep(0.5); os.write(2, b'W:err'); sys.stdout.write('rest')", look=("status", "out"))
 case("bytes that are no text", "-t 1 --log-dir logs s.py", "os.write(1, b'W:\\xff\\xfe.\\n')", look=("status", "out"))
 case("many lines of many workers", "-t 1 --log-dir logs --nproc-per-node 4 s.py", "sys.stdout.write(''.join('W:%s %d\\n' % (os.environ['RANK'], i) for i in range(300)))", look=("status", "stdout"),
      differs={"stdout": {"lines": 1200, "sha256": "d0c46c275e3cc7a687e9101b2f001d4f65c31afe8926420bf05acd7736c5436e"}},
