@@ -135,6 +135,11 @@ int launch(std::span<const std::string> words, Guarded guarded) {
   }
   auto plan = make_plan(line.options, line.program, line.legacy, machine);
   if (!plan) return refuse(plan.error());
+  if (line.options.has("token-file")) {
+    auto token = read_token_file(std::string{line.options.text("token-file")});
+    if (!token) return refuse(token.error());
+    plan->rendezvous.token = *std::move(token);
+  }
   if (auto checked = check_log_folder(plan->output.log_dir); !checked) return refuse(checked.error());
   if (line.options.has("token-file")) {
     auto token = read_token_file(line.options.text("token-file"));

@@ -253,7 +253,7 @@ void fields(auto& a, Join& m) {
   a(m.address_demanded);
   a.number(m.local_world_size, 1, workers_max);
   a.name(m.role);
-  a(m.group_rank, m.terms, m.facts);
+  a(m.group_rank, m.terms, m.facts, m.former);
 }
 void fields(auto& a, StoreReady& m) { a(m.round, m.port); }
 void fields(auto& a, WorkersFailed& m) {

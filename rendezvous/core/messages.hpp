@@ -59,22 +59,6 @@ struct WorkerFailure {
   friend bool operator==(const WorkerFailure&, const WorkerFailure&) = default;
 };
 
-/// One agent's place in a round.
-struct Placement {
-  Round round{0};
-  GroupRank group_rank{0};
-  int group_world_size = 1;
-  Rank first_rank{0};  ///< rank of this node's local rank 0; its workers are consecutive
-  int world_size = 1;
-  Rank first_role_rank{0};
-  int role_world_size = 1;
-  std::string master_addr = {};  ///< host name or address without brackets
-  Port master_port{0};
-  int restart_count = 0;       ///< restarts after worker failures so far, of the whole job
-  int membership_changes = 0;  ///< rounds that ended because a node came or went; never counted as restarts
-  friend bool operator==(const Placement&, const Placement&) = default;
-};
-
 /// How the job ended, the same for every node.
 struct Verdict {
   int exit_code = 0;   ///< design.md §4
@@ -94,6 +78,22 @@ struct Fact {
   friend bool operator==(const Fact&, const Fact&) = default;
 };
 
+/// One agent's place in a round.
+struct Placement {
+  Round round{0};
+  GroupRank group_rank{0};
+  int group_world_size = 1;
+  Rank first_rank{0};  ///< rank of this node's local rank 0; its workers are consecutive
+  int world_size = 1;
+  Rank first_role_rank{0};
+  int role_world_size = 1;
+  std::string master_addr = {};  ///< host name or address without brackets
+  Port master_port{0};
+  int restart_count = 0;       ///< restarts after worker failures so far, of the whole job
+  int membership_changes = 0;  ///< rounds that ended because a node came or went; never counted as restarts
+  friend bool operator==(const Placement&, const Placement&) = default;
+};
+
 /// This node has no worker running and wants a place in the next round. Said at the start and after each StopWorkers.
 struct Join {
   NodeId node{""};                     ///< "host_pid_n"; the link makes it where it is empty
@@ -105,6 +105,7 @@ struct Join {
   std::optional<GroupRank> group_rank = {};  ///< demanded by --node-rank; all nodes of a job have one, or none
   JobTerms terms = {};
   std::vector<Fact> facts = {};
+  std::optional<Placement> former = {};  ///< the last place of this agent; a coordinator that lost its memory learns from it
   friend bool operator==(const Join&, const Join&) = default;
 };
 struct StoreReady {

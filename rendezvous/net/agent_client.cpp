@@ -94,6 +94,7 @@ class Client final : public std::enable_shared_from_this<Client> {
 
   void remember(Join& join) {
     join = completed(std::move(join), incarnation_);
+    join.former = former_;
     standing_.join = join;
     standing_.stage = Resume::Stage::ready;
     standing_.placement.reset();
@@ -367,6 +368,7 @@ class Client final : public std::enable_shared_from_this<Client> {
   }
   void hear(const Placed& placed, bool) {
     standing_.placement = placed.placement;
+    former_ = placed.placement;
     standing_.stage = Resume::Stage::running;
     tell(CoordinatorMessage{placed});
     schedule(clock_now());
@@ -417,6 +419,7 @@ class Client final : public std::enable_shared_from_this<Client> {
   std::mt19937 random_;
 
   Standing standing_;
+  std::optional<Placement> former_;
   int incarnation_ = 0;
   bool over_ = false;
   std::function<void()> finished_;

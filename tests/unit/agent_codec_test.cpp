@@ -26,6 +26,7 @@ Join full_join() {
                 .last_call = 0s, .lease = 1500ms, .rank_order = RankOrder::hostlist, .same_world = SameWorld::fail,
                 .hostlist = "n[1-4]"};
   join.facts = {{"torch", "2.15.0"}, {"program", ""}};
+  join.former = Placement{.round = Round{6}, .restart_count = 2};
   return join;
 }
 

@@ -462,6 +462,16 @@ TEST_CASE("a coordinator that starts again learns the running round from its age
   }
 }
 
+TEST_CASE("neither rounds nor used-up restarts go back when a coordinator starts anew", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2, .max_restarts = 3}};
+  Join join = job.join_of("b");
+  join.former = Placement{.round = Round{4}, .restart_count = 2};
+  job.connect("b");
+  job.say("b", join);
+  REQUIRE(job.join("a") == "a host store of round 5\n");
+  REQUIRE(job.say("a", StoreReady{Round{5}, Port{1}}).find("restarts 2") != std::string::npos);
+}
+
 TEST_CASE("terms must be the job's", "[unit][rendezvous]") {
   Job job{{.min_nodes = 2, .max_nodes = 2, .max_restarts = 3}};
   job.join("a");

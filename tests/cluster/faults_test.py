@@ -1,0 +1,346 @@
+"""Jobs on several nodes, and what becomes of them under each fault: real launchers in network namespaces.
+
+Usage: faults_test.py SCENARIO LAUNCHER TORCHUPD
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from cluster import Cluster, alive, main, wait_for
+
+scenarios = {}
+
+
+def scenario(function):
+    scenarios[function.__name__] = function
+    return function
+
+
+@scenario
+def start_and_finish(launcher, _):
+    with Cluster(launcher, 3) as cluster:
+        agents = [cluster.start(node, nnodes=3, workers=2) for node in range(3)]
+        entries = cluster.round_of(6)
+        assert {entry["rank"]: entry["host"] for entry in entries} == {
+            0: "node0", 1: "node0", 2: "node1", 3: "node1", 4: "node2", 5: "node2"}
+        assert entries[0]["master"].startswith(cluster.address(0) + ":")
+        cluster.release()
+        for agent in agents:
+            agent.ends_with(0)
+        cluster.nothing_left()
+
+
+@scenario
+def worker_failure(launcher, _):
+    """One worker fails: all nodes restart; again: all end with 1 and name the same cause."""
+    with Cluster(launcher, 2) as cluster:
+        agents = [cluster.start(node, "--max-restarts=1", nnodes=2, workers=2) for node in range(2)]
+        cluster.round_of(4)
+        cluster.fail(3)
+        cluster.round_of(4, after=1)
+        assert cluster.restart_counts() == [0, 1]
+        failed = time.monotonic()
+        cluster.fail(2, code=7)
+        for agent in agents:
+            agent.ends_with(1)
+        assert time.monotonic() - failed < 2.0
+        for agent in agents:
+            cause = agent.said().split("Root Cause")[1]
+            assert "host      : node1" in cause and "rank      : 2 " in cause and "exitcode  : 7 " in cause, cause
+        cluster.nothing_left()
+
+
+@scenario
+def agent_killed(launcher, _):
+    """kill -9 of an agent: its workers die, the others form a new round within a second, no restart is counted."""
+    with Cluster(launcher, 3) as cluster:
+        agents = [cluster.start(node, nnodes="2:3", lease=10) for node in range(3)]
+        first = cluster.round_of(3)
+        killed = time.monotonic()
+        agents[2].signal(signal.SIGKILL)
+        second = cluster.round_of(2, after=1)
+        assert max(entry["time"] for entry in second) - killed < 1.0
+        lost = [entry["pid"] for entry in first if entry["host"] == "node2"]
+        wait_for("the lost node's workers are dead", lambda: not any(map(alive, lost)), 2.0)
+        cluster.release()
+        agents[0].ends_with(0)
+        agents[1].ends_with(0)
+        assert cluster.restart_counts() == [0, 0]
+        cluster.nothing_left()
+
+
+@scenario
+def host_killed(launcher, _):
+    """The agent that hosts the rendezvous dies: the others' workers stop at once; they give up with 67."""
+    with Cluster(launcher, 3) as cluster:
+        agents = [cluster.start(node, nnodes="2:3", conf="join_timeout=3") for node in range(3)]
+        first = cluster.round_of(3)
+        killed = time.monotonic()
+        agents[0].signal(signal.SIGKILL)
+        wait_for("no worker lives", lambda: not any(alive(entry["pid"]) for entry in first), 2.0)
+        for agent in agents[1:]:
+            agent.ends_with(67)
+        assert time.monotonic() - killed > 2.5  # they tried for as long as they were asked to
+        cluster.nothing_left()
+
+
+@scenario
+def host_returns(launcher, _):
+    """The hosting agent is started again: the same job goes on in a further round."""
+    with Cluster(launcher, 2) as cluster:
+        host = cluster.start(0, nnodes=2)
+        other = cluster.start(1, nnodes=2)
+        cluster.round_of(2)
+        host.signal(signal.SIGKILL)
+        host.process.wait()
+        host = cluster.start(0, nnodes=2)
+        cluster.round_of(2, after=1)
+        cluster.release()
+        host.ends_with(0)
+        other.ends_with(0)
+        cluster.nothing_left()
+
+
+@scenario
+def link_blip(launcher, _):
+    """A cut that is shorter than the lease is nothing."""
+    with Cluster(launcher, 2) as cluster:
+        agents = [cluster.start(node, nnodes=2, lease=5) for node in range(2)]
+        cluster.round_of(2)
+        cluster.link(1, "down")
+        time.sleep(2)
+        cluster.link(1, "up")
+        time.sleep(1)
+        cluster.release()
+        for agent in agents:
+            agent.ends_with(0)
+        assert len(cluster.rounds()) == 1
+        cluster.nothing_left()
+
+
+def cut_off(launcher, cut, heal):
+    """Node 2 is cut off for longer than the lease: its workers are dead before the others run again; it comes back."""
+    with Cluster(launcher, 3) as cluster:
+        agents = [cluster.start(node, nnodes="2:3", lease=1) for node in range(3)]
+        first = cluster.round_of(3)
+        lost = [entry["pid"] for entry in first if entry["host"] == "node2"]
+        at = time.monotonic()
+        cut(cluster)
+        second = cluster.round_of(2, after=1)
+        assert not any(map(alive, lost)), "workers of the node that was cut off still live"
+        assert max(entry["time"] for entry in second) - at < 2.5  # lease + 1 s, and the workers' own start
+        heal(cluster)
+        third = cluster.round_of(3, after=2)
+        assert {entry["host"] for entry in third} == {"node0", "node1", "node2"}
+        assert set(cluster.restart_counts()) == {0}
+        cluster.release()
+        for agent in agents:
+            agent.ends_with(0)
+        cluster.nothing_left()
+
+
+@scenario
+def link_down(launcher, _):
+    cut_off(launcher, lambda cluster: cluster.link(2, "down"), lambda cluster: cluster.link(2, "up"))
+
+
+@scenario
+def one_way_drop(launcher, _):
+    cut_off(launcher, lambda cluster: cluster.drop_output(2), lambda cluster: cluster.heal_output(2))
+
+
+@scenario
+def agent_stopped(launcher, _):
+    """SIGSTOP of an agent for longer than the lease: when it wakes, its workers end and it joins as a new node."""
+    with Cluster(launcher, 3) as cluster:
+        agents = [cluster.start(node, nnodes="2:3", lease=1) for node in range(3)]
+        first = cluster.round_of(3)
+        lost = [entry["pid"] for entry in first if entry["host"] == "node2"]
+        stopped = time.monotonic()
+        agents[2].stop()
+        second = cluster.round_of(2, after=1)
+        assert max(entry["time"] for entry in second) - stopped < 2.5
+        agents[2].resume()
+        third = cluster.round_of(3, after=2)
+        assert not any(map(alive, lost))
+        assert {entry["host"] for entry in third} == {"node0", "node1", "node2"}
+        cluster.release()
+        for agent in agents:
+            agent.ends_with(0)
+        cluster.nothing_left()
+
+
+@scenario
+def late_joiner(launcher, _):
+    with Cluster(launcher, 3) as cluster:
+        agents = [cluster.start(node, nnodes="2:3") for node in range(2)]
+        cluster.round_of(2)
+        joined = time.monotonic()
+        agents.append(cluster.start(2, nnodes="2:3"))
+        grown = cluster.round_of(3, after=1)
+        assert max(entry["time"] for entry in grown) - joined < 2.0
+        cluster.release()
+        for agent in agents:
+            agent.ends_with(0)
+        assert cluster.restart_counts() == [0, 0]
+        cluster.nothing_left()
+
+
+@scenario
+def replacement(launcher, _):
+    """A fixed job loses a node and goes on with another one."""
+    with Cluster(launcher, 3) as cluster:
+        kept = cluster.start(0, nnodes=2)
+        lost = cluster.start(1, nnodes=2)
+        cluster.round_of(2)
+        lost.signal(signal.SIGKILL)
+        new = cluster.start(2, nnodes=2)
+        cluster.round_of(2, after=1)
+        cluster.release()
+        kept.ends_with(0)
+        new.ends_with(0)
+        assert cluster.restart_counts() == [0, 0]
+        cluster.nothing_left()
+
+
+@scenario
+def spare(launcher, _):
+    """A node over the maximum stands by, takes the place of a lost one, and another that was never used ends with 0."""
+    with Cluster(launcher, 4) as cluster:
+        first = [cluster.start(node, nnodes="2:2") for node in range(2)]
+        cluster.round_of(2)
+        spares = [cluster.start(node, nnodes="2:2") for node in (2, 3)]
+        time.sleep(1)
+        assert len(cluster.rounds()) == 1
+        first[1].signal(signal.SIGKILL)
+        cluster.round_of(2, after=1)
+        cluster.release()
+        for agent in [first[0], *spares]:
+            agent.ends_with(0)
+        cluster.nothing_left()
+
+
+@scenario
+def node_leaves(launcher, _):
+    """TERM on one node: it leaves with 143, the others go on; a second leave falls below the minimum and ends the job."""
+    with Cluster(launcher, 3) as cluster:
+        agents = [cluster.start(node, nnodes="2:3") for node in range(3)]
+        cluster.round_of(3)
+        agents[2].signal(signal.SIGTERM)
+        agents[2].ends_with(143)
+        cluster.round_of(2, after=1)
+        agents[1].signal(signal.SIGTERM)
+        agents[1].ends_with(143)
+        agents[0].ends_with(143)
+        assert cluster.restart_counts() == [0, 0]
+        cluster.nothing_left()
+
+
+@scenario
+def interrupted(launcher, _):
+    """Ctrl-C on one node ends the job on all."""
+    with Cluster(launcher, 2) as cluster:
+        agents = [cluster.start(node, nnodes=2, workers=2) for node in range(2)]
+        cluster.round_of(4)
+        agents[1].signal(signal.SIGINT)
+        for agent in agents:
+            agent.ends_with(130)
+        cluster.nothing_left()
+
+
+@scenario
+def too_few(launcher, _):
+    with Cluster(launcher, 2) as cluster:
+        agents = [cluster.start(node, nnodes=3, conf="join_timeout=2") for node in range(2)]
+        for agent in agents:
+            agent.ends_with(66)
+            assert "2 of 3 nodes: node0, node1" in agent.said(), agent.said()
+        assert not cluster.started()
+
+
+@scenario
+def wrong_token(launcher, _):
+    with Cluster(launcher, 2) as cluster:
+        for number, secret in enumerate(["right", "wrong"]):
+            path = cluster.dir / f"token{number}"
+            path.write_text(secret)
+            path.chmod(0o600)
+        host = cluster.start(0, f"--token-file={cluster.dir}/token0", nnodes=2)
+        wrong = cluster.start(1, f"--token-file={cluster.dir}/token1", nnodes=2)
+        without = cluster.start(1, nnodes=2)
+        wrong.ends_with(68)
+        without.ends_with(68)
+        right = cluster.start(1, f"--token-file={cluster.dir}/token0", nnodes=2)
+        cluster.round_of(2)
+        cluster.release()
+        host.ends_with(0)
+        right.ends_with(0)
+        cluster.nothing_left()
+
+
+@scenario
+def daemon_restarted(launcher, torchupd):
+    """The daemon is killed and started again: no worker is disturbed. An agent dies, the first one, that of rank 0."""
+    with Cluster(launcher, 4) as cluster:
+        endpoint = f"{cluster.address(3)}:29400"
+        daemon = cluster.daemon(3, torchupd)
+        agents = [cluster.start(node, nnodes="2:3", endpoint=endpoint, lease=3) for node in range(3)]
+        cluster.round_of(3)
+        daemon.kill()
+        daemon.wait()
+        time.sleep(1)
+        cluster.daemon(3, torchupd)
+        time.sleep(4)  # more than the lease
+        assert len(cluster.rounds()) == 1
+        agents[0].signal(signal.SIGKILL)
+        cluster.round_of(2, after=1)
+        cluster.release()
+        agents[1].ends_with(0)
+        agents[2].ends_with(0)
+        assert cluster.restart_counts() == [0, 0]
+
+
+@scenario
+def daemon_stopped(launcher, torchupd):
+    """The daemon is there and says nothing for longer than the lease: workers are fenced; it wakes, the job goes on."""
+    with Cluster(launcher, 3) as cluster:
+        daemon = cluster.daemon(2, torchupd)
+        agents = [cluster.start(node, nnodes=2, endpoint=f"{cluster.address(2)}:29400", lease=1) for node in range(2)]
+        first = cluster.round_of(2)
+        os.kill(daemon.pid, signal.SIGSTOP)
+        wait_for("workers are fenced", lambda: not any(alive(entry["pid"]) for entry in first), 3.0)
+        os.kill(daemon.pid, signal.SIGCONT)
+        cluster.round_of(2, after=1)
+        cluster.release()
+        for agent in agents:
+            agent.ends_with(0)
+        assert cluster.restart_counts() == [0, 0]
+
+
+@scenario
+def two_nodes_script(launcher, _):
+    """scripts/two_nodes shows what README promises, and leaves no namespace."""
+    if os.geteuid() != 0:
+        sys.exit(77)
+    script = Path(__file__).resolve().parents[2] / "scripts" / "two_nodes"
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "program"
+        program.write_text('#!/bin/sh\necho "rank $RANK of $WORLD_SIZE"\nexit $1\n')
+        program.chmod(0o755)
+        for extra in ([], ["--ipv6"]):
+            ran = subprocess.run([script, "--launcher", launcher, *extra, program, "0"], capture_output=True, text=True)
+            assert ran.returncode == 0, ran.stderr
+            assert sorted(ran.stdout.splitlines()) == ["node0: rank 0 of 2", "node1: rank 1 of 2"], ran.stdout
+        ran = subprocess.run([script, "--launcher", launcher, program, "5"], capture_output=True, text=True)
+        assert ran.returncode == 1, ran.returncode
+    left = subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout
+    assert "torchup-" not in left, left
+
+
+if __name__ == "__main__":
+    main(scenarios)
