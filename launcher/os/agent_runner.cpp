@@ -71,6 +71,8 @@ struct LocalWorker {
   ChildProcess child;
   std::unique_ptr<Descriptor> watch;
   bool alive = false;
+  bool ordered = false;      ///< the spawner has it
+  std::vector<int> pending;  ///< signals to pass on that came in the meantime
 };
 
 class AgentRunner {
@@ -236,7 +238,11 @@ class AgentRunner {
       record(event::Stopping{action.reason});
     }
     for (LocalWorker& worker : workers_) {
-      if (worker.alive) signal_worker(worker, action.number, action.ends);
+      if (worker.alive) {
+        signal_worker(worker, action.number, action.ends);
+      } else if (worker.ordered && !action.ends) {
+        worker.pending.push_back(action.number);
+      }
     }
   }
 
@@ -304,17 +310,19 @@ class AgentRunner {
       request.cpus.emplace(config_.worker_cpus.at(static_cast<std::size_t>(local_rank.value())));
     }
     const Rank rank{placement.first_rank.value() + local_rank.value()};
+    workers_.at(static_cast<std::size_t>(local_rank.value())).ordered = true;
     spawner_.start(std::move(request), [this, rank, local_rank](Result<ChildProcess> child) {
       on_spawned(rank, local_rank, std::move(child));
     });
   }
 
   void on_spawned(Rank rank, LocalRank local_rank, Result<ChildProcess> child) {
+    LocalWorker& worker = workers_.at(static_cast<std::size_t>(local_rank.value()));
     if (!child) {
+      worker = {};
       handle(SpawnFailed{local_rank, child.error().message(), is_permanent(child.error()), utc_now()});
       return;
     }
-    LocalWorker& worker = workers_.at(static_cast<std::size_t>(local_rank.value()));
     worker.child = *std::move(child);
     worker.alive = true;
     const WorkerId id{rank, local_rank, worker.child.pid};
@@ -325,6 +333,7 @@ class AgentRunner {
     worker.watch->async_wait(Descriptor::wait_read, [this, id](boost::system::error_code error) {
       if (!error) on_worker_gone(id);
     });
+    for (const int number : std::exchange(worker.pending, {})) signal_worker(worker, number, false);
     // It was ordered before the stop.
     if (stop_signal_ != 0) signal_worker(worker, stop_signal_, true);
   }
@@ -585,7 +594,8 @@ class AgentRunner {
       return;
     }
     const auto failures = all_failures(action);
-    if (failures.empty()) {
+    // Without a failure in the verdict the job was ended for another reason, and workers that died of it are no news.
+    if (verdict.failures.empty()) {
       output_.print("torchup: " + verdict.reason + "\n");
       return;
     }

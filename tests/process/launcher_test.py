@@ -1,0 +1,301 @@
+"""The life of a job on one node: exit codes, stops, signals, restarts, and that nothing is left whatever happens.
+
+usage: launcher_test.py TORCHUP FAKE_WORKER [name of a test ...]
+
+Every test is a subreaper, so each process that a launcher leaves behind becomes its child and is found by parentage,
+whatever it did to its session and environment.
+"""
+
+import ctypes
+import os
+import pty
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TORCHUP = sys.argv.pop(1)
+WORKER = sys.argv.pop(1)
+PR_SET_CHILD_SUBREAPER = 36
+LEFT_LIMIT_S = 2.0  # from a launcher's end to the end of the last of its descendants
+
+
+def children(pid):
+    """Living children of a process; zombies are not."""
+    found = []
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except FileNotFoundError:
+        return []
+    for task in tasks:
+        try:
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                found += [int(child) for child in file.read().split()]
+        except FileNotFoundError:
+            pass
+    return [child for child in found if state(child) not in (None, "Z", "X")]
+
+
+def state(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def until(condition, what, limit_s=15):
+    end = time.monotonic() + limit_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {limit_s} s: {what}")
+        time.sleep(0.005)
+
+
+class Launcher(unittest.TestCase):
+    def setUp(self):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(self.scratch.cleanup)
+        self.notes = os.path.join(self.scratch.name, "notes")
+
+    def start(self, options, worker, **more):
+        more.setdefault("stdin", subprocess.DEVNULL)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": self.scratch.name}
+        job = subprocess.Popen([TORCHUP, *options.split(), WORKER, *worker.format(notes=self.notes).split()], env=environment,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **more)
+        self.addCleanup(lambda: (job.poll() is None and job.kill(), job.wait(), job.stdout.close(), job.stderr.close()))
+        return job
+
+    def end(self, job, status, limit_s=20):
+        """Waits for the launcher's end with this status, and for that of everything it started."""
+        out, err = job.communicate(timeout=limit_s)
+        self.assertEqual(job.returncode, status, err)
+        self.nothing_left()
+        self.assertEqual([name for name in os.listdir(self.scratch.name) if name.startswith("torchelastic_")], [])
+        return out, err
+
+    def nothing_left(self):
+        end = time.monotonic() + LEFT_LIMIT_S
+        while True:
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return
+            if time.monotonic() > end:
+                left = children(os.getpid())
+                for pid in left:
+                    os.kill(pid, signal.SIGKILL)
+                self.fail(f"left behind: {left}")
+            time.sleep(0.005)
+
+    def workers(self, count):
+        """Notes of `count` worker starts: (local rank, pid, restart count)."""
+
+        def read():
+            if not os.path.exists(self.notes):
+                return None
+            with open(self.notes) as file:
+                lines = [tuple(int(word) for word in line.split()) for line in file]
+            return lines if len(lines) >= count else None
+
+        return until(read, f"{count} workers")
+
+    # Ends.
+
+    def test_success(self):
+        self.end(self.start("--nproc-per-node=3", "exit 0"), 0)
+
+    def test_the_first_failure_is_named_and_stops_the_others(self):
+        begin = time.monotonic()
+        _, err = self.end(self.start("--nproc-per-node=3", "only 1 exit 7"), 1)
+        self.assertIn("rank      : 1 (local_rank: 1)\n  exitcode  : 7", err)
+        self.assertLess(time.monotonic() - begin, 5)
+
+    def test_the_code_of_the_worker_is_ours_when_asked_for(self):
+        self.end(self.start("--propagate-exit-code", "exit 7"), 7)
+        self.end(self.start("--propagate-exit-code", "kill 9"), 137)
+
+    def test_every_deadly_signal_is_a_failure(self):
+        for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL, signal.SIGTERM, signal.SIGPIPE, 34):
+            _, err = self.end(self.start("", f"kill {int(number)}"), 1)
+            self.assertIn(f"exitcode  : -{int(number)} (pid:", err)
+
+    def test_no_such_program_is_one_line_and_2(self):
+        done = subprocess.run([TORCHUP, "nosuch_program"], capture_output=True, text=True, timeout=10)
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (2, "", 1))
+
+    def test_timeout(self):
+        _, err = self.end(self.start("--timeout=0.3", "wait"), 1)
+        self.assertIn("--timeout", err)
+
+    # What workers get.
+
+    def test_workers_have_three_descriptors_and_no_others(self):
+        with open("/dev/null") as file:
+            os.set_inheritable(file.fileno(), True)
+            out, _ = self.end(self.start("", "descriptors", pass_fds=[file.fileno()]), 0)
+        lines = [line for line in out.splitlines() if not line.startswith("descriptor 3")]
+        self.assertEqual(lines, ["descriptors listed"])
+
+    def test_a_worker_leads_its_session(self):
+        job = self.start("--nproc-per-node=2", "note {notes} wait")
+        for _, pid, _ in self.workers(2):
+            self.assertEqual(os.getsid(pid), pid)
+        job.terminate()
+        self.end(job, 143)
+
+    def test_closed_standard_descriptors_do_no_harm(self):
+        for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+            done = subprocess.run(["sh", "-c", f'"{TORCHUP}" --nproc-per-node=2 "{WORKER}" say hello {closed}'], timeout=10,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.assertEqual(done.returncode, 0, closed)
+            self.nothing_left()
+
+    # Stops.
+
+    def test_grace_then_kill(self):
+        begin = time.monotonic()
+        job = self.start("--nproc-per-node=2 --shutdown-timeout=1", "ignore 15 note {notes} only 0 sleep 0.3 exit 3")
+        _, err = self.end(job, 1)
+        self.assertIn("exitcode  : -9", err)
+        self.assertGreater(time.monotonic() - begin, 1.2)
+        self.assertLess(time.monotonic() - begin, 6)
+
+    def test_a_stopped_worker_acts_on_the_stop(self):
+        self.end(self.start("--nproc-per-node=2 --shutdown-timeout=20", "note {notes} on 15 0 sleep 0.2 only 1 exit 3"), 1, 10)
+        job = self.start("--nproc-per-node=1 --shutdown-timeout=20", "note {notes} hang wait")
+        pid = self.workers(3)[-1][1]
+        until(lambda: state(pid) == "T", "the worker stops")
+        job.terminate()
+        self.end(job, 143, 10)
+
+    def test_children_of_a_worker_go_with_the_attempt(self):
+        self.end(self.start("--nproc-per-node=2 --shutdown-timeout=1", "child exit 0"), 0)
+        self.end(self.start("--nproc-per-node=2 --shutdown-timeout=1 --max-restarts=1", "child fail_first 4 exit 0"), 0)
+
+    # Signals.
+
+    def signalled(self, number, worker="on {signal} 0 note {{notes}} wait", options="--nproc-per-node=2"):
+        job = self.start(options, worker.format(signal=int(number)))
+        self.workers(2)
+        job.send_signal(number)
+        return job
+
+    def test_a_signal_reaches_the_workers_and_is_the_status(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            self.end(self.signalled(number), 128 + number)
+            os.unlink(self.notes)
+
+    def test_the_second_interrupt_kills(self):
+        job = self.signalled(signal.SIGINT, "ignore {signal} ignore 15 note {{notes}} wait")
+        time.sleep(0.1)
+        begin = time.monotonic()
+        job.send_signal(signal.SIGINT)
+        self.end(job, 130)
+        self.assertLess(time.monotonic() - begin, 2)
+
+    def test_a_forwarded_signal_changes_nothing_else(self):
+        job = self.signalled(signal.SIGUSR1, "on {signal} 0 note {{notes}} wait")
+        self.end(job, 0)  # both workers take it as their end
+
+    def test_a_signal_during_a_stop_prevents_the_restart(self):
+        job = self.start("--nproc-per-node=2 --max-restarts=5 --shutdown-timeout=2", "ignore 15 note {notes} only 0 exit 3")
+        self.workers(2)
+        time.sleep(0.3)
+        job.terminate()
+        self.end(job, 143)
+        self.assertEqual(len(self.workers(2)), 2)
+
+    def test_nohup_is_kept(self):
+        job = self.start("", "note {notes} sleep 0.5 exit 0", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.workers(1)
+        job.send_signal(signal.SIGHUP)
+        self.end(job, 0)
+
+    def test_stop_and_go(self):
+        job = self.start("--nproc-per-node=2", "note {notes} on 15 0 wait")
+        pids = [pid for _, pid, _ in self.workers(2)]
+        job.send_signal(signal.SIGTSTP)
+        until(lambda: {state(pid) for pid in pids} == {"T"} and state(job.pid) == "T", "all are stopped")
+        job.send_signal(signal.SIGCONT)
+        until(lambda: {state(pid) for pid in pids} == {"S"}, "all go on")
+        job.terminate()
+        self.end(job, 143)
+
+    def test_ctrl_c_on_a_terminal(self):
+        primary, secondary = pty.openpty()
+        job = self.start("--nproc-per-node=2", "on 2 0 note {notes} wait", stdin=secondary,
+                         preexec_fn=lambda: __import__("fcntl").ioctl(0, 0x540E, 0))  # TIOCSCTTY
+        os.close(secondary)
+        self.workers(2)
+        os.write(primary, b"\x03")
+        self.end(job, 130)
+        os.close(primary)
+
+    # Kills.
+
+    def test_sigkill_of_the_outer_process_leaves_nothing(self):
+        job = self.start("--nproc-per-node=2", "child note {notes} ignore 15 wait")
+        self.workers(2)
+        job.kill()
+        job.wait()
+        self.nothing_left()
+
+    def test_sigkill_of_the_inner_process_leaves_nothing(self):
+        job = self.start("--nproc-per-node=2", "child note {notes} ignore 15 wait")
+        self.workers(2)
+        os.kill(children(job.pid)[0], signal.SIGKILL)
+        self.assertEqual(job.wait(10), 137)
+        self.nothing_left()
+
+    def test_sigkill_of_both_ends_the_workers(self):
+        job = self.start("--nproc-per-node=2", "note {notes} ignore 15 wait")
+        self.workers(2)
+        os.kill(children(job.pid)[0], signal.SIGKILL)
+        job.kill()
+        job.wait()
+        self.nothing_left()
+
+    # Restarts.
+
+    def test_restart_count_and_logs(self):
+        job = self.start(f"--nproc-per-node=2 --max-restarts=2 --log-dir={self.scratch.name}/logs -r 3", "note {notes} say hello fail_first 5 exit 0")
+        self.end(job, 0)
+        self.assertEqual(sorted(count for _, _, count in self.workers(4)), [0, 0, 1, 1])
+        run = os.path.join(self.scratch.name, "logs", os.listdir(f"{self.scratch.name}/logs")[0])
+        for attempt in ("attempt_0", "attempt_1"):
+            with open(f"{run}/{attempt}/1/stdout.log") as file:
+                self.assertEqual(file.read(), "hello\n")
+
+    def test_all_restarts_are_used(self):
+        self.end(self.start("--max-restarts=3", "note {notes} exit 5"), 1)
+        self.assertEqual([count for _, _, count in self.workers(4)], [0, 1, 2, 3])
+
+    def test_backoff_paces_restarts(self):
+        begin = time.monotonic()
+        self.end(self.start("--max-restarts=2 --restart-backoff=0.3..0.5", "exit 5"), 1)
+        self.assertGreater(time.monotonic() - begin, 0.8)
+
+    # Containers.
+
+    def test_as_pid_1(self):
+        namespace = ["unshare", "--pid", "--fork", "--mount-proc"]
+        if os.geteuid() != 0 or subprocess.run([*namespace, "true"], stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("no pid namespaces here")
+        job = subprocess.Popen([*namespace, TORCHUP, "--nproc-per-node=2", "--shutdown-timeout=1", WORKER, *f"child on 15 0 note {self.notes} wait".split()],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.workers(2)
+        os.kill(children(job.pid)[0], signal.SIGTERM)  # PID 1 of the namespace, which ignores what it does not handle
+        self.assertEqual(job.wait(20), 143)
+        self.nothing_left()
+
+
+if __name__ == "__main__":
+    unittest.main()

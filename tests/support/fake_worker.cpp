@@ -1,0 +1,105 @@
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+/// A worker that does what its arguments say, one after the other:
+///
+///   note FILE      append "<local rank> <pid> <restart count>" to FILE
+///   ignore SIGNAL  ignore a signal by number        on SIGNAL CODE  exit with CODE when it comes
+///   child          leave a child behind in a session of its own, without environment, deaf to SIGTERM
+///   say TEXT       a line on stdout                 hang            stop in the middle of this process: raise SIGSTOP
+///   sleep SECONDS  then go on                       wait            for ever
+///   exit CODE      kill SIGNAL   itself             fail_first CODE exit with CODE unless this is a restart
+///   only RANK      the rest is for this local rank only; others wait for ever
+///   descriptors    print the open descriptors above 2
+namespace {
+
+volatile std::sig_atomic_t exit_code_on_signal = 0;
+
+void exit_on_signal(int) { ::_exit(exit_code_on_signal); }
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value ? value : "";
+}
+
+void wait_for_ever() {
+  while (true) ::pause();
+}
+
+void append(const char* path, const std::string& line) {
+  const int file = ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (file < 0 || ::write(file, line.data(), line.size()) != static_cast<ssize_t>(line.size())) std::perror(path);
+  ::close(file);
+}
+
+void leave_child() {
+  if (::fork() != 0) return;
+  ::setsid();
+  if (::fork() != 0) ::_exit(0);
+  ::clearenv();
+  ::signal(SIGTERM, SIG_IGN);
+  ::close(STDOUT_FILENO);
+  ::close(STDERR_FILENO);
+  wait_for_ever();
+}
+
+void print_descriptors() {
+  for (int fd = 3; fd < 1024; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) std::printf("descriptor %d\n", fd);
+  }
+  std::printf("descriptors listed\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string rank = variable("LOCAL_RANK");
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const auto next = [&] { return i + 1 < argc ? argv[++i] : nullptr; };
+    if (word == "note") {
+      append(next(), rank + " " + std::to_string(::getpid()) + " " + variable("TORCHELASTIC_RESTART_COUNT") + "\n");
+    } else if (word == "ignore") {
+      ::signal(std::atoi(next()), SIG_IGN);
+    } else if (word == "on") {
+      const int number = std::atoi(next());
+      exit_code_on_signal = std::atoi(next());
+      ::signal(number, exit_on_signal);
+    } else if (word == "child") {
+      leave_child();
+    } else if (word == "say") {
+      std::puts(next());
+      std::fflush(stdout);
+    } else if (word == "hang") {
+      ::raise(SIGSTOP);
+    } else if (word == "sleep") {
+      ::usleep(static_cast<useconds_t>(std::atof(next()) * 1e6));
+    } else if (word == "wait") {
+      wait_for_ever();
+    } else if (word == "exit") {
+      return std::atoi(next());
+    } else if (word == "kill") {
+      ::kill(::getpid(), std::atoi(next()));
+    } else if (word == "fail_first") {
+      const int code = std::atoi(next());
+      if (variable("TORCHELASTIC_RESTART_COUNT") == "0") return code;
+    } else if (word == "only") {
+      if (rank != next()) wait_for_ever();
+    } else if (word == "descriptors") {
+      print_descriptors();
+    } else {
+      std::fprintf(stderr, "fake_worker: what is %s?\n", word.c_str());
+      return 99;
+    }
+  }
+  return 0;
+}
