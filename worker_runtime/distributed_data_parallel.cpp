@@ -119,6 +119,7 @@ struct DataParallelCore::Impl {
   bool buffers_due = true;  ///< the last forward was a synchronised one
   bool iterated = false;    ///< a synchronised forward has been
   std::optional<JoinOptions> joining = {};
+  bool announces_join = true;  ///< the first model of a join tells that this rank has inputs
 
   bool will_sync_buffers() const {
     return buffers_due && options.forward_sync_buffers && !buffers_of(*module, options.parameters_to_ignore).empty();
@@ -133,6 +134,16 @@ struct DataParallelCore::Impl {
   }
   torch::Tensor flag(bool up) const {
     return torch::full({1}, up ? 1.0F : 0.0F, torch::TensorOptions{torch::kFloat}.device(device));
+  }
+
+  /// What a rank without inputs does while the others take this model through one iteration.
+  void follow_iteration() {
+    reducer->check_and_rebuild();
+    if (will_sync_buffers()) sync_buffers(common_rank(false));
+    auto reduced = flag(false);
+    all_reduce(reduced, group);
+    buffers_due = reduced.item<float>() != 0;
+    if (buffers_due) reducer->shadow_backward();
   }
 
   /// Tells ranks that are through with their inputs that this one is not.
@@ -227,7 +238,7 @@ void DataParallelCore::reset() {
 }
 
 void DataParallelCore::before_forward() {
-  auto& [module, group, options, parameters, device, reducer, sync, buffers_due, iterated, joining] = *impl_;
+  auto& [module, group, options, parameters, device, reducer, sync, buffers_due, iterated, joining, announces_join] = *impl_;
   const bool gradients = torch::GradMode::is_enabled();
   const auto unexpected = reducer->take_unexpected_gradients();
   if (unexpected > 0 && buffers_due && c10d::debug_level() != c10d::DebugLevel::Off)
@@ -243,14 +254,14 @@ void DataParallelCore::before_forward() {
     reducer->count_iteration();
     iterated = true;
   }
-  if (joining && joining->enable) impl_->notify_joined();
+  if (joining && joining->enable && announces_join) impl_->notify_joined();
   if (gradients) reducer->check_and_rebuild();
   if (impl_->will_sync_buffers()) impl_->sync_buffers(joining && joining->enable ? impl_->common_rank(true) : 0);
   if (joining && joining->enable) all_reduce_async(impl_->flag(sync), group);
 }
 
 void DataParallelCore::after_forward(std::vector<torch::Tensor*> outputs) {
-  auto& [module, group, options, parameters, device, reducer, sync, buffers_due, iterated, joining] = *impl_;
+  auto& [module, group, options, parameters, device, reducer, sync, buffers_due, iterated, joining, announces_join] = *impl_;
   std::vector<torch::Tensor> differentiable;
   std::erase_if(outputs, [](const torch::Tensor* output) { return !output->defined() || !output->grad_fn(); });
   for (const auto* output : outputs) differentiable.push_back(*output);
@@ -281,43 +292,45 @@ void DataParallelCore::explain_forward_error(const std::exception& error,
               "move it there, or pass device_ids: " + (c10_error ? c10_error->what_without_backtrace() : error.what())};
 }
 
-void DataParallelCore::begin_join(JoinOptions options) {
-  if (impl_->joining) throw Error{"join: already inside join()"};
-  impl_->joining = options;
+JoinScope::JoinScope(ProcessGroup group, std::vector<DataParallelCore*> models, JoinOptions options)
+    : group_{std::move(group)}, models_{std::move(models)}, options_{options} {
+  if (models_.empty()) throw Error{"join: there is no model to follow"};
+  for (const auto* model : models_)
+    if (model->impl_->joining) throw Error{"join: already inside join()"};
+  for (auto* model : models_) {
+    model->impl_->joining = options_;
+    model->impl_->announces_join = model == models_.front();
+  }
 }
 
-void DataParallelCore::leave_join() noexcept {
-  impl_->joining.reset();
-  impl_->reducer->set_active_ranks({}, {});
+JoinScope::~JoinScope() {
+  for (auto* model : models_) {
+    model->impl_->joining.reset();
+    model->impl_->reducer->set_active_ranks({}, {});
+  }
 }
 
-void DataParallelCore::finish_join() {
-  const auto options = *impl_->joining;
-  const auto rank = impl_->group.rank();
+void JoinScope::finish() {
+  if (!options_.enable) return;
+  auto& first = *models_.front()->impl_;
   bool last = true;  // to be through with the inputs
-  while (options.enable) {
-    auto active = impl_->flag(false);
-    all_reduce(active, impl_->group);
+  for (;;) {
+    auto active = first.flag(false);
+    all_reduce(active, group_);
     if (active.item<float>() == 0) break;
     last = false;
-    if (options.throw_on_early_termination) {
-      all_reduce(impl_->flag(true), impl_->group);
-      leave_join();
-      throw Error{"Rank " + std::to_string(rank) + " exhausted all inputs."};
+    if (options_.throw_on_early_termination) {
+      all_reduce(first.flag(true), group_);
+      throw Error{"Rank " + std::to_string(group_.rank()) + " exhausted all inputs."};
     }
-    impl_->reducer->check_and_rebuild();
-    if (impl_->will_sync_buffers()) impl_->sync_buffers(impl_->common_rank(false));
-    auto reduced = impl_->flag(false);
-    all_reduce(reduced, impl_->group);
-    impl_->buffers_due = reduced.item<float>() != 0;
-    if (impl_->buffers_due) impl_->reducer->shadow_backward();
+    for (auto* model : models_) model->impl_->follow_iteration();
   }
-  leave_join();
-  if (!options.enable) return;
-  const int root = impl_->common_rank(last);
-  broadcast_coalesced(
-      state_of(*impl_->module, impl_->options.parameters_to_ignore, impl_->options.forward_sync_buffers), impl_->group,
-      root);
+  for (auto* model : models_) {
+    auto& impl = *model->impl_;
+    const int root = impl.common_rank(last);
+    broadcast_coalesced(state_of(*impl.module, impl.options.parameters_to_ignore, impl.options.forward_sync_buffers),
+                        impl.group, root);
+  }
 }
 
 }  // namespace torchup

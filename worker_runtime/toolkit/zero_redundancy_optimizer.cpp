@@ -2,7 +2,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <map>
+#include <cstring>
 #include <numeric>
 #include <sstream>
 #include <string>
@@ -195,6 +195,26 @@ std::unique_ptr<Optimizer> ZeroRedundancyOptimizerBase::consolidate(int to) cons
     from_bytes(rank == to ? to_bytes(*this) : receive_bytes(group_, rank), *all);
   }
   return all;
+}
+
+StateDict ZeroRedundancyOptimizerBase::state_dict() const {
+  const auto all = consolidate(0);
+  if (!all) return {};
+  const std::string bytes = to_bytes(*all);
+  Tensor content = torch::empty({static_cast<int64_t>(bytes.size())}, torch::kByte);
+  std::memcpy(content.data_ptr(), bytes.data(), bytes.size());
+  return {{"optimizer", std::move(content)}};
+}
+
+void ZeroRedundancyOptimizerBase::load_state_dict(const StateDict& state) {
+  const auto found = state.find("optimizer");
+  if (found == state.end()) throw Error{"ZeroRedundancyOptimizer: the state to load has no optimizer"};
+  const Tensor content = found->second.to(torch::kCPU).contiguous();
+  std::istringstream stream{
+      std::string{static_cast<const char*>(content.const_data_ptr()), static_cast<std::size_t>(content.numel())}};
+  torch::serialize::InputArchive archive;
+  archive.load_from(stream, group_.device());
+  load(archive);
 }
 
 }  // namespace torchup

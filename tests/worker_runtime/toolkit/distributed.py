@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""ZeRO-1, SyncBatchNorm, communication hooks and clipping of shards on 1 to 4 ranks, beside the Python classes of the same
+"""ZeRO-1, SyncBatchNorm, communication hooks, join and clipping of shards on 1 to 4 ranks, beside the Python classes of the same
 torch; where Python has no CPU form (SyncBatchNorm), beside one big batch.
 
 usage: distributed.py TOOLKIT_DISTRIBUTED_REPLAY
@@ -7,6 +7,7 @@ usage: distributed.py TOOLKIT_DISTRIBUTED_REPLAY
 The ranks of the references are forks of this process. Equal means equal bits unless a tolerance is named.
 """
 
+import contextlib
 import functools
 import os
 import subprocess
@@ -397,6 +398,56 @@ class ClippingOfShards(unittest.TestCase):
                         self.assertTrue(torch.allclose(ours, parameter.grad, rtol=2e-6, atol=0))
 
 
+# --- join ---------------------------------------------------------------------------------------------------------
+
+JOIN_CASES = [{}, {"divide_by_active": True}, {"throw": True}]
+
+
+def join_model():
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    with torch.no_grad():
+        for index, parameter in enumerate(model.parameters()):
+            parameter.copy_(randn(index, *parameter.shape))
+    return model
+
+
+def join_request(case, rank):
+    inputs = [randn(100 * rank + step, 5, 6) for step in range(13 if rank % 2 else 10)]
+    return dict(case="join", inputs=inputs, parameters=[p.detach().clone() for p in join_model().parameters()], **case)
+
+
+def python_join(asked):
+    ddp = torch.nn.parallel.DistributedDataParallel(join_model())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    steps, error = 0, ""
+    try:
+        with ddp.join(divide_by_initial_world_size="divide_by_active" not in asked, throw_on_early_termination="throw" in asked):
+            for data in asked["inputs"]:
+                optimizer.zero_grad()
+                with ddp.no_sync() if steps % 4 == 2 else contextlib.nullcontext():
+                    ddp(data).square().mean().backward()
+                optimizer.step()
+                steps += 1
+    except RuntimeError as raised:
+        error = str(raised)
+    return {"steps": steps, "error": error, "parameters": [p.detach() for p in ddp.parameters()], "buffers": list(ddp.buffers())}
+
+
+class Join(unittest.TestCase):
+    def test_equals_python(self):
+        for ranks in RANKS:
+            for number, case in enumerate(JOIN_CASES):
+                for rank in range(ranks):
+                    with self.subTest(ranks=ranks, rank=rank, case=case):
+                        ours, python = OURS[ranks]["join"][rank][number], PYTHON[ranks][rank]["join"][number]
+                        self.assertEqual(ours["steps"].item(), python["steps"])
+                        self.assertEqual(ours["error"], python["error"])
+                        self.assertEqual(bool(ours["error"]), "throw" in case and ranks > 1)
+                        for kind in ("parameter", "buffer"):
+                            for index, value in enumerate(python[kind + "s"]):
+                                self.assertTrue(torch.equal(ours[f"{kind}{index}"], value), f"{kind} {index}")
+
+
 # --- everything at once -------------------------------------------------------------------------------------------
 
 OURS, PYTHON, RESUMED = {}, {}, {}
@@ -409,12 +460,14 @@ def requests_of(ranks, rank):
         "convert": [dict(case="convert", input=randn(rank, 4, 3))],
         "hooks": [hook_request(case, rank) for case in HOOK_CASES],
         "clip_shards": clip_requests(rank),
+        "join": [join_request(case, rank) for case in JOIN_CASES],
     }
 
 
 def python_rank(rank):
     return {"zero": [python_zero(zero_request(*case), rank) for case in ZERO_CASES],
-            "hooks": [python_hooks(case, rank) for case in HOOK_CASES]}
+            "hooks": [python_hooks(case, rank) for case in HOOK_CASES],
+            "join": [python_join(join_request(case, rank)) for case in JOIN_CASES]}
 
 
 def run_everything(program, folder):

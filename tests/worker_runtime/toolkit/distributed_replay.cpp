@@ -6,6 +6,7 @@
 #include <map>
 #include <torchup/clip.hpp>
 #include <torchup/collectives.hpp>
+#include <torchup/distributed_data_parallel.hpp>
 #include <torchup/error.hpp>
 #include <torchup/fused_optimizers.hpp>
 #include <torchup/power_sgd.hpp>
@@ -69,6 +70,16 @@ Values zero(const Values& request, const ProcessGroup& group) {
   }
   const auto from = request.integer("from"), to = request.integer("to");
   for (int64_t step = from; step < to; ++step) {
+    if (step == 4) {  // what a checkpoint does: rank 0 has the state of all, and everybody gets it
+      auto state = optimizer->state_dict();
+      TORCH_CHECK(state.empty() == (group.rank() != 0), "the state is not on rank 0 alone");
+      Tensor size = torch::tensor(state.empty() ? int64_t{0} : state.at("optimizer").numel());
+      torchup::broadcast(size, group);
+      if (state.empty()) state["optimizer"] = torch::empty({size.item<int64_t>()}, torch::kByte);
+      torchup::broadcast(state.at("optimizer"), group);
+      optimizer = make_zero(request, parameters, group);
+      optimizer->load_state_dict(state);
+    }
     const auto gradients = Values::tensors_of(request.value("gradients").toListRef()[static_cast<std::size_t>(step)]);
     for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].mutable_grad() = gradients[i].clone();
     if (auto* scaled = dynamic_cast<torchup::ScaledStep*>(optimizer.get()); scaled && request.has("grad_scale")) {
@@ -265,6 +276,48 @@ Values hooks(const Values& request, const ProcessGroup& group) {
   return result;
 }
 
+/// SGD on uneven inputs: this rank has `batches` of them.
+Values join(const Values& request, const ProcessGroup& group) {
+  torch::nn::Sequential model{torch::nn::Linear{6, 8}, torch::nn::BatchNorm1d{8}, torch::nn::ReLU{}, torch::nn::Linear{8, 2}};
+  {
+    const torch::NoGradGuard no_gradients;
+    const auto values = request.tensors("parameters");
+    auto parameters = model->parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].copy_(values[i]);
+  }
+  struct Net : torch::nn::Module {
+    explicit Net(torch::nn::Sequential held) : body{register_module("body", std::move(held))} {}
+    Tensor forward(const Tensor& input) { return body->forward(input); }
+    torch::nn::Sequential body;
+  };
+  torchup::DistributedDataParallel ddp{std::make_shared<Net>(model), group};
+  torch::optim::SGD optimizer{ddp.parameters(), torch::optim::SGDOptions{0.1}.momentum(0.9)};
+  const auto inputs = request.tensors("inputs");
+  int64_t steps = 0;
+  Values result;
+  const auto train = [&] {
+    for (const Tensor& input : inputs) {
+      optimizer.zero_grad();
+      const auto guard = ddp.no_sync(steps % 4 == 2);
+      ddp(input).square().mean().backward();
+      optimizer.step();
+      ++steps;
+    }
+  };
+  try {
+    torchup::join(group, {&ddp}, train,
+                  {.divide_by_initial_world_size = !request.flag("divide_by_active"),
+                   .throw_on_early_termination = request.flag("throw")});
+    result.put("error", std::string{});
+  } catch (const torchup::Error& error) {
+    result.put("error", std::string{error.what()});
+  }
+  result.put("steps", static_cast<double>(steps));
+  result.put_all("parameter", model->parameters());
+  result.put_all("buffer", model->buffers());
+  return result;
+}
+
 Values clip_shards(const Values& request, const ProcessGroup& group) {
   std::vector<Tensor> parameters;
   for (const Tensor& gradient : request.tensors("gradients")) {
@@ -288,6 +341,7 @@ int main(int argc, char** argv) {
   const std::map<std::string, Values (*)(const Values&, const ProcessGroup&)> cases{{"zero", zero},
                                                                                    {"sync_batch_norm", sync_batch_norm},
                                                                                    {"convert", convert},
+                                                                                   {"join", join},
                                                                                    {"hooks", hooks},
                                                                                    {"clip_shards", clip_shards}};
   try {

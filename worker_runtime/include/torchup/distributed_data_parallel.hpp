@@ -95,20 +95,9 @@ class DataParallelCore {
   /// After an exception out of forward or backward: forgets the half-finished step, on all ranks.
   void reset();
 
-  /// Training on uneven inputs: runs `train`, a loop of forward and backward passes; a rank that is through with it
-  /// takes part in the others' collectives with zeros until all are through. In the end all ranks have the model of the
-  /// last one. Other collectives inside forward (SyncBatchNorm) are not followed: use throw_on_early_termination there.
+  /// Training on uneven inputs: join(group(), {this}, train, options).
   template <class Train>
-  void join(Train&& train, JoinOptions options = {}) {
-    begin_join(options);
-    try {
-      std::forward<Train>(train)();
-    } catch (...) {
-      leave_join();
-      throw;
-    }
-    finish_join();
-  }
+  void join(Train&& train, JoinOptions options = {});
 
  protected:
   /// Before and after the module's own forward; `outputs` come back passed through autograd where that is needed.
@@ -121,13 +110,47 @@ class DataParallelCore {
                                           const std::vector<std::optional<torch::Device>>& arguments) const;
 
  private:
-  void begin_join(JoinOptions options);
-  void finish_join();
-  void leave_join() noexcept;
-
+  friend class JoinScope;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// The part of join() that does not depend on the loop's type.
+class JoinScope {
+ public:
+  JoinScope(ProcessGroup group, std::vector<DataParallelCore*> models, JoinOptions options);
+  ~JoinScope();
+  JoinScope(const JoinScope&) = delete;
+  JoinScope& operator=(const JoinScope&) = delete;
+
+  /// This rank is through with its inputs: follows the others until they are too.
+  void finish();
+
+ private:
+  ProcessGroup group_;
+  std::vector<DataParallelCore*> models_;
+  JoinOptions options_;
+};
+
+/// Training on uneven inputs: runs `train`, a loop of forward and backward passes; a rank that is through with it takes part
+/// in the others' collectives with zeros until all are through. In the end all ranks have the models of the last one.
+///
+///     torchup::join(group, {&ddp}, [&] { for (auto& batch : *loader) step(batch); });
+///
+/// All `models` are reduced over `group`. Of several, every iteration takes each one through forward and backward before
+/// the next, in this order. Other collectives in the loop are not followed (SyncBatchNorm, ZeroRedundancyOptimizer's
+/// step): use throw_on_early_termination there.
+template <class Train>
+void join(const ProcessGroup& group, std::vector<DataParallelCore*> models, Train&& train, JoinOptions options = {}) {
+  JoinScope scope{group, std::move(models), options};
+  std::forward<Train>(train)();
+  scope.finish();
+}
+
+template <class Train>
+void DataParallelCore::join(Train&& train, JoinOptions options) {
+  torchup::join(group(), {this}, std::forward<Train>(train), options);
+}
 
 /// Data parallelism over the ranks of a group, for any torch::nn::Module: every rank feeds its own part of the batch,
 /// and after backward() all ranks hold the same averaged gradients, with the bits that Python's DDP gives.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <torchup/fused_optimizers.hpp>
 #include <torchup/process_group.hpp>
+#include <torchup/state_dict.hpp>
 #include <type_traits>
 #include <vector>
 
@@ -43,6 +44,11 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer {
   /// An inner optimizer over all parameters with the states of all ranks, on the CPU, on rank `to`; null elsewhere. It is
   /// there to be saved: as if the training had not been sharded. Collective.
   std::unique_ptr<torch::optim::Optimizer> consolidate(int to = 0) const;
+
+  /// For Checkpoint: one byte tensor "optimizer" with what consolidate(0)->save() writes, on rank 0, empty elsewhere.
+  /// Collective. Loads at any world size.
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& state);
 
   /// Owner of each parameter, by group.
   const std::vector<std::vector<int>>& owners() const { return owners_; }
