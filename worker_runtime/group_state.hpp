@@ -42,7 +42,7 @@ struct ProcessGroup::State {
   ~State();
 };
 
-/// Fills in the stores of a group from its name.
-void open_stores(ProcessGroup::State& state);
+/// Fills in the stores of a group from its name and the store that it lies in.
+void open_stores(ProcessGroup::State& state, const c10::intrusive_ptr<c10d::Store>& parent);
 
 }  // namespace torchup

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -26,6 +27,8 @@ constexpr auto poll_first = 1ms;   // asking again, ever more rarely: the store'
 constexpr auto poll_most = 100ms;
 constexpr auto poll_python =
     20ms;  // a Python rank says nothing to us and is looked for by its traces, once others were slow
+constexpr auto rival_limit = 2s;       // for finding out who has our port
+constexpr auto last_words_limit = 2s;  // how long the store's host stays, so that the others read why all end
 constexpr std::size_t named_ranks_max = 16;
 
 /// Says one line when what its owner does takes longer than `first_notice`: for calls that block and cannot be asked.
@@ -105,11 +108,20 @@ Meeting open_store(const MeetingPlan& plan) {
   try {
     meeting.store = c10::make_intrusive<c10d::TCPStore>(place.master_addr, options);
   } catch (const std::exception& error) {
-    throw Error{"rank " + std::to_string(place.rank) +
-                (meeting.hosts_store ? " cannot serve the store at " : " cannot reach the store at ") + endpoint(plan) +
-                ": " + reason(error) +
-                (meeting.hosts_store ? "; is MASTER_ADDR this machine and the port free?"
-                                     : "; has rank 0 started, and is MASTER_ADDR right?")};
+    if (meeting.hosts_store) {
+      // Another process that says it is rank 0 may have the port. Then it should hear of us.
+      options.isServer = options.waitWorkers = meeting.hosts_store = false;
+      options.timeout = std::min<std::chrono::milliseconds>(plan.timeout, rival_limit);
+      try {
+        meeting.store = c10::make_intrusive<c10d::TCPStore>(place.master_addr, options);
+        return meeting;
+      } catch (const std::exception&) {
+        throw Error{"rank 0 cannot serve the store at " + endpoint(plan) + ": " + reason(error) +
+                    "; is MASTER_ADDR this machine and the port free?"};
+      }
+    }
+    throw Error{"rank " + std::to_string(place.rank) + " cannot reach the store at " + endpoint(plan) + ": " +
+                reason(error) + "; has rank 0 started, and is MASTER_ADDR right?"};
   }
   return meeting;
 }
@@ -124,11 +136,20 @@ class RollCall {
                                                       job)} {}
 
   /// True when all ranks are ours, false when some are Python's.
-  bool run() {
-    say_terms();
-    say_name();
-    if (store_->add("arrived", 1) == plan_.place.world_size) decide("all");
-    return wait_for_all();
+  bool run(bool hosts_store) {
+    try {
+      store_->add("came", 1);
+      say_terms();
+      say_name();
+      if (store_->add("arrived", 1) == plan_.place.world_size) decide("all");
+      return wait_for_all();
+    } catch (const Error&) {
+      stay_for_last_words(hosts_store);
+      throw;
+    } catch (const std::exception& error) {
+      throw Error{"rank " + rank() + " lost the store at " + endpoint(plan_) +
+                  " while the ranks met: " + reason(error) + "; look at what rank 0 says"};
+    }
   }
 
  private:
@@ -166,8 +187,8 @@ class RollCall {
       }
       if (python) return false;
       if (Clock::now() >= start + plan_.timeout)
-        throw Error{"after " + seconds(plan_.timeout) + " " + absent() + " (meeting at " + endpoint(plan_) +
-                    "); look at what these processes say, or raise the timeout"};
+        fail("after " + seconds(plan_.timeout) + " " + absent() + " (meeting at " + endpoint(plan_) +
+             "); look at what these processes say, or raise the timeout");
       if (Clock::now() >= next_notice) {
         const std::string notice = absent();
         if (notice != last_notice) plan_.on_waiting("waiting at " + endpoint(plan_) + ": " + notice);
@@ -202,6 +223,16 @@ class RollCall {
            std::to_string(plan_.place.world_size) + " ranks are here, missing: rank" + (count > 1 ? "s " : " ") + names;
   }
 
+  /// The store ends with the process that serves it: it waits until everybody who came has read the decision.
+  void stay_for_last_words(bool hosts_store) {
+    const auto end = Clock::now() + last_words_limit;
+    auto heard = store_->add("heard", 1);
+    while (hosts_store && heard < store_->add("came", 0) && Clock::now() < end) {
+      std::this_thread::sleep_for(poll_most);
+      heard = store_->add("heard", 0);
+    }
+  }
+
   void decide(const std::string& decision) { store_->compareSet("decision", std::string{}, decision); }
   [[noreturn]] void fail(const std::string& message) {
     decide(message);
@@ -218,7 +249,7 @@ class RollCall {
 
 Meeting meet(const MeetingPlan& plan) {
   Meeting meeting = open_store(plan);
-  if (plan.place.world_size > 1) meeting.all_native = RollCall{plan, meeting.store}.run();
+  if (plan.place.world_size > 1) meeting.all_native = RollCall{plan, meeting.store}.run(meeting.hosts_store);
   return meeting;
 }
 

@@ -106,7 +106,12 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const ProcessGroup::State& state)
                    .device = state.device,
                    .group_name = state.name,
                    .global_ranks = state.global_ranks};
-  return nccl ? make_nccl_backend(plan) : make_gloo_backend(plan);
+  try {
+    return nccl ? make_nccl_backend(plan) : make_gloo_backend(plan);
+  } catch (const c10::Error& error) {
+    throw Error{"process group " + state.name + ": rank " + std::to_string(state.rank) +
+                " cannot connect to the others: " + error.what_without_backtrace()};
+  }
 }
 
 }  // namespace
@@ -185,7 +190,7 @@ std::optional<ProcessGroup> ProcessGroup::new_group(std::span<const int> ranks) 
   // Children of the job's group are named as Python names them; deeper ones carry their parent's name, since two
   // parents may have as many children.
   child->name = state_->name == "0" ? number : state_->name + "." + number;
-  open_stores(*child);
+  open_stores(*child, state_->group_store);  // within the parent's, as Python's
   child->backend = make_backend(*child);
   return ProcessGroup{std::move(child)};
 }
@@ -217,8 +222,8 @@ void ProcessGroup::abort() {
   (void)state_->backend.release();
 }
 
-void open_stores(ProcessGroup::State& state) {
-  state.group_store = c10::make_intrusive<c10d::PrefixStore>(state.name + "/", state.job->default_store);
+void open_stores(ProcessGroup::State& state, const c10::intrusive_ptr<c10d::Store>& parent) {
+  state.group_store = c10::make_intrusive<c10d::PrefixStore>(state.name + "/", parent);
   state.user_store = c10::make_intrusive<c10d::PrefixStore>("torchup/user", state.group_store);
 }
 
@@ -246,7 +251,7 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   state->rank = plan.place.rank;
   state->timeout = plan.timeout;
   for (int rank = 0; rank < plan.place.world_size; ++rank) state->global_ranks.push_back(rank);
-  open_stores(*state);
+  open_stores(*state, state->job->default_store);
   state->backend = make_backend(*state);
   set_job_store(state->job->default_store);
   return ProcessGroup{std::move(state)};

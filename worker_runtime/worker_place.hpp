@@ -24,9 +24,9 @@ struct WorkerPlace {
 
 /// What the caller of init_process_group said, which may be less than everything.
 struct AskedPlace {
-  std::optional<int> rank;
-  std::optional<int> world_size;
-  std::optional<int> local_rank;
+  std::optional<int> rank = {};
+  std::optional<int> world_size = {};
+  std::optional<int> local_rank = {};
 };
 
 /// The value of an environment variable, or nothing when it is not set.

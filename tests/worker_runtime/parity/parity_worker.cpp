@@ -190,13 +190,6 @@ void run(const std::string& folder, const Case& test, const torchup::ProcessGrou
     }
   }
   for (const auto& tensor : state_of(*model)) results.write(tensor);
-  if (rank == 0) {
-    std::ofstream layout{folder + "/" + test.name + ".layout"};
-    for (const auto& bucket : training->ddp.bucket_layout().buckets) {
-      for (const auto index : bucket) layout << index << ' ';
-      layout << '\n';
-    }
-  }
 }
 
 }  // namespace
