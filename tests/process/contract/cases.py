@@ -330,7 +330,7 @@ case("blanks around signal names", "--signals-to-handle=' SIGTERM , SIGINT ' s.p
 case("a signal that cannot be caught", "--signals-to-handle=SIGKILL s.py", look=("status",), differs={"status": 2}, reason=REFUSED)
 case("kill -9 of the launcher", "s.py", "record(); time.sleep(20)", steps=("workers 1", "signal SIGKILL"), look=("status", "left"), differs={"left": False}, reason=NOTHING_LEFT)
 case("a second Ctrl-C", "s.py", "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord()\ntime.sleep(8); mark('lived')", steps=("workers 1", "signal SIGINT", "pause 0.5", "signal SIGINT"), look=("status", "marks", "left"),
-     differs={"status": 130, "marks": {}, "left": False}, reason="a second Ctrl-C kills; torchrun begins another shutdown of 30 s", slow=True)
+     differs={"status": 130, "marks": {}}, reason="a second Ctrl-C kills; torchrun begins another shutdown of 30 s", slow=True)
 
 # ---------------------------------------------------------------------------------------------------------------------
 group("output")
