@@ -123,13 +123,13 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   torchup::DistributedSampler sampler{*images.size(), group, {.shuffle = true, .seed = options.seed}};
   const auto local_batch = static_cast<size_t>(options.batch_size / group.size());
   auto loader = torch::data::make_data_loader(images, sampler, torch::data::DataLoaderOptions{local_batch});
-  const auto steps_per_epoch = static_cast<std::int64_t>((sampler.samples_per_epoch() + local_batch - 1) / local_batch);
+  const auto steps_per_epoch = static_cast<std::int64_t>((sampler.size() + local_batch - 1) / local_batch);
   const std::int64_t total_steps = options.steps > 0 ? options.steps : options.epochs * steps_per_epoch;
 
   std::optional<torchup::Checkpoint> checkpoint;
   torchup::Position at;
-  if (!options.checkpoint.empty()) checkpoint.emplace(options.checkpoint, group, torchup::CheckpointOptions{.keep_last = 3});
-  if (options.resume) at = checkpoint->resume(net, optimizer, sampler, ddp);
+  if (!options.checkpoint.empty()) checkpoint.emplace(options.checkpoint, group, torchup::CheckpointOptions{.keep_last = 3, .must_resume = options.resume});
+  if (options.resume || (checkpoint && worker.restart_count() > 0)) at = checkpoint->resume(net, optimizer, sampler, ddp);
 
   Narrator narrator{group.rank() == 0, options.history};
   for (; at.epoch < options.epochs && at.step < total_steps; ++at.epoch) {
