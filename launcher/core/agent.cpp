@@ -7,6 +7,8 @@
 namespace torchup {
 namespace {
 
+/// design.md's code for: preempted, state saved, please requeue. Workers say it with the same one.
+constexpr int requeue_code = 75;
 /// How long a killed worker may take to go. Longer means that the kernel cannot end it.
 constexpr Duration unkillable_after = std::chrono::seconds{10};
 /// How long a leaving agent waits for the coordinator's last word.
@@ -99,7 +101,10 @@ void Agent::on(const WorkerEnded& event) {
   auto& worker = workers_.at(static_cast<std::size_t>(event.local_rank.value()));
   if (worker.state == WorkerState::abandoned) return;
   worker.state = event.exit_code == 0 ? WorkerState::succeeded : WorkerState::failed;
-  if (event.exit_code != 0) {
+  if (event.exit_code == requeue_code) {
+    worker.state = WorkerState::succeeded;
+    requeue(event.local_rank);
+  } else if (event.exit_code != 0) {
     note_failure(event, true);
   }
   after_worker_ended();
@@ -115,6 +120,12 @@ void Agent::on(const DescendantsGone&) {
 
 void Agent::on(const SignalArrived& event) {
   const int number = event.number;
+  if (contains(config_.drain_signals, number) && !contains(drained_by_, number) && phase_ == Phase::running) {
+    drained_by_.push_back(number);
+    say(Say::Level::info, "got " + signal_text(number) + ": the workers are asked to save and stop (again to end the job)");
+    act(DrainWorkers{});
+    return;
+  }
   if (contains(config_.forward_signals, number) && !contains(config_.end_signals, number)) {
     act(SignalWorkers{number, false, "forwarded " + signal_text(number)});
     return;
@@ -286,6 +297,22 @@ void Agent::leave(Leave word) {
   if (leaving_) return;
   leaving_ = std::move(word);
   act(Send{*leaving_});
+}
+
+/// A worker has saved its state and wants the job to be started again later: no failure, and no restart now.
+void Agent::requeue(LocalRank local_rank) {
+  if (phase_ != Phase::running || leaving_) return;
+  const int rank = placement_->first_rank.value() + local_rank.value();
+  Leave word;
+  word.ends_job = true;
+  word.exit_code = requeue_code;
+  word.reason = "rank " + std::to_string(rank) + " has saved its state and asks to be started again (exit code 75)";
+  word.stop_signal = SIGTERM;
+  say(Say::Level::info, word.reason);
+  std::string reason = word.reason;
+  leave(std::move(word));
+  rejoin_wanted_ = false;
+  stop(SIGTERM, std::move(reason));
 }
 
 void Agent::note_failure(const WorkerEnded& how, bool may_restart) {

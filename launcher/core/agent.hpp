@@ -89,6 +89,10 @@ struct SignalWorkers {
   std::string reason;
   friend bool operator==(const SignalWorkers&, const SignalWorkers&) = default;
 };
+/// Ask the workers, over the page that each shares with us, to save and stop together.
+struct DrainWorkers {
+  friend bool operator==(const DrainWorkers&, const DrainWorkers&) = default;
+};
 struct KillWorkers {
   std::string reason;
   friend bool operator==(const KillWorkers&, const KillWorkers&) = default;
@@ -112,7 +116,7 @@ struct Finish {
   friend bool operator==(const Finish&, const Finish&) = default;
 };
 using AgentAction =
-    std::variant<Send, OpenStore, StartWorkers, SignalWorkers, KillWorkers, SweepDescendants, Say, Finish>;
+    std::variant<Send, OpenStore, StartWorkers, SignalWorkers, DrainWorkers, KillWorkers, SweepDescendants, Say, Finish>;
 
 /// Who this agent is.
 struct AgentIdentity {
@@ -174,6 +178,7 @@ class Agent {
   void stop(int signal_number, std::string reason);
   void kill(std::string reason);
   void leave(Leave leave);
+  void requeue(LocalRank local_rank);
   void note_failure(const WorkerEnded& how, bool may_restart);
   void after_worker_ended();
   void sweep();
@@ -198,6 +203,7 @@ class Agent {
   std::optional<TimePoint> deadline_;    ///< of the phase
   std::optional<TimePoint> job_end_;     ///< --timeout
   bool killed_ = false;
+  std::vector<int> drained_by_;  ///< drain signals that have come
   int changes_since_restart_ = 0;
   int stop_signal_ = 0;                  ///< the first one that this attempt's workers got to end them
   TimePoint attempt_begin_{};

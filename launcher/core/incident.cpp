@@ -117,10 +117,11 @@ const WorkerFailure& cause_of(const Incident& incident) {
 std::vector<std::string> other_lines(const Incident& incident) {
   std::vector<std::pair<std::string, std::string>> groups;  // state, ranks
   for (const BystanderState& other : incident.others) {
+    const std::string state = other.progress.empty() ? other.state : other.state + "; " + other.progress;
     const auto known =
-        std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == other.state; });
+        std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == state; });
     if (known == groups.end())
-      groups.emplace_back(other.state, std::to_string(other.rank.value()));
+      groups.emplace_back(state, std::to_string(other.rank.value()));
     else
       known->second.append(",").append(std::to_string(other.rank.value()));
   }
@@ -186,6 +187,7 @@ std::string incident_text(const Incident& incident, const LocalTime& local_time)
   out += "  at " + local_time(cause.time_us) + " in " + incident.attempt;
   if (!incident.consequence.empty()) out += "; " + incident.consequence;
   out += "\n";
+  if (!incident.progress.empty()) out += "  its " + incident.progress + "\n";
   const auto traceback = lines_of(evidence.traceback);
   add_block(out, "Python traceback", traceback, traceback_lines_max);
   add_block(out, "native backtrace", evidence.native_backtrace, traceback_lines_max);
@@ -239,6 +241,8 @@ std::string incident_json(const Incident& incident) {
                      {"traceback", evidence.traceback},
                      {"native_backtrace", evidence.native_backtrace},
                      {"last_lines", evidence.last_lines}};
+  if (incident.last_step) out["last_step"] = *incident.last_step;
+  if (!incident.progress.empty()) out["progress"] = incident.progress;
   out["stdout_log"] = incident.stdout_log;
   out["stderr_log"] = incident.stderr_log;
   out["others"] = json::array();
@@ -247,7 +251,8 @@ std::string incident_json(const Incident& incident) {
                              {"local_rank", other.local_rank.value()},
                              {"pid", other.pid},
                              {"state", other.state},
-                             {"silent_ms", other.silent_ms}});
+                             {"silent_ms", other.silent_ms},
+                             {"progress", other.progress}});
   out["attempts"] = json::array();
   for (const AttemptRecord& attempt : incident.history)
     out["attempts"].push_back({{"name", attempt.name},

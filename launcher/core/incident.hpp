@@ -33,6 +33,7 @@ struct BystanderState {
   std::int64_t pid = 0;
   std::string state;           ///< `running`, `sleeping in futex_wait`, `stopped`, `ended with 0`, …
   std::int64_t silent_ms = 0;  ///< since its last output
+  std::string progress;        ///< "step 120 ended 31.2 s ago"; empty: it reports no steps
 };
 
 /// One fault and everything about it, root cause first.
@@ -42,6 +43,8 @@ struct Incident {
   std::string attempt;                  ///< attempt_name
   std::vector<WorkerFailure> failures;  ///< in the order they were noticed
   DeathEvidence evidence;               ///< of the root cause
+  std::optional<std::int64_t> last_step;  ///< that the root cause reported
+  std::string progress;                   ///< of it: "step 120 ended 0.1 s ago"; empty: it reports no steps
   std::string stdout_log;               ///< of the root cause
   std::string stderr_log;
   std::vector<BystanderState> others;

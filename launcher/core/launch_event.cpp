@@ -82,6 +82,7 @@ struct AddFields {
     out["end"] = worker_end_text(e.end);
     out["message"] = e.message;
     out["error_file"] = e.error_file;
+    if (e.last_step) out["last_step"] = *e.last_step;
     return "worker_exited";
   }
   const char* operator()(const event::Stopping& e) const {

@@ -79,6 +79,7 @@ struct WorkerExited {
   WorkerEnd end = WorkerEnd::succeeded;
   std::string message;     ///< of a failure: as in WorkerFailure
   std::string error_file;  ///< empty when it left none
+  std::optional<std::int64_t> last_step = {};  ///< the last that it reported, by the page that it shares with us
   friend bool operator==(const WorkerExited&, const WorkerExited&) = default;
 };
 /// The workers of this attempt are being stopped.

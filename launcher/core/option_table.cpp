@@ -58,6 +58,10 @@ constexpr std::array table = {
                "Signals that stop workers and end the job (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)."},
     OptionSpec{"forward-signals", 0, ValueKind::text, "SIGNAL,...", life,
                "Signals that are passed on to the workers while the job goes on (default USR1,USR2)."},
+    OptionSpec{"drain-signals", 0, ValueKind::text, "SIGNAL,...", life,
+               "Signals that ask the workers to save and stop together after a step (default none); the job ends with 75."},
+    OptionSpec{"heartbeat-timeout", 0, ValueKind::seconds, "SECONDS", life,
+               "A worker that reports its steps and has ended none for so long is aborted as hung (default: never)."},
     OptionSpec{"timeout", 0, ValueKind::seconds, "SECONDS", life, "The job is stopped when it has run so long."},
     OptionSpec{"propagate-exit-code", 0, ValueKind::flag, "", life, "End with the code of the worker that failed first, not with 1."},
 

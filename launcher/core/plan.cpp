@@ -462,6 +462,10 @@ class Planner {
     if (!timeout) return timeout.error();
     if (*timeout < 0) return bad("--timeout must be >= 0");
     plan_.timeout = seconds_of(*timeout);
+    auto heartbeat = options_.number("heartbeat-timeout", 0);
+    if (!heartbeat) return heartbeat.error();
+    if (*heartbeat < 0) return bad("--heartbeat-timeout must be >= 0");
+    plan_.heartbeat_timeout = seconds_of(*heartbeat);
     auto interval = options_.number("monitor-interval", 0.1);
     if (!interval) return interval.error();
     if (*interval <= 0) return bad("--monitor-interval must be > 0");
@@ -490,6 +494,12 @@ class Planner {
         return bad("--forward-signals: " + name + " is no signal that can be passed on");
       }
       plan_.forward_signals.push_back(*number);
+    }
+    for (const std::string& name : plain_list(options_.text("drain-signals", ""))) {
+      if (name.empty()) continue;
+      const auto number = signal_number(name);
+      if (!number || *number == SIGKILL || *number == SIGSTOP) return bad("--drain-signals: " + name + " is no signal that can be caught");
+      plan_.drain_signals.push_back(*number);
     }
     return {};
   }

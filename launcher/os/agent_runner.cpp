@@ -19,6 +19,7 @@
 #include "launcher/core/exit_report.hpp"
 #include "launcher/core/incident.hpp"
 #include "launcher/core/run_record.hpp"
+#include "launcher/core/step_watch.hpp"
 #include "launcher/core/torchelastic_events.hpp"
 #include "launcher/core/worker_command.hpp"
 #include "launcher/core/worker_environment.hpp"
@@ -26,6 +27,7 @@
 #include "launcher/os/evidence.hpp"
 #include "launcher/os/health_port.hpp"
 #include "launcher/os/incident_recorder.hpp"
+#include "launcher/os/shared_page.hpp"
 #include "launcher/os/spawner.hpp"
 #include "launcher/os/watchdog.hpp"
 #include "launcher/os/worker_output.hpp"
@@ -43,6 +45,9 @@ constexpr Duration sweep_interval = std::chrono::milliseconds{20};
 constexpr Duration sweep_limit = std::chrono::seconds{10};
 /// How long output may take that somebody still holds open after the last process of the attempt.
 constexpr Duration drain_limit = std::chrono::seconds{1};
+/// How often the workers' heartbeats are looked at, and how long a hung worker may take to tell where it hangs.
+constexpr Duration step_look = std::chrono::seconds{1};
+constexpr Duration abort_patience = std::chrono::seconds{10};
 constexpr Duration finish_limit = std::chrono::seconds{2};
 /// How long the verdict may take to reach all other nodes when we host the coordinator.
 constexpr Duration linger_limit = std::chrono::seconds{10};
@@ -73,6 +78,8 @@ struct LocalWorker {
   bool alive = false;
   bool ordered = false;      ///< the spawner has it
   std::vector<int> pending;  ///< signals to pass on that came in the meantime
+  std::optional<SharedPage> page;  ///< nothing: the system gave none; the worker does without
+  std::string hang;                ///< why we aborted it; empty: we did not
 };
 
 class AgentRunner {
@@ -246,6 +253,12 @@ class AgentRunner {
     }
   }
 
+  void perform(const DrainWorkers&) {
+    for (LocalWorker& worker : workers_) {
+      if (worker.page) worker.page->request_drain();
+    }
+  }
+
   void perform(const KillWorkers&) {
     for (LocalWorker& worker : workers_) {
       if (!worker.alive) continue;
@@ -293,6 +306,53 @@ class AgentRunner {
     started.restart_count = placement.restart_count;
     record(std::move(started));
     for (int i = 0; i < config_.local_world_size; ++i) order_worker(placement, LocalRank{i});
+    step_watch_.emplace(config_.heartbeat_timeout);
+    watch_steps();
+  }
+
+  // Heartbeats.
+
+  [[nodiscard]] std::optional<WorkerProgress> progress_of(const LocalWorker& worker) const {
+    return worker.page && worker.child.pid > 0 ? worker.page->read(worker.child.pid) : std::nullopt;
+  }
+
+  void watch_steps() {
+    const Duration limit = config_.heartbeat_timeout;
+    step_timer_.expires_after(limit > Duration::zero() ? std::min<Duration>(limit / 4, step_look) : step_look);
+    step_timer_.async_wait([this](boost::system::error_code error) {
+      if (error || stop_signal_ != 0) return;
+      look_at_steps();
+      watch_steps();
+    });
+  }
+
+  void look_at_steps() {
+    std::vector<StepSample> samples;
+    for (int i = 0; i < config_.local_world_size; ++i) {
+      const LocalWorker& worker = workers_[static_cast<std::size_t>(i)];
+      if (worker.alive) samples.push_back({Rank{placement_.first_rank.value() + i}, LocalRank{i}, progress_of(worker)});
+    }
+    const StepWatch::Findings findings = step_watch_->look(samples, std::chrono::steady_clock::now());
+    if (!findings.slow.empty()) say({Say::Level::warning, findings.slow});
+    if (!findings.hung) return;
+    say({Say::Level::error, findings.hung->reason + ": aborted"});
+    for (const LocalRank local_rank : findings.hung->workers) {
+      LocalWorker& worker = workers_.at(static_cast<std::size_t>(local_rank.value()));
+      worker.hang = findings.hung->reason;
+      ::kill(worker.child.pid, SIGABRT);  // a handler of its own tells where it hangs
+    }
+    spawn(loop_, "end hung workers", end_hung(findings.hung->workers));
+  }
+
+  /// SIGKILL for those that SIGABRT did not end.
+  Task<> end_hung(std::vector<LocalRank> hung) {
+    std::vector<pid_t> pids;
+    for (const LocalRank local_rank : hung) pids.push_back(workers_.at(static_cast<std::size_t>(local_rank.value())).child.pid);
+    asio::steady_timer patience{loop_, abort_patience};
+    co_await patience.async_wait(Token{});
+    for (const LocalWorker& worker : workers_) {
+      if (worker.alive && std::ranges::find(pids, worker.child.pid) != pids.end()) ::kill(-worker.child.pid, SIGKILL);
+    }
   }
 
   void order_worker(const Placement& placement, LocalRank local_rank) {
@@ -306,6 +366,12 @@ class AgentRunner {
     request.in = std::move(streams->in);
     request.out = std::move(streams->out);
     request.err = std::move(streams->err);
+    LocalWorker& worker = workers_.at(static_cast<std::size_t>(local_rank.value()));
+    if (auto page = SharedPage::make()) {
+      worker.page.emplace(*std::move(page));
+      request.page = worker.page->fd();
+      request.page_address = worker.page->address(page_descriptor);
+    }
     if (!config_.worker_cpus.empty()) {
       request.cpus.emplace(config_.worker_cpus.at(static_cast<std::size_t>(local_rank.value())));
     }
@@ -345,10 +411,13 @@ class AgentRunner {
     ended.exit_code = reap(worker.child);
     ended.time_us = utc_now();
     if (watchdog_) watchdog_->forget(id.pid);
+    const std::optional<WorkerProgress> progress = progress_of(worker);
+    const std::string hang = std::move(worker.hang);
     worker = {};
     attempt_->worker_gone(id.local_rank);
     if (ended.exit_code != 0) read_last_words(id, ended);
-    if (ended.exit_code != 0 && stop_signal_ == 0) note_failure(id, ended);
+    if (!hang.empty()) ended.message = hang + "\n" + ended.message;
+    if (ended.exit_code != 0 && stop_signal_ == 0) note_failure(id, ended, progress);
 
     event::WorkerExited exited;
     exited.worker = id;
@@ -358,6 +427,7 @@ class AgentRunner {
                                       : WorkerEnd::terminated;
     exited.message = ended.message;
     exited.error_file = ended.error_file;
+    if (progress) exited.last_step = progress->step;
     record(std::move(exited));
     handle(std::move(ended));
   }
@@ -380,7 +450,7 @@ class AgentRunner {
   }
 
   /// What is known of a worker's death at this moment, for the attempt's incident.
-  void note_failure(const WorkerId& id, const WorkerEnded& ended) {
+  void note_failure(const WorkerId& id, const WorkerEnded& ended, const std::optional<WorkerProgress>& progress) {
     WorkerFailure failure;
     failure.rank = id.rank;
     failure.local_rank = id.local_rank;
@@ -393,9 +463,9 @@ class AgentRunner {
     std::vector<LivingWorker> living;
     for (int i = 0; i < config_.local_world_size; ++i) {
       const LocalWorker& worker = workers_[static_cast<std::size_t>(i)];
-      if (worker.alive) living.push_back({Rank{placement_.first_rank.value() + i}, LocalRank{i}, worker.child.pid});
+      if (worker.alive) living.push_back({Rank{placement_.first_rank.value() + i}, LocalRank{i}, worker.child.pid, progress_of(worker)});
     }
-    incidents_.worker_failed(failure, *attempt_, attempt_name_, living, std::chrono::steady_clock::now());
+    incidents_.worker_failed(failure, progress, *attempt_, attempt_name_, living, std::chrono::steady_clock::now());
   }
 
   /// Aside, while the next attempt already runs.
@@ -634,6 +704,8 @@ class AgentRunner {
   asio::io_context loop_{1};
   asio::steady_timer timer_{loop_};
   asio::steady_timer sweep_timer_{loop_};
+  asio::steady_timer step_timer_{loop_};
+  std::optional<StepWatch> step_watch_;  ///< of the running attempt
   Descriptor signals_{loop_};
   Descriptor lifeline_{loop_};
   RunRecord record_;

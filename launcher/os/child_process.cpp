@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <csignal>
 #include <limits>
+#include <string_view>
 #include <system_error>
 
 namespace torchup {
@@ -21,11 +22,14 @@ struct Launch {
   const ChildRequest& request;
   char* const* arguments;
   char* const* environment;
+  char* pid_digits;  ///< where the child writes its pid into its environment, `pid_width` digits; null: nowhere
   pid_t parent;
   std::vector<int> ignored;  ///< signals that we do not leave by default; exec resets handlers, but not these
   const char* failed_call = nullptr;
   int error = 0;
 };
+
+constexpr int pid_width = 10;
 
 int give_up(Launch& launch, const char* call) {
   launch.failed_call = call;
@@ -52,17 +56,27 @@ int run_child(void* argument) {
   if (request.cgroup_procs >= 0 && ::write(request.cgroup_procs, "0", 1) != 1) return give_up(launch, "join cgroup");
   if (request.cpus && (errno = request.cpus->apply()) != 0) return give_up(launch, "sched_setaffinity");
 
+  // The page must not lie where the standard streams go, nor be closed by theirs.
+  const int page = request.page >= 0 ? ::fcntl(request.page, F_DUPFD, page_descriptor + 1) : -1;
+  if (request.page >= 0 && page < 0) return give_up(launch, "dup");
   // Where a descriptor of the list stands in the way of another, it is moved out first.
   std::array<int, 3> wanted{request.in.get(), request.out.get(), request.err.get()};
   for (int target = 0; target < 3; ++target) {
     int& source = wanted[static_cast<std::size_t>(target)];
-    if (source >= 0 && source < target) source = ::fcntl(source, F_DUPFD, 3);
+    if (source >= 0 && source < target) source = ::fcntl(source, F_DUPFD, page_descriptor + 1);
   }
   for (int target = 0; target < 3; ++target) {
     const int source = wanted[static_cast<std::size_t>(target)];
     if (source >= 0 && install(source, target) < 0) return give_up(launch, "dup2");
   }
-  ::syscall(SYS_close_range, 3U, std::numeric_limits<unsigned>::max(), 0U);
+  unsigned first_closed = 3;
+  if (page >= 0) {
+    if (install(page, page_descriptor) < 0) return give_up(launch, "dup2");
+    first_closed = page_descriptor + 1;
+    pid_t pid = ::getpid();
+    for (int digit = pid_width - 1; digit >= 0; --digit, pid /= 10) launch.pid_digits[digit] = static_cast<char>('0' + pid % 10);
+  }
+  ::syscall(SYS_close_range, first_closed, std::numeric_limits<unsigned>::max(), 0U);
 
   sigset_t none;
   ::sigemptyset(&none);
@@ -111,8 +125,18 @@ class SignalsBlocked {
 
 Result<ChildProcess> start_child(const ChildRequest& request) {
   const auto arguments = pointers(request.arguments);
-  const auto environment = pointers(request.environment);
-  Launch launch{request, arguments.data(), environment.data(), ::getpid(), ignored_signals()};
+  auto environment = pointers(request.environment);
+  // A page that we ourselves were given is not the child's.
+  const std::string name = std::string{worker_page_variable} + "=";
+  std::erase_if(environment, [&](const char* line) { return line != nullptr && std::string_view{line}.starts_with(name); });
+  std::string page_line;
+  if (request.page >= 0) {
+    page_line = name + to_text(request.page_address);
+    page_line.erase(page_line.rfind(':') + 1).append(pid_width, '0');
+    environment.insert(environment.begin(), page_line.data());
+  }
+  char* const pid_digits = page_line.empty() ? nullptr : page_line.data() + page_line.size() - pid_width;
+  Launch launch{request, arguments.data(), environment.data(), pid_digits, ::getpid(), ignored_signals()};
   alignas(16) std::array<char, 32 * 1024> stack;
   int pidfd = -1;
   pid_t pid = -1;

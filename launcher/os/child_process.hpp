@@ -8,9 +8,13 @@
 
 #include "launcher/os/cpus.hpp"
 #include "rendezvous/base/result.hpp"
+#include "rendezvous/base/worker_page.hpp"
 #include "rendezvous/net/unique_fd.hpp"
 
 namespace torchup {
+
+/// Where a child finds its page.
+inline constexpr int page_descriptor = 3;
 
 /// What a child is to be.
 struct ChildRequest {
@@ -19,6 +23,10 @@ struct ChildRequest {
   std::vector<std::string> environment;  ///< "NAME=value" each
   UniqueFd in, out, err;                 ///< its descriptors 0, 1, 2; empty: ours
   std::optional<AffinityMask> cpus;      ///< nothing: ours
+  /// An open page that it shares with us (os/shared_page); not owned. It becomes descriptor `page_descriptor`, and the child
+  /// is told of it in TORCHUP_WORKER_PAGE. Empty address (fd -1): none.
+  int page = -1;
+  WorkerPageAddress page_address = {};
   int cgroup_procs = -1;                 ///< an open cgroup.procs that it joins before it runs; -1: none. Not owned
 };
 
@@ -32,7 +40,7 @@ struct ChildProcess {
 /// Returns when the child runs its program, which a stalled file system may delay without bound.
 ///
 /// The child shares our memory until then (as after vfork, but on a stack of its own), so it makes system calls and
-/// nothing else. Its descriptors above 2 are closed, its signals unblocked and by default, SIGPIPE included.
+/// nothing else. Its descriptors above 2, the page apart, are closed, its signals unblocked and by default, SIGPIPE included.
 ///
 /// This is not Boost.Process: the launchers of 1.81 either copy the page tables for each worker (fork: 2 to 5 times the
 /// time with 256 workers) or run our exit handlers in the shared memory (vfork), and none asks for the pidfd with the

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "launcher/core/step_watch.hpp"
+
 namespace torchup {
 namespace {
 
@@ -27,8 +29,8 @@ void IncidentRecorder::attempt_started() {
   output_.aside([baseline = baseline_] { *baseline = death_baseline(); });
 }
 
-void IncidentRecorder::worker_failed(const WorkerFailure& failure, const AttemptOutput& attempt,
-                                     const std::string& attempt_name, const std::vector<LivingWorker>& living,
+void IncidentRecorder::worker_failed(const WorkerFailure& failure, const std::optional<WorkerProgress>& progress,
+                                     const AttemptOutput& attempt, const std::string& attempt_name, const std::vector<LivingWorker>& living,
                                      TimePoint now) {
   if (!open_) {
     open_ = std::make_shared<Open>();
@@ -46,12 +48,15 @@ void IncidentRecorder::worker_failed(const WorkerFailure& failure, const Attempt
       other.state = process_state(worker.pid);
       other.silent_ms =
           std::chrono::duration_cast<std::chrono::milliseconds>(now - attempt.last_output(worker.local_rank)).count();
+      if (worker.progress) other.progress = progress_text(*worker.progress, now);
       open_->incident.others.push_back(std::move(other));
     }
   }
   Incident& incident = open_->incident;
   incident.failures.push_back(failure);
   if (root_cause(incident.failures) + 1 != incident.failures.size()) return;
+  incident.last_step = progress ? std::optional{progress->step} : std::nullopt;
+  incident.progress = progress ? progress_text(*progress, now) : "";
   const WorkerFiles& files = attempt.files(failure.local_rank);
   incident.stdout_log = files.stdout_log;
   incident.stderr_log = files.stderr_log;

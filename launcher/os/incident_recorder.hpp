@@ -10,6 +10,7 @@
 #include "launcher/core/incident.hpp"
 #include "launcher/os/evidence.hpp"
 #include "launcher/os/worker_output.hpp"
+#include "rendezvous/base/worker_page.hpp"
 
 namespace torchup {
 
@@ -18,6 +19,7 @@ struct LivingWorker {
   Rank rank{0};
   LocalRank local_rank{0};
   pid_t pid = 0;
+  std::optional<WorkerProgress> progress = {};  ///< by the page that it shares with us
 };
 
 /// Makes the record of each attempt's first failure. On the loop; what may take long is done aside.
@@ -35,8 +37,8 @@ class IncidentRecorder {
   void attempt_started();
 
   /// Reads the dead worker's last words; at the first failure also what `living` are doing: some 20 µs for each.
-  void worker_failed(const WorkerFailure& failure, const AttemptOutput& attempt, const std::string& attempt_name,
-                     const std::vector<LivingWorker>& living, TimePoint now);
+  void worker_failed(const WorkerFailure& failure, const std::optional<WorkerProgress>& progress, const AttemptOutput& attempt,
+                     const std::string& attempt_name, const std::vector<LivingWorker>& living, TimePoint now);
 
   struct Open;  ///< a record that is not yet complete
   [[nodiscard]] std::shared_ptr<Open> take();

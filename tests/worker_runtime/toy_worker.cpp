@@ -37,6 +37,24 @@ struct Farewell {
   ~Farewell() { std::puts("destroyed"); }
 };
 
+[[gnu::noinline]] void hang_here() {
+  for (;;) std::this_thread::sleep_for(std::chrono::seconds{1});
+}
+
+/// Five steps, then rank 1 hangs or crashes while the others wait for it.
+int five_steps(torchup::Worker& worker, std::string_view then) {
+  auto group = torchup::init_process_group({.backend = "gloo"});
+  torch::Tensor tensor = torch::ones({1});
+  for (std::int64_t step = 1;; ++step) {
+    if (step == 6 && worker.rank() == 1) {
+      if (then == "hang") hang_here();
+      fail_here(then);
+    }
+    torchup::all_reduce(tensor, group);
+    worker.end_step(step);
+  }
+}
+
 /// Steps with a collective every `every` steps: in between, ranks drift apart. Ends when told to stop.
 int steps(torchup::Worker& worker, int every) {
   auto group = torchup::init_process_group({.backend = "gloo"});
@@ -87,6 +105,7 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
     std::printf("%s\n", arguments.data()[arguments.size()] == nullptr ? " and a null" : "");
     return 0;
   }
+  if (what == "five-steps") return five_steps(worker, arguments[2]);
   if (what == "steps") return steps(worker, std::atoi(arguments[2]));
   if (what == "zero-first" || what == "zero-first-fails" || what == "zero-first-crashes") return zero_first(worker, what);
   if (what == "spawned") {
