@@ -33,7 +33,7 @@ struct BystanderState {
   std::int64_t pid = 0;
   std::string state;           ///< `running`, `sleeping in futex_wait`, `stopped`, `ended with 0`, …
   std::int64_t silent_ms = 0;  ///< since its last output
-  std::string progress;        ///< "step 120 ended 31.2 s ago"; empty: it reports no steps
+  std::string progress = {};   ///< "step 120 ended 31.2 s ago"; empty: it reports no steps
 };
 
 /// One fault and everything about it, root cause first.

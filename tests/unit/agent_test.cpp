@@ -268,4 +268,28 @@ TEST_CASE("a program that cannot be started is no reason for another attempt", "
   REQUIRE(find<SweepDescendants>(agent.step(WorkerNotStarted{LocalRank{1}}, t0)));
 }
 
+TEST_CASE("a drain signal asks the workers once; the second one is as any other", "[unit][agent]") {
+  LaunchConfig config = two_workers();
+  config.drain_signals = {SIGTERM};
+  Running job{config};
+  const auto first = job.agent.step(SignalArrived{SIGTERM}, t0);
+  REQUIRE(find<DrainWorkers>(first));
+  REQUIRE_FALSE(find<SignalWorkers>(first));
+  const auto second = job.agent.step(SignalArrived{SIGTERM}, t0 + 1s);
+  REQUIRE_FALSE(find<DrainWorkers>(second));
+  REQUIRE(find<SignalWorkers>(second)->number == SIGTERM);
+}
+
+TEST_CASE("a worker that has saved its state ends the job with 75, restarts or not", "[unit][agent]") {
+  Running job{two_workers(3)};
+  const auto actions = job.agent.step(ended(1, 75), t0);
+  REQUIRE_FALSE(find_sent<WorkersFailed>(actions));
+  const auto* leave = find_sent<Leave>(actions);
+  REQUIRE(leave);
+  REQUIRE(leave->ends_job);
+  REQUIRE(leave->exit_code == 75);
+  REQUIRE(leave->failures.empty());
+  REQUIRE_FALSE(find_sent<Leave>(job.agent.step(ended(0, 75), t0 + 1s)));  // said once
+}
+
 }  // namespace torchup
