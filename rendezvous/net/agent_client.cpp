@@ -157,11 +157,14 @@ class Client final : public std::enable_shared_from_this<Client> {
   [[nodiscard]] Duration lease() const { return standing_.join ? standing_.join->terms.lease : std::chrono::seconds{10}; }
   [[nodiscard]] Duration doubt_after() const { return std::min<Duration>(std::chrono::seconds{1}, lease() / 3); }
 
-  /// When workers of ours must be dead if nothing is heard; only an agent with a place in a round has any.
+  /// When workers of ours must be dead if nothing is heard. Without workers too there is a limit: after it, what lies
+  /// unread on this connection may be a place that is no longer ours.
   [[nodiscard]] std::optional<TimePoint> fence_at() const {
-    if (!standing_.join || !standing_.placement) return {};
+    if (!standing_.join || (!standing_.placement && !line_)) return {};
     if (refused_ && !line_) return out_since_ + patience;
-    return heard_of_ + lease() * 9 / 10;
+    const TimePoint at = heard_of_ + lease() * 9 / 10;
+    // The coordinator saw the connection break too, and waits less long for us to come back.
+    return broke_at_ ? std::min(at, *broke_at_ + doubt_after() * 9 / 10) : at;
   }
 
   void keep_alive(TimePoint now) {
@@ -171,11 +174,13 @@ class Client final : public std::enable_shared_from_this<Client> {
   }
 
   void fence(const std::string& reason) {
-    const Round round = standing_.placement ? standing_.placement->round : Round{0};
-    forget_place();
     if (line_) std::exchange(line_, {})->close();
     hang_up_attempt();
-    lost(false, reason);
+    lost(true, reason);
+    broke_at_.reset();
+    if (!standing_.placement) return;
+    const Round round = standing_.placement->round;
+    forget_place();
     retry_at_ = clock_now() + jittered(std::chrono::seconds{1});
     tell(CoordinatorMessage{StopWorkers{round, StopCause::fenced, reason}});
   }
@@ -272,6 +277,7 @@ class Client final : public std::enable_shared_from_this<Client> {
     if (over_) return say_finished();
     const std::string reason = error ? "the connection to the coordinator broke: " + error.message()
                                      : "the coordinator closed the connection";
+    if (error) broke_at_ = clock_now();
     lost(true, reason);
     if (!error && embedded_ && standing_.placement) return fence("the coordinator's process has ended"), turn();
     turn();
@@ -333,7 +339,8 @@ class Client final : public std::enable_shared_from_this<Client> {
     refused_ = false;
     retry_delay_ = retry_first;
     last_trouble_.clear();
-    heard_of_ = hello_at_;
+    // That we are still a member is known when a keep-alive behind our Resume is answered.
+    if (!standing_.placement) heard_of_ = hello_at_;
     keep_alive_at_ = clock_now();
     unanswered_.clear();
     if (standing_.join) {
@@ -355,6 +362,7 @@ class Client final : public std::enable_shared_from_this<Client> {
       heard_of_ = unanswered_.front().second;
       unanswered_.pop_front();
     }
+    broke_at_.reset();
   }
 
   void hear(const Refused& refused, bool) { conclude(LinkLost{refused.exit_code, refused.reason}); }
@@ -375,6 +383,7 @@ class Client final : public std::enable_shared_from_this<Client> {
   }
   void hear(const StopWorkers& stop, bool) {
     if (stop.cause == StopCause::fenced) {
+      broke_at_.reset();
       forget_place();
     } else {
       standing_.stage = Resume::Stage::stopping;
@@ -440,6 +449,7 @@ class Client final : public std::enable_shared_from_this<Client> {
   TimePoint retry_at_{}, out_since_{}, hello_at_{};
 
   TimePoint heard_of_{};  ///< sending of the last thing that was answered
+  std::optional<TimePoint> broke_at_;  ///< the connection broke, and no later one has proved itself
   TimePoint keep_alive_at_{};
   std::uint64_t keep_alive_number_ = 0;
   std::deque<std::pair<std::uint64_t, TimePoint>> unanswered_;
