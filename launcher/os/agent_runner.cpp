@@ -48,6 +48,8 @@ constexpr Duration drain_limit = std::chrono::seconds{1};
 /// How often the workers' heartbeats are looked at, and how long a hung worker may take to tell where it hangs.
 constexpr Duration step_look = std::chrono::seconds{1};
 constexpr Duration abort_patience = std::chrono::seconds{10};
+/// Failing log files are told no more often.
+constexpr Duration log_failure_interval = std::chrono::minutes{1};
 constexpr Duration finish_limit = std::chrono::seconds{2};
 /// How long the verdict may take to reach all other nodes when we host the coordinator.
 constexpr Duration linger_limit = std::chrono::seconds{10};
@@ -591,8 +593,13 @@ class AgentRunner {
   /// The output has something to tell: bytes that are lost, a directory that is not there.
   void on_output(EventBody body) {
     if (const auto* failed = std::get_if<event::LogWriteFailed>(&body)) {
-      say({Say::Level::warning, "cannot write " + failed->path + ": " + failed->reason + "; " +
+      // A full disk fails all files at once.
+      const TimePoint now = std::chrono::steady_clock::now();
+      if (!log_failure_told_ || now - *log_failure_told_ >= log_failure_interval) {
+        log_failure_told_ = now;
+        say({Say::Level::error, "cannot write " + failed->path + ": " + failed->reason + "; " +
                                     std::to_string(failed->bytes_lost) + " bytes are lost so far, the job goes on"});
+      }
     } else if (const auto* lost = std::get_if<event::ConsoleLost>(&body)) {
       say({Say::Level::warning, lost->stream + ": " + lost->reason + "; " + std::to_string(lost->bytes_lost) +
                                     " bytes are not shown so far, the job goes on"});
@@ -627,8 +634,12 @@ class AgentRunner {
       auto written = co_await output_.replace_file(config_.parent_error_file, std::move(last_words));
       if (!written) say({Say::Level::error, written.error().message()});
     }
-    if (!config_.output.result_file.empty()) {
+    if (!config_.output.result_file.empty() || log_failure_told_) {
       co_await output_.settle(finish_limit);  // what was lost belongs into the result
+    }
+    if (const std::uint64_t lost = record_.log_bytes_lost(); lost != 0)
+      say({Say::Level::error, std::to_string(lost) + " bytes of logs and events are lost in all"});
+    if (!config_.output.result_file.empty()) {
       std::string content = result_json(record_, host_);
       auto written = co_await output_.replace_file(config_.output.result_file, std::move(content));
       if (!written) say({Say::Level::error, written.error().message()});
@@ -726,6 +737,7 @@ class AgentRunner {
   std::string attempt_name_;
   std::shared_ptr<IncidentRecorder::Open> failed_attempt_;  ///< the last attempt's failure, not yet told
   std::string stop_reason_;
+  std::optional<TimePoint> log_failure_told_;
   int stop_signal_ = 0;  ///< what the workers of this attempt were told to end by; 0: nothing yet
   bool sweeping_ = false;
   bool sweep_told_ = false;

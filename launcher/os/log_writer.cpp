@@ -236,15 +236,17 @@ Result<> replace_file_now(const std::string& path, const std::string& content) {
   return system_error(error, path);
 }
 
-void remove_if_empty(const std::string& directory) {
+void remove_if_empty(const std::vector<std::string>& directories) {
   namespace fs = std::filesystem;
-  std::error_code error;
-  for (fs::recursive_directory_iterator at{directory, error}, end; !error && at != end; at.increment(error)) {
-    const auto status = at->symlink_status(error);
-    if (fs::is_directory(status)) continue;
-    if (!fs::is_regular_file(status) || at->file_size(error) != 0) return;
+  for (auto directory = directories.rbegin(); directory != directories.rend(); ++directory) {
+    if (::rmdir(directory->c_str()) == 0) continue;
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator{*directory, error}) {
+      const bool empty_file = fs::is_regular_file(entry.symlink_status(error)) && entry.file_size(error) == 0;
+      if (empty_file && !error) fs::remove(entry.path(), error);
+    }
+    ::rmdir(directory->c_str());
   }
-  if (!error) fs::remove_all(directory, error);
 }
 
 }  // namespace torchup

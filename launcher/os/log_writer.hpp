@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "rendezvous/base/result.hpp"
 
@@ -63,7 +64,7 @@ Result<std::string> make_unique_directory(const std::string& prefix);
 /// regular file (a FIFO, /dev/stdout) is written directly.
 Result<> replace_file_now(const std::string& path, const std::string& content);
 
-/// Removes `directory` if nothing in it has any bytes.
-void remove_if_empty(const std::string& directory);
+/// Removes these directories (each stands before those below it) as far as no file in them has any bytes.
+void remove_if_empty(const std::vector<std::string>& directories);
 
 }  // namespace torchup

@@ -36,7 +36,7 @@ constexpr std::size_t terminal_bytes_max = std::size_t{8} << 20;
 /// What a stream may keep back while another shows an over-long line.
 constexpr std::size_t held_bytes_max = std::size_t{256} << 10;
 /// An over-long line that stands still so long is interrupted by others.
-constexpr Duration hold_limit = std::chrono::milliseconds{200};
+constexpr Duration hold_limit = std::chrono::seconds{1};
 constexpr std::size_t read_bytes_max = std::size_t{64} << 10;
 /// So many streams are read before the loop looks at anything else.
 constexpr int streams_per_turn = 16;
@@ -121,12 +121,12 @@ struct Console {
   int fd;
   std::unique_ptr<ConsoleWriter> writer;
   bool terminal = false;
-  std::string batch;          ///< of this turn
-  bool ends_line = true;      ///< the last byte shown was a line end
-  bool full = false;          ///< its streams are not read
-  Stream* holder = nullptr;   ///< shows an over-long line; others keep theirs back
+  std::string batch;                ///< of this turn
+  bool ends_line = true;            ///< the last byte shown was a line end
+  bool full = false;                ///< its streams are not read
+  Stream* holder = nullptr;         ///< shows an over-long line; others keep theirs back
   const void* open_line = nullptr;  ///< the stream whose text ended in the middle of a line; nothing: at a line's end
-  std::uint64_t dropped = 0;  ///< bytes of a terminal that did not keep up
+  std::uint64_t dropped = 0;        ///< bytes of a terminal that did not keep up
   std::uint64_t dropped_now = 0;
   std::uint64_t told = 0;                  ///< bytes lost, as the listener knows
   std::string reason = "it was too slow";  ///< for the loss
@@ -157,8 +157,8 @@ struct Stream {
   TimePoint last_read;
 };
 
-/// What `add` appends to the console's text comes from `source`. A line that another stream left open, because it ended or
-/// stood still in the middle of one, is ended first.
+/// What `add` appends to the console's text comes from `source`. A line that another stream left open, because it ended
+/// or stood still in the middle of one, is ended first.
 template <class Add>
 void show_from(Console& console, const Stream& source, Add add) {
   const std::size_t before = console.batch.size();
@@ -185,7 +185,7 @@ struct Output::State {
   bool logs_full = false;
   Timer hold_timer;
   std::string run_directory;
-  std::string temporary_directory;
+  std::vector<std::string> temporary_directories;  ///< without a named one: the directory above it and all below
   std::map<std::string, LogWriter::File> appended;
   std::map<std::string, std::uint64_t> log_losses;
   AttemptOutput::State* attempt = nullptr;  ///< the one that is being read
@@ -460,7 +460,8 @@ void AttemptOutput::State::show(Stream& source, std::string_view bytes, TimePoin
     watch(source);
     return;
   }
-  show_from(*console, source, [&](std::string& text) { source.splitter.feed(bytes, now, text, source.duplicates_batch); });
+  show_from(*console, source,
+            [&](std::string& text) { source.splitter.feed(bytes, now, text, source.duplicates_batch); });
   if (source.splitter.mid_line() == (console->holder == &source)) return;
   if (console->holder == nullptr) {
     console->holder = &source;
@@ -492,7 +493,10 @@ void AttemptOutput::State::expect_release() {
     bool again = false;
     for (Console* console : {&self->output.out, &self->output.err()}) {
       if (console->holder == nullptr) continue;
-      if (now - console->holder->last_read < hold_limit || console->full) {
+      const bool awaited = std::any_of(self->streams.begin(), self->streams.end(), [console](const Stream& each) {
+        return each.console == console && !each.held.empty();
+      });
+      if (!awaited || now - console->holder->last_read < hold_limit || console->full) {
         again = true;
         continue;
       }
@@ -662,7 +666,7 @@ Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string n
     if (!made) made = disk_is_dead(by_user ? state.plan.log_dir : "TMPDIR");
     if (*made) {
       state.run_directory = (*made)->path;
-      state.temporary_directory = (*made)->temporary;
+      if (!(*made)->temporary.empty()) state.temporary_directories = {(*made)->temporary, state.run_directory};
     } else if (by_user) {
       co_return made->error();
     } else {
@@ -679,6 +683,8 @@ Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string n
   if (!attempt->directory.empty()) {
     std::vector<std::string> directories{attempt->directory};
     for (const Worker& worker : attempt->workers) directories.push_back(worker.files.directory);
+    if (!state.temporary_directories.empty())
+      state.temporary_directories.insert(state.temporary_directories.end(), directories.begin(), directories.end());
     std::function<Result<>()> make = [directories = std::move(directories), files = attempt->files] {
       return make_files(directories, files);
     };
@@ -767,8 +773,8 @@ Task<OutputLoss> Output::settle(Duration limit) {
 }
 
 Task<OutputLoss> Output::finish(Duration limit) {
-  if (!state_->temporary_directory.empty())
-    state_->logs->call([directory = state_->temporary_directory] { remove_if_empty(directory); });
+  if (!state_->temporary_directories.empty())
+    state_->logs->call([directories = state_->temporary_directories] { remove_if_empty(directories); });
   co_return co_await settle(limit);
 }
 

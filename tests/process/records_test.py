@@ -6,6 +6,7 @@ usage: records_test.py TORCHUP [name of a test ...]
 import glob
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import tempfile
 import time
 import unittest
 
-TORCHUP = sys.argv.pop(1)
+TORCHUP = os.path.abspath(sys.argv.pop(1))
 
 
 def run(*arguments, timeout=30, **options):
@@ -222,7 +223,20 @@ class Records(unittest.TestCase):
         self.assertEqual(told[0]["reason"], "No space left on device")
         lost = self.json_of("result")["log_bytes_lost"]
         self.assertGreater(lost, 900_000)
-        self.assertIn(b"No space left on device", done.stderr)
+        self.assertEqual(done.stderr.count(b"No space left on device"), 1)
+        self.assertIn(f"{lost} bytes of logs and events are lost in all".encode(), done.stderr)
+
+    def test_a_core_file_is_found(self):
+        with open("/proc/sys/kernel/core_pattern") as file:
+            if file.read().strip() != "core":
+                self.skipTest("cores do not go into the working directory here")
+        limits = resource.getrlimit(resource.RLIMIT_CORE)
+        if limits[1] != resource.RLIM_INFINITY:
+            self.skipTest("no core files here")
+        run(f"--log-dir={self.path('logs')}", "--", *shell("ulimit -c unlimited; kill -SEGV $$"), cwd=self.scratch.name)
+        if not glob.glob(self.path("core*")):
+            self.skipTest("this kernel writes no core files")
+        self.assertTrue(self.incident()["evidence"]["core_file"].startswith(self.path("core")))
 
     def test_a_reader_that_leaves_does_not_end_the_job(self):
         done = subprocess.run(["bash", "-c", f"{TORCHUP} --result-file={self.path('result')} --tee=1 --log-dir={self.path('logs')} "

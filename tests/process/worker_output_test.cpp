@@ -433,20 +433,20 @@ TEST_CASE("a reader of our stdout that stops makes workers wait, and the end has
   Job job;
   UniqueFd err_file = create(job.scratch.path / "err");
   job.commands = {"yes | head -c 100000000"};
+  std::size_t total = 0;
   std::thread reader{[&] {  // reads nothing for a while, then everything
     std::this_thread::sleep_for(300ms);
     std::vector<char> buffer(1 << 20);
-    std::size_t total = 0;
     while (total < 100'000'000) {
       const ssize_t count = ::read(read_end.get(), buffer.data(), buffer.size());
       if (count <= 0) break;
       total += static_cast<std::size_t>(count);
     }
-    CHECK(total == 100'000'000);
   }};
   job.run_on(write_end.get(), err_file.get());
   write_end.reset();
   reader.join();
+  CHECK(total == 100'000'000);
   CHECK(job.loss.console_bytes == 0);
 }
 
@@ -488,12 +488,14 @@ TEST_CASE("a terminal that stands still drops lines, counts and says them", "[pr
   auto screen = open_pty(-1);
   REQUIRE(screen.has_value());
   Job job;
-  job.commands = {"yes | head -c 30000000", "true"};
+  const fs::path written = job.scratch.path / "written";
+  job.commands = {"yes | head -c 30000000; touch " + written.string(), "true"};
   UniqueFd err_file = create(job.scratch.path / "err");
   std::thread reader;
   job.while_running = [&](Output&, AttemptOutput&) {
     reader = std::thread{[&] {
-      std::this_thread::sleep_for(500ms);  // Ctrl-S
+      // Ctrl-S, and the worker is not stopped by it.
+      for (int wait = 0; wait < 2000 && !fs::exists(written); ++wait) std::this_thread::sleep_for(5ms);
       std::array<char, 65536> buffer{};
       for (int idle = 0; idle < 60;) {
         idle = ::read(screen->master.get(), buffer.data(), buffer.size()) > 0 ? 0 : idle + 1;
