@@ -1,0 +1,24 @@
+#!/usr/bin/env python3
+"""The example language_model under torchup: it learns, and ZeRO-1 changes no printed digit.
+
+usage: language_model_test.py TORCHUP LANGUAGE_MODEL
+"""
+
+import re
+import subprocess
+import sys
+
+torchup, program = sys.argv[1:]
+
+
+def bits(*options):
+    command = [torchup, "--nproc-per-node=2", program, "--steps=12", "--batch-size=8", "--sample=0", *options]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=120).stdout
+    unseen, guess = re.search(r"unseen text: (\S+) bits per character \((\S+) for a guess\)", output).groups()
+    assert float(unseen) < float(guess) - 1, output
+    return unseen
+
+
+whole, shared = bits(), bits("--zero")
+assert whole == shared, (whole, shared)
+assert bits("--amp") != whole  # bfloat16 shows
