@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import tempfile
 import time
@@ -37,6 +38,29 @@ def wall_ms(command):
     return run
 
 
+
+def restart_ms(command, probe, restarts):
+    """From the last instruction of a failing worker to the first of its replacement: median over the restarts of one job."""
+
+    def run():
+        with tempfile.NamedTemporaryFile(mode="r") as stamps:
+            subprocess.run([*command, f"--max-restarts={restarts}", *(probe, "stamp", stamps.name, "stamp", stamps.name, "exit", "3")],
+                           **QUIET)
+            times = [int(line) for line in stamps]
+        if len(times) != 2 * (restarts + 1):
+            raise RuntimeError(f"{command[0]}: {len(times)} stamps of {restarts} restarts")
+        return statistics.median(begin - end for end, begin in zip(times[1::2], times[2::2])) / 1e6
+
+    return run
+
+
+def restart_row(options, found, results):
+    probe = measure.program(options, "fake_worker")
+    contenders = {name: restart_ms(make(1), probe, 20) for name, make in found.items() if name != "hydra"}
+    if "torchrun" in found:
+        contenders["torchrun, 10 ms polls"] = restart_ms([*found["torchrun"](1), "--monitor-interval=0.01"], probe, 20)
+    times = measure.interleave(contenders, min(options.rounds, 3))
+    results["restart_ms"] = measure.report("worker exit to replacement's first instruction, p50 of 20 restarts", "ms", times, "torchup", 2)
 
 
 def tree(pid):
@@ -139,11 +163,14 @@ def main():
     results = {}
     times = measure.interleave({name: wall_ms(make(2) + ["true"]) for name, make in found.items()}, options.rounds)
     results["two_noops_ms"] = measure.report("two no-op workers, start to exit", "ms", times, "torchup")
+    times = measure.interleave({name: wall_ms(make(256) + ["true"]) for name, make in found.items()}, min(options.rounds, 5))
+    results["noops_256_ms"] = measure.report("256 no-op workers, start to exit", "ms", times, "torchup")
+    restart_row(options, found, results)
     for field in ("Rss", "Pss"):
         memory = measure.interleave(
-            {name: agent_memory_mib(make(2), 2, field) for name, make in found.items() if name != "hydra"}, min(options.rounds, 3))
+            {name: agent_memory_mib(make(8), 8, field) for name, make in found.items() if name != "hydra"}, min(options.rounds, 3))
         results[f"agent_{field.lower()}_mib"] = measure.report(
-            f"memory of the launcher's own processes, 2 workers, {field}", "MiB", memory, "torchup")
+            f"memory of the launcher's own processes, 8 workers, {field}", "MiB", memory, "torchup")
     tee_rows(options, found, results)
     measure.finish(options, results)
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <string>
 
 /// A worker that does what its arguments say, one after the other:
@@ -19,6 +20,7 @@
 ///   sleep SECONDS  then go on                       wait            for ever
 ///   exit CODE      kill SIGNAL   itself             fail_first CODE exit with CODE unless this is a restart
 ///   only RANK      the rest is for this local rank only; others wait for ever
+///   stamp FILE     append the monotonic time in nanoseconds to FILE
 ///   descriptors    print the open descriptors above 2
 namespace {
 
@@ -68,6 +70,10 @@ int main(int argc, char** argv) {
     const auto next = [&] { return i + 1 < argc ? argv[++i] : nullptr; };
     if (word == "note") {
       append(next(), rank + " " + std::to_string(::getpid()) + " " + variable("TORCHELASTIC_RESTART_COUNT") + "\n");
+    } else if (word == "stamp") {
+      timespec now{};
+      ::clock_gettime(CLOCK_MONOTONIC, &now);
+      append(next(), std::to_string(now.tv_sec * 1'000'000'000L + now.tv_nsec) + "\n");
     } else if (word == "ignore") {
       ::signal(std::atoi(next()), SIG_IGN);
     } else if (word == "on") {
