@@ -110,6 +110,8 @@ void Agent::on(const WorkerEnded& event) {
   after_worker_ended();
 }
 
+void Agent::on(const GiveUp& event) { end_job(failed_code, event.reason); }
+
 void Agent::on(const DescendantsGone&) {
   if (phase_ != Phase::sweeping) return;
   phase_ = Phase::idle;
@@ -196,12 +198,7 @@ void Agent::obey(const Waiting& message) {
 /// Whatever time alone brings.
 void Agent::due() {
   if (job_end_ && now_ >= *job_end_ && !leaving_ && !verdict_) {
-    Leave word;
-    word.exit_code = failed_code;
-    word.reason = "the job ran longer than --timeout allows";
-    leave(std::move(word));
-    rejoin_wanted_ = false;
-    stop(SIGTERM, leaving_->reason);
+    end_job(failed_code, "the job ran longer than --timeout allows");
     return;
   }
   if (!deadline_ || now_ < *deadline_) return;
@@ -218,6 +215,17 @@ void Agent::due() {
     verdict_ = Verdict{.exit_code = leaving_->exit_code, .reason = leaving_->reason, .failures = failures_};
     settle();
   }
+}
+
+/// Ends the job on all nodes for a reason that is no worker's failure.
+void Agent::end_job(int exit_code, std::string reason) {
+  if (leaving_ || verdict_) return;
+  Leave word;
+  word.exit_code = exit_code;
+  word.reason = reason;
+  leave(std::move(word));
+  rejoin_wanted_ = false;
+  stop(SIGTERM, std::move(reason));
 }
 
 /// Goes on without the workers that outlive SIGKILL: only the kernel can end them.
@@ -303,16 +311,10 @@ void Agent::leave(Leave word) {
 void Agent::requeue(LocalRank local_rank) {
   if (phase_ != Phase::running || leaving_) return;
   const int rank = placement_->first_rank.value() + local_rank.value();
-  Leave word;
-  word.ends_job = true;
-  word.exit_code = requeue_code;
-  word.reason = "rank " + std::to_string(rank) + " has saved its state and asks to be started again (exit code 75)";
-  word.stop_signal = SIGTERM;
-  say(Say::Level::info, word.reason);
-  std::string reason = word.reason;
-  leave(std::move(word));
-  rejoin_wanted_ = false;
-  stop(SIGTERM, std::move(reason));
+  std::string reason =
+      "rank " + std::to_string(rank) + " has saved its state and asks to be started again (exit code 75)";
+  say(Say::Level::info, reason);
+  end_job(requeue_code, std::move(reason));
 }
 
 void Agent::note_failure(const WorkerEnded& how, bool may_restart) {

@@ -55,6 +55,10 @@ struct WorkerEnded {
   std::string message;       ///< what is known of the cause
   std::string error_file;    ///< empty when it left none
 };
+/// The job cannot go on here, and another attempt cannot do better.
+struct GiveUp {
+  std::string reason;
+};
 /// Answer to SweepDescendants: nothing that our workers left behind lives.
 struct DescendantsGone {};
 struct SignalArrived {
@@ -62,7 +66,7 @@ struct SignalArrived {
 };
 struct Wake {};  ///< nothing happened but time
 using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
-                                SpawnFailed, WorkerNotStarted, WorkerEnded, DescendantsGone, SignalArrived, Wake>;
+                                SpawnFailed, WorkerNotStarted, WorkerEnded, GiveUp, DescendantsGone, SignalArrived, Wake>;
 
 // Actions.
 
@@ -162,6 +166,7 @@ class Agent {
   void on(const SpawnFailed& event);
   void on(const WorkerNotStarted& event);
   void on(const WorkerEnded& event);
+  void on(const GiveUp& event);
   void on(const DescendantsGone&);
   void on(const SignalArrived& event);
   void on(const Wake&) {}
@@ -177,7 +182,8 @@ class Agent {
   void join();
   void stop(int signal_number, std::string reason);
   void kill(std::string reason);
-  void leave(Leave leave);
+  void leave(Leave word);
+  void end_job(int exit_code, std::string reason);
   void requeue(LocalRank local_rank);
   void note_failure(const WorkerEnded& how, bool may_restart);
   void after_worker_ended();

@@ -466,6 +466,8 @@ class Planner {
     if (!heartbeat) return heartbeat.error();
     if (*heartbeat < 0) return bad("--heartbeat-timeout must be >= 0");
     plan_.heartbeat_timeout = seconds_of(*heartbeat);
+    const auto stuck = python_float(machine_.variable("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT").value_or("0"));
+    if (stuck && *stuck > 0) plan_.stuck_timeout = seconds_of(*stuck);
     auto interval = options_.number("monitor-interval", 0.1);
     if (!interval) return interval.error();
     if (*interval <= 0) return bad("--monitor-interval must be > 0");

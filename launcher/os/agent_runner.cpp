@@ -19,6 +19,7 @@
 #include "launcher/core/exit_report.hpp"
 #include "launcher/core/incident.hpp"
 #include "launcher/core/run_record.hpp"
+#include "launcher/core/state_watch.hpp"
 #include "launcher/core/step_watch.hpp"
 #include "launcher/core/torchelastic_events.hpp"
 #include "launcher/core/worker_command.hpp"
@@ -91,6 +92,7 @@ class AgentRunner {
         guarded_{std::move(guarded)},
         host_{host},
         environment_{config, own_environment()},
+        state_watch_{config.role, config.stuck_timeout},
         output_{loop_, *make_output_plan(config.output, config.local_world_size, config.role, host,
                                          config.rendezvous.run_id.value()),
                 [this](EventBody body) { on_output(std::move(body)); }},
@@ -101,6 +103,7 @@ class AgentRunner {
   int run() {
     watch_signals();
     watch_lifeline();
+    watch_states();
     begin();
     loop_.run();
     return exit_code_;
@@ -354,6 +357,30 @@ class AgentRunner {
     co_await patience.async_wait(Token{});
     for (const LocalWorker& worker : workers_) {
       if (worker.alive && std::ranges::find(pids, worker.child.pid) != pids.end()) ::kill(-worker.child.pid, SIGKILL);
+    }
+  }
+
+  /// The kernel's view of them, a few times within the limit and once a second at most.
+  void watch_states() {
+    const Duration limit = config_.stuck_timeout;
+    state_timer_.expires_after(limit > Duration{0} ? std::min<Duration>(limit / 4, step_look) : step_look);
+    state_timer_.async_wait([this](boost::system::error_code error) {
+      if (error) return;
+      if (stop_signal_ == 0) look_at_states();
+      watch_states();
+    });
+  }
+
+  void look_at_states() {
+    std::vector<StateSample> samples;
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      const LocalWorker& worker = workers_[i];
+      if (!worker.alive) continue;
+      samples.push_back({LocalRank{static_cast<int>(i)}, worker.child.pid, state_letter(worker.child.pid)});
+    }
+    for (StateFinding& finding : state_watch_.look(samples, std::chrono::steady_clock::now())) {
+      say({finding.stuck ? Say::Level::error : Say::Level::warning, finding.text});
+      if (finding.stuck) handle(GiveUp{std::move(finding.text)});
     }
   }
 
@@ -716,6 +743,8 @@ class AgentRunner {
   asio::steady_timer timer_{loop_};
   asio::steady_timer sweep_timer_{loop_};
   asio::steady_timer step_timer_{loop_};
+  asio::steady_timer state_timer_{loop_};
+  StateWatch state_watch_;
   std::optional<StepWatch> step_watch_;  ///< of the running attempt
   Descriptor signals_{loop_};
   Descriptor lifeline_{loop_};

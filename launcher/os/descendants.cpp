@@ -27,9 +27,10 @@ namespace {
 struct Process {
   pid_t pid;
   pid_t parent;
+  char state;
 };
 
-/// State and parent of a process, from /proc/<pid>/stat. Nothing for zombies and for what is gone.
+/// State and parent of a process, from /proc/<pid>/stat. False when it is gone.
 bool read_process(pid_t pid, Process& process) {
   char path[32];
   std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -42,12 +43,12 @@ bool read_process(pid_t pid, Process& process) {
   const std::string_view line{text, static_cast<std::size_t>(length)};
   const auto bracket = line.rfind(')');
   if (bracket == std::string_view::npos || bracket + 4 >= line.size()) return false;
-  const char state = line[bracket + 2];
-  if (state == 'Z' || state == 'X') return false;
   process.pid = pid;
+  process.state = line[bracket + 2];
   return std::from_chars(&line[bracket + 4], line.data() + line.size(), process.parent).ec == std::errc{};
 }
 
+/// All that live; zombies do not.
 std::vector<Process> all_processes() {
   std::vector<Process> list;
   DIR* folder = ::opendir("/proc");
@@ -57,7 +58,8 @@ std::vector<Process> all_processes() {
     pid_t pid = 0;
     const auto [end, code] = std::from_chars(name.data(), name.data() + name.size(), pid);
     if (code != std::errc{} || end != name.data() + name.size()) continue;
-    if (Process process{}; read_process(pid, process)) list.push_back(process);
+    Process process{};
+    if (read_process(pid, process) && process.state != 'Z' && process.state != 'X') list.push_back(process);
   }
   ::closedir(folder);
   return list;
@@ -82,6 +84,11 @@ std::vector<pid_t> descendants() {
   }
   found.erase(found.begin());
   return found;
+}
+
+char state_letter(pid_t pid) {
+  Process process{};
+  return read_process(pid, process) ? process.state : '?';
 }
 
 bool has_children() {

@@ -16,6 +16,9 @@ void become_subreaper();
 /// All living descendants of this process, parents before their children; zombies are left out.
 [[nodiscard]] std::vector<pid_t> descendants();
 
+/// The kernel's letter for what a process does ('R', 'S', 'D', 'T', 'Z', …); '?' when it is gone.
+[[nodiscard]] char state_letter(pid_t pid);
+
 /// Whether this process has any child at all, zombies included. One system call.
 [[nodiscard]] bool has_children();
 

@@ -283,6 +283,25 @@ class Launcher(unittest.TestCase):
         self.end(self.start("--max-restarts=2 --restart-backoff=0.3..0.5", "exit 5"), 1)
         self.assertGreater(time.monotonic() - begin, 0.8)
 
+    # Workers that live and do not work.
+
+    def test_a_worker_without_steps_is_aborted_and_restarted(self):
+        begin = time.monotonic()
+        job = self.start("--nproc-per-node=2 --max-restarts=1 --heartbeat-timeout=0.5",
+                         "note {notes} step 41 fail_first_wait sleep 0.2 step 42 exit 0")
+        _, err = self.end(job, 0)
+        self.assertIn("the last one was step 41", err)
+        self.assertEqual(sorted(count for _, _, count in self.workers(4)), [0, 0, 1, 1])
+        self.assertLess(time.monotonic() - begin, 8)
+
+    def test_a_worker_in_uninterruptible_sleep_ends_the_job(self):
+        os.environ["TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"] = "0.4"
+        self.addCleanup(os.environ.pop, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT")
+        job = self.start("--max-restarts=3 --shutdown-timeout=1", "note {notes} vfork")
+        _, err = self.end(job, 1)
+        self.assertIn("stuck in uninterruptible sleep (D-state)", err)
+        self.assertEqual(len(self.workers(1)), 1)
+
     # Containers.
 
     def test_as_pid_1(self):

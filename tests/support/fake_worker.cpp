@@ -1,15 +1,16 @@
 #include <fcntl.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <string>
+
+#include "rendezvous/base/worker_page.hpp"
 
 /// A worker that does what its arguments say, one after the other:
 ///
@@ -19,8 +20,11 @@
 ///   say TEXT       a line on stdout                 hang            stop in the middle of this process: raise SIGSTOP
 ///   sleep SECONDS  then go on                       wait            for ever
 ///   exit CODE      kill SIGNAL   itself             fail_first CODE exit with CODE unless this is a restart
+///   fail_first_wait  wait for ever unless this is a restart
+///   vfork          be in uninterruptible sleep: as the parent of a child that does not exec
 ///   only RANK      the rest is for this local rank only; others wait for ever
 ///   stamp FILE     append the monotonic time in nanoseconds to FILE
+///   step N         end step N in the page that the agent gave us
 ///   descriptors    print the open descriptors above 2
 namespace {
 
@@ -61,6 +65,32 @@ void print_descriptors() {
   std::printf("descriptors listed\n");
 }
 
+/// As the C++ runtime does it: the one number that counts is written last.
+void end_step(std::int64_t step) {
+  namespace wp = torchup::worker_page;
+  const auto address = torchup::parse_worker_page_address(variable(torchup::worker_page_variable));
+  if (!address || address->pid != ::getpid()) {
+    std::fputs("fake_worker: no page for us\n", stderr);
+    ::_exit(98);
+  }
+  void* const memory = ::mmap(nullptr, torchup::worker_page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, address->fd, 0);
+  if (memory == MAP_FAILED) ::_exit(97);
+  char* const page = static_cast<char*>(memory);
+  const auto put = [page](std::size_t offset, auto value) { std::memcpy(page + offset, &value, sizeof value); };
+  std::uint64_t beats = 0;
+  std::memcpy(&beats, page + wp::newest, sizeof beats);
+  ++beats;
+  put(wp::magic, wp::magic_value);
+  put(wp::pid, std::int64_t{::getpid()});
+  const std::size_t slot = wp::beats + (beats % 2) * wp::beat_bytes;
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  put(slot + wp::beat_step, step);
+  put(slot + wp::beat_time, std::int64_t{now.tv_sec * 1'000'000'000L + now.tv_nsec});
+  put(slot + wp::beat_number, beats);
+  put(wp::newest, beats);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -70,6 +100,8 @@ int main(int argc, char** argv) {
     const auto next = [&] { return i + 1 < argc ? argv[++i] : nullptr; };
     if (word == "note") {
       append(next(), rank + " " + std::to_string(::getpid()) + " " + variable("TORCHELASTIC_RESTART_COUNT") + "\n");
+    } else if (word == "step") {
+      end_step(std::atoll(next()));
     } else if (word == "stamp") {
       timespec now{};
       ::clock_gettime(CLOCK_MONOTONIC, &now);
@@ -98,6 +130,10 @@ int main(int argc, char** argv) {
     } else if (word == "fail_first") {
       const int code = std::atoi(next());
       if (variable("TORCHELASTIC_RESTART_COUNT") == "0") return code;
+    } else if (word == "fail_first_wait") {
+      if (variable("TORCHELASTIC_RESTART_COUNT") == "0") wait_for_ever();
+    } else if (word == "vfork") {
+      if (::vfork() == 0) ::pause();
     } else if (word == "only") {
       if (rank != next()) wait_for_ever();
     } else if (word == "descriptors") {

@@ -223,14 +223,16 @@ case("the working directory stays", "s.py", "print('W:', os.getcwd(), sys.path[0
 # ---------------------------------------------------------------------------------------------------------------------
 group("environment")
 
-case("the whole table, one worker", "s.py", look=("status", "environment", "process", "stdin"), quick=True)
-case("the whole table, three workers", "--nproc-per-node 3 --max-restarts 4 --role trainer s.py", look=("status", "environment", "process"))
+PAGE = "descriptor 3 and TORCHUP_WORKER_PAGE are the page of memory by which a worker of the C++ runtime tells of its steps"
+case("the whole table, one worker", "s.py", look=("status", "environment", "process", "stdin"), quick=True, differs={"process": {"0.0": {"own_session": True, "descriptors": [3]}}}, reason=PAGE)
+case("the whole table, three workers", "--nproc-per-node 3 --max-restarts 4 --role trainer s.py", look=("status", "environment", "process"), differs={"process": {"0.0": {"own_session": True, "descriptors": [3]}, "0.1": {"own_session": True, "descriptors": [3]}, "0.2": {"own_session": True, "descriptors": [3]}}}, reason=PAGE)
 case("the whole table, standalone", "--standalone --nproc-per-node 2 s.py", look=("status", "environment"))
 case("the whole table, static", "--master-port={port} --rdzv-id=job1 --nproc-per-node 2 s.py", look=("status", "environment"), quick=True)
 case("static with an address", "--master-addr=127.0.0.1 --master-port={port} s.py", look=("status", "environment"), exact=("MASTER_ADDR",))
 case("static with an endpoint", "--rdzv-endpoint=127.0.0.1:{port} --master-addr=1.2.3.4 --master-port=5 s.py", look=("status", "environment"), exact=("MASTER_ADDR",))
 case("c10d with an endpoint", "--rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --rdzv-id=job7 --nproc-per-node 2 s.py", look=("status", "environment"))
-case("nothing else is added", "--nproc-per-node 2 s.py", look=("status", "added"))
+case("nothing else is added", "--nproc-per-node 2 s.py", look=("status", "added"), reason=PAGE,
+     differs={"added": {"0.0": {"added": ["GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCHELASTIC_USE_AGENT_STORE", "TORCHUP_WORKER_PAGE", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "WORLD_SIZE"], "removed": []}, "0.1": {"added": ["GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCHELASTIC_USE_AGENT_STORE", "TORCHUP_WORKER_PAGE", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "WORLD_SIZE"], "removed": []}}})
 case("several workers and stdin", "--nproc-per-node 2 s.py", look=("status", "stdin"), differs={"stdin": {"0.0": "null", "0.1": "null"}}, reason="with several workers stdin is /dev/null: they would steal each other's input")
 case("a run id is replaced on one node without port", "--rdzv-id=job1 s.py", look=("status", "env TORCHELASTIC_RUN_ID"))
 case("standalone ignores endpoint, id and backend", "--standalone --rdzv-id=job1 --rdzv-backend=foo --rdzv-endpoint=h:1 s.py", look=("status", "env TORCHELASTIC_RUN_ID"))
