@@ -6,9 +6,6 @@
 
 namespace fashion_mnist {
 
-/// Where the Debian package dataset-fashion-mnist puts its files.
-inline constexpr const char* default_folder = "/usr/share/datasets/fashion-mnist";
-
 /// Fashion-MNIST: photographs of clothing, 28 x 28 grey pixels, ten classes.
 ///
 /// Whole in memory, as bytes (47 MB for training); a batch is normalised when it is asked for. Handing `get_batch` the
