@@ -34,6 +34,7 @@ class Case:
     needs_torch: bool = False          # the workers import torch
     slow: bool = False
     steady: bool = True                # False: torchrun does now this, now that; what torchup differs in is not compared
+    occupied: bool = False             # {port} is taken by somebody else
     quick: bool = False                # part of the selection that runs side by side in ctest
 
     def __post_init__(self):
@@ -266,6 +267,16 @@ case("devices stay as they are", "--nproc-per-node 2 s.py", env={"CUDA_VISIBLE_D
 # ---------------------------------------------------------------------------------------------------------------------
 group("ends")
 
+# A parent in vfork is in uninterruptible sleep until its child ends.
+VFORK = "import ctypes\nrecord()\nif ctypes.PyDLL(None).vfork() == 0:\n  time.sleep({seconds}); os._exit(0)\nos._exit(0)"
+STUCK = {"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "1"}
+STUCK_SAYS = (r"\[default\] Worker pid=\d+ entered uninterruptible sleep \(D-state\); will mark UNHEALTHY if it remains for 1\.0s\.",
+              r"\[default\] Worker pid=\d+ stuck in uninterruptible sleep \(D-state\) for \d+\.\ds \(>= 1\.0s\); marking worker group UNHEALTHY and disabling restarts\.")
+case("a worker in uninterruptible sleep", "--max-restarts=2 s.py", VFORK.format(seconds=20), env=STUCK, look=("status", "workers"), says=STUCK_SAYS, differs={"status": 1},
+     reason="a worker that is stuck is a failure; torchrun ends with 0")
+case("a worker in uninterruptible sleep for a short time", "s.py", VFORK.format(seconds=0.5), env=STUCK, look=("workers",), says=STUCK_SAYS[1:])
+case("uninterruptible sleep is not looked at unless asked", "s.py", VFORK.format(seconds=1.5), env={"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "-1"}, look=("workers",), says=STUCK_SAYS)
+
 REPORT = ("status", "report", "stdout")
 case("all exit 0", "--nproc-per-node 2 s.py", env={"OMP_NUM_THREADS": "1"}, look=("status", "silent", "workers"))
 case("a worker exits 7", "s.py", "sys.exit(7)", look=REPORT, quick=True)
@@ -433,6 +444,21 @@ case("legacy: --no-python needs --use-env", "--no-python true", None, legacy=Tru
 case("legacy: --no-python with --use-env", "--no-python --use-env echo W:1", None, legacy=True, look=("status", "stdout"))
 case("legacy: old options", "--nnodes=1 --node_rank=0 --master_addr=127.0.0.1 --master_port={port} --nproc_per_node=2 s.py", legacy=True, look=("status", "argv", "env MASTER_ADDR,MASTER_PORT,WORLD_SIZE"))
 usage("torchrun has no --use-env", "--use-env s.py", "unrecognized arguments: --use-env")
+
+# ---------------------------------------------------------------------------------------------------------------------
+group("rendezvous")
+
+C10D = "--rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --rdzv-id=job7 "
+case("two plain jobs at once", ["s.py", "s.py"], "time.sleep(0.5); record()", look=("status",))
+case("SIGTERM while waiting for nodes", "--nnodes=2 " + C10D + "s.py", steps=("pause 6", "signal SIGTERM"), look=("status", "workers"), differs={"status": 143},
+     reason="an orderly end with 128 + the signal's number; torchrun dies of the signal, which a shell shows as the same")
+case("fewer nodes than MAX, MIN are there", "--nnodes=1:2 " + C10D + "--rdzv-conf=last_call_timeout=1 --nproc-per-node 2 s.py", look=("status", "env WORLD_SIZE,GROUP_WORLD_SIZE"))
+case("too few nodes in time", "--nnodes=2 " + C10D + "--rdzv-conf=join_timeout=2 s.py", look=("status", "workers"), differs={"status": 66}, reason="66 says that nodes were missing; torchrun says 1 to everything")
+case("a static port that is taken", "--master-port={port} --rdzv-id=job1 s.py", occupied=True, look=("status", "workers"), says=("(?i)in use",), differs={"status": 67},
+     reason="67 says that somebody else has the port; torchrun says 1 to everything")
+case("a node rank beyond the nodes", "--nnodes=1 --node-rank=1 --master-port={port} --rdzv-conf=timeout=3 s.py", look=("status", "workers"), differs={"status": 2}, reason=REFUSED)
+case("three SIGTERMs, and the worker ignores them", "--shutdown-timeout=3 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord()\ntime.sleep(20)",
+     steps=("workers 1", "signal SIGTERM", "pause 0.4", "signal SIGTERM", "pause 0.4", "signal SIGTERM"), look=("status", "left"), differs={"status": 143, "left": False}, reason=NOTHING_LEFT)
 
 # ---------------------------------------------------------------------------------------------------------------------
 group("two nodes, static")

@@ -56,6 +56,7 @@ class Run:
         self.case, self.tool, self.keep = case, tool, keep
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="contract_"))
         self.port = free_port()
+        self.occupant = None
         self.agents = []
         self.timed_out = False
 
@@ -148,6 +149,8 @@ class Run:
     def run(self):
         self.prepare()
         until = time.monotonic() + CASE_LIMIT_S
+        if self.case.occupied:
+            self.occupant = socket.create_server(("127.0.0.1", self.port))
         lines = self.case.run if isinstance(self.case.run, list) else [self.case.run]
         for number, line in enumerate(lines):
             self.start(line, number)
@@ -171,6 +174,8 @@ class Run:
             for agent in self.agents:
                 agent.kill()
                 agent.wait()
+            if self.occupant:
+                self.occupant.close()
             if not self.keep:
                 shutil.rmtree(self.dir, ignore_errors=True)
 
