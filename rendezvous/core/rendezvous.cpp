@@ -310,6 +310,7 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
   if (join.former && !formed_once_) {  // neither round numbers nor used-up restarts go back
     round_ = std::max(round_, Round{join.former->round.value() + 1});
     restart_count_ = std::max(restart_count_, join.former->restart_count);
+    restarts_.assign(static_cast<std::size_t>(std::clamp(restart_count_, 0, terms_->max_restarts)), now);
     membership_changes_ = std::max(membership_changes_, join.former->membership_changes + 1);
   }
   if (slot_of_node_.empty() && phase_ == Phase::gathering) gather(now);

@@ -470,6 +470,9 @@ TEST_CASE("neither rounds nor used-up restarts go back when a coordinator starts
   job.say("b", join);
   REQUIRE(job.join("a") == "a host store of round 5\n");
   REQUIRE(job.say("a", StoreReady{Round{5}, Port{1}}).find("restarts 2") != std::string::npos);
+  job.fail("a", 5, 0);
+  job.now += 20ms;
+  REQUIRE(job.step(Tick{}).find("restart 3 of 3") != std::string::npos);
 }
 
 TEST_CASE("terms must be the job's", "[unit][rendezvous]") {
