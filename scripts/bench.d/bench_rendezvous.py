@@ -1,0 +1,101 @@
+"""Agents that join one job at once: time until all are placed, and the bytes of one join.
+
+torchup: a torchupd and one load generator on real sockets. The peer: torchrun's own rendezvous handlers, one thread and
+one store connection each, in one Python process with one store, which spares them the start of as many interpreters.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+
+import measure
+
+TORCHRUN = r"""
+import sys, threading, time
+from datetime import timedelta
+from torch.distributed import TCPStore
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
+agents = int(sys.argv[1])
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+handlers = []
+for number in range(agents):
+    client = TCPStore("127.0.0.1", store.port, is_master=False, wait_for_workers=False)
+    handlers.append(DynamicRendezvousHandler.from_backend("load", client, C10dRendezvousBackend(client, "load"), agents, agents,
+        local_addr="127.0.0.1", timeout=RendezvousTimeout(timedelta(seconds=120))))
+done = []
+def join(handler):
+    handler.next_rendezvous()
+    done.append(time.monotonic())
+threads = [threading.Thread(target=join, args=(handler,), daemon=True) for handler in handlers]
+begin = time.monotonic()
+for thread in threads: thread.start()
+for thread in threads: thread.join(120)
+print(max(done) - begin if len(done) == agents else "nan", flush=True)
+import os; os._exit(0)
+"""
+
+
+def torchup(build, agents):
+    daemon = subprocess.Popen([os.path.join(build, "bin/torchupd"), "--bind", "127.0.0.1", "--port", "0"],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        port = daemon.stdout.readline().strip().rsplit(":", 1)[1]
+        load = [os.path.join(build, "bin/agents_load"), "127.0.0.1", port, str(agents)]
+        return json.loads(subprocess.run(load, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
+def torchrun(python, agents):
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
+        script.write(TORCHRUN)
+        script.flush()
+        try:
+            ran = subprocess.run([python, script.name, str(agents)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                 text=True, timeout=200)
+            return float(ran.stdout.split()[-1])
+        except (subprocess.TimeoutExpired, IndexError):
+            return math.nan
+
+
+def main():
+    parser = measure.arguments(__doc__)
+    parser.add_argument("--agents", default="100,1000,12500", help="numbers of torchup agents (default 100,1000,12500)")
+    parser.add_argument("--torchrun-agents", default="8,32,64", help="numbers of torchrun handlers (default 8,32,64)")
+    parser.add_argument("--python", default=os.path.join(measure.ROOT, ".venv/bin/python"), help="a Python with torch")
+    options = parser.parse_args()
+    for program in ("torchupd", "agents_load"):
+        if not os.path.exists(os.path.join(options.build, "bin", program)):
+            sys.exit(f"bench: {options.build}/bin/{program} is missing: build it first")
+    print(measure.machine())
+    results = {}
+    for agents in map(int, options.agents.split(",")):
+        runs = [torchup(options.build, agents) for _ in range(options.rounds)]
+        times = {"torchup": [1000 * run["seconds"] for run in runs]}
+        results[f"torchup {agents}"] = measure.report(f"{agents} agents, {runs[0]['ranks']} ranks, placed", "ms", times, "torchup")
+        print(f"  one join: {runs[0]['sent_bytes'] / agents:.0f} bytes sent, {runs[0]['received_bytes'] / agents:.0f} received")
+        results[f"torchup {agents}"]["bytes"] = [runs[0]["sent_bytes"] / agents, runs[0]["received_bytes"] / agents]
+    points = []
+    if not os.path.exists(options.python):
+        print(f"\ntorchrun: left out, {options.python} is missing (--python names another)")
+        options.torchrun_agents = ""
+    for agents in map(int, filter(None, options.torchrun_agents.split(","))):
+        times = [torchrun(options.python, agents) for _ in range(min(options.rounds, 3))]
+        ours = [torchup(options.build, agents)["seconds"] for _ in times]
+        results[f"torchrun {agents}"] = measure.report(f"{agents} agents placed", "s", {"torchup": ours, "torchrun": times},
+                                                       "torchup", digits=3)
+        points.append((math.log(agents), math.log(results[f"torchrun {agents}"]["rows"]["torchrun"]["median"])))
+    if len(points) > 1:
+        count, (xs, ys) = len(points), zip(*points)
+        slope = (count * sum(x * y for x, y in points) - sum(xs) * sum(ys)) / (count * sum(x * x for x in xs) - sum(xs) ** 2)
+        print(f"\ntorchrun's time grows with the {slope:.1f}th power of the number of agents")
+        results["torchrun exponent"] = slope
+    measure.finish(options, results)
+
+
+main()

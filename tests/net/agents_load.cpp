@@ -1,0 +1,188 @@
+// Many agents at once, from one process: they connect, join one job, and are placed. Prints one line of JSON: seconds
+// from the first connection to the last placement, and what one agent sent and received for it.
+//
+//   agents_load ADDRESS PORT AGENTS [RANKS_PER_AGENT]
+//
+// Every placement is checked: group ranks and first ranks are unique and dense. Waiting lines are counted apart, since
+// they depend on time.
+
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "rendezvous/core/agent_codec.hpp"
+#include "rendezvous/net/unique_fd.hpp"
+
+using namespace torchup;
+
+namespace {
+
+[[noreturn]] void die(const std::string& what) {
+  std::fprintf(stderr, "agents_load: %s\n", what.c_str());
+  std::exit(1);
+}
+
+struct Agent {
+  UniqueFd socket;
+  std::string input;
+  bool connected = false;
+  bool placed = false;
+};
+
+struct Totals {
+  std::uint64_t sent_bytes = 0, sent_frames = 0, received_bytes = 0, received_frames = 0, waiting_frames = 0;
+};
+
+class Load {
+ public:
+  Load(const std::string& address, std::uint16_t port, int agents, int ranks)
+      : agents_(static_cast<std::size_t>(agents)), ranks_{ranks}, epoll_{epoll_create1(EPOLL_CLOEXEC)} {
+    address_.sin_family = AF_INET;
+    address_.sin_port = htons(port);
+    if (inet_pton(AF_INET, address.c_str(), &address_.sin_addr) != 1) die("a numeric IPv4 address is needed");
+    terms_.min_nodes = terms_.max_nodes = agents;
+    terms_.lease = std::chrono::minutes{2};  // no keep-alives are sent here, and a round waits for whoever is silent
+    group_ranks_.resize(agents_.size());
+  }
+
+  void run() {
+    const auto begin = std::chrono::steady_clock::now();
+    // As a cluster's agents do, all come at once; only so many handshakes are under way as the backlog takes.
+    while (placed_ < agents_.size()) {
+      while (begun_ < agents_.size() && begun_ - connected_ < handshakes_max) start(begun_++);
+      wait();
+      if (std::chrono::steady_clock::now() - begin > std::chrono::minutes{2}) die("not all were placed within two minutes");
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    for (const bool taken : group_ranks_) {
+      if (!taken) die("a group rank was given to nobody");
+    }
+    std::printf("{\"agents\": %zu, \"ranks\": %zu, \"seconds\": %.4f, \"sent_bytes\": %llu, \"sent_frames\": %llu, "
+                "\"received_bytes\": %llu, \"received_frames\": %llu, \"waiting_frames\": %llu}\n",
+                agents_.size(), agents_.size() * static_cast<std::size_t>(ranks_), took.count(), number(totals_.sent_bytes),
+                number(totals_.sent_frames), number(totals_.received_bytes), number(totals_.received_frames),
+                number(totals_.waiting_frames));
+  }
+
+ private:
+  static constexpr std::size_t handshakes_max = 256;
+  static unsigned long long number(std::uint64_t value) { return value; }
+
+  void start(std::size_t index) {
+    Agent& agent = agents_[index];
+    agent.socket = UniqueFd{::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+    if (!agent.socket) die(std::string{"socket: "} + std::strerror(errno));
+    const int one = 1;
+    ::setsockopt(agent.socket.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.u64 = index}};
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, agent.socket.get(), &event);
+    if (::connect(agent.socket.get(), reinterpret_cast<const sockaddr*>(&address_), sizeof address_) != 0 && errno != EINPROGRESS) {
+      die(std::string{"connect: "} + std::strerror(errno));
+    }
+  }
+
+  void wait() {
+    epoll_event events[512];
+    const int count = ::epoll_wait(epoll_.get(), events, 512, 1000);
+    for (int i = 0; i < count; ++i) {
+      const std::size_t index = events[i].data.u64;
+      Agent& agent = agents_[index];
+      if (!agent.connected && (events[i].events & EPOLLOUT) != 0) {
+        agent.connected = true;
+        ++connected_;
+        greet(index);
+      }
+      if ((events[i].events & EPOLLIN) != 0) read(index);
+    }
+  }
+
+  void greet(std::size_t index) {
+    // Names of one length, so that the bytes of a join do not depend on the number of agents.
+    char name[16];
+    std::snprintf(name, sizeof name, "node%06zu", index);
+    Join join;
+    join.node = NodeId{name};
+    join.host = name;
+    join.addresses = {"10.123.123.123"};
+    join.local_world_size = ranks_;
+    join.terms = terms_;
+    send(index, std::string{agent_preface} + encode(AgentFrame{Hello{.run_id = RunId{"load"}}}) + encode(AgentFrame{join}), 2);
+  }
+
+  void send(std::size_t index, const std::string& bytes, std::uint64_t frames) {
+    if (::send(agents_[index].socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size())) {
+      die(std::string{"send: "} + std::strerror(errno));
+    }
+    totals_.sent_bytes += bytes.size();
+    totals_.sent_frames += frames;
+  }
+
+  void read(std::size_t index) {
+    Agent& agent = agents_[index];
+    char buffer[4096];
+    for (;;) {
+      const ssize_t got = ::recv(agent.socket.get(), buffer, sizeof buffer, 0);
+      if (got < 0 && errno == EAGAIN) break;
+      if (got <= 0) die("the coordinator closed a connection");
+      agent.input.append(buffer, static_cast<std::size_t>(got));
+    }
+    std::string_view input = agent.input;
+    for (;;) {
+      const std::size_t before = input.size();
+      const auto frame = take_coordinator_frame(input);
+      if (!frame) die(frame.error().message());
+      if (!frame->has_value()) break;
+      if (std::get_if<Waiting>(&**frame)) {
+        ++totals_.waiting_frames;
+        continue;
+      }
+      totals_.received_bytes += before - input.size();
+      ++totals_.received_frames;
+      hear(index, **frame);
+    }
+    agent.input.erase(0, agent.input.size() - input.size());
+  }
+
+  void hear(std::size_t index, const CoordinatorFrame& frame) {
+    if (const auto* refused = std::get_if<Refused>(&frame)) die("refused: " + refused->reason);
+    if (const auto* host = std::get_if<HostStore>(&frame)) send(index, encode(AgentFrame{StoreReady{host->round, Port{29500}}}), 1);
+    const auto* placed = std::get_if<Placed>(&frame);
+    if (!placed || std::exchange(agents_[index].placed, true)) return;
+    const auto group_rank = static_cast<std::size_t>(placed->placement.group_rank.value());
+    if (group_rank >= agents_.size() || group_ranks_[group_rank]) die("a group rank was given twice");
+    if (placed->placement.first_rank.value() != placed->placement.group_rank.value() * ranks_) die("ranks have gaps");
+    group_ranks_[group_rank] = true;
+    ++placed_;
+  }
+
+  std::vector<Agent> agents_;
+  std::vector<bool> group_ranks_;
+  int ranks_;
+  UniqueFd epoll_;
+  sockaddr_in address_{};
+  JobTerms terms_;
+  Totals totals_;
+  std::size_t begun_ = 0, connected_ = 0, placed_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) die("usage: agents_load ADDRESS PORT AGENTS [RANKS_PER_AGENT]");
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  Load load{argv[1], static_cast<std::uint16_t>(std::atoi(argv[2])), std::atoi(argv[3]), argc > 4 ? std::atoi(argv[4]) : 8};
+  load.run();
+}

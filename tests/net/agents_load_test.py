@@ -1,0 +1,34 @@
+"""What a join costs does not depend on how many join: bytes and messages per agent, for 50 and for 800 agents.
+
+Usage: agents_load_test.py AGENTS_LOAD TORCHUPD
+"""
+
+import json
+import subprocess
+import sys
+
+load, torchupd = sys.argv[1:3]
+
+
+def join_all(agents):
+    daemon = subprocess.Popen([torchupd, "--bind", "127.0.0.1", "--port", "0"], stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, text=True)
+    try:
+        port = daemon.stdout.readline().strip().rsplit(":", 1)[1]
+        ran = subprocess.run([load, "127.0.0.1", port, str(agents)], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+        return json.loads(ran.stdout)
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
+few, many = join_all(50), join_all(800)
+for result in (few, many):
+    agents = result["agents"]
+    # Hello and Join; Welcome and Placed; and once HostStore and its answer.
+    assert result["sent_frames"] == 2 * agents + 1, result
+    assert result["received_frames"] == 2 * agents + 1, result
+for direction in ("sent_bytes", "received_bytes"):
+    each = [(result[direction] / result["agents"]) for result in (few, many)]
+    assert abs(each[0] - each[1]) < 1, (direction, each)
+print("bytes of one join:", round(many["sent_bytes"] / 800), "sent,", round(many["received_bytes"] / 800), "received")
