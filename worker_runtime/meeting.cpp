@@ -216,7 +216,9 @@ class RollCall {
     std::string names;
     for (int other = 0; other < plan_.place.world_size; ++other) {
       if (here(other) || job_->check({python_key(other)})) continue;
-      if (++count <= named_ranks_max) names += (count > 1 ? ", " : "") + std::to_string(other);
+      if (++count > named_ranks_max) continue;
+      if (count > 1) names += ", ";
+      names += std::to_string(other);
     }
     if (count > named_ranks_max) names += ", …";
     return std::to_string(plan_.place.world_size - static_cast<int>(count)) + " of " +

@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 
-LIMIT = 60  # seconds for any one job
+LIMIT = 120  # seconds for any one job
 
 
 def free_port():
