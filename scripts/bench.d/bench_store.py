@@ -80,7 +80,8 @@ class Bench:
         self.load = measure.program(options, "bench_store_load")
 
     def on_cpu(self, cpu, command):
-        return ["taskset", "-c", str(cpu), *command]
+        first = ["chrt", "--rr", "5"] if self.options.realtime else []
+        return [*first, "taskset", "-c", str(cpu), *command]
 
     def start(self, name):
         if name == "torchup":
@@ -236,6 +237,8 @@ def main():
     parser = measure.arguments(__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2, help="of each measurement (default 2)")
     parser.add_argument("--python", help="a Python that has torch (default .venv)")
+    parser.add_argument("--realtime", action="store_true", help="run both sides before everything else on this machine (root); "
+                        "for one that has other work, which would otherwise be measured too")
     parser.add_argument("--only", nargs="+", help="one, 50, 1000, 9900, idle, storm, values (default: all)")
     options = parser.parse_args()
     build = subprocess.run(["cmake", "--build", options.build, "--target", "bench_store_load", "bench_store_floor", "torchupd"],

@@ -47,7 +47,8 @@ class Daemon(unittest.TestCase):
 
     def tearDown(self):
         # Whatever happened: it lives, an old client and a new one are served, and it ends when told to.
-        self.assertIsNone(self.process.poll())
+        if self.process.poll() is not None:
+            self.fail(f"torchupd ended with {self.process.returncode}: {self.process.communicate()[1][-3000:]}")
         ask(self.honest, b"\x01" + text(b"/still") + text(b"here") + b"\x0d\x01\x02\x03\x04", 4)
         for peer in self.peers:
             if peer is not self.honest:
