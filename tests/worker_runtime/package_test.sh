@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# torchup as a stranger uses it: installed and found by find_package, refused with another torch, or fetched as sources.
+# Usage: package_test.sh SOURCE_DIR BUILD_DIR TORCH_DIR TORCH_VERSION
+set -euo pipefail
+source=$1 build=$2 torch=$3 version=$4
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+fail() { echo "package: $*" >&2; exit 1; }
+
+cmake --install "$build" --prefix "$folder/prefix" >"$folder/install.log" || { cat "$folder/install.log"; fail "the install failed"; }
+mv "$folder/prefix" "$folder/moved" # an install can be moved
+
+for example in all_reduce fashion_mnist; do
+  cmake -G Ninja -S "$source/examples/$example" -B "$folder/$example" -DCMAKE_PREFIX_PATH="$folder/moved" \
+    -DCMAKE_BUILD_TYPE=Debug >"$folder/log" 2>&1 || { cat "$folder/log"; fail "$example does not configure against the install"; }
+  cmake --build "$folder/$example" >"$folder/log" 2>&1 || { tail -n 30 "$folder/log"; fail "$example does not build against the install"; }
+  "$folder/$example/$example" --help >"$folder/log" 2>&1 || { cat "$folder/log"; fail "$example does not run"; }
+done
+
+# Another torch: the same files under another version.
+mkdir -p "$folder/other/torch"
+ln -s "$torch/lib" "$torch/include" "$folder/other/torch/"
+ln -s "$(dirname "$torch")/nvidia" "$folder/other/nvidia"
+sed "s/^__version__ = .*/__version__ = '2.14.9+other'/" "$torch/version.py" >"$folder/other/torch/version.py"
+if cmake -G Ninja -S "$source/examples/all_reduce" -B "$folder/refused" -DCMAKE_PREFIX_PATH="$folder/moved" \
+  -DTORCHUP_TORCH_DIR="$folder/other/torch" >"$folder/log" 2>&1; then
+  fail "another torch was accepted"
+fi
+for word in "$version" 2.14.9+other; do
+  tr -s ' \n' ' ' <"$folder/log" | grep -qF -- "$word" || { cat "$folder/log"; fail "the refusal does not name $word"; }
+done
+
+# As sources: configured only, a build would be the whole library once more.
+mkdir "$folder/sources"
+cat >"$folder/sources/CMakeLists.txt" <<EOF
+cmake_minimum_required(VERSION 3.25)
+project(stranger LANGUAGES CXX)
+include(FetchContent)
+FetchContent_Declare(torchup SOURCE_DIR $source)
+FetchContent_MakeAvailable(torchup)
+file(WRITE \${CMAKE_CURRENT_BINARY_DIR}/main.cpp "int main() {}")
+add_executable(stranger \${CMAKE_CURRENT_BINARY_DIR}/main.cpp)
+target_link_libraries(stranger PRIVATE torchup::worker_runtime)
+EOF
+cmake -G Ninja -S "$folder/sources" -B "$folder/fetched" -DTORCHUP_TORCH_DIR="$torch" >"$folder/log" 2>&1 ||
+  { cat "$folder/log"; fail "torchup does not configure inside another project"; }
+echo "package: ok"
