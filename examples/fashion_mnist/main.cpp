@@ -96,9 +96,82 @@ double evaluate(Net& net, const Options& options, const torchup::ProcessGroup& g
   return totals.over_all(group).second;
 }
 
-void set_learning_rate(torch::optim::Optimizer& optimizer, double lr) {
-  for (auto& parameters : optimizer.param_groups()) parameters.options().set_lr(lr);
-}
+/// The optimizer with what changes its steps: schedule, scaling, clipping. One part of a checkpoint.
+class Stepper {
+ public:
+  Stepper(const Options& options, std::vector<torch::Tensor> parameters, const torchup::ProcessGroup& group,
+          std::int64_t total_steps)
+      : options_{options}, total_steps_{total_steps}, parameters_{std::move(parameters)},
+        scaler_{{.enabled = options.amp && group.device().is_cuda()}} {  // bfloat16 has float32's range
+    if (options.zero)
+      optimizer_ = std::make_unique<torchup::ZeroRedundancyOptimizer<torchup::FusedSGD>>(
+          parameters_, group, torchup::FusedSGDOptions{options.lr}.momentum(options.momentum));
+    else
+      optimizer_ = std::make_unique<torch::optim::SGD>(parameters_,
+                                                       torch::optim::SGDOptions{options.lr}.momentum(options.momentum));
+    if (options.scheduler == "cosine") scheduler_.emplace(*optimizer_, torchup::CosineAnnealingLR{.t_max = total_steps});
+    if (options.scheduler == "onecycle")
+      scheduler_.emplace(*optimizer_, torchup::OneCycleLR{.max_lr = {options.lr}, .total_steps = total_steps});
+  }
+
+  /// Before the forward pass of step `step`, counted from 0.
+  void begin(std::int64_t step) {
+    if (options_.scheduler == "linear")
+      for (auto& group : optimizer_->param_groups())
+        group.options().set_lr(options_.lr * (1 - static_cast<double>(step) / static_cast<double>(total_steps_)));
+    optimizer_->zero_grad();
+  }
+  void backward_and_step(const torch::Tensor& loss) {
+    scaler_.scale(loss).backward();
+    if (options_.clip > 0) {
+      scaler_.unscale_(*optimizer_);
+      torchup::clip_grad_norm_(parameters_, options_.clip);
+    }
+    scaler_.step(*optimizer_);
+    scaler_.update();
+    if (scheduler_) scheduler_->step();
+  }
+
+  /// Calls `use` with what a checkpoint holds: the optimizer, unless its state is shared out, and this.
+  template <class Use>
+  auto with_parts(Use&& use) {
+    return options_.zero ? use(*this) : use(*optimizer_, *this);
+  }
+  /// The shares of a sharded optimizer, scaler and schedule.
+  torchup::StateDict state_dict() const {
+    torchup::StateDict state;
+    const auto add = [&](const std::string& prefix, const torchup::StateDict& part) {
+      for (const auto& [name, tensor] : part) state[prefix + name] = tensor;
+    };
+    if (const auto* zero = sharded()) add("zero.", zero->state_dict());
+    if (scheduler_) add("scheduler.", scheduler_->state_dict());
+    add("scaler.", scaler_.state_dict());
+    return state;
+  }
+  void load_state_dict(const torchup::StateDict& state) {
+    const auto part = [&](const std::string& prefix) {
+      torchup::StateDict found;
+      for (const auto& [name, tensor] : state)
+        if (name.starts_with(prefix)) found[name.substr(prefix.size())] = tensor;
+      return found;
+    };
+    if (auto* zero = const_cast<torchup::ZeroRedundancyOptimizerBase*>(sharded())) zero->load_state_dict(part("zero."));
+    if (scheduler_) scheduler_->load_state_dict(part("scheduler."));
+    if (scaler_.is_enabled()) scaler_.load_state_dict(part("scaler."));
+  }
+
+ private:
+  const torchup::ZeroRedundancyOptimizerBase* sharded() const {
+    return dynamic_cast<const torchup::ZeroRedundancyOptimizerBase*>(optimizer_.get());
+  }
+
+  const Options& options_;
+  std::int64_t total_steps_;
+  std::vector<torch::Tensor> parameters_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::optional<torchup::LrScheduler> scheduler_;
+  torchup::GradScaler scaler_;
+};
 
 int train(torchup::Worker& worker, std::span<char*> arguments) {
   int exit_status = 0;
@@ -115,9 +188,9 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
 
   Net net;
   if (!options.weights.empty()) torchup::load_weights(options.weights, *net);
+  if (options.sync_bn) torchup::convert_sync_batchnorm(*net, group);
   net->to(group.device());
   torchup::DistributedDataParallel ddp{net, group, {.gradient_as_bucket_view = true}};
-  torch::optim::SGD optimizer{ddp.parameters(), torch::optim::SGDOptions{options.lr}.momentum(options.momentum)};
 
   Dataset images{options.data, Dataset::Part::train, options.samples};
   torchup::DistributedSampler sampler{*images.size(), group, {.shuffle = true, .seed = options.seed}};
@@ -125,11 +198,12 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   auto loader = torch::data::make_data_loader(images, sampler, torch::data::DataLoaderOptions{local_batch});
   const auto steps_per_epoch = static_cast<std::int64_t>((sampler.size() + local_batch - 1) / local_batch);
   const std::int64_t total_steps = options.steps > 0 ? options.steps : options.epochs * steps_per_epoch;
+  Stepper stepper{options, ddp.parameters(), group, total_steps};
 
   std::optional<torchup::Checkpoint> checkpoint;
   torchup::Position at;
   if (!options.checkpoint.empty()) checkpoint.emplace(options.checkpoint, group, torchup::CheckpointOptions{.keep_last = 3, .must_resume = options.resume});
-  if (options.resume || (checkpoint && worker.restart_count() > 0)) at = checkpoint->resume(net, optimizer, sampler, ddp);
+  if (options.resume || (checkpoint && worker.restart_count() > 0)) at = stepper.with_parts([&](auto&... parts) { return checkpoint->resume(net, sampler, ddp, parts...); });
 
   Narrator narrator{group.rank() == 0, options.history};
   for (; at.epoch < options.epochs && at.step < total_steps; ++at.epoch) {
@@ -138,13 +212,14 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
     Totals totals{group.device()};
     narrator.epoch_begins(steps_per_epoch);
     for (auto& batch : torchup::to_device(*loader, group.device(), sampler)) {
-      if (options.scheduler == "linear")
-        set_learning_rate(optimizer, options.lr * (1 - static_cast<double>(at.step) / static_cast<double>(total_steps)));
-      optimizer.zero_grad();
-      const torch::Tensor output = ddp(batch.data);
-      const torch::Tensor loss = torch::nn::functional::cross_entropy(output, batch.target);
-      loss.backward();
-      optimizer.step();
+      stepper.begin(at.step);
+      torch::Tensor output, loss;
+      {
+        const torchup::Autocast guard{group.device().type(), {.enabled = options.amp}};
+        output = ddp(batch.data);
+        loss = torch::nn::functional::cross_entropy(output, batch.target);
+      }
+      stepper.backward_and_step(loss);
       ++at.step;
       totals.add(output, batch.target, loss);
       narrator.step_ends(at.step, loss);
@@ -152,7 +227,10 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
     }
     const auto [loss, accuracy] = totals.over_all(group);
     narrator.epoch_ends(at.epoch, loss, accuracy);
-    if (checkpoint) checkpoint->save({.epoch = at.epoch + 1, .step = at.step}, net, optimizer, sampler, ddp);
+    if (checkpoint)
+      stepper.with_parts([&](auto&... parts) {
+        checkpoint->save({.epoch = at.epoch + 1, .step = at.step}, net, sampler, ddp, parts...);
+      });
   }
   narrator.training_ends(evaluate(net, options, group));
   group.shutdown();

@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <torchup/sync_batch_norm.hpp>
+
 namespace fashion_mnist {
 
 /// Two 3 x 3 convolutions with a shortcut around them (He et al. 2016, basic block).
@@ -11,11 +13,11 @@ class BlockImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& input);
 
  private:
-  // In the order of Python's class: it is the order of parameters().
+  // In the order of Python's class: it is the order of parameters(). SyncBatchNorm is BatchNorm until it gets a group.
   torch::nn::Conv2d conv1_;
-  torch::nn::BatchNorm2d bn1_;
+  torchup::SyncBatchNorm bn1_;
   torch::nn::Conv2d conv2_;
-  torch::nn::BatchNorm2d bn2_;
+  torchup::SyncBatchNorm bn2_;
   torch::nn::Sequential shortcut_;  // empty where input and output have the same shape
 };
 TORCH_MODULE(Block);
@@ -31,7 +33,7 @@ class NetImpl : public torch::nn::Module {
 
  private:
   torch::nn::Conv2d conv_;
-  torch::nn::BatchNorm2d bn_;
+  torchup::SyncBatchNorm bn_;
   Block block1_, block2_, block3_;
   torch::nn::Linear head_;
 };

@@ -15,7 +15,11 @@ struct Options {
   std::int64_t batch_size = 128;   ///< images per step over all workers
   double lr = 0.05;
   double momentum = 0.9;
-  std::string scheduler = "linear";  ///< linear: lr falls to 0 at the end; none
+  std::string scheduler = "linear";  ///< linear: lr falls to 0 at the end; cosine, onecycle; none
+  double clip = 0;                   ///< largest norm of the gradients; 0: as they are
+  bool amp = false;                  ///< forward in bfloat16 (CPU) or float16 (CUDA)
+  bool sync_bn = false;              ///< BatchNorm over the batch of all workers
+  bool zero = false;                 ///< every worker keeps its share of the optimizer's state only
   std::uint64_t seed = 42;
   std::int64_t steps = 0;  ///< end after so many steps; 0: after the epochs
   std::string backend = "auto";
