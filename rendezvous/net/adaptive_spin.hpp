@@ -15,7 +15,8 @@ class AdaptiveSpin {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit AdaptiveSpin(Clock::duration limit = std::chrono::microseconds{40});
+  /// `limit` must be longer than it takes to wake the other side, or two that both sleep never find each other awake.
+  explicit AdaptiveSpin(Clock::duration limit = std::chrono::microseconds{200});
 
   /// Calls `poll` until it returns true, or the moment is over. False: sleep.
   template <class Poll>
@@ -45,8 +46,8 @@ class AdaptiveSpin {
   }
 
  private:
-  static constexpr auto taken_away_min = std::chrono::microseconds{30};
-  static constexpr std::uint64_t pause_when_crowded = 4096;
+  static constexpr auto taken_away_min = std::chrono::microseconds{100};
+  static constexpr std::uint64_t pause_when_crowded = 1024;
   static constexpr unsigned misses_max = 10;
 
   Clock::duration limit_;
