@@ -145,7 +145,7 @@ void zero(int rounds) {
 
 void data_parallel(int rounds) {
   if (torch::cuda::device_count() < 2) {
-    std::cout << R"({"skipped": "DataParallel needs a machine with two GPUs; this one has )" << torch::cuda::device_count()
+    std::cout << R"({"skipped": "DataParallel needs a machine with two GPUs; this one has )" << static_cast<int>(torch::cuda::device_count())
               << R"("})" << std::endl;
     return;
   }
