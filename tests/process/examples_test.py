@@ -160,6 +160,21 @@ def failures_are_named(folder):
 
 
 @case
+def two_nodes(folder):
+    """One worker on each of two nodes trains what two workers on one node train."""
+    if os.geteuid() != 0 or subprocess.run(["ip", "netns", "list"], capture_output=True).returncode != 0:
+        print("skipped: network namespaces need root and iproute2")
+        sys.exit(77)
+    options = [*SHORT, "--steps", 5]
+    one = torchup("--nproc-per-node=2", BIN / "fashion_mnist", *options, "--history", folder / "one")
+    two = run(SOURCE / "scripts/two_nodes", "--launcher", BIN / "torchup", BIN / "fashion_mnist", *options,
+              "--history", folder / "two")
+    assert one.returncode == 0 and two.returncode == 0
+    assert len(losses(folder / "two")) == 5
+    assert losses(folder / "two") == losses(folder / "one")
+
+
+@case
 def shell_wrapper(folder):
     script = SOURCE / "examples/shell/train.sh"
     environment = clean_environment(TORCHUP=str(BIN / "torchup"), PROGRAM=str(BIN / "fashion_mnist"))
