@@ -215,7 +215,7 @@ class Slow(Daemon):
         self.assertEqual(waiter.recv(1), b"\x00")
 
     def test_who_does_not_read(self):
-        self.honest.sendall(b"\x01" + text(b"/v") + text(b"x" * 8 * MIB))
+        ask(self.honest, b"\x01" + text(b"/v") + text(b"x" * 8 * MIB) + b"\x0d1234", 4)  # stored before anybody asks
         before = self.resident()
         for _ in range(20):
             peer = self.connect(VALIDATE)
