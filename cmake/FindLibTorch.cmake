@@ -98,6 +98,14 @@ if(LibTorch_HAS_CUDA)
                         "${_torchup_site}/nvidia (wanted: cuda_runtime_api.h, nccl.h, libnccl.so.2). Install torch with its "
                         "dependencies, or configure with -DTORCHUP_CUDA=OFF")
   endif()
+  # cuda_runtime.h wants the compiler's headers in crt/, which the runtime's wheel leaves to the compiler's. Triton, which
+  # comes with every CUDA wheel of torch, has them too. Last in the search order: all else comes from the folder above.
+  find_path(LibTorch_CUDA_CRT_DIR crt/host_config.h NO_DEFAULT_PATH PATHS
+    "${LibTorch_CUDA_INCLUDE_DIR}" "${_torchup_site}/triton/backends/nvidia/include" /usr/local/cuda/include)
+  if(NOT LibTorch_CUDA_CRT_DIR)
+    message(FATAL_ERROR "CUDA's crt/host_config.h is neither in ${LibTorch_CUDA_INCLUDE_DIR} nor in the triton package nor in "
+                        "/usr/local/cuda/include. Install torch with its dependencies, or configure with -DTORCHUP_CUDA=OFF")
+  endif()
   foreach(_part IN ITEMS MAJOR MINOR PATCH)
     file(STRINGS "${LibTorch_NCCL_INCLUDE_DIR}/nccl.h" _torchup_line REGEX "^#define NCCL_${_part} ")
     string(REGEX MATCH "[0-9]+" _torchup_nccl_${_part} "${_torchup_line}")
@@ -139,7 +147,7 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   if(LibTorch_HAS_CUDA)
     add_library(LibTorch::cuda INTERFACE IMPORTED)
     target_include_directories(LibTorch::cuda SYSTEM INTERFACE
-      "${LibTorch_NCCL_INCLUDE_DIR}" "${LibTorch_CUDA_INCLUDE_DIR}")
+      "${LibTorch_NCCL_INCLUDE_DIR}" "${LibTorch_CUDA_INCLUDE_DIR}" "${LibTorch_CUDA_CRT_DIR}")
     target_compile_definitions(LibTorch::cuda INTERFACE USE_C10D_NCCL)
     # Nothing of libtorch_cuda is referenced by name in a program that only uses tensors: keep it all the same.
     # libnccl is never linked: libtorch_cuda finds the wheel's by its own run path, and a second one would be the system's.

@@ -112,7 +112,8 @@ void write_error_file(std::string_view message, std::string_view stack) {
   (text.number(s.speaker.restart_count) << R"(, "host": ")").json(s.speaker.host) << R"(", "pid": )";
   text.number(::getpid());
   if (const std::int64_t step = s.step; step >= 0) (text << R"(, "step": )").number(step);
-  (text << R"(, "py_callstack": ")").json(stack) << R"("}}})" << "\n";
+  // Launchers show this field alone, so it says first what happened.
+  ((text << R"(, "py_callstack": ")").json(message) << R"(\n)").json(stack) << R"("}}})" << "\n";
   const int fd = ::open(s.temporary_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) return;
   write_all(fd, text.view());

@@ -145,6 +145,15 @@ std::string last_sentence(const std::string& traceback) {
   return "";
 }
 
+/// What the dead worker said of its end, for the end of a sentence; empty when it said nothing. Above a native backtrace
+/// stands what happened.
+std::string said_by(const WorkerFailure& cause, const DeathEvidence& evidence) {
+  if (!evidence.traceback.empty()) return last_sentence(evidence.traceback);
+  if (cause.error_file.empty()) return "";
+  const std::string first = cause.message.substr(0, cause.message.find('\n'));
+  return first.empty() || first.front() == '#' ? "" : ": " + shortened(first);
+}
+
 using json = nlohmann::ordered_json;
 
 json optional_number(const std::optional<std::int64_t>& number) {
@@ -177,7 +186,7 @@ std::string incident_summary(const Incident& incident) {
   const WorkerFailure& cause = cause_of(incident);
   return "rank " + std::to_string(cause.rank.value()) + " (local rank " + std::to_string(cause.local_rank.value()) +
          ", pid " + std::to_string(cause.pid) + ") on " + cause.host + ": " +
-         explain_exit(cause.exit_code, incident.evidence) + last_sentence(incident.evidence.traceback);
+         explain_exit(cause.exit_code, incident.evidence) + said_by(cause, incident.evidence);
 }
 
 std::string incident_text(const Incident& incident, const LocalTime& local_time) {

@@ -169,6 +169,10 @@ TEST_CASE("backtraces come from the error file before the output", "[unit][incid
   add_backtraces(evidence, native, output);
   CHECK(evidence.traceback.empty());
   CHECK(evidence.native_backtrace == std::vector<std::string>{"SIGSEGV at 0x0", "#0 f", "#1 g"});
+  Incident incident;
+  incident.failures = {native};
+  incident.evidence = evidence;
+  CHECK(incident_summary(incident).ends_with(": SIGSEGV at 0x0"));
 
   evidence = {};
   add_backtraces(evidence, failure(5, 1), output);
