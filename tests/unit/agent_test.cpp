@@ -233,7 +233,7 @@ TEST_CASE("signals", "[unit][agent]") {
   }
 }
 
-TEST_CASE("--timeout ends the job, once", "[unit][agent]") {
+TEST_CASE("option --timeout ends the job, once", "[unit][agent]") {
   LaunchConfig config = two_workers();
   config.timeout = 60s;
   Running job{config};
@@ -268,7 +268,7 @@ TEST_CASE("a program that cannot be started is no reason for another attempt", "
   REQUIRE(find<SweepDescendants>(agent.step(WorkerNotStarted{LocalRank{1}}, t0)));
 }
 
-TEST_CASE("a drain signal asks the workers once; the second one is as any other", "[unit][agent]") {
+TEST_CASE("a drain signal asks the workers once and the second one is as any other", "[unit][agent]") {
   LaunchConfig config = two_workers();
   config.drain_signals = {SIGTERM};
   Running job{config};

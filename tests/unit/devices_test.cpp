@@ -81,7 +81,7 @@ TEST_CASE("split GPUs", "[unit][devices]") {
   }
 }
 
-TEST_CASE("--gpus chooses among the visible devices", "[unit][devices]") {
+TEST_CASE("option --gpus chooses among the visible devices", "[unit][devices]") {
   const auto all = visible_devices(four, std::nullopt);
   REQUIRE(ids(choose_devices("0,3", four, all).value()) == "0,3");
   REQUIRE(ids(choose_devices(" 3 , 0 ", four, all).value()) == "3,0");
@@ -107,7 +107,7 @@ TEST_CASE("--gpus chooses among the visible devices", "[unit][devices]") {
   }
 }
 
-TEST_CASE("--virtual-local-rank gives each worker its own entry", "[unit][devices]") {
+TEST_CASE("option --virtual-local-rank gives each worker its own entry", "[unit][devices]") {
   using Variables = std::vector<std::pair<std::string, std::string>>;
   REQUIRE(virtual_rank_variables(LocalRank{1}, std::nullopt, std::nullopt).value() ==
           Variables{{"CUDA_VISIBLE_DEVICES", "1"}});

@@ -47,7 +47,7 @@ TEST_CASE("command line, then variable, then file", "[unit][options]") {
   REQUIRE(!values.flag("quiet"));
 }
 
-TEST_CASE("an empty variable counts as set; a flag's must be a number", "[unit][options]") {
+TEST_CASE("an empty variable counts as set and a flag's must be a number", "[unit][options]") {
   OptionValues values;
   REQUIRE(values.read_environment(from({{"PET_MASTER_PORT", ""}})).has_value());
   REQUIRE(check_types(values).error().message() == "argument --master-port/--master_port: invalid int value: ''");

@@ -238,7 +238,7 @@ TEST_CASE("an arrival that left or gave up stays counted", "[unit][store]") {
   REQUIRE(c.answer(1).empty());
 }
 
-TEST_CASE("a barrier's key is there with the first arrival; any write to it lets go", "[unit][store]") {
+TEST_CASE("a barrier's key is there with the first arrival and any write to it lets go", "[unit][store]") {
   Clients c;
   c.ask(5, Query::wait, {"/b"});
   c.ask(1, Query::barrier, {"/b"}, {}, 9);

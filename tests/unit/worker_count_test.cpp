@@ -31,7 +31,7 @@ int count(const char* text, const Cpus& cpus, const Gpus& gpus = {}, bool virtua
 
 }  // namespace
 
-TEST_CASE("--nproc-per-node takes the numbers that Python takes", "[unit][worker_count]") {
+TEST_CASE("option --nproc-per-node takes the numbers that Python takes", "[unit][worker_count]") {
   REQUIRE(count("3", {}) == 3);
   REQUIRE(count(" +1_0\n", {}) == 10);
   REQUIRE(count("007", {}) == 7);
@@ -93,7 +93,7 @@ TEST_CASE("OMP_NUM_THREADS is 1 for several workers unless somebody chose", "[un
   REQUIRE(omp_num_threads(contract, true, 2, 8) == OmpChoice{});
 }
 
-TEST_CASE("--omp auto shares the physical cores", "[unit][worker_count]") {
+TEST_CASE("option --omp auto shares the physical cores", "[unit][worker_count]") {
   Cpus cpus = eight_cpus();
   const OmpRule rule = parse_omp("auto").value();
   REQUIRE(usable_cores(cpus, cpus.allowed) == 4);
