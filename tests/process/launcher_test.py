@@ -266,7 +266,7 @@ class Launcher(unittest.TestCase):
     # Restarts.
 
     def test_restart_count_and_logs(self):
-        job = self.start(f"--nproc-per-node=2 --max-restarts=2 --log-dir={self.scratch.name}/logs -r 3", "note {notes} say hello fail_first 5 exit 0")
+        job = self.start(f"--nproc-per-node=2 --max-restarts=2 --log-dir={self.scratch.name}/logs -r 3", "note {notes} say hello sleep 1 fail_first 5 exit 0")
         self.end(job, 0)
         self.assertEqual(sorted(count for _, _, count in self.workers(4)), [0, 0, 1, 1])
         run = os.path.join(self.scratch.name, "logs", os.listdir(f"{self.scratch.name}/logs")[0])

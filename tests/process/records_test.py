@@ -107,7 +107,10 @@ class Records(unittest.TestCase):
         script = self.path("train.py")
         with open(script, "w") as file:
             file.write("import os, time\nprint('step 8', flush=True)\n"
-                       "if os.environ['RANK'] == '1':\n    raise ValueError('bad batch')\ntime.sleep(100)\n")
+                       f"up = '{self.scratch.name}/up.'\nopen(up + os.environ['RANK'], 'w').close()\n"
+                       "if os.environ['RANK'] == '1':\n"
+                       "    while not (os.path.exists(up + '0') and os.path.exists(up + '2')): time.sleep(0.01)\n"
+                       "    raise ValueError('bad batch')\ntime.sleep(100)\n")
         done = run("--nproc-per-node=3", f"--log-dir={self.path('logs')}", "--tee=3", script)
         self.assertEqual(done.returncode, 1)
         record = self.incident()

@@ -19,9 +19,10 @@ def record(**extra):
     seen.update(extra)
     name = "{}.{}".format(os.environ.get("TORCHELASTIC_RESTART_COUNT"), os.environ.get("RANK"))
     path = os.path.join(os.environ["PROBE_DIR"], name)
-    with open(path + ".tmp", "w") as file:
+    temporary = "{}.{}.tmp".format(path, os.getpid())  # two jobs may have the same ranks
+    with open(temporary, "w") as file:
         json.dump(seen, file)
-    os.rename(path + ".tmp", path + ".json")
+    os.rename(temporary, path + ".json")
 
 
 def is_open(fd):
@@ -35,6 +36,7 @@ def is_open(fd):
 def mark(name, text=""):
     """Leaves a file that a case's steps can wait for, and that is part of what is compared."""
     path = os.path.join(os.environ["PROBE_DIR"], name)
-    with open(path + ".tmp", "w") as file:
+    temporary = "{}.{}.tmp".format(path, os.getpid())  # two jobs may have the same ranks
+    with open(temporary, "w") as file:
         file.write(text)
     os.rename(path + ".tmp", path + ".mark")
