@@ -220,12 +220,16 @@ void Agent::due() {
 /// Ends the job on all nodes for a reason that is no worker's failure.
 void Agent::end_job(int exit_code, std::string reason) {
   if (leaving_ || verdict_) return;
+  announce_end(exit_code, reason);
+  stop(SIGTERM, std::move(reason));
+}
+
+void Agent::announce_end(int exit_code, std::string reason) {
   Leave word;
   word.exit_code = exit_code;
-  word.reason = reason;
+  word.reason = std::move(reason);
   leave(std::move(word));
   rejoin_wanted_ = false;
-  stop(SIGTERM, std::move(reason));
 }
 
 /// Goes on without the workers that outlive SIGKILL: only the kernel can end them.
@@ -314,7 +318,12 @@ void Agent::requeue(LocalRank local_rank) {
   std::string reason =
       "rank " + std::to_string(rank) + " has saved its state and asks to be started again (exit code 75)";
   say(Say::Level::info, reason);
-  end_job(requeue_code, std::move(reason));
+  if (drained_by_.empty()) return end_job(requeue_code, std::move(reason));
+  // All workers were asked to save and stop. The others are about to: a signal now would cut their last words off.
+  announce_end(requeue_code, std::move(reason));
+  phase_ = Phase::stopping;
+  stop_signal_ = SIGTERM;
+  deadline_ = now_ + config_.stop_grace;
 }
 
 void Agent::note_failure(const WorkerEnded& how, bool may_restart) {

@@ -183,6 +183,7 @@ class Agent {
   void stop(int signal_number, std::string reason);
   void kill(std::string reason);
   void leave(Leave word);
+  void announce_end(int exit_code, std::string reason);
   void end_job(int exit_code, std::string reason);
   void requeue(LocalRank local_rank);
   void note_failure(const WorkerEnded& how, bool may_restart);

@@ -32,7 +32,7 @@ std::string spaced(std::string_view choices) {
 }
 
 /// Inside single quotes of a shell.
-std::string quoted(std::string_view text) {
+std::string shell_quoted(std::string_view text) {
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? std::string{"'\\''"} : std::string{c};
   return result + "'";
@@ -83,7 +83,7 @@ std::string zsh_completion() {
       if (!option.choices.empty()) spec += "(" + spaced(option.choices) + ")";
       if (option.value == "FILE" || option.value == "DIR") spec += "_files";
     }
-    text += "  " + quoted(spec) + " \\\n";
+    text += "  " + shell_quoted(spec) + " \\\n";
   }
   return text + "  '1:program:_command_names -e' '*::arguments:_files'\n";
 }
@@ -94,8 +94,8 @@ std::string fish_completion() {
     text += "complete -c torchup -n __fish_is_first_arg -l " + std::string{option.name};
     if (option.short_name) text += std::string{" -s "} + option.short_name;
     if (option.kind != ValueKind::flag) text += " -r";
-    if (!option.choices.empty()) text += " -f -a " + quoted(spaced(option.choices));
-    text += " -d " + quoted(option.help) + "\n";
+    if (!option.choices.empty()) text += " -f -a " + shell_quoted(spaced(option.choices));
+    text += " -d " + shell_quoted(option.help) + "\n";
   }
   return text;
 }

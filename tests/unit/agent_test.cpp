@@ -292,4 +292,16 @@ TEST_CASE("a worker that has saved its state ends the job with 75, restarts or n
   REQUIRE_FALSE(find_sent<Leave>(job.agent.step(ended(0, 75), t0 + 1s)));  // said once
 }
 
+TEST_CASE("workers that were asked to save and stop are not cut off by the first that has", "[unit][agent]") {
+  LaunchConfig config = two_workers();
+  config.drain_signals = {SIGUSR1};
+  Running job{config};
+  job.agent.step(SignalArrived{SIGUSR1}, t0);
+  const auto actions = job.agent.step(ended(1, 75), t0 + 1s);
+  REQUIRE(find_sent<Leave>(actions)->exit_code == 75);
+  REQUIRE_FALSE(find<SignalWorkers>(actions));
+  SECTION("and end by themselves") { REQUIRE(find<SweepDescendants>(job.agent.step(ended(0, 75), t0 + 2s))); }
+  SECTION("but not for ever") { REQUIRE(find<KillWorkers>(job.agent.step(Wake{}, t0 + 1s + config.stop_grace))); }
+}
+
 }  // namespace torchup

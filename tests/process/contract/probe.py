@@ -39,4 +39,4 @@ def mark(name, text=""):
     temporary = "{}.{}.tmp".format(path, os.getpid())  # two jobs may have the same ranks
     with open(temporary, "w") as file:
         file.write(text)
-    os.rename(path + ".tmp", path + ".mark")
+    os.rename(temporary, path + ".mark")
