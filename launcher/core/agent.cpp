@@ -7,8 +7,6 @@
 namespace torchup {
 namespace {
 
-/// design.md's code for: preempted, state saved, please requeue. Workers say it with the same one.
-constexpr int requeue_code = 75;
 /// How long a killed worker may take to go. Longer means that the kernel cannot end it.
 constexpr Duration unkillable_after = std::chrono::seconds{10};
 /// How long a leaving agent waits for the coordinator's last word.
@@ -185,7 +183,11 @@ void Agent::obey(const StopWorkers& message) {
 void Agent::obey(const End& message) {
   verdict_ = message.verdict;
   rejoin_wanted_ = false;
-  stop(message.verdict.stop_signal, message.verdict.reason);
+  if (message.verdict.stop_signal == 0) {
+    wait_for_own_end(message.verdict.reason);
+  } else {
+    stop(message.verdict.stop_signal, message.verdict.reason);
+  }
   if (message.verdict.kill_now) kill(message.verdict.reason);
 }
 
@@ -206,6 +208,8 @@ void Agent::due() {
   if (phase_ == Phase::stopping) {
     if (killed_) {
       abandon();
+    } else if (stop_signal_ == 0) {
+      stop(SIGTERM, "the others have saved their state and ended");
     } else {
       kill("the grace is over");
     }
@@ -220,16 +224,12 @@ void Agent::due() {
 /// Ends the job on all nodes for a reason that is no worker's failure.
 void Agent::end_job(int exit_code, std::string reason) {
   if (leaving_ || verdict_) return;
-  announce_end(exit_code, reason);
-  stop(SIGTERM, std::move(reason));
-}
-
-void Agent::announce_end(int exit_code, std::string reason) {
   Leave word;
   word.exit_code = exit_code;
-  word.reason = std::move(reason);
+  word.reason = reason;
   leave(std::move(word));
   rejoin_wanted_ = false;
+  stop(SIGTERM, std::move(reason));
 }
 
 /// Goes on without the workers that outlive SIGKILL: only the kernel can end them.
@@ -277,7 +277,8 @@ void Agent::stop(int signal_number, std::string reason) {
       return;
     case Phase::stopping:
       // The user's own signal reaches workers that were already asked to stop for another reason; none twice.
-      if (signal_number == SIGTERM || signal_number == stop_signal_) return;
+      if (signal_number == stop_signal_ || (signal_number == SIGTERM && stop_signal_ != 0)) return;
+      if (stop_signal_ == 0) deadline_ = now_ + config_.stop_grace;
       stop_signal_ = signal_number;
       act(SignalWorkers{signal_number, true, std::move(reason)});
       return;
@@ -318,12 +319,24 @@ void Agent::requeue(LocalRank local_rank) {
   std::string reason =
       "rank " + std::to_string(rank) + " has saved its state and asks to be started again (exit code 75)";
   say(Say::Level::info, reason);
-  if (drained_by_.empty()) return end_job(requeue_code, std::move(reason));
-  // All workers were asked to save and stop. The others are about to: a signal now would cut their last words off.
-  announce_end(requeue_code, std::move(reason));
+  // Ranks agree on the step after which they save and stop. The others are about to: a signal now would cut them off.
+  Leave word;
+  word.exit_code = requeue_code;
+  word.reason = reason;
+  word.stop_signal = 0;
+  leave(std::move(word));
+  rejoin_wanted_ = false;
+  wait_for_own_end(std::move(reason));
+}
+
+/// Workers that still run are not signalled before they had the time to end by themselves.
+void Agent::wait_for_own_end(std::string reason) {
+  if (phase_ == Phase::stopping) return;
+  if (phase_ != Phase::running) return stop(SIGTERM, std::move(reason));
   phase_ = Phase::stopping;
-  stop_signal_ = SIGTERM;
+  stop_signal_ = 0;
   deadline_ = now_ + config_.stop_grace;
+  after_worker_ended();
 }
 
 void Agent::note_failure(const WorkerEnded& how, bool may_restart) {

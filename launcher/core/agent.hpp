@@ -15,6 +15,9 @@
 /// Pure: the runner (launcher/os/agent_runner) hands it one event and one time, and performs the actions in order.
 namespace torchup {
 
+/// A worker's exit code that says: state saved, start the job again later (README, "Exit codes"). Not a failure.
+inline constexpr int requeue_code = 75;
+
 // Events.
 
 struct Begin {};  ///< the link to the coordinator is there; once, first
@@ -22,7 +25,7 @@ struct FromCoordinator {
   CoordinatorMessage message;
 };
 struct CoordinatorLost {
-  int exit_code = 0;  ///< design: 66, 67 or 68
+  int exit_code = 0;  ///< README, "Exit codes": 66, 67 or 68
   std::string reason;
 };
 struct StoreOpened {
@@ -183,9 +186,9 @@ class Agent {
   void stop(int signal_number, std::string reason);
   void kill(std::string reason);
   void leave(Leave word);
-  void announce_end(int exit_code, std::string reason);
   void end_job(int exit_code, std::string reason);
   void requeue(LocalRank local_rank);
+  void wait_for_own_end(std::string reason);
   void note_failure(const WorkerEnded& how, bool may_restart);
   void after_worker_ended();
   void sweep();

@@ -444,16 +444,17 @@ class AgentRunner {
     const std::string hang = std::move(worker.hang);
     worker = {};
     attempt_->worker_gone(id.local_rank);
-    if (ended.exit_code != 0) read_last_words(id, ended);
+    const bool fine = ended.exit_code == 0 || ended.exit_code == requeue_code;
+    if (!fine) read_last_words(id, ended);
     if (!hang.empty()) ended.message = hang + "\n" + ended.message;
-    if (ended.exit_code != 0 && stop_signal_ == 0) note_failure(id, ended, progress);
+    if (!fine && stop_signal_ == 0) note_failure(id, ended, progress);
 
     event::WorkerExited exited;
     exited.worker = id;
     exited.exit_code = ended.exit_code;
-    exited.end = ended.exit_code == 0 ? WorkerEnd::succeeded
-                 : stop_signal_ == 0  ? WorkerEnd::failed
-                                      : WorkerEnd::terminated;
+    exited.end = fine                ? WorkerEnd::succeeded
+                 : stop_signal_ == 0 ? WorkerEnd::failed
+                                     : WorkerEnd::terminated;
     exited.message = ended.message;
     exited.error_file = ended.error_file;
     if (progress) exited.last_step = progress->step;

@@ -243,7 +243,7 @@ void fields(auto& a, Verdict& m) {
   a.number(m.exit_code, 0, 255);
   a(m.reason);
   a.told(m.failures);
-  a.number(m.stop_signal, 1, 64);
+  a.number(m.stop_signal, 0, 64);
   a(m.kill_now);
 }
 void fields(auto& a, Join& m) {
@@ -267,7 +267,7 @@ void fields(auto& a, Leave& m) {
   a.number(m.exit_code, 0, 255);
   a(m.reason);
   a.told(m.failures);
-  a.number(m.stop_signal, 1, 64);
+  a.number(m.stop_signal, 0, 64);
   a(m.kill_now);
 }
 void fields(auto& a, Resume& m) {

@@ -61,10 +61,11 @@ struct WorkerFailure {
 
 /// How the job ended, the same for every node.
 struct Verdict {
-  int exit_code = 0;   ///< design.md §4
+  int exit_code = 0;   ///< README, "Exit codes"
   std::string reason = {};  ///< one line for people
   std::vector<WorkerFailure> failures = {};  ///< in the order they were noticed, the root cause first; empty on success
-  int stop_signal = 15;   ///< what workers that still run get first: SIGTERM, or what the user pressed
+  int stop_signal = 15;   ///< what workers that still run get first: SIGTERM, or what the user pressed; 0: nothing yet,
+                          ///< they are about to end by themselves
   bool kill_now = false;  ///< no grace: the user asked twice
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };

@@ -25,8 +25,9 @@ using std::chrono::milliseconds;
 constexpr std::size_t buffer_bytes = 64 * 1024;
 /// Larger values are sent from where the caller has them.
 constexpr std::size_t copied_bytes_max = 16 * 1024;
-/// What a server has to answer a CANCEL_WAIT when the caller's own time is over.
-constexpr auto cancel_limit = std::chrono::seconds{10};
+/// What a server has at least for an answer that waits for nobody, however short the callers' waits for keys are: losing
+/// the connection over a late one would cost them the store.
+constexpr auto answer_limit_min = std::chrono::seconds{10};
 
 /// A server's answer may be larger than what a client may send: appended values, lists of all keys.
 constexpr FieldLimits reply_limits{.key_bytes_max = std::uint64_t{1} << 30,
@@ -221,7 +222,8 @@ class StoreClient::Impl {
 
   /// Sends, and reads the answer if the query has one.
   Result<> ask(const Outgoing& request, Query query, Repeat repeat, std::size_t count = 0) {
-    return exchange(repeat, after(options_.timeout), [&](TimePoint deadline) -> Result<> {
+    const auto limit = std::max<Duration>(options_.timeout, answer_limit_min);
+    return exchange(repeat, after(limit), [&](TimePoint deadline) -> Result<> {
       if (auto sent = connection_->send(request, deadline); !sent) return sent;
       const char* const layout = reply_layout(query);
       return *layout ? connection_->receive(layout, count, deadline) : Result<>{};
@@ -234,7 +236,7 @@ class StoreClient::Impl {
                         std::span<const std::string> keys) {
     const std::size_t count = keys.size();
     return exchange(repeat, after(timeout), [&](TimePoint deadline) -> Result<> {
-      if (auto sent = connection_->send(request, std::max(deadline, after(cancel_limit))); !sent) return sent;
+      if (auto sent = connection_->send(request, std::max(deadline, after(answer_limit_min))); !sent) return sent;
       auto answered = connection_->receive(reply_layout(query), count, deadline);
       if (!answered && is_timeout(answered.error())) return cancel(timeout_text(what, timeout, keys));
       if (answered && reply().byte() != Store::stop_waiting) return unexpected(reply().byte());
@@ -314,7 +316,7 @@ class StoreClient::Impl {
 
   /// Ends an open wait. Its answer may have crossed with the cancellation: then it counts.
   Result<> cancel(const std::string& what) {
-    const auto deadline = after(cancel_limit);
+    const auto deadline = after(answer_limit_min);
     if (auto sent = connection_->send(Outgoing{Query::cancel_wait}, deadline); !sent) return sent;
     if (auto answered = connection_->resume(deadline); !answered) return answered;
     if (reply().byte() == Store::wait_canceled) {

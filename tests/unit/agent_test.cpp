@@ -293,15 +293,21 @@ TEST_CASE("a worker that has saved its state ends the job with 75, restarts or n
 }
 
 TEST_CASE("workers that were asked to save and stop are not cut off by the first that has", "[unit][agent]") {
-  LaunchConfig config = two_workers();
-  config.drain_signals = {SIGUSR1};
+  const LaunchConfig config = two_workers();
   Running job{config};
-  job.agent.step(SignalArrived{SIGUSR1}, t0);
-  const auto actions = job.agent.step(ended(1, 75), t0 + 1s);
-  REQUIRE(find_sent<Leave>(actions)->exit_code == 75);
-  REQUIRE_FALSE(find<SignalWorkers>(actions));
-  SECTION("and end by themselves") { REQUIRE(find<SweepDescendants>(job.agent.step(ended(0, 75), t0 + 2s))); }
-  SECTION("but not for ever") { REQUIRE(find<KillWorkers>(job.agent.step(Wake{}, t0 + 1s + config.stop_grace))); }
+  const bool own = GENERATE(true, false);
+  if (own) {
+    const auto actions = job.agent.step(ended(1, 75), t0);
+    REQUIRE(find_sent<Leave>(actions)->stop_signal == 0);
+    REQUIRE_FALSE(find<SignalWorkers>(actions));
+  }
+  const FromCoordinator end{End{Verdict{.exit_code = 75, .stop_signal = 0}}};
+  REQUIRE_FALSE(find<SignalWorkers>(job.agent.step(end, t0)));
+  const auto late = t0 + config.stop_grace;
+  REQUIRE_FALSE(find<SignalWorkers>(job.agent.step(Wake{}, late - 1ms)));
+  REQUIRE(find<SignalWorkers>(job.agent.step(Wake{}, late))->number == SIGTERM);
+  REQUIRE_FALSE(find<KillWorkers>(job.agent.step(Wake{}, late + config.stop_grace - 1ms)));
+  REQUIRE(find<KillWorkers>(job.agent.step(Wake{}, late + config.stop_grace)));
 }
 
 }  // namespace torchup
