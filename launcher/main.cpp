@@ -119,7 +119,7 @@ Result<> check_log_folder(const std::string& path) {
   return fail(errc::bad_value, "log_dir: " + path + " is a file");
 }
 
-int launch(std::span<const std::string> words, Guarded guarded) {
+int launch(std::span<const std::string> words, std::string token, Guarded guarded) {
   auto parsed = parse_command_line(words);
   if (const Answer* answer = std::get_if<Answer>(&parsed)) return give(*answer);
   auto& line = std::get<CommandLine>(parsed);
@@ -135,16 +135,12 @@ int launch(std::span<const std::string> words, Guarded guarded) {
   }
   auto plan = make_plan(line.options, line.program, line.legacy, machine);
   if (!plan) return refuse(plan.error());
-  if (line.options.has("token-file")) {
-    auto token = read_token_file(std::string{line.options.text("token-file")});
-    if (!token) return refuse(token.error());
-    plan->rendezvous.token = *std::move(token);
-  }
   if (auto checked = check_log_folder(plan->output.log_dir); !checked) return refuse(checked.error());
+  plan->rendezvous.token = std::move(token);
   if (line.options.has("token-file")) {
-    auto token = read_token_file(line.options.text("token-file"));
-    if (!token) return refuse(token.error());
-    plan->rendezvous.token = *std::move(token);
+    auto from_file = read_token_file(line.options.text("token-file"));
+    if (!from_file) return refuse(from_file.error());
+    plan->rendezvous.token = *std::move(from_file);
   }
   if (line.options.flag("print-env")) return give(environment_answer(*plan, line.options));
   if (line.options.flag("dry-run")) return give({0, plan_text(*plan), ""});
@@ -155,13 +151,14 @@ int launch(std::span<const std::string> words, Guarded guarded) {
 }  // namespace torchup
 
 int main(int argc, char** argv) {
+  std::string token = torchup::take_token_variable();  // from both processes
   torchup::Guarded guarded = torchup::become_guarded();
   // One arena for all threads: each costs more than everything that the small ones allocate.
   ::mallopt(M_ARENA_MAX, 1);
   const std::vector<std::string> words(argv, argv + argc);
   int status = torchup::internal_status;
   try {
-    status = torchup::launch(words, std::move(guarded));
+    status = torchup::launch(words, std::move(token), std::move(guarded));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "torchup: internal fault: %s\n", error.what());
   }

@@ -6,7 +6,6 @@
 #include <boost/asio/signal_set.hpp>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -165,11 +164,9 @@ Duration seconds(double count) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>{count});
 }
 
-/// The jobs' secret; it leaves the environment, where every child would find it.
+/// The jobs' secret.
 Result<std::string> read_token(const Settings& settings) {
-  std::string token;
-  if (const char* variable = std::getenv("TORCHUP_TOKEN")) token = variable;
-  ::unsetenv("TORCHUP_TOKEN");
+  std::string token = take_token_variable();
   if (!settings.token_file.empty()) return read_token_file(settings.token_file);
   return token;
 }

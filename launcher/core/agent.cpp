@@ -132,6 +132,8 @@ void Agent::on(const SignalArrived& event) {
   }
   const bool forcing = number == SIGINT || number == SIGQUIT;
   if (leaving_) {
+    // Somebody has no time for workers that are about to end by themselves: from now on it is a stop like any other.
+    if (phase_ == Phase::stopping && stop_signal_ == 0) return stop(number, "got " + signal_text(number));
     if (!forcing || leaving_->kill_now) return;
     leaving_->kill_now = true;
     act(Send{*leaving_});

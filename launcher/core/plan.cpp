@@ -108,7 +108,6 @@ class Planner {
     std::string endpoint = options_.text("rdzv-endpoint");
     meeting.run_id = RunId{options_.text("rdzv-id", "none")};
     meeting.local_addr = options_.text("local-addr");
-    meeting.token = machine_.variable("TORCHUP_TOKEN").value_or("");
     auto nodes = parse_nodes();
     if (!nodes) return nodes.error();
 

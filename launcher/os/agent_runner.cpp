@@ -68,6 +68,13 @@ std::int64_t microseconds_now(auto clock_now) {
   return std::chrono::duration_cast<std::chrono::microseconds>(clock_now.time_since_epoch()).count();
 }
 
+/// A name is not looked up on the loop: every address then.
+std::string numeric_or_every(const std::string& address) {
+  boost::system::error_code error;
+  asio::ip::make_address(address, error);
+  return error ? "" : address;
+}
+
 /// The text of the system's error alone tells whether another try can help.
 bool is_permanent(const Error& error) {
   const int code = error.code.value();
@@ -230,8 +237,15 @@ class AgentRunner {
     // With a static rendezvous of several nodes the workers' store is the one at the endpoint, beside the coordinator.
     if (fixed && !config_.one_node()) return meeting.endpoint->port;
     const bool loopback = config_.one_node() && (!fixed || meeting.endpoint->host == "127.0.0.1");
-    auto opened = WorkerStore::open(loopback && meeting.local_addr.empty() ? "127.0.0.1" : "",
-                                    fixed ? meeting.endpoint->port : Port{0});
+    const bool published = !fixed && !meeting.local_addr.empty();
+    const std::string bind = published ? numeric_or_every(meeting.local_addr) : loopback ? "127.0.0.1" : "";
+    const Port port = fixed ? meeting.endpoint->port : Port{0};
+    auto opened = WorkerStore::open(bind, port);
+    if (!opened && opened.error().code == std::errc::address_not_available) {
+      // Behind address translation, what others use is not ours.
+      say({Say::Level::info, "--local-addr " + bind + " is no address of this machine: the workers' store listens on all"});
+      opened = WorkerStore::open("", port);
+    }
     if (!opened) return opened.error();
     store_.emplace(*std::move(opened));
     return store_->port();
@@ -248,6 +262,7 @@ class AgentRunner {
       stop_signal_ = action.number;
       stop_reason_ = action.reason;
       record(event::Stopping{action.reason});
+      if (action.number == SIGQUIT) tell_where_workers_are();
     }
     for (LocalWorker& worker : workers_) {
       if (worker.alive) {
@@ -255,6 +270,18 @@ class AgentRunner {
       } else if (worker.ordered && !action.ends) {
         worker.pending.push_back(action.number);
       }
+    }
+  }
+
+  /// What SIGQUIT asks for: each worker's place in the kernel, and its step where it tells us of steps.
+  void tell_where_workers_are() {
+    for (int i = 0; i < config_.local_world_size; ++i) {
+      const LocalWorker& worker = workers_[static_cast<std::size_t>(i)];
+      if (!worker.alive) continue;
+      const auto progress = progress_of(worker);
+      say({Say::Level::error, "rank " + std::to_string(placement_.first_rank.value() + i) + " (pid " +
+                                  std::to_string(worker.child.pid) + "): " + process_state(worker.child.pid) +
+                                  (progress ? ", step " + std::to_string(progress->step) : "")});
     }
   }
 

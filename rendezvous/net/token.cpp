@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 #include <system_error>
 
@@ -61,6 +63,16 @@ Nonce fresh_nonce() {
     throw std::system_error{errno, std::generic_category(), "getrandom"};
   }
   return nonce;
+}
+
+std::string take_token_variable() {
+  constexpr const char* name = "TORCHUP_TOKEN";
+  char* const value = std::getenv(name);
+  if (!value) return "";
+  std::string token = value;
+  ::explicit_bzero(value, token.size());  // the kernel shows these bytes, whatever environ points to
+  ::unsetenv(name);
+  return token;
 }
 
 Result<std::string> read_token_file(const std::string& path) {

@@ -21,4 +21,8 @@ namespace torchup {
 /// it, or it is empty; errc::limit_exceeded beyond 4 KiB. Never "no token".
 [[nodiscard]] Result<std::string> read_token_file(const std::string& path);
 
+/// The secret in TORCHUP_TOKEN, empty without one. It leaves the environment: no child inherits it, and
+/// /proc/<pid>/environ does not show it any more. Before any other thread runs.
+[[nodiscard]] std::string take_token_variable();
+
 }  // namespace torchup

@@ -310,4 +310,17 @@ TEST_CASE("workers that were asked to save and stop are not cut off by the first
   REQUIRE(find<KillWorkers>(job.agent.step(Wake{}, late + config.stop_grace)));
 }
 
+TEST_CASE("a signal reaches workers that were left to end by themselves", "[unit][agent]") {
+  const LaunchConfig config = two_workers();
+  Running job{config};
+  job.agent.step(ended(1, 75), t0);
+  const int number = GENERATE(SIGTERM, SIGINT);
+  const auto first = job.agent.step(SignalArrived{number}, t0 + 1s);
+  REQUIRE(find<SignalWorkers>(first)->number == number);
+  REQUIRE_FALSE(find<KillWorkers>(first));
+  REQUIRE_FALSE(find_sent<Leave>(first));  // it was said: the state is saved, 75
+  const auto second = job.agent.step(SignalArrived{SIGINT}, t0 + 2s);
+  REQUIRE(find<KillWorkers>(second));
+}
+
 }  // namespace torchup
