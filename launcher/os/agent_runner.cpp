@@ -24,6 +24,7 @@
 #include "launcher/core/torchelastic_events.hpp"
 #include "launcher/core/worker_command.hpp"
 #include "launcher/core/worker_environment.hpp"
+#include "launcher/os/attempt_cgroup.hpp"
 #include "launcher/os/descendants.hpp"
 #include "launcher/os/evidence.hpp"
 #include "launcher/os/health_port.hpp"
@@ -42,6 +43,8 @@ namespace {
 
 /// How often a sweep looks again when no child's end wakes it.
 constexpr Duration sweep_interval = std::chrono::milliseconds{20};
+/// How often it asks the cgroup, which a reaped process may leave a moment later.
+constexpr Duration cgroup_interval = std::chrono::milliseconds{1};
 /// How long after the grace a sweep goes on; only the kernel can keep a process longer.
 constexpr Duration sweep_limit = std::chrono::seconds{10};
 /// How long output may take that somebody still holds open after the last process of the attempt.
@@ -337,6 +340,7 @@ class AgentRunner {
     started.directory = attempt_->directory();
     started.restart_count = placement.restart_count;
     record(std::move(started));
+    cgroup_ = AttemptCgroup::make(guarded_.cgroup_tag, attempts_begun_++);
     for (int i = 0; i < config_.local_world_size; ++i) order_worker(placement, LocalRank{i});
     step_watch_.emplace(config_.heartbeat_timeout);
     watch_steps();
@@ -431,6 +435,7 @@ class AgentRunner {
     if (!config_.worker_cpus.empty()) {
       request.cpus.emplace(config_.worker_cpus.at(static_cast<std::size_t>(local_rank.value())));
     }
+    if (cgroup_) request.cgroup = cgroup_->folder();
     const Rank rank{placement.first_rank.value() + local_rank.value()};
     workers_.at(static_cast<std::size_t>(local_rank.value())).ordered = true;
     spawner_.start(std::move(request), [this, rank, local_rank](Result<ChildProcess> child) {
@@ -551,13 +556,16 @@ class AgentRunner {
     if (!sweeping_) return;
     reap_orphans();
     const TimePoint now = std::chrono::steady_clock::now();
-    if (!has_children() || now >= sweep_until_ + sweep_limit) {
+    const bool only_leaving = !has_children();
+    const bool gone = only_leaving && (!cgroup_ || cgroup_->empty());
+    if (gone || now >= sweep_until_ + sweep_limit) {
       sweeping_ = false;
       sweep_timer_.cancel();
       spawn(loop_, "end attempt", end_attempt());
       return;
     }
     if (now >= sweep_until_) {
+      if (cgroup_) cgroup_->kill();
       kill_descendants_once();
     } else if (!std::exchange(sweep_told_, true)) {
       for (const pid_t pid : descendants()) {
@@ -565,7 +573,7 @@ class AgentRunner {
         ::kill(pid, SIGCONT);
       }
     }
-    sweep_timer_.expires_after(sweep_interval);
+    sweep_timer_.expires_after(only_leaving ? cgroup_interval : sweep_interval);
     sweep_timer_.async_wait([this](boost::system::error_code error) {
       if (!error) continue_sweep();
     });
@@ -573,6 +581,7 @@ class AgentRunner {
 
   Task<> end_attempt() {
     if (watchdog_) watchdog_->close();
+    cgroup_.reset();
     if (attempt_) {
       co_await attempt_->drain(drain_limit);
       failed_attempt_ = incidents_.take();
@@ -625,9 +634,11 @@ class AgentRunner {
 
   void watch_lifeline() {
     lifeline_.assign(guarded_.lifeline.release());
-    lifeline_.async_wait(Descriptor::wait_read, [](boost::system::error_code error) {
+    lifeline_.async_wait(Descriptor::wait_read, [this](boost::system::error_code error) {
       if (error) return;
+      if (cgroup_) cgroup_->kill();
       static_cast<void>(kill_descendants(sweep_limit));
+      cgroup_.reset();
       ::_exit(128 + SIGKILL);
     });
   }
@@ -789,6 +800,8 @@ class AgentRunner {
   std::deque<AgentEvent> events_;
   std::optional<TimePoint> armed_;
   std::unique_ptr<AttemptOutput> attempt_;
+  std::unique_ptr<AttemptCgroup> cgroup_;  ///< of the running attempt; nothing: none is ours to make
+  int attempts_begun_ = 0;
   std::vector<LocalWorker> workers_;
   Placement placement_;
   std::string attempt_name_;

@@ -1,6 +1,7 @@
 #include "launcher/os/child_process.hpp"
 
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -53,7 +54,6 @@ int run_child(void* argument) {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return give_up(launch, "prctl");
   if (::getppid() != launch.parent) ::_exit(127);  // it died before it could take us along
 
-  if (request.cgroup_procs >= 0 && ::write(request.cgroup_procs, "0", 1) != 1) return give_up(launch, "join cgroup");
   if (request.cpus && (errno = request.cpus->apply()) != 0) return give_up(launch, "sched_setaffinity");
 
   // The page must not lie where the standard streams go, nor be closed by theirs.
@@ -83,6 +83,43 @@ int run_child(void* argument) {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::execve(request.executable.c_str(), launch.arguments, launch.environment);
   return give_up(launch, "execve");
+}
+
+using ChildStack = std::array<char, 32 * 1024>;
+constexpr unsigned long long clone_flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD;
+
+/// clone(2), but the child is born in a cgroup. To join it later, by its cgroup.procs, takes tens of milliseconds: the
+/// kernel waits until all processors have seen it. The C library has no function for this, only the bare system call, from
+/// which the child returns onto an empty stack: so it must not return at all. -1 where it cannot be done.
+pid_t clone_into_cgroup(Launch& launch, ChildStack& stack, int& pidfd) {
+#if defined(__x86_64__)
+  clone_args request{};
+  request.flags = clone_flags | CLONE_INTO_CGROUP;
+  request.pidfd = reinterpret_cast<std::uintptr_t>(&pidfd);
+  request.exit_signal = SIGCHLD;
+  request.stack = reinterpret_cast<std::uintptr_t>(stack.data());
+  request.stack_size = stack.size();
+  request.cgroup = static_cast<std::uint64_t>(launch.request.cgroup);
+  long result = SYS_clone3;
+  asm volatile(
+      "syscall\n\t"
+      "testq %%rax, %%rax\n\t"
+      "jnz 1f\n\t"
+      "movq %[launch], %%rdi\n\t"
+      "callq *%[run]\n\t"
+      "movl %%eax, %%edi\n\t"
+      "movl %[exit], %%eax\n\t"
+      "syscall\n\t"
+      "hlt\n"
+      "1:"
+      : "+a"(result)
+      : "D"(&request), "S"(sizeof request), [launch] "r"(&launch), [run] "r"(&run_child), [exit] "i"(SYS_exit_group)
+      : "rcx", "r11", "memory", "cc");
+  return result < 0 ? -1 : static_cast<pid_t>(result);
+#else
+  static_cast<void>(launch), static_cast<void>(stack), static_cast<void>(pidfd);
+  return -1;
+#endif
 }
 
 std::vector<char*> pointers(const std::vector<std::string>& words) {
@@ -137,12 +174,13 @@ Result<ChildProcess> start_child(const ChildRequest& request) {
   }
   char* const pid_digits = page_line.empty() ? nullptr : page_line.data() + page_line.size() - pid_width;
   Launch launch{request, arguments.data(), environment.data(), pid_digits, ::getpid(), ignored_signals()};
-  alignas(16) std::array<char, 32 * 1024> stack;
+  alignas(16) ChildStack stack;
   int pidfd = -1;
   pid_t pid = -1;
   {
     const SignalsBlocked blocked;
-    pid = ::clone(run_child, stack.data() + stack.size(), CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &launch, &pidfd);
+    if (request.cgroup >= 0) pid = clone_into_cgroup(launch, stack, pidfd);
+    if (pid < 0) pid = ::clone(run_child, stack.data() + stack.size(), clone_flags | SIGCHLD, &launch, &pidfd);
   }
   if (pid < 0) return Error{{errno, boost::system::system_category()}, "no new process for " + request.executable};
   ChildProcess child{pid, UniqueFd{pidfd}};

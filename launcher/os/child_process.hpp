@@ -27,7 +27,7 @@ struct ChildRequest {
   /// is told of it in TORCHUP_WORKER_PAGE. Empty address (fd -1): none.
   int page = -1;
   WorkerPageAddress page_address = {};
-  int cgroup_procs = -1;                 ///< an open cgroup.procs that it joins before it runs; -1: none. Not owned
+  int cgroup = -1;  ///< the open folder of a cgroup (version 2) that it is born in; -1: ours. Not owned
 };
 
 /// A started child: leader of its own session and process group.
@@ -45,6 +45,9 @@ struct ChildProcess {
 /// This is not Boost.Process: the launchers of 1.81 either copy the page tables for each worker (fork: 2 to 5 times the
 /// time with 256 workers) or run our exit handlers in the shared memory (vfork), and none asks for the pidfd with the
 /// same call that makes the process.
+///
+/// Where the system does not let a child be born in `cgroup` (a seccomp filter without clone3, a processor other than
+/// x86-64, for which nobody has written the call), it is born in ours.
 ///
 /// Errors: the system's, with the path and the call that failed.
 [[nodiscard]] Result<ChildProcess> start_child(const ChildRequest& request);

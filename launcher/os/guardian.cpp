@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
+#include "launcher/os/attempt_cgroup.hpp"
 #include "launcher/os/descendants.hpp"
 
 namespace torchup {
@@ -48,7 +50,7 @@ bool reap_all(pid_t inner, int& status) {
   }
 }
 
-[[noreturn]] void stand_guard(pid_t inner) {
+[[noreturn]] void stand_guard(pid_t inner, const std::string& cgroup_tag) {
   const sigset_t signals = guarded_signals();
   int status = 0;
   while (!reap_all(inner, status)) {
@@ -59,6 +61,7 @@ bool reap_all(pid_t inner, int& status) {
     if (number == SIGTSTP) ::raise(SIGSTOP);
   }
   const bool all_gone = kill_descendants(kill_limit);
+  if (WIFSIGNALED(status)) remove_attempt_cgroups(cgroup_tag);
   if (WIFSIGNALED(status)) tell_of_killed_agent(WTERMSIG(status), all_gone);
   ::_exit(shell_status(status));
 }
@@ -98,6 +101,7 @@ Guarded become_guarded() {
     ::_exit(70);
   }
   const pid_t outer = ::getpid();
+  std::string tag = cgroup_tag();
   const pid_t inner = ::fork();
   if (inner < 0) {
     std::perror("torchup: fork");
@@ -105,12 +109,12 @@ Guarded become_guarded() {
   }
   if (inner > 0) {
     ::close(pipe[0]);
-    stand_guard(inner);
+    stand_guard(inner, tag);
   }
   ::close(pipe[1]);
   ::setsid();
   become_subreaper();  // not inherited
-  return {UniqueFd{pipe[0]}, outer, hangup_ignored};
+  return {UniqueFd{pipe[0]}, outer, std::move(tag), hangup_ignored};
 }
 
 }  // namespace torchup

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <csignal>
+#include <string>
 
 #include "rendezvous/net/unique_fd.hpp"
 
@@ -10,6 +11,7 @@ namespace torchup {
 struct Guarded {
   UniqueFd lifeline;           ///< end of file: the outer process is gone
   pid_t outer = -1;            ///< the pid that users see and signal
+  std::string cgroup_tag;      ///< for the names of this job's cgroups (os/attempt_cgroup)
   bool hangup_ignored = false; ///< SIGHUP was ignored when we were started (nohup)
 };
 

@@ -57,6 +57,23 @@ def until(condition, what, limit_s=15):
         time.sleep(0.005)
 
 
+def cgroup_of(pid):
+    """Path of a process in the hierarchy of cgroup version 2; None without one."""
+    with open(f"/proc/{pid}/cgroup") as file:
+        return next((line.rstrip("\n")[3:] for line in file if line.startswith("0::")), None)
+
+
+def own_cgroup():
+    """Folder of our cgroup (version 2) where we may make others; None: nowhere."""
+    with open("/proc/self/mountinfo") as file:
+        mounts = [line.split() for line in file if " - cgroup2 " in line]
+    path = cgroup_of("self")
+    if path is None or not mounts or os.path.exists("/run/systemd/system"):
+        return None
+    folder = mounts[0][4] + path.removeprefix(mounts[0][3].rstrip("/")).rstrip("/")
+    return folder if os.access(folder + "/cgroup.procs", os.W_OK) else None
+
+
 class Launcher(unittest.TestCase):
     def setUp(self):
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -190,7 +207,8 @@ class Launcher(unittest.TestCase):
 
     def test_a_signal_reaches_the_workers_and_is_the_status(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-            self.end(self.signalled(number), 128 + number)
+            _, err = self.end(self.signalled(number), 128 + number)
+            self.assertEqual("rank 1 (pid" in err, number == signal.SIGQUIT)  # what each does, only then
             os.unlink(self.notes)
 
     def test_the_second_interrupt_kills(self):
@@ -254,6 +272,45 @@ class Launcher(unittest.TestCase):
         os.kill(children(job.pid)[0], signal.SIGKILL)
         self.assertEqual(job.wait(10), 137)
         self.nothing_left()
+
+    @unittest.skipUnless(own_cgroup(), "no cgroup of version 2 that is ours to divide")
+    def test_the_workers_cgroup_goes_whatever_ends_the_job(self):
+        def kill_inner(job):
+            os.kill(children(job.pid)[0], signal.SIGKILL)
+
+        for end in (subprocess.Popen.terminate, subprocess.Popen.kill, kill_inner):
+            job = self.start("--nproc-per-node=2 --shutdown-timeout=1", "child note {notes} wait")
+            folders = {own_cgroup() + "/" + cgroup_of(pid).rpartition("/")[2] for _, pid, _ in self.workers(2)}
+            self.assertEqual(len(folders), 1)
+            folder = folders.pop()
+            self.assertTrue(os.path.basename(folder).startswith(f"torchup.{job.pid}."), folder)
+            os.mkdir(folder + "/of_a_worker")
+            end(job)
+            job.wait(10)
+            self.nothing_left()
+            until(lambda: not os.path.exists(folder), f"{folder} is removed", LEFT_LIMIT_S)
+            os.unlink(self.notes)
+
+    @unittest.skipUnless(os.geteuid() == 0, "a mount of our own takes root")
+    def test_without_a_cgroup_the_workers_go_too(self):
+        hide = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "sh"]
+        job = subprocess.Popen([*hide, TORCHUP, "--nproc-per-node=2", WORKER, "child", "note", self.notes, "wait"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.assertEqual({cgroup_of(pid) for _, pid, _ in self.workers(2)}, {cgroup_of("self")})
+        job.kill()
+        job.wait(10)
+        self.nothing_left()
+
+    def test_the_token_is_in_no_environment(self):
+        os.environ["TORCHUP_TOKEN"] = "a-secret"
+        self.addCleanup(os.environ.pop, "TORCHUP_TOKEN")
+        job = self.start("", "note {notes} wait")
+        [(_, worker, _)] = self.workers(1)
+        for pid in (job.pid, children(job.pid)[0], worker):
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                self.assertNotIn(b"a-secret", file.read())
+        job.terminate()
+        self.end(job, 143)
 
     def test_sigkill_of_both_ends_the_workers(self):
         job = self.start("--nproc-per-node=2", "note {notes} ignore 15 wait")
