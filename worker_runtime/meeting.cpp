@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "torchup/error.hpp"
+#include "worker_runtime/client_store.hpp"
 
 namespace torchup {
 namespace {
@@ -80,6 +81,28 @@ std::string reason(const std::exception& error) {
   return error.what();
 }
 
+std::uint16_t port_of(const WorkerPlace& place) {
+  return static_cast<std::uint16_t>(place.master_port);
+}
+
+/// Becomes a client, and is counted: a Python rank 0 waits until it has counted everybody.
+c10::intrusive_ptr<c10d::Store> join_store(const WorkerPlace& place, std::chrono::milliseconds timeout) {
+  const auto store = c10::make_intrusive<ClientStore>(place.master_addr, port_of(place), timeout);
+  store->count_worker();
+  return store;
+}
+
+/// Serves the store to all ranks. Does not wait for them here: it could not say for whom.
+c10::intrusive_ptr<c10d::Store> serve_store(const WorkerPlace& place, std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = port_of(place);
+  options.isServer = true;
+  options.timeout = timeout;
+  options.multiTenant = true;
+  options.waitWorkers = false;
+  return c10::make_intrusive<c10d::TCPStore>(place.master_addr, options);
+}
+
 Meeting open_store(const MeetingPlan& plan) {
   const WorkerPlace& place = plan.place;
   Meeting meeting;
@@ -93,35 +116,30 @@ Meeting open_store(const MeetingPlan& plan) {
     return meeting;
   }
   meeting.hosts_store = place.rank == 0 && !place.agent_store;
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(place.master_port);
-  options.isServer = meeting.hosts_store;
-  options.timeout = plan.timeout;
-  options.multiTenant = true;
-  // A client is counted only with both of these; a Python rank 0 waits until it has counted everybody. Our own rank 0
-  // does not wait here: it could not say for whom.
-  options.numWorkers = static_cast<std::size_t>(place.world_size);
-  options.waitWorkers = !meeting.hosts_store;
   const SlowNotice notice{plan.on_waiting,
                           "rank " + std::to_string(place.rank) + " waits for the store at " + endpoint(plan) +
                               (place.agent_store ? ", which the launcher serves" : ", which rank 0 serves")};
-  try {
-    meeting.store = c10::make_intrusive<c10d::TCPStore>(place.master_addr, options);
-  } catch (const std::exception& error) {
-    if (meeting.hosts_store) {
-      // Another process that says it is rank 0 may have the port. Then it should hear of us.
-      options.isServer = options.waitWorkers = meeting.hosts_store = false;
-      options.timeout = std::min<std::chrono::milliseconds>(plan.timeout, rival_limit);
-      try {
-        meeting.store = c10::make_intrusive<c10d::TCPStore>(place.master_addr, options);
-        return meeting;
-      } catch (const std::exception&) {
-        throw Error{"rank 0 cannot serve the store at " + endpoint(plan) + ": " + reason(error) +
-                    "; is MASTER_ADDR this machine and the port free?"};
-      }
+  if (!meeting.hosts_store) {
+    try {
+      meeting.store = join_store(place, plan.timeout);
+    } catch (const std::exception& error) {
+      throw Error{"rank " + std::to_string(place.rank) + " cannot reach the store at " + endpoint(plan) + ": " +
+                  reason(error) + "; has rank 0 started, and is MASTER_ADDR right?"};
     }
-    throw Error{"rank " + std::to_string(place.rank) + " cannot reach the store at " + endpoint(plan) + ": " +
-                reason(error) + "; has rank 0 started, and is MASTER_ADDR right?"};
+    return meeting;
+  }
+  try {
+    meeting.store = serve_store(place, plan.timeout);
+  } catch (const std::exception& error) {
+    // Another process that says it is rank 0 may have the port. Then it should hear of us.
+    meeting.hosts_store = false;
+    try {
+      meeting.store = c10::make_intrusive<ClientStore>(place.master_addr, port_of(place),
+                                                       std::min<std::chrono::milliseconds>(plan.timeout, rival_limit));
+    } catch (const std::exception&) {
+      throw Error{"rank 0 cannot serve the store at " + endpoint(plan) + ": " + reason(error) +
+                  "; is MASTER_ADDR this machine and the port free?"};
+    }
   }
   return meeting;
 }

@@ -32,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t scratch_bytes = 64 * 1024;
 constexpr int events_per_wait = 512;
-constexpr int waits_per_turn = 64;             ///< after so many the loop's other work gets its turn
+constexpr auto turn_max = std::chrono::milliseconds{1};  ///< after that the loop's other work gets its turn
 constexpr std::size_t spare_descriptors = 64;  ///< left to the rest of the process
 constexpr std::size_t answers_per_flush = 16;  ///< the kernel's code for sending stays in the cache meanwhile
 constexpr std::uint64_t listener_tag = std::uint64_t{1} << 63;
@@ -164,32 +164,66 @@ class StoreServer::Impl : StoreOutlet {
   }
 
   void wait_for_readiness() {
-    const auto ready = [this, alive = std::weak_ptr{alive_}](const boost::system::error_code& error) {
-      if (error || alive.expired()) return;
-      turn();
-      wait_for_readiness();
-    };
-    readiness_.async_wait(asio::posix::stream_descriptor::wait_read, ready);
+    readiness_.async_wait(asio::posix::stream_descriptor::wait_read,
+                          [this, alive = std::weak_ptr{alive_}](const boost::system::error_code& error) {
+                            if (!error && !alive.expired()) take_turns();
+                          });
   }
 
-  void turn() {
+  /// Between two turns the loop's other work gets its own.
+  void take_turns() {
+    if (turn()) return wait_for_readiness();
+    asio::post(loop_, [this, alive = std::weak_ptr{alive_}] {
+      if (!alive.expired()) take_turns();
+    });
+  }
+
+  /// False when it ended before its work did.
+  bool turn() {
     in_turn_ = true;
     std::array<epoll_event, events_per_wait> events;
-    for (int i = 0; i < waits_per_turn; ++i) {
-      int count = 0;
-      const auto poll = [&] {
-        count = ::epoll_wait(readiness_.native_handle(), events.data(), events_per_wait, 0);
-        return count != 0;
-      };
-      // Worth it only for one client that asks again as soon as it is answered: many keep us awake anyway.
-      if (!poll() && !(alone_ && spin_.run(poll))) break;
-      if (count < 0) break;
-      const std::uint64_t only = count == 1 ? events[0].data.u64 : listener_tag;
-      alone_ = only == last_;
-      last_ = only;
-      handle({events.data(), static_cast<std::size_t>(count)});
+    bool awake = true;
+    now_ = Clock::now();
+    for (const auto end = now_ + turn_max; awake && now_ < end;) {
+      const int count = ::epoll_wait(readiness_.native_handle(), events.data(), events_per_wait, 0);
+      if (count > 0) {
+        const std::uint64_t only = count == 1 ? events[0].data.u64 : listener_tag;
+        alone_ = only == last_ && only != listener_tag;
+        last_ = only;
+        handle({events.data(), static_cast<std::size_t>(count)});
+      } else {
+        awake = count == 0 && alone_ && serve_awake(end);
+      }
     }
     in_turn_ = false;
+    return !awake;
+  }
+
+  /// Polls for the one client that has had our time to itself, instead of sleeping; many keep us awake anyway. Its socket
+  /// is asked directly, which saves a call and finds the request before its sender has gone to sleep; everybody else is
+  /// looked after often enough. False when it did not pay.
+  bool serve_awake(TimePoint end) {
+    constexpr unsigned looks_at_others = 16;
+    while (now_ < end) {
+      Session* const only = sessions_[static_cast<std::size_t>(last_)].get();
+      if (!only || only->interest != EPOLLIN) {
+        alone_ = false;
+        return true;
+      }
+      unsigned polls = 0;
+      bool others = false;
+      const auto poll = [&] {
+        if (++polls % looks_at_others != 0) return receive(*only);
+        epoll_event event;
+        return others = ::epoll_wait(readiness_.native_handle(), &event, 1, 0) != 0;
+      };
+      if (!spin_.run(poll)) return false;
+      if (others) return true;
+      now_ = Clock::now();
+      flush();
+      release_closed();
+    }
+    return true;
   }
 
   void handle(std::span<const epoll_event> events) {
@@ -273,8 +307,9 @@ class StoreServer::Impl : StoreOutlet {
 
   // Receiving.
 
-  void receive(Session& session) {
-    if (!session.language_known && !begin(session)) return;
+  /// Serves what has come; false when nothing has.
+  bool receive(Session& session) {
+    if (!session.language_known && !begin(session)) return true;
     RequestReader& reader = session.reader ? *session.reader : *idle_reader_;
     const auto direct = reader.direct_space();
     ssize_t got = 0;
@@ -285,18 +320,21 @@ class StoreServer::Impl : StoreOutlet {
       got = ::readv(session.socket.get(), pieces.data(), pieces.size());
     }
     if (got < 0) {
-      if (errno == EAGAIN || errno == EINTR) return;
-      return close(session);
+      if (errno == EAGAIN || errno == EINTR) return false;
+      close(session);
+      return true;
     }
     if (got == 0) {
       session.peer_closed = true;
       // Answers that are still on their way are owed to a peer that has only finished asking.
-      return session.replies.empty() ? close(session) : update_interest(session);
+      session.replies.empty() ? close(session) : update_interest(session);
+      return true;
     }
     const std::size_t count = static_cast<std::size_t>(got), to_value = std::min(count, direct.size());
     reader.filled(to_value);
     serve(session, reader, {scratch_.data(), count - to_value});
     if (!session.closed) settle(session, reader);
+    return true;
   }
 
   /// Looks at the first byte of a connection, without taking it. False when the connection is not, or no longer, ours.

@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
 #include <chrono>
 
+#include "rendezvous/net/adaptive_spin.hpp"
 #include "rendezvous/net/listen.hpp"
 #include "rendezvous/net/reply_queue.hpp"
 #include "tests/support/store_harness.hpp"
@@ -208,4 +210,74 @@ TEST_CASE("replies leave in order, whatever the kernel takes at a time", "[net][
   }
   REQUIRE(sent == expected);
   REQUIRE(queue.empty());
+}
+
+namespace {
+
+/// A spin, and a clock that moves as fast as a case wants.
+class SpinCase {
+ public:
+  bool run(bool result, AdaptiveSpin::Clock::duration poll_time) {
+    const auto poll = [&] {
+      ++polls;
+      now_ += poll_time;
+      return result;
+    };
+    return spin_.run(poll, [&] { return now_; });
+  }
+  bool succeed() { return run(true, 1us); }
+  bool miss() { return run(false, 50us); }
+  /// As if somebody else had the CPU between two polls.
+  bool lose_cpu() { return run(false, 2 * AdaptiveSpin::taken_away_min); }
+  /// Calls in a row that do not poll.
+  std::uint64_t paused() {
+    std::uint64_t calls = 0;
+    while (!succeed()) ++calls;
+    return calls;
+  }
+
+  int polls = 0;
+
+ private:
+  AdaptiveSpin::Clock::time_point now_{};
+  AdaptiveSpin spin_{200us};
+};
+
+bool one_cpu() {
+  return ::sysconf(_SC_NPROCESSORS_ONLN) < 2;
+}
+
+}  // namespace
+
+TEST_CASE("polling is tried ever more rarely while it does not pay", "[net][adaptive_spin]") {
+  SpinCase spin;
+  if (one_cpu()) {
+    REQUIRE_FALSE(spin.succeed());
+    return;
+  }
+  for (std::uint64_t pause : {1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 1023}) {
+    REQUIRE_FALSE(spin.miss());
+    for (std::uint64_t call = 0; call < pause; ++call) REQUIRE_FALSE(spin.succeed());
+  }
+  REQUIRE(spin.polls == 11 * 5);  // of 50 us each, until 200 us are over
+  REQUIRE(spin.succeed());
+  REQUIRE_FALSE(spin.miss());
+  REQUIRE(spin.paused() == 1);  // one success, and it is tried as often as at first
+}
+
+TEST_CASE("polling pauses when somebody else takes the CPU, longer each time", "[net][adaptive_spin]") {
+  SpinCase spin;
+  if (one_cpu()) {
+    REQUIRE_FALSE(spin.succeed());
+    return;
+  }
+  for (std::uint64_t pause = AdaptiveSpin::first_pause; pause <= AdaptiveSpin::pause_max; pause *= 2) {
+    REQUIRE_FALSE(spin.lose_cpu());
+    REQUIRE(spin.paused() == pause);
+  }
+  REQUIRE_FALSE(spin.lose_cpu());
+  REQUIRE(spin.paused() == AdaptiveSpin::pause_max);
+  for (std::uint64_t i = 0; i < AdaptiveSpin::calm_calls; ++i) REQUIRE(spin.succeed());
+  REQUIRE_FALSE(spin.lose_cpu());
+  REQUIRE(spin.paused() == AdaptiveSpin::first_pause);
 }
