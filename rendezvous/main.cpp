@@ -47,7 +47,7 @@ struct Settings {
   std::uint16_t port = 29400;
   StoreLimits store;
   ConnectionLimits connections;
-  double handshake_s = 30, request_s = 120, stalled_s = 60, grace_s = 30;
+  double handshake_s = 30, request_s = 120, stalled_s = 60, silence_s = 90, grace_s = 30;
   std::string token_file;
   int agents_max = RendezvousSettings{}.agents_max;
   bool store_only = false;
@@ -80,6 +80,8 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
   app.add_option("--max-request", settings.request_s, "Seconds from a request's first byte to its last")
       ->capture_default_str();
   app.add_option("--max-stalled", settings.stalled_s, "Seconds that answers may lie unread")->capture_default_str();
+  app.add_option("--max-silence", settings.silence_s, "Seconds without a sign of a peer's machine (TCP keep-alive)")
+      ->capture_default_str();
   app.add_option("--grace", settings.grace_s, "Seconds that connections have to go after SIGTERM")->capture_default_str();
   app.add_option("--token-file", settings.token_file, "Secret that torchup's agents must prove; without it TORCHUP_TOKEN, else none");
   app.add_option("--max-agents", settings.agents_max, "Of one job")->check(CLI::Range(1, 1 << 20))->capture_default_str();
@@ -205,6 +207,7 @@ int serve(const Settings& settings) {
   options.connections.handshake_max = seconds(settings.handshake_s);
   options.connections.request_max = seconds(settings.request_s);
   options.connections.stalled_max = seconds(settings.stalled_s);
+  options.connections.silent_peer_max = seconds(settings.silence_s);
   options.log = [](const std::string& line) { std::cerr << "torchupd: " << line << '\n'; };
   if (!settings.store_only)
     options.other_language = [&](unsigned char first_byte, UniqueFd& socket) {

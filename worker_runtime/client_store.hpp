@@ -26,7 +26,6 @@ class ClientStore : public c10d::Store {
 
   using Store::compareSet;
   using Store::set;
-  c10::intrusive_ptr<Store> clone() override;
   void set(const std::string& key, const std::vector<std::uint8_t>& value) override;
   std::vector<std::uint8_t> compareSet(const std::string& key, const std::vector<std::uint8_t>& expected,
                                        const std::vector<std::uint8_t>& desired) override;
@@ -46,6 +45,7 @@ class ClientStore : public c10d::Store {
   std::vector<std::uint8_t> queuePop(const std::string& key, bool block) override;
   std::int64_t queueLen(const std::string& key) override;
   // Virtual in newer releases of LibTorch, and not there in older ones: so without the word override.
+  c10::intrusive_ptr<Store> clone();
   std::vector<std::string> listKeys();
   void barrier(const std::string& key, std::int64_t world_size, const std::chrono::milliseconds& timeout);
 

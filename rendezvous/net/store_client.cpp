@@ -347,7 +347,11 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(StoreClientOptions opt
 }
 
 Result<std::unique_ptr<StoreClient>> StoreClient::clone() const {
-  return connect({host(), port(), timeout()});
+  // Connecting waits for nobody either: who waits for keys for a moment only still gets its connection.
+  const Duration for_keys = timeout();
+  auto client = connect({host(), port(), std::max<Duration>(for_keys, answer_limit_min)});
+  if (client) (*client)->set_timeout(for_keys);
+  return client;
 }
 
 // Each call: its request, its answer.

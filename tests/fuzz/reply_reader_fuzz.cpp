@@ -11,8 +11,8 @@ constexpr Query queries[] = {Query::get,       Query::add,       Query::check,  
 
 std::string replies_of(std::string_view bytes, Query query, std::size_t count, fuzz::PieceSize size) {
   FieldLimits limits;
-  limits.value_bytes_max = 1 << 20;
-  limits.message_bytes_max = 1 << 20;
+  limits.value_bytes_max = 1 << 14;
+  limits.message_bytes_max = 1 << 14;
   FieldReader reader{limits};
   std::string all;
   std::string_view piece;

@@ -24,7 +24,7 @@ std::string describe(const Request& request) {
 /// Every request of `bytes`, cut into pieces by `size`; then "!" and the reason when the stream is malformed.
 std::string requests_of(std::string_view bytes, fuzz::PieceSize size) {
   FieldLimits limits;
-  limits.message_bytes_max = 1 << 20;
+  limits.message_bytes_max = 1 << 14;
   RequestReader reader{limits};
   Request request;
   std::string all;

@@ -184,7 +184,7 @@ std::string some_value(fuzz::Choices& choices) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  fuzz::Choices choices{data, std::min<std::size_t>(size, 256)};
+  fuzz::Choices choices{data, std::min<std::size_t>(size, 128)};
   fuzz::PieceSize pieces{choices.next()};
   test::StoreHarness engine;
   Model model;

@@ -2,10 +2,13 @@
 """What strangers and broken peers send to torchupd: it stays up, its memory stays bounded, honest clients notice nothing.
 
 usage: store_bad_input.py TORCHUPD [unittest options]
+
+Runs in a network namespace of its own where that is allowed: there, packets can be dropped as when a machine vanishes.
 """
 import os
 import random
 import resource
+import shutil
 import signal
 import socket
 import struct
@@ -15,6 +18,7 @@ import time
 import unittest
 
 torchupd = sys.argv[1]
+INSIDE = "TORCHUP_TEST_NAMESPACE"
 VALIDATE = bytes.fromhex("00cef7853c")
 MIB = 1 << 20
 
@@ -136,6 +140,15 @@ class FirstBytes(Daemon):
         self.assertTrue(peer.recv(4096).startswith(b"HTTP/1.1 405 "))
         self.assert_closed(self.connect(b"GET / HTTP/1.1\r\nX: " + b"x" * 20000))
 
+    def test_http_that_never_ends(self):
+        begin = time.monotonic()
+        peer = self.connect(b"GET /healthz HT")
+        peer.settimeout(0.5)
+        with self.assertRaises((ConnectionResetError, BrokenPipeError)):
+            while time.monotonic() - begin < 20:  # a byte now and then does not keep it open
+                peer.sendall(b"x")
+                time.sleep(0.5)
+
 
 class Lengths(Daemon):
     def test_huge_lengths_close_and_cost_nothing(self):
@@ -226,6 +239,49 @@ class Slow(Daemon):
                 pass  # it does not read us either: right so
         self.assertLess(self.resident(), before + 24 * MIB)
         self.until(lambda: self.status()["connections"] == 1)
+
+
+@unittest.skipUnless(os.environ.get(INSIDE) and shutil.which("nft"), "needs unshare -rn and nft")
+class HalfOpen(Daemon):
+    """Peers whose machines have vanished: no packet comes from them any more, and none reaches them."""
+    options = ("--max-silence", "2")
+
+    def cut(self, peer):
+        port = peer.getsockname()[1]
+        rules = "add table inet cut; add chain inet cut in { type filter hook input priority 0; };"
+        rules += f"add rule inet cut in tcp sport {port} drop; add rule inet cut in tcp dport {port} drop"
+        subprocess.run(["nft", rules], check=True)
+
+    def waiter(self):
+        peer = self.connect(VALIDATE + b"\x06" + struct.pack("<Q", 1) + text(b"/never"))
+        self.until(lambda: self.status()["waiting"] == 1)
+        self.cut(peer)
+        return peer
+
+    def test_a_waiter(self):
+        self.waiter()
+        self.assertEqual(self.status()["waiting"], 1)
+        self.until(lambda: self.status()["waiting"] == 0)
+        self.assertEqual(self.status()["connections"], 1)
+
+    def test_one_who_is_owed_an_answer(self):
+        self.waiter()
+        self.honest.sendall(b"\x01" + text(b"/never") + text(b"now"))
+        self.until(lambda: self.status()["waiting"] == 0)
+        self.until(lambda: self.status()["connections"] == 1)
+
+    def test_within_a_request(self):
+        peer = self.connect(VALIDATE + b"\x01" + text(b"/k") + struct.pack("<Q", 8 * MIB) + b"x" * 100000)
+        self.until(lambda: self.status()["arriving_bytes"] > 0)
+        self.cut(peer)
+        self.until(lambda: self.status()["connections"] == 1)
+
+    def tearDown(self):
+        for peer in self.peers[1:]:
+            peer.close()
+        self.peers = [self.honest]
+        super().tearDown()
+        subprocess.run(["nft", "delete table inet cut"], check=True)
 
 
 class Crowd(Daemon):
@@ -325,5 +381,15 @@ class Full(Daemon):
             self.assertEqual(ask(peer, b"x" * 20_000 + b"\x0d1234", 4), b"1234")
 
 
+def enter_namespace():
+    """Starts this script again in a network namespace of its own."""
+    enter = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    if os.environ.get(INSIDE) or not shutil.which("unshare") or subprocess.run([*enter, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        return
+    os.environ[INSIDE] = "1"
+    os.execvp(enter[0], [*enter, sys.executable, *sys.argv])
+
+
 if __name__ == "__main__":
+    enter_namespace()
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)

@@ -238,8 +238,11 @@ TEST_CASE_METHOD(Fixture, "threads share a client by turns, a clone has its own 
   for (auto& thread : threads) thread.join();
   REQUIRE(*client->add("c10/n", 0) == 800);
 
+  client->set_timeout(1ms);  // for keys, not for connecting
   auto clone = client->clone();
   REQUIRE(clone.has_value());
+  REQUIRE((*clone)->timeout() == 1ms);
+  client->set_timeout(10s);
   std::thread waiter{[&] { (void)client->get("c10/k"); }};
   std::this_thread::sleep_for(20ms);
   REQUIRE(ok((*clone)->set("c10/k", "from the clone")));
