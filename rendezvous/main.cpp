@@ -94,13 +94,33 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
   return std::nullopt;
 }
 
-std::string status_json(const StoreServerStatus& status) {
-  const nlohmann::ordered_json page{{"connections", status.connections}, {"keys", status.keys},
+nlohmann::ordered_json job_json(const JobView& job) {
+  nlohmann::ordered_json page{{"phase", job.phase},
+                              {"round", job.round.value()},
+                              {"min_nodes", job.min_nodes},
+                              {"max_nodes", job.max_nodes},
+                              {"restart_count", job.restart_count},
+                              {"membership_changes", job.membership_changes},
+                              {"nodes", nlohmann::ordered_json::array()}};
+  for (const JobView::Node& node : job.nodes) {
+    nlohmann::ordered_json row{{"host", node.host}, {"state", node.state}};
+    if (node.group_rank) row["group_rank"] = node.group_rank->value();
+    if (node.local_world_size > 0) row["local_world_size"] = node.local_world_size;
+    page["nodes"].push_back(std::move(row));
+  }
+  if (job.verdict) page["verdict"] = {{"exit_code", job.verdict->exit_code}, {"reason", job.verdict->reason}};
+  return page;
+}
+
+std::string status_json(const StoreServerStatus& status, const Coordinator& coordinator) {
+  nlohmann::ordered_json page{{"connections", status.connections}, {"keys", status.keys},
                                     {"queues", status.queues},           {"bytes", status.bytes},
                                     {"waiting", status.waiting},         {"arriving_bytes", status.arriving_bytes},
                                     {"accepted", status.accepted},       {"refused", status.refused},
                                     {"requests", status.requests}};
-  return page.dump(2) + "\n";
+  page["jobs"] = nlohmann::ordered_json::object();
+  for (const auto& [run_id, job] : coordinator.jobs()) page["jobs"][run_id.value()] = job_json(job);
+  return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 std::string metrics(const StoreServerStatus& status) {
@@ -195,7 +215,7 @@ int serve(const Settings& settings) {
   pages.pages = {
       {"/healthz", {"text/plain; charset=utf-8", [] { return std::string{"ok\n"}; }}},
       {"/metrics", {"text/plain; version=0.0.4; charset=utf-8", [&] { return metrics(store->status()); }}},
-      {"/status", {"application/json", [&] { return status_json(store->status()); }}},
+      {"/status", {"application/json", [&] { return status_json(store->status(), coordinator); }}},
   };
   HttpService http{loop, std::move(pages)};
 

@@ -156,7 +156,7 @@ void Agent::on(const SignalArrived& event) {
 
 void Agent::obey(const HostStore& message) {
   if (leaving_) return;
-  act(OpenStore{message.round});
+  act(OpenStore{message.round, message.port});
 }
 
 void Agent::obey(const Placed& message) {

@@ -77,6 +77,7 @@ struct LaunchConfig {
   std::string signals_to_handle;             ///< as given; workers see it in TORCHELASTIC_SIGNALS_TO_HANDLE
 
   OutputOptions output;
+  bool set_socket_ifname = false;  ///< tell NCCL and gloo the interface that leads to the other nodes
   std::string parent_error_file;  ///< where whoever started us wants to find the cause of a failure; empty: nowhere
   std::string event_log_handler = "null";
   std::string timer_file;           ///< the watchdog's pipe; empty: no watchdog

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "launcher/core/numa_binding.hpp"
+#include "rendezvous/core/hostlist.hpp"
 
 namespace torchup {
 namespace {
@@ -216,11 +217,40 @@ class Planner {
     } else {
       plan_.terms.lease = seconds_of(*lease);
     }
+    if (auto order = read_order(); !order) return order;
+    plan_.set_socket_ifname = options_.flag("set-socket-ifname");
     const std::string same = options_.text("same-world", "warn");
     plan_.terms.same_world = same == "off" ? SameWorld::off : same == "fail" ? SameWorld::fail : SameWorld::warn;
     if (plan_.rendezvous.backend == Backend::c10d && plan_.terms.max_nodes > 1 &&
         options_.text("rdzv-endpoint").empty()) {
       warn("master_addr is only used for static rdzv_backend and when rdzv_endpoint is not specified.");
+    }
+    return {};
+  }
+
+  /// Who is expected, and in which order ranks are given.
+  Result<> read_order() {
+    JobTerms& terms = plan_.terms;
+    auto multiple = options_.integer("nnodes-multiple-of", 1);
+    if (!multiple) return multiple.error();
+    if (*multiple < 1) return bad("--nnodes-multiple-of must be >= 1");
+    if (*multiple > terms.max_nodes) {
+      return bad("--nnodes-multiple-of=" + std::to_string(*multiple) + " is more than --nnodes allows, " +
+                 std::to_string(terms.max_nodes));
+    }
+    terms.nodes_multiple_of = static_cast<int>(*multiple);
+    terms.hostlist = options_.text("expect-hosts");
+    if (terms.hostlist.empty() && machine_.variable("SLURM_JOB_NUM_NODES") == std::to_string(terms.max_nodes)) {
+      terms.hostlist = machine_.variable("SLURM_JOB_NODELIST").value_or("");
+    }
+    if (const auto hosts = expand_hostlist(terms.hostlist); !hosts) {
+      if (options_.has("expect-hosts")) return bad("--expect-hosts=" + terms.hostlist + ": " + hosts.error().message());
+      terms.hostlist.clear();
+    }
+    const std::string order = options_.text("rank-order", "address");
+    terms.rank_order = order == "join" ? RankOrder::join : order == "hostlist" ? RankOrder::hostlist : RankOrder::address;
+    if (terms.rank_order == RankOrder::hostlist && terms.hostlist.empty()) {
+      return bad("--rank-order=hostlist needs a list of hosts: --expect-hosts, or a Slurm job of --nnodes nodes");
     }
     return {};
   }

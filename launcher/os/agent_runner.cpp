@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -29,12 +30,14 @@
 #include "launcher/os/evidence.hpp"
 #include "launcher/os/health_port.hpp"
 #include "launcher/os/incident_recorder.hpp"
+#include "launcher/os/node_facts.hpp"
 #include "launcher/os/shared_page.hpp"
 #include "launcher/os/spawner.hpp"
 #include "launcher/os/watchdog.hpp"
 #include "launcher/os/worker_output.hpp"
 #include "launcher/os/worker_store.hpp"
 #include "rendezvous/net/attach.hpp"
+#include "rendezvous/net/node_identity.hpp"
 
 extern char** environ;
 
@@ -107,7 +110,10 @@ class AgentRunner {
                                          config.rendezvous.run_id.value()),
                 [this](EventBody body) { on_output(std::move(body)); }},
         spawner_{loop_},
-        agent_{config, AgentIdentity{NodeId{""}, host, {}, {}}},
+        agent_{config, AgentIdentity{NodeId{""}, host, {},
+                                     config.one_node() || config.terms.same_world == SameWorld::off
+                                         ? std::vector<Fact>{}
+                                         : node_facts(config, own_environment())}},
         workers_(static_cast<std::size_t>(config.local_world_size)) {}
 
   int run() {
@@ -228,12 +234,12 @@ class AgentRunner {
 
   void perform(const OpenStore& action) {
     store_.reset();
-    auto port = open_store();
+    auto port = open_store(action.port);
     if (!port) return handle(StoreFailed{action.round, port.error().message()});
     handle(StoreOpened{action.round, *port});
   }
 
-  Result<Port> open_store() {
+  Result<Port> open_store(Port demanded) {
     const RendezvousConfig& meeting = config_.rendezvous;
     if (!config_.share_store) return free_port();
     const bool fixed = meeting.backend == Backend::static_;
@@ -242,7 +248,7 @@ class AgentRunner {
     const bool loopback = config_.one_node() && (!fixed || meeting.endpoint->host == "127.0.0.1");
     const bool published = !fixed && !meeting.local_addr.empty();
     const std::string bind = published ? numeric_or_every(meeting.local_addr) : loopback ? "127.0.0.1" : "";
-    const Port port = fixed ? meeting.endpoint->port : Port{0};
+    const Port port = fixed ? meeting.endpoint->port : demanded;
     auto opened = WorkerStore::open(bind, port);
     if (!opened && opened.error().code == std::errc::address_not_available) {
       // Behind address translation, what others use is not ours.
@@ -329,6 +335,13 @@ class AgentRunner {
     }
     attempt_ = *std::move(opened);
     placement_ = placement;
+    if (config_.set_socket_ifname) {
+      const std::string interface = co_await interface_to_others(placement.master_addr);
+      socket_variables_.clear();
+      for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
+        if (!interface.empty() && !std::getenv(name)) socket_variables_.push_back(std::string{name} + "=" + interface);
+      }
+    }
     if (watchdog_) {
       if (auto ready = watchdog_->open(); !ready) say({Say::Level::warning, ready.error().message()});
     }
@@ -344,6 +357,16 @@ class AgentRunner {
     for (int i = 0; i < config_.local_world_size; ++i) order_worker(placement, LocalRank{i});
     step_watch_.emplace(config_.heartbeat_timeout);
     watch_steps();
+  }
+
+  /// Group rank 0 finds the interface that has its own address.
+  Task<std::string> interface_to_others(std::string address) {
+    asio::ip::tcp::resolver resolver{loop_};
+    auto [error, found] = co_await resolver.async_resolve(address, "", Token{});
+    std::string interface;
+    if (!error && !found.empty()) interface = interface_towards(found.begin()->endpoint().address().to_string());
+    if (interface.empty()) say({Say::Level::warning, "--set-socket-ifname: no interface leads to " + address});
+    co_return interface;
   }
 
   // Heartbeats.
@@ -423,6 +446,7 @@ class AgentRunner {
     request.executable = config_.program.executable;
     request.arguments = worker_command(config_.program, local_rank);
     request.environment = environment_.for_worker(placement, local_rank, attempt_->files(local_rank).error_file);
+    request.environment.insert(request.environment.end(), socket_variables_.begin(), socket_variables_.end());
     request.in = std::move(streams->in);
     request.out = std::move(streams->out);
     request.err = std::move(streams->err);
@@ -804,6 +828,7 @@ class AgentRunner {
   int attempts_begun_ = 0;
   std::vector<LocalWorker> workers_;
   Placement placement_;
+  std::vector<std::string> socket_variables_;  ///< --set-socket-ifname
   std::string attempt_name_;
   std::shared_ptr<IncidentRecorder::Open> failed_attempt_;  ///< the last attempt's failure, not yet told
   std::string stop_reason_;

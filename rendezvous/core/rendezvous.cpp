@@ -59,7 +59,8 @@ std::optional<std::string> difference(const JobTerms& mine, const JobTerms& job)
   if (mine.same_world != job.same_world) {
     return say("--same-world", count(static_cast<int>(mine.same_world)), count(static_cast<int>(job.same_world)));
   }
-  if (mine.hostlist != job.hostlist) return say("the host list", mine.hostlist, job.hostlist);
+  // A node that was told of no list, such as one beside Slurm, still belongs.
+  if (!mine.hostlist.empty() && !job.hostlist.empty() && mine.hostlist != job.hostlist) return say("the host list", mine.hostlist, job.hostlist);
   return {};
 }
 
@@ -303,6 +304,10 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
   if (!terms_) {
     terms_ = join.terms;
     facts_ = join.facts;
+    terms_->hostlist.clear();
+  }
+  if (terms_->hostlist.empty() && !join.terms.hostlist.empty()) {
+    terms_->hostlist = join.terms.hostlist;
     const auto hosts = expand_hostlist(terms_->hostlist);
     expected_hosts_ = hosts ? *hosts : std::vector<std::string>{};
   }
@@ -820,6 +825,32 @@ std::string Rendezvous::roster(TimePoint now) const {
   if (!quiet.empty()) text += "; silent: " + join_names(quiet);
   if (!missing.empty()) text += "; not heard of: " + join_names(missing);
   return text;
+}
+
+JobView Rendezvous::view(TimePoint now) const {
+  static constexpr const char* phases[] = {"gathering", "hosting", "running", "doubting", "restoring", "ended"};
+  static constexpr const char* stages[] = {"ready", "seated", "finished", "stopping"};
+  JobView view{.phase = phases[static_cast<std::size_t>(phase_)],
+               .round = round_,
+               .min_nodes = terms_ ? terms_->min_nodes : 0,
+               .max_nodes = terms_ ? terms_->max_nodes : 0,
+               .restart_count = restart_count_,
+               .membership_changes = membership_changes_,
+               .verdict = verdict_};
+  for (const auto& [node, slot] : slot_of_node_) {
+    const Member& member = members_[slot];
+    const bool in_round = member.stage == Stage::seated || member.stage == Stage::finished;
+    view.nodes.push_back({.host = member.join.host,
+                          .state = silent(member, now) ? "silent" : stages[static_cast<std::size_t>(member.stage)],
+                          .group_rank = in_round ? std::optional{member.seat.group_rank} : std::nullopt,
+                          .local_world_size = member.join.local_world_size});
+  }
+  for (const std::string& host : expected_hosts_) {
+    if (!slots_of_host_.contains(host)) view.nodes.push_back({.host = host, .state = "missing"});
+  }
+  std::sort(view.nodes.begin(), view.nodes.end(),
+            [](const auto& left, const auto& right) { return natural_less(left.host, right.host); });
+  return view;
 }
 
 void Rendezvous::arm_roster() {

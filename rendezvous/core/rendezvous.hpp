@@ -92,6 +92,22 @@ struct Note {
 };
 using RendezvousAction = std::variant<Tell, Refuse, Note>;
 
+/// What a page about a job shows.
+struct JobView {
+  struct Node {
+    std::string host = {};
+    std::string state = {};  ///< ready, seated, finished, stopping or silent; missing: expected and not heard of
+    std::optional<GroupRank> group_rank = {};
+    int local_world_size = 0;
+  };
+  std::string phase = {};
+  Round round{0};
+  int min_nodes = 0, max_nodes = 0;
+  int restart_count = 0, membership_changes = 0;
+  std::vector<Node> nodes = {};  ///< by host name
+  std::optional<Verdict> verdict = {};
+};
+
 /// One job's rendezvous. Pure: same settings, events and times in, same actions out.
 ///
 /// A member is an agent that joined and was neither lost nor dismissed. It is ready (wants a place), seated (in the
@@ -132,6 +148,7 @@ class Rendezvous {
   [[nodiscard]] bool forgettable(TimePoint now) const;
   /// What the job waits for, one line.
   [[nodiscard]] std::string roster(TimePoint now) const;
+  [[nodiscard]] JobView view(TimePoint now) const;
 
  private:
   using Slot = std::uint32_t;

@@ -245,6 +245,13 @@ void Coordinator::when_others_left(const RunId& run_id, Duration linger, std::fu
   impl_->when_others_left(run_id, linger, std::move(done));
 }
 
+std::vector<std::pair<RunId, JobView>> Coordinator::jobs() const {
+  std::vector<std::pair<RunId, JobView>> list;
+  const TimePoint now = std::chrono::steady_clock::now();
+  for (const auto& [run_id, job] : impl_->jobs_) list.emplace_back(run_id, job->rendezvous.view(now));
+  return list;
+}
+
 std::size_t Coordinator::job_count() const { return impl_->jobs_.size(); }
 
 }  // namespace torchup

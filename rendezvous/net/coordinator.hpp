@@ -4,6 +4,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "rendezvous/core/rendezvous.hpp"
 #include "rendezvous/net/agent_link.hpp"
@@ -65,6 +67,8 @@ class Coordinator {
   void when_others_left(const RunId& run_id, Duration linger, std::function<void()> done);
 
   [[nodiscard]] std::size_t job_count() const;
+  /// All jobs, by run id.
+  [[nodiscard]] std::vector<std::pair<RunId, JobView>> jobs() const;
 
  private:
   class Impl;

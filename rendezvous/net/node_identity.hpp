@@ -17,4 +17,12 @@ namespace torchup {
 /// addresses.
 [[nodiscard]] Join completed(Join join, int incarnation);
 
+/// The address of ours that packets to `host` carry, a name or an address; empty where no route leads there. A look-up
+/// of a name blocks. Sends nothing.
+[[nodiscard]] std::string address_towards(const std::string& host);
+
+/// The interface whose address packets to the numeric address `destination` carry; empty where no route leads there.
+/// Sends nothing.
+[[nodiscard]] std::string interface_towards(const std::string& destination);
+
 }  // namespace torchup

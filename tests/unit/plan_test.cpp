@@ -123,6 +123,29 @@ TEST_CASE("restart pace and window", "[unit][plan]") {
   REQUIRE(refusal({{"max-restarts", "-1"}}) == "max_restarts must be >= 0");
 }
 
+TEST_CASE("who is expected, and in which order ranks are given", "[unit][plan]") {
+  const Texts c10d{{"rdzv-backend", "c10d"}, {"rdzv-endpoint", "a"}, {"nnodes", "2:4"}};
+  const auto with = [&](Texts more) {
+    more.insert(c10d.begin(), c10d.end());
+    return more;
+  };
+  REQUIRE(plan(c10d).terms.rank_order == RankOrder::address);
+  const JobTerms terms = plan(with({{"rank-order", "hostlist"}, {"expect-hosts", "b,a"}, {"nnodes-multiple-of", "2"}})).terms;
+  REQUIRE(terms.rank_order == RankOrder::hostlist);
+  REQUIRE(terms.hostlist == "b,a");
+  REQUIRE(terms.nodes_multiple_of == 2);
+  REQUIRE(plan(with({{"rank-order", "join"}})).terms.rank_order == RankOrder::join);
+  REQUIRE(plan(with({{"set-socket-ifname", "1"}})).set_socket_ifname);
+  const Texts slurm{{"SLURM_JOB_NODELIST", "n[1-4]"}, {"SLURM_JOB_NUM_NODES", "4"}};
+  REQUIRE(plan(c10d, slurm).terms.hostlist == "n[1-4]");
+  REQUIRE(plan(with({{"expect-hosts", "a,b"}}), slurm).terms.hostlist == "a,b");
+  REQUIRE(plan(c10d, {{"SLURM_JOB_NODELIST", "n[1-8]"}, {"SLURM_JOB_NUM_NODES", "8"}}).terms.hostlist.empty());
+  REQUIRE(refusal(with({{"rank-order", "hostlist"}})).find("--expect-hosts") != std::string::npos);
+  REQUIRE(refusal(with({{"expect-hosts", "n[1"}})).find("--expect-hosts=n[1") != std::string::npos);
+  REQUIRE(refusal(with({{"nnodes-multiple-of", "0"}})).find("must be >= 1") != std::string::npos);
+  REQUIRE(refusal(with({{"nnodes-multiple-of", "5"}})).find("more than --nnodes allows") != std::string::npos);
+}
+
 TEST_CASE("an empty run id becomes a decimal number", "[unit][plan]") {
   REQUIRE(plan({{"rdzv-id", ""}, {"master-port", "1"}}).rendezvous.run_id ==
           RunId{"302240678275694148452607"});
