@@ -24,6 +24,7 @@ namespace {
 
 constexpr Duration attempt_limit = std::chrono::seconds{3};   // for one connection attempt
 constexpr Duration welcome_limit = std::chrono::seconds{5};   // for the coordinator's answers to our hello
+constexpr Duration quiet_limit = std::chrono::milliseconds{300};  // after which it may be another language's speaker
 constexpr Duration foreign_limit = std::chrono::seconds{5};   // after which whoever answers is no coordinator
 constexpr Duration retry_first = std::chrono::milliseconds{50};
 constexpr Duration retry_longest = std::chrono::seconds{2};
@@ -237,12 +238,22 @@ class Client final : public std::enable_shared_from_this<Client> {
         });
     attempt_->write(std::string{agent_preface} + encode(AgentFrame{hello_}));
     hello_at_ = clock_now();
-    welcome_timer_.emplace(loop_, welcome_limit);
+    welcome_timer_.emplace(loop_, quiet_limit);
     welcome_timer_->async_wait([weak, this_line](const error_code& error) {
+      const auto self = weak.lock();
+      if (!error && self && self->attempt_.get() == this_line) self->quiet(this_line);
+    });
+    schedule(clock_now());
+  }
+
+  /// PyTorch's store says nothing to a hello of ours.
+  void quiet(const FrameSocket* this_line) {
+    if (!welcomed_once_ && settings_.on_foreign) asio::post(loop_, settings_.on_foreign);
+    welcome_timer_->expires_after(welcome_limit - quiet_limit);
+    welcome_timer_->async_wait([weak = weak_from_this(), this_line](const error_code& error) {
       const auto self = weak.lock();
       if (!error && self && self->attempt_.get() == this_line) self->foreign("it accepts connections and says nothing");
     });
-    schedule(clock_now());
   }
 
   /// Somebody answers who is no coordinator; that may be a coordinator about to end, so it must last.
@@ -254,6 +265,7 @@ class Client final : public std::enable_shared_from_this<Client> {
                                             : "what answers at " + to_string(settings_.endpoint) +
                                                   " is no torchup coordinator (" + what +
                                                   "): has another program this port?";
+    if (!welcomed_once_ && settings_.on_foreign) asio::post(loop_, settings_.on_foreign);
     if (!welcomed_once_ && now - *foreign_since_ >= foreign_limit) return conclude(LinkLost{67, text});
     trouble(text);
     retry_at_ = now + jittered(retry_delay_);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,6 +18,8 @@ struct AgentClientSettings {
   RunId run_id{""};
   std::string token = {};      ///< empty: none
   Duration join_timeout = std::chrono::seconds{600};  ///< how long the endpoint may stay out of reach
+  /// Called from the loop when who listens there does not answer as a coordinator, and none ever did.
+  std::function<void()> on_foreign = {};
 };
 
 /// A link to a coordinator in another process.

@@ -18,6 +18,7 @@
 #include "rendezvous/net/lookup.hpp"
 #include "rendezvous/net/node_identity.hpp"
 #include "rendezvous/net/store_server.hpp"
+#include "rendezvous/net/torchrun_link.hpp"
 
 namespace torchup {
 
@@ -95,6 +96,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
       join->addresses = {settings_.local_addr};
       join->address_demanded = true;
     }
+    if (const auto* join = std::get_if<Join>(&message)) last_join_ = *join;
     if (link_) return link_->send(std::move(message));
     // A user who gives up while the endpoint's name is looked up need not wait for it.
     if (auto* leave = std::get_if<Leave>(&message)) {
@@ -115,6 +117,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     undecided_ = false;
     handler_ = {};
     lookup_.reset();
+    foreign_.reset();
     link_.reset();
     host_.reset();
   }
@@ -188,8 +191,30 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
                       {.endpoint = *settings_.endpoint,
                        .run_id = settings_.run_id,
                        .token = settings_.token,
-                       .join_timeout = settings_.join_timeout},
+                       .join_timeout = settings_.join_timeout,
+                       .on_foreign = [weak = weak_from_this()] {
+                         if (const auto self = weak.lock()) self->meet_foreigner();
+                       }},
                       handler_));
+  }
+
+  /// Who answers there is no coordinator of ours. A store of PyTorch's is where torchrun's agents meet.
+  void meet_foreigner() {
+    if (foreign_) return;
+    foreign_ = connect_torchrun(loop_,
+                                {.endpoint = *settings_.endpoint,
+                                 .run_id = settings_.run_id,
+                                 .local_addr = settings_.local_addr},
+                                [weak = weak_from_this()](bool is_store) {
+                                  if (const auto self = weak.lock()) self->met_foreigner(is_store);
+                                },
+                                handler_);
+  }
+  void met_foreigner(bool is_store) {
+    if (!is_store) return foreign_.reset();  // the client goes on trying, and says so in the end
+    if (!handler_) return;
+    link_ = std::move(foreign_);
+    if (last_join_) link_->send(*last_join_);
   }
 
   void use(std::unique_ptr<AgentLink> link) {
@@ -214,6 +239,8 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   std::unique_ptr<Lookup> lookup_;
   std::unique_ptr<Host> host_;
   std::unique_ptr<AgentLink> link_;
+  std::unique_ptr<AgentLink> foreign_;  ///< being tried while link_ tries on
+  std::optional<Join> last_join_;
 };
 
 class AttachedLink final : public AgentLink {

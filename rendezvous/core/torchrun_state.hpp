@@ -1,0 +1,100 @@
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "rendezvous/base/result.hpp"
+#include "rendezvous/base/types.hpp"
+
+/// The state that torchrun's agents share: one value in their store, a pickle in base64, that each of them rewrites by
+/// compare-and-set. Here it is a value, with torchrun's rules as functions on it.
+///
+/// Source: torchrun, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py and c10d_rendezvous_backend.py; compared
+/// with torch 2.15.0.
+namespace torchup {
+
+/// UTC by the writer's clock, as agents compare it with their own.
+using UtcTime = std::chrono::sys_time<std::chrono::microseconds>;
+
+/// An agent as torchrun's agents name it. Ranks follow this order: by the bytes of `addr`, then by number.
+struct TorchrunNode {
+  std::string addr = {};
+  std::int64_t pid = 0;
+  std::int64_t local_id = 0;
+  friend auto operator<=>(const TorchrunNode&, const TorchrunNode&) = default;
+};
+
+struct TorchrunState {
+  std::int64_t round = 0;
+  bool complete = false;
+  std::optional<UtcTime> deadline = {};  ///< of the last call
+  bool closed = false;                   ///< for good
+  std::map<TorchrunNode, std::int64_t> participants = {};  ///< their group ranks; 0 until the round is complete
+  std::set<TorchrunNode> wait_list = {};
+  std::set<TorchrunNode> redundancy_list = {};  ///< spares
+  std::map<TorchrunNode, UtcTime> last_heartbeats = {};
+  /// Times carry their zone. Releases that wrote none cannot compare them with those that do.
+  bool aware_times = true;
+  friend bool operator==(const TorchrunState&, const TorchrunState&) = default;
+};
+
+inline constexpr std::size_t torchrun_state_bytes_max = std::size_t{8} << 20;
+
+/// Reads the pickle by a machine that knows numbers, texts, containers and the five classes of this state, and makes
+/// nothing else of it.
+///
+/// Errors: errc::bad_frame for every other pickle, an unknown attribute included: a writer that drops it would break
+/// the agents that know it.
+[[nodiscard]] Result<TorchrunState> read_torchrun_state(std::string_view pickle);
+
+/// Protocol 4, memoised as Python does; a state of n nodes takes about as many bytes as Python's own.
+[[nodiscard]] std::string write_torchrun_state(const TorchrunState& state);
+
+[[nodiscard]] std::string to_base64(std::string_view bytes);
+/// As Python's decoder: characters outside the alphabet are skipped. Errors: errc::bad_frame for wrong padding.
+[[nodiscard]] Result<std::string> from_base64(std::string_view text);
+
+/// What the store holds before the first state.
+inline constexpr std::string_view torchrun_no_state = "Y2FuaW1hZGFt";
+
+struct TorchrunTerms {
+  int min_nodes = 1;
+  int max_nodes = 1;
+  Duration last_call = std::chrono::seconds{30};
+  Duration keep_alive_interval = std::chrono::seconds{5};
+  Duration dead_after = std::chrono::seconds{15};
+};
+
+/// Drops nodes that have been silent for longer than `dead_after`; those without a heartbeat are not judged.
+void drop_silent(TorchrunState& state, const TorchrunTerms& terms, UtcTime now);
+
+/// Takes the node out of all lists. When the last participant leaves a complete round, the next one begins.
+void remove_node(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node);
+
+enum class TorchrunStep {
+  write,      ///< the state was changed: to be stored, then asked again
+  wait,       ///< nothing to do now
+  done,
+  closed,
+  too_late,
+};
+
+/// One step of `node`'s way out of the round it is in.
+[[nodiscard]] TorchrunStep exit_step(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node);
+
+/// One step of `node`'s way into a round: done when it is a participant of a complete one. `overdue`: time past the join
+/// timeout.
+[[nodiscard]] TorchrunStep join_step(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node,
+                                     UtcTime now, std::optional<Duration> overdue);
+
+/// One heartbeat, where one is due.
+[[nodiscard]] TorchrunStep keep_alive_step(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node,
+                                           UtcTime now);
+
+}  // namespace torchup

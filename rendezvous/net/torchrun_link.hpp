@@ -1,0 +1,31 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "rendezvous/core/endpoint.hpp"
+#include "rendezvous/net/agent_link.hpp"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace torchup {
+
+struct TorchrunLinkSettings {
+  Endpoint endpoint = {};
+  RunId run_id{""};
+  std::string local_addr = {};  ///< how others reach this node; empty: the address that leads to the endpoint
+};
+
+/// A link to a rendezvous that a torchrun agent hosts: core/torchrun_peer on PyTorch's store, on a thread of its own, for
+/// the client blocks.
+///
+/// `ready` is called once, from the loop: false when no PyTorch store answers at the endpoint; then the link is of no
+/// use. LinkLost 67 when the hosting agent has ended before the job.
+[[nodiscard]] std::unique_ptr<AgentLink> connect_torchrun(boost::asio::io_context& loop, TorchrunLinkSettings settings,
+                                                          std::function<void(bool is_store)> ready,
+                                                          AgentLink::Handler handler);
+
+}  // namespace torchup

@@ -1,0 +1,134 @@
+"""Jobs of real torchrun agents and ours. PROGRAM SCENARIO LAUNCHER TORCHUPD; TORCHRUN_PYTHON names the Python whose torchrun
+is meant (default: this one). Skipped where it has no torch."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from cluster import Agent, Cluster, main, matches, skip, wait_for
+
+PYTHON = os.environ.get("TORCHRUN_PYTHON", sys.executable)
+WORKER = Path(__file__).with_name("reduce_worker.py")
+scenarios = {}
+
+
+def scenario(function):
+    scenarios[function.__name__] = function
+    return function
+
+
+class MixedCluster(Cluster):
+    """Keep-alive 1 s times 3 on both sides, so that a dead node is noticed after 3 s (4.5 s by ours)."""
+
+    def _options(self, node, nnodes, host, restarts, workers):
+        return [f"--nnodes={nnodes}", f"--nproc-per-node={workers}", "--rdzv-id=job1", "--rdzv-backend=c10d",
+                f"--rdzv-endpoint={self.address(host)}:29400", f"--max-restarts={restarts}", f"--local-addr={self.address(node)}",
+                "--rdzv-conf=join_timeout=40,last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"]
+
+    def _begin(self, node, command):
+        self.environment["OMP_NUM_THREADS"] = "1"
+        self.environment["GLOO_SOCKET_IFNAME"] = "eth0"
+        self.agents.append(Agent(self, node, command))
+        return self.agents[-1]
+
+    def torchrun(self, node, nnodes="2", host=0, restarts=0, workers=1):
+        own = str(node == host).lower()
+        options = self._options(node, nnodes, host, restarts, workers)
+        options[-1] += f",is_host={own}"
+        return self._begin(node, [PYTHON, "-m", "torch.distributed.run", *options, WORKER, self.dir])
+
+    def torchup(self, node, nnodes="2", host=0, restarts=0, workers=1):
+        options = self._options(node, nnodes, host, restarts, workers)
+        return self._begin(node, [self.launcher, *options, "--shutdown-timeout=2", "--no-python", PYTHON, WORKER, self.dir])
+
+
+    def check_ranks(self):
+        """Restarts are counted per agent here: a round is as many entries as its world is large."""
+        entries = self.started()
+        while entries:
+            world = entries[0]["world"]
+            assert sorted(entry["rank"] for entry in entries[:world]) == list(range(world)), entries
+            entries = entries[world:]
+
+
+def mixed(launcher, nodes):
+    if subprocess.run([PYTHON, "-c", "import torch.distributed.run"], capture_output=True).returncode != 0:
+        skip(f"{PYTHON} has no torchrun")
+    return MixedCluster(launcher, nodes)
+
+
+LIMIT = 60  # two Python workers and two torchruns start on a busy machine
+
+
+def ends(cluster, *agents, code=0):
+    for agent in agents:
+        agent.ends_with(code, LIMIT)
+    cluster.nothing_left(5)
+
+
+@scenario
+def ours_joins_theirs(launcher, _):
+    """torchrun hosts the rendezvous; our agent joins, and both end with 0."""
+    with mixed(launcher, 2) as cluster:
+        theirs = cluster.torchrun(0)
+        ours = cluster.torchup(1, workers=2)
+        entries = cluster.round_of(3, limit=LIMIT)
+        assert {(entry["group_rank"], entry["host"]) for entry in entries} == {(0, "node1"), (1, "node0")}, entries
+        cluster.release()
+        ends(cluster, theirs, ours)
+
+
+@scenario
+def ours_first(launcher, _):
+    """Our agent waits for an endpoint that torchrun opens later."""
+    with mixed(launcher, 2) as cluster:
+        ours = cluster.torchup(1)
+        time.sleep(1)
+        theirs = cluster.torchrun(0)
+        cluster.round_of(2, limit=LIMIT)
+        cluster.release()
+        ends(cluster, theirs, ours)
+
+
+def failure(launcher, who, restarts):
+    with mixed(launcher, 2) as cluster:
+        theirs = cluster.torchrun(0, restarts=restarts)
+        ours = cluster.torchup(1, restarts=restarts)
+        entries = cluster.round_of(2, limit=LIMIT)
+        failing = [entry for entry in entries if entry["host"] == f"node{who}"][0]
+        (cluster.dir / f"fail.{failing['pid']}").write_text("3")
+        if restarts == 0:
+            ends(cluster, theirs, ours, code=1)
+            return
+        again = wait_for("a second round", lambda: [e for e in cluster.started() if e not in entries] if
+                         len(cluster.started()) == 4 else None, LIMIT)
+        assert {entry["world"] for entry in again} == {2}
+        assert [entry["restarts"] for entry in again if entry["host"] == failing["host"]] == [1], again
+        cluster.release()
+        ends(cluster, theirs, ours)
+
+
+@scenario
+def our_worker_fails(launcher, _):
+    failure(launcher, 1, 2)
+
+
+@scenario
+def their_worker_fails(launcher, _):
+    failure(launcher, 0, 2)
+
+
+@scenario
+def our_worker_fails_for_good(launcher, _):
+    failure(launcher, 1, 0)
+
+
+@scenario
+def their_worker_fails_for_good(launcher, _):
+    failure(launcher, 0, 0)
+
+
+if __name__ == "__main__":
+    main(scenarios)
