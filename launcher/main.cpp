@@ -1,4 +1,5 @@
 #include <malloc.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,8 +8,8 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
-#include <random>
 #include <sstream>
+#include <stdexcept>
 
 #include "launcher/cli.hpp"
 #include "launcher/core/manual.hpp"
@@ -35,8 +36,8 @@ std::string host_name() {
 }
 
 std::string random_uuid() {
-  std::random_device device;
-  std::array<unsigned, 4> words{device(), device(), device(), device()};
+  std::array<unsigned, 4> words{};
+  if (::getrandom(words.data(), sizeof words, 0) != sizeof words) throw std::runtime_error{"the kernel gives no random bytes"};
   words[1] = (words[1] & 0xffff0fffU) | 0x4000U;
   words[2] = (words[2] & 0x3fffffffU) | 0x80000000U;
   std::array<char, 37> text{};

@@ -158,8 +158,11 @@ class AgentRunner {
     if (settings.endpoint) settings.log = [this](const std::string& line) { say({Say::Level::info, line}); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
     open_side_doors();
+    make_cgroup();  // early: the log writer makes the first directories meanwhile
     handle(Begin{});
   }
+
+  void make_cgroup() { cgroup_ = AttemptCgroup::make(guarded_.cgroup_tag, attempts_begun_++); }
 
   /// Whether the rendezvous is at an address that others know. A static one on one node is only the workers' address.
   [[nodiscard]] bool meets_elsewhere() const {
@@ -353,7 +356,7 @@ class AgentRunner {
     started.directory = attempt_->directory();
     started.restart_count = placement.restart_count;
     record(std::move(started));
-    cgroup_ = AttemptCgroup::make(guarded_.cgroup_tag, attempts_begun_++);
+    if (!cgroup_) make_cgroup();
     for (int i = 0; i < config_.local_world_size; ++i) order_worker(placement, LocalRank{i});
     step_watch_.emplace(config_.heartbeat_timeout);
     watch_steps();
@@ -707,6 +710,7 @@ class AgentRunner {
   Task<> finish(Finish action) {
     const Verdict& verdict = action.verdict;
     exit_code_ = exit_code_of(verdict);
+    cgroup_.reset();
     std::optional<IncidentRecorder::Told> told;
     if (failed_attempt_) {
       std::vector<AttemptRecord> history = record_.attempts();

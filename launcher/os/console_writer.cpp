@@ -71,11 +71,11 @@ ConsoleWriter::ConsoleWriter(int fd, std::function<void(std::string, std::uint64
   state_->fd.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
   state_->terminal = state_->fd && ::isatty(state_->fd.get()) == 1;
   state_->failed = std::move(failed);
-  thread_ = start_writer_thread([state = state_] { state->run(); });
 }
 
 ConsoleWriter::~ConsoleWriter() {
   state_->queue.close();
+  if (!thread_.joinable()) return;
   if (state_->queue.bytes() == 0)
     thread_.join();
   else
@@ -84,7 +84,10 @@ ConsoleWriter::~ConsoleWriter() {
 
 void ConsoleWriter::write(std::string bytes) {
   const std::size_t size = bytes.size();
-  if (size != 0) state_->queue.put(std::move(bytes), size);
+  if (size == 0) return;
+  // Most jobs write to one of the two only.
+  if (!thread_.joinable()) thread_ = start_writer_thread([state = state_] { state->run(); });
+  state_->queue.put(std::move(bytes), size);
 }
 std::size_t ConsoleWriter::queued_bytes() const {
   return state_->queue.bytes();

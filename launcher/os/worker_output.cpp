@@ -184,6 +184,7 @@ struct Output::State {
   std::unique_ptr<LogWriter> logs;
   bool logs_full = false;
   Timer hold_timer;
+  std::optional<Result<RunDirectory>> made;  ///< the run directory, or why there is none
   std::string run_directory;
   std::vector<std::string> temporary_directories;  ///< without a named one: the directory above it and all below
   std::map<std::string, LogWriter::File> appended;
@@ -218,6 +219,10 @@ struct Output::State {
   /// than disk_limit; then it may still be running: it must own what it uses.
   template <class T>
   Task<std::optional<T>> on_log_thread(std::function<T()> work);
+  /// Lets the log writer make the run directory, while we do other things.
+  void order_run_directory();
+  /// Waits for it. `made` stays empty when the disk is dead.
+  Task<> await_run_directory();
   /// Waits until `call_when_done` has called its argument, at most `limit`. True: it has.
   Task<bool> until(std::function<void(std::function<void()>)> call_when_done, Duration limit);
 };
@@ -316,6 +321,24 @@ Task<std::optional<T>> Output::State::on_log_thread(std::function<T()> work) {
   });
   co_await timer->async_wait();
   co_return std::move(*result);
+}
+
+void Output::State::order_run_directory() {
+  made.reset();
+  logs->call([this, post = post, log_dir = plan.log_dir, run_id = plan.run_id] {
+    post([this, result = make_run_directory(log_dir, run_id)] {
+      made = result;
+      if (!*made) return;
+      run_directory = (*made)->path;
+      if (!(*made)->temporary.empty()) temporary_directories = {(*made)->temporary, run_directory};
+    });
+  });
+}
+
+Task<> Output::State::await_run_directory() {
+  if (made) co_return;
+  std::function<bool()> next_in_the_queue = [] { return true; };
+  static_cast<void>(co_await on_log_thread(next_in_the_queue));
 }
 
 // ---- One attempt.
@@ -649,6 +672,8 @@ Output::Output(asio::io_context& loop, OutputPlan plan, OutputListener listener)
       state->listener(event::LogWriteFailed{failure.path, failure.reason, failure.bytes_lost});
     });
   });
+  // Not where the user keeps logs: a job that never starts leaves nothing there.
+  if (state->plan.has_files() && state->plan.log_dir.empty()) state->order_run_directory();
 }
 
 Output::~Output() {
@@ -659,18 +684,12 @@ Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string n
   State& state = *state_;
   const bool by_user = !state.plan.log_dir.empty();
   if (state.plan.has_files() && state.run_directory.empty()) {
-    std::function<Result<RunDirectory>()> make = [log_dir = state.plan.log_dir, run_id = state.plan.run_id] {
-      return make_run_directory(log_dir, run_id);
-    };
-    auto made = co_await state.on_log_thread(make);
-    if (!made) made = disk_is_dead(by_user ? state.plan.log_dir : "TMPDIR");
-    if (*made) {
-      state.run_directory = (*made)->path;
-      if (!(*made)->temporary.empty()) state.temporary_directories = {(*made)->temporary, state.run_directory};
-    } else if (by_user) {
-      co_return made->error();
-    } else {
-      state.listener(event::Warning{"no log directory, so no logs and no error files: " + made->error().message()});
+    if (by_user) state.order_run_directory();
+    co_await state.await_run_directory();
+    const auto made = state.made.value_or(disk_is_dead(by_user ? state.plan.log_dir : "TMPDIR"));
+    if (!made && by_user) co_return made.error();
+    if (!made) {
+      state.listener(event::Warning{"no log directory, so no logs and no error files: " + made.error().message()});
       state.plan.log_dir = "/dev/null";
     }
   }
@@ -773,6 +792,7 @@ Task<OutputLoss> Output::settle(Duration limit) {
 }
 
 Task<OutputLoss> Output::finish(Duration limit) {
+  if (state_->plan.has_files() && state_->plan.log_dir.empty()) co_await state_->await_run_directory();
   if (!state_->temporary_directories.empty())
     state_->logs->call([directories = state_->temporary_directories] { remove_if_empty(directories); });
   co_return co_await settle(limit);

@@ -96,7 +96,8 @@ using OutputListener = std::function<void(EventBody)>;
 
 class Output {
  public:
-  /// `plan` as made by make_output_plan. Starts the two writer threads (all signals blocked in them).
+  /// `plan` as made by make_output_plan. Starts the log writer's thread; a console's starts with its first
+  /// line. All signals are blocked in them.
   Output(asio::io_context& loop, OutputPlan plan, OutputListener listener);
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;

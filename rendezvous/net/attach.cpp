@@ -95,6 +95,8 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     if (auto* join = std::get_if<Join>(&message); join && !settings_.local_addr.empty()) {
       join->addresses = {settings_.local_addr};
       join->address_demanded = true;
+    } else if (join && !settings_.endpoint) {
+      join->addresses = {"127.0.0.1"};  // nobody else comes: the interfaces need not be asked for
     }
     if (const auto* join = std::get_if<Join>(&message)) last_join_ = *join;
     if (link_) return link_->send(std::move(message));

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -14,8 +15,8 @@
 #include <cerrno>
 #include <list>
 #include <optional>
-#include <random>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -87,9 +88,10 @@ struct Session {
 };
 
 Value random_identity() {
-  std::random_device random;
+  std::array<std::uint32_t, 4> words{};
+  if (::getrandom(words.data(), sizeof words, 0) != sizeof words) throw std::system_error{errno, std::generic_category(), "getrandom"};
   std::string text;
-  for (int i = 0; i < 4; ++i) put_nonce(text, random());
+  for (const std::uint32_t word : words) put_nonce(text, word);
   return Value{text};
 }
 
