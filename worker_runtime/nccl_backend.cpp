@@ -1,3 +1,4 @@
+#include "build_config.hpp"
 #include "torchup/error.hpp"
 #include "worker_runtime/backend_factory.hpp"
 

@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "build_config.hpp"
+
 namespace at {
 std::string show_config();  // prints "TORCH_VERSION=2.15.0" among its build settings
 }

@@ -32,7 +32,7 @@ void write_if_defined(OutputArchive& archive, const std::string& name, const Ten
 }
 
 /// Parameters of one device and dtype, with what the kernel wants beside each: all lists have one length, or none.
-struct Batch {
+struct FusedBatch {
   std::vector<Tensor> parameters, gradients;
   std::vector<Tensor> first, second, third, steps;
 };
@@ -40,18 +40,18 @@ struct Batch {
 /// Batches in the order in which their kind of parameter first appears.
 class Batches {
  public:
-  Batch& of(const Tensor& parameter, bool fresh = false) {
+  FusedBatch& of(const Tensor& parameter, bool fresh = false) {
     const Key key{parameter.device(), parameter.scalar_type(), fresh};
     for (auto& [known, batch] : batches_)
       if (known == key) return batch;
-    return batches_.emplace_back(key, Batch{}).second;
+    return batches_.emplace_back(key, FusedBatch{}).second;
   }
   auto begin() const { return batches_.begin(); }
   auto end() const { return batches_.end(); }
 
  private:
   using Key = std::tuple<torch::Device, torch::ScalarType, bool>;
-  std::vector<std::pair<Key, Batch>> batches_;
+  std::vector<std::pair<Key, FusedBatch>> batches_;
 };
 
 /// The gradient in the parameter's layout: the kernels walk through memory and look at no strides. Autograd makes it so;
@@ -179,7 +179,7 @@ Tensor FusedSGD::step(LossClosure closure) {
       const bool first_time = buffer && !buffer->defined();
       // Zeros, not uninitialised memory as in Python: a first step that the scaler skips must leave a usable buffer.
       if (first_time) *buffer = torch::zeros_like(gradient);
-      Batch& batch = batches.of(parameter, first_time);
+      FusedBatch& batch = batches.of(parameter, first_time);
       batch.parameters.push_back(parameter);
       batch.gradients.push_back(gradient);
       if (buffer) batch.first.push_back(*buffer);
@@ -233,7 +233,7 @@ Tensor FusedAdam::step(LossClosure closure) {
       }
       if (options.amsgrad() && !state.max_exp_avg_sq.defined())
         state.max_exp_avg_sq = torch::zeros_like(parameter, torch::MemoryFormat::Preserve);
-      Batch& batch = batches.of(parameter);
+      FusedBatch& batch = batches.of(parameter);
       batch.parameters.push_back(parameter);
       batch.gradients.push_back(gradient);
       batch.first.push_back(state.exp_avg);

@@ -10,6 +10,8 @@
 #include <torchup/summary.hpp>
 #include <unordered_set>
 
+#include "build_config.hpp"
+
 #ifdef TORCHUP_CUDA
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/detail/CUDAHooksInterface.h>
