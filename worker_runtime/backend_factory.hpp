@@ -19,6 +19,8 @@ struct BackendPlan {
   torch::Device device;
   std::string group_name;
   std::vector<int> global_ranks;
+  std::string master_addr;  ///< rank 0's node; empty where nobody said it
+  bool several_nodes;       ///< ranks of the job are on other nodes
 };
 
 /// Each backend's header is included in one file only: gloo's drags gloo in, NCCL's the whole of CUDA.

@@ -105,7 +105,9 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const ProcessGroup::State& state)
                    .timeout = state.timeout,
                    .device = state.device,
                    .group_name = state.name,
-                   .global_ranks = state.global_ranks};
+                   .global_ranks = state.global_ranks,
+                   .master_addr = state.job->place.master_addr,
+                   .several_nodes = state.job->place.world_size > state.job->place.local_size};
   try {
     return nccl ? make_nccl_backend(plan) : make_gloo_backend(plan);
   } catch (const c10::Error& error) {
