@@ -190,6 +190,9 @@ for kind in (2.0, 1.0, 3.0, math.inf):
     for limit in (0.5, 0.7, 1e6):
         asked = dict(case="clip", gradients=gradients_for_clipping(), max_norm=limit, norm_type=kind)
         Clipping.wanted.append((asked, request(**asked)))
+large = [torch.randn(size, generator=generator(6)) for size in (100_000, 17, 40_001, 60_000)]  # more than one thread takes part
+asked = dict(case="clip", gradients=large, max_norm=1.0, norm_type=2.0, threads=2.0)
+Clipping.wanted.append((asked, request(**asked)))
 asked = dict(case="clip", gradients=gradients_for_clipping(math.inf), max_norm=1.0, norm_type=2.0)
 Clipping.wanted.append((asked, request(**asked)))
 Clipping.strict = staticmethod(request(**asked, strict=True))

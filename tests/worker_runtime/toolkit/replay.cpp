@@ -152,6 +152,7 @@ Values clip(const Values& request) {
   for (const Tensor& gradient : gradients)
     parameters.push_back(gradient.defined() ? torch::zeros_like(gradient) : torch::zeros({2}));
   set_gradients(parameters, gradients);
+  if (request.has("threads")) at::set_num_threads(static_cast<int>(request.real("threads")));
   Values result;
   if (request.has("limit")) {
     torchup::clip_grad_value_(parameters, request.real("limit"));
@@ -164,6 +165,7 @@ Values clip(const Values& request) {
       result.put("error", std::string{error.what()});
     }
   }
+  at::set_num_threads(1);
   for (std::size_t i = 0; i < parameters.size(); ++i) result.put("gradient" + std::to_string(i), parameters[i].grad());
   return result;
 }
