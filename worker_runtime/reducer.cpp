@@ -198,6 +198,10 @@ BucketPlan Reducer::rank_zeros(const BucketPlan& plan) const {
 
 void Reducer::expect_backward(const std::vector<torch::Tensor>& outputs) {
   const std::lock_guard lock{mutex_};
+  if (missed_first_iteration_)
+    throw Error{"static_graph: rank " + std::to_string(group_.rank()) +
+                " had no input in the first iteration, inside join(), which finds out which gradients come; give every rank "
+                "at least one batch, or train without static_graph"};
   expecting_ = true;
   next_bucket_ = 0;
   marked_unused_ = false;
@@ -483,6 +487,14 @@ void Reducer::set_active_ranks(torch::Tensor count, Work work) {
 void Reducer::shadow_backward() {
   const std::lock_guard lock{mutex_};
   const torch::NoGradGuard no_grad;
+  const auto reduce_zeros_as_map = [&] {
+    all_reduce(torch::zeros_like(used_, used_.options().device(parameters_.front().tensor.device())), group_);
+  };
+  // The first iteration of a static graph, where the map goes first and nothing arrives in an order.
+  const bool first_static = settings_.static_graph && iterations_ == 0;
+  ++iterations_;
+  missed_first_iteration_ |= first_static;
+  if (first_static) reduce_zeros_as_map();
   for (std::size_t index = 0; index < buckets_.size(); ++index) {
     // Not the buffer itself, which may hold gradients that the user still wants.
     auto& bucket = buckets_[index];
@@ -492,10 +504,9 @@ void Reducer::shadow_backward() {
       views.push_back(view_like(zeros, parameters_[bucket.indices[slot]].tensor, bucket.offsets[slot]));
     bucket.reduction = begin_reduction(index, zeros, views);
   }
-  if (searches_unused())
-    all_reduce(torch::zeros_like(used_, used_.options().device(parameters_.front().tensor.device())), group_);
+  if (searches_unused()) reduce_zeros_as_map();
   wait_for_all([](Bucket&) {});
-  if (wants_rebuild() && arrival_.empty()) {
+  if (wants_rebuild() && arrival_.empty() && !first_static) {
     arrival_.resize(parameters_.size());
     std::iota(arrival_.begin(), arrival_.end(), std::size_t{0});
   }

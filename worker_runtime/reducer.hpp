@@ -141,6 +141,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<int> firings_;
   std::vector<int> firings_left_;
   bool end_queued_ = false;
+  bool missed_first_iteration_ = false;  ///< followed it inside join(), without inputs
 
   torch::Tensor active_ranks_;
   Work active_work_;

@@ -50,16 +50,15 @@ check.that(same(results), "an exception out of a hook costs one step", results)
 results = run([worker, "second_backward"], 2, TORCH_DISTRIBUTED_DEBUG="INFO")
 check.that(same(results) and all("4 gradients came after their step was reduced" in err for _, _, err in results),
            "a second backward of one forward is told in debug mode", results)
-began = time.monotonic()
 results = run([worker, "die_in_backward"], 3)
-check.that(results[2][0] == 9 and all(code == 0 and len(out) > 10 for code, out, _ in results[:2]) and time.monotonic() - began < 20,
+check.that(results[2][0] == 9 and all(code == 0 and len(out) > 10 and "imed out" not in out for code, out, _ in results[:2]),
            "when a rank dies the others get an exception", results)
 
 # --- uneven inputs, against Python's join
 WORLD_SIZE = 3
 
 
-def python_rank(rank, store, by_active, view, unused, queue):
+def python_rank(rank, store, by_active, view, graph, queue):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD_SIZE)
     torch.manual_seed(rank)
@@ -74,7 +73,8 @@ def python_rank(rank, store, by_active, view, unused, queue):
             return self.out(torch.tanh(getattr(self, "in")(x)))
 
     net = Net()
-    ddp = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.0001, gradient_as_bucket_view=view, find_unused_parameters=unused)
+    ddp = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.0001, gradient_as_bucket_view=view, find_unused_parameters=graph == "unused",
+                                              static_graph=graph == "static")
     optimizer = torch.optim.SGD(net.parameters(), 0.1, foreach=False)
 
     def fingerprint(tensors):
@@ -92,21 +92,24 @@ def python_rank(rank, store, by_active, view, unused, queue):
 
 
 for by_active in (False, True):
-    for view, unused in ((False, False), (True, True)):
+    for view, graph in ((False, "used"), (True, "unused"), (True, "static")):
         with tempfile.TemporaryDirectory() as folder:
             queue = multiprocessing.Queue()
-            others = [multiprocessing.Process(target=python_rank, args=(rank, os.path.join(folder, "store"), by_active, view, unused, queue))
+            others = [multiprocessing.Process(target=python_rank, args=(rank, os.path.join(folder, "store"), by_active, view, graph, queue))
                       for rank in range(WORLD_SIZE)]
             for other in others:
                 other.start()
             theirs = dict(queue.get(timeout=60) for _ in others)
             for other in others:
                 other.join(30)
-        results = run([worker, "join", "active" if by_active else "initial", "view" if view else "copy", "unused" if unused else "used"], WORLD_SIZE)
+        results = run([worker, "join", "active" if by_active else "initial", "view" if view else "copy", graph, "3"], WORLD_SIZE)
         ours = {rank: [float(line.split()[1]) for line in out.splitlines()] for rank, (_, out, _) in enumerate(results)}
         check.that(all(code == 0 for code, _, _ in results) and ours == theirs,
-                   f"uneven inputs as Python's join: by {'active' if by_active else 'initial'} ranks, {'views' if view else 'copies'}",
+                   f"uneven inputs as Python's join: by {'active' if by_active else 'initial'} ranks, {'views' if view else 'copies'}, {graph}",
                    (ours, theirs, results))
+without_first, plain = (run([worker, "join", "initial", "copy", graph, "0"], WORLD_SIZE) for graph in ("static", "used"))
+check.that(all(code == 0 for code, _, _ in without_first) and [out for _, out, _ in without_first] == [out for _, out, _ in plain],
+           "a static graph with a rank that has no inputs at all", (without_first, plain))
 results = run([worker, "join_throws"], 2)
 check.that(results[0][1].startswith("Rank 0 exhausted all inputs.") and results[1][1].startswith("Detected at least one rank"),
            "throw_on_early_termination", results)

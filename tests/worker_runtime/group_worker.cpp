@@ -320,17 +320,18 @@ void failing_hook(torchup::ProcessGroup& group) {
   std::cout << fingerprint(gradients(ddp)) << std::endl;
 }
 
-/// Ranks with 3 + rank batches. The last rank trains alone in the end, and everybody gets its model.
-void join(torchup::ProcessGroup& group, bool by_active, bool view, bool unused) {
+/// Ranks with fewest + rank batches. The last rank trains alone in the end, and everybody gets its model.
+void join(torchup::ProcessGroup& group, bool by_active, bool view, const std::string& graph, int fewest) {
   torch::manual_seed(group.rank());
   Net net(8, 3);
   torchup::DistributedDataParallel ddp(
-      net, group, {.bucket_cap_mb = 0.0001, .find_unused_parameters = unused, .gradient_as_bucket_view = view});
+      net, group,
+      {.bucket_cap_mb = 0.0001, .find_unused_parameters = graph == "unused", .gradient_as_bucket_view = view, .static_graph = graph == "static"});
   torch::optim::SGD optimizer{ddp.parameters(), 0.1};
   std::vector<std::string> seen;
   ddp.join(
       [&] {
-        for (int step = 0; step < 3 + group.rank(); ++step) {
+        for (int step = 0; step < fewest + group.rank(); ++step) {
           optimizer.zero_grad();
           ddp(torch::full({2, 4}, static_cast<float>(step + 1))).square().mean().backward();
           seen.push_back(fingerprint(gradients(ddp)));
@@ -340,6 +341,9 @@ void join(torchup::ProcessGroup& group, bool by_active, bool view, bool unused) 
       {.divide_by_initial_world_size = !by_active});
   std::cout << "model " << fingerprint(ddp.parameters()) << std::endl;
   for (const auto& line : seen) std::cout << "step " << line << std::endl;
+  if (graph == "static" && fewest == 0)
+    expect((group.rank() == 0) == (error_of([&] { ddp(torch::ones({2, 4})); }).find("had no input in the first iteration") != std::string::npos),
+           "a rank that never saw the static graph is told so");
 }
 
 void join_throws(torchup::ProcessGroup& group) {
@@ -402,7 +406,7 @@ int main(int argc, char** argv) {
     else if (scenario == "failing_hook")
       failing_hook(group);
     else if (scenario == "join")
-      join(group, argv[2] == std::string{"active"}, argv[3] == std::string{"view"}, argv[4] == std::string{"unused"});
+      join(group, argv[2] == std::string{"active"}, argv[3] == std::string{"view"}, argv[4], std::stoi(argv[5]));
     else if (scenario == "join_throws")
       join_throws(group);
     else if (scenario == "second_backward")
