@@ -16,6 +16,7 @@ def bits(*options):
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=120).stdout
     unseen, guess = re.search(r"unseen text: (\S+) bits per character \((\S+) for a guess\)", output).groups()
     assert float(unseen) < float(guess) - 1, output
+    assert len(re.findall(r"^torch \d\.\d+.*; gloo, world size 2, 2 on this node; cpu, \d+ threads$", output, re.M)) == 1, output  # the banner
     return unseen
 
 

@@ -80,6 +80,9 @@ struct FusedAdamState : torch::optim::OptimizerCloneableParamState<FusedAdamStat
 
 /// torch.optim.SGD(..., fused=True): one pass over memory for all parameters together. On the CPU the parameters are equal
 /// to Python's bit by bit. Dense parameters of float16, bfloat16, float32 or float64; parameters without a gradient stay as they are.
+///
+/// With momentum and half-precision parameters torch::optim::SGD is a trap: it rounds the momentum to their dtype first, and
+/// so has other bits than any SGD of Python's. This one has those of fused=True there too.
 class FusedSGD : public torch::optim::Optimizer, public ScaledStep {
  public:
   explicit FusedSGD(const std::vector<torch::optim::OptimizerParamGroup>& groups, FusedSGDOptions defaults = {});
