@@ -18,6 +18,27 @@ def arguments(description):
     return parser
 
 
+class Goals:
+    """What is promised, beside what was measured."""
+
+    def __init__(self):
+        self.rows = {}
+
+    def at_most(self, what, value, limit):
+        self.rows[what] = {"goal": f"<= {limit}", "measured": value, "holds": value <= limit}
+
+    def at_least(self, what, value, limit):
+        self.rows[what] = {"goal": f">= {limit}", "measured": value, "holds": value >= limit}
+
+    def table(self):
+        """Prints one line for each; returns them."""
+        width = max((len(what) for what in self.rows), default=0)
+        print(f"\n{'':<{width}}   {'goal':>8}   measured   holds")
+        for what, row in self.rows.items():
+            print(f"{what:<{width}}   {row['goal']:>8}   {row['measured']:>8.3g}   {'yes' if row['holds'] else 'NO'}")
+        return self.rows
+
+
 def machine():
     model = "unknown processor"
     with open("/proc/cpuinfo") as cpuinfo:
