@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
-#include <sstream>
 #include <stdexcept>
 
 #include "launcher/cli.hpp"
@@ -78,9 +77,14 @@ int refuse(const Error& error) {
 Result<> read_config_file(OptionValues& options) {
   const std::string path = options.text("config");
   std::ifstream file{path};
-  std::ostringstream content;
-  if (!(content << file.rdbuf())) return fail(errc::bad_value, "--config: " + path + " cannot be read");
-  return options.read_config(content.str(), path);
+  std::string content;
+  std::array<char, 4096> part{};
+  do {
+    file.read(part.data(), part.size());
+    content.append(part.data(), static_cast<std::size_t>(file.gcount()));
+  } while (file && content.size() <= config_bytes_max);
+  if (!file && !file.eof()) return Error{{errno, boost::system::system_category()}, "--config: " + path};
+  return options.read_config(content, path);
 }
 
 /// --version and --print-completion, which need neither program nor machine.
@@ -113,6 +117,15 @@ Answer environment_answer(const LaunchConfig& plan, const OptionValues& options)
   return {0, options.text("format", "sh") == "json" ? variables_as_json(variables) : variables_as_shell(variables), ""};
 }
 
+/// A file that is written at the end, or beside the job, is refused at the start when it cannot be: then it is no use to run.
+Result<> check_output_file(const std::string& option, const std::string& path) {
+  if (path.empty() || ::access(path.c_str(), W_OK) == 0) return {};
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  if (errno == ENOENT && ::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return Error{{errno, boost::system::system_category()}, option + ": " + path + " cannot be written"};
+}
+
 /// A log folder that is a file is refused before anything starts. (The null device means no files.)
 Result<> check_log_folder(const std::string& path) {
   struct stat status {};
@@ -137,6 +150,8 @@ int launch(std::span<const std::string> words, std::string token, Guarded guarde
   auto plan = make_plan(line.options, line.program, line.legacy, machine);
   if (!plan) return refuse(plan.error());
   if (auto checked = check_log_folder(plan->output.log_dir); !checked) return refuse(checked.error());
+  if (auto checked = check_output_file("--result-file", plan->output.result_file); !checked) return refuse(checked.error());
+  if (auto checked = check_output_file("--events", plan->output.events_file); !checked) return refuse(checked.error());
   plan->rendezvous.token = std::move(token);
   if (line.options.has("token-file")) {
     auto from_file = read_token_file(line.options.text("token-file"));

@@ -111,7 +111,6 @@ Result<> OptionValues::read_environment(const VariableLookup& lookup) {
 }
 
 Result<> OptionValues::read_config(std::string_view text, std::string_view file) {
-  constexpr std::size_t config_bytes_max = std::size_t{1} << 20;
   const auto wrong = [&](std::size_t line, const std::string& what) {
     return fail(errc::bad_value, std::string{file} + ":" + std::to_string(line) + ": " + what);
   };
@@ -125,6 +124,9 @@ Result<> OptionValues::read_config(std::string_view text, std::string_view file)
     const auto equals = line.find('=');
     std::string name{stripped(line.substr(0, equals))};
     const OptionSpec* option = find_option(name);
+    if (!option && name.find_first_of(" \t{}[]\"") != std::string::npos) {
+      return wrong(number, "'" + std::string{line.substr(0, 40)} + "' is not NAME = VALUE, one option a line (no JSON, no sections)");
+    }
     if (!option || option->name == "config" || option->name == "help") {
       const std::string nearest = option ? "" : nearest_option(name);
       return wrong(number, "no option '" + name + "'" + (nearest.empty() ? "" : ", did you mean '" + nearest + "'?"));

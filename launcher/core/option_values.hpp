@@ -13,6 +13,9 @@
 
 namespace torchup {
 
+/// Of a configuration file.
+inline constexpr std::size_t config_bytes_max = std::size_t{1} << 20;
+
 /// The options of one start, from all sources: command line, then PET_ variables, then --config, then defaults.
 class OptionValues {
  public:

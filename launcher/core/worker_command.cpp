@@ -11,6 +11,13 @@ Error missing(const std::string& name, Where where) {
   return fail(errc::bad_value, std::move(text));
 }
 
+/// Nothing, or what stands there cannot be used.
+Error unusable(const std::string& name, Where where, const std::optional<ProgramFile>& file) {
+  return file ? fail(errc::bad_value, file->problem + ": '" + name + "'") : missing(name, where);
+}
+
+bool usable(const std::optional<ProgramFile>& file) { return file && file->problem.empty(); }
+
 /// `text` with `$local_rank`, `${local_rank}` and `$$` replaced.
 std::string substituted(std::string_view text, LocalRank local_rank) {
   constexpr std::string_view plain = "$local_rank";
@@ -98,21 +105,21 @@ Result<WorkerProgram> choose_program(const ProgramRequest& request, const Progra
   Result<WorkerProgram> program = fail(errc::bad_value, "");
   if (request.run_path) {
     const auto file = look_up(name, Where::path);
-    if (!file) return missing(name, Where::path);
+    if (!usable(file)) return unusable(name, Where::path, file);
     program = with_python(request, look_up, file->path, "--run-path");
   } else if (request.module) {
     program = with_python(request, look_up, name, "--module");
   } else if (request.no_python) {
     const auto file = look_up(name, Where::list_then_path);
-    if (!file) return missing(name, Where::list_then_path);
+    if (!usable(file)) return unusable(name, Where::list_then_path, file);
     program = native(request, *file, "--no-python");
   } else {
     // The name itself may depend on the local rank; then it is that of local rank 0 which decides.
     const std::string first = substituted(name, LocalRank{0});
     const auto file = look_up(first, Where::path_then_list);
     // An interpreter of the user's own choice may know the name although we do not.
-    if (!file && !request.python.empty()) return finished(request, with_python(request, look_up, name, "not found here"));
-    if (!file) return missing(name, Where::path_then_list);
+    if (!usable(file) && !request.python.empty()) return finished(request, with_python(request, look_up, name, "not found here"));
+    if (!usable(file)) return unusable(name, Where::path_then_list, file);
     if (file->kind == ProgramFile::Kind::elf) {
       program = native(request, *file, "ELF file");
     } else if (file->kind == ProgramFile::Kind::script && file->executable && !ends_in_py(name)) {

@@ -21,6 +21,7 @@ struct ProgramFile {
   std::string path;         ///< as it can be opened
   Kind kind = Kind::other;
   bool executable = false;  ///< by us
+  std::string problem = {};  ///< why it cannot be used at all: "Permission denied", …; else empty
 };
 
 /// Where to look for a program: only as a path (a name without slash means the working directory), only on PATH, or

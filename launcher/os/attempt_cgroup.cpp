@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <string_view>
@@ -94,11 +95,22 @@ void end_and_remove(const std::string& path) {
   } while (!remove_tree(path) && std::chrono::steady_clock::now() < end);
 }
 
+/// Folders that both processes of a job left behind because they were killed in one instant. One of a living job that we
+/// cannot see (another PID namespace) costs that job no more than its cgroup: its workers are then born outside.
+void remove_forgotten(const std::string& parent) {
+  for (const std::string& name : folders_in(parent)) {
+    int pid = 0;
+    if (std::sscanf(name.c_str(), "torchup.%d.", &pid) != 1 || pid <= 0) continue;
+    if (::kill(pid, 0) != 0 && errno == ESRCH) static_cast<void>(remove_tree(parent + "/" + name));
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<AttemptCgroup> AttemptCgroup::make(const std::string& tag, int number) {
   const auto parent = delegated_cgroup();
   if (!parent) return nullptr;
+  remove_forgotten(*parent);
   std::string path = *parent + "/" + tag + "." + std::to_string(number);
   if (::mkdir(path.c_str(), 0755) != 0) return nullptr;
   std::unique_ptr<AttemptCgroup> cgroup{new AttemptCgroup{std::move(path)}};

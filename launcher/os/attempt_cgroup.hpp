@@ -14,7 +14,7 @@ namespace torchup {
 /// has moved to another cgroup.
 class AttemptCgroup {
  public:
-  /// Makes a cgroup below our own, named `tag` and `number`. Nothing where that is not ours to do: no version 2, read
+  /// Makes a cgroup below our own, named `tag` and `number`, and removes empty ones of jobs that are gone. Nothing where that is not ours to do: no version 2, read
   /// only, not delegated, no cgroup.kill (Linux 5.14).
   ///
   /// Ours to do means: we may write there and, for root under systemd, whose tree it is, the unit says `Delegate=`.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <string_view>
 
@@ -27,9 +28,13 @@ ProgramFile::Kind kind_of(const std::string& path) {
 
 std::optional<ProgramFile> look_at(const std::string& path) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno != EACCES) return std::nullopt;
+    return ProgramFile{path, ProgramFile::Kind::other, false, "Permission denied (a folder above it cannot be searched)"};
+  }
   if (S_ISDIR(status.st_mode)) {
-    if (::access((path + "/__main__.py").c_str(), R_OK) != 0) return std::nullopt;
+    if (::access((path + "/__main__.py").c_str(), R_OK) != 0)
+      return ProgramFile{path, ProgramFile::Kind::other, false, "Is a directory (and has no __main__.py)"};
     return ProgramFile{path, ProgramFile::Kind::other, false};
   }
   return ProgramFile{path, kind_of(path), ::access(path.c_str(), X_OK) == 0};
@@ -60,7 +65,9 @@ std::optional<ProgramFile> find_program(const std::string& name, Where where) {
     case Where::path_list: return look_on_path_list(name);
     case Where::path_then_list:
       found = look_at(name);
-      return found ? found : look_on_path_list(name);
+      if (found && found->problem.empty()) return found;
+      if (auto listed = look_on_path_list(name)) return listed;
+      return found;
     case Where::list_then_path:
       found = look_on_path_list(name);
       return found ? found : look_at(name);

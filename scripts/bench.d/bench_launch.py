@@ -59,7 +59,7 @@ def restart_row(options, found, results):
     contenders = {name: restart_ms(make(1), probe, 20) for name, make in found.items() if name != "hydra"}
     if "torchrun" in found:
         contenders["torchrun, 10 ms polls"] = restart_ms([*found["torchrun"](1), "--monitor-interval=0.01"], probe, 20)
-    times = measure.interleave(contenders, min(options.rounds, 3))
+    times = measure.interleave(contenders, min(options.rounds, 3), warm=not options.quick)
     results["restart_ms"] = measure.report("worker exit to replacement's first instruction, p50 of 20 restarts", "ms", times, "torchup", 2)
 
 
@@ -92,8 +92,8 @@ def memory_kib(pid, field):
     raise RuntimeError(f"no {field} for process {pid}")
 
 
-def agent_memory_mib(command, workers, field):
-    """Memory of all of the launcher's own processes together while its workers sleep."""
+def agent_memory_mib(command, workers):
+    """Rss and Pss of all of the launcher's own processes together while its workers sleep."""
 
     def run():
         launcher = subprocess.Popen(command + ["sleep", "1000"], **QUIET)
@@ -108,7 +108,8 @@ def agent_memory_mib(command, workers, field):
                     raise RuntimeError(f"{command[0]}: the workers did not start within 60 s")
                 time.sleep(0.02)
             time.sleep(0.2)
-            return sum(memory_kib(pid, field) for pid in pids if pid not in sleeping) / 1024
+            own = [pid for pid in pids if pid not in sleeping]
+            return {field: sum(memory_kib(pid, field) for pid in own) / 1024 for field in ("Rss", "Pss")}
         finally:
             launcher.terminate()
             launcher.wait()
@@ -138,40 +139,83 @@ def tee(command, probe, ranks, lines, per_second=0):
         shutil.rmtree(logs, ignore_errors=True)
 
 
+def column(runs, field):
+    return {name: [run[field] for run in series] for name, series in runs.items()}
+
+
 def tee_rows(options, found, results):
     """The rows on output; a torn or missing line is no slow run but an error (torchrun's too: `wrong` counts them)."""
     probe = measure.program(options, "tee_probe")
     names = [name for name in found if name != "hydra"]
-    rounds = min(options.rounds, 3)
-    floods = measure.interleave({name: lambda name=name: tee(found[name](64), probe, 64, 20_000) for name in names}, rounds)
-    column = lambda runs, field: {name: [run[field] for run in series] for name, series in runs.items()}
+    rounds = 1 if options.quick else min(options.rounds, 3)
+    warm = not options.quick
+    floods = measure.interleave({name: lambda name=name: tee(found[name](64), probe, 64, 20_000) for name in names}, rounds, warm)
     results["tee_s"] = measure.report("tee: 64 ranks x 20,000 lines of 100 bytes, whole job", "s", column(floods, "seconds"), "torchup", 2)
     results["tee_cpu"] = measure.report("  launcher's own CPU time per million lines", "s", column(floods, "cpu_s_per_million_lines"), "torchup", 2)
     results["tee_flood_p50_ms"] = measure.report("  delay of a line in that flood, p50", "ms", column(floods, "p50_ms"), "torchup", 2)
     results["tee_flood_p99_ms"] = measure.report("  delay of a line in that flood, p99", "ms", column(floods, "p99_ms"), "torchup", 2)
     results["tee_wrong"] = measure.report("  lines torn, lost or out of order", "lines", column(floods, "wrong"), "torchup", 0)
-    paced = measure.interleave({name: lambda name=name: tee(found[name](64), probe, 64, 300, 100) for name in names}, rounds)
+    paced = measure.interleave({name: lambda name=name: tee(found[name](64), probe, 64, 300, 100) for name in names}, rounds, warm)
     results["tee_p99_ms"] = measure.report("delay of a line, p99: 64 ranks x 100 lines a second", "ms", column(paced, "p99_ms"), "torchup", 2)
+
+
+def ratio_row(goal, results, key, peer, least):
+    """`goal` holds when the peer's median is at least `least` times ours; the least times are shown too, which others'
+    load on the machine disturbs less."""
+    rows = results[key]["rows"]
+    if peer not in rows:
+        return goal, f"no {peer}", None
+    ratios = [rows[peer][field] / rows["torchup"][field] for field in ("median", "min")]
+    return goal, f"{ratios[0]:.2f} x (least times: {ratios[1]:.2f} x)", ratios[0] >= least
+
+
+def value_row(goal, results, key, unit, holds):
+    row = results[key]["rows"]["torchup"]
+    return goal, f"{row['median']:.2f} {unit} ({row['min']:.2f} to {row['max']:.2f})", holds(row["median"])
+
+
+def goal_rows(results):
+    flood = results["tee_wrong"]["rows"]["torchup"]
+    return [
+        ratio_row("2 no-op workers: no slower than hydra", results, "two_noops_hydra_ms", "hydra", 1),
+        ratio_row("2 no-op workers: 300 x torchrun", results, "two_noops_ms", "torchrun", 300),
+        ratio_row("256 no-op workers: 15 x torchrun", results, "noops_256_ms", "torchrun", 15),
+        ratio_row("256 no-op workers: 1.3 x hydra", results, "noops_256_ms", "hydra", 1.3),
+        value_row("worker exit to its replacement, p50: 2 ms at most", results, "restart_ms", "ms", lambda ms: ms <= 2),
+        value_row("PSS of the launcher with 8 workers: 6 MB at most", results, "agent_pss_mib", "MiB", lambda mib: mib * 2**20 <= 6e6),
+        ratio_row("tee, 64 ranks x 20,000 lines: 8 x torchrun", results, "tee_s", "torchrun", 8),
+        value_row("  delay of a line in that flood, p99: below 10 ms", results, "tee_flood_p99_ms", "ms", lambda ms: ms < 10),
+        ("  no line torn, lost or out of order", f"{flood['max']:.0f} lines", flood["max"] == 0),
+        value_row("  the launcher's CPU time per million lines: reported", results, "tee_cpu", "s", lambda s: True),
+    ]
 
 
 def main():
     parser = measure.arguments(__doc__)
     parser.add_argument("--torchrun", default=os.path.join(measure.ROOT, ".venv/bin/torchrun"), help="the torchrun to compare with")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: below four minutes")
     options = parser.parse_args()
+    if options.quick:
+        options.rounds = min(options.rounds, 3)
     print(measure.machine())
+    print(f"load of the last minute before: {os.getloadavg()[0]:.1f}")
     found = launchers(options)
     results = {}
     times = measure.interleave({name: wall_ms(make(2) + ["true"]) for name, make in found.items()}, options.rounds)
-    results["two_noops_ms"] = measure.report("two no-op workers, start to exit", "ms", times, "torchup")
+    results["two_noops_ms"] = measure.report("two no-op workers, start to exit", "ms", times, "torchup", 2)
+    fast = {name: wall_ms(make(2) + ["true"]) for name, make in found.items() if name != "torchrun"}
+    times = measure.interleave(fast, 20 * options.rounds)
+    results["two_noops_hydra_ms"] = measure.report("two no-op workers, the fast ones alone, in turn", "ms", times, "torchup", 2)
     times = measure.interleave({name: wall_ms(make(256) + ["true"]) for name, make in found.items()}, min(options.rounds, 5))
     results["noops_256_ms"] = measure.report("256 no-op workers, start to exit", "ms", times, "torchup")
     restart_row(options, found, results)
+    memory = measure.interleave({name: lambda make=make: agent_memory_mib(make(8), 8) for name, make in found.items() if name != "hydra"},
+                                min(options.rounds, 3), warm=False)
     for field in ("Rss", "Pss"):
-        memory = measure.interleave(
-            {name: agent_memory_mib(make(8), 8, field) for name, make in found.items() if name != "hydra"}, min(options.rounds, 3))
         results[f"agent_{field.lower()}_mib"] = measure.report(
-            f"memory of the launcher's own processes, 8 workers, {field}", "MiB", memory, "torchup")
+            f"memory of the launcher's own processes, 8 workers, {field}", "MiB", column(memory, field), "torchup", 2)
     tee_rows(options, found, results)
+    results["goals"] = measure.goals(goal_rows(results))
     measure.finish(options, results)
 
 

@@ -50,13 +50,14 @@ def machine():
     return f"{model}, {len(os.sched_getaffinity(0))} CPUs, {memory:.0f} GiB, Linux {platform.release()}"
 
 
-def interleave(contenders, rounds):
-    """Runs every contender once a round; {name: function} to {name: [value per round]}. A first round is not counted."""
+def interleave(contenders, rounds, warm=True):
+    """Runs every contender once a round; {name: function} to {name: [value per round]}. With `warm`, a first round more
+    is not counted."""
     values = {name: [] for name in contenders}
-    for turn in range(rounds + 1):
+    for turn in range(rounds + warm):
         for name, run in contenders.items():
             value = run()
-            if turn:
+            if turn >= warm:
                 values[name].append(value)
     return values
 
@@ -73,6 +74,14 @@ def report(title, unit, values, ours, digits=1):
         note = "" if name == ours else f"   {ratio:.1f} x {ours}"
         print(f"  {name:<22} median {median:>10.{digits}f}   min {min(series):>10.{digits}f}   max {max(series):>10.{digits}f}{note}")
     return {"unit": unit, "rows": rows}
+
+
+def goals(rows):
+    """Prints what was to be reached beside what was measured; rows of (goal, measured, holds), None: not measured here."""
+    print(f"\n{'goal':<58} {'measured':<34} holds")
+    for goal, measured, holds in rows:
+        print(f"{goal:<58} {measured:<34} {'not measured' if holds is None else 'yes' if holds else 'NO'}")
+    return [{"goal": goal, "measured": measured, "holds": holds} for goal, measured, holds in rows]
 
 
 def finish(options, results):

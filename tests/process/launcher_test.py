@@ -319,6 +319,10 @@ class Launcher(unittest.TestCase):
         job.kill()
         job.wait()
         self.nothing_left()
+        # Nobody was left to remove their cgroup; the next launcher does.
+        self.assertEqual(self.start("", "exit 0").wait(20), 0)
+        if own_cgroup():
+            self.assertEqual([name for name in os.listdir(own_cgroup()) if name.startswith(f"torchup.{job.pid}.")], [])
 
     # Restarts.
 

@@ -68,6 +68,10 @@ TEST_CASE("errors of a configuration file name file and line", "[unit][options]"
   REQUIRE(values.read_config("role = a\nnproc_per_nod = 2\n", "job.conf").error().message() ==
           "job.conf:2: no option 'nproc_per_nod', did you mean 'nproc-per-node'?");
   REQUIRE(values.read_config("quiet = maybe", "f").error().message() == "f:1: quiet takes true or false, not 'maybe'");
+  for (const std::string text : {"{\"role\": \"a\"}", "[torchup]", "role a"}) {
+    REQUIRE(values.read_config(text, "f").error().message().find("'" + text + "' is not NAME = VALUE") != std::string::npos);
+  }
+  REQUIRE(values.read_config("", "f").has_value());
   REQUIRE(values.read_config(std::string((1 << 20) + 1, '#'), "f").has_error());
 }
 
