@@ -318,8 +318,9 @@ Result<> TorchrunPeer::take_place(TorchrunStore& store) {
     // No worker of this round starts before all roles are told, and those of the last have ended: what they left goes.
     int port = 0;
     for (const char c : pair_->port) port = c >= '0' && c <= '9' && port < 65536 ? port * 10 + (c - '0') : 65536;
-    if (group_rank_ != 0 && round_ > 0 && port < 65536) {
-      store.empty_worker_store(pair_->address, Port{static_cast<std::uint16_t>(port)});
+    if (group_rank_ != 0 && round_ > 0 && port < 65536 &&
+        !store.empty_worker_store(pair_->address, Port{static_cast<std::uint16_t>(port)})) {
+      return {};
     }
     const nlohmann::ordered_json mine{
         {"role", join_->role}, {"rank", group_rank_}, {"local_world_size", join_->local_world_size}};

@@ -25,8 +25,9 @@ class TorchrunStore {
   /// What the key holds then.
   [[nodiscard]] virtual Result<std::string> compare_set(const std::string& key, const std::string& expected,
                                                         const std::string& desired) = 0;
-  /// Removes all keys of the workers' store at that address. A store that is out of reach is left as it is.
-  virtual void empty_worker_store(const std::string& address, Port port) = 0;
+  /// Removes all keys of the workers' store at that address; one that is out of reach is left as it is. False while that
+  /// goes on: to be called again.
+  [[nodiscard]] virtual bool empty_worker_store(const std::string& address, Port port) = 0;
 };
 
 /// Plays the part of a torchrun agent for one of ours, so that both kinds form one job.

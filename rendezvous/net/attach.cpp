@@ -7,6 +7,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -26,6 +27,9 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 
 namespace {
+
+/// How long torchrun's agents may need the store after the verdict.
+constexpr Duration torchrun_linger = std::chrono::seconds{10};
 
 /// Does one of this machine's interfaces, loopback included, have this address?
 bool is_own(const asio::ip::address& address) {
@@ -69,7 +73,9 @@ struct Host {
       return true;
     };
     server = std::make_unique<StoreServer>(loop, std::move(options));
-    return server->listen();
+    auto port_opened = server->listen();
+    if (port_opened) coordinator.admit_torchrun(server->store());
+    return port_opened;
   }
 
   Coordinator coordinator;
@@ -111,6 +117,11 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   }
 
   void finish(Duration linger, std::function<void()> done) {
+    if (link_ && host_ && host_->coordinator.mixed(settings_.run_id)) {
+      return link_->finish(linger, [self = shared_from_this(), done = std::move(done)]() mutable {
+        self->outlast_torchrun(std::chrono::steady_clock::now() + torchrun_linger, std::move(done));
+      });
+    }
     if (link_) return link_->finish(linger, std::move(done));
     asio::post(loop_, std::move(done));
   }
@@ -125,6 +136,15 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   }
 
  private:
+  /// Torchrun's agents close the rendezvous when they end, and complain where it is gone.
+  void outlast_torchrun(TimePoint until, std::function<void()> done) {
+    if (!host_ || host_->server->status().connections == 0 || std::chrono::steady_clock::now() >= until) return done();
+    linger_.emplace(loop_, std::chrono::milliseconds{50});
+    linger_->async_wait([self = shared_from_this(), until, done = std::move(done)](const boost::system::error_code& error) mutable {
+      if (!error) self->outlast_torchrun(until, std::move(done));
+    });
+  }
+
   void host_alone() {
     host_ = std::make_unique<Host>(loop_, settings_);
     use(host_->coordinator.connect(settings_.run_id, handler_));
@@ -235,6 +255,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   asio::io_context& loop_;
   AttachSettings settings_;
   AgentLink::Handler handler_;
+  std::optional<asio::steady_timer> linger_;
   bool named_us_ = false;
   bool undecided_ = true;
   std::vector<AgentMessage> kept_;

@@ -4,21 +4,70 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <future>
 #include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "rendezvous/core/mixed_job.hpp"
 #include "rendezvous/net/node_identity.hpp"
+#include "rendezvous/net/torchrun_link.hpp"
 
 namespace torchup {
 
 namespace asio = boost::asio;
 
+namespace {
+
+/// How often the store is looked at, for torchrun's agents write without telling us.
+constexpr Duration torchrun_pace = std::chrono::milliseconds{100};
+
+/// The store of this process, as torchrun's agents use it.
+class OwnStore final : public TorchrunStore {
+ public:
+  explicit OwnStore(Store& store) : store_{store} {}
+
+  Result<std::optional<std::string>> find(const std::string& key) override {
+    const Value* value = store_.find("/" + key);
+    return value ? std::optional{std::string{value->view()}} : std::nullopt;
+  }
+  Result<> set(const std::string& key, const std::string& value) override {
+    if (!store_.set("/" + key, Value{value})) return fail(errc::limit_exceeded, "the store is full");
+    return {};
+  }
+  Result<std::int64_t> add(const std::string& key, std::int64_t delta) override {
+    const auto sum = store_.add("/" + key, delta);
+    if (!sum) return fail(errc::bad_value, key + " holds no number");
+    return *sum;
+  }
+  Result<std::string> compare_set(const std::string& key, const std::string& expected,
+                                  const std::string& desired) override {
+    const Value* held = store_.find("/" + key);
+    if (!held && !expected.empty()) return expected;
+    if (held && held->view() != expected) return std::string{held->view()};
+    if (auto stored = set(key, desired); !stored) return stored.error();
+    return desired;
+  }
+  bool empty_worker_store(const std::string& address, Port port) override {
+    auto& emptying = emptying_[address + " " + std::to_string(port.value())];
+    if (!emptying.valid()) emptying = std::async(std::launch::async, [address, port] { empty_store(address, port); });
+    if (emptying.wait_for(Duration::zero()) != std::future_status::ready) return false;
+    emptying = {};
+    return true;
+  }
+
+ private:
+  Store& store_;
+  std::map<std::string, std::future<void>> emptying_;  ///< by address; those who wait may be other machines
+};
+
+}  // namespace
+
 class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl> {
  public:
   Impl(asio::io_context& loop, Log log, RendezvousSettings settings)
-      : loop_{loop}, log_{std::move(log)}, settings_{settings} {}
+      : loop_{loop}, torchrun_timer_{loop}, log_{std::move(log)}, settings_{settings} {}
 
   struct Waiter {
     std::unique_ptr<asio::steady_timer> limit;
@@ -27,9 +76,10 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
 
   struct Job {
     Job(asio::io_context& loop, RunId id, RendezvousSettings settings)
-        : run_id{std::move(id)}, rendezvous{settings}, timer{loop} {}
+        : run_id{std::move(id)}, rendezvous{settings}, mixed{run_id}, timer{loop} {}
     RunId run_id;
     Rendezvous rendezvous;
+    MixedJob mixed;  ///< decides instead, once a torchrun agent has come
     asio::steady_timer timer;
     std::optional<TimePoint> armed;
     std::vector<Listener*> listeners;  ///< by peer; null where the number is free
@@ -72,8 +122,38 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   /// One event, its actions, and the timer for what comes next.
   void step(Job& job, const RendezvousEvent& event) {
     const TimePoint now = std::chrono::steady_clock::now();
+    if (job.mixed.active()) return step_mixed(job, event, now);
+    if (store_) job.mixed.observe(event);
     for (RendezvousAction& action : job.rendezvous.step(event, now)) perform(job, std::move(action));
     arm(job);
+  }
+
+  void step_mixed(Job& job, const RendezvousEvent& event, TimePoint now) {
+    const auto utc = std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now());
+    for (RendezvousAction& action : job.mixed.step(event, *store_, now, utc)) perform(job, std::move(action));
+  }
+
+  void admit_torchrun(Store& store) {
+    store_.emplace(store);
+    look_for_torchrun();
+  }
+
+  void look_for_torchrun() {
+    torchrun_timer_.expires_after(torchrun_pace);
+    torchrun_timer_.async_wait([self = weak_from_this()](const boost::system::error_code& error) {
+      const auto impl = self.lock();
+      if (error || !impl) return;
+      const auto jobs = impl->jobs_;  // a step may end one
+      for (const auto& [id, job] : jobs) {
+        if (job->mixed.wanted(*impl->store_, job->rendezvous)) {
+          for (RendezvousAction& action : job->mixed.begin(std::chrono::steady_clock::now())) impl->perform(*job, std::move(action));
+        }
+        if (!job->mixed.active()) continue;
+        impl->step_mixed(*job, Tick{}, std::chrono::steady_clock::now());
+        impl->check_waiters(*job);
+      }
+      impl->look_for_torchrun();
+    });
   }
 
   void when_others_left(const RunId& run_id, Duration linger, std::function<void()> done) {
@@ -91,11 +171,14 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   }
 
   asio::io_context& loop_;
+  asio::steady_timer torchrun_timer_;
+  std::optional<OwnStore> store_;
   std::map<RunId, std::shared_ptr<Job>> jobs_;
 
  private:
   void perform(Job& job, RendezvousAction&& action) {
     if (auto* tell = std::get_if<Tell>(&action)) {
+      if (store_) job.mixed.told(tell->peer, tell->message);
       if (Listener* listener = job.listeners[tell->peer.value()]) listener->tell(std::move(tell->message));
     } else if (auto* refuse = std::get_if<Refuse>(&action)) {
       if (Listener* listener = job.listeners[refuse->peer.value()]) {
@@ -130,12 +213,17 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   void forget_old() {
     const TimePoint now = std::chrono::steady_clock::now();
     std::erase_if(jobs_, [&](const auto& entry) {
-      return entry.second->others + entry.second->own == 0 && entry.second->rendezvous.forgettable(now);
+      const Job& job = *entry.second;
+      const bool over = job.mixed.active() ? job.mixed.member_count() == 0 : job.rendezvous.forgettable(now);
+      return job.others + job.own == 0 && over;
     });
   }
 
   /// Members without a connection may yet come back to hear the verdict.
-  static bool nobody_else(const Job& job) { return job.others == 0 && job.rendezvous.member_count() <= job.own; }
+  static bool nobody_else(const Job& job) {
+    const int members = job.mixed.active() ? job.mixed.member_count() : job.rendezvous.member_count();
+    return job.others == 0 && members <= job.own;
+  }
 
   void check_waiters(Job& job) {
     if (!job.waiters.empty() && nobody_else(job)) release_waiters(job);
@@ -239,6 +327,13 @@ std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, 
   return std::make_unique<OpenAttendance>(
       peer, [impl = impl_.get(), job](const RendezvousEvent& event) { impl->step(*job, event); },
       [impl = impl_.get(), job, peer, in_process](bool end_of_file) { impl->leave(job, peer, in_process, end_of_file); });
+}
+
+void Coordinator::admit_torchrun(Store& store) { impl_->admit_torchrun(store); }
+
+bool Coordinator::mixed(const RunId& run_id) const {
+  const auto found = impl_->jobs_.find(run_id);
+  return found != impl_->jobs_.end() && found->second->mixed.active();
 }
 
 void Coordinator::when_others_left(const RunId& run_id, Duration linger, std::function<void()> done) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rendezvous/core/rendezvous.hpp"
+#include "rendezvous/core/store.hpp"
 #include "rendezvous/net/agent_link.hpp"
 
 namespace boost::asio {
@@ -62,6 +63,11 @@ class Coordinator {
   /// Begins one connection's attendance in the job `run_id`, which begins to exist if it did not. Nothing when there are
   /// too many jobs. `listener` must live until the attendance ends.
   [[nodiscard]] std::unique_ptr<Attendance> open(const RunId& run_id, Visitor visitor, Listener& listener);
+
+  /// Torchrun's agents may join jobs here: `store`, which must outlive the loop's run, is where they meet.
+  void admit_torchrun(Store& store);
+  /// Whether torchrun's agents have a part in that job.
+  [[nodiscard]] bool mixed(const RunId& run_id) const;
 
   /// Calls `done` when no agent of the job but those of this process is left to hear the verdict, or `linger` is over.
   void when_others_left(const RunId& run_id, Duration linger, std::function<void()> done);

@@ -45,19 +45,28 @@ class ClientStore final : public TorchrunStore {
     if (!held) return held.error();
     return std::string{held->view()};
   }
-  void empty_worker_store(const std::string& address, Port port) override {
-    auto workers = StoreClient::connect({.host = address, .port = port, .timeout = empty_limit});
-    if (!workers) return;
-    const auto keys = (*workers)->list_keys();
-    if (!keys) return;
-    for (const std::string& key : *keys) {
-      if (!(*workers)->delete_key(key)) return;
-    }
+  bool empty_worker_store(const std::string& address, Port port) override {
+    empty_store(address, port);
+    return true;
   }
 
  private:
   std::unique_ptr<StoreClient> client_;
 };
+
+}  // namespace
+
+void empty_store(const std::string& address, Port port) {
+  const auto workers = StoreClient::connect({.host = address, .port = port, .timeout = empty_limit});
+  if (!workers) return;
+  const auto keys = (*workers)->list_keys();
+  if (!keys) return;
+  for (const std::string& key : *keys) {
+    if (!(*workers)->delete_key(key)) return;
+  }
+}
+
+namespace {
 
 /// What loop and thread share. The thread holds it too, and may outlive the link by one blocked call.
 class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {

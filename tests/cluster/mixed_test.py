@@ -92,12 +92,43 @@ def ours_first(launcher, _):
         ends(cluster, theirs, ours)
 
 
-def failure(launcher, who, restarts):
+@scenario
+def theirs_joins_ours(launcher, _):
+    """Our agent hosts the rendezvous; torchrun's joins, and both end with 0."""
     with mixed(launcher, 2) as cluster:
-        theirs = cluster.torchrun(0, restarts=restarts)
-        ours = cluster.torchup(1, restarts=restarts)
+        ours = cluster.torchup(0, workers=2)
+        wait_for("the endpoint", lambda: "hosted here" in ours.said())
+        theirs = cluster.torchrun(1)
+        theirs_host = {entry["host"]: entry["group_rank"] for entry in cluster.round_of(3, limit=LIMIT)}
+        assert theirs_host == {"node0": 0, "node1": 1}, theirs_host
+        cluster.release()
+        ends(cluster, theirs, ours)
+
+
+@scenario
+def two_and_two_at_the_daemon(launcher, torchupd):
+    """Two agents of each kind meet at torchupd."""
+    with mixed(launcher, 5) as cluster:
+        cluster.daemon(4, torchupd)
+        agents = [start(node, nnodes="4", host=4) for node, start in
+                  enumerate([cluster.torchup, cluster.torchrun, cluster.torchup, cluster.torchrun])]
+        cluster.round_of(4, limit=LIMIT)
+        cluster.release()
+        ends(cluster, *agents)
+
+
+def failure(launcher, who, restarts, host="theirs"):
+    """A worker of `who` fails. Where a restart is left it costs that node one, and the job goes on."""
+    with mixed(launcher, 2) as cluster:
+        if host == "theirs":
+            theirs = cluster.torchrun(0, restarts=restarts)
+            ours = cluster.torchup(1, restarts=restarts)
+        else:
+            ours = cluster.torchup(0, restarts=restarts)
+            theirs = cluster.torchrun(1, restarts=restarts)
         entries = cluster.round_of(2, limit=LIMIT)
-        failing = [entry for entry in entries if entry["host"] == f"node{who}"][0]
+        agent = ours if who == "ours" else theirs
+        failing = [entry for entry in entries if entry["host"] == f"node{agent.node}"][0]
         (cluster.dir / f"fail.{failing['pid']}").write_text("3")
         if restarts == 0:
             ends(cluster, theirs, ours, code=1)
@@ -112,22 +143,37 @@ def failure(launcher, who, restarts):
 
 @scenario
 def our_worker_fails(launcher, _):
-    failure(launcher, 1, 2)
+    failure(launcher, "ours", 2)
 
 
 @scenario
 def their_worker_fails(launcher, _):
-    failure(launcher, 0, 2)
+    failure(launcher, "theirs", 2)
 
 
 @scenario
 def our_worker_fails_for_good(launcher, _):
-    failure(launcher, 1, 0)
+    failure(launcher, "ours", 0)
 
 
 @scenario
 def their_worker_fails_for_good(launcher, _):
-    failure(launcher, 0, 0)
+    failure(launcher, "theirs", 0)
+
+
+@scenario
+def our_worker_fails_at_ours(launcher, _):
+    failure(launcher, "ours", 2, host="ours")
+
+
+@scenario
+def their_worker_fails_at_ours(launcher, _):
+    failure(launcher, "theirs", 2, host="ours")
+
+
+@scenario
+def their_worker_fails_for_good_at_ours(launcher, _):
+    failure(launcher, "theirs", 0, host="ours")
 
 
 if __name__ == "__main__":

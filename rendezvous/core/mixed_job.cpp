@@ -1,0 +1,214 @@
+#include "rendezvous/core/mixed_job.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace torchup {
+namespace {
+
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
+}  // namespace
+
+// ---- before the job is mixed
+
+void MixedJob::observe(const RendezvousEvent& event) {
+  if (const auto* connected = std::get_if<Connected>(&event)) {
+    connections_[connected->peer] = {.observed = connected->observed, .in_process = connected->in_process};
+  } else if (const auto* gone = std::get_if<Gone>(&event)) {
+    if (!active_) connections_.erase(gone->peer);
+  } else if (const auto* said = std::get_if<Said>(&event)) {
+    const auto* join = std::get_if<Join>(&said->message);
+    if (!join) return;
+    connections_[said->peer].join = *join;
+    connections_[said->peer].busy.reset();
+  } else if (const auto* resumed = std::get_if<Resumed>(&event)) {
+    connections_[resumed->peer].join = resumed->resume.join;
+    const auto& placement = resumed->resume.placement;
+    connections_[resumed->peer].busy = placement ? std::optional{placement->round} : std::nullopt;
+  }
+}
+
+void MixedJob::told(Peer peer, const CoordinatorMessage& message) {
+  if (const auto* placed = std::get_if<Placed>(&message)) connections_[peer].busy = placed->placement.round;
+}
+
+bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) const {
+  if (active_ || pure.verdict()) return false;
+  const auto joined = std::ranges::find_if(connections_, [](const auto& entry) { return entry.second.join.has_value(); });
+  if (joined == connections_.end()) return false;
+  if (pure.phase() != Rendezvous::Phase::gathering && pure.member_count() >= joined->second.join->terms.max_nodes) return false;
+  const auto text = store.find("torch.rendezvous." + run_id_.value());
+  if (!text || !*text || **text == torchrun_no_state) return false;
+  const auto pickle = from_base64(**text);
+  const auto state = pickle ? read_torchrun_state(*pickle) : Result<TorchrunState>{pickle.error()};
+  return state && !state->closed && !state->last_heartbeats.empty();
+}
+
+std::vector<RendezvousAction> MixedJob::begin(TimePoint now) {
+  active_ = true;
+  note("a torchrun agent has come: the job goes on by torchrun's rules");
+  for (auto& [peer, connection] : connections_) {
+    if (!connection.join) continue;
+    if (connection.busy) {
+      actions_.push_back(
+          Tell{peer, StopWorkers{*connection.busy, StopCause::membership_change, "a torchrun agent joins the job"}});
+    } else {
+      join(peer, *connection.join, now);
+    }
+  }
+  return std::exchange(actions_, {});
+}
+
+// ---- from then on
+
+std::vector<RendezvousAction> MixedJob::step(const RendezvousEvent& event, TorchrunStore& store, TimePoint now, UtcTime utc) {
+  observe(event);
+  std::visit([&](const auto& happened) { on(happened, now); }, event);
+  for (auto& [node, member] : members_) {
+    if (member->cut_until && now >= *member->cut_until) give_up(*member, "did not come back after its connection broke", now);
+    const bool silent = !member->in_process && !member->cut_until && now - member->alive_at > member->lease;
+    if (silent && member->peer) {
+      tell(*member, StopWorkers{Round{0}, StopCause::fenced, "this node was silent for too long"});
+      give_up(*member, "was silent", now);
+    }
+  }
+  take_turns(store, now, utc);
+  return std::exchange(actions_, {});
+}
+
+void MixedJob::on(const Said& event, TimePoint now) {
+  if (const auto* joined = std::get_if<Join>(&event.message)) return join(event.peer, *joined, now);
+  Member* member = member_of(event.peer);
+  if (const auto* leave = std::get_if<Leave>(&event.message)) {
+    if (!member) {
+      actions_.push_back(Tell{event.peer, End{{leave->exit_code, leave->reason, leave->failures, leave->stop_signal,
+                                               leave->kill_now}}});
+      return;
+    }
+    Leave word = *leave;
+    word.ends_job = word.ends_job || member->in_process;
+    member->leaves_alone = !word.ends_job;
+    member->turn_at.reset();
+    return member->part.said(word, now);
+  }
+  if (!member) return;
+  member->alive_at = now;
+  member->turn_at.reset();
+  member->part.said(event.message, now);
+}
+
+void MixedJob::on(const Resumed& event, TimePoint now) {
+  const Resume& resume = event.resume;
+  const auto known = members_.find(resume.join.node.value());
+  if (known == members_.end()) {
+    if (verdict_ || resume.stage == Resume::Stage::ready) return join(event.peer, resume.join, now);
+    const Round round = resume.placement ? resume.placement->round : Round{0};
+    actions_.push_back(Tell{event.peer, StopWorkers{round, StopCause::fenced, "this node was given up while it was silent"}});
+    return;
+  }
+  Member& member = *known->second;
+  member.peer = event.peer;
+  member.alive_at = now;
+  member.cut_until.reset();
+  connections_[event.peer].node = known->first;
+  switch (resume.stage) {
+    case Resume::Stage::succeeded: member.part.said(WorkersSucceeded{resume.placement->round}, now); break;
+    case Resume::Stage::failed: member.part.said(resume.failed, now); break;
+    default: break;
+  }
+  // Whatever it was told while it was away is told again; what it knows already does no harm.
+  const bool placed = member.last && std::holds_alternative<Placed>(*member.last);
+  if (member.last && (!placed || resume.stage == Resume::Stage::ready)) actions_.push_back(Tell{event.peer, *member.last});
+}
+
+void MixedJob::on(const Alive& event, TimePoint now) {
+  if (Member* member = member_of(event.peer)) member->alive_at = now;
+}
+
+void MixedJob::on(const Gone& event, TimePoint now) {
+  Member* member = member_of(event.peer);
+  connections_.erase(event.peer);
+  if (!member || member->peer != event.peer) return;
+  member->peer.reset();
+  if (event.end_of_file) return give_up(*member, "has ended", now);
+  member->cut_until = now + std::min<Duration>(std::chrono::seconds{1}, member->lease / 3);
+}
+
+void MixedJob::join(Peer peer, const Join& join, TimePoint now) {
+  if (verdict_) {
+    actions_.push_back(Tell{peer, End{*verdict_}});
+    return;
+  }
+  Connection& connection = connections_[peer];
+  auto& member = members_[join.node.value()];
+  if (!member) {
+    member = std::make_unique<Member>(TorchrunPeer::Settings{
+        .run_id = run_id_, .address = address_of(join, connection), .pid = 0, .local_id = next_local_id_++});
+  }
+  connection.node = join.node.value();
+  member->host = join.host;
+  member->lease = join.terms.lease;
+  member->in_process = connection.in_process;
+  member->peer = peer;
+  member->alive_at = now;
+  member->turn_at.reset();
+  member->last.reset();
+  member->part.said(join, now);
+}
+
+/// Its workers are taken for dead: the place is free at once, where torchrun's agents would wait for its heartbeat.
+void MixedJob::give_up(Member& member, const std::string& why, TimePoint now) {
+  note("node " + member.host + ": " + why);
+  member.cut_until.reset();
+  member.peer.reset();
+  member.leaves_alone = true;
+  member.turn_at.reset();
+  member.part.said(Leave{.ends_job = false}, now);
+}
+
+void MixedJob::take_turns(TorchrunStore& store, TimePoint now, UtcTime utc) {
+  std::vector<std::string> over;
+  for (auto& [node, member] : members_) {
+    if (member->turn_at && now < *member->turn_at) continue;
+    auto messages = member->part.turn(store, now, utc);
+    member->turn_at = now + member->part.pace();
+    if (!messages) {
+      note("node " + member->host + ": " + messages.error().message());
+      verdict_ = Verdict{.exit_code = 1, .reason = messages.error().message()};
+      break;
+    }
+    for (CoordinatorMessage& message : *messages) {
+      if (const auto* end = std::get_if<End>(&message); end && !member->leaves_alone) {
+        note("the job ends with " + std::to_string(end->verdict.exit_code) + ": " + end->verdict.reason);
+        if (end->verdict.exit_code != 0 && !verdict_) verdict_ = end->verdict;
+      }
+      tell(*member, std::move(message));
+    }
+    if (member->part.over()) over.push_back(node);
+  }
+  for (const std::string& node : over) members_.erase(node);
+  if (!verdict_) return;
+  for (auto& [node, member] : members_) tell(*member, End{*verdict_});
+  members_.clear();
+}
+
+void MixedJob::tell(Member& member, CoordinatorMessage message) {
+  if (!std::holds_alternative<Waiting>(message)) member.last = message;
+  if (member.peer) actions_.push_back(Tell{*member.peer, std::move(message)});
+}
+
+MixedJob::Member* MixedJob::member_of(Peer peer) {
+  const auto connection = connections_.find(peer);
+  if (connection == connections_.end()) return nullptr;
+  const auto found = members_.find(connection->second.node);
+  return found == members_.end() ? nullptr : found->second.get();
+}
+
+std::string MixedJob::address_of(const Join& join, const Connection& connection) {
+  const bool seen = !connection.observed.empty() && !is_loopback(connection.observed);
+  if (seen && !join.address_demanded) return connection.observed;
+  return join.addresses.empty() ? "127.0.0.1" : join.addresses.front();
+}
+
+}  // namespace torchup

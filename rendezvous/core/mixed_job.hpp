@@ -1,0 +1,85 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/core/rendezvous.hpp"
+#include "rendezvous/core/torchrun_peer.hpp"
+
+namespace torchup {
+
+/// A job that torchrun's agents and ours share, where coordinator and store are ours: a virtual participant in torchrun's
+/// state (core/torchrun_peer) for each of our agents. They go on speaking our language and notice nothing.
+///
+/// From its beginning it follows what is said in the job, which the round machine decides as long as all agents are ours.
+class MixedJob {
+ public:
+  explicit MixedJob(RunId run_id) : run_id_{std::move(run_id)} {}
+
+  // Before the job is mixed.
+
+  void observe(const RendezvousEvent& event);
+  void told(Peer peer, const CoordinatorMessage& message);
+  /// Whether a torchrun agent waits at the store, and there is room for it.
+  [[nodiscard]] bool wanted(TorchrunStore& store, const Rendezvous& pure) const;
+  /// From here on this job is decided here. Rounds that run are stopped.
+  [[nodiscard]] std::vector<RendezvousAction> begin(TimePoint now);
+
+  // From then on.
+
+  [[nodiscard]] bool active() const { return active_; }
+  /// As Rendezvous::step. To be called with Tick at least every 100 ms.
+  [[nodiscard]] std::vector<RendezvousAction> step(const RendezvousEvent& event, TorchrunStore& store, TimePoint now,
+                                                   UtcTime utc);
+  [[nodiscard]] int member_count() const { return static_cast<int>(members_.size()); }
+
+ private:
+  struct Connection {
+    std::string observed = {};
+    bool in_process = false;
+    std::optional<Join> join = {};        ///< its last one
+    std::optional<Round> busy = {};       ///< told to host or to start since
+    std::string node = {};                ///< its member
+  };
+  struct Member {
+    explicit Member(TorchrunPeer::Settings settings) : part{std::move(settings)} {}
+    TorchrunPeer part;
+    std::string host = {};
+    Duration lease{};
+    std::optional<Peer> peer = {};
+    bool in_process = false;
+    TimePoint alive_at{};
+    std::optional<TimePoint> cut_until = {};
+    std::optional<TimePoint> turn_at = {};
+    std::optional<CoordinatorMessage> last = {};  ///< what it was told last, Waiting aside
+    bool leaves_alone = false;
+  };
+
+  void on(const Connected&, TimePoint) {}
+  void on(const Said& event, TimePoint now);
+  void on(const Resumed& event, TimePoint now);
+  void on(const Alive& event, TimePoint now);
+  void on(const Gone& event, TimePoint now);
+  void on(const Tick&, TimePoint) {}
+
+  void join(Peer peer, const Join& join, TimePoint now);
+  void give_up(Member& member, const std::string& why, TimePoint now);
+  void take_turns(TorchrunStore& store, TimePoint now, UtcTime utc);
+  void tell(Member& member, CoordinatorMessage message);
+  [[nodiscard]] Member* member_of(Peer peer);
+  [[nodiscard]] static std::string address_of(const Join& join, const Connection& connection);
+  void note(std::string text) { actions_.push_back(Note{std::move(text)}); }
+
+  RunId run_id_;
+  bool active_ = false;
+  std::map<Peer, Connection> connections_;
+  std::map<std::string, std::unique_ptr<Member>> members_;  ///< by node id
+  std::int64_t next_local_id_ = 0;
+  std::optional<Verdict> verdict_;
+  std::vector<RendezvousAction> actions_;
+};
+
+}  // namespace torchup
