@@ -129,7 +129,6 @@ Result<> TorchrunPeer::look(TorchrunStore& store) {
     if (!made) return made.error();
     token_ = *std::move(made);
   }
-  silent_.clear();
   state_ = {};
   if (token_ == torchrun_no_state) return {};
   auto bytes = from_base64(token_);
@@ -137,11 +136,7 @@ Result<> TorchrunPeer::look(TorchrunStore& store) {
   auto state = read_torchrun_state(*bytes);
   if (!state) return state.error();
   state_ = *std::move(state);
-  const auto before = state_.participants;
   drop_silent(state_, terms_, utc_);
-  for (const auto& [node, rank] : before) {
-    if (!state_.participants.contains(node)) silent_.push_back(node);
-  }
   return {};
 }
 
@@ -395,8 +390,8 @@ Result<> TorchrunPeer::watch(TorchrunStore& store) {
     return {};
   }
   auto why = change();
-  if (why && !silent_.empty()) {
-    // An agent at the exit barrier sends no heartbeats.
+  if (why && phase_ == Phase::running) {
+    // An agent at the exit barrier sends no heartbeats, and does not come back for another round.
     auto leaving = store.find(key(std::string{terminal} + "num_members"));
     if (!leaving) return leaving.error();
     if (*leaving) why.reset();

@@ -121,7 +121,6 @@ class TorchrunPeer {
 
   TorchrunState state_;
   std::string token_;  ///< the text that the store held when it was read
-  std::vector<TorchrunNode> silent_;  ///< participants that the last look dropped
 
   TimePoint join_until_{};
   std::string roster_;

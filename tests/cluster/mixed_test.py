@@ -109,12 +109,16 @@ def theirs_joins_ours(launcher, _):
 def two_and_two_at_the_daemon(launcher, torchupd):
     """Two agents of each kind meet at torchupd."""
     with mixed(launcher, 5) as cluster:
-        cluster.daemon(4, torchupd)
+        daemon = cluster.daemon(4, torchupd)
         agents = [start(node, nnodes="4", host=4) for node, start in
                   enumerate([cluster.torchup, cluster.torchrun, cluster.torchup, cluster.torchrun])]
         cluster.round_of(4, limit=LIMIT)
         cluster.release()
-        ends(cluster, *agents)
+        for agent in agents:
+            agent.ends_with(0, LIMIT)
+        daemon.kill()
+        daemon.wait()
+        cluster.nothing_left(5)
 
 
 def failure(launcher, who, restarts, host="theirs"):

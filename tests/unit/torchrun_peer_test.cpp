@@ -1,0 +1,264 @@
+#include "rendezvous/core/torchrun_peer.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "rendezvous/core/mixed_job.hpp"
+
+namespace torchup {
+namespace {
+
+using namespace std::chrono_literals;
+
+const UtcTime utc0 = std::chrono::sys_days{std::chrono::year{2026} / 1 / 1};
+
+/// Keys in memory, with the server's answers.
+class Keys final : public TorchrunStore {
+ public:
+  Result<std::optional<std::string>> find(const std::string& key) override {
+    const auto found = map.find(key);
+    return found == map.end() ? std::optional<std::string>{} : std::optional{found->second};
+  }
+  Result<> set(const std::string& key, const std::string& value) override {
+    map[key] = value;
+    return {};
+  }
+  Result<std::int64_t> add(const std::string& key, std::int64_t delta) override {
+    const std::int64_t sum = (map.contains(key) ? std::stoll(map[key]) : 0) + delta;
+    map[key] = std::to_string(sum);
+    return sum;
+  }
+  Result<std::string> compare_set(const std::string& key, const std::string& expected,
+                                  const std::string& desired) override {
+    const auto found = map.find(key);
+    if (found == map.end() && !expected.empty()) return expected;
+    if (found == map.end() || found->second == expected) map[key] = desired;
+    return map[key];
+  }
+  bool empty_worker_store(const std::string& address, Port port) override {
+    emptied.push_back(address + ":" + std::to_string(port.value()));
+    return true;
+  }
+  [[nodiscard]] TorchrunState state() { return *read_torchrun_state(*from_base64(map.at("torch.rendezvous.job"))); }
+  void put(const TorchrunState& state) { map["torch.rendezvous.job"] = to_base64(write_torchrun_state(state)); }
+
+  std::map<std::string, std::string> map;
+  std::vector<std::string> emptied;
+};
+
+struct Node {
+  Node(std::string address, std::int64_t pid, int min_nodes, int max_nodes, int max_restarts = 0)
+      : peer{{.run_id = RunId{"job"}, .address = std::move(address), .pid = pid}} {
+    join.terms = {.min_nodes = min_nodes, .max_nodes = max_nodes, .max_restarts = max_restarts, .join_timeout = 60s,
+                  .last_call = 2s, .lease = 3s};
+    join.local_world_size = 2;
+  }
+
+  void say(const AgentMessage& message) { peer.said(message, TimePoint{}); }
+
+  TorchrunPeer peer;
+  Join join;
+  std::vector<CoordinatorMessage> heard;
+
+  template <class T>
+  [[nodiscard]] const T* last() const {
+    for (auto at = heard.rbegin(); at != heard.rend(); ++at) {
+      if (const auto* message = std::get_if<T>(&*at)) return message;
+    }
+    return nullptr;
+  }
+};
+
+/// Time goes by in steps of 100 ms; each node takes its turn, and a demanded store opens at port 1000 or as demanded.
+struct World {
+  Keys keys;
+  std::vector<Node*> nodes;
+  Duration elapsed{};
+
+  void run(Duration duration) {
+    for (const Duration until = elapsed + duration; elapsed < until; elapsed += 100ms) {
+      for (Node* node : nodes) turn(*node);
+    }
+  }
+  void turn(Node& node) {
+    const auto told = node.peer.turn(keys, TimePoint{} + elapsed, utc0 + std::chrono::duration_cast<std::chrono::microseconds>(elapsed));
+    REQUIRE(told.has_value());
+    for (const CoordinatorMessage& message : *told) {
+      node.heard.push_back(message);
+      if (const auto* host = std::get_if<HostStore>(&message)) {
+        node.peer.said(StoreReady{host->round, host->port == Port{0} ? Port{1000} : host->port}, TimePoint{} + elapsed);
+      }
+    }
+  }
+  void say(Node& node, const AgentMessage& message) { node.peer.said(message, TimePoint{} + elapsed); }
+};
+
+}  // namespace
+
+TEST_CASE("two peers form a round, and end it together", "[unit][torchrun]") {
+  World world;
+  Node b{"10.0.0.2", 7, 2, 2}, a{"10.0.0.1", 8, 2, 2};
+  world.nodes = {&b, &a};
+  world.say(b, b.join);
+  world.run(1s);
+  REQUIRE_FALSE(b.last<Placed>());
+  REQUIRE(b.last<Waiting>()->roster == "1 of 2 nodes among torchrun's agents: 10.0.0.2");
+  world.say(a, a.join);
+  world.run(1s);
+  REQUIRE(a.last<Placed>());
+  REQUIRE(b.last<Placed>());
+  REQUIRE(a.last<Placed>()->placement ==
+          Placement{.round = Round{0}, .group_rank = GroupRank{0}, .group_world_size = 2, .first_rank = Rank{0},
+                    .world_size = 4, .first_role_rank = Rank{0}, .role_world_size = 4, .master_addr = "10.0.0.1",
+                    .master_port = Port{1000}});
+  REQUIRE(b.last<Placed>()->placement.first_rank == Rank{2});
+
+  SECTION("both succeed") {
+    world.say(a, WorkersSucceeded{Round{0}});
+    world.run(5s);
+    REQUIRE_FALSE(a.last<End>());
+    world.say(b, WorkersSucceeded{Round{0}});
+    world.run(1s);
+    REQUIRE(a.last<End>()->verdict.exit_code == 0);
+    REQUIRE(b.last<End>()->verdict.exit_code == 0);
+    REQUIRE(world.keys.state().closed);
+  }
+  SECTION("one fails for good, and closes the rendezvous for the other") {
+    world.say(b, WorkersFailed{Round{0}, {WorkerFailure{.rank = Rank{3}, .exit_code = 3}}});
+    world.run(500ms);
+    REQUIRE_FALSE(b.last<End>());  // another node's change may explain it yet
+    world.run(1s);
+    REQUIRE(b.last<End>()->verdict.exit_code == 1);
+    REQUIRE(b.last<End>()->verdict.failures.size() == 1);
+    REQUIRE(a.last<End>()->verdict.exit_code == 1);
+  }
+  SECTION("one leaves: its place is free at once") {
+    world.say(b, Leave{.ends_job = false, .exit_code = 143, .reason = "SIGTERM"});
+    world.run(100ms);
+    REQUIRE(b.last<End>()->verdict.exit_code == 143);
+    REQUIRE(world.keys.state().participants.size() == 1);
+  }
+}
+
+TEST_CASE("a restart costs the node whose worker failed, and nobody else", "[unit][torchrun]") {
+  World world;
+  Node a{"10.0.0.1", 7, 2, 2, 1}, b{"10.0.0.2", 8, 2, 2, 1};
+  world.nodes = {&a, &b};
+  for (Node* node : world.nodes) world.say(*node, node->join);
+  world.run(1s);
+  REQUIRE(a.last<Placed>());
+  world.say(b, WorkersFailed{Round{0}, {WorkerFailure{.rank = Rank{2}, .exit_code = 3}}});
+  world.run(1200ms);
+  REQUIRE(b.last<StopWorkers>()->cause == StopCause::worker_failure);
+  world.say(b, b.join);
+  world.run(200ms);
+  // The collateral failure on a is explained by b's way out.
+  world.say(a, WorkersFailed{Round{0}, {WorkerFailure{.rank = Rank{0}, .exit_code = 1}}});
+  world.run(200ms);
+  REQUIRE(a.last<StopWorkers>()->cause == StopCause::membership_change);
+  world.say(a, a.join);
+  world.run(1s);
+  REQUIRE(a.last<Placed>()->placement.round == Round{1});
+  REQUIRE(a.last<Placed>()->placement.restart_count == 0);
+  REQUIRE(b.last<Placed>()->placement.restart_count == 1);
+  // Old-timers never read a new address: the port stays, and it is published again.
+  REQUIRE(a.last<HostStore>()->port == Port{1000});
+  REQUIRE(world.keys.map.at("torch.rendezvous.job.1/MASTER_PORT") == "1000");
+  REQUIRE(world.keys.emptied == std::vector<std::string>{"10.0.0.1:1000"});
+}
+
+TEST_CASE("a newcomer finds the store of a silent rank 0, and publishes it", "[unit][torchrun]") {
+  // A torchrun agent of the first round, which publishes no more, and one of ours that joins the second.
+  World world;
+  const TorchrunNode old{"10.0.0.9", 5, 0};
+  world.keys.map["torch.rendezvous.job.0/MASTER_ADDR"] = "10.0.0.9";
+  world.keys.map["torch.rendezvous.job.0/MASTER_PORT"] = "4711";
+  TorchrunState state;
+  state.round = 1;
+  state.participants = {{old, 0}};
+  state.last_heartbeats = {{old, utc0}};
+  world.keys.put(state);
+  Node ours{"10.0.0.1", 8, 2, 2};
+  ours.join.terms.lease = 30s;
+  world.nodes = {&ours};
+  world.say(ours, ours.join);
+  world.run(2s);
+  state = world.keys.state();
+  REQUIRE(state.complete);
+  REQUIRE(state.participants.at(old) == 0);  // ours stands behind those who run
+  REQUIRE_FALSE(world.keys.map.contains("torch.rendezvous.job.1/MASTER_ADDR"));
+  world.run(2s);
+  REQUIRE(world.keys.map.at("torch.rendezvous.job.1/MASTER_ADDR") == "10.0.0.9");
+  REQUIRE(world.keys.map.at("torch.rendezvous.job.1/MASTER_PORT") == "4711");
+  REQUIRE(world.keys.emptied == std::vector<std::string>{"10.0.0.9:4711"});
+  world.keys.map["torch.rendezvous.job.1/torchelastic/assigned_ranks/1"] = "[1, 3, 1, 3]";
+  world.run(500ms);
+  REQUIRE(ours.last<Placed>()->placement.master_port == Port{4711});
+  REQUIRE(ours.last<Placed>()->placement.first_rank == Rank{1});
+
+  SECTION("a participant that falls silent makes us ask for a new round") {
+    world.run(60s);
+    REQUIRE(ours.last<StopWorkers>()->cause == StopCause::membership_change);
+  }
+  SECTION("an agent at the exit barrier is not silent, it waits") {
+    world.keys.map["torch.rendezvous.job.1/torchelastic/agent/terminal_state/num_members"] = "1";
+    world.run(60s);
+    REQUIRE_FALSE(ours.last<StopWorkers>());
+  }
+  SECTION("a node that joins: the others had time to see it before we stop") {
+    state = world.keys.state();
+    const TorchrunNode third{"10.0.0.7", 3, 0};
+    state.wait_list = {third};
+    state.last_heartbeats[third] = utc0 + 5s;
+    world.keys.put(state);
+    world.run(1s);
+    REQUIRE_FALSE(ours.last<StopWorkers>());
+    world.run(500ms);
+    REQUIRE(ours.last<StopWorkers>()->reason == "joining: 10.0.0.7");
+  }
+}
+
+TEST_CASE("our agents' job becomes a mixed one", "[unit][torchrun]") {
+  Keys keys;
+  MixedJob job{RunId{"job"}};
+  Rendezvous pure;
+  const Node node{"", 0, 2, 2};
+  Join join = node.join;
+  join.node = NodeId{"a_1_0"};
+  join.host = "a";
+  join.addresses = {"10.0.0.1"};
+  const Connected connected{Peer{0}, "10.0.0.1", "10.0.0.5"};
+  const Said said{Peer{0}, join};
+  for (const RendezvousEvent& event : std::vector<RendezvousEvent>{connected, said}) {
+    job.observe(event);
+    (void)pure.step(event, TimePoint{});
+  }
+  REQUIRE_FALSE(job.wanted(keys, pure));
+  TorchrunState state;
+  const TorchrunNode theirs{"b", 9, 0};
+  state.participants = {{theirs, 0}};
+  state.last_heartbeats = {{theirs, utc0}};
+  keys.put(state);
+  REQUIRE(job.wanted(keys, pure));
+  (void)job.begin(TimePoint{});
+  const auto actions = job.step(Tick{}, keys, TimePoint{} + 100ms, utc0 + 100ms);
+  REQUIRE(std::ranges::find(actions, RendezvousAction{Tell{Peer{0}, HostStore{Round{0}}}}) != actions.end());
+  REQUIRE(keys.state().complete);
+  REQUIRE(keys.state().participants.at(theirs) == 1);
+
+  SECTION("an agent that ends frees its place") {
+    (void)job.step(Gone{Peer{0}, true}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+    REQUIRE(keys.state().participants.size() == 1);
+    REQUIRE(job.member_count() == 0);
+  }
+  SECTION("one that is silent is told so") {
+    const auto later = job.step(Tick{}, keys, TimePoint{} + 4s, utc0 + 4s);
+    REQUIRE(std::ranges::any_of(later, [](const RendezvousAction& action) {
+      const auto* tell = std::get_if<Tell>(&action);
+      const auto* stop = tell ? std::get_if<StopWorkers>(&tell->message) : nullptr;
+      return stop && stop->cause == StopCause::fenced;
+    }));
+    REQUIRE(job.member_count() == 0);
+  }
+}
+
+}  // namespace torchup
