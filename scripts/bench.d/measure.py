@@ -32,7 +32,9 @@ class Goals:
 
     def table(self):
         """Prints one line for each; returns them."""
-        width = max((len(what) for what in self.rows), default=0)
+        if not self.rows:
+            return self.rows
+        width = max(map(len, self.rows))
         print(f"\n{'':<{width}}   {'goal':>8}   measured   holds")
         for what, row in self.rows.items():
             print(f"{what:<{width}}   {row['goal']:>8}   {row['measured']:>8.3g}   {'yes' if row['holds'] else 'NO'}")
