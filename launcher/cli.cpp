@@ -28,17 +28,43 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
+/// Which options of the table these words may name. CLI11 compares each option that it is told of with all others, which
+/// takes a good part of a short job's time: so it is told of those only.
+class NamedOptions {
+ public:
+  explicit NamedOptions(const std::vector<std::string>& tokens) {
+    for (const std::string& token : tokens) {
+      if (!token.starts_with("--")) {
+        every_ = every_ || token.starts_with("-");  // a short one, or several
+        continue;
+      }
+      std::string name = token.substr(2, token.find('=') - 2);
+      std::replace(name.begin(), name.end(), '_', '-');
+      every_ = every_ || name == "help";
+      names_.push_back(std::move(name));
+    }
+  }
+
+  [[nodiscard]] bool has(const OptionSpec& spec) const {
+    return every_ || std::find(names_.begin(), names_.end(), spec.name) != names_.end();
+  }
+
+ private:
+  bool every_ = false;
+  std::vector<std::string> names_;
+};
+
 /// The options of the table as CLI11 knows them.
 class OptionParser {
  public:
-  explicit OptionParser(bool legacy) {
+  OptionParser(bool legacy, const NamedOptions& named) {
     app_.name("torchup");
     app_.description("Starts, supervises and restarts the workers of a distributed PyTorch job; takes torchrun's options.");
     app_.set_help_flag();
     app_.allow_extras();
     app_.formatter(std::make_shared<HelpFormatter>());
     for (const OptionSpec& spec : option_table()) {
-      if (spec.name == "use-env" && !legacy) continue;
+      if (!named.has(spec) || (spec.name == "use-env" && !legacy)) continue;
       CLI::Option* option = add(spec);
       option->group(std::string{spec.group});
       options_.emplace_back(&spec, option);
@@ -98,7 +124,7 @@ std::variant<CommandLine, Answer> parse_command_line(std::span<const std::string
   SplitCommandLine split;
   auto error = split_command_line(words.subspan(1), split);
   CommandLine line;
-  OptionParser parser{as_launch};
+  OptionParser parser{as_launch, NamedOptions{split.options}};
   if (!error) error = parser.parse(split.options, line.options);
   if (line.options.flag("help")) return Answer{0, parser.help(), ""};
   if (error) return usage_error(*error);

@@ -209,7 +209,7 @@ def main():
     times = measure.interleave({name: wall_ms(make(256) + ["true"]) for name, make in found.items()}, min(options.rounds, 5))
     results["noops_256_ms"] = measure.report("256 no-op workers, start to exit", "ms", times, "torchup")
     restart_row(options, found, results)
-    memory = measure.interleave({name: lambda make=make: agent_memory_mib(make(8), 8) for name, make in found.items() if name != "hydra"},
+    memory = measure.interleave({name: agent_memory_mib(make(8), 8) for name, make in found.items() if name != "hydra"},
                                 min(options.rounds, 3), warm=False)
     for field in ("Rss", "Pss"):
         results[f"agent_{field.lower()}_mib"] = measure.report(
