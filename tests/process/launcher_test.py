@@ -224,9 +224,9 @@ class Launcher(unittest.TestCase):
         self.end(job, 0)  # both workers take it as their end
 
     def test_a_signal_during_a_stop_prevents_the_restart(self):
-        job = self.start("--nproc-per-node=2 --max-restarts=5 --shutdown-timeout=2", "ignore 15 note {notes} only 0 exit 3")
-        self.workers(2)
-        time.sleep(0.3)
+        job = self.start("--nproc-per-node=2 --max-restarts=5 --shutdown-timeout=2", "ignore 15 note {notes} only 0 sleep 0.5 exit 3")
+        self.workers(2)  # both ignore the TERM that follows the failure
+        time.sleep(0.8)
         job.terminate()
         self.end(job, 143)
         self.assertEqual(len(self.workers(2)), 2)
