@@ -3,7 +3,9 @@
 
 One client process and one server process, each pinned to its own CPU; closed loop, one request under way per
 connection; contenders take turns within every round; medians. CPU per request is the server process's user and system
-time. "floor" is the least an epoll server can do (scripts/bench.d/bench_store_floor.cpp).
+time. "floor" is the least an epoll server can do (scripts/bench.d/bench_store_floor.cpp); where it never sleeps it shows
+the most that any server can give a client. At the end stands which of the project's goals the numbers meet: a ratio is
+the median of the rounds' ratios, so that a disturbance that lasts longer than a round touches both sides alike.
 
 PyTorch's server looks up the name of every peer; so that the resolver is not what is measured, it gets a hosts file in
 which the peer is named (a mount namespace, needs root); without root its start-up stalls are part of its numbers.
@@ -12,6 +14,7 @@ import json
 import os
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,11 +36,11 @@ import torch.distributed as dist
 store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, wait_for_workers=False)
 for _ in range(2000): store.add("bench/0", 1)
 print("warm", flush=True)
-begin, calls = time.perf_counter(), 0
+begin, spent, calls = time.perf_counter(), time.process_time(), 0
 while calls % 256 or time.perf_counter() - begin < float(sys.argv[2]):
     store.add("bench/0", 1)
     calls += 1
-print('{"per_second": %f}' % (calls / (time.perf_counter() - begin)))
+print('{"per_second": %f, "client_cpu_us": %f}' % (calls / (time.perf_counter() - begin), 1e6 * (time.process_time() - spent) / calls))
 """
 
 
@@ -78,6 +81,8 @@ class Bench:
         self.python = options.python or next(
             (path for path in (os.path.join(measure.ROOT, ".venv/bin/python"), shutil.which("python3")) if path and os.path.exists(path)), None)
         self.load = measure.program(options, "bench_store_load")
+        self.warm_up = 0 if options.quick else 1  # rounds that are not counted
+        self.goals = []  # (goal, measured, holds)
 
     def on_cpu(self, cpu, command):
         first = ["chrt", "--rr", "5"] if self.options.realtime else []
@@ -86,8 +91,8 @@ class Bench:
     def start(self, name):
         if name == "torchup":
             command = [measure.program(self.options, "torchupd"), "--port", "0", "--bind", "127.0.0.1", "--max-connections", "30000"]
-        elif name == "floor":
-            command = [measure.program(self.options, "bench_store_floor")]
+        elif name in ("floor", "floor awake"):
+            command = [measure.program(self.options, "bench_store_floor"), *name.split()[1:]]
         elif name == "redis":
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
@@ -109,6 +114,35 @@ class Bench:
                 hosts.close()
                 command = ["unshare", "-m", "sh", "-c", f'mount --bind {hosts.name} /etc/hosts && exec "$@"', "sh", *command]
         return Server(name, self.on_cpu(self.server_cpu, command))
+
+    # The goals.
+
+    @staticmethod
+    def ratio(values, ours, peer):
+        if not values.get(ours) or not values.get(peer):
+            return None
+        return statistics.median(a / b for a, b in zip(values[ours], values[peer]))
+
+    def at_least(self, what, values, ours, peer, least):
+        if (ratio := self.ratio(values, ours, peer)) is not None:
+            self.goals.append((f"{what} >= {least}", f"{ratio:.2f}", ratio >= least))
+
+    def at_most(self, what, values, ours, peer, most):
+        if (ratio := self.ratio(values, ours, peer)) is not None:
+            self.goals.append((f"{what} <= {most}", f"{ratio:.2f}", ratio <= most))
+
+    def below(self, what, series, most, unit):
+        median = statistics.median(series)
+        self.goals.append((f"{what} <= {most} {unit}", f"{median:.0f}", median <= most))
+
+    def note(self, what, values, ours, peer):
+        self.goals.append((what, f"{self.ratio(values, ours, peer):.2f}", None))
+
+    def summary(self):
+        print(f"\n{'goal':<74} {'measured':>8}  holds")
+        for goal, measured, holds in self.goals:
+            print(f"{goal:<74} {measured:>8}  {'' if holds is None else 'yes' if holds else 'NO'}")
+        return [{"goal": goal, "measured": float(measured), "holds": holds} for goal, measured, holds in self.goals]
 
     def contenders(self):
         names = ["torchup", "floor"]
@@ -140,16 +174,21 @@ class Bench:
     def closed_loop(self, connections, names):
         seconds = self.options.seconds
         rates, costs = {name: [] for name in names}, {name: [] for name in names}
-        for turn in range(self.options.rounds + 1):
+        for turn in range(self.options.rounds + self.warm_up):
             for name in names:
                 server = self.start(name)
                 try:
                     result = self.measure(server, [self.load, "incr" if name == "redis" else "add", str(server.port), str(connections), str(seconds)], seconds)
                 finally:
                     server.stop()
-                if turn:
+                if turn >= self.warm_up:
                     rates[name].append(result["per_second"] / 1000)
                     costs[name].append(result["cpu_us"])
+        where = f"{connections} connections"
+        for peer, least in (("pytorch", 1.15), ("redis", 1.05)):
+            self.at_least(f"{where}: ADD, of {peer}'s rate", rates, "torchup", peer, least)
+        for peer, most in (("pytorch", 0.87), ("floor", 1.08)):
+            self.at_most(f"{where}: server CPU per ADD, of {peer}'s", costs, "torchup", peer, most)
         return {"rate": measure.report(f"ADD, {connections} connections", "thousand per second", rates, "torchup"),
                 "cpu": measure.report(f"server CPU per ADD, {connections} connections", "microseconds", costs, "torchup", 2)}
 
@@ -157,9 +196,10 @@ class Bench:
         seconds = self.options.seconds
         torch_client = [self.python, "-c", TORCH_CLIENT]
         runs = {"pytorch client, torchup": ("torchup", torch_client), "pytorch client, pytorch": ("pytorch", torch_client),
+                "pytorch client, floor awake": ("floor awake", torch_client),
                 "our client, torchup": ("torchup", None), "our client, pytorch": ("pytorch", None)}
-        rates = {name: [] for name in runs}
-        for turn in range(self.options.rounds + 1):
+        rates, client_cpu = {name: [] for name in runs}, {name: [] for name in runs if name.startswith("pytorch client")}
+        for turn in range(self.options.rounds + self.warm_up):
             for name, (server_name, client) in runs.items():
                 server = self.start(server_name)
                 try:
@@ -168,14 +208,20 @@ class Bench:
                     result = self.measure(server, command, seconds)
                 finally:
                     server.stop()
-                if turn:
+                if turn >= self.warm_up:
                     rates[name].append(result["per_second"] / 1000)
-        return measure.report("ADD, one connection", "thousand per second", rates, "pytorch client, pytorch")
+                    if name in client_cpu:
+                        client_cpu[name].append(result["client_cpu_us"])
+        self.at_least("1 connection, PyTorch's client: ADD, of pytorch's rate", rates, "pytorch client, torchup", "pytorch client, pytorch", 1.5)
+        self.at_least("1 connection, our client: ADD, of pytorch's rate with its own", rates, "our client, torchup", "pytorch client, pytorch", 4)
+        self.note("1 connection, PyTorch's client: the most any server can give", rates, "pytorch client, floor awake", "pytorch client, pytorch")
+        return {"rate": measure.report("ADD, one connection", "thousand per second", rates, "pytorch client, pytorch"),
+                "client_cpu": measure.report("PyTorch's client alone: its CPU per ADD", "microseconds", client_cpu, "pytorch client, pytorch")}
 
     def idle(self, names):
         rates = {}
-        names = [name for name in names if name != "redis"]
-        for turn in range(self.options.rounds + 1):
+        names = [name for name in names if name in ("torchup", "pytorch")]
+        for turn in range(self.options.rounds + self.warm_up):
             for name in names:
                 for idle in (0, 10000):
                     server = self.start(name)
@@ -183,14 +229,15 @@ class Bench:
                         result = self.measure(server, [self.load, "idle", str(server.port), str(idle), str(self.options.seconds)], 0)
                     finally:
                         server.stop()
-                    if turn:
+                    if turn >= self.warm_up:
                         rates.setdefault(f"{name}, {idle} idle", []).append(result["per_second"] / 1000)
+        self.at_least("1 active connection beside 10,000 idle: of its rate alone", rates, "torchup, 10000 idle", "torchup, 0 idle", 0.9)
         return measure.report("ADD on one connection beside idle ones", "thousand per second", rates, "torchup, 0 idle")
 
     def storm(self, names):
         clients = 12500
         connect, barrier, memory = {}, {}, {}
-        for turn in range(self.options.rounds + 1):
+        for turn in range(self.options.rounds + self.warm_up):
             for name in names:
                 if name in ("redis", "floor"):
                     continue
@@ -206,17 +253,20 @@ class Bench:
                     result = json.loads(out)
                 finally:
                     server.stop()
-                if turn:
+                if turn >= self.warm_up:
                     connect.setdefault(name, []).append(1000 * result["connect_s"])
                     barrier.setdefault(name, []).append(1000 * result["barrier_s"])
                     memory.setdefault(name, []).append(per_client)
+        self.below(f"{clients} clients connect", connect["torchup"], 500, "ms")
+        self.below(f"{clients} clients meet at a barrier", barrier["torchup"], 250, "ms")
+        self.below("memory per idle connection", memory["torchup"], 4096, "bytes")
         return {"connect": measure.report(f"{clients} clients connect at once", "milliseconds until all have their PING", connect, "torchup"),
                 "barrier": measure.report(f"{clients} clients meet at a barrier", "milliseconds", barrier, "torchup"),
                 "memory": measure.report("memory per idle connection", "bytes of the server's own memory", memory, "torchup")}
 
     def values(self, names):
         sets, gets = {}, {}
-        for turn in range(self.options.rounds + 1):
+        for turn in range(self.options.rounds + self.warm_up):
             for name in names:
                 if name in ("redis", "floor"):
                     continue
@@ -226,9 +276,11 @@ class Bench:
                     result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
                 finally:
                     server.stop()
-                if turn:
+                if turn >= self.warm_up:
                     sets.setdefault(name, []).append(result["set_gb_per_s"])
                     gets.setdefault(name, []).append(result["get_gb_per_s"])
+        self.at_least("values of 8 MiB: MULTI_SET, of pytorch's rate", sets, "torchup", "pytorch", 1)
+        self.at_least("values of 8 MiB: MULTI_GET, of pytorch's rate", gets, "torchup", "pytorch", 1)
         return {"set": measure.report("MULTI_SET of four values of 8 MiB", "GB per second", sets, "torchup", 2),
                 "get": measure.report("MULTI_GET of four values of 8 MiB", "GB per second", gets, "torchup", 2)}
 
@@ -240,7 +292,10 @@ def main():
     parser.add_argument("--realtime", action="store_true", help="run both sides before everything else on this machine (root); "
                         "for one that has other work, which would otherwise be measured too")
     parser.add_argument("--only", nargs="+", help="one, 50, 1000, 9900, idle, storm, values (default: all)")
+    parser.add_argument("--quick", action="store_true", help="three rounds of 0.6 s, without one to warm up: some minutes instead of half an hour")
     options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.seconds = 3, 0.6
     build = subprocess.run(["cmake", "--build", options.build, "--target", "bench_store_load", "bench_store_floor", "torchupd"],
                            capture_output=True, text=True)
     if build.returncode != 0:
@@ -257,6 +312,7 @@ def main():
         if name == "one" and "pytorch" not in names:
             continue
         results[name] = part()
+    results["goals"] = bench.summary()
     measure.finish(options, results)
 
 

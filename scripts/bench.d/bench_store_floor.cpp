@@ -1,7 +1,7 @@
 // The least that any server of this protocol can do on epoll: recv, a hash map, send. It answers the benchmark's PING
 // and ADD and nothing else, and checks nothing: what a real server costs beyond it is what the server adds.
 //
-// usage: bench_store_floor     prints "ready on 127.0.0.1:PORT"
+// usage: bench_store_floor [awake]     prints "ready on 127.0.0.1:PORT"; awake: never sleeps
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -50,7 +50,8 @@ std::int64_t add(const char* request) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const int patience_ms = argc > 1 && std::string_view{argv[1]} == "awake" ? 0 : -1;
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
@@ -77,7 +78,7 @@ int main() {
   std::array<epoll_event, 512> events;
   static char buffer[65536];
   for (;;) {
-    const int count = ::epoll_wait(epoll, events.data(), events.size(), -1);
+    const int count = ::epoll_wait(epoll, events.data(), events.size(), patience_ms);
     for (int i = 0; i < count; ++i) {
       const int fd = events[static_cast<std::size_t>(i)].data.fd;
       if (fd == listener) {
