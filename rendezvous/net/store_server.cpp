@@ -159,7 +159,7 @@ class StoreServer::Impl : StoreOutlet {
 
   void watch(int socket, std::uint64_t tag, std::uint32_t events, int operation = EPOLL_CTL_ADD) {
     epoll_event event{};
-    event.events = events;
+    event.events = events & EPOLLIN ? events | EPOLLRDHUP : events;
     event.data.u64 = tag;
     if (::epoll_ctl(readiness_.native_handle(), operation, socket, &event) != 0)
       throw std::runtime_error{"epoll_ctl failed: " + std::to_string(errno)};
@@ -217,7 +217,9 @@ class StoreServer::Impl : StoreOutlet {
       const auto poll = [&] {
         if (++polls % looks_at_others != 0) return receive(*only);
         epoll_event event;
-        return others = ::epoll_wait(readiness_.native_handle(), &event, 1, 0) != 0;
+        others = ::epoll_wait(readiness_.native_handle(), &event, 1, 0) == 1;
+        if (others) handle({&event, 1});
+        return others;
       };
       if (!spin_.run(poll)) return false;
       if (others) return true;
@@ -242,7 +244,7 @@ class StoreServer::Impl : StoreOutlet {
       Session* session = sessions_[static_cast<std::size_t>(event.data.u64)].get();
       if (session->closed) continue;
       if (event.events & EPOLLOUT) send_replies(*session);
-      if (!session->closed && (event.events & ~std::uint32_t{EPOLLOUT})) receive(*session);
+      if (!session->closed && (event.events & ~std::uint32_t{EPOLLOUT})) receive_all(*session, event.events);
       if (unsent_.size() >= answers_per_flush) flush();
       constexpr std::size_t served_between_accepts = 64;
       if (storm && ++served % served_between_accepts == 0) storm = accept_all();
@@ -300,7 +302,7 @@ class StoreServer::Impl : StoreOutlet {
       index = free_.back();
       free_.pop_back();
     }
-    watch(socket.get(), index, EPOLLIN);
+    watch(socket.get(), index, EPOLLIN | EPOLLET);
     sessions_[index] = std::make_unique<Session>(index, std::move(socket), fields_);
     ++session_count_;
     handshakes_.add(sessions_[index].get(), sessions_[index]->handshake, now_);
@@ -309,8 +311,23 @@ class StoreServer::Impl : StoreOutlet {
 
   // Receiving.
 
-  /// Serves what has come; false when nothing has.
+  /// Serves what has come. The kernel tells once for all of it, so nothing may be left: a full piece can have more behind
+  /// it, and so can the last one before the end of the stream.
+  void receive_all(Session& session, std::uint32_t events) {
+    const bool to_the_end = events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+    constexpr int pieces_max = 16;
+    for (int pieces = 0; session.interest & EPOLLIN; ++pieces) {
+      if (pieces == pieces_max)  // others' turn; the kernel will tell again
+        return watch(session.socket.get(), session.index, session.interest | EPOLLET, EPOLL_CTL_MOD);
+      if (!receive(session) || session.closed || (!piece_was_full_ && !to_the_end)) return;
+      send_replies(session);  // or they would pile up
+      if (session.closed) return;
+    }
+  }
+
+  /// Serves one piece of what has come; false when nothing has.
   bool receive(Session& session) {
+    piece_was_full_ = false;
     if (!session.language_known && !begin(session)) return true;
     RequestReader& reader = session.reader ? *session.reader : *idle_reader_;
     const auto direct = reader.direct_space();
@@ -333,6 +350,7 @@ class StoreServer::Impl : StoreOutlet {
       return true;
     }
     const std::size_t count = static_cast<std::size_t>(got), to_value = std::min(count, direct.size());
+    piece_was_full_ = count == direct.size() + scratch_.size();
     reader.filled(to_value);
     serve(session, reader, {scratch_.data(), count - to_value});
     if (!session.closed) settle(session, reader);
@@ -475,7 +493,7 @@ class StoreServer::Impl : StoreOutlet {
         (read ? std::uint32_t{EPOLLIN} : 0) | (session.replies.empty() ? 0 : std::uint32_t{EPOLLOUT});
     if (interest == session.interest) return;
     session.interest = interest;
-    watch(session.socket.get(), session.index, interest, EPOLL_CTL_MOD);
+    watch(session.socket.get(), session.index, interest | EPOLLET, EPOLL_CTL_MOD);
   }
 
   // Ending.
@@ -581,6 +599,7 @@ class StoreServer::Impl : StoreOutlet {
   std::uint64_t last_ = listener_tag;  ///< the session of the last event that came alone
   bool alone_ = false;                 ///< and the one before was of the same
   bool in_turn_ = false;
+  bool piece_was_full_ = false;  ///< the last one received
   bool ticking_ = false;
 };
 

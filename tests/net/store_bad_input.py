@@ -167,6 +167,34 @@ class Lengths(Daemon):
         time.sleep(0.2)
         self.assertLess(self.resident(), before + 16 * MIB)
 
+    def test_everything_that_came_at_once_is_answered(self):
+        # As much as the kernel holds, while the server stands still; after that nothing more comes to remind it.
+        for finished in (False, True):
+            peer = self.connect(VALIDATE)
+            ask(peer, b"\x0d1234", 4)
+            self.process.send_signal(signal.SIGSTOP)
+            pings, sent = b"\x0d5678" * 1_000_000, 0
+            peer.setblocking(False)
+            try:
+                while sent < len(pings):
+                    sent += peer.send(pings[sent:sent + 5 * 13_000])
+            except BlockingIOError:
+                pass
+            peer.settimeout(10)
+            if finished:
+                peer.shutdown(socket.SHUT_WR)
+            self.process.send_signal(signal.SIGCONT)
+            got = 0
+            while got < sent // 5 * 4:
+                piece = peer.recv(1 << 20)
+                self.assertNotEqual(piece, b"")
+                got += len(piece)
+            self.assertGreater(sent, 1 << 20)
+            if finished:
+                self.assert_closed(peer)
+            elif sent % 5:
+                ask(peer, b"\x0d5678"[sent % 5:], 4)
+
     def test_a_value_of_exactly_the_limit(self):
         self.assertEqual(ask(self.honest, b"\x01" + text(b"/k") + text(b"x" * 8 * MIB) + b"\x0d1234", 4), b"1234")
 
