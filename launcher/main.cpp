@@ -83,7 +83,7 @@ Result<> read_config_file(OptionValues& options) {
     file.read(part.data(), part.size());
     content.append(part.data(), static_cast<std::size_t>(file.gcount()));
   } while (file && content.size() <= config_bytes_max);
-  if (!file && !file.eof()) return Error{{errno, boost::system::system_category()}, "--config: " + path};
+  if (!file && !file.eof()) return system_error("--config: " + path);
   return options.read_config(content, path);
 }
 
@@ -123,7 +123,7 @@ Result<> check_output_file(const std::string& option, const std::string& path) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
   if (errno == ENOENT && ::access(folder.c_str(), W_OK | X_OK) == 0) return {};
-  return Error{{errno, boost::system::system_category()}, option + ": " + path + " cannot be written"};
+  return system_error(option + ": " + path + " cannot be written");
 }
 
 /// A log folder that is a file is refused before anything starts. (The null device means no files.)

@@ -7,7 +7,7 @@
 namespace torchup {
 namespace {
 
-std::string seconds_text(Duration duration) {
+std::string exact_seconds(Duration duration) {
   std::ostringstream text;
   text << std::chrono::duration<double>{duration}.count() << " s";
   return text.str();
@@ -49,7 +49,7 @@ std::string plan_text(const LaunchConfig& plan) {
   line("program", plan.program.executable + "  (" + plan.program.reason + ")");
   line("command", words_text(plan.program.command));
   line("max restarts", number(plan.terms.max_restarts));
-  line("stop", "signal, " + seconds_text(plan.stop_grace) + ", SIGKILL");
+  line("stop", "signal, " + exact_seconds(plan.stop_grace) + ", SIGKILL");
   line("signals", plan.signals_to_handle);
   line("redirects", plan.output.redirects);
   line("tee", plan.output.tee);

@@ -4,6 +4,8 @@
 #include <csignal>
 #include <utility>
 
+#include "launcher/core/exit_report.hpp"
+
 namespace torchup {
 namespace {
 
@@ -16,17 +18,6 @@ constexpr Duration long_attempt = std::chrono::seconds{10};
 constexpr int failed_code = 1;
 /// What a shell says of a program that it cannot start.
 constexpr int spawn_failed_code = 126;
-
-std::string signal_text(int number) {
-  switch (number) {
-    case SIGHUP: return "SIGHUP";
-    case SIGINT: return "SIGINT";
-    case SIGQUIT: return "SIGQUIT";
-    case SIGTERM: return "SIGTERM";
-    case SIGKILL: return "SIGKILL";
-    default: return "signal " + std::to_string(number);
-  }
-}
 
 bool contains(const std::vector<int>& list, int number) {
   return std::find(list.begin(), list.end(), number) != list.end();

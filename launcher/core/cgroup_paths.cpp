@@ -3,19 +3,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "launcher/core/text.hpp"
+
 namespace torchup {
 namespace {
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (!text.empty()) {
-    const auto end = text.find(separator);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) break;
-    text.remove_prefix(end + 1);
-  }
-  return parts;
-}
 
 bool has(std::string_view comma_list, std::string_view word) {
   const auto words = split(comma_list, ',');

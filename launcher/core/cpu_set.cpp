@@ -4,16 +4,12 @@
 #include <charconv>
 #include <iterator>
 
+#include "launcher/core/text.hpp"
+
 namespace torchup {
 namespace {
 
 constexpr int index_max = 1'048'575;
-
-std::string_view stripped(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
-}
 
 bool read_index(std::string_view text, int& index) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);

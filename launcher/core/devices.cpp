@@ -4,24 +4,10 @@
 #include <cctype>
 #include <charconv>
 
+#include "launcher/core/text.hpp"
+
 namespace torchup {
 namespace {
-
-std::vector<std::string_view> split(std::string_view text) {
-  std::vector<std::string_view> parts;
-  for (;;) {
-    const auto comma = text.find(',');
-    parts.push_back(text.substr(0, comma));
-    if (comma == std::string_view::npos) return parts;
-    text.remove_prefix(comma + 1);
-  }
-}
-
-std::string_view stripped(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
 
 /// The number a text begins with, as C's strtoul reads it; -1 when it begins with none.
 int leading_number(std::string_view text) {
@@ -94,7 +80,7 @@ std::vector<Device> visible_devices(const Gpus& gpus, std::optional<std::string_
   const bool by_uuid = is_uuid(*cuda_visible_devices);
   const std::string_view kind = cuda_visible_devices->substr(0, 4);
   const std::vector<Device> all = by_uuid ? named_devices(gpus) : std::vector<Device>{};
-  for (const std::string_view part : split(*cuda_visible_devices)) {
+  for (const std::string_view part : split(*cuda_visible_devices, ',')) {
     if (by_uuid) {
       if (!part.starts_with(kind)) break;
       const std::optional<Device> device = find_by_beginning(all, part);
@@ -134,7 +120,7 @@ Result<std::vector<Device>> choose_devices(std::string_view list, const Gpus& gp
   }
 
   std::vector<Device> choice;
-  for (const std::string_view whole : split(list)) {
+  for (const std::string_view whole : split(list, ',')) {
     const std::string_view part = stripped(whole);
     std::optional<Device> device;
     if (is_uuid(part)) {
@@ -174,7 +160,7 @@ Result<std::vector<std::pair<std::string, std::string>>> virtual_rank_variables(
   const std::optional<std::string_view> list = hip ? hip_visible_devices : cuda_visible_devices;
   std::string own = std::to_string(local_rank.value());
   if (list) {
-    const std::vector<std::string_view> entries = split(*list);
+    const std::vector<std::string_view> entries = split(*list, ',');
     if (static_cast<std::size_t>(local_rank.value()) >= entries.size()) {
       return fail(errc::bad_value, "local_rank " + own + " exceeds available GPUs in " +
                                        (hip ? "HIP_VISIBLE_DEVICES=" : "CUDA_VISIBLE_DEVICES=") + std::string{*list});

@@ -2,13 +2,12 @@
 
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
+
+#include "launcher/core/json.hpp"
 
 namespace torchup {
 namespace {
-
-using nlohmann::json;
 
 /// What Python's int() makes of a JSON value: whole numbers, fractions cut, numeric text with blanks around it.
 std::optional<std::int64_t> to_seconds(const json& value) {
@@ -41,12 +40,6 @@ std::string indented(const std::string& text) {
     if (c == '\n') result += "  ";
   }
   return result;
-}
-
-const json* member(const json& object, const char* name) {
-  if (!object.is_object()) return nullptr;
-  const auto found = object.find(name);
-  return found == object.end() ? nullptr : &*found;
 }
 
 }  // namespace

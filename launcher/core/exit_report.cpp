@@ -89,6 +89,11 @@ std::string signal_name(int signal) {
   return found == names.end() ? "" : found->second;
 }
 
+std::string signal_text(int signal) {
+  const std::string name = signal_name(signal);
+  return name.empty() ? "signal " + std::to_string(signal) : name;
+}
+
 std::string default_failure_message(int exit_code, std::int64_t pid) {
   if (exit_code >= 0) return "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
   const std::string name = signal_name(-exit_code);

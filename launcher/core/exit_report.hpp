@@ -28,6 +28,9 @@ using LocalTime = std::function<std::string(std::int64_t utc_us)>;
 /// but none between them).
 [[nodiscard]] std::string signal_name(int signal);
 
+/// `SIGTERM` for 15, `signal 40` for 40.
+[[nodiscard]] std::string signal_text(int signal);
+
 /// What a worker's end without error file says: `Signal 9 (SIGKILL) received by PID 7`, or the hint how to enable
 /// tracebacks.
 [[nodiscard]] std::string default_failure_message(int exit_code, std::int64_t pid);

@@ -1,19 +1,13 @@
 #include "launcher/core/file_timers.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+
+#include "launcher/core/json.hpp"
 
 namespace torchup {
 namespace {
 
-using json = nlohmann::json;
-
 constexpr int signals_max = 64;
-
-const json* member(const json& object, const char* name) {
-  const auto found = object.find(name);
-  return found == object.end() ? nullptr : &*found;
-}
 
 }  // namespace
 

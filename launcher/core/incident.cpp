@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <csignal>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "launcher/core/exit_report.hpp"
+#include "launcher/core/json.hpp"
+#include "launcher/core/text.hpp"
 #include "launcher/core/utc_text.hpp"
 
 namespace torchup {
@@ -104,11 +106,6 @@ void add_block(std::string& out, std::string_view title, const std::vector<std::
   for (std::size_t at = skipped; at < lines.size(); ++at) out += "    | " + shortened(lines[at]) + "\n";
 }
 
-std::string seconds_text(std::int64_t us) {
-  const std::int64_t tenths = us / 100'000;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
-
 const WorkerFailure& cause_of(const Incident& incident) {
   return incident.failures[root_cause(incident.failures)];
 }
@@ -154,18 +151,7 @@ std::string said_by(const WorkerFailure& cause, const DeathEvidence& evidence) {
   return first.empty() || first.front() == '#' ? "" : ": " + shortened(first);
 }
 
-using json = nlohmann::ordered_json;
-
-json optional_number(const std::optional<std::int64_t>& number) {
-  return number ? json(*number) : json(nullptr);
-}
-
 }  // namespace
-
-std::string signal_text(int signal) {
-  const std::string name = signal_name(signal);
-  return name.empty() ? "signal " + std::to_string(signal) : name;
-}
 
 std::string explain_exit(int exit_code, const DeathEvidence& evidence) {
   if (exit_code == -SIGKILL) return explain_kill(evidence);
@@ -212,7 +198,8 @@ std::string incident_text(const Incident& incident, const LocalTime& local_time)
     std::vector<std::string> lines;
     for (const AttemptRecord& attempt : incident.history)
       lines.push_back(attempt.name + " from " + local_time(attempt.start_us) +
-                      (attempt.end_us == 0 ? "" : ", " + seconds_text(attempt.end_us - attempt.start_us)) +
+                      (attempt.end_us == 0 ? ""
+                                            : ", " + seconds_text(std::chrono::microseconds{attempt.end_us - attempt.start_us})) +
                       (attempt.end_reason.empty() ? "" : ": " + attempt.end_reason));
     add_block(out, "attempts", lines, attempts_shown_max);
   }
@@ -221,7 +208,7 @@ std::string incident_text(const Incident& incident, const LocalTime& local_time)
 
 std::string incident_json(const Incident& incident) {
   const DeathEvidence& evidence = incident.evidence;
-  json out;
+  ordered_json out;
   out["schema"] = incident_schema;
   out["run_id"] = incident.run_id;
   out["host"] = incident.host;
@@ -229,7 +216,7 @@ std::string incident_json(const Incident& incident) {
   out["summary"] = incident_summary(incident);
   out["consequence"] = incident.consequence;
   out["root_cause"] = root_cause(incident.failures);
-  out["failures"] = json::array();
+  out["failures"] = ordered_json::array();
   for (const WorkerFailure& failure : incident.failures)
     out["failures"].push_back(
         {{"rank", failure.rank.value()},
@@ -238,13 +225,13 @@ std::string incident_json(const Incident& incident) {
          {"host", failure.host},
          {"time", utc_text(failure.time_us)},
          {"exit_code", failure.exit_code},
-         {"signal", failure.exit_code < 0 ? json(signal_name(-failure.exit_code)) : json(nullptr)},
+         {"signal", failure.exit_code < 0 ? ordered_json(signal_name(-failure.exit_code)) : ordered_json(nullptr)},
          {"message", failure.message},
          {"error_file", failure.error_file}});
-  out["evidence"] = {{"oom_kills", optional_number(evidence.oom_kills)},
-                     {"machine_oom_kills", optional_number(evidence.machine_oom_kills)},
-                     {"memory_limit_bytes", optional_number(evidence.memory_limit_bytes)},
-                     {"memory_peak_bytes", optional_number(evidence.memory_peak_bytes)},
+  out["evidence"] = {{"oom_kills", or_null(evidence.oom_kills)},
+                     {"machine_oom_kills", or_null(evidence.machine_oom_kills)},
+                     {"memory_limit_bytes", or_null(evidence.memory_limit_bytes)},
+                     {"memory_peak_bytes", or_null(evidence.memory_peak_bytes)},
                      {"kernel_lines", evidence.kernel_lines},
                      {"core_file", evidence.core_file},
                      {"traceback", evidence.traceback},
@@ -254,7 +241,7 @@ std::string incident_json(const Incident& incident) {
   if (!incident.progress.empty()) out["progress"] = incident.progress;
   out["stdout_log"] = incident.stdout_log;
   out["stderr_log"] = incident.stderr_log;
-  out["others"] = json::array();
+  out["others"] = ordered_json::array();
   for (const BystanderState& other : incident.others)
     out["others"].push_back({{"rank", other.rank.value()},
                              {"local_rank", other.local_rank.value()},
@@ -262,14 +249,14 @@ std::string incident_json(const Incident& incident) {
                              {"state", other.state},
                              {"silent_ms", other.silent_ms},
                              {"progress", other.progress}});
-  out["attempts"] = json::array();
+  out["attempts"] = ordered_json::array();
   for (const AttemptRecord& attempt : incident.history)
     out["attempts"].push_back({{"name", attempt.name},
                                {"directory", attempt.directory},
                                {"start", utc_text(attempt.start_us)},
-                               {"end", attempt.end_us != 0 ? json(utc_text(attempt.end_us)) : json(nullptr)},
+                               {"end", attempt.end_us != 0 ? ordered_json(utc_text(attempt.end_us)) : ordered_json(nullptr)},
                                {"end_reason", attempt.end_reason}});
-  return out.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+  return out.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 std::string find_traceback(const std::vector<std::string>& lines) {

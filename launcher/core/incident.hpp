@@ -60,9 +60,6 @@ inline constexpr std::size_t kernel_lines_shown_max = 5;
 /// One line: `rank 1 (local rank 1, pid 7) on node1: killed by SIGKILL: the out-of-memory killer, memory limit …`.
 [[nodiscard]] std::string incident_summary(const Incident& incident);
 
-/// `SIGKILL`, or `signal 40` for one without a name.
-[[nodiscard]] std::string signal_text(int signal);
-
 /// What this exit code means, in words: `exit code 7`, `killed by SIGSEGV (invalid memory access)`,
 /// `killed by SIGKILL: the out-of-memory killer …` when the evidence says so, `exit code 137: 128 + SIGKILL, …`.
 [[nodiscard]] std::string explain_exit(int exit_code, const DeathEvidence& evidence);

@@ -1,22 +1,20 @@
 #include "launcher/core/launch_event.hpp"
 
-#include <nlohmann/json.hpp>
 
+#include "launcher/core/json.hpp"
 #include "launcher/core/utc_text.hpp"
 
 namespace torchup {
 namespace {
 
-using json = nlohmann::ordered_json;
-
-void add_worker(json& out, const WorkerId& worker) {
+void add_worker(ordered_json& out, const WorkerId& worker) {
   out["rank"] = worker.rank.value();
   out["local_rank"] = worker.local_rank.value();
   out["pid"] = worker.pid;
 }
 
-json failures_json(const std::vector<WorkerFailure>& failures) {
-  json list = json::array();
+ordered_json failures_json(const std::vector<WorkerFailure>& failures) {
+  ordered_json list = ordered_json::array();
   for (const WorkerFailure& failure : failures)
     list.push_back({{"rank", failure.rank.value()},
                     {"local_rank", failure.local_rank.value()},
@@ -31,7 +29,7 @@ json failures_json(const std::vector<WorkerFailure>& failures) {
 
 /// Adds the fields of an event; its answer is the event's name.
 struct AddFields {
-  json& out;
+  ordered_json& out;
 
   const char* operator()(const event::JobStarted& e) const {
     out["run_id"] = e.run_id;
@@ -147,7 +145,7 @@ std::string_view worker_end_text(WorkerEnd end) {
 }
 
 std::string to_json_line(const LaunchEvent& event, const std::string& host) {
-  json out;
+  ordered_json out;
   out["schema"] = event_schema;
   out["time"] = utc_text(event.at.utc_us);
   out["monotonic_us"] = event.at.monotonic_us;
@@ -155,7 +153,7 @@ std::string to_json_line(const LaunchEvent& event, const std::string& host) {
   out["event"] = nullptr;  // its place in the line
   const char* name = std::visit(AddFields{out}, event.body);
   out["event"] = name;
-  return out.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  return out.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace torchup

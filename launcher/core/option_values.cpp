@@ -5,16 +5,10 @@
 #include <cmath>
 #include <utility>
 
+#include "launcher/core/text.hpp"
+
 namespace torchup {
 namespace {
-
-constexpr std::string_view blanks = " \t\n\r\f\v";
-
-std::string_view stripped(std::string_view text) {
-  const auto first = text.find_first_not_of(blanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
-}
 
 /// Removes `_` that stand between digits; nothing when one stands elsewhere.
 std::optional<std::string> without_underscores(std::string_view text) {
@@ -39,18 +33,6 @@ Result<> check_type(const OptionSpec& option, std::string_view text) {
   if (option.kind == ValueKind::integer && !python_int(text)) return invalid(option, "int", text);
   if (option.kind == ValueKind::seconds && !python_float(text)) return invalid(option, "float", text);
   return {};
-}
-
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> parts(1);
-  for (const char c : text) {
-    if (c == separator) {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
 }
 
 }  // namespace
@@ -117,7 +99,7 @@ Result<> OptionValues::read_config(std::string_view text, std::string_view file)
   if (text.size() > config_bytes_max) return wrong(1, "a configuration file has at most 1 MiB");
   OptionValues found;
   std::size_t number = 0;
-  for (const std::string& whole : split(text, '\n')) {
+  for (const std::string_view whole : split(text, '\n')) {
     ++number;
     const std::string_view line = stripped(whole);
     if (line.empty() || line.starts_with('#')) continue;
@@ -184,7 +166,7 @@ Result<> check_choices(const OptionValues& values) {
     const std::string text = values.text(option.name);
     if (std::find(choices.begin(), choices.end(), text) != choices.end()) continue;
     std::string list;
-    for (const std::string& choice : choices) list += (list.empty() ? "'" : ", '") + choice + "'";
+    for (const std::string_view choice : choices) list += (list.empty() ? "'" : ", '") + std::string{choice} + "'";
     return fail(errc::bad_value,
                 "argument " + argument_name(option) + ": invalid choice: '" + text + "' (choose from " + list + ")");
   }

@@ -7,6 +7,8 @@
 #include <optional>
 #include <set>
 
+#include "launcher/core/text.hpp"
+
 namespace torchup {
 namespace {
 
@@ -23,16 +25,6 @@ std::optional<int> parse_number(std::string_view text) {
 std::optional<int> parse_streams(std::string_view text) {
   if (text.size() != 1 || text[0] < '0' || text[0] > '3') return std::nullopt;
   return text[0] - '0';
-}
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (;;) {
-    const auto at = text.find(separator);
-    parts.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
-  }
 }
 
 /// `3`, or `0:1,12:3`, to the streams of each local rank.

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "launcher/core/numa_binding.hpp"
+#include "launcher/core/text.hpp"
 #include "rendezvous/core/hostlist.hpp"
 
 namespace torchup {
@@ -30,13 +31,6 @@ constexpr std::array signal_names = {
     SignalName{"SYS", SIGSYS},   SignalName{"WINCH", SIGWINCH}};
 
 Error bad(std::string text) { return fail(errc::bad_value, std::move(text)); }
-
-std::string_view stripped(std::string_view text) {
-  constexpr std::string_view blanks = " \t\n\r\f\v";
-  const auto first = text.find_first_not_of(blanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
-}
 
 Duration seconds_of(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>{std::min(seconds, 1e9)});
@@ -572,11 +566,7 @@ class Planner {
   /// Comma list without escapes, entries stripped.
   static std::vector<std::string> plain_list(std::string_view text) {
     std::vector<std::string> entries;
-    for (std::size_t begin = 0; begin <= text.size();) {
-      const std::size_t end = std::min(text.find(',', begin), text.size());
-      entries.emplace_back(stripped(text.substr(begin, end - begin)));
-      begin = end + 1;
-    }
+    for (const std::string_view entry : split(text, ',')) entries.emplace_back(stripped(entry));
     return entries;
   }
 

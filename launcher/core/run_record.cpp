@@ -1,8 +1,8 @@
 #include "launcher/core/run_record.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "launcher/core/json.hpp"
 #include "launcher/core/utc_text.hpp"
 
 namespace torchup {
@@ -136,9 +136,8 @@ std::uint64_t RunRecord::console_bytes_lost() const {
 }
 
 std::string result_json(const RunRecord& record, const std::string& host) {
-  using json = nlohmann::ordered_json;
   const auto seconds = [](std::int64_t us) { return static_cast<double>(us) / 1e6; };
-  json out;
+  ordered_json out;
   out["schema"] = result_schema;
   out["host"] = host;
   if (record.job()) {
@@ -146,7 +145,7 @@ std::string result_json(const RunRecord& record, const std::string& host) {
     out["name"] = record.job()->name;
     out["command"] = record.job()->command;
   }
-  out["exit_code"] = record.verdict() ? json(record.verdict()->exit_code) : json(nullptr);
+  out["exit_code"] = record.verdict() ? ordered_json(record.verdict()->exit_code) : ordered_json(nullptr);
   out["reason"] = record.verdict() ? record.verdict()->reason : "";
   out["start"] = utc_text(record.start_us());
   out["end"] = utc_text(record.end_us());
@@ -154,9 +153,9 @@ std::string result_json(const RunRecord& record, const std::string& host) {
                      {"starting", seconds(record.phases().starting_us)},
                      {"running", seconds(record.phases().running_us)},
                      {"stopping", seconds(record.phases().stopping_us)}};
-  out["attempts"] = json::array();
+  out["attempts"] = ordered_json::array();
   for (const AttemptRecord& attempt : record.attempts()) {
-    json one;
+    ordered_json one;
     one["name"] = attempt.name;
     one["directory"] = attempt.directory;
     one["restart_count"] = attempt.restart_count;
@@ -166,18 +165,18 @@ std::string result_json(const RunRecord& record, const std::string& host) {
       one["group_rank"] = attempt.placement->group_rank.value();
     }
     one["start"] = utc_text(attempt.start_us);
-    one["end"] = attempt.end_us != 0 ? json(utc_text(attempt.end_us)) : json(nullptr);
+    one["end"] = attempt.end_us != 0 ? ordered_json(utc_text(attempt.end_us)) : ordered_json(nullptr);
     one["end_reason"] = attempt.end_reason;
-    one["workers"] = json::array();
+    one["workers"] = ordered_json::array();
     for (const WorkerRecord& worker : attempt.workers)
       one["workers"].push_back(
           {{"rank", worker.worker.rank.value()},
            {"local_rank", worker.worker.local_rank.value()},
            {"pid", worker.worker.pid},
-           {"exit_code", worker.exit_code ? json(*worker.exit_code) : json(nullptr)},
-           {"end", worker.exit_code ? json(worker_end_text(worker.end)) : json(nullptr)},
+           {"exit_code", or_null(worker.exit_code)},
+           {"end", worker.exit_code ? ordered_json(worker_end_text(worker.end)) : ordered_json(nullptr)},
            {"start", utc_text(worker.start_us)},
-           {"seconds", worker.end_us != 0 ? json(seconds(worker.end_us - worker.start_us)) : json(nullptr)},
+           {"seconds", worker.end_us != 0 ? ordered_json(seconds(worker.end_us - worker.start_us)) : ordered_json(nullptr)},
            {"message", worker.message},
            {"error_file", worker.error_file},
            {"stdout_log", worker.stdout_log},
@@ -188,7 +187,7 @@ std::string result_json(const RunRecord& record, const std::string& host) {
   out["warnings"] = record.warnings();
   out["log_bytes_lost"] = record.log_bytes_lost();
   out["console_bytes_lost"] = record.console_bytes_lost();
-  return out.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+  return out.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace torchup

@@ -5,7 +5,8 @@
 namespace torchup {
 namespace {
 
-std::string seconds_text(Duration duration) {
+/// As torchrun writes it.
+std::string rounded_seconds(Duration duration) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1fs", std::chrono::duration<double>{duration}.count());
   return text;
@@ -32,11 +33,11 @@ std::vector<StateFinding> StateWatch::look(std::span<const StateSample> samples,
     if (!worker.stuck_since) {
       worker.stuck_since = now;
       findings.push_back({false, who + " entered uninterruptible sleep (D-state); will mark UNHEALTHY if it remains for " +
-                                     seconds_text(stuck_timeout_) + "."});
+                                     rounded_seconds(stuck_timeout_) + "."});
     } else if (now - *worker.stuck_since >= stuck_timeout_ && !worker.stuck_said) {
       worker.stuck_said = true;
       findings.push_back({true, who + " stuck in uninterruptible sleep (D-state) for " +
-                                    seconds_text(now - *worker.stuck_since) + " (>= " + seconds_text(stuck_timeout_) +
+                                    rounded_seconds(now - *worker.stuck_since) + " (>= " + rounded_seconds(stuck_timeout_) +
                                     "); marking worker group UNHEALTHY and disabling restarts."});
     }
   }

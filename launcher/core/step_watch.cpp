@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "launcher/core/text.hpp"
+
 namespace torchup {
 namespace {
 
@@ -17,11 +19,6 @@ Duration since(std::int64_t time_ns, TimePoint now) {
   // The worker's word: a time of the future counts as now.
   const auto passed = now.time_since_epoch() - std::chrono::nanoseconds{time_ns};
   return std::max(Duration{0}, std::chrono::duration_cast<Duration>(passed));
-}
-
-std::string seconds_text(Duration duration) {
-  const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 100;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
 std::string milliseconds_text(double ns) {

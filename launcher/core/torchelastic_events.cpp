@@ -1,42 +1,35 @@
 #include "launcher/core/torchelastic_events.hpp"
 
-#include <nlohmann/json.hpp>
+#include "launcher/core/json.hpp"
 
 namespace torchup {
 namespace {
 
-using json = nlohmann::ordered_json;
-
 /// JSON with blanks after commas and colons and nothing but ASCII, as Python writes it: those who take these lines
 /// apart with regular expressions know no other form.
-std::string python_text(const json& value) {
+std::string python_text(const ordered_json& value) {
   if (value.is_object()) {
     std::string text = "{";
     for (const auto& [key, inner] : value.items()) {
       if (text.size() > 1) text += ", ";
-      text += json(key).dump(-1, ' ', true, json::error_handler_t::replace) + ": " + python_text(inner);
+      text += ordered_json(key).dump(-1, ' ', true, ordered_json::error_handler_t::replace) + ": " + python_text(inner);
     }
     return text + "}";
   }
   if (value.is_array()) {
     std::string text = "[";
-    for (const json& inner : value) {
+    for (const ordered_json& inner : value) {
       if (text.size() > 1) text += ", ";
       text += python_text(inner);
     }
     return text + "]";
   }
-  return value.dump(-1, ' ', true, json::error_handler_t::replace);
-}
-
-template <class T>
-json or_null(const std::optional<T>& value) {
-  return value ? json(*value) : json(nullptr);
+  return value.dump(-1, ' ', true, ordered_json::error_handler_t::replace);
 }
 
 /// What torchrun would have read from the worker's error file.
 std::string raw_error(const event::WorkerExited& exited) {
-  json error;
+  ordered_json error;
   if (!exited.error_file.empty()) {
     error["message"] = exited.message;
   } else {
@@ -96,24 +89,24 @@ std::string TorchelasticEvents::agent_line(const char* state, std::optional<doub
                                            const std::string& error) const {
   const auto group_rank = placement_ ? std::optional{placement_->group_rank.value()} : std::nullopt;
   const auto group_world_size = placement_ ? std::optional{placement_->group_world_size} : std::nullopt;
-  const json inner{{"group_world_size", or_null(group_world_size)}, {"entry_point", entry_point_}};
-  const json metadata{{"run_id", run_id_},
-                      {"global_rank", nullptr},
-                      {"group_rank", or_null(group_rank)},
-                      {"worker_id", nullptr},
-                      {"role", role_},
-                      {"hostname", host_},
-                      {"state", state},
-                      {"total_run_time", run_time_s_},
-                      {"rdzv_backend", backend_},
-                      {"raw_error", error.empty() ? json(nullptr) : json(error)},
-                      {"metadata", python_text(inner)},
-                      {"agent_restarts", restart_count_},
-                      {"duration_ms", or_null(duration_ms)}};
-  const json line{{"name", std::string{"torchelastic.worker.status."} + state},
-                  {"source", "AGENT"},
-                  {"timestamp", 0},
-                  {"metadata", metadata}};
+  const ordered_json inner{{"group_world_size", or_null(group_world_size)}, {"entry_point", entry_point_}};
+  const ordered_json metadata{{"run_id", run_id_},
+                              {"global_rank", nullptr},
+                              {"group_rank", or_null(group_rank)},
+                              {"worker_id", nullptr},
+                              {"role", role_},
+                              {"hostname", host_},
+                              {"state", state},
+                              {"total_run_time", run_time_s_},
+                              {"rdzv_backend", backend_},
+                              {"raw_error", error.empty() ? ordered_json(nullptr) : ordered_json(error)},
+                              {"metadata", python_text(inner)},
+                              {"agent_restarts", restart_count_},
+                              {"duration_ms", or_null(duration_ms)}};
+  const ordered_json line{{"name", std::string{"torchelastic.worker.status."} + state},
+                          {"source", "AGENT"},
+                          {"timestamp", 0},
+                          {"metadata", metadata}};
   return python_text(line) + "\n";
 }
 
@@ -121,30 +114,30 @@ std::string TorchelasticEvents::worker_line(const char* state, const WorkerState
   const bool failed = worker.exited && worker.exited->exit_code != 0;
   const Placement placement = placement_.value_or(Placement{});
   const WorkerId& id = worker.worker;
-  const json inner{{"group_world_size", placement.group_world_size},
-                   {"entry_point", entry_point_},
-                   {"local_rank", json::array({id.local_rank.value()})},
-                   {"role_rank", json::array({placement.first_role_rank.value() + id.local_rank.value()})},
-                   {"role_world_size", json::array({placement.role_world_size})},
-                   {"exit_code", json::array({failed ? json(worker.exited->exit_code) : json(nullptr)})},
-                   {"worker_pid", json::array({failed ? json(id.pid) : json(nullptr)})}};
-  const json metadata{{"run_id", run_id_},
-                      {"global_rank", id.rank.value()},
-                      {"group_rank", placement.group_rank.value()},
-                      {"worker_id", std::to_string(id.pid)},
-                      {"role", role_},
-                      {"hostname", host_},
-                      {"state", state},
-                      {"total_run_time", run_time_s_},
-                      {"rdzv_backend", backend_},
-                      {"raw_error", failed ? json(raw_error(*worker.exited)) : json(nullptr)},
-                      {"metadata", python_text(inner)},
-                      {"agent_restarts", restart_count_},
-                      {"duration_ms", nullptr}};
-  const json line{{"name", std::string{"torchelastic.worker.status."} + state},
-                  {"source", "WORKER"},
-                  {"timestamp", 0},
-                  {"metadata", metadata}};
+  const ordered_json inner{{"group_world_size", placement.group_world_size},
+                           {"entry_point", entry_point_},
+                           {"local_rank", ordered_json::array({id.local_rank.value()})},
+                           {"role_rank", ordered_json::array({placement.first_role_rank.value() + id.local_rank.value()})},
+                           {"role_world_size", ordered_json::array({placement.role_world_size})},
+                           {"exit_code", ordered_json::array({failed ? ordered_json(worker.exited->exit_code) : ordered_json(nullptr)})},
+                           {"worker_pid", ordered_json::array({failed ? ordered_json(id.pid) : ordered_json(nullptr)})}};
+  const ordered_json metadata{{"run_id", run_id_},
+                              {"global_rank", id.rank.value()},
+                              {"group_rank", placement.group_rank.value()},
+                              {"worker_id", std::to_string(id.pid)},
+                              {"role", role_},
+                              {"hostname", host_},
+                              {"state", state},
+                              {"total_run_time", run_time_s_},
+                              {"rdzv_backend", backend_},
+                              {"raw_error", failed ? ordered_json(raw_error(*worker.exited)) : ordered_json(nullptr)},
+                              {"metadata", python_text(inner)},
+                              {"agent_restarts", restart_count_},
+                              {"duration_ms", nullptr}};
+  const ordered_json line{{"name", std::string{"torchelastic.worker.status."} + state},
+                          {"source", "WORKER"},
+                          {"timestamp", 0},
+                          {"metadata", metadata}};
   return python_text(line) + "\n";
 }
 

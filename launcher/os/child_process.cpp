@@ -182,13 +182,13 @@ Result<ChildProcess> start_child(const ChildRequest& request) {
     if (request.cgroup >= 0) pid = clone_into_cgroup(launch, stack, pidfd);
     if (pid < 0) pid = ::clone(run_child, stack.data() + stack.size(), clone_flags | SIGCHLD, &launch, &pidfd);
   }
-  if (pid < 0) return Error{{errno, boost::system::system_category()}, "no new process for " + request.executable};
+  if (pid < 0) return system_error("no new process for " + request.executable);
   ChildProcess child{pid, UniqueFd{pidfd}};
   if (launch.error == 0) return child;
   static_cast<void>(reap(child));
   std::string what = request.executable;
   if (std::string{launch.failed_call} != "execve") what += std::string{": "} + launch.failed_call;
-  return Error{{launch.error, boost::system::system_category()}, what};
+  return system_error(launch.error, what);
 }
 
 int reap(const ChildProcess& child) {

@@ -7,22 +7,15 @@
 #include <charconv>
 #include <climits>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "launcher/core/cgroup_paths.hpp"
+#include "launcher/os/read_text.hpp"
 
 namespace torchup {
 namespace {
 
 constexpr std::size_t bits_per_word = sizeof(unsigned long) * CHAR_BIT;
 constexpr std::size_t mask_words_max = 1'048'576 / bits_per_word;
-
-/// The whole text of a file of /proc or /sys; empty when it cannot be read.
-std::string read_text(const std::string& path) {
-  std::ifstream file{path};
-  return {std::istreambuf_iterator<char>{file}, {}};
-}
 
 std::optional<long> read_number(const std::string& path) {
   const std::string text = read_text(path);
@@ -44,7 +37,7 @@ Result<CpuSet> affinity_mask() {
     // The kernel refuses a mask that is shorter than its own with EINVAL.
     if (sched_getaffinity(0, words * sizeof(unsigned long), reinterpret_cast<cpu_set_t*>(mask.data())) != 0) {
       if (errno == EINVAL && words < mask_words_max) continue;
-      return Error{{errno, boost::system::system_category()}, "read the CPU affinity mask"};
+      return system_error("read the CPU affinity mask");
     }
     CpuSet cpus;
     for (std::size_t cpu = 0; cpu < words * bits_per_word; ++cpu) {

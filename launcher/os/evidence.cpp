@@ -10,11 +10,10 @@
 #include <charconv>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 
 #include "launcher/core/cgroup_paths.hpp"
+#include "launcher/os/read_text.hpp"
 #include "rendezvous/net/unique_fd.hpp"
 
 namespace torchup {
@@ -24,11 +23,6 @@ constexpr std::size_t kernel_lines_max = 20;
 constexpr int kernel_records_max = 20'000;
 /// The kernel's log clock and ours are not quite the same.
 constexpr std::int64_t kernel_clock_slack_us = 1'000'000;
-
-std::string read_text(const std::string& path) {
-  std::ifstream file{path};
-  return {std::istreambuf_iterator<char>{file}, {}};
-}
 
 std::optional<std::int64_t> parse_number(std::string_view text) {
   std::int64_t number = 0;
@@ -189,7 +183,7 @@ DeathEvidence collect_evidence(pid_t pid, int exit_code, const DeathBaseline& ba
 }
 
 Result<std::optional<std::string>> read_error_file(const std::string& path) {
-  const auto failed = [&] { return Error{{errno, boost::system::system_category()}, path}; };
+  const auto failed = [&] { return system_error(path); };
   // Never wait for a FIFO, never follow a link that a worker has laid.
   const UniqueFd file{::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)};
   if (!file && errno == ENOENT) return std::optional<std::string>{};

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "launcher/core/text.hpp"
 #include "launcher/os/cpus.hpp"
 #include "launcher/os/nvml.hpp"
 #include "rendezvous/net/unique_fd.hpp"
@@ -39,23 +40,12 @@ std::string to_text(const Gpus& gpus) {
   return text + "end\n";
 }
 
-std::vector<std::string> fields(std::string_view line) {
-  std::vector<std::string> parts(1);
-  for (const char c : line) {
-    if (c == '\t')
-      parts.emplace_back();
-    else
-      parts.back() += c;
-  }
-  return parts;
-}
-
 std::optional<Gpus> from_text(std::string_view text) {
   Gpus gpus;
   for (;;) {
     const auto end = text.find('\n');
     if (end == std::string_view::npos) return std::nullopt;
-    const std::vector<std::string> line = fields(text.substr(0, end));
+    const std::vector<std::string_view> line = split(text.substr(0, end), '\t');
     text.remove_prefix(end + 1);
     if (line[0] == "end") return gpus;
     if (line[0] == "gpu" && line.size() == 5) {
@@ -66,7 +56,7 @@ std::optional<Gpus> from_text(std::string_view text) {
       gpu.mig_enabled = line[4] == "split";
       gpus.list.push_back(std::move(gpu));
     } else if (line[0] == "mig" && line.size() == 2 && !gpus.list.empty()) {
-      gpus.list.back().mig_instances.push_back(line[1]);
+      gpus.list.back().mig_instances.emplace_back(line[1]);
     } else if (line[0] == "problem" && line.size() == 2) {
       gpus.problem = line[1];
     }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "launcher/core/exit_report.hpp"
 #include "launcher/core/step_watch.hpp"
 
 namespace torchup {

@@ -26,10 +26,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto report_interval = std::chrono::minutes{1};
 
-Error system_error(int error, std::string context) {
-  return Error{boost::system::error_code{error, boost::system::system_category()}, std::move(context)};
-}
-
 std::string reason_of(int error) {
   return boost::system::error_code{error, boost::system::system_category()}.message();
 }

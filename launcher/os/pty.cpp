@@ -6,14 +6,13 @@
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <cstdlib>
 
 namespace torchup {
 
 Result<Pty> open_pty(int like) {
   const auto failed = [] {
-    return Error{boost::system::error_code{errno, boost::system::system_category()}, "open a pseudo terminal"};
+    return system_error("open a pseudo terminal");
   };
   Pty pty;
   pty.master.reset(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));

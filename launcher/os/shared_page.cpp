@@ -6,12 +6,11 @@
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 
 namespace torchup {
 
 Result<SharedPage> SharedPage::make() {
-  const auto error = [] { return Error{{errno, boost::system::system_category()}, "the page that a worker shares with us"}; };
+  const auto error = [] { return system_error("the page that a worker shares with us"); };
   SharedPage page;
   page.fd_ = UniqueFd{::memfd_create("torchup-worker", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   struct stat status {};

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 
 #include "launcher/core/exit_report.hpp"
@@ -23,10 +22,6 @@ constexpr auto look_interval = 1s;
 
 double now_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-Error system_error(const std::string& what) {
-  return Error{{errno, boost::system::system_category()}, what};
 }
 
 }  // namespace

@@ -45,10 +45,6 @@ constexpr Duration disk_limit = std::chrono::seconds{10};
 /// What is read of a dead worker's stream at once; a pipe holds 64 KiB.
 constexpr std::size_t last_words_bytes_max = std::size_t{1} << 20;
 
-Error system_error(std::string context) {
-  return Error{boost::system::error_code{errno, boost::system::system_category()}, std::move(context)};
-}
-
 TimePoint current_time() {
   return std::chrono::steady_clock::now();
 }
@@ -89,7 +85,7 @@ Result<RunDirectory> make_run_directory(std::string log_dir, const std::string& 
   RunDirectory made;
   std::error_code error;
   const auto failed = [&error](std::string context) {
-    return Error{boost::system::error_code{error.value(), boost::system::system_category()}, std::move(context)};
+    return system_error(error.value(), std::move(context));
   };
   if (log_dir.empty()) {
     const auto temporary = std::filesystem::temp_directory_path(error);

@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <boost/asio/io_context.hpp>
-#include <cerrno>
 #include <thread>
 #include <utility>
 
@@ -46,7 +45,7 @@ Result<WorkerStore> WorkerStore::open(const std::string& bind, Port port) {
 }
 
 Result<Port> free_port() {
-  const auto failed = [] { return Error{{errno, boost::system::system_category()}, "no free port"}; };
+  const auto failed = [] { return system_error("no free port"); };
   const UniqueFd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   if (!socket) return failed();
   sockaddr_in address{};

@@ -1,5 +1,6 @@
 #include "rendezvous/base/result.hpp"
 
+#include <cerrno>
 #include <stdexcept>
 
 namespace torchup {
@@ -34,6 +35,12 @@ std::string Error::message() const {
   if (code.category() == category()) return context.empty() ? code.message() : context;
   return context.empty() ? code.message() : context + ": " + code.message();
 }
+
+Error system_error(int code, std::string context) {
+  return Error{{code, boost::system::system_category()}, std::move(context)};
+}
+
+Error system_error(std::string context) { return system_error(errno, std::move(context)); }
 
 void throw_exception_from_error(const Error& error, const boost::source_location& where) {
   throw std::logic_error(std::string{where.file_name()} + ":" + std::to_string(where.line()) +

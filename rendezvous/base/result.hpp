@@ -39,6 +39,10 @@ struct [[nodiscard]] Result : boost::system::result<T, Error> {
 /// Error with one of our codes.
 inline Error fail(errc code, std::string context) { return Error{make_error_code(code), std::move(context)}; }
 
+/// Error of a system call that left `code` in errno; without one, errno as it is now.
+Error system_error(int code, std::string context);
+Error system_error(std::string context);
+
 }  // namespace torchup
 
 template <>

@@ -93,9 +93,9 @@ Result<UniqueFd> blocking_connect(const std::string& host, Port port, TimePoint 
     const auto now = Clock::now();
     if (!failure.may_pass || now >= deadline) {
       const auto tried = std::chrono::duration_cast<std::chrono::milliseconds>(now - begin).count();
-      return Error{{failure.may_pass ? ETIMEDOUT : failure.code, boost::system::system_category()},
+      return system_error(failure.may_pass ? ETIMEDOUT : failure.code,
                    "no connection to (" + host + ", " + std::to_string(port.value()) + ") in " + std::to_string(tried) +
-                       " ms: " + failure.text};
+                       " ms: " + failure.text);
     }
     const auto jittered =
         std::chrono::duration_cast<Duration>(pause * std::uniform_real_distribution<>{0.5, 1.5}(chance));

@@ -25,10 +25,6 @@ struct Address {
   }
 };
 
-Error system_error(int code, std::string context) {
-  return Error{{code, boost::system::system_category()}, std::move(context)};
-}
-
 Result<Address> numeric_address(std::string_view text) {
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST | AI_PASSIVE;

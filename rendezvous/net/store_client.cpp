@@ -35,10 +35,6 @@ constexpr FieldLimits reply_limits{.key_bytes_max = std::uint64_t{1} << 30,
                                    .count_max = std::uint64_t{1} << 32,
                                    .message_bytes_max = std::uint64_t{1} << 42};
 
-Error system_error(int code, std::string context) {
-  return Error{{code, boost::system::system_category()}, std::move(context)};
-}
-
 bool is_timeout(const Error& error) {
   return error.code == boost::system::errc::timed_out;
 }

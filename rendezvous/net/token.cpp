@@ -77,11 +77,10 @@ std::string take_token_variable() {
 
 Result<std::string> read_token_file(const std::string& path) {
   const std::string what = "token file " + path;
-  const auto system_error = [&] { return Error{{errno, boost::system::system_category()}, what}; };
   const UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (!file) return system_error();
+  if (!file) return system_error(what);
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) return system_error();
+  if (::fstat(file.get(), &status) != 0) return system_error(what);
   if (!S_ISREG(status.st_mode)) return fail(errc::bad_value, what + ": not a regular file");
   if (status.st_uid != ::geteuid()) return fail(errc::bad_value, what + ": belongs to another user");
   if ((status.st_mode & (S_IRGRP | S_IROTH)) != 0) {
@@ -89,7 +88,7 @@ Result<std::string> read_token_file(const std::string& path) {
   }
   std::string token(token_bytes_max + 1, '\0');
   const ssize_t count = ::read(file.get(), token.data(), token.size());
-  if (count < 0) return system_error();
+  if (count < 0) return system_error(what);
   if (static_cast<std::size_t>(count) > token_bytes_max) return fail(errc::limit_exceeded, what + ": more than 4 KiB");
   token.resize(static_cast<std::size_t>(count));
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
