@@ -66,4 +66,6 @@ std::string to_string(const Endpoint& endpoint) {
   return (brackets ? "[" + endpoint.host + "]" : endpoint.host) + ":" + std::to_string(endpoint.port.value());
 }
 
+bool is_loopback(std::string_view address) { return address.starts_with("127.") || address == "::1"; }
+
 }  // namespace torchup

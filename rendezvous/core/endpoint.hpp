@@ -28,4 +28,7 @@ inline constexpr Port c10d_default_port{29400};
 /// "host:port", with brackets around an IPv6 address.
 [[nodiscard]] std::string to_string(const Endpoint& endpoint);
 
+/// Whether a numeric address is the machine's own, which means nothing on another one.
+[[nodiscard]] bool is_loopback(std::string_view address);
+
 }  // namespace torchup

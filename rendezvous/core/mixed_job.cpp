@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/core/endpoint.hpp"
+
 namespace torchup {
-namespace {
-
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
-
-}  // namespace
 
 // ---- before the job is mixed
 

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/core/endpoint.hpp"
 #include "rendezvous/core/hostlist.hpp"
 #include "rendezvous/core/same_world.hpp"
 
 namespace torchup {
 namespace {
-
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
 
 std::string seconds(Duration duration) {
   const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 100;
