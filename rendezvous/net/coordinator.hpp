@@ -18,6 +18,7 @@ class io_context;
 namespace torchup {
 
 /// Brings the agents of many jobs together: one round machine (core/rendezvous) per run id, and one timer for each.
+/// Where a torchrun agent writes its state into the store beside it, core/mixed_job decides that job from then on.
 /// Lives on one loop, in torchupd or in the agent that hosts the rendezvous. Agents of other processes come through
 /// agent_sessions.
 class Coordinator {
