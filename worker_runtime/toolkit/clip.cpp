@@ -1,4 +1,3 @@
-#include <ATen/Parallel.h>
 #include <ATen/ops/_foreach_clamp_max.h>
 #include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
@@ -6,10 +5,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <torch/utils.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <numeric>
 #include <torchup/clip.hpp>
 #include <torchup/collectives.hpp>
 #include <torchup/error.hpp>
@@ -37,36 +33,11 @@ std::vector<Batch> gradients_of(const std::vector<Tensor>& parameters) {
   return batches;
 }
 
-/// The norm of each of `batch`, which lies on the CPU. ATen takes them one after the other, each on one thread, and all that
-/// this costs is reading memory; here every thread takes the largest tensor that is left. Cutting one tensor in pieces
-/// would give other bits than Python's.
-std::vector<Tensor> norms_on_cpu(const Batch& batch, double norm_type) {
-  std::vector<std::size_t> by_size(batch.size());
-  std::iota(by_size.begin(), by_size.end(), std::size_t{0});
-  std::stable_sort(by_size.begin(), by_size.end(), [&](auto one, auto other) { return batch[one].numel() > batch[other].numel(); });
-  std::vector<Tensor> norms(batch.size());
-  std::atomic<std::size_t> next = 0;
-  at::parallel_for(0, std::min<std::int64_t>(at::get_num_threads(), std::ssize(batch)), 1, [&](std::int64_t begin, std::int64_t end) {
-    const torch::NoGradGuard no_gradients;  // a thread's own setting
-    for (std::int64_t lane = begin; lane < end; ++lane)
-      for (std::size_t turn = next++; turn < by_size.size(); turn = next++)
-        norms[by_size[turn]] = at::linalg_vector_norm(batch[by_size[turn]], norm_type);
-  });
-  return norms;
-}
-
-std::vector<Tensor> norms_of(const Batch& batch, double norm_type) {
-  std::int64_t elements = 0;
-  for (const Tensor& gradient : batch) elements += gradient.numel();
-  if (batch.front().is_cpu() && elements > at::internal::GRAIN_SIZE) return norms_on_cpu(batch, norm_type);
-  return at::_foreach_norm(batch, norm_type);
-}
-
 /// The norm of all gradients of this process; undefined when there are none.
 Tensor local_norm(const std::vector<Batch>& batches, double norm_type) {
   std::vector<Tensor> norms;
   for (const Batch& batch : batches)
-    for (const Tensor& norm : norms_of(batch, norm_type))
+    for (const Tensor& norm : at::_foreach_norm(batch, norm_type))
       norms.push_back(norm.to(batches.front().front().device(), /*non_blocking=*/true));
   return norms.empty() ? Tensor{} : at::linalg_vector_norm(torch::stack(norms), norm_type);
 }
