@@ -122,7 +122,7 @@ def two_and_two_at_the_daemon(launcher, torchupd):
 
 
 def failure(launcher, who, restarts, host="theirs"):
-    """A worker of `who` fails. Where a restart is left it costs that node one, and the job goes on."""
+    """A worker of `who` fails. Where a restart is left it costs no node more than one, and the job goes on."""
     with mixed(launcher, 2) as cluster:
         if host == "theirs":
             theirs = cluster.torchrun(0, restarts=restarts)
@@ -140,7 +140,8 @@ def failure(launcher, who, restarts, host="theirs"):
         again = wait_for("a second round", lambda: [e for e in cluster.started() if e not in entries] if
                          len(cluster.started()) == 4 else None, LIMIT)
         assert {entry["world"] for entry in again} == {2}
-        assert [entry["restarts"] for entry in again if entry["host"] == failing["host"]] == [1], again
+        # The other node's worker fails too, as its peer is gone; whichever agent leaves the round first has counted it.
+        assert max(entry["restarts"] for entry in again) == 1, again
         cluster.release()
         ends(cluster, theirs, ours)
 
