@@ -69,13 +69,13 @@ class Agent:
         for pid in reversed(self.processes()):
             os.kill(pid, signal.SIGCONT)
 
-    def ends_with(self, code, limit=15.0):
+    def ends_with(self, *codes, limit=15.0):
         try:
             got = self.process.wait(limit)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"agent {self.number} on node{self.node} still runs after {limit} s") from None
-        if got != code:
-            raise AssertionError(f"agent {self.number} on node{self.node} ended with {got}, not {code}")
+        if got not in codes:
+            raise AssertionError(f"agent {self.number} on node{self.node} ended with {got}, not {' or '.join(map(str, codes))}")
 
     def said(self):
         return self.err.read_text(errors="replace")
