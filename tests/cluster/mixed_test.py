@@ -43,7 +43,6 @@ class MixedCluster(Cluster):
         options = self._options(node, nnodes, host, restarts, workers)
         return self._begin(node, [self.launcher, *options, "--shutdown-timeout=2", "--no-python", PYTHON, WORKER, self.dir])
 
-
     def check_ranks(self):
         """Restarts are counted per agent here: a round is as many entries as its world is large."""
         entries = self.started()
@@ -62,9 +61,9 @@ def mixed(launcher, nodes):
 LIMIT = 60  # two Python workers and two torchruns start on a busy machine
 
 
-def ends(cluster, *agents, code=0):
+def ends(cluster, *agents):
     for agent in agents:
-        agent.ends_with(code, limit=LIMIT)
+        agent.ends_with(0, limit=LIMIT)
     cluster.nothing_left(5)
 
 
@@ -121,7 +120,7 @@ def two_and_two_at_the_daemon(launcher, torchupd):
         cluster.nothing_left(5)
 
 
-def failure(launcher, who, restarts, host="theirs"):
+def failure(launcher, who, restarts, host):
     """A worker of `who` fails. Where a restart is left it costs no node more than one, and the job goes on."""
     with mixed(launcher, 2) as cluster:
         if host == "theirs":
@@ -149,39 +148,16 @@ def failure(launcher, who, restarts, host="theirs"):
         ends(cluster, theirs, ours)
 
 
-@scenario
-def our_worker_fails(launcher, _):
-    failure(launcher, "ours", 2)
-
-
-@scenario
-def their_worker_fails(launcher, _):
-    failure(launcher, "theirs", 2)
-
-
-@scenario
-def our_worker_fails_for_good(launcher, _):
-    failure(launcher, "ours", 0)
-
-
-@scenario
-def their_worker_fails_for_good(launcher, _):
-    failure(launcher, "theirs", 0)
-
-
-@scenario
-def our_worker_fails_at_ours(launcher, _):
-    failure(launcher, "ours", 2, host="ours")
-
-
-@scenario
-def their_worker_fails_at_ours(launcher, _):
-    failure(launcher, "theirs", 2, host="ours")
-
-
-@scenario
-def their_worker_fails_for_good_at_ours(launcher, _):
-    failure(launcher, "theirs", 0, host="ours")
+for name, arguments in {
+    "our_worker_fails": ("ours", 2, "theirs"),
+    "their_worker_fails": ("theirs", 2, "theirs"),
+    "our_worker_fails_for_good": ("ours", 0, "theirs"),
+    "their_worker_fails_for_good": ("theirs", 0, "theirs"),
+    "our_worker_fails_at_ours": ("ours", 2, "ours"),
+    "their_worker_fails_at_ours": ("theirs", 2, "ours"),
+    "their_worker_fails_for_good_at_ours": ("theirs", 0, "ours"),
+}.items():
+    scenarios[name] = lambda launcher, _, arguments=arguments: failure(launcher, *arguments)
 
 
 if __name__ == "__main__":
