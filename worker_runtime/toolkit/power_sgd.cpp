@@ -14,30 +14,6 @@ namespace torchup {
 
 using torch::Tensor;
 
-struct PowerSGD::State {
-  State(ProcessGroup group_, PowerSGDOptions options_)
-      : group{std::move(group_)}, options{options_}, random{options_.random_seed} {}
-
-  /// numpy.random.RandomState(seed).randint(1_000_000_000): 30 bits, again while they are too large.
-  int64_t draw_seed() {
-    for (;;) {
-      ++draws;
-      if (const std::uint32_t bits = static_cast<std::uint32_t>(random()) & 0x3fffffff; bits < 1'000'000'000) return bits;
-    }
-  }
-  void count_bucket(const GradBucket& bucket) {
-    if (bucket.is_last()) ++iteration;
-  }
-
-  ProcessGroup group;
-  PowerSGDOptions options;
-  std::mt19937 random;
-  std::uint64_t draws = 0;  ///< numbers taken from `random`: its state in a checkpoint
-  int64_t iteration = 0;
-  Statistics statistics;
-  std::map<std::size_t, Tensor> error, p, q;  ///< by bucket: flat
-};
-
 namespace {
 
 /// Makes the columns of each matrix orthonormal, in place. (batch, rows, columns), columns <= rows.
@@ -78,10 +54,49 @@ struct Compression {
   Tensor uncompressed_flat;
   std::vector<Product> products;
   Tensor p, q;
+  std::size_t index = 0;
   bool last = false;
 };
 
 }  // namespace
+
+struct PowerSGD::State {
+  State(ProcessGroup group_, PowerSGDOptions options_)
+      : group{std::move(group_)}, options{options_}, random{options_.random_seed} {}
+
+  /// numpy.random.RandomState(seed).randint(1_000_000_000): 30 bits, again while they are too large.
+  int64_t draw_seed() {
+    for (;;) {
+      ++draws;
+      if (const std::uint32_t bits = static_cast<std::uint32_t>(random()) & 0x3fffffff; bits < 1'000'000'000) return bits;
+    }
+  }
+  [[nodiscard]] int64_t rank_of(int64_t rows, int64_t columns) const {
+    return std::min({rows, columns, options.matrix_approximation_rank});
+  }
+  [[nodiscard]] Work reduce(const Tensor& flat) const {
+    return flat.defined() && flat.numel() > 0 ? all_reduce_async(flat, group) : Work{};
+  }
+
+  // The stages of one bucket, in their order.
+  BucketReduction reduce_whole(const GradBucket& bucket);
+  void feed_error_back(Compression& now) const;
+  std::vector<std::vector<Tensor>> sort_by_shape(const GradBucket& bucket, Compression& now);
+  bool take_factors(Compression& now, const std::vector<std::vector<Tensor>>& shapes);
+  void make_products(Compression& now, const std::vector<std::vector<Tensor>>& shapes) const;
+  void multiply_by_q(Compression& now, bool fresh);
+  void put_uncompressed_back(Compression& now) const;
+  void multiply_by_p(Compression& now) const;
+  void put_approximation_back(Compression& now);
+
+  ProcessGroup group;
+  PowerSGDOptions options;
+  std::mt19937 random;
+  std::uint64_t draws = 0;  ///< numbers taken from `random`: its state in a checkpoint
+  int64_t iteration = 0;
+  Statistics statistics;
+  std::map<std::size_t, Tensor> error, p, q;  ///< by bucket: flat
+};
 
 PowerSGD::PowerSGD(ProcessGroup group, PowerSGDOptions options) {
   if (options.matrix_approximation_rank < 1) throw Error{"PowerSGD: matrix_approximation_rank must be >= 1"};
@@ -91,119 +106,150 @@ PowerSGD::PowerSGD(ProcessGroup group, PowerSGDOptions options) {
   state_ = std::make_shared<State>(std::move(group), options);
 }
 
+BucketReduction PowerSGD::State::reduce_whole(const GradBucket& bucket) {
+  if (bucket.is_last()) ++iteration;
+  Tensor buffer = bucket.buffer();
+  buffer.div_(group.size());
+  return {.result = buffer, .work = all_reduce_async(buffer, group), .stages = {}};
+}
+
+void PowerSGD::State::feed_error_back(Compression& now) const {
+  if (!options.use_error_feedback) return;
+  if (const auto known = error.find(now.index); known != error.end()) now.buffer.add_(known->second);
+  now.before = now.buffer.clone();
+}
+
+/// Matrices by shape, shapes in the order of first appearance: the order of P and Q in their flat buffers. What is not
+/// worth compressing goes to `now.uncompressed`.
+std::vector<std::vector<Tensor>> PowerSGD::State::sort_by_shape(const GradBucket& bucket, Compression& now) {
+  std::vector<std::vector<Tensor>> shapes;
+  for (const Tensor& gradient : bucket.gradients()) {
+    const Tensor matrix = as_matrix(gradient);
+    const int64_t n = matrix.size(0), m = matrix.size(1), full = n * m, thin = (n + m) * rank_of(n, m);
+    const bool compress = static_cast<double>(thin) * options.min_compression_rate < static_cast<double>(full);
+    statistics.before += full;
+    statistics.after += compress ? thin : full;
+    if (!compress) {
+      now.uncompressed.push_back(matrix.view(-1));
+      continue;
+    }
+    const auto same =
+        std::find_if(shapes.begin(), shapes.end(), [&](const auto& known) { return known.front().sizes() == matrix.sizes(); });
+    (same == shapes.end() ? shapes.emplace_back() : *same).push_back(matrix);
+  }
+  return shapes;
+}
+
+/// The bucket's P and Q. True when they are new and Q has to be drawn.
+bool PowerSGD::State::take_factors(Compression& now, const std::vector<std::vector<Tensor>>& shapes) {
+  const bool fresh = !options.warm_start || !p.contains(now.index);
+  if (fresh) {
+    int64_t p_size = 0, q_size = 0;
+    for (const auto& members : shapes) {
+      const int64_t n = members.front().size(0), m = members.front().size(1);
+      const int64_t ranks = rank_of(n, m) * static_cast<int64_t>(members.size());
+      p_size += n * ranks;
+      q_size += m * ranks;
+    }
+    p[now.index] = torch::empty({p_size}, now.buffer.options());
+    q[now.index] = torch::empty({q_size}, now.buffer.options());
+  }
+  now.p = p.at(now.index);
+  now.q = q.at(now.index);
+  return fresh;
+}
+
+void PowerSGD::State::make_products(Compression& now, const std::vector<std::vector<Tensor>>& shapes) const {
+  int64_t p_at = 0, q_at = 0;
+  const auto add = [&](Tensor matrices, std::vector<Tensor> members) {
+    const int64_t batch = matrices.size(0), n = matrices.size(1), m = matrices.size(2), rank = rank_of(n, m);
+    Tensor left = now.p.narrow(0, p_at, batch * n * rank).view({batch, n, rank});
+    Tensor right = now.q.narrow(0, q_at, batch * m * rank).view({batch, m, rank});
+    p_at += left.numel();
+    q_at += right.numel();
+    now.products.push_back({std::move(matrices), std::move(left), std::move(right), std::move(members)});
+  };
+  for (const auto& members : shapes) {
+    if (options.batch_tensors_with_same_shape && members.size() > 1)
+      add(torch::stack(members), members);
+    else
+      for (const Tensor& matrix : members) add(matrix.unsqueeze(0), {});
+  }
+}
+
+void PowerSGD::State::multiply_by_q(Compression& now, bool fresh) {
+  std::optional<torch::Generator> generator;
+  if (fresh) generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(draw_seed()));
+  for (Product& product : now.products) {
+    if (generator)
+      product.q.copy_(torch::randn(product.q.sizes(), *generator,
+                                   torch::TensorOptions{}.dtype(product.q.scalar_type()).device(torch::kCPU)));
+    orthogonalize(product.q, options.orthogonalization_epsilon);
+  }
+  for (Product& product : now.products) at::bmm_out(product.p, product.matrices, product.q);
+}
+
+void PowerSGD::State::put_uncompressed_back(Compression& now) const {
+  if (!now.uncompressed_flat.defined()) return;
+  now.uncompressed_flat.div_(group.size());
+  int64_t at = 0;
+  for (Tensor& gradient : now.uncompressed) {
+    gradient.copy_(now.uncompressed_flat.narrow(0, at, gradient.numel()));
+    at += gradient.numel();
+  }
+}
+
+void PowerSGD::State::multiply_by_p(Compression& now) const {
+  for (Product& product : now.products) orthogonalize(product.p, options.orthogonalization_epsilon);
+  for (Product& product : now.products) at::bmm_out(product.q, product.matrices.transpose(1, 2), product.p);
+}
+
+void PowerSGD::State::put_approximation_back(Compression& now) {
+  now.q.div_(group.size());
+  for (Product& product : now.products) {
+    at::bmm_out(product.matrices, product.p, product.q.transpose(1, 2));
+    for (std::size_t i = 0; i < product.members.size(); ++i)
+      product.members[i].copy_(product.matrices[static_cast<int64_t>(i)]);
+  }
+  if (options.use_error_feedback) error[now.index] = now.before - now.buffer;
+  if (!options.warm_start) {
+    p.clear();
+    q.clear();
+  }
+  if (now.last) ++iteration;
+}
+
 CommHook PowerSGD::hook() const {
   return [state = state_](const GradBucket& bucket) -> BucketReduction {
     const torch::NoGradGuard no_gradients;
-    const PowerSGDOptions& options = state->options;
-    if (state->iteration < options.start_powerSGD_iter) {
-      state->count_bucket(bucket);
-      Tensor buffer = bucket.buffer();
-      buffer.div_(state->group.size());
-      return {.result = buffer, .work = all_reduce_async(buffer, state->group), .stages = {}};
-    }
+    if (state->iteration < state->options.start_powerSGD_iter) return state->reduce_whole(bucket);
 
     const auto shared = std::make_shared<Compression>();
     Compression& now = *shared;
-    const std::size_t index = bucket.index();
     now.buffer = bucket.buffer();
+    now.index = bucket.index();
     now.last = bucket.is_last();
-    if (options.use_error_feedback) {
-      if (const auto known = state->error.find(index); known != state->error.end()) now.buffer.add_(known->second);
-      now.before = now.buffer.clone();
-    }
-
-    // Matrices by shape, shapes in the order of first appearance: the order of P and Q in their flat buffers.
-    std::vector<std::vector<Tensor>> shapes;
-    int64_t p_size = 0, q_size = 0;
-    const auto rank_of = [&](int64_t n, int64_t m) { return std::min({n, m, options.matrix_approximation_rank}); };
-    for (const Tensor& gradient : bucket.gradients()) {
-      const Tensor matrix = as_matrix(gradient);
-      const int64_t n = matrix.size(0), m = matrix.size(1), rank = rank_of(n, m);
-      const int64_t full = n * m, thin = (n + m) * rank;
-      const bool compress = static_cast<double>(thin) * options.min_compression_rate < static_cast<double>(full);
-      state->statistics.before += full;
-      state->statistics.after += compress ? thin : full;
-      if (!compress) {
-        now.uncompressed.push_back(matrix.view(-1));
-        continue;
-      }
-      p_size += n * rank;
-      q_size += m * rank;
-      const auto same = std::find_if(shapes.begin(), shapes.end(),
-                                     [&](const auto& known) { return known.front().sizes() == matrix.sizes(); });
-      (same == shapes.end() ? shapes.emplace_back() : *same).push_back(matrix);
-    }
-
-    const bool fresh = !options.warm_start || !state->p.contains(index);
-    if (fresh) {
-      state->p[index] = torch::empty({p_size}, now.buffer.options());
-      state->q[index] = torch::empty({q_size}, now.buffer.options());
-    }
-    now.p = state->p.at(index);
-    now.q = state->q.at(index);
-    int64_t p_at = 0, q_at = 0;
-    const auto add_product = [&](Tensor matrices, std::vector<Tensor> members) {
-      const int64_t batch = matrices.size(0), n = matrices.size(1), m = matrices.size(2), rank = rank_of(n, m);
-      Tensor p = now.p.narrow(0, p_at, batch * n * rank).view({batch, n, rank});
-      Tensor q = now.q.narrow(0, q_at, batch * m * rank).view({batch, m, rank});
-      p_at += p.numel();
-      q_at += q.numel();
-      now.products.push_back({std::move(matrices), std::move(p), std::move(q), std::move(members)});
-    };
-    for (const auto& members : shapes) {
-      if (options.batch_tensors_with_same_shape && members.size() > 1)
-        add_product(torch::stack(members), members);
-      else
-        for (const Tensor& matrix : members) add_product(matrix.unsqueeze(0), {});
-    }
-
-    std::optional<torch::Generator> generator;
-    if (fresh) generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(state->draw_seed()));
-    for (Product& product : now.products) {
-      if (generator)
-        product.q.copy_(torch::randn(product.q.sizes(), *generator,
-                                     torch::TensorOptions{}.dtype(product.q.scalar_type()).device(torch::kCPU)));
-      orthogonalize(product.q, options.orthogonalization_epsilon);
-    }
-    for (Product& product : now.products) at::bmm_out(product.p, product.matrices, product.q);
+    state->feed_error_back(now);
+    const auto shapes = state->sort_by_shape(bucket, now);
+    const bool fresh = state->take_factors(now, shapes);
+    state->make_products(now, shapes);
+    state->multiply_by_q(now, fresh);
 
     if (!now.uncompressed.empty()) now.uncompressed_flat = torch::cat(now.uncompressed);
-    const auto reduce = [state](const Tensor& flat) {
-      return flat.defined() && flat.numel() > 0 ? all_reduce_async(flat, state->group) : Work{};
-    };
-    BucketReduction reduction{.result = now.buffer, .work = reduce(now.uncompressed_flat), .stages = {}};
-    reduction.stages.emplace_back([state, shared, reduce] {
+    BucketReduction reduction{.result = now.buffer, .work = state->reduce(now.uncompressed_flat), .stages = {}};
+    reduction.stages.emplace_back([state, shared] {
       const torch::NoGradGuard no_grad;
-      if (shared->uncompressed_flat.defined()) {
-        shared->uncompressed_flat.div_(state->group.size());
-        int64_t at = 0;
-        for (Tensor& gradient : shared->uncompressed) {
-          gradient.copy_(shared->uncompressed_flat.narrow(0, at, gradient.numel()));
-          at += gradient.numel();
-        }
-      }
-      return reduce(shared->p);  // a sum: making it orthonormal removes the scale
+      state->put_uncompressed_back(*shared);
+      return state->reduce(shared->p);  // a sum: making it orthonormal removes the scale
     });
-    reduction.stages.emplace_back([state, shared, reduce] {
+    reduction.stages.emplace_back([state, shared] {
       const torch::NoGradGuard no_grad;
-      for (Product& product : shared->products) orthogonalize(product.p, state->options.orthogonalization_epsilon);
-      for (Product& product : shared->products) at::bmm_out(product.q, product.matrices.transpose(1, 2), product.p);
-      return reduce(shared->q);
+      state->multiply_by_p(*shared);
+      return state->reduce(shared->q);
     });
-    reduction.stages.emplace_back([state, shared, index] {
+    reduction.stages.emplace_back([state, shared] {
       const torch::NoGradGuard no_grad;
-      shared->q.div_(state->group.size());
-      for (Product& product : shared->products) {
-        at::bmm_out(product.matrices, product.p, product.q.transpose(1, 2));
-        for (std::size_t i = 0; i < product.members.size(); ++i)
-          product.members[i].copy_(product.matrices[static_cast<int64_t>(i)]);
-      }
-      if (state->options.use_error_feedback) state->error[index] = shared->before - shared->buffer;
-      if (!state->options.warm_start) {
-        state->p.clear();
-        state->q.clear();
-      }
-      if (shared->last) ++state->iteration;
+      state->put_approximation_back(*shared);
       return Work{};
     });
     return reduction;
