@@ -1,3 +1,5 @@
+#include <ATen/Parallel.h>
+#include <ATen/TensorIterator.h>
 #include <ATen/ops/_foreach_clamp_max.h>
 #include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
@@ -5,7 +7,11 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <torch/utils.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <torchup/clip.hpp>
 #include <torchup/collectives.hpp>
 #include <torchup/error.hpp>
@@ -33,11 +39,45 @@ std::vector<Batch> gradients_of(const std::vector<Tensor>& parameters) {
   return batches;
 }
 
+/// Calls `work` once on each of ATen's threads, at most `limit` times, at the same time. at::parallel_for would call it on one:
+/// its threads are OpenMP's, and only LibTorch is compiled with that. The loop of a tensor iterator is LibTorch's own.
+void on_threads(std::int64_t limit, const std::function<void()>& work) {
+  const Tensor lanes = torch::empty({std::min<std::int64_t>(at::get_num_threads(), limit)}, torch::kByte);
+  auto iterator = at::TensorIterator::borrowing_nullary_op(lanes);
+  iterator.for_each([&](char**, const std::int64_t*, std::int64_t) { work(); }, /*grain_size=*/1);
+}
+
+/// Whether ATen takes the norm of each of `batch` in one piece on one thread, so that several threads can take one each.
+/// Those that it cuts itself, it cuts by the number of threads, and the cut decides the bits.
+bool taken_in_one_piece(const Batch& batch, double norm_type) {
+  const auto dtype = batch.front().scalar_type();
+  return batch.front().is_cpu() && norm_type == 2 && (dtype == torch::kFloat || dtype == torch::kBFloat16) &&
+         std::all_of(batch.begin(), batch.end(), [](const Tensor& gradient) { return gradient.is_non_overlapping_and_dense(); });
+}
+
+std::vector<Tensor> norms_of(const Batch& batch, double norm_type) {
+  std::int64_t elements = 0;
+  for (const Tensor& gradient : batch) elements += gradient.numel();
+  if (elements <= at::internal::GRAIN_SIZE || !taken_in_one_piece(batch, norm_type)) return at::_foreach_norm(batch, norm_type);
+  // Every thread takes the largest that is left.
+  std::vector<std::size_t> by_size(batch.size());
+  std::iota(by_size.begin(), by_size.end(), std::size_t{0});
+  std::stable_sort(by_size.begin(), by_size.end(), [&](auto one, auto other) { return batch[one].numel() > batch[other].numel(); });
+  std::vector<Tensor> norms(batch.size());
+  std::atomic<std::size_t> next = 0;
+  on_threads(std::ssize(batch), [&] {
+    const torch::NoGradGuard no_gradients;  // a thread's own setting
+    for (std::size_t turn = next++; turn < by_size.size(); turn = next++)
+      norms[by_size[turn]] = at::linalg_vector_norm(batch[by_size[turn]], norm_type);
+  });
+  return norms;
+}
+
 /// The norm of all gradients of this process; undefined when there are none.
 Tensor local_norm(const std::vector<Batch>& batches, double norm_type) {
   std::vector<Tensor> norms;
   for (const Batch& batch : batches)
-    for (const Tensor& norm : at::_foreach_norm(batch, norm_type))
+    for (const Tensor& norm : norms_of(batch, norm_type))
       norms.push_back(norm.to(batches.front().front().device(), /*non_blocking=*/true));
   return norms.empty() ? Tensor{} : at::linalg_vector_norm(torch::stack(norms), norm_type);
 }

@@ -163,6 +163,8 @@ class Clipping(unittest.TestCase):
                 for parameter, gradient in zip(parameters, asked["gradients"]):
                     parameter.grad = None if gradient is None else gradient.clone()
                 ours = result()
+                torch.set_num_threads(int(asked.get("threads", 1)))
+                self.addCleanup(torch.set_num_threads, 1)
                 if "limit" in asked:
                     torch.nn.utils.clip_grad_value_(parameters, asked["limit"])
                 else:
@@ -190,9 +192,19 @@ for kind in (2.0, 1.0, 3.0, math.inf):
     for limit in (0.5, 0.7, 1e6):
         asked = dict(case="clip", gradients=gradients_for_clipping(), max_norm=limit, norm_type=kind)
         Clipping.wanted.append((asked, request(**asked)))
-large = [torch.randn(size, generator=generator(6)) for size in (100_000, 17, 40_001, 60_000)]  # more than one thread takes part
-asked = dict(case="clip", gradients=large, max_norm=1.0, norm_type=2.0, threads=2.0)
-Clipping.wanted.append((asked, request(**asked)))
+# So large that more than one thread takes part: each takes whole tensors, or ATen cuts them, by kind.
+large = [torch.randn(size, generator=generator(6)) for size in (100_000, 17, 40_001, 60_000)]
+large_kinds = [
+    large,
+    [gradient.bfloat16() for gradient in large],
+    [gradient.double() for gradient in large],
+    [large[0].view(250, 400).t(), large[1], large[3].view(2, 30, 1000).permute(2, 0, 1)],
+    [large[0].view(250, 400)[:, ::2], large[2]],
+]
+for gradients in large_kinds:
+    for kind in (2.0, 1.0, math.inf):
+        asked = dict(case="clip", gradients=gradients, max_norm=1.0, norm_type=kind, threads=2.0)
+        Clipping.wanted.append((asked, request(**asked)))
 asked = dict(case="clip", gradients=gradients_for_clipping(math.inf), max_norm=1.0, norm_type=2.0)
 Clipping.wanted.append((asked, request(**asked)))
 Clipping.strict = staticmethod(request(**asked, strict=True))
