@@ -10,6 +10,8 @@
 #include <torchup/error.hpp>
 #include <torchup/zero_redundancy_optimizer.hpp>
 
+#include "worker_runtime/peer_memory.hpp"
+
 namespace torchup {
 namespace {
 
@@ -49,6 +51,9 @@ std::string receive_bytes(const ProcessGroup& group, int from) {
   content = content.cpu();
   return {reinterpret_cast<const char*>(content.data_ptr<std::uint8_t>()), static_cast<std::size_t>(content.numel())};
 }
+
+/// Below this, two small collectives more cost as much as is saved.
+constexpr std::size_t worth_reading_bytes = 256 << 10;
 
 bool is_dense(const Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); }
 
@@ -149,11 +154,44 @@ void ZeroRedundancyOptimizerBase::copy_options_to_local() {
 Tensor ZeroRedundancyOptimizerBase::step(LossClosure closure) {
   copy_options_to_local();
   const Tensor loss = local_->step(std::move(closure));
+  if (pieces_.empty()) return loss;
+  if (!way_chosen_) choose_way();
+  owners_memory_ ? read_parameters() : send_parameters();
+  return loss;
+}
+
+void ZeroRedundancyOptimizerBase::choose_way() {
+  way_chosen_ = true;
+  std::size_t bytes = 0;
+  for (const Piece& piece : pieces_) {
+    bytes += piece.tensor.nbytes();
+    if (!piece.tensor.is_cpu() || !is_dense(piece.tensor)) return;
+  }
+  if (group_.device().is_cpu() && bytes >= worth_reading_bytes) owners_memory_ = PeerMemory::of(group_);
+}
+
+void ZeroRedundancyOptimizerBase::send_parameters() {
   // All are under way before the first is waited for.
   std::vector<Work> sending;
   for (const Piece& piece : pieces_) sending.push_back(broadcast_async(piece.tensor.detach(), group_, piece.owner));
   for (Work& work : sending) work.wait();
-  return loss;
+}
+
+void ZeroRedundancyOptimizerBase::read_parameters() {
+  // Each owner says where its parameters are; when the sum is there, all owners have made their step.
+  Tensor addresses = torch::zeros({std::ssize(pieces_)}, torch::kLong);
+  auto address = addresses.accessor<int64_t, 1>();
+  for (int64_t i = 0; const Piece& piece : pieces_) {
+    if (piece.owner == group_.rank()) address[i] = static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(piece.tensor.data_ptr()));
+    ++i;
+  }
+  all_reduce(addresses, group_);
+  for (int64_t i = 0; const Piece& piece : pieces_) {
+    if (piece.owner != group_.rank())
+      owners_memory_->read(piece.owner, static_cast<std::uintptr_t>(address[i]), piece.tensor.data_ptr(), piece.tensor.nbytes());
+    ++i;
+  }
+  barrier(group_);  // nobody changes its parameters before all have read them
 }
 
 std::unique_ptr<Optimizer> ZeroRedundancyOptimizerBase::with_all_parameters() const {

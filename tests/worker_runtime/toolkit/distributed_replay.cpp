@@ -104,6 +104,7 @@ Values zero(const Values& request, const ProcessGroup& group) {
   for (const auto& local_group : optimizer->local().param_groups())
     for (const Tensor& parameter : local_group.params()) kept += static_cast<double>(parameter.numel());
   result.put("kept", kept);
+  result.put("reads", optimizer->reads_memory_of_owners() ? 1.0 : 0.0);
   result.put("states", static_cast<double>(optimizer->local().state().size()));
   if (const auto all = optimizer->consolidate(0)) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {

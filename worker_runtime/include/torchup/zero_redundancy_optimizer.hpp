@@ -13,6 +13,8 @@
 
 namespace torchup {
 
+class PeerMemory;
+
 /// The rank that keeps each parameter's optimizer state: in every group the largest parameter first goes to the rank that
 /// has the least so far (the first such rank). Pure: `elements[g][i]` is the size of parameter i of group g; the result has
 /// the same shape. Source: torch/distributed/optim/zero_redundancy_optimizer.py, _partition_parameters.
@@ -32,7 +34,7 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer {
   ZeroRedundancyOptimizerBase(const Groups& groups, ProcessGroup group, Make make, ZeroOptions options);
   ~ZeroRedundancyOptimizerBase() override;
 
-  /// Steps this rank's parameters, then every owner sends its own to all. Collective.
+  /// Steps this rank's parameters, then all get every owner's. Collective.
   torch::Tensor step(LossClosure closure = nullptr) override;
 
   /// This rank's part, in the inner optimizer's own format with the other ranks' states left out. Each rank saves one.
@@ -54,6 +56,9 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer {
   const std::vector<std::vector<int>>& owners() const { return owners_; }
   /// What really steps: this rank's parameters only.
   const torch::optim::Optimizer& local() const { return *local_; }
+  /// Whether updated parameters are read from their owners' memory (large ones on the CPUs of one machine, where the kernel
+  /// permits it) instead of sent. Known after the first step.
+  bool reads_memory_of_owners() const { return owners_memory_ != nullptr; }
 
  protected:
   torch::optim::Optimizer& inner() { return *local_; }
@@ -65,6 +70,9 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer {
   };
   void copy_options_to_local();
   void flatten_parameters();
+  void choose_way();
+  void send_parameters();
+  void read_parameters();
   std::unique_ptr<torch::optim::Optimizer> with_all_parameters() const;
 
   ProcessGroup group_;
@@ -72,6 +80,8 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer {
   std::vector<std::vector<int>> owners_;
   std::unique_ptr<torch::optim::Optimizer> local_;
   std::vector<Piece> pieces_;  ///< what is sent after a step, the same on all ranks: parameters, or flat buffers of them
+  bool way_chosen_ = false;
+  std::unique_ptr<PeerMemory> owners_memory_;
 };
 
 namespace detail {
