@@ -39,7 +39,7 @@ struct Dtype {
   const char* name;     // of torch.<name>
   torch::ScalarType dtype;
 };
-constexpr std::array dtypes{
+constexpr std::array storage_dtypes{
     Dtype{"torch FloatStorage", "torch float32", torch::kFloat32}, Dtype{"torch DoubleStorage", "torch float64", torch::kFloat64},
     Dtype{"torch HalfStorage", "torch float16", torch::kFloat16},  Dtype{"torch BFloat16Storage", "torch bfloat16", torch::kBFloat16},
     Dtype{"torch LongStorage", "torch int64", torch::kInt64},      Dtype{"torch IntStorage", "torch int32", torch::kInt32},
@@ -232,8 +232,8 @@ class Reader {
     const std::int64_t count = as_int(id[4]);
     StoredTensor stored;
     if (kind != "torch.storage UntypedStorage") {
-      const auto found = std::ranges::find(dtypes, kind, &Dtype::storage);
-      if (found == dtypes.end() || kind.empty()) broken("a storage is a " + kind);
+      const auto found = std::ranges::find(storage_dtypes, kind, &Dtype::storage);
+      if (found == storage_dtypes.end() || kind.empty()) broken("a storage is a " + kind);
       stored.dtype = found->dtype;
     }
     const auto size = static_cast<std::uint64_t>(stored.dtype ? c10::elementSize(*stored.dtype) : 1);
@@ -252,8 +252,8 @@ class Reader {
     std::optional<torch::ScalarType> dtype = storage_dtype;
     if (dtype_is_last) {
       const std::string& name = as<Global>(arguments[6], "a dtype").name;
-      const auto found = std::ranges::find_if(dtypes, [&](const Dtype& candidate) { return name == candidate.name; });
-      if (found == dtypes.end()) broken("a tensor's dtype is " + name);
+      const auto found = std::ranges::find_if(storage_dtypes, [&](const Dtype& candidate) { return name == candidate.name; });
+      if (found == storage_dtypes.end()) broken("a tensor's dtype is " + name);
       dtype = found->dtype;
     }
     if (!dtype) broken("a tensor has no dtype");

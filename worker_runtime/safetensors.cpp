@@ -21,7 +21,7 @@ using nlohmann::json;
 // Source: https://github.com/huggingface/safetensors, README, "Format".
 constexpr std::size_t header_bytes_max = 100'000'000;  // the reference's own limit
 
-constexpr std::array<std::pair<const char*, torch::ScalarType>, 16> dtypes{{
+constexpr std::array<std::pair<const char*, torch::ScalarType>, 16> dtype_names{{
     {"F64", torch::kFloat64},
     {"F32", torch::kFloat32},
     {"F16", torch::kFloat16},
@@ -41,14 +41,14 @@ constexpr std::array<std::pair<const char*, torch::ScalarType>, 16> dtypes{{
 }};
 
 const char* name_of(torch::ScalarType dtype) {
-  for (const auto& [name, type] : dtypes) {
+  for (const auto& [name, type] : dtype_names) {
     if (type == dtype) return name;
   }
   return nullptr;
 }
 
 std::optional<torch::ScalarType> dtype_of(std::string_view text) {
-  for (const auto& [name, type] : dtypes) {
+  for (const auto& [name, type] : dtype_names) {
     if (text == name) return type;
   }
   return std::nullopt;
