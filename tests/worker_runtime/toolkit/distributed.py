@@ -31,7 +31,7 @@ def randn(seed, *shape, dtype=torch.float32):
 # --- running the ranks --------------------------------------------------------------------------------------------
 
 
-def run_ours(program, requests, folder, name):
+def run_ours(program, requests, folder, name, **variables):
     """requests[rank] is a list of requests; returns results[rank]."""
     ranks = len(requests)
     meeting = os.path.join(folder, f"meeting-{name}")
@@ -39,7 +39,7 @@ def run_ours(program, requests, folder, name):
     for rank, asked in enumerate(requests):
         paths.append(os.path.join(folder, f"{name}-{rank}"))
         torch.save(asked, paths[rank] + ".in")
-        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), OMP_NUM_THREADS="1")
+        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), OMP_NUM_THREADS="1", **variables)
         processes.append(subprocess.Popen([program, meeting, paths[rank] + ".in", paths[rank] + ".out"], env=environment))
     try:
         for process in processes:
@@ -225,9 +225,16 @@ class SyncBatchNorm(unittest.TestCase):
         for ranks in RANKS:
             for number, case in enumerate(NORM_CASES):
                 with self.subTest(ranks=ranks, case=case):
-                    self.compare(ranks, number, case)
+                    self.compare(ranks, number, case, [results[number] for results in OURS[ranks]["sync_batch_norm"]])
 
-    def compare(self, ranks, number, case):
+    def test_two_nccl_ranks_on_one_gpu(self):
+        if not ONE_GPU_WORKS:
+            self.skipTest("torch finds no GPU on this machine, or NCCL is older than 2.30.3")
+        for number, case in enumerate(NORM_CASES):
+            with self.subTest(case=case):
+                self.compare(2, number, case, [results[number] for results in ON_ONE_GPU])
+
+    def compare(self, ranks, number, case, ours):
         inputs, gradients, weight, bias = norm_data(number, ranks)
         # One big batch in float64: the exact answer, as far as either side's rounding goes.
         layer = torch.nn.BatchNorm1d(case["shape"][0], affine=not case.get("no_affine"), momentum=None if case.get("cumulative") else 0.1,
@@ -244,7 +251,6 @@ class SyncBatchNorm(unittest.TestCase):
                 scale = max(1.0, exact.abs().max().item())
                 self.assertLess((ours.double() - exact).abs().max().item(), tolerance * scale, what)
 
-        ours = [OURS[ranks]["sync_batch_norm"][rank][number] for rank in range(ranks)]
         for step in range(3):
             layer.train(not (case.get("eval_last") and step == 2))
             x = inputs[step].double().flatten(2).requires_grad_() if inputs[step].dim() > 2 else inputs[step].double().requires_grad_()
@@ -466,7 +472,10 @@ class Join(unittest.TestCase):
 
 # --- everything at once -------------------------------------------------------------------------------------------
 
-OURS, PYTHON, RESUMED = {}, {}, {}
+OURS, PYTHON, RESUMED, ON_ONE_GPU = {}, {}, {}, []
+# What NCCL 2.30.3 and newer needs to let two ranks share a GPU; scripts/train_one_gpu knows the way of older ones.
+ONE_GPU_WORKS = torch.cuda.is_available() and torch.cuda.nccl.version() >= (2, 30, 3)
+ONE_GPU = {"TEST_ONE_GPU": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_MAX_CTAS": "2", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
 
 def requests_of(ranks, rank):
@@ -498,6 +507,9 @@ def run_everything(program, folder):
             OURS[ranks][name] = [result[start : start + len(asked)] for result in results]
             start += len(asked)
         PYTHON[ranks] = run_python(ranks, python_rank, folder, f"{ranks}")
+    if ONE_GPU_WORKS:
+        asked = [[norm_request(number, 2, rank) for number in range(len(NORM_CASES))] for rank in range(2)]
+        ON_ONE_GPU.extend(run_ours(program, asked, folder, "one-gpu", **ONE_GPU))
     for before, after in ((3, 2), (2, 3), (4, 1), (1, 4)):
         asked = dict(zero_request("adamw", True, False), bucket_view=False, folder=folder, load_parts=before, **{"from": 3})
         RESUMED[before, after] = run_ours(program, [[asked]] * after, folder, f"resumed-{before}-{after}")

@@ -124,13 +124,15 @@ Values zero(const Values& request, const ProcessGroup& group) {
 
 /// Forward and backward passes of one SyncBatchNorm over this rank's part of the batch.
 Values sync_batch_norm(const Values& request, const ProcessGroup& group) {
-  const auto inputs = request.tensors("inputs"), gradients = request.tensors("gradients");
+  auto inputs = request.tensors("inputs"), gradients = request.tensors("gradients");
+  for (auto* tensors : {&inputs, &gradients})
+    for (Tensor& tensor : *tensors) tensor = tensor.to(group.device());
   auto options = torch::nn::BatchNormOptions{inputs[0].size(1)}
                      .affine(!request.flag("no_affine"))
                      .track_running_stats(!request.flag("no_tracking"));
   options.momentum(request.flag("cumulative") ? std::nullopt : std::optional<double>{0.1});
   torchup::SyncBatchNorm layer{options, group};
-  layer->to(request.tensor("weight").scalar_type());
+  layer->to(group.device(), request.tensor("weight").scalar_type());
   const torch::NoGradGuard no_gradients;
   if (layer->weight.defined()) {
     layer->weight.copy_(request.tensor("weight"));
@@ -349,6 +351,10 @@ int main(int argc, char** argv) {
     at::set_num_threads(1);
     torchup::ProcessGroupOptions options;
     options.backend = "gloo";
+    if (std::getenv("TEST_ONE_GPU")) {  // all ranks on the same
+      options.backend = "nccl";
+      options.device = torch::Device{"cuda:0"};
+    }
     options.init_method = std::string{"file://"} + argv[1];
     options.timeout = std::chrono::seconds{60};
     auto group = torchup::init_process_group(options);

@@ -21,9 +21,9 @@ namespace {
 using torch::Tensor;
 using torch::optim::OptimizerParamGroup;
 
-std::vector<Tensor> as_parameters(const std::vector<Tensor>& tensors) {
+std::vector<Tensor> as_parameters(const std::vector<Tensor>& tensors, torch::Device device = torch::kCPU) {
   std::vector<Tensor> parameters;
-  for (const Tensor& tensor : tensors) parameters.push_back(tensor.detach().clone().set_requires_grad(true));
+  for (const Tensor& tensor : tensors) parameters.push_back(tensor.detach().clone().to(device).set_requires_grad(true));
   return parameters;
 }
 
@@ -268,7 +268,8 @@ Values rates(const Values& request) {
 
 /// Steps of a linear model in mixed precision, with a batch now and then that overflows.
 Values mixed_precision(const Values& request) {
-  const auto parameters = as_parameters(request.tensors("parameters"));  // weight, bias
+  const torch::Device device{request.text("device")};
+  const auto parameters = as_parameters(request.tensors("parameters"), device);  // weight, bias
   auto optimizer = make_optimizer(request, parameters);
   torchup::GradScaler scaler{{.init_scale = request.real("init_scale"), .growth_interval = 2}};
   std::vector<double> scales, losses, norms;
@@ -276,18 +277,19 @@ Values mixed_precision(const Values& request) {
   const auto targets = request.tensors("targets");
   for (std::size_t step = 0; step < inputs.size(); ++step) {
     optimizer->zero_grad();
+    const Tensor input = inputs[step].to(device), target = targets[step].to(device);
     Tensor loss;
     {
-      const torchup::Autocast guard{torch::kCPU};
-      const Tensor hidden = torch::linear(inputs[step], parameters[0], parameters[1]);
-      TORCH_CHECK(hidden.scalar_type() == torch::kBFloat16, "autocast is off");
+      const torchup::Autocast guard{device.type()};
+      const Tensor hidden = torch::linear(input, parameters[0], parameters[1]);
+      TORCH_CHECK(hidden.scalar_type() == (device.is_cuda() ? torch::kHalf : torch::kBFloat16), "autocast is off");
       Tensor outside;
       {
-        const torchup::Autocast off{torch::kCPU, {.enabled = false}};
-        outside = torch::linear(inputs[step], parameters[0], parameters[1]);
+        const torchup::Autocast off{device.type(), {.enabled = false}};
+        outside = torch::linear(input, parameters[0], parameters[1]);
         TORCH_CHECK(outside.scalar_type() == torch::kFloat, "autocast is on");
       }
-      loss = torch::mse_loss(hidden.to(torch::kFloat) + outside, targets[step]);
+      loss = torch::mse_loss(hidden.to(torch::kFloat) + outside, target);
     }
     scaler.scale(loss).backward();
     if (request.has("max_norm")) {
@@ -304,7 +306,7 @@ Values mixed_precision(const Values& request) {
       scaler.load_state_dict(state);
     }
   }
-  TORCH_CHECK(!at::autocast::is_autocast_enabled(at::kCPU), "a guard has left autocast on");
+  TORCH_CHECK(!at::autocast::is_autocast_enabled(device.type()), "a guard has left autocast on");
   Values result;
   result.put_all("parameter", parameters);
   result.put("scale", scales);

@@ -38,7 +38,7 @@ class Values {
 
   /// Tensors go out as they are; undefined ones are left out.
   void put(const std::string& name, const torch::Tensor& tensor) {
-    if (tensor.defined()) values_.insert_or_assign(name, tensor.detach().clone());
+    if (tensor.defined()) values_.insert_or_assign(name, tensor.detach().clone().cpu());
   }
   void put(const std::string& name, double number) { put(name, torch::tensor(number, torch::kDouble)); }
   void put(const std::string& name, const std::vector<double>& numbers) { put(name, torch::tensor(numbers, torch::kDouble)); }
