@@ -223,6 +223,10 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
       ++at.step;
       totals.add(output, batch.target, loss);
       narrator.step_ends(at.step, loss);
+      if (worker.end_step(at.step).stop) {
+        if (!checkpoint) throw torchup::Error{"the job is to stop, and without --checkpoint nothing of it can be saved"};
+        return stepper.with_parts([&](auto&... parts) { return checkpoint->save_and_requeue(at, net, sampler, ddp, parts...); });
+      }
       if (at.step == total_steps) break;
     }
     const auto [loss, accuracy] = totals.over_all(group);

@@ -6,6 +6,7 @@ usage: examples_test.py BIN_DIR SOURCE_DIR [CASE...]
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,38 @@ def cpp_trains_and_resumes(folder):
     assert test_accuracy(second) == test_accuracy(whole)
     none = torchup(BIN / "fashion_mnist", *SHORT, "--checkpoint", folder / "empty", "--resume")
     assert none.returncode == 1 and "empty" in none.stderr
+
+
+@case
+def drained_and_gone_on(folder):
+    """Everything around DDP at once. A drain in the middle of an epoch saves and ends with 75; the job then goes on bit by bit with
+    as many workers, and with another number."""
+    program = [BIN / "fashion_mnist", "--samples", 2560, "--batch-size", 128, "--epochs", 2, "--amp", "--sync-bn", "--scheduler",
+               "onecycle", "--clip", 1, "--zero"]
+    whole = torchup("--nproc-per-node=2", *program, "--history", folder / "whole")
+    assert whole.returncode == 0 and len(losses(folder / "whole")) == 40
+    first = folder / "first"
+    launcher = subprocess.Popen([str(word) for word in (BIN / "torchup", "--nproc-per-node=2", "--drain-signals=TERM", *program,
+                                                        "--history", first, "--checkpoint", folder / "checkpoint")],
+                                env=clean_environment(), cwd=SOURCE)
+    try:
+        wait_until(lambda: first.exists() and len(first.read_text().splitlines()) >= 7, "seven steps are done")
+        launcher.send_signal(signal.SIGTERM)
+        assert launcher.wait(60) == 75
+    finally:
+        launcher.kill()
+    done = len(losses(first))
+    assert 7 <= done < 40
+    shutil.copytree(folder / "checkpoint", folder / "copy")
+    for workers, checkpoint in ((2, "checkpoint"), (4, "copy")):
+        went_on = torchup(f"--nproc-per-node={workers}", *program, "--history", folder / checkpoint / "history", "--checkpoint",
+                          folder / checkpoint, "--resume")
+        assert went_on.returncode == 0 and test_accuracy(went_on) > 20
+        rest = losses(folder / checkpoint / "history")
+        assert len(rest) == 40 - done
+        assert (losses(first) + rest == losses(folder / "whole")) == (workers == 2)
+        if workers == 2:
+            assert test_accuracy(went_on) == test_accuracy(whole)
 
 
 @case
