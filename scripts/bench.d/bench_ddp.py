@@ -21,6 +21,7 @@ MODELS = {
     "25M parameters": ((6, 2048, 8, 12, 0), 1.03),
     "25M parameters, gradients as views": ((6, 2048, 8, 12, 1), 1.03),
 }
+GPU_MODEL = "ResNet-18 on one GPU, batch 64, world size 1"
 
 PYTHON_RANK = """
 import json, sys, time, torch, torch.distributed as dist
@@ -78,6 +79,20 @@ def run(command):
     return json.loads(outputs[0])
 
 
+def one_gpu(options, goals):
+    """DDP at world size 1 beside the bare step, where there is a GPU."""
+    done = subprocess.run([measure.program(options, "bench_ddp_gpu"), str(options.rounds)], stdout=subprocess.PIPE, text=True, timeout=600)
+    if done.returncode:
+        sys.exit(f"bench: bench_ddp_gpu ended with {done.returncode}")
+    times = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    if "skipped" in times:
+        print(f"\n{GPU_MODEL}: left out: {times['skipped']}")
+        return None
+    result = measure.report(f"{GPU_MODEL}: step", "ms", times, "bare", digits=2)
+    goals.at_most(f"{GPU_MODEL}: step / the bare step", result["rows"]["ddp"]["ratio_to_ours"], 1.01)
+    return result
+
+
 def main():
     parser = measure.arguments(__doc__.splitlines()[0])
     parser.add_argument("--python", default=os.path.join(measure.ROOT, ".venv/bin/python"), help="a Python with torch")
@@ -86,7 +101,8 @@ def main():
     options = parser.parse_args()
     if options.quick:
         options.rounds = 2
-    built = subprocess.run(["cmake", "--build", options.build, "--target", "bench_ddp_step"], capture_output=True, text=True)
+    built = subprocess.run(["cmake", "--build", options.build, "--target", "bench_ddp_step", "bench_ddp_gpu"],
+                           capture_output=True, text=True)
     if built.returncode:
         sys.exit(built.stdout + built.stderr)
     program = measure.program(options, "bench_ddp_step")
@@ -110,8 +126,10 @@ def main():
         print(f"  torchup: step {ours['step']:.0f}, inside no_sync {ours['local']:.0f}, reduction alone {ours['reduction']:.0f} in "
               f"{ours['buckets']} buckets: exposed {exposed:.0f}, overlap {100 * results[name]['communication']['overlap']:.0f} %")
         goals.at_most(f"{name}: our step / Python's", 1 / results[name]["step"]["rows"]["Python DDP"]["ratio_to_ours"], goal)
+    if not options.only or options.only in GPU_MODEL:
+        results[GPU_MODEL] = one_gpu(options, goals)
     if not results:
-        sys.exit(f"bench: no model has {options.only!r} in its name; there are: {', '.join(MODELS)}")
+        sys.exit(f"bench: no model has {options.only!r} in its name; there are: {', '.join([*MODELS, GPU_MODEL])}")
     measure.finish(options, {"models": results, "goals": goals.table()})
 
 

@@ -103,6 +103,8 @@ check.that(all_fail(results, "waits for the store", "cannot reach the store", "r
 for world_size in (1, 3):
     results = run([worker, "collectives"], world_size)
     check.that(all(code == 0 and out == "ok\n" for code, out, _ in results), f"collectives, {world_size} ranks", results)
+results = run([worker, "seeds"], 2)
+check.that(all(code == 0 and out == "ok\n" for code, out, _ in results), "seeds by rank and alike", results)
 
 
 def python_rank(rank, world_size, port, queue):

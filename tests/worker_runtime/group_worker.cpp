@@ -126,6 +126,28 @@ void collectives(torchup::ProcessGroup& group) {
   std::cout << "ok" << std::endl;
 }
 
+/// Seeds by rank or alike; a deterministic run wants them alike on all ranks.
+void seeds(torchup::ProcessGroup& group) {
+  const auto draws = [&](torchup::SeedOptions options) {
+    torchup::seed_everything(options, group);
+    return torch::cat(torchup::all_gather(torch::rand({1}), group));
+  };
+  const auto by_rank = draws({.seed = 5}), again = draws({.seed = 5}), alike = draws({.seed = 5, .per_rank = false});
+  expect(torch::equal(by_rank, again) && !by_rank[0].equal(by_rank[1]), "the same draws again, other ones on another rank");
+  expect(alike[0].equal(alike[1]) && alike[0].equal(by_rank[0]), "the same draws on all ranks");
+  expect(torchup::seed_everything({.seed = 5}, group) == 5 + static_cast<std::uint64_t>(group.rank()), "this rank's seed");
+  const auto deterministic = [&](torchup::SeedOptions options) {
+    options.deterministic = true;
+    return error_of([&] { torchup::seed_everything(options, group); });
+  };
+  const auto mine = static_cast<std::uint64_t>(group.rank());
+  expect(deterministic({.seed = mine}).find("rank 0 has seed 0, rank 1 has 1") != std::string::npos, "a refusal of two seeds");
+  expect(deterministic({.threads = group.rank() + 1}).find("OMP_NUM_THREADS) 1, rank 1 has 2") != std::string::npos,
+         "a refusal of two numbers of threads");
+  expect(deterministic({.threads = 1}).empty() && at::globalContext().deterministicAlgorithms(), "deterministic algorithms");
+  std::cout << "ok" << std::endl;
+}
+
 /// What a Python rank does in group_test.py, in the same order.
 void beside_python(torchup::ProcessGroup& group) {
   auto tensor = torch::full({4}, static_cast<float>(group.rank() + 1));
@@ -391,6 +413,8 @@ int main(int argc, char** argv) {
       meet(group);
     else if (scenario == "collectives")
       collectives(group);
+    else if (scenario == "seeds")
+      seeds(group);
     else if (scenario == "beside_python")
       beside_python(group);
     else if (scenario == "shapes")
