@@ -14,6 +14,7 @@
 #include "rendezvous/net/coordinator.hpp"
 #include "rendezvous/net/http.hpp"
 #include "rendezvous/net/notify.hpp"
+#include "rendezvous/net/state_directory.hpp"
 #include "rendezvous/net/store_server.hpp"
 #include "rendezvous/net/token.hpp"
 
@@ -30,10 +31,16 @@ Examples
   torchupd                                  loopback, port 29400
   torchupd --bind :: --port 29400           every address of this machine, IPv4 and IPv6
   torchupd --bind 10.0.0.1 --port 0         any free port; read it from the line "torchupd: ready on ..."
+  torchupd --bind :: --state-dir /var/lib/torchupd   jobs survive its end
 
   Python   torch.distributed.TCPStore("node0", 29400, is_master=False)
   torchrun --rdzv-backend=c10d --rdzv-endpoint=node0:29400 ...
   curl     http://localhost:29400/status    also /healthz and /metrics (Prometheus)
+
+With --state-dir this process may be ended, killed and replaced while jobs run: agents come back within seconds, nothing
+is restarted, and what was counted stays counted. Nothing is told to an agent that would not survive. A file that is
+damaged or of another version ends the start with 65. The store's keys are not kept: PyTorch's clients do not reconnect,
+and workers meet at stores of their own agents.
 
 Once it listens it prints one line on stdout, "torchupd: ready on ADDRESS:PORT", and tells systemd. Everything else goes
 to stderr. SIGTERM and SIGINT: no newcomers; it ends when the last connection has gone or the grace is over. A second
@@ -48,7 +55,7 @@ struct Settings {
   StoreLimits store;
   ConnectionLimits connections;
   double handshake_s = 30, request_s = 120, stalled_s = 60, silence_s = 90, grace_s = 30;
-  std::string token_file;
+  std::string token_file, state_dir;
   int agents_max = RendezvousSettings{}.agents_max;
   bool store_only = false;
 };
@@ -84,6 +91,9 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
       ->capture_default_str();
   app.add_option("--grace", settings.grace_s, "Seconds that connections have to go after SIGTERM")->capture_default_str();
   app.add_option("--token-file", settings.token_file, "Secret that torchup's agents must prove; without it TORCHUP_TOKEN, else none");
+  app.add_option("--state-dir", settings.state_dir,
+                 "Folder where jobs of torchup's agents are kept, so that they go on when this process is ended and started "
+                 "again; made where it is missing");
   app.add_option("--max-agents", settings.agents_max, "Of one job")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   app.add_flag("--store-only", settings.store_only, "Neither agents nor HTTP pages on the port");
   try {
@@ -208,6 +218,16 @@ int serve(const Settings& settings) {
                             std::cerr << "torchupd: job " << run_id.value() << ": " << line << '\n';
                           },
                           rules};
+  std::unique_ptr<StateDirectory> state;
+  if (!settings.state_dir.empty()) {
+    auto opened = StateDirectory::open(loop, settings.state_dir);
+    auto kept = opened ? coordinator.keep_state(**opened) : Result<>{opened.error()};
+    if (!kept) {
+      std::cerr << "torchupd: " << kept.error().message() << '\n';
+      return 65;
+    }
+    state = std::move(*opened);
+  }
   AgentSessions agents{loop, coordinator,
                        {.token = *token, .log = [](const std::string& line) { std::cerr << "torchupd: " << line << '\n'; }}};
   StoreServer* store = nullptr;
@@ -251,6 +271,7 @@ int serve(const Settings& settings) {
   notify_service_manager("READY=1");
   Ending ending{loop, server, seconds(settings.grace_s)};
   loop.run();
+  coordinator.release_state();
   return 0;
 }
 

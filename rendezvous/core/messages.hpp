@@ -70,6 +70,10 @@ struct Verdict {
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
+/// A coordinator that starts again expels nobody sooner than this. So an agent whose connection was refused may wait for
+/// nearly as long, from that moment on, before its workers must be dead; it tries again within 2 s, for 3 s at most.
+inline constexpr Duration return_limit_default = std::chrono::seconds{10};
+
 // Agent to coordinator.
 
 /// Something that should be the same on all nodes, such as {"torch", "2.15.0"} or {"program", "sha256:…"}.

@@ -110,7 +110,9 @@ void Rendezvous::on(const Connected& event, TimePoint) {
   if (connections_.size() <= event.peer.value()) connections_.resize(event.peer.value() + 1);
   connections_[event.peer.value()] = {
       .open = true, .in_process = event.in_process, .member = {}, .observed = event.observed};
-  if (!event.coordinator.empty() && !is_loopback(event.coordinator)) coordinator_address_ = event.coordinator;
+  if (event.coordinator.empty() || is_loopback(event.coordinator) || event.coordinator == coordinator_address_) return;
+  coordinator_address_ = event.coordinator;
+  changed();
 }
 
 void Rendezvous::on(const Said& event, TimePoint now) {
@@ -237,6 +239,7 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
                         .kill_now = leave.kill_now};
   if (phase_ == Phase::ended) {
     if (!leave.kill_now || verdict_->kill_now) return;
+    changed();
     verdict_->kill_now = true;
     verdict_->stop_signal = leave.stop_signal;
     for (const auto& [node, slot] : slot_of_node_) tell(members_[slot], End{*verdict_});
@@ -310,7 +313,9 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
     const auto hosts = expand_hostlist(terms_->hostlist);
     expected_hosts_ = hosts ? *hosts : std::vector<std::string>{};
   }
+  changed();
   forget_at_.reset();
+  deserted_ = false;
   if (join.former && !formed_once_) {  // neither round numbers nor used-up restarts go back
     round_ = std::max(round_, Round{join.former->round.value() + 1});
     restart_count_ = std::max(restart_count_, join.former->restart_count);
@@ -358,11 +363,17 @@ void Rendezvous::bind(Slot slot, Peer peer, TimePoint now) {
   if (connection.member && *connection.member != slot) lose(*connection.member, "starts anew", now);
   connection.member = slot;
   member.peer = peer;
+  if (member.observed != connection.observed) changed();
   member.observed = connection.observed;
   member.in_process = connection.in_process;
   member.alive_at = now;
   member.cut_until.reset();
   if (blocker_ == slot) blocker_.reset();
+  if (!std::exchange(member.back_by, {})) return;
+  deserted_ = false;
+  member.check_at = due(member);
+  checks_.push({member.check_at, slot, member.life});
+  if (--awaited_ == 0) note("all nodes that are left are back");
 }
 
 void Rendezvous::count(const Member& member, int by) {
@@ -372,6 +383,7 @@ void Rendezvous::count(const Member& member, int by) {
 
 void Rendezvous::set_stage(Slot slot, Stage stage) {
   Member& member = members_[slot];
+  if (member.stage != stage) changed();
   count(member, -1);
   member.stage = stage;
   count(member, 1);
@@ -386,6 +398,8 @@ void Rendezvous::remove(Slot slot) {
   const auto [begin, end] = slots_of_host_.equal_range(member.join.host);
   slots_of_host_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == slot; }));
   if (blocker_ == slot) blocker_.reset();
+  if (member.back_by) --awaited_;
+  changed();
   member = Member{.life = member.life + 1};
   free_slots_.push_back(slot);
   arm_roster();
@@ -417,7 +431,7 @@ void Rendezvous::lose(Slot slot, const std::string& reason, TimePoint now) {
   if (slot_of_node_.empty()) {
     gather_until_.reset();
     last_call_until_.reset();
-    forget_at_ = now + terms_->join_timeout;
+    forget_at_ = deserted_ ? now : now + terms_->join_timeout;
     if (!formed_once_) terms_.reset();
   }
 }
@@ -442,6 +456,7 @@ bool Rendezvous::silent(const Member& member, TimePoint now) const {
 }
 
 TimePoint Rendezvous::due(const Member& member) const {
+  if (member.back_by) return *member.back_by;
   const TimePoint lease_over = member.alive_at + terms_->lease;
   return member.cut_until ? std::min(lease_over, *member.cut_until) : lease_over;
 }
@@ -479,10 +494,11 @@ void Rendezvous::expire(TimePoint now) {
     checks_.pop();
     Member& member = members_[check.slot];
     if (member.life != check.life) continue;
-    if (member.aside && member.check_at != check.at && !member.cut_until) {
+    if (member.aside && member.check_at != check.at && !member.cut_until && !member.back_by) {
       count(member, -1);
       member.aside = false;
       count(member, 1);
+      changed();
       continue;
     }
     const TimePoint at = due(member);
@@ -493,7 +509,8 @@ void Rendezvous::expire(TimePoint now) {
     } else if (phase_ == Phase::ended) {
       remove(check.slot);
     } else {
-      const std::string reason = member.cut_until && *member.cut_until <= now
+      const std::string reason = member.back_by ? "did not come back after the coordinator started again"
+                                 : member.cut_until && *member.cut_until <= now
                                      ? "did not come back after its connection broke"
                                      : "was silent for " + seconds(now - member.alive_at);
       expel(check.slot, reason, now);
@@ -513,6 +530,7 @@ void Rendezvous::try_form(TimePoint now) {
   if (size == 0) size = round_size(*terms_, ready_ + aside_);
   const bool out_of_time = gather_until_ && now >= *gather_until_;
   if (size == 0) {
+    if (last_call_until_) changed();
     last_call_until_.reset();
     if (out_of_time) {
       end({.exit_code = 66,
@@ -532,7 +550,10 @@ void Rendezvous::try_form(TimePoint now) {
   }
   const int largest = terms_->max_nodes - terms_->max_nodes % terms_->nodes_multiple_of;
   if (!formed_once_ && size < largest && !all_expected() && !out_of_time) {
-    if (!last_call_until_) last_call_until_ = now + terms_->last_call;
+    if (!last_call_until_) {
+      last_call_until_ = now + terms_->last_call;
+      changed();
+    }
     if (now < *last_call_until_) return;
   }
   if (leave_until_ && now < *leave_until_) return;
@@ -597,6 +618,7 @@ void Rendezvous::form(int size, TimePoint now) {
 }
 
 void Rendezvous::begin_running(TimePoint) {
+  changed();
   phase_ = Phase::running;
   formed_once_ = true;
   store_until_.reset();
@@ -680,6 +702,7 @@ void Rendezvous::decide_failure(TimePoint now) {
 }
 
 void Rendezvous::stop_round(StopCause cause, const std::string& reason, TimePoint now) {
+  changed();
   note("round " + std::to_string(round_.value()) + " ends: " + reason);
   for (const Slot slot : seats_) {
     if (phase_ == Phase::hosting) {
@@ -711,6 +734,7 @@ void Rendezvous::gather(TimePoint now) {
 }
 
 void Rendezvous::end(Verdict verdict, TimePoint now) {
+  changed();
   note("the job ends with " + std::to_string(verdict.exit_code) + ": " + verdict.reason);
   phase_ = Phase::ended;
   verdict_ = std::move(verdict);
@@ -724,12 +748,18 @@ void Rendezvous::grant_leases(TimePoint now) {
     Member& member = members_[slot];
     member.alive_at = now;
     if (member.cut_until) member.cut_until = now + terms_->lease;
+    if (member.back_by) member.back_by = return_by(now);
   }
 }
 
 // ---- agents that come back
 
 void Rendezvous::restate(Slot slot, const Resume& resume, TimePoint now) {
+  if (resume.placement && resume.placement->round > round_) {
+    const bool was_seated = members_[slot].stage == Stage::seated;
+    catch_up(resume, now);
+    if (was_seated && members_[slot].stage == Stage::stopping) return;  // told with the others
+  }
   const Member& member = members_[slot];
   const Peer peer = *member.peer;
   const bool of_this_round = resume.placement && resume.placement->round == round_;
@@ -763,6 +793,7 @@ void Rendezvous::restate(Slot slot, const Resume& resume, TimePoint now) {
 /// A coordinator that knows nothing of a running job learns it from the agents.
 void Rendezvous::restore(Slot slot, const Resume& resume, TimePoint now) {
   const Placement& placement = *resume.placement;
+  changed();
   if (resume.stage == Resume::Stage::stopping) return set_stage(slot, Stage::stopping);
   if (phase_ == Phase::gathering) {
     phase_ = Phase::restoring;
@@ -792,6 +823,7 @@ void Rendezvous::restore(Slot slot, const Resume& resume, TimePoint now) {
   restate(slot, resume, now);
   if (static_cast<int>(seats_.size()) < group_world_size_) return;
   note("round " + std::to_string(round_.value()) + " goes on: all " + std::to_string(group_world_size_) + " nodes are back");
+  changed();
   patience_until_.reset();
   phase_ = Phase::running;
   if (unfinished_ == 0) return end({.exit_code = 0, .reason = "all workers exited 0"}, now);
@@ -799,6 +831,142 @@ void Rendezvous::restore(Slot slot, const Resume& resume, TimePoint now) {
   phase_ = Phase::doubting;
   doubt_until_ = now + settings_.doubt;
 }
+
+/// The snapshot that we come from was older than what was told to the agents: its file could not be written.
+void Rendezvous::catch_up(const Resume& resume, TimePoint now) {
+  note("node " + resume.join.host + " tells of round " + std::to_string(resume.placement->round.value()) +
+       ", which the saved state knows nothing of");
+  restart_count_ = std::max(restart_count_, resume.placement->restart_count);
+  membership_changes_ = std::max(membership_changes_, resume.placement->membership_changes) + 1;
+  if (phase_ == Phase::gathering) {
+    round_ = Round{resume.placement->round.value() + 1};
+    return changed();
+  }
+  round_ = resume.placement->round;
+  stop_round(StopCause::membership_change, "the coordinator started again with an old state", now);
+}
+
+// ---- snapshots
+
+JobSnapshot Rendezvous::snapshot(TimePoint now) const {
+  const auto left = [&](const std::optional<TimePoint>& at) {
+    return at ? std::optional{std::max(*at - now, Duration::zero())} : std::nullopt;
+  };
+  const auto ages = [&](const auto& times) {
+    std::vector<Duration> list;
+    for (const TimePoint at : times) list.push_back(now - at);
+    return list;
+  };
+  JobSnapshot saved{.terms = terms_,
+                    .facts = facts_,
+                    .coordinator_address = coordinator_address_,
+                    .phase = phase_ == Phase::doubting ? Phase::running : phase_,
+                    .round = round_,
+                    .formed_once = formed_once_,
+                    .restart_count = restart_count_,
+                    .restart_ages = ages(restarts_),
+                    .membership_changes = membership_changes_,
+                    .next_seniority = next_seniority_,
+                    .group_world_size = group_world_size_,
+                    .world_size = world_size_,
+                    .master_addr = master_addr_,
+                    .master_port = master_port_,
+                    .gather_left = left(gather_until_),
+                    .last_call_left = left(last_call_until_),
+                    .leave_left = left(leave_until_),
+                    .forget_left = left(forget_at_),
+                    .verdict = verdict_};
+  saved.members.reserve(slot_of_node_.size());
+  for (const auto& [node, slot] : slot_of_node_) {
+    const Member& member = members_[slot];
+    auto& copy = saved.members.emplace_back(
+        JobSnapshot::Member{member.join, member.stage, member.aside, member.observed, member.seniority, member.seat});
+    copy.join.terms = {};
+    copy.join.former.reset();
+  }
+  const auto in_round = [](const JobSnapshot::Member& member) {
+    return member.stage == Stage::seated || member.stage == Stage::finished;
+  };
+  std::sort(saved.members.begin(), saved.members.end(), [&](const auto& a, const auto& b) {
+    if (in_round(a) != in_round(b)) return in_round(a);
+    return in_round(a) ? a.seat.group_rank < b.seat.group_rank : a.seniority < b.seniority;
+  });
+  for (const auto& [host, times] : losses_of_host_) saved.losses.push_back({host, ages(times)});
+  std::sort(saved.losses.begin(), saved.losses.end(), [](const auto& a, const auto& b) { return a.host < b.host; });
+  return saved;
+}
+
+Rendezvous::Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, TimePoint now)
+    : settings_{settings},
+      next_seniority_{saved.next_seniority},
+      coordinator_address_{saved.coordinator_address},
+      terms_{saved.terms},
+      facts_{saved.facts},
+      phase_{saved.phase},
+      round_{saved.round},
+      formed_once_{saved.formed_once},
+      restart_count_{saved.restart_count},
+      membership_changes_{saved.membership_changes},
+      group_world_size_{saved.group_world_size},
+      world_size_{saved.world_size},
+      master_addr_{saved.master_addr},
+      master_port_{saved.master_port},
+      gathering_since_{now},
+      roster_told_at_{now},
+      now_{now},
+      verdict_{saved.verdict} {
+  const auto until = [&](const std::optional<Duration>& left) {
+    return left ? std::optional{now + *left} : std::nullopt;
+  };
+  gather_until_ = until(saved.gather_left);
+  last_call_until_ = until(saved.last_call_left);
+  leave_until_ = until(saved.leave_left);
+  forget_at_ = until(saved.forget_left);
+  if (phase_ == Phase::hosting) store_until_ = now + settings_.store_limit;
+  if (phase_ == Phase::restoring) patience_until_ = now + settings_.patience;
+  for (const Duration age : saved.restart_ages) restarts_.push_back(now - age);
+  for (const auto& [host, ages] : saved.losses) {
+    for (const Duration age : ages) losses_of_host_[host].push_back(now - age);
+  }
+  if (terms_ && !terms_->hostlist.empty()) {
+    const auto hosts = expand_hostlist(terms_->hostlist);
+    if (hosts) expected_hosts_ = *hosts;
+  }
+
+  for (const JobSnapshot::Member& each : saved.members) {
+    const auto slot = static_cast<Slot>(members_.size());
+    Member& member = members_.emplace_back(Member{.join = each.join,
+                                                  .stage = each.stage,
+                                                  .aside = each.aside,
+                                                  .observed = each.observed,
+                                                  .alive_at = now,
+                                                  .back_by = return_by(now),
+                                                  .seniority = each.seniority,
+                                                  .seat = each.seat});
+    member.join.terms = *terms_;
+    member.check_at = *member.back_by;
+    checks_.push({member.check_at, slot, member.life});
+    if (each.aside) {
+      const auto losses = losses_of_host_.find(each.join.host);
+      const bool known = losses != losses_of_host_.end() && !losses->second.empty();
+      checks_.push({known ? losses->second.front() + settings_.loss_window : now, slot, member.life});
+    }
+    slot_of_node_.emplace(each.join.node.value(), slot);
+    slots_of_host_.emplace(each.join.host, slot);
+    count(member, 1);
+    if (each.stage == Stage::seated) ++unfinished_;
+    if (each.stage == Stage::finished) ++finished_;
+    if (each.stage == Stage::seated || each.stage == Stage::finished) seats_.push_back(slot);
+  }
+  // A node whose workers have succeeded may have gone since; one that a restored round still lacks has not finished.
+  if (phase_ == Phase::running) finished_ = group_world_size_ - unfinished_;
+  if (phase_ == Phase::restoring) unfinished_ = group_world_size_ - finished_;
+  awaited_ = member_count();
+  deserted_ = awaited_ > 0;
+  if (awaited_ > 0) note("restored in round " + std::to_string(round_.value()) + "; nodes that are awaited: " + std::to_string(awaited_));
+}
+
+TimePoint Rendezvous::return_by(TimePoint now) const { return now + std::max(settings_.return_limit, terms_->lease); }
 
 // ---- what people see
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/job_snapshot.hpp"
 #include "rendezvous/core/messages.hpp"
 #include "rendezvous/core/seating.hpp"
 
@@ -39,6 +40,8 @@ struct RendezvousSettings {
   Duration store_limit = std::chrono::seconds{60};
   /// How long a job that a restarted coordinator hears of again may take to be complete.
   Duration patience = std::chrono::seconds{30};
+  /// How long members of a job that was restored from a snapshot have to come back; their lease where that is longer.
+  Duration return_limit = return_limit_default;
   /// How long the verdict of an ended job is kept for those who come late.
   Duration verdict_kept = std::chrono::minutes{5};
   /// A roster line is sent no sooner than this after the wait began, and no more often.
@@ -121,16 +124,17 @@ struct JobView {
 /// failure stops all and costs one restart of the job; failures that a lost node explains cost none.
 class Rendezvous {
  public:
-  enum class Phase : std::uint8_t {
-    gathering,  ///< members come together for the next round
-    hosting,    ///< decided; group rank 0 opens the worker store
-    running,
-    doubting,   ///< a worker failed; is a lost node the cause?
-    restoring,  ///< a coordinator that started again waits until the round it was told of is complete
-    ended,
-  };
+  using Phase = JobSnapshot::Phase;
 
   explicit Rendezvous(RendezvousSettings settings = {});
+
+  /// Goes on where the snapshot was taken. Its members are awaited: each keeps its place when it comes back, and is lost
+  /// when it does not within `return_limit`. When none came back, the job is forgettable.
+  Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, TimePoint now);
+
+  [[nodiscard]] JobSnapshot snapshot(TimePoint now) const;
+  /// Another number whenever the snapshot has changed in more than the passing of time.
+  [[nodiscard]] std::uint64_t revision() const { return revision_; }
 
   /// Applies `event`, then everything that is due at `now`. `now` never goes backwards.
   [[nodiscard]] std::vector<RendezvousAction> step(const RendezvousEvent& event, TimePoint now);
@@ -152,7 +156,7 @@ class Rendezvous {
 
  private:
   using Slot = std::uint32_t;
-  enum class Stage : std::uint8_t { ready, seated, finished, stopping };
+  using Stage = JobSnapshot::Stage;
 
   struct Member {
     Join join = {};
@@ -165,6 +169,7 @@ class Rendezvous {
     TimePoint alive_at = {};
     TimePoint check_at = {};                  ///< of its entry in checks_
     std::optional<TimePoint> cut_until = {};  ///< to be back by then, after its connection broke
+    std::optional<TimePoint> back_by = {};    ///< the same, after the coordinator started anew; no lease runs meanwhile
     std::uint64_t seniority = 0;
     Seat seat = {};
   };
@@ -229,12 +234,19 @@ class Rendezvous {
   [[nodiscard]] std::string master_address() const;
   [[nodiscard]] bool all_expected() const;
 
+  [[nodiscard]] TimePoint return_by(TimePoint now) const;
+  void catch_up(const Resume& resume, TimePoint now);
+
+  void changed() { ++revision_; }
   void tell(const Member& member, CoordinatorMessage message);
   void note(std::string text);
 
   RendezvousSettings settings_;
   std::vector<RendezvousAction> actions_;
   std::uint64_t next_seniority_ = 0;
+  std::uint64_t revision_ = 0;
+  int awaited_ = 0;         ///< members of the snapshot that are not back yet
+  bool deserted_ = false;   ///< restored, and nobody came back so far
 
   std::deque<Member> members_;  ///< by slot; free slots are in free_slots_
   std::vector<Slot> free_slots_;

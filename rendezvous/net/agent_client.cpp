@@ -163,9 +163,17 @@ class Client final : public std::enable_shared_from_this<Client> {
   [[nodiscard]] std::optional<TimePoint> fence_at() const {
     if (!standing_.join || (!standing_.placement && !line_)) return {};
     if (refused_ && !line_) return out_since_ + patience;
-    const TimePoint at = heard_of_ + lease() * 9 / 10;
+    TimePoint at = heard_of_ + lease() * 9 / 10;
+    if (refused_at_) at = std::max(at, return_by());
     // The coordinator saw the connection break too, and waits less long for us to come back.
     return broke_at_ ? std::min(at, *broke_at_ + doubt_after() * 9 / 10) : at;
+  }
+
+  /// Nobody listened at `refused_at_` who could expel us. A coordinator that has started since gives everybody the return
+  /// limit, and from our return on a lease, whether or not we hear of it.
+  [[nodiscard]] TimePoint return_by() const {
+    const TimePoint at = *refused_at_ + std::max(lease(), return_limit_default) * 9 / 10;
+    return returned_at_ ? std::min(at, *returned_at_ + lease() * 9 / 10) : at;
   }
 
   void keep_alive(TimePoint now) {
@@ -179,6 +187,7 @@ class Client final : public std::enable_shared_from_this<Client> {
     hang_up_attempt();
     lost(true, reason);
     broke_at_.reset();
+    refused_at_.reset();
     if (!standing_.placement) return;
     const Round round = standing_.placement->round;
     forget_place();
@@ -198,6 +207,7 @@ class Client final : public std::enable_shared_from_this<Client> {
 
   void dial() {
     dialer_ = std::make_shared<Dialer>(loop_);
+    dialed_at_ = clock_now();
     dialer_->dial(settings_.endpoint, attempt_limit, [weak = weak_from_this()](Result<asio::ip::tcp::socket> socket) {
       const auto self = weak.lock();
       if (!self || self->over_) return;
@@ -209,6 +219,11 @@ class Client final : public std::enable_shared_from_this<Client> {
 
   void attempt_failed(const Error& error) {
     refused_ = error.code == boost::system::errc::connection_refused;
+    if (refused_) {
+      refused_at_ = dialed_at_;
+      returned_at_.reset();
+      broke_at_.reset();  // the coordinator that saw it break has ended
+    }
     trouble(error.message());
     if (refused_ && !line_ && embedded_ && standing_.placement) fence("the coordinator's process has ended");
     retry_at_ = clock_now() + jittered(retry_delay_);
@@ -353,6 +368,7 @@ class Client final : public std::enable_shared_from_this<Client> {
     last_trouble_.clear();
     // That we are still a member is known when a keep-alive behind our Resume is answered.
     if (!standing_.placement) heard_of_ = hello_at_;
+    if (!returned_at_) returned_at_ = clock_now();
     keep_alive_at_ = clock_now();
     unanswered_.clear();
     if (standing_.join) {
@@ -373,6 +389,7 @@ class Client final : public std::enable_shared_from_this<Client> {
     while (!unanswered_.empty() && unanswered_.front().first <= answer.number) {
       heard_of_ = unanswered_.front().second;
       unanswered_.pop_front();
+      refused_at_.reset();
     }
     broke_at_.reset();
   }
@@ -458,9 +475,11 @@ class Client final : public std::enable_shared_from_this<Client> {
   std::optional<TimePoint> foreign_since_;
   std::string last_trouble_;
   Duration retry_delay_ = retry_first;
-  TimePoint retry_at_{}, out_since_{}, hello_at_{};
+  TimePoint retry_at_{}, out_since_{}, hello_at_{}, dialed_at_{};
 
   TimePoint heard_of_{};  ///< sending of the last thing that was answered
+  std::optional<TimePoint> refused_at_;   ///< nobody listened then, and nothing was answered since
+  std::optional<TimePoint> returned_at_;  ///< first welcome after that
   std::optional<TimePoint> broke_at_;  ///< the connection broke, and no later one has proved itself
   TimePoint keep_alive_at_{};
   std::uint64_t keep_alive_number_ = 0;

@@ -10,8 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/core/job_codec.hpp"
 #include "rendezvous/core/mixed_job.hpp"
+#include "rendezvous/net/job_keeper.hpp"
 #include "rendezvous/net/node_identity.hpp"
+#include "rendezvous/net/state_directory.hpp"
 #include "rendezvous/net/torchrun_link.hpp"
 
 namespace torchup {
@@ -75,8 +78,8 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   };
 
   struct Job {
-    Job(asio::io_context& loop, RunId id, RendezvousSettings settings)
-        : run_id{std::move(id)}, rendezvous{settings}, mixed{run_id}, timer{loop} {}
+    Job(asio::io_context& loop, RunId id, Rendezvous machine)
+        : run_id{std::move(id)}, rendezvous{std::move(machine)}, mixed{run_id}, timer{loop} {}
     RunId run_id;
     Rendezvous rendezvous;
     MixedJob mixed;  ///< decides instead, once a torchrun agent has come
@@ -84,6 +87,8 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     std::optional<TimePoint> armed;
     std::vector<Listener*> listeners;  ///< by peer; null where the number is free
     std::vector<Peer> free_peers;
+    std::vector<Peer> gone_peers;  ///< gone while something waits to be told to them
+    std::shared_ptr<JobKeeper> keeper;  ///< empty: not kept
     int others = 0;  ///< connections from other processes
     int own = 0;     ///< connections of this process
     std::vector<Waiter> waiters;
@@ -93,9 +98,41 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     if (const auto found = jobs_.find(run_id); found != jobs_.end()) return found->second;
     forget_old();
     if (jobs_.size() >= jobs_max) return nullptr;
-    auto made = std::make_shared<Job>(loop_, run_id, settings_);
+    auto made = std::make_shared<Job>(loop_, run_id, Rendezvous{settings_});
     jobs_.emplace(run_id, made);
+    if (state_) keep(*made, next_file_++);
     return made;
+  }
+
+  Result<> keep_state(StateDirectory& directory) {
+    auto files = directory.read();
+    if (!files) return files.error();
+    std::vector<std::pair<std::uint64_t, SavedJob>> saved;
+    for (const StateDirectory::File& file : *files) {
+      auto job = decode_job(file.content);
+      if (!job) {
+        return Error{job.error().code, file.path + ": " + job.error().context +
+                                           "; move the file away: then the agents of that job tell what they know of it"};
+      }
+      saved.emplace_back(file.number, std::move(*job));
+    }
+    state_ = &directory;
+    for (auto& [number, job] : saved) {
+      next_file_ = number + 1;
+      auto made = std::make_shared<Job>(loop_, job.run_id,
+                                        Rendezvous{settings_, job.snapshot, std::chrono::steady_clock::now()});
+      if (!jobs_.emplace(job.run_id, made).second) continue;
+      keep(*made, number);
+      step(*made, Tick{});
+    }
+    return {};
+  }
+
+  void release_state() {
+    for (const auto& [id, job] : jobs_) {
+      if (job->keeper) std::exchange(job->keeper, {})->finish();
+    }
+    state_ = nullptr;
   }
 
   Peer enter(Job& job, Visitor visitor, Listener& listener) {
@@ -115,7 +152,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     job->listeners[peer.value()] = nullptr;
     --(in_process ? job->own : job->others);
     step(*job, Gone{peer, end_of_file});
-    job->free_peers.push_back(peer);
+    (job->keeper && job->keeper->holds() ? job->gone_peers : job->free_peers).push_back(peer);
     check_waiters(*job);
   }
 
@@ -124,7 +161,12 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     const TimePoint now = std::chrono::steady_clock::now();
     if (job.mixed.active()) return step_mixed(job, event, now);
     if (store_) job.mixed.observe(event);
-    for (RendezvousAction& action : job.rendezvous.step(event, now)) perform(job, std::move(action));
+    auto actions = job.rendezvous.step(event, now);
+    if (job.keeper) {
+      job.keeper->stepped(std::move(actions));
+    } else {
+      perform_all(job, std::move(actions));
+    }
     arm(job);
   }
 
@@ -146,6 +188,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
       const auto jobs = impl->jobs_;  // a step may end one
       for (const auto& [id, job] : jobs) {
         if (job->mixed.wanted(*impl->store_, job->rendezvous)) {
+          if (job->keeper) std::exchange(job->keeper, {})->forget();
           for (RendezvousAction& action : job->mixed.begin(std::chrono::steady_clock::now())) impl->perform(*job, std::move(action));
         }
         if (!job->mixed.active()) continue;
@@ -176,6 +219,26 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   std::map<RunId, std::shared_ptr<Job>> jobs_;
 
  private:
+  void keep(Job& job, std::uint64_t number) {
+    const auto log = [this, id = job.run_id](const std::string& line) {
+      if (log_) log_(id, line);
+    };
+    job.keeper = std::make_shared<JobKeeper>(
+        loop_, *state_, number, job.run_id, job.rendezvous,
+        [this, &job](std::vector<RendezvousAction> actions) { perform_all(job, std::move(actions)); }, log);
+  }
+
+  void forget(Job& job) {
+    if (job.keeper) std::exchange(job.keeper, {})->forget();
+  }
+
+  void perform_all(Job& job, std::vector<RendezvousAction> actions) {
+    for (RendezvousAction& action : actions) perform(job, std::move(action));
+    if (job.keeper && job.keeper->holds()) return;
+    job.free_peers.insert(job.free_peers.end(), job.gone_peers.begin(), job.gone_peers.end());
+    job.gone_peers.clear();
+  }
+
   void perform(Job& job, RendezvousAction&& action) {
     if (auto* tell = std::get_if<Tell>(&action)) {
       if (store_) job.mixed.told(tell->peer, tell->message);
@@ -205,6 +268,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
       impl->step(*due, Tick{});
       impl->check_waiters(*due);
       if (due->others + due->own == 0 && due->rendezvous.forgettable(std::chrono::steady_clock::now())) {
+        impl->forget(*due);
         impl->jobs_.erase(id);
       }
     });
@@ -213,9 +277,11 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   void forget_old() {
     const TimePoint now = std::chrono::steady_clock::now();
     std::erase_if(jobs_, [&](const auto& entry) {
-      const Job& job = *entry.second;
+      Job& job = *entry.second;
       const bool over = job.mixed.active() ? job.mixed.member_count() == 0 : job.rendezvous.forgettable(now);
-      return job.others + job.own == 0 && over;
+      const bool goes = job.others + job.own == 0 && over;
+      if (goes) forget(job);
+      return goes;
     });
   }
 
@@ -234,6 +300,8 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
 
   Log log_;
   RendezvousSettings settings_;
+  StateDirectory* state_ = nullptr;  ///< null: nothing is kept
+  std::uint64_t next_file_ = 0;
 };
 
 namespace {
@@ -330,6 +398,9 @@ std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, 
 }
 
 void Coordinator::admit_torchrun(Store& store) { impl_->admit_torchrun(store); }
+
+Result<> Coordinator::keep_state(StateDirectory& directory) { return impl_->keep_state(directory); }
+void Coordinator::release_state() { impl_->release_state(); }
 
 bool Coordinator::mixed(const RunId& run_id) const {
   const auto found = impl_->jobs_.find(run_id);

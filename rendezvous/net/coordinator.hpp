@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/base/result.hpp"
 #include "rendezvous/core/rendezvous.hpp"
 #include "rendezvous/core/store.hpp"
 #include "rendezvous/net/agent_link.hpp"
@@ -16,6 +17,8 @@ class io_context;
 }
 
 namespace torchup {
+
+class StateDirectory;
 
 /// Brings the agents of many jobs together: one round machine (core/rendezvous) per run id, and one timer for each.
 /// Where a torchrun agent writes its state into the store beside it, core/mixed_job decides that job from then on.
@@ -69,6 +72,15 @@ class Coordinator {
   void admit_torchrun(Store& store);
   /// Whether torchrun's agents have a part in that job.
   [[nodiscard]] bool mixed(const RunId& run_id) const;
+
+  /// Restores the jobs that `directory` holds, and keeps there from now on each job that our agents have to themselves
+  /// (net/job_keeper says what is promised). Before any agent comes. `directory` must outlive the loop's run.
+  ///
+  /// Errors, which name the file and the remedy: a file that cannot be read, is damaged, or of another version.
+  [[nodiscard]] Result<> keep_state(StateDirectory& directory);
+  /// The jobs' last states go to the directory. At the end of the process, before agents' connections are closed: what is
+  /// then heard of them is no news.
+  void release_state();
 
   /// Calls `done` when no agent of the job but those of this process is left to hear the verdict, or `linger` is over.
   void when_others_left(const RunId& run_id, Duration linger, std::function<void()> done);

@@ -143,6 +143,8 @@ class Cluster:
         text = [f"--- workers: {self.log.read_text()}"]
         for agent in self.agents:
             text.append(f"--- agent {agent.number} on node{agent.node}, status {agent.process.poll()}:\n{agent.said()}")
+        if (self.dir / "daemon.err").exists():
+            text.append(f"--- daemon:\n{(self.dir / 'daemon.err').read_text(errors='replace')}")
         return "\n".join(text)
 
     def space(self, node):
@@ -248,6 +250,11 @@ class Cluster:
 
     def nothing_left(self, limit=2.0):
         wait_for("no process of the jobs lives", lambda: not self.leftovers(), limit)
+        self.check_ranks()
+
+    def nothing_left_but_daemon(self):
+        daemons = {process.pid for process in self.others}
+        wait_for("no process of the jobs lives", lambda: not set(self.leftovers()) - daemons, 2.0)
         self.check_ranks()
 
     def restart_counts(self):

@@ -306,6 +306,85 @@ def daemon_restarted(launcher, torchupd):
 
 
 @scenario
+def daemon_killed(launcher, torchupd):
+    """kill -9 of a daemon with --state-dir, for longer than the lease: nobody notices. A failure after it is everybody's,
+    what was counted before it stays counted, and when an agent ended meanwhile its node is lost."""
+    with Cluster(launcher, 4) as cluster:
+        endpoint = f"{cluster.address(3)}:29400"
+        keeping = "--state-dir", cluster.dir / "state"
+
+        def replace(daemon, pause, number=signal.SIGKILL):
+            daemon.send_signal(number)
+            daemon.wait()
+            time.sleep(pause)
+            return cluster.daemon(3, torchupd, *keeping)
+
+        daemon = cluster.daemon(3, torchupd, *keeping)
+        agents = [cluster.start(node, "--max-restarts=2", nnodes="2:3", endpoint=endpoint, lease=3) for node in range(2)]
+        wait_for("a node waits", lambda: "joins with" in (cluster.dir / "daemon.err").read_text())
+        daemon = replace(daemon, 0.5)  # while the job forms
+        agents.append(cluster.start(2, "--max-restarts=2", nnodes="2:3", endpoint=endpoint, lease=3))
+        cluster.round_of(3)
+        before = len(cluster.rounds())  # two of them may have begun without the third
+        daemon = replace(daemon, 4)
+        time.sleep(4)
+        assert len(cluster.rounds()) == before
+        cluster.fail(1)
+        cluster.round_of(3, after=before)
+        assert cluster.restart_counts()[before:] == [1]
+        daemon = replace(daemon, 0, signal.SIGTERM)
+        time.sleep(1)
+        daemon.kill()
+        daemon.wait()
+        lost = agents.pop(2)
+        lost.signal(signal.SIGKILL)
+        lost.process.wait()
+        cluster.daemon(3, torchupd, *keeping)
+        cluster.round_of(2, after=before + 1, limit=20)
+        cluster.fail(0)
+        cluster.round_of(2, after=before + 2)
+        assert cluster.restart_counts()[before:] == [1, 1, 2]
+        cluster.fail(1)
+        for agent in agents:
+            agent.ends_with(1)
+        cluster.nothing_left_but_daemon()
+
+
+@scenario
+def state_refused(launcher, torchupd):
+    """A damaged file, a foreign one, a folder in use: one line that names it, and 65."""
+    with Cluster(launcher, 1) as cluster:
+        endpoint = f"{cluster.address(0)}:29400"
+        folder = cluster.dir / "state"
+        daemon = cluster.daemon(0, torchupd, "--state-dir", folder)
+        agent = cluster.start(0, nnodes=2, endpoint=endpoint)
+        file = folder / "job-0.state"
+        wait_for("the job is saved", file.exists)
+
+        def refused(*words):
+            ran = subprocess.run(cluster.on(0, [torchupd, "--port", 0, "--state-dir", folder]), capture_output=True, text=True,
+                                 timeout=10)
+            assert ran.returncode == 65 and ran.stderr.count("\n") == 1 and not ran.stdout, ran
+            assert all(word in ran.stderr for word in words), ran.stderr
+
+        refused(str(folder), "another torchupd")
+        daemon.kill()
+        daemon.wait()
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1])
+        refused(str(file), "damaged", "move the file away")
+        file.write_bytes(b"hello\n")
+        refused(str(file), "not a file of torchupd")
+        version = len(b"torchupd job\n")
+        file.write_bytes(whole[:version] + bytes([whole[version] + 1]) + whole[version + 1:])
+        refused(str(file), "format 2", "reads format 1")
+        file.write_bytes(whole)
+        daemon = cluster.daemon(0, torchupd, "--state-dir", folder)
+        agent.signal(signal.SIGINT)
+        agent.ends_with(130)
+
+
+@scenario
 def daemon_stopped(launcher, torchupd):
     """The daemon is there and says nothing for longer than the lease: workers are fenced; it wakes, the job goes on."""
     with Cluster(launcher, 3) as cluster:

@@ -9,18 +9,21 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "rendezvous/core/job_codec.hpp"
 #include "rendezvous/core/rendezvous.hpp"
 
 using namespace torchup;
@@ -52,6 +55,10 @@ class History {
     const int nodes = std::min(8, terms_.max_nodes + pick(0, 1));
     for (int node = 0; node < nodes; ++node) start_agent("host" + std::to_string(node), at(pick(0, 3000)));
     for (int fault = pick(0, 6); fault > 0; --fault) plan_fault();
+    if (pick(0, 1) == 0) {
+      for (int restart = pick(1, 2); restart > 0; --restart) plan_restart();
+    }
+    save();
     schedule(at(faults_end_ms), [this] { calm(); });
     schedule(at(finish_ms), [this] { finish_allowed_ = true; });
   }
@@ -61,7 +68,7 @@ class History {
       const Event event = events_.top();
       events_.pop();
       // The shell wakes at each deadline.
-      for (auto due = rendezvous_.deadline(); due && *due < event.time; due = rendezvous_.deadline()) {
+      for (auto due = deadline(); due && *due < event.time; due = deadline()) {
         now_ = std::max(now_, *due);
         step(Tick{});
       }
@@ -94,6 +101,9 @@ class History {
     bool has_workers = false;
     TimePoint heard_of{};
     std::optional<TimePoint> broke_at;
+    TimePoint out_since{};
+    bool refused = false;  ///< the last attempt to connect found nobody listening
+    std::optional<TimePoint> refused_at, returned_at;
     std::optional<Verdict> verdict;
     bool left = false;
     std::vector<std::function<void()>> unread;  ///< what arrives while it is stopped
@@ -116,14 +126,71 @@ class History {
 
   // ---- coordinator's side
 
+  std::optional<TimePoint> deadline() const { return rendezvous_ ? rendezvous_->deadline() : std::nullopt; }
+
+  /// As the shell keeps it: nothing is told that is not saved, the rest is saved now and then.
+  void save() {
+    saved_ = encode_job({RunId{"job"}, rendezvous_->snapshot(now_)});
+  }
+  static bool decides(const RendezvousAction& action) {
+    const auto* tell = std::get_if<Tell>(&action);
+    return tell && !std::holds_alternative<Waiting>(tell->message);
+  }
+
+  /// kill -9 of the coordinator, and its next life.
+  void plan_restart() {
+    schedule(at(pick(0, faults_end_ms - 7000)), [this] {
+      if (!rendezvous_) return;
+      say("the coordinator is killed");
+      rendezvous_.reset();
+      agent_of_.clear();
+      open_.clear();
+      for (std::size_t index = 0; index < agents_.size(); ++index) {
+        Agent& agent = *agents_[index];
+        if (!agent.running || agent.verdict || !agent.peer) continue;
+        agent.peer.reset();
+        ++agent.line;
+        agent.out_since = now_;
+        if (pick(0, 2) == 0) agent.broke_at = now_;  // a reset, not an end of file
+        if (agent.cut_off || agent.stopped) {
+          reconnect(index);
+        } else {
+          attempt_refused(index);
+        }
+      }
+      after(std::chrono::milliseconds{pick(1, 5000)}, [this] {
+        say("the coordinator starts again");
+        const auto saved = decode_job(saved_);
+        check(saved.has_value() && encode_job(*saved) == saved_, "the saved job cannot be read back");
+        rendezvous_.emplace(RendezvousSettings{}, saved->snapshot, now_);
+        check(rendezvous_->snapshot(now_) == saved->snapshot, "the restored job is another one");
+      });
+    });
+  }
+  void attempt_refused(std::size_t index) {
+    Agent& agent = *agents_[index];
+    agent.refused = true;
+    agent.refused_at = now_;
+    agent.returned_at.reset();
+    agent.broke_at.reset();
+    reconnect(index);
+  }
+
   void step(const RendezvousEvent& event) {
-    for (RendezvousAction& action : rendezvous_.step(event, now_)) {
+    const std::uint64_t revision = rendezvous_->revision();
+    const JobSnapshot before = rendezvous_->snapshot(now_);
+    std::vector<RendezvousAction> actions = rendezvous_->step(event, now_);
+    check(rendezvous_->revision() != revision || rendezvous_->snapshot(now_) == before, "a change was not counted");
+    if (std::any_of(actions.begin(), actions.end(), decides) || pick(0, 3) == 0) save();
+    for (RendezvousAction& action : actions) {
       if (auto* note = std::get_if<Note>(&action)) say("    " + note->text);
       check(!std::get_if<Refuse>(&action), "an agent that fits was refused");
       auto* tell = std::get_if<Tell>(&action);
       if (!tell) continue;
       const auto found = agent_of_.find(tell->peer);
-      if (found != agent_of_.end()) deliver(found->second, std::move(tell->message));
+      // What is told on a connection that the agent has given up is lost.
+      if (found == agent_of_.end() || agents_[found->second]->peer != tell->peer) continue;
+      deliver(found->second, std::move(tell->message));
     }
   }
 
@@ -162,7 +229,12 @@ class History {
     agents_.back()->life = lives_[host]++;
     schedule(when, [this, index] {
       say(agents_[index]->host + " starts");
-      connect(index);
+      if (rendezvous_) {
+        connect(index);
+      } else {
+        ++agents_[index]->line;
+        reconnect(index);
+      }
       join(index);
       keep_alive(index);
       fence_timer(index);
@@ -175,6 +247,8 @@ class History {
     const Peer peer{next_peer_++};
     agent.peer = peer;
     agent_of_[peer] = index;
+    agent.refused = false;
+    if (!agent.returned_at) agent.returned_at = now_;
     if (!agent.placement) agent.heard_of = now_;
     // The connection and what is said first arrive together.
     const std::uint64_t line = agent.line;
@@ -237,12 +311,14 @@ class History {
     in_order(coordinator_inbox_[index], [this, index, line, sent] {
       Agent& sender = *agents_[index];
       if (sender.line != line || !sender.running || sender.cut_off) return;
+      if (!rendezvous_) return;
       step(Alive{*sender.peer});
       in_order(agent_inbox_[index], [this, index, line, sent] {
         Agent& receiver = *agents_[index];
         if (receiver.line != line || receiver.cut_off || receiver.stopped) return;
         receiver.heard_of = sent;
         receiver.broke_at.reset();
+        receiver.refused_at.reset();
       });
     });
   }
@@ -264,10 +340,17 @@ class History {
   void fence_if_due(std::size_t index) {
     Agent& agent = *agents_[index];
     TimePoint limit = agent.heard_of + terms_.lease * 9 / 10;
+    if (agent.refused_at) {
+      TimePoint back_by = *agent.refused_at + RendezvousSettings{}.return_limit * 9 / 10;
+      if (agent.returned_at) back_by = std::min<TimePoint>(back_by, *agent.returned_at + terms_.lease * 9 / 10);
+      limit = std::max(limit, back_by);
+    }
+    if (agent.refused && !agent.peer) limit = agent.out_since + RendezvousSettings{}.patience;
     if (agent.broke_at) limit = std::min<TimePoint>(limit, *agent.broke_at + std::min<Duration>(1s, terms_.lease / 3) * 9 / 10);
     if (!agent.joined || (!agent.placement && !agent.peer) || now_ < limit) return;
     say(agent.host + " fences itself");
     agent.broke_at.reset();
+    agent.refused_at.reset();
     if (agent.placement) reincarnate(index);
     break_line(index, true);
     reconnect(index);
@@ -293,7 +376,9 @@ class History {
     after(std::chrono::milliseconds{pick(1, 300)}, [this, index, line] {
       const Agent& agent = *agents_[index];
       if (!agent.running || agent.verdict || agent.line != line) return;
+      if (agent.cut_off) agents_[index]->refused = false;
       if (agent.cut_off || agent.stopped) return reconnect(index);
+      if (!rendezvous_) return attempt_refused(index);
       connect(index);
     });
   }
@@ -305,10 +390,11 @@ class History {
     const Peer peer = *agent.peer;
     agent.peer.reset();
     ++agent.line;
+    agent.out_since = now_;
     const bool seen = !agent.cut_off;
     after(seen ? latency() : Duration{terms_.lease * 3}, [this, peer, end_of_file, seen] {
       agent_of_.erase(peer);
-      if (open_.erase(peer)) step(Gone{peer, end_of_file && seen});
+      if (open_.erase(peer) && rendezvous_) step(Gone{peer, end_of_file && seen});
     });
   }
 
@@ -484,13 +570,14 @@ class History {
       check(*verdict == *agent->verdict, "two verdicts: " + verdict->reason + " and " + agent->verdict->reason);
     }
     check(waiting == 0, "after all that an agent still waits, in phase " +
-                            std::to_string(static_cast<int>(rendezvous_.phase())) + ": " + rendezvous_.roster(now_));
+                            std::to_string(static_cast<int>(rendezvous_->phase())) + ": " + rendezvous_->roster(now_));
   }
 
   std::mt19937_64 random_;
   JobTerms terms_;
   int max_size_ = 0;
-  Rendezvous rendezvous_;
+  std::optional<Rendezvous> rendezvous_{std::in_place};  ///< empty while the coordinator is not running
+  std::string saved_;
   TimePoint now_{};
   std::priority_queue<Event> events_;
   std::uint64_t order_ = 0;

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rendezvous/base/result.hpp"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace torchup {
+
+/// A folder with one small file for each of many things, each either the old or the new one whole, whatever happens and
+/// whenever: written beside it, flushed, renamed, the folder flushed. One process at a time may use it.
+///
+/// Files are numbered: job-7.state. A thread of its own writes them, so that a slow disk holds up nobody; what is asked
+/// for comes back by the loop.
+class StateDirectory {
+ public:
+  /// Makes the folder where it is missing (its parent must be there), locks it, removes what was half written.
+  ///
+  /// Errors: the system's own, with the name of what could not be used; errc::refused when another process has it.
+  [[nodiscard]] static Result<std::unique_ptr<StateDirectory>> open(boost::asio::io_context& loop, std::string path);
+
+  StateDirectory(const StateDirectory&) = delete;
+  StateDirectory& operator=(const StateDirectory&) = delete;
+  /// Writes what it was given, then unlocks. No `done` is called any more.
+  ~StateDirectory();
+
+  struct File {
+    std::uint64_t number = 0;
+    std::string path = {};
+    std::string content = {};
+  };
+  /// All files, by number.
+  [[nodiscard]] Result<std::vector<File>> read() const;
+
+  using Done = std::function<void(Result<>)>;
+  /// Replaces the file; `done` is called once it would survive a power cut. When that fails the file is removed, where
+  /// that is possible: no state is better than an old one.
+  void write(std::uint64_t number, std::string content, Done done);
+  void remove(std::uint64_t number);
+
+  [[nodiscard]] const std::string& path() const;
+
+ private:
+  class Impl;
+  explicit StateDirectory(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace torchup
