@@ -89,8 +89,8 @@ bool is_permanent(const Error& error) {
 
 /// One local worker of the running attempt.
 struct LocalWorker {
-  ChildProcess child;
-  std::unique_ptr<Descriptor> watch;
+  pid_t pid = -1;
+  std::unique_ptr<Descriptor> watch;  ///< its pidfd
   bool alive = false;
   bool ordered = false;      ///< the spawner has it
   std::vector<int> pending;  ///< signals to pass on that came in the meantime
@@ -266,6 +266,7 @@ class AgentRunner {
   void perform(StartWorkers& action) {
     stop_signal_ = 0;
     stop_reason_.clear();
+    drain_ = false;
     spawn(loop_, "start workers", start_workers(std::move(action)));
   }
 
@@ -276,13 +277,15 @@ class AgentRunner {
       record(event::Stopping{action.reason});
       if (action.number == SIGQUIT) tell_where_workers_are();
     }
-    for (LocalWorker& worker : workers_) {
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      LocalWorker& worker = workers_[i];
       if (worker.alive) {
         signal_worker(worker, action.number, action.ends);
-      } else if (worker.ordered && !action.ends) {
+      } else if (!action.ends && (worker.ordered || i >= static_cast<std::size_t>(next_worker_))) {
         worker.pending.push_back(action.number);
       }
     }
+    if (action.ends) order_workers();
   }
 
   /// What SIGQUIT asks for: each worker's place in the kernel, and its step where it tells us of steps.
@@ -292,12 +295,13 @@ class AgentRunner {
       if (!worker.alive) continue;
       const auto progress = progress_of(worker);
       say({Say::Level::error, "rank " + std::to_string(placement_.first_rank.value() + i) + " (pid " +
-                                  std::to_string(worker.child.pid) + "): " + process_state(worker.child.pid) +
+                                  std::to_string(worker.pid) + "): " + process_state(worker.pid) +
                                   (progress ? ", step " + std::to_string(progress->step) : "")});
     }
   }
 
   void perform(const DrainWorkers&) {
+    drain_ = true;
     for (LocalWorker& worker : workers_) {
       if (worker.page) worker.page->request_drain();
     }
@@ -306,9 +310,9 @@ class AgentRunner {
   void perform(const KillWorkers&) {
     for (LocalWorker& worker : workers_) {
       if (!worker.alive) continue;
-      say({Say::Level::warning, "Unable to shutdown process " + std::to_string(worker.child.pid) + " via " +
+      say({Say::Level::warning, "Unable to shutdown process " + std::to_string(worker.pid) + " via " +
                                     std::to_string(stop_signal_) + ", forcefully exiting via 9"});
-      ::kill(-worker.child.pid, SIGKILL);
+      ::kill(-worker.pid, SIGKILL);
     }
     stop_signal_ = SIGKILL;
   }
@@ -357,7 +361,8 @@ class AgentRunner {
     started.restart_count = placement.restart_count;
     record(std::move(started));
     if (!cgroup_) make_cgroup();
-    for (int i = 0; i < config_.local_world_size; ++i) order_worker(placement, LocalRank{i});
+    next_worker_ = 0;
+    order_workers();
     step_watch_.emplace(config_.heartbeat_timeout);
     watch_steps();
   }
@@ -375,7 +380,7 @@ class AgentRunner {
   // Heartbeats.
 
   [[nodiscard]] std::optional<WorkerProgress> progress_of(const LocalWorker& worker) const {
-    return worker.page && worker.child.pid > 0 ? worker.page->read(worker.child.pid) : std::nullopt;
+    return worker.page && worker.pid > 0 ? worker.page->read(worker.pid) : std::nullopt;
   }
 
   void watch_steps() {
@@ -401,7 +406,7 @@ class AgentRunner {
     for (const LocalRank local_rank : findings.hung->workers) {
       LocalWorker& worker = workers_.at(static_cast<std::size_t>(local_rank.value()));
       worker.hang = findings.hung->reason;
-      ::kill(worker.child.pid, SIGABRT);  // a handler of its own tells where it hangs
+      ::kill(worker.pid, SIGABRT);  // a handler of its own tells where it hangs
     }
     spawn(loop_, "end hung workers", end_hung(findings.hung->workers));
   }
@@ -409,11 +414,11 @@ class AgentRunner {
   /// SIGKILL for those that SIGABRT did not end.
   Task<> end_hung(std::vector<LocalRank> hung) {
     std::vector<pid_t> pids;
-    for (const LocalRank local_rank : hung) pids.push_back(workers_.at(static_cast<std::size_t>(local_rank.value())).child.pid);
+    for (const LocalRank local_rank : hung) pids.push_back(workers_.at(static_cast<std::size_t>(local_rank.value())).pid);
     asio::steady_timer patience{loop_, abort_patience};
     co_await patience.async_wait(Token{});
     for (const LocalWorker& worker : workers_) {
-      if (worker.alive && std::ranges::find(pids, worker.child.pid) != pids.end()) ::kill(-worker.child.pid, SIGKILL);
+      if (worker.alive && std::ranges::find(pids, worker.pid) != pids.end()) ::kill(-worker.pid, SIGKILL);
     }
   }
 
@@ -433,7 +438,7 @@ class AgentRunner {
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       const LocalWorker& worker = workers_[i];
       if (!worker.alive) continue;
-      samples.push_back({LocalRank{static_cast<int>(i)}, worker.child.pid, state_letter(worker.child.pid)});
+      samples.push_back({LocalRank{static_cast<int>(i)}, worker.pid, state_letter(worker.pid)});
     }
     for (StateFinding& finding : state_watch_.look(samples, std::chrono::steady_clock::now())) {
       say({finding.stuck ? Say::Level::error : Say::Level::warning, finding.text});
@@ -441,10 +446,19 @@ class AgentRunner {
     }
   }
 
-  void order_worker(const Placement& placement, LocalRank local_rank) {
+  /// Keeps the spawner busy, and no more: each order holds descriptors and an environment, and a child is made the slower
+  /// the more descriptors are open here. After a stop it says of all the others that they were not started.
+  void order_workers() {
+    constexpr int orders_max = 8;
+    while (next_worker_ < config_.local_world_size && (orders_ < orders_max || stop_signal_ != 0))
+      order_worker(LocalRank{next_worker_++});
+  }
+
+  void order_worker(LocalRank local_rank) {
     if (stop_signal_ != 0) return handle(WorkerNotStarted{local_rank});
     auto streams = attempt_->take_child_streams(local_rank);
     if (!streams) return handle(SpawnFailed{local_rank, streams.error().message(), false, utc_now()});
+    const Placement& placement = placement_;
     ChildRequest request;
     request.executable = config_.program.executable;
     request.arguments = worker_command(config_.program, local_rank);
@@ -456,6 +470,7 @@ class AgentRunner {
     LocalWorker& worker = workers_.at(static_cast<std::size_t>(local_rank.value()));
     if (auto page = SharedPage::make()) {
       worker.page.emplace(*std::move(page));
+      if (drain_) worker.page->request_drain();
       request.page = worker.page->fd();
       request.page_address = worker.page->address(page_descriptor);
     }
@@ -464,26 +479,29 @@ class AgentRunner {
     }
     if (cgroup_) request.cgroup = cgroup_->folder();
     const Rank rank{placement.first_rank.value() + local_rank.value()};
-    workers_.at(static_cast<std::size_t>(local_rank.value())).ordered = true;
+    worker.ordered = true;
+    ++orders_;
     spawner_.start(std::move(request), [this, rank, local_rank](Result<ChildProcess> child) {
       on_spawned(rank, local_rank, std::move(child));
     });
   }
 
   void on_spawned(Rank rank, LocalRank local_rank, Result<ChildProcess> child) {
+    --orders_;
+    order_workers();
     LocalWorker& worker = workers_.at(static_cast<std::size_t>(local_rank.value()));
     if (!child) {
       worker = {};
       handle(SpawnFailed{local_rank, child.error().message(), is_permanent(child.error()), utc_now()});
       return;
     }
-    worker.child = *std::move(child);
+    worker.pid = child->pid;
     worker.alive = true;
-    const WorkerId id{rank, local_rank, worker.child.pid};
+    const WorkerId id{rank, local_rank, worker.pid};
     const WorkerFiles& files = attempt_->files(local_rank);
     record(event::WorkerStarted{id, files.stdout_log, files.stderr_log});
     handle(WorkerStarted{local_rank, id.pid});
-    worker.watch = std::make_unique<Descriptor>(loop_, ::dup(worker.child.pidfd.get()));
+    worker.watch = std::make_unique<Descriptor>(loop_, child->pidfd.release());
     worker.watch->async_wait(Descriptor::wait_read, [this, id](boost::system::error_code error) {
       if (!error) on_worker_gone(id);
     });
@@ -496,7 +514,7 @@ class AgentRunner {
     LocalWorker& worker = workers_.at(static_cast<std::size_t>(id.local_rank.value()));
     WorkerEnded ended;
     ended.local_rank = id.local_rank;
-    ended.exit_code = reap(worker.child);
+    ended.exit_code = reap(worker.watch->native_handle());
     ended.time_us = utc_now();
     if (watchdog_) watchdog_->forget(id.pid);
     const std::optional<WorkerProgress> progress = progress_of(worker);
@@ -552,7 +570,7 @@ class AgentRunner {
     std::vector<LivingWorker> living;
     for (int i = 0; i < config_.local_world_size; ++i) {
       const LocalWorker& worker = workers_[static_cast<std::size_t>(i)];
-      if (worker.alive) living.push_back({Rank{placement_.first_rank.value() + i}, LocalRank{i}, worker.child.pid, progress_of(worker)});
+      if (worker.alive) living.push_back({Rank{placement_.first_rank.value() + i}, LocalRank{i}, worker.pid, progress_of(worker)});
     }
     incidents_.worker_failed(failure, progress, *attempt_, attempt_name_, living, std::chrono::steady_clock::now());
   }
@@ -571,10 +589,10 @@ class AgentRunner {
   void signal_worker(const LocalWorker& worker, int number, bool ends) {
     if (ends) {
       say({Say::Level::warning,
-           "Sending process " + std::to_string(worker.child.pid) + " closing signal " + signal_name(number)});
+           "Sending process " + std::to_string(worker.pid) + " closing signal " + signal_name(number)});
     }
-    ::kill(-worker.child.pid, number);
-    if (ends) ::kill(-worker.child.pid, SIGCONT);
+    ::kill(-worker.pid, number);
+    if (ends) ::kill(-worker.pid, SIGCONT);
   }
 
   // What workers leave behind.
@@ -655,7 +673,7 @@ class AgentRunner {
 
   void signal_groups(int number) {
     for (const LocalWorker& worker : workers_) {
-      if (worker.alive) ::kill(-worker.child.pid, number);
+      if (worker.alive) ::kill(-worker.pid, number);
     }
   }
 
@@ -831,6 +849,9 @@ class AgentRunner {
   std::unique_ptr<AttemptCgroup> cgroup_;  ///< of the running attempt; nothing: none is ours to make
   int attempts_begun_ = 0;
   std::vector<LocalWorker> workers_;
+  int next_worker_ = config_.local_world_size;  ///< the first that is not ordered yet
+  int orders_ = 0;                              ///< that the spawner has
+  bool drain_ = false;                          ///< of the running attempt is asked for
   Placement placement_;
   std::vector<std::string> socket_variables_;  ///< --set-socket-ifname
   std::string attempt_name_;

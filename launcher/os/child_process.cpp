@@ -185,15 +185,15 @@ Result<ChildProcess> start_child(const ChildRequest& request) {
   if (pid < 0) return system_error("no new process for " + request.executable);
   ChildProcess child{pid, UniqueFd{pidfd}};
   if (launch.error == 0) return child;
-  static_cast<void>(reap(child));
+  static_cast<void>(reap(pidfd));
   std::string what = request.executable;
   if (std::string{launch.failed_call} != "execve") what += std::string{": "} + launch.failed_call;
   return system_error(launch.error, what);
 }
 
-int reap(const ChildProcess& child) {
+int reap(int pidfd) {
   siginfo_t info{};
-  while (::waitid(P_PIDFD, static_cast<id_t>(child.pidfd.get()), &info, WEXITED) != 0) {
+  while (::waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED) != 0) {
     if (errno != EINTR) throw std::system_error{errno, std::system_category(), "waitid on a worker's pidfd"};
   }
   return info.si_code == CLD_EXITED ? info.si_status : -info.si_status;

@@ -23,8 +23,8 @@ struct ChildRequest {
   std::vector<std::string> environment;  ///< "NAME=value" each
   UniqueFd in, out, err;                 ///< its descriptors 0, 1, 2; empty: ours
   std::optional<AffinityMask> cpus;      ///< nothing: ours
-  /// An open page that it shares with us (os/shared_page); not owned. It becomes descriptor `page_descriptor`, and the child
-  /// is told of it in TORCHUP_WORKER_PAGE. Empty address (fd -1): none.
+  /// An open page that it shares with us (os/shared_page); not owned. It becomes descriptor `page_descriptor`, and the
+  /// child is told of it in TORCHUP_WORKER_PAGE. Empty address (fd -1): none.
   int page = -1;
   WorkerPageAddress page_address = {};
   int cgroup = -1;  ///< the open folder of a cgroup (version 2) that it is born in; -1: ours. Not owned
@@ -40,7 +40,8 @@ struct ChildProcess {
 /// Returns when the child runs its program, which a stalled file system may delay without bound.
 ///
 /// The child shares our memory until then (as after vfork, but on a stack of its own), so it makes system calls and
-/// nothing else. Its descriptors above 2, the page apart, are closed, its signals unblocked and by default, SIGPIPE included.
+/// nothing else. Its descriptors above 2, the page apart, are closed, its signals unblocked and by default, SIGPIPE
+/// included.
 ///
 /// This is not Boost.Process: the launchers of 1.81 either copy the page tables for each worker (fork: 2 to 5 times the
 /// time with 256 workers) or run our exit handlers in the shared memory (vfork), and none asks for the pidfd with the
@@ -52,7 +53,8 @@ struct ChildProcess {
 /// Errors: the system's, with the path and the call that failed.
 [[nodiscard]] Result<ChildProcess> start_child(const ChildRequest& request);
 
-/// How a child ended: its exit code, or the negative signal number. Call it once, when `pidfd` is readable.
-[[nodiscard]] int reap(const ChildProcess& child);
+/// How the child of `pidfd` ended: its exit code, or the negative signal number. Call it once, when `pidfd` is
+/// readable.
+[[nodiscard]] int reap(int pidfd);
 
 }  // namespace torchup

@@ -1,54 +1,74 @@
 #include "launcher/os/spawner.hpp"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <utility>
 
 namespace torchup {
 
 Spawner::Spawner(asio::io_context& loop)
-    : thread_{[&loop, shared = shared_] { run(loop, *shared); }} {}
+    : loop_{loop}, most_lanes_{std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, 4)} {
+  add_lane();
+}
+
+void Spawner::add_lane() {
+  auto busy = std::make_shared<bool>(false);
+  lanes_.push_back({std::thread{[&loop = loop_, shared = shared_, busy] { run(loop, *shared, *busy); }}, busy});
+}
 
 Spawner::~Spawner() {
-  bool stuck = false;
+  std::vector<bool> stuck;
   {
     const std::lock_guard lock{shared_->mutex};
     shared_->closing = true;
-    stuck = shared_->busy;
+    for (const Lane& lane : lanes_) stuck.push_back(*lane.busy);
   }
-  shared_->wake.notify_one();
-  if (stuck) {
-    thread_.detach();
-  } else {
-    thread_.join();
+  shared_->wake.notify_all();
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (stuck[i]) {
+      lanes_[i].thread.detach();
+    } else {
+      lanes_[i].thread.join();
+    }
   }
 }
 
 void Spawner::start(ChildRequest request, Handler handler) {
+  bool wanted = false;
   {
     const std::lock_guard lock{shared_->mutex};
     shared_->orders.push_back({std::move(request), std::move(handler)});
+    wanted = shared_->orders.size() > shared_->idle;
   }
   shared_->wake.notify_one();
+  if (wanted && lanes_.size() < most_lanes_) add_lane();
 }
 
-void Spawner::run(asio::io_context& loop, Shared& shared) {
+void Spawner::run(asio::io_context& loop, Shared& shared, bool& busy) {
   std::unique_lock lock{shared.mutex};
   while (true) {
+    ++shared.idle;
     shared.wake.wait(lock, [&] { return shared.closing || !shared.orders.empty(); });
+    --shared.idle;
     if (shared.closing) return;
     Order order = std::move(shared.orders.front());
     shared.orders.pop_front();
-    shared.busy = true;
+    const std::uint64_t number = shared.taken++;
+    busy = true;
     lock.unlock();
-    auto child = start_child(order.request);
+    // Shared, because a std::function must be copyable.
+    auto child = std::make_shared<Result<ChildProcess>>(start_child(order.request));
     // Our copies of the worker's pipes go now: a pipe ends only when its last writer has closed it.
     order.request = {};
     lock.lock();
-    shared.busy = false;
+    busy = false;
     if (shared.closing) return;
-    asio::post(loop, [handler = std::move(order.handler), result = std::move(child)]() mutable {
-      handler(std::move(result));
-    });
+    shared.answers[number] = [handler = std::move(order.handler), child] { handler(std::move(*child)); };
+    for (auto answer = shared.answers.begin(); answer != shared.answers.end() && answer->first == shared.told;
+         ++shared.told) {
+      asio::post(loop, std::move(answer->second));
+      answer = shared.answers.erase(answer);
+    }
   }
 }
 

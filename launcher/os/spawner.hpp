@@ -1,8 +1,11 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -12,8 +15,12 @@
 
 namespace torchup {
 
-/// The one thread that starts workers. It lives as long as the agent, for a child's parent-death signal is bound to the
-/// thread that made it; and it may stand still in an exec on a stalled file system, which the loop must not.
+/// The threads that start workers. They live as long as the agent, for a child's parent-death signal is bound to the
+/// thread that made it; and one may stand still in an exec on a stalled file system, which the loop must not.
+///
+/// Several, because a thread sleeps while its child executes: it wakes on the child's processor, behind the child,
+/// while other processors have nothing to do. A thread is made when a child waits and no thread is free, up to one for
+/// each processor and four in all; a job of one worker has one.
 class Spawner {
  public:
   using Handler = std::function<void(Result<ChildProcess>)>;
@@ -21,10 +28,10 @@ class Spawner {
   explicit Spawner(asio::io_context& loop);
   Spawner(const Spawner&) = delete;
   Spawner& operator=(const Spawner&) = delete;
-  /// Its thread's end kills all children that still live. A thread that stands still in an exec is left behind.
+  /// The threads' end kills all children that still live. A thread that stands still in an exec is left behind.
   ~Spawner();
 
-  /// Starts children one after the other, in the order of the calls; `handler` is called on the loop.
+  /// Starts a child; the handlers are called on the loop in the order of these calls.
   void start(ChildRequest request, Handler handler);
 
  private:
@@ -32,18 +39,28 @@ class Spawner {
     ChildRequest request;
     Handler handler;
   };
-  /// What the thread shares with us; it may outlive us.
+  /// What the threads share with us; they may outlive us.
   struct Shared {
     std::mutex mutex;
     std::condition_variable wake;
     std::deque<Order> orders;
     bool closing = false;
-    bool busy = false;
+    std::size_t idle = 0;  ///< threads that wait for an order
+    std::uint64_t taken = 0;
+    std::uint64_t told = 0;
+    std::map<std::uint64_t, std::function<void()>> answers;  ///< by order; they wait for that of an earlier order
   };
-  static void run(asio::io_context& loop, Shared& shared);
+  struct Lane {
+    std::thread thread;
+    std::shared_ptr<bool> busy;  ///< it starts a child now; guarded by Shared::mutex
+  };
+  void add_lane();
+  static void run(asio::io_context& loop, Shared& shared, bool& busy);
 
+  asio::io_context& loop_;
+  const std::size_t most_lanes_;
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
-  std::thread thread_;
+  std::vector<Lane> lanes_;
 };
 
 }  // namespace torchup

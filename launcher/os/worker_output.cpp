@@ -1,9 +1,11 @@
 #include "launcher/os/worker_output.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +13,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -75,24 +78,69 @@ Result<> make_files(const std::vector<std::string>& directories, const std::vect
   return {};
 }
 
+bool is_in_memory(const char* directory) {
+  struct statfs system {};
+  return ::statfs(directory, &system) == 0 && system.f_type == TMPFS_MAGIC;
+}
+
 struct RunDirectory {
   std::string path;
-  std::string temporary;  ///< the directory of ours above it that goes at the end; empty when the user named one
+  std::vector<std::string> temporary;  ///< what goes at the end, each before those below it; none when the user named one
+  std::string in_memory;               ///< what the first of `temporary` is a link to; empty: it is a directory itself
 };
 
-/// On the log writer's thread. `log_dir` as in OutputPlan. Errors: the system's, with the path.
-Result<RunDirectory> make_run_directory(std::string log_dir, const std::string& run_id) {
+/// Makes `torchelastic_<8 random characters>` in `parent`.
+///
+/// Where no logs come into it, but error files at most, it is a link into memory until the end: on a disk, making and
+/// removing a directory for each of 256 workers took as long as a quarter of all else, and a disk that hangs would keep
+/// a job from its start.
+Result<RunDirectory> make_temporary_directory(const std::filesystem::path& parent, bool for_logs) {
+  constexpr auto memory = "/dev/shm";
+  const std::string name = "/torchelastic_";
+  if (!for_logs && is_in_memory(memory) && !is_in_memory(parent.c_str())) {
+    if (auto made = make_unique_directory(memory + name)) {
+      const std::string link = parent.string() + made->substr(std::strlen(memory));
+      if (::symlink(made->c_str(), link.c_str()) == 0) return RunDirectory{"", {link}, *made};
+      ::rmdir(made->c_str());
+    }
+  }
+  auto made = make_unique_directory(parent.string() + name);
+  if (!made) return made.error();
+  return RunDirectory{"", {*made}, ""};
+}
+
+/// Removes what is empty at the end; what is left in memory goes to the disk, where the link was.
+void remove_temporary(RunDirectory run) {
+  namespace fs = std::filesystem;
+  if (run.in_memory.empty()) return remove_if_empty(run.temporary);
+  const std::string link = std::exchange(run.temporary.front(), run.in_memory);
+  remove_if_empty(run.temporary);
+  std::error_code error;
+  if (fs::exists(run.in_memory, error)) {
+    const std::string on_disk = link + ".disk";
+    fs::copy(run.in_memory, on_disk, fs::copy_options::recursive, error);
+    if (error) return;
+    ::unlink(link.c_str());
+    fs::rename(on_disk, link, error);
+    fs::remove_all(run.in_memory, error);
+  } else {
+    ::unlink(link.c_str());
+  }
+}
+
+/// On the log writer's thread. `log_dir` as in OutputPlan; `for_logs`: there will be log files. Errors: the system's,
+/// with the path.
+Result<RunDirectory> make_run_directory(std::string log_dir, const std::string& run_id, bool for_logs) {
   RunDirectory made;
   std::error_code error;
-  const auto failed = [&error](std::string context) {
-    return system_error(error.value(), std::move(context));
-  };
+  const auto failed = [&error](std::string context) { return system_error(error.value(), std::move(context)); };
   if (log_dir.empty()) {
     const auto temporary = std::filesystem::temp_directory_path(error);
     if (error) return failed("TMPDIR");
-    auto unique = make_unique_directory((temporary / "torchelastic_").string());
+    auto unique = make_temporary_directory(temporary, for_logs);
     if (!unique) return unique.error();
-    made.temporary = log_dir = *unique;
+    made = *std::move(unique);
+    log_dir = made.temporary.front();
   } else {
     if (std::filesystem::is_regular_file(log_dir, error))
       return Error{make_error_code(boost::system::errc::not_a_directory), "log_dir: " + log_dir + " is a file"};
@@ -102,6 +150,7 @@ Result<RunDirectory> make_run_directory(std::string log_dir, const std::string& 
   auto unique = make_unique_directory(log_dir + "/" + as_file_name(run_id) + "_");
   if (!unique) return unique.error();
   made.path = *unique;
+  if (!made.temporary.empty()) made.temporary.push_back(made.path);
   return made;
 }
 
@@ -181,8 +230,7 @@ struct Output::State {
   bool logs_full = false;
   Timer hold_timer;
   std::optional<Result<RunDirectory>> made;  ///< the run directory, or why there is none
-  std::string run_directory;
-  std::vector<std::string> temporary_directories;  ///< without a named one: the directory above it and all below
+  RunDirectory run;                          ///< with what attempts have added to what goes at the end
   std::map<std::string, LogWriter::File> appended;
   std::map<std::string, std::uint64_t> log_losses;
   AttemptOutput::State* attempt = nullptr;  ///< the one that is being read
@@ -231,6 +279,7 @@ struct AttemptOutput::State : std::enable_shared_from_this<AttemptOutput::State>
   std::vector<Worker> workers;
   std::vector<LogWriter::File> files;
   std::vector<Stream> streams;          ///< 2 * local rank: stdout, + 1: stderr
+  std::vector<Stream*> touched;         ///< since the last flush; one may be in it more than once
   asio::posix::stream_descriptor poll;  ///< an epoll of all streams: one wait of the loop for all of them
   Timer drained;
   int open_streams = 0;
@@ -321,12 +370,13 @@ Task<std::optional<T>> Output::State::on_log_thread(std::function<T()> work) {
 
 void Output::State::order_run_directory() {
   made.reset();
-  logs->call([this, post = post, log_dir = plan.log_dir, run_id = plan.run_id] {
-    post([this, result = make_run_directory(log_dir, run_id)] {
+  const bool for_logs =
+      std::ranges::any_of(plan.workers, [](const WorkerRoutes& each) { return each.out.to_file || each.err.to_file; });
+  logs->call([this, post = post, log_dir = plan.log_dir, run_id = plan.run_id, for_logs] {
+    post([this, result = make_run_directory(log_dir, run_id, for_logs)] {
       made = result;
       if (!*made) return;
-      run_directory = (*made)->path;
-      if (!(*made)->temporary.empty()) temporary_directories = {(*made)->temporary, run_directory};
+      run = **made;
     });
   });
 }
@@ -344,7 +394,7 @@ void AttemptOutput::State::prepare(const std::string& name, Rank first_rank) {
   const std::size_t count = plan.workers.size();
   workers.resize(count);
   streams.resize(2 * count);
-  if (!output.run_directory.empty()) directory = output.run_directory + "/" + name;
+  if (!output.run.path.empty()) directory = output.run.path + "/" + name;
   LogWriter::File duplicates[2];
   const std::vector<std::string>* filters[2] = {&plan.duplicate_stdout_filters, &plan.duplicate_stderr_filters};
   const char* stream_names[2] = {"stdout", "stderr"};
@@ -466,6 +516,7 @@ std::size_t AttemptOutput::State::read(Stream& source, TimePoint now) {
   const std::string_view bytes{output.buffer.data(), static_cast<std::size_t>(count)};
   source.worker->last_output = source.last_read = now;
   source.worker->tail.feed(source.kind, bytes);
+  touched.push_back(&source);
   if (source.log) source.log_batch += bytes;
   show(source, bytes, now);
   return bytes.size();
@@ -539,6 +590,7 @@ void AttemptOutput::State::end(Stream& ended) {
     ::epoll_ctl(poll.native_handle(), EPOLL_CTL_DEL, ended.fd.get(), nullptr);
   }
   ended.fd.reset();
+  touched.push_back(&ended);
   if (Console* console = ended.console; console != nullptr) {
     const bool waits = console->holder != nullptr && console->holder != &ended;
     if (waits) {
@@ -552,12 +604,13 @@ void AttemptOutput::State::end(Stream& ended) {
 }
 
 void AttemptOutput::State::flush() {
-  for (Stream& each : streams) {
-    if (!each.log_batch.empty()) output.logs->write(each.log, std::exchange(each.log_batch, {}));
-    if (!each.duplicates_batch.empty() && each.duplicates)
-      output.logs->write(each.duplicates, std::exchange(each.duplicates_batch, {}));
-    each.duplicates_batch.clear();
+  for (Stream* each : touched) {
+    if (!each->log_batch.empty()) output.logs->write(each->log, std::exchange(each->log_batch, {}));
+    if (!each->duplicates_batch.empty() && each->duplicates)
+      output.logs->write(each->duplicates, std::exchange(each->duplicates_batch, {}));
+    each->duplicates_batch.clear();
   }
+  touched.clear();
   const bool consoles_full = output.out.full || output.err().full;
   const bool logs_full = output.logs_full;
   output.show_all();
@@ -679,7 +732,7 @@ Output::~Output() {
 Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string name, Rank first_rank) {
   State& state = *state_;
   const bool by_user = !state.plan.log_dir.empty();
-  if (state.plan.has_files() && state.run_directory.empty()) {
+  if (state.plan.has_files() && state.run.path.empty()) {
     if (by_user) state.order_run_directory();
     co_await state.await_run_directory();
     const auto made = state.made.value_or(disk_is_dead(by_user ? state.plan.log_dir : "TMPDIR"));
@@ -698,8 +751,8 @@ Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string n
   if (!attempt->directory.empty()) {
     std::vector<std::string> directories{attempt->directory};
     for (const Worker& worker : attempt->workers) directories.push_back(worker.files.directory);
-    if (!state.temporary_directories.empty())
-      state.temporary_directories.insert(state.temporary_directories.end(), directories.begin(), directories.end());
+    if (!state.run.temporary.empty())
+      state.run.temporary.insert(state.run.temporary.end(), directories.begin(), directories.end());
     std::function<Result<>()> make = [directories = std::move(directories), files = attempt->files] {
       return make_files(directories, files);
     };
@@ -713,7 +766,7 @@ Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string n
 }
 
 const std::string& Output::run_directory() const {
-  return state_->run_directory;
+  return state_->run.path;
 }
 
 void Output::print(std::string text) {
@@ -789,8 +842,7 @@ Task<OutputLoss> Output::settle(Duration limit) {
 
 Task<OutputLoss> Output::finish(Duration limit) {
   if (state_->plan.has_files() && state_->plan.log_dir.empty()) co_await state_->await_run_directory();
-  if (!state_->temporary_directories.empty())
-    state_->logs->call([directories = state_->temporary_directories] { remove_if_empty(directories); });
+  if (!state_->run.temporary.empty()) state_->logs->call([run = state_->run] { remove_temporary(run); });
   co_return co_await settle(limit);
 }
 

@@ -152,6 +152,20 @@ class Launcher(unittest.TestCase):
         _, err = self.end(self.start("--timeout=0.3", "wait"), 1)
         self.assertIn("--timeout", err)
 
+    def test_error_files_are_in_memory_until_the_end(self):
+        job = self.start("", "note {notes} wait")
+        self.workers(1)
+        (link,) = [os.path.join(self.scratch.name, name) for name in os.listdir(self.scratch.name) if name.startswith("torchelastic_")]
+        memory = os.path.realpath(link)
+        if memory == link:
+            self.skipTest("/dev/shm is not in memory here, or the temporary directory is")
+        error_file = os.path.join(link, os.listdir(link)[0], "attempt_0", "0", "error.json")
+        with open(error_file, "w") as file:
+            file.write("{}")
+        job.terminate()
+        job.communicate(timeout=20)
+        self.assertEqual((os.path.exists(memory), os.path.islink(link), os.path.exists(error_file)), (False, False, True))
+
     # What workers get.
 
     def test_workers_have_three_descriptors_and_no_others(self):
