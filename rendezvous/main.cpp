@@ -266,7 +266,7 @@ int serve(const Settings& settings) {
     std::cerr << "torchupd: " << port.error().message() << '\n';
     return port.error().code == errc::bad_value ? 2 : 67;
   }
-  coordinator.admit_torchrun(server.store());
+  coordinator.admit_torchrun(server, settings.bind);
   std::cout << "torchupd: ready on " << server.address() << std::endl;
   notify_service_manager("READY=1");
   Ending ending{loop, server, seconds(settings.grace_s)};

@@ -130,6 +130,7 @@ class Store {
   [[nodiscard]] std::size_t byte_count() const { return bytes_; }
   /// Clients whose WAIT, BARRIER or other waiting request is open.
   [[nodiscard]] std::size_t waiting_count() const { return waits_.size(); }
+  [[nodiscard]] bool waits(ClientId client) const { return waits_.contains(client.value()); }
 
  private:
   struct KeyHash {

@@ -1,6 +1,7 @@
 #include "rendezvous/core/torchrun_peer.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -17,6 +18,8 @@ constexpr Duration notice = std::chrono::milliseconds{1200};
 constexpr Duration doubt = std::chrono::seconds{1};
 /// A group rank 0 that has published nothing for so long never will: it believes that all know its store.
 constexpr Duration silence_of_first = std::chrono::milliseconds{2500};
+constexpr Duration call_pace = std::chrono::seconds{1};
+constexpr Duration absence = std::chrono::seconds{3};
 constexpr Duration meeting_limit = std::chrono::seconds{60};   // torchrun's read timeout
 constexpr Duration barrier_limit = std::chrono::seconds{300};  // torchrun's
 constexpr std::int64_t rounds_looked_back = 64;
@@ -32,6 +35,13 @@ std::string names(const auto& nodes) {
   std::vector<std::string> list;
   for (const TorchrunNode& node : nodes) list.push_back(shown(node));
   return join_names(list);
+}
+
+std::optional<Port> read_port(std::string_view text) {
+  std::uint16_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size() || number == 0) return {};
+  return Port{number};
 }
 
 struct Role {
@@ -76,8 +86,6 @@ void TorchrunPeer::said(const AgentMessage& message, TimePoint now) {
               .dead_after = join->terms.lease * 3 / 2};
     join_until_ = now + join->terms.join_timeout;
     phase_ = Phase::leaving;
-  } else if (const auto* ready = std::get_if<StoreReady>(&message)) {
-    if (phase_ == Phase::meeting && ready->round.value() == round_) store_port_ = ready->port;
   } else if (const auto* failed = std::get_if<WorkersFailed>(&message)) {
     if (phase_ != Phase::running || failed->round.value() != round_) return;
     failed_ = *failed;
@@ -174,6 +182,7 @@ Result<> TorchrunPeer::withdraw(TorchrunStore& store) {
   for (int i = 0; i < lost_writes_max; ++i) {
     const TorchrunState before = state_;
     remove_node(state_, terms_, me_);
+    remove_node(state_, terms_, caller_);
     if (state_ == before) break;
     auto stored = put(store);
     if (!stored) return stored.error();
@@ -201,7 +210,9 @@ Result<> TorchrunPeer::join_round(TorchrunStore& store) {
     named_ = true;
     const bool goes_on = state_.complete || state_.round > 0;
     me_.addr = (goes_on ? "~" : "!") + settings_.address;
+    caller_ = {"~" + settings_.address, settings_.pid, -1 - settings_.local_id};
   }
+  if (auto called = call_back(store); !called) return called;
   for (int i = 0; i < lost_writes_max; ++i) {
     const auto overdue = now_ > join_until_ ? std::optional{now_ - join_until_} : std::nullopt;
     switch (join_step(state_, terms_, me_, utc_, overdue)) {
@@ -209,7 +220,7 @@ Result<> TorchrunPeer::join_round(TorchrunStore& store) {
         if (auto stored = put(store); !stored) return stored.error();
         break;
       case TorchrunStep::wait: tell_roster(); return {};
-      case TorchrunStep::done: enter_meeting(); return {};
+      case TorchrunStep::done: enter_meeting(); return hush(store);
       case TorchrunStep::closed:
         end({.exit_code = 1, .reason = "the rendezvous of job " + settings_.run_id.value() + " is closed"});
         return {};
@@ -225,6 +236,40 @@ Result<> TorchrunPeer::join_round(TorchrunStore& store) {
   return {};
 }
 
+/// Members of our last round that are nowhere in the state may live, and still be in that round.
+Result<> TorchrunPeer::call_back(TorchrunStore& store) {
+  const auto absent = std::ranges::find_if(members_, [this](const TorchrunNode& node) {
+    return node != me_ && !state_.participants.contains(node) && !state_.wait_list.contains(node) &&
+           !state_.redundancy_list.contains(node);
+  });
+  if (absent == members_.end() || state_.complete) {
+    absent_since_.reset();
+    return {};
+  }
+  if (!absent_since_) absent_since_ = now_;
+  if (now_ - *absent_since_ < absence) return {};  // it may be on its way from one list to the other
+  for (int i = 0; i < lost_writes_max; ++i) {
+    const auto called = state_.last_heartbeats.find(caller_);
+    if (state_.wait_list.contains(caller_) && called != state_.last_heartbeats.end() && utc_ - called->second < call_pace) break;
+    state_.wait_list.insert(caller_);
+    state_.last_heartbeats[caller_] = utc_;
+    auto stored = put(store);
+    if (!stored) return stored.error();
+    if (*stored) break;
+  }
+  return {};
+}
+
+/// Torchrun's agents look at the wait list again when they have all roles.
+Result<> TorchrunPeer::hush(TorchrunStore& store) {
+  for (int i = 0; i < lost_writes_max && state_.last_heartbeats.contains(caller_); ++i) {
+    quiet_from_ = now_ + notice;
+    remove_node(state_, terms_, caller_);
+    if (auto stored = put(store); !stored) return stored.error();
+  }
+  return {};
+}
+
 void TorchrunPeer::enter_meeting() {
   phase_ = Phase::meeting;
   round_ = state_.round;
@@ -232,9 +277,8 @@ void TorchrunPeer::enter_meeting() {
   for (const auto& [node, rank] : state_.participants) members_.push_back(node);
   group_rank_ = static_cast<int>(state_.participants.at(me_));
   met_at_ = now_;
-  host_told_ = role_told_ = counted_out_ = false;
-  store_port_.reset();
-  pair_.reset();
+  role_told_ = counted_out_ = false;
+  workers_.reset();
   change_seen_.reset();
   failed_.reset();
   roster_.clear();
@@ -251,45 +295,43 @@ Result<> TorchrunPeer::meet(TorchrunStore& store) {
     return {};
   }
   if (now_ - met_at_ > meeting_limit) {
-    const std::string missing = pair_ ? "the roles of all nodes" : "the workers' store of " + shown(members_.front());
+    const std::string missing = workers_ ? "the roles of all nodes" : "the workers' store of " + shown(members_.front());
     return fail_for_good("round " + std::to_string(round_) + " waited 60 s for " + missing), Result<>{};
   }
-  if (!pair_) {
+  if (!workers_) {
     if (auto met = group_rank_ == 0 ? meet_as_first(store) : find_worker_store(store); !met) return met;
   }
-  return pair_ ? take_place(store) : Result<>{};
+  return workers_ ? take_place(store) : Result<>{};
 }
 
 Result<> TorchrunPeer::meet_as_first(TorchrunStore& store) {
-  if (!store_port_) {
-    const HostStore order{Round{round_}, kept_port_.value_or(Port{0})};
-    if (!std::exchange(host_told_, true)) tell(order);
-    return {};
-  }
-  kept_port_ = store_port_;
-  pair_ = Pair{settings_.address, std::to_string(store_port_->value())};
-  if (auto set = store.set(key("MASTER_ADDR"), pair_->address); !set) return set;
-  return store.set(key("MASTER_PORT"), pair_->port);
+  auto workers = store.worker_store();
+  if (!workers) return workers.error();
+  workers_ = *std::move(workers);
+  if (auto set = store.set(key("MASTER_ADDR"), workers_->address); !set) return set;
+  return store.set(key("MASTER_PORT"), std::to_string(workers_->port.value()));
 }
 
 Result<> TorchrunPeer::find_worker_store(TorchrunStore& store) {
-  const auto published = [&](std::int64_t round) -> Result<std::optional<Pair>> {
+  const auto published = [&](std::int64_t round) -> Result<std::optional<WorkerStore>> {
     auto address = store.find(key("MASTER_ADDR", round));
     if (!address) return address.error();
     auto port = store.find(key("MASTER_PORT", round));
     if (!port) return port.error();
-    if (!*address || !*port) return std::optional<Pair>{};
-    return std::optional{Pair{**address, **port}};
+    if (!*address || !*port) return std::optional<WorkerStore>{};
+    const auto number = read_port(**port);
+    if (!number) return fail(errc::bad_frame, "the port of the workers' store cannot be read: " + **port);
+    return std::optional{WorkerStore{**address, *number}};
   };
   auto now_there = published(round_);
   if (!now_there) return now_there.error();
   if (*now_there) {
-    pair_ = **now_there;
+    workers_ = **now_there;
     return {};
   }
   if (now_ - met_at_ < silence_of_first) return {};
-  std::optional<Pair> known;
-  if (former_first_ == members_.front()) known = former_pair_;
+  std::optional<WorkerStore> known;
+  if (former_first_ == members_.front()) known = former_workers_;
   for (std::int64_t back = round_ - 1; !known && back >= 0 && back >= round_ - rounds_looked_back; --back) {
     auto then = published(back);
     if (!then) return then.error();
@@ -298,11 +340,9 @@ Result<> TorchrunPeer::find_worker_store(TorchrunStore& store) {
     known = **then;
   }
   if (!known) return {};
-  auto address = store.compare_set(key("MASTER_ADDR"), "", known->address);
-  if (!address) return address.error();
-  auto port = store.compare_set(key("MASTER_PORT"), "", known->port);
-  if (!port) return port.error();
-  pair_ = Pair{*address, *port};
+  // Whatever stands there in the end is read in the next turn.
+  if (auto address = store.compare_set(key("MASTER_ADDR"), "", known->address); !address) return address.error();
+  if (auto port = store.compare_set(key("MASTER_PORT"), "", std::to_string(known->port.value())); !port) return port.error();
   return {};
 }
 
@@ -310,13 +350,9 @@ Result<> TorchrunPeer::take_place(TorchrunStore& store) {
   const std::string roles = "torchelastic/role_info/";
   const std::string places = "torchelastic/assigned_ranks/";
   if (!role_told_) {
+    if (now_ < quiet_from_) return {};
     // No worker of this round starts before all roles are told, and those of the last have ended: what they left goes.
-    int port = 0;
-    for (const char c : pair_->port) port = c >= '0' && c <= '9' && port < 65536 ? port * 10 + (c - '0') : 65536;
-    if (group_rank_ != 0 && round_ > 0 && port < 65536 &&
-        !store.empty_worker_store(pair_->address, Port{static_cast<std::uint16_t>(port)})) {
-      return {};
-    }
+    if (round_ > 0) store.empty_worker_store(*workers_);
     const nlohmann::ordered_json mine{
         {"role", join_->role}, {"rank", group_rank_}, {"local_world_size", join_->local_world_size}};
     if (auto set = store.set(key(roles + std::to_string(group_rank_)), mine.dump()); !set) return set;
@@ -351,9 +387,7 @@ Result<> TorchrunPeer::take_place(TorchrunStore& store) {
   if (!*text) return {};
   const auto ranks = read_ranks(**text);
   if (!ranks) return fail(errc::bad_frame, "the ranks that group rank 0 gave us cannot be read: " + **text);
-  int port = 0;
-  for (const char c : pair_->port) port = port * 10 + (c - '0');
-  former_pair_ = pair_;
+  former_workers_ = workers_;
   former_first_ = members_.front();
   phase_ = Phase::running;
   tell(Placed{{.round = Round{round_},
@@ -363,8 +397,8 @@ Result<> TorchrunPeer::take_place(TorchrunStore& store) {
                .world_size = (*ranks)[1],
                .first_role_rank = Rank{(*ranks)[2]},
                .role_world_size = (*ranks)[3],
-               .master_addr = pair_->address,
-               .master_port = Port{static_cast<std::uint16_t>(port)},
+               .master_addr = workers_->address,
+               .master_port = workers_->port,
                .restart_count = restart_count_,
                .membership_changes = membership_changes_}});
   return {};

@@ -14,6 +14,13 @@
 
 namespace torchup {
 
+/// Where workers meet.
+struct WorkerStore {
+  std::string address = {};
+  Port port{0};
+  friend bool operator==(const WorkerStore&, const WorkerStore&) = default;
+};
+
 /// The store in which a job's torchrun agents meet, as a peer of theirs uses it: no call waits for a key. An error means
 /// that the store is gone.
 class TorchrunStore {
@@ -25,9 +32,10 @@ class TorchrunStore {
   /// What the key holds then.
   [[nodiscard]] virtual Result<std::string> compare_set(const std::string& key, const std::string& expected,
                                                         const std::string& desired) = 0;
-  /// Removes all keys of the workers' store at that address; one that is out of reach is left as it is. False while that
-  /// goes on: to be called again.
-  [[nodiscard]] virtual bool empty_worker_store(const std::string& address, Port port) = 0;
+  /// A store for the workers of all rounds that group rank 0 does not take along when it goes.
+  [[nodiscard]] virtual Result<WorkerStore> worker_store() = 0;
+  /// Removes what workers left in their store; one that is out of reach is left as it is.
+  virtual void empty_worker_store(const WorkerStore& workers) = 0;
 };
 
 /// Plays the part of a torchrun agent for one of ours, so that both kinds form one job.
@@ -35,12 +43,14 @@ class TorchrunStore {
 /// The agent speaks to it as to a coordinator (messages) and is answered so; towards the others it reads and rewrites
 /// their shared state, exchanges addresses and roles, and meets them at the exit barrier, as torchrun 2.15 does. Beyond
 /// torchrun it heals what only an outsider can:
-///  - As group rank 0 it publishes the workers' store in every round, at one port, emptied: agents that never read a new
-///    address, and newcomers that wait for one, both find it.
+///  - As group rank 0 it publishes the workers' store in every round, the same one, emptied, which outlives it: agents that
+///    never read a new address, and newcomers that wait for one, both find it.
 ///  - For a silent group rank 0 that has a store already, it publishes that store's address, and empties it.
 ///  - It takes a node address that sorts before the others' while a job first forms, and behind them in a running one,
 ///    so that rank 0 stays where it is.
-///  - A participant that is silent makes it ask for a new round, and it takes itself out of the state when it goes.
+///  - A participant that is silent makes it ask for a new round. One that was wrongly taken for dead is called back: a
+///    second entry of ours on the wait list, the only thing that torchrun's agents look at, makes it join that round.
+///  - It takes itself out of the state when it goes.
 /// Restarts are counted per agent, as torchrun does, and not at all where another node's change explains the failure.
 class TorchrunPeer {
  public:
@@ -79,17 +89,13 @@ class TorchrunPeer {
     over,
   };
 
-  struct Pair {
-    std::string address = {};
-    std::string port = {};
-    friend bool operator==(const Pair&, const Pair&) = default;
-  };
-
   Result<> look(TorchrunStore& store);
   [[nodiscard]] Result<bool> put(TorchrunStore& store);
   Result<> keep_alive(TorchrunStore& store);
   Result<> leave_round(TorchrunStore& store);
   Result<> join_round(TorchrunStore& store);
+  Result<> call_back(TorchrunStore& store);
+  Result<> hush(TorchrunStore& store);
   Result<> meet(TorchrunStore& store);
   Result<> meet_as_first(TorchrunStore& store);
   Result<> find_worker_store(TorchrunStore& store);
@@ -111,6 +117,9 @@ class TorchrunPeer {
 
   Settings settings_;
   TorchrunNode me_;
+  TorchrunNode caller_;  ///< stands on the wait list for us while we call others back
+  std::optional<TimePoint> absent_since_;  ///< that somebody of our last round is not in the state
+  TimePoint quiet_from_{};                 ///< torchrun's agents may remember until then that the caller waits
   std::optional<Join> join_;
   TorchrunTerms terms_;
   Phase phase_ = Phase::idle;
@@ -130,18 +139,15 @@ class TorchrunPeer {
   int group_rank_ = 0;
   std::vector<TorchrunNode> members_;  ///< by group rank
   TimePoint met_at_{};
-  bool host_told_ = false;
   bool role_told_ = false;
-  std::optional<Port> store_port_;  ///< of the worker store that our agent opened for this round
-  std::optional<Pair> pair_;        ///< this round's workers' store
+  std::optional<WorkerStore> workers_;  ///< where this round's workers meet
   std::optional<TimePoint> change_seen_;
   std::optional<TimePoint> doubt_until_;
   TimePoint barrier_since_{};
   bool counted_out_ = false;
 
   // What lasts.
-  std::optional<Port> kept_port_;       ///< of our worker store in earlier rounds
-  std::optional<Pair> former_pair_;     ///< of the last round we met in
+  std::optional<WorkerStore> former_workers_;  ///< of the last round we met in
   std::optional<TorchrunNode> former_first_;  ///< whose store that is
   int restart_count_ = 0;
   int membership_changes_ = 0;

@@ -82,6 +82,11 @@ UniqueFd connect_once(const std::string& host, Port port, TimePoint deadline, Fa
 
 }  // namespace
 
+bool listens(const std::string& host, Port port, TimePoint deadline) {
+  Failure failure;
+  return static_cast<bool>(connect_once(host, port, deadline, failure));
+}
+
 Result<UniqueFd> blocking_connect(const std::string& host, Port port, TimePoint deadline) {
   // Jitter keeps ten thousand clients of a server that is not there yet from coming at one instant.
   thread_local std::minstd_rand chance{std::random_device{}()};

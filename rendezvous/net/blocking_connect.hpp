@@ -17,4 +17,7 @@ namespace torchup {
 /// last.
 [[nodiscard]] Result<UniqueFd> blocking_connect(const std::string& host, Port port, TimePoint deadline);
 
+/// Whether anybody listens there: each address is tried once.
+[[nodiscard]] bool listens(const std::string& host, Port port, TimePoint deadline);
+
 }  // namespace torchup

@@ -4,7 +4,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <future>
 #include <map>
 #include <optional>
 #include <utility>
@@ -15,7 +14,7 @@
 #include "rendezvous/net/job_keeper.hpp"
 #include "rendezvous/net/node_identity.hpp"
 #include "rendezvous/net/state_directory.hpp"
-#include "rendezvous/net/torchrun_link.hpp"
+#include "rendezvous/net/torchrun_host.hpp"
 
 namespace torchup {
 
@@ -26,44 +25,7 @@ namespace {
 /// How often the store is looked at, for torchrun's agents write without telling us.
 constexpr Duration torchrun_pace = std::chrono::milliseconds{100};
 
-/// The store of this process, as torchrun's agents use it.
-class OwnStore final : public TorchrunStore {
- public:
-  explicit OwnStore(Store& store) : store_{store} {}
-
-  Result<std::optional<std::string>> find(const std::string& key) override {
-    const Value* value = store_.find("/" + key);
-    return value ? std::optional{std::string{value->view()}} : std::nullopt;
-  }
-  Result<> set(const std::string& key, const std::string& value) override {
-    if (!store_.set("/" + key, Value{value})) return fail(errc::limit_exceeded, "the store is full");
-    return {};
-  }
-  Result<std::int64_t> add(const std::string& key, std::int64_t delta) override {
-    const auto sum = store_.add("/" + key, delta);
-    if (!sum) return fail(errc::bad_value, key + " holds no number");
-    return *sum;
-  }
-  Result<std::string> compare_set(const std::string& key, const std::string& expected,
-                                  const std::string& desired) override {
-    const Value* held = store_.find("/" + key);
-    if (!held && !expected.empty()) return expected;
-    if (held && held->view() != expected) return std::string{held->view()};
-    if (auto stored = set(key, desired); !stored) return stored.error();
-    return desired;
-  }
-  bool empty_worker_store(const std::string& address, Port port) override {
-    auto& emptying = emptying_[address + " " + std::to_string(port.value())];
-    if (!emptying.valid()) emptying = std::async(std::launch::async, [address, port] { empty_store(address, port); });
-    if (emptying.wait_for(Duration::zero()) != std::future_status::ready) return false;
-    emptying = {};
-    return true;
-  }
-
- private:
-  Store& store_;
-  std::map<std::string, std::future<void>> emptying_;  ///< by address; those who wait may be other machines
-};
+UtcTime utc_now() { return std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now()); }
 
 }  // namespace
 
@@ -92,6 +54,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     int others = 0;  ///< connections from other processes
     int own = 0;     ///< connections of this process
     std::vector<Waiter> waiters;
+    std::string own_address = {};  ///< by which agents of other processes have come last
   };
 
   std::shared_ptr<Job> job(const RunId& run_id) {
@@ -144,6 +107,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     job.free_peers.pop_back();
     job.listeners[peer.value()] = &listener;
     ++(visitor.in_process ? job.own : job.others);
+    if (!visitor.coordinator.empty()) job.own_address = visitor.coordinator;
     step(job, Connected{peer, std::move(visitor.observed), std::move(visitor.coordinator), visitor.in_process});
     return peer;
   }
@@ -160,7 +124,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   void step(Job& job, const RendezvousEvent& event) {
     const TimePoint now = std::chrono::steady_clock::now();
     if (job.mixed.active()) return step_mixed(job, event, now);
-    if (store_) job.mixed.observe(event);
+    if (torchrun_) job.mixed.observe(event);
     auto actions = job.rendezvous.step(event, now);
     if (job.keeper) {
       job.keeper->stepped(std::move(actions));
@@ -171,12 +135,15 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   }
 
   void step_mixed(Job& job, const RendezvousEvent& event, TimePoint now) {
-    const auto utc = std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now());
-    for (RendezvousAction& action : job.mixed.step(event, *store_, now, utc)) perform(job, std::move(action));
+    if (!job.own_address.empty()) torchrun_->reached_by(job.run_id, job.own_address);
+    const UtcTime utc = utc_now();
+    for (RendezvousAction& action : job.mixed.step(event, torchrun_->store(job.run_id), now, utc)) perform(job, std::move(action));
   }
 
-  void admit_torchrun(Store& store) {
-    store_.emplace(store);
+  void admit_torchrun(StoreServer& server, const std::string& bind) {
+    torchrun_.emplace(loop_, server, bind, [this](const RunId& run_id, const std::string& line) {
+      if (log_) log_(run_id, line);
+    });
     look_for_torchrun();
   }
 
@@ -185,9 +152,11 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     torchrun_timer_.async_wait([self = weak_from_this()](const boost::system::error_code& error) {
       const auto impl = self.lock();
       if (error || !impl) return;
+      impl->torchrun_->turn(utc_now());
       const auto jobs = impl->jobs_;  // a step may end one
       for (const auto& [id, job] : jobs) {
-        if (job->mixed.wanted(*impl->store_, job->rendezvous)) {
+        TorchrunStore* const store = impl->torchrun_->find(id);
+        if (store && job->mixed.wanted(*store, job->rendezvous)) {
           if (job->keeper) std::exchange(job->keeper, {})->forget();
           for (RendezvousAction& action : job->mixed.begin(std::chrono::steady_clock::now())) impl->perform(*job, std::move(action));
         }
@@ -215,7 +184,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
 
   asio::io_context& loop_;
   asio::steady_timer torchrun_timer_;
-  std::optional<OwnStore> store_;
+  std::optional<TorchrunHost> torchrun_;
   std::map<RunId, std::shared_ptr<Job>> jobs_;
 
  private:
@@ -241,7 +210,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
 
   void perform(Job& job, RendezvousAction&& action) {
     if (auto* tell = std::get_if<Tell>(&action)) {
-      if (store_) job.mixed.told(tell->peer, tell->message);
+      if (torchrun_) job.mixed.told(tell->peer, tell->message);
       if (Listener* listener = job.listeners[tell->peer.value()]) listener->tell(std::move(tell->message));
     } else if (auto* refuse = std::get_if<Refuse>(&action)) {
       if (Listener* listener = job.listeners[refuse->peer.value()]) {
@@ -397,7 +366,7 @@ std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, 
       [impl = impl_.get(), job, peer, in_process](bool end_of_file) { impl->leave(job, peer, in_process, end_of_file); });
 }
 
-void Coordinator::admit_torchrun(Store& store) { impl_->admit_torchrun(store); }
+void Coordinator::admit_torchrun(StoreServer& server, const std::string& bind) { impl_->admit_torchrun(server, bind); }
 
 Result<> Coordinator::keep_state(StateDirectory& directory) { return impl_->keep_state(directory); }
 void Coordinator::release_state() { impl_->release_state(); }

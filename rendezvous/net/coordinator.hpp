@@ -9,7 +9,6 @@
 
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/core/rendezvous.hpp"
-#include "rendezvous/core/store.hpp"
 #include "rendezvous/net/agent_link.hpp"
 
 namespace boost::asio {
@@ -19,6 +18,7 @@ class io_context;
 namespace torchup {
 
 class StateDirectory;
+class StoreServer;
 
 /// Brings the agents of many jobs together: one round machine (core/rendezvous) per run id, and one timer for each.
 /// Where a torchrun agent writes its state into the store beside it, core/mixed_job decides that job from then on.
@@ -68,8 +68,9 @@ class Coordinator {
   /// too many jobs. `listener` must live until the attendance ends.
   [[nodiscard]] std::unique_ptr<Attendance> open(const RunId& run_id, Visitor visitor, Listener& listener);
 
-  /// Torchrun's agents may join jobs here: `store`, which must outlive the loop's run, is where they meet.
-  void admit_torchrun(Store& store);
+  /// Torchrun's agents may join jobs here: in the store of `server`, which must outlive the loop's run. `bind`: where the
+  /// stores of their workers listen.
+  void admit_torchrun(StoreServer& server, const std::string& bind);
   /// Whether torchrun's agents have a part in that job.
   [[nodiscard]] bool mixed(const RunId& run_id) const;
 

@@ -175,4 +175,13 @@ std::string peer_text(int socket) {
   return to_text(address);
 }
 
+std::string own_address(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {};
+  std::string text = to_text(address);
+  text.erase(text.rfind(':'));
+  return text.starts_with('[') ? text.substr(1, text.size() - 2) : text;
+}
+
 }  // namespace torchup

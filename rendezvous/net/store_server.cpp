@@ -141,6 +141,16 @@ class StoreServer::Impl : StoreOutlet {
   }
 
   const std::string& address() const { return listeners_.address; }
+
+  void watch(std::string_view prefix, StoreWatcher& watcher) {
+    watched_prefix_ = prefix;
+    watcher_ = &watcher;
+  }
+
+  std::string local_address(ClientId client) const {
+    const Session& session = *sessions_.at(client.value());
+    return session.closed ? std::string{} : torchup::own_address(session.socket.get());
+  }
   Store& store() { return store_; }
 
   StoreServerStatus status() const {
@@ -384,9 +394,19 @@ class StoreServer::Impl : StoreOutlet {
       if (status == RequestReader::Status::malformed) return refuse(session, reader.error());
       if (status == RequestReader::Status::incomplete) return;
       ++status_.requests;
-      store_.apply(ClientId{session.index}, request_);
+      apply(session);
       if (refusal_) return refuse(session, *std::exchange(refusal_, std::nullopt));
     }
+  }
+
+  void apply(const Session& session) {
+    const ClientId client{session.index};
+    const bool seen = watcher_ && (request_.query == Query::set || request_.query == Query::compare_set) &&
+                      request_.key.starts_with(watched_prefix_);
+    if (!seen) return store_.apply(client, request_);
+    if (request_.query == Query::set && watcher_->sets(client, request_.key, request_.values.at(0))) return;
+    store_.apply(client, request_);
+    if (request_.query == Query::compare_set) watcher_->compared(client, request_.key);
   }
 
   /// Between requests the session gives its reader up. An unfinished one keeps it, and what that costs is counted:
@@ -532,6 +552,7 @@ class StoreServer::Impl : StoreOutlet {
     session.closed = true;
     session.socket.reset();
     store_.disconnect(ClientId{session.index});
+    if (watcher_) watcher_->gone(ClientId{session.index});
     arriving_bytes_ -= session.held_bytes;
     handshakes_.remove(session.handshake);
     requests_.remove(session.request);
@@ -578,6 +599,8 @@ class StoreServer::Impl : StoreOutlet {
   FieldLimits fields_;
   std::unique_ptr<RequestReader> idle_reader_;  ///< between two requests, as most sessions are
   Store store_;
+  StoreWatcher* watcher_ = nullptr;
+  std::string watched_prefix_;
   Request request_;
   std::optional<std::string> refusal_;
   Listeners listeners_;
@@ -615,6 +638,12 @@ std::string StoreServer::address() const {
 }
 void StoreServer::drain(std::function<void()> done) {
   impl_->stop_accepting(std::move(done));
+}
+void StoreServer::watch(std::string_view prefix, StoreWatcher& watcher) {
+  impl_->watch(prefix, watcher);
+}
+std::string StoreServer::local_address(ClientId client) const {
+  return impl_->local_address(client);
 }
 Store& StoreServer::store() {
   return impl_->store();

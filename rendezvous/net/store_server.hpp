@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/types.hpp"
@@ -61,6 +62,20 @@ struct StoreServerStatus {
   std::uint64_t requests = 0;
 };
 
+/// Sees what clients do to keys of interest. Called on the loop; may use the store.
+class StoreWatcher {
+ public:
+  /// A SET that has not been applied. True: it will not be, the watcher takes care of it.
+  virtual bool sets(ClientId client, std::string_view key, const Value& value) = 0;
+  /// A COMPARE_SET has been applied, whatever came of it.
+  virtual void compared(ClientId client, std::string_view key) = 0;
+  /// The connection has ended, of any client.
+  virtual void gone(ClientId client) = 0;
+
+ protected:
+  ~StoreWatcher() = default;
+};
+
 /// Serves PyTorch's TCPStore protocol on one port. Everything happens on the thread that runs `loop`, `store()`
 /// included; no peer is ever looked up by name.
 ///
@@ -89,6 +104,11 @@ class StoreServer {
   /// returns to the loop.
   [[nodiscard]] Store& store();
   [[nodiscard]] StoreServerStatus status() const;
+
+  /// From now on `watcher` sees what happens to keys that begin with `prefix`, to the end of the loop's run.
+  void watch(std::string_view prefix, StoreWatcher& watcher);
+  /// Our numeric address on that client's connection.
+  [[nodiscard]] std::string local_address(ClientId client) const;
 
  private:
   class Impl;

@@ -27,7 +27,8 @@ constexpr Duration empty_limit = std::chrono::seconds{2};
 /// PyTorch's store through the blocking client. GET waits for a key, so it is asked for only where it is there.
 class ClientStore final : public TorchrunStore {
  public:
-  explicit ClientStore(std::unique_ptr<StoreClient> client) : client_{std::move(client)} {}
+  ClientStore(std::unique_ptr<StoreClient> client, WorkerStore itself)
+      : client_{std::move(client)}, itself_{std::move(itself)} {}
 
   Result<std::optional<std::string>> find(const std::string& key) override {
     auto there = client_->check(std::vector{key});
@@ -45,26 +46,28 @@ class ClientStore final : public TorchrunStore {
     if (!held) return held.error();
     return std::string{held->view()};
   }
-  bool empty_worker_store(const std::string& address, Port port) override {
-    empty_store(address, port);
-    return true;
+  /// This very store: its host takes the job along anyway.
+  Result<WorkerStore> worker_store() override { return itself_; }
+  void empty_worker_store(const WorkerStore& workers) override {
+    if (workers == itself_) return delete_workers_keys(*client_);
+    const auto theirs = StoreClient::connect({.host = workers.address, .port = workers.port, .timeout = empty_limit});
+    if (theirs) delete_workers_keys(**theirs);
   }
 
  private:
+  static void delete_workers_keys(StoreClient& client) {
+    const auto keys = client.list_keys();
+    if (!keys) return;
+    for (const std::string& key : *keys) {
+      if (!key.starts_with("torch.rendezvous.") && !client.delete_key(key)) return;
+    }
+  }
+
   std::unique_ptr<StoreClient> client_;
+  WorkerStore itself_;
 };
 
 }  // namespace
-
-void empty_store(const std::string& address, Port port) {
-  const auto workers = StoreClient::connect({.host = address, .port = port, .timeout = empty_limit});
-  if (!workers) return;
-  const auto keys = (*workers)->list_keys();
-  if (!keys) return;
-  for (const std::string& key : *keys) {
-    if (!(*workers)->delete_key(key)) return;
-  }
-}
 
 namespace {
 
@@ -106,7 +109,7 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
     });
     if (!is_store) return;
     (*client)->set_timeout(answer_limit);
-    ClientStore store{std::move(*client)};
+    ClientStore store{std::move(*client), {hosting_address(), settings_.endpoint.port}};
     TorchrunPeer peer{{.run_id = settings_.run_id, .address = own_address(), .pid = ::getpid()}};
     while (!peer.over()) {
       for (const AgentMessage& message : wait_for(peer.pace())) peer.said(message, std::chrono::steady_clock::now());
@@ -136,6 +139,12 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
       if (const auto own = own_addresses(); !own.empty()) return own.front();
     }
     return address.empty() ? "127.0.0.1" : address;
+  }
+
+  /// By which other nodes reach the endpoint: its name may mean this machine's loopback here.
+  std::string hosting_address() const {
+    const std::string& name = settings_.endpoint.host;
+    return is_loopback(address_towards(name)) ? own_address() : name;
   }
 
   std::vector<AgentMessage> wait_for(Duration limit) {

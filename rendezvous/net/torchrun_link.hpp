@@ -28,7 +28,4 @@ struct TorchrunLinkSettings {
                                                           std::function<void(bool is_store)> ready,
                                                           AgentLink::Handler handler);
 
-/// Deletes all keys of a PyTorch store, if it can be reached within two seconds. Blocks.
-void empty_store(const std::string& address, Port port);
-
 }  // namespace torchup

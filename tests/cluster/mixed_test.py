@@ -2,6 +2,7 @@
 is meant (default: this one). Skipped where it has no torch."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,12 +21,12 @@ def scenario(function):
 
 
 class MixedCluster(Cluster):
-    """Keep-alive 1 s times 3 on both sides, so that a dead node is noticed after 3 s (4.5 s by ours)."""
+    """Keep-alive 2 s times 6 on both sides: on a busy machine torchrun's agents fall silent for seconds."""
 
     def _options(self, node, nnodes, host, restarts, workers):
         return [f"--nnodes={nnodes}", f"--nproc-per-node={workers}", "--rdzv-id=job1", "--rdzv-backend=c10d",
                 f"--rdzv-endpoint={self.address(host)}:29400", f"--max-restarts={restarts}", f"--local-addr={self.address(node)}",
-                "--rdzv-conf=join_timeout=40,last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"]
+                "--rdzv-conf=join_timeout=100,last_call_timeout=2,keep_alive_interval=2,keep_alive_max_attempt=6"]
 
     def _begin(self, node, command):
         self.environment["OMP_NUM_THREADS"] = "1"
@@ -43,6 +44,36 @@ class MixedCluster(Cluster):
         options = self._options(node, nnodes, host, restarts, workers)
         return self._begin(node, [self.launcher, *options, "--shutdown-timeout=2", "--no-python", PYTHON, WORKER, self.dir])
 
+    def kill_node(self, agent):
+        """The agent and all below it, as when a machine loses its power (but its connections are closed)."""
+        pids = [agent.process.pid]
+        for pid in pids:
+            try:
+                pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+            except OSError:
+                pass  # it has just ended
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        agent.process.wait()
+
+    def kill_worker(self, entry):
+        os.kill(entry["pid"], signal.SIGKILL)
+
+    def next_round(self, world, since):
+        """The entries of the first whole round of `world` workers after the first `since` entries."""
+        def find():
+            entries = [entry for entry in self.started()[since:] if entry["world"] == world]
+            return entries if len(entries) >= world else None
+
+        began = time.monotonic()
+        entries = wait_for(f"a new round of {world} workers", find, LIMIT)
+        print(f"  a round of {world} after {max(entry['time'] for entry in entries) - began:.1f} s, restarts "
+              f"{sorted(entry['restarts'] for entry in entries)}", flush=True)
+        return entries
+
     def check_ranks(self):
         """Restarts are counted per agent here: a round is as many entries as its world is large."""
         entries = self.started()
@@ -58,7 +89,7 @@ def mixed(launcher, nodes):
     return MixedCluster(launcher, nodes)
 
 
-LIMIT = 60  # two Python workers and two torchruns start on a busy machine
+LIMIT = 90  # two Python workers and two torchruns start on a busy machine
 
 
 def ends(cluster, *agents):
@@ -146,6 +177,41 @@ def failure(launcher, who, restarts, host):
         assert max(entry["restarts"] for entry in again) == 1, again
         cluster.release()
         ends(cluster, theirs, ours)
+
+
+def healing(launcher, torchupd, first, late, replacement):
+    """One job at torchupd: a node joins it late, a worker is killed, group rank 0's node dies, and is replaced."""
+    with mixed(launcher, 5) as cluster:
+        daemon = cluster.daemon(4, torchupd)
+
+        def start(kind, node):
+            return getattr(cluster, kind)(node, nnodes="2:3", host=4, restarts=3)
+
+        agents = [start(kind, node) for node, kind in enumerate(first)]
+        entries = cluster.next_round(2, 0)
+        agents.append(start(late, 2))
+        entries = cluster.next_round(3, 2)
+        assert {entry["restarts"] for entry in entries} == {0}, entries
+        cluster.kill_worker(entries[0])
+        entries = cluster.next_round(3, 5)
+        assert max(entry["restarts"] for entry in entries) == 1, entries
+        leader = [entry for entry in entries if entry["group_rank"] == 0][0]
+        dead = [agent for agent in agents if f"node{agent.node}" == leader["host"]][0]
+        cluster.kill_node(dead)
+        agents.remove(dead)
+        cluster.next_round(2, 8)
+        agents.append(start(replacement, dead.node))
+        cluster.next_round(3, 10)
+        cluster.release()
+        for agent in agents:
+            agent.ends_with(0, limit=LIMIT)
+        daemon.kill()
+        daemon.wait()
+        cluster.nothing_left(5)
+
+
+scenarios["healing_theirs"] = lambda *programs: healing(*programs, ["torchrun", "torchrun"], "torchrun", "torchrun")
+scenarios["healing_with_ours"] = lambda *programs: healing(*programs, ["torchrun", "torchup"], "torchrun", "torchrun")
 
 
 for name, arguments in {

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "rendezvous/core/mixed_job.hpp"
+#include "tests/support/torchrun_keys.hpp"
 
 namespace torchup {
 namespace {
@@ -10,40 +11,6 @@ namespace {
 using namespace std::chrono_literals;
 
 const UtcTime utc0 = std::chrono::sys_days{std::chrono::year{2026} / 1 / 1};
-
-/// Keys in memory, with the server's answers.
-class Keys final : public TorchrunStore {
- public:
-  Result<std::optional<std::string>> find(const std::string& key) override {
-    const auto found = map.find(key);
-    return found == map.end() ? std::optional<std::string>{} : std::optional{found->second};
-  }
-  Result<> set(const std::string& key, const std::string& value) override {
-    map[key] = value;
-    return {};
-  }
-  Result<std::int64_t> add(const std::string& key, std::int64_t delta) override {
-    const std::int64_t sum = (map.contains(key) ? std::stoll(map[key]) : 0) + delta;
-    map[key] = std::to_string(sum);
-    return sum;
-  }
-  Result<std::string> compare_set(const std::string& key, const std::string& expected,
-                                  const std::string& desired) override {
-    const auto found = map.find(key);
-    if (found == map.end() && !expected.empty()) return expected;
-    if (found == map.end() || found->second == expected) map[key] = desired;
-    return map[key];
-  }
-  bool empty_worker_store(const std::string& address, Port port) override {
-    emptied.push_back(address + ":" + std::to_string(port.value()));
-    return true;
-  }
-  [[nodiscard]] TorchrunState state() { return *read_torchrun_state(*from_base64(map.at("torch.rendezvous.job"))); }
-  void put(const TorchrunState& state) { map["torch.rendezvous.job"] = to_base64(write_torchrun_state(state)); }
-
-  std::map<std::string, std::string> map;
-  std::vector<std::string> emptied;
-};
 
 struct Node {
   Node(std::string address, std::int64_t pid, int min_nodes, int max_nodes, int max_restarts = 0)
@@ -68,7 +35,7 @@ struct Node {
   }
 };
 
-/// Time goes by in steps of 100 ms; each node takes its turn, and a demanded store opens at port 1000 or as demanded.
+/// Time goes by in steps of 100 ms; each node takes its turn.
 struct World {
   Keys keys;
   std::vector<Node*> nodes;
@@ -84,9 +51,6 @@ struct World {
     REQUIRE(told.has_value());
     for (const CoordinatorMessage& message : *told) {
       node.heard.push_back(message);
-      if (const auto* host = std::get_if<HostStore>(&message)) {
-        node.peer.said(StoreReady{host->round, host->port == Port{0} ? Port{1000} : host->port}, TimePoint{} + elapsed);
-      }
     }
   }
   void say(Node& node, const AgentMessage& message) { node.peer.said(message, TimePoint{} + elapsed); }
@@ -108,7 +72,7 @@ TEST_CASE("two peers form a round, and end it together", "[unit][torchrun]") {
   REQUIRE(b.last<Placed>());
   REQUIRE(a.last<Placed>()->placement ==
           Placement{.round = Round{0}, .group_rank = GroupRank{0}, .group_world_size = 2, .first_rank = Rank{0},
-                    .world_size = 4, .first_role_rank = Rank{0}, .role_world_size = 4, .master_addr = "10.0.0.1",
+                    .world_size = 4, .first_role_rank = Rank{0}, .role_world_size = 4, .master_addr = "10.0.0.200",
                     .master_port = Port{1000}});
   REQUIRE(b.last<Placed>()->placement.first_rank == Rank{2});
 
@@ -160,10 +124,9 @@ TEST_CASE("a restart costs the node whose worker failed, and nobody else", "[uni
   REQUIRE(a.last<Placed>()->placement.round == Round{1});
   REQUIRE(a.last<Placed>()->placement.restart_count == 0);
   REQUIRE(b.last<Placed>()->placement.restart_count == 1);
-  // Old-timers never read a new address: the port stays, and it is published again.
-  REQUIRE(a.last<HostStore>()->port == Port{1000});
+  // Old-timers never read a new address: the store stays, is emptied, and published again.
   REQUIRE(world.keys.map.at("torch.rendezvous.job.1/MASTER_PORT") == "1000");
-  REQUIRE(world.keys.emptied == std::vector<std::string>{"10.0.0.1:1000"});
+  REQUIRE(world.keys.emptied == std::vector<std::string>{"10.0.0.200:1000", "10.0.0.200:1000"});
 }
 
 TEST_CASE("a newcomer finds the store of a silent rank 0, and publishes it", "[unit][torchrun]") {
@@ -198,6 +161,27 @@ TEST_CASE("a newcomer finds the store of a silent rank 0, and publishes it", "[u
   SECTION("a participant that falls silent makes us ask for a new round") {
     world.run(60s);
     REQUIRE(ours.last<StopWorkers>()->cause == StopCause::membership_change);
+    // It may live, and run on with a round that has gone: who waits is all that it looks at.
+    world.say(ours, ours.join);
+    world.run(2s);
+    REQUIRE(world.keys.state().wait_list.empty());  // or it is just about to come
+    world.run(2s);
+    state = world.keys.state();
+    REQUIRE(state.round == 2);
+    REQUIRE(state.wait_list.size() == 1);
+    state.participants[old] = 0;
+    state.last_heartbeats[old] = utc0 + std::chrono::duration_cast<std::chrono::microseconds>(world.elapsed);
+    state.complete = true;
+    state.participants.rbegin()->second = 1;
+    world.keys.put(state);
+    world.keys.map["torch.rendezvous.job.2/MASTER_ADDR"] = "10.0.0.9";
+    world.keys.map["torch.rendezvous.job.2/MASTER_PORT"] = "4711";
+    world.run(1s);
+    REQUIRE(world.keys.state().complete);
+    REQUIRE(world.keys.state().wait_list.empty());
+    REQUIRE_FALSE(world.keys.map.contains("torch.rendezvous.job.2/torchelastic/role_info/1"));  // it remembers for a second
+    world.run(500ms);
+    REQUIRE(world.keys.map.contains("torch.rendezvous.job.2/torchelastic/role_info/1"));
   }
   SECTION("an agent at the exit barrier is not silent, it waits") {
     world.keys.map["torch.rendezvous.job.1/torchelastic/agent/terminal_state/num_members"] = "1";
@@ -241,7 +225,7 @@ TEST_CASE("our agents' job becomes a mixed one", "[unit][torchrun]") {
   REQUIRE(job.wanted(keys, pure));
   (void)job.begin(TimePoint{});
   const auto actions = job.step(Tick{}, keys, TimePoint{} + 100ms, utc0 + 100ms);
-  REQUIRE(std::ranges::find(actions, RendezvousAction{Tell{Peer{0}, HostStore{Round{0}}}}) != actions.end());
+  REQUIRE(keys.map.at("torch.rendezvous.job.0/MASTER_ADDR") == "10.0.0.200");
   REQUIRE(keys.state().complete);
   REQUIRE(keys.state().participants.at(theirs) == 1);
 

@@ -1,0 +1,138 @@
+#include "rendezvous/core/torchrun_care.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+namespace torchup {
+namespace {
+
+/// Younger than this a heartbeat of an agent that waits is as good as a new one: torchrun's shortest lease is 3 s.
+constexpr Duration fresh = std::chrono::seconds{1};
+
+constexpr std::string_view address_name = "MASTER_ADDR";
+constexpr std::string_view port_name = "MASTER_PORT";
+
+bool holds(const TorchrunState& state, const TorchrunNode& node) {
+  return state.participants.contains(node) || state.wait_list.contains(node) || state.redundancy_list.contains(node);
+}
+
+std::optional<Port> read_port(std::string_view text) {
+  std::uint16_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size() || number == 0) return {};
+  return Port{number};
+}
+
+}  // namespace
+
+std::optional<TorchrunRoundKey> read_round_key(std::string_view wire_key) {
+  if (!wire_key.starts_with(torchrun_keys)) return {};
+  const std::string_view rest = wire_key.substr(torchrun_keys.size());
+  for (auto slash = rest.find('/'); slash != std::string_view::npos; slash = rest.find('/', slash + 1)) {
+    const auto dot = rest.rfind('.', slash);  // a run id may hold both characters
+    if (dot == std::string_view::npos || dot == 0) continue;
+    std::int64_t round = 0;
+    const char* const begin = rest.data() + dot + 1;
+    const auto [end, error] = std::from_chars(begin, rest.data() + slash, round);
+    if (error != std::errc{} || end != rest.data() + slash) continue;
+    return TorchrunRoundKey{RunId{std::string{rest.substr(0, dot)}}, round, rest.substr(slash + 1)};
+  }
+  return {};
+}
+
+void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
+  const auto text = store.find(main_key());
+  if (!text || !*text || **text == text_ || **text == torchrun_no_state) return;
+  const auto bytes = from_base64(**text);
+  auto state = bytes ? read_torchrun_state(*bytes) : Result<TorchrunState>{bytes.error()};
+  if (!state) return;  // whoever reads it next says so
+  text_ = **text;
+  const TorchrunState former = std::exchange(known_, *std::move(state));
+  if (client && !agents_.contains(*client)) {
+    for (const auto& [node, heartbeat] : known_.last_heartbeats) {
+      if (!former.last_heartbeats.contains(node)) agents_.emplace(*client, node);
+    }
+  }
+  if (known_.complete && (!former.complete || former.round != known_.round)) begin_round(store);
+}
+
+void TorchrunCare::begin_round(TorchrunStore& store) {
+  withheld_.reset();
+  in_question_.reset();
+  if (!adopted_) return;
+  const auto workers = store.worker_store();
+  if (!workers) return notes_.push_back(workers.error().message());
+  (void)store.empty_worker_store(*workers);  // in our own process: done when it returns
+  publish(known_.round, *workers, store);
+}
+
+bool TorchrunCare::withholds(std::int64_t round, std::string_view name, std::string_view value) {
+  if (!known_.complete || round != known_.round) return false;
+  if (name == address_name) {
+    withheld_ = Published{round, std::string{value}};
+    return true;
+  }
+  if (name != port_name || !withheld_ || withheld_->round != round) return false;
+  const auto port = read_port(value);
+  if (adopted_) return true;  // published already
+  if (!port) return false;
+  in_question_ = WorkerStore{withheld_->address, *port};
+  questioned_round_ = round;
+  return true;
+}
+
+void TorchrunCare::answered(bool answers, TorchrunStore& store) {
+  if (!in_question_) return;
+  const WorkerStore theirs = *std::exchange(in_question_, std::nullopt);
+  const auto ours = answers ? store.worker_store() : Result<WorkerStore>{theirs};
+  if (!ours) notes_.push_back(ours.error().message());
+  adopted_ = answers && ours;
+  publish(questioned_round_, ours ? *ours : theirs, store);
+  notes_.push_back(adopted_ ? "the workers of torchrun's agents meet at our store, port " + std::to_string(ours->port.value())
+                            : "the workers' store at " + theirs.address + " is a worker's own: left as it is");
+}
+
+void TorchrunCare::publish(std::int64_t round, const WorkerStore& workers, TorchrunStore& store) {
+  const std::string prefix = main_key() + "." + std::to_string(round) + "/";
+  if (auto set = store.set(prefix + std::string{address_name}, workers.address); !set) {
+    notes_.push_back(set.error().message());
+  }
+  if (auto set = store.set(prefix + std::string{port_name}, std::to_string(workers.port.value())); !set) {
+    notes_.push_back(set.error().message());
+  }
+}
+
+void TorchrunCare::gone(ClientId client, TorchrunStore& store) {
+  const auto agent = agents_.extract(client);
+  if (!agent || known_.closed || !holds(known_, agent.mapped())) return;
+  notes_.push_back("node " + agent.mapped().addr + ": torchrun's agent has ended");
+  TorchrunState state = known_;
+  remove_node(state, {}, agent.mapped());
+  rewrite(state, store);
+}
+
+void TorchrunCare::turn(TorchrunStore& store, const std::function<bool(ClientId)>& waits, UtcTime now) {
+  if (known_.closed || !known_.complete) return;
+  const auto leaving = store.find(main_key() + "." + std::to_string(known_.round) + "/torchelastic/agent/terminal_state/num_members");
+  if (!leaving || *leaving) return;  // the exit barrier, where nobody waits for heartbeats
+  TorchrunState state = known_;
+  bool any = false;
+  for (const auto& [client, node] : agents_) {
+    const auto heartbeat = state.last_heartbeats.find(node);
+    if (heartbeat == state.last_heartbeats.end() || now - heartbeat->second < fresh || !waits(client)) continue;
+    heartbeat->second = now;
+    any = true;
+  }
+  if (any) rewrite(state, store);
+}
+
+/// Nobody else can have written since: the store is this process's own.
+bool TorchrunCare::rewrite(const TorchrunState& state, TorchrunStore& store) {
+  const std::string text = to_base64(write_torchrun_state(state));
+  const auto held = store.compare_set(main_key(), text_, text);
+  wrote({}, store);
+  return held && *held == text;
+}
+
+}  // namespace torchup

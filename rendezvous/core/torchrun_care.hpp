@@ -1,0 +1,87 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/core/store.hpp"
+#include "rendezvous/core/torchrun_peer.hpp"
+#include "rendezvous/core/torchrun_state.hpp"
+
+namespace torchup {
+
+/// What the owner of a store does for the torchrun agents of one job that meet in it, whether agents of ours are among
+/// them or not. Torchrun's own faults are cured so:
+///  - Workers meet at a store of ours. Group rank 0's address is held back, and ours published in its place, in every
+///    round: agents that remember the first address, newcomers that wait for one, and a new group rank 0 all find the
+///    same store, which no node takes along.
+///  - That store is emptied as each round becomes complete: all workers of the former one have ended, none of the new one
+///    has begun. Nobody meets an address that a dead worker left.
+///  - An agent whose connection ends has ended, and leaves the state at once instead of after its keep-alives.
+///  - One that waits for a key sends no heartbeats, having one connection: it is kept in the state.
+///
+/// Where group rank 0's own store does not answer, as with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, a worker is to open it,
+/// in every round anew: then its address is passed on, and the first two cures are not needed.
+class TorchrunCare {
+ public:
+  explicit TorchrunCare(RunId run_id) : run_id_{std::move(run_id)} {}
+
+  /// The job's state was written: by a client of the store, or by ourselves.
+  void wrote(std::optional<ClientId> client, TorchrunStore& store);
+
+  /// A client publishes where workers meet. True: it is not to be stored, we do that.
+  [[nodiscard]] bool withholds(std::int64_t round, std::string_view name, std::string_view value);
+  /// Whether a store answers there is to be found out, and told by `answered`.
+  [[nodiscard]] const std::optional<WorkerStore>& in_question() const { return in_question_; }
+  void answered(bool answers, TorchrunStore& store);
+
+  /// The client's connection has ended.
+  void gone(ClientId client, TorchrunStore& store);
+
+  /// To be called some times a second. `waits`: whether that client waits for a key.
+  void turn(TorchrunStore& store, const std::function<bool(ClientId)>& waits, UtcTime now);
+
+  /// From now on workers meet at our store.
+  void adopt() { adopted_ = true; }
+  [[nodiscard]] const TorchrunState& state() const { return known_; }
+  /// What was done since the last call, for people.
+  [[nodiscard]] std::vector<std::string> notes() { return std::exchange(notes_, {}); }
+
+ private:
+  struct Published {
+    std::int64_t round = 0;
+    std::string address = {};
+  };
+
+  void publish(std::int64_t round, const WorkerStore& workers, TorchrunStore& store);
+  void begin_round(TorchrunStore& store);
+  bool rewrite(const TorchrunState& state, TorchrunStore& store);
+  [[nodiscard]] std::string main_key() const { return "torch.rendezvous." + run_id_.value(); }
+
+  RunId run_id_;
+  std::string text_;  ///< the state as it was last seen
+  TorchrunState known_;
+  std::map<ClientId, TorchrunNode> agents_;
+  bool adopted_ = false;
+  std::optional<Published> withheld_;
+  std::optional<WorkerStore> in_question_;
+  std::int64_t questioned_round_ = 0;
+  std::vector<std::string> notes_;
+};
+
+/// Which round of which job a store's key belongs to: `/torch.rendezvous.<run id>.<round>/<name>`.
+struct TorchrunRoundKey {
+  RunId run_id;
+  std::int64_t round = 0;
+  std::string_view name;
+};
+[[nodiscard]] std::optional<TorchrunRoundKey> read_round_key(std::string_view wire_key);
+
+/// What torchrun's keys of all jobs begin with.
+inline constexpr std::string_view torchrun_keys = "/torch.rendezvous.";
+
+}  // namespace torchup

@@ -1,0 +1,187 @@
+#include "rendezvous/net/torchrun_host.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <future>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "rendezvous/core/endpoint.hpp"
+#include "rendezvous/core/torchrun_care.hpp"
+#include "rendezvous/net/blocking_connect.hpp"
+#include "rendezvous/net/store_server.hpp"
+
+namespace torchup {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr Duration question_limit = std::chrono::seconds{1};
+constexpr std::size_t meetings_max = 1024;
+/// A closed rendezvous is kept for so long for agents that come late.
+constexpr Duration closed_kept = std::chrono::minutes{5};
+
+/// Not more than that: PyTorch's server may look up our name for seconds before it says a word.
+bool is_open(const WorkerStore& workers) {
+  return listens(workers.address, workers.port, std::chrono::steady_clock::now() + question_limit);
+}
+
+}  // namespace
+
+class TorchrunHost::Impl final : public StoreWatcher {
+ public:
+  Impl(asio::io_context& loop, StoreServer& server, std::string bind, Log log)
+      : loop_{loop}, server_{server}, bind_{std::move(bind)}, log_{std::move(log)} {
+    server_.watch(torchrun_keys, *this);  // from now to its end
+  }
+
+  /// One job's.
+  struct Job final : TorchrunStore {
+    Job(Impl& the_host, RunId id) : host{the_host}, run_id{std::move(id)}, care{run_id} {}
+
+    Result<std::optional<std::string>> find(const std::string& key) override {
+      const Value* value = host.keys().find("/" + key);
+      return value ? std::optional{std::string{value->view()}} : std::nullopt;
+    }
+    Result<> set(const std::string& key, const std::string& value) override {
+      if (!host.keys().set("/" + key, Value{value})) return fail(errc::limit_exceeded, "the store is full");
+      return {};
+    }
+    Result<std::int64_t> add(const std::string& key, std::int64_t delta) override {
+      const auto sum = host.keys().add("/" + key, delta);
+      if (!sum) return fail(errc::bad_value, key + " holds no number");
+      return *sum;
+    }
+    Result<std::string> compare_set(const std::string& key, const std::string& expected,
+                                    const std::string& desired) override {
+      const Value* held = host.keys().find("/" + key);
+      if (!held && !expected.empty()) return expected;
+      if (held && held->view() != expected) return std::string{held->view()};
+      if (auto stored = set(key, desired); !stored) return stored.error();
+      care.wrote({}, *this);
+      return desired;
+    }
+    Result<WorkerStore> worker_store() override {
+      care.adopt();
+      if (!workers) {
+        StoreServerOptions options;
+        options.bind = host.bind_;
+        workers = std::make_unique<StoreServer>(host.loop_, std::move(options));
+        auto opened = workers->listen();
+        if (!opened) {
+          workers.reset();
+          return opened.error();
+        }
+        port = *opened;
+      }
+      return WorkerStore{address.empty() ? "127.0.0.1" : address, port};
+    }
+    void empty_worker_store(const WorkerStore& meant) override {
+      if (workers && meant.port == port) workers->store().erase_if([](std::string_view) { return true; });
+    }
+
+    void reached_by(const std::string& own) {
+      if (own.empty() || (!address.empty() && !is_loopback(address))) return;
+      if (address.empty() || !is_loopback(own)) address = own;
+    }
+
+    Impl& host;
+    RunId run_id;
+    TorchrunCare care;
+    std::string address = {};  ///< of ours, by which others have come
+    std::unique_ptr<StoreServer> workers;
+    Port port{0};
+    std::future<bool> question;
+    std::optional<UtcTime> closed_at;
+  };
+
+  Job& job(const RunId& run_id) { return jobs_.try_emplace(run_id, *this, run_id).first->second; }
+
+  bool sets(ClientId client, std::string_view key, const Value& value) override {
+    const auto place = read_round_key(key);
+    const auto found = place ? jobs_.find(place->run_id) : jobs_.end();
+    if (found == jobs_.end()) return false;
+    Job& its = found->second;
+    its.reached_by(server_.local_address(client));
+    return its.care.withholds(place->round, place->name, value.view());
+  }
+
+  void compared(ClientId client, std::string_view key) override {
+    const RunId run_id{std::string{key.substr(torchrun_keys.size())}};
+    if (!jobs_.contains(run_id) && jobs_.size() >= meetings_max) return;
+    Job& its = job(run_id);
+    if (clients_.try_emplace(client, run_id).second) its.reached_by(server_.local_address(client));
+    its.care.wrote(client, its);
+  }
+
+  void gone(ClientId client) override {
+    const auto known = clients_.extract(client);
+    if (!known) return;
+    const auto found = jobs_.find(known.mapped());
+    if (found != jobs_.end()) found->second.care.gone(client, found->second);
+  }
+
+  void turn(UtcTime now) {
+    const auto waits = [this](ClientId client) { return keys().waits(client); };
+    for (auto it = jobs_.begin(); it != jobs_.end();) {
+      Job& its = it->second;
+      its.care.turn(its, waits, now);
+      ask(its);
+      for (const std::string& line : its.care.notes()) {
+        if (log_) log_(its.run_id, line);
+      }
+      if (its.care.state().closed && !its.closed_at) its.closed_at = now;
+      it = its.closed_at && now - *its.closed_at > closed_kept ? forget(it) : std::next(it);
+    }
+  }
+
+  Store& keys() { return server_.store(); }
+
+  asio::io_context& loop_;
+  StoreServer& server_;
+  const std::string bind_;
+  Log log_;
+  std::map<RunId, Job> jobs_;
+  std::map<ClientId, RunId> clients_;
+
+ private:
+  /// On a thread of its own, for names are looked up and machines may be silent.
+  static void ask(Job& its) {
+    if (!its.care.in_question()) return;
+    if (!its.question.valid()) {
+      its.question = std::async(std::launch::async, is_open, *its.care.in_question());
+    } else if (its.question.wait_for(Duration::zero()) == std::future_status::ready) {
+      its.care.answered(its.question.get(), its);
+    }
+  }
+
+  std::map<RunId, Job>::iterator forget(std::map<RunId, Job>::iterator it) {
+    const std::string main_key = std::string{torchrun_keys} + it->first.value();
+    keys().erase_if([&](std::string_view key) {
+      const auto place = read_round_key(key);
+      return key == main_key || (place && place->run_id == it->first);
+    });
+    return jobs_.erase(it);
+  }
+};
+
+TorchrunHost::TorchrunHost(asio::io_context& loop, StoreServer& server, std::string bind, Log log)
+    : impl_{std::make_unique<Impl>(loop, server, std::move(bind), std::move(log))} {}
+TorchrunHost::~TorchrunHost() = default;
+
+TorchrunStore* TorchrunHost::find(const RunId& run_id) {
+  const auto found = impl_->jobs_.find(run_id);
+  return found == impl_->jobs_.end() ? nullptr : &found->second;
+}
+TorchrunStore& TorchrunHost::store(const RunId& run_id) { return impl_->job(run_id); }
+void TorchrunHost::reached_by(const RunId& run_id, const std::string& address) { impl_->job(run_id).reached_by(address); }
+void TorchrunHost::turn(UtcTime now) { impl_->turn(now); }
+
+std::vector<TorchrunHost::Meeting> TorchrunHost::meetings() const {
+  std::vector<Meeting> list;
+  for (const auto& [run_id, job] : impl_->jobs_) list.push_back({run_id, job.care.state()});
+  return list;
+}
+
+}  // namespace torchup

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rendezvous/base/types.hpp"
+#include "rendezvous/core/torchrun_peer.hpp"
+#include "rendezvous/core/torchrun_state.hpp"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace torchup {
+
+class StoreServer;
+
+/// Torchrun's agents of all jobs that meet in a store of this process, and what is done for them (core/torchrun_care).
+/// For each job that needs it, a second store is opened, on a port of its own, where its workers meet.
+///
+/// On the loop's thread only. The server must outlive the loop's run.
+class TorchrunHost {
+ public:
+  using Log = std::function<void(const RunId& run_id, const std::string& line)>;
+
+  /// `bind`: where workers' stores listen, as in StoreServerOptions.
+  TorchrunHost(boost::asio::io_context& loop, StoreServer& server, std::string bind, Log log);
+  TorchrunHost(const TorchrunHost&) = delete;
+  TorchrunHost& operator=(const TorchrunHost&) = delete;
+  ~TorchrunHost();
+
+  /// The store as the agents of that job use it; null while none has come.
+  [[nodiscard]] TorchrunStore* find(const RunId& run_id);
+  /// As `find`; from then on some may come.
+  [[nodiscard]] TorchrunStore& store(const RunId& run_id);
+  /// An address by which other nodes reach this process, to be used for workers where torchrun's agents show none.
+  void reached_by(const RunId& run_id, const std::string& address);
+  /// To be called some times a second.
+  void turn(UtcTime now);
+
+  struct Meeting {
+    RunId run_id;
+    TorchrunState state;
+  };
+  /// All jobs in which torchrun's agents have met.
+  [[nodiscard]] std::vector<Meeting> meetings() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace torchup

@@ -1,0 +1,150 @@
+#include "rendezvous/core/torchrun_care.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "tests/support/torchrun_keys.hpp"
+
+namespace torchup {
+namespace {
+
+using namespace std::chrono_literals;
+
+const UtcTime utc0 = std::chrono::sys_days{std::chrono::year{2026} / 1 / 1};
+const TorchrunNode a{"a", 1, 0}, b{"b", 2, 0}, c{"c", 3, 0};
+constexpr ClientId client_a{10}, client_b{11}, client_c{12};
+
+/// A job of torchrun's agents, whose writes care sees.
+struct Job {
+  Keys keys;
+  TorchrunCare care{RunId{"job"}};
+  TorchrunState state;
+
+  void write(std::optional<ClientId> client) {
+    keys.put(state);
+    care.wrote(client, keys);
+  }
+  void enter(const TorchrunNode& node, ClientId client) {
+    state.participants[node] = 0;
+    state.last_heartbeats[node] = utc0;
+    write(client);
+  }
+  void complete(ClientId client) {
+    state.complete = true;
+    std::int64_t rank = 0;
+    for (auto& [node, its_rank] : state.participants) its_rank = rank++;
+    write(client);
+  }
+  void next_round() {
+    state.complete = false;
+    ++state.round;
+    write(client_a);
+  }
+  [[nodiscard]] std::string master(std::int64_t round) {
+    const std::string prefix = "torch.rendezvous.job." + std::to_string(round) + "/MASTER_";
+    if (!keys.map.contains(prefix + "ADDR")) return "";
+    return keys.map[prefix + "ADDR"] + ":" + keys.map[prefix + "PORT"];
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a key of a round is told from others", "[unit][torchrun]") {
+  const auto key = read_round_key("/torch.rendezvous.a.b/c.12/torchelastic/role_info/0");
+  REQUIRE(key);
+  REQUIRE(key->run_id == RunId{"a.b/c"});
+  REQUIRE(key->round == 12);
+  REQUIRE(key->name == "torchelastic/role_info/0");
+  REQUIRE_FALSE(read_round_key("/torch.rendezvous.a.b"));
+  REQUIRE_FALSE(read_round_key("/torch.rendezvous.a.x1/MASTER_ADDR"));
+  REQUIRE_FALSE(read_round_key("/torch.rendezvous..1/MASTER_ADDR"));
+  REQUIRE_FALSE(read_round_key("/job.1/MASTER_ADDR"));
+}
+
+TEST_CASE("workers of torchrun's agents meet at our store in every round", "[unit][torchrun]") {
+  Job job;
+  job.enter(a, client_a);
+  REQUIRE_FALSE(job.care.withholds(0, "MASTER_ADDR", "a"));  // there is no round yet
+  job.enter(b, client_b);
+  job.complete(client_b);
+  REQUIRE(job.master(0).empty());  // group rank 0 may know better
+  REQUIRE(job.care.withholds(0, "MASTER_ADDR", "a"));
+  REQUIRE_FALSE(job.care.in_question());
+  REQUIRE(job.care.withholds(0, "MASTER_PORT", "4711"));
+  REQUIRE(job.care.in_question() == WorkerStore{"a", Port{4711}});
+  REQUIRE_FALSE(job.care.withholds(0, "other", "x"));
+
+  SECTION("where its own store answers") {
+    job.care.answered(true, job.keys);
+    REQUIRE(job.master(0) == "10.0.0.200:1000");
+    REQUIRE(job.keys.emptied.empty());
+    job.next_round();
+    job.complete(client_a);
+    REQUIRE(job.master(1) == "10.0.0.200:1000");  // which a newcomer waits for, and nobody else publishes
+    REQUIRE(job.keys.emptied == std::vector<std::string>{"10.0.0.200:1000"});
+    REQUIRE(job.care.withholds(1, "MASTER_ADDR", "b"));  // a new group rank 0 publishes its own
+    REQUIRE(job.care.withholds(1, "MASTER_PORT", "4712"));
+    REQUIRE(job.master(1) == "10.0.0.200:1000");
+  }
+  SECTION("but not where a worker is to open it") {
+    job.care.answered(false, job.keys);
+    REQUIRE(job.master(0) == "a:4711");
+    job.next_round();
+    job.complete(client_a);
+    REQUIRE(job.master(1).empty());
+    REQUIRE(job.care.withholds(1, "MASTER_ADDR", "a"));
+    REQUIRE(job.care.withholds(1, "MASTER_PORT", "4713"));
+    job.care.answered(false, job.keys);
+    REQUIRE(job.master(1) == "a:4713");
+    REQUIRE(job.keys.emptied.empty());
+  }
+  SECTION("an answer that comes when the round is over does nothing") {
+    job.next_round();
+    job.complete(client_a);
+    job.care.answered(true, job.keys);
+    REQUIRE(job.master(0).empty());
+    REQUIRE(job.master(1).empty());
+  }
+}
+
+TEST_CASE("a torchrun agent whose connection ends leaves its place", "[unit][torchrun]") {
+  Job job;
+  job.enter(a, client_a);
+  job.enter(b, client_b);
+  job.complete(client_b);
+  job.state.redundancy_list.insert(c);
+  job.state.last_heartbeats[c] = utc0;
+  job.write(client_c);
+  job.care.gone(client_b, job.keys);
+  REQUIRE(job.keys.state().participants == std::map<TorchrunNode, std::int64_t>{{a, 0}});
+  REQUIRE_FALSE(job.keys.state().last_heartbeats.contains(b));
+  job.care.gone(client_c, job.keys);
+  REQUIRE(job.keys.state().redundancy_list.empty());
+  job.care.gone(ClientId{99}, job.keys);  // a stranger
+  REQUIRE(job.keys.state().participants.size() == 1);
+
+  SECTION("but a closed rendezvous stays as it is") {
+    job.state = job.keys.state();
+    job.state.closed = true;
+    job.write(client_a);
+    job.care.gone(client_a, job.keys);
+    REQUIRE(job.keys.state().participants.size() == 1);
+  }
+}
+
+TEST_CASE("a torchrun agent that waits for a key is kept alive", "[unit][torchrun]") {
+  Job job;
+  job.enter(a, client_a);
+  job.enter(b, client_b);
+  job.complete(client_b);
+  const auto waits = [](ClientId client) { return client == client_b; };
+  job.care.turn(job.keys, waits, utc0 + 500ms);
+  REQUIRE(job.keys.state().last_heartbeats.at(b) == utc0);
+  job.care.turn(job.keys, waits, utc0 + 2s);
+  REQUIRE(job.keys.state().last_heartbeats.at(b) == utc0 + 2s);
+  REQUIRE(job.keys.state().last_heartbeats.at(a) == utc0);
+  job.keys.map["torch.rendezvous.job.0/torchelastic/agent/terminal_state/num_members"] = "1";
+  job.care.turn(job.keys, waits, utc0 + 9s);  // the exit barrier
+  REQUIRE(job.keys.state().last_heartbeats.at(b) == utc0 + 2s);
+}
+
+}  // namespace torchup
