@@ -31,9 +31,12 @@ namespace {
 /// A console or log queue that holds more stops the streams that feed it; half of it lets them go on. Small, for a line
 /// waits behind what is queued before it.
 constexpr std::size_t queue_bytes_max = std::size_t{256} << 10;
-/// Of a worker's pipe. A flood of lines waits there for its turn: with 64 ranks and the usual 64 KiB the last of them
-/// comes 4 MiB later.
-constexpr int pipe_bytes = 16 << 10;
+/// Of all workers' pipes for one stream together. A flood of lines waits there for its turn: with 64 ranks and the
+/// usual 64 KiB each the last of them comes 4 MiB later. A pipe has 8 KiB at least: with less the writers stop too
+/// often.
+constexpr int pipes_bytes = 512 << 10;
+constexpr int pipe_bytes_min = 8 << 10;
+constexpr int pipe_bytes_max = 64 << 10;
 /// A terminal that stands still (Ctrl-S) must not stop the job: so much is kept for it, then lines are dropped.
 constexpr std::size_t terminal_bytes_max = std::size_t{8} << 20;
 /// What a stream may keep back while another shows an over-long line.
@@ -85,8 +88,9 @@ bool is_in_memory(const char* directory) {
 
 struct RunDirectory {
   std::string path;
-  std::vector<std::string> temporary;  ///< what goes at the end, each before those below it; none when the user named one
-  std::string in_memory;               ///< what the first of `temporary` is a link to; empty: it is a directory itself
+  std::vector<std::string>
+      temporary;          ///< what goes at the end, each before those below it; none when the user named one
+  std::string in_memory;  ///< what the first of `temporary` is a link to; empty: it is a directory itself
 };
 
 /// Makes `torchelastic_<8 random characters>` in `parent`.
@@ -279,6 +283,7 @@ struct AttemptOutput::State : std::enable_shared_from_this<AttemptOutput::State>
   std::vector<Worker> workers;
   std::vector<LogWriter::File> files;
   std::vector<Stream> streams;          ///< 2 * local rank: stdout, + 1: stderr
+  std::size_t next_turn = 0;            ///< index behind the stream that was read last
   std::vector<Stream*> touched;         ///< since the last flush; one may be in it more than once
   asio::posix::stream_descriptor poll;  ///< an epoll of all streams: one wait of the loop for all of them
   Timer drained;
@@ -300,8 +305,9 @@ struct AttemptOutput::State : std::enable_shared_from_this<AttemptOutput::State>
   void end(Stream& stream);
   void flush();
   void watch(Stream& stream);
+  /// Those first whose turn would have been next: a flood stops and lets go all streams every few of them.
   void watch_all() {
-    for (Stream& each : streams) watch(each);
+    for (std::size_t i = 0; i < streams.size(); ++i) watch(streams[(next_turn + i) % streams.size()]);
   }
   void release(Console& console);
   void expect_release();
@@ -466,7 +472,8 @@ Result<UniqueFd> AttemptOutput::State::open_stream(Stream& made, int own_fd) {
     made.fd.reset(ends[0]);
     child.reset(ends[1]);
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    ::fcntl(ends[0], F_SETPIPE_SZ, pipe_bytes);
+    const int bytes = std::clamp(pipes_bytes / static_cast<int>(workers.size()), pipe_bytes_min, pipe_bytes_max);
+    if (bytes != pipe_bytes_max) ::fcntl(ends[0], F_SETPIPE_SZ, bytes);
   }
   ++open_streams;
   watch(made);
@@ -501,7 +508,9 @@ void AttemptOutput::State::turn() {
   const TimePoint now = current_time();
   for (int index = 0; index < count; ++index) {
     auto* each = static_cast<Stream*>(ready[static_cast<std::size_t>(index)].data.ptr);
-    if (each->watched) read(*each, now);
+    if (!each->watched) continue;
+    read(*each, now);
+    next_turn = static_cast<std::size_t>(each - streams.data()) + 1;
   }
   flush();
 }
