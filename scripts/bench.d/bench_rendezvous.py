@@ -1,4 +1,5 @@
-"""Agents that join one job at once: time until all are placed, and the bytes of one join.
+"""Agents that join one job at once: time until all are placed, and the bytes of one join; and the time from the loss of
+one of them to the new places of all others.
 
 torchup: a torchupd and one load generator on real sockets. The peer: torchrun's own rendezvous handlers, one thread and
 one store connection each, in one Python process with one store, which spares them the start of as many interpreters.
@@ -7,6 +8,7 @@ one store connection each, in one Python process with one store, which spares th
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,12 +41,12 @@ import os; os._exit(0)
 """
 
 
-def torchup(build, agents):
+def torchup(build, agents, *losses):
     daemon = subprocess.Popen([os.path.join(build, "bin/torchupd"), "--bind", "127.0.0.1", "--port", "0"],
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         port = daemon.stdout.readline().strip().rsplit(":", 1)[1]
-        load = [os.path.join(build, "bin/agents_load"), "127.0.0.1", port, str(agents)]
+        load = [os.path.join(build, "bin/agents_load"), "127.0.0.1", port, str(agents), "8", *map(str, losses)]
         return json.loads(subprocess.run(load, stdout=subprocess.PIPE, text=True, check=True).stdout)
     finally:
         daemon.kill()
@@ -73,13 +75,27 @@ def main():
         if not os.path.exists(os.path.join(options.build, "bin", program)):
             sys.exit(f"bench: {options.build}/bin/{program} is missing: build it first")
     print(measure.machine())
-    results = {}
+    results, goals = {}, measure.Goals()
+    join_bytes = {}
     for agents in map(int, options.agents.split(",")):
         runs = [torchup(options.build, agents) for _ in range(options.rounds)]
         times = {"torchup": [1000 * run["seconds"] for run in runs]}
         results[f"torchup {agents}"] = measure.report(f"{agents} agents, {runs[0]['ranks']} ranks, placed", "ms", times, "torchup")
         print(f"  one join: {runs[0]['sent_bytes'] / agents:.0f} bytes sent, {runs[0]['received_bytes'] / agents:.0f} received")
         results[f"torchup {agents}"]["bytes"] = [runs[0]["sent_bytes"] / agents, runs[0]["received_bytes"] / agents]
+        join_bytes[agents] = (runs[0]["sent_bytes"] + runs[0]["received_bytes"]) / agents
+        if agents == 12500:
+            goals.at_most("12,500 agents placed [ms]", statistics.median(times["torchup"]), 1000)
+    if len(join_bytes) > 1:
+        growth = max(join_bytes.values()) / min(join_bytes.values())
+        goals.at_most(f"bytes of a join, most / least of {options.agents} agents", growth, 1.01)
+
+    for how, title, limit in (("end", "1,000 agents, one's connection ends: all others placed again", 20),
+                              ("silence", "1,000 agents, one falls silent, lease 1 s: all others placed again", 1200)):
+        lost = torchup(options.build, 1000, how, options.rounds)["losses"]
+        times = {"torchup": [1000 * seconds for seconds in lost]}
+        results[f"lost by {how}"] = measure.report(title, "ms", times, "torchup")
+        goals.at_most(f"{title} [ms]", statistics.median(times["torchup"]), limit)
     points = []
     if not os.path.exists(options.python):
         print(f"\ntorchrun: left out, {options.python} is missing (--python names another)")
@@ -93,8 +109,9 @@ def main():
     if len(points) > 1:
         count, (xs, ys) = len(points), zip(*points)
         slope = (count * sum(x * y for x, y in points) - sum(xs) * sum(ys)) / (count * sum(x * x for x in xs) - sum(xs) ** 2)
-        print(f"\ntorchrun's time grows with the {slope:.1f}th power of the number of agents")
+        print(f"\ntorchrun's time grows with the number of agents to the power of {slope:.2f}")
         results["torchrun exponent"] = slope
+    results["goals"] = goals.table()
     measure.finish(options, results)
 
 

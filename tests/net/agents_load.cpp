@@ -2,6 +2,11 @@
 // from the first connection to the last placement, and what one agent sent and received for it.
 //
 //   agents_load ADDRESS PORT AGENTS [RANKS_PER_AGENT]
+//   agents_load ADDRESS PORT AGENTS RANKS_PER_AGENT end|silence COUNT
+//
+// The second form then loses COUNT agents, one after the other: the connection of each ends, or (lease 1 s, keep-alives
+// every 0.2 s) it falls silent. The line then also has for each loss the seconds until the last of the others, which join
+// again as soon as they are told to stop, has its new place.
 //
 // Every placement is checked: group ranks and first ranks are unique and dense. Waiting lines are counted apart, since
 // they depend on time.
@@ -18,6 +23,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rendezvous/core/agent_codec.hpp"
@@ -34,10 +40,13 @@ namespace {
 
 struct Agent {
   UniqueFd socket;
-  std::string input;
+  std::string input, join;
   bool connected = false;
-  bool placed = false;
+  bool placed = false;  ///< in the round that is being formed
+  bool lost = false;
 };
+
+using Clock = std::chrono::steady_clock;
 
 struct Totals {
   std::uint64_t sent_bytes = 0, sent_frames = 0, received_bytes = 0, received_frames = 0, waiting_frames = 0;
@@ -45,13 +54,21 @@ struct Totals {
 
 class Load {
  public:
-  Load(const std::string& address, std::uint16_t port, int agents, int ranks)
-      : agents_(static_cast<std::size_t>(agents)), ranks_{ranks}, epoll_{epoll_create1(EPOLL_CLOEXEC)} {
+  struct Losses {
+    int count = 0;
+    bool silent = false;
+  };
+
+  Load(const std::string& address, std::uint16_t port, int agents, int ranks, Losses losses)
+      : agents_(static_cast<std::size_t>(agents)), ranks_{ranks}, losses_{losses}, epoll_{epoll_create1(EPOLL_CLOEXEC)} {
     address_.sin_family = AF_INET;
     address_.sin_port = htons(port);
     if (inet_pton(AF_INET, address.c_str(), &address_.sin_addr) != 1) die("a numeric IPv4 address is needed");
-    terms_.min_nodes = terms_.max_nodes = agents;
-    terms_.lease = std::chrono::minutes{2};  // no keep-alives are sent here, and a round waits for whoever is silent
+    if (losses.count < 0 || losses.count >= agents) die("there must be fewer losses than agents");
+    terms_.max_nodes = agents;
+    terms_.min_nodes = agents - losses.count;
+    // Without keep-alives the lease must outlast the run, and a round waits for whoever is silent.
+    terms_.lease = losses.silent ? Duration{std::chrono::seconds{1}} : std::chrono::minutes{2};
     group_ranks_.resize(agents_.size());
   }
 
@@ -63,20 +80,67 @@ class Load {
       wait();
       if (std::chrono::steady_clock::now() - begin > std::chrono::minutes{2}) die("not all were placed within two minutes");
     }
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    for (const bool taken : group_ranks_) {
-      if (!taken) die("a group rank was given to nobody");
+    const std::chrono::duration<double> took = Clock::now() - begin;
+    check_all_taken();
+    const Totals joining = totals_;
+    std::string seconds;
+    for (int number = 0; number < losses_.count; ++number) {
+      seconds += (number == 0 ? "" : ", ") + std::to_string(lose(agents_.size() - 1 - static_cast<std::size_t>(number)));
     }
+    totals_ = joining;
     std::printf("{\"agents\": %zu, \"ranks\": %zu, \"seconds\": %.4f, \"sent_bytes\": %llu, \"sent_frames\": %llu, "
-                "\"received_bytes\": %llu, \"received_frames\": %llu, \"waiting_frames\": %llu}\n",
+                "\"received_bytes\": %llu, \"received_frames\": %llu, \"waiting_frames\": %llu, \"losses\": [%s]}\n",
                 agents_.size(), agents_.size() * static_cast<std::size_t>(ranks_), took.count(), number(totals_.sent_bytes),
                 number(totals_.sent_frames), number(totals_.received_bytes), number(totals_.received_frames),
-                number(totals_.waiting_frames));
+                number(totals_.waiting_frames), seconds.c_str());
   }
 
  private:
   static constexpr std::size_t handshakes_max = 256;
+  static constexpr Duration keep_alive_interval = std::chrono::milliseconds{200};
   static unsigned long long number(std::uint64_t value) { return value; }
+
+  void check_all_taken() const {
+    for (std::size_t group_rank = 0; group_rank < agents_.size() - lost_; ++group_rank) {
+      if (!group_ranks_[group_rank]) die("a group rank was given to nobody");
+    }
+  }
+
+  /// Seconds from the agent's end, or its last sign of life, to the last of the others' new place.
+  double lose(std::size_t index) {
+    // A moment of calm, in which the coordinator hears of all.
+    const auto calm_until = Clock::now() + std::chrono::milliseconds{700};
+    while (Clock::now() < calm_until) wait();
+    for (Agent& agent : agents_) agent.placed = false;
+    group_ranks_.assign(agents_.size(), false);
+    placed_ = 0;
+    ++lost_;
+    Agent& agent = agents_[index];
+    agent.lost = true;
+    if (losses_.silent) send(index, encode(AgentFrame{KeepAlive{++keep_alives_}}), 1);
+    const auto begin = Clock::now();
+    if (!losses_.silent) agent.socket.reset();
+    while (placed_ < agents_.size() - lost_) {
+      wait();
+      if (Clock::now() - begin > std::chrono::seconds{30}) die("not all were placed again within 30 s");
+    }
+    const std::chrono::duration<double> took = Clock::now() - begin;
+    check_all_taken();
+    return took.count();
+  }
+
+  /// Of all who should give signs of life, those whose turn it is: they are spread over the interval.
+  void keep_alive() {
+    if (!losses_.silent) return;
+    const auto slot = static_cast<std::size_t>((Clock::now() - TimePoint{}) * static_cast<int>(agents_.size()) / keep_alive_interval);
+    if (alive_slot_ == 0) alive_slot_ = slot;
+    for (std::size_t turns = 0; alive_slot_ < slot && turns < agents_.size(); ++alive_slot_, ++turns) {
+      const std::size_t index = alive_slot_ % agents_.size();
+      if (!agents_[index].connected || agents_[index].lost) continue;
+      send(index, encode(AgentFrame{KeepAlive{++keep_alives_}}), 1);
+    }
+    alive_slot_ = slot;
+  }
 
   void start(std::size_t index) {
     Agent& agent = agents_[index];
@@ -92,8 +156,9 @@ class Load {
   }
 
   void wait() {
+    keep_alive();
     epoll_event events[512];
-    const int count = ::epoll_wait(epoll_.get(), events, 512, 1000);
+    const int count = ::epoll_wait(epoll_.get(), events, 512, losses_.count > 0 ? 1 : 1000);
     for (int i = 0; i < count; ++i) {
       const std::size_t index = events[i].data.u64;
       Agent& agent = agents_[index];
@@ -117,6 +182,7 @@ class Load {
     join.local_world_size = ranks_;
     join.terms = terms_;
     send(index, std::string{agent_preface} + encode(AgentFrame{Hello{.run_id = RunId{"load"}}}) + encode(AgentFrame{join}), 2);
+    agents_[index].join = encode(AgentFrame{join});
   }
 
   void send(std::size_t index, const std::string& bytes, std::uint64_t frames) {
@@ -142,6 +208,7 @@ class Load {
       const auto frame = take_coordinator_frame(input);
       if (!frame) die(frame.error().message());
       if (!frame->has_value()) break;
+      if (std::get_if<KeepAliveAnswer>(&**frame)) continue;
       if (std::get_if<Waiting>(&**frame)) {
         ++totals_.waiting_frames;
         continue;
@@ -156,8 +223,9 @@ class Load {
   void hear(std::size_t index, const CoordinatorFrame& frame) {
     if (const auto* refused = std::get_if<Refused>(&frame)) die("refused: " + refused->reason);
     if (const auto* host = std::get_if<HostStore>(&frame)) send(index, encode(AgentFrame{StoreReady{host->round, Port{29500}}}), 1);
+    if (std::get_if<StopWorkers>(&frame) && !agents_[index].lost) send(index, agents_[index].join, 1);
     const auto* placed = std::get_if<Placed>(&frame);
-    if (!placed || std::exchange(agents_[index].placed, true)) return;
+    if (agents_[index].lost || !placed || std::exchange(agents_[index].placed, true)) return;
     const auto group_rank = static_cast<std::size_t>(placed->placement.group_rank.value());
     if (group_rank >= agents_.size() || group_ranks_[group_rank]) die("a group rank was given twice");
     if (placed->placement.first_rank.value() != placed->placement.group_rank.value() * ranks_) die("ranks have gaps");
@@ -168,21 +236,28 @@ class Load {
   std::vector<Agent> agents_;
   std::vector<bool> group_ranks_;
   int ranks_;
+  Losses losses_;
   UniqueFd epoll_;
   sockaddr_in address_{};
   JobTerms terms_;
   Totals totals_;
-  std::size_t begun_ = 0, connected_ = 0, placed_ = 0;
+  std::size_t begun_ = 0, connected_ = 0, placed_ = 0, lost_ = 0;
+  std::uint64_t keep_alives_ = 0;
+  std::size_t alive_slot_ = 0;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 4) die("usage: agents_load ADDRESS PORT AGENTS [RANKS_PER_AGENT]");
+  const std::string_view how = argc > 6 ? argv[5] : "end";
+  if (argc < 4 || argc == 6 || (how != "end" && how != "silence")) {
+    die("usage: agents_load ADDRESS PORT AGENTS [RANKS_PER_AGENT [end|silence COUNT]]");
+  }
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
-  Load load{argv[1], static_cast<std::uint16_t>(std::atoi(argv[2])), std::atoi(argv[3]), argc > 4 ? std::atoi(argv[4]) : 8};
+  Load load{argv[1], static_cast<std::uint16_t>(std::atoi(argv[2])), std::atoi(argv[3]), argc > 4 ? std::atoi(argv[4]) : 8,
+            {.count = argc > 6 ? std::atoi(argv[6]) : 0, .silent = how == "silence"}};
   load.run();
 }

@@ -1,4 +1,5 @@
-"""What a join costs does not depend on how many join: bytes and messages per agent, for 50 and for 800 agents.
+"""What a join costs does not depend on how many join: bytes and messages per agent, for 50 and for 800 agents. And when
+some of 300 are lost, by an end of file or by silence, all others get new places, whose ranks agents_load checks.
 
 Usage: agents_load_test.py AGENTS_LOAD TORCHUPD
 """
@@ -10,12 +11,12 @@ import sys
 load, torchupd = sys.argv[1:3]
 
 
-def join_all(agents):
+def join_all(agents, *losses):
     daemon = subprocess.Popen([torchupd, "--bind", "127.0.0.1", "--port", "0"], stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, text=True)
     try:
         port = daemon.stdout.readline().strip().rsplit(":", 1)[1]
-        ran = subprocess.run([load, "127.0.0.1", port, str(agents)], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+        ran = subprocess.run([load, "127.0.0.1", port, str(agents), "8", *losses], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
         return json.loads(ran.stdout)
     finally:
         daemon.kill()
@@ -32,3 +33,7 @@ for direction in ("sent_bytes", "received_bytes"):
     each = [(result[direction] / result["agents"]) for result in (few, many)]
     assert abs(each[0] - each[1]) < 1, (direction, each)
 print("bytes of one join:", round(many["sent_bytes"] / 800), "sent,", round(many["received_bytes"] / 800), "received")
+for how, least in (("end", 0), ("silence", 1)):
+    losses = join_all(300, how, "2")["losses"]
+    assert len(losses) == 2 and all(least <= seconds < 10 for seconds in losses), (how, losses)
+    print(f"lost by {how}: all others placed again after {losses} s")
