@@ -273,6 +273,11 @@ Result<> TorchrunPeer::hush(TorchrunStore& store) {
 void TorchrunPeer::enter_meeting() {
   phase_ = Phase::meeting;
   round_ = state_.round;
+  const bool lost_one = std::ranges::any_of(members_, [this](const auto& node) { return !state_.participants.contains(node); });
+  if (std::exchange(just_counted_, false) && lost_one) {
+    --restart_count_;
+    ++membership_changes_;
+  }
   members_.clear();
   for (const auto& [node, rank] : state_.participants) members_.push_back(node);
   group_rank_ = static_cast<int>(state_.participants.at(me_));
@@ -436,6 +441,7 @@ Result<> TorchrunPeer::watch(TorchrunStore& store) {
     const bool only_newcomers = why->starts_with("joining");
     if (only_newcomers && now_ - *change_seen_ < notice) return {};
     ++membership_changes_;
+    just_counted_ = false;
     stop(StopCause::membership_change, *why);
     return {};
   }
@@ -449,6 +455,7 @@ Result<> TorchrunPeer::watch(TorchrunStore& store) {
   const std::string cause = "rank " + std::to_string(failed_->failures.front().rank.value()) + " failed";
   if (failed_->may_restart && restart_count_ < join_->terms.max_restarts) {
     ++restart_count_;
+    just_counted_ = true;
     stop(StopCause::worker_failure, cause + "; restart " + std::to_string(restart_count_) + " of " +
                                         std::to_string(join_->terms.max_restarts) + " of this node");
     return {};

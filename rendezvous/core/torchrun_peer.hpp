@@ -51,7 +51,8 @@ class TorchrunStore {
 ///  - A participant that is silent makes it ask for a new round. One that was wrongly taken for dead is called back: a
 ///    second entry of ours on the wait list, the only thing that torchrun's agents look at, makes it join that round.
 ///  - It takes itself out of the state when it goes.
-/// Restarts are counted per agent, as torchrun does, and not at all where another node's change explains the failure.
+/// Restarts are counted per agent, as torchrun does, and not at all where another node's change explains the failure; one
+/// whose cause shows only later, since a node that has ended says nothing, is taken back.
 class TorchrunPeer {
  public:
   struct Settings {
@@ -150,6 +151,7 @@ class TorchrunPeer {
   std::optional<WorkerStore> former_workers_;  ///< of the last round we met in
   std::optional<TorchrunNode> former_first_;  ///< whose store that is
   int restart_count_ = 0;
+  bool just_counted_ = false;  ///< a restart, for the end of the round before
   int membership_changes_ = 0;
   std::optional<WorkersFailed> failed_;
   std::optional<Leave> leave_;

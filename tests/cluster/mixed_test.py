@@ -28,21 +28,22 @@ class MixedCluster(Cluster):
                 f"--rdzv-endpoint={self.address(host)}:29400", f"--max-restarts={restarts}", f"--local-addr={self.address(node)}",
                 "--rdzv-conf=join_timeout=100,last_call_timeout=2,keep_alive_interval=2,keep_alive_max_attempt=6"]
 
-    def _begin(self, node, command):
+    def _begin(self, kind, node, command):
         self.environment["OMP_NUM_THREADS"] = "1"
         self.environment["GLOO_SOCKET_IFNAME"] = "eth0"
         self.agents.append(Agent(self, node, command))
+        self.agents[-1].kind = kind
         return self.agents[-1]
 
     def torchrun(self, node, nnodes="2", host=0, restarts=0, workers=1):
         own = str(node == host).lower()
         options = self._options(node, nnodes, host, restarts, workers)
         options[-1] += f",is_host={own}"
-        return self._begin(node, [PYTHON, "-m", "torch.distributed.run", *options, WORKER, self.dir])
+        return self._begin("torchrun", node, [PYTHON, "-m", "torch.distributed.run", *options, WORKER, self.dir])
 
     def torchup(self, node, nnodes="2", host=0, restarts=0, workers=1):
         options = self._options(node, nnodes, host, restarts, workers)
-        return self._begin(node, [self.launcher, *options, "--shutdown-timeout=2", "--no-python", PYTHON, WORKER, self.dir])
+        return self._begin("torchup", node, [self.launcher, *options, "--shutdown-timeout=2", "--no-python", PYTHON, WORKER, self.dir])
 
     def kill_node(self, agent):
         """The agent and all below it, as when a machine loses its power (but its connections are closed)."""
@@ -58,6 +59,10 @@ class MixedCluster(Cluster):
             except ProcessLookupError:
                 pass
         agent.process.wait()
+
+    def port_open(self, node, port):
+        return subprocess.run(["nsenter", f"--net=/run/netns/{self.space(node)}", "sh", "-c",
+                               f"grep -q ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6"]).returncode == 0
 
     def kill_worker(self, entry):
         os.kill(entry["pid"], signal.SIGKILL)
@@ -177,6 +182,39 @@ def failure(launcher, who, restarts, host):
         assert max(entry["restarts"] for entry in again) == 1, again
         cluster.release()
         ends(cluster, theirs, ours)
+
+
+def coming_and_going(launcher, first, steps):
+    """Two agents begin, of which the first one hosts; then others come and go. What ours count as a restart is none of it."""
+    with mixed(launcher, 3) as cluster:
+        def start(kind, node):
+            return getattr(cluster, kind)(node, nnodes="2:3", restarts=4)
+
+        agents = {0: start(first[0], 0)}
+        wait_for("the endpoint", lambda: cluster.port_open(0, 29400), LIMIT)
+        agents[1] = start(first[1], 1)
+        cluster.next_round(2, 0)
+        since = 2
+        for step in steps:
+            if step.startswith("torch"):
+                agents[2] = start(step, 2)
+                world = 3
+            else:
+                agent = agents.pop(2)
+                agent.signal(signal.SIGTERM) if step == "term" else cluster.kill_node(agent)
+                world = 2
+            entries = cluster.next_round(world, since)
+            since += world
+            ours = [f"node{agent.node}" for agent in agents.values() if agent.kind == "torchup"]
+            assert all(entry["restarts"] == 0 for entry in entries if entry["host"] in ours), entries
+        cluster.release()
+        ends(cluster, *agents.values())
+
+
+scenarios["coming_and_going_at_ours"] = lambda launcher, _: coming_and_going(
+    launcher, ["torchup", "torchrun"], ["torchrun", "term", "torchup", "kill"])
+scenarios["coming_and_going_at_theirs"] = lambda launcher, _: coming_and_going(
+    launcher, ["torchrun", "torchup"], ["torchup", "term", "torchrun", "kill"])
 
 
 def healing(launcher, torchupd, first, late, replacement):

@@ -129,6 +129,25 @@ TEST_CASE("a restart costs the node whose worker failed, and nobody else", "[uni
   REQUIRE(world.keys.emptied == std::vector<std::string>{"10.0.0.200:1000", "10.0.0.200:1000"});
 }
 
+TEST_CASE("a restart is taken back when its cause turns out to be a node that ended", "[unit][torchrun]") {
+  World world;
+  Node a{"10.0.0.1", 7, 1, 2, 1}, b{"10.0.0.2", 8, 1, 2, 1};
+  world.nodes = {&a, &b};
+  for (Node* node : world.nodes) world.say(*node, node->join);
+  world.run(1s);
+  REQUIRE(a.last<Placed>());
+  world.nodes = {&a};  // b is killed: it says nothing more
+  world.say(a, WorkersFailed{Round{0}, {WorkerFailure{.rank = Rank{0}, .exit_code = 1}}});
+  world.run(1200ms);
+  REQUIRE(a.last<StopWorkers>()->cause == StopCause::worker_failure);
+  world.say(a, a.join);
+  world.run(10s);
+  REQUIRE(a.last<Placed>()->placement.round == Round{1});
+  REQUIRE(a.last<Placed>()->placement.group_world_size == 1);
+  REQUIRE(a.last<Placed>()->placement.restart_count == 0);
+  REQUIRE(a.last<Placed>()->placement.membership_changes == 1);
+}
+
 TEST_CASE("a newcomer finds the store of a silent rank 0, and publishes it", "[unit][torchrun]") {
   // A torchrun agent of the first round, which publishes no more, and one of ours that joins the second.
   World world;
