@@ -69,7 +69,7 @@ class Text {
   std::size_t size_ = 0;
 };
 
-constexpr std::array fatal_signals{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+constexpr std::array fatal_signals{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGQUIT};
 constexpr int frames_max = 96;
 constexpr unsigned symbols_limit_s = 20;  // naming the frames reads the symbol tables of half a gigabyte of libraries
 
@@ -196,6 +196,7 @@ std::string_view name_of(int signal) {
     case SIGFPE: return "SIGFPE";
     case SIGILL: return "SIGILL";
     case SIGABRT: return "SIGABRT";
+    case SIGQUIT: return "SIGQUIT";
     default: return "signal";
   }
 }

@@ -14,8 +14,8 @@ struct Speaker {
   std::string error_file;  ///< where they go; empty: only to stderr
 };
 
-/// From now on a process that dies of an exception nobody catches, or of a signal that means a bug (SEGV, BUS, FPE, ILL,
-/// ABRT), leaves torchelastic's error file: the message, a native backtrace of the place (for an exception: of the throw),
+/// From now on a process that dies of an exception nobody catches, of a signal that means a bug (SEGV, BUS, FPE, ILL,
+/// ABRT), or of QUIT, with which one asks a job that hangs where it is, leaves torchelastic's error file: the message, a native backtrace of the place (for an exception: of the throw),
 /// rank, host and step.
 ///
 /// After an exception the process exits with 1, without running destructors, which might wait for peers that are still

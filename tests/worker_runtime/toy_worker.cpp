@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -19,6 +20,7 @@ namespace {
   if (how == "throw-int") throw 7;
   if (how == "throw-torch") torch::ones({2, 3}).matmul(torch::ones({2, 3}));
   if (how == "abort") std::abort();
+  if (how == "quit") ::raise(SIGQUIT);
   if (how == "segv") {
     volatile int* nowhere = nullptr;
     *nowhere = 1;

@@ -186,5 +186,6 @@ last_words("throw-torch", 1, "c10::Error: mm: mat1 and mat2 shapes cannot be mul
 last_words("thread", 1, "std::out_of_range: no sample 7", "fail_here")
 last_words("segv", -signal.SIGSEGV, "Signal 11 (SIGSEGV): bad access to address 0x0", "fail_here")
 last_words("abort", -signal.SIGABRT, "Signal 6 (SIGABRT)", "fail_here")
+last_words("quit", -signal.SIGQUIT, "Signal 3 (SIGQUIT)", "fail_here")
 last_words("overflow", -signal.SIGSEGV, "Signal 11 (SIGSEGV): bad access", "overflow")
 print("ok")
