@@ -6,6 +6,7 @@
 #include <torch/optim/serialize.h>
 #include <torch/serialize/archive.h>
 #include <torch/utils.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <torchup/error.hpp>
@@ -81,6 +82,24 @@ Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure) {
 /// LibTorch's add_param_group replaces options of a type that it does not know by the optimizer's defaults (2.15).
 void restore_options(torch::optim::OptimizerParamGroup& added, const torch::optim::OptimizerParamGroup& given) {
   if (given.has_options()) added.set_options(given.options().clone());
+}
+
+/// Whether the fused kernel keeps the momentum of `dtype` on the CPU: torch 2.11's writes half-precision ones back wrongly.
+bool keeps_momentum(torch::ScalarType dtype) {
+  const std::vector<Tensor> parameter{torch::zeros({32}, dtype)}, gradient{torch::ones({32}, dtype)}, buffer{torch::zeros({32}, dtype)};
+  for (const bool first : {true, false})
+    at::_fused_sgd_(parameter, gradient, buffer, /*weight_decay=*/0, /*momentum=*/1, /*lr=*/1, /*dampening=*/0, /*nesterov=*/false,
+                    /*maximize=*/false, first);
+  return buffer[0].eq(2).all().item<bool>();
+}
+
+void require_momentum_kept(const Tensor& parameter) {
+  if (!parameter.is_cpu()) return;
+  static const bool bfloat16_kept = keeps_momentum(torch::kBFloat16), half_kept = keeps_momentum(torch::kHalf);
+  const auto dtype = parameter.scalar_type();
+  if ((dtype == torch::kBFloat16 && !bfloat16_kept) || (dtype == torch::kHalf && !half_kept))
+    throw Error{"FusedSGD: the kernel of torch " TORCH_VERSION " loses the momentum of " + std::string{c10::toString(dtype)} +
+                " parameters on the CPU (Python's fused=True too); take torch::optim::SGD, float parameters, or a newer torch"};
 }
 
 template <class State>
@@ -175,6 +194,7 @@ Tensor FusedSGD::step(LossClosure closure) {
     for (const Tensor& parameter : group.params()) {
       const Tensor gradient = gradient_of(parameter, "FusedSGD");
       if (!gradient.defined()) continue;
+      if (with_momentum) require_momentum_kept(parameter);
       Tensor* buffer = with_momentum ? &state_of<FusedSGDState>(*this, parameter).momentum_buffer : nullptr;
       const bool first_time = buffer && !buffer->defined();
       // Zeros, not uninitialised memory as in Python: a first step that the scaler skips must leave a usable buffer.

@@ -58,6 +58,16 @@ def python_optimizer(asked, parameters):
     return PYTHON_OPTIMIZERS[kind](groups, fused=True, **options)
 
 
+def kernel_keeps_bfloat16_momentum():
+    """Not that of torch 2.11: its second step mixes the first one's buffer up, in Python as well."""
+    parameter = torch.zeros(32, dtype=torch.bfloat16, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=1.0, momentum=1.0, fused=True)
+    for _ in range(2):
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    return bool(optimizer.state[parameter]["momentum_buffer"].eq(2).all())
+
+
 def optimizer_cases():
     shapes = [(33, 17), (17,), (5, 3, 2, 2), (1,), (64, 65)]
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
@@ -76,7 +86,8 @@ def optimizer_cases():
             dict(optimizer="sgd", lr=1e-2, momentum=0.9, scaled=True),
             dict(optimizer="adamw", lr=1e-2, late=True),
         ):
-            yield dtype, asked, shapes
+            if dtype != torch.bfloat16 or "momentum" not in asked or kernel_keeps_bfloat16_momentum():
+                yield dtype, asked, shapes
 
 
 def optimizer_request(dtype, asked, shapes):
@@ -119,7 +130,7 @@ class Optimizers(unittest.TestCase):
     wanted = []
 
     def test_equal_bits(self):
-        self.assertEqual(len(self.wanted), 39)
+        self.assertEqual(len(self.wanted), 39 if kernel_keeps_bfloat16_momentum() else 34)
         for asked, dtype, result in self.wanted:
             name = f"{asked['optimizer']} {dtype} { {k: v for k, v in asked.items() if isinstance(v, (float, bool, int))} }"
             with self.subTest(name):
@@ -359,6 +370,11 @@ class MixedPrecision(unittest.TestCase):
 
     def test_misuse_is_refused(self):
         ours = self.misuse()
+        momentum = ours.pop("bfloat16_momentum")
+        if kernel_keeps_bfloat16_momentum():
+            self.assertEqual(momentum, "accepted")
+        else:
+            self.assertIn("loses the momentum of BFloat16", momentum)
         self.assertEqual(len(ours), 13)
         for name, text in ours.items():
             with self.subTest(name):

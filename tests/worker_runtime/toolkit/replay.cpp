@@ -330,6 +330,11 @@ Values misuse(const Values&) {
   const Tensor weight = torch::ones({2}).set_requires_grad(true);
   const auto with_gradient = [&](torchup::GradScaler& scaler) { scaler.scale((weight * weight).sum()).backward(); };
   torchup::FusedAdamW optimizer{{weight}};
+  attempt("bfloat16_momentum", [] {
+    const Tensor half = torch::ones({4}, torch::kBFloat16).set_requires_grad(true);
+    half.mutable_grad() = torch::ones({4}, torch::kBFloat16);
+    torchup::FusedSGD{{half}, torchup::FusedSGDOptions{0.1}.momentum(0.9)}.step();
+  });
   attempt("step_before_scale", [&] { torchup::GradScaler{}.step(optimizer); });
   attempt("update_without_check", [&] {
     torchup::GradScaler scaler;
