@@ -1,5 +1,6 @@
 """Jobs of real torchrun agents and ours. PROGRAM SCENARIO LAUNCHER TORCHUPD; TORCHRUN_PYTHON names the Python whose torchrun
-is meant (default: this one). Skipped where it has no torch."""
+is meant (default: this one). Skipped where it has no torch. Scenarios that begin with `other_` are of the torchrun of the
+Python that TORCHUP_OTHER_TORCHRUN names, another release, and skipped where it names none."""
 
 import os
 import signal
@@ -39,7 +40,7 @@ class MixedCluster(Cluster):
         own = str(node == host).lower()
         options = self._options(node, nnodes, host, restarts, workers)
         options[-1] += f",is_host={own}"
-        return self._begin("torchrun", node, [PYTHON, "-m", "torch.distributed.run", *options, WORKER, self.dir])
+        return self._begin("torchrun", node, [PYTHON, *TORCHRUN, *options, WORKER, self.dir])
 
     def torchup(self, node, nnodes="2", host=0, restarts=0, workers=1):
         options = self._options(node, nnodes, host, restarts, workers)
@@ -86,6 +87,9 @@ class MixedCluster(Cluster):
             world = entries[0]["world"]
             assert sorted(entry["rank"] for entry in entries[:world]) == list(range(world)), entries
             entries = entries[world:]
+
+
+TORCHRUN = ["-m", "torch.distributed.run"]
 
 
 def mixed(launcher, nodes):
@@ -217,6 +221,13 @@ scenarios["coming_and_going_at_theirs"] = lambda launcher, _: coming_and_going(
     launcher, ["torchrun", "torchup"], ["torchup", "term", "torchrun", "kill"])
 
 
+def leader_may_change():
+    """Of the older releases an agent that becomes group rank 0 after its first round ends with an AssertionError."""
+    source = subprocess.run([PYTHON, "-c", "import inspect, torch.distributed.elastic.rendezvous.dynamic_rendezvous as m;"
+                             "print(inspect.getsource(m))"], capture_output=True, text=True, check=True).stdout
+    return "rank == 0 and self._shared_tcp_store_server is None" in source
+
+
 def healing(launcher, torchupd, first, late, replacement):
     """One job at torchupd: a node joins it late, a worker is killed, group rank 0's node dies, and is replaced."""
     with mixed(launcher, 5) as cluster:
@@ -233,8 +244,8 @@ def healing(launcher, torchupd, first, late, replacement):
         cluster.kill_worker(entries[0])
         entries = cluster.next_round(3, 5)
         assert max(entry["restarts"] for entry in entries) == 1, entries
-        leader = [entry for entry in entries if entry["group_rank"] == 0][0]
-        dead = [agent for agent in agents if f"node{agent.node}" == leader["host"]][0]
+        hosts = {entry["group_rank"]: entry["host"] for entry in entries}
+        dead = [agent for agent in agents if f"node{agent.node}" == hosts[0 if leader_may_change() else 2]][0]
         cluster.kill_node(dead)
         agents.remove(dead)
         cluster.next_round(2, 8)
@@ -252,6 +263,15 @@ scenarios["healing_theirs"] = lambda *programs: healing(*programs, ["torchrun", 
 scenarios["healing_with_ours"] = lambda *programs: healing(*programs, ["torchrun", "torchup"], "torchrun", "torchrun")
 
 
+def naive_times(launcher, _):
+    """Torchrun's agents whose times do not say that they are UTC, and which die of times that do."""
+    TORCHRUN[:] = [Path(__file__).with_name("naive_torchrun.py")]
+    coming_and_going(launcher, ["torchrun", "torchup"], ["torchrun"])
+
+
+scenarios["naive_times"] = naive_times
+
+
 for name, arguments in {
     "our_worker_fails": ("ours", 2, "theirs"),
     "their_worker_fails": ("theirs", 2, "theirs"),
@@ -263,6 +283,18 @@ for name, arguments in {
 }.items():
     scenarios[name] = lambda launcher, _, arguments=arguments: failure(launcher, *arguments)
 
+
+def other(run):
+    def of_other_release(launcher, torchupd):
+        global PYTHON
+        PYTHON = os.environ.get("TORCHUP_OTHER_TORCHRUN") or skip("TORCHUP_OTHER_TORCHRUN names no Python")
+        run(launcher, torchupd)
+
+    return of_other_release
+
+
+for name, run in list(scenarios.items()):
+    scenarios[f"other_{name}"] = other(run)
 
 if __name__ == "__main__":
     main(scenarios)
