@@ -223,6 +223,7 @@ class Client final : public std::enable_shared_from_this<Client> {
       refused_at_ = dialed_at_;
       returned_at_.reset();
       broke_at_.reset();  // the coordinator that saw it break has ended
+      if (!welcomed_once_ && settings_.on_refused) asio::post(loop_, settings_.on_refused);
     }
     trouble(error.message());
     if (refused_ && !line_ && embedded_ && standing_.placement) fence("the coordinator's process has ended");

@@ -20,6 +20,8 @@ struct AgentClientSettings {
   Duration join_timeout = std::chrono::seconds{600};  ///< how long the endpoint may stay out of reach
   /// Called from the loop when who listens there does not answer as a coordinator, and none ever did.
   std::function<void()> on_foreign = {};
+  /// Called from the loop when nobody listens there, and no coordinator ever answered.
+  std::function<void()> on_refused = {};
 };
 
 /// A link to a coordinator in another process.

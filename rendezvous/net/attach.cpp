@@ -175,19 +175,38 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     } else if (named.size() == 1 && !all_loopback && own) {
       bind = named.front().to_string();
     }
-    host_ = std::make_unique<Host>(loop_, settings_);
-    const auto port = host_->listen(loop_, bind, settings_.endpoint->port, settings_);
-    if (port) {
-      if (settings_.log) {
-        settings_.log("the rendezvous of job " + settings_.run_id.value() + " is hosted here, on " + host_->server->address() +
-                      (settings_.token.empty() && !all_loopback ? "; without a token everybody who reaches it can join" : ""));
-      }
-      return use(host_->coordinator.connect(settings_.run_id, settings_.workers_share_port ? sharing(*port) : handler_));
+    bind_ = std::move(bind);
+    exposed_ = !all_loopback;
+    const auto hosted = host();
+    if (hosted) return;
+    const bool taken = hosted.error().code == boost::system::errc::address_in_use;
+    if (taken && !settings_.is_host.has_value()) {  // a peer on this machine was faster
+      may_host_ = true;
+      return connect();
     }
-    host_.reset();
-    const bool taken = port.error().code == boost::system::errc::address_in_use;
-    if (taken && !settings_.is_host.has_value()) return connect();  // a peer on this machine was faster
-    tell(LinkLost{67, "the rendezvous cannot be hosted here: " + port.error().message()});
+    tell(LinkLost{67, "the rendezvous cannot be hosted here: " + hosted.error().message()});
+  }
+
+  Result<> host() {
+    host_ = std::make_unique<Host>(loop_, settings_);
+    const auto port = host_->listen(loop_, bind_, settings_.endpoint->port, settings_);
+    if (!port) {
+      host_.reset();
+      return port.error();
+    }
+    if (settings_.log) {
+      settings_.log("the rendezvous of job " + settings_.run_id.value() + " is hosted here, on " + host_->server->address() +
+                    (settings_.token.empty() && exposed_ ? "; without a token everybody who reaches it can join" : ""));
+    }
+    use(host_->coordinator.connect(settings_.run_id, settings_.workers_share_port ? sharing(*port) : handler_));
+    return {};
+  }
+
+  /// Who had the port was about to end: a former agent of this machine, perhaps.
+  void host_after_all() {
+    if (!handler_ || !may_host_ || host_) return;
+    if (last_join_) kept_ = {*last_join_};
+    if (!host()) kept_.clear();
   }
 
   /// Keys of the round before go; those of torchrun agents that meet here stand under the run id.
@@ -216,6 +235,9 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
                        .join_timeout = settings_.join_timeout,
                        .on_foreign = [weak = weak_from_this()] {
                          if (const auto self = weak.lock()) self->meet_foreigner();
+                       },
+                       .on_refused = [weak = weak_from_this()] {
+                         if (const auto self = weak.lock()) self->host_after_all();
                        }},
                       handler_));
   }
@@ -234,6 +256,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   }
   void met_foreigner(bool is_store) {
     if (!is_store) return foreign_.reset();  // the client goes on trying, and says so in the end
+    if (host_) return foreign_.reset();      // it is ours
     if (!handler_) return;
     link_ = std::move(foreign_);
     if (last_join_) link_->send(*last_join_);
@@ -257,6 +280,9 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   AgentLink::Handler handler_;
   std::optional<asio::steady_timer> linger_;
   bool named_us_ = false;
+  bool may_host_ = false;  ///< the port was taken, else we would host
+  std::string bind_;
+  bool exposed_ = false;
   bool undecided_ = true;
   std::vector<AgentMessage> kept_;
   std::unique_ptr<Lookup> lookup_;

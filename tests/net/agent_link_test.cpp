@@ -434,6 +434,19 @@ TEST_CASE("of agents on one machine with one endpoint the first hosts and the ot
   REQUIRE(run_until(loop, [&] { return a.last<End>() && b.last<End>(); }));
 }
 
+TEST_CASE("an agent whose port was taken hosts after all when its holder goes without an answer", "[net][attach]") {
+  asio::io_context loop;
+  auto former = std::make_unique<tcp::acceptor>(loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0});
+  const Port port{former->local_endpoint().port()};
+  Agent a{[&](AgentLink::Handler handler) {
+    return attach(loop, {.run_id = RunId{"job"}, .endpoint = Endpoint{"127.0.0.1", port}, .join_timeout = 10s}, std::move(handler));
+  }};
+  a.link->send(join_of("a", {}));
+  REQUIRE_FALSE(run_until(loop, [&] { return a.last<HostStore>() != nullptr; }, 100ms));
+  former.reset();
+  REQUIRE(run_until(loop, [&] { return a.last<HostStore>() != nullptr; }, 3s));
+}
+
 TEST_CASE("one node needs no socket", "[net][attach]") {
   asio::io_context loop;
   Agent a{[&](AgentLink::Handler handler) { return attach(loop, {.run_id = RunId{"job"}}, std::move(handler)); }};

@@ -1,0 +1,99 @@
+#include "rendezvous/net/state_directory.hpp"
+
+#include <stdlib.h>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+using namespace torchup;
+using namespace std::chrono_literals;
+namespace asio = boost::asio;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Folder {
+  Folder() {
+    char name[] = "/tmp/torchup-state-XXXXXX";
+    REQUIRE(::mkdtemp(name));
+    path = name;
+  }
+  ~Folder() { fs::remove_all(path); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string path;
+};
+
+/// What became of one write.
+std::optional<Result<>> write(asio::io_context& loop, StateDirectory& directory, std::uint64_t number, const std::string& content) {
+  std::optional<Result<>> outcome;
+  directory.write(number, content, [&](Result<> result) { outcome = std::move(result); });
+  const auto work = asio::make_work_guard(loop);
+  for (int i = 0; i < 200 && !outcome; ++i) {
+    loop.restart();
+    loop.run_one_for(50ms);
+  }
+  return outcome;
+}
+
+}  // namespace
+
+TEST_CASE("files are replaced whole, read in order of their numbers, and go", "[net][state_directory]") {
+  const Folder folder;
+  const std::string path = folder.path + "/made";
+  asio::io_context loop;
+  {
+    auto directory = StateDirectory::open(loop, path);
+    REQUIRE(directory.has_value());
+    REQUIRE(write(loop, **directory, 10, "first")->has_value());
+    REQUIRE(write(loop, **directory, 10, "second")->has_value());
+    REQUIRE(write(loop, **directory, 9, std::string(300000, 'x'))->has_value());
+    (*directory)->write(11, "given at the end", {});
+    (*directory)->write(12, "gone", {});
+    (*directory)->remove(12);
+  }
+  std::ofstream{path + "/job-10.state.new"} << "half";
+  std::ofstream{path + "/notes.txt"} << "not ours";
+  auto directory = StateDirectory::open(loop, path);
+  REQUIRE(directory.has_value());
+  REQUIRE_FALSE(fs::exists(path + "/job-10.state.new"));
+  const auto files = (*directory)->read();
+  REQUIRE(files.has_value());
+  REQUIRE(files->size() == 3);
+  REQUIRE((*files)[0].number == 9);
+  REQUIRE((*files)[0].content == std::string(300000, 'x'));
+  REQUIRE((*files)[1].content == "second");
+  REQUIRE((*files)[1].path == path + "/job-10.state");
+  REQUIRE((*files)[2].content == "given at the end");
+}
+
+TEST_CASE("a folder serves one at a time", "[net][state_directory]") {
+  const Folder folder;
+  asio::io_context loop;
+  auto first = StateDirectory::open(loop, folder.path);
+  REQUIRE(first.has_value());
+  const auto second = StateDirectory::open(loop, folder.path);
+  REQUIRE_FALSE(second.has_value());
+  REQUIRE(second.error().code == errc::refused);
+  first->reset();
+  REQUIRE(StateDirectory::open(loop, folder.path).has_value());
+}
+
+TEST_CASE("a file that cannot be written is no old one either", "[net][state_directory]") {
+  const Folder folder;
+  asio::io_context loop;
+  auto directory = StateDirectory::open(loop, folder.path);
+  REQUIRE(directory.has_value());
+  REQUIRE(write(loop, **directory, 3, "old")->has_value());
+  fs::create_directory(folder.path + "/job-3.state.new");  // where the new one would be written
+  const auto outcome = write(loop, **directory, 3, "new");
+  REQUIRE(outcome.has_value());
+  REQUIRE_FALSE(outcome->has_value());
+  REQUIRE(outcome->error().context == folder.path + "/job-3.state");
+  REQUIRE_FALSE(fs::exists(folder.path + "/job-3.state"));
+  REQUIRE_FALSE(StateDirectory::open(loop, folder.path + "/no/such").has_value());
+}
