@@ -19,6 +19,8 @@ clean = {name: value for name, value in os.environ.items() if not name.startswit
 def run(*arguments, **variables):
     return subprocess.run([toy, *arguments], env=clean | variables, capture_output=True, text=True, timeout=100)
 
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # what started us may ignore it, and workers keep what is ignored
+
 
 def check(condition, *what):
     if not condition:
