@@ -111,9 +111,14 @@ nlohmann::ordered_json job_json(const JobView& job) {
                               {"max_nodes", job.max_nodes},
                               {"restart_count", job.restart_count},
                               {"membership_changes", job.membership_changes},
+                              {"world_size", job.world_size},
+                              {"master", job.master},
+                              {"waits_for", job.waits_for},
+                              {"last", job.last},
                               {"nodes", nlohmann::ordered_json::array()}};
   for (const JobView::Node& node : job.nodes) {
     nlohmann::ordered_json row{{"host", node.host}, {"state", node.state}};
+    if (!node.reason.empty()) row["reason"] = node.reason;
     if (node.group_rank) row["group_rank"] = node.group_rank->value();
     if (node.local_world_size > 0) row["local_world_size"] = node.local_world_size;
     page["nodes"].push_back(std::move(row));

@@ -194,6 +194,8 @@ void Rendezvous::said(Peer peer, const Join& join, TimePoint now) {
   replace_silent(join, now);
   if (const auto why = misfit(join)) {
     note("node " + join.host + " refused: " + *why);
+    if (refusals_.size() < refusals_kept_max || refusals_.contains(join.host)) refusals_[join.host] = *why;
+    arm_roster();
     actions_.push_back(Refuse{peer, 68, *why});
     return;
   }
@@ -314,6 +316,7 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
     expected_hosts_ = hosts ? *hosts : std::vector<std::string>{};
   }
   changed();
+  refusals_.erase(join.host);
   forget_at_.reset();
   deserted_ = false;
   if (join.former && !formed_once_) {  // neither round numbers nor used-up restarts go back
@@ -972,7 +975,7 @@ TimePoint Rendezvous::return_by(TimePoint now) const { return now + std::max(set
 
 std::string Rendezvous::roster(TimePoint now) const {
   if (!terms_) return "no node yet";
-  std::vector<std::string> here, stopping, quiet, missing;
+  std::vector<std::string> here, stopping, quiet, missing, refused;
   for (const auto& [node, slot] : slot_of_node_) {
     const Member& member = members_[slot];
     const auto& host = member.join.host;
@@ -983,13 +986,15 @@ std::string Rendezvous::roster(TimePoint now) const {
     }
   }
   for (const std::string& host : expected_hosts_) {
-    if (!slots_of_host_.contains(host)) missing.push_back(host);
+    if (!slots_of_host_.contains(host) && !refusals_.contains(host)) missing.push_back(host);
   }
+  for (const auto& [host, why] : refusals_) refused.push_back(host + " (" + why.substr(0, why.find('\n')) + ")");
   for (auto* names : {&here, &stopping, &quiet}) std::sort(names->begin(), names->end(), natural_less);
   std::string text = std::to_string(here.size()) + " of " + nodes_wanted(*terms_);
   if (!here.empty()) text += ": " + join_names(here);
   if (!stopping.empty()) text += "; stopping their workers: " + join_names(stopping);
   if (!quiet.empty()) text += "; silent: " + join_names(quiet);
+  if (!refused.empty()) text += "; refused: " + join_names(refused);
   if (!missing.empty()) text += "; not heard of: " + join_names(missing);
   return text;
 }
@@ -997,23 +1002,34 @@ std::string Rendezvous::roster(TimePoint now) const {
 JobView Rendezvous::view(TimePoint now) const {
   static constexpr const char* phases[] = {"gathering", "hosting", "running", "doubting", "restoring", "ended"};
   static constexpr const char* stages[] = {"ready", "seated", "finished", "stopping"};
+  const bool has_round = phase_ != Phase::gathering && phase_ != Phase::ended;
+  const bool runs = has_round && phase_ != Phase::hosting;
   JobView view{.phase = phases[static_cast<std::size_t>(phase_)],
                .round = round_,
                .min_nodes = terms_ ? terms_->min_nodes : 0,
                .max_nodes = terms_ ? terms_->max_nodes : 0,
                .restart_count = restart_count_,
                .membership_changes = membership_changes_,
+               .world_size = has_round ? world_size_ : 0,
+               .master = runs ? to_string(Endpoint{master_addr_, master_port_}) : std::string{},
+               .waits_for = phase_ == Phase::gathering || awaited_ > 0 ? roster(now) : std::string{},
+               .last = last_note_,
                .verdict = verdict_};
   for (const auto& [node, slot] : slot_of_node_) {
     const Member& member = members_[slot];
     const bool in_round = member.stage == Stage::seated || member.stage == Stage::finished;
-    view.nodes.push_back({.host = member.join.host,
-                          .state = silent(member, now) ? "silent" : stages[static_cast<std::size_t>(member.stage)],
-                          .group_rank = in_round ? std::optional{member.seat.group_rank} : std::nullopt,
-                          .local_world_size = member.join.local_world_size});
+    const bool quiet = silent(member, now);
+    auto& row = view.nodes.emplace_back(JobView::Node{.host = member.join.host, .local_world_size = member.join.local_world_size});
+    row.state = stages[static_cast<std::size_t>(member.stage)];
+    if (member.stage == Stage::ready && runs) row.state = "standby";
+    if (member.aside) row.state = "aside";
+    if (quiet) row.state = "silent";
+    if (quiet) row.reason = "for " + seconds(now - member.alive_at);
+    if (in_round) row.group_rank = member.seat.group_rank;
   }
+  for (const auto& [host, why] : refusals_) view.nodes.push_back({.host = host, .state = "refused", .reason = why});
   for (const std::string& host : expected_hosts_) {
-    if (!slots_of_host_.contains(host)) view.nodes.push_back({.host = host, .state = "missing"});
+    if (!slots_of_host_.contains(host) && !refusals_.contains(host)) view.nodes.push_back({.host = host, .state = "missing"});
   }
   std::sort(view.nodes.begin(), view.nodes.end(),
             [](const auto& left, const auto& right) { return natural_less(left.host, right.host); });
@@ -1043,6 +1059,9 @@ void Rendezvous::tell(const Member& member, CoordinatorMessage message) {
   if (member.peer) actions_.push_back(Tell{*member.peer, std::move(message)});
 }
 
-void Rendezvous::note(std::string text) { actions_.push_back(Note{std::move(text)}); }
+void Rendezvous::note(std::string text) {
+  last_note_ = text;
+  actions_.push_back(Note{std::move(text)});
+}
 
 }  // namespace torchup

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <queue>
 #include <string>
@@ -18,6 +19,9 @@ namespace torchup {
 
 /// One connection of an agent, numbered by the shell. A number may be used again after Gone.
 using Peer = Strong<struct PeerTag, std::uint32_t>;
+
+/// Hosts whose refusal the roster tells of.
+inline constexpr std::size_t refusals_kept_max = 64;
 
 /// Failures of one attempt that a verdict tells of; the first ones matter.
 inline constexpr std::size_t failures_kept_max = 64;
@@ -99,7 +103,10 @@ using RendezvousAction = std::variant<Tell, Refuse, Note>;
 struct JobView {
   struct Node {
     std::string host = {};
-    std::string state = {};  ///< ready, seated, finished, stopping or silent; missing: expected and not heard of
+    /// ready, seated, finished, stopping or silent; beside a running round standby; aside: lost too often lately; missing:
+    /// expected and not heard of; refused: see `reason`
+    std::string state = {};
+    std::string reason = {};  ///< of a refusal; how long it has been silent
     std::optional<GroupRank> group_rank = {};
     int local_world_size = 0;
   };
@@ -107,6 +114,10 @@ struct JobView {
   Round round{0};
   int min_nodes = 0, max_nodes = 0;
   int restart_count = 0, membership_changes = 0;
+  int world_size = 0;          ///< of the round that is hosted or runs
+  std::string master = {};     ///< address:port, while a round runs
+  std::string waits_for = {};  ///< the roster, while nodes are awaited
+  std::string last = {};       ///< the last thing that happened, and why
   std::vector<Node> nodes = {};  ///< by host name
   std::optional<Verdict> verdict = {};
 };
@@ -292,6 +303,8 @@ class Rendezvous {
   TimePoint roster_told_at_{};
   TimePoint now_{};  ///< of the last step
   std::string last_roster_;
+  std::string last_note_;
+  std::map<std::string, std::string> refusals_;  ///< by host, of those that have not joined since
 
   std::vector<WorkerFailure> failures_;
   bool may_restart_ = true;

@@ -3,6 +3,7 @@
 Usage: faults_test.py SCENARIO LAUNCHER TORCHUPD
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -281,6 +282,69 @@ def wrong_token(launcher, _):
         host.ends_with(0)
         right.ends_with(0)
         cluster.nothing_left()
+
+
+def status(cluster, node):
+    """What the daemon's page says of the job; only loopback may ask without the token."""
+    ask = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:29400/status').read().decode())"
+    page = subprocess.run(cluster.on(node, [sys.executable, "-S", "-c", ask]), capture_output=True, text=True, check=True)
+    return json.loads(page.stdout)["jobs"]["job1"]
+
+
+@scenario
+def unlike_nodes(launcher, torchupd):
+    """Nodes with different numbers of workers, ranks in the order of a list; the page shows who is awaited and why."""
+    with Cluster(launcher, 4) as cluster:
+        cluster.daemon(3, torchupd)
+        options = "--rank-order=hostlist", "--expect-hosts=node2,node0,node1"
+        where = {"nnodes": 3, "endpoint": f"{cluster.address(3)}:29400"}
+        agents = [cluster.start(0, *options, workers=1, **where)]
+        wait_for("a node waits", lambda: "joins with" in (cluster.dir / "daemon.err").read_text())
+        misfit = cluster.start(1, *options, "--max-restarts=9", workers=3, **where)
+        misfit.ends_with(68)
+        page = status(cluster, 3)
+        assert [(node["host"], node["state"]) for node in page["nodes"]] == [
+            ("node0", "ready"), ("node1", "refused"), ("node2", "missing")], page
+        assert page["waits_for"] == ("1 of 3 nodes: node0; refused: node1 (--max-restarts is 9 here and 0 in the job); "
+                                     "not heard of: node2"), page
+        wait_for("the others hear of it", lambda: "refused: node1" in agents[0].said())
+        agents += [cluster.start(1, *options, workers=3, **where), cluster.start(2, *options, workers=2, **where)]
+        entries = cluster.round_of(6)
+        assert {entry["rank"]: entry["host"] for entry in entries} == {
+            0: "node2", 1: "node2", 2: "node0", 3: "node1", 4: "node1", 5: "node1"}
+        page = status(cluster, 3)
+        assert page["phase"] == "running" and page["world_size"] == 6 and page["master"] == entries[0]["master"], page
+        cluster.release()
+        for agent in agents:
+            agent.ends_with(0)
+        cluster.nothing_left_but_daemon()
+
+
+@scenario
+def flapping(launcher, torchupd):
+    """A node that is lost three times is put aside: it disturbs the others no more, until they need it."""
+    with Cluster(launcher, 4) as cluster:
+        cluster.daemon(3, torchupd)
+        endpoint = f"{cluster.address(3)}:29400"
+        steady = [cluster.start(node, nnodes="2:3", endpoint=endpoint) for node in range(2)]
+        for loss in range(3):
+            agent = cluster.start(2, nnodes="2:3", endpoint=endpoint)
+            cluster.round_of(3, after=len(cluster.rounds()) - 1 if loss == 0 else len(cluster.rounds()))
+            agent.signal(signal.SIGKILL)
+            agent.process.wait()
+            cluster.round_of(2, after=len(cluster.rounds()))
+        before = len(cluster.rounds())
+        back = cluster.start(2, nnodes="2:3", endpoint=endpoint)
+        wait_for("it is put aside", lambda: [node["state"] for node in status(cluster, 3)["nodes"]][2:] == ["aside"])
+        time.sleep(1)
+        assert len(cluster.rounds()) == before
+        steady[1].signal(signal.SIGKILL)
+        hosts = {entry["host"] for entry in cluster.round_of(2, after=before)}
+        assert hosts == {"node0", "node2"} and set(cluster.restart_counts()) == {0}
+        cluster.release()
+        steady[0].ends_with(0)
+        back.ends_with(0)
+        cluster.nothing_left_but_daemon()
 
 
 @scenario

@@ -498,6 +498,25 @@ TEST_CASE("terms must be the job's", "[unit][rendezvous]") {
   REQUIRE(job.join("c") == "a host store of round 0\n");
 }
 
+TEST_CASE("the roster tells who was refused, until it joins", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 3, .max_nodes = 3, .join_timeout = 60s, .hostlist = "a,b,c"}};
+  job.join("a");
+  job.connect("b");
+  Join other = job.join_of("b");
+  other.terms.max_restarts = 9;
+  job.say("b", other);
+  REQUIRE(job.pass(t0 + 2s).find("a waiting: 1 of 3 nodes: a; refused: b (--max-restarts is 9 here and 0 in the job); not heard of: c\n") !=
+          std::string::npos);
+  JobView view = job.rendezvous.view(job.now);
+  REQUIRE(view.nodes.size() == 3);
+  REQUIRE(view.nodes[1].state == "refused");
+  REQUIRE(view.nodes[1].reason == "--max-restarts is 9 here and 0 in the job");
+  REQUIRE(view.nodes[2].state == "missing");
+  REQUIRE(view.waits_for.find("refused: b") != std::string::npos);
+  job.join("b");
+  REQUIRE(job.rendezvous.roster(job.now) == "2 of 3 nodes: a, b; not heard of: c");
+}
+
 TEST_CASE("demanded group ranks are obeyed, and used once", "[unit][rendezvous]") {
   Job job{{.min_nodes = 2, .max_nodes = 2}};
   const auto join = [&](const std::string& name, int group_rank) {
