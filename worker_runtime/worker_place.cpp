@@ -91,10 +91,10 @@ void read_meeting_point(WorkerPlace& place, const EnvironmentLookup& lookup) {
     throw_error(
         "ranks came from " + place.launcher + " (rank " + std::to_string(place.rank) + " of " +
         std::to_string(place.world_size) + "), but " +
-        (address ? "MASTER_PORT"
-         : port  ? "MASTER_ADDR"
-                 : "MASTER_ADDR and MASTER_PORT") +
-        " is not set: export the name of rank 0's node and a free port there, the same for all ranks, or start the "
+        (address ? "MASTER_PORT is"
+         : port  ? "MASTER_ADDR is"
+                 : "MASTER_ADDR and MASTER_PORT are") +
+        " not set: export the name of rank 0's node and a free port there, the same for all ranks, or start the "
         "program with torchup");
   place.master_addr = *address;
   place.master_port = *port;

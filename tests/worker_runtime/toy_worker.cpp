@@ -76,8 +76,8 @@ int steps(torchup::Worker& worker, int every) {
 
 int zero_first(torchup::Worker& worker, std::string_view what) {
   auto group = torchup::init_process_group({.backend = "gloo"});
-  for (int round = 0; round < 2; ++round) {
-    const torchup::ZeroFirst guard{group};
+  for (const bool per_node : {true, false}) {
+    const torchup::ZeroFirst guard{group, {.per_node = per_node || what != "zero-first"}};
     if (guard.first()) std::this_thread::sleep_for(std::chrono::milliseconds{300});
     if (guard.first() && what == "zero-first-fails") {
       try {

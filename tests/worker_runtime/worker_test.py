@@ -72,14 +72,17 @@ def last_words(how, returncode, message, function):
         check(failure.timestamp == int(extra["timestamp"]) and message in failure.message["message"], failure)
 
 
-def start(world_size, *arguments, **more):
-    """Workers of one job, and the store that they meet at."""
+def start(world_size, *arguments, nodes=1, **more):
+    """Workers of one job, as if they were on so many nodes, and the store that they meet at."""
     from torch.distributed import TCPStore
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     variables = clean | {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
                          "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
-    return store, [subprocess.Popen([toy, *arguments], env=variables | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
-                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more) for rank in range(world_size)]
+    each = world_size // nodes
+    places = [{"RANK": str(rank), "LOCAL_RANK": str(rank % each), "LOCAL_WORLD_SIZE": str(each), "GROUP_RANK": str(rank // each)}
+              for rank in range(world_size)]
+    return store, [subprocess.Popen([toy, *arguments], env=variables | place, text=True,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more) for place in places]
 
 
 def stops_together(every, asked_rank):
@@ -107,6 +110,10 @@ def zero_first():
     check(outputs[0][::2] == ["first"] * 2 and outputs[1][::2] == outputs[2][::2] == ["later"] * 2, outputs)
     for turn in (1, 3):
         check(int(outputs[0][turn]) <= min(int(outputs[1][turn]), int(outputs[2][turn])), outputs)
+    # On two nodes: one of each, then one of the job.
+    _, workers = start(4, "zero-first", nodes=2)
+    outputs = [worker.communicate(timeout=100)[0].replace("destroyed", "").split()[::2] for worker in workers]
+    check(outputs == [["first", "first"], ["later", "later"], ["first", "later"], ["later", "later"]], outputs)
     # A first one that fails tells the others at once, whether the exception is caught or ends the process.
     for how, why in (("zero-first-fails", "an exception left its scope"), ("zero-first-crashes", "the disk is full")):
         _, workers = start(2, how)
