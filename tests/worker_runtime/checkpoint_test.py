@@ -102,7 +102,13 @@ def optimizers():
         content = (folder / name).read_bytes()
         assert (len(content), zlib.crc32(content)) == (facts["bytes"], facts["crc32"])
     assert manifest["optimizers"][0]["groups"][0]["options"]["lr"] and manifest["world_size"] == 1 and manifest["step"] == 9
-    from safetensors.torch import load_file
+    try:
+        from safetensors.torch import load_file
+    except ImportError:
+        if os.environ.get("CI"):
+            raise
+        print("not read by the safetensors library, which this Python has not")
+        return
     net = torch.nn.ModuleDict({"first": torch.nn.Linear(16, 64), "norm": torch.nn.BatchNorm1d(64), "drop": torch.nn.Dropout(),
                                "second": torch.nn.Linear(64, 64), "last": torch.nn.Linear(64, 4)})
     net.load_state_dict(load_file(folder / "model.safetensors"))
