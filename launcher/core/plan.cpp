@@ -313,44 +313,51 @@ class Planner {
     return {};
   }
 
+  static std::optional<std::string> text_of(const RendezvousConf& conf, std::string_view key) {
+    const auto found = conf.find(key);
+    return found == conf.end() ? std::nullopt : std::optional{found->second};
+  }
+
   Result<> read_conf() {
     auto conf = parse_conf(options_.text("rdzv-conf"));
     if (!conf) return conf.error();
-    const auto text = [&](std::string_view key) -> std::optional<std::string> {
-      const auto found = conf->find(key);
-      return found == conf->end() ? std::nullopt : std::optional{found->second};
-    };
-    if (plan_.rendezvous.backend == Backend::static_) {
-      if (const auto timeout = text("timeout")) {
-        const auto value = python_int(*timeout);
-        if (!value) return bad("invalid literal for int() with base 10: '" + *timeout + "'");
-        plan_.terms.join_timeout = std::chrono::seconds{*value};
-      } else {
-        plan_.terms.join_timeout = std::chrono::seconds{900};
-      }
-      return {};
-    }
-    if (text("store_type").value_or("tcp") == "file") {
+    if (plan_.rendezvous.backend == Backend::static_) return read_static_timeout(*conf);
+    const std::string store = text_of(*conf, "store_type").value_or("tcp");
+    if (store == "file") {
       return bad("--rdzv-conf: store_type=file is not supported; leave it out and let --rdzv-endpoint name a host (c10d)");
     }
-    if (text("store_type").value_or("tcp") != "tcp") {
-      return bad("Invalid store type given. Currently only supports file and tcp.");
+    if (store != "tcp") return bad("Invalid store type given. Currently only supports file and tcp.");
+    if (auto read = read_is_host(*conf); !read) return read;
+    return read_timeouts(*conf);
+  }
+
+  Result<> read_static_timeout(const RendezvousConf& conf) {
+    plan_.terms.join_timeout = std::chrono::seconds{900};
+    const auto timeout = text_of(conf, "timeout");
+    if (!timeout) return {};
+    const auto value = python_int(*timeout);
+    if (!value) return bad("invalid literal for int() with base 10: '" + *timeout + "'");
+    plan_.terms.join_timeout = std::chrono::seconds{*value};
+    return {};
+  }
+
+  Result<> read_is_host(const RendezvousConf& conf) {
+    auto host = text_of(conf, "is_host");
+    if (!host) return {};
+    std::transform(host->begin(), host->end(), host->begin(),
+                   [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
+    const auto among = [&](std::initializer_list<std::string_view> words) {
+      return std::find(words.begin(), words.end(), *host) != words.end();
+    };
+    const bool yes = among({"1", "true", "t", "yes", "y"});
+    if (!yes && !among({"0", "false", "f", "no", "n"})) {
+      return bad("The rendezvous configuration option 'is_host' does not represent a valid boolean value.");
     }
-    if (const auto host = text("is_host")) {
-      std::string lower = *host;
-      std::transform(lower.begin(), lower.end(), lower.begin(),
-                     [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
-      const auto among = [&](std::initializer_list<std::string_view> words) {
-        return std::find(words.begin(), words.end(), lower) != words.end();
-      };
-      if (among({"1", "true", "t", "yes", "y"})) {
-        plan_.rendezvous.is_host = true;
-      } else if (among({"0", "false", "f", "no", "n"})) {
-        plan_.rendezvous.is_host = false;
-      } else {
-        return bad("The rendezvous configuration option 'is_host' does not represent a valid boolean value.");
-      }
-    }
+    plan_.rendezvous.is_host = yes;
+    return {};
+  }
+
+  Result<> read_timeouts(const RendezvousConf& conf) {
     struct Timeout {
       std::string_view key, name;
       Duration* into;
@@ -364,13 +371,10 @@ class Planner {
                               Timeout{"keep_alive_interval", "keep alive interval", &keep_alive},
                               Timeout{"read_timeout", "read timeout", &unused}};
     for (const Timeout& timeout : timeouts) {
-      const auto given = text(timeout.key);
+      const auto given = text_of(conf, timeout.key);
       if (!given) continue;
       const auto value = python_int(*given);
-      if (!value) {
-        return bad("The rendezvous configuration option '" + std::string{timeout.key} +
-                   "' does not represent a valid integer value.");
-      }
+      if (!value) return no_integer(timeout.key);
       if (*value <= 0) {
         return bad(timeout.key == "read_timeout" ? "The read timeout must be a positive integer."
                                                  : "The " + std::string{timeout.name} + " (" + (*value == 0 ? "0:00:00" : *given + " s") +
@@ -379,15 +383,18 @@ class Planner {
       *timeout.into = std::chrono::seconds{std::min<std::int64_t>(*value, 1'000'000'000)};
     }
     std::int64_t attempts = 3;
-    if (const auto given = text("keep_alive_max_attempt")) {
-      const auto value = python_int(*given);
-      if (!value || *value <= 0 || *value > 1'000'000) {
-        return bad("The rendezvous configuration option 'keep_alive_max_attempt' does not represent a valid integer value.");
-      }
+    const auto attempts_given = text_of(conf, "keep_alive_max_attempt");
+    if (attempts_given) {
+      const auto value = python_int(*attempts_given);
+      if (!value || *value <= 0 || *value > 1'000'000) return no_integer("keep_alive_max_attempt");
       attempts = *value;
     }
-    if (text("keep_alive_interval") || text("keep_alive_max_attempt")) plan_.terms.lease = keep_alive * attempts;
+    if (text_of(conf, "keep_alive_interval") || attempts_given) plan_.terms.lease = keep_alive * attempts;
     return {};
+  }
+
+  static Error no_integer(std::string_view key) {
+    return bad("The rendezvous configuration option '" + std::string{key} + "' does not represent a valid integer value.");
   }
 
   Result<> read_output() {
