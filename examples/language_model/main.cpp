@@ -171,7 +171,7 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
       if (talks && (step % 25 == 0 || step == options.steps))
         std::printf("step %lld: %.3f bits per character\n", static_cast<long long>(step), loss.item<double>() / std::log(2.0));
       std::fflush(stdout);
-      if (worker.end_step(step).stop) return 0;
+      if (worker.end_step(step).stop) throw torchup::Error{"the job is to stop, and this example saves nothing"};
       if (step == options.steps) break;
     }
   }
