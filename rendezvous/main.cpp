@@ -116,10 +116,14 @@ nlohmann::ordered_json job_json(const JobView& job) {
                               {"waits_for", job.waits_for},
                               {"last", job.last},
                               {"nodes", nlohmann::ordered_json::array()}};
+  if (job.max_nodes == 0) {  // what only torchrun's agents know
+    for (const char* name : {"min_nodes", "max_nodes", "restart_count", "membership_changes"}) page.erase(name);
+  }
   for (const JobView::Node& node : job.nodes) {
     nlohmann::ordered_json row{{"host", node.host}, {"state", node.state}};
     if (!node.reason.empty()) row["reason"] = node.reason;
     if (node.group_rank) row["group_rank"] = node.group_rank->value();
+    if (node.torchruns) row["agent"] = "torchrun";
     if (node.local_world_size > 0) row["local_world_size"] = node.local_world_size;
     page["nodes"].push_back(std::move(row));
   }

@@ -34,6 +34,7 @@ class MixedJob {
   /// As Rendezvous::step. To be called with Tick at least every 100 ms.
   [[nodiscard]] std::vector<RendezvousAction> step(const RendezvousEvent& event, TorchrunStore& store, TimePoint now,
                                                    UtcTime utc);
+  [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
   [[nodiscard]] int member_count() const { return static_cast<int>(members_.size()); }
 
  private:

@@ -109,6 +109,8 @@ struct JobView {
     std::string reason = {};  ///< of a refusal; how long it has been silent
     std::optional<GroupRank> group_rank = {};
     int local_world_size = 0;
+    bool torchruns = false;  ///< an agent of torchrun's
+    friend bool operator==(const Node&, const Node&) = default;
   };
   std::string phase = {};
   Round round{0};

@@ -127,6 +127,24 @@ void TorchrunCare::turn(TorchrunStore& store, const std::function<bool(ClientId)
   if (any) rewrite(state, store);
 }
 
+JobView TorchrunCare::view(JobView known) const {
+  known.phase = known_.closed ? "ended" : known_.complete ? "running" : "gathering";
+  known.round = Round{known_.round};
+  known.nodes.clear();
+  for (const auto& [node, rank] : known_.participants) {
+    JobView::Node row{.host = shown(node), .state = known_.complete ? "seated" : "ready", .torchruns = !is_ours(node)};
+    if (known_.complete) row.group_rank = GroupRank{static_cast<int>(rank)};
+    known.nodes.push_back(std::move(row));
+  }
+  for (const auto* list : {&known_.wait_list, &known_.redundancy_list}) {
+    for (const TorchrunNode& node : *list) {
+      if (node.local_id >= 0) known.nodes.push_back({.host = shown(node), .state = "ready", .torchruns = !is_ours(node)});
+    }
+  }
+  std::ranges::stable_sort(known.nodes, {}, &JobView::Node::host);
+  return known;
+}
+
 /// Nobody else can have written since: the store is this process's own.
 bool TorchrunCare::rewrite(const TorchrunState& state, TorchrunStore& store) {
   const std::string text = to_base64(write_torchrun_state(state));

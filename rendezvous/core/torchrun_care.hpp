@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/core/rendezvous.hpp"
 #include "rendezvous/core/store.hpp"
 #include "rendezvous/core/torchrun_peer.hpp"
 #include "rendezvous/core/torchrun_state.hpp"
@@ -48,6 +49,8 @@ class TorchrunCare {
   /// From now on workers meet at our store.
   void adopt() { adopted_ = true; }
   [[nodiscard]] const TorchrunState& state() const { return known_; }
+  /// The job as torchrun's state shows it, with all of its agents; `known` says what that state does not.
+  [[nodiscard]] JobView view(JobView known) const;
   /// What was done since the last call, for people.
   [[nodiscard]] std::vector<std::string> notes() { return std::exchange(notes_, {}); }
 

@@ -26,11 +26,6 @@ constexpr std::int64_t rounds_looked_back = 64;
 constexpr int lost_writes_max = 64;  // per turn
 constexpr std::string_view terminal = "torchelastic/agent/terminal_state/";
 
-/// Without the letter that places our nodes before or behind torchrun's.
-std::string shown(const TorchrunNode& node) {
-  return node.addr.starts_with('!') || node.addr.starts_with('~') ? node.addr.substr(1) : node.addr;
-}
-
 std::string names(const auto& nodes) {
   std::vector<std::string> list;
   for (const TorchrunNode& node : nodes) list.push_back(shown(node));
@@ -70,6 +65,10 @@ std::optional<std::array<int, 4>> read_ranks(const std::string& text) {
 }
 
 }  // namespace
+
+bool is_ours(const TorchrunNode& node) { return node.addr.starts_with('!') || node.addr.starts_with('~'); }
+
+std::string shown(const TorchrunNode& node) { return is_ours(node) ? node.addr.substr(1) : node.addr; }
 
 TorchrunPeer::TorchrunPeer(Settings settings) : settings_{std::move(settings)} {
   me_ = {settings_.address, settings_.pid, settings_.local_id};

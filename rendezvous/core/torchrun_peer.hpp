@@ -38,6 +38,11 @@ class TorchrunStore {
   virtual void empty_worker_store(const WorkerStore& workers) = 0;
 };
 
+/// Whether that is an agent of ours, by the letter that places it before or behind torchrun's.
+[[nodiscard]] bool is_ours(const TorchrunNode& node);
+/// Its address without that letter.
+[[nodiscard]] std::string shown(const TorchrunNode& node);
+
 /// Plays the part of a torchrun agent for one of ours, so that both kinds form one job.
 ///
 /// The agent speaks to it as to a coordinator (messages) and is answered so; towards the others it reads and rewrites

@@ -383,7 +383,18 @@ void Coordinator::when_others_left(const RunId& run_id, Duration linger, std::fu
 std::vector<std::pair<RunId, JobView>> Coordinator::jobs() const {
   std::vector<std::pair<RunId, JobView>> list;
   const TimePoint now = std::chrono::steady_clock::now();
-  for (const auto& [run_id, job] : impl_->jobs_) list.emplace_back(run_id, job->rendezvous.view(now));
+  for (const auto& [run_id, job] : impl_->jobs_) {
+    JobView view = job->rendezvous.view(now);
+    if (job->mixed.active()) {
+      view = impl_->torchrun_->view(run_id, std::move(view));
+      view.verdict = job->mixed.verdict();
+    }
+    list.emplace_back(run_id, std::move(view));
+  }
+  if (!impl_->torchrun_) return list;
+  for (const RunId& run_id : impl_->torchrun_->jobs()) {
+    if (!impl_->jobs_.contains(run_id)) list.emplace_back(run_id, impl_->torchrun_->view(run_id, {}));
+  }
   return list;
 }
 

@@ -178,10 +178,16 @@ TorchrunStore& TorchrunHost::store(const RunId& run_id) { return impl_->job(run_
 void TorchrunHost::reached_by(const RunId& run_id, const std::string& address) { impl_->job(run_id).reached_by(address); }
 void TorchrunHost::turn(UtcTime now) { impl_->turn(now); }
 
-std::vector<TorchrunHost::Meeting> TorchrunHost::meetings() const {
-  std::vector<Meeting> list;
-  for (const auto& [run_id, job] : impl_->jobs_) list.push_back({run_id, job.care.state()});
+std::vector<RunId> TorchrunHost::jobs() const {
+  std::vector<RunId> list;
+  for (const auto& [run_id, job] : impl_->jobs_) list.push_back(run_id);
   return list;
+}
+
+JobView TorchrunHost::view(const RunId& run_id, JobView known) const {
+  const auto found = impl_->jobs_.find(run_id);
+  const bool met = found != impl_->jobs_.end() && !found->second.care.state().last_heartbeats.empty();
+  return met ? found->second.care.view(std::move(known)) : known;
 }
 
 }  // namespace torchup

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/rendezvous.hpp"
 #include "rendezvous/core/torchrun_peer.hpp"
 #include "rendezvous/core/torchrun_state.hpp"
 
@@ -40,12 +41,10 @@ class TorchrunHost {
   /// To be called some times a second.
   void turn(UtcTime now);
 
-  struct Meeting {
-    RunId run_id;
-    TorchrunState state;
-  };
   /// All jobs in which torchrun's agents have met.
-  [[nodiscard]] std::vector<Meeting> meetings() const;
+  [[nodiscard]] std::vector<RunId> jobs() const;
+  /// As TorchrunCare::view; `known` itself where no torchrun agent has come.
+  [[nodiscard]] JobView view(const RunId& run_id, JobView known) const;
 
  private:
   class Impl;

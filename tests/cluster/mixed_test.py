@@ -2,6 +2,7 @@
 is meant (default: this one). Skipped where it has no torch. Scenarios that begin with `other_` are of the torchrun of the
 Python that TORCHUP_OTHER_TORCHRUN names, another release, and skipped where it names none."""
 
+import json
 import os
 import signal
 import subprocess
@@ -64,6 +65,13 @@ class MixedCluster(Cluster):
     def port_open(self, node, port):
         return subprocess.run(["nsenter", f"--net=/run/netns/{self.space(node)}", "sh", "-c",
                                f"grep -q ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6"]).returncode == 0
+
+    def status(self, node):
+        """What torchupd on that node says of its jobs."""
+        page = subprocess.run(["nsenter", f"--net=/run/netns/{self.space(node)}", sys.executable, "-S", "-c",
+                               "import urllib.request as u; print(u.urlopen('http://127.0.0.1:29400/status').read().decode())"],
+                              check=True, capture_output=True, text=True).stdout
+        return json.loads(page)
 
     def kill_worker(self, entry):
         os.kill(entry["pid"], signal.SIGKILL)
@@ -152,6 +160,10 @@ def two_and_two_at_the_daemon(launcher, torchupd):
         agents = [start(node, nnodes="4", host=4) for node, start in
                   enumerate([cluster.torchup, cluster.torchrun, cluster.torchup, cluster.torchrun])]
         cluster.round_of(4, limit=LIMIT)
+        job = cluster.status(4)["jobs"]["job1"]
+        kinds = {(node["host"], node["state"], node.get("agent")) for node in job["nodes"]}
+        assert job["phase"] == "running" and job["max_nodes"] == 4, job
+        assert kinds == {(cluster.address(node), "seated", "torchrun" if node % 2 else None) for node in range(4)}, job
         cluster.release()
         for agent in agents:
             agent.ends_with(0, limit=LIMIT)

@@ -131,6 +131,27 @@ TEST_CASE("a torchrun agent whose connection ends leaves its place", "[unit][tor
   }
 }
 
+TEST_CASE("the view of a job shows agents of both kinds", "[unit][torchrun]") {
+  Job job;
+  const TorchrunNode ours{"!10.0.0.9", 0, 0}, caller{"~10.0.0.9", 0, -1};
+  job.enter(a, client_a);
+  job.enter(ours, client_b);
+  REQUIRE(job.care.view({}).phase == "gathering");
+  job.complete(client_b);
+  job.state.wait_list = {c, caller};
+  job.write(client_c);
+  const JobView view = job.care.view({.min_nodes = 2});
+  REQUIRE(view.phase == "running");
+  REQUIRE(view.min_nodes == 2);
+  REQUIRE(view.nodes == std::vector<JobView::Node>{
+                            {.host = "10.0.0.9", .state = "seated", .group_rank = GroupRank{0}},
+                            {.host = "a", .state = "seated", .group_rank = GroupRank{1}, .torchruns = true},
+                            {.host = "c", .state = "ready", .torchruns = true}});
+  job.state.closed = true;
+  job.write(client_a);
+  REQUIRE(job.care.view({}).phase == "ended");
+}
+
 TEST_CASE("a torchrun agent that waits for a key is kept alive", "[unit][torchrun]") {
   Job job;
   job.enter(a, client_a);
