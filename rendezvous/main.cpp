@@ -43,7 +43,7 @@ damaged or of another version ends the start with 65. The store's keys are not k
 and workers meet at stores of their own agents.
 
 Once it listens it prints one line on stdout, "torchupd: ready on ADDRESS:PORT", and tells systemd. Everything else goes
-to stderr. SIGTERM and SIGINT: no newcomers; it ends when the last connection has gone or the grace is over. A second
+to stderr. SIGTERM and SIGINT: no newcomers; it ends when the last client of the store has gone or the grace is over. A second
 signal ends it at once.
 
 TCPStore knows no authentication: whoever reaches the port can read and write every key. Choose --bind accordingly.

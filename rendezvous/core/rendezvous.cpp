@@ -109,7 +109,7 @@ bool Rendezvous::forgettable(TimePoint now) const { return slot_of_node_.empty()
 void Rendezvous::on(const Connected& event, TimePoint) {
   if (connections_.size() <= event.peer.value()) connections_.resize(event.peer.value() + 1);
   connections_[event.peer.value()] = {
-      .open = true, .in_process = event.in_process, .member = {}, .observed = event.observed};
+      .open = true, .in_process = event.in_process, .member = {}, .observed = event.observed, .number = ++connection_count_};
   if (event.coordinator.empty() || is_loopback(event.coordinator) || event.coordinator == coordinator_address_) return;
   coordinator_address_ = event.coordinator;
   changed();
@@ -144,6 +144,7 @@ void Rendezvous::on(const Tick&, TimePoint) {}
 
 void Rendezvous::on(const Resumed& event, TimePoint now) {
   const Resume& resume = event.resume;
+  if (outdated(event.peer, resume.join.node)) return;
   const auto known = slot_of_node_.find(resume.join.node.value());
   if (phase_ == Phase::ended) {
     if (known != slot_of_node_.end()) bind(known->second, event.peer, now);
@@ -174,6 +175,7 @@ void Rendezvous::said(Peer peer, const Join& join, TimePoint now) {
     actions_.push_back(Tell{peer, End{*verdict_}});
     return;
   }
+  if (outdated(peer, join.node)) return;
   if (const auto known = slot_of_node_.find(join.node.value()); known != slot_of_node_.end()) {
     const Slot slot = known->second;
     if (members_[slot].peer != peer) bind(slot, peer, now);
@@ -278,6 +280,13 @@ Rendezvous::Member* Rendezvous::member_of(Peer peer) {
   return slot ? &members_[*slot] : nullptr;
 }
 
+/// An agent that doubts its connection opens another and restates itself there. What was under way on the first may
+/// arrive after that.
+bool Rendezvous::outdated(Peer peer, const NodeId& node) const {
+  const auto known = slot_of_node_.find(node.value());
+  return known != slot_of_node_.end() && connections_.at(peer.value()).number < members_[known->second].connection;
+}
+
 std::optional<std::string> Rendezvous::misfit(const Join& join) const {
   if (member_count() >= settings_.agents_max) {
     return "this coordinator takes " + std::to_string(settings_.agents_max) + " agents at most";
@@ -366,6 +375,7 @@ void Rendezvous::bind(Slot slot, Peer peer, TimePoint now) {
   if (connection.member && *connection.member != slot) lose(*connection.member, "starts anew", now);
   connection.member = slot;
   member.peer = peer;
+  member.connection = connection.number;
   if (member.observed != connection.observed) changed();
   member.observed = connection.observed;
   member.in_process = connection.in_process;

@@ -178,6 +178,7 @@ class Rendezvous {
     bool in_process = false;
     std::uint32_t life = 0;  ///< tells this member from an earlier one in the same slot
     std::optional<Peer> peer = {};  ///< empty while its connection is cut
+    std::uint64_t connection = 0;   ///< number of the last one; what an older one still brings was said before
     std::string observed = {};
     TimePoint alive_at = {};
     TimePoint check_at = {};                  ///< of its entry in checks_
@@ -191,6 +192,7 @@ class Rendezvous {
     bool in_process = false;
     std::optional<Slot> member;
     std::string observed;
+    std::uint64_t number = 0;  ///< in the order of their beginnings
   };
   struct Check {
     TimePoint at;
@@ -226,6 +228,7 @@ class Rendezvous {
   [[nodiscard]] std::optional<Slot> first_silent(TimePoint now) const;
   [[nodiscard]] TimePoint due(const Member& member) const;
   [[nodiscard]] Member* member_of(Peer peer);
+  [[nodiscard]] bool outdated(Peer peer, const NodeId& node) const;
 
   // Rounds.
   void advance(TimePoint now);
@@ -266,6 +269,7 @@ class Rendezvous {
   std::unordered_map<std::string, Slot> slot_of_node_;
   std::unordered_multimap<std::string, Slot> slots_of_host_;
   std::vector<Connection> connections_;  ///< by peer
+  std::uint64_t connection_count_ = 0;
   std::priority_queue<Check, std::vector<Check>, std::greater<>> checks_;
   std::unordered_map<std::string, std::deque<TimePoint>> losses_of_host_;
   std::string coordinator_address_;  ///< by which agents of other machines reach us

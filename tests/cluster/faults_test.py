@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from cluster import Cluster, alive, main, wait_for
+from cluster import WORKER, Cluster, alive, main, wait_for
 
 scenarios = {}
 
@@ -318,6 +318,40 @@ def unlike_nodes(launcher, torchupd):
         for agent in agents:
             agent.ends_with(0)
         cluster.nothing_left_but_daemon()
+
+
+@scenario
+def unlike_programs(launcher, _):
+    """Two nodes with two versions of the program: told before the first worker, or refused."""
+    with Cluster(launcher, 2) as cluster:
+        programs = []
+        for node in range(2):
+            programs.append(cluster.dir / f"bin{node}" / "train")
+            programs[node].parent.mkdir()
+            programs[node].write_text(f"#!/bin/sh\nexec {sys.executable} -S {WORKER} {cluster.dir} # {node}\n")
+            programs[node].chmod(0o755)
+
+        def start(node, *options):
+            return cluster.start(node, "--no-python", *options, nnodes=2, program=[programs[node]])
+
+        def differ(text):
+            return "the nodes differ" in text and "program" in text and ("node0" in text or "first node" in text)
+
+        host = start(0, "--same-world=fail")
+        wait_for("the host waits", lambda: "joins with" in host.said())
+        refused = start(1, "--same-world=fail")
+        refused.ends_with(68)
+        assert differ(refused.said()), refused.said()
+        assert not cluster.started()
+        host.signal(signal.SIGINT)
+        host.ends_with(130)
+        agents = [start(node) for node in range(2)]
+        cluster.round_of(2)
+        assert all(differ(agent.said()) for agent in agents)
+        cluster.release()
+        for agent in agents:
+            agent.ends_with(0)
+        cluster.nothing_left()
 
 
 @scenario

@@ -201,6 +201,7 @@ class Load {
       if (got < 0 && errno == EAGAIN) break;
       if (got <= 0) die("the coordinator closed a connection");
       agent.input.append(buffer, static_cast<std::size_t>(got));
+      if (static_cast<std::size_t>(got) < sizeof buffer) break;  // all that there was
     }
     std::string_view input = agent.input;
     for (;;) {

@@ -414,6 +414,20 @@ TEST_CASE("an agent whose connection broke keeps its place if it is back in time
   }
 }
 
+TEST_CASE("what a former connection brings late takes nobody's place", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2, .lease = 3s}};
+  job.connect("b");
+  const Peer former = job.peer_of.at("b");
+  job.connect("b");
+  const Peer latter = job.peer_of.at("b");
+  REQUIRE(job.step(Resumed{latter, {.join = job.join_of("b")}}).empty());
+  REQUIRE(job.step(Said{former, job.join_of("b")}).empty());
+  REQUIRE(job.step(Gone{former, false}).empty());
+  REQUIRE(job.pass(job.now + 2s).find("end") == std::string::npos);
+  REQUIRE(job.join("a") == "a host store of round 0\n");
+  REQUIRE(job.say("a", StoreReady{Round{0}, Port{1}}).find("b round 0: node 1 of 2") != std::string::npos);
+}
+
 TEST_CASE("what was lost with a connection is said again", "[unit][rendezvous]") {
   const auto back = [](Job& job, Resume resume) {
     job.gone("b", false);
