@@ -10,10 +10,13 @@ namespace {
 /// Younger than this a heartbeat of an agent that waits is as good as a new one: torchrun's shortest lease is 3 s.
 constexpr Duration fresh = std::chrono::seconds{1};
 
+/// A little less than our own agents let torchrun's have: core/torchrun_peer stops workers 1.2 s after a newcomer came.
+constexpr Duration hold_limit = std::chrono::seconds{1};
+
 constexpr std::string_view address_name = "MASTER_ADDR";
 constexpr std::string_view port_name = "MASTER_PORT";
 
-bool holds(const TorchrunState& state, const TorchrunNode& node) {
+bool has(const TorchrunState& state, const TorchrunNode& node) {
   return state.participants.contains(node) || state.wait_list.contains(node) || state.redundancy_list.contains(node);
 }
 
@@ -55,11 +58,35 @@ void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
     }
   }
   if (known_.complete && (!former.complete || former.round != known_.round)) begin_round(store);
+  tell_at_once(former);
+}
+
+void TorchrunCare::tell_at_once(const TorchrunState& former) {
+  if (!known_.complete || known_.wait_list.empty()) return news_.reset();
+  const bool newcomer = std::ranges::any_of(known_.wait_list, [&](const TorchrunNode& node) {
+    return !former.wait_list.contains(node) && !members_.contains(node);
+  });
+  if (!newcomer || news_ || !former.wait_list.empty()) return;
+  News news;
+  for (const auto& [client, node] : agents_) {
+    if (known_.participants.contains(node)) news.unaware.insert(client);
+  }
+  if (news.unaware.size() > 1) news_ = std::move(news);
+}
+
+bool TorchrunCare::holds(ClientId client) {
+  const auto agent = agents_.find(client);
+  if (!news_ || agent == agents_.end() || !known_.participants.contains(agent->second)) return false;
+  news_->unaware.erase(client);
+  if (news_->unaware.empty()) news_.reset();
+  return true;
 }
 
 void TorchrunCare::begin_round(TorchrunStore& store) {
   withheld_.reset();
   in_question_.reset();
+  members_.clear();
+  for (const auto& [node, rank] : known_.participants) members_.insert(node);
   if (!adopted_) return;
   const auto workers = store.worker_store();
   if (!workers) return notes_.push_back(workers.error().message());
@@ -105,7 +132,8 @@ void TorchrunCare::publish(std::int64_t round, const WorkerStore& workers, Torch
 
 void TorchrunCare::gone(ClientId client, TorchrunStore& store) {
   const auto agent = agents_.extract(client);
-  if (!agent || known_.closed || !holds(known_, agent.mapped())) return;
+  if (news_ && news_->unaware.erase(client) > 0 && news_->unaware.empty()) news_.reset();
+  if (!agent || known_.closed || !has(known_, agent.mapped())) return;
   notes_.push_back("node " + agent.mapped().addr + ": torchrun's agent has ended");
   TorchrunState state = known_;
   remove_node(state, {}, agent.mapped());
@@ -113,6 +141,8 @@ void TorchrunCare::gone(ClientId client, TorchrunStore& store) {
 }
 
 void TorchrunCare::turn(TorchrunStore& store, const std::function<bool(ClientId)>& waits, UtcTime now) {
+  if (news_ && now - news_->since.value_or(now) >= hold_limit) news_.reset();
+  if (news_ && !news_->since) news_->since = now;
   if (known_.closed || !known_.complete) return;
   const auto leaving = store.find(main_key() + "." + std::to_string(known_.round) + "/torchelastic/agent/terminal_state/num_members");
   if (!leaving || *leaving) return;  // the exit barrier, where nobody waits for heartbeats

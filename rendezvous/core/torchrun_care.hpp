@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,6 +24,8 @@ namespace torchup {
 ///  - That store is emptied as each round becomes complete: all workers of the former one have ended, none of the new one
 ///    has begun. Nobody meets an address that a dead worker left.
 ///  - An agent whose connection ends has ended, and leaves the state at once instead of after its keep-alives.
+///  - All participants learn of a newcomer at one moment: who looks first waits for the others. Torchrun's agents look once
+///    a second, and the first to stop its workers makes the others' fail, which costs each a restart.
 ///  - One that waits for a key sends no heartbeats, having one connection: it is kept in the state.
 ///
 /// Where group rank 0's own store does not answer, as with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, a worker is to open it,
@@ -39,6 +42,10 @@ class TorchrunCare {
   /// Whether a store answers there is to be found out, and told by `answered`.
   [[nodiscard]] const std::optional<WorkerStore>& in_question() const { return in_question_; }
   void answered(bool answers, TorchrunStore& store);
+
+  /// Whether that client's look at the state has to wait until `nobody_waits`.
+  [[nodiscard]] bool holds(ClientId client);
+  [[nodiscard]] bool nobody_waits() const { return !news_; }
 
   /// The client's connection has ended.
   void gone(ClientId client, TorchrunStore& store);
@@ -60,6 +67,12 @@ class TorchrunCare {
     std::string address = {};
   };
 
+  struct News {
+    std::set<ClientId> unaware = {};
+    std::optional<UtcTime> since = {};
+  };
+
+  void tell_at_once(const TorchrunState& former);
   void publish(std::int64_t round, const WorkerStore& workers, TorchrunStore& store);
   void begin_round(TorchrunStore& store);
   bool rewrite(const TorchrunState& state, TorchrunStore& store);
@@ -69,6 +82,8 @@ class TorchrunCare {
   std::string text_;  ///< the state as it was last seen
   TorchrunState known_;
   std::map<ClientId, TorchrunNode> agents_;
+  std::set<TorchrunNode> members_;  ///< of the last complete round
+  std::optional<News> news_;
   bool adopted_ = false;
   std::optional<Published> withheld_;
   std::optional<WorkerStore> in_question_;

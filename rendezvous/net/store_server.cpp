@@ -147,6 +147,11 @@ class StoreServer::Impl : StoreOutlet {
     watcher_ = &watcher;
   }
 
+  void apply(ClientId client, Request& request) {
+    apply_seen(client, request);
+    if (refusal_) refuse(*sessions_.at(client.value()), *std::exchange(refusal_, std::nullopt));
+  }
+
   std::string local_address(ClientId client) const {
     const Session& session = *sessions_.at(client.value());
     return session.closed ? std::string{} : torchup::own_address(session.socket.get());
@@ -401,12 +406,15 @@ class StoreServer::Impl : StoreOutlet {
 
   void apply(const Session& session) {
     const ClientId client{session.index};
-    const bool seen = watcher_ && (request_.query == Query::set || request_.query == Query::compare_set) &&
+    const bool seen = watcher_ && (request_.query == Query::set || request_.query == Query::get || request_.query == Query::compare_set) &&
                       request_.key.starts_with(watched_prefix_);
     if (!seen) return store_.apply(client, request_);
-    if (request_.query == Query::set && watcher_->sets(client, request_.key, request_.values.at(0))) return;
-    store_.apply(client, request_);
-    if (request_.query == Query::compare_set) watcher_->compared(client, request_.key);
+    if (!watcher_->takes(client, request_)) apply_seen(client, request_);
+  }
+
+  void apply_seen(ClientId client, Request& request) {
+    store_.apply(client, request);
+    if (request.query == Query::compare_set) watcher_->compared(client, request.key);
   }
 
   /// Between requests the session gives its reader up. An unfinished one keeps it, and what that costs is counted:
@@ -641,6 +649,9 @@ void StoreServer::drain(std::function<void()> done) {
 }
 void StoreServer::watch(std::string_view prefix, StoreWatcher& watcher) {
   impl_->watch(prefix, watcher);
+}
+void StoreServer::apply(ClientId client, Request& request) {
+  impl_->apply(client, request);
 }
 std::string StoreServer::local_address(ClientId client) const {
   return impl_->local_address(client);

@@ -65,8 +65,9 @@ struct StoreServerStatus {
 /// Sees what clients do to keys of interest. Called on the loop; may use the store.
 class StoreWatcher {
  public:
-  /// A SET that has not been applied. True: it will not be, the watcher takes care of it.
-  virtual bool sets(ClientId client, std::string_view key, const Value& value) = 0;
+  /// A SET, GET or COMPARE_SET that has not been applied. True: it will not be. The watcher may have moved it away, to be
+  /// applied later (StoreServer::apply) or never.
+  virtual bool takes(ClientId client, Request& request) = 0;
   /// A COMPARE_SET has been applied, whatever came of it.
   virtual void compared(ClientId client, std::string_view key) = 0;
   /// The connection has ended, of any client.
@@ -107,6 +108,8 @@ class StoreServer {
 
   /// From now on `watcher` sees what happens to keys that begin with `prefix`, to the end of the loop's run.
   void watch(std::string_view prefix, StoreWatcher& watcher);
+  /// A request that the watcher took, of a client that is still there.
+  void apply(ClientId client, Request& request);
   /// Our numeric address on that client's connection.
   [[nodiscard]] std::string local_address(ClientId client) const;
 

@@ -36,6 +36,13 @@ class TorchrunHost::Impl final : public StoreWatcher {
     server_.watch(torchrun_keys, *this);  // from now to its end
   }
 
+  /// A look at the state that has to wait.
+  struct Held {
+    ClientId client;
+    Query query;
+    std::vector<Value> values;
+  };
+
   /// One job's.
   struct Job final : TorchrunStore {
     Job(Impl& the_host, RunId id) : host{the_host}, run_id{std::move(id)}, care{run_id} {}
@@ -94,17 +101,18 @@ class TorchrunHost::Impl final : public StoreWatcher {
     Port port{0};
     std::future<bool> question;
     std::optional<UtcTime> closed_at;
+    std::vector<Held> held;
   };
 
   Job& job(const RunId& run_id) { return jobs_.try_emplace(run_id, *this, run_id).first->second; }
 
-  bool sets(ClientId client, std::string_view key, const Value& value) override {
-    const auto place = read_round_key(key);
-    const auto found = place ? jobs_.find(place->run_id) : jobs_.end();
-    if (found == jobs_.end()) return false;
-    Job& its = found->second;
-    its.reached_by(server_.local_address(client));
-    return its.care.withholds(place->round, place->name, value.view());
+  bool takes(ClientId client, Request& request) override {
+    if (request.query == Query::set) return withholds(client, request);
+    const auto found = jobs_.find(RunId{std::string{request.key.substr(torchrun_keys.size())}});
+    if (found == jobs_.end() || !found->second.care.holds(client)) return false;
+    found->second.held.push_back({client, request.query, std::move(request.values)});
+    release(found->second);
+    return true;
   }
 
   void compared(ClientId client, std::string_view key) override {
@@ -119,7 +127,10 @@ class TorchrunHost::Impl final : public StoreWatcher {
     const auto known = clients_.extract(client);
     if (!known) return;
     const auto found = jobs_.find(known.mapped());
-    if (found != jobs_.end()) found->second.care.gone(client, found->second);
+    if (found == jobs_.end()) return;
+    std::erase_if(found->second.held, [&](const Held& held) { return held.client == client; });
+    found->second.care.gone(client, found->second);
+    release(found->second);
   }
 
   void turn(UtcTime now) {
@@ -127,6 +138,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
     for (auto it = jobs_.begin(); it != jobs_.end();) {
       Job& its = it->second;
       its.care.turn(its, waits, now);
+      release(its);
       ask(its);
       for (const std::string& line : its.care.notes()) {
         if (log_) log_(its.run_id, line);
@@ -146,6 +158,27 @@ class TorchrunHost::Impl final : public StoreWatcher {
   std::map<ClientId, RunId> clients_;
 
  private:
+  bool withholds(ClientId client, const Request& request) {
+    const auto place = read_round_key(request.key);
+    const auto found = place ? jobs_.find(place->run_id) : jobs_.end();
+    if (found == jobs_.end()) return false;
+    Job& its = found->second;
+    its.reached_by(server_.local_address(client));
+    return its.care.withholds(place->round, place->name, request.values.at(0).view());
+  }
+
+  void release(Job& its) {
+    if (!its.care.nobody_waits()) return;
+    const std::string key = std::string{torchrun_keys} + its.run_id.value();
+    for (Held& held : std::exchange(its.held, {})) {
+      Request request;
+      request.query = held.query;
+      request.key = key;
+      request.values = std::move(held.values);
+      server_.apply(held.client, request);
+    }
+  }
+
   /// On a thread of its own, for names are looked up and machines may be silent.
   static void ask(Job& its) {
     if (!its.care.in_question()) return;

@@ -100,8 +100,15 @@ class MixedCluster(Cluster):
 TORCHRUN = ["-m", "torch.distributed.run"]
 
 
+def torch_folder():
+    """Where PYTHON's torch lies, found without the seconds that importing it takes; None where it has none."""
+    origin = subprocess.run([PYTHON, "-c", "import importlib.util; print(importlib.util.find_spec('torch').origin)"],
+                            capture_output=True, text=True).stdout.strip()
+    return Path(origin).parent if origin else None
+
+
 def mixed(launcher, nodes):
-    if subprocess.run([PYTHON, "-c", "import torch.distributed.run"], capture_output=True).returncode != 0:
+    if not torch_folder():
         skip(f"{PYTHON} has no torchrun")
     return MixedCluster(launcher, nodes)
 
@@ -235,9 +242,8 @@ scenarios["coming_and_going_at_theirs"] = lambda launcher, _: coming_and_going(
 
 def leader_may_change():
     """Of the older releases an agent that becomes group rank 0 after its first round ends with an AssertionError."""
-    source = subprocess.run([PYTHON, "-c", "import inspect, torch.distributed.elastic.rendezvous.dynamic_rendezvous as m;"
-                             "print(inspect.getsource(m))"], capture_output=True, text=True, check=True).stdout
-    return "rank == 0 and self._shared_tcp_store_server is None" in source
+    source = torch_folder() / "distributed/elastic/rendezvous/dynamic_rendezvous.py"
+    return "rank == 0 and self._shared_tcp_store_server is None" in source.read_text()
 
 
 def healing(launcher, torchupd, first, late, replacement):
@@ -260,9 +266,11 @@ def healing(launcher, torchupd, first, late, replacement):
         dead = [agent for agent in agents if f"node{agent.node}" == hosts[0 if leader_may_change() else 2]][0]
         cluster.kill_node(dead)
         agents.remove(dead)
-        cluster.next_round(2, 8)
+        survivors = cluster.next_round(2, 8)
         agents.append(start(replacement, dead.node))
-        cluster.next_round(3, 10)
+        entries = cluster.next_round(3, 10)
+        restarts = {entry["host"]: entry["restarts"] for entry in entries}
+        assert all(restarts[entry["host"]] == entry["restarts"] for entry in survivors), entries
         cluster.release()
         for agent in agents:
             agent.ends_with(0, limit=LIMIT)

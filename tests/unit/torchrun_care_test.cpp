@@ -131,6 +131,52 @@ TEST_CASE("a torchrun agent whose connection ends leaves its place", "[unit][tor
   }
 }
 
+TEST_CASE("participants learn of a newcomer at one moment", "[unit][torchrun]") {
+  Job job;
+  job.enter(a, client_a);
+  job.enter(b, client_b);
+  job.complete(client_b);
+  REQUIRE_FALSE(job.care.holds(client_a));
+  const auto come = [&](const TorchrunNode& node, ClientId client) {
+    job.state.wait_list.insert(node);
+    job.state.last_heartbeats[node] = utc0;
+    job.write(client);
+  };
+  const auto waits = [](ClientId) { return false; };
+
+  SECTION("when the last one looks") {
+    come(c, client_c);
+    REQUIRE_FALSE(job.care.nobody_waits());
+    REQUIRE_FALSE(job.care.holds(client_c));
+    REQUIRE(job.care.holds(client_a));
+    REQUIRE(job.care.holds(client_a));
+    REQUIRE_FALSE(job.care.nobody_waits());
+    REQUIRE(job.care.holds(client_b));
+    REQUIRE(job.care.nobody_waits());
+    REQUIRE_FALSE(job.care.holds(client_a));
+  }
+  SECTION("when the others have ended") {
+    come(c, client_c);
+    REQUIRE(job.care.holds(client_a));
+    job.care.gone(client_b, job.keys);
+    REQUIRE(job.care.nobody_waits());
+  }
+  SECTION("or after a second") {
+    come(c, client_c);
+    REQUIRE(job.care.holds(client_a));
+    job.care.turn(job.keys, waits, utc0 + 10s);
+    job.care.turn(job.keys, waits, utc0 + 10900ms);
+    REQUIRE_FALSE(job.care.nobody_waits());
+    job.care.turn(job.keys, waits, utc0 + 11s);
+    REQUIRE(job.care.nobody_waits());
+  }
+  SECTION("but not of one that has left the round and comes back: something failed") {
+    job.state.participants.erase(b);
+    come(b, client_b);
+    REQUIRE(job.care.nobody_waits());
+  }
+}
+
 TEST_CASE("the view of a job shows agents of both kinds", "[unit][torchrun]") {
   Job job;
   const TorchrunNode ours{"!10.0.0.9", 0, 0}, caller{"~10.0.0.9", 0, -1};
