@@ -61,6 +61,13 @@ Result<Endpoint> parse_endpoint(std::string_view text, Port default_port) {
   return Endpoint{std::string{host}, port};
 }
 
+std::optional<Port> read_port(std::string_view text) {
+  std::uint16_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size() || number == 0) return {};
+  return Port{number};
+}
+
 std::string to_string(const Endpoint& endpoint) {
   const bool brackets = endpoint.host.find(':') != std::string::npos;
   return (brackets ? "[" + endpoint.host + "]" : endpoint.host) + ":" + std::to_string(endpoint.port.value());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,6 +25,9 @@ inline constexpr Port c10d_default_port{29400};
 /// silently splits "2001:db8::1" at the last colon, an IPv6 address without brackets is refused.
 /// Source: torch/distributed/elastic/rendezvous/utils.py, parse_rendezvous_endpoint.
 [[nodiscard]] Result<Endpoint> parse_endpoint(std::string_view text, Port default_port = c10d_default_port);
+
+/// A port in decimal digits, as torchrun's agents publish it; nothing for 0 and anything else.
+[[nodiscard]] std::optional<Port> read_port(std::string_view text);
 
 /// "host:port", with brackets around an IPv6 address.
 [[nodiscard]] std::string to_string(const Endpoint& endpoint);

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <utility>
 
+#include "rendezvous/core/endpoint.hpp"
+
 namespace torchup {
 namespace {
 
@@ -18,13 +20,6 @@ constexpr std::string_view port_name = "MASTER_PORT";
 
 bool has(const TorchrunState& state, const TorchrunNode& node) {
   return state.participants.contains(node) || state.wait_list.contains(node) || state.redundancy_list.contains(node);
-}
-
-std::optional<Port> read_port(std::string_view text) {
-  std::uint16_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size() || number == 0) return {};
-  return Port{number};
 }
 
 }  // namespace

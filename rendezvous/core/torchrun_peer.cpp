@@ -1,10 +1,10 @@
 #include "rendezvous/core/torchrun_peer.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "rendezvous/core/endpoint.hpp"
 #include "rendezvous/core/same_world.hpp"
 
 namespace torchup {
@@ -30,13 +30,6 @@ std::string names(const auto& nodes) {
   std::vector<std::string> list;
   for (const TorchrunNode& node : nodes) list.push_back(shown(node));
   return join_names(list);
-}
-
-std::optional<Port> read_port(std::string_view text) {
-  std::uint16_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size() || number == 0) return {};
-  return Port{number};
 }
 
 struct Role {
