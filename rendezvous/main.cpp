@@ -131,6 +131,11 @@ nlohmann::ordered_json job_json(const JobView& job) {
   return page;
 }
 
+/// A line of the log in one write: several daemons may share a journal, and thousands of nodes join at once.
+void tell(const std::string& line) {
+  std::cerr << "torchupd: " + line + '\n';
+}
+
 std::string status_json(const StoreServerStatus& status, const Coordinator& coordinator) {
   nlohmann::ordered_json page{{"connections", status.connections}, {"keys", status.keys},
                                     {"queues", status.queues},           {"bytes", status.bytes},
@@ -223,22 +228,19 @@ int serve(const Settings& settings) {
   RendezvousSettings rules;
   rules.agents_max = settings.agents_max;
   Coordinator coordinator{loop,
-                          [](const RunId& run_id, const std::string& line) {
-                            std::cerr << "torchupd: job " << run_id.value() << ": " << line << '\n';
-                          },
+                          [](const RunId& run_id, const std::string& line) { tell("job " + run_id.value() + ": " + line); },
                           rules};
   std::unique_ptr<StateDirectory> state;
   if (!settings.state_dir.empty()) {
     auto opened = StateDirectory::open(loop, settings.state_dir);
     auto kept = opened ? coordinator.keep_state(**opened) : Result<>{opened.error()};
     if (!kept) {
-      std::cerr << "torchupd: " << kept.error().message() << '\n';
+      tell(kept.error().message());
       return 65;
     }
     state = std::move(*opened);
   }
-  AgentSessions agents{loop, coordinator,
-                       {.token = *token, .log = [](const std::string& line) { std::cerr << "torchupd: " << line << '\n'; }}};
+  AgentSessions agents{loop, coordinator, {.token = *token, .log = tell}};
   StoreServer* store = nullptr;
   HttpOptions pages;
   pages.pages = {
@@ -257,7 +259,7 @@ int serve(const Settings& settings) {
   options.connections.request_max = seconds(settings.request_s);
   options.connections.stalled_max = seconds(settings.stalled_s);
   options.connections.silent_peer_max = seconds(settings.silence_s);
-  options.log = [](const std::string& line) { std::cerr << "torchupd: " << line << '\n'; };
+  options.log = tell;
   if (!settings.store_only)
     options.other_language = [&](unsigned char first_byte, UniqueFd& socket) {
       if (begins_agent(first_byte)) {

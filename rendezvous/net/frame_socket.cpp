@@ -37,6 +37,8 @@ FrameSocket::FrameSocket(tcp::socket socket) : socket_{std::move(socket)} {
 }
 
 void FrameSocket::set_patience(Duration patience) {
+  if (patience == patience_) return;
+  patience_ = patience;
   const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(patience).count();
   const auto set = [&](int level, int option, int value) {
     ::setsockopt(socket_.native_handle(), level, option, &value, sizeof value);

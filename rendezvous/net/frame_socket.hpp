@@ -53,6 +53,7 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   std::string input_;   ///< a frame's beginning
   std::string output_;  ///< what the kernel did not take
   bool waiting_output_ = false;
+  Duration patience_{0};
   bool closing_ = false;
   bool closed_ = false;
 };
