@@ -62,9 +62,9 @@ class TorchrunHost::Impl final : public StoreWatcher {
     }
     Result<std::string> compare_set(const std::string& key, const std::string& expected,
                                     const std::string& desired) override {
-      const Value* held = host.keys().find("/" + key);
-      if (!held && !expected.empty()) return expected;
-      if (held && held->view() != expected) return std::string{held->view()};
+      const Value* present = host.keys().find("/" + key);
+      if (!present && !expected.empty()) return expected;
+      if (present && present->view() != expected) return std::string{present->view()};
       if (auto stored = set(key, desired); !stored) return stored.error();
       care.wrote({}, *this);
       return desired;
