@@ -147,7 +147,7 @@ void Agent::on(const SignalArrived& event) {
 
 void Agent::obey(const HostStore& message) {
   if (leaving_) return;
-  act(OpenStore{message.round, message.port});
+  act(OpenStore{message.round});
 }
 
 void Agent::obey(const Placed& message) {

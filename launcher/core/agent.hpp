@@ -80,7 +80,6 @@ struct Send {
 /// Open a fresh worker store and answer with StoreOpened or StoreFailed. The store of an earlier round may go.
 struct OpenStore {
   Round round{0};
-  Port port{0};  ///< demanded; 0: any
   friend bool operator==(const OpenStore&, const OpenStore&) = default;
 };
 /// Start all local workers, in local rank order; one WorkerStarted, SpawnFailed or WorkerNotStarted for each.

@@ -237,12 +237,12 @@ class AgentRunner {
 
   void perform(const OpenStore& action) {
     store_.reset();
-    auto port = open_store(action.port);
+    auto port = open_store();
     if (!port) return handle(StoreFailed{action.round, port.error().message()});
     handle(StoreOpened{action.round, *port});
   }
 
-  Result<Port> open_store(Port demanded) {
+  Result<Port> open_store() {
     const RendezvousConfig& meeting = config_.rendezvous;
     if (!config_.share_store) return free_port();
     const bool fixed = meeting.backend == Backend::static_;
@@ -251,7 +251,7 @@ class AgentRunner {
     const bool loopback = config_.one_node() && (!fixed || meeting.endpoint->host == "127.0.0.1");
     const bool published = !fixed && !meeting.local_addr.empty();
     const std::string bind = published ? numeric_or_every(meeting.local_addr) : loopback ? "127.0.0.1" : "";
-    const Port port = fixed ? meeting.endpoint->port : demanded;
+    const Port port = fixed ? meeting.endpoint->port : Port{0};
     auto opened = WorkerStore::open(bind, port);
     if (!opened && opened.error().code == std::errc::address_not_available) {
       // Behind address translation, what others use is not ours.

@@ -19,7 +19,7 @@ namespace torchup {
 namespace {
 
 /// Writes all of it, waiting as long as it takes. Returns the errno that ended it, or 0; `bytes` keeps what is left.
-int write_all(int fd, std::string_view& bytes) {
+int write_patiently(int fd, std::string_view& bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd, bytes.data(), bytes.size());
     if (written >= 0) {
@@ -55,7 +55,7 @@ struct ConsoleWriter::State {
       if (messages.empty()) return;
       for (const std::string& message : messages) {
         std::string_view rest = message;
-        const int error = gone ? 0 : write_all(fd.get(), rest);
+        const int error = gone ? 0 : write_patiently(fd.get(), rest);
         if (fd) lost += rest.size();
         if (error != 0 && error != last_error) failed(std::generic_category().message(error), lost);
         if (!gone) last_error = error;

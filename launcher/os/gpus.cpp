@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,7 +12,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
-#include <thread>
 
 #include "launcher/core/text.hpp"
 #include "launcher/os/cpus.hpp"
@@ -103,10 +103,10 @@ bool read_answer(int in, TimePoint until, std::string& answer) {
 
 /// Takes the child's end; one in uninterruptible sleep is left behind after a second.
 void reap(pid_t child) {
-  for (int tries = 0; tries < 200; ++tries) {
-    if (waitpid(child, nullptr, WNOHANG) != 0) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds{5});
-  }
+  const UniqueFd pidfd{static_cast<int>(syscall(SYS_pidfd_open, child, 0))};
+  pollfd ended{pidfd.get(), POLLIN, 0};
+  if (pidfd) poll(&ended, 1, 1000);
+  waitpid(child, nullptr, WNOHANG);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "launcher/os/bounded_queue.hpp"
 #include "launcher/os/writer_thread.hpp"
 #include "rendezvous/net/unique_fd.hpp"
+#include "rendezvous/net/write_all.hpp"
 
 namespace torchup {
 namespace {
@@ -28,17 +29,6 @@ constexpr auto report_interval = std::chrono::minutes{1};
 
 std::string reason_of(int error) {
   return boost::system::error_code{error, boost::system::system_category()}.message();
-}
-
-/// Returns the errno that ended it, or 0; `bytes` keeps what is left.
-int write_all(int fd, std::string_view& bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return errno;
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return 0;
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ void Spawner::start(ChildRequest request, Handler handler) {
   {
     const std::lock_guard lock{shared_->mutex};
     shared_->orders.push_back({std::move(request), std::move(handler)});
-    wanted = shared_->orders.size() > shared_->idle;
+    wanted = ++shared_->unfinished > lanes_.size();
   }
   shared_->wake.notify_one();
   if (wanted && lanes_.size() < most_lanes_) add_lane();
@@ -47,9 +47,7 @@ void Spawner::start(ChildRequest request, Handler handler) {
 void Spawner::run(asio::io_context& loop, Shared& shared, bool& busy) {
   std::unique_lock lock{shared.mutex};
   while (true) {
-    ++shared.idle;
     shared.wake.wait(lock, [&] { return shared.closing || !shared.orders.empty(); });
-    --shared.idle;
     if (shared.closing) return;
     Order order = std::move(shared.orders.front());
     shared.orders.pop_front();
@@ -62,6 +60,7 @@ void Spawner::run(asio::io_context& loop, Shared& shared, bool& busy) {
     order.request = {};
     lock.lock();
     busy = false;
+    --shared.unfinished;
     if (shared.closing) return;
     shared.answers[number] = [handler = std::move(order.handler), child] { handler(std::move(*child)); };
     for (auto answer = shared.answers.begin(); answer != shared.answers.end() && answer->first == shared.told;

@@ -45,7 +45,7 @@ class Spawner {
     std::condition_variable wake;
     std::deque<Order> orders;
     bool closing = false;
-    std::size_t idle = 0;  ///< threads that wait for an order
+    std::size_t unfinished = 0;  ///< orders that wait or are under way
     std::uint64_t taken = 0;
     std::uint64_t told = 0;
     std::map<std::uint64_t, std::function<void()>> answers;  ///< by order; they wait for that of an earlier order

@@ -88,9 +88,8 @@ bool is_in_memory(const char* directory) {
 
 struct RunDirectory {
   std::string path;
-  std::vector<std::string>
-      temporary;          ///< what goes at the end, each before those below it; none when the user named one
-  std::string in_memory;  ///< what the first of `temporary` is a link to; empty: it is a directory itself
+  std::vector<std::string> temporary;  ///< goes at the end, each before those below it; none when the user named one
+  std::string in_memory;               ///< what the first of `temporary` is a link to; empty: it is a directory itself
 };
 
 /// Makes `torchelastic_<8 random characters>` in `parent`.
@@ -119,17 +118,20 @@ void remove_temporary(RunDirectory run) {
   if (run.in_memory.empty()) return remove_if_empty(run.temporary);
   const std::string link = std::exchange(run.temporary.front(), run.in_memory);
   remove_if_empty(run.temporary);
-  std::error_code error;
-  if (fs::exists(run.in_memory, error)) {
-    const std::string on_disk = link + ".disk";
-    fs::copy(run.in_memory, on_disk, fs::copy_options::recursive, error);
-    if (error) return;
+  std::error_code error, ignored;
+  if (!fs::exists(run.in_memory, error)) {
     ::unlink(link.c_str());
-    fs::rename(on_disk, link, error);
-    fs::remove_all(run.in_memory, error);
-  } else {
-    ::unlink(link.c_str());
+    return;
   }
+  const std::string on_disk = link + ".disk";
+  fs::copy(run.in_memory, on_disk, fs::copy_options::recursive, error);
+  if (error) {  // a full disk: the link stays, and what it leads to
+    fs::remove_all(on_disk, ignored);
+    return;
+  }
+  ::unlink(link.c_str());
+  fs::rename(on_disk, link, error);
+  if (!error) fs::remove_all(run.in_memory, ignored);
 }
 
 /// On the log writer's thread. `log_dir` as in OutputPlan; `for_logs`: there will be log files. Errors: the system's,

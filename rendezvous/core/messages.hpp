@@ -163,7 +163,6 @@ struct Resume {
 /// Open a fresh, empty worker store for this round and say StoreReady.
 struct HostStore {
   Round round{0};
-  Port port{0};  ///< demanded where others remember it from an earlier round; 0: any free one
   friend bool operator==(const HostStore&, const HostStore&) = default;
 };
 /// Start the workers.

@@ -293,7 +293,7 @@ void fields(auto& a, Resume& m) {
   a.enumeration(m.stage, Resume::Stage::failed);
   a(m.placement, m.store, m.failed);
 }
-void fields(auto& a, HostStore& m) { a(m.round, m.port); }
+void fields(auto& a, HostStore& m) { a(m.round); }
 void fields(auto& a, Placed& m) { a(m.placement); }
 void fields(auto& a, StopWorkers& m) {
   a(m.round);

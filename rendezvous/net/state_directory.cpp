@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "rendezvous/net/unique_fd.hpp"
+#include "rendezvous/net/write_all.hpp"
 
 namespace torchup {
 
@@ -42,16 +43,6 @@ std::optional<std::uint64_t> number_of(std::string_view name) {
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
   if (error != std::errc{} || end != name.data() + name.size()) return {};
   return number;
-}
-
-Result<> write_all(int file, std::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(file, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return system_error(path);
-    bytes.remove_prefix(static_cast<std::size_t>(count));
-  }
-  return {};
 }
 
 Result<std::string> read_all(const std::string& path) {
@@ -126,11 +117,11 @@ class StateDirectory::Impl {
     return written;
   }
 
-  Result<> write_beside(std::uint64_t number, const std::string& content) {
+  Result<> write_beside(std::uint64_t number, std::string_view content) {
     const std::string name = file_name(number), fresh = name + std::string{unfinished}, path = path_ + "/" + name;
     const UniqueFd file{::openat(folder_.get(), fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
     if (file.get() < 0) return system_error(path);
-    if (auto written = write_all(file.get(), content, path); !written) return written;
+    if (const int error = write_all(file.get(), content); error != 0) return system_error(error, path);
     if (::fdatasync(file.get()) != 0) return system_error(path);
     if (::renameat(folder_.get(), fresh.c_str(), folder_.get(), name.c_str()) != 0) return system_error(path);
     if (::fsync(folder_.get()) != 0) return system_error(path_);
@@ -165,7 +156,7 @@ Result<std::unique_ptr<StateDirectory>> StateDirectory::open(asio::io_context& l
   UniqueFd lock{::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
   if (lock.get() < 0) return system_error(lock_path);
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) return fail(errc::refused, path + ": another torchupd uses this state directory");
+    if (errno == EWOULDBLOCK) return fail(errc::refused, path + ": another torchupd uses this state directory; end it, or give this one a --state-dir of its own");
     return system_error(lock_path);
   }
   std::error_code error;

@@ -17,6 +17,15 @@ WORKER = Path(__file__).with_name("reduce_worker.py")
 scenarios = {}
 
 
+def end_well(cluster, agents, daemon):
+    cluster.release()
+    for agent in agents:
+        agent.ends_with(0, limit=LIMIT)
+    daemon.kill()
+    daemon.wait()
+    cluster.nothing_left(5)
+
+
 def scenario(function):
     scenarios[function.__name__] = function
     return function
@@ -171,12 +180,7 @@ def two_and_two_at_the_daemon(launcher, torchupd):
         kinds = {(node["host"], node["state"], node.get("agent")) for node in job["nodes"]}
         assert job["phase"] == "running" and job["max_nodes"] == 4, job
         assert kinds == {(cluster.address(node), "seated", "torchrun" if node % 2 else None) for node in range(4)}, job
-        cluster.release()
-        for agent in agents:
-            agent.ends_with(0, limit=LIMIT)
-        daemon.kill()
-        daemon.wait()
-        cluster.nothing_left(5)
+        end_well(cluster, agents, daemon)
 
 
 def failure(launcher, who, restarts, host):
@@ -271,12 +275,7 @@ def healing(launcher, torchupd, first, late, replacement):
         entries = cluster.next_round(3, 10)
         restarts = {entry["host"]: entry["restarts"] for entry in entries}
         assert all(restarts[entry["host"]] == entry["restarts"] for entry in survivors), entries
-        cluster.release()
-        for agent in agents:
-            agent.ends_with(0, limit=LIMIT)
-        daemon.kill()
-        daemon.wait()
-        cluster.nothing_left(5)
+        end_well(cluster, agents, daemon)
 
 
 scenarios["healing_theirs"] = lambda *programs: healing(*programs, ["torchrun", "torchrun"], "torchrun", "torchrun")

@@ -8,6 +8,7 @@
 #include <boost/asio/write.hpp>
 #include <catch2/catch.hpp>
 #include <array>
+#include <filesystem>
 #include <functional>
 #include <list>
 #include <memory>
@@ -458,7 +459,7 @@ TEST_CASE("one node needs no socket", "[net][attach]") {
 }
 
 TEST_CASE("a token file that others could read is refused", "[net][token]") {
-  std::string name = "/tmp/torchup-token-test-XXXXXX";
+  std::string name = std::filesystem::temp_directory_path() / "torchup-token-test-XXXXXX";
   const UniqueFd file{::mkstemp(name.data())};
   REQUIRE(file);
   const auto write_token = [&](const std::string& text) {

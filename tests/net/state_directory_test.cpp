@@ -18,9 +18,8 @@ namespace {
 
 struct Folder {
   Folder() {
-    char name[] = "/tmp/torchup-state-XXXXXX";
-    REQUIRE(::mkdtemp(name));
-    path = name;
+    path = fs::temp_directory_path() / "torchup-state-XXXXXX";
+    REQUIRE(::mkdtemp(path.data()));
   }
   ~Folder() { fs::remove_all(path); }
   Folder(const Folder&) = delete;
