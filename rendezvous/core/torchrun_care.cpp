@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "rendezvous/core/endpoint.hpp"
+#include "rendezvous/core/same_world.hpp"
 
 namespace torchup {
 namespace {
@@ -14,6 +15,12 @@ constexpr Duration fresh = std::chrono::seconds{1};
 
 /// A little less than our own agents let torchrun's have: core/torchrun_peer stops workers 1.2 s after a newcomer came.
 constexpr Duration hold_limit = std::chrono::seconds{1};
+
+/// A participant that leaves the round by itself is on the wait list by then.
+constexpr Duration passage = std::chrono::milliseconds{300};
+
+/// Stands on the wait list for nobody. Without a heartbeat it is judged by nobody.
+const TorchrunNode caller{"~", 0, -1};
 
 constexpr std::string_view address_name = "MASTER_ADDR";
 constexpr std::string_view port_name = "MASTER_PORT";
@@ -52,8 +59,47 @@ void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
       if (!former.last_heartbeats.contains(node)) agents_.emplace(*client, node);
     }
   }
+  learn_minimum(former);
   if (known_.complete && (!former.complete || former.round != known_.round)) begin_round(store);
   tell_at_once(former);
+  const bool round_lasts = known_.complete && !known_.closed && !leaving(store);
+  if (known_.wait_list.contains(caller) && !round_lasts) {
+    TorchrunState served = known_;
+    remove_node(served, {}, caller);
+    rewrite(served, store);
+  }
+}
+
+/// The state does not say it; but the last call begins with the node that makes it.
+void TorchrunCare::learn_minimum(const TorchrunState& former) {
+  const bool last_call = !known_.complete && known_.deadline && !former.deadline;
+  const bool full_at_once = known_.complete && !former.complete && !former.deadline;
+  if (last_call || full_at_once) min_nodes_ = known_.participants.size();
+}
+
+bool TorchrunCare::leaving(TorchrunStore& store) const {
+  const auto counted = store.find(main_key() + "." + std::to_string(known_.round) + "/torchelastic/agent/terminal_state/num_members");
+  return !counted || *counted;
+}
+
+bool TorchrunCare::calls_for_another(const TorchrunState& state, TorchrunStore& store) const {
+  if (!state.complete || state.closed || !state.wait_list.empty() || state.participants.size() < min_nodes_) return false;
+  return !leaving(store) &&
+         std::ranges::any_of(members_, [&](const TorchrunNode& node) { return !state.participants.contains(node); });
+}
+
+void TorchrunCare::call_together(TorchrunStore& store, UtcTime now) {
+  if (!calls_for_another(known_, store)) return lost_since_.reset();
+  if (!lost_since_) lost_since_ = now;
+  if (now - *lost_since_ < passage) return;
+  std::vector<std::string> lost;
+  for (const TorchrunNode& node : members_) {
+    if (!known_.participants.contains(node)) lost.push_back(shown(node));
+  }
+  notes_.push_back("node " + join_names(lost) + " is lost: the others are called together for another round");
+  TorchrunState state = known_;
+  state.wait_list.insert(caller);
+  rewrite(state, store);
 }
 
 void TorchrunCare::tell_at_once(const TorchrunState& former) {
@@ -132,15 +178,15 @@ void TorchrunCare::gone(ClientId client, TorchrunStore& store) {
   notes_.push_back("node " + agent.mapped().addr + ": torchrun's agent has ended");
   TorchrunState state = known_;
   remove_node(state, {}, agent.mapped());
+  if (calls_for_another(state, store)) state.wait_list.insert(caller);
   rewrite(state, store);
 }
 
 void TorchrunCare::turn(TorchrunStore& store, const std::function<bool(ClientId)>& waits, UtcTime now) {
   if (news_ && now - news_->since.value_or(now) >= hold_limit) news_.reset();
   if (news_ && !news_->since) news_->since = now;
-  if (known_.closed || !known_.complete) return;
-  const auto leaving = store.find(main_key() + "." + std::to_string(known_.round) + "/torchelastic/agent/terminal_state/num_members");
-  if (!leaving || *leaving) return;  // the exit barrier, where nobody waits for heartbeats
+  call_together(store, now);
+  if (known_.closed || !known_.complete || leaving(store)) return;  // in the exit barrier nobody waits for heartbeats
   TorchrunState state = known_;
   bool any = false;
   for (const auto& [client, node] : agents_) {

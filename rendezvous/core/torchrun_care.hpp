@@ -27,6 +27,12 @@ namespace torchup {
 ///  - All participants learn of a newcomer at one moment: who looks first waits for the others. Torchrun's agents look once
 ///    a second, and the first to stop its workers makes the others' fail, which costs each a restart.
 ///  - One that waits for a key sends no heartbeats, having one connection: it is kept in the state.
+///  - A participant that is lost makes the others form another round. Torchrun's agents take a silent one out of the state
+///    (each by the lease of its own configuration, which we need not know), but look at nothing but the wait list: their
+///    workers would wait for the lost ones. So an entry of ours stands on it until they all have left the round, before
+///    anybody can join the next.
+///    Not where fewer than the minimum are left: they could only wait for a replacement, which calls them by itself when
+///    it comes, while the silent one may come back and go on. Nor in the exit barrier, which nobody leaves again.
 ///
 /// Where group rank 0's own store does not answer, as with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, a worker is to open it,
 /// in every round anew: then its address is passed on, and the first two cures are not needed.
@@ -72,7 +78,11 @@ class TorchrunCare {
     std::optional<UtcTime> since = {};
   };
 
+  void learn_minimum(const TorchrunState& former);
   void tell_at_once(const TorchrunState& former);
+  [[nodiscard]] bool leaving(TorchrunStore& store) const;
+  [[nodiscard]] bool calls_for_another(const TorchrunState& state, TorchrunStore& store) const;
+  void call_together(TorchrunStore& store, UtcTime now);
   void publish(std::int64_t round, const WorkerStore& workers, TorchrunStore& store);
   void begin_round(TorchrunStore& store);
   bool rewrite(const TorchrunState& state, TorchrunStore& store);
@@ -83,6 +93,8 @@ class TorchrunCare {
   TorchrunState known_;
   std::map<ClientId, TorchrunNode> agents_;
   std::set<TorchrunNode> members_;  ///< of the last complete round
+  std::size_t min_nodes_ = 0;
+  std::optional<UtcTime> lost_since_;  ///< that a member is nowhere in the state, and nobody waits
   std::optional<News> news_;
   bool adopted_ = false;
   std::optional<Published> withheld_;

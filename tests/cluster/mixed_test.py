@@ -34,10 +34,13 @@ def scenario(function):
 class MixedCluster(Cluster):
     """Keep-alive 2 s times 6 on both sides: on a busy machine torchrun's agents fall silent for seconds."""
 
+    keep_alive_s, keep_alives = 2, 6
+
     def _options(self, node, nnodes, host, restarts, workers):
         return [f"--nnodes={nnodes}", f"--nproc-per-node={workers}", "--rdzv-id=job1", "--rdzv-backend=c10d",
                 f"--rdzv-endpoint={self.address(host)}:29400", f"--max-restarts={restarts}", f"--local-addr={self.address(node)}",
-                "--rdzv-conf=join_timeout=100,last_call_timeout=2,keep_alive_interval=2,keep_alive_max_attempt=6"]
+                f"--rdzv-conf=join_timeout=100,last_call_timeout=2,keep_alive_interval={self.keep_alive_s},"
+                f"keep_alive_max_attempt={self.keep_alives}"]
 
     def _begin(self, kind, node, command):
         self.environment["OMP_NUM_THREADS"] = "1"
@@ -280,6 +283,43 @@ def healing(launcher, torchupd, first, late, replacement):
 
 scenarios["healing_theirs"] = lambda *programs: healing(*programs, ["torchrun", "torchrun"], "torchrun", "torchrun")
 scenarios["healing_with_ours"] = lambda *programs: healing(*programs, ["torchrun", "torchup"], "torchrun", "torchrun")
+
+
+def silence(launcher, torchupd, kinds, host=None):
+    """The link of the last of these nodes breaks. The others go on without it, by themselves; then it comes back."""
+    with mixed(launcher, len(kinds) + 1) as cluster:
+        cluster.keep_alive_s, cluster.keep_alives = 1, 6
+        lease = cluster.keep_alive_s * cluster.keep_alives
+        server = len(kinds) if host is None else host
+        daemon = cluster.daemon(server, torchupd) if host is None else None
+        agents = []
+        for node, kind in enumerate(kinds):
+            agents.append(getattr(cluster, kind)(node, nnodes=f"{len(kinds) - 1}:{len(kinds)}", host=server, restarts=3))
+            wait_for("the endpoint", lambda: cluster.port_open(server, 29400), LIMIT)
+        all_of, rest = len(kinds), len(kinds) - 1
+        cluster.next_round(all_of, 0)
+        cluster.link(rest, "down")
+        entries = cluster.next_round(rest, all_of)
+        assert {entry["restarts"] for entry in entries} == {0}, entries
+        assert f"node{rest}" not in {entry["host"] for entry in entries}
+        time.sleep(10)
+        assert len(cluster.started()) == all_of + rest, cluster.started()  # that was one round, and no second
+        cluster.link(rest, "up")
+        entries = cluster.next_round(all_of, all_of + rest)
+        assert {entry["restarts"] for entry in entries if entry["host"] != f"node{rest}"} == {0}, entries
+        if daemon:
+            return end_well(cluster, agents, daemon)
+        cluster.release()
+        ends(cluster, *agents)
+
+
+scenarios["silent_among_theirs"] = lambda *programs: silence(*programs, ["torchrun"] * 3)
+scenarios["their_silent"] = lambda *programs: silence(*programs, ["torchup", "torchrun", "torchrun"])
+scenarios["their_silent_at_ours"] = lambda *programs: silence(*programs, ["torchup", "torchrun", "torchrun"], 0)
+scenarios["their_silent_at_theirs"] = lambda *programs: silence(*programs, ["torchrun", "torchup", "torchrun"], 0)
+scenarios["our_silent"] = lambda *programs: silence(*programs, ["torchrun", "torchrun", "torchup"])
+scenarios["our_silent_at_ours"] = lambda *programs: silence(*programs, ["torchup", "torchrun", "torchup"], 0)
+scenarios["our_silent_at_theirs"] = lambda *programs: silence(*programs, ["torchrun", "torchup", "torchup"], 0)
 
 
 def naive_times(launcher, _):

@@ -177,6 +177,111 @@ TEST_CASE("participants learn of a newcomer at one moment", "[unit][torchrun]") 
   }
 }
 
+TEST_CASE("the others form another round when a participant is lost", "[unit][torchrun]") {
+  Job job;
+  job.enter(a, client_a);
+  const auto nobody_waits = [](ClientId) { return false; };
+  const auto called = [&] { return !job.keys.state().wait_list.empty(); };
+  const auto pass = [&](Duration time) {
+    job.care.turn(job.keys, nobody_waits, utc0);
+    job.care.turn(job.keys, nobody_waits, utc0 + std::chrono::duration_cast<std::chrono::microseconds>(time));
+    job.state = job.keys.state();
+  };
+  const auto enter = [&](const TorchrunNode& node, ClientId client, int min_nodes) {
+    if (static_cast<int>(job.state.participants.size()) + 1 == min_nodes) job.state.deadline = utc0 + 30s;
+    job.enter(node, client);
+  };
+  /// As the agents that are left do, by the lease they know.
+  const auto drop = [&](const TorchrunNode& node, ClientId writer) {
+    remove_node(job.state, {}, node);
+    job.write(writer);
+  };
+  const auto complete = [&] {
+    job.state.deadline.reset();
+    job.complete(client_a);
+  };
+
+  SECTION("of two to three") {
+    enter(b, client_b, 2);
+    enter(c, client_c, 2);
+    complete();
+    pass(10s);
+    REQUIRE_FALSE(called());
+    drop(c, client_a);
+    pass(299ms);
+    REQUIRE_FALSE(called());  // as one that goes to the wait list by itself
+    pass(300ms);
+    REQUIRE(called());
+    REQUIRE(job.care.view({}).nodes.size() == 2);
+    REQUIRE(job.care.holds(client_a));  // all learn of it at one moment
+    REQUIRE(job.care.holds(client_b));
+    REQUIRE(job.care.nobody_waits());
+
+    drop(a, client_a);
+    REQUIRE(called());
+    drop(b, client_b);  // the last to leave: from here on it would call for a second round
+    REQUIRE_FALSE(called());
+    job.state = job.keys.state();
+    enter(a, client_a, 2);
+    enter(b, client_b, 2);
+    complete();
+    pass(10s);
+    REQUIRE_FALSE(called());
+  }
+  SECTION("whose connection has ended: at once") {
+    enter(b, client_b, 2);
+    enter(c, client_c, 2);
+    complete();
+    job.care.gone(client_c, job.keys);
+    REQUIRE(called());
+  }
+  SECTION("but not where fewer than the minimum are left") {
+    enter(b, client_b, 2);
+    complete();
+    drop(b, client_a);
+    pass(10s);
+    REQUIRE_FALSE(called());
+  }
+  SECTION("nor where a job has one size") {
+    job.state.participants[b] = 0;
+    job.complete(client_b);
+    drop(b, client_a);
+    pass(10s);
+    REQUIRE_FALSE(called());
+  }
+  SECTION("nor where somebody waits, who calls them too") {
+    enter(b, client_b, 2);
+    enter(c, client_c, 2);
+    complete();
+    job.state.wait_list.insert(c);
+    drop(b, client_a);
+    pass(10s);
+    REQUIRE(job.keys.state().wait_list == std::set{c});
+  }
+  SECTION("nor in the exit barrier, which nobody leaves") {
+    const std::string counter = "torch.rendezvous.job.0/torchelastic/agent/terminal_state/num_members";
+    enter(b, client_b, 2);
+    enter(c, client_c, 2);
+    complete();
+    SECTION("that was there before") {
+      job.keys.map[counter] = "1";
+      drop(c, client_a);
+      pass(10s);
+      REQUIRE_FALSE(called());
+    }
+    SECTION("that they go to instead") {
+      drop(c, client_a);
+      pass(1s);
+      REQUIRE(called());
+      job.keys.map[counter] = "1";
+      job.write(client_a);
+      job.state.last_heartbeats[b] = utc0 + 2s;
+      job.write(client_b);
+      REQUIRE_FALSE(called());
+    }
+  }
+}
+
 TEST_CASE("the view of a job shows agents of both kinds", "[unit][torchrun]") {
   Job job;
   const TorchrunNode ours{"!10.0.0.9", 0, 0}, caller{"~10.0.0.9", 0, -1};
