@@ -12,7 +12,11 @@ namespace {
 
 constexpr Duration busy_pace = std::chrono::milliseconds{100};
 constexpr Duration quiet_pace = std::chrono::milliseconds{250};
-/// Torchrun's agents look once a second: who stops before they saw a newcomer makes their workers fail, which they count.
+/// Torchrun's, where its agents are told nothing else.
+constexpr Duration interval_default = std::chrono::seconds{5};
+constexpr Duration interval_min = std::chrono::seconds{1};
+constexpr int attempts_default = 3;
+/// Torchrun's agents look once a second: who stops before they saw a change makes their workers fail, which they count.
 constexpr Duration notice = std::chrono::milliseconds{1200};
 /// How long after a worker's failure another node's change may still show up as its cause.
 constexpr Duration doubt = std::chrono::seconds{1};
@@ -74,8 +78,7 @@ void TorchrunPeer::said(const AgentMessage& message, TimePoint now) {
     terms_ = {.min_nodes = join->terms.min_nodes,
               .max_nodes = join->terms.max_nodes,
               .last_call = join->terms.last_call,
-              .keep_alive_interval = join->terms.lease / 3,
-              .dead_after = join->terms.lease * 3 / 2};
+              .keep_alive_interval = std::min(join->terms.lease / 3, interval_default)};
     join_until_ = now + join->terms.join_timeout;
     phase_ = Phase::leaving;
   } else if (const auto* failed = std::get_if<WorkersFailed>(&message)) {
@@ -136,8 +139,27 @@ Result<> TorchrunPeer::look(TorchrunStore& store) {
   auto state = read_torchrun_state(*bytes);
   if (!state) return state.error();
   state_ = *std::move(state);
+  learn_interval();
   drop_silent(state_, terms_, utc_);
   return {};
+}
+
+/// Whom torchrun's agents take for dead they do not say. Not to be quicker than they, we go by their defaults until their
+/// interval shows: in a round that runs each of them keeps to it, and nothing else writes a heartbeat.
+void TorchrunPeer::learn_interval() {
+  if (phase_ == Phase::running && goes_on()) {
+    for (const auto& [node, heartbeat] : state_.last_heartbeats) {
+      const auto before = heartbeats_.find(node);
+      if (before == heartbeats_.end() || is_ours(node) || !state_.participants.contains(node)) continue;
+      const Duration gap = heartbeat - before->second;
+      if (gap >= interval_min) interval_ = std::min(gap, interval_.value_or(gap));
+    }
+    heartbeats_ = state_.last_heartbeats;
+  } else {
+    heartbeats_.clear();
+  }
+  const Duration lease = join_ ? join_->terms.lease : Duration::zero();
+  terms_.dead_after = std::max(lease, interval_.value_or(interval_default) * attempts_default);
 }
 
 /// Writes the state that we changed. False: somebody was faster, and theirs is ours now.
@@ -204,6 +226,9 @@ Result<> TorchrunPeer::join_round(TorchrunStore& store) {
     me_.addr = (goes_on ? "~" : "!") + settings_.address;
     caller_ = {"~" + settings_.address, settings_.pid, -1 - settings_.local_id};
   }
+  if (!state_.complete && !absent_since_) {  // all have left the last round: it would call for a second one
+    if (auto dismissed = dismiss_caller(store); !dismissed) return dismissed;
+  }
   if (auto called = call_back(store); !called) return called;
   for (int i = 0; i < lost_writes_max; ++i) {
     const auto overdue = now_ > join_until_ ? std::optional{now_ - join_until_} : std::nullopt;
@@ -254,8 +279,12 @@ Result<> TorchrunPeer::call_back(TorchrunStore& store) {
 
 /// Torchrun's agents look at the wait list again when they have all roles.
 Result<> TorchrunPeer::hush(TorchrunStore& store) {
-  for (int i = 0; i < lost_writes_max && state_.last_heartbeats.contains(caller_); ++i) {
-    quiet_from_ = now_ + notice;
+  if (state_.wait_list.contains(caller_)) quiet_from_ = now_ + notice;
+  return dismiss_caller(store);
+}
+
+Result<> TorchrunPeer::dismiss_caller(TorchrunStore& store) {
+  for (int i = 0; i < lost_writes_max && state_.wait_list.contains(caller_); ++i) {
     remove_node(state_, terms_, caller_);
     if (auto stored = put(store); !stored) return stored.error();
   }
@@ -403,15 +432,36 @@ Result<> TorchrunPeer::take_place(TorchrunStore& store) {
 
 // ---- in a round
 
+bool TorchrunPeer::goes_on() const {
+  return state_.complete && state_.round == round_ && state_.participants.contains(me_);
+}
+
+bool TorchrunPeer::with_torchruns() const {
+  return std::ranges::any_of(state_.participants, [](const auto& entry) { return !is_ours(entry.first); });
+}
+
 /// Why this round cannot go on, if somebody came or went.
 std::optional<std::string> TorchrunPeer::change() const {
-  if (state_.round != round_ || !state_.complete || !state_.participants.contains(me_)) return "the others have left the round";
+  if (!goes_on()) return "the others have left the round";
   std::vector<TorchrunNode> gone;
   for (const TorchrunNode& node : members_) {
     if (!state_.participants.contains(node)) gone.push_back(node);
   }
   if (!gone.empty()) return "node " + names(gone) + " has left the round";
-  if (!state_.wait_list.empty()) return "joining: " + names(state_.wait_list);
+  std::vector<TorchrunNode> newcomers;
+  std::ranges::copy_if(state_.wait_list, std::back_inserter(newcomers), [](const auto& node) { return node.local_id >= 0; });
+  if (!newcomers.empty()) return "joining: " + names(newcomers);
+  if (!state_.wait_list.empty()) return "another round was called for";
+  return {};
+}
+
+/// Torchrun's agents do not see who is missing, only that somebody waits.
+Result<> TorchrunPeer::call_together(TorchrunStore& store) {
+  for (int i = 0; i < lost_writes_max && goes_on() && state_.wait_list.empty() && with_torchruns(); ++i) {
+    state_.wait_list.insert(caller_);
+    state_.last_heartbeats[caller_] = utc_;
+    if (auto stored = put(store); !stored) return stored.error();
+  }
   return {};
 }
 
@@ -425,13 +475,16 @@ Result<> TorchrunPeer::watch(TorchrunStore& store) {
     // An agent at the exit barrier sends no heartbeats, and does not come back for another round.
     auto leaving = store.find(key(std::string{terminal} + "num_members"));
     if (!leaving) return leaving.error();
-    if (*leaving) why.reset();
+    if (*leaving) {
+      why.reset();
+      if (auto dismissed = dismiss_caller(store); !dismissed) return dismissed;
+    }
   }
   if (!why) change_seen_.reset();
   if (why && phase_ == Phase::running) {
     if (!change_seen_) change_seen_ = now_;
-    const bool only_newcomers = why->starts_with("joining");
-    if (only_newcomers && now_ - *change_seen_ < notice) return {};
+    if (auto called = call_together(store); !called) return called;
+    if (goes_on() && with_torchruns() && now_ - *change_seen_ < notice) return {};
     ++membership_changes_;
     just_counted_ = false;
     stop(StopCause::membership_change, *why);

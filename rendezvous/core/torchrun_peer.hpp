@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -53,8 +54,8 @@ class TorchrunStore {
 ///  - For a silent group rank 0 that has a store already, it publishes that store's address, and empties it.
 ///  - It takes a node address that sorts before the others' while a job first forms, and behind them in a running one,
 ///    so that rank 0 stays where it is.
-///  - A participant that is silent makes it ask for a new round. One that was wrongly taken for dead is called back: a
-///    second entry of ours on the wait list, the only thing that torchrun's agents look at, makes it join that round.
+///  - A participant that is lost makes it ask for a new round, before its own workers stop: by a second entry of ours on the
+///    wait list, the only thing that torchrun's agents look at. One that was wrongly taken for dead is called back so.
 ///  - It takes itself out of the state when it goes.
 /// Restarts are counted per agent, as torchrun does, and not at all where another node's change explains the failure; one
 /// whose cause shows only later, since a node that has ended says nothing, is taken back.
@@ -100,7 +101,9 @@ class TorchrunPeer {
   Result<> keep_alive(TorchrunStore& store);
   Result<> leave_round(TorchrunStore& store);
   Result<> join_round(TorchrunStore& store);
+  Result<> call_together(TorchrunStore& store);
   Result<> call_back(TorchrunStore& store);
+  Result<> dismiss_caller(TorchrunStore& store);
   Result<> hush(TorchrunStore& store);
   Result<> meet(TorchrunStore& store);
   Result<> meet_as_first(TorchrunStore& store);
@@ -111,6 +114,9 @@ class TorchrunPeer {
   Result<> close(TorchrunStore& store);
   Result<> withdraw(TorchrunStore& store);
 
+  void learn_interval();
+  [[nodiscard]] bool goes_on() const;
+  [[nodiscard]] bool with_torchruns() const;
   [[nodiscard]] std::optional<std::string> change() const;
   [[nodiscard]] std::string key(const std::string& name, std::int64_t round) const;
   [[nodiscard]] std::string key(const std::string& name) const { return key(name, round_); }
@@ -123,7 +129,7 @@ class TorchrunPeer {
 
   Settings settings_;
   TorchrunNode me_;
-  TorchrunNode caller_;  ///< stands on the wait list for us while we call others back
+  TorchrunNode caller_;  ///< stands on the wait list for us while we call others
   std::optional<TimePoint> absent_since_;  ///< that somebody of our last round is not in the state
   TimePoint quiet_from_{};                 ///< torchrun's agents may remember until then that the caller waits
   std::optional<Join> join_;
@@ -147,12 +153,14 @@ class TorchrunPeer {
   TimePoint met_at_{};
   bool role_told_ = false;
   std::optional<WorkerStore> workers_;  ///< where this round's workers meet
+  std::map<TorchrunNode, UtcTime> heartbeats_;  ///< as we last saw them
   std::optional<TimePoint> change_seen_;
   std::optional<TimePoint> doubt_until_;
   TimePoint barrier_since_{};
   bool counted_out_ = false;
 
   // What lasts.
+  std::optional<Duration> interval_;  ///< between the heartbeats of torchrun's agents, as far as it has shown
   std::optional<WorkerStore> former_workers_;  ///< of the last round we met in
   std::optional<TorchrunNode> former_first_;  ///< whose store that is
   int restart_count_ = 0;

@@ -67,9 +67,12 @@ class ClientStore final : public TorchrunStore {
   WorkerStore itself_;
 };
 
-}  // namespace
-
-namespace {
+/// Whether the other machine may be there again later. One whose process has ended says so.
+bool out_of_reach(const Error& error) {
+  namespace errc = boost::system::errc;
+  return error.code == errc::timed_out || error.code == errc::host_unreachable ||
+         error.code == errc::network_unreachable || error.code == errc::network_down;
+}
 
 /// What loop and thread share. The thread holds it too, and may outlive the link by one blocked call.
 class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
@@ -111,17 +114,52 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
     (*client)->set_timeout(answer_limit);
     ClientStore store{std::move(*client), {hosting_address(), settings_.endpoint.port}};
     TorchrunPeer peer{{.run_id = settings_.run_id, .address = own_address(), .pid = ::getpid()}};
+    TimePoint heard_at = std::chrono::steady_clock::now();
     while (!peer.over()) {
-      for (const AgentMessage& message : wait_for(peer.pace())) peer.said(message, std::chrono::steady_clock::now());
+      for (const AgentMessage& message : wait_for(peer.pace())) {
+        if (const auto* join = std::get_if<Join>(&message)) terms_ = join->terms;
+        peer.said(message, std::chrono::steady_clock::now());
+      }
       if (stopped()) return;
       auto told = peer.turn(store, std::chrono::steady_clock::now(),
                             std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now()));
-      if (!told) return gone(peer, told.error());
-      for (CoordinatorMessage& message : *told) deliver(std::move(message));
+      if (told) {
+        heard_at = std::chrono::steady_clock::now();
+        for (CoordinatorMessage& message : *told) deliver(std::move(message));
+      } else if (!out_of_reach(told.error())) {
+        return gone(peer, told.error());
+      } else {
+        auto again = find_again(heard_at);
+        if (stopped()) return;
+        if (!again) return gone(peer, again.error());
+        store = ClientStore{*std::move(again), {hosting_address(), settings_.endpoint.port}};
+      }
+    }
+  }
+
+  /// Nobody answers: the link is cut, or the host's machine has lost its power. For as long as others may be waited for we
+  /// try again; meanwhile they take us for dead and form a round without us, so our workers stop when the lease is over.
+  Result<std::unique_ptr<StoreClient>> find_again(TimePoint heard_at) {
+    const std::string endpoint = to_string(settings_.endpoint);
+    bool fenced = false;
+    for (;;) {
+      auto client = StoreClient::connect(
+          {.host = settings_.endpoint.host, .port = settings_.endpoint.port, .timeout = connect_limit});
+      const Duration silence = std::chrono::steady_clock::now() - heard_at;
+      if (client) (*client)->set_timeout(answer_limit);
+      if (client || stopped() || !out_of_reach(client.error()) || silence > terms_.join_timeout || wants_to_leave()) return client;
+      if (!fenced && silence > terms_.lease) {
+        fenced = true;
+        deliver(CoordinatorMessage{StopWorkers{Round{0}, StopCause::fenced,
+                                               "torchrun's rendezvous at " + endpoint + " is out of reach"}});
+      }
     }
   }
 
   void gone(const TorchrunPeer& peer, const Error& error) {
+    if (const auto word = wants_to_leave()) {
+      return deliver(CoordinatorMessage{End{{word->exit_code, word->reason, word->failures, word->stop_signal, word->kill_now}}});
+    }
     if (peer.finished_without_store()) {
       return deliver(CoordinatorMessage{End{{.exit_code = 0, .reason = "all workers exited 0"}}});
     }
@@ -152,6 +190,13 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
     wake_.wait_for(lock, limit, [this] { return stopping_ || !said_.empty(); });
     return std::exchange(said_, {});
   }
+  std::optional<Leave> wants_to_leave() {
+    const std::lock_guard lock{mutex_};
+    for (const AgentMessage& message : said_) {
+      if (const auto* leave = std::get_if<Leave>(&message)) return *leave;
+    }
+    return {};
+  }
   bool stopped() {
     const std::lock_guard lock{mutex_};
     return stopping_;
@@ -168,6 +213,7 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
 
   asio::io_context& loop_;
   const TorchrunLinkSettings settings_;
+  JobTerms terms_;  ///< the thread's own
   std::function<void(bool)> ready_;  ///< these two are the loop's own
   AgentLink::Handler handler_;
   std::mutex mutex_;

@@ -302,7 +302,7 @@ def silence(launcher, torchupd, kinds, host=None):
         entries = cluster.next_round(rest, all_of)
         assert {entry["restarts"] for entry in entries} == {0}, entries
         assert f"node{rest}" not in {entry["host"] for entry in entries}
-        time.sleep(10)
+        time.sleep(8)
         assert len(cluster.started()) == all_of + rest, cluster.started()  # that was one round, and no second
         cluster.link(rest, "up")
         entries = cluster.next_round(all_of, all_of + rest)

@@ -141,7 +141,7 @@ TEST_CASE("a restart is taken back when its cause turns out to be a node that en
   world.run(1200ms);
   REQUIRE(a.last<StopWorkers>()->cause == StopCause::worker_failure);
   world.say(a, a.join);
-  world.run(10s);
+  world.run(20s);
   REQUIRE(a.last<Placed>()->placement.round == Round{1});
   REQUIRE(a.last<Placed>()->placement.group_world_size == 1);
   REQUIRE(a.last<Placed>()->placement.restart_count == 0);
@@ -178,7 +178,7 @@ TEST_CASE("a newcomer finds the store of a silent rank 0, and publishes it", "[u
   REQUIRE(ours.last<Placed>()->placement.first_rank == Rank{1});
 
   SECTION("a participant that falls silent makes us ask for a new round") {
-    world.run(60s);
+    world.run(60s);  // where no other torchrun agent is, nobody is called
     REQUIRE(ours.last<StopWorkers>()->cause == StopCause::membership_change);
     // It may live, and run on with a round that has gone: who waits is all that it looks at.
     world.say(ours, ours.join);
@@ -217,6 +217,71 @@ TEST_CASE("a newcomer finds the store of a silent rank 0, and publishes it", "[u
     REQUIRE_FALSE(ours.last<StopWorkers>());
     world.run(500ms);
     REQUIRE(ours.last<StopWorkers>()->reason == "joining: 10.0.0.7");
+  }
+}
+
+TEST_CASE("the others are called together before we stop, when a participant is lost", "[unit][torchrun]") {
+  World world;
+  const TorchrunNode theirs{"10.0.0.7", 3, 0}, lost{"10.0.0.9", 5, 0};
+  Node ours{"10.0.0.1", 8, 2, 3};
+  ours.join.terms.lease = 4s;
+  TorchrunState state;
+  state.participants = {{theirs, 0}, {lost, 0}};
+  state.last_heartbeats = {{theirs, utc0}, {lost, utc0}};
+  world.keys.put(state);
+  world.keys.map["torch.rendezvous.job.0/torchelastic/role_info/1"] = R"({"role": "default", "rank": 1, "local_world_size": 1})";
+  world.keys.map["torch.rendezvous.job.0/torchelastic/role_info/2"] = R"({"role": "default", "rank": 2, "local_world_size": 1})";
+  world.nodes = {&ours};
+  world.say(ours, ours.join);
+  /// Those nodes go on, with a heartbeat each `interval`.
+  const auto pass = [&](Duration time, Duration interval, std::vector<TorchrunNode> living) {
+    for (const Duration until = world.elapsed + time; world.elapsed < until;) {
+      TorchrunState now = world.keys.state();
+      for (const TorchrunNode& node : living) {
+        now.last_heartbeats.at(node) = utc0 + std::chrono::duration_cast<std::chrono::microseconds>(world.elapsed);
+      }
+      world.keys.put(now);
+      world.run(interval);
+    }
+  };
+  const TorchrunNode caller{"~10.0.0.1", 8, -1};
+  const auto called = [&] { return world.keys.state().wait_list.contains(caller); };
+
+  SECTION("by torchrun's own lease where nothing else has shown") {
+    pass(1s, 1s, {theirs, lost});
+    REQUIRE(ours.last<Placed>());
+    world.run(14s);
+    REQUIRE_FALSE(called());
+    REQUIRE_FALSE(ours.last<StopWorkers>());
+  }
+  SECTION("by three of the intervals that it has kept, and not before our own lease is over") {
+    pass(10s, 1s, {theirs, lost});
+    pass(3s, 1s, {theirs});
+    REQUIRE_FALSE(called());
+    pass(1s, 1s, {theirs});
+    REQUIRE(called());
+    REQUIRE_FALSE(ours.last<StopWorkers>());
+    pass(2s, 1s, {theirs});
+    REQUIRE(ours.last<StopWorkers>()->reason == "node 10.0.0.9 has left the round");
+
+    world.say(ours, ours.join);
+    pass(1s, 1s, {theirs});
+    REQUIRE(called());
+    state = world.keys.state();
+    remove_node(state, {}, theirs);  // the last to leave
+    world.keys.put(state);
+    world.run(100ms);
+    REQUIRE(world.keys.state().round == 1);
+    REQUIRE_FALSE(called());  // it would call for a second round
+  }
+  SECTION("but not in the exit barrier") {
+    pass(10s, 1s, {theirs, lost});
+    pass(4s, 1s, {theirs});
+    REQUIRE(called());
+    world.keys.map["torch.rendezvous.job.0/torchelastic/agent/terminal_state/num_members"] = "1";
+    pass(10s, 1s, {theirs});
+    REQUIRE_FALSE(called());
+    REQUIRE_FALSE(ours.last<StopWorkers>());
   }
 }
 
