@@ -11,7 +11,8 @@ namespace torchup {
 
 void MixedJob::observe(const RendezvousEvent& event) {
   if (const auto* connected = std::get_if<Connected>(&event)) {
-    connections_[connected->peer] = {.observed = connected->observed, .in_process = connected->in_process};
+    connections_[connected->peer] = {
+        .observed = connected->observed, .in_process = connected->in_process, .number = ++connection_count_};
   } else if (const auto* gone = std::get_if<Gone>(&event)) {
     if (!active_) connections_.erase(gone->peer);
   } else if (const auto* said = std::get_if<Said>(&event)) {
@@ -97,6 +98,7 @@ void MixedJob::on(const Said& event, TimePoint now) {
 
 void MixedJob::on(const Resumed& event, TimePoint now) {
   const Resume& resume = event.resume;
+  if (outdated(event.peer, resume.join.node)) return;
   const auto known = members_.find(resume.join.node.value());
   if (known == members_.end()) {
     if (verdict_ || resume.stage == Resume::Stage::ready) return join(event.peer, resume.join, now);
@@ -105,9 +107,7 @@ void MixedJob::on(const Resumed& event, TimePoint now) {
     return;
   }
   Member& member = *known->second;
-  member.peer = event.peer;
-  member.alive_at = now;
-  member.cut_until.reset();
+  bind(member, event.peer, now);
   connections_[event.peer].node = known->first;
   switch (resume.stage) {
     case Resume::Stage::succeeded: member.part.said(WorkersSucceeded{resume.placement->round}, now); break;
@@ -137,6 +137,7 @@ void MixedJob::join(Peer peer, const Join& join, TimePoint now) {
     actions_.push_back(Tell{peer, End{*verdict_}});
     return;
   }
+  if (outdated(peer, join.node)) return;
   Connection& connection = connections_[peer];
   auto& member = members_[join.node.value()];
   if (!member) {
@@ -147,11 +148,25 @@ void MixedJob::join(Peer peer, const Join& join, TimePoint now) {
   member->host = join.host;
   member->lease = join.terms.lease;
   member->in_process = connection.in_process;
-  member->peer = peer;
-  member->alive_at = now;
+  bind(*member, peer, now);
   member->turn_at.reset();
   member->last.reset();
   member->part.said(join, now);
+}
+
+void MixedJob::bind(Member& member, Peer peer, TimePoint now) {
+  member.peer = peer;
+  member.connection = connections_[peer].number;
+  member.alive_at = now;
+  member.cut_until.reset();
+}
+
+/// An agent that doubts its connection opens another and restates itself there. What was under way on the first may
+/// arrive after that.
+bool MixedJob::outdated(Peer peer, const NodeId& node) const {
+  const auto known = members_.find(node.value());
+  const auto connection = connections_.find(peer);
+  return known != members_.end() && connection != connections_.end() && connection->second.number < known->second->connection;
 }
 
 /// Its workers are taken for dead: the place is free at once, where torchrun's agents would wait for its heartbeat.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -44,6 +45,7 @@ class MixedJob {
     std::optional<Join> join = {};        ///< its last one
     std::optional<Round> busy = {};       ///< told to host or to start since
     std::string node = {};                ///< its member
+    std::uint64_t number = 0;             ///< in the order of their beginnings
   };
   struct Member {
     explicit Member(TorchrunPeer::Settings settings) : part{std::move(settings)} {}
@@ -51,6 +53,7 @@ class MixedJob {
     std::string host = {};
     Duration lease{};
     std::optional<Peer> peer = {};
+    std::uint64_t connection = 0;  ///< number of the last one; what an older one still brings was said before
     bool in_process = false;
     TimePoint alive_at{};
     std::optional<TimePoint> cut_until = {};
@@ -70,6 +73,8 @@ class MixedJob {
   void give_up(Member& member, const std::string& why, TimePoint now);
   void take_turns(TorchrunStore& store, TimePoint now, UtcTime utc);
   void tell(Member& member, CoordinatorMessage message);
+  void bind(Member& member, Peer peer, TimePoint now);
+  [[nodiscard]] bool outdated(Peer peer, const NodeId& node) const;
   [[nodiscard]] Member* member_of(Peer peer);
   [[nodiscard]] static std::string address_of(const Join& join, const Connection& connection);
   void note(std::string text) { actions_.push_back(Note{std::move(text)}); }
@@ -77,6 +82,7 @@ class MixedJob {
   RunId run_id_;
   bool active_ = false;
   std::map<Peer, Connection> connections_;
+  std::uint64_t connection_count_ = 0;
   std::map<std::string, std::unique_ptr<Member>> members_;  ///< by node id
   std::int64_t next_local_id_ = 0;
   std::optional<Verdict> verdict_;

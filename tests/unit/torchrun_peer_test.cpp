@@ -318,6 +318,24 @@ TEST_CASE("our agents' job becomes a mixed one", "[unit][torchrun]") {
     REQUIRE(keys.state().participants.size() == 1);
     REQUIRE(job.member_count() == 0);
   }
+  const auto resume = [&](Peer peer) {
+    (void)job.step(Connected{peer, "10.0.0.1", "10.0.0.5"}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+    (void)job.step(Resumed{peer, {.join = join}}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+  };
+  SECTION("what a former connection brings late takes nobody's place") {
+    resume(Peer{1});
+    (void)job.step(Said{Peer{0}, join}, keys, TimePoint{} + 300ms, utc0 + 300ms);
+    (void)job.step(Gone{Peer{0}, true}, keys, TimePoint{} + 400ms, utc0 + 400ms);
+    REQUIRE(job.member_count() == 1);
+    REQUIRE(keys.state().participants.size() == 2);
+  }
+  SECTION("one that is back in time, and joins, keeps its place") {
+    (void)job.step(Gone{Peer{0}, false}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+    (void)job.step(Connected{Peer{1}, "10.0.0.1", "10.0.0.5"}, keys, TimePoint{} + 300ms, utc0 + 300ms);
+    (void)job.step(Said{Peer{1}, join}, keys, TimePoint{} + 300ms, utc0 + 300ms);
+    (void)job.step(Tick{}, keys, TimePoint{} + 2s, utc0 + 2s);
+    REQUIRE(job.member_count() == 1);
+  }
   SECTION("one that is silent is told so") {
     const auto later = job.step(Tick{}, keys, TimePoint{} + 4s, utc0 + 4s);
     REQUIRE(std::ranges::any_of(later, [](const RendezvousAction& action) {
