@@ -3,11 +3,19 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/base/worker_page.hpp"
 
 namespace torchup {
 namespace {
 
 std::string_view name_of(std::string_view variable) { return variable.substr(0, variable.find('=')); }
+
+std::vector<std::string> to_lines(const Variables& variables) {
+  std::vector<std::string> lines;
+  lines.reserve(variables.size());
+  for (const auto& [name, value] : variables) lines.push_back(name + "=" + value);
+  return lines;
+}
 
 }  // namespace
 
@@ -45,35 +53,40 @@ WorkerEnvironment::WorkerEnvironment(const LaunchConfig& config, const std::vect
   if (!inherits("TORCH_NCCL_ASYNC_ERROR_HANDLING")) common_.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   common_.emplace_back("TORCHELASTIC_SIGNALS_TO_HANDLE", config.signals_to_handle);
 
-  std::vector<std::string_view> replaced{token_variable};
+  // The page that we ourselves were given is not the workers'.
+  std::vector<std::string_view> replaced{token_variable, worker_page_variable};
   const Variables contract = to_variables(WorkerEnv{});
   for (const auto& [name, value] : contract) replaced.push_back(name);
   for (const auto& [name, value] : common_) replaced.push_back(name);
   if (!config.worker_variables.empty()) {
     for (const auto& [name, value] : config.worker_variables.front()) replaced.push_back(name);
   }
+  std::vector<std::string> lines = to_lines(common_);
   for (const std::string& entry : inherited) {
-    if (std::find(replaced.begin(), replaced.end(), name_of(entry)) == replaced.end()) inherited_.push_back(entry);
+    if (std::find(replaced.begin(), replaced.end(), name_of(entry)) == replaced.end()) lines.push_back(entry);
   }
+  common_lines_ = std::make_shared<const std::vector<std::string>>(std::move(lines));
 }
 
-Variables WorkerEnvironment::changes(const Placement& placement, LocalRank local_rank, std::string error_file) const {
+Variables WorkerEnvironment::own_variables(const Placement& placement, LocalRank local_rank,
+                                           std::string error_file) const {
   Variables variables = to_variables(worker_env(config_, placement, local_rank, std::move(error_file)));
-  variables.insert(variables.end(), common_.begin(), common_.end());
   if (!config_.worker_variables.empty()) {
-    const Variables& own = config_.worker_variables.at(static_cast<std::size_t>(local_rank.value()));
-    variables.insert(variables.end(), own.begin(), own.end());
+    const Variables& more = config_.worker_variables.at(static_cast<std::size_t>(local_rank.value()));
+    variables.insert(variables.end(), more.begin(), more.end());
   }
   return variables;
 }
 
-std::vector<std::string> WorkerEnvironment::for_worker(const Placement& placement, LocalRank local_rank,
-                                                       std::string error_file) const {
-  std::vector<std::string> environment = inherited_;
-  for (const auto& [name, value] : changes(placement, local_rank, std::move(error_file))) {
-    environment.push_back(name + "=" + value);
-  }
-  return environment;
+std::vector<std::string> WorkerEnvironment::own(const Placement& placement, LocalRank local_rank,
+                                                std::string error_file) const {
+  return to_lines(own_variables(placement, local_rank, std::move(error_file)));
+}
+
+Variables WorkerEnvironment::changes(const Placement& placement, LocalRank local_rank, std::string error_file) const {
+  Variables variables = own_variables(placement, local_rank, std::move(error_file));
+  variables.insert(variables.end(), common_.begin(), common_.end());
+  return variables;
 }
 
 }  // namespace torchup

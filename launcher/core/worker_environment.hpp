@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,22 +16,26 @@ inline constexpr std::string_view token_variable = "TORCHUP_TOKEN";
 [[nodiscard]] WorkerEnv worker_env(const LaunchConfig& config, const Placement& placement, LocalRank local_rank,
                                    std::string error_file);
 
-/// Builds the environments of one attempt's workers: ours, with the contract's variables set or replaced.
+/// Builds the workers' environments: ours, with the contract's variables set or replaced.
 class WorkerEnvironment {
  public:
   /// `inherited` is our own environment, "NAME=value" each.
   WorkerEnvironment(const LaunchConfig& config, const std::vector<std::string>& inherited);
 
-  /// "NAME=value" each, for execve.
-  [[nodiscard]] std::vector<std::string> for_worker(const Placement& placement, LocalRank local_rank,
-                                                    std::string error_file) const;
-  /// Only what is set or replaced, for --print-env and --dry-run.
+  /// What all workers have alike, "NAME=value" each. One copy for all of them.
+  [[nodiscard]] std::shared_ptr<const std::vector<std::string>> common() const { return common_lines_; }
+  /// What one worker has besides.
+  [[nodiscard]] std::vector<std::string> own(const Placement& placement, LocalRank local_rank,
+                                             std::string error_file) const;
+  /// All that is set or replaced, for --print-env and --dry-run.
   [[nodiscard]] Variables changes(const Placement& placement, LocalRank local_rank, std::string error_file) const;
 
  private:
+  [[nodiscard]] Variables own_variables(const Placement& placement, LocalRank local_rank, std::string error_file) const;
+
   const LaunchConfig& config_;
-  std::vector<std::string> inherited_;  ///< without what is set for every worker
-  Variables common_;
+  Variables common_;  ///< set for every worker
+  std::shared_ptr<const std::vector<std::string>> common_lines_;  ///< and what is inherited
 };
 
 }  // namespace torchup

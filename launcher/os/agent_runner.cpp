@@ -462,7 +462,8 @@ class AgentRunner {
     ChildRequest request;
     request.executable = config_.program.executable;
     request.arguments = worker_command(config_.program, local_rank);
-    request.environment = environment_.for_worker(placement, local_rank, attempt_->files(local_rank).error_file);
+    request.common_environment = environment_.common();
+    request.environment = environment_.own(placement, local_rank, attempt_->files(local_rank).error_file);
     request.environment.insert(request.environment.end(), socket_variables_.begin(), socket_variables_.end());
     request.in = std::move(streams->in);
     request.out = std::move(streams->out);

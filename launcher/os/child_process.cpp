@@ -125,10 +125,26 @@ pid_t clone_into_cgroup(Launch& launch, ChildStack& stack, int& pidfd) {
 #endif
 }
 
-std::vector<char*> pointers(const std::vector<std::string>& words) {
-  std::vector<char*> list;
-  list.reserve(words.size() + 1);
+void append(std::vector<char*>& list, const std::vector<std::string>& words) {
   for (const std::string& word : words) list.push_back(const_cast<char*>(word.c_str()));
+}
+
+std::vector<char*> arguments_of(const ChildRequest& request) {
+  std::vector<char*> list;
+  list.reserve(request.arguments.size() + 1);
+  append(list, request.arguments);
+  list.push_back(nullptr);
+  return list;
+}
+
+/// `page_line` is left out where it is empty.
+std::vector<char*> environment_of(const ChildRequest& request, std::string& page_line) {
+  const std::size_t common = request.common_environment ? request.common_environment->size() : 0;
+  std::vector<char*> list;
+  list.reserve(request.environment.size() + common + 2);
+  if (!page_line.empty()) list.push_back(page_line.data());
+  append(list, request.environment);
+  if (common > 0) append(list, *request.common_environment);
   list.push_back(nullptr);
   return list;
 }
@@ -164,17 +180,13 @@ class SignalsBlocked {
 }  // namespace
 
 Result<ChildProcess> start_child(const ChildRequest& request) {
-  const auto arguments = pointers(request.arguments);
-  auto environment = pointers(request.environment);
-  // A page that we ourselves were given is not the child's.
-  const std::string name = std::string{worker_page_variable} + "=";
-  std::erase_if(environment, [&](const char* line) { return line != nullptr && std::string_view{line}.starts_with(name); });
   std::string page_line;
   if (request.page >= 0) {
-    page_line = name + to_text(request.page_address);
+    page_line = std::string{worker_page_variable} + "=" + to_text(request.page_address);
     page_line.erase(page_line.rfind(':') + 1).append(pid_width, '0');
-    environment.insert(environment.begin(), page_line.data());
   }
+  const auto arguments = arguments_of(request);
+  const auto environment = environment_of(request, page_line);
   char* const pid_digits = page_line.empty() ? nullptr : page_line.data() + page_line.size() - pid_width;
   Launch launch{request, arguments.data(), environment.data(), pid_digits, ::getpid(), ignored_signals()};
   alignas(16) ChildStack stack;

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ struct ChildRequest {
   std::string executable;                ///< a path; PATH is not searched
   std::vector<std::string> arguments;    ///< argv[0] included
   std::vector<std::string> environment;  ///< "NAME=value" each
+  std::shared_ptr<const std::vector<std::string>> common_environment;  ///< further ones, the same for many; or nothing
   UniqueFd in, out, err;                 ///< its descriptors 0, 1, 2; empty: ours
   std::optional<AffinityMask> cpus;      ///< nothing: ours
   /// An open page that it shares with us (os/shared_page); not owned. It becomes descriptor `page_descriptor`, and the

@@ -224,8 +224,16 @@ Result<> replace_file_now(const std::string& path, const std::string& content) {
 
 void remove_if_empty(const std::vector<std::string>& directories) {
   namespace fs = std::filesystem;
+  // Those of many workers lie side by side: their way is walked once.
+  fs::path parent;
+  UniqueFd folder;
   for (auto directory = directories.rbegin(); directory != directories.rend(); ++directory) {
-    if (::rmdir(directory->c_str()) == 0) continue;
+    const fs::path path{*directory};
+    if (path.parent_path() != parent) {
+      parent = path.parent_path();
+      folder.reset(::open(parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    }
+    if (::unlinkat(folder.get(), path.filename().c_str(), AT_REMOVEDIR) == 0) continue;
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator{*directory, error}) {
       const bool empty_file = fs::is_regular_file(entry.symlink_status(error)) && entry.file_size(error) == 0;

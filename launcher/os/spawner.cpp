@@ -7,7 +7,7 @@
 namespace torchup {
 
 Spawner::Spawner(asio::io_context& loop)
-    : loop_{loop}, most_lanes_{std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, 4)} {
+    : loop_{loop}, most_lanes_{std::clamp<std::size_t>(std::thread::hardware_concurrency() + 1, 2, 4)} {
   add_lane();
 }
 

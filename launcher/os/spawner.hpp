@@ -19,8 +19,8 @@ namespace torchup {
 /// thread that made it; and one may stand still in an exec on a stalled file system, which the loop must not.
 ///
 /// Several, because a thread sleeps while its child executes: it wakes on the child's processor, behind the child,
-/// while other processors have nothing to do. A thread is made when a child waits and no thread is free, up to one for
-/// each processor and four in all; a job of one worker has one.
+/// while other processors have nothing to do. A thread is made when a child waits and no thread is free, up to one more
+/// than there are processors and four in all; a job of one worker has one.
 class Spawner {
  public:
   using Handler = std::function<void(Result<ChildProcess>)>;

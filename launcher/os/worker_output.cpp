@@ -73,9 +73,16 @@ bool colours_wanted() {
 }
 
 /// On the log writer's thread. Errors: the system's, with the path.
+/// The first directory holds all others.
 Result<> make_files(const std::vector<std::string>& directories, const std::vector<LogWriter::File>& files) {
-  for (const std::string& directory : directories)
-    if (::mkdir(directory.c_str(), 0777) != 0) return system_error(directory);
+  const std::string& first = directories.front();
+  UniqueFd folder;
+  for (const std::string& directory : directories) {
+    const char* const name = folder ? directory.c_str() + first.size() + 1 : first.c_str();
+    if (::mkdirat(folder ? folder.get() : AT_FDCWD, name, 0777) != 0) return system_error(directory);
+    if (!folder) folder.reset(::open(first.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!folder) return system_error(first);
+  }
   for (const LogWriter::File& file : files)
     if (auto opened = LogWriter::open(*file); !opened) return opened;
   return {};
@@ -288,6 +295,7 @@ struct AttemptOutput::State : std::enable_shared_from_this<AttemptOutput::State>
   std::size_t next_turn = 0;            ///< index behind the stream that was read last
   std::vector<Stream*> touched;         ///< since the last flush; one may be in it more than once
   asio::posix::stream_descriptor poll;  ///< an epoll of all streams: one wait of the loop for all of them
+  UniqueFd nothing;                     ///< /dev/null, once a worker reads it
   Timer drained;
   int open_streams = 0;
   bool draining = false;
@@ -655,7 +663,8 @@ Result<ChildStreams> AttemptOutput::take_child_streams(LocalRank local_rank) {
   ChildStreams child;
   const bool alone = state_->workers.size() == 1;
   if (alone) child.in.reset(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
-  if (!child.in) child.in.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!child.in && !state_->nothing) state_->nothing.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!child.in) child.in.reset(::fcntl(state_->nothing.get(), F_DUPFD_CLOEXEC, 3));
   if (!child.in) return system_error("/dev/null");
   auto out = state_->open_stream(state_->stream(local_rank, OutputTail::Stream::out), STDOUT_FILENO);
   if (!out) return out.error();

@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 #include <limits>
+#include <utility>
 
 namespace torchup {
 namespace {
@@ -53,25 +54,27 @@ std::optional<Error> missing_names(const VariableLookup& lookup) {
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> to_variables(const WorkerEnv& env) {
-  const auto text = [](int number) { return std::to_string(number); };
-  return {
-      {"LOCAL_RANK", text(env.local_rank.value())},
-      {"RANK", text(env.rank.value())},
-      {"GROUP_RANK", text(env.group_rank.value())},
-      {"ROLE_RANK", text(env.role_rank.value())},
-      {"ROLE_NAME", env.role_name},
-      {"LOCAL_WORLD_SIZE", text(env.local_world_size)},
-      {"WORLD_SIZE", text(env.world_size)},
-      {"GROUP_WORLD_SIZE", text(env.group_world_size)},
-      {"ROLE_WORLD_SIZE", text(env.role_world_size)},
-      {"MASTER_ADDR", env.master_addr},
-      {"MASTER_PORT", text(env.master_port.value())},
-      {"TORCHELASTIC_RESTART_COUNT", text(env.restart_count)},
-      {"TORCHELASTIC_MAX_RESTARTS", text(env.max_restarts)},
-      {"TORCHELASTIC_RUN_ID", env.run_id},
-      {"TORCHELASTIC_USE_AGENT_STORE", env.use_agent_store ? "True" : "False"},
-      {"TORCHELASTIC_ERROR_FILE", env.error_file},
-  };
+  std::vector<std::pair<std::string, std::string>> variables;
+  variables.reserve(16);
+  const auto set = [&](const char* name, std::string value) { variables.emplace_back(name, std::move(value)); };
+  const auto set_number = [&](const char* name, int value) { set(name, std::to_string(value)); };
+  set_number("LOCAL_RANK", env.local_rank.value());
+  set_number("RANK", env.rank.value());
+  set_number("GROUP_RANK", env.group_rank.value());
+  set_number("ROLE_RANK", env.role_rank.value());
+  set("ROLE_NAME", env.role_name);
+  set_number("LOCAL_WORLD_SIZE", env.local_world_size);
+  set_number("WORLD_SIZE", env.world_size);
+  set_number("GROUP_WORLD_SIZE", env.group_world_size);
+  set_number("ROLE_WORLD_SIZE", env.role_world_size);
+  set("MASTER_ADDR", env.master_addr);
+  set_number("MASTER_PORT", env.master_port.value());
+  set_number("TORCHELASTIC_RESTART_COUNT", env.restart_count);
+  set_number("TORCHELASTIC_MAX_RESTARTS", env.max_restarts);
+  set("TORCHELASTIC_RUN_ID", env.run_id);
+  set("TORCHELASTIC_USE_AGENT_STORE", env.use_agent_store ? "True" : "False");
+  set("TORCHELASTIC_ERROR_FILE", env.error_file);
+  return variables;
 }
 
 Result<std::optional<WorkerEnv>> read_worker_env(const VariableLookup& lookup) {

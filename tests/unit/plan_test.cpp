@@ -153,14 +153,17 @@ TEST_CASE("an empty run id becomes a decimal number", "[unit][plan]") {
 
 TEST_CASE("the workers' environment", "[unit][plan]") {
   const LaunchConfig config = plan({{"nproc-per-node", "2"}, {"role", "r"}});
-  const std::vector<std::string> inherited{"A=b=c", "RANK=77", "TORCHUP_TOKEN=secret", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3"};
+  const std::vector<std::string> inherited{"A=b=c", "RANK=77", "TORCHUP_TOKEN=secret", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3",
+                                           "TORCHUP_WORKER_PAGE=3:secret"};
   Placement placement;
   placement.group_rank = GroupRank{1};
   placement.first_rank = Rank{4};
   placement.world_size = 6;
   placement.master_addr = "10.0.0.1";
   placement.master_port = Port{99};
-  const auto environment = WorkerEnvironment{config, inherited}.for_worker(placement, LocalRank{1}, "e.json");
+  const WorkerEnvironment environments{config, inherited};
+  auto environment = *environments.common();
+  for (std::string& line : environments.own(placement, LocalRank{1}, "e.json")) environment.push_back(std::move(line));
   const auto has = [&](const char* line) { return std::count(environment.begin(), environment.end(), line) == 1; };
   for (const char* line : {"A=b=c", "RANK=5", "LOCAL_RANK=1", "WORLD_SIZE=6", "GROUP_RANK=1", "ROLE_NAME=r", "MASTER_ADDR=10.0.0.1",
                            "MASTER_PORT=99", "TORCHELASTIC_ERROR_FILE=e.json", "TORCHELASTIC_USE_AGENT_STORE=True",
