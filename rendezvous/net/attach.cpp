@@ -31,6 +31,10 @@ namespace {
 /// How long torchrun's agents may need the store after the verdict.
 constexpr Duration torchrun_linger = std::chrono::seconds{10};
 
+/// How long a former agent of this machine, which has been told to end, may still hold the port.
+constexpr Duration port_limit = std::chrono::seconds{5};
+constexpr Duration port_pace = std::chrono::milliseconds{100};
+
 /// Does one of this machine's interfaces, loopback included, have this address?
 bool is_own(const asio::ip::address& address) {
   if (address.is_loopback()) return true;
@@ -130,6 +134,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     undecided_ = false;
     handler_ = {};
     lookup_.reset();
+    port_timer_.reset();
     foreign_.reset();
     link_.reset();
     host_.reset();
@@ -177,6 +182,10 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     }
     bind_ = std::move(bind);
     exposed_ = !all_loopback;
+    host_until(std::chrono::steady_clock::now() + port_limit);
+  }
+
+  void host_until(TimePoint limit) {
     const auto hosted = host();
     if (hosted) return;
     const bool taken = hosted.error().code == boost::system::errc::address_in_use;
@@ -184,7 +193,18 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
       may_host_ = true;
       return connect();
     }
-    tell(LinkLost{67, "the rendezvous cannot be hosted here: " + hosted.error().message()});
+    if (!taken || std::chrono::steady_clock::now() >= limit) {
+      return tell(LinkLost{67, "the rendezvous cannot be hosted here: " + hosted.error().message()});
+    }
+    if (!port_timer_) {
+      port_timer_.emplace(loop_);
+      tell(CoordinatorMessage{Waiting{"rendezvous endpoint " + to_string(*settings_.endpoint) +
+                                      ": another process of this machine has its port; trying for 5 s"}});
+    }
+    port_timer_->expires_after(port_pace);
+    port_timer_->async_wait([self = shared_from_this(), limit](const boost::system::error_code& error) {
+      if (!error && self->undecided_) self->host_until(limit);
+    });
   }
 
   Result<> host() {
@@ -279,6 +299,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   AttachSettings settings_;
   AgentLink::Handler handler_;
   std::optional<asio::steady_timer> linger_;
+  std::optional<asio::steady_timer> port_timer_;  ///< while somebody else holds the port
   bool named_us_ = false;
   bool may_host_ = false;  ///< the port was taken, else we would host
   std::string bind_;

@@ -39,7 +39,8 @@ struct AttachSettings {
 ///
 /// Where the endpoint names this machine (its host name, an address of one of its interfaces, IPv6 included, looked up
 /// off the loop) a coordinator with a store is opened there, in this process; if the port is taken by a peer that hosts
-/// already, we connect to it, and host after all if it goes before it has answered. Anywhere else we connect, trying
+/// already, we connect to it, and host after all if it goes before it has answered. Where `is_host` leaves no such choice
+/// the port is tried again for 5 s: a former agent of this machine may be about to end. Anywhere else we connect, trying
 /// again until `join_timeout`. Where PyTorch's store answers instead of a coordinator, torchrun's agents meet there, and
 /// we play one (net/torchrun_link). What is waited for is told by Waiting messages.
 ///
