@@ -9,33 +9,10 @@ namespace torchup {
 
 // ---- before the job is mixed
 
-void MixedJob::observe(const RendezvousEvent& event) {
-  if (const auto* connected = std::get_if<Connected>(&event)) {
-    connections_[connected->peer] = {
-        .observed = connected->observed, .in_process = connected->in_process, .number = ++connection_count_};
-  } else if (const auto* gone = std::get_if<Gone>(&event)) {
-    if (!active_) connections_.erase(gone->peer);
-  } else if (const auto* said = std::get_if<Said>(&event)) {
-    const auto* join = std::get_if<Join>(&said->message);
-    if (!join) return;
-    connections_[said->peer].join = *join;
-    connections_[said->peer].busy.reset();
-  } else if (const auto* resumed = std::get_if<Resumed>(&event)) {
-    connections_[resumed->peer].join = resumed->resume.join;
-    const auto& placement = resumed->resume.placement;
-    connections_[resumed->peer].busy = placement ? std::optional{placement->round} : std::nullopt;
-  }
-}
-
-void MixedJob::told(Peer peer, const CoordinatorMessage& message) {
-  if (const auto* placed = std::get_if<Placed>(&message)) connections_[peer].busy = placed->placement.round;
-}
-
 bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) const {
   if (active_ || pure.verdict()) return false;
-  const auto joined = std::ranges::find_if(connections_, [](const auto& entry) { return entry.second.join.has_value(); });
-  if (joined == connections_.end()) return false;
-  if (pure.phase() != Rendezvous::Phase::gathering && pure.member_count() >= joined->second.join->terms.max_nodes) return false;
+  if (pure.member_count() == 0) return false;
+  if (pure.phase() != Rendezvous::Phase::gathering && pure.member_count() >= pure.terms()->max_nodes) return false;
   const auto text = store.find("torch.rendezvous." + run_id_.value());
   if (!text || !*text || **text == torchrun_no_state) return false;
   const auto pickle = from_base64(**text);
@@ -43,16 +20,17 @@ bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) const {
   return state && !state->closed && !state->last_heartbeats.empty();
 }
 
-std::vector<RendezvousAction> MixedJob::begin(TimePoint now) {
+std::vector<RendezvousAction> MixedJob::begin(const Rendezvous& pure, TimePoint now) {
   active_ = true;
   note("a torchrun agent has come: the job goes on by torchrun's rules");
-  for (auto& [peer, connection] : connections_) {
-    if (!connection.join) continue;
-    if (connection.busy) {
+  for (const Rendezvous::Attendance& one : pure.attendance()) {
+    connections_[one.peer] = {.observed = one.observed, .in_process = one.in_process, .number = one.number};
+    connection_count_ = std::max(connection_count_, one.number);
+    if (one.busy) {
       actions_.push_back(
-          Tell{peer, StopWorkers{*connection.busy, StopCause::membership_change, "a torchrun agent joins the job"}});
-    } else {
-      join(peer, *connection.join, now);
+          Tell{one.peer, StopWorkers{*one.busy, StopCause::membership_change, "a torchrun agent joins the job"}});
+    } else if (one.join && !one.stopping) {
+      join(one.peer, *one.join, now);
     }
   }
   return std::exchange(actions_, {});
@@ -61,7 +39,6 @@ std::vector<RendezvousAction> MixedJob::begin(TimePoint now) {
 // ---- from then on
 
 std::vector<RendezvousAction> MixedJob::step(const RendezvousEvent& event, TorchrunStore& store, TimePoint now, UtcTime utc) {
-  observe(event);
   std::visit([&](const auto& happened) { on(happened, now); }, event);
   for (auto& [node, member] : members_) {
     if (member->cut_until && now >= *member->cut_until) give_up(*member, "did not come back after its connection broke", now);
@@ -73,6 +50,10 @@ std::vector<RendezvousAction> MixedJob::step(const RendezvousEvent& event, Torch
   }
   take_turns(store, now, utc);
   return std::exchange(actions_, {});
+}
+
+void MixedJob::on(const Connected& event, TimePoint) {
+  connections_[event.peer] = {.observed = event.observed, .in_process = event.in_process, .number = ++connection_count_};
 }
 
 void MixedJob::on(const Said& event, TimePoint now) {

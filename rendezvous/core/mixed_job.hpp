@@ -15,19 +15,17 @@ namespace torchup {
 /// A job that torchrun's agents and ours share, where coordinator and store are ours: a virtual participant in torchrun's
 /// state (core/torchrun_peer) for each of our agents. They go on speaking our language and notice nothing.
 ///
-/// From its beginning it follows what is said in the job, which the round machine decides as long as all agents are ours.
+/// As long as all agents are ours, the round machine decides; this takes over from it.
 class MixedJob {
  public:
   explicit MixedJob(RunId run_id) : run_id_{std::move(run_id)} {}
 
   // Before the job is mixed.
 
-  void observe(const RendezvousEvent& event);
-  void told(Peer peer, const CoordinatorMessage& message);
   /// Whether a torchrun agent waits at the store, and there is room for it.
   [[nodiscard]] bool wanted(TorchrunStore& store, const Rendezvous& pure) const;
   /// From here on this job is decided here. Rounds that run are stopped.
-  [[nodiscard]] std::vector<RendezvousAction> begin(TimePoint now);
+  [[nodiscard]] std::vector<RendezvousAction> begin(const Rendezvous& pure, TimePoint now);
 
   // From then on.
 
@@ -42,8 +40,6 @@ class MixedJob {
   struct Connection {
     std::string observed = {};
     bool in_process = false;
-    std::optional<Join> join = {};        ///< its last one
-    std::optional<Round> busy = {};       ///< told to host or to start since
     std::string node = {};                ///< its member
     std::uint64_t number = 0;             ///< in the order of their beginnings
   };
@@ -62,7 +58,7 @@ class MixedJob {
     bool leaves_alone = false;
   };
 
-  void on(const Connected&, TimePoint) {}
+  void on(const Connected& event, TimePoint);
   void on(const Said& event, TimePoint now);
   void on(const Resumed& event, TimePoint now);
   void on(const Alive& event, TimePoint now);

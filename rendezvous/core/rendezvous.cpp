@@ -144,16 +144,16 @@ void Rendezvous::on(const Tick&, TimePoint) {}
 
 void Rendezvous::on(const Resumed& event, TimePoint now) {
   const Resume& resume = event.resume;
-  if (outdated(event.peer, resume.join.node)) return;
-  const auto known = slot_of_node_.find(resume.join.node.value());
+  const auto known = slot_of(event.peer, resume.join.node);
+  if (outdated(event.peer, known)) return;
   if (phase_ == Phase::ended) {
-    if (known != slot_of_node_.end()) bind(known->second, event.peer, now);
+    if (known) bind(*known, event.peer, now);
     actions_.push_back(Tell{event.peer, End{*verdict_}});
     return;
   }
-  if (known != slot_of_node_.end()) {
-    bind(known->second, event.peer, now);
-    return restate(known->second, resume, now);
+  if (known) {
+    bind(*known, event.peer, now);
+    return restate(*known, resume, now);
   }
   if (resume.stage == Resume::Stage::ready) return said(event.peer, resume.join, now);
 
@@ -175,9 +175,10 @@ void Rendezvous::said(Peer peer, const Join& join, TimePoint now) {
     actions_.push_back(Tell{peer, End{*verdict_}});
     return;
   }
-  if (outdated(peer, join.node)) return;
-  if (const auto known = slot_of_node_.find(join.node.value()); known != slot_of_node_.end()) {
-    const Slot slot = known->second;
+  const auto known = slot_of(peer, join.node);
+  if (outdated(peer, known)) return;
+  if (known) {
+    const Slot slot = *known;
     if (members_[slot].peer != peer) bind(slot, peer, now);
     const Stage stage = members_[slot].stage;
     if (stage == Stage::stopping) {
@@ -280,11 +281,35 @@ Rendezvous::Member* Rendezvous::member_of(Peer peer) {
   return slot ? &members_[*slot] : nullptr;
 }
 
+/// The member that is `node`. It mostly speaks by the connection that is its own.
+std::optional<Rendezvous::Slot> Rendezvous::slot_of(Peer peer, const NodeId& node) const {
+  const auto own = connections_.at(peer.value()).member;
+  if (own && members_[*own].join.node == node) return own;
+  const auto known = slot_of_node_.find(node.value());
+  return known == slot_of_node_.end() ? std::nullopt : std::optional{known->second};
+}
+
 /// An agent that doubts its connection opens another and restates itself there. What was under way on the first may
 /// arrive after that.
-bool Rendezvous::outdated(Peer peer, const NodeId& node) const {
-  const auto known = slot_of_node_.find(node.value());
-  return known != slot_of_node_.end() && connections_.at(peer.value()).number < members_[known->second].connection;
+bool Rendezvous::outdated(Peer peer, std::optional<Slot> slot) const {
+  return slot && connections_.at(peer.value()).number < members_[*slot].connection;
+}
+
+std::vector<Rendezvous::Attendance> Rendezvous::attendance() const {
+  const bool runs = phase_ == Phase::running || phase_ == Phase::doubting || phase_ == Phase::restoring;
+  std::vector<Attendance> list;
+  for (std::size_t index = 0; index < connections_.size(); ++index) {
+    const Connection& connection = connections_[index];
+    if (!connection.open) continue;
+    Attendance& one = list.emplace_back(Attendance{Peer{static_cast<std::uint32_t>(index)}, connection.observed,
+                                                   connection.in_process, connection.number});
+    if (!connection.member) continue;
+    const Member& member = members_[*connection.member];
+    one.join = &member.join;
+    one.stopping = member.stage == Stage::stopping;
+    if (runs && (member.stage == Stage::seated || member.stage == Stage::finished)) one.busy = round_;
+  }
+  return list;
 }
 
 std::optional<std::string> Rendezvous::misfit(const Join& join) const {
@@ -637,6 +662,7 @@ void Rendezvous::begin_running(TimePoint) {
   store_until_.reset();
   admit_at_.reset();
   master_addr_ = master_address();
+  actions_.reserve(actions_.size() + seats_.size());
   for (const Slot slot : seats_) tell(members_[slot], placed(members_[slot]));
 }
 
@@ -717,6 +743,7 @@ void Rendezvous::decide_failure(TimePoint now) {
 void Rendezvous::stop_round(StopCause cause, const std::string& reason, TimePoint now) {
   changed();
   note("round " + std::to_string(round_.value()) + " ends: " + reason);
+  actions_.reserve(actions_.size() + seats_.size());
   for (const Slot slot : seats_) {
     if (phase_ == Phase::hosting) {
       set_stage(slot, Stage::ready);  // nobody but the store's host was told of this round

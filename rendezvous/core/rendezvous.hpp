@@ -161,6 +161,20 @@ class Rendezvous {
   [[nodiscard]] int member_count() const { return static_cast<int>(slot_of_node_.size()); }
   [[nodiscard]] int restart_count() const { return restart_count_; }
   [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
+  /// Of the agents that have joined; nothing: nobody has.
+  [[nodiscard]] const std::optional<JobTerms>& terms() const { return terms_; }
+
+  /// One open connection, for whoever takes over from here.
+  struct Attendance {
+    Peer peer;
+    std::string observed = {};
+    bool in_process = false;
+    std::uint64_t number = 0;   ///< in the order of their beginnings
+    const Join* join = nullptr; ///< of its member; null: it has none. Ours
+    bool stopping = false;      ///< told to stop, joins next
+    std::optional<Round> busy = {};  ///< told to start in
+  };
+  [[nodiscard]] std::vector<Attendance> attendance() const;
   /// Nothing is lost when this job is thrown away: nobody is there, and nobody is expected to come back.
   [[nodiscard]] bool forgettable(TimePoint now) const;
   /// What the job waits for, one line.
@@ -228,7 +242,8 @@ class Rendezvous {
   [[nodiscard]] std::optional<Slot> first_silent(TimePoint now) const;
   [[nodiscard]] TimePoint due(const Member& member) const;
   [[nodiscard]] Member* member_of(Peer peer);
-  [[nodiscard]] bool outdated(Peer peer, const NodeId& node) const;
+  [[nodiscard]] std::optional<Slot> slot_of(Peer peer, const NodeId& node) const;
+  [[nodiscard]] bool outdated(Peer peer, std::optional<Slot> slot) const;
 
   // Rounds.
   void advance(TimePoint now);

@@ -1,6 +1,7 @@
 #include "rendezvous/core/seating.hpp"
 
 #include <algorithm>
+#include <compare>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -23,32 +24,33 @@ void skip_digits(std::string_view& text) {
   text.remove_prefix(static_cast<std::size_t>(std::find_if_not(text.begin(), text.end(), is_digit) - text.begin()));
 }
 
-bool by_address(const Candidate& left, const Candidate& right) {
-  if (natural_less(left.join->host, right.join->host)) return true;
-  if (natural_less(right.join->host, left.join->host)) return false;
-  return natural_less(left.join->node.value(), right.join->node.value());
-}
-
-}  // namespace
-
-bool natural_less(std::string_view left, std::string_view right) {
+std::strong_ordering natural_order(std::string_view left, std::string_view right) {
   const std::string_view whole_left = left, whole_right = right;
   while (!left.empty() && !right.empty()) {
     if (is_digit(left.front()) && is_digit(right.front())) {
       const auto a = number_at_start(left), b = number_at_start(right);
-      if (a.size() != b.size()) return a.size() < b.size();
-      if (a != b) return a < b;
+      if (a.size() != b.size()) return a.size() <=> b.size();
+      if (a != b) return a <=> b;
       skip_digits(left);
       skip_digits(right);
     } else {
-      if (left.front() != right.front()) return left.front() < right.front();
+      if (left.front() != right.front()) return left.front() <=> right.front();
       left.remove_prefix(1);
       right.remove_prefix(1);
     }
   }
-  if (left.empty() != right.empty()) return left.empty();
-  return whole_left < whole_right;  // node07 and node7 are two names
+  if (left.empty() != right.empty()) return right.empty() <=> left.empty();
+  return whole_left <=> whole_right;  // node07 and node7 are two names
 }
+
+bool by_address(const Candidate& left, const Candidate& right) {
+  const auto order = natural_order(left.join->host, right.join->host);
+  return order != 0 ? order < 0 : natural_order(left.join->node.value(), right.join->node.value()) < 0;
+}
+
+}  // namespace
+
+bool natural_less(std::string_view left, std::string_view right) { return natural_order(left, right) < 0; }
 
 int round_size(const JobTerms& terms, int nodes) {
   int size = std::min(nodes, terms.max_nodes);

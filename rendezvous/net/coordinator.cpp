@@ -124,7 +124,6 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   void step(Job& job, const RendezvousEvent& event) {
     const TimePoint now = std::chrono::steady_clock::now();
     if (job.mixed.active()) return step_mixed(job, event, now);
-    if (torchrun_) job.mixed.observe(event);
     auto actions = job.rendezvous.step(event, now);
     if (job.keeper) {
       job.keeper->stepped(std::move(actions));
@@ -158,7 +157,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
         TorchrunStore* const store = impl->torchrun_->find(id);
         if (store && job->mixed.wanted(*store, job->rendezvous)) {
           if (job->keeper) std::exchange(job->keeper, {})->forget();
-          for (RendezvousAction& action : job->mixed.begin(std::chrono::steady_clock::now())) impl->perform(*job, std::move(action));
+          for (RendezvousAction& action : job->mixed.begin(job->rendezvous, std::chrono::steady_clock::now())) impl->perform(*job, std::move(action));
         }
         if (!job->mixed.active()) continue;
         impl->step_mixed(*job, Tick{}, std::chrono::steady_clock::now());
@@ -210,7 +209,6 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
 
   void perform(Job& job, RendezvousAction&& action) {
     if (auto* tell = std::get_if<Tell>(&action)) {
-      if (torchrun_) job.mixed.told(tell->peer, tell->message);
       if (Listener* listener = job.listeners[tell->peer.value()]) listener->tell(std::move(tell->message));
     } else if (auto* refuse = std::get_if<Refuse>(&action)) {
       if (Listener* listener = job.listeners[refuse->peer.value()]) {

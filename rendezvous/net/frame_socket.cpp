@@ -87,10 +87,22 @@ void FrameSocket::read_input() {
 void FrameSocket::write(std::string_view bytes) {
   if (closed_ || closing_) return;
   if (output_.size() + bytes.size() > unsent_bytes_max) {
-    return asio::post(socket_.get_executor(), [self = shared_from_this()] { self->fail(asio::error::no_buffer_space); });
+    return fail_later(asio::error::no_buffer_space);
+  }
+  if (output_.empty() && !waiting_output_) {
+    error_code error;
+    const std::size_t sent = socket_.write_some(asio::buffer(bytes), error);
+    if (error && error != asio::error::would_block) return fail_later(error);
+    bytes.remove_prefix(error ? 0 : sent);
+    if (bytes.empty()) return;
   }
   output_ += bytes;
   if (!waiting_output_) send_output();
+}
+
+/// Never from within write: whoever writes does not expect its own end.
+void FrameSocket::fail_later(const error_code& error) {
+  asio::post(socket_.get_executor(), [self = shared_from_this(), error] { self->fail(error); });
 }
 
 void FrameSocket::send_output() {
@@ -98,10 +110,7 @@ void FrameSocket::send_output() {
     error_code error;
     const std::size_t sent = socket_.write_some(asio::buffer(output_), error);
     if (error == asio::error::would_block) return wait_output();
-    if (error) {
-      // Never from within write: whoever writes does not expect its own end.
-      return asio::post(socket_.get_executor(), [self = shared_from_this(), error] { self->fail(error); });
-    }
+    if (error) return fail_later(error);
     output_.erase(0, sent);
   }
   output_ = std::string{};

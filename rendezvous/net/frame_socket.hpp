@@ -45,6 +45,7 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   void wait_output();
   void send_output();
   void fail(const boost::system::error_code& error);
+  void fail_later(const boost::system::error_code& error);
 
   boost::asio::ip::tcp::socket socket_;
   OnInput on_input_;

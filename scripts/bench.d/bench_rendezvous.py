@@ -3,6 +3,9 @@ one of them to the new places of all others.
 
 torchup: a torchupd and one load generator on real sockets. The peer: torchrun's own rendezvous handlers, one thread and
 one store connection each, in one Python process with one store, which spares them the start of as many interpreters.
+
+torchupd and the generator have a processor each, as if they were two machines: left alone, the scheduler wakes the reader
+on the writer's processor and lets the other one idle.
 """
 
 import json
@@ -41,13 +44,20 @@ import os; os._exit(0)
 """
 
 
+def on_processor(number):
+    """What a child does before its program: it binds itself to one of the processors that we have."""
+    ours = sorted(os.sched_getaffinity(0))
+    return lambda: os.sched_setaffinity(0, {ours[number % len(ours)]})
+
+
 def torchup(build, agents, *losses):
     daemon = subprocess.Popen([os.path.join(build, "bin/torchupd"), "--bind", "127.0.0.1", "--port", "0"],
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, preexec_fn=on_processor(0))
     try:
         port = daemon.stdout.readline().strip().rsplit(":", 1)[1]
         load = [os.path.join(build, "bin/agents_load"), "127.0.0.1", port, str(agents), "8", *map(str, losses)]
-        return json.loads(subprocess.run(load, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        ran = subprocess.run(load, stdout=subprocess.PIPE, text=True, check=True, preexec_fn=on_processor(1))
+        return json.loads(ran.stdout)
     finally:
         daemon.kill()
         daemon.wait()

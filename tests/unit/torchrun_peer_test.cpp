@@ -285,6 +285,40 @@ TEST_CASE("the others are called together before we stop, when a participant is 
   }
 }
 
+TEST_CASE("a job becomes mixed while a round of our agents runs", "[unit][torchrun]") {
+  Rendezvous pure;
+  Join join = Node{"", 0, 1, 2}.join;
+  join.terms.last_call = Duration::zero();
+  const auto hear = [&](const RendezvousEvent& event) { return pure.step(event, TimePoint{} + 10s); };
+  (void)hear(Connected{Peer{0}, "10.0.0.1", "10.0.0.5"});
+  (void)hear(Connected{Peer{1}, "10.0.0.2", "10.0.0.5"});  // has not joined yet
+  (void)hear(Said{Peer{0}, join});
+  (void)hear(Said{Peer{0}, StoreReady{Round{0}, Port{1}}});
+  REQUIRE(pure.phase() == Rendezvous::Phase::running);
+
+  const auto stops = [&] {
+    MixedJob job{RunId{"job"}};
+    int count = 0;
+    for (const RendezvousAction& action : job.begin(pure, TimePoint{} + 10s)) {
+      const auto* tell = std::get_if<Tell>(&action);
+      if (!tell) continue;
+      REQUIRE(tell->peer == Peer{0});
+      REQUIRE(std::get<StopWorkers>(tell->message).round == Round{0});
+      ++count;
+    }
+    REQUIRE(job.member_count() == 0);  // it joins again when it has stopped
+    return count;
+  };
+  REQUIRE(stops() == 1);
+  join.node = NodeId{"another"};
+  (void)hear(Said{Peer{1}, join});
+  (void)pure.step(Tick{}, TimePoint{} + 20s);  // the newcomer's turn: all stop
+  REQUIRE(pure.phase() == Rendezvous::Phase::gathering);
+  MixedJob job{RunId{"job"}};
+  (void)job.begin(pure, TimePoint{} + 20s);
+  REQUIRE(job.member_count() == 1);  // the newcomer; the other is stopping
+}
+
 TEST_CASE("our agents' job becomes a mixed one", "[unit][torchrun]") {
   Keys keys;
   MixedJob job{RunId{"job"}};
@@ -297,7 +331,6 @@ TEST_CASE("our agents' job becomes a mixed one", "[unit][torchrun]") {
   const Connected connected{Peer{0}, "10.0.0.1", "10.0.0.5"};
   const Said said{Peer{0}, join};
   for (const RendezvousEvent& event : std::vector<RendezvousEvent>{connected, said}) {
-    job.observe(event);
     (void)pure.step(event, TimePoint{});
   }
   REQUIRE_FALSE(job.wanted(keys, pure));
@@ -307,7 +340,7 @@ TEST_CASE("our agents' job becomes a mixed one", "[unit][torchrun]") {
   state.last_heartbeats = {{theirs, utc0}};
   keys.put(state);
   REQUIRE(job.wanted(keys, pure));
-  (void)job.begin(TimePoint{});
+  REQUIRE(job.begin(pure, TimePoint{}).size() == 1);  // a note: nobody runs
   const auto actions = job.step(Tick{}, keys, TimePoint{} + 100ms, utc0 + 100ms);
   REQUIRE(keys.map.at("torch.rendezvous.job.0/MASTER_ADDR") == "10.0.0.200");
   REQUIRE(keys.state().complete);
