@@ -1,0 +1,16 @@
+#include "rendezvous/core/wording.hpp"
+
+namespace torchup {
+
+std::string seconds(Duration duration) {
+  const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 100;
+  return std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10)) + " s";
+}
+
+std::string nodes_wanted(const JobTerms& terms) {
+  std::string text = std::to_string(terms.min_nodes);
+  if (terms.max_nodes != terms.min_nodes) text += " to " + std::to_string(terms.max_nodes);
+  return text + (terms.max_nodes == 1 ? " node" : " nodes");
+}
+
+}  // namespace torchup

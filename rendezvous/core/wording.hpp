@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "rendezvous/base/types.hpp"
+#include "rendezvous/core/messages.hpp"
+
+namespace torchup {
+
+/// "2.5 s", cut after the tenth.
+[[nodiscard]] std::string seconds(Duration duration);
+
+/// "1 node", "2 to 4 nodes".
+[[nodiscard]] std::string nodes_wanted(const JobTerms& terms);
+
+}  // namespace torchup
