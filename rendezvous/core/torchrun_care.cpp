@@ -59,6 +59,7 @@ void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
       if (!former.last_heartbeats.contains(node)) agents_.emplace(*client, node);
     }
   }
+  find_lost(former, client);
   learn_minimum(former);
   if (known_.complete && (!former.complete || former.round != known_.round)) begin_round(store);
   tell_at_once(former);
@@ -67,6 +68,16 @@ void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
     TorchrunState served = known_;
     remove_node(served, {}, caller);
     rewrite(served, store);
+  }
+}
+
+void TorchrunCare::find_lost(const TorchrunState& former, std::optional<ClientId> writer) {
+  for (const auto& [client, node] : agents_) {
+    if (has(known_, node)) {
+      lost_.erase(node);
+    } else if (has(former, node) && client != writer) {
+      lost_.insert(node);
+    }
   }
 }
 
@@ -113,6 +124,30 @@ void TorchrunCare::tell_at_once(const TorchrunState& former) {
     if (known_.participants.contains(node)) news.unaware.insert(client);
   }
   if (news.unaware.size() > 1) news_ = std::move(news);
+}
+
+/// Nobody who is known is still on the way.
+bool TorchrunCare::all_have_come() const {
+  const auto real = [](const TorchrunNode& node) { return node.local_id >= 0; };
+  return std::ranges::none_of(known_.wait_list, real) && std::ranges::none_of(known_.redundancy_list, real) &&
+         std::ranges::all_of(agents_, [&](const auto& agent) {
+           return known_.participants.contains(agent.second) || lost_.contains(agent.second);
+         });
+}
+
+void TorchrunCare::complete_again(TorchrunStore& store, UtcTime now) {
+  if (known_.complete || known_.closed || known_.round == 0 || !known_.deadline) return;  // which is set at the minimum
+  if (now <= *known_.deadline && !all_have_come()) return;
+  TorchrunState state = known_;
+  complete_round(state);
+  rewrite(state, store);
+}
+
+bool TorchrunCare::idles(ClientId client) const {
+  const auto agent = agents_.find(client);
+  if (agent == agents_.end() || known_.closed) return false;
+  if (known_.complete) return known_.wait_list.contains(agent->second);
+  return known_.round > 0 && known_.participants.contains(agent->second);
 }
 
 bool TorchrunCare::holds(ClientId client) {
@@ -173,6 +208,7 @@ void TorchrunCare::publish(std::int64_t round, const WorkerStore& workers, Torch
 
 void TorchrunCare::gone(ClientId client, TorchrunStore& store) {
   const auto agent = agents_.extract(client);
+  if (agent) lost_.erase(agent.mapped());
   if (news_ && news_->unaware.erase(client) > 0 && news_->unaware.empty()) news_.reset();
   if (!agent || known_.closed || !has(known_, agent.mapped())) return;
   notes_.push_back("node " + agent.mapped().addr + ": torchrun's agent has ended");
@@ -186,7 +222,8 @@ void TorchrunCare::turn(TorchrunStore& store, const std::function<bool(ClientId)
   if (news_ && now - news_->since.value_or(now) >= hold_limit) news_.reset();
   if (news_ && !news_->since) news_->since = now;
   call_together(store, now);
-  if (known_.closed || !known_.complete || leaving(store)) return;  // in the exit barrier nobody waits for heartbeats
+  complete_again(store, now);
+  if (known_.closed || (known_.complete && leaving(store))) return;  // in the exit barrier nobody waits for heartbeats
   TorchrunState state = known_;
   bool any = false;
   for (const auto& [client, node] : agents_) {

@@ -33,6 +33,9 @@ namespace torchup {
 ///    anybody can join the next.
 ///    Not where fewer than the minimum are left: they could only wait for a replacement, which calls them by itself when
 ///    it comes, while the silent one may come back and go on. Nor in the exit barrier, which nobody leaves again.
+///  - Between two rounds nobody sleeps. An agent that can do nothing until somebody else has acted would look again after
+///    a second; its answer is held back instead until it can. And the last call is for a job's beginning: a later round is
+///    complete when all who are known have come.
 ///
 /// Where group rank 0's own store does not answer, as with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, a worker is to open it,
 /// in every round anew: then its address is passed on, and the first two cures are not needed.
@@ -52,6 +55,9 @@ class TorchrunCare {
   /// Whether that client's look at the state has to wait until `nobody_waits`.
   [[nodiscard]] bool holds(ClientId client);
   [[nodiscard]] bool nobody_waits() const { return !news_; }
+
+  /// Whether that client's agent, knowing the state as it is, has to wait for another's step.
+  [[nodiscard]] bool idles(ClientId client) const;
 
   /// The client's connection has ended.
   void gone(ClientId client, TorchrunStore& store);
@@ -78,11 +84,14 @@ class TorchrunCare {
     std::optional<UtcTime> since = {};
   };
 
+  void find_lost(const TorchrunState& former, std::optional<ClientId> writer);
   void learn_minimum(const TorchrunState& former);
   void tell_at_once(const TorchrunState& former);
   [[nodiscard]] bool leaving(TorchrunStore& store) const;
   [[nodiscard]] bool calls_for_another(const TorchrunState& state, TorchrunStore& store) const;
   void call_together(TorchrunStore& store, UtcTime now);
+  [[nodiscard]] bool all_have_come() const;
+  void complete_again(TorchrunStore& store, UtcTime now);
   void publish(std::int64_t round, const WorkerStore& workers, TorchrunStore& store);
   void begin_round(TorchrunStore& store);
   bool rewrite(const TorchrunState& state, TorchrunStore& store);
@@ -93,6 +102,7 @@ class TorchrunCare {
   TorchrunState known_;
   std::map<ClientId, TorchrunNode> agents_;
   std::set<TorchrunNode> members_;  ///< of the last complete round
+  std::set<TorchrunNode> lost_;  ///< of agents_: taken out of the state by others
   std::size_t min_nodes_ = 0;
   std::optional<UtcTime> lost_since_;  ///< that a member is nowhere in the state, and nobody waits
   std::optional<News> news_;

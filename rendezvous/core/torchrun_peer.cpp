@@ -18,8 +18,9 @@ constexpr Duration interval_min = std::chrono::seconds{1};
 constexpr int attempts_default = 3;
 /// Torchrun's agents look once a second: who stops before they saw a change makes their workers fail, which they count.
 constexpr Duration notice = std::chrono::milliseconds{1200};
-/// How long after a worker's failure another node's change may still show up as its cause.
-constexpr Duration doubt = std::chrono::seconds{1};
+/// How long after a worker's failure another node's change may still show up as its cause: torchrun's agents look at their
+/// workers each 100 ms, and stop them before they leave.
+constexpr Duration doubt = std::chrono::milliseconds{400};
 /// A group rank 0 that has published nothing for so long never will: it believes that all know its store.
 constexpr Duration silence_of_first = std::chrono::milliseconds{2500};
 constexpr Duration call_pace = std::chrono::seconds{1};

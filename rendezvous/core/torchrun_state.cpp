@@ -19,13 +19,6 @@ void after_removal(TorchrunState& state, const TorchrunTerms& terms) {
   if (!state.complete && static_cast<int>(state.participants.size()) < terms.min_nodes) state.deadline.reset();
 }
 
-void complete(TorchrunState& state) {
-  state.complete = true;
-  state.deadline.reset();
-  std::int64_t rank = 0;
-  for (auto& [node, its_rank] : state.participants) its_rank = rank++;
-}
-
 TorchrunStep enter(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node, UtcTime now) {
   state.wait_list.erase(node);
   state.participants[node] = 0;
@@ -33,11 +26,18 @@ TorchrunStep enter(TorchrunState& state, const TorchrunTerms& terms, const Torch
   // Equality, as torchrun has it: the count changes by one at a time.
   const int count = static_cast<int>(state.participants.size());
   if (count == terms.min_nodes) state.deadline = later(now, terms.last_call);
-  if (count == terms.max_nodes) complete(state);
+  if (count == terms.max_nodes) complete_round(state);
   return TorchrunStep::write;
 }
 
 }  // namespace
+
+void complete_round(TorchrunState& state) {
+  state.complete = true;
+  state.deadline.reset();
+  std::int64_t rank = 0;
+  for (auto& [node, its_rank] : state.participants) its_rank = rank++;
+}
 
 void drop_silent(TorchrunState& state, const TorchrunTerms& terms, UtcTime now) {
   const UtcTime oldest = later(now, -terms.dead_after);
@@ -111,7 +111,7 @@ TorchrunStep join_step(TorchrunState& state, const TorchrunTerms& terms, const T
   }
   if (!state.complete && participant && count >= terms.min_nodes && count <= terms.max_nodes && state.deadline &&
       *state.deadline < now) {
-    complete(state);
+    complete_round(state);
     return TorchrunStep::write;
   }
   if (!state.complete && !participant) return enter(state, terms, node, now);

@@ -77,6 +77,9 @@ void drop_silent(TorchrunState& state, const TorchrunTerms& terms, UtcTime now);
 /// Takes the node out of all lists. When the last participant leaves a complete round, the next one begins.
 void remove_node(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node);
 
+/// Numbers the participants: the round is theirs.
+void complete_round(TorchrunState& state);
+
 enum class TorchrunStep {
   write,      ///< the state was changed: to be stored, then asked again
   wait,       ///< nothing to do now

@@ -1,5 +1,6 @@
 #include "rendezvous/net/torchrun_host.hpp"
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <future>
 #include <map>
@@ -19,6 +20,8 @@ namespace {
 
 constexpr Duration question_limit = std::chrono::seconds{1};
 constexpr std::size_t meetings_max = 1024;
+/// So long an agent may be deaf to signals, and its store may seem slow to it.
+constexpr Duration idle_limit = std::chrono::seconds{2};
 /// A closed rendezvous is kept for so long for agents that come late.
 constexpr Duration closed_kept = std::chrono::minutes{5};
 
@@ -41,6 +44,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
     ClientId client;
     Query query;
     std::vector<Value> values;
+    std::optional<UtcTime> since = {};
   };
 
   /// One job's.
@@ -101,7 +105,8 @@ class TorchrunHost::Impl final : public StoreWatcher {
     Port port{0};
     std::future<bool> question;
     std::optional<UtcTime> closed_at;
-    std::vector<Held> held;
+    std::vector<Held> held;  ///< until all have been told of a newcomer
+    std::vector<Held> idle;  ///< until they can do something
   };
 
   Job& job(const RunId& run_id) { return jobs_.try_emplace(run_id, *this, run_id).first->second; }
@@ -109,10 +114,26 @@ class TorchrunHost::Impl final : public StoreWatcher {
   bool takes(ClientId client, Request& request) override {
     if (request.query == Query::set) return withholds(client, request);
     const auto found = jobs_.find(RunId{std::string{request.key.substr(torchrun_keys.size())}});
-    if (found == jobs_.end() || !found->second.care.holds(client)) return false;
-    found->second.held.push_back({client, request.query, std::move(request.values)});
-    release(found->second);
+    if (found == jobs_.end()) return false;
+    Job& its = found->second;
+    if (its.care.holds(client)) {
+      its.held.push_back({client, request.query, std::move(request.values)});
+      release(its);
+      return true;
+    }
+    if (request.query == Query::compare_set) write_now(client, request);
+    if (!its.care.idles(client)) return false;
+    its.idle.push_back({client, request.query, std::move(request.values)});
     return true;
+  }
+
+  /// Ahead of its answer, which then is what an agent gets whose write was followed by another's.
+  void write_now(ClientId client, const Request& request) {
+    const Value* const present = keys().find(request.key);
+    const std::string_view expected = request.values.at(0).view();
+    if (present ? present->view() != expected : !expected.empty()) return;
+    keys().set(request.key, Value{std::string{request.values.at(1).view()}});
+    compared(client, request.key);
   }
 
   void compared(ClientId client, std::string_view key) override {
@@ -121,6 +142,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
     Job& its = job(run_id);
     if (clients_.try_emplace(client, run_id).second) its.reached_by(server_.local_address(client));
     its.care.wrote(client, its);
+    wake(its, {});
   }
 
   void gone(ClientId client) override {
@@ -128,17 +150,21 @@ class TorchrunHost::Impl final : public StoreWatcher {
     if (!known) return;
     const auto found = jobs_.find(known.mapped());
     if (found == jobs_.end()) return;
-    std::erase_if(found->second.held, [&](const Held& held) { return held.client == client; });
-    found->second.care.gone(client, found->second);
-    release(found->second);
+    Job& its = found->second;
+    for (auto* list : {&its.held, &its.idle}) {
+      std::erase_if(*list, [&](const Held& held) { return held.client == client; });
+    }
+    its.care.gone(client, its);
+    release(its);
+    wake(its, {});
   }
 
   void turn(UtcTime now) {
-    const auto waits = [this](ClientId client) { return keys().waits(client); };
     for (auto it = jobs_.begin(); it != jobs_.end();) {
       Job& its = it->second;
-      its.care.turn(its, waits, now);
+      its.care.turn(its, [&](ClientId client) { return keys().waits(client) || is_idle(its, client); }, now);
       release(its);
+      wake(its, now);
       ask(its);
       for (const std::string& line : its.care.notes()) {
         if (log_) log_(its.run_id, line);
@@ -168,15 +194,33 @@ class TorchrunHost::Impl final : public StoreWatcher {
   }
 
   void release(Job& its) {
-    if (!its.care.nobody_waits()) return;
+    if (its.care.nobody_waits()) answer(its, std::exchange(its.held, {}));
+  }
+
+  void wake(Job& its, std::optional<UtcTime> now) {
+    std::vector<Held> due;
+    std::erase_if(its.idle, [&](Held& held) {
+      if (now && !held.since) held.since = now;
+      const bool stays = its.care.idles(held.client) && (!now || *now - *held.since < idle_limit);
+      if (!stays) due.push_back(std::move(held));
+      return !stays;
+    });
+    answer(its, std::move(due));
+  }
+
+  void answer(const Job& its, std::vector<Held> list) {
     const std::string key = std::string{torchrun_keys} + its.run_id.value();
-    for (Held& held : std::exchange(its.held, {})) {
+    for (Held& held : list) {
       Request request;
       request.query = held.query;
       request.key = key;
       request.values = std::move(held.values);
       server_.apply(held.client, request);
     }
+  }
+
+  static bool is_idle(const Job& its, ClientId client) {
+    return std::ranges::any_of(its.idle, [&](const Held& held) { return held.client == client; });
   }
 
   /// On a thread of its own, for names are looked up and machines may be silent.

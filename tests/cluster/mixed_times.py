@@ -91,7 +91,7 @@ def measure(programs, host, kind):
         strike("node leaves (SIGTERM)", 2, agent.signal, signal.SIGTERM)
         agent.process.wait()
         agent = join("node joins again")
-        strike("agent killed (SIGKILL)", 2, os.kill, agent.processes()[-1] if kind == "torchrun" else agent.process.pid, signal.SIGKILL)
+        strike("agent killed (SIGKILL)", 2, os.kill, agent.process.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

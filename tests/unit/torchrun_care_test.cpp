@@ -282,6 +282,84 @@ TEST_CASE("the others form another round when a participant is lost", "[unit][to
   }
 }
 
+TEST_CASE("between two rounds nobody sleeps", "[unit][torchrun]") {
+  Job job;
+  job.state.deadline = utc0 + 30s;  // of a minimum of one
+  job.enter(a, client_a);
+  job.enter(b, client_b);
+  const auto nobody_waits = [](ClientId) { return false; };
+  const auto turn = [&](UtcTime now) {
+    job.care.turn(job.keys, nobody_waits, now);
+    job.state = job.keys.state();
+  };
+  const auto leave = [&](const TorchrunNode& node, ClientId client) {
+    remove_node(job.state, {}, node);
+    job.write(client);
+  };
+  turn(utc0 + 31s);
+  REQUIRE_FALSE(job.state.complete);  // the first round is theirs alone: others may be on their way
+  REQUIRE_FALSE(job.care.idles(client_a));
+  job.state.deadline.reset();
+  job.complete(client_a);
+  REQUIRE_FALSE(job.care.idles(client_a));
+
+  leave(a, client_a);
+  REQUIRE_FALSE(job.care.idles(client_a));  // it has to ask for its place yet
+  job.state.wait_list.insert(a);
+  job.state.last_heartbeats[a] = utc0 + 31s;
+  job.write(client_a);
+  REQUIRE(job.care.idles(client_a));  // until b has left too
+  leave(b, client_b);
+  REQUIRE_FALSE(job.care.idles(client_a));
+  job.state.deadline = utc0 + 60s;
+  job.enter(b, client_b);
+  REQUIRE(job.care.idles(client_b));  // until the round is complete
+
+  SECTION("it is when all have come") {
+    turn(utc0 + 32s);
+    REQUIRE_FALSE(job.state.complete);
+    job.state.wait_list.clear();
+    job.enter(a, client_a);
+    turn(utc0 + 32s);
+    REQUIRE(job.state.complete);
+    REQUIRE(job.state.participants == std::map<TorchrunNode, std::int64_t>{{a, 0}, {b, 1}});
+    REQUIRE_FALSE(job.care.idles(client_b));
+  }
+  SECTION("or have ended") {
+    job.care.gone(client_a, job.keys);
+    turn(utc0 + 32s);
+    REQUIRE(job.state.complete);
+  }
+  SECTION("or were taken for dead") {
+    remove_node(job.state, {}, a);
+    job.write(client_b);
+    turn(utc0 + 32s);
+    REQUIRE(job.state.complete);
+  }
+  SECTION("but one that left by itself is on its way") {
+    remove_node(job.state, {}, a);
+    job.write(client_a);
+    turn(utc0 + 32s);
+    REQUIRE_FALSE(job.state.complete);
+    SECTION("for as long as the last call lasts") {
+      turn(utc0 + 61s);
+      REQUIRE(job.state.complete);
+    }
+  }
+  SECTION("not without the minimum") {
+    job.state.deadline.reset();
+    job.write(client_b);
+    job.care.gone(client_a, job.keys);
+    turn(utc0 + 32s);
+    REQUIRE_FALSE(job.state.complete);
+  }
+  SECTION("and a closed rendezvous keeps nobody") {
+    job.state.closed = true;
+    job.write(client_a);
+    REQUIRE_FALSE(job.care.idles(client_b));
+  }
+}
+
 TEST_CASE("the view of a job shows agents of both kinds", "[unit][torchrun]") {
   Job job;
   const TorchrunNode ours{"!10.0.0.9", 0, 0}, caller{"~10.0.0.9", 0, -1};

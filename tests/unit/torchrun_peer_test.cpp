@@ -88,7 +88,7 @@ TEST_CASE("two peers form a round, and end it together", "[unit][torchrun]") {
   }
   SECTION("one fails for good, and closes the rendezvous for the other") {
     world.say(b, WorkersFailed{Round{0}, {WorkerFailure{.rank = Rank{3}, .exit_code = 3}}});
-    world.run(500ms);
+    world.run(300ms);
     REQUIRE_FALSE(b.last<End>());  // another node's change may explain it yet
     world.run(1s);
     REQUIRE(b.last<End>()->verdict.exit_code == 1);
