@@ -143,6 +143,12 @@ void TorchrunCare::complete_again(TorchrunStore& store, UtcTime now) {
   rewrite(state, store);
 }
 
+bool TorchrunCare::outsider(ClientId client, TorchrunStore& store) const {
+  const auto agent = agents_.find(client);
+  return agent != agents_.end() && !known_.participants.empty() && !has(known_, agent->second) &&
+         !(known_.complete && leaving(store));  // the others have dropped it while it waited in the exit barrier
+}
+
 bool TorchrunCare::idles(ClientId client) const {
   const auto agent = agents_.find(client);
   if (agent == agents_.end() || known_.closed) return false;

@@ -33,6 +33,8 @@ namespace torchup {
 ///    anybody can join the next.
 ///    Not where fewer than the minimum are left: they could only wait for a replacement, which calls them by itself when
 ///    it comes, while the silent one may come back and go on. Nor in the exit barrier, which nobody leaves again.
+///  - Who is in no list does not end the job. A node that comes back when the others have gone on, and has no restart left,
+///    would close the rendezvous for all, and so would one that has waited in vain.
 ///  - Between two rounds nobody sleeps. An agent that can do nothing until somebody else has acted would look again after
 ///    a second; its answer is held back instead until it can. And the last call is for a job's beginning: a later round is
 ///    complete when all who are known have come.
@@ -55,6 +57,9 @@ class TorchrunCare {
   /// Whether that client's look at the state has to wait until `nobody_waits`.
   [[nodiscard]] bool holds(ClientId client);
   [[nodiscard]] bool nobody_waits() const { return !news_; }
+
+  /// Whether that client's agent is nowhere in the state of a job that goes on without it.
+  [[nodiscard]] bool outsider(ClientId client, TorchrunStore& store) const;
 
   /// Whether that client's agent, knowing the state as it is, has to wait for another's step.
   [[nodiscard]] bool idles(ClientId client) const;

@@ -502,6 +502,7 @@ Result<> TorchrunPeer::watch(TorchrunStore& store) {
   if (failed_->may_restart && restart_count_ < join_->terms.max_restarts) {
     ++restart_count_;
     just_counted_ = true;
+    if (auto called = call_together(store); !called) return called;  // while our workers stop
     stop(StopCause::worker_failure, cause + "; restart " + std::to_string(restart_count_) + " of " +
                                         std::to_string(join_->terms.max_restarts) + " of this node");
     return {};

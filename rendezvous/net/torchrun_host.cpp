@@ -121,10 +121,32 @@ class TorchrunHost::Impl final : public StoreWatcher {
       release(its);
       return true;
     }
+    if (request.query == Query::compare_set && its.care.outsider(client, its) && closes(request.values.at(1).view())) {
+      if (log_) log_(its.run_id, "a torchrun agent that is no part of the job any more has ended; the job goes on");
+      answer_as_written(client, request);
+      return true;
+    }
     if (request.query == Query::compare_set) write_now(client, request);
     if (!its.care.idles(client)) return false;
     its.idle.push_back({client, request.query, std::move(request.values)});
     return true;
+  }
+
+  static bool closes(std::string_view text) {
+    const auto pickle = from_base64(text);
+    const auto state = pickle ? read_torchrun_state(*pickle) : Result<TorchrunState>{pickle.error()};
+    return state && state->closed;
+  }
+
+  /// By way of a key of its own, for a client is answered by the store alone.
+  void answer_as_written(ClientId client, Request& request) {
+    const std::string key = std::string{request.key} + ".refused";
+    keys().set(key, std::move(request.values.at(1)));
+    Request get;
+    get.query = Query::get;
+    get.key = key;
+    server_.apply(client, get);
+    keys().erase(key);
   }
 
   /// Ahead of its answer, which then is what an agent gets whose write was followed by another's.

@@ -285,8 +285,9 @@ scenarios["healing_theirs"] = lambda *programs: healing(*programs, ["torchrun", 
 scenarios["healing_with_ours"] = lambda *programs: healing(*programs, ["torchrun", "torchup"], "torchrun", "torchrun")
 
 
-def silence(launcher, torchupd, kinds, host=None):
-    """The link of the last of these nodes breaks. The others go on without it, by themselves; then it comes back."""
+def silence(launcher, torchupd, kinds, host=None, restarts=3):
+    """The link of the last of these nodes breaks. The others go on without it, by themselves; then it comes back, where it
+    has a restart left, or ends alone."""
     with mixed(launcher, len(kinds) + 1) as cluster:
         cluster.keep_alive_s, cluster.keep_alives = 1, 6
         lease = cluster.keep_alive_s * cluster.keep_alives
@@ -294,7 +295,7 @@ def silence(launcher, torchupd, kinds, host=None):
         daemon = cluster.daemon(server, torchupd) if host is None else None
         agents = []
         for node, kind in enumerate(kinds):
-            agents.append(getattr(cluster, kind)(node, nnodes=f"{len(kinds) - 1}:{len(kinds)}", host=server, restarts=3))
+            agents.append(getattr(cluster, kind)(node, nnodes=f"{len(kinds) - 1}:{len(kinds)}", host=server, restarts=restarts))
             wait_for("the endpoint", lambda: cluster.port_open(server, 29400), LIMIT)
         all_of, rest = len(kinds), len(kinds) - 1
         cluster.next_round(all_of, 0)
@@ -305,6 +306,11 @@ def silence(launcher, torchupd, kinds, host=None):
         time.sleep(8)
         assert len(cluster.started()) == all_of + rest, cluster.started()  # that was one round, and no second
         cluster.link(rest, "up")
+        if restarts == 0:
+            agents.pop().ends_with(1, limit=LIMIT)
+            time.sleep(3)
+            assert len(cluster.started()) == all_of + rest, cluster.started()
+            return end_well(cluster, agents, daemon)
         entries = cluster.next_round(all_of, all_of + rest)
         assert {entry["restarts"] for entry in entries if entry["host"] != f"node{rest}"} == {0}, entries
         if daemon:
@@ -314,6 +320,7 @@ def silence(launcher, torchupd, kinds, host=None):
 
 
 scenarios["silent_among_theirs"] = lambda *programs: silence(*programs, ["torchrun"] * 3)
+scenarios["silent_one_gives_up"] = lambda *programs: silence(*programs, ["torchup", "torchrun", "torchrun"], restarts=0)
 scenarios["their_silent"] = lambda *programs: silence(*programs, ["torchup", "torchrun", "torchrun"])
 scenarios["their_silent_at_ours"] = lambda *programs: silence(*programs, ["torchup", "torchrun", "torchrun"], 0)
 scenarios["their_silent_at_theirs"] = lambda *programs: silence(*programs, ["torchrun", "torchup", "torchrun"], 0)

@@ -282,6 +282,27 @@ TEST_CASE("the others form another round when a participant is lost", "[unit][to
   }
 }
 
+TEST_CASE("who is in no list is not heard when it ends the job", "[unit][torchrun]") {
+  Job job;
+  job.enter(a, client_a);
+  job.enter(b, client_b);
+  job.complete(client_b);
+  REQUIRE_FALSE(job.care.outsider(client_a, job.keys));
+  REQUIRE_FALSE(job.care.outsider(client_c, job.keys));  // a stranger
+  remove_node(job.state, {}, b);
+  job.write(client_a);
+  REQUIRE(job.care.outsider(client_b, job.keys));
+  SECTION("but in the exit barrier agents are dropped, and end the job") {
+    job.keys.map["torch.rendezvous.job.0/torchelastic/agent/terminal_state/num_members"] = "1";
+    REQUIRE_FALSE(job.care.outsider(client_b, job.keys));
+  }
+  SECTION("and where nobody else is, nobody is disturbed") {
+    remove_node(job.state, {}, a);
+    job.write(client_a);
+    REQUIRE_FALSE(job.care.outsider(client_b, job.keys));
+  }
+}
+
 TEST_CASE("between two rounds nobody sleeps", "[unit][torchrun]") {
   Job job;
   job.state.deadline = utc0 + 30s;  // of a minimum of one
