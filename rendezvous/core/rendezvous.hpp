@@ -318,6 +318,7 @@ class Rendezvous {
   std::optional<TimePoint> patience_until_;
   std::optional<TimePoint> forget_at_;
   std::optional<TimePoint> roster_at_;
+  std::optional<TimePoint> slept_until_;         ///< the coordinator itself, lately
   std::optional<TimePoint> counted_failure_at_;  ///< of the restart that this gathering belongs to
   std::optional<Slot> blocker_;                  ///< silent member that the next decision waits for
   TimePoint gathering_since_{};

@@ -219,9 +219,11 @@ void Rendezvous::lose(Slot slot, const std::string& reason, TimePoint now) {
   const std::string host = members_[slot].join.host;
   const Stage stage = members_[slot].stage;
   const TimePoint alive_at = members_[slot].alive_at;
-  auto& losses = losses_of_host_[host];
-  losses.push_back(now);
-  if (static_cast<int>(losses.size()) > settings_.losses_max) losses.pop_front();
+  if (!slept_until_ || now > *slept_until_ + terms_->lease) {  // else it is we who were away, and it gave us up
+    auto& losses = losses_of_host_[host];
+    losses.push_back(now);
+    if (static_cast<int>(losses.size()) > settings_.losses_max) losses.pop_front();
+  }
   note("node " + host + " " + reason);
 
   if (stage == Stage::seated || stage == Stage::finished) std::erase(seats_, slot);
@@ -303,6 +305,7 @@ void Rendezvous::expire(TimePoint now) {
 
 void Rendezvous::grant_leases(TimePoint now) {
   note("the coordinator was asleep: all agents get a new lease");
+  slept_until_ = now;
   for (const auto& [node, slot] : slot_of_node_) {
     Member& member = members_[slot];
     member.alive_at = now;

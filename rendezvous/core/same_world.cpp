@@ -3,14 +3,9 @@
 #include <algorithm>
 #include <map>
 
-namespace torchup {
+#include "rendezvous/core/wording.hpp"
 
-std::string join_names(std::span<const std::string> names, std::size_t shown) {
-  std::string text;
-  for (std::size_t i = 0; i < names.size() && i < shown; ++i) text += (i == 0 ? "" : ", ") + names[i];
-  if (names.size() > shown) text += " and " + std::to_string(names.size() - shown) + " more";
-  return text;
-}
+namespace torchup {
 
 std::string world_differences(std::span<const HostFacts> hosts) {
   // By name and value, the hosts that say so; names in their alphabetical order.

@@ -18,7 +18,4 @@ struct HostFacts {
 /// that a host does not state counts as the value "(none)".
 [[nodiscard]] std::string world_differences(std::span<const HostFacts> hosts);
 
-/// "a, b, c and 9 more": at most `shown` names.
-[[nodiscard]] std::string join_names(std::span<const std::string> names, std::size_t shown = 8);
-
 }  // namespace torchup

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "rendezvous/core/endpoint.hpp"
-#include "rendezvous/core/same_world.hpp"
+#include "rendezvous/core/wording.hpp"
 
 namespace torchup {
 namespace {

@@ -13,4 +13,11 @@ std::string nodes_wanted(const JobTerms& terms) {
   return text + (terms.max_nodes == 1 ? " node" : " nodes");
 }
 
+std::string join_names(std::span<const std::string> names, std::size_t shown) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < shown; ++i) text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > shown) text += " and " + std::to_string(names.size() - shown) + " more";
+  return text;
+}
+
 }  // namespace torchup

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "rendezvous/base/types.hpp"
@@ -12,5 +13,8 @@ namespace torchup {
 
 /// "1 node", "2 to 4 nodes".
 [[nodiscard]] std::string nodes_wanted(const JobTerms& terms);
+
+/// "a, b, c and 9 more": at most `shown` names.
+[[nodiscard]] std::string join_names(std::span<const std::string> names, std::size_t shown = 8);
 
 }  // namespace torchup

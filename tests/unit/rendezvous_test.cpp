@@ -1,6 +1,7 @@
 #include "rendezvous/core/rendezvous.hpp"
 
 #include <catch2/catch.hpp>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <string>
@@ -568,21 +569,32 @@ TEST_CASE("facts that differ are told, or refused", "[unit][rendezvous]") {
   }
 }
 
+/// Node c comes to a running job of a and b, `before_end` happens, and c is gone.
+void come_and_go(Job& job, const std::function<void()>& before_end) {
+  job.join("c");
+  job.now += 200ms;
+  job.step(Tick{});
+  job.join("a");
+  job.join("b");
+  job.say("a", StoreReady{job.rendezvous.round(), Port{1}});
+  REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::running);
+  before_end();
+  job.gone("c");
+  job.join("a");
+  job.join("b");
+  job.say("a", StoreReady{job.rendezvous.round(), Port{1}});
+}
+
+TEST_CASE("nodes that the coordinator lost by its own sleep are not put aside", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 3, .last_call = 1s, .lease = 10s});
+  for (int life = 0; life < 3; ++life) come_and_go(job, [&] { job.at(job.now + 40s); });
+  job.join("c");
+  REQUIRE(job.pass(job.now + 1s).find("joining: c") != std::string::npos);
+}
+
 TEST_CASE("a host that is lost again and again is put aside while others are enough", "[unit][rendezvous]") {
   Job job = running_job(2, {.min_nodes = 2, .max_nodes = 3, .last_call = 1s});
-  for (int life = 0; life < 3; ++life) {
-    job.join("c");
-    job.now += 200ms;
-    job.step(Tick{});
-    job.join("a");
-    job.join("b");
-    job.say("a", StoreReady{job.rendezvous.round(), Port{1}});
-    REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::running);
-    job.gone("c");
-    job.join("a");
-    job.join("b");
-    job.say("a", StoreReady{job.rendezvous.round(), Port{1}});
-  }
+  for (int life = 0; life < 3; ++life) come_and_go(job, [] {});
   const Round round = job.rendezvous.round();
   job.join("c");
   const TimePoint joined = job.now;
