@@ -23,6 +23,8 @@ constexpr Duration notice = std::chrono::milliseconds{1200};
 constexpr Duration doubt = std::chrono::milliseconds{400};
 /// A group rank 0 that has published nothing for so long never will: it believes that all know its store.
 constexpr Duration silence_of_first = std::chrono::milliseconds{2500};
+/// Between its two steps, out of one round and into the next, an agent is nowhere in the state.
+constexpr Duration passage = std::chrono::milliseconds{300};
 constexpr Duration call_pace = std::chrono::seconds{1};
 constexpr Duration absence = std::chrono::seconds{3};
 constexpr Duration meeting_limit = std::chrono::seconds{60};   // torchrun's read timeout
@@ -231,6 +233,7 @@ Result<> TorchrunPeer::join_round(TorchrunStore& store) {
     if (auto dismissed = dismiss_caller(store); !dismissed) return dismissed;
   }
   if (auto called = call_back(store); !called) return called;
+  if (auto cut = cut_last_call(store); !cut) return cut;
   for (int i = 0; i < lost_writes_max; ++i) {
     const auto overdue = now_ > join_until_ ? std::optional{now_ - join_until_} : std::nullopt;
     switch (join_step(state_, terms_, me_, utc_, overdue)) {
@@ -252,6 +255,19 @@ Result<> TorchrunPeer::join_round(TorchrunStore& store) {
     }
   }
   return {};
+}
+
+Result<> TorchrunPeer::cut_last_call(TorchrunStore& store) {
+  const std::size_t here = state_.participants.size();
+  const bool all_here = !state_.complete && !state_.closed && state_.round > 0 && state_.deadline &&
+                        state_.participants.contains(me_) && state_.wait_list.empty() && state_.redundancy_list.empty();
+  if (!all_here || std::exchange(here_, here) != here) all_here_since_.reset();
+  if (!all_here) return {};
+  if (!all_here_since_) all_here_since_ = now_;
+  if (now_ - *all_here_since_ < passage) return {};
+  complete_round(state_);
+  auto stored = put(store);  // where somebody was faster the next turn looks again
+  return stored ? Result<>{} : stored.error();
 }
 
 /// Members of our last round that are nowhere in the state may live, and still be in that round.

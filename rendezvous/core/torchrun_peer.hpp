@@ -56,6 +56,7 @@ class TorchrunStore {
 ///    so that rank 0 stays where it is.
 ///  - A participant that is lost makes it ask for a new round, before its own workers stop: by a second entry of ours on the
 ///    wait list, the only thing that torchrun's agents look at. One that was wrongly taken for dead is called back so.
+///  - A round after the first is complete when all that the state knows have come; the last call is for a job's beginning.
 ///  - It takes itself out of the state when it goes.
 /// Restarts are counted per agent, as torchrun does, and not at all where another node's change explains the failure; one
 /// whose cause shows only later, since a node that has ended says nothing, is taken back.
@@ -104,6 +105,7 @@ class TorchrunPeer {
   Result<> call_together(TorchrunStore& store);
   Result<> call_back(TorchrunStore& store);
   Result<> dismiss_caller(TorchrunStore& store);
+  Result<> cut_last_call(TorchrunStore& store);
   Result<> hush(TorchrunStore& store);
   Result<> meet(TorchrunStore& store);
   Result<> meet_as_first(TorchrunStore& store);
@@ -144,6 +146,8 @@ class TorchrunPeer {
   std::string token_;  ///< the text that the store held when it was read
 
   TimePoint join_until_{};
+  std::optional<TimePoint> all_here_since_;  ///< that nobody in the state is on the way
+  std::size_t here_ = 0;
   std::string roster_;
 
   // The round we are in.

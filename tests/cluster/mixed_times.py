@@ -2,8 +2,9 @@
 
 PROGRAM LAUNCHER TORCHUPD [HOST [KIND]]: HOST is torchupd, torchup or torchrun, KIND is what comes and goes, torchup or
 torchrun; default: all. Workers are shell scripts that say when they start, so that no start of Python is in the times, and
-talk to nobody, so that agents learn of a change from each other alone: with workers that notice it is quicker. A last line
-per fault says how often the agents' restarts were counted. Not a test: torchrun's own waiting is in the times.
+talk to nobody, so that agents learn of a change from each other alone: with workers that notice it is quicker. One line for
+each fault, with the nodes' restart counts; of a torchrun agent that joins, Python's start is left out. Not a test: torchrun's
+own waiting is in the times, and a disk that stalls is too (TMPDIR=/dev/shm).
 """
 
 import os

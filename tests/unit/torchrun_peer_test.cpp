@@ -220,6 +220,31 @@ TEST_CASE("a newcomer finds the store of a silent rank 0, and publishes it", "[u
   }
 }
 
+TEST_CASE("the last call is for a job's beginning", "[unit][torchrun]") {
+  World world;
+  Node a{"10.0.0.1", 7, 1, 3, 1}, b{"10.0.0.2", 8, 1, 3, 1};
+  world.nodes = {&a, &b};
+  for (Node* node : world.nodes) {
+    node->join.terms.last_call = 30s;
+    world.say(*node, node->join);
+  }
+  world.run(29s);
+  REQUIRE_FALSE(a.last<Placed>());  // others may be on their way
+  world.run(3s);
+  REQUIRE(a.last<Placed>());
+  world.say(b, WorkersFailed{Round{0}, {WorkerFailure{.rank = Rank{2}, .exit_code = 3}}});
+  world.run(1s);
+  world.say(b, b.join);
+  world.run(500ms);
+  REQUIRE(world.keys.state().round == 0);
+  world.say(a, a.join);
+  world.run(200ms);
+  REQUIRE_FALSE(world.keys.state().complete);  // one that is between two steps would be left behind
+  world.run(800ms);
+  REQUIRE(a.last<Placed>()->placement.round == Round{1});
+  REQUIRE(b.last<Placed>()->placement.group_world_size == 2);
+}
+
 TEST_CASE("the others are called together before we stop, when a participant is lost", "[unit][torchrun]") {
   World world;
   const TorchrunNode theirs{"10.0.0.7", 3, 0}, lost{"10.0.0.9", 5, 0};
