@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "rendezvous/core/agent_codec.hpp"
+#include "rendezvous/core/wording.hpp"
 #include "rendezvous/net/dialer.hpp"
 #include "rendezvous/net/frame_socket.hpp"
 #include "rendezvous/net/node_identity.hpp"
@@ -32,10 +33,6 @@ constexpr Duration patience = std::chrono::seconds{30};  // workers run on while
 constexpr Duration leave_limit = std::chrono::seconds{3};     // for the answer to our leave
 
 TimePoint clock_now() { return std::chrono::steady_clock::now(); }
-
-std::string in_seconds(Duration duration) {
-  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 1000) + " s";
-}
 
 /// What the coordinator must be told again on a new connection.
 struct Standing {
@@ -120,7 +117,7 @@ class Client final : public std::enable_shared_from_this<Client> {
   void turn() {
     const TimePoint now = clock_now();
     if (over_) return;
-    if (const auto at = fence_at(); at && now >= *at) fence("no sign of the coordinator for " + in_seconds(now - heard_of_));
+    if (const auto at = fence_at(); at && now >= *at) fence("no sign of the coordinator for " + seconds(now - heard_of_));
     if (over_) return;
     if (leave_until_ && now >= *leave_until_) {
       const Leave& leave = *standing_.leave;
@@ -132,7 +129,7 @@ class Client final : public std::enable_shared_from_this<Client> {
     if ((!line_ || doubtful) && !dialer_ && !attempt_ && now >= retry_at_) dial();
     if (!line_ && now - out_since_ >= settings_.join_timeout) {
       return conclude(LinkLost{67, "the rendezvous endpoint " + to_string(settings_.endpoint) + " was not reached within " +
-                                       in_seconds(settings_.join_timeout) + ": " + last_trouble_});
+                                       seconds(settings_.join_timeout) + ": " + last_trouble_});
     }
     schedule(now);
   }
