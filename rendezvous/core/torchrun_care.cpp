@@ -16,9 +16,6 @@ constexpr Duration fresh = std::chrono::seconds{1};
 /// A little less than our own agents let torchrun's have: core/torchrun_peer stops workers 1.2 s after a newcomer came.
 constexpr Duration hold_limit = std::chrono::seconds{1};
 
-/// A participant that leaves the round by itself is on the wait list by then.
-constexpr Duration passage = std::chrono::milliseconds{300};
-
 /// Stands on the wait list for nobody. Without a heartbeat it is judged by nobody.
 const TorchrunNode caller{"~", 0, -1};
 
@@ -102,7 +99,7 @@ bool TorchrunCare::calls_for_another(const TorchrunState& state, TorchrunStore& 
 void TorchrunCare::call_together(TorchrunStore& store, UtcTime now) {
   if (!calls_for_another(known_, store)) return lost_since_.reset();
   if (!lost_since_) lost_since_ = now;
-  if (now - *lost_since_ < passage) return;
+  if (now - *lost_since_ < torchrun_passage) return;
   std::vector<std::string> lost;
   for (const TorchrunNode& node : members_) {
     if (!known_.participants.contains(node)) lost.push_back(shown(node));

@@ -23,8 +23,6 @@ constexpr Duration notice = std::chrono::milliseconds{1200};
 constexpr Duration doubt = std::chrono::milliseconds{400};
 /// A group rank 0 that has published nothing for so long never will: it believes that all know its store.
 constexpr Duration silence_of_first = std::chrono::milliseconds{2500};
-/// Between its two steps, out of one round and into the next, an agent is nowhere in the state.
-constexpr Duration passage = std::chrono::milliseconds{300};
 constexpr Duration call_pace = std::chrono::seconds{1};
 constexpr Duration absence = std::chrono::seconds{3};
 constexpr Duration meeting_limit = std::chrono::seconds{60};   // torchrun's read timeout
@@ -264,7 +262,7 @@ Result<> TorchrunPeer::cut_last_call(TorchrunStore& store) {
   if (!all_here || std::exchange(here_, here) != here) all_here_since_.reset();
   if (!all_here) return {};
   if (!all_here_since_) all_here_since_ = now_;
-  if (now_ - *all_here_since_ < passage) return {};
+  if (now_ - *all_here_since_ < torchrun_passage) return {};
   complete_round(state_);
   auto stored = put(store);  // where somebody was faster the next turn looks again
   return stored ? Result<>{} : stored.error();

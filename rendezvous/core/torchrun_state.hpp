@@ -77,6 +77,10 @@ void drop_silent(TorchrunState& state, const TorchrunTerms& terms, UtcTime now);
 /// Takes the node out of all lists. When the last participant leaves a complete round, the next one begins.
 void remove_node(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node);
 
+/// Between its two steps, out of one round and onto the wait list or into the next, an agent is nowhere in the state: for
+/// less than this.
+inline constexpr Duration torchrun_passage = std::chrono::milliseconds{300};
+
 /// Numbers the participants: the round is theirs.
 void complete_round(TorchrunState& state);
 
