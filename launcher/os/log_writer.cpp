@@ -1,16 +1,13 @@
 #include "launcher/os/log_writer.hpp"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <filesystem>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -193,20 +190,6 @@ void LogWriter::when_at_most(std::size_t level, std::function<void()> notice) {
   state_->queue.when_at_most(level, std::move(notice));
 }
 
-Result<std::string> make_unique_directory(const std::string& prefix) {
-  constexpr std::string_view alphabet = "abcdefghijklmnopqrstuvwxyz0123456789_";
-  constexpr int tries = 100;
-  for (int attempt = 0; attempt < tries; ++attempt) {
-    std::array<unsigned char, 8> chance{};
-    if (::getrandom(chance.data(), chance.size(), 0) != static_cast<ssize_t>(chance.size())) continue;
-    std::string path = prefix;
-    for (const unsigned char byte : chance) path += alphabet[byte % alphabet.size()];
-    if (::mkdir(path.c_str(), 0700) == 0) return path;
-    if (errno != EEXIST) return system_error(errno, path);
-  }
-  return system_error(EEXIST, prefix);
-}
-
 Result<> replace_file_now(const std::string& path, const std::string& content) {
   struct stat status {};
   const bool direct = ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
@@ -220,27 +203,6 @@ Result<> replace_file_now(const std::string& path, const std::string& content) {
   if (error == 0) return {};
   if (!direct) ::unlink(target.c_str());
   return system_error(error, path);
-}
-
-void remove_if_empty(const std::vector<std::string>& directories) {
-  namespace fs = std::filesystem;
-  // Those of many workers lie side by side: their way is walked once.
-  fs::path parent;
-  UniqueFd folder;
-  for (auto directory = directories.rbegin(); directory != directories.rend(); ++directory) {
-    const fs::path path{*directory};
-    if (path.parent_path() != parent) {
-      parent = path.parent_path();
-      folder.reset(::open(parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    }
-    if (::unlinkat(folder.get(), path.filename().c_str(), AT_REMOVEDIR) == 0) continue;
-    std::error_code error;
-    for (const fs::directory_entry& entry : fs::directory_iterator{*directory, error}) {
-      const bool empty_file = fs::is_regular_file(entry.symlink_status(error)) && entry.file_size(error) == 0;
-      if (empty_file && !error) fs::remove(entry.path(), error);
-    }
-    ::rmdir(directory->c_str());
-  }
 }
 
 }  // namespace torchup

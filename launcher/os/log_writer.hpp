@@ -57,14 +57,8 @@ class LogWriter {
   std::thread thread_;
 };
 
-/// A directory `<prefix><8 random characters of a-z0-9_>`, mode 0700. Errors: the system's, with the path.
-Result<std::string> make_unique_directory(const std::string& prefix);
-
 /// Writes `content` to a new file beside `path`, syncs it and renames it over `path`. A path that exists and is no
 /// regular file (a FIFO, /dev/stdout) is written directly.
 Result<> replace_file_now(const std::string& path, const std::string& content);
-
-/// Removes these directories (each stands before those below it) as far as no file in them has any bytes.
-void remove_if_empty(const std::vector<std::string>& directories);
 
 }  // namespace torchup

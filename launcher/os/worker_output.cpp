@@ -1,11 +1,8 @@
 #include "launcher/os/worker_output.hpp"
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,8 +10,6 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <utility>
@@ -24,6 +19,7 @@
 #include "launcher/os/log_writer.hpp"
 #include "launcher/os/loop_post.hpp"
 #include "launcher/os/pty.hpp"
+#include "launcher/os/run_directory.hpp"
 
 namespace torchup {
 namespace {
@@ -55,17 +51,6 @@ TimePoint current_time() {
   return std::chrono::steady_clock::now();
 }
 
-/// A run id is anything; a directory's name is not.
-std::string as_file_name(std::string_view text) {
-  constexpr std::size_t length_max = 100;
-  std::string name;
-  for (const char c : text.substr(0, length_max)) {
-    const bool plain = static_cast<unsigned char>(c) > ' ' && c != '/' && c != 0x7F;
-    name += plain && !(name.empty() && c == '.') ? c : '_';
-  }
-  return name;
-}
-
 bool colours_wanted() {
   const char* no_colour = std::getenv("NO_COLOR");
   const char* terminal = std::getenv("TERM");
@@ -73,98 +58,11 @@ bool colours_wanted() {
 }
 
 /// On the log writer's thread. Errors: the system's, with the path.
-/// The first directory holds all others.
 Result<> make_files(const std::vector<std::string>& directories, const std::vector<LogWriter::File>& files) {
-  const std::string& first = directories.front();
-  UniqueFd folder;
-  for (const std::string& directory : directories) {
-    const char* const name = folder ? directory.c_str() + first.size() + 1 : first.c_str();
-    if (::mkdirat(folder ? folder.get() : AT_FDCWD, name, 0777) != 0) return system_error(directory);
-    if (!folder) folder.reset(::open(first.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!folder) return system_error(first);
-  }
+  if (auto made = make_directories(directories); !made) return made;
   for (const LogWriter::File& file : files)
     if (auto opened = LogWriter::open(*file); !opened) return opened;
   return {};
-}
-
-bool is_in_memory(const char* directory) {
-  struct statfs system {};
-  return ::statfs(directory, &system) == 0 && system.f_type == TMPFS_MAGIC;
-}
-
-struct RunDirectory {
-  std::string path;
-  std::vector<std::string> temporary;  ///< goes at the end, each before those below it; none when the user named one
-  std::string in_memory;               ///< what the first of `temporary` is a link to; empty: it is a directory itself
-};
-
-/// Makes `torchelastic_<8 random characters>` in `parent`.
-///
-/// Where no logs come into it, but error files at most, it is a link into memory until the end: on a disk, making and
-/// removing a directory for each of 256 workers took as long as a quarter of all else, and a disk that hangs would keep
-/// a job from its start.
-Result<RunDirectory> make_temporary_directory(const std::filesystem::path& parent, bool for_logs) {
-  constexpr auto memory = "/dev/shm";
-  const std::string name = "/torchelastic_";
-  if (!for_logs && is_in_memory(memory) && !is_in_memory(parent.c_str())) {
-    if (auto made = make_unique_directory(memory + name)) {
-      const std::string link = parent.string() + made->substr(std::strlen(memory));
-      if (::symlink(made->c_str(), link.c_str()) == 0) return RunDirectory{"", {link}, *made};
-      ::rmdir(made->c_str());
-    }
-  }
-  auto made = make_unique_directory(parent.string() + name);
-  if (!made) return made.error();
-  return RunDirectory{"", {*made}, ""};
-}
-
-/// Removes what is empty at the end; what is left in memory goes to the disk, where the link was.
-void remove_temporary(RunDirectory run) {
-  namespace fs = std::filesystem;
-  if (run.in_memory.empty()) return remove_if_empty(run.temporary);
-  const std::string link = std::exchange(run.temporary.front(), run.in_memory);
-  remove_if_empty(run.temporary);
-  std::error_code error, ignored;
-  if (!fs::exists(run.in_memory, error)) {
-    ::unlink(link.c_str());
-    return;
-  }
-  const std::string on_disk = link + ".disk";
-  fs::copy(run.in_memory, on_disk, fs::copy_options::recursive, error);
-  if (error) {  // a full disk: the link stays, and what it leads to
-    fs::remove_all(on_disk, ignored);
-    return;
-  }
-  ::unlink(link.c_str());
-  fs::rename(on_disk, link, error);
-  if (!error) fs::remove_all(run.in_memory, ignored);
-}
-
-/// On the log writer's thread. `log_dir` as in OutputPlan; `for_logs`: there will be log files. Errors: the system's,
-/// with the path.
-Result<RunDirectory> make_run_directory(std::string log_dir, const std::string& run_id, bool for_logs) {
-  RunDirectory made;
-  std::error_code error;
-  const auto failed = [&error](std::string context) { return system_error(error.value(), std::move(context)); };
-  if (log_dir.empty()) {
-    const auto temporary = std::filesystem::temp_directory_path(error);
-    if (error) return failed("TMPDIR");
-    auto unique = make_temporary_directory(temporary, for_logs);
-    if (!unique) return unique.error();
-    made = *std::move(unique);
-    log_dir = made.temporary.front();
-  } else {
-    if (std::filesystem::is_regular_file(log_dir, error))
-      return Error{make_error_code(boost::system::errc::not_a_directory), "log_dir: " + log_dir + " is a file"};
-    std::filesystem::create_directories(log_dir, error);
-    if (error) return failed(log_dir);
-  }
-  auto unique = make_unique_directory(log_dir + "/" + as_file_name(run_id) + "_");
-  if (!unique) return unique.error();
-  made.path = *unique;
-  if (!made.temporary.empty()) made.temporary.push_back(made.path);
-  return made;
 }
 
 Error disk_is_dead(std::string context) {
