@@ -110,7 +110,7 @@ class Load {
   double lose(std::size_t index) {
     // A moment of calm, in which the coordinator hears of all.
     const auto calm_until = Clock::now() + std::chrono::milliseconds{700};
-    while (Clock::now() < calm_until) wait();
+    while (Clock::now() < calm_until) wait(1);
     for (Agent& agent : agents_) agent.placed = false;
     group_ranks_.assign(agents_.size(), false);
     placed_ = 0;
@@ -121,7 +121,7 @@ class Load {
     const auto begin = Clock::now();
     if (!losses_.silent) agent.socket.reset();
     while (placed_ < agents_.size() - lost_) {
-      wait();
+      wait(0);  // asleep we would have to be woken by the coordinator, as no agent on another machine has
       if (Clock::now() - begin > std::chrono::seconds{30}) die("not all were placed again within 30 s");
     }
     const std::chrono::duration<double> took = Clock::now() - begin;
@@ -155,10 +155,10 @@ class Load {
     }
   }
 
-  void wait() {
+  void wait(int milliseconds = 1000) {
     keep_alive();
     epoll_event events[512];
-    const int count = ::epoll_wait(epoll_.get(), events, 512, losses_.count > 0 ? 1 : 1000);
+    const int count = ::epoll_wait(epoll_.get(), events, 512, losses_.silent ? std::min(milliseconds, 1) : milliseconds);
     for (int i = 0; i < count; ++i) {
       const std::size_t index = events[i].data.u64;
       Agent& agent = agents_[index];
