@@ -19,7 +19,7 @@ import tempfile
 import measure
 
 TORCHRUN = r"""
-import sys, threading, time
+import os, socket, struct, sys, threading, time
 from datetime import timedelta
 from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
@@ -39,8 +39,17 @@ threads = [threading.Thread(target=join, args=(handler,), daemon=True) for handl
 begin = time.monotonic()
 for thread in threads: thread.start()
 for thread in threads: thread.join(120)
-print(max(done) - begin if len(done) == agents else "nan", flush=True)
-import os; os._exit(0)
+moved = [0, 0]  # sent and received by the handlers, as the kernel counts a connection's bytes
+for name in os.listdir("/proc/self/fd"):
+    try:
+        connection = socket.socket(fileno=os.dup(int(name)))
+        if connection.getpeername()[1] != store.port: continue
+        counts = struct.unpack_from("QQ", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136), 120)
+    except OSError:
+        continue
+    moved = [total + count for total, count in zip(moved, counts)]
+print(max(done) - begin if len(done) == agents else "nan", *(total / agents for total in moved), flush=True)
+os._exit(0)
 """
 
 
@@ -64,15 +73,23 @@ def torchup(build, agents, *losses):
 
 
 def torchrun(python, agents):
+    """Seconds, and the bytes that one handler sent and received; NaN when they did not come together."""
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         script.write(TORCHRUN)
         script.flush()
         try:
             ran = subprocess.run([python, script.name, str(agents)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                  text=True, timeout=200)
-            return float(ran.stdout.split()[-1])
-        except (subprocess.TimeoutExpired, IndexError):
-            return math.nan
+            return tuple(map(float, ran.stdout.split()[-3:]))
+        except (subprocess.TimeoutExpired, ValueError):
+            return math.nan, math.nan, math.nan
+
+
+def exponent(points):
+    """Of the power of x with which y grows: the slope of the line through the logarithms."""
+    xs, ys = zip(*[(math.log(x), math.log(y)) for x, y in points])
+    count = len(points)
+    return (count * sum(x * y for x, y in zip(xs, ys)) - sum(xs) * sum(ys)) / (count * sum(x * x for x in xs) - sum(xs) ** 2)
 
 
 def main():
@@ -106,21 +123,26 @@ def main():
         times = {"torchup": [1000 * seconds for seconds in lost]}
         results[f"lost by {how}"] = measure.report(title, "ms", times, "torchup")
         goals.at_most(f"{title} [ms]", statistics.median(times["torchup"]), limit)
-    points = []
+    times_of, bytes_of = [], []
     if not os.path.exists(options.python):
         print(f"\ntorchrun: left out, {options.python} is missing (--python names another)")
         options.torchrun_agents = ""
     for agents in map(int, filter(None, options.torchrun_agents.split(","))):
-        times = [torchrun(options.python, agents) for _ in range(min(options.rounds, 3))]
-        ours = [torchup(options.build, agents)["seconds"] for _ in times]
-        results[f"torchrun {agents}"] = measure.report(f"{agents} agents placed", "s", {"torchup": ours, "torchrun": times},
-                                                       "torchup", digits=3)
-        points.append((math.log(agents), math.log(results[f"torchrun {agents}"]["rows"]["torchrun"]["median"])))
-    if len(points) > 1:
-        count, (xs, ys) = len(points), zip(*points)
-        slope = (count * sum(x * y for x, y in points) - sum(xs) * sum(ys)) / (count * sum(x * x for x in xs) - sum(xs) ** 2)
-        print(f"\ntorchrun's time grows with the number of agents to the power of {slope:.2f}")
-        results["torchrun exponent"] = slope
+        theirs = [torchrun(options.python, agents) for _ in range(min(options.rounds, 3))]
+        ours = [torchup(options.build, agents)["seconds"] for _ in theirs]
+        times = {"torchup": ours, "torchrun": [run[0] for run in theirs]}
+        result = results[f"torchrun {agents}"] = measure.report(f"{agents} agents placed", "s", times, "torchup", digits=3)
+        if any(map(math.isnan, times["torchrun"])):
+            print("  torchrun's handlers did not all come together within 120 s")
+            continue
+        result["bytes"] = [statistics.median(column) for column in list(zip(*theirs))[1:]]
+        print("  one join of torchrun's: {:,.0f} bytes sent, {:,.0f} received".format(*result["bytes"]))
+        times_of.append((agents, result["rows"]["torchrun"]["median"]))
+        bytes_of.append((agents, sum(result["bytes"])))
+    if len(times_of) > 1:
+        results["torchrun exponents"] = {"time": exponent(times_of), "bytes": exponent(bytes_of)}
+        print("\nwith the number of agents torchrun's time grows to the power of {time:.2f}, the bytes of one of its joins to the "
+              "power of {bytes:.2f}".format(**results["torchrun exponents"]))
     results["goals"] = goals.table()
     measure.finish(options, results)
 
