@@ -119,7 +119,7 @@ def main():
 
     for how, title, limit in (("end", "1,000 agents, one's connection ends: all others placed again", 20),
                               ("silence", "1,000 agents, one falls silent, lease 1 s: all others placed again", 1200)):
-        lost = torchup(options.build, 1000, how, options.rounds)["losses"]
+        lost = torchup(options.build, 1000, how, 3 * options.rounds if how == "end" else options.rounds)["losses"]
         times = {"torchup": [1000 * seconds for seconds in lost]}
         results[f"lost by {how}"] = measure.report(title, "ms", times, "torchup")
         goals.at_most(f"{title} [ms]", statistics.median(times["torchup"]), limit)
