@@ -54,6 +54,7 @@ void Rendezvous::on(const Connected& event, TimePoint) {
   if (connections_.size() <= event.peer.value()) connections_.resize(event.peer.value() + 1);
   connections_[event.peer.value()] = {
       .open = true, .in_process = event.in_process, .member = {}, .observed = event.observed, .number = ++connection_count_};
+  hosted_ = hosted_ || event.in_process;
   if (event.coordinator.empty() || is_loopback(event.coordinator) || event.coordinator == coordinator_address_) return;
   coordinator_address_ = event.coordinator;
   changed();
@@ -100,6 +101,9 @@ void Rendezvous::on(const Resumed& event, TimePoint now) {
     return restate(*known, resume, now);
   }
   if (resume.stage == Resume::Stage::ready) return said(event.peer, resume.join, now);
+  if (hosted_ && phase_ == Phase::gathering && !formed_once_ && resume.placement && !misfit(resume.join)) {
+    return recall(event.peer, resume, now);
+  }
 
   const bool may_restore = phase_ == Phase::restoring || (phase_ == Phase::gathering && !formed_once_);
   if (!may_restore || !resume.placement || (phase_ == Phase::restoring && resume.placement->round != round_) ||

@@ -255,6 +255,7 @@ class Rendezvous {
   void decide_failure(TimePoint now);
   void restate(Slot slot, const Resume& resume, TimePoint now);
   void restore(Slot slot, const Resume& resume, TimePoint now);
+  void recall(Peer peer, const Resume& resume, TimePoint now);
   void stop_round(StopCause cause, const std::string& reason, TimePoint now);
   void gather(TimePoint now);
   void end(Verdict verdict, TimePoint now);
@@ -287,6 +288,7 @@ class Rendezvous {
   std::uint64_t connection_count_ = 0;
   std::priority_queue<Check, std::vector<Check>, std::greater<>> checks_;
   std::unordered_map<std::string, std::deque<TimePoint>> losses_of_host_;
+  bool hosted_ = false;  ///< an agent shares our process: where we begin anew, so does it
   std::string coordinator_address_;  ///< by which agents of other machines reach us
 
   std::optional<JobTerms> terms_;

@@ -88,6 +88,18 @@ void Rendezvous::restore(Slot slot, const Resume& resume, TimePoint now) {
   doubt_until_ = now + settings_.doubt;
 }
 
+/// The agent that hosts us has begun anew, and its node is lost to the round that this one is in: nobody waits for the
+/// others of that round, who partly know it already.
+void Rendezvous::recall(Peer peer, const Resume& resume, TimePoint now) {
+  Join join = resume.join;
+  join.former = resume.placement;
+  const Slot slot = enroll(peer, join, now);
+  if (resume.stage != Resume::Stage::stopping) {
+    tell(members_[slot], StopWorkers{resume.placement->round, StopCause::membership_change, "the hosting agent starts anew"});
+  }
+  set_stage(slot, Stage::stopping);
+}
+
 /// The snapshot that we come from was older than what was told to the agents: its file could not be written.
 void Rendezvous::catch_up(const Resume& resume, TimePoint now) {
   note("node " + resume.join.host + " tells of round " + std::to_string(resume.placement->round.value()) +

@@ -47,11 +47,11 @@ struct Job {
     return lines;
   }
 
-  Peer connect(const std::string& name, const std::string& observed = "10.0.0.1") {
+  Peer connect(const std::string& name, const std::string& observed = "10.0.0.1", bool in_process = false) {
     const Peer peer{next_peer++};
     peer_of.insert_or_assign(name, peer);
     name_of.insert_or_assign(peer, name);
-    step(Connected{peer, observed, "10.0.0.254", false});
+    step(Connected{peer, observed, "10.0.0.254", in_process});
     return peer;
   }
   Join join_of(const std::string& name, int workers = 2) const {
@@ -464,6 +464,22 @@ TEST_CASE("what was lost with a connection is said again", "[unit][rendezvous]")
     REQUIRE(back(job, {.stage = Resume::Stage::ready, .store = StoreReady{Round{0}, Port{9}}}).find(":9,") !=
             std::string::npos);
   }
+}
+
+TEST_CASE("a hosting agent that starts anew calls the others into another round at once", "[unit][rendezvous]") {
+  const auto stage = GENERATE(Resume::Stage::running, Resume::Stage::failed, Resume::Stage::succeeded);
+  Job job{{.min_nodes = 3, .max_nodes = 3, .max_restarts = 2}};
+  job.connect("a", "", true);
+  job.join("a");
+  const Placement mine{.round = Round{4}, .group_world_size = 3, .world_size = 6, .restart_count = 1, .membership_changes = 3};
+  REQUIRE(job.resume("b", stage, mine) == "b stop round 4 (membership): the hosting agent starts anew\n");
+  Join known_already = job.join_of("c");  // it saw the host's process end
+  known_already.node = NodeId{"node-c-2"};
+  known_already.former = mine;
+  job.connect("c");
+  REQUIRE(job.say("c", known_already).empty());
+  REQUIRE(job.join("b") == "a host store of round 5\n");
+  REQUIRE(job.rendezvous.restart_count() == 1);
 }
 
 TEST_CASE("a coordinator that starts again learns the running round from its agents", "[unit][rendezvous]") {
