@@ -96,6 +96,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
       if (job->keeper) std::exchange(job->keeper, {})->finish();
     }
     state_ = nullptr;
+    log_ = {};  // agents that we leave have not ended, though it looks so from here
   }
 
   Peer enter(Job& job, Visitor visitor, Listener& listener) {
