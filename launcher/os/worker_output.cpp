@@ -561,7 +561,10 @@ Result<ChildStreams> AttemptOutput::take_child_streams(LocalRank local_rank) {
   ChildStreams child;
   const bool alone = state_->workers.size() == 1;
   if (alone) child.in.reset(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
-  if (!child.in && !state_->nothing) state_->nothing.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!child.in && !state_->nothing) {
+    state_->nothing.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!state_->nothing) return system_error("/dev/null");
+  }
   if (!child.in) child.in.reset(::fcntl(state_->nothing.get(), F_DUPFD_CLOEXEC, 3));
   if (!child.in) return system_error("/dev/null");
   auto out = state_->open_stream(state_->stream(local_rank, OutputTail::Stream::out), STDOUT_FILENO);

@@ -44,7 +44,7 @@ std::vector<RendezvousAction> MixedJob::step(const RendezvousEvent& event, Torch
     if (member->cut_until && now >= *member->cut_until) give_up(*member, "did not come back after its connection broke", now);
     const bool silent = !member->in_process && !member->cut_until && now - member->alive_at > member->lease;
     if (silent && member->peer) {
-      tell(*member, StopWorkers{Round{0}, StopCause::fenced, "this node was silent for too long"});
+      tell(*member, StopWorkers{member->part.round(), StopCause::fenced, "this node was silent for too long"});
       give_up(*member, "was silent", now);
     }
   }

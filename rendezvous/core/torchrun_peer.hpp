@@ -85,6 +85,9 @@ class TorchrunPeer {
 
   [[nodiscard]] bool over() const { return phase_ == Phase::over; }
 
+  /// The round that the agent was placed in last, or is about to be.
+  [[nodiscard]] Round round() const { return Round{round_}; }
+
  private:
   enum class Phase : std::uint8_t {
     idle,     ///< the agent stops its workers, or has not joined yet

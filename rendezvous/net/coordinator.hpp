@@ -80,7 +80,7 @@ class Coordinator {
   /// Errors, which name the file and the remedy: a file that cannot be read, is damaged, or of another version.
   [[nodiscard]] Result<> keep_state(StateDirectory& directory);
   /// The jobs' last states go to the directory. At the end of the process, before agents' connections are closed: what is
-  /// then heard of them is no news.
+  /// then heard of them is no news, and is not logged.
   void release_state();
 
   /// Calls `done` when no agent of the job but those of this process is left to hear the verdict, or `linger` is over.

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <condition_variable>
@@ -21,6 +22,7 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr Duration connect_limit = std::chrono::seconds{5};
+constexpr Duration retry_pace = std::chrono::milliseconds{200};
 constexpr Duration answer_limit = std::chrono::seconds{10};
 constexpr Duration empty_limit = std::chrono::seconds{2};
 
@@ -129,7 +131,7 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
       } else if (!out_of_reach(told.error())) {
         return gone(peer, told.error());
       } else {
-        auto again = find_again(heard_at);
+        auto again = find_again(peer.round(), heard_at);
         if (stopped()) return;
         if (!again) return gone(peer, again.error());
         store = ClientStore{*std::move(again), {hosting_address(), settings_.endpoint.port}};
@@ -139,20 +141,23 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
 
   /// Nobody answers: the link is cut, or the host's machine has lost its power. For as long as others may be waited for we
   /// try again; meanwhile they take us for dead and form a round without us, so our workers stop when the lease is over.
-  Result<std::unique_ptr<StoreClient>> find_again(TimePoint heard_at) {
-    const std::string endpoint = to_string(settings_.endpoint);
+  Result<std::unique_ptr<StoreClient>> find_again(Round round, TimePoint heard_at) {
+    const TimePoint fence_at = heard_at + terms_.lease;
     bool fenced = false;
     for (;;) {
-      auto client = StoreClient::connect(
-          {.host = settings_.endpoint.host, .port = settings_.endpoint.port, .timeout = connect_limit});
-      const Duration silence = std::chrono::steady_clock::now() - heard_at;
-      if (client) (*client)->set_timeout(answer_limit);
-      if (client || stopped() || !out_of_reach(client.error()) || silence > terms_.join_timeout || wants_to_leave()) return client;
-      if (!fenced && silence > terms_.lease) {
+      const TimePoint now = std::chrono::steady_clock::now();
+      if (!fenced && now >= fence_at) {
         fenced = true;
-        deliver(CoordinatorMessage{StopWorkers{Round{0}, StopCause::fenced,
-                                               "torchrun's rendezvous at " + endpoint + " is out of reach"}});
+        deliver(CoordinatorMessage{StopWorkers{
+            round, StopCause::fenced, "torchrun's rendezvous at " + to_string(settings_.endpoint) + " is out of reach"}});
       }
+      const Duration limit = fenced ? connect_limit : std::clamp<Duration>(fence_at - now, retry_pace, connect_limit);
+      auto client =
+          StoreClient::connect({.host = settings_.endpoint.host, .port = settings_.endpoint.port, .timeout = limit});
+      if (client) (*client)->set_timeout(answer_limit);
+      if (client || !out_of_reach(client.error()) || now - heard_at > terms_.join_timeout) return client;
+      rest(retry_pace);  // without a route the answer comes at once
+      if (stopped() || wants_to_leave()) return client;
     }
   }
 
@@ -189,6 +194,10 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
     std::unique_lock lock{mutex_};
     wake_.wait_for(lock, limit, [this] { return stopping_ || !said_.empty(); });
     return std::exchange(said_, {});
+  }
+  void rest(Duration limit) {
+    std::unique_lock lock{mutex_};
+    wake_.wait_for(lock, limit, [this] { return stopping_; });
   }
   std::optional<Leave> wants_to_leave() {
     const std::lock_guard lock{mutex_};
