@@ -28,8 +28,8 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-/// Which options of the table these words may name. CLI11 compares each option that it is told of with all others, which
-/// takes a good part of a short job's time: so it is told of those only.
+/// Which options of the table these words may name. CLI11 compares each option that it is told of with all others,
+/// which takes a good part of a short job's time: so it is told of those only.
 class NamedOptions {
  public:
   explicit NamedOptions(const std::vector<std::string>& tokens) {
@@ -59,7 +59,8 @@ class OptionParser {
  public:
   OptionParser(bool legacy, const NamedOptions& named) {
     app_.name("torchup");
-    app_.description("Starts, supervises and restarts the workers of a distributed PyTorch job; takes torchrun's options.");
+    app_.description(
+        "Starts, supervises and restarts the workers of a distributed PyTorch job; takes torchrun's options.");
     app_.set_help_flag();
     app_.allow_extras();
     app_.formatter(std::make_shared<HelpFormatter>());
@@ -104,7 +105,8 @@ class OptionParser {
   static std::string unrecognized(const std::vector<std::string>& extras) {
     std::string text = "unrecognized arguments:";
     for (const std::string& extra : extras) text += " " + extra;
-    const std::string nearest = nearest_option(extras.front().substr(std::min(extras.front().find_first_not_of('-'), extras.front().size())));
+    const std::string nearest =
+        nearest_option(extras.front().substr(std::min(extras.front().find_first_not_of('-'), extras.front().size())));
     if (!nearest.empty()) text += " (did you mean --" + nearest + "?)";
     return text;
   }

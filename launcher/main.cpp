@@ -36,7 +36,8 @@ std::string host_name() {
 
 std::string random_uuid() {
   std::array<unsigned, 4> words{};
-  if (::getrandom(words.data(), sizeof words, 0) != sizeof words) throw std::runtime_error{"the kernel gives no random bytes"};
+  if (::getrandom(words.data(), sizeof words, 0) != sizeof words)
+    throw std::runtime_error{"the kernel gives no random bytes"};
   words[1] = (words[1] & 0xffff0fffU) | 0x4000U;
   words[2] = (words[2] & 0x3fffffffU) | 0x80000000U;
   std::array<char, 37> text{};
@@ -91,7 +92,9 @@ Result<> read_config_file(OptionValues& options) {
 std::optional<Answer> answer_without_program(const OptionValues& options) {
   if (options.flag("version")) {
     const bool json = options.flag("json");
-    return Answer{0, json ? "{\"name\": \"torchup\", \"version\": \"" TORCHUP_VERSION "\"}\n" : "torchup " TORCHUP_VERSION "\n", ""};
+    return Answer{
+        0, json ? "{\"name\": \"torchup\", \"version\": \"" TORCHUP_VERSION "\"}\n" : "torchup " TORCHUP_VERSION "\n",
+        ""};
   }
   if (!options.has("print-completion")) return std::nullopt;
   return Answer{0, completion_script(options.text("print-completion")).value(), ""};
@@ -103,7 +106,8 @@ Answer environment_answer(const LaunchConfig& plan, const OptionValues& options)
   const int workers = plan.local_world_size;
   const int nodes = plan.terms.max_nodes;
   if (rank < 0 || rank >= workers * nodes) {
-    return usage_error("argument --rank: " + std::to_string(rank) + " is not from 0 to " + std::to_string(workers * nodes - 1));
+    return usage_error("argument --rank: " + std::to_string(rank) + " is not from 0 to " +
+                       std::to_string(workers * nodes - 1));
   }
   Placement placement;
   placement.group_rank = GroupRank{rank / workers};
@@ -117,7 +121,8 @@ Answer environment_answer(const LaunchConfig& plan, const OptionValues& options)
   return {0, options.text("format", "sh") == "json" ? variables_as_json(variables) : variables_as_shell(variables), ""};
 }
 
-/// A file that is written at the end, or beside the job, is refused at the start when it cannot be: then it is no use to run.
+/// A file that is written at the end, or beside the job, is refused at the start when it cannot be: then it is no use
+/// to run.
 Result<> check_output_file(const std::string& option, const std::string& path) {
   if (path.empty() || ::access(path.c_str(), W_OK) == 0) return {};
   const std::size_t slash = path.rfind('/');
@@ -150,7 +155,8 @@ int launch(std::span<const std::string> words, std::string token, Guarded guarde
   auto plan = make_plan(line.options, line.program, line.legacy, machine);
   if (!plan) return refuse(plan.error());
   if (auto checked = check_log_folder(plan->output.log_dir); !checked) return refuse(checked.error());
-  if (auto checked = check_output_file("--result-file", plan->output.result_file); !checked) return refuse(checked.error());
+  if (auto checked = check_output_file("--result-file", plan->output.result_file); !checked)
+    return refuse(checked.error());
   if (auto checked = check_output_file("--events", plan->output.events_file); !checked) return refuse(checked.error());
   plan->rendezvous.token = std::move(token);
   if (line.options.has("token-file")) {

@@ -56,7 +56,8 @@ std::string plan_text(const LaunchConfig& plan) {
   line("log folder", plan.output.log_dir.empty() ? "a temporary one" : plan.output.log_dir);
   for (const auto& [name, value] : plan.variables) line("variable", name + "=" + value);
   for (std::size_t i = 0; i < plan.worker_variables.size(); ++i) {
-    for (const auto& [name, value] : plan.worker_variables[i]) line("variable", "local rank " + number(i) + ": " + name + "=" + value);
+    for (const auto& [name, value] : plan.worker_variables[i])
+      line("variable", "local rank " + number(i) + ": " + name + "=" + value);
   }
   for (std::size_t i = 0; i < plan.worker_cpus.size(); ++i) {
     line("cpus", "local rank " + number(i) + ": " + to_cpu_list(plan.worker_cpus[i]));

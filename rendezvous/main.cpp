@@ -89,12 +89,17 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
   app.add_option("--max-stalled", settings.stalled_s, "Seconds that answers may lie unread")->capture_default_str();
   app.add_option("--max-silence", settings.silence_s, "Seconds without a sign of a peer's machine (TCP keep-alive)")
       ->capture_default_str();
-  app.add_option("--grace", settings.grace_s, "Seconds that connections have to go after SIGTERM")->capture_default_str();
-  app.add_option("--token-file", settings.token_file, "Secret that torchup's agents must prove; without it TORCHUP_TOKEN, else none");
-  app.add_option("--state-dir", settings.state_dir,
-                 "Folder where jobs of torchup's agents are kept, so that they go on when this process is ended and started "
-                 "again; made where it is missing");
-  app.add_option("--max-agents", settings.agents_max, "Of one job")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--grace", settings.grace_s, "Seconds that connections have to go after SIGTERM")
+      ->capture_default_str();
+  app.add_option("--token-file", settings.token_file,
+                 "Secret that torchup's agents must prove; without it TORCHUP_TOKEN, else none");
+  app.add_option(
+      "--state-dir", settings.state_dir,
+      "Folder where jobs of torchup's agents are kept, so that they go on when this process is ended and started "
+      "again; made where it is missing");
+  app.add_option("--max-agents", settings.agents_max, "Of one job")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   app.add_flag("--store-only", settings.store_only, "Neither agents nor HTTP pages on the port");
   try {
     app.parse(argc, argv);
@@ -132,16 +137,14 @@ nlohmann::ordered_json job_json(const JobView& job) {
 }
 
 /// A line of the log in one write: several daemons may share a journal, and thousands of nodes join at once.
-void tell(const std::string& line) {
-  std::cerr << "torchupd: " + line + '\n';
-}
+void tell(const std::string& line) { std::cerr << "torchupd: " + line + '\n'; }
 
 std::string status_json(const StoreServerStatus& status, const Coordinator& coordinator) {
   nlohmann::ordered_json page{{"connections", status.connections}, {"keys", status.keys},
-                                    {"queues", status.queues},           {"bytes", status.bytes},
-                                    {"waiting", status.waiting},         {"arriving_bytes", status.arriving_bytes},
-                                    {"accepted", status.accepted},       {"refused", status.refused},
-                                    {"requests", status.requests}};
+                              {"queues", status.queues},           {"bytes", status.bytes},
+                              {"waiting", status.waiting},         {"arriving_bytes", status.arriving_bytes},
+                              {"accepted", status.accepted},       {"refused", status.refused},
+                              {"requests", status.requests}};
   page["jobs"] = nlohmann::ordered_json::object();
   for (const auto& [run_id, job] : coordinator.jobs()) page["jobs"][run_id.value()] = job_json(job);
   return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -206,9 +209,7 @@ class Ending {
   bool draining_ = false;
 };
 
-Duration seconds(double count) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>{count});
-}
+Duration seconds(double count) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>{count}); }
 
 /// The jobs' secret.
 Result<std::string> read_token(const Settings& settings) {
@@ -227,9 +228,8 @@ int serve(const Settings& settings) {
   asio::io_context loop{1};
   RendezvousSettings rules;
   rules.agents_max = settings.agents_max;
-  Coordinator coordinator{loop,
-                          [](const RunId& run_id, const std::string& line) { tell("job " + run_id.value() + ": " + line); },
-                          rules};
+  Coordinator coordinator{
+      loop, [](const RunId& run_id, const std::string& line) { tell("job " + run_id.value() + ": " + line); }, rules};
   std::unique_ptr<StateDirectory> state;
   if (!settings.state_dir.empty()) {
     auto opened = StateDirectory::open(loop, settings.state_dir);

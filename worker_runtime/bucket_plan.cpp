@@ -20,9 +20,7 @@ struct OpenBucket {
   std::size_t limit = 0;  ///< index into the limits
 };
 
-std::int64_t bytes_of(double mebibytes) {
-  return static_cast<std::int64_t>(mebibytes * (1 << 20));
-}
+std::int64_t bytes_of(double mebibytes) { return static_cast<std::int64_t>(mebibytes * (1 << 20)); }
 
 }  // namespace
 

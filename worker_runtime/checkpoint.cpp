@@ -100,7 +100,8 @@ void send_tensors(Tensors& tensors, const ProcessGroup& group, int root) {
   names = json::parse(broadcast_text(names.dump(), group, root));
   if (group.rank() != root) {
     for (const json& entry : names) {
-      tensors[entry[0]] = torch::empty(entry[2].get<std::vector<std::int64_t>>(), static_cast<torch::ScalarType>(entry[1].get<int>()));
+      tensors[entry[0]] =
+          torch::empty(entry[2].get<std::vector<std::int64_t>>(), static_cast<torch::ScalarType>(entry[1].get<int>()));
     }
   }
   for (auto& [name, tensor] : tensors) {
@@ -118,8 +119,8 @@ void restore_module(const torch::nn::Module& module, const Tensors& stored) {
     const auto found = stored.find(name);
     if (found == stored.end()) throw Error{"the checkpoint lacks the module's " + name};
     if (found->second.sizes() != tensor.sizes() || found->second.scalar_type() != tensor.scalar_type()) {
-      throw Error{name + " is " + c10::str(found->second.scalar_type(), found->second.sizes()) + " in the checkpoint and " +
-                  c10::str(tensor.scalar_type(), tensor.sizes()) + " in the module"};
+      throw Error{name + " is " + c10::str(found->second.scalar_type(), found->second.sizes()) +
+                  " in the checkpoint and " + c10::str(tensor.scalar_type(), tensor.sizes()) + " in the module"};
     }
     tensor.data().copy_(found->second);
   }
@@ -140,8 +141,10 @@ void restore_generators(const CheckpointParts& parts, const LoadedCheckpoint& lo
   // Another world size: streams that differ by rank and from those before, and are the same when this is done again.
   std::size_t seed = 0;
   const torch::Tensor first = cpu[0].contiguous();
-  for (std::int64_t i = 0; i < first.numel(); ++i) seed = c10::hash_combine(seed, first.const_data_ptr<std::uint8_t>()[i]);
-  seed = c10::hash_combine(c10::hash_combine(seed, static_cast<std::size_t>(group.size())), static_cast<std::size_t>(group.rank()));
+  for (std::int64_t i = 0; i < first.numel(); ++i)
+    seed = c10::hash_combine(seed, first.const_data_ptr<std::uint8_t>()[i]);
+  seed = c10::hash_combine(c10::hash_combine(seed, static_cast<std::size_t>(group.size())),
+                           static_cast<std::size_t>(group.rank()));
   set_seed(at::detail::getDefaultCPUGenerator(), seed);
   if (gpu) set_seed(*gpu, seed);
 }
@@ -158,13 +161,14 @@ void restore_parts(const CheckpointParts& parts, const LoadedCheckpoint& loaded)
     restore_optimizer(*parts.optimizers[i], names, optimizer_prefix(i), optimizers[i], loaded.training);
   }
   if (loaded.facts.value("parts", std::size_t{0}) != parts.others.size()) {
-    throw Error{"the checkpoint holds " + loaded.facts.value("parts", json{0}).dump() + " parts with a state_dict, the program has " +
-                std::to_string(parts.others.size())};
+    throw Error{"the checkpoint holds " + loaded.facts.value("parts", json{0}).dump() +
+                " parts with a state_dict, the program has " + std::to_string(parts.others.size())};
   }
   for (std::size_t i = 0; i < parts.others.size(); ++i) {
     StateDict state;
     const std::string prefix = other_prefix(i);
-    for (auto entry = loaded.training.lower_bound(prefix); entry != loaded.training.end() && entry->first.starts_with(prefix); ++entry) {
+    for (auto entry = loaded.training.lower_bound(prefix);
+         entry != loaded.training.end() && entry->first.starts_with(prefix); ++entry) {
       state.emplace(entry->first.substr(prefix.size()), entry->second);
     }
     parts.others[i].set(state);
@@ -175,14 +179,16 @@ void restore_parts(const CheckpointParts& parts, const LoadedCheckpoint& loaded)
   }
   if (parts.ddp != nullptr && loaded.facts.contains("bucket_layout")) {
     const json& layout = loaded.facts.at("bucket_layout");
-    parts.ddp->restore_bucket_layout({layout.at("buckets").get<std::vector<std::vector<std::int64_t>>>(), layout.at("rebuilt")});
+    parts.ddp->restore_bucket_layout(
+        {layout.at("buckets").get<std::vector<std::vector<std::int64_t>>>(), layout.at("rebuilt")});
   }
 }
 
 }  // namespace
 
 Checkpoint::Checkpoint(std::filesystem::path folder, ProcessGroup group, CheckpointOptions options)
-    : state_{std::make_unique<State>(State{CheckpointFolder{std::move(folder)}, std::move(group), options, {}, {}, {}})} {}
+    : state_{
+          std::make_unique<State>(State{CheckpointFolder{std::move(folder)}, std::move(group), options, {}, {}, {}})} {}
 
 Checkpoint::~Checkpoint() {
   try {
@@ -236,8 +242,9 @@ Position Checkpoint::resume_parts(const CheckpointParts& parts) {
     return {loaded.facts.at("epoch"), loaded.facts.at("step")};
   }
   if (s.options.must_resume) {
-    throw Error{"there is no checkpoint to resume from: no rank has a valid one in " + s.folder.path().string() +
-                (candidates.empty() ? "" : " (" + std::to_string(candidates.size()) + " damaged ones were passed over)")};
+    throw Error{
+        "there is no checkpoint to resume from: no rank has a valid one in " + s.folder.path().string() +
+        (candidates.empty() ? "" : " (" + std::to_string(candidates.size()) + " damaged ones were passed over)")};
   }
   return {};
 }
@@ -262,13 +269,14 @@ void Checkpoint::save_parts(Position at, const CheckpointParts& parts) {
   const ParameterNames names = parameter_names(parts.module.get());
   content->facts["optimizers"] = json::array();
   for (std::size_t i = 0; i < parts.optimizers.size(); ++i) {
-    content->facts["optimizers"].push_back(store_optimizer(*parts.optimizers[i], names, optimizer_prefix(i), content->training));
+    content->facts["optimizers"].push_back(
+        store_optimizer(*parts.optimizers[i], names, optimizer_prefix(i), content->training));
   }
   content->facts["parts"] = parts.others.size();
   content->training.insert(content->training.end(), others.begin(), others.end());
 
-  // The copy that training may not change any more. Memory is kept from save to save, page-locked for a GPU's tensors; those
-  // copies are only begun here, and the writer waits for them.
+  // The copy that training may not change any more. Memory is kept from save to save, page-locked for a GPU's tensors;
+  // those copies are only begun here, and the writer waits for them.
   c10::SmallVector<torch::Device, 1> devices;
   const auto copy = [&](const char* file, NamedTensors& tensors) {
     for (auto& [name, tensor] : tensors) {
@@ -278,7 +286,8 @@ void Checkpoint::save_parts(Position at, const CheckpointParts& parts) {
       }
       const torch::NoGradGuard no_grad;
       host.copy_(tensor.detach(), /*non_blocking=*/true);
-      if (!tensor.is_cpu() && std::ranges::find(devices, tensor.device()) == devices.end()) devices.push_back(tensor.device());
+      if (!tensor.is_cpu() && std::ranges::find(devices, tensor.device()) == devices.end())
+        devices.push_back(tensor.device());
       tensor = host;
     }
   };

@@ -63,7 +63,8 @@ json read_manifest(const std::filesystem::path& folder) {
   return std::move(*manifest);
 }
 
-std::map<std::string, torch::Tensor> read_tensors(const std::filesystem::path& folder, const char* name, const json& manifest) {
+std::map<std::string, torch::Tensor> read_tensors(const std::filesystem::path& folder, const char* name,
+                                                  const json& manifest) {
   const json& facts = manifest.at("files").at(name);
   FileReader file{folder / name};
   if (file.bytes() != facts.at("bytes")) throw Error{(folder / name).string() + " has the wrong size"};
@@ -123,7 +124,8 @@ std::vector<std::int64_t> CheckpointFolder::steps() const {
         std::error_code error;
         return std::filesystem::file_size(entry.path() / file.key(), error) == file.value().at("bytes") && !error;
       });
-      if (manifest.at("step") != *step || !sizes_fit) throw Error{entry.path().string() + " is damaged: a file is missing or cut short"};
+      if (manifest.at("step") != *step || !sizes_fit)
+        throw Error{entry.path().string() + " is damaged: a file is missing or cut short"};
       result.push_back(*step);
     } catch (const std::exception& error) {
       std::fprintf(stderr, "torchup: a checkpoint is passed over: %s\n", error.what());
@@ -142,7 +144,8 @@ LoadedCheckpoint CheckpointFolder::load(std::int64_t step) const {
   return loaded;
 }
 
-void CheckpointFolder::save(const CheckpointContent& content, int keep_last, const std::set<std::int64_t>& damaged) const {
+void CheckpointFolder::save(const CheckpointContent& content, int keep_last,
+                            const std::set<std::int64_t>& damaged) const {
   const auto step = content.facts.at("step").get<std::int64_t>();
   const std::vector<std::int64_t> before = steps();  // newest first
   for (const std::int64_t newer : before) {
@@ -175,7 +178,8 @@ void CheckpointFolder::save(const CheckpointContent& content, int keep_last, con
   std::vector<std::filesystem::path> left_over;
   for (const auto& entry : std::filesystem::directory_iterator{path_}) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(step_prefix) && name.find(temporary_mark) != std::string::npos) left_over.push_back(entry.path());
+    if (name.starts_with(step_prefix) && name.find(temporary_mark) != std::string::npos)
+      left_over.push_back(entry.path());
   }
   for (const auto& path : left_over) std::filesystem::remove_all(path);
   int kept = 1;  // the new one

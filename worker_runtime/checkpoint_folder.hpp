@@ -32,17 +32,18 @@ class CheckpointFolder {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Steps that look whole, newest first: the manifest is there and right, and the files have its sizes. Cheap: no tensor
-  /// is read.
+  /// Steps that look whole, newest first: the manifest is there and right, and the files have its sizes. Cheap: no
+  /// tensor is read.
   std::vector<std::int64_t> steps() const;
 
   /// Reads a checkpoint and compares every checksum. Throws Error when anything is wrong.
   LoadedCheckpoint load(std::int64_t step) const;
 
-  /// Writes a checkpoint whole or not at all. Only then goes what is too old to be one of the `keep_last` newest (0: nothing),
-  /// what crashed writers left, and the `damaged` steps.
+  /// Writes a checkpoint whole or not at all. Only then goes what is too old to be one of the `keep_last` newest (0:
+  /// nothing), what crashed writers left, and the `damaged` steps.
   ///
-  /// Throws Error also when the folder holds a newer checkpoint that is not damaged: it is of another run, and would win.
+  /// Throws Error also when the folder holds a newer checkpoint that is not damaged: it is of another run, and would
+  /// win.
   void save(const CheckpointContent& content, int keep_last, const std::set<std::int64_t>& damaged) const;
 
  private:

@@ -27,9 +27,7 @@ T value_of(Result<T> result) {
 std::string_view text(const std::vector<std::uint8_t>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
-std::vector<std::uint8_t> bytes(const Value& value) {
-  return {value.view().begin(), value.view().end()};
-}
+std::vector<std::uint8_t> bytes(const Value& value) { return {value.view().begin(), value.view().end()}; }
 
 }  // namespace
 
@@ -43,9 +41,7 @@ c10::intrusive_ptr<c10d::Store> ClientStore::clone() {
   return c10::intrusive_ptr<ClientStore>::unsafe_steal_from_new(new ClientStore{value_of(client_->clone())});
 }
 
-std::int64_t ClientStore::count_worker() {
-  return value_of(client_->count_worker());
-}
+std::int64_t ClientStore::count_worker() { return value_of(client_->count_worker()); }
 
 void ClientStore::set(const std::string& key, const std::vector<std::uint8_t>& value) {
   done(client_->set(key, text(value)));
@@ -56,24 +52,12 @@ std::vector<std::uint8_t> ClientStore::compareSet(const std::string& key, const 
   return bytes(value_of(client_->compare_set(key, text(expected), text(desired))));
 }
 
-std::vector<std::uint8_t> ClientStore::get(const std::string& key) {
-  return bytes(value_of(client_->get(key)));
-}
-std::int64_t ClientStore::add(const std::string& key, std::int64_t value) {
-  return value_of(client_->add(key, value));
-}
-bool ClientStore::deleteKey(const std::string& key) {
-  return value_of(client_->delete_key(key));
-}
-bool ClientStore::check(const std::vector<std::string>& keys) {
-  return value_of(client_->check(keys));
-}
-std::int64_t ClientStore::getNumKeys() {
-  return value_of(client_->num_keys());
-}
-void ClientStore::wait(const std::vector<std::string>& keys) {
-  done(client_->wait(keys));
-}
+std::vector<std::uint8_t> ClientStore::get(const std::string& key) { return bytes(value_of(client_->get(key))); }
+std::int64_t ClientStore::add(const std::string& key, std::int64_t value) { return value_of(client_->add(key, value)); }
+bool ClientStore::deleteKey(const std::string& key) { return value_of(client_->delete_key(key)); }
+bool ClientStore::check(const std::vector<std::string>& keys) { return value_of(client_->check(keys)); }
+std::int64_t ClientStore::getNumKeys() { return value_of(client_->num_keys()); }
+void ClientStore::wait(const std::vector<std::string>& keys) { done(client_->wait(keys)); }
 void ClientStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
   done(client_->wait(keys, timeout));
 }
@@ -110,12 +94,8 @@ std::vector<std::uint8_t> ClientStore::queuePop(const std::string& key, bool blo
   return bytes(*element);
 }
 
-std::int64_t ClientStore::queueLen(const std::string& key) {
-  return value_of(client_->queue_len(key));
-}
-std::vector<std::string> ClientStore::listKeys() {
-  return value_of(client_->list_keys());
-}
+std::int64_t ClientStore::queueLen(const std::string& key) { return value_of(client_->queue_len(key)); }
+std::vector<std::string> ClientStore::listKeys() { return value_of(client_->list_keys()); }
 void ClientStore::barrier(const std::string& key, std::int64_t world_size, const std::chrono::milliseconds& timeout) {
   done(client_->barrier(key, world_size, timeout));
 }

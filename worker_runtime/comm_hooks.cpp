@@ -29,11 +29,7 @@ CommHook all_reduce_hook(ProcessGroup group) {
   };
 }
 
-CommHook fp16_compress_hook(ProcessGroup group) {
-  return compress_hook(std::move(group), torch::kHalf);
-}
-CommHook bf16_compress_hook(ProcessGroup group) {
-  return compress_hook(std::move(group), torch::kBFloat16);
-}
+CommHook fp16_compress_hook(ProcessGroup group) { return compress_hook(std::move(group), torch::kHalf); }
+CommHook bf16_compress_hook(ProcessGroup group) { return compress_hook(std::move(group), torch::kBFloat16); }
 
 }  // namespace torchup

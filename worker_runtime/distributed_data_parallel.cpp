@@ -198,18 +198,14 @@ DataParallelCore& DataParallelCore::operator=(DataParallelCore&&) noexcept = def
 DataParallelCore::NoSync::NoSync(DataParallelCore& core, bool active) : core_{&core}, before_{core.impl_->sync} {
   if (active) core.impl_->sync = false;
 }
-DataParallelCore::NoSync::~NoSync() {
-  core_->impl_->sync = before_;
-}
+DataParallelCore::NoSync::~NoSync() { core_->impl_->sync = before_; }
 
 void DataParallelCore::register_comm_hook(CommHook hook) {
   if (!hook) throw Error{"register_comm_hook: the hook is empty"};
   impl_->reducer->set_comm_hook(std::move(hook));
 }
 
-const ProcessGroup& DataParallelCore::group() const {
-  return impl_->group;
-}
+const ProcessGroup& DataParallelCore::group() const { return impl_->group; }
 std::vector<torch::Tensor> DataParallelCore::parameters() const {
   std::vector<torch::Tensor> tensors;
   for (const auto& parameter : impl_->parameters) tensors.push_back(parameter.tensor);
@@ -233,12 +229,11 @@ void DataParallelCore::restore_bucket_layout(const BucketLayout& layout) {
   impl_->reducer->restore(plan, layout.rebuilt);
 }
 
-void DataParallelCore::reset() {
-  impl_->reducer->reset();
-}
+void DataParallelCore::reset() { impl_->reducer->reset(); }
 
 void DataParallelCore::before_forward() {
-  auto& [module, group, options, parameters, device, reducer, sync, buffers_due, iterated, joining, announces_join] = *impl_;
+  auto& [module, group, options, parameters, device, reducer, sync, buffers_due, iterated, joining, announces_join] =
+      *impl_;
   const bool gradients = torch::GradMode::is_enabled();
   const auto unexpected = reducer->take_unexpected_gradients();
   if (unexpected > 0 && buffers_due && c10d::debug_level() != c10d::DebugLevel::Off)
@@ -261,7 +256,8 @@ void DataParallelCore::before_forward() {
 }
 
 void DataParallelCore::after_forward(std::vector<torch::Tensor*> outputs) {
-  auto& [module, group, options, parameters, device, reducer, sync, buffers_due, iterated, joining, announces_join] = *impl_;
+  auto& [module, group, options, parameters, device, reducer, sync, buffers_due, iterated, joining, announces_join] =
+      *impl_;
   std::vector<torch::Tensor> differentiable;
   std::erase_if(outputs, [](const torch::Tensor* output) { return !output->defined() || !output->grad_fn(); });
   for (const auto* output : outputs) differentiable.push_back(*output);

@@ -34,8 +34,8 @@ struct DistributedSampler::State {
     std::vector<std::int64_t> order(size);
     if (options.shuffle) {
       const auto seed = options.seed + static_cast<std::uint64_t>(epoch);
-      const auto permutation =
-          torch::randperm(static_cast<std::int64_t>(size), at::make_generator<at::CPUGeneratorImpl>(seed), torch::kInt64);
+      const auto permutation = torch::randperm(static_cast<std::int64_t>(size),
+                                               at::make_generator<at::CPUGeneratorImpl>(seed), torch::kInt64);
       std::copy_n(permutation.const_data_ptr<std::int64_t>(), size, order.begin());
     } else {
       std::iota(order.begin(), order.end(), std::int64_t{0});
@@ -52,7 +52,8 @@ DistributedSampler::DistributedSampler(std::size_t size, int rank, int world_siz
                                        const DistributedSamplerOptions& options)
     : state_{std::make_shared<State>()} {
   if (world_size < 1 || rank < 0 || rank >= world_size) {
-    throw Error{"DistributedSampler: rank " + std::to_string(rank) + " is not in 0 .. " + std::to_string(world_size - 1)};
+    throw Error{"DistributedSampler: rank " + std::to_string(rank) + " is not in 0 .. " +
+                std::to_string(world_size - 1)};
   }
   state_->size = size;
   state_->rank = rank;

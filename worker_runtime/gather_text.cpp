@@ -38,7 +38,8 @@ std::string broadcast_text(const std::string& text, const ProcessGroup& group, i
   broadcast(length, group, root);
   const auto count = length.item<std::int64_t>();
   if (count == 0) return {};
-  torch::Tensor bytes = (group.rank() == root ? bytes_of(text, count) : torch::zeros({count}, torch::kUInt8)).to(group.device());
+  torch::Tensor bytes =
+      (group.rank() == root ? bytes_of(text, count) : torch::zeros({count}, torch::kUInt8)).to(group.device());
   broadcast(bytes, group, root);
   return text_of(bytes, count);
 }

@@ -13,7 +13,7 @@
 namespace torchup {
 namespace {
 
-constexpr const char* some_port = "9";         // of a datagram that is never sent
+constexpr const char* some_port = "9";  // of a datagram that is never sent
 constexpr const char* any_port = "0";
 constexpr const char* far_away = "192.0.2.1";  // RFC 5737: nobody has it, so only the default route leads there
 

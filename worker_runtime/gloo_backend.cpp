@@ -10,8 +10,8 @@
 namespace torchup {
 namespace {
 
-/// Options with the devices of the interfaces in GLOO_SOCKET_IFNAME, else with gloo's own choice: what create_default does,
-/// which torch 2.9 has not.
+/// Options with the devices of the interfaces in GLOO_SOCKET_IFNAME, else with gloo's own choice: what create_default
+/// does, which torch 2.9 has not.
 template <class Gloo>
 auto default_options(std::chrono::milliseconds timeout) {
   if constexpr (requires { Gloo::Options::create_default(timeout); }) {

@@ -113,7 +113,8 @@ void write_error_file(std::string_view message, std::string_view stack) {
   text.number(::getpid());
   if (const std::int64_t step = s.step; step >= 0) (text << R"(, "step": )").number(step);
   // Launchers show this field alone, so it says first what happened.
-  ((text << R"(, "py_callstack": ")").json(message) << R"(\n)").json(stack) << R"("}}})" << "\n";
+  ((text << R"(, "py_callstack": ")").json(message) << R"(\n)").json(stack) << R"("}}})"
+                                                                            << "\n";
   const int fd = ::open(s.temporary_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) return;
   write_all(fd, text.view());
@@ -191,13 +192,20 @@ std::string_view names_of(const Frames& frames) {
 
 std::string_view name_of(int signal) {
   switch (signal) {
-    case SIGSEGV: return "SIGSEGV";
-    case SIGBUS: return "SIGBUS";
-    case SIGFPE: return "SIGFPE";
-    case SIGILL: return "SIGILL";
-    case SIGABRT: return "SIGABRT";
-    case SIGQUIT: return "SIGQUIT";
-    default: return "signal";
+    case SIGSEGV:
+      return "SIGSEGV";
+    case SIGBUS:
+      return "SIGBUS";
+    case SIGFPE:
+      return "SIGFPE";
+    case SIGILL:
+      return "SIGILL";
+    case SIGABRT:
+      return "SIGABRT";
+    case SIGQUIT:
+      return "SIGQUIT";
+    default:
+      return "signal";
   }
 }
 
@@ -218,7 +226,8 @@ std::atomic<int> dying_of{0};
 void on_fatal_signal(int signal, siginfo_t* info, void*) {
   Scene& s = scene();
   if (s.spoken.exchange(true)) {
-    // Another thread is at it, or naming the frames crashed too: the plain report is written. Give it a moment, then go.
+    // Another thread is at it, or naming the frames crashed too: the plain report is written. Give it a moment, then
+    // go.
     if (dying_of == 0) ::sleep(symbols_limit_s);
     die_of(signal);
   }
@@ -301,7 +310,8 @@ void speak_last_words(const Speaker& speaker) {
   s.speaker = speaker;
   s.temporary_file = speaker.error_file + ".tmp-" + std::to_string(::getpid());
   if (s.symbols != nullptr) return;
-  s.symbols = backtrace_create_state(nullptr, 1, [](void*, const char*, int) {}, nullptr);
+  s.symbols = backtrace_create_state(
+      nullptr, 1, [](void*, const char*, int) {}, nullptr);
   capture();  // loads the unwinder now: in a signal handler it must not be loaded
 
   const stack_t own_stack{s.signal_stack.data(), 0, s.signal_stack.size()};

@@ -81,9 +81,7 @@ std::string reason(const std::exception& error) {
   return error.what();
 }
 
-std::uint16_t port_of(const WorkerPlace& place) {
-  return static_cast<std::uint16_t>(place.master_port);
-}
+std::uint16_t port_of(const WorkerPlace& place) { return static_cast<std::uint16_t>(place.master_port); }
 
 /// Becomes a client, and is counted: a Python rank 0 waits until it has counted everybody.
 c10::intrusive_ptr<c10d::Store> join_store(const WorkerPlace& place, std::chrono::milliseconds timeout) {
@@ -148,10 +146,8 @@ Meeting open_store(const MeetingPlan& plan) {
 class RollCall {
  public:
   RollCall(const MeetingPlan& plan, const c10::intrusive_ptr<c10d::Store>& job)
-      : plan_{plan},
-        job_{job},
-        store_{c10::make_intrusive<c10d::PrefixStore>("torchup/meeting/" + std::to_string(plan.place.restart_count),
-                                                      job)} {}
+      : plan_{plan}, job_{job}, store_{c10::make_intrusive<c10d::PrefixStore>(
+                                    "torchup/meeting/" + std::to_string(plan.place.restart_count), job)} {}
 
   /// True when all ranks are ours, false when some are Python's.
   bool run(bool hosts_store) {

@@ -34,19 +34,13 @@ void check_nccl_version() {
                 std::to_string(version) + " is loaded; is another libnccl.so.2 on LD_LIBRARY_PATH?"};
 }
 
-void set_where_unset(const char* name, const char* value) {
-  setenv(name, value, 0);
-}
+void set_where_unset(const char* name, const char* value) { setenv(name, value, 0); }
 
 }  // namespace
 
-int gpu_count() {
-  return c10::cuda::device_count();
-}
+int gpu_count() { return c10::cuda::device_count(); }
 
-void bind_gpu(const torch::Device& device) {
-  c10::cuda::set_device(device.index());
-}
+void bind_gpu(const torch::Device& device) { c10::cuda::set_device(device.index()); }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan& plan) {
   check_nccl_version();
@@ -70,9 +64,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan& plan) {
 
 #else
 
-int gpu_count() {
-  return 0;
-}
+int gpu_count() { return 0; }
 void bind_gpu(const torch::Device&) {}
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan&) {
   throw Error{"backend nccl: this library was built without CUDA; build it with a CUDA wheel of torch, or use gloo"};

@@ -69,12 +69,14 @@ struct Kind {
   const char* name;
   bool (*fits)(const Optimizer&);
   void (*store)(OptimizerParamState&, const std::string& prefix, NamedTensors&);
-  std::unique_ptr<OptimizerParamState> (*restore)(const torch::Tensor& parameter, const std::string& prefix, const Tensors&);
+  std::unique_ptr<OptimizerParamState> (*restore)(const torch::Tensor& parameter, const std::string& prefix,
+                                                  const Tensors&);
 };
 
 /// A copy of a stored tensor where the parameter is, in the parameter's memory layout.
 torch::Tensor beside(const torch::Tensor& parameter, const torch::Tensor& stored) {
-  if (stored.sizes() != parameter.sizes()) return stored.to(parameter.device(), stored.scalar_type(), false, /*copy=*/true);
+  if (stored.sizes() != parameter.sizes())
+    return stored.to(parameter.device(), stored.scalar_type(), false, /*copy=*/true);
   return torch::empty_like(parameter, stored.scalar_type()).copy_(stored);
 }
 
@@ -87,7 +89,8 @@ constexpr Kind kind(const char* name) {
               if constexpr (std::is_same_v<Field, torch::Tensor>) {
                 if (value.defined()) tensors.emplace_back(prefix + field, value);
               } else if constexpr (std::is_same_v<Field, std::deque<torch::Tensor>>) {
-                for (std::size_t i = 0; i < value.size(); ++i) tensors.emplace_back(prefix + field + "/" + std::to_string(i), value[i]);
+                for (std::size_t i = 0; i < value.size(); ++i)
+                  tensors.emplace_back(prefix + field + "/" + std::to_string(i), value[i]);
               } else {
                 tensors.emplace_back(prefix + field, torch::tensor(value, c10::CppTypeToScalarType<Field>::value));
               }
@@ -99,7 +102,8 @@ constexpr Kind kind(const char* name) {
             for_each_field(read, [&](const char* field, auto& value) {
               using Field = std::remove_cvref_t<decltype(value)>;
               if constexpr (std::is_same_v<Field, std::deque<torch::Tensor>>) {
-                for (auto found = tensors.end(); (found = tensors.find(prefix + field + "/" + std::to_string(value.size()))) != tensors.end();) {
+                for (auto found = tensors.end();
+                     (found = tensors.find(prefix + field + "/" + std::to_string(value.size()))) != tensors.end();) {
                   value.push_back(beside(parameter, found->second));
                 }
                 return;
@@ -251,8 +255,8 @@ void restore_optimizer(Optimizer& optimizer, const ParameterNames& names, const 
   const Kind* kind = kind_of(optimizer);
   const std::string kind_name = kind != nullptr ? kind->name : own_archive;
   if (stored.at("kind") != kind_name) {
-    throw Error{"the checkpoint's " + prefix + " is of kind " + stored.at("kind").get<std::string>() + ", the program's of " +
-                kind_name};
+    throw Error{"the checkpoint's " + prefix + " is of kind " + stored.at("kind").get<std::string>() +
+                ", the program's of " + kind_name};
   }
   auto& groups = optimizer.param_groups();
   if (stored.at("groups").size() != groups.size()) {

@@ -15,7 +15,8 @@ using ParameterNames = std::map<const c10::TensorImpl*, std::string>;
 ParameterNames parameter_names(const torch::nn::Module* module);
 
 /// Takes an optimizer apart: its tensors go to `tensors` as PREFIX/<parameter>/<field>, its parameter groups with their
-/// hyper-parameters are the result. State of LibTorch's and torchup's optimizers is stored field by field; any other optimizer as its own archive, in one tensor of bytes.
+/// hyper-parameters are the result. State of LibTorch's and torchup's optimizers is stored field by field; any other
+/// optimizer as its own archive, in one tensor of bytes.
 nlohmann::json store_optimizer(const torch::optim::Optimizer& optimizer, const ParameterNames& names,
                                const std::string& prefix, NamedTensors& tensors);
 

@@ -16,8 +16,9 @@ std::unique_ptr<PeerMemory> PeerMemory::of(const ProcessGroup& group) {
   // A word that no other process has at this address: it tells a rank from a stranger with the same pid elsewhere.
   std::random_device chance;
   const std::int64_t word = static_cast<std::int64_t>(chance()) << 32 | chance();
-  const torch::Tensor mine = torch::tensor({std::int64_t{getpid()}, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(&word)), word},
-                                           torch::TensorOptions{}.dtype(torch::kLong));
+  const torch::Tensor mine =
+      torch::tensor({std::int64_t{getpid()}, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(&word)), word},
+                    torch::TensorOptions{}.dtype(torch::kLong));
   const std::vector<torch::Tensor> all = all_gather(mine, group);
   std::vector<pid_t> processes;
   for (const torch::Tensor& facts : all) processes.push_back(static_cast<pid_t>(facts[0].item<std::int64_t>()));
@@ -27,7 +28,8 @@ std::unique_ptr<PeerMemory> PeerMemory::of(const ProcessGroup& group) {
   for (int rank = 0; rank < group.size(); ++rank) {
     const torch::Tensor& facts = all[static_cast<std::size_t>(rank)];
     std::int64_t seen = 0;
-    readable = readable && memory->try_read(rank, static_cast<std::uintptr_t>(facts[1].item<std::int64_t>()), &seen, sizeof seen) &&
+    readable = readable &&
+               memory->try_read(rank, static_cast<std::uintptr_t>(facts[1].item<std::int64_t>()), &seen, sizeof seen) &&
                seen == facts[2].item<std::int64_t>();
   }
   // Nobody leaves, and takes its word along, before all have looked.

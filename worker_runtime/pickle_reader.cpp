@@ -40,13 +40,20 @@ struct Dtype {
   torch::ScalarType dtype;
 };
 constexpr std::array storage_dtypes{
-    Dtype{"torch FloatStorage", "torch float32", torch::kFloat32}, Dtype{"torch DoubleStorage", "torch float64", torch::kFloat64},
-    Dtype{"torch HalfStorage", "torch float16", torch::kFloat16},  Dtype{"torch BFloat16Storage", "torch bfloat16", torch::kBFloat16},
-    Dtype{"torch LongStorage", "torch int64", torch::kInt64},      Dtype{"torch IntStorage", "torch int32", torch::kInt32},
-    Dtype{"torch ShortStorage", "torch int16", torch::kInt16},     Dtype{"torch CharStorage", "torch int8", torch::kInt8},
-    Dtype{"torch ByteStorage", "torch uint8", torch::kUInt8},      Dtype{"torch BoolStorage", "torch bool", torch::kBool},
-    Dtype{"", "torch uint16", torch::kUInt16},                     Dtype{"", "torch uint32", torch::kUInt32},
-    Dtype{"", "torch uint64", torch::kUInt64},                     Dtype{"", "torch float8_e4m3fn", torch::kFloat8_e4m3fn},
+    Dtype{"torch FloatStorage", "torch float32", torch::kFloat32},
+    Dtype{"torch DoubleStorage", "torch float64", torch::kFloat64},
+    Dtype{"torch HalfStorage", "torch float16", torch::kFloat16},
+    Dtype{"torch BFloat16Storage", "torch bfloat16", torch::kBFloat16},
+    Dtype{"torch LongStorage", "torch int64", torch::kInt64},
+    Dtype{"torch IntStorage", "torch int32", torch::kInt32},
+    Dtype{"torch ShortStorage", "torch int16", torch::kInt16},
+    Dtype{"torch CharStorage", "torch int8", torch::kInt8},
+    Dtype{"torch ByteStorage", "torch uint8", torch::kUInt8},
+    Dtype{"torch BoolStorage", "torch bool", torch::kBool},
+    Dtype{"", "torch uint16", torch::kUInt16},
+    Dtype{"", "torch uint32", torch::kUInt32},
+    Dtype{"", "torch uint64", torch::kUInt64},
+    Dtype{"", "torch float8_e4m3fn", torch::kFloat8_e4m3fn},
     Dtype{"", "torch float8_e5m2", torch::kFloat8_e5m2},
     Dtype{"torch ComplexFloatStorage", "torch complex64", torch::kComplexFloat},
 };
@@ -131,7 +138,8 @@ class Reader {
   void set_items(List values) {
     if (values.size() % 2 != 0) broken("a key without a value");
     Entries& entries = *as<std::shared_ptr<Entries>>(top(), "a dictionary");
-    for (std::size_t i = 0; i < values.size(); i += 2) entries.emplace_back(std::move(values[i]), std::move(values[i + 1]));
+    for (std::size_t i = 0; i < values.size(); i += 2)
+      entries.emplace_back(std::move(values[i]), std::move(values[i + 1]));
   }
   void memoize(std::uint64_t index) { memo_[index] = top(); }
   void recall(std::uint64_t index) {
@@ -142,77 +150,128 @@ class Reader {
 
   void step(char opcode) {
     switch (opcode) {
-      case '\x80': take(1); break;                                              // PROTO
-      case '\x95': take(8); break;                                              // FRAME
-      case '(': marks_.push_back(stack_.size()); break;                         // MARK
-      case 'N': push(std::monostate{}); break;                                  // NONE
-      case '\x88': push(true); break;                                           // NEWTRUE
-      case '\x89': push(false); break;                                          // NEWFALSE
-      case 'K': push(std::int64_t{number<std::uint8_t>()}); break;              // BININT1
-      case 'M': push(std::int64_t{number<std::uint16_t>()}); break;             // BININT2
-      case 'J': push(std::int64_t{number<std::int32_t>()}); break;              // BININT
-      case '\x8a': push(long_number(number<std::uint8_t>())); break;            // LONG1
-      case 'G': push(std::bit_cast<double>(__builtin_bswap64(number<std::uint64_t>()))); break;  // BINFLOAT, big endian
-      case 'X': push(std::string{take(number<std::uint32_t>())}); break;        // BINUNICODE
-      case '\x8c': push(std::string{take(number<std::uint8_t>())}); break;      // SHORT_BINUNICODE
-      case '}': push(std::make_shared<Entries>()); break;                       // EMPTY_DICT
-      case ']':                                                                 // EMPTY_LIST
-      case ')': push(std::make_shared<List>()); break;                          // EMPTY_TUPLE
-      case '\x85': push_tuple(1); break;                                        // TUPLE1
-      case '\x86': push_tuple(2); break;                                        // TUPLE2
-      case '\x87': push_tuple(3); break;                                        // TUPLE3
-      case 't': push(std::make_shared<List>(pop_to_mark())); break;             // TUPLE
-      case 'a': {                                                               // APPEND
+      case '\x80':
+        take(1);
+        break;  // PROTO
+      case '\x95':
+        take(8);
+        break;  // FRAME
+      case '(':
+        marks_.push_back(stack_.size());
+        break;  // MARK
+      case 'N':
+        push(std::monostate{});
+        break;  // NONE
+      case '\x88':
+        push(true);
+        break;  // NEWTRUE
+      case '\x89':
+        push(false);
+        break;  // NEWFALSE
+      case 'K':
+        push(std::int64_t{number<std::uint8_t>()});
+        break;  // BININT1
+      case 'M':
+        push(std::int64_t{number<std::uint16_t>()});
+        break;  // BININT2
+      case 'J':
+        push(std::int64_t{number<std::int32_t>()});
+        break;  // BININT
+      case '\x8a':
+        push(long_number(number<std::uint8_t>()));
+        break;  // LONG1
+      case 'G':
+        push(std::bit_cast<double>(__builtin_bswap64(number<std::uint64_t>())));
+        break;  // BINFLOAT, big endian
+      case 'X':
+        push(std::string{take(number<std::uint32_t>())});
+        break;  // BINUNICODE
+      case '\x8c':
+        push(std::string{take(number<std::uint8_t>())});
+        break;  // SHORT_BINUNICODE
+      case '}':
+        push(std::make_shared<Entries>());
+        break;   // EMPTY_DICT
+      case ']':  // EMPTY_LIST
+      case ')':
+        push(std::make_shared<List>());
+        break;  // EMPTY_TUPLE
+      case '\x85':
+        push_tuple(1);
+        break;  // TUPLE1
+      case '\x86':
+        push_tuple(2);
+        break;  // TUPLE2
+      case '\x87':
+        push_tuple(3);
+        break;  // TUPLE3
+      case 't':
+        push(std::make_shared<List>(pop_to_mark()));
+        break;     // TUPLE
+      case 'a': {  // APPEND
         Value value = pop();
         as_list(top()).push_back(std::move(value));
         break;
       }
-      case 'e': {                                                               // APPENDS
+      case 'e': {  // APPENDS
         List values = pop_to_mark();
         std::ranges::move(values, std::back_inserter(as_list(top())));
         break;
       }
-      case 's': {                                                               // SETITEM
+      case 's': {  // SETITEM
         List pair(2);
         pair[1] = pop();
         pair[0] = pop();
         set_items(std::move(pair));
         break;
       }
-      case 'u': set_items(pop_to_mark()); break;                                // SETITEMS
-      case 'q': memoize(number<std::uint8_t>()); break;                         // BINPUT
-      case 'r': memoize(number<std::uint32_t>()); break;                        // LONG_BINPUT
-      case '\x94': memoize(memo_.size()); break;                                // MEMOIZE
-      case 'h': recall(number<std::uint8_t>()); break;                          // BINGET
-      case 'j': recall(number<std::uint32_t>()); break;                         // LONG_BINGET
-      case 'c': {                                                               // GLOBAL
+      case 'u':
+        set_items(pop_to_mark());
+        break;  // SETITEMS
+      case 'q':
+        memoize(number<std::uint8_t>());
+        break;  // BINPUT
+      case 'r':
+        memoize(number<std::uint32_t>());
+        break;  // LONG_BINPUT
+      case '\x94':
+        memoize(memo_.size());
+        break;  // MEMOIZE
+      case 'h':
+        recall(number<std::uint8_t>());
+        break;  // BINGET
+      case 'j':
+        recall(number<std::uint32_t>());
+        break;     // LONG_BINGET
+      case 'c': {  // GLOBAL
         const std::string module = line();
         push(Global{module + " " + line()});
         break;
       }
-      case '\x93': {                                                            // STACK_GLOBAL
+      case '\x93': {  // STACK_GLOBAL
         Value name = pop();
         Value module = pop();
         push(Global{as<std::string>(module, "a name") + " " + as<std::string>(name, "a name")});
         break;
       }
-      case 'Q': {                                                               // BINPERSID
+      case 'Q': {  // BINPERSID
         Value id = pop();
         push(open_storage(as_list(id)));
         break;
       }
-      case 'R': {                                                               // REDUCE
+      case 'R': {  // REDUCE
         Value arguments = pop();
         Value function = pop();
         stack_.push_back(call(as<Global>(function, "a function").name, as_list(arguments)));
         break;
       }
-      case 'b': {                                                               // BUILD: attributes, of a state_dict its _metadata
+      case 'b': {  // BUILD: attributes, of a state_dict its _metadata
         pop();
         as<std::shared_ptr<Entries>>(top(), "a dictionary");
         break;
       }
-      default: broken("opcode " + std::to_string(static_cast<unsigned char>(opcode)) + " has no place in a file of weights");
+      default:
+        broken("opcode " + std::to_string(static_cast<unsigned char>(opcode)) + " has no place in a file of weights");
     }
   }
 
@@ -226,7 +285,8 @@ class Reader {
 
   /// ('storage', class, key, device, number of elements)
   StoredTensor open_storage(List& id) {
-    if (id.size() != 5 || as<std::string>(id[0], "a text") != "storage") broken("a storage is described in another way");
+    if (id.size() != 5 || as<std::string>(id[0], "a text") != "storage")
+      broken("a storage is described in another way");
     const std::string& kind = as<Global>(id[1], "a class").name;
     const std::string& key = as<std::string>(id[2], "a text");
     const std::int64_t count = as_int(id[4]);
@@ -237,10 +297,12 @@ class Reader {
       stored.dtype = found->dtype;
     }
     const auto size = static_cast<std::uint64_t>(stored.dtype ? c10::elementSize(*stored.dtype) : 1);
-    if (count < 0 || static_cast<std::uint64_t>(count) > (std::uint64_t{1} << 60) / size) broken("a storage's size is impossible");
+    if (count < 0 || static_cast<std::uint64_t>(count) > (std::uint64_t{1} << 60) / size)
+      broken("a storage's size is impossible");
     auto& storage = storages_[key];
     if (!storage) storage = storage_(key, static_cast<std::uint64_t>(count) * size);
-    if (storage->nbytes() < static_cast<std::uint64_t>(count) * size) broken("storage " + key + " is shorter than it says");
+    if (storage->nbytes() < static_cast<std::uint64_t>(count) * size)
+      broken("storage " + key + " is shorter than it says");
     stored.storage = *storage;
     return stored;
   }
@@ -252,7 +314,8 @@ class Reader {
     std::optional<torch::ScalarType> dtype = storage_dtype;
     if (dtype_is_last) {
       const std::string& name = as<Global>(arguments[6], "a dtype").name;
-      const auto found = std::ranges::find_if(storage_dtypes, [&](const Dtype& candidate) { return name == candidate.name; });
+      const auto found =
+          std::ranges::find_if(storage_dtypes, [&](const Dtype& candidate) { return name == candidate.name; });
       if (found == storage_dtypes.end()) broken("a tensor's dtype is " + name);
       dtype = found->dtype;
     }
@@ -280,7 +343,8 @@ class Reader {
   static Value call(const std::string& function, List& arguments) {
     if (function == "torch._utils _rebuild_tensor_v2") return {rebuild_tensor(arguments, false)};
     if (function == "torch._utils _rebuild_tensor_v3") return {rebuild_tensor(arguments, true)};
-    if (function == "torch._utils _rebuild_parameter" && !arguments.empty()) return {as<torch::Tensor>(arguments[0], "a tensor")};
+    if (function == "torch._utils _rebuild_parameter" && !arguments.empty())
+      return {as<torch::Tensor>(arguments[0], "a tensor")};
     if (function == "collections OrderedDict" && arguments.empty()) return {std::make_shared<Entries>()};
     if (function == "torch Size" && arguments.size() == 1) return arguments[0];
     if (function == "torch device") return {std::monostate{}};
@@ -305,7 +369,8 @@ void collect(Value& value, const std::string& name, int depth, std::map<std::str
     tensors[name] = *tensor;
   } else if (auto* entries = std::get_if<std::shared_ptr<Entries>>(&value.is)) {
     for (auto& [key, inner] : **entries) {
-      if (const auto* text = std::get_if<std::string>(&key.is)) collect(inner, name.empty() ? *text : name + "." + *text, depth + 1, tensors);
+      if (const auto* text = std::get_if<std::string>(&key.is))
+        collect(inner, name.empty() ? *text : name + "." + *text, depth + 1, tensors);
     }
   }
 }

@@ -15,9 +15,9 @@ using StorageReader = std::function<torch::Storage(const std::string& key, std::
 
 /// The tensors in the pickle of a torch.save archive, with dotted names.
 ///
-/// Knows the opcodes and callables that a state_dict needs, and no others: nothing of what the pickle names is ever called.
-/// Source of the format: Python's pickletools.py, and torch/serialization.py and torch/_utils.py (_rebuild_tensor_v2, …).
-/// Throws Error that says what is not allowed or broken.
+/// Knows the opcodes and callables that a state_dict needs, and no others: nothing of what the pickle names is ever
+/// called. Source of the format: Python's pickletools.py, and torch/serialization.py and torch/_utils.py
+/// (_rebuild_tensor_v2, …). Throws Error that says what is not allowed or broken.
 std::map<std::string, torch::Tensor> tensors_in_pickle(std::string_view pickle, const StorageReader& storage);
 
 }  // namespace torchup

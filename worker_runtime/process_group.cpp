@@ -124,42 +124,20 @@ ProcessGroup::State::~State() {
   if (std::uncaught_exceptions() > 0) (void)backend.release();
 }
 
-int ProcessGroup::rank() const {
-  return state_->rank;
-}
-int ProcessGroup::size() const {
-  return static_cast<int>(state_->global_ranks.size());
-}
-int ProcessGroup::local_rank() const {
-  return state_->job->place.local_rank;
-}
-int ProcessGroup::local_size() const {
-  return state_->job->place.local_size;
-}
-torch::Device ProcessGroup::device() const {
-  return state_->device;
-}
-const std::string& ProcessGroup::backend() const {
-  return state_->backend_name;
-}
-const std::string& ProcessGroup::name() const {
-  return state_->name;
-}
-std::chrono::milliseconds ProcessGroup::timeout() const {
-  return state_->timeout;
-}
-const std::vector<int>& ProcessGroup::global_ranks() const {
-  return state_->global_ranks;
-}
-c10::intrusive_ptr<c10d::Store> ProcessGroup::store() const {
-  return state_->user_store;
-}
+int ProcessGroup::rank() const { return state_->rank; }
+int ProcessGroup::size() const { return static_cast<int>(state_->global_ranks.size()); }
+int ProcessGroup::local_rank() const { return state_->job->place.local_rank; }
+int ProcessGroup::local_size() const { return state_->job->place.local_size; }
+torch::Device ProcessGroup::device() const { return state_->device; }
+const std::string& ProcessGroup::backend() const { return state_->backend_name; }
+const std::string& ProcessGroup::name() const { return state_->name; }
+std::chrono::milliseconds ProcessGroup::timeout() const { return state_->timeout; }
+const std::vector<int>& ProcessGroup::global_ranks() const { return state_->global_ranks; }
+c10::intrusive_ptr<c10d::Store> ProcessGroup::store() const { return state_->user_store; }
 std::string ProcessGroup::fresh_key(const std::string& purpose) const {
   return purpose + "/" + std::to_string(state_->keys_used[purpose]++);
 }
-bool ProcessGroup::has_python_ranks() const {
-  return !state_->job->all_native;
-}
+bool ProcessGroup::has_python_ranks() const { return !state_->job->all_native; }
 c10d::Backend& ProcessGroup::c10d_backend() const {
   if (state_->ended) throw Error{"process group " + state_->name + " was shut down"};
   return *state_->backend;

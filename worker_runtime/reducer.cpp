@@ -129,9 +129,7 @@ void Reducer::point_gradients_at_views() {
     }
 }
 
-void Reducer::count_iteration() {
-  ++iterations_;
-}
+void Reducer::count_iteration() { ++iterations_; }
 
 bool Reducer::check_and_rebuild() {
   const std::lock_guard lock{mutex_};
@@ -199,9 +197,10 @@ BucketPlan Reducer::rank_zeros(const BucketPlan& plan) const {
 void Reducer::expect_backward(const std::vector<torch::Tensor>& outputs) {
   const std::lock_guard lock{mutex_};
   if (missed_first_iteration_)
-    throw Error{"static_graph: rank " + std::to_string(group_.rank()) +
-                " had no input in the first iteration, inside join(), which finds out which gradients come; give every rank "
-                "at least one batch, or train without static_graph"};
+    throw Error{
+        "static_graph: rank " + std::to_string(group_.rank()) +
+        " had no input in the first iteration, inside join(), which finds out which gradients come; give every rank "
+        "at least one batch, or train without static_graph"};
   expecting_ = true;
   next_bucket_ = 0;
   marked_unused_ = false;
@@ -233,9 +232,7 @@ std::vector<std::size_t> Reducer::find_unused(const std::vector<torch::Tensor>& 
   return unused;
 }
 
-bool Reducer::needs_sink() const {
-  return searches_unused() || (settings_.static_graph && !end_queued_);
-}
+bool Reducer::needs_sink() const { return searches_unused() || (settings_.static_graph && !end_queued_); }
 
 std::vector<torch::Tensor> Reducer::sink(const std::vector<torch::Tensor>& outputs) {
   return Sink::apply(at::TensorList{outputs}, c10::make_intrusive<Sink::Owner>(weak_from_this()));

@@ -64,7 +64,8 @@ WrittenFile save_safetensors(const std::filesystem::path& path, const NamedTenso
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::uint64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
-    const char* dtype = tensor.defined() && tensor.layout() == torch::kStrided ? name_of(tensor.scalar_type()) : nullptr;
+    const char* dtype =
+        tensor.defined() && tensor.layout() == torch::kStrided ? name_of(tensor.scalar_type()) : nullptr;
     if (dtype == nullptr) {
       throw Error{path.string() + ": tensor " + name + " is undefined, sparse or of a dtype that safetensors lacks"};
     }
@@ -145,7 +146,8 @@ SafetensorsFile read_safetensors(FileReader& file) {
       }
       bytes *= count;
     }
-    if (entry.begin != offset || entry.end < entry.begin || entry.end - entry.begin != bytes || entry.end > data_bytes) {
+    if (entry.begin != offset || entry.end < entry.begin || entry.end - entry.begin != bytes ||
+        entry.end > data_bytes) {
       throw wrong("the offsets of tensor " + entry.name + " do not fit its shape, its neighbours or the file");
     }
     offset = entry.end;

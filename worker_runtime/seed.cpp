@@ -12,11 +12,13 @@ namespace {
 
 // What must be the same on all ranks for their bits to be.
 void check_alike(const SeedOptions& options, const ProcessGroup& group) {
-  const auto mine = torch::tensor({static_cast<std::int64_t>(options.seed), std::int64_t{at::get_num_threads()}}, torch::kInt64);
+  const auto mine =
+      torch::tensor({static_cast<std::int64_t>(options.seed), std::int64_t{at::get_num_threads()}}, torch::kInt64);
   const std::vector<torch::Tensor> all = all_gather(mine.to(group.device()), group);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     const torch::Tensor first = all[0].cpu(), other = all[rank].cpu();
-    for (const auto& [index, name] : {std::pair{0, "seed"}, std::pair{1, "number of intra-op threads (OMP_NUM_THREADS)"}}) {
+    for (const auto& [index, name] :
+         {std::pair{0, "seed"}, std::pair{1, "number of intra-op threads (OMP_NUM_THREADS)"}}) {
       const auto here = first[index].item<std::int64_t>(), there = other[index].item<std::int64_t>();
       if (here == there) continue;
       throw Error{std::string{"seed_everything: rank 0 has "} + name + " " + std::to_string(here) + ", rank " +

@@ -45,12 +45,14 @@ std::vector<std::string> environment_of(int rank, int nprocs, int port) {
     const std::string_view text = *line;
     const std::string_view name = text.substr(0, text.find('='));
     has_threads = has_threads || name == "OMP_NUM_THREADS";
-    if (std::ranges::none_of(variables, [&](const auto& variable) { return variable.first == name; })) lines.emplace_back(text);
+    if (std::ranges::none_of(variables, [&](const auto& variable) { return variable.first == name; }))
+      lines.emplace_back(text);
   }
   for (const auto& [name, value] : variables) {
     if (!value.empty()) lines.push_back(name + "=" + value);
   }
-  if (nprocs > 1 && !has_threads) lines.emplace_back("OMP_NUM_THREADS=1");  // as launchers do: the processes share the cores
+  if (nprocs > 1 && !has_threads)
+    lines.emplace_back("OMP_NUM_THREADS=1");  // as launchers do: the processes share the cores
   return lines;
 }
 
@@ -117,7 +119,8 @@ int spawn(int argc, char** argv, const Train& train, int nprocs, const WorkerOpt
     if (worker < 0) {
       const std::string why = std::strerror(errno);
       for (const pid_t started : workers) ::kill(started, SIGKILL);
-      throw_error("spawn: process " + std::to_string(rank) + " of " + std::to_string(count) + " could not be started: " + why);
+      throw_error("spawn: process " + std::to_string(rank) + " of " + std::to_string(count) +
+                  " could not be started: " + why);
     }
     workers.push_back(worker);
   }

@@ -13,9 +13,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto look_at_self = 100ms;   // our own page and signals: memory
+constexpr auto look_at_self = 100ms;  // our own page and signals: memory
 constexpr int looks_per_store_look = 10;
-constexpr auto answer_limit = 60s;     // ranks that do not answer do not know this protocol, or are about to be killed
+constexpr auto answer_limit = 60s;  // ranks that do not answer do not know this protocol, or are about to be killed
 constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
 
 std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
@@ -33,7 +33,8 @@ void raise(c10d::Store& store, const std::string& key, std::int64_t number) {
 
 }  // namespace
 
-StopAgreement::StopAgreement(Ranks ranks, std::function<bool()> asked) : ranks_{std::move(ranks)}, asked_{std::move(asked)} {
+StopAgreement::StopAgreement(Ranks ranks, std::function<bool()> asked)
+    : ranks_{std::move(ranks)}, asked_{std::move(asked)} {
   thread_ = std::thread{[this] { watch(); }};
 }
 
@@ -69,8 +70,10 @@ void StopAgreement::watch() {
       try {
         if (!store) store = connect_job_store();
         if (!store) continue;  // no process group yet: nobody to agree with
-        if (wanted) store->set(wish, bytes_of("1"));
-        else wanted = store->check({wish});
+        if (wanted)
+          store->set(wish, bytes_of("1"));
+        else
+          wanted = store->check({wish});
       } catch (const std::exception&) {
         return;  // the store is gone, and with it the job
       }
@@ -104,10 +107,12 @@ void StopAgreement::agree(std::int64_t done) {
       }
       stop_at = std::stoll(text_of(store->get(decision)));
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "torchup: rank %d was asked to stop, but cannot agree with the others on a step: %s\n", ranks_.rank, error.what());
+      std::fprintf(stderr, "torchup: rank %d was asked to stop, but cannot agree with the others on a step: %s\n",
+                   ranks_.rank, error.what());
     }
     if (stop_at == never) {
-      std::fprintf(stderr, "torchup: rank %d was asked to stop, but not all ranks have answered: training goes on\n", ranks_.rank);
+      std::fprintf(stderr, "torchup: rank %d was asked to stop, but not all ranks have answered: training goes on\n",
+                   ranks_.rank);
     }
   }
   {

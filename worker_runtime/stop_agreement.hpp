@@ -12,12 +12,13 @@ namespace torchup {
 
 /// All ranks stop after the same step, once any of them is asked to.
 ///
-/// Ranks are not in step: one may be waiting in a collective for another that already stands at the end of the step before.
-/// So nobody may simply stop where it learns of the wish, and the training thread, which may be stuck in a collective, cannot
-/// answer for itself. A thread of our own does: it makes its rank hold at the end of the step that is under way, and
-/// publishes the number of steps that are done. When all ranks have, the stop is at the largest such number plus one: every
-/// rank reaches it, for it is at most one step further than where the rank holds, and none is beyond it. The ranks hold for
-/// no longer than that exchange takes; while nobody asks, a step costs one atomic increment.
+/// Ranks are not in step: one may be waiting in a collective for another that already stands at the end of the step
+/// before. So nobody may simply stop where it learns of the wish, and the training thread, which may be stuck in a
+/// collective, cannot answer for itself. A thread of our own does: it makes its rank hold at the end of the step that
+/// is under way, and publishes the number of steps that are done. When all ranks have, the stop is at the largest such
+/// number plus one: every rank reaches it, for it is at most one step further than where the rank holds, and none is
+/// beyond it. The ranks hold for no longer than that exchange takes; while nobody asks, a step costs one atomic
+/// increment.
 class StopAgreement {
  public:
   struct Ranks {
@@ -41,12 +42,12 @@ class StopAgreement {
 
   const Ranks ranks_;
   const std::function<bool()> asked_;
-  std::atomic<std::int64_t> done_{0};   // steps
+  std::atomic<std::int64_t> done_{0};  // steps
   std::atomic<bool> holding_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::int64_t stop_at_ = 0;   // guarded by mutex_; 0: not decided
-  bool ending_ = false;        // guarded by mutex_
+  std::int64_t stop_at_ = 0;  // guarded by mutex_; 0: not decided
+  bool ending_ = false;       // guarded by mutex_
   std::thread thread_;
 };
 

@@ -4,8 +4,6 @@
 
 namespace torchup {
 
-void throw_error(const std::string& message) {
-  throw Error{message};
-}
+void throw_error(const std::string& message) { throw Error{message}; }
 
 }  // namespace torchup

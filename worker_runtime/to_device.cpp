@@ -16,7 +16,8 @@ Transfer::Transfer(torch::Device device) : device_{device} {
   if (device.is_cpu()) return;
   const c10::impl::VirtualGuardImpl guard{device.type()};
   if (!device_.has_index()) device_ = guard.getDevice();
-  streams_ = std::make_unique<Streams>(Streams{guard, guard.getStreamFromGlobalPool(device_), c10::Event{device.type()}});
+  streams_ =
+      std::make_unique<Streams>(Streams{guard, guard.getStreamFromGlobalPool(device_), c10::Event{device.type()}});
 }
 
 Transfer::~Transfer() = default;

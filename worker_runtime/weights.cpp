@@ -24,11 +24,14 @@ Tensors load_archive(const std::filesystem::path& path) {
   };
   try {
     caffe2::serialize::PyTorchStreamReader archive{path.string()};
-    if (archive.hasRecord("constants.pkl")) throw Error{"it is a TorchScript program or LibTorch archive: use torch::jit::load or torch::load"};
-    if (archive.hasRecord("byteorder") && text_of(archive, "byteorder") != "little") throw Error{"its numbers are big endian"};
+    if (archive.hasRecord("constants.pkl"))
+      throw Error{"it is a TorchScript program or LibTorch archive: use torch::jit::load or torch::load"};
+    if (archive.hasRecord("byteorder") && text_of(archive, "byteorder") != "little")
+      throw Error{"its numbers are big endian"};
     return tensors_in_pickle(text_of(archive, "data.pkl"), [&](const std::string& key, std::uint64_t bytes) {
       const std::string record = "data/" + key;
-      if (!archive.hasRecord(record) || archive.getRecordSize(record) != bytes) throw Error{"storage " + key + " is missing or of another size"};
+      if (!archive.hasRecord(record) || archive.getRecordSize(record) != bytes)
+        throw Error{"storage " + key + " is missing or of another size"};
       auto [data, size] = archive.getRecord(record);
       return torch::Storage{torch::Storage::use_byte_size_t{}, size, std::move(data), nullptr, /*resizable=*/false};
     });
@@ -72,7 +75,8 @@ void load_weights(const std::filesystem::path& path, torch::nn::Module& module, 
       return;
     }
     if (found->second.sizes() != target.sizes()) {
-      wrong += "\n  " + name + " has shape " + c10::str(found->second.sizes()) + " in the file and " + c10::str(target.sizes()) + " in the module";
+      wrong += "\n  " + name + " has shape " + c10::str(found->second.sizes()) + " in the file and " +
+               c10::str(target.sizes()) + " in the module";
     }
     copies.emplace_back(target, found->second);
     stored.erase(found);

@@ -51,7 +51,9 @@ std::atomic<bool> stop_signal_came{false};
 /// A signal that asks the job to stop at a step's end. A handler of the program's own is left alone.
 void listen_for_stop(int signal) {
   struct sigaction before {};
-  if (signal == 0 || ::sigaction(signal, nullptr, &before) != 0 || (before.sa_flags & SA_SIGINFO) != 0 || before.sa_handler != SIG_DFL) return;
+  if (signal == 0 || ::sigaction(signal, nullptr, &before) != 0 || (before.sa_flags & SA_SIGINFO) != 0 ||
+      before.sa_handler != SIG_DFL)
+    return;
   struct sigaction ours {};
   ours.sa_handler = [](int) { stop_signal_came = true; };
   ours.sa_flags = SA_RESTART;
@@ -66,14 +68,17 @@ std::string host_name() {
 
 /// The GPU of this worker, made current before anything else can use another one.
 torch::Device bind_device(const WorkerPlace& place, const std::string& wish) {
-  if (wish != "auto" && wish != "cpu" && wish != "cuda") throw Error{"device \"" + wish + "\" is none of auto, cpu, cuda"};
+  if (wish != "auto" && wish != "cpu" && wish != "cuda")
+    throw Error{"device \"" + wish + "\" is none of auto, cpu, cuda"};
   const std::optional<torch::Device> gpu = wish == "cpu" ? std::nullopt : own_gpu(place);
   if (wish == "cuda" && !gpu) {
-    throw Error{"device cuda: local rank " + std::to_string(place.local_rank) + " of " + std::to_string(place.local_size) +
-                " has no GPU of its own (" + std::to_string(gpu_count()) + " visible); start one worker per GPU"};
+    throw Error{"device cuda: local rank " + std::to_string(place.local_rank) + " of " +
+                std::to_string(place.local_size) + " has no GPU of its own (" + std::to_string(gpu_count()) +
+                " visible); start one worker per GPU"};
   }
   if (!gpu) return torch::kCPU;
-  if (wish == "auto" && gpu_count() > 1 && gpu_count() < place.local_size) return torch::kCPU;  // as all ranks of the node
+  if (wish == "auto" && gpu_count() > 1 && gpu_count() < place.local_size)
+    return torch::kCPU;  // as all ranks of the node
   bind_gpu(*gpu);
   return *gpu;
 }
@@ -97,8 +102,9 @@ int worker_main(int argc, char** argv, const Train& train, const WorkerOptions& 
   speaker.restart_count = state->place.restart_count;
   speak_last_words(speaker);
   if (state->place.launcher == "nobody") {
-    std::fprintf(stderr, "torchup: started without a launcher (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set): "
-                         "running alone as rank 0 of 1\n");
+    std::fprintf(stderr,
+                 "torchup: started without a launcher (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set): "
+                 "running alone as rank 0 of 1\n");
   }
   state->device = bind_device(state->place, options.device);
   state->page = WorkerPage::open();

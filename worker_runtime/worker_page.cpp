@@ -82,7 +82,8 @@ void WorkerPage::beat(std::int64_t step) {
 }
 
 bool WorkerPage::drain_requested() const {
-  return std::atomic_ref<std::uint64_t>{*reinterpret_cast<std::uint64_t*>(memory_ + wp::drain)}.load(std::memory_order_acquire) != 0;
+  return std::atomic_ref<std::uint64_t>{*reinterpret_cast<std::uint64_t*>(memory_ + wp::drain)}.load(
+             std::memory_order_acquire) != 0;
 }
 
 WaitingForOthers::WaitingForOthers() : since_ns_{0} {

@@ -11,8 +11,8 @@ namespace torchup {
 class WorkerPage {
  public:
   /// Maps the page that the environment names, sets the descriptor close-on-exec and takes the variable out of the
-  /// environment, so that no child writes to our page. Nothing when there is none, or when anything about it is not as it
-  /// must be: another file, not sealed, meant for another process. Training goes on without it then.
+  /// environment, so that no child writes to our page. Nothing when there is none, or when anything about it is not as
+  /// it must be: another file, not sealed, meant for another process. Training goes on without it then.
   static std::unique_ptr<WorkerPage> open();
   ~WorkerPage();
   WorkerPage(const WorkerPage&) = delete;

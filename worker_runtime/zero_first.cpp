@@ -41,20 +41,24 @@ std::string node_name(bool per_node) {
 }  // namespace
 
 ZeroFirst::ZeroFirst(const ProcessGroup& group, const ZeroFirstOptions& options) {
-  if (group.name() != "0") throw Error{"ZeroFirst: takes the job's group, for a part of it may have no first rank on a node"};
+  if (group.name() != "0")
+    throw Error{"ZeroFirst: takes the job's group, for a part of it may have no first rank on a node"};
   const bool is_first = options.per_node ? group.local_rank() == 0 : group.rank() == 0;
   // Guards are counted in the store, per rank: all ranks count alike, and a group's keys are its own.
   const std::string counter = "zero_first/count/" + std::to_string(group.rank());
-  const std::string key = "zero_first/" + std::to_string(group.store()->add(counter, 1)) + "/" + node_name(options.per_node);
+  const std::string key =
+      "zero_first/" + std::to_string(group.store()->add(counter, 1)) + "/" + node_name(options.per_node);
   if (is_first) {
     state_ = std::make_unique<State>(State{group, key, std::uncaught_exceptions()});
-    at_failure([](void* state, const char* message) {
-      try {
-        static_cast<State*>(state)->publish(std::string{failed} + message);
-      } catch (const std::exception&) {
-        // The store is gone: so will the others be.
-      }
-    }, state_.get());
+    at_failure(
+        [](void* state, const char* message) {
+          try {
+            static_cast<State*>(state)->publish(std::string{failed} + message);
+          } catch (const std::exception&) {
+            // The store is gone: so will the others be.
+          }
+        },
+        state_.get());
     return;
   }
   try {
@@ -64,14 +68,17 @@ ZeroFirst::ZeroFirst(const ProcessGroup& group, const ZeroFirstOptions& options)
   }
   const std::vector<std::uint8_t> bytes = group.store()->get(key);
   const std::string outcome{bytes.begin(), bytes.end()};
-  if (outcome != done) throw Error{"ZeroFirst: the first rank of this node failed: " + outcome.substr(std::min(outcome.size(), failed.size()))};
+  if (outcome != done)
+    throw Error{"ZeroFirst: the first rank of this node failed: " +
+                outcome.substr(std::min(outcome.size(), failed.size()))};
 }
 
 ZeroFirst::~ZeroFirst() {
   if (!state_) return;
   cancel_at_failure(state_.get());
   try {
-    state_->publish(std::uncaught_exceptions() > state_->uncaught ? std::string{failed} + "an exception left its scope" : std::string{done});
+    state_->publish(std::uncaught_exceptions() > state_->uncaught ? std::string{failed} + "an exception left its scope"
+                                                                  : std::string{done});
   } catch (const std::exception&) {
     // The store is gone: so will the others be, by time-out at the latest.
   }

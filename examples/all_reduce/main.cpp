@@ -45,8 +45,10 @@ int measure(torchup::Worker& worker, std::span<char*> arguments) {
   CLI::App app{"Bus bandwidth of an all-reduce by size.", "all_reduce"};
   app.option_defaults()->always_capture_default();
   app.add_option("--backend", options.backend)->check(CLI::IsMember({"auto", "gloo", "nccl"}));
-  app.add_option("--min-bytes", options.min_bytes, "smallest message")->check(CLI::Range(std::int64_t{4}, std::int64_t{1} << 40));
-  app.add_option("--max-bytes", options.max_bytes, "largest message")->check(CLI::Range(std::int64_t{4}, std::int64_t{1} << 40));
+  app.add_option("--min-bytes", options.min_bytes, "smallest message")
+      ->check(CLI::Range(std::int64_t{4}, std::int64_t{1} << 40));
+  app.add_option("--max-bytes", options.max_bytes, "largest message")
+      ->check(CLI::Range(std::int64_t{4}, std::int64_t{1} << 40));
   app.add_option("--rounds", options.rounds, "per size; the median counts")->check(CLI::PositiveNumber);
   try {
     app.parse(static_cast<int>(arguments.size()), arguments.data());
@@ -58,7 +60,9 @@ int measure(torchup::Worker& worker, std::span<char*> arguments) {
 
   auto group = torchup::init_process_group({.backend = options.backend});
   const bool talks = group.rank() == 0;
-  if (talks) std::printf("all_reduce, %s, %d ranks, float\n%12s %12s %14s %14s\n", group.backend().c_str(), group.size(), "bytes", "median us", "algorithm GB/s", "bus GB/s");
+  if (talks)
+    std::printf("all_reduce, %s, %d ranks, float\n%12s %12s %14s %14s\n", group.backend().c_str(), group.size(),
+                "bytes", "median us", "algorithm GB/s", "bus GB/s");
   for (std::int64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 4) {
     const torch::Tensor tensor = torch::zeros({bytes / 4}, torch::device(group.device()));
     time_once(tensor, group);  // connections and buffers
@@ -66,7 +70,9 @@ int measure(torchup::Worker& worker, std::span<char*> arguments) {
     for (int round = 0; round < options.rounds; ++round) seconds.push_back(time_once(tensor, group));
     const double algorithm = static_cast<double>(bytes) / median(seconds) / 1e9;
     const double bus = algorithm * 2 * (group.size() - 1) / group.size();  // what each link carries in a ring
-    if (talks) std::printf("%12lld %12.1f %14.3f %14.3f\n", static_cast<long long>(bytes), median(seconds) * 1e6, algorithm, bus);
+    if (talks)
+      std::printf("%12lld %12.1f %14.3f %14.3f\n", static_cast<long long>(bytes), median(seconds) * 1e6, algorithm,
+                  bus);
     std::fflush(stdout);
   }
   group.shutdown();

@@ -24,7 +24,8 @@ constexpr double pixel_deviation = 0.3530;
 class GzipFile {
  public:
   explicit GzipFile(std::filesystem::path path) : path_{std::move(path)}, file_{gzopen(path_.c_str(), "rb"), &gzclose} {
-    if (!file_) fail("cannot be opened; install the Debian package dataset-fashion-mnist or name its folder with --data");
+    if (!file_)
+      fail("cannot be opened; install the Debian package dataset-fashion-mnist or name its folder with --data");
   }
 
   std::uint32_t number() {

@@ -38,11 +38,13 @@ class Narrator {
   }
   void step_ends(std::int64_t step, const torch::Tensor& loss) {
     if (bar_) ++*bar_;
-    if (history_.is_open()) history_ << R"({"step": )" << step << R"(, "loss": )" << loss.item<float>() << "}" << std::endl;
+    if (history_.is_open())
+      history_ << R"({"step": )" << step << R"(, "loss": )" << loss.item<float>() << "}" << std::endl;
   }
   void epoch_ends(std::int64_t epoch, double loss, double accuracy) {
     bar_.reset();
-    if (talks_) std::printf("epoch %lld: loss %.4f, accuracy %.2f %%\n", static_cast<long long>(epoch), loss, 100 * accuracy);
+    if (talks_)
+      std::printf("epoch %lld: loss %.4f, accuracy %.2f %%\n", static_cast<long long>(epoch), loss, 100 * accuracy);
     std::fflush(stdout);
   }
   void training_ends(double accuracy) const {
@@ -109,7 +111,8 @@ class Stepper {
     else
       optimizer_ = std::make_unique<torch::optim::SGD>(parameters_,
                                                        torch::optim::SGDOptions{options.lr}.momentum(options.momentum));
-    if (options.scheduler == "cosine") scheduler_.emplace(*optimizer_, torchup::CosineAnnealingLR{.t_max = total_steps});
+    if (options.scheduler == "cosine")
+      scheduler_.emplace(*optimizer_, torchup::CosineAnnealingLR{.t_max = total_steps});
     if (options.scheduler == "onecycle")
       scheduler_.emplace(*optimizer_, torchup::OneCycleLR{.max_lr = {options.lr}, .total_steps = total_steps});
   }
@@ -183,7 +186,9 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   if (options.device != "auto") joining.device = torch::Device{options.device};
   auto group = torchup::init_process_group(joining);
   if (options.batch_size % group.size() != 0)
-    throw torchup::Error{"--batch-size " + std::to_string(options.batch_size) + " is for all workers together and must be a multiple of their number, " + std::to_string(group.size())};
+    throw torchup::Error{"--batch-size " + std::to_string(options.batch_size) +
+                         " is for all workers together and must be a multiple of their number, " +
+                         std::to_string(group.size())};
   torchup::seed_everything({.seed = options.seed}, group);
 
   Net net;
@@ -202,8 +207,11 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
 
   std::optional<torchup::Checkpoint> checkpoint;
   torchup::Position at;
-  if (!options.checkpoint.empty()) checkpoint.emplace(options.checkpoint, group, torchup::CheckpointOptions{.keep_last = 3, .must_resume = options.resume});
-  if (options.resume || (checkpoint && worker.restart_count() > 0)) at = stepper.with_parts([&](auto&... parts) { return checkpoint->resume(net, sampler, ddp, parts...); });
+  if (!options.checkpoint.empty())
+    checkpoint.emplace(options.checkpoint, group,
+                       torchup::CheckpointOptions{.keep_last = 3, .must_resume = options.resume});
+  if (options.resume || (checkpoint && worker.restart_count() > 0))
+    at = stepper.with_parts([&](auto&... parts) { return checkpoint->resume(net, sampler, ddp, parts...); });
 
   Narrator narrator{group.rank() == 0, options.history};
   for (; at.epoch < options.epochs && at.step < total_steps; ++at.epoch) {
@@ -224,8 +232,10 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
       totals.add(output, batch.target, loss);
       narrator.step_ends(at.step, loss);
       if (worker.end_step(at.step).stop) {
-        if (!checkpoint) throw torchup::Error{"the job is to stop, and without --checkpoint nothing of it can be saved"};
-        return stepper.with_parts([&](auto&... parts) { return checkpoint->save_and_requeue(at, net, sampler, ddp, parts...); });
+        if (!checkpoint)
+          throw torchup::Error{"the job is to stop, and without --checkpoint nothing of it can be saved"};
+        return stepper.with_parts(
+            [&](auto&... parts) { return checkpoint->save_and_requeue(at, net, sampler, ddp, parts...); });
       }
       if (at.step == total_steps) break;
     }

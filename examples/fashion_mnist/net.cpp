@@ -3,7 +3,8 @@
 namespace fashion_mnist {
 namespace {
 
-torch::nn::Conv2d convolution(std::int64_t in_channels, std::int64_t out_channels, std::int64_t stride, std::int64_t side = 3) {
+torch::nn::Conv2d convolution(std::int64_t in_channels, std::int64_t out_channels, std::int64_t stride,
+                              std::int64_t side = 3) {
   return torch::nn::Conv2d{
       torch::nn::Conv2dOptions(in_channels, out_channels, side).stride(stride).padding(side / 2).bias(false)};
 }
@@ -12,11 +13,13 @@ torch::nn::Conv2d convolution(std::int64_t in_channels, std::int64_t out_channel
 
 BlockImpl::BlockImpl(std::int64_t in_channels, std::int64_t out_channels, std::int64_t stride)
     : conv1_{register_module("conv1", convolution(in_channels, out_channels, stride))},
-      bn1_{register_module("bn1", torchup::SyncBatchNorm{out_channels})},
-      conv2_{register_module("conv2", convolution(out_channels, out_channels, 1))},
+      bn1_{register_module("bn1", torchup::SyncBatchNorm{out_channels})}, conv2_{register_module(
+                                                                              "conv2", convolution(out_channels,
+                                                                                                   out_channels, 1))},
       bn2_{register_module("bn2", torchup::SyncBatchNorm{out_channels})} {
   if (stride != 1 || in_channels != out_channels)
-    shortcut_ = torch::nn::Sequential{convolution(in_channels, out_channels, stride, 1), torchup::SyncBatchNorm{out_channels}};
+    shortcut_ =
+        torch::nn::Sequential{convolution(in_channels, out_channels, stride, 1), torchup::SyncBatchNorm{out_channels}};
   register_module("shortcut", shortcut_);
 }
 
@@ -27,12 +30,10 @@ torch::Tensor BlockImpl::forward(const torch::Tensor& input) {
 }
 
 NetImpl::NetImpl(std::int64_t classes)
-    : conv_{register_module("conv", convolution(1, 16, 1))},
-      bn_{register_module("bn", torchup::SyncBatchNorm{16})},
-      block1_{register_module("block1", Block{16, 16, 1})},
-      block2_{register_module("block2", Block{16, 32, 2})},
-      block3_{register_module("block3", Block{32, 64, 2})},
-      head_{register_module("head", torch::nn::Linear{64, classes})} {}
+    : conv_{register_module("conv", convolution(1, 16, 1))}, bn_{register_module("bn", torchup::SyncBatchNorm{16})},
+      block1_{register_module("block1", Block{16, 16, 1})}, block2_{register_module("block2", Block{16, 32, 2})},
+      block3_{register_module("block3", Block{32, 64, 2})}, head_{register_module("head",
+                                                                                  torch::nn::Linear{64, classes})} {}
 
 torch::Tensor NetImpl::forward(const torch::Tensor& images) {
   const torch::Tensor stem = torch::relu(bn_(conv_(images)));

@@ -17,16 +17,19 @@ std::optional<Options> parse_options(std::span<char*> arguments, bool talks, int
   app.add_option("--momentum", options.momentum, "of SGD")->check(CLI::NonNegativeNumber);
   app.add_option("--scheduler", options.scheduler, "linear: the learning rate falls to 0 at the end")
       ->check(CLI::IsMember({"linear", "cosine", "onecycle", "none"}));
-  app.add_option("--clip", options.clip, "largest norm of the gradients; 0: as they are")->check(CLI::NonNegativeNumber);
+  app.add_option("--clip", options.clip, "largest norm of the gradients; 0: as they are")
+      ->check(CLI::NonNegativeNumber);
   app.add_flag("--amp", options.amp, "forward in bfloat16 (CPU) or float16 (CUDA)");
   app.add_flag("--sync-bn", options.sync_bn, "BatchNorm over the batch of all workers");
   app.add_flag("--zero", options.zero, "every worker keeps its share of the optimizer's state only (ZeRO-1)");
   app.add_option("--seed", options.seed, "of weights and order of data");
-  app.add_option("--steps", options.steps, "end after so many steps; 0: after the epochs")->check(CLI::NonNegativeNumber);
+  app.add_option("--steps", options.steps, "end after so many steps; 0: after the epochs")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--backend", options.backend, "nccl where every worker has a GPU, else gloo")
       ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
   app.add_option("--device", options.device, "auto: the worker's own GPU where it has one; cpu; cuda:N");
-  app.add_option("--weights", options.weights, "begin with these: safetensors, or Python's torch.save(model.state_dict())");
+  app.add_option("--weights", options.weights,
+                 "begin with these: safetensors, or Python's torch.save(model.state_dict())");
   app.add_option("--checkpoint", options.checkpoint, "save here after each epoch");
   app.add_flag("--resume", options.resume, "go on from the newest checkpoint in --checkpoint")->needs("--checkpoint");
   app.add_option("--history", options.history, "rank 0 writes each step's loss here, one JSON object a line");

@@ -10,9 +10,9 @@ namespace fashion_mnist {
 
 struct Options {
   std::filesystem::path data = "/usr/share/datasets/fashion-mnist";  ///< where Debian's dataset-fashion-mnist puts it
-  std::int64_t epochs = 1;         ///< >= 1
-  std::uint64_t samples = 12'000;  ///< training images used; 0: all 60,000
-  std::int64_t batch_size = 128;   ///< images per step over all workers
+  std::int64_t epochs = 1;                                           ///< >= 1
+  std::uint64_t samples = 12'000;                                    ///< training images used; 0: all 60,000
+  std::int64_t batch_size = 128;                                     ///< images per step over all workers
   double lr = 0.05;
   double momentum = 0.9;
   std::string scheduler = "linear";  ///< linear: lr falls to 0 at the end; cosine, onecycle; none

@@ -74,7 +74,9 @@ class Windows : public torch::data::datasets::BatchDataset<Windows, torch::data:
     }
     return {torch::stack(inputs), torch::stack(targets)};
   }
-  std::optional<size_t> size() const override { return static_cast<size_t>((codes_.numel() - context_ - 1) / stride() + 1); }
+  std::optional<size_t> size() const override {
+    return static_cast<size_t>((codes_.numel() - context_ - 1) / stride() + 1);
+  }
 
  private:
   std::int64_t stride() const { return context_ / 2; }
@@ -91,7 +93,8 @@ torch::Tensor loss_of(const torch::Tensor& output, const torch::Tensor& target) 
 double evaluate(Transformer& model, Windows& windows, const torchup::ProcessGroup& group) {
   const torch::NoGradGuard no_grad;
   torch::Tensor sums = torch::zeros({2}, torch::dtype(torch::kDouble).device(group.device()));
-  for (auto window = static_cast<size_t>(group.rank()); window < *windows.size(); window += static_cast<size_t>(group.size())) {
+  for (auto window = static_cast<size_t>(group.rank()); window < *windows.size();
+       window += static_cast<size_t>(group.size())) {
     const auto batch = windows.get_batch(window);
     const auto loss = loss_of(model->forward(batch.data.to(group.device())), batch.target.to(group.device()));
     sums += torch::stack({loss.to(torch::kDouble), torch::ones({}, sums.options())});
@@ -105,7 +108,8 @@ std::string write(Transformer& model, const Text& text, const Shape& shape, std:
   torch::Tensor codes = torch::zeros({1, 1}, torch::dtype(torch::kInt64).device(device));
   std::string written;
   for (std::int64_t i = 0; i < length; ++i) {
-    const auto seen = codes.narrow(1, std::max<std::int64_t>(codes.size(1) - shape.context, 0), std::min(codes.size(1), shape.context));
+    const auto seen = codes.narrow(1, std::max<std::int64_t>(codes.size(1) - shape.context, 0),
+                                   std::min(codes.size(1), shape.context));
     const auto next = torch::softmax(model->forward(seen).select(1, -1) / 0.7, -1).multinomial(1);
     codes = torch::cat({codes, next}, 1);
     written.push_back(text.alphabet[static_cast<std::size_t>(next.item<std::int64_t>())]);
@@ -142,15 +146,17 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
     optimizer = std::make_unique<torchup::FusedAdamW>(ddp.parameters(), adamw);
   const std::int64_t warm_up = std::max<std::int64_t>(options.steps / 10, 1);
   torchup::LrScheduler scheduler{
-      *optimizer, torchup::SequentialLR{{torchup::LinearLR{.start_factor = 0.1, .total_iters = warm_up},
-                                         torchup::CosineAnnealingLR{.t_max = std::max<std::int64_t>(options.steps - warm_up, 1)}},
-                                        {warm_up}}};
+      *optimizer,
+      torchup::SequentialLR{{torchup::LinearLR{.start_factor = 0.1, .total_iters = warm_up},
+                             torchup::CosineAnnealingLR{.t_max = std::max<std::int64_t>(options.steps - warm_up, 1)}},
+                            {warm_up}}};
   torchup::GradScaler::Options scaling;
   scaling.enabled = options.amp && group.device().is_cuda();  // bfloat16 has float32's range
   torchup::GradScaler scaler{scaling};
 
   torchup::DistributedSampler sampler{*windows.size(), group, {.shuffle = true, .seed = options.seed}};
-  auto loader = torch::data::make_data_loader(windows, sampler, torch::data::DataLoaderOptions{static_cast<size_t>(options.batch_size)});
+  auto loader = torch::data::make_data_loader(windows, sampler,
+                                              torch::data::DataLoaderOptions{static_cast<size_t>(options.batch_size)});
   std::int64_t step = 0;
   for (std::int64_t epoch = 0; step < options.steps; ++epoch) {
     sampler.set_epoch(epoch);
@@ -169,7 +175,8 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
       scheduler.step();
       ++step;
       if (talks && (step % 25 == 0 || step == options.steps))
-        std::printf("step %lld: %.3f bits per character\n", static_cast<long long>(step), loss.item<double>() / std::log(2.0));
+        std::printf("step %lld: %.3f bits per character\n", static_cast<long long>(step),
+                    loss.item<double>() / std::log(2.0));
       std::fflush(stdout);
       if (worker.end_step(step).stop) throw torchup::Error{"the job is to stop, and this example saves nothing"};
       if (step == options.steps) break;
@@ -177,7 +184,8 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   }
   const double bits = evaluate(model, unseen, group);
   if (talks) {
-    std::printf("unseen text: %.3f bits per character (%.2f for a guess)\n", bits, std::log2(static_cast<double>(shape.alphabet)));
+    std::printf("unseen text: %.3f bits per character (%.2f for a guess)\n", bits,
+                std::log2(static_cast<double>(shape.alphabet)));
     if (options.sample > 0) std::printf("%s\n", write(model, text, shape, options.sample, group.device()).c_str());
     std::fflush(stdout);
   }

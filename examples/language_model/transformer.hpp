@@ -7,9 +7,9 @@
 namespace language_model {
 
 struct Shape {
-  std::int64_t alphabet;       ///< different characters
-  std::int64_t context = 64;   ///< characters that the model looks back
-  std::int64_t width = 128;    ///< of a character's vector; a multiple of heads
+  std::int64_t alphabet;      ///< different characters
+  std::int64_t context = 64;  ///< characters that the model looks back
+  std::int64_t width = 128;   ///< of a character's vector; a multiple of heads
   std::int64_t heads = 4;
   std::int64_t layers = 3;
 };

@@ -26,9 +26,7 @@ bool contains(const std::vector<int>& list, int number) {
 }  // namespace
 
 Agent::Agent(const LaunchConfig& config, AgentIdentity identity)
-    : config_{config},
-      identity_{std::move(identity)},
-      workers_(static_cast<std::size_t>(config.local_world_size)) {}
+    : config_{config}, identity_{std::move(identity)}, workers_(static_cast<std::size_t>(config.local_world_size)) {}
 
 std::vector<AgentAction> Agent::step(const AgentEvent& event, TimePoint now) {
   now_ = now;
@@ -113,7 +111,8 @@ void Agent::on(const SignalArrived& event) {
   const int number = event.number;
   if (contains(config_.drain_signals, number) && !contains(drained_by_, number) && phase_ == Phase::running) {
     drained_by_.push_back(number);
-    say(Say::Level::info, "got " + signal_text(number) + ": the workers are asked to save and stop (again to end the job)");
+    say(Say::Level::info,
+        "got " + signal_text(number) + ": the workers are asked to save and stop (again to end the job)");
     act(DrainWorkers{});
     return;
   }
@@ -282,9 +281,12 @@ void Agent::stop(int signal_number, std::string reason) {
       if (leaving_ && !verdict_) deadline_ = now_ + last_word_wait;
       settle();
       return;
-    case Phase::idle: settle(); return;
+    case Phase::idle:
+      settle();
+      return;
     case Phase::sweeping:
-    case Phase::finished: return;
+    case Phase::finished:
+      return;
   }
 }
 
@@ -345,9 +347,9 @@ void Agent::note_failure(const WorkerEnded& how, bool may_restart) {
   failures_.push_back(std::move(failure));
   if (phase_ != Phase::running) return;  // it ended because we stopped it
   failure_reported_ = true;
-  say(Say::Level::error, "failed (exitcode: " + std::to_string(how.exit_code) + ") local_rank: " +
-                             std::to_string(how.local_rank.value()) + " (pid: " + std::to_string(failures_.back().pid) +
-                             ") of binary: " + config_.program.executable);
+  say(Say::Level::error,
+      "failed (exitcode: " + std::to_string(how.exit_code) + ") local_rank: " + std::to_string(how.local_rank.value()) +
+          " (pid: " + std::to_string(failures_.back().pid) + ") of binary: " + config_.program.executable);
   act(Send{WorkersFailed{placement_->round, failures_, may_restart}});
   stop(SIGTERM, "rank " + std::to_string(failures_.front().rank.value()) + " failed");
 }
@@ -391,8 +393,8 @@ void Agent::settle() {
   const RestartBackoff& backoff = config_.restart_backoff;
   if (backoff.least > Duration{0} && failure_reported_) {
     const bool short_lived = now_ - attempt_begin_ < long_attempt;
-    next_pause_ = short_lived ? std::clamp(next_pause_ * 2, backoff.least, std::max(backoff.least, backoff.most))
-                              : backoff.least;
+    next_pause_ =
+        short_lived ? std::clamp(next_pause_ * 2, backoff.least, std::max(backoff.least, backoff.most)) : backoff.least;
     phase_ = Phase::pausing;
     deadline_ = now_ + next_pause_;
     return;

@@ -68,8 +68,9 @@ struct SignalArrived {
   int number = 0;
 };
 struct Wake {};  ///< nothing happened but time
-using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
-                                SpawnFailed, WorkerNotStarted, WorkerEnded, GiveUp, DescendantsGone, SignalArrived, Wake>;
+using AgentEvent =
+    std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted, SpawnFailed,
+                 WorkerNotStarted, WorkerEnded, GiveUp, DescendantsGone, SignalArrived, Wake>;
 
 // Actions.
 
@@ -85,7 +86,8 @@ struct OpenStore {
 /// Start all local workers, in local rank order; one WorkerStarted, SpawnFailed or WorkerNotStarted for each.
 struct StartWorkers {
   Placement placement;
-  std::string attempt;  ///< name of the attempt's log folder: attempt_<n>, after a membership change attempt_<n>.r<round>
+  std::string
+      attempt;  ///< name of the attempt's log folder: attempt_<n>, after a membership change attempt_<n>.r<round>
   friend bool operator==(const StartWorkers&, const StartWorkers&) = default;
 };
 /// Send `number` to the process group of every living worker. One that `ends` them also goes to those that are being
@@ -122,8 +124,8 @@ struct Finish {
   std::vector<WorkerFailure> local_failures;  ///< of the last attempt on this node, in the order they were noticed
   friend bool operator==(const Finish&, const Finish&) = default;
 };
-using AgentAction =
-    std::variant<Send, OpenStore, StartWorkers, SignalWorkers, DrainWorkers, KillWorkers, SweepDescendants, Say, Finish>;
+using AgentAction = std::variant<Send, OpenStore, StartWorkers, SignalWorkers, DrainWorkers, KillWorkers,
+                                 SweepDescendants, Say, Finish>;
 
 /// Who this agent is.
 struct AgentIdentity {
@@ -146,12 +148,12 @@ class Agent {
 
  private:
   enum class Phase {
-    joining,     ///< Join is sent; no worker lives
-    running,     ///< workers are started
-    stopping,    ///< they were told to stop
-    sweeping,    ///< they have ended; what they left behind is being ended
-    idle,        ///< nothing of ours lives; the coordinator's word is awaited
-    pausing,     ///< before a restart, see RestartBackoff
+    joining,   ///< Join is sent; no worker lives
+    running,   ///< workers are started
+    stopping,  ///< they were told to stop
+    sweeping,  ///< they have ended; what they left behind is being ended
+    idle,      ///< nothing of ours lives; the coordinator's word is awaited
+    pausing,   ///< before a restart, see RestartBackoff
     finished
   };
   enum class WorkerState { absent, starting, running, succeeded, failed, abandoned };
@@ -210,12 +212,12 @@ class Agent {
   bool rejoin_wanted_ = false;
   std::optional<Verdict> verdict_;
   std::optional<Leave> leaving_;
-  std::optional<TimePoint> deadline_;    ///< of the phase
-  std::optional<TimePoint> job_end_;     ///< --timeout
+  std::optional<TimePoint> deadline_;  ///< of the phase
+  std::optional<TimePoint> job_end_;   ///< --timeout
   bool killed_ = false;
   std::vector<int> drained_by_;  ///< drain signals that have come
   int changes_since_restart_ = 0;
-  int stop_signal_ = 0;                  ///< the first one that this attempt's workers got to end them
+  int stop_signal_ = 0;  ///< the first one that this attempt's workers got to end them
   TimePoint attempt_begin_{};
   Duration next_pause_{0};
   std::string last_roster_;

@@ -40,17 +40,11 @@ std::optional<Device> find_by_beginning(const std::vector<Device>& all, std::str
   return found;
 }
 
-bool is_uuid(std::string_view text) {
-  return text.starts_with("GPU-") || text.starts_with("MIG-");
-}
+bool is_uuid(std::string_view text) { return text.starts_with("GPU-") || text.starts_with("MIG-"); }
 
-bool usable(const Gpu& gpu) {
-  return !gpu.mig_enabled || !gpu.mig_instances.empty();
-}
+bool usable(const Gpu& gpu) { return !gpu.mig_enabled || !gpu.mig_instances.empty(); }
 
-bool is_instance(const Gpus& gpus, const Device& device) {
-  return gpus.list[device.gpu].mig_enabled;
-}
+bool is_instance(const Gpus& gpus, const Device& device) { return gpus.list[device.gpu].mig_enabled; }
 
 std::string describe(const Gpus& gpus, const std::vector<Device>& devices) {
   if (devices.empty()) return gpus.problem.empty() ? "no GPU is visible" : gpus.problem;

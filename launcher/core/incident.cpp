@@ -55,9 +55,7 @@ std::string_view signal_meaning(int signal) {
   }
 }
 
-std::string mebibytes(std::int64_t bytes) {
-  return std::to_string(bytes / (1 << 20)) + " MiB";
-}
+std::string mebibytes(std::int64_t bytes) { return std::to_string(bytes / (1 << 20)) + " MiB"; }
 
 bool kernel_says_oom(const DeathEvidence& evidence) {
   return std::any_of(evidence.kernel_lines.begin(), evidence.kernel_lines.end(), [](const std::string& line) {
@@ -106,9 +104,7 @@ void add_block(std::string& out, std::string_view title, const std::vector<std::
   for (std::size_t at = skipped; at < lines.size(); ++at) out += "    | " + shortened(lines[at]) + "\n";
 }
 
-const WorkerFailure& cause_of(const Incident& incident) {
-  return incident.failures[root_cause(incident.failures)];
-}
+const WorkerFailure& cause_of(const Incident& incident) { return incident.failures[root_cause(incident.failures)]; }
 
 /// `3 workers like rank 1: sleeping in futex_wait_queue` — ranks that do the same are told once.
 std::vector<std::string> other_lines(const Incident& incident) {
@@ -142,8 +138,8 @@ std::string last_sentence(const std::string& traceback) {
   return "";
 }
 
-/// What the dead worker said of its end, for the end of a sentence; empty when it said nothing. Above a native backtrace
-/// stands what happened.
+/// What the dead worker said of its end, for the end of a sentence; empty when it said nothing. Above a native
+/// backtrace stands what happened.
 std::string said_by(const WorkerFailure& cause, const DeathEvidence& evidence) {
   if (!evidence.traceback.empty()) return last_sentence(evidence.traceback);
   if (cause.error_file.empty()) return "";
@@ -198,8 +194,9 @@ std::string incident_text(const Incident& incident, const LocalTime& local_time)
     std::vector<std::string> lines;
     for (const AttemptRecord& attempt : incident.history)
       lines.push_back(attempt.name + " from " + local_time(attempt.start_us) +
-                      (attempt.end_us == 0 ? ""
-                                            : ", " + seconds_text(std::chrono::microseconds{attempt.end_us - attempt.start_us})) +
+                      (attempt.end_us == 0
+                           ? ""
+                           : ", " + seconds_text(std::chrono::microseconds{attempt.end_us - attempt.start_us})) +
                       (attempt.end_reason.empty() ? "" : ": " + attempt.end_reason));
     add_block(out, "attempts", lines, attempts_shown_max);
   }
@@ -251,11 +248,12 @@ std::string incident_json(const Incident& incident) {
                              {"progress", other.progress}});
   out["attempts"] = ordered_json::array();
   for (const AttemptRecord& attempt : incident.history)
-    out["attempts"].push_back({{"name", attempt.name},
-                               {"directory", attempt.directory},
-                               {"start", utc_text(attempt.start_us)},
-                               {"end", attempt.end_us != 0 ? ordered_json(utc_text(attempt.end_us)) : ordered_json(nullptr)},
-                               {"end_reason", attempt.end_reason}});
+    out["attempts"].push_back(
+        {{"name", attempt.name},
+         {"directory", attempt.directory},
+         {"start", utc_text(attempt.start_us)},
+         {"end", attempt.end_us != 0 ? ordered_json(utc_text(attempt.end_us)) : ordered_json(nullptr)},
+         {"end_reason", attempt.end_reason}});
   return out.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

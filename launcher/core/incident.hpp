@@ -40,12 +40,12 @@ struct BystanderState {
 struct Incident {
   std::string run_id;
   std::string host;
-  std::string attempt;                  ///< attempt_name
-  std::vector<WorkerFailure> failures;  ///< in the order they were noticed
-  DeathEvidence evidence;               ///< of the root cause
+  std::string attempt;                    ///< attempt_name
+  std::vector<WorkerFailure> failures;    ///< in the order they were noticed
+  DeathEvidence evidence;                 ///< of the root cause
   std::optional<std::int64_t> last_step;  ///< that the root cause reported
   std::string progress;                   ///< of it: "step 120 ended 0.1 s ago"; empty: it reports no steps
-  std::string stdout_log;               ///< of the root cause
+  std::string stdout_log;                 ///< of the root cause
   std::string stderr_log;
   std::vector<BystanderState> others;
   std::vector<AttemptRecord> history;  ///< this attempt last
@@ -73,8 +73,8 @@ inline constexpr std::size_t kernel_lines_shown_max = 5;
 /// Python's last traceback in lines of output; empty when there is none.
 [[nodiscard]] std::string find_traceback(const std::vector<std::string>& lines);
 
-/// Fills in both backtraces: from the error file when the failure has one (its text is the failure's message), else from
-/// the worker's output.
+/// Fills in both backtraces: from the error file when the failure has one (its text is the failure's message), else
+/// from the worker's output.
 void add_backtraces(DeathEvidence& evidence, const WorkerFailure& failure, const std::vector<std::string>& lines);
 
 /// Lines of a native backtrace: `#0 0x… in …` (sanitizers, debuggers, our runtime), `frame #0: …` (LibTorch) or

@@ -60,28 +60,28 @@ struct LaunchConfig {
 
   RestartBackoff restart_backoff;
   Duration stop_grace = std::chrono::seconds{30};  ///< between the stop signal and SIGKILL
-  std::vector<int> end_signals;      ///< end the job, or make this node leave it
-  bool end_signals_listed = false;   ///< by the user: then each of them ends the job on all nodes
-  std::vector<int> forward_signals;  ///< passed on; the job goes on
+  std::vector<int> end_signals;                    ///< end the job, or make this node leave it
+  bool end_signals_listed = false;                 ///< by the user: then each of them ends the job on all nodes
+  std::vector<int> forward_signals;                ///< passed on; the job goes on
   std::vector<int> drain_signals;    ///< ask the workers to save and stop; the second one of a kind is as any other
   Duration stuck_timeout{0};         ///< longest uninterruptible sleep of a worker; 0: not watched
   Duration heartbeat_timeout{0};     ///< a worker that has ended no step for so long is ended as hung; 0: never
   bool propagate_exit_code = false;  ///< the first failed worker's code becomes ours
   Duration timeout{0};               ///< the job ends when it has run so long; 0: never
 
-  bool virtual_local_rank = false;           ///< LOCAL_RANK is 0 for all
-  Variables variables;                       ///< for all workers, beyond the contract's
-  std::vector<Variables> worker_variables;   ///< index: local rank; empty: none
-  std::vector<CpuSet> worker_cpus;           ///< index: local rank; empty: workers are not bound
-  bool share_store = true;                   ///< the agent serves the workers' store; else rank 0 of them does
-  std::string signals_to_handle;             ///< as given; workers see it in TORCHELASTIC_SIGNALS_TO_HANDLE
+  bool virtual_local_rank = false;          ///< LOCAL_RANK is 0 for all
+  Variables variables;                      ///< for all workers, beyond the contract's
+  std::vector<Variables> worker_variables;  ///< index: local rank; empty: none
+  std::vector<CpuSet> worker_cpus;          ///< index: local rank; empty: workers are not bound
+  bool share_store = true;                  ///< the agent serves the workers' store; else rank 0 of them does
+  std::string signals_to_handle;            ///< as given; workers see it in TORCHELASTIC_SIGNALS_TO_HANDLE
 
   OutputOptions output;
   bool set_socket_ifname = false;  ///< tell NCCL and gloo the interface that leads to the other nodes
-  std::string parent_error_file;  ///< where whoever started us wants to find the cause of a failure; empty: nowhere
+  std::string parent_error_file;   ///< where whoever started us wants to find the cause of a failure; empty: nowhere
   std::string event_log_handler = "null";
-  std::string timer_file;           ///< the watchdog's pipe; empty: no watchdog
-  std::optional<Port> health_port;  ///< answers probes
+  std::string timer_file;             ///< the watchdog's pipe; empty: no watchdog
+  std::optional<Port> health_port;    ///< answers probes
   std::vector<std::string> warnings;  ///< said once at the start
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 

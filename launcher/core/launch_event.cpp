@@ -1,6 +1,5 @@
 #include "launcher/core/launch_event.hpp"
 
-
 #include "launcher/core/json.hpp"
 #include "launcher/core/utc_text.hpp"
 

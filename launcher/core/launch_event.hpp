@@ -77,8 +77,8 @@ struct WorkerExited {
   WorkerId worker;
   int exit_code = 0;  ///< the worker's own, or the negative signal number
   WorkerEnd end = WorkerEnd::succeeded;
-  std::string message;     ///< of a failure: as in WorkerFailure
-  std::string error_file;  ///< empty when it left none
+  std::string message;                         ///< of a failure: as in WorkerFailure
+  std::string error_file;                      ///< empty when it left none
   std::optional<std::int64_t> last_step = {};  ///< the last that it reported, by the page that it shares with us
   friend bool operator==(const WorkerExited&, const WorkerExited&) = default;
 };

@@ -47,7 +47,9 @@ std::string bash_completion() {
     all += name + " ";
     if (option.kind == ValueKind::flag) continue;
     flags += (flags.empty() ? "" : "|") + name;
-    if (!option.choices.empty()) choices += "    " + name + ") COMPREPLY=($(compgen -W '" + spaced(option.choices) + "' -- \"$word\")); return ;;\n";
+    if (!option.choices.empty())
+      choices +=
+          "    " + name + ") COMPREPLY=($(compgen -W '" + spaced(option.choices) + "' -- \"$word\")); return ;;\n";
   }
   return "_torchup() {\n"
          "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} at\n"
@@ -56,13 +58,17 @@ std::string bash_completion() {
          "  esac\n"
          "  for ((at = 1; at < COMP_CWORD; at++)); do\n"
          "    case ${COMP_WORDS[at]} in\n"
-         "      " + flags + ") ((at++)) ;;\n"
+         "      " +
+         flags +
+         ") ((at++)) ;;\n"
          "      -*) ;;\n"
          "      *) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
          "    esac\n"
          "  done\n"
          "  if [[ $word == -* ]]; then\n"
-         "    COMPREPLY=($(compgen -W '" + all + "' -- \"$word\"))\n"
+         "    COMPREPLY=($(compgen -W '" +
+         all +
+         "' -- \"$word\"))\n"
          "  else\n"
          "    COMPREPLY=($(compgen -c -f -- \"$word\"))\n"
          "  fi\n"
@@ -113,17 +119,20 @@ std::string tcsh_completion() {
 }  // namespace
 
 std::string manual_page(std::string_view version) {
-  std::string text = ".TH TORCHUP 1 \"\" \"torchup " + roff(version) +
-                     "\" \"User commands\"\n"
-                     ".SH NAME\ntorchup \\- start, supervise and restart the workers of a distributed PyTorch job\n"
-                     ".SH SYNOPSIS\n.B torchup\n[\\fIoptions\\fR] \\fIprogram\\fR [\\fIarguments\\fR]\n"
-                     ".SH DESCRIPTION\n"
-                     "Starts the program once for each worker, with the environment that PyTorch's distributed package reads, and takes\n"
-                     "torchrun's options. A Python script runs with python3; an ELF file, and an executable script that begins with #!\n"
-                     "and whose name does not end in .py, run by themselves.\n"
-                     "Every option may be written with dashes or underscores. Where the command line does not have it, a variable\n"
-                     "\\fBPET_\\fINAME\\fR stands for it, and then the file of \\fB\\-\\-config\\fR.\n"
-                     ".SH OPTIONS\n";
+  std::string text =
+      ".TH TORCHUP 1 \"\" \"torchup " + roff(version) +
+      "\" \"User commands\"\n"
+      ".SH NAME\ntorchup \\- start, supervise and restart the workers of a distributed PyTorch job\n"
+      ".SH SYNOPSIS\n.B torchup\n[\\fIoptions\\fR] \\fIprogram\\fR [\\fIarguments\\fR]\n"
+      ".SH DESCRIPTION\n"
+      "Starts the program once for each worker, with the environment that PyTorch's distributed package reads, and "
+      "takes\n"
+      "torchrun's options. A Python script runs with python3; an ELF file, and an executable script that begins with "
+      "#!\n"
+      "and whose name does not end in .py, run by themselves.\n"
+      "Every option may be written with dashes or underscores. Where the command line does not have it, a variable\n"
+      "\\fBPET_\\fINAME\\fR stands for it, and then the file of \\fB\\-\\-config\\fR.\n"
+      ".SH OPTIONS\n";
   std::string_view group;
   for (const OptionSpec& option : option_table()) {
     if (option.group != group) {

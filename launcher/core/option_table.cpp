@@ -29,7 +29,8 @@ constexpr std::array table = {
     OptionSpec{"rdzv-id", 0, ValueKind::text, "ID", meeting, "Run id: nodes with the same one form a job."},
     OptionSpec{"rdzv-conf", 0, ValueKind::text, "KEY=VALUE,...", meeting,
                "Timeouts and more: join_timeout, last_call_timeout, is_host."},
-    OptionSpec{"standalone", 0, ValueKind::flag, "", meeting, "One node, on a free port; other rendezvous options are ignored."},
+    OptionSpec{"standalone", 0, ValueKind::flag, "", meeting,
+               "One node, on a free port; other rendezvous options are ignored."},
     OptionSpec{"master-addr", 0, ValueKind::text, "HOST", meeting, "Address of node 0, with the static rendezvous."},
     OptionSpec{"master-port", 0, ValueKind::integer, "PORT", meeting, "Port on node 0, with the static rendezvous."},
     OptionSpec{"local-addr", 0, ValueKind::text, "ADDRESS", meeting, "How other nodes reach this one."},
@@ -38,58 +39,73 @@ constexpr std::array table = {
     OptionSpec{"rank-order", 0, ValueKind::text, "address|join|hostlist", meeting,
                "Order of the nodes' ranks: by host name (default), by the time of joining, or as in --expect-hosts.",
                "address|join|hostlist"},
-    OptionSpec{"nnodes-multiple-of", 0, ValueKind::integer, "N", meeting, "A round has a multiple of this many nodes; the others wait."},
-    OptionSpec{"expect-hosts", 0, ValueKind::text, "HOST,...", meeting,
-               "Who is to come, as Slurm writes it: gpu[01-12],login (default: Slurm's list). They are waited for by name."},
+    OptionSpec{"nnodes-multiple-of", 0, ValueKind::integer, "N", meeting,
+               "A round has a multiple of this many nodes; the others wait."},
+    OptionSpec{
+        "expect-hosts", 0, ValueKind::text, "HOST,...", meeting,
+        "Who is to come, as Slurm writes it: gpu[01-12],login (default: Slurm's list). They are waited for by name."},
     OptionSpec{"set-socket-ifname", 0, ValueKind::flag, "", meeting,
                "Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the interface that leads to the other nodes."},
-    OptionSpec{"lease", 0, ValueKind::seconds, "SECONDS", meeting, "Silence after which a node is given up (default 10)."},
+    OptionSpec{"lease", 0, ValueKind::seconds, "SECONDS", meeting,
+               "Silence after which a node is given up (default 10)."},
     OptionSpec{"same-world", 0, ValueKind::text, "warn|fail|off", meeting,
                "What to do when program or environment differ between nodes.", "warn|fail|off"},
 
     OptionSpec{"module", 'm', ValueKind::flag, "", program, "The program is a Python module."},
     OptionSpec{"no-python", 0, ValueKind::flag, "", program, "Start the program itself, without Python."},
-    OptionSpec{"run-path", 0, ValueKind::flag, "", program, "Run the script with Python under the name run_script_path."},
+    OptionSpec{"run-path", 0, ValueKind::flag, "", program,
+               "Run the script with Python under the name run_script_path."},
     OptionSpec{"use-env", 0, ValueKind::flag, "", program, "Do not pass --local-rank to the program.", {}, false},
     OptionSpec{"start-method", 0, ValueKind::text, "NAME", program, "Accepted for torchrun's sake; without effect.",
                "spawn|fork|forkserver"},
 
-    OptionSpec{"max-restarts", 0, ValueKind::integer, "N", life, "Restarts of the job after worker failures (default 0)."},
+    OptionSpec{"max-restarts", 0, ValueKind::integer, "N", life,
+               "Restarts of the job after worker failures (default 0)."},
     OptionSpec{"restart-backoff", 0, ValueKind::text, "MIN..MAX", life,
                "Pause before a restart in seconds, doubled from MIN to MAX while attempts live less than 10 s."},
     OptionSpec{"restart-window", 0, ValueKind::seconds, "SECONDS", life,
                "Only restarts within this time count against --max-restarts."},
     OptionSpec{"monitor-interval", 0, ValueKind::seconds, "SECONDS", life,
                "Accepted for torchrun's sake; a worker's end is seen at once."},
-    OptionSpec{"shutdown-timeout", 0, ValueKind::integer, "SECONDS", life, "Between the stop signal and SIGKILL (default 30)."},
+    OptionSpec{"shutdown-timeout", 0, ValueKind::integer, "SECONDS", life,
+               "Between the stop signal and SIGKILL (default 30)."},
     OptionSpec{"signals-to-handle", 0, ValueKind::text, "SIGNAL,...", life,
                "Signals that stop workers and end the job (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)."},
     OptionSpec{"forward-signals", 0, ValueKind::text, "SIGNAL,...", life,
                "Signals that are passed on to the workers while the job goes on (default USR1,USR2)."},
-    OptionSpec{"drain-signals", 0, ValueKind::text, "SIGNAL,...", life,
-               "Signals that ask the workers to save and stop together after a step (default none); the job ends with 75."},
+    OptionSpec{
+        "drain-signals", 0, ValueKind::text, "SIGNAL,...", life,
+        "Signals that ask the workers to save and stop together after a step (default none); the job ends with 75."},
     OptionSpec{"heartbeat-timeout", 0, ValueKind::seconds, "SECONDS", life,
                "A worker that reports its steps and has ended none for so long is aborted as hung (default: never)."},
     OptionSpec{"timeout", 0, ValueKind::seconds, "SECONDS", life, "The job is stopped when it has run so long."},
-    OptionSpec{"propagate-exit-code", 0, ValueKind::flag, "", life, "End with the code of the worker that failed first, not with 1."},
+    OptionSpec{"propagate-exit-code", 0, ValueKind::flag, "", life,
+               "End with the code of the worker that failed first, not with 1."},
 
-    OptionSpec{"log-dir", 0, ValueKind::text, "DIR", output, "Folder for log files and error files (default: a temporary one)."},
+    OptionSpec{"log-dir", 0, ValueKind::text, "DIR", output,
+               "Folder for log files and error files (default: a temporary one)."},
     OptionSpec{"redirects", 'r', ValueKind::text, "0|1|2|3|MAP", output,
                "Streams that go to files: 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:VALUE,..."},
-    OptionSpec{"tee", 't', ValueKind::text, "0|1|2|3|MAP", output, "Streams that go to files and, with a prefix, to the console."},
+    OptionSpec{"tee", 't', ValueKind::text, "0|1|2|3|MAP", output,
+               "Streams that go to files and, with a prefix, to the console."},
     OptionSpec{"log-line-prefix-template", 0, ValueKind::text, "TEXT", output,
                "Prefix of teed lines, with ${role_name}, ${rank}, ${local_rank}, ${hostname}."},
-    OptionSpec{"local-ranks-filter", 0, ValueKind::text, "RANK,...", output, "Only these local ranks appear on the console."},
+    OptionSpec{"local-ranks-filter", 0, ValueKind::text, "RANK,...", output,
+               "Only these local ranks appear on the console."},
     OptionSpec{"duplicate-stdout-filters", 0, ValueKind::text, "TEXT,...", output,
                "Teed stdout lines with one of these texts also go to filtered_stdout.log."},
     OptionSpec{"duplicate-stderr-filters", 0, ValueKind::text, "TEXT,...", output,
                "Teed stderr lines with one of these texts also go to filtered_stderr.log."},
-    OptionSpec{"log-max-bytes", 0, ValueKind::integer, "N", output, "Size at which a log file is rotated (default: never)."},
-    OptionSpec{"no-capture", 0, ValueKind::flag, "", output, "Workers write to our own stdout and stderr, as under torchrun."},
+    OptionSpec{"log-max-bytes", 0, ValueKind::integer, "N", output,
+               "Size at which a log file is rotated (default: never)."},
+    OptionSpec{"no-capture", 0, ValueKind::flag, "", output,
+               "Workers write to our own stdout and stderr, as under torchrun."},
     OptionSpec{"logs-specs", 0, ValueKind::text, "NAME", output, "A Python plug-in of torchrun; refused.", {}, false},
-    OptionSpec{"event-log-handler", 0, ValueKind::text, "null|console", output, "console: torchrun's events as JSON on stderr."},
+    OptionSpec{"event-log-handler", 0, ValueKind::text, "null|console", output,
+               "console: torchrun's events as JSON on stderr."},
     OptionSpec{"events", 0, ValueKind::text, "FILE", output, "Everything that happens, one JSON object a line."},
-    OptionSpec{"result-file", 0, ValueKind::text, "FILE", output, "Verdict, exit codes, attempts and times as JSON, at the end."},
+    OptionSpec{"result-file", 0, ValueKind::text, "FILE", output,
+               "Verdict, exit codes, attempts and times as JSON, at the end."},
     OptionSpec{"quiet", 'q', ValueKind::flag, "", output, "Of ourselves only errors and the failure report."},
 
     OptionSpec{"gpus", 0, ValueKind::text, "LIST", devices, "GPUs to use: indices among the visible ones, or UUIDs."},
@@ -97,13 +113,22 @@ constexpr std::array table = {
     OptionSpec{"virtual-local-rank", 0, ValueKind::flag, "", devices, "Every worker sees one GPU and LOCAL_RANK 0."},
     OptionSpec{"numa-binding", 0, ValueKind::text, "MODE", devices, "Bind workers to CPUs near their GPU.",
                "node|socket|exclusive|core-complex", false},
-    OptionSpec{"omp", 0, ValueKind::text, "N|auto", devices, "OMP_NUM_THREADS of the workers; auto: cores over workers."},
+    OptionSpec{"omp", 0, ValueKind::text, "N|auto", devices,
+               "OMP_NUM_THREADS of the workers; auto: cores over workers."},
 
-    OptionSpec{"config", 0, ValueKind::text, "FILE", show, "Options from a file, one NAME = VALUE a line; the command line wins.", {}, false},
+    OptionSpec{"config",
+               0,
+               ValueKind::text,
+               "FILE",
+               show,
+               "Options from a file, one NAME = VALUE a line; the command line wins.",
+               {},
+               false},
     OptionSpec{"dry-run", 0, ValueKind::flag, "", show, "Print the plan and start nothing.", {}, false},
     OptionSpec{"print-env", 0, ValueKind::flag, "", show, "Print the environment that a worker would get.", {}, false},
     OptionSpec{"rank", 0, ValueKind::integer, "N", show, "The worker of --print-env (default 0).", {}, false},
-    OptionSpec{"format", 0, ValueKind::text, "sh|json", show, "The form of --print-env (default sh).", "sh|json", false},
+    OptionSpec{"format", 0, ValueKind::text, "sh|json", show, "The form of --print-env (default sh).", "sh|json",
+               false},
     OptionSpec{"print-completion", 0, ValueKind::text, "SHELL", show, "Print the completion script for a shell.",
                "bash|zsh|fish|tcsh", false},
     OptionSpec{"version", 0, ValueKind::flag, "", show, "Print the version.", {}, false},
@@ -164,7 +189,8 @@ class Splitter {
     if (rest.empty()) return;
     split_.has_program = true;
     split_.program.assign(rest.begin(), rest.end());
-    if (take_dashes && split_.program.size() > 1 && split_.program[1] == "--") split_.program.erase(split_.program.begin() + 1);
+    if (take_dashes && split_.program.size() > 1 && split_.program[1] == "--")
+      split_.program.erase(split_.program.begin() + 1);
   }
 
   void long_option(const std::string& word) {
@@ -210,7 +236,8 @@ class Splitter {
       split_.options.push_back(std::move(name));
       return;
     }
-    if (!attached && (next_ == arguments_.size() || looks_like_option(arguments_[next_]) || arguments_[next_] == "--")) {
+    if (!attached &&
+        (next_ == arguments_.size() || looks_like_option(arguments_[next_]) || arguments_[next_] == "--")) {
       error_ = "argument " + argument_name(option) + ": expected one argument";
       return;
     }
@@ -243,7 +270,9 @@ std::size_t distance(std::string_view left, std::string_view right) {
 std::span<const OptionSpec> option_table() { return table; }
 
 const OptionSpec* find_option(std::string_view name) {
-  const auto same = [name](const OptionSpec& option) { return option.name == name || underscored(option.name) == name; };
+  const auto same = [name](const OptionSpec& option) {
+    return option.name == name || underscored(option.name) == name;
+  };
   const auto found = std::find_if(table.begin(), table.end(), same);
   return found == table.end() ? nullptr : &*found;
 }

@@ -14,14 +14,14 @@ enum class ValueKind { flag, text, integer, seconds };
 /// One option of the launcher. The table of them is the only place that names options: parser, environment variables,
 /// configuration file, help, completion and the manual page are made from it.
 struct OptionSpec {
-  std::string_view name;   ///< without dashes in front: "nproc-per-node"; the spelling with underscores is as good
-  char short_name = 0;     ///< 0: none
+  std::string_view name;  ///< without dashes in front: "nproc-per-node"; the spelling with underscores is as good
+  char short_name = 0;    ///< 0: none
   ValueKind kind = ValueKind::text;
-  std::string_view value;  ///< how help names the value
-  std::string_view group;  ///< heading in help
-  std::string_view help;   ///< one sentence
-  std::string_view choices = {};     ///< "spawn|fork"; empty: anything. Not checked for variables, as in torchrun
-  bool from_environment = true;      ///< PET_<NAME> stands for it where the command line does not
+  std::string_view value;         ///< how help names the value
+  std::string_view group;         ///< heading in help
+  std::string_view help;          ///< one sentence
+  std::string_view choices = {};  ///< "spawn|fork"; empty: anything. Not checked for variables, as in torchrun
+  bool from_environment = true;   ///< PET_<NAME> stands for it where the command line does not
 };
 
 /// All options, in the order of help.

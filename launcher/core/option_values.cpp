@@ -25,8 +25,8 @@ std::optional<std::string> without_underscores(std::string_view text) {
 }
 
 Error invalid(const OptionSpec& option, std::string_view type, std::string_view text) {
-  return fail(errc::bad_value,
-              "argument " + argument_name(option) + ": invalid " + std::string{type} + " value: '" + std::string{text} + "'");
+  return fail(errc::bad_value, "argument " + argument_name(option) + ": invalid " + std::string{type} + " value: '" +
+                                   std::string{text} + "'");
 }
 
 Result<> check_type(const OptionSpec& option, std::string_view text) {
@@ -107,7 +107,8 @@ Result<> OptionValues::read_config(std::string_view text, std::string_view file)
     std::string name{stripped(line.substr(0, equals))};
     const OptionSpec* option = find_option(name);
     if (!option && name.find_first_of(" \t{}[]\"") != std::string::npos) {
-      return wrong(number, "'" + std::string{line.substr(0, 40)} + "' is not NAME = VALUE, one option a line (no JSON, no sections)");
+      return wrong(number, "'" + std::string{line.substr(0, 40)} +
+                               "' is not NAME = VALUE, one option a line (no JSON, no sections)");
     }
     if (!option || option->name == "config" || option->name == "help") {
       const std::string nearest = option ? "" : nearest_option(name);

@@ -64,12 +64,8 @@ Result<std::set<int>> parse_ranks(const std::string& text) {
   return ranks;
 }
 
-bool is_name_start(char c) {
-  return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_';
-}
-bool is_name_part(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
-}
+bool is_name_start(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+bool is_name_part(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
 using Names = std::map<std::string_view, std::string>;
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <cmath>
+#include <csignal>
 #include <limits>
 #include <map>
 
@@ -21,14 +21,16 @@ struct SignalName {
   int number;
 };
 constexpr std::array signal_names = {
-    SignalName{"HUP", SIGHUP},   SignalName{"INT", SIGINT},       SignalName{"QUIT", SIGQUIT}, SignalName{"ILL", SIGILL},
-    SignalName{"TRAP", SIGTRAP}, SignalName{"ABRT", SIGABRT},     SignalName{"BUS", SIGBUS},   SignalName{"FPE", SIGFPE},
-    SignalName{"KILL", SIGKILL}, SignalName{"USR1", SIGUSR1},     SignalName{"SEGV", SIGSEGV}, SignalName{"USR2", SIGUSR2},
-    SignalName{"PIPE", SIGPIPE}, SignalName{"ALRM", SIGALRM},     SignalName{"TERM", SIGTERM}, SignalName{"CHLD", SIGCHLD},
-    SignalName{"CONT", SIGCONT}, SignalName{"STOP", SIGSTOP},     SignalName{"TSTP", SIGTSTP}, SignalName{"TTIN", SIGTTIN},
-    SignalName{"TTOU", SIGTTOU}, SignalName{"URG", SIGURG},       SignalName{"XCPU", SIGXCPU}, SignalName{"XFSZ", SIGXFSZ},
-    SignalName{"PROF", SIGPROF}, SignalName{"VTALRM", SIGVTALRM}, SignalName{"IO", SIGIO},     SignalName{"PWR", SIGPWR},
-    SignalName{"SYS", SIGSYS},   SignalName{"WINCH", SIGWINCH}};
+    SignalName{"HUP", SIGHUP},   SignalName{"INT", SIGINT},       SignalName{"QUIT", SIGQUIT},
+    SignalName{"ILL", SIGILL},   SignalName{"TRAP", SIGTRAP},     SignalName{"ABRT", SIGABRT},
+    SignalName{"BUS", SIGBUS},   SignalName{"FPE", SIGFPE},       SignalName{"KILL", SIGKILL},
+    SignalName{"USR1", SIGUSR1}, SignalName{"SEGV", SIGSEGV},     SignalName{"USR2", SIGUSR2},
+    SignalName{"PIPE", SIGPIPE}, SignalName{"ALRM", SIGALRM},     SignalName{"TERM", SIGTERM},
+    SignalName{"CHLD", SIGCHLD}, SignalName{"CONT", SIGCONT},     SignalName{"STOP", SIGSTOP},
+    SignalName{"TSTP", SIGTSTP}, SignalName{"TTIN", SIGTTIN},     SignalName{"TTOU", SIGTTOU},
+    SignalName{"URG", SIGURG},   SignalName{"XCPU", SIGXCPU},     SignalName{"XFSZ", SIGXFSZ},
+    SignalName{"PROF", SIGPROF}, SignalName{"VTALRM", SIGVTALRM}, SignalName{"IO", SIGIO},
+    SignalName{"PWR", SIGPWR},   SignalName{"SYS", SIGSYS},       SignalName{"WINCH", SIGWINCH}};
 
 Error bad(std::string text) { return fail(errc::bad_value, std::move(text)); }
 
@@ -106,7 +108,8 @@ class Planner {
     auto nodes = parse_nodes();
     if (!nodes) return nodes.error();
 
-    const bool plain = backend == "static" && endpoint.empty() && !options_.has("master-port") && plan_.terms.max_nodes == 1;
+    const bool plain =
+        backend == "static" && endpoint.empty() && !options_.has("master-port") && plan_.terms.max_nodes == 1;
     if (options_.flag("standalone") || plain) {
       backend = "c10d";
       endpoint.clear();
@@ -242,7 +245,9 @@ class Planner {
       terms.hostlist.clear();
     }
     const std::string order = options_.text("rank-order", "address");
-    terms.rank_order = order == "join" ? RankOrder::join : order == "hostlist" ? RankOrder::hostlist : RankOrder::address;
+    terms.rank_order = order == "join"       ? RankOrder::join
+                       : order == "hostlist" ? RankOrder::hostlist
+                                             : RankOrder::address;
     if (terms.rank_order == RankOrder::hostlist && terms.hostlist.empty()) {
       return bad("--rank-order=hostlist needs a list of hosts: --expect-hosts, or a Slurm job of --nnodes nodes");
     }
@@ -273,7 +278,8 @@ class Planner {
     const bool numa = options_.has("numa-binding");
     const bool topology = numa || omp_rule->kind == OmpRule::Kind::automatic;
     Cpus cpus;
-    const bool needs_cpus = topology || rule->kind == WorkerCountRule::Kind::cpu || rule->kind == WorkerCountRule::Kind::automatic;
+    const bool needs_cpus =
+        topology || rule->kind == WorkerCountRule::Kind::cpu || rule->kind == WorkerCountRule::Kind::automatic;
     if (needs_cpus) {
       auto read = machine_.cpus(topology);
       if (!read) return read.error();
@@ -283,7 +289,8 @@ class Planner {
     if (!count) return count.error();
     plan_.local_world_size = *count;
     if (by_name || rule->needs_gpus()) {
-      const auto shortage = gpu_shortage(*count, static_cast<int>(devices.size()), by_name, options_.flag("oversubscribe"));
+      const auto shortage =
+          gpu_shortage(*count, static_cast<int>(devices.size()), by_name, options_.flag("oversubscribe"));
       if (shortage && shortage->refuse) return fail(errc::refused, shortage->text);
       if (shortage) warn(shortage->text);
     }
@@ -324,7 +331,8 @@ class Planner {
     if (plan_.rendezvous.backend == Backend::static_) return read_static_timeout(*conf);
     const std::string store = text_of(*conf, "store_type").value_or("tcp");
     if (store == "file") {
-      return bad("--rdzv-conf: store_type=file is not supported; leave it out and let --rdzv-endpoint name a host (c10d)");
+      return bad(
+          "--rdzv-conf: store_type=file is not supported; leave it out and let --rdzv-endpoint name a host (c10d)");
     }
     if (store != "tcp") return bad("Invalid store type given. Currently only supports file and tcp.");
     if (auto read = read_is_host(*conf); !read) return read;
@@ -376,9 +384,10 @@ class Planner {
       const auto value = python_int(*given);
       if (!value) return no_integer(timeout.key);
       if (*value <= 0) {
-        return bad(timeout.key == "read_timeout" ? "The read timeout must be a positive integer."
-                                                 : "The " + std::string{timeout.name} + " (" + (*value == 0 ? "0:00:00" : *given + " s") +
-                                                       ") must be positive.");
+        return bad(timeout.key == "read_timeout"
+                       ? "The read timeout must be a positive integer."
+                       : "The " + std::string{timeout.name} + " (" + (*value == 0 ? "0:00:00" : *given + " s") +
+                             ") must be positive.");
       }
       *timeout.into = std::chrono::seconds{std::min<std::int64_t>(*value, 1'000'000'000)};
     }
@@ -394,7 +403,8 @@ class Planner {
   }
 
   static Error no_integer(std::string_view key) {
-    return bad("The rendezvous configuration option '" + std::string{key} + "' does not represent a valid integer value.");
+    return bad("The rendezvous configuration option '" + std::string{key} +
+               "' does not represent a valid integer value.");
   }
 
   Result<> read_output() {
@@ -421,7 +431,8 @@ class Planner {
     if (options_.has("logs-specs")) {
       return bad("Could not find entrypoint under 'torchrun.logs_specs[" + options_.text("logs-specs") + "]' key");
     }
-    auto checked = make_output_plan(output, plan_.local_world_size, plan_.role, machine_.host, plan_.rendezvous.run_id.value());
+    auto checked =
+        make_output_plan(output, plan_.local_world_size, plan_.role, machine_.host, plan_.rendezvous.run_id.value());
     if (!checked) return checked.error();
     output.quiet = options_.flag("quiet");
     output.events_file = options_.text("events");
@@ -530,7 +541,8 @@ class Planner {
     for (const std::string& name : plain_list(options_.text("drain-signals", ""))) {
       if (name.empty()) continue;
       const auto number = signal_number(name);
-      if (!number || *number == SIGKILL || *number == SIGSTOP) return bad("--drain-signals: " + name + " is no signal that can be caught");
+      if (!number || *number == SIGKILL || *number == SIGSTOP)
+        return bad("--drain-signals: " + name + " is no signal that can be caught");
       plan_.drain_signals.push_back(*number);
     }
     return {};
@@ -554,8 +566,8 @@ class Planner {
   }
 
   Result<> read_program() {
-    plan_.share_store = machine_.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1" ||
-                        plan_.rendezvous.backend == Backend::static_;
+    plan_.share_store =
+        machine_.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1" || plan_.rendezvous.backend == Backend::static_;
     ProgramRequest request;
     request.words = words_;
     request.module = options_.flag("module");
@@ -594,7 +606,8 @@ Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<st
 }
 
 std::optional<int> signal_number(std::string_view name) {
-  if (const auto number = python_int(name); number && *number > 0 && *number <= SIGRTMAX) return static_cast<int>(*number);
+  if (const auto number = python_int(name); number && *number > 0 && *number <= SIGRTMAX)
+    return static_cast<int>(*number);
   if (name.starts_with("SIG")) name.remove_prefix(3);
   for (const SignalName& entry : signal_names) {
     if (entry.name == name) return entry.number;

@@ -128,12 +128,8 @@ void RunRecord::apply(const LaunchEvent& event) {
              event.body);
 }
 
-std::uint64_t RunRecord::log_bytes_lost() const {
-  return total(log_losses_);
-}
-std::uint64_t RunRecord::console_bytes_lost() const {
-  return total(console_losses_);
-}
+std::uint64_t RunRecord::log_bytes_lost() const { return total(log_losses_); }
+std::uint64_t RunRecord::console_bytes_lost() const { return total(console_losses_); }
 
 std::string result_json(const RunRecord& record, const std::string& host) {
   const auto seconds = [](std::int64_t us) { return static_cast<double>(us) / 1e6; };
@@ -176,7 +172,8 @@ std::string result_json(const RunRecord& record, const std::string& host) {
            {"exit_code", or_null(worker.exit_code)},
            {"end", worker.exit_code ? ordered_json(worker_end_text(worker.end)) : ordered_json(nullptr)},
            {"start", utc_text(worker.start_us)},
-           {"seconds", worker.end_us != 0 ? ordered_json(seconds(worker.end_us - worker.start_us)) : ordered_json(nullptr)},
+           {"seconds",
+            worker.end_us != 0 ? ordered_json(seconds(worker.end_us - worker.start_us)) : ordered_json(nullptr)},
            {"message", worker.message},
            {"error_file", worker.error_file},
            {"stdout_log", worker.stdout_log},

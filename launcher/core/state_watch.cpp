@@ -32,12 +32,14 @@ std::vector<StateFinding> StateWatch::look(std::span<const StateSample> samples,
     const std::string who = "[" + role_ + "] Worker pid=" + std::to_string(sample.pid);
     if (!worker.stuck_since) {
       worker.stuck_since = now;
-      findings.push_back({false, who + " entered uninterruptible sleep (D-state); will mark UNHEALTHY if it remains for " +
-                                     rounded_seconds(stuck_timeout_) + "."});
+      findings.push_back(
+          {false, who + " entered uninterruptible sleep (D-state); will mark UNHEALTHY if it remains for " +
+                      rounded_seconds(stuck_timeout_) + "."});
     } else if (now - *worker.stuck_since >= stuck_timeout_ && !worker.stuck_said) {
       worker.stuck_said = true;
       findings.push_back({true, who + " stuck in uninterruptible sleep (D-state) for " +
-                                    rounded_seconds(now - *worker.stuck_since) + " (>= " + rounded_seconds(stuck_timeout_) +
+                                    rounded_seconds(now - *worker.stuck_since) +
+                                    " (>= " + rounded_seconds(stuck_timeout_) +
                                     "); marking worker group UNHEALTHY and disabling restarts."});
     }
   }

@@ -23,7 +23,8 @@ Duration since(std::int64_t time_ns, TimePoint now) {
 
 std::string milliseconds_text(double ns) {
   const auto tenths = static_cast<std::int64_t>(ns / 1e5);
-  return tenths >= 100 ? std::to_string(tenths / 10) + " ms" : std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " ms";
+  return tenths >= 100 ? std::to_string(tenths / 10) + " ms"
+                       : std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " ms";
 }
 
 std::string ranks_text(const std::vector<Rank>& ranks) {
@@ -36,7 +37,9 @@ std::string ranks_text(const std::vector<Rank>& ranks) {
 
 std::string progress_text(const WorkerProgress& progress, TimePoint now) {
   return "step " + std::to_string(progress.step) + " ended " + seconds_text(since(progress.ended_ns, now)) + " ago" +
-         (progress.waiting_since_ns != 0 ? ", waiting for other ranks for " + seconds_text(since(progress.waiting_since_ns, now)) : "");
+         (progress.waiting_since_ns != 0
+              ? ", waiting for other ranks for " + seconds_text(since(progress.waiting_since_ns, now))
+              : "");
 }
 
 StepWatch::Findings StepWatch::look(std::span<const StepSample> samples, TimePoint now) {
@@ -75,7 +78,9 @@ std::optional<HungWorkers> StepWatch::find_hung(std::span<const StepSample> samp
                             seconds_text(heartbeat_timeout_) + "), the last one was step " + std::to_string(last_step);
   if (!busy.workers.empty()) {
     busy.reason = ranks_text(busy_ranks) + after;
-    if (!waiting_ranks.empty()) busy.reason += "; " + ranks_text(waiting_ranks) + (waiting_ranks.size() == 1 ? " waits" : " wait") + " for others";
+    if (!waiting_ranks.empty())
+      busy.reason +=
+          "; " + ranks_text(waiting_ranks) + (waiting_ranks.size() == 1 ? " waits" : " wait") + " for others";
     return busy;
   }
   if (longest > 2 * heartbeat_timeout_) {

@@ -21,16 +21,17 @@ struct StepSample {
 
 /// Workers that have stopped making progress.
 struct HungWorkers {
-  std::vector<LocalRank> workers;  ///< those that keep the others waiting, or all that are silent if that cannot be told
-  std::string reason;              ///< one line for people
+  std::vector<LocalRank>
+      workers;         ///< those that keep the others waiting, or all that are silent if that cannot be told
+  std::string reason;  ///< one line for people
   friend bool operator==(const HungWorkers&, const HungWorkers&) = default;
 };
 
 /// Watches the heartbeats of one node's workers: who hangs, and who is slow. Pure; one for each attempt.
 ///
-/// A worker is watched from the end of its first step on, so that compiling and loading take as long as they take. While it
-/// waits for other ranks in a collective, the fault is not its own: only after twice the time is it called hung, for then
-/// nobody anywhere was found.
+/// A worker is watched from the end of its first step on, so that compiling and loading take as long as they take.
+/// While it waits for other ranks in a collective, the fault is not its own: only after twice the time is it called
+/// hung, for then nobody anywhere was found.
 class StepWatch {
  public:
   /// `heartbeat_timeout` 0: nobody is ever called hung.
@@ -38,7 +39,7 @@ class StepWatch {
 
   struct Findings {
     std::optional<HungWorkers> hung;  ///< told once
-    std::string slow;                 ///< a line about the slowest worker when there is one and it is another than before
+    std::string slow;  ///< a line about the slowest worker when there is one and it is another than before
     friend bool operator==(const Findings&, const Findings&) = default;
   };
   /// `now` is the monotonic clock, which the pages use too.

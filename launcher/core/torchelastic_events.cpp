@@ -114,13 +114,14 @@ std::string TorchelasticEvents::worker_line(const char* state, const WorkerState
   const bool failed = worker.exited && worker.exited->exit_code != 0;
   const Placement placement = placement_.value_or(Placement{});
   const WorkerId& id = worker.worker;
-  const ordered_json inner{{"group_world_size", placement.group_world_size},
-                           {"entry_point", entry_point_},
-                           {"local_rank", ordered_json::array({id.local_rank.value()})},
-                           {"role_rank", ordered_json::array({placement.first_role_rank.value() + id.local_rank.value()})},
-                           {"role_world_size", ordered_json::array({placement.role_world_size})},
-                           {"exit_code", ordered_json::array({failed ? ordered_json(worker.exited->exit_code) : ordered_json(nullptr)})},
-                           {"worker_pid", ordered_json::array({failed ? ordered_json(id.pid) : ordered_json(nullptr)})}};
+  const ordered_json inner{
+      {"group_world_size", placement.group_world_size},
+      {"entry_point", entry_point_},
+      {"local_rank", ordered_json::array({id.local_rank.value()})},
+      {"role_rank", ordered_json::array({placement.first_role_rank.value() + id.local_rank.value()})},
+      {"role_world_size", ordered_json::array({placement.role_world_size})},
+      {"exit_code", ordered_json::array({failed ? ordered_json(worker.exited->exit_code) : ordered_json(nullptr)})},
+      {"worker_pid", ordered_json::array({failed ? ordered_json(id.pid) : ordered_json(nullptr)})}};
   const ordered_json metadata{{"run_id", run_id_},
                               {"global_rank", id.rank.value()},
                               {"group_rank", placement.group_rank.value()},

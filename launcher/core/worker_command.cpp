@@ -7,7 +7,8 @@ namespace {
 
 Error missing(const std::string& name, Where where) {
   std::string text = "No such file or directory: '" + name + "'";
-  if (name.find('/') == std::string::npos) text += where == Where::path ? " (in the working directory)" : " (in the working directory or on PATH)";
+  if (name.find('/') == std::string::npos)
+    text += where == Where::path ? " (in the working directory)" : " (in the working directory or on PATH)";
   return fail(errc::bad_value, std::move(text));
 }
 
@@ -56,7 +57,8 @@ Result<WorkerProgram> native(const ProgramRequest& request, const ProgramFile& f
                                      "' (not executable: chmod +x it, or name an interpreter in front of it)");
   }
   if (file.kind == ProgramFile::Kind::other) {
-    return fail(errc::bad_value, "Exec format error: '" + request.words.front() + "' (neither an ELF file nor a script with #!)");
+    return fail(errc::bad_value,
+                "Exec format error: '" + request.words.front() + "' (neither an ELF file nor a script with #!)");
   }
   WorkerProgram program;
   program.executable = file.path;
@@ -67,8 +69,8 @@ Result<WorkerProgram> native(const ProgramRequest& request, const ProgramFile& f
   return program;
 }
 
-Result<WorkerProgram> with_python(const ProgramRequest& request, const ProgramLookup& look_up, const std::string& script,
-                                  std::string why) {
+Result<WorkerProgram> with_python(const ProgramRequest& request, const ProgramLookup& look_up,
+                                  const std::string& script, std::string why) {
   auto python = find_python(request, look_up);
   if (!python) return python.error();
   WorkerProgram program;
@@ -79,7 +81,9 @@ Result<WorkerProgram> with_python(const ProgramRequest& request, const ProgramLo
   program.arguments_at = program.command.size();
   program.command.insert(program.command.end(), request.words.begin() + 1, request.words.end());
   // As torchrun: a Python of the user's own choice is what the report names.
-  program.title = request.run_path ? "run_script_path" : !request.python.empty() ? request.python : request.words.front();
+  program.title = request.run_path          ? "run_script_path"
+                  : !request.python.empty() ? request.python
+                                            : request.words.front();
   program.reason = std::move(why) + (request.python.empty() ? ", python3 on PATH" : ", PYTHON_EXEC");
   return program;
 }
@@ -118,14 +122,16 @@ Result<WorkerProgram> choose_program(const ProgramRequest& request, const Progra
     const std::string first = substituted(name, LocalRank{0});
     const auto file = look_up(first, Where::path_then_list);
     // An interpreter of the user's own choice may know the name although we do not.
-    if (!usable(file) && !request.python.empty()) return finished(request, with_python(request, look_up, name, "not found here"));
+    if (!usable(file) && !request.python.empty())
+      return finished(request, with_python(request, look_up, name, "not found here"));
     if (!usable(file)) return unusable(name, Where::path_then_list, file);
     if (file->kind == ProgramFile::Kind::elf) {
       program = native(request, *file, "ELF file");
     } else if (file->kind == ProgramFile::Kind::script && file->executable && !ends_in_py(name)) {
       program = native(request, *file, "executable script with #!");
     } else {
-      program = with_python(request, look_up, file->path == first ? name : file->path, ends_in_py(name) ? "Python script" : "neither ELF nor #! program");
+      program = with_python(request, look_up, file->path == first ? name : file->path,
+                            ends_in_py(name) ? "Python script" : "neither ELF nor #! program");
     }
   }
   return finished(request, std::move(program));

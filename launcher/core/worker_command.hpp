@@ -18,9 +18,9 @@ struct ProgramFile {
     script,  ///< begins with `#!`
     other    ///< a file with anything else in it, or a folder
   };
-  std::string path;         ///< as it can be opened
+  std::string path;  ///< as it can be opened
   Kind kind = Kind::other;
-  bool executable = false;  ///< by us
+  bool executable = false;   ///< by us
   std::string problem = {};  ///< why it cannot be used at all: "Permission denied", …; else empty
 };
 
@@ -41,8 +41,8 @@ struct ProgramRequest {
 
 /// Decides how the workers are started.
 ///
-/// By contract a program is a Python script, run as `python3 -u SCRIPT`, or with `no_python` a program of its own. Ours:
-/// an ELF file, and a `#!` script that is executable and whose name does not end in .py, are started themselves.
+/// By contract a program is a Python script, run as `python3 -u SCRIPT`, or with `no_python` a program of its own.
+/// Ours: an ELF file, and a `#!` script that is executable and whose name does not end in .py, are started themselves.
 ///
 /// Errors: errc::bad_value, one line for people: no such program, not executable, no Python, contradicting flags.
 [[nodiscard]] Result<WorkerProgram> choose_program(const ProgramRequest& request, const ProgramLookup& look_up);

@@ -34,7 +34,7 @@ class WorkerEnvironment {
   [[nodiscard]] Variables own_variables(const Placement& placement, LocalRank local_rank, std::string error_file) const;
 
   const LaunchConfig& config_;
-  Variables common_;  ///< set for every worker
+  Variables common_;                                              ///< set for every worker
   std::shared_ptr<const std::vector<std::string>> common_lines_;  ///< and what is inherited
 };
 

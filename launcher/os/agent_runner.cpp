@@ -61,7 +61,6 @@ constexpr Duration finish_limit = std::chrono::seconds{2};
 /// How long the verdict may take to reach all other nodes when we host the coordinator.
 constexpr Duration linger_limit = std::chrono::seconds{10};
 
-
 using Descriptor = asio::posix::stream_descriptor;
 
 std::vector<std::string> own_environment() {
@@ -92,8 +91,8 @@ struct LocalWorker {
   pid_t pid = -1;
   std::unique_ptr<Descriptor> watch;  ///< its pidfd
   bool alive = false;
-  bool ordered = false;      ///< the spawner has it
-  std::vector<int> pending;  ///< signals to pass on that came in the meantime
+  bool ordered = false;            ///< the spawner has it
+  std::vector<int> pending;        ///< signals to pass on that came in the meantime
   std::optional<SharedPage> page;  ///< nothing: the system gave none; the worker does without
   std::string hang;                ///< why we aborted it; empty: we did not
 };
@@ -101,19 +100,18 @@ struct LocalWorker {
 class AgentRunner {
  public:
   AgentRunner(const LaunchConfig& config, Guarded guarded, const std::string& host)
-      : config_{config},
-        guarded_{std::move(guarded)},
-        host_{host},
-        environment_{config, own_environment()},
+      : config_{config}, guarded_{std::move(guarded)}, host_{host}, environment_{config, own_environment()},
         state_watch_{config.role, config.stuck_timeout},
-        output_{loop_, *make_output_plan(config.output, config.local_world_size, config.role, host,
-                                         config.rendezvous.run_id.value()),
+        output_{loop_,
+                *make_output_plan(config.output, config.local_world_size, config.role, host,
+                                  config.rendezvous.run_id.value()),
                 [this](EventBody body) { on_output(std::move(body)); }},
-        spawner_{loop_},
-        agent_{config, AgentIdentity{NodeId{""}, host, {},
-                                     config.one_node() || config.terms.same_world == SameWorld::off
-                                         ? std::vector<Fact>{}
-                                         : node_facts(config, own_environment())}},
+        spawner_{loop_}, agent_{config, AgentIdentity{NodeId{""},
+                                                      host,
+                                                      {},
+                                                      config.one_node() || config.terms.same_world == SameWorld::off
+                                                          ? std::vector<Fact>{}
+                                                          : node_facts(config, own_environment())}},
         workers_(static_cast<std::size_t>(config.local_world_size)) {}
 
   int run() {
@@ -189,7 +187,8 @@ class AgentRunner {
   }
 
   [[nodiscard]] std::string health() const {
-    const auto alive = std::count_if(workers_.begin(), workers_.end(), [](const LocalWorker& worker) { return worker.alive; });
+    const auto alive =
+        std::count_if(workers_.begin(), workers_.end(), [](const LocalWorker& worker) { return worker.alive; });
     return "{\"status\": \"ok\", \"workers_alive\": " + std::to_string(alive) +
            ", \"restart_count\": " + std::to_string(placement_.restart_count) + "}\n";
   }
@@ -255,7 +254,8 @@ class AgentRunner {
     auto opened = WorkerStore::open(bind, port);
     if (!opened && opened.error().code == std::errc::address_not_available) {
       // Behind address translation, what others use is not ours.
-      say({Say::Level::info, "--local-addr " + bind + " is no address of this machine: the workers' store listens on all"});
+      say({Say::Level::info,
+           "--local-addr " + bind + " is no address of this machine: the workers' store listens on all"});
       opened = WorkerStore::open("", port);
     }
     if (!opened) return opened.error();
@@ -414,7 +414,8 @@ class AgentRunner {
   /// SIGKILL for those that SIGABRT did not end.
   Task<> end_hung(std::vector<LocalRank> hung) {
     std::vector<pid_t> pids;
-    for (const LocalRank local_rank : hung) pids.push_back(workers_.at(static_cast<std::size_t>(local_rank.value())).pid);
+    for (const LocalRank local_rank : hung)
+      pids.push_back(workers_.at(static_cast<std::size_t>(local_rank.value())).pid);
     asio::steady_timer patience{loop_, abort_patience};
     co_await patience.async_wait(Token{});
     for (const LocalWorker& worker : workers_) {
@@ -446,8 +447,8 @@ class AgentRunner {
     }
   }
 
-  /// Keeps the spawner busy, and no more: each order holds descriptors and an environment, and a child is made the slower
-  /// the more descriptors are open here. After a stop it says of all the others that they were not started.
+  /// Keeps the spawner busy, and no more: each order holds descriptors and an environment, and a child is made the
+  /// slower the more descriptors are open here. After a stop it says of all the others that they were not started.
   void order_workers() {
     constexpr int orders_max = 8;
     while (next_worker_ < config_.local_world_size && (orders_ < orders_max || stop_signal_ != 0))
@@ -530,9 +531,7 @@ class AgentRunner {
     event::WorkerExited exited;
     exited.worker = id;
     exited.exit_code = ended.exit_code;
-    exited.end = fine                ? WorkerEnd::succeeded
-                 : stop_signal_ == 0 ? WorkerEnd::failed
-                                     : WorkerEnd::terminated;
+    exited.end = fine ? WorkerEnd::succeeded : stop_signal_ == 0 ? WorkerEnd::failed : WorkerEnd::terminated;
     exited.message = ended.message;
     exited.error_file = ended.error_file;
     if (progress) exited.last_step = progress->step;
@@ -571,7 +570,8 @@ class AgentRunner {
     std::vector<LivingWorker> living;
     for (int i = 0; i < config_.local_world_size; ++i) {
       const LocalWorker& worker = workers_[static_cast<std::size_t>(i)];
-      if (worker.alive) living.push_back({Rank{placement_.first_rank.value() + i}, LocalRank{i}, worker.pid, progress_of(worker)});
+      if (worker.alive)
+        living.push_back({Rank{placement_.first_rank.value() + i}, LocalRank{i}, worker.pid, progress_of(worker)});
     }
     incidents_.worker_failed(failure, progress, *attempt_, attempt_name_, living, std::chrono::steady_clock::now());
   }
@@ -648,7 +648,8 @@ class AgentRunner {
     signals_.async_wait(Descriptor::wait_read, [this](boost::system::error_code error) {
       if (error) return;
       signalfd_siginfo info{};
-      while (::read(signals_.native_handle(), &info, sizeof info) == sizeof info) on_signal(static_cast<int>(info.ssi_signo));
+      while (::read(signals_.native_handle(), &info, sizeof info) == sizeof info)
+        on_signal(static_cast<int>(info.ssi_signo));
       wait_for_signal();
     });
   }
@@ -659,14 +660,19 @@ class AgentRunner {
         reap_orphans();
         continue_sweep();
         return;
-      case SIGTSTP: return signal_groups(SIGSTOP);
-      case SIGCONT: return signal_groups(SIGCONT);
-      case SIGWINCH: return output_.window_changed();
-      case SIGURG: return;
+      case SIGTSTP:
+        return signal_groups(SIGSTOP);
+      case SIGCONT:
+        return signal_groups(SIGCONT);
+      case SIGWINCH:
+        return output_.window_changed();
+      case SIGURG:
+        return;
       case SIGHUP:
         if (guarded_.hangup_ignored) return;
         break;
-      default: break;
+      default:
+        break;
     }
     record(event::SignalReceived{number, ""});
     handle(SignalArrived{number});
@@ -768,10 +774,12 @@ class AgentRunner {
   }
 
   [[nodiscard]] std::string signal_text(const Verdict& verdict) const {
-    return "SignalException: Process " + std::to_string(guarded_.outer) + " got signal: " + std::to_string(verdict.exit_code - 128);
+    return "SignalException: Process " + std::to_string(guarded_.outer) +
+           " got signal: " + std::to_string(verdict.exit_code - 128);
   }
 
-  /// What all nodes tell of, the job's root cause in front; then what only this node knows: its workers that were stopped.
+  /// What all nodes tell of, the job's root cause in front; then what only this node knows: its workers that were
+  /// stopped.
   static std::vector<WorkerFailure> all_failures(const Finish& action) {
     std::vector<WorkerFailure> all = action.verdict.failures;
     for (const WorkerFailure& own : action.local_failures) {
@@ -815,8 +823,8 @@ class AgentRunner {
     const auto bytes = read_error_file(cause.error_file);
     const auto words = bytes && *bytes ? parse_error_file(**bytes) : Result<WorkerError>{WorkerError{}};
     if (words && !words->structured) {
-      say({Say::Level::warning, "child error file (" + cause.error_file +
-                                    ") has a new message format. \nskipping error code override"});
+      say({Say::Level::warning,
+           "child error file (" + cause.error_file + ") has a new message format. \nskipping error code override"});
     }
     return bytes && *bytes ? with_error_code(**bytes, cause.exit_code) : "";
   }

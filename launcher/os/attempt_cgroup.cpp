@@ -54,7 +54,8 @@ bool marked_as_delegated(const CgroupFolder& cgroup) {
 
 /// Our own cgroup, if its inside is ours to arrange.
 std::optional<std::string> delegated_cgroup() {
-  const auto own = cgroup_folder("", read_kernel_file(AT_FDCWD, "/proc/self/cgroup"), read_kernel_file(AT_FDCWD, "/proc/self/mountinfo"));
+  const auto own = cgroup_folder("", read_kernel_file(AT_FDCWD, "/proc/self/cgroup"),
+                                 read_kernel_file(AT_FDCWD, "/proc/self/mountinfo"));
   if (!own || ::access((own->folder + "/cgroup.procs").c_str(), W_OK) != 0) return std::nullopt;
   const bool systemds = ::geteuid() == 0 && ::access("/run/systemd/system", F_OK) == 0;
   if (systemds && !marked_as_delegated(*own)) return std::nullopt;
@@ -95,8 +96,8 @@ void end_and_remove(const std::string& path) {
   } while (!remove_tree(path) && std::chrono::steady_clock::now() < end);
 }
 
-/// Folders that both processes of a job left behind because they were killed in one instant. One of a living job that we
-/// cannot see (another PID namespace) costs that job no more than its cgroup: its workers are then born outside.
+/// Folders that both processes of a job left behind because they were killed in one instant. One of a living job that
+/// we cannot see (another PID namespace) costs that job no more than its cgroup: its workers are then born outside.
 void remove_forgotten(const std::string& parent) {
   for (const std::string& name : folders_in(parent)) {
     int pid = 0;

@@ -10,12 +10,12 @@
 namespace torchup {
 
 /// A cgroup (version 2) that the workers of one attempt are born in, and with them all that they start: the kernel ends
-/// them in one step, faster than the fastest fork. A second net beside parentage (os/descendants), which also finds what
-/// has moved to another cgroup.
+/// them in one step, faster than the fastest fork. A second net beside parentage (os/descendants), which also finds
+/// what has moved to another cgroup.
 class AttemptCgroup {
  public:
-  /// Makes a cgroup below our own, named `tag` and `number`, and removes empty ones of jobs that are gone. Nothing where that is not ours to do: no version 2, read
-  /// only, not delegated, no cgroup.kill (Linux 5.14).
+  /// Makes a cgroup below our own, named `tag` and `number`, and removes empty ones of jobs that are gone. Nothing
+  /// where that is not ours to do: no version 2, read only, not delegated, no cgroup.kill (Linux 5.14).
   ///
   /// Ours to do means: we may write there and, for root under systemd, whose tree it is, the unit says `Delegate=`.
   [[nodiscard]] static std::unique_ptr<AttemptCgroup> make(const std::string& tag, int number);

@@ -77,7 +77,8 @@ int run_child(void* argument) {
     if (install(page, page_descriptor) < 0) return give_up(launch, "dup2");
     first_closed = page_descriptor + 1;
     pid_t pid = ::getpid();
-    for (int digit = pid_width - 1; digit >= 0; --digit, pid /= 10) launch.pid_digits[digit] = static_cast<char>('0' + pid % 10);
+    for (int digit = pid_width - 1; digit >= 0; --digit, pid /= 10)
+      launch.pid_digits[digit] = static_cast<char>('0' + pid % 10);
   }
   ::syscall(SYS_close_range, first_closed, std::numeric_limits<unsigned>::max(), 0U);
 
@@ -92,8 +93,8 @@ using ChildStack = std::array<char, 32 * 1024>;
 constexpr unsigned long long clone_flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD;
 
 /// clone(2), but the child is born in a cgroup. To join it later, by its cgroup.procs, takes tens of milliseconds: the
-/// kernel waits until all processors have seen it. The C library has no function for this, only the bare system call, from
-/// which the child returns onto an empty stack: so it must not return at all. -1 where it cannot be done.
+/// kernel waits until all processors have seen it. The C library has no function for this, only the bare system call,
+/// from which the child returns onto an empty stack: so it must not return at all. -1 where it cannot be done.
 pid_t clone_into_cgroup(Launch& launch, ChildStack& stack, int& pidfd) {
 #if defined(__x86_64__)
   clone_args request{};

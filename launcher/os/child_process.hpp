@@ -19,12 +19,12 @@ inline constexpr int page_descriptor = 3;
 
 /// What a child is to be.
 struct ChildRequest {
-  std::string executable;                ///< a path; PATH is not searched
-  std::vector<std::string> arguments;    ///< argv[0] included
-  std::vector<std::string> environment;  ///< "NAME=value" each
+  std::string executable;                                              ///< a path; PATH is not searched
+  std::vector<std::string> arguments;                                  ///< argv[0] included
+  std::vector<std::string> environment;                                ///< "NAME=value" each
   std::shared_ptr<const std::vector<std::string>> common_environment;  ///< further ones, the same for many; or nothing
-  UniqueFd in, out, err;                 ///< its descriptors 0, 1, 2; empty: ours
-  std::optional<AffinityMask> cpus;      ///< nothing: ours
+  UniqueFd in, out, err;                                               ///< its descriptors 0, 1, 2; empty: ours
+  std::optional<AffinityMask> cpus;                                    ///< nothing: ours
   /// An open page that it shares with us (os/shared_page); not owned. It becomes descriptor `page_descriptor`, and the
   /// child is told of it in TORCHUP_WORKER_PAGE. Empty address (fd -1): none.
   int page = -1;

@@ -34,9 +34,7 @@ int write_patiently(int fd, std::string_view& bytes) {
   return 0;
 }
 
-bool is_gone(int error) {
-  return error == EPIPE || error == EIO || error == EBADF || error == ENXIO;
-}
+bool is_gone(int error) { return error == EPIPE || error == EIO || error == EBADF || error == ENXIO; }
 
 }  // namespace
 
@@ -89,18 +87,12 @@ void ConsoleWriter::write(std::string bytes) {
   if (!thread_.joinable()) thread_ = start_writer_thread([state = state_] { state->run(); });
   state_->queue.put(std::move(bytes), size);
 }
-std::size_t ConsoleWriter::queued_bytes() const {
-  return state_->queue.bytes();
-}
+std::size_t ConsoleWriter::queued_bytes() const { return state_->queue.bytes(); }
 void ConsoleWriter::when_at_most(std::size_t level, std::function<void()> notice) {
   state_->queue.when_at_most(level, std::move(notice));
 }
-std::uint64_t ConsoleWriter::bytes_lost() const {
-  return state_->lost;
-}
-bool ConsoleWriter::is_terminal() const {
-  return state_->terminal;
-}
+std::uint64_t ConsoleWriter::bytes_lost() const { return state_->lost; }
+bool ConsoleWriter::is_terminal() const { return state_->terminal; }
 
 bool same_file(int a, int b) {
   struct stat first {};

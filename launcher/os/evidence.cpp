@@ -52,9 +52,7 @@ std::optional<std::int64_t> cgroup_oom_kills(const std::optional<CgroupFolder>& 
   return keyed_number(read_text(cgroup->folder + file), "oom_kill");
 }
 
-std::optional<std::int64_t> machine_oom_kills() {
-  return keyed_number(read_text("/proc/vmstat"), "oom_kill");
-}
+std::optional<std::int64_t> machine_oom_kills() { return keyed_number(read_text("/proc/vmstat"), "oom_kill"); }
 
 /// The least limit of our cgroup and those above it.
 std::optional<std::int64_t> memory_limit(const CgroupFolder& cgroup) {

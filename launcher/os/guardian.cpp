@@ -33,7 +33,8 @@ int shell_status(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(statu
 void tell_of_killed_agent(int number, bool all_gone) {
   char text[160];
   const int length = std::snprintf(text, sizeof text, "torchup: the agent was killed by signal %d (%s); %s\n", number,
-                                   ::strsignal(number), all_gone ? "its processes are ended" : "some of its processes cannot be ended");
+                                   ::strsignal(number),
+                                   all_gone ? "its processes are ended" : "some of its processes cannot be ended");
   if (length > 0) static_cast<void>(!::write(STDERR_FILENO, text, static_cast<std::size_t>(length)));
 }
 

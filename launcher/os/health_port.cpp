@@ -57,9 +57,7 @@ HealthPort::HealthPort(HealthPort&&) noexcept = default;
 HealthPort& HealthPort::operator=(HealthPort&&) noexcept = default;
 HealthPort::~HealthPort() = default;
 
-Port HealthPort::port() const {
-  return impl_->port();
-}
+Port HealthPort::port() const { return impl_->port(); }
 
 Result<HealthPort> HealthPort::open(boost::asio::io_context& loop, Port port, std::function<std::string()> body) {
   auto listeners = listen_on("localhost", port, silent_peer_max);

@@ -31,8 +31,8 @@ void IncidentRecorder::attempt_started() {
 }
 
 void IncidentRecorder::worker_failed(const WorkerFailure& failure, const std::optional<WorkerProgress>& progress,
-                                     const AttemptOutput& attempt, const std::string& attempt_name, const std::vector<LivingWorker>& living,
-                                     TimePoint now) {
+                                     const AttemptOutput& attempt, const std::string& attempt_name,
+                                     const std::vector<LivingWorker>& living, TimePoint now) {
   if (!open_) {
     open_ = std::make_shared<Open>();
     open_->baseline = baseline_;
@@ -65,9 +65,7 @@ void IncidentRecorder::worker_failed(const WorkerFailure& failure, const std::op
   open_->recent_lines = attempt.recent_lines(failure.local_rank);
 }
 
-std::shared_ptr<IncidentRecorder::Open> IncidentRecorder::take() {
-  return std::exchange(open_, nullptr);
-}
+std::shared_ptr<IncidentRecorder::Open> IncidentRecorder::take() { return std::exchange(open_, nullptr); }
 
 std::string IncidentRecorder::reason(const Open& open) {
   const WorkerFailure& cause = open.incident.failures[root_cause(open.incident.failures)];

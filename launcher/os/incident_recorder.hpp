@@ -37,8 +37,9 @@ class IncidentRecorder {
   void attempt_started();
 
   /// Reads the dead worker's last words; at the first failure also what `living` are doing: some 20 µs for each.
-  void worker_failed(const WorkerFailure& failure, const std::optional<WorkerProgress>& progress, const AttemptOutput& attempt,
-                     const std::string& attempt_name, const std::vector<LivingWorker>& living, TimePoint now);
+  void worker_failed(const WorkerFailure& failure, const std::optional<WorkerProgress>& progress,
+                     const AttemptOutput& attempt, const std::string& attempt_name,
+                     const std::vector<LivingWorker>& living, TimePoint now);
 
   struct Open;  ///< a record that is not yet complete
   [[nodiscard]] std::shared_ptr<Open> take();

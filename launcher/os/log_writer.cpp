@@ -170,21 +170,15 @@ Result<> LogWriter::open(LogFile& file) {
   return {};
 }
 
-void LogWriter::write(const File& file, std::string bytes) {
-  state_->put({file, std::move(bytes), {}});
-}
+void LogWriter::write(const File& file, std::string bytes) { state_->put({file, std::move(bytes), {}}); }
 
-void LogWriter::call(std::function<void()> work) {
-  state_->put({{}, {}, std::move(work)});
-}
+void LogWriter::call(std::function<void()> work) { state_->put({{}, {}, std::move(work)}); }
 
 void LogWriter::report_losses(const File& file) {
   call([state = state_.get(), file] { state->tell(*file, true); });
 }
 
-std::size_t LogWriter::queued_bytes() const {
-  return state_->queue.bytes();
-}
+std::size_t LogWriter::queued_bytes() const { return state_->queue.bytes(); }
 
 void LogWriter::when_at_most(std::size_t level, std::function<void()> notice) {
   state_->queue.when_at_most(level, std::move(notice));

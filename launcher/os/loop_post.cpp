@@ -10,9 +10,7 @@ struct LoopPost::Connection {
   asio::io_context* loop;
 };
 
-LoopPost::LoopPost(asio::io_context& loop) : connection_{std::make_shared<Connection>()} {
-  connection_->loop = &loop;
-}
+LoopPost::LoopPost(asio::io_context& loop) : connection_{std::make_shared<Connection>()} { connection_->loop = &loop; }
 
 void LoopPost::operator()(std::function<void()> work) const {
   const std::lock_guard lock{connection_->mutex};

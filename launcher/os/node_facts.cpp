@@ -34,7 +34,8 @@ std::string content_of(const std::string& path) {
 bool chosen(std::string_view name) {
   constexpr std::array<std::string_view, 6> beginnings{"NCCL_", "GLOO_", "TORCH_", "CUBLAS_", "CUDNN_", "PYTORCH_"};
   constexpr std::array<std::string_view, 3> whole{"OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONPATH"};
-  constexpr std::array<std::string_view, 4> own{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_HOSTID"};
+  constexpr std::array<std::string_view, 4> own{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA",
+                                                "NCCL_HOSTID"};
   if (std::ranges::find(own, name) != own.end()) return false;
   return std::ranges::find(whole, name) != whole.end() ||
          std::ranges::any_of(beginnings, [&](std::string_view beginning) { return name.starts_with(beginning); });

@@ -19,7 +19,9 @@ ProgramFile::Kind kind_of(const std::string& path) {
   std::array<char, 4> first{};
   const ssize_t length = file ? ::read(file.get(), first.data(), first.size()) : -1;
   const std::string_view begin{first.data(), length > 0 ? static_cast<std::size_t>(length) : 0};
-  if (begin == std::string_view{"\x7f" "ELF"}) return ProgramFile::Kind::elf;
+  if (begin == std::string_view{"\x7f"
+                                "ELF"})
+    return ProgramFile::Kind::elf;
   if (begin.starts_with("#!")) return ProgramFile::Kind::script;
   // A program that we may run but not read can only be native.
   if (!file && ::access(path.c_str(), X_OK) == 0) return ProgramFile::Kind::elf;
@@ -30,7 +32,8 @@ std::optional<ProgramFile> look_at(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) {
     if (errno != EACCES) return std::nullopt;
-    return ProgramFile{path, ProgramFile::Kind::other, false, "Permission denied (a folder above it cannot be searched)"};
+    return ProgramFile{path, ProgramFile::Kind::other, false,
+                       "Permission denied (a folder above it cannot be searched)"};
   }
   if (S_ISDIR(status.st_mode)) {
     if (::access((path + "/__main__.py").c_str(), R_OK) != 0)
@@ -61,8 +64,10 @@ std::optional<ProgramFile> look_on_path_list(const std::string& name) {
 std::optional<ProgramFile> find_program(const std::string& name, Where where) {
   std::optional<ProgramFile> found;
   switch (where) {
-    case Where::path: return look_at(name);
-    case Where::path_list: return look_on_path_list(name);
+    case Where::path:
+      return look_at(name);
+    case Where::path_list:
+      return look_on_path_list(name);
     case Where::path_then_list:
       found = look_at(name);
       if (found && found->problem.empty()) return found;

@@ -11,9 +11,7 @@
 namespace torchup {
 
 Result<Pty> open_pty(int like) {
-  const auto failed = [] {
-    return system_error("open a pseudo terminal");
-  };
+  const auto failed = [] { return system_error("open a pseudo terminal"); };
   Pty pty;
   pty.master.reset(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
   std::array<char, 64> name{};

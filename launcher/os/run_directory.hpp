@@ -17,9 +17,9 @@ struct RunDirectory {
 
 /// `log_dir` as in OutputPlan; empty: a `torchelastic_<8 random characters>` for temporary files.
 ///
-/// Where no logs come into that (`for_logs`), but error files at most, it is a link into memory until the end: on a disk,
-/// making and removing a directory for each of 256 workers took as long as a quarter of all else, and a disk that hangs
-/// would keep a job from its start.
+/// Where no logs come into that (`for_logs`), but error files at most, it is a link into memory until the end: on a
+/// disk, making and removing a directory for each of 256 workers took as long as a quarter of all else, and a disk that
+/// hangs would keep a job from its start.
 ///
 /// Errors: the system's, with the path.
 [[nodiscard]] Result<RunDirectory> make_run_directory(std::string log_dir, const std::string& run_id, bool for_logs);

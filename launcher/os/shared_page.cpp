@@ -15,7 +15,8 @@ Result<SharedPage> SharedPage::make() {
   page.fd_ = UniqueFd{::memfd_create("torchup-worker", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   struct stat status {};
   if (page.fd() < 0 || ::ftruncate(page.fd(), static_cast<off_t>(worker_page_bytes)) != 0 ||
-      ::fcntl(page.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 || ::fstat(page.fd(), &status) != 0) {
+      ::fcntl(page.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 ||
+      ::fstat(page.fd(), &status) != 0) {
     return error();
   }
   page.device_ = status.st_dev;

@@ -11,8 +11,8 @@
 
 namespace torchup {
 
-/// The agent's side of the page that it shares with a worker (rendezvous/base/worker_page.hpp). It never maps the page: the
-/// worker writes what it likes, and a copy cannot change under our eyes.
+/// The agent's side of the page that it shares with a worker (rendezvous/base/worker_page.hpp). It never maps the page:
+/// the worker writes what it likes, and a copy cannot change under our eyes.
 class SharedPage {
  public:
   /// Errors: the system's.

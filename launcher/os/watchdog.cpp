@@ -20,9 +20,7 @@ using namespace std::chrono_literals;
 /// Workers count by the wall clock, which may jump: it is looked at this often while there are timers.
 constexpr auto look_interval = 1s;
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 

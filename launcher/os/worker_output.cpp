@@ -47,9 +47,7 @@ constexpr Duration disk_limit = std::chrono::seconds{10};
 /// What is read of a dead worker's stream at once; a pipe holds 64 KiB.
 constexpr std::size_t last_words_bytes_max = std::size_t{1} << 20;
 
-TimePoint current_time() {
-  return std::chrono::steady_clock::now();
-}
+TimePoint current_time() { return std::chrono::steady_clock::now(); }
 
 bool colours_wanted() {
   const char* no_colour = std::getenv("NO_COLOR");
@@ -576,21 +574,15 @@ Result<ChildStreams> AttemptOutput::take_child_streams(LocalRank local_rank) {
   return child;
 }
 
-const WorkerFiles& AttemptOutput::files(LocalRank local_rank) const {
-  return state_->worker(local_rank).files;
-}
-const std::string& AttemptOutput::directory() const {
-  return state_->directory;
-}
+const WorkerFiles& AttemptOutput::files(LocalRank local_rank) const { return state_->worker(local_rank).files; }
+const std::string& AttemptOutput::directory() const { return state_->directory; }
 std::vector<std::string> AttemptOutput::tail(LocalRank local_rank) const {
   return state_->worker(local_rank).tail.lines();
 }
 std::vector<std::string> AttemptOutput::recent_lines(LocalRank local_rank) const {
   return state_->worker(local_rank).tail.all_lines();
 }
-TimePoint AttemptOutput::last_output(LocalRank local_rank) const {
-  return state_->worker(local_rank).last_output;
-}
+TimePoint AttemptOutput::last_output(LocalRank local_rank) const { return state_->worker(local_rank).last_output; }
 
 void AttemptOutput::worker_gone(LocalRank local_rank) {
   const TimePoint now = current_time();
@@ -646,9 +638,7 @@ Output::Output(asio::io_context& loop, OutputPlan plan, OutputListener listener)
   if (state->plan.has_files() && state->plan.log_dir.empty()) state->order_run_directory();
 }
 
-Output::~Output() {
-  state_->post.cut();
-}
+Output::~Output() { state_->post.cut(); }
 
 Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string name, Rank first_rank) {
   State& state = *state_;
@@ -686,9 +676,7 @@ Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string n
   co_return std::unique_ptr<AttemptOutput>{new AttemptOutput{attempt}};
 }
 
-const std::string& Output::run_directory() const {
-  return state_->run.path;
-}
+const std::string& Output::run_directory() const { return state_->run.path; }
 
 void Output::print(std::string text) {
   Console& console = state_->err();
@@ -714,9 +702,7 @@ Task<Result<>> Output::replace_file(std::string path, std::string content) {
   co_return *replaced;
 }
 
-void Output::aside(std::function<void()> work) {
-  state_->logs->call(std::move(work));
-}
+void Output::aside(std::function<void()> work) { state_->logs->call(std::move(work)); }
 
 Task<bool> Output::finished_aside(std::function<void()> work) {
   std::function<bool()> done = [work = std::move(work)] {

@@ -11,12 +11,18 @@ class Category final : public boost::system::error_category {
   const char* name() const noexcept override { return "torchup"; }
   std::string message(int code) const override {
     switch (static_cast<errc>(code)) {
-      case errc::bad_value: return "bad value";
-      case errc::missing_value: return "missing value";
-      case errc::bad_frame: return "not our language";
-      case errc::limit_exceeded: return "limit exceeded";
-      case errc::refused: return "refused";
-      case errc::wrong_version: return "versions do not fit";
+      case errc::bad_value:
+        return "bad value";
+      case errc::missing_value:
+        return "missing value";
+      case errc::bad_frame:
+        return "not our language";
+      case errc::limit_exceeded:
+        return "limit exceeded";
+      case errc::refused:
+        return "refused";
+      case errc::wrong_version:
+        return "versions do not fit";
     }
     return "unknown torchup error";
   }

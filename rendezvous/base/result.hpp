@@ -10,12 +10,12 @@ namespace torchup {
 
 /// What the caller may branch on when no code of the operating system says it.
 enum class errc {
-  bad_value = 1,    ///< a flag, variable or field holds something that cannot be used
-  missing_value,    ///< a flag, variable or field is needed and absent
-  bad_frame,        ///< bytes of a peer that are not our language
-  limit_exceeded,   ///< a named limit was met
-  refused,          ///< the other side answered and said no
-  wrong_version,    ///< two parts that do not fit together
+  bad_value = 1,   ///< a flag, variable or field holds something that cannot be used
+  missing_value,   ///< a flag, variable or field is needed and absent
+  bad_frame,       ///< bytes of a peer that are not our language
+  limit_exceeded,  ///< a named limit was met
+  refused,         ///< the other side answered and said no
+  wrong_version,   ///< two parts that do not fit together
 };
 boost::system::error_code make_error_code(errc code);
 

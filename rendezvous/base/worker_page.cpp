@@ -58,7 +58,8 @@ Result<WorkerPageAddress> parse_worker_page_address(std::string_view text) {
       address.fd >= 0 && address.pid > 0) {
     return address;
   }
-  return fail(errc::bad_value, std::string{worker_page_variable} + "=" + std::string{text} + " is not descriptor:device:inode:pid");
+  return fail(errc::bad_value,
+              std::string{worker_page_variable} + "=" + std::string{text} + " is not descriptor:device:inode:pid");
 }
 
 }  // namespace torchup

@@ -55,8 +55,8 @@ Result<std::optional<Frame>> take_frame(std::string_view& input, std::size_t byt
   std::uint32_t length = 0;
   Reader{input.substr(0, length_bytes)}(length);
   if (length > bytes_max) {
-    return fail(errc::limit_exceeded, "a frame of " + std::to_string(length) + " bytes, where " +
-                                          std::to_string(bytes_max) + " are allowed");
+    return fail(errc::limit_exceeded,
+                "a frame of " + std::to_string(length) + " bytes, where " + std::to_string(bytes_max) + " are allowed");
   }
   if (length == 0) return fail(errc::bad_frame, "a frame without a type");
   if (input.size() - length_bytes < length) return std::optional<Frame>{};

@@ -66,7 +66,7 @@ struct Challenge {
 };
 struct Welcome {
   std::uint16_t version = agent_protocol_max;  ///< both speak it from now on
-  bool embedded = false;  ///< the coordinator lives and dies with an agent of this job
+  bool embedded = false;                       ///< the coordinator lives and dies with an agent of this job
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 struct KeepAliveAnswer {
@@ -80,7 +80,8 @@ struct Refused {
   friend bool operator==(const Refused&, const Refused&) = default;
 };
 
-using AgentFrame = std::variant<Hello, Proof, KeepAlive, Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave, Resume>;
+using AgentFrame =
+    std::variant<Hello, Proof, KeepAlive, Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave, Resume>;
 using CoordinatorFrame =
     std::variant<Challenge, Welcome, KeepAliveAnswer, Refused, HostStore, Placed, StopWorkers, End, Waiting>;
 
@@ -89,8 +90,8 @@ using CoordinatorFrame =
 
 /// Takes one frame off the front of `input`; empty when there is not yet a whole one.
 ///
-/// Errors: errc::limit_exceeded when the frame is larger than `bytes_max`, known from its first four bytes, or a text or
-/// list in it too long; errc::bad_frame for an unknown type, fields that are cut off or out of their range, control
+/// Errors: errc::limit_exceeded when the frame is larger than `bytes_max`, known from its first four bytes, or a text
+/// or list in it too long; errc::bad_frame for an unknown type, fields that are cut off or out of their range, control
 /// characters in a name.
 [[nodiscard]] Result<std::optional<AgentFrame>> take_agent_frame(std::string_view& input,
                                                                  std::size_t bytes_max = frame_bytes_max);

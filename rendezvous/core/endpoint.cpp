@@ -47,9 +47,10 @@ Result<Endpoint> parse_endpoint(std::string_view text, Port default_port) {
   if (port_text) {
     std::uint16_t value = 0;
     const auto [end, error] = std::from_chars(port_text->data(), port_text->data() + port_text->size(), value);
-    if (port_text->empty() || port_text->size() > 5 || error != std::errc{} || end != port_text->data() + port_text->size()) {
-      return fail(errc::bad_value, "The port number of the rendezvous endpoint '" + shown +
-                                       "' must be an integer between 0 and 65536.");
+    if (port_text->empty() || port_text->size() > 5 || error != std::errc{} ||
+        end != port_text->data() + port_text->size()) {
+      return fail(errc::bad_value,
+                  "The port number of the rendezvous endpoint '" + shown + "' must be an integer between 0 and 65536.");
     }
     port = Port{value};
   }

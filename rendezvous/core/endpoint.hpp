@@ -12,7 +12,7 @@ namespace torchup {
 /// Where the nodes of a job meet.
 struct Endpoint {
   std::string host = {};  ///< name or address, without brackets
-  Port port{0};      ///< 0: any free one, which only a single machine can use
+  Port port{0};           ///< 0: any free one, which only a single machine can use
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 

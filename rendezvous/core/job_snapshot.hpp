@@ -13,9 +13,9 @@ namespace torchup {
 
 /// What a job's rendezvous must remember for its agents to notice nothing when the coordinator is started anew.
 ///
-/// A value: it compares, and job_codec makes bytes of it. Times are told relative to the moment of the snapshot, for the
-/// next life has another clock: ages of what was, and how much is left of what is waited for. The time between two lives
-/// is no part of either.
+/// A value: it compares, and job_codec makes bytes of it. Times are told relative to the moment of the snapshot, for
+/// the next life has another clock: ages of what was, and how much is left of what is waited for. The time between two
+/// lives is no part of either.
 ///
 /// Left out, because agents restate it when they come back: connections, leases, failures not yet decided about.
 struct JobSnapshot {

@@ -32,10 +32,10 @@ enum class SameWorld : std::uint8_t { off, warn, fail };
 
 /// What must be the same on all nodes of a job. The first agent's terms stand; another's that differ are refused.
 struct JobTerms {
-  int min_nodes = 1;          ///< >= 1
-  int max_nodes = 1;          ///< >= min_nodes
-  int nodes_multiple_of = 1;  ///< a round has a multiple of this many nodes; >= 1
-  int max_restarts = 0;       ///< after worker failures, of the whole job; >= 0
+  int min_nodes = 1;           ///< >= 1
+  int max_nodes = 1;           ///< >= min_nodes
+  int nodes_multiple_of = 1;   ///< a round has a multiple of this many nodes; >= 1
+  int max_restarts = 0;        ///< after worker failures, of the whole job; >= 0
   Duration restart_window{0};  ///< only restarts younger than this count against max_restarts; 0: all of them
   Duration join_timeout = std::chrono::seconds{600};  ///< longest wait for min nodes, > 0
   Duration last_call = std::chrono::seconds{30};      ///< wait for more than min nodes when a job first forms, >= 0
@@ -52,17 +52,17 @@ struct WorkerFailure {
   LocalRank local_rank{0};
   int exit_code = 0;  ///< the worker's own, or the negative signal number, as torchrun counts
   std::int64_t pid = 0;
-  std::string host = {};           ///< of the node it ran on
-  std::int64_t time_us = 0;   ///< UTC, microseconds since 1970, by that node's clock; for people only
-  std::string message = {};        ///< what is known of the cause; may be empty
-  std::string error_file = {};     ///< the worker's own error file on its node; empty when it left none
+  std::string host = {};        ///< of the node it ran on
+  std::int64_t time_us = 0;     ///< UTC, microseconds since 1970, by that node's clock; for people only
+  std::string message = {};     ///< what is known of the cause; may be empty
+  std::string error_file = {};  ///< the worker's own error file on its node; empty when it left none
   friend bool operator==(const WorkerFailure&, const WorkerFailure&) = default;
 };
 
 /// How the job ended, the same for every node.
 struct Verdict {
-  int exit_code = 0;   ///< README, "Exit codes"
-  std::string reason = {};  ///< one line for people
+  int exit_code = 0;                         ///< README, "Exit codes"
+  std::string reason = {};                   ///< one line for people
   std::vector<WorkerFailure> failures = {};  ///< in the order they were noticed, the root cause first; empty on success
   int stop_signal = 15;   ///< what workers that still run get first: SIGTERM, or what the user pressed; 0: nothing yet,
                           ///< they are about to end by themselves
@@ -70,8 +70,9 @@ struct Verdict {
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
-/// A coordinator that starts again expels nobody sooner than this. So an agent whose connection was refused may wait for
-/// nearly as long, from that moment on, before its workers must be dead; it tries again within 2 s, for 3 s at most.
+/// A coordinator that starts again expels nobody sooner than this. So an agent whose connection was refused may wait
+/// for nearly as long, from that moment on, before its workers must be dead; it tries again within 2 s, for 3 s at
+/// most.
 inline constexpr Duration return_limit_default = std::chrono::seconds{10};
 
 // Agent to coordinator.
@@ -101,16 +102,18 @@ struct Placement {
 
 /// This node has no worker running and wants a place in the next round. Said at the start and after each StopWorkers.
 struct Join {
-  NodeId node{""};                     ///< "host_pid_n"; the link makes it where it is empty
-  std::string host = {};                    ///< for people, and for the order of ranks
-  std::vector<std::string> addresses = {};  ///< where other nodes may reach this one, best first; the link fills an empty one
-  bool address_demanded = false;       ///< the first of `addresses` is published, whatever the coordinator sees
-  int local_world_size = 1;            ///< >= 1
+  NodeId node{""};        ///< "host_pid_n"; the link makes it where it is empty
+  std::string host = {};  ///< for people, and for the order of ranks
+  std::vector<std::string> addresses =
+      {};                         ///< where other nodes may reach this one, best first; the link fills an empty one
+  bool address_demanded = false;  ///< the first of `addresses` is published, whatever the coordinator sees
+  int local_world_size = 1;       ///< >= 1
   std::string role = "default";
   std::optional<GroupRank> group_rank = {};  ///< demanded by --node-rank; all nodes of a job have one, or none
   JobTerms terms = {};
   std::vector<Fact> facts = {};
-  std::optional<Placement> former = {};  ///< the last place of this agent; a coordinator that lost its memory learns from it
+  std::optional<Placement> former =
+      {};  ///< the last place of this agent; a coordinator that lost its memory learns from it
   friend bool operator==(const Join&, const Join&) = default;
 };
 struct StoreReady {
@@ -135,8 +138,8 @@ struct Leave {
   int exit_code = 0;
   std::string reason = {};
   std::vector<WorkerFailure> failures = {};  ///< usually none
-  int stop_signal = 15;                 ///< as in Verdict
-  bool kill_now = false;                ///< as in Verdict
+  int stop_signal = 15;                      ///< as in Verdict
+  bool kill_now = false;                     ///< as in Verdict
   friend bool operator==(const Leave&, const Leave&) = default;
 };
 using AgentMessage = std::variant<Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave>;

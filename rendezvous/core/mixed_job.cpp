@@ -38,10 +38,12 @@ std::vector<RendezvousAction> MixedJob::begin(const Rendezvous& pure, TimePoint 
 
 // ---- from then on
 
-std::vector<RendezvousAction> MixedJob::step(const RendezvousEvent& event, TorchrunStore& store, TimePoint now, UtcTime utc) {
+std::vector<RendezvousAction> MixedJob::step(const RendezvousEvent& event, TorchrunStore& store, TimePoint now,
+                                             UtcTime utc) {
   std::visit([&](const auto& happened) { on(happened, now); }, event);
   for (auto& [node, member] : members_) {
-    if (member->cut_until && now >= *member->cut_until) give_up(*member, "did not come back after its connection broke", now);
+    if (member->cut_until && now >= *member->cut_until)
+      give_up(*member, "did not come back after its connection broke", now);
     const bool silent = !member->in_process && !member->cut_until && now - member->alive_at > member->lease;
     if (silent && member->peer) {
       tell(*member, StopWorkers{member->part.round(), StopCause::fenced, "this node was silent for too long"});
@@ -53,7 +55,8 @@ std::vector<RendezvousAction> MixedJob::step(const RendezvousEvent& event, Torch
 }
 
 void MixedJob::on(const Connected& event, TimePoint) {
-  connections_[event.peer] = {.observed = event.observed, .in_process = event.in_process, .number = ++connection_count_};
+  connections_[event.peer] = {
+      .observed = event.observed, .in_process = event.in_process, .number = ++connection_count_};
 }
 
 void MixedJob::on(const Said& event, TimePoint now) {
@@ -61,8 +64,8 @@ void MixedJob::on(const Said& event, TimePoint now) {
   Member* member = member_of(event.peer);
   if (const auto* leave = std::get_if<Leave>(&event.message)) {
     if (!member) {
-      actions_.push_back(Tell{event.peer, End{{leave->exit_code, leave->reason, leave->failures, leave->stop_signal,
-                                               leave->kill_now}}});
+      actions_.push_back(Tell{
+          event.peer, End{{leave->exit_code, leave->reason, leave->failures, leave->stop_signal, leave->kill_now}}});
       return;
     }
     Leave word = *leave;
@@ -84,20 +87,27 @@ void MixedJob::on(const Resumed& event, TimePoint now) {
   if (known == members_.end()) {
     if (verdict_ || resume.stage == Resume::Stage::ready) return join(event.peer, resume.join, now);
     const Round round = resume.placement ? resume.placement->round : Round{0};
-    actions_.push_back(Tell{event.peer, StopWorkers{round, StopCause::fenced, "this node was given up while it was silent"}});
+    actions_.push_back(
+        Tell{event.peer, StopWorkers{round, StopCause::fenced, "this node was given up while it was silent"}});
     return;
   }
   Member& member = *known->second;
   bind(member, event.peer, now);
   connections_[event.peer].node = known->first;
   switch (resume.stage) {
-    case Resume::Stage::succeeded: member.part.said(WorkersSucceeded{resume.placement->round}, now); break;
-    case Resume::Stage::failed: member.part.said(resume.failed, now); break;
-    default: break;
+    case Resume::Stage::succeeded:
+      member.part.said(WorkersSucceeded{resume.placement->round}, now);
+      break;
+    case Resume::Stage::failed:
+      member.part.said(resume.failed, now);
+      break;
+    default:
+      break;
   }
   // Whatever it was told while it was away is told again; what it knows already does no harm.
   const bool placed = member.last && std::holds_alternative<Placed>(*member.last);
-  if (member.last && (!placed || resume.stage == Resume::Stage::ready)) actions_.push_back(Tell{event.peer, *member.last});
+  if (member.last && (!placed || resume.stage == Resume::Stage::ready))
+    actions_.push_back(Tell{event.peer, *member.last});
 }
 
 void MixedJob::on(const Alive& event, TimePoint now) {
@@ -147,7 +157,8 @@ void MixedJob::bind(Member& member, Peer peer, TimePoint now) {
 bool MixedJob::outdated(Peer peer, const NodeId& node) const {
   const auto known = members_.find(node.value());
   const auto connection = connections_.find(peer);
-  return known != members_.end() && connection != connections_.end() && connection->second.number < known->second->connection;
+  return known != members_.end() && connection != connections_.end() &&
+         connection->second.number < known->second->connection;
 }
 
 /// Its workers are taken for dead: the place is free at once, where torchrun's agents would wait for its heartbeat.

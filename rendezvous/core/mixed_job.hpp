@@ -12,8 +12,8 @@
 
 namespace torchup {
 
-/// A job that torchrun's agents and ours share, where coordinator and store are ours: a virtual participant in torchrun's
-/// state (core/torchrun_peer) for each of our agents. They go on speaking our language and notice nothing.
+/// A job that torchrun's agents and ours share, where coordinator and store are ours: a virtual participant in
+/// torchrun's state (core/torchrun_peer) for each of our agents. They go on speaking our language and notice nothing.
 ///
 /// As long as all agents are ours, the round machine decides; this takes over from it.
 class MixedJob {
@@ -40,8 +40,8 @@ class MixedJob {
   struct Connection {
     std::string observed = {};
     bool in_process = false;
-    std::string node = {};                ///< its member
-    std::uint64_t number = 0;             ///< in the order of their beginnings
+    std::string node = {};     ///< its member
+    std::uint64_t number = 0;  ///< in the order of their beginnings
   };
   struct Member {
     explicit Member(TorchrunPeer::Settings settings) : part{std::move(settings)} {}

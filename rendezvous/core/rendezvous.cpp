@@ -34,13 +34,20 @@ std::optional<TimePoint> Rendezvous::deadline() const {
       consider(leave_until_);
       consider(roster_at_);
       break;
-    case Phase::hosting: consider(store_until_); break;
-    case Phase::running: consider(admit_at_); break;
+    case Phase::hosting:
+      consider(store_until_);
+      break;
+    case Phase::running:
+      consider(admit_at_);
+      break;
     case Phase::doubting:
       if (!blocker_) consider(doubt_until_);
       break;
-    case Phase::restoring: consider(patience_until_); break;
-    case Phase::ended: break;
+    case Phase::restoring:
+      consider(patience_until_);
+      break;
+    case Phase::ended:
+      break;
   }
   consider(forget_at_);
   return first;
@@ -52,8 +59,11 @@ bool Rendezvous::forgettable(TimePoint now) const { return slot_of_node_.empty()
 
 void Rendezvous::on(const Connected& event, TimePoint) {
   if (connections_.size() <= event.peer.value()) connections_.resize(event.peer.value() + 1);
-  connections_[event.peer.value()] = {
-      .open = true, .in_process = event.in_process, .member = {}, .observed = event.observed, .number = ++connection_count_};
+  connections_[event.peer.value()] = {.open = true,
+                                      .in_process = event.in_process,
+                                      .member = {},
+                                      .observed = event.observed,
+                                      .number = ++connection_count_};
   hosted_ = hosted_ || event.in_process;
   if (event.coordinator.empty() || is_loopback(event.coordinator) || event.coordinator == coordinator_address_) return;
   coordinator_address_ = event.coordinator;
@@ -82,7 +92,8 @@ void Rendezvous::on(const Gone& event, TimePoint now) {
   if (event.end_of_file) return lose(*slot, "has ended", now);
   member.cut_until = now + std::min<Duration>(std::chrono::seconds{1}, terms_->lease / 3);
   checks_.push({*member.cut_until, *slot, member.life});
-  note("node " + member.join.host + ": the connection broke, it has " + seconds(*member.cut_until - now) + " to come back");
+  note("node " + member.join.host + ": the connection broke, it has " + seconds(*member.cut_until - now) +
+       " to come back");
 }
 
 void Rendezvous::on(const Tick&, TimePoint) {}
@@ -109,7 +120,8 @@ void Rendezvous::on(const Resumed& event, TimePoint now) {
   if (!may_restore || !resume.placement || (phase_ == Phase::restoring && resume.placement->round != round_) ||
       misfit(resume.join)) {
     const Round round = resume.placement ? resume.placement->round : round_;
-    actions_.push_back(Tell{event.peer, StopWorkers{round, StopCause::fenced, "this node was given up while it was silent"}});
+    actions_.push_back(
+        Tell{event.peer, StopWorkers{round, StopCause::fenced, "this node was given up while it was silent"}});
     return;
   }
   const Slot slot = enroll(event.peer, resume.join, now);
@@ -173,7 +185,8 @@ void Rendezvous::said(Peer peer, const WorkersSucceeded& succeeded, TimePoint no
 void Rendezvous::said(Peer peer, const WorkersFailed& failed, TimePoint now) {
   const Member* member = member_of(peer);
   const bool in_round = phase_ == Phase::running || phase_ == Phase::doubting || phase_ == Phase::restoring;
-  if (!member || !in_round || failed.round != round_ || member->stage != Stage::seated || failed.failures.empty()) return;
+  if (!member || !in_round || failed.round != round_ || member->stage != Stage::seated || failed.failures.empty())
+    return;
   for (const WorkerFailure& failure : failed.failures) {
     if (failures_.size() < failures_kept_max) failures_.push_back(failure);
   }

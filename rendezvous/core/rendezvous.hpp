@@ -58,7 +58,7 @@ struct Connected {
   Peer peer;
   std::string observed = {};     ///< address the connection comes from, without port; empty inside one process
   std::string coordinator = {};  ///< address by which it reached us
-  bool in_process = false;  ///< never silent
+  bool in_process = false;       ///< never silent
 };
 struct Said {
   Peer peer;
@@ -103,8 +103,8 @@ using RendezvousAction = std::variant<Tell, Refuse, Note>;
 struct JobView {
   struct Node {
     std::string host = {};
-    /// ready, seated, finished, stopping or silent; beside a running round standby; aside: lost too often lately; missing:
-    /// expected and not heard of; refused: see `reason`
+    /// ready, seated, finished, stopping or silent; beside a running round standby; aside: lost too often lately;
+    /// missing: expected and not heard of; refused: see `reason`
     std::string state = {};
     std::string reason = {};  ///< of a refusal; how long it has been silent
     std::optional<GroupRank> group_rank = {};
@@ -116,10 +116,10 @@ struct JobView {
   Round round{0};
   int min_nodes = 0, max_nodes = 0;
   int restart_count = 0, membership_changes = 0;
-  int world_size = 0;          ///< of the round that is hosted or runs
-  std::string master = {};     ///< address:port, while a round runs
-  std::string waits_for = {};  ///< the roster, while nodes are awaited
-  std::string last = {};       ///< the last thing that happened, and why
+  int world_size = 0;            ///< of the round that is hosted or runs
+  std::string master = {};       ///< address:port, while a round runs
+  std::string waits_for = {};    ///< the roster, while nodes are awaited
+  std::string last = {};         ///< the last thing that happened, and why
   std::vector<Node> nodes = {};  ///< by host name
   std::optional<Verdict> verdict = {};
 };
@@ -133,16 +133,16 @@ struct JobView {
 /// A round forms when nobody is stopping, and either max nodes are ready, or at least min nodes and the last call (only
 /// before the first round) is over. It never forms with a silent member.
 ///
-/// Losing a seated node, or gaining one with room for it, is a membership change: all stop, nothing is counted. A worker
-/// failure stops all and costs one restart of the job; failures that a lost node explains cost none.
+/// Losing a seated node, or gaining one with room for it, is a membership change: all stop, nothing is counted. A
+/// worker failure stops all and costs one restart of the job; failures that a lost node explains cost none.
 class Rendezvous {
  public:
   using Phase = JobSnapshot::Phase;
 
   explicit Rendezvous(RendezvousSettings settings = {});
 
-  /// Goes on where the snapshot was taken. Its members are awaited: each keeps its place when it comes back, and is lost
-  /// when it does not within `return_limit`. When none came back, the job is forgettable.
+  /// Goes on where the snapshot was taken. Its members are awaited: each keeps its place when it comes back, and is
+  /// lost when it does not within `return_limit`. When none came back, the job is forgettable.
   Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, TimePoint now);
 
   [[nodiscard]] JobSnapshot snapshot(TimePoint now) const;
@@ -169,9 +169,9 @@ class Rendezvous {
     Peer peer;
     std::string observed = {};
     bool in_process = false;
-    std::uint64_t number = 0;   ///< in the order of their beginnings
-    const Join* join = nullptr; ///< of its member; null: it has none. Ours
-    bool stopping = false;      ///< told to stop, joins next
+    std::uint64_t number = 0;        ///< in the order of their beginnings
+    const Join* join = nullptr;      ///< of its member; null: it has none. Ours
+    bool stopping = false;           ///< told to stop, joins next
     std::optional<Round> busy = {};  ///< told to start in
   };
   [[nodiscard]] std::vector<Attendance> attendance() const;
@@ -190,7 +190,7 @@ class Rendezvous {
     Stage stage = Stage::ready;
     bool aside = false;
     bool in_process = false;
-    std::uint32_t life = 0;  ///< tells this member from an earlier one in the same slot
+    std::uint32_t life = 0;         ///< tells this member from an earlier one in the same slot
     std::optional<Peer> peer = {};  ///< empty while its connection is cut
     std::uint64_t connection = 0;   ///< number of the last one; what an older one still brings was said before
     std::string observed = {};
@@ -277,8 +277,8 @@ class Rendezvous {
   std::vector<RendezvousAction> actions_;
   std::uint64_t next_seniority_ = 0;
   std::uint64_t revision_ = 0;
-  int awaited_ = 0;         ///< members of the snapshot that are not back yet
-  bool deserted_ = false;   ///< restored, and nobody came back so far
+  int awaited_ = 0;        ///< members of the snapshot that are not back yet
+  bool deserted_ = false;  ///< restored, and nobody came back so far
 
   std::deque<Member> members_;  ///< by slot; free slots are in free_slots_
   std::vector<Slot> free_slots_;
@@ -288,7 +288,7 @@ class Rendezvous {
   std::uint64_t connection_count_ = 0;
   std::priority_queue<Check, std::vector<Check>, std::greater<>> checks_;
   std::unordered_map<std::string, std::deque<TimePoint>> losses_of_host_;
-  bool hosted_ = false;  ///< an agent shares our process: where we begin anew, so does it
+  bool hosted_ = false;              ///< an agent shares our process: where we begin anew, so does it
   std::string coordinator_address_;  ///< by which agents of other machines reach us
 
   std::optional<JobTerms> terms_;

@@ -42,7 +42,8 @@ std::optional<std::string> difference(const JobTerms& mine, const JobTerms& job)
     return say("--same-world", count(static_cast<int>(mine.same_world)), count(static_cast<int>(job.same_world)));
   }
   // A node that was told of no list, such as one beside Slurm, still belongs.
-  if (!mine.hostlist.empty() && !job.hostlist.empty() && mine.hostlist != job.hostlist) return say("the host list", mine.hostlist, job.hostlist);
+  if (!mine.hostlist.empty() && !job.hostlist.empty() && mine.hostlist != job.hostlist)
+    return say("the host list", mine.hostlist, job.hostlist);
   return {};
 }
 
@@ -98,8 +99,8 @@ std::optional<std::string> Rendezvous::misfit(const Join& join) const {
     }
     for (const auto& [node, slot] : slot_of_node_) {
       if (members_[slot].join.group_rank != join.group_rank) continue;
-      return "--node-rank " + std::to_string(join.group_rank->value()) + " is used twice: by " + join.host + " and by " +
-             members_[slot].join.host;
+      return "--node-rank " + std::to_string(join.group_rank->value()) + " is used twice: by " + join.host +
+             " and by " + members_[slot].join.host;
     }
   }
   if (terms_->same_world == SameWorld::fail) {
@@ -160,8 +161,8 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
     member.check_at = due(member);
     checks_.push({member.check_at, slot, member.life});
   }
-  note("node " + join.host + " joins with " + std::to_string(join.local_world_size) + " workers; nodes: " +
-       std::to_string(member_count()));
+  note("node " + join.host + " joins with " + std::to_string(join.local_world_size) +
+       " workers; nodes: " + std::to_string(member_count()));
   return slot;
 }
 

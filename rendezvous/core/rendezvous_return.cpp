@@ -42,7 +42,8 @@ void Rendezvous::restate(Slot slot, const Resume& resume, TimePoint now) {
       if (resume.stage == Resume::Stage::succeeded) return said(peer, WorkersSucceeded{round_}, now);
       if (resume.stage == Resume::Stage::failed) return said(peer, resume.failed, now);
       return;
-    case Phase::ended: return;
+    case Phase::ended:
+      return;
   }
 }
 
@@ -78,7 +79,8 @@ void Rendezvous::restore(Slot slot, const Resume& resume, TimePoint now) {
   seats_.push_back(slot);
   restate(slot, resume, now);
   if (static_cast<int>(seats_.size()) < group_world_size_) return;
-  note("round " + std::to_string(round_.value()) + " goes on: all " + std::to_string(group_world_size_) + " nodes are back");
+  note("round " + std::to_string(round_.value()) + " goes on: all " + std::to_string(group_world_size_) +
+       " nodes are back");
   changed();
   patience_until_.reset();
   phase_ = Phase::running;
@@ -95,7 +97,8 @@ void Rendezvous::recall(Peer peer, const Resume& resume, TimePoint now) {
   join.former = resume.placement;
   const Slot slot = enroll(peer, join, now);
   if (resume.stage != Resume::Stage::stopping) {
-    tell(members_[slot], StopWorkers{resume.placement->round, StopCause::membership_change, "the hosting agent starts anew"});
+    tell(members_[slot],
+         StopWorkers{resume.placement->round, StopCause::membership_change, "the hosting agent starts anew"});
   }
   set_stage(slot, Stage::stopping);
 }
@@ -165,24 +168,12 @@ JobSnapshot Rendezvous::snapshot(TimePoint now) const {
 }
 
 Rendezvous::Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, TimePoint now)
-    : settings_{settings},
-      next_seniority_{saved.next_seniority},
-      coordinator_address_{saved.coordinator_address},
-      terms_{saved.terms},
-      facts_{saved.facts},
-      phase_{saved.phase},
-      round_{saved.round},
-      formed_once_{saved.formed_once},
-      restart_count_{saved.restart_count},
-      membership_changes_{saved.membership_changes},
-      group_world_size_{saved.group_world_size},
-      world_size_{saved.world_size},
-      master_addr_{saved.master_addr},
-      master_port_{saved.master_port},
-      gathering_since_{now},
-      roster_told_at_{now},
-      now_{now},
-      verdict_{saved.verdict} {
+    : settings_{settings}, next_seniority_{saved.next_seniority}, coordinator_address_{saved.coordinator_address},
+      terms_{saved.terms}, facts_{saved.facts}, phase_{saved.phase}, round_{saved.round},
+      formed_once_{saved.formed_once}, restart_count_{saved.restart_count},
+      membership_changes_{saved.membership_changes}, group_world_size_{saved.group_world_size},
+      world_size_{saved.world_size}, master_addr_{saved.master_addr}, master_port_{saved.master_port},
+      gathering_since_{now}, roster_told_at_{now}, now_{now}, verdict_{saved.verdict} {
   const auto until = [&](const std::optional<Duration>& left) {
     return left ? std::optional{now + *left} : std::nullopt;
   };
@@ -231,7 +222,9 @@ Rendezvous::Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, Ti
   if (phase_ == Phase::restoring) unfinished_ = group_world_size_ - finished_;
   awaited_ = member_count();
   deserted_ = awaited_ > 0;
-  if (awaited_ > 0) note("restored in round " + std::to_string(round_.value()) + "; nodes that are awaited: " + std::to_string(awaited_));
+  if (awaited_ > 0)
+    note("restored in round " + std::to_string(round_.value()) +
+         "; nodes that are awaited: " + std::to_string(awaited_));
 }
 
 TimePoint Rendezvous::return_by(TimePoint now) const { return now + std::max(settings_.return_limit, terms_->lease); }

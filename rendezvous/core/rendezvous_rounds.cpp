@@ -30,8 +30,12 @@ void Rendezvous::advance(TimePoint now) {
     case Phase::hosting:
       if (now >= *store_until_) expel(seats_.front(), "did not open the worker store in time", now);
       break;
-    case Phase::running: try_admit(now); break;
-    case Phase::doubting: decide_failure(now); break;
+    case Phase::running:
+      try_admit(now);
+      break;
+    case Phase::doubting:
+      decide_failure(now);
+      break;
     case Phase::restoring:
       if (now >= *patience_until_) {
         ++membership_changes_;
@@ -41,7 +45,8 @@ void Rendezvous::advance(TimePoint now) {
                    now);
       }
       break;
-    case Phase::ended: break;
+    case Phase::ended:
+      break;
   }
 }
 
@@ -98,8 +103,7 @@ void Rendezvous::form(int size, TimePoint now) {
     return std::pair{a.aside, a.seniority} < std::pair{b.aside, b.seniority};
   });
   chosen.resize(static_cast<std::size_t>(size));
-  const auto quiet =
-      std::find_if(chosen.begin(), chosen.end(), [&](Slot slot) { return silent(members_[slot], now); });
+  const auto quiet = std::find_if(chosen.begin(), chosen.end(), [&](Slot slot) { return silent(members_[slot], now); });
   if (quiet != chosen.end()) {
     blocker_ = *quiet;
     return;
@@ -217,7 +221,8 @@ void Rendezvous::decide_failure(TimePoint now) {
     ++restart_count_;
     restarts_.push_back(now);
     stop_round(StopCause::worker_failure,
-               cause + "; restart " + std::to_string(restarts_.size()) + " of " + std::to_string(terms_->max_restarts), now);
+               cause + "; restart " + std::to_string(restarts_.size()) + " of " + std::to_string(terms_->max_restarts),
+               now);
     counted_failure_at_ = failed_at;
     return;
   }

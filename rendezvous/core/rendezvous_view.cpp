@@ -56,7 +56,8 @@ JobView Rendezvous::view(TimePoint now) const {
     const Member& member = members_[slot];
     const bool in_round = member.stage == Stage::seated || member.stage == Stage::finished;
     const bool quiet = silent(member, now);
-    auto& row = view.nodes.emplace_back(JobView::Node{.host = member.join.host, .local_world_size = member.join.local_world_size});
+    auto& row = view.nodes.emplace_back(
+        JobView::Node{.host = member.join.host, .local_world_size = member.join.local_world_size});
     row.state = stages[static_cast<std::size_t>(member.stage)];
     if (member.stage == Stage::ready && runs) row.state = "standby";
     if (member.aside) row.state = "aside";
@@ -66,7 +67,8 @@ JobView Rendezvous::view(TimePoint now) const {
   }
   for (const auto& [host, why] : refusals_) view.nodes.push_back({.host = host, .state = "refused", .reason = why});
   for (const std::string& host : expected_hosts_) {
-    if (!slots_of_host_.contains(host) && !refusals_.contains(host)) view.nodes.push_back({.host = host, .state = "missing"});
+    if (!slots_of_host_.contains(host) && !refusals_.contains(host))
+      view.nodes.push_back({.host = host, .state = "missing"});
   }
   std::sort(view.nodes.begin(), view.nodes.end(),
             [](const auto& left, const auto& right) { return natural_less(left.host, right.host); });

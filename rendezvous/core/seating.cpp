@@ -77,11 +77,13 @@ Seating seat(std::span<const Candidate> candidates, RankOrder order, const std::
     const Candidate &left = candidates[i], &right = candidates[j];
     if (demanded) return *left.join->group_rank < *right.join->group_rank;
     switch (order) {
-      case RankOrder::join: return left.seniority < right.seniority;
+      case RankOrder::join:
+        return left.seniority < right.seniority;
       case RankOrder::hostlist:
         if (const auto a = place_of(left), b = place_of(right); a != b) return a < b;
         return by_address(left, right);
-      case RankOrder::address: break;
+      case RankOrder::address:
+        break;
     }
     return by_address(left, right);
   });

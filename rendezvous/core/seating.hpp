@@ -35,7 +35,8 @@ struct Seating {
 
 /// Seats all candidates. A node's workers are consecutive, so all ranks are 0 .. world_size - 1 without gaps, and
 /// likewise the role ranks of each role. Where all demand a group rank, the order of those is taken, else `order`.
-[[nodiscard]] Seating seat(std::span<const Candidate> candidates, RankOrder order, const std::vector<std::string>& hosts);
+[[nodiscard]] Seating seat(std::span<const Candidate> candidates, RankOrder order,
+                           const std::vector<std::string>& hosts);
 
 /// The largest round that `nodes` nodes allow under `terms`; 0 when they are too few.
 [[nodiscard]] int round_size(const JobTerms& terms, int nodes);

@@ -9,9 +9,7 @@ namespace {
 /// What a key, a value or a queue element costs beside its bytes: the map's node, the value, the allocator.
 constexpr std::size_t overhead_bytes = 128;
 
-std::size_t cost(std::string_view key, std::size_t value_bytes) {
-  return key.size() + value_bytes + overhead_bytes;
-}
+std::size_t cost(std::string_view key, std::size_t value_bytes) { return key.size() + value_bytes + overhead_bytes; }
 
 /// The number at the front of `text`, read as C's strtoll does it: white space, a sign, digits, then anything.
 std::optional<std::int64_t> leading_number(std::string_view text) {
@@ -110,9 +108,7 @@ const Value* Store::find(std::string_view key) const {
   return entry == entries_.end() ? nullptr : &entry->second.value();
 }
 
-bool Store::present(std::string_view key) const {
-  return entries_.contains(key) || queues_.contains(key);
-}
+bool Store::present(std::string_view key) const { return entries_.contains(key) || queues_.contains(key); }
 
 // Writing.
 
@@ -138,9 +134,7 @@ void Store::refuse(ClientId client, std::string reason) {
   outlet_.close(client, std::move(reason));
 }
 
-bool Store::set(std::string_view key, Value value) {
-  return store(nobody, key, std::move(value));
-}
+bool Store::set(std::string_view key, Value value) { return store(nobody, key, std::move(value)); }
 
 std::optional<std::int64_t> Store::add(std::string_view key, std::int64_t delta) {
   return advance(nobody, key, delta, true);

@@ -324,15 +324,9 @@ RequestReader::Status RequestReader::read(std::string_view& input, Request& requ
 
 // Writing
 
-void put_byte(std::string& out, std::uint8_t value) {
-  put(out, value);
-}
-void put_nonce(std::string& out, std::uint32_t value) {
-  put(out, value);
-}
-void put_number(std::string& out, std::int64_t value) {
-  put(out, value);
-}
+void put_byte(std::string& out, std::uint8_t value) { put(out, value); }
+void put_nonce(std::string& out, std::uint32_t value) { put(out, value); }
+void put_number(std::string& out, std::int64_t value) { put(out, value); }
 void put_bytes(std::string& out, std::string_view value) {
   put(out, std::uint64_t{value.size()});
   out.append(value);

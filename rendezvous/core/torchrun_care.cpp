@@ -86,12 +86,14 @@ void TorchrunCare::learn_minimum(const TorchrunState& former) {
 }
 
 bool TorchrunCare::leaving(TorchrunStore& store) const {
-  const auto counted = store.find(main_key() + "." + std::to_string(known_.round) + "/torchelastic/agent/terminal_state/num_members");
+  const auto counted =
+      store.find(main_key() + "." + std::to_string(known_.round) + "/torchelastic/agent/terminal_state/num_members");
   return !counted || *counted;
 }
 
 bool TorchrunCare::calls_for_another(const TorchrunState& state, TorchrunStore& store) const {
-  if (!state.complete || state.closed || !state.wait_list.empty() || state.participants.size() < min_nodes_) return false;
+  if (!state.complete || state.closed || !state.wait_list.empty() || state.participants.size() < min_nodes_)
+    return false;
   return !leaving(store) &&
          std::ranges::any_of(members_, [&](const TorchrunNode& node) { return !state.participants.contains(node); });
 }
@@ -195,7 +197,8 @@ void TorchrunCare::answered(bool answers, TorchrunStore& store) {
   if (!ours) notes_.push_back(ours.error().message());
   adopted_ = answers && ours;
   publish(questioned_round_, ours ? *ours : theirs, store);
-  notes_.push_back(adopted_ ? "the workers of torchrun's agents meet at our store, port " + std::to_string(ours->port.value())
+  notes_.push_back(adopted_ ? "the workers of torchrun's agents meet at our store, port " +
+                                  std::to_string(ours->port.value())
                             : "the workers' store at " + theirs.address + " is a worker's own: left as it is");
 }
 
@@ -249,7 +252,8 @@ JobView TorchrunCare::view(JobView known) const {
   }
   for (const auto* list : {&known_.wait_list, &known_.redundancy_list}) {
     for (const TorchrunNode& node : *list) {
-      if (node.local_id >= 0) known.nodes.push_back({.host = shown(node), .state = "ready", .torchruns = !is_ours(node)});
+      if (node.local_id >= 0)
+        known.nodes.push_back({.host = shown(node), .state = "ready", .torchruns = !is_ours(node)});
     }
   }
   std::ranges::stable_sort(known.nodes, {}, &JobView::Node::host);

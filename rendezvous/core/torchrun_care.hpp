@@ -21,26 +21,31 @@ namespace torchup {
 ///  - Workers meet at a store of ours. Group rank 0's address is held back, and ours published in its place, in every
 ///    round: agents that remember the first address, newcomers that wait for one, and a new group rank 0 all find the
 ///    same store, which no node takes along.
-///  - That store is emptied as each round becomes complete: all workers of the former one have ended, none of the new one
+///  - That store is emptied as each round becomes complete: all workers of the former one have ended, none of the new
+///  one
 ///    has begun. Nobody meets an address that a dead worker left.
 ///  - An agent whose connection ends has ended, and leaves the state at once instead of after its keep-alives.
-///  - All participants learn of a newcomer at one moment: who looks first waits for the others. Torchrun's agents look once
+///  - All participants learn of a newcomer at one moment: who looks first waits for the others. Torchrun's agents look
+///  once
 ///    a second, and the first to stop its workers makes the others' fail, which costs each a restart.
 ///  - One that waits for a key sends no heartbeats, having one connection: it is kept in the state.
-///  - A participant that is lost makes the others form another round. Torchrun's agents take a silent one out of the state
-///    (each by the lease of its own configuration, which we need not know), but look at nothing but the wait list: their
-///    workers would wait for the lost ones. So an entry of ours stands on it until they all have left the round, before
-///    anybody can join the next.
-///    Not where fewer than the minimum are left: they could only wait for a replacement, which calls them by itself when
-///    it comes, while the silent one may come back and go on. Nor in the exit barrier, which nobody leaves again.
-///  - Who is in no list does not end the job. A node that comes back when the others have gone on, and has no restart left,
+///  - A participant that is lost makes the others form another round. Torchrun's agents take a silent one out of the
+///  state
+///    (each by the lease of its own configuration, which we need not know), but look at nothing but the wait list:
+///    their workers would wait for the lost ones. So an entry of ours stands on it until they all have left the round,
+///    before anybody can join the next. Not where fewer than the minimum are left: they could only wait for a
+///    replacement, which calls them by itself when it comes, while the silent one may come back and go on. Nor in the
+///    exit barrier, which nobody leaves again.
+///  - Who is in no list does not end the job. A node that comes back when the others have gone on, and has no restart
+///  left,
 ///    would close the rendezvous for all, and so would one that has waited in vain.
-///  - Between two rounds nobody sleeps. An agent that can do nothing until somebody else has acted would look again after
-///    a second; its answer is held back instead until it can. And the last call is for a job's beginning: a later round is
-///    complete when all who are known have come.
+///  - Between two rounds nobody sleeps. An agent that can do nothing until somebody else has acted would look again
+///  after
+///    a second; its answer is held back instead until it can. And the last call is for a job's beginning: a later round
+///    is complete when all who are known have come.
 ///
-/// Where group rank 0's own store does not answer, as with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, a worker is to open it,
-/// in every round anew: then its address is passed on, and the first two cures are not needed.
+/// Where group rank 0's own store does not answer, as with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, a worker is to open
+/// it, in every round anew: then its address is passed on, and the first two cures are not needed.
 class TorchrunCare {
  public:
   explicit TorchrunCare(RunId run_id) : run_id_{std::move(run_id)} {}
@@ -107,7 +112,7 @@ class TorchrunCare {
   TorchrunState known_;
   std::map<ClientId, TorchrunNode> agents_;
   std::set<TorchrunNode> members_;  ///< of the last complete round
-  std::set<TorchrunNode> lost_;  ///< of agents_: taken out of the state by others
+  std::set<TorchrunNode> lost_;     ///< of agents_: taken out of the state by others
   std::size_t min_nodes_ = 0;
   std::optional<UtcTime> lost_since_;  ///< that a member is nowhere in the state, and nobody waits
   std::optional<News> news_;

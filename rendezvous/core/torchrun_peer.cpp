@@ -18,8 +18,8 @@ constexpr Duration interval_min = std::chrono::seconds{1};
 constexpr int attempts_default = 3;
 /// Torchrun's agents look once a second: who stops before they saw a change makes their workers fail, which they count.
 constexpr Duration notice = std::chrono::milliseconds{1200};
-/// How long after a worker's failure another node's change may still show up as its cause: torchrun's agents look at their
-/// workers each 100 ms, and stop them before they leave.
+/// How long after a worker's failure another node's change may still show up as its cause: torchrun's agents look at
+/// their workers each 100 ms, and stop them before they leave.
 constexpr Duration doubt = std::chrono::milliseconds{400};
 /// A group rank 0 that has published nothing for so long never will: it believes that all know its store.
 constexpr Duration silence_of_first = std::chrono::milliseconds{2500};
@@ -145,8 +145,8 @@ Result<> TorchrunPeer::look(TorchrunStore& store) {
   return {};
 }
 
-/// Whom torchrun's agents take for dead they do not say. Not to be quicker than they, we go by their defaults until their
-/// interval shows: in a round that runs each of them keeps to it, and nothing else writes a heartbeat.
+/// Whom torchrun's agents take for dead they do not say. Not to be quicker than they, we go by their defaults until
+/// their interval shows: in a round that runs each of them keeps to it, and nothing else writes a heartbeat.
 void TorchrunPeer::learn_interval() {
   if (phase_ == Phase::running && goes_on()) {
     for (const auto& [node, heartbeat] : state_.last_heartbeats) {
@@ -238,8 +238,12 @@ Result<> TorchrunPeer::join_round(TorchrunStore& store) {
       case TorchrunStep::write:
         if (auto stored = put(store); !stored) return stored.error();
         break;
-      case TorchrunStep::wait: tell_roster(); return {};
-      case TorchrunStep::done: enter_meeting(); return hush(store);
+      case TorchrunStep::wait:
+        tell_roster();
+        return {};
+      case TorchrunStep::done:
+        enter_meeting();
+        return hush(store);
       case TorchrunStep::closed:
         end({.exit_code = 1, .reason = "the rendezvous of job " + settings_.run_id.value() + " is closed"});
         return {};
@@ -282,7 +286,9 @@ Result<> TorchrunPeer::call_back(TorchrunStore& store) {
   if (now_ - *absent_since_ < absence) return {};  // it may be on its way from one list to the other
   for (int i = 0; i < lost_writes_max; ++i) {
     const auto called = state_.last_heartbeats.find(caller_);
-    if (state_.wait_list.contains(caller_) && called != state_.last_heartbeats.end() && utc_ - called->second < call_pace) break;
+    if (state_.wait_list.contains(caller_) && called != state_.last_heartbeats.end() &&
+        utc_ - called->second < call_pace)
+      break;
     state_.wait_list.insert(caller_);
     state_.last_heartbeats[caller_] = utc_;
     auto stored = put(store);
@@ -309,7 +315,8 @@ Result<> TorchrunPeer::dismiss_caller(TorchrunStore& store) {
 void TorchrunPeer::enter_meeting() {
   phase_ = Phase::meeting;
   round_ = state_.round;
-  const bool lost_one = std::ranges::any_of(members_, [this](const auto& node) { return !state_.participants.contains(node); });
+  const bool lost_one =
+      std::ranges::any_of(members_, [this](const auto& node) { return !state_.participants.contains(node); });
   if (std::exchange(just_counted_, false) && lost_one) {
     --restart_count_;
     ++membership_changes_;
@@ -336,7 +343,8 @@ Result<> TorchrunPeer::meet(TorchrunStore& store) {
     return {};
   }
   if (now_ - met_at_ > meeting_limit) {
-    const std::string missing = workers_ ? "the roles of all nodes" : "the workers' store of " + shown(members_.front());
+    const std::string missing =
+        workers_ ? "the roles of all nodes" : "the workers' store of " + shown(members_.front());
     return fail_for_good("round " + std::to_string(round_) + " waited 60 s for " + missing), Result<>{};
   }
   if (!workers_) {
@@ -383,7 +391,8 @@ Result<> TorchrunPeer::find_worker_store(TorchrunStore& store) {
   if (!known) return {};
   // Whatever stands there in the end is read in the next turn.
   if (auto address = store.compare_set(key("MASTER_ADDR"), "", known->address); !address) return address.error();
-  if (auto port = store.compare_set(key("MASTER_PORT"), "", std::to_string(known->port.value())); !port) return port.error();
+  if (auto port = store.compare_set(key("MASTER_PORT"), "", std::to_string(known->port.value())); !port)
+    return port.error();
   return {};
 }
 
@@ -464,7 +473,8 @@ std::optional<std::string> TorchrunPeer::change() const {
   }
   if (!gone.empty()) return "node " + names(gone) + " has left the round";
   std::vector<TorchrunNode> newcomers;
-  std::ranges::copy_if(state_.wait_list, std::back_inserter(newcomers), [](const auto& node) { return node.local_id >= 0; });
+  std::ranges::copy_if(state_.wait_list, std::back_inserter(newcomers),
+                       [](const auto& node) { return node.local_id >= 0; });
   if (!newcomers.empty()) return "joining: " + names(newcomers);
   if (!state_.wait_list.empty()) return "another round was called for";
   return {};
@@ -571,7 +581,8 @@ void TorchrunPeer::tell_roster() {
                      (terms_.max_nodes == terms_.min_nodes ? "" : " to " + std::to_string(terms_.max_nodes)) +
                      " nodes among torchrun's agents";
   if (!here.empty()) text += ": " + names(here);
-  if (waits) text += state_.redundancy_list.contains(me_) ? "; this node is a spare" : "; this node waits for the next round";
+  if (waits)
+    text += state_.redundancy_list.contains(me_) ? "; this node is a spare" : "; this node waits for the next round";
   if (text == roster_) return;
   roster_ = text;
   tell(Waiting{std::move(text)});

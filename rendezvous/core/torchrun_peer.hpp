@@ -22,8 +22,8 @@ struct WorkerStore {
   friend bool operator==(const WorkerStore&, const WorkerStore&) = default;
 };
 
-/// The store in which a job's torchrun agents meet, as a peer of theirs uses it: no call waits for a key. An error means
-/// that the store is gone.
+/// The store in which a job's torchrun agents meet, as a peer of theirs uses it: no call waits for a key. An error
+/// means that the store is gone.
 class TorchrunStore {
  public:
   virtual ~TorchrunStore() = default;
@@ -49,17 +49,20 @@ class TorchrunStore {
 /// The agent speaks to it as to a coordinator (messages) and is answered so; towards the others it reads and rewrites
 /// their shared state, exchanges addresses and roles, and meets them at the exit barrier, as torchrun 2.15 does. Beyond
 /// torchrun it heals what only an outsider can:
-///  - As group rank 0 it publishes the workers' store in every round, the same one, emptied, which outlives it: agents that
+///  - As group rank 0 it publishes the workers' store in every round, the same one, emptied, which outlives it: agents
+///  that
 ///    never read a new address, and newcomers that wait for one, both find it.
 ///  - For a silent group rank 0 that has a store already, it publishes that store's address, and empties it.
 ///  - It takes a node address that sorts before the others' while a job first forms, and behind them in a running one,
 ///    so that rank 0 stays where it is.
-///  - A participant that is lost makes it ask for a new round, before its own workers stop: by a second entry of ours on the
+///  - A participant that is lost makes it ask for a new round, before its own workers stop: by a second entry of ours
+///  on the
 ///    wait list, the only thing that torchrun's agents look at. One that was wrongly taken for dead is called back so.
-///  - A round after the first is complete when all that the state knows have come; the last call is for a job's beginning.
+///  - A round after the first is complete when all that the state knows have come; the last call is for a job's
+///  beginning.
 ///  - It takes itself out of the state when it goes.
-/// Restarts are counted per agent, as torchrun does, and not at all where another node's change explains the failure; one
-/// whose cause shows only later, since a node that has ended says nothing, is taken back.
+/// Restarts are counted per agent, as torchrun does, and not at all where another node's change explains the failure;
+/// one whose cause shows only later, since a node that has ended says nothing, is taken back.
 class TorchrunPeer {
  public:
   struct Settings {
@@ -134,7 +137,7 @@ class TorchrunPeer {
 
   Settings settings_;
   TorchrunNode me_;
-  TorchrunNode caller_;  ///< stands on the wait list for us while we call others
+  TorchrunNode caller_;                    ///< stands on the wait list for us while we call others
   std::optional<TimePoint> absent_since_;  ///< that somebody of our last round is not in the state
   TimePoint quiet_from_{};                 ///< torchrun's agents may remember until then that the caller waits
   std::optional<Join> join_;
@@ -159,7 +162,7 @@ class TorchrunPeer {
   std::vector<TorchrunNode> members_;  ///< by group rank
   TimePoint met_at_{};
   bool role_told_ = false;
-  std::optional<WorkerStore> workers_;  ///< where this round's workers meet
+  std::optional<WorkerStore> workers_;          ///< where this round's workers meet
   std::map<TorchrunNode, UtcTime> heartbeats_;  ///< as we last saw them
   std::optional<TimePoint> change_seen_;
   std::optional<TimePoint> doubt_until_;
@@ -167,9 +170,9 @@ class TorchrunPeer {
   bool counted_out_ = false;
 
   // What lasts.
-  std::optional<Duration> interval_;  ///< between the heartbeats of torchrun's agents, as far as it has shown
+  std::optional<Duration> interval_;           ///< between the heartbeats of torchrun's agents, as far as it has shown
   std::optional<WorkerStore> former_workers_;  ///< of the last round we met in
-  std::optional<TorchrunNode> former_first_;  ///< whose store that is
+  std::optional<TorchrunNode> former_first_;   ///< whose store that is
   int restart_count_ = 0;
   bool just_counted_ = false;  ///< a restart, for the end of the round before
   int membership_changes_ = 0;

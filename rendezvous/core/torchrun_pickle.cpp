@@ -16,20 +16,58 @@ constexpr std::string_view torchrun_module = "torch.distributed.elastic.rendezvo
 constexpr std::string_view base64_letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 enum Opcode : unsigned char {
-  mark = '(', stop = '.', none = 'N', new_true = 0x88, new_false = 0x89,
-  int1 = 'K', int2 = 'M', int4 = 'J', long1 = 0x8a,
-  short_text = 0x8c, long_text = 'X', short_bytes = 'C',
-  empty_tuple = ')', tuple1 = 0x85, tuple2 = 0x86, tuple3 = 0x87,
-  empty_dict = '}', set_item = 's', set_items = 'u', empty_set = 0x8f, add_items = 0x90,
-  stack_global = 0x93, new_object = 0x81, build = 'b', reduce = 'R',
-  memoize = 0x94, memo_get1 = 'h', memo_get4 = 'j',
-  protocol = 0x80, frame = 0x95,
+  mark = '(',
+  stop = '.',
+  none = 'N',
+  new_true = 0x88,
+  new_false = 0x89,
+  int1 = 'K',
+  int2 = 'M',
+  int4 = 'J',
+  long1 = 0x8a,
+  short_text = 0x8c,
+  long_text = 'X',
+  short_bytes = 'C',
+  empty_tuple = ')',
+  tuple1 = 0x85,
+  tuple2 = 0x86,
+  tuple3 = 0x87,
+  empty_dict = '}',
+  set_item = 's',
+  set_items = 'u',
+  empty_set = 0x8f,
+  add_items = 0x90,
+  stack_global = 0x93,
+  new_object = 0x81,
+  build = 'b',
+  reduce = 'R',
+  memoize = 0x94,
+  memo_get1 = 'h',
+  memo_get4 = 'j',
+  protocol = 0x80,
+  frame = 0x95,
 };
 
 enum class Kind {
-  mark, none, boolean, number, text, bytes, tuple, dict, set,
-  state_class, node_class, datetime_class, timezone_class, timedelta_class,
-  state, node, datetime, timezone, timedelta,
+  mark,
+  none,
+  boolean,
+  number,
+  text,
+  bytes,
+  tuple,
+  dict,
+  set,
+  state_class,
+  node_class,
+  datetime_class,
+  timezone_class,
+  timedelta_class,
+  state,
+  node,
+  datetime,
+  timezone,
+  timedelta,
 };
 
 /// Whatever can lie on the machine's stack. Containers and objects are shared: the memo may hold them while they grow.
@@ -78,37 +116,68 @@ class Machine {
   void obey(unsigned char code) {
     switch (code) {
       case protocol:
-        if (const auto version = unsigned_number(1); version != 4 && version != 5) refuse("protocol " + std::to_string(version));
+        if (const auto version = unsigned_number(1); version != 4 && version != 5)
+          refuse("protocol " + std::to_string(version));
         return;
-      case frame: take(8); return;
-      case mark: return push({.kind = Kind::mark});
-      case none: return push({});
-      case new_true: return push({.kind = Kind::boolean, .number = 1});
-      case new_false: return push({.kind = Kind::boolean, .number = 0});
-      case int1: return push({.kind = Kind::number, .number = static_cast<std::int64_t>(unsigned_number(1))});
-      case int2: return push({.kind = Kind::number, .number = static_cast<std::int64_t>(unsigned_number(2))});
-      case int4: return push({.kind = Kind::number, .number = static_cast<std::int32_t>(unsigned_number(4))});
-      case long1: return push({.kind = Kind::number, .number = long_number()});
-      case short_text: return push({.kind = Kind::text, .text = std::string{take(unsigned_number(1))}});
-      case long_text: return push({.kind = Kind::text, .text = std::string{take(unsigned_number(4))}});
-      case short_bytes: return push({.kind = Kind::bytes, .text = std::string{take(unsigned_number(1))}});
-      case empty_tuple: return tuple(0);
-      case tuple1: return tuple(1);
-      case tuple2: return tuple(2);
-      case tuple3: return tuple(3);
-      case empty_dict: return push({.kind = Kind::dict, .items = std::make_shared<std::vector<Thing>>()});
-      case empty_set: return push({.kind = Kind::set, .items = std::make_shared<std::vector<Thing>>()});
-      case set_item: return extend(Kind::dict, pop_some(2));
-      case set_items: return extend(Kind::dict, pop_to_mark());
-      case add_items: return extend(Kind::set, pop_to_mark());
-      case stack_global: return global();
-      case new_object: return make_object();
-      case build: return give_attributes();
-      case reduce: return call();
-      case memoize: return memo_.push_back(top());
-      case memo_get1: return push(remembered(unsigned_number(1)));
-      case memo_get4: return push(remembered(unsigned_number(4)));
-      default: refuse("operation " + std::to_string(code));
+      case frame:
+        take(8);
+        return;
+      case mark:
+        return push({.kind = Kind::mark});
+      case none:
+        return push({});
+      case new_true:
+        return push({.kind = Kind::boolean, .number = 1});
+      case new_false:
+        return push({.kind = Kind::boolean, .number = 0});
+      case int1:
+        return push({.kind = Kind::number, .number = static_cast<std::int64_t>(unsigned_number(1))});
+      case int2:
+        return push({.kind = Kind::number, .number = static_cast<std::int64_t>(unsigned_number(2))});
+      case int4:
+        return push({.kind = Kind::number, .number = static_cast<std::int32_t>(unsigned_number(4))});
+      case long1:
+        return push({.kind = Kind::number, .number = long_number()});
+      case short_text:
+        return push({.kind = Kind::text, .text = std::string{take(unsigned_number(1))}});
+      case long_text:
+        return push({.kind = Kind::text, .text = std::string{take(unsigned_number(4))}});
+      case short_bytes:
+        return push({.kind = Kind::bytes, .text = std::string{take(unsigned_number(1))}});
+      case empty_tuple:
+        return tuple(0);
+      case tuple1:
+        return tuple(1);
+      case tuple2:
+        return tuple(2);
+      case tuple3:
+        return tuple(3);
+      case empty_dict:
+        return push({.kind = Kind::dict, .items = std::make_shared<std::vector<Thing>>()});
+      case empty_set:
+        return push({.kind = Kind::set, .items = std::make_shared<std::vector<Thing>>()});
+      case set_item:
+        return extend(Kind::dict, pop_some(2));
+      case set_items:
+        return extend(Kind::dict, pop_to_mark());
+      case add_items:
+        return extend(Kind::set, pop_to_mark());
+      case stack_global:
+        return global();
+      case new_object:
+        return make_object();
+      case build:
+        return give_attributes();
+      case reduce:
+        return call();
+      case memoize:
+        return memo_.push_back(top());
+      case memo_get1:
+        return push(remembered(unsigned_number(1)));
+      case memo_get4:
+        return push(remembered(unsigned_number(4)));
+      default:
+        refuse("operation " + std::to_string(code));
     }
   }
 
@@ -181,11 +250,10 @@ class Machine {
       std::string_view module, name;
       Kind kind;
     };
-    constexpr std::array known{Known{torchrun_module, "_RendezvousState", Kind::state_class},
-                               Known{torchrun_module, "_NodeDesc", Kind::node_class},
-                               Known{"datetime", "datetime", Kind::datetime_class},
-                               Known{"datetime", "timezone", Kind::timezone_class},
-                               Known{"datetime", "timedelta", Kind::timedelta_class}};
+    constexpr std::array known{
+        Known{torchrun_module, "_RendezvousState", Kind::state_class},
+        Known{torchrun_module, "_NodeDesc", Kind::node_class}, Known{"datetime", "datetime", Kind::datetime_class},
+        Known{"datetime", "timezone", Kind::timezone_class}, Known{"datetime", "timedelta", Kind::timedelta_class}};
     for (const Known& entry : known) {
       if (entry.module == module.text && entry.name == name.text) return push({.kind = entry.kind});
     }
@@ -251,7 +319,8 @@ class Interpreter {
     for_pairs(*values[4], [&](const Thing& key, const Thing& value) { state.participants[node(key)] = number(value); });
     for (const Thing& item : items(*values[5], Kind::set)) state.wait_list.insert(node(item));
     for (const Thing& item : items(*values[6], Kind::set)) state.redundancy_list.insert(node(item));
-    for_pairs(*values[7], [&](const Thing& key, const Thing& value) { state.last_heartbeats[node(key)] = time(value); });
+    for_pairs(*values[7],
+              [&](const Thing& key, const Thing& value) { state.last_heartbeats[node(key)] = time(value); });
     state.aware_times = aware_.value_or(true);
     return state;
   }
@@ -439,9 +508,9 @@ class Writer {
     const auto year = static_cast<unsigned>(static_cast<int>(date.year()));
     const auto microseconds = static_cast<unsigned>(clock.subseconds().count());
     global("datetime", "datetime");
-    code(short_bytes, 10, year / 256, year % 256, static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()),
-         clock.hours().count(), clock.minutes().count(), clock.seconds().count(), microseconds / 65536,
-         microseconds / 256 % 256, microseconds % 256);
+    code(short_bytes, 10, year / 256, year % 256, static_cast<unsigned>(date.month()),
+         static_cast<unsigned>(date.day()), clock.hours().count(), clock.minutes().count(), clock.seconds().count(),
+         microseconds / 65536, microseconds / 256 % 256, microseconds % 256);
     if (aware_) {
       utc();
       code(tuple2, reduce);

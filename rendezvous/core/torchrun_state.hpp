@@ -15,8 +15,8 @@
 /// The state that torchrun's agents share: one value in their store, a pickle in base64, that each of them rewrites by
 /// compare-and-set. Here it is a value, with torchrun's rules as functions on it.
 ///
-/// Source: torchrun, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py and c10d_rendezvous_backend.py; compared
-/// with torch 2.15.0.
+/// Source: torchrun, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py and c10d_rendezvous_backend.py;
+/// compared with torch 2.15.0.
 namespace torchup {
 
 /// UTC by the writer's clock, as agents compare it with their own.
@@ -33,8 +33,8 @@ struct TorchrunNode {
 struct TorchrunState {
   std::int64_t round = 0;
   bool complete = false;
-  std::optional<UtcTime> deadline = {};  ///< of the last call
-  bool closed = false;                   ///< for good
+  std::optional<UtcTime> deadline = {};                    ///< of the last call
+  bool closed = false;                                     ///< for good
   std::map<TorchrunNode, std::int64_t> participants = {};  ///< their group ranks; 0 until the round is complete
   std::set<TorchrunNode> wait_list = {};
   std::set<TorchrunNode> redundancy_list = {};  ///< spares
@@ -77,16 +77,16 @@ void drop_silent(TorchrunState& state, const TorchrunTerms& terms, UtcTime now);
 /// Takes the node out of all lists. When the last participant leaves a complete round, the next one begins.
 void remove_node(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node);
 
-/// Between its two steps, out of one round and onto the wait list or into the next, an agent is nowhere in the state: for
-/// less than this.
+/// Between its two steps, out of one round and onto the wait list or into the next, an agent is nowhere in the state:
+/// for less than this.
 inline constexpr Duration torchrun_passage = std::chrono::milliseconds{300};
 
 /// Numbers the participants: the round is theirs.
 void complete_round(TorchrunState& state);
 
 enum class TorchrunStep {
-  write,      ///< the state was changed: to be stored, then asked again
-  wait,       ///< nothing to do now
+  write,  ///< the state was changed: to be stored, then asked again
+  wait,   ///< nothing to do now
   done,
   closed,
   too_late,
@@ -95,8 +95,8 @@ enum class TorchrunStep {
 /// One step of `node`'s way out of the round it is in.
 [[nodiscard]] TorchrunStep exit_step(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node);
 
-/// One step of `node`'s way into a round: done when it is a participant of a complete one. `overdue`: time past the join
-/// timeout.
+/// One step of `node`'s way into a round: done when it is a participant of a complete one. `overdue`: time past the
+/// join timeout.
 [[nodiscard]] TorchrunStep join_step(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node,
                                      UtcTime now, std::optional<Duration> overdue);
 

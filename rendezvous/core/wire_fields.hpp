@@ -93,7 +93,7 @@ class Writer {
     if (item) write(*item);
   }
   template <class T>
-    requires requires(Writer& writer, T& message) { fields(writer, message); }
+  requires requires(Writer& writer, T& message) { fields(writer, message); }
   void write(const T& message) {
     fields(*this, const_cast<T&>(message));  // the same description serves the reader, which writes to it
   }
@@ -218,10 +218,8 @@ class Reader {
     }
   }
   template <class T>
-    requires requires(Reader& reader, T& message) { fields(reader, message); }
-  void read(T& message) {
-    fields(*this, message);
-  }
+  requires requires(Reader& reader, T& message) { fields(reader, message); }
+  void read(T& message) { fields(*this, message); }
 
   std::string_view rest_;
   std::optional<Error> error_;

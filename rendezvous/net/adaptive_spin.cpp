@@ -13,9 +13,7 @@ AdaptiveSpin::AdaptiveSpin(Clock::duration limit) : limit_{limit} {
   if (::sysconf(_SC_NPROCESSORS_ONLN) < 2) pause_ = std::numeric_limits<std::uint64_t>::max();
 }
 
-void AdaptiveSpin::offer_cpu() {
-  ::sched_yield();
-}
+void AdaptiveSpin::offer_cpu() { ::sched_yield(); }
 
 void AdaptiveSpin::succeeded() {
   misses_ = 0;

@@ -8,16 +8,16 @@ namespace torchup {
 /// Polls for a moment before sleeping, as long as that pays. Going to sleep and being woken costs more than the whole
 /// round trip between two processes of one machine; but a CPU that polls is missing to whoever could use it.
 ///
-/// It stops by itself: after misses in a row it pauses, for twice as many calls each time. While it polls it offers the CPU
-/// to others, and where one takes it (two polls are far apart) it pauses too: shortly at first, since that also happens on
-/// a quiet machine, then for long. A machine with one CPU never polls.
+/// It stops by itself: after misses in a row it pauses, for twice as many calls each time. While it polls it offers the
+/// CPU to others, and where one takes it (two polls are far apart) it pauses too: shortly at first, since that also
+/// happens on a quiet machine, then for long. A machine with one CPU never polls.
 class AdaptiveSpin {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr unsigned misses_max = 10;          ///< a pause is of 2^10 - 1 calls at most
-  static constexpr std::uint64_t first_pause = 32;    ///< calls, after the CPU was taken
-  static constexpr std::uint64_t pause_max = 1024;    ///< calls
-  static constexpr std::uint64_t calm_calls = 1024;   ///< successes in a row until that is forgotten
+  static constexpr unsigned misses_max = 10;         ///< a pause is of 2^10 - 1 calls at most
+  static constexpr std::uint64_t first_pause = 32;   ///< calls, after the CPU was taken
+  static constexpr std::uint64_t pause_max = 1024;   ///< calls
+  static constexpr std::uint64_t calm_calls = 1024;  ///< successes in a row until that is forgotten
   static constexpr auto taken_away_min = std::chrono::microseconds{100};
 
   /// `limit` must be longer than it takes to wake the other side, or two that both sleep never find each other awake.

@@ -23,14 +23,14 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr Duration attempt_limit = std::chrono::seconds{3};   // for one connection attempt
-constexpr Duration welcome_limit = std::chrono::seconds{5};   // for the coordinator's answers to our hello
+constexpr Duration attempt_limit = std::chrono::seconds{3};       // for one connection attempt
+constexpr Duration welcome_limit = std::chrono::seconds{5};       // for the coordinator's answers to our hello
 constexpr Duration quiet_limit = std::chrono::milliseconds{300};  // after which it may be another language's speaker
-constexpr Duration foreign_limit = std::chrono::seconds{5};   // after which whoever answers is no coordinator
+constexpr Duration foreign_limit = std::chrono::seconds{5};       // after which whoever answers is no coordinator
 constexpr Duration retry_first = std::chrono::milliseconds{50};
 constexpr Duration retry_longest = std::chrono::seconds{2};
-constexpr Duration patience = std::chrono::seconds{30};  // workers run on while nobody listens who could expel us
-constexpr Duration leave_limit = std::chrono::seconds{3};     // for the answer to our leave
+constexpr Duration patience = std::chrono::seconds{30};    // workers run on while nobody listens who could expel us
+constexpr Duration leave_limit = std::chrono::seconds{3};  // for the answer to our leave
 
 TimePoint clock_now() { return std::chrono::steady_clock::now(); }
 
@@ -117,19 +117,21 @@ class Client final : public std::enable_shared_from_this<Client> {
   void turn() {
     const TimePoint now = clock_now();
     if (over_) return;
-    if (const auto at = fence_at(); at && now >= *at) fence("no sign of the coordinator for " + seconds(now - heard_of_));
+    if (const auto at = fence_at(); at && now >= *at)
+      fence("no sign of the coordinator for " + seconds(now - heard_of_));
     if (over_) return;
     if (leave_until_ && now >= *leave_until_) {
       const Leave& leave = *standing_.leave;
-      return conclude(CoordinatorMessage{
-          End{{leave.exit_code, leave.reason, leave.failures, leave.stop_signal, leave.kill_now}}});
+      return conclude(
+          CoordinatorMessage{End{{leave.exit_code, leave.reason, leave.failures, leave.stop_signal, leave.kill_now}}});
     }
     if (line_ && now >= keep_alive_at_) keep_alive(now);
     const bool doubtful = line_ && !unanswered_.empty() && now - unanswered_.front().second >= doubt_after();
     if ((!line_ || doubtful) && !dialer_ && !attempt_ && now >= retry_at_) dial();
     if (!line_ && now - out_since_ >= settings_.join_timeout) {
-      return conclude(LinkLost{67, "the rendezvous endpoint " + to_string(settings_.endpoint) + " was not reached within " +
-                                       seconds(settings_.join_timeout) + ": " + last_trouble_});
+      return conclude(LinkLost{67, "the rendezvous endpoint " + to_string(settings_.endpoint) +
+                                       " was not reached within " + seconds(settings_.join_timeout) + ": " +
+                                       last_trouble_});
     }
     schedule(now);
   }
@@ -152,7 +154,9 @@ class Client final : public std::enable_shared_from_this<Client> {
     });
   }
 
-  [[nodiscard]] Duration lease() const { return standing_.join ? standing_.join->terms.lease : std::chrono::seconds{10}; }
+  [[nodiscard]] Duration lease() const {
+    return standing_.join ? standing_.join->terms.lease : std::chrono::seconds{10};
+  }
   [[nodiscard]] Duration doubt_after() const { return std::min<Duration>(std::chrono::seconds{1}, lease() / 3); }
 
   /// When workers of ours must be dead if nothing is heard. Without workers too there is a limit: after it, what lies
@@ -166,8 +170,8 @@ class Client final : public std::enable_shared_from_this<Client> {
     return broke_at_ ? std::min(at, *broke_at_ + doubt_after() * 9 / 10) : at;
   }
 
-  /// Nobody listened at `refused_at_` who could expel us. A coordinator that has started since gives everybody the return
-  /// limit, and from our return on a lease, whether or not we hear of it.
+  /// Nobody listened at `refused_at_` who could expel us. A coordinator that has started since gives everybody the
+  /// return limit, and from our return on a lease, whether or not we hear of it.
   [[nodiscard]] TimePoint return_by() const {
     const TimePoint at = *refused_at_ + std::max(lease(), return_limit_default) * 9 / 10;
     return returned_at_ ? std::min(at, *returned_at_ + lease() * 9 / 10) : at;
@@ -274,10 +278,10 @@ class Client final : public std::enable_shared_from_this<Client> {
     hang_up_attempt();
     const TimePoint now = clock_now();
     if (!foreign_since_) foreign_since_ = hello_at_;
-    const std::string text = welcomed_once_ ? "the coordinator does not answer (" + what + ")"
-                                            : "what answers at " + to_string(settings_.endpoint) +
-                                                  " is no torchup coordinator (" + what +
-                                                  "): has another program this port?";
+    const std::string text = welcomed_once_
+                                 ? "the coordinator does not answer (" + what + ")"
+                                 : "what answers at " + to_string(settings_.endpoint) + " is no torchup coordinator (" +
+                                       what + "): has another program this port?";
     if (!welcomed_once_ && settings_.on_foreign) asio::post(loop_, settings_.on_foreign);
     if (!welcomed_once_ && now - *foreign_since_ >= foreign_limit) return conclude(LinkLost{67, text});
     trouble(text);
@@ -300,8 +304,8 @@ class Client final : public std::enable_shared_from_this<Client> {
     if (which != line_.get()) return;
     line_.reset();
     if (over_) return say_finished();
-    const std::string reason = error ? "the connection to the coordinator broke: " + error.message()
-                                     : "the coordinator closed the connection";
+    const std::string reason =
+        error ? "the connection to the coordinator broke: " + error.message() : "the coordinator closed the connection";
     if (error) broke_at_ = clock_now();
     lost(true, reason);
     if (!error && embedded_ && standing_.placement) return fence("the coordinator's process has ended"), turn();
@@ -345,7 +349,8 @@ class Client final : public std::enable_shared_from_this<Client> {
                          proof_text(who, challenge.version, hello_.nonce, challenge.nonce, settings_.run_id));
     };
     if (!same(challenge.mac, mac_of(ProofOf::coordinator))) {
-      return conclude(LinkLost{68, "the token of the coordinator at " + to_string(settings_.endpoint) + " is not ours"});
+      return conclude(
+          LinkLost{68, "the token of the coordinator at " + to_string(settings_.endpoint) + " is not ours"});
     }
     challenged_ = true;
     attempt_->write(encode(AgentFrame{Proof{mac_of(ProofOf::agent)}}));
@@ -372,7 +377,8 @@ class Client final : public std::enable_shared_from_this<Client> {
     if (standing_.join) {
       line_->set_patience(lease() + std::chrono::seconds{2});
       if (standing_.told) {
-        write(AgentFrame{Resume{*standing_.join, standing_.stage, standing_.placement, standing_.store, standing_.failed}});
+        write(AgentFrame{
+            Resume{*standing_.join, standing_.stage, standing_.placement, standing_.store, standing_.failed}});
       } else {
         write(AgentFrame{*standing_.join});
       }
@@ -475,10 +481,10 @@ class Client final : public std::enable_shared_from_this<Client> {
   Duration retry_delay_ = retry_first;
   TimePoint retry_at_{}, out_since_{}, hello_at_{}, dialed_at_{};
 
-  TimePoint heard_of_{};  ///< sending of the last thing that was answered
+  TimePoint heard_of_{};                  ///< sending of the last thing that was answered
   std::optional<TimePoint> refused_at_;   ///< nobody listened then, and nothing was answered since
   std::optional<TimePoint> returned_at_;  ///< first welcome after that
-  std::optional<TimePoint> broke_at_;  ///< the connection broke, and no later one has proved itself
+  std::optional<TimePoint> broke_at_;     ///< the connection broke, and no later one has proved itself
   TimePoint keep_alive_at_{};
   std::uint64_t keep_alive_number_ = 0;
   std::deque<std::pair<std::uint64_t, TimePoint>> unanswered_;
@@ -497,7 +503,8 @@ class ClientLink final : public AgentLink {
 
 }  // namespace
 
-std::unique_ptr<AgentLink> connect_agent(asio::io_context& loop, AgentClientSettings settings, AgentLink::Handler handler) {
+std::unique_ptr<AgentLink> connect_agent(asio::io_context& loop, AgentClientSettings settings,
+                                         AgentLink::Handler handler) {
   return std::make_unique<ClientLink>(std::make_shared<Client>(loop, std::move(settings), std::move(handler)));
 }
 

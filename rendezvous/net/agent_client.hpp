@@ -16,7 +16,7 @@ namespace torchup {
 struct AgentClientSettings {
   Endpoint endpoint = {};  ///< resolved anew, off the loop, on each attempt; all its addresses are tried
   RunId run_id{""};
-  std::string token = {};      ///< empty: none
+  std::string token = {};                             ///< empty: none
   Duration join_timeout = std::chrono::seconds{600};  ///< how long the endpoint may stay out of reach
   /// Called from the loop when who listens there does not answer as a coordinator, and none ever did.
   std::function<void()> on_foreign = {};

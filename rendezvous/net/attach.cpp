@@ -60,7 +60,8 @@ bool is_own(const asio::ip::address& address) {
 /// The coordinator of a job in this process, with the port by which the other nodes reach it.
 struct Host {
   Host(asio::io_context& loop, const AttachSettings& settings)
-      : coordinator{loop, [log = settings.log](const RunId&, const std::string& line) {
+      : coordinator{loop,
+                    [log = settings.log](const RunId&, const std::string& line) {
                       if (log) log(line);
                     }},
         sessions{loop, coordinator, {.token = settings.token, .embedded = true, .log = settings.log}} {}
@@ -145,9 +146,10 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   void outlast_torchrun(TimePoint until, std::function<void()> done) {
     if (!host_ || host_->server->status().connections == 0 || std::chrono::steady_clock::now() >= until) return done();
     linger_.emplace(loop_, std::chrono::milliseconds{50});
-    linger_->async_wait([self = shared_from_this(), until, done = std::move(done)](const boost::system::error_code& error) mutable {
-      if (!error) self->outlast_torchrun(until, std::move(done));
-    });
+    linger_->async_wait(
+        [self = shared_from_this(), until, done = std::move(done)](const boost::system::error_code& error) mutable {
+          if (!error) self->outlast_torchrun(until, std::move(done));
+        });
   }
 
   void host_alone() {
@@ -215,7 +217,8 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
       return port.error();
     }
     if (settings_.log) {
-      settings_.log("the rendezvous of job " + settings_.run_id.value() + " is hosted here, on " + host_->server->address() +
+      settings_.log("the rendezvous of job " + settings_.run_id.value() + " is hosted here, on " +
+                    host_->server->address() +
                     (settings_.token.empty() && exposed_ ? "; without a token everybody who reaches it can join" : ""));
     }
     use(host_->coordinator.connect(settings_.run_id, settings_.workers_share_port ? sharing(*port) : handler_));
@@ -253,26 +256,26 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
                        .run_id = settings_.run_id,
                        .token = settings_.token,
                        .join_timeout = settings_.join_timeout,
-                       .on_foreign = [weak = weak_from_this()] {
-                         if (const auto self = weak.lock()) self->meet_foreigner();
-                       },
-                       .on_refused = [weak = weak_from_this()] {
-                         if (const auto self = weak.lock()) self->host_after_all();
-                       }},
+                       .on_foreign =
+                           [weak = weak_from_this()] {
+                             if (const auto self = weak.lock()) self->meet_foreigner();
+                           },
+                       .on_refused =
+                           [weak = weak_from_this()] {
+                             if (const auto self = weak.lock()) self->host_after_all();
+                           }},
                       handler_));
   }
 
   /// Who answers there is no coordinator of ours. A store of PyTorch's is where torchrun's agents meet.
   void meet_foreigner() {
     if (foreign_) return;
-    foreign_ = connect_torchrun(loop_,
-                                {.endpoint = *settings_.endpoint,
-                                 .run_id = settings_.run_id,
-                                 .local_addr = settings_.local_addr},
-                                [weak = weak_from_this()](bool is_store) {
-                                  if (const auto self = weak.lock()) self->met_foreigner(is_store);
-                                },
-                                handler_);
+    foreign_ = connect_torchrun(
+        loop_, {.endpoint = *settings_.endpoint, .run_id = settings_.run_id, .local_addr = settings_.local_addr},
+        [weak = weak_from_this()](bool is_store) {
+          if (const auto self = weak.lock()) self->met_foreigner(is_store);
+        },
+        handler_);
   }
   void met_foreigner(bool is_store) {
     if (!is_store) return foreign_.reset();  // the client goes on trying, and says so in the end

@@ -23,8 +23,8 @@ struct AttachSettings {
   std::optional<bool> is_host = {};
   /// --local-addr: what other nodes use to reach this one, whatever the coordinator sees.
   std::string local_addr = {};
-  /// Static rendezvous: the workers' store is the endpoint's own. Where we host it, HostStore is answered here, with that
-  /// store emptied, and never reaches the agent.
+  /// Static rendezvous: the workers' store is the endpoint's own. Where we host it, HostStore is answered here, with
+  /// that store emptied, and never reaches the agent.
   bool workers_share_port = false;
   /// Secret that agents and coordinator prove to each other; empty: none.
   std::string token = {};
@@ -39,10 +39,10 @@ struct AttachSettings {
 ///
 /// Where the endpoint names this machine (its host name, an address of one of its interfaces, IPv6 included, looked up
 /// off the loop) a coordinator with a store is opened there, in this process; if the port is taken by a peer that hosts
-/// already, we connect to it, and host after all if it goes before it has answered. Where `is_host` leaves no such choice
-/// the port is tried again for 5 s: a former agent of this machine may be about to end. Anywhere else we connect, trying
-/// again until `join_timeout`. Where PyTorch's store answers instead of a coordinator, torchrun's agents meet there, and
-/// we play one (net/torchrun_link). What is waited for is told by Waiting messages.
+/// already, we connect to it, and host after all if it goes before it has answered. Where `is_host` leaves no such
+/// choice the port is tried again for 5 s: a former agent of this machine may be about to end. Anywhere else we
+/// connect, trying again until `join_timeout`. Where PyTorch's store answers instead of a coordinator, torchrun's
+/// agents meet there, and we play one (net/torchrun_link). What is waited for is told by Waiting messages.
 ///
 /// LinkLost: 67 when the endpoint was not reached within `join_timeout`, or somebody else's program has its port; 68
 /// when token, version or job terms do not fit.

@@ -99,8 +99,8 @@ Result<UniqueFd> blocking_connect(const std::string& host, Port port, TimePoint 
     if (!failure.may_pass || now >= deadline) {
       const auto tried = std::chrono::duration_cast<std::chrono::milliseconds>(now - begin).count();
       return system_error(failure.may_pass ? ETIMEDOUT : failure.code,
-                          "no connection to (" + host + ", " + std::to_string(port.value()) + ") in " + std::to_string(tried) +
-                              " ms: " + failure.text);
+                          "no connection to (" + host + ", " + std::to_string(port.value()) + ") in " +
+                              std::to_string(tried) + " ms: " + failure.text);
     }
     const auto jittered =
         std::chrono::duration_cast<Duration>(pause * std::uniform_real_distribution<>{0.5, 1.5}(chance));

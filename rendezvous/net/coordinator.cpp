@@ -49,10 +49,10 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     std::optional<TimePoint> armed;
     std::vector<Listener*> listeners;  ///< by peer; null where the number is free
     std::vector<Peer> free_peers;
-    std::vector<Peer> gone_peers;  ///< gone while something waits to be told to them
+    std::vector<Peer> gone_peers;       ///< gone while something waits to be told to them
     std::shared_ptr<JobKeeper> keeper;  ///< empty: not kept
-    int others = 0;  ///< connections from other processes
-    int own = 0;     ///< connections of this process
+    int others = 0;                     ///< connections from other processes
+    int own = 0;                        ///< connections of this process
     std::vector<Waiter> waiters;
     std::string own_address = {};  ///< by which agents of other processes have come last
   };
@@ -74,8 +74,9 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     for (const StateDirectory::File& file : *files) {
       auto job = decode_job(file.content);
       if (!job) {
-        return Error{job.error().code, file.path + ": " + job.error().context +
-                                           "; move the file away: then the agents of that job tell what they know of it"};
+        return Error{job.error().code,
+                     file.path + ": " + job.error().context +
+                         "; move the file away: then the agents of that job tell what they know of it"};
       }
       saved.emplace_back(file.number, std::move(*job));
     }
@@ -137,7 +138,8 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   void step_mixed(Job& job, const RendezvousEvent& event, TimePoint now) {
     if (!job.own_address.empty()) torchrun_->reached_by(job.run_id, job.own_address);
     const UtcTime utc = utc_now();
-    for (RendezvousAction& action : job.mixed.step(event, torchrun_->store(job.run_id), now, utc)) perform(job, std::move(action));
+    for (RendezvousAction& action : job.mixed.step(event, torchrun_->store(job.run_id), now, utc))
+      perform(job, std::move(action));
   }
 
   void admit_torchrun(StoreServer& server, const std::string& bind) {
@@ -158,7 +160,8 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
         TorchrunStore* const store = impl->torchrun_->find(id);
         if (store && job->mixed.wanted(*store, job->rendezvous)) {
           if (job->keeper) std::exchange(job->keeper, {})->forget();
-          for (RendezvousAction& action : job->mixed.begin(job->rendezvous, std::chrono::steady_clock::now())) impl->perform(*job, std::move(action));
+          for (RendezvousAction& action : job->mixed.begin(job->rendezvous, std::chrono::steady_clock::now()))
+            impl->perform(*job, std::move(action));
         }
         if (!job->mixed.active()) continue;
         impl->step_mixed(*job, Tick{}, std::chrono::steady_clock::now());
@@ -304,7 +307,8 @@ class OpenAttendance final : public Coordinator::Attendance {
 class OwnLink final : public AgentLink {
  public:
   OwnLink(asio::io_context& loop, Coordinator& coordinator, RunId run_id, Handler handler)
-      : coordinator_{coordinator}, run_id_{std::move(run_id)}, state_{std::make_shared<State>(loop, std::move(handler))} {
+      : coordinator_{coordinator}, run_id_{std::move(run_id)}, state_{
+                                                                   std::make_shared<State>(loop, std::move(handler))} {
     state_->attendance = coordinator.open(run_id_, {.in_process = true}, *state_);
   }
   ~OwnLink() override {
@@ -362,7 +366,9 @@ std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, 
   const Peer peer = impl_->enter(*job, std::move(visitor), listener);
   return std::make_unique<OpenAttendance>(
       peer, [impl = impl_.get(), job](const RendezvousEvent& event) { impl->step(*job, event); },
-      [impl = impl_.get(), job, peer, in_process](bool end_of_file) { impl->leave(job, peer, in_process, end_of_file); });
+      [impl = impl_.get(), job, peer, in_process](bool end_of_file) {
+        impl->leave(job, peer, in_process, end_of_file);
+      });
 }
 
 void Coordinator::admit_torchrun(StoreServer& server, const std::string& bind) { impl_->admit_torchrun(server, bind); }

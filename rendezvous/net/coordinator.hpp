@@ -64,12 +64,12 @@ class Coordinator {
     std::string coordinator = {};  ///< numeric address by which it reached us
     bool in_process = false;
   };
-  /// Begins one connection's attendance in the job `run_id`, which begins to exist if it did not. Nothing when there are
-  /// too many jobs. `listener` must live until the attendance ends.
+  /// Begins one connection's attendance in the job `run_id`, which begins to exist if it did not. Nothing when there
+  /// are too many jobs. `listener` must live until the attendance ends.
   [[nodiscard]] std::unique_ptr<Attendance> open(const RunId& run_id, Visitor visitor, Listener& listener);
 
-  /// Torchrun's agents may join jobs here: in the store of `server`, which must outlive the loop's run. `bind`: where the
-  /// stores of their workers listen.
+  /// Torchrun's agents may join jobs here: in the store of `server`, which must outlive the loop's run. `bind`: where
+  /// the stores of their workers listen.
   void admit_torchrun(StoreServer& server, const std::string& bind);
   /// Whether torchrun's agents have a part in that job.
   [[nodiscard]] bool mixed(const RunId& run_id) const;
@@ -79,8 +79,8 @@ class Coordinator {
   ///
   /// Errors, which name the file and the remedy: a file that cannot be read, is damaged, or of another version.
   [[nodiscard]] Result<> keep_state(StateDirectory& directory);
-  /// The jobs' last states go to the directory. At the end of the process, before agents' connections are closed: what is
-  /// then heard of them is no news, and is not logged.
+  /// The jobs' last states go to the directory. At the end of the process, before agents' connections are closed: what
+  /// is then heard of them is no news, and is not logged.
   void release_state();
 
   /// Calls `done` when no agent of the job but those of this process is left to hear the verdict, or `linger` is over.

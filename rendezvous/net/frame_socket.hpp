@@ -15,12 +15,12 @@ inline constexpr std::size_t unsent_bytes_max = std::size_t{8} << 20;  ///< for 
 
 /// A connection between an agent and its coordinator: bytes in, bytes out, never blocking.
 ///
-/// An idle one costs no buffer. It keeps itself alive until it is closed; `close` lets go of both callbacks, and no call
-/// follows it.
+/// An idle one costs no buffer. It keeps itself alive until it is closed; `close` lets go of both callbacks, and no
+/// call follows it.
 class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
  public:
-  /// Takes what it understands off the front of the input; what it leaves comes again with more behind it. False: nothing
-  /// more is read.
+  /// Takes what it understands off the front of the input; what it leaves comes again with more behind it. False:
+  /// nothing more is read.
   using OnInput = std::function<bool(std::string_view& input)>;
   /// The connection is gone. No error: the peer closed it in good order.
   using OnClosed = std::function<void(const boost::system::error_code& error)>;

@@ -27,9 +27,7 @@ struct HttpOptions {
 };
 
 /// True for a byte with which an HTTP request may begin: a capital letter.
-[[nodiscard]] constexpr bool begins_http(unsigned char first_byte) {
-  return first_byte >= 'A' && first_byte <= 'Z';
-}
+[[nodiscard]] constexpr bool begins_http(unsigned char first_byte) { return first_byte >= 'A' && first_byte <= 'Z'; }
 
 /// Answers HTTP/1.1 GET and HEAD on sockets that it is given. A request has 5 seconds and 8 KiB; connections are kept
 /// alive for as long between requests.

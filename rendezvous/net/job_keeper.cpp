@@ -21,15 +21,8 @@ constexpr auto everything = std::numeric_limits<std::uint64_t>::max();
 
 JobKeeper::JobKeeper(boost::asio::io_context& loop, StateDirectory& directory, std::uint64_t number, RunId run_id,
                      const Rendezvous& rendezvous, Perform perform, Log log)
-    : directory_{directory},
-      number_{number},
-      run_id_{std::move(run_id)},
-      rendezvous_{&rendezvous},
-      perform_{std::move(perform)},
-      log_{std::move(log)},
-      soon_{loop},
-      slow_{loop},
-      saved_{rendezvous.revision()} {}
+    : directory_{directory}, number_{number}, run_id_{std::move(run_id)}, rendezvous_{&rendezvous},
+      perform_{std::move(perform)}, log_{std::move(log)}, soon_{loop}, slow_{loop}, saved_{rendezvous.revision()} {}
 
 void JobKeeper::stepped(std::vector<RendezvousAction> actions) {
   const std::uint64_t revision = rendezvous_->revision();
@@ -66,7 +59,8 @@ void JobKeeper::save() {
   slow_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
     const auto self = weak.lock();
     if (error || !self || !self->rendezvous_) return;
-    self->log_("its state takes longer than " + std::to_string(std::chrono::duration_cast<std::chrono::seconds>(slow_limit).count()) +
+    self->log_("its state takes longer than " +
+               std::to_string(std::chrono::duration_cast<std::chrono::seconds>(slow_limit).count()) +
                " s to be written: it goes on without waiting");
     self->too_slow_ = true;
     self->release(everything);

@@ -19,8 +19,8 @@ class StateDirectory;
 ///
 /// What is promised: no agent is told of a decision (to host a store, to start, to stop, the end) before a state that
 /// holds it would survive a power cut. What agents say of themselves and restate when they come back (who waits, whose
-/// workers are done) is written within `save_delay`. A disk that fails or takes longer than `slow_limit` does not hold up
-/// a job: it goes on unkept, with a line in the log, and its file is removed.
+/// workers are done) is written within `save_delay`. A disk that fails or takes longer than `slow_limit` does not hold
+/// up a job: it goes on unkept, with a line in the log, and its file is removed.
 class JobKeeper : public std::enable_shared_from_this<JobKeeper> {
  public:
   static constexpr Duration save_delay = std::chrono::milliseconds{100};
@@ -29,8 +29,8 @@ class JobKeeper : public std::enable_shared_from_this<JobKeeper> {
   using Perform = std::function<void(std::vector<RendezvousAction>)>;
   using Log = std::function<void(const std::string& line)>;
 
-  /// The file is `number` of `directory`. `rendezvous` must live until the keeper is let go; it is in the file already, or
-  /// new. A shared_ptr must own the keeper.
+  /// The file is `number` of `directory`. `rendezvous` must live until the keeper is let go; it is in the file already,
+  /// or new. A shared_ptr must own the keeper.
   JobKeeper(boost::asio::io_context& loop, StateDirectory& directory, std::uint64_t number, RunId run_id,
             const Rendezvous& rendezvous, Perform perform, Log log);
 

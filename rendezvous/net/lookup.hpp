@@ -21,7 +21,8 @@ class Lookup {
  public:
   using Addresses = std::vector<boost::asio::ip::tcp::endpoint>;
   /// `done` is called from the loop, with one address at least or with what the resolver said.
-  Lookup(boost::asio::io_context& loop, const std::string& host, Port port, std::function<void(Result<Addresses>)> done);
+  Lookup(boost::asio::io_context& loop, const std::string& host, Port port,
+         std::function<void(Result<Addresses>)> done);
   Lookup(const Lookup&) = delete;
   Lookup& operator=(const Lookup&) = delete;
   ~Lookup();

@@ -13,8 +13,8 @@ namespace torchup {
 /// Numeric addresses of this machine's interfaces that are up, without loopback and link-local ones; IPv4 first.
 [[nodiscard]] std::vector<std::string> own_addresses();
 
-/// Fills what a Join leaves to the link: the node's id, which `incarnation` tells from its earlier ones, its host and its
-/// addresses.
+/// Fills what a Join leaves to the link: the node's id, which `incarnation` tells from its earlier ones, its host and
+/// its addresses.
 [[nodiscard]] Join completed(Join join, int incarnation);
 
 /// The address of ours that packets to `host` carry, a name or an address; empty where no route leads there. A look-up

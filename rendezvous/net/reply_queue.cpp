@@ -5,9 +5,7 @@
 namespace torchup {
 namespace {
 
-iovec piece(std::string_view bytes) {
-  return {const_cast<char*>(bytes.data()), bytes.size()};
-}
+iovec piece(std::string_view bytes) { return {const_cast<char*>(bytes.data()), bytes.size()}; }
 
 }  // namespace
 

@@ -64,7 +64,9 @@ Result<std::string> read_all(const std::string& path) {
 class StateDirectory::Impl {
  public:
   Impl(asio::io_context& loop, std::string path, UniqueFd folder, UniqueFd lock)
-      : loop_{loop}, path_{std::move(path)}, folder_{std::move(folder)}, lock_{std::move(lock)}, thread_{[this] { work(); }} {}
+      : loop_{loop}, path_{std::move(path)}, folder_{std::move(folder)}, lock_{std::move(lock)}, thread_{[this] {
+          work();
+        }} {}
 
   ~Impl() {
     {
@@ -156,7 +158,10 @@ Result<std::unique_ptr<StateDirectory>> StateDirectory::open(asio::io_context& l
   UniqueFd lock{::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
   if (lock.get() < 0) return system_error(lock_path);
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) return fail(errc::refused, path + ": another torchupd uses this state directory; end it, or give this one a --state-dir of its own");
+    if (errno == EWOULDBLOCK)
+      return fail(
+          errc::refused,
+          path + ": another torchupd uses this state directory; end it, or give this one a --state-dir of its own");
     return system_error(lock_path);
   }
   std::error_code error;

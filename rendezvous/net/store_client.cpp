@@ -25,8 +25,8 @@ using std::chrono::milliseconds;
 constexpr std::size_t buffer_bytes = 64 * 1024;
 /// Larger values are sent from where the caller has them.
 constexpr std::size_t copied_bytes_max = 16 * 1024;
-/// What a server has at least for an answer that waits for nobody, however short the callers' waits for keys are: losing
-/// the connection over a late one would cost them the store.
+/// What a server has at least for an answer that waits for nobody, however short the callers' waits for keys are:
+/// losing the connection over a late one would cost them the store.
 constexpr auto answer_limit_min = std::chrono::seconds{10};
 
 /// A server's answer may be larger than what a client may send: appended values, lists of all keys.
@@ -35,9 +35,7 @@ constexpr FieldLimits reply_limits{.key_bytes_max = std::uint64_t{1} << 30,
                                    .count_max = std::uint64_t{1} << 32,
                                    .message_bytes_max = std::uint64_t{1} << 42};
 
-bool is_timeout(const Error& error) {
-  return error.code == boost::system::errc::timed_out;
-}
+bool is_timeout(const Error& error) { return error.code == boost::system::errc::timed_out; }
 
 TimePoint after(Duration timeout) {
   const auto now = Clock::now();
@@ -352,12 +350,8 @@ Result<std::unique_ptr<StoreClient>> StoreClient::clone() const {
 
 // Each call: its request, its answer.
 
-Result<> StoreClient::set(std::string_view key, std::string_view value) {
-  return write(Query::set, key, value);
-}
-Result<> StoreClient::append(std::string_view key, std::string_view value) {
-  return write(Query::append, key, value);
-}
+Result<> StoreClient::set(std::string_view key, std::string_view value) { return write(Query::set, key, value); }
+Result<> StoreClient::append(std::string_view key, std::string_view value) { return write(Query::append, key, value); }
 Result<> StoreClient::queue_push(std::string_view key, std::string_view value) {
   return write(Query::queue_push, key, value);
 }
@@ -420,12 +414,8 @@ Result<std::int64_t> StoreClient::ask_number(Query query, std::string_view key, 
 Result<std::int64_t> StoreClient::add(std::string_view key, std::int64_t delta) {
   return ask_number(Query::add, key, delta);
 }
-Result<std::int64_t> StoreClient::num_keys() {
-  return ask_number(Query::get_num_keys, {}, {});
-}
-Result<std::int64_t> StoreClient::queue_len(std::string_view key) {
-  return ask_number(Query::queue_len, key, {});
-}
+Result<std::int64_t> StoreClient::num_keys() { return ask_number(Query::get_num_keys, {}, {}); }
+Result<std::int64_t> StoreClient::queue_len(std::string_view key) { return ask_number(Query::queue_len, key, {}); }
 
 Result<bool> StoreClient::delete_key(std::string_view key) {
   const auto deleted = ask_number(Query::delete_key, key, {});
@@ -450,9 +440,7 @@ Result<bool> StoreClient::check(std::span<const std::string> keys) {
   return impl_->reply().byte() == Store::ready;
 }
 
-Result<> StoreClient::wait(std::span<const std::string> keys) {
-  return wait(keys, timeout());
-}
+Result<> StoreClient::wait(std::span<const std::string> keys) { return wait(keys, timeout()); }
 
 Result<> StoreClient::wait(std::span<const std::string> keys, Duration timeout) {
   const std::lock_guard lock{impl_->mutex_};
@@ -524,12 +512,8 @@ Result<> StoreClient::barrier(std::string_view key, std::int64_t world_size, Dur
   return impl_->ask_and_wait(request, Query::barrier, Impl::Repeat::no, timeout, "barrier", {&name, 1});
 }
 
-const std::string& StoreClient::host() const {
-  return impl_->options_.host;
-}
-Port StoreClient::port() const {
-  return impl_->options_.port;
-}
+const std::string& StoreClient::host() const { return impl_->options_.host; }
+Port StoreClient::port() const { return impl_->options_.port; }
 
 Duration StoreClient::timeout() const {
   const std::lock_guard lock{impl_->mutex_};

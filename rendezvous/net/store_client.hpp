@@ -19,7 +19,8 @@ namespace torchup {
 struct StoreClientOptions {
   std::string host;
   Port port{0};
-  /// For connecting, for waiting, and, where longer than 10 s, for each answer; can be changed later. PyTorch's default.
+  /// For connecting, for waiting, and, where longer than 10 s, for each answer; can be changed later. PyTorch's
+  /// default.
   Duration timeout = std::chrono::seconds{300};
 };
 

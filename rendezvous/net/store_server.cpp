@@ -34,8 +34,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t scratch_bytes = 64 * 1024;
 constexpr int events_per_wait = 512;
 constexpr auto turn_max = std::chrono::milliseconds{1};  ///< after that the loop's other work gets its turn
-constexpr std::size_t spare_descriptors = 64;  ///< left to the rest of the process
-constexpr std::size_t answers_per_flush = 16;  ///< the kernel's code for sending stays in the cache meanwhile
+constexpr std::size_t spare_descriptors = 64;            ///< left to the rest of the process
+constexpr std::size_t answers_per_flush = 16;            ///< the kernel's code for sending stays in the cache meanwhile
 constexpr std::uint64_t listener_tag = std::uint64_t{1} << 63;
 
 struct Session;
@@ -89,7 +89,8 @@ struct Session {
 
 Value random_identity() {
   std::array<std::uint32_t, 4> words{};
-  if (::getrandom(words.data(), sizeof words, 0) != sizeof words) throw std::system_error{errno, std::generic_category(), "getrandom"};
+  if (::getrandom(words.data(), sizeof words, 0) != sizeof words)
+    throw std::system_error{errno, std::generic_category(), "getrandom"};
   std::string text;
   for (const std::uint32_t word : words) put_nonce(text, word);
   return Value{text};
@@ -106,16 +107,11 @@ std::size_t descriptor_limit() {
 class StoreServer::Impl : StoreOutlet {
  public:
   Impl(asio::io_context& loop, StoreServerOptions options)
-      : options_{std::move(options)},
-        loop_{loop},
-        readiness_{loop, ::epoll_create1(EPOLL_CLOEXEC)},
-        clock_{loop},
+      : options_{std::move(options)}, loop_{loop}, readiness_{loop, ::epoll_create1(EPOLL_CLOEXEC)}, clock_{loop},
         store_{options_.limits, random_identity(), *this},
         connections_max_{std::min(options_.connections.connections_max, descriptor_limit())},
-        handshakes_{options_.connections.handshake_max},
-        requests_{options_.connections.request_max},
-        stalled_{options_.connections.stalled_max},
-        scratch_(scratch_bytes) {
+        handshakes_{options_.connections.handshake_max}, requests_{options_.connections.request_max},
+        stalled_{options_.connections.stalled_max}, scratch_(scratch_bytes) {
     fields_.message_bytes_max = options_.connections.request_bytes_max;
     idle_reader_ = std::make_unique<RequestReader>(fields_, true);
     if (readiness_.native_handle() < 0) throw std::runtime_error{"epoll_create1 failed"};
@@ -216,9 +212,9 @@ class StoreServer::Impl : StoreOutlet {
     return !awake;
   }
 
-  /// Polls for the one client that has had our time to itself, instead of sleeping; many keep us awake anyway. Its socket
-  /// is asked directly, which saves a call and finds the request before its sender has gone to sleep; everybody else is
-  /// looked after often enough. False when it did not pay.
+  /// Polls for the one client that has had our time to itself, instead of sleeping; many keep us awake anyway. Its
+  /// socket is asked directly, which saves a call and finds the request before its sender has gone to sleep; everybody
+  /// else is looked after often enough. False when it did not pay.
   bool serve_awake(TimePoint end) {
     constexpr unsigned looks_at_others = 16;
     while (now_ < end) {
@@ -326,8 +322,8 @@ class StoreServer::Impl : StoreOutlet {
 
   // Receiving.
 
-  /// Serves what has come. The kernel tells once for all of it, so nothing may be left: a full piece can have more behind
-  /// it, and so can the last one before the end of the stream.
+  /// Serves what has come. The kernel tells once for all of it, so nothing may be left: a full piece can have more
+  /// behind it, and so can the last one before the end of the stream.
   void receive_all(Session& session, std::uint32_t events) {
     const bool to_the_end = events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
     constexpr int pieces_max = 16;
@@ -406,8 +402,10 @@ class StoreServer::Impl : StoreOutlet {
 
   void apply(const Session& session) {
     const ClientId client{session.index};
-    const bool seen = watcher_ && (request_.query == Query::set || request_.query == Query::get || request_.query == Query::compare_set) &&
-                      request_.key.starts_with(watched_prefix_);
+    const bool seen =
+        watcher_ &&
+        (request_.query == Query::set || request_.query == Query::get || request_.query == Query::compare_set) &&
+        request_.key.starts_with(watched_prefix_);
     if (!seen) return store_.apply(client, request_);
     if (!watcher_->takes(client, request_)) apply_seen(client, request_);
   }
@@ -638,29 +636,13 @@ StoreServer::StoreServer(asio::io_context& loop, StoreServerOptions options)
     : impl_{std::make_unique<Impl>(loop, std::move(options))} {}
 StoreServer::~StoreServer() = default;
 
-Result<Port> StoreServer::listen() {
-  return impl_->listen();
-}
-std::string StoreServer::address() const {
-  return impl_->address();
-}
-void StoreServer::drain(std::function<void()> done) {
-  impl_->stop_accepting(std::move(done));
-}
-void StoreServer::watch(std::string_view prefix, StoreWatcher& watcher) {
-  impl_->watch(prefix, watcher);
-}
-void StoreServer::apply(ClientId client, Request& request) {
-  impl_->apply(client, request);
-}
-std::string StoreServer::local_address(ClientId client) const {
-  return impl_->local_address(client);
-}
-Store& StoreServer::store() {
-  return impl_->store();
-}
-StoreServerStatus StoreServer::status() const {
-  return impl_->status();
-}
+Result<Port> StoreServer::listen() { return impl_->listen(); }
+std::string StoreServer::address() const { return impl_->address(); }
+void StoreServer::drain(std::function<void()> done) { impl_->stop_accepting(std::move(done)); }
+void StoreServer::watch(std::string_view prefix, StoreWatcher& watcher) { impl_->watch(prefix, watcher); }
+void StoreServer::apply(ClientId client, Request& request) { impl_->apply(client, request); }
+std::string StoreServer::local_address(ClientId client) const { return impl_->local_address(client); }
+Store& StoreServer::store() { return impl_->store(); }
+StoreServerStatus StoreServer::status() const { return impl_->status(); }
 
 }  // namespace torchup

@@ -65,8 +65,8 @@ struct StoreServerStatus {
 /// Sees what clients do to keys of interest. Called on the loop; may use the store.
 class StoreWatcher {
  public:
-  /// A SET, GET or COMPARE_SET that has not been applied. True: it will not be. The watcher may have moved it away, to be
-  /// applied later (StoreServer::apply) or never.
+  /// A SET, GET or COMPARE_SET that has not been applied. True: it will not be. The watcher may have moved it away, to
+  /// be applied later (StoreServer::apply) or never.
   virtual bool takes(ClientId client, Request& request) = 0;
   /// A COMPARE_SET has been applied, whatever came of it.
   virtual void compared(ClientId client, std::string_view key) = 0;

@@ -49,8 +49,9 @@ const Crypto& crypto() {
 Mac hmac_sha256(std::string_view key, std::string_view text) {
   Mac mac{};
   unsigned int length = 0;
-  const auto* bytes = crypto().hmac(crypto().sha256(), key.data(), static_cast<int>(key.size()),
-                                    reinterpret_cast<const unsigned char*>(text.data()), text.size(), mac.data(), &length);
+  const auto* bytes =
+      crypto().hmac(crypto().sha256(), key.data(), static_cast<int>(key.size()),
+                    reinterpret_cast<const unsigned char*>(text.data()), text.size(), mac.data(), &length);
   if (!bytes || length != mac.size()) throw std::runtime_error{"libcrypto gave no HMAC-SHA-256"};
   return mac;
 }

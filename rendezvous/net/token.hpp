@@ -17,8 +17,8 @@ namespace torchup {
 
 /// The secret in a file, without the line end.
 ///
-/// Errors: the system's when it cannot be read; errc::bad_value when it is no regular file, is not ours, others may read
-/// it, or it is empty; errc::limit_exceeded beyond 4 KiB. Never "no token".
+/// Errors: the system's when it cannot be read; errc::bad_value when it is no regular file, is not ours, others may
+/// read it, or it is empty; errc::limit_exceeded beyond 4 KiB. Never "no token".
 [[nodiscard]] Result<std::string> read_token_file(const std::string& path);
 
 /// The secret in TORCHUP_TOKEN, empty without one. It leaves the environment: no child inherits it, and

@@ -184,7 +184,8 @@ class TorchrunHost::Impl final : public StoreWatcher {
   void turn(UtcTime now) {
     for (auto it = jobs_.begin(); it != jobs_.end();) {
       Job& its = it->second;
-      its.care.turn(its, [&](ClientId client) { return keys().waits(client) || is_idle(its, client); }, now);
+      its.care.turn(
+          its, [&](ClientId client) { return keys().waits(client) || is_idle(its, client); }, now);
       release(its);
       wake(its, now);
       ask(its);
@@ -274,7 +275,9 @@ TorchrunStore* TorchrunHost::find(const RunId& run_id) {
   return found == impl_->jobs_.end() ? nullptr : &found->second;
 }
 TorchrunStore& TorchrunHost::store(const RunId& run_id) { return impl_->job(run_id); }
-void TorchrunHost::reached_by(const RunId& run_id, const std::string& address) { impl_->job(run_id).reached_by(address); }
+void TorchrunHost::reached_by(const RunId& run_id, const std::string& address) {
+  impl_->job(run_id).reached_by(address);
+}
 void TorchrunHost::turn(UtcTime now) { impl_->turn(now); }
 
 std::vector<RunId> TorchrunHost::jobs() const {

@@ -139,8 +139,9 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
     }
   }
 
-  /// Nobody answers: the link is cut, or the host's machine has lost its power. For as long as others may be waited for we
-  /// try again; meanwhile they take us for dead and form a round without us, so our workers stop when the lease is over.
+  /// Nobody answers: the link is cut, or the host's machine has lost its power. For as long as others may be waited for
+  /// we try again; meanwhile they take us for dead and form a round without us, so our workers stop when the lease is
+  /// over.
   Result<std::unique_ptr<StoreClient>> find_again(Round round, TimePoint heard_at) {
     const TimePoint fence_at = heard_at + terms_.lease;
     bool fenced = false;
@@ -148,8 +149,9 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
       const TimePoint now = std::chrono::steady_clock::now();
       if (!fenced && now >= fence_at) {
         fenced = true;
-        deliver(CoordinatorMessage{StopWorkers{
-            round, StopCause::fenced, "torchrun's rendezvous at " + to_string(settings_.endpoint) + " is out of reach"}});
+        deliver(CoordinatorMessage{
+            StopWorkers{round, StopCause::fenced,
+                        "torchrun's rendezvous at " + to_string(settings_.endpoint) + " is out of reach"}});
       }
       const Duration limit = fenced ? connect_limit : std::clamp<Duration>(fence_at - now, retry_pace, connect_limit);
       auto client =
@@ -163,7 +165,8 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
 
   void gone(const TorchrunPeer& peer, const Error& error) {
     if (const auto word = wants_to_leave()) {
-      return deliver(CoordinatorMessage{End{{word->exit_code, word->reason, word->failures, word->stop_signal, word->kill_now}}});
+      return deliver(
+          CoordinatorMessage{End{{word->exit_code, word->reason, word->failures, word->stop_signal, word->kill_now}}});
     }
     if (peer.finished_without_store()) {
       return deliver(CoordinatorMessage{End{{.exit_code = 0, .reason = "all workers exited 0"}}});
@@ -222,7 +225,7 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
 
   asio::io_context& loop_;
   const TorchrunLinkSettings settings_;
-  JobTerms terms_;  ///< the thread's own
+  JobTerms terms_;                   ///< the thread's own
   std::function<void(bool)> ready_;  ///< these two are the loop's own
   AgentLink::Handler handler_;
   std::mutex mutex_;

@@ -16,7 +16,8 @@ namespace nn = torch::nn;
 
 struct BlockImpl : nn::Module {
   BlockImpl(int64_t in, int64_t out, int64_t stride)
-      : conv1{register_module("conv1", nn::Conv2d{nn::Conv2dOptions{in, out, 3}.stride(stride).padding(1).bias(false)})},
+      : conv1{register_module("conv1",
+                              nn::Conv2d{nn::Conv2dOptions{in, out, 3}.stride(stride).padding(1).bias(false)})},
         bn1{register_module("bn1", nn::BatchNorm2d{out})},
         conv2{register_module("conv2", nn::Conv2d{nn::Conv2dOptions{out, out, 3}.padding(1).bias(false)})},
         bn2{register_module("bn2", nn::BatchNorm2d{out})} {

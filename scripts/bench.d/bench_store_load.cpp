@@ -35,13 +35,9 @@ namespace {
 using namespace torchup;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-[[noreturn]] void die(const std::string& what) {
-  throw std::runtime_error{what + ": " + std::strerror(errno)};
-}
+[[noreturn]] void die(const std::string& what) { throw std::runtime_error{what + ": " + std::strerror(errno)}; }
 
 sockaddr_in loopback(int port) {
   sockaddr_in address{};
@@ -130,8 +126,8 @@ class Load {
 
   /// One request after the other on the first `active` connections. Requests per second, after a warm-up.
   ///
-  /// Costs as little as it can, or the load would be what is measured: answers are taken and requests sent in batches, and
-  /// what is answered as a whole needs no second look.
+  /// Costs as little as it can, or the load would be what is measured: answers are taken and requests sent in batches,
+  /// and what is answered as a whole needs no second look.
   template <class Complete>
   double run(std::size_t active, double duration, Complete complete) {
     for (std::size_t i = 0; i < active; ++i) watch(i, EPOLLIN | EPOLLET), send(peers_[i], peers_[i].request);

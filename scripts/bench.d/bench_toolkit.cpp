@@ -6,12 +6,12 @@
 
 #include <torch/torch.h>
 
+#include <torch/csrc/api/include/torch/nn/parallel/data_parallel.h>
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
 #include <string>
-#include <torch/csrc/api/include/torch/nn/parallel/data_parallel.h>
 #include <torchup/torchup.hpp>
 
 namespace {
@@ -71,7 +71,8 @@ void optimizer(int rounds) {
 void clip(int rounds) {
   Net model;
   torchup::FusedAdamW optimizer{model->parameters(), torchup::FusedAdamWOptions{1e-4}};
-  // 1,024 rows or tokens: little for a rank that trains 25 million parameters. Clipping costs the same whatever their number.
+  // 1,024 rows or tokens: little for a rank that trains 25 million parameters. Clipping costs the same whatever their
+  // number.
   constexpr int64_t rows = 1024;
   const Tensor input = torch::randn({rows, width}), target = torch::randn({rows, width});
   std::vector<double> step_ms, clip_ms, scale_ms, libtorch_ms;
@@ -102,7 +103,8 @@ double state_bytes(const torch::optim::Optimizer& optimizer) {
   double bytes = 0;
   for (const auto& [parameter, state] : optimizer.state()) {
     const auto& adam = static_cast<const torchup::FusedAdamState&>(*state);
-    for (const Tensor& tensor : {adam.exp_avg, adam.exp_avg_sq, adam.step}) bytes += static_cast<double>(tensor.nbytes());
+    for (const Tensor& tensor : {adam.exp_avg, adam.exp_avg_sq, adam.step})
+      bytes += static_cast<double>(tensor.nbytes());
   }
   return bytes;
 }
@@ -147,8 +149,8 @@ void zero(int rounds) {
 
 void data_parallel(int rounds) {
   if (torch::cuda::device_count() < 2) {
-    std::cout << R"({"skipped": "DataParallel needs a machine with two GPUs; this one has )" << static_cast<int>(torch::cuda::device_count())
-              << R"("})" << std::endl;
+    std::cout << R"({"skipped": "DataParallel needs a machine with two GPUs; this one has )"
+              << static_cast<int>(torch::cuda::device_count()) << R"("})" << std::endl;
     return;
   }
   Net model;

@@ -1,4 +1,5 @@
-// reduce_worker.py in C++: a worker that meets the others by gloo and sums until it is told to end. Argument: the folder.
+// reduce_worker.py in C++: a worker that meets the others by gloo and sums until it is told to end. Argument: the
+// folder.
 //
 // Says in FOLDER/workers.jsonl that it started once the first sum was right. FOLDER/release: all exit 0 together.
 // FOLDER/fail.PID: exits with the number in it.
@@ -29,11 +30,13 @@ void say_started(const std::string& folder, const torchup::Worker& worker) {
   ::gethostname(host, sizeof host - 1);
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
-  const std::string line = "{\"pid\": " + std::to_string(::getpid()) + ", \"host\": \"" + host +
-                           "\", \"rank\": " + std::to_string(worker.rank()) + ", \"world\": " + std::to_string(worker.world_size()) +
-                           ", \"group_rank\": " + variable("GROUP_RANK") + ", \"restarts\": " + std::to_string(worker.restart_count()) +
-                           ", \"master\": \"" + variable("MASTER_ADDR") + ":" + variable("MASTER_PORT") + "\", \"time\": " +
-                           std::to_string(static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9) + "}\n";
+  const std::string line =
+      "{\"pid\": " + std::to_string(::getpid()) + ", \"host\": \"" + host +
+      "\", \"rank\": " + std::to_string(worker.rank()) + ", \"world\": " + std::to_string(worker.world_size()) +
+      ", \"group_rank\": " + variable("GROUP_RANK") + ", \"restarts\": " + std::to_string(worker.restart_count()) +
+      ", \"master\": \"" + variable("MASTER_ADDR") + ":" + variable("MASTER_PORT") +
+      "\", \"time\": " + std::to_string(static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9) +
+      "}\n";
   const int log = ::open((folder + "/workers.jsonl").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (log < 0 || ::write(log, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
     throw std::runtime_error{"the log cannot be written"};

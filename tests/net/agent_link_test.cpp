@@ -2,12 +2,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
 #include <catch2/catch.hpp>
-#include <array>
 #include <filesystem>
 #include <functional>
 #include <list>
@@ -59,9 +59,11 @@ struct Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  static Agent over_tcp(asio::io_context& loop, Endpoint endpoint, std::string token = {}, Duration join_timeout = 10s) {
+  static Agent over_tcp(asio::io_context& loop, Endpoint endpoint, std::string token = {},
+                        Duration join_timeout = 10s) {
     return Agent{[&](AgentLink::Handler handler) {
-      return connect_agent(loop, {.endpoint = endpoint, .run_id = RunId{"job"}, .token = token, .join_timeout = join_timeout},
+      return connect_agent(loop,
+                           {.endpoint = endpoint, .run_id = RunId{"job"}, .token = token, .join_timeout = join_timeout},
                            std::move(handler));
     }};
   }
@@ -101,8 +103,9 @@ Join join_of(const std::string& host, JobTerms terms) {
 class Relay {
  public:
   Relay(asio::io_context& loop, Endpoint to)
-      : loop_{loop}, acceptor_{loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0}},
-        to_{asio::ip::make_address(to.host), to.port.value()} {
+      : loop_{loop}, acceptor_{loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0}}, to_{asio::ip::make_address(
+                                                                                                  to.host),
+                                                                                              to.port.value()} {
     accept();
   }
   [[nodiscard]] Endpoint endpoint() const { return {"127.0.0.1", Port{acceptor_.local_endpoint().port()}}; }
@@ -142,16 +145,17 @@ class Relay {
     });
   }
   void pass(const std::shared_ptr<Pair>& pair, tcp::socket& from, tcp::socket& to, std::array<char, 4096>& buffer) {
-    from.async_read_some(asio::buffer(buffer), [this, pair, &from, &to, &buffer](const boost::system::error_code& error, std::size_t count) {
-      boost::system::error_code ignored;
-      if (error) {
-        if (to.is_open()) to.shutdown(tcp::socket::shutdown_send, ignored);
-        return;
-      }
-      if (frozen_) return;
-      asio::write(to, asio::buffer(buffer, count), ignored);
-      pass(pair, from, to, buffer);
-    });
+    from.async_read_some(asio::buffer(buffer),
+                         [this, pair, &from, &to, &buffer](const boost::system::error_code& error, std::size_t count) {
+                           boost::system::error_code ignored;
+                           if (error) {
+                             if (to.is_open()) to.shutdown(tcp::socket::shutdown_send, ignored);
+                             return;
+                           }
+                           if (frozen_) return;
+                           asio::write(to, asio::buffer(buffer, count), ignored);
+                           pass(pair, from, to, buffer);
+                         });
   }
 
   asio::io_context& loop_;
@@ -201,7 +205,8 @@ TEST_CASE("the agent that hosts waits until the others have the verdict", "[net]
   Agent own{[&](AgentLink::Handler handler) { return daemon.coordinator.connect(RunId{"job"}, std::move(handler)); }};
   Agent other = Agent::over_tcp(loop, daemon.endpoint);
   run_round(loop, own, other, {.min_nodes = 2, .max_nodes = 2});
-  own.link->send(Leave{.ends_job = false, .exit_code = 143, .reason = "terminated"});  // the job cannot go on without it
+  own.link->send(
+      Leave{.ends_job = false, .exit_code = 143, .reason = "terminated"});  // the job cannot go on without it
   REQUIRE(run_until(loop, [&] { return own.last<End>() && other.last<End>(); }));
   REQUIRE(other.last<End>()->verdict.exit_code == 143);
   bool own_done = false, other_done = false;
@@ -348,7 +353,8 @@ TEST_CASE("a forged proof is refused", "[net][agent_link]") {
   Daemon daemon{loop, {.token = "secret"}};
   tcp::socket socket{loop};
   socket.connect({asio::ip::address_v4::loopback(), daemon.endpoint.port.value()});
-  const std::string lie = std::string{agent_preface} + encode(AgentFrame{Hello{.has_token = true, .run_id = RunId{"job"}}}) +
+  const std::string lie = std::string{agent_preface} +
+                          encode(AgentFrame{Hello{.has_token = true, .run_id = RunId{"job"}}}) +
                           encode(AgentFrame{Proof{}});
   asio::write(socket, asio::buffer(lie));
   std::string answer;
@@ -394,7 +400,8 @@ TEST_CASE("a leave needs no coordinator", "[net][agent_link]") {
   Agent a = Agent::over_tcp(loop, {"127.0.0.1", Port{bound.local_endpoint().port()}}, "", 1min);
   a.link->send(join_of("a", {}));
   a.link->send(Leave{.exit_code = 130, .reason = "interrupted"});
-  REQUIRE(run_until(loop, [&] { return a.last<End>() != nullptr; }, 1s));
+  REQUIRE(run_until(
+      loop, [&] { return a.last<End>() != nullptr; }, 1s));
   REQUIRE(a.last<End>()->verdict.exit_code == 130);
 }
 
@@ -423,13 +430,16 @@ TEST_CASE("of agents on one machine with one endpoint the first hosts and the ot
   std::vector<std::string> log;
   const auto make = [&](AgentLink::Handler handler) {
     return attach(loop,
-                  {.run_id = RunId{"job"}, .endpoint = Endpoint{"localhost", port}, .join_timeout = 10s,
+                  {.run_id = RunId{"job"},
+                   .endpoint = Endpoint{"localhost", port},
+                   .join_timeout = 10s,
                    .log = [&](const std::string& line) { log.push_back(line); }},
                   std::move(handler));
   };
   Agent a{make}, b{make};
   run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2});
-  REQUIRE(std::count_if(log.begin(), log.end(), [](const auto& line) { return line.find("hosted here") != std::string::npos; }) == 1);
+  REQUIRE(std::count_if(log.begin(), log.end(),
+                        [](const auto& line) { return line.find("hosted here") != std::string::npos; }) == 1);
   a.link->send(WorkersSucceeded{Round{0}});
   b.link->send(WorkersSucceeded{Round{0}});
   REQUIRE(run_until(loop, [&] { return a.last<End>() && b.last<End>(); }));
@@ -440,12 +450,15 @@ TEST_CASE("an agent whose port was taken hosts after all when its holder goes wi
   auto former = std::make_unique<tcp::acceptor>(loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0});
   const Port port{former->local_endpoint().port()};
   Agent a{[&](AgentLink::Handler handler) {
-    return attach(loop, {.run_id = RunId{"job"}, .endpoint = Endpoint{"127.0.0.1", port}, .join_timeout = 10s}, std::move(handler));
+    return attach(loop, {.run_id = RunId{"job"}, .endpoint = Endpoint{"127.0.0.1", port}, .join_timeout = 10s},
+                  std::move(handler));
   }};
   a.link->send(join_of("a", {}));
-  REQUIRE_FALSE(run_until(loop, [&] { return a.last<HostStore>() != nullptr; }, 100ms));
+  REQUIRE_FALSE(run_until(
+      loop, [&] { return a.last<HostStore>() != nullptr; }, 100ms));
   former.reset();
-  REQUIRE(run_until(loop, [&] { return a.last<HostStore>() != nullptr; }, 3s));
+  REQUIRE(run_until(
+      loop, [&] { return a.last<HostStore>() != nullptr; }, 3s));
 }
 
 TEST_CASE("an agent that must host waits a little for its port", "[net][attach]") {
@@ -466,18 +479,21 @@ TEST_CASE("an agent that must host waits a little for its port", "[net][attach]"
   REQUIRE(run_until(loop, told_why));
   SECTION("which is free again") {
     former.reset();
-    REQUIRE(run_until(loop, [&] { return a.last<HostStore>() != nullptr; }, 3s));
+    REQUIRE(run_until(
+        loop, [&] { return a.last<HostStore>() != nullptr; }, 3s));
   }
   SECTION("which somebody keeps") {
     REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
     REQUIRE(a.lost()->exit_code == 67);
     REQUIRE(a.lost()->reason == "the rendezvous cannot be hosted here: cannot listen on " + to_string(endpoint) +
-                                   ": Address already in use");
+                                    ": Address already in use");
   }
   SECTION("or whose user gives up") {
     a.link->send(Leave{.exit_code = 130, .reason = "SIGINT"});
-    REQUIRE(run_until(loop, [&] { return a.last<End>() != nullptr; }, 1s));
-    REQUIRE_FALSE(run_until(loop, [&] { return a.lost() != nullptr; }, 500ms));
+    REQUIRE(run_until(
+        loop, [&] { return a.last<End>() != nullptr; }, 1s));
+    REQUIRE_FALSE(run_until(
+        loop, [&] { return a.lost() != nullptr; }, 500ms));
   }
 }
 

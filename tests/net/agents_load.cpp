@@ -5,8 +5,8 @@
 //   agents_load ADDRESS PORT AGENTS RANKS_PER_AGENT end|silence COUNT
 //
 // The second form then loses COUNT agents, one after the other: the connection of each ends, or (lease 1 s, keep-alives
-// every 0.2 s) it falls silent. The line then also has for each loss the seconds until the last of the others, which join
-// again as soon as they are told to stop, has its new place.
+// every 0.2 s) it falls silent. The line then also has for each loss the seconds until the last of the others, which
+// join again as soon as they are told to stop, has its new place.
 //
 // Every placement is checked: group ranks and first ranks are unique and dense. Waiting lines are counted apart, since
 // they depend on time.
@@ -61,7 +61,8 @@ class Load {
   };
 
   Load(const std::string& address, std::uint16_t port, int agents, int ranks, Losses losses)
-      : agents_(static_cast<std::size_t>(agents)), ranks_{ranks}, losses_{losses}, epoll_{epoll_create1(EPOLL_CLOEXEC)} {
+      : agents_(static_cast<std::size_t>(agents)), ranks_{ranks}, losses_{losses}, epoll_{
+                                                                                       epoll_create1(EPOLL_CLOEXEC)} {
     address_.sin_family = AF_INET;
     address_.sin_port = htons(port);
     if (inet_pton(AF_INET, address.c_str(), &address_.sin_addr) != 1) die("a numeric IPv4 address is needed");
@@ -79,21 +80,24 @@ class Load {
     while (placed_ < agents_.size()) {
       while (begun_ < agents_.size() && begun_ - connected_ < handshakes_max) start(begun_++);
       wait();
-      if (std::chrono::steady_clock::now() - begin > std::chrono::minutes{2}) die("not all were placed within two minutes");
+      if (std::chrono::steady_clock::now() - begin > std::chrono::minutes{2})
+        die("not all were placed within two minutes");
     }
     const std::chrono::duration<double> took = Clock::now() - begin;
     check_all_taken();
     const Totals joining = totals_;
     std::string seconds;
     for (int number = 0; number < losses_.count; ++number) {
-      seconds += (number == 0 ? "" : ", ") + std::to_string(lose(agents_.size() - 1 - static_cast<std::size_t>(number)));
+      seconds +=
+          (number == 0 ? "" : ", ") + std::to_string(lose(agents_.size() - 1 - static_cast<std::size_t>(number)));
     }
     totals_ = joining;
-    std::printf("{\"agents\": %zu, \"ranks\": %zu, \"seconds\": %.4f, \"sent_bytes\": %llu, \"sent_frames\": %llu, "
-                "\"received_bytes\": %llu, \"received_frames\": %llu, \"waiting_frames\": %llu, \"losses\": [%s]}\n",
-                agents_.size(), agents_.size() * static_cast<std::size_t>(ranks_), took.count(), number(totals_.sent_bytes),
-                number(totals_.sent_frames), number(totals_.received_bytes), number(totals_.received_frames),
-                number(totals_.waiting_frames), seconds.c_str());
+    std::printf(
+        "{\"agents\": %zu, \"ranks\": %zu, \"seconds\": %.4f, \"sent_bytes\": %llu, \"sent_frames\": %llu, "
+        "\"received_bytes\": %llu, \"received_frames\": %llu, \"waiting_frames\": %llu, \"losses\": [%s]}\n",
+        agents_.size(), agents_.size() * static_cast<std::size_t>(ranks_), took.count(), number(totals_.sent_bytes),
+        number(totals_.sent_frames), number(totals_.received_bytes), number(totals_.received_frames),
+        number(totals_.waiting_frames), seconds.c_str());
   }
 
  private:
@@ -133,7 +137,8 @@ class Load {
   /// Of all who should give signs of life, those whose turn it is: they are spread over the interval.
   void keep_alive() {
     if (!losses_.silent) return;
-    const auto slot = static_cast<std::size_t>((Clock::now() - TimePoint{}) * static_cast<int>(agents_.size()) / keep_alive_interval);
+    const auto slot =
+        static_cast<std::size_t>((Clock::now() - TimePoint{}) * static_cast<int>(agents_.size()) / keep_alive_interval);
     if (alive_slot_ == 0) alive_slot_ = slot;
     for (std::size_t turns = 0; alive_slot_ < slot && turns < agents_.size(); ++alive_slot_, ++turns) {
       const std::size_t index = alive_slot_ % agents_.size();
@@ -151,7 +156,8 @@ class Load {
     ::setsockopt(agent.socket.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.u64 = index}};
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, agent.socket.get(), &event);
-    if (::connect(agent.socket.get(), reinterpret_cast<const sockaddr*>(&address_), sizeof address_) != 0 && errno != EINPROGRESS) {
+    if (::connect(agent.socket.get(), reinterpret_cast<const sockaddr*>(&address_), sizeof address_) != 0 &&
+        errno != EINPROGRESS) {
       die(std::string{"connect: "} + std::strerror(errno));
     }
   }
@@ -159,7 +165,8 @@ class Load {
   void wait(int milliseconds = 1000) {
     keep_alive();
     epoll_event events[512];
-    const int count = ::epoll_wait(epoll_.get(), events, 512, losses_.silent ? std::min(milliseconds, 1) : milliseconds);
+    const int count =
+        ::epoll_wait(epoll_.get(), events, 512, losses_.silent ? std::min(milliseconds, 1) : milliseconds);
     for (int i = 0; i < count; ++i) {
       const std::size_t index = events[i].data.u64;
       Agent& agent = agents_[index];
@@ -182,12 +189,14 @@ class Load {
     join.addresses = {"10.123.123.123"};
     join.local_world_size = ranks_;
     join.terms = terms_;
-    send(index, std::string{agent_preface} + encode(AgentFrame{Hello{.run_id = RunId{"load"}}}) + encode(AgentFrame{join}), 2);
+    send(index,
+         std::string{agent_preface} + encode(AgentFrame{Hello{.run_id = RunId{"load"}}}) + encode(AgentFrame{join}), 2);
     agents_[index].join = encode(AgentFrame{join});
   }
 
   void send(std::size_t index, const std::string& bytes, std::uint64_t frames) {
-    if (::send(agents_[index].socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size())) {
+    if (::send(agents_[index].socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) !=
+        static_cast<ssize_t>(bytes.size())) {
       die(std::string{"send: "} + std::strerror(errno));
     }
     totals_.sent_bytes += bytes.size();
@@ -224,7 +233,8 @@ class Load {
 
   void hear(std::size_t index, const CoordinatorFrame& frame) {
     if (const auto* refused = std::get_if<Refused>(&frame)) die("refused: " + refused->reason);
-    if (const auto* host = std::get_if<HostStore>(&frame)) send(index, encode(AgentFrame{StoreReady{host->round, Port{29500}}}), 1);
+    if (const auto* host = std::get_if<HostStore>(&frame))
+      send(index, encode(AgentFrame{StoreReady{host->round, Port{29500}}}), 1);
     if (std::get_if<StopWorkers>(&frame) && !agents_[index].lost) send(index, agents_[index].join, 1);
     const auto* placed = std::get_if<Placed>(&frame);
     if (agents_[index].lost || !placed || std::exchange(agents_[index].placed, true)) return;
@@ -259,7 +269,10 @@ int main(int argc, char** argv) {
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
-  Load load{argv[1], static_cast<std::uint16_t>(std::atoi(argv[2])), std::atoi(argv[3]), argc > 4 ? std::atoi(argv[4]) : 8,
+  Load load{argv[1],
+            static_cast<std::uint16_t>(std::atoi(argv[2])),
+            std::atoi(argv[3]),
+            argc > 4 ? std::atoi(argv[4]) : 8,
             {.count = argc > 6 ? std::atoi(argv[6]) : 0, .silent = how == "silence"}};
   load.run();
 }

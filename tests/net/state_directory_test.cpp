@@ -28,7 +28,8 @@ struct Folder {
 };
 
 /// What became of one write.
-std::optional<Result<>> write(asio::io_context& loop, StateDirectory& directory, std::uint64_t number, const std::string& content) {
+std::optional<Result<>> write(asio::io_context& loop, StateDirectory& directory, std::uint64_t number,
+                              const std::string& content) {
   std::optional<Result<>> outcome;
   directory.write(number, content, [&](Result<> result) { outcome = std::move(result); });
   const auto work = asio::make_work_guard(loop);

@@ -243,9 +243,7 @@ class SpinCase {
   AdaptiveSpin spin_{200us};
 };
 
-bool one_cpu() {
-  return ::sysconf(_SC_NPROCESSORS_ONLN) < 2;
-}
+bool one_cpu() { return ::sysconf(_SC_NPROCESSORS_ONLN) < 2; }
 
 }  // namespace
 

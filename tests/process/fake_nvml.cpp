@@ -21,9 +21,7 @@ bool plays(const char* scene) {
 }
 
 // Handles: 1 and 2 are GPUs, 10 + slot the instances of the second.
-long number(void* handle) {
-  return reinterpret_cast<long>(handle);
-}
+long number(void* handle) { return reinterpret_cast<long>(handle); }
 
 }  // namespace
 
@@ -37,9 +35,7 @@ int nvmlInit_v2() {
   return 0;
 }
 
-const char* nvmlErrorString(int status) {
-  return status == 18 ? "Driver/library version mismatch" : "GPU is lost";
-}
+const char* nvmlErrorString(int status) { return status == 18 ? "Driver/library version mismatch" : "GPU is lost"; }
 
 int nvmlDeviceGetCount_v2(unsigned* count) {
   *count = 2;

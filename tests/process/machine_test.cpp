@@ -48,9 +48,7 @@ Gpus ask_fake(const char* scene, Duration limit = 10s) {
   return read_gpus(query);
 }
 
-bool has_children() {
-  return waitpid(-1, nullptr, WNOHANG) >= 0;
-}
+bool has_children() { return waitpid(-1, nullptr, WNOHANG) >= 0; }
 
 std::size_t open_descriptors() {
   std::size_t count = 0;

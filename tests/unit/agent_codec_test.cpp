@@ -9,8 +9,14 @@ using namespace std::chrono_literals;
 namespace {
 
 WorkerFailure failure() {
-  return {.rank = Rank{5}, .local_rank = LocalRank{1}, .exit_code = -9, .pid = 70000, .host = "a", .time_us = 1700000000000000,
-          .message = "line\nline", .error_file = "/tmp/error.json"};
+  return {.rank = Rank{5},
+          .local_rank = LocalRank{1},
+          .exit_code = -9,
+          .pid = 70000,
+          .host = "a",
+          .time_us = 1700000000000000,
+          .message = "line\nline",
+          .error_file = "/tmp/error.json"};
 }
 
 Join full_join() {
@@ -22,8 +28,15 @@ Join full_join() {
   join.local_world_size = 8;
   join.role = "trainer";
   join.group_rank = GroupRank{3};
-  join.terms = {.min_nodes = 2, .max_nodes = 4, .nodes_multiple_of = 2, .max_restarts = 3, .join_timeout = 5s,
-                .last_call = 0s, .lease = 1500ms, .rank_order = RankOrder::hostlist, .same_world = SameWorld::fail,
+  join.terms = {.min_nodes = 2,
+                .max_nodes = 4,
+                .nodes_multiple_of = 2,
+                .max_restarts = 3,
+                .join_timeout = 5s,
+                .last_call = 0s,
+                .lease = 1500ms,
+                .rank_order = RankOrder::hostlist,
+                .same_world = SameWorld::fail,
                 .hostlist = "n[1-4]"};
   join.facts = {{"torch", "2.15.0"}, {"program", ""}};
   join.former = Placement{.round = Round{6}, .restart_count = 2};
@@ -32,25 +45,40 @@ Join full_join() {
 
 std::vector<AgentFrame> agent_frames() {
   Resume resume{.join = full_join(), .stage = Resume::Stage::failed};
-  resume.placement = Placement{.round = Round{1} , .group_rank = GroupRank{2}, .master_addr = "fd00::1", .master_port = Port{65535}};
+  resume.placement =
+      Placement{.round = Round{1}, .group_rank = GroupRank{2}, .master_addr = "fd00::1", .master_port = Port{65535}};
   resume.store = StoreReady{Round{1}, Port{7}};
   resume.failed = {Round{1}, {failure()}, false};
-  return {Hello{.has_token = true, .nonce = {1, 2, 3}, .run_id = RunId{"job1"}}, Proof{{9, 8, 7}}, KeepAlive{1ull << 40},
-          full_join(), StoreReady{Round{1ll << 40}, Port{29500}}, WorkersFailed{Round{2}, {failure(), failure()}, true},
-          WorkersSucceeded{Round{3}}, Leave{false, 143, "terminated", {failure()}, 10, true}, resume};
+  return {Hello{.has_token = true, .nonce = {1, 2, 3}, .run_id = RunId{"job1"}},
+          Proof{{9, 8, 7}},
+          KeepAlive{1ull << 40},
+          full_join(),
+          StoreReady{Round{1ll << 40}, Port{29500}},
+          WorkersFailed{Round{2}, {failure(), failure()}, true},
+          WorkersSucceeded{Round{3}},
+          Leave{false, 143, "terminated", {failure()}, 10, true},
+          resume};
 }
 
 std::vector<CoordinatorFrame> coordinator_frames() {
   const Placement placement{Round{4}, GroupRank{1}, 2, Rank{8}, 16, Rank{4}, 8, "node-a", Port{4000}, 2, 5};
-  return {Challenge{1, {4, 5}, {6}}, Welcome{1, true}, KeepAliveAnswer{77}, Refused{67, "why"}, HostStore{Round{4}},
-          Placed{placement}, StopWorkers{Round{4}, StopCause::fenced, "silent"},
-          End{{1, "reason", {failure()}, 2, true}}, Waiting{"1 of 2 nodes"}};
+  return {Challenge{1, {4, 5}, {6}},
+          Welcome{1, true},
+          KeepAliveAnswer{77},
+          Refused{67, "why"},
+          HostStore{Round{4}},
+          Placed{placement},
+          StopWorkers{Round{4}, StopCause::fenced, "silent"},
+          End{{1, "reason", {failure()}, 2, true}},
+          Waiting{"1 of 2 nodes"}};
 }
 
 template <class Frame>
 Result<std::optional<Frame>> take(std::string_view& input) {
-  if constexpr (std::is_same_v<Frame, AgentFrame>) return take_agent_frame(input);
-  else return take_coordinator_frame(input);
+  if constexpr (std::is_same_v<Frame, AgentFrame>)
+    return take_agent_frame(input);
+  else
+    return take_coordinator_frame(input);
 }
 
 template <class Frame>
@@ -98,9 +126,14 @@ TEST_CASE("every frame comes back as it was, and no part of one passes for it", 
 }
 
 TEST_CASE("a frame's bytes are those of PROTOCOL.md", "[unit][agent_codec]") {
-  REQUIRE(encode(AgentFrame{StoreReady{Round{258}, Port{0x7352}}}) ==
-          std::string("\x0b\x00\x00\x00\x11" "\x02\x01\x00\x00\x00\x00\x00\x00" "\x52\x73", 15));
-  REQUIRE(encode(CoordinatorFrame{Waiting{"ab"}}) == std::string("\x07\x00\x00\x00\x54" "\x02\x00\x00\x00" "ab", 11));
+  REQUIRE(encode(AgentFrame{StoreReady{Round{258}, Port{0x7352}}}) == std::string("\x0b\x00\x00\x00\x11"
+                                                                                  "\x02\x01\x00\x00\x00\x00\x00\x00"
+                                                                                  "\x52\x73",
+                                                                                  15));
+  REQUIRE(encode(CoordinatorFrame{Waiting{"ab"}}) == std::string("\x07\x00\x00\x00\x54"
+                                                                 "\x02\x00\x00\x00"
+                                                                 "ab",
+                                                                 11));
 }
 
 TEST_CASE("frames follow each other in one input", "[unit][agent_codec]") {
@@ -160,7 +193,8 @@ TEST_CASE("a writer cuts what is too long, so that no frame outgrows its limit",
   WorkerFailure loud = failure();
   loud.message.assign(1 << 20, 'x');
   loud.error_file.assign(1 << 20, 'x');
-  const std::string bytes = encode(CoordinatorFrame{End{{1, std::string(1 << 20, 'r'), std::vector(1000, loud), 15, false}}});
+  const std::string bytes =
+      encode(CoordinatorFrame{End{{1, std::string(1 << 20, 'r'), std::vector(1000, loud), 15, false}}});
   REQUIRE(bytes.size() <= frame_bytes_max);
   std::string_view input = bytes;
   const auto read = take_coordinator_frame(input);

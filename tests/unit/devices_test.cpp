@@ -20,9 +20,7 @@ Gpu split(const std::string& uuid, std::vector<std::string> instances) {
   return gpu;
 }
 
-std::string ids(const std::vector<Device>& devices) {
-  return to_variable(devices);
-}
+std::string ids(const std::vector<Device>& devices) { return to_variable(devices); }
 
 std::vector<std::size_t> gpus_of(const std::vector<Device>& devices) {
   std::vector<std::size_t> indices;
@@ -45,12 +43,8 @@ TEST_CASE("CUDA_VISIBLE_DEVICES with indices", "[unit][devices]") {
     REQUIRE(visible_devices(four, "none").empty());
     REQUIRE(ids(visible_devices(four, "3,GPU-aa01")) == "3");
   }
-  SECTION("an entry twice hides all") {
-    REQUIRE(visible_devices(four, "0,1,0").empty());
-  }
-  SECTION("is as lenient as strtoul") {
-    REQUIRE(ids(visible_devices(four, " 1gpu, +2 ")) == "1,2");
-  }
+  SECTION("an entry twice hides all") { REQUIRE(visible_devices(four, "0,1,0").empty()); }
+  SECTION("is as lenient as strtoul") { REQUIRE(ids(visible_devices(four, " 1gpu, +2 ")) == "1,2"); }
 }
 
 TEST_CASE("CUDA_VISIBLE_DEVICES with UUIDs", "[unit][devices]") {

@@ -48,9 +48,7 @@ Incident crash() {
   return incident;
 }
 
-std::string time_text(std::int64_t us) {
-  return utc_text(us).substr(11, 8);
-}
+std::string time_text(std::int64_t us) { return utc_text(us).substr(11, 8); }
 
 }  // namespace
 

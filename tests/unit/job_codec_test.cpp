@@ -44,7 +44,8 @@ TEST_CASE("a saved job reads back the same", "[unit][job_codec]") {
   SavedJob job = full_job();
   REQUIRE(*decode_job(encode_job(job)) == job);
   job.snapshot.phase = JobSnapshot::Phase::ended;
-  job.snapshot.verdict = Verdict{.exit_code = 1, .reason = "rank 3 on n1 exited with 3", .failures = {{.rank = Rank{3}}}};
+  job.snapshot.verdict =
+      Verdict{.exit_code = 1, .reason = "rank 3 on n1 exited with 3", .failures = {{.rank = Rank{3}}}};
   job.snapshot.gather_left = job.snapshot.last_call_left = job.snapshot.forget_left = 1h;
   REQUIRE(*decode_job(encode_job(job)) == job);
 }

@@ -9,9 +9,7 @@ using namespace torchup;
 
 namespace {
 
-LaunchEvent at(std::int64_t us, EventBody body) {
-  return {{1'795'234'093'000'000 + us, us}, std::move(body)};
-}
+LaunchEvent at(std::int64_t us, EventBody body) { return {{1'795'234'093'000'000 + us, us}, std::move(body)}; }
 
 std::vector<LaunchEvent> failed_then_succeeded() {
   const WorkerId first{Rank{4}, LocalRank{0}, 100};

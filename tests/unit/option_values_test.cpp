@@ -36,8 +36,12 @@ TEST_CASE("comma lists keep doubled commas", "[unit][options]") {
 TEST_CASE("command line, then variable, then file", "[unit][options]") {
   OptionValues values;
   values.set("nnodes", "1");
-  REQUIRE(values.read_environment(from({{"PET_NNODES", "2"}, {"PET_ROLE", "env"}, {"PET_STANDALONE", "2"}, {"PET_MODULE", "0"}})).has_value());
-  REQUIRE(values.read_config("role = file  \n# comment\n\nmax_restarts = '3'\nno-python = true\nquiet = false\n", "f").has_value());
+  REQUIRE(values
+              .read_environment(
+                  from({{"PET_NNODES", "2"}, {"PET_ROLE", "env"}, {"PET_STANDALONE", "2"}, {"PET_MODULE", "0"}}))
+              .has_value());
+  REQUIRE(values.read_config("role = file  \n# comment\n\nmax_restarts = '3'\nno-python = true\nquiet = false\n", "f")
+              .has_value());
   REQUIRE(values.text("nnodes") == "1");
   REQUIRE(values.text("role") == "env");
   REQUIRE(values.flag("standalone"));
@@ -69,7 +73,8 @@ TEST_CASE("errors of a configuration file name file and line", "[unit][options]"
           "job.conf:2: no option 'nproc_per_nod', did you mean 'nproc-per-node'?");
   REQUIRE(values.read_config("quiet = maybe", "f").error().message() == "f:1: quiet takes true or false, not 'maybe'");
   for (const std::string text : {"{\"role\": \"a\"}", "[torchup]", "role a"}) {
-    REQUIRE(values.read_config(text, "f").error().message().find("'" + text + "' is not NAME = VALUE") != std::string::npos);
+    REQUIRE(values.read_config(text, "f").error().message().find("'" + text + "' is not NAME = VALUE") !=
+            std::string::npos);
   }
   REQUIRE(values.read_config("", "f").has_value());
   REQUIRE(values.read_config(std::string((1 << 20) + 1, '#'), "f").has_error());

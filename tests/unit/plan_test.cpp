@@ -73,7 +73,9 @@ TEST_CASE("a port makes it static", "[unit][plan]") {
 }
 
 TEST_CASE("c10d with its timeouts", "[unit][plan]") {
-  const LaunchConfig config = plan({{"nnodes", "2:4"}, {"rdzv-backend", "c10d"}, {"rdzv-endpoint", "h:7"},
+  const LaunchConfig config = plan({{"nnodes", "2:4"},
+                                    {"rdzv-backend", "c10d"},
+                                    {"rdzv-endpoint", "h:7"},
                                     {"rdzv-conf", " join_timeout = 5,last_call_timeout=1 , unknown=x,is_host=YES"}});
   REQUIRE(config.terms.min_nodes == 2);
   REQUIRE(config.terms.max_nodes == 4);
@@ -87,7 +89,8 @@ TEST_CASE("c10d with its timeouts", "[unit][plan]") {
           "The rendezvous configuration option 'a' must have a value specified.");
   REQUIRE(refusal({{"rdzv-backend", "c10d"}, {"rdzv-conf", "a=1,"}}) ==
           "The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.");
-  REQUIRE(refusal({{"rdzv-backend", "c10d"}, {"rdzv-conf", "join_timeout=0"}}) == "The join timeout (0:00:00) must be positive.");
+  REQUIRE(refusal({{"rdzv-backend", "c10d"}, {"rdzv-conf", "join_timeout=0"}}) ==
+          "The join timeout (0:00:00) must be positive.");
   REQUIRE(refusal({{"rdzv-backend", "etcd"}}).find("c10d") != std::string::npos);
 }
 
@@ -130,7 +133,8 @@ TEST_CASE("who is expected, and in which order ranks are given", "[unit][plan]")
     return more;
   };
   REQUIRE(plan(c10d).terms.rank_order == RankOrder::address);
-  const JobTerms terms = plan(with({{"rank-order", "hostlist"}, {"expect-hosts", "b,a"}, {"nnodes-multiple-of", "2"}})).terms;
+  const JobTerms terms =
+      plan(with({{"rank-order", "hostlist"}, {"expect-hosts", "b,a"}, {"nnodes-multiple-of", "2"}})).terms;
   REQUIRE(terms.rank_order == RankOrder::hostlist);
   REQUIRE(terms.hostlist == "b,a");
   REQUIRE(terms.nodes_multiple_of == 2);
@@ -147,14 +151,13 @@ TEST_CASE("who is expected, and in which order ranks are given", "[unit][plan]")
 }
 
 TEST_CASE("an empty run id becomes a decimal number", "[unit][plan]") {
-  REQUIRE(plan({{"rdzv-id", ""}, {"master-port", "1"}}).rendezvous.run_id ==
-          RunId{"302240678275694148452607"});
+  REQUIRE(plan({{"rdzv-id", ""}, {"master-port", "1"}}).rendezvous.run_id == RunId{"302240678275694148452607"});
 }
 
 TEST_CASE("the workers' environment", "[unit][plan]") {
   const LaunchConfig config = plan({{"nproc-per-node", "2"}, {"role", "r"}});
-  const std::vector<std::string> inherited{"A=b=c", "RANK=77", "TORCHUP_TOKEN=secret", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3",
-                                           "TORCHUP_WORKER_PAGE=3:secret"};
+  const std::vector<std::string> inherited{"A=b=c", "RANK=77", "TORCHUP_TOKEN=secret",
+                                           "TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "TORCHUP_WORKER_PAGE=3:secret"};
   Placement placement;
   placement.group_rank = GroupRank{1};
   placement.first_rank = Rank{4};
@@ -165,10 +168,10 @@ TEST_CASE("the workers' environment", "[unit][plan]") {
   auto environment = *environments.common();
   for (std::string& line : environments.own(placement, LocalRank{1}, "e.json")) environment.push_back(std::move(line));
   const auto has = [&](const char* line) { return std::count(environment.begin(), environment.end(), line) == 1; };
-  for (const char* line : {"A=b=c", "RANK=5", "LOCAL_RANK=1", "WORLD_SIZE=6", "GROUP_RANK=1", "ROLE_NAME=r", "MASTER_ADDR=10.0.0.1",
-                           "MASTER_PORT=99", "TORCHELASTIC_ERROR_FILE=e.json", "TORCHELASTIC_USE_AGENT_STORE=True",
-                           "OMP_NUM_THREADS=1", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3",
-                           "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT"}) {
+  for (const char* line :
+       {"A=b=c", "RANK=5", "LOCAL_RANK=1", "WORLD_SIZE=6", "GROUP_RANK=1", "ROLE_NAME=r", "MASTER_ADDR=10.0.0.1",
+        "MASTER_PORT=99", "TORCHELASTIC_ERROR_FILE=e.json", "TORCHELASTIC_USE_AGENT_STORE=True", "OMP_NUM_THREADS=1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT"}) {
     INFO(line);
     REQUIRE(has(line));
   }

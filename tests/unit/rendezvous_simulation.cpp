@@ -2,7 +2,8 @@
 //
 //   rendezvous_simulation histories COUNT [SEED]   random histories of 2 to 8 agents, checked against invariants
 //   rendezvous_simulation keep-alives AGENTS MINUTES
-//                                                  keep-alives once a second, 1 % of the agents leave and return each minute
+//                                                  keep-alives once a second, 1 % of the agents leave and return each
+//                                                  minute
 //
 // A history that breaks an invariant is named by its seed; running with COUNT 1 and that seed shows it again, with -v
 // in full.
@@ -87,9 +88,9 @@ class History {
     std::string host;
     int life = 0;
     int incarnation = 0;
-    bool running = true;     ///< the process lives
-    bool stopped = false;    ///< SIGSTOP
-    bool cut_off = false;    ///< what it sends and is sent is swallowed
+    bool running = true;   ///< the process lives
+    bool stopped = false;  ///< SIGSTOP
+    bool cut_off = false;  ///< what it sends and is sent is swallowed
     std::optional<Peer> peer;
     std::uint64_t line = 0;  ///< which of its connections; older ones are dead
     bool told = false;       ///< it has joined in this incarnation
@@ -129,9 +130,7 @@ class History {
   std::optional<TimePoint> deadline() const { return rendezvous_ ? rendezvous_->deadline() : std::nullopt; }
 
   /// As the shell keeps it: nothing is told that is not saved, the rest is saved now and then.
-  void save() {
-    saved_ = encode_job({RunId{"job"}, rendezvous_->snapshot(now_)});
-  }
+  void save() { saved_ = encode_job({RunId{"job"}, rendezvous_->snapshot(now_)}); }
   static bool decides(const RendezvousAction& action) {
     const auto* tell = std::get_if<Tell>(&action);
     return tell && !std::holds_alternative<Waiting>(tell->message);
@@ -346,7 +345,8 @@ class History {
       limit = std::max(limit, back_by);
     }
     if (agent.refused && !agent.peer) limit = agent.out_since + RendezvousSettings{}.patience;
-    if (agent.broke_at) limit = std::min<TimePoint>(limit, *agent.broke_at + std::min<Duration>(1s, terms_.lease / 3) * 9 / 10);
+    if (agent.broke_at)
+      limit = std::min<TimePoint>(limit, *agent.broke_at + std::min<Duration>(1s, terms_.lease / 3) * 9 / 10);
     if (!agent.joined || (!agent.placement && !agent.peer) || now_ < limit) return;
     say(agent.host + " fences itself");
     agent.broke_at.reset();
@@ -404,7 +404,8 @@ class History {
     if (const auto* host = std::get_if<HostStore>(&message)) {
       if (!agent.joined) return;
       agent.store = StoreReady{host->round, Port{4000}};
-      when_awake(index, std::chrono::milliseconds{pick(0, 50)}, [this, index, ready = *agent.store] { send(index, ready); });
+      when_awake(index, std::chrono::milliseconds{pick(0, 50)},
+                 [this, index, ready = *agent.store] { send(index, ready); });
     } else if (const auto* placed = std::get_if<Placed>(&message)) {
       if (!agent.joined || agent.stage != Resume::Stage::ready) return;
       agent.placement = placed->placement;
@@ -418,8 +419,7 @@ class History {
       const int incarnation = agent.incarnation;
       when_awake(index, std::chrono::milliseconds{pick(0, 500)}, [this, index, round, incarnation] {
         Agent& stopping = *agents_[index];
-        if (stopping.incarnation != incarnation || !stopping.placement ||
-            stopping.placement->round != round) {
+        if (stopping.incarnation != incarnation || !stopping.placement || stopping.placement->round != round) {
           return;
         }
         stopping.has_workers = false;
@@ -551,7 +551,8 @@ class History {
     for (std::size_t other = 0; other < agents_.size(); ++other) {
       const Agent& agent = *agents_[other];
       if (other == index || !agent.has_workers || !agent.running || agent.stopped || !agent.placement) continue;
-      check(agent.placement->round == mine.round, agent.host + " and " + agents_[index]->host + " have workers of two rounds");
+      check(agent.placement->round == mine.round,
+            agent.host + " and " + agents_[index]->host + " have workers of two rounds");
       check(agent.placement->group_rank != mine.group_rank, "one group rank for two nodes");
     }
   }
@@ -689,9 +690,10 @@ int run_keep_alives(int agents, int minutes) {
     }
   }
   check(rounds >= static_cast<std::uint64_t>(minutes), "too few rounds: the run shows nothing");
-  std::printf("%d agents, %d minutes: %llu keep-alives, %llu nodes lost and back, %llu rounds, %llu messages, %.1f s CPU\n",
-              agents, minutes, static_cast<unsigned long long>(keep_alives), static_cast<unsigned long long>(lost),
-              static_cast<unsigned long long>(rounds), static_cast<unsigned long long>(messages), cpu_seconds());
+  std::printf(
+      "%d agents, %d minutes: %llu keep-alives, %llu nodes lost and back, %llu rounds, %llu messages, %.1f s CPU\n",
+      agents, minutes, static_cast<unsigned long long>(keep_alives), static_cast<unsigned long long>(lost),
+      static_cast<unsigned long long>(rounds), static_cast<unsigned long long>(messages), cpu_seconds());
   return 0;
 }
 

@@ -18,15 +18,17 @@ std::string text(const CoordinatorMessage& message) {
   if (const auto* host = std::get_if<HostStore>(&message)) out << "host store of round " << host->round.value();
   if (const auto* placed = std::get_if<Placed>(&message)) {
     const Placement& p = placed->placement;
-    out << "round " << p.round.value() << ": node " << p.group_rank.value() << " of " << p.group_world_size << ", ranks from "
-        << p.first_rank.value() << " of " << p.world_size << ", at " << p.master_addr << ":" << p.master_port.value()
-        << ", restarts " << p.restart_count;
+    out << "round " << p.round.value() << ": node " << p.group_rank.value() << " of " << p.group_world_size
+        << ", ranks from " << p.first_rank.value() << " of " << p.world_size << ", at " << p.master_addr << ":"
+        << p.master_port.value() << ", restarts " << p.restart_count;
   }
   if (const auto* stop = std::get_if<StopWorkers>(&message)) {
     const char* causes[] = {"failure", "membership", "fenced"};
-    out << "stop round " << stop->round.value() << " (" << causes[static_cast<int>(stop->cause)] << "): " << stop->reason;
+    out << "stop round " << stop->round.value() << " (" << causes[static_cast<int>(stop->cause)]
+        << "): " << stop->reason;
   }
-  if (const auto* end = std::get_if<End>(&message)) out << "end " << end->verdict.exit_code << ": " << end->verdict.reason;
+  if (const auto* end = std::get_if<End>(&message))
+    out << "end " << end->verdict.exit_code << ": " << end->verdict.reason;
   if (const auto* waiting = std::get_if<Waiting>(&message)) out << "waiting: " << waiting->roster;
   return out.str();
 }
@@ -34,14 +36,17 @@ std::string text(const CoordinatorMessage& message) {
 /// A rendezvous and agents a, b, c, … with one connection each. Every call returns what the coordinator did, one line
 /// per action, without its notes.
 struct Job {
-  explicit Job(JobTerms job_terms, RendezvousSettings settings = {}) : terms{std::move(job_terms)}, rendezvous{settings} {}
+  explicit Job(JobTerms job_terms, RendezvousSettings settings = {})
+      : terms{std::move(job_terms)}, rendezvous{settings} {}
 
   std::string step(const RendezvousEvent& event) {
     std::string lines;
     for (const RendezvousAction& action : rendezvous.step(event, now)) {
-      if (const auto* tell = std::get_if<Tell>(&action)) lines += name_of.at(tell->peer) + " " + text(tell->message) + "\n";
+      if (const auto* tell = std::get_if<Tell>(&action))
+        lines += name_of.at(tell->peer) + " " + text(tell->message) + "\n";
       if (const auto* refuse = std::get_if<Refuse>(&action)) {
-        lines += name_of.at(refuse->peer) + " refused " + std::to_string(refuse->exit_code) + ": " + refuse->reason + "\n";
+        lines +=
+            name_of.at(refuse->peer) + " refused " + std::to_string(refuse->exit_code) + ": " + refuse->reason + "\n";
       }
     }
     return lines;
@@ -66,7 +71,9 @@ struct Job {
     if (!peer_of.contains(name)) connect(name);
     return say(name, join_of(name, workers));
   }
-  std::string say(const std::string& name, AgentMessage message) { return step(Said{peer_of.at(name), std::move(message)}); }
+  std::string say(const std::string& name, AgentMessage message) {
+    return step(Said{peer_of.at(name), std::move(message)});
+  }
   std::string gone(const std::string& name, bool end_of_file = true) {
     const Peer peer = peer_of.at(name);
     peer_of.erase(name);
@@ -147,9 +154,7 @@ TEST_CASE("a fixed job forms when its last node joins", "[unit][rendezvous]") {
   const std::string ends = job.say("b", WorkersSucceeded{Round{0}});
   REQUIRE(ends.find("a end 0: all workers exited 0\n") != std::string::npos);
   REQUIRE(ends.find("b end 0: all workers exited 0\n") != std::string::npos);
-  SECTION("whoever comes later gets the same verdict") {
-    REQUIRE(job.join("c") == "c end 0: all workers exited 0\n");
-  }
+  SECTION("whoever comes later gets the same verdict") { REQUIRE(job.join("c") == "c end 0: all workers exited 0\n"); }
 }
 
 TEST_CASE("an elastic job forms at max at once, at min after the last call", "[unit][rendezvous]") {
@@ -195,8 +200,9 @@ TEST_CASE("a worker failure stops all and costs one restart of the whole job", "
   REQUIRE(job.fail("b", 0, 3).empty());
   job.now += 20ms;
   const std::string stops = job.step(Tick{});
-  REQUIRE(stops == "a stop round 0 (failure): rank 3 on b exited with 3; restart 1 of 1\n"
-                   "b stop round 0 (failure): rank 3 on b exited with 3; restart 1 of 1\n");
+  REQUIRE(stops ==
+          "a stop round 0 (failure): rank 3 on b exited with 3; restart 1 of 1\n"
+          "b stop round 0 (failure): rank 3 on b exited with 3; restart 1 of 1\n");
   REQUIRE(job.join("a").empty());
   REQUIRE(job.join("b") == "a host store of round 1\n");
   REQUIRE(job.say("a", StoreReady{Round{1}, Port{4001}}) ==
@@ -242,7 +248,8 @@ TEST_CASE("a lost node is a membership change and costs no restart", "[unit][ren
   SECTION("failures that come in before the end of file were collateral") {
     job.fail("a", 0, 0);
     job.now += 5ms;
-    REQUIRE(job.gone("b") == "a stop round 0 (membership): node b has ended\nc stop round 0 (membership): node b has ended\n");
+    REQUIRE(job.gone("b") ==
+            "a stop round 0 (membership): node b has ended\nc stop round 0 (membership): node b has ended\n");
     REQUIRE(job.rendezvous.restart_count() == 0);
   }
   SECTION("a failure while a node is silent waits for the lease to tell") {
@@ -290,10 +297,12 @@ TEST_CASE("newcomers join a running job by one membership change", "[unit][rende
   job.now += 100ms;
   REQUIRE(job.join("d").empty());
   job.now += 100ms;
-  REQUIRE(job.step(Tick{}) == "a stop round 0 (membership): joining: c, d\nb stop round 0 (membership): joining: c, d\n");
+  REQUIRE(job.step(Tick{}) ==
+          "a stop round 0 (membership): joining: c, d\nb stop round 0 (membership): joining: c, d\n");
   job.join("a");
   REQUIRE(job.join("b") == "a host store of round 1\n");
-  REQUIRE(job.say("a", StoreReady{Round{1}, Port{1}}).find("d round 1: node 3 of 4, ranks from 6 of 8") != std::string::npos);
+  REQUIRE(job.say("a", StoreReady{Round{1}, Port{1}}).find("d round 1: node 3 of 4, ranks from 6 of 8") !=
+          std::string::npos);
   SECTION("one more is a spare: nobody is disturbed until a place is free") {
     REQUIRE(job.join("e").empty());
     REQUIRE(job.pass(job.now + 30s).empty());
@@ -345,7 +354,8 @@ TEST_CASE("a node that leaves is let go, and the others go on while they are eno
 
 TEST_CASE("one node ends the job for all, and twice without grace", "[unit][rendezvous]") {
   Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2});
-  const std::string ends = job.say("b", Leave{.ends_job = true, .exit_code = 130, .reason = "interrupted", .stop_signal = 2});
+  const std::string ends =
+      job.say("b", Leave{.ends_job = true, .exit_code = 130, .reason = "interrupted", .stop_signal = 2});
   REQUIRE(ends.find("a end 130: interrupted\n") != std::string::npos);
   REQUIRE(job.rendezvous.verdict()->stop_signal == 2);
   const std::string again = job.say("b", Leave{.exit_code = 130, .stop_signal = 2, .kill_now = true});
@@ -400,7 +410,8 @@ TEST_CASE("an agent whose connection broke keeps its place if it is back in time
   SECTION("back") {
     job.now += 900ms;
     const Peer peer = job.connect("b");
-    REQUIRE(job.step(Resumed{peer, {.join = job.join_of("b"), .stage = Resume::Stage::running, .placement = mine}}).empty());
+    REQUIRE(job.step(Resumed{peer, {.join = job.join_of("b"), .stage = Resume::Stage::running, .placement = mine}})
+                .empty());
     REQUIRE(job.pass(job.now + 30s).empty());
   }
   SECTION("not back") {
@@ -471,7 +482,8 @@ TEST_CASE("a hosting agent that starts anew calls the others into another round 
   Job job{{.min_nodes = 3, .max_nodes = 3, .max_restarts = 2}};
   job.connect("a", "", true);
   job.join("a");
-  const Placement mine{.round = Round{4}, .group_world_size = 3, .world_size = 6, .restart_count = 1, .membership_changes = 3};
+  const Placement mine{
+      .round = Round{4}, .group_world_size = 3, .world_size = 6, .restart_count = 1, .membership_changes = 3};
   REQUIRE(job.resume("b", stage, mine) == "b stop round 4 (membership): the hosting agent starts anew\n");
   Join known_already = job.join_of("c");  // it saw the host's process end
   known_already.node = NodeId{"node-c-2"};
@@ -485,8 +497,16 @@ TEST_CASE("a hosting agent that starts anew calls the others into another round 
 TEST_CASE("a coordinator that starts again learns the running round from its agents", "[unit][rendezvous]") {
   Job job{{.min_nodes = 2, .max_nodes = 2, .max_restarts = 3}};
   const auto resume = [&](const std::string& name, int group_rank, Resume::Stage stage) {
-    Resume said{job.join_of(name), stage, Placement{.round = Round{7}, .group_rank = GroupRank{group_rank},
-                .group_world_size = 2, .first_rank = Rank{2 * group_rank}, .world_size = 4, .restart_count = 1}, {}, {}};
+    Resume said{job.join_of(name),
+                stage,
+                Placement{.round = Round{7},
+                          .group_rank = GroupRank{group_rank},
+                          .group_world_size = 2,
+                          .first_rank = Rank{2 * group_rank},
+                          .world_size = 4,
+                          .restart_count = 1},
+                {},
+                {}};
     const Peer peer = job.connect(name);
     return job.step(Resumed{peer, said});
   };
@@ -536,8 +556,10 @@ TEST_CASE("the roster tells who was refused, until it joins", "[unit][rendezvous
   Join other = job.join_of("b");
   other.terms.max_restarts = 9;
   job.say("b", other);
-  REQUIRE(job.pass(t0 + 2s).find("a waiting: 1 of 3 nodes: a; refused: b (--max-restarts is 9 here and 0 in the job); not heard of: c\n") !=
-          std::string::npos);
+  REQUIRE(
+      job.pass(t0 + 2s).find(
+          "a waiting: 1 of 3 nodes: a; refused: b (--max-restarts is 9 here and 0 in the job); not heard of: c\n") !=
+      std::string::npos);
   JobView view = job.rendezvous.view(job.now);
   REQUIRE(view.nodes.size() == 3);
   REQUIRE(view.nodes[1].state == "refused");
@@ -574,7 +596,8 @@ TEST_CASE("facts that differ are told, or refused", "[unit][rendezvous]") {
     join(job, "a", "2.15.0");
     join(job, "b", "2.11.0");
     const std::string said = join(job, "c", "2.15.0");
-    REQUIRE(said.find("b waiting: warning: the nodes differ:\ntorch: 2.11.0 on b; 2.15.0 on a, c\n") != std::string::npos);
+    REQUIRE(said.find("b waiting: warning: the nodes differ:\ntorch: 2.11.0 on b; 2.15.0 on a, c\n") !=
+            std::string::npos);
     REQUIRE(said.find("a host store") != std::string::npos);
   }
   SECTION("fail") {
@@ -672,7 +695,8 @@ TEST_CASE("a restored round goes on, and a failure in it is everybody's", "[unit
   job.fail("c", 0, 5);
   const std::string stops = job.pass(job.now + 100ms);
   for (const char* name : {"a", "b", "c"}) {
-    REQUIRE(stops.find(std::string{name} + " stop round 0 (failure): rank 5 on c exited with 3; restart 1 of 1") != std::string::npos);
+    REQUIRE(stops.find(std::string{name} + " stop round 0 (failure): rank 5 on c exited with 3; restart 1 of 1") !=
+            std::string::npos);
   }
   job.restart();
   for (const char* name : {"a", "b", "c"}) job.resume(name, Resume::Stage::stopping, place_in(0));
@@ -683,7 +707,8 @@ TEST_CASE("a restored round goes on, and a failure in it is everybody's", "[unit
     job.restart();
     for (const char* name : {"a", "b", "c"}) REQUIRE(job.resume(name, running, place_in(1)).empty());
     job.fail("b", 1, 2);
-    REQUIRE(job.pass(job.now + 100ms).find("c end 1: rank 2 on b exited with 3; all 1 restarts are used up") != std::string::npos);
+    REQUIRE(job.pass(job.now + 100ms).find("c end 1: rank 2 on b exited with 3; all 1 restarts are used up") !=
+            std::string::npos);
     SECTION("whoever was away hears the verdict") {
       job.restart();
       REQUIRE(job.resume("a", running, place_in(1)).find("a end 1: rank 2") == 0);
@@ -742,7 +767,8 @@ TEST_CASE("agents that tell of a later round than was saved start anew", "[unit]
   job.restart();
   Placement later = place_in(4);
   later.restart_count = 2;
-  REQUIRE(job.resume("a", running, later) == "a stop round 4 (membership): the coordinator started again with an old state\n");
+  REQUIRE(job.resume("a", running, later) ==
+          "a stop round 4 (membership): the coordinator started again with an old state\n");
   REQUIRE(job.resume("b", running, later) == "b stop round 4 (membership): the round is over\n");
   job.resume("c", running, later);
   for (const char* name : {"a", "b"}) REQUIRE(job.join(name).empty());

@@ -18,7 +18,8 @@ Join node(const std::string& host, int workers, const std::string& role = "defau
   return join;
 }
 
-std::vector<std::string> hosts_in_order(const std::vector<Join>& joins, RankOrder order, std::vector<std::string> list = {}) {
+std::vector<std::string> hosts_in_order(const std::vector<Join>& joins, RankOrder order,
+                                        std::vector<std::string> list = {}) {
   std::vector<Candidate> candidates;
   for (std::size_t i = 0; i < joins.size(); ++i) candidates.push_back({&joins[i], i});
   std::vector<std::string> hosts;
@@ -84,8 +85,8 @@ TEST_CASE("endpoints are read as torchrun reads them", "[unit][endpoint]") {
   REQUIRE(*parse_endpoint("dummy.com:0\n", fallback) == Endpoint{"dummy.com", Port{0}});
   REQUIRE(*parse_endpoint("[2001:db8::1]", fallback) == Endpoint{"2001:db8::1", fallback});
   REQUIRE(*parse_endpoint("[2001:db8::1]:65535", fallback) == Endpoint{"2001:db8::1", Port{65535}});
-  for (const char* bad : {"dummy.com:", "dummy.com:abc", "dummy.com:-123", "dummy.com:65536", "~", "dummy.com :123", ":123",
-                          "h : 1", "h:000001", "2001:db8::1", "[::1", "::1"}) {
+  for (const char* bad : {"dummy.com:", "dummy.com:abc", "dummy.com:-123", "dummy.com:65536", "~", "dummy.com :123",
+                          ":123", "h : 1", "h:000001", "2001:db8::1", "[::1", "::1"}) {
     INFO(bad);
     REQUIRE(parse_endpoint(bad, fallback).has_error());
   }

@@ -17,9 +17,10 @@ TEST_CASE("uninterruptible sleep is told when it begins and when it has lasted",
   StateWatch watch{"r", 5s};
   const auto begun = watch.look(in_state('D'), t0);
   REQUIRE(begun.size() == 1);
-  REQUIRE(begun.front() == StateFinding{false,
-                                        "[r] Worker pid=7 entered uninterruptible sleep (D-state); will mark UNHEALTHY if "
-                                        "it remains for 5.0s."});
+  REQUIRE(begun.front() ==
+          StateFinding{false,
+                       "[r] Worker pid=7 entered uninterruptible sleep (D-state); will mark UNHEALTHY if "
+                       "it remains for 5.0s."});
   SECTION("it ends") {
     REQUIRE(watch.look(in_state('R'), t0 + 4s).empty());
     REQUIRE(!watch.look(in_state('D'), t0 + 6s).front().stuck);
@@ -28,8 +29,9 @@ TEST_CASE("uninterruptible sleep is told when it begins and when it has lasted",
     REQUIRE(watch.look(in_state('D'), t0 + 5s - 1ns).empty());
     const auto stuck = watch.look(in_state('D'), t0 + 6s);
     REQUIRE(stuck.front().stuck);
-    REQUIRE(stuck.front().text == "[r] Worker pid=7 stuck in uninterruptible sleep (D-state) for 6.0s (>= 5.0s); marking "
-                                  "worker group UNHEALTHY and disabling restarts.");
+    REQUIRE(stuck.front().text ==
+            "[r] Worker pid=7 stuck in uninterruptible sleep (D-state) for 6.0s (>= 5.0s); marking "
+            "worker group UNHEALTHY and disabling restarts.");
     REQUIRE(watch.look(in_state('D'), t0 + 9s).empty());
   }
   SECTION("another process has the local rank") { REQUIRE(!watch.look(in_state('D', 8), t0 + 6s).front().stuck); }

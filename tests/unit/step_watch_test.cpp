@@ -19,7 +19,10 @@ StepSample at(int rank, std::int64_t step, TimePoint ended, std::optional<TimePo
 
 StepSample pace(int rank, std::uint64_t beat, Duration took, Duration waited) {
   return {Rank{rank}, LocalRank{rank},
-          WorkerProgress{.beats = beat, .ended_ns = ns(t0), .took_ns = std::chrono::nanoseconds{took}.count(), .waited_ns = std::chrono::nanoseconds{waited}.count()}};
+          WorkerProgress{.beats = beat,
+                         .ended_ns = ns(t0),
+                         .took_ns = std::chrono::nanoseconds{took}.count(),
+                         .waited_ns = std::chrono::nanoseconds{waited}.count()}};
 }
 
 }  // namespace
@@ -31,7 +34,9 @@ TEST_CASE("the worker that others wait for is the one that hangs", "[unit][step_
   const auto hung = watch.look(samples, t0 + 31s).hung;
   REQUIRE(hung);
   REQUIRE(hung->workers == std::vector{LocalRank{1}});
-  REQUIRE(hung->reason == "rank 5 ended no step for 31.0 s (--heartbeat-timeout 30.0 s), the last one was step 12; ranks 4, 6 wait for others");
+  REQUIRE(hung->reason ==
+          "rank 5 ended no step for 31.0 s (--heartbeat-timeout 30.0 s), the last one was step 12; ranks 4, 6 wait for "
+          "others");
   REQUIRE_FALSE(watch.look(samples, t0 + 40s).hung);  // told once
 }
 
@@ -55,7 +60,8 @@ TEST_CASE("the slowest worker is named once its pace is known", "[unit][step_wat
   StepWatch watch{Duration{0}};
   std::string told;
   for (std::uint64_t beat = 1; beat <= 10; ++beat) {
-    const std::vector<StepSample> samples{pace(0, beat, 120ms, 40ms), pace(1, beat, 120ms, 0ms), pace(2, beat, 120ms, 45ms)};
+    const std::vector<StepSample> samples{pace(0, beat, 120ms, 40ms), pace(1, beat, 120ms, 0ms),
+                                          pace(2, beat, 120ms, 45ms)};
     const auto findings = watch.look(samples, t0);
     REQUIRE((beat == 5) == !findings.slow.empty());
     told += findings.slow;

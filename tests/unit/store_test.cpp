@@ -306,24 +306,16 @@ TEST_CASE("limits close who meets them, and nobody else", "[unit][store]") {
   Clients c{limits};
   c.ask(0, Query::set, {"/a"}, {"1"});
   c.ask(0, Query::queue_push, {"/q"}, {"1"});
-  SECTION("keys_max") {
-    c.ask(1, Query::set, {"/b"}, {"1"});
-  }
-  SECTION("keys_max of queues") {
-    c.ask(1, Query::queue_push, {"/r"}, {"1"});
-  }
-  SECTION("bytes_max") {
-    c.ask(1, Query::set, {"/a"}, {std::string(1000, 'x')});
-  }
+  SECTION("keys_max") { c.ask(1, Query::set, {"/b"}, {"1"}); }
+  SECTION("keys_max of queues") { c.ask(1, Query::queue_push, {"/r"}, {"1"}); }
+  SECTION("bytes_max") { c.ask(1, Query::set, {"/a"}, {std::string(1000, 'x')}); }
   SECTION("bytes_max by appending") {
     for (int i = 0; i < 4; ++i) c.ask(1, Query::append, {"/a"}, {std::string(300, 'x')});
   }
   SECTION("bytes_max of queues") {
     for (int i = 0; i < 9; ++i) c.ask(1, Query::queue_push, {"/q"}, {"1"});
   }
-  SECTION("waits_max") {
-    c.ask(1, Query::wait, {"/w", "/x", "/y", "/z"});
-  }
+  SECTION("waits_max") { c.ask(1, Query::wait, {"/w", "/x", "/y", "/z"}); }
   REQUIRE(c.closed(1));
   REQUIRE(c.reason(1).find("_max") != std::string::npos);
   REQUIRE(c.ask(0, Query::set, {"/a"}, {"2"}).empty());

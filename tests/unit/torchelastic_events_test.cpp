@@ -37,22 +37,25 @@ TEST_CASE("torchrun's events, to the byte", "[unit][torchelastic_events]") {
   TorchelasticEvents events{"localhost", "c10d"};
   REQUIRE(events.apply(at(100, job())).empty());
   // Lines of torchrun 2.15; the durations are ours.
-  REQUIRE(events.apply(at(102, event::RoundCompleted{two_workers()})) ==
-          R"({"name": "torchelastic.worker.status.RENDEZVOUS", "source": "AGENT", "timestamp": 0, "metadata": {"run_id": "2bd754ea", "global_rank": null, "group_rank": null, "worker_id": null, "role": "default", "hostname": "localhost", "state": "RENDEZVOUS", "total_run_time": 0, "rdzv_backend": "c10d", "raw_error": null, "metadata": "{\"group_world_size\": null, \"entry_point\": \"python3\"}", "agent_restarts": 0, "duration_ms": 2.0}})"
-          "\n"
-          R"({"name": "torchelastic.worker.status.ASSIGN_WORKER_RANKS", "source": "AGENT", "timestamp": 0, "metadata": {"run_id": "2bd754ea", "global_rank": null, "group_rank": null, "worker_id": null, "role": "default", "hostname": "localhost", "state": "ASSIGN_WORKER_RANKS", "total_run_time": 0, "rdzv_backend": "c10d", "raw_error": null, "metadata": "{\"group_world_size\": null, \"entry_point\": \"python3\"}", "agent_restarts": 0, "duration_ms": 0.0}})"
-          "\n");
-  REQUIRE(events.apply(at(103, event::WorkerStarted{{Rank{1}, LocalRank{1}, 10584}, "", ""})) ==
-          R"({"name": "torchelastic.worker.status.START", "source": "WORKER", "timestamp": 0, "metadata": {"run_id": "2bd754ea", "global_rank": 1, "group_rank": 0, "worker_id": "10584", "role": "default", "hostname": "localhost", "state": "START", "total_run_time": 0, "rdzv_backend": "c10d", "raw_error": null, "metadata": "{\"group_world_size\": 1, \"entry_point\": \"python3\", \"local_rank\": [1], \"role_rank\": [1], \"role_world_size\": [2], \"exit_code\": [null], \"worker_pid\": [null]}", "agent_restarts": 0, "duration_ms": null}})"
-          "\n");
+  REQUIRE(
+      events.apply(at(102, event::RoundCompleted{two_workers()})) ==
+      R"({"name": "torchelastic.worker.status.RENDEZVOUS", "source": "AGENT", "timestamp": 0, "metadata": {"run_id": "2bd754ea", "global_rank": null, "group_rank": null, "worker_id": null, "role": "default", "hostname": "localhost", "state": "RENDEZVOUS", "total_run_time": 0, "rdzv_backend": "c10d", "raw_error": null, "metadata": "{\"group_world_size\": null, \"entry_point\": \"python3\"}", "agent_restarts": 0, "duration_ms": 2.0}})"
+      "\n"
+      R"({"name": "torchelastic.worker.status.ASSIGN_WORKER_RANKS", "source": "AGENT", "timestamp": 0, "metadata": {"run_id": "2bd754ea", "global_rank": null, "group_rank": null, "worker_id": null, "role": "default", "hostname": "localhost", "state": "ASSIGN_WORKER_RANKS", "total_run_time": 0, "rdzv_backend": "c10d", "raw_error": null, "metadata": "{\"group_world_size\": null, \"entry_point\": \"python3\"}", "agent_restarts": 0, "duration_ms": 0.0}})"
+      "\n");
+  REQUIRE(
+      events.apply(at(103, event::WorkerStarted{{Rank{1}, LocalRank{1}, 10584}, "", ""})) ==
+      R"({"name": "torchelastic.worker.status.START", "source": "WORKER", "timestamp": 0, "metadata": {"run_id": "2bd754ea", "global_rank": 1, "group_rank": 0, "worker_id": "10584", "role": "default", "hostname": "localhost", "state": "START", "total_run_time": 0, "rdzv_backend": "c10d", "raw_error": null, "metadata": "{\"group_world_size\": 1, \"entry_point\": \"python3\", \"local_rank\": [1], \"role_rank\": [1], \"role_world_size\": [2], \"exit_code\": [null], \"worker_pid\": [null]}", "agent_restarts": 0, "duration_ms": null}})"
+      "\n");
   REQUIRE(events.apply(at(200, exited(1, 3))).empty());
   Verdict verdict;
   verdict.exit_code = 1;
-  REQUIRE(events.apply(at(3300, event::JobEnded{verdict})) ==
-          R"({"name": "torchelastic.worker.status.FAILED", "source": "WORKER", "timestamp": 0, "metadata": {"run_id": "2bd754ea", "global_rank": 1, "group_rank": 0, "worker_id": "10584", "role": "default", "hostname": "localhost", "state": "FAILED", "total_run_time": 3, "rdzv_backend": "c10d", "raw_error": "{\"message\": \"<NONE>\", \"errorTraits\": {\"category\": \"system_terminated_error\", \"retryability\": \"False\"}}", "metadata": "{\"group_world_size\": 1, \"entry_point\": \"python3\", \"local_rank\": [1], \"role_rank\": [1], \"role_world_size\": [2], \"exit_code\": [3], \"worker_pid\": [10584]}", "agent_restarts": 0, "duration_ms": null}})"
-          "\n"
-          R"({"name": "torchelastic.worker.status.SUCCEEDED", "source": "AGENT", "timestamp": 0, "metadata": {"run_id": "2bd754ea", "global_rank": null, "group_rank": 0, "worker_id": null, "role": "default", "hostname": "localhost", "state": "SUCCEEDED", "total_run_time": 3, "rdzv_backend": "c10d", "raw_error": null, "metadata": "{\"group_world_size\": 1, \"entry_point\": \"python3\"}", "agent_restarts": 0, "duration_ms": null}})"
-          "\n");
+  REQUIRE(
+      events.apply(at(3300, event::JobEnded{verdict})) ==
+      R"({"name": "torchelastic.worker.status.FAILED", "source": "WORKER", "timestamp": 0, "metadata": {"run_id": "2bd754ea", "global_rank": 1, "group_rank": 0, "worker_id": "10584", "role": "default", "hostname": "localhost", "state": "FAILED", "total_run_time": 3, "rdzv_backend": "c10d", "raw_error": "{\"message\": \"<NONE>\", \"errorTraits\": {\"category\": \"system_terminated_error\", \"retryability\": \"False\"}}", "metadata": "{\"group_world_size\": 1, \"entry_point\": \"python3\", \"local_rank\": [1], \"role_rank\": [1], \"role_world_size\": [2], \"exit_code\": [3], \"worker_pid\": [10584]}", "agent_restarts": 0, "duration_ms": null}})"
+      "\n"
+      R"({"name": "torchelastic.worker.status.SUCCEEDED", "source": "AGENT", "timestamp": 0, "metadata": {"run_id": "2bd754ea", "global_rank": null, "group_rank": 0, "worker_id": null, "role": "default", "hostname": "localhost", "state": "SUCCEEDED", "total_run_time": 3, "rdzv_backend": "c10d", "raw_error": null, "metadata": "{\"group_world_size\": 1, \"entry_point\": \"python3\"}", "agent_restarts": 0, "duration_ms": null}})"
+      "\n");
 }
 
 TEST_CASE("who failed, who was only stopped", "[unit][torchelastic_events]") {

@@ -393,10 +393,10 @@ TEST_CASE("the view of a job shows agents of both kinds", "[unit][torchrun]") {
   const JobView view = job.care.view({.min_nodes = 2});
   REQUIRE(view.phase == "running");
   REQUIRE(view.min_nodes == 2);
-  REQUIRE(view.nodes == std::vector<JobView::Node>{
-                            {.host = "10.0.0.9", .state = "seated", .group_rank = GroupRank{0}},
-                            {.host = "a", .state = "seated", .group_rank = GroupRank{1}, .torchruns = true},
-                            {.host = "c", .state = "ready", .torchruns = true}});
+  REQUIRE(view.nodes ==
+          std::vector<JobView::Node>{{.host = "10.0.0.9", .state = "seated", .group_rank = GroupRank{0}},
+                                     {.host = "a", .state = "seated", .group_rank = GroupRank{1}, .torchruns = true},
+                                     {.host = "c", .state = "ready", .torchruns = true}});
   job.state.closed = true;
   job.write(client_a);
   REQUIRE(job.care.view({}).phase == "ended");

@@ -15,8 +15,12 @@ const UtcTime utc0 = std::chrono::sys_days{std::chrono::year{2026} / 1 / 1};
 struct Node {
   Node(std::string address, std::int64_t pid, int min_nodes, int max_nodes, int max_restarts = 0)
       : peer{{.run_id = RunId{"job"}, .address = std::move(address), .pid = pid}} {
-    join.terms = {.min_nodes = min_nodes, .max_nodes = max_nodes, .max_restarts = max_restarts, .join_timeout = 60s,
-                  .last_call = 2s, .lease = 3s};
+    join.terms = {.min_nodes = min_nodes,
+                  .max_nodes = max_nodes,
+                  .max_restarts = max_restarts,
+                  .join_timeout = 60s,
+                  .last_call = 2s,
+                  .lease = 3s};
     join.local_world_size = 2;
   }
 
@@ -47,7 +51,8 @@ struct World {
     }
   }
   void turn(Node& node) {
-    const auto told = node.peer.turn(keys, TimePoint{} + elapsed, utc0 + std::chrono::duration_cast<std::chrono::microseconds>(elapsed));
+    const auto told = node.peer.turn(keys, TimePoint{} + elapsed,
+                                     utc0 + std::chrono::duration_cast<std::chrono::microseconds>(elapsed));
     REQUIRE(told.has_value());
     for (const CoordinatorMessage& message : *told) {
       node.heard.push_back(message);
@@ -70,10 +75,15 @@ TEST_CASE("two peers form a round, and end it together", "[unit][torchrun]") {
   world.run(1s);
   REQUIRE(a.last<Placed>());
   REQUIRE(b.last<Placed>());
-  REQUIRE(a.last<Placed>()->placement ==
-          Placement{.round = Round{0}, .group_rank = GroupRank{0}, .group_world_size = 2, .first_rank = Rank{0},
-                    .world_size = 4, .first_role_rank = Rank{0}, .role_world_size = 4, .master_addr = "10.0.0.200",
-                    .master_port = Port{1000}});
+  REQUIRE(a.last<Placed>()->placement == Placement{.round = Round{0},
+                                                   .group_rank = GroupRank{0},
+                                                   .group_world_size = 2,
+                                                   .first_rank = Rank{0},
+                                                   .world_size = 4,
+                                                   .first_role_rank = Rank{0},
+                                                   .role_world_size = 4,
+                                                   .master_addr = "10.0.0.200",
+                                                   .master_port = Port{1000}});
   REQUIRE(b.last<Placed>()->placement.first_rank == Rank{2});
 
   SECTION("both succeed") {
@@ -198,7 +208,8 @@ TEST_CASE("a newcomer finds the store of a silent rank 0, and publishes it", "[u
     world.run(1s);
     REQUIRE(world.keys.state().complete);
     REQUIRE(world.keys.state().wait_list.empty());
-    REQUIRE_FALSE(world.keys.map.contains("torch.rendezvous.job.2/torchelastic/role_info/1"));  // it remembers for a second
+    REQUIRE_FALSE(
+        world.keys.map.contains("torch.rendezvous.job.2/torchelastic/role_info/1"));  // it remembers for a second
     world.run(500ms);
     REQUIRE(world.keys.map.contains("torch.rendezvous.job.2/torchelastic/role_info/1"));
   }
@@ -254,8 +265,10 @@ TEST_CASE("the others are called together before we stop, when a participant is 
   state.participants = {{theirs, 0}, {lost, 0}};
   state.last_heartbeats = {{theirs, utc0}, {lost, utc0}};
   world.keys.put(state);
-  world.keys.map["torch.rendezvous.job.0/torchelastic/role_info/1"] = R"({"role": "default", "rank": 1, "local_world_size": 1})";
-  world.keys.map["torch.rendezvous.job.0/torchelastic/role_info/2"] = R"({"role": "default", "rank": 2, "local_world_size": 1})";
+  world.keys.map["torch.rendezvous.job.0/torchelastic/role_info/1"] =
+      R"({"role": "default", "rank": 1, "local_world_size": 1})";
+  world.keys.map["torch.rendezvous.job.0/torchelastic/role_info/2"] =
+      R"({"role": "default", "rank": 2, "local_world_size": 1})";
   world.nodes = {&ours};
   world.say(ours, ours.join);
   /// Those nodes go on, with a heartbeat each `interval`.
@@ -401,7 +414,8 @@ TEST_CASE("our agents' job becomes a mixed one", "[unit][torchrun]") {
     REQUIRE(std::ranges::any_of(later, [&](const RendezvousAction& action) {
       const auto* tell = std::get_if<Tell>(&action);
       const auto* stop = tell ? std::get_if<StopWorkers>(&tell->message) : nullptr;
-      return stop && stop->cause == StopCause::fenced && stop->round == Round{round};  // it obeys for its own round only
+      return stop && stop->cause == StopCause::fenced &&
+             stop->round == Round{round};  // it obeys for its own round only
     }));
     REQUIRE(job.member_count() == 0);
   }

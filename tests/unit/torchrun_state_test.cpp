@@ -10,7 +10,8 @@ using namespace std::chrono_literals;
 std::string bytes_of(std::string_view hex) {
   const auto digit = [](char c) { return static_cast<unsigned>(c <= '9' ? c - '0' : c - 'a' + 10); };
   std::string bytes;
-  for (std::size_t i = 0; i + 1 < hex.size(); i += 2) bytes += static_cast<char>(digit(hex[i]) * 16 + digit(hex[i + 1]));
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
+    bytes += static_cast<char>(digit(hex[i]) * 16 + digit(hex[i + 1]));
   return bytes;
 }
 
@@ -80,7 +81,8 @@ TEST_CASE("a state of many nodes stays as small as Python's", "[unit][torchrun]"
   TorchrunState state;
   for (int i = 0; i < 1000; ++i) {
     const TorchrunNode node{"a-node-with-a-long-name-" + std::to_string(i) + ".example.org", 100'000 + i, 0};
-    (i < 500) ? static_cast<void>(state.participants.emplace(node, i)) : static_cast<void>(state.wait_list.insert(node));
+    (i < 500) ? static_cast<void>(state.participants.emplace(node, i))
+              : static_cast<void>(state.wait_list.insert(node));
     state.last_heartbeats.emplace(node, then);
   }
   const std::string text = to_base64(write_torchrun_state(state));
@@ -90,8 +92,9 @@ TEST_CASE("a state of many nodes stays as small as Python's", "[unit][torchrun]"
 
 TEST_CASE("nothing but the state is made of a pickle", "[unit][torchrun]") {
   // os.system("true"): what a pickle that is believed would run.
-  REQUIRE(has(refusal(bytes_of("80048c026f738c0673797374656d938c0474727565") + std::string{"\x85R."}), "the class os.system"));
-  REQUIRE(has(refusal(bytes_of("80045d2e")), "operation"));                  // a list
+  REQUIRE(has(refusal(bytes_of("80048c026f738c0673797374656d938c0474727565") + std::string{"\x85R."}),
+              "the class os.system"));
+  REQUIRE(has(refusal(bytes_of("80045d2e")), "operation"));  // a list
   REQUIRE(has(refusal(bytes_of("80044b012e")), "it is no state"));
   REQUIRE(has(refusal(bytes_of("800468052e")), "memo entry 5"));
   REQUIRE(has(refusal(bytes_of("8004752e")), "a mark is missing"));
@@ -104,7 +107,8 @@ TEST_CASE("nothing but the state is made of a pickle", "[unit][torchrun]") {
 }
 
 TEST_CASE("base64 as Python reads it", "[unit][torchrun]") {
-  for (const char* text : {"", "f", "fo", "foo", "foob", "fooba", "foobar"}) REQUIRE(*from_base64(to_base64(text)) == text);
+  for (const char* text : {"", "f", "fo", "foo", "foob", "fooba", "foobar"})
+    REQUIRE(*from_base64(to_base64(text)) == text);
   REQUIRE(to_base64("canimadam") == torchrun_no_state);
   REQUIRE(*from_base64("Zm\n9v") == "foo");
   REQUIRE_FALSE(from_base64("Zm9").has_value());
@@ -112,7 +116,8 @@ TEST_CASE("base64 as Python reads it", "[unit][torchrun]") {
 }
 
 TEST_CASE("a round by torchrun's rules", "[unit][torchrun]") {
-  const TorchrunTerms terms{.min_nodes = 2, .max_nodes = 3, .last_call = 30s, .keep_alive_interval = 5s, .dead_after = 15s};
+  const TorchrunTerms terms{
+      .min_nodes = 2, .max_nodes = 3, .last_call = 30s, .keep_alive_interval = 5s, .dead_after = 15s};
   TorchrunState state;
   const auto join = [&](const TorchrunNode& node, UtcTime now) { return join_step(state, terms, node, now, {}); };
 

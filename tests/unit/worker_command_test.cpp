@@ -11,22 +11,30 @@ using Words = std::vector<std::string>;
 
 /// A file system with a few names in it; PATH holds those that begin with /bin/.
 std::optional<ProgramFile> look_up(const std::string& name, Where where) {
-  static const std::map<std::string, ProgramFile> files{
-      {"train.py", {"train.py", Kind::other, false}},      {"tool.py", {"tool.py", Kind::script, true}},
-      {"train", {"train", Kind::elf, true}},               {"run.sh", {"run.sh", Kind::script, true}},
-      {"noexec.sh", {"noexec.sh", Kind::script, false}},   {"data", {"data", Kind::elf, false}},
-      {"text", {"text", Kind::other, true}},               {"s0.py", {"s0.py", Kind::other, false}},
-      {"/bin/python3", {"/bin/python3", Kind::elf, true}}, {"/bin/true", {"/bin/true", Kind::elf, true}}};
+  static const std::map<std::string, ProgramFile> files{{"train.py", {"train.py", Kind::other, false}},
+                                                        {"tool.py", {"tool.py", Kind::script, true}},
+                                                        {"train", {"train", Kind::elf, true}},
+                                                        {"run.sh", {"run.sh", Kind::script, true}},
+                                                        {"noexec.sh", {"noexec.sh", Kind::script, false}},
+                                                        {"data", {"data", Kind::elf, false}},
+                                                        {"text", {"text", Kind::other, true}},
+                                                        {"s0.py", {"s0.py", Kind::other, false}},
+                                                        {"/bin/python3", {"/bin/python3", Kind::elf, true}},
+                                                        {"/bin/true", {"/bin/true", Kind::elf, true}}};
   const auto here = [&](const std::string& path) {
     const auto found = files.find(path);
     return found == files.end() ? std::nullopt : std::optional{found->second};
   };
   const auto listed = [&] { return name.find('/') == std::string::npos ? here("/bin/" + name) : here(name); };
   switch (where) {
-    case Where::path: return here(name);
-    case Where::path_list: return listed();
-    case Where::path_then_list: return here(name) ? here(name) : listed();
-    case Where::list_then_path: return listed() ? listed() : here(name);
+    case Where::path:
+      return here(name);
+    case Where::path_list:
+      return listed();
+    case Where::path_then_list:
+      return here(name) ? here(name) : listed();
+    case Where::list_then_path:
+      return listed() ? listed() : here(name);
   }
   return std::nullopt;
 }
@@ -91,7 +99,8 @@ TEST_CASE("a program that is none is named", "[unit][command]") {
 }
 
 TEST_CASE("local ranks are put into the arguments", "[unit][command]") {
-  const auto program = chosen(named({"train", "r$local_rank", "${local_rank}x", "a$$b", "$local_ranks", "$name", "5$", "$$local_rank"}));
+  const auto program =
+      chosen(named({"train", "r$local_rank", "${local_rank}x", "a$$b", "$local_ranks", "$name", "5$", "$$local_rank"}));
   REQUIRE(worker_command(program, LocalRank{3}) ==
           Words{"train", "r3", "3x", "a$b", "$local_ranks", "$name", "5$", "$local_rank"});
   const auto script = chosen(named({"s${local_rank}.py"}));
@@ -101,7 +110,8 @@ TEST_CASE("local ranks are put into the arguments", "[unit][command]") {
 TEST_CASE("the legacy launcher puts the local rank before the program's arguments", "[unit][command]") {
   ProgramRequest request = named({"train.py", "a"});
   request.pass_local_rank = true;
-  REQUIRE(worker_command(chosen(request), LocalRank{1}) == Words{"/bin/python3", "-u", "train.py", "--local-rank=1", "a"});
+  REQUIRE(worker_command(chosen(request), LocalRank{1}) ==
+          Words{"/bin/python3", "-u", "train.py", "--local-rank=1", "a"});
   request.words = {"train.py"};
   REQUIRE(worker_command(chosen(request), LocalRank{0}) == Words{"/bin/python3", "-u", "train.py", "--local-rank=0"});
   request.no_python = true;

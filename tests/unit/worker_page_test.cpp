@@ -34,7 +34,8 @@ TEST_CASE("the newest beat of a worker is read", "[unit][worker_page]") {
 
 TEST_CASE("a beat that is being written does not hide the one before", "[unit][worker_page]") {
   SECTION("the worker died in it") {
-    Page page = opened().beat(4, 40).beat(5, 50).put(wp::beats + wp::beat_bytes + wp::beat_number, 0).put(wp::newest, 4);
+    Page page =
+        opened().beat(4, 40).beat(5, 50).put(wp::beats + wp::beat_bytes + wp::beat_number, 0).put(wp::newest, 4);
     REQUIRE(read_worker_page(page.bytes, 77)->step == 40);
   }
   SECTION("the copy was overtaken") {
@@ -45,9 +46,9 @@ TEST_CASE("a beat that is being written does not hide the one before", "[unit][w
 
 TEST_CASE("a page that says nothing sensible says nothing", "[unit][worker_page]") {
   REQUIRE_FALSE(read_worker_page(Page{}.bytes, 77));
-  REQUIRE_FALSE(read_worker_page(opened().bytes, 77));                                       // no step has ended
-  REQUIRE_FALSE(read_worker_page(opened().beat(1, 10).put(wp::newest, 1).bytes, 78));        // another process wrote it
-  REQUIRE_FALSE(read_worker_page(opened().beat(1, 10).put(wp::newest, ~0ULL).bytes, 77));    // nonsense
+  REQUIRE_FALSE(read_worker_page(opened().bytes, 77));                                     // no step has ended
+  REQUIRE_FALSE(read_worker_page(opened().beat(1, 10).put(wp::newest, 1).bytes, 78));      // another process wrote it
+  REQUIRE_FALSE(read_worker_page(opened().beat(1, 10).put(wp::newest, ~0ULL).bytes, 77));  // nonsense
   REQUIRE_FALSE(read_worker_page(std::span{opened().beat(1, 10).put(wp::newest, 1).bytes}.first(100), 77));
 }
 

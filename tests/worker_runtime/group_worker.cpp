@@ -133,18 +133,22 @@ void seeds(torchup::ProcessGroup& group) {
     return torch::cat(torchup::all_gather(torch::rand({1}), group));
   };
   const auto by_rank = draws({.seed = 5}), again = draws({.seed = 5}), alike = draws({.seed = 5, .per_rank = false});
-  expect(torch::equal(by_rank, again) && !by_rank[0].equal(by_rank[1]), "the same draws again, other ones on another rank");
+  expect(torch::equal(by_rank, again) && !by_rank[0].equal(by_rank[1]),
+         "the same draws again, other ones on another rank");
   expect(alike[0].equal(alike[1]) && alike[0].equal(by_rank[0]), "the same draws on all ranks");
-  expect(torchup::seed_everything({.seed = 5}, group) == 5 + static_cast<std::uint64_t>(group.rank()), "this rank's seed");
+  expect(torchup::seed_everything({.seed = 5}, group) == 5 + static_cast<std::uint64_t>(group.rank()),
+         "this rank's seed");
   const auto deterministic = [&](torchup::SeedOptions options) {
     options.deterministic = true;
     return error_of([&] { torchup::seed_everything(options, group); });
   };
   const auto mine = static_cast<std::uint64_t>(group.rank());
-  expect(deterministic({.seed = mine}).find("rank 0 has seed 0, rank 1 has 1") != std::string::npos, "a refusal of two seeds");
+  expect(deterministic({.seed = mine}).find("rank 0 has seed 0, rank 1 has 1") != std::string::npos,
+         "a refusal of two seeds");
   expect(deterministic({.threads = group.rank() + 1}).find("OMP_NUM_THREADS) 1, rank 1 has 2") != std::string::npos,
          "a refusal of two numbers of threads");
-  expect(deterministic({.threads = 1}).empty() && at::globalContext().deterministicAlgorithms(), "deterministic algorithms");
+  expect(deterministic({.threads = 1}).empty() && at::globalContext().deterministicAlgorithms(),
+         "deterministic algorithms");
   std::cout << "ok" << std::endl;
 }
 
@@ -346,9 +350,11 @@ void failing_hook(torchup::ProcessGroup& group) {
 void join(torchup::ProcessGroup& group, bool by_active, bool view, const std::string& graph, int fewest) {
   torch::manual_seed(group.rank());
   Net net(8, 3);
-  torchup::DistributedDataParallel ddp(
-      net, group,
-      {.bucket_cap_mb = 0.0001, .find_unused_parameters = graph == "unused", .gradient_as_bucket_view = view, .static_graph = graph == "static"});
+  torchup::DistributedDataParallel ddp(net, group,
+                                       {.bucket_cap_mb = 0.0001,
+                                        .find_unused_parameters = graph == "unused",
+                                        .gradient_as_bucket_view = view,
+                                        .static_graph = graph == "static"});
   torch::optim::SGD optimizer{ddp.parameters(), 0.1};
   std::vector<std::string> seen;
   ddp.join(
@@ -364,7 +370,9 @@ void join(torchup::ProcessGroup& group, bool by_active, bool view, const std::st
   std::cout << "model " << fingerprint(ddp.parameters()) << std::endl;
   for (const auto& line : seen) std::cout << "step " << line << std::endl;
   if (graph == "static" && fewest == 0)
-    expect((group.rank() == 0) == (error_of([&] { ddp(torch::ones({2, 4})); }).find("had no input in the first iteration") != std::string::npos),
+    expect((group.rank() == 0) == (error_of([&] {
+                                     ddp(torch::ones({2, 4}));
+                                   }).find("had no input in the first iteration") != std::string::npos),
            "a rank that never saw the static graph is told so");
 }
 

@@ -20,8 +20,9 @@ LauncherArguments take(std::vector<std::string> words, std::vector<std::string>&
 }  // namespace
 
 TEST_CASE("the launcher's local rank is taken off the command line in all spellings", "[worker_runtime][arguments]") {
-  const auto spelling = GENERATE(std::vector<std::string>{"--local-rank", "3"}, std::vector<std::string>{"--local_rank", "3"},
-                                 std::vector<std::string>{"--local-rank=3"}, std::vector<std::string>{"--local_rank=3"});
+  const auto spelling =
+      GENERATE(std::vector<std::string>{"--local-rank", "3"}, std::vector<std::string>{"--local_rank", "3"},
+               std::vector<std::string>{"--local-rank=3"}, std::vector<std::string>{"--local_rank=3"});
   std::vector<std::string> words{"train"};
   words.insert(words.end(), spelling.begin(), spelling.end());
   words.insert(words.end(), {"--lr", "0.1"});

@@ -1,5 +1,5 @@
-// Trains a small network with everything that a checkpoint must hold (momentum, batch norm, dropout, a schedule, shuffled
-// data, several buckets), saves as it goes, and dies where it is told to. Driven by checkpoint_test.py.
+// Trains a small network with everything that a checkpoint must hold (momentum, batch norm, dropout, a schedule,
+// shuffled data, several buckets), saves as it goes, and dies where it is told to. Driven by checkpoint_test.py.
 #include <sys/inotify.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -19,16 +19,19 @@ namespace {
 using Options = std::map<std::string, std::string>;
 
 Options parse(std::span<char*> arguments) {
-  Options options{{"steps", "12"}, {"save-every", "3"}, {"die", ""}, {"die-step", "-1"}, {"die-rank", "0"}, {"must-resume", "0"},
-                  {"keep-last", "3"}, {"width", "64"}, {"optimizer", "sgd"}, {"requeue-step", "-1"}, {"batch", "4"}};
-  for (std::size_t i = 1; i + 1 < arguments.size(); i += 2) options[std::string{arguments[i]}.substr(2)] = arguments[i + 1];
+  Options options{{"steps", "12"},      {"save-every", "3"},    {"die", ""},        {"die-step", "-1"},
+                  {"die-rank", "0"},    {"must-resume", "0"},   {"keep-last", "3"}, {"width", "64"},
+                  {"optimizer", "sgd"}, {"requeue-step", "-1"}, {"batch", "4"}};
+  for (std::size_t i = 1; i + 1 < arguments.size(); i += 2)
+    options[std::string{arguments[i]}.substr(2)] = arguments[i + 1];
   return options;
 }
 
 /// An optimizer that the library does not know: it is stored as its own archive.
 struct OwnOptimizer : torch::optim::Optimizer {
   explicit OwnOptimizer(std::vector<torch::Tensor> parameters)
-      : Optimizer{{torch::optim::OptimizerParamGroup{std::move(parameters)}}, std::make_unique<torch::optim::SGDOptions>(0.1)} {}
+      : Optimizer{{torch::optim::OptimizerParamGroup{std::move(parameters)}},
+                  std::make_unique<torch::optim::SGDOptions>(0.1)} {}
   torch::Tensor step(LossClosure) override {
     const torch::NoGradGuard no_grad;
     for (auto& parameter : param_groups()[0].params()) {
@@ -56,10 +59,10 @@ struct OwnOptimizer : torch::optim::Optimizer {
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(std::int64_t width)
       : first{register_module("first", torch::nn::Linear{16, width})},
-        norm{register_module("norm", torch::nn::BatchNorm1d{width})},
-        drop{register_module("drop", torch::nn::Dropout{0.25})},
-        second{register_module("second", torch::nn::Linear{width, width})},
-        last{register_module("last", torch::nn::Linear{width, 4})} {}
+        norm{register_module("norm", torch::nn::BatchNorm1d{width})}, drop{register_module("drop",
+                                                                                           torch::nn::Dropout{0.25})},
+        second{register_module("second", torch::nn::Linear{width, width})}, last{register_module(
+                                                                                "last", torch::nn::Linear{width, 4})} {}
   torch::Tensor forward(torch::Tensor x) {
     x = drop(norm(first(x)).relu());
     if (die_in_forward) die();
@@ -109,7 +112,8 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   if (options.at("optimizer") == "adamw") {
     optimizer = std::make_unique<torch::optim::AdamW>(ddp.parameters(), torch::optim::AdamWOptions{0.01}.amsgrad(true));
   } else if (options.at("optimizer") == "rmsprop") {
-    optimizer = std::make_unique<torch::optim::RMSprop>(ddp.parameters(), torch::optim::RMSpropOptions{0.01}.momentum(0.9).centered(true));
+    optimizer = std::make_unique<torch::optim::RMSprop>(
+        ddp.parameters(), torch::optim::RMSpropOptions{0.01}.momentum(0.9).centered(true));
   } else if (options.at("optimizer") == "adagrad") {
     optimizer = std::make_unique<torch::optim::Adagrad>(ddp.parameters(), torch::optim::AdagradOptions{0.01});
   } else if (options.at("optimizer") == "fused") {
@@ -120,13 +124,15 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
     optimizer = std::make_unique<torch::optim::LBFGS>(ddp.parameters(), torch::optim::LBFGSOptions{0.01}.max_iter(2));
   } else {
     std::vector<torch::optim::OptimizerParamGroup> groups;  // two groups with options of their own
-    groups.emplace_back(net->first->parameters(), std::make_unique<torch::optim::SGDOptions>(torch::optim::SGDOptions{0.1}.momentum(0.9)));
+    groups.emplace_back(net->first->parameters(),
+                        std::make_unique<torch::optim::SGDOptions>(torch::optim::SGDOptions{0.1}.momentum(0.9)));
     std::vector<torch::Tensor> rest;
     for (auto& parameter : ddp.parameters()) {
       if (!parameter.is_same(net->first->weight) && !parameter.is_same(net->first->bias)) rest.push_back(parameter);
     }
     groups.emplace_back(rest);
-    optimizer = std::make_unique<torch::optim::SGD>(groups, torch::optim::SGDOptions{0.05}.momentum(0.9).nesterov(true));
+    optimizer =
+        std::make_unique<torch::optim::SGD>(groups, torch::optim::SGDOptions{0.05}.momentum(0.9).nesterov(true));
   }
   torchup::LrScheduler scheduler{*optimizer, torchup::CosineAnnealingLR{.t_max = 40}};
 
@@ -137,10 +143,13 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   torchup::DistributedSampler sampler{samples, group, {.seed = 11}};
 
   std::string folder = options.at("folder");
-  if (const auto mark = folder.find("RANK"); mark != std::string::npos) folder.replace(mark, 4, std::to_string(worker.rank()));
-  torchup::Checkpoint checkpoint{folder, group, {.keep_last = static_cast<int>(number("keep-last")), .must_resume = number("must-resume") != 0}};
+  if (const auto mark = folder.find("RANK"); mark != std::string::npos)
+    folder.replace(mark, 4, std::to_string(worker.rank()));
+  torchup::Checkpoint checkpoint{
+      folder, group, {.keep_last = static_cast<int>(number("keep-last")), .must_resume = number("must-resume") != 0}};
   auto at = checkpoint.resume(net, *optimizer, sampler, ddp, scheduler);
-  std::printf("rank %d begins at epoch %lld step %lld\n", worker.rank(), static_cast<long long>(at.epoch), static_cast<long long>(at.step));
+  std::printf("rank %d begins at epoch %lld step %lld\n", worker.rank(), static_cast<long long>(at.epoch),
+              static_cast<long long>(at.step));
   std::fflush(stdout);
 
   const bool dies = worker.rank() == number("die-rank");
@@ -156,7 +165,8 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
       net->die_in_backward = now && where == "backward";
       const auto closure = [&] {
         optimizer->zero_grad();
-        auto loss = torch::nn::functional::cross_entropy(ddp(inputs.index_select(0, chosen)), targets.index_select(0, chosen));
+        auto loss =
+            torch::nn::functional::cross_entropy(ddp(inputs.index_select(0, chosen)), targets.index_select(0, chosen));
         loss.backward();
         return loss;
       };
@@ -169,7 +179,8 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
       scheduler.step();
       ++at.step;
       worker.end_step(at.step);
-      if (at.step == number("requeue-step")) return checkpoint.save_and_requeue(at, net, *optimizer, sampler, ddp, scheduler);
+      if (at.step == number("requeue-step"))
+        return checkpoint.save_and_requeue(at, net, *optimizer, sampler, ddp, scheduler);
       if (at.step % number("save-every") == 0) checkpoint.save(at, net, *optimizer, sampler, ddp, scheduler);
       if (at.step == number("steps")) {
         torchup::NamedTensors result;

@@ -11,7 +11,8 @@ int main() {
   std::int64_t epoch = 0;
   while (std::cin >> size >> world_size >> drop_last >> shuffle >> seed >> epoch) {
     for (int rank = 0; rank < world_size; ++rank) {
-      torchup::DistributedSampler sampler{size, rank, world_size, {.shuffle = shuffle, .seed = seed, .drop_last = drop_last}};
+      torchup::DistributedSampler sampler{
+          size, rank, world_size, {.shuffle = shuffle, .seed = seed, .drop_last = drop_last}};
       sampler.set_epoch(epoch);
       sampler.reset();
       const char* separator = "";

@@ -62,8 +62,8 @@ TEST_CASE("the loader's copy of a sampler follows set_epoch", "[worker_runtime][
 }
 
 TEST_CASE("a position resumed with the same world size continues the very list", "[worker_runtime][sampler]") {
-  const auto [size, world_size, drop_last] = GENERATE(table<std::size_t, int, bool>(
-      {{23, 3, false}, {23, 3, true}, {24, 3, false}, {7, 4, false}, {100, 1, false}}));
+  const auto [size, world_size, drop_last] = GENERATE(
+      table<std::size_t, int, bool>({{23, 3, false}, {23, 3, true}, {24, 3, false}, {7, 4, false}, {100, 1, false}}));
   for (int rank = 0; rank < world_size; ++rank) {
     const DistributedSamplerOptions options{.seed = 5, .drop_last = drop_last};
     DistributedSampler undisturbed{size, rank, world_size, options};

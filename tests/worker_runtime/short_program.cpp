@@ -9,7 +9,9 @@
 
 struct NetImpl : torch::nn::Module {
   torch::nn::Linear hidden{4, 16}, out{nullptr};
-  explicit NetImpl(int classes) : out{register_module("out", torch::nn::Linear{16, classes})} { register_module("hidden", hidden); }
+  explicit NetImpl(int classes) : out{register_module("out", torch::nn::Linear{16, classes})} {
+    register_module("hidden", hidden);
+  }
   torch::Tensor forward(const torch::Tensor& input) { return out(torch::relu(hidden(input))); }
 };
 TORCH_MODULE(Net);

@@ -91,7 +91,8 @@ int zero_first(torchup::Worker& worker, std::string_view what) {
     if (guard.first() && what == "zero-first-crashes") throw std::runtime_error{"the disk is full"};
     timespec now{};
     ::clock_gettime(CLOCK_MONOTONIC, &now);
-    std::printf("%s %lld\n", guard.first() ? "first" : "later", static_cast<long long>(now.tv_sec) * 1000 + now.tv_nsec / 1000000);
+    std::printf("%s %lld\n", guard.first() ? "first" : "later",
+                static_cast<long long>(now.tv_sec) * 1000 + now.tv_nsec / 1000000);
   }
   (void)worker;
   return 0;
@@ -101,15 +102,17 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   const Farewell farewell;
   const std::string_view what = arguments.size() > 1 ? arguments[1] : "report";
   if (what == "report") {
-    std::printf("rank %d of %d, local rank %d of %d, restart %d, device %s, arguments", worker.rank(), worker.world_size(),
-                worker.local_rank(), worker.local_world_size(), worker.restart_count(), worker.device().str().c_str());
+    std::printf("rank %d of %d, local rank %d of %d, restart %d, device %s, arguments", worker.rank(),
+                worker.world_size(), worker.local_rank(), worker.local_world_size(), worker.restart_count(),
+                worker.device().str().c_str());
     for (const char* argument : arguments) std::printf(" [%s]", argument);
     std::printf("%s\n", arguments.data()[arguments.size()] == nullptr ? " and a null" : "");
     return 0;
   }
   if (what == "five-steps") return five_steps(worker, arguments[2]);
   if (what == "steps") return steps(worker, std::atoi(arguments[2]));
-  if (what == "zero-first" || what == "zero-first-fails" || what == "zero-first-crashes") return zero_first(worker, what);
+  if (what == "zero-first" || what == "zero-first-fails" || what == "zero-first-crashes")
+    return zero_first(worker, what);
   if (what == "spawned") {
     auto group = torchup::init_process_group({.backend = "gloo"});
     torch::Tensor sum = torch::tensor(worker.rank() + 1);

@@ -13,10 +13,9 @@ namespace torchup {
 using torch::Tensor;
 
 Autocast::Autocast(torch::DeviceType device, Options options)
-    : device_{device},
-      enabled_before_{at::autocast::is_autocast_enabled(device)},
-      dtype_before_{at::autocast::get_autocast_dtype(device)},
-      cache_enabled_before_{at::autocast::is_autocast_cache_enabled()} {
+    : device_{device}, enabled_before_{at::autocast::is_autocast_enabled(device)},
+      dtype_before_{at::autocast::get_autocast_dtype(device)}, cache_enabled_before_{
+                                                                   at::autocast::is_autocast_cache_enabled()} {
   const torch::ScalarType dtype = options.dtype.value_or(dtype_before_);
   if (options.enabled && dtype != torch::kHalf && dtype != torch::kBFloat16)
     throw Error{std::string{"Autocast: dtype is "} + c10::toString(dtype) + "; it can be float16 or bfloat16"};
@@ -81,7 +80,8 @@ std::vector<Tensor> GradScaler::check_and_unscale(torch::optim::Optimizer& optim
       const Tensor& gradient = parameter.grad();
       if (!gradient.defined()) continue;
       if (!allow_fp16 && gradient.scalar_type() == torch::kHalf)
-        throw Error{"GradScaler: attempting to unscale float16 gradients; keep the parameters in float32 and use Autocast"};
+        throw Error{
+            "GradScaler: attempting to unscale float16 gradients; keep the parameters in float32 and use Autocast"};
       const Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
       batch_of(values).gradients.push_back(values);
     }
@@ -95,7 +95,8 @@ std::vector<Tensor> GradScaler::check_and_unscale(torch::optim::Optimizer& optim
 
 Tensor GradScaler::sum_on_scale_device(const std::vector<Tensor>& found_inf) const {
   Tensor sum = found_inf.front().to(scale_.device(), /*non_blocking=*/true);
-  for (std::size_t i = 1; i < found_inf.size(); ++i) sum = sum + found_inf[i].to(scale_.device(), /*non_blocking=*/true);
+  for (std::size_t i = 1; i < found_inf.size(); ++i)
+    sum = sum + found_inf[i].to(scale_.device(), /*non_blocking=*/true);
   return sum;
 }
 
@@ -106,7 +107,8 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (state.stage == Stage::unscaled)
     throw Error{"GradScaler: unscale_() has already been called on this optimizer since the last update()"};
   if (state.stage == Stage::stepped) throw Error{"GradScaler: unscale_() is being called after step()"};
-  // A float32 division can be imprecise under some compile options of LibTorch; Python takes the reciprocal in float64 too.
+  // A float32 division can be imprecise under some compile options of LibTorch; Python takes the reciprocal in float64
+  // too.
   state.found_inf = check_and_unscale(optimizer, scale_.to(torch::kDouble).reciprocal().to(torch::kFloat), false);
   state.stage = Stage::unscaled;
 }
@@ -178,7 +180,8 @@ StateDict GradScaler::state_dict() const {
 
 void GradScaler::load_state_dict(const StateDict& state) {
   if (!options_.enabled) return;
-  if (state.empty()) throw Error{"GradScaler: the state to load is empty: it was saved from a scaler that was not enabled"};
+  if (state.empty())
+    throw Error{"GradScaler: the state to load is empty: it was saved from a scaler that was not enabled"};
   const auto value = [&](const char* name) -> const Tensor& {
     const auto found = state.find(name);
     if (found == state.end()) throw Error{std::string{"GradScaler: the state to load has no "} + name};

@@ -39,30 +39,34 @@ std::vector<Batch> gradients_of(const std::vector<Tensor>& parameters) {
   return batches;
 }
 
-/// Calls `work` once on each of ATen's threads, at most `limit` times, at the same time. at::parallel_for would call it on one:
-/// its threads are OpenMP's, and only LibTorch is compiled with that. The loop of a tensor iterator is LibTorch's own.
+/// Calls `work` once on each of ATen's threads, at most `limit` times, at the same time. at::parallel_for would call it
+/// on one: its threads are OpenMP's, and only LibTorch is compiled with that. The loop of a tensor iterator is
+/// LibTorch's own.
 void on_threads(std::int64_t limit, const std::function<void()>& work) {
   const Tensor lanes = torch::empty({std::min<std::int64_t>(at::get_num_threads(), limit)}, torch::kByte);
   auto iterator = at::TensorIterator::borrowing_nullary_op(lanes);
   iterator.for_each([&](char**, const std::int64_t*, std::int64_t) { work(); }, /*grain_size=*/1);
 }
 
-/// Whether ATen takes the norm of each of `batch` in one piece on one thread, so that several threads can take one each.
-/// Those that it cuts itself, it cuts by the number of threads, and the cut decides the bits.
+/// Whether ATen takes the norm of each of `batch` in one piece on one thread, so that several threads can take one
+/// each. Those that it cuts itself, it cuts by the number of threads, and the cut decides the bits.
 bool taken_in_one_piece(const Batch& batch, double norm_type) {
   const auto dtype = batch.front().scalar_type();
   return batch.front().is_cpu() && norm_type == 2 && (dtype == torch::kFloat || dtype == torch::kBFloat16) &&
-         std::all_of(batch.begin(), batch.end(), [](const Tensor& gradient) { return gradient.is_non_overlapping_and_dense(); });
+         std::all_of(batch.begin(), batch.end(),
+                     [](const Tensor& gradient) { return gradient.is_non_overlapping_and_dense(); });
 }
 
 std::vector<Tensor> norms_of(const Batch& batch, double norm_type) {
   std::int64_t elements = 0;
   for (const Tensor& gradient : batch) elements += gradient.numel();
-  if (elements <= at::internal::GRAIN_SIZE || !taken_in_one_piece(batch, norm_type)) return at::_foreach_norm(batch, norm_type);
+  if (elements <= at::internal::GRAIN_SIZE || !taken_in_one_piece(batch, norm_type))
+    return at::_foreach_norm(batch, norm_type);
   // Every thread takes the largest that is left.
   std::vector<std::size_t> by_size(batch.size());
   std::iota(by_size.begin(), by_size.end(), std::size_t{0});
-  std::stable_sort(by_size.begin(), by_size.end(), [&](auto one, auto other) { return batch[one].numel() > batch[other].numel(); });
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [&](auto one, auto other) { return batch[one].numel() > batch[other].numel(); });
   std::vector<Tensor> norms(batch.size());
   std::atomic<std::size_t> next = 0;
   on_threads(std::ssize(batch), [&] {
@@ -84,15 +88,16 @@ Tensor local_norm(const std::vector<Batch>& batches, double norm_type) {
 
 void require_finite(const Tensor& norm, const ClipOptions& options) {
   if (options.error_if_nonfinite && !std::isfinite(norm.item<double>()))
-    throw Error{"clip_grad_norm_: the norm of the gradients is not finite, so they cannot be clipped; with "
-                "error_if_nonfinite = false they are scaled all the same"};
+    throw Error{
+        "clip_grad_norm_: the norm of the gradients is not finite, so they cannot be clipped; with "
+        "error_if_nonfinite = false they are scaled all the same"};
 }
 
 void scale_to(const std::vector<Batch>& batches, double max_norm, const Tensor& norm) {
   // max_norm / (norm + 1e-6), rounded as Python rounds it.
   const Tensor factor = torch::clamp_max((norm + 1e-6).reciprocal() * max_norm, 1.0);
-  // On a device nobody looks at the factor: that would wait for it. On the CPU looking is free, and a factor of 1 changes
-  // no bit, so the pass over memory can be left out.
+  // On a device nobody looks at the factor: that would wait for it. On the CPU looking is free, and a factor of 1
+  // changes no bit, so the pass over memory can be left out.
   if (factor.is_cpu() && factor.item<double>() == 1) return;
   for (const Batch& batch : batches) at::_foreach_mul_(batch, factor.to(batch.front().device(), /*non_blocking=*/true));
 }
@@ -114,12 +119,14 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, C
   return norm;
 }
 
-Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, const ProcessGroup& group, ClipOptions options) {
+Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, const ProcessGroup& group,
+                       ClipOptions options) {
   require_norm_type(options.norm_type);
   const torch::NoGradGuard no_gradients;
   const auto batches = gradients_of(parameters);
   const auto on_group = torch::TensorOptions{}.device(group.device()).dtype(torch::kFloat);
-  const Tensor mine = batches.empty() ? torch::zeros({}, on_group) : local_norm(batches, options.norm_type).to(on_group);
+  const Tensor mine =
+      batches.empty() ? torch::zeros({}, on_group) : local_norm(batches, options.norm_type).to(on_group);
   Tensor norm;
   if (std::isinf(options.norm_type)) {
     norm = mine.clone();

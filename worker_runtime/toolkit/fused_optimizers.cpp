@@ -55,8 +55,8 @@ class Batches {
   std::vector<std::pair<Key, FusedBatch>> batches_;
 };
 
-/// The gradient in the parameter's layout: the kernels walk through memory and look at no strides. Autograd makes it so;
-/// one that somebody else has set is copied.
+/// The gradient in the parameter's layout: the kernels walk through memory and look at no strides. Autograd makes it
+/// so; one that somebody else has set is copied.
 Tensor gradient_of(const Tensor& parameter, const char* optimizer) {
   const Tensor& gradient = parameter.grad();
   if (!gradient.defined()) return gradient;
@@ -84,11 +84,14 @@ void restore_options(torch::optim::OptimizerParamGroup& added, const torch::opti
   if (given.has_options()) added.set_options(given.options().clone());
 }
 
-/// Whether the fused kernel keeps the momentum of `dtype` on the CPU: torch 2.11's writes half-precision ones back wrongly.
+/// Whether the fused kernel keeps the momentum of `dtype` on the CPU: torch 2.11's writes half-precision ones back
+/// wrongly.
 bool keeps_momentum(torch::ScalarType dtype) {
-  const std::vector<Tensor> parameter{torch::zeros({32}, dtype)}, gradient{torch::ones({32}, dtype)}, buffer{torch::zeros({32}, dtype)};
+  const std::vector<Tensor> parameter{torch::zeros({32}, dtype)}, gradient{torch::ones({32}, dtype)},
+      buffer{torch::zeros({32}, dtype)};
   for (const bool first : {true, false})
-    at::_fused_sgd_(parameter, gradient, buffer, /*weight_decay=*/0, /*momentum=*/1, /*lr=*/1, /*dampening=*/0, /*nesterov=*/false,
+    at::_fused_sgd_(parameter, gradient, buffer, /*weight_decay=*/0, /*momentum=*/1, /*lr=*/1, /*dampening=*/0,
+                    /*nesterov=*/false,
                     /*maximize=*/false, first);
   return buffer[0].eq(2).all().item<bool>();
 }
@@ -98,8 +101,9 @@ void require_momentum_kept(const Tensor& parameter) {
   static const bool bfloat16_kept = keeps_momentum(torch::kBFloat16), half_kept = keeps_momentum(torch::kHalf);
   const auto dtype = parameter.scalar_type();
   if ((dtype == torch::kBFloat16 && !bfloat16_kept) || (dtype == torch::kHalf && !half_kept))
-    throw Error{"FusedSGD: the kernel of torch " TORCH_VERSION " loses the momentum of " + std::string{c10::toString(dtype)} +
-                " parameters on the CPU (Python's fused=True too); take torch::optim::SGD, float parameters, or a newer torch"};
+    throw Error{
+        "FusedSGD: the kernel of torch " TORCH_VERSION " loses the momentum of " + std::string{c10::toString(dtype)} +
+        " parameters on the CPU (Python's fused=True too); take torch::optim::SGD, float parameters, or a newer torch"};
 }
 
 template <class State>
@@ -147,7 +151,9 @@ void FusedAdamOptions::serialize(InputArchive& archive) {
   read_if_there(archive, "maximize", maximize_);
 }
 
-void FusedSGDState::serialize(OutputArchive& archive) const { write_if_defined(archive, "momentum_buffer", momentum_buffer); }
+void FusedSGDState::serialize(OutputArchive& archive) const {
+  write_if_defined(archive, "momentum_buffer", momentum_buffer);
+}
 
 void FusedSGDState::serialize(InputArchive& archive) { read_if_there(archive, "momentum_buffer", momentum_buffer); }
 
@@ -164,8 +170,9 @@ void FusedAdamState::serialize(InputArchive& archive) {
   read_if_there(archive, "max_exp_avg_sq", max_exp_avg_sq);
   if (c10::IValue found; archive.try_read("step", found)) {
     // torch::optim keeps an integer.
-    step = found.isTensor() ? found.toTensor()
-                            : torch::full({}, static_cast<double>(found.toInt()), exp_avg.options().dtype(torch::kFloat));
+    step = found.isTensor()
+               ? found.toTensor()
+               : torch::full({}, static_cast<double>(found.toInt()), exp_avg.options().dtype(torch::kFloat));
   }
 }
 
@@ -206,9 +213,9 @@ Tensor FusedSGD::step(LossClosure closure) {
     }
     for (const auto& [key, batch] : batches) {
       const auto& [device, dtype, first_time] = key;
-      at::_fused_sgd_(batch.parameters, batch.gradients, batch.first, options.weight_decay(), options.momentum(), options.lr(),
-                      options.dampening(), options.nesterov(), options.maximize(), first_time, on(grad_scale, device),
-                      on(found_inf, device));
+      at::_fused_sgd_(batch.parameters, batch.gradients, batch.first, options.weight_decay(), options.momentum(),
+                      options.lr(), options.dampening(), options.nesterov(), options.maximize(), first_time,
+                      on(grad_scale, device), on(found_inf, device));
     }
   }
   return loss;
@@ -266,11 +273,12 @@ Tensor FusedAdam::step(LossClosure closure) {
       const torch::Device device = std::get<torch::Device>(key);
       at::_foreach_add_(batch.steps, 1);
       const auto kernel = decoupled_weight_decay_ ? &at::_ops::_fused_adamw_::call : &at::_ops::_fused_adam_::call;
-      kernel(batch.parameters, batch.gradients, batch.first, batch.second, batch.third, batch.steps, options.lr(), beta1, beta2,
-             options.weight_decay(), options.eps(), options.amsgrad(), options.maximize(), on(grad_scale, device),
-             on(found_inf, device));
+      kernel(batch.parameters, batch.gradients, batch.first, batch.second, batch.third, batch.steps, options.lr(),
+             beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad(), options.maximize(),
+             on(grad_scale, device), on(found_inf, device));
       // A step that the kernel skipped does not count.
-      if (found_inf.defined()) at::_foreach_sub_(batch.steps, std::vector<Tensor>(batch.steps.size(), *on(found_inf, device)));
+      if (found_inf.defined())
+        at::_foreach_sub_(batch.steps, std::vector<Tensor>(batch.steps.size(), *on(found_inf, device)));
     }
   }
   return loss;
@@ -280,6 +288,8 @@ void FusedAdam::save(OutputArchive& archive) const {
   torch::optim::serialize<FusedAdamState, FusedAdamOptions>(archive, *this);
 }
 
-void FusedAdam::load(InputArchive& archive) { torch::optim::serialize<FusedAdamState, FusedAdamOptions>(archive, *this); }
+void FusedAdam::load(InputArchive& archive) {
+  torch::optim::serialize<FusedAdamState, FusedAdamOptions>(archive, *this);
+}
 
 }  // namespace torchup

@@ -27,8 +27,8 @@ Rates rates_of(Optimizer& optimizer) {
 void set_rates(Optimizer& optimizer, const Rates& rates) {
   auto& groups = optimizer.param_groups();
   if (groups.size() != rates.size())
-    throw Error{"learning rate schedule: it was made for " + std::to_string(rates.size()) + " parameter groups, the optimizer has " +
-                std::to_string(groups.size())};
+    throw Error{"learning rate schedule: it was made for " + std::to_string(rates.size()) +
+                " parameter groups, the optimizer has " + std::to_string(groups.size())};
   for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates[i]);
 }
 
@@ -42,7 +42,8 @@ bool set_momentum(OptimizerOptions& options, double momentum) {
          as_momentum(dynamic_cast<FusedSGDOptions*>(&options)) ||
          as_momentum(dynamic_cast<torch::optim::RMSpropOptions*>(&options)) ||
          as_beta(dynamic_cast<torch::optim::AdamOptions*>(&options)) ||
-         as_beta(dynamic_cast<torch::optim::AdamWOptions*>(&options)) || as_beta(dynamic_cast<FusedAdamOptions*>(&options));
+         as_beta(dynamic_cast<torch::optim::AdamWOptions*>(&options)) ||
+         as_beta(dynamic_cast<FusedAdamOptions*>(&options));
 }
 
 /// `values` is one for all groups, or one for each.
@@ -69,8 +70,8 @@ const torch::Tensor& entry(const StateDict& state, const std::string& name) {
 Rates reals_in(const StateDict& state, const std::string& name, std::size_t count) {
   const auto values = entry(state, name).to(torch::kCPU, torch::kDouble).contiguous();
   if (values.numel() != static_cast<int64_t>(count))
-    throw Error{"learning rate schedule: the state to load has " + std::to_string(values.numel()) + " values of " + name +
-                ", the optimizer has " + std::to_string(count) + " parameter groups"};
+    throw Error{"learning rate schedule: the state to load has " + std::to_string(values.numel()) + " values of " +
+                name + ", the optimizer has " + std::to_string(count) + " parameter groups"};
   return {values.data_ptr<double>(), values.data_ptr<double>() + values.numel()};
 }
 
@@ -81,8 +82,8 @@ struct Overload : Functions... {
 
 }  // namespace
 
-/// One scheduler object of Python's: a schedule with its position. The formulas and the order of operations are Python's,
-/// since each rate is computed from the one before and the last bit is to be the same.
+/// One scheduler object of Python's: a schedule with its position. The formulas and the order of operations are
+/// Python's, since each rate is computed from the one before and the last bit is to be the same.
 class LrScheduler::Node {
  public:
   /// `initial` are the groups' initial rates, which the nodes of one scheduler share.
@@ -144,7 +145,8 @@ class LrScheduler::Node {
 
   void construct(const ChainedScheduler& chained) {
     require(!chained.schedulers.empty(), "a ChainedScheduler needs at least one scheduler");
-    for (const Schedule& child : chained.schedulers) children_.push_back(std::make_unique<Node>(optimizer_, child, initial_));
+    for (const Schedule& child : chained.schedulers)
+      children_.push_back(std::make_unique<Node>(optimizer_, child, initial_));
     last_rates_ = rates_of(optimizer_);
   }
 
@@ -156,7 +158,8 @@ class LrScheduler::Node {
       require(!std::holds_alternative<ChainedScheduler>(sequence.schedulers[i]) &&
                   !std::holds_alternative<SequentialLR>(sequence.schedulers[i]),
               "only the first scheduler of a SequentialLR may be chained or sequential itself");
-    for (const Schedule& child : sequence.schedulers) children_.push_back(std::make_unique<Node>(optimizer_, child, initial_));
+    for (const Schedule& child : sequence.schedulers)
+      children_.push_back(std::make_unique<Node>(optimizer_, child, initial_));
     // All of them have made their first step; take it back and let the first one make it again.
     last_epoch_ = 0;
     set_rates(optimizer_, *initial_);
@@ -192,7 +195,8 @@ class LrScheduler::Node {
   static void check(const StepLR& of) { require(of.step_size > 0, "StepLR's step_size must be > 0"); }
   static void check(const MultiStepLR&) {}
   static void check(const LinearLR& of) {
-    require(of.start_factor > 0 && of.start_factor <= 1, "LinearLR's start_factor must be greater than 0 and at most 1");
+    require(of.start_factor > 0 && of.start_factor <= 1,
+            "LinearLR's start_factor must be greater than 0 and at most 1");
     require(of.end_factor >= 0 && of.end_factor <= 1, "LinearLR's end_factor must be between 0 and 1");
   }
   static void check(const CosineAnnealingLR& of) { require(of.t_max > 0, "CosineAnnealingLR's t_max must be > 0"); }
@@ -253,8 +257,9 @@ class LrScheduler::Node {
       else if ((last_epoch_ - 1 - of.t_max) % (2 * of.t_max) == 0)
         rates[i] = rates[i] + (base_rates_[i] - of.eta_min) * (1 - std::cos(pi / t_max)) / 2;
       else
-        rates[i] = (1 + std::cos(pi * epoch / t_max)) / (1 + std::cos(pi * (epoch - 1) / t_max)) * (rates[i] - of.eta_min) +
-                   of.eta_min;
+        rates[i] =
+            (1 + std::cos(pi * epoch / t_max)) / (1 + std::cos(pi * (epoch - 1) / t_max)) * (rates[i] - of.eta_min) +
+            of.eta_min;
     }
     return rates;
   }
@@ -286,7 +291,9 @@ class LrScheduler::Node {
       rates[i] = up ? anneal(low, high) : tail ? anneal(low, final) : anneal(high, phases[index].last ? final : low);
       if (!of.cycle_momentum) continue;
       const double base = base_momentum_[i], top = max_momentum_[i];
-      set_momentum(optimizer_.param_groups()[i].options(), up ? anneal(top, base) : tail ? anneal(top, top) : anneal(base, top));
+      set_momentum(optimizer_.param_groups()[i].options(), up     ? anneal(top, base)
+                                                           : tail ? anneal(top, top)
+                                                                  : anneal(base, top));
     }
     return rates;
   }
@@ -302,7 +309,8 @@ class LrScheduler::Node {
     };
     std::visit(Overload{[](const auto&) {},
                         [&](const MultiStepLR& of) {
-                          const auto passed = std::count_if(of.milestones.begin(), of.milestones.end(), [](auto m) { return m <= 0; });
+                          const auto passed =
+                              std::count_if(of.milestones.begin(), of.milestones.end(), [](auto m) { return m <= 0; });
                           times(std::pow(of.gamma, static_cast<double>(passed)));
                         },
                         [&](const LinearLR& of) { times(of.start_factor); },
@@ -326,8 +334,8 @@ class LrScheduler::Node {
 };
 
 LrScheduler::LrScheduler(Optimizer& optimizer, Schedule schedule)
-    : optimizer_{&optimizer},
-      root_{std::make_unique<Node>(optimizer, std::move(schedule), std::make_shared<Rates>(rates_of(optimizer)))} {}
+    : optimizer_{&optimizer}, root_{std::make_unique<Node>(optimizer, std::move(schedule),
+                                                           std::make_shared<Rates>(rates_of(optimizer)))} {}
 LrScheduler::~LrScheduler() = default;
 LrScheduler::LrScheduler(LrScheduler&&) noexcept = default;
 LrScheduler& LrScheduler::operator=(LrScheduler&&) noexcept = default;
@@ -348,10 +356,9 @@ void LrScheduler::load_state_dict(const StateDict& state) {
 }
 
 ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, PlateauOptions options)
-    : optimizer_{&optimizer},
-      options_{std::move(options)},
-      best_{options_.mode == PlateauOptions::Mode::min ? std::numeric_limits<double>::infinity()
-                                                       : -std::numeric_limits<double>::infinity()},
+    : optimizer_{&optimizer}, options_{std::move(options)}, best_{options_.mode == PlateauOptions::Mode::min
+                                                                      ? std::numeric_limits<double>::infinity()
+                                                                      : -std::numeric_limits<double>::infinity()},
       last_lr_{rates_of(optimizer)} {
   require(options_.factor < 1, "ReduceLROnPlateau's factor must be < 1");
   options_.min_lr = per_group(options_.min_lr, last_lr_.size(), "min_lr");

@@ -34,14 +34,16 @@ void orthogonalize(Tensor matrices, double epsilon) {
   }
 }
 
-/// The gradient as a matrix of its first dimension by all others, in memory order: a view also of channels-last gradients.
+/// The gradient as a matrix of its first dimension by all others, in memory order: a view also of channels-last
+/// gradients.
 Tensor as_matrix(const Tensor& gradient) {
   if (gradient.dim() == 0) return gradient.view({1, 1});
   const int64_t rows = gradient.size(0), columns = rows == 0 ? 0 : gradient.numel() / rows;
   return at::as_strided(gradient, {rows, columns}, {columns, 1}, gradient.storage_offset());
 }
 
-/// Gradients of one shape that are multiplied together, with their factors: matrices (b, n, m), p (b, n, r), q (b, m, r).
+/// Gradients of one shape that are multiplied together, with their factors: matrices (b, n, m), p (b, n, r), q (b, m,
+/// r).
 struct Product {
   Tensor matrices, p, q;
   std::vector<Tensor> members;  ///< the gradients, when `matrices` is a copy
@@ -68,7 +70,8 @@ struct PowerSGD::State {
   int64_t draw_seed() {
     for (;;) {
       ++draws;
-      if (const std::uint32_t bits = static_cast<std::uint32_t>(random()) & 0x3fffffff; bits < 1'000'000'000) return bits;
+      if (const std::uint32_t bits = static_cast<std::uint32_t>(random()) & 0x3fffffff; bits < 1'000'000'000)
+        return bits;
     }
   }
   [[nodiscard]] int64_t rank_of(int64_t rows, int64_t columns) const {
@@ -101,8 +104,9 @@ struct PowerSGD::State {
 PowerSGD::PowerSGD(ProcessGroup group, PowerSGDOptions options) {
   if (options.matrix_approximation_rank < 1) throw Error{"PowerSGD: matrix_approximation_rank must be >= 1"};
   if ((options.use_error_feedback || options.warm_start) && options.start_powerSGD_iter <= 1)
-    throw Error{"PowerSGD: start_powerSGD_iter must be > 1 with use_error_feedback or warm_start: DDP rebuilds its buckets "
-                "after the first iteration, and what belongs to a bucket would be lost"};
+    throw Error{
+        "PowerSGD: start_powerSGD_iter must be > 1 with use_error_feedback or warm_start: DDP rebuilds its buckets "
+        "after the first iteration, and what belongs to a bucket would be lost"};
   state_ = std::make_shared<State>(std::move(group), options);
 }
 
@@ -133,8 +137,8 @@ std::vector<std::vector<Tensor>> PowerSGD::State::sort_by_shape(const GradBucket
       now.uncompressed.push_back(matrix.view(-1));
       continue;
     }
-    const auto same =
-        std::find_if(shapes.begin(), shapes.end(), [&](const auto& known) { return known.front().sizes() == matrix.sizes(); });
+    const auto same = std::find_if(shapes.begin(), shapes.end(),
+                                   [&](const auto& known) { return known.front().sizes() == matrix.sizes(); });
     (same == shapes.end() ? shapes.emplace_back() : *same).push_back(matrix);
   }
   return shapes;

@@ -46,7 +46,9 @@ class Counter {
   }
 
  private:
-  bool is_new(const torch::Tensor& tensor) { return tensor.defined() && seen_.insert(tensor.unsafeGetTensorImpl()).second; }
+  bool is_new(const torch::Tensor& tensor) {
+    return tensor.defined() && seen_.insert(tensor.unsafeGetTensorImpl()).second;
+  }
 
   ModelSummary& total_;
   std::unordered_set<const void*> seen_;
@@ -97,23 +99,25 @@ std::ostream& operator<<(std::ostream& out, const ModelSummary& summary) {
     name_width = std::max(name_width, part.name.size());
     type_width = std::max(type_width, part.type.size());
   }
-  const auto line = [&](const std::string& name, const std::string& type, int64_t parameters, int64_t buffers, int64_t bytes) {
+  const auto line = [&](const std::string& name, const std::string& type, int64_t parameters, int64_t buffers,
+                        int64_t bytes) {
     std::ostringstream text;  // leaves the caller's flags alone
-    text << std::left << std::setw(static_cast<int>(name_width)) << name << "  " << std::setw(static_cast<int>(type_width))
-         << type << std::right << "  " << std::setw(12) << parameters << " parameters  " << std::setw(8) << buffers
-         << " buffers  " << std::setw(12) << in_bytes(bytes) << '\n';
+    text << std::left << std::setw(static_cast<int>(name_width)) << name << "  "
+         << std::setw(static_cast<int>(type_width)) << type << std::right << "  " << std::setw(12) << parameters
+         << " parameters  " << std::setw(8) << buffers << " buffers  " << std::setw(12) << in_bytes(bytes) << '\n';
     out << text.str();
   };
   for (const auto& part : summary.parts) line(part.name, part.type, part.parameters, part.buffers, part.bytes);
   line("total", "", summary.parameters, summary.buffers, summary.bytes);
-  if (summary.trainable_parameters != summary.parameters) out << summary.trainable_parameters << " parameters are trained\n";
+  if (summary.trainable_parameters != summary.parameters)
+    out << summary.trainable_parameters << " parameters are trained\n";
   return out;
 }
 
 std::string banner(const ProcessGroup& group) {
   std::ostringstream text;
-  text << "torch " << TORCH_VERSION << cuda_and_nccl() << "; " << group.backend() << ", world size " << group.size() << ", "
-       << group.local_size() << " on this node; " << group.device() << device_name(group.device()) << ", "
+  text << "torch " << TORCH_VERSION << cuda_and_nccl() << "; " << group.backend() << ", world size " << group.size()
+       << ", " << group.local_size() << " on this node; " << group.device() << device_name(group.device()) << ", "
        << at::get_num_threads() << " threads";
   return text.str();
 }

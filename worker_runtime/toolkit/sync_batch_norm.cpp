@@ -17,7 +17,8 @@ namespace {
 using torch::Tensor;
 
 bool is_channels_last(const Tensor& tensor) {
-  return tensor.is_contiguous(torch::MemoryFormat::ChannelsLast) || tensor.is_contiguous(torch::MemoryFormat::ChannelsLast3d);
+  return tensor.is_contiguous(torch::MemoryFormat::ChannelsLast) ||
+         tensor.is_contiguous(torch::MemoryFormat::ChannelsLast3d);
 }
 
 Tensor dense(const Tensor& tensor) { return is_channels_last(tensor) ? tensor : tensor.contiguous(); }
@@ -72,8 +73,8 @@ Statistics statistics_on_device(const Tensor& input, const Tensor& running_mean,
   return {mean, invstd, columns[2].to(torch::kInt)};
 }
 
-/// The same by formula: the variances of the ranks are combined in rank order, in float64, since they are few. The spread
-/// of a row is the biased variance itself.
+/// The same by formula: the variances of the ranks are combined in rank order, in float64, since they are few. The
+/// spread of a row is the biased variance itself.
 Statistics statistics_on_cpu(const Tensor& input, const Tensor& running_mean, const Tensor& running_var, double eps,
                              double momentum, const ProcessGroup& group) {
   const int64_t channels = input.size(1);
@@ -122,7 +123,8 @@ struct Reduced {
   Tensor sum_dy, sum_dy_xmu, grad_weight, grad_bias;
 };
 
-Reduced reduce_on_cpu(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& invstd, const Tensor& weight) {
+Reduced reduce_on_cpu(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& invstd,
+                      const Tensor& weight) {
   const auto dimensions = other_dimensions(input);
   const Tensor dy = grad.to(mean.scalar_type());
   const Tensor sum_dy = dy.sum(dimensions);
@@ -131,15 +133,16 @@ Reduced reduce_on_cpu(const Tensor& grad, const Tensor& input, const Tensor& mea
   return {sum_dy, sum_dy_xmu, (sum_dy_xmu * invstd).to(weight.scalar_type()), sum_dy.to(weight.scalar_type())};
 }
 
-Tensor grad_input_on_cpu(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& invstd, const Tensor& weight,
-                         const Tensor& sum_dy, const Tensor& sum_dy_xmu, const Tensor& counts) {
+Tensor grad_input_on_cpu(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& invstd,
+                         const Tensor& weight, const Tensor& sum_dy, const Tensor& sum_dy_xmu, const Tensor& counts) {
   const auto type = mean.scalar_type();
   const auto total = static_cast<double>(counts.sum().item<int64_t>());
   Tensor scale = invstd;
   if (weight.defined()) scale = scale * weight.to(type);
   const Tensor slope = invstd.square() * sum_dy_xmu / total;
   const Tensor centred = input.to(type) - per_channel(mean, input);
-  return ((grad.to(type) - per_channel(sum_dy / total, input) - centred * per_channel(slope, input)) * per_channel(scale, input))
+  return ((grad.to(type) - per_channel(sum_dy / total, input) - centred * per_channel(slope, input)) *
+          per_channel(scale, input))
       .to(input.scalar_type());
 }
 
@@ -156,8 +159,9 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     const Tensor input = dense(given);
     const Tensor weight = given_weight ? given_weight->contiguous() : Tensor{};
     const Tensor bias = given_bias.value_or(Tensor{});
-    const auto statistics = input.is_cuda() ? statistics_on_device(input, running.mean, running.variance, eps, momentum, group)
-                                            : statistics_on_cpu(input, running.mean, running.variance, eps, momentum, group);
+    const auto statistics = input.is_cuda()
+                                ? statistics_on_device(input, running.mean, running.variance, eps, momentum, group)
+                                : statistics_on_cpu(input, running.mean, running.variance, eps, momentum, group);
     context->save_for_backward({input, weight, statistics.mean, statistics.invstd, statistics.counts});
     context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(group));
     if (input.numel() == 0) return torch::empty_like(input);
@@ -192,13 +196,15 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
         result[0] = torch::empty_like(input);
       else if (input.is_cuda())
         result[0] = at::batch_norm_backward_elemt(grad, input, mean, invstd,
-                                                  weight.defined() ? weight.to(mean.scalar_type()) : weight, sum_dy, sum_dy_xmu,
-                                                  counts);
+                                                  weight.defined() ? weight.to(mean.scalar_type()) : weight, sum_dy,
+                                                  sum_dy_xmu, counts);
       else
         result[0] = grad_input_on_cpu(grad, input, mean, invstd, weight, sum_dy, sum_dy_xmu, counts);
     }
-    if (weight.defined() && context->needs_input_grad(1)) result[1] = empty ? torch::zeros_like(weight) : sums.grad_weight;
-    if (weight.defined() && context->needs_input_grad(2)) result[2] = empty ? torch::zeros_like(weight) : sums.grad_bias;
+    if (weight.defined() && context->needs_input_grad(1))
+      result[1] = empty ? torch::zeros_like(weight) : sums.grad_weight;
+    if (weight.defined() && context->needs_input_grad(2))
+      result[2] = empty ? torch::zeros_like(weight) : sums.grad_bias;
     return result;
   }
 };
@@ -296,7 +302,8 @@ void SyncBatchNormImpl::adopt(Tensors tensors) {
 }
 
 Tensor SyncBatchNormImpl::forward(const Tensor& input) {
-  if (input.dim() < 2) throw Error{"SyncBatchNorm: expected input (N, C, ...), got " + std::to_string(input.dim()) + " dimension(s)"};
+  if (input.dim() < 2)
+    throw Error{"SyncBatchNorm: expected input (N, C, ...), got " + std::to_string(input.dim()) + " dimension(s)"};
   if (input.size(1) == 0) throw Error{"SyncBatchNorm: the input has no channels"};
   double momentum = options.momentum().value_or(0.0);
   if (is_training() && options.track_running_stats()) {
@@ -305,24 +312,27 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   }
   if (!is_training() || !group_ || group_->size() < 2)
     return torch::nn::functional::detail::batch_norm(input, running_mean, running_var, weight, bias,
-                                                     is_training() || !options.track_running_stats(), momentum, options.eps());
+                                                     is_training() || !options.track_running_stats(), momentum,
+                                                     options.eps());
   const auto if_defined = [](const Tensor& tensor) { return tensor.defined() ? std::optional{tensor} : std::nullopt; };
   RunningStatistics running;
   if (options.track_running_stats()) running = {running_mean, running_var};
-  return SyncBatchNormFunction::apply(input, if_defined(weight), if_defined(bias), running, options.eps(), momentum, *group_);
+  return SyncBatchNormFunction::apply(input, if_defined(weight), if_defined(bias), running, options.eps(), momentum,
+                                      *group_);
 }
 
 void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
-  stream << "torchup::SyncBatchNorm(" << options.num_features() << ", eps=" << options.eps() << ", ranks="
-         << (group_ ? group_->size() : 1) << ')';
+  stream << "torchup::SyncBatchNorm(" << options.num_features() << ", eps=" << options.eps()
+         << ", ranks=" << (group_ ? group_->size() : 1) << ')';
 }
 
 SyncBatchNormConversion convert_sync_batchnorm(torch::nn::Module& model, const ProcessGroup& group) {
   SyncBatchNormConversion report;
   Converter{group, report}.convert_children(model, "");
   for (const std::string& name : report.left_alone)
-    TORCH_WARN("convert_sync_batchnorm: ", name,
-               " stays an ordinary BatchNorm: it is a member that C++ cannot replace. Declare it as torchup::SyncBatchNorm.");
+    TORCH_WARN(
+        "convert_sync_batchnorm: ", name,
+        " stays an ordinary BatchNorm: it is a member that C++ cannot replace. Declare it as torchup::SyncBatchNorm.");
   return report;
 }
 

@@ -38,7 +38,8 @@ void from_bytes(const std::string& bytes, Optimizer& optimizer) {
 void send_bytes(const std::string& bytes, const ProcessGroup& group, int to) {
   const auto on_group = torch::TensorOptions{}.device(group.device());
   send(torch::tensor({static_cast<int64_t>(bytes.size())}, on_group.dtype(torch::kLong)), group, to);
-  const Tensor content = torch::from_blob(const_cast<char*>(bytes.data()), {static_cast<int64_t>(bytes.size())}, torch::kByte);
+  const Tensor content =
+      torch::from_blob(const_cast<char*>(bytes.data()), {static_cast<int64_t>(bytes.size())}, torch::kByte);
   send(content.to(group.device()), group, to);
 }
 
@@ -79,8 +80,8 @@ std::vector<std::vector<int>> zero_owners(const std::vector<std::vector<int64_t>
 ZeroRedundancyOptimizerBase::ZeroRedundancyOptimizerBase(const Groups& groups, ProcessGroup group, Make make,
                                                          ZeroOptions options)
     : Optimizer{Groups{}, nullptr}, group_{std::move(group)}, make_{std::move(make)} {
-  // The inner type decides what a group's options and the defaults mean. States come with the first step, so this one is
-  // free; it also finds parameters that are listed twice.
+  // The inner type decides what a group's options and the defaults mean. States come with the first step, so this one
+  // is free; it also finds parameters that are listed twice.
   const auto all = make_(groups);
   param_groups_ = std::move(all->param_groups());
   defaults_ = all->defaults().clone();
@@ -126,7 +127,8 @@ void ZeroRedundancyOptimizerBase::flatten_parameters() {
         if (owners_[g][i] != owner) continue;
         const Tensor& parameter = param_groups_[g].params()[i];
         const Key key{parameter.device(), parameter.scalar_type()};
-        const auto known = std::find_if(kinds.begin(), kinds.end(), [&](const auto& kind) { return kind.first == key; });
+        const auto known =
+            std::find_if(kinds.begin(), kinds.end(), [&](const auto& kind) { return kind.first == key; });
         (known == kinds.end() ? kinds.emplace_back(key, std::vector<Tensor>{}) : *known).second.push_back(parameter);
       }
     for (auto& [key, parameters] : kinds) {
@@ -182,13 +184,15 @@ void ZeroRedundancyOptimizerBase::read_parameters() {
   Tensor addresses = torch::zeros({std::ssize(pieces_)}, torch::kLong);
   auto address = addresses.accessor<int64_t, 1>();
   for (int64_t i = 0; const Piece& piece : pieces_) {
-    if (piece.owner == group_.rank()) address[i] = static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(piece.tensor.data_ptr()));
+    if (piece.owner == group_.rank())
+      address[i] = static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(piece.tensor.data_ptr()));
     ++i;
   }
   all_reduce(addresses, group_);
   for (int64_t i = 0; const Piece& piece : pieces_) {
     if (piece.owner != group_.rank())
-      owners_memory_->read(piece.owner, static_cast<std::uintptr_t>(address[i]), piece.tensor.data_ptr(), piece.tensor.nbytes());
+      owners_memory_->read(piece.owner, static_cast<std::uintptr_t>(address[i]), piece.tensor.data_ptr(),
+                           piece.tensor.nbytes());
     ++i;
   }
   barrier(group_);  // nobody changes its parameters before all have read them
@@ -222,7 +226,8 @@ void ZeroRedundancyOptimizerBase::load(torch::serialize::InputArchive& archive) 
 
 std::unique_ptr<Optimizer> ZeroRedundancyOptimizerBase::consolidate(int to) const {
   if (to < 0 || to >= group_.size())
-    throw Error{"ZeroRedundancyOptimizer: consolidate to rank " + std::to_string(to) + " of " + std::to_string(group_.size())};
+    throw Error{"ZeroRedundancyOptimizer: consolidate to rank " + std::to_string(to) + " of " +
+                std::to_string(group_.size())};
   if (group_.rank() != to) {
     send_bytes(to_bytes(*this), group_, to);
     return nullptr;

@@ -127,14 +127,13 @@ struct Training {
   torch::optim::SGD optimizer;
 
   Training(const Case& test, std::shared_ptr<parity::Model> its_model, const torchup::ProcessGroup& group)
-      : model{its_model},
-        ddp{its_model,
-            group,
-            {.bucket_cap_mb = test.cap > 0 ? std::optional{test.cap} : std::nullopt,
-             .bucket_cap_mb_list = test.caps,
-             .find_unused_parameters = test.unused,
-             .gradient_as_bucket_view = test.view,
-             .static_graph = test.static_graph}},
+      : model{its_model}, ddp{its_model,
+                              group,
+                              {.bucket_cap_mb = test.cap > 0 ? std::optional{test.cap} : std::nullopt,
+                               .bucket_cap_mb_list = test.caps,
+                               .find_unused_parameters = test.unused,
+                               .gradient_as_bucket_view = test.view,
+                               .static_graph = test.static_graph}},
         optimizer{ddp.parameters(), torch::optim::SGDOptions(0.05).momentum(test.momentum)} {
     if (test.hook == "allreduce") ddp.register_comm_hook(torchup::all_reduce_hook(group));
     if (test.hook == "fp16") ddp.register_comm_hook(torchup::fp16_compress_hook(group));

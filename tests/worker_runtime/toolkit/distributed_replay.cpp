@@ -1,6 +1,7 @@
 // One rank of what a Python script did with torch's own classes, or with one big batch; the script compares.
 //
-// usage: RANK=r WORLD_SIZE=w toolkit_distributed_replay MEETING_FILE REQUESTS RESULTS      one result per request (values.hpp)
+// usage: RANK=r WORLD_SIZE=w toolkit_distributed_replay MEETING_FILE REQUESTS RESULTS      one result per request
+// (values.hpp)
 
 #include <iostream>
 #include <map>
@@ -27,8 +28,9 @@ std::string part_name(const Values& request, int64_t ranks, int64_t rank) {
   return request.text("folder") + "/part-" + std::to_string(ranks) + "-" + std::to_string(rank);
 }
 
-std::unique_ptr<torchup::ZeroRedundancyOptimizerBase> make_zero(const Values& request, const std::vector<Tensor>& parameters,
-                                                               const ProcessGroup& group) {
+std::unique_ptr<torchup::ZeroRedundancyOptimizerBase> make_zero(const Values& request,
+                                                                const std::vector<Tensor>& parameters,
+                                                                const ProcessGroup& group) {
   const torchup::ZeroOptions options{.parameters_as_bucket_view = request.flag("bucket_view")};
   const auto middle = parameters.begin() + static_cast<std::ptrdiff_t>(parameters.size() / 2);
   const auto groups = [&](auto second) {
@@ -51,7 +53,8 @@ std::unique_ptr<torchup::ZeroRedundancyOptimizerBase> make_zero(const Values& re
   return std::make_unique<ZeroRedundancyOptimizer<torchup::FusedAdamW>>(groups(defaults), group, defaults, options);
 }
 
-/// Steps from..to of the request's gradients. load_parts: begin with what so many ranks saved; save_part: save at the end.
+/// Steps from..to of the request's gradients. load_parts: begin with what so many ranks saved; save_part: save at the
+/// end.
 Values zero(const Values& request, const ProcessGroup& group) {
   std::vector<Tensor> parameters;
   for (const Tensor& tensor : request.tensors("parameters"))
@@ -66,7 +69,8 @@ Values zero(const Values& request, const ProcessGroup& group) {
     }
     const torch::NoGradGuard no_gradients;
     const auto saved = read_values(part_name(request, ranks, 0) + ".parameters").at(0);
-    for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].copy_(saved.tensor("parameter" + std::to_string(i)));
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      parameters[i].copy_(saved.tensor("parameter" + std::to_string(i)));
   }
   const auto from = request.integer("from"), to = request.integer("to");
   for (int64_t step = from; step < to; ++step) {
@@ -168,10 +172,12 @@ struct Typed : torch::nn::Module {
 };
 
 Values convert(const Values& request, const ProcessGroup& group) {
-  torch::nn::Sequential inner{torch::nn::BatchNorm1d{torch::nn::BatchNormOptions{3}.momentum(0.3)}, torch::nn::Linear{3, 3}};
+  torch::nn::Sequential inner{torch::nn::BatchNorm1d{torch::nn::BatchNormOptions{3}.momentum(0.3)},
+                              torch::nn::Linear{3, 3}};
   inner->eval();
   torch::nn::ModuleList list{torch::nn::Identity{}, torch::nn::BatchNorm1d{3}};
-  const std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> entries{{"norm", torch::nn::BatchNorm1d{3}.ptr()}};
+  const std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> entries{
+      {"norm", torch::nn::BatchNorm1d{3}.ptr()}};
   torch::nn::ModuleDict dictionary{entries};
   auto typed = std::make_shared<Typed>();
   torch::nn::Sequential model{torch::nn::Linear{3, 3}, torch::nn::Identity{}, torch::nn::BatchNorm1d{3}};
@@ -195,7 +201,8 @@ Values convert(const Values& request, const ProcessGroup& group) {
   result.put("left_alone", joined(report.left_alone));
   const auto after = all.named_parameters();
   TORCH_CHECK(before.keys() == after.keys(), "names of parameters changed");
-  for (const auto& item : before) TORCH_CHECK(item.value().is_same(after[item.key()]), item.key(), " is another tensor now");
+  for (const auto& item : before)
+    TORCH_CHECK(item.value().is_same(after[item.key()]), item.key(), " is another tensor now");
   const auto* norm = inner[0]->as<torchup::SyncBatchNormImpl>();
   TORCH_CHECK(norm && norm->options.momentum() == 0.3 && !norm->is_training(), "settings got lost");
   TORCH_CHECK(model[2]->as<torchup::SyncBatchNormImpl>()->weight.is_same(weight), "the weight was copied");
@@ -281,7 +288,8 @@ Values hooks(const Values& request, const ProcessGroup& group) {
 
 /// SGD on uneven inputs: this rank has `batches` of them.
 Values join(const Values& request, const ProcessGroup& group) {
-  torch::nn::Sequential model{torch::nn::Linear{6, 8}, torch::nn::BatchNorm1d{8}, torch::nn::ReLU{}, torch::nn::Linear{8, 2}};
+  torch::nn::Sequential model{torch::nn::Linear{6, 8}, torch::nn::BatchNorm1d{8}, torch::nn::ReLU{},
+                              torch::nn::Linear{8, 2}};
   {
     const torch::NoGradGuard no_gradients;
     const auto values = request.tensors("parameters");
@@ -341,12 +349,9 @@ int main(int argc, char** argv) {
     std::cerr << "usage: RANK=r WORLD_SIZE=w toolkit_distributed_replay MEETING_FILE REQUESTS RESULTS\n";
     return 2;
   }
-  const std::map<std::string, Values (*)(const Values&, const ProcessGroup&)> cases{{"zero", zero},
-                                                                                   {"sync_batch_norm", sync_batch_norm},
-                                                                                   {"convert", convert},
-                                                                                   {"join", join},
-                                                                                   {"hooks", hooks},
-                                                                                   {"clip_shards", clip_shards}};
+  const std::map<std::string, Values (*)(const Values&, const ProcessGroup&)> cases{
+      {"zero", zero},   {"sync_batch_norm", sync_batch_norm}, {"convert", convert}, {"join", join},
+      {"hooks", hooks}, {"clip_shards", clip_shards}};
   try {
     at::set_num_threads(1);
     torchup::ProcessGroupOptions options;

@@ -30,7 +30,9 @@ std::vector<Tensor> as_parameters(const std::vector<Tensor>& tensors, torch::Dev
 /// The optimizer that the request names, over one or two groups; the second has its own learning rate.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Values& request, std::vector<Tensor> parameters) {
   const std::string kind = request.text("optimizer");
-  const auto real = [&](const char* name, double otherwise) { return request.has(name) ? request.real(name) : otherwise; };
+  const auto real = [&](const char* name, double otherwise) {
+    return request.has(name) ? request.real(name) : otherwise;
+  };
   std::vector<OptimizerParamGroup> groups;
   const auto make = [&]<class Optimizer>(auto options) -> std::unique_ptr<torch::optim::Optimizer> {
     using Options = decltype(options);
@@ -50,7 +52,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Values& request, s
       options.nesterov(request.flag("nesterov"));
       return options;
     };
-    if (kind == "plain_sgd") return make.operator()<torch::optim::SGD>(set(torch::optim::SGDOptions{request.real("lr")}));
+    if (kind == "plain_sgd")
+      return make.operator()<torch::optim::SGD>(set(torch::optim::SGDOptions{request.real("lr")}));
     return make.operator()<torchup::FusedSGD>(
         set(torchup::FusedSGDOptions{request.real("lr")}.maximize(request.flag("maximize"))));
   }
@@ -59,7 +62,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Values& request, s
     if (request.has("weight_decay")) options.weight_decay(request.real("weight_decay"));
     return options;
   };
-  if (kind == "plain_adamw") return make.operator()<torch::optim::AdamW>(set(torch::optim::AdamWOptions{request.real("lr")}));
+  if (kind == "plain_adamw")
+    return make.operator()<torch::optim::AdamW>(set(torch::optim::AdamWOptions{request.real("lr")}));
   if (kind == "adam") {
     auto options = set(torchup::FusedAdamOptions{request.real("lr")});
     return make.operator()<torchup::FusedAdam>(options.maximize(request.flag("maximize")));
@@ -84,8 +88,8 @@ void set_gradients(const std::vector<Tensor>& parameters, const std::vector<Tens
     parameters[i].mutable_grad() = gradients[i].defined() ? gradients[i].clone() : Tensor{};
 }
 
-/// gradients: one list per step (an absent one is None). save_after: after so many steps the optimizer is saved and a new
-/// one goes on; begin_with: another kind makes these first steps.
+/// gradients: one list per step (an absent one is None). save_after: after so many steps the optimizer is saved and a
+/// new one goes on; begin_with: another kind makes these first steps.
 Values optimizer_steps(const Values& request) {
   const auto parameters = as_parameters(request.tensors("parameters"));
   auto optimizer = make_optimizer(request, parameters);
@@ -159,8 +163,9 @@ Values clip(const Values& request) {
   } else {
     const double norm_type = request.real("norm_type");
     try {
-      result.put("norm", torchup::clip_grad_norm_(parameters, request.real("max_norm"),
-                                                  {.norm_type = norm_type, .error_if_nonfinite = request.flag("strict")}));
+      result.put("norm",
+                 torchup::clip_grad_norm_(parameters, request.real("max_norm"),
+                                          {.norm_type = norm_type, .error_if_nonfinite = request.flag("strict")}));
     } catch (const torchup::Error& error) {
       result.put("error", std::string{error.what()});
     }
@@ -183,12 +188,14 @@ torchup::Schedule schedule_of(const Values& request) {
     return all;
   };
   if (kind == "step") return torchup::StepLR{.step_size = request.integer("step_size"), .gamma = request.real("gamma")};
-  if (kind == "multistep") return torchup::MultiStepLR{.milestones = integers("milestones"), .gamma = request.real("gamma")};
+  if (kind == "multistep")
+    return torchup::MultiStepLR{.milestones = integers("milestones"), .gamma = request.real("gamma")};
   if (kind == "linear")
     return torchup::LinearLR{.start_factor = request.real("start_factor"),
                              .end_factor = request.real("end_factor"),
                              .total_iters = request.integer("total_iters")};
-  if (kind == "cosine") return torchup::CosineAnnealingLR{.t_max = request.integer("t_max"), .eta_min = request.real("eta_min")};
+  if (kind == "cosine")
+    return torchup::CosineAnnealingLR{.t_max = request.integer("t_max"), .eta_min = request.real("eta_min")};
   if (kind == "chained") return torchup::ChainedScheduler{children()};
   if (kind == "sequential") return torchup::SequentialLR{children(), integers("milestones")};
   TORCH_CHECK(kind == "onecycle", "no such schedule: ", kind);
@@ -216,7 +223,8 @@ Values rates(const Values& request) {
   auto optimizer = make_optimizer(request, parameters);
   torchup::PlateauOptions options;
   if (plateau) {
-    options.mode = schedule.text("mode") == "min" ? torchup::PlateauOptions::Mode::min : torchup::PlateauOptions::Mode::max;
+    options.mode =
+        schedule.text("mode") == "min" ? torchup::PlateauOptions::Mode::min : torchup::PlateauOptions::Mode::max;
     options.threshold_mode = schedule.text("threshold_mode") == "rel" ? torchup::PlateauOptions::Threshold::rel
                                                                       : torchup::PlateauOptions::Threshold::abs;
     options.factor = schedule.real("factor");
@@ -386,7 +394,8 @@ Values misuse(const Values&) {
 
 Values summarize(const Values&) {
   torch::nn::Sequential body{torch::nn::Linear{3, 4}, torch::nn::BatchNorm1d{4}};
-  struct Net : torch::nn::Module {} net;
+  struct Net : torch::nn::Module {
+  } net;
   net.register_module("body", body);
   net.register_module("head", torch::nn::Linear{4, 2});
   net.register_parameter("scale", torch::ones({1}), /*requires_grad=*/false);
@@ -410,9 +419,13 @@ int main(int argc, char** argv) {
     std::cerr << "usage: toolkit_replay REQUESTS RESULTS\n";
     return 2;
   }
-  const std::map<std::string, Values (*)(const Values&)> cases{
-      {"optimizer", optimizer_steps}, {"adamw_from_plain", adamw_from_plain}, {"clip", clip},           {"rates", rates},
-      {"amp", mixed_precision},       {"misuse", misuse},                     {"summary", summarize}};
+  const std::map<std::string, Values (*)(const Values&)> cases{{"optimizer", optimizer_steps},
+                                                               {"adamw_from_plain", adamw_from_plain},
+                                                               {"clip", clip},
+                                                               {"rates", rates},
+                                                               {"amp", mixed_precision},
+                                                               {"misuse", misuse},
+                                                               {"summary", summarize}};
   try {
     at::set_num_threads(1);
     std::vector<Values> results;

@@ -41,7 +41,9 @@ class Values {
     if (tensor.defined()) values_.insert_or_assign(name, tensor.detach().clone().cpu());
   }
   void put(const std::string& name, double number) { put(name, torch::tensor(number, torch::kDouble)); }
-  void put(const std::string& name, const std::vector<double>& numbers) { put(name, torch::tensor(numbers, torch::kDouble)); }
+  void put(const std::string& name, const std::vector<double>& numbers) {
+    put(name, torch::tensor(numbers, torch::kDouble));
+  }
   void put(const std::string& name, const std::string& text) { values_.insert_or_assign(name, text); }
   void put_all(const std::string& prefix, const std::vector<torch::Tensor>& tensors) {
     for (std::size_t i = 0; i < tensors.size(); ++i) put(prefix + std::to_string(i), tensors[i]);

@@ -14,9 +14,9 @@ namespace torchup {
 
 /// Mixed precision while it lives, on this thread: torch.autocast as an object with a scope.
 ///
-/// Operations that gain from it run in `dtype`, those that need the range in float32; parameters and gradients keep their
-/// own type. Put the forward pass and the loss in its scope, backward() outside. Guards nest; with enabled = false one
-/// switches off a part. At the end of the outermost the cached casts of the parameters go.
+/// Operations that gain from it run in `dtype`, those that need the range in float32; parameters and gradients keep
+/// their own type. Put the forward pass and the loss in its scope, backward() outside. Guards nest; with enabled =
+/// false one switches off a part. At the end of the outermost the cached casts of the parameters go.
 class Autocast {
  public:
   struct Options {
@@ -55,10 +55,10 @@ class GradScaler {
  public:
   struct Options {
     double init_scale = 65536;
-    double growth_factor = 2;        ///< > 1
-    double backoff_factor = 0.5;     ///< < 1
-    int growth_interval = 2000;      ///< steps without an infinity before the scale grows
-    bool enabled = true;             ///< false: scale() and step() pass through, the rest does nothing
+    double growth_factor = 2;     ///< > 1
+    double backoff_factor = 0.5;  ///< < 1
+    int growth_interval = 2000;   ///< steps without an infinity before the scale grows
+    bool enabled = true;          ///< false: scale() and step() pass through, the rest does nothing
   };
   GradScaler() : GradScaler{Options{}} {}
   explicit GradScaler(Options options);

@@ -66,15 +66,15 @@ concept HasStateDict = requires(T& part, const StateDict& state) {
 /// generators of every rank are part of every checkpoint.
 ///
 /// On disk: FOLDER/step-000000000120/ with model.safetensors (parameters and buffers under their names, for Python's
-/// load_state_dict), training.safetensors (all other tensors) and manifest.json (positions, sizes, CRC-32 of the files). The
-/// folder is renamed to this name when everything in it is on disk. Rank 0 writes; a crash at any moment leaves at most
-/// FOLDER/*.tmp-*, which is never read and goes with the next save.
+/// load_state_dict), training.safetensors (all other tensors) and manifest.json (positions, sizes, CRC-32 of the
+/// files). The folder is renamed to this name when everything in it is on disk. Rank 0 writes; a crash at any moment
+/// leaves at most FOLDER/*.tmp-*, which is never read and goes with the next save.
 ///
-/// Resuming: every rank looks into its own FOLDER (one shared by all nodes, or each node's own). The newest checkpoint that
-/// any rank has and whose checksums are right wins; the rank that has it sends it to the others. With the same world size
-/// the run continues bit for bit (on the CPU, and on GPUs as far as training itself is deterministic). With another one,
-/// the sampler deals what is left of the epoch anew, generators are seeded afresh from the stored ones, and learning rate
-/// and batch size stay as the program sets them.
+/// Resuming: every rank looks into its own FOLDER (one shared by all nodes, or each node's own). The newest checkpoint
+/// that any rank has and whose checksums are right wins; the rank that has it sends it to the others. With the same
+/// world size the run continues bit for bit (on the CPU, and on GPUs as far as training itself is deterministic). With
+/// another one, the sampler deals what is left of the epoch anew, generators are seeded afresh from the stored ones,
+/// and learning rate and batch size stay as the program sets them.
 class Checkpoint {
  public:
   /// Collective only in its functions. Throws Error when the folder cannot be made.
@@ -85,24 +85,25 @@ class Checkpoint {
 
   /// Sets all parts to the newest valid checkpoint and says where it was taken; {0, 0} when there is none. Collective.
   ///
-  /// Throws Error, on all ranks alike, when there is none and options.must_resume asks for one, or when a part does not fit
-  /// what is stored (names, shapes, dtypes, number of parameter groups, the sampler's seed); parts may be half set then.
+  /// Throws Error, on all ranks alike, when there is none and options.must_resume asks for one, or when a part does not
+  /// fit what is stored (names, shapes, dtypes, number of parameter groups, the sampler's seed); parts may be half set
+  /// then.
   template <class... Parts>
   Position resume(Parts&... parts) {
     parts_ = collect(parts...);
     return resume_parts(parts_);
   }
 
-  /// Stores all parts as they are between two steps. Collective: every rank calls it after the same step. Waits for the save
-  /// before it, and throws Error when that one failed (rank 0 only: the job ends).
+  /// Stores all parts as they are between two steps. Collective: every rank calls it after the same step. Waits for the
+  /// save before it, and throws Error when that one failed (rank 0 only: the job ends).
   template <class... Parts>
   void save(Position at, Parts&... parts) {
     if constexpr (sizeof...(Parts) > 0) parts_ = collect(parts...);
     save_parts(at, parts_);  // with no parts: those that resume or save had last
   }
 
-  /// save(), then waits until the checkpoint is on disk, on all ranks. The result is the exit code that asks a scheduler to
-  /// start the job again: `if (worker.end_step(step).stop) return checkpoint.save_and_requeue(at);`
+  /// save(), then waits until the checkpoint is on disk, on all ranks. The result is the exit code that asks a
+  /// scheduler to start the job again: `if (worker.end_step(step).stop) return checkpoint.save_and_requeue(at);`
   template <class... Parts>
   int save_and_requeue(Position at, Parts&... parts) {
     save(at, parts...);
@@ -133,7 +134,8 @@ class Checkpoint {
     } else if constexpr (std::is_convertible_v<Part&, std::shared_ptr<torch::nn::Module>>) {
       all.module = part;
     } else if constexpr (HasStateDict<Part>) {
-      all.others.push_back({[&part] { return part.state_dict(); }, [&part](const StateDict& state) { part.load_state_dict(state); }});
+      all.others.push_back(
+          {[&part] { return part.state_dict(); }, [&part](const StateDict& state) { part.load_state_dict(state); }});
     } else {
       static_assert(std::is_base_of_v<torch::optim::Optimizer, Part>,
                     "a checkpoint's part is a module, an optimizer, a sampler, a DDP wrapper, or has state_dict() and "

@@ -15,11 +15,8 @@ class GradBucket {
  public:
   GradBucket(std::size_t index, bool last, torch::Tensor buffer, std::vector<torch::Tensor> gradients,
              std::vector<torch::Tensor> parameters)
-      : index_{index},
-        last_{last},
-        buffer_{std::move(buffer)},
-        gradients_{std::move(gradients)},
-        parameters_{std::move(parameters)} {}
+      : index_{index}, last_{last}, buffer_{std::move(buffer)}, gradients_{std::move(gradients)}, parameters_{std::move(
+                                                                                                      parameters)} {}
 
   std::size_t index() const { return index_; }  ///< 0 .. bucket count - 1; hooks are called in this order
   bool is_last() const { return last_; }        ///< of this backward pass

@@ -132,14 +132,15 @@ class JoinScope {
   JoinOptions options_;
 };
 
-/// Training on uneven inputs: runs `train`, a loop of forward and backward passes; a rank that is through with it takes part
-/// in the others' collectives with zeros until all are through. In the end all ranks have the models of the last one.
+/// Training on uneven inputs: runs `train`, a loop of forward and backward passes; a rank that is through with it takes
+/// part in the others' collectives with zeros until all are through. In the end all ranks have the models of the last
+/// one.
 ///
 ///     torchup::join(group, {&ddp}, [&] { for (auto& batch : *loader) step(batch); });
 ///
-/// All `models` are reduced over `group`. Of several, every iteration takes each one through forward and backward before
-/// the next, in this order. Other collectives in the loop are not followed (SyncBatchNorm, ZeroRedundancyOptimizer's
-/// step): use throw_on_early_termination there.
+/// All `models` are reduced over `group`. Of several, every iteration takes each one through forward and backward
+/// before the next, in this order. Other collectives in the loop are not followed (SyncBatchNorm,
+/// ZeroRedundancyOptimizer's step): use throw_on_early_termination there.
 template <class Train>
 void join(const ProcessGroup& group, std::vector<DataParallelCore*> models, Train&& train, JoinOptions options = {}) {
   JoinScope scope{group, std::move(models), options};

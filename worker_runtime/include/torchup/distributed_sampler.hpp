@@ -26,22 +26,23 @@ struct SamplerPosition {
   friend bool operator==(const SamplerPosition&, const SamplerPosition&) = default;
 };
 
-/// Gives each rank its share of `0 .. size - 1`: the very lists of Python's DistributedSampler, for every size, world size,
-/// drop_last, shuffle, seed and epoch. A sampler for torch::data::make_data_loader.
+/// Gives each rank its share of `0 .. size - 1`: the very lists of Python's DistributedSampler, for every size, world
+/// size, drop_last, shuffle, seed and epoch. A sampler for torch::data::make_data_loader.
 ///
-/// It is a handle: the copy that a data loader takes follows `set_epoch` and `resume`. Call `set_epoch` before each epoch,
-/// or the order repeats.
+/// It is a handle: the copy that a data loader takes follows `set_epoch` and `resume`. Call `set_epoch` before each
+/// epoch, or the order repeats.
 ///
 /// Position. A checkpoint stores how many samples all ranks have had. Without further ado that is what `next` gave out,
-/// right for a loader without worker threads. A loader with workers fetches ahead of the training loop: give the sampler to
-/// `to_device` too, or call `delivered()` for each batch that the loop got, and only those count.
+/// right for a loader without worker threads. A loader with workers fetches ahead of the training loop: give the
+/// sampler to `to_device` too, or call `delivered()` for each batch that the loop got, and only those count.
 class DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
   DistributedSampler(std::size_t size, const ProcessGroup& group, const DistributedSamplerOptions& options = {});
   /// For a rank and world size of one's own choice. Throws Error unless 0 <= rank < world_size.
   DistributedSampler(std::size_t size, int rank, int world_size, const DistributedSamplerOptions& options = {});
 
-  /// Chooses the order of the next pass. A position that `resume` set for this very epoch is kept, else the pass begins at 0.
+  /// Chooses the order of the next pass. A position that `resume` set for this very epoch is kept, else the pass begins
+  /// at 0.
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const;
 
@@ -53,13 +54,14 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   /// One more batch has reached the training loop. From the first call on, only these count for `position`.
   void delivered(std::size_t batches = 1);
   SamplerPosition position() const;
-  /// The next pass begins there, also with another world size than that of the run that stored it: the samples of the epoch
-  /// that nobody has had are dealt anew. Throws Error when the seed is another one, for the order would be.
+  /// The next pass begins there, also with another world size than that of the run that stored it: the samples of the
+  /// epoch that nobody has had are dealt anew. Throws Error when the seed is another one, for the order would be.
   void resume(const SamplerPosition& position);
 
   // torch::data::samplers::Sampler
 
-  /// Begins a pass: at the position that `resume` set, once, else at 0. A new size is the size of the data set from now on.
+  /// Begins a pass: at the position that `resume` set, once, else at 0. A new size is the size of the data set from now
+  /// on.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
   void save(torch::serialize::OutputArchive& archive) const override;

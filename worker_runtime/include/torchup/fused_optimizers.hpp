@@ -9,8 +9,8 @@
 
 namespace torchup {
 
-/// An optimizer whose step undoes the scaling of the loss, and skips itself when a gradient is not finite, without asking
-/// the device for the answer. A GradScaler sets both before step() and clears them after.
+/// An optimizer whose step undoes the scaling of the loss, and skips itself when a gradient is not finite, without
+/// asking the device for the answer. A GradScaler sets both before step() and clears them after.
 class ScaledStep {
  public:
   torch::Tensor grad_scale;  ///< float32 scalar that step() divides the gradients by; undefined: they are unscaled
@@ -68,8 +68,8 @@ struct FusedSGDState : torch::optim::OptimizerCloneableParamState<FusedSGDState>
 
 /// State of one parameter in FusedAdam and FusedAdamW.
 struct FusedAdamState : torch::optim::OptimizerCloneableParamState<FusedAdamState> {
-  torch::Tensor step;            ///< float32 scalar on the parameter's device: the number of steps taken
-  torch::Tensor exp_avg;         ///< the parameter's sizes and dtype, like the next two
+  torch::Tensor step;     ///< float32 scalar on the parameter's device: the number of steps taken
+  torch::Tensor exp_avg;  ///< the parameter's sizes and dtype, like the next two
   torch::Tensor exp_avg_sq;
   torch::Tensor max_exp_avg_sq;  ///< only with amsgrad
 
@@ -78,11 +78,12 @@ struct FusedAdamState : torch::optim::OptimizerCloneableParamState<FusedAdamStat
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-/// torch.optim.SGD(..., fused=True): one pass over memory for all parameters together. On the CPU the parameters are equal
-/// to Python's bit by bit. Dense parameters of float16, bfloat16, float32 or float64; parameters without a gradient stay as they are.
+/// torch.optim.SGD(..., fused=True): one pass over memory for all parameters together. On the CPU the parameters are
+/// equal to Python's bit by bit. Dense parameters of float16, bfloat16, float32 or float64; parameters without a
+/// gradient stay as they are.
 ///
-/// With momentum and half-precision parameters torch::optim::SGD is a trap: it rounds the momentum to their dtype first, and
-/// so has other bits than any SGD of Python's. This one has those of fused=True there too.
+/// With momentum and half-precision parameters torch::optim::SGD is a trap: it rounds the momentum to their dtype
+/// first, and so has other bits than any SGD of Python's. This one has those of fused=True there too.
 class FusedSGD : public torch::optim::Optimizer, public ScaledStep {
  public:
   explicit FusedSGD(const std::vector<torch::optim::OptimizerParamGroup>& groups, FusedSGDOptions defaults = {});

@@ -12,8 +12,8 @@
 
 namespace torchup {
 
-// Schedules of the learning rate, as values: names, defaults and numbers are those of torch.optim.lr_scheduler, equal to
-// the last bit. Steps count calls of LrScheduler::step(), be they epochs or batches; step 0 is the construction.
+// Schedules of the learning rate, as values: names, defaults and numbers are those of torch.optim.lr_scheduler, equal
+// to the last bit. Steps count calls of LrScheduler::step(), be they epochs or batches; step 0 is the construction.
 
 /// Times gamma every step_size steps.
 struct StepLR {
@@ -40,8 +40,8 @@ struct CosineAnnealingLR {
   double eta_min = 0;
 };
 
-/// Up from max_lr / div_factor to max_lr and down to max_lr / (div_factor * final_div_factor), once, in total_steps steps;
-/// momentum (the first beta) goes the other way.
+/// Up from max_lr / div_factor to max_lr and down to max_lr / (div_factor * final_div_factor), once, in total_steps
+/// steps; momentum (the first beta) goes the other way.
 struct OneCycleLR {
   enum class Anneal { cos, linear };
   std::vector<double> max_lr;  ///< one for all parameter groups, or one each
@@ -58,7 +58,8 @@ struct OneCycleLR {
 
 struct ChainedScheduler;
 struct SequentialLR;
-using Schedule = std::variant<StepLR, MultiStepLR, LinearLR, CosineAnnealingLR, OneCycleLR, ChainedScheduler, SequentialLR>;
+using Schedule =
+    std::variant<StepLR, MultiStepLR, LinearLR, CosineAnnealingLR, OneCycleLR, ChainedScheduler, SequentialLR>;
 
 /// All at once: each changes what the one before it left.
 struct ChainedScheduler {
@@ -78,8 +79,8 @@ struct SequentialLR {
 ///     torchup::LrScheduler scheduler{optimizer, torchup::CosineAnnealingLR{.t_max = epochs}};
 ///     ... optimizer.step(); ... scheduler.step();
 ///
-/// One per optimizer: several schedules are combined by ChainedScheduler or SequentialLR. The optimizer must outlive it.
-/// Throws Error when a schedule's numbers make no sense.
+/// One per optimizer: several schedules are combined by ChainedScheduler or SequentialLR. The optimizer must outlive
+/// it. Throws Error when a schedule's numbers make no sense.
 class LrScheduler {
  public:
   LrScheduler(torch::optim::Optimizer& optimizer, Schedule schedule);
@@ -107,17 +108,18 @@ class LrScheduler {
 struct PlateauOptions {
   enum class Mode { min, max };
   enum class Threshold { rel, abs };
-  Mode mode = Mode::min;            ///< min: smaller is better
-  double factor = 0.1;              ///< < 1
-  int64_t patience = 10;            ///< bad epochs that are let pass
-  double threshold = 1e-4;          ///< how much better counts as better
+  Mode mode = Mode::min;    ///< min: smaller is better
+  double factor = 0.1;      ///< < 1
+  int64_t patience = 10;    ///< bad epochs that are let pass
+  double threshold = 1e-4;  ///< how much better counts as better
   Threshold threshold_mode = Threshold::rel;
   int64_t cooldown = 0;             ///< epochs after a reduction in which bad ones do not count
   std::vector<double> min_lr{0.0};  ///< one for all parameter groups, or one each
   double eps = 1e-8;                ///< smaller changes are not made
 };
 
-/// torch.optim.lr_scheduler.ReduceLROnPlateau. Give every rank the same metric (all-reduce it first), or their rates part.
+/// torch.optim.lr_scheduler.ReduceLROnPlateau. Give every rank the same metric (all-reduce it first), or their rates
+/// part.
 class ReduceLROnPlateau {
  public:
   explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer, PlateauOptions options = {});

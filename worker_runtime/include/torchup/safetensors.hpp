@@ -28,13 +28,13 @@ struct WrittenFile {
 /// Writes `tensors` in the safetensors format, which Python's library reads (`safetensors.torch.load_file`).
 ///
 /// The file appears under `path` whole and on disk, or not at all. Tensors of any device and layout; they are stored
-/// contiguous. Throws Error, which names the file, when it cannot be written, two names are alike, or a dtype has no name in
-/// the format (quantised, sparse).
+/// contiguous. Throws Error, which names the file, when it cannot be written, two names are alike, or a dtype has no
+/// name in the format (quantised, sparse).
 WrittenFile save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                              const std::map<std::string, std::string>& metadata = {});
 
-/// Reads a safetensors file of any origin. Throws Error, which names the file and what is wrong with it, when it cannot be
-/// read or is not one: every length and offset is checked before anything is allocated.
+/// Reads a safetensors file of any origin. Throws Error, which names the file and what is wrong with it, when it cannot
+/// be read or is not one: every length and offset is checked before anything is allocated.
 SafetensorsFile load_safetensors(const std::filesystem::path& path);
 
 }  // namespace torchup

@@ -11,8 +11,8 @@ namespace torchup {
 
 class ProcessGroup;
 
-/// What a model holds. Tensors that several modules share count once. No shapes of activations: a C++ module has no hooks
-/// that would see them.
+/// What a model holds. Tensors that several modules share count once. No shapes of activations: a C++ module has no
+/// hooks that would see them.
 struct ModelSummary {
   struct Part {
     std::string name;  ///< of the module's direct child; "" for what the module itself registers

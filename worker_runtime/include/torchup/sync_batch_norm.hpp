@@ -13,15 +13,17 @@ namespace torchup {
 
 /// BatchNorm over the batch of all ranks: torch.nn.SyncBatchNorm.
 ///
-/// Input (N, C, ...); N may differ by rank and may be 0, as long as it is not 0 everywhere. In training with more than one
-/// rank, mean and variance are those of all ranks' values together, in the backward pass too, and every rank computes the
-/// same running statistics. In evaluation, alone, or without a group it is an ordinary BatchNorm. Every rank must call it
-/// the same number of times. Parameters and buffers have BatchNorm's names. On CUDA it runs on the kernels that Python
-/// uses; Python has no CPU form, ours agrees with one BatchNorm over the whole batch within rounding (1e-6).
+/// Input (N, C, ...); N may differ by rank and may be 0, as long as it is not 0 everywhere. In training with more than
+/// one rank, mean and variance are those of all ranks' values together, in the backward pass too, and every rank
+/// computes the same running statistics. In evaluation, alone, or without a group it is an ordinary BatchNorm. Every
+/// rank must call it the same number of times. Parameters and buffers have BatchNorm's names. On CUDA it runs on the
+/// kernels that Python uses; Python has no CPU form, ours agrees with one BatchNorm over the whole batch within
+/// rounding (1e-6).
 class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
  public:
   explicit SyncBatchNormImpl(int64_t features) : SyncBatchNormImpl{torch::nn::BatchNormOptions{features}} {}
-  explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, std::optional<ProcessGroup> group = std::nullopt);
+  explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
+                             std::optional<ProcessGroup> group = std::nullopt);
   /// Shares the parameters and buffers of `other`, and takes its options and training flag.
   template <size_t D, class Derived>
   SyncBatchNormImpl(const torch::nn::BatchNormImplBase<D, Derived>& other, ProcessGroup group)
@@ -60,10 +62,10 @@ struct SyncBatchNormConversion {
 /// Makes the BatchNorms in `model` synchronise over `group`. Before DDP.
 ///
 /// A BatchNorm1d, 2d or 3d inside a Sequential, ModuleList or ModuleDict is replaced by a SyncBatchNorm with the same
-/// parameters, buffers and settings. A SyncBatchNorm without a group, wherever it is, gets this one. A BatchNorm that is a
-/// member of a module of yours cannot be replaced in C++ (forward() calls the member by its type): declare such a member as
-/// torchup::SyncBatchNorm, which is an ordinary BatchNorm until it has a group. Those that were left alone are returned,
-/// and warned of.
+/// parameters, buffers and settings. A SyncBatchNorm without a group, wherever it is, gets this one. A BatchNorm that
+/// is a member of a module of yours cannot be replaced in C++ (forward() calls the member by its type): declare such a
+/// member as torchup::SyncBatchNorm, which is an ordinary BatchNorm until it has a group. Those that were left alone
+/// are returned, and warned of.
 SyncBatchNormConversion convert_sync_batchnorm(torch::nn::Module& model, const ProcessGroup& group);
 
 }  // namespace torchup

@@ -17,7 +17,8 @@
 
 namespace torchup {
 
-// Calls `f(torch::Tensor&)` for every tensor of a batch. For a batch type of one's own, write an overload beside the type.
+// Calls `f(torch::Tensor&)` for every tensor of a batch. For a batch type of one's own, write an overload beside the
+// type.
 
 template <class F>
 void for_each_tensor(torch::Tensor& tensor, const F& f) {
@@ -65,8 +66,8 @@ void for_each_tensor(std::map<std::string, Part>& parts, const F& f) {
 
 namespace detail {
 
-/// Copies of batches to a device on a stream of their own: page-locked memory, no waiting of the host. Nothing to do when
-/// the device is the CPU.
+/// Copies of batches to a device on a stream of their own: page-locked memory, no waiting of the host. Nothing to do
+/// when the device is the CPU.
 class Transfer {
  public:
   explicit Transfer(torch::Device device);
@@ -74,10 +75,10 @@ class Transfer {
   Transfer(Transfer&&) noexcept;
   Transfer& operator=(Transfer&&) noexcept;
 
-  void start(torch::Tensor& tensor);         ///< replaces it by its copy under way
-  void mark();                               ///< all copies of the batch have been started
-  void await();                              ///< makes the current stream wait for the marked copies
-  void hand_over(torch::Tensor& tensor);     ///< the memory is in use by the current stream from now on
+  void start(torch::Tensor& tensor);      ///< replaces it by its copy under way
+  void mark();                            ///< all copies of the batch have been started
+  void await();                           ///< makes the current stream wait for the marked copies
+  void hand_over(torch::Tensor& tensor);  ///< the memory is in use by the current stream from now on
 
  private:
   struct Streams;
@@ -118,17 +119,20 @@ class DeviceLoader {
     using Source = decltype(std::declval<Loader&>().begin());
 
     Iterator(Loader& loader, torch::Device device, std::optional<DistributedSampler> sampler)
-        : source_{loader.begin()}, end_{loader.end()}, transfer_{device}, sampler_{std::move(sampler)}, device_is_cpu_{device.is_cpu()} {
+        : source_{loader.begin()}, end_{loader.end()}, transfer_{device}, sampler_{std::move(sampler)},
+          device_is_cpu_{device.is_cpu()} {
       fetch();
       hand_out();
     }
-    // One batch ahead, so that its copies run while the one handed out is worked on. Not without somebody who counts the
-    // batches handed out: the sampler would take the one ahead for used.
+    // One batch ahead, so that its copies run while the one handed out is worked on. Not without somebody who counts
+    // the batches handed out: the sampler would take the one ahead for used.
     bool fetches_ahead() const { return sampler_.has_value() && !device_is_cpu_; }
     void fetch() {
       next_.reset();
-      if (!begun_) begun_ = true;
-      else ++source_;
+      if (!begun_)
+        begun_ = true;
+      else
+        ++source_;
       if (source_ == end_) return;
       next_ = std::move(*source_);
       for_each_tensor(*next_, [&](torch::Tensor& tensor) { transfer_.start(tensor); });
@@ -166,13 +170,14 @@ class DeviceLoader {
   std::optional<DistributedSampler> sampler_;
 };
 
-/// The batches of `loader` (a torch::data loader, or anything with begin(), end() and BatchType), with all their tensors on
-/// `device`. To a GPU they go through page-locked memory on a side stream, one batch ahead of the training loop. With a
-/// `sampler`, its position counts the batches that the loop was given (see DistributedSampler).
+/// The batches of `loader` (a torch::data loader, or anything with begin(), end() and BatchType), with all their
+/// tensors on `device`. To a GPU they go through page-locked memory on a side stream, one batch ahead of the training
+/// loop. With a `sampler`, its position counts the batches that the loop was given (see DistributedSampler).
 ///
 ///   for (auto& batch : torchup::to_device(*loader, worker.device(), sampler)) …
 template <class Loader>
-DeviceLoader<Loader> to_device(Loader& loader, torch::Device device, std::optional<DistributedSampler> sampler = std::nullopt) {
+DeviceLoader<Loader> to_device(Loader& loader, torch::Device device,
+                               std::optional<DistributedSampler> sampler = std::nullopt) {
   return DeviceLoader<Loader>{loader, device, std::move(sampler)};
 }
 

@@ -9,7 +9,8 @@ namespace torchup {
 
 struct ZeroFirstOptions {
   bool per_node = true;  ///< one rank of every node is first (each node has its disk); false: rank 0 of the whole group
-  std::chrono::milliseconds timeout = std::chrono::hours{2};  ///< how long the others wait; not the group's, which is shorter
+  std::chrono::milliseconds timeout =
+      std::chrono::hours{2};  ///< how long the others wait; not the group's, which is shorter
 };
 
 /// While it lives, one rank of each node does what the others will find done: download, unpack, compile.
@@ -19,9 +20,9 @@ struct ZeroFirstOptions {
 ///     if (!std::filesystem::exists(data)) download(data);   // the first ones; the others come here when they are done
 ///   }
 ///
-/// The others wait in the constructor, at the store, not in a collective whose watchdog would end them. When the first one
-/// fails (an exception leaves its scope, or ends the process under worker_main) their constructors throw Error with its
-/// message at once. Every rank of the group makes the same guards in the same order.
+/// The others wait in the constructor, at the store, not in a collective whose watchdog would end them. When the first
+/// one fails (an exception leaves its scope, or ends the process under worker_main) their constructors throw Error with
+/// its message at once. Every rank of the group makes the same guards in the same order.
 class ZeroFirst {
  public:
   explicit ZeroFirst(const ProcessGroup& group, const ZeroFirstOptions& options = {});

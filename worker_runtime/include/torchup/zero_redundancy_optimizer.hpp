@@ -15,9 +15,9 @@ namespace torchup {
 
 class PeerMemory;
 
-/// The rank that keeps each parameter's optimizer state: in every group the largest parameter first goes to the rank that
-/// has the least so far (the first such rank). Pure: `elements[g][i]` is the size of parameter i of group g; the result has
-/// the same shape. Source: torch/distributed/optim/zero_redundancy_optimizer.py, _partition_parameters.
+/// The rank that keeps each parameter's optimizer state: in every group the largest parameter first goes to the rank
+/// that has the least so far (the first such rank). Pure: `elements[g][i]` is the size of parameter i of group g; the
+/// result has the same shape. Source: torch/distributed/optim/zero_redundancy_optimizer.py, _partition_parameters.
 std::vector<std::vector<int>> zero_owners(const std::vector<std::vector<int64_t>>& elements, int ranks);
 
 struct ZeroOptions {
@@ -43,8 +43,8 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer {
   /// size. What the inner optimizer saved without sharding loads as well. Load the archive to the parameters' device.
   void load(torch::serialize::InputArchive& archive) override;
 
-  /// An inner optimizer over all parameters with the states of all ranks, on the CPU, on rank `to`; null elsewhere. It is
-  /// there to be saved: as if the training had not been sharded. Collective.
+  /// An inner optimizer over all parameters with the states of all ranks, on the CPU, on rank `to`; null elsewhere. It
+  /// is there to be saved: as if the training had not been sharded. Collective.
   std::unique_ptr<torch::optim::Optimizer> consolidate(int to = 0) const;
 
   /// For Checkpoint: one byte tensor "optimizer" with what consolidate(0)->save() writes, on rank 0, empty elsewhere.
@@ -56,8 +56,8 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer {
   const std::vector<std::vector<int>>& owners() const { return owners_; }
   /// What really steps: this rank's parameters only.
   const torch::optim::Optimizer& local() const { return *local_; }
-  /// Whether updated parameters are read from their owners' memory (large ones on the CPUs of one machine, where the kernel
-  /// permits it) instead of sent. Known after the first step.
+  /// Whether updated parameters are read from their owners' memory (large ones on the CPUs of one machine, where the
+  /// kernel permits it) instead of sent. Known after the first step.
   bool reads_memory_of_owners() const { return owners_memory_ != nullptr; }
 
  protected:
@@ -79,7 +79,8 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer {
   Make make_;
   std::vector<std::vector<int>> owners_;
   std::unique_ptr<torch::optim::Optimizer> local_;
-  std::vector<Piece> pieces_;  ///< what is sent after a step, the same on all ranks: parameters, or flat buffers of them
+  std::vector<Piece>
+      pieces_;  ///< what is sent after a step, the same on all ranks: parameters, or flat buffers of them
   bool way_chosen_ = false;
   std::unique_ptr<PeerMemory> owners_memory_;
 };
@@ -88,13 +89,16 @@ namespace detail {
 struct NoScaledStep {};
 }  // namespace detail
 
-/// ZeRO stage 1, torch.distributed.optim.ZeroRedundancyOptimizer: every rank keeps the optimizer state of its share of the
-/// parameters only, 1/W of the memory. `Inner` is any optimizer that treats each element, or each parameter, by itself:
+/// ZeRO stage 1, torch.distributed.optim.ZeroRedundancyOptimizer: every rank keeps the optimizer state of its share of
+/// the parameters only, 1/W of the memory. `Inner` is any optimizer that treats each element, or each parameter, by
+/// itself:
 ///
-///     torchup::ZeroRedundancyOptimizer<torchup::FusedAdamW> optimizer{ddp.parameters(), group, torchup::FusedAdamWOptions{1e-3}};
+///     torchup::ZeroRedundancyOptimizer<torchup::FusedAdamW> optimizer{ddp.parameters(), group,
+///     torchup::FusedAdamWOptions{1e-3}};
 ///
-/// Use it like Inner, after DDP's backward(): the parameters are then those of Inner without sharding, bit by bit. Learning
-/// rates and other options are set on this object's param_groups(). Not for optimizers that look across parameters (LBFGS).
+/// Use it like Inner, after DDP's backward(): the parameters are then those of Inner without sharding, bit by bit.
+/// Learning rates and other options are set on this object's param_groups(). Not for optimizers that look across
+/// parameters (LBFGS).
 template <class Inner>
 class ZeroRedundancyOptimizer
     : public ZeroRedundancyOptimizerBase,
@@ -104,9 +108,11 @@ class ZeroRedundancyOptimizer
   ZeroRedundancyOptimizer(const Groups& groups, ProcessGroup group, Options defaults, ZeroOptions options = {})
       : ZeroRedundancyOptimizerBase{
             groups, std::move(group),
-            [defaults = std::move(defaults)](const Groups& some) { return std::make_unique<Inner>(some, defaults); }, options} {}
+            [defaults = std::move(defaults)](const Groups& some) { return std::make_unique<Inner>(some, defaults); },
+            options} {}
   template <class Options>
-  ZeroRedundancyOptimizer(std::vector<torch::Tensor> parameters, ProcessGroup group, Options defaults, ZeroOptions options = {})
+  ZeroRedundancyOptimizer(std::vector<torch::Tensor> parameters, ProcessGroup group, Options defaults,
+                          ZeroOptions options = {})
       : ZeroRedundancyOptimizer{Groups{torch::optim::OptimizerParamGroup{std::move(parameters)}}, std::move(group),
                                 std::move(defaults), options} {}
 
