@@ -1,5 +1,6 @@
 // torchupd: the rendezvous daemon.
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -9,10 +10,12 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/core/wording.hpp"
 #include "rendezvous/net/agent_sessions.hpp"
 #include "rendezvous/net/asio.hpp"
 #include "rendezvous/net/coordinator.hpp"
 #include "rendezvous/net/http.hpp"
+#include "rendezvous/net/log.hpp"
 #include "rendezvous/net/notify.hpp"
 #include "rendezvous/net/state_directory.hpp"
 #include "rendezvous/net/store_server.hpp"
@@ -58,7 +61,18 @@ struct Settings {
   std::string token_file, state_dir;
   int agents_max = RendezvousSettings{}.agents_max;
   bool store_only = false;
+  LogOptions log{.program = "torchupd"};
 };
+
+/// Refuses words that `read` cannot read.
+template <class T>
+CLI::Validator readable_by(Result<T> (*read)(std::string_view)) {
+  return {[read](std::string& word) {
+            const auto value = read(word);
+            return value ? std::string{} : value.error().message();
+          },
+          ""};
+}
 
 /// Fills `settings`. A number: the process ends with it.
 std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
@@ -100,6 +114,16 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
   app.add_option("--max-agents", settings.agents_max, "Of one job")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--log-level", [&](const std::string& word) { settings.log.level = *read_log_level(word); },
+         "What is logged, and what is worse: debug, info, warning, error")
+      ->check(readable_by(read_log_level))
+      ->default_str("info");
+  app.add_option_function<std::string>(
+         "--log-format", [&](const std::string& word) { settings.log.format = *read_log_format(word); },
+         "text: for people; json: an object in each line, with time, level, job and peer")
+      ->check(readable_by(read_log_format))
+      ->default_str("text");
   app.add_flag("--store-only", settings.store_only, "Neither agents nor HTTP pages on the port");
   try {
     app.parse(argc, argv);
@@ -135,9 +159,6 @@ nlohmann::ordered_json job_json(const JobView& job) {
   if (job.verdict) page["verdict"] = {{"exit_code", job.verdict->exit_code}, {"reason", job.verdict->reason}};
   return page;
 }
-
-/// A line of the log in one write: several daemons may share a journal, and thousands of nodes join at once.
-void tell(const std::string& line) { std::cerr << "torchupd: " + line + '\n'; }
 
 std::string status_json(const StoreServerStatus& status, const Coordinator& coordinator) {
   nlohmann::ordered_json page{{"connections", status.connections}, {"keys", status.keys},
@@ -179,8 +200,8 @@ void raise_descriptor_limit() {
 /// The two steps of ending: nobody new, then nobody at all.
 class Ending {
  public:
-  Ending(asio::io_context& loop, StoreServer& server, Duration grace)
-      : loop_{loop}, server_{server}, grace_{grace}, signals_{loop, SIGTERM, SIGINT}, timer_{loop} {
+  Ending(asio::io_context& loop, StoreServer& server, Duration grace, Log& log)
+      : loop_{loop}, server_{server}, grace_{grace}, log_{log}, signals_{loop, SIGTERM, SIGINT}, timer_{loop} {
     wait();
   }
 
@@ -190,8 +211,7 @@ class Ending {
       if (error) return;
       if (std::exchange(draining_, true)) return loop_.stop();
       notify_service_manager("STOPPING=1");
-      std::cerr << "torchupd: ending; " << server_.status().connections << " connections have "
-                << std::chrono::duration_cast<std::chrono::seconds>(grace_).count() << " s to go\n";
+      log_.tell(fmt::format("ending; {} connections have {} to go", server_.status().connections, seconds(grace_)));
       server_.drain([this] { loop_.stop(); });
       timer_.expires_after(grace_);
       timer_.async_wait([this](const boost::system::error_code& cancelled) {
@@ -204,12 +224,15 @@ class Ending {
   asio::io_context& loop_;
   StoreServer& server_;
   Duration grace_;
+  Log& log_;
   asio::signal_set signals_;
   asio::steady_timer timer_;
   bool draining_ = false;
 };
 
-Duration seconds(double count) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>{count}); }
+Duration duration_of(double count) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>{count});
+}
 
 /// The jobs' secret.
 Result<std::string> read_token(const Settings& settings) {
@@ -218,29 +241,29 @@ Result<std::string> read_token(const Settings& settings) {
   return token;
 }
 
-int serve(const Settings& settings) {
+int serve(const Settings& settings, Log& log) {
   const auto token = read_token(settings);
   if (!token) {
-    std::cerr << "torchupd: " << token.error().message() << '\n';
+    log.tell({LogLevel::error, token.error().message()});
     return 2;
   }
   raise_descriptor_limit();
   asio::io_context loop{1};
   RendezvousSettings rules;
   rules.agents_max = settings.agents_max;
-  Coordinator coordinator{
-      loop, [](const RunId& run_id, const std::string& line) { tell("job " + run_id.value() + ": " + line); }, rules};
+  const Log::LoopUse log_use = log.use(loop);
+  Coordinator coordinator{loop, log.sink(), rules};
   std::unique_ptr<StateDirectory> state;
   if (!settings.state_dir.empty()) {
     auto opened = StateDirectory::open(loop, settings.state_dir);
     auto kept = opened ? coordinator.keep_state(**opened) : Result<>{opened.error()};
     if (!kept) {
-      tell(kept.error().message());
+      log.tell({LogLevel::error, kept.error().message()});
       return 65;
     }
     state = std::move(*opened);
   }
-  AgentSessions agents{loop, coordinator, {.token = *token, .log = tell}};
+  AgentSessions agents{loop, coordinator, {.token = *token, .log = log.sink()}};
   StoreServer* store = nullptr;
   HttpOptions pages;
   pages.pages = {
@@ -255,11 +278,11 @@ int serve(const Settings& settings) {
   options.port = Port{settings.port};
   options.limits = settings.store;
   options.connections = settings.connections;
-  options.connections.handshake_max = seconds(settings.handshake_s);
-  options.connections.request_max = seconds(settings.request_s);
-  options.connections.stalled_max = seconds(settings.stalled_s);
-  options.connections.silent_peer_max = seconds(settings.silence_s);
-  options.log = tell;
+  options.connections.handshake_max = duration_of(settings.handshake_s);
+  options.connections.request_max = duration_of(settings.request_s);
+  options.connections.stalled_max = duration_of(settings.stalled_s);
+  options.connections.silent_peer_max = duration_of(settings.silence_s);
+  options.log = log.sink();
   if (!settings.store_only)
     options.other_language = [&](unsigned char first_byte, UniqueFd& socket) {
       if (begins_agent(first_byte)) {
@@ -274,13 +297,13 @@ int serve(const Settings& settings) {
   StoreServer server{loop, std::move(options)};
   store = &server;
   if (const auto port = server.listen(); !port) {
-    std::cerr << "torchupd: " << port.error().message() << '\n';
+    log.tell({LogLevel::error, port.error().message()});
     return port.error().code == errc::bad_value ? 2 : 67;
   }
   coordinator.admit_torchrun(server, settings.bind);
   std::cout << "torchupd: ready on " << server.address() << std::endl;
   notify_service_manager("READY=1");
-  Ending ending{loop, server, seconds(settings.grace_s)};
+  Ending ending{loop, server, duration_of(settings.grace_s), log};
   loop.run();
   coordinator.release_state();
   return 0;
@@ -292,10 +315,11 @@ int serve(const Settings& settings) {
 int main(int argc, char** argv) {
   torchup::Settings settings;
   if (const auto code = torchup::read_arguments(argc, argv, settings)) return *code;
+  torchup::Log log{settings.log};
   try {
-    return torchup::serve(settings);
+    return torchup::serve(settings, log);
   } catch (const std::exception& error) {
-    std::cerr << "torchupd: internal fault: " << error.what() << '\n';
+    log.tell({torchup::LogLevel::error, fmt::format("internal fault: {}", error.what())});
     return 70;
   }
 }

@@ -36,6 +36,7 @@
 #include "launcher/os/watchdog.hpp"
 #include "launcher/os/worker_output.hpp"
 #include "launcher/os/worker_store.hpp"
+#include "rendezvous/core/printable.hpp"
 #include "rendezvous/net/attach.hpp"
 #include "rendezvous/net/node_identity.hpp"
 
@@ -153,7 +154,8 @@ class AgentRunner {
       settings.is_host = config_.rendezvous.group_rank == GroupRank{0};
       settings.workers_share_port = true;
     }
-    if (settings.endpoint) settings.log = [this](const std::string& line) { say({Say::Level::info, line}); };
+    if (settings.endpoint)
+      settings.log = [this](const LogLine& line) { say({Say::Level::info, printable(line.text)}); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
     open_side_doors();
     make_cgroup();  // early: the log writer makes the first directories meanwhile

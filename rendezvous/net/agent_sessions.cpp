@@ -1,5 +1,6 @@
 #include "rendezvous/net/agent_sessions.hpp"
 
+#include <fmt/format.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -33,8 +34,11 @@ class AgentSessions::Impl : public std::enable_shared_from_this<AgentSessions::I
  private:
   class Session;
 
-  void log(const std::string& line) const {
-    if (options_.log) options_.log(line);
+  /// Something that the peer at `address` caused. `kind`: what its like have in common.
+  void log(std::string kind, const std::string& address, std::string text) const {
+    if (!options_.log) return;
+    LogLine line{LogLevel::warning, std::move(kind), std::move(text)};
+    options_.log(std::move(line).because_of(address));
   }
   void remove(std::uint64_t id) { sessions_.erase(id); }
 
@@ -53,7 +57,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   ~Session() override { socket_->close(); }
 
   void start() {
-    end_after(impl_.options_.hello_limit, "closed: it did not say what an agent says");
+    end_after(impl_.options_.hello_limit, "it did not say what an agent says");
     socket_->start([this](std::string_view& input) { return read(input); },
                    [this](const boost::system::error_code& error) { closed(error); });
   }
@@ -64,7 +68,8 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
     std::visit([&](auto& said) { write(std::move(said)); }, message);
   }
   void refuse(int exit_code, std::string reason) override {
-    impl_.log("agent at " + socket_->remote_address() + " refused: " + reason);
+    impl_.log("agent refused", socket_->remote_address(),
+              fmt::format("agent at {} refused: {}", socket_->remote_address(), reason));
     refused_ = true;
     write(Refused{exit_code, std::move(reason)});
     socket_->close_after_writes();
@@ -82,9 +87,14 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
       if (error || !impl) return;
       const auto found = impl->sessions_.find(id);
       if (found == impl->sessions_.end()) return;
-      if (!line.empty()) impl->log("connection from " + found->second->socket_->remote_address() + " " + line);
+      if (!line.empty()) found->second->log_closed(line);
       impl->sessions_.erase(found);
     });
+  }
+
+  void log_closed(const std::string& why) const {
+    impl_.log("agent's connection closed", socket_->remote_address(),
+              fmt::format("connection from {} closed: {}", socket_->remote_address(), why));
   }
 
   void write(CoordinatorFrame frame) { socket_->write(encode(frame)); }
@@ -177,7 +187,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   }
 
   bool reject(const std::string& why) {
-    impl_.log("connection from " + socket_->remote_address() + " closed: " + why);
+    log_closed(why);
     if (attendance_) std::exchange(attendance_, {})->gone(true);
     impl_.remove(id_);
     return false;
@@ -213,7 +223,7 @@ void AgentSessions::Impl::serve(UniqueFd fd) {
   tcp::socket socket{loop_};
   boost::system::error_code error;
   socket.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd.get(), error);
-  if (error) return log("a connection could not be taken over: " + error.message());
+  if (error) return log("not taken over", "", "a connection could not be taken over: " + error.message());
   (void)fd.release();
   const std::uint64_t id = next_id_++;
   auto& session = *sessions_.emplace(id, std::make_unique<Session>(*this, id, std::move(socket))).first->second;

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/log_line.hpp"
 #include "rendezvous/net/unique_fd.hpp"
 
 namespace boost::asio {
@@ -23,8 +23,7 @@ struct AgentSessionsOptions {
   std::string token = {};  ///< agents must prove it; empty: none is asked for
   bool embedded = false;   ///< this process is an agent of the job and takes the coordinator with it
   Duration hello_limit = std::chrono::seconds{10};  ///< from the connection's first byte to the proof
-  /// One line for people; who was refused and why.
-  std::function<void(const std::string& line)> log = {};
+  LogSink log = {};                                 ///< who was refused and why
 };
 
 /// Agents of other processes: speaks agent_codec on their connections and attends the coordinator for them.

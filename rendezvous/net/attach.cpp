@@ -61,8 +61,9 @@ bool is_own(const asio::ip::address& address) {
 struct Host {
   Host(asio::io_context& loop, const AttachSettings& settings)
       : coordinator{loop,
-                    [log = settings.log](const RunId&, const std::string& line) {
-                      if (log) log(line);
+                    [log = settings.log](LogLine line) {
+                      line.job.clear();  // there is one only
+                      if (log) log(std::move(line));
                     }},
         sessions{loop, coordinator, {.token = settings.token, .embedded = true, .log = settings.log}} {}
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "rendezvous/core/endpoint.hpp"
+#include "rendezvous/core/log_line.hpp"
 #include "rendezvous/net/agent_link.hpp"
 
 namespace boost::asio {
@@ -30,8 +31,8 @@ struct AttachSettings {
   std::string token = {};
   /// How long the endpoint may stay out of reach, at the start or later, before LinkLost.
   Duration join_timeout = std::chrono::seconds{600};
-  /// Where this process hosts the coordinator: one line for people about what was decided, who came, who was refused.
-  std::function<void(const std::string& line)> log = {};
+  /// Where this process hosts the coordinator: what was decided, who came, who was refused.
+  LogSink log = {};
 };
 
 /// The agent's link to the coordinator of its job, wherever that turns out to live. Returns at once; messages sent

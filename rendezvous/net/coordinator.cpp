@@ -31,7 +31,7 @@ UtcTime utc_now() { return std::chrono::floor<std::chrono::microseconds>(std::ch
 
 class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl> {
  public:
-  Impl(asio::io_context& loop, Log log, RendezvousSettings settings)
+  Impl(asio::io_context& loop, LogSink log, RendezvousSettings settings)
       : loop_{loop}, torchrun_timer_{loop}, log_{std::move(log)}, settings_{settings} {}
 
   struct Waiter {
@@ -143,9 +143,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   }
 
   void admit_torchrun(StoreServer& server, const std::string& bind) {
-    torchrun_.emplace(loop_, server, bind, [this](const RunId& run_id, const std::string& line) {
-      if (log_) log_(run_id, line);
-    });
+    torchrun_.emplace(loop_, server, bind, [this](const RunId& run_id, const std::string& line) { log(run_id, line); });
     look_for_torchrun();
   }
 
@@ -191,13 +189,18 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   std::map<RunId, std::shared_ptr<Job>> jobs_;
 
  private:
+  void log(const RunId& run_id, const std::string& text) const {
+    if (!log_) return;
+    LogLine line{text};
+    line.job = run_id.value();
+    log_(std::move(line));
+  }
+
   void keep(Job& job, std::uint64_t number) {
-    const auto log = [this, id = job.run_id](const std::string& line) {
-      if (log_) log_(id, line);
-    };
     job.keeper = std::make_shared<JobKeeper>(
         loop_, *state_, number, job.run_id, job.rendezvous,
-        [this, &job](std::vector<RendezvousAction> actions) { perform_all(job, std::move(actions)); }, log);
+        [this, &job](std::vector<RendezvousAction> actions) { perform_all(job, std::move(actions)); },
+        [this, id = job.run_id](const std::string& line) { log(id, line); });
   }
 
   void forget(Job& job) {
@@ -219,7 +222,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
         listener->refuse(refuse->exit_code, std::move(refuse->reason));
       }
     } else if (auto* note = std::get_if<Note>(&action)) {
-      if (log_) log_(job.run_id, note->text);
+      log(job.run_id, note->text);
     }
   }
 
@@ -269,7 +272,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     for (Waiter& waiter : std::exchange(job.waiters, {})) asio::post(loop_, std::move(waiter.done));
   }
 
-  Log log_;
+  LogSink log_;
   RendezvousSettings settings_;
   StateDirectory* state_ = nullptr;  ///< null: nothing is kept
   std::uint64_t next_file_ = 0;
@@ -350,7 +353,7 @@ class OwnLink final : public AgentLink {
 
 }  // namespace
 
-Coordinator::Coordinator(asio::io_context& loop, Log log, RendezvousSettings settings)
+Coordinator::Coordinator(asio::io_context& loop, LogSink log, RendezvousSettings settings)
     : impl_{std::make_shared<Impl>(loop, std::move(log), settings)} {}
 
 Coordinator::~Coordinator() = default;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rendezvous/base/result.hpp"
+#include "rendezvous/core/log_line.hpp"
 #include "rendezvous/core/rendezvous.hpp"
 #include "rendezvous/net/agent_link.hpp"
 
@@ -26,10 +27,8 @@ class StoreServer;
 /// agent_sessions.
 class Coordinator {
  public:
-  /// One line for people about what was decided and why.
-  using Log = std::function<void(const RunId& run_id, const std::string& line)>;
-
-  explicit Coordinator(boost::asio::io_context& loop, Log log = {}, RendezvousSettings settings = {});
+  /// `log`: what was decided about which job, and why.
+  explicit Coordinator(boost::asio::io_context& loop, LogSink log = {}, RendezvousSettings settings = {});
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
   ~Coordinator();

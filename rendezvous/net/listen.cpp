@@ -115,6 +115,12 @@ Result<Listeners> listen_on_loopback(Port port, Duration silent_peer_max) {
   }
 }
 
+std::string without_port(const sockaddr_storage& address) {
+  std::string text = to_text(address);
+  text.erase(std::min(text.rfind(':'), text.size()));
+  return text.starts_with('[') ? text.substr(1, text.size() - 2) : text;
+}
+
 }  // namespace
 
 Result<Listeners> listen_on(std::string_view bind, Port port, Duration silent_peer_max) {
@@ -175,13 +181,16 @@ std::string peer_text(int socket) {
   return to_text(address);
 }
 
+std::string peer_address(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  return ::getpeername(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? without_port(address) : "";
+}
+
 std::string own_address(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {};
-  std::string text = to_text(address);
-  text.erase(text.rfind(':'));
-  return text.starts_with('[') ? text.substr(1, text.size() - 2) : text;
+  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? without_port(address) : "";
 }
 
 }  // namespace torchup

@@ -36,6 +36,8 @@ struct Listeners {
 [[nodiscard]] std::string to_text(const sockaddr_storage& address);
 /// Who is at the other end; "somebody" when the connection is gone.
 [[nodiscard]] std::string peer_text(int socket);
+/// The same without port, and empty when the connection is gone.
+[[nodiscard]] std::string peer_address(int socket);
 /// The numeric address of this machine that a connection uses, without port; empty when it is none.
 [[nodiscard]] std::string own_address(int socket);
 

@@ -1,6 +1,7 @@
 #include "rendezvous/net/store_server.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -537,20 +538,11 @@ class StoreServer::Impl : StoreOutlet {
 
   void refuse(int socket, const std::string& reason) {
     ++status_.refused;
-    log_rarely("closed " + peer_text(socket) + ": " + reason);
-  }
-
-  /// A crowd of strangers must not fill a disk: a few lines per second, then one that counts the rest.
-  void log_rarely(const std::string& line) {
     if (!options_.log) return;
-    constexpr std::size_t lines_per_second = 10;
-    if (now_ - log_second_ >= std::chrono::seconds{1}) {
-      if (log_lines_ > lines_per_second)
-        options_.log("and " + std::to_string(log_lines_ - lines_per_second) + " more lines in that second");
-      log_second_ = now_;
-      log_lines_ = 0;
-    }
-    if (++log_lines_ <= lines_per_second) options_.log(line);
+    // Refusals at one limit are one message; numbers and bytes behind its name differ.
+    std::string kind = "closed: " + reason.substr(0, reason.find_first_of(":("));
+    LogLine line{LogLevel::warning, std::move(kind), fmt::format("closed {}: {}", peer_text(socket), reason)};
+    options_.log(std::move(line).because_of(peer_address(socket)));
   }
 
   void close(Session& session) {
@@ -622,8 +614,6 @@ class StoreServer::Impl : StoreOutlet {
   std::function<void()> drained_;
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
   TimePoint now_ = Clock::now();
-  TimePoint log_second_{};
-  std::size_t log_lines_ = 0;
   AdaptiveSpin spin_;
   std::uint64_t last_ = listener_tag;  ///< the session of the last event that came alone
   bool alone_ = false;                 ///< and the one before was of the same

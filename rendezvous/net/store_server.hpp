@@ -10,6 +10,7 @@
 
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/log_line.hpp"
 #include "rendezvous/core/store.hpp"
 #include "rendezvous/net/unique_fd.hpp"
 
@@ -45,8 +46,7 @@ struct StoreServerOptions {
   /// been read from it. Called on the loop, once, when the first byte is there. Unset or false: closed with one log
   /// line.
   std::function<bool(unsigned char first_byte, UniqueFd& socket)> other_language;
-  /// One line for people, without time or name of the program; rare events only. Unset: nobody wants to know.
-  std::function<void(const std::string& line)> log;
+  LogSink log;  ///< rare events only; unset: nobody wants to know
 };
 
 /// Counters since the start, and what is there now.

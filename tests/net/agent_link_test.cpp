@@ -321,7 +321,7 @@ TEST_CASE("when the process that hosts is gone, workers stop at once", "[net][ag
 TEST_CASE("agents and coordinator prove the token to each other", "[net][agent_link]") {
   asio::io_context loop;
   std::vector<std::string> log;
-  Daemon daemon{loop, {.token = "secret", .log = [&](const std::string& line) { log.push_back(line); }}};
+  Daemon daemon{loop, {.token = "secret", .log = [&](const LogLine& line) { log.push_back(line.text); }}};
   SECTION("the same one") {
     Agent a = Agent::over_tcp(loop, daemon.endpoint, "secret");
     a.link->send(join_of("a", {}));
@@ -433,7 +433,7 @@ TEST_CASE("of agents on one machine with one endpoint the first hosts and the ot
                   {.run_id = RunId{"job"},
                    .endpoint = Endpoint{"localhost", port},
                    .join_timeout = 10s,
-                   .log = [&](const std::string& line) { log.push_back(line); }},
+                   .log = [&](const LogLine& line) { log.push_back(line.text); }},
                   std::move(handler));
   };
   Agent a{make}, b{make};
