@@ -415,7 +415,7 @@ def enter_namespace():
     if os.environ.get(INSIDE) or not shutil.which("unshare") or subprocess.run([*enter, "true"], stderr=subprocess.DEVNULL).returncode != 0:
         return
     os.environ[INSIDE] = "1"
-    os.execvp(enter[0], [*enter, sys.executable, *sys.argv])
+    os.execvp(enter[0], [*enter, sys.executable, *sys.orig_argv[1:]])
 
 
 if __name__ == "__main__":
