@@ -245,8 +245,13 @@ class Cluster:
             assert len(set(ranks)) == len(ranks) and all(0 <= rank < world for rank in ranks), entries
             by_node = {}
             for entry in entries:
-                by_node.setdefault(entry["group_rank"], set()).add(entry["host"])
-            assert all(len(hosts) == 1 for hosts in by_node.values()), entries
+                by_node.setdefault(entry["group_rank"], []).append(entry)
+            for node in by_node.values():
+                assert len({entry["host"] for entry in node}) == 1, entries
+                own = [entry["rank"] for entry in node]
+                # A round that was stopped while it started has not all its workers; one that has, has them side by side.
+                if len(entries) == world:
+                    assert max(own) - min(own) + 1 == len(own), entries
 
     def nothing_left(self, limit=2.0):
         wait_for("no process of the jobs lives", lambda: not self.leftovers(), limit)
