@@ -14,17 +14,18 @@ inline constexpr std::size_t error_file_bytes_max = std::size_t{1} << 20;
 
 /// A worker's last words, as read from its error file.
 struct WorkerError {
-  std::string message;      ///< `ValueError: bad`
-  std::string traceback;    ///< what the report shows: the call stack, else the message, else `<N/A>`
-  std::int64_t time_s = 0;  ///< epoch seconds by the worker; 0 when it gave none
-  bool structured = false;  ///< the message was an object: an error code may be added at hand-over
+  std::string message;       ///< `ValueError: bad`
+  std::string traceback;     ///< what the report shows: the call stack, else the message, else `<N/A>`
+  std::int64_t time_us = 0;  ///< microseconds since 1970 by the worker, written as seconds; 0 when it gave none
+  bool structured = false;   ///< the message was an object: an error code may be added at hand-over
   friend bool operator==(const WorkerError&, const WorkerError&) = default;
 };
 
 /// Reads both shapes of contract §5.1.
 ///
 /// Errors: errc::bad_value when it is not JSON, lacks `message`, or an object message has no usable timestamp;
-/// errc::limit_exceeded when longer than error_file_bytes_max.
+/// errc::limit_exceeded when longer than error_file_bytes_max or nested deeper than json_depth_max. A timestamp that is
+/// too large for seconds is read as milli-, micro- or nanoseconds.
 /// Source: torch/distributed/elastic/multiprocessing/errors/__init__.py, ProcessFailure.__post_init__.
 [[nodiscard]] Result<WorkerError> parse_error_file(std::string_view bytes);
 

@@ -13,7 +13,9 @@ constexpr int signals_max = 64;
 
 Result<TimerRequest> parse_timer_request(std::string_view line) {
   if (line.size() > timer_line_bytes_max) return fail(errc::limit_exceeded, "a timer's line is too long");
-  const json request = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto parsed = parse_json(line);
+  if (!parsed) return fail(errc::bad_value, "a timer's line: " + parsed.error().context);
+  const json& request = *parsed;
   if (!request.is_object()) return fail(errc::bad_value, "a timer's line is no JSON object");
   const json* version = member(request, "version");
   const json* pid = member(request, "pid");

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "launcher/core/text.hpp"
+
 namespace torchup {
 namespace {
 
@@ -26,42 +28,6 @@ std::size_t find_last(std::string_view text, char wanted) {
   const void* found = text.empty() ? nullptr : memrchr(text.data(), wanted, text.size());
   return found == nullptr ? std::string_view::npos
                           : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
-}
-
-/// What stands at the front of `text`: a character of `length` bytes, or `length` bytes that begin none.
-struct Character {
-  std::size_t length;
-  bool valid;
-  bool unfinished;  ///< the text ends within what may become a character
-};
-
-Character first_character(std::string_view text) {
-  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return {1, true, false};
-  std::size_t length = 0;
-  unsigned low = 0x80;
-  unsigned high = 0xBF;  // of the second byte: no overlong forms, no surrogates, nothing above U+10FFFF
-  if (lead >= 0xC2 && lead <= 0xDF) {
-    length = 2;
-  } else if (lead >= 0xE0 && lead <= 0xEF) {
-    length = 3;
-    if (lead == 0xE0) low = 0xA0;
-    if (lead == 0xED) high = 0x9F;
-  } else if (lead >= 0xF0 && lead <= 0xF4) {
-    length = 4;
-    if (lead == 0xF0) low = 0x90;
-    if (lead == 0xF4) high = 0x8F;
-  } else {
-    return {1, false, false};
-  }
-  for (std::size_t at = 1; at < length; ++at) {
-    if (at == text.size()) return {at, false, true};
-    if (byte(at) < low || byte(at) > high) return {at, false, false};
-    low = 0x80;
-    high = 0xBF;
-  }
-  return {length, true, false};
 }
 
 /// `text` without a character that its end cuts in two.

@@ -1,9 +1,7 @@
 #include "launcher/core/output_plan.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
-#include <map>
 #include <optional>
 #include <set>
 
@@ -45,17 +43,10 @@ Result<std::vector<int>> parse_stream_map(const std::string& text, int local_wor
   return streams;
 }
 
-std::string_view trim(std::string_view text) {
-  const auto is_space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
-  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-  return text;
-}
-
 Result<std::set<int>> parse_ranks(const std::string& text) {
   std::set<int> ranks;
   for (const std::string_view entry : split(text, ',')) {
-    const auto rank = parse_number(trim(entry));
+    const auto rank = parse_number(stripped(entry));
     if (!rank)
       return fail(errc::bad_value,
                   "--local_ranks_filter must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2");
@@ -64,46 +55,11 @@ Result<std::set<int>> parse_ranks(const std::string& text) {
   return ranks;
 }
 
-bool is_name_start(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; }
-bool is_name_part(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
-
-using Names = std::map<std::string_view, std::string>;
-
-/// Python's string.Template.safe_substitute.
-std::string substitute(std::string_view text, const Names& names) {
-  std::string result;
-  while (!text.empty()) {
-    const auto dollar = text.find('$');
-    result += text.substr(0, dollar);
-    if (dollar == std::string_view::npos) break;
-    text.remove_prefix(dollar + 1);
-    if (text.starts_with('$')) {
-      result += '$';
-      text.remove_prefix(1);
-      continue;
-    }
-    const bool braced = text.starts_with('{');
-    std::size_t end = braced ? 1 : 0;
-    const std::size_t begin = end;
-    if (end < text.size() && is_name_start(text[end]))
-      while (end < text.size() && is_name_part(text[end])) ++end;
-    const bool closed = end > begin && (!braced || (end < text.size() && text[end] == '}'));
-    const auto found = closed ? names.find(text.substr(begin, end - begin)) : names.end();
-    if (found == names.end()) {
-      result += '$';  // not ours: stays as it is, and what follows is looked at again
-      continue;
-    }
-    result += found->second;
-    text.remove_prefix(end + (braced ? 1 : 0));
-  }
-  return result;
-}
-
 std::string prefix_from_template(const OutputPlan& plan, Rank rank, LocalRank local_rank) {
-  return substitute(plan.line_prefix_template, {{"role_name", plan.role},
-                                                {"rank", std::to_string(rank.value())},
-                                                {"local_rank", std::to_string(local_rank.value())},
-                                                {"hostname", plan.host}});
+  return substituted(plan.line_prefix_template, {{"role_name", plan.role},
+                                                 {"rank", std::to_string(rank.value())},
+                                                 {"local_rank", std::to_string(local_rank.value())},
+                                                 {"hostname", plan.host}});
 }
 
 }  // namespace

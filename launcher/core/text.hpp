@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/base/types.hpp"
@@ -16,6 +19,26 @@ inline constexpr std::string_view blanks = " \t\n\r\f\v";
 
 /// The parts of `text` between separators, at least one: "a,,b" has three, the empty text one.
 [[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);
+
+/// Names and what stands for them.
+using Substitutions = std::initializer_list<std::pair<std::string_view, std::string>>;
+
+/// Python's string.Template.safe_substitute: `$name` and `${name}` for these names, other names stay as they are, `$$`
+/// is `$`.
+[[nodiscard]] std::string substituted(std::string_view text, const Substitutions& names);
+
+/// `text` for a terminal or a log, whoever wrote it: control characters but tab and line feed as `\x1b`, as is what is
+/// not UTF-8. Nothing in it can move the cursor, change colours or answer for the keyboard.
+[[nodiscard]] std::string printable(std::string_view text);
+
+/// What stands at the front of `text`, which is not empty: a UTF-8 character of `length` bytes, or `length` bytes that
+/// begin none.
+struct Character {
+  std::size_t length;
+  bool valid;
+  bool unfinished;  ///< the text ends within what may become a character
+};
+[[nodiscard]] Character first_character(std::string_view text);
 
 /// `12.3 s`; what is less than a tenth is cut.
 [[nodiscard]] std::string seconds_text(Duration duration);

@@ -1,6 +1,6 @@
 #include "launcher/core/worker_command.hpp"
 
-#include <cctype>
+#include "launcher/core/text.hpp"
 
 namespace torchup {
 namespace {
@@ -19,28 +19,9 @@ Error unusable(const std::string& name, Where where, const std::optional<Program
 
 bool usable(const std::optional<ProgramFile>& file) { return file && file->problem.empty(); }
 
-/// `text` with `$local_rank`, `${local_rank}` and `$$` replaced.
-std::string substituted(std::string_view text, LocalRank local_rank) {
-  constexpr std::string_view plain = "$local_rank";
-  constexpr std::string_view braced = "${local_rank}";
-  const auto is_name = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
-  std::string result;
-  while (!text.empty()) {
-    if (text.starts_with("$$")) {
-      result += '$';
-      text.remove_prefix(2);
-    } else if (text.starts_with(braced)) {
-      result += std::to_string(local_rank.value());
-      text.remove_prefix(braced.size());
-    } else if (text.starts_with(plain) && (text.size() == plain.size() || !is_name(text[plain.size()]))) {
-      result += std::to_string(local_rank.value());
-      text.remove_prefix(plain.size());
-    } else {
-      result += text.front();
-      text.remove_prefix(1);
-    }
-  }
-  return result;
+/// A word of the user's command line for one worker.
+std::string for_worker(std::string_view word, LocalRank local_rank) {
+  return substituted(word, {{"local_rank", std::to_string(local_rank.value())}});
 }
 
 Result<ProgramFile> find_python(const ProgramRequest& request, const ProgramLookup& look_up) {
@@ -119,7 +100,7 @@ Result<WorkerProgram> choose_program(const ProgramRequest& request, const Progra
     program = native(request, *file, "--no-python");
   } else {
     // The name itself may depend on the local rank; then it is that of local rank 0 which decides.
-    const std::string first = substituted(name, LocalRank{0});
+    const std::string first = for_worker(name, LocalRank{0});
     const auto file = look_up(first, Where::path_then_list);
     // An interpreter of the user's own choice may know the name although we do not.
     if (!usable(file) && !request.python.empty())
@@ -142,7 +123,7 @@ std::vector<std::string> worker_command(const WorkerProgram& program, LocalRank 
   std::vector<std::string> command{program.command.front()};
   for (std::size_t i = 1; i < program.command.size(); ++i) {
     if (i == program.arguments_at && program.pass_local_rank) command.push_back(legacy);
-    command.push_back(substituted(program.command[i], local_rank));
+    command.push_back(for_worker(program.command[i], local_rank));
   }
   if (program.command.size() == program.arguments_at && program.pass_local_rank) {
     command.push_back(legacy);

@@ -525,37 +525,48 @@ class AgentRunner {
     const std::string hang = std::move(worker.hang);
     worker = {};
     attempt_->worker_gone(id.local_rank);
-    const bool fine = ended.exit_code == 0 || ended.exit_code == requeue_code;
-    if (!fine) read_last_words(id, ended);
-    if (!hang.empty()) ended.message = hang + "\n" + ended.message;
-    if (!fine && stop_signal_ == 0) note_failure(id, ended, progress);
-
-    event::WorkerExited exited;
-    exited.worker = id;
-    exited.exit_code = ended.exit_code;
-    exited.end = fine ? WorkerEnd::succeeded : stop_signal_ == 0 ? WorkerEnd::failed : WorkerEnd::terminated;
-    exited.message = ended.message;
-    exited.error_file = ended.error_file;
-    if (progress) exited.last_step = progress->step;
-    record(std::move(exited));
-    handle(std::move(ended));
+    Gone gone{id, std::move(ended), progress, hang, stop_signal_ != 0};
+    if (gone.fine()) return tell_end(gone);
+    gone.ended.message = default_failure_message(gone.ended.exit_code, id.pid);
+    spawn(loop_, "read last words", with_last_words(std::move(gone)));
   }
 
-  /// Fills in what the worker's error file says of its end.
-  void read_last_words(const WorkerId& id, WorkerEnded& ended) {
-    ended.message = default_failure_message(ended.exit_code, id.pid);
-    const std::string& path = attempt_->files(id.local_rank).error_file;
-    if (path.empty()) return;
-    auto bytes = read_error_file(path);
-    if (bytes && !*bytes) return;
-    auto words = bytes ? parse_error_file(**bytes) : Result<WorkerError>{bytes.error()};
-    if (!words) {
-      say({Say::Level::error, "Failed to parse reply file: " + path + " (" + words.error().message() + ")"});
-      return;
+  /// A worker whose process is gone, and what we knew of it then.
+  struct Gone {
+    WorkerId id;
+    WorkerEnded ended;
+    std::optional<WorkerProgress> progress;
+    std::string hang;
+    bool stopped;  ///< by us
+    [[nodiscard]] bool fine() const { return ended.exit_code == 0 || ended.exit_code == requeue_code; }
+  };
+
+  /// Fills in what the worker's error file says of its end. The disk may be slow: nothing here waits for it.
+  Task<> with_last_words(Gone gone) {
+    const std::string path = attempt_->files(gone.id.local_rank).error_file;
+    const LastWords words = co_await output_.read_last_words(path);
+    if (!words.problem.empty())
+      say({Say::Level::error, "Failed to parse reply file: " + path + " (" + words.problem + ")"});
+    if (words.error) {
+      gone.ended.error_file = path;
+      if (!words.error->traceback.empty()) gone.ended.message = words.error->traceback;
+      gone.ended.time_us = std::min(words.error->time_us, gone.ended.time_us);  // nobody writes after its death
     }
-    ended.error_file = path;
-    if (!words->traceback.empty()) ended.message = words->traceback;
-    ended.time_us = words->time_s * 1'000'000;
+    if (!gone.hang.empty()) gone.ended.message = gone.hang + "\n" + gone.ended.message;
+    if (!gone.stopped) note_failure(gone.id, gone.ended, gone.progress);
+    tell_end(gone);
+  }
+
+  void tell_end(Gone& gone) {
+    event::WorkerExited exited;
+    exited.worker = gone.id;
+    exited.exit_code = gone.ended.exit_code;
+    exited.end = gone.fine() ? WorkerEnd::succeeded : gone.stopped ? WorkerEnd::terminated : WorkerEnd::failed;
+    exited.message = gone.ended.message;
+    exited.error_file = gone.ended.error_file;
+    if (gone.progress) exited.last_step = gone.progress->step;
+    record(std::move(exited));
+    handle(std::move(gone.ended));
   }
 
   /// What is known of a worker's death at this moment, for the attempt's incident.
@@ -750,7 +761,8 @@ class AgentRunner {
       output_.print("torchup: " + incident_text(told->incident, local_time_text) +
                     (told->path.empty() ? "" : "  all of it: " + told->path + "\n"));
     }
-    std::string last_words = verdict.exit_code == 0 ? "" : last_words_for_parent(action);
+    std::string last_words;
+    if (verdict.exit_code != 0) last_words = co_await last_words_for_parent(action);
     if (!last_words.empty()) {
       auto written = co_await output_.replace_file(config_.parent_error_file, std::move(last_words));
       if (!written) say({Say::Level::error, written.error().message()});
@@ -808,27 +820,27 @@ class AgentRunner {
   }
 
   /// What goes into the error file of whoever started us; empty when nothing does.
-  std::string last_words_for_parent(const Finish& action) {
+  Task<std::string> last_words_for_parent(const Finish& action) {
     const Verdict& verdict = action.verdict;
     const std::int64_t now_s = utc_now() / 1'000'000;
     if (verdict.exit_code > 128 || action.local_failures.empty()) {
-      if (config_.parent_error_file.empty()) return "";
+      if (config_.parent_error_file.empty()) co_return "";
       const std::string text = verdict.exit_code > 128 ? signal_text(verdict) : verdict.reason;
-      return make_error_file(text, text, now_s);
+      co_return make_error_file(text, text, now_s);
     }
     const WorkerFailure& cause = action.local_failures.at(root_cause(action.local_failures));
-    if (cause.error_file.empty()) return "";
+    if (cause.error_file.empty()) co_return "";
     if (config_.parent_error_file.empty()) {
       say({Say::Level::error, "no error file defined for parent, to copy child error file (" + cause.error_file + ")"});
-      return "";
+      co_return "";
     }
-    const auto bytes = read_error_file(cause.error_file);
-    const auto words = bytes && *bytes ? parse_error_file(**bytes) : Result<WorkerError>{WorkerError{}};
-    if (words && !words->structured) {
+    const LastWords words = co_await output_.read_last_words(cause.error_file);
+    if (!words.error) co_return "";
+    if (!words.error->structured) {
       say({Say::Level::warning,
            "child error file (" + cause.error_file + ") has a new message format. \nskipping error code override"});
     }
-    return bytes && *bytes ? with_error_code(**bytes, cause.exit_code) : "";
+    co_return with_error_code(*words.bytes, cause.exit_code);
   }
 
   const LaunchConfig& config_;

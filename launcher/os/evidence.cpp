@@ -1,6 +1,7 @@
 #include "launcher/os/evidence.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -182,15 +183,22 @@ DeathEvidence collect_evidence(pid_t pid, int exit_code, const DeathBaseline& ba
 
 Result<std::optional<std::string>> read_error_file(const std::string& path) {
   const auto failed = [&] { return system_error(path); };
+  const std::filesystem::path whole{path};
+  const UniqueFd folder{::open(whole.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (!folder && errno == ENOENT) return std::optional<std::string>{};
+  if (!folder) return failed();
   // Never wait for a FIFO, never follow a link that a worker has laid.
-  const UniqueFd file{::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)};
+  const UniqueFd file{
+      ::openat(folder.get(), whole.filename().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)};
   if (!file && errno == ENOENT) return std::optional<std::string>{};
   if (!file && errno == ELOOP) return fail(errc::refused, path + ": a symbolic link is not followed");
   if (!file) return failed();
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) return failed();
-  if (!S_ISREG(status.st_mode) || status.st_uid != ::geteuid())
-    return fail(errc::refused, path + ": not a regular file of ours");
+  struct stat around {};
+  if (::fstat(file.get(), &status) != 0 || ::fstat(folder.get(), &around) != 0) return failed();
+  // A file server may have another user for root: what it gave the folder to, which we made, is ours too.
+  const bool ours = status.st_uid == ::geteuid() || status.st_uid == around.st_uid;
+  if (!S_ISREG(status.st_mode) || !ours) return fail(errc::refused, path + ": not a regular file of ours");
   std::string bytes;
   std::array<char, 16 * 1024> buffer{};
   for (;;) {
@@ -199,8 +207,16 @@ Result<std::optional<std::string>> read_error_file(const std::string& path) {
     if (count == 0) return std::optional{std::move(bytes)};
     if (count > 0) bytes.append(buffer.data(), static_cast<std::size_t>(count));
     if (bytes.size() > error_file_bytes_max)
-      return fail(errc::limit_exceeded, path + ": longer than " + std::to_string(error_file_bytes_max) + " bytes");
+      return fail(errc::limit_exceeded, fmt::format("{}: longer than {} bytes", path, error_file_bytes_max));
   }
+}
+
+LastWords read_last_words(const std::string& path) {
+  auto bytes = read_error_file(path);
+  if (bytes && !*bytes) return {};
+  auto error = bytes ? parse_error_file(**bytes) : Result<WorkerError>{bytes.error()};
+  if (!error) return {.problem = error.error().message()};
+  return {.bytes = std::move(**bytes), .error = *std::move(error)};
 }
 
 std::string process_state(pid_t pid) {

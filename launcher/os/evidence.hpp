@@ -26,10 +26,19 @@ struct DeathBaseline {
 /// Evidence for the death of `pid` since `baseline`; without the parts that come from output and error file.
 [[nodiscard]] DeathEvidence collect_evidence(pid_t pid, int exit_code, const DeathBaseline& baseline);
 
-/// Reads a worker's error file: a regular file, no link followed, at most error_file_bytes_max. Returns its bytes;
-/// empty when there is none.
+/// Reads a worker's error file: a regular file of ours or of the owner of its directory, no link followed, at most
+/// error_file_bytes_max. Returns its bytes; empty when there is none. Waits for the disk.
 /// Errors: the system's; errc::limit_exceeded when larger; errc::refused when it is no regular file of ours.
 [[nodiscard]] Result<std::optional<std::string>> read_error_file(const std::string& path);
+
+/// What a worker has left in its error file.
+struct LastWords {
+  std::optional<std::string> bytes = {};  ///< as read; nothing: there is no such file, or it is of no use
+  std::optional<WorkerError> error = {};  ///< what they mean
+  std::string problem = {};               ///< why the file is of no use; empty when it is, or when there is none
+};
+/// Reads and parses it. Waits for the disk.
+[[nodiscard]] LastWords read_last_words(const std::string& path);
 
 /// `sleeping in futex_wait`, `running`, `stopped`, `uninterruptible in nfs_…`, `gone`: from /proc.
 [[nodiscard]] std::string process_state(pid_t pid);

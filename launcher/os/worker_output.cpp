@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "launcher/core/line_splitter.hpp"
+#include "launcher/core/text.hpp"
 #include "launcher/os/console_writer.hpp"
 #include "launcher/os/log_writer.hpp"
 #include "launcher/os/loop_post.hpp"
@@ -683,7 +684,7 @@ void Output::print(std::string text) {
   const bool line_open = console.batch.empty() ? !console.ends_line : console.batch.back() != '\n';
   if (line_open) console.batch += '\n';
   console.open_line = nullptr;
-  console.batch += text;
+  console.batch += printable(text);
   state_->show(console);
 }
 
@@ -711,6 +712,14 @@ Task<bool> Output::finished_aside(std::function<void()> work) {
   };
   const auto finished = co_await state_->on_log_thread(done);
   co_return finished.has_value();
+}
+
+Task<LastWords> Output::read_last_words(std::string path) {
+  if (path.empty()) co_return LastWords{};
+  std::function<LastWords()> read = [path] { return torchup::read_last_words(path); };
+  auto words = co_await state_->on_log_thread(read);
+  LastWords none{.problem = "the disk does not answer"};
+  co_return words ? *std::move(words) : std::move(none);
 }
 
 void Output::window_changed() {

@@ -9,6 +9,7 @@
 
 #include "launcher/core/launch_event.hpp"
 #include "launcher/core/output_plan.hpp"
+#include "launcher/os/evidence.hpp"
 #include "rendezvous/net/asio.hpp"
 #include "rendezvous/net/unique_fd.hpp"
 
@@ -113,7 +114,8 @@ class Output {
   /// The run directory; empty before the first attempt or when there are no files.
   [[nodiscard]] const std::string& run_directory() const;
 
-  /// Text of the launcher itself for stderr, whole, in order with the workers' lines. Never blocks.
+  /// Text of the launcher itself for stderr, whole, in order with the workers' lines. Never blocks. Parts of it come
+  /// from other nodes and from workers: what could steer a terminal is shown as `\x1b`.
   void print(std::string text);
 
   /// Appends whole lines to a file of ours (events), through the log writer. Never blocks. An open failure or a full
@@ -129,6 +131,9 @@ class Output {
   void aside(std::function<void()> work);
   /// The same, and waits for its end without stopping the loop, 10 s at most. False: it may still be running.
   Task<bool> finished_aside(std::function<void()> work);
+
+  /// What a dead worker has left in its error file; an empty `path` means that it had none. At most 10 s.
+  Task<LastWords> read_last_words(std::string path);
 
   /// Copies our terminal's window size to the workers' ptys: on SIGWINCH.
   void window_changed();

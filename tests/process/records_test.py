@@ -1,6 +1,6 @@
 """What torchup leaves behind of a job: events, result file, incident record, reports; and that output never ends it.
 
-usage: records_test.py TORCHUP [name of a test ...]
+usage: records_test.py TORCHUP SLOW_DISK_LIBRARY [name of a test ...]
 """
 
 import glob
@@ -15,6 +15,7 @@ import time
 import unittest
 
 TORCHUP = os.path.abspath(sys.argv.pop(1))
+SLOW_DISK = os.path.abspath(sys.argv.pop(1))
 
 
 def run(*arguments, timeout=30, **options):
@@ -136,8 +137,10 @@ class Records(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         record = self.incident()
         self.assertEqual(record["failures"][0]["signal"], "SIGKILL")
-        if record["evidence"]["oom_kills"] is not None:
-            self.assertIn("sent by somebody", record["summary"])
+        # Whatever can be read here: never as if it were known.
+        self.assertNotRegex(record["summary"], "SIGKILL: the out-of-memory killer")
+        known = record["evidence"]["oom_kills"]
+        self.assertIn("possibly out of memory" if known is None else "sent by somebody", record["summary"])
 
     def test_the_out_of_memory_killer_is_named(self):
         own = None
@@ -182,7 +185,12 @@ class Records(unittest.TestCase):
             "huge": ("head -c 3000000 /dev/zero > $TORCHELASTIC_ERROR_FILE", "longer than"),
             "link": (f"ln -s /etc/hostname $TORCHELASTIC_ERROR_FILE", "refused|link|Too many levels"),
             "fifo": ("mkfifo $TORCHELASTIC_ERROR_FILE", "not a regular file"),
+            "deep": ("head -c 500000 /dev/zero | tr '\\000' '[' > $TORCHELASTIC_ERROR_FILE", "nested deeper than 64"),
+            "deep message": ("(printf '{\"message\": '; head -c 300000 /dev/zero | tr '\\000' '['; head -c 300000 /dev/zero |"
+                             " tr '\\000' ']'; printf '}') > $TORCHELASTIC_ERROR_FILE", "nested deeper than 64"),
         }
+        if os.geteuid() == 0:
+            laid["foreign"] = ("echo {} > $TORCHELASTIC_ERROR_FILE; chown 65534 $TORCHELASTIC_ERROR_FILE", "not a regular file of ours")
         for name, (command, reason) in laid.items():
             with self.subTest(name):
                 done = run("--nproc-per-node=1", "--", *shell(command + "; exit 3"))
@@ -190,6 +198,60 @@ class Records(unittest.TestCase):
                 text = done.stderr.decode()
                 self.assertRegex(text, "Failed to parse reply file: .*" + f"({reason})")
                 self.assertIn("exitcode  : 3 (pid: ", text)  # the report is there all the same
+
+    def error_file_command(self, message, stamp):
+        return f"printf '{{\"message\": \"{message}\", \"timestamp\": {stamp}}}' > $TORCHELASTIC_ERROR_FILE"
+
+    def test_an_error_file_that_a_file_server_gave_to_another_user(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can give files away")
+        # What root_squash makes of it: the folder that we made, and what the worker wrote there, are nobody's.
+        done = run("--", *shell(self.error_file_command("said by nobody", 10) +
+                                "; chown 65534 $TORCHELASTIC_ERROR_FILE $(dirname $TORCHELASTIC_ERROR_FILE); exit 3"))
+        self.assertIn("said by nobody", done.stderr.decode())
+        self.assertNotIn("Failed to parse", done.stderr.decode())
+
+    def test_a_timestamp_of_another_unit_is_the_same_time(self):
+        for factor in (1_000, 1_000_000, 1_000_000_000):
+            with self.subTest(factor=factor):
+                # Rank 1 fails first, with such a stamp; rank 0 fails of it two seconds later, with the right one.
+                now = int(time.time()) - 10
+                done = run("--nproc-per-node=2", "--", *shell(
+                    f"trap : TERM; if test $RANK = 1; then {self.error_file_command('the cause', now * factor)}; exit 7; fi; "
+                    f"{self.error_file_command('collateral', now + 2)}; sleep 100; exit 8"))
+                cause = done.stderr.decode().split("Root Cause (first observed failure):")[1]
+                self.assertIn("the cause", cause.split("====")[0])
+
+    def test_a_timestamp_after_the_death_is_not_believed(self):
+        done = run("--nproc-per-node=1", "--", *shell(self.error_file_command("late", int(time.time()) + 100_000) + "; exit 7"))
+        told = done.stderr.decode().split("time      : ")[1].split("\n")[0]
+        self.assertLess(abs(time.mktime(time.strptime(told, "%Y-%m-%d_%H:%M:%S")) - time.time()), 3600)
+
+    def test_control_bytes_of_a_report_do_not_reach_the_terminal(self):
+        bell = "\\u001b]0;title\\u0007\\u001b[2J\\r"
+        done = run("--nproc-per-node=1", "--", "python3", "-c", "import json, os, sys\n"
+                   "print('\x1b[31mcolour\x1b[0m')\n"
+                   f"json.dump({{'message': '{bell}', 'timestamp': 10}}, open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w'))\n"
+                   "sys.exit(3)")
+        self.assertEqual(done.stdout, b"\x1b[31mcolour\x1b[0m\n")  # a worker's output is its own
+        self.assertIn(b"\\x1b]0;title\\x07\\x1b[2J\\x0d", done.stderr)
+        self.assertEqual([byte for byte in done.stderr if byte < 32 and byte not in b"\n\t"], [])
+
+    def test_a_disk_that_does_not_answer_does_not_stop_the_loop(self):
+        pid = self.path("pid")
+        job = subprocess.Popen(
+            [TORCHUP, "--nproc-per-node=2", f"--log-dir={self.path('logs')}", "--", *shell(
+                f"trap '' TERM; if test $RANK = 1; then echo $$ > {pid}.new; mv {pid}.new {pid}; exit 3; fi; "
+                f"until test -e {pid}; do sleep 0.01; done; while kill -0 $(cat {pid}) 2>/dev/null; do sleep 0.01; done; "
+                "echo rank 1 is gone; exit 0")],
+            env={**os.environ, "LD_PRELOAD": SLOW_DISK, "SLOW_DISK_NAME": "error.json", "SLOW_DISK_FREE": self.path("free")},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        # Somebody waits for that disk; and yet the other worker's words pass.
+        self.assertEqual(job.stdout.readline(), b"rank 1 is gone\n")
+        open(self.path("free"), "w").close()
+        _, error = job.communicate(timeout=30)
+        self.assertEqual(job.returncode, 1)
+        self.assertIn(b"exitcode  : 3 (pid: ", error)
 
     def test_quiet_leaves_output_and_report_only(self):
         done = run("--quiet", "--nproc-per-node=2", "--", *shell("echo out; test $RANK = 0 && exit 5; sleep 100"))
