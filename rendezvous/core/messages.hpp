@@ -2,6 +2,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <variant>
@@ -112,8 +113,8 @@ struct Join {
   std::optional<GroupRank> group_rank = {};  ///< demanded by --node-rank; all nodes of a job have one, or none
   JobTerms terms = {};
   std::vector<Fact> facts = {};
-  std::optional<Placement> former =
-      {};  ///< the last place of this agent; a coordinator that lost its memory learns from it
+  /// The last place of this agent, `after_stop`; a coordinator that lost its memory learns from it.
+  std::optional<Placement> former = {};
   friend bool operator==(const Join&, const Join&) = default;
 };
 struct StoreReady {
@@ -142,6 +143,14 @@ struct Leave {
   bool kill_now = false;                     ///< as in Verdict
   friend bool operator==(const Leave&, const Leave&) = default;
 };
+/// What a leave asks for: the verdict of its node alone, or of the job.
+[[nodiscard]] inline Verdict verdict_of(const Leave& leave) {
+  return {.exit_code = leave.exit_code,
+          .reason = leave.reason,
+          .failures = leave.failures,
+          .stop_signal = leave.stop_signal,
+          .kill_now = leave.kill_now};
+}
 using AgentMessage = std::variant<Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave>;
 
 /// Where an agent stands, restated by its link on a new connection: whatever was lost on the old one follows from it.
@@ -149,7 +158,7 @@ struct Resume {
   enum class Stage : std::uint8_t {
     ready,      ///< Join was the last word; `placement` is empty
     running,    ///< placed by `placement`
-    stopping,   ///< told to stop `placement`'s round, its Join is still to come
+    stopping,   ///< told to stop the round of `placement` (which is `after_stop`), its Join is still to come
     succeeded,  ///< all workers of `placement`'s round exited 0
     failed,     ///< some of them failed: `failures`
   };
@@ -179,6 +188,14 @@ enum class StopCause : std::uint8_t {
   membership_change,  ///< a node came or went
   fenced,             ///< this node lost its place or the way to the coordinator: KILL at once, no grace
 };
+/// The job's counters as an agent knows them once the round of `place` was stopped for `cause`. So a coordinator that
+/// lost its memory counts a restart that it had told of neither twice nor not at all.
+[[nodiscard]] inline Placement after_stop(Placement place, StopCause cause) {
+  constexpr int most = std::numeric_limits<int>::max();
+  int& count = cause == StopCause::worker_failure ? place.restart_count : place.membership_changes;
+  if (count < most) ++count;
+  return place;
+}
 /// Stop this round's workers (or forget the round, when they were not started yet), then send Join again.
 struct StopWorkers {
   Round round{0};

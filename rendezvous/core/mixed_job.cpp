@@ -22,7 +22,7 @@ bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) const {
 
 std::vector<RendezvousAction> MixedJob::begin(const Rendezvous& pure, TimePoint now) {
   active_ = true;
-  note("a torchrun agent has come: the job goes on by torchrun's rules");
+  note(TorchrunCame{});
   for (const Rendezvous::Attendance& one : pure.attendance()) {
     connections_[one.peer] = {.observed = one.observed, .in_process = one.in_process, .number = one.number};
     connection_count_ = std::max(connection_count_, one.number);
@@ -64,8 +64,7 @@ void MixedJob::on(const Said& event, TimePoint now) {
   Member* member = member_of(event.peer);
   if (const auto* leave = std::get_if<Leave>(&event.message)) {
     if (!member) {
-      actions_.push_back(Tell{
-          event.peer, End{{leave->exit_code, leave->reason, leave->failures, leave->stop_signal, leave->kill_now}}});
+      actions_.push_back(Tell{event.peer, End{verdict_of(*leave)}});
       return;
     }
     Leave word = *leave;
@@ -163,7 +162,7 @@ bool MixedJob::outdated(Peer peer, const NodeId& node) const {
 
 /// Its workers are taken for dead: the place is free at once, where torchrun's agents would wait for its heartbeat.
 void MixedJob::give_up(Member& member, const std::string& why, TimePoint now) {
-  note("node " + member.host + ": " + why);
+  note(NodeLost{member.host, why});
   member.cut_until.reset();
   member.peer.reset();
   member.leaves_alone = true;
@@ -178,13 +177,13 @@ void MixedJob::take_turns(TorchrunStore& store, TimePoint now, UtcTime utc) {
     auto messages = member->part.turn(store, now, utc);
     member->turn_at = now + member->part.pace();
     if (!messages) {
-      note("node " + member->host + ": " + messages.error().message());
+      note(JobEndRequested{member->host, messages.error().message()});
       verdict_ = Verdict{.exit_code = 1, .reason = messages.error().message()};
       break;
     }
     for (CoordinatorMessage& message : *messages) {
       if (const auto* end = std::get_if<End>(&message); end && !member->leaves_alone) {
-        note("the job ends with " + std::to_string(end->verdict.exit_code) + ": " + end->verdict.reason);
+        note(JobConcluded{end->verdict.exit_code, end->verdict.reason});
         if (end->verdict.exit_code != 0 && !verdict_) verdict_ = end->verdict;
       }
       tell(*member, std::move(message));

@@ -73,7 +73,7 @@ class MixedJob {
   [[nodiscard]] bool outdated(Peer peer, const NodeId& node) const;
   [[nodiscard]] Member* member_of(Peer peer);
   [[nodiscard]] static std::string address_of(const Join& join, const Connection& connection);
-  void note(std::string text) { actions_.push_back(Note{std::move(text)}); }
+  void note(Note note) { actions_.emplace_back(std::move(note)); }
 
   RunId run_id_;
   bool active_ = false;

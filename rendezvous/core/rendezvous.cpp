@@ -92,8 +92,7 @@ void Rendezvous::on(const Gone& event, TimePoint now) {
   if (event.end_of_file) return lose(*slot, "has ended", now);
   member.cut_until = now + std::min<Duration>(std::chrono::seconds{1}, terms_->lease / 3);
   checks_.push({*member.cut_until, *slot, member.life});
-  note("node " + member.join.host + ": the connection broke, it has " + seconds(*member.cut_until - now) +
-       " to come back");
+  note(NodeCutOff{member.join.host, *member.cut_until - now});
 }
 
 void Rendezvous::on(const Tick&, TimePoint) {}
@@ -156,7 +155,7 @@ void Rendezvous::said(Peer peer, const Join& join, TimePoint now) {
   if (const auto former = connections_.at(peer.value()).member) lose(*former, "starts anew", now);
   replace_silent(join, now);
   if (const auto why = misfit(join)) {
-    note("node " + join.host + " refused: " + *why);
+    note(NodeRefused{join.host, *why});
     if (refusals_.size() < refusals_kept_max || refusals_.contains(join.host)) refusals_[join.host] = *why;
     arm_roster();
     actions_.push_back(Refuse{peer, 68, *why});
@@ -198,11 +197,7 @@ void Rendezvous::said(Peer peer, const WorkersFailed& failed, TimePoint now) {
 }
 
 void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
-  const Verdict verdict{.exit_code = leave.exit_code,
-                        .reason = leave.reason,
-                        .failures = leave.failures,
-                        .stop_signal = leave.stop_signal,
-                        .kill_now = leave.kill_now};
+  const Verdict verdict = verdict_of(leave);
   if (phase_ == Phase::ended) {
     if (!leave.kill_now || verdict_->kill_now) return;
     changed();
@@ -217,7 +212,7 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
     return;
   }
   if (leave.ends_job || connection.in_process) {
-    note("node " + members_[*connection.member].join.host + " ends the job: " + leave.reason);
+    note(JobEndRequested{members_[*connection.member].join.host, leave.reason});
     return end(verdict, now);
   }
   const Slot slot = *connection.member;
@@ -241,9 +236,14 @@ void Rendezvous::tell(const Member& member, CoordinatorMessage message) {
   if (member.peer) actions_.push_back(Tell{*member.peer, std::move(message)});
 }
 
-void Rendezvous::note(std::string text) {
-  last_note_ = text;
-  actions_.push_back(Note{std::move(text)});
+void Rendezvous::note(Note note) {
+  last_note_ = note;
+  actions_.emplace_back(std::move(note));
+}
+
+bool decides(const RendezvousAction& action) {
+  const auto* tell = std::get_if<Tell>(&action);
+  return tell && !std::holds_alternative<Waiting>(tell->message);
 }
 
 }  // namespace torchup

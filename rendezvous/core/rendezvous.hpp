@@ -13,6 +13,7 @@
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/job_snapshot.hpp"
 #include "rendezvous/core/messages.hpp"
+#include "rendezvous/core/notes.hpp"
 #include "rendezvous/core/seating.hpp"
 
 namespace torchup {
@@ -92,12 +93,11 @@ struct Refuse {
   std::string reason = {};
   friend bool operator==(const Refuse&, const Refuse&) = default;
 };
-/// A transition and its reason, one line for the log.
-struct Note {
-  std::string text = {};
-  friend bool operator==(const Note&, const Note&) = default;
-};
+/// What the shell does, in this order. A Note (core/notes) is for the log.
 using RendezvousAction = std::variant<Tell, Refuse, Note>;
+
+/// Whether agents act upon it: then it must not be lost when the coordinator is started anew.
+[[nodiscard]] bool decides(const RendezvousAction& action);
 
 /// What a page about a job shows.
 struct JobView {
@@ -271,7 +271,7 @@ class Rendezvous {
 
   void changed() { ++revision_; }
   void tell(const Member& member, CoordinatorMessage message);
-  void note(std::string text);
+  void note(Note note);
 
   RendezvousSettings settings_;
   std::vector<RendezvousAction> actions_;
@@ -327,7 +327,7 @@ class Rendezvous {
   TimePoint roster_told_at_{};
   TimePoint now_{};  ///< of the last step
   std::string last_roster_;
-  std::string last_note_;
+  std::optional<Note> last_note_;
   std::map<std::string, std::string> refusals_;  ///< by host, of those that have not joined since
 
   std::vector<WorkerFailure> failures_;

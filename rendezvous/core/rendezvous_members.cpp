@@ -152,7 +152,7 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
     if (static_cast<int>(times.size()) >= settings_.losses_max) {
       member.aside = true;
       checks_.push({times.front() + settings_.loss_window, slot, member.life});
-      note("node " + join.host + " was lost " + std::to_string(times.size()) + " times lately: put aside");
+      note(NodePutAside{join.host, static_cast<int>(times.size())});
     }
   }
   count(member, 1);
@@ -161,8 +161,7 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
     member.check_at = due(member);
     checks_.push({member.check_at, slot, member.life});
   }
-  note("node " + join.host + " joins with " + std::to_string(join.local_world_size) +
-       " workers; nodes: " + std::to_string(member_count()));
+  note(NodeJoined{join.host, join.local_world_size, member_count()});
   return slot;
 }
 
@@ -184,7 +183,7 @@ void Rendezvous::bind(Slot slot, Peer peer, TimePoint now) {
   deserted_ = false;
   member.check_at = due(member);
   checks_.push({member.check_at, slot, member.life});
-  if (--awaited_ == 0) note("all nodes that are left are back");
+  if (--awaited_ == 0) note(AllBack{});
 }
 
 void Rendezvous::count(const Member& member, int by) {
@@ -225,7 +224,7 @@ void Rendezvous::lose(Slot slot, const std::string& reason, TimePoint now) {
     losses.push_back(now);
     if (static_cast<int>(losses.size()) > settings_.losses_max) losses.pop_front();
   }
-  note("node " + host + " " + reason);
+  note(NodeLost{host, reason});
 
   if (stage == Stage::seated || stage == Stage::finished) std::erase(seats_, slot);
   const bool was_hosting = phase_ == Phase::hosting;
@@ -239,7 +238,7 @@ void Rendezvous::lose(Slot slot, const std::string& reason, TimePoint now) {
     restarts_.pop_back();
     ++membership_changes_;
     counted_failure_at_.reset();
-    note("the restart is not counted: node " + host + " was lost before the failure");
+    note(RestartGivenBack{host});
   }
   if (slot_of_node_.empty()) {
     gather_until_.reset();
@@ -305,7 +304,7 @@ void Rendezvous::expire(TimePoint now) {
 }
 
 void Rendezvous::grant_leases(TimePoint now) {
-  note("the coordinator was asleep: all agents get a new lease");
+  note(CoordinatorSlept{});
   slept_until_ = now;
   for (const auto& [node, slot] : slot_of_node_) {
     Member& member = members_[slot];

@@ -79,8 +79,7 @@ void Rendezvous::restore(Slot slot, const Resume& resume, TimePoint now) {
   seats_.push_back(slot);
   restate(slot, resume, now);
   if (static_cast<int>(seats_.size()) < group_world_size_) return;
-  note("round " + std::to_string(round_.value()) + " goes on: all " + std::to_string(group_world_size_) +
-       " nodes are back");
+  note(RoundGoesOn{round_, group_world_size_});
   changed();
   patience_until_.reset();
   phase_ = Phase::running;
@@ -105,8 +104,7 @@ void Rendezvous::recall(Peer peer, const Resume& resume, TimePoint now) {
 
 /// The snapshot that we come from was older than what was told to the agents: its file could not be written.
 void Rendezvous::catch_up(const Resume& resume, TimePoint now) {
-  note("node " + resume.join.host + " tells of round " + std::to_string(resume.placement->round.value()) +
-       ", which the saved state knows nothing of");
+  note(SnapshotOutdated{resume.join.host, resume.placement->round});
   restart_count_ = std::max(restart_count_, resume.placement->restart_count);
   membership_changes_ = std::max(membership_changes_, resume.placement->membership_changes) + 1;
   if (phase_ == Phase::gathering) {
@@ -222,9 +220,7 @@ Rendezvous::Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, Ti
   if (phase_ == Phase::restoring) unfinished_ = group_world_size_ - finished_;
   awaited_ = member_count();
   deserted_ = awaited_ > 0;
-  if (awaited_ > 0)
-    note("restored in round " + std::to_string(round_.value()) +
-         "; nodes that are awaited: " + std::to_string(awaited_));
+  if (awaited_ > 0) note(JobRestored{round_, awaited_});
 }
 
 TimePoint Rendezvous::return_by(TimePoint now) const { return now + std::max(settings_.return_limit, terms_->lease); }

@@ -137,14 +137,13 @@ void Rendezvous::form(int size, TimePoint now) {
     std::vector<HostFacts> hosts;
     for (const Slot slot : seats_) hosts.push_back({&members_[slot].join.host, &members_[slot].join.facts});
     if (const std::string table = world_differences(hosts); !table.empty()) {
-      note("the nodes differ:\n" + table);
+      note(NodesDiffer{table});
       for (const Slot slot : seats_) tell(members_[slot], Waiting{"warning: the nodes differ:\n" + table});
     }
   }
   phase_ = Phase::hosting;
   store_until_ = now + settings_.store_limit;
-  note("round " + std::to_string(round_.value()) + ": " + std::to_string(size) + " nodes, " +
-       std::to_string(world_size_) + " workers; " + members_[seats_.front()].join.host + " opens the worker store");
+  note(RoundFormed{round_, size, world_size_, members_[seats_.front()].join.host});
   tell(members_[seats_.front()], HostStore{round_});
 }
 
@@ -209,7 +208,7 @@ void Rendezvous::decide_failure(TimePoint now) {
   for (const Slot slot : seats_) {
     if (!silent(members_[slot], now)) continue;
     blocker_ = slot;
-    note("a worker failed while node " + members_[slot].join.host + " is silent: is that the cause?");
+    note(FailureInDoubt{members_[slot].join.host});
     return;
   }
   const std::string cause = describe(failures_.front());
@@ -236,7 +235,7 @@ void Rendezvous::decide_failure(TimePoint now) {
 
 void Rendezvous::stop_round(StopCause cause, const std::string& reason, TimePoint now) {
   changed();
-  note("round " + std::to_string(round_.value()) + " ends: " + reason);
+  note(RoundStopped{round_, cause, reason});
   actions_.reserve(actions_.size() + seats_.size());
   for (const Slot slot : seats_) {
     if (phase_ == Phase::hosting) {
@@ -269,7 +268,7 @@ void Rendezvous::gather(TimePoint now) {
 
 void Rendezvous::end(Verdict verdict, TimePoint now) {
   changed();
-  note("the job ends with " + std::to_string(verdict.exit_code) + ": " + verdict.reason);
+  note(JobConcluded{verdict.exit_code, verdict.reason});
   phase_ = Phase::ended;
   verdict_ = std::move(verdict);
   forget_at_ = now + settings_.verdict_kept;

@@ -50,7 +50,7 @@ JobView Rendezvous::view(TimePoint now) const {
                .world_size = has_round ? world_size_ : 0,
                .master = runs ? to_string(Endpoint{master_addr_, master_port_}) : std::string{},
                .waits_for = phase_ == Phase::gathering || awaited_ > 0 ? roster(now) : std::string{},
-               .last = last_note_,
+               .last = last_note_ ? to_text(*last_note_) : std::string{},
                .verdict = verdict_};
   for (const auto& [node, slot] : slot_of_node_) {
     const Member& member = members_[slot];
@@ -90,7 +90,7 @@ void Rendezvous::tell_roster(TimePoint now) {
   for (const auto& [node, slot] : slot_of_node_) {
     if (members_[slot].stage == Stage::ready) tell(members_[slot], Waiting{text});
   }
-  note("waiting: " + text);
+  note(RosterChanged{text});
   last_roster_ = std::move(text);
 }
 

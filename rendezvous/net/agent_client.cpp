@@ -121,9 +121,7 @@ class Client final : public std::enable_shared_from_this<Client> {
       fence("no sign of the coordinator for " + seconds(now - heard_of_));
     if (over_) return;
     if (leave_until_ && now >= *leave_until_) {
-      const Leave& leave = *standing_.leave;
-      return conclude(
-          CoordinatorMessage{End{{leave.exit_code, leave.reason, leave.failures, leave.stop_signal, leave.kill_now}}});
+      return conclude(CoordinatorMessage{End{verdict_of(*standing_.leave)}});
     }
     if (line_ && now >= keep_alive_at_) keep_alive(now);
     const bool doubtful = line_ && !unanswered_.empty() && now - unanswered_.front().second >= doubt_after();
@@ -191,9 +189,16 @@ class Client final : public std::enable_shared_from_this<Client> {
     refused_at_.reset();
     if (!standing_.placement) return;
     const Round round = standing_.placement->round;
+    count_stop(round, StopCause::fenced);
     forget_place();
     retry_at_ = clock_now() + jittered(std::chrono::seconds{1});
     tell(CoordinatorMessage{StopWorkers{round, StopCause::fenced, reason}});
+  }
+
+  /// Said twice, it counts once.
+  void count_stop(Round round, StopCause cause) {
+    const bool placed = standing_.placement && standing_.placement->round == round;
+    if (placed && standing_.stage != Resume::Stage::stopping) former_ = after_stop(*former_, cause);
   }
 
   /// The next Join is a new node's.
@@ -415,10 +420,12 @@ class Client final : public std::enable_shared_from_this<Client> {
     schedule(clock_now());
   }
   void hear(const StopWorkers& stop, bool) {
+    count_stop(stop.round, stop.cause);
     if (stop.cause == StopCause::fenced) {
       broke_at_.reset();
       forget_place();
     } else {
+      if (standing_.placement) standing_.placement = former_;
       standing_.stage = Resume::Stage::stopping;
     }
     tell(CoordinatorMessage{stop});

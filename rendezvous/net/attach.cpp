@@ -116,8 +116,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     if (auto* leave = std::get_if<Leave>(&message)) {
       undecided_ = false;
       lookup_.reset();
-      return tell(CoordinatorMessage{
-          End{{leave->exit_code, leave->reason, leave->failures, leave->stop_signal, leave->kill_now}}});
+      return tell(CoordinatorMessage{End{verdict_of(*leave)}});
     }
     kept_.push_back(std::move(message));
   }

@@ -222,7 +222,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
         listener->refuse(refuse->exit_code, std::move(refuse->reason));
       }
     } else if (auto* note = std::get_if<Note>(&action)) {
-      log(job.run_id, note->text);
+      log(job.run_id, to_text(*note));
     }
   }
 

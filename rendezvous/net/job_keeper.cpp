@@ -10,11 +10,6 @@
 namespace torchup {
 namespace {
 
-bool decides(const RendezvousAction& action) {
-  const auto* tell = std::get_if<Tell>(&action);
-  return tell && !std::holds_alternative<Waiting>(tell->message);
-}
-
 constexpr auto everything = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace

@@ -131,10 +131,6 @@ class History {
 
   /// As the shell keeps it: nothing is told that is not saved, the rest is saved now and then.
   void save() { saved_ = encode_job({RunId{"job"}, rendezvous_->snapshot(now_)}); }
-  static bool decides(const RendezvousAction& action) {
-    const auto* tell = std::get_if<Tell>(&action);
-    return tell && !std::holds_alternative<Waiting>(tell->message);
-  }
 
   /// kill -9 of the coordinator, and its next life.
   void plan_restart() {
@@ -182,7 +178,7 @@ class History {
     check(rendezvous_->revision() != revision || rendezvous_->snapshot(now_) == before, "a change was not counted");
     if (std::any_of(actions.begin(), actions.end(), decides) || pick(0, 3) == 0) save();
     for (RendezvousAction& action : actions) {
-      if (auto* note = std::get_if<Note>(&action)) say("    " + note->text);
+      if (auto* note = std::get_if<Note>(&action)) say("    " + to_text(*note));
       check(!std::get_if<Refuse>(&action), "an agent that fits was refused");
       auto* tell = std::get_if<Tell>(&action);
       if (!tell) continue;
