@@ -57,7 +57,7 @@ constexpr std::array table = {
                "Run the script with Python under the name run_script_path."},
     OptionSpec{"use-env", 0, ValueKind::flag, "", program, "Do not pass --local-rank to the program.", {}, false},
     OptionSpec{"start-method", 0, ValueKind::text, "NAME", program, "Accepted for torchrun's sake; without effect.",
-               "spawn|fork|forkserver"},
+               "spawn|fork|forkserver", true, true},
 
     OptionSpec{"max-restarts", 0, ValueKind::integer, "N", life,
                "Restarts of the job after worker failures (default 0)."},

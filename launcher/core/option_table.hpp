@@ -20,8 +20,9 @@ struct OptionSpec {
   std::string_view value;         ///< how help names the value
   std::string_view group;         ///< heading in help
   std::string_view help;          ///< one sentence
-  std::string_view choices = {};  ///< "spawn|fork"; empty: anything. Not checked for variables, as in torchrun
+  std::string_view choices = {};  ///< "spawn|fork"; empty: anything
   bool from_environment = true;   ///< PET_<NAME> stands for it where the command line does not
+  bool any_variable = false;      ///< PET_<NAME> may hold what is no choice, and then counts as unset: so in torchrun
 };
 
 /// All options, in the order of help.

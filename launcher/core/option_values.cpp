@@ -1,5 +1,8 @@
 #include "launcher/core/option_values.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -25,8 +28,15 @@ std::optional<std::string> without_underscores(std::string_view text) {
 }
 
 Error invalid(const OptionSpec& option, std::string_view type, std::string_view text) {
-  return fail(errc::bad_value, "argument " + argument_name(option) + ": invalid " + std::string{type} + " value: '" +
-                                   std::string{text} + "'");
+  return fail(errc::bad_value, fmt::format("argument {}: invalid {} value: '{}'", argument_name(option), type, text));
+}
+
+/// "invalid choice: 'foo' (choose from 'a', 'b')"; nothing when the value is a choice, or anything goes.
+std::optional<std::string> wrong_choice(const OptionSpec& option, std::string_view text) {
+  if (option.choices.empty()) return std::nullopt;
+  const auto choices = split(option.choices, '|');
+  if (std::find(choices.begin(), choices.end(), text) != choices.end()) return std::nullopt;
+  return fmt::format("invalid choice: '{}' (choose from '{}')", text, fmt::join(choices, "', '"));
 }
 
 Result<> check_type(const OptionSpec& option, std::string_view text) {
@@ -87,6 +97,10 @@ Result<> OptionValues::read_environment(const VariableLookup& lookup) {
       if (*number == 0) continue;
       text = "1";
     }
+    if (const auto wrong = wrong_choice(option, *text)) {
+      if (option.any_variable) continue;
+      return fail(errc::bad_value, fmt::format("{}: {}", variable, *wrong));
+    }
     values_.emplace(option.name, *std::move(text));
   }
   return {};
@@ -127,6 +141,8 @@ Result<> OptionValues::read_config(std::string_view text, std::string_view file)
     } else if (equals == std::string_view::npos) {
       return wrong(number, name + " needs a value: " + name + " = " + std::string{option->value});
     }
+    if (const auto wrong_one = wrong_choice(*option, value)) return wrong(number, name + ": " + *wrong_one);
+    if (auto checked = check_type(*option, value); !checked) return wrong(number, checked.error().context);
     found.set(option->name, std::string{value});
   }
   values_.merge(found.values_);
@@ -162,14 +178,10 @@ Result<> check_types(const OptionValues& values) {
 
 Result<> check_choices(const OptionValues& values) {
   for (const OptionSpec& option : option_table()) {
-    if (option.choices.empty() || !values.has(option.name)) continue;
-    const auto choices = split(option.choices, '|');
-    const std::string text = values.text(option.name);
-    if (std::find(choices.begin(), choices.end(), text) != choices.end()) continue;
-    std::string list;
-    for (const std::string_view choice : choices) list += (list.empty() ? "'" : ", '") + std::string{choice} + "'";
-    return fail(errc::bad_value,
-                "argument " + argument_name(option) + ": invalid choice: '" + text + "' (choose from " + list + ")");
+    if (!values.has(option.name)) continue;
+    if (const auto wrong = wrong_choice(option, values.text(option.name))) {
+      return fail(errc::bad_value, fmt::format("argument {}: {}", argument_name(option), *wrong));
+    }
   }
   return {};
 }

@@ -23,12 +23,13 @@ class OptionValues {
   void set(std::string_view name, std::string text) { values_[std::string{name}] = std::move(text); }
   /// Takes the options that are not set yet from PET_ variables.
   ///
-  /// Errors: errc::bad_value when a flag's variable is not a number (contract: non-zero means on).
+  /// Errors: errc::bad_value when a flag's variable is not a number (contract: non-zero means on), or when a value is
+  /// none of the option's choices, naming the variable.
   Result<> read_environment(const VariableLookup& lookup);
   /// Takes the options that are not set yet from a configuration file: `name = value` a line (quotes around the value
   /// go), `#` begins a comment, a flag takes true or false. At most 1 MiB.
   ///
-  /// Errors: errc::bad_value, naming `file` and the line.
+  /// Errors: errc::bad_value, naming `file` and the line; also for a value of the wrong type or none of the choices.
   Result<> read_config(std::string_view text, std::string_view file);
 
   [[nodiscard]] bool has(std::string_view name) const { return values_.contains(name); }
@@ -44,11 +45,14 @@ class OptionValues {
   std::map<std::string, std::string, std::less<>> values_;
 };
 
-/// Checks the types of all values, and the choices of those in `values` that came from the command line, which is how
-/// argparse goes about it. Call it before read_environment to check choices, after it to check types.
+/// Checks the types of all values, which argparse does for the command line and variables together.
 ///
 /// Errors: errc::bad_value in argparse's words.
 [[nodiscard]] Result<> check_types(const OptionValues& values);
+/// Checks the choices of what was set by the command line: call it before the other sources are read, which check their
+/// own.
+///
+/// Errors: errc::bad_value in argparse's words.
 [[nodiscard]] Result<> check_choices(const OptionValues& values);
 
 /// What Python's int() takes: blanks around, a sign, `_` between digits. Nothing for anything else, or beyond 64 bits.

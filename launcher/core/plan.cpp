@@ -5,9 +5,9 @@
 #include <cmath>
 #include <csignal>
 #include <limits>
-#include <map>
 
 #include "launcher/core/numa_binding.hpp"
+#include "launcher/core/rendezvous_conf.hpp"
 #include "launcher/core/text.hpp"
 #include "rendezvous/core/hostlist.hpp"
 
@@ -52,32 +52,6 @@ std::string decimal(std::string_view uuid) {
     for (; carry > 0; carry /= 10) digits += static_cast<char>('0' + carry % 10);
   }
   return {digits.rbegin(), digits.rend()};
-}
-
-using RendezvousConf = std::map<std::string, std::string, std::less<>>;
-
-/// Contract: split at commas, each part at its first `=`, both halves stripped; later duplicates win.
-Result<RendezvousConf> parse_conf(std::string_view text) {
-  RendezvousConf conf;
-  text = stripped(text);
-  if (text.empty()) return conf;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view part = text.substr(begin, end - begin);
-    begin = end + 1;
-    const auto equals = part.find('=');
-    const std::string key{stripped(part.substr(0, equals))};
-    if (key.empty()) {
-      return bad("The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.");
-    }
-    const std::string value{equals == std::string_view::npos ? "" : stripped(part.substr(equals + 1))};
-    if (value.empty()) return bad("The rendezvous configuration option '" + key + "' must have a value specified.");
-    conf[key] = value;
-  }
-  for (const char* taken : {"backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr"}) {
-    if (conf.contains(taken)) return bad("--rdzv-conf: '" + std::string{taken} + "' has an option of its own");
-  }
-  return conf;
 }
 
 /// Reads one plan from the options, step by step in torchrun's order.
@@ -320,91 +294,17 @@ class Planner {
     return {};
   }
 
-  static std::optional<std::string> text_of(const RendezvousConf& conf, std::string_view key) {
-    const auto found = conf.find(key);
-    return found == conf.end() ? std::nullopt : std::optional{found->second};
-  }
-
   Result<> read_conf() {
-    auto conf = parse_conf(options_.text("rdzv-conf"));
+    const std::string text = options_.text("rdzv-conf");
+    const bool is_static = plan_.rendezvous.backend == Backend::static_;
+    const auto conf = is_static ? read_static_conf(text) : read_c10d_conf(text);
     if (!conf) return conf.error();
-    if (plan_.rendezvous.backend == Backend::static_) return read_static_timeout(*conf);
-    const std::string store = text_of(*conf, "store_type").value_or("tcp");
-    if (store == "file") {
-      return bad(
-          "--rdzv-conf: store_type=file is not supported; leave it out and let --rdzv-endpoint name a host (c10d)");
-    }
-    if (store != "tcp") return bad("Invalid store type given. Currently only supports file and tcp.");
-    if (auto read = read_is_host(*conf); !read) return read;
-    return read_timeouts(*conf);
-  }
-
-  Result<> read_static_timeout(const RendezvousConf& conf) {
-    plan_.terms.join_timeout = std::chrono::seconds{900};
-    const auto timeout = text_of(conf, "timeout");
-    if (!timeout) return {};
-    const auto value = python_int(*timeout);
-    if (!value) return bad("invalid literal for int() with base 10: '" + *timeout + "'");
-    plan_.terms.join_timeout = std::chrono::seconds{*value};
+    if (is_static) plan_.terms.join_timeout = std::chrono::seconds{900};
+    if (conf->is_host) plan_.rendezvous.is_host = *conf->is_host;
+    if (conf->join_timeout) plan_.terms.join_timeout = *conf->join_timeout;
+    if (conf->last_call) plan_.terms.last_call = *conf->last_call;
+    if (conf->lease) plan_.terms.lease = *conf->lease;
     return {};
-  }
-
-  Result<> read_is_host(const RendezvousConf& conf) {
-    auto host = text_of(conf, "is_host");
-    if (!host) return {};
-    std::transform(host->begin(), host->end(), host->begin(),
-                   [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
-    const auto among = [&](std::initializer_list<std::string_view> words) {
-      return std::find(words.begin(), words.end(), *host) != words.end();
-    };
-    const bool yes = among({"1", "true", "t", "yes", "y"});
-    if (!yes && !among({"0", "false", "f", "no", "n"})) {
-      return bad("The rendezvous configuration option 'is_host' does not represent a valid boolean value.");
-    }
-    plan_.rendezvous.is_host = yes;
-    return {};
-  }
-
-  Result<> read_timeouts(const RendezvousConf& conf) {
-    struct Timeout {
-      std::string_view key, name;
-      Duration* into;
-    };
-    Duration unused{};
-    Duration keep_alive = std::chrono::seconds{5};
-    const std::array timeouts{Timeout{"join_timeout", "join timeout", &plan_.terms.join_timeout},
-                              Timeout{"last_call_timeout", "last call timeout", &plan_.terms.last_call},
-                              Timeout{"close_timeout", "close timeout", &unused},
-                              Timeout{"heartbeat_timeout", "heartbeat timeout", &unused},
-                              Timeout{"keep_alive_interval", "keep alive interval", &keep_alive},
-                              Timeout{"read_timeout", "read timeout", &unused}};
-    for (const Timeout& timeout : timeouts) {
-      const auto given = text_of(conf, timeout.key);
-      if (!given) continue;
-      const auto value = python_int(*given);
-      if (!value) return no_integer(timeout.key);
-      if (*value <= 0) {
-        return bad(timeout.key == "read_timeout"
-                       ? "The read timeout must be a positive integer."
-                       : "The " + std::string{timeout.name} + " (" + (*value == 0 ? "0:00:00" : *given + " s") +
-                             ") must be positive.");
-      }
-      *timeout.into = std::chrono::seconds{std::min<std::int64_t>(*value, 1'000'000'000)};
-    }
-    std::int64_t attempts = 3;
-    const auto attempts_given = text_of(conf, "keep_alive_max_attempt");
-    if (attempts_given) {
-      const auto value = python_int(*attempts_given);
-      if (!value || *value <= 0 || *value > 1'000'000) return no_integer("keep_alive_max_attempt");
-      attempts = *value;
-    }
-    if (text_of(conf, "keep_alive_interval") || attempts_given) plan_.terms.lease = keep_alive * attempts;
-    return {};
-  }
-
-  static Error no_integer(std::string_view key) {
-    return bad("The rendezvous configuration option '" + std::string{key} +
-               "' does not represent a valid integer value.");
   }
 
   Result<> read_output() {

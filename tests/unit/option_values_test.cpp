@@ -60,6 +60,28 @@ TEST_CASE("an empty variable counts as set and a flag's must be a number", "[uni
           "PET_STANDALONE: invalid literal for int() with base 10: 'yes'");
 }
 
+TEST_CASE("choices hold wherever a value comes from", "[unit][options]") {
+  for (const auto& [name, variable] : {std::pair{"same-world", "PET_SAME_WORLD"}, {"rank-order", "PET_RANK_ORDER"}}) {
+    OptionValues values;
+    const std::string error = values.read_environment(from({{variable, "fial"}})).error().message();
+    REQUIRE(error.find(std::string{variable} + ": invalid choice: 'fial' (choose from '") != std::string::npos);
+    const auto config = values.read_config(std::string{name} + " = fial", "job.conf");
+    REQUIRE(config.error().message().find("job.conf:1: " + std::string{name} + ": invalid choice: 'fial'") !=
+            std::string::npos);
+  }
+  OptionValues values;
+  REQUIRE(values.read_config("print-completion = nosuch", "f").has_error());
+  REQUIRE(values.read_config("max-restarts = x", "f").error().message().find("f:1: ") != std::string::npos);
+  REQUIRE(values.read_environment(from({{"PET_SAME_WORLD", "fail"}})).has_value());
+  REQUIRE(values.text("same-world") == "fail");
+}
+
+TEST_CASE("a start method that is none is passed over in its variable, as by torchrun", "[unit][options]") {
+  OptionValues values;
+  REQUIRE(values.read_environment(from({{"PET_START_METHOD", "foo"}})).has_value());
+  REQUIRE_FALSE(values.has("start-method"));
+}
+
 TEST_CASE("choices hold for the command line", "[unit][options]") {
   OptionValues values;
   values.set("start-method", "foo");
