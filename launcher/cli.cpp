@@ -54,7 +54,10 @@ class NamedOptions {
   std::vector<std::string> names_;
 };
 
-/// The options of the table as CLI11 knows them.
+/// The options of the table as CLI11 knows them: it reads them, their types and choices, and writes the help.
+///
+/// What it cannot do is done by hand, in core/option_table's split_command_line: argparse's rules for where the program
+/// begins, for words that look like options but are none, for clusters of short options, and for one `--` too many.
 class OptionParser {
  public:
   OptionParser(bool legacy, const NamedOptions& named) {
@@ -75,17 +78,18 @@ class OptionParser {
   /// Reads `tokens` into `values`; returns an error in argparse's words, or nothing.
   std::optional<std::string> parse(std::vector<std::string> tokens, OptionValues& values) {
     std::reverse(tokens.begin(), tokens.end());
+    std::optional<std::string> error;
     try {
       app_.parse(tokens);
-    } catch (const CLI::ParseError& error) {
-      return error.what();
+    } catch (const CLI::ParseError& refused) {
+      error = wrong_value_.empty() ? refused.what() : wrong_value_;
     }
-    if (const auto extras = app_.remaining(); !extras.empty()) return unrecognized(extras);
+    if (const auto extras = app_.remaining(); !error && !extras.empty()) error = unrecognized(extras);
     for (const auto& [spec, option] : options_) {
       if (option->count() == 0) continue;
       values.set(spec->name, spec->kind == ValueKind::flag ? "1" : option->results().back());
     }
-    return std::nullopt;
+    return error;
   }
 
   [[nodiscard]] std::string help() const { return app_.help(); }
@@ -99,6 +103,10 @@ class OptionParser {
     CLI::Option* option = app_.add_option(names, texts_.emplace_back(), std::string{spec.help});
     option->type_name(std::string{spec.value});
     option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    option->check([this, &spec](const std::string& text) {
+      if (wrong_value_.empty()) wrong_value_ = wrong_value(spec, text).value_or("");
+      return wrong_value_;
+    });
     return option;
   }
 
@@ -113,6 +121,7 @@ class OptionParser {
 
   CLI::App app_;
   std::deque<std::string> texts_;
+  std::string wrong_value_;  ///< in argparse's words; CLI11 puts others around what a check says
   std::vector<std::pair<const OptionSpec*, CLI::Option*>> options_;
 };
 
@@ -130,7 +139,6 @@ std::variant<CommandLine, Answer> parse_command_line(std::span<const std::string
   if (!error) error = parser.parse(split.options, line.options);
   if (line.options.flag("help")) return Answer{0, parser.help(), ""};
   if (error) return usage_error(*error);
-  if (auto checked = check_choices(line.options); !checked) return usage_error(checked.error().message());
   line.program = std::move(split.program);
   line.legacy = as_launch && !line.options.flag("use-env");
   if (as_launch) std::fputs(legacy_warning, stderr);

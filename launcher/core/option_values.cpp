@@ -176,14 +176,11 @@ Result<> check_types(const OptionValues& values) {
   return {};
 }
 
-Result<> check_choices(const OptionValues& values) {
-  for (const OptionSpec& option : option_table()) {
-    if (!values.has(option.name)) continue;
-    if (const auto wrong = wrong_choice(option, values.text(option.name))) {
-      return fail(errc::bad_value, fmt::format("argument {}: {}", argument_name(option), *wrong));
-    }
-  }
-  return {};
+std::optional<std::string> wrong_value(const OptionSpec& option, std::string_view text) {
+  if (const auto wrong = wrong_choice(option, text))
+    return fmt::format("argument {}: {}", argument_name(option), *wrong);
+  if (const auto checked = check_type(option, text); !checked) return checked.error().context;
+  return std::nullopt;
 }
 
 }  // namespace torchup

@@ -45,15 +45,15 @@ class OptionValues {
   std::map<std::string, std::string, std::less<>> values_;
 };
 
-/// Checks the types of all values, which argparse does for the command line and variables together.
+/// What is wrong with this value of the option, in argparse's words: "argument --rank/--rank: invalid int value: 'x'",
+/// or a choice that is none; nothing when it may stand.
+[[nodiscard]] std::optional<std::string> wrong_value(const OptionSpec& option, std::string_view text);
+
+/// Checks the types of what came from variables, which argparse does once the command line is read: a variable whose
+/// option is also on the command line may hold anything.
 ///
 /// Errors: errc::bad_value in argparse's words.
 [[nodiscard]] Result<> check_types(const OptionValues& values);
-/// Checks the choices of what was set by the command line: call it before the other sources are read, which check their
-/// own.
-///
-/// Errors: errc::bad_value in argparse's words.
-[[nodiscard]] Result<> check_choices(const OptionValues& values);
 
 /// What Python's int() takes: blanks around, a sign, `_` between digits. Nothing for anything else, or beyond 64 bits.
 [[nodiscard]] std::optional<std::int64_t> python_int(std::string_view text);

@@ -82,11 +82,13 @@ TEST_CASE("a start method that is none is passed over in its variable, as by tor
   REQUIRE_FALSE(values.has("start-method"));
 }
 
-TEST_CASE("choices hold for the command line", "[unit][options]") {
-  OptionValues values;
-  values.set("start-method", "foo");
-  REQUIRE(check_choices(values).error().message() ==
+TEST_CASE("a wrong value is told in argparse's words", "[unit][options]") {
+  REQUIRE(wrong_value(*find_option("start-method"), "foo") ==
           "argument --start-method/--start_method: invalid choice: 'foo' (choose from 'spawn', 'fork', 'forkserver')");
+  REQUIRE(wrong_value(*find_option("node-rank"), "1.5") ==
+          "argument --node-rank/--node_rank: invalid int value: '1.5'");
+  REQUIRE_FALSE(wrong_value(*find_option("start-method"), "fork").has_value());
+  REQUIRE_FALSE(wrong_value(*find_option("role"), "").has_value());
 }
 
 TEST_CASE("errors of a configuration file name file and line", "[unit][options]") {
