@@ -1,5 +1,7 @@
 #include "launcher/cli.hpp"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -7,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <utility>
+
+#include "launcher/core/exit_codes.hpp"
 
 namespace torchup {
 namespace {
@@ -92,7 +96,20 @@ class OptionParser {
     return error;
   }
 
-  [[nodiscard]] std::string help() const { return app_.help(); }
+  [[nodiscard]] std::string help() {
+    std::string footer =
+        "Where the command line lacks an option, a variable PET_<NAME> stands for it (PET_NPROC_PER_NODE), then "
+        "--config.\n"
+        "\nExit codes:\n";
+    for (const ExitCode& code : exit_codes()) footer += fmt::format("  {:<8}{}\n", code.code, code.meaning);
+    footer +=
+        "\nExamples:\n"
+        "  torchup --nproc-per-node=auto train.py --epochs 10\n"
+        "  torchup --nnodes=2 --nproc-per-node=8 --rdzv-id=job1 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 "
+        "train.py\n";
+    app_.footer(footer);
+    return app_.help();
+  }
 
  private:
   CLI::Option* add(const OptionSpec& spec) {

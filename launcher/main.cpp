@@ -11,7 +11,7 @@
 #include <stdexcept>
 
 #include "launcher/cli.hpp"
-#include "launcher/core/manual.hpp"
+#include "launcher/core/completion.hpp"
 #include "launcher/core/plan.hpp"
 #include "launcher/core/worker_environment.hpp"
 #include "launcher/os/agent_runner.hpp"

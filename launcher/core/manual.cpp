@@ -1,8 +1,8 @@
 #include "launcher/core/manual.hpp"
 
-#include <algorithm>
-#include <vector>
+#include <fmt/format.h>
 
+#include "launcher/core/exit_codes.hpp"
 #include "launcher/core/option_table.hpp"
 
 namespace torchup {
@@ -22,98 +22,6 @@ std::string roff(std::string_view text) {
   }
   if (result.starts_with('.') || result.starts_with('\'')) result.insert(0, "\\&");
   return result;
-}
-
-/// "a b c" of "a|b|c".
-std::string spaced(std::string_view choices) {
-  std::string text{choices};
-  std::replace(text.begin(), text.end(), '|', ' ');
-  return text;
-}
-
-/// Inside single quotes of a shell.
-std::string shell_quoted(std::string_view text) {
-  std::string result = "'";
-  for (const char c : text) result += c == '\'' ? std::string{"'\\''"} : std::string{c};
-  return result + "'";
-}
-
-std::string bash_completion() {
-  std::string flags;
-  std::string all;
-  std::string choices;
-  for (const OptionSpec& option : option_table()) {
-    const std::string name = "--" + std::string{option.name};
-    all += name + " ";
-    if (option.kind == ValueKind::flag) continue;
-    flags += (flags.empty() ? "" : "|") + name;
-    if (!option.choices.empty())
-      choices +=
-          "    " + name + ") COMPREPLY=($(compgen -W '" + spaced(option.choices) + "' -- \"$word\")); return ;;\n";
-  }
-  return "_torchup() {\n"
-         "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} at\n"
-         "  case $before in\n" +
-         choices +
-         "  esac\n"
-         "  for ((at = 1; at < COMP_CWORD; at++)); do\n"
-         "    case ${COMP_WORDS[at]} in\n"
-         "      " +
-         flags +
-         ") ((at++)) ;;\n"
-         "      -*) ;;\n"
-         "      *) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n"
-         "    esac\n"
-         "  done\n"
-         "  if [[ $word == -* ]]; then\n"
-         "    COMPREPLY=($(compgen -W '" +
-         all +
-         "' -- \"$word\"))\n"
-         "  else\n"
-         "    COMPREPLY=($(compgen -c -f -- \"$word\"))\n"
-         "  fi\n"
-         "}\n"
-         "complete -o filenames -F _torchup torchup torchup-launch\n";
-}
-
-std::string zsh_completion() {
-  std::string text = "#compdef torchup torchup-launch\n_arguments -S \\\n";
-  for (const OptionSpec& option : option_table()) {
-    std::string help{option.help};
-    std::erase_if(help, [](char c) { return c == '[' || c == ']' || c == ':'; });
-    std::string spec = "--" + std::string{option.name} + (option.kind == ValueKind::flag ? "" : "=") + "[" + help + "]";
-    if (option.kind != ValueKind::flag) {
-      std::string value{option.value};
-      std::erase_if(value, [](char c) { return c == ':' || c == '[' || c == ']'; });
-      spec += ":" + value + ":";
-      if (!option.choices.empty()) spec += "(" + spaced(option.choices) + ")";
-      if (option.value == "FILE" || option.value == "DIR") spec += "_files";
-    }
-    text += "  " + shell_quoted(spec) + " \\\n";
-  }
-  return text + "  '1:program:_command_names -e' '*::arguments:_files'\n";
-}
-
-std::string fish_completion() {
-  std::string text;
-  for (const OptionSpec& option : option_table()) {
-    text += "complete -c torchup -n __fish_is_first_arg -l " + std::string{option.name};
-    if (option.short_name) text += std::string{" -s "} + option.short_name;
-    if (option.kind != ValueKind::flag) text += " -r";
-    if (!option.choices.empty()) text += " -f -a " + shell_quoted(spaced(option.choices));
-    text += " -d " + shell_quoted(option.help) + "\n";
-  }
-  return text;
-}
-
-std::string tcsh_completion() {
-  std::string names;
-  std::string values;
-  for (const OptionSpec& option : option_table()) {
-    names += std::string{option.name} + " ";
-    if (!option.choices.empty()) values += " 'n/--" + std::string{option.name} + "/(" + spaced(option.choices) + ")/'";
-  }
-  return "complete torchup" + values + " 'c/--/(" + names + ")/' 'n/*/f/'\n";
 }
 
 }  // namespace
@@ -145,31 +53,54 @@ std::string manual_page(std::string_view version) {
     if (!option.value.empty()) text += " \\fI" + roff(option.value) + "\\fR";
     text += "\n" + roff(option.help) + "\n";
   }
-  struct Status {
-    std::string_view code, meaning;
-  };
-  constexpr Status statuses[] = {{"0", "All workers exited 0."},
-                                 {"1", "Workers failed and no restart was left."},
-                                 {"2", "The command line was refused, or there is no such program."},
-                                 {"65", "The machine does not offer what was asked for."},
-                                 {"66", "Too few nodes within the join timeout."},
-                                 {"67", "The endpoint cannot be reached, or its port is taken."},
-                                 {"68", "The nodes do not fit together."},
-                                 {"70", "Internal fault."},
-                                 {"128+N", "Ended by signal N."}};
-  text += ".SH EXIT STATUS\n";
-  for (const Status& status : statuses) {
-    text += ".TP\n\\fB" + std::string{status.code} + "\\fR\n" + roff(status.meaning) + "\n";
+  text +=
+      ".SH EXIT STATUS\nThe same on all nodes, but for a node that left (its signal) and one that was cut off (67).\n";
+  for (const ExitCode& code : exit_codes()) {
+    text += fmt::format(".TP\n\fB{}\fR\n{}\n", code.code, roff(code.meaning));
   }
-  return text + ".SH SEE ALSO\n.BR torchupd (1)\n";
-}
-
-std::optional<std::string> completion_script(std::string_view shell) {
-  if (shell == "bash") return bash_completion();
-  if (shell == "zsh") return zsh_completion();
-  if (shell == "fish") return fish_completion();
-  if (shell == "tcsh") return tcsh_completion();
-  return std::nullopt;
+  text += R"(.SH ENVIRONMENT
+.TP
+\fBPET_\fINAME\fR
+stands for the option \-\-\fIname\fR that the command line lacks: PET_NPROC_PER_NODE, PET_RDZV_ENDPOINT. A flag's is a
+number, on unless it is 0.
+.TP
+\fBTORCHUP_TOKEN\fR
+the job's secret, where \-\-token\-file names none. Workers do not see it.
+.TP
+\fBPYTHON_EXEC\fR
+the Python that runs scripts.
+.TP
+\fBOMP_NUM_THREADS\fR
+is set to 1 for the workers where it is not set and there are several.
+.PP
+Each worker gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and the rest of what
+torchrun sets; \-\-print\-env shows them.
+.SH SIGNALS
+.TP
+INT, QUIT
+end the job on all nodes; the workers get the signal and, after the grace of \-\-shutdown\-timeout, SIGKILL. A second
+one kills at once. QUIT first tells what each rank is doing.
+.TP
+TERM, HUP
+mean that this node leaves: the others go on if the least number of nodes remains, else the job ends.
+.TP
+USR1, USR2
+are passed on to the workers (\-\-forward\-signals).
+.TP
+TSTP, CONT
+stop and resume the workers too.
+.PP
+A signal that \-\-drain\-signals lists asks the workers to save and stop after a step; the job then ends with 75.
+.SH EXAMPLES
+.nf
+torchup \-\-nproc\-per\-node=auto train.py \-\-epochs 10
+torchup \-\-nnodes=2 \-\-nproc\-per\-node=8 \-\-rdzv\-id=job1 \-\-rdzv\-backend=c10d \\
+    \-\-rdzv\-endpoint=node1:29400 train.py
+torchup \-\-nnodes=2:4 \-\-max\-restarts=3 \-\-rdzv\-backend=c10d \-\-rdzv\-endpoint=node1:29400 train.py
+torchup \-\-dry\-run \-\-nproc\-per\-node=4 train.py
+.fi
+)";
+  return text;
 }
 
 }  // namespace torchup

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <map>
 
+#include "launcher/core/completion.hpp"
 #include "launcher/core/manual.hpp"
 #include "launcher/core/worker_environment.hpp"
 

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace torchup {
+
+/// The completion script for `shell` (bash, zsh, fish, tcsh): options with their choices, then programs and files.
+/// Nothing for another shell.
+[[nodiscard]] std::optional<std::string> completion_script(std::string_view shell);
+
+}  // namespace torchup
