@@ -112,7 +112,7 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
       "Folder where jobs of torchup's agents are kept, so that they go on when this process is ended and started "
       "again; made where it is missing");
   app.add_option("--max-agents", settings.agents_max, "Of one job")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(CLI::Range(1, nodes_max))
       ->capture_default_str();
   app.add_option_function<std::string>(
          "--log-level", [&](const std::string& word) { settings.log.level = *read_log_level(word); },

@@ -1,5 +1,7 @@
 #include "launcher/core/plan.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,6 +12,7 @@
 #include "launcher/core/rendezvous_conf.hpp"
 #include "launcher/core/text.hpp"
 #include "rendezvous/core/hostlist.hpp"
+#include "rendezvous/core/names.hpp"
 
 namespace torchup {
 namespace {
@@ -105,6 +108,9 @@ class Planner {
       meeting.run_id = RunId{decimal(machine_.random_run_id())};
       warn("config has no run_id, generated a random run_id: " + meeting.run_id.value());
     }
+    if (const auto why = why_no_name(meeting.run_id.value()); !why.empty()) {
+      return bad(fmt::format("--rdzv-id cannot be used: {}; take a short name", why));
+    }
     if (meeting.backend != Backend::static_ && options_.integer("node-rank", 0).value() != 0) {
       warn("node_rank is only used for static rdzv_backend. It will be ignored for rdzv_backend=" + backend + ".");
     }
@@ -163,15 +169,15 @@ class Planner {
       fields.push_back(*number);
     }
     if (fields.size() > 2) return bad("nnodes=" + text + " is not in \"MIN:MAX\" format");
-    constexpr std::int64_t nodes_max = 1'000'000;
     const std::int64_t least = fields.front();
     const std::int64_t most = fields.back();
-    if (least < 1 || least > most || most > nodes_max) {
+    if (least > nodes_max) return bad(fmt::format("--nnodes={}: a job has {} nodes at most", text, nodes_max));
+    if (least < 1 || least > most) {
       return bad("min_nodes must be > 0 and <= max_nodes, got min_nodes=" + std::to_string(least) +
                  ", max_nodes=" + std::to_string(most));
     }
     plan_.terms.min_nodes = static_cast<int>(least);
-    plan_.terms.max_nodes = static_cast<int>(most);
+    plan_.terms.max_nodes = static_cast<int>(std::min<std::int64_t>(most, nodes_max));
     return {};
   }
 
@@ -179,7 +185,7 @@ class Planner {
     auto restarts = options_.integer("max-restarts", 0);
     if (!restarts) return restarts.error();
     if (*restarts < 0) return bad("max_restarts must be >= 0");
-    plan_.terms.max_restarts = static_cast<int>(std::min<std::int64_t>(*restarts, std::numeric_limits<int>::max()));
+    plan_.terms.max_restarts = static_cast<int>(std::min<std::int64_t>(*restarts, restarts_max));
     plan_.role = options_.text("role", "default");
     if (auto lease = options_.number("lease", 10); !lease) {
       return lease.error();

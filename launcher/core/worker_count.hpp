@@ -7,10 +7,10 @@
 #include "launcher/core/devices.hpp"
 #include "launcher/core/machine.hpp"
 #include "rendezvous/base/result.hpp"
+#include "rendezvous/core/messages.hpp"
 
 namespace torchup {
 
-constexpr int local_workers_max = 65'536;
 constexpr int omp_threads_max = 65'536;
 
 /// What --nproc-per-node says.

@@ -14,8 +14,9 @@
 /// Messages between agent and coordinator as bytes. PROTOCOL.md shows them byte by byte.
 ///
 /// A connection begins with the preface, which tells it from a store client and from HTTP on the same port. Then both
-/// sides send frames: u32 length of what follows, u8 type, fields. Numbers are little-endian, texts and lists have a
-/// u32 count in front. Bytes after the last known field of a frame are ignored, so that fields may be added at the end.
+/// sides send frames: u32 length of what follows, u8 type, fields. Numbers are little-endian, texts, lists and
+/// structures within others have a u32 count in front. Fields may be added at the end of any structure, and new types
+/// of frames: who does not know them passes over them.
 namespace torchup {
 
 inline constexpr std::string_view agent_preface = "torchup\n";
@@ -24,13 +25,11 @@ inline constexpr std::uint16_t agent_protocol_max = 1;
 
 inline constexpr std::size_t frame_bytes_max = std::size_t{1} << 20;
 inline constexpr std::size_t hello_bytes_max = 512;  ///< of a frame before the peer has proved the token
+// What a writer cuts and a reader refuses, beside the limits of messages.hpp and of names. A Resume with as much of
+// everything as they allow is no larger than frame_bytes_max.
 inline constexpr std::size_t text_bytes_max = std::size_t{64} << 10;
-inline constexpr std::size_t name_bytes_max = 256;  ///< run ids, node ids, hosts, roles, addresses
-inline constexpr std::size_t list_items_max = 1024;
-/// What a writer cuts: of many failures the first ones matter, of a long message its start; facts and names are cut at
-/// name_bytes_max, other texts at text_bytes_max. So no frame outgrows frame_bytes_max.
-inline constexpr std::size_t failures_told_max = 64;
-inline constexpr std::size_t message_bytes_max = std::size_t{7} << 10;
+inline constexpr std::size_t message_bytes_max = std::size_t{7} << 10;  ///< of one failure's message: its start matters
+inline constexpr std::size_t path_bytes_max = 4096;                     ///< as Linux has it
 
 using Nonce = std::array<std::uint8_t, 16>;
 using Mac = std::array<std::uint8_t, 32>;
@@ -88,11 +87,12 @@ using CoordinatorFrame =
 [[nodiscard]] std::string encode(const AgentFrame& frame);
 [[nodiscard]] std::string encode(const CoordinatorFrame& frame);
 
-/// Takes one frame off the front of `input`; empty when there is not yet a whole one.
+/// Takes one frame off the front of `input`, and frames of unknown types before it; empty when there is not yet a whole
+/// one.
 ///
 /// Errors: errc::limit_exceeded when the frame is larger than `bytes_max`, known from its first four bytes, or a text
-/// or list in it too long; errc::bad_frame for an unknown type, fields that are cut off or out of their range, control
-/// characters in a name.
+/// or list in it too long; errc::bad_frame for a type of the other direction, fields that are cut off, out of their
+/// range (messages.hpp) or in contradiction to each other, control characters in a name.
 [[nodiscard]] Result<std::optional<AgentFrame>> take_agent_frame(std::string_view& input,
                                                                  std::size_t bytes_max = frame_bytes_max);
 [[nodiscard]] Result<std::optional<CoordinatorFrame>> take_coordinator_frame(std::string_view& input,

@@ -1,40 +1,55 @@
 #include "rendezvous/core/job_codec.hpp"
 
+#include <set>
+
 #include "rendezvous/core/wire_fields.hpp"
 
 namespace torchup {
 namespace wire {
 
-constexpr std::size_t members_max = std::size_t{1} << 20;  // --max-agents allows no more
-constexpr std::size_t losses_max = std::size_t{1} << 20;
+constexpr std::size_t losses_max = std::size_t{1} << 20;  ///< hosts
+constexpr std::size_t losses_of_host_max = 1024;          ///< the round machine remembers a few
 
-void fields(auto& a, Seat& m) { a(m.group_rank, m.first_rank, m.first_role_rank, m.role_world_size); }
+void fields(auto& a, Seat& m) {
+  group_rank(a, m.group_rank);
+  rank(a, m.first_rank);
+  rank(a, m.first_role_rank);
+  a.number("the role world size", m.role_world_size, 0, world_size_max);
+}
 void fields(auto& a, JobSnapshot::Member& m) {
   a(m.join);
-  a.enumeration(m.stage, JobSnapshot::Stage::stopping);
+  a.known_choice("a node's stage", m.stage, JobSnapshot::Stage::stopping);
   a(m.aside);
-  a.name(m.observed);
+  a.name("an address", m.observed);
   a(m.seniority, m.seat);
 }
 void fields(auto& a, JobSnapshot::Losses& m) {
-  a.name(m.host);
-  a(m.ages);
+  a.name("a host", m.host);
+  a.list("the losses of a host", m.ages, losses_of_host_max);
 }
 void fields(auto& a, JobSnapshot& m) {
-  a(m.terms, m.facts);
-  a.name(m.coordinator_address);
-  a.enumeration(m.phase, JobSnapshot::Phase::ended);
-  a(m.round, m.formed_once, m.restart_count);
-  a.many(m.restart_ages, std::numeric_limits<std::uint32_t>::max());
-  a(m.membership_changes);
-  a.many(m.members, members_max);
+  a(m.terms);
+  facts(a, m.facts);
+  a.name("the coordinator's address", m.coordinator_address);
+  a.known_choice("the phase", m.phase, JobSnapshot::Phase::ended);
+  round(a, m.round);
+  a(m.formed_once);
+  restart_count(a, m.restart_count);
+  a.list("the list of restarts", m.restart_ages, std::size_t{restarts_max});
+  membership_changes(a, m.membership_changes);
+  a.list("the list of nodes", m.members, std::size_t{nodes_max});
   a(m.next_seniority);
-  a.many(m.losses, losses_max);
-  a(m.group_world_size, m.world_size);
-  a.name(m.master_addr);
-  a(m.master_port, m.gather_left, m.last_call_left, m.leave_left, m.forget_left, m.verdict);
+  a.list("the list of lost nodes", m.losses, losses_max);
+  a.number("the group world size", m.group_world_size, 0, nodes_max);
+  a.number("the world size", m.world_size, 0, world_size_max);
+  a.name("the master address", m.master_addr);
+  a.number("the master port", m.master_port, 0, 65535);
+  a(m.gather_left, m.last_call_left, m.leave_left, m.forget_left, m.verdict);
 }
-void fields(auto& a, SavedJob& m) { a(m.run_id, m.snapshot); }
+void fields(auto& a, SavedJob& m) {
+  a.name("a run id", m.run_id);
+  a(m.snapshot);
+}
 
 }  // namespace wire
 
@@ -53,11 +68,14 @@ std::uint64_t checksum(std::string_view bytes) {
 bool coherent(const JobSnapshot& job) {
   using Phase = JobSnapshot::Phase;
   const bool in_round = job.phase == Phase::hosting || job.phase == Phase::running || job.phase == Phase::restoring;
+  std::set<std::string_view> nodes;
   int seated = 0;
   for (const auto& member : job.members) {
+    if (!nodes.insert(member.join.node.value()).second) return false;
     seated += member.stage == JobSnapshot::Stage::seated || member.stage == JobSnapshot::Stage::finished;
   }
   if (!job.members.empty() && !job.terms) return false;
+  if (job.terms && job.terms->rank_order == RankOrder::unknown) return false;
   if ((job.phase == Phase::ended) != job.verdict.has_value() || job.phase == Phase::doubting) return false;
   return !in_round || (seated > 0 && seated <= job.group_world_size);
 }
@@ -66,7 +84,7 @@ bool coherent(const JobSnapshot& job) {
 
 std::string encode_job(const SavedJob& job) {
   wire::Writer body;
-  body(job);
+  body.message(job);
   const std::string bytes = body.take();
   wire::Writer head;
   head(job_format_version, checksum(bytes));
@@ -81,8 +99,8 @@ Result<SavedJob> decode_job(std::string_view bytes) {
   wire::Reader head{bytes};
   head(version);
   if (!head.error() && version != job_format_version) {
-    return fail(errc::wrong_version, "it is of format " + std::to_string(version) + " and this torchupd reads format " +
-                                         std::to_string(job_format_version));
+    return fail(errc::wrong_version,
+                fmt::format("it is of format {} and this torchupd reads format {}", version, job_format_version));
   }
   head(sum);
   if (head.error()) return fail(errc::bad_frame, "it is damaged: it is cut off");
@@ -90,7 +108,8 @@ Result<SavedJob> decode_job(std::string_view bytes) {
   if (sum != checksum(bytes)) return fail(errc::bad_frame, "it is damaged: the checksum is wrong");
   SavedJob job;
   wire::Reader body{bytes};
-  body(job);
+  body.message(job);
+  if (body.error() && body.error()->code == errc::wrong_version) return *body.error();
   if (body.error()) return fail(errc::bad_frame, "it is damaged: " + body.error()->context);
   if (!coherent(job.snapshot)) return fail(errc::bad_frame, "it is damaged: its parts contradict each other");
   return job;

@@ -22,10 +22,30 @@
 /// token are the link's own frames and stand in agent_codec.
 namespace torchup {
 
+// Numbers of a job. What is larger, or negative where this page says from 0, is refused where it comes in: on the
+// command line and by the decoders. So a sum of all workers of all nodes always fits an int.
+
+inline constexpr int nodes_max = 1 << 16;          ///< nodes of a job, agents of a coordinator, places in a round
+inline constexpr int local_workers_max = 1 << 14;  ///< workers of one node
+inline constexpr int world_size_max = nodes_max * local_workers_max;
+inline constexpr int restarts_max = 1 << 20;            ///< restarts of a job, and their limit
+inline constexpr int membership_changes_max = 1 << 30;  ///< of a job
+inline constexpr std::int64_t round_max = std::int64_t{1} << 62;
+inline constexpr int exit_code_max = 255;
+inline constexpr int signal_max = 64;
+inline constexpr std::int64_t pid_max = std::int64_t{1} << 22;  ///< as Linux has it
+inline constexpr std::int64_t time_us_max =
+    std::int64_t{253'402'300'800} * 1'000'000 - 1;  ///< the end of the year 9999
+inline constexpr Duration duration_max = std::chrono::hours{24 * 365};
+inline constexpr std::size_t addresses_max = 64;      ///< of one node
+inline constexpr std::size_t facts_max = 256;         ///< of one node
+inline constexpr std::size_t failures_told_max = 64;  ///< of one node or verdict; the first ones matter
+
 enum class RankOrder : std::uint8_t {
-  address,   ///< by the host's name, numbers in it compared as numbers; then by node id
-  join,      ///< by the moment of a node's first join; survivors keep their order
-  hostlist,  ///< by the place in JobTerms::hostlist; hosts that are not in it come last, by address
+  address,        ///< by the host's name, numbers in it compared as numbers; then by node id
+  join,           ///< by the moment of a node's first join; survivors keep their order
+  hostlist,       ///< by the place in JobTerms::hostlist; hosts that are not in it come last, by address
+  unknown = 255,  ///< one that only a newer agent knows: its Join is refused, for its ranks would be others
 };
 
 /// What is done about nodes whose facts (Join::facts) differ.
@@ -33,10 +53,10 @@ enum class SameWorld : std::uint8_t { off, warn, fail };
 
 /// What must be the same on all nodes of a job. The first agent's terms stand; another's that differ are refused.
 struct JobTerms {
-  int min_nodes = 1;           ///< >= 1
-  int max_nodes = 1;           ///< >= min_nodes
-  int nodes_multiple_of = 1;   ///< a round has a multiple of this many nodes; >= 1
-  int max_restarts = 0;        ///< after worker failures, of the whole job; >= 0
+  int min_nodes = 1;           ///< 1 to nodes_max
+  int max_nodes = 1;           ///< min_nodes to nodes_max
+  int nodes_multiple_of = 1;   ///< a round has a multiple of this many nodes; 1 to max_nodes
+  int max_restarts = 0;        ///< after worker failures, of the whole job; 0 to restarts_max
   Duration restart_window{0};  ///< only restarts younger than this count against max_restarts; 0: all of them
   Duration join_timeout = std::chrono::seconds{600};  ///< longest wait for min nodes, > 0
   Duration last_call = std::chrono::seconds{30};      ///< wait for more than min nodes when a job first forms, >= 0
@@ -108,7 +128,7 @@ struct Join {
   std::vector<std::string> addresses =
       {};                         ///< where other nodes may reach this one, best first; the link fills an empty one
   bool address_demanded = false;  ///< the first of `addresses` is published, whatever the coordinator sees
-  int local_world_size = 1;       ///< >= 1
+  int local_world_size = 1;       ///< 1 to local_workers_max
   std::string role = "default";
   std::optional<GroupRank> group_rank = {};  ///< demanded by --node-rank; all nodes of a job have one, or none
   JobTerms terms = {};

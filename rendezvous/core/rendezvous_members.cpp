@@ -89,6 +89,9 @@ std::optional<std::string> Rendezvous::misfit(const Join& join) const {
   if (member_count() >= settings_.agents_max) {
     return "this coordinator takes " + std::to_string(settings_.agents_max) + " agents at most";
   }
+  if (join.terms.rank_order == RankOrder::unknown) {
+    return "this coordinator does not know the order of ranks that the agent wants: it needs a newer release";
+  }
   if (join.terms.lease < lease_min) return "the lease is shorter than " + seconds(lease_min);
   if (join.terms.join_timeout <= Duration::zero()) return "the join timeout is not positive";
   if (!terms_) return {};

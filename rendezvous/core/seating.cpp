@@ -83,6 +83,7 @@ Seating seat(std::span<const Candidate> candidates, RankOrder order, const std::
         if (const auto a = place_of(left), b = place_of(right); a != b) return a < b;
         return by_address(left, right);
       case RankOrder::address:
+      case RankOrder::unknown:  // never gets here
         break;
     }
     return by_address(left, right);

@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "rendezvous/core/names.hpp"
+
 using namespace torchup;
 using namespace std::chrono_literals;
 
@@ -39,14 +41,13 @@ Join full_join() {
                 .same_world = SameWorld::fail,
                 .hostlist = "n[1-4]"};
   join.facts = {{"torch", "2.15.0"}, {"program", ""}};
-  join.former = Placement{.round = Round{6}, .restart_count = 2};
+  join.former = Placement{.round = Round{6}, .master_port = Port{29500}, .restart_count = 2};
   return join;
 }
 
 std::vector<AgentFrame> agent_frames() {
   Resume resume{.join = full_join(), .stage = Resume::Stage::failed};
-  resume.placement =
-      Placement{.round = Round{1}, .group_rank = GroupRank{2}, .master_addr = "fd00::1", .master_port = Port{65535}};
+  resume.placement = Placement{Round{1}, GroupRank{2}, 3, Rank{16}, 24, Rank{8}, 16, "fd00::1", Port{65535}, 1, 0};
   resume.store = StoreReady{Round{1}, Port{7}};
   resume.failed = {Round{1}, {failure()}, false};
   return {Hello{.has_token = true, .nonce = {1, 2, 3}, .run_id = RunId{"job1"}},
@@ -157,16 +158,144 @@ TEST_CASE("limits are met by their numbers alone", "[unit][agent_codec]") {
   REQUIRE_FALSE(take_agent_frame(whole_limit)->has_value());
   REQUIRE(error_of(std::string("\xff\xff\xff\xff", 4)) == make_error_code(errc::limit_exceeded));
   REQUIRE(error_of(std::string("\x00\x00\x00\x00", 4)) == make_error_code(errc::bad_frame));
-  REQUIRE(error_of(std::string("\x01\x00\x00\x00\x63", 5)) == make_error_code(errc::bad_frame));  // no such type
+  REQUIRE(error_of(std::string("\x01\x00\x00\x00\x00", 5)) ==
+          make_error_code(errc::bad_frame));  // the other direction's
+  REQUIRE(error_of(std::string("\x01\x00\x00\x00\x40", 5)) == make_error_code(errc::bad_frame));
   REQUIRE(error_of(encode(AgentFrame{full_join()}), 32) == make_error_code(errc::limit_exceeded));
+}
+
+TEST_CASE("a number is read at its limits and refused beyond them", "[unit][agent_codec]") {
+  const auto check = [](auto frame, const char* what, const auto& set, std::int64_t smallest, std::int64_t largest) {
+    INFO(what);
+    const auto read_with = [&](std::int64_t value) {
+      auto changed = frame;
+      set(changed, value);
+      using Frame =
+          std::conditional_t<std::is_constructible_v<AgentFrame, decltype(frame)>, AgentFrame, CoordinatorFrame>;
+      const std::string bytes = encode(Frame{changed});
+      std::string_view input = bytes;
+      const auto read = take<Frame>(input);
+      if (read && **read != Frame{changed}) FAIL("another value was read");
+      return read.has_value() ? std::string{} : read.error().context;
+    };
+    REQUIRE(read_with(smallest) == "");
+    REQUIRE(read_with(largest) == "");
+    REQUIRE(read_with(smallest - 1).starts_with(what));
+    REQUIRE(read_with(largest + 1).starts_with(what));
+  };
+  const auto to_int = [](std::int64_t value) { return static_cast<int>(value); };
 
   Join join = full_join();
-  join.addresses.assign(list_items_max, "a");
-  std::string at_limit = encode(AgentFrame{join});
-  std::string_view input = at_limit;
-  REQUIRE(take_agent_frame(input).has_value());
-  join.addresses.emplace_back("a");
-  REQUIRE(error_of(encode(AgentFrame{join})) == make_error_code(errc::limit_exceeded));
+  join.terms.max_nodes = nodes_max;
+  join.terms.min_nodes = join.terms.nodes_multiple_of = 1;
+  check(
+      join, "the local world size", [&](Join& j, auto n) { j.local_world_size = to_int(n); }, 1, local_workers_max);
+  check(
+      join, "a group rank", [&](Join& j, auto n) { j.group_rank = GroupRank{to_int(n)}; }, 0, nodes_max - 1);
+  check(
+      join, "min nodes", [&](Join& j, auto n) { j.terms.min_nodes = to_int(n); }, 1, nodes_max);
+  check(
+      join, "max nodes", [&](Join& j, auto n) { j.terms.max_nodes = to_int(n); }, 1, nodes_max);
+  check(
+      join, "the divisor", [&](Join& j, auto n) { j.terms.nodes_multiple_of = to_int(n); }, 1, nodes_max);
+  check(
+      join, "max restarts", [&](Join& j, auto n) { j.terms.max_restarts = to_int(n); }, 0, restarts_max);
+
+  check(
+      StoreReady{Round{0}, Port{1}}, "a round", [](StoreReady& m, auto n) { m.round = Round{n}; }, 0, round_max);
+  check(
+      StoreReady{Round{0}, Port{1}}, "a port",
+      [](StoreReady& m, auto n) { m.port = Port{static_cast<std::uint16_t>(n == 65536 ? 0 : n)}; }, 1, 65535);
+  check(
+      Leave{}, "an exit code", [&](Leave& m, auto n) { m.exit_code = to_int(n); }, 0, exit_code_max);
+  check(
+      Leave{}, "a signal", [&](Leave& m, auto n) { m.stop_signal = to_int(n); }, 0, signal_max);
+  check(
+      End{}, "an exit code", [&](End& m, auto n) { m.verdict.exit_code = to_int(n); }, 0, exit_code_max);
+  check(
+      End{}, "a signal", [&](End& m, auto n) { m.verdict.stop_signal = to_int(n); }, 0, signal_max);
+  check(
+      Refused{}, "an exit code", [&](Refused& m, auto n) { m.exit_code = to_int(n); }, 0, exit_code_max);
+  const WorkersFailed failed{Round{2}, {failure()}, true};
+  check(
+      failed, "a rank", [&](WorkersFailed& m, auto n) { m.failures[0].rank = Rank{to_int(n)}; }, 0, world_size_max - 1);
+  check(
+      failed, "a local rank", [&](WorkersFailed& m, auto n) { m.failures[0].local_rank = LocalRank{to_int(n)}; }, 0,
+      local_workers_max - 1);
+
+  const Placed placed{{Round{4}, GroupRank{0}, 1, Rank{0}, nodes_max, Rank{0}, 1, "a", Port{4000}, 0, 0}};
+  const auto place = [&](const char* what, auto member, std::int64_t smallest, std::int64_t largest) {
+    check(
+        placed, what, [&](Placed& m, auto n) { member(m.placement, to_int(n)); }, smallest, largest);
+  };
+  check(
+      placed, "a round", [](Placed& m, auto n) { m.placement.round = Round{n}; }, 0, round_max);
+  place(
+      "the group world size", [](Placement& p, int n) { p.group_world_size = n; }, 1, nodes_max);
+  place(
+      "the role world size", [](Placement& p, int n) { p.role_world_size = n; }, 1, nodes_max);
+  place(
+      "the world size", [](Placement& p, int n) { p.world_size = n; }, 1, world_size_max);
+  place(
+      "the restart count", [](Placement& p, int n) { p.restart_count = n; }, 0, restarts_max);
+  place(
+      "the count of membership changes", [](Placement& p, int n) { p.membership_changes = n; }, 0,
+      membership_changes_max);
+  // A place lies within its round.
+  place(
+      "the group world size", [](Placement& p, int n) { p.group_rank = GroupRank{2}, p.group_world_size = n; }, 3,
+      nodes_max);
+  place(
+      "the world size", [](Placement& p, int n) { p.first_rank = Rank{7}, p.world_size = n; }, 8, world_size_max);
+  place(
+      "the role world size", [](Placement& p, int n) { p.first_role_rank = Rank{7}, p.role_world_size = n; }, 8,
+      nodes_max);
+}
+
+TEST_CASE("texts and lists are read at their limits and refused beyond them", "[unit][agent_codec]") {
+  // Writers cut, so what is one too long is written with another structure's limit.
+  const auto count_at = [](std::string bytes, std::string_view of, std::uint32_t before, std::uint32_t after) {
+    const auto number = [](std::uint32_t value) {
+      std::string text;
+      for (int i = 0; i < 4; ++i) text.push_back(static_cast<char>(value >> (8 * i) & 0xff));
+      return text;
+    };
+    const std::size_t at = bytes.find(number(before) + std::string{of});
+    REQUIRE(at != std::string::npos);
+    bytes.replace(at, 4, number(after));
+    return bytes;
+  };
+  const auto error_of = [](const std::string& bytes) {
+    std::string_view input = bytes;
+    const auto read = take_agent_frame(input);
+    return read ? std::string{} : read.error().context;
+  };
+  Join join = full_join();
+  join.host.assign(name_bytes_max, 'h');
+  join.addresses.assign(addresses_max, "AAAA");
+  join.facts.assign(facts_max, {"FFFF", "v"});
+  join.terms.hostlist.assign(text_bytes_max, 'L');
+  const std::string whole = encode(AgentFrame{join});
+  REQUIRE(error_of(whole) == "");
+  REQUIRE(error_of(count_at(whole, "hhhh", name_bytes_max, name_bytes_max + 1)) ==
+          "a host has 257 bytes, where 256 are allowed");
+  REQUIRE(error_of(count_at(whole, std::string("\x04\0\0\0", 4) + "AAAA", addresses_max, addresses_max + 1)) ==
+          "a node's addresses has 65 items, where 64 are allowed");
+  REQUIRE(error_of(count_at(whole, "LLLL", text_bytes_max, text_bytes_max + 1)) ==
+          "a host list has 65537 bytes, where 65536 are allowed");
+  const std::string fact_at_front("\x0d\0\0\0\x04\0\0\0FFFF", 12);
+  REQUIRE(error_of(count_at(whole, fact_at_front, facts_max, facts_max + 1)) ==
+          "a list of facts has 257 items, where 256 are allowed");
+
+  WorkerFailure loud = failure();
+  loud.message.assign(message_bytes_max, 'M');
+  loud.error_file.assign(path_bytes_max, 'P');
+  const std::string failed = encode(AgentFrame{WorkersFailed{Round{0}, std::vector(failures_told_max, loud), true}});
+  REQUIRE(error_of(failed) == "");
+  REQUIRE(
+      error_of(count_at(failed, "MMMM", message_bytes_max, message_bytes_max + 1)).starts_with("a failure's message"));
+  REQUIRE(error_of(count_at(failed, "PPPP", path_bytes_max, path_bytes_max + 1)).starts_with("an error file's path"));
+  REQUIRE(error_of(count_at(failed, "", failures_told_max, failures_told_max + 1)).starts_with("a list of failures"));
 }
 
 TEST_CASE("what cannot be is refused", "[unit][agent_codec]") {
@@ -182,24 +311,114 @@ TEST_CASE("what cannot be is refused", "[unit][agent_codec]") {
   REQUIRE(refused([](Join& join) { join.terms.min_nodes = 0; }));
   REQUIRE(refused([](Join& join) { join.terms.max_nodes = 1; }));
   REQUIRE(refused([](Join& join) { join.terms.nodes_multiple_of = 0; }));
-  REQUIRE(refused([](Join& join) { join.terms.lease = -1s; }));
-  REQUIRE(refused([](Join& join) { join.terms.rank_order = static_cast<RankOrder>(3); }));
-  REQUIRE(refused([](Join& join) { join.group_rank = GroupRank{-1}; }));
-  REQUIRE(refused([](Join& join) { join.host = "a\x1b[2J"; }));
-  REQUIRE(refused([](Join& join) { join.addresses = {"a\n"}; }));
+  REQUIRE(refused([](Join& join) { join.former = Placement{.round = Round{-1}, .master_port = Port{1}}; }));
+
+  const auto resume_refused = [](auto change) {
+    Resume resume = std::get<Resume>(agent_frames().back());
+    change(resume);
+    const std::string bytes = encode(AgentFrame{resume});
+    std::string_view input = bytes;
+    return take_agent_frame(input).has_error();
+  };
+  using Stage = Resume::Stage;
+  REQUIRE_FALSE(resume_refused([](Resume&) {}));
+  REQUIRE(resume_refused([](Resume& resume) { resume.placement.reset(); }));
+  REQUIRE(resume_refused([](Resume& resume) { resume.stage = Stage::ready; }));
+  REQUIRE_FALSE(resume_refused([](Resume& resume) { resume.stage = Stage::ready, resume.placement.reset(); }));
+  REQUIRE(resume_refused([](Resume& resume) { resume.stage = Stage::running, resume.placement.reset(); }));
+  REQUIRE(resume_refused([](Resume& resume) { resume.stage = Stage::succeeded, resume.placement.reset(); }));
+  REQUIRE(resume_refused([](Resume& resume) { resume.failed.round = Round{0}; }));
+  REQUIRE_FALSE(resume_refused([](Resume& resume) { resume.placement->world_size = 24; }));
+  REQUIRE(resume_refused([](Resume& resume) { resume.placement->world_size = 23; }));  // it has 8 workers from rank 16
+}
+
+TEST_CASE("a name is short, UTF-8, and without control characters", "[unit][agent_codec]") {
+  for (const char* good : {"", "a", "gpu-01.example.org", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80"}) {
+    REQUIRE(why_no_name(good).empty());
+    REQUIRE(as_name(good) == good);
+  }
+  for (const auto& [bad, clean] :
+       std::vector<std::pair<std::string, std::string>>{{"a\x1b[2J", "a?[2J"},
+                                                        {"a\n", "a?"},
+                                                        {"\x7f", "?"},
+                                                        {"\xc2\x9b", "??"},  // a control character of two bytes
+                                                        {"\xff", "?"},
+                                                        {"\xc3", "?"},
+                                                        {"\xc0\xaf", "??"},  // longer than needed
+                                                        {"\xe0\x80\xaf", "???"},
+                                                        {"\xed\xa0\x80", "???"},  // half a pair
+                                                        {"\xf4\x90\x80\x80", "????"}}) {
+    REQUIRE_FALSE(why_no_name(bad).empty());
+    REQUIRE(as_name(bad) == clean);
+    Join join = full_join();
+    join.host = bad;
+    const std::string bytes = encode(AgentFrame{join});
+    std::string_view input = bytes;
+    REQUIRE(std::get<Join>(**take_agent_frame(input)).host == clean);
+  }
+  REQUIRE(why_no_name(std::string(name_bytes_max, 'a')).empty());
+  REQUIRE_FALSE(why_no_name(std::string(name_bytes_max + 1, 'a')).empty());
+  REQUIRE(as_name(std::string(name_bytes_max - 1, 'a') + "\xc3\xa9") == std::string(name_bytes_max - 1, 'a'));
+  REQUIRE(cut_text("a\xc3\xa9", 2) == "a");
+  REQUIRE(cut_text("a\xc3\xa9", 3) == "a\xc3\xa9");
+
+  std::string frame = encode(AgentFrame{full_join()});
+  frame.replace(frame.find("trainer"), 7, "tr\niner");
+  std::string_view input = frame;
+  REQUIRE(take_agent_frame(input).error().context ==
+          "a role cannot be used: it has control characters or is not UTF-8");
+}
+
+TEST_CASE("what a worker's own file may say is bent into its range", "[unit][agent_codec]") {
+  WorkerFailure odd = failure();
+  odd.time_us = -1;
+  odd.pid = std::int64_t{1} << 40;
+  odd.exit_code = -1000;
+  const std::string bytes = encode(AgentFrame{WorkersFailed{Round{2}, {odd}, true}});
+  std::string_view input = bytes;
+  const auto read = std::get<WorkersFailed>(**take_agent_frame(input)).failures.at(0);
+  REQUIRE(read.time_us == 0);
+  REQUIRE(read.pid == pid_max);
+  REQUIRE(read.exit_code == -signal_max);
+}
+
+TEST_CASE("durations are bent into 0 to a year", "[unit][agent_codec]") {
+  Join join = full_join();
+  join.terms.lease = -1s;
+  join.terms.join_timeout = 24h * 10000;
+  const std::string bytes = encode(AgentFrame{join});
+  std::string_view input = bytes;
+  const auto read = std::get<Join>(**take_agent_frame(input)).terms;
+  REQUIRE(read.lease == 0s);
+  REQUIRE(read.join_timeout == duration_max);
 }
 
 TEST_CASE("a writer cuts what is too long, so that no frame outgrows its limit", "[unit][agent_codec]") {
   WorkerFailure loud = failure();
-  loud.message.assign(1 << 20, 'x');
-  loud.error_file.assign(1 << 20, 'x');
-  const std::string bytes =
-      encode(CoordinatorFrame{End{{1, std::string(1 << 20, 'r'), std::vector(1000, loud), 15, false}}});
+  loud.host.assign(2 * name_bytes_max, 'h');
+  loud.message.assign(2 * message_bytes_max, 'x');
+  loud.error_file.assign(2 * path_bytes_max, 'x');
+  Join join = full_join();
+  join.host = join.role = loud.host;
+  join.node = NodeId{loud.host};
+  join.addresses.assign(2 * addresses_max, loud.host);
+  join.facts.assign(2 * facts_max, {loud.host, loud.host});
+  join.terms.hostlist.assign(2 * text_bytes_max, 'h');
+  Resume resume = std::get<Resume>(agent_frames().back());
+  resume.join = join;
+  resume.failed.failures.assign(2 * failures_told_max, loud);
+  const std::string bytes = encode(AgentFrame{resume});
   REQUIRE(bytes.size() <= frame_bytes_max);
   std::string_view input = bytes;
-  const auto read = take_coordinator_frame(input);
+  const auto read = take_agent_frame(input);
   REQUIRE(read.has_value());
-  REQUIRE(std::get<End>(**read).verdict.failures.size() == failures_told_max);
+  REQUIRE(std::get<Resume>(**read).failed.failures.size() == failures_told_max);
+
+  const Verdict verdict{1, std::string(1 << 20, 'r'), std::vector(2 * failures_told_max, loud), 15, false};
+  const std::string end = encode(CoordinatorFrame{End{verdict}});
+  REQUIRE(end.size() <= frame_bytes_max);
+  input = end;
+  REQUIRE(take_coordinator_frame(input).has_value());
 }
 
 TEST_CASE("random bytes never crash the reader", "[unit][agent_codec]") {

@@ -98,6 +98,19 @@ TEST_CASE("c10d with its timeouts", "[unit][plan]") {
 TEST_CASE("node counts", "[unit][plan]") {
   REQUIRE(refusal({{"nnodes", "1:2:3"}}) == "nnodes=1:2:3 is not in \"MIN:MAX\" format");
   REQUIRE(refusal({{"nnodes", "2:1"}}) == "min_nodes must be > 0 and <= max_nodes, got min_nodes=2, max_nodes=1");
+  const Texts c10d{{"rdzv-backend", "c10d"}, {"rdzv-endpoint", "a"}};
+  const auto with = [&](Texts more) {
+    more.insert(c10d.begin(), c10d.end());
+    return more;
+  };
+  REQUIRE(plan(with({{"nnodes", "65536"}})).terms.min_nodes == nodes_max);
+  REQUIRE(refusal(with({{"nnodes", "65537"}})) == "--nnodes=65537: a job has 65536 nodes at most");
+  REQUIRE(plan(with({{"nnodes", "1:1000000000000"}})).terms.max_nodes == nodes_max);
+  REQUIRE(plan({{"max-restarts", "1000000000000"}}).terms.max_restarts == restarts_max);
+  REQUIRE(plan(with({{"nnodes", "2"}, {"rdzv-id", std::string(256, 'i')}})).rendezvous.run_id.value().size() == 256);
+  for (const std::string& id : {std::string(257, 'i'), std::string{"job\n1"}, std::string{"\xff"}}) {
+    REQUIRE(refusal(with({{"nnodes", "2"}, {"rdzv-id", id}})).starts_with("--rdzv-id cannot be used: it "));
+  }
   REQUIRE(refusal({{"nnodes", "1:"}}) == "--nnodes=1:: invalid literal for int() with base 10: ''");
 }
 
