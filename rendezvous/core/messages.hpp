@@ -42,7 +42,7 @@ inline constexpr std::size_t facts_max = 256;         ///< of one node
 inline constexpr std::size_t failures_told_max = 64;  ///< of one node or verdict; the first ones matter
 
 enum class RankOrder : std::uint8_t {
-  address,        ///< by the host's name, numbers in it compared as numbers; then by node id
+  address,        ///< by --local-addr, else the host's name, numbers in it compared as numbers; then by node id
   join,           ///< by the moment of a node's first join; survivors keep their order
   hostlist,       ///< by the place in JobTerms::hostlist; hosts that are not in it come last, by address
   unknown = 255,  ///< one that only a newer agent knows: its Join is refused, for its ranks would be others

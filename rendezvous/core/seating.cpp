@@ -43,8 +43,13 @@ std::strong_ordering natural_order(std::string_view left, std::string_view right
   return whole_left <=> whole_right;  // node07 and node7 are two names
 }
 
+/// What a node is ordered by: the address that its user gave it, as in torchrun, else its host's name.
+std::string_view order_text(const Join& join) {
+  return join.address_demanded && !join.addresses.empty() ? join.addresses.front() : join.host;
+}
+
 bool by_address(const Candidate& left, const Candidate& right) {
-  const auto order = natural_order(left.join->host, right.join->host);
+  const auto order = natural_order(order_text(*left.join), order_text(*right.join));
   return order != 0 ? order < 0 : natural_order(left.join->node.value(), right.join->node.value()) < 0;
 }
 

@@ -665,7 +665,7 @@ TEST_CASE("the address of group rank 0 is one that others can reach", "[unit][re
   };
   REQUIRE(published("10.0.0.3", {"192.168.0.3", "10.0.0.3"}, false) == "10.0.0.3");
   REQUIRE(published("10.0.0.3", {"192.168.0.3"}, false) == "192.168.0.3");  // behind a translator of addresses
-  REQUIRE(published("10.0.0.3", {"node-a"}, true) == "node-a");
+  REQUIRE(published("10.0.0.3", {"addr-a"}, true) == "addr-a");
   REQUIRE(published("127.0.0.1", {"10.0.0.254"}, false) == "10.0.0.254");  // it shares our machine
   REQUIRE(published("127.0.0.1", {"10.0.0.254"}, false, "127.0.0.1") == "127.0.0.1");
   REQUIRE(published("fd00::3", {"fd00::3"}, false) == "fd00::3");

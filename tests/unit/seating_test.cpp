@@ -48,6 +48,15 @@ TEST_CASE("nodes are ordered as asked", "[unit][seating]") {
   REQUIRE(hosts_in_order(joins, RankOrder::hostlist, {"n9", "n1"}) == Names{"n9", "n1", "n10"});
 }
 
+TEST_CASE("an address that the user gave orders its node, not the host's name", "[unit][seating]") {
+  std::vector<Join> joins{node("a", 1), node("b", 1), node("c", 1)};
+  const std::vector<std::string> addresses{"10.0.0.12", "10.0.0.11", "10.0.0.9"};
+  for (std::size_t i = 0; i < joins.size(); ++i) joins[i].addresses = {addresses[i], "192.168.0.1"};
+  REQUIRE(hosts_in_order(joins, RankOrder::address) == Names{"a", "b", "c"});
+  for (Join& join : joins) join.address_demanded = true;
+  REQUIRE(hosts_in_order(joins, RankOrder::address) == Names{"c", "b", "a"});
+}
+
 TEST_CASE("numbers in names count as numbers", "[unit][seating]") {
   REQUIRE(natural_less("10.0.0.9", "10.0.0.10"));
   REQUIRE_FALSE(natural_less("10.0.0.10", "10.0.0.9"));
