@@ -1,5 +1,5 @@
 // A stand-in for libnvidia-ml.so.1 with the functions that the launcher uses. FAKE_NVML chooses what it plays:
-// two (GPUs, the second one split), init_fails, lost, hangs, dies.
+// two (GPUs, the second one split), whole (neither is), init_fails, lost, hangs, dies.
 
 #include <unistd.h>
 
@@ -69,7 +69,7 @@ int nvmlDeviceGetPciInfo_v3(void* handle, Pci* pci) {
 }
 
 int nvmlDeviceGetMigMode(void* handle, unsigned* current, unsigned* pending) {
-  if (number(handle) == 1) return 3;  // not supported
+  if (number(handle) == 1 || plays("whole")) return 3;  // not supported
   *current = *pending = 1;
   return 0;
 }
