@@ -38,7 +38,8 @@ constexpr std::array signal_names = {
 Error bad(std::string text) { return fail(errc::bad_value, std::move(text)); }
 
 Duration seconds_of(double seconds) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>{std::min(seconds, 1e9)});
+  return std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>{std::min(seconds, std::chrono::duration<double>{duration_max}.count())});
 }
 
 /// A UUID as the decimal number that it is.
@@ -404,7 +405,7 @@ class Planner {
       }
       grace = std::max<std::int64_t>(0, *value);
     }
-    if (grace) plan_.stop_grace = std::chrono::seconds{std::min<std::int64_t>(*grace, 1'000'000'000)};
+    if (grace) plan_.stop_grace = seconds_of(static_cast<double>(*grace));
     auto timeout = options_.number("timeout", 0);
     if (!timeout) return timeout.error();
     if (*timeout < 0) return bad("--timeout must be >= 0");

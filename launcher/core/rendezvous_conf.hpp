@@ -4,12 +4,12 @@
 #include <string_view>
 
 #include "rendezvous/base/result.hpp"
-#include "rendezvous/base/types.hpp"
+#include "rendezvous/core/messages.hpp"
 
 namespace torchup {
 
-/// The longest time that an option may name: 31 years.
-inline constexpr Duration longest_time = std::chrono::seconds{1'000'000'000};
+/// What a longer time is cut to.
+inline constexpr Duration longest_time = duration_max;
 /// Of `keep_alive_max_attempt`.
 inline constexpr int keep_alive_attempts_max = 1'000'000;
 
