@@ -12,6 +12,8 @@ template <class... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
 };
+template <class... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14 needs to be told
 
 template <class List>
 void note_loss(List& losses, const std::string& where, std::uint64_t bytes) {

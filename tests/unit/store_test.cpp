@@ -174,7 +174,7 @@ TEST_CASE("a queue that somebody else emptied is missing again", "[unit][store]"
 TEST_CASE("each push wakes the oldest waiter that it satisfies", "[unit][store]") {
   Clients c;
   c.ask(4, Query::wait, {"/q", "/never"});
-  for (const std::uint32_t id : {1, 2, 3}) c.ask(id, Query::wait, {"/q"});
+  for (const std::uint32_t id : {1U, 2U, 3U}) c.ask(id, Query::wait, {"/q"});
   c.ask(2, Query::cancel_wait);
   c.ask(0, Query::queue_push, {"/q"}, {"a"});
   REQUIRE(c.answer(1) == "00");
@@ -188,7 +188,7 @@ TEST_CASE("consumers of a queue take turns", "[unit][store]") {
   Clients c;
   c.ask(1, Query::wait, {"/q"});
   c.ask(2, Query::wait, {"/q"});
-  for (const std::uint32_t id : {1, 2, 1, 2}) {
+  for (const std::uint32_t id : {1U, 2U, 1U, 2U}) {
     c.ask(0, Query::queue_push, {"/q"}, {"job"});
     REQUIRE(c.answer(id) == "00");
     REQUIRE(c.ask(id, Query::queue_pop, {"/q"}) == number(1) + text("job"));
