@@ -185,15 +185,15 @@ bool TorchrunCare::withholds(std::int64_t round, std::string_view name, std::str
   const auto port = read_port(value);
   if (adopted_) return true;  // published already
   if (!port) return false;
-  in_question_ = WorkerStore{withheld_->address, *port};
+  in_question_ = MeetingPlace{withheld_->address, *port};
   questioned_round_ = round;
   return true;
 }
 
 void TorchrunCare::answered(bool answers, TorchrunStore& store) {
   if (!in_question_) return;
-  const WorkerStore theirs = *std::exchange(in_question_, std::nullopt);
-  const auto ours = answers ? store.worker_store() : Result<WorkerStore>{theirs};
+  const MeetingPlace theirs = *std::exchange(in_question_, std::nullopt);
+  const auto ours = answers ? store.worker_store() : Result<MeetingPlace>{theirs};
   if (!ours) notes_.push_back(ours.error().message());
   adopted_ = answers && ours;
   publish(questioned_round_, ours ? *ours : theirs, store);
@@ -202,7 +202,7 @@ void TorchrunCare::answered(bool answers, TorchrunStore& store) {
                             : "the workers' store at " + theirs.address + " is a worker's own: left as it is");
 }
 
-void TorchrunCare::publish(std::int64_t round, const WorkerStore& workers, TorchrunStore& store) {
+void TorchrunCare::publish(std::int64_t round, const MeetingPlace& workers, TorchrunStore& store) {
   const std::string prefix = main_key() + "." + std::to_string(round) + "/";
   if (auto set = store.set(prefix + std::string{address_name}, workers.address); !set) {
     notes_.push_back(set.error().message());

@@ -56,7 +56,7 @@ class TorchrunCare {
   /// A client publishes where workers meet. True: it is not to be stored, we do that.
   [[nodiscard]] bool withholds(std::int64_t round, std::string_view name, std::string_view value);
   /// Whether a store answers there is to be found out, and told by `answered`.
-  [[nodiscard]] const std::optional<WorkerStore>& in_question() const { return in_question_; }
+  [[nodiscard]] const std::optional<MeetingPlace>& in_question() const { return in_question_; }
   void answered(bool answers, TorchrunStore& store);
 
   /// Whether that client's look at the state has to wait until `nobody_waits`.
@@ -102,7 +102,7 @@ class TorchrunCare {
   void call_together(TorchrunStore& store, UtcTime now);
   [[nodiscard]] bool all_have_come() const;
   void complete_again(TorchrunStore& store, UtcTime now);
-  void publish(std::int64_t round, const WorkerStore& workers, TorchrunStore& store);
+  void publish(std::int64_t round, const MeetingPlace& workers, TorchrunStore& store);
   void begin_round(TorchrunStore& store);
   bool rewrite(const TorchrunState& state, TorchrunStore& store);
   [[nodiscard]] std::string main_key() const { return "torch.rendezvous." + run_id_.value(); }
@@ -118,7 +118,7 @@ class TorchrunCare {
   std::optional<News> news_;
   bool adopted_ = false;
   std::optional<Published> withheld_;
-  std::optional<WorkerStore> in_question_;
+  std::optional<MeetingPlace> in_question_;
   std::int64_t questioned_round_ = 0;
   std::vector<std::string> notes_;
 };

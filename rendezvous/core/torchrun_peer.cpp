@@ -362,15 +362,15 @@ Result<> TorchrunPeer::meet_as_first(TorchrunStore& store) {
 }
 
 Result<> TorchrunPeer::find_worker_store(TorchrunStore& store) {
-  const auto published = [&](std::int64_t round) -> Result<std::optional<WorkerStore>> {
+  const auto published = [&](std::int64_t round) -> Result<std::optional<MeetingPlace>> {
     auto address = store.find(key("MASTER_ADDR", round));
     if (!address) return address.error();
     auto port = store.find(key("MASTER_PORT", round));
     if (!port) return port.error();
-    if (!*address || !*port) return std::optional<WorkerStore>{};
+    if (!*address || !*port) return std::optional<MeetingPlace>{};
     const auto number = read_port(**port);
     if (!number) return fail(errc::bad_frame, "the port of the workers' store cannot be read: " + **port);
-    return std::optional{WorkerStore{**address, *number}};
+    return std::optional{MeetingPlace{**address, *number}};
   };
   auto now_there = published(round_);
   if (!now_there) return now_there.error();
@@ -379,7 +379,7 @@ Result<> TorchrunPeer::find_worker_store(TorchrunStore& store) {
     return {};
   }
   if (now_ - met_at_ < silence_of_first) return {};
-  std::optional<WorkerStore> known;
+  std::optional<MeetingPlace> known;
   if (former_first_ == members_.front()) known = former_workers_;
   for (std::int64_t back = round_ - 1; !known && back >= 0 && back >= round_ - rounds_looked_back; --back) {
     auto then = published(back);

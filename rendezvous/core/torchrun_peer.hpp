@@ -15,11 +15,11 @@
 
 namespace torchup {
 
-/// Where workers meet.
-struct WorkerStore {
+/// Where workers meet: what MASTER_ADDR and MASTER_PORT say.
+struct MeetingPlace {
   std::string address = {};
   Port port{0};
-  friend bool operator==(const WorkerStore&, const WorkerStore&) = default;
+  friend bool operator==(const MeetingPlace&, const MeetingPlace&) = default;
 };
 
 /// The store in which a job's torchrun agents meet, as a peer of theirs uses it: no call waits for a key. An error
@@ -34,9 +34,9 @@ class TorchrunStore {
   [[nodiscard]] virtual Result<std::string> compare_set(const std::string& key, const std::string& expected,
                                                         const std::string& desired) = 0;
   /// A store for the workers of all rounds that group rank 0 does not take along when it goes.
-  [[nodiscard]] virtual Result<WorkerStore> worker_store() = 0;
+  [[nodiscard]] virtual Result<MeetingPlace> worker_store() = 0;
   /// Removes what workers left in their store; one that is out of reach is left as it is.
-  virtual void empty_worker_store(const WorkerStore& workers) = 0;
+  virtual void empty_worker_store(const MeetingPlace& workers) = 0;
 };
 
 /// Whether that is an agent of ours, by the letter that places it before or behind torchrun's.
@@ -162,7 +162,7 @@ class TorchrunPeer {
   std::vector<TorchrunNode> members_;  ///< by group rank
   TimePoint met_at_{};
   bool role_told_ = false;
-  std::optional<WorkerStore> workers_;          ///< where this round's workers meet
+  std::optional<MeetingPlace> workers_;         ///< where this round's workers meet
   std::map<TorchrunNode, UtcTime> heartbeats_;  ///< as we last saw them
   std::optional<TimePoint> change_seen_;
   std::optional<TimePoint> doubt_until_;
@@ -170,9 +170,9 @@ class TorchrunPeer {
   bool counted_out_ = false;
 
   // What lasts.
-  std::optional<Duration> interval_;           ///< between the heartbeats of torchrun's agents, as far as it has shown
-  std::optional<WorkerStore> former_workers_;  ///< of the last round we met in
-  std::optional<TorchrunNode> former_first_;   ///< whose store that is
+  std::optional<Duration> interval_;            ///< between the heartbeats of torchrun's agents, as far as it has shown
+  std::optional<MeetingPlace> former_workers_;  ///< of the last round we met in
+  std::optional<TorchrunNode> former_first_;    ///< whose store that is
   int restart_count_ = 0;
   bool just_counted_ = false;  ///< a restart, for the end of the round before
   int membership_changes_ = 0;

@@ -26,7 +26,7 @@ constexpr Duration idle_limit = std::chrono::seconds{2};
 constexpr Duration closed_kept = std::chrono::minutes{5};
 
 /// Not more than that: PyTorch's server may look up our name for seconds before it says a word.
-bool is_open(const WorkerStore& workers) {
+bool is_open(const MeetingPlace& workers) {
   return listens(workers.address, workers.port, std::chrono::steady_clock::now() + question_limit);
 }
 
@@ -73,7 +73,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
       care.wrote({}, *this);
       return desired;
     }
-    Result<WorkerStore> worker_store() override {
+    Result<MeetingPlace> worker_store() override {
       care.adopt();
       if (!workers) {
         StoreServerOptions options;
@@ -86,9 +86,9 @@ class TorchrunHost::Impl final : public StoreWatcher {
         }
         port = *opened;
       }
-      return WorkerStore{address.empty() ? "127.0.0.1" : address, port};
+      return MeetingPlace{address.empty() ? "127.0.0.1" : address, port};
     }
-    void empty_worker_store(const WorkerStore& meant) override {
+    void empty_worker_store(const MeetingPlace& meant) override {
       if (workers && meant.port == port) workers->store().erase_if([](std::string_view) { return true; });
     }
 

@@ -29,7 +29,7 @@ constexpr Duration empty_limit = std::chrono::seconds{2};
 /// PyTorch's store through the blocking client. GET waits for a key, so it is asked for only where it is there.
 class ClientStore final : public TorchrunStore {
  public:
-  ClientStore(std::unique_ptr<StoreClient> client, WorkerStore itself)
+  ClientStore(std::unique_ptr<StoreClient> client, MeetingPlace itself)
       : client_{std::move(client)}, itself_{std::move(itself)} {}
 
   Result<std::optional<std::string>> find(const std::string& key) override {
@@ -49,8 +49,8 @@ class ClientStore final : public TorchrunStore {
     return std::string{held->view()};
   }
   /// This very store: its host takes the job along anyway.
-  Result<WorkerStore> worker_store() override { return itself_; }
-  void empty_worker_store(const WorkerStore& workers) override {
+  Result<MeetingPlace> worker_store() override { return itself_; }
+  void empty_worker_store(const MeetingPlace& workers) override {
     if (workers == itself_) return delete_workers_keys(*client_);
     const auto theirs = StoreClient::connect({.host = workers.address, .port = workers.port, .timeout = empty_limit});
     if (theirs) delete_workers_keys(**theirs);
@@ -66,7 +66,7 @@ class ClientStore final : public TorchrunStore {
   }
 
   std::unique_ptr<StoreClient> client_;
-  WorkerStore itself_;
+  MeetingPlace itself_;
 };
 
 /// Whether the other machine may be there again later. One whose process has ended says so.

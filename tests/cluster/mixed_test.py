@@ -319,6 +319,52 @@ def silence(launcher, torchupd, kinds, host=None, restarts=3):
         ends(cluster, *agents)
 
 
+def replaced(launcher, torchupd, kinds, rank, fault, spare):
+    """At torchupd, a job of a fixed size: the node with that group rank dies, and another takes its place, which comes then
+    or stands by already."""
+    with mixed(launcher, 4) as cluster:
+        daemon = cluster.daemon(3, torchupd)
+
+        def start(node):
+            return getattr(cluster, kinds[node])(node, nnodes="2", host=3, restarts=3)
+
+        agents = [start(0), start(1)]
+        entries = cluster.next_round(2, 0)
+        if spare:
+            agents.append(start(2))
+            wait_for("the spare", lambda: len(cluster.status(3)["jobs"]["job1"]["nodes"]) == 3, LIMIT)
+        host = [entry["host"] for entry in entries if entry["group_rank"] == rank][0]
+        dead = [agent for agent in agents if f"node{agent.node}" == host][0]
+        if fault == "cut":
+            cluster.link(dead.node, "down")
+        cluster.kill_node(dead)
+        agents.remove(dead)
+        if not spare:
+            agents.append(start(2))
+        entries = cluster.next_round(2, 2)
+        assert {entry["host"] for entry in entries} == {f"node{1 - dead.node}", "node2"}, entries
+        end_well(cluster, agents, daemon)
+
+
+for rank, place in enumerate(["first", "second"]):
+    for fault in "killed", "cut":
+        for spare in True, False:
+            scenarios[f"their_{place}_{fault}_{'spare' if spare else 'replaced'}"] = (
+                lambda *programs, rank=rank, fault=fault, spare=spare: replaced(*programs, ["torchrun"] * 3, rank, fault, spare))
+
+
+@scenario
+def our_spare_is_released(launcher, _):
+    """Our agent is a spare in torchrun's rendezvous; when the job ends well, so does it."""
+    with mixed(launcher, 2) as cluster:
+        theirs = cluster.torchrun(0, nnodes="1")
+        cluster.next_round(1, 0)
+        ours = cluster.torchup(1, nnodes="1")
+        wait_for("the spare", lambda: "this node is a spare" in ours.said(), LIMIT)
+        cluster.release()
+        ends(cluster, theirs, ours)
+
+
 scenarios["silent_among_theirs"] = lambda *programs: silence(*programs, ["torchrun"] * 3)
 scenarios["silent_one_gives_up"] = lambda *programs: silence(*programs, ["torchup", "torchrun", "torchrun"], restarts=0)
 scenarios["their_silent"] = lambda *programs: silence(*programs, ["torchup", "torchrun", "torchrun"])

@@ -31,8 +31,8 @@ class Keys final : public TorchrunStore {
     if (found == map.end() || found->second == expected) map[key] = desired;
     return map[key];
   }
-  Result<WorkerStore> worker_store() override { return WorkerStore{"10.0.0.200", Port{1000}}; }
-  void empty_worker_store(const WorkerStore& workers) override {
+  Result<MeetingPlace> worker_store() override { return MeetingPlace{"10.0.0.200", Port{1000}}; }
+  void empty_worker_store(const MeetingPlace& workers) override {
     emptied.push_back(workers.address + ":" + std::to_string(workers.port.value()));
   }
   [[nodiscard]] TorchrunState state() { return *read_torchrun_state(*from_base64(map.at("torch.rendezvous.job"))); }

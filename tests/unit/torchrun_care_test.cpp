@@ -70,7 +70,7 @@ TEST_CASE("workers of torchrun's agents meet at our store in every round", "[uni
   REQUIRE(job.care.withholds(0, "MASTER_ADDR", "a"));
   REQUIRE_FALSE(job.care.in_question());
   REQUIRE(job.care.withholds(0, "MASTER_PORT", "4711"));
-  REQUIRE(job.care.in_question() == WorkerStore{"a", Port{4711}});
+  REQUIRE(job.care.in_question() == MeetingPlace{"a", Port{4711}});
   REQUIRE_FALSE(job.care.withholds(0, "other", "x"));
 
   SECTION("where its own store answers") {
