@@ -79,8 +79,8 @@ void LineSplitter::feed_whole_lines(std::string_view bytes, std::string& console
   if (line_feed != std::string_view::npos) end = line_feed + 1;
   if (carriage_return != std::string_view::npos) end = std::max(end, carriage_return + 1);
   if (end == 0 && !partial_.empty() && partial_.back() == '\r') {
-    console += partial_;
-    partial_.clear();
+    console.append(partial_, shown_);
+    end_line(true);
   }
   if (end != 0) {
     std::string_view complete = bytes.substr(0, end);
@@ -90,10 +90,9 @@ void LineSplitter::feed_whole_lines(std::string_view bytes, std::string& console
       complete.remove_prefix(first);
       end_cut(console);
     }
-    console += partial_;
+    console.append(partial_, shown_);
     console += complete;
-    partial_.clear();
-    mid_line_ = false;
+    end_line(complete.back() == '\r');
   }
   const std::string_view rest = bytes.substr(end);
   if (cutting_) {
@@ -101,17 +100,53 @@ void LineSplitter::feed_whole_lines(std::string_view bytes, std::string& console
     return;
   }
   partial_ += rest;
-  if (mid_line_ || partial_.size() > console_line_bytes_max) {
+  if (partial_.size() > console_line_bytes_max) {
     if (rules_.terminal) {
-      console.append(partial_, 0, console_line_bytes_max);
+      console.append(partial_, shown_, console_line_bytes_max - shown_);
       cutting_ = true;
       cut_bytes_ = partial_.size() - console_line_bytes_max;
     } else {
-      console += partial_;
+      console.append(partial_, shown_);
       mid_line_ = true;
     }
     partial_.clear();
+    shown_ = 0;
+  } else if (mid_line_) {
+    show_rest(console);
   }
+}
+
+void LineSplitter::end_line(bool by_return) {
+  partial_.clear();
+  shown_ = 0;
+  mid_line_ = piece_shown_ = false;
+  redrawn_ = by_return;
+}
+
+void LineSplitter::show_rest(std::string& console) {
+  console.append(partial_, shown_);
+  shown_ = partial_.size();
+}
+
+std::optional<TimePoint> LineSplitter::half_line() const {
+  const bool prefixed = rules_.form == LineRules::Form::prefixed;
+  if (cutting_ || (prefixed ? whole_characters(partial_) : partial_.size()) <= shown_) return std::nullopt;
+  const bool bar = prefixed && rules_.terminal && redrawn_ && !mid_line_;
+  return bar && progress_shown_ ? *progress_shown_ + progress_interval : TimePoint::min();
+}
+
+void LineSplitter::show_half(std::string& console) {
+  if (cutting_) return;
+  if (rules_.form != LineRules::Form::prefixed) {
+    if (partial_.size() > shown_) mid_line_ = true;
+    return show_rest(console);
+  }
+  const std::size_t whole = whole_characters(partial_);
+  if (whole <= shown_) return;
+  if (!mid_line_) console += rules_.prefix;
+  append_as_utf8(std::string_view{partial_}.substr(shown_, whole - shown_), console);
+  shown_ = whole;
+  mid_line_ = true;
 }
 
 void LineSplitter::end_cut(std::string& console) {
@@ -121,7 +156,10 @@ void LineSplitter::end_cut(std::string& console) {
 }
 
 void LineSplitter::feed_prefixed(std::string_view bytes, TimePoint now, std::string& console, std::string& duplicates) {
-  if (after_return_ && bytes.front() == '\n') bytes.remove_prefix(1);
+  if (after_return_ && bytes.front() == '\n') {
+    bytes.remove_prefix(1);
+    redrawn_ = false;
+  }
   after_return_ = false;
   bool any_return = bytes.find('\r') != std::string_view::npos;
   while (!bytes.empty()) {
@@ -136,7 +174,11 @@ void LineSplitter::feed_prefixed(std::string_view bytes, TimePoint now, std::str
         return;
       }
       partial_ += bytes;
-      if (mid_line_ || partial_.size() > console_line_bytes_max) show_piece(console, duplicates);
+      if (partial_.size() > console_line_bytes_max) {
+        show_piece(console, duplicates);
+      } else if (mid_line_) {
+        show_half(console);
+      }
       return;
     }
     bool progress = bytes[end] == '\r';
@@ -154,8 +196,8 @@ void LineSplitter::feed_prefixed(std::string_view bytes, TimePoint now, std::str
     } else {
       partial_ += bytes.substr(0, end);
       show_line(partial_, progress, now, console, duplicates);
-      partial_.clear();
     }
+    end_line(progress);
     bytes.remove_prefix(next);
   }
 }
@@ -168,66 +210,67 @@ void LineSplitter::show_line(std::string_view text, bool progress, TimePoint now
     console += '\n';
     return;
   }
-  if (!mid_line_ && std::any_of(rules_.filters.begin(), rules_.filters.end(),
-                                [&](const std::string& part) { return text.find(part) != std::string_view::npos; })) {
-    duplicates += rules_.duplicate_prefix;
-    append_as_utf8(text, duplicates);
-    duplicates += '\n';
-  }
-  if (progress && rules_.terminal && !mid_line_) {
+  if (!piece_shown_ && chosen(text)) add_duplicate(text, duplicates);
+  if (progress && rules_.terminal) {
     // A bar that is redrawn ten times a second would push everything else off the screen.
-    if (text.empty() || (progress_shown_ && now - *progress_shown_ < progress_interval)) return;
+    if (!mid_line_ && (text.empty() || (progress_shown_ && now - *progress_shown_ < progress_interval))) return;
     progress_shown_ = now;
   }
+  const bool broken = (shown_ != 0 || piece_shown_) && !mid_line_;
+  if (broken && shown_ == text.size()) return;  // all of it is shown, and its line is ended
   if (!mid_line_) console += rules_.prefix;
-  mid_line_ = false;
-  append_as_utf8(text, console);
+  append_as_utf8(text.substr(shown_), console);
   console += '\n';
+}
+
+bool LineSplitter::chosen(std::string_view text) const {
+  return std::any_of(rules_.filters.begin(), rules_.filters.end(),
+                     [&](const std::string& part) { return text.find(part) != std::string_view::npos; });
+}
+
+void LineSplitter::add_duplicate(std::string_view text, std::string& duplicates) {
+  duplicates += rules_.duplicate_prefix;
+  append_as_utf8(text, duplicates);
+  duplicates += '\n';
 }
 
 void LineSplitter::show_piece(std::string& console, std::string& duplicates) {
   const std::size_t shown = whole_characters(
       std::string_view{partial_}.substr(0, rules_.terminal ? console_line_bytes_max : partial_.size()));
   const std::string_view piece = std::string_view{partial_}.substr(0, shown);
-  if (!mid_line_) {
-    console += rules_.prefix;
-    if (std::any_of(rules_.filters.begin(), rules_.filters.end(),
-                    [&](const std::string& part) { return piece.find(part) != std::string_view::npos; })) {
-      duplicates += rules_.duplicate_prefix;
-      append_as_utf8(piece, duplicates);
-      duplicates += '\n';
-    }
-  }
-  append_as_utf8(piece, console);
+  if (!mid_line_) console += rules_.prefix;
+  if (!piece_shown_ && chosen(piece)) add_duplicate(piece, duplicates);
+  append_as_utf8(piece.substr(std::min(shown_, shown)), console);
+  shown_ = 0;
   if (rules_.terminal) {
     cutting_ = true;
     cut_bytes_ = partial_.size() - shown;
     partial_.clear();
   } else {
-    mid_line_ = true;
+    mid_line_ = piece_shown_ = true;
     partial_.erase(0, shown);
   }
 }
 
 void LineSplitter::break_line(std::string& console) {
-  if (!mid_line_ || rules_.form != LineRules::Form::prefixed) return;
-  console += '\n';
-  mid_line_ = false;
+  if (!mid_line_) return;
+  if (rules_.form == LineRules::Form::prefixed) {
+    console += '\n';
+    mid_line_ = false;
+  } else {
+    console += redrawn_ ? '\r' : '\n';
+  }
 }
 
 void LineSplitter::finish(std::string& console, std::string& duplicates) {
   if (rules_.form == LineRules::Form::prefixed) {
-    if (!partial_.empty() || mid_line_ || cutting_) {
-      const std::string last = std::move(partial_);
-      partial_.clear();
-      show_line(last, false, TimePoint{}, console, duplicates);
-    }
+    if (!partial_.empty() || mid_line_ || cutting_) show_line(partial_, false, TimePoint{}, console, duplicates);
   } else {
     if (cutting_) end_cut(console);
-    console += partial_;
-    partial_.clear();
+    console.append(partial_, shown_);
   }
-  mid_line_ = cutting_ = after_return_ = false;
+  end_line(false);
+  cutting_ = after_return_ = false;
 }
 
 void OutputTail::feed(Stream stream, std::string_view bytes) {

@@ -45,12 +45,23 @@ class LineSplitter {
   /// The stream has ended: shows the open last line.
   void finish(std::string& console, std::string& duplicates);
 
-  /// True while a line of more than console_line_bytes_max is being shown in pieces: nothing of others may come
-  /// between.
+  /// Nothing more has come for a while: shows what there is of the open line. The rest follows in the same line, unless
+  /// break_line comes between.
+  void show_half(std::string& console);
+
+  /// When show_half has something to show at the earliest; nothing: no part of the open line is kept back. On a
+  /// terminal a progress bar keeps its own pace.
+  [[nodiscard]] std::optional<TimePoint> half_line() const;
+
+  /// True while a part of the open line is shown: a half line, or a line of more than console_line_bytes_max in pieces.
+  /// Nothing of others may come between.
   [[nodiscard]] bool mid_line() const { return mid_line_; }
 
-  /// Others have waited long enough for the rest of that line: in the prefixed form ends it here; the rest begins a
-  /// line.
+  /// The shown part of the open line stands behind a carriage return: it is a bar that is drawn over.
+  [[nodiscard]] bool redrawn() const { return redrawn_; }
+
+  /// Others have waited long enough for the rest of that line: ends it here. In the prefixed form the rest begins a
+  /// line with a prefix of its own, in the others a bar is left where the next line is drawn over it.
   void break_line(std::string& console);
 
  private:
@@ -58,14 +69,21 @@ class LineSplitter {
   void feed_prefixed(std::string_view bytes, TimePoint now, std::string& console, std::string& duplicates);
   void show_line(std::string_view text, bool progress, TimePoint now, std::string& console, std::string& duplicates);
   void show_piece(std::string& console, std::string& duplicates);
+  void show_rest(std::string& console);
+  [[nodiscard]] bool chosen(std::string_view text) const;  ///< by the filters
+  void add_duplicate(std::string_view text, std::string& duplicates);
+  void end_line(bool by_return);
   void end_cut(std::string& console);
 
   LineRules rules_;
-  std::string partial_;        ///< the open line, or its not yet shown part
+  std::string partial_;        ///< the open line, or what of it has come since its last piece
+  std::size_t shown_ = 0;      ///< so many bytes of `partial_` are shown
   bool mid_line_ = false;      ///< a part of the open line is shown
+  bool piece_shown_ = false;   ///< the open line is over-long: `partial_` is not its beginning
   bool cutting_ = false;       ///< the rest of the open line is not shown
   std::size_t cut_bytes_ = 0;  ///< of that rest so far
-  bool after_return_ = false;  ///< the last byte was CR: an LF now belongs to it
+  bool after_return_ = false;  ///< prefixed form: the last byte was CR, an LF now belongs to it
+  bool redrawn_ = false;       ///< the open line began behind a CR
   std::optional<TimePoint> progress_shown_;
 };
 

@@ -595,9 +595,14 @@ class AgentRunner {
     std::string consequence = "the workers were restarted, " + std::to_string(left) + " restarts left";
     std::vector<AttemptRecord> history = record_.attempts();
     auto told = co_await incidents_.tell(std::move(failed), std::move(consequence), std::move(history));
+    tell_not_written(told);
     record(event::IncidentRecorded{told.path, incident_summary(told.incident)});
     const std::string where = told.path.empty() ? "" : "; details: " + told.path;
     say({Say::Level::warning, "restarted after " + incident_summary(told.incident) + where});
+  }
+
+  void tell_not_written(const IncidentRecorder::Told& told) {
+    if (!told.not_written.empty()) say({Say::Level::error, "no incident record: " + told.not_written});
   }
 
   void signal_worker(const LocalWorker& worker, int number, bool ends) {
@@ -678,7 +683,8 @@ class AgentRunner {
       case SIGCONT:
         return signal_groups(SIGCONT);
       case SIGWINCH:
-        return output_.window_changed();
+        output_.window_changed();
+        return signal_groups(SIGWINCH);  // a worker's terminal is nobody's controlling one: the kernel tells nobody
       case SIGURG:
         return;
       case SIGHUP:
@@ -687,6 +693,7 @@ class AgentRunner {
       default:
         break;
     }
+    if (finishing_) return output_.hurry();
     record(event::SignalReceived{number, ""});
     handle(SignalArrived{number});
   }
@@ -732,8 +739,8 @@ class AgentRunner {
                                     std::to_string(failed->bytes_lost) + " bytes are lost so far, the job goes on"});
       }
     } else if (const auto* lost = std::get_if<event::ConsoleLost>(&body)) {
-      say({Say::Level::warning, lost->stream + ": " + lost->reason + "; " + std::to_string(lost->bytes_lost) +
-                                    " bytes are not shown so far, the job goes on"});
+      say({Say::Level::error, lost->stream + ": " + lost->reason + "; " + std::to_string(lost->bytes_lost) +
+                                  " bytes are not shown so far, the job goes on"});
     } else if (const auto* warning = std::get_if<event::Warning>(&body)) {
       say({Say::Level::warning, warning->text});
     }
@@ -748,11 +755,13 @@ class AgentRunner {
   Task<> finish(Finish action) {
     const Verdict& verdict = action.verdict;
     exit_code_ = exit_code_of(verdict);
+    finishing_ = true;
     cgroup_.reset();
     std::optional<IncidentRecorder::Told> told;
     if (failed_attempt_) {
       std::vector<AttemptRecord> history = record_.attempts();
       told = co_await incidents_.tell(std::move(failed_attempt_), verdict.reason, std::move(history));
+      tell_not_written(*told);
       record(event::IncidentRecorded{told->path, incident_summary(told->incident)});
     }
     record(event::JobEnded{verdict});
@@ -764,7 +773,7 @@ class AgentRunner {
     std::string last_words;
     if (verdict.exit_code != 0) last_words = co_await last_words_for_parent(action);
     if (!last_words.empty()) {
-      auto written = co_await output_.replace_file(config_.parent_error_file, std::move(last_words));
+      auto written = co_await output_.disk().replace_file(config_.parent_error_file, std::move(last_words));
       if (!written) say({Say::Level::error, written.error().message()});
     }
     if (!config_.output.result_file.empty() || log_failure_told_) {
@@ -772,13 +781,26 @@ class AgentRunner {
     }
     if (const std::uint64_t lost = record_.log_bytes_lost(); lost != 0)
       say({Say::Level::error, std::to_string(lost) + " bytes of logs and events are lost in all"});
-    if (!config_.output.result_file.empty()) {
-      std::string content = result_json(record_, host_);
-      auto written = co_await output_.replace_file(config_.output.result_file, std::move(content));
-      if (!written) say({Say::Level::error, written.error().message()});
-    }
-    co_await output_.finish(finish_limit);
-    link_->finish(linger_limit, [this] { loop_.stop(); });
+    co_await write_result();
+    // Whoever reads our output with a pager may take hours over it; the other nodes need not wait for that.
+    const auto patience = verdict.exit_code > 128 ? Output::Patience::limited : Output::Patience::as_cat;
+    link_->finish(linger_limit, [this, patience] { spawn(loop_, "finish output", finish_output(patience)); });
+  }
+
+  Task<> finish_output(Output::Patience patience) {
+    co_await output_.finish(finish_limit, patience);
+    co_await write_result();
+    loop_.stop();
+  }
+
+  /// Once more when something is lost after the first time.
+  Task<> write_result() {
+    if (config_.output.result_file.empty()) co_return;
+    std::string content = result_json(record_, host_);
+    if (content == result_) co_return;
+    result_ = content;
+    auto written = co_await output_.disk().replace_file(config_.output.result_file, std::move(content));
+    if (!written) say({Say::Level::error, written.error().message()});
   }
 
   [[nodiscard]] int exit_code_of(const Verdict& verdict) const {
@@ -861,7 +883,8 @@ class AgentRunner {
   std::optional<Watchdog> watchdog_;
   std::optional<HealthPort> health_port_;
   Output output_;
-  IncidentRecorder incidents_{output_, config_.rendezvous.run_id.value(), host_, !config_.output.log_dir.empty()};
+  IncidentRecorder incidents_{output_.disk(), config_.rendezvous.run_id.value(), host_,
+                              !config_.output.log_dir.empty()};
   Spawner spawner_;
   Agent agent_;
   std::optional<WorkerStore> store_;
@@ -885,6 +908,8 @@ class AgentRunner {
   bool sweeping_ = false;
   bool sweep_told_ = false;
   TimePoint sweep_until_{};
+  bool finishing_ = false;
+  std::string result_;  ///< as last written to --result-file
   int exit_code_ = 70;
 };
 

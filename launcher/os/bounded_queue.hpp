@@ -42,13 +42,17 @@ class BoundedQueue {
 
   /// From the writer: `size` bytes are written or given up.
   void done(std::size_t size) {
-    std::function<void()> call;
+    std::vector<std::function<void()>> due;
     {
       const std::lock_guard lock{mutex_};
       bytes_ -= size;
-      if (notice_ && bytes_ <= notice_level_) call = std::exchange(notice_, {});
+      std::erase_if(notices_, [&](Notice& notice) {
+        if (bytes_ > notice.level) return false;
+        due.push_back(std::move(notice.call));
+        return true;
+      });
     }
-    if (call) call();
+    for (const auto& call : due) call();
   }
 
   /// Put and not yet done.
@@ -62,8 +66,7 @@ class BoundedQueue {
     {
       const std::lock_guard lock{mutex_};
       if (bytes_ > level) {
-        notice_level_ = level;
-        notice_ = std::move(notice);
+        notices_.push_back({level, std::move(notice)});
         return;
       }
     }
@@ -71,12 +74,15 @@ class BoundedQueue {
   }
 
  private:
+  struct Notice {
+    std::size_t level;
+    std::function<void()> call;
+  };
   mutable std::mutex mutex_;
   std::condition_variable filled_;
   std::vector<Message> waiting_;
   std::size_t bytes_ = 0;
-  std::size_t notice_level_ = 0;
-  std::function<void()> notice_;
+  std::vector<Notice> notices_;
   bool closed_ = false;
 };
 

@@ -5,7 +5,8 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
+
+#include "launcher/os/writer_thread.hpp"
 
 namespace torchup {
 
@@ -18,25 +19,22 @@ class ConsoleWriter {
   /// `fd` is duplicated; a closed one takes everything and writes nothing. `failed` is called from the writer's thread
   /// with the system's text and the bytes lost so far, when writing begins to fail.
   ConsoleWriter(int fd, std::function<void(std::string reason, std::uint64_t bytes_lost)> failed);
-  ConsoleWriter(const ConsoleWriter&) = delete;
-  ConsoleWriter& operator=(const ConsoleWriter&) = delete;
-  /// Ends the thread if it is idle, else leaves it behind: it may be blocked in a write that nobody can end.
-  ~ConsoleWriter();
 
   void write(std::string bytes);
-  [[nodiscard]] std::size_t queued_bytes() const;
+  [[nodiscard]] std::size_t queued_bytes() const { return thread_.queued_bytes(); }
   /// Calls `notice` once, here or from the writer's thread, when at most `level` bytes are queued.
-  void when_at_most(std::size_t level, std::function<void()> notice);
+  void when_at_most(std::size_t level, std::function<void()> notice) { thread_.when_at_most(level, std::move(notice)); }
   [[nodiscard]] std::uint64_t bytes_lost() const;
   [[nodiscard]] bool is_terminal() const;
 
  private:
   struct State;
   std::shared_ptr<State> state_;  ///< shared with the thread
-  std::thread thread_;
+  WriterThread thread_;           ///< starts with the first line: most jobs write to one of the two only
 };
 
-/// True when both descriptors are the same file, pipe or terminal: then order between them matters.
+/// True when both descriptors are the same file, pipe or terminal: then order between them matters, and two that write
+/// to it at positions of their own would destroy each other's text.
 [[nodiscard]] bool same_file(int a, int b);
 
 }  // namespace torchup

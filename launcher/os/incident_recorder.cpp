@@ -21,13 +21,13 @@ struct IncidentRecorder::Open {
   std::shared_ptr<DeathBaseline> baseline;
 };
 
-IncidentRecorder::IncidentRecorder(Output& output, std::string run_id, std::string host, bool writes_files)
-    : output_{output}, run_id_{std::move(run_id)}, host_{std::move(host)}, writes_files_{writes_files} {}
+IncidentRecorder::IncidentRecorder(DiskThread& disk, std::string run_id, std::string host, bool writes_files)
+    : disk_{disk}, run_id_{std::move(run_id)}, host_{std::move(host)}, writes_files_{writes_files} {}
 
 void IncidentRecorder::attempt_started() {
   open_.reset();
   baseline_ = std::make_shared<DeathBaseline>();
-  output_.aside([baseline = baseline_] { *baseline = death_baseline(); });
+  disk_.call([baseline = baseline_] { *baseline = death_baseline(); });
 }
 
 void IncidentRecorder::worker_failed(const WorkerFailure& failure, const std::optional<WorkerProgress>& progress,
@@ -79,22 +79,25 @@ Task<IncidentRecorder::Told> IncidentRecorder::tell(std::shared_ptr<Open> open, 
   Told told;
   const std::size_t root = root_cause(open->incident.failures);
   const WorkerFailure cause = open->incident.failures[root];
-  auto found = std::make_shared<DeathEvidence>();
-  std::function<void()> collect = [found, cause, baseline = open->baseline] {
-    *found = collect_evidence(static_cast<pid_t>(cause.pid), cause.exit_code, *baseline);
+  std::function<DeathEvidence()> collect = [cause, baseline = open->baseline] {
+    return collect_evidence(static_cast<pid_t>(cause.pid), cause.exit_code, *baseline);
   };
-  if (!co_await output_.finished_aside(std::move(collect))) found = std::make_shared<DeathEvidence>();
+  auto collected = co_await disk_.ask(collect);
+  DeathEvidence found = collected ? *std::move(collected) : DeathEvidence{};
   told.incident = std::move(open->incident);
-  found->last_lines = std::move(told.incident.evidence.last_lines);
-  told.incident.evidence = std::move(*found);
+  found.last_lines = std::move(told.incident.evidence.last_lines);
+  told.incident.evidence = std::move(found);
   add_backtraces(told.incident.evidence, cause, open->recent_lines);
   told.incident.consequence = std::move(consequence);
   told.incident.history = std::move(history);
   if (open->directory.empty()) co_return told;
   std::string path = open->directory + "/incident.json";
   std::string content = incident_json(told.incident);
-  auto written = co_await output_.replace_file(path, std::move(content));
-  if (written) told.path = std::move(path);
+  auto written = co_await disk_.replace_file(path, std::move(content));
+  if (written)
+    told.path = std::move(path);
+  else
+    told.not_written = written.error().message();
   co_return told;
 }
 

@@ -31,7 +31,7 @@ struct LivingWorker {
 class IncidentRecorder {
  public:
   /// `writes_files`: false when nobody named a log directory; the temporary one is to vanish.
-  IncidentRecorder(Output& output, std::string run_id, std::string host, bool writes_files);
+  IncidentRecorder(DiskThread& disk, std::string run_id, std::string host, bool writes_files);
 
   /// Looks at the counters that a later death is compared with.
   void attempt_started();
@@ -52,11 +52,12 @@ class IncidentRecorder {
   struct Told {
     Incident incident;
     std::string path;
+    std::string not_written = {};  ///< why there is no such file although there should be; else empty
   };
   Task<Told> tell(std::shared_ptr<Open> open, std::string consequence, std::vector<AttemptRecord> history);
 
  private:
-  Output& output_;
+  DiskThread& disk_;
   const std::string run_id_;
   const std::string host_;
   const bool writes_files_;

@@ -3,14 +3,19 @@
 usage: records_test.py TORCHUP SLOW_DISK_LIBRARY [name of a test ...]
 """
 
+import fcntl
 import glob
 import json
 import os
+import pty
 import resource
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -42,6 +47,12 @@ class Records(unittest.TestCase):
     def json_of(self, name):
         with open(self.path(name)) as file:
             return json.load(file)
+
+    def wait_for(self, condition):
+        deadline = time.monotonic() + 20
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
 
     def events(self):
         with open(self.path("events.jsonl")) as file:
@@ -260,6 +271,151 @@ class Records(unittest.TestCase):
         self.assertNotIn("closing signal", text)
         self.assertNotIn("OMP_NUM_THREADS", text)
         self.assertIn("exitcode  : 5", text)
+
+    def test_losses_are_told_to_the_quiet_too(self):
+        done = run("--quiet", "--", *shell("echo lost"), stdout=os.open("/dev/full", os.O_WRONLY))
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(done.stderr, b"torchup: stdout: No space left on device; 5 bytes are not shown so far, the job goes on\n")
+
+    def test_a_reader_of_events_that_stalls_neither_stops_the_job_nor_its_restart(self):
+        os.mkfifo(self.path("events"))
+        reader = os.open(self.path("events"), os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        # What each worker says at its end is more than a pipe holds, and all of it more than what is kept for a slow reader.
+        done = run("--nproc-per-node=2", "--max-restarts=3", f"--log-dir={self.path('logs')}", "--tee=1",
+                   f"--result-file={self.path('result')}", f"--events={self.path('events')}", "--",
+                   *shell("yes | head -n 50000; test $TORCHELASTIC_RESTART_COUNT = 3 && exit 0; "
+                          "printf '{\"message\": \"%0500000d\"}' 0 > $TORCHELASTIC_ERROR_FILE; exit 1"))
+        self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+        # Of the attempts that failed, one of the two may have been stopped in its midst.
+        self.assertGreaterEqual(done.stdout.count(b":y\n"), 5 * 50_000)
+        self.assertGreater(self.json_of("result")["log_bytes_lost"], 0)
+        self.assertIn(b"bytes of logs and events are lost in all", done.stderr)
+
+    def test_a_log_directory_that_is_deleted_is_told_and_the_job_goes_on(self):
+        go = self.path("go")
+        job = subprocess.Popen([TORCHUP, "--max-restarts=1", f"--log-dir={self.path('logs')}", "--tee=1",
+                                f"--result-file={self.path('result')}", "--", *shell(
+                                    f"echo up; until test -e {go}; do sleep 0.01; done; echo more; "
+                                    "test $TORCHELASTIC_RESTART_COUNT = 1")],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual(job.stdout.readline(), b"[default0]:up\n")
+        shutil.rmtree(self.path("logs"))
+        open(go, "w").close()
+        out, error = job.communicate(timeout=30)
+        self.assertEqual(job.returncode, 0, error)
+        self.assertEqual(out, b"[default0]:more\n[default0]:up\n[default0]:more\n")
+        self.assertRegex(error, rb"cannot write [^ ]*/attempt_0/0/stdout.log: somebody has deleted it; 8 bytes are lost")
+        self.assertEqual(self.json_of("result")["log_bytes_lost"], 8)
+        log, = glob.glob(self.path("logs/*/attempt_1/0/stdout.log"))
+        with open(log) as file:
+            self.assertEqual(file.read(), "up\nmore\n")
+
+    def test_a_log_disk_that_becomes_read_only_does_not_end_the_job(self):
+        if os.geteuid() != 0:
+            self.skipTest("mounting needs root")
+        logs = self.path("logs")
+        os.mkdir(logs)
+        worker = ("if test $TORCHELASTIC_RESTART_COUNT = 0; then mount -o remount,ro " + logs + " || exit 9; exit 3; fi; echo fine")
+        command = f"mount -t tmpfs none {logs} && exec {TORCHUP} --max-restarts=1 --log-dir={logs} -- sh -c '{worker}'"
+        done = subprocess.run(["unshare", "-m", "sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30)
+        if b"unshare" in done.stderr or b"mount:" in done.stderr:
+            self.skipTest(done.stderr.decode())
+        self.assertEqual((done.returncode, done.stdout), (0, b"fine\n"), done.stderr)
+        self.assertIn(b"no logs and no error files of this attempt: ", done.stderr)
+        self.assertIn(b"no incident record: ", done.stderr)
+        self.assertIn(b"Read-only file system", done.stderr)
+
+    def test_no_place_for_temporary_files_is_told_and_the_job_goes_on(self):
+        if os.geteuid() != 0:
+            self.skipTest("mounting needs root")
+        hidden = " && ".join(f"mount -t tmpfs -o ro none {place}" for place in ("/tmp", "/var/tmp") if os.path.isdir(place))
+        binary = os.path.join("/run", f"torchup_test_{os.getpid()}")
+        shutil.copy(TORCHUP, binary)
+        self.addCleanup(os.unlink, binary)
+        command = f"{hidden} && cd /proc && TMPDIR=/nonexistent exec {binary} echo x"
+        done = subprocess.run(["unshare", "-m", "sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30)
+        if b"unshare" in done.stderr or b"mount:" in done.stderr:
+            self.skipTest(done.stderr.decode())
+        self.assertEqual((done.returncode, done.stdout), (0, b"x\n"), done.stderr)
+        self.assertIn(b"no log directory, so no logs and no error files: ", done.stderr)
+
+    def test_memory_of_a_job_whose_launcher_was_killed_is_cleared_by_the_next(self):
+        os.mkdir(self.path("tmp"))
+        environment = {**os.environ, "TMPDIR": self.path("tmp")}
+        job = subprocess.Popen([TORCHUP, *shell("echo $PPID; sleep 100")], env=environment, stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL)
+        inner = int(job.stdout.readline())
+        link, = os.listdir(self.path("tmp"))
+        memory = os.path.realpath(self.path("tmp/" + link))
+        self.assertTrue(os.path.isdir(memory))
+        if not memory.startswith("/dev/shm/"):
+            job.kill()
+            job.communicate()
+            self.skipTest("/dev/shm is no memory here")
+        second = subprocess.Popen([TORCHUP, *shell("echo up; read line; echo $line")], env=environment, stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        second.stdout.readline()
+        self.assertTrue(os.path.isdir(memory))  # its launcher lives
+        os.kill(job.pid, signal.SIGSTOP)
+        os.kill(inner, signal.SIGKILL)
+        job.kill()
+        job.communicate()
+        self.assertEqual(run("true", env=environment).returncode, 0)
+        self.assertFalse(os.path.exists(memory))
+        self.assertEqual(len(os.listdir(self.path("tmp"))), 1)  # that of the second
+        self.assertEqual(second.communicate(b"on\n")[0], b"on\n")
+        self.assertEqual(os.listdir(self.path("tmp")), [])
+
+    def test_a_pager_gets_the_end_of_the_output(self):
+        ends = os.pipe()
+        job = subprocess.Popen([TORCHUP, f"--result-file={self.path('result')}", "--", *shell("seq 30000; exit 3")],
+                               stdout=ends[1], stderr=ends[1])
+        os.close(ends[1])
+        pager = os.fdopen(ends[0], "rb")
+        self.addCleanup(pager.close)
+        self.wait_for(lambda: os.path.exists(self.path("result")))  # all is over but the reading
+        with self.assertRaises(subprocess.TimeoutExpired):
+            job.wait(3)
+        text = pager.read()
+        self.assertEqual(job.wait(20), 1)
+        self.assertIn(b"\n30000\n", text)
+        self.assertIn(b"exitcode  : 3 (pid: ", text)
+        self.assertEqual(self.json_of("result")["console_bytes_lost"], 0)
+
+    def test_an_end_that_waits_for_a_pager_can_be_interrupted(self):
+        ends = os.pipe()
+        self.addCleanup(os.close, ends[0])
+        job = subprocess.Popen([TORCHUP, f"--result-file={self.path('result')}", "--", *shell("seq 30000")], stdout=ends[1],
+                               stderr=subprocess.DEVNULL)
+        os.close(ends[1])
+        self.wait_for(lambda: os.path.exists(self.path("result")))
+        job.send_signal(signal.SIGINT)
+        self.assertEqual(job.wait(20), 0)
+        self.assertGreater(self.json_of("result")["console_bytes_lost"], 0)
+
+    def test_a_job_that_is_ended_by_a_signal_waits_for_no_pager(self):
+        ends = os.pipe()
+        self.addCleanup(os.close, ends[0])
+        up = self.path("up")
+        job = subprocess.Popen([TORCHUP, "--", *shell(f"seq 30000; touch {up}; sleep 100")], stdout=ends[1],
+                               stderr=subprocess.DEVNULL)
+        os.close(ends[1])
+        self.wait_for(lambda: os.path.exists(up))
+        job.send_signal(signal.SIGTERM)
+        self.assertEqual(job.wait(30), 143)
+
+    def test_a_worker_hears_of_the_terminal_s_new_size(self):
+        master, slave = pty.openpty()
+        self.addCleanup(os.close, master)
+        job = subprocess.Popen([TORCHUP, "--", *shell("trap 'stty size <&1; exit 0' WINCH; echo up; while :; do sleep 0.05; done")],
+                               stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.DEVNULL)
+        os.close(slave)
+        self.assertIn(b"up", os.read(master, 100))
+        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))
+        job.send_signal(signal.SIGWINCH)  # it does not belong to this terminal's foreground
+        self.assertEqual(job.wait(20), 0)
+        self.assertIn(b"33 77", os.read(master, 100))
 
     def test_a_successful_job_leaves_no_temporary_directory(self):
         os.mkdir(self.path("tmp"))

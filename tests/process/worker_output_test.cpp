@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdlib>
@@ -16,8 +18,7 @@
 #include <iterator>
 #include <thread>
 
-#include "launcher/os/console_writer.hpp"
-#include "launcher/os/log_writer.hpp"
+#include "launcher/os/named_file.hpp"
 #include "launcher/os/pty.hpp"
 
 using namespace torchup;
@@ -100,6 +101,8 @@ struct Job {
   std::vector<std::string> commands;
   Duration drain_limit = 1s;
   int attempts = 1;
+  Output::Patience patience = Output::Patience::limited;
+  std::function<void(Output&)> between_attempts = [](Output&) {};
   std::function<void(Output&, AttemptOutput&)> while_running = [](Output&, AttemptOutput&) {};
 
   std::string out;
@@ -159,9 +162,11 @@ struct Job {
         tails.push_back(streams.tail(LocalRank{static_cast<int>(worker)}));
       }
       co_await streams.drain(drain_limit);
+      begun->reset();
+      between_attempts(output);
     }
     run_directory = output.run_directory();
-    loss = co_await output.finish(5s);
+    loss = co_await output.finish(5s, patience);
   }
 };
 
@@ -200,19 +205,89 @@ TEST_CASE("without redirects bytes pass unchanged", "[process][output]") {
   CHECK_FALSE(fs::exists(job.run_directory));  // nothing was written in the temporary log directory
 }
 
-TEST_CASE("a worker that is alone reads our stdin, several read nothing", "[process][output]") {
+TEST_CASE("all workers have our own stdin", "[process][output]") {
   TemporaryDirectory scratch;
   std::ofstream{scratch.path / "in"} << "typed\n";
   UniqueFd in{::open((scratch.path / "in").c_str(), O_RDONLY | O_CLOEXEC)};
   const Replaced new_in{STDIN_FILENO, in.get()};
   Job several;
-  several.commands = {"cat", "cat"};
+  several.commands = {"readlink /proc/self/fd/0", "readlink /proc/self/fd/0"};
   several.run();
-  CHECK(several.out.empty());
+  const std::string line = (scratch.path / "in").string() + "\n";
+  CHECK(several.out == line + line);
   Job alone;
   alone.commands = {"cat"};
   alone.run();
   CHECK(alone.out == "typed\n");
+}
+
+TEST_CASE("where our two streams are one file a worker's keep their order", "[process][output]") {
+  constexpr int lines = 2000;
+  const std::size_t workers = GENERATE(std::size_t{1}, std::size_t{3});
+  const bool terminal = GENERATE(false, true);
+  Job job;
+  const std::string both =
+      "i=0; while [ $i -lt " + std::to_string(lines) + " ]; do echo $i; echo $((i+1)) >&2; i=$((i+2)); done";
+  job.commands.assign(workers, both);
+  std::string text;
+  if (terminal) {
+    auto screen = open_pty(-1);
+    REQUIRE(screen.has_value());
+    std::atomic<bool> over = false;
+    std::thread reader{[&] {
+      std::array<char, 65536> buffer{};
+      for (bool last = false; !last;) {
+        last = over;
+        for (ssize_t count = 0; (count = ::read(screen->master.get(), buffer.data(), buffer.size())) > 0;)
+          text.append(buffer.data(), static_cast<std::size_t>(count));
+        std::this_thread::sleep_for(1ms);
+      }
+    }};
+    job.run_on(screen->slave.get(), screen->slave.get());
+    over = true;
+    reader.join();
+  } else {
+    UniqueFd file = create(job.scratch.path / "both");
+    job.run_on(file.get(), file.get());
+    text = content(job.scratch.path / "both");
+  }
+  // Of one worker all lines ascend; of several each has its own ascending order, so no line stands before its half.
+  std::vector<int> seen(lines, 0);
+  std::size_t at = 0;
+  for (std::size_t line = 0; line < lines * workers; ++line) {
+    const auto end = text.find('\n', at);
+    REQUIRE(end != std::string::npos);
+    const auto number = static_cast<std::size_t>(std::stoi(text.substr(at, end - at)));
+    at = end + 1;
+    ++seen.at(number);
+    if (number > 0) REQUIRE(seen[number] <= seen[number - 1]);
+  }
+  CHECK(at == text.size());
+}
+
+TEST_CASE("streams that go to different places are kept apart", "[process][output]") {
+  Job job;
+  job.options.log_dir = job.log_dir();
+  job.options.tee = "3";
+  job.commands = {"echo out; echo err >&2"};
+  UniqueFd file = create(job.scratch.path / "both");
+  job.run_on(file.get(), file.get());
+  CHECK(sorted_lines(content(job.scratch.path / "both")) ==
+        std::vector<std::string>{"[default0]:err", "[default0]:out"});
+  CHECK(content(job.files[0].stdout_log) == "out\n");
+  CHECK(content(job.files[0].stderr_log) == "err\n");
+}
+
+TEST_CASE("a half line is shown while its worker works on", "[process][output]") {
+  Job job;
+  const std::string tee = GENERATE("0", "1");
+  job.options.log_dir = job.log_dir();
+  job.options.tee = tee;
+  // The worker goes on only when its half line is there to be read.
+  const std::string shown = (job.scratch.path / "out").string();
+  job.commands = {"printf 'Loading... '; until grep -q Loading " + shown + "; do sleep 0.01; done; echo done", "true"};
+  job.run();
+  CHECK(job.out == (tee == "1" ? "[default0]:Loading... done\n" : "Loading... done\n"));
 }
 
 TEST_CASE("tee writes files byte for byte and prefixes the console", "[process][output]") {
@@ -379,29 +454,138 @@ TEST_CASE("a log file that fails is told and does not end the job", "[process][o
   CHECK(job.loss.log_bytes == 9);
 }
 
+namespace {
+
+/// A disk thread, and what its files tell.
+struct Disk {
+  asio::io_context loop{1};
+  DiskThread thread{loop};
+  std::vector<LogFile::Failure> told;
+
+  LogFile::Listener listener() {
+    return [this](LogFile::Failure failure) { told.push_back(std::move(failure)); };
+  }
+  void settle() {
+    spawn(loop, "settle", [](DiskThread& disk) -> Task<> { REQUIRE(co_await disk.idle(10s)); }(thread));
+    loop.restart();
+    loop.run();
+  }
+};
+
+}  // namespace
+
 TEST_CASE("a log file that cannot be written is told with path, cause and bytes lost", "[process][output]") {
   TemporaryDirectory scratch;
-  std::vector<LogWriter::Failure> told;
-  {
-    LogWriter writer{[&](LogWriter::Failure failure) { told.push_back(std::move(failure)); }};
-    const auto full = LogWriter::appended_file("/dev/full");
-    const auto fine = LogWriter::appended_file(scratch.path / "fine");
-    for (int line = 0; line < 10; ++line) {
-      writer.write(full, "lost\n");
-      writer.write(fine, "kept\n");
-    }
-    writer.report_losses(full);
-    bool written = false;
-    writer.when_at_most(0, [&] { written = true; });
-    for (int wait = 0; wait < 1000 && writer.queued_bytes() != 0; ++wait) std::this_thread::sleep_for(5ms);
-    REQUIRE(writer.queued_bytes() == 0);
+  Disk disk;
+  const auto full = LogFile::appended(disk.thread, "/dev/full", disk.listener());
+  const auto fine = LogFile::appended(disk.thread, scratch.path / "fine", disk.listener());
+  for (int line = 0; line < 10; ++line) {
+    full->write("lost\n");
+    fine->write("kept\n");
   }
-  REQUIRE(told.size() == 2);  // at once, and the sum at the end; not ten times
-  CHECK(told[0].path == "/dev/full");
-  CHECK(told[0].reason == "No space left on device");
-  CHECK(told[0].bytes_lost == 5);
-  CHECK(told[1].bytes_lost == 50);
+  full->report_losses();
+  disk.settle();
+  REQUIRE(disk.told.size() == 2);  // at once, and the sum at the end; not ten times
+  CHECK(disk.told[0].path == "/dev/full");
+  CHECK(disk.told[0].reason == "No space left on device");
+  CHECK(disk.told[0].bytes_lost == 5);
+  CHECK(disk.told[1].bytes_lost == 50);
   CHECK(content(scratch.path / "fine").size() == 50);
+}
+
+TEST_CASE("a log file that somebody deletes is told, and made anew", "[process][output]") {
+  TemporaryDirectory scratch;
+  Disk disk;
+  const std::string path = scratch.path / "log";
+  const auto file = LogFile::appended(disk.thread, path, disk.listener());
+  file->write("first\n");
+  disk.settle();
+  fs::remove(path);
+  file->write("lost\n");
+  file->report_losses();
+  disk.settle();
+  REQUIRE(disk.told.size() == 1);
+  CHECK(disk.told[0].path == path);
+  CHECK(disk.told[0].reason == "somebody has deleted it");
+  CHECK(disk.told[0].bytes_lost == 11);  // nobody can tell what was read before
+  file->write("kept\n");
+  file->report_losses();
+  disk.settle();
+  CHECK(content(path) == "kept\n");
+  CHECK(disk.told.size() == 1);
+}
+
+TEST_CASE("a log directory that is deleted ends neither the attempt nor the next", "[process][output]") {
+  Job job;
+  job.options.log_dir = job.log_dir();
+  job.options.tee = "1";
+  job.attempts = 2;
+  job.while_running = [&](Output& output, AttemptOutput& attempt) {
+    if (attempt.directory().ends_with("attempt_0")) fs::remove_all(fs::path{output.run_directory()}.parent_path());
+  };
+  job.commands = {"sleep 0.1; echo line"};
+  job.run();
+  CHECK(job.out == "[default0]:line\n[default0]:line\n");
+  CHECK(job.loss.log_bytes == 5);  // of the first attempt; the second has a directory again
+  CHECK(content(job.files[0].stdout_log) == "line\n");
+  CHECK((fs::status(job.run_directory).permissions() & fs::perms::all) == fs::perms::owner_all);
+}
+
+TEST_CASE("a log directory that cannot be written any more ends no later attempt", "[process][output]") {
+  Job job;
+  job.options.log_dir = job.log_dir();
+  job.options.redirects = "1";
+  job.attempts = 2;
+  job.between_attempts = [&](Output& output) {
+    // A file in the place of the run directory: nothing can be made in it, whoever we are.
+    fs::remove_all(output.run_directory());
+    std::ofstream{output.run_directory()} << "in the way";
+  };
+  job.commands = {"echo line"};
+  job.run();
+  REQUIRE_FALSE(only<event::Warning>(job.told).empty());
+  CHECK(only<event::Warning>(job.told)[0].text.starts_with("no logs and no error files of this attempt: "));
+  CHECK(job.files[0].error_file.empty());
+  CHECK(job.loss.log_bytes == 5);
+}
+
+TEST_CASE("log files are ours alone", "[process][output]") {
+  const auto before = ::umask(0);
+  Job job;
+  job.options.log_dir = job.log_dir();
+  job.options.redirects = "1";
+  job.commands = {"echo line"};
+  job.run();
+  ::umask(before);
+  const auto mode = [](const fs::path& path) { return fs::status(path).permissions() & fs::perms::all; };
+  CHECK(mode(job.files[0].stdout_log) == (fs::perms::owner_read | fs::perms::owner_write));
+  for (fs::path path = job.files[0].directory; path != job.log_dir(); path = path.parent_path())
+    CHECK(mode(path) == fs::perms::owner_all);
+}
+
+TEST_CASE("a reader of events that stalls stops nothing", "[process][output]") {
+  Job job;
+  const std::string fifo = job.scratch.path / "events";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  const UniqueFd reader{::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
+  job.options.log_dir = job.log_dir();
+  job.options.tee = "1";
+  job.attempts = 2;
+  std::size_t appended = 0;
+  job.while_running = [&](Output& output, AttemptOutput&) {
+    const std::string line = std::string(999, 'e') + "\n";
+    for (; appended < 3'000'000; appended += line.size()) output.append(fifo, line);
+  };
+  job.commands = {"yes | head -n 200000"};  // more than any queue holds
+  job.run();
+  CHECK(job.out.size() == 2 * 200'000 * std::string{"[default0]:y\n"}.size());
+  const auto failed = only<event::LogWriteFailed>(job.told);
+  REQUIRE_FALSE(failed.empty());
+  CHECK(failed[0].path == fifo);
+  CHECK(failed[0].reason == "its reader does not keep up");
+  // All but what the pipe holds is lost, and known to be.
+  CHECK(job.loss.log_bytes >= appended - appended_bytes_max);
+  CHECK(job.loss.log_bytes <= appended);
 }
 
 TEST_CASE("a reader of our stdout that goes away does not end the job", "[process][output]") {
@@ -425,19 +609,33 @@ TEST_CASE("a reader of our stdout that goes away does not end the job", "[proces
   CHECK(job.loss.console_bytes > 2'000'000);
 }
 
-TEST_CASE("a reader of our stdout that stops makes workers wait, and the end has a bound", "[process][output]") {
+TEST_CASE("a reader of our stdout that stops makes workers wait", "[process][output]") {
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
   UniqueFd read_end{ends[0]};
   UniqueFd write_end{ends[1]};
   Job job;
   UniqueFd err_file = create(job.scratch.path / "err");
-  job.commands = {"yes | head -c 100000000"};
+  // The worker says how far it has come; it may come as far as the queues hold, and no further while nobody reads.
+  const fs::path progress = job.scratch.path / "progress";
+  constexpr std::size_t piece = 10'000;
+  constexpr std::size_t pieces = 500;
+  job.commands = {"i=0; while [ $i -lt " + std::to_string(pieces) + " ]; do head -c " + std::to_string(piece) +
+                  " /dev/zero; i=$((i+1)); echo $i > " + progress.string() + ".new; mv " + progress.string() + ".new " +
+                  progress.string() + "; done"};
+  const auto written = [&] { return piece * static_cast<std::size_t>(std::atoi(content(progress).c_str())); };
+  std::size_t stood_at = 0;
   std::size_t total = 0;
-  std::thread reader{[&] {  // reads nothing for a while, then everything
-    std::this_thread::sleep_for(300ms);
+  std::thread reader{[&] {
+    // Nothing is read until the worker has stood still for a while.
+    for (int still = 0; still < 50;) {
+      std::this_thread::sleep_for(10ms);
+      const std::size_t now = written();
+      still = now != 0 && now == stood_at ? still + 1 : 0;
+      stood_at = now;
+    }
     std::vector<char> buffer(1 << 20);
-    while (total < 100'000'000) {
+    while (total < piece * pieces) {
       const ssize_t count = ::read(read_end.get(), buffer.data(), buffer.size());
       if (count <= 0) break;
       total += static_cast<std::size_t>(count);
@@ -446,8 +644,49 @@ TEST_CASE("a reader of our stdout that stops makes workers wait, and the end has
   job.run_on(write_end.get(), err_file.get());
   write_end.reset();
   reader.join();
-  CHECK(total == 100'000'000);
+  CHECK(stood_at <= 3 * queue_bytes_max);  // the queue, one read more, and two pipes
+  CHECK(total == piece * pieces);
   CHECK(job.loss.console_bytes == 0);
+}
+
+TEST_CASE("the end of the output waits for a reader, until it is told to hurry", "[process][output]") {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  UniqueFd read_end{ends[0]};
+  UniqueFd write_end{ends[1]};
+  constexpr std::size_t size = 200'000;  // more than the pipe holds, less than a queue
+  Job job;
+  UniqueFd err_file = create(job.scratch.path / "err");
+  job.commands = {"head -c " + std::to_string(size) + " /dev/zero"};
+  std::size_t total = 0;
+  SECTION("as long as it takes") {
+    job.patience = Output::Patience::as_cat;
+    std::thread reader{[&] {
+      std::this_thread::sleep_for(6s);  // longer than the limit for everything else
+      std::vector<char> buffer(1 << 20);
+      for (ssize_t count = 0; (count = ::read(read_end.get(), buffer.data(), buffer.size())) > 0;)
+        total += static_cast<std::size_t>(count);
+    }};
+    job.run_on(write_end.get(), err_file.get());
+    write_end.reset();
+    reader.join();
+    CHECK(total == size);
+    CHECK(job.loss.console_bytes == 0);
+  }
+  SECTION("until hurry, however early it was said") {
+    job.patience = Output::Patience::as_cat;
+    job.between_attempts = [](Output& output) { output.hurry(); };
+    job.run_on(write_end.get(), err_file.get());
+    CHECK(job.loss.console_bytes > 0);
+  }
+  SECTION("or to the limit") {
+    job.run_on(write_end.get(), err_file.get());
+    CHECK(job.loss.console_bytes > 0);
+    const auto lost = only<event::ConsoleLost>(job.told);
+    REQUIRE(lost.size() == 1);
+    CHECK(lost[0].reason == "nobody reads it");
+  }
+  read_end.reset();  // ends the writer's thread
 }
 
 TEST_CASE("on a terminal a worker has a terminal", "[process][output]") {
@@ -489,23 +728,61 @@ TEST_CASE("a terminal that stands still drops lines, counts and says them", "[pr
   REQUIRE(screen.has_value());
   Job job;
   const fs::path written = job.scratch.path / "written";
-  job.commands = {"yes | head -c 30000000; touch " + written.string(), "true"};
+  constexpr std::size_t size = 30'000'000;
+  job.commands = {"yes | head -c " + std::to_string(size) + "; touch " + written.string() + "; until test -e " +
+                      written.string() + ".read; do sleep 0.01; done; echo after",
+                  "true"};
   UniqueFd err_file = create(job.scratch.path / "err");
   std::thread reader;
+  std::string text;
+  std::atomic<bool> over = false;
+  bool in_time = false;
   job.while_running = [&](Output&, AttemptOutput&) {
     reader = std::thread{[&] {
-      // Ctrl-S, and the worker is not stopped by it.
+      // Ctrl-S, and the worker is not stopped by it: it writes all before anything is read.
       for (int wait = 0; wait < 2000 && !fs::exists(written); ++wait) std::this_thread::sleep_for(5ms);
+      in_time = fs::exists(written);
       std::array<char, 65536> buffer{};
-      for (int idle = 0; idle < 60;) {
-        idle = ::read(screen->master.get(), buffer.data(), buffer.size()) > 0 ? 0 : idle + 1;
-        if (idle > 0) std::this_thread::sleep_for(5ms);
+      bool said = false;
+      for (bool last = false; !last;) {
+        last = over;
+        for (ssize_t count = 0; (count = ::read(screen->master.get(), buffer.data(), buffer.size())) > 0;)
+          text.append(buffer.data(), static_cast<std::size_t>(count));
+        if (!std::exchange(said, true)) std::ofstream{written.string() + ".read"};
+        std::this_thread::sleep_for(1ms);
       }
     }};
   };
   job.run_on(screen->slave.get(), err_file.get());
+  over = true;
   reader.join();
-  CHECK(job.loss.console_bytes > 1'000'000);
+  CHECK(in_time);
+  // What is kept for a terminal, and what passed before it stood still; the rest is lost, and the terminal hears it.
+  CHECK(job.loss.console_bytes > size - terminal_bytes_max - 2'000'000);
+  CHECK(job.loss.console_bytes < size);
+  const std::string note = "torchup: this terminal does not keep up: " + std::to_string(job.loss.console_bytes) +
+                           " bytes of output are not shown\n";
+  INFO(text.substr(text.size() - std::min<std::size_t>(text.size(), 200)));
+  CHECK(text.find(note) != std::string::npos);
+  CHECK(text.ends_with("after\n"));
+}
+
+TEST_CASE("a worker hears that the terminal has another size", "[process][output]") {
+  auto screen = open_pty(-1);
+  REQUIRE(screen.has_value());
+  Job job;
+  const fs::path ready = job.scratch.path / "ready";
+  winsize size{};
+  size.ws_row = 33;
+  size.ws_col = 77;
+  job.commands = {"touch " + ready.string() +
+                  "; exec 3>&1; until test \"$(stty size <&3)\" = '33 77'; do sleep 0.01; done"};
+  UniqueFd err_file = create(job.scratch.path / "err");
+  job.while_running = [&](Output& output, AttemptOutput&) {
+    ::ioctl(screen->master.get(), TIOCSWINSZ, &size);
+    output.window_changed();
+  };
+  job.run_on(screen->slave.get(), err_file.get());  // ends only if it does
 }
 
 TEST_CASE("without capture workers write to our own streams", "[process][output]") {
@@ -548,17 +825,102 @@ TEST_CASE("a log directory that is a file is an error", "[process][output]") {
   CHECK(message == "log_dir: " + options.log_dir + " is a file");
 }
 
-TEST_CASE("without a writable temporary directory the job has no error files, and hears why", "[process][output]") {
+TEST_CASE("a TMPDIR that names no directory is passed over, as by Python", "[process][output]") {
   const char* before = std::getenv("TMPDIR");
   const std::string kept = before != nullptr ? before : "";
   Job job;
   ::setenv("TMPDIR", "/nonexistent", 1);
-  job.commands = {"echo a"};
+  job.commands = {"echo a > $ERROR_FILE; echo a"};
+  job.while_running = [](Output&, AttemptOutput& attempt) {
+    std::ofstream{attempt.files(LocalRank{0}).error_file} << "{}";
+  };
   job.run();
   before != nullptr ? ::setenv("TMPDIR", kept.c_str(), 1) : ::unsetenv("TMPDIR");
   CHECK(job.out == "a\n");
-  CHECK(job.files[0].error_file.empty());
-  CHECK(only<event::Warning>(job.told).size() == 1);
+  CHECK(job.files[0].error_file.starts_with("/tmp/torchelastic_"));
+  CHECK(content(job.files[0].error_file) == "{}");
+  CHECK(job.told.empty());
+  fs::remove_all(fs::path{job.run_directory}.parent_path());
+}
+
+TEST_CASE("what launchers that are gone have left in memory is cleared away", "[process][output]") {
+  TemporaryDirectory scratch;
+  const std::string link = scratch.path / "torchelastic_abcdefgh";
+  const std::string own = memory_name(link);
+  CHECK(own.starts_with("torchelastic_"));
+  CHECK(own.ends_with("_abcdefgh"));
+  CHECK_FALSE(launcher_is_gone(own));
+  CHECK_FALSE(launcher_is_gone("torchelastic_abcdefgh"));
+  CHECK_FALSE(launcher_is_gone("torchelastic_00000000_1_2_abcdefgh"));  // of another machine or container
+  const auto second = own.find('_', own.find('_') + 1);
+  const auto third = own.find('_', second + 1);
+  const std::string mine = own.substr(0, second);                                      // prefix and place
+  const std::string started = own.substr(third, own.rfind("_abcdefgh") - third);       // start time
+  CHECK(launcher_is_gone(mine + own.substr(second, third - second) + "_1_abcdefgh"));  // our number, another start
+  const std::string gone = mine + "_99999999" + started + "_abcdefgh";
+  REQUIRE(launcher_is_gone(gone));
+
+  const fs::path in_memory = fs::path{"/dev/shm"} / gone;
+  const fs::path living = fs::path{"/dev/shm"} / own;
+  fs::create_directories(in_memory / "none_12345678/attempt_0/1");
+  fs::create_directories(living);
+  fs::create_symlink(in_memory, link);
+  const std::string dangling = scratch.path / "torchelastic_ABCDEFGH";
+  fs::create_symlink(in_memory.string() + "x", dangling);
+  const bool has_words = GENERATE(false, true);
+  std::ofstream{in_memory / "none_12345678/attempt_0/1/error.json"} << (has_words ? "{}" : "");
+  const char* before = std::getenv("TMPDIR");
+  const std::string kept = before != nullptr ? before : "";
+  ::setenv("TMPDIR", scratch.path.c_str(), 1);
+  remove_left_behind(scratch.path / "torchelastic_12345678");
+  before != nullptr ? ::setenv("TMPDIR", kept.c_str(), 1) : ::unsetenv("TMPDIR");
+  CHECK_FALSE(fs::exists(in_memory));
+  CHECK(fs::exists(living));
+  CHECK_FALSE(fs::is_symlink(link));
+  CHECK_FALSE(fs::is_symlink(dangling));
+  CHECK(fs::exists(link + "/none_12345678/attempt_0/1/error.json") == has_words);  // as its launcher would have left it
+  fs::remove_all(living);
+  fs::remove_all(in_memory);
+}
+
+TEST_CASE("what somebody lays in a shared folder is not followed", "[process][output]") {
+  TemporaryDirectory scratch;
+  const fs::path target = scratch.path / "target";
+  std::ofstream{target} << "precious";
+  SECTION("a name beside the result") {
+    // All names that a process id could give.
+    const fs::path result = scratch.path / "result";
+    fs::create_symlink(target, result.string() + ".tmp" + std::to_string(::getpid()));
+    REQUIRE(replace_file_now(result, "new").has_value());
+    CHECK(content(result) == "new");
+  }
+  SECTION("the result's own name") {
+    fs::create_symlink(target, scratch.path / "result");
+    REQUIRE(replace_file_now(scratch.path / "result", "new").has_value());
+    CHECK(content(scratch.path / "result") == "new");
+    CHECK_FALSE(fs::is_symlink(scratch.path / "result"));
+  }
+  SECTION("a link of another user, to a device or a file") {
+    if (::geteuid() != 0) return;
+    fs::permissions(scratch.path, fs::perms::all | fs::perms::sticky_bit);
+    const fs::path link = scratch.path / "link";
+    fs::create_symlink(target, link);
+    REQUIRE(::lchown(link.c_str(), 65534, 65534) == 0);
+    CHECK(open_named_file(link, O_APPEND, 0600).error().code == make_error_code(errc::refused));
+    fs::remove(link);
+    fs::create_symlink("/dev/full", link);
+    REQUIRE(::lchown(link.c_str(), 65534, 65534) == 0);
+    REQUIRE(replace_file_now(link, "new").has_value());  // the link goes, the device is not touched
+    CHECK_FALSE(fs::is_symlink(link));
+  }
+  SECTION("a new file is new") {
+    const UniqueFd folder{::open(scratch.path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)};
+    fs::create_symlink(target, scratch.path / "log");
+    CHECK_FALSE(create_new_file(folder.get(), "log", 0600).has_value());
+    CHECK_FALSE(create_new_file(folder.get(), "target", 0600).has_value());
+    CHECK(create_new_file(folder.get(), "fresh", 0600).has_value());
+  }
+  CHECK(content(target) == "precious");
 }
 
 TEST_CASE("a file is replaced as a whole", "[process][output]") {
