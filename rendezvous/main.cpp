@@ -62,6 +62,7 @@ struct Settings {
   int agents_max = RendezvousSettings{}.agents_max;
   bool store_only = false;
   LogOptions log{.program = "torchupd"};
+  std::string torchrun_store = "first";
 };
 
 /// Refuses words that `read` cannot read.
@@ -124,6 +125,12 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
          "text: for people; json: an object in each line, with time, level, job and peer")
       ->check(readable_by(read_log_format))
       ->default_str("text");
+  app.add_option(
+         "--torchrun-store", settings.torchrun_store,
+         "Where workers of jobs with torchrun's agents meet, and MASTER_ADDR points: \"first\", on group rank 0's "
+         "node, as under torchrun; or \"here\", so that group rank 0's node may be lost too")
+      ->check(CLI::IsMember({"first", "here"}))
+      ->capture_default_str();
   app.add_flag("--store-only", settings.store_only, "Neither agents nor HTTP pages on the port");
   try {
     app.parse(argc, argv);
@@ -300,7 +307,7 @@ int serve(const Settings& settings, Log& log) {
     log.tell({LogLevel::error, port.error().message()});
     return port.error().code == errc::bad_value ? 2 : 67;
   }
-  coordinator.admit_torchrun(server, settings.bind);
+  coordinator.admit_torchrun(server, {.bind = settings.bind, .common_place = settings.torchrun_store == "here"});
   std::cout << "torchupd: ready on " << server.address() << std::endl;
   notify_service_manager("READY=1");
   Ending ending{loop, server, duration_of(settings.grace_s), log};

@@ -1,11 +1,26 @@
 #include "rendezvous/core/mixed_job.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "rendezvous/core/endpoint.hpp"
 
 namespace torchup {
+namespace {
+
+/// Of an agent whose node id is "host_pid_n", as its link makes it; 0 where it is another.
+std::int64_t pid_of(const NodeId& node) {
+  const std::string& text = node.value();
+  const auto last = text.rfind('_');
+  const auto first = last == std::string::npos || last == 0 ? std::string::npos : text.rfind('_', last - 1);
+  std::int64_t pid = 0;
+  if (first == std::string::npos) return pid;
+  const auto [end, error] = std::from_chars(text.data() + first + 1, text.data() + last, pid);
+  return error == std::errc{} && end == text.data() + last && pid > 0 ? pid : 0;
+}
+
+}  // namespace
 
 // ---- before the job is mixed
 
@@ -13,7 +28,7 @@ bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) const {
   if (active_ || pure.verdict()) return false;
   if (pure.member_count() == 0) return false;
   if (pure.phase() != Rendezvous::Phase::gathering && pure.member_count() >= pure.terms()->max_nodes) return false;
-  const auto text = store.find("torch.rendezvous." + run_id_.value());
+  const auto text = store.find(torchrun_state_key(run_id_));
   if (!text || !*text || **text == torchrun_no_state) return false;
   const auto pickle = from_base64(**text);
   const auto state = pickle ? read_torchrun_state(*pickle) : Result<TorchrunState>{pickle.error()};
@@ -50,6 +65,11 @@ std::vector<RendezvousAction> MixedJob::step(const RendezvousEvent& event, Torch
       give_up(*member, "was silent", now);
     }
   }
+  std::map<TorchrunNode, bool> ours;
+  for (const auto& [node, member] : members_) {
+    if (member->part.node()) ours.emplace(*member->part.node(), member->part.stopping());
+  }
+  store.ours_are(ours);
   take_turns(store, now, utc);
   return std::exchange(actions_, {});
 }
@@ -93,9 +113,10 @@ void MixedJob::on(const Resumed& event, TimePoint now) {
   Member& member = *known->second;
   bind(member, event.peer, now);
   connections_[event.peer].node = known->first;
+  if (resume.store) member.part.said(*resume.store, now);
   switch (resume.stage) {
     case Resume::Stage::succeeded:
-      member.part.said(WorkersSucceeded{resume.placement->round}, now);
+      if (resume.placement) member.part.said(WorkersSucceeded{resume.placement->round}, now);
       break;
     case Resume::Stage::failed:
       member.part.said(resume.failed, now);
@@ -131,8 +152,10 @@ void MixedJob::join(Peer peer, const Join& join, TimePoint now) {
   Connection& connection = connections_[peer];
   auto& member = members_[join.node.value()];
   if (!member) {
-    member = std::make_unique<Member>(TorchrunPeer::Settings{
-        .run_id = run_id_, .address = address_of(join, connection), .pid = 0, .local_id = next_local_id_++});
+    member = std::make_unique<Member>(TorchrunPeer::Settings{.run_id = run_id_,
+                                                             .address = address_of(join, connection),
+                                                             .pid = pid_of(join.node),
+                                                             .number = next_number_++});
   }
   connection.node = join.node.value();
   member->host = join.host;

@@ -15,7 +15,9 @@ namespace torchup {
 /// A job that torchrun's agents and ours share, where coordinator and store are ours: a virtual participant in
 /// torchrun's state (core/torchrun_peer) for each of our agents. They go on speaking our language and notice nothing.
 ///
-/// As long as all agents are ours, the round machine decides; this takes over from it.
+/// As long as all agents are ours, the round machine decides; this takes over from it. Here is decided only who of our
+/// agents has a part in the job: a lost connection and a lease that is over end it, as in the round machine. When
+/// rounds form is torchrun's rule, and what is done beyond that is decided by core/torchrun_care alone.
 class MixedJob {
  public:
   explicit MixedJob(RunId run_id) : run_id_{std::move(run_id)} {}
@@ -80,7 +82,7 @@ class MixedJob {
   std::map<Peer, Connection> connections_;
   std::uint64_t connection_count_ = 0;
   std::map<std::string, std::unique_ptr<Member>> members_;  ///< by node id
-  std::int64_t next_local_id_ = 0;
+  std::int64_t next_number_ = 0;
   std::optional<Verdict> verdict_;
   std::vector<RendezvousAction> actions_;
 };

@@ -1,10 +1,11 @@
 #include "rendezvous/core/torchrun_care.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <utility>
 
-#include "rendezvous/core/endpoint.hpp"
 #include "rendezvous/core/wording.hpp"
 
 namespace torchup {
@@ -13,18 +14,13 @@ namespace {
 /// Younger than this a heartbeat of an agent that waits is as good as a new one: torchrun's shortest lease is 3 s.
 constexpr Duration fresh = std::chrono::seconds{1};
 
-/// A little less than our own agents let torchrun's have: core/torchrun_peer stops workers 1.2 s after a newcomer came.
+/// A little less than our own agents let torchrun's have (torchrun_notice) before they stop their workers.
 constexpr Duration hold_limit = std::chrono::seconds{1};
 
 /// Stands on the wait list for nobody. Without a heartbeat it is judged by nobody.
 const TorchrunNode caller{"~", 0, -1};
 
-constexpr std::string_view address_name = "MASTER_ADDR";
-constexpr std::string_view port_name = "MASTER_PORT";
-
-bool has(const TorchrunState& state, const TorchrunNode& node) {
-  return state.participants.contains(node) || state.wait_list.contains(node) || state.redundancy_list.contains(node);
-}
+bool has_newcomer(const std::set<TorchrunNode>& list) { return !std::ranges::all_of(list, is_caller); }
 
 }  // namespace
 
@@ -43,8 +39,10 @@ std::optional<TorchrunRoundKey> read_round_key(std::string_view wire_key) {
   return {};
 }
 
+// ---- what is written
+
 void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
-  const auto text = store.find(main_key());
+  const auto text = store.find(torchrun_state_key(run_id_));
   if (!text || !*text || **text == text_ || **text == torchrun_no_state) return;
   const auto bytes = from_base64(**text);
   auto state = bytes ? read_torchrun_state(*bytes) : Result<TorchrunState>{bytes.error()};
@@ -57,60 +55,45 @@ void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
     }
   }
   find_lost(former, client);
-  learn_minimum(former);
+  learn_terms(former);
   if (known_.complete && (!former.complete || former.round != known_.round)) begin_round(store);
   tell_at_once(former);
   const bool round_lasts = known_.complete && !known_.closed && !leaving(store);
   if (known_.wait_list.contains(caller) && !round_lasts) {
     TorchrunState served = known_;
-    remove_node(served, {}, caller);
+    remove_node(served, terms(), caller);
     rewrite(served, store);
   }
 }
 
 void TorchrunCare::find_lost(const TorchrunState& former, std::optional<ClientId> writer) {
   for (const auto& [client, node] : agents_) {
-    if (has(known_, node)) {
+    if (has_node(known_, node)) {
       lost_.erase(node);
-    } else if (has(former, node) && client != writer) {
+    } else if (has_node(former, node) && client != writer) {
       lost_.insert(node);
     }
   }
 }
 
-/// The state does not say it; but the last call begins with the node that makes it.
-void TorchrunCare::learn_minimum(const TorchrunState& former) {
-  const bool last_call = !known_.complete && known_.deadline && !former.deadline;
+/// The state says neither the minimum nor the length of the last call. But the last call begins with the node that
+/// makes the minimum, whose heartbeat is of the same moment; and a round that is full at once has one size only.
+void TorchrunCare::learn_terms(const TorchrunState& former) {
+  const bool last_call_begins = !known_.complete && known_.deadline && !former.deadline;
   const bool full_at_once = known_.complete && !former.complete && !former.deadline;
-  if (last_call || full_at_once) min_nodes_ = known_.participants.size();
-}
-
-bool TorchrunCare::leaving(TorchrunStore& store) const {
-  const auto counted =
-      store.find(main_key() + "." + std::to_string(known_.round) + "/torchelastic/agent/terminal_state/num_members");
-  return !counted || *counted;
-}
-
-bool TorchrunCare::calls_for_another(const TorchrunState& state, TorchrunStore& store) const {
-  if (!state.complete || state.closed || !state.wait_list.empty() || state.participants.size() < min_nodes_)
-    return false;
-  return !leaving(store) &&
-         std::ranges::any_of(members_, [&](const TorchrunNode& node) { return !state.participants.contains(node); });
-}
-
-void TorchrunCare::call_together(TorchrunStore& store, UtcTime now) {
-  if (!calls_for_another(known_, store)) return lost_since_.reset();
-  if (!lost_since_) lost_since_ = now;
-  if (now - *lost_since_ < torchrun_passage) return;
-  std::vector<std::string> lost;
-  for (const TorchrunNode& node : members_) {
-    if (!known_.participants.contains(node)) lost.push_back(shown(node));
+  if (last_call_begins || (full_at_once && min_nodes_ == 0)) min_nodes_ = static_cast<int>(known_.participants.size());
+  if (known_.deadline == former.deadline) return;
+  last_call_until_.reset();
+  if (!known_.deadline) return;
+  UtcTime begun{};
+  for (const auto& [node, rank] : known_.participants) {
+    const auto heartbeat = known_.last_heartbeats.find(node);
+    if (heartbeat != known_.last_heartbeats.end()) begun = std::max(begun, heartbeat->second);
   }
-  notes_.push_back("node " + join_names(lost) + " is lost: the others are called together for another round");
-  TorchrunState state = known_;
-  state.wait_list.insert(caller);
-  rewrite(state, store);
+  last_call_ = std::max<Duration>(*known_.deadline - begun, Duration::zero());
 }
+
+TorchrunTerms TorchrunCare::terms() const { return {.min_nodes = std::max(min_nodes_, 1)}; }
 
 void TorchrunCare::tell_at_once(const TorchrunState& former) {
   if (!known_.complete || known_.wait_list.empty()) return news_.reset();
@@ -125,26 +108,38 @@ void TorchrunCare::tell_at_once(const TorchrunState& former) {
   if (news.unaware.size() > 1) news_ = std::move(news);
 }
 
-/// Nobody who is known is still on the way.
-bool TorchrunCare::all_have_come() const {
-  const auto real = [](const TorchrunNode& node) { return node.local_id >= 0; };
-  return std::ranges::none_of(known_.wait_list, real) && std::ranges::none_of(known_.redundancy_list, real) &&
-         std::ranges::all_of(agents_, [&](const auto& agent) {
-           return known_.participants.contains(agent.second) || lost_.contains(agent.second);
-         });
+void TorchrunCare::begin_round(TorchrunStore& store) {
+  members_.clear();
+  std::vector<TorchrunNode> by_rank(known_.participants.size());
+  for (const auto& [node, rank] : known_.participants) {
+    members_.insert(node);
+    if (rank >= 0 && static_cast<std::size_t>(rank) < by_rank.size()) by_rank[static_cast<std::size_t>(rank)] = node;
+  }
+  place_.begin(known_.round, by_rank, store);
 }
 
-void TorchrunCare::complete_again(TorchrunStore& store, UtcTime now) {
-  if (known_.complete || known_.closed || known_.round == 0 || !known_.deadline) return;  // which is set at the minimum
-  if (now <= *known_.deadline && !all_have_come()) return;
-  TorchrunState state = known_;
-  complete_round(state);
-  rewrite(state, store);
+// ---- who is shown what
+
+bool TorchrunCare::holds(ClientId client) {
+  const auto agent = agents_.find(client);
+  if (!news_ || agent == agents_.end() || !known_.participants.contains(agent->second)) return false;
+  news_->unaware.erase(client);
+  if (news_->unaware.empty()) news_.reset();
+  return true;
+}
+
+std::optional<std::string> TorchrunCare::recall(ClientId client, TorchrunStore& store) const {
+  const auto agent = agents_.find(client);
+  if (agent == agents_.end() || !lost_.contains(agent->second) || has_node(known_, agent->second)) return {};
+  if (!known_.complete || known_.closed || has_newcomer(known_.wait_list) || leaving(store)) return {};
+  TorchrunState shown_state = known_;
+  shown_state.wait_list.insert(caller);
+  return to_base64(write_torchrun_state(shown_state));
 }
 
 bool TorchrunCare::outsider(ClientId client, TorchrunStore& store) const {
   const auto agent = agents_.find(client);
-  return agent != agents_.end() && !known_.participants.empty() && !has(known_, agent->second) &&
+  return agent != agents_.end() && !known_.participants.empty() && !has_node(known_, agent->second) &&
          !(known_.complete && leaving(store));  // the others have dropped it while it waited in the exit barrier
 }
 
@@ -155,90 +150,113 @@ bool TorchrunCare::idles(ClientId client) const {
   return known_.round > 0 && known_.participants.contains(agent->second);
 }
 
-bool TorchrunCare::holds(ClientId client) {
-  const auto agent = agents_.find(client);
-  if (!news_ || agent == agents_.end() || !known_.participants.contains(agent->second)) return false;
-  news_->unaware.erase(client);
-  if (news_->unaware.empty()) news_.reset();
-  return true;
+// ---- another round
+
+bool TorchrunCare::leaving(TorchrunStore& store) const {
+  const auto counted = store.find(torchrun_round_key(run_id_, known_.round, torchrun_key::barrier_count));
+  return !counted || *counted;
 }
 
-void TorchrunCare::begin_round(TorchrunStore& store) {
-  withheld_.reset();
-  in_question_.reset();
-  members_.clear();
-  for (const auto& [node, rank] : known_.participants) members_.insert(node);
-  if (!adopted_) return;
-  const auto workers = store.worker_store();
-  if (!workers) return notes_.push_back(workers.error().message());
-  (void)store.empty_worker_store(*workers);  // in our own process: done when it returns
-  publish(known_.round, *workers, store);
-}
-
-bool TorchrunCare::withholds(std::int64_t round, std::string_view name, std::string_view value) {
-  if (!known_.complete || round != known_.round) return false;
-  if (name == address_name) {
-    withheld_ = Published{round, std::string{value}};
-    return true;
+std::vector<TorchrunNode> TorchrunCare::lost_members(const TorchrunState& state) const {
+  std::vector<TorchrunNode> list;
+  for (const TorchrunNode& node : members_) {
+    if (!state.participants.contains(node)) list.push_back(node);
   }
-  if (name != port_name || !withheld_ || withheld_->round != round) return false;
-  const auto port = read_port(value);
-  if (adopted_) return true;  // published already
-  if (!port) return false;
-  in_question_ = WorkerStore{withheld_->address, *port};
-  questioned_round_ = round;
-  return true;
+  return list;
 }
 
-void TorchrunCare::answered(bool answers, TorchrunStore& store) {
-  if (!in_question_) return;
-  const WorkerStore theirs = *std::exchange(in_question_, std::nullopt);
-  const auto ours = answers ? store.worker_store() : Result<WorkerStore>{theirs};
-  if (!ours) notes_.push_back(ours.error().message());
-  adopted_ = answers && ours;
-  publish(questioned_round_, ours ? *ours : theirs, store);
-  notes_.push_back(adopted_ ? "the workers of torchrun's agents meet at our store, port " +
-                                  std::to_string(ours->port.value())
-                            : "the workers' store at " + theirs.address + " is a worker's own: left as it is");
+bool TorchrunCare::may_call(const TorchrunState& state, TorchrunStore& store) const {
+  if (!state.complete || state.closed || !state.wait_list.empty()) return false;
+  return static_cast<int>(state.participants.size()) >= min_nodes_ && !leaving(store);
 }
 
-void TorchrunCare::publish(std::int64_t round, const WorkerStore& workers, TorchrunStore& store) {
-  const std::string prefix = main_key() + "." + std::to_string(round) + "/";
-  if (auto set = store.set(prefix + std::string{address_name}, workers.address); !set) {
-    notes_.push_back(set.error().message());
+/// The one decision that the others are called to another round.
+void TorchrunCare::call_together(TorchrunStore& store, TimePoint now) {
+  if (!may_call(known_, store)) return lost_since_.reset();
+  for (const auto& [node, stops] : ours_) {
+    if (stops && known_.participants.contains(node)) return call(store, "node " + shown(node) + " stops its workers");
   }
-  if (auto set = store.set(prefix + std::string{port_name}, std::to_string(workers.port.value())); !set) {
-    notes_.push_back(set.error().message());
-  }
+  const auto lost = lost_members(known_);
+  if (lost.empty()) return lost_since_.reset();
+  if (!lost_since_) lost_since_ = now;
+  if (now - *lost_since_ < torchrun_passage) return;
+  std::vector<std::string> names;
+  for (const TorchrunNode& node : lost) names.push_back(shown(node));
+  call(store, "node " + join_names(names) + " is lost");
+}
+
+void TorchrunCare::call(TorchrunStore& store, const std::string& why) {
+  notes_.push_back(why + ": the others are called together for another round");
+  lost_since_.reset();
+  TorchrunState state = known_;
+  state.wait_list.insert(caller);
+  rewrite(state, store);
+}
+
+/// Nobody who is known is still on the way.
+bool TorchrunCare::all_have_come() const {
+  const auto here = [&](const TorchrunNode& node) { return known_.participants.contains(node); };
+  return !has_newcomer(known_.wait_list) && !has_newcomer(known_.redundancy_list) &&
+         std::ranges::all_of(ours_, [&](const auto& one) { return here(one.first); }) &&
+         std::ranges::all_of(agents_, [&](const auto& one) { return here(one.second) || lost_.contains(one.second); });
+}
+
+/// The one decision that a later round is complete.
+void TorchrunCare::complete_again(TorchrunStore& store, TimePoint now) {
+  if (!known_.deadline) last_call_until_.reset();
+  if (known_.deadline && !last_call_until_) last_call_until_ = now + last_call_;
+  if (known_.complete || known_.closed || known_.round == 0) return;
+  if (min_nodes_ == 0 || static_cast<int>(known_.participants.size()) < min_nodes_) return;
+  const bool over = last_call_until_ && now >= *last_call_until_;
+  if (!over && !all_have_come()) return;
+  TorchrunState state = known_;
+  complete_round(state);
+  rewrite(state, store);
 }
 
 void TorchrunCare::gone(ClientId client, TorchrunStore& store) {
   const auto agent = agents_.extract(client);
   if (agent) lost_.erase(agent.mapped());
   if (news_ && news_->unaware.erase(client) > 0 && news_->unaware.empty()) news_.reset();
-  if (!agent || known_.closed || !has(known_, agent.mapped())) return;
+  if (!agent || known_.closed || !has_node(known_, agent.mapped())) return;
   notes_.push_back("node " + agent.mapped().addr + ": torchrun's agent has ended");
   TorchrunState state = known_;
-  remove_node(state, {}, agent.mapped());
-  if (calls_for_another(state, store)) state.wait_list.insert(caller);
+  remove_node(state, terms(), agent.mapped());
+  if (may_call(state, store) && !lost_members(state).empty()) state.wait_list.insert(caller);
   rewrite(state, store);
 }
 
-void TorchrunCare::turn(TorchrunStore& store, const std::function<bool(ClientId)>& waits, UtcTime now) {
+void TorchrunCare::turn(TorchrunStore& store, const std::function<bool(ClientId)>& waits, TimePoint now, UtcTime utc) {
   if (news_ && now - news_->since.value_or(now) >= hold_limit) news_.reset();
   if (news_ && !news_->since) news_->since = now;
+  place_.turn(store);
   call_together(store, now);
   complete_again(store, now);
+  keep_waiting_alive(store, waits, utc);
+}
+
+void TorchrunCare::keep_waiting_alive(TorchrunStore& store, const std::function<bool(ClientId)>& waits, UtcTime utc) {
   if (known_.closed || (known_.complete && leaving(store))) return;  // in the exit barrier nobody waits for heartbeats
   TorchrunState state = known_;
   bool any = false;
   for (const auto& [client, node] : agents_) {
     const auto heartbeat = state.last_heartbeats.find(node);
-    if (heartbeat == state.last_heartbeats.end() || now - heartbeat->second < fresh || !waits(client)) continue;
-    heartbeat->second = now;
+    if (heartbeat == state.last_heartbeats.end() || !waits(client)) continue;
+    // One that lies in the future is of a clock that was set back since.
+    const Duration age = utc - heartbeat->second;
+    if (age < fresh && age > -fresh) continue;
+    heartbeat->second = utc;
     any = true;
   }
   if (any) rewrite(state, store);
+}
+
+// ---- what people see
+
+std::vector<std::string> TorchrunCare::notes() {
+  std::vector<std::string> all = std::exchange(notes_, {});
+  for (std::string& note : place_.notes()) all.push_back(std::move(note));
+  return all;
 }
 
 JobView TorchrunCare::view(JobView known) const {
@@ -252,8 +270,7 @@ JobView TorchrunCare::view(JobView known) const {
   }
   for (const auto* list : {&known_.wait_list, &known_.redundancy_list}) {
     for (const TorchrunNode& node : *list) {
-      if (node.local_id >= 0)
-        known.nodes.push_back({.host = shown(node), .state = "ready", .torchruns = !is_ours(node)});
+      if (!is_caller(node)) known.nodes.push_back({.host = shown(node), .state = "ready", .torchruns = !is_ours(node)});
     }
   }
   std::ranges::stable_sort(known.nodes, {}, &JobView::Node::host);
@@ -261,11 +278,10 @@ JobView TorchrunCare::view(JobView known) const {
 }
 
 /// Nobody else can have written since: the store is this process's own.
-bool TorchrunCare::rewrite(const TorchrunState& state, TorchrunStore& store) {
+void TorchrunCare::rewrite(const TorchrunState& state, TorchrunStore& store) {
   const std::string text = to_base64(write_torchrun_state(state));
-  const auto held = store.compare_set(main_key(), text_, text);
+  (void)store.compare_set(torchrun_state_key(run_id_), text_, text);
   wrote({}, store);
-  return held && *held == text;
 }
 
 }  // namespace torchup

@@ -80,7 +80,7 @@ struct Host {
     };
     server = std::make_unique<StoreServer>(loop, std::move(options));
     auto port_opened = server->listen();
-    if (port_opened) coordinator.admit_torchrun(*server, bind);
+    if (port_opened) coordinator.admit_torchrun(*server, {.bind = bind});
     return port_opened;
   }
 

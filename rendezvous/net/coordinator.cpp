@@ -142,8 +142,9 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
       perform(job, std::move(action));
   }
 
-  void admit_torchrun(StoreServer& server, const std::string& bind) {
-    torchrun_.emplace(loop_, server, bind, [this](const RunId& run_id, const std::string& line) { log(run_id, line); });
+  void admit_torchrun(StoreServer& server, TorchrunHostOptions options) {
+    torchrun_.emplace(loop_, server, std::move(options),
+                      [this](const RunId& run_id, const std::string& line) { log(run_id, line); });
     look_for_torchrun();
   }
 
@@ -152,7 +153,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     torchrun_timer_.async_wait([self = weak_from_this()](const boost::system::error_code& error) {
       const auto impl = self.lock();
       if (error || !impl) return;
-      impl->torchrun_->turn(utc_now());
+      impl->torchrun_->turn(std::chrono::steady_clock::now(), utc_now());
       const auto jobs = impl->jobs_;  // a step may end one
       for (const auto& [id, job] : jobs) {
         TorchrunStore* const store = impl->torchrun_->find(id);
@@ -374,7 +375,9 @@ std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, 
       });
 }
 
-void Coordinator::admit_torchrun(StoreServer& server, const std::string& bind) { impl_->admit_torchrun(server, bind); }
+void Coordinator::admit_torchrun(StoreServer& server, TorchrunHostOptions options) {
+  impl_->admit_torchrun(server, std::move(options));
+}
 
 Result<> Coordinator::keep_state(StateDirectory& directory) { return impl_->keep_state(directory); }
 void Coordinator::release_state() { impl_->release_state(); }

@@ -11,6 +11,7 @@
 #include "rendezvous/core/log_line.hpp"
 #include "rendezvous/core/rendezvous.hpp"
 #include "rendezvous/net/agent_link.hpp"
+#include "rendezvous/net/torchrun_host.hpp"
 
 namespace boost::asio {
 class io_context;
@@ -67,9 +68,8 @@ class Coordinator {
   /// are too many jobs. `listener` must live until the attendance ends.
   [[nodiscard]] std::unique_ptr<Attendance> open(const RunId& run_id, Visitor visitor, Listener& listener);
 
-  /// Torchrun's agents may join jobs here: in the store of `server`, which must outlive the loop's run. `bind`: where
-  /// the stores of their workers listen.
-  void admit_torchrun(StoreServer& server, const std::string& bind);
+  /// Torchrun's agents may join jobs here: in the store of `server`, which must outlive the loop's run.
+  void admit_torchrun(StoreServer& server, TorchrunHostOptions options);
   /// Whether torchrun's agents have a part in that job.
   [[nodiscard]] bool mixed(const RunId& run_id) const;
 

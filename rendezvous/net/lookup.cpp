@@ -1,15 +1,15 @@
 #include "rendezvous/net/lookup.hpp"
 
 #include <netdb.h>
-#include <signal.h>
 #include <sys/socket.h>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <cstring>
 #include <mutex>
-#include <thread>
 #include <utility>
+
+#include "rendezvous/net/background.hpp"
 
 namespace torchup {
 
@@ -51,19 +51,14 @@ Lookup::Lookup(asio::io_context& loop, const std::string& host, Port port, std::
     : shared_{std::make_shared<Shared>()} {
   shared_->loop = &loop;
   shared_->done = std::move(done);
-  // Signals are for the thread that waits for them.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread{[shared = shared_, host, port] {
+  (void)in_background([shared = shared_, host, port] {
     auto answer = resolve(host, port);
     const std::lock_guard lock{shared->mutex};
     if (!shared->loop) return;
     asio::post(*shared->loop, [shared, answer = std::move(answer)]() mutable {
       if (shared->loop) std::exchange(shared->done, {})(std::move(answer));
     });
-  }}.detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  });
 }
 
 Lookup::~Lookup() {

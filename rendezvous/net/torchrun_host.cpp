@@ -9,8 +9,10 @@
 
 #include "rendezvous/core/endpoint.hpp"
 #include "rendezvous/core/torchrun_care.hpp"
+#include "rendezvous/net/background.hpp"
 #include "rendezvous/net/blocking_connect.hpp"
 #include "rendezvous/net/store_server.hpp"
+#include "rendezvous/net/worker_keys.hpp"
 
 namespace torchup {
 
@@ -19,14 +21,13 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr Duration question_limit = std::chrono::seconds{1};
-constexpr std::size_t meetings_max = 1024;
+/// Longest wait for a connection to a workers' store that is to be emptied.
+constexpr Duration empty_limit = std::chrono::seconds{2};
 /// So long an agent may be deaf to signals, and its store may seem slow to it.
 constexpr Duration idle_limit = std::chrono::seconds{2};
-/// A closed rendezvous is kept for so long for agents that come late.
-constexpr Duration closed_kept = std::chrono::minutes{5};
 
 /// Not more than that: PyTorch's server may look up our name for seconds before it says a word.
-bool is_open(const WorkerStore& workers) {
+bool is_open(const MeetingPlace& workers) {
   return listens(workers.address, workers.port, std::chrono::steady_clock::now() + question_limit);
 }
 
@@ -34,22 +35,25 @@ bool is_open(const WorkerStore& workers) {
 
 class TorchrunHost::Impl final : public StoreWatcher {
  public:
-  Impl(asio::io_context& loop, StoreServer& server, std::string bind, Log log)
-      : loop_{loop}, server_{server}, bind_{std::move(bind)}, log_{std::move(log)} {
+  Impl(asio::io_context& loop, StoreServer& server, TorchrunHostOptions options, Log log)
+      : loop_{loop}, server_{server}, options_{std::move(options)}, log_{std::move(log)} {
     server_.watch(torchrun_keys, *this);  // from now to its end
   }
 
-  /// A look at the state that has to wait.
+  /// A request that has to wait.
   struct Held {
     ClientId client;
     Query query;
+    std::string key;
     std::vector<Value> values;
-    std::optional<UtcTime> since = {};
+    std::optional<TimePoint> since = {};
   };
 
-  /// One job's.
-  struct Job final : TorchrunStore {
-    Job(Impl& the_host, RunId id) : host{the_host}, run_id{std::move(id)}, care{run_id} {}
+  /// One job's meeting, as its participants see the store.
+  struct Meeting final : TorchrunStore {
+    Meeting(Impl& the_host, RunId id)
+        : host{the_host}, run_id{std::move(id)}, care{{.run_id = run_id,
+                                                       .common_place = the_host.options_.common_place}} {}
 
     Result<std::optional<std::string>> find(const std::string& key) override {
       const Value* value = host.keys().find("/" + key);
@@ -57,6 +61,8 @@ class TorchrunHost::Impl final : public StoreWatcher {
     }
     Result<> set(const std::string& key, const std::string& value) override {
       if (!host.keys().set("/" + key, Value{value})) return fail(errc::limit_exceeded, "the store is full");
+      const auto place = read_round_key("/" + key);
+      if (place) care.place().published_by_ours(place->round, place->name, value);
       return {};
     }
     Result<std::int64_t> add(const std::string& key, std::int64_t delta) override {
@@ -73,11 +79,17 @@ class TorchrunHost::Impl final : public StoreWatcher {
       care.wrote({}, *this);
       return desired;
     }
-    Result<WorkerStore> worker_store() override {
-      care.adopt();
+    bool cared_for() const override { return true; }
+    void ours_are(const std::map<TorchrunNode, bool>& stopping) override {
+      ours = stopping.size();
+      care.ours(stopping);
+    }
+    Result<std::optional<MeetingPlace>> common_place() override {
+      if (!host.options_.common_place) return std::optional<MeetingPlace>{};
+      care.place().adopt();
       if (!workers) {
         StoreServerOptions options;
-        options.bind = host.bind_;
+        options.bind = host.options_.bind;
         workers = std::make_unique<StoreServer>(host.loop_, std::move(options));
         auto opened = workers->listen();
         if (!opened) {
@@ -86,10 +98,18 @@ class TorchrunHost::Impl final : public StoreWatcher {
         }
         port = *opened;
       }
-      return WorkerStore{address.empty() ? "127.0.0.1" : address, port};
+      return std::optional{MeetingPlace{address.empty() ? "127.0.0.1" : address, port}};
     }
-    void empty_worker_store(const WorkerStore& meant) override {
-      if (workers && meant.port == port) workers->store().erase_if([](std::string_view) { return true; });
+    bool empty(const MeetingPlace& place, std::int64_t round) override {
+      if (workers && place.port == port) {
+        workers->store().erase_if([](std::string_view) { return true; });
+        return true;
+      }
+      if (!emptying.valid() || emptied_round != round) {
+        emptied_round = round;
+        emptying = in_background([place] { delete_worker_keys(place.address, place.port, empty_limit); }).share();
+      }
+      return emptying.wait_for(Duration::zero()) == std::future_status::ready;
     }
 
     void reached_by(const std::string& own) {
@@ -103,33 +123,46 @@ class TorchrunHost::Impl final : public StoreWatcher {
     std::string address = {};  ///< of ours, by which others have come
     std::unique_ptr<StoreServer> workers;
     Port port{0};
-    std::future<bool> question;
-    std::optional<UtcTime> closed_at;
-    std::vector<Held> held;  ///< until all have been told of a newcomer
-    std::vector<Held> idle;  ///< until they can do something
+    std::shared_future<void> emptying;
+    std::int64_t emptied_round = -1;
+    std::optional<MeetingPlace> asked_about;
+    std::future<bool> answer;
+    std::size_t clients = 0;  ///< torchrun's agents
+    std::size_t ours = 0;
+    std::optional<TimePoint> over_since;  ///< closed, or without anybody
+    std::vector<Held> held;               ///< looks at the state, until all have been told of a newcomer
+    std::vector<Held> idle;               ///< the same, until there is something to do
+    std::vector<Held> roles;              ///< until the workers' store is empty
   };
 
-  Job& job(const RunId& run_id) { return jobs_.try_emplace(run_id, *this, run_id).first->second; }
+  Meeting& meeting(const RunId& run_id) { return meetings_.try_emplace(run_id, *this, run_id).first->second; }
 
   bool takes(ClientId client, Request& request) override {
-    if (request.query == Query::set) return withholds(client, request);
-    const auto found = jobs_.find(RunId{std::string{request.key.substr(torchrun_keys.size())}});
-    if (found == jobs_.end()) return false;
-    Job& its = found->second;
+    if (request.query == Query::set) return takes_set(client, request);
+    const auto found = meetings_.find(RunId{std::string{request.key.substr(torchrun_keys.size())}});
+    if (found == meetings_.end()) return false;
+    Meeting& its = found->second;
     if (its.care.holds(client)) {
-      its.held.push_back({client, request.query, std::move(request.values)});
+      its.held.push_back(hold(client, request));
       release(its);
       return true;
     }
+    if (request.query == Query::get) {
+      auto text = its.care.recall(client, its);
+      if (text && show(client, request.key, Value{*std::move(text)})) return true;
+    }
     if (request.query == Query::compare_set && its.care.outsider(client, its) && closes(request.values.at(1).view())) {
       if (log_) log_(its.run_id, "a torchrun agent that is no part of the job any more has ended; the job goes on");
-      answer_as_written(client, request);
-      return true;
+      if (show(client, request.key, request.values.at(1))) return true;
     }
     if (request.query == Query::compare_set) write_now(client, request);
     if (!its.care.idles(client)) return false;
-    its.idle.push_back({client, request.query, std::move(request.values)});
+    its.idle.push_back(hold(client, request));
     return true;
+  }
+
+  static Held hold(ClientId client, Request& request) {
+    return {client, request.query, std::string{request.key}, std::move(request.values)};
   }
 
   static bool closes(std::string_view text) {
@@ -138,15 +171,17 @@ class TorchrunHost::Impl final : public StoreWatcher {
     return state && state->closed;
   }
 
-  /// By way of a key of its own, for a client is answered by the store alone.
-  void answer_as_written(ClientId client, Request& request) {
-    const std::string key = std::string{request.key} + ".refused";
-    keys().set(key, std::move(request.values.at(1)));
+  /// Answers with that value in place of the key's. By way of a key of its own, for a client is answered by the store
+  /// alone. False: the store is full.
+  bool show(ClientId client, std::string_view wire_key, Value value) {
+    const std::string key = std::string{wire_key} + ".shown";
+    if (!keys().set(key, std::move(value))) return false;
     Request get;
     get.query = Query::get;
     get.key = key;
     server_.apply(client, get);
     keys().erase(key);
+    return true;
   }
 
   /// Ahead of its answer, which then is what an agent gets whose write was followed by another's.
@@ -160,9 +195,12 @@ class TorchrunHost::Impl final : public StoreWatcher {
 
   void compared(ClientId client, std::string_view key) override {
     const RunId run_id{std::string{key.substr(torchrun_keys.size())}};
-    if (!jobs_.contains(run_id) && jobs_.size() >= meetings_max) return;
-    Job& its = job(run_id);
-    if (clients_.try_emplace(client, run_id).second) its.reached_by(server_.local_address(client));
+    if (!meetings_.contains(run_id) && meetings_.size() >= meetings_max) return;
+    Meeting& its = meeting(run_id);
+    if (clients_.try_emplace(client, run_id).second) {
+      ++its.clients;
+      its.reached_by(server_.local_address(client));
+    }
     its.care.wrote(client, its);
     wake(its, {});
   }
@@ -170,10 +208,11 @@ class TorchrunHost::Impl final : public StoreWatcher {
   void gone(ClientId client) override {
     const auto known = clients_.extract(client);
     if (!known) return;
-    const auto found = jobs_.find(known.mapped());
-    if (found == jobs_.end()) return;
-    Job& its = found->second;
-    for (auto* list : {&its.held, &its.idle}) {
+    const auto found = meetings_.find(known.mapped());
+    if (found == meetings_.end()) return;
+    Meeting& its = found->second;
+    --its.clients;
+    for (auto* list : {&its.held, &its.idle, &its.roles}) {
       std::erase_if(*list, [&](const Held& held) { return held.client == client; });
     }
     its.care.gone(client, its);
@@ -181,19 +220,21 @@ class TorchrunHost::Impl final : public StoreWatcher {
     wake(its, {});
   }
 
-  void turn(UtcTime now) {
-    for (auto it = jobs_.begin(); it != jobs_.end();) {
-      Job& its = it->second;
+  void turn(TimePoint now, UtcTime utc) {
+    for (auto it = meetings_.begin(); it != meetings_.end();) {
+      Meeting& its = it->second;
       its.care.turn(
-          its, [&](ClientId client) { return keys().waits(client) || is_idle(its, client); }, now);
+          its, [&](ClientId client) { return keys().waits(client) || is_idle(its, client); }, now, utc);
       release(its);
       wake(its, now);
       ask(its);
       for (const std::string& line : its.care.notes()) {
         if (log_) log_(its.run_id, line);
       }
-      if (its.care.state().closed && !its.closed_at) its.closed_at = now;
-      it = its.closed_at && now - *its.closed_at > closed_kept ? forget(it) : std::next(it);
+      const bool over = its.care.state().closed || (its.clients == 0 && its.ours == 0);
+      if (!over) its.over_since.reset();
+      if (over && !its.over_since) its.over_since = now;
+      it = over && now - *its.over_since >= meeting_kept ? forget(it) : std::next(it);
     }
   }
 
@@ -201,26 +242,31 @@ class TorchrunHost::Impl final : public StoreWatcher {
 
   asio::io_context& loop_;
   StoreServer& server_;
-  const std::string bind_;
+  const TorchrunHostOptions options_;
   Log log_;
-  std::map<RunId, Job> jobs_;
+  std::map<RunId, Meeting> meetings_;
   std::map<ClientId, RunId> clients_;
 
  private:
-  bool withholds(ClientId client, const Request& request) {
-    const auto place = read_round_key(request.key);
-    const auto found = place ? jobs_.find(place->run_id) : jobs_.end();
-    if (found == jobs_.end()) return false;
-    Job& its = found->second;
+  bool takes_set(ClientId client, Request& request) {
+    const auto key = read_round_key(request.key);
+    const auto found = key ? meetings_.find(key->run_id) : meetings_.end();
+    if (found == meetings_.end()) return false;
+    Meeting& its = found->second;
     its.reached_by(server_.local_address(client));
-    return its.care.withholds(place->round, place->name, request.values.at(0).view());
+    if (key->name.starts_with(torchrun_key::roles) && its.care.place().holds_roles()) {
+      its.roles.push_back(hold(client, request));
+      return true;
+    }
+    return its.care.place().withholds(key->round, key->name, request.values.at(0).view());
   }
 
-  void release(Job& its) {
-    if (its.care.nobody_waits()) answer(its, std::exchange(its.held, {}));
+  void release(Meeting& its) {
+    if (its.care.nobody_waits()) answer(std::exchange(its.held, {}));
+    if (!its.care.place().holds_roles()) answer(std::exchange(its.roles, {}));
   }
 
-  void wake(Job& its, std::optional<UtcTime> now) {
+  void wake(Meeting& its, std::optional<TimePoint> now) {
     std::vector<Held> due;
     std::erase_if(its.idle, [&](Held& held) {
       if (now && !held.since) held.since = now;
@@ -228,67 +274,69 @@ class TorchrunHost::Impl final : public StoreWatcher {
       if (!stays) due.push_back(std::move(held));
       return !stays;
     });
-    answer(its, std::move(due));
+    answer(std::move(due));
   }
 
-  void answer(const Job& its, std::vector<Held> list) {
-    const std::string key = std::string{torchrun_keys} + its.run_id.value();
+  void answer(std::vector<Held> list) {
     for (Held& held : list) {
       Request request;
       request.query = held.query;
-      request.key = key;
+      request.key = held.key;
       request.values = std::move(held.values);
       server_.apply(held.client, request);
     }
   }
 
-  static bool is_idle(const Job& its, ClientId client) {
+  static bool is_idle(const Meeting& its, ClientId client) {
     return std::ranges::any_of(its.idle, [&](const Held& held) { return held.client == client; });
   }
 
   /// On a thread of its own, for names are looked up and machines may be silent.
-  static void ask(Job& its) {
-    if (!its.care.in_question()) return;
-    if (!its.question.valid()) {
-      its.question = std::async(std::launch::async, is_open, *its.care.in_question());
-    } else if (its.question.wait_for(Duration::zero()) == std::future_status::ready) {
-      its.care.answered(its.question.get(), its);
+  static void ask(Meeting& its) {
+    if (its.answer.valid()) {
+      if (its.answer.wait_for(Duration::zero()) != std::future_status::ready) return;
+      its.care.place().answered(*its.asked_about, its.answer.get(), its);
+    }
+    if (!its.answer.valid() && its.care.place().question()) {
+      its.asked_about = its.care.place().question();
+      its.answer = in_background([about = *its.asked_about] { return is_open(about); });
     }
   }
 
-  std::map<RunId, Job>::iterator forget(std::map<RunId, Job>::iterator it) {
+  std::map<RunId, Meeting>::iterator forget(std::map<RunId, Meeting>::iterator it) {
     const std::string main_key = std::string{torchrun_keys} + it->first.value();
     keys().erase_if([&](std::string_view key) {
       const auto place = read_round_key(key);
       return key == main_key || (place && place->run_id == it->first);
     });
-    return jobs_.erase(it);
+    std::erase_if(clients_, [&](const auto& entry) { return entry.second == it->first; });
+    return meetings_.erase(it);
   }
 };
 
-TorchrunHost::TorchrunHost(asio::io_context& loop, StoreServer& server, std::string bind, Log log)
-    : impl_{std::make_unique<Impl>(loop, server, std::move(bind), std::move(log))} {}
+TorchrunHost::TorchrunHost(asio::io_context& loop, StoreServer& server, TorchrunHostOptions options, Log log)
+    : impl_{std::make_unique<Impl>(loop, server, std::move(options), std::move(log))} {}
 TorchrunHost::~TorchrunHost() = default;
 
 TorchrunStore* TorchrunHost::find(const RunId& run_id) {
-  const auto found = impl_->jobs_.find(run_id);
-  return found == impl_->jobs_.end() ? nullptr : &found->second;
+  const auto found = impl_->meetings_.find(run_id);
+  return found == impl_->meetings_.end() ? nullptr : &found->second;
 }
-TorchrunStore& TorchrunHost::store(const RunId& run_id) { return impl_->job(run_id); }
+TorchrunStore& TorchrunHost::store(const RunId& run_id) { return impl_->meeting(run_id); }
 void TorchrunHost::reached_by(const RunId& run_id, const std::string& address) {
-  impl_->job(run_id).reached_by(address);
+  impl_->meeting(run_id).reached_by(address);
 }
-void TorchrunHost::turn(UtcTime now) { impl_->turn(now); }
+void TorchrunHost::turn(TimePoint now, UtcTime utc) { impl_->turn(now, utc); }
 
 std::vector<RunId> TorchrunHost::jobs() const {
   std::vector<RunId> list;
-  for (const auto& [run_id, job] : impl_->jobs_) list.push_back(run_id);
+  for (const auto& [run_id, meeting] : impl_->meetings_) list.push_back(run_id);
   return list;
 }
 
 JobView TorchrunHost::view(const RunId& run_id, JobView known) const {
-  const auto found = impl_->jobs_.find(run_id);
-  const bool met = found != impl_->jobs_.end() && !found->second.care.state().last_heartbeats.empty();
+  const auto found = impl_->meetings_.find(run_id);
+  const bool met = found != impl_->meetings_.end() && !found->second.care.state().last_heartbeats.empty();
   return met ? found->second.care.view(std::move(known)) : known;
 }
 

@@ -7,8 +7,8 @@
 
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/rendezvous.hpp"
-#include "rendezvous/core/torchrun_peer.hpp"
 #include "rendezvous/core/torchrun_state.hpp"
+#include "rendezvous/core/torchrun_store.hpp"
 
 namespace boost::asio {
 class io_context;
@@ -18,16 +18,26 @@ namespace torchup {
 
 class StoreServer;
 
+struct TorchrunHostOptions {
+  std::string bind = {};  ///< where workers' stores listen, as in StoreServerOptions
+  /// Workers of a job meet at a store beside this one, on a port of its own, which outlives every node; not on group
+  /// rank 0's node.
+  bool common_place = false;
+};
+
+/// Meetings of torchrun's agents in one store; further ones are left to themselves.
+inline constexpr std::size_t meetings_max = 1024;
+/// A meeting that was closed, or that nobody has a part in any more, is kept for so long for agents that come late.
+inline constexpr Duration meeting_kept = std::chrono::minutes{5};
+
 /// Torchrun's agents of all jobs that meet in a store of this process, and what is done for them (core/torchrun_care).
-/// For each job that needs it, a second store is opened, on a port of its own, where its workers meet.
 ///
 /// On the loop's thread only. The server must outlive the loop's run.
 class TorchrunHost {
  public:
   using Log = std::function<void(const RunId& run_id, const std::string& line)>;
 
-  /// `bind`: where workers' stores listen, as in StoreServerOptions.
-  TorchrunHost(boost::asio::io_context& loop, StoreServer& server, std::string bind, Log log);
+  TorchrunHost(boost::asio::io_context& loop, StoreServer& server, TorchrunHostOptions options, Log log);
   TorchrunHost(const TorchrunHost&) = delete;
   TorchrunHost& operator=(const TorchrunHost&) = delete;
   ~TorchrunHost();
@@ -39,7 +49,7 @@ class TorchrunHost {
   /// An address by which other nodes reach this process, to be used for workers where torchrun's agents show none.
   void reached_by(const RunId& run_id, const std::string& address);
   /// To be called some times a second.
-  void turn(UtcTime now);
+  void turn(TimePoint now, UtcTime utc);
 
   /// All jobs in which torchrun's agents have met.
   [[nodiscard]] std::vector<RunId> jobs() const;

@@ -1,19 +1,23 @@
 #include "rendezvous/net/torchrun_link.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <condition_variable>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "rendezvous/core/torchrun_fence.hpp"
 #include "rendezvous/core/torchrun_peer.hpp"
+#include "rendezvous/net/background.hpp"
 #include "rendezvous/net/node_identity.hpp"
 #include "rendezvous/net/store_client.hpp"
+#include "rendezvous/net/worker_keys.hpp"
 
 namespace torchup {
 
@@ -23,14 +27,16 @@ namespace {
 
 constexpr Duration connect_limit = std::chrono::seconds{5};
 constexpr Duration retry_pace = std::chrono::milliseconds{200};
+/// Longest wait for one answer of the store; less where the lease is shorter.
 constexpr Duration answer_limit = std::chrono::seconds{10};
 constexpr Duration empty_limit = std::chrono::seconds{2};
+/// Longest wait for the store where the user wants to leave.
+constexpr Duration leave_limit = std::chrono::seconds{2};
 
 /// PyTorch's store through the blocking client. GET waits for a key, so it is asked for only where it is there.
 class ClientStore final : public TorchrunStore {
  public:
-  ClientStore(std::unique_ptr<StoreClient> client, WorkerStore itself)
-      : client_{std::move(client)}, itself_{std::move(itself)} {}
+  explicit ClientStore(std::unique_ptr<StoreClient> client) : client_{std::move(client)} {}
 
   Result<std::optional<std::string>> find(const std::string& key) override {
     auto there = client_->check(std::vector{key});
@@ -48,25 +54,18 @@ class ClientStore final : public TorchrunStore {
     if (!held) return held.error();
     return std::string{held->view()};
   }
-  /// This very store: its host takes the job along anyway.
-  Result<WorkerStore> worker_store() override { return itself_; }
-  void empty_worker_store(const WorkerStore& workers) override {
-    if (workers == itself_) return delete_workers_keys(*client_);
-    const auto theirs = StoreClient::connect({.host = workers.address, .port = workers.port, .timeout = empty_limit});
-    if (theirs) delete_workers_keys(**theirs);
+  bool cared_for() const override { return false; }
+  void ours_are(const std::map<TorchrunNode, bool>&) override {}
+  Result<std::optional<MeetingPlace>> common_place() override { return std::optional<MeetingPlace>{}; }
+  bool empty(const MeetingPlace& place, std::int64_t) override {
+    delete_worker_keys(place.address, place.port, empty_limit);
+    return true;
   }
+
+  void set_timeout(Duration limit) { client_->set_timeout(limit); }
 
  private:
-  static void delete_workers_keys(StoreClient& client) {
-    const auto keys = client.list_keys();
-    if (!keys) return;
-    for (const std::string& key : *keys) {
-      if (!key.starts_with("torch.rendezvous.") && !client.delete_key(key)) return;
-    }
-  }
-
   std::unique_ptr<StoreClient> client_;
-  WorkerStore itself_;
 };
 
 /// Whether the other machine may be there again later. One whose process has ended says so.
@@ -76,18 +75,25 @@ bool out_of_reach(const Error& error) {
          error.code == errc::network_unreachable || error.code == errc::network_down;
 }
 
-/// What loop and thread share. The thread holds it too, and may outlive the link by one blocked call.
+/// What loop and thread share. The thread holds it too, and outlives the link by one blocked call at most: nobody waits
+/// for it.
 class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
  public:
   TorchrunSession(asio::io_context& loop, TorchrunLinkSettings settings, std::function<void(bool)> ready,
                   AgentLink::Handler handler)
-      : loop_{loop}, settings_{std::move(settings)}, ready_{std::move(ready)}, handler_{std::move(handler)} {}
+      : settings_{std::move(settings)}, ready_{std::move(ready)}, handler_{std::move(handler)},
+        fence_{to_string(settings_.endpoint)}, fence_timer_{std::in_place, loop},
+        leave_timer_{std::in_place, loop}, loop_{&loop} {}
+
+  // On the loop.
 
   void start() {
-    thread_ = std::thread{[self = shared_from_this()] { self->run(); }};
+    (void)in_background([self = shared_from_this()] { self->run(); });
   }
 
   void send(AgentMessage message) {
+    fence_.said(message);
+    if (const auto* leave = std::get_if<Leave>(&message)) leave_in_time(*leave);
     const std::lock_guard lock{mutex_};
     said_.push_back(std::move(message));
     wake_.notify_one();
@@ -96,25 +102,54 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
   void let_go() {
     handler_ = {};
     ready_ = {};
-    {
-      const std::lock_guard lock{mutex_};
-      stopping_ = true;
-      wake_.notify_one();
-    }
-    if (thread_.joinable()) thread_.join();
+    fence_timer_.reset();
+    leave_timer_.reset();
+    const std::lock_guard lock{mutex_};
+    loop_ = nullptr;
+    wake_.notify_one();
   }
 
  private:
+  void told(LinkEvent event) {
+    if (const auto* message = std::get_if<CoordinatorMessage>(&event)) fence_.told(*message);
+    const AgentLink::Handler handler = handler_;  // which may destroy the link
+    if (handler) handler(std::move(event));
+  }
+
+  void arm_fence() {
+    const auto deadline = fence_.deadline();
+    if (!fence_timer_ || !deadline || armed_) return;
+    armed_ = true;
+    fence_timer_->expires_at(*deadline);
+    fence_timer_->async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+      self->armed_ = false;
+      if (error) return;
+      if (auto stop = self->fence_.due(std::chrono::steady_clock::now())) {
+        return self->told(CoordinatorMessage{*std::move(stop)});
+      }
+      self->arm_fence();
+    });
+  }
+
+  /// The thread may be waiting for a store that is out of reach. Then it leaves without a word to the others.
+  void leave_in_time(const Leave& leave) {
+    if (!leave_timer_) return;
+    leave_timer_->expires_after(leave_limit);
+    leave_timer_->async_wait([self = shared_from_this(), leave](const boost::system::error_code& error) {
+      if (!error) self->told(CoordinatorMessage{End{verdict_of(leave)}});
+    });
+  }
+
+  // On the thread.
+
   void run() {
-    auto client = StoreClient::connect(
-        {.host = settings_.endpoint.host, .port = settings_.endpoint.port, .timeout = connect_limit});
+    auto client = connect(connect_limit);
     const bool is_store = client && !(*client)->extended();  // ours is slow, not foreign
     post([this, is_store] {
       if (ready_) ready_(is_store);
     });
     if (!is_store) return;
-    (*client)->set_timeout(answer_limit);
-    ClientStore store{std::move(*client), {hosting_address(), settings_.endpoint.port}};
+    ClientStore store{std::move(*client)};
     TorchrunPeer peer{{.run_id = settings_.run_id, .address = own_address(), .pid = ::getpid()}};
     TimePoint heard_at = std::chrono::steady_clock::now();
     while (!peer.over()) {
@@ -123,40 +158,42 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
         peer.said(message, std::chrono::steady_clock::now());
       }
       if (stopped()) return;
-      auto told = peer.turn(store, std::chrono::steady_clock::now(),
-                            std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now()));
-      if (told) {
-        heard_at = std::chrono::steady_clock::now();
-        for (CoordinatorMessage& message : *told) deliver(std::move(message));
-      } else if (!out_of_reach(told.error())) {
-        return gone(peer, told.error());
+      const TimePoint asked_at = std::chrono::steady_clock::now();
+      store.set_timeout(std::min<Duration>(answer_limit, terms_.lease));
+      auto messages =
+          peer.turn(store, asked_at, std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now()));
+      if (messages) {
+        heard_at = asked_at;
+        answered(asked_at, *std::move(messages));
+      } else if (!out_of_reach(messages.error())) {
+        return gone(peer, messages.error());
       } else {
-        auto again = find_again(peer.round(), heard_at);
+        auto again = find_again(heard_at);
         if (stopped()) return;
         if (!again) return gone(peer, again.error());
-        store = ClientStore{*std::move(again), {hosting_address(), settings_.endpoint.port}};
+        store = ClientStore{*std::move(again)};
       }
     }
   }
 
+  Result<std::unique_ptr<StoreClient>> connect(Duration limit) const {
+    return StoreClient::connect({.host = settings_.endpoint.host, .port = settings_.endpoint.port, .timeout = limit});
+  }
+
+  void answered(TimePoint asked_at, std::vector<CoordinatorMessage> messages) {
+    post([this, asked_at, messages = std::move(messages)]() mutable {
+      fence_.answered(asked_at);
+      for (CoordinatorMessage& message : messages) told(std::move(message));
+      arm_fence();
+    });
+  }
+
   /// Nobody answers: the link is cut, or the host's machine has lost its power. For as long as others may be waited for
-  /// we try again; meanwhile they take us for dead and form a round without us, so our workers stop when the lease is
-  /// over.
-  Result<std::unique_ptr<StoreClient>> find_again(Round round, TimePoint heard_at) {
-    const TimePoint fence_at = heard_at + terms_.lease;
-    bool fenced = false;
+  /// we try again.
+  Result<std::unique_ptr<StoreClient>> find_again(TimePoint heard_at) {
     for (;;) {
+      auto client = connect(connect_limit);
       const TimePoint now = std::chrono::steady_clock::now();
-      if (!fenced && now >= fence_at) {
-        fenced = true;
-        deliver(CoordinatorMessage{
-            StopWorkers{round, StopCause::fenced,
-                        "torchrun's rendezvous at " + to_string(settings_.endpoint) + " is out of reach"}});
-      }
-      const Duration limit = fenced ? connect_limit : std::clamp<Duration>(fence_at - now, retry_pace, connect_limit);
-      auto client =
-          StoreClient::connect({.host = settings_.endpoint.host, .port = settings_.endpoint.port, .timeout = limit});
-      if (client) (*client)->set_timeout(answer_limit);
       if (client || !out_of_reach(client.error()) || now - heard_at > terms_.join_timeout) return client;
       rest(retry_pace);  // without a route the answer comes at once
       if (stopped() || wants_to_leave()) return client;
@@ -164,15 +201,12 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
   }
 
   void gone(const TorchrunPeer& peer, const Error& error) {
-    if (const auto word = wants_to_leave()) {
-      return deliver(
-          CoordinatorMessage{End{{word->exit_code, word->reason, word->failures, word->stop_signal, word->kill_now}}});
-    }
+    if (const auto word = wants_to_leave()) return deliver(CoordinatorMessage{End{verdict_of(*word)}});
     if (peer.finished_without_store()) {
       return deliver(CoordinatorMessage{End{{.exit_code = 0, .reason = "all workers exited 0"}}});
     }
-    deliver(LinkLost{67, "the torchrun agent that hosts the rendezvous at " + to_string(settings_.endpoint) +
-                             " has ended: " + error.message()});
+    deliver(LinkLost{67, fmt::format("the torchrun agent that hosts the rendezvous at {} has ended: {}",
+                                     to_string(settings_.endpoint), error.message())});
   }
 
   /// What others can use, where that differs from what leads to the endpoint: its name may mean 127.0.1.1 here.
@@ -187,20 +221,14 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
     return address.empty() ? "127.0.0.1" : address;
   }
 
-  /// By which other nodes reach the endpoint: its name may mean this machine's loopback here.
-  std::string hosting_address() const {
-    const std::string& name = settings_.endpoint.host;
-    return is_loopback(address_towards(name)) ? own_address() : name;
-  }
-
   std::vector<AgentMessage> wait_for(Duration limit) {
     std::unique_lock lock{mutex_};
-    wake_.wait_for(lock, limit, [this] { return stopping_ || !said_.empty(); });
+    wake_.wait_for(lock, limit, [this] { return !loop_ || !said_.empty(); });
     return std::exchange(said_, {});
   }
   void rest(Duration limit) {
     std::unique_lock lock{mutex_};
-    wake_.wait_for(lock, limit, [this] { return stopping_; });
+    wake_.wait_for(lock, limit, [this] { return !loop_; });
   }
   std::optional<Leave> wants_to_leave() {
     const std::lock_guard lock{mutex_};
@@ -211,28 +239,33 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
   }
   bool stopped() {
     const std::lock_guard lock{mutex_};
-    return stopping_;
+    return !loop_;
   }
   void deliver(LinkEvent event) {
-    post([this, event = std::move(event)]() mutable {
-      const AgentLink::Handler handler = handler_;  // which may destroy the link
-      if (handler) handler(std::move(event));
-    });
+    post([this, event = std::move(event)]() mutable { told(std::move(event)); });
   }
   void post(auto work) {
-    asio::post(loop_, [self = shared_from_this(), work = std::move(work)]() mutable { work(); });
+    const std::lock_guard lock{mutex_};
+    if (loop_) asio::post(*loop_, [self = shared_from_this(), work = std::move(work)]() mutable { work(); });
   }
 
-  asio::io_context& loop_;
   const TorchrunLinkSettings settings_;
-  JobTerms terms_;                   ///< the thread's own
-  std::function<void(bool)> ready_;  ///< these two are the loop's own
+
+  // The loop's own.
+  std::function<void(bool)> ready_;
   AgentLink::Handler handler_;
+  TorchrunFence fence_;
+  std::optional<asio::steady_timer> fence_timer_;
+  bool armed_ = false;
+  std::optional<asio::steady_timer> leave_timer_;
+
+  JobTerms terms_;  ///< the thread's own
+
+  // Of both.
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<AgentMessage> said_;
-  bool stopping_ = false;
-  std::thread thread_;
+  asio::io_context* loop_;  ///< null when the link is gone
 };
 
 class TorchrunLink final : public AgentLink {

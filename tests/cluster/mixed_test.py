@@ -100,6 +100,13 @@ class MixedCluster(Cluster):
               f"{sorted(entry['restarts'] for entry in entries)}", flush=True)
         return entries
 
+    def meets_at_first(self):
+        """Workers of the last round meet on group rank 0's node, where programs may open sockets of their own."""
+        entries = self.started()
+        entries = entries[-entries[-1]["world"]:]
+        first = [int(entry["host"].removeprefix("node")) for entry in entries if entry["group_rank"] == 0][0]
+        assert {entry["master"].rpartition(":")[0] for entry in entries} == {self.address(first)}, entries
+
     def check_ranks(self):
         """Restarts are counted per agent here: a round is as many entries as its world is large."""
         entries = self.started()
@@ -141,7 +148,8 @@ def ours_joins_theirs(launcher, _):
         theirs = cluster.torchrun(0)
         ours = cluster.torchup(1, workers=2)
         entries = cluster.round_of(3, limit=LIMIT)
-        assert {(entry["group_rank"], entry["host"]) for entry in entries} == {(0, "node1"), (1, "node0")}, entries
+        assert {(entry["group_rank"], entry["host"]) for entry in entries} == {(0, "node0"), (1, "node1")}, entries
+        cluster.meets_at_first()
         cluster.release()
         ends(cluster, theirs, ours)
 
@@ -167,8 +175,45 @@ def theirs_joins_ours(launcher, _):
         theirs = cluster.torchrun(1)
         theirs_host = {entry["host"]: entry["group_rank"] for entry in cluster.round_of(3, limit=LIMIT)}
         assert theirs_host == {"node0": 0, "node1": 1}, theirs_host
+        cluster.meets_at_first()
         cluster.release()
         ends(cluster, theirs, ours)
+
+
+@scenario
+def our_first_at_theirs(launcher, _):
+    """Torchrun's rule gives group rank 0 to ours, in torchrun's rendezvous: workers meet on our node."""
+    with mixed(launcher, 2) as cluster:
+        theirs = cluster.torchrun(1, host=1, restarts=1)
+        ours = cluster.torchup(0, host=1, restarts=1)
+        entries = cluster.next_round(2, 0)
+        assert {(entry["group_rank"], entry["host"]) for entry in entries} == {(0, "node0"), (1, "node1")}, entries
+        cluster.meets_at_first()
+        cluster.kill_worker(entries[0])
+        cluster.next_round(2, 2)
+        cluster.meets_at_first()
+        cluster.release()
+        ends(cluster, theirs, ours)
+
+
+@scenario
+def their_first_at_ours(launcher, _):
+    """Torchrun's rule gives group rank 0 to torchrun, in our rendezvous: workers meet on its node, in every round."""
+    with mixed(launcher, 3) as cluster:
+        ours = cluster.torchup(2, nnodes="2:3", host=2, restarts=3)
+        wait_for("the endpoint", lambda: "hosted here" in ours.said())
+        theirs = cluster.torchrun(0, nnodes="2:3", host=2, restarts=3)
+        entries = cluster.next_round(2, 0)
+        assert {(entry["group_rank"], entry["host"]) for entry in entries} == {(0, "node0"), (1, "node2")}, entries
+        cluster.meets_at_first()
+        late = cluster.torchrun(1, nnodes="2:3", host=2, restarts=3)
+        entries = cluster.next_round(3, 2)
+        cluster.meets_at_first()
+        cluster.kill_worker(entries[0])
+        cluster.next_round(3, 5)
+        cluster.meets_at_first()
+        cluster.release()
+        ends(cluster, theirs, late, ours)
 
 
 @scenario
@@ -181,6 +226,7 @@ def two_and_two_at_the_daemon(launcher, torchupd):
         cluster.round_of(4, limit=LIMIT)
         job = cluster.status(4)["jobs"]["job1"]
         kinds = {(node["host"], node["state"], node.get("agent")) for node in job["nodes"]}
+        cluster.meets_at_first()
         assert job["phase"] == "running" and job["max_nodes"] == 4, job
         assert kinds == {(cluster.address(node), "seated", "torchrun" if node % 2 else None) for node in range(4)}, job
         end_well(cluster, agents, daemon)
@@ -256,7 +302,7 @@ def leader_may_change():
 def healing(launcher, torchupd, first, late, replacement):
     """One job at torchupd: a node joins it late, a worker is killed, group rank 0's node dies, and is replaced."""
     with mixed(launcher, 5) as cluster:
-        daemon = cluster.daemon(4, torchupd)
+        daemon = cluster.daemon(4, torchupd, "--torchrun-store=here")
 
         def start(kind, node):
             return getattr(cluster, kind)(node, nnodes="2:3", host=4, restarts=3)
@@ -317,6 +363,53 @@ def silence(launcher, torchupd, kinds, host=None, restarts=3):
             return end_well(cluster, agents, daemon)
         cluster.release()
         ends(cluster, *agents)
+
+
+def replaced(launcher, torchupd, kinds, rank, fault, spare):
+    """At torchupd, a job of a fixed size: the node with that group rank dies, and another takes its place, which comes then
+    or stands by already."""
+    with mixed(launcher, 4) as cluster:
+        # Torchrun's agents never read a second address: where group rank 0's node dies, they must not meet there.
+        daemon = cluster.daemon(3, torchupd, *(["--torchrun-store=here"] if rank == 0 else []))
+
+        def start(node):
+            return getattr(cluster, kinds[node])(node, nnodes="2", host=3, restarts=3)
+
+        agents = [start(0), start(1)]
+        entries = cluster.next_round(2, 0)
+        if spare:
+            agents.append(start(2))
+            wait_for("the spare", lambda: len(cluster.status(3)["jobs"]["job1"]["nodes"]) == 3, LIMIT)
+        host = [entry["host"] for entry in entries if entry["group_rank"] == rank][0]
+        dead = [agent for agent in agents if f"node{agent.node}" == host][0]
+        if fault == "cut":
+            cluster.link(dead.node, "down")
+        cluster.kill_node(dead)
+        agents.remove(dead)
+        if not spare:
+            agents.append(start(2))
+        entries = cluster.next_round(2, 2)
+        assert {entry["host"] for entry in entries} == {f"node{1 - dead.node}", "node2"}, entries
+        end_well(cluster, agents, daemon)
+
+
+for rank, place in enumerate(["first", "second"]):
+    for fault in "killed", "cut":
+        for spare in True, False:
+            scenarios[f"their_{place}_{fault}_{'spare' if spare else 'replaced'}"] = (
+                lambda *programs, rank=rank, fault=fault, spare=spare: replaced(*programs, ["torchrun"] * 3, rank, fault, spare))
+
+
+@scenario
+def our_spare_is_released(launcher, _):
+    """Our agent is a spare in torchrun's rendezvous; when the job ends well, so does it."""
+    with mixed(launcher, 2) as cluster:
+        theirs = cluster.torchrun(0, nnodes="1")
+        cluster.next_round(1, 0)
+        ours = cluster.torchup(1, nnodes="1")
+        wait_for("the spare", lambda: "this node is a spare" in ours.said(), LIMIT)
+        cluster.release()
+        ends(cluster, theirs, ours)
 
 
 scenarios["silent_among_theirs"] = lambda *programs: silence(*programs, ["torchrun"] * 3)

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/core/torchrun_peer.hpp"
+#include "rendezvous/core/torchrun_store.hpp"
 
 namespace torchup {
 
-/// Keys in memory, with the server's answers.
+/// Keys in memory, with the server's answers. A torchrun agent owns them, unless `cared` says that we do.
 class Keys final : public TorchrunStore {
  public:
   Result<std::optional<std::string>> find(const std::string& key) override {
@@ -31,15 +31,23 @@ class Keys final : public TorchrunStore {
     if (found == map.end() || found->second == expected) map[key] = desired;
     return map[key];
   }
-  Result<WorkerStore> worker_store() override { return WorkerStore{"10.0.0.200", Port{1000}}; }
-  void empty_worker_store(const WorkerStore& workers) override {
-    emptied.push_back(workers.address + ":" + std::to_string(workers.port.value()));
+  bool cared_for() const override { return cared; }
+  void ours_are(const std::map<TorchrunNode, bool>& stopping) override { ours = stopping; }
+  Result<std::optional<MeetingPlace>> common_place() override { return common; }
+  bool empty(const MeetingPlace& place, std::int64_t) override {
+    if (!empties) return false;
+    emptied.push_back(place.address + ":" + std::to_string(place.port.value()));
+    return true;
   }
   [[nodiscard]] TorchrunState state() { return *read_torchrun_state(*from_base64(map.at("torch.rendezvous.job"))); }
   void put(const TorchrunState& state) { map["torch.rendezvous.job"] = to_base64(write_torchrun_state(state)); }
 
   std::map<std::string, std::string> map;
   std::vector<std::string> emptied;
+  std::map<TorchrunNode, bool> ours;
+  std::optional<MeetingPlace> common;
+  bool cared = false;
+  bool empties = true;  ///< false: that takes its time
 };
 
 }  // namespace torchup

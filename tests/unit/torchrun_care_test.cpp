@@ -16,7 +16,7 @@ constexpr ClientId client_a{10}, client_b{11}, client_c{12};
 /// A job of torchrun's agents, whose writes care sees.
 struct Job {
   Keys keys;
-  TorchrunCare care{RunId{"job"}};
+  TorchrunCare care{{.run_id = RunId{"job"}}};
   TorchrunState state;
 
   void write(std::optional<ClientId> client) {
@@ -34,15 +34,15 @@ struct Job {
     for (auto& [node, its_rank] : state.participants) its_rank = rank++;
     write(client);
   }
-  void next_round() {
-    state.complete = false;
-    ++state.round;
-    write(client_a);
+  /// One turn at that time on both clocks.
+  void turn(
+      Duration at, const std::function<bool(ClientId)>& waits = [](ClientId) { return false; }) {
+    care.turn(keys, waits, TimePoint{} + at, utc0 + std::chrono::duration_cast<std::chrono::microseconds>(at));
+    state = keys.state();
   }
-  [[nodiscard]] std::string master(std::int64_t round) {
-    const std::string prefix = "torch.rendezvous.job." + std::to_string(round) + "/MASTER_";
-    if (!keys.map.contains(prefix + "ADDR")) return "";
-    return keys.map[prefix + "ADDR"] + ":" + keys.map[prefix + "PORT"];
+  void leave(const TorchrunNode& node, ClientId client) {
+    remove_node(state, {}, node);
+    write(client);
   }
 };
 
@@ -58,52 +58,6 @@ TEST_CASE("a key of a round is told from others", "[unit][torchrun]") {
   REQUIRE_FALSE(read_round_key("/torch.rendezvous.a.x1/MASTER_ADDR"));
   REQUIRE_FALSE(read_round_key("/torch.rendezvous..1/MASTER_ADDR"));
   REQUIRE_FALSE(read_round_key("/job.1/MASTER_ADDR"));
-}
-
-TEST_CASE("workers of torchrun's agents meet at our store in every round", "[unit][torchrun]") {
-  Job job;
-  job.enter(a, client_a);
-  REQUIRE_FALSE(job.care.withholds(0, "MASTER_ADDR", "a"));  // there is no round yet
-  job.enter(b, client_b);
-  job.complete(client_b);
-  REQUIRE(job.master(0).empty());  // group rank 0 may know better
-  REQUIRE(job.care.withholds(0, "MASTER_ADDR", "a"));
-  REQUIRE_FALSE(job.care.in_question());
-  REQUIRE(job.care.withholds(0, "MASTER_PORT", "4711"));
-  REQUIRE(job.care.in_question() == WorkerStore{"a", Port{4711}});
-  REQUIRE_FALSE(job.care.withholds(0, "other", "x"));
-
-  SECTION("where its own store answers") {
-    job.care.answered(true, job.keys);
-    REQUIRE(job.master(0) == "10.0.0.200:1000");
-    REQUIRE(job.keys.emptied.empty());
-    job.next_round();
-    job.complete(client_a);
-    REQUIRE(job.master(1) == "10.0.0.200:1000");  // which a newcomer waits for, and nobody else publishes
-    REQUIRE(job.keys.emptied == std::vector<std::string>{"10.0.0.200:1000"});
-    REQUIRE(job.care.withholds(1, "MASTER_ADDR", "b"));  // a new group rank 0 publishes its own
-    REQUIRE(job.care.withholds(1, "MASTER_PORT", "4712"));
-    REQUIRE(job.master(1) == "10.0.0.200:1000");
-  }
-  SECTION("but not where a worker is to open it") {
-    job.care.answered(false, job.keys);
-    REQUIRE(job.master(0) == "a:4711");
-    job.next_round();
-    job.complete(client_a);
-    REQUIRE(job.master(1).empty());
-    REQUIRE(job.care.withholds(1, "MASTER_ADDR", "a"));
-    REQUIRE(job.care.withholds(1, "MASTER_PORT", "4713"));
-    job.care.answered(false, job.keys);
-    REQUIRE(job.master(1) == "a:4713");
-    REQUIRE(job.keys.emptied.empty());
-  }
-  SECTION("an answer that comes when the round is over does nothing") {
-    job.next_round();
-    job.complete(client_a);
-    job.care.answered(true, job.keys);
-    REQUIRE(job.master(0).empty());
-    REQUIRE(job.master(1).empty());
-  }
 }
 
 TEST_CASE("a torchrun agent whose connection ends leaves its place", "[unit][torchrun]") {
@@ -142,7 +96,6 @@ TEST_CASE("participants learn of a newcomer at one moment", "[unit][torchrun]") 
     job.state.last_heartbeats[node] = utc0;
     job.write(client);
   };
-  const auto waits = [](ClientId) { return false; };
 
   SECTION("when the last one looks") {
     come(c, client_c);
@@ -164,10 +117,19 @@ TEST_CASE("participants learn of a newcomer at one moment", "[unit][torchrun]") 
   SECTION("or after a second") {
     come(c, client_c);
     REQUIRE(job.care.holds(client_a));
-    job.care.turn(job.keys, waits, utc0 + 10s);
-    job.care.turn(job.keys, waits, utc0 + 10900ms);
+    job.turn(10s);
+    job.turn(10900ms);
     REQUIRE_FALSE(job.care.nobody_waits());
-    job.care.turn(job.keys, waits, utc0 + 11s);
+    job.turn(11s);
+    REQUIRE(job.care.nobody_waits());
+  }
+  SECTION("whatever is done to the clock of the day") {
+    come(c, client_c);
+    const auto waits = [](ClientId) { return false; };
+    job.care.turn(job.keys, waits, TimePoint{} + 10s, utc0);
+    job.care.turn(job.keys, waits, TimePoint{} + 10900ms, utc0 + 1h);
+    REQUIRE_FALSE(job.care.nobody_waits());
+    job.care.turn(job.keys, waits, TimePoint{} + 11s, utc0 - 1h);
     REQUIRE(job.care.nobody_waits());
   }
   SECTION("but not of one that has left the round and comes back: something failed") {
@@ -180,12 +142,10 @@ TEST_CASE("participants learn of a newcomer at one moment", "[unit][torchrun]") 
 TEST_CASE("the others form another round when a participant is lost", "[unit][torchrun]") {
   Job job;
   job.enter(a, client_a);
-  const auto nobody_waits = [](ClientId) { return false; };
   const auto called = [&] { return !job.keys.state().wait_list.empty(); };
   const auto pass = [&](Duration time) {
-    job.care.turn(job.keys, nobody_waits, utc0);
-    job.care.turn(job.keys, nobody_waits, utc0 + std::chrono::duration_cast<std::chrono::microseconds>(time));
-    job.state = job.keys.state();
+    job.turn(0s);
+    job.turn(time);
   };
   const auto enter = [&](const TorchrunNode& node, ClientId client, int min_nodes) {
     if (static_cast<int>(job.state.participants.size()) + 1 == min_nodes) job.state.deadline = utc0 + 30s;
@@ -308,71 +268,67 @@ TEST_CASE("between two rounds nobody sleeps", "[unit][torchrun]") {
   job.state.deadline = utc0 + 30s;  // of a minimum of one
   job.enter(a, client_a);
   job.enter(b, client_b);
-  const auto nobody_waits = [](ClientId) { return false; };
-  const auto turn = [&](UtcTime now) {
-    job.care.turn(job.keys, nobody_waits, now);
-    job.state = job.keys.state();
-  };
-  const auto leave = [&](const TorchrunNode& node, ClientId client) {
-    remove_node(job.state, {}, node);
-    job.write(client);
-  };
-  turn(utc0 + 31s);
+  job.turn(31s);
   REQUIRE_FALSE(job.state.complete);  // the first round is theirs alone: others may be on their way
   REQUIRE_FALSE(job.care.idles(client_a));
   job.state.deadline.reset();
   job.complete(client_a);
   REQUIRE_FALSE(job.care.idles(client_a));
 
-  leave(a, client_a);
+  job.leave(a, client_a);
   REQUIRE_FALSE(job.care.idles(client_a));  // it has to ask for its place yet
   job.state.wait_list.insert(a);
   job.state.last_heartbeats[a] = utc0 + 31s;
   job.write(client_a);
   REQUIRE(job.care.idles(client_a));  // until b has left too
-  leave(b, client_b);
+  job.leave(b, client_b);
   REQUIRE_FALSE(job.care.idles(client_a));
-  job.state.deadline = utc0 + 60s;
-  job.enter(b, client_b);
+  job.state.deadline = utc0 + 61s;
+  job.state.participants[b] = 0;
+  job.state.last_heartbeats[b] = utc0 + 31s;  // by its own clock, which may differ from ours
+  job.write(client_b);
   REQUIRE(job.care.idles(client_b));  // until the round is complete
 
   SECTION("it is when all have come") {
-    turn(utc0 + 32s);
+    job.turn(32s);
     REQUIRE_FALSE(job.state.complete);
     job.state.wait_list.clear();
     job.enter(a, client_a);
-    turn(utc0 + 32s);
+    job.turn(32s);
     REQUIRE(job.state.complete);
     REQUIRE(job.state.participants == std::map<TorchrunNode, std::int64_t>{{a, 0}, {b, 1}});
     REQUIRE_FALSE(job.care.idles(client_b));
   }
   SECTION("or have ended") {
     job.care.gone(client_a, job.keys);
-    turn(utc0 + 32s);
+    job.turn(32s);
     REQUIRE(job.state.complete);
   }
   SECTION("or were taken for dead") {
-    remove_node(job.state, {}, a);
-    job.write(client_b);
-    turn(utc0 + 32s);
+    job.leave(a, client_b);
+    job.turn(32s);
     REQUIRE(job.state.complete);
   }
   SECTION("but one that left by itself is on its way") {
-    remove_node(job.state, {}, a);
-    job.write(client_a);
-    turn(utc0 + 32s);
+    job.leave(a, client_a);
+    job.turn(32s);
     REQUIRE_FALSE(job.state.complete);
     SECTION("for as long as the last call lasts") {
-      turn(utc0 + 61s);
+      job.turn(61999ms);
+      REQUIRE_FALSE(job.state.complete);
+      job.turn(62s);
       REQUIRE(job.state.complete);
     }
   }
-  SECTION("not without the minimum") {
-    job.state.deadline.reset();
-    job.write(client_b);
-    job.care.gone(client_a, job.keys);
-    turn(utc0 + 32s);
+  SECTION("and so is one of ours, as long as it has a part in the job") {
+    job.leave(a, client_b);
+    const TorchrunNode ours = our_node("10.0.0.9", 7, 0, false);
+    job.care.ours({{ours, true}});
+    job.turn(32s);
     REQUIRE_FALSE(job.state.complete);
+    job.care.ours({});
+    job.turn(32s);
+    REQUIRE(job.state.complete);
   }
   SECTION("and a closed rendezvous keeps nobody") {
     job.state.closed = true;
@@ -381,9 +337,88 @@ TEST_CASE("between two rounds nobody sleeps", "[unit][torchrun]") {
   }
 }
 
+TEST_CASE("no round is complete with fewer than the minimum", "[unit][torchrun]") {
+  Job job;
+  const int min_nodes = 2;
+  job.enter(a, client_a);
+  job.state.deadline = utc0 + 30s;
+  job.enter(b, client_b);
+  job.state.deadline.reset();
+  job.complete(client_a);
+  // One leaves, and the other; the first enters again, and the second is about to.
+  job.leave(a, client_a);
+  job.leave(b, client_b);
+  REQUIRE(job.state.round == 1);
+  job.state.deadline.reset();
+  job.enter(a, client_a);
+  SECTION("where one ends before it has come") { job.care.gone(client_b, job.keys); }
+  SECTION("where one ends that had come: the last call is over for the other too") {
+    job.state.deadline = utc0 + 30s;
+    job.enter(b, client_b);
+    REQUIRE(static_cast<int>(job.state.participants.size()) == min_nodes);
+    job.care.gone(client_b, job.keys);
+    REQUIRE_FALSE(job.keys.state().deadline);
+  }
+  for (const Duration at : {1s, 31s, 100s}) {
+    job.turn(at);
+    REQUIRE_FALSE(job.state.complete);
+  }
+  job.state.deadline = utc0 + 130s;
+  job.enter(c, client_c);
+  job.turn(101s);
+  REQUIRE(job.state.complete);
+}
+
+TEST_CASE("the others are called while one of ours stops its workers", "[unit][torchrun]") {
+  Job job;
+  const TorchrunNode ours = our_node("10.0.0.9", 7, 0, false);
+  job.enter(a, client_a);
+  job.state.participants[ours] = 0;
+  job.state.last_heartbeats[ours] = utc0;
+  job.write(std::nullopt);
+  job.complete(client_a);
+  job.care.ours({{ours, false}});
+  job.turn(1s);
+  REQUIRE(job.state.wait_list.empty());
+  job.care.ours({{ours, true}});
+  job.turn(1s);
+  REQUIRE(job.state.wait_list.size() == 1);
+  REQUIRE(is_caller(*job.state.wait_list.begin()));
+}
+
+TEST_CASE("an agent that was wrongly taken for dead is shown that it is called", "[unit][torchrun]") {
+  Job job;
+  job.enter(a, client_a);
+  job.enter(b, client_b);
+  job.complete(client_a);
+  REQUIRE_FALSE(job.care.recall(client_b, job.keys));
+  job.leave(b, client_a);  // which has not heard of it for long
+  const auto text = job.care.recall(client_b, job.keys);
+  REQUIRE(text);
+  const TorchrunState seen = *read_torchrun_state(*from_base64(*text));
+  REQUIRE(seen.wait_list.size() == 1);
+  REQUIRE(job.keys.state().wait_list.empty());  // nobody else is disturbed
+  REQUIRE_FALSE(job.care.recall(client_a, job.keys));
+  SECTION("but one that left by itself knows") {
+    job.state.participants[b] = 1;
+    job.write(client_b);
+    job.leave(b, client_b);
+    REQUIRE_FALSE(job.care.recall(client_b, job.keys));
+  }
+  SECTION("nor in the exit barrier") {
+    job.keys.map["torch.rendezvous.job.0/torchelastic/agent/terminal_state/num_members"] = "1";
+    REQUIRE_FALSE(job.care.recall(client_b, job.keys));
+  }
+  SECTION("nor where all are called already") {
+    job.state.wait_list.insert(c);
+    job.write(client_c);
+    REQUIRE_FALSE(job.care.recall(client_b, job.keys));
+  }
+}
+
 TEST_CASE("the view of a job shows agents of both kinds", "[unit][torchrun]") {
   Job job;
-  const TorchrunNode ours{"!10.0.0.9", 0, 0}, caller{"~10.0.0.9", 0, -1};
+  const TorchrunNode ours = our_node("10.0.0.9", 7, 0, false), caller = caller_for(ours);
   job.enter(a, client_a);
   job.enter(ours, client_b);
   REQUIRE(job.care.view({}).phase == "gathering");
@@ -408,14 +443,20 @@ TEST_CASE("a torchrun agent that waits for a key is kept alive", "[unit][torchru
   job.enter(b, client_b);
   job.complete(client_b);
   const auto waits = [](ClientId client) { return client == client_b; };
-  job.care.turn(job.keys, waits, utc0 + 500ms);
-  REQUIRE(job.keys.state().last_heartbeats.at(b) == utc0);
-  job.care.turn(job.keys, waits, utc0 + 2s);
-  REQUIRE(job.keys.state().last_heartbeats.at(b) == utc0 + 2s);
-  REQUIRE(job.keys.state().last_heartbeats.at(a) == utc0);
-  job.keys.map["torch.rendezvous.job.0/torchelastic/agent/terminal_state/num_members"] = "1";
-  job.care.turn(job.keys, waits, utc0 + 9s);  // the exit barrier
-  REQUIRE(job.keys.state().last_heartbeats.at(b) == utc0 + 2s);
+  job.turn(500ms, waits);
+  REQUIRE(job.state.last_heartbeats.at(b) == utc0);
+  job.turn(2s, waits);
+  REQUIRE(job.state.last_heartbeats.at(b) == utc0 + 2s);
+  REQUIRE(job.state.last_heartbeats.at(a) == utc0);
+  SECTION("also when the clock was set back") {
+    job.care.turn(job.keys, waits, TimePoint{} + 4s, utc0 - 1h);
+    REQUIRE(job.keys.state().last_heartbeats.at(b) == utc0 - 1h);
+  }
+  SECTION("but in the exit barrier nobody waits for heartbeats") {
+    job.keys.map["torch.rendezvous.job.0/torchelastic/agent/terminal_state/num_members"] = "1";
+    job.turn(9s, waits);
+    REQUIRE(job.state.last_heartbeats.at(b) == utc0 + 2s);
+  }
 }
 
 }  // namespace torchup

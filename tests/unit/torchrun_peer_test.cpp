@@ -2,7 +2,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "rendezvous/core/mixed_job.hpp"
 #include "tests/support/torchrun_keys.hpp"
 
 namespace torchup {
@@ -56,6 +55,7 @@ struct World {
     REQUIRE(told.has_value());
     for (const CoordinatorMessage& message : *told) {
       node.heard.push_back(message);
+      if (const auto* host = std::get_if<HostStore>(&message)) say(node, StoreReady{host->round, Port{1000}});
     }
   }
   void say(Node& node, const AgentMessage& message) { node.peer.said(message, TimePoint{} + elapsed); }
@@ -82,7 +82,7 @@ TEST_CASE("two peers form a round, and end it together", "[unit][torchrun]") {
                                                    .world_size = 4,
                                                    .first_role_rank = Rank{0},
                                                    .role_world_size = 4,
-                                                   .master_addr = "10.0.0.200",
+                                                   .master_addr = "10.0.0.1",
                                                    .master_port = Port{1000}});
   REQUIRE(b.last<Placed>()->placement.first_rank == Rank{2});
 
@@ -136,7 +136,9 @@ TEST_CASE("a restart costs the node whose worker failed, and nobody else", "[uni
   REQUIRE(b.last<Placed>()->placement.restart_count == 1);
   // Old-timers never read a new address: the store stays, is emptied, and published again.
   REQUIRE(world.keys.map.at("torch.rendezvous.job.1/MASTER_PORT") == "1000");
-  REQUIRE(world.keys.emptied == std::vector<std::string>{"10.0.0.200:1000", "10.0.0.200:1000"});
+  REQUIRE(world.keys.emptied == std::vector<std::string>{"10.0.0.1:1000", "10.0.0.1:1000"});
+  REQUIRE(std::ranges::count_if(a.heard, [](const auto& said) { return std::holds_alternative<HostStore>(said); }) ==
+          1);
 }
 
 TEST_CASE("a restart is taken back when its cause turns out to be a node that ended", "[unit][torchrun]") {
@@ -231,6 +233,93 @@ TEST_CASE("a newcomer finds the store of a silent rank 0, and publishes it", "[u
   }
 }
 
+TEST_CASE("a store of ours is cared for by its owner alone", "[unit][torchrun]") {
+  // What the owner would do, nobody does here: so it shows that no participant does it.
+  World world;
+  world.keys.cared = true;
+  Node a{"10.0.0.1", 7, 1, 3, 1}, b{"10.0.0.2", 8, 1, 3, 1};
+  const TorchrunNode theirs{"10.0.0.9", 5, 0};
+  world.nodes = {&a, &b};
+  TorchrunState state;
+  state.participants = {{theirs, 0}};
+  state.last_heartbeats = {{theirs, utc0 + 1h}};
+  world.keys.put(state);
+  world.keys.map["torch.rendezvous.job.0/torchelastic/role_info/2"] =
+      R"({"role": "default", "rank": 2, "local_world_size": 1})";
+  for (Node* node : world.nodes) world.say(*node, node->join);
+  world.run(1s);
+  REQUIRE(a.last<Placed>());
+  REQUIRE(world.keys.state().participants.at(theirs) == 2);  // by address, as torchrun counts
+
+  {
+    world.say(b, WorkersFailed{Round{0}, {WorkerFailure{.rank = Rank{2}, .exit_code = 3}}});
+    world.run(1s);
+    REQUIRE(b.last<StopWorkers>()->cause == StopCause::worker_failure);
+    REQUIRE(b.peer.stopping());
+    REQUIRE(world.keys.state().wait_list.empty());
+    state = world.keys.state();
+    remove_node(state, {}, theirs);
+    world.keys.put(state);
+    world.run(500ms);
+    REQUIRE(a.last<StopWorkers>());
+    REQUIRE(world.keys.state().wait_list.empty());
+    for (Node* node : world.nodes) world.say(*node, node->join);
+    world.run(1500ms);
+    REQUIRE(world.keys.state().participants.size() == 2);
+    REQUIRE_FALSE(world.keys.state().complete);  // before the last call is over, which is torchrun's own rule
+    REQUIRE(world.keys.state().wait_list.empty());
+  }
+}
+
+TEST_CASE("a spare is released when the job ends well", "[unit][torchrun]") {
+  World world;
+  const TorchrunNode theirs{"10.0.0.9", 5, 0};
+  TorchrunState state;
+  state.participants = {{theirs, 0}};
+  state.complete = true;
+  state.last_heartbeats = {{theirs, utc0 + 1h}};
+  world.keys.put(state);
+  Node ours{"10.0.0.1", 8, 1, 1};
+  world.nodes = {&ours};
+  const std::string terminal = "torch.rendezvous.job.0/torchelastic/agent/terminal_state/";
+  const auto close = [&] {
+    state = world.keys.state();
+    state.closed = true;
+    world.keys.put(state);
+  };
+  SECTION("and has stood by until then") {
+    world.say(ours, ours.join);
+    world.run(1s);
+    REQUIRE(ours.last<Waiting>()->roster.ends_with("this node is a spare"));
+    REQUIRE_FALSE(ours.peer.finished_without_store());
+    SECTION("the store may be gone before it looks again") {
+      world.keys.map[terminal + "num_members"] = "1";
+      world.run(100ms);
+      REQUIRE(ours.peer.finished_without_store());
+    }
+    SECTION("or not") {
+      world.keys.map[terminal + "num_members"] = "1";
+      world.keys.map[terminal + "last_member"] = "<val_ignored>";
+      close();
+      world.run(100ms);
+      REQUIRE(ours.last<End>()->verdict.exit_code == 0);
+    }
+    SECTION("but a failure is one for the spare too") {
+      world.keys.map[terminal + "num_members"] = "1";
+      close();
+      world.run(100ms);
+      REQUIRE(ours.last<End>()->verdict.exit_code == 1);
+    }
+  }
+  SECTION("one that comes when all is over has stood by for nobody") {
+    world.keys.map[terminal + "last_member"] = "<val_ignored>";
+    close();
+    world.say(ours, ours.join);
+    world.run(100ms);
+    REQUIRE(ours.last<End>()->verdict.exit_code == 1);
+  }
+}
+
 TEST_CASE("the last call is for a job's beginning", "[unit][torchrun]") {
   World world;
   Node a{"10.0.0.1", 7, 1, 3, 1}, b{"10.0.0.2", 8, 1, 3, 1};
@@ -282,7 +371,7 @@ TEST_CASE("the others are called together before we stop, when a participant is 
       world.run(interval);
     }
   };
-  const TorchrunNode caller{"~10.0.0.1", 8, -1};
+  const TorchrunNode caller = caller_for(our_node("10.0.0.1", 8, 0, false));
   const auto called = [&] { return world.keys.state().wait_list.contains(caller); };
 
   SECTION("by torchrun's own lease where nothing else has shown") {
@@ -320,104 +409,6 @@ TEST_CASE("the others are called together before we stop, when a participant is 
     pass(10s, 1s, {theirs});
     REQUIRE_FALSE(called());
     REQUIRE_FALSE(ours.last<StopWorkers>());
-  }
-}
-
-TEST_CASE("a job becomes mixed while a round of our agents runs", "[unit][torchrun]") {
-  Rendezvous pure;
-  Join join = Node{"", 0, 1, 2}.join;
-  join.terms.last_call = Duration::zero();
-  const auto hear = [&](const RendezvousEvent& event) { return pure.step(event, TimePoint{} + 10s); };
-  (void)hear(Connected{Peer{0}, "10.0.0.1", "10.0.0.5"});
-  (void)hear(Connected{Peer{1}, "10.0.0.2", "10.0.0.5"});  // has not joined yet
-  (void)hear(Said{Peer{0}, join});
-  (void)hear(Said{Peer{0}, StoreReady{Round{0}, Port{1}}});
-  REQUIRE(pure.phase() == Rendezvous::Phase::running);
-
-  const auto stops = [&] {
-    MixedJob job{RunId{"job"}};
-    int count = 0;
-    for (const RendezvousAction& action : job.begin(pure, TimePoint{} + 10s)) {
-      const auto* tell = std::get_if<Tell>(&action);
-      if (!tell) continue;
-      REQUIRE(tell->peer == Peer{0});
-      REQUIRE(std::get<StopWorkers>(tell->message).round == Round{0});
-      ++count;
-    }
-    REQUIRE(job.member_count() == 0);  // it joins again when it has stopped
-    return count;
-  };
-  REQUIRE(stops() == 1);
-  join.node = NodeId{"another"};
-  (void)hear(Said{Peer{1}, join});
-  (void)pure.step(Tick{}, TimePoint{} + 20s);  // the newcomer's turn: all stop
-  REQUIRE(pure.phase() == Rendezvous::Phase::gathering);
-  MixedJob job{RunId{"job"}};
-  (void)job.begin(pure, TimePoint{} + 20s);
-  REQUIRE(job.member_count() == 1);  // the newcomer; the other is stopping
-}
-
-TEST_CASE("our agents' job becomes a mixed one", "[unit][torchrun]") {
-  Keys keys;
-  MixedJob job{RunId{"job"}};
-  Rendezvous pure;
-  const Node node{"", 0, 2, 2};
-  Join join = node.join;
-  join.node = NodeId{"a_1_0"};
-  join.host = "a";
-  join.addresses = {"10.0.0.1"};
-  const Connected connected{Peer{0}, "10.0.0.1", "10.0.0.5"};
-  const Said said{Peer{0}, join};
-  for (const RendezvousEvent& event : std::vector<RendezvousEvent>{connected, said}) {
-    (void)pure.step(event, TimePoint{});
-  }
-  REQUIRE_FALSE(job.wanted(keys, pure));
-  TorchrunState state;
-  const TorchrunNode theirs{"b", 9, 0};
-  const int round = GENERATE(0, 3);
-  state.round = round;
-  state.participants = {{theirs, 0}};
-  state.last_heartbeats = {{theirs, utc0}};
-  keys.put(state);
-  REQUIRE(job.wanted(keys, pure));
-  REQUIRE(job.begin(pure, TimePoint{}).size() == 1);  // a note: nobody runs
-  const auto actions = job.step(Tick{}, keys, TimePoint{} + 100ms, utc0 + 100ms);
-  REQUIRE(keys.state().complete);
-  REQUIRE(keys.state().participants.at(theirs) == (round == 0 ? 1 : 0));  // in a later round the first stays the first
-  if (round == 0) REQUIRE(keys.map.at("torch.rendezvous.job.0/MASTER_ADDR") == "10.0.0.200");
-
-  SECTION("an agent that ends frees its place") {
-    (void)job.step(Gone{Peer{0}, true}, keys, TimePoint{} + 200ms, utc0 + 200ms);
-    REQUIRE(keys.state().participants.size() == 1);
-    REQUIRE(job.member_count() == 0);
-  }
-  const auto resume = [&](Peer peer) {
-    (void)job.step(Connected{peer, "10.0.0.1", "10.0.0.5"}, keys, TimePoint{} + 200ms, utc0 + 200ms);
-    (void)job.step(Resumed{peer, {.join = join}}, keys, TimePoint{} + 200ms, utc0 + 200ms);
-  };
-  SECTION("what a former connection brings late takes nobody's place") {
-    resume(Peer{1});
-    (void)job.step(Said{Peer{0}, join}, keys, TimePoint{} + 300ms, utc0 + 300ms);
-    (void)job.step(Gone{Peer{0}, true}, keys, TimePoint{} + 400ms, utc0 + 400ms);
-    REQUIRE(job.member_count() == 1);
-    REQUIRE(keys.state().participants.size() == 2);
-  }
-  SECTION("one that is back in time, and joins, keeps its place") {
-    (void)job.step(Gone{Peer{0}, false}, keys, TimePoint{} + 200ms, utc0 + 200ms);
-    (void)job.step(Connected{Peer{1}, "10.0.0.1", "10.0.0.5"}, keys, TimePoint{} + 300ms, utc0 + 300ms);
-    (void)job.step(Said{Peer{1}, join}, keys, TimePoint{} + 300ms, utc0 + 300ms);
-    (void)job.step(Tick{}, keys, TimePoint{} + 2s, utc0 + 2s);
-    REQUIRE(job.member_count() == 1);
-  }
-  SECTION("one that is silent is told so") {
-    const auto later = job.step(Tick{}, keys, TimePoint{} + 4s, utc0 + 4s);
-    REQUIRE(std::ranges::any_of(later, [&](const RendezvousAction& action) {
-      const auto* tell = std::get_if<Tell>(&action);
-      const auto* stop = tell ? std::get_if<StopWorkers>(&tell->message) : nullptr;
-      return stop && stop->cause == StopCause::fenced &&
-             stop->round == Round{round};  // it obeys for its own round only
-    }));
-    REQUIRE(job.member_count() == 0);
   }
 }
 
