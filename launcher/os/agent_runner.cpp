@@ -693,7 +693,7 @@ class AgentRunner {
       default:
         break;
     }
-    if (finishing_) return output_.hurry();
+    if (finishing_ && number != SIGUSR1 && number != SIGUSR2) return output_.hurry();
     record(event::SignalReceived{number, ""});
     handle(SignalArrived{number});
   }

@@ -1,7 +1,6 @@
 #include "launcher/os/descendants.hpp"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,12 +9,10 @@
 #include <charconv>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
-#include <string>
 #include <string_view>
 #include <thread>
 
-#include "rendezvous/net/unique_fd.hpp"
+#include "launcher/os/process_stat.hpp"
 
 #ifndef __WNOTHREAD
 #define __WNOTHREAD 0x20000000
@@ -30,22 +27,12 @@ struct Process {
   char state;
 };
 
-/// State and parent of a process, from /proc/<pid>/stat. False when it is gone.
+/// False when it is gone.
 bool read_process(pid_t pid, Process& process) {
-  char path[32];
-  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  const UniqueFd file{::open(path, O_RDONLY | O_CLOEXEC)};
-  if (!file) return false;
-  char text[512];
-  const ssize_t length = ::read(file.get(), text, sizeof text);
-  if (length <= 0) return false;
-  // The name may hold anything, blanks and brackets too; the last bracket ends it: ") S 1234 ".
-  const std::string_view line{text, static_cast<std::size_t>(length)};
-  const auto bracket = line.rfind(')');
-  if (bracket == std::string_view::npos || bracket + 4 >= line.size()) return false;
-  process.pid = pid;
-  process.state = line[bracket + 2];
-  return std::from_chars(&line[bracket + 4], line.data() + line.size(), process.parent).ec == std::errc{};
+  const auto stat = process_stat(pid);
+  if (!stat) return false;
+  process = {pid, stat->parent, stat->state};
+  return true;
 }
 
 /// All that live; zombies do not.

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "launcher/core/cgroup_paths.hpp"
+#include "launcher/os/process_stat.hpp"
 #include "launcher/os/read_text.hpp"
 #include "rendezvous/net/unique_fd.hpp"
 
@@ -220,14 +221,12 @@ LastWords read_last_words(const std::string& path) {
 }
 
 std::string process_state(pid_t pid) {
-  const std::string folder = "/proc/" + std::to_string(pid);
-  const std::string stat = read_text(folder + "/stat");
-  const auto name_end = stat.rfind(')');  // the name may hold anything
-  if (name_end == std::string::npos || name_end + 2 >= stat.size()) return "gone";
-  std::string place = read_text(folder + "/wchan");
+  const auto stat = process_stat(pid);
+  if (!stat) return "gone";
+  std::string place = read_text(fmt::format("/proc/{}/wchan", pid));
   if (place == "0") place.clear();
   const std::string in = place.empty() ? "" : " in " + place;
-  switch (stat[name_end + 2]) {
+  switch (stat->state) {
     case 'R':
       return "running";
     case 'S':

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -17,6 +18,7 @@
 
 #include "launcher/core/text.hpp"
 #include "launcher/os/named_file.hpp"
+#include "launcher/os/process_stat.hpp"
 #include "launcher/os/read_text.hpp"
 
 namespace torchup {
@@ -126,15 +128,12 @@ std::string place_of_processes() {
   return fmt::format("{:08x}", std::hash<std::string>{}(name)&0xFFFFFFFFU);
 }
 
-/// In clock ticks since the start of the machine; empty when there is no such process, or only its exit code.
+/// Tells a process from later ones of its number; empty when there is none, or only its exit code.
 std::string start_time(std::string_view pid) {
-  const std::string stat = read_text("/proc/" + std::string{pid} + "/stat");
-  const auto name_end = stat.rfind(')');  // the name may hold anything
-  if (name_end == std::string::npos) return "";
-  const auto fields = split(std::string_view{stat}.substr(name_end + 1), ' ');
-  constexpr std::size_t state = 1, start = 20;
-  if (fields.size() <= start || fields[state] == "Z" || fields[state] == "X") return "";
-  return std::string{fields[start]};
+  pid_t number = 0;
+  std::from_chars(pid.data(), pid.data() + pid.size(), number);
+  const auto stat = process_stat(number);
+  return !stat || stat->state == 'Z' || stat->state == 'X' ? "" : std::to_string(stat->start_time);
 }
 
 /// What a launcher that is gone has left at `path`, as its own RunDirectory would say; `link` led to it.

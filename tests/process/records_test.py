@@ -36,6 +36,15 @@ def shell(text):
     return ["sh", "-c", text.replace("$$", "$$$$")]
 
 
+def state(pid):
+    """The kernel's letter for what the process does; X: it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
 class Records(unittest.TestCase):
     def setUp(self):
         self.scratch = tempfile.TemporaryDirectory()
@@ -361,6 +370,7 @@ class Records(unittest.TestCase):
         os.kill(inner, signal.SIGKILL)
         job.kill()
         job.communicate()
+        self.wait_for(lambda: state(inner) in "ZX")
         self.assertEqual(run("true", env=environment).returncode, 0)
         self.assertFalse(os.path.exists(memory))
         self.assertEqual(len(os.listdir(self.path("tmp"))), 1)  # that of the second
