@@ -19,11 +19,10 @@ constexpr int pipes_bytes = 512 << 10;
 constexpr int pipe_bytes_min = 8 << 10;
 constexpr int pipe_bytes_max = 64 << 10;
 
-constexpr auto out = OutputTail::Stream::out;
-constexpr auto err = OutputTail::Stream::err;
+constexpr OutputTail::Stream kinds[] = {OutputTail::Stream::out, OutputTail::Stream::err};
 
-const char* name_of(OutputTail::Stream kind) { return kind == out ? "stdout" : "stderr"; }
-std::size_t index_of(OutputTail::Stream kind) { return kind == out ? 0 : 1; }
+const char* name_of(OutputTail::Stream kind) { return kind == OutputTail::Stream::out ? "stdout" : "stderr"; }
+std::size_t index_of(OutputTail::Stream kind) { return kind == OutputTail::Stream::out ? 0 : 1; }
 
 bool colours_wanted() {
   const char* no_colour = std::getenv("NO_COLOR");
@@ -45,7 +44,7 @@ AttemptOutput::AttemptOutput(Output& output, std::string name, Rank first_rank)
   const OutputPlan& plan = output.plan_;
   if (!output.run_.path.empty()) directory_ = output.run_.path + "/" + name_;
   const std::vector<std::string>* filters[2] = {&plan.duplicate_stdout_filters, &plan.duplicate_stderr_filters};
-  for (const auto kind : {out, err}) {
+  for (const auto kind : kinds) {
     if (directory_.empty() || filters[index_of(kind)]->empty()) continue;
     const std::string file = fmt::format("/filtered_{}.log", name_of(kind));
     files_.push_back(
@@ -68,8 +67,11 @@ AttemptOutput::AttemptOutput(Output& output, std::string name, Rank first_rank)
       one.files.error_file = one.files.directory + "/error.json";
     }
     const bool both = one_console && one.routes[0] == StreamRoute{} && one.routes[1] == StreamRoute{};
-    one.streams[0] = std::make_unique<WorkerStream>(output.reader_, targets(index, out, first_rank), ended);
-    if (!both) one.streams[1] = std::make_unique<WorkerStream>(output.reader_, targets(index, err, first_rank), ended);
+    one.streams[0] =
+        std::make_unique<WorkerStream>(output.reader_, targets(index, OutputTail::Stream::out, first_rank), ended);
+    if (!both)
+      one.streams[1] =
+          std::make_unique<WorkerStream>(output.reader_, targets(index, OutputTail::Stream::err, first_rank), ended);
   }
 }
 
@@ -88,7 +90,7 @@ StreamTargets AttemptOutput::targets(std::size_t index, OutputTail::Stream kind,
     made.log =
         LogFile::created(output_.disk_, name_ + file, directory_ + file, plan.log_max_bytes, output_.log_listener());
     files_.push_back(made.log);
-    (kind == out ? one.files.stdout_log : one.files.stderr_log) = made.log->path();
+    (kind == OutputTail::Stream::out ? one.files.stdout_log : one.files.stderr_log) = made.log->path();
   }
   made.rules.terminal = made.console != nullptr && made.console->is_terminal();
   if (route.teed) {
@@ -96,7 +98,8 @@ StreamTargets AttemptOutput::targets(std::size_t index, OutputTail::Stream kind,
     made.rules.duplicate_prefix = line_prefix(plan, rank, local_rank);
     made.rules.prefix = made.rules.terminal ? terminal_line_prefix(plan, rank, local_rank, colours_wanted())
                                             : made.rules.duplicate_prefix;
-    made.rules.filters = kind == out ? plan.duplicate_stdout_filters : plan.duplicate_stderr_filters;
+    made.rules.filters =
+        kind == OutputTail::Stream::out ? plan.duplicate_stdout_filters : plan.duplicate_stderr_filters;
     if (made.console != nullptr) made.duplicates = duplicates_[index_of(kind)];
   } else if (plan.workers.size() > 1) {
     made.rules.form = LineRules::Form::whole_lines;
@@ -126,7 +129,7 @@ void AttemptOutput::do_without_folders(bool disk_is_dead) {
 }
 
 Result<UniqueFd> AttemptOutput::open_stream(WorkerStream& stream, const StreamRoute& route, OutputTail::Stream kind) {
-  const int own_fd = kind == out ? STDOUT_FILENO : STDERR_FILENO;
+  const int own_fd = kind == OutputTail::Stream::out ? STDOUT_FILENO : STDERR_FILENO;
   if (!output_.plan_.capture && route == StreamRoute{}) {
     UniqueFd own{::fcntl(own_fd, F_DUPFD_CLOEXEC, 3)};
     if (!own) own.reset(::open("/dev/null", O_WRONLY | O_CLOEXEC));
@@ -163,11 +166,11 @@ Result<ChildStreams> AttemptOutput::take_child_streams(LocalRank local_rank) {
   child.in.reset(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
   if (!child.in) child.in.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!child.in) return system_error("/dev/null");
-  auto first = open_stream(*one.streams[0], one.routes[0], out);
+  auto first = open_stream(*one.streams[0], one.routes[0], OutputTail::Stream::out);
   if (!first) return first.error();
   child.out = std::move(*first);
   if (one.streams[1]) {
-    auto second = open_stream(*one.streams[1], one.routes[1], err);
+    auto second = open_stream(*one.streams[1], one.routes[1], OutputTail::Stream::err);
     if (!second) return second.error();
     child.err = std::move(*second);
   } else {
@@ -201,7 +204,7 @@ Task<> AttemptOutput::drain(Duration limit) {
     drained_.reset();
   }
   for (const auto& each : workers_) {
-    for (const auto kind : {out, err}) {
+    for (const auto kind : kinds) {
       const auto& stream = each->streams[index_of(kind)];
       if (!stream || !stream->is_open()) continue;
       if (const int unread = stream->unread(); unread > 0)

@@ -11,8 +11,6 @@ namespace {
 /// How exactly half lines and interruptions come in time.
 constexpr Duration turn_interval = std::chrono::milliseconds{50};
 
-TimePoint current_time() { return std::chrono::steady_clock::now(); }
-
 }  // namespace
 
 Console::Console(asio::io_context& loop, std::string name, int fd, Hooks hooks)
@@ -49,7 +47,7 @@ void Console::flush() {
     writer_.when_at_most(queue_bytes_max / 2, [this, post = post_] {
       post([this] {
         full_ = false;
-        turns_.stood_still(current_time());
+        turns_.stood_still(std::chrono::steady_clock::now());
         hooks_.has_room();
         expect_turn();
       });
@@ -63,12 +61,12 @@ void Console::expect_turn() {
   const auto due = turns_.deadline();
   if (!due) return;
   turn_expected_ = true;
-  turn_timer_.expires_at(std::min(*due, current_time() + turn_interval));
+  turn_timer_.expires_at(std::min(*due, std::chrono::steady_clock::now() + turn_interval));
   turn_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;
     turn_expected_ = false;
     // Who has written meanwhile was not silent, only not yet read.
-    if (!hooks_.read_more() && !full_) turns_.tick(current_time(), batch_);
+    if (!hooks_.read_more() && !full_) turns_.tick(std::chrono::steady_clock::now(), batch_);
     flush();
     hooks_.has_room();
   });
@@ -77,7 +75,7 @@ void Console::expect_turn() {
 Task<bool> Console::written(std::optional<Duration> limit) {
   auto timer = std::make_shared<Timer>(loop_);
   auto done = std::make_shared<bool>(false);
-  timer->expires_at(limit ? current_time() + *limit : TimePoint::max());
+  timer->expires_at(limit ? std::chrono::steady_clock::now() + *limit : TimePoint::max());
   waiting_ = timer;
   writer_.when_at_most(0, [post = post_, timer, done] {
     post([timer, done] {

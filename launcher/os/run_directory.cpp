@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr auto memory = "/dev/shm";
+constexpr auto shared_memory = "/dev/shm";
 constexpr std::string_view temporary_prefix = "torchelastic_";
 
 /// A run id is anything; a directory's name is not.
@@ -58,8 +58,8 @@ Result<std::string> make_unique_directory(const std::string& prefix) {
 
 Result<RunDirectory> make_temporary_directory(const std::string& parent, bool for_logs) {
   const std::string path = parent + "/" + std::string{temporary_prefix} + random_name();
-  if (!for_logs && is_in_memory(memory)) {
-    const std::string inside = std::string{memory} + "/" + memory_name(path);
+  if (!for_logs && is_in_memory(shared_memory)) {
+    const std::string inside = std::string{shared_memory} + "/" + memory_name(path);
     if (::mkdir(inside.c_str(), 0700) == 0) {
       if (::symlink(inside.c_str(), path.c_str()) == 0)
         return RunDirectory{.path = "", .temporary = {path}, .in_memory = inside};
@@ -228,7 +228,7 @@ void remove_left_behind(const std::string& own_link) {
   const std::vector<std::string> places = temporary_places();
   int looked_at = 0;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator{memory, error}) {
+  for (const fs::directory_entry& entry : fs::directory_iterator{shared_memory, error}) {
     const std::string name = entry.path().filename().string();
     struct stat status {};
     if (!launcher_is_gone(name) || ++looked_at > left_behind_max) continue;
@@ -244,7 +244,7 @@ void remove_left_behind(const std::string& own_link) {
   for (const fs::directory_entry& entry : fs::directory_iterator{fs::path{own_link}.parent_path(), error}) {
     if (!entry.is_symlink(error) || !entry.path().filename().string().starts_with(temporary_prefix)) continue;
     const fs::path target = fs::read_symlink(entry.path(), error);
-    const bool left = target.parent_path() == memory && launcher_is_gone(target.filename().string());
+    const bool left = target.parent_path() == shared_memory && launcher_is_gone(target.filename().string());
     if (left && !fs::exists(target, error)) ::unlink(entry.path().c_str());
   }
 }

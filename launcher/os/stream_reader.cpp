@@ -19,8 +19,6 @@ constexpr int streams_per_turn = 16;
 /// What is read of a dead worker's stream at once; a pipe holds 64 KiB.
 constexpr std::size_t last_words_bytes_max = std::size_t{1} << 20;
 
-TimePoint current_time() { return std::chrono::steady_clock::now(); }
-
 }  // namespace
 
 WorkerStream::WorkerStream(StreamReader& reader, StreamTargets targets, std::function<void()> ended)
@@ -60,7 +58,7 @@ std::size_t WorkerStream::read(TimePoint now) {
 }
 
 void WorkerStream::read_rest() {
-  const TimePoint now = current_time();
+  const TimePoint now = std::chrono::steady_clock::now();
   std::size_t bytes = 0;
   while (fd_ && bytes < last_words_bytes_max) {
     const std::size_t count = read(now);
@@ -162,7 +160,7 @@ bool StreamReader::turn() {
   if (streams_.empty()) return false;
   std::array<epoll_event, streams_per_turn> ready{};
   const int count = ::epoll_wait(poll_.native_handle(), ready.data(), streams_per_turn, 0);
-  const TimePoint now = current_time();
+  const TimePoint now = std::chrono::steady_clock::now();
   bool any = false;
   for (int index = 0; index < count; ++index) {
     auto* each = static_cast<WorkerStream*>(ready[static_cast<std::size_t>(index)].data.ptr);

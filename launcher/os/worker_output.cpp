@@ -10,8 +10,6 @@
 namespace torchup {
 namespace {
 
-TimePoint current_time() { return std::chrono::steady_clock::now(); }
-
 /// On the disk thread. Errors: the system's, with the path.
 Result<RunDirectory> make_all(const RunDirectory& run, const std::vector<std::string>& folders,
                               const std::vector<std::shared_ptr<LogFile>>& files) {
@@ -84,7 +82,7 @@ Task<Result<>> Output::make_folders_of(AttemptOutput& attempt) {
 
 Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string name, Rank first_rank) {
   const bool by_user = !plan_.log_dir.empty();
-  const bool first = run_.path.empty();
+  const bool first = !std::exchange(begun_, true);
   if (plan_.has_files() && run_.path.empty()) {
     if (by_user) order_run_directory();
     co_await await_run_directory();
@@ -124,7 +122,7 @@ void Output::append(const std::string& path, std::string lines) {
   if (!file) file = LogFile::appended(appender_, path, log_listener());
   if (appender_.queued_bytes() + lines.size() <= appended_bytes_max) return file->write(std::move(lines));
   file->lose(lines.size());
-  const TimePoint now = current_time();
+  const TimePoint now = std::chrono::steady_clock::now();
   if (appended_told_ && now - *appended_told_ < loss_interval) return;
   appended_told_ = now;  // before it is told: that becomes an event too
   tell_log_loss(path, "its reader does not keep up", file->bytes_lost());
@@ -151,10 +149,10 @@ void Output::window_changed() { reader_.window_changed(); }
 
 /// Waits for all files, and counts what cannot be written in time.
 Task<> Output::settle_files(Duration limit) {
-  const TimePoint deadline = current_time() + limit;
+  const TimePoint deadline = std::chrono::steady_clock::now() + limit;
   for (const auto& [path, file] : appended_) file->report_losses();
   for (DiskThread* disk : {&disk_, &appender_}) {
-    const bool written = co_await disk->idle(std::max(Duration::zero(), deadline - current_time()));
+    const bool written = co_await disk->idle(std::max(Duration::zero(), deadline - std::chrono::steady_clock::now()));
     if (written) continue;
     if (disk == &disk_) tell_log_loss(run_.path, "the disk does not answer", disk_.queued_bytes());
     if (disk == &appender_)
@@ -170,12 +168,13 @@ std::uint64_t Output::log_bytes_lost() const {
 }
 
 Task<OutputLoss> Output::settle(Duration limit) {
-  const TimePoint deadline = current_time() + limit;
+  const TimePoint deadline = std::chrono::steady_clock::now() + limit;
   co_await settle_files(limit);
   OutputLoss loss;
   for (Console* console : consoles()) {
     console->flush();
-    static_cast<void>(co_await console->written(std::max(Duration::zero(), deadline - current_time())));
+    static_cast<void>(
+        co_await console->written(std::max(Duration::zero(), deadline - std::chrono::steady_clock::now())));
     loss.console_bytes += console->tell_losses(/*given_up=*/false);
   }
   loss.log_bytes = log_bytes_lost();
@@ -185,14 +184,14 @@ Task<OutputLoss> Output::settle(Duration limit) {
 Task<OutputLoss> Output::finish(Duration limit, Patience patience) {
   if (plan_.has_files() && plan_.log_dir.empty()) co_await await_run_directory();
   if (!run_.temporary.empty()) disk_.call([run = run_] { remove_temporary(run); });
-  const TimePoint deadline = current_time() + limit;
+  const TimePoint deadline = std::chrono::steady_clock::now() + limit;
   co_await settle_files(limit);
   OutputLoss loss;
   for (Console* console : consoles()) {
     console->flush();
     const bool patient = patience == Patience::as_cat && !hurried_ && !console->is_terminal();
     std::optional<Duration> most;
-    if (!patient) most = std::max(Duration::zero(), deadline - current_time());
+    if (!patient) most = std::max(Duration::zero(), deadline - std::chrono::steady_clock::now());
     const bool written = co_await console->written(most);
     loss.console_bytes += console->tell_losses(!written);
   }

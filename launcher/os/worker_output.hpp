@@ -196,6 +196,7 @@ class Output {
   std::map<std::string, std::shared_ptr<LogFile>> appended_;
   std::optional<TimePoint> appended_told_;
   std::map<std::string, std::uint64_t> log_losses_;  ///< by path, as the listener knows
+  bool begun_ = false;                               ///< there was an attempt
   bool hurried_ = false;
 };
 

@@ -59,7 +59,10 @@ struct Disk {
     return [this](LogFile::Failure failure) { told.push_back(std::move(failure)); };
   }
   void settle() {
-    spawn(loop, "settle", [](DiskThread& disk) -> Task<> { REQUIRE(co_await disk.idle(10s)); }(thread));
+    spawn(loop, "settle", [](DiskThread& disk) -> Task<> {
+      const bool idle = co_await disk.idle(10s);
+      REQUIRE(idle);
+    }(thread));
     loop.restart();
     loop.run();
   }
