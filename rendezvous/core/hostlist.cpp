@@ -1,15 +1,26 @@
 #include "rendezvous/core/hostlist.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <optional>
 
+#include "rendezvous/core/names.hpp"
+#include "rendezvous/core/printable.hpp"
+
 namespace torchup {
 namespace {
 
 Error bad(std::string_view text, std::string_view why) {
-  return fail(errc::bad_value, "host list \"" + std::string{text.substr(0, 256)} + "\": " + std::string{why});
+  return fail(errc::bad_value, fmt::format("host list \"{}\": {}", printable_start(text), why));
+}
+Error too_many() {
+  return fail(errc::limit_exceeded, fmt::format("host list: more than {} hosts", hostlist_hosts_max));
+}
+Error too_long() {
+  return fail(errc::limit_exceeded, fmt::format("host list: a host's name is longer than {} bytes", name_bytes_max));
 }
 
 std::optional<std::size_t> number(std::string_view text) {
@@ -48,12 +59,12 @@ Result<std::vector<std::string>> expand_ranges(std::string_view whole, std::stri
     const auto first = number(first_text);
     const auto last = dash == std::string_view::npos ? first : number(range.substr(dash + 1));
     if (!first || !last) return bad(whole, "brackets hold numbers and ranges of numbers");
-    if (*last < *first) return bad(whole, "the range " + std::string{range} + " runs backwards");
-    if (*last - *first >= hostlist_hosts_max) return fail(errc::limit_exceeded, "host list: more than 65536 hosts");
-    for (std::size_t value = *first; value <= *last; ++value) {
-      std::string digits = std::to_string(value);
-      if (digits.size() < first_text.size()) digits.insert(0, first_text.size() - digits.size(), '0');
-      result.push_back(std::move(digits));
+    if (*last < *first) return bad(whole, fmt::format("the range {} runs backwards", printable_start(range)));
+    if (first_text.size() > name_bytes_max) return too_long();
+    const std::size_t further = *last - *first;  // numbers after the first: their count may be as large as the type
+    if (further >= hostlist_hosts_max - result.size()) return too_many();
+    for (std::size_t i = 0; i <= further; ++i) {
+      result.push_back(fmt::format("{:0>{}}", *first + i, first_text.size()));
     }
   }
   return result;
@@ -63,20 +74,25 @@ Result<std::vector<std::string>> expand_item(std::string_view whole, std::string
   std::vector<std::string> names{""};
   while (!item.empty()) {
     const std::size_t open = item.find_first_of("[]");
-    for (std::string& name : names) name += item.substr(0, open);
+    const std::string_view plain = item.substr(0, open);
+    for (std::string& name : names) {
+      if (name.size() + plain.size() > name_bytes_max) return too_long();
+      name += plain;
+    }
     if (open == std::string_view::npos) break;
     item.remove_prefix(open);
     const std::size_t close = item.find(']');
     if (item.front() != '[' || close == std::string_view::npos) return bad(whole, "brackets do not match");
     const auto endings = expand_ranges(whole, item.substr(1, close - 1));
     if (!endings) return endings.error();
-    if (names.size() * endings->size() > hostlist_hosts_max) {
-      return fail(errc::limit_exceeded, "host list: more than 65536 hosts");
-    }
+    if (names.size() * endings->size() > hostlist_hosts_max) return too_many();
     std::vector<std::string> longer;
     longer.reserve(names.size() * endings->size());
     for (const std::string& name : names) {
-      for (const std::string& ending : *endings) longer.push_back(name + ending);
+      for (const std::string& ending : *endings) {
+        if (name.size() + ending.size() > name_bytes_max) return too_long();
+        longer.push_back(name + ending);
+      }
     }
     names = std::move(longer);
     item.remove_prefix(close + 1);
@@ -94,9 +110,8 @@ Result<std::vector<std::string>> expand_hostlist(std::string_view text) {
     if (item.empty()) return bad(text, "a name is empty");
     auto names = expand_item(text, item);
     if (!names) return names.error();
-    if (hosts.size() + names->size() > hostlist_hosts_max) {
-      return fail(errc::limit_exceeded, "host list: more than 65536 hosts");
-    }
+    if (const auto why = why_no_name(names->front()); !why.empty()) return bad(text, why);
+    if (hosts.size() + names->size() > hostlist_hosts_max) return too_many();
     hosts.insert(hosts.end(), names->begin(), names->end());
   }
   return hosts;

@@ -11,6 +11,7 @@
 
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/base64.hpp"
 
 /// The state that torchrun's agents share: one value in their store, a pickle in base64, that each of them rewrites by
 /// compare-and-set. Here it is a value, with torchrun's rules as functions on it.
@@ -26,7 +27,7 @@ using UtcTime = std::chrono::sys_time<std::chrono::microseconds>;
 struct TorchrunNode {
   std::string addr = {};
   std::int64_t pid = 0;
-  std::int64_t local_id = 0;
+  std::int64_t local_id = 0;  ///< tells agents of one process apart; below 0: none of torchrun's, a mark of ours
   friend auto operator<=>(const TorchrunNode&, const TorchrunNode&) = default;
 };
 
@@ -45,20 +46,19 @@ struct TorchrunState {
 };
 
 inline constexpr std::size_t torchrun_state_bytes_max = std::size_t{8} << 20;
+inline constexpr std::int64_t torchrun_nodes_max = 16384;             ///< of a state
+inline constexpr std::int64_t torchrun_node_number_max = 0x7fffffff;  ///< of pid and local_id
 
 /// Reads the pickle by a machine that knows numbers, texts, containers and the five classes of this state, and makes
-/// nothing else of it.
+/// nothing else of it (pickle_machine.hpp has its limits).
 ///
-/// Errors: errc::bad_frame for every other pickle, an unknown attribute included: a writer that drops it would break
-/// the agents that know it.
+/// Errors: errc::limit_exceeded for more than torchrun_state_bytes_max; errc::bad_frame for every other pickle: one of
+/// more than torchrun_nodes_max nodes, with numbers that are negative or absurd, with an address that is no name
+/// (names.hpp), with an unknown attribute: a writer that drops it would break the agents that know it.
 [[nodiscard]] Result<TorchrunState> read_torchrun_state(std::string_view pickle);
 
 /// Protocol 4, memoised as Python does; a state of n nodes takes about as many bytes as Python's own.
 [[nodiscard]] std::string write_torchrun_state(const TorchrunState& state);
-
-[[nodiscard]] std::string to_base64(std::string_view bytes);
-/// As Python's decoder: characters outside the alphabet are skipped. Errors: errc::bad_frame for wrong padding.
-[[nodiscard]] Result<std::string> from_base64(std::string_view text);
 
 /// What the store holds before the first state.
 inline constexpr std::string_view torchrun_no_state = "Y2FuaW1hZGFt";

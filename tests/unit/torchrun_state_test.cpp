@@ -1,6 +1,9 @@
 #include "rendezvous/core/torchrun_state.hpp"
 
 #include <catch2/catch.hpp>
+#include <random>
+
+#include "rendezvous/core/pickle_machine.hpp"
 
 namespace torchup {
 namespace {
@@ -72,7 +75,8 @@ TEST_CASE("what we write is read back", "[unit][torchrun]") {
   state.aware_times = false;
   state.deadline = then + 30s;
   state.closed = true;
-  state.redundancy_list = {{std::string(300, 'x'), 1'000'000, 3}, {"\xc3\xa9", -1, std::int64_t{1} << 40}};
+  state.redundancy_list = {{std::string(256, 'x'), 1'000'000, 3}, {"\xc3\xa9", 0, torchrun_node_number_max}};
+  state.round = std::int64_t{1} << 40;
   REQUIRE(read(write_torchrun_state(state)) == state);
   REQUIRE(read(*from_base64(to_base64(write_torchrun_state(state)))) == state);
 }
@@ -111,8 +115,211 @@ TEST_CASE("base64 as Python reads it", "[unit][torchrun]") {
     REQUIRE(*from_base64(to_base64(text)) == text);
   REQUIRE(to_base64("canimadam") == torchrun_no_state);
   REQUIRE(*from_base64("Zm\n9v") == "foo");
-  REQUIRE_FALSE(from_base64("Zm9").has_value());
-  REQUIRE_FALSE(from_base64("Z").has_value());
+  // Each as Python 3.11 answers.
+  for (const auto& [text, bytes] : std::vector<std::pair<const char*, const char*>>{{"Zm9v=", "foo"},
+                                                                                    {"Zm9v=Zm9v", "foofoo"},
+                                                                                    {"Z=m9v", "foo"},
+                                                                                    {"Zm=9v=", "foo"},
+                                                                                    {"Zg==Zm9v", "f"},
+                                                                                    {"Zg=\n=", "f"},
+                                                                                    {"====", ""},
+                                                                                    {"Zm9=x", "fo"},
+                                                                                    {"Zm===", "f"},
+                                                                                    {" Z g = = ", "f"}}) {
+    INFO(text);
+    REQUIRE(*from_base64(text) == bytes);
+  }
+  for (const char* text : {"Zm9", "Z", "Zm=9", "Zg=", "Zm9vZ", "Z===", "Zm="}) {
+    INFO(text);
+    REQUIRE_FALSE(from_base64(text).has_value());
+  }
+  std::string all;
+  for (int i = 0; i < 256; ++i) all.push_back(static_cast<char>(i));
+  REQUIRE(*from_base64(to_base64(all)) == all);
+}
+
+namespace {
+
+const std::string text_of(std::string_view value) {
+  return "\x8c" + std::string(1, static_cast<char>(value.size())) + std::string{value};
+}
+const std::string module = text_of("torch.distributed.elastic.rendezvous.dynamic_rendezvous");
+const std::string node_class = module + text_of("_NodeDesc") + "\x93";
+const std::string state_class = module + text_of("_RendezvousState") + "\x93";
+const std::string empty_tuple = ")", set_items = "u", build = "b", mark = "(", dict = "}", set = "\x8f",
+                  memoize = "\x94", pickle_of = std::string{"\x80\x04", 2};
+
+std::string repeated(const std::string& what, std::size_t times) {
+  std::string all;
+  for (std::size_t i = 0; i < times; ++i) all += what;
+  return all;
+}
+std::string byte_number(int value) { return std::string{"K"} + static_cast<char>(value); }
+std::string node_pickle(const std::string& addr, const std::string& pid = byte_number(1)) {
+  return node_class + empty_tuple + "\x81" + dict + mark + text_of("addr") + addr + text_of("pid") + pid +
+         text_of("local_id") + byte_number(0) + set_items + build;
+}
+/// The grammar without a memo.
+std::string state_pickle(const std::string& participants = dict, const std::string& wait_list = set,
+                         const std::string& round = byte_number(0)) {
+  return pickle_of + state_class + empty_tuple + "\x81" + dict + mark + text_of("round") + round + text_of("complete") +
+         "\x89" + text_of("deadline") + "N" + text_of("closed") + "\x89" + text_of("participants") + participants +
+         text_of("wait_list") + wait_list + text_of("redundancy_list") + set + text_of("last_heartbeats") + dict +
+         set_items + build + ".";
+}
+
+}  // namespace
+
+TEST_CASE("the grammar without a memo is read too", "[unit][torchrun]") {
+  REQUIRE(read(state_pickle()) == TorchrunState{});
+  TorchrunState state;
+  state.participants = {{{"a", 1, 0}, 3}};
+  state.wait_list = {{"b", 7, 0}};
+  REQUIRE(read(state_pickle(dict + mark + node_pickle(text_of("a")) + byte_number(3) + set_items,
+                            set + mark + node_pickle(text_of("b"), byte_number(7)) + "\x90")) == state);
+  // One pair without a mark, and a batch of none.
+  REQUIRE(read(state_pickle(dict + node_pickle(text_of("a")) + byte_number(3) + "s",
+                            set + mark + "\x90" + mark + node_pickle(text_of("b"), byte_number(7)) + "\x90")) == state);
+}
+
+TEST_CASE("no pickle costs more than its limits allow", "[unit][torchrun]") {
+  SECTION("containers within each other") {
+    const auto nested = [](std::size_t levels) { return pickle_of + ")" + repeated("\x85", levels - 1) + "."; };
+    REQUIRE(has(refusal(nested(pickle::levels_max)), "it is no state"));
+    REQUIRE(has(refusal(nested(pickle::levels_max + 1)), "nested more than 64 levels"));
+    REQUIRE(has(refusal(nested(200'000)), "nested more than 64 levels"));
+    // Of dicts, sets, and objects as well.
+    const auto dicts = [](std::size_t levels) {
+      return pickle_of + repeated(dict + "N", levels) + "N" + repeated("s", levels) + ".";
+    };
+    REQUIRE(has(refusal(dicts(pickle::levels_max)), "it is no state"));
+    REQUIRE(has(refusal(dicts(pickle::levels_max + 1)), "nested more than 64 levels"));
+    const auto sets = [](std::size_t levels) {
+      return pickle_of + repeated(set + mark, levels) + "N" + repeated("\x90", levels) + ".";
+    };
+    REQUIRE(has(refusal(sets(pickle::levels_max)), "it is no state"));
+    REQUIRE(has(refusal(sets(pickle::levels_max + 1)), "nested more than 64 levels"));
+  }
+  SECTION("operations") {
+    const auto many = [](std::size_t operations) { return pickle_of + "N" + repeated(memoize, operations - 1) + "."; };
+    REQUIRE(has(refusal(many(pickle::operations_max)), "it is no state"));
+    REQUIRE(has(refusal(many(pickle::operations_max + 1)), "more than 1000000 operations"));
+  }
+  SECTION("bytes") {
+    const std::string state = state_pickle();
+    const auto padded = [&](std::size_t size) {  // by a text that is put in as an attribute's name twice too often
+      const std::size_t length = size - state.size() - 5;
+      std::string bytes = state.substr(0, state.size() - 1) + "X";
+      for (unsigned i = 0; i < 4; ++i) bytes.push_back(static_cast<char>(length >> (8 * i) & 0xff));
+      return bytes + std::string(length, 'x') + ".";
+    };
+    REQUIRE(has(refusal(padded(torchrun_state_bytes_max)), "it does not end where it should"));
+    REQUIRE(has(refusal(padded(torchrun_state_bytes_max + 1)), "8388609 bytes, where 8388608 are allowed"));
+  }
+  SECTION("a large text that is remembered a million times") {
+    const std::string large(3 << 20, 'x');
+    std::string bytes = pickle_of + "X" + std::string("\x00\x00\x30\x00", 4) + large;
+    REQUIRE(has(refusal(bytes + repeated(memoize, 900'000) + "."), "it is no state"));
+    REQUIRE(has(refusal(bytes + memoize + repeated(std::string("h\x00", 2), 900'000) + "."), "does not end"));
+    // As the address of many nodes, and as a class that is named in the refusal.
+    REQUIRE(has(refusal(state_pickle(dict + mark + node_pickle("X" + std::string("\x00\x00\x30\x00", 4) + large) +
+                                     byte_number(0) + set_items)),
+                "a node's address: it is longer than 256 bytes"));
+    REQUIRE(refusal(bytes + memoize + std::string("h\x00\x93.", 4)).size() < 1000);
+  }
+  SECTION("nodes") {
+    const auto nodes = [](std::int64_t count) {
+      TorchrunState state;
+      for (std::int64_t i = 0; i < count; ++i) {
+        state.participants.emplace(TorchrunNode{"n" + std::to_string(i), 7, 0}, 0);
+      }
+      return state;
+    };
+    TorchrunState most = nodes(torchrun_nodes_max);
+    REQUIRE(read(write_torchrun_state(most)) == most);
+    most.wait_list.insert({"one more", 7, 0});
+    REQUIRE(has(refusal(write_torchrun_state(most)), "more than 16384 nodes"));
+    TorchrunState beating;
+    for (const auto& [node, rank] : most.participants) beating.last_heartbeats.emplace(node, then);
+    REQUIRE(read(write_torchrun_state(beating)) == beating);
+    beating.last_heartbeats.emplace(TorchrunNode{"one more", 7, 0}, then);
+    REQUIRE(has(refusal(write_torchrun_state(beating)), "more than 16384 nodes"));
+  }
+}
+
+TEST_CASE("no value of a pickle contains itself", "[unit][torchrun]") {
+  const std::string first("h\x00", 2), second("h\x01", 2);
+  REQUIRE(has(refusal(pickle_of + set + memoize + mark + first + "\x90."), "within itself"));
+  REQUIRE(has(refusal(pickle_of + dict + memoize + "N" + first + "s."), "within itself"));
+  // By way of another container, of a tuple, and of an object's attributes.
+  REQUIRE(
+      has(refusal(pickle_of + set + memoize + mark + set + memoize + mark + first + "\x90\x90."), "part of another"));
+  REQUIRE(has(refusal(pickle_of + set + memoize + mark + first + "\x85\x90."), "part of another"));
+  REQUIRE(has(refusal(pickle_of + node_class + empty_tuple + "\x81" + memoize + dict + mark + text_of("addr") + dict +
+                      first + "Ns" + text_of("pid") + "N" + text_of("local_id") + "N" + set_items + build + "."),
+              "an object that is part of another value"));
+  REQUIRE(
+      has(refusal(pickle_of + set + memoize + "\x85" + memoize + first + mark + second + "\x90."), "part of another"));
+}
+
+TEST_CASE("numbers and addresses of a state are what they can be", "[unit][torchrun]") {
+  const auto participant = [](const std::string& node, const std::string& rank) {
+    return state_pickle(dict + mark + node + rank + set_items);
+  };
+  const std::string minus_one("J\xff\xff\xff\xff", 5), largest("J\xff\xff\xff\x7f", 5),
+      beyond("\x8a\x05\x00\x00\x00\x80\x00", 7), last_rank("M\xff\x3f", 3), rank_beyond("M\x00\x40", 3);
+  const std::string round_max_pickle("\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x40", 10),
+      round_beyond("\x8a\x08\x01\x00\x00\x00\x00\x00\x00\x40", 10);
+  REQUIRE(read(state_pickle(dict, set, round_max_pickle)).round == std::int64_t{1} << 62);
+  REQUIRE(has(refusal(state_pickle(dict, set, round_beyond)), "the number"));
+  REQUIRE(has(refusal(state_pickle(dict, set, minus_one)), "the number -1"));
+  REQUIRE(read(participant(node_pickle(text_of("a")), last_rank)).participants.begin()->second ==
+          torchrun_nodes_max - 1);
+  REQUIRE(has(refusal(participant(node_pickle(text_of("a")), rank_beyond)), "the number 16384, not 0 to 16383"));
+  REQUIRE(has(refusal(participant(node_pickle(text_of("a")), minus_one)), "the number -1"));
+  REQUIRE(read(participant(node_pickle(text_of("a"), largest), byte_number(0))).participants.begin()->first.pid ==
+          torchrun_node_number_max);
+  REQUIRE(has(refusal(participant(node_pickle(text_of("a"), beyond), byte_number(0))), "the number"));
+  REQUIRE(has(refusal(participant(node_pickle(text_of("a\x1b[2J")), byte_number(0))), "control characters"));
+  REQUIRE(has(refusal(participant(node_pickle(text_of("\xff")), byte_number(0))), "not UTF-8"));
+  REQUIRE(has(refusal(state_pickle().replace(state_pickle().find("closed"), 6, "c\x1b[2Jd")), "c\\x1b[2Jd"));
+}
+
+TEST_CASE("attributes are all there, once, and of their types", "[unit][torchrun]") {
+  const auto node_of = [](const std::string& attributes) {
+    return refusal(state_pickle(dict + mark + node_class + empty_tuple + "\x81" + dict + mark + attributes + set_items +
+                                build + byte_number(0) + set_items));
+  };
+  const std::string addr = text_of("addr") + text_of("a"), pid = text_of("pid") + byte_number(1),
+                    local_id = text_of("local_id") + byte_number(0);
+  REQUIRE(node_of(addr + pid + local_id) == "none");
+  REQUIRE(has(node_of(addr + pid), "no attribute 'local_id'"));
+  REQUIRE(has(node_of(addr + pid + local_id + pid), "the attribute 'pid' twice"));
+  REQUIRE(has(node_of(addr + pid + local_id + text_of("more") + "N"), "the attribute 'more'"));
+  REQUIRE(has(node_of(byte_number(1) + "N" + pid + local_id), "the attribute '?'"));
+  REQUIRE(has(node_of(text_of("addr") + "N" + pid + local_id), "a node's address of another type"));
+  REQUIRE(has(node_of(addr + text_of("pid") + "N" + local_id), "a number of another type"));
+}
+
+TEST_CASE("a pickle of random operations is read or refused, whatever it is", "[unit][torchrun]") {
+  const std::string operations =
+      "(.N\x88\x89KMJ\x8a\x8cXC)\x85\x86\x87}su\x8f\x90\x93\x81"
+      "bR\x94hj\x95\x80";
+  std::minstd_rand random{7};
+  for (int run = 0; run < 20000; ++run) {
+    std::string bytes = run % 2 == 0 ? pickle_of : three_nodes;
+    if (run % 2 == 0) {
+      for (int i = 0; i < 40; ++i) {
+        bytes.push_back(random() % 3 == 0 ? static_cast<char>(random() % 8) : operations[random() % operations.size()]);
+      }
+      bytes += ".";
+    } else {
+      for (int i = 0; i < 3; ++i) bytes[random() % bytes.size()] = operations[random() % operations.size()];
+    }
+    const auto state = read_torchrun_state(bytes);
+    if (!state) continue;
+    REQUIRE(read(write_torchrun_state(*state)) == *state);
+  }
 }
 
 TEST_CASE("a round by torchrun's rules", "[unit][torchrun]") {
