@@ -80,7 +80,7 @@ Character first_character(std::string_view text) {
   return {length, true, false};
 }
 
-std::string printable(std::string_view text) {
+std::string printable_lines(std::string_view text) {
   std::string result;
   result.reserve(text.size());
   while (!text.empty()) {

@@ -29,7 +29,7 @@ using Substitutions = std::initializer_list<std::pair<std::string_view, std::str
 
 /// `text` for a terminal or a log, whoever wrote it: control characters but tab and line feed as `\x1b`, as is what is
 /// not UTF-8. Nothing in it can move the cursor, change colours or answer for the keyboard.
-[[nodiscard]] std::string printable(std::string_view text);
+[[nodiscard]] std::string printable_lines(std::string_view text);
 
 /// What stands at the front of `text`, which is not empty: a UTF-8 character of `length` bytes, or `length` bytes that
 /// begin none.

@@ -139,7 +139,7 @@ Task<LastWords> Output::read_last_words(std::string path) {
 // ---- Consoles.
 
 void Output::print(const std::string& text) {
-  err().turns().own(printable(text), err().batch());
+  err().turns().own(printable_lines(text), err().batch());
   err().flush();
 }
 

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -57,12 +56,15 @@ Result<TorchrunRanks> read_ranks(const std::string& text) {
   if (!json.is_array() || json.size() != 4) return fault();
   std::array<int, 4> numbers{};
   for (std::size_t i = 0; i < 4; ++i) {
-    const auto number = number_of(json[i], 0, std::numeric_limits<int>::max());
+    const auto number = number_of(json[i], 0, world_size_max);
     if (!number) return fault();
     numbers[i] = *number;
   }
   const TorchrunRanks ranks{numbers[0], numbers[1], numbers[2], numbers[3]};
-  if (ranks.first_rank >= ranks.world_size || ranks.first_role_rank >= ranks.role_world_size) return fault();
+  if (ranks.first_rank >= ranks.world_size || ranks.first_role_rank >= ranks.role_world_size ||
+      ranks.role_world_size > ranks.world_size) {
+    return fault();
+  }
   return ranks;
 }
 

@@ -5,14 +5,14 @@
 using namespace torchup;
 
 TEST_CASE("text of others cannot steer a terminal", "[unit][text]") {
-  CHECK(printable("plain \u00e4 \u20ac \U0001F600\n\tnext") == "plain \u00e4 \u20ac \U0001F600\n\tnext");
-  CHECK(printable("\x1b[2J\x07\r\x08\x7f") == "\\x1b[2J\\x07\\x0d\\x08\\x7f");
-  CHECK(printable(std::string_view{"a\0b", 3}) == "a\\x00b");
-  CHECK(printable("\u009b2J") == "\\xc2\\x9b2J");  // a terminal takes it for ESC [
-  CHECK(printable("\u00a0") == "\u00a0");
-  CHECK(printable("\x9b"
-                  "2J \xff \xe2\x82") == "\\x9b2J \\xff \\xe2\\x82");
-  CHECK(printable("").empty());
+  CHECK(printable_lines("plain \u00e4 \u20ac \U0001F600\n\tnext") == "plain \u00e4 \u20ac \U0001F600\n\tnext");
+  CHECK(printable_lines("\x1b[2J\x07\r\x08\x7f") == "\\x1b[2J\\x07\\x0d\\x08\\x7f");
+  CHECK(printable_lines(std::string_view{"a\0b", 3}) == "a\\x00b");
+  CHECK(printable_lines("\u009b2J") == "\\xc2\\x9b2J");  // a terminal takes it for ESC [
+  CHECK(printable_lines("\u00a0") == "\u00a0");
+  CHECK(printable_lines("\x9b"
+                        "2J \xff \xe2\x82") == "\\x9b2J \\xff \\xe2\\x82");
+  CHECK(printable_lines("").empty());
 }
 
 TEST_CASE("names in a text are replaced as by Python's string.Template", "[unit][text]") {

@@ -13,6 +13,7 @@ TEST_CASE("roles and ranks are torchrun's JSON", "[unit][torchrun]") {
   REQUIRE(role->name == "trainer");
   REQUIRE(role->local_world_size == 4);
   REQUIRE(read_ranks(write_ranks({1, 6, 0, 2})).value() == TorchrunRanks{1, 6, 0, 2});
+  REQUIRE(read_ranks("[0, 1073741824, 0, 1073741824]").value().world_size == world_size_max);
 }
 
 TEST_CASE("what is no role, or no ranks, is refused", "[unit][torchrun]") {
@@ -30,8 +31,9 @@ TEST_CASE("what is no role, or no ranks, is refused", "[unit][torchrun]") {
     REQUIRE_FALSE(read.has_value());
     REQUIRE(read.error().message().find('\xff') == std::string::npos);
   }
-  for (const char* text : {"", "{}", "[0, 1, 0]", "[0, 1, 0, 1, 1]", "[-1, 1, 0, 1]", "[0, 0, 0, 1]", "[1, 1, 0, 1]",
-                           "[0, 1, 1, 1]", "[0, 4294967296, 0, 1]", "[\"0\", 1, 0, 1]"}) {
+  for (const char* text :
+       {"", "{}", "[0, 1, 0]", "[0, 1, 0, 1, 1]", "[-1, 1, 0, 1]", "[0, 0, 0, 1]", "[1, 1, 0, 1]", "[0, 1, 1, 1]",
+        "[0, 4294967296, 0, 1]", "[0, 1073741825, 0, 1]", "[0, 4, 0, 5]", "[\"0\", 1, 0, 1]"}) {
     REQUIRE_FALSE(read_ranks(text).has_value());
   }
 }
