@@ -4,17 +4,21 @@
 #include <unistd.h>
 
 #include <array>
+#include <boost/system/system_error.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <stdexcept>
+#include <system_error>
 
 #include "launcher/cli.hpp"
 #include "launcher/core/completion.hpp"
 #include "launcher/core/plan.hpp"
 #include "launcher/core/worker_environment.hpp"
 #include "launcher/os/agent_runner.hpp"
+#include "launcher/os/child_process.hpp"
 #include "launcher/os/cpus.hpp"
 #include "launcher/os/descendants.hpp"
 #include "launcher/os/gpus.hpp"
@@ -138,6 +142,42 @@ Result<> check_log_folder(const std::string& path) {
   return fail(errc::bad_value, "log_dir: " + path + " is a file");
 }
 
+/// What went wrong, from the outside in: a coroutine's name, then what it met.
+std::string whole_text(const std::exception& error) {
+  std::string text = error.what();
+  try {
+    std::rethrow_if_nested(error);
+  } catch (const std::exception& inner) {
+    text += ": " + whole_text(inner);
+  } catch (...) {
+  }
+  return text;
+}
+
+/// Whether the system has no thread or process left for us, which is no fault of ours.
+bool is_shortage(const std::exception& error) {
+  const auto* const system = dynamic_cast<const std::system_error*>(&error);
+  const auto* const boosts = dynamic_cast<const boost::system::system_error*>(&error);
+  if ((system && system->code().value() == EAGAIN) || (boosts && boosts->code().value() == EAGAIN)) return true;
+  try {
+    std::rethrow_if_nested(error);
+  } catch (const std::exception& inner) {
+    return is_shortage(inner);
+  } catch (...) {
+  }
+  return false;
+}
+
+int report(const std::exception& error) {
+  if (is_shortage(error)) {
+    std::fprintf(stderr, "torchup: the system gives no more threads: %s (raise ulimit -u, or pids.max of the cgroup)\n",
+                 whole_text(error).c_str());
+    return preflight_status;
+  }
+  std::fprintf(stderr, "torchup: internal fault: %s\n", whole_text(error).c_str());
+  return internal_status;
+}
+
 int launch(std::span<const std::string> words, std::string token, Guarded guarded) {
   auto parsed = parse_command_line(words);
   if (const Answer* answer = std::get_if<Answer>(&parsed)) return give(*answer);
@@ -166,6 +206,10 @@ int launch(std::span<const std::string> words, std::string token, Guarded guarde
   }
   if (line.options.flag("print-env")) return give(environment_answer(*plan, line.options));
   if (line.options.flag("dry-run")) return give({0, plan_text(*plan), ""});
+  if (auto checked = check_kernel(); !checked) {
+    std::fprintf(stderr, "torchup: %s\n", checked.error().message().c_str());
+    return preflight_status;
+  }
   run_agent(*plan, std::move(guarded), machine.host);
 }
 
@@ -182,7 +226,7 @@ int main(int argc, char** argv) {
   try {
     status = torchup::launch(words, std::move(token), std::move(guarded));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "torchup: internal fault: %s\n", error.what());
+    status = torchup::report(error);
   }
   static_cast<void>(torchup::kill_descendants(std::chrono::seconds{10}));
   return status;

@@ -1,10 +1,13 @@
 #include "launcher/core/agent.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <csignal>
 #include <utility>
 
 #include "launcher/core/exit_report.hpp"
+#include "launcher/core/signals.hpp"
 
 namespace torchup {
 namespace {
@@ -15,18 +18,12 @@ constexpr Duration unkillable_after = std::chrono::seconds{10};
 constexpr Duration last_word_wait = std::chrono::seconds{2};
 /// Attempts that lived so long do not count as failing again and again.
 constexpr Duration long_attempt = std::chrono::seconds{10};
-constexpr int failed_code = 1;
-/// What a shell says of a program that it cannot start.
-constexpr int spawn_failed_code = 126;
-
-bool contains(const std::vector<int>& list, int number) {
-  return std::find(list.begin(), list.end(), number) != list.end();
-}
 
 }  // namespace
 
 Agent::Agent(const LaunchConfig& config, AgentIdentity identity)
-    : config_{config}, identity_{std::move(identity)}, workers_(static_cast<std::size_t>(config.local_world_size)) {}
+    : config_{config}, identity_{std::move(identity)}, workers_(static_cast<std::size_t>(config.local_world_size)),
+      step_watch_{config.heartbeat_timeout}, state_watch_{config.role, config.stuck_timeout} {}
 
 std::vector<AgentAction> Agent::step(const AgentEvent& event, TimePoint now) {
   now_ = now;
@@ -37,8 +34,20 @@ std::vector<AgentAction> Agent::step(const AgentEvent& event, TimePoint now) {
 
 std::optional<TimePoint> Agent::deadline() const {
   if (phase_ == Phase::finished) return std::nullopt;
-  if (!job_end_ || leaving_ || verdict_) return deadline_;
-  return deadline_ ? std::min(*deadline_, *job_end_) : *job_end_;
+  std::optional<TimePoint> first = deadline_;
+  const auto also = [&first](const std::optional<TimePoint>& time) {
+    if (time) first = first ? std::min(*first, *time) : *time;
+  };
+  if (!leaving_ && !verdict_) also(job_end_);
+  also(drain_insists_);
+  also(abort_ends_);
+  return first;
+}
+
+Duration Agent::state_interval() const {
+  // A few times within the limit, and once a second at most.
+  return config_.stuck_timeout > Duration{0} ? std::min<Duration>(config_.stuck_timeout / 4, std::chrono::seconds{1})
+                                             : std::chrono::seconds{1};
 }
 
 void Agent::on(const Begin&) {
@@ -63,85 +72,18 @@ void Agent::on(const StoreOpened& event) { act(Send{StoreReady{event.round, even
 void Agent::on(const StoreFailed& event) {
   Leave word;
   word.exit_code = 67;
-  word.reason = "no worker store for round " + std::to_string(event.round.value()) + ": " + event.reason;
+  word.reason = fmt::format("no worker store for round {}: {}", event.round.value(), event.reason);
   leave(std::move(word));
   stop(SIGTERM, event.reason);
 }
 
-void Agent::on(const WorkerStarted& event) {
-  auto& worker = workers_.at(static_cast<std::size_t>(event.local_rank.value()));
-  worker = {WorkerState::running, event.pid};
-}
-
-void Agent::on(const SpawnFailed& event) {
-  workers_.at(static_cast<std::size_t>(event.local_rank.value())).state = WorkerState::failed;
-  note_failure(WorkerEnded{event.local_rank, spawn_failed_code, event.time_us, event.reason, ""}, !event.permanent);
-  after_worker_ended();
-}
-
-void Agent::on(const WorkerNotStarted& event) {
-  workers_.at(static_cast<std::size_t>(event.local_rank.value())).state = WorkerState::absent;
-  after_worker_ended();
-}
-
-void Agent::on(const WorkerEnded& event) {
-  auto& worker = workers_.at(static_cast<std::size_t>(event.local_rank.value()));
-  if (worker.state == WorkerState::abandoned) return;
-  worker.state = event.exit_code == 0 ? WorkerState::succeeded : WorkerState::failed;
-  if (event.exit_code == requeue_code) {
-    worker.state = WorkerState::succeeded;
-    requeue(event.local_rank);
-  } else if (event.exit_code != 0) {
-    note_failure(event, true);
-  }
-  after_worker_ended();
-}
-
-void Agent::on(const GiveUp& event) { end_job(failed_code, event.reason); }
-
 void Agent::on(const DescendantsGone&) {
   if (phase_ != Phase::sweeping) return;
+  record(event::AttemptEnded{attempt_reason_.empty() ? "all workers succeeded" : attempt_reason_});
   phase_ = Phase::idle;
   deadline_.reset();
   if (leaving_ && !verdict_) deadline_ = now_ + last_word_wait;
   settle();
-}
-
-void Agent::on(const SignalArrived& event) {
-  const int number = event.number;
-  if (contains(config_.drain_signals, number) && !contains(drained_by_, number) && phase_ == Phase::running) {
-    drained_by_.push_back(number);
-    say(Say::Level::info,
-        "got " + signal_text(number) + ": the workers are asked to save and stop (again to end the job)");
-    act(DrainWorkers{});
-    return;
-  }
-  if (contains(config_.forward_signals, number) && !contains(config_.end_signals, number)) {
-    act(SignalWorkers{number, false, "forwarded " + signal_text(number)});
-    return;
-  }
-  const bool forcing = number == SIGINT || number == SIGQUIT;
-  if (leaving_) {
-    // Somebody has no time for workers that are about to end by themselves: from now on it is a stop like any other.
-    if (phase_ == Phase::stopping && stop_signal_ == 0) return stop(number, "got " + signal_text(number));
-    if (!forcing || leaving_->kill_now) return;
-    leaving_->kill_now = true;
-    act(Send{*leaving_});
-    kill("second " + signal_text(number));
-    return;
-  }
-  say(Say::Level::warning, "Received " + std::to_string(number) + " death signal, shutting down workers" +
-                               (number == SIGINT ? " (Ctrl-C again to force)" : ""));
-  Leave word;
-  // TERM and HUP mean this node; what people type, and what the user listed, means the job.
-  word.ends_job = config_.end_signals_listed || forcing || config_.one_node();
-  word.exit_code = 128 + number;
-  word.reason = "got " + signal_text(number);
-  word.stop_signal = number;
-  std::string reason = word.reason;
-  leave(std::move(word));
-  rejoin_wanted_ = false;
-  stop(number, std::move(reason));
 }
 
 void Agent::obey(const HostStore& message) {
@@ -159,7 +101,16 @@ void Agent::obey(const Placed& message) {
   killed_ = false;
   attempt_begin_ = now_;
   phase_ = Phase::running;
-  for (Worker& worker : workers_) worker = {WorkerState::starting, 0};
+  attempt_reason_.clear();
+  stop_signal_ = 0;
+  drain_insists_.reset();
+  abort_ends_.reset();
+  step_watch_ = StepWatch{config_.heartbeat_timeout};
+  for (Worker& worker : workers_) {
+    worker = {};
+    worker.state = WorkerState::starting;
+    if (paused_) worker.pending.push_back(SIGSTOP);
+  }
   act(StartWorkers{*placement_, attempt_name(placement_->restart_count, changes_since_restart_, placement_->round)});
 }
 
@@ -168,6 +119,7 @@ void Agent::obey(const StopWorkers& message) {
   if (phase_ == Phase::joining) return join();  // the round was never placed here
   if (placement_->round != message.round) return;
   rejoin_wanted_ = true;
+  if (message.cause == StopCause::worker_failure) restart_reason_ = message.reason;
   stop(SIGTERM, message.reason);
   if (message.cause == StopCause::fenced) kill(message.reason);
 }
@@ -186,7 +138,7 @@ void Agent::obey(const End& message) {
 void Agent::obey(const Waiting& message) {
   if (message.roster == last_roster_) return;
   last_roster_ = message.roster;
-  say(Say::Level::info, message.roster);
+  record(event::Waiting{message.roster});
 }
 
 /// Whatever time alone brings.
@@ -194,6 +146,16 @@ void Agent::due() {
   if (job_end_ && now_ >= *job_end_ && !leaving_ && !verdict_) {
     end_job(failed_code, "the job ran longer than --timeout allows");
     return;
+  }
+  if (drain_insists_ && now_ >= *drain_insists_) {
+    drain_insists_.reset();
+    if (phase_ == Phase::running) act(DrainWorkers{drained_by_.back(), true});
+  }
+  if (abort_ends_ && now_ >= *abort_ends_) {
+    abort_ends_.reset();
+    std::vector<LocalRank> hung = in_state(WorkerState::running);
+    std::erase_if(hung, [this](LocalRank local_rank) { return worker_at(local_rank).abort_reason.empty(); });
+    kill(std::move(hung), SIGABRT, "it hangs, and SIGABRT did not end it");
   }
   if (!deadline_ || now_ < *deadline_) return;
   deadline_.reset();
@@ -224,28 +186,14 @@ void Agent::end_job(int exit_code, std::string reason) {
   stop(SIGTERM, std::move(reason));
 }
 
-/// Goes on without the workers that outlive SIGKILL: only the kernel can end them.
-void Agent::abandon() {
-  for (Worker& worker : workers_) {
-    if (worker.state != WorkerState::running && worker.state != WorkerState::starting) continue;
-    worker.state = WorkerState::abandoned;
-    say(Say::Level::error,
-        "Process " + std::to_string(worker.pid) +
-            " did not exit after SIGKILL within 10s; abandoning and continuing teardown. Worker may be in "
-            "uninterruptible kernel sleep (e.g. wedged on GPU/NIC); host may need to be recycled.");
-  }
-  Leave word;
-  word.exit_code = failed_code;
-  word.reason = "a worker cannot be killed";
-  word.failures = failures_;
-  leave(std::move(word));
-  after_worker_ended();
-}
-
 void Agent::join() {
   phase_ = Phase::joining;
   deadline_.reset();
   rejoin_wanted_ = false;
+  if (!restart_reason_.empty()) {
+    const int left = config_.terms.max_restarts - placement_->restart_count - 1;
+    record(event::Restarting{std::max(left, 0), std::exchange(restart_reason_, "")});
+  }
   Join join;
   join.node = identity_.node;
   join.host = identity_.host;
@@ -263,16 +211,17 @@ void Agent::stop(int signal_number, std::string reason) {
     case Phase::running:
       phase_ = Phase::stopping;
       deadline_ = now_ + config_.stop_grace;
-      stop_signal_ = signal_number;
-      if (any_alive()) act(SignalWorkers{signal_number, true, std::move(reason)});
+      drain_insists_.reset();
+      attempt_reason_ = reason;
+      record(event::Stopping{std::move(reason)});
+      signal_to_end(signal_number);
       after_worker_ended();
       return;
     case Phase::stopping:
       // The user's own signal reaches workers that were already asked to stop for another reason; none twice.
       if (signal_number == stop_signal_ || (signal_number == SIGTERM && stop_signal_ != 0)) return;
       if (stop_signal_ == 0) deadline_ = now_ + config_.stop_grace;
-      stop_signal_ = signal_number;
-      act(SignalWorkers{signal_number, true, std::move(reason)});
+      signal_to_end(signal_number);
       return;
     case Phase::joining:
     case Phase::pausing:
@@ -282,6 +231,7 @@ void Agent::stop(int signal_number, std::string reason) {
       settle();
       return;
     case Phase::idle:
+      if (leaving_ && !verdict_ && !deadline_) deadline_ = now_ + last_word_wait;
       settle();
       return;
     case Phase::sweeping:
@@ -290,68 +240,43 @@ void Agent::stop(int signal_number, std::string reason) {
   }
 }
 
-void Agent::kill(std::string reason) {
+void Agent::signal_to_end(int number) {
+  stop_signal_ = number;
+  if (!any_alive()) return;
+  act(CancelStarts{});
+  signal(in_state(WorkerState::running), number, true);
+}
+
+void Agent::signal(std::vector<LocalRank> workers, int number, bool ends) {
+  if (workers.empty()) return;
+  if (ends && number == SIGQUIT) act(ShowWorkers{workers});
+  act(SignalWorkers{number, ends, workers});
+  if (!ends) return;
+  for (const LocalRank local_rank : workers) record(event::ClosingSignalSent{id_of(local_rank), number});
+}
+
+void Agent::kill(const std::string& reason) {
   if (phase_ != Phase::stopping && phase_ != Phase::sweeping) return;
   killed_ = true;
   if (phase_ == Phase::sweeping) {
-    act(SweepDescendants{Duration{0}});
+    act(SweepDescendants{});
     return;
   }
-  act(KillWorkers{std::move(reason)});
+  act(CancelStarts{});
+  kill(in_state(WorkerState::running), stop_signal_, reason);
   deadline_ = now_ + unkillable_after;
+}
+
+void Agent::kill(std::vector<LocalRank> workers, int after_signal, const std::string& reason) {
+  if (workers.empty()) return;
+  act(KillWorkers{workers});
+  for (const LocalRank local_rank : workers) record(event::WorkerKilled{id_of(local_rank), after_signal, reason});
 }
 
 void Agent::leave(Leave word) {
   if (leaving_) return;
   leaving_ = std::move(word);
   act(Send{*leaving_});
-}
-
-/// A worker has saved its state and wants the job to be started again later: no failure, and no restart now.
-void Agent::requeue(LocalRank local_rank) {
-  if (phase_ != Phase::running || leaving_) return;
-  const int rank = placement_->first_rank.value() + local_rank.value();
-  std::string reason =
-      "rank " + std::to_string(rank) + " has saved its state and asks to be started again (exit code 75)";
-  say(Say::Level::info, reason);
-  // Ranks agree on the step after which they save and stop. The others are about to: a signal now would cut them off.
-  Leave word;
-  word.exit_code = requeue_code;
-  word.reason = reason;
-  word.stop_signal = 0;
-  leave(std::move(word));
-  rejoin_wanted_ = false;
-  wait_for_own_end(std::move(reason));
-}
-
-/// Workers that still run are not signalled before they had the time to end by themselves.
-void Agent::wait_for_own_end(std::string reason) {
-  if (phase_ == Phase::stopping) return;
-  if (phase_ != Phase::running) return stop(SIGTERM, std::move(reason));
-  phase_ = Phase::stopping;
-  stop_signal_ = 0;
-  deadline_ = now_ + config_.stop_grace;
-  after_worker_ended();
-}
-
-void Agent::note_failure(const WorkerEnded& how, bool may_restart) {
-  WorkerFailure failure;
-  failure.rank = Rank{placement_->first_rank.value() + how.local_rank.value()};
-  failure.local_rank = how.local_rank;
-  failure.exit_code = how.exit_code;
-  failure.pid = workers_.at(static_cast<std::size_t>(how.local_rank.value())).pid;
-  failure.host = identity_.host;
-  failure.time_us = how.time_us;
-  failure.message = how.message;
-  failure.error_file = how.error_file;
-  failures_.push_back(std::move(failure));
-  if (phase_ != Phase::running) return;  // it ended because we stopped it
-  failure_reported_ = true;
-  say(Say::Level::error,
-      "failed (exitcode: " + std::to_string(how.exit_code) + ") local_rank: " + std::to_string(how.local_rank.value()) +
-          " (pid: " + std::to_string(failures_.back().pid) + ") of binary: " + config_.program.executable);
-  act(Send{WorkersFailed{placement_->round, failures_, may_restart}});
-  stop(SIGTERM, "rank " + std::to_string(failures_.front().rank.value()) + " failed");
 }
 
 void Agent::after_worker_ended() {
@@ -362,22 +287,14 @@ void Agent::after_worker_ended() {
 }
 
 void Agent::sweep() {
+  // Workers that ended by themselves may have left somebody behind who tidies up after them (torch_shm_manager).
+  const bool by_themselves = !killed_ && (phase_ == Phase::running || stop_signal_ == 0);
   Duration grace = config_.stop_grace;
   if (phase_ == Phase::stopping) grace = deadline_ && !killed_ ? std::max(Duration{0}, *deadline_ - now_) : Duration{0};
   phase_ = Phase::sweeping;
   deadline_.reset();
-  act(SweepDescendants{grace});
-}
-
-/// Those that our stop caused come by local rank, as in torchrun's report; who heeded it first says nothing.
-void Agent::order_failures() {
-  const auto is_stopped = [this](const WorkerFailure& failure) {
-    return failure.exit_code == -stop_signal_ || failure.exit_code == -SIGKILL;
-  };
-  if (failures_.size() < 3) return;
-  const auto begin = std::find_if(failures_.begin() + 1, failures_.end(), is_stopped);
-  std::stable_sort(begin, failures_.end(),
-                   [](const auto& left, const auto& right) { return left.local_rank < right.local_rank; });
+  abort_ends_.reset();
+  act(SweepDescendants{by_themselves ? leftover_patience : Duration{0}, grace});
 }
 
 /// Nothing of ours lives: ends with the verdict, or joins the next round.
@@ -390,6 +307,11 @@ void Agent::settle() {
     return;
   }
   if (!rejoin_wanted_ || leaving_) return;
+  if (!drained_by_.empty()) {
+    end_job(requeue_code,
+            fmt::format("got {}, and the attempt ended before its state was saved", signal_text(drained_by_.front())));
+    return;
+  }
   const RestartBackoff& backoff = config_.restart_backoff;
   if (backoff.least > Duration{0} && failure_reported_) {
     const bool short_lived = now_ - attempt_begin_ < long_attempt;
@@ -402,7 +324,19 @@ void Agent::settle() {
   join();
 }
 
-void Agent::say(Say::Level level, std::string text) { act(Say{level, std::move(text)}); }
+WorkerId Agent::id_of(LocalRank local_rank) const {
+  const Rank first = placement_ ? placement_->first_rank : Rank{0};
+  return {Rank{first.value() + local_rank.value()}, local_rank,
+          workers_.at(static_cast<std::size_t>(local_rank.value())).pid};
+}
+
+std::vector<LocalRank> Agent::in_state(WorkerState state) const {
+  std::vector<LocalRank> found;
+  for (int i = 0; i < config_.local_world_size; ++i) {
+    if (workers_[static_cast<std::size_t>(i)].state == state) found.emplace_back(i);
+  }
+  return found;
+}
 
 bool Agent::any_alive() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {

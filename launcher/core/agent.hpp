@@ -8,15 +8,35 @@
 #include <vector>
 
 #include "launcher/core/launch_config.hpp"
+#include "launcher/core/launch_event.hpp"
+#include "launcher/core/state_watch.hpp"
+#include "launcher/core/step_watch.hpp"
 #include "rendezvous/core/messages.hpp"
 
 /// The agent of one node: when its workers start, stop and start again, and with which verdict it ends.
 ///
-/// Pure: the runner (launcher/os/agent_runner) hands it one event and one time, and performs the actions in order.
+/// Pure: the runner (launcher/os/agent_runner) hands it one event and one time, and performs the actions in order. The
+/// rounds and the phases are in agent.cpp, what becomes of single workers in agent_workers.cpp, of signals in
+/// agent_signals.cpp.
 namespace torchup {
 
-/// A worker's exit code that says: state saved, start the job again later (README, "Exit codes"). Not a failure.
-inline constexpr int requeue_code = 75;
+/// The job's exit code when a worker, a node or the time limit fails it.
+inline constexpr int failed_code = 1;
+/// What a shell says of a program that it cannot start.
+inline constexpr int spawn_failed_code = 126;
+
+/// Equal signals within this time are one: whoever signals every process of the job reaches both of the launcher's, and
+/// the outer one passes its copy on.
+inline constexpr Duration signal_copy_window = std::chrono::milliseconds{20};
+/// One copy may come later where it took the other way (one from the outer process, one from outside): a machine that
+/// has no time for the outer one passes on late, and nobody strikes a key in both processes.
+inline constexpr Duration signal_other_way_window = std::chrono::seconds{1};
+/// How long a worker may take to hear a request to drain in its own way before it gets the signal, whatever that does.
+inline constexpr Duration drain_patience = std::chrono::seconds{1};
+/// How long what workers that succeeded leave behind may take to end by itself.
+inline constexpr Duration leftover_patience = std::chrono::seconds{1};
+/// How long a hung worker may take after SIGABRT to tell where it hangs.
+inline constexpr Duration abort_patience = std::chrono::seconds{10};
 
 // Events.
 
@@ -57,20 +77,33 @@ struct WorkerEnded {
   std::int64_t time_us = 0;  ///< UTC; the error file's time when it has one
   std::string message;       ///< what is known of the cause
   std::string error_file;    ///< empty when it left none
+  std::optional<std::int64_t> last_step = {};
 };
-/// The job cannot go on here, and another attempt cannot do better.
-struct GiveUp {
-  std::string reason;
+/// What the pages of all living workers say.
+struct StepsSeen {
+  std::vector<StepSample> samples;
+};
+/// The kernel's view of all living workers.
+struct StatesSeen {
+  std::vector<StateSample> samples;
+};
+/// The file-timer watchdog has signalled a process: this worker, or one that it has started.
+struct TimerExpired {
+  LocalRank local_rank{0};
+  std::int64_t pid = 0;
+  std::string scope;
+  int signal = 0;
 };
 /// Answer to SweepDescendants: nothing that our workers left behind lives.
 struct DescendantsGone {};
 struct SignalArrived {
   int number = 0;
+  bool passed_on = true;  ///< by the outer process; else it was sent to the inner one itself
 };
 struct Wake {};  ///< nothing happened but time
-using AgentEvent =
-    std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted, SpawnFailed,
-                 WorkerNotStarted, WorkerEnded, GiveUp, DescendantsGone, SignalArrived, Wake>;
+using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
+                                SpawnFailed, WorkerNotStarted, WorkerEnded, StepsSeen, StatesSeen, TimerExpired,
+                                DescendantsGone, SignalArrived, Wake>;
 
 // Actions.
 
@@ -90,33 +123,52 @@ struct StartWorkers {
       attempt;  ///< name of the attempt's log folder: attempt_<n>, after a membership change attempt_<n>.r<round>
   friend bool operator==(const StartWorkers&, const StartWorkers&) = default;
 };
-/// Send `number` to the process group of every living worker. One that `ends` them also goes to those that are being
-/// started, and SIGCONT follows it, for a stopped process acts on none.
+/// Whoever is not being started yet is not started any more: WorkerNotStarted for each.
+struct CancelStarts {
+  friend bool operator==(const CancelStarts&, const CancelStarts&) = default;
+};
+/// Send `number` to the process groups of these living workers. One that `ends` them is followed by SIGCONT, for a
+/// stopped process acts on none.
 struct SignalWorkers {
   int number = 0;
   bool ends = true;
-  std::string reason;
+  std::vector<LocalRank> workers;
   friend bool operator==(const SignalWorkers&, const SignalWorkers&) = default;
 };
-/// Ask the workers, over the page that each shares with us, to save and stop together.
+/// Ask the workers, over the page that each shares with us, to save and stop together. Those that have not opened
+/// theirs get `number` if they have a handler for it, and if they must hear (`insist`) without one too.
 struct DrainWorkers {
+  int number = 0;
+  bool insist = false;
   friend bool operator==(const DrainWorkers&, const DrainWorkers&) = default;
 };
+/// SIGABRT to these workers alone, not to their groups: a handler of theirs tells where they hang.
+struct AbortWorkers {
+  std::vector<LocalRank> workers;
+  friend bool operator==(const AbortWorkers&, const AbortWorkers&) = default;
+};
+/// SIGKILL to the process groups of these workers.
 struct KillWorkers {
-  std::string reason;
+  std::vector<LocalRank> workers;
   friend bool operator==(const KillWorkers&, const KillWorkers&) = default;
 };
-/// End what the workers left behind, whatever its session: TERM, SIGKILL after `grace`. Answer: DescendantsGone.
+/// End what the workers left behind, whatever its session: first wait for `patience` as long as something is there,
+/// then TERM, and SIGKILL after `grace`. Said again with no time at all, it shortens what is under way. Answer:
+/// DescendantsGone, once.
 struct SweepDescendants {
+  Duration patience{0};
   Duration grace{0};
   friend bool operator==(const SweepDescendants&, const SweepDescendants&) = default;
 };
-/// One line for people.
-struct Say {
-  enum class Level { info, warning, error };
-  Level level = Level::info;
-  std::string text;
-  friend bool operator==(const Say&, const Say&) = default;
+/// Say of each of these workers where it is.
+struct ShowWorkers {
+  std::vector<LocalRank> workers;
+  friend bool operator==(const ShowWorkers&, const ShowWorkers&) = default;
+};
+/// This has happened: for the record, and for people where it has a text.
+struct Record {
+  EventBody event;
+  friend bool operator==(const Record&, const Record&) = default;
 };
 /// The job is over on this node: report and exit. Always the last action.
 struct Finish {
@@ -124,8 +176,8 @@ struct Finish {
   std::vector<WorkerFailure> local_failures;  ///< of the last attempt on this node, in the order they were noticed
   friend bool operator==(const Finish&, const Finish&) = default;
 };
-using AgentAction = std::variant<Send, OpenStore, StartWorkers, SignalWorkers, DrainWorkers, KillWorkers,
-                                 SweepDescendants, Say, Finish>;
+using AgentAction = std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, AbortWorkers,
+                                 KillWorkers, SweepDescendants, ShowWorkers, Record, Finish>;
 
 /// Who this agent is.
 struct AgentIdentity {
@@ -143,8 +195,9 @@ class Agent {
   std::vector<AgentAction> step(const AgentEvent& event, TimePoint now);
   /// When to send the next Wake if nothing else happens; empty while only an event can change anything.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
-  /// Of the current or last attempt on this node, in the order they were noticed; those that our stop caused included.
-  [[nodiscard]] const std::vector<WorkerFailure>& failures() const { return failures_; }
+  /// How long after StepsSeen the next one is due, and the same of StatesSeen. While workers are to run.
+  [[nodiscard]] Duration step_interval() const { return step_watch_.interval(); }
+  [[nodiscard]] Duration state_interval() const;
 
  private:
   enum class Phase {
@@ -160,6 +213,17 @@ class Agent {
   struct Worker {
     WorkerState state = WorkerState::absent;
     std::int64_t pid = 0;
+    std::vector<int> pending = {};  ///< signals to pass on that came while it was being started
+    std::string abort_reason = {};  ///< why it was aborted as hung; empty: it was not
+    std::string expired = {};       ///< which watchdog timer of its ran out: it has failed, whatever its exit code
+  };
+  static bool is_in(const std::vector<int>& list, int number);
+  /// The last signal of its number that counted.
+  struct Heard {
+    int number = 0;
+    bool passed_on = false;
+    TimePoint at{};
+    bool copied = false;  ///< its copy by the other way has come
   };
 
   void on(const Begin&);
@@ -171,7 +235,9 @@ class Agent {
   void on(const SpawnFailed& event);
   void on(const WorkerNotStarted& event);
   void on(const WorkerEnded& event);
-  void on(const GiveUp& event);
+  void on(const StepsSeen& event);
+  void on(const StatesSeen& event);
+  void on(const TimerExpired& event);
   void on(const DescendantsGone&);
   void on(const SignalArrived& event);
   void on(const Wake&) {}
@@ -186,19 +252,36 @@ class Agent {
   void abandon();
   void join();
   void stop(int signal_number, std::string reason);
-  void kill(std::string reason);
+  void kill(const std::string& reason);
+  void kill(std::vector<LocalRank> workers, int after_signal, const std::string& reason);
+  void signal(std::vector<LocalRank> workers, int number, bool ends);
+  void signal_to_end(int number);
+  [[nodiscard]] int stop_number(int number) const;
+  bool is_copy(const SignalArrived& event);
+  void pause(int number);
+  void drain(int number);
+  void forward(int number);
+  void end_by_signal(int number);
+  void received(int number, SignalUse use, std::string consequence);
   void leave(Leave word);
   void end_job(int exit_code, std::string reason);
   void requeue(LocalRank local_rank);
+  [[nodiscard]] WorkerEnd kind_of_end(const Worker& worker, int exit_code) const;
+  [[nodiscard]] bool drained_to_death(int exit_code) const;
   void wait_for_own_end(std::string reason);
-  void note_failure(const WorkerEnded& how, bool may_restart);
+  void note_failure(const WorkerEnded& how);
+  void report_failures(bool may_restart, std::string reason);
   void after_worker_ended();
   void sweep();
   void order_failures();
   void settle();
-  void say(Say::Level level, std::string text);
   void act(AgentAction action) { actions_.push_back(std::move(action)); }
+  void record(EventBody event) { actions_.push_back(Record{std::move(event)}); }
+  Worker& worker_at(LocalRank local_rank) { return workers_.at(static_cast<std::size_t>(local_rank.value())); }
+  [[nodiscard]] WorkerId id_of(LocalRank local_rank) const;
   [[nodiscard]] bool any_alive() const;
+  [[nodiscard]] std::vector<LocalRank> in_state(WorkerState state) const;
+  [[nodiscard]] bool restart_under_way() const;
 
   const LaunchConfig config_;
   const AgentIdentity identity_;
@@ -212,15 +295,24 @@ class Agent {
   bool rejoin_wanted_ = false;
   std::optional<Verdict> verdict_;
   std::optional<Leave> leaving_;
-  std::optional<TimePoint> deadline_;  ///< of the phase
-  std::optional<TimePoint> job_end_;   ///< --timeout
+  std::optional<TimePoint> deadline_;       ///< of the phase
+  std::optional<TimePoint> job_end_;        ///< --timeout
+  std::optional<TimePoint> drain_insists_;  ///< when workers that did not hear of it get the signal
+  std::optional<TimePoint> abort_ends_;     ///< when hung workers that SIGABRT did not end are killed
   bool killed_ = false;
-  std::vector<int> drained_by_;  ///< drain signals that have come
+  bool paused_ = false;          ///< SIGTSTP came, SIGCONT did not yet
+  std::vector<int> drained_by_;  ///< drain signals that were obeyed, the first one in front
+  std::vector<int> ended_by_;    ///< end signals that came from outside
+  std::vector<Heard> heard_;     ///< one for each number
+  StepWatch step_watch_;         ///< of the running attempt
+  StateWatch state_watch_;
+  std::string attempt_reason_;  ///< why this attempt's workers were stopped first; empty: they were not
+  std::string last_roster_;
+  std::string restart_reason_;  ///< of the restart that is under way; empty: none, or a membership change
   int changes_since_restart_ = 0;
   int stop_signal_ = 0;  ///< the first one that this attempt's workers got to end them
   TimePoint attempt_begin_{};
   Duration next_pause_{0};
-  std::string last_roster_;
 };
 
 }  // namespace torchup

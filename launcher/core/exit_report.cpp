@@ -1,9 +1,8 @@
 #include "launcher/core/exit_report.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <csignal>
-#include <cstdlib>
-#include <map>
 
 namespace torchup {
 namespace {
@@ -28,18 +27,13 @@ std::size_t longest_line(std::string_view text) {
 
 std::string entry(std::size_t index, const WorkerFailure& failure, const LocalTime& local_time) {
   const std::string name = failure.exit_code < 0 ? signal_name(-failure.exit_code) : "";
-  std::string text = "[";
-  text += std::to_string(index);
-  text += "]:\n  time      : " + local_time(failure.time_us);
-  text += "\n  host      : " + failure.host;
-  text += "\n  rank      : " + std::to_string(failure.rank.value());
-  text += " (local_rank: " + std::to_string(failure.local_rank.value()) + ")";
-  text += "\n  exitcode  : " + std::to_string(failure.exit_code) + " (pid: " + std::to_string(failure.pid) + ") ";
-  if (!name.empty()) text += " (" + name + ")";
-  text += "\n  error_file: " + (failure.error_file.empty() ? "<N/A>" : failure.error_file);
-  text += "\n  traceback : ";
-  text += failure.message.empty() ? default_failure_message(failure.exit_code, failure.pid) : failure.message;
-  return text;
+  return fmt::format(
+      "[{}]:\n  time      : {}\n  host      : {}\n  rank      : {} (local_rank: {})\n"
+      "  exitcode  : {} (pid: {}) {}\n  error_file: {}\n  traceback : {}",
+      index, local_time(failure.time_us), failure.host, failure.rank.value(), failure.local_rank.value(),
+      failure.exit_code, failure.pid, name.empty() ? "" : fmt::format(" ({})", name),
+      failure.error_file.empty() ? "<N/A>" : failure.error_file,
+      failure.message.empty() ? default_failure_message(failure.exit_code, failure.pid) : failure.message);
 }
 
 }  // namespace
@@ -49,6 +43,20 @@ std::size_t root_cause(const std::vector<WorkerFailure>& failures) {
   const auto first = std::min_element(failures.begin(), failures.end(),
                                       [&](const auto& a, const auto& b) { return second(a) < second(b); });
   return static_cast<std::size_t>(first - failures.begin());
+}
+
+std::string failure_text(const WorkerFailure& failure) {
+  if (failure.exit_code < 0) {
+    return fmt::format("rank {} was killed by {}", failure.rank.value(), signal_text(-failure.exit_code));
+  }
+  return fmt::format("rank {} failed with exit code {}", failure.rank.value(), failure.exit_code);
+}
+
+int launcher_exit_code(const Verdict& verdict, bool propagate) {
+  if (!propagate || verdict.exit_code != 1 || verdict.failures.empty()) return verdict.exit_code;
+  const int code = verdict.failures[root_cause(verdict.failures)].exit_code;
+  if (code == 0) return verdict.exit_code;  // it failed all the same
+  return code < 0 ? shell_code(-code) : code;
 }
 
 std::string exit_report(std::string_view name, const std::vector<WorkerFailure>& failures,
@@ -74,31 +82,10 @@ std::string exit_report(std::string_view name, const std::vector<WorkerFailure>&
          "\nRoot Cause (first observed failure):\n" + cause + "\n" + border;
 }
 
-std::string signal_name(int signal) {
-  static const std::map<int, std::string> names{
-      {SIGHUP, "SIGHUP"},    {SIGINT, "SIGINT"},       {SIGQUIT, "SIGQUIT"}, {SIGILL, "SIGILL"},
-      {SIGTRAP, "SIGTRAP"},  {SIGABRT, "SIGABRT"},     {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},
-      {SIGKILL, "SIGKILL"},  {SIGUSR1, "SIGUSR1"},     {SIGSEGV, "SIGSEGV"}, {SIGUSR2, "SIGUSR2"},
-      {SIGPIPE, "SIGPIPE"},  {SIGALRM, "SIGALRM"},     {SIGTERM, "SIGTERM"}, {SIGSTKFLT, "SIGSTKFLT"},
-      {SIGCHLD, "SIGCHLD"},  {SIGCONT, "SIGCONT"},     {SIGSTOP, "SIGSTOP"}, {SIGTSTP, "SIGTSTP"},
-      {SIGTTIN, "SIGTTIN"},  {SIGTTOU, "SIGTTOU"},     {SIGURG, "SIGURG"},   {SIGXCPU, "SIGXCPU"},
-      {SIGXFSZ, "SIGXFSZ"},  {SIGVTALRM, "SIGVTALRM"}, {SIGPROF, "SIGPROF"}, {SIGWINCH, "SIGWINCH"},
-      {SIGIO, "SIGIO"},      {SIGPWR, "SIGPWR"},       {SIGSYS, "SIGSYS"},   {SIGRTMIN, "SIGRTMIN"},
-      {SIGRTMAX, "SIGRTMAX"}};
-  const auto found = names.find(signal);
-  return found == names.end() ? "" : found->second;
-}
-
-std::string signal_text(int signal) {
-  const std::string name = signal_name(signal);
-  return name.empty() ? "signal " + std::to_string(signal) : name;
-}
-
 std::string default_failure_message(int exit_code, std::int64_t pid) {
   if (exit_code >= 0) return "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
   const std::string name = signal_name(-exit_code);
-  return "Signal " + std::to_string(-exit_code) + " (" + (name.empty() ? "<N/A>" : name) + ") received by PID " +
-         std::to_string(pid);
+  return fmt::format("Signal {} ({}) received by PID {}", -exit_code, name.empty() ? "<N/A>" : name, pid);
 }
 
 }  // namespace torchup

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "launcher/core/signals.hpp"
 #include "rendezvous/core/messages.hpp"
 
 namespace torchup {
@@ -16,6 +17,13 @@ using LocalTime = std::function<std::string(std::int64_t utc_us)>;
 /// the first. `failures` is not empty.
 [[nodiscard]] std::size_t root_cause(const std::vector<WorkerFailure>& failures);
 
+/// `rank 3 was killed by SIGKILL`, `rank 3 failed with exit code 7`.
+[[nodiscard]] std::string failure_text(const WorkerFailure& failure);
+
+/// Exit code of a launcher whose job has ended so. `propagate`: the root cause's own (as a shell shows it) instead
+/// of 1.
+[[nodiscard]] int launcher_exit_code(const Verdict& verdict, bool propagate);
+
 /// torchrun's failure report, byte for byte: begins with an empty line, ends with the lower ruler without line end.
 ///
 /// `name` is the program's as the title shows it; `failures` as in Verdict, at least one. `message` is shown as it is
@@ -23,13 +31,6 @@ using LocalTime = std::function<std::string(std::int64_t utc_us)>;
 /// Source: torch/distributed/elastic/multiprocessing/errors/__init__.py, ChildFailedError.format_msg.
 [[nodiscard]] std::string exit_report(std::string_view name, const std::vector<WorkerFailure>& failures,
                                       const LocalTime& local_time);
-
-/// `SIGTERM` for 15; empty for a number without a name in Python's signal.Signals (which knows SIGRTMIN and SIGRTMAX,
-/// but none between them).
-[[nodiscard]] std::string signal_name(int signal);
-
-/// `SIGTERM` for 15, `signal 40` for 40.
-[[nodiscard]] std::string signal_text(int signal);
 
 /// What a worker's end without error file says: `Signal 9 (SIGKILL) received by PID 7`, or the hint how to enable
 /// tracebacks.

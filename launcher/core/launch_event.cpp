@@ -80,6 +80,7 @@ struct AddFields {
     out["message"] = e.message;
     out["error_file"] = e.error_file;
     if (e.last_step) out["last_step"] = *e.last_step;
+    if (!e.binary.empty()) out["binary"] = e.binary;
     return "worker_exited";
   }
   const char* operator()(const event::Stopping& e) const {
@@ -92,8 +93,74 @@ struct AddFields {
   }
   const char* operator()(const event::SignalReceived& e) const {
     out["signal"] = e.signal;
+    out["use"] = signal_use_text(e.use);
     out["consequence"] = e.consequence;
     return "signal_received";
+  }
+  const char* operator()(const event::ClosingSignalSent& e) const {
+    add_worker(out, e.worker);
+    out["signal"] = e.signal;
+    return "closing_signal_sent";
+  }
+  const char* operator()(const event::WorkerKilled& e) const {
+    add_worker(out, e.worker);
+    out["after_signal"] = e.after_signal;
+    out["reason"] = e.reason;
+    return "worker_killed";
+  }
+  const char* operator()(const event::WorkerAbandoned& e) const {
+    add_worker(out, e.worker);
+    return "worker_abandoned";
+  }
+  const char* operator()(const event::SpawnFailed& e) const {
+    add_worker(out, e.worker);
+    out["reason"] = e.reason;
+    return "spawn_failed";
+  }
+  const char* operator()(const event::WorkersHung& e) const {
+    out["ranks"] = ordered_json::array();
+    for (const Rank rank : e.ranks) out["ranks"].push_back(rank.value());
+    out["reason"] = e.reason;
+    return "workers_hung";
+  }
+  const char* operator()(const event::SlowRank& e) const {
+    out["rank"] = e.rank.value();
+    out["own_work_ms"] = e.own_work_ms;
+    out["others_work_ms"] = e.others_work_ms;
+    return "slow_rank";
+  }
+  const char* operator()(const event::WorkerStopped& e) const {
+    add_worker(out, e.worker);
+    return "worker_stopped";
+  }
+  const char* operator()(const event::WorkerUninterruptible& e) const {
+    add_worker(out, e.worker);
+    out["lasted_s"] = e.lasted_s;
+    out["limit_s"] = e.limit_s;
+    out["stuck"] = e.stuck;
+    return "worker_uninterruptible";
+  }
+  const char* operator()(const event::WorkerSeen& e) const {
+    add_worker(out, e.worker);
+    out["state"] = e.state;
+    if (e.step) out["step"] = *e.step;
+    return "worker_seen";
+  }
+  const char* operator()(const event::TimerExpired& e) const {
+    add_worker(out, e.worker);
+    out["process"] = e.pid;
+    out["scope"] = e.scope;
+    out["signal"] = e.signal;
+    return "timer_expired";
+  }
+  const char* operator()(const event::StateSaved& e) const {
+    add_worker(out, e.worker);
+    return "state_saved";
+  }
+  const char* operator()(const event::ErrorFileRefused& e) const {
+    out["path"] = e.path;
+    out["reason"] = e.reason;
+    return "error_file_refused";
   }
   const char* operator()(const event::Restarting& e) const {
     out["restarts_left"] = e.restarts_left;
@@ -103,6 +170,7 @@ struct AddFields {
   const char* operator()(const event::IncidentRecorded& e) const {
     out["path"] = e.path;
     out["summary"] = e.summary;
+    out["restarted"] = e.restarted;
     return "incident_recorded";
   }
   const char* operator()(const event::LogWriteFailed& e) const {
@@ -120,6 +188,14 @@ struct AddFields {
   const char* operator()(const event::Warning& e) const {
     out["text"] = e.text;
     return "warning";
+  }
+  const char* operator()(const event::Fault& e) const {
+    out["text"] = e.text;
+    return "fault";
+  }
+  const char* operator()(const event::Notice& e) const {
+    out["text"] = e.text;
+    return "notice";
   }
   const char* operator()(const event::JobEnded& e) const {
     out["exit_code"] = e.verdict.exit_code;
@@ -139,6 +215,26 @@ std::string_view worker_end_text(WorkerEnd end) {
       return "failed";
     case WorkerEnd::terminated:
       return "terminated";
+  }
+  return "";
+}
+
+std::string_view signal_use_text(SignalUse use) {
+  switch (use) {
+    case SignalUse::ends:
+      return "ends";
+    case SignalUse::forces:
+      return "forces";
+    case SignalUse::drains:
+      return "drains";
+    case SignalUse::forwards:
+      return "forwards";
+    case SignalUse::pauses:
+      return "pauses";
+    case SignalUse::resumes:
+      return "resumes";
+    case SignalUse::ignored:
+      return "ignored";
   }
   return "";
 }

@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/log_line.hpp"
 #include "rendezvous/core/messages.hpp"
 
-/// Everything that happens to a job on this node, as one stream of values. Report, result file, incident record and the
-/// torchrun-shaped events are made from it (run_record.hpp) and have no second source.
+/// Everything that happens to a job on this node, as one stream of values. Report, result file, incident record, the
+/// torchrun-shaped events, the answer to probes and every line that people read about the job are made from it
+/// (run_record.hpp, to_text) and have no second source.
 namespace torchup {
 
 /// When and where an event was seen.
@@ -29,13 +31,28 @@ struct WorkerId {
   friend bool operator==(const WorkerId&, const WorkerId&) = default;
 };
 
-/// Why a worker's process is gone.
+/// A worker's exit code that says: state saved, start the job again later (README, "Exit codes"). Not a failure.
+inline constexpr int requeue_code = 75;
+
+/// Why a worker's process is gone. Decided by the agent machine (agent.hpp), and by nobody else.
 enum class WorkerEnd {
-  succeeded,   ///< exit code 0
-  failed,      ///< by itself, or killed by somebody else
-  terminated,  ///< after we stopped it
+  succeeded,   ///< exit code 0, or requeue_code
+  failed,      ///< by itself, or killed by somebody else: it counts
+  terminated,  ///< after we stopped it, or because others had ended
 };
 [[nodiscard]] std::string_view worker_end_text(WorkerEnd end);
+
+/// What becomes of a signal that the launcher gets.
+enum class SignalUse {
+  ends,      ///< the job, or this node's part in it
+  forces,    ///< the second one: no grace any more
+  drains,    ///< the workers are asked to save and stop
+  forwards,  ///< goes to the workers, and changes nothing else
+  pauses,    ///< the workers are stopped with us
+  resumes,
+  ignored,
+};
+[[nodiscard]] std::string_view signal_use_text(SignalUse use);
 
 namespace event {
 
@@ -80,6 +97,7 @@ struct WorkerExited {
   std::string message;                         ///< of a failure: as in WorkerFailure
   std::string error_file;                      ///< empty when it left none
   std::optional<std::int64_t> last_step = {};  ///< the last that it reported, by the page that it shares with us
+  std::string binary = {};                     ///< of a failure: what was executed
   friend bool operator==(const WorkerExited&, const WorkerExited&) = default;
 };
 /// The workers of this attempt are being stopped.
@@ -92,10 +110,89 @@ struct AttemptEnded {
   std::string reason;
   friend bool operator==(const AttemptEnded&, const AttemptEnded&) = default;
 };
+/// A signal has come, and this is what we do about it.
 struct SignalReceived {
   int signal = 0;
-  std::string consequence;  ///< what the launcher does about it
+  SignalUse use = SignalUse::ignored;
+  std::string consequence;  ///< what the launcher does about it, in words
   friend bool operator==(const SignalReceived&, const SignalReceived&) = default;
+};
+/// A worker is told to end.
+struct ClosingSignalSent {
+  WorkerId worker;
+  int signal = 0;
+  friend bool operator==(const ClosingSignalSent&, const ClosingSignalSent&) = default;
+};
+/// A worker gets SIGKILL.
+struct WorkerKilled {
+  WorkerId worker;
+  int after_signal = 0;  ///< that it was told to end by before; 0: by none
+  std::string reason;
+  friend bool operator==(const WorkerKilled&, const WorkerKilled&) = default;
+};
+/// Not even SIGKILL has ended this worker; the job goes on without it. Pid 0: its start has not come back.
+struct WorkerAbandoned {
+  WorkerId worker;
+  friend bool operator==(const WorkerAbandoned&, const WorkerAbandoned&) = default;
+};
+/// A worker could not be started.
+struct SpawnFailed {
+  WorkerId worker;
+  std::string reason;
+  friend bool operator==(const SpawnFailed&, const SpawnFailed&) = default;
+};
+/// Workers have ended no step for so long that they are aborted.
+struct WorkersHung {
+  std::vector<Rank> ranks;
+  std::string reason;
+  friend bool operator==(const WorkersHung&, const WorkersHung&) = default;
+};
+/// One worker has more own work in a step than the others, who wait for it.
+struct SlowRank {
+  Rank rank{0};
+  double own_work_ms = 0;     ///< in a step
+  double others_work_ms = 0;  ///< median of the other local workers
+  friend bool operator==(const SlowRank&, const SlowRank&) = default;
+};
+/// Somebody else has stopped a worker (SIGSTOP).
+struct WorkerStopped {
+  WorkerId worker;
+  friend bool operator==(const WorkerStopped&, const WorkerStopped&) = default;
+};
+/// A worker sleeps where nothing can wake it.
+struct WorkerUninterruptible {
+  WorkerId worker;
+  std::string role;
+  double lasted_s = 0;
+  double limit_s = 0;  ///< a sleep this long ends the job
+  bool stuck = false;  ///< it has lasted that long
+  friend bool operator==(const WorkerUninterruptible&, const WorkerUninterruptible&) = default;
+};
+/// Where a worker is, for who asked by SIGQUIT.
+struct WorkerSeen {
+  WorkerId worker;
+  std::string state;                 ///< as the kernel shows it
+  std::optional<std::int64_t> step;  ///< that it reported last
+  friend bool operator==(const WorkerSeen&, const WorkerSeen&) = default;
+};
+/// A process has not come out of a scope of the file-timer watchdog in time and got `signal`.
+struct TimerExpired {
+  WorkerId worker;       ///< that it is, or that has started it
+  std::int64_t pid = 0;  ///< of the process
+  std::string scope;
+  int signal = 0;
+  friend bool operator==(const TimerExpired&, const TimerExpired&) = default;
+};
+/// A worker has saved its state and asks for the job to be started again (exit code 75).
+struct StateSaved {
+  WorkerId worker;
+  friend bool operator==(const StateSaved&, const StateSaved&) = default;
+};
+/// A worker's error file cannot be used.
+struct ErrorFileRefused {
+  std::string path;
+  std::string reason;
+  friend bool operator==(const ErrorFileRefused&, const ErrorFileRefused&) = default;
 };
 /// Failures of this attempt are about to be answered by a restart.
 struct Restarting {
@@ -104,8 +201,9 @@ struct Restarting {
   friend bool operator==(const Restarting&, const Restarting&) = default;
 };
 struct IncidentRecorded {
-  std::string path;     ///< of the JSON; empty when there are no files
-  std::string summary;  ///< one line
+  std::string path;        ///< of the JSON; empty when there are no files
+  std::string summary;     ///< one line
+  bool restarted = false;  ///< the job goes on
   friend bool operator==(const IncidentRecorded&, const IncidentRecorded&) = default;
 };
 struct LogWriteFailed {
@@ -125,6 +223,17 @@ struct Warning {
   std::string text;
   friend bool operator==(const Warning&, const Warning&) = default;
 };
+/// Something of ours went wrong; the job goes on.
+struct Fault {
+  std::string text;
+  friend bool operator==(const Fault&, const Fault&) = default;
+};
+/// What happens on the way, for those who watch: at the coordinator too where we host it (who came, who was refused).
+struct Notice {
+  std::string text;
+  LogLevel level = LogLevel::info;
+  friend bool operator==(const Notice&, const Notice&) = default;
+};
 struct JobEnded {
   Verdict verdict;
   friend bool operator==(const JobEnded&, const JobEnded&) = default;
@@ -134,8 +243,12 @@ struct JobEnded {
 
 using EventBody =
     std::variant<event::JobStarted, event::Waiting, event::RoundCompleted, event::AttemptStarted, event::WorkerStarted,
-                 event::WorkerExited, event::Stopping, event::AttemptEnded, event::SignalReceived, event::Restarting,
-                 event::IncidentRecorded, event::LogWriteFailed, event::ConsoleLost, event::Warning, event::JobEnded>;
+                 event::WorkerExited, event::Stopping, event::AttemptEnded, event::SignalReceived,
+                 event::ClosingSignalSent, event::WorkerKilled, event::WorkerAbandoned, event::SpawnFailed,
+                 event::WorkersHung, event::SlowRank, event::WorkerStopped, event::WorkerUninterruptible,
+                 event::WorkerSeen, event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
+                 event::IncidentRecorded, event::LogWriteFailed, event::ConsoleLost, event::Warning, event::Fault,
+                 event::Notice, event::JobEnded>;
 
 struct LaunchEvent {
   EventStamp at;
@@ -150,5 +263,16 @@ inline constexpr int event_schema = 1;
 /// (snake case name of the type), then the fields of the type under their names here. Bytes that are not UTF-8
 /// become U+FFFD.
 [[nodiscard]] std::string to_json_line(const LaunchEvent& event, const std::string& host);
+
+/// One line for people, without line end.
+struct EventText {
+  LogLevel level = LogLevel::info;
+  std::string text;
+  friend bool operator==(const EventText&, const EventText&) = default;
+};
+
+/// What people read of an event while the job runs; nothing for most. The last words about a job are the failure report
+/// (exit_report.hpp).
+[[nodiscard]] std::optional<EventText> to_text(const EventBody& event);
 
 }  // namespace torchup

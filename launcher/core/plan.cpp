@@ -10,6 +10,7 @@
 
 #include "launcher/core/numa_binding.hpp"
 #include "launcher/core/rendezvous_conf.hpp"
+#include "launcher/core/signals.hpp"
 #include "launcher/core/text.hpp"
 #include "rendezvous/core/hostlist.hpp"
 #include "rendezvous/core/names.hpp"
@@ -18,22 +19,6 @@ namespace torchup {
 namespace {
 
 constexpr Port static_default_port{29500};
-
-struct SignalName {
-  std::string_view name;
-  int number;
-};
-constexpr std::array signal_names = {
-    SignalName{"HUP", SIGHUP},   SignalName{"INT", SIGINT},       SignalName{"QUIT", SIGQUIT},
-    SignalName{"ILL", SIGILL},   SignalName{"TRAP", SIGTRAP},     SignalName{"ABRT", SIGABRT},
-    SignalName{"BUS", SIGBUS},   SignalName{"FPE", SIGFPE},       SignalName{"KILL", SIGKILL},
-    SignalName{"USR1", SIGUSR1}, SignalName{"SEGV", SIGSEGV},     SignalName{"USR2", SIGUSR2},
-    SignalName{"PIPE", SIGPIPE}, SignalName{"ALRM", SIGALRM},     SignalName{"TERM", SIGTERM},
-    SignalName{"CHLD", SIGCHLD}, SignalName{"CONT", SIGCONT},     SignalName{"STOP", SIGSTOP},
-    SignalName{"TSTP", SIGTSTP}, SignalName{"TTIN", SIGTTIN},     SignalName{"TTOU", SIGTTOU},
-    SignalName{"URG", SIGURG},   SignalName{"XCPU", SIGXCPU},     SignalName{"XFSZ", SIGXFSZ},
-    SignalName{"PROF", SIGPROF}, SignalName{"VTALRM", SIGVTALRM}, SignalName{"IO", SIGIO},
-    SignalName{"PWR", SIGPWR},   SignalName{"SYS", SIGSYS},       SignalName{"WINCH", SIGWINCH}};
 
 Error bad(std::string text) { return fail(errc::bad_value, std::move(text)); }
 
@@ -510,16 +495,6 @@ class Planner {
 Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<std::string>& words, bool legacy,
                                const Machine& machine) {
   return Planner{options, words, legacy, machine}.make();
-}
-
-std::optional<int> signal_number(std::string_view name) {
-  if (const auto number = python_int(name); number && *number > 0 && *number <= SIGRTMAX)
-    return static_cast<int>(*number);
-  if (name.starts_with("SIG")) name.remove_prefix(3);
-  for (const SignalName& entry : signal_names) {
-    if (entry.name == name) return entry.number;
-  }
-  return std::nullopt;
 }
 
 }  // namespace torchup

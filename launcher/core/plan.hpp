@@ -34,7 +34,4 @@ struct Machine {
 [[nodiscard]] Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<std::string>& words,
                                              bool legacy, const Machine& machine);
 
-/// "SIGTERM", "TERM" or "15" as a number; nothing for an unknown one.
-[[nodiscard]] std::optional<int> signal_number(std::string_view name);
-
 }  // namespace torchup

@@ -1,5 +1,7 @@
 #include "launcher/core/run_record.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "launcher/core/json.hpp"
@@ -18,10 +20,21 @@ Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14 needs to be told
 template <class List>
 void note_loss(List& losses, const std::string& where, std::uint64_t bytes) {
   const auto known = std::find_if(losses.begin(), losses.end(), [&](const auto& loss) { return loss.where == where; });
-  if (known == losses.end())
-    losses.push_back({where, bytes});
-  else
+  if (known != losses.end()) {
     known->bytes = std::max(known->bytes, bytes);
+    return;
+  }
+  losses.push_back({where, bytes});
+  if (losses.size() <= losses_kept_max) return;
+  losses[1].bytes += losses[0].bytes;
+  losses[1].where.clear();
+  losses.pop_front();
+}
+
+template <class List, class Entry>
+void keep(List& list, Entry entry, std::size_t most) {
+  list.push_back(std::move(entry));
+  if (list.size() > most) list.pop_front();
 }
 
 template <class List>
@@ -81,7 +94,8 @@ void RunRecord::apply(const LaunchEvent& event) {
                    attempt.restart_count = e.restart_count;
                    attempt.placement = placement_;
                    attempt.start_us = at.utc_us;
-                   attempts_.push_back(std::move(attempt));
+                   if (attempts_.size() == attempts_kept_max) ++attempts_forgotten_;
+                   keep(attempts_, std::move(attempt), attempts_kept_max);
                  },
                  [&](const event::WorkerStarted& e) {
                    if (attempts_.empty()) return;
@@ -106,32 +120,57 @@ void RunRecord::apply(const LaunchEvent& event) {
                  },
                  [&](const event::Stopping&) { enter(Phase::stopping, at.monotonic_us); },
                  [&](const event::AttemptEnded& e) {
-                   if (!attempts_.empty()) {
+                   // An attempt whose directories could not be made has not begun.
+                   if (!attempts_.empty() && attempts_.back().end_us == 0) {
                      attempts_.back().end_us = at.utc_us;
                      attempts_.back().end_reason = e.reason;
                    }
                    enter(Phase::waiting, at.monotonic_us);
                  },
                  [&](const event::IncidentRecorded& e) {
-                   if (!e.path.empty()) incidents_.push_back(e.path);
+                   if (!e.path.empty()) keep(incidents_, e.path, lines_kept_max);
                  },
                  [&](const event::LogWriteFailed& e) { note_loss(log_losses_, e.path, e.bytes_lost); },
                  [&](const event::ConsoleLost& e) { note_loss(console_losses_, e.stream, e.bytes_lost); },
-                 [&](const event::Warning& e) { warnings_.push_back(e.text); },
+                 [&](const event::Warning& e) { keep(warnings_, e.text, lines_kept_max); },
                  [&](const event::JobEnded& e) {
                    verdict_ = e.verdict;
                    end_us_ = at.utc_us;
                    enter(Phase::before, at.monotonic_us);
                  },
-                 [](const event::Waiting&) {},
-                 [](const event::SignalReceived&) {},
-                 [](const event::Restarting&) {},
+                 [](const auto&) {},  // of no weight for what becomes of the job
              },
              event.body);
 }
 
 std::uint64_t RunRecord::log_bytes_lost() const { return total(log_losses_); }
 std::uint64_t RunRecord::console_bytes_lost() const { return total(console_losses_); }
+
+std::vector<AttemptRecord> RunRecord::history() const {
+  std::vector<AttemptRecord> last;
+  for (std::size_t i = attempts_.size() - std::min(attempts_.size(), history_max); i < attempts_.size(); ++i) {
+    AttemptRecord& attempt = last.emplace_back();
+    attempt.name = attempts_[i].name;
+    attempt.directory = attempts_[i].directory;
+    attempt.restart_count = attempts_[i].restart_count;
+    attempt.placement = attempts_[i].placement;
+    attempt.start_us = attempts_[i].start_us;
+    attempt.end_us = attempts_[i].end_us;
+    attempt.end_reason = attempts_[i].end_reason;
+  }
+  return last;
+}
+
+std::int64_t RunRecord::workers_alive() const {
+  if (attempts_.empty()) return 0;
+  const auto& workers = attempts_.back().workers;
+  return std::ranges::count_if(workers, [](const WorkerRecord& worker) { return !worker.exit_code; });
+}
+
+std::string health_json(const RunRecord& record) {
+  return fmt::format("{{\"status\": \"ok\", \"workers_alive\": {}, \"restart_count\": {}}}\n", record.workers_alive(),
+                     record.restart_count());
+}
 
 std::string result_json(const RunRecord& record, const std::string& host) {
   const auto seconds = [](std::int64_t us) { return static_cast<double>(us) / 1e6; };
@@ -151,6 +190,7 @@ std::string result_json(const RunRecord& record, const std::string& host) {
                      {"starting", seconds(record.phases().starting_us)},
                      {"running", seconds(record.phases().running_us)},
                      {"stopping", seconds(record.phases().stopping_us)}};
+  out["attempts_forgotten"] = record.attempts_forgotten();
   out["attempts"] = ordered_json::array();
   for (const AttemptRecord& attempt : record.attempts()) {
     ordered_json one;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,6 +10,14 @@
 #include "launcher/core/launch_event.hpp"
 
 namespace torchup {
+
+/// What a record remembers of a long life: of more attempts the last ones, of more warnings and incidents the last
+/// ones, of more places where bytes were lost the sum of the older ones.
+inline constexpr std::size_t attempts_kept_max = 64;
+inline constexpr std::size_t lines_kept_max = 256;
+inline constexpr std::size_t losses_kept_max = 1'024;
+/// Attempts in the history of an incident.
+inline constexpr std::size_t history_max = 16;
 
 /// One worker's life in one attempt.
 struct WorkerRecord {
@@ -48,8 +58,16 @@ class RunRecord {
   void apply(const LaunchEvent& event);
 
   [[nodiscard]] const std::optional<event::JobStarted>& job() const { return job_; }
-  [[nodiscard]] const std::vector<AttemptRecord>& attempts() const { return attempts_; }
-  [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
+  [[nodiscard]] const std::deque<AttemptRecord>& attempts() const { return attempts_; }
+  /// How many attempts came before those.
+  [[nodiscard]] std::int64_t attempts_forgotten() const { return attempts_forgotten_; }
+  /// The last attempts without their workers, for an incident.
+  [[nodiscard]] std::vector<AttemptRecord> history() const;
+  /// Workers that are started and have not ended.
+  [[nodiscard]] std::int64_t workers_alive() const;
+  /// Restarts so far.
+  [[nodiscard]] int restart_count() const { return placement_ ? placement_->restart_count : 0; }
+  [[nodiscard]] const std::deque<std::string>& warnings() const { return warnings_; }
   [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
   [[nodiscard]] const PhaseTimes& phases() const { return phases_; }
   [[nodiscard]] std::int64_t start_us() const { return start_us_; }
@@ -57,7 +75,7 @@ class RunRecord {
   [[nodiscard]] std::uint64_t log_bytes_lost() const;
   [[nodiscard]] std::uint64_t console_bytes_lost() const;
   /// Paths of incident records.
-  [[nodiscard]] const std::vector<std::string>& incidents() const { return incidents_; }
+  [[nodiscard]] const std::deque<std::string>& incidents() const { return incidents_; }
 
  private:
   struct Loss {
@@ -70,11 +88,12 @@ class RunRecord {
 
   std::optional<event::JobStarted> job_;
   std::optional<Placement> placement_;
-  std::vector<AttemptRecord> attempts_;
-  std::vector<std::string> warnings_;
-  std::vector<std::string> incidents_;
-  std::vector<Loss> log_losses_;
-  std::vector<Loss> console_losses_;
+  std::deque<AttemptRecord> attempts_;
+  std::int64_t attempts_forgotten_ = 0;
+  std::deque<std::string> warnings_;
+  std::deque<std::string> incidents_;
+  std::deque<Loss> log_losses_;  ///< the sum of the older ones has no place
+  std::deque<Loss> console_losses_;
   std::optional<Verdict> verdict_;
   PhaseTimes phases_;
   Phase phase_ = Phase::before;
@@ -85,6 +104,9 @@ class RunRecord {
 
 /// Version of the JSON below; grows when a field changes its meaning or goes.
 inline constexpr int result_schema = 1;
+
+/// What a probe of the health port is told: one line of JSON.
+[[nodiscard]] std::string health_json(const RunRecord& record);
 
 /// The content of `--result-file`: JSON with `schema`, verdict (`exit_code`, `reason`), per rank of this node its exit
 /// codes, attempts with their times, phase times, log paths and losses.

@@ -7,21 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/base/types.hpp"
+#include "launcher/core/launch_event.hpp"
 
 namespace torchup {
 
 /// One look at a living worker.
 struct StateSample {
-  LocalRank local_rank{0};
-  std::int64_t pid = 0;
+  WorkerId worker;
   char state = 'S';  ///< as the kernel names it in /proc/<pid>/stat; '?' when it cannot be read
-};
-
-struct StateFinding {
-  bool stuck = false;  ///< only the kernel could end this worker: the job cannot go on. Else people should know
-  std::string text;
-  friend bool operator==(const StateFinding&, const StateFinding&) = default;
 };
 
 /// Tells from repeated looks at the workers which of them are stopped, or sleep where nothing can wake them. Pure; says
@@ -34,8 +27,8 @@ class StateWatch {
   /// `stuck_timeout`: longest uninterruptible sleep; 0: not watched.
   StateWatch(std::string role, Duration stuck_timeout) : role_{std::move(role)}, stuck_timeout_{stuck_timeout} {}
 
-  /// `samples` are those of all living workers.
-  [[nodiscard]] std::vector<StateFinding> look(std::span<const StateSample> samples, TimePoint now);
+  /// `samples` are those of all living workers. Gives worker_stopped and worker_uninterruptible.
+  [[nodiscard]] std::vector<EventBody> look(std::span<const StateSample> samples, TimePoint now);
 
  private:
   struct Watched {

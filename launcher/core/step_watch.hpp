@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "launcher/core/launch_event.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/base/worker_page.hpp"
 
@@ -18,6 +20,9 @@ struct StepSample {
   LocalRank local_rank{0};
   std::optional<WorkerProgress> progress;  ///< nothing: it does not use the page, or has not ended a step
 };
+
+/// Pauses that a StepWatch remembers apart; two neighbours beyond that become one, with the time between them.
+inline constexpr std::size_t pauses_max = 64;
 
 /// Workers that have stopped making progress.
 struct HungWorkers {
@@ -31,19 +36,25 @@ struct HungWorkers {
 ///
 /// A worker is watched from the end of its first step on, so that compiling and loading take as long as they take.
 /// While it waits for other ranks in a collective, the fault is not its own: only after twice the time is it called
-/// hung, for then nobody anywhere was found.
+/// hung, for then nobody anywhere was found. Nobody is while a worker saves its state, and time in which nobody could
+/// step is not counted: while all stand still (Ctrl-Z), and while we did not look, for then we stood still ourselves
+/// (`docker pause`, a suspended machine).
 class StepWatch {
  public:
   /// `heartbeat_timeout` 0: nobody is ever called hung.
   explicit StepWatch(Duration heartbeat_timeout) : heartbeat_timeout_{heartbeat_timeout} {}
 
+  /// How long after a look the next one is due.
+  [[nodiscard]] Duration interval() const;
+
   struct Findings {
-    std::optional<HungWorkers> hung;  ///< told once
-    std::string slow;  ///< a line about the slowest worker when there is one and it is another than before
+    std::optional<HungWorkers> hung;      ///< told once
+    std::optional<event::SlowRank> slow;  ///< the slowest worker when there is one and it is another than before
     friend bool operator==(const Findings&, const Findings&) = default;
   };
-  /// `now` is the monotonic clock, which the pages use too.
-  Findings look(std::span<const StepSample> samples, TimePoint now);
+  /// `now` is the monotonic clock, which the pages use too. `standing`: the workers are made to stand still now, or are
+  /// to end; the time since the look before does not count.
+  Findings look(std::span<const StepSample> samples, bool standing, TimePoint now);
 
  private:
   struct Pace {
@@ -52,12 +63,21 @@ class StepWatch {
     double work_ns = 0;       ///< smoothed: own work in a step
     double step_ns = 0;
   };
+  /// Time in which nobody could step.
+  struct Pause {
+    TimePoint begin;
+    TimePoint end;
+  };
+  void leave_out(TimePoint begin, TimePoint end);
+  [[nodiscard]] Duration counted_since(std::int64_t time_ns, TimePoint now) const;
   [[nodiscard]] std::optional<HungWorkers> find_hung(std::span<const StepSample> samples, TimePoint now) const;
   void measure(std::span<const StepSample> samples);
-  std::string find_slow(std::span<const StepSample> samples);
+  std::optional<event::SlowRank> find_slow(std::span<const StepSample> samples);
 
   Duration heartbeat_timeout_;
   bool hung_told_ = false;
+  std::optional<TimePoint> last_look_;
+  std::deque<Pause> pauses_;   ///< in order of time, apart from each other; at most pauses_max
   std::map<int, Pace> paces_;  ///< by local rank
   std::optional<Rank> slow_told_;
 };

@@ -76,10 +76,11 @@ std::string TorchelasticEvents::apply(const LaunchEvent& event) {
 }
 
 std::string TorchelasticEvents::at_the_end(const Verdict& verdict) {
-  if (verdict.exit_code > 1) return agent_line("FAILED", std::nullopt, verdict.reason);
+  if (verdict.exit_code > 1 && verdict.exit_code != requeue_code)
+    return agent_line("FAILED", std::nullopt, verdict.reason);
   std::string lines;
   for (const auto& [local_rank, worker] : workers_) {
-    const bool failed = worker.exited && worker.exited->exit_code != 0;
+    const bool failed = worker.exited && worker.exited->end != WorkerEnd::succeeded;
     lines += worker_line(failed ? "FAILED" : verdict.exit_code == 0 ? "SUCCEEDED" : "TERMINATED", worker);
   }
   return lines + agent_line("SUCCEEDED", std::nullopt, "");
@@ -111,7 +112,7 @@ std::string TorchelasticEvents::agent_line(const char* state, std::optional<doub
 }
 
 std::string TorchelasticEvents::worker_line(const char* state, const WorkerState& worker) const {
-  const bool failed = worker.exited && worker.exited->exit_code != 0;
+  const bool failed = worker.exited && worker.exited->end != WorkerEnd::succeeded;
   const Placement placement = placement_.value_or(Placement{});
   const WorkerId& id = worker.worker;
   const ordered_json inner{

@@ -122,7 +122,17 @@ std::unique_ptr<AttemptCgroup> AttemptCgroup::make(const std::string& tag, int n
 AttemptCgroup::AttemptCgroup(std::string path)
     : path_{std::move(path)}, folder_{::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)} {}
 
-AttemptCgroup::~AttemptCgroup() { end_and_remove(path_); }
+AttemptCgroup::~AttemptCgroup() { static_cast<void>(remove()); }
+
+bool AttemptCgroup::remove() {
+  if (!removed_) removed_ = remove_tree(path_);
+  return removed_;
+}
+
+void AttemptCgroup::remove_waiting() {
+  end_and_remove(path_);
+  removed_ = true;
+}
 
 bool AttemptCgroup::empty() const {
   return read_kernel_file(folder(), "cgroup.events").find("populated 1") == std::string::npos;

@@ -22,7 +22,7 @@ class AttemptCgroup {
 
   AttemptCgroup(const AttemptCgroup&) = delete;
   AttemptCgroup& operator=(const AttemptCgroup&) = delete;
-  /// Ends what still lives in it, waits a little for that, and removes it with all cgroups that workers made below.
+  /// Tries to remove it once more. What is still there the next launcher removes (make).
   ~AttemptCgroup();
 
   /// The open folder, for the birth of a worker.
@@ -31,11 +31,17 @@ class AttemptCgroup {
   [[nodiscard]] bool empty() const;
   /// SIGKILL to all in it and below.
   void kill() const;
+  /// Removes it with all cgroups that workers made below. False while somebody lives in it, which may be so for a
+  /// moment after `empty`. Does not wait.
+  bool remove();
+  /// The same, and ends who lives in it: waits for that, a second at most. Blocks.
+  void remove_waiting();
 
  private:
   explicit AttemptCgroup(std::string path);
   std::string path_;
   UniqueFd folder_;
+  bool removed_ = false;
 };
 
 /// A name that no other job of this machine has, whatever its PID namespace, for the cgroups of this one.

@@ -1,10 +1,12 @@
 #include "launcher/os/child_process.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,9 +30,12 @@ struct Launch {
   std::vector<int> ignored;  ///< signals that we do not leave by default; exec resets handlers, but not these
   const char* failed_call = nullptr;
   int error = 0;
+  bool join_cgroup = false;  ///< it was born outside of the request's
+  int cgroup_error = 0;      ///< why it could not join
 };
 
 constexpr int pid_width = 10;
+constexpr std::string_view oldest_kernel = "5.9";
 
 int give_up(Launch& launch, const char* call) {
   launch.failed_call = call;
@@ -57,6 +62,12 @@ int run_child(void* argument) {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return give_up(launch, "prctl");
   if (::getppid() != launch.parent) ::_exit(127);  // it died before it could take us along
 
+  if (launch.join_cgroup) {
+    // "0" stands for whoever writes it.
+    const int members = ::openat(request.cgroup, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+    if (members < 0 || ::write(members, "0", 1) != 1) launch.cgroup_error = errno;
+  }
+
   if (request.cpus && (errno = request.cpus->apply()) != 0) return give_up(launch, "sched_setaffinity");
 
   // The page must not lie where the standard streams go, nor be closed by theirs.
@@ -80,7 +91,8 @@ int run_child(void* argument) {
     for (int digit = pid_width - 1; digit >= 0; --digit, pid /= 10)
       launch.pid_digits[digit] = static_cast<char>('0' + pid % 10);
   }
-  ::syscall(SYS_close_range, first_closed, std::numeric_limits<unsigned>::max(), 0U);
+  if (::syscall(SYS_close_range, first_closed, std::numeric_limits<unsigned>::max(), 0U) != 0)
+    return give_up(launch, "close_range");
 
   sigset_t none;
   ::sigemptyset(&none);
@@ -92,9 +104,9 @@ int run_child(void* argument) {
 using ChildStack = std::array<char, 32 * 1024>;
 constexpr unsigned long long clone_flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD;
 
-/// clone(2), but the child is born in a cgroup. To join it later, by its cgroup.procs, takes tens of milliseconds: the
-/// kernel waits until all processors have seen it. The C library has no function for this, only the bare system call,
-/// from which the child returns onto an empty stack: so it must not return at all. -1 where it cannot be done.
+/// clone(2), but the child is born in a cgroup. To join it later, by its cgroup.procs, can take tens of milliseconds:
+/// the kernel waits until all processors have seen it. The C library has no function for this, only the bare system
+/// call, from which the child returns onto an empty stack: so it must not return at all. -1 where it cannot be done.
 pid_t clone_into_cgroup(Launch& launch, ChildStack& stack, int& pidfd) {
 #if defined(__x86_64__)
   clone_args request{};
@@ -196,15 +208,28 @@ Result<ChildProcess> start_child(const ChildRequest& request) {
   {
     const SignalsBlocked blocked;
     if (request.cgroup >= 0) pid = clone_into_cgroup(launch, stack, pidfd);
+    launch.join_cgroup = request.cgroup >= 0 && pid < 0;
     if (pid < 0) pid = ::clone(run_child, stack.data() + stack.size(), clone_flags | SIGCHLD, &launch, &pidfd);
   }
   if (pid < 0) return system_error("no new process for " + request.executable);
-  ChildProcess child{pid, UniqueFd{pidfd}};
+  ChildProcess child{pid, UniqueFd{pidfd}, ""};
+  if (launch.cgroup_error != 0) child.outside_cgroup = std::generic_category().message(launch.cgroup_error);
   if (launch.error == 0) return child;
   static_cast<void>(reap(pidfd));
   std::string what = request.executable;
   if (std::string{launch.failed_call} != "execve") what += std::string{": "} + launch.failed_call;
   return system_error(launch.error, what);
+}
+
+Result<> check_kernel() {
+  // The youngest of the calls that a start needs. A number that no descriptor has: nothing is closed.
+  if (::syscall(SYS_close_range, std::numeric_limits<unsigned>::max(), std::numeric_limits<unsigned>::max(), 0U) == 0)
+    return {};
+  utsname system{};
+  ::uname(&system);
+  return system_error(fmt::format(
+      "torchup needs Linux {} or newer, and a container that allows its system call close_range (here: Linux {})",
+      oldest_kernel, system.release));
 }
 
 int reap(int pidfd) {

@@ -35,7 +35,8 @@ struct ChildRequest {
 /// A started child: leader of its own session and process group.
 struct ChildProcess {
   pid_t pid = -1;
-  UniqueFd pidfd;  ///< readable when the child has ended
+  UniqueFd pidfd;              ///< readable when the child has ended
+  std::string outside_cgroup;  ///< why it is not in the cgroup of the request; empty: it is, or none was asked for
 };
 
 /// Starts a child, which gets SIGKILL when the *calling thread* ends: call it from one that lives as long as the agent.
@@ -50,10 +51,13 @@ struct ChildProcess {
 /// same call that makes the process.
 ///
 /// Where the system does not let a child be born in `cgroup` (a seccomp filter without clone3, a processor other than
-/// x86-64, for which nobody has written the call), it is born in ours.
+/// x86-64, for which nobody has written the call), it joins it before it executes anything, which takes longer.
 ///
 /// Errors: the system's, with the path and the call that failed.
 [[nodiscard]] Result<ChildProcess> start_child(const ChildRequest& request);
+
+/// Whether this system can start children. Errors: the system's, with the oldest kernel that can.
+[[nodiscard]] Result<> check_kernel();
 
 /// How the child of `pidfd` ended: its exit code, or the negative signal number. Call it once, when `pidfd` is
 /// readable.

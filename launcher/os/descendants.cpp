@@ -9,10 +9,13 @@
 #include <charconv>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
+#include <string>
 #include <string_view>
 #include <thread>
 
 #include "launcher/os/process_stat.hpp"
+#include "launcher/os/read_text.hpp"
 
 #ifndef __WNOTHREAD
 #define __WNOTHREAD 0x20000000
@@ -76,6 +79,29 @@ std::vector<pid_t> descendants() {
 char state_letter(pid_t pid) {
   Process process{};
   return read_process(pid, process) ? process.state : '?';
+}
+
+std::vector<pid_t> ancestry(pid_t pid) {
+  std::vector<pid_t> found;
+  const pid_t own = ::getpid();
+  while (pid > 1 && pid != own) {
+    const auto stat = process_stat(pid);
+    if (!stat) return {};
+    found.push_back(pid);
+    pid = stat->parent;
+  }
+  return pid == own ? found : std::vector<pid_t>{};
+}
+
+bool catches_signal(pid_t pid, int number) {
+  constexpr std::string_view key = "\nSigCgt:\t";
+  const std::string status = read_text("/proc/" + std::to_string(pid) + "/status");
+  const auto at = status.find(key);
+  if (at == std::string::npos) return false;
+  std::uint64_t mask = 0;
+  const char* const begin = status.data() + at + key.size();
+  std::from_chars(begin, status.data() + status.size(), mask, 16);
+  return number >= 1 && number <= 64 && ((mask >> (number - 1)) & 1) != 0;
 }
 
 bool has_children() {

@@ -19,6 +19,13 @@ void become_subreaper();
 /// The kernel's letter for what a process does ('R', 'S', 'D', 'T', 'Z', …); '?' when it is gone.
 [[nodiscard]] char state_letter(pid_t pid);
 
+/// A process, its parent, the parent of that and so on, up to a child of this process; empty when it is gone or none of
+/// ours.
+[[nodiscard]] std::vector<pid_t> ancestry(pid_t pid);
+
+/// Whether a process has a handler for a signal.
+[[nodiscard]] bool catches_signal(pid_t pid, int number);
+
 /// Whether this process has any child at all, zombies included. One system call.
 [[nodiscard]] bool has_children();
 

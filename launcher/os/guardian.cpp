@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "launcher/core/signals.hpp"
 #include "launcher/os/attempt_cgroup.hpp"
 #include "launcher/os/descendants.hpp"
 
@@ -17,6 +18,8 @@ namespace torchup {
 namespace {
 
 constexpr Duration kill_limit = std::chrono::seconds{10};
+/// README, "Exit codes": a check before the start failed.
+constexpr int shortage_status = 65;
 
 /// Opens /dev/null for each of the descriptors 0, 1, 2 that is closed, so that no file of ours lands there.
 void fill_standard_descriptors() {
@@ -28,7 +31,7 @@ void fill_standard_descriptors() {
 }
 
 /// The way in which a process ended, as a shell shows it.
-int shell_status(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+int shell_status(int status) { return WIFSIGNALED(status) ? shell_code(WTERMSIG(status)) : WEXITSTATUS(status); }
 
 void tell_of_killed_agent(int number, bool all_gone) {
   char text[160];
@@ -99,14 +102,14 @@ Guarded become_guarded() {
   std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0) {
     std::perror("torchup: pipe");
-    ::_exit(70);
+    ::_exit(shortage_status);
   }
   const pid_t outer = ::getpid();
   std::string tag = cgroup_tag();
   const pid_t inner = ::fork();
   if (inner < 0) {
-    std::perror("torchup: fork");
-    ::_exit(70);
+    std::perror("torchup: no new process (the limit of processes: ulimit -u, or pids.max of the cgroup)");
+    ::_exit(shortage_status);
   }
   if (inner > 0) {
     ::close(pipe[0]);

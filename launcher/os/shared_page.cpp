@@ -30,6 +30,12 @@ std::optional<WorkerProgress> SharedPage::read(pid_t pid) const {
   return read_worker_page(copy, pid);
 }
 
+bool SharedPage::is_open(pid_t pid) const {
+  std::array<std::byte, worker_page_bytes> copy;
+  return ::pread(fd(), copy.data(), copy.size(), 0) == static_cast<ssize_t>(copy.size()) &&
+         is_worker_page_open(copy, pid);
+}
+
 void SharedPage::request_drain() {
   const std::uint64_t yes = 1;
   // A page that cannot be written is one that the worker cannot read either.

@@ -23,6 +23,8 @@ class SharedPage {
   [[nodiscard]] WorkerPageAddress address(int at) const { return {at, device_, inode_, 0}; }
 
   [[nodiscard]] std::optional<WorkerProgress> read(pid_t pid) const;
+  /// Whether the worker with this pid has opened the page, and so will hear what is asked over it.
+  [[nodiscard]] bool is_open(pid_t pid) const;
   /// Asks the worker's job to stop after a step that all ranks agree on.
   void request_drain();
 

@@ -2,18 +2,30 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <system_error>
 #include <utility>
 
 namespace torchup {
+namespace {
+
+constexpr std::string_view no_thread_text =
+    "no new thread to start workers with (the limit of processes: ulimit -u, or pids.max of the cgroup)";
+
+}  // namespace
 
 Spawner::Spawner(asio::io_context& loop)
     : loop_{loop}, most_lanes_{std::clamp<std::size_t>(std::thread::hardware_concurrency() + 1, 2, 4)} {
-  add_lane();
+  static_cast<void>(add_lane());  // early: it is made while the attempt's directories are
 }
 
-void Spawner::add_lane() {
+Result<> Spawner::add_lane() {
   auto busy = std::make_shared<bool>(false);
-  lanes_.push_back({std::thread{[&loop = loop_, shared = shared_, busy] { run(loop, *shared, *busy); }}, busy});
+  try {
+    lanes_.push_back({std::thread{[&loop = loop_, shared = shared_, busy] { run(loop, *shared, *busy); }}, busy});
+  } catch (const std::system_error& error) {
+    return system_error(error.code().value(), std::string{no_thread_text});
+  }
+  return {};
 }
 
 Spawner::~Spawner() {
@@ -34,6 +46,12 @@ Spawner::~Spawner() {
 }
 
 void Spawner::start(ChildRequest request, Handler handler) {
+  if (lanes_.empty()) {
+    if (auto made = add_lane(); !made) {
+      asio::post(loop_, [handler = std::move(handler), error = made.error()] { handler(error); });
+      return;
+    }
+  }
   bool wanted = false;
   {
     const std::lock_guard lock{shared_->mutex};
@@ -41,7 +59,7 @@ void Spawner::start(ChildRequest request, Handler handler) {
     wanted = ++shared_->unfinished > lanes_.size();
   }
   shared_->wake.notify_one();
-  if (wanted && lanes_.size() < most_lanes_) add_lane();
+  if (wanted && lanes_.size() < most_lanes_) static_cast<void>(add_lane());
 }
 
 void Spawner::run(asio::io_context& loop, Shared& shared, bool& busy) {

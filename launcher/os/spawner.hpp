@@ -20,7 +20,8 @@ namespace torchup {
 ///
 /// Several, because a thread sleeps while its child executes: it wakes on the child's processor, behind the child,
 /// while other processors have nothing to do. A thread is made when a child waits and no thread is free, up to one more
-/// than there are processors and four in all; a job of one worker has one.
+/// than there are processors and four in all; a job of one worker has one. Where the system gives no more threads,
+/// those that are there do.
 class Spawner {
  public:
   using Handler = std::function<void(Result<ChildProcess>)>;
@@ -31,7 +32,8 @@ class Spawner {
   /// The threads' end kills all children that still live. A thread that stands still in an exec is left behind.
   ~Spawner();
 
-  /// Starts a child; the handlers are called on the loop in the order of these calls.
+  /// Starts a child; the handlers are called on the loop in the order of these calls. Where the system gives not one
+  /// thread, the handler gets its error.
   void start(ChildRequest request, Handler handler);
 
  private:
@@ -54,7 +56,7 @@ class Spawner {
     std::thread thread;
     std::shared_ptr<bool> busy;  ///< it starts a child now; guarded by Shared::mutex
   };
-  void add_lane();
+  [[nodiscard]] Result<> add_lane();
   static void run(asio::io_context& loop, Shared& shared, bool& busy);
 
   asio::io_context& loop_;

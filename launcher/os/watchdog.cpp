@@ -9,7 +9,6 @@
 #include <array>
 #include <chrono>
 
-#include "launcher/core/exit_report.hpp"
 #include "launcher/os/descendants.hpp"
 
 namespace torchup {
@@ -19,13 +18,14 @@ using namespace std::chrono_literals;
 
 /// Workers count by the wall clock, which may jump: it is looked at this often while there are timers.
 constexpr auto look_interval = 1s;
+constexpr std::size_t scope_shown_max = 256;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
-Watchdog::Watchdog(boost::asio::io_context& loop, std::string path, Tell tell)
-    : path_{std::move(path)}, tell_{std::move(tell)}, pipe_{loop}, timer_{loop} {}
+Watchdog::Watchdog(boost::asio::io_context& loop, std::string path, Tell tell, Expire expire)
+    : path_{std::move(path)}, tell_{std::move(tell)}, expire_{std::move(expire)}, pipe_{loop}, timer_{loop} {}
 
 Result<> Watchdog::open() {
   close();
@@ -92,9 +92,8 @@ void Watchdog::end_expired() {
       if (timer.signal == 0) continue;
       const auto pid = static_cast<pid_t>(timer.pid);
       if (std::find(ours.begin(), ours.end(), pid) == ours.end()) continue;  // gone, or never ours
+      expire_(pid, timer.scope.substr(0, scope_shown_max), timer.signal);
       ::kill(pid, timer.signal);
-      tell_("watchdog: process " + std::to_string(pid) + " did not come out of '" + timer.scope.substr(0, 256) +
-            "' in time: sent " + signal_name(timer.signal));
     }
   }
   arm();

@@ -12,13 +12,15 @@ namespace torchup {
 /// The file-timer watchdog: a named pipe in which workers set timers for themselves, and the end of those whose time is
 /// up. Lives on one loop.
 ///
-/// Only descendants of this process are ever signalled, whatever a line says. A worker that is killed so has failed
-/// like any other; torchrun then ends itself by the same signal.
+/// Only descendants of this process are ever signalled, whatever a line says. A worker whose time was up has failed,
+/// however it ends; torchrun then ends itself by the same signal.
 class Watchdog {
  public:
-  /// One line for people: whom it signalled, or what it could not read.
+  /// One line for people about what it could not read.
   using Tell = std::function<void(std::string)>;
-  Watchdog(boost::asio::io_context& loop, std::string path, Tell tell);
+  /// The time of this process is up; it gets `signal` right after this call.
+  using Expire = std::function<void(pid_t pid, std::string scope, int signal)>;
+  Watchdog(boost::asio::io_context& loop, std::string path, Tell tell, Expire expire);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
   ~Watchdog() { close(); }
@@ -40,6 +42,7 @@ class Watchdog {
 
   std::string path_;
   Tell tell_;
+  Expire expire_;
   boost::asio::posix::stream_descriptor pipe_;
   boost::asio::steady_timer timer_;
   FileTimers timers_;

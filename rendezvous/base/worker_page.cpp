@@ -19,10 +19,15 @@ T at(std::span<const std::byte> page, std::size_t offset) {
 
 }  // namespace
 
+bool is_worker_page_open(std::span<const std::byte> page, std::int64_t pid) {
+  namespace wp = worker_page;
+  return page.size() >= worker_page_bytes && at<std::uint64_t>(page, wp::magic) == wp::magic_value &&
+         at<std::int64_t>(page, wp::pid) == pid;
+}
+
 std::optional<WorkerProgress> read_worker_page(std::span<const std::byte> page, std::int64_t pid) {
   namespace wp = worker_page;
-  if (page.size() < worker_page_bytes || at<std::uint64_t>(page, wp::magic) != wp::magic_value) return std::nullopt;
-  if (at<std::int64_t>(page, wp::pid) != pid) return std::nullopt;
+  if (!is_worker_page_open(page, pid)) return std::nullopt;
   // The slot that `newest` names is whole. Should the worker have gone on by two beats while the page was copied, its
   // number tells, and the other slot holds the beat before or after.
   const auto newest = at<std::uint64_t>(page, wp::newest);
@@ -34,7 +39,8 @@ std::optional<WorkerProgress> read_worker_page(std::span<const std::byte> page, 
                           .ended_ns = at<std::int64_t>(slot, wp::beat_time),
                           .took_ns = at<std::int64_t>(slot, wp::beat_took),
                           .waited_ns = at<std::int64_t>(slot, wp::beat_waited),
-                          .waiting_since_ns = at<std::int64_t>(page, wp::waiting_since)};
+                          .waiting_since_ns = at<std::int64_t>(page, wp::waiting_since),
+                          .saving_since_ns = at<std::int64_t>(page, wp::saving_since)};
   }
   return std::nullopt;
 }

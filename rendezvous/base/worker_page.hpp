@@ -31,7 +31,8 @@ inline constexpr std::size_t pid = 8;      ///< u64, the worker's
 inline constexpr std::size_t newest = 16;  ///< u64, beats so far; the newest lies in slot newest % 2
 inline constexpr std::size_t waiting_since =
     24;  ///< i64, since when the worker waits for others in a collective; 0: it does not
-inline constexpr std::size_t beats = 64;  ///< two slots of five numbers, so that one is whole at any instant
+inline constexpr std::size_t saving_since = 56;  ///< i64, since when the worker saves its state; 0: it does not
+inline constexpr std::size_t beats = 64;         ///< two slots of five numbers, so that one is whole at any instant
 inline constexpr std::size_t beat_bytes = 64;
 // In a slot:
 inline constexpr std::size_t beat_number =
@@ -52,12 +53,16 @@ struct WorkerProgress {
   std::int64_t took_ns = 0;           ///< from the end of the one before; 0 for the first
   std::int64_t waited_ns = 0;         ///< of it waiting for other ranks: took - waited is this rank's own work
   std::int64_t waiting_since_ns = 0;  ///< 0: the worker does not wait for others now
+  std::int64_t saving_since_ns = 0;   ///< 0: it does not save its state now
 
   friend bool operator==(const WorkerProgress&, const WorkerProgress&) = default;
 };
 
 /// Reads a copy of a page. Nothing when no worker with this pid has opened it, or none has ended a step.
 [[nodiscard]] std::optional<WorkerProgress> read_worker_page(std::span<const std::byte> page, std::int64_t pid);
+
+/// Whether the worker with this pid has opened the page, of which this is a copy: then it hears a request to drain.
+[[nodiscard]] bool is_worker_page_open(std::span<const std::byte> page, std::int64_t pid);
 
 /// Value of TORCHUP_WORKER_PAGE: which descriptor, and by what the worker knows that it is still the page and meant for
 /// it (a script between agent and worker may have closed and reused it, or have started several programs).

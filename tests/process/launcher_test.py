@@ -9,6 +9,7 @@ whatever it did to its session and environment.
 import ctypes
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -72,6 +73,20 @@ def own_cgroup():
         return None
     folder = mounts[0][4] + path.removeprefix(mounts[0][3].rstrip("/")).rstrip("/")
     return folder if os.access(folder + "/cgroup.procs", os.W_OK) else None
+
+
+# Runs a program on a system that lacks a call (by its number on x86-64 and arm64 alike): a seccomp filter says ENOSYS.
+WITHOUT_CALL = """
+import ctypes, os, struct, sys
+number = int(sys.argv[1])
+rules = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | 38), (0x06, 0, 0, 0x7fff0000)]
+code = b"".join(struct.pack("HBBI", *rule) for rule in rules)
+program = struct.pack("HxxxxxxP", len(rules), ctypes.addressof(held := ctypes.create_string_buffer(code)))
+libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, program, 0, 0) == 0, os.strerror(ctypes.get_errno())
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 class Launcher(unittest.TestCase):
@@ -225,13 +240,102 @@ class Launcher(unittest.TestCase):
             self.assertEqual("rank 1 (pid" in err, number == signal.SIGQUIT)  # what each does, only then
             os.unlink(self.notes)
 
+    def said(self, job, text):
+        """Reads the job's stderr until `text` stands there; `end` gets the rest."""
+        lines = []
+        while not lines or text not in lines[-1]:
+            lines.append(job.stderr.readline())
+            self.assertNotEqual(lines[-1], "", f"never said: {text}; but {lines}")
+        return lines
+
+    @staticmethod
+    def apart():
+        """Two equal signals closer than this are one, by rule: what they protect is a span of time."""
+        time.sleep(0.05)
+
     def test_the_second_interrupt_kills(self):
         job = self.signalled(signal.SIGINT, "ignore {signal} ignore 15 note {{notes}} wait")
-        time.sleep(0.1)
-        begin = time.monotonic()
+        self.said(job, "Ctrl-C again to force")
+        self.apart()
+        job.send_signal(signal.SIGINT)
+        self.end(job, 130, 15)  # the grace alone is 30 s
+
+    def test_a_signal_to_both_processes_is_one(self):
+        for number, options in ((signal.SIGINT, ""), (signal.SIGTERM, ""), (signal.SIGTERM, "--drain-signals=TERM")):
+            job = self.start(f"--nproc-per-node=2 {options}", f"late {int(number)} 5 note {{notes}} wait")
+            self.workers(2)
+            for pid in (job.pid, children(job.pid)[0]):
+                os.kill(pid, number)
+            # Each worker has the time that it takes after the signal: nobody was killed.
+            _, err = self.end(job, 1 if options else 128 + number)
+            self.assertNotIn("Unable to shutdown", err)
+            self.assertEqual("exitcode  : 5" in err, bool(options))
+            os.unlink(self.notes)
+
+    def test_the_second_term_kills(self):
+        job = self.signalled(signal.SIGTERM, "ignore {signal} note {{notes}} wait")
+        self.said(job, "SIGTERM again to force")
+        self.apart()
+        job.send_signal(signal.SIGTERM)
+        self.end(job, 143, 15)  # the grace alone is 30 s
+
+    def test_a_request_to_save_reaches_workers_that_know_no_page(self):
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            name = number.name
+            job = self.start(f"--nproc-per-node=2 --drain-signals={name}", f"on {int(number)} 75 note {{notes}} wait")
+            self.workers(2)
+            job.send_signal(number)
+            self.end(job, 75)
+            os.unlink(self.notes)
+            # One that has no handler for it hears it too, in the end, and nobody calls it a failure.
+            job = self.start(f"--max-restarts=3 --drain-signals={name}", "note {notes} wait")
+            self.workers(1)
+            job.send_signal(number)
+            _, err = self.end(job, 128 + number)
+            self.assertNotIn("failed (exitcode", err)
+            self.assertEqual(len(self.workers(1)), 1)
+            os.unlink(self.notes)
+
+    def test_a_request_to_save_is_heard_over_the_page(self):
+        job = self.start("--nproc-per-node=2 --drain-signals=USR1", "ignore 10 step 1 note {notes} drained 75")
+        self.workers(2)
+        job.send_signal(signal.SIGUSR1)
+        self.end(job, 75)
+
+    def test_a_request_to_save_during_a_restart_is_not_lost(self):
+        job = self.start("--nproc-per-node=2 --max-restarts=5 --shutdown-timeout=2 --drain-signals=USR1",
+                         "ignore 15 ignore 10 note {notes} only 0 sleep 0.5 exit 3")
+        self.said(job, "closing signal SIGTERM")
+        job.send_signal(signal.SIGUSR1)
+        self.end(job, 75)
+        self.assertEqual({count for _, _, count in self.workers(2)}, {0})
+
+    def test_a_worker_whose_timer_ran_out_has_failed(self):
+        os.environ.update(TORCHELASTIC_ENABLE_FILE_TIMER="1", TORCHELASTIC_TIMER_FILE=self.scratch.name + "/timers")
+        self.addCleanup(os.environ.pop, "TORCHELASTIC_ENABLE_FILE_TIMER")
+        self.addCleanup(os.environ.pop, "TORCHELASTIC_TIMER_FILE")
+        # It heeds the signal and ends with 0; the other one waits for it.
+        _, err = self.end(self.start("--nproc-per-node=2", "note {notes} on 15 0 only 1 timer 15 wait"), 1)
+        self.assertIn("did not come out of 'fake' in time", err)
+        self.assertIn("rank      : 1 (local_rank: 1)\n  exitcode  : 0", err)
+
+    def test_a_second_interrupt_does_not_end_the_attempt_twice(self):
+        events = os.path.join(self.scratch.name, "events")
+        # Nobody reads it: the output is still being drained when the workers are gone.
+        job = self.start(f"--events={events}", "note {notes} on 2 0 flood wait")
+        self.workers(1)
+        job.send_signal(signal.SIGINT)
+
+        def recorded():
+            with open(events) as file:
+                return "worker_exited" in file.read()
+
+        until(lambda: os.path.exists(events) and recorded(), "the worker ends")
+        self.apart()
         job.send_signal(signal.SIGINT)
         self.end(job, 130)
-        self.assertLess(time.monotonic() - begin, 2)
+        with open(events) as file:
+            self.assertEqual(file.read().count('"event":"attempt_ended"'), 1)
 
     def test_a_forwarded_signal_changes_nothing_else(self):
         job = self.signalled(signal.SIGUSR1, "on {signal} 0 note {{notes}} wait")
@@ -239,8 +343,7 @@ class Launcher(unittest.TestCase):
 
     def test_a_signal_during_a_stop_prevents_the_restart(self):
         job = self.start("--nproc-per-node=2 --max-restarts=5 --shutdown-timeout=2", "ignore 15 note {notes} only 0 sleep 0.5 exit 3")
-        self.workers(2)  # both ignore the TERM that follows the failure
-        time.sleep(0.8)
+        self.said(job, "closing signal SIGTERM")  # the other one ignores it
         job.terminate()
         self.end(job, 143)
         self.assertEqual(len(self.workers(2)), 2)
@@ -376,6 +479,79 @@ class Launcher(unittest.TestCase):
         _, err = self.end(job, 1)
         self.assertIn("stuck in uninterruptible sleep (D-state)", err)
         self.assertEqual(len(self.workers(1)), 1)
+
+    def test_a_pause_is_no_hang(self):
+        job = self.start("--nproc-per-node=2 --heartbeat-timeout=2", "on 15 0 step 1 note {notes} wait")
+        pids = [pid for _, pid, _ in self.workers(2)]
+        job.send_signal(signal.SIGTSTP)
+        until(lambda: {state(pid) for pid in pids} == {"T"}, "all are stopped")
+        time.sleep(2.5)  # longer than the timeout: this is what must not count
+        job.send_signal(signal.SIGCONT)
+        until(lambda: {state(pid) for pid in pids} == {"S"}, "all go on")
+        job.terminate()
+        _, err = self.end(job, 143)
+        self.assertNotIn("aborted", err)
+
+    # Shortages.
+
+    @unittest.skipUnless(os.geteuid() == 0, "another user's limit of processes takes root")
+    def test_too_few_processes_are_named_wherever_they_end(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(lambda: subprocess.run(["rm", "-rf", folder]))
+        os.chmod(folder, 0o755)
+        program = os.path.join(folder, "torchup")
+        subprocess.run(["cp", TORCHUP, program], check=True)
+        user = 54_321
+        for limit in range(1, 9):
+
+            def become_poor(limit=limit):
+                resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+                os.setgid(user), os.setuid(user)
+
+            done = subprocess.run([program, "--nproc-per-node=3", "/bin/sh", "-c", "sleep 0.2"], preexec_fn=become_poor, cwd=folder,
+                                  capture_output=True, text=True, timeout=30, env={"PATH": "/bin", "TMPDIR": folder, "OMP_NUM_THREADS": "1"})
+            self.assertIn(done.returncode, (0, 1, 65), done.stderr)
+            self.assertNotIn("internal fault", done.stderr)
+            if done.returncode:
+                self.assertRegex(done.stderr, "Resource temporarily unavailable|no more threads|no new thread")
+            self.nothing_left()
+
+    def test_a_system_without_close_range_is_refused_with_the_oldest_kernel(self):
+        done = subprocess.run([sys.executable, "-c", WITHOUT_CALL, "436", TORCHUP, WORKER, "exit", "0"], capture_output=True, text=True, timeout=20)
+        self.assertEqual(done.returncode, 65, done.stderr)
+        self.assertRegex(done.stderr, r"^torchup: torchup needs Linux 5\.9 or newer, .*here: Linux ")
+
+    @unittest.skipUnless(own_cgroup(), "no cgroup of version 2 that is ours to divide")
+    def test_workers_join_their_cgroup_where_they_cannot_be_born_in_it(self):
+        job = subprocess.Popen([sys.executable, "-c", WITHOUT_CALL, "435", TORCHUP, WORKER, "note", self.notes, "on", "15", "0", "wait"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (job.poll() is None and job.kill(), job.wait(), job.stderr.close()))
+        [(_, worker, _)] = self.workers(1)
+        self.assertRegex(cgroup_of(worker), r"/torchup\.\d+\.")
+        job.terminate()
+        self.assertEqual(job.wait(20), 143)
+
+    # What good workers leave behind.
+
+    def test_what_a_good_worker_leaves_behind_may_tidy_up(self):
+        done = os.path.join(self.scratch.name, "tidied")
+        # It would not survive a TERM; a second is more than it needs.
+        self.end(self.start("--nproc-per-node=2 --shutdown-timeout=1", f"heir 0.3 {done} exit 0"), 0)
+        with open(done) as file:
+            self.assertEqual(len(file.read().split()), 2)
+
+    def test_what_stays_longer_is_ended(self):
+        begin = time.monotonic()
+        self.end(self.start("--shutdown-timeout=20", "heir 60 /dev/null exit 0"), 0)
+        self.assertGreater(time.monotonic() - begin, 0.9)
+
+    # Standard input.
+
+    def test_all_workers_inherit_standard_input(self):
+        for count in (1, 3):
+            job = self.start(f"--nproc-per-node={count}", "only_reads", stdin=subprocess.PIPE)
+            out, _ = job.communicate("x\n" * count, timeout=20)
+            self.assertEqual((job.returncode, out.split()), (0, ["x"] * count))
 
     # Containers.
 

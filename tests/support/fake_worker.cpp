@@ -25,12 +25,26 @@
 ///   only RANK      the rest is for this local rank only; others wait for ever
 ///   stamp FILE     append the monotonic time in nanoseconds to FILE
 ///   step N         end step N in the page that the agent gave us
+///   late SIGNAL CODE  exit with CODE a second after it comes; a second one in that time changes nothing
+///   drained CODE   wait until the agent asks over the page to save, then exit with CODE
+///   heir SECONDS FILE  leave a child behind in a session of its own that appends a line to FILE after that time,
+///   unless
+///                  a signal ends it
+///   timer SIGNAL   set a watchdog timer named "fake" that is over already
+///   flood          write 24 MiB to stdout, from a process of its own
+///   only_reads     read two bytes of stdin at once and print them
 ///   descriptors    print the open descriptors above 2
 namespace {
 
 volatile std::sig_atomic_t exit_code_on_signal = 0;
 
 void exit_on_signal(int) { ::_exit(exit_code_on_signal); }
+
+void exit_late(int) {
+  const timespec second{1, 0};
+  ::nanosleep(&second, nullptr);
+  ::_exit(exit_code_on_signal);
+}
 
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
@@ -58,6 +72,38 @@ void leave_child() {
   wait_for_ever();
 }
 
+void leave_heir(double seconds, const char* file) {
+  if (::fork() != 0) return;
+  ::setsid();
+  if (::fork() != 0) ::_exit(0);
+  ::close(STDOUT_FILENO);
+  ::close(STDERR_FILENO);
+  ::usleep(static_cast<useconds_t>(seconds * 1e6));
+  append(file, "tidied\n");
+  ::_exit(0);
+}
+
+void set_expired_timer(int number) {
+  const std::string line = "{\"version\": 1, \"pid\": " + std::to_string(::getpid()) +
+                           ", \"scope_id\": \"fake\", \"expiration_time\": 1.0, \"signal\": " + std::to_string(number) +
+                           "}\n";
+  append(variable("TORCHELASTIC_TIMER_FILE").c_str(), line);
+}
+
+/// Fills whatever is between it and a reader, and waits there.
+void flood() {
+  if (::fork() != 0) return;
+  const std::string line(1023, 'x');
+  for (int i = 0; i < 24 * 1024; ++i) std::puts(line.c_str());
+  std::fflush(stdout);
+  ::_exit(0);
+}
+
+void print_two_bytes_of_stdin() {
+  char bytes[3] = {};
+  if (::read(STDIN_FILENO, bytes, 2) == 2) std::fputs(bytes, stdout);
+}
+
 void print_descriptors() {
   for (int fd = 3; fd < 1024; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0) std::printf("descriptor %d\n", fd);
@@ -66,19 +112,31 @@ void print_descriptors() {
 }
 
 /// As the C++ runtime does it: the one number that counts is written last.
+char* page() {
+  static char* const opened = [] {
+    const auto address = torchup::parse_worker_page_address(variable(torchup::worker_page_variable));
+    if (!address || address->pid != ::getpid()) {
+      std::fputs("fake_worker: no page for us\n", stderr);
+      ::_exit(98);
+    }
+    void* const memory =
+        ::mmap(nullptr, torchup::worker_page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, address->fd, 0);
+    if (memory == MAP_FAILED) ::_exit(97);
+    return static_cast<char*>(memory);
+  }();
+  return opened;
+}
+
+void wait_for_drain() {
+  const volatile char* const asked = page() + torchup::worker_page::drain;
+  while (*asked == 0) ::usleep(1000);
+}
+
 void end_step(std::int64_t step) {
   namespace wp = torchup::worker_page;
-  const auto address = torchup::parse_worker_page_address(variable(torchup::worker_page_variable));
-  if (!address || address->pid != ::getpid()) {
-    std::fputs("fake_worker: no page for us\n", stderr);
-    ::_exit(98);
-  }
-  void* const memory = ::mmap(nullptr, torchup::worker_page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, address->fd, 0);
-  if (memory == MAP_FAILED) ::_exit(97);
-  char* const page = static_cast<char*>(memory);
-  const auto put = [page](std::size_t offset, auto value) { std::memcpy(page + offset, &value, sizeof value); };
+  const auto put = [](std::size_t offset, auto value) { std::memcpy(page() + offset, &value, sizeof value); };
   std::uint64_t beats = 0;
-  std::memcpy(&beats, page + wp::newest, sizeof beats);
+  std::memcpy(&beats, page() + wp::newest, sizeof beats);
   ++beats;
   put(wp::magic, wp::magic_value);
   put(wp::pid, std::int64_t{::getpid()});
@@ -112,6 +170,22 @@ int main(int argc, char** argv) {
       const int number = std::atoi(next());
       exit_code_on_signal = std::atoi(next());
       ::signal(number, exit_on_signal);
+    } else if (word == "late") {
+      const int number = std::atoi(next());
+      exit_code_on_signal = std::atoi(next());
+      ::signal(number, exit_late);
+    } else if (word == "drained") {
+      wait_for_drain();
+      return std::atoi(next());
+    } else if (word == "heir") {
+      const double seconds = std::atof(next());
+      leave_heir(seconds, next());
+    } else if (word == "timer") {
+      set_expired_timer(std::atoi(next()));
+    } else if (word == "flood") {
+      flood();
+    } else if (word == "only_reads") {
+      print_two_bytes_of_stdin();
     } else if (word == "child") {
       leave_child();
     } else if (word == "say") {

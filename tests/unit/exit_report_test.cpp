@@ -142,3 +142,31 @@ TEST_CASE("the root cause is the earliest in whole seconds, then the first notic
   CHECK(root_cause({failure(0, 0, 1, 1, noon + 900'000), failure(1, 1, 1, 1, noon)}) == 0);
   CHECK(root_cause({failure(0, 0, 1, 1, noon + 1'000'000), failure(1, 1, 1, 1, noon)}) == 1);
 }
+
+TEST_CASE("the launcher's exit code", "[unit][report]") {
+  WorkerFailure killed;
+  killed.exit_code = -9;
+  killed.time_us = 2'000'000;
+  WorkerFailure first;
+  first.exit_code = 7;
+  first.time_us = 1'000'000;
+  const Verdict verdict{.exit_code = 1, .failures = {killed, first}};
+  CHECK(launcher_exit_code(verdict, false) == 1);
+  CHECK(launcher_exit_code(verdict, true) == 7);  // the root cause's, not the first in the list
+  CHECK(launcher_exit_code(Verdict{.exit_code = 1, .failures = {killed}}, true) == 137);
+  first.exit_code = 0;  // it failed by something else than its exit code
+  CHECK(launcher_exit_code(Verdict{.exit_code = 1, .failures = {first}}, true) == 1);
+  CHECK(launcher_exit_code(Verdict{.exit_code = 143}, true) == 143);
+}
+
+TEST_CASE("signals and the exit codes that stand for them", "[unit][report]") {
+  for (int number = 1; number < 32; ++number) CHECK(signal_number(signal_name(number)) == number);
+  CHECK(signal_number("TERM") == 15);
+  CHECK(signal_number("34") == 34);
+  CHECK_FALSE(signal_number("SIGFOO"));
+  CHECK(shell_code(15) == 143);
+  CHECK(signal_of_shell_code(143) == 15);
+  CHECK_FALSE(signal_of_shell_code(128));
+  CHECK_FALSE(signal_of_shell_code(75));
+  CHECK_FALSE(signal_of_shell_code(255));
+}

@@ -109,3 +109,68 @@ TEST_CASE("the record of an unfinished job has gaps, not guesses", "[unit][event
   CHECK(result.at("attempts")[0].at("end").is_null());
   CHECK(result.at("attempts")[0].at("workers")[0].at("exit_code").is_null());
 }
+
+TEST_CASE("a long life is remembered by its last attempts", "[unit][events]") {
+  RunRecord record;
+  const auto attempts = GENERATE(static_cast<int>(attempts_kept_max), static_cast<int>(attempts_kept_max) + 1);
+  for (int i = 0; i < attempts; ++i) {
+    record.apply(at(i, event::AttemptStarted{"attempt_" + std::to_string(i), "", i}));
+    record.apply(at(i, event::AttemptEnded{"rank 0 failed"}));
+    record.apply(at(i, event::AttemptEnded{"an attempt that did not begin"}));
+  }
+  const bool forgot = attempts > static_cast<int>(attempts_kept_max);
+  REQUIRE(record.attempts().size() == attempts_kept_max);
+  REQUIRE(record.attempts_forgotten() == (forgot ? 1 : 0));
+  REQUIRE(record.attempts().front().name == (forgot ? "attempt_1" : "attempt_0"));
+  REQUIRE(record.attempts().back().end_reason == "rank 0 failed");
+  REQUIRE(record.history().size() == history_max);
+  REQUIRE(record.history().back().name == record.attempts().back().name);
+}
+
+TEST_CASE("losses in more places than are remembered keep their sum", "[unit][events]") {
+  RunRecord record;
+  for (std::size_t i = 0; i < losses_kept_max + 3; ++i) {
+    record.apply(at(0, event::LogWriteFailed{"/logs/" + std::to_string(i), "full", 2}));
+  }
+  REQUIRE(record.log_bytes_lost() == 2 * (losses_kept_max + 3));
+}
+
+TEST_CASE("warnings of a long life are the last ones", "[unit][events]") {
+  RunRecord record;
+  for (std::size_t i = 0; i <= lines_kept_max; ++i) record.apply(at(0, event::Warning{std::to_string(i)}));
+  REQUIRE(record.warnings().size() == lines_kept_max);
+  REQUIRE(record.warnings().front() == "1");
+}
+
+TEST_CASE("a probe is told from the record how many workers live", "[unit][events]") {
+  RunRecord record;
+  REQUIRE(health_json(record) == "{\"status\": \"ok\", \"workers_alive\": 0, \"restart_count\": 0}\n");
+  std::size_t applied = 0;
+  for (const LaunchEvent& event : failed_then_succeeded()) {
+    record.apply(event);
+    if (++applied == 5) REQUIRE(record.workers_alive() == 2);
+    if (applied == 6) REQUIRE(record.workers_alive() == 1);
+  }
+  REQUIRE(record.workers_alive() == 0);
+}
+
+TEST_CASE("what people read of events", "[unit][events]") {
+  const WorkerId worker{Rank{5}, LocalRank{1}, 101};
+  const auto text = [](const EventBody& event) {
+    const auto line = to_text(event);
+    return line ? line->text : "";
+  };
+  CHECK(text(event::WorkerExited{worker, 7, WorkerEnd::failed, "", "", {}, "/bin/prog"}) ==
+        "failed (exitcode: 7) local_rank: 1 (pid: 101) of binary: /bin/prog");
+  CHECK(text(event::WorkerExited{worker, -15, WorkerEnd::terminated, "", ""}).empty());
+  CHECK(text(event::SignalReceived{15, SignalUse::ends, "shutting down workers"}) ==
+        "Received 15 death signal, shutting down workers");
+  CHECK(text(event::SignalReceived{10, SignalUse::forwards, "passed on"}).empty());
+  CHECK(text(event::ClosingSignalSent{worker, 40}) == "Sending process 101 closing signal signal 40");
+  CHECK(text(event::WorkerKilled{worker, 15, "the grace is over"}) ==
+        "Unable to shutdown process 101 via 15, forcefully exiting via 9");
+  CHECK(text(event::SpawnFailed{worker, "no"}) == "rank 5 (local rank 1) could not be started: no");
+  CHECK(text(event::IncidentRecorded{"/i.json", "it", true}) == "restarted after it; details: /i.json");
+  CHECK(text(event::IncidentRecorded{"/i.json", "it", false}).empty());
+  CHECK(to_text(event::Fault{"x"})->level == LogLevel::error);
+}

@@ -28,6 +28,7 @@ event::WorkerExited exited(int local_rank, int exit_code) {
   event::WorkerExited end;
   end.worker = {Rank{local_rank}, LocalRank{local_rank}, 10583 + local_rank};
   end.exit_code = exit_code;
+  end.end = exit_code == 0 ? WorkerEnd::succeeded : WorkerEnd::failed;
   return end;
 }
 
