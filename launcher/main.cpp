@@ -198,7 +198,11 @@ int launch(std::span<const std::string> words, std::string token, Guarded guarde
   if (auto checked = check_output_file("--result-file", plan->output.result_file); !checked)
     return refuse(checked.error());
   if (auto checked = check_output_file("--events", plan->output.events_file); !checked) return refuse(checked.error());
-  plan->rendezvous.token = std::move(token);
+  if (!token.empty()) {
+    auto checked = checked_token(std::move(token), token_variable);
+    if (!checked) return refuse(checked.error());
+    plan->rendezvous.token = *std::move(checked);
+  }
   if (line.options.has("token-file")) {
     auto from_file = read_token_file(line.options.text("token-file"));
     if (!from_file) return refuse(from_file.error());

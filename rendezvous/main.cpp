@@ -1,6 +1,7 @@
 // torchupd: the rendezvous daemon.
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -8,17 +9,12 @@
 #include <csignal>
 #include <cstdio>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "rendezvous/core/wording.hpp"
-#include "rendezvous/net/agent_sessions.hpp"
 #include "rendezvous/net/asio.hpp"
-#include "rendezvous/net/coordinator.hpp"
-#include "rendezvous/net/http.hpp"
+#include "rendezvous/net/daemon.hpp"
 #include "rendezvous/net/log.hpp"
 #include "rendezvous/net/notify.hpp"
-#include "rendezvous/net/state_directory.hpp"
-#include "rendezvous/net/store_server.hpp"
 #include "rendezvous/net/token.hpp"
 
 namespace torchup {
@@ -49,18 +45,16 @@ Once it listens it prints one line on stdout, "torchupd: ready on ADDRESS:PORT",
 to stderr. SIGTERM and SIGINT: no newcomers; it ends when the last client of the store has gone or the grace is over. A second
 signal ends it at once.
 
-TCPStore knows no authentication: whoever reaches the port can read and write every key. Choose --bind accordingly.
+TCPStore knows no authentication. Without a token and --allow whoever reaches the port can read and write every key:
+choose --bind accordingly. With a token agents prove it, and clients of the store must come from this machine, from where
+a member of a job is, or from --allow; torchrun's agents, which cannot prove it, have no part in jobs then.
 )";
 
 struct Settings {
-  std::string bind = "localhost";
+  DaemonSettings daemon;
   std::uint16_t port = 29400;
-  StoreLimits store;
-  ConnectionLimits connections;
-  double handshake_s = 30, request_s = 120, stalled_s = 60, silence_s = 90, grace_s = 30;
-  std::string token_file, state_dir;
-  int agents_max = RendezvousSettings{}.agents_max;
-  bool store_only = false;
+  double handshake_s = 10, request_s = 120, stalled_s = 60, silence_s = 90, grace_s = 30;
+  std::string token_file;
   LogOptions log{.program = "torchupd"};
   std::string torchrun_store = "first";
 };
@@ -80,21 +74,28 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
   CLI::App app{about, "torchupd"};
   app.footer(examples);
   app.get_formatter()->column_width(34);
-  app.add_option("--bind", settings.bind,
+  app.add_option("--bind", settings.daemon.bind,
                  "Numeric address to listen on; \"::\" is all of them, \"localhost\" the loopback of both families")
       ->capture_default_str();
   app.add_option("--port", settings.port, "0: any free one")->capture_default_str();
-  app.add_option("--max-connections", settings.connections.connections_max, "Newcomers beyond are closed")
+  app.add_option("--max-connections", settings.daemon.connections.connections_max, "Newcomers beyond are closed")
       ->capture_default_str();
-  app.add_option("--max-keys", settings.store.keys_max, "Keys and queues together")->capture_default_str();
-  app.add_option("--max-bytes", settings.store.bytes_max, "All keys, values and queue elements; 512MB, 8GB …")
+  app.add_option("--max-keys", settings.daemon.store.keys_max, "Keys and queues together")->capture_default_str();
+  app.add_option("--max-bytes", settings.daemon.store.bytes_max, "All keys, values and queue elements; 512MB, 8GB …")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
-  app.add_option("--max-request-bytes", settings.connections.request_bytes_max, "One request while it arrives")
+  app.add_option("--max-request-bytes", settings.daemon.connections.request_bytes_max, "One request while it arrives")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
-  app.add_option("--max-arriving-bytes", settings.connections.arriving_bytes_max,
+  app.add_option("--max-arriving-bytes", settings.daemon.connections.arriving_bytes_max,
                  "Unfinished requests of all connections")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app.add_option("--max-reply-bytes", settings.daemon.connections.reply_bytes_max, "Unsent answers of one connection")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app.add_option("--max-unread-bytes", settings.daemon.connections.unread_bytes_max,
+                 "Memory for unsent answers of all connections")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
   app.add_option("--max-handshake", settings.handshake_s, "Seconds from connecting to the first five bytes")
@@ -108,11 +109,16 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
       ->capture_default_str();
   app.add_option("--token-file", settings.token_file,
                  "Secret that torchup's agents must prove; without it TORCHUP_TOKEN, else none");
+  app.add_option_function<std::string>(
+         "--allow", [&](const std::string& list) { settings.daemon.allowed = *SourceList::read(list); },
+         "Addresses and networks (10.0.0.0/24,fd00::7) from which clients of the store, and agents where there is no "
+         "token, may come; this machine always may, and where there is a token members of its jobs")
+      ->check(readable_by(&SourceList::read));
   app.add_option(
-      "--state-dir", settings.state_dir,
+      "--state-dir", settings.daemon.state_dir,
       "Folder where jobs of torchup's agents are kept, so that they go on when this process is ended and started "
       "again; made where it is missing");
-  app.add_option("--max-agents", settings.agents_max, "Of one job")
+  app.add_option("--max-agents", settings.daemon.agents_max, "Of one job")
       ->check(CLI::Range(1, nodes_max))
       ->capture_default_str();
   app.add_option_function<std::string>(
@@ -131,69 +137,13 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
          "node, as under torchrun; or \"here\", so that group rank 0's node may be lost too")
       ->check(CLI::IsMember({"first", "here"}))
       ->capture_default_str();
-  app.add_flag("--store-only", settings.store_only, "Neither agents nor HTTP pages on the port");
+  app.add_flag("--store-only", settings.daemon.store_only, "Neither agents nor HTTP pages on the port");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   return std::nullopt;
-}
-
-nlohmann::ordered_json job_json(const JobView& job) {
-  nlohmann::ordered_json page{{"phase", job.phase},
-                              {"round", job.round.value()},
-                              {"min_nodes", job.min_nodes},
-                              {"max_nodes", job.max_nodes},
-                              {"restart_count", job.restart_count},
-                              {"membership_changes", job.membership_changes},
-                              {"world_size", job.world_size},
-                              {"master", job.master},
-                              {"waits_for", job.waits_for},
-                              {"last", job.last},
-                              {"nodes", nlohmann::ordered_json::array()}};
-  if (job.max_nodes == 0) {  // what only torchrun's agents know
-    for (const char* name : {"min_nodes", "max_nodes", "restart_count", "membership_changes"}) page.erase(name);
-  }
-  for (const JobView::Node& node : job.nodes) {
-    nlohmann::ordered_json row{{"host", node.host}, {"state", node.state}};
-    if (!node.reason.empty()) row["reason"] = node.reason;
-    if (node.group_rank) row["group_rank"] = node.group_rank->value();
-    if (node.torchruns) row["agent"] = "torchrun";
-    if (node.local_world_size > 0) row["local_world_size"] = node.local_world_size;
-    page["nodes"].push_back(std::move(row));
-  }
-  if (job.verdict) page["verdict"] = {{"exit_code", job.verdict->exit_code}, {"reason", job.verdict->reason}};
-  return page;
-}
-
-std::string status_json(const StoreServerStatus& status, const Coordinator& coordinator) {
-  nlohmann::ordered_json page{{"connections", status.connections}, {"keys", status.keys},
-                              {"queues", status.queues},           {"bytes", status.bytes},
-                              {"waiting", status.waiting},         {"arriving_bytes", status.arriving_bytes},
-                              {"accepted", status.accepted},       {"refused", status.refused},
-                              {"requests", status.requests}};
-  page["jobs"] = nlohmann::ordered_json::object();
-  for (const auto& [run_id, job] : coordinator.jobs()) page["jobs"][run_id.value()] = job_json(job);
-  return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
-
-std::string metrics(const StoreServerStatus& status) {
-  std::string text;
-  const auto add = [&](const std::string& name, const char* type, const char* help, std::uint64_t value) {
-    text += "# HELP torchup_store_" + name + " " + help + "\n# TYPE torchup_store_" + name + " " + type +
-            "\ntorchup_store_" + name + " " + std::to_string(value) + "\n";
-  };
-  add("connections", "gauge", "TCPStore clients connected now.", status.connections);
-  add("keys", "gauge", "Plain keys in the store.", status.keys);
-  add("queues", "gauge", "Queues in the store.", status.queues);
-  add("bytes", "gauge", "Bytes of keys, values and queue elements.", status.bytes);
-  add("waiting", "gauge", "Clients with an open wait or barrier.", status.waiting);
-  add("arriving_bytes", "gauge", "Memory held by unfinished requests.", status.arriving_bytes);
-  add("accepted_total", "counter", "Connections accepted.", status.accepted);
-  add("refused_total", "counter", "Connections closed for what they sent or at a limit.", status.refused);
-  add("requests_total", "counter", "Requests served.", status.requests);
-  return text;
 }
 
 /// Each connection is a descriptor: take as many as we may have.
@@ -207,8 +157,8 @@ void raise_descriptor_limit() {
 /// The two steps of ending: nobody new, then nobody at all.
 class Ending {
  public:
-  Ending(asio::io_context& loop, StoreServer& server, Duration grace, Log& log)
-      : loop_{loop}, server_{server}, grace_{grace}, log_{log}, signals_{loop, SIGTERM, SIGINT}, timer_{loop} {
+  Ending(asio::io_context& loop, Daemon& daemon, Duration grace, Log& log)
+      : loop_{loop}, daemon_{daemon}, grace_{grace}, log_{log}, signals_{loop, SIGTERM, SIGINT}, timer_{loop} {
     wait();
   }
 
@@ -218,8 +168,8 @@ class Ending {
       if (error) return;
       if (std::exchange(draining_, true)) return loop_.stop();
       notify_service_manager("STOPPING=1");
-      log_.tell(fmt::format("ending; {} connections have {} to go", server_.status().connections, seconds(grace_)));
-      server_.drain([this] { loop_.stop(); });
+      log_.tell(fmt::format("ending; {} connections have {} to go", daemon_.connection_count(), seconds(grace_)));
+      daemon_.drain([this] { loop_.stop(); });
       timer_.expires_after(grace_);
       timer_.async_wait([this](const boost::system::error_code& cancelled) {
         if (!cancelled) loop_.stop();
@@ -229,7 +179,7 @@ class Ending {
   }
 
   asio::io_context& loop_;
-  StoreServer& server_;
+  Daemon& daemon_;
   Duration grace_;
   Log& log_;
   asio::signal_set signals_;
@@ -242,77 +192,37 @@ Duration duration_of(double count) {
 }
 
 /// The jobs' secret.
-Result<std::string> read_token(const Settings& settings) {
+Result<std::string> read_token(const std::string& file) {
   std::string token = take_token_variable();
-  if (!settings.token_file.empty()) return read_token_file(settings.token_file);
-  return token;
+  if (!file.empty()) return read_token_file(file);
+  if (token.empty()) return token;
+  return checked_token(std::move(token), "TORCHUP_TOKEN");
 }
 
-int serve(const Settings& settings, Log& log) {
-  const auto token = read_token(settings);
+int serve(Settings settings, Log& log) {
+  auto token = read_token(settings.token_file);
   if (!token) {
     log.tell({LogLevel::error, token.error().message()});
     return 2;
   }
   raise_descriptor_limit();
+  DaemonSettings& daemon_settings = settings.daemon;
+  daemon_settings.port = Port{settings.port};
+  daemon_settings.token = *std::move(token);
+  daemon_settings.torchrun_store_here = settings.torchrun_store == "here";
+  daemon_settings.connections.handshake_max = duration_of(settings.handshake_s);
+  daemon_settings.connections.request_max = duration_of(settings.request_s);
+  daemon_settings.connections.stalled_max = duration_of(settings.stalled_s);
+  daemon_settings.connections.silent_peer_max = duration_of(settings.silence_s);
   asio::io_context loop{1};
-  RendezvousSettings rules;
-  rules.agents_max = settings.agents_max;
   const Log::LoopUse log_use = log.use(loop);
-  Coordinator coordinator{loop, log.sink(), rules};
-  std::unique_ptr<StateDirectory> state;
-  if (!settings.state_dir.empty()) {
-    auto opened = StateDirectory::open(loop, settings.state_dir);
-    auto kept = opened ? coordinator.keep_state(**opened) : Result<>{opened.error()};
-    if (!kept) {
-      log.tell({LogLevel::error, kept.error().message()});
-      return 65;
-    }
-    state = std::move(*opened);
-  }
-  AgentSessions agents{loop, coordinator, {.token = *token, .log = log.sink()}};
-  StoreServer* store = nullptr;
-  HttpOptions pages;
-  pages.pages = {
-      {"/healthz", {"text/plain; charset=utf-8", [] { return std::string{"ok\n"}; }}},
-      {"/metrics", {"text/plain; version=0.0.4; charset=utf-8", [&] { return metrics(store->status()); }}},
-      {"/status", {"application/json", [&] { return status_json(store->status(), coordinator); }}},
-  };
-  HttpService http{loop, std::move(pages)};
-
-  StoreServerOptions options;
-  options.bind = settings.bind;
-  options.port = Port{settings.port};
-  options.limits = settings.store;
-  options.connections = settings.connections;
-  options.connections.handshake_max = duration_of(settings.handshake_s);
-  options.connections.request_max = duration_of(settings.request_s);
-  options.connections.stalled_max = duration_of(settings.stalled_s);
-  options.connections.silent_peer_max = duration_of(settings.silence_s);
-  options.log = log.sink();
-  if (!settings.store_only)
-    options.other_language = [&](unsigned char first_byte, UniqueFd& socket) {
-      if (begins_agent(first_byte)) {
-        agents.serve(std::move(socket));
-      } else if (begins_http(first_byte)) {
-        http.serve(std::move(socket));
-      } else {
-        return false;
-      }
-      return true;
-    };
-  StoreServer server{loop, std::move(options)};
-  store = &server;
-  if (const auto port = server.listen(); !port) {
-    log.tell({LogLevel::error, port.error().message()});
-    return port.error().code == errc::bad_value ? 2 : 67;
-  }
-  coordinator.admit_torchrun(server, {.bind = settings.bind, .common_place = settings.torchrun_store == "here"});
-  std::cout << "torchupd: ready on " << server.address() << std::endl;
+  Daemon daemon{loop, std::move(daemon_settings), log};
+  if (const auto exit_code = daemon.start()) return *exit_code;
+  std::cout << "torchupd: ready on " << daemon.address() << std::endl;
   notify_service_manager("READY=1");
-  Ending ending{loop, server, duration_of(settings.grace_s), log};
+  Ending ending{loop, daemon, duration_of(settings.grace_s), log};
   loop.run();
-  coordinator.release_state();
+  daemon.end();
   return 0;
 }
 
@@ -320,11 +230,12 @@ int serve(const Settings& settings, Log& log) {
 }  // namespace torchup
 
 int main(int argc, char** argv) {
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // what a large answer took goes back to the system
   torchup::Settings settings;
   if (const auto code = torchup::read_arguments(argc, argv, settings)) return *code;
   torchup::Log log{settings.log};
   try {
-    return torchup::serve(settings, log);
+    return torchup::serve(std::move(settings), log);
   } catch (const std::exception& error) {
     log.tell({torchup::LogLevel::error, fmt::format("internal fault: {}", error.what())});
     return 70;

@@ -88,7 +88,7 @@ void Agent::on(const DescendantsGone&) {
 
 void Agent::obey(const HostStore& message) {
   if (leaving_) return;
-  act(OpenStore{message.round});
+  act(OpenStore{message.round, message.sources});
 }
 
 void Agent::obey(const Placed& message) {

@@ -114,6 +114,7 @@ struct Send {
 /// Open a fresh worker store and answer with StoreOpened or StoreFailed. The store of an earlier round may go.
 struct OpenStore {
   Round round{0};
+  std::vector<std::string> sources = {};  ///< as in HostStore
   friend bool operator==(const OpenStore&, const OpenStore&) = default;
 };
 /// Start all local workers, in local rank order; one WorkerStarted, SpawnFailed or WorkerNotStarted for each.

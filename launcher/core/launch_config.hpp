@@ -10,6 +10,7 @@
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/endpoint.hpp"
 #include "rendezvous/core/messages.hpp"
+#include "rendezvous/core/source_list.hpp"
 
 namespace torchup {
 
@@ -27,6 +28,7 @@ struct RendezvousConfig {
   std::optional<GroupRank> group_rank;  ///< --node-rank, static only
   std::optional<bool> is_host;          ///< nothing: the node that the endpoint names hosts the rendezvous
   std::string token;                    ///< secret of the job; never printed
+  SourceList allowed;                   ///< --allow
   friend bool operator==(const RendezvousConfig&, const RendezvousConfig&) = default;
 };
 

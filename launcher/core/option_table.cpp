@@ -43,6 +43,10 @@ constexpr std::array table = {
     OptionSpec{"master-port", 0, ValueKind::integer, "PORT", meeting,
                "Port on node 0, with the static rendezvous (default 29500)."},
     OptionSpec{"local-addr", 0, ValueKind::text, "ADDRESS", meeting, "How other nodes reach this one."},
+    OptionSpec{
+        "allow", 0, ValueKind::text, "ADDRESS,...", meeting,
+        "Addresses and networks (10.0.0.0/24) from which store clients may come besides this machine and the job's "
+        "nodes; with a token, or with this option, all others are refused."},
     OptionSpec{"token-file", 0, ValueKind::text, "FILE", meeting,
                "Secret of the job that agents prove to each other; only we may be able to read the file."},
     OptionSpec{"rank-order", 0, ValueKind::text, "address|join|hostlist", meeting,

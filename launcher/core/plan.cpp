@@ -68,6 +68,11 @@ class Planner {
     std::string endpoint = options_.text("rdzv-endpoint");
     meeting.run_id = RunId{options_.text("rdzv-id", "none")};
     meeting.local_addr = options_.text("local-addr");
+    if (options_.has("allow")) {
+      auto allowed = SourceList::read(options_.text("allow"));
+      if (!allowed) return bad("--allow: " + allowed.error().message());
+      meeting.allowed = *std::move(allowed);
+    }
     auto nodes = parse_nodes();
     if (!nodes) return nodes.error();
 

@@ -30,6 +30,8 @@
 #include "launcher/os/worker_output.hpp"
 #include "launcher/os/worker_store.hpp"
 #include "launcher/os/worker_watch.hpp"
+#include "rendezvous/core/source_list.hpp"
+#include "rendezvous/net/admission.hpp"
 #include "rendezvous/net/attach.hpp"
 #include "rendezvous/net/node_identity.hpp"
 
@@ -118,6 +120,7 @@ class AgentRunner {
     settings.is_host = config_.rendezvous.is_host;
     settings.local_addr = config_.rendezvous.local_addr;
     settings.token = config_.rendezvous.token;
+    settings.allowed = config_.rendezvous.allowed;
     settings.join_timeout = config_.terms.join_timeout;
     if (settings.endpoint && config_.rendezvous.backend == Backend::static_) {
       settings.is_host = config_.rendezvous.group_rank == GroupRank{0};
@@ -203,12 +206,22 @@ class AgentRunner {
 
   void perform(const OpenStore& action) {
     store_.reset();
-    auto port = open_store();
+    auto port = open_store(action.sources);
     if (!port) return handle(StoreFailed{action.round, port.error().message()});
     handle(StoreOpened{action.round, *port});
   }
 
-  Result<Port> open_store() {
+  /// What a worker store refuses is told by the loop: the store has a thread of its own.
+  [[nodiscard]] LogSink log_of_store() {
+    return [this](LogLine line) {
+      asio::post(loop_, [this, line = std::move(line)]() mutable {
+        line.text.insert(0, "worker store: ");
+        job_.coordinator_says(std::move(line));
+      });
+    };
+  }
+
+  Result<Port> open_store(const std::vector<std::string>& sources) {
     const RendezvousConfig& meeting = config_.rendezvous;
     if (!config_.share_store) return free_port();
     const bool fixed = meeting.backend == Backend::static_;
@@ -218,12 +231,20 @@ class AgentRunner {
     const bool published = !fixed && !meeting.local_addr.empty();
     const std::string bind = published ? numeric_or_every(meeting.local_addr) : loopback ? "127.0.0.1" : "";
     const Port port = fixed ? meeting.endpoint->port : Port{0};
-    auto opened = WorkerStore::open(bind, port);
+    SourceList members;
+    for (const std::string& source : sources) {
+      if (const auto read = SourceList::read(source)) members.add(*read);
+    }
+    const Admission admission{.token = !meeting.token.empty(), .allowed = meeting.allowed};
+    WorkerStore::Options options{
+        .bind = bind, .port = port, .admits = admission.of_store_clients(members), .log = log_of_store()};
+    auto opened = WorkerStore::open(options);
     if (!opened && opened.error().code == std::errc::address_not_available) {
       // Behind address translation, what others use is not ours.
       job_.record(event::Notice{
           fmt::format("--local-addr {} is no address of this machine: the workers' store listens on all", bind)});
-      opened = WorkerStore::open("", port);
+      options.bind.clear();
+      opened = WorkerStore::open(options);
     }
     if (!opened) return opened.error();
     store_.emplace(*std::move(opened));

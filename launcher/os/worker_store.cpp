@@ -32,11 +32,13 @@ WorkerStore::~WorkerStore() = default;
 
 Port WorkerStore::port() const { return state_->port; }
 
-Result<WorkerStore> WorkerStore::open(const std::string& bind, Port port) {
-  StoreServerOptions options;
-  options.bind = bind;
-  options.port = port;
-  auto state = std::make_unique<State>(std::move(options));
+Result<WorkerStore> WorkerStore::open(Options options) {
+  StoreServerOptions server;
+  server.bind = std::move(options.bind);
+  server.port = options.port;
+  server.admits = std::move(options.admits);
+  server.log = std::move(options.log);
+  auto state = std::make_unique<State>(std::move(server));
   auto listening = state->server.listen();
   if (!listening) return listening.error();
   state->port = *listening;

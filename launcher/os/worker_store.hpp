@@ -1,10 +1,12 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/log_line.hpp"
 
 namespace torchup {
 
@@ -12,10 +14,16 @@ namespace torchup {
 /// the agent, and it outlives them.
 class WorkerStore {
  public:
-  /// Serves a fresh, empty store. `bind` and `port` as in StoreServerOptions.
+  struct Options {
+    std::string bind = {};  ///< as in StoreServerOptions, like the port
+    Port port{0};
+    std::function<bool(const std::string& address)> admits = {};  ///< likewise; called on the store's thread
+    LogSink log = {};                                             ///< likewise
+  };
+  /// Serves a fresh, empty store.
   ///
   /// Errors: the system's, with address and port.
-  [[nodiscard]] static Result<WorkerStore> open(const std::string& bind, Port port);
+  [[nodiscard]] static Result<WorkerStore> open(Options options);
 
   WorkerStore(WorkerStore&&) noexcept;
   WorkerStore& operator=(WorkerStore&&) noexcept;

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <optional>
 
+#include "rendezvous/core/source_list.hpp"
+
 namespace torchup {
 namespace {
 
@@ -74,6 +76,9 @@ std::string to_string(const Endpoint& endpoint) {
   return (brackets ? "[" + endpoint.host + "]" : endpoint.host) + ":" + std::to_string(endpoint.port.value());
 }
 
-bool is_loopback(std::string_view address) { return address.starts_with("127.") || address == "::1"; }
+bool is_loopback(std::string_view address) {
+  static const SourceList loopback = *SourceList::read("127.0.0.0/8,::1");
+  return loopback.contains(address);
+}
 
 }  // namespace torchup

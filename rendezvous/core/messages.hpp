@@ -195,6 +195,8 @@ struct Resume {
 /// Open a fresh, empty worker store for this round and say StoreReady.
 struct HostStore {
   Round round{0};
+  /// Where the round's workers may come from: addresses and networks (core/source_list), SourceList::items_max at most.
+  std::vector<std::string> sources = {};
   friend bool operator==(const HostStore&, const HostStore&) = default;
 };
 /// Start the workers.

@@ -1,5 +1,7 @@
 #include "rendezvous/core/store.hpp"
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <limits>
 
@@ -118,11 +120,11 @@ constexpr ClientId nobody{std::numeric_limits<std::uint32_t>::max()};
 
 bool Store::room_for(ClientId client, std::size_t new_keys, std::size_t new_bytes) {
   if (new_keys > 0 && entries_.size() + queues_.size() + new_keys > limits_.keys_max) {
-    refuse(client, "keys_max: the store holds " + std::to_string(entries_.size() + queues_.size()) + " keys");
+    refuse(client, fmt::format("keys_max: the store holds {} keys", entries_.size() + queues_.size()));
     return false;
   }
   if (bytes_ + new_bytes > limits_.bytes_max) {
-    refuse(client, "bytes_max: the store holds " + std::to_string(bytes_) + " bytes");
+    refuse(client, fmt::format("bytes_max: the store holds {} bytes", bytes_));
     return false;
   }
   return true;
@@ -155,11 +157,17 @@ bool Store::store(ClientId client, std::string_view key, Value value) {
     return false;
   }
   if (!room_for(client, 1, cost(key, value.size()))) return false;
-  bytes_ += cost(key, value.size());
   const bool is_new = !queues_.contains(key);
-  entries_.emplace(key, std::move(value));
+  put_new(key, std::move(value));
   wrote(key, is_new);
   return true;
+}
+
+void Store::put_new(std::string_view key, Value value) {
+  const std::size_t value_bytes = value.size();
+  entries_.emplace(key, std::move(value));
+  bytes_ += cost(key, value_bytes);
+  listed_bytes_ += sizeof(std::uint64_t) + key.size();
 }
 
 /// A plain value was written: everybody whose wait is satisfied now goes on, and a barrier of that key is released.
@@ -194,9 +202,8 @@ std::optional<std::int64_t> Store::advance(ClientId client, std::string_view key
     return std::nullopt;
   }
   if (!room_for(client, 1, cost(key, text.size()))) return std::nullopt;
-  bytes_ += cost(key, text.size());
   const bool is_new = !queues_.contains(key);
-  entries_.emplace(key, std::move(text));
+  put_new(key, std::move(text));
   if (is_new && !waits_.empty()) appeared(key);
   return delta;
 }
@@ -219,8 +226,12 @@ void Store::append(ClientId client, Request& request) {
     return;
   }
   if (!room_for(client, 0, tail.size())) return;
-  bytes_ += tail.size();
+  const std::size_t size = entry->second.value().size() + tail.size();
+  if (size > limits_.value_bytes_max) {
+    return refuse(client, fmt::format("value_bytes_max: APPEND would make {} bytes of a value", size));
+  }
   entry->second.append(tail.view());
+  bytes_ += tail.size();
   wrote(request.key, false);
 }
 
@@ -233,6 +244,7 @@ bool Store::erase(std::string_view key) {
   const auto entry = entries_.find(key);
   if (entry == entries_.end()) return false;
   bytes_ -= cost(key, entry->second.value().size());
+  listed_bytes_ -= sizeof(std::uint64_t) + key.size();
   entries_.erase(entry);
   if (!waits_.empty() && !queues_.contains(key)) vanished(key);
   return true;
@@ -318,8 +330,10 @@ void Store::barrier(ClientId client, const Request& request) {
 
 void Store::register_wait(ClientId client, Query query, const std::string_view* keys, std::size_t count) {
   forget_wait(client);
-  if (registered_ + count > limits_.waits_max)
-    return refuse(client, "waits_max: " + std::to_string(registered_) + " keys are waited for");
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < count; ++i) bytes += cost(keys[i], 0);
+  if (waits_bytes_ + bytes > limits_.waits_bytes_max)
+    return refuse(client, fmt::format("waits_bytes_max: open waits take up {} bytes", waits_bytes_));
   auto& map = query == Query::barrier ? barriers_ : awaited_;
   Wait& wait = waits_.emplace(client.value(), Wait{client, query}).first->second;
   wait.registrations.reserve(count);
@@ -328,9 +342,9 @@ void Store::register_wait(ClientId client, Query query, const std::string_view* 
     if (found == map.end()) found = map.emplace(keys[i], Line{}).first;
     found->second.push_back(&wait);
     wait.registrations.push_back({&*found, std::prev(found->second.end())});
+    waits_bytes_ += cost(keys[i], 0);
     if (query != Query::barrier && !present(keys[i])) ++wait.missing;
   }
-  registered_ += count;
 }
 
 void Store::appeared(std::string_view key) {
@@ -392,14 +406,16 @@ bool Store::forget_wait(ClientId client) {
   for (const Registration& registration : found->second.registrations) {
     Line& line = registration.line->second;
     line.erase(registration.place);
+    waits_bytes_ -= cost(registration.line->first, 0);
     if (line.empty()) map.erase(map.find(registration.line->first));
   }
-  registered_ -= found->second.registrations.size();
   waits_.erase(found);
   return true;
 }
 
 void Store::list_keys(ClientId client) {
+  if (listed_bytes_ > limits_.listed_bytes_max)
+    return refuse(client, fmt::format("listed_bytes_max: the list of all keys has {} bytes", listed_bytes_));
   outlet_.number(client, static_cast<std::int64_t>(entries_.size()));
   for (const auto& [key, value] : entries_) outlet_.bytes(client, std::string_view{key});
 }

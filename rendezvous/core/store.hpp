@@ -82,10 +82,11 @@ class StoreOutlet {
 
 /// What may not grow without end. Who meets a limit is closed, with its name as the reason; nobody else notices.
 struct StoreLimits {
-  std::size_t keys_max = 16 * 1024 * 1024;  ///< plain keys and queues together
-  std::size_t bytes_max =
-      std::size_t{8} * 1024 * 1024 * 1024;   ///< all keys, values and queue elements, and what keeps them
-  std::size_t waits_max = 16 * 1024 * 1024;  ///< keys that all open waits together wait for
+  std::size_t keys_max = 16 * 1024 * 1024;               ///< plain keys and queues together
+  std::size_t bytes_max = std::size_t{1} << 30;          ///< all keys, values and queue elements, and what keeps them
+  std::size_t value_bytes_max = std::size_t{64} << 20;   ///< one value, however often something was appended to it
+  std::size_t waits_bytes_max = std::size_t{256} << 20;  ///< what all open waits together cost
+  std::size_t listed_bytes_max = std::size_t{64} << 20;  ///< the answer to LIST_KEYS
 };
 
 /// PyTorch's TCPStore without sockets: keys, queues, waits and barriers of one key space. Pure: the same requests in
@@ -156,6 +157,7 @@ class Store {
 
   [[nodiscard]] bool present(std::string_view key) const;
   bool store(ClientId client, std::string_view key, Value value);
+  void put_new(std::string_view key, Value value);
   void wrote(std::string_view key, bool appeared);
   void appeared(std::string_view key);
   void vanished(std::string_view key);
@@ -187,8 +189,9 @@ class Store {
   KeyMap<Line> awaited_;              ///< waits for presence; no line is empty
   KeyMap<Line> barriers_;             ///< arrivals at a barrier, released by any write to its key
   std::unordered_map<std::uint32_t, Wait> waits_;
-  std::size_t registered_ = 0;  ///< registrations of all waits
+  std::size_t waits_bytes_ = 0;  ///< of all registrations
   std::size_t bytes_ = 0;
+  std::size_t listed_bytes_ = sizeof(std::uint64_t);  ///< of an answer to LIST_KEYS
 };
 
 }  // namespace torchup

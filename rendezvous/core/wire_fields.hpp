@@ -1,6 +1,7 @@
 #pragma once
 
 #include "rendezvous/core/agent_codec.hpp"
+#include "rendezvous/core/source_list.hpp"
 #include "rendezvous/core/wire.hpp"
 
 /// The fields of every message, in the order of their bytes, with the limits of each (messages.hpp). A decoder that
@@ -138,7 +139,10 @@ void fields(auto& a, KeepAlive& m) { a(m.number); }
 
 // Coordinator to agent.
 
-void fields(auto& a, HostStore& m) { round(a, m.round); }
+void fields(auto& a, HostStore& m) {
+  round(a, m.round);
+  a.list("sources", m.sources, SourceList::items_max, [&a](std::string& text) { a.name("a source", text); });
+}
 void fields(auto& a, Placed& m) { a(m.placement); }
 void fields(auto& a, StopWorkers& m) {
   round(a, m.round);

@@ -6,13 +6,14 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <map>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include "rendezvous/core/agent_codec.hpp"
 #include "rendezvous/net/coordinator.hpp"
 #include "rendezvous/net/frame_socket.hpp"
+#include "rendezvous/net/listen.hpp"
 #include "rendezvous/net/token.hpp"
 
 namespace torchup {
@@ -25,7 +26,9 @@ constexpr Duration goodbye_limit = std::chrono::seconds{2};  // for a refused ag
 class AgentSessions::Impl : public std::enable_shared_from_this<AgentSessions::Impl> {
  public:
   Impl(asio::io_context& loop, Coordinator& coordinator, AgentSessionsOptions options)
-      : loop_{loop}, coordinator_{coordinator}, options_{std::move(options)} {}
+      : loop_{loop}, coordinator_{coordinator}, options_{std::move(options)} {
+    options_.unproven_max = std::min(options_.unproven_max, std::max<std::size_t>(1, descriptors_for_peers() / 4));
+  }
 
   void serve(UniqueFd fd);
   void close_all();
@@ -40,13 +43,15 @@ class AgentSessions::Impl : public std::enable_shared_from_this<AgentSessions::I
     LogLine line{LogLevel::warning, std::move(kind), std::move(text)};
     options_.log(std::move(line).because_of(address));
   }
-  void remove(std::uint64_t id) { sessions_.erase(id); }
+  void remove(std::uint64_t id);
+  void make_room();
 
   asio::io_context& loop_;
   Coordinator& coordinator_;
   AgentSessionsOptions options_;
   std::uint64_t next_id_ = 0;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Session>> sessions_;
+  std::size_t unproven_ = 0;
+  std::map<std::uint64_t, std::unique_ptr<Session>> sessions_;  ///< by age
 };
 
 /// One connection: preface, hello, perhaps proof, then messages.
@@ -54,30 +59,40 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
  public:
   Session(Impl& impl, std::uint64_t id, tcp::socket socket)
       : impl_{impl}, id_{id}, socket_{std::make_shared<FrameSocket>(std::move(socket))}, limit_{impl.loop_} {}
-  ~Session() override { socket_->close(); }
+  ~Session() override {
+    if (!proven()) --impl_.unproven_;
+    socket_->close();
+  }
 
   void start() {
     end_after(impl_.options_.hello_limit, "it did not say what an agent says");
+    socket_->on_fault(
+        [this](const std::exception& fault) { log_closed(fmt::format("internal fault: {}", fault.what())); });
     socket_->start([this](std::string_view& input) { return read(input); },
                    [this](const boost::system::error_code& error) { closed(error); });
   }
 
   void close() { socket_->close(); }
+  void drop(const std::string& why) { reject(why); }
+  [[nodiscard]] bool proven() const { return state_ == State::open; }
 
   void tell(CoordinatorMessage message) override {
     std::visit([&](auto& said) { write(std::move(said)); }, message);
   }
   void refuse(int exit_code, std::string reason) override {
-    impl_.log("agent refused", socket_->remote_address(),
-              fmt::format("agent at {} refused: {}", socket_->remote_address(), reason));
+    log_refused(reason);
     refused_ = true;
-    write(Refused{exit_code, std::move(reason)});
-    socket_->close_after_writes();
-    end_after(goodbye_limit, "");
+    say_goodbye(exit_code, std::move(reason));
   }
 
  private:
   enum class State { preface, hello, proof, open };
+
+  void say_goodbye(int exit_code, std::string reason) {
+    write(Refused{exit_code, std::move(reason)});
+    socket_->close_after_writes();
+    end_after(goodbye_limit, "");
+  }
 
   /// For connections that are not, or no longer, an agent's.
   void end_after(Duration limit, const std::string& line) {
@@ -92,8 +107,12 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
     });
   }
 
+  void log_refused(const std::string& reason) const {
+    impl_.log("agent refused", socket_->remote_address(),
+              fmt::format("agent at {} refused: {}", socket_->remote_address(), reason));
+  }
   void log_closed(const std::string& why) const {
-    impl_.log("agent's connection closed", socket_->remote_address(),
+    impl_.log("an agent's connection closed", socket_->remote_address(),
               fmt::format("connection from {} closed: {}", socket_->remote_address(), why));
   }
 
@@ -121,15 +140,19 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
     if (state_ != State::hello) return reject("it said hello twice");
     const std::uint16_t version = std::min(hello.version_max, agent_protocol_max);
     if (version < std::max(hello.version_min, agent_protocol_min)) {
-      refuse(68, "this coordinator speaks versions " + std::to_string(agent_protocol_min) + " to " +
-                     std::to_string(agent_protocol_max) + " of the agents' protocol, the agent " +
-                     std::to_string(hello.version_min) + " to " + std::to_string(hello.version_max));
+      refuse(68, fmt::format("this coordinator speaks versions {} to {} of the agents' protocol, the agent {} to {}",
+                             agent_protocol_min, agent_protocol_max, hello.version_min, hello.version_max));
       return false;
     }
     const std::string& token = impl_.options_.token;
     if (hello.has_token != !token.empty()) {
       refuse(68, token.empty() ? "the agent has a token and this coordinator has none: start both with it, or none"
                                : "this coordinator wants a token: start the agent with --token-file or TORCHUP_TOKEN");
+      return false;
+    }
+    if (token.empty() && impl_.options_.admits && !impl_.options_.admits(socket_->remote_address())) {
+      refuse(68, fmt::format("agents from {} are not let in: start this coordinator with --allow {} or with a token",
+                             socket_->remote_address(), socket_->remote_address()));
       return false;
     }
     hello_ = std::move(hello);
@@ -146,21 +169,36 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
     if (state_ != State::proof) return reject("it gave a proof that nobody asked for");
     const std::string text = proof_text(ProofOf::agent, version_, hello_.nonce, nonce_, hello_.run_id);
     if (!same(proof.mac, hmac_sha256(impl_.options_.token, text))) {
-      refuse(68, "the agent's token is not this coordinator's");
+      tell_wrong_proof();
       return false;
     }
     return welcome();
+  }
+
+  /// Not at once: who tries tokens by the thousand shall wait for each.
+  void tell_wrong_proof() {
+    constexpr const char* reason = "the agent's token is not this coordinator's";
+    log_refused(reason);
+    refused_ = true;
+    limit_.expires_after(impl_.options_.wrong_proof_delay);
+    limit_.async_wait([weak = impl_.weak_from_this(), id = id_](const boost::system::error_code& error) {
+      const auto impl = weak.lock();
+      if (error || !impl) return;
+      const auto found = impl->sessions_.find(id);
+      if (found != impl->sessions_.end()) found->second->say_goodbye(68, reason);
+    });
   }
 
   bool welcome() {
     attendance_ = impl_.coordinator_.open(
         hello_.run_id, {.observed = socket_->remote_address(), .coordinator = socket_->local_address()}, *this);
     if (!attendance_) {
-      refuse(68, "this coordinator holds " + std::to_string(jobs_max) + " jobs, which is its limit");
+      refuse(68, fmt::format("jobs_max: this coordinator holds {} jobs", jobs_max));
       return false;
     }
-    limit_.cancel();
     state_ = State::open;
+    --impl_.unproven_;
+    end_after(impl_.options_.join_limit, "it was welcomed and did not join");
     write(Welcome{version_, impl_.options_.embedded});
     return true;
   }
@@ -174,6 +212,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   bool on(Resume& resume) {
     if (state_ != State::open) return reject("it spoke before it was welcome");
     socket_->set_patience(resume.join.terms.lease + std::chrono::seconds{2});
+    limit_.cancel();
     attendance_->resumed(std::move(resume));
     return true;
   }
@@ -181,6 +220,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
     if (state_ != State::open) return reject("it spoke before it was welcome");
     if constexpr (std::is_same_v<std::decay_t<decltype(message)>, Join>) {
       socket_->set_patience(message.terms.lease + std::chrono::seconds{2});
+      limit_.cancel();
     }
     attendance_->said(std::move(message));
     return true;
@@ -194,6 +234,13 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   }
 
   void closed(const boost::system::error_code& error) {
+    if (state_ == State::proof && !refused_) {
+      log_refused("it went when it was asked to prove the token: its own is probably another");
+    } else if (error == asio::error::timed_out) {
+      log_closed("a frame did not come to its end");
+    } else if (error == asio::error::no_buffer_space) {
+      log_closed(fmt::format("unsent_bytes_max: it left more than {} bytes lying", unsent_bytes_max));
+    }
     if (attendance_) std::exchange(attendance_, {})->gone(!error);
     impl_.remove(id_);
   }
@@ -216,7 +263,22 @@ void AgentSessions::Impl::close_all() {
   sessions_.clear();
 }
 
+void AgentSessions::Impl::remove(std::uint64_t id) { sessions_.erase(id); }
+
+/// Who is welcome stays; strangers go before them, the oldest first.
+void AgentSessions::Impl::make_room() {
+  if (unproven_ < options_.unproven_max && sessions_.size() < options_.connections_max) return;
+  const auto oldest =
+      std::find_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second->proven(); });
+  if (oldest != sessions_.end()) oldest->second->drop("unproven_max: more come than prove who they are");
+}
+
 void AgentSessions::Impl::serve(UniqueFd fd) {
+  if (sessions_.size() >= options_.connections_max && unproven_ == 0) {
+    const std::string address = peer_address(fd.get());
+    return log("agent refused", address,
+               fmt::format("agent at {} closed: connections_max: {} are connected", address, sessions_.size()));
+  }
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return;
@@ -225,6 +287,8 @@ void AgentSessions::Impl::serve(UniqueFd fd) {
   socket.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd.get(), error);
   if (error) return log("not taken over", "", "a connection could not be taken over: " + error.message());
   (void)fd.release();
+  make_room();
+  ++unproven_;
   const std::uint64_t id = next_id_++;
   auto& session = *sessions_.emplace(id, std::make_unique<Session>(*this, id, std::move(socket))).first->second;
   session.start();

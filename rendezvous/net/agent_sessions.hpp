@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,8 +23,15 @@ class Coordinator;
 struct AgentSessionsOptions {
   std::string token = {};  ///< agents must prove it; empty: none is asked for
   bool embedded = false;   ///< this process is an agent of the job and takes the coordinator with it
-  Duration hello_limit = std::chrono::seconds{10};  ///< from the connection's first byte to the proof
-  LogSink log = {};                                 ///< who was refused and why
+  Duration hello_limit = std::chrono::seconds{10};       ///< from the connection's first byte to the proof
+  Duration join_limit = std::chrono::seconds{30};        ///< from the welcome to the first Join or Resume
+  Duration wrong_proof_delay = std::chrono::seconds{1};  ///< before who gave a wrong proof is told so
+  std::size_t connections_max = 20'000;
+  /// Of them that were not welcomed yet, and a quarter of the descriptors at most; the oldest goes when one more comes.
+  std::size_t unproven_max = 1'024;
+  /// Whether an agent may come from that numeric address without proving a token. Unset: from everywhere.
+  std::function<bool(const std::string& address)> admits = {};
+  LogSink log = {};  ///< who was refused and why
 };
 
 /// Agents of other processes: speaks agent_codec on their connections and attends the coordinator for them.

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/net/admission.hpp"
 #include "rendezvous/net/agent_client.hpp"
 #include "rendezvous/net/agent_sessions.hpp"
 #include "rendezvous/net/coordinator.hpp"
@@ -20,6 +21,7 @@
 #include "rendezvous/net/node_identity.hpp"
 #include "rendezvous/net/store_server.hpp"
 #include "rendezvous/net/torchrun_link.hpp"
+#include "rendezvous/net/torchrun_refusal.hpp"
 
 namespace torchup {
 
@@ -65,13 +67,17 @@ struct Host {
                       line.job.clear();  // there is one only
                       if (log) log(std::move(line));
                     }},
-        sessions{loop, coordinator, {.token = settings.token, .embedded = true, .log = settings.log}} {}
+        admission{.token = !settings.token.empty(), .allowed = settings.allowed},
+        sessions{loop,
+                 coordinator,
+                 {.token = settings.token, .embedded = true, .admits = admission.of_agents(), .log = settings.log}} {}
 
   [[nodiscard]] Result<Port> listen(asio::io_context& loop, const std::string& bind, Port port,
                                     const AttachSettings& settings) {
     StoreServerOptions options;
     options.bind = bind;
     options.port = port;
+    options.admits = admission.of_store_clients(coordinator);
     options.log = settings.log;
     options.other_language = [this](unsigned char first_byte, UniqueFd& socket) {
       if (!begins_agent(first_byte)) return false;
@@ -80,13 +86,20 @@ struct Host {
     };
     server = std::make_unique<StoreServer>(loop, std::move(options));
     auto port_opened = server->listen();
-    if (port_opened) coordinator.admit_torchrun(*server, {.bind = bind});
+    if (!port_opened) return port_opened.error();
+    if (admission.token) {
+      refusal.emplace(*server);
+    } else {
+      coordinator.admit_torchrun(*server, {.bind = bind});
+    }
     return port_opened;
   }
 
   Coordinator coordinator;
+  Admission admission;
   AgentSessions sessions;
   std::unique_ptr<StoreServer> server;
+  std::optional<TorchrunRefusal> refusal;
 };
 
 /// Decides between hosting and connecting, then passes everything on to the link that came of it.

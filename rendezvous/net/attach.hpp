@@ -7,6 +7,7 @@
 
 #include "rendezvous/core/endpoint.hpp"
 #include "rendezvous/core/log_line.hpp"
+#include "rendezvous/core/source_list.hpp"
 #include "rendezvous/net/agent_link.hpp"
 
 namespace boost::asio {
@@ -29,6 +30,8 @@ struct AttachSettings {
   bool workers_share_port = false;
   /// Secret that agents and coordinator prove to each other; empty: none.
   std::string token = {};
+  /// Where this process hosts the coordinator: networks from which somebody may come without proving the token.
+  SourceList allowed = {};
   /// How long the endpoint may stay out of reach, at the start or later, before LinkLost.
   Duration join_timeout = std::chrono::seconds{600};
   /// Where this process hosts the coordinator: what was decided, who came, who was refused.

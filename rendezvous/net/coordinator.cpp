@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "rendezvous/core/job_codec.hpp"
-#include "rendezvous/core/mixed_job.hpp"
+#include "rendezvous/net/coordinator_job.hpp"
 #include "rendezvous/net/job_keeper.hpp"
-#include "rendezvous/net/node_identity.hpp"
+#include "rendezvous/net/own_link.hpp"
 #include "rendezvous/net/state_directory.hpp"
 #include "rendezvous/net/torchrun_host.hpp"
 
@@ -25,6 +25,12 @@ namespace {
 /// How often the store is looked at, for torchrun's agents write without telling us.
 constexpr Duration torchrun_pace = std::chrono::milliseconds{100};
 
+const Join* join_in(const RendezvousEvent& event) {
+  const auto* said = std::get_if<Said>(&event);
+  const auto* resumed = std::get_if<Resumed>(&event);
+  return said ? std::get_if<Join>(&said->message) : resumed ? &resumed->resume.join : nullptr;
+}
+
 UtcTime utc_now() { return std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now()); }
 
 }  // namespace
@@ -34,34 +40,14 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   Impl(asio::io_context& loop, LogSink log, RendezvousSettings settings)
       : loop_{loop}, torchrun_timer_{loop}, log_{std::move(log)}, settings_{settings} {}
 
-  struct Waiter {
-    std::unique_ptr<asio::steady_timer> limit;
-    std::function<void()> done;
-  };
-
-  struct Job {
-    Job(asio::io_context& loop, RunId id, Rendezvous machine)
-        : run_id{std::move(id)}, rendezvous{std::move(machine)}, mixed{run_id}, timer{loop} {}
-    RunId run_id;
-    Rendezvous rendezvous;
-    MixedJob mixed;  ///< decides instead, once a torchrun agent has come
-    asio::steady_timer timer;
-    std::optional<TimePoint> armed;
-    std::vector<Listener*> listeners;  ///< by peer; null where the number is free
-    std::vector<Peer> free_peers;
-    std::vector<Peer> gone_peers;       ///< gone while something waits to be told to them
-    std::shared_ptr<JobKeeper> keeper;  ///< empty: not kept
-    int others = 0;                     ///< connections from other processes
-    int own = 0;                        ///< connections of this process
-    std::vector<Waiter> waiters;
-    std::string own_address = {};  ///< by which agents of other processes have come last
-  };
+  using Job = CoordinatorJob;
 
   std::shared_ptr<Job> job(const RunId& run_id) {
     if (const auto found = jobs_.find(run_id); found != jobs_.end()) return found->second;
-    forget_old();
+    if (jobs_.size() >= jobs_max) forget_old();
+    if (jobs_.size() >= jobs_max) forget_ended();
     if (jobs_.size() >= jobs_max) return nullptr;
-    auto made = std::make_shared<Job>(loop_, run_id, Rendezvous{settings_});
+    auto made = std::make_shared<Job>(loop_, run_id, Rendezvous{settings_}, sink());
     jobs_.emplace(run_id, made);
     if (state_) keep(*made, next_file_++);
     return made;
@@ -84,67 +70,80 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     for (auto& [number, job] : saved) {
       next_file_ = number + 1;
       auto made = std::make_shared<Job>(loop_, job.run_id,
-                                        Rendezvous{settings_, job.snapshot, std::chrono::steady_clock::now()});
+                                        Rendezvous{settings_, job.snapshot, std::chrono::steady_clock::now()}, sink());
       if (!jobs_.emplace(job.run_id, made).second) continue;
+      made->set_joined();
       keep(*made, number);
       step(*made, Tick{});
     }
     return {};
   }
 
-  void release_state() {
+  void let_go_of_state(void (JobKeeper::*last_call)()) {
     for (const auto& [id, job] : jobs_) {
-      if (job->keeper) std::exchange(job->keeper, {})->finish();
+      if (job->keeper) (*std::exchange(job->keeper, {}).*last_call)();
     }
     state_ = nullptr;
     log_ = {};  // agents that we leave have not ended, though it looks so from here
   }
 
   Peer enter(Job& job, Visitor visitor, Listener& listener) {
-    if (job.free_peers.empty()) {
-      job.free_peers.push_back(Peer{static_cast<std::uint32_t>(job.listeners.size())});
-      job.listeners.push_back(nullptr);
-    }
-    const Peer peer = job.free_peers.back();
-    job.free_peers.pop_back();
-    job.listeners[peer.value()] = &listener;
-    ++(visitor.in_process ? job.own : job.others);
-    if (!visitor.coordinator.empty()) job.own_address = visitor.coordinator;
+    const Peer peer = job.add(visitor, listener);
     step(job, Connected{peer, std::move(visitor.observed), std::move(visitor.coordinator), visitor.in_process});
     return peer;
   }
 
   void leave(const std::shared_ptr<Job>& job, Peer peer, bool in_process, bool end_of_file) {
-    job->listeners[peer.value()] = nullptr;
-    --(in_process ? job->own : job->others);
+    job->remove(peer, in_process);
     step(*job, Gone{peer, end_of_file});
-    (job->keeper && job->keeper->holds() ? job->gone_peers : job->free_peers).push_back(peer);
+    job->give_back(peer);
     check_waiters(*job);
+    if (job->alone() && (!job->joined() || job->faulty())) drop(*job);
   }
 
-  /// One event, its actions, and the timer for what comes next.
+  /// One event, its actions, and the timer for what comes next. A fault of ours ends the job that it is in, and no
+  /// other.
   void step(Job& job, const RendezvousEvent& event) {
+    if (job.faulty()) return job.refuse_after_fault(event);
+    try {
+      job.stepping = true;
+      step_sound(job, event);
+      job.stepping = false;
+    } catch (const std::exception& fault) {
+      end_by_fault(job, fault.what());
+    }
+  }
+
+  void step_sound(Job& job, const RendezvousEvent& event) {
     const TimePoint now = std::chrono::steady_clock::now();
     if (job.mixed.active()) return step_mixed(job, event, now);
     auto actions = job.rendezvous.step(event, now);
     if (job.keeper) {
       job.keeper->stepped(std::move(actions));
     } else {
-      perform_all(job, std::move(actions));
+      job.perform(std::move(actions));
     }
     arm(job);
+  }
+
+  void end_by_fault(Job& job, const std::string& what) {
+    job.end_by_fault(what);
+    release_waiters(job);
   }
 
   void step_mixed(Job& job, const RendezvousEvent& event, TimePoint now) {
     if (!job.own_address.empty()) torchrun_->reached_by(job.run_id, job.own_address);
     const UtcTime utc = utc_now();
     for (RendezvousAction& action : job.mixed.step(event, torchrun_->store(job.run_id), now, utc))
-      perform(job, std::move(action));
+      job.perform(std::move(action));
   }
 
   void admit_torchrun(StoreServer& server, TorchrunHostOptions options) {
-    torchrun_.emplace(loop_, server, std::move(options),
-                      [this](const RunId& run_id, const std::string& line) { log(run_id, line); });
+    torchrun_.emplace(loop_, server, std::move(options), [this](const RunId& run_id, const std::string& line) {
+      LogLine told{line};
+      told.job = run_id.value();
+      sink()(std::move(told));
+    });
     look_for_torchrun();
   }
 
@@ -156,25 +155,34 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
       impl->torchrun_->turn(std::chrono::steady_clock::now(), utc_now());
       const auto jobs = impl->jobs_;  // a step may end one
       for (const auto& [id, job] : jobs) {
-        TorchrunStore* const store = impl->torchrun_->find(id);
-        if (store && job->mixed.wanted(*store, job->rendezvous)) {
-          if (job->keeper) std::exchange(job->keeper, {})->forget();
-          for (RendezvousAction& action : job->mixed.begin(job->rendezvous, std::chrono::steady_clock::now()))
-            impl->perform(*job, std::move(action));
+        if (job->faulty()) continue;
+        try {
+          impl->look_for_torchrun_in(*job);
+        } catch (const std::exception& fault) {
+          impl->end_by_fault(*job, fault.what());
         }
-        if (!job->mixed.active()) continue;
-        impl->step_mixed(*job, Tick{}, std::chrono::steady_clock::now());
-        impl->check_waiters(*job);
       }
       impl->look_for_torchrun();
     });
   }
 
+  void look_for_torchrun_in(Job& job) {
+    TorchrunStore* const store = torchrun_->find(job.run_id);
+    if (store && job.mixed.wanted(*store, job.rendezvous)) {
+      if (job.keeper) std::exchange(job.keeper, {})->forget();
+      for (RendezvousAction& action : job.mixed.begin(job.rendezvous, std::chrono::steady_clock::now()))
+        job.perform(std::move(action));
+    }
+    if (!job.mixed.active()) return;
+    step_mixed(job, Tick{}, std::chrono::steady_clock::now());
+    check_waiters(job);
+  }
+
   void when_others_left(const RunId& run_id, Duration linger, std::function<void()> done) {
     const auto found = jobs_.find(run_id);
-    if (found == jobs_.end() || nobody_else(*found->second)) return asio::post(loop_, std::move(done));
+    if (found == jobs_.end() || found->second->nobody_else()) return asio::post(loop_, std::move(done));
     Job& job = *found->second;
-    Waiter waiter{std::make_unique<asio::steady_timer>(loop_, linger), std::move(done)};
+    Job::Waiter waiter{std::make_unique<asio::steady_timer>(loop_, linger), std::move(done)};
     waiter.limit->async_wait([self = weak_from_this(), id = run_id](const boost::system::error_code& error) {
       const auto impl = self.lock();
       if (error || !impl) return;
@@ -190,40 +198,36 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   std::map<RunId, std::shared_ptr<Job>> jobs_;
 
  private:
-  void log(const RunId& run_id, const std::string& text) const {
-    if (!log_) return;
-    LogLine line{text};
-    line.job = run_id.value();
-    log_(std::move(line));
+  /// Says nothing any more once the log is let go of.
+  LogSink sink() {
+    return [this](LogLine line) {
+      if (log_) log_(std::move(line));
+    };
   }
 
   void keep(Job& job, std::uint64_t number) {
     job.keeper = std::make_shared<JobKeeper>(
         loop_, *state_, number, job.run_id, job.rendezvous,
-        [this, &job](std::vector<RendezvousAction> actions) { perform_all(job, std::move(actions)); },
-        [this, id = job.run_id](const std::string& line) { log(id, line); });
+        [this, &job](std::vector<RendezvousAction> actions) { perform_kept(job, std::move(actions)); },
+        [&job](const std::string& line) { job.log(LogLevel::warning, "state", line); });
+  }
+
+  void drop(Job& job) {
+    const RunId run_id = job.run_id;  // which goes with the job
+    forget(job);
+    jobs_.erase(run_id);
   }
 
   void forget(Job& job) {
     if (job.keeper) std::exchange(job.keeper, {})->forget();
   }
 
-  void perform_all(Job& job, std::vector<RendezvousAction> actions) {
-    for (RendezvousAction& action : actions) perform(job, std::move(action));
-    if (job.keeper && job.keeper->holds()) return;
-    job.free_peers.insert(job.free_peers.end(), job.gone_peers.begin(), job.gone_peers.end());
-    job.gone_peers.clear();
-  }
-
-  void perform(Job& job, RendezvousAction&& action) {
-    if (auto* tell = std::get_if<Tell>(&action)) {
-      if (Listener* listener = job.listeners[tell->peer.value()]) listener->tell(std::move(tell->message));
-    } else if (auto* refuse = std::get_if<Refuse>(&action)) {
-      if (Listener* listener = job.listeners[refuse->peer.value()]) {
-        listener->refuse(refuse->exit_code, std::move(refuse->reason));
-      }
-    } else if (auto* note = std::get_if<Note>(&action)) {
-      log(job.run_id, to_text(*note));
+  void perform_kept(Job& job, std::vector<RendezvousAction> actions) {
+    if (job.stepping) return job.perform(std::move(actions));
+    try {
+      job.perform(std::move(actions));
+    } catch (const std::exception& fault) {
+      end_by_fault(job, fault.what());
     }
   }
 
@@ -242,7 +246,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
       due->armed.reset();
       impl->step(*due, Tick{});
       impl->check_waiters(*due);
-      if (due->others + due->own == 0 && due->rendezvous.forgettable(std::chrono::steady_clock::now())) {
+      if (due->alone() && due->rendezvous.forgettable(std::chrono::steady_clock::now())) {
         impl->forget(*due);
         impl->jobs_.erase(id);
       }
@@ -254,23 +258,26 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     std::erase_if(jobs_, [&](const auto& entry) {
       Job& job = *entry.second;
       const bool over = job.mixed.active() ? job.mixed.member_count() == 0 : job.rendezvous.forgettable(now);
-      const bool goes = job.others + job.own == 0 && over;
+      const bool goes = job.alone() && over;
       if (goes) forget(job);
       return goes;
     });
   }
 
-  /// Members without a connection may yet come back to hear the verdict.
-  static bool nobody_else(const Job& job) {
-    const int members = job.mixed.active() ? job.mixed.member_count() : job.rendezvous.member_count();
-    return job.others == 0 && members <= job.own;
+  /// Verdicts of jobs whose agents have all gone are kept for those that come late. A new job needs the room more.
+  void forget_ended() {
+    for (auto it = jobs_.begin(); it != jobs_.end(); ++it) {
+      const std::shared_ptr<Job> job = it->second;
+      const bool ended = !job->mixed.active() && job->rendezvous.verdict();
+      if (job->alone() && ended) return drop(*job);
+    }
   }
 
   void check_waiters(Job& job) {
-    if (!job.waiters.empty() && nobody_else(job)) release_waiters(job);
+    if (!job.waiters.empty() && job.nobody_else()) release_waiters(job);
   }
   void release_waiters(Job& job) {
-    for (Waiter& waiter : std::exchange(job.waiters, {})) asio::post(loop_, std::move(waiter.done));
+    for (Job::Waiter& waiter : std::exchange(job.waiters, {})) asio::post(loop_, std::move(waiter.done));
   }
 
   LogSink log_;
@@ -306,52 +313,6 @@ class OpenAttendance final : public Coordinator::Attendance {
   std::function<void(bool)> leave_;
 };
 
-/// The agent that shares a process with its coordinator. What it says and hears takes one turn of the loop, so neither
-/// is ever called from within the other.
-class OwnLink final : public AgentLink {
- public:
-  OwnLink(asio::io_context& loop, Coordinator& coordinator, RunId run_id, Handler handler)
-      : coordinator_{coordinator}, run_id_{std::move(run_id)}, state_{
-                                                                   std::make_shared<State>(loop, std::move(handler))} {
-    state_->attendance = coordinator.open(run_id_, {.in_process = true}, *state_);
-  }
-  ~OwnLink() override {
-    state_->handler = {};
-    state_->attendance.reset();
-  }
-
-  void send(AgentMessage message) override {
-    if (auto* join = std::get_if<Join>(&message)) *join = completed(std::move(*join), 0);
-    asio::post(state_->loop, [state = state_, message = std::move(message)]() mutable {
-      if (state->attendance) state->attendance->said(std::move(message));
-    });
-  }
-
-  void finish(Duration linger, std::function<void()> done) override {
-    coordinator_.when_others_left(run_id_, linger, std::move(done));
-  }
-
- private:
-  struct State final : Coordinator::Listener, std::enable_shared_from_this<State> {
-    State(asio::io_context& the_loop, Handler the_handler) : loop{the_loop}, handler{std::move(the_handler)} {}
-    void tell(CoordinatorMessage message) override { deliver(std::move(message)); }
-    void refuse(int exit_code, std::string reason) override { deliver(LinkLost{exit_code, std::move(reason)}); }
-    void deliver(LinkEvent event) {
-      asio::post(loop, [self = shared_from_this(), event = std::move(event)]() mutable {
-        const Handler current = self->handler;  // which may destroy the link
-        if (current) current(std::move(event));
-      });
-    }
-    asio::io_context& loop;
-    Handler handler;
-    std::unique_ptr<Coordinator::Attendance> attendance;
-  };
-
-  Coordinator& coordinator_;
-  RunId run_id_;
-  std::shared_ptr<State> state_;
-};
-
 }  // namespace
 
 Coordinator::Coordinator(asio::io_context& loop, LogSink log, RendezvousSettings settings)
@@ -360,16 +321,21 @@ Coordinator::Coordinator(asio::io_context& loop, LogSink log, RendezvousSettings
 Coordinator::~Coordinator() = default;
 
 std::unique_ptr<AgentLink> Coordinator::connect(RunId run_id, AgentLink::Handler handler) {
-  return std::make_unique<OwnLink>(impl_->loop_, *this, std::move(run_id), std::move(handler));
+  return own_link(impl_->loop_, *this, std::move(run_id), std::move(handler));
 }
 
 std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, Visitor visitor, Listener& listener) {
   auto job = impl_->job(run_id);
   if (!job) return nullptr;
   const bool in_process = visitor.in_process;
+  std::string observed = visitor.observed;
   const Peer peer = impl_->enter(*job, std::move(visitor), listener);
   return std::make_unique<OpenAttendance>(
-      peer, [impl = impl_.get(), job](const RendezvousEvent& event) { impl->step(*job, event); },
+      peer,
+      [impl = impl_.get(), job, observed = std::move(observed)](const RendezvousEvent& event) {
+        if (const Join* join = join_in(event)) job->heard(*join, observed);
+        impl->step(*job, event);
+      },
       [impl = impl_.get(), job, peer, in_process](bool end_of_file) {
         impl->leave(job, peer, in_process, end_of_file);
       });
@@ -380,7 +346,13 @@ void Coordinator::admit_torchrun(StoreServer& server, TorchrunHostOptions option
 }
 
 Result<> Coordinator::keep_state(StateDirectory& directory) { return impl_->keep_state(directory); }
-void Coordinator::release_state() { impl_->release_state(); }
+void Coordinator::release_state() { impl_->let_go_of_state(&JobKeeper::finish); }
+void Coordinator::abandon_state() { impl_->let_go_of_state(&JobKeeper::abandon); }
+
+bool Coordinator::knows_address(const std::string& address) const {
+  return std::any_of(impl_->jobs_.begin(), impl_->jobs_.end(),
+                     [&](const auto& entry) { return entry.second->knows_address(address); });
+}
 
 bool Coordinator::mixed(const RunId& run_id) const {
   const auto found = impl_->jobs_.find(run_id);

@@ -23,6 +23,7 @@ class StateDirectory;
 class StoreServer;
 
 /// Brings the agents of many jobs together: one round machine (core/rendezvous) per run id, and one timer for each.
+/// A fault of ours in one job ends that job, with 70 and the reason, and no other.
 /// Where a torchrun agent writes its state into the store beside it, core/mixed_job decides that job from then on.
 /// Lives on one loop, in torchupd or in the agent that hosts the rendezvous. Agents of other processes come through
 /// agent_sessions.
@@ -81,6 +82,12 @@ class Coordinator {
   /// The jobs' last states go to the directory. At the end of the process, before agents' connections are closed: what
   /// is then heard of them is no news, and is not logged.
   void release_state();
+  /// The files stay as they are: this process ends by a fault of its own, and what it hears of agents while it does so
+  /// is no news.
+  void abandon_state();
+
+  /// Whether a member of any job has announced that numeric address, or was seen to come from it.
+  [[nodiscard]] bool knows_address(const std::string& address) const;
 
   /// Calls `done` when no agent of the job but those of this process is left to hear the verdict, or `linger` is over.
   void when_others_left(const RunId& run_id, Duration linger, std::function<void()> done);

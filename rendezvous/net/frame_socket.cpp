@@ -27,7 +27,7 @@ std::string text_of(const tcp::endpoint& endpoint) {
 
 }  // namespace
 
-FrameSocket::FrameSocket(tcp::socket socket) : socket_{std::move(socket)} {
+FrameSocket::FrameSocket(tcp::socket socket) : socket_{std::move(socket)}, frame_timer_{socket_.get_executor()} {
   error_code ignored;
   if (const auto endpoint = socket_.remote_endpoint(ignored); !ignored) remote_ = text_of(endpoint);
   if (const auto endpoint = socket_.local_endpoint(ignored); !ignored) local_ = text_of(endpoint);
@@ -72,21 +72,57 @@ void FrameSocket::read_input() {
   if (error) return fail(error == asio::error::eof ? error_code{} : error);
 
   const auto self = shared_from_this();  // a callback may let go of us
-  std::string_view input{buffer.data(), count};
-  if (!input_.empty()) input = input_.append(input);
+  const bool begun = !input_.empty();
+  const std::string_view whole =
+      begun ? std::string_view{input_.append(buffer.data(), count)} : std::string_view{buffer.data(), count};
+  std::string_view rest = whole;
   if (!closing_) {
-    const OnInput on_input = on_input_;  // it may end us, and with us itself
-    const bool more = on_input(input);
+    const bool more = hand_over(rest);
     if (closed_) return;
     if (!more && !closing_) return;
   }
-  input_ = closing_ ? std::string{} : std::string{input};
+  keep(closing_ ? std::string_view{} : rest, whole);
   wait_input();
+}
+
+/// As `on_input`, with an end for faults.
+bool FrameSocket::hand_over(std::string_view& input) {
+  const OnInput on_input = on_input_;  // it may end us, and with us itself
+  const auto on_fault = on_fault_;
+  try {
+    return on_input(input);
+  } catch (const std::exception& fault) {
+    if (!on_fault || closed_) throw;
+    on_fault(fault);
+    if (!closed_) fail(asio::error::fault);
+    return false;
+  }
+}
+
+/// Keeps `rest`, the end of `whole`, for the next time. A frame that comes byte by byte is not copied for each.
+void FrameSocket::keep(std::string_view rest, std::string_view whole) {
+  if (rest.empty()) {
+    input_ = std::string{};
+    frame_timer_.cancel();
+    return;
+  }
+  const bool same_frame = !input_.empty() && rest.size() == whole.size();
+  if (same_frame) return;
+  if (input_.empty()) {
+    input_.assign(rest);
+  } else {
+    input_.erase(0, whole.size() - rest.size());
+  }
+  frame_timer_.expires_after(frame_limit);
+  frame_timer_.async_wait([weak = weak_from_this()](const error_code& error) {
+    const auto self = weak.lock();
+    if (!error && self) self->fail(asio::error::timed_out);
+  });
 }
 
 void FrameSocket::write(std::string_view bytes) {
   if (closed_ || closing_) return;
-  if (output_.size() + bytes.size() > unsent_bytes_max) {
+  if (output_.size() - output_sent_ + bytes.size() > unsent_bytes_max) {
     return fail_later(asio::error::no_buffer_space);
   }
   if (output_.empty() && !waiting_output_) {
@@ -95,6 +131,10 @@ void FrameSocket::write(std::string_view bytes) {
     if (error && error != asio::error::would_block) return fail_later(error);
     bytes.remove_prefix(error ? 0 : sent);
     if (bytes.empty()) return;
+  }
+  if (output_sent_ > output_.size() / 2) {  // or a peer that is always a little late would make it grow
+    output_.erase(0, output_sent_);
+    output_sent_ = 0;
   }
   output_ += bytes;
   if (!waiting_output_) send_output();
@@ -106,14 +146,15 @@ void FrameSocket::fail_later(const error_code& error) {
 }
 
 void FrameSocket::send_output() {
-  while (!output_.empty()) {
+  while (output_sent_ < output_.size()) {
     error_code error;
-    const std::size_t sent = socket_.write_some(asio::buffer(output_), error);
+    const std::size_t sent = socket_.write_some(asio::buffer(output_) + output_sent_, error);
     if (error == asio::error::would_block) return wait_output();
     if (error) return fail_later(error);
-    output_.erase(0, sent);
+    output_sent_ += sent;
   }
   output_ = std::string{};
+  output_sent_ = 0;
   error_code ignored;
   if (closing_) socket_.shutdown(tcp::socket::shutdown_send, ignored);
 }
@@ -139,8 +180,10 @@ void FrameSocket::close() {
   error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
   socket_.close(ignored);
+  frame_timer_.cancel();
   on_input_ = {};
   on_closed_ = {};
+  on_fault_ = {};
 }
 
 void FrameSocket::fail(const error_code& error) {

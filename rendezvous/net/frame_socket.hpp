@@ -1,7 +1,10 @@
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,7 +14,10 @@
 
 namespace torchup {
 
-inline constexpr std::size_t unsent_bytes_max = std::size_t{8} << 20;  ///< for a peer that does not read
+/// For a peer that does not read: two of the largest frames.
+inline constexpr std::size_t unsent_bytes_max = std::size_t{2} << 20;
+/// From a frame's first byte to its last.
+inline constexpr Duration frame_limit = std::chrono::seconds{120};
 
 /// A connection between an agent and its coordinator: bytes in, bytes out, never blocking.
 ///
@@ -28,6 +34,8 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   explicit FrameSocket(boost::asio::ip::tcp::socket socket);
 
   void start(OnInput on_input, OnClosed on_closed);
+  /// An exception that `on_input` throws closes the connection; it is handed to `on_fault` first.
+  void on_fault(std::function<void(const std::exception& fault)> handler) { on_fault_ = std::move(handler); }
   /// Sends now what the kernel takes and the rest when it can. A peer that leaves unsent_bytes_max lying is closed.
   void write(std::string_view bytes);
   /// Says no more than what was written; the end comes when the peer closes, or by `close`.
@@ -40,6 +48,8 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   [[nodiscard]] std::string local_address() const { return local_; }
 
  private:
+  bool hand_over(std::string_view& input);
+  void keep(std::string_view rest, std::string_view input);
   void wait_input();
   void read_input();
   void wait_output();
@@ -51,8 +61,11 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   OnInput on_input_;
   OnClosed on_closed_;
   std::string remote_, local_;
+  std::function<void(const std::exception& fault)> on_fault_;
   std::string input_;   ///< a frame's beginning
   std::string output_;  ///< what the kernel did not take
+  std::size_t output_sent_ = 0;
+  boost::asio::steady_timer frame_timer_;  ///< runs while a frame's beginning lies here
   bool waiting_output_ = false;
   Duration patience_{0};
   bool closing_ = false;

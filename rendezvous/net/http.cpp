@@ -7,7 +7,10 @@
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
 
+#include "rendezvous/core/endpoint.hpp"
 #include "rendezvous/net/asio.hpp"
+#include "rendezvous/net/listen.hpp"
+#include "rendezvous/net/token.hpp"
 
 namespace torchup {
 namespace {
@@ -21,23 +24,7 @@ using Stream = beast::tcp_stream::rebind_executor<Token::executor_with_default<a
 constexpr auto request_limit = std::chrono::seconds{5};
 constexpr std::uint32_t header_bytes_max = 8 * 1024;
 
-/// Compares in a time that does not tell how much of a guess was right.
-bool same_secret(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    difference |= static_cast<unsigned char>(a[i] ^ (b.empty() ? 1 : b[i % b.size()]));
-  return difference == 0;
-}
-
-bool from_loopback(const Stream& stream) {
-  boost::system::error_code error;
-  const auto peer = stream.socket().remote_endpoint(error);
-  if (error) return false;
-  const auto address = peer.address();
-  if (address.is_v6() && address.to_v6().is_v4_mapped())
-    return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
-  return address.is_loopback();
-}
+bool from_loopback(Stream& stream) { return is_loopback(peer_address(stream.socket().native_handle())); }
 
 }  // namespace
 
@@ -46,13 +33,13 @@ struct HttpService::Shared {
   HttpOptions options;
   std::size_t connections = 0;
 
-  [[nodiscard]] bool permits(const Stream& stream, const Request& request) const {
+  [[nodiscard]] bool permits(Stream& stream, const Request& request) const {
     if (from_loopback(stream)) return true;
     const std::string_view sent{request[http::field::authorization].data(), request[http::field::authorization].size()};
-    return !options.token.empty() && same_secret(sent, "Bearer " + options.token);
+    return !options.token.empty() && same(sent, "Bearer " + options.token);
   }
 
-  [[nodiscard]] Response answer(const Stream& stream, const Request& request) const {
+  [[nodiscard]] Response answer(Stream& stream, const Request& request) const {
     Response response{http::status::ok, request.version()};
     response.set(http::field::content_type, "text/plain; charset=utf-8");
     response.set(http::field::cache_control, "no-store");
@@ -76,7 +63,11 @@ struct HttpService::Shared {
       refuse(http::status::not_found, (known + "\n").c_str());
     } else {
       response.set(http::field::content_type, page->second.content_type);
-      response.body() = page->second.body();
+      try {
+        response.body() = page->second.body();
+      } catch (const std::exception& error) {  // one page must not end what serves all
+        refuse(http::status::internal_server_error, (std::string{error.what()} + "\n").c_str());
+      }
     }
     response.prepare_payload();
     if (request.method() == http::verb::head) response.body().clear();

@@ -1,10 +1,13 @@
 #include "rendezvous/net/job_keeper.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "rendezvous/core/job_codec.hpp"
+#include "rendezvous/core/wording.hpp"
 #include "rendezvous/net/state_directory.hpp"
 
 namespace torchup {
@@ -20,6 +23,7 @@ JobKeeper::JobKeeper(boost::asio::io_context& loop, StateDirectory& directory, s
       perform_{std::move(perform)}, log_{std::move(log)}, soon_{loop}, slow_{loop}, saved_{rendezvous.revision()} {}
 
 void JobKeeper::stepped(std::vector<RendezvousAction> actions) {
+  tell_fences(actions);
   const std::uint64_t revision = rendezvous_->revision();
   const bool wait = revision > saved_ && !too_slow_ && std::any_of(actions.begin(), actions.end(), decides);
   if (wait || !held_.empty()) {
@@ -28,12 +32,33 @@ void JobKeeper::stepped(std::vector<RendezvousAction> actions) {
     perform_(std::move(actions));
   }
   if (revision == saved_ || saving_) return;
-  wait ? save() : save_soon();
+  wait ? save() : save_after(save_delay);
 }
 
-void JobKeeper::save_soon() {
+void JobKeeper::tell_fences(std::vector<RendezvousAction>& actions) {
+  std::vector<RendezvousAction> fences;
+  for (const RendezvousAction& action : actions) {
+    const auto* tell = std::get_if<Tell>(&action);
+    const auto* stop = tell ? std::get_if<StopWorkers>(&tell->message) : nullptr;
+    if (stop && stop->cause == StopCause::fenced) fences.push_back(action);
+  }
+  if (fences.empty()) return;
+  for (const RendezvousAction& fence : fences) {
+    const Peer peer = std::get<Tell>(fence).peer;
+    for (Held& held : held_) {
+      std::erase_if(held.actions, [&](const RendezvousAction& action) {
+        const auto* tell = std::get_if<Tell>(&action);
+        return tell && tell->peer == peer;
+      });
+    }
+    std::erase(actions, fence);
+  }
+  perform_(std::move(fences));
+}
+
+void JobKeeper::save_after(Duration delay) {
   if (std::exchange(waiting_, true)) return;
-  soon_.expires_after(save_delay);
+  soon_.expires_after(delay);
   soon_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
     const auto self = weak.lock();
     if (error || !self || !self->rendezvous_) return;
@@ -54,9 +79,8 @@ void JobKeeper::save() {
   slow_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
     const auto self = weak.lock();
     if (error || !self || !self->rendezvous_) return;
-    self->log_("its state takes longer than " +
-               std::to_string(std::chrono::duration_cast<std::chrono::seconds>(slow_limit).count()) +
-               " s to be written: it goes on without waiting");
+    self->log_(
+        fmt::format("its state takes longer than {} to be written: it goes on without waiting", seconds(slow_limit)));
     self->too_slow_ = true;
     self->release(everything);
   });
@@ -67,12 +91,13 @@ void JobKeeper::saved(std::uint64_t revision, const Result<>& result) {
   saving_ = false;
   too_slow_ = false;
   saved_ = revision;
-  if (!result && !failing_) log_("its state is not kept: " + result.error().message());
+  if (!result && !failing_) log_(fmt::format("its state is not kept: {}", result.error().message()));
   if (result && failing_) log_("its state is kept again");
   failing_ = !result;
   release(failing_ ? everything : revision);
-  if (!rendezvous_ || saving_ || rendezvous_->revision() == saved_) return;
-  held_.empty() ? save_soon() : save();
+  if (!rendezvous_ || saving_) return;
+  if (failing_) return save_after(retry_delay);
+  if (rendezvous_->revision() != saved_) held_.empty() ? save_after(save_delay) : save();
 }
 
 void JobKeeper::release(std::uint64_t revision) {
@@ -95,6 +120,16 @@ void JobKeeper::finish() {
     directory_.write(number_, encode_job({run_id_, rendezvous_->snapshot(std::chrono::steady_clock::now())}), {});
   }
   let_go();
+}
+
+void JobKeeper::abandon() {
+  held_.clear();
+  let_go();
+}
+
+void JobKeeper::drop() {
+  held_.clear();
+  forget();
 }
 
 void JobKeeper::forget() {

@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -153,6 +154,13 @@ Result<Listeners> listen_with(UniqueFd listener, Port port, Duration silent_peer
   listeners.address = to_text(name->storage);
   listeners.sockets.push_back(std::move(listener));
   return listeners;
+}
+
+std::size_t descriptors_for_peers() {
+  constexpr std::size_t spare_max = 64;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur - std::min<std::size_t>(spare_max, limit.rlim_cur / 8);
 }
 
 std::string to_text(const sockaddr_storage& address) {

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,9 @@ struct Listeners {
 
 /// Takes over a socket that somebody else has bound and set to listen. `port` is its own or 0.
 [[nodiscard]] Result<Listeners> listen_with(UniqueFd listener, Port port, Duration silent_peer_max);
+
+/// How many connections this process may hold at once, its other descriptors left aside.
+[[nodiscard]] std::size_t descriptors_for_peers();
 
 /// "10.0.0.1:29500" or "[fd00::1]:29500"; v4-mapped addresses as IPv4. No look-up.
 [[nodiscard]] std::string to_text(const sockaddr_storage& address);

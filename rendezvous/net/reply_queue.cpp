@@ -9,9 +9,40 @@ iovec piece(std::string_view bytes) { return {const_cast<char*>(bytes.data()), b
 
 }  // namespace
 
-void ReplyQueue::share(const Value& value) {
+void SharedValues::add(const Value& value) {
+  const auto [place, first] = blocks_.try_emplace(value.view().data(), Block{value});
+  ++place->second.uses;
+  if (first) bytes_ += value.size();
+}
+
+void SharedValues::drop(const Value& value) {
+  const auto place = blocks_.find(value.view().data());
+  if (--place->second.uses > 0) return;
+  bytes_ -= place->second.value.size();
+  blocks_.erase(place);
+}
+
+std::size_t SharedValues::bytes_held_by_queues_alone() const {
+  std::size_t bytes = 0;
+  for (const auto& [data, block] : blocks_) {
+    if (block.value.storage().use_count() <= block.uses + 1) bytes += block.value.size();
+  }
+  return bytes;
+}
+
+void ReplyQueue::share(const Value& value, SharedValues& all) {
   shared_.push_back({bytes_.size(), value});
+  all.add(value);
   shared_left_ += value.size();
+}
+
+std::size_t ReplyQueue::bytes_held_alone() const {
+  constexpr long uses_by_one_queue = 2;  // its own, and that of SharedValues
+  std::size_t bytes = own_bytes();
+  for (std::size_t i = first_; i < shared_.size(); ++i) {
+    if (shared_[i].value.storage().use_count() <= uses_by_one_queue) bytes += shared_[i].value.size();
+  }
+  return bytes;
 }
 
 std::size_t ReplyQueue::front(std::span<iovec> pieces) const {
@@ -31,7 +62,7 @@ std::size_t ReplyQueue::front(std::span<iovec> pieces) const {
   return used;
 }
 
-void ReplyQueue::pop(std::size_t count) {
+void ReplyQueue::pop(std::size_t count, SharedValues& all) {
   while (count > 0) {
     const std::size_t stop = first_ < shared_.size() ? shared_[first_].position : bytes_.size();
     const std::size_t plain = std::min(count, stop - bytes_sent_);
@@ -43,6 +74,7 @@ void ReplyQueue::pop(std::size_t count) {
     shared_left_ -= of_value;
     count -= of_value;
     if (first_sent_ < shared_[first_].value.size()) break;
+    all.drop(shared_[first_].value);
     shared_[first_].value = Value{};
     ++first_;
     first_sent_ = 0;
@@ -53,6 +85,11 @@ void ReplyQueue::pop(std::size_t count) {
   bytes_.clear();
   shared_ = {};
   bytes_sent_ = first_ = first_sent_ = 0;
+}
+
+void ReplyQueue::clear(SharedValues& all) {
+  for (std::size_t i = first_; i < shared_.size(); ++i) all.drop(shared_[i].value);
+  *this = ReplyQueue{};
 }
 
 /// Keeps a queue that never runs empty from growing.

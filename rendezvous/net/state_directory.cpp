@@ -1,6 +1,7 @@
 #include "rendezvous/net/state_directory.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,11 +29,10 @@ namespace asio = boost::asio;
 
 namespace {
 
+constexpr std::size_t state_bytes_max = std::size_t{64} << 20;
 constexpr std::string_view prefix = "job-", suffix = ".state", unfinished = ".new";
 
-std::string file_name(std::uint64_t number) {
-  return std::string{prefix} + std::to_string(number) + std::string{suffix};
-}
+std::string file_name(std::uint64_t number) { return fmt::format("{}{}{}", prefix, number, suffix); }
 
 /// Empty for names that are not ours.
 std::optional<std::uint64_t> number_of(std::string_view name) {
@@ -46,7 +46,7 @@ std::optional<std::uint64_t> number_of(std::string_view name) {
 }
 
 Result<std::string> read_all(const std::string& path) {
-  const UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  const UniqueFd file{::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
   if (file.get() < 0) return system_error(path);
   std::string content;
   char piece[1 << 16];
@@ -56,6 +56,9 @@ Result<std::string> read_all(const std::string& path) {
     if (count < 0) return system_error(path);
     if (count == 0) return content;
     content.append(piece, static_cast<std::size_t>(count));
+    if (content.size() > state_bytes_max)
+      return fail(errc::limit_exceeded,
+                  fmt::format("{}: more than {} bytes are no state of a job", path, state_bytes_max));
   }
 }
 
@@ -121,7 +124,9 @@ class StateDirectory::Impl {
 
   Result<> write_beside(std::uint64_t number, std::string_view content) {
     const std::string name = file_name(number), fresh = name + std::string{unfinished}, path = path_ + "/" + name;
-    const UniqueFd file{::openat(folder_.get(), fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+    ::unlinkat(folder_.get(), fresh.c_str(), 0);
+    constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    const UniqueFd file{::openat(folder_.get(), fresh.c_str(), flags, 0600)};
     if (file.get() < 0) return system_error(path);
     if (const int error = write_all(file.get(), content); error != 0) return system_error(error, path);
     if (::fdatasync(file.get()) != 0) return system_error(path);
@@ -154,8 +159,17 @@ Result<std::unique_ptr<StateDirectory>> StateDirectory::open(asio::io_context& l
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return system_error(path);
   UniqueFd folder{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   if (folder.get() < 0) return system_error(path);
+  struct stat status {};
+  if (::fstat(folder.get(), &status) != 0) return system_error(path);
+  const bool strangers_write = (status.st_mode & S_IWOTH) != 0;
+  if ((status.st_uid != ::geteuid() && status.st_uid != 0) || strangers_write) {
+    return fail(errc::refused,
+                fmt::format("{}: others own it or may write in it; chmod 700 {} or give a --state-dir of "
+                            "your own",
+                            path, path));
+  }
   const std::string lock_path = path + "/lock";
-  UniqueFd lock{::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
+  UniqueFd lock{::openat(folder.get(), "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600)};
   if (lock.get() < 0) return system_error(lock_path);
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK)

@@ -23,7 +23,8 @@ class StateDirectory {
  public:
   /// Makes the folder where it is missing (its parent must be there), locks it, removes what was half written.
   ///
-  /// Errors: the system's own, with the name of what could not be used; errc::refused when another process has it.
+  /// Errors: the system's own, with the name of what could not be used; errc::refused when another process has it, or
+  /// when it belongs to another user or anybody may write in it.
   [[nodiscard]] static Result<std::unique_ptr<StateDirectory>> open(boost::asio::io_context& loop, std::string path);
 
   StateDirectory(const StateDirectory&) = delete;

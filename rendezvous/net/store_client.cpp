@@ -1,20 +1,15 @@
 #include "rendezvous/net/store_client.hpp"
 
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <mutex>
-#include <new>
 #include <thread>
 
 #include "rendezvous/core/store_codec.hpp"
-#include "rendezvous/net/adaptive_spin.hpp"
 #include "rendezvous/net/blocking_connect.hpp"
+#include "rendezvous/net/client_connection.hpp"
 
 namespace torchup {
 namespace {
@@ -22,18 +17,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr std::size_t buffer_bytes = 64 * 1024;
-/// Larger values are sent from where the caller has them.
-constexpr std::size_t copied_bytes_max = 16 * 1024;
 /// What a server has at least for an answer that waits for nobody, however short the callers' waits for keys are:
 /// losing the connection over a late one would cost them the store.
 constexpr auto answer_limit_min = std::chrono::seconds{10};
-
-/// A server's answer may be larger than what a client may send: appended values, lists of all keys.
-constexpr FieldLimits reply_limits{.key_bytes_max = std::uint64_t{1} << 30,
-                                   .value_bytes_max = std::uint64_t{1} << 40,
-                                   .count_max = std::uint64_t{1} << 32,
-                                   .message_bytes_max = std::uint64_t{1} << 42};
 
 bool is_timeout(const Error& error) { return error.code == boost::system::errc::timed_out; }
 
@@ -41,144 +27,6 @@ TimePoint after(Duration timeout) {
   const auto now = Clock::now();
   return timeout > TimePoint::max() - now ? TimePoint::max() : now + timeout;
 }
-
-/// The bytes of one request. Large values stay where they are until it is sent.
-class Outgoing {
- public:
-  Outgoing() = default;
-  explicit Outgoing(Query first) { query(first); }
-
-  void query(Query query) { put_byte(bytes_, static_cast<std::uint8_t>(query)); }
-  void nonce(std::uint32_t nonce) { put_nonce(bytes_, nonce); }
-  void key(std::string_view user_key) {
-    put_number(bytes_, static_cast<std::int64_t>(user_key.size() + 1));
-    bytes_ += '/';
-    bytes_ += user_key;
-  }
-  void wire_key(std::string_view key) { put_bytes(bytes_, key); }
-  void keys(std::span<const std::string> user_keys) {
-    number(static_cast<std::int64_t>(user_keys.size()));
-    for (const auto& each : user_keys) key(each);
-  }
-  void number(std::int64_t value) { put_number(bytes_, value); }
-  void value(std::string_view value) {
-    if (value.size() <= copied_bytes_max) return put_bytes(bytes_, value);
-    number(static_cast<std::int64_t>(value.size()));
-    large_.push_back({bytes_.size(), value});
-  }
-
-  [[nodiscard]] std::vector<iovec> pieces() const {
-    std::vector<iovec> all;
-    std::size_t at = 0;
-    const auto add = [&](std::string_view bytes) {
-      if (!bytes.empty()) all.push_back({const_cast<char*>(bytes.data()), bytes.size()});
-    };
-    for (const auto& [position, value] : large_) {
-      add(std::string_view{bytes_}.substr(at, position - at));
-      add(value);
-      at = position;
-    }
-    add(std::string_view{bytes_}.substr(at));
-    return all;
-  }
-
- private:
-  std::string bytes_;
-  std::vector<std::pair<std::size_t, std::string_view>> large_;  ///< and where in bytes_ they belong
-};
-
-/// One connection: sends requests, reads replies, both with a deadline. Anything that goes wrong breaks it for good.
-class Connection {
- public:
-  explicit Connection(UniqueFd socket) : socket_{std::move(socket)}, reader_{reply_limits} {}
-
-  Result<> send(const Outgoing& request, TimePoint deadline) {
-    std::vector<iovec> pieces = request.pieces();
-    for (std::size_t first = 0; first < pieces.size();) {
-      msghdr message{};
-      message.msg_iov = pieces.data() + first;
-      message.msg_iovlen = std::min<std::size_t>(pieces.size() - first, 64);
-      const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
-      if (sent < 0) {
-        if (errno == EINTR) continue;
-        if (errno != EAGAIN) return system_error(errno, "request to the store");
-        if (auto room = wait_for(POLLOUT, deadline); !room) return room;
-        continue;
-      }
-      auto left = static_cast<std::size_t>(sent);
-      for (; first < pieces.size() && left >= pieces[first].iov_len; ++first) left -= pieces[first].iov_len;
-      if (left > 0) pieces[first] = {static_cast<char*>(pieces[first].iov_base) + left, pieces[first].iov_len - left};
-    }
-    return {};
-  }
-
-  /// Begins to read a reply; `resume` goes on after a time-out.
-  Result<> receive(const char* layout, std::size_t count, TimePoint deadline) {
-    reader_.begin(layout, count);
-    return resume(deadline);
-  }
-  Result<> resume(TimePoint deadline) {
-    for (;;) {
-      FieldReader::Status status{};
-      try {
-        status = reader_.read(input_);
-      } catch (const std::bad_alloc&) {
-        return fail(errc::bad_frame, "the store announced a value larger than this machine's memory");
-      }
-      if (status == FieldReader::Status::complete) return {};
-      if (status == FieldReader::Status::malformed)
-        return fail(errc::bad_frame, "answer of the store: " + reader_.error());
-      if (auto more = fill(deadline); !more) return more;
-    }
-  }
-  [[nodiscard]] bool in_reply() const { return reader_.open(); }
-  [[nodiscard]] FieldReader& reply() { return reader_; }
-
- private:
-  Result<> wait_for(short events, TimePoint deadline) {
-    for (;;) {
-      const auto left = deadline == TimePoint::max() ? milliseconds{1'000'000'000}
-                                                     : std::chrono::ceil<milliseconds>(deadline - Clock::now());
-      const int limit = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000'000));
-      pollfd waiting{socket_.get(), events, 0};
-      const int ready = ::poll(&waiting, 1, limit);
-      if (ready > 0) return {};
-      if (ready < 0 && errno != EINTR) return system_error(errno, "waiting for the store");
-      if (ready == 0 && Clock::now() >= deadline) return system_error(ETIMEDOUT, "no answer from the store in time");
-    }
-  }
-
-  /// Receives once, into the large value that is being read and what follows it.
-  Result<> fill(TimePoint deadline) {
-    if (buffer_.empty()) buffer_.resize(buffer_bytes);
-    const auto direct = reader_.direct_space();
-    std::array<iovec, 2> pieces{{{direct.data(), direct.size()}, {buffer_.data(), buffer_.size()}}};
-    ssize_t got = -1;
-    const auto received = [&] {
-      got = direct.empty() ? ::recv(socket_.get(), buffer_.data(), buffer_.size(), 0)
-                           : ::readv(socket_.get(), pieces.data(), pieces.size());
-      return got >= 0 || (errno != EAGAIN && errno != EINTR);
-    };
-    if (!received() && !spin_.run(received)) {
-      do {
-        if (auto ready = wait_for(POLLIN, deadline); !ready) return ready;
-      } while (!received());
-    }
-    if (got < 0) return system_error(errno, "answer of the store");
-    if (got == 0)
-      return system_error(ECONNRESET, "the store closed the connection: it has ended, or refused the request before");
-    const auto to_value = std::min(static_cast<std::size_t>(got), direct.size());
-    reader_.filled(to_value);
-    input_ = {buffer_.data(), static_cast<std::size_t>(got) - to_value};
-    return {};
-  }
-
-  UniqueFd socket_;
-  FieldReader reader_;
-  std::vector<char> buffer_;
-  std::string_view input_;  ///< of buffer_, what is not read yet
-  AdaptiveSpin spin_;
-};
 
 /// PyTorch's words, which callers match on.
 std::string timeout_text(const std::string& what, Duration timeout, std::span<const std::string> keys) {
@@ -215,7 +63,7 @@ class StoreClient::Impl {
   }
 
   /// Sends, and reads the answer if the query has one.
-  Result<> ask(const Outgoing& request, Query query, Repeat repeat, std::size_t count = 0) {
+  Result<> ask(const OutgoingRequest& request, Query query, Repeat repeat, std::size_t count = 0) {
     const auto limit = std::max<Duration>(options_.timeout, answer_limit_min);
     return exchange(repeat, after(limit), [&](TimePoint deadline) -> Result<> {
       if (auto sent = connection_->send(request, deadline); !sent) return sent;
@@ -226,7 +74,7 @@ class StoreClient::Impl {
 
   /// As `ask`, for what the server answers when something has happened. After `timeout` it is cancelled, and the error
   /// is "<what> timeout after 200ms, key(s): …".
-  Result<> ask_and_wait(const Outgoing& request, Query query, Repeat repeat, Duration timeout, const char* what,
+  Result<> ask_and_wait(const OutgoingRequest& request, Query query, Repeat repeat, Duration timeout, const char* what,
                         std::span<const std::string> keys) {
     const std::size_t count = keys.size();
     return exchange(repeat, after(timeout), [&](TimePoint deadline) -> Result<> {
@@ -248,7 +96,7 @@ class StoreClient::Impl {
   /// VALIDATE, PING, and whether the server is ours, in one round trip; then which one it is.
   Result<> greet(TimePoint deadline) {
     const auto nonce = static_cast<std::uint32_t>(::getpid());
-    Outgoing hello{Query::validate};
+    OutgoingRequest hello{Query::validate};
     hello.nonce(validate_magic);
     hello.query(Query::ping);
     hello.nonce(nonce);
@@ -264,7 +112,7 @@ class StoreClient::Impl {
     if (auto checked = connection_->receive("b", 0, deadline); !checked) return checked;
     std::string identity;
     if (reply().byte() == Store::ready) {
-      Outgoing who{Query::get};
+      OutgoingRequest who{Query::get};
       who.wire_key(extension_key);
       if (auto sent = connection_->send(who, deadline); !sent) return sent;
       if (auto answered = connection_->receive("v", 0, deadline); !answered) return answered;
@@ -311,7 +159,7 @@ class StoreClient::Impl {
   /// Ends an open wait. Its answer may have crossed with the cancellation: then it counts.
   Result<> cancel(const std::string& what) {
     const auto deadline = after(answer_limit_min);
-    if (auto sent = connection_->send(Outgoing{Query::cancel_wait}, deadline); !sent) return sent;
+    if (auto sent = connection_->send(OutgoingRequest{Query::cancel_wait}, deadline); !sent) return sent;
     if (auto answered = connection_->resume(deadline); !answered) return answered;
     if (reply().byte() == Store::wait_canceled) {
       in_step_ = true;
@@ -325,7 +173,7 @@ class StoreClient::Impl {
     return {};
   }
 
-  std::optional<Connection> connection_;
+  std::optional<ClientConnection> connection_;
   bool in_step_ = false;
   Error loss_;            ///< why there is no connection
   std::string identity_;  ///< of our server; empty for PyTorch's
@@ -358,7 +206,7 @@ Result<> StoreClient::queue_push(std::string_view key, std::string_view value) {
 
 Result<> StoreClient::write(Query query, std::string_view key, std::string_view value) {
   const std::lock_guard lock{impl_->mutex_};
-  Outgoing request{query};
+  OutgoingRequest request{query};
   request.key(key);
   request.value(value);
   return impl_->ask(request, query, Impl::Repeat::no);
@@ -368,7 +216,7 @@ Result<> StoreClient::multi_set(std::span<const std::string> keys, std::span<con
   if (keys.size() != values.size())
     return fail(errc::bad_value, "multiSet keys and values vectors must be of same size");
   const std::lock_guard lock{impl_->mutex_};
-  Outgoing request{Query::multi_set};
+  OutgoingRequest request{Query::multi_set};
   request.number(static_cast<std::int64_t>(keys.size()));
   for (std::size_t i = 0; i < keys.size(); ++i) {
     request.key(keys[i]);
@@ -387,12 +235,12 @@ Result<Value> StoreClient::get(std::string_view key) {
 Result<std::vector<Value>> StoreClient::multi_get(std::span<const std::string> keys) {
   const std::lock_guard lock{impl_->mutex_};
   const Query waiting = impl_->extended() ? Query::wait_get : Query::wait;
-  Outgoing wait{waiting};
+  OutgoingRequest wait{waiting};
   wait.keys(keys);
   auto there = impl_->ask_and_wait(wait, waiting, Impl::Repeat::yes, impl_->options_.timeout, "wait", keys);
   if (!there) return there.error();
   if (waiting == Query::wait) {
-    Outgoing request{Query::multi_get};
+    OutgoingRequest request{Query::multi_get};
     request.keys(keys);
     if (auto answered = impl_->ask(request, Query::multi_get, Impl::Repeat::yes, keys.size()); !answered)
       return answered.error();
@@ -402,7 +250,7 @@ Result<std::vector<Value>> StoreClient::multi_get(std::span<const std::string> k
 
 Result<std::int64_t> StoreClient::ask_number(Query query, std::string_view key, std::optional<std::int64_t> argument) {
   const std::lock_guard lock{impl_->mutex_};
-  Outgoing request{query};
+  OutgoingRequest request{query};
   if (query != Query::get_num_keys) request.key(key);
   if (argument) request.number(*argument);
   const bool reads = query == Query::get_num_keys || query == Query::queue_len;
@@ -425,7 +273,7 @@ Result<bool> StoreClient::delete_key(std::string_view key) {
 
 Result<std::int64_t> StoreClient::count_worker() {
   const std::lock_guard lock{impl_->mutex_};
-  Outgoing request{Query::add};
+  OutgoingRequest request{Query::add};
   request.wire_key("init/");
   request.number(1);
   if (auto answered = impl_->ask(request, Query::add, Impl::Repeat::no); !answered) return answered.error();
@@ -434,7 +282,7 @@ Result<std::int64_t> StoreClient::count_worker() {
 
 Result<bool> StoreClient::check(std::span<const std::string> keys) {
   const std::lock_guard lock{impl_->mutex_};
-  Outgoing request{Query::check};
+  OutgoingRequest request{Query::check};
   request.keys(keys);
   if (auto answered = impl_->ask(request, Query::check, Impl::Repeat::yes); !answered) return answered.error();
   return impl_->reply().byte() == Store::ready;
@@ -444,14 +292,14 @@ Result<> StoreClient::wait(std::span<const std::string> keys) { return wait(keys
 
 Result<> StoreClient::wait(std::span<const std::string> keys, Duration timeout) {
   const std::lock_guard lock{impl_->mutex_};
-  Outgoing request{Query::wait};
+  OutgoingRequest request{Query::wait};
   request.keys(keys);
   return impl_->ask_and_wait(request, Query::wait, Impl::Repeat::yes, timeout, "wait", keys);
 }
 
 Result<Value> StoreClient::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
   const std::lock_guard lock{impl_->mutex_};
-  Outgoing request{Query::compare_set};
+  OutgoingRequest request{Query::compare_set};
   request.key(key);
   request.value(expected);
   request.value(desired);
@@ -463,7 +311,7 @@ Result<Value> StoreClient::queue_pop(std::string_view key) {
   std::unique_lock lock{impl_->mutex_};
   const std::string name{key};
   const Query waiting = impl_->extended() ? Query::wait_pop : Query::wait;
-  Outgoing wait{waiting};
+  OutgoingRequest wait{waiting};
   if (waiting == Query::wait) wait.number(1);
   wait.key(key);
   const auto repeat = waiting == Query::wait ? Impl::Repeat::yes : Impl::Repeat::no;
@@ -484,14 +332,14 @@ Result<std::optional<Value>> StoreClient::queue_try_pop(std::string_view key) {
 }
 
 Result<> StoreClient::pop(std::string_view key) {
-  Outgoing request{Query::queue_pop};
+  OutgoingRequest request{Query::queue_pop};
   request.key(key);
   return impl_->ask(request, Query::queue_pop, Impl::Repeat::no);
 }
 
 Result<std::vector<std::string>> StoreClient::list_keys() {
   const std::lock_guard lock{impl_->mutex_};
-  if (auto answered = impl_->ask(Outgoing{Query::list_keys}, Query::list_keys, Impl::Repeat::yes); !answered)
+  if (auto answered = impl_->ask(OutgoingRequest{Query::list_keys}, Query::list_keys, Impl::Repeat::yes); !answered)
     return answered.error();
   std::vector<std::string> keys;
   for (std::size_t i = 0; i < impl_->reply().key_count(); ++i)
@@ -506,7 +354,7 @@ Result<> StoreClient::barrier(std::string_view key, std::int64_t world_size) {
 Result<> StoreClient::barrier(std::string_view key, std::int64_t world_size, Duration timeout) {
   const std::lock_guard lock{impl_->mutex_};
   const std::string name{key};
-  Outgoing request{Query::barrier};
+  OutgoingRequest request{Query::barrier};
   request.key(key);
   request.number(world_size);
   return impl_->ask_and_wait(request, Query::barrier, Impl::Repeat::no, timeout, "barrier", {&name, 1});

@@ -22,13 +22,24 @@ namespace torchup {
 
 /// What connections may cost. Who meets a limit is closed with one log line that names it; the others are served on.
 struct ConnectionLimits {
-  std::size_t connections_max = 20'000;  ///< also bounded by the descriptors this process may open, less a reserve
+  /// Clients of the store; also bounded by three quarters of the descriptors that this process may open, less a
+  /// reserve. Who has not said what it is (a quarter as many at most, the oldest goes first) does not count.
+  std::size_t connections_max = 20'000;
   std::size_t request_bytes_max = std::size_t{256} << 20;  ///< one request while it arrives
   std::size_t arriving_bytes_max = std::size_t{1} << 30;   ///< unfinished requests of all connections together
-  std::size_t reply_bytes_max = 1 << 20;  ///< unsent answers of a connection from which on it is no longer read from
-  Duration handshake_max = std::chrono::seconds{30};  ///< from accept to the five bytes of VALIDATE
+  /// Unsent answers of a connection from which on its further requests wait.
+  std::size_t reply_pause_bytes = std::size_t{1} << 20;
+  /// Unsent answers to which none is added: a request whose answer is still longer closes its connection. The value
+  /// that crosses the limit is the last one, so that every value can be read.
+  std::size_t reply_bytes_max = std::size_t{64} << 20;
+  /// Memory that unsent answers of all connections take up beyond the store's own. Who holds most for the longest time
+  /// is closed first.
+  std::size_t unread_bytes_max = std::size_t{128} << 20;
+  Duration handshake_max = std::chrono::seconds{10};  ///< from accept to the five bytes of VALIDATE
   Duration request_max = std::chrono::seconds{120};   ///< from a request's first byte to its last
-  Duration stalled_max = std::chrono::seconds{60};    ///< unsent answers that the peer does not read
+  Duration stalled_max = std::chrono::seconds{60};    ///< unsent answers of which the peer reads nothing
+  std::size_t large_reply_bytes = std::size_t{8} << 20;
+  Duration large_reply_max = std::chrono::seconds{60};  ///< so many unsent bytes or more, however they are read
   Duration silent_peer_max =
       std::chrono::seconds{90};  ///< TCP keep-alive and TCP_USER_TIMEOUT: the peer's machine is gone
 };
@@ -46,6 +57,9 @@ struct StoreServerOptions {
   /// been read from it. Called on the loop, once, when the first byte is there. Unset or false: closed with one log
   /// line.
   std::function<bool(unsigned char first_byte, UniqueFd& socket)> other_language;
+  /// Whether the store serves a client from that numeric address. Asked once for each, when it has said that it is one.
+  /// Unset: from every address.
+  std::function<bool(const std::string& address)> admits;
   LogSink log;  ///< rare events only; unset: nobody wants to know
 };
 
@@ -54,9 +68,10 @@ struct StoreServerStatus {
   std::size_t connections = 0;
   std::size_t keys = 0;
   std::size_t queues = 0;
-  std::size_t bytes = 0;    ///< of keys, values and queue elements, with what keeps them
-  std::size_t waiting = 0;  ///< clients with an open wait or barrier
-  std::size_t arriving_bytes = 0;
+  std::size_t bytes = 0;           ///< of keys, values and queue elements, with what keeps them
+  std::size_t waiting = 0;         ///< clients with an open wait or barrier
+  std::size_t arriving_bytes = 0;  ///< of unfinished requests
+  std::size_t unread_bytes = 0;    ///< of answers on their way, with the values that they share with the store
   std::uint64_t accepted = 0;
   std::uint64_t refused = 0;  ///< closed for what they sent, or at a limit
   std::uint64_t requests = 0;
@@ -66,7 +81,7 @@ struct StoreServerStatus {
 class StoreWatcher {
  public:
   /// A SET, GET or COMPARE_SET that has not been applied. True: it will not be. The watcher may have moved it away, to
-  /// be applied later (StoreServer::apply) or never.
+  /// be applied later (StoreServer::apply) or never, or have refused the client.
   virtual bool takes(ClientId client, Request& request) = 0;
   /// A COMPARE_SET has been applied, whatever came of it.
   virtual void compared(ClientId client, std::string_view key) = 0;
@@ -110,6 +125,8 @@ class StoreServer {
   void watch(std::string_view prefix, StoreWatcher& watcher);
   /// A request that the watcher took, of a client that is still there.
   void apply(ClientId client, Request& request);
+  /// From within StoreWatcher::takes: closes that client's connection, with the reason in the log.
+  void refuse(ClientId client, std::string reason);
   /// Our numeric address on that client's connection.
   [[nodiscard]] std::string local_address(ClientId client) const;
 

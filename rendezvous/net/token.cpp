@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -12,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <stdexcept>
 #include <system_error>
 
@@ -20,8 +22,6 @@
 namespace torchup {
 
 namespace {
-
-constexpr std::size_t token_bytes_max = 4096;
 
 /// libcrypto, loaded when the first token is proved: its 20,000 relocations cost every start a quarter of its time
 /// otherwise, with a token or without.
@@ -56,7 +56,16 @@ Mac hmac_sha256(std::string_view key, std::string_view text) {
   return mac;
 }
 
-bool same(const Mac& left, const Mac& right) { return crypto().compare(left.data(), right.data(), left.size()) == 0; }
+bool same(std::string_view left, std::string_view right) {
+  return left.size() == right.size() && crypto().compare(left.data(), right.data(), left.size()) == 0;
+}
+
+bool same(const Mac& left, const Mac& right) {
+  const auto text = [](const Mac& mac) {
+    return std::string_view{reinterpret_cast<const char*>(mac.data()), mac.size()};
+  };
+  return same(text(left), text(right));
+}
 
 Nonce fresh_nonce() {
   Nonce nonce{};
@@ -90,10 +99,22 @@ Result<std::string> read_token_file(const std::string& path) {
   std::string token(token_bytes_max + 1, '\0');
   const ssize_t count = ::read(file.get(), token.data(), token.size());
   if (count < 0) return system_error(what);
-  if (static_cast<std::size_t>(count) > token_bytes_max) return fail(errc::limit_exceeded, what + ": more than 4 KiB");
   token.resize(static_cast<std::size_t>(count));
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  if (token.empty()) return fail(errc::bad_value, what + ": empty");
+  return checked_token(std::move(token), what);
+}
+
+Result<std::string> checked_token(std::string token, std::string_view source) {
+  if (token.size() > token_bytes_max) {
+    return fail(errc::limit_exceeded, fmt::format("{}: a token has {} bytes at most", source, token_bytes_max));
+  }
+  const std::set<char> distinct{token.begin(), token.end()};
+  if (token.size() < token_bytes_min || distinct.size() < token_distinct_bytes_min) {
+    return fail(errc::bad_value,
+                fmt::format("{}: a token that can be guessed; it needs {} characters, {} of them different: "
+                            "head -c 24 /dev/urandom | base64 makes one",
+                            source, token_bytes_min, token_distinct_bytes_min));
+  }
   return token;
 }
 

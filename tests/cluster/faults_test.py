@@ -267,7 +267,7 @@ def too_few(launcher, _):
 @scenario
 def wrong_token(launcher, _):
     with Cluster(launcher, 2) as cluster:
-        for number, secret in enumerate(["right", "wrong"]):
+        for number, secret in enumerate(["the right one: 1f7a9c", "the wrong one: 1f7a9c"]):
             path = cluster.dir / f"token{number}"
             path.write_text(secret)
             path.chmod(0o600)

@@ -4,6 +4,9 @@
 #include <boost/asio/steady_timer.hpp>
 #include <catch2/catch.hpp>
 #include <functional>
+#include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 using namespace torchup;
@@ -111,4 +114,91 @@ TEST_CASE("the handler may destroy its link, and hears nothing after that", "[ne
   loop.restart();
   loop.run_for(20ms);
   REQUIRE(calls == 1);
+}
+
+namespace {
+
+/// An agent of another process, whose connection fails us once where it is told to.
+struct FaultyListener final : Coordinator::Listener {
+  FaultyListener(Coordinator& coordinator, const std::string& run_id)
+      : attendance{coordinator.open(RunId{run_id}, {.observed = "10.0.0.1", .coordinator = "10.0.0.100"}, *this)} {}
+  void tell(CoordinatorMessage message) override {
+    if (std::exchange(fails_next, false)) throw std::runtime_error{"a fault of ours"};
+    heard.push_back(std::move(message));
+  }
+  void refuse(int, std::string) override {}
+  [[nodiscard]] const End* end() const { return heard.empty() ? nullptr : std::get_if<End>(&heard.back()); }
+
+  bool fails_next = false;
+  std::vector<CoordinatorMessage> heard;
+  std::unique_ptr<Coordinator::Attendance> attendance;
+};
+
+Join remote_join(const std::string& host) {
+  Join join = join_of(host, {});
+  join.node = NodeId{host + "_1_0"};
+  return join;
+}
+
+}  // namespace
+
+TEST_CASE("a fault of ours ends its job, with a reason, and no other", "[net][coordinator]") {
+  boost::asio::io_context loop;
+  std::vector<std::string> log;
+  Coordinator coordinator{loop, [&](const LogLine& line) { log.push_back(line.text); }};
+  FaultyListener faulty{coordinator, "faulty"}, sound{coordinator, "sound"};
+  sound.attendance->said(remote_join("s"));
+  REQUIRE(run_until(loop, [&] { return !sound.heard.empty(); }));
+  faulty.fails_next = true;
+  faulty.attendance->said(remote_join("f"));
+  REQUIRE(run_until(loop, [&] { return faulty.end() != nullptr; }));
+  REQUIRE(faulty.end()->verdict.exit_code == 70);
+  REQUIRE(faulty.end()->verdict.reason == "internal fault of the coordinator: a fault of ours");
+  REQUIRE(std::any_of(log.begin(), log.end(), [](const std::string& line) {
+    return line == "the job ends with 70: internal fault of the coordinator: a fault of ours";
+  }));
+  SECTION("who comes later is told the same, until all have gone") {
+    FaultyListener late{coordinator, "faulty"};
+    late.attendance->said(remote_join("l"));
+    REQUIRE(late.end());
+    REQUIRE(late.end()->verdict.exit_code == 70);
+    REQUIRE(coordinator.job_count() == 2);
+    late.attendance.reset();
+    faulty.attendance.reset();
+    REQUIRE(coordinator.job_count() == 1);
+    FaultyListener anew{coordinator, "faulty"};
+    anew.attendance->said(remote_join("n"));
+    REQUIRE(std::holds_alternative<HostStore>(anew.heard.back()));
+  }
+  sound.attendance->said(StoreReady{Round{0}, Port{4000}});
+  REQUIRE(std::holds_alternative<Placed>(sound.heard.back()));
+}
+
+TEST_CASE("a job that nobody joined goes with its last connection", "[net][coordinator]") {
+  boost::asio::io_context loop;
+  Coordinator coordinator{loop};
+  for (std::size_t i = 0; i < 3 * jobs_max; ++i) {
+    FaultyListener visitor{coordinator, "job " + std::to_string(i)};
+    REQUIRE(visitor.attendance);
+    visitor.attendance->alive();
+  }
+  REQUIRE(coordinator.job_count() == 0);
+}
+
+TEST_CASE("so many jobs, and not one more; an ended one makes room", "[net][coordinator]") {
+  boost::asio::io_context loop;
+  Coordinator coordinator{loop};
+  std::vector<std::unique_ptr<FaultyListener>> agents;
+  for (std::size_t i = 0; i < jobs_max; ++i) {
+    agents.push_back(std::make_unique<FaultyListener>(coordinator, "job " + std::to_string(i)));
+    REQUIRE(agents.back()->attendance);
+    agents.back()->attendance->said(remote_join("a"));
+  }
+  REQUIRE(FaultyListener(coordinator, "one more").attendance == nullptr);
+  REQUIRE(FaultyListener(coordinator, "job 7").attendance != nullptr);
+  agents.front()->attendance->said(Leave{.exit_code = 130, .reason = "interrupted"});
+  REQUIRE(agents.front()->end());
+  REQUIRE(FaultyListener(coordinator, "one more").attendance == nullptr);
+  agents.front()->attendance.reset();
+  REQUIRE(FaultyListener(coordinator, "one more").attendance != nullptr);
 }

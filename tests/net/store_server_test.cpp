@@ -4,11 +4,17 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <csignal>
+#include <functional>
+#include <optional>
+#include <thread>
 
 #include "rendezvous/net/adaptive_spin.hpp"
 #include "rendezvous/net/listen.hpp"
@@ -50,7 +56,7 @@ void run_until(boost::asio::io_context& loop, Condition condition) {
 std::string received(boost::asio::io_context& loop, const UniqueFd& socket, std::size_t size) {
   std::string bytes;
   run_until(loop, [&] {
-    char buffer[4096];
+    char buffer[65536];
     if (const ssize_t got = ::recv(socket.get(), buffer, sizeof buffer, 0); got > 0)
       bytes.append(buffer, static_cast<std::size_t>(got));
     return bytes.size() >= size;
@@ -180,8 +186,130 @@ TEST_CASE("a server may go while its loop has work of it", "[net][store_server]"
   run_until(loop, [&] { return at_end(client); });
 }
 
+TEST_CASE("an answer is given up to its limit, and one past it closes the connection", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  options.connections.reply_bytes_max = 1000;
+  StoreServer server{loop, std::move(options)};
+  const Port port = *server.listen();
+  server.store().set("/k", Value{std::string_view{std::string(92, 'x')}});  // 100 bytes in an answer
+  const UniqueFd client = connect_to(port), other = connect_to(port);
+  send_all(client, test::validate + test::request(Query::multi_get, std::vector<std::string>(10, "/k")));
+  REQUIRE(received(loop, client, 1000).size() == 1000);
+  send_all(client, test::request(Query::multi_get, std::vector<std::string>(11, "/k")));
+  run_until(loop, [&] { return at_end(client); });
+  REQUIRE(server.status().refused == 1);
+  send_all(other, test::validate + test::request(Query::wait_get, std::vector<std::string>(11, "/late")));
+  run_until(loop, [&] { return server.status().waiting == 1; });
+  server.store().set("/late", Value{std::string_view{std::string(92, 'x')}});  // by somebody else's doing
+  run_until(loop, [&] { return at_end(other); });
+  REQUIRE(server.status().refused == 2);
+  REQUIRE(server.status().unread_bytes == 0);
+}
+
+TEST_CASE("requests whose answers find no room wait for it, whatever has come with them", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  options.connections.reply_pause_bytes = 1000;
+  StoreServer server{loop, std::move(options)};
+  const Port port = *server.listen();
+  server.store().set("/v", Value{std::string_view{std::string(2'000'000, 'v')}});
+  const UniqueFd client = connect_to(port);
+  std::string requests = test::validate;
+  for (int i = 0; i < 40; ++i) requests += test::request(Query::get, {"/v"}) + test::request(Query::ping, {}, {}, i);
+  send_all(client, requests);
+  run_until(loop, [&] { return server.status().requests > 2; });
+  for (int turn = 0; turn < 20; ++turn) {
+    loop.restart();
+    loop.poll();
+  }
+  REQUIRE(server.status().requests < 20);
+  REQUIRE(server.status().arriving_bytes > 0);
+  const std::string answers = received(loop, client, 40 * (8 + 2'000'000 + 4));
+  REQUIRE(answers.size() == 40 * (8 + 2'000'000 + 4));
+  for (int i = 0; i < 40; ++i)
+    REQUIRE(static_cast<unsigned char>(answers[static_cast<std::size_t>(i + 1) * 2'000'012 - 4]) == i);
+  REQUIRE(server.status().arriving_bytes == 0);
+  REQUIRE(server.status().unread_bytes == 0);
+}
+
+TEST_CASE("of answers that nobody reads, the largest and oldest go", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  options.connections.unread_bytes_max = 30'000'000;
+  StoreServer server{loop, std::move(options)};
+  const Port port = *server.listen();
+  std::vector<UniqueFd> deaf;
+  const auto ask = [&] {
+    server.store().set("/v", Value{std::string_view{std::string(20'000'000, 'v')}});
+    deaf.push_back(connect_to(port));
+    send_all(deaf.back(), test::validate + test::request(Query::get, {"/v"}));
+    const auto asked = server.status().requests;
+    run_until(loop, [&] { return server.status().requests > asked; });
+    server.store().erase("/v");
+  };
+  ask();
+  ask();
+  ask();
+  run_until(loop, [&] { return server.status().refused == 2; });
+  REQUIRE(server.status().unread_bytes <= 30'000'000);
+  REQUIRE(received(loop, deaf[2], 20'000'008).size() == 20'000'008);
+}
+
+TEST_CASE("who is refused at a tick may have been woken in the same turn", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  options.connections.request_max = 1ms;
+  StoreServer server{loop, std::move(options)};
+  const Port port = *server.listen();
+  for (int handlers = 0; handlers < 6; ++handlers) {
+    const UniqueFd client = connect_to(port), honest = connect_to(port);
+    send_all(client, test::validate + test::request(Query::wait, {"/k"}) + "\x01");  // and half a request
+    run_until(loop, [&] { return server.status().waiting == 1 && server.status().arriving_bytes > 0; });
+    std::this_thread::sleep_for(300ms);  // the tick is due, and its handler stands behind so many others
+    std::function<void(int)> chain = [&](int left) {
+      if (left == 0) return (void)server.store().set("/k", Value{});
+      boost::asio::post(loop, [&, left] { chain(left - 1); });
+    };
+    chain(handlers);
+    run_until(loop, [&] { return at_end(client); });
+    server.store().erase("/k");
+    send_all(honest, test::validate + test::request(Query::ping, {}, {}, 7));
+    REQUIRE(test::hex(received(loop, honest, 4)) == "07000000");
+  }
+}
+
+TEST_CASE("a connection that a child process holds too is closed all the same", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServer server{loop, {}};
+  const Port port = *server.listen();
+  UniqueFd client = connect_to(port);
+  send_all(client, test::validate + test::request(Query::ping, {}, {}, 7));
+  received(loop, client, 4);
+  const int fd = client.get();
+  const pid_t child = ::fork();  // as between the fork and the exec of a worker
+  if (child == 0) {
+    ::close(fd);
+    ::pause();
+    ::_exit(0);
+  }
+  ::shutdown(fd, SHUT_WR);
+  run_until(loop, [&] { return server.status().connections == 0; });
+  const linger reset{1, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+  client.reset();  // an event at a socket that only the child has still
+  for (int i = 0; i < 3; ++i) {
+    const UniqueFd next = connect_to(port);
+    send_all(next, test::validate + test::request(Query::ping, {}, {}, 8));
+    REQUIRE(test::hex(received(loop, next, 4)) == "08000000");
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
 TEST_CASE("replies leave in order, whatever the kernel takes at a time", "[net][reply_queue]") {
   ReplyQueue queue;
+  SharedValues all;
   std::string expected;
   const auto text = [&](std::string_view bytes) {
     queue.buffer() += bytes;
@@ -189,7 +317,7 @@ TEST_CASE("replies leave in order, whatever the kernel takes at a time", "[net][
   };
   const auto value = [&](char fill, std::size_t size) {
     const Value shared{std::string(size, fill)};
-    queue.share(shared);
+    queue.share(shared, all);
     expected += shared.view();
   };
   const std::size_t step = GENERATE(1, 2, 999, 1024, 5000, 100'000);
@@ -205,11 +333,31 @@ TEST_CASE("replies leave in order, whatever the kernel takes at a time", "[net][
         front.append(static_cast<const char*>(pieces[i].iov_base), pieces[i].iov_len);
       front.resize(std::min(front.size(), step));
       sent += front;
-      queue.pop(front.size());
+      queue.pop(front.size(), all);
     }
   }
   REQUIRE(sent == expected);
   REQUIRE(queue.empty());
+  REQUIRE(all.bytes() == 0);
+}
+
+TEST_CASE("a value on its way to many takes up memory once, and none while the store has it", "[net][reply_queue]") {
+  SharedValues all;
+  ReplyQueue first, second;
+  std::optional<Value> stored{std::string(5000, 'x')};
+  first.share(*stored, all);
+  second.share(*stored, all);
+  REQUIRE(all.bytes() == 5000);
+  REQUIRE(all.bytes_held_by_queues_alone() == 0);
+  REQUIRE(first.bytes_held_alone() < 1000);
+  stored.reset();
+  REQUIRE(all.bytes_held_by_queues_alone() == 5000);
+  first.pop(5000, all);
+  REQUIRE(all.bytes() == 5000);
+  REQUIRE(second.bytes_held_alone() >= 5000);
+  second.clear(all);
+  REQUIRE(all.bytes() == 0);
+  REQUIRE(second.empty());
 }
 
 namespace {

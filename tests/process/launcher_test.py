@@ -419,7 +419,7 @@ class Launcher(unittest.TestCase):
         self.nothing_left()
 
     def test_the_token_is_in_no_environment(self):
-        os.environ["TORCHUP_TOKEN"] = "a-secret"
+        os.environ["TORCHUP_TOKEN"] = "a-secret-of-many-letters"
         self.addCleanup(os.environ.pop, "TORCHUP_TOKEN")
         job = self.start("", "note {notes} wait")
         [(_, worker, _)] = self.workers(1)

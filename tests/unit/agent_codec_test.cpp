@@ -67,7 +67,7 @@ std::vector<CoordinatorFrame> coordinator_frames() {
           Welcome{1, true},
           KeepAliveAnswer{77},
           Refused{67, "why"},
-          HostStore{Round{4}},
+          HostStore{Round{4}, {"10.0.0.7", "fd00::/64"}},
           Placed{placement},
           StopWorkers{Round{4}, StopCause::fenced, "silent"},
           End{{1, "reason", {failure()}, 2, true}},

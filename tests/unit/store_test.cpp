@@ -302,7 +302,7 @@ TEST_CASE("limits close who meets them, and nobody else", "[unit][store]") {
   StoreLimits limits;
   limits.keys_max = 2;
   limits.bytes_max = 1000;
-  limits.waits_max = 3;
+  limits.waits_bytes_max = 3 * (128 + 2);
   Clients c{limits};
   c.ask(0, Query::set, {"/a"}, {"1"});
   c.ask(0, Query::queue_push, {"/q"}, {"1"});
@@ -315,7 +315,7 @@ TEST_CASE("limits close who meets them, and nobody else", "[unit][store]") {
   SECTION("bytes_max of queues") {
     for (int i = 0; i < 9; ++i) c.ask(1, Query::queue_push, {"/q"}, {"1"});
   }
-  SECTION("waits_max") { c.ask(1, Query::wait, {"/w", "/x", "/y", "/z"}); }
+  SECTION("waits_bytes_max") { c.ask(1, Query::wait, {"/w", "/x", "/y", "/z"}); }
   REQUIRE(c.closed(1));
   REQUIRE(c.reason(1).find("_max") != std::string::npos);
   REQUIRE(c.ask(0, Query::set, {"/a"}, {"2"}).empty());

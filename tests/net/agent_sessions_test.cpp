@@ -1,0 +1,208 @@
+#include "rendezvous/net/agent_sessions.hpp"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
+#include <catch2/catch.hpp>
+#include <functional>
+
+#include "rendezvous/core/agent_codec.hpp"
+#include "rendezvous/net/coordinator.hpp"
+#include "rendezvous/net/frame_socket.hpp"
+#include "rendezvous/net/store_server.hpp"
+
+using namespace torchup;
+using namespace std::chrono_literals;
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+namespace {
+
+struct AgentPort {
+  explicit AgentPort(AgentSessionsOptions options) : sessions{loop, coordinator, with_log(std::move(options))} {
+    StoreServerOptions server_options;
+    server_options.bind = "127.0.0.1";
+    server_options.other_language = [this](unsigned char first_byte, UniqueFd& socket) {
+      if (!begins_agent(first_byte)) return false;
+      sessions.serve(std::move(socket));
+      return true;
+    };
+    server.emplace(loop, std::move(server_options));
+    port = *server->listen();
+  }
+  AgentSessionsOptions with_log(AgentSessionsOptions options) {
+    options.log = [this](const LogLine& line) { log.push_back(line.text); };
+    return options;
+  }
+  bool run_until(const std::function<bool()>& condition, Duration limit = 10s) {
+    const auto end = std::chrono::steady_clock::now() + limit;
+    while (!condition() && std::chrono::steady_clock::now() < end) {
+      loop.restart();
+      loop.run_one_for(10ms);
+    }
+    return condition();
+  }
+  [[nodiscard]] bool logged(const std::string& what) const {
+    for (const std::string& line : log)
+      if (line.find(what) != std::string::npos) return true;
+    return false;
+  }
+
+  asio::io_context loop;
+  std::vector<std::string> log;
+  Coordinator coordinator{loop};
+  AgentSessions sessions;
+  std::optional<StoreServer> server;
+  Port port{0};
+};
+
+/// A scripted agent.
+struct Script {
+  explicit Script(AgentPort& at) : socket{at.loop} {
+    socket.connect({asio::ip::address_v4::loopback(), at.port.value()});
+    socket.non_blocking(true);
+  }
+  void say(const std::string& bytes) { REQUIRE(asio::write(socket, asio::buffer(bytes)) == bytes.size()); }
+  void say(const AgentFrame& frame) { say(encode(frame)); }
+  void say_hello(const std::string& run_id = "job") {
+    say(std::string{agent_preface});
+    say(AgentFrame{Hello{.run_id = RunId{run_id}}});
+  }
+  /// What has come; "end" when the connection is closed.
+  bool closed() {
+    std::array<char, 4096> buffer{};
+    for (;;) {
+      boost::system::error_code error;
+      const std::size_t count = socket.read_some(asio::buffer(buffer), error);
+      if (error == asio::error::would_block) return false;
+      if (error) return true;
+      heard.append(buffer.data(), count);
+    }
+  }
+  template <class T>
+  bool heard_of() {
+    closed();
+    std::string_view rest = heard;
+    for (;;) {
+      const auto frame = take_coordinator_frame(rest);
+      if (!frame || !frame->has_value()) return false;
+      if (std::holds_alternative<T>(**frame)) return true;
+    }
+  }
+  tcp::socket socket;
+  std::string heard;
+};
+
+Join join_of(const std::string& host) {
+  Join join;
+  join.node = NodeId{host + "_1_0"};
+  join.host = host;
+  join.addresses = {"10.0.0.7", "fd00:0::7", "node-7"};
+  join.terms.min_nodes = 1;
+  join.terms.max_nodes = 1;
+  return join;
+}
+
+}  // namespace
+
+TEST_CASE("who does not say hello in time is closed", "[net][agent_sessions]") {
+  AgentPort at{{.hello_limit = 50ms}};
+  Script silent{at}, slow{at};
+  silent.say(std::string{agent_preface});
+  slow.say(std::string{agent_preface} + std::string{"\x20\0\0\0\x01", 5});
+  REQUIRE(at.run_until([&] { return silent.closed() && slow.closed(); }));
+  REQUIRE(at.logged("did not say what an agent says"));
+  REQUIRE(at.sessions.count() == 0);
+}
+
+TEST_CASE("who is welcome and does not join in time is closed, and who has joined is not", "[net][agent_sessions]") {
+  AgentPort at{{.join_limit = 50ms}};
+  Script idle{at}, joined{at};
+  joined.say_hello("one");
+  joined.say(AgentFrame{join_of("a")});
+  REQUIRE(at.run_until([&] { return joined.heard_of<HostStore>(); }));
+  idle.say_hello("other");
+  REQUIRE(at.run_until([&] { return idle.heard_of<Welcome>(); }));
+  REQUIRE(at.coordinator.job_count() == 2);
+  REQUIRE(at.run_until([&] { return idle.closed(); }));
+  REQUIRE(at.logged("did not join"));
+  REQUIRE(at.coordinator.job_count() == 1);
+  REQUIRE_FALSE(joined.closed());
+}
+
+TEST_CASE("strangers give way to who comes after them, and nobody who is welcome does", "[net][agent_sessions]") {
+  AgentPort at{{.unproven_max = 2}};
+  Script member{at};
+  member.say_hello();
+  member.say(AgentFrame{join_of("a")});
+  REQUIRE(at.run_until([&] { return member.heard_of<HostStore>(); }));
+  std::vector<Script> strangers;
+  for (int i = 0; i < 3; ++i) {
+    strangers.emplace_back(at).say(std::string{agent_preface});
+    REQUIRE(at.run_until([&] { return at.sessions.count() == static_cast<std::size_t>(std::min(i, 1) + 2); }));
+  }
+  REQUIRE(at.run_until([&] { return strangers[0].closed(); }));
+  REQUIRE_FALSE(strangers[2].closed());
+  REQUIRE_FALSE(member.closed());
+  REQUIRE(at.logged("unproven_max"));
+}
+
+TEST_CASE("who leaves too much lying is closed", "[net][agent_sessions]") {
+  AgentPort at{{}};
+  Script deaf{at};
+  const int small = 4096;
+  ::setsockopt(deaf.socket.native_handle(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  deaf.say_hello();
+  deaf.say(AgentFrame{join_of("a")});
+  std::string many;
+  for (std::uint64_t i = 0; i < 10'000; ++i) many += encode(AgentFrame{KeepAlive{i}});
+  std::size_t sent = 0;
+  const auto push = [&] {  // and never reads
+    boost::system::error_code error;
+    sent = (sent + deaf.socket.write_some(asio::buffer(many.data() + sent, many.size() - sent), error)) % many.size();
+    return at.logged("unsent_bytes_max");
+  };
+  REQUIRE(at.run_until(push, 30s));
+  REQUIRE(at.run_until([&] { return at.sessions.count() == 0; }));
+}
+
+TEST_CASE("a large frame that comes byte by byte is read once", "[net][agent_sessions]") {
+  AgentPort at{{}};
+  Script slow{at};
+  slow.say_hello();
+  Join join = join_of("a");
+  for (int i = 0; i < 200; ++i) join.facts.push_back({"fact" + std::to_string(i), std::string(200, 'x')});
+  const std::string bytes = encode(AgentFrame{join});
+  REQUIRE(bytes.size() > 40'000);
+  for (std::size_t at_byte = 0; at_byte < bytes.size(); at_byte += 7) {
+    slow.say(bytes.substr(at_byte, 7));
+    at.loop.restart();
+    at.loop.poll();
+  }
+  REQUIRE(at.run_until([&] { return slow.heard_of<HostStore>(); }));
+}
+
+TEST_CASE("where members may come from is known from what they announce", "[net][agent_sessions]") {
+  AgentPort at{{}};
+  REQUIRE_FALSE(at.coordinator.knows_address("10.0.0.7"));
+  Script member{at};
+  member.say_hello();
+  REQUIRE(at.run_until([&] { return member.heard_of<Welcome>(); }));
+  REQUIRE_FALSE(at.coordinator.knows_address("127.0.0.1"));
+  member.say(AgentFrame{join_of("a")});
+  REQUIRE(at.run_until([&] { return member.heard_of<HostStore>(); }));
+  for (const char* address : {"10.0.0.7", "fd00::7", "127.0.0.1"}) REQUIRE(at.coordinator.knows_address(address));
+  REQUIRE_FALSE(at.coordinator.knows_address("node-7"));
+  std::string_view rest = member.heard;
+  for (;;) {
+    const auto frame = take_coordinator_frame(rest);
+    REQUIRE(frame->has_value());
+    if (const auto* host = std::get_if<HostStore>(&**frame)) {
+      REQUIRE(host->sources == std::vector<std::string>{"10.0.0.7", "127.0.0.1", "fd00::7"});
+      break;
+    }
+  }
+}

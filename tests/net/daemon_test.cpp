@@ -1,0 +1,88 @@
+#include "rendezvous/net/daemon.hpp"
+
+#include <stdlib.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <stdexcept>
+
+#include "rendezvous/core/agent_codec.hpp"
+#include "rendezvous/core/job_codec.hpp"
+#include "rendezvous/net/log.hpp"
+
+using namespace torchup;
+using namespace std::chrono_literals;
+namespace asio = boost::asio;
+namespace fs = std::filesystem;
+using asio::ip::tcp;
+
+namespace {
+
+struct DaemonFolder {
+  DaemonFolder() {
+    path = fs::temp_directory_path() / "torchup-daemon-XXXXXX";
+    REQUIRE(::mkdtemp(path.data()));
+  }
+  ~DaemonFolder() { fs::remove_all(path); }
+  DaemonFolder(const DaemonFolder&) = delete;
+  DaemonFolder& operator=(const DaemonFolder&) = delete;
+  [[nodiscard]] std::string state() const {
+    std::ifstream file{path + "/job-0.state", std::ios::binary};
+    return {std::istreambuf_iterator<char>{file}, {}};
+  }
+  std::string path;
+};
+
+}  // namespace
+
+TEST_CASE("a daemon that ends by a fault of its own leaves its jobs as a kill would", "[net][daemon]") {
+  const bool fault = GENERATE(true, false);
+  DaemonFolder folder;
+  Log log{{.program = "torchupd", .write = [](const std::string&) {}}};
+  std::optional<tcp::socket> agent;
+  asio::io_context agents;
+  {
+    asio::io_context loop;
+    DaemonSettings settings;
+    settings.bind = "127.0.0.1";
+    settings.port = Port{0};
+    settings.state_dir = folder.path;
+    Daemon daemon{loop, settings, log};
+    REQUIRE_FALSE(daemon.start().has_value());
+    const std::string address = daemon.address();
+    agent.emplace(agents);
+    agent->connect({asio::ip::address_v4::loopback(),
+                    static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)))});
+    Join join;
+    join.node = NodeId{"a_1_0"};
+    join.host = "a";
+    join.terms.min_nodes = 1;
+    join.terms.max_nodes = 1;
+    const std::string words =
+        std::string{agent_preface} + encode(AgentFrame{Hello{.run_id = RunId{"job"}}}) + encode(AgentFrame{join});
+    asio::write(*agent, asio::buffer(words));
+    const auto limit = std::chrono::steady_clock::now() + 10s;
+    while (folder.state().empty()) {
+      REQUIRE(std::chrono::steady_clock::now() < limit);
+      loop.run_one_for(10ms);
+      loop.restart();
+    }
+    if (fault) {
+      asio::post(loop, [] { throw std::runtime_error{"out of the loop"}; });
+      REQUIRE_THROWS_AS(loop.run_for(10s), std::runtime_error);
+    } else {
+      daemon.end();
+    }
+  }
+  const auto saved = decode_job(folder.state());
+  REQUIRE(saved.has_value());
+  REQUIRE(saved->snapshot.members.size() == 1);
+  REQUIRE_FALSE(saved->snapshot.verdict.has_value());
+}
