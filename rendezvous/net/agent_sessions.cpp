@@ -66,6 +66,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
 
   void start() {
     end_after(impl_.options_.hello_limit, "it did not say what an agent says");
+    socket_->set_frame_limit(impl_.options_.frame_limit);
     socket_->on_fault(
         [this](const std::exception& fault) { log_closed(fmt::format("internal fault: {}", fault.what())); });
     socket_->start([this](std::string_view& input) { return read(input); },

@@ -7,6 +7,7 @@
 
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/log_line.hpp"
+#include "rendezvous/net/frame_socket.hpp"
 #include "rendezvous/net/unique_fd.hpp"
 
 namespace boost::asio {
@@ -25,6 +26,7 @@ struct AgentSessionsOptions {
   bool embedded = false;   ///< this process is an agent of the job and takes the coordinator with it
   Duration hello_limit = std::chrono::seconds{10};       ///< from the connection's first byte to the proof
   Duration join_limit = std::chrono::seconds{30};        ///< from the welcome to the first Join or Resume
+  Duration frame_limit = torchup::frame_limit;           ///< from a frame's first byte to its last
   Duration wrong_proof_delay = std::chrono::seconds{1};  ///< before who gave a wrong proof is told so
   std::size_t connections_max = 20'000;
   /// Of them that were not welcomed yet, and a quarter of the descriptors at most; the oldest goes when one more comes.

@@ -113,7 +113,7 @@ void FrameSocket::keep(std::string_view rest, std::string_view whole) {
   } else {
     input_.erase(0, whole.size() - rest.size());
   }
-  frame_timer_.expires_after(frame_limit);
+  frame_timer_.expires_after(frame_limit_);
   frame_timer_.async_wait([weak = weak_from_this()](const error_code& error) {
     const auto self = weak.lock();
     if (!error && self) self->fail(asio::error::timed_out);

@@ -41,6 +41,8 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   /// Says no more than what was written; the end comes when the peer closes, or by `close`.
   void close_after_writes();
   void close();
+  /// From a frame's first byte to its last; frame_limit unless it is set.
+  void set_frame_limit(Duration limit) { frame_limit_ = limit; }
   /// How long the kernel waits for a peer's machine that is gone, in traffic and without.
   void set_patience(Duration patience);
 
@@ -68,6 +70,7 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   boost::asio::steady_timer frame_timer_;  ///< runs while a frame's beginning lies here
   bool waiting_output_ = false;
   Duration patience_{0};
+  Duration frame_limit_ = frame_limit;
   bool closing_ = false;
   bool closed_ = false;
 };

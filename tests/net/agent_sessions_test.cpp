@@ -185,6 +185,25 @@ TEST_CASE("a large frame that comes byte by byte is read once", "[net][agent_ses
   REQUIRE(at.run_until([&] { return slow.heard_of<HostStore>(); }));
 }
 
+TEST_CASE("a frame that does not come to its end is not waited for", "[net][agent_sessions]") {
+  AgentPort at{{.frame_limit = 50ms}};
+  Script slow{at}, quick{at};
+  for (Script* script : {&slow, &quick}) {
+    script->say_hello(script == &slow ? "one" : "other");
+    script->say(AgentFrame{join_of("a")});
+    REQUIRE(at.run_until([&] { return script->heard_of<HostStore>(); }));
+  }
+  const std::string bytes = encode(AgentFrame{KeepAlive{7}});
+  slow.say(bytes.substr(0, 6));
+  quick.say(bytes.substr(0, 6));
+  at.run_until([&] { return false; }, 5ms);
+  quick.say(bytes.substr(6));
+  REQUIRE(at.run_until([&] { return slow.closed(); }));
+  REQUIRE(at.logged("did not come to its end"));
+  REQUIRE(quick.heard_of<KeepAliveAnswer>());
+  REQUIRE_FALSE(quick.closed());
+}
+
 TEST_CASE("where members may come from is known from what they announce", "[net][agent_sessions]") {
   AgentPort at{{}};
   REQUIRE_FALSE(at.coordinator.knows_address("10.0.0.7"));

@@ -233,6 +233,29 @@ TEST_CASE("requests whose answers find no room wait for it, whatever has come wi
   REQUIRE(server.status().unread_bytes == 0);
 }
 
+TEST_CASE("much that lies unread goes after a time, however slowly it is read", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  options.connections.large_reply_bytes = 1'000'000;
+  options.connections.large_reply_max = 3s;
+  options.connections.stalled_max = 1h;
+  StoreServer server{loop, std::move(options)};
+  const Port port = *server.listen();
+  server.store().set("/v", Value{std::string_view{std::string(12'000'000, 'v')}});
+  const UniqueFd slow = connect_to(port), honest = connect_to(port);
+  const int small = 4096;
+  ::setsockopt(slow.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  send_all(slow, test::validate + test::request(Query::get, {"/v"}));
+  send_all(honest, test::validate + test::request(Query::get, {"/v"}));
+  REQUIRE(received(loop, honest, 12'000'008).size() == 12'000'008);
+  run_until(loop, [&] {
+    char buffer[100];
+    (void)!::recv(slow.get(), buffer, sizeof buffer, 0);
+    return server.status().refused == 1;
+  });
+  REQUIRE(server.status().connections == 1);
+}
+
 TEST_CASE("of answers that nobody reads, the largest and oldest go", "[net][store_server]") {
   boost::asio::io_context loop;
   StoreServerOptions options;

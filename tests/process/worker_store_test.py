@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Whom a worker store lets in: usage: worker_store_test.py TORCHUP [unittest options]
+
+Runs in a network namespace of its own where that is allowed: there, peers come from addresses that are not this machine's.
+"""
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+torchup = sys.argv[1]
+INSIDE = "TORCHUP_TEST_NAMESPACE"
+VALIDATE_AND_PING = bytes.fromhex("00cef7853c") + b"\x0d1234"
+ELSEWHERE = "10.9.0.7"  # stands on lo, so that it is no address by which others reach this machine
+
+
+@unittest.skipUnless(os.environ.get(INSIDE), "needs unshare -rn")
+class WorkerStore(unittest.TestCase):
+    def start(self, *options, token=None):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        place = os.path.join(self.folder.name, "port")
+        self.errors = tempfile.TemporaryFile("w+")
+        self.addCleanup(self.errors.close)
+        environment = {**os.environ, **({"TORCHUP_TOKEN": token} if token else {})}
+        worker = f"echo $MASTER_PORT > {place}.new && mv {place}.new {place} && exec sleep 600"
+        self.job = subprocess.Popen([torchup, *options, "/bin/sh", "-c", worker], env=environment, stderr=self.errors,
+                                    stdin=subprocess.DEVNULL)
+        self.addCleanup(self.end)
+        limit = time.monotonic() + 30
+        while not os.path.exists(place):
+            self.assertLess(time.monotonic(), limit, self.said())
+            time.sleep(0.02)
+        with open(place) as file:
+            self.port = int(file.read())
+
+    def end(self):
+        self.assertIsNone(self.job.poll(), "the job has ended: " + self.said())
+        self.job.send_signal(signal.SIGTERM)
+        self.assertEqual(self.job.wait(30), 143)
+
+    def said(self):
+        self.errors.seek(0)
+        return self.errors.read()
+
+    def served(self, source):
+        with socket.create_connection(("127.0.0.1", self.port), 10, source_address=(source, 0)) as peer:
+            peer.sendall(VALIDATE_AND_PING)
+            try:
+                return peer.recv(4, socket.MSG_WAITALL) == b"1234"
+            except ConnectionResetError:
+                return False
+
+    def test_without_a_token_everybody(self):
+        self.start()
+        self.assertTrue(self.served("127.0.0.1"))
+        self.assertTrue(self.served(ELSEWHERE))
+
+    def test_with_a_token_this_machine_and_nobody_else(self):
+        self.start(token="a token of 23 characters")
+        self.assertTrue(self.served("127.0.0.1"))
+        self.assertFalse(self.served(ELSEWHERE))
+        limit = time.monotonic() + 10
+        while f"--allow {ELSEWHERE}" not in self.said():
+            self.assertLess(time.monotonic(), limit, self.said())
+            time.sleep(0.02)
+
+    def test_with_a_token_who_is_listed_too(self):
+        self.start("--allow=10.9.0.0/24", token="a token of 23 characters")
+        self.assertTrue(self.served("127.0.0.1"))
+        self.assertTrue(self.served(ELSEWHERE))
+        self.assertFalse(self.served("10.8.0.7"))
+
+    def test_a_list_without_a_token(self):
+        self.start("--allow=10.9.0.0/24")
+        self.assertTrue(self.served(ELSEWHERE))
+        self.assertFalse(self.served("10.8.0.7"))
+
+    def test_networks_and_tokens_that_are_none(self):
+        self.start()
+        for options, token in ((["--allow=node7"], None), ([], "short")):
+            environment = {**os.environ, **({"TORCHUP_TOKEN": token} if token else {})}
+            ended = subprocess.run([torchup, *options, "/bin/true"], env=environment, capture_output=True, text=True, timeout=30)
+            self.assertEqual(ended.returncode, 2, ended.stderr)
+
+
+def enter_namespace():
+    """Starts this script again in a network namespace of its own."""
+    addresses = f"ip link set lo up && ip addr add {ELSEWHERE}/32 dev lo && ip addr add 10.8.0.7/32 dev lo"
+    enter = ["unshare", "--map-root-user", "--net", "sh", "-c", f'{addresses} && exec "$@"', "sh"]
+    if os.environ.get(INSIDE) or not shutil.which("unshare") or subprocess.run([*enter, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        return
+    os.environ[INSIDE] = "1"
+    os.execvp(enter[0], [*enter, sys.executable, *sys.orig_argv[1:]])
+
+
+if __name__ == "__main__":
+    enter_namespace()
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)
