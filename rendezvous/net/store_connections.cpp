@@ -33,13 +33,14 @@ StoreSession* worst_of(const DeadlineQueue& queue, TimePoint now, Bytes bytes) {
 
 }  // namespace
 
-StoreConnections::StoreConnections(const ConnectionLimits& limits, int epoll, LogSink log, ClosingHandler closing)
+StoreConnections::StoreConnections(const ConnectionLimits& limits, bool shared_port, int epoll, LogSink log,
+                                   ClosingHandler closing)
     : limits_{limits}, epoll_{epoll}, log_{std::move(log)}, closing_{std::move(closing)},
       handshakes_{limits.handshake_max}, requests_{limits.request_max}, stalled_{limits.stalled_max},
       large_{limits.large_reply_max} {
   const std::size_t descriptors = descriptors_for_peers();
   unproven_max_ = std::max<std::size_t>(1, std::min(descriptors, limits.connections_max) / 4);
-  clients_max_ = std::min(limits.connections_max, descriptors - descriptors / 4);
+  clients_max_ = std::min(limits.connections_max, descriptors - (shared_port ? descriptors / 4 : 0));
   fields_.message_bytes_max = limits.request_bytes_max;
   unread_check_ = limits.unread_bytes_max;
 }

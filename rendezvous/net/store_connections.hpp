@@ -23,9 +23,9 @@ class StoreConnections {
  public:
   using ClosingHandler = std::function<void(StoreSession& session)>;
 
-  /// `closing` is called once for each session, before its socket is gone. `epoll` is the set that the server waits
-  /// for.
-  StoreConnections(const ConnectionLimits& limits, int epoll, LogSink log, ClosingHandler closing);
+  /// `shared_port`: peers of other languages come to the same port and need descriptors too. `closing` is called once
+  /// for each session, before its socket is gone. `epoll` is the set that the server waits for.
+  StoreConnections(const ConnectionLimits& limits, bool shared_port, int epoll, LogSink log, ClosingHandler closing);
 
   // Who is there.
 

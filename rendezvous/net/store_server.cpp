@@ -48,7 +48,7 @@ class StoreServer::Impl {
  public:
   Impl(asio::io_context& loop, StoreServerOptions options)
       : options_{std::move(options)}, loop_{loop}, readiness_{loop, ::epoll_create1(EPOLL_CLOEXEC)}, clock_{loop},
-        connections_{options_.connections, readiness_.native_handle(), options_.log,
+        connections_{options_.connections, options_.other_language != nullptr, readiness_.native_handle(), options_.log,
                      [this](StoreSession& session) { closing(session); }},
         replies_{connections_, options_.connections.reply_bytes_max, [this] { flush_later(); }},
         store_{options_.limits, random_identity(), replies_}, requests_{options_, connections_, replies_, store_} {
