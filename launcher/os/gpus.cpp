@@ -13,55 +13,13 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "launcher/core/text.hpp"
+#include "launcher/core/gpu_text.hpp"
 #include "launcher/os/cpus.hpp"
 #include "launcher/os/nvml.hpp"
 #include "rendezvous/net/unique_fd.hpp"
 
 namespace torchup {
 namespace {
-
-constexpr std::size_t answer_bytes_max = 1 << 20;  // some 10,000 GPUs
-
-// The child's answer: one line per thing, fields separated by tabs, which no driver puts into a name; "end" comes last,
-// so that half an answer is not taken for a whole one.
-
-std::string to_text(const Gpus& gpus) {
-  std::string text;
-  for (const Gpu& gpu : gpus.list) {
-    text += "gpu\t" + gpu.uuid + '\t' + gpu.name + '\t' + gpu.pci + '\t' + (gpu.mig_enabled ? "split" : "whole") + '\n';
-    for (const std::string& instance : gpu.mig_instances) text += "mig\t" + instance + '\n';
-  }
-  if (!gpus.problem.empty()) {
-    std::string problem = gpus.problem;
-    std::replace(problem.begin(), problem.end(), '\n', ' ');
-    text += "problem\t" + problem + '\n';
-  }
-  return text + "end\n";
-}
-
-std::optional<Gpus> from_text(std::string_view text) {
-  Gpus gpus;
-  for (;;) {
-    const auto end = text.find('\n');
-    if (end == std::string_view::npos) return std::nullopt;
-    const std::vector<std::string_view> line = split(text.substr(0, end), '\t');
-    text.remove_prefix(end + 1);
-    if (line[0] == "end") return gpus;
-    if (line[0] == "gpu" && line.size() == 5) {
-      Gpu gpu;
-      gpu.uuid = line[1];
-      gpu.name = line[2];
-      gpu.pci = line[3];
-      gpu.mig_enabled = line[4] == "split";
-      gpus.list.push_back(std::move(gpu));
-    } else if (line[0] == "mig" && line.size() == 2 && !gpus.list.empty()) {
-      gpus.list.back().mig_instances.emplace_back(line[1]);
-    } else if (line[0] == "problem" && line.size() == 2) {
-      gpus.problem = line[1];
-    }
-  }
-}
 
 bool driver_loaded() {
   // A native driver, that of a container that was given GPUs, the one of WSL.
@@ -77,7 +35,7 @@ bool driver_loaded() {
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (null >= 0 && standard != out) dup2(null, standard);
   }
-  const std::string text = to_text(ask_nvml(query.library));
+  const std::string text = to_gpu_text(ask_nvml(query.library));
   for (std::string_view rest = text; !rest.empty();) {
     const ssize_t written = write(out, rest.data(), rest.size());
     if (written < 0 && errno != EINTR) _exit(1);
@@ -96,7 +54,7 @@ bool read_answer(int in, TimePoint until, std::string& answer) {
     std::array<char, 4096> buffer;
     const ssize_t count = read(in, buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0 || answer.size() > answer_bytes_max) return true;
+    if (count <= 0 || answer.size() > gpu_text_bytes_max) return true;
     answer.append(buffer.data(), static_cast<std::size_t>(count));
   }
 }
@@ -131,7 +89,7 @@ Gpus read_gpus(const GpuQuery& query) {
     const auto limit_ms = std::chrono::duration_cast<std::chrono::milliseconds>(query.limit).count();
     return {{}, "the NVIDIA driver gave no answer within " + std::to_string(limit_ms) + " ms"};
   }
-  std::optional<Gpus> gpus = from_text(answer);
+  std::optional<Gpus> gpus = from_gpu_text(answer);
   if (!gpus) return {{}, "NVML ended without an answer"};
   for (Gpu& gpu : gpus->list) gpu.numa_node = pci_numa_node(gpu.pci);
   return *gpus;

@@ -74,10 +74,12 @@ bool coherent(const JobSnapshot& job) {
     if (!nodes.insert(member.join.node.value()).second) return false;
     seated += member.stage == JobSnapshot::Stage::seated || member.stage == JobSnapshot::Stage::finished;
   }
-  if (!job.members.empty() && !job.terms) return false;
+  if ((in_round || !job.members.empty()) && !job.terms) return false;
   if (job.terms && job.terms->rank_order == RankOrder::unknown) return false;
   if ((job.phase == Phase::ended) != job.verdict.has_value() || job.phase == Phase::doubting) return false;
-  return !in_round || (seated > 0 && seated <= job.group_world_size);
+  // All of a round that is restored may have gone again before the others came.
+  const int least = job.phase == Phase::restoring ? 0 : 1;
+  return !in_round || (seated >= least && seated <= job.group_world_size);
 }
 
 }  // namespace

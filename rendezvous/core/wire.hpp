@@ -60,10 +60,15 @@ class Writer {
   void number(const char*, const T& value, auto, auto) {
     write(value);
   }
-  /// One that only people read, and that may come from a worker's own file.
+  /// One that is bent into its range: from a worker's own file, or a count that went on from what a stranger told.
   template <Number T>
-  void rough_number(const char*, const T& value, T smallest, T largest) {
+  void bent_number(const char*, const T& value, std::type_identity_t<T> smallest, std::type_identity_t<T> largest) {
     write(std::clamp(value, smallest, largest));
+  }
+  template <class Tag, Number T>
+  void bent_number(const char* what, const Strong<Tag, T>& strong, std::type_identity_t<T> smallest,
+                   std::type_identity_t<T> largest) {
+    bent_number(what, strong.value(), smallest, largest);
   }
   template <class T>
   bool choice(const char*, const T& value, T, T) {
@@ -167,8 +172,8 @@ class Reader {
     number(what, value, smallest, largest);
     strong = Strong<Tag, T>{value};
   }
-  template <Number T>
-  void rough_number(const char* what, T& value, T smallest, T largest) {
+  template <class T>
+  void bent_number(const char* what, T& value, auto smallest, auto largest) {
     number(what, value, smallest, largest);
   }
   /// One of an enumeration's, up to `last`; what a newer writer knows beyond that reads as `otherwise`, and false is

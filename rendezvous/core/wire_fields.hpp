@@ -10,16 +10,16 @@ namespace torchup::wire {
 
 // Numbers that occur in many places.
 
-void round(auto& a, Round& value) { a.number("a round", value, 0, round_max); }
+void round(auto& a, Round& value) { a.bent_number("a round", value, 0, round_max); }
 void group_rank(auto& a, GroupRank& value) { a.number("a group rank", value, 0, nodes_max - 1); }
 void rank(auto& a, Rank& value) { a.number("a rank", value, 0, world_size_max - 1); }
 void port(auto& a, Port& value) { a.number("a port", value, 1, 65535); }
 void exit_code(auto& a, int& value) { a.number("an exit code", value, 0, exit_code_max); }
 /// 0: none.
 void signal_number(auto& a, int& value) { a.number("a signal", value, 0, signal_max); }
-void restart_count(auto& a, int& value) { a.number("the restart count", value, 0, restarts_max); }
+void restart_count(auto& a, int& value) { a.bent_number("the restart count", value, 0, restarts_max); }
 void membership_changes(auto& a, int& value) {
-  a.number("the count of membership changes", value, 0, membership_changes_max);
+  a.bent_number("the count of membership changes", value, 0, membership_changes_max);
 }
 void failures(auto& a, std::vector<WorkerFailure>& list) { a.list("a list of failures", list, failures_told_max); }
 void facts(auto& a, std::vector<Fact>& list) { a.list("a list of facts", list, facts_max); }
@@ -54,10 +54,10 @@ void fields(auto& a, JobTerms& m) {
 void fields(auto& a, WorkerFailure& m) {
   rank(a, m.rank);
   a.number("a local rank", m.local_rank, 0, local_workers_max - 1);
-  a.rough_number("a worker's exit code", m.exit_code, -signal_max, exit_code_max);
-  a.rough_number("a process id", m.pid, std::int64_t{0}, pid_max);
+  a.bent_number("a worker's exit code", m.exit_code, -signal_max, exit_code_max);
+  a.bent_number("a process id", m.pid, std::int64_t{0}, pid_max);
   a.name("a host", m.host);
-  a.rough_number("a time", m.time_us, std::int64_t{0}, time_us_max);
+  a.bent_number("a time", m.time_us, std::int64_t{0}, time_us_max);
   a.text("a failure's message", m.message, message_bytes_max);
   a.text("an error file's path", m.error_file, path_bytes_max);
 }

@@ -183,6 +183,23 @@ TEST_CASE("a number is read at its limits and refused beyond them", "[unit][agen
     REQUIRE(read_with(smallest - 1).starts_with(what));
     REQUIRE(read_with(largest + 1).starts_with(what));
   };
+  // Counts and rounds are bent by the writer, so beyond their limits they are put into the bytes.
+  const auto check_bytes = [](const auto& frame, const char* what, auto at_limit, auto beyond) {
+    INFO(what);
+    const auto octets = [](auto number) {
+      std::string bytes;
+      for (std::size_t i = 0; i < sizeof number; ++i) bytes.push_back(static_cast<char>(number >> (8 * i) & 0xff));
+      return bytes;
+    };
+    std::string bytes = encode(frame);
+    std::string_view input = bytes;
+    REQUIRE(take<std::decay_t<decltype(frame)>>(input).has_value());
+    const std::size_t at = bytes.find(octets(at_limit));
+    REQUIRE(at != std::string::npos);
+    bytes.replace(at, sizeof beyond, octets(beyond));
+    input = bytes;
+    REQUIRE(take<std::decay_t<decltype(frame)>>(input).error().context.starts_with(what));
+  };
   const auto to_int = [](std::int64_t value) { return static_cast<int>(value); };
 
   Join join = full_join();
@@ -201,8 +218,8 @@ TEST_CASE("a number is read at its limits and refused beyond them", "[unit][agen
   check(
       join, "max restarts", [&](Join& j, auto n) { j.terms.max_restarts = to_int(n); }, 0, restarts_max);
 
-  check(
-      StoreReady{Round{0}, Port{1}}, "a round", [](StoreReady& m, auto n) { m.round = Round{n}; }, 0, round_max);
+  check_bytes(AgentFrame{StoreReady{Round{round_max}, Port{1}}}, "a round", round_max, round_max + 1);
+  check_bytes(AgentFrame{StoreReady{Round{round_max}, Port{1}}}, "a round", round_max, std::int64_t{-1});
   check(
       StoreReady{Round{0}, Port{1}}, "a port",
       [](StoreReady& m, auto n) { m.port = Port{static_cast<std::uint16_t>(n == 65536 ? 0 : n)}; }, 1, 65535);
@@ -228,19 +245,20 @@ TEST_CASE("a number is read at its limits and refused beyond them", "[unit][agen
     check(
         placed, what, [&](Placed& m, auto n) { member(m.placement, to_int(n)); }, smallest, largest);
   };
-  check(
-      placed, "a round", [](Placed& m, auto n) { m.placement.round = Round{n}; }, 0, round_max);
   place(
       "the group world size", [](Placement& p, int n) { p.group_world_size = n; }, 1, nodes_max);
   place(
       "the role world size", [](Placement& p, int n) { p.role_world_size = n; }, 1, nodes_max);
   place(
       "the world size", [](Placement& p, int n) { p.world_size = n; }, 1, world_size_max);
-  place(
-      "the restart count", [](Placement& p, int n) { p.restart_count = n; }, 0, restarts_max);
-  place(
-      "the count of membership changes", [](Placement& p, int n) { p.membership_changes = n; }, 0,
-      membership_changes_max);
+  Placed counted = placed;
+  counted.placement.restart_count = restarts_max;
+  counted.placement.membership_changes = membership_changes_max;
+  const CoordinatorFrame at_limits{counted};
+  check_bytes(at_limits, "the restart count", restarts_max, restarts_max + 1);
+  check_bytes(at_limits, "the restart count", restarts_max, -1);
+  check_bytes(at_limits, "the count of membership changes", membership_changes_max, membership_changes_max + 1);
+  check_bytes(at_limits, "the count of membership changes", membership_changes_max, -1);
   // A place lies within its round.
   place(
       "the group world size", [](Placement& p, int n) { p.group_rank = GroupRank{2}, p.group_world_size = n; }, 3,
@@ -311,7 +329,7 @@ TEST_CASE("what cannot be is refused", "[unit][agent_codec]") {
   REQUIRE(refused([](Join& join) { join.terms.min_nodes = 0; }));
   REQUIRE(refused([](Join& join) { join.terms.max_nodes = 1; }));
   REQUIRE(refused([](Join& join) { join.terms.nodes_multiple_of = 0; }));
-  REQUIRE(refused([](Join& join) { join.former = Placement{.round = Round{-1}, .master_port = Port{1}}; }));
+  REQUIRE(refused([](Join& join) { join.former = Placement{.group_world_size = 0, .master_port = Port{1}}; }));
 
   const auto resume_refused = [](auto change) {
     Resume resume = std::get<Resume>(agent_frames().back());
@@ -380,6 +398,20 @@ TEST_CASE("what a worker's own file may say is bent into its range", "[unit][age
   REQUIRE(read.time_us == 0);
   REQUIRE(read.pid == pid_max);
   REQUIRE(read.exit_code == -signal_max);
+}
+
+TEST_CASE("counts and rounds that went on from a stranger's largest are bent into their ranges",
+          "[unit][agent_codec]") {
+  Placed placed{{.master_port = Port{1}}};
+  placed.placement.round = Round{round_max + 1};
+  placed.placement.restart_count = restarts_max + 1;
+  placed.placement.membership_changes = membership_changes_max + 1;
+  const std::string bytes = encode(CoordinatorFrame{placed});
+  std::string_view input = bytes;
+  const auto read = std::get<Placed>(**take_coordinator_frame(input)).placement;
+  REQUIRE(read.round == Round{round_max});
+  REQUIRE(read.restart_count == restarts_max);
+  REQUIRE(read.membership_changes == membership_changes_max);
 }
 
 TEST_CASE("durations are bent into 0 to a year", "[unit][agent_codec]") {

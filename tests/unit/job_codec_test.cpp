@@ -80,5 +80,18 @@ TEST_CASE("a saved job whose parts contradict each other is refused", "[unit][jo
   SECTION("more nodes than the round has") { job.snapshot.group_world_size = 0; }
   SECTION("an end without a verdict") { job.snapshot.phase = JobSnapshot::Phase::ended; }
   SECTION("members without terms") { job.snapshot.terms.reset(); }
+  SECTION("a round without terms") {
+    job.snapshot.phase = JobSnapshot::Phase::restoring;
+    job.snapshot.members.clear();
+    job.snapshot.terms.reset();
+  }
+  SECTION("one node twice") { job.snapshot.members[1].join.node = job.snapshot.members[0].join.node; }
   REQUIRE(!decode_job(encode_job(job)));
+}
+
+TEST_CASE("a round that is restored may be saved while none of its nodes is there", "[unit][job_codec]") {
+  SavedJob job = full_job();
+  job.snapshot.phase = JobSnapshot::Phase::restoring;
+  job.snapshot.members.clear();
+  REQUIRE(decode_job(encode_job(job)).value() == job);
 }
