@@ -16,7 +16,7 @@ namespace {
 
 using Entries = std::map<std::string, std::string, std::less<>>;
 
-Error bad(std::string text) { return fail(errc::bad_value, std::move(text)); }
+Error bad_key(std::string text) { return fail(errc::bad_value, std::move(text)); }
 
 /// Contract: split at commas, each part at its first `=`, both halves stripped; later duplicates win.
 Result<Entries> entries_of(std::string_view text) {
@@ -27,16 +27,16 @@ Result<Entries> entries_of(std::string_view text) {
     const auto equals = part.find('=');
     const std::string key{stripped(part.substr(0, equals))};
     if (key.empty()) {
-      return bad("The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.");
+      return bad_key("The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.");
     }
     const std::string value{equals == std::string_view::npos ? "" : stripped(part.substr(equals + 1))};
     if (value.empty()) {
-      return bad(fmt::format("The rendezvous configuration option '{}' must have a value specified.", key));
+      return bad_key(fmt::format("The rendezvous configuration option '{}' must have a value specified.", key));
     }
     entries[key] = value;
   }
   for (const char* taken : {"backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr"}) {
-    if (entries.contains(taken)) return bad(fmt::format("--rdzv-conf: '{}' has an option of its own", taken));
+    if (entries.contains(taken)) return bad_key(fmt::format("--rdzv-conf: '{}' has an option of its own", taken));
   }
   return entries;
 }
@@ -48,7 +48,8 @@ std::string lower(std::string text) {
 }
 
 Error no_integer(std::string_view key) {
-  return bad(fmt::format("The rendezvous configuration option '{}' does not represent a valid integer value.", key));
+  return bad_key(
+      fmt::format("The rendezvous configuration option '{}' does not represent a valid integer value.", key));
 }
 
 class C10dReader {
@@ -73,8 +74,8 @@ class C10dReader {
   Result<> store_type() {
     const std::string type = lower(text_of("store_type").value_or("tcp"));
     if (type == "tcp") return {};
-    if (type != "file") return bad("Invalid store type given. Currently only supports file and tcp.");
-    return bad(
+    if (type != "file") return bad_key("Invalid store type given. Currently only supports file and tcp.");
+    return bad_key(
         "--rdzv-conf: store_type=file is not supported; leave it out and let --rdzv-endpoint name a host (c10d)");
   }
 
@@ -87,7 +88,7 @@ class C10dReader {
     };
     conf_.is_host = among({"1", "true", "t", "yes", "y"});
     if (!*conf_.is_host && !among({"0", "false", "f", "no", "n"})) {
-      return bad("The rendezvous configuration option 'is_host' does not represent a valid boolean value.");
+      return bad_key("The rendezvous configuration option 'is_host' does not represent a valid boolean value.");
     }
     return {};
   }
@@ -108,10 +109,10 @@ class C10dReader {
       if (!given) continue;
       const auto value = python_int(*given);
       if (!value) return no_integer(timeout.key);
-      if (*value <= 0 && timeout.key == "read_timeout") return bad("The read timeout must be a positive integer.");
+      if (*value <= 0 && timeout.key == "read_timeout") return bad_key("The read timeout must be a positive integer.");
       if (*value <= 0) {
-        return bad(fmt::format("The {} ({}) must be positive.", timeout.name,
-                               *value == 0 ? std::string{"0:00:00"} : *given + " s"));
+        return bad_key(fmt::format("The {} ({}) must be positive.", timeout.name,
+                                   *value == 0 ? std::string{"0:00:00"} : *given + " s"));
       }
       *timeout.into = std::chrono::seconds{std::min<std::int64_t>(*value, longest_s)};
     }
@@ -125,8 +126,8 @@ class C10dReader {
       const auto value = python_int(*given);
       if (!value) return no_integer("keep_alive_max_attempt");
       if (*value < 1 || *value > keep_alive_attempts_max) {
-        return bad(fmt::format("--rdzv-conf: keep_alive_max_attempt={} must be from 1 to {}", *value,
-                               keep_alive_attempts_max));
+        return bad_key(fmt::format("--rdzv-conf: keep_alive_max_attempt={} must be from 1 to {}", *value,
+                                   keep_alive_attempts_max));
       }
       attempts = *value;
     }
@@ -142,9 +143,10 @@ class C10dReader {
     if (!given) return {};
     const auto value = python_float(*given);
     const bool nan = lower(*given).ends_with("nan");
-    if (!value && !nan) return bad(fmt::format("cas_backoff_max_seconds('{}') is not a valid float value.", *given));
+    if (!value && !nan)
+      return bad_key(fmt::format("cas_backoff_max_seconds('{}') is not a valid float value.", *given));
     if (nan || !std::isfinite(*value) || *value < 0) {
-      return bad(fmt::format("cas_backoff_max_seconds ({}) must be finite and non-negative.", *given));
+      return bad_key(fmt::format("cas_backoff_max_seconds ({}) must be finite and non-negative.", *given));
     }
     return {};
   }
@@ -171,8 +173,8 @@ Result<RendezvousConf> read_static_conf(std::string_view text) {
   const auto timeout = entries->find("timeout");
   if (timeout == entries->end()) return conf;
   const auto value = python_int(timeout->second);
-  if (!value) return bad(fmt::format("invalid literal for int() with base 10: '{}'", timeout->second));
-  if (*value <= 0) return bad(fmt::format("--rdzv-conf: timeout={} must be a positive number of seconds", *value));
+  if (!value) return bad_key(fmt::format("invalid literal for int() with base 10: '{}'", timeout->second));
+  if (*value <= 0) return bad_key(fmt::format("--rdzv-conf: timeout={} must be a positive number of seconds", *value));
   conf.join_timeout = std::chrono::seconds{std::min<std::int64_t>(*value, longest_time / std::chrono::seconds{1})};
   return conf;
 }

@@ -95,7 +95,7 @@ void LogFile::write_now(std::string_view bytes) {
 
 /// A file that somebody has deleted takes all that is written and keeps nothing of it.
 void LogFile::look_for_it(bool now) {
-  if (!fd_ || (!now && Clock::now() - looked_ < look_interval)) return;
+  if (!fd_ || (!now && Clock::now() - looked_ < deletion_look_interval)) return;
   looked_ = Clock::now();
   struct stat status {};
   const bool gone = ::fstat(fd_.get(), &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 0;

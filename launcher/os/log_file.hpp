@@ -18,7 +18,7 @@ namespace torchup {
 /// Losses of one file are told no more often.
 inline constexpr std::chrono::minutes loss_interval{1};
 /// How often a file that is written is looked for where it should be.
-inline constexpr std::chrono::seconds look_interval{1};
+inline constexpr std::chrono::seconds deletion_look_interval{1};
 
 /// One file that a disk thread writes. A disk may be full, slow or gone, and somebody may delete what is written: that
 /// is not the job's fault. What fails is dropped, counted and told; the next bytes are tried again.

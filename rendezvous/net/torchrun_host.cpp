@@ -21,8 +21,6 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr Duration question_limit = std::chrono::seconds{1};
-/// Longest wait for a connection to a workers' store that is to be emptied.
-constexpr Duration empty_limit = std::chrono::seconds{2};
 /// So long an agent may be deaf to signals, and its store may seem slow to it.
 constexpr Duration idle_limit = std::chrono::seconds{2};
 
@@ -107,7 +105,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
       }
       if (!emptying.valid() || emptied_round != round) {
         emptied_round = round;
-        emptying = in_background([place] { delete_worker_keys(place.address, place.port, empty_limit); }).share();
+        emptying = in_background([place] { delete_worker_keys(place.address, place.port, worker_keys_limit); }).share();
       }
       return emptying.wait_for(Duration::zero()) == std::future_status::ready;
     }

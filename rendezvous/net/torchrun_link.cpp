@@ -29,7 +29,6 @@ constexpr Duration connect_limit = std::chrono::seconds{5};
 constexpr Duration retry_pace = std::chrono::milliseconds{200};
 /// Longest wait for one answer of the store; less where the lease is shorter.
 constexpr Duration answer_limit = std::chrono::seconds{10};
-constexpr Duration empty_limit = std::chrono::seconds{2};
 /// Longest wait for the store where the user wants to leave.
 constexpr Duration leave_limit = std::chrono::seconds{2};
 
@@ -58,7 +57,7 @@ class ClientStore final : public TorchrunStore {
   void ours_are(const std::map<TorchrunNode, bool>&) override {}
   Result<std::optional<MeetingPlace>> common_place() override { return std::optional<MeetingPlace>{}; }
   bool empty(const MeetingPlace& place, std::int64_t) override {
-    delete_worker_keys(place.address, place.port, empty_limit);
+    delete_worker_keys(place.address, place.port, worker_keys_limit);
     return true;
   }
 
