@@ -1,5 +1,6 @@
 #include <malloc.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 
 #include "launcher/cli.hpp"
 #include "launcher/core/completion.hpp"
+#include "launcher/core/descriptor_need.hpp"
 #include "launcher/core/plan.hpp"
 #include "launcher/core/worker_environment.hpp"
 #include "launcher/os/agent_runner.hpp"
@@ -142,6 +144,13 @@ Result<> check_log_folder(const std::string& path) {
   return fail(errc::bad_value, "log_dir: " + path + " is a file");
 }
 
+/// Of this process: become_guarded has raised it as far as it goes.
+std::uint64_t descriptor_limit() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur;
+}
+
 /// What went wrong, from the outside in: a coroutine's name, then what it met.
 std::string whole_text(const std::exception& error) {
   std::string text = error.what();
@@ -207,6 +216,9 @@ int launch(std::span<const std::string> words, std::string token, Guarded guarde
     auto from_file = read_token_file(line.options.text("token-file"));
     if (!from_file) return refuse(from_file.error());
     plan->rendezvous.token = *std::move(from_file);
+  }
+  if (const std::string lacking = descriptors_lacking(*plan, descriptor_limit()); !lacking.empty()) {
+    return refuse(fail(errc::refused, lacking));
   }
   if (line.options.flag("print-env")) return give(environment_answer(*plan, line.options));
   if (line.options.flag("dry-run")) return give({0, plan_text(*plan), ""});

@@ -419,10 +419,11 @@ class Planner {
     plan_.end_signals_listed = options_.has("signals-to-handle");
     for (const std::string& name : plain_list(plan_.signals_to_handle)) {
       const auto number = name.starts_with("SIG") ? signal_number(name) : std::nullopt;
-      if (!number) {
-        warn("Failed to register signal handler for " + name);
-      } else if (*number == SIGKILL || *number == SIGSTOP) {
+      if (number && (*number == SIGKILL || *number == SIGSTOP)) {
         return bad("--signals-to-handle: " + name + " cannot be caught");
+      }
+      if (!number || !is_for_users(*number)) {
+        warn("Failed to register signal handler for " + name);
       } else {
         plan_.end_signals.push_back(*number);
       }
@@ -430,16 +431,16 @@ class Planner {
     for (const std::string& name : plain_list(options_.text("forward-signals", "USR1,USR2"))) {
       if (name.empty()) continue;
       const auto number = signal_number(name);
-      if (!number || *number == SIGKILL || *number == SIGSTOP) {
-        return bad("--forward-signals: " + name + " is no signal that can be passed on");
+      if (!number || !is_for_users(*number)) {
+        return bad("--forward-signals: " + name + " is no signal that can be passed on; USR1, USR2, ALRM can");
       }
       plan_.forward_signals.push_back(*number);
     }
     for (const std::string& name : plain_list(options_.text("drain-signals", ""))) {
       if (name.empty()) continue;
       const auto number = signal_number(name);
-      if (!number || *number == SIGKILL || *number == SIGSTOP)
-        return bad("--drain-signals: " + name + " is no signal that can be caught");
+      if (!number || !is_for_users(*number))
+        return bad("--drain-signals: " + name + " is no signal that can ask for this; TERM, USR1, USR2 can");
       plan_.drain_signals.push_back(*number);
     }
     return {};

@@ -55,6 +55,12 @@ std::optional<int> signal_number(std::string_view name) {
   return found == table.end() ? std::nullopt : std::optional{found->number};
 }
 
+bool is_for_users(int signal) {
+  constexpr std::array taken{SIGKILL, SIGSTOP, SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGTRAP,  SIGSYS, SIGABRT,
+                             SIGPIPE, SIGTTIN, SIGTTOU, SIGCHLD, SIGTSTP, SIGCONT, SIGWINCH, SIGURG};
+  return std::find(taken.begin(), taken.end(), signal) == taken.end();
+}
+
 int shell_code(int signal) { return shell_base + signal; }
 
 std::optional<int> signal_of_shell_code(int exit_code) {

@@ -17,6 +17,11 @@ namespace torchup {
 /// 15 for `SIGTERM`, `TERM` and `15`. Nothing for what is no signal of this system.
 [[nodiscard]] std::optional<int> signal_number(std::string_view name);
 
+/// Whether a user may give this signal a meaning (--signals-to-handle, --forward-signals, --drain-signals). Not those
+/// that nobody can catch, that a fault of the launcher's own raises, or that the launcher needs itself: SIGCHLD, Ctrl-Z
+/// and its end, the terminal's size.
+[[nodiscard]] bool is_for_users(int signal);
+
 /// A shell's exit code for the death by a signal, which is also ours where a signal ended the job: 143 for SIGTERM.
 [[nodiscard]] int shell_code(int signal);
 

@@ -79,6 +79,7 @@ class AgentRunner {
         job_{loop_, config, host, guarded_.outer, output_},
         workers_{loop_,
                  config,
+                 guarded_.descriptor_limit,
                  {[this](AgentEvent event) { handle(std::move(event)); },
                   [this](EventBody body) { job_.record(std::move(body)); },
                   [this](const WorkerId& worker, int exit_code, std::optional<WorkerProgress> progress) {

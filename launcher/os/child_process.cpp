@@ -93,6 +93,8 @@ int run_child(void* argument) {
   }
   if (::syscall(SYS_close_range, first_closed, std::numeric_limits<unsigned>::max(), 0U) != 0)
     return give_up(launch, "close_range");
+  if (request.descriptor_limit && ::setrlimit(RLIMIT_NOFILE, &*request.descriptor_limit) != 0)
+    return give_up(launch, "setrlimit");
 
   sigset_t none;
   ::sigemptyset(&none);

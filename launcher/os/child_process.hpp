@@ -1,5 +1,6 @@
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <memory>
@@ -29,6 +30,7 @@ struct ChildRequest {
   /// child is told of it in TORCHUP_WORKER_PAGE. Empty address (fd -1): none.
   int page = -1;
   WorkerPageAddress page_address = {};
+  std::optional<rlimit> descriptor_limit;  ///< nothing: ours
   int cgroup = -1;  ///< the open folder of a cgroup (version 2) that it is born in; -1: ours. Not owned
 };
 

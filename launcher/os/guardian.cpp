@@ -118,7 +118,11 @@ Guarded become_guarded() {
   ::close(pipe[1]);
   ::setsid();
   become_subreaper();  // not inherited
-  return {UniqueFd{pipe[0]}, outer, std::move(tag), hangup_ignored};
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit raised{limit.rlim_max, limit.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &raised);
+  return {UniqueFd{pipe[0]}, outer, std::move(tag), hangup_ignored, limit};
 }
 
 }  // namespace torchup

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/resource.h>
+
 #include <csignal>
 #include <string>
 
@@ -13,6 +15,8 @@ struct Guarded {
   pid_t outer = -1;             ///< the pid that users see and signal
   std::string cgroup_tag;       ///< for the names of this job's cgroups (os/attempt_cgroup)
   bool hangup_ignored = false;  ///< SIGHUP was ignored when we were started (nohup)
+  /// Of open descriptors, as we were started with it: workers get it back. Ours is raised to the hard limit.
+  rlimit descriptor_limit{};
 };
 
 /// Splits this process in two, one below the other, and returns in the inner one only; the outer one never returns.

@@ -39,8 +39,9 @@ std::vector<std::string> own_environment() {
   return list;
 }
 
-WorkerGroup::WorkerGroup(asio::io_context& loop, const LaunchConfig& config, Listener listener)
-    : loop_{loop}, config_{config},
+WorkerGroup::WorkerGroup(asio::io_context& loop, const LaunchConfig& config, const rlimit& descriptor_limit,
+                         Listener listener)
+    : loop_{loop}, config_{config}, descriptor_limit_{descriptor_limit},
       environment_{config, own_environment()}, listener_{std::move(listener)}, spawner_{loop},
       workers_(static_cast<std::size_t>(config.local_world_size)), next_{config.local_world_size} {}
 
@@ -86,6 +87,7 @@ void WorkerGroup::order(LocalRank local_rank) {
   if (!config_.worker_cpus.empty()) {
     request.cpus.emplace(config_.worker_cpus.at(static_cast<std::size_t>(local_rank.value())));
   }
+  request.descriptor_limit = descriptor_limit_;
   request.cgroup = start_.cgroup;
   ++orders_;
   spawner_.start(std::move(request),

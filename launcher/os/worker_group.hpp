@@ -31,7 +31,8 @@ class WorkerGroup {
     /// A worker's process is gone and reaped; `progress` is what its page said last.
     std::function<void(const WorkerId& worker, int exit_code, std::optional<WorkerProgress> progress)> ended;
   };
-  WorkerGroup(asio::io_context& loop, const LaunchConfig& config, Listener listener);
+  /// `descriptor_limit` is what the workers get.
+  WorkerGroup(asio::io_context& loop, const LaunchConfig& config, const rlimit& descriptor_limit, Listener listener);
 
   /// How workers of one attempt are started.
   struct Start {
@@ -73,6 +74,7 @@ class WorkerGroup {
 
   asio::io_context& loop_;
   const LaunchConfig& config_;
+  const rlimit descriptor_limit_;
   const WorkerEnvironment environment_;
   Listener listener_;
   Spawner spawner_;

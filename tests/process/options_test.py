@@ -127,6 +127,21 @@ class Options(unittest.TestCase):
                 cpus |= set(range(int(first), int(last or first) + 1))
             self.assertTrue(cpus and cpus <= allowed, line)
 
+    def test_a_low_soft_limit_of_descriptors_is_raised_and_workers_keep_theirs(self):
+        done = self.run_with_limit(64, 4096, "--nproc-per-node=32", "-t", "3", "--log-dir=logs", "sh", "-c", "ulimit -n")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([line.split(":")[-1] for line in done.stdout.splitlines()], ["64"] * 32)
+
+    def test_a_low_hard_limit_of_descriptors_is_named_before_anything_starts(self):
+        done = self.run_with_limit(64, 64, "--nproc-per-node=32", "sh", "-c", "echo started")
+        self.assertEqual((done.returncode, done.stdout), (65, ""))
+        self.assertIn("the hard limit is 64", done.stderr)
+        self.assertIn("ulimit -Hn", done.stderr)
+
+    def run_with_limit(self, soft, hard, *words):
+        return subprocess.run(["prlimit", f"--nofile={soft}:{hard}", TORCHUP, *words], capture_output=True, text=True,
+                              cwd=self.folder, timeout=60, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
     def test_omp(self):
         show = ("sh", "-c", "echo $OMP_NUM_THREADS")
         self.assertEqual(self.lines("--omp=3", "--nproc-per-node=2", *show), ["3", "3"])

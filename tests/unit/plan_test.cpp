@@ -128,6 +128,14 @@ TEST_CASE("which signals end the job", "[unit][plan]") {
   REQUIRE(config.end_signals == std::vector{SIGTERM, SIGUSR1});
   REQUIRE(config.end_signals_listed);
   REQUIRE(config.warnings == std::vector<std::string>{"Failed to register signal handler for SIGFOO"});
+  for (const std::string name : {"WINCH", "URG", "CONT", "CHLD", "TSTP", "ABRT", "SEGV", "KILL", "SIGSTOP"}) {
+    REQUIRE(refusal({{"forward-signals", name}}).find("is no signal that can be passed on") != std::string::npos);
+    REQUIRE(refusal({{"drain-signals", name}}).find("is no signal that can ask for this") != std::string::npos);
+  }
+  const LaunchConfig unheard = plan({{"signals-to-handle", "SIGWINCH,SIGTERM"}});
+  REQUIRE(unheard.end_signals == std::vector{SIGTERM});
+  REQUIRE(unheard.warnings == std::vector<std::string>{"Failed to register signal handler for SIGWINCH"});
+  REQUIRE(plan({{"forward-signals", "ALRM,40"}}).forward_signals == std::vector{SIGALRM, 40});
   REQUIRE(refusal({{"signals-to-handle", "SIGKILL"}}).find("cannot be caught") != std::string::npos);
 }
 
