@@ -8,6 +8,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "worker_runtime/device_choice.hpp"
+
 namespace torchup {
 
 /// What a backend is made of. `store` is already private to the group and its device type.
@@ -27,7 +29,10 @@ struct BackendPlan {
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendPlan& plan);
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan& plan);  ///< throws Error in a CPU build
 
-int gpu_count();                             ///< GPUs that this process may use; 0 in a CPU build or without a driver
+VisibleGpus visible_gpus();  ///< GPUs that this process may use; none in a CPU build or without a driver
 void bind_gpu(const torch::Device& device);  ///< makes it the current one, before anything else touches CUDA
+/// The same text in every process that means this GPU, or this part of one. Empty where the user told NCCL that ranks
+/// share a GPU (NCCL_MULTI_RANK_GPU_ENABLE, NCCL_HOSTID): then there is nothing to compare.
+std::string gpu_identity(const torch::Device& device);
 
 }  // namespace torchup

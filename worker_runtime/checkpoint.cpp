@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <fmt/format.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -12,10 +13,12 @@
 #include <torchup/collectives.hpp>
 #include <torchup/error.hpp>
 #include <torchup/worker.hpp>
+#include <torchup/zero_redundancy_optimizer.hpp>
 
 #include "worker_runtime/checkpoint_folder.hpp"
 #include "worker_runtime/gather_text.hpp"
 #include "worker_runtime/optimizer_state.hpp"
+#include "worker_runtime/outcome_board.hpp"
 
 namespace torchup {
 
@@ -26,9 +29,14 @@ struct Checkpoint::State {
   CheckpointFolder folder;
   ProcessGroup group;
   CheckpointOptions options;
-  std::set<std::int64_t> damaged;  ///< steps of our folder that looked whole and were not
-  Tensors host;                    ///< where tensors are copied to, used again by the next save
-  std::future<void> writing;
+  OutcomeBoard loads;            ///< how reading went, told by the rank that has the checkpoint
+  OutcomeBoard saves;            ///< how writing went, told by rank 0
+  std::int64_t loads_begun = 0;  ///< the same number on all ranks, as the next one
+  std::int64_t saves_begun = 0;
+  bool save_unconfirmed = false;        ///< nobody has looked yet how the last save went
+  std::set<std::int64_t> damaged = {};  ///< steps of our folder that looked whole and were not
+  Tensors host = {};                    ///< where tensors are copied to, used again by the next save
+  std::future<void> writing = {};
 };
 
 namespace {
@@ -37,7 +45,8 @@ constexpr const char* rng_cpu = "rng/cpu";
 constexpr const char* rng_gpu = "rng/gpu";
 
 std::string optimizer_prefix(std::size_t number) { return "optimizer-" + std::to_string(number); }
-std::string other_prefix(std::size_t number) { return "part-" + std::to_string(number) + "/"; }
+std::string other_prefix(std::size_t number) { return fmt::format("part-{}/", number); }
+std::string rank_prefix(std::size_t number, int rank) { return fmt::format("part-{}/rank-{}/", number, rank); }
 
 NamedTensors tensors_of(const torch::nn::Module& module) {
   NamedTensors result;
@@ -86,7 +95,7 @@ json facts_of(Position at, const CheckpointParts& parts, const ProcessGroup& gro
   }
   if (parts.ddp != nullptr) {
     const BucketLayout layout = parts.ddp->bucket_layout();
-    facts["bucket_layout"] = {{"rebuilt", layout.rebuilt}, {"buckets", layout.buckets}};
+    facts["bucket_layout"] = {{"rebuilt", layout.rebuilt}, {"buckets", layout.buckets}, {"caps_mb", layout.caps_mb}};
   }
   return facts;
 }
@@ -109,6 +118,34 @@ void send_tensors(Tensors& tensors, const ProcessGroup& group, int root) {
     if (travelling.numel() > 0) broadcast(travelling.reshape(-1).view(torch::kUInt8), group, root);
     if (group.rank() != root) tensor.copy_(travelling);
   }
+}
+
+/// Every rank's state on rank 0, by rank, on the CPU; empty on the others. One tensor travels at a time.
+std::vector<StateDict> gather_states(const StateDict& mine, const ProcessGroup& group) {
+  const auto as_bytes = [&](const torch::Tensor& tensor) {
+    return tensor.to(group.device()).contiguous().reshape(-1).view(torch::kUInt8);
+  };
+  json names = json::array();
+  for (const auto& [name, tensor] : mine)
+    names.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
+  const std::vector<std::string> lists = all_gather_text(names.dump(), group);
+  if (group.rank() != 0) {
+    for (const auto& [name, tensor] : mine)
+      if (tensor.numel() > 0) send(as_bytes(tensor), group, 0);
+    return {};
+  }
+  std::vector<StateDict> states{mine};
+  for (int rank = 1; rank < group.size(); ++rank) {
+    StateDict& state = states.emplace_back();
+    for (const json& entry : json::parse(lists[static_cast<std::size_t>(rank)])) {
+      torch::Tensor tensor =
+          torch::empty(entry[2].get<std::vector<std::int64_t>>(),
+                       torch::dtype(static_cast<torch::ScalarType>(entry[1].get<int>())).device(group.device()));
+      if (tensor.numel() > 0) receive(tensor.reshape(-1).view(torch::kUInt8), group, rank);
+      state.emplace(entry[0], tensor.cpu());
+    }
+  }
+  return states;
 }
 
 void restore_module(const torch::nn::Module& module, const Tensors& stored) {
@@ -149,7 +186,7 @@ void restore_generators(const CheckpointParts& parts, const LoadedCheckpoint& lo
   if (gpu) set_seed(*gpu, seed);
 }
 
-void restore_parts(const CheckpointParts& parts, const LoadedCheckpoint& loaded) {
+void restore_parts(const CheckpointParts& parts, const LoadedCheckpoint& loaded, const ProcessGroup& group) {
   if (parts.module) restore_module(*parts.module, loaded.model);
   const json optimizers = loaded.facts.value("optimizers", json::array());
   if (optimizers.size() != parts.optimizers.size()) {
@@ -166,7 +203,9 @@ void restore_parts(const CheckpointParts& parts, const LoadedCheckpoint& loaded)
   }
   for (std::size_t i = 0; i < parts.others.size(); ++i) {
     StateDict state;
-    const std::string prefix = other_prefix(i);
+    const int stored_ranks = loaded.facts.at("world_size");
+    const std::string prefix =
+        parts.others[i].differs_by_rank ? rank_prefix(i, group.rank() % stored_ranks) : other_prefix(i);
     for (auto entry = loaded.training.lower_bound(prefix);
          entry != loaded.training.end() && entry->first.starts_with(prefix); ++entry) {
       state.emplace(entry->first.substr(prefix.size()), entry->second);
@@ -179,20 +218,28 @@ void restore_parts(const CheckpointParts& parts, const LoadedCheckpoint& loaded)
   }
   if (parts.ddp != nullptr && loaded.facts.contains("bucket_layout")) {
     const json& layout = loaded.facts.at("bucket_layout");
-    parts.ddp->restore_bucket_layout(
-        {layout.at("buckets").get<std::vector<std::vector<std::int64_t>>>(), layout.at("rebuilt")});
+    const bool taken =
+        parts.ddp->restore_bucket_layout({layout.at("buckets").get<std::vector<std::vector<std::int64_t>>>(),
+                                          layout.at("rebuilt"), layout.at("caps_mb").get<std::vector<double>>()});
+    if (!taken && parts.ddp->group().rank() == 0)
+      std::fprintf(stderr,
+                   "torchup: bucket_cap_mb is another one than when the checkpoint was taken: the buckets are laid out "
+                   "anew, and averages over three and more ranks may differ in their last bits\n");
   }
 }
 
 }  // namespace
 
 Checkpoint::Checkpoint(std::filesystem::path folder, ProcessGroup group, CheckpointOptions options)
-    : state_{
-          std::make_unique<State>(State{CheckpointFolder{std::move(folder)}, std::move(group), options, {}, {}, {}})} {}
+    : state_{std::make_unique<State>(State{.folder = CheckpointFolder{std::move(folder)},
+                                           .group = group,
+                                           .options = options,
+                                           .loads = OutcomeBoard{group, "checkpoint/loads"},
+                                           .saves = OutcomeBoard{group, "checkpoint/saves"}})} {}
 
 Checkpoint::~Checkpoint() {
   try {
-    if (state_) wait();
+    if (state_ && state_->writing.valid()) state_->writing.get();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "torchup: the last checkpoint was not written: %s\n", error.what());
   }
@@ -206,38 +253,69 @@ Checkpoint& Checkpoint::operator=(Checkpoint&& other) noexcept {
 }
 
 void Checkpoint::wait() {
-  if (state_->writing.valid()) state_->writing.get();
+  State& s = *state_;
+  if (!std::exchange(s.save_unconfirmed, false)) return;
+  if (s.writing.valid()) return s.writing.get();  // rank 0: with the reason as it was thrown
+  const std::string failure = s.saves.wait_for(s.saves_begun);
+  if (!failure.empty()) throw Error{fmt::format("rank 0 could not write the checkpoint: {}", failure)};
+}
+
+void Checkpoint::add_optimizer(CheckpointParts& all, torch::optim::Optimizer& optimizer) {
+  if (auto* sharded = dynamic_cast<ZeroRedundancyOptimizerBase*>(&optimizer))
+    add(all, *sharded);
+  else
+    all.optimizers.push_back(&optimizer);
 }
 
 Position Checkpoint::resume_parts(const CheckpointParts& parts) {
   State& s = *state_;
   wait();
   // Every candidate of every rank, newest first; of the copies of a step that of the lowest rank first.
-  std::vector<std::pair<std::int64_t, int>> candidates;
-  const std::vector<std::string> lists = all_gather_text(json(s.folder.steps()).dump(), s.group);
+  struct Candidate {
+    std::int64_t step;
+    int holder;
+    std::string identity;
+  };
+  std::vector<Candidate> candidates;
+  json mine = json::array();
+  for (const auto& [step, identity] : s.folder.found()) mine.push_back({step, identity});
+  const std::vector<std::string> lists = all_gather_text(mine.dump(), s.group);
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {
-    for (const json& step : json::parse(lists[rank])) candidates.emplace_back(-step.get<std::int64_t>(), rank);
+    for (const json& found : json::parse(lists[rank]))
+      candidates.push_back({found[0], static_cast<int>(rank), found[1]});
   }
-  std::ranges::sort(candidates);
-  for (const auto& [minus_step, holder] : candidates) {
+  std::ranges::stable_sort(candidates, std::greater{}, &Candidate::step);
+  std::set<std::string> damaged;  // what one rank found damaged, all others that see the same files need not read
+  for (const auto& [step, holder, identity] : candidates) {
+    const bool is_mine = holder == s.group.rank();
+    if (damaged.contains(identity)) {
+      if (is_mine) s.damaged.insert(step);
+      continue;
+    }
     LoadedCheckpoint loaded;
-    std::string facts;
-    if (holder == s.group.rank()) {
+    const std::int64_t number = ++s.loads_begun;
+    std::string failure;
+    if (is_mine) {
       try {
-        loaded = s.folder.load(-minus_step);
-        facts = loaded.facts.dump();
+        loaded = s.folder.load(step);
       } catch (const std::exception& error) {
         std::fprintf(stderr, "torchup: rank %d passes over the checkpoint of step %lld: %s\n", holder,
-                     static_cast<long long>(-minus_step), error.what());
-        s.damaged.insert(-minus_step);
+                     static_cast<long long>(step), error.what());
+        s.damaged.insert(step);
+        failure = error.what();
       }
+      s.loads.publish(number, failure);
+    } else {
+      failure = s.loads.wait_for(number);
     }
-    facts = broadcast_text(facts, s.group, holder);
-    if (facts.empty()) continue;
-    loaded.facts = json::parse(facts);
+    if (!failure.empty()) {
+      damaged.insert(identity);
+      continue;
+    }
+    loaded.facts = json::parse(broadcast_text(loaded.facts.dump(), s.group, holder));
     send_tensors(loaded.model, s.group, holder);
     send_tensors(loaded.training, s.group, holder);
-    restore_parts(parts, loaded);
+    restore_parts(parts, loaded, s.group);
     restore_generators(parts, loaded, s.group);
     return {loaded.facts.at("epoch"), loaded.facts.at("step")};
   }
@@ -252,6 +330,8 @@ Position Checkpoint::resume_parts(const CheckpointParts& parts) {
 void Checkpoint::save_parts(Position at, const CheckpointParts& parts) {
   State& s = *state_;
   wait();
+  const std::int64_t number = ++s.saves_begun;
+  s.save_unconfirmed = true;
 
   const torch::Tensor cpu_states = gather_rows(state_of(at::detail::getDefaultCPUGenerator()), s.group);
   const auto gpu = gpu_generator(parts);
@@ -259,10 +339,37 @@ void Checkpoint::save_parts(Position at, const CheckpointParts& parts) {
   // Parts may do collectives to know their state, so every rank asks them.
   NamedTensors others;
   for (std::size_t i = 0; i < parts.others.size(); ++i) {
-    for (const auto& [name, tensor] : parts.others[i].get()) others.emplace_back(other_prefix(i) + name, tensor);
+    const StateDict mine = parts.others[i].get();
+    if (!parts.others[i].differs_by_rank) {
+      for (const auto& [name, tensor] : mine) others.emplace_back(other_prefix(i) + name, tensor);
+      continue;
+    }
+    int rank = 0;
+    for (const StateDict& state : gather_states(mine, s.group)) {
+      for (const auto& [name, tensor] : state) others.emplace_back(rank_prefix(i, rank) + name, tensor);
+      ++rank;
+    }
   }
-  if (s.group.rank() != 0) return;
+  if (s.group.rank() == 0) {
+    try {
+      begin_writing(s, at, parts, std::move(others), cpu_states, gpu_states, number);
+    } catch (const std::exception& error) {
+      s.saves.publish(number, error.what());
+      throw;
+    }
+  }
+  if (!s.options.asynchronous) wait();
+}
 
+int Checkpoint::wait_and_requeue() {
+  wait();
+  barrier(state_->group);  // rank 0 may serve the store: it does not leave before all have read how it went
+  return exit_requeue;
+}
+
+/// Rank 0's part of a save: copies what training may change, and has a thread write it.
+void Checkpoint::begin_writing(State& s, Position at, const CheckpointParts& parts, NamedTensors others,
+                               const torch::Tensor& cpu_states, const torch::Tensor& gpu_states, std::int64_t number) {
   auto content = std::make_shared<CheckpointContent>();
   content->facts = facts_of(at, parts, s.group);
   if (parts.module) content->model = tensors_of(*parts.module);
@@ -301,18 +408,17 @@ void Checkpoint::save_parts(Position at, const CheckpointParts& parts) {
     copied.push_back(std::make_shared<c10::Event>(device.type()));
     copied.back()->record(c10::impl::VirtualGuardImpl{device.type()}.getStream(device));
   }
-  s.writing = std::async(std::launch::async, [&s, content, copied] {
-    for (const auto& event : copied) event->synchronize();
-    s.folder.save(*content, s.options.keep_last, s.damaged);
-    s.damaged.clear();
+  s.writing = std::async(std::launch::async, [&s, content, copied, number] {
+    try {
+      for (const auto& event : copied) event->synchronize();
+      s.folder.save(*content, s.options.keep_last, s.damaged);
+      s.damaged.clear();
+      s.saves.publish(number, "");
+    } catch (const std::exception& error) {
+      s.saves.publish(number, error.what());
+      throw;
+    }
   });
-  if (!s.options.asynchronous) wait();
-}
-
-int Checkpoint::wait_and_requeue() {
-  wait();
-  barrier(state_->group);  // nobody leaves, and so ends the others, before the checkpoint is on disk
-  return exit_requeue;
 }
 
 }  // namespace torchup

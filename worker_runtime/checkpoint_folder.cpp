@@ -1,6 +1,8 @@
 #include "worker_runtime/checkpoint_folder.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -73,6 +75,16 @@ std::map<std::string, torch::Tensor> read_tensors(const std::filesystem::path& f
   return std::move(content.tensors);
 }
 
+std::string identity_of(const std::filesystem::path& folder, const json& manifest) {
+  std::string identity = manifest.at("crc32").dump();
+  for (const auto& [name, facts] : manifest.at("files").items()) {
+    struct stat status {};
+    if (::stat((folder / name).c_str(), &status) != 0) continue;
+    identity += fmt::format(" {}/{}.{}", status.st_ino, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+  }
+  return identity;
+}
+
 /// The step of a folder's name, or nothing when it is not the folder of a checkpoint.
 std::optional<std::int64_t> step_of(const std::filesystem::path& folder) {
   const std::string name = folder.filename().string();
@@ -113,8 +125,8 @@ std::filesystem::path CheckpointFolder::path_of(std::int64_t step) const {
   return path_ / (step_prefix + digits);
 }
 
-std::vector<std::int64_t> CheckpointFolder::steps() const {
-  std::vector<std::int64_t> result;
+std::vector<FoundCheckpoint> CheckpointFolder::found() const {
+  std::vector<FoundCheckpoint> result;
   for (const auto& entry : std::filesystem::directory_iterator{path_}) {
     const auto step = step_of(entry.path());
     if (!step || entry.path() != path_of(*step)) continue;
@@ -126,12 +138,12 @@ std::vector<std::int64_t> CheckpointFolder::steps() const {
       });
       if (manifest.at("step") != *step || !sizes_fit)
         throw Error{entry.path().string() + " is damaged: a file is missing or cut short"};
-      result.push_back(*step);
+      result.push_back({*step, identity_of(entry.path(), manifest)});
     } catch (const std::exception& error) {
       std::fprintf(stderr, "torchup: a checkpoint is passed over: %s\n", error.what());
     }
   }
-  std::ranges::sort(result, std::greater{});
+  std::ranges::sort(result, std::greater{}, &FoundCheckpoint::step);
   return result;
 }
 
@@ -144,20 +156,42 @@ LoadedCheckpoint CheckpointFolder::load(std::int64_t step) const {
   return loaded;
 }
 
+void CheckpointFolder::remove_left_over() const {
+  std::vector<std::filesystem::path> left_over;
+  for (const auto& entry : std::filesystem::directory_iterator{path_}) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(step_prefix) && name.find(temporary_mark) != std::string::npos)
+      left_over.push_back(entry.path());
+  }
+  for (const auto& path : left_over) std::filesystem::remove_all(path);
+}
+
 void CheckpointFolder::save(const CheckpointContent& content, int keep_last,
                             const std::set<std::int64_t>& damaged) const {
   const auto step = content.facts.at("step").get<std::int64_t>();
-  const std::vector<std::int64_t> before = steps();  // newest first
-  for (const std::int64_t newer : before) {
+  const std::vector<FoundCheckpoint> before = found();  // newest first
+  for (const auto& [newer, identity] : before) {
     if (newer <= step) break;
     if (damaged.contains(newer)) continue;
     throw Error{"the checkpoint folder " + path_.string() + " holds step " + std::to_string(newer) +
                 ", newer than this run's step " + std::to_string(step) +
                 ": it is of another run. Resume from it, or take another folder"};
   }
+  remove_left_over();
+  // After the commit, or without one, whatever has the temporary name is to go.
+  struct Sweep {
+    const CheckpointFolder& folder;
+    ~Sweep() {
+      try {
+        folder.remove_left_over();
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "torchup: a leftover stays in the checkpoint folder: %s\n", error.what());
+      }
+    }
+  };
+  const Sweep sweep{*this};
   const std::filesystem::path final_folder = path_of(step);
   const std::filesystem::path temporary = final_folder.string() + temporary_mark + std::to_string(::getpid());
-  std::filesystem::remove_all(temporary);
   std::filesystem::create_directory(temporary);
 
   json manifest = content.facts;
@@ -175,15 +209,8 @@ void CheckpointFolder::save(const CheckpointContent& content, int keep_last,
   sync_folder(path_);
 
   // Only now may anything older go.
-  std::vector<std::filesystem::path> left_over;
-  for (const auto& entry : std::filesystem::directory_iterator{path_}) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(step_prefix) && name.find(temporary_mark) != std::string::npos)
-      left_over.push_back(entry.path());
-  }
-  for (const auto& path : left_over) std::filesystem::remove_all(path);
   int kept = 1;  // the new one
-  for (const std::int64_t other : before) {
+  for (const auto& [other, identity] : before) {
     if (other == step) continue;
     if (damaged.contains(other) || (keep_last > 0 && ++kept > keep_last)) std::filesystem::remove_all(path_of(other));
   }

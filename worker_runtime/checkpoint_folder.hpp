@@ -17,6 +17,14 @@ struct CheckpointContent {
   NamedTensors training;
 };
 
+/// A checkpoint that looks whole.
+struct FoundCheckpoint {
+  std::int64_t step = 0;
+  /// Equal where two ranks see the same files, as on a disk that they share: the manifest's checksum, and inode and
+  /// time of the tensors' files. A copy on another disk is another one.
+  std::string identity;
+};
+
 /// A checkpoint as read: tensors by name.
 struct LoadedCheckpoint {
   nlohmann::json facts;
@@ -32,15 +40,15 @@ class CheckpointFolder {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Steps that look whole, newest first: the manifest is there and right, and the files have its sizes. Cheap: no
-  /// tensor is read.
-  std::vector<std::int64_t> steps() const;
+  /// Checkpoints that look whole, newest first: the manifest is there and right, and the files have its sizes. Cheap:
+  /// no tensor is read.
+  std::vector<FoundCheckpoint> found() const;
 
   /// Reads a checkpoint and compares every checksum. Throws Error when anything is wrong.
   LoadedCheckpoint load(std::int64_t step) const;
 
-  /// Writes a checkpoint whole or not at all. Only then goes what is too old to be one of the `keep_last` newest (0:
-  /// nothing), what crashed writers left, and the `damaged` steps.
+  /// Writes a checkpoint whole or not at all. What crashed writers left goes first, for the new one may need its room;
+  /// what is too old to be one of the `keep_last` newest (0: nothing), and the `damaged` steps, only afterwards.
   ///
   /// Throws Error also when the folder holds a newer checkpoint that is not damaged: it is of another run, and would
   /// win.
@@ -48,6 +56,7 @@ class CheckpointFolder {
 
  private:
   std::filesystem::path path_of(std::int64_t step) const;
+  void remove_left_over() const;
 
   std::filesystem::path path_;
 };

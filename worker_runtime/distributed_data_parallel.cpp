@@ -31,22 +31,34 @@ std::vector<NamedParameter> reduced_parameters(const torch::nn::Module& module,
   return parameters;
 }
 
-std::vector<torch::Tensor> buffers_of(const torch::nn::Module& module, const std::vector<std::string>& ignored) {
-  std::vector<torch::Tensor> buffers;
+std::vector<NamedParameter> named_buffers_of(const torch::nn::Module& module, const std::vector<std::string>& ignored) {
+  std::vector<NamedParameter> buffers;
   for (const auto& item : module.named_buffers())
-    if (item.value().defined() && !listed(ignored, item.key())) buffers.push_back(item.value());
+    if (item.value().defined() && !listed(ignored, item.key())) buffers.push_back({item.key(), item.value()});
   return buffers;
 }
 
 /// Parameters, frozen ones too, then buffers if asked for.
-std::vector<torch::Tensor> state_of(const torch::nn::Module& module, const std::vector<std::string>& ignored,
-                                    bool buffers) {
-  std::vector<torch::Tensor> tensors;
+std::vector<NamedParameter> named_state_of(const torch::nn::Module& module, const std::vector<std::string>& ignored,
+                                           bool buffers) {
+  std::vector<NamedParameter> state;
   for (const auto& item : module.named_parameters())
-    if (!listed(ignored, item.key())) tensors.push_back(item.value());
+    if (!listed(ignored, item.key())) state.push_back({item.key(), item.value()});
   if (buffers)
-    for (auto& buffer : buffers_of(module, ignored)) tensors.push_back(std::move(buffer));
+    for (auto& buffer : named_buffers_of(module, ignored)) state.push_back(std::move(buffer));
+  return state;
+}
+
+std::vector<torch::Tensor> tensors_of(const std::vector<NamedParameter>& named) {
+  std::vector<torch::Tensor> tensors;
+  for (const auto& [name, tensor] : named) tensors.push_back(tensor);
   return tensors;
+}
+
+/// The caps that the program gave, the same way whichever option it gave them by; empty: the defaults.
+std::vector<double> given_caps(const DistributedDataParallelOptions& options) {
+  if (!options.bucket_cap_mb_list.empty() || !options.bucket_cap_mb) return options.bucket_cap_mb_list;
+  return {*options.bucket_cap_mb};
 }
 
 std::string device_list(const std::vector<torch::Device>& devices) {
@@ -121,10 +133,11 @@ struct DataParallelCore::Impl {
   std::optional<JoinOptions> joining = {};
   bool announces_join = true;  ///< the first model of a join tells that this rank has inputs
 
-  bool will_sync_buffers() const {
-    return buffers_due && options.forward_sync_buffers && !buffers_of(*module, options.parameters_to_ignore).empty();
+  std::vector<torch::Tensor> buffers() const {
+    return tensors_of(named_buffers_of(*module, options.parameters_to_ignore));
   }
-  void sync_buffers(int root) { broadcast_coalesced(buffers_of(*module, options.parameters_to_ignore), group, root); }
+  bool will_sync_buffers() const { return buffers_due && options.forward_sync_buffers && !buffers().empty(); }
+  void sync_buffers(int root) { broadcast_coalesced(buffers(), group, root); }
 
   /// The largest rank for which `candidate` holds.
   int common_rank(bool candidate) {
@@ -179,8 +192,9 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module, Pr
   const auto device = check_devices(parameters, options.device_ids);
   const auto settings = reducer_settings(options);
   if (options.init_sync) {
-    check_same_parameters(parameters, group);
-    broadcast_coalesced(state_of(*module, options.parameters_to_ignore, true), group);
+    const auto state = named_state_of(*module, options.parameters_to_ignore, /*buffers=*/true);
+    check_same_parameters(parameters, state, group);
+    broadcast_coalesced(tensors_of(state), group);
   }
   auto reducer = std::make_shared<Reducer>(parameters, group, settings);
   impl_ = std::make_unique<Impl>(Impl{.module = std::move(module),
@@ -206,11 +220,7 @@ void DataParallelCore::register_comm_hook(CommHook hook) {
 }
 
 const ProcessGroup& DataParallelCore::group() const { return impl_->group; }
-std::vector<torch::Tensor> DataParallelCore::parameters() const {
-  std::vector<torch::Tensor> tensors;
-  for (const auto& parameter : impl_->parameters) tensors.push_back(parameter.tensor);
-  return tensors;
-}
+std::vector<torch::Tensor> DataParallelCore::parameters() const { return tensors_of(impl_->parameters); }
 std::vector<std::string> DataParallelCore::parameter_names() const {
   std::vector<std::string> names;
   for (const auto& parameter : impl_->parameters) names.push_back(parameter.name);
@@ -218,18 +228,23 @@ std::vector<std::string> DataParallelCore::parameter_names() const {
 }
 
 BucketLayout DataParallelCore::bucket_layout() const {
-  BucketLayout layout{.buckets = {}, .rebuilt = impl_->reducer->rebuilt()};
+  BucketLayout layout{.buckets = {}, .rebuilt = impl_->reducer->rebuilt(), .caps_mb = given_caps(impl_->options)};
   for (const auto& bucket : impl_->reducer->layout()) layout.buckets.emplace_back(bucket.begin(), bucket.end());
   return layout;
 }
 
-void DataParallelCore::restore_bucket_layout(const BucketLayout& layout) {
+bool DataParallelCore::restore_bucket_layout(const BucketLayout& layout) {
+  if (layout.caps_mb != given_caps(impl_->options)) return false;
   BucketPlan plan;
   for (const auto& bucket : layout.buckets) plan.emplace_back(bucket.begin(), bucket.end());
   impl_->reducer->restore(plan, layout.rebuilt);
+  return true;
 }
 
-void DataParallelCore::reset() { impl_->reducer->reset(); }
+void DataParallelCore::reset() {
+  impl_->reducer->reset();
+  impl_->iterated = impl_->reducer->iterated();
+}
 
 void DataParallelCore::before_forward() {
   auto& [module, group, options, parameters, device, reducer, sync, buffers_due, iterated, joining, announces_join] =
@@ -324,8 +339,9 @@ void JoinScope::finish() {
   for (auto* model : models_) {
     auto& impl = *model->impl_;
     const int root = impl.common_rank(last);
-    broadcast_coalesced(state_of(*impl.module, impl.options.parameters_to_ignore, impl.options.forward_sync_buffers),
-                        impl.group, root);
+    broadcast_coalesced(
+        tensors_of(named_state_of(*impl.module, impl.options.parameters_to_ignore, impl.options.forward_sync_buffers)),
+        impl.group, root);
   }
 }
 

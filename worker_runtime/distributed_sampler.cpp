@@ -21,6 +21,7 @@ struct DistributedSampler::State {
   DistributedSamplerOptions options;
   std::int64_t epoch = 0;
 
+  bool resumed = false;           // the position was resumed, and no set_epoch has said since which epoch is meant
   bool in_pass = false;           // a pass has begun, and no set_epoch or resume has chosen another beginning since
   std::uint64_t begin = 0;        // where the pass under way began: samples consumed by all ranks
   std::uint64_t next_begin = 0;   // where the next pass begins
@@ -63,6 +64,7 @@ DistributedSampler::DistributedSampler(std::size_t size, int rank, int world_siz
 
 void DistributedSampler::set_epoch(std::int64_t epoch) {
   const std::lock_guard lock{state_->mutex};
+  state_->resumed = false;
   if (epoch == state_->epoch) return;
   state_->epoch = epoch;
   state_->next_begin = 0;
@@ -110,6 +112,7 @@ void DistributedSampler::resume(const SamplerPosition& position) {
   }
   state_->epoch = position.epoch;
   state_->next_begin = position.consumed;
+  state_->resumed = true;
   state_->in_pass = false;
 }
 
@@ -119,6 +122,11 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   state_->begin = std::exchange(state_->next_begin, 0);
   state_->in_pass = true;
   state_->pass = state_->deal_from(state_->begin);
+  // A program that never calls set_epoch has no name for the epoch that is over: it wants the next one.
+  if (std::exchange(state_->resumed, false) && state_->pass.empty()) {
+    state_->begin = 0;
+    state_->pass = state_->deal_from(0);
+  }
   state_->drawn = state_->delivered = 0;
   state_->on_the_way.clear();
 }

@@ -7,7 +7,8 @@ namespace torchup {
 namespace {
 
 std::mutex mutex;
-c10::intrusive_ptr<c10d::Store> job_store;  // guarded by mutex
+c10::intrusive_ptr<c10d::Store> job_store;  // guarded by mutex, as the next one
+c10::intrusive_ptr<c10d::Store> watching_store;
 
 // torch 2.9 has no clone(): there the connection is shared.
 template <class Store>
@@ -22,8 +23,15 @@ c10::intrusive_ptr<c10d::Store> connection_to(const c10::intrusive_ptr<Store>& s
 }  // namespace
 
 void set_job_store(c10::intrusive_ptr<c10d::Store> store) {
+  auto watching = store ? connection_to(store) : nullptr;
   const std::lock_guard lock{mutex};
   job_store = std::move(store);
+  watching_store = std::move(watching);
+}
+
+c10::intrusive_ptr<c10d::Store> watching_job_store() {
+  const std::lock_guard lock{mutex};
+  return watching_store;
 }
 
 c10::intrusive_ptr<c10d::Store> connect_job_store() {

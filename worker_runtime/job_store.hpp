@@ -8,6 +8,10 @@ namespace torchup {
 /// init_process_group sets it, the end of the job's group clears it; null outside.
 void set_job_store(c10::intrusive_ptr<c10d::Store> store);
 
+/// A connection that was made when the job was joined, for the one thread that watches whether the job is to stop; null
+/// outside. Making one reads the environment (the resolver's variables), which the training thread may be changing.
+c10::intrusive_ptr<c10d::Store> watching_job_store();
+
 /// A connection of the caller's own to it (a blocking call on one connection holds up all others on it), or null.
 c10::intrusive_ptr<c10d::Store> connect_job_store();
 

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 #include <cxxabi.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -71,6 +72,7 @@ class Text {
 
 constexpr std::array fatal_signals{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGQUIT};
 constexpr int frames_max = 96;
+constexpr unsigned actions_limit_s = 5;   // telling those who wait, over a network that may be gone
 constexpr unsigned symbols_limit_s = 20;  // naming the frames reads the symbol tables of half a gigabyte of libraries
 
 // Everything the handlers need, made before the crash and never freed.
@@ -223,6 +225,21 @@ std::atomic<int> dying_of{0};
   ::_exit(128 + signal);
 }
 
+/// What has a report to finish gives up after that time: what matters is written by then.
+void give_up_after(unsigned seconds) {
+  struct sigaction give_up {};
+  give_up.sa_handler = [](int) {
+    if (dying_of != 0) die_of(dying_of);
+    ::_exit(1);
+  };
+  ::sigaction(SIGALRM, &give_up, nullptr);
+  sigset_t only;
+  sigemptyset(&only);
+  sigaddset(&only, SIGALRM);
+  ::pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
+  ::alarm(seconds);
+}
+
 void on_fatal_signal(int signal, siginfo_t* info, void*) {
   Scene& s = scene();
   if (s.spoken.exchange(true)) {
@@ -243,12 +260,9 @@ void on_fatal_signal(int signal, siginfo_t* info, void*) {
   }
 
   // First what needs nothing but system calls, then the names, which need the heap: it may be what is broken.
+  give_up_after(symbols_limit_s);
   const Frames frames = capture();
   write_error_file(message.view(), addresses_of(frames));
-  struct sigaction give_up {};
-  give_up.sa_handler = [](int) { die_of(dying_of); };
-  ::sigaction(SIGALRM, &give_up, nullptr);
-  ::alarm(symbols_limit_s);
   const std::string_view stack = names_of(frames);
   write_error_file(message.view(), stack);
   write_all(STDERR_FILENO, message.view());
@@ -264,6 +278,7 @@ void on_fatal_signal(int signal, siginfo_t* info, void*) {
     ::sleep(symbols_limit_s);  // another thread is at it and will end the process
     ::_exit(1);
   }
+  give_up_after(actions_limit_s);
   const Frames frames = capture();
   std::string message = "std::terminate was called without an exception";
   std::string detail;
@@ -287,19 +302,23 @@ void on_fatal_signal(int signal, siginfo_t* info, void*) {
       message = name;
     }
   }
+  // What can hang comes after what must not be lost: the file first, then the others, who are told over the network.
+  write_error_file(message, addresses_of(frames));
+  std::fflush(nullptr);
+  const std::string who = fmt::format("torchup: rank {}", s.speaker.rank);
+  write_all(STDERR_FILENO, refusal ? fmt::format("{}: {}\n", who, message.substr(message.find(": ") + 2))
+                                   : fmt::format("{} ends by an exception: {}\n", who, message));
   {
     const std::lock_guard lock{s.actions_mutex};
     for (auto action = s.actions.rbegin(); action != s.actions.rend(); ++action) {
       action->first(action->second, message.c_str());
     }
   }
+  give_up_after(symbols_limit_s);
   std::string stack{names_of(frames)};
   if (!detail.empty()) stack += "LibTorch's own account:\n" + detail;
   write_error_file(message, stack);
-  std::fflush(nullptr);
-  const std::string who = "torchup: rank " + std::to_string(s.speaker.rank);
-  write_all(STDERR_FILENO, refusal ? who + ": " + message.substr(message.find(": ") + 2) + "\n"
-                                   : who + " ends by an exception: " + message + "\n" + stack);
+  if (!refusal) write_all(STDERR_FILENO, stack);
   ::_exit(1);
 }
 

@@ -27,7 +27,8 @@ void speak_last_words(const Speaker& speaker);
 void set_last_words_step(std::int64_t step);
 
 /// Something to do before a process ends by an exception nobody catches (tell those who wait for it). Not called for
-/// signals. The order is last in, first out; `cancel_at_failure` takes it back.
+/// signals. The order is last in, first out; `cancel_at_failure` takes it back. The error file is written by then, and
+/// all actions together have 5 s.
 using FailureAction = void (*)(void* context, const char* message);
 void at_failure(FailureAction action, void* context);
 void cancel_at_failure(void* context);

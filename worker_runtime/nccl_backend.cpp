@@ -3,8 +3,10 @@
 #include "worker_runtime/backend_factory.hpp"
 
 #ifdef TORCHUP_CUDA
+#include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -38,7 +40,17 @@ void set_where_unset(const char* name, const char* value) { setenv(name, value, 
 
 }  // namespace
 
-int gpu_count() { return c10::cuda::device_count(); }
+VisibleGpus visible_gpus() {
+  return {.count = c10::cuda::device_count(), .chosen = environment_variable("CUDA_VISIBLE_DEVICES")};
+}
+
+std::string gpu_identity(const torch::Device& device) {
+  if (environment_variable("NCCL_MULTI_RANK_GPU_ENABLE") == "1" || environment_variable("NCCL_HOSTID")) return "";
+  const auto& bytes = at::cuda::getDeviceProperties(device.index())->uuid.bytes;
+  std::string text = "GPU-";
+  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
 
 void bind_gpu(const torch::Device& device) { c10::cuda::set_device(device.index()); }
 
@@ -64,8 +76,9 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan& plan) {
 
 #else
 
-int gpu_count() { return 0; }
+VisibleGpus visible_gpus() { return {}; }
 void bind_gpu(const torch::Device&) {}
+std::string gpu_identity(const torch::Device&) { return ""; }
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan&) {
   throw Error{"backend nccl: this library was built without CUDA; build it with a CUDA wheel of torch, or use gloo"};
 }

@@ -9,6 +9,7 @@
 #include <torch/serialize/archive.h>
 
 #include <array>
+#include <cmath>
 #include <deque>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -143,8 +144,15 @@ const Kind* kind_of(const Optimizer& optimizer) {
 
 // Hyper-parameters go through the only door that all option classes have: LibTorch's archives.
 
+// JSON has no infinity and no NaN; they are stored by name: {"double": "inf"}.
+constexpr const char* named_double = "double";
+
 json to_json(const torch::IValue& value) {
-  if (value.isDouble()) return value.toDouble();
+  if (value.isDouble()) {
+    const double number = value.toDouble();
+    if (std::isfinite(number)) return number;
+    return json{{named_double, std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
+  }
   if (value.isInt()) return value.toInt();
   if (value.isBool()) return value.toBool();
   if (value.isString()) return value.toStringRef();
@@ -162,6 +170,7 @@ torch::IValue from_json(const json& value) {
   if (value.is_number_integer()) return value.get<std::int64_t>();
   if (value.is_number()) return value.get<double>();
   if (value.is_string()) return value.get<std::string>();
+  if (value.is_object()) return std::stod(value.at(named_double).get<std::string>());
   if (value.is_array()) {
     std::vector<torch::IValue> elements;
     for (const json& element : value) elements.push_back(from_json(element));

@@ -1,5 +1,7 @@
 #include "worker_runtime/parameter_check.hpp"
 
+#include <fmt/format.h>
+
 #include <sstream>
 
 #include "torchup/error.hpp"
@@ -7,42 +9,58 @@
 namespace torchup {
 namespace {
 
-/// One line per parameter: what must be equal, then the name, which need not be.
-std::string described(const std::vector<NamedParameter>& parameters) {
-  std::ostringstream text;
-  for (const auto& [name, tensor] : parameters)
-    text << tensor.dtype().name() << " of sizes " << tensor.sizes() << " and strides " << tensor.strides() << '\t'
-         << name << '\n';
-  return text.str();
+// What the two lists hold.
+constexpr const char* reduced_kind = "parameters that require a gradient";
+constexpr const char* state_kind = "parameters and buffers";
+
+/// One line per tensor: its list, what must be equal, then the name, which need not be.
+void describe(const char* kind, const std::vector<NamedParameter>& tensors, std::ostream& text) {
+  for (const auto& [name, tensor] : tensors)
+    text << kind << '\t' << tensor.dtype().name() << " of sizes " << tensor.sizes() << " and strides "
+         << tensor.strides() << '\t' << name << '\n';
 }
 
-std::vector<std::pair<std::string, std::string>> lines_of(const std::string& text) {
-  std::vector<std::pair<std::string, std::string>> lines;
+struct Line {
+  std::string shape, name;
+};
+
+/// The lines of one list, or of both.
+std::vector<Line> lines_of(const std::string& text, const char* kind = nullptr) {
+  std::vector<Line> lines;
   std::istringstream input{text};
   for (std::string line; std::getline(input, line);) {
-    const auto tab = line.find('\t');
-    lines.emplace_back(line.substr(0, tab), line.substr(tab + 1));
+    const auto first = line.find('\t'), second = line.find('\t', first + 1);
+    if (kind && line.substr(0, first) != kind) continue;
+    lines.push_back({line.substr(first + 1, second - first - 1), line.substr(second + 1)});
   }
   return lines;
 }
 
+/// What must be equal, and how many there are in each list.
 std::string without_names(const std::string& text) {
   std::string kept;
-  for (const auto& [shape, name] : lines_of(text)) kept += shape + '\n';
+  for (const char* kind : {reduced_kind, state_kind}) {
+    kept += kind;
+    for (const auto& line : lines_of(text, kind)) kept += '\n' + line.shape;
+  }
   return kept;
 }
 
 std::string first_difference(int rank, const std::string& ours, const std::string& rank_zeros) {
-  const auto mine = lines_of(ours), reference = lines_of(rank_zeros);
-  for (std::size_t index = 0; index < std::min(mine.size(), reference.size()); ++index)
-    if (mine[index].first != reference[index].first)
-      return "parameter " + std::to_string(index) + " (" + mine[index].second + ") on rank " + std::to_string(rank) +
-             " is " + mine[index].first + ", on rank 0 (" + reference[index].second + ") " + reference[index].first;
-  const bool more = mine.size() > reference.size();
-  return "rank " + std::to_string(rank) + " has " + std::to_string(mine.size()) +
-         " parameters that require a gradient, rank 0 has " + std::to_string(reference.size()) + "; only " +
-         (more ? "rank " + std::to_string(rank) : std::string{"rank 0"}) + " has " +
-         (more ? mine[reference.size()] : reference[mine.size()]).second;
+  for (const char* kind : {reduced_kind, state_kind}) {
+    const auto mine = lines_of(ours, kind), reference = lines_of(rank_zeros, kind);
+    for (std::size_t index = 0; index < std::min(mine.size(), reference.size()); ++index)
+      if (mine[index].shape != reference[index].shape)
+        return fmt::format("{} {} ({}) on rank {} is {}, on rank 0 ({}) {}",
+                           kind == reduced_kind ? "parameter" : "parameter or buffer", index, mine[index].name, rank,
+                           mine[index].shape, reference[index].name, reference[index].shape);
+    if (mine.size() == reference.size()) continue;
+    const bool more = mine.size() > reference.size();
+    return fmt::format("rank {} has {} {}, rank 0 has {}; only rank {} has {}", rank, mine.size(), kind,
+                       reference.size(), more ? rank : 0,
+                       (more ? mine[reference.size()] : reference[mine.size()]).name);
+  }
+  return "the lists differ";
 }
 
 /// FNV-1a, so that big models send 16 bytes per rank and not their parameter list.
@@ -54,11 +72,15 @@ std::string digest(const std::string& text) {
 
 }  // namespace
 
-void check_same_parameters(const std::vector<NamedParameter>& parameters, const ProcessGroup& group) {
+void check_same_parameters(const std::vector<NamedParameter>& reduced, const std::vector<NamedParameter>& state,
+                           const ProcessGroup& group) {
   if (group.size() == 1) return;
   const auto store = group.store();
   const std::string key = group.fresh_key("parameters");
-  const std::string ours = described(parameters);
+  std::ostringstream text;
+  describe(reduced_kind, reduced, text);
+  describe(state_kind, state, text);
+  const std::string ours = text.str();
   const auto decide = [&](const std::string& verdict) { store->compareSet(key + "/verdict", std::string{}, verdict); };
 
   if (group.rank() == 0) {

@@ -1,5 +1,6 @@
 #include "torchup/process_group.hpp"
 
+#include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/debug.h>
 
 #include <algorithm>
@@ -9,10 +10,10 @@
 
 #include "torchup/error.hpp"
 #include "worker_runtime/backend_factory.hpp"
+#include "worker_runtime/device_choice.hpp"
 #include "worker_runtime/group_state.hpp"
 #include "worker_runtime/job_store.hpp"
 #include "worker_runtime/meeting.hpp"
-#include "worker_runtime/own_gpu.hpp"
 #include "worker_runtime/worker_place.hpp"
 
 namespace torchup {
@@ -78,23 +79,24 @@ void read_init_method(const ProcessGroupOptions& options, MeetingPlan& plan) {
   }
 }
 
-void choose_backend(const ProcessGroupOptions& options, const WorkerPlace& place, std::string& backend,
-                    torch::Device& device) {
-  const auto gpu = options.device && options.device->is_cuda() ? options.device : own_gpu(place);
-  // All ranks of a node must choose alike, so a GPU for each of them is asked for, not only one for this rank.
-  const bool gpu_each = gpu && (gpu_count() >= place.local_size || gpu_count() == 1);
-  backend = options.backend;
-  if (backend == "auto") backend = gpu_each && !(options.device && options.device->is_cpu()) ? "nccl" : "gloo";
-  if (backend == "mpi")
-    throw Error{
-        "backend mpi: PyTorch's wheels are built without MPI. Use gloo or nccl; under mpirun the ranks are read from "
-        "its environment all the same"};
-  if (backend != "gloo" && backend != "nccl") throw Error{"backend \"" + backend + "\" is none of auto, gloo, nccl"};
-  if (backend == "nccl" && !gpu)
-    throw Error{"backend nccl: local rank " + std::to_string(place.local_rank) + " has no GPU (" +
-                std::to_string(gpu_count()) + " visible); start one process per GPU, or use gloo"};
-  device = options.device ? *options.device : backend == "nccl" ? *gpu : torch::Device{torch::kCPU};
-  if (device.is_cuda() && !device.has_index()) device = *gpu;
+DeviceWish wish_of(const ProcessGroupOptions& options) {
+  DeviceWish wish{.backend = options.backend};
+  if (!options.device) return wish;
+  if (options.device->is_cuda()) {
+    wish.kind = DeviceWish::Kind::gpu;
+    if (options.device->has_index()) wish.index = options.device->index();
+  } else if (options.device->is_cpu()) {
+    wish.kind = DeviceWish::Kind::cpu;
+  } else {
+    throw Error{fmt::format("device {}: process groups work on cpu and cuda", options.device->str())};
+  }
+  return wish;
+}
+
+/// Where collectives' tensors live: on the GPU that was asked for, or that the backend needs.
+torch::Device device_of(const DeviceWish& wish, const DeviceChoice& choice, const std::string& backend) {
+  const bool on_gpu = wish.kind == DeviceWish::Kind::gpu || backend == "nccl";
+  return on_gpu ? torch::Device{torch::kCUDA, static_cast<c10::DeviceIndex>(*choice.gpu)} : torch::Device{torch::kCPU};
 }
 
 c10::intrusive_ptr<c10d::Backend> make_backend(const ProcessGroup::State& state) {
@@ -110,9 +112,31 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const ProcessGroup::State& state)
                    .several_nodes = state.job->place.world_size > state.job->place.local_size};
   try {
     return nccl ? make_nccl_backend(plan) : make_gloo_backend(plan);
-  } catch (const c10::Error& error) {
-    throw Error{"process group " + state.name + ": rank " + std::to_string(state.rank) +
-                " cannot connect to the others: " + error.what_without_backtrace()};
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {  // gloo's and NCCL's exceptions are no c10::Error
+    const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
+    throw Error{fmt::format("process group {}: rank {} cannot connect to the others: {}", state.name, state.rank,
+                            c10_error ? c10_error->what_without_backtrace() : error.what())};
+  }
+}
+
+/// The end of a good run.
+void end(ProcessGroup::State& state) {
+  state.ended = true;
+  if (state.name == "0") set_job_store(nullptr);
+  state.backend->shutdown();
+  state.backend.reset();
+  if (state.name != "0" || !state.job->all_native || state.global_ranks.size() == 1) return;
+  // The process that serves the store stays until the others have said that they need it no more.
+  auto& store = *state.user_store;
+  if (store.add("farewell", 1) == static_cast<std::int64_t>(state.global_ranks.size()))
+    store.set("all_gone", std::string{"1"});
+  if (!state.job->hosts_store) return;
+  try {
+    store.wait({"all_gone"}, std::min<std::chrono::milliseconds>(farewell_limit, state.timeout));
+  } catch (const std::exception&) {
+    // Somebody died or never ends its group; the launcher will say who.
   }
 }
 
@@ -121,7 +145,16 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const ProcessGroup::State& state)
 ProcessGroup::State::~State() {
   if (!backend || ended) return;
   // While an exception passes, peers may be gone or wait for us: the backend's destructor could wait for them in turn.
-  if (std::uncaught_exceptions() > 0) (void)backend.release();
+  if (std::uncaught_exceptions() > 0) {
+    (void)backend.release();
+    return;
+  }
+  try {
+    end(*this);  // NCCL's must not be left to its destructor
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "torchup: process group %s ended badly: %s\n", name.c_str(), error.what());
+    (void)backend.release();
+  }
 }
 
 int ProcessGroup::rank() const { return state_->rank; }
@@ -176,21 +209,7 @@ std::optional<ProcessGroup> ProcessGroup::new_group(std::span<const int> ranks) 
 }
 
 void ProcessGroup::shutdown() {
-  if (state_->ended) return;
-  state_->ended = true;
-  if (state_->name == "0") set_job_store(nullptr);
-  state_->backend->shutdown();
-  state_->backend.reset();
-  if (state_->name != "0" || !state_->job->all_native || size() == 1) return;
-  // The process that serves the store stays until the others have said that they need it no more.
-  auto& store = *state_->user_store;
-  if (store.add("farewell", 1) == size()) store.set("all_gone", std::string{"1"});
-  if (!state_->job->hosts_store) return;
-  try {
-    store.wait({"all_gone"}, std::min<std::chrono::milliseconds>(farewell_limit, state_->timeout));
-  } catch (const std::exception&) {
-    // Somebody died or never ends its group; the launcher will say who.
-  }
+  if (!state_->ended) end(*state_);
 }
 
 void ProcessGroup::abort() {
@@ -214,10 +233,16 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   auto state = std::make_shared<ProcessGroup::State>();
   MeetingPlan plan;
   read_init_method(options, plan);
-  choose_backend(options, plan.place, state->backend_name, state->device);
-  if (state->device.is_cuda()) bind_gpu(state->device);
-  plan.backend = state->backend_name;
-  plan.timeout = options.timeout.value_or(plan.backend == "nccl" ? nccl_timeout : gloo_timeout);
+  const DeviceWish wish = wish_of(options);
+  const DeviceChoice choice = choose_device(wish, plan.place, visible_gpus());
+  plan.asked_backend = options.backend;
+  plan.offer = {.nccl = choice.offers_nccl, .gloo = choice.offers_gloo, .gpu = ""};
+  if (choice.offers_nccl) {
+    const torch::Device gpu{torch::kCUDA, static_cast<c10::DeviceIndex>(*choice.gpu)};
+    bind_gpu(gpu);
+    plan.offer.gpu = gpu_identity(gpu);
+  }
+  plan.timeout = options.timeout.value_or(choice.offers_nccl ? nccl_timeout : gloo_timeout);
   plan.on_waiting = options.on_waiting ? options.on_waiting : [](std::string_view line) {
     std::fprintf(stderr, "torchup: %.*s\n", static_cast<int>(line.size()), line.data());
   };
@@ -229,7 +254,10 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
                .hosts_store = meeting.hosts_store,
                .all_native = meeting.all_native});
   state->rank = plan.place.rank;
-  state->timeout = plan.timeout;
+  state->backend_name = meeting.backend;
+  state->device = device_of(wish, choice, meeting.backend);
+  if (state->device.is_cuda()) bind_gpu(state->device);
+  state->timeout = options.timeout.value_or(meeting.backend == "nccl" ? nccl_timeout : gloo_timeout);
   for (int rank = 0; rank < plan.place.world_size; ++rank) state->global_ranks.push_back(rank);
   open_stores(*state, state->job->default_store);
   state->backend = make_backend(*state);

@@ -385,6 +385,7 @@ void Reducer::reduce_all_at_end() {
   }
   for (std::size_t index = 0; index < buckets_.size(); ++index) launch(index);
   finish();
+  first_iteration_done_ = true;
 }
 
 void Reducer::finish() {
@@ -458,11 +459,26 @@ void Reducer::reset() {
   arrival_.clear();
   used_.zero_();
   used_is_global_ = false;
-  for (auto& bucket : buckets_) bucket.reduction = {};
+  if (settings_.static_graph && !first_iteration_done_) {
+    iterations_ = 0;
+    firings_.assign(parameters_.size(), 0);
+    end_queued_ = false;
+    unused_.clear();
+  }
+  for (const auto& bucket : buckets_)
+    for (const auto index : bucket.indices)
+      if (auto& gradient = parameters_[index].tensor.mutable_grad();
+          gradient.defined() && gradient.is_alias_of(bucket.buffer))
+        gradient = torch::Tensor{};
+  build(current_plan());
 }
 
 BucketPlan Reducer::layout() const {
   const std::lock_guard lock{mutex_};
+  return current_plan();
+}
+
+BucketPlan Reducer::current_plan() const {
   BucketPlan plan;
   for (const auto& bucket : buckets_) plan.push_back(bucket.indices);
   return plan;
@@ -491,6 +507,7 @@ void Reducer::shadow_backward() {
   const bool first_static = settings_.static_graph && iterations_ == 0;
   ++iterations_;
   missed_first_iteration_ |= first_static;
+  first_iteration_done_ |= first_static;
   if (first_static) reduce_zeros_as_map();
   for (std::size_t index = 0; index < buckets_.size(); ++index) {
     // Not the buffer itself, which may hold gradients that the user still wants.

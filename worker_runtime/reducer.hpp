@@ -54,8 +54,12 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<torch::Tensor> sink(const std::vector<torch::Tensor>& outputs);
 
   void set_comm_hook(CommHook hook);
-  /// Forgets a half-finished backward pass after an exception, so that the next forward can begin.
+  /// Forgets a half-finished backward pass after an exception, so that the next forward can begin. Reductions under way
+  /// keep the buffers that they write into; the next step gets fresh ones, and gradients that were views into the old
+  /// ones are gone. The first iteration of a static graph begins anew if it was not finished.
   void reset();
+  /// A forward pass has begun whose backward pass is or was to be reduced.
+  bool iterated() const { return iterations_ > 0; }
 
   BucketPlan layout() const;
   bool rebuilt() const { return rebuilt_; }
@@ -80,6 +84,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   struct Sink;
 
   void build(const BucketPlan& plan);
+  BucketPlan current_plan() const;
   void point_gradients_at_views();
   void on_gradient(std::size_t index);
   void mark_ready(std::size_t index);
@@ -141,6 +146,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<int> firings_;
   std::vector<int> firings_left_;
   bool end_queued_ = false;
+  bool first_iteration_done_ = false;
   bool missed_first_iteration_ = false;  ///< followed it inside join(), without inputs
 
   torch::Tensor active_ranks_;

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -8,6 +10,7 @@
 
 #include "worker_runtime/file_reader.hpp"
 #include "worker_runtime/file_writer.hpp"
+#include "worker_runtime/format/safetensors_header.hpp"
 #include "worker_runtime/safetensors_reader.hpp"
 
 namespace torchup {
@@ -19,7 +22,6 @@ using nlohmann::json;
 // The format: 8 bytes, little endian: length of the header; the header, a JSON object of
 // name -> {"dtype", "shape", "data_offsets": [begin, end]} and "__metadata__" -> {text: text}; the data without gaps.
 // Source: https://github.com/huggingface/safetensors, README, "Format".
-constexpr std::size_t header_bytes_max = 100'000'000;  // the reference's own limit
 
 constexpr std::array<std::pair<const char*, torch::ScalarType>, 16> dtype_names{{
     {"F64", torch::kFloat64},
@@ -80,7 +82,8 @@ WrittenFile save_safetensors(const std::filesystem::path& path, const NamedTenso
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // the data begins aligned
   const auto length = static_cast<std::uint64_t>(text.size());
-  if (length > header_bytes_max) throw Error{path.string() + ": the names alone exceed what safetensors allows"};
+  if (length > safetensors_header_bytes_max)
+    throw Error{path.string() + ": the names alone exceed what safetensors allows"};
 
   FileWriter file{path};
   file.write(&length, sizeof length);
@@ -96,66 +99,27 @@ SafetensorsFile load_safetensors(const std::filesystem::path& path) {
 
 SafetensorsFile read_safetensors(FileReader& file) {
   const auto wrong = [&](const std::string& what) {
-    return Error{file.path().string() + " is no safetensors file: " + what};
+    return Error{fmt::format("{} is no safetensors file: {}", file.path().string(), what)};
   };
   std::uint64_t length = 0;
   if (file.bytes() < sizeof length) throw wrong("it is shorter than 8 bytes");
   file.read(&length, sizeof length);
-  if (length > header_bytes_max || length > file.bytes() - sizeof length) {
-    throw wrong("its header would be " + std::to_string(length) + " bytes long");
-  }
+  if (length > safetensors_header_bytes_max || length > file.bytes() - sizeof length)
+    throw wrong(fmt::format("its header would be {} bytes long", length));
   std::string text(length, '\0');
   file.read(text.data(), text.size());
-  const json header = json::parse(text, nullptr, false);
-  if (!header.is_object()) throw wrong("its header is no JSON object");
-  const std::uint64_t data_bytes = file.bytes() - sizeof length - length;
-
-  struct Entry {
-    std::uint64_t begin, end;
-    std::string name;
-    torch::ScalarType dtype;
-    std::vector<std::int64_t> shape;
-  };
-  SafetensorsFile result;
-  std::vector<Entry> entries;
+  SafetensorsHeader header;
   try {
-    for (const auto& [name, value] : header.items()) {
-      if (name == "__metadata__") {
-        result.metadata = value.get<std::map<std::string, std::string>>();
-        continue;
-      }
-      const auto dtype = dtype_of(value.at("dtype").get<std::string>());
-      if (!dtype) throw wrong("tensor " + name + " has dtype " + value.at("dtype").get<std::string>());
-      entries.push_back({value.at("data_offsets").at(0).get<std::uint64_t>(),
-                         value.at("data_offsets").at(1).get<std::uint64_t>(), name, *dtype,
-                         value.at("shape").get<std::vector<std::int64_t>>()});
-    }
-  } catch (const json::exception& error) {
-    throw wrong(std::string{"its header does not describe tensors: "} + error.what());
+    header = parse_safetensors_header(text, file.bytes() - sizeof length - length);
+  } catch (const Error& error) {
+    throw wrong(error.what());
   }
-
-  // In the order of the data, which the reader takes in one go; without gaps and overlaps, as the format demands.
-  std::ranges::sort(entries, {}, [](const Entry& entry) { return std::pair{entry.begin, entry.end}; });
-  std::uint64_t offset = 0;
-  for (const Entry& entry : entries) {
-    std::uint64_t bytes = c10::elementSize(entry.dtype);
-    for (const std::int64_t side : entry.shape) {
-      const auto count = static_cast<std::uint64_t>(side);
-      if (side < 0 || (side > 0 && bytes > data_bytes / count)) {
-        throw wrong("the shape of tensor " + entry.name + " does not fit into the file");
-      }
-      bytes *= count;
-    }
-    if (entry.begin != offset || entry.end < entry.begin || entry.end - entry.begin != bytes ||
-        entry.end > data_bytes) {
-      throw wrong("the offsets of tensor " + entry.name + " do not fit its shape, its neighbours or the file");
-    }
-    offset = entry.end;
-    torch::Tensor tensor = torch::empty(entry.shape, entry.dtype);
-    file.read(tensor.mutable_data_ptr(), bytes);
+  SafetensorsFile result{.tensors = {}, .metadata = std::move(header.metadata)};
+  for (const SafetensorsEntry& entry : header.tensors) {  // in the order of the data: the reader takes it in one go
+    torch::Tensor tensor = torch::empty(entry.shape, *dtype_of(entry.dtype));
+    file.read(tensor.mutable_data_ptr(), entry.end - entry.begin);
     result.tensors.emplace(entry.name, std::move(tensor));
   }
-  if (offset != data_bytes) throw wrong(std::to_string(data_bytes - offset) + " bytes belong to no tensor");
   return result;
 }
 

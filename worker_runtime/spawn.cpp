@@ -1,8 +1,12 @@
 #include "torchup/spawn.hpp"
 
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +19,7 @@
 #include <vector>
 
 #include "rendezvous/base/worker_env.hpp"
+#include "rendezvous/net/unique_fd.hpp"
 #include "worker_runtime/backend_factory.hpp"
 #include "worker_runtime/throw_error.hpp"
 #include "worker_runtime/worker_place.hpp"
@@ -70,6 +75,26 @@ pid_t start(char** argv, const std::vector<std::string>& environment) {
   return child;
 }
 
+/// The processes meet on this machine only, so nobody else needs to reach the store.
+UniqueFd listen_on_this_machine() {
+  UniqueFd listener{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (!listener || ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(listener.get(), SOMAXCONN) != 0)
+    throw_error(fmt::format("spawn: cannot listen on 127.0.0.1: {}", std::strerror(errno)));
+  return listener;
+}
+
+std::uint16_t port_of(int listener) {
+  sockaddr_in address{};
+  socklen_t length = sizeof address;
+  if (::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0)
+    throw_error(fmt::format("spawn: getsockname: {}", std::strerror(errno)));
+  return ntohs(address.sin_port);
+}
+
 int code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
 /// Waits for all; when one fails the rest is ended.
@@ -106,13 +131,16 @@ int spawn(int argc, char** argv, const Train& train, int nprocs, const WorkerOpt
   const WorkerPlace place = worker_place_from_environment({}, environment_variable);
   if (place.launcher != "nobody") return worker_main(argc, argv, train, options);
   if (nprocs < 0) throw_error("spawn: " + std::to_string(nprocs) + " processes");
-  const int count = nprocs > 0 ? nprocs : std::max(1, gpu_count());
+  const int count = nprocs > 0 ? nprocs : std::max(1, visible_gpus().count);
 
+  UniqueFd listener = listen_on_this_machine();
   c10d::TCPStoreOptions store_options;
-  store_options.port = 0;
+  store_options.port = port_of(listener.get());
+  store_options.masterListenFd = listener.get();
   store_options.isServer = true;
   store_options.waitWorkers = false;
   const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store_options);
+  (void)listener.release();  // the store's now
   std::vector<pid_t> workers;
   for (int rank = 0; rank < count; ++rank) {
     const pid_t worker = start(argv, environment_of(rank, count, store->getPort()));

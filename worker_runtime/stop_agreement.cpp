@@ -15,7 +15,6 @@ using namespace std::chrono_literals;
 
 constexpr auto look_at_self = 100ms;  // our own page and signals: memory
 constexpr int looks_per_store_look = 10;
-constexpr auto answer_limit = 60s;  // ranks that do not answer do not know this protocol, or are about to be killed
 constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
 
 std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
@@ -68,7 +67,7 @@ void StopAgreement::watch() {
     bool wanted = asked_();
     if (ranks_.world_size > 1 && (wanted || look % looks_per_store_look == 0)) {
       try {
-        if (!store) store = connect_job_store();
+        if (!store) store = watching_job_store();
         if (!store) continue;  // no process group yet: nobody to agree with
         if (wanted)
           store->set(wish, bytes_of("1"));
@@ -80,19 +79,17 @@ void StopAgreement::watch() {
     }
     if (!wanted) continue;
     holding_ = true;
-    agree(done_);
+    agree(done_, store);
     return;
   }
 }
 
-void StopAgreement::agree(std::int64_t done) {
+void StopAgreement::agree(std::int64_t done, const c10::intrusive_ptr<c10d::Store>& store) {
   std::int64_t stop_at = never;
   if (ranks_.world_size == 1) {
     stop_at = done + 1;
   } else {
     try {
-      const auto store = connect_job_store();
-      if (!store) throw std::runtime_error{"there is no process group any more"};
       const std::string decision = ranks_.prefix + "stop_at";
       raise(*store, ranks_.prefix + "done", done);
       if (store->add(ranks_.prefix + "answers", 1) == ranks_.world_size) {
@@ -100,7 +97,7 @@ void StopAgreement::agree(std::int64_t done) {
         store->compareSet(decision, {}, bytes_of(std::to_string(largest + 1)));
       }
       try {
-        store->wait({decision}, answer_limit);
+        store->wait({decision}, ranks_.answer_limit);
       } catch (const std::exception&) {
         // Somebody does not answer. All that did go on, and none alone: the first to give up decides for all.
         store->compareSet(decision, {}, bytes_of(std::to_string(never)));

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 namespace torchup {
 
@@ -25,6 +27,8 @@ class StopAgreement {
     int rank = 0;
     int world_size = 1;
     std::string prefix;  ///< of keys in the job's store; other after a restart
+    /// Ranks that do not answer in that time do not know this protocol, or are about to be killed.
+    std::chrono::milliseconds answer_limit = std::chrono::seconds{60};
   };
   /// `asked` says whether this rank itself is asked to stop; it is called ten times a second on the thread.
   StopAgreement(Ranks ranks, std::function<bool()> asked);
@@ -37,7 +41,7 @@ class StopAgreement {
 
  private:
   void watch();
-  void agree(std::int64_t done);
+  void agree(std::int64_t done, const c10::intrusive_ptr<c10d::Store>& store);
   bool pause(std::chrono::milliseconds time);
 
   const Ranks ranks_;

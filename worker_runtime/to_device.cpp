@@ -2,6 +2,8 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <map>
+#include <mutex>
 #include <torchup/to_device.hpp>
 
 namespace torchup::detail {
@@ -12,12 +14,25 @@ struct Transfer::Streams {
   c10::Event copied;
 };
 
+namespace {
+
+/// One stream per device for the whole program, and not a new one per epoch: the allocator keeps memory by stream.
+c10::Stream side_stream(const c10::impl::VirtualGuardImpl& guard, torch::Device device) {
+  static std::mutex mutex;
+  static std::map<c10::DeviceIndex, c10::Stream> streams;
+  const std::lock_guard lock{mutex};
+  const auto known = streams.find(device.index());
+  if (known != streams.end()) return known->second;
+  return streams.emplace(device.index(), guard.getStreamFromGlobalPool(device)).first->second;
+}
+
+}  // namespace
+
 Transfer::Transfer(torch::Device device) : device_{device} {
   if (device.is_cpu()) return;
   const c10::impl::VirtualGuardImpl guard{device.type()};
   if (!device_.has_index()) device_ = guard.getDevice();
-  streams_ =
-      std::make_unique<Streams>(Streams{guard, guard.getStreamFromGlobalPool(device_), c10::Event{device.type()}});
+  streams_ = std::make_unique<Streams>(Streams{guard, side_stream(guard, device_), c10::Event{device.type()}});
 }
 
 Transfer::~Transfer() = default;

@@ -2,19 +2,67 @@
 
 #include <caffe2/serialize/inline_container.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <fstream>
 #include <torchup/error.hpp>
 #include <torchup/safetensors.hpp>
 
-#include "worker_runtime/pickle_reader.hpp"
+#include "worker_runtime/format/pickle_reader.hpp"
 
 namespace torchup {
 
 namespace {
 
 using Tensors = std::map<std::string, torch::Tensor>;
+
+constexpr std::array<std::pair<std::string_view, torch::ScalarType>, 16> dtypes{{
+    {"float64", torch::kFloat64},
+    {"float32", torch::kFloat32},
+    {"float16", torch::kFloat16},
+    {"bfloat16", torch::kBFloat16},
+    {"float8_e4m3fn", torch::kFloat8_e4m3fn},
+    {"float8_e5m2", torch::kFloat8_e5m2},
+    {"complex64", torch::kComplexFloat},
+    {"int64", torch::kInt64},
+    {"int32", torch::kInt32},
+    {"int16", torch::kInt16},
+    {"int8", torch::kInt8},
+    {"uint64", torch::kUInt64},
+    {"uint32", torch::kUInt32},
+    {"uint16", torch::kUInt16},
+    {"uint8", torch::kUInt8},
+    {"bool", torch::kBool},
+}};
+
+/// The storages of an archive, each read once. All of them together cannot be larger than the file: torch.save does not
+/// compress.
+class Storages {
+ public:
+  Storages(caffe2::serialize::PyTorchStreamReader& archive, std::uint64_t file_bytes)
+      : archive_{archive}, bytes_left_{file_bytes} {}
+
+  const torch::Storage& at(const std::string& key, std::uint64_t bytes) {
+    const auto [known, fresh] = storages_.try_emplace(key);
+    if (!fresh) return known->second;
+    const std::string record = "data/" + key;
+    if (!archive_.hasRecord(record) || archive_.getRecordSize(record) != bytes)
+      throw Error{fmt::format("storage {} is missing or of another size", key)};
+    if (bytes > bytes_left_) throw Error{"its storages are larger than the file"};
+    bytes_left_ -= bytes;
+    auto [data, size] = archive_.getRecord(record);
+    known->second =
+        torch::Storage{torch::Storage::use_byte_size_t{}, size, std::move(data), nullptr, /*resizable=*/false};
+    return known->second;
+  }
+
+ private:
+  caffe2::serialize::PyTorchStreamReader& archive_;
+  std::uint64_t bytes_left_;
+  std::map<std::string, torch::Storage> storages_;
+};
 
 /// A zip archive of torch.save: data.pkl, byteorder, and the storages as data/0, data/1, …
 Tensors load_archive(const std::filesystem::path& path) {
@@ -28,13 +76,17 @@ Tensors load_archive(const std::filesystem::path& path) {
       throw Error{"it is a TorchScript program or LibTorch archive: use torch::jit::load or torch::load"};
     if (archive.hasRecord("byteorder") && text_of(archive, "byteorder") != "little")
       throw Error{"its numbers are big endian"};
-    return tensors_in_pickle(text_of(archive, "data.pkl"), [&](const std::string& key, std::uint64_t bytes) {
-      const std::string record = "data/" + key;
-      if (!archive.hasRecord(record) || archive.getRecordSize(record) != bytes)
-        throw Error{"storage " + key + " is missing or of another size"};
-      auto [data, size] = archive.getRecord(record);
-      return torch::Storage{torch::Storage::use_byte_size_t{}, size, std::move(data), nullptr, /*resizable=*/false};
-    });
+    if (archive.getRecordSize("data.pkl") > pickle_bytes_max)  // before it is unpacked: a zip may swell
+      throw Error{fmt::format("its pickle has more than {} bytes", pickle_bytes_max)};
+    Storages storages{archive, std::filesystem::file_size(path)};
+    Tensors tensors;
+    for (const auto& [name, pickled] : tensors_in_pickle(text_of(archive, "data.pkl"))) {
+      const auto dtype = std::ranges::find(dtypes, pickled.dtype, &decltype(dtypes)::value_type::first)->second;
+      tensors[name] = torch::empty({0}, dtype)
+                          .set_(storages.at(pickled.storage, pickled.storage_bytes), pickled.offset, pickled.sizes,
+                                pickled.strides);
+    }
+    return tensors;
   } catch (const c10::Error& error) {
     throw Error{path.string() + " cannot be read: " + error.what_without_backtrace()};
   } catch (const std::exception& error) {
@@ -60,7 +112,12 @@ void load_weights(const std::filesystem::path& path, torch::nn::Module& module, 
     if (name.starts_with(prefix)) stored.emplace(name.substr(prefix.size()), tensor);
   }
   constexpr std::string_view ddp_prefix = "module.";
-  if (std::ranges::all_of(stored, [&](const auto& entry) { return entry.first.starts_with(ddp_prefix); })) {
+  const auto is_stored = [&](const auto& item) { return stored.contains(item.key()); };
+  const auto parameters = module.named_parameters();
+  const auto buffers = module.named_buffers();
+  // A model may have a child of that name itself: then its own names are there.
+  if (std::ranges::all_of(stored, [&](const auto& entry) { return entry.first.starts_with(ddp_prefix); }) &&
+      std::ranges::none_of(parameters, is_stored) && std::ranges::none_of(buffers, is_stored)) {
     Tensors plain;
     for (auto& [name, tensor] : stored) plain.emplace(name.substr(ddp_prefix.size()), tensor);
     stored = std::move(plain);
@@ -81,8 +138,8 @@ void load_weights(const std::filesystem::path& path, torch::nn::Module& module, 
     copies.emplace_back(target, found->second);
     stored.erase(found);
   };
-  for (const auto& parameter : module.named_parameters()) match(parameter.key(), parameter.value());
-  for (const auto& buffer : module.named_buffers()) {
+  for (const auto& parameter : parameters) match(parameter.key(), parameter.value());
+  for (const auto& buffer : buffers) {
     if (buffer.value().defined()) match(buffer.key(), buffer.value());
   }
   for (const auto& [name, tensor] : stored) wrong += "\n  not in the module: " + name;

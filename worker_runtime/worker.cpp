@@ -1,5 +1,6 @@
 #include "torchup/worker.hpp"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -13,9 +14,9 @@
 
 #include "torchup/error.hpp"
 #include "worker_runtime/backend_factory.hpp"
+#include "worker_runtime/device_choice.hpp"
 #include "worker_runtime/last_words.hpp"
 #include "worker_runtime/launcher_arguments.hpp"
-#include "worker_runtime/own_gpu.hpp"
 #include "worker_runtime/stop_agreement.hpp"
 #include "worker_runtime/worker_page.hpp"
 #include "worker_runtime/worker_place.hpp"
@@ -67,20 +68,16 @@ std::string host_name() {
 }
 
 /// The GPU of this worker, made current before anything else can use another one.
-torch::Device bind_device(const WorkerPlace& place, const std::string& wish) {
-  if (wish != "auto" && wish != "cpu" && wish != "cuda")
-    throw Error{"device \"" + wish + "\" is none of auto, cpu, cuda"};
-  const std::optional<torch::Device> gpu = wish == "cpu" ? std::nullopt : own_gpu(place);
-  if (wish == "cuda" && !gpu) {
-    throw Error{"device cuda: local rank " + std::to_string(place.local_rank) + " of " +
-                std::to_string(place.local_size) + " has no GPU of its own (" + std::to_string(gpu_count()) +
-                " visible); start one worker per GPU"};
-  }
+torch::Device bind_device(const WorkerPlace& place, const std::string& asked) {
+  if (asked != "auto" && asked != "cpu" && asked != "cuda")
+    throw Error{fmt::format("device \"{}\" is none of auto, cpu, cuda", asked)};
+  using Kind = DeviceWish::Kind;
+  const DeviceWish wish{.kind = asked == "cpu" ? Kind::cpu : asked == "cuda" ? Kind::gpu : Kind::automatic};
+  const auto gpu = choose_device(wish, place, visible_gpus()).gpu;
   if (!gpu) return torch::kCPU;
-  if (wish == "auto" && gpu_count() > 1 && gpu_count() < place.local_size)
-    return torch::kCPU;  // as all ranks of the node
-  bind_gpu(*gpu);
-  return *gpu;
+  const torch::Device device{torch::kCUDA, static_cast<c10::DeviceIndex>(*gpu)};
+  bind_gpu(device);
+  return device;
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "worker_runtime/worker_place.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <charconv>
 #include <cstdlib>
@@ -17,13 +19,16 @@ struct RankNames {
   const char* world_size;
   const char* local_rank;
   const char* local_size;
+  const char* local_rank_else;  ///< where `local_rank` is not set
+  const char* local_size_else;
   const char* needed;  ///< these ranks count only where this is set too; empty: always
 };
 constexpr std::array rank_names{
     RankNames{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-              "OMPI_COMM_WORLD_LOCAL_SIZE", ""},
-    RankNames{"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_STEP_ID"},
-    RankNames{"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""},
+              "OMPI_COMM_WORLD_LOCAL_SIZE", "", "", ""},
+    RankNames{"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "", "", "SLURM_STEP_ID"},
+    RankNames{"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE",
+              ""},
 };
 
 std::optional<int> number(const EnvironmentLookup& lookup, const char* name) {
@@ -35,6 +40,63 @@ std::optional<int> number(const EnvironmentLookup& lookup, const char* name) {
   if (code != std::errc{} || end != text->data() + text->size() || value < 0)
     throw_error(std::string{name} + "=" + *text + " is not a number from 0 on");
   return value;
+}
+
+/// Tasks of this step on this node, from Slurm's "8(x2),4": 8 on each of the first two nodes, 4 on the third. Nothing
+/// where Slurm does not say.
+std::optional<int> slurm_tasks_on_this_node(const EnvironmentLookup& lookup) {
+  constexpr const char* counts_name = "SLURM_STEP_TASKS_PER_NODE";
+  const auto counts = lookup(counts_name);
+  const auto node = number(lookup, "SLURM_NODEID");
+  if (!counts || !node) return std::nullopt;
+  const auto wrong = [&](const char* why) {
+    throw_error(fmt::format("{}={} {}; it is expected to be like 8(x2),4, with a count for node {}", counts_name,
+                            *counts, why, *node));
+  };
+  std::string_view rest = *counts;
+  const auto take_number = [&] {
+    int value = 0;
+    const auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+    if (code != std::errc{} || value < 1) wrong("is not a list of counts");
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+    return value;
+  };
+  for (int nodes_left = *node;;) {
+    const int tasks = take_number();
+    int nodes = 1;
+    if (rest.starts_with("(x")) {
+      rest.remove_prefix(2);
+      nodes = take_number();
+      if (!rest.starts_with(')')) wrong("is not a list of counts");
+      rest.remove_prefix(1);
+    }
+    if (nodes_left < nodes) return tasks;
+    nodes_left -= nodes;
+    if (rest.empty()) wrong("ends before this node");
+    if (!rest.starts_with(',')) wrong("is not a list of counts");
+    rest.remove_prefix(1);
+  }
+}
+
+/// Fills in the place on the node. Where nobody says how many processes it has, there are as many as this one needs to
+/// be among them, and others may be on other nodes: a whole job on one node is the one thing that must not be assumed.
+void place_on_node(WorkerPlace& place, const RankNames& names, const EnvironmentLookup& lookup) {
+  const auto first_of = [&](const char* name, const char* otherwise) {
+    const auto value = number(lookup, name);
+    return value ? value : number(lookup, otherwise);
+  };
+  const auto rank = first_of(names.local_rank, names.local_rank_else);
+  auto size = first_of(names.local_size, names.local_size_else);
+  if (!size && std::string_view{names.launcher} == "Slurm") {
+    size = slurm_tasks_on_this_node(lookup);
+    const auto nodes = first_of("SLURM_STEP_NUM_NODES", "SLURM_NNODES");
+    if (!size && nodes == 1) size = place.world_size;
+  }
+  place.local_rank = rank ? *rank : size && *size > 0 ? place.rank % *size : 0;
+  place.local_size = size.value_or(place.local_rank + 1);
+  if (place.local_size <= place.local_rank)
+    throw_error(
+        fmt::format("{} says local rank {} of {} on this node", names.launcher, place.local_rank, place.local_size));
 }
 
 void check_range(const WorkerPlace& place) {
@@ -73,9 +135,8 @@ std::optional<WorkerPlace> scheduler_place(const EnvironmentLookup& lookup, cons
     place.launcher = names.launcher;
     place.rank = *rank;
     place.world_size = *size;
-    place.local_size = number(lookup, names.local_size).value_or(*size);
-    place.local_rank = number(lookup, names.local_rank).value_or(place.local_size ? *rank % place.local_size : 0);
     check_range(place);
+    place_on_node(place, names, lookup);
     names_used = &names;
     return place;
   }

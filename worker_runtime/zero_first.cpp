@@ -1,5 +1,6 @@
 #include "torchup/zero_first.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,11 +44,12 @@ std::string node_name(bool per_node) {
 ZeroFirst::ZeroFirst(const ProcessGroup& group, const ZeroFirstOptions& options) {
   if (group.name() != "0")
     throw Error{"ZeroFirst: takes the job's group, for a part of it may have no first rank on a node"};
-  const bool is_first = options.per_node ? group.local_rank() == 0 : group.rank() == 0;
   // Guards are counted in the store, per rank: all ranks count alike, and a group's keys are its own.
-  const std::string counter = "zero_first/count/" + std::to_string(group.rank());
-  const std::string key =
-      "zero_first/" + std::to_string(group.store()->add(counter, 1)) + "/" + node_name(options.per_node);
+  const std::string counter = fmt::format("zero_first/count/{}", group.rank());
+  const std::string key = fmt::format("zero_first/{}/{}", group.store()->add(counter, 1), node_name(options.per_node));
+  // Who comes first on a node is its first one. The local rank could not say: it is 0 in all workers where the launcher
+  // shows each of them its own GPU as the first (--virtual-local-rank).
+  const bool is_first = options.per_node ? group.store()->add(key + "/came", 1) == 1 : group.rank() == 0;
   if (is_first) {
     state_ = std::make_unique<State>(State{group, key, std::uncaught_exceptions()});
     at_failure(

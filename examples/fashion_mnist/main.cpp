@@ -210,7 +210,9 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   if (!options.checkpoint.empty())
     checkpoint.emplace(options.checkpoint, group,
                        torchup::CheckpointOptions{.keep_last = 3, .must_resume = options.resume});
-  if (options.resume || (checkpoint && worker.restart_count() > 0))
+  // Whoever starts this again, the launcher after a failure or a change of members, a scheduler or a person: it goes
+  // on.
+  if (checkpoint)
     at = stepper.with_parts([&](auto&... parts) { return checkpoint->resume(net, sampler, ddp, parts...); });
 
   Narrator narrator{group.rank() == 0, options.history};

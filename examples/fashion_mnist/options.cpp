@@ -30,8 +30,10 @@ std::optional<Options> parse_options(std::span<char*> arguments, bool talks, int
   app.add_option("--device", options.device, "auto: the worker's own GPU where it has one; cpu; cuda:N");
   app.add_option("--weights", options.weights,
                  "begin with these: safetensors, or Python's torch.save(model.state_dict())");
-  app.add_option("--checkpoint", options.checkpoint, "save here after each epoch");
-  app.add_flag("--resume", options.resume, "go on from the newest checkpoint in --checkpoint")->needs("--checkpoint");
+  app.add_option("--checkpoint", options.checkpoint,
+                 "save here after each epoch, and go on from the newest one that is there");
+  app.add_flag("--resume", options.resume, "fail unless there is one in --checkpoint to go on from")
+      ->needs("--checkpoint");
   app.add_option("--history", options.history, "rank 0 writes each step's loss here, one JSON object a line");
   try {
     app.parse(static_cast<int>(arguments.size()), arguments.data());

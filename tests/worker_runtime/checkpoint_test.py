@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ ranks = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "SLURM_", "
 clean = {name: value for name, value in os.environ.items() if not name.startswith(ranks)}
 
 
-def job(world_size, folder, out, **options):
+def job(world_size, folder, out, to_the_end=False, limit_rank_0=None, **options):
     """Runs one attempt of a job; the exit codes and outputs by rank."""
     out.mkdir(exist_ok=True)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -26,11 +27,12 @@ def job(world_size, folder, out, **options):
                            "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "test"}
     arguments = [word for name, value in options.items() for word in ("--" + name.replace("_", "-"), str(value))]
     workers = [subprocess.Popen([program, "--folder", folder, "--out", out, *arguments], env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                                preexec_fn=limit_rank_0 if rank == 0 else None, restore_signals=limit_rank_0 is None,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(world_size)]
     deadline = time.monotonic() + 60
     try:
         # As a launcher does: when one fails, the others are stopped.
-        while any(worker.poll() is None for worker in workers) and not any(worker.poll() for worker in workers):
+        while any(worker.poll() is None for worker in workers) and (to_the_end or not any(worker.poll() for worker in workers)):
             assert time.monotonic() < deadline, "the job hangs"
             time.sleep(0.01)
         if all(worker.poll() in (None, 0, 75) for worker in workers):
@@ -116,6 +118,51 @@ def optimizers():
     assert "optimizer-0/first.weight/exp_avg_sq" in load_file(folder / "training.safetensors")
 
 
+def sharded():
+    """Every rank's share of a sharded optimizer is in the checkpoint, also where the program holds it as a plain Optimizer."""
+    finish(2, root / "whole", root / "wanted", steps=9, optimizer="zero")
+    finish(2, root / "zero", root / "half", steps=5, optimizer="zero")
+    assert finish(2, root / "zero", root / "out", steps=9, optimizer="zero") == 3
+    same_weights(root / "out", root / "wanted")
+
+
+def power_sgd():
+    """What compression lost on each rank comes back on that rank; with other ranks there is nothing to give back."""
+    finish(3, root / "whole", root / "wanted", steps=9, power_sgd=1)
+    finish(3, root / "half", root / "out", steps=7, power_sgd=1)
+    shutil.copytree(root / "half", root / "fewer")
+    assert finish(3, root / "half", root / "out", steps=9, power_sgd=1) == 6
+    same_weights(root / "out", root / "wanted")
+    assert finish(2, root / "fewer", root / "fewer-out", steps=9, power_sgd=1) == 6
+
+
+def failed_write():
+    """A disk that takes no more: every rank ends with the reason, and the checkpoint before is still good."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
+    finish(2, root / "c", root / "out", steps=4)
+    shutil.rmtree(root / "out")
+    for options in ({"steps": 12}, {"steps": 12, "requeue_step": 6}):
+        began = time.monotonic()
+        codes, outputs, errors = job(2, root / "c", root / "out", to_the_end=True, limit_rank_0=limit, **options)
+        assert codes == [1, 1] and all("step 3\n" in output for output in outputs), (codes, outputs, errors)
+        assert all("File too large" in error for error in errors) and time.monotonic() - began < 20, errors
+        assert steps_in(root / "c") == [3] and len(list((root / "c").iterdir())) == 1, list((root / "c").iterdir())
+
+
+def caps():
+    """A cap of the buckets that the program has changed wins over the layout in the checkpoint, and rank 0 says so."""
+    finish(2, root / "c", root / "out", steps=4)
+    before = json.loads((root / "c" / "step-000000000003" / "manifest.json").read_text())["bucket_layout"]
+    codes, _, errors = job(2, root / "c", root / "out", steps=7, cap=1)
+    assert codes == [0, 0] and "bucket_cap_mb" in errors[0] and "bucket_cap_mb" not in errors[1], (codes, errors)
+    after = json.loads((root / "c" / "step-000000000006" / "manifest.json").read_text())["bucket_layout"]
+    assert len(before["buckets"]) > len(after["buckets"]), (before, after)
+    codes, _, errors = job(2, root / "c", root / "out", steps=9, cap=1)
+    assert codes == [0, 0] and "bucket_cap_mb" not in errors[0], errors
+    assert json.loads((root / "c" / "step-000000000009" / "manifest.json").read_text())["bucket_layout"] == after
+
+
 def damage():
     """The newest valid checkpoint wins, whoever has it; what is damaged is passed over; none is an error when one is wanted."""
     finish(2, root / "RANK", root / "wanted", steps=12)
@@ -135,6 +182,15 @@ def damage():
         assert codes == [0, 0] and all("step 9\n" in output for output in outputs), (kind, codes, outputs, errors)
         assert "passe" in errors[1] and "damaged" in errors[1], (kind, errors)
         same_weights(root / "out", root / "wanted")
+    # A folder that all ranks share: one of them reads what is damaged, and says so.
+    shutil.copytree(root / "0", root / "shared")
+    newest = root / "shared" / "step-000000000012" / "training.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    codes, outputs, errors = job(3, root / "shared", root / "three", steps=12)
+    assert codes == [0, 0, 0] and all("step 9\n" in output for output in outputs), (codes, outputs, errors)
+    assert "".join(errors).count("passes over the checkpoint of step 12") == 1, errors
     for path in (root / "flip1").glob("*/model.safetensors"):
         path.write_bytes(b"x" * path.stat().st_size)
     shutil.rmtree(root / "flip0")

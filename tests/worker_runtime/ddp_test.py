@@ -29,6 +29,9 @@ for what, texts in (
     ("width", ["parameter 0 (in.weight) on rank 2", "[9, 4]", "on rank 0 (in.weight)", "[8, 4]"]),
     ("count", ["rank 2 has 3 parameters that require a gradient, rank 0 has 4", "out.bias"]),
     ("dtype", ["parameter 0 (in.weight) on rank 2", "double", "float"]),
+    ("frozen", ["(frozen) on rank 2", "[5]", "on rank 0 (frozen)", "[4]"]),
+    ("buffer", ["(table) on rank 2", "[5]", "on rank 0 (table)", "[4]"]),
+    ("more", ["rank 2 has 5 parameters and buffers, rank 0 has 4", "table"]),
 ):
     began = time.monotonic()
     results = run([worker, "shapes", what], 3)
@@ -38,7 +41,13 @@ for what, texts in (
 results = run([worker, "unused_error"], 2)
 check.that(all(code == 0 and out.startswith("Expected to have finished reduction in the prior iteration") and "b.weight, b.bias" in out
                and f"rank {rank}" in out for rank, (code, out, _) in enumerate(results)), "unused parameters are named", results)
-check.that(len({out.split("after reset")[1] for _, out, _ in results}) == 1, "reset() makes the next step work", results)
+check.that(len({out.partition("after reset")[2] or rank for rank, (_, out, _) in enumerate(results)}) == 1,
+           "reset() makes the next step work", results)
+for view in ("copy", "view"):
+    results = run([worker, "reset_in_flight", view], 2)
+    check.that(same(results), f"reset() with a reduction under way, {view}", results)
+results = run([worker, "static_first_fails"], 2)
+check.that(same(results), "a static graph whose first iteration fails", results)
 results = run([worker, "outputs"], 2)
 check.that(same(results), "tensors are found in pair, map, vector, optional and an own type", results)
 results = run([worker, "optimizers"], 2)
@@ -53,6 +62,41 @@ check.that(same(results) and all("4 gradients came after their step was reduced"
 results = run([worker, "die_in_backward"], 3)
 check.that(results[2][0] == 9 and all(code == 0 and len(out) > 10 and "imed out" not in out for code, out, _ in results[:2]),
            "when a rank dies the others get an exception", results)
+
+# --- hooks that reduce in stages, in DDP itself
+results = run([worker, "wire_hook"], 3)
+check.that(same(results), "bfloat16 on the wire", results)
+
+
+def python_power_sgd(rank, store, queue):
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 48))
+    ddp = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.001)
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+    ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    steps = []
+    for step in range(6):
+        net.zero_grad()
+        ddp(torch.arange(8.0).view(2, 4) * (0.1 * (rank + 1) + 0.01 * step)).square().sum().backward()
+        steps.append(sum(p.grad.double().abs().sum().item() for p in net.parameters()))
+    queue.put((rank, steps))
+    dist.destroy_process_group()
+
+
+with tempfile.TemporaryDirectory() as folder:
+    queue = multiprocessing.Queue()
+    others = [multiprocessing.Process(target=python_power_sgd, args=(rank, os.path.join(folder, "store"), queue)) for rank in range(2)]
+    for other in others:
+        other.start()
+    theirs = dict(queue.get(timeout=60) for _ in others)
+    for other in others:
+        other.join(30)
+results = run([worker, "power_sgd"], 2)
+ours = {rank: [float(line.split()[1]) for line in out.splitlines()] for rank, (_, out, _) in enumerate(results)}
+check.that(all(code == 0 for code, _, _ in results) and ours == theirs, "PowerSGD in DDP as in Python's", (ours, theirs, results))
 
 # --- uneven inputs, against Python's join
 WORLD_SIZE = 3

@@ -85,8 +85,10 @@ results = Job().start([worker, "meet"], {**contract(3, 4, free_port()), "LOCAL_R
 check.that(all_fail(results, "rank=1 was passed, but RANK=3", "LOCAL_RANK passed as rank?"), "LOCAL_RANK passed as rank", results)
 results = Job().start([worker, "meet"], {**contract(0, 1, free_port()), "TEST_BACKEND": "mpi"}).finish()
 check.that(all_fail(results, "backend mpi"), "mpi is refused", results)
-results = Job().start([worker, "meet"], {**contract(0, 1, free_port()), "TEST_BACKEND": "nccl"}).finish()
-check.that(torch.cuda.is_available() or all_fail(results, "backend nccl", "no GPU"), "nccl without a GPU is refused", results)
+results = Job().start([worker, "meet"], {**contract(0, 1, free_port()), "TEST_BACKEND": "nccl", "CUDA_VISIBLE_DEVICES": ""}).finish()
+check.that(all_fail(results, "backend nccl", "no GPU"), "nccl without a GPU is refused", results)
+results = run([worker, "meet"], 2, GLOO_SOCKET_IFNAME="nosuch7")
+check.that(all_fail(results, "process group 0: rank", "cannot connect to the others"), "a backend that cannot be made is our Error", results)
 
 # --- somebody does not come
 port = free_port()

@@ -235,6 +235,9 @@ void shapes(torchup::ProcessGroup& group, const std::string& what) {
   Net net(odd && what == "width" ? 9 : 8, 3);
   if (odd && what == "count") net->out->bias.set_requires_grad(false);
   if (odd && what == "dtype") net->to(torch::kDouble);
+  if (what == "frozen") net->register_parameter("frozen", torch::ones({odd ? 5 : 4}), /*requires_grad=*/false);
+  if (what == "buffer") net->register_buffer("table", torch::ones({odd ? 5 : 4}));
+  if (odd && what == "more") net->register_buffer("table", torch::ones({4}));
   std::cout << error_of([&] { torchup::DistributedDataParallel ddp(net, group); }) << std::endl;
 }
 
@@ -244,7 +247,7 @@ void unused_error(torchup::ProcessGroup& group) {
   ddp(torch::ones({2, 4}), 1.0).first.at("heads").main.sum().backward();
   std::cout << error_of([&] { ddp(torch::ones({2, 4}), 1.0); }) << std::endl;
   ddp.reset();
-  auto [outputs, number] = ddp(torch::ones({2, 4}), 1.0);
+  auto [outputs, number] = ddp(torch::full({2, 4}, static_cast<float>(group.rank() + 1)), 1.0);
   (outputs.at("heads").main.sum() + outputs.at("heads").others[0]->sum()).backward();
   std::cout << "after reset " << fingerprint(gradients(ddp)) << std::endl;
 }
@@ -346,6 +349,122 @@ void failing_hook(torchup::ProcessGroup& group) {
   std::cout << fingerprint(gradients(ddp)) << std::endl;
 }
 
+void clear_gradients(const torchup::DataParallelCore& ddp) {
+  for (auto& parameter : ddp.parameters()) parameter.mutable_grad() = Tensor{};
+}
+
+/// A backward pass fails while the reduction of its first bucket is under way: rank 0 is through with the next step's
+/// first bucket before rank 1 takes part in the failed one. The averages after reset() are right all the same.
+void reset_in_flight(torchup::ProcessGroup& group, bool view) {
+  torch::manual_seed(1);
+  Net net(8, 3);
+  torchup::DistributedDataParallel ddp(net, group, {.bucket_cap_mb = 0.0001, .gradient_as_bucket_view = view});
+  enum { good, failing, after, steps };
+  int step = good;
+  net->in->weight.register_hook([&](const Tensor&) {  // the last bucket's; the first one is under way by now
+    if (step == failing) throw std::runtime_error{"no more"};
+    if (step == after && group.rank() == 0) group.store()->set("go", std::string{"1"});
+  });
+  const auto loss_of = [&](auto& model, int rank, int number) {
+    return model(torch::full({2, 4}, 0.1F * static_cast<float>(rank + 1) + 0.3F * static_cast<float>(number)))
+        .square()
+        .sum();
+  };
+  for (; step < steps; ++step) {
+    clear_gradients(ddp);
+    const auto loss = loss_of(ddp, group.rank(), step);
+    if (step == failing && group.rank() == 1) group.store()->wait({"go"});
+    const auto error = error_of([&] { loss.backward(); });
+    expect((step == failing) == (error == "no more"), "one failure: " + error);
+    if (step == failing) ddp.reset();
+  }
+  expect(ddp.bucket_layout().buckets.size() == 2, "two buckets");
+  const auto reduced = gradients(ddp);
+  step = steps;
+  const auto plain = [&](const Tensor& input) { return net->forward(input); };
+  std::vector<Tensor> sums(reduced.size());
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const auto mine = torch::autograd::grad({loss_of(plain, rank, after)}, ddp.parameters());
+    for (std::size_t index = 0; index < sums.size(); ++index)
+      sums[index] = rank == 0 ? mine[index] : sums[index] + mine[index];
+  }
+  for (std::size_t index = 0; index < sums.size(); ++index)
+    expect(torch::allclose(reduced[index], sums[index] / group.size()), "the mean of the ranks' gradients");
+  std::cout << fingerprint(reduced) << std::endl;
+}
+
+/// The first iteration of a static graph fails in the middle of backward: after reset() it is made anew.
+void static_first_fails(torchup::ProcessGroup& group) {
+  const auto train = [&](bool fails) {
+    torch::manual_seed(1);
+    Net net(8, 3);
+    torchup::DistributedDataParallel ddp(net, group, {.bucket_cap_mb = 0.0001, .static_graph = true});
+    bool now = fails;
+    net->in->weight.register_hook([&](const Tensor&) {
+      if (now) throw std::runtime_error{"no more"};
+    });
+    std::string seen;
+    for (int step = 0; step < 3; ++step) {
+      const auto backward = [&] {
+        clear_gradients(ddp);
+        ddp(torch::full({2, 4}, static_cast<float>(group.rank() + step + 1))).square().sum().backward();
+      };
+      if (now) {
+        expect(error_of(backward) == "no more", "the failure");
+        now = false;
+        ddp.reset();
+      }
+      backward();
+      seen += fingerprint(gradients(ddp)) + " ";
+    }
+    expect(ddp.bucket_layout().rebuilt, "rebuilt buckets");
+    return seen;
+  };
+  const auto undisturbed = train(false), disturbed = train(true);
+  expect(undisturbed == disturbed, undisturbed + "and " + disturbed);
+  std::cout << disturbed << std::endl;
+}
+
+/// PowerSGD in DDP itself, with several buckets that overlap; the steps' gradients.
+void power_sgd(torchup::ProcessGroup& group) {
+  torch::manual_seed(1);
+  Net net(64, 48);
+  torchup::DistributedDataParallel ddp(net, group, {.bucket_cap_mb = 0.001});
+  const torchup::PowerSGD power{group, {.matrix_approximation_rank = 2, .start_powerSGD_iter = 2}};
+  ddp.register_comm_hook(power.hook());
+  for (int step = 0; step < 6; ++step) {
+    clear_gradients(ddp);
+    const auto input = torch::arange(8.0).view({2, 4}).to(torch::kFloat) * (0.1 * (group.rank() + 1) + 0.01 * step);
+    ddp(input).square().sum().backward();
+    std::cout << "step " << fingerprint(gradients(ddp)) << std::endl;
+  }
+  expect(power.statistics().after < power.statistics().before, "less on the wire");
+}
+
+/// The mean in bfloat16 on the wire, in DDP itself: the same on all ranks, and near the exact mean.
+void wire_hook(torchup::ProcessGroup& group) {
+  const auto train = [&](bool hook) {
+    torch::manual_seed(1);
+    Net net(64, 48);
+    torchup::DistributedDataParallel ddp(net, group, {.bucket_cap_mb = 0.001});
+    if (hook) ddp.register_comm_hook(torchup::bf16_wire_hook(group));
+    for (int step = 0; step < 2; ++step) {
+      clear_gradients(ddp);
+      ddp(torch::full({2, 4}, 0.1F * static_cast<float>(group.rank() + 1))).square().sum().backward();
+    }
+    return gradients(ddp);
+  };
+  const auto exact = train(false), wire = train(true);
+  bool differs = false;
+  for (std::size_t index = 0; index < exact.size(); ++index) {
+    expect(((exact[index] - wire[index]).abs() <= exact[index].abs().max() * 0x1p-7).all().item<bool>(),
+           "nearly the mean");
+    differs = differs || !torch::equal(exact[index], wire[index]);
+  }
+  expect(differs, "rounded numbers");
+  std::cout << fingerprint(wire) << std::endl;
+}
+
 /// Ranks with fewest + rank batches. The last rank trains alone in the end, and everybody gets its model.
 void join(torchup::ProcessGroup& group, bool by_active, bool view, const std::string& graph, int fewest) {
   torch::manual_seed(group.rank());
@@ -437,6 +556,14 @@ int main(int argc, char** argv) {
       refusals(group);
     else if (scenario == "failing_hook")
       failing_hook(group);
+    else if (scenario == "reset_in_flight")
+      reset_in_flight(group, argv[2] == std::string{"view"});
+    else if (scenario == "static_first_fails")
+      static_first_fails(group);
+    else if (scenario == "power_sgd")
+      power_sgd(group);
+    else if (scenario == "wire_hook")
+      wire_hook(group);
     else if (scenario == "join")
       join(group, argv[2] == std::string{"active"}, argv[3] == std::string{"view"}, argv[4], std::stoi(argv[5]));
     else if (scenario == "join_throws")

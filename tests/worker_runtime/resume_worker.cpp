@@ -21,7 +21,8 @@ using Options = std::map<std::string, std::string>;
 Options parse(std::span<char*> arguments) {
   Options options{{"steps", "12"},      {"save-every", "3"},    {"die", ""},        {"die-step", "-1"},
                   {"die-rank", "0"},    {"must-resume", "0"},   {"keep-last", "3"}, {"width", "64"},
-                  {"optimizer", "sgd"}, {"requeue-step", "-1"}, {"batch", "4"}};
+                  {"optimizer", "sgd"}, {"requeue-step", "-1"}, {"batch", "4"},     {"power-sgd", "0"},
+                  {"cap", "0.001"}};
   for (std::size_t i = 1; i + 1 < arguments.size(); i += 2)
     options[std::string{arguments[i]}.substr(2)] = arguments[i + 1];
   return options;
@@ -107,7 +108,10 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   auto group = torchup::init_process_group({.backend = "gloo"});
   torchup::seed_everything({.seed = 7}, group);
   Net net{number("width")};
-  torchup::DistributedDataParallel ddp{net, group, {.bucket_cap_mb_list = {0.001, 0.01}}};
+  torchup::DistributedDataParallel ddp{net, group, {.bucket_cap_mb_list = {std::stod(options.at("cap")), 0.01}}};
+  torchup::PowerSGD power_sgd{group, {.start_powerSGD_iter = 2}};
+  const bool compress = number("power-sgd") != 0;
+  if (compress) ddp.register_comm_hook(power_sgd.hook());
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   if (options.at("optimizer") == "adamw") {
     optimizer = std::make_unique<torch::optim::AdamW>(ddp.parameters(), torch::optim::AdamWOptions{0.01}.amsgrad(true));
@@ -118,6 +122,9 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
     optimizer = std::make_unique<torch::optim::Adagrad>(ddp.parameters(), torch::optim::AdagradOptions{0.01});
   } else if (options.at("optimizer") == "fused") {
     optimizer = std::make_unique<torchup::FusedAdamW>(ddp.parameters());
+  } else if (options.at("optimizer") == "zero") {
+    optimizer = std::make_unique<torchup::ZeroRedundancyOptimizer<torchup::FusedSGD>>(
+        ddp.parameters(), group, torchup::FusedSGDOptions{0.05}.momentum(0.9));
   } else if (options.at("optimizer") == "own") {
     optimizer = std::make_unique<OwnOptimizer>(ddp.parameters());
   } else if (options.at("optimizer") == "lbfgs") {
@@ -147,7 +154,11 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
     folder.replace(mark, 4, std::to_string(worker.rank()));
   torchup::Checkpoint checkpoint{
       folder, group, {.keep_last = static_cast<int>(number("keep-last")), .must_resume = number("must-resume") != 0}};
-  auto at = checkpoint.resume(net, *optimizer, sampler, ddp, scheduler);
+  const auto with_parts = [&](auto&& use) {
+    return compress ? use(net, *optimizer, sampler, ddp, scheduler, power_sgd)
+                    : use(net, *optimizer, sampler, ddp, scheduler);
+  };
+  auto at = with_parts([&](auto&... parts) { return checkpoint.resume(parts...); });
   std::printf("rank %d begins at epoch %lld step %lld\n", worker.rank(), static_cast<long long>(at.epoch),
               static_cast<long long>(at.step));
   std::fflush(stdout);
@@ -180,8 +191,8 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
       ++at.step;
       worker.end_step(at.step);
       if (at.step == number("requeue-step"))
-        return checkpoint.save_and_requeue(at, net, *optimizer, sampler, ddp, scheduler);
-      if (at.step % number("save-every") == 0) checkpoint.save(at, net, *optimizer, sampler, ddp, scheduler);
+        return with_parts([&](auto&... parts) { return checkpoint.save_and_requeue(at, parts...); });
+      if (at.step % number("save-every") == 0) with_parts([&](auto&... parts) { checkpoint.save(at, parts...); });
       if (at.step == number("steps")) {
         torchup::NamedTensors result;
         for (const auto& item : net->named_parameters()) result.emplace_back(item.key(), item.value());

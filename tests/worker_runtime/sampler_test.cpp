@@ -138,6 +138,22 @@ TEST_CASE("a new epoch begins at its beginning", "[worker_runtime][sampler]") {
   REQUIRE(drain(sampler, 100) == Indices{0, 2, 4, 6, 8, 10});
 }
 
+TEST_CASE("a position at an epoch's end leaves nothing of that epoch, and the next pass is whole",
+          "[worker_runtime][sampler]") {
+  const auto consumed = GENERATE(std::uint64_t{12}, std::uint64_t{11});  // with drop_last, one sample is nobody's
+  DistributedSampler sampler{12, 0, 2, {.shuffle = false, .drop_last = true}};
+  sampler.resume({.epoch = 4, .consumed = consumed, .seed = 0});
+  SECTION("a loop that counts epochs is told that this one is over") {
+    sampler.set_epoch(4);
+    sampler.reset();
+    REQUIRE(drain(sampler, 100).empty());
+    sampler.set_epoch(5);
+    sampler.reset();
+  }
+  SECTION("a loop that does not begins a pass, not an empty one") { sampler.reset(); }
+  REQUIRE(drain(sampler, 100) == Indices{0, 2, 4, 6, 8, 10});
+}
+
 TEST_CASE("a position of another seed is refused", "[worker_runtime][sampler]") {
   DistributedSampler sampler{12, 0, 2, {.seed = 1}};
   REQUIRE_THROWS_WITH(sampler.resume({.epoch = 0, .consumed = 2, .seed = 2}), Catch::Contains("seed 2"));

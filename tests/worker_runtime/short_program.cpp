@@ -38,20 +38,20 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   std::printf("begins at step %lld\n", static_cast<long long>(at.step));
   std::fflush(stdout);
 
+  int micro_steps = 0;
   for (; at.epoch < std::atoi(arguments[1]); ++at.epoch) {
     sampler.set_epoch(at.epoch);
     for (auto& batch : torchup::to_device(*loader, worker.device())) {
-      const bool last_micro_step = ++at.step % 2 == 0;
+      const bool last_micro_step = ++micro_steps % 2 == 0;
       {
         auto guard = ddp.no_sync(!last_micro_step);
         torch::nn::functional::cross_entropy(ddp(batch.data), batch.target).backward();
       }
-      if (last_micro_step) {
-        optimizer.step();
-        optimizer.zero_grad();
-      }
       std::this_thread::sleep_for(std::chrono::milliseconds{5});  // so that a signal finds it at work
-      if (worker.end_step(at.step).stop) return checkpoint.save_and_requeue(at);
+      if (!last_micro_step) continue;  // gradients that are being added up are in no checkpoint
+      optimizer.step();
+      optimizer.zero_grad();
+      if (worker.end_step(++at.step).stop) return checkpoint.save_and_requeue(at);
     }
   }
   return 0;

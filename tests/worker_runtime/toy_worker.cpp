@@ -12,6 +12,8 @@
 #include <thread>
 #include <torchup/torchup.hpp>
 
+#include "worker_runtime/last_words.hpp"
+
 namespace {
 
 [[gnu::noinline]] void fail_here(std::string_view how) {
@@ -128,6 +130,9 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   worker.end_step(41);
   if (what == "thread") {
     std::thread{[] { fail_here("throw"); }}.join();
+  } else if (what == "action-hangs") {
+    torchup::at_failure([](void*, const char*) { hang_here(); }, nullptr);
+    fail_here("throw");
   } else if (what == "overflow") {
     return overflow(0);
   } else if (what == "exit") {

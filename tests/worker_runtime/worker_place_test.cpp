@@ -64,6 +64,51 @@ TEST_CASE("MPI's and Slurm's ranks need a meeting point", "[worker_runtime][work
   CHECK(worker_place_from_environment({}, in({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}})).world_size == 1);
 }
 
+TEST_CASE("a job of srun over several nodes is not taken for one node", "[worker_runtime][worker_place]") {
+  const auto local_size = [](const std::string& counts, const std::string& node, const std::string& local_rank = "0") {
+    return worker_place_from_environment({}, in({{"SLURM_STEP_ID", "0"},
+                                                 {"SLURM_PROCID", "4"},
+                                                 {"SLURM_STEP_NUM_TASKS", "64"},
+                                                 {"SLURM_LOCALID", local_rank},
+                                                 {"SLURM_NODEID", node},
+                                                 {"SLURM_STEP_TASKS_PER_NODE", counts},
+                                                 {"MASTER_ADDR", "a"},
+                                                 {"MASTER_PORT", "1"}}))
+        .local_size;
+  };
+  CHECK(local_size("8(x2)", "0") == 8);
+  CHECK(local_size("8(x2)", "1", "7") == 8);
+  CHECK(local_size("4,2(x3),1", "0") == 4);
+  CHECK(local_size("4,2(x3),1", "3") == 2);
+  CHECK(local_size("4,2(x3),1", "4") == 1);
+  CHECK(local_size("64", "0") == 64);
+  CHECK_THROWS_WITH(local_size("8(x2)", "2"), Contains("SLURM_STEP_TASKS_PER_NODE=8(x2)") && Contains("node 2"));
+  CHECK_THROWS_WITH(local_size("4", "0", "4"), Contains("local rank 4 of 4"));
+  for (const char* wrong : {"", "x", "8(x", "8(x2", "8(y2)", "8;4", "0", "8(x0)", "-1", "99999999999"})
+    CHECK_THROWS_WITH(local_size(wrong, "1"), Contains("SLURM_STEP_TASKS_PER_NODE"));
+}
+
+TEST_CASE("where the launcher does not say how many are on a node, one node is not assumed",
+          "[worker_runtime][worker_place]") {
+  const Variables point{{"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}};
+  const Variables slurm = with(point, {{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "5"}, {"SLURM_STEP_NUM_TASKS", "8"}});
+  CHECK(worker_place_from_environment({}, in(slurm)).local_size == 1);
+  CHECK(worker_place_from_environment({}, in(with(slurm, {{"SLURM_STEP_NUM_NODES", "1"}}))).local_size == 8);
+  CHECK(worker_place_from_environment({}, in(with(slurm, {{"SLURM_STEP_NUM_NODES", "1"}}))).local_rank == 5);
+  CHECK(worker_place_from_environment({}, in(with(slurm, {{"SLURM_STEP_NUM_NODES", "2"}}))).local_size == 1);
+
+  const Variables pmi = with(point, {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}});
+  CHECK(worker_place_from_environment({}, in(pmi)).local_size == 1);
+  const auto known =
+      worker_place_from_environment({}, in(with(pmi, {{"PMI_LOCAL_RANK", "1"}, {"PMI_LOCAL_SIZE", "4"}})));
+  CHECK(known.local_rank == 1);
+  CHECK(known.local_size == 4);
+  const auto half = worker_place_from_environment({}, in(with(pmi, {{"MPI_LOCALRANKID", "3"}})));
+  CHECK(half.local_rank == 3);
+  CHECK(half.local_size == 4);
+  CHECK(worker_place_from_environment({}, in(with(pmi, {{"MPI_LOCALNRANKS", "4"}}))).local_rank == 1);
+}
+
 TEST_CASE("some variables are an error that names the others", "[worker_runtime][worker_place]") {
   CHECK_THROWS_WITH(worker_place_from_environment({}, in({{"RANK", "0"}, {"MASTER_ADDR", "a"}})),
                     Contains("WORLD_SIZE") && Contains("MASTER_PORT"));

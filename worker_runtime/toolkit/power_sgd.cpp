@@ -83,7 +83,7 @@ struct PowerSGD::State {
 
   // The stages of one bucket, in their order.
   BucketReduction reduce_whole(const GradBucket& bucket);
-  void feed_error_back(Compression& now) const;
+  void feed_error_back(Compression& now);
   std::vector<std::vector<Tensor>> sort_by_shape(const GradBucket& bucket, Compression& now);
   bool take_factors(Compression& now, const std::vector<std::vector<Tensor>>& shapes);
   void make_products(Compression& now, const std::vector<std::vector<Tensor>>& shapes) const;
@@ -117,9 +117,10 @@ BucketReduction PowerSGD::State::reduce_whole(const GradBucket& bucket) {
   return {.result = buffer, .work = all_reduce_async(buffer, group), .stages = {}};
 }
 
-void PowerSGD::State::feed_error_back(Compression& now) const {
+void PowerSGD::State::feed_error_back(Compression& now) {
   if (!options.use_error_feedback) return;
-  if (const auto known = error.find(now.index); known != error.end()) now.buffer.add_(known->second);
+  if (const auto known = error.find(now.index); known != error.end())
+    now.buffer.add_(known->second = known->second.to(now.buffer.device()));
   now.before = now.buffer.clone();
 }
 
@@ -158,8 +159,8 @@ bool PowerSGD::State::take_factors(Compression& now, const std::vector<std::vect
     p[now.index] = torch::empty({p_size}, now.buffer.options());
     q[now.index] = torch::empty({q_size}, now.buffer.options());
   }
-  now.p = p.at(now.index);
-  now.q = q.at(now.index);
+  now.p = p.at(now.index) = p.at(now.index).to(now.buffer.device());
+  now.q = q.at(now.index) = q.at(now.index).to(now.buffer.device());
   return fresh;
 }
 
@@ -265,6 +266,8 @@ PowerSGD::Statistics PowerSGD::statistics() const { return state_->statistics; }
 StateDict PowerSGD::state_dict() const {
   const auto integer = [](int64_t value) { return torch::tensor(value, torch::kLong); };
   StateDict state{{"iter", integer(state_->iteration)},
+                  {"rank", integer(state_->group.rank())},
+                  {"world_size", integer(state_->group.size())},
                   {"draws", integer(static_cast<int64_t>(state_->draws))},
                   {"numel_before", integer(state_->statistics.before)},
                   {"numel_after", integer(state_->statistics.after)}};
@@ -281,6 +284,7 @@ void PowerSGD::load_state_dict(const StateDict& saved) {
     return found->second.item<int64_t>();
   };
   State& state = *state_;
+  const bool ours = integer("rank") == state.group.rank() && integer("world_size") == state.group.size();
   state.iteration = integer("iter");
   state.statistics = {integer("numel_before"), integer("numel_after")};
   state.draws = static_cast<std::uint64_t>(integer("draws"));
@@ -296,8 +300,9 @@ void PowerSGD::load_state_dict(const StateDict& saved) {
     if (std::from_chars(name.data() + dot + 1, name.data() + name.size(), index).ptr != name.data() + name.size())
       throw Error{"PowerSGD: the state to load has an unknown entry " + name};
     const std::string kind = name.substr(0, dot);
+    if (kind == "error" && !ours) continue;
     auto& by_bucket = kind == "error" ? state.error : kind == "p" ? state.p : state.q;
-    by_bucket[index] = tensor.to(state.group.device()).clone();
+    by_bucket[index] = tensor.clone();  // goes to the gradients' device when it meets the first of them
   }
 }
 

@@ -173,7 +173,10 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     const auto saved = context->get_saved_variables();
     const Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &invstd = saved[3], &counts = saved[4];
     const auto& group = static_cast<const GroupHolder&>(*context->saved_data["group"].toCapsule()).group;
+    // Autograd numbers the tensors that are there: without weight and bias there is no second and third.
     const bool wants_input = context->needs_input_grad(0);
+    const bool wants_weight = weight.defined() && context->needs_input_grad(1);
+    const bool wants_bias = weight.defined() && context->needs_input_grad(2);
     std::vector<Tensor> result(7);  // one per argument of forward
     const int64_t channels = input.size(1);
     const Tensor grad = dense(gradients[0]);
@@ -181,8 +184,8 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
 
     Reduced sums;
     if (!empty && input.is_cuda()) {
-      std::tie(sums.sum_dy, sums.sum_dy_xmu, sums.grad_weight, sums.grad_bias) = at::batch_norm_backward_reduce(
-          grad, input, mean, invstd, weight, wants_input, context->needs_input_grad(1), context->needs_input_grad(2));
+      std::tie(sums.sum_dy, sums.sum_dy_xmu, sums.grad_weight, sums.grad_bias) =
+          at::batch_norm_backward_reduce(grad, input, mean, invstd, weight, wants_input, wants_weight, wants_bias);
     } else if (!empty) {
       sums = reduce_on_cpu(grad, input, mean, invstd, weight);
     }
@@ -201,10 +204,8 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
       else
         result[0] = grad_input_on_cpu(grad, input, mean, invstd, weight, sum_dy, sum_dy_xmu, counts);
     }
-    if (weight.defined() && context->needs_input_grad(1))
-      result[1] = empty ? torch::zeros_like(weight) : sums.grad_weight;
-    if (weight.defined() && context->needs_input_grad(2))
-      result[2] = empty ? torch::zeros_like(weight) : sums.grad_bias;
+    if (wants_weight) result[1] = empty ? torch::zeros_like(weight) : sums.grad_weight;
+    if (wants_bias) result[2] = empty ? torch::zeros_like(weight) : sums.grad_bias;
     return result;
   }
 };

@@ -240,6 +240,13 @@ std::unique_ptr<Optimizer> ZeroRedundancyOptimizerBase::consolidate(int to) cons
   return all;
 }
 
+/// The group's tensors may live elsewhere: gloo on the CPU averages a GPU's gradients too.
+torch::Device ZeroRedundancyOptimizerBase::parameters_device() const {
+  for (const auto& of : param_groups_)
+    if (!of.params().empty()) return of.params().front().device();
+  return torch::kCPU;
+}
+
 StateDict ZeroRedundancyOptimizerBase::state_dict() const {
   const auto all = consolidate(0);
   if (!all) return {};
@@ -256,7 +263,7 @@ void ZeroRedundancyOptimizerBase::load_state_dict(const StateDict& state) {
   std::istringstream stream{
       std::string{static_cast<const char*>(content.const_data_ptr()), static_cast<std::size_t>(content.numel())}};
   torch::serialize::InputArchive archive;
-  archive.load_from(stream, group_.device());
+  archive.load_from(stream, parameters_device());
   load(archive);
 }
 

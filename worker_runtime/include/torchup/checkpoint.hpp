@@ -13,6 +13,7 @@
 #include <torchup/distributed_data_parallel.hpp>
 #include <torchup/distributed_sampler.hpp>
 #include <torchup/process_group.hpp>
+#include <torchup/safetensors.hpp>
 #include <torchup/state_dict.hpp>
 #include <type_traits>
 #include <vector>
@@ -42,6 +43,7 @@ struct CheckpointParts {
   struct Stateful {
     std::function<StateDict()> get;
     std::function<void(const StateDict&)> set;
+    bool differs_by_rank;
   };
   std::vector<Stateful> others;
 };
@@ -52,6 +54,15 @@ concept HasStateDict = requires(T& part, const StateDict& state) {
   { part.state_dict() } -> std::convertible_to<StateDict>;
   part.load_state_dict(state);
 };
+
+/// A part with `static constexpr bool differs_by_rank = true` has a state of its own on every rank: all of them are in
+/// the checkpoint, and each rank gets its own again. With another world size rank r gets that of rank r modulo the old
+/// one, and it is the part's business to tell. Of all other parts rank 0's state is everybody's.
+template <class T>
+inline constexpr bool state_differs_by_rank = false;
+template <class T>
+requires requires { T::differs_by_rank; }
+inline constexpr bool state_differs_by_rank<T> = T::differs_by_rank;
 
 /// Checkpoints of a training job in a folder: each whole or not there at all, checked when read, written while training
 /// goes on.
@@ -77,9 +88,9 @@ concept HasStateDict = requires(T& part, const StateDict& state) {
 /// and learning rate and batch size stay as the program sets them.
 class Checkpoint {
  public:
-  /// Collective only in its functions. Throws Error when the folder cannot be made.
+  /// Collective: every rank makes it at the same place. Throws Error when the folder cannot be made.
   Checkpoint(std::filesystem::path folder, ProcessGroup group, CheckpointOptions options = {});
-  ~Checkpoint();  ///< waits until what was saved is on disk
+  ~Checkpoint();  ///< waits until what this rank writes is on disk
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
 
@@ -95,7 +106,7 @@ class Checkpoint {
   }
 
   /// Stores all parts as they are between two steps. Collective: every rank calls it after the same step. Waits for the
-  /// save before it, and throws Error when that one failed (rank 0 only: the job ends).
+  /// save before it, and throws Error, on all ranks alike, when that one failed.
   template <class... Parts>
   void save(Position at, Parts&... parts) {
     if constexpr (sizeof...(Parts) > 0) parts_ = collect(parts...);
@@ -110,7 +121,7 @@ class Checkpoint {
     return wait_and_requeue();
   }
 
-  /// Returns when the last save is on disk (at once on ranks other than 0); throws Error when it failed.
+  /// Returns when the last save is on disk; throws Error, on all ranks alike, when it failed. Collective.
   void wait();
 
  private:
@@ -134,21 +145,27 @@ class Checkpoint {
     } else if constexpr (std::is_convertible_v<Part&, std::shared_ptr<torch::nn::Module>>) {
       all.module = part;
     } else if constexpr (HasStateDict<Part>) {
-      all.others.push_back(
-          {[&part] { return part.state_dict(); }, [&part](const StateDict& state) { part.load_state_dict(state); }});
+      all.others.push_back({[&part] { return part.state_dict(); },
+                            [&part](const StateDict& state) { part.load_state_dict(state); },
+                            state_differs_by_rank<Part>});
     } else {
       static_assert(std::is_base_of_v<torch::optim::Optimizer, Part>,
                     "a checkpoint's part is a module, an optimizer, a sampler, a DDP wrapper, or has state_dict() and "
                     "load_state_dict()");
-      all.optimizers.push_back(&part);
+      add_optimizer(all, part);
     }
   }
 
+  /// An optimizer by what it is, not by the type of the reference to it: one whose state is shared out over the ranks
+  /// has a state_dict() that gathers it.
+  static void add_optimizer(CheckpointParts& all, torch::optim::Optimizer& optimizer);
   Position resume_parts(const CheckpointParts& parts);
   void save_parts(Position at, const CheckpointParts& parts);
   int wait_and_requeue();
 
   struct State;
+  static void begin_writing(State& state, Position at, const CheckpointParts& parts, NamedTensors others,
+                            const torch::Tensor& cpu_states, const torch::Tensor& gpu_states, std::int64_t number);
   CheckpointParts parts_;
   std::unique_ptr<State> state_;
 };

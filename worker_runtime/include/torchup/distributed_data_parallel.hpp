@@ -42,7 +42,8 @@ struct DistributedDataParallelOptions {
 /// DistributedDataParallel::parameters(). For W >= 3 a resumed run has the same bits only with the same layout.
 struct BucketLayout {
   std::vector<std::vector<std::int64_t>> buckets;
-  bool rebuilt = false;  ///< the buckets follow the order in which gradients arrived, which is decided once
+  bool rebuilt = false;         ///< the buckets follow the order in which gradients arrived, which is decided once
+  std::vector<double> caps_mb;  ///< bucket_cap_mb or bucket_cap_mb_list that the program gave; empty: none
 
   friend bool operator==(const BucketLayout&, const BucketLayout&) = default;
 };
@@ -89,10 +90,12 @@ class DataParallelCore {
   std::vector<std::string> parameter_names() const;
 
   BucketLayout bucket_layout() const;
-  /// Takes the layout of a checkpoint, the same on all ranks, between two steps.
-  void restore_bucket_layout(const BucketLayout& layout);
+  /// Takes the layout of a checkpoint, the same on all ranks, between two steps. False, and nothing is changed, when
+  /// the program gives other caps now than it did then: what it asks for wins.
+  bool restore_bucket_layout(const BucketLayout& layout);
 
-  /// After an exception out of forward or backward: forgets the half-finished step, on all ranks.
+  /// After an exception out of forward or backward: forgets the half-finished step. Every rank must have had its
+  /// exception at the same place, and calls this. With gradient_as_bucket_view no parameter has a gradient afterwards.
   void reset();
 
   /// Training on uneven inputs: join(group(), {this}, train, options).

@@ -42,7 +42,9 @@ class PowerSGD {
   };
   Statistics statistics() const;
 
-  /// This rank's own: the error feedback differs by rank. Between two steps.
+  /// This rank's own: the error feedback differs by rank, and a Checkpoint holds every rank's. Between two steps. What
+  /// another rank or another world size left behind is loaded without its error feedback, which is no error of ours.
+  static constexpr bool differs_by_rank = true;
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 

@@ -21,8 +21,8 @@ namespace torchup {
 /// How a program joins its job's process group. Everything has a default: `init_process_group()` under torchup,
 /// torchrun, srun or mpirun needs no argument.
 struct ProcessGroupOptions {
-  /// "auto": nccl when this process has a GPU of its own, else gloo. "gloo", "nccl". "mpi" is refused: the wheels lack
-  /// it.
+  /// "auto": nccl when every rank of the job has a GPU of its own, else gloo on all of them. "gloo", "nccl". "mpi" is
+  /// refused: the wheels lack it.
   std::string backend = "auto";
   /// "env://" (MASTER_ADDR, MASTER_PORT, and the ranks of torchup, torchrun, Slurm, Open MPI or PMI),
   /// "tcp://host:port" or "file:///shared/path"; the last two take rank and world size from here, else from the
@@ -34,7 +34,8 @@ struct ProcessGroupOptions {
   /// How long the others may take to come, and how long a collective may take. Default: 30 min with gloo, 10 min with
   /// nccl.
   std::optional<std::chrono::milliseconds> timeout = {};
-  /// Where collectives' tensors live; by default the GPU with index local_rank for nccl, else the CPU.
+  /// Where collectives' tensors live. By default, and for torch::kCUDA without an index, this worker's own GPU for nccl
+  /// (the one with index local_rank, or the only one it is shown), else the CPU.
   std::optional<torch::Device> device = {};
   /// Called while ranks are missing, first after 5 s and then whenever the roster changes; default: one line on stderr.
   std::function<void(std::string_view)> on_waiting = {};
@@ -63,7 +64,8 @@ class ProcessGroup {
   /// the same list; ranks that are not in it get an empty optional.
   std::optional<ProcessGroup> new_group(std::span<const int> ranks) const;
 
-  /// Ends a good run: waits for what is under way and frees the backend. Nothing may be called afterwards.
+  /// Ends a good run: waits for what is under way and frees the backend. Nothing may be called afterwards. The last
+  /// copy of a group does the same when it goes, unless an exception passes.
   void shutdown();
   /// Ends a bad run at once, without waiting for peers that may be gone.
   void abort();

@@ -171,8 +171,9 @@ class DeviceLoader {
 };
 
 /// The batches of `loader` (a torch::data loader, or anything with begin(), end() and BatchType), with all their
-/// tensors on `device`. To a GPU they go through page-locked memory on a side stream, one batch ahead of the training
-/// loop. With a `sampler`, its position counts the batches that the loop was given (see DistributedSampler).
+/// tensors on `device`. To a GPU they go through page-locked memory on a side stream. With a `sampler`, its position
+/// counts the batches that the loop was given (see DistributedSampler), and copies to a GPU run one batch ahead of the
+/// training loop; without one they do not, since the sampler would take the batch ahead for used.
 ///
 ///   for (auto& batch : torchup::to_device(*loader, worker.device(), sampler)) …
 template <class Loader>

@@ -1,6 +1,8 @@
 #pragma once
 
-// Everything that a training program needs. The single headers may be included instead.
+// Everything that a training program needs, LibTorch itself included. The single headers may be included instead.
+#include <torch/torch.h>
+
 #include <torchup/amp.hpp>
 #include <torchup/checkpoint.hpp>
 #include <torchup/clip.hpp>

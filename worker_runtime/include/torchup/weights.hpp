@@ -21,8 +21,8 @@ std::map<std::string, torch::Tensor> load_tensors(const std::filesystem::path& p
 ///
 /// Every name of the module must be there with its shape, and no other; numbers are converted to the module's dtype.
 /// Only names that begin with `prefix` are looked at, without it ("model." for the example above). A "module." before
-/// every name, which Python's DDP puts there, is dropped. Throws Error that names what does not fit; the module is
-/// untouched then.
+/// every name, which Python's DDP puts there, is dropped, unless the module has such names itself. Throws Error that
+/// names what does not fit; the module is untouched then.
 void load_weights(const std::filesystem::path& path, torch::nn::Module& module, const std::string& prefix = "");
 
 }  // namespace torchup

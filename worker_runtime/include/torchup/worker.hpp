@@ -35,6 +35,9 @@ class Worker {
   int local_world_size() const;  ///< workers on its node
   int restart_count() const;     ///< restarts after failures so far
   /// The GPU of this worker, bound as the current one, or the CPU when the machine has not one for each of its workers.
+  /// The rule is the process group's too, so group.device() is the same as long as neither is told otherwise; what was
+  /// said to the one (WorkerOptions::device) is said to the other by `init_process_group({.device = worker.device()})`.
+  /// They differ where the group takes gloo on the CPU because some rank has no GPU of its own: one line says so.
   torch::Device device() const;
 
   /// Call at the end of every step, with the number of steps done, equally often on every rank. It is the heartbeat

@@ -8,7 +8,8 @@
 namespace torchup {
 
 struct ZeroFirstOptions {
-  bool per_node = true;  ///< one rank of every node is first (each node has its disk); false: rank 0 of the whole group
+  /// The rank of every node that comes first is its first one (each node has its disk); false: rank 0 of the group is.
+  bool per_node = true;
   std::chrono::milliseconds timeout =
       std::chrono::hours{2};  ///< how long the others wait; not the group's, which is shorter
 };

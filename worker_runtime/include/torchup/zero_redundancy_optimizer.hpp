@@ -68,6 +68,7 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer {
     torch::Tensor tensor;
     int owner;
   };
+  torch::Device parameters_device() const;
   void copy_options_to_local();
   void flatten_parameters();
   void choose_way();

@@ -1,0 +1,45 @@
+#include "worker_runtime/stop_agreement.hpp"
+
+#include <catch2/catch.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "worker_runtime/job_store.hpp"
+
+using namespace torchup;
+using namespace std::chrono_literals;
+
+TEST_CASE("a stop that one rank never answers: those that did go on, all of them", "[worker_runtime][stop]") {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  set_job_store(store);
+  const auto rank = [](int number) {
+    return StopAgreement::Ranks{.rank = number, .world_size = 3, .prefix = "stop/", .answer_limit = 200ms};
+  };
+  {
+    StopAgreement asked{rank(0), [] { return true; }}, other{rank(1), [] { return false; }};
+    store->wait({"stop/stop_at"}, 30s);
+    for (int step = 0; step < 3; ++step) {
+      CHECK_FALSE(asked.end_step());
+      CHECK_FALSE(other.end_step());
+    }
+    const auto answers = store->add("stop/answers", 0);
+    CHECK((answers == 1 || answers == 2));  // the other may learn of it only now
+  }
+  set_job_store(nullptr);
+}
+
+TEST_CASE("all ranks stop after the same step", "[worker_runtime][stop]") {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  set_job_store(store);
+  {
+    StopAgreement first{{.rank = 0, .world_size = 2, .prefix = "stop/"}, [] { return true; }};
+    StopAgreement second{{.rank = 1, .world_size = 2, .prefix = "stop/"}, [] { return false; }};
+    int first_steps = 0, second_steps = 0;
+    std::thread ahead{[&] {
+      while (!first.end_step()) ++first_steps;
+    }};
+    while (!second.end_step()) ++second_steps;
+    ahead.join();
+    CHECK(first_steps == second_steps);
+  }
+  set_job_store(nullptr);
+}

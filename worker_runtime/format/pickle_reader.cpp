@@ -1,0 +1,413 @@
+#include "worker_runtime/format/pickle_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <torchup/error.hpp>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+
+namespace torchup {
+
+namespace {
+
+// Texts are parts of the pickle; what is larger than a word lies in the reader, and values refer to it by its place. So
+// a value is small, sharing costs nothing, and neither a cycle nor a deep nest needs care when all of it goes.
+enum class Global : std::size_t {};
+enum class Storage : std::size_t {};
+enum class Tensor : std::size_t {};
+enum class List : std::size_t {};  // lists, tuples and argument lists alike
+enum class Dictionary : std::size_t {};
+using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string_view, Global, Storage, Tensor, List,
+                           Dictionary>;
+using Values = std::vector<Value>;
+using Entries = std::vector<std::pair<Value, Value>>;
+
+/// A function or class that the pickle mentions.
+struct Name {
+  std::string_view module, name;
+  bool is(std::string_view wanted_module, std::string_view wanted_name) const {
+    return module == wanted_module && name == wanted_name;
+  }
+};
+
+struct Dtype {
+  std::string_view storage;  // class of a typed storage, in module torch
+  std::string_view name;     // in module torch
+  std::uint64_t bytes;
+};
+constexpr std::array dtypes{
+    Dtype{"FloatStorage", "float32", 4},
+    Dtype{"DoubleStorage", "float64", 8},
+    Dtype{"HalfStorage", "float16", 2},
+    Dtype{"BFloat16Storage", "bfloat16", 2},
+    Dtype{"LongStorage", "int64", 8},
+    Dtype{"IntStorage", "int32", 4},
+    Dtype{"ShortStorage", "int16", 2},
+    Dtype{"CharStorage", "int8", 1},
+    Dtype{"ByteStorage", "uint8", 1},
+    Dtype{"BoolStorage", "bool", 1},
+    Dtype{"", "uint16", 2},
+    Dtype{"", "uint32", 4},
+    Dtype{"", "uint64", 8},
+    Dtype{"", "float8_e4m3fn", 1},
+    Dtype{"", "float8_e5m2", 1},
+    Dtype{"ComplexFloatStorage", "complex64", 8},
+};
+constexpr std::uint64_t storage_bytes_max = std::uint64_t{1} << 60;
+
+struct StoredNumbers {
+  std::string_view key;
+  std::uint64_t bytes;
+  const Dtype* dtype;  // null: bytes, the tensor says what they are
+};
+
+[[noreturn]] void broken(const std::string& what) { throw Error{"its pickle is broken: " + what}; }
+
+template <class T>
+T as(const Value& value, const char* wanted) {
+  const T* const found = std::get_if<T>(&value);
+  if (!found) broken(fmt::format("something is not {}", wanted));
+  return *found;
+}
+
+class Reader {
+ public:
+  explicit Reader(std::string_view pickle) : rest_{pickle} {
+    if (pickle.size() > pickle_bytes_max)
+      broken(fmt::format("it has {} bytes, more than {}", pickle.size(), pickle_bytes_max));
+  }
+
+  std::map<std::string, PickledTensor> read() {
+    for (;;) {
+      const char opcode = take(1)[0];
+      if (opcode == '.') break;
+      step(opcode);
+    }
+    const Value root = pop();
+    std::map<std::string, PickledTensor> tensors;
+    collect(root, "", 0, tensors);
+    return tensors;
+  }
+
+ private:
+  std::string_view take(std::uint64_t count) {
+    if (count > rest_.size()) broken("it ends too early");
+    const std::string_view bytes = rest_.substr(0, count);
+    rest_.remove_prefix(count);
+    return bytes;
+  }
+  template <class T>
+  T number() {
+    static_assert(std::endian::native == std::endian::little);
+    T value;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
+  std::string_view line() {
+    const std::size_t end = rest_.find('\n');
+    if (end == std::string_view::npos) broken("a line does not end");
+    const std::string_view text = take(end);
+    take(1);
+    return text;
+  }
+
+  // Everything that takes memory is counted, here alone.
+  void count_value() {
+    if (++values_ > pickle_values_max) broken(fmt::format("it holds more than {} values", pickle_values_max));
+  }
+  void push(Value value) {
+    count_value();
+    stack_.push_back(value);
+  }
+  Value pop() {
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) broken("its stack is empty");
+    const Value value = stack_.back();
+    stack_.pop_back();
+    return value;
+  }
+  const Value& top() const {
+    if (stack_.empty()) broken("its stack is empty");
+    return stack_.back();
+  }
+  Values pop_to_mark() {
+    if (marks_.empty()) broken("a mark is missing");
+    const auto begin = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
+    Values values{begin, stack_.end()};
+    stack_.erase(begin, stack_.end());
+    marks_.pop_back();
+    return values;
+  }
+  void mark() {
+    count_value();
+    marks_.push_back(stack_.size());
+  }
+
+  template <class Reference, class Arena, class Content>
+  static Reference keep(Arena& arena, Content content) {
+    arena.push_back(std::move(content));
+    return Reference{arena.size() - 1};
+  }
+  Values& list(const Value& value) { return lists_[static_cast<std::size_t>(as<List>(value, "a list"))]; }
+  Entries& dictionary(const Value& value) {
+    return dictionaries_[static_cast<std::size_t>(as<Dictionary>(value, "a dictionary"))];
+  }
+  const Name& name(const Value& value, const char* wanted) const {
+    return names_[static_cast<std::size_t>(as<Global>(value, wanted))];
+  }
+  std::vector<std::int64_t> dimensions(const Value& value) {
+    const Values& values = list(value);
+    if (values.size() > pickle_dimensions_max)
+      broken(fmt::format("a tensor has {} dimensions, more than {}", values.size(), pickle_dimensions_max));
+    std::vector<std::int64_t> result;
+    for (const Value& element : values) {
+      count_value();  // many tensors may share one list, and each keeps its own copy
+      result.push_back(as<std::int64_t>(element, "a number"));
+    }
+    return result;
+  }
+
+  void push_tuple(std::size_t size) {
+    Values values(size);
+    for (std::size_t i = size; i-- > 0;) values[i] = pop();
+    push(keep<List>(lists_, std::move(values)));
+  }
+  void set_items(const Values& values) {
+    if (values.size() % 2 != 0) broken("a key without a value");
+    Entries& entries = dictionary(top());
+    for (std::size_t i = 0; i < values.size(); i += 2) entries.emplace_back(values[i], values[i + 1]);
+  }
+  void memoize(std::uint64_t index) {
+    count_value();
+    memo_[index] = top();
+  }
+  void recall(std::uint64_t index) {
+    const auto found = memo_.find(index);
+    if (found == memo_.end()) broken("it refers to what is not there");
+    push(found->second);
+  }
+  void append(const Values& values) {
+    Values& target = list(top());
+    target.insert(target.end(), values.begin(), values.end());
+  }
+
+  // The names are those of pickletools.py.
+  void step(char opcode) {
+    switch (opcode) {
+      case '\x80':
+        return void(take(1));  // PROTO
+      case '\x95':
+        return void(take(8));  // FRAME
+      case '(':
+        return mark();  // MARK
+      case 'N':
+        return push(std::monostate{});  // NONE
+      case '\x88':
+        return push(true);  // NEWTRUE
+      case '\x89':
+        return push(false);  // NEWFALSE
+      case 'K':
+        return push(std::int64_t{number<std::uint8_t>()});  // BININT1
+      case 'M':
+        return push(std::int64_t{number<std::uint16_t>()});  // BININT2
+      case 'J':
+        return push(std::int64_t{number<std::int32_t>()});  // BININT
+      case '\x8a':
+        return push(long_number(number<std::uint8_t>()));  // LONG1
+      case 'G':
+        return push(std::bit_cast<double>(__builtin_bswap64(number<std::uint64_t>())));  // BINFLOAT, big endian
+      case 'X':
+        return push(take(number<std::uint32_t>()));  // BINUNICODE
+      case '\x8c':
+        return push(take(number<std::uint8_t>()));  // SHORT_BINUNICODE
+      case '}':
+        return push(keep<Dictionary>(dictionaries_, Entries{}));  // EMPTY_DICT
+      case ']':                                                   // EMPTY_LIST
+      case ')':
+        return push(keep<List>(lists_, Values{}));  // EMPTY_TUPLE
+      case '\x85':
+        return push_tuple(1);  // TUPLE1
+      case '\x86':
+        return push_tuple(2);  // TUPLE2
+      case '\x87':
+        return push_tuple(3);  // TUPLE3
+      case 't':
+        return push(keep<List>(lists_, pop_to_mark()));  // TUPLE
+      case 'a': {                                        // APPEND
+        const Value value = pop();
+        return append({value});
+      }
+      case 'e':
+        return append(pop_to_mark());  // APPENDS
+      case 's': {                      // SETITEM
+        const Value value = pop(), key = pop();
+        return set_items({key, value});
+      }
+      case 'u':
+        return set_items(pop_to_mark());  // SETITEMS
+      case 'q':
+        return memoize(number<std::uint8_t>());  // BINPUT
+      case 'r':
+        return memoize(number<std::uint32_t>());  // LONG_BINPUT
+      case '\x94':
+        return memoize(memo_.size());  // MEMOIZE
+      case 'h':
+        return recall(number<std::uint8_t>());  // BINGET
+      case 'j':
+        return recall(number<std::uint32_t>());  // LONG_BINGET
+      case 'c': {                                // GLOBAL
+        const std::string_view module = line();
+        return push(keep<Global>(names_, Name{module, line()}));
+      }
+      case '\x93': {  // STACK_GLOBAL
+        const Value name = pop(), module = pop();
+        return push(
+            keep<Global>(names_, Name{as<std::string_view>(module, "a name"), as<std::string_view>(name, "a name")}));
+      }
+      case 'Q': {  // BINPERSID
+        const Value id = pop();
+        return push(open_storage(list(id)));
+      }
+      case 'R': {  // REDUCE
+        const Value arguments = pop(), function = pop();
+        return push(call(name(function, "a function"), arguments));
+      }
+      case 'b':  // BUILD: attributes, of a state_dict its _metadata
+        pop();
+        return void(dictionary(top()));
+      default:
+        broken(fmt::format("opcode {} has no place in a file of weights", static_cast<unsigned char>(opcode)));
+    }
+  }
+
+  std::int64_t long_number(std::uint8_t size) {
+    if (size > 8) broken("a number is too large");
+    const std::string_view bytes = take(size);
+    std::int64_t value = size > 0 && (bytes[size - 1] & 0x80) != 0 ? -1 : 0;
+    std::memcpy(&value, bytes.data(), size);
+    return value;
+  }
+
+  /// ('storage', class, key, device, number of elements)
+  Storage open_storage(const Values& id) {
+    if (id.size() != 5 || as<std::string_view>(id[0], "a text") != "storage")
+      broken("a storage is described in another way");
+    const Name& kind = name(id[1], "a class");
+    StoredNumbers stored{as<std::string_view>(id[2], "a text"), 0, nullptr};
+    if (!kind.is("torch.storage", "UntypedStorage")) {
+      const auto found = std::ranges::find(dtypes, kind.name, &Dtype::storage);
+      if (kind.module != "torch" || kind.name.empty() || found == dtypes.end())
+        broken(fmt::format("a storage is a {}.{}", kind.module, kind.name));
+      stored.dtype = &*found;
+    }
+    if (stored.key.size() > pickle_key_bytes_max)
+      broken(fmt::format("a storage's key has {} bytes, more than {}", stored.key.size(), pickle_key_bytes_max));
+    const auto count = as<std::int64_t>(id[4], "a number");
+    const std::uint64_t size = stored.dtype ? stored.dtype->bytes : 1;
+    if (count < 0 || static_cast<std::uint64_t>(count) > storage_bytes_max / size)
+      broken("a storage's size is impossible");
+    stored.bytes = static_cast<std::uint64_t>(count) * size;
+    const auto [known, fresh] = storage_sizes_.try_emplace(stored.key, stored.bytes);
+    if (!fresh && known->second != stored.bytes) broken(fmt::format("storage {} has two sizes", stored.key));
+    return keep<Storage>(storages_, stored);
+  }
+
+  /// (storage, offset, sizes, strides, requires_grad, hooks[, dtype or metadata])
+  Tensor rebuild_tensor(const Values& arguments, bool dtype_is_last) {
+    if (arguments.size() < (dtype_is_last ? 7U : 6U)) broken("a tensor's description is too short");
+    const StoredNumbers& storage = storages_[static_cast<std::size_t>(as<Storage>(arguments[0], "a storage"))];
+    const Dtype* dtype = storage.dtype;
+    if (dtype_is_last) {
+      const Name& wanted = name(arguments[6], "a dtype");
+      const auto found = std::ranges::find(dtypes, wanted.name, &Dtype::name);
+      if (wanted.module != "torch" || found == dtypes.end())
+        broken(fmt::format("a tensor's dtype is {}.{}", wanted.module, wanted.name));
+      dtype = &*found;
+    }
+    if (!dtype) broken("a tensor has no dtype");
+    PickledTensor tensor{.storage = std::string{storage.key},
+                         .storage_bytes = storage.bytes,
+                         .dtype = std::string{dtype->name},
+                         .offset = as<std::int64_t>(arguments[1], "a number"),
+                         .sizes = dimensions(arguments[2]),
+                         .strides = dimensions(arguments[3])};
+    if (!lies_within(tensor, static_cast<std::int64_t>(storage.bytes / dtype->bytes)))
+      broken("a tensor reaches beyond its storage");
+    return keep<Tensor>(tensors_, std::move(tensor));
+  }
+
+  /// Whether the last element is one of the storage's `elements`. Each factor is bounded by them, so that no product
+  /// can overflow.
+  static bool lies_within(const PickledTensor& tensor, std::int64_t elements) {
+    const auto& [key, bytes, dtype, offset, sizes, strides] = tensor;
+    if (sizes.size() != strides.size() || offset < 0 || offset > elements) return false;
+    if (std::ranges::any_of(sizes, [](std::int64_t size) { return size < 0; })) return false;
+    if (std::ranges::count(sizes, 0) > 0) return true;
+    std::int64_t last = offset;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i] == 1 || strides[i] == 0) continue;
+      if (strides[i] < 0 || sizes[i] - 1 > elements || strides[i] > elements / (sizes[i] - 1)) return false;
+      last += (sizes[i] - 1) * strides[i];
+      if (last >= elements) return false;
+    }
+    return last < elements;
+  }
+
+  Value call(const Name& function, const Value& given) {
+    const Values& arguments = list(given);
+    if (function.is("torch._utils", "_rebuild_tensor_v2")) return rebuild_tensor(arguments, false);
+    if (function.is("torch._utils", "_rebuild_tensor_v3")) return rebuild_tensor(arguments, true);
+    if (function.is("torch._utils", "_rebuild_parameter") && !arguments.empty())
+      return as<Tensor>(arguments[0], "a tensor");
+    if (function.is("collections", "OrderedDict") && arguments.empty())
+      return keep<Dictionary>(dictionaries_, Entries{});
+    if (function.is("torch", "Size") && arguments.size() == 1) return arguments[0];
+    if (function.is("torch", "device")) return std::monostate{};
+    throw Error{fmt::format("it holds a {}.{}, which a file of weights has no need of. Save model.state_dict() instead",
+                            function.module, function.name)};
+  }
+
+  /// Every way to a tensor gives it a name, so what is shared is visited more than once: the visits are counted.
+  void collect(const Value& value, const std::string& name, int depth, std::map<std::string, PickledTensor>& found) {
+    if (depth > pickle_depth_max) broken("its dictionaries are nested too deep");
+    if (const Tensor* tensor = std::get_if<Tensor>(&value)) {
+      found[name] = tensors_[static_cast<std::size_t>(*tensor)];
+      return;
+    }
+    if (!std::holds_alternative<Dictionary>(value)) return;
+    for (const auto& [key, inner] : dictionary(value)) {
+      if (++visits_ > pickle_visits_max)
+        broken(fmt::format("its dictionaries have more than {} entries", pickle_visits_max));
+      const std::string_view* const text = std::get_if<std::string_view>(&key);
+      if (!text || !(std::holds_alternative<Tensor>(inner) || std::holds_alternative<Dictionary>(inner))) continue;
+      name_bytes_ += name.size() + 1 + text->size();
+      if (name_bytes_ > pickle_names_bytes_max)
+        broken(fmt::format("its names have more than {} bytes", pickle_names_bytes_max));
+      collect(inner, name.empty() ? std::string{*text} : fmt::format("{}.{}", name, *text), depth + 1, found);
+    }
+  }
+
+  std::string_view rest_;
+  std::size_t values_ = 0, visits_ = 0, name_bytes_ = 0;
+  Values stack_;
+  std::vector<std::size_t> marks_;
+  std::unordered_map<std::uint64_t, Value> memo_;
+  std::unordered_map<std::string_view, std::uint64_t> storage_sizes_;
+  std::deque<Name> names_;
+  std::deque<StoredNumbers> storages_;
+  std::deque<PickledTensor> tensors_;
+  std::deque<Values> lists_;
+  std::deque<Entries> dictionaries_;
+};
+
+}  // namespace
+
+std::map<std::string, PickledTensor> tensors_in_pickle(std::string_view pickle) { return Reader{pickle}.read(); }
+
+}  // namespace torchup
