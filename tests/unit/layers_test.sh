@@ -26,6 +26,18 @@ forbid 'the launcher builds without LibTorch' '#include [<"](torch|c10|ATen)' re
 forbid 'rendezvous stands below launcher and worker_runtime' '#include [<"](launcher|worker_runtime|torchup)/' rendezvous
 forbid 'launcher and worker_runtime stand side by side' '#include [<"](worker_runtime|torchup)/' launcher
 forbid 'launcher and worker_runtime stand side by side' '#include [<"]launcher/' worker_runtime
+# A room of worker_runtime includes only those below it.
+rooms=(format place store group ddp data toolkit state worker)
+for folder in worker_runtime/*/; do
+  room=$(basename "$folder")
+  [[ $room == include || " ${rooms[*]} " == *" $room "* ]] || { echo "layers: $folder has no place in the order of rooms"; failed=1; }
+done
+[[ -z $(find worker_runtime -maxdepth 1 -name '*.[ch]pp') ]] || { echo "layers: worker_runtime's sources live in rooms"; failed=1; }
+for ((i = 0; i < ${#rooms[@]} - 1; i++)); do
+  above=$(IFS='|'; echo "${rooms[*]:i+1}")
+  forbid "${rooms[i]} stands below $above" "#include [<\"]worker_runtime/($above)/" "worker_runtime/${rooms[i]}"
+done
+forbid "strangers' files are read without LibTorch" '#include [<"](torch|c10|ATen)/' worker_runtime/format
 # CTest splits a name at a semicolon, and Catch2 takes one that begins with a dash for an option: such a test never runs.
 if grep -rnE --include='*.cpp' 'TEST_CASE\("(-|[^"]*;)' tests; then
   echo "layers: the test cases above have names with which CTest cannot run them"

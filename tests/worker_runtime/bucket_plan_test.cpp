@@ -1,10 +1,10 @@
-#include "worker_runtime/bucket_plan.hpp"
+#include "worker_runtime/ddp/bucket_plan.hpp"
 
 #include <catch2/catch.hpp>
 #include <random>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
-#include "worker_runtime/flat_buffer.hpp"
+#include "worker_runtime/ddp/flat_buffer.hpp"
 
 using namespace torchup;
 

@@ -1,4 +1,4 @@
-#include "worker_runtime/checkpoint_folder.hpp"
+#include "worker_runtime/state/checkpoint_folder.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

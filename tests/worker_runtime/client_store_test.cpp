@@ -1,4 +1,4 @@
-#include "worker_runtime/client_store.hpp"
+#include "worker_runtime/store/client_store.hpp"
 
 #include <torch/torch.h>
 

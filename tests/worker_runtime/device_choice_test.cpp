@@ -1,4 +1,4 @@
-#include "worker_runtime/device_choice.hpp"
+#include "worker_runtime/place/device_choice.hpp"
 
 #include <catch2/catch.hpp>
 #include <torchup/error.hpp>

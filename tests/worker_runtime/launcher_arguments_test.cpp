@@ -1,4 +1,4 @@
-#include "worker_runtime/launcher_arguments.hpp"
+#include "worker_runtime/place/launcher_arguments.hpp"
 
 #include <catch2/catch.hpp>
 #include <string>

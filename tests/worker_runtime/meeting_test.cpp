@@ -1,4 +1,4 @@
-#include "worker_runtime/meeting.hpp"
+#include "worker_runtime/group/meeting.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

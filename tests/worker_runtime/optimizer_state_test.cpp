@@ -1,4 +1,4 @@
-#include "worker_runtime/optimizer_state.hpp"
+#include "worker_runtime/state/optimizer_state.hpp"
 
 #include <torch/optim/lbfgs.h>
 

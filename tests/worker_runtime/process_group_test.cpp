@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <stdexcept>
 
-#include "worker_runtime/group_state.hpp"
+#include "worker_runtime/group/group_state.hpp"
 
 using namespace torchup;
 

@@ -7,7 +7,7 @@
 #include <torchup/error.hpp>
 #include <torchup/safetensors.hpp>
 
-#include "worker_runtime/crc32.hpp"
+#include "worker_runtime/state/crc32.hpp"
 
 using namespace torchup;
 

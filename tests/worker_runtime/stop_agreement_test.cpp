@@ -1,9 +1,9 @@
-#include "worker_runtime/stop_agreement.hpp"
+#include "worker_runtime/worker/stop_agreement.hpp"
 
 #include <catch2/catch.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "worker_runtime/job_store.hpp"
+#include "worker_runtime/store/job_store.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;

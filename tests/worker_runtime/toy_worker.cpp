@@ -12,7 +12,7 @@
 #include <thread>
 #include <torchup/torchup.hpp>
 
-#include "worker_runtime/last_words.hpp"
+#include "worker_runtime/worker/last_words.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "worker_runtime/worker_place.hpp"
+#include "worker_runtime/place/worker_place.hpp"
 
 #include <catch2/catch.hpp>
 #include <map>

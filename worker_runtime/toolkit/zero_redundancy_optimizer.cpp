@@ -10,7 +10,7 @@
 #include <torchup/error.hpp>
 #include <torchup/zero_redundancy_optimizer.hpp>
 
-#include "worker_runtime/peer_memory.hpp"
+#include "worker_runtime/group/peer_memory.hpp"
 
 namespace torchup {
 namespace {

@@ -1,0 +1,61 @@
+#include "worker_runtime/ddp/flat_buffer.hpp"
+
+#include <c10/util/hash.h>
+
+#include "torchup/error.hpp"
+
+namespace torchup {
+namespace {
+
+BucketKey key_of(const torch::Tensor& tensor) {
+  const auto device = tensor.device();
+  return {.dtype = static_cast<int>(tensor.scalar_type()),
+          .device = static_cast<int>(device.type()) * 256 + device.index(),
+          .hash = c10::get_hash(tensor.scalar_type(), device)};
+}
+
+}  // namespace
+
+std::vector<PlannedTensor> planned_tensors(const std::vector<NamedParameter>& parameters,
+                                           std::span<const std::size_t> order) {
+  std::vector<PlannedTensor> planned;
+  planned.reserve(parameters.size());
+  for (std::size_t position = 0; position < parameters.size(); ++position) {
+    const auto& tensor = parameters[order.empty() ? position : order[position]].tensor;
+    planned.push_back(
+        {.key = key_of(tensor), .bytes = tensor.numel() * static_cast<std::int64_t>(tensor.element_size())});
+  }
+  return planned;
+}
+
+void check_plan(const BucketPlan& plan, const std::vector<NamedParameter>& parameters) {
+  std::vector<int> seen(parameters.size(), 0);
+  for (std::size_t bucket = 0; bucket < plan.size(); ++bucket) {
+    if (plan[bucket].empty()) throw Error{"bucket layout: bucket " + std::to_string(bucket) + " is empty"};
+    for (const auto index : plan[bucket]) {
+      if (index >= parameters.size() || seen[index]++)
+        throw Error{"bucket layout: it is for another model: parameter " + std::to_string(index) +
+                    (index >= parameters.size()
+                         ? " does not exist (there are " + std::to_string(parameters.size()) + ")"
+                         : " is in two places")};
+      if (!(key_of(parameters[index].tensor) == key_of(parameters[plan[bucket].front()].tensor)))
+        throw Error{"bucket layout: parameters " + parameters[index].name + " and " +
+                    parameters[plan[bucket].front()].name + " share a bucket, but not dtype and device"};
+    }
+  }
+  for (std::size_t index = 0; index < seen.size(); ++index)
+    if (!seen[index])
+      throw Error{"bucket layout: it is for another model: parameter " + parameters[index].name + " is in no bucket"};
+}
+
+torch::Tensor view_like(const torch::Tensor& buffer, const torch::Tensor& parameter, std::int64_t offset) {
+  if (parameter.is_non_overlapping_and_dense())
+    return buffer.as_strided(parameter.sizes(), parameter.strides(), offset);
+  return buffer.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+}
+
+torch::Tensor real_view(const torch::Tensor& tensor) {
+  return tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
+}
+
+}  // namespace torchup

@@ -1,0 +1,424 @@
+#include "torchup/checkpoint.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <fmt/format.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <future>
+#include <map>
+#include <mutex>
+#include <set>
+#include <torchup/collectives.hpp>
+#include <torchup/error.hpp>
+#include <torchup/worker.hpp>
+#include <torchup/zero_redundancy_optimizer.hpp>
+
+#include "worker_runtime/group/gather_text.hpp"
+#include "worker_runtime/group/outcome_board.hpp"
+#include "worker_runtime/state/checkpoint_folder.hpp"
+#include "worker_runtime/state/optimizer_state.hpp"
+
+namespace torchup {
+
+using nlohmann::json;
+using Tensors = std::map<std::string, torch::Tensor>;
+
+struct Checkpoint::State {
+  CheckpointFolder folder;
+  ProcessGroup group;
+  CheckpointOptions options;
+  OutcomeBoard loads;            ///< how reading went, told by the rank that has the checkpoint
+  OutcomeBoard saves;            ///< how writing went, told by rank 0
+  std::int64_t loads_begun = 0;  ///< the same number on all ranks, as the next one
+  std::int64_t saves_begun = 0;
+  bool save_unconfirmed = false;        ///< nobody has looked yet how the last save went
+  std::set<std::int64_t> damaged = {};  ///< steps of our folder that looked whole and were not
+  Tensors host = {};                    ///< where tensors are copied to, used again by the next save
+  std::future<void> writing = {};
+};
+
+namespace {
+
+constexpr const char* rng_cpu = "rng/cpu";
+constexpr const char* rng_gpu = "rng/gpu";
+
+std::string optimizer_prefix(std::size_t number) { return "optimizer-" + std::to_string(number); }
+std::string other_prefix(std::size_t number) { return fmt::format("part-{}/", number); }
+std::string rank_prefix(std::size_t number, int rank) { return fmt::format("part-{}/rank-{}/", number, rank); }
+
+NamedTensors tensors_of(const torch::nn::Module& module) {
+  NamedTensors result;
+  for (const auto& parameter : module.named_parameters()) result.emplace_back(parameter.key(), parameter.value());
+  for (const auto& buffer : module.named_buffers()) {
+    if (buffer.value().defined()) result.emplace_back(buffer.key(), buffer.value());
+  }
+  return result;
+}
+
+/// The generator of the GPU that the module is on, if it is on one.
+std::optional<at::Generator> gpu_generator(const CheckpointParts& parts) {
+  if (!parts.module) return std::nullopt;
+  for (const torch::Tensor& parameter : parts.module->parameters()) {
+    if (!parameter.is_cpu()) return at::globalContext().defaultGenerator(parameter.device());
+  }
+  return std::nullopt;
+}
+
+torch::Tensor state_of(at::Generator generator) {
+  const std::lock_guard lock{generator.mutex()};
+  return generator.get_state();
+}
+
+void set_state(at::Generator generator, const torch::Tensor& state) {
+  const std::lock_guard lock{generator.mutex()};
+  generator.set_state(state.clone());
+}
+
+void set_seed(at::Generator generator, std::uint64_t seed) {
+  const std::lock_guard lock{generator.mutex()};
+  generator.set_current_seed(seed);
+}
+
+/// Everybody's generator state, a row per rank, on the CPU.
+torch::Tensor gather_rows(const torch::Tensor& row, const ProcessGroup& group) {
+  std::vector<torch::Tensor> rows = all_gather(row.to(group.device()), group);
+  return torch::stack(rows).cpu();
+}
+
+json facts_of(Position at, const CheckpointParts& parts, const ProcessGroup& group) {
+  json facts{{"step", at.step}, {"epoch", at.epoch}, {"world_size", group.size()}, {"torch", TORCH_VERSION}};
+  if (parts.sampler) {
+    const SamplerPosition position = parts.sampler->position();
+    facts["sampler"] = {{"epoch", position.epoch}, {"consumed", position.consumed}, {"seed", position.seed}};
+  }
+  if (parts.ddp != nullptr) {
+    const BucketLayout layout = parts.ddp->bucket_layout();
+    facts["bucket_layout"] = {{"rebuilt", layout.rebuilt}, {"buckets", layout.buckets}, {"caps_mb", layout.caps_mb}};
+  }
+  return facts;
+}
+
+/// Sends what `root` loaded to everybody. GPUs' groups take it there one tensor at a time.
+void send_tensors(Tensors& tensors, const ProcessGroup& group, int root) {
+  json names = json::array();
+  for (const auto& [name, tensor] : tensors) {
+    names.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
+  }
+  names = json::parse(broadcast_text(names.dump(), group, root));
+  if (group.rank() != root) {
+    for (const json& entry : names) {
+      tensors[entry[0]] =
+          torch::empty(entry[2].get<std::vector<std::int64_t>>(), static_cast<torch::ScalarType>(entry[1].get<int>()));
+    }
+  }
+  for (auto& [name, tensor] : tensors) {
+    torch::Tensor travelling = tensor.to(group.device());
+    if (travelling.numel() > 0) broadcast(travelling.reshape(-1).view(torch::kUInt8), group, root);
+    if (group.rank() != root) tensor.copy_(travelling);
+  }
+}
+
+/// Every rank's state on rank 0, by rank, on the CPU; empty on the others. One tensor travels at a time.
+std::vector<StateDict> gather_states(const StateDict& mine, const ProcessGroup& group) {
+  const auto as_bytes = [&](const torch::Tensor& tensor) {
+    return tensor.to(group.device()).contiguous().reshape(-1).view(torch::kUInt8);
+  };
+  json names = json::array();
+  for (const auto& [name, tensor] : mine)
+    names.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
+  const std::vector<std::string> lists = all_gather_text(names.dump(), group);
+  if (group.rank() != 0) {
+    for (const auto& [name, tensor] : mine)
+      if (tensor.numel() > 0) send(as_bytes(tensor), group, 0);
+    return {};
+  }
+  std::vector<StateDict> states{mine};
+  for (int rank = 1; rank < group.size(); ++rank) {
+    StateDict& state = states.emplace_back();
+    for (const json& entry : json::parse(lists[static_cast<std::size_t>(rank)])) {
+      torch::Tensor tensor =
+          torch::empty(entry[2].get<std::vector<std::int64_t>>(),
+                       torch::dtype(static_cast<torch::ScalarType>(entry[1].get<int>())).device(group.device()));
+      if (tensor.numel() > 0) receive(tensor.reshape(-1).view(torch::kUInt8), group, rank);
+      state.emplace(entry[0], tensor.cpu());
+    }
+  }
+  return states;
+}
+
+void restore_module(const torch::nn::Module& module, const Tensors& stored) {
+  const NamedTensors wanted = tensors_of(module);
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : wanted) {
+    names.insert(name);
+    const auto found = stored.find(name);
+    if (found == stored.end()) throw Error{"the checkpoint lacks the module's " + name};
+    if (found->second.sizes() != tensor.sizes() || found->second.scalar_type() != tensor.scalar_type()) {
+      throw Error{name + " is " + c10::str(found->second.scalar_type(), found->second.sizes()) +
+                  " in the checkpoint and " + c10::str(tensor.scalar_type(), tensor.sizes()) + " in the module"};
+    }
+    tensor.data().copy_(found->second);
+  }
+  for (const auto& [name, tensor] : stored) {
+    if (!names.contains(name)) throw Error{"the module lacks " + name + ", which is in the checkpoint"};
+  }
+}
+
+void restore_generators(const CheckpointParts& parts, const LoadedCheckpoint& loaded, const ProcessGroup& group) {
+  const torch::Tensor& cpu = loaded.training.at(rng_cpu);
+  const auto gpu = gpu_generator(parts);
+  if (cpu.size(0) == group.size()) {
+    set_state(at::detail::getDefaultCPUGenerator(), cpu[group.rank()]);
+    const auto stored = loaded.training.find(rng_gpu);
+    if (gpu && stored != loaded.training.end()) set_state(*gpu, stored->second[group.rank()]);
+    return;
+  }
+  // Another world size: streams that differ by rank and from those before, and are the same when this is done again.
+  std::size_t seed = 0;
+  const torch::Tensor first = cpu[0].contiguous();
+  for (std::int64_t i = 0; i < first.numel(); ++i)
+    seed = c10::hash_combine(seed, first.const_data_ptr<std::uint8_t>()[i]);
+  seed = c10::hash_combine(c10::hash_combine(seed, static_cast<std::size_t>(group.size())),
+                           static_cast<std::size_t>(group.rank()));
+  set_seed(at::detail::getDefaultCPUGenerator(), seed);
+  if (gpu) set_seed(*gpu, seed);
+}
+
+void restore_parts(const CheckpointParts& parts, const LoadedCheckpoint& loaded, const ProcessGroup& group) {
+  if (parts.module) restore_module(*parts.module, loaded.model);
+  const json optimizers = loaded.facts.value("optimizers", json::array());
+  if (optimizers.size() != parts.optimizers.size()) {
+    throw Error{"the checkpoint holds " + std::to_string(optimizers.size()) + " optimizers, the program has " +
+                std::to_string(parts.optimizers.size())};
+  }
+  const ParameterNames names = parameter_names(parts.module.get());
+  for (std::size_t i = 0; i < parts.optimizers.size(); ++i) {
+    restore_optimizer(*parts.optimizers[i], names, optimizer_prefix(i), optimizers[i], loaded.training);
+  }
+  if (loaded.facts.value("parts", std::size_t{0}) != parts.others.size()) {
+    throw Error{"the checkpoint holds " + loaded.facts.value("parts", json{0}).dump() +
+                " parts with a state_dict, the program has " + std::to_string(parts.others.size())};
+  }
+  for (std::size_t i = 0; i < parts.others.size(); ++i) {
+    StateDict state;
+    const int stored_ranks = loaded.facts.at("world_size");
+    const std::string prefix =
+        parts.others[i].differs_by_rank ? rank_prefix(i, group.rank() % stored_ranks) : other_prefix(i);
+    for (auto entry = loaded.training.lower_bound(prefix);
+         entry != loaded.training.end() && entry->first.starts_with(prefix); ++entry) {
+      state.emplace(entry->first.substr(prefix.size()), entry->second);
+    }
+    parts.others[i].set(state);
+  }
+  if (parts.sampler && loaded.facts.contains("sampler")) {
+    const json& position = loaded.facts.at("sampler");
+    DistributedSampler{*parts.sampler}.resume({position.at("epoch"), position.at("consumed"), position.at("seed")});
+  }
+  if (parts.ddp != nullptr && loaded.facts.contains("bucket_layout")) {
+    const json& layout = loaded.facts.at("bucket_layout");
+    const bool taken =
+        parts.ddp->restore_bucket_layout({layout.at("buckets").get<std::vector<std::vector<std::int64_t>>>(),
+                                          layout.at("rebuilt"), layout.at("caps_mb").get<std::vector<double>>()});
+    if (!taken && parts.ddp->group().rank() == 0)
+      std::fprintf(stderr,
+                   "torchup: bucket_cap_mb is another one than when the checkpoint was taken: the buckets are laid out "
+                   "anew, and averages over three and more ranks may differ in their last bits\n");
+  }
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(std::filesystem::path folder, ProcessGroup group, CheckpointOptions options)
+    : state_{std::make_unique<State>(State{.folder = CheckpointFolder{std::move(folder)},
+                                           .group = group,
+                                           .options = options,
+                                           .loads = OutcomeBoard{group, "checkpoint/loads"},
+                                           .saves = OutcomeBoard{group, "checkpoint/saves"}})} {}
+
+Checkpoint::~Checkpoint() {
+  try {
+    if (state_ && state_->writing.valid()) state_->writing.get();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "torchup: the last checkpoint was not written: %s\n", error.what());
+  }
+}
+
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&& other) noexcept {
+  std::swap(state_, other.state_);
+  std::swap(parts_, other.parts_);
+  return *this;
+}
+
+void Checkpoint::wait() {
+  State& s = *state_;
+  if (!std::exchange(s.save_unconfirmed, false)) return;
+  if (s.writing.valid()) return s.writing.get();  // rank 0: with the reason as it was thrown
+  const std::string failure = s.saves.wait_for(s.saves_begun);
+  if (!failure.empty()) throw Error{fmt::format("rank 0 could not write the checkpoint: {}", failure)};
+}
+
+void Checkpoint::add_optimizer(CheckpointParts& all, torch::optim::Optimizer& optimizer) {
+  if (auto* sharded = dynamic_cast<ZeroRedundancyOptimizerBase*>(&optimizer))
+    add(all, *sharded);
+  else
+    all.optimizers.push_back(&optimizer);
+}
+
+Position Checkpoint::resume_parts(const CheckpointParts& parts) {
+  State& s = *state_;
+  wait();
+  // Every candidate of every rank, newest first; of the copies of a step that of the lowest rank first.
+  struct Candidate {
+    std::int64_t step;
+    int holder;
+    std::string identity;
+  };
+  std::vector<Candidate> candidates;
+  json mine = json::array();
+  for (const auto& [step, identity] : s.folder.found()) mine.push_back({step, identity});
+  const std::vector<std::string> lists = all_gather_text(mine.dump(), s.group);
+  for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+    for (const json& found : json::parse(lists[rank]))
+      candidates.push_back({found[0], static_cast<int>(rank), found[1]});
+  }
+  std::ranges::stable_sort(candidates, std::greater{}, &Candidate::step);
+  std::set<std::string> damaged;  // what one rank found damaged, all others that see the same files need not read
+  for (const auto& [step, holder, identity] : candidates) {
+    const bool is_mine = holder == s.group.rank();
+    if (damaged.contains(identity)) {
+      if (is_mine) s.damaged.insert(step);
+      continue;
+    }
+    LoadedCheckpoint loaded;
+    const std::int64_t number = ++s.loads_begun;
+    std::string failure;
+    if (is_mine) {
+      try {
+        loaded = s.folder.load(step);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "torchup: rank %d passes over the checkpoint of step %lld: %s\n", holder,
+                     static_cast<long long>(step), error.what());
+        s.damaged.insert(step);
+        failure = error.what();
+      }
+      s.loads.publish(number, failure);
+    } else {
+      failure = s.loads.wait_for(number);
+    }
+    if (!failure.empty()) {
+      damaged.insert(identity);
+      continue;
+    }
+    loaded.facts = json::parse(broadcast_text(loaded.facts.dump(), s.group, holder));
+    send_tensors(loaded.model, s.group, holder);
+    send_tensors(loaded.training, s.group, holder);
+    restore_parts(parts, loaded, s.group);
+    restore_generators(parts, loaded, s.group);
+    return {loaded.facts.at("epoch"), loaded.facts.at("step")};
+  }
+  if (s.options.must_resume) {
+    throw Error{
+        "there is no checkpoint to resume from: no rank has a valid one in " + s.folder.path().string() +
+        (candidates.empty() ? "" : " (" + std::to_string(candidates.size()) + " damaged ones were passed over)")};
+  }
+  return {};
+}
+
+void Checkpoint::save_parts(Position at, const CheckpointParts& parts) {
+  State& s = *state_;
+  wait();
+  const std::int64_t number = ++s.saves_begun;
+  s.save_unconfirmed = true;
+
+  const torch::Tensor cpu_states = gather_rows(state_of(at::detail::getDefaultCPUGenerator()), s.group);
+  const auto gpu = gpu_generator(parts);
+  const torch::Tensor gpu_states = gpu ? gather_rows(state_of(*gpu), s.group) : torch::Tensor{};
+  // Parts may do collectives to know their state, so every rank asks them.
+  NamedTensors others;
+  for (std::size_t i = 0; i < parts.others.size(); ++i) {
+    const StateDict mine = parts.others[i].get();
+    if (!parts.others[i].differs_by_rank) {
+      for (const auto& [name, tensor] : mine) others.emplace_back(other_prefix(i) + name, tensor);
+      continue;
+    }
+    int rank = 0;
+    for (const StateDict& state : gather_states(mine, s.group)) {
+      for (const auto& [name, tensor] : state) others.emplace_back(rank_prefix(i, rank) + name, tensor);
+      ++rank;
+    }
+  }
+  if (s.group.rank() == 0) {
+    try {
+      begin_writing(s, at, parts, std::move(others), cpu_states, gpu_states, number);
+    } catch (const std::exception& error) {
+      s.saves.publish(number, error.what());
+      throw;
+    }
+  }
+  if (!s.options.asynchronous) wait();
+}
+
+int Checkpoint::wait_and_requeue() {
+  wait();
+  barrier(state_->group);  // rank 0 may serve the store: it does not leave before all have read how it went
+  return exit_requeue;
+}
+
+/// Rank 0's part of a save: copies what training may change, and has a thread write it.
+void Checkpoint::begin_writing(State& s, Position at, const CheckpointParts& parts, NamedTensors others,
+                               const torch::Tensor& cpu_states, const torch::Tensor& gpu_states, std::int64_t number) {
+  auto content = std::make_shared<CheckpointContent>();
+  content->facts = facts_of(at, parts, s.group);
+  if (parts.module) content->model = tensors_of(*parts.module);
+  const ParameterNames names = parameter_names(parts.module.get());
+  content->facts["optimizers"] = json::array();
+  for (std::size_t i = 0; i < parts.optimizers.size(); ++i) {
+    content->facts["optimizers"].push_back(
+        store_optimizer(*parts.optimizers[i], names, optimizer_prefix(i), content->training));
+  }
+  content->facts["parts"] = parts.others.size();
+  content->training.insert(content->training.end(), others.begin(), others.end());
+
+  // The copy that training may not change any more. Memory is kept from save to save, page-locked for a GPU's tensors;
+  // those copies are only begun here, and the writer waits for them.
+  c10::SmallVector<torch::Device, 1> devices;
+  const auto copy = [&](const char* file, NamedTensors& tensors) {
+    for (auto& [name, tensor] : tensors) {
+      torch::Tensor& host = s.host[std::string{file} + "/" + name];
+      if (!host.defined() || host.sizes() != tensor.sizes() || host.scalar_type() != tensor.scalar_type()) {
+        host = torch::empty(tensor.sizes(), torch::dtype(tensor.scalar_type()).pinned_memory(!tensor.is_cpu()));
+      }
+      const torch::NoGradGuard no_grad;
+      host.copy_(tensor.detach(), /*non_blocking=*/true);
+      if (!tensor.is_cpu() && std::ranges::find(devices, tensor.device()) == devices.end())
+        devices.push_back(tensor.device());
+      tensor = host;
+    }
+  };
+  copy("model", content->model);
+  copy("training", content->training);
+  content->training.emplace_back(rng_cpu, cpu_states);
+  if (gpu_states.defined()) content->training.emplace_back(rng_gpu, gpu_states);
+
+  std::vector<std::shared_ptr<c10::Event>> copied;
+  for (const torch::Device device : devices) {
+    copied.push_back(std::make_shared<c10::Event>(device.type()));
+    copied.back()->record(c10::impl::VirtualGuardImpl{device.type()}.getStream(device));
+  }
+  s.writing = std::async(std::launch::async, [&s, content, copied, number] {
+    try {
+      for (const auto& event : copied) event->synchronize();
+      s.folder.save(*content, s.options.keep_last, s.damaged);
+      s.damaged.clear();
+      s.saves.publish(number, "");
+    } catch (const std::exception& error) {
+      s.saves.publish(number, error.what());
+      throw;
+    }
+  });
+}
+
+}  // namespace torchup

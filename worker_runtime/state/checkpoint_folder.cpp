@@ -1,0 +1,219 @@
+#include "worker_runtime/state/checkpoint_folder.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <torchup/error.hpp>
+
+#include "worker_runtime/state/crc32.hpp"
+#include "worker_runtime/state/file_reader.hpp"
+#include "worker_runtime/state/file_writer.hpp"
+#include "worker_runtime/state/safetensors_reader.hpp"
+
+namespace torchup {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr int format_version = 1;
+constexpr std::uint64_t manifest_bytes_max = 64 << 20;
+constexpr const char* step_prefix = "step-";
+constexpr const char* temporary_mark = ".tmp-";
+constexpr const char* manifest_name = "manifest.json";
+constexpr const char* model_name = "model.safetensors";
+constexpr const char* training_name = "training.safetensors";
+
+// The manifest ends with its own checksum: {…, "crc32": N} where N is that of everything before the comma.
+constexpr const char* crc_mark = ",\n \"crc32\": ";
+
+std::string seal(const json& manifest) {
+  std::string text = manifest.dump(1);
+  text.resize(text.rfind('\n'));  // without the closing brace
+  const std::uint32_t crc = crc32(0, text.data(), text.size());
+  return text + crc_mark + std::to_string(crc) + "\n}\n";
+}
+
+std::optional<json> unseal(const std::string& text) {
+  const std::size_t mark = text.rfind(crc_mark);
+  if (mark == std::string::npos) return std::nullopt;
+  json manifest = json::parse(text, nullptr, false);
+  if (!manifest.is_object() || manifest.at("crc32") != crc32(0, text.data(), mark)) return std::nullopt;
+  return manifest;
+}
+
+json read_manifest(const std::filesystem::path& folder) {
+  FileReader file{folder / manifest_name};
+  std::string text(std::min(file.bytes(), manifest_bytes_max), '\0');
+  file.read(text.data(), text.size());
+  std::optional<json> manifest = unseal(text);
+  if (!manifest) throw Error{(folder / manifest_name).string() + " is damaged: its checksum is wrong"};
+  if (manifest->at("format") != format_version) {
+    throw Error{(folder / manifest_name).string() + " has format " + manifest->at("format").dump() +
+                "; this program reads format " + std::to_string(format_version)};
+  }
+  return std::move(*manifest);
+}
+
+std::map<std::string, torch::Tensor> read_tensors(const std::filesystem::path& folder, const char* name,
+                                                  const json& manifest) {
+  const json& facts = manifest.at("files").at(name);
+  FileReader file{folder / name};
+  if (file.bytes() != facts.at("bytes")) throw Error{(folder / name).string() + " has the wrong size"};
+  SafetensorsFile content = read_safetensors(file);
+  if (file.crc32() != facts.at("crc32")) throw Error{(folder / name).string() + " is damaged: its checksum is wrong"};
+  return std::move(content.tensors);
+}
+
+std::string identity_of(const std::filesystem::path& folder, const json& manifest) {
+  std::string identity = manifest.at("crc32").dump();
+  for (const auto& [name, facts] : manifest.at("files").items()) {
+    struct stat status {};
+    if (::stat((folder / name).c_str(), &status) != 0) continue;
+    identity += fmt::format(" {}/{}.{}", status.st_ino, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+  }
+  return identity;
+}
+
+/// The step of a folder's name, or nothing when it is not the folder of a checkpoint.
+std::optional<std::int64_t> step_of(const std::filesystem::path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(step_prefix)) return std::nullopt;
+  const char* const begin = name.data() + std::strlen(step_prefix);
+  const char* const end = name.data() + name.size();
+  std::int64_t step = -1;
+  const auto [stop, error] = std::from_chars(begin, end, step);
+  if (error != std::errc{} || stop != end || step < 0) return std::nullopt;
+  return step;
+}
+
+/// Gives `from` the name `to`; what had it before gets the name `from`. One step for anybody who looks.
+void replace_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return;
+  constexpr unsigned exchange = 1 << 1;  // RENAME_EXCHANGE, which glibc declares for GNU sources only
+  if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), exchange) == 0) return;
+  // A file system that cannot exchange (NFS): for a moment there is no checkpoint of this step, older ones are.
+  const std::filesystem::path aside = from.string() + ".old";
+  if (::rename(to.c_str(), aside.c_str()) == 0 && ::rename(from.c_str(), to.c_str()) == 0) {
+    std::filesystem::rename(aside, from);
+    return;
+  }
+  throw Error{"rename " + from.string() + " to " + to.string() + ": " + std::strerror(errno)};
+}
+
+}  // namespace
+
+CheckpointFolder::CheckpointFolder(std::filesystem::path path) : path_{std::move(path)} {
+  std::error_code error;
+  std::filesystem::create_directories(path_, error);
+  if (error) throw Error{"the checkpoint folder " + path_.string() + " cannot be made: " + error.message()};
+}
+
+std::filesystem::path CheckpointFolder::path_of(std::int64_t step) const {
+  std::string digits = std::to_string(step);
+  digits.insert(0, digits.size() < 12 ? 12 - digits.size() : 0, '0');
+  return path_ / (step_prefix + digits);
+}
+
+std::vector<FoundCheckpoint> CheckpointFolder::found() const {
+  std::vector<FoundCheckpoint> result;
+  for (const auto& entry : std::filesystem::directory_iterator{path_}) {
+    const auto step = step_of(entry.path());
+    if (!step || entry.path() != path_of(*step)) continue;
+    try {
+      const json manifest = read_manifest(entry.path());
+      const bool sizes_fit = std::ranges::all_of(manifest.at("files").items(), [&](const auto& file) {
+        std::error_code error;
+        return std::filesystem::file_size(entry.path() / file.key(), error) == file.value().at("bytes") && !error;
+      });
+      if (manifest.at("step") != *step || !sizes_fit)
+        throw Error{entry.path().string() + " is damaged: a file is missing or cut short"};
+      result.push_back({*step, identity_of(entry.path(), manifest)});
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "torchup: a checkpoint is passed over: %s\n", error.what());
+    }
+  }
+  std::ranges::sort(result, std::greater{}, &FoundCheckpoint::step);
+  return result;
+}
+
+LoadedCheckpoint CheckpointFolder::load(std::int64_t step) const {
+  const std::filesystem::path folder = path_of(step);
+  LoadedCheckpoint loaded;
+  loaded.facts = read_manifest(folder);
+  loaded.model = read_tensors(folder, model_name, loaded.facts);
+  loaded.training = read_tensors(folder, training_name, loaded.facts);
+  return loaded;
+}
+
+void CheckpointFolder::remove_left_over() const {
+  std::vector<std::filesystem::path> left_over;
+  for (const auto& entry : std::filesystem::directory_iterator{path_}) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(step_prefix) && name.find(temporary_mark) != std::string::npos)
+      left_over.push_back(entry.path());
+  }
+  for (const auto& path : left_over) std::filesystem::remove_all(path);
+}
+
+void CheckpointFolder::save(const CheckpointContent& content, int keep_last,
+                            const std::set<std::int64_t>& damaged) const {
+  const auto step = content.facts.at("step").get<std::int64_t>();
+  const std::vector<FoundCheckpoint> before = found();  // newest first
+  for (const auto& [newer, identity] : before) {
+    if (newer <= step) break;
+    if (damaged.contains(newer)) continue;
+    throw Error{"the checkpoint folder " + path_.string() + " holds step " + std::to_string(newer) +
+                ", newer than this run's step " + std::to_string(step) +
+                ": it is of another run. Resume from it, or take another folder"};
+  }
+  remove_left_over();
+  // After the commit, or without one, whatever has the temporary name is to go.
+  struct Sweep {
+    const CheckpointFolder& folder;
+    ~Sweep() {
+      try {
+        folder.remove_left_over();
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "torchup: a leftover stays in the checkpoint folder: %s\n", error.what());
+      }
+    }
+  };
+  const Sweep sweep{*this};
+  const std::filesystem::path final_folder = path_of(step);
+  const std::filesystem::path temporary = final_folder.string() + temporary_mark + std::to_string(::getpid());
+  std::filesystem::create_directory(temporary);
+
+  json manifest = content.facts;
+  manifest["format"] = format_version;
+  const auto put = [&](const char* name, const NamedTensors& tensors) {
+    const WrittenFile written = save_safetensors(temporary / name, tensors, {{"format", "pt"}});
+    manifest["files"][name] = {{"bytes", written.bytes}, {"crc32", written.crc32}};
+  };
+  put(model_name, content.model);
+  put(training_name, content.training);
+  FileWriter file{temporary / manifest_name};
+  file.write(seal(manifest));
+  file.commit();
+  replace_folder(temporary, final_folder);  // the commit
+  sync_folder(path_);
+
+  // Only now may anything older go.
+  int kept = 1;  // the new one
+  for (const auto& [other, identity] : before) {
+    if (other == step) continue;
+    if (damaged.contains(other) || (keep_last > 0 && ++kept > keep_last)) std::filesystem::remove_all(path_of(other));
+  }
+}
+
+}  // namespace torchup

@@ -1,0 +1,42 @@
+#include "worker_runtime/store/job_store.hpp"
+
+#include <mutex>
+
+namespace torchup {
+
+namespace {
+
+std::mutex mutex;
+c10::intrusive_ptr<c10d::Store> job_store;  // guarded by mutex, as the next one
+c10::intrusive_ptr<c10d::Store> watching_store;
+
+// torch 2.9 has no clone(): there the connection is shared.
+template <class Store>
+c10::intrusive_ptr<c10d::Store> connection_to(const c10::intrusive_ptr<Store>& store) {
+  if constexpr (requires { store->clone(); }) {
+    return store->clone();
+  } else {
+    return store;
+  }
+}
+
+}  // namespace
+
+void set_job_store(c10::intrusive_ptr<c10d::Store> store) {
+  auto watching = store ? connection_to(store) : nullptr;
+  const std::lock_guard lock{mutex};
+  job_store = std::move(store);
+  watching_store = std::move(watching);
+}
+
+c10::intrusive_ptr<c10d::Store> watching_job_store() {
+  const std::lock_guard lock{mutex};
+  return watching_store;
+}
+
+c10::intrusive_ptr<c10d::Store> connect_job_store() {
+  const std::lock_guard lock{mutex};
+  return job_store ? connection_to(job_store) : nullptr;
+}
+
+}  // namespace torchup

@@ -1,9 +1,0 @@
-#include "worker_runtime/throw_error.hpp"
-
-#include "torchup/error.hpp"
-
-namespace torchup {
-
-void throw_error(const std::string& message) { throw Error{message}; }
-
-}  // namespace torchup
