@@ -16,9 +16,21 @@
 #   LibTorch_PYTHON     the Python that this torch belongs to
 #   LibTorch_NCCL_VERSION  2.30.7 when LibTorch_HAS_CUDA
 #
+# Without it LibTorch_FOUND is false and LibTorch_NOT_FOUND_MESSAGE says why and what can be done; find_package alone
+# decides by REQUIRED and QUIET what comes of it. No variable of the caller is changed but those that begin with LibTorch_.
+#
 # The package is only read, never imported: importing torch costs seconds.
 
+block(PROPAGATE LibTorch_FOUND LibTorch_VERSION LibTorch_VERSION_FULL LibTorch_ROOT_DIR LibTorch_PYTHON LibTorch_HAS_CUDA
+      LibTorch_NCCL_VERSION LibTorch_NOT_FOUND_MESSAGE)
 set(LibTorch_MINIMUM 2.9)
+set(_torchup_reason "")
+# The first reason is the one that is told.
+macro(_torchup_unfit)
+  if(NOT _torchup_reason)
+    string(CONCAT _torchup_reason ${ARGN})
+  endif()
+endmacro()
 
 set(_torchup_locate_torch
     "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')")
@@ -44,10 +56,9 @@ else()
 endif()
 
 if(NOT EXISTS "${LibTorch_ROOT_DIR}/version.py" OR NOT EXISTS "${LibTorch_ROOT_DIR}/lib/libtorch_cpu.so")
-  set(_torchup_reason "No PyTorch found (looked at: ${_torchup_searched}). Run scripts/setup, or name a Python that has torch "
+  _torchup_unfit("No PyTorch found (looked at: ${_torchup_searched}). Run scripts/setup, or name a Python that has torch "
       "with -DTORCHUP_PYTHON=…, or its folder with -DTORCHUP_TORCH_DIR=…/site-packages/torch, or build without the worker "
       "runtime: -DTORCHUP_WORKER_RUNTIME=OFF")
-  string(CONCAT _torchup_reason ${_torchup_reason})
   set(LibTorch_ROOT_DIR "")
 else()
   get_filename_component(LibTorch_ROOT_DIR "${LibTorch_ROOT_DIR}" REALPATH)
@@ -56,22 +67,24 @@ else()
   set(LibTorch_VERSION_FULL "${CMAKE_MATCH_1}")
   string(REGEX MATCH "^[0-9]+\\.[0-9]+\\.[0-9]+" LibTorch_VERSION "${LibTorch_VERSION_FULL}")
   if(LibTorch_VERSION VERSION_LESS LibTorch_MINIMUM)
-    message(FATAL_ERROR "PyTorch ${LibTorch_VERSION_FULL} in ${LibTorch_ROOT_DIR} is older than ${LibTorch_MINIMUM}, the "
+    _torchup_unfit("PyTorch ${LibTorch_VERSION_FULL} in ${LibTorch_ROOT_DIR} is older than ${LibTorch_MINIMUM}, the "
                         "oldest that the worker runtime builds with. Install a newer torch or name another one with "
                         "-DTORCHUP_PYTHON=…")
   endif()
 
   # A build folder belongs to one torch: objects compiled against another one have other struct layouts.
   if(DEFINED CACHE{LibTorch_CONFIGURED} AND NOT LibTorch_CONFIGURED STREQUAL LibTorch_VERSION_FULL)
-    message(FATAL_ERROR "This build folder was configured with PyTorch ${LibTorch_CONFIGURED}, and the one found now is "
+    _torchup_unfit("This build folder was configured with PyTorch ${LibTorch_CONFIGURED}, and the one found now is "
                         "${LibTorch_VERSION_FULL} (${LibTorch_ROOT_DIR}). Start a new one: cmake --fresh --preset <name>")
   endif()
-  set(LibTorch_CONFIGURED "${LibTorch_VERSION_FULL}" CACHE INTERNAL "the PyTorch this build folder was configured with")
+  if(NOT _torchup_reason)
+    set(LibTorch_CONFIGURED "${LibTorch_VERSION_FULL}" CACHE INTERNAL "the PyTorch this build folder was configured with")
+  endif()
 endif()
 
 find_path(LibTorch_GLOO_INCLUDE_DIR gloo/context.h)
-if(NOT LibTorch_GLOO_INCLUDE_DIR AND NOT _torchup_reason)
-  set(_torchup_reason "gloo's headers are missing (the wheel has its code but not its headers): apt-get install libgloo-dev")
+if(NOT LibTorch_GLOO_INCLUDE_DIR)
+  _torchup_unfit("gloo's headers are missing (the wheel has its code but not its headers): apt-get install libgloo-dev")
 endif()
 
 set(LibTorch_HAS_CUDA OFF)
@@ -79,7 +92,7 @@ if(LibTorch_ROOT_DIR AND NOT TORCHUP_CUDA STREQUAL "OFF")
   if(EXISTS "${LibTorch_ROOT_DIR}/lib/libtorch_cuda.so")
     set(LibTorch_HAS_CUDA ON)
   elseif(TORCHUP_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "TORCHUP_CUDA=ON, but PyTorch ${LibTorch_VERSION_FULL} in ${LibTorch_ROOT_DIR} is a CPU build. "
+    _torchup_unfit("TORCHUP_CUDA=ON, but PyTorch ${LibTorch_VERSION_FULL} in ${LibTorch_ROOT_DIR} is a CPU build. "
                         "Install a CUDA wheel or configure with -DTORCHUP_CUDA=AUTO")
   endif()
 endif()
@@ -94,7 +107,7 @@ if(LibTorch_HAS_CUDA)
   find_path(LibTorch_NCCL_INCLUDE_DIR nccl.h PATHS "${_torchup_site}/nvidia/nccl/include" NO_DEFAULT_PATH)
   find_file(LibTorch_NCCL_LIBRARY libnccl.so.2 PATHS "${_torchup_site}/nvidia/nccl/lib" NO_DEFAULT_PATH)
   if(NOT LibTorch_CUDA_INCLUDE_DIR OR NOT LibTorch_NCCL_INCLUDE_DIR OR NOT LibTorch_NCCL_LIBRARY)
-    message(FATAL_ERROR "PyTorch ${LibTorch_VERSION_FULL} is a CUDA build, but its nvidia packages are not all beside it in "
+    _torchup_unfit("PyTorch ${LibTorch_VERSION_FULL} is a CUDA build, but its nvidia packages are not all beside it in "
                         "${_torchup_site}/nvidia (wanted: cuda_runtime_api.h, nccl.h, libnccl.so.2). Install torch with its "
                         "dependencies, or configure with -DTORCHUP_CUDA=OFF")
   endif()
@@ -103,9 +116,11 @@ if(LibTorch_HAS_CUDA)
   find_path(LibTorch_CUDA_CRT_DIR crt/host_config.h NO_DEFAULT_PATH PATHS
     "${LibTorch_CUDA_INCLUDE_DIR}" "${_torchup_site}/triton/backends/nvidia/include" /usr/local/cuda/include)
   if(NOT LibTorch_CUDA_CRT_DIR)
-    message(FATAL_ERROR "CUDA's crt/host_config.h is neither in ${LibTorch_CUDA_INCLUDE_DIR} nor in the triton package nor in "
+    _torchup_unfit("CUDA's crt/host_config.h is neither in ${LibTorch_CUDA_INCLUDE_DIR} nor in the triton package nor in "
                         "/usr/local/cuda/include. Install torch with its dependencies, or configure with -DTORCHUP_CUDA=OFF")
   endif()
+endif()
+if(LibTorch_HAS_CUDA AND NOT _torchup_reason)
   foreach(_part IN ITEMS MAJOR MINOR PATCH)
     file(STRINGS "${LibTorch_NCCL_INCLUDE_DIR}/nccl.h" _torchup_line REGEX "^#define NCCL_${_part} ")
     string(REGEX MATCH "[0-9]+" _torchup_nccl_${_part} "${_torchup_line}")
@@ -114,14 +129,19 @@ if(LibTorch_HAS_CUDA)
   file(STRINGS "${LibTorch_NCCL_LIBRARY}" _torchup_line REGEX "^NCCL version [0-9]" LIMIT_COUNT 1)
   string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" _torchup_nccl_library "${_torchup_line}")
   if(NOT _torchup_nccl_library STREQUAL LibTorch_NCCL_VERSION)
-    message(FATAL_ERROR "nccl.h is version ${LibTorch_NCCL_VERSION} (${LibTorch_NCCL_INCLUDE_DIR}) and libnccl.so.2 is version "
+    _torchup_unfit("nccl.h is version ${LibTorch_NCCL_VERSION} (${LibTorch_NCCL_INCLUDE_DIR}) and libnccl.so.2 is version "
                         "${_torchup_nccl_library} (${LibTorch_NCCL_LIBRARY}). Reinstall the NCCL wheel that torch pins")
   endif()
 endif()
 
+set(LibTorch_IS_FIT FALSE)
+if(NOT _torchup_reason)
+  set(LibTorch_IS_FIT TRUE)
+endif()
+set(LibTorch_NOT_FOUND_MESSAGE "${_torchup_reason}")
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch
-  REQUIRED_VARS LibTorch_ROOT_DIR LibTorch_GLOO_INCLUDE_DIR
+  REQUIRED_VARS LibTorch_ROOT_DIR LibTorch_IS_FIT
   VERSION_VAR LibTorch_VERSION
   REASON_FAILURE_MESSAGE "${_torchup_reason}")
 
@@ -154,6 +174,9 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
     target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu
       "-Wl,--no-as-needed" "${LibTorch_ROOT_DIR}/lib/libtorch_cuda.so" "${LibTorch_ROOT_DIR}/lib/libc10_cuda.so" "-Wl,--as-needed")
   endif()
-  message(STATUS "LibTorch ${LibTorch_VERSION_FULL} in ${LibTorch_ROOT_DIR}, CUDA ${LibTorch_HAS_CUDA}"
-                 " ${LibTorch_NCCL_VERSION}")
+  if(NOT LibTorch_FIND_QUIETLY)
+    message(STATUS "LibTorch ${LibTorch_VERSION_FULL} in ${LibTorch_ROOT_DIR}, CUDA ${LibTorch_HAS_CUDA}"
+                   " ${LibTorch_NCCL_VERSION}")
+  endif()
 endif()
+endblock()

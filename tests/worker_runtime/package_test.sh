@@ -11,11 +11,62 @@ fail() { echo "package: $*" >&2; exit 1; }
 cmake --install "$build" --prefix "$folder/prefix" >"$folder/install.log" || { cat "$folder/install.log"; fail "the install failed"; }
 mv "$folder/prefix" "$folder/moved" # an install can be moved
 
+# README's C++ program, as it is printed there.
+mkdir "$folder/readme"
+awk '/^```cpp$/ { inside = 1; next } /^```$/ { if (inside) exit } inside' "$source/README.md" >"$folder/readme/main.cpp"
+grep -q 'int main' "$folder/readme/main.cpp" || fail "README has no C++ program"
+cat >"$folder/readme/CMakeLists.txt" <<EOF
+cmake_minimum_required(VERSION 3.25)
+project(readme LANGUAGES CXX)
+find_package(torchup REQUIRED)
+add_executable(readme main.cpp)
+target_link_libraries(readme PRIVATE torchup::worker_runtime)
+EOF
+cmake -G Ninja -S "$folder/readme" -B "$folder/readme/build" -DCMAKE_PREFIX_PATH="$folder/moved" >"$folder/log" 2>&1 ||
+  { cat "$folder/log"; fail "README's program does not configure"; }
+cmake --build "$folder/readme/build" >"$folder/log" 2>&1 || { tail -n 30 "$folder/log"; fail "README's program does not build"; }
+"$folder/readme/build/readme" >"$folder/log" 2>&1 || { cat "$folder/log"; fail "README's program does not run"; }
+
 for example in all_reduce fashion_mnist; do
   cmake -G Ninja -S "$source/examples/$example" -B "$folder/$example" -DCMAKE_PREFIX_PATH="$folder/moved" \
     -DCMAKE_BUILD_TYPE=Debug >"$folder/log" 2>&1 || { cat "$folder/log"; fail "$example does not configure against the install"; }
   cmake --build "$folder/$example" >"$folder/log" 2>&1 || { tail -n 30 "$folder/log"; fail "$example does not build against the install"; }
   "$folder/$example/$example" --help >"$folder/log" 2>&1 || { cat "$folder/log"; fail "$example does not run"; }
+done
+
+"$folder/all_reduce/all_reduce" >"$folder/log" 2>&1 || { cat "$folder/log"; fail "all_reduce does not run alone"; }
+
+# A package that can be done without: nothing stops, no variable of the caller is touched, and the reason can be asked for.
+mkdir "$folder/optional"
+cat >"$folder/optional/CMakeLists.txt" <<'EOF'
+cmake_minimum_required(VERSION 3.25)
+project(optional LANGUAGES CXX)
+set(TORCHUP_CUDA "the caller's")
+function(values result)
+  get_cmake_property(names VARIABLES)
+  list(FILTER names EXCLUDE REGEX "^(torchup_|LibTorch_|ARG|names$|name$|all$|before$|after$|result$)")
+  set(all "")
+  foreach(name IN LISTS names)
+    string(APPEND all "${name}=[${${name}}]\n")
+  endforeach()
+  set(${result} "${all}" PARENT_SCOPE)
+endfunction()
+values(before)
+find_package(torchup QUIET)
+values(after)
+if(NOT before STREQUAL after)
+  message(FATAL_ERROR "find_package(torchup) changed the caller's variables:\n${before}\nand then\n${after}")
+endif()
+message(STATUS "found: ${torchup_FOUND}, ${torchup_NOT_FOUND_MESSAGE}")
+EOF
+for torch_dir in "$folder/nowhere" "$torch"; do
+  rm -rf "$folder/optional/build"
+  cmake -G Ninja -S "$folder/optional" -B "$folder/optional/build" -DCMAKE_PREFIX_PATH="$folder/moved" \
+    -DTORCHUP_TORCH_DIR="$torch_dir" >"$folder/log" 2>&1 ||
+    { cat "$folder/log"; fail "a package that can be done without stops the configuration"; }
+  wanted='found: 1, '
+  [[ $torch_dir == "$torch" ]] || wanted='found: 0, No PyTorch found'
+  grep -q "$wanted" "$folder/log" || { cat "$folder/log"; fail "expected: $wanted"; }
 done
 
 # Another torch: the same files under another version.
