@@ -19,7 +19,7 @@ struct CountingBackend : c10d::Backend {
 
 ProcessGroup group_with(c10::intrusive_ptr<c10d::Backend> backend) {
   auto state = std::make_shared<ProcessGroup::State>();
-  state->name = "1";
+  state->name = std::string{"1"};  // g++ 12 warns of the literal
   state->job = std::make_shared<const JobState>();
   state->global_ranks = {0, 1};
   state->backend = std::move(backend);
