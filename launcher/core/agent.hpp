@@ -33,8 +33,9 @@ inline constexpr Duration signal_copy_window = std::chrono::milliseconds{20};
 inline constexpr Duration signal_other_way_window = std::chrono::seconds{1};
 /// How long a worker may take to hear a request to drain in its own way before it gets the signal, whatever that does.
 inline constexpr Duration drain_patience = std::chrono::seconds{1};
-/// How long what workers that succeeded leave behind may take to end by itself.
-inline constexpr Duration leftover_patience = std::chrono::seconds{1};
+/// How long what workers that succeeded leave behind may take to end by itself. torch_shm_manager unlinks its segments
+/// 2 s after the last process that used them.
+inline constexpr Duration leftover_patience = std::chrono::seconds{3};
 /// How long a hung worker may take after SIGABRT to tell where it hangs.
 inline constexpr Duration abort_patience = std::chrono::seconds{10};
 

@@ -535,15 +535,15 @@ class Launcher(unittest.TestCase):
 
     def test_what_a_good_worker_leaves_behind_may_tidy_up(self):
         done = os.path.join(self.scratch.name, "tidied")
-        # It would not survive a TERM; a second is more than it needs.
-        self.end(self.start("--nproc-per-node=2 --shutdown-timeout=1", f"heir 0.3 {done} exit 0"), 0)
+        # It would not survive a TERM; two seconds are what torch's own helper takes.
+        self.end(self.start("--nproc-per-node=2 --shutdown-timeout=1", f"heir 2 {done} exit 0"), 0)
         with open(done) as file:
             self.assertEqual(len(file.read().split()), 2)
 
     def test_what_stays_longer_is_ended(self):
         begin = time.monotonic()
         self.end(self.start("--shutdown-timeout=20", "heir 60 /dev/null exit 0"), 0)
-        self.assertGreater(time.monotonic() - begin, 0.9)
+        self.assertGreater(time.monotonic() - begin, 2.9)
 
     # Standard input.
 

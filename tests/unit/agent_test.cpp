@@ -117,7 +117,7 @@ TEST_CASE("success is told when the last worker ends, and the verdict waits for 
   REQUIRE(find_sent<WorkersSucceeded>(last));
   REQUIRE(find<SweepDescendants>(last));
   // What good workers leave behind tidies up after them.
-  REQUIRE(*find<SweepDescendants>(last) == SweepDescendants{1s, 30s});
+  REQUIRE(*find<SweepDescendants>(last) == SweepDescendants{leftover_patience, 30s});
   REQUIRE(!find<Finish>(job.agent.step(FromCoordinator{End{verdict(0)}}, t0 + 2s)));
   const auto done = job.agent.step(DescendantsGone{}, t0 + 3s);
   REQUIRE(find<Finish>(done));
@@ -513,7 +513,7 @@ TEST_CASE("a worker that loses the others when they have saved is no failure", "
   const auto actions = job.agent.step(ended(0, 1), t0);
   REQUIRE(find_event<event::WorkerExited>(actions)->end == WorkerEnd::terminated);
   REQUIRE_FALSE(find_sent<WorkersFailed>(actions));
-  REQUIRE(find<SweepDescendants>(actions)->patience == 1s);  // both ended by themselves
+  REQUIRE(find<SweepDescendants>(actions)->patience == leftover_patience);  // both ended by themselves
 }
 
 TEST_CASE("workers that nobody told to stop are killed without a word about signal 0", "[unit][agent]") {

@@ -27,9 +27,10 @@ Page opened() { return Page{}.put(wp::magic, wp::magic_value).put(wp::pid, 77); 
 }  // namespace
 
 TEST_CASE("the newest beat of a worker is read", "[unit][worker_page]") {
-  Page page = opened().beat(4, 40).beat(5, 50).put(wp::newest, 5).put(wp::waiting_since, 9);
+  Page page = opened().beat(4, 40).beat(5, 50).put(wp::newest, 5).put(wp::waiting_since, 9).put(wp::saving_since, 7);
   const auto progress = read_worker_page(page.bytes, 77);
-  REQUIRE(progress == WorkerProgress{.beats = 5, .step = 50, .ended_ns = 1005, .waiting_since_ns = 9});
+  REQUIRE(progress ==
+          WorkerProgress{.beats = 5, .step = 50, .ended_ns = 1005, .waiting_since_ns = 9, .saving_since_ns = 7});
 }
 
 TEST_CASE("a beat that is being written does not hide the one before", "[unit][worker_page]") {
@@ -50,6 +51,13 @@ TEST_CASE("a page that says nothing sensible says nothing", "[unit][worker_page]
   REQUIRE_FALSE(read_worker_page(opened().beat(1, 10).put(wp::newest, 1).bytes, 78));      // another process wrote it
   REQUIRE_FALSE(read_worker_page(opened().beat(1, 10).put(wp::newest, ~0ULL).bytes, 77));  // nonsense
   REQUIRE_FALSE(read_worker_page(std::span{opened().beat(1, 10).put(wp::newest, 1).bytes}.first(100), 77));
+}
+
+TEST_CASE("a page is open once its worker has said so", "[unit][worker_page]") {
+  REQUIRE(is_worker_page_open(opened().bytes, 77));  // before its first step too
+  REQUIRE_FALSE(is_worker_page_open(opened().bytes, 78));
+  REQUIRE_FALSE(is_worker_page_open(Page{}.bytes, 77));
+  REQUIRE_FALSE(is_worker_page_open(std::span{opened().bytes}.first(100), 77));
 }
 
 TEST_CASE("the page's address survives the environment", "[unit][worker_page]") {

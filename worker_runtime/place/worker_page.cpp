@@ -32,6 +32,7 @@ void put(std::byte* memory, T value) {
 // Waiting is counted for the process; the page takes part once it is open.
 std::atomic<std::int64_t> waited_ns{0};
 std::atomic<int> waiters{0};
+std::atomic<int> savers{0};
 std::atomic<std::byte*> open_page{nullptr};
 
 bool is_our_page(const WorkerPageAddress& address) {
@@ -97,6 +98,17 @@ WaitingForOthers::~WaitingForOthers() {
   if (since_ns_ == 0) return;
   waited_ns.fetch_add(monotonic_ns() - since_ns_, std::memory_order_relaxed);
   if (std::byte* const page = open_page) put(page + wp::waiting_since, std::int64_t{0});
+}
+
+SavingState::SavingState() {
+  if (savers.fetch_add(1, std::memory_order_relaxed) > 0) return;
+  if (std::byte* const page = open_page) put(page + wp::saving_since, monotonic_ns());
+}
+
+SavingState::~SavingState() {
+  // Whoever is the last ends it, whichever was the first.
+  if (savers.fetch_sub(1, std::memory_order_relaxed) > 1) return;
+  if (std::byte* const page = open_page) put(page + wp::saving_since, std::int64_t{0});
 }
 
 }  // namespace torchup

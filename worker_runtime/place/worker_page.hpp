@@ -44,4 +44,14 @@ class WaitingForOthers {
   std::int64_t since_ns_;  ///< 0 in a nested one
 };
 
+/// While it lives, this process saves its state, however long that takes: nobody calls it hung, nor those that wait for
+/// it. Nested ones count once.
+class SavingState {
+ public:
+  SavingState();
+  ~SavingState();
+  SavingState(const SavingState&) = delete;
+  SavingState& operator=(const SavingState&) = delete;
+};
+
 }  // namespace torchup

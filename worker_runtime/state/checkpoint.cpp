@@ -17,6 +17,7 @@
 
 #include "worker_runtime/group/gather_text.hpp"
 #include "worker_runtime/group/outcome_board.hpp"
+#include "worker_runtime/place/worker_page.hpp"
 #include "worker_runtime/state/checkpoint_folder.hpp"
 #include "worker_runtime/state/optimizer_state.hpp"
 
@@ -253,6 +254,7 @@ Checkpoint& Checkpoint::operator=(Checkpoint&& other) noexcept {
 }
 
 void Checkpoint::wait() {
+  const SavingState saving;
   State& s = *state_;
   if (!std::exchange(s.save_unconfirmed, false)) return;
   if (s.writing.valid()) return s.writing.get();  // rank 0: with the reason as it was thrown
@@ -328,6 +330,7 @@ Position Checkpoint::resume_parts(const CheckpointParts& parts) {
 }
 
 void Checkpoint::save_parts(Position at, const CheckpointParts& parts) {
+  const SavingState saving;
   State& s = *state_;
   wait();
   const std::int64_t number = ++s.saves_begun;
