@@ -332,8 +332,8 @@ scenarios["healing_with_ours"] = lambda *programs: healing(*programs, ["torchrun
 
 
 def silence(launcher, torchupd, kinds, host=None, restarts=3):
-    """The link of the last of these nodes breaks. The others go on without it, by themselves; then it comes back, where it
-    has a restart left, or ends alone."""
+    """The link of the last of these nodes breaks. The others go on without it, by themselves; then it comes back. Where it
+    has no restart left it may end instead, but alone."""
     with mixed(launcher, len(kinds) + 1) as cluster:
         cluster.keep_alive_s, cluster.keep_alives = 1, 6
         lease = cluster.keep_alive_s * cluster.keep_alives
@@ -341,7 +341,8 @@ def silence(launcher, torchupd, kinds, host=None, restarts=3):
         daemon = cluster.daemon(server, torchupd) if host is None else None
         agents = []
         for node, kind in enumerate(kinds):
-            agents.append(getattr(cluster, kind)(node, nnodes=f"{len(kinds) - 1}:{len(kinds)}", host=server, restarts=restarts))
+            own = restarts if node == len(kinds) - 1 else 3
+            agents.append(getattr(cluster, kind)(node, nnodes=f"{len(kinds) - 1}:{len(kinds)}", host=server, restarts=own))
             wait_for("the endpoint", lambda: cluster.port_open(server, 29400), LIMIT)
         all_of, rest = len(kinds), len(kinds) - 1
         cluster.next_round(all_of, 0)
@@ -353,10 +354,14 @@ def silence(launcher, torchupd, kinds, host=None, restarts=3):
         assert len(cluster.started()) == all_of + rest, cluster.started()  # that was one round, and no second
         cluster.link(rest, "up")
         if restarts == 0:
-            agents.pop().ends_with(1, limit=LIMIT)
-            time.sleep(3)
-            assert len(cluster.started()) == all_of + rest, cluster.started()
-            return end_well(cluster, agents, daemon)
+            # Its worker sees that the others have gone, or it sees that it is called back: whichever is first.
+            silent = agents[-1].process
+            wait_for("it gives up or comes back", lambda: silent.poll() is not None or len(cluster.started()) > all_of + rest, LIMIT)
+            if silent.poll() is not None:
+                agents.pop().ends_with(1)
+                time.sleep(3)
+                assert len(cluster.started()) == all_of + rest, cluster.started()
+                return end_well(cluster, agents, daemon)
         entries = cluster.next_round(all_of, all_of + rest)
         assert {entry["restarts"] for entry in entries if entry["host"] != f"node{rest}"} == {0}, entries
         if daemon:
