@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "rendezvous/core/endpoint.hpp"
+#include "rendezvous/core/torchrun_peer.hpp"
+#include "rendezvous/core/torchrun_static.hpp"
 
 namespace torchup {
 namespace {
@@ -24,10 +26,20 @@ std::int64_t pid_of(const NodeId& node) {
 
 // ---- before the job is mixed
 
+bool MixedJob::is_static(const Rendezvous& pure) {
+  if (pure.phase() != Rendezvous::Phase::gathering) return false;
+  const auto all = pure.attendance();
+  return std::ranges::any_of(all, [](const auto& one) { return one.join && one.join->group_rank; });
+}
+
 bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) const {
   if (active_ || pure.verdict()) return false;
   if (pure.member_count() == 0) return false;
   if (pure.phase() != Rendezvous::Phase::gathering && pure.member_count() >= pure.terms()->max_nodes) return false;
+  if (is_static(pure)) {
+    const int nodes = pure.terms()->max_nodes;
+    return pure.member_count() < nodes && static_torchrun_waits(store, run_id_, nodes);
+  }
   const auto text = store.find(torchrun_state_key(run_id_));
   if (!text || !*text || **text == torchrun_no_state) return false;
   const auto pickle = from_base64(**text);
@@ -37,6 +49,7 @@ bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) const {
 
 std::vector<RendezvousAction> MixedJob::begin(const Rendezvous& pure, TimePoint now) {
   active_ = true;
+  static_ = is_static(pure);
   note(TorchrunCame{});
   for (const Rendezvous::Attendance& one : pure.attendance()) {
     connections_[one.peer] = {.observed = one.observed, .in_process = one.in_process, .number = one.number};
@@ -61,13 +74,13 @@ std::vector<RendezvousAction> MixedJob::step(const RendezvousEvent& event, Torch
       give_up(*member, "did not come back after its connection broke", now);
     const bool silent = !member->in_process && !member->cut_until && now - member->alive_at > member->lease;
     if (silent && member->peer) {
-      tell(*member, StopWorkers{member->part.round(), StopCause::fenced, "this node was silent for too long"});
+      tell(*member, StopWorkers{member->part->round(), StopCause::fenced, "this node was silent for too long"});
       give_up(*member, "was silent", now);
     }
   }
   std::map<TorchrunNode, bool> ours;
   for (const auto& [node, member] : members_) {
-    if (member->part.node()) ours.emplace(*member->part.node(), member->part.stopping());
+    if (member->part->node()) ours.emplace(*member->part->node(), member->part->stopping());
   }
   store.ours_are(ours);
   take_turns(store, now, utc);
@@ -91,12 +104,12 @@ void MixedJob::on(const Said& event, TimePoint now) {
     word.ends_job = word.ends_job || member->in_process;
     member->leaves_alone = !word.ends_job;
     member->turn_at.reset();
-    return member->part.said(word, now);
+    return member->part->said(word, now);
   }
   if (!member) return;
   member->alive_at = now;
   member->turn_at.reset();
-  member->part.said(event.message, now);
+  member->part->said(event.message, now);
 }
 
 void MixedJob::on(const Resumed& event, TimePoint now) {
@@ -113,13 +126,13 @@ void MixedJob::on(const Resumed& event, TimePoint now) {
   Member& member = *known->second;
   bind(member, event.peer, now);
   connections_[event.peer].node = known->first;
-  if (resume.store) member.part.said(*resume.store, now);
+  if (resume.store) member.part->said(*resume.store, now);
   switch (resume.stage) {
     case Resume::Stage::succeeded:
-      if (resume.placement) member.part.said(WorkersSucceeded{resume.placement->round}, now);
+      if (resume.placement) member.part->said(WorkersSucceeded{resume.placement->round}, now);
       break;
     case Resume::Stage::failed:
-      member.part.said(resume.failed, now);
+      member.part->said(resume.failed, now);
       break;
     default:
       break;
@@ -152,10 +165,8 @@ void MixedJob::join(Peer peer, const Join& join, TimePoint now) {
   Connection& connection = connections_[peer];
   auto& member = members_[join.node.value()];
   if (!member) {
-    member = std::make_unique<Member>(TorchrunPeer::Settings{.run_id = run_id_,
-                                                             .address = address_of(join, connection),
-                                                             .pid = pid_of(join.node),
-                                                             .number = next_number_++});
+    member = std::make_unique<Member>();
+    member->part = part_for(join, connection);
   }
   connection.node = join.node.value();
   member->host = join.host;
@@ -164,7 +175,16 @@ void MixedJob::join(Peer peer, const Join& join, TimePoint now) {
   bind(*member, peer, now);
   member->turn_at.reset();
   member->last.reset();
-  member->part.said(join, now);
+  member->part->said(join, now);
+}
+
+std::unique_ptr<TorchrunPart> MixedJob::part_for(const Join& join, const Connection& connection) {
+  std::string address = address_of(join, connection);
+  if (static_) {
+    return std::make_unique<TorchrunStatic>(TorchrunStatic::Settings{.run_id = run_id_, .address = std::move(address)});
+  }
+  return std::make_unique<TorchrunPeer>(TorchrunPeer::Settings{
+      .run_id = run_id_, .address = std::move(address), .pid = pid_of(join.node), .number = next_number_++});
 }
 
 void MixedJob::bind(Member& member, Peer peer, TimePoint now) {
@@ -190,15 +210,15 @@ void MixedJob::give_up(Member& member, const std::string& why, TimePoint now) {
   member.peer.reset();
   member.leaves_alone = true;
   member.turn_at.reset();
-  member.part.said(Leave{.ends_job = false}, now);
+  member.part->said(Leave{.ends_job = false}, now);
 }
 
 void MixedJob::take_turns(TorchrunStore& store, TimePoint now, UtcTime utc) {
   std::vector<std::string> over;
   for (auto& [node, member] : members_) {
     if (member->turn_at && now < *member->turn_at) continue;
-    auto messages = member->part.turn(store, now, utc);
-    member->turn_at = now + member->part.pace();
+    auto messages = member->part->turn(store, now, utc);
+    member->turn_at = now + member->part->pace();
     if (!messages) {
       note(JobEndRequested{member->host, messages.error().message()});
       verdict_ = Verdict{.exit_code = 1, .reason = messages.error().message()};
@@ -211,7 +231,7 @@ void MixedJob::take_turns(TorchrunStore& store, TimePoint now, UtcTime utc) {
       }
       tell(*member, std::move(message));
     }
-    if (member->part.over()) over.push_back(node);
+    if (member->part->over()) over.push_back(node);
   }
   for (const std::string& node : over) members_.erase(node);
   if (!verdict_) return;

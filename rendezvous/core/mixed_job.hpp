@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "rendezvous/core/rendezvous.hpp"
-#include "rendezvous/core/torchrun_peer.hpp"
+#include "rendezvous/core/torchrun_part.hpp"
 
 namespace torchup {
 
-/// A job that torchrun's agents and ours share, where coordinator and store are ours: a virtual participant in
-/// torchrun's state (core/torchrun_peer) for each of our agents. They go on speaking our language and notice nothing.
+/// A job that torchrun's agents and ours share, where coordinator and store are ours: for each of our agents a
+/// part in torchrun's rendezvous (core/torchrun_part). They go on speaking our language and notice nothing.
 ///
 /// As long as all agents are ours, the round machine decides; this takes over from it. Here is decided only who of our
 /// agents has a part in the job: a lost connection and a lease that is over end it, as in the round machine. When
@@ -24,6 +24,9 @@ class MixedJob {
 
   // Before the job is mixed.
 
+  /// Whether the nodes of that job have their group ranks by --node-rank: torchrun's agents then meet without a shared
+  /// state.
+  [[nodiscard]] static bool is_static(const Rendezvous& pure);
   /// Whether a torchrun agent waits at the store, and there is room for it.
   [[nodiscard]] bool wanted(TorchrunStore& store, const Rendezvous& pure) const;
   /// From here on this job is decided here. Rounds that run are stopped.
@@ -46,8 +49,7 @@ class MixedJob {
     std::uint64_t number = 0;  ///< in the order of their beginnings
   };
   struct Member {
-    explicit Member(TorchrunPeer::Settings settings) : part{std::move(settings)} {}
-    TorchrunPeer part;
+    std::unique_ptr<TorchrunPart> part = {};
     std::string host = {};
     Duration lease{};
     std::optional<Peer> peer = {};
@@ -68,6 +70,7 @@ class MixedJob {
   void on(const Tick&, TimePoint) {}
 
   void join(Peer peer, const Join& join, TimePoint now);
+  [[nodiscard]] std::unique_ptr<TorchrunPart> part_for(const Join& join, const Connection& connection);
   void give_up(Member& member, const std::string& why, TimePoint now);
   void take_turns(TorchrunStore& store, TimePoint now, UtcTime utc);
   void tell(Member& member, CoordinatorMessage message);
@@ -79,6 +82,7 @@ class MixedJob {
 
   RunId run_id_;
   bool active_ = false;
+  bool static_ = false;
   std::map<Peer, Connection> connections_;
   std::uint64_t connection_count_ = 0;
   std::map<std::string, std::unique_ptr<Member>> members_;  ///< by node id

@@ -11,13 +11,14 @@
 #include "rendezvous/core/torchrun_board.hpp"
 #include "rendezvous/core/torchrun_meeting.hpp"
 #include "rendezvous/core/torchrun_outsider.hpp"
+#include "rendezvous/core/torchrun_part.hpp"
 #include "rendezvous/core/torchrun_store.hpp"
 
 namespace torchup {
 
 /// Plays the part of a torchrun agent for one of ours, so that both kinds form one job.
 ///
-/// The agent speaks to it as to a coordinator (messages) and is answered so. Towards the others it takes torchrun's own
+/// Towards the others it takes torchrun's own
 /// steps in their shared state (TorchrunBoard), exchanges addresses and roles (TorchrunMeeting), and meets them at the
 /// exit barrier, as torchrun 2.15 does. What it does beyond torchrun, where nobody else does it, is TorchrunOutsider.
 ///
@@ -25,7 +26,7 @@ namespace torchup {
 /// one whose cause shows only later, since a node that has ended says nothing, is taken back. It takes itself out of
 /// the state when it goes. Its group rank follows torchrun's rule, by address and pid, but for a node that joins a
 /// running job: it comes last, so that group rank 0 stays where it is.
-class TorchrunPeer {
+class TorchrunPeer final : public TorchrunPart {
  public:
   struct Settings {
     RunId run_id{""};
@@ -36,27 +37,14 @@ class TorchrunPeer {
 
   explicit TorchrunPeer(Settings settings);
 
-  /// What the agent says, to be followed by a turn.
-  void said(const AgentMessage& message, TimePoint now);
-
-  /// Looks at the store and does what is due. What the agent is told. After End nothing follows.
-  [[nodiscard]] Result<std::vector<CoordinatorMessage>> turn(TorchrunStore& store, TimePoint now, UtcTime utc);
-
-  /// How soon the next turn should be.
-  [[nodiscard]] Duration pace() const;
-
-  /// The store has gone: its host has ended. True when that is how a job ends that has succeeded.
-  [[nodiscard]] bool finished_without_store() const { return phase_ == Phase::leaving_together || released_; }
-
-  [[nodiscard]] bool over() const { return phase_ == Phase::over; }
-
-  /// The round that the agent was placed in last, or is about to be.
-  [[nodiscard]] Round round() const { return Round{round_}; }
-
-  /// Its name in the state; none before its first turn after a Join.
-  [[nodiscard]] const std::optional<TorchrunNode>& node() const { return me_; }
-  /// Whether it was told to stop its workers, and has not said yet that they have ended.
-  [[nodiscard]] bool stopping() const { return phase_ == Phase::stopping; }
+  void said(const AgentMessage& message, TimePoint now) override;
+  [[nodiscard]] Result<std::vector<CoordinatorMessage>> turn(TorchrunStore& store, TimePoint now, UtcTime utc) override;
+  [[nodiscard]] Duration pace() const override;
+  [[nodiscard]] bool finished_without_store() const override { return phase_ == Phase::leaving_together || released_; }
+  [[nodiscard]] bool over() const override { return phase_ == Phase::over; }
+  [[nodiscard]] Round round() const override { return Round{round_}; }
+  [[nodiscard]] std::optional<TorchrunNode> node() const override { return me_; }
+  [[nodiscard]] bool stopping() const override { return phase_ == Phase::stopping; }
 
  private:
   enum class Phase : std::uint8_t {

@@ -284,7 +284,11 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   void meet_foreigner() {
     if (foreign_) return;
     foreign_ = connect_torchrun(
-        loop_, {.endpoint = *settings_.endpoint, .run_id = settings_.run_id, .local_addr = settings_.local_addr},
+        loop_,
+        {.endpoint = *settings_.endpoint,
+         .run_id = settings_.run_id,
+         .local_addr = settings_.local_addr,
+         .is_static = settings_.workers_share_port},
         [weak = weak_from_this()](bool is_store) {
           if (const auto self = weak.lock()) self->met_foreigner(is_store);
         },

@@ -167,7 +167,8 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   }
 
   void look_for_torchrun_in(Job& job) {
-    TorchrunStore* const store = torchrun_->find(job.run_id);
+    TorchrunStore* store = torchrun_->find(job.run_id);
+    if (!store && MixedJob::is_static(job.rendezvous)) store = &torchrun_->store(job.run_id);
     if (store && job.mixed.wanted(*store, job.rendezvous)) {
       if (job.keeper) std::exchange(job.keeper, {})->forget();
       for (RendezvousAction& action : job.mixed.begin(job.rendezvous, std::chrono::steady_clock::now()))

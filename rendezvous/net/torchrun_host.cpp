@@ -77,6 +77,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
       care.wrote({}, *this);
       return desired;
     }
+    Result<> count_in() override { return {}; }  // nobody waits for that
     bool cared_for() const override { return true; }
     void ours_are(const std::map<TorchrunNode, bool>& stopping) override {
       ours = stopping.size();

@@ -14,6 +14,7 @@
 
 #include "rendezvous/core/torchrun_fence.hpp"
 #include "rendezvous/core/torchrun_peer.hpp"
+#include "rendezvous/core/torchrun_static.hpp"
 #include "rendezvous/net/background.hpp"
 #include "rendezvous/net/node_identity.hpp"
 #include "rendezvous/net/store_client.hpp"
@@ -52,6 +53,10 @@ class ClientStore final : public TorchrunStore {
     auto held = client_->compare_set(key, expected, desired);
     if (!held) return held.error();
     return std::string{held->view()};
+  }
+  Result<> count_in() override {
+    auto count = client_->count_worker();
+    return count ? Result<>{} : count.error();
   }
   bool cared_for() const override { return false; }
   void ours_are(const std::map<TorchrunNode, bool>&) override {}
@@ -149,30 +154,40 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
     });
     if (!is_store) return;
     ClientStore store{std::move(*client)};
-    TorchrunPeer peer{{.run_id = settings_.run_id, .address = own_address(), .pid = ::getpid()}};
+    const std::unique_ptr<TorchrunPart> part = own_part();
     TimePoint heard_at = std::chrono::steady_clock::now();
-    while (!peer.over()) {
-      for (const AgentMessage& message : wait_for(peer.pace())) {
+    while (!part->over()) {
+      for (const AgentMessage& message : wait_for(part->pace())) {
         if (const auto* join = std::get_if<Join>(&message)) terms_ = join->terms;
-        peer.said(message, std::chrono::steady_clock::now());
+        part->said(message, std::chrono::steady_clock::now());
       }
       if (stopped()) return;
       const TimePoint asked_at = std::chrono::steady_clock::now();
       store.set_timeout(std::min<Duration>(answer_limit, terms_.lease));
       auto messages =
-          peer.turn(store, asked_at, std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now()));
+          part->turn(store, asked_at, std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now()));
       if (messages) {
         heard_at = asked_at;
         answered(asked_at, *std::move(messages));
       } else if (!out_of_reach(messages.error())) {
-        return gone(peer, messages.error());
+        return gone(*part, messages.error());
       } else {
         auto again = find_again(heard_at);
         if (stopped()) return;
-        if (!again) return gone(peer, again.error());
+        if (!again) return gone(*part, again.error());
         store = ClientStore{*std::move(again)};
       }
     }
+  }
+
+  std::unique_ptr<TorchrunPart> own_part() const {
+    if (settings_.is_static) {
+      const MeetingPlace endpoint{settings_.endpoint.host, settings_.endpoint.port};
+      return std::make_unique<TorchrunStatic>(
+          TorchrunStatic::Settings{.run_id = settings_.run_id, .place = endpoint, .address = own_address()});
+    }
+    return std::make_unique<TorchrunPeer>(
+        TorchrunPeer::Settings{.run_id = settings_.run_id, .address = own_address(), .pid = ::getpid()});
   }
 
   Result<std::unique_ptr<StoreClient>> connect(Duration limit) const {
@@ -199,9 +214,9 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
     }
   }
 
-  void gone(const TorchrunPeer& peer, const Error& error) {
+  void gone(const TorchrunPart& part, const Error& error) {
     if (const auto word = wants_to_leave()) return deliver(CoordinatorMessage{End{verdict_of(*word)}});
-    if (peer.finished_without_store()) {
+    if (part.finished_without_store()) {
       return deliver(CoordinatorMessage{End{{.exit_code = 0, .reason = "all workers exited 0"}}});
     }
     deliver(LinkLost{67, fmt::format("the torchrun agent that hosts the rendezvous at {} has ended: {}",

@@ -17,9 +17,11 @@ struct TorchrunLinkSettings {
   Endpoint endpoint = {};
   RunId run_id{""};
   std::string local_addr = {};  ///< how others reach this node; empty: the address that leads to the endpoint
+  /// The nodes have their group ranks by --node-rank, and workers meet at the endpoint.
+  bool is_static = false;
 };
 
-/// A link to a rendezvous that a torchrun agent hosts: core/torchrun_peer on PyTorch's store, on a thread of its own,
+/// A link to a rendezvous that a torchrun agent hosts: core/torchrun_part on PyTorch's store, on a thread of its own,
 /// for the client blocks.
 ///
 /// `ready` is called once, from the loop: false when no PyTorch store answers at the endpoint; then the link is of no

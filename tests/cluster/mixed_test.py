@@ -417,6 +417,26 @@ def our_spare_is_released(launcher, _):
         ends(cluster, theirs, ours)
 
 
+def static(launcher, kinds):
+    """A static rendezvous of agents of both kinds; the first one hosts it."""
+    with mixed(launcher, len(kinds)) as cluster:
+        agents = []
+        for node, kind in enumerate(kinds):
+            options = [f"--nnodes={len(kinds)}", "--nproc-per-node=1", "--rdzv-id=job1", f"--node-rank={node}", "--max-restarts=2",
+                       f"--master-addr={cluster.address(0)}", "--master-port=29400"]
+            own = [PYTHON, *TORCHRUN, *options, WORKER] if kind == "torchrun" else [cluster.launcher, *options, "--no-python", PYTHON, WORKER]
+            agents.append(cluster._begin(kind, node, [*own, cluster.dir]))
+        entries = cluster.next_round(len(kinds), 0)
+        assert {(entry["rank"], entry["host"]) for entry in entries} == {(node, f"node{node}") for node in range(len(kinds))}, entries
+        assert {entry["master"] for entry in entries} == {f"{cluster.address(0)}:29400"}, entries
+        cluster.release()
+        ends(cluster, *agents)
+
+
+scenarios["static_at_ours"] = lambda launcher, _: static(launcher, ["torchup", "torchrun", "torchup", "torchrun"])
+scenarios["static_at_theirs"] = lambda launcher, _: static(launcher, ["torchrun", "torchup", "torchrun", "torchup"])
+
+
 scenarios["silent_among_theirs"] = lambda *programs: silence(*programs, ["torchrun"] * 3)
 scenarios["silent_one_gives_up"] = lambda *programs: silence(*programs, ["torchup", "torchrun", "torchrun"], restarts=0)
 scenarios["their_silent"] = lambda *programs: silence(*programs, ["torchup", "torchrun", "torchrun"])

@@ -31,6 +31,10 @@ class Keys final : public TorchrunStore {
     if (found == map.end() || found->second == expected) map[key] = desired;
     return map[key];
   }
+  Result<> count_in() override {
+    ++counted_in;
+    return {};
+  }
   bool cared_for() const override { return cared; }
   void ours_are(const std::map<TorchrunNode, bool>& stopping) override { ours = stopping; }
   Result<std::optional<MeetingPlace>> common_place() override { return common; }
@@ -46,6 +50,7 @@ class Keys final : public TorchrunStore {
   std::vector<std::string> emptied;
   std::map<TorchrunNode, bool> ours;
   std::optional<MeetingPlace> common;
+  int counted_in = 0;
   bool cared = false;
   bool empties = true;  ///< false: that takes its time
 };
