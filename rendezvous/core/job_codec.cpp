@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "rendezvous/core/ended_jobs.hpp"
 #include "rendezvous/core/wire_fields.hpp"
 
 namespace torchup {
@@ -16,16 +17,28 @@ void fields(auto& a, Seat& m) {
   rank(a, m.first_role_rank);
   a.number("the role world size", m.role_world_size, 0, world_size_max);
 }
-void fields(auto& a, JobSnapshot::Member& m) {
+void fields(auto& a, JobSnapshot::SavedMember& m) {
   a(m.join);
   a.known_choice("a node's stage", m.stage, JobSnapshot::Stage::stopping);
   a(m.aside);
   a.name("an address", m.observed);
   a(m.seniority, m.seat);
+  maybe(a, m.round, Round{0}, [&a](Round& value) { round(a, value); });
 }
 void fields(auto& a, JobSnapshot::Losses& m) {
   a.name("a host", m.host);
   a.list("the losses of a host", m.ages, losses_of_host_max);
+}
+void fields(auto& a, JobSnapshot::Restarts& m) {
+  a(m.age);
+  a.number("the number of restarts", m.restarts, 1, restarts_max);
+}
+void fields(auto& a, JobSnapshot::Ended& m) {
+  a(m.verdict);
+  round(a, m.last_round);
+  a.list("the agents of an ended job", m.agents, std::size_t{nodes_max} + lost_agents_max,
+         [&a](std::string& agent) { a.name("an agent", agent); });
+  a(m.kept);
 }
 void fields(auto& a, JobSnapshot& m) {
   a(m.terms);
@@ -33,9 +46,10 @@ void fields(auto& a, JobSnapshot& m) {
   a.name("the coordinator's address", m.coordinator_address);
   a.known_choice("the phase", m.phase, JobSnapshot::Phase::ended);
   round(a, m.round);
+  round(a, m.next_round);
   a(m.formed_once);
   restart_count(a, m.restart_count);
-  a.list("the list of restarts", m.restart_ages, std::size_t{restarts_max});
+  a.list("the list of restarts", m.restarts, std::size_t{restarts_max});
   membership_changes(a, m.membership_changes);
   a.list("the list of nodes", m.members, std::size_t{nodes_max});
   a(m.next_seniority);
@@ -44,7 +58,8 @@ void fields(auto& a, JobSnapshot& m) {
   a.number("the world size", m.world_size, 0, world_size_max);
   a.name("the master address", m.master_addr);
   a.number("the master port", m.master_port, 0, 65535);
-  a(m.gather_left, m.last_call_left, m.leave_left, m.forget_left, m.verdict);
+  a(m.gather_left, m.last_call_left, m.leave_left, m.patience_left, m.forget_left, m.verdict);
+  a.list("the list of ended jobs", m.ended, ended_jobs_max);
 }
 void fields(auto& a, SavedJob& m) {
   a.name("a run id", m.run_id);
@@ -77,7 +92,7 @@ bool coherent(const JobSnapshot& job) {
   if ((in_round || !job.members.empty()) && !job.terms) return false;
   if (job.terms && job.terms->rank_order == RankOrder::unknown) return false;
   if ((job.phase == Phase::ended) != job.verdict.has_value() || job.phase == Phase::doubting) return false;
-  // All of a round that is restored may have gone again before the others came.
+  // The nodes that a restored round has so far may all have finished and gone.
   const int least = job.phase == Phase::restoring ? 0 : 1;
   return !in_round || (seated >= least && seated <= job.group_world_size);
 }

@@ -29,14 +29,15 @@ struct JobSnapshot {
   };
   enum class Stage : std::uint8_t { ready, seated, finished, stopping };
 
-  struct Member {
+  struct SavedMember {
     Join join = {};  ///< without terms, which are the job's, and without a former place
     Stage stage = Stage::ready;
     bool aside = false;
     std::string observed = {};
     std::uint64_t seniority = 0;
-    Seat seat = {};  ///< in Stage::seated and Stage::finished
-    friend bool operator==(const Member&, const Member&) = default;
+    Seat seat = {};                   ///< in Stage::seated and Stage::finished
+    std::optional<Round> round = {};  ///< the last one that it had a place in
+    friend bool operator==(const SavedMember&, const SavedMember&) = default;
   };
   struct Losses {
     std::string host = {};
@@ -44,16 +45,32 @@ struct JobSnapshot {
     friend bool operator==(const Losses&, const Losses&) = default;
   };
 
+  /// Restarts after worker failures that were counted at one time.
+  struct Restarts {
+    Duration age{0};
+    int restarts = 0;  ///< >= 1
+    friend bool operator==(const Restarts&, const Restarts&) = default;
+  };
+  /// An earlier job of the same run id, whose agents may still come for its verdict.
+  struct Ended {
+    Verdict verdict = {};
+    Round last_round{0};
+    std::vector<std::string> agents = {};  ///< names of its agents, sorted
+    Duration kept{0};                      ///< for that long
+    friend bool operator==(const Ended&, const Ended&) = default;
+  };
+
   std::optional<JobTerms> terms = {};
   std::vector<Fact> facts = {};
   std::string coordinator_address = {};
   Phase phase = Phase::gathering;  ///< never doubting: that is running, and the failure is restated
   Round round{0};
+  Round next_round{0};  ///< the number of the next round is no smaller
   bool formed_once = false;
   int restart_count = 0;
-  std::vector<Duration> restart_ages = {};
+  std::vector<Restarts> restarts = {};  ///< of them, those that may count against the budget; oldest first
   int membership_changes = 0;
-  std::vector<Member> members = {};  ///< those of the round first, by group rank; then by seniority
+  std::vector<SavedMember> members = {};  ///< those of the round first, by group rank; then by seniority
   std::uint64_t next_seniority = 0;
   std::vector<Losses> losses = {};  ///< by host
   int group_world_size = 0;
@@ -63,8 +80,10 @@ struct JobSnapshot {
   std::optional<Duration> gather_left = {};
   std::optional<Duration> last_call_left = {};
   std::optional<Duration> leave_left = {};
+  std::optional<Duration> patience_left = {};
   std::optional<Duration> forget_left = {};
   std::optional<Verdict> verdict = {};
+  std::vector<Ended> ended = {};  ///< oldest first
   friend bool operator==(const JobSnapshot&, const JobSnapshot&) = default;
 };
 

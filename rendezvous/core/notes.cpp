@@ -44,6 +44,7 @@ std::string text(const SnapshotOutdated& note) {
 }
 std::string text(const CoordinatorSlept&) { return "the coordinator was asleep: all agents get a new lease"; }
 std::string text(const TorchrunCame&) { return "a torchrun agent has come: the job goes on by torchrun's rules"; }
+std::string text(const JobBegunAnew&) { return "the run id is used again: another job begins"; }
 std::string text(const JobEndRequested& note) {
   return fmt::format("node {} ends the job: {}", note.host, note.reason);
 }

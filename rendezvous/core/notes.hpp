@@ -110,6 +110,10 @@ struct TorchrunCame {
   friend bool operator==(const TorchrunCame&, const TorchrunCame&) = default;
 };
 
+/// An agent that is new to the run id has come after the verdict: another job begins.
+struct JobBegunAnew {
+  friend bool operator==(const JobBegunAnew&, const JobBegunAnew&) = default;
+};
 /// One node ends the job for all.
 struct JobEndRequested {
   std::string host = {};
@@ -122,9 +126,10 @@ struct JobConcluded {
   friend bool operator==(const JobConcluded&, const JobConcluded&) = default;
 };
 
-using Note = std::variant<NodeJoined, NodeRefused, NodePutAside, NodeCutOff, NodeLost, NodesDiffer, RoundFormed,
-                          RoundStopped, FailureInDoubt, RestartGivenBack, RosterChanged, JobRestored, AllBack,
-                          RoundGoesOn, SnapshotOutdated, CoordinatorSlept, TorchrunCame, JobEndRequested, JobConcluded>;
+using Note =
+    std::variant<NodeJoined, NodeRefused, NodePutAside, NodeCutOff, NodeLost, NodesDiffer, RoundFormed, RoundStopped,
+                 FailureInDoubt, RestartGivenBack, RosterChanged, JobRestored, AllBack, RoundGoesOn, SnapshotOutdated,
+                 CoordinatorSlept, TorchrunCame, JobBegunAnew, JobEndRequested, JobConcluded>;
 
 /// The line of the log. A table of differences makes it several.
 [[nodiscard]] std::string to_text(const Note& note);

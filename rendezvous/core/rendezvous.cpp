@@ -1,15 +1,17 @@
 // The round machine: its step, what happened, and what agents say.
 #include "rendezvous/core/rendezvous.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "rendezvous/core/endpoint.hpp"
-#include "rendezvous/core/wording.hpp"
 
 namespace torchup {
 
-Rendezvous::Rendezvous(RendezvousSettings settings) : settings_{settings} {}
+Rendezvous::Rendezvous(RendezvousSettings settings)
+    : settings_{settings}, members_{{settings.losses_max, settings.loss_window}} {}
 
 std::vector<RendezvousAction> Rendezvous::step(const RendezvousEvent& event, TimePoint now) {
   // We were asleep, not they: signs of life may lie unread before us.
@@ -26,12 +28,13 @@ std::optional<TimePoint> Rendezvous::deadline() const {
     // What is past has had its effect; whatever still holds it back is an event or a later time.
     if (at && *at > now_ && (!first || *at < *first)) first = at;
   };
-  if (!checks_.empty()) consider(checks_.top().at);
+  consider(members_.deadline());
   switch (phase_) {
     case Phase::gathering:
       consider(gather_until_);
       consider(last_call_until_);
       consider(leave_until_);
+      consider(patience_until_);
       consider(roster_at_);
       break;
     case Phase::hosting:
@@ -53,17 +56,24 @@ std::optional<TimePoint> Rendezvous::deadline() const {
   return first;
 }
 
-bool Rendezvous::forgettable(TimePoint now) const { return slot_of_node_.empty() && forget_at_ && now >= *forget_at_; }
+std::optional<TimePoint> Rendezvous::forget_at() const {
+  if (!members_.empty()) return {};
+  return forget_at_.value_or(TimePoint::min());  // nobody has ever joined
+}
+
+bool Rendezvous::forgettable(TimePoint now) const {
+  const auto at = forget_at();
+  return at && now >= *at;
+}
+
+std::optional<int> Rendezvous::still_leaving() const {
+  return ended_.empty() ? std::nullopt : std::optional{members_.leaving()};
+}
 
 // ---- events
 
 void Rendezvous::on(const Connected& event, TimePoint) {
-  if (connections_.size() <= event.peer.value()) connections_.resize(event.peer.value() + 1);
-  connections_[event.peer.value()] = {.open = true,
-                                      .in_process = event.in_process,
-                                      .member = {},
-                                      .observed = event.observed,
-                                      .number = ++connection_count_};
+  members_.open(event.peer, event.observed, event.in_process);
   hosted_ = hosted_ || event.in_process;
   if (event.coordinator.empty() || is_loopback(event.coordinator) || event.coordinator == coordinator_address_) return;
   coordinator_address_ = event.coordinator;
@@ -71,118 +81,98 @@ void Rendezvous::on(const Connected& event, TimePoint) {
 }
 
 void Rendezvous::on(const Said& event, TimePoint now) {
-  if (Member* member = member_of(event.peer)) member->alive_at = now;
+  Member* member = members_.of(event.peer);
+  if (member) member->alive_at = now;
+  if (const auto why = implausible(event.message)) {
+    const auto* join = std::get_if<Join>(&event.message);
+    return refuse(event.peer, join ? join->host : member ? member->join.host : "that has not joined", *why);
+  }
   std::visit([&](const auto& message) { said(event.peer, message, now); }, event.message);
 }
 
 void Rendezvous::on(const Alive& event, TimePoint now) {
-  Member* member = member_of(event.peer);
+  Member* member = members_.of(event.peer);
   if (!member) return;
   member->alive_at = now;
-  if (blocker_ && &members_[*blocker_] == member) blocker_.reset();
+  if (blocker_ && &members_.at(*blocker_) == member) blocker_.reset();
 }
 
 void Rendezvous::on(const Gone& event, TimePoint now) {
-  Connection& connection = connections_.at(event.peer.value());
-  const auto slot = std::exchange(connection, {}).member;
+  const auto slot = members_.close(event.peer);
   if (!slot) return;
-  Member& member = members_[*slot];
-  member.peer.reset();
   if (phase_ == Phase::ended) return remove(*slot);
   if (event.end_of_file) return lose(*slot, "has ended", now);
-  member.cut_until = now + std::min<Duration>(std::chrono::seconds{1}, terms_->lease / 3);
-  checks_.push({*member.cut_until, *slot, member.life});
-  note(NodeCutOff{member.join.host, *member.cut_until - now});
+  const Duration left = std::min<Duration>(std::chrono::seconds{1}, terms_->lease / 3);
+  members_.cut_off(*slot, now + left);
+  note(NodeCutOff{members_.at(*slot).join.host, left});
 }
 
 void Rendezvous::on(const Tick&, TimePoint) {}
 
 void Rendezvous::on(const Resumed& event, TimePoint now) {
   const Resume& resume = event.resume;
-  const auto known = slot_of(event.peer, resume.join.node);
-  if (outdated(event.peer, known)) return;
-  if (phase_ == Phase::ended) {
-    if (known) bind(*known, event.peer, now);
-    actions_.push_back(Tell{event.peer, End{*verdict_}});
+  if (const auto why = implausible(resume)) return refuse(event.peer, resume.join.host, *why);
+  const auto known = members_.find(event.peer, resume.join.node);
+  if (members_.outdated(event.peer, known)) return;
+  if (known && phase_ != Phase::ended && members_.at(*known).join.host != resume.join.host) {
+    return refuse(event.peer, resume.join.host, "its node id is that of an agent on " + members_.at(*known).join.host);
+  }
+  if (known) bind(*known, event.peer, now);
+  if (const Verdict* verdict = missed_verdict(event.peer, resume.join, &resume, now)) {
+    actions_.push_back(Tell{event.peer, End{*verdict}});
     return;
   }
-  if (known) {
-    bind(*known, event.peer, now);
-    return restate(*known, resume, now);
+  if (known) return restate(*known, resume, now);
+  if (const auto former = members_.connection(event.peer).member) lose(*former, "starts anew", now);
+  if (resume.stage == Resume::Stage::ready) {
+    await_others(now);
+    return newcomer(event.peer, resume.join, now);
   }
-  if (resume.stage == Resume::Stage::ready) return said(event.peer, resume.join, now);
-  if (hosted_ && phase_ == Phase::gathering && !formed_once_ && resume.placement && !misfit(resume.join)) {
-    return recall(event.peer, resume, now);
-  }
-
-  const bool may_restore = phase_ == Phase::restoring || (phase_ == Phase::gathering && !formed_once_);
-  if (!may_restore || !resume.placement || (phase_ == Phase::restoring && resume.placement->round != round_) ||
-      misfit(resume.join)) {
-    const Round round = resume.placement ? resume.placement->round : round_;
-    actions_.push_back(
-        Tell{event.peer, StopWorkers{round, StopCause::fenced, "this node was given up while it was silent"}});
-    return;
-  }
-  const Slot slot = enroll(event.peer, resume.join, now);
-  restore(slot, resume, now);
+  const bool fits =
+      resume.placement && resume.placement->group_world_size <= resume.join.terms.max_nodes && !misfit(resume.join, {});
+  if (fits && hosted_ && phase_ == Phase::gathering && !formed_once_) return recall(event.peer, resume, now);
+  const bool may_restore = learning_ && (phase_ == Phase::gathering || phase_ == Phase::restoring);
+  if (fits && may_restore) return restore(event.peer, resume, now);
+  const Round round = resume.placement ? resume.placement->round : round_;
+  actions_.push_back(
+      Tell{event.peer, StopWorkers{round, StopCause::fenced, "this node was given up while it was silent"}});
 }
 
 // ---- what agents say
 
 void Rendezvous::said(Peer peer, const Join& join, TimePoint now) {
+  const auto known = members_.find(peer, join.node);
+  if (members_.outdated(peer, known)) return;
+  if (const Verdict* verdict = missed_verdict(peer, join, nullptr, now)) {
+    actions_.push_back(Tell{peer, End{*verdict}});
+    return;
+  }
   if (phase_ == Phase::ended) {
-    actions_.push_back(Tell{peer, End{*verdict_}});
-    return;
+    begin_anew();
+    return newcomer(peer, join, now);
   }
-  const auto known = slot_of(peer, join.node);
-  if (outdated(peer, known)) return;
-  if (known) {
-    const Slot slot = *known;
-    if (members_[slot].peer != peer) bind(slot, peer, now);
-    const Stage stage = members_[slot].stage;
-    if (stage == Stage::stopping) {
-      members_[slot].join = join;
-      return set_stage(slot, Stage::ready);
-    }
-    const bool in_round = stage == Stage::seated || stage == Stage::finished;
-    if (in_round && phase_ != Phase::hosting) {  // it gave its place up by itself
-      ++membership_changes_;
-      stop_round(StopCause::membership_change, "node " + join.host + " starts anew", now);
-      set_stage(slot, Stage::ready);
-    }
-    return;
-  }
-  if (const auto former = connections_.at(peer.value()).member) lose(*former, "starts anew", now);
-  replace_silent(join, now);
-  if (const auto why = misfit(join)) {
-    note(NodeRefused{join.host, *why});
-    if (refusals_.size() < refusals_kept_max || refusals_.contains(join.host)) refusals_[join.host] = *why;
-    arm_roster();
-    actions_.push_back(Refuse{peer, 68, *why});
-    return;
-  }
-  enroll(peer, join, now);
+  known ? join_again(*known, peer, join, now) : newcomer(peer, join, now);
 }
 
-void Rendezvous::said(Peer peer, const StoreReady& ready, TimePoint now) {
-  const Member* member = member_of(peer);
-  if (!member || phase_ != Phase::hosting || ready.round != round_ || &members_[seats_.front()] != member) return;
+void Rendezvous::said(Peer peer, const StoreReady& ready, TimePoint) {
+  const Member* member = members_.of(peer);
+  if (!member || phase_ != Phase::hosting || ready.round != round_ || &members_.at(seats_.front()) != member) return;
   master_port_ = ready.port;
-  begin_running(now);
+  begin_running();
 }
 
 void Rendezvous::said(Peer peer, const WorkersSucceeded& succeeded, TimePoint now) {
-  const Member* member = member_of(peer);
+  const Member* member = members_.of(peer);
   const bool in_round = phase_ == Phase::running || phase_ == Phase::doubting || phase_ == Phase::restoring;
   if (!member || !in_round || succeeded.round != round_ || member->stage != Stage::seated) return;
-  set_stage(*connections_[peer.value()].member, Stage::finished);
+  set_stage(*members_.connection(peer).member, Stage::finished);
   ++finished_;
   --unfinished_;
   if (unfinished_ == 0 && phase_ == Phase::running) end({.exit_code = 0, .reason = "all workers exited 0"}, now);
 }
 
 void Rendezvous::said(Peer peer, const WorkersFailed& failed, TimePoint now) {
-  const Member* member = member_of(peer);
+  const Member* member = members_.of(peer);
   const bool in_round = phase_ == Phase::running || phase_ == Phase::doubting || phase_ == Phase::restoring;
   if (!member || !in_round || failed.round != round_ || member->stage != Stage::seated || failed.failures.empty())
     return;
@@ -197,40 +187,53 @@ void Rendezvous::said(Peer peer, const WorkersFailed& failed, TimePoint now) {
 }
 
 void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
-  const Verdict verdict = verdict_of(leave);
-  if (phase_ == Phase::ended) {
-    if (!leave.kill_now || verdict_->kill_now) return;
+  const Membership::Connection& connection = members_.connection(peer);
+  Verdict* past = phase_ == Phase::ended ? &*verdict_ : nullptr;
+  if (connection.ended_job) {
+    EndedJobs::EndedJob* job = ended_.find(*connection.ended_job);
+    past = job ? &job->verdict : nullptr;
+  }
+  if (past) {
+    if (!leave.kill_now || past->kill_now) return;
     changed();
-    verdict_->kill_now = true;
-    verdict_->stop_signal = leave.stop_signal;
-    for (const auto& [node, slot] : slot_of_node_) tell(members_[slot], End{*verdict_});
+    past->kill_now = true;
+    past->stop_signal = leave.stop_signal;
+    for (std::size_t index = 0; index < members_.connections().size(); ++index) {
+      const Membership::Connection& other = members_.connections()[index];
+      const bool hears = connection.ended_job ? other.ended_job == connection.ended_job : other.member.has_value();
+      if (other.open && hears) actions_.push_back(Tell{Peer{static_cast<std::uint32_t>(index)}, End{*past}});
+    }
     return;
   }
-  const Connection& connection = connections_.at(peer.value());
+  const Verdict verdict = verdict_of(leave);
   if (!connection.member) {
     actions_.push_back(Tell{peer, End{verdict}});
     return;
   }
+  const Slot slot = *connection.member;
+  const std::string host = members_.at(slot).join.host;
   if (leave.ends_job || connection.in_process) {
-    note(JobEndRequested{members_[*connection.member].join.host, leave.reason});
+    note(JobEndRequested{host, leave.reason});
     return end(verdict, now);
   }
-  const Slot slot = *connection.member;
-  const std::string host = members_[slot].join.host;
-  tell(members_[slot], End{verdict});
-  losses_of_host_.erase(host);  // a leave is no loss
+  tell(members_.at(slot), End{verdict});
+  members_.losses().forgive(host);
   leave_until_ = now + settings_.leave_window;
-  lose(slot, "leaves: " + leave.reason, now);
-  losses_of_host_.erase(host);
+  lose(slot, "leaves: " + leave.reason, now, false);
   if (formed_once_ && member_count() < terms_->min_nodes && phase_ != Phase::ended) {
     Verdict rest = verdict;
-    rest.reason = "node " + host + " left (" + leave.reason + ") and fewer than " + std::to_string(terms_->min_nodes) +
-                  " nodes remain";
+    rest.reason =
+        fmt::format("node {} left ({}) and fewer than {} nodes remain", host, leave.reason, terms_->min_nodes);
     end(std::move(rest), now);
   }
 }
 
 // ---- actions
+
+void Rendezvous::refuse(Peer peer, const std::string& host, const std::string& why) {
+  note(NodeRefused{host, why});
+  actions_.push_back(Refuse{peer, 68, why});
+}
 
 void Rendezvous::tell(const Member& member, CoordinatorMessage message) {
   if (member.peer) actions_.push_back(Tell{*member.peer, std::move(message)});

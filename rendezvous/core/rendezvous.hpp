@@ -4,30 +4,27 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <queue>
 #include <string>
-#include <unordered_map>
 #include <variant>
 #include <vector>
 
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/ended_jobs.hpp"
 #include "rendezvous/core/job_snapshot.hpp"
+#include "rendezvous/core/membership.hpp"
 #include "rendezvous/core/messages.hpp"
 #include "rendezvous/core/notes.hpp"
+#include "rendezvous/core/plausible.hpp"
+#include "rendezvous/core/restart_budget.hpp"
 #include "rendezvous/core/seating.hpp"
 
 namespace torchup {
-
-/// One connection of an agent, numbered by the shell. A number may be used again after Gone.
-using Peer = Strong<struct PeerTag, std::uint32_t>;
 
 /// Hosts whose refusal the roster tells of.
 inline constexpr std::size_t refusals_kept_max = 64;
 
 /// Failures of one attempt that a verdict tells of; the first ones matter.
 inline constexpr std::size_t failures_kept_max = 64;
-
-inline constexpr Duration lease_min = std::chrono::milliseconds{100};
 
 /// What the coordinator decides for itself; what the job decides is in JobTerms.
 struct RendezvousSettings {
@@ -43,12 +40,19 @@ struct RendezvousSettings {
   Duration loss_window = std::chrono::minutes{5};
   /// Longest wait for group rank 0's worker store.
   Duration store_limit = std::chrono::seconds{60};
-  /// How long a job that a restarted coordinator hears of again may take to be complete.
+  /// How long a coordinator without memory forms no round of a job that agents tell it of, unless all are back of the
+  /// newest round that they tell of.
   Duration patience = std::chrono::seconds{30};
+  /// When the coordinator's process began: after `patience` it has heard of every round that may still run. Empty: not
+  /// known.
+  std::optional<TimePoint> started = {};
   /// How long members of a job that was restored from a snapshot have to come back; their lease where that is longer.
   Duration return_limit = return_limit_default;
   /// How long the verdict of an ended job is kept for those who come late.
   Duration verdict_kept = std::chrono::minutes{5};
+  /// How long a job is remembered that has had a round and has no member any more; its join timeout where that is
+  /// shorter. Agents that come later than that tell what they know of it.
+  Duration desertion_limit = std::chrono::minutes{10};
   /// A roster line is sent no sooner than this after the wait began, and no more often.
   Duration roster_interval = std::chrono::seconds{1};
 };
@@ -124,17 +128,21 @@ struct JobView {
   std::optional<Verdict> verdict = {};
 };
 
-/// One job's rendezvous. Pure: same settings, events and times in, same actions out.
+/// The rendezvous of one run id. Pure: same settings, events and times in, same actions out. It takes whatever agents
+/// say: a message that cannot be meant is refused, and nothing that one agent says does more than end its own job.
 ///
-/// A member is an agent that joined and was neither lost nor dismissed. It is ready (wants a place), seated (in the
-/// round), finished (seated, its workers succeeded) or stopping (told to stop, its next Join is awaited). Ready members
-/// beside a running round are its wait list, or spares when the round is full.
+/// A member is an agent that joined and was neither lost nor dismissed (core/membership). It is ready (wants a place),
+/// seated (in the round), finished (seated, its workers succeeded) or stopping (told to stop, its next Join is
+/// awaited). Ready members beside a running round are its wait list, or spares when the round is full.
 ///
 /// A round forms when nobody is stopping, and either max nodes are ready, or at least min nodes and the last call (only
 /// before the first round) is over. It never forms with a silent member.
 ///
 /// Losing a seated node, or gaining one with room for it, is a membership change: all stop, nothing is counted. A
 /// worker failure stops all and costs one restart of the job; failures that a lost node explains cost none.
+///
+/// A run id may be used again: after the verdict, an agent that is new to it begins another job, with nothing of the
+/// former one but the numbers of its rounds, which go on. Agents of the former one hear its verdict.
 class Rendezvous {
  public:
   using Phase = JobSnapshot::Phase;
@@ -147,7 +155,7 @@ class Rendezvous {
 
   [[nodiscard]] JobSnapshot snapshot(TimePoint now) const;
   /// Another number whenever the snapshot has changed in more than the passing of time.
-  [[nodiscard]] std::uint64_t revision() const { return revision_; }
+  [[nodiscard]] std::uint64_t revision() const { return revision_ + members_.revision(); }
 
   /// Applies `event`, then everything that is due at `now`. `now` never goes backwards.
   [[nodiscard]] std::vector<RendezvousAction> step(const RendezvousEvent& event, TimePoint now);
@@ -158,8 +166,9 @@ class Rendezvous {
 
   [[nodiscard]] Phase phase() const { return phase_; }
   [[nodiscard]] Round round() const { return round_; }
-  [[nodiscard]] int member_count() const { return static_cast<int>(slot_of_node_.size()); }
-  [[nodiscard]] int restart_count() const { return restart_count_; }
+  [[nodiscard]] int member_count() const { return members_.size(); }
+  [[nodiscard]] int restart_count() const { return restarts_.count(); }
+  /// Of the job that is going on; empty again when another has begun.
   [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
   /// Of the agents that have joined; nothing: nobody has.
   [[nodiscard]] const std::optional<JobTerms>& terms() const { return terms_; }
@@ -175,45 +184,19 @@ class Rendezvous {
     std::optional<Round> busy = {};  ///< told to start in
   };
   [[nodiscard]] std::vector<Attendance> attendance() const;
-  /// Nothing is lost when this job is thrown away: nobody is there, and nobody is expected to come back.
+  /// Agents of a former job of the run id that have not closed their connections yet; nothing: there was none.
+  [[nodiscard]] std::optional<int> still_leaving() const;
+  /// From when on nothing is lost when this is thrown away: nobody is there, and nobody is expected to come back.
+  /// Empty: not while things are as they are.
+  [[nodiscard]] std::optional<TimePoint> forget_at() const;
   [[nodiscard]] bool forgettable(TimePoint now) const;
   /// What the job waits for, one line.
   [[nodiscard]] std::string roster(TimePoint now) const;
   [[nodiscard]] JobView view(TimePoint now) const;
 
  private:
-  using Slot = std::uint32_t;
+  using Slot = Membership::Slot;
   using Stage = JobSnapshot::Stage;
-
-  struct Member {
-    Join join = {};
-    Stage stage = Stage::ready;
-    bool aside = false;
-    bool in_process = false;
-    std::uint32_t life = 0;         ///< tells this member from an earlier one in the same slot
-    std::optional<Peer> peer = {};  ///< empty while its connection is cut
-    std::uint64_t connection = 0;   ///< number of the last one; what an older one still brings was said before
-    std::string observed = {};
-    TimePoint alive_at = {};
-    TimePoint check_at = {};                  ///< of its entry in checks_
-    std::optional<TimePoint> cut_until = {};  ///< to be back by then, after its connection broke
-    std::optional<TimePoint> back_by = {};    ///< the same, after the coordinator started anew; no lease runs meanwhile
-    std::uint64_t seniority = 0;
-    Seat seat = {};
-  };
-  struct Connection {
-    bool open = false;
-    bool in_process = false;
-    std::optional<Slot> member;
-    std::string observed;
-    std::uint64_t number = 0;  ///< in the order of their beginnings
-  };
-  struct Check {
-    TimePoint at;
-    Slot slot = 0;
-    std::uint32_t life = 0;
-    friend bool operator>(const Check& left, const Check& right) { return left.at > right.at; }
-  };
 
   void on(const Connected& event, TimePoint now);
   void on(const Said& event, TimePoint now);
@@ -229,45 +212,57 @@ class Rendezvous {
   void said(Peer peer, const Leave& leave, TimePoint now);
 
   // Members.
-  [[nodiscard]] std::optional<std::string> misfit(const Join& join) const;
+  [[nodiscard]] std::optional<std::string> misfit(const Join& join, std::optional<Slot> known) const;
+  void newcomer(Peer peer, const Join& join, TimePoint now);
+  void join_again(Slot slot, Peer peer, const Join& join, TimePoint now);
   Slot enroll(Peer peer, const Join& join, TimePoint now);
   void bind(Slot slot, Peer peer, TimePoint now);
   void set_stage(Slot slot, Stage stage);
-  void count(const Member& member, int by);
   void remove(Slot slot);
-  void lose(Slot slot, const std::string& reason, TimePoint now);
-  void expel(Slot slot, const std::string& reason, TimePoint now);
+  void lose(Slot slot, const std::string& how, TimePoint now, bool counts = true);
+  void expel(Slot slot, const std::string& how, TimePoint now);
   void replace_silent(const Join& join, TimePoint now);
-  [[nodiscard]] bool silent(const Member& member, TimePoint now) const;
-  [[nodiscard]] std::optional<Slot> first_silent(TimePoint now) const;
-  [[nodiscard]] TimePoint due(const Member& member) const;
-  [[nodiscard]] Member* member_of(Peer peer);
-  [[nodiscard]] std::optional<Slot> slot_of(Peer peer, const NodeId& node) const;
-  [[nodiscard]] bool outdated(Peer peer, std::optional<Slot> slot) const;
+  void expire(TimePoint now);
+  void grant_leases(TimePoint now);
+  void refuse(Peer peer, const std::string& host, const std::string& why);
 
   // Rounds.
   void advance(TimePoint now);
-  void expire(TimePoint now);
   void try_form(TimePoint now);
   void form(int size, TimePoint now);
-  void begin_running(TimePoint now);
+  void tell_differences();
+  void begin_running();
   void try_admit(TimePoint now);
   void decide_failure(TimePoint now);
-  void restate(Slot slot, const Resume& resume, TimePoint now);
-  void restore(Slot slot, const Resume& resume, TimePoint now);
-  void recall(Peer peer, const Resume& resume, TimePoint now);
   void stop_round(StopCause cause, const std::string& reason, TimePoint now);
   void gather(TimePoint now);
+  void count_change();
   void end(Verdict verdict, TimePoint now);
-  void grant_leases(TimePoint now);
-  void arm_roster();
-  void tell_roster(TimePoint now);
+  void begin_anew();
+  [[nodiscard]] const Verdict* missed_verdict(Peer peer, const Join& join, const Resume* resume, TimePoint now);
   [[nodiscard]] Placed placed(const Member& member) const;
   [[nodiscard]] std::string master_address() const;
   [[nodiscard]] bool all_expected() const;
 
-  [[nodiscard]] TimePoint return_by(TimePoint now) const;
+  // Agents and coordinators that come back.
+  void restate(Slot slot, const Resume& resume, TimePoint now);
+  void restore(Peer peer, const Resume& resume, TimePoint now);
+  void begin_restoring(const Placement& place, TimePoint now);
+  void take_seat(Slot slot, const Resume& resume, TimePoint now);
+  void recall(Peer peer, const Resume& resume, TimePoint now);
   void catch_up(const Resume& resume, TimePoint now);
+  void learn(const Placement& place, TimePoint now);
+  void round_is_over(const std::string& host, const Placement& place, TimePoint now);
+  void tell_round_is_over(const Member& member, const Placement& place);
+  void await_others(TimePoint now);
+  void was_in(Slot slot, const Placement& place);
+  [[nodiscard]] bool contradicts(const Placement& place, int local_world_size) const;
+  [[nodiscard]] bool others_may_come_back(TimePoint now) const;
+  [[nodiscard]] TimePoint return_by(TimePoint now) const;
+
+  // What people see.
+  void arm_roster();
+  void tell_roster(TimePoint now);
 
   void changed() { ++revision_; }
   void tell(const Member& member, CoordinatorMessage message);
@@ -275,33 +270,31 @@ class Rendezvous {
 
   RendezvousSettings settings_;
   std::vector<RendezvousAction> actions_;
-  std::uint64_t next_seniority_ = 0;
   std::uint64_t revision_ = 0;
-  int awaited_ = 0;        ///< members of the snapshot that are not back yet
   bool deserted_ = false;  ///< restored, and nobody came back so far
 
-  std::deque<Member> members_;  ///< by slot; free slots are in free_slots_
-  std::vector<Slot> free_slots_;
-  std::unordered_map<std::string, Slot> slot_of_node_;
-  std::unordered_multimap<std::string, Slot> slots_of_host_;
-  std::vector<Connection> connections_;  ///< by peer
-  std::uint64_t connection_count_ = 0;
-  std::priority_queue<Check, std::vector<Check>, std::greater<>> checks_;
-  std::unordered_map<std::string, std::deque<TimePoint>> losses_of_host_;
-  bool hosted_ = false;              ///< an agent shares our process: where we begin anew, so does it
-  std::string coordinator_address_;  ///< by which agents of other machines reach us
+  Membership members_;
+  EndedJobs ended_;
+  std::deque<std::string> lost_agents_;  ///< of this job; names
+  std::string coordinator_address_;      ///< by which agents of other machines reach us
+  bool hosted_ = false;                  ///< an agent shares our process: where we begin anew, so does it
 
   std::optional<JobTerms> terms_;
   std::vector<std::string> expected_hosts_;
   std::vector<Fact> facts_;  ///< of the first agent
 
   Phase phase_ = Phase::gathering;
-  Round round_{0};
+  Round round_{0};       ///< the one that is decided or runs; while gathering, the next
+  Round next_round_{0};  ///< the number of the next round is no smaller
   bool formed_once_ = false;
-  int restart_count_ = 0;
-  std::vector<TimePoint> restarts_;  ///< those that count against the budget
+  RestartBudget restarts_;
   int membership_changes_ = 0;
-  int ready_ = 0, aside_ = 0, stopping_ = 0;
+
+  /// Without memory, and no round is ours yet: what agents tell of a former life of the coordinator counts.
+  bool learning_ = true;
+  std::optional<Round> told_round_;  ///< the newest that agents of it have told of
+  int told_size_ = 0;                ///< its nodes
+  int told_count_ = 0;               ///< those of them that are members
 
   std::vector<Slot> seats_;  ///< members of the round, by group rank while hosting
   int group_world_size_ = 0;
@@ -323,7 +316,6 @@ class Rendezvous {
   std::optional<TimePoint> slept_until_;         ///< the coordinator itself, lately
   std::optional<TimePoint> counted_failure_at_;  ///< of the restart that this gathering belongs to
   std::optional<Slot> blocker_;                  ///< silent member that the next decision waits for
-  TimePoint gathering_since_{};
   TimePoint roster_told_at_{};
   TimePoint now_{};  ///< of the last step
   std::string last_roster_;

@@ -1,6 +1,8 @@
 // The round machine: what people see of it.
 #include "rendezvous/core/rendezvous.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -13,17 +15,17 @@ namespace torchup {
 std::string Rendezvous::roster(TimePoint now) const {
   if (!terms_) return "no node yet";
   std::vector<std::string> here, stopping, quiet, missing, refused;
-  for (const auto& [node, slot] : slot_of_node_) {
-    const Member& member = members_[slot];
+  for (const auto& [node, slot] : members_.slots()) {
+    const Member& member = members_.at(slot);
     const auto& host = member.join.host;
-    if (silent(member, now)) {
+    if (members_.silent(member, now)) {
       quiet.push_back(host + " (for " + seconds(now - member.alive_at) + ")");
     } else {
       (member.stage == Stage::stopping ? stopping : here).push_back(host);
     }
   }
   for (const std::string& host : expected_hosts_) {
-    if (!slots_of_host_.contains(host) && !refusals_.contains(host)) missing.push_back(host);
+    if (!members_.has_host(host) && !refusals_.contains(host)) missing.push_back(host);
   }
   for (const auto& [host, why] : refusals_) refused.push_back(host + " (" + why.substr(0, why.find('\n')) + ")");
   for (auto* names : {&here, &stopping, &quiet}) std::sort(names->begin(), names->end(), natural_less);
@@ -33,6 +35,10 @@ std::string Rendezvous::roster(TimePoint now) const {
   if (!quiet.empty()) text += "; silent: " + join_names(quiet);
   if (!refused.empty()) text += "; refused: " + join_names(refused);
   if (!missing.empty()) text += "; not heard of: " + join_names(missing);
+  if (phase_ == Phase::gathering && others_may_come_back(now)) {
+    text += fmt::format("; this coordinator has just started: for {} it waits for nodes of a round that may be running",
+                        seconds(settings_.patience));
+  }
   return text;
 }
 
@@ -45,17 +51,16 @@ JobView Rendezvous::view(TimePoint now) const {
                .round = round_,
                .min_nodes = terms_ ? terms_->min_nodes : 0,
                .max_nodes = terms_ ? terms_->max_nodes : 0,
-               .restart_count = restart_count_,
+               .restart_count = restarts_.count(),
                .membership_changes = membership_changes_,
                .world_size = has_round ? world_size_ : 0,
                .master = runs ? to_string(Endpoint{master_addr_, master_port_}) : std::string{},
-               .waits_for = phase_ == Phase::gathering || awaited_ > 0 ? roster(now) : std::string{},
+               .waits_for = phase_ == Phase::gathering || members_.awaited() > 0 ? roster(now) : std::string{},
                .last = last_note_ ? to_text(*last_note_) : std::string{},
                .verdict = verdict_};
-  for (const auto& [node, slot] : slot_of_node_) {
-    const Member& member = members_[slot];
-    const bool in_round = member.stage == Stage::seated || member.stage == Stage::finished;
-    const bool quiet = silent(member, now);
+  for (const auto& [node, slot] : members_.slots()) {
+    const Member& member = members_.at(slot);
+    const bool quiet = members_.silent(member, now);
     auto& row = view.nodes.emplace_back(
         JobView::Node{.host = member.join.host, .local_world_size = member.join.local_world_size});
     row.state = stages[static_cast<std::size_t>(member.stage)];
@@ -63,12 +68,11 @@ JobView Rendezvous::view(TimePoint now) const {
     if (member.aside) row.state = "aside";
     if (quiet) row.state = "silent";
     if (quiet) row.reason = "for " + seconds(now - member.alive_at);
-    if (in_round) row.group_rank = member.seat.group_rank;
+    if (member.in_round()) row.group_rank = member.seat.group_rank;
   }
   for (const auto& [host, why] : refusals_) view.nodes.push_back({.host = host, .state = "refused", .reason = why});
   for (const std::string& host : expected_hosts_) {
-    if (!slots_of_host_.contains(host) && !refusals_.contains(host))
-      view.nodes.push_back({.host = host, .state = "missing"});
+    if (!members_.has_host(host) && !refusals_.contains(host)) view.nodes.push_back({.host = host, .state = "missing"});
   }
   std::sort(view.nodes.begin(), view.nodes.end(),
             [](const auto& left, const auto& right) { return natural_less(left.host, right.host); });
@@ -87,8 +91,8 @@ void Rendezvous::tell_roster(TimePoint now) {
   roster_told_at_ = now;
   std::string text = roster(now);
   if (text == last_roster_) return;
-  for (const auto& [node, slot] : slot_of_node_) {
-    if (members_[slot].stage == Stage::ready) tell(members_[slot], Waiting{text});
+  for (const auto& [node, slot] : members_.slots()) {
+    if (members_.at(slot).stage == Stage::ready) tell(members_.at(slot), Waiting{text});
   }
   note(RosterChanged{text});
   last_roster_ = std::move(text);

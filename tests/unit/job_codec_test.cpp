@@ -16,7 +16,7 @@ SavedJob full_job() {
   job.round = Round{7};
   job.formed_once = true;
   job.restart_count = 2;
-  job.restart_ages = {90s, 3s};
+  job.restarts = {{90s, 1}, {3s, 2}};
   job.membership_changes = 5;
   Join join;
   join.node = NodeId{"n0_1_0"};

@@ -26,6 +26,7 @@ TEST_CASE("every note of a job is a line that names the node, the number and the
       {SnapshotOutdated{"n1", Round{9}}, "node n1 tells of round 9, which the saved state knows nothing of"},
       {CoordinatorSlept{}, "the coordinator was asleep: all agents get a new lease"},
       {TorchrunCame{}, "a torchrun agent has come: the job goes on by torchrun's rules"},
+      {JobBegunAnew{}, "the run id is used again: another job begins"},
       {JobEndRequested{"n1", "interrupted"}, "node n1 ends the job: interrupted"},
       {JobConcluded{66, "too few nodes"}, "the job ends with 66: too few nodes"},
   };

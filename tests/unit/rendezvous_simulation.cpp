@@ -106,6 +106,7 @@ class History {
     bool refused = false;  ///< the last attempt to connect found nobody listening
     std::optional<TimePoint> refused_at, returned_at;
     std::optional<Verdict> verdict;
+    std::optional<int> job;  ///< the one that it was first heard in; a run id may have several, one after the other
     bool left = false;
     std::vector<std::function<void()>> unread;  ///< what arrives while it is stopped
   };
@@ -178,7 +179,10 @@ class History {
     check(rendezvous_->revision() != revision || rendezvous_->snapshot(now_) == before, "a change was not counted");
     if (std::any_of(actions.begin(), actions.end(), decides) || pick(0, 3) == 0) save();
     for (RendezvousAction& action : actions) {
-      if (auto* note = std::get_if<Note>(&action)) say("    " + to_text(*note));
+      if (auto* note = std::get_if<Note>(&action)) {
+        say("    " + to_text(*note));
+        if (std::holds_alternative<JobBegunAnew>(*note)) ++job_;
+      }
       check(!std::get_if<Refuse>(&action), "an agent that fits was refused");
       auto* tell = std::get_if<Tell>(&action);
       if (!tell) continue;
@@ -275,7 +279,9 @@ class History {
     if (!agent.peer) return;
     const std::uint64_t line = agent.line;
     in_order(coordinator_inbox_[index], [this, index, line, event = std::move(event)] {
-      if (agents_[index]->line == line && agents_[index]->running && !agents_[index]->cut_off) step(event);
+      if (agents_[index]->line != line || !agents_[index]->running || agents_[index]->cut_off) return;
+      step(event);
+      if (!agents_[index]->job) agents_[index]->job = job_;
     });
   }
   void send(std::size_t index, AgentMessage message) {
@@ -554,7 +560,7 @@ class History {
   }
 
   void check_end() {
-    std::optional<Verdict> verdict;
+    std::map<int, Verdict> verdicts;  // by job
     int waiting = 0;
     for (const auto& agent : agents_) {
       if (!agent->running) continue;
@@ -563,8 +569,9 @@ class History {
         continue;
       }
       if (agent->left && agent->verdict->exit_code == 143) continue;  // it has its own
-      if (!verdict) verdict = agent->verdict;
-      check(*verdict == *agent->verdict, "two verdicts: " + verdict->reason + " and " + agent->verdict->reason);
+      const Verdict& verdict = verdicts.try_emplace(*agent->job, *agent->verdict).first->second;
+      check(verdict == *agent->verdict,
+            agent->host + ": two verdicts: " + verdict.reason + " and " + agent->verdict->reason);
     }
     check(waiting == 0, "after all that an agent still waits, in phase " +
                             std::to_string(static_cast<int>(rendezvous_->phase())) + ": " + rendezvous_->roster(now_));
@@ -586,6 +593,7 @@ class History {
   std::set<Peer> open_;
   Round newest_round_{0};
   bool finish_allowed_ = false;
+  int job_ = 0;  ///< how many have begun after the first
 };
 
 double cpu_seconds() {

@@ -1,0 +1,218 @@
+#include <functional>
+
+#include "rendezvous_job.hpp"
+
+using namespace torchup;
+using namespace torchup::rendezvous_job;
+
+TEST_CASE("a node that leaves is let go, and the others go on while they are enough", "[unit][rendezvous]") {
+  Job job = running_job(3, {.min_nodes = 2, .max_nodes = 3, .last_call = 1s});
+  const Leave leave{.ends_job = false, .exit_code = 143, .reason = "terminated"};
+  const std::string first = job.say("b", leave);
+  REQUIRE(first.starts_with("b end 143: terminated\n"));
+  REQUIRE(first.find("a stop round 0 (membership): node b leaves: terminated\n") != std::string::npos);
+  job.gone("b");
+  job.join("a");
+  SECTION("leaves that are close together are one decision") {
+    REQUIRE(job.join("c").empty());
+    REQUIRE(job.pass(job.now + 2s - 1ns).find("host store") == std::string::npos);
+    REQUIRE(job.pass(job.now + 1ns) == "a host store of round 1\n");
+  }
+  SECTION("below min nodes the job ends with the leaver's code") {
+    job.join("c");
+    const std::string second = job.say("c", leave);
+    REQUIRE(second.find("a end 143: node c left (terminated) and fewer than 2 nodes remain\n") != std::string::npos);
+  }
+}
+
+TEST_CASE("one node ends the job for all, and twice without grace", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2});
+  const std::string ends =
+      job.say("b", Leave{.ends_job = true, .exit_code = 130, .reason = "interrupted", .stop_signal = 2});
+  REQUIRE(ends.find("a end 130: interrupted\n") != std::string::npos);
+  REQUIRE(job.rendezvous.verdict()->stop_signal == 2);
+  const std::string again = job.say("b", Leave{.exit_code = 130, .stop_signal = 2, .kill_now = true});
+  REQUIRE(again.find("a end 130: interrupted\n") != std::string::npos);
+  REQUIRE(job.rendezvous.verdict()->kill_now);
+  REQUIRE(job.say("b", Leave{.exit_code = 130, .kill_now = true}).empty());
+}
+
+TEST_CASE("a silent agent is expelled at its lease and fenced", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 1, .max_nodes = 2, .last_call = 1s, .lease = 10s});
+  const TimePoint heard = job.now;
+  REQUIRE(job.pass(heard + 10s - 1ns, "b").empty());
+  REQUIRE(job.pass(heard + 10s, "b") ==
+          "b stop round 0 (fenced): was silent for 10 s\na stop round 0 (membership): node b was silent for 10 s\n");
+  SECTION("what it says as the former node is not heard") {
+    REQUIRE(job.say("b", WorkersSucceeded{Round{0}}).empty());
+    REQUIRE(job.join("a") == "a host store of round 1\n");
+  }
+  SECTION("it joins again as a new one") {
+    Join anew = job.join_of("b");
+    anew.node = NodeId{"node-b-2"};
+    job.say("b", anew);
+    REQUIRE(job.join("a") == "a host store of round 1\n");
+    REQUIRE(job.say("a", StoreReady{Round{1}, Port{1}}).find("b round 1: node 1 of 2") != std::string::npos);
+  }
+}
+
+TEST_CASE("a coordinator that was asleep expels nobody", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2, .lease = 10s});
+  const TimePoint woken = job.now + 100s;
+  REQUIRE(job.at(woken).empty());
+  REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::running);
+  REQUIRE(job.pass(woken + 10s, "b").find("b stop round 0 (fenced)") != std::string::npos);
+}
+
+TEST_CASE("terms must be the job's", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2, .max_restarts = 3}};
+  job.join("a");
+  job.terms.max_restarts = 4;
+  REQUIRE(job.join("b") == "b refused 68: --max-restarts is 4 here and 3 in the job\n");
+  job.terms.max_restarts = 3;
+  REQUIRE(job.join("c") == "a host store of round 0\n");
+}
+
+TEST_CASE("the roster tells who was refused, until it joins", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 3, .max_nodes = 3, .join_timeout = 60s, .hostlist = "a,b,c"}};
+  job.join("a");
+  job.connect("b");
+  Join other = job.join_of("b");
+  other.terms.max_restarts = 9;
+  job.say("b", other);
+  REQUIRE(
+      job.pass(t0 + 2s).find(
+          "a waiting: 1 of 3 nodes: a; refused: b (--max-restarts is 9 here and 0 in the job); not heard of: c\n") !=
+      std::string::npos);
+  JobView view = job.rendezvous.view(job.now);
+  REQUIRE(view.nodes.size() == 3);
+  REQUIRE(view.nodes[1].state == "refused");
+  REQUIRE(view.nodes[1].reason == "--max-restarts is 9 here and 0 in the job");
+  REQUIRE(view.nodes[2].state == "missing");
+  REQUIRE(view.waits_for.find("refused: b") != std::string::npos);
+  job.join("b");
+  REQUIRE(job.rendezvous.roster(job.now) == "2 of 3 nodes: a, b; not heard of: c");
+}
+
+TEST_CASE("demanded group ranks are obeyed, and used once", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2}};
+  const auto join = [&](const std::string& name, int group_rank) {
+    Join said = job.join_of(name);
+    said.group_rank = GroupRank{group_rank};
+    job.connect(name);
+    return job.say(name, said);
+  };
+  join("a", 1);
+  REQUIRE(join("b", 1) == "b refused 68: --node-rank 1 is used twice: by b and by a\n");
+  REQUIRE(join("c", 2) == "c refused 68: --node-rank 2 does not fit 2 nodes\n");
+  REQUIRE(join("d", 0) == "d host store of round 0\n");
+}
+
+TEST_CASE("facts that differ are told, or refused", "[unit][rendezvous]") {
+  const auto join = [](Job& job, const std::string& name, const std::string& version) {
+    Join said = job.join_of(name);
+    said.facts = {{"torch", version}, {"program", "sha256:1"}};
+    job.connect(name);
+    return job.say(name, said);
+  };
+  SECTION("warn") {
+    Job job{{.min_nodes = 3, .max_nodes = 3, .same_world = SameWorld::warn}};
+    join(job, "a", "2.15.0");
+    join(job, "b", "2.11.0");
+    const std::string said = join(job, "c", "2.15.0");
+    REQUIRE(said.find("b waiting: warning: the nodes differ:\ntorch: 2.11.0 on b; 2.15.0 on a, c\n") !=
+            std::string::npos);
+    REQUIRE(said.find("a host store") != std::string::npos);
+  }
+  SECTION("fail") {
+    Job job{{.min_nodes = 3, .max_nodes = 3, .same_world = SameWorld::fail}};
+    join(job, "a", "2.15.0");
+    REQUIRE(join(job, "b", "2.11.0") ==
+            "b refused 68: the nodes differ:\ntorch: 2.11.0 on this node; 2.15.0 on the job's first node\n");
+  }
+}
+
+/// Node c comes to a running job of a and b, `before_end` happens, and c is gone.
+void come_and_go(Job& job, const std::function<void()>& before_end) {
+  job.join("c");
+  job.now += 200ms;
+  job.step(Tick{});
+  job.join("a");
+  job.join("b");
+  job.say("a", StoreReady{job.rendezvous.round(), Port{1}});
+  REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::running);
+  before_end();
+  job.gone("c");
+  job.join("a");
+  job.join("b");
+  job.say("a", StoreReady{job.rendezvous.round(), Port{1}});
+}
+
+TEST_CASE("nodes that the coordinator lost by its own sleep are not put aside", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 3, .last_call = 1s, .lease = 10s});
+  for (int life = 0; life < 3; ++life) come_and_go(job, [&] { job.at(job.now + 40s); });
+  job.join("c");
+  REQUIRE(job.pass(job.now + 1s).find("joining: c") != std::string::npos);
+}
+
+TEST_CASE("a host that is lost again and again is put aside while others are enough", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 3, .last_call = 1s});
+  for (int life = 0; life < 3; ++life) come_and_go(job, [] {});
+  const Round round = job.rendezvous.round();
+  job.join("c");
+  const TimePoint joined = job.now;
+  REQUIRE(job.pass(joined + 4min).empty());
+  REQUIRE(job.rendezvous.round() == round);
+  SECTION("until it has been calm for long enough") {
+    REQUIRE(job.pass(joined + 6min).find("joining: c") != std::string::npos);
+  }
+  SECTION("it is taken when there is nobody else") {
+    job.gone("b");
+    REQUIRE(job.join("a") == "a host store of round " + std::to_string(round.value() + 1) + "\n");
+  }
+}
+
+TEST_CASE("agents are counted", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 5, .max_nodes = 5}, {.agents_max = 2}};
+  job.join("a");
+  REQUIRE(job.join("b").empty());
+  REQUIRE(job.join("c") == "c refused 68: this coordinator takes 2 agents at most\n");
+}
+
+TEST_CASE("a host that is put aside stays so, whatever its connection does", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 3, .last_call = 1s, .lease = 10s});
+  for (int life = 0; life < 3; ++life) come_and_go(job, [] {});
+  job.join("c");
+  const Round round = job.rendezvous.round();
+  const TimePoint joined = job.now;
+  for (int breaks = 0; breaks < 4; ++breaks) {
+    job.pass(job.now + 3s);
+    job.gone("c", false);  // its short time to come back is another than its five minutes
+    job.pass(job.now + 500ms);
+    REQUIRE(job.resume("c", Resume::Stage::ready).empty());
+    job.pass(job.now + 3s);
+  }
+  REQUIRE(job.pass(joined + 4min).empty());
+  REQUIRE(job.rendezvous.round() == round);
+  REQUIRE(job.pass(joined + 6min).find("joining: c") != std::string::npos);
+}
+
+TEST_CASE("a fence names the round that the node is in", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 1, .max_nodes = 2, .max_restarts = 3, .last_call = 1s, .lease = 10s});
+  const TimePoint heard = job.now;
+  SECTION("while it stops the former one") {
+    job.fail("a", 0, 0);
+    job.pass(job.now + 100ms, "b");
+    job.join("a");
+    REQUIRE(job.rendezvous.round() == Round{1});
+    REQUIRE(job.pass(heard + 10s, "b").find("b stop round 0 (fenced)") != std::string::npos);
+  }
+  SECTION("while its place in the next is not told yet") {
+    job.fail("a", 0, 0);
+    job.pass(job.now + 100ms);
+    job.join("b");
+    job.join("a");
+    REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::hosting);
+    REQUIRE(job.pass(job.now + 10s, "b").find("b stop round 0 (fenced)") != std::string::npos);
+  }
+}
