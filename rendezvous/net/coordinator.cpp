@@ -38,15 +38,16 @@ UtcTime utc_now() { return std::chrono::floor<std::chrono::microseconds>(std::ch
 class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl> {
  public:
   Impl(asio::io_context& loop, LogSink log, RendezvousSettings settings)
-      : loop_{loop}, torchrun_timer_{loop}, log_{std::move(log)}, settings_{settings} {}
+      : loop_{loop}, torchrun_timer_{loop}, log_{std::move(log)}, settings_{settings} {
+    if (!settings_.started) settings_.started = std::chrono::steady_clock::now();
+  }
 
   using Job = CoordinatorJob;
 
   std::shared_ptr<Job> job(const RunId& run_id) {
     if (const auto found = jobs_.find(run_id); found != jobs_.end()) return found->second;
-    if (jobs_.size() >= jobs_max) forget_old();
-    if (jobs_.size() >= jobs_max) forget_ended();
-    if (jobs_.size() >= jobs_max) return nullptr;
+    forget_old();
+    if (jobs_.size() >= jobs_max && !make_room()) return nullptr;
     auto made = std::make_shared<Job>(loop_, run_id, Rendezvous{settings_}, sink());
     jobs_.emplace(run_id, made);
     if (state_) keep(*made, next_file_++);
@@ -75,6 +76,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
       made->set_joined();
       keep(*made, number);
       step(*made, Tick{});
+      forget_if_over(*made);
     }
     return {};
   }
@@ -98,7 +100,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     step(*job, Gone{peer, end_of_file});
     job->give_back(peer);
     check_waiters(*job);
-    if (job->alone() && (!job->joined() || job->faulty())) drop(*job);
+    job->alone() && job->faulty() ? drop(*job) : forget_if_over(*job);
   }
 
   /// One event, its actions, and the timer for what comes next. A fault of ours ends the job that it is in, and no
@@ -247,11 +249,32 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
       due->armed.reset();
       impl->step(*due, Tick{});
       impl->check_waiters(*due);
-      if (due->alone() && due->rendezvous.forgettable(std::chrono::steady_clock::now())) {
-        impl->forget(*due);
-        impl->jobs_.erase(id);
-      }
+      impl->forget_if_over(*due);
     });
+  }
+
+  /// Nobody is there, and nobody can come back.
+  void forget_if_over(Job& job) {
+    if (!job.alone() || !job.waiters.empty() || job.mixed.active()) return;
+    if (!job.rendezvous.forgettable(std::chrono::steady_clock::now())) return;
+    const auto found = jobs_.find(job.run_id);
+    if (found == jobs_.end() || found->second.get() != &job) return;
+    forget(job);
+    jobs_.erase(found);
+  }
+
+  /// Of the jobs to which nobody is connected, the one that would be forgotten first makes room for a new one.
+  bool make_room() {
+    auto first = jobs_.end();
+    for (auto entry = jobs_.begin(); entry != jobs_.end(); ++entry) {
+      const Job& job = *entry->second;
+      if (!job.alone() || job.mixed.active() || !job.rendezvous.forget_at()) continue;
+      if (first == jobs_.end() || job.rendezvous.forget_at() < first->second->rendezvous.forget_at()) first = entry;
+    }
+    if (first == jobs_.end()) return false;
+    forget(*first->second);
+    jobs_.erase(first);
+    return true;
   }
 
   void forget_old() {
@@ -263,15 +286,6 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
       if (goes) forget(job);
       return goes;
     });
-  }
-
-  /// Verdicts of jobs whose agents have all gone are kept for those that come late. A new job needs the room more.
-  void forget_ended() {
-    for (auto it = jobs_.begin(); it != jobs_.end(); ++it) {
-      const std::shared_ptr<Job> job = it->second;
-      const bool ended = !job->mixed.active() && job->rendezvous.verdict();
-      if (job->alone() && ended) return drop(*job);
-    }
   }
 
   void check_waiters(Job& job) {

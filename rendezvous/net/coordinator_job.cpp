@@ -42,6 +42,8 @@ void CoordinatorJob::remove(Peer peer, bool in_process) {
 void CoordinatorJob::give_back(Peer peer) { (keeper && keeper->holds() ? gone_peers_ : free_peers_).push_back(peer); }
 
 bool CoordinatorJob::nobody_else() const {
+  // Agents of another job, which has begun here after the end of ours, wait for no word of it.
+  if (const auto leaving = rendezvous.still_leaving(); leaving && !mixed.active()) return *leaving <= own;
   const int members = mixed.active() ? mixed.member_count() : rendezvous.member_count();
   return others == 0 && members <= own;
 }

@@ -174,31 +174,86 @@ TEST_CASE("a fault of ours ends its job, with a reason, and no other", "[net][co
   REQUIRE(std::holds_alternative<Placed>(sound.heard.back()));
 }
 
-TEST_CASE("a job that nobody joined goes with its last connection", "[net][coordinator]") {
+namespace {
+
+/// An agent of another process, as the coordinator sees it.
+struct Visitor final : Coordinator::Listener {
+  Visitor(Coordinator& coordinator, const std::string& run_id)
+      : attendance{coordinator.open(RunId{run_id}, {.observed = "10.0.0.1", .coordinator = "10.0.0.254"}, *this)} {}
+  void tell(CoordinatorMessage message) override { heard.push_back(std::move(message)); }
+  void refuse(int, std::string reason) override { refusal = std::move(reason); }
+  template <class T>
+  const T* last() const {
+    return heard.empty() ? nullptr : std::get_if<T>(&heard.back());
+  }
+  /// Joins alone, runs, and succeeds; then it hangs up.
+  void run_through(const std::string& node) {
+    Join join = join_of("a", {});
+    join.node = NodeId{node};
+    attendance->said(join);
+    REQUIRE(last<HostStore>());
+    const Round round = last<HostStore>()->round;
+    attendance->said(StoreReady{round, Port{4000}});
+    REQUIRE(last<Placed>());
+    attendance->said(WorkersSucceeded{round});
+    REQUIRE(last<End>());
+    REQUIRE(last<End>()->verdict.exit_code == 0);
+    attendance->gone(true);
+  }
+  std::vector<CoordinatorMessage> heard;
+  std::string refusal;
+  std::unique_ptr<Coordinator::Attendance> attendance;
+};
+
+}  // namespace
+
+TEST_CASE("a run id may be used again after its job has ended", "[net][coordinator]") {
   boost::asio::io_context loop;
   Coordinator coordinator{loop};
-  for (std::size_t i = 0; i < 3 * jobs_max; ++i) {
-    FaultyListener visitor{coordinator, "job " + std::to_string(i)};
-    REQUIRE(visitor.attendance);
-    visitor.attendance->alive();
+  for (int run = 0; run < 3; ++run) {
+    Visitor agent{coordinator, "none"};
+    agent.run_through("a_7_0");  // in containers, process ids are the same each time
   }
+  REQUIRE(coordinator.job_count() == 1);
+}
+
+TEST_CASE("a job that nobody has joined goes with its last connection", "[net][coordinator]") {
+  boost::asio::io_context loop;
+  Coordinator coordinator{loop};
+  auto first = std::make_unique<Visitor>(coordinator, "job"), second = std::make_unique<Visitor>(coordinator, "job");
+  first.reset();
+  REQUIRE(coordinator.job_count() == 1);
+  second.reset();
+  REQUIRE(coordinator.job_count() == 0);
+  for (std::size_t i = 0; i < 2 * jobs_max; ++i) REQUIRE(Visitor{coordinator, std::to_string(i)}.attendance);
   REQUIRE(coordinator.job_count() == 0);
 }
 
-TEST_CASE("so many jobs, and not one more; an ended one makes room", "[net][coordinator]") {
+TEST_CASE("a coordinator holds so many jobs, and makes room where nobody is", "[net][coordinator]") {
   boost::asio::io_context loop;
   Coordinator coordinator{loop};
-  std::vector<std::unique_ptr<FaultyListener>> agents;
-  for (std::size_t i = 0; i < jobs_max; ++i) {
-    agents.push_back(std::make_unique<FaultyListener>(coordinator, "job " + std::to_string(i)));
-    REQUIRE(agents.back()->attendance);
-    agents.back()->attendance->said(remote_join("a"));
+  std::vector<std::unique_ptr<Visitor>> present;
+  for (std::size_t i = 0; i + 2 < jobs_max; ++i) {
+    present.push_back(std::make_unique<Visitor>(coordinator, "present " + std::to_string(i)));
   }
-  REQUIRE(FaultyListener(coordinator, "one more").attendance == nullptr);
-  REQUIRE(FaultyListener(coordinator, "job 7").attendance != nullptr);
-  agents.front()->attendance->said(Leave{.exit_code = 130, .reason = "interrupted"});
-  REQUIRE(agents.front()->end());
-  REQUIRE(FaultyListener(coordinator, "one more").attendance == nullptr);
-  agents.front()->attendance.reset();
-  REQUIRE(FaultyListener(coordinator, "one more").attendance != nullptr);
+  for (const char* run_id : {"ended first", "ended second"}) {
+    Visitor agent{coordinator, run_id};
+    agent.run_through("a_1_0");
+  }
+  REQUIRE(coordinator.job_count() == jobs_max);
+  const auto holds = [&](const std::string& run_id) {
+    for (const auto& [id, view] : coordinator.jobs()) {
+      if (id == RunId{run_id}) return true;
+    }
+    return false;
+  };
+  Visitor one{coordinator, "one more"};
+  REQUIRE(one.attendance);
+  REQUIRE(coordinator.job_count() == jobs_max);
+  REQUIRE_FALSE(holds("ended first"));
+  REQUIRE(holds("ended second"));
+  Visitor two{coordinator, "two more"};
+  REQUIRE(two.attendance);
+  REQUIRE_FALSE(Visitor{coordinator, "three more"}.attendance);
+  REQUIRE(Visitor{coordinator, "present 0"}.attendance);  // one that is there already
 }
