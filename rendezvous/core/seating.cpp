@@ -63,6 +63,25 @@ int round_size(const JobTerms& terms, int nodes) {
   return size >= terms.min_nodes ? size : 0;
 }
 
+std::vector<Seat> share_ranks(std::span<const NodeWorkers> nodes) {
+  std::vector<Seat> seats;
+  seats.reserve(nodes.size());
+  std::unordered_map<std::string_view, int> of_role;
+  int first_rank = 0;
+  for (const NodeWorkers& node : nodes) {
+    int& of_its_role = of_role[node.role];
+    seats.push_back({.group_rank = GroupRank{static_cast<int>(seats.size())},
+                     .first_rank = Rank{first_rank},
+                     .first_role_rank = Rank{of_its_role}});
+    first_rank += node.local_world_size;
+    of_its_role += node.local_world_size;
+  }
+  for (std::size_t group_rank = 0; group_rank < nodes.size(); ++group_rank) {
+    seats[group_rank].role_world_size = of_role[nodes[group_rank].role];
+  }
+  return seats;
+}
+
 Seating seat(std::span<const Candidate> candidates, RankOrder order, const std::vector<std::string>& hosts) {
   Seating result;
   result.order.resize(candidates.size());
@@ -94,20 +113,14 @@ Seating seat(std::span<const Candidate> candidates, RankOrder order, const std::
     return by_address(left, right);
   });
 
-  std::unordered_map<std::string_view, int> of_role;
-  result.seats.reserve(candidates.size());
-  for (std::size_t group_rank = 0; group_rank < result.order.size(); ++group_rank) {
-    const Join& join = *candidates[result.order[group_rank]].join;
-    int& role_count = of_role[join.role];
-    result.seats.push_back({.group_rank = GroupRank{static_cast<int>(group_rank)},
-                            .first_rank = Rank{result.world_size},
-                            .first_role_rank = Rank{role_count}});
+  std::vector<NodeWorkers> nodes;
+  nodes.reserve(candidates.size());
+  for (const std::size_t index : result.order) {
+    const Join& join = *candidates[index].join;
+    nodes.push_back({join.role, join.local_world_size});
     result.world_size += join.local_world_size;
-    role_count += join.local_world_size;
   }
-  for (std::size_t group_rank = 0; group_rank < result.order.size(); ++group_rank) {
-    result.seats[group_rank].role_world_size = of_role[candidates[result.order[group_rank]].join->role];
-  }
+  result.seats = share_ranks(nodes);
   return result;
 }
 

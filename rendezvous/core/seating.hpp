@@ -33,8 +33,19 @@ struct Seating {
   int world_size = 0;
 };
 
-/// Seats all candidates. A node's workers are consecutive, so all ranks are 0 .. world_size - 1 without gaps, and
-/// likewise the role ranks of each role. Where all demand a group rank, the order of those is taken, else `order`.
+/// What of a node its share of the ranks depends on.
+struct NodeWorkers {
+  std::string_view role = {};
+  int local_world_size = 0;
+};
+
+/// The seats of nodes that are given by group rank; result and argument have one length. A node's workers are
+/// consecutive, so all ranks are 0 to the sum less one without gaps, and likewise the role ranks of each role.
+///
+/// Source: torchrun, torch/distributed/elastic/agent/server/api.py, _assign_worker_ranks.
+[[nodiscard]] std::vector<Seat> share_ranks(std::span<const NodeWorkers> nodes);
+
+/// Seats all candidates. Where all demand a group rank, the order of those is taken, else `order`.
 [[nodiscard]] Seating seat(std::span<const Candidate> candidates, RankOrder order,
                            const std::vector<std::string>& hosts);
 

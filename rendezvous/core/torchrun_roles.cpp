@@ -4,8 +4,9 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <nlohmann/json.hpp>
+
+#include "rendezvous/core/seating.hpp"
 
 namespace torchup {
 namespace {
@@ -69,20 +70,15 @@ Result<TorchrunRanks> read_ranks(const std::string& text) {
 }
 
 std::vector<TorchrunRanks> share_ranks(std::span<const TorchrunRole> roles) {
+  std::vector<NodeWorkers> nodes;
   int world_size = 0;
-  std::map<std::string, int> role_world_sizes;
   for (const TorchrunRole& role : roles) {
+    nodes.push_back({role.name, role.local_world_size});
     world_size += role.local_world_size;
-    role_world_sizes[role.name] += role.local_world_size;
   }
   std::vector<TorchrunRanks> result;
-  int first_rank = 0;
-  std::map<std::string, int> first_role_ranks;
-  for (const TorchrunRole& role : roles) {
-    int& first_role_rank = first_role_ranks[role.name];
-    result.push_back({first_rank, world_size, first_role_rank, role_world_sizes[role.name]});
-    first_rank += role.local_world_size;
-    first_role_rank += role.local_world_size;
+  for (const Seat& seat : share_ranks(nodes)) {
+    result.push_back({seat.first_rank.value(), world_size, seat.first_role_rank.value(), seat.role_world_size});
   }
   return result;
 }
