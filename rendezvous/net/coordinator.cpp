@@ -100,7 +100,8 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     step(*job, Gone{peer, end_of_file});
     job->give_back(peer);
     check_waiters(*job);
-    job->alone() && job->faulty() ? drop(*job) : forget_if_over(*job);
+    if (job->alone() && job->faulty()) return drop(*job);
+    forget_if_over(*job);
   }
 
   /// One event, its actions, and the timer for what comes next. A fault of ours ends the job that it is in, and no

@@ -1,0 +1,119 @@
+"""Jobs at one daemon, by the real programs: a run id that is used again, and jobs that nobody joins.
+
+usage: daemon_test.py TORCHUP TORCHUPD [name of a test ...]
+"""
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TORCHUP = sys.argv.pop(1)
+TORCHUPD = sys.argv.pop(1)
+LIMIT_S = 40
+
+
+@contextlib.contextmanager
+def daemon(*options):
+    """A daemon on a port of its own; gives its endpoint."""
+    process = subprocess.Popen([TORCHUPD, "--bind", "127.0.0.1", "--port", "0", *options], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, text=True)
+    try:
+        line = process.stdout.readline().strip()
+        assert line.startswith("torchupd: ready on "), line
+        yield line.rpartition(" ")[2]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(LIMIT_S)
+        process.stdout.close()
+
+
+class DaemonTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def agents(self, endpoint, count, script, *options):
+        """Starts `count` agents of one job whose workers run `script`; $0 is our folder."""
+        return [subprocess.Popen([TORCHUP, f"--nnodes={count}", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}",
+                                  "--monitor-interval=0.1", *options, "sh", "-c", script, self.folder],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                for _ in range(count)]
+
+    def run_job(self, endpoint, count, script, *options):
+        """Exit codes of the agents, and what they said."""
+        agents = self.agents(endpoint, count, script, *options)
+        said = [agent.communicate(timeout=LIMIT_S)[1] for agent in agents]
+        return [agent.returncode for agent in agents], "".join(said)
+
+    def lines(self, name):
+        path = self.folder / name
+        return path.read_text().split() if path.exists() else []
+
+    def test_the_same_command_twice_runs_twice(self):
+        for count in 1, 2:
+            with self.subTest(nodes=count), daemon() as endpoint:
+                for run in "first", "second", "third":
+                    name = f"{run}_{count}"
+                    codes, said = self.run_job(endpoint, count, f'echo $RANK/$WORLD_SIZE/$TORCHELASTIC_RESTART_COUNT >> "$0/{name}"')
+                    self.assertEqual(codes, [0] * count, said)
+                    self.assertEqual(sorted(self.lines(name)), [f"{rank}/{count}/0" for rank in range(count)])
+
+    def test_a_verdict_is_its_own_jobs(self):
+        with daemon() as endpoint:
+            codes, said = self.run_job(endpoint, 2, 'echo $RANK >> "$0/failing"; exit 3', "--max-restarts=1")
+            self.assertEqual(codes, [1, 1], said)
+            self.assertEqual(len(self.lines("failing")), 4)
+            codes, said = self.run_job(endpoint, 2, 'echo $TORCHELASTIC_RESTART_COUNT >> "$0/good"', "--max-restarts=2")
+            self.assertEqual(codes, [0, 0], said)
+            self.assertEqual(self.lines("good"), ["0", "0"])
+            codes, said = self.run_job(endpoint, 1, "exit 4")
+            self.assertEqual(codes, [1], said)
+
+    def test_the_state_directory_knows_both_jobs(self):
+        state = self.folder / "state"
+        with daemon("--state-dir", str(state)) as endpoint:
+            self.assertEqual(self.run_job(endpoint, 1, "exit 5")[0], [1])
+        with daemon("--state-dir", str(state)) as endpoint:
+            codes, said = self.run_job(endpoint, 1, 'echo $RANK >> "$0/after"')
+            self.assertEqual(codes, [0], said)
+            self.assertEqual(self.lines("after"), ["0"])
+
+    def test_jobs_that_nobody_joins_leave_nothing(self):
+        """Each says another run id, as the first words of an agent do (rendezvous/PROTOCOL.md), and hangs up."""
+        state = self.folder / "state"
+        with daemon("--state-dir", str(state)) as endpoint:
+            host, _, port = endpoint.rpartition(":")
+            for number in range(1100):
+                with socket.create_connection((host, int(port))) as stranger:
+                    stranger.sendall(hello(f"stranger {number}"))
+                    stranger.settimeout(LIMIT_S)
+                    self.assertTrue(stranger.recv(1))  # it is welcome
+            codes, said = self.run_job(endpoint, 1, 'echo $RANK >> "$0/proper"')
+            self.assertEqual(codes, [0], said)
+            self.assertEqual(self.lines("proper"), ["0"])
+            end = time.monotonic() + LIMIT_S
+            while len(os.listdir(state)) > 3 and time.monotonic() < end:
+                time.sleep(0.02)
+            self.assertLessEqual(len(os.listdir(state)), 3)
+
+
+def hello(run_id):
+    name = run_id.encode()
+    # type, the versions spoken, no token, a nonce, the run id
+    body = b"\x01" + (1).to_bytes(2, "little") * 2 + b"\x00" + bytes(NONCE_BYTES) + len(name).to_bytes(4, "little") + name
+    return PREFACE + len(body).to_bytes(4, "little") + body
+
+
+PREFACE = b"torchup\n"
+NONCE_BYTES = 16
+
+if __name__ == "__main__":
+    unittest.main()
