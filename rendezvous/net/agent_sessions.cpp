@@ -75,6 +75,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
 
   void close() { socket_->close(); }
   void drop(const std::string& why) { reject(why); }
+  void poll() { socket_->poll(); }
   [[nodiscard]] bool proven() const { return state_ == State::open; }
 
   void tell(CoordinatorMessage message) override {
@@ -266,12 +267,19 @@ void AgentSessions::Impl::close_all() {
 
 void AgentSessions::Impl::remove(std::uint64_t id) { sessions_.erase(id); }
 
-/// Who is welcome stays; strangers go before them, the oldest first.
+/// Who is welcome stays; strangers go before them, the oldest first. One that has said what it is, and only was not
+/// heard yet among thousands that come at once, is no stranger.
 void AgentSessions::Impl::make_room() {
-  if (unproven_ < options_.unproven_max && sessions_.size() < options_.connections_max) return;
-  const auto oldest =
-      std::find_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second->proven(); });
-  if (oldest != sessions_.end()) oldest->second->drop("unproven_max: more come than prove who they are");
+  while (unproven_ >= options_.unproven_max || sessions_.size() >= options_.connections_max) {
+    auto oldest =
+        std::find_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second->proven(); });
+    if (oldest == sessions_.end()) return;
+    const std::uint64_t id = oldest->first;
+    oldest->second->poll();
+    oldest = sessions_.find(id);
+    if (oldest == sessions_.end() || oldest->second->proven()) continue;
+    oldest->second->drop("unproven_max: more come than prove who they are");
+  }
 }
 
 void AgentSessions::Impl::serve(UniqueFd fd) {

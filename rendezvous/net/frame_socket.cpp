@@ -56,7 +56,15 @@ void FrameSocket::start(OnInput on_input, OnClosed on_closed) {
   wait_input();
 }
 
+void FrameSocket::poll() {
+  const auto self = shared_from_this();
+  polling_ = true;
+  read_input();
+  polling_ = false;
+}
+
 void FrameSocket::wait_input() {
+  if (polling_) return;  // it is waited for already
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](const error_code& error) {
     if (self->closed_) return;
     if (error) return self->fail(error);

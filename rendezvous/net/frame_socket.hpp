@@ -36,6 +36,8 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   void start(OnInput on_input, OnClosed on_closed);
   /// An exception that `on_input` throws closes the connection; it is handed to `on_fault` first.
   void on_fault(std::function<void(const std::exception& fault)> handler) { on_fault_ = std::move(handler); }
+  /// Takes now what has come, without waiting for the loop's turn. After `start`.
+  void poll();
   /// Sends now what the kernel takes and the rest when it can. A peer that leaves unsent_bytes_max lying is closed.
   void write(std::string_view bytes);
   /// Says no more than what was written; the end comes when the peer closes, or by `close`.
@@ -69,6 +71,7 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   std::size_t output_sent_ = 0;
   boost::asio::steady_timer frame_timer_;  ///< runs while a frame's beginning lies here
   bool waiting_output_ = false;
+  bool polling_ = false;
   Duration patience_{0};
   Duration frame_limit_ = frame_limit;
   bool closing_ = false;

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -148,6 +149,16 @@ TEST_CASE("strangers give way to who comes after them, and nobody who is welcome
   REQUIRE_FALSE(strangers[2].closed());
   REQUIRE_FALSE(member.closed());
   REQUIRE(at.logged("unproven_max"));
+}
+
+TEST_CASE("who has said hello is no stranger, however many come at once", "[net][agent_sessions]") {
+  AgentPort at{{.unproven_max = 2}};
+  std::vector<Script> agents;
+  for (int i = 0; i < 50; ++i) agents.emplace_back(at).say_hello();  // before the loop runs at all
+  REQUIRE(at.run_until([&] {
+    return std::all_of(agents.begin(), agents.end(), [](Script& agent) { return agent.heard_of<Welcome>(); });
+  }));
+  REQUIRE(at.log.empty());
 }
 
 TEST_CASE("who leaves too much lying is closed", "[net][agent_sessions]") {
