@@ -57,7 +57,8 @@ TEST_CASE("a page is open once its worker has said so", "[unit][worker_page]") {
   REQUIRE(is_worker_page_open(opened().bytes, 77));  // before its first step too
   REQUIRE_FALSE(is_worker_page_open(opened().bytes, 78));
   REQUIRE_FALSE(is_worker_page_open(Page{}.bytes, 77));
-  REQUIRE_FALSE(is_worker_page_open(std::span{opened().bytes}.first(100), 77));
+  const Page page = opened();
+  REQUIRE_FALSE(is_worker_page_open(std::span{page.bytes}.first(100), 77));
 }
 
 TEST_CASE("the page's address survives the environment", "[unit][worker_page]") {
