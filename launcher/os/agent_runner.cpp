@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -80,7 +81,7 @@ class AgentRunner {
         workers_{loop_,
                  config,
                  guarded_.descriptor_limit,
-                 {[this](AgentEvent event) { handle(std::move(event)); },
+                 {[this](AgentEvent event) { on_start(std::move(event)); },
                   [this](EventBody body) { job_.record(std::move(body)); },
                   [this](const WorkerId& worker, int exit_code, std::optional<WorkerProgress> progress) {
                     on_worker_gone(worker, exit_code, progress);
@@ -159,10 +160,23 @@ class AgentRunner {
 
   void on_timer_expired(pid_t pid, std::string scope, int number) {
     if (const auto owner = workers_.owner_of(pid)) return handle(TimerExpired{*owner, pid, std::move(scope), number});
+    // A worker may write before we have heard that it runs.
+    for (const pid_t ancestor : ancestry(pid))
+      expired_early_[ancestor] = TimerExpired{LocalRank{0}, pid, scope, number};
     job_.record(
         event::Warning{fmt::format("watchdog: process {}, which no worker answers for, did not come out of '{}' "
                                    "in time: sent {}",
                                    pid, scope, signal_text(number))});
+  }
+
+  /// What became of a worker's start.
+  void on_start(AgentEvent event) {
+    const auto* const started = std::get_if<WorkerStarted>(&event);
+    auto expired =
+        started ? expired_early_.extract(static_cast<pid_t>(started->pid)) : decltype(expired_early_.extract(0)){};
+    if (!expired.empty()) expired.mapped().local_rank = started->local_rank;
+    handle(std::move(event));
+    if (!expired.empty()) handle(std::move(expired.mapped()));
   }
 
   // Events in, actions out.
@@ -367,6 +381,7 @@ class AgentRunner {
     if (watchdog_) watchdog_->close();
     if (attempt_) co_await attempt_->drain(drain_limit);
     ending_ = false;
+    expired_early_.clear();
     handle(DescendantsGone{});
     attempt_.reset();
   }
@@ -454,9 +469,10 @@ class AgentRunner {
   std::unique_ptr<AgentLink> link_;
   std::deque<AgentEvent> events_;
   std::optional<TimePoint> armed_;
-  std::unique_ptr<AttemptOutput> attempt_;  ///< of the running attempt
-  std::vector<Ended> ended_;                ///< index: local rank
-  bool ending_ = false;                     ///< the sweep is done, the output is being drained
+  std::unique_ptr<AttemptOutput> attempt_;       ///< of the running attempt
+  std::map<pid_t, TimerExpired> expired_early_;  ///< by process: its timer ran out, and no worker answers for it yet
+  std::vector<Ended> ended_;                     ///< index: local rank
+  bool ending_ = false;                          ///< the sweep is done, the output is being drained
 };
 
 }  // namespace
