@@ -1,3 +1,4 @@
+// More than 400 lines: one short function for each action and event source; what they do lies in the parts they call.
 #include "launcher/os/agent_runner.hpp"
 
 #include <fmt/format.h>
