@@ -80,7 +80,6 @@ bool Membership::bind(Slot slot, Peer peer, TimePoint now) {
   member.observed = by.observed;
   member.in_process = by.in_process;
   member.alive_at = now;
-  member.cut_until.reset();
   const bool awaited = std::exchange(member.back_by, {}).has_value();
   if (awaited) --awaited_;
   if (member.in_process) {
@@ -161,13 +160,7 @@ void Membership::put_aside(Slot slot, std::optional<TimePoint> until) {
 
 TimePoint Membership::due(const Member& member) const {
   if (member.back_by) return *member.back_by;
-  const TimePoint lease_over = member.alive_at + member.join.terms.lease;
-  return member.cut_until ? std::min(lease_over, *member.cut_until) : lease_over;
-}
-
-void Membership::cut_off(Slot slot, TimePoint until) {
-  members_[slot].cut_until = until;
-  check(slot, due(members_[slot]));
+  return member.alive_at + member.join.terms.lease;
 }
 
 bool Membership::silent(const Member& member, TimePoint now) const {
@@ -187,7 +180,7 @@ std::optional<Membership::Slot> Membership::next_expired(TimePoint now) {
 
 std::string Membership::why_expired(const Member& member, TimePoint now) const {
   if (member.back_by) return "did not come back after the coordinator started again";
-  if (member.cut_until && *member.cut_until <= now) return "did not come back after its connection broke";
+  if (!member.peer) return "did not come back after its connection broke";
   return fmt::format("was silent for {}", seconds(now - member.alive_at));
 }
 
@@ -199,7 +192,6 @@ void Membership::grant_leases(TimePoint now, TimePoint back_by) {
   for (const auto& [node, slot] : slot_of_node_) {
     Member& member = members_[slot];
     member.alive_at = now;
-    if (member.cut_until) member.cut_until = now + member.join.terms.lease;
     if (member.back_by) member.back_by = back_by;
   }
 }

@@ -33,13 +33,12 @@ struct Member {
   std::uint64_t connection = 0;   ///< number of the last one; what an older one still brings was said before
   std::string observed = {};
   TimePoint alive_at = {};
-  std::optional<TimePoint> cut_until = {};  ///< to be back by then, after its connection broke
-  std::optional<TimePoint> back_by = {};    ///< the same, after the coordinator started anew; no lease runs meanwhile
-  std::uint64_t seniority = 0;              ///< smaller joined earlier
-  Seat seat = {};                           ///< in Stage::seated and Stage::finished
-  std::optional<Round> round = {};          ///< the last one that it had a place in, as far as it was heard of here
-  std::optional<TimePoint> check_at = {};   ///< Membership's own
-  std::optional<TimePoint> calm_at = {};    ///< Membership's own
+  std::optional<TimePoint> back_by = {};   ///< the same, after the coordinator started anew; no lease runs meanwhile
+  std::uint64_t seniority = 0;             ///< smaller joined earlier
+  Seat seat = {};                          ///< in Stage::seated and Stage::finished
+  std::optional<Round> round = {};         ///< the last one that it had a place in, as far as it was heard of here
+  std::optional<TimePoint> check_at = {};  ///< Membership's own
+  std::optional<TimePoint> calm_at = {};   ///< Membership's own
 
   [[nodiscard]] bool in_round() const { return stage == Stage::seated || stage == Stage::finished; }
 };
@@ -116,8 +115,6 @@ class Membership {
 
   // Time.
 
-  /// Its connection broke: it is to be back by `until`, or by the end of its lease.
-  void cut_off(Slot slot, TimePoint until);
   [[nodiscard]] bool silent(const Member& member, TimePoint now) const;
   /// Whoever's time to speak is over, one by one. It stays a member until it is removed.
   [[nodiscard]] std::optional<Slot> next_expired(TimePoint now);
@@ -131,6 +128,8 @@ class Membership {
   [[nodiscard]] std::optional<TimePoint> deadline() const;
 
   [[nodiscard]] LossRecord& losses() { return losses_; }
+  /// When it is given up if nothing more is heard of it.
+  [[nodiscard]] TimePoint due(const Member& member) const;
 
  private:
   void changed() { ++revision_; }
@@ -139,7 +138,6 @@ class Membership {
   void count(const Member& member, int by);
   void check(Slot slot, std::optional<TimePoint> at);
   void put_aside(Slot slot, std::optional<TimePoint> until);
-  [[nodiscard]] TimePoint due(const Member& member) const;
 
   std::deque<Member> members_;  ///< by slot; free slots are in free_slots_
   std::vector<Slot> free_slots_;

@@ -91,10 +91,12 @@ struct Verdict {
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
-/// A coordinator that starts again expels nobody sooner than this. So an agent whose connection was refused may wait
-/// for nearly as long, from that moment on, before its workers must be dead; it tries again within 2 s, for 3 s at
-/// most.
-inline constexpr Duration return_limit_default = std::chrono::seconds{10};
+/// How long an agent keeps its workers when the coordinator's process has ended and nobody listens in its place. It
+/// counts from the sending of the last keep-alive that was answered.
+inline constexpr Duration workers_wait = std::chrono::seconds{30};
+/// A coordinator that starts again expels nobody sooner than this, and completes no round that its agents restate
+/// unless all are back. So an agent has stopped its workers before that, though its clock may be a tenth slower.
+inline constexpr Duration return_limit_default = workers_wait * 10 / 9;
 
 // Agent to coordinator.
 

@@ -70,13 +70,10 @@ std::vector<RendezvousAction> MixedJob::step(const RendezvousEvent& event, Torch
                                              UtcTime utc) {
   std::visit([&](const auto& happened) { on(happened, now); }, event);
   for (auto& [node, member] : members_) {
-    if (member->cut_until && now >= *member->cut_until)
-      give_up(*member, "did not come back after its connection broke", now);
-    const bool silent = !member->in_process && !member->cut_until && now - member->alive_at > member->lease;
-    if (silent && member->peer) {
-      tell(*member, StopWorkers{member->part->round(), StopCause::fenced, "this node was silent for too long"});
-      give_up(*member, "was silent", now);
-    }
+    const bool silent = !member->in_process && now - member->alive_at > member->lease;
+    if (!silent || member->leaves_alone) continue;
+    tell(*member, StopWorkers{member->part->round(), StopCause::fenced, "this node was silent for too long"});
+    give_up(*member, member->peer ? "was silent" : "did not come back after its connection broke", now);
   }
   std::map<TorchrunNode, bool> ours;
   for (const auto& [node, member] : members_) {
@@ -152,8 +149,7 @@ void MixedJob::on(const Gone& event, TimePoint now) {
   connections_.erase(event.peer);
   if (!member || member->peer != event.peer) return;
   member->peer.reset();
-  if (event.end_of_file) return give_up(*member, "has ended", now);
-  member->cut_until = now + std::min<Duration>(std::chrono::seconds{1}, member->lease / 3);
+  if (event.end_of_file) give_up(*member, "has ended", now);
 }
 
 void MixedJob::join(Peer peer, const Join& join, TimePoint now) {
@@ -191,7 +187,6 @@ void MixedJob::bind(Member& member, Peer peer, TimePoint now) {
   member.peer = peer;
   member.connection = connections_[peer].number;
   member.alive_at = now;
-  member.cut_until.reset();
 }
 
 /// An agent that doubts its connection opens another and restates itself there. What was under way on the first may
@@ -206,7 +201,6 @@ bool MixedJob::outdated(Peer peer, const NodeId& node) const {
 /// Its workers are taken for dead: the place is free at once, where torchrun's agents would wait for its heartbeat.
 void MixedJob::give_up(Member& member, const std::string& why, TimePoint now) {
   note(NodeLost{member.host, why});
-  member.cut_until.reset();
   member.peer.reset();
   member.leaves_alone = true;
   member.turn_at.reset();

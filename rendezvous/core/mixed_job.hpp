@@ -56,7 +56,6 @@ class MixedJob {
     std::uint64_t connection = 0;  ///< number of the last one; what an older one still brings was said before
     bool in_process = false;
     TimePoint alive_at{};
-    std::optional<TimePoint> cut_until = {};
     std::optional<TimePoint> turn_at = {};
     std::optional<CoordinatorMessage> last = {};  ///< what it was told last, Waiting aside
     bool leaves_alone = false;

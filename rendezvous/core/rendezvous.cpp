@@ -102,9 +102,10 @@ void Rendezvous::on(const Gone& event, TimePoint now) {
   if (!slot) return;
   if (phase_ == Phase::ended) return remove(*slot);
   if (event.end_of_file) return lose(*slot, "has ended", now);
-  const Duration left = std::min<Duration>(std::chrono::seconds{1}, terms_->lease / 3);
-  members_.cut_off(*slot, now + left);
-  note(NodeCutOff{members_.at(*slot).join.host, left});
+  // A reset proves nothing about the process behind it: something between us may have sent it, to us alone. The agent
+  // may have noticed nothing, and then keeps its workers until its own clock says that its lease is over.
+  const Member& member = members_.at(*slot);
+  note(NodeCutOff{member.join.host, std::max(members_.due(member) - now, Duration::zero())});
 }
 
 void Rendezvous::on(const Tick&, TimePoint) {}

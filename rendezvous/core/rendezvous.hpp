@@ -42,7 +42,7 @@ struct RendezvousSettings {
   Duration store_limit = std::chrono::seconds{60};
   /// How long a coordinator without memory forms no round of a job that agents tell it of, unless all are back of the
   /// newest round that they tell of.
-  Duration patience = std::chrono::seconds{30};
+  Duration patience = return_limit_default;
   /// When the coordinator's process began: after `patience` it has heard of every round that may still run. Empty: not
   /// known.
   std::optional<TimePoint> started = {};

@@ -230,7 +230,10 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
 
   bool reject(const std::string& why) {
     log_closed(why);
-    if (attendance_) std::exchange(attendance_, {})->gone(true);
+    if (attendance_) {  // its process lives, and so may its workers: it is silent, not gone
+      socket_->reset();
+      std::exchange(attendance_, {})->gone(false);
+    }
     impl_.remove(id_);
     return false;
   }

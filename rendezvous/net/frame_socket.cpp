@@ -65,7 +65,9 @@ void FrameSocket::poll() {
 
 void FrameSocket::wait_input() {
   if (polling_) return;  // it is waited for already
+  reading_ = true;
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](const error_code& error) {
+    self->reading_ = false;
     if (self->closed_) return;
     if (error) return self->fail(error);
     self->read_input();
@@ -77,7 +79,7 @@ void FrameSocket::read_input() {
   error_code error;
   const std::size_t count = socket_.read_some(asio::buffer(buffer), error);
   if (error == asio::error::would_block) return wait_input();
-  if (error) return fail(error == asio::error::eof ? error_code{} : error);
+  if (error) return fail(error == asio::error::eof ? write_error_ : error);
 
   const auto self = shared_from_this();  // a callback may let go of us
   const bool begun = !input_.empty();
@@ -129,14 +131,14 @@ void FrameSocket::keep(std::string_view rest, std::string_view whole) {
 }
 
 void FrameSocket::write(std::string_view bytes) {
-  if (closed_ || closing_) return;
+  if (closed_ || closing_ || deaf_) return;
   if (output_.size() - output_sent_ + bytes.size() > unsent_bytes_max) {
     return fail_later(asio::error::no_buffer_space);
   }
   if (output_.empty() && !waiting_output_) {
     error_code error;
     const std::size_t sent = socket_.write_some(asio::buffer(bytes), error);
-    if (error && error != asio::error::would_block) return fail_later(error);
+    if (error && error != asio::error::would_block) return write_failed(error);
     bytes.remove_prefix(error ? 0 : sent);
     if (bytes.empty()) return;
   }
@@ -153,12 +155,25 @@ void FrameSocket::fail_later(const error_code& error) {
   asio::post(socket_.get_executor(), [self = shared_from_this(), error] { self->fail(error); });
 }
 
+/// What the peer said before still lies to be read, and may be the last word that matters; behind it reading shows an
+/// end of file, whatever happened. A broken pipe is how writing shows an end of file; anything else broke the
+/// connection.
+void FrameSocket::write_failed(const error_code& error) {
+  deaf_ = true;
+  output_ = std::string{};
+  output_sent_ = 0;
+  if (error != asio::error::broken_pipe) write_error_ = error;
+  asio::post(socket_.get_executor(), [self = shared_from_this(), error] {
+    if (!self->reading_) self->fail(error);
+  });
+}
+
 void FrameSocket::send_output() {
   while (output_sent_ < output_.size()) {
     error_code error;
     const std::size_t sent = socket_.write_some(asio::buffer(output_) + output_sent_, error);
     if (error == asio::error::would_block) return wait_output();
-    if (error) return fail_later(error);
+    if (error) return write_failed(error);
     output_sent_ += sent;
   }
   output_ = std::string{};
@@ -194,10 +209,21 @@ void FrameSocket::close() {
   on_fault_ = {};
 }
 
+void FrameSocket::reset() {
+  if (std::exchange(closed_, true)) return;
+  error_code ignored;
+  socket_.set_option(asio::socket_base::linger{true, 0}, ignored);
+  socket_.close(ignored);
+  frame_timer_.cancel();
+  on_input_ = {};
+  on_closed_ = {};
+  on_fault_ = {};
+}
+
 void FrameSocket::fail(const error_code& error) {
   if (closed_) return;
   const OnClosed on_closed = std::exchange(on_closed_, {});
-  close();
+  error ? reset() : close();
   if (on_closed) on_closed(error);
 }
 

@@ -42,7 +42,10 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   void write(std::string_view bytes);
   /// Says no more than what was written; the end comes when the peer closes, or by `close`.
   void close_after_writes();
+  /// The peer sees an end of file, which tells it that this process ends, or needs the connection no more.
   void close();
+  /// The peer sees a broken connection: this process lives on, and may speak again by another.
+  void reset();
   /// From a frame's first byte to its last; frame_limit unless it is set.
   void set_frame_limit(Duration limit) { frame_limit_ = limit; }
   /// How long the kernel waits for a peer's machine that is gone, in traffic and without.
@@ -60,6 +63,7 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   void send_output();
   void fail(const boost::system::error_code& error);
   void fail_later(const boost::system::error_code& error);
+  void write_failed(const boost::system::error_code& error);
 
   boost::asio::ip::tcp::socket socket_;
   OnInput on_input_;
@@ -72,6 +76,9 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   boost::asio::steady_timer frame_timer_;  ///< runs while a frame's beginning lies here
   bool waiting_output_ = false;
   bool polling_ = false;
+  bool reading_ = false;                   ///< input is waited for
+  bool deaf_ = false;                      ///< the peer takes nothing more
+  boost::system::error_code write_error_;  ///< how the connection broke, when writing showed it
   Duration patience_{0};
   Duration frame_limit_ = frame_limit;
   bool closing_ = false;

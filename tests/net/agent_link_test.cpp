@@ -19,6 +19,7 @@
 #include "rendezvous/net/agent_sessions.hpp"
 #include "rendezvous/net/attach.hpp"
 #include "rendezvous/net/coordinator.hpp"
+#include "rendezvous/net/frame_socket.hpp"
 #include "rendezvous/net/store_server.hpp"
 #include "rendezvous/net/token.hpp"
 
@@ -378,6 +379,33 @@ TEST_CASE("a forged proof is refused", "[net][agent_link]") {
   }));
   REQUIRE(std::get<Refused>(*last).exit_code == 68);
   REQUIRE(daemon.coordinator.job_count() == 0);
+}
+
+TEST_CASE("an end of file is told from a reset, also by whoever writes first", "[net][agent_link]") {
+  asio::io_context loop;
+  tcp::acceptor acceptor{loop, {asio::ip::address_v4::loopback(), 0}};
+  tcp::socket near{loop}, far{loop};
+  near.connect(acceptor.local_endpoint());
+  acceptor.accept(far);
+  const auto socket = std::make_shared<FrameSocket>(std::move(near));
+  std::string heard;
+  std::optional<boost::system::error_code> closed;
+  socket->start(
+      [&](std::string_view& input) {
+        heard += input;
+        input = {};
+        return true;
+      },
+      [&](const boost::system::error_code& error) { closed = error; });
+  asio::write(far, asio::buffer("last word", 9));
+  const bool in_good_order = GENERATE(true, false);
+  if (!in_good_order) far.set_option(asio::socket_base::linger{true, 0});
+  far.close();
+  socket->write("one");
+  socket->write("two");  // meets the answer to the first
+  REQUIRE(run_until(loop, [&] { return closed.has_value(); }));
+  REQUIRE(!*closed == in_good_order);
+  REQUIRE((!in_good_order || heard == "last word"));
 }
 
 TEST_CASE("nobody at the endpoint is 67 after the join timeout, and said before", "[net][agent_link]") {
