@@ -1,21 +1,10 @@
 #pragma once
 
 #include <functional>
-#include <string>
-#include <variant>
 
-#include "rendezvous/core/messages.hpp"
+#include "rendezvous/core/coordinator_link.hpp"
 
 namespace torchup {
-
-/// The way to the coordinator is gone for good: the endpoint was not reached, or it refused us.
-struct LinkLost {
-  int exit_code = 0;        ///< README, "Exit codes": 66, 67 or 68
-  std::string reason = {};  ///< one line for people: what was tried, why it failed, what to do
-  friend bool operator==(const LinkLost&, const LinkLost&) = default;
-};
-
-using LinkEvent = std::variant<CoordinatorMessage, LinkLost>;
 
 /// An agent's connection to its coordinator: over a socket, or inside one process. Both behave alike, so the agent
 /// machine does not know which it has. Lives on one loop; `send` and the handler run on that loop's thread.

@@ -3,6 +3,8 @@
 #include <ifaddrs.h>
 #include <sys/socket.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
@@ -13,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/core/wording.hpp"
 #include "rendezvous/net/admission.hpp"
 #include "rendezvous/net/agent_client.hpp"
 #include "rendezvous/net/agent_sessions.hpp"
@@ -36,6 +39,9 @@ constexpr Duration torchrun_linger = std::chrono::seconds{10};
 /// How long a former agent of this machine, which has been told to end, may still hold the port.
 constexpr Duration port_limit = std::chrono::seconds{5};
 constexpr Duration port_pace = std::chrono::milliseconds{100};
+
+/// A name server that has not answered by then is told of. Who knows without it that it hosts waits no longer.
+constexpr Duration name_limit = std::chrono::seconds{3};
 
 /// Does one of this machine's interfaces, loopback included, have this address?
 bool is_own(const asio::ip::address& address) {
@@ -109,6 +115,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
       : loop_{loop}, settings_{std::move(settings)}, handler_{std::move(handler)} {}
 
   void start() {
+    since_ = std::chrono::steady_clock::now();
     if (!settings_.endpoint) return host_alone();
     if (settings_.is_host.has_value() && !*settings_.is_host) return connect();
     const std::string& name = settings_.endpoint->host;
@@ -129,6 +136,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     if (auto* leave = std::get_if<Leave>(&message)) {
       undecided_ = false;
       lookup_.reset();
+      name_timer_.reset();
       return tell(CoordinatorMessage{End{verdict_of(*leave)}});
     }
     kept_.push_back(std::move(message));
@@ -148,6 +156,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     undecided_ = false;
     handler_ = {};
     lookup_.reset();
+    name_timer_.reset();
     port_timer_.reset();
     foreign_.reset();
     link_.reset();
@@ -175,9 +184,38 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
                                        [self = shared_from_this()](Result<Lookup::Addresses> addresses) {
                                          if (self->undecided_) self->decide(std::move(addresses));
                                        });
+    name_timer_.emplace(loop_, std::min<Duration>(name_limit, settings_.join_timeout));
+    name_timer_->async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+      if (!error) self->name_is_late();
+    });
+  }
+
+  /// A name server that does not answer is told of long before the resolver gives up.
+  void name_is_late() {
+    if (!undecided_) return;
+    const Error late{make_error_code(boost::system::errc::timed_out), "the look-up of " + settings_.endpoint->host};
+    if (named_us_) return decide(late);
+    tell(
+        CoordinatorMessage{Waiting{fmt::format("rendezvous endpoint {}: the name {} is still being looked up: the name "
+                                               "server does not answer",
+                                               to_string(*settings_.endpoint), settings_.endpoint->host)}});
+    name_timer_->expires_at(since_ + settings_.join_timeout);
+    name_timer_->async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+      if (error || !self->undecided_) return;
+      self->undecided_ = false;
+      self->lookup_.reset();
+      self->tell(
+          LinkLost{link_unreachable_code,
+                   fmt::format("the rendezvous endpoint {} was not reached within {}: the name {} was not found, "
+                               "for the name server does not answer",
+                               to_string(*self->settings_.endpoint), seconds(self->settings_.join_timeout),
+                               self->settings_.endpoint->host)});
+    });
   }
 
   void decide(Result<Lookup::Addresses> addresses) {
+    lookup_.reset();
+    name_timer_.reset();
     std::vector<asio::ip::address> named;
     if (addresses) {
       for (const auto& endpoint : *addresses) named.push_back(endpoint.address());
@@ -269,6 +307,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
                        .run_id = settings_.run_id,
                        .token = settings_.token,
                        .join_timeout = settings_.join_timeout,
+                       .since = since_,
                        .on_foreign =
                            [weak = weak_from_this()] {
                              if (const auto self = weak.lock()) self->meet_foreigner();
@@ -280,9 +319,10 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
                       handler_));
   }
 
-  /// Who answers there is no coordinator of ours. A store of PyTorch's is where torchrun's agents meet.
+  /// Who answers there is no coordinator of ours. A store of PyTorch's is where torchrun's agents meet; but it proves
+  /// no token.
   void meet_foreigner() {
-    if (foreign_) return;
+    if (foreign_ || !settings_.token.empty()) return;
     foreign_ = connect_torchrun(
         loop_,
         {.endpoint = *settings_.endpoint,
@@ -319,6 +359,8 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   AttachSettings settings_;
   AgentLink::Handler handler_;
   std::optional<asio::steady_timer> linger_;
+  TimePoint since_{};                             ///< the join timeout counts from here
+  std::optional<asio::steady_timer> name_timer_;  ///< while the endpoint's name is looked up
   std::optional<asio::steady_timer> port_timer_;  ///< while somebody else holds the port
   bool named_us_ = false;
   bool may_host_ = false;  ///< the port was taken, else we would host

@@ -49,7 +49,8 @@ struct AttachSettings {
 /// agents meet there, and we play one (net/torchrun_link). What is waited for is told by Waiting messages.
 ///
 /// LinkLost: 67 when the endpoint was not reached within `join_timeout`, or somebody else's program has its port; 68
-/// when token, version or job terms do not fit.
+/// when token, version or job terms do not fit. With a token nobody who did not prove it ends, places or stops this
+/// agent; it tries again until `join_timeout`, and a store of PyTorch's is no meeting place.
 [[nodiscard]] std::unique_ptr<AgentLink> attach(boost::asio::io_context& loop, AttachSettings settings,
                                                 AgentLink::Handler handler);
 

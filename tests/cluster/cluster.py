@@ -181,12 +181,27 @@ class Cluster:
         rules = "add table inet t; add chain inet t o { type filter hook output priority 0; }; add rule inet t o oif eth0 drop"
         subprocess.run(["nsenter", f"--net=/run/netns/{self.space(node)}", "nft", rules], check=True)
 
+    def reset_output(self, node, to=None):
+        """What the node sends (to node `to`) is lost, and its own kernel says that the connection was reset."""
+        where = "" if to is None else f"ip daddr {self.address(to)} "
+        rules = ("add table inet t; add chain inet t o { type filter hook output priority 0; }; "
+                 f"add rule inet t o oif eth0 {where}meta l4proto tcp reject with tcp reset")
+        subprocess.run(["nsenter", f"--net=/run/netns/{self.space(node)}", "nft", rules], check=True)
+
+    def silence_names(self, node):
+        """Name servers do not answer there; a command on that node goes behind what this returns."""
+        rules = "add table inet n; add chain inet n i { type filter hook input priority 0; }; add rule inet n i udp dport 53 drop"
+        subprocess.run(["nsenter", f"--net=/run/netns/{self.space(node)}", "nft", rules], check=True)
+        (self.dir / "resolv.conf").write_text("nameserver 127.77.0.1\n")
+        return ["unshare", "--mount", "sh", "-c", 'mount --bind "$1" /etc/resolv.conf; shift; exec "$@"', "sh",
+                self.dir / "resolv.conf"]
+
     def heal_output(self, node):
         subprocess.run(["nsenter", f"--net=/run/netns/{self.space(node)}", "nft", "delete table inet t"], check=True)
 
     # Jobs.
 
-    def start(self, node, *options, nnodes, workers=1, conf="", endpoint=None, program=(), lease=1.0):
+    def start(self, node, *options, nnodes, workers=1, conf="", endpoint=None, program=(), lease=1.0, behind=()):
         """An agent on that node; the rendezvous is on node 0 unless `endpoint` names another."""
         conf = ",".join(filter(None, ["join_timeout=20,last_call_timeout=1", conf]))
         command = [self.launcher, f"--nnodes={nnodes}", f"--nproc-per-node={workers}", "--rdzv-id=job1",
@@ -195,7 +210,7 @@ class Cluster:
                    *(program or [sys.executable, "-S", WORKER, self.dir])]
         if not program:
             command.insert(-4, "--no-python")
-        self.agents.append(Agent(self, node, command))
+        self.agents.append(Agent(self, node, [*behind, *command]))
         return self.agents[-1]
 
     def daemon(self, node, torchupd, *options):

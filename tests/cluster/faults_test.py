@@ -124,10 +124,16 @@ def link_blip(launcher, _):
         cluster.nothing_left()
 
 
-def cut_off(launcher, cut, heal):
-    """Node 2 is cut off for longer than the lease: its workers are dead before the others run again; it comes back."""
-    with Cluster(launcher, 3) as cluster:
-        agents = [cluster.start(node, nnodes="2:3", lease=1) for node in range(3)]
+def cut_off(launcher, cut, heal, torchupd=None):
+    """Node 2 is cut off for longer than the lease: its workers are dead before the others run again; it comes back.
+
+    The rendezvous is on node 0, or in a daemon on node 3.
+    """
+    with Cluster(launcher, 4 if torchupd else 3) as cluster:
+        if torchupd:
+            cluster.daemon(3, torchupd)
+        endpoint = f"{cluster.address(3)}:29400" if torchupd else None
+        agents = [cluster.start(node, nnodes="2:3", lease=1, endpoint=endpoint) for node in range(3)]
         first = cluster.round_of(3)
         lost = [entry["pid"] for entry in first if entry["host"] == "node2"]
         at = time.monotonic()
@@ -142,7 +148,10 @@ def cut_off(launcher, cut, heal):
         cluster.release()
         for agent in agents:
             agent.ends_with(0)
-        cluster.nothing_left()
+        if torchupd:
+            cluster.nothing_left_but_daemon()
+        else:
+            cluster.nothing_left()
 
 
 @scenario
@@ -153,6 +162,42 @@ def link_down(launcher, _):
 @scenario
 def one_way_drop(launcher, _):
     cut_off(launcher, lambda cluster: cluster.drop_output(2), lambda cluster: cluster.heal_output(2))
+
+
+@scenario
+def node_reset(launcher, torchupd):
+    """Resets reach node 2 alone: its connection breaks and its dials are refused, and the coordinator hears nothing."""
+    cut_off(launcher, lambda cluster: cluster.reset_output(2), lambda cluster: cluster.heal_output(2), torchupd)
+
+
+@scenario
+def node_reset_at_host(launcher, _):
+    cut_off(launcher, lambda cluster: cluster.reset_output(2), lambda cluster: cluster.heal_output(2))
+
+
+@scenario
+def coordinator_reset(launcher, torchupd):
+    """Resets reach the coordinator alone: node 2 hears nothing, and runs until its own clock says so."""
+    cut_off(launcher, lambda cluster: cluster.reset_output(3, 2), lambda cluster: cluster.heal_output(3), torchupd)
+
+
+@scenario
+def coordinator_reset_at_host(launcher, _):
+    cut_off(launcher, lambda cluster: cluster.reset_output(0, 2), lambda cluster: cluster.heal_output(0))
+
+
+@scenario
+def silent_names(launcher, _):
+    """A name server that does not answer: the name is told while it is looked up, and it is over with the join timeout."""
+    with Cluster(launcher, 1) as cluster:
+        behind = cluster.silence_names(0)
+        begin = time.monotonic()
+        agent = cluster.start(0, nnodes=2, endpoint="coordinator.example:29400", conf="join_timeout=6", behind=behind)
+        wait_for("the name is told", lambda: "coordinator.example" in agent.said(), 5.0)
+        agent.ends_with(67)
+        assert 5.9 < time.monotonic() - begin < 8, time.monotonic() - begin
+        assert "coordinator.example" in agent.said().splitlines()[-1] or "was not found" in agent.said(), agent.said()
+        cluster.nothing_left()
 
 
 @scenario
@@ -272,8 +317,9 @@ def wrong_token(launcher, _):
             path.write_text(secret)
             path.chmod(0o600)
         host = cluster.start(0, f"--token-file={cluster.dir}/token0", nnodes=2)
-        wrong = cluster.start(1, f"--token-file={cluster.dir}/token1", nnodes=2)
+        wrong = cluster.start(1, f"--token-file={cluster.dir}/token1", nnodes=2, conf="join_timeout=3")
         without = cluster.start(1, nnodes=2)
+        wait_for("both sides say so", lambda: "token" in wrong.said() and "token" in host.said(), 3.0)
         wrong.ends_with(68)
         without.ends_with(68)
         right = cluster.start(1, f"--token-file={cluster.dir}/token0", nnodes=2)

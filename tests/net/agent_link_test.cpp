@@ -23,82 +23,14 @@
 #include "rendezvous/net/store_server.hpp"
 #include "rendezvous/net/token.hpp"
 
+#include "agents.hpp"
+
 using namespace torchup;
 using namespace std::chrono_literals;
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
 namespace {
-
-/// A coordinator with a port on loopback, as torchupd has it.
-struct Daemon {
-  explicit Daemon(asio::io_context& loop, AgentSessionsOptions options = {}, Port port = Port{0})
-      : coordinator{loop}, sessions{loop, coordinator, std::move(options)} {
-    StoreServerOptions server_options;
-    server_options.bind = "127.0.0.1";
-    server_options.port = port;
-    server_options.other_language = [this](unsigned char first_byte, UniqueFd& socket) {
-      if (!begins_agent(first_byte)) return false;
-      sessions.serve(std::move(socket));
-      return true;
-    };
-    server = std::make_unique<StoreServer>(loop, std::move(server_options));
-    const auto listening = server->listen();
-    REQUIRE(listening.has_value());
-    endpoint = {"127.0.0.1", *listening};
-  }
-  Coordinator coordinator;
-  AgentSessions sessions;
-  std::unique_ptr<StoreServer> server;
-  Endpoint endpoint;
-};
-
-/// One agent's side: what it heard so far. `make` gives the link.
-struct Agent {
-  explicit Agent(const std::function<std::unique_ptr<AgentLink>(AgentLink::Handler)>& make)
-      : link{make([this](LinkEvent event) { heard.push_back(std::move(event)); })} {}
-  Agent(const Agent&) = delete;
-  Agent& operator=(const Agent&) = delete;
-
-  static Agent over_tcp(asio::io_context& loop, Endpoint endpoint, std::string token = {},
-                        Duration join_timeout = 10s) {
-    return Agent{[&](AgentLink::Handler handler) {
-      return connect_agent(loop,
-                           {.endpoint = endpoint, .run_id = RunId{"job"}, .token = token, .join_timeout = join_timeout},
-                           std::move(handler));
-    }};
-  }
-  template <class T>
-  const T* last() const {
-    for (auto event = heard.rbegin(); event != heard.rend(); ++event) {
-      const auto* message = std::get_if<CoordinatorMessage>(&*event);
-      if (!message || std::get_if<Waiting>(message)) continue;  // what people are told may come at any time
-      return std::get_if<T>(message);
-    }
-    return nullptr;
-  }
-  const LinkLost* lost() const { return heard.empty() ? nullptr : std::get_if<LinkLost>(&heard.back()); }
-
-  std::vector<LinkEvent> heard;
-  std::unique_ptr<AgentLink> link;
-};
-
-bool run_until(asio::io_context& loop, const std::function<bool()>& condition, Duration limit = 8s) {
-  const auto until = std::chrono::steady_clock::now() + limit;
-  while (!condition() && std::chrono::steady_clock::now() < until) {
-    loop.restart();
-    loop.run_one_for(20ms);
-  }
-  return condition();
-}
-
-Join join_of(const std::string& host, JobTerms terms) {
-  Join join;
-  join.host = host;
-  join.local_world_size = 2;
-  join.terms = std::move(terms);
-  return join;
-}
 
 /// Between agents and a coordinator: passes bytes on until it is told to be a bad network.
 class Relay {
@@ -165,15 +97,6 @@ class Relay {
   std::list<std::shared_ptr<Pair>> pairs_;
   bool frozen_ = false;
 };
-
-/// Two agents in a running round; `first` has group rank 0.
-void run_round(asio::io_context& loop, Agent& first, Agent& second, JobTerms terms) {
-  first.link->send(join_of("a", terms));
-  second.link->send(join_of("b", terms));
-  REQUIRE(run_until(loop, [&] { return first.last<HostStore>() != nullptr; }));
-  first.link->send(StoreReady{first.last<HostStore>()->round, Port{4000}});
-  REQUIRE(run_until(loop, [&] { return first.last<Placed>() && second.last<Placed>(); }));
-}
 
 }  // namespace
 
@@ -319,68 +242,6 @@ TEST_CASE("when the process that hosts is gone, workers stop at once", "[net][ag
   }
 }
 
-TEST_CASE("agents and coordinator prove the token to each other", "[net][agent_link]") {
-  asio::io_context loop;
-  std::vector<std::string> log;
-  Daemon daemon{loop, {.token = "secret", .log = [&](const LogLine& line) { log.push_back(line.text); }}};
-  SECTION("the same one") {
-    Agent a = Agent::over_tcp(loop, daemon.endpoint, "secret");
-    a.link->send(join_of("a", {}));
-    REQUIRE(run_until(loop, [&] { return a.last<HostStore>() != nullptr; }));
-    REQUIRE(log.empty());
-  }
-  SECTION("none") {
-    Agent a = Agent::over_tcp(loop, daemon.endpoint);
-    REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
-    REQUIRE(a.lost()->exit_code == 68);
-    REQUIRE(log.size() == 1);
-  }
-  SECTION("another one: the agent sees that the coordinator does not know it") {
-    Agent a = Agent::over_tcp(loop, daemon.endpoint, "other");
-    REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
-    REQUIRE(a.lost()->exit_code == 68);
-    REQUIRE(daemon.coordinator.job_count() == 0);
-  }
-  SECTION("an agent that has one refuses a coordinator that has none") {
-    Daemon open{loop};
-    Agent a = Agent::over_tcp(loop, open.endpoint, "secret");
-    REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
-    REQUIRE(a.lost()->exit_code == 68);
-  }
-}
-
-TEST_CASE("a forged proof is refused", "[net][agent_link]") {
-  asio::io_context loop;
-  Daemon daemon{loop, {.token = "secret"}};
-  tcp::socket socket{loop};
-  socket.connect({asio::ip::address_v4::loopback(), daemon.endpoint.port.value()});
-  const std::string lie = std::string{agent_preface} +
-                          encode(AgentFrame{Hello{.has_token = true, .run_id = RunId{"job"}}}) +
-                          encode(AgentFrame{Proof{}});
-  asio::write(socket, asio::buffer(lie));
-  std::string answer;
-  std::array<char, 4096> buffer{};
-  std::function<void()> read = [&] {
-    socket.async_read_some(asio::buffer(buffer), [&](const boost::system::error_code& error, std::size_t count) {
-      answer.append(buffer.data(), count);
-      if (!error) read();
-    });
-  };
-  read();
-  std::optional<CoordinatorFrame> last;
-  REQUIRE(run_until(loop, [&] {
-    std::string_view input = answer;
-    while (true) {
-      auto frame = take_coordinator_frame(input);
-      if (!frame || !frame->has_value()) break;
-      last = **frame;
-    }
-    return last && std::get_if<Refused>(&*last);
-  }));
-  REQUIRE(std::get<Refused>(*last).exit_code == 68);
-  REQUIRE(daemon.coordinator.job_count() == 0);
-}
-
 TEST_CASE("an end of file is told from a reset, also by whoever writes first", "[net][agent_link]") {
   asio::io_context loop;
   tcp::acceptor acceptor{loop, {asio::ip::address_v4::loopback(), 0}};
@@ -431,108 +292,6 @@ TEST_CASE("a leave needs no coordinator", "[net][agent_link]") {
   REQUIRE(run_until(
       loop, [&] { return a.last<End>() != nullptr; }, 1s));
   REQUIRE(a.last<End>()->verdict.exit_code == 130);
-}
-
-TEST_CASE("another program at the endpoint is told from a coordinator", "[net][agent_link]") {
-  asio::io_context loop;
-  tcp::acceptor other{loop, {asio::ip::address_v4::loopback(), 0}};
-  std::function<void()> hang_up = [&] {
-    other.async_accept([&](const boost::system::error_code& error, tcp::socket) {
-      if (!error) hang_up();
-    });
-  };
-  hang_up();
-  Agent a = Agent::over_tcp(loop, {"127.0.0.1", Port{other.local_endpoint().port()}}, "", 1min);
-  REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
-  REQUIRE(a.lost()->exit_code == 67);
-  REQUIRE(a.lost()->reason.find("no torchup coordinator") != std::string::npos);
-}
-
-TEST_CASE("of agents on one machine with one endpoint the first hosts and the others connect", "[net][attach]") {
-  asio::io_context loop;
-  Port port{0};
-  {
-    tcp::acceptor free{loop, {asio::ip::address_v4::loopback(), 0}};
-    port = Port{free.local_endpoint().port()};
-  }
-  std::vector<std::string> log;
-  const auto make = [&](AgentLink::Handler handler) {
-    return attach(loop,
-                  {.run_id = RunId{"job"},
-                   .endpoint = Endpoint{"localhost", port},
-                   .join_timeout = 10s,
-                   .log = [&](const LogLine& line) { log.push_back(line.text); }},
-                  std::move(handler));
-  };
-  Agent a{make}, b{make};
-  run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2});
-  REQUIRE(std::count_if(log.begin(), log.end(),
-                        [](const auto& line) { return line.find("hosted here") != std::string::npos; }) == 1);
-  a.link->send(WorkersSucceeded{Round{0}});
-  b.link->send(WorkersSucceeded{Round{0}});
-  REQUIRE(run_until(loop, [&] { return a.last<End>() && b.last<End>(); }));
-}
-
-TEST_CASE("an agent whose port was taken hosts after all when its holder goes without an answer", "[net][attach]") {
-  asio::io_context loop;
-  auto former = std::make_unique<tcp::acceptor>(loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0});
-  const Port port{former->local_endpoint().port()};
-  Agent a{[&](AgentLink::Handler handler) {
-    return attach(loop, {.run_id = RunId{"job"}, .endpoint = Endpoint{"127.0.0.1", port}, .join_timeout = 10s},
-                  std::move(handler));
-  }};
-  a.link->send(join_of("a", {}));
-  REQUIRE_FALSE(run_until(
-      loop, [&] { return a.last<HostStore>() != nullptr; }, 100ms));
-  former.reset();
-  REQUIRE(run_until(
-      loop, [&] { return a.last<HostStore>() != nullptr; }, 3s));
-}
-
-TEST_CASE("an agent that must host waits a little for its port", "[net][attach]") {
-  asio::io_context loop;
-  auto former = std::make_unique<tcp::acceptor>(loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0});
-  const Endpoint endpoint{"127.0.0.1", Port{former->local_endpoint().port()}};
-  Agent a{[&](AgentLink::Handler handler) {
-    return attach(loop, {.run_id = RunId{"job"}, .endpoint = endpoint, .is_host = true}, std::move(handler));
-  }};
-  a.link->send(join_of("a", {}));
-  const auto told_why = [&] {
-    return std::any_of(a.heard.begin(), a.heard.end(), [&](const LinkEvent& event) {
-      const auto* message = std::get_if<CoordinatorMessage>(&event);
-      const auto* waiting = message ? std::get_if<Waiting>(message) : nullptr;
-      return waiting && waiting->roster.find(to_string(endpoint)) != std::string::npos;
-    });
-  };
-  REQUIRE(run_until(loop, told_why));
-  SECTION("which is free again") {
-    former.reset();
-    REQUIRE(run_until(
-        loop, [&] { return a.last<HostStore>() != nullptr; }, 3s));
-  }
-  SECTION("which somebody keeps") {
-    REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
-    REQUIRE(a.lost()->exit_code == 67);
-    REQUIRE(a.lost()->reason == "the rendezvous cannot be hosted here: cannot listen on " + to_string(endpoint) +
-                                    ": Address already in use");
-  }
-  SECTION("or whose user gives up") {
-    a.link->send(Leave{.exit_code = 130, .reason = "SIGINT"});
-    REQUIRE(run_until(
-        loop, [&] { return a.last<End>() != nullptr; }, 1s));
-    REQUIRE_FALSE(run_until(
-        loop, [&] { return a.lost() != nullptr; }, 500ms));
-  }
-}
-
-TEST_CASE("one node needs no socket", "[net][attach]") {
-  asio::io_context loop;
-  Agent a{[&](AgentLink::Handler handler) { return attach(loop, {.run_id = RunId{"job"}}, std::move(handler)); }};
-  a.link->send(join_of("a", {}));
-  REQUIRE(run_until(loop, [&] { return a.last<HostStore>() != nullptr; }));
-  a.link->send(StoreReady{Round{0}, Port{1}});
-  REQUIRE(run_until(loop, [&] { return a.last<Placed>() != nullptr; }));
-  REQUIRE(a.last<Placed>()->placement.master_addr == "127.0.0.1");
 }
 
 TEST_CASE("a token file that others could read is refused", "[net][token]") {
