@@ -1,0 +1,102 @@
+#include "promises.hpp"
+
+#include <fmt/format.h>
+
+namespace torchup::simulation {
+namespace {
+
+/// What a process that has just been woken, or told to kill its workers, needs for it.
+constexpr Duration grace = 30ms;
+/// Clocks differ by a hundredth.
+constexpr Duration slow(Duration duration) { return duration * 102 / 100; }
+
+}  // namespace
+
+void Promises::placed(const std::string& node, const Placement& place) {
+  const auto size = place.group_world_size;
+  world_.promise(size >= terms_.min_nodes && size <= terms_.max_nodes && size % terms_.nodes_multiple_of == 0,
+                 "a round of a size that the terms do not allow");
+  world_.promise(place.world_size == 2 * size, "the world size does not add up");
+  world_.promise(place.first_rank.value() == 2 * place.group_rank.value(), "ranks are not dense");
+  world_.promise(place.group_rank.value() >= 0 && place.group_rank.value() < size, "a group rank beyond the round");
+  if (rounds_.empty() || rounds_.rbegin()->first < place.round) {
+    check_counts(place);
+    rounds_.emplace(place.round, RoundTruth{place, {}, world_.now()});
+  }
+  const auto found = rounds_.find(place.round);
+  if (found == rounds_.end()) world_.broken(fmt::format("round {} is told after a later one", place.round.value()));
+  RoundTruth& round = found->second;
+  world_.promise(round.place.group_world_size == size && round.place.restart_count == place.restart_count &&
+                     round.place.membership_changes == place.membership_changes &&
+                     round.place.master_port == place.master_port,
+                 "one round, two decisions");
+  const auto [seat, fresh] = round.nodes.emplace(place.group_rank.value(), node);
+  world_.promise(fresh || seat->second == node, "one group rank of a round for two nodes");
+}
+
+/// From one placed round to the next, the count rises by one for a failure that no lost node explains, and else stays.
+void Promises::check_counts(const Placement& place) {
+  world_.promise(place.restart_count <= terms_.max_restarts, "more restarts than allowed");
+  if (rounds_.empty()) return world_.promise(place.restart_count == 0, "restarts before the first round");
+  const auto& [former, truth] = *rounds_.rbegin();
+  const int more = place.restart_count - truth.place.restart_count;
+  if (more < 0) world_.broken(fmt::format("restarts go back: {} after round {}", more, former.value()));
+  if (more > 1) world_.broken(fmt::format("{} restarts are counted for round {}", more, former.value()));
+  if (more == 1 && !failed_.contains(former)) world_.broken("a restart is counted, and no worker had failed");
+  const bool explained = node_fault_ && *node_fault_ >= truth.told - terms_.lease * 2;
+  if (more == 0 && counted_.contains(former) && !explained) {
+    world_.broken(fmt::format("the restart after round {} is lost", former.value()));
+  }
+  restarts_ += static_cast<std::uint64_t>(more);
+}
+
+void Promises::stopped(const StopWorkers& stop) {
+  if (stop.cause == StopCause::worker_failure) counted_.insert(stop.round);
+}
+
+void Promises::decided(const Verdict& verdict, bool own_leave) {
+  if (own_leave) return;
+  if (verdict_) {
+    if (*verdict_ != verdict && !memory_lost_) {
+      world_.broken(fmt::format("two verdicts: {} ({}) and {} ({})", verdict_->exit_code, verdict_->reason,
+                                verdict.exit_code, verdict.reason));
+    }
+    return;
+  }
+  verdict_ = verdict;
+  if (verdict.exit_code != 1 || rounds_.empty()) return;
+  const auto& [round, truth] = *rounds_.rbegin();
+  world_.promise(failed_.contains(round), "the job failed, and no worker of its last round had");
+  world_.promise(truth.place.restart_count == terms_.max_restarts, "the job failed with restarts left");
+}
+
+/// Whose agent cannot reach a coordinator that remembers nothing keeps its workers for a while.
+bool Promises::excused(const Workers& workers) const {
+  return memory_lost_ && workers.started < *memory_lost_ && workers.hindered_until + terms_.lease >= *memory_lost_ &&
+         world_.now() < *memory_lost_ + slow(workers_wait);
+}
+
+void Promises::check_rounds(const std::vector<Workers>& nodes) const {
+  const Workers* first = nullptr;
+  std::set<int> ranks;
+  for (const Workers& one : nodes) {
+    const bool just_woken =
+        one.place && one.started < one.agent->awake_since() && world_.now() < one.agent->awake_since() + grace;
+    const bool acts = one.place && one.agent->alive() && !one.agent->stopped() && !just_woken;
+    if (!acts || excused(one)) continue;
+    if (!first) first = &one;
+    if (one.place->round != first->place->round) {
+      world_.broken(fmt::format("{} has workers of round {}, {} of round {}", first->host, first->place->round.value(),
+                                one.host, one.place->round.value()));
+    }
+    if (!ranks.insert(one.place->group_rank.value()).second) world_.broken("workers of two nodes have one group rank");
+  }
+}
+
+void Promises::workers_start(std::vector<Workers>& nodes, std::size_t index, const Placement& place) {
+  nodes[index].place = place;
+  nodes[index].started = world_.now();
+  check_rounds(nodes);
+}
+
+}  // namespace torchup::simulation

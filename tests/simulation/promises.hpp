@@ -1,0 +1,71 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "rendezvous/core/messages.hpp"
+#include "world.hpp"
+
+namespace torchup::simulation {
+
+/// What one node's workers are doing, in truth.
+struct Workers {
+  std::string host = {};
+  std::optional<Placement> place = {};  ///< they run, in that round
+  TimePoint started{};
+  TimePoint hindered_until{};  ///< its process or its network had a fault until then
+  const Process* agent = nullptr;
+};
+
+/// What must hold in every history. Knows the truth, and is told what is done.
+///
+/// 1. Never two rounds at once that both make progress: when workers start, no agent that is awake has workers of
+///    another round, and no group rank is taken twice. A coordinator that lost its memory cannot know of an agent that
+///    cannot reach it: that one is excused for as long as workers may run without a coordinator, no longer.
+/// 2. One decision per round: its members, ranks and counts are told alike to all, and round numbers never go back.
+/// 3. One verdict, told once to each.
+/// 4. No restart is counted twice or lost.
+class Promises {
+ public:
+  Promises(World& world, JobTerms terms) : world_{world}, terms_{std::move(terms)} {}
+
+  // What the coordinator does.
+  void placed(const std::string& node, const Placement& place);
+  void stopped(const StopWorkers& stop);
+  void decided(const Verdict& verdict, bool own_leave);
+  void lost_memory() { memory_lost_ = world_.now(); }
+
+  // What nodes do.
+  void workers_start(std::vector<Workers>& nodes, std::size_t index, const Placement& place);
+  void worker_failed(Round round) { failed_.insert(round); }
+  /// Something happened to a node, so that a failure may have been collateral.
+  void node_fault() { node_fault_ = world_.now(); }
+  void woke(const std::vector<Workers>& nodes) { check_rounds(nodes); }
+
+  [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
+  [[nodiscard]] std::uint64_t rounds() const { return rounds_.size(); }
+  [[nodiscard]] std::uint64_t restarts() const { return restarts_; }
+
+ private:
+  struct RoundTruth {
+    Placement place;                        ///< of whoever was told first
+    std::map<int, std::string> nodes = {};  ///< by group rank
+    TimePoint told{};
+  };
+  void check_rounds(const std::vector<Workers>& nodes) const;
+  [[nodiscard]] bool excused(const Workers& workers) const;
+  void check_counts(const Placement& place);
+
+  World& world_;
+  JobTerms terms_;
+  std::map<Round, RoundTruth> rounds_;
+  std::set<Round> failed_, counted_;
+  std::optional<TimePoint> memory_lost_, node_fault_;
+  std::optional<Verdict> verdict_;
+  std::uint64_t restarts_ = 0;
+};
+
+}  // namespace torchup::simulation
