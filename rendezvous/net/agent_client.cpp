@@ -20,7 +20,7 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr Duration goodbye_limit = std::chrono::seconds{2};  // for the coordinator to take our last words
+constexpr Duration last_words_limit = std::chrono::seconds{2};  // for the coordinator to take our last words
 
 TimePoint clock_now() { return std::chrono::steady_clock::now(); }
 
@@ -59,7 +59,7 @@ class Client final : public std::enable_shared_from_this<Client> {
     step(link::Finish{});
     if (sockets_.empty()) return asio::post(loop_, std::move(done));
     finished_ = std::move(done);
-    timer_.expires_after(std::min<Duration>(linger, goodbye_limit));
+    timer_.expires_after(std::min<Duration>(linger, last_words_limit));
     timer_.async_wait([self = shared_from_this()](const error_code& error) {
       if (!error) self->say_finished();
     });
