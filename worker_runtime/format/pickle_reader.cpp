@@ -1,3 +1,4 @@
+// One reader, and a little longer than 400 lines: the opcodes in one switch, beside what they change.
 #include "worker_runtime/format/pickle_reader.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Longer than 400 lines: save and resume mirror each other part by part, and are changed together.
 #include "torchup/checkpoint.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>

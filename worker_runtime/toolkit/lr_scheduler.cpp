@@ -1,3 +1,4 @@
+// One schedule of PyTorch after the other, in the order of its documentation; so longer than 400 lines.
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
