@@ -116,7 +116,10 @@ void Coordinator::step(const RendezvousEvent& event) {
   const bool must = std::any_of(actions.begin(), actions.end(), decides) && mutation_ != Mutation::told_before_saved;
   if (keeps_state_ && changed && (must || world_.one_in(4))) save();
   for (RendezvousAction& action : actions) {
-    if (const auto* note = std::get_if<Note>(&action); note && world_.verbose()) world_.say("    " + to_text(*note));
+    if (const auto* note = std::get_if<Note>(&action)) {
+      if (world_.verbose()) world_.say("    " + to_text(*note));
+      if (std::holds_alternative<JobBegunAnew>(*note)) promises_.job_begins();
+    }
     world_.promise(!std::holds_alternative<Refuse>(action), "an agent that fits was refused");
     if (auto* tell = std::get_if<Tell>(&action)) perform(*tell);
   }

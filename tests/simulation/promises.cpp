@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace torchup::simulation {
 namespace {
 
@@ -37,7 +39,9 @@ void Promises::placed(const std::string& node, const Placement& place) {
 /// From one placed round to the next, the count rises by one for a failure that no lost node explains, and else stays.
 void Promises::check_counts(const Placement& place) {
   world_.promise(place.restart_count <= terms_.max_restarts, "more restarts than allowed");
-  if (rounds_.empty()) return world_.promise(place.restart_count == 0, "restarts before the first round");
+  if (std::exchange(begun_, false)) {
+    return world_.promise(place.restart_count == 0, "restarts before the first round");
+  }
   const auto& [former, truth] = *rounds_.rbegin();
   const int more = place.restart_count - truth.place.restart_count;
   if (more < 0) world_.broken(fmt::format("restarts go back: {} after round {}", more, former.value()));
@@ -50,12 +54,23 @@ void Promises::check_counts(const Placement& place) {
   restarts_ += static_cast<std::uint64_t>(more);
 }
 
+void Promises::job_begins() {
+  if (verdict_) former_verdicts_.push_back(*std::exchange(verdict_, {}));
+  begun_ = true;
+  ++job_;
+}
+
+bool Promises::was_decided(const Verdict& verdict) const {
+  return verdict_ == verdict ||
+         std::find(former_verdicts_.begin(), former_verdicts_.end(), verdict) != former_verdicts_.end();
+}
+
 void Promises::stopped(const StopWorkers& stop) {
   if (stop.cause == StopCause::worker_failure) counted_.insert(stop.round);
 }
 
 void Promises::decided(const Verdict& verdict, bool own_leave) {
-  if (own_leave) return;
+  if (own_leave || was_decided(verdict)) return;
   if (verdict_) {
     if (*verdict_ != verdict && !memory_lost_) {
       world_.broken(fmt::format("two verdicts: {} ({}) and {} ({})", verdict_->exit_code, verdict_->reason,
@@ -83,7 +98,7 @@ void Promises::check_rounds(const std::vector<Workers>& nodes) const {
     const bool just_woken =
         one.place && one.started < one.agent->awake_since() && world_.now() < one.agent->awake_since() + grace;
     const bool acts = one.place && one.agent->alive() && !one.agent->stopped() && !just_woken;
-    if (!acts || excused(one)) continue;
+    if (!acts || excused(one) || one.job != job_) continue;
     if (!first) first = &one;
     if (one.place->round != first->place->round) {
       world_.broken(fmt::format("{} has workers of round {}, {} of round {}", first->host, first->place->round.value(),
@@ -95,6 +110,7 @@ void Promises::check_rounds(const std::vector<Workers>& nodes) const {
 
 void Promises::workers_start(std::vector<Workers>& nodes, std::size_t index, const Placement& place) {
   nodes[index].place = place;
+  nodes[index].job = job_;
   nodes[index].started = world_.now();
   check_rounds(nodes);
 }

@@ -14,6 +14,7 @@ namespace torchup::simulation {
 /// What one node's workers are doing, in truth.
 struct Workers {
   std::string host = {};
+  int job = 0;                          ///< of those that the run id has had one after the other
   std::optional<Placement> place = {};  ///< they run, in that round
   TimePoint started{};
   TimePoint hindered_until{};  ///< its process or its network had a fault until then
@@ -36,6 +37,8 @@ class Promises {
   void placed(const std::string& node, const Placement& place);
   void stopped(const StopWorkers& stop);
   void decided(const Verdict& verdict, bool own_leave);
+  /// The run id has a further job: its restarts and its verdict are its own, round numbers go on.
+  void job_begins();
   void lost_memory() { memory_lost_ = world_.now(); }
 
   // What nodes do.
@@ -45,7 +48,7 @@ class Promises {
   void node_fault() { node_fault_ = world_.now(); }
   void woke(const std::vector<Workers>& nodes) { check_rounds(nodes); }
 
-  [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
+  [[nodiscard]] bool was_decided(const Verdict& verdict) const;
   [[nodiscard]] std::uint64_t rounds() const { return rounds_.size(); }
   [[nodiscard]] std::uint64_t restarts() const { return restarts_; }
 
@@ -65,6 +68,9 @@ class Promises {
   std::set<Round> failed_, counted_;
   std::optional<TimePoint> memory_lost_, node_fault_;
   std::optional<Verdict> verdict_;
+  std::vector<Verdict> former_verdicts_;
+  int job_ = 0;
+  bool begun_ = true;  ///< no round of this job was placed so far
   std::uint64_t restarts_ = 0;
 };
 
