@@ -9,6 +9,12 @@
 
 namespace torchup {
 
+/// How often the store is looked at while something is awaited from others, and otherwise.
+inline constexpr Duration busy_pace = std::chrono::milliseconds{100};
+inline constexpr Duration quiet_pace = std::chrono::milliseconds{250};
+/// How long nodes wait for each other at the end. Source: torchrun's exit_barrier_timeout.
+inline constexpr Duration barrier_limit = std::chrono::seconds{300};
+
 /// The part of a torchrun agent, played for one of ours: in an elastic rendezvous (TorchrunPeer) or a static one
 /// (TorchrunStatic). The agent speaks to it as to a coordinator and is answered so.
 class TorchrunPart {

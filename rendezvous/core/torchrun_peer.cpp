@@ -11,12 +11,9 @@
 namespace torchup {
 namespace {
 
-constexpr Duration busy_pace = std::chrono::milliseconds{100};
-constexpr Duration quiet_pace = std::chrono::milliseconds{250};
 /// How long after a worker's failure another node's change may still show up as its cause: torchrun's agents look at
 /// their workers each 100 ms, and stop them before they leave.
 constexpr Duration doubt = std::chrono::milliseconds{400};
-constexpr Duration barrier_limit = std::chrono::seconds{300};  // torchrun's
 
 std::string names(const auto& nodes) {
   std::vector<std::string> list;

@@ -7,13 +7,7 @@
 #include "rendezvous/core/endpoint.hpp"
 
 namespace torchup {
-namespace {
-
-constexpr Duration busy_pace = std::chrono::milliseconds{100};
-constexpr Duration quiet_pace = std::chrono::milliseconds{250};
-constexpr Duration barrier_limit = std::chrono::seconds{300};  // torchrun's
-
-}  // namespace
+namespace {}  // namespace
 
 bool static_torchrun_waits(TorchrunStore& store, const RunId& run_id, int nodes) {
   for (int group_rank = 0; group_rank < nodes; ++group_rank) {
