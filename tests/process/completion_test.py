@@ -41,8 +41,10 @@ class Completion(unittest.TestCase):
         self.assertIn("--rdzv-endpoint", complete("torchup --nproc-per-node 2 --rdzv-e"))
         offered = complete("torchup --nproc-per-node 2 --same-world ")
         self.assertTrue({"warn", "fail", "off"} <= set(offered), offered)
-        self.assertNotIn("--nproc-per-node", complete("torchup train_here.py --nproc"))
         self.assertIn("train_here.py", complete("torchup --nproc-per-node 2 train_h"))
+
+    def check_behind_the_program(self, complete):
+        self.assertNotIn("--nproc-per-node", complete("torchup train_here.py --nproc"))
 
     def test_bash(self):
         bash = self.shell("bash")
@@ -56,6 +58,7 @@ class Completion(unittest.TestCase):
                                   capture_output=True, text=True).stdout.split()
 
         self.check(complete)
+        self.check_behind_the_program(complete)
 
     def test_fish(self):
         fish = self.shell("fish")
@@ -69,6 +72,7 @@ class Completion(unittest.TestCase):
             return [offer.split("\t")[0] for offer in done.stdout.splitlines()]
 
         self.check(complete)
+        self.check_behind_the_program(complete)
 
     def test_zsh(self):
         zsh = self.shell("zsh")

@@ -142,7 +142,8 @@ TEST_CASE("a log directory that cannot be written any more ends no later attempt
   REQUIRE_FALSE(only<event::Warning>(job.told).empty());
   CHECK(only<event::Warning>(job.told)[0].text.starts_with("no logs and no error files of this attempt: "));
   CHECK(job.files[0].error_file.empty());
-  CHECK(job.loss.log_bytes == 5);
+  // The second attempt's line; the first's too where its file was still open when its directory went.
+  CHECK((job.loss.log_bytes == 5 || job.loss.log_bytes == 10));
 }
 
 TEST_CASE("log files are ours alone", "[process][output]") {
