@@ -468,7 +468,8 @@ def daemon_killed(launcher, torchupd):
         wait_for("a node waits", lambda: "joins with" in (cluster.dir / "daemon.err").read_text())
         daemon = replace(daemon, 0.5)  # while the job forms
         agents.append(cluster.start(2, "--max-restarts=2", nnodes="2:3", endpoint=endpoint, lease=3))
-        cluster.round_of(3)
+        # What it did not know to be decided it has not kept: it waits whether a round runs that it has not heard of.
+        cluster.round_of(3, limit=60)
         before = len(cluster.rounds())  # two of them may have begun without the third
         daemon = replace(daemon, 4)
         time.sleep(4)

@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -77,33 +78,40 @@ class Completion(unittest.TestCase):
     def test_zsh(self):
         zsh = self.shell("zsh")
         (self.folder / "_torchup").write_text(script("zsh"))
+        for line, *words in (("torchup --nproc", "--nproc-per-node"),
+                             ("torchup --nproc-per-node 2 --rdzv-e", "--rdzv-endpoint"),
+                             ("torchup --nproc-per-node 2 --same-world ", "warn", "fail", "off"),
+                             ("torchup -m -r 3 --nproc", "--nproc-per-node"),
+                             ("torchup --nproc-per-node 2 train_h", "train_here.py")):
+            self.zsh_offers(zsh, line, words)
+
+    def zsh_offers(self, zsh, line, words):
+        """A shell of its own is asked for its list (C-d), which must have these words."""
         pid, terminal = pty.fork()
         if pid == 0:
             os.chdir(self.folder)
             os.environ.update(TERM="dumb", PS1="ready> ", ZDOTDIR=str(self.folder), COLUMNS="250", LINES="60")
             os.execv(zsh, [zsh, "-f", "-i"])
-        self.addCleanup(lambda: (os.close(terminal), os.waitpid(pid, 0)))
 
         def until(pattern, limit_s=20):
             text, end = "", time.monotonic() + limit_s
-            while not re.search(pattern, text):
+            while not re.search(pattern, text, re.S):
                 ready, _, _ = select.select([terminal], [], [], max(0.0, end - time.monotonic()))
                 self.assertTrue(ready, f"no {pattern} in {text!r}")
                 text += os.read(terminal, 65536).decode(errors="replace")
-            return text
 
-        until("ready> ")
-        # Every list whole, at once; the mark comes behind it.
-        os.write(terminal, b"unsetopt zle_bracketed_paste; setopt no_beep; LISTMAX=9999; zstyle ':completion:*' menu no; "
-                           b"fpath=($PWD $fpath); autoload -Uz compinit; compinit -u -D; compdef _torchup torchup; print loa''ded\n")
-        until("loaded")
-
-        def complete(line):
-            # C-d lists what fits without inserting it; C-u then empties the line.
-            os.write(terminal, line.encode() + b"\x04\x15print do''ne\n")
-            return re.split(r"[\s,]+", until("done").replace(line, "", 1))
-
-        self.check(complete)
+        try:
+            until("ready> ")
+            os.write(terminal, b"setopt no_beep; LISTMAX=9999; zstyle ':completion:*' menu no; fpath=($PWD $fpath); "
+                               b"autoload -Uz compinit; compinit -u -D; compdef _torchup torchup; print loa''ded\n")
+            until("loaded.*ready> ")
+            os.write(terminal, line.encode() + b"\x04")
+            # What was typed is echoed; the words must stand once more than in it.
+            until("".join(rf"(?=(?:.*{re.escape(word)}){{{line.count(word) + 1}}})" for word in words))
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(terminal)
 
 
 if __name__ == "__main__":

@@ -237,8 +237,8 @@ class Records(unittest.TestCase):
                 # Rank 1 fails first, with such a stamp; rank 0 fails of it two seconds later, with the right one.
                 now = int(time.time()) - 10
                 done = run("--nproc-per-node=2", "--", *shell(
-                    f"trap : TERM; if test $RANK = 1; then {self.error_file_command('the cause', now * factor)}; exit 7; fi; "
-                    f"{self.error_file_command('collateral', now + 2)}; sleep 100; exit 8"))
+                    f"trap 'exit 8' TERM; if test $RANK = 1; then {self.error_file_command('the cause', now * factor)}; exit 7; fi; "
+                    f"{self.error_file_command('collateral', now + 2)}; while :; do sleep 0.05; done"))
                 cause = done.stderr.decode().split("Root Cause (first observed failure):")[1]
                 self.assertIn("the cause", cause.split("====")[0])
 
