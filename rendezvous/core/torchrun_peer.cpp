@@ -11,6 +11,8 @@
 namespace torchup {
 namespace {
 
+/// Of a spare: between the others' coming to the exit barrier and the end of their store lie some tens of milliseconds.
+constexpr Duration spare_pace = std::chrono::milliseconds{20};
 /// How long after a worker's failure another node's change may still show up as its cause: torchrun's agents look at
 /// their workers each 100 ms, and stop them before they leave.
 constexpr Duration doubt = std::chrono::milliseconds{400};
@@ -60,6 +62,7 @@ void TorchrunPeer::said(const WorkersSucceeded& succeeded) {
 void TorchrunPeer::said(const Leave& leave) { leave_ = leave; }
 
 Duration TorchrunPeer::pace() const {
+  if (me_ && state().redundancy_list.contains(*me_)) return spare_pace;
   const bool quiet = phase_ == Phase::running || phase_ == Phase::stopping || phase_ == Phase::idle;
   return quiet ? quiet_pace : busy_pace;
 }
