@@ -120,7 +120,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
 
   void write(CoordinatorFrame frame) { socket_->write(encode(frame)); }
 
-  /// False: nothing more is read. Note that a frame may end this session.
+  /// False: nothing more is read. A frame may end the connection that it came on.
   bool read(std::string_view& input) {
     if (state_ == State::preface) {
       const auto common = std::min(input.size(), agent_preface.size());
