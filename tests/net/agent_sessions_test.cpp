@@ -161,27 +161,22 @@ TEST_CASE("who has said hello is no stranger, however many come at once", "[net]
   REQUIRE(at.log.empty());
 }
 
-TEST_CASE("who leaves too much lying is closed or read no more", "[net][agent_sessions]") {
+TEST_CASE("who leaves too much lying is closed", "[net][agent_sessions]") {
   AgentPort at{{}};
-  Script deaf{at};
-  const int small = 4096;
-  ::setsockopt(deaf.socket.native_handle(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  Script deaf{
+      at};  // with a buffer of the usual size: the kernel forgets to take answers into account for a tiny full one
   deaf.say_hello();
   deaf.say(AgentFrame{join_of("a")});
   std::string many;
   for (std::uint64_t i = 0; i < 10'000; ++i) many += encode(AgentFrame{KeepAlive{i}});
   std::size_t sent = 0;
-  int refused = 0;         // in a row
   const auto push = [&] {  // and never reads
     boost::system::error_code error;
-    const std::size_t taken = deaf.socket.write_some(asio::buffer(many.data() + sent, many.size() - sent), error);
-    sent = (sent + taken) % many.size();
-    refused = taken == 0 ? refused + 1 : 0;
-    return at.logged("unsent_bytes_max") || refused >= 100;
+    sent = (sent + deaf.socket.write_some(asio::buffer(many.data() + sent, many.size() - sent), error)) % many.size();
+    return at.logged("unsent_bytes_max");
   };
-  // It is closed at the limit; or it is read no more while answers to it wait, which then stay below the limit.
   REQUIRE(at.run_until(push, 30s));
-  if (at.logged("unsent_bytes_max")) REQUIRE(at.run_until([&] { return at.sessions.count() == 0; }));
+  REQUIRE(at.run_until([&] { return at.sessions.count() == 0; }));
 }
 
 TEST_CASE("a large frame that comes byte by byte is read once", "[net][agent_sessions]") {
