@@ -10,7 +10,7 @@
 #include <optional>
 #include <utility>
 
-#include "launcher/core/exit_codes.hpp"
+#include "launcher/core/options/exit_codes.hpp"
 
 namespace torchup {
 namespace {

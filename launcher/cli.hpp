@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "launcher/core/option_values.hpp"
+#include "launcher/core/options/option_values.hpp"
 
 namespace torchup {
 

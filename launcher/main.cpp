@@ -15,18 +15,18 @@
 #include <system_error>
 
 #include "launcher/cli.hpp"
-#include "launcher/core/completion.hpp"
-#include "launcher/core/descriptor_need.hpp"
-#include "launcher/core/plan.hpp"
-#include "launcher/core/worker_environment.hpp"
-#include "launcher/os/agent_runner.hpp"
-#include "launcher/os/child_process.hpp"
-#include "launcher/os/cpus.hpp"
-#include "launcher/os/descendants.hpp"
-#include "launcher/os/gpus.hpp"
-#include "launcher/os/program_file.hpp"
+#include "launcher/core/options/completion.hpp"
+#include "launcher/core/plan/descriptor_need.hpp"
+#include "launcher/core/plan/plan.hpp"
+#include "launcher/core/plan/worker_environment.hpp"
+#include "launcher/os/agent/agent_runner.hpp"
+#include "launcher/os/io/program_file.hpp"
+#include "launcher/os/machine/cpus.hpp"
+#include "launcher/os/machine/descendants.hpp"
+#include "launcher/os/machine/gpus.hpp"
+#include "launcher/os/worker/child_process.hpp"
 #include "launcher/plan_text.hpp"
-#include "rendezvous/net/token.hpp"
+#include "rendezvous/net/io/token.hpp"
 
 namespace torchup {
 namespace {

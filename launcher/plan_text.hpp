@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "launcher/core/launch_config.hpp"
+#include "launcher/core/options/launch_config.hpp"
 
 namespace torchup {
 

@@ -10,12 +10,12 @@
 #include <cstdio>
 #include <iostream>
 
-#include "rendezvous/core/wording.hpp"
-#include "rendezvous/net/asio.hpp"
-#include "rendezvous/net/daemon.hpp"
-#include "rendezvous/net/log.hpp"
-#include "rendezvous/net/notify.hpp"
-#include "rendezvous/net/token.hpp"
+#include "rendezvous/core/text/wording.hpp"
+#include "rendezvous/net/daemon/daemon.hpp"
+#include "rendezvous/net/io/asio.hpp"
+#include "rendezvous/net/io/log.hpp"
+#include "rendezvous/net/io/notify.hpp"
+#include "rendezvous/net/io/token.hpp"
 
 namespace torchup {
 namespace {

@@ -26,9 +26,9 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/core/store_codec.hpp"
-#include "rendezvous/net/store_client.hpp"
-#include "rendezvous/net/unique_fd.hpp"
+#include "rendezvous/core/store/store_codec.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
+#include "rendezvous/net/store/store_client.hpp"
 
 namespace {
 

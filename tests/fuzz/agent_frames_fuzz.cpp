@@ -2,7 +2,7 @@
 // pieces, and what was read is written and read again as the same.
 #include <variant>
 
-#include "rendezvous/core/agent_codec.hpp"
+#include "rendezvous/core/link/agent_codec.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

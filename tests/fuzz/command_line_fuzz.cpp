@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "launcher/cli.hpp"
-#include "launcher/core/plan.hpp"
+#include "launcher/core/plan/plan.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

@@ -1,6 +1,6 @@
 // A file of --config, from whomever: options of their types, or one error that names the line.
-#include "launcher/core/option_table.hpp"
-#include "launcher/core/option_values.hpp"
+#include "launcher/core/options/option_table.hpp"
+#include "launcher/core/options/option_values.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

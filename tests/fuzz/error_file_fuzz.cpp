@@ -1,5 +1,5 @@
 // A worker's error file.
-#include "launcher/core/error_file.hpp"
+#include "launcher/core/record/error_file.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

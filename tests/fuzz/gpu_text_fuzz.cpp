@@ -1,5 +1,5 @@
 // What the child says that asks NVML.
-#include "launcher/core/gpu_text.hpp"
+#include "launcher/core/machine/gpu_text.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

@@ -1,6 +1,6 @@
 // A list of hosts as Slurm writes it: expanded within its limits, or refused.
-#include "rendezvous/core/hostlist.hpp"
-#include "rendezvous/core/names.hpp"
+#include "rendezvous/core/text/hostlist.hpp"
+#include "rendezvous/core/text/names.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

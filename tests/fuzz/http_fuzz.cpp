@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/net/http.hpp"
+#include "rendezvous/net/daemon/http.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

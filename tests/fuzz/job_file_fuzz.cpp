@@ -1,9 +1,9 @@
 // A file of torchupd's state directory: what is read is written as the same, and a rendezvous goes on from it.
 //
 // Input: what stands behind the checksum; the target puts the head in front, which a fuzzer does not find.
-#include "rendezvous/core/job_codec.hpp"
-#include "rendezvous/core/rendezvous.hpp"
-#include "rendezvous/core/wire.hpp"
+#include "rendezvous/core/link/wire.hpp"
+#include "rendezvous/core/membership/job_codec.hpp"
+#include "rendezvous/core/round/rendezvous.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

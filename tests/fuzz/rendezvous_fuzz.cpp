@@ -10,9 +10,9 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/core/agent_codec.hpp"
-#include "rendezvous/core/job_codec.hpp"
-#include "rendezvous/core/rendezvous.hpp"
+#include "rendezvous/core/link/agent_codec.hpp"
+#include "rendezvous/core/membership/job_codec.hpp"
+#include "rendezvous/core/round/rendezvous.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

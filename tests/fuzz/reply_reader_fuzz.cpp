@@ -1,5 +1,5 @@
 // Bytes of a server: the client's reader never crashes, and reads the same whether they come at once or in pieces.
-#include "rendezvous/core/store_codec.hpp"
+#include "rendezvous/core/store/store_codec.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

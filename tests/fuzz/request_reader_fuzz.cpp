@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "rendezvous/core/store_codec.hpp"
+#include "rendezvous/core/store/store_codec.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

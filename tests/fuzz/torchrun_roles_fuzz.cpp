@@ -1,5 +1,5 @@
 // The JSON by which torchrun's agents tell their roles and ranks.
-#include "rendezvous/core/torchrun_roles.hpp"
+#include "rendezvous/core/torchrun_wire/torchrun_roles.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

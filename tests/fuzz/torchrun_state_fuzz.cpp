@@ -1,6 +1,6 @@
 // torchrun's state, a pickle in base64, from whomever: read or refused; what is read is written as the same, and its
 // rules can be applied to it.
-#include "rendezvous/core/torchrun_state.hpp"
+#include "rendezvous/core/torchrun_wire/torchrun_state.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

@@ -14,14 +14,14 @@
 #include <memory>
 #include <vector>
 
-#include "rendezvous/core/agent_codec.hpp"
-#include "rendezvous/net/agent_client.hpp"
-#include "rendezvous/net/agent_sessions.hpp"
-#include "rendezvous/net/attach.hpp"
-#include "rendezvous/net/coordinator.hpp"
-#include "rendezvous/net/frame_socket.hpp"
-#include "rendezvous/net/store_server.hpp"
-#include "rendezvous/net/token.hpp"
+#include "rendezvous/core/link/agent_codec.hpp"
+#include "rendezvous/net/agent/agent_client.hpp"
+#include "rendezvous/net/agent/attach.hpp"
+#include "rendezvous/net/coordinator/agent_sessions.hpp"
+#include "rendezvous/net/coordinator/coordinator.hpp"
+#include "rendezvous/net/io/frame_socket.hpp"
+#include "rendezvous/net/io/token.hpp"
+#include "rendezvous/net/store/store_server.hpp"
 
 #include "agents.hpp"
 

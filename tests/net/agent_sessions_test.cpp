@@ -1,4 +1,4 @@
-#include "rendezvous/net/agent_sessions.hpp"
+#include "rendezvous/net/coordinator/agent_sessions.hpp"
 
 #include <sys/socket.h>
 
@@ -10,10 +10,10 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
-#include "rendezvous/core/agent_codec.hpp"
-#include "rendezvous/net/coordinator.hpp"
-#include "rendezvous/net/frame_socket.hpp"
-#include "rendezvous/net/store_server.hpp"
+#include "rendezvous/core/link/agent_codec.hpp"
+#include "rendezvous/net/coordinator/coordinator.hpp"
+#include "rendezvous/net/io/frame_socket.hpp"
+#include "rendezvous/net/store/store_server.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;

@@ -6,7 +6,7 @@
 #include <list>
 
 #include "agents.hpp"
-#include "rendezvous/net/token.hpp"
+#include "rendezvous/net/io/token.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/core/agent_codec.hpp"
-#include "rendezvous/net/agent_client.hpp"
-#include "rendezvous/net/agent_sessions.hpp"
-#include "rendezvous/net/coordinator.hpp"
-#include "rendezvous/net/store_server.hpp"
+#include "rendezvous/core/link/agent_codec.hpp"
+#include "rendezvous/net/agent/agent_client.hpp"
+#include "rendezvous/net/coordinator/agent_sessions.hpp"
+#include "rendezvous/net/coordinator/coordinator.hpp"
+#include "rendezvous/net/store/store_server.hpp"
 
 /// What the tests of agents' links share: a coordinator with a port, agents that note what they hear.
 namespace torchup {

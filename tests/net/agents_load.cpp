@@ -27,8 +27,8 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/core/agent_codec.hpp"
-#include "rendezvous/net/unique_fd.hpp"
+#include "rendezvous/core/link/agent_codec.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
 
 using namespace torchup;
 

@@ -1,4 +1,4 @@
-#include "rendezvous/net/attach.hpp"
+#include "rendezvous/net/agent/attach.hpp"
 
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>

@@ -1,4 +1,4 @@
-#include "rendezvous/net/coordinator.hpp"
+#include "rendezvous/net/coordinator/coordinator.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>

@@ -1,4 +1,4 @@
-#include "rendezvous/net/daemon.hpp"
+#include "rendezvous/net/daemon/daemon.hpp"
 
 #include <stdlib.h>
 
@@ -13,9 +13,9 @@
 #include <iterator>
 #include <stdexcept>
 
-#include "rendezvous/core/agent_codec.hpp"
-#include "rendezvous/core/job_codec.hpp"
-#include "rendezvous/net/log.hpp"
+#include "rendezvous/core/link/agent_codec.hpp"
+#include "rendezvous/core/membership/job_codec.hpp"
+#include "rendezvous/net/io/log.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;

@@ -1,5 +1,5 @@
 // The disk of these tests stands still, or fails, where they want it to: the calls that make a write last are here.
-#include "rendezvous/net/job_keeper.hpp"
+#include "rendezvous/net/coordinator/job_keeper.hpp"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 #include <filesystem>
 #include <mutex>
 
-#include "rendezvous/core/job_codec.hpp"
-#include "rendezvous/net/coordinator.hpp"
-#include "rendezvous/net/state_directory.hpp"
+#include "rendezvous/core/membership/job_codec.hpp"
+#include "rendezvous/net/coordinator/coordinator.hpp"
+#include "rendezvous/net/coordinator/state_directory.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;

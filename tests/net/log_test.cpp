@@ -1,4 +1,4 @@
-#include "rendezvous/net/log.hpp"
+#include "rendezvous/net/io/log.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>

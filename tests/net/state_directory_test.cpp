@@ -1,4 +1,4 @@
-#include "rendezvous/net/state_directory.hpp"
+#include "rendezvous/net/coordinator/state_directory.hpp"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 // The client against our own server; or, when TORCHUP_STORE_PORT names one, against the server that listens there
 // (store_client_interop.py: both of PyTorch's).
-#include "rendezvous/net/store_client.hpp"
+#include "rendezvous/net/store/store_client.hpp"
 
 #include <sys/socket.h>
 
@@ -16,9 +16,9 @@
 #include <future>
 #include <thread>
 
-#include "rendezvous/net/blocking_connect.hpp"
-#include "rendezvous/net/listen.hpp"
-#include "rendezvous/net/store_server.hpp"
+#include "rendezvous/net/io/listen.hpp"
+#include "rendezvous/net/store/blocking_connect.hpp"
+#include "rendezvous/net/store/store_server.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;

@@ -1,4 +1,4 @@
-#include "rendezvous/net/store_server.hpp"
+#include "rendezvous/net/store/store_server.hpp"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -16,9 +16,9 @@
 #include <optional>
 #include <thread>
 
-#include "rendezvous/net/adaptive_spin.hpp"
-#include "rendezvous/net/listen.hpp"
-#include "rendezvous/net/reply_queue.hpp"
+#include "rendezvous/net/io/listen.hpp"
+#include "rendezvous/net/store/adaptive_spin.hpp"
+#include "rendezvous/net/store/reply_queue.hpp"
 #include "tests/support/store_harness.hpp"
 
 using namespace torchup;

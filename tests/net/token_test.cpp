@@ -1,4 +1,4 @@
-#include "rendezvous/net/token.hpp"
+#include "rendezvous/net/io/token.hpp"
 
 #include <catch2/catch.hpp>
 

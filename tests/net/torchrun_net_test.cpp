@@ -7,10 +7,10 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 
-#include "rendezvous/net/store_server.hpp"
-#include "rendezvous/net/torchrun_host.hpp"
-#include "rendezvous/net/torchrun_link.hpp"
-#include "rendezvous/net/unique_fd.hpp"
+#include "rendezvous/net/agent/torchrun_link.hpp"
+#include "rendezvous/net/coordinator/torchrun_host.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
+#include "rendezvous/net/store/store_server.hpp"
 #include "tests/support/store_harness.hpp"
 
 using namespace torchup;

@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launcher/os/cpus.hpp"
-#include "launcher/os/gpus.hpp"
+#include "launcher/os/machine/cpus.hpp"
+#include "launcher/os/machine/gpus.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;

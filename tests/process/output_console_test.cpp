@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "launcher/os/pty.hpp"
+#include "launcher/os/io/pty.hpp"
 #include "tests/support/output_job.hpp"
 
 using namespace torchup;

@@ -3,9 +3,9 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "launcher/os/named_file.hpp"
-#include "launcher/os/run_directory.hpp"
-#include "launcher/os/writer_thread.hpp"
+#include "launcher/os/io/named_file.hpp"
+#include "launcher/os/output/run_directory.hpp"
+#include "launcher/os/output/writer_thread.hpp"
 #include "tests/support/output_job.hpp"
 
 using namespace torchup;

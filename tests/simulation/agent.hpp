@@ -9,7 +9,7 @@
 #include "coordinator.hpp"
 #include "network.hpp"
 #include "promises.hpp"
-#include "rendezvous/core/coordinator_link.hpp"
+#include "rendezvous/core/link/coordinator_link.hpp"
 #include "settings.hpp"
 
 namespace torchup::simulation {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "rendezvous/core/job_codec.hpp"
+#include "rendezvous/core/membership/job_codec.hpp"
 
 namespace torchup::simulation {
 

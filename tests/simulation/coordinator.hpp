@@ -7,7 +7,7 @@
 
 #include "network.hpp"
 #include "promises.hpp"
-#include "rendezvous/core/rendezvous.hpp"
+#include "rendezvous/core/round/rendezvous.hpp"
 #include "settings.hpp"
 
 namespace torchup::simulation {

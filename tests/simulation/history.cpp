@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "rendezvous/core/seating.hpp"
+#include "rendezvous/core/membership/seating.hpp"
 
 namespace torchup::simulation {
 namespace {

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "rendezvous/core/rendezvous.hpp"
+#include "rendezvous/core/round/rendezvous.hpp"
 
 namespace torchup::simulation {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/core/coordinator_link.hpp"
+#include "rendezvous/core/link/coordinator_link.hpp"
 #include "world.hpp"
 
 namespace torchup::simulation {

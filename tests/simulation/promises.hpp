@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/core/messages.hpp"
+#include "rendezvous/core/link/messages.hpp"
 #include "world.hpp"
 
 namespace torchup::simulation {

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/os/worker_output.hpp"
+#include "launcher/os/output/worker_output.hpp"
 
 /// One job's output with real children, for the tests of it.
 namespace torchup::output_test {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/core/store_codec.hpp"
+#include "rendezvous/core/store/store_codec.hpp"
 
 namespace torchup::test {
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <optional>
 
-#include "rendezvous/core/torchrun_care.hpp"
+#include "rendezvous/core/torchrun/torchrun_care.hpp"
 #include "tests/support/torchrun_keys.hpp"
 
 namespace torchup::test {

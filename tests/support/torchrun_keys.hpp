@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/core/torchrun_store.hpp"
+#include "rendezvous/core/torchrun/torchrun_store.hpp"
 
 namespace torchup {
 

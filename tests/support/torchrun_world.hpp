@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/core/torchrun_peer.hpp"
+#include "rendezvous/core/torchrun/torchrun_peer.hpp"
 #include "tests/support/torchrun_keys.hpp"
 
 namespace torchup::test {

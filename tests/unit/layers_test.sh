@@ -26,17 +26,26 @@ forbid 'the launcher builds without LibTorch' '#include [<"](torch|c10|ATen)' re
 forbid 'rendezvous stands below launcher and worker_runtime' '#include [<"](launcher|worker_runtime|torchup)/' rendezvous
 forbid 'launcher and worker_runtime stand side by side' '#include [<"](worker_runtime|torchup)/' launcher
 forbid 'launcher and worker_runtime stand side by side' '#include [<"]launcher/' worker_runtime
-# A room of worker_runtime includes only those below it.
-rooms=(format place store group ddp data toolkit state worker)
-for folder in worker_runtime/*/; do
-  room=$(basename "$folder")
-  [[ $room == include || " ${rooms[*]} " == *" $room "* ]] || { echo "layers: $folder has no place in the order of rooms"; failed=1; }
-done
-[[ -z $(find worker_runtime -maxdepth 1 -name '*.[ch]pp') ]] || { echo "layers: worker_runtime's sources live in rooms"; failed=1; }
-for ((i = 0; i < ${#rooms[@]} - 1; i++)); do
-  above=$(IFS='|'; echo "${rooms[*]:i+1}")
-  forbid "${rooms[i]} stands below $above" "#include [<\"]worker_runtime/($above)/" "worker_runtime/${rooms[i]}"
-done
+# A room includes only those that stand before it in its house.
+house() { # house FOLDER ROOM...
+  local folder=$1 room i above
+  shift
+  local rooms=("$@")
+  for room in "$folder"/*/; do
+    room=$(basename "$room")
+    [[ $room == include || " ${rooms[*]} " == *" $room "* ]] || { echo "layers: $folder/$room has no place in the order of rooms"; failed=1; }
+  done
+  [[ -z $(find "$folder" -maxdepth 1 -name '*.[ch]pp') ]] || { echo "layers: the sources of $folder live in rooms"; failed=1; }
+  for ((i = 0; i < ${#rooms[@]} - 1; i++)); do
+    above=$(IFS='|'; echo "${rooms[*]:i+1}")
+    forbid "$folder/${rooms[i]} stands below $above" "#include [<\"]$folder/($above)/" "$folder/${rooms[i]}"
+  done
+}
+house rendezvous/core text store link membership round torchrun_wire torchrun
+house rendezvous/net io store coordinator daemon agent
+house launcher/core text machine options plan record agent
+house launcher/os io machine output worker agent
+house worker_runtime format place store group ddp data toolkit state worker
 forbid "strangers' files are read without LibTorch" '#include [<"](torch|c10|ATen)/' worker_runtime/format
 # CTest splits a name at a semicolon, and Catch2 takes one that begins with a dash for an option: such a test never runs.
 if grep -rnE --include='*.cpp' 'TEST_CASE\("(-|[^"]*;)' tests; then

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string_view>
 
-#include "rendezvous/net/unique_fd.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
 namespace {

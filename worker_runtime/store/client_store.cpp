@@ -2,7 +2,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "rendezvous/net/store_client.hpp"
+#include "rendezvous/net/store/store_client.hpp"
 
 namespace torchup {
 namespace {

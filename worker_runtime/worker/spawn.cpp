@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "rendezvous/base/worker_env.hpp"
-#include "rendezvous/net/unique_fd.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
 #include "worker_runtime/group/backend_factory.hpp"
 #include "worker_runtime/place/throw_error.hpp"
 #include "worker_runtime/place/worker_place.hpp"

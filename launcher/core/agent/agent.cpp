@@ -1,0 +1,347 @@
+#include "launcher/core/agent/agent.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/record/exit_report.hpp"
+
+namespace torchup {
+namespace {
+
+/// How long a killed worker may take to go. Longer means that the kernel cannot end it.
+constexpr Duration unkillable_after = std::chrono::seconds{10};
+/// How long a leaving agent waits for the coordinator's last word.
+constexpr Duration last_word_wait = std::chrono::seconds{2};
+/// Attempts that lived so long do not count as failing again and again.
+constexpr Duration long_attempt = std::chrono::seconds{10};
+
+}  // namespace
+
+Agent::Agent(const LaunchConfig& config, AgentIdentity identity)
+    : config_{config}, identity_{std::move(identity)}, workers_(static_cast<std::size_t>(config.local_world_size)),
+      step_watch_{config.heartbeat_timeout}, state_watch_{config.role, config.stuck_timeout} {}
+
+std::vector<AgentAction> Agent::step(const AgentEvent& event, TimePoint now) {
+  now_ = now;
+  if (phase_ != Phase::finished) std::visit([this](const auto& what) { on(what); }, event);
+  if (phase_ != Phase::finished) due();
+  return std::exchange(actions_, {});
+}
+
+std::optional<TimePoint> Agent::deadline() const {
+  if (phase_ == Phase::finished) return std::nullopt;
+  std::optional<TimePoint> first = deadline_;
+  const auto also = [&first](const std::optional<TimePoint>& time) {
+    if (time) first = first ? std::min(*first, *time) : *time;
+  };
+  if (!leaving_ && !verdict_) also(job_end_);
+  also(drain_insists_);
+  also(abort_ends_);
+  return first;
+}
+
+Duration Agent::state_interval() const {
+  // A few times within the limit, and once a second at most.
+  return config_.stuck_timeout > Duration{0} ? std::min<Duration>(config_.stuck_timeout / 4, std::chrono::seconds{1})
+                                             : std::chrono::seconds{1};
+}
+
+void Agent::on(const Begin&) {
+  if (config_.timeout > Duration{0}) job_end_ = now_ + config_.timeout;
+  join();
+}
+
+void Agent::on(const FromCoordinator& event) {
+  std::visit([this](const auto& message) { obey(message); }, event.message);
+}
+
+void Agent::on(const CoordinatorLost& event) {
+  if (!verdict_) {
+    verdict_ = leaving_ ? Verdict{.exit_code = leaving_->exit_code, .reason = leaving_->reason, .failures = failures_}
+                        : Verdict{.exit_code = event.exit_code, .reason = event.reason, .failures = failures_};
+  }
+  stop(SIGTERM, event.reason);
+}
+
+void Agent::on(const StoreOpened& event) { act(Send{StoreReady{event.round, event.port}}); }
+
+void Agent::on(const StoreFailed& event) {
+  Leave word;
+  word.exit_code = 67;
+  word.reason = fmt::format("no worker store for round {}: {}", event.round.value(), event.reason);
+  leave(std::move(word));
+  stop(SIGTERM, event.reason);
+}
+
+void Agent::on(const DescendantsGone&) {
+  if (phase_ != Phase::sweeping) return;
+  record(event::AttemptEnded{attempt_reason_.empty() ? "all workers succeeded" : attempt_reason_});
+  phase_ = Phase::idle;
+  deadline_.reset();
+  if (leaving_ && !verdict_) deadline_ = now_ + last_word_wait;
+  settle();
+}
+
+void Agent::obey(const HostStore& message) {
+  if (leaving_) return;
+  act(OpenStore{message.round, message.sources});
+}
+
+void Agent::obey(const Placed& message) {
+  if (phase_ != Phase::joining || leaving_ || verdict_) return;
+  const bool restart = !placement_ || placement_->restart_count != message.placement.restart_count;
+  changes_since_restart_ = restart ? 0 : changes_since_restart_ + 1;
+  placement_ = message.placement;
+  failures_.clear();
+  failure_reported_ = false;
+  killed_ = false;
+  attempt_begin_ = now_;
+  phase_ = Phase::running;
+  attempt_reason_.clear();
+  stop_signal_ = 0;
+  drain_insists_.reset();
+  abort_ends_.reset();
+  step_watch_ = StepWatch{config_.heartbeat_timeout};
+  for (Worker& worker : workers_) {
+    worker = {};
+    worker.state = WorkerState::starting;
+    if (paused_) worker.pending.push_back(SIGSTOP);
+  }
+  act(StartWorkers{*placement_, attempt_name(placement_->restart_count, changes_since_restart_, placement_->round)});
+}
+
+void Agent::obey(const StopWorkers& message) {
+  if (leaving_ || verdict_) return;
+  if (phase_ == Phase::joining) return join();  // the round was never placed here
+  if (placement_->round != message.round) return;
+  rejoin_wanted_ = true;
+  if (message.cause == StopCause::worker_failure) restart_reason_ = message.reason;
+  stop(SIGTERM, message.reason);
+  if (message.cause == StopCause::fenced) kill(message.reason);
+}
+
+void Agent::obey(const End& message) {
+  verdict_ = message.verdict;
+  rejoin_wanted_ = false;
+  if (message.verdict.stop_signal == 0) {
+    wait_for_own_end(message.verdict.reason);
+  } else {
+    stop(message.verdict.stop_signal, message.verdict.reason);
+  }
+  if (message.verdict.kill_now) kill(message.verdict.reason);
+}
+
+void Agent::obey(const Waiting& message) {
+  if (message.roster == last_roster_) return;
+  last_roster_ = message.roster;
+  record(event::Waiting{message.roster});
+}
+
+/// Whatever time alone brings.
+void Agent::due() {
+  if (job_end_ && now_ >= *job_end_ && !leaving_ && !verdict_) {
+    end_job(failed_code, "the job ran longer than --timeout allows");
+    return;
+  }
+  if (drain_insists_ && now_ >= *drain_insists_) {
+    drain_insists_.reset();
+    if (phase_ == Phase::running) act(DrainWorkers{drained_by_.back(), true});
+  }
+  if (abort_ends_ && now_ >= *abort_ends_) {
+    abort_ends_.reset();
+    std::vector<LocalRank> hung = in_state(WorkerState::running);
+    std::erase_if(hung, [this](LocalRank local_rank) { return worker_at(local_rank).abort_reason.empty(); });
+    kill(std::move(hung), SIGABRT, "it hangs, and SIGABRT did not end it");
+  }
+  if (!deadline_ || now_ < *deadline_) return;
+  deadline_.reset();
+  if (phase_ == Phase::stopping) {
+    if (killed_) {
+      abandon();
+    } else if (stop_signal_ == 0) {
+      stop(SIGTERM, "the others have saved their state and ended");
+    } else {
+      kill("the grace is over");
+    }
+  } else if (phase_ == Phase::pausing) {
+    join();
+  } else if (phase_ == Phase::idle && leaving_) {
+    verdict_ = Verdict{.exit_code = leaving_->exit_code, .reason = leaving_->reason, .failures = failures_};
+    settle();
+  }
+}
+
+/// Ends the job on all nodes for a reason that is no worker's failure.
+void Agent::end_job(int exit_code, std::string reason) {
+  if (leaving_ || verdict_) return;
+  Leave word;
+  word.exit_code = exit_code;
+  word.reason = reason;
+  leave(std::move(word));
+  rejoin_wanted_ = false;
+  stop(SIGTERM, std::move(reason));
+}
+
+void Agent::join() {
+  phase_ = Phase::joining;
+  deadline_.reset();
+  rejoin_wanted_ = false;
+  if (!restart_reason_.empty()) {
+    const int left = config_.terms.max_restarts - placement_->restart_count - 1;
+    record(event::Restarting{std::max(left, 0), std::exchange(restart_reason_, "")});
+  }
+  Join join;
+  join.node = identity_.node;
+  join.host = identity_.host;
+  join.addresses = identity_.addresses;
+  join.local_world_size = config_.local_world_size;
+  join.role = config_.role;
+  join.group_rank = config_.rendezvous.group_rank;
+  join.terms = config_.terms;
+  join.facts = identity_.facts;
+  act(Send{std::move(join)});
+}
+
+void Agent::stop(int signal_number, std::string reason) {
+  switch (phase_) {
+    case Phase::running:
+      phase_ = Phase::stopping;
+      deadline_ = now_ + config_.stop_grace;
+      drain_insists_.reset();
+      attempt_reason_ = reason;
+      record(event::Stopping{std::move(reason)});
+      signal_to_end(signal_number);
+      after_worker_ended();
+      return;
+    case Phase::stopping:
+      // The user's own signal reaches workers that were already asked to stop for another reason; none twice.
+      if (signal_number == stop_signal_ || (signal_number == SIGTERM && stop_signal_ != 0)) return;
+      if (stop_signal_ == 0) deadline_ = now_ + config_.stop_grace;
+      signal_to_end(signal_number);
+      return;
+    case Phase::joining:
+    case Phase::pausing:
+      phase_ = Phase::idle;
+      deadline_.reset();
+      if (leaving_ && !verdict_) deadline_ = now_ + last_word_wait;
+      settle();
+      return;
+    case Phase::idle:
+      if (leaving_ && !verdict_ && !deadline_) deadline_ = now_ + last_word_wait;
+      settle();
+      return;
+    case Phase::sweeping:
+    case Phase::finished:
+      return;
+  }
+}
+
+void Agent::signal_to_end(int number) {
+  stop_signal_ = number;
+  if (!any_alive()) return;
+  act(CancelStarts{});
+  signal(in_state(WorkerState::running), number, true);
+}
+
+void Agent::signal(std::vector<LocalRank> workers, int number, bool ends) {
+  if (workers.empty()) return;
+  if (ends && number == SIGQUIT) act(ShowWorkers{workers});
+  act(SignalWorkers{number, ends, workers});
+  if (!ends) return;
+  for (const LocalRank local_rank : workers) record(event::ClosingSignalSent{id_of(local_rank), number});
+}
+
+void Agent::kill(const std::string& reason) {
+  if (phase_ != Phase::stopping && phase_ != Phase::sweeping) return;
+  killed_ = true;
+  if (phase_ == Phase::sweeping) {
+    act(SweepDescendants{});
+    return;
+  }
+  act(CancelStarts{});
+  kill(in_state(WorkerState::running), stop_signal_, reason);
+  deadline_ = now_ + unkillable_after;
+}
+
+void Agent::kill(std::vector<LocalRank> workers, int after_signal, const std::string& reason) {
+  if (workers.empty()) return;
+  act(KillWorkers{workers});
+  for (const LocalRank local_rank : workers) record(event::WorkerKilled{id_of(local_rank), after_signal, reason});
+}
+
+void Agent::leave(Leave word) {
+  if (leaving_) return;
+  leaving_ = std::move(word);
+  act(Send{*leaving_});
+}
+
+void Agent::after_worker_ended() {
+  if (phase_ != Phase::running && phase_ != Phase::stopping) return;
+  if (any_alive()) return;
+  if (phase_ == Phase::running) act(Send{WorkersSucceeded{placement_->round}});
+  sweep();
+}
+
+void Agent::sweep() {
+  // Workers that ended by themselves may have left somebody behind who tidies up after them (torch_shm_manager).
+  const bool by_themselves = !killed_ && (phase_ == Phase::running || stop_signal_ == 0);
+  Duration grace = config_.stop_grace;
+  if (phase_ == Phase::stopping) grace = deadline_ && !killed_ ? std::max(Duration{0}, *deadline_ - now_) : Duration{0};
+  phase_ = Phase::sweeping;
+  deadline_.reset();
+  abort_ends_.reset();
+  act(SweepDescendants{by_themselves ? leftover_patience : Duration{0}, grace});
+}
+
+/// Nothing of ours lives: ends with the verdict, or joins the next round.
+void Agent::settle() {
+  if (phase_ != Phase::idle) return;
+  if (verdict_) {
+    phase_ = Phase::finished;
+    order_failures();
+    act(Finish{*verdict_, failures_});
+    return;
+  }
+  if (!rejoin_wanted_ || leaving_) return;
+  if (!drained_by_.empty()) {
+    end_job(requeue_code,
+            fmt::format("got {}, and the attempt ended before its state was saved", signal_text(drained_by_.front())));
+    return;
+  }
+  const RestartBackoff& backoff = config_.restart_backoff;
+  if (backoff.least > Duration{0} && failure_reported_) {
+    const bool short_lived = now_ - attempt_begin_ < long_attempt;
+    next_pause_ =
+        short_lived ? std::clamp(next_pause_ * 2, backoff.least, std::max(backoff.least, backoff.most)) : backoff.least;
+    phase_ = Phase::pausing;
+    deadline_ = now_ + next_pause_;
+    return;
+  }
+  join();
+}
+
+WorkerId Agent::id_of(LocalRank local_rank) const {
+  const Rank first = placement_ ? placement_->first_rank : Rank{0};
+  return {Rank{first.value() + local_rank.value()}, local_rank,
+          workers_.at(static_cast<std::size_t>(local_rank.value())).pid};
+}
+
+std::vector<LocalRank> Agent::in_state(WorkerState state) const {
+  std::vector<LocalRank> found;
+  for (int i = 0; i < config_.local_world_size; ++i) {
+    if (workers_[static_cast<std::size_t>(i)].state == state) found.emplace_back(i);
+  }
+  return found;
+}
+
+bool Agent::any_alive() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+    return worker.state == WorkerState::starting || worker.state == WorkerState::running;
+  });
+}
+
+}  // namespace torchup

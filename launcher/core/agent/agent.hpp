@@ -1,0 +1,320 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "launcher/core/agent/state_watch.hpp"
+#include "launcher/core/agent/step_watch.hpp"
+#include "launcher/core/options/launch_config.hpp"
+#include "launcher/core/record/launch_event.hpp"
+#include "rendezvous/core/link/messages.hpp"
+
+/// The agent of one node: when its workers start, stop and start again, and with which verdict it ends.
+///
+/// Pure: the runner (launcher/os/agent_runner) hands it one event and one time, and performs the actions in order. The
+/// rounds and the phases are in agent.cpp, what becomes of single workers in agent_workers.cpp, of signals in
+/// agent_signals.cpp.
+namespace torchup {
+
+/// The job's exit code when a worker, a node or the time limit fails it.
+inline constexpr int failed_code = 1;
+/// What a shell says of a program that it cannot start.
+inline constexpr int spawn_failed_code = 126;
+
+/// Equal signals within this time are one: whoever signals every process of the job reaches both of the launcher's, and
+/// the outer one passes its copy on.
+inline constexpr Duration signal_copy_window = std::chrono::milliseconds{20};
+/// One copy may come later where it took the other way (one from the outer process, one from outside): a machine that
+/// has no time for the outer one passes on late, and nobody strikes a key in both processes.
+inline constexpr Duration signal_other_way_window = std::chrono::seconds{1};
+/// How long a worker may take to hear a request to drain in its own way before it gets the signal, whatever that does.
+inline constexpr Duration drain_patience = std::chrono::seconds{1};
+/// How long what workers that succeeded leave behind may take to end by itself. torch_shm_manager unlinks its segments
+/// 2 s after the last process that used them.
+inline constexpr Duration leftover_patience = std::chrono::seconds{3};
+/// How long a hung worker may take after SIGABRT to tell where it hangs.
+inline constexpr Duration abort_patience = std::chrono::seconds{10};
+
+// Events.
+
+struct Begin {};  ///< the link to the coordinator is there; once, first
+struct FromCoordinator {
+  CoordinatorMessage message;
+};
+struct CoordinatorLost {
+  int exit_code = 0;  ///< README, "Exit codes": 66, 67 or 68
+  std::string reason;
+};
+struct StoreOpened {
+  Round round{0};
+  Port port{0};
+};
+struct StoreFailed {
+  Round round{0};
+  std::string reason;
+};
+struct WorkerStarted {
+  LocalRank local_rank{0};
+  std::int64_t pid = 0;
+};
+/// The worker could not be started at all.
+struct SpawnFailed {
+  LocalRank local_rank{0};
+  std::string reason;      ///< names the path and what the system said
+  bool permanent = false;  ///< another try cannot help: the program is missing or is none
+  std::int64_t time_us = 0;
+};
+/// The stop came first.
+struct WorkerNotStarted {
+  LocalRank local_rank{0};
+};
+struct WorkerEnded {
+  LocalRank local_rank{0};
+  int exit_code = 0;         ///< the worker's own, or the negative signal number
+  std::int64_t time_us = 0;  ///< UTC; the error file's time when it has one
+  std::string message;       ///< what is known of the cause
+  std::string error_file;    ///< empty when it left none
+  std::optional<std::int64_t> last_step = {};
+};
+/// What the pages of all living workers say.
+struct StepsSeen {
+  std::vector<StepSample> samples;
+};
+/// The kernel's view of all living workers.
+struct StatesSeen {
+  std::vector<StateSample> samples;
+};
+/// The file-timer watchdog has signalled a process: this worker, or one that it has started.
+struct TimerExpired {
+  LocalRank local_rank{0};
+  std::int64_t pid = 0;
+  std::string scope;
+  int signal = 0;
+};
+/// Answer to SweepDescendants: nothing that our workers left behind lives.
+struct DescendantsGone {};
+struct SignalArrived {
+  int number = 0;
+  bool passed_on = true;  ///< by the outer process; else it was sent to the inner one itself
+};
+struct Wake {};  ///< nothing happened but time
+using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
+                                SpawnFailed, WorkerNotStarted, WorkerEnded, StepsSeen, StatesSeen, TimerExpired,
+                                DescendantsGone, SignalArrived, Wake>;
+
+// Actions.
+
+struct Send {
+  AgentMessage message;
+  friend bool operator==(const Send&, const Send&) = default;
+};
+/// Open a fresh worker store and answer with StoreOpened or StoreFailed. The store of an earlier round may go.
+struct OpenStore {
+  Round round{0};
+  std::vector<std::string> sources = {};  ///< as in HostStore
+  friend bool operator==(const OpenStore&, const OpenStore&) = default;
+};
+/// Start all local workers, in local rank order; one WorkerStarted, SpawnFailed or WorkerNotStarted for each.
+struct StartWorkers {
+  Placement placement;
+  std::string
+      attempt;  ///< name of the attempt's log folder: attempt_<n>, after a membership change attempt_<n>.r<round>
+  friend bool operator==(const StartWorkers&, const StartWorkers&) = default;
+};
+/// Whoever is not being started yet is not started any more: WorkerNotStarted for each.
+struct CancelStarts {
+  friend bool operator==(const CancelStarts&, const CancelStarts&) = default;
+};
+/// Send `number` to the process groups of these living workers. One that `ends` them is followed by SIGCONT, for a
+/// stopped process acts on none.
+struct SignalWorkers {
+  int number = 0;
+  bool ends = true;
+  std::vector<LocalRank> workers;
+  friend bool operator==(const SignalWorkers&, const SignalWorkers&) = default;
+};
+/// Ask the workers, over the page that each shares with us, to save and stop together. Those that have not opened
+/// theirs get `number` if they have a handler for it, and if they must hear (`insist`) without one too.
+struct DrainWorkers {
+  int number = 0;
+  bool insist = false;
+  friend bool operator==(const DrainWorkers&, const DrainWorkers&) = default;
+};
+/// SIGABRT to these workers alone, not to their groups: a handler of theirs tells where they hang.
+struct AbortWorkers {
+  std::vector<LocalRank> workers;
+  friend bool operator==(const AbortWorkers&, const AbortWorkers&) = default;
+};
+/// SIGKILL to the process groups of these workers.
+struct KillWorkers {
+  std::vector<LocalRank> workers;
+  friend bool operator==(const KillWorkers&, const KillWorkers&) = default;
+};
+/// End what the workers left behind, whatever its session: first wait for `patience` as long as something is there,
+/// then TERM, and SIGKILL after `grace`. Said again with no time at all, it shortens what is under way. Answer:
+/// DescendantsGone, once.
+struct SweepDescendants {
+  Duration patience{0};
+  Duration grace{0};
+  friend bool operator==(const SweepDescendants&, const SweepDescendants&) = default;
+};
+/// Say of each of these workers where it is.
+struct ShowWorkers {
+  std::vector<LocalRank> workers;
+  friend bool operator==(const ShowWorkers&, const ShowWorkers&) = default;
+};
+/// This has happened: for the record, and for people where it has a text.
+struct Record {
+  EventBody event;
+  friend bool operator==(const Record&, const Record&) = default;
+};
+/// The job is over on this node: report and exit. Always the last action.
+struct Finish {
+  Verdict verdict;
+  std::vector<WorkerFailure> local_failures;  ///< of the last attempt on this node, in the order they were noticed
+  friend bool operator==(const Finish&, const Finish&) = default;
+};
+using AgentAction = std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, AbortWorkers,
+                                 KillWorkers, SweepDescendants, ShowWorkers, Record, Finish>;
+
+/// Who this agent is.
+struct AgentIdentity {
+  NodeId node{""};
+  std::string host;                    ///< for people and reports
+  std::vector<std::string> addresses;  ///< where other nodes may reach this one, best first
+  std::vector<Fact> facts;             ///< what should be the same on all nodes
+};
+
+class Agent {
+ public:
+  Agent(const LaunchConfig& config, AgentIdentity identity);
+
+  /// Applies `event`, then everything that is due at `now`. `now` never goes backwards.
+  std::vector<AgentAction> step(const AgentEvent& event, TimePoint now);
+  /// When to send the next Wake if nothing else happens; empty while only an event can change anything.
+  [[nodiscard]] std::optional<TimePoint> deadline() const;
+  /// How long after StepsSeen the next one is due, and the same of StatesSeen. While workers are to run.
+  [[nodiscard]] Duration step_interval() const { return step_watch_.interval(); }
+  [[nodiscard]] Duration state_interval() const;
+
+ private:
+  enum class Phase {
+    joining,   ///< Join is sent; no worker lives
+    running,   ///< workers are started
+    stopping,  ///< they were told to stop
+    sweeping,  ///< they have ended; what they left behind is being ended
+    idle,      ///< nothing of ours lives; the coordinator's word is awaited
+    pausing,   ///< before a restart, see RestartBackoff
+    finished
+  };
+  enum class WorkerState { absent, starting, running, succeeded, failed, abandoned };
+  struct Worker {
+    WorkerState state = WorkerState::absent;
+    std::int64_t pid = 0;
+    std::vector<int> pending = {};  ///< signals to pass on that came while it was being started
+    std::string abort_reason = {};  ///< why it was aborted as hung; empty: it was not
+    std::string expired = {};       ///< which watchdog timer of its ran out: it has failed, whatever its exit code
+  };
+  static bool is_in(const std::vector<int>& list, int number);
+  /// The last signal of its number that counted.
+  struct Heard {
+    int number = 0;
+    bool passed_on = false;
+    TimePoint at{};
+    bool copied = false;  ///< its copy by the other way has come
+  };
+
+  void on(const Begin&);
+  void on(const FromCoordinator& event);
+  void on(const CoordinatorLost& event);
+  void on(const StoreOpened& event);
+  void on(const StoreFailed& event);
+  void on(const WorkerStarted& event);
+  void on(const SpawnFailed& event);
+  void on(const WorkerNotStarted& event);
+  void on(const WorkerEnded& event);
+  void on(const StepsSeen& event);
+  void on(const StatesSeen& event);
+  void on(const TimerExpired& event);
+  void on(const DescendantsGone&);
+  void on(const SignalArrived& event);
+  void on(const Wake&) {}
+
+  void obey(const HostStore& message);
+  void obey(const Placed& message);
+  void obey(const StopWorkers& message);
+  void obey(const End& message);
+  void obey(const Waiting& message);
+
+  void due();
+  void abandon();
+  void join();
+  void stop(int signal_number, std::string reason);
+  void kill(const std::string& reason);
+  void kill(std::vector<LocalRank> workers, int after_signal, const std::string& reason);
+  void signal(std::vector<LocalRank> workers, int number, bool ends);
+  void signal_to_end(int number);
+  [[nodiscard]] int stop_number(int number) const;
+  bool is_copy(const SignalArrived& event);
+  void pause(int number);
+  void drain(int number);
+  void forward(int number);
+  void end_by_signal(int number);
+  void received(int number, SignalUse use, std::string consequence);
+  void leave(Leave word);
+  void end_job(int exit_code, std::string reason);
+  void requeue(LocalRank local_rank);
+  [[nodiscard]] WorkerEnd kind_of_end(const Worker& worker, int exit_code) const;
+  [[nodiscard]] bool drained_to_death(int exit_code) const;
+  void wait_for_own_end(std::string reason);
+  void note_failure(const WorkerEnded& how);
+  void report_failures(bool may_restart, std::string reason);
+  void after_worker_ended();
+  void sweep();
+  void order_failures();
+  void settle();
+  void act(AgentAction action) { actions_.push_back(std::move(action)); }
+  void record(EventBody event) { actions_.push_back(Record{std::move(event)}); }
+  Worker& worker_at(LocalRank local_rank) { return workers_.at(static_cast<std::size_t>(local_rank.value())); }
+  [[nodiscard]] WorkerId id_of(LocalRank local_rank) const;
+  [[nodiscard]] bool any_alive() const;
+  [[nodiscard]] std::vector<LocalRank> in_state(WorkerState state) const;
+  [[nodiscard]] bool restart_under_way() const;
+
+  const LaunchConfig config_;
+  const AgentIdentity identity_;
+  Phase phase_ = Phase::joining;
+  TimePoint now_{};
+  std::vector<AgentAction> actions_;
+  std::vector<Worker> workers_;
+  std::optional<Placement> placement_;
+  std::vector<WorkerFailure> failures_;  ///< of this attempt, own and collateral
+  bool failure_reported_ = false;        ///< WorkersFailed is sent for this round
+  bool rejoin_wanted_ = false;
+  std::optional<Verdict> verdict_;
+  std::optional<Leave> leaving_;
+  std::optional<TimePoint> deadline_;       ///< of the phase
+  std::optional<TimePoint> job_end_;        ///< --timeout
+  std::optional<TimePoint> drain_insists_;  ///< when workers that did not hear of it get the signal
+  std::optional<TimePoint> abort_ends_;     ///< when hung workers that SIGABRT did not end are killed
+  bool killed_ = false;
+  bool paused_ = false;          ///< SIGTSTP came, SIGCONT did not yet
+  std::vector<int> drained_by_;  ///< drain signals that were obeyed, the first one in front
+  std::vector<int> ended_by_;    ///< end signals that came from outside
+  std::vector<Heard> heard_;     ///< one for each number
+  StepWatch step_watch_;         ///< of the running attempt
+  StateWatch state_watch_;
+  std::string attempt_reason_;  ///< why this attempt's workers were stopped first; empty: they were not
+  std::string last_roster_;
+  std::string restart_reason_;  ///< of the restart that is under way; empty: none, or a membership change
+  int changes_since_restart_ = 0;
+  int stop_signal_ = 0;  ///< the first one that this attempt's workers got to end them
+  TimePoint attempt_begin_{};
+  Duration next_pause_{0};
+};
+
+}  // namespace torchup

@@ -1,0 +1,132 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "launcher/core/agent/agent.hpp"
+#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/record/exit_report.hpp"
+
+namespace torchup {
+
+void Agent::on(const SignalArrived& event) {
+  if (is_copy(event)) return;
+  const int number = event.number;
+  if (number == SIGTSTP || number == SIGCONT) return pause(number);
+  if (is_in(config_.drain_signals, number) && !is_in(drained_by_, number) && !leaving_ && !verdict_) {
+    return drain(number);
+  }
+  const bool drains = is_in(config_.drain_signals, number);
+  if (!drains && is_in(config_.forward_signals, number) && !is_in(config_.end_signals, number)) {
+    return forward(number);
+  }
+  end_by_signal(number);
+}
+
+bool Agent::is_in(const std::vector<int>& list, int number) { return std::ranges::find(list, number) != list.end(); }
+
+/// One signal to all processes of the job reaches us twice.
+bool Agent::is_copy(const SignalArrived& event) {
+  const auto known = std::ranges::find(heard_, event.number, &Heard::number);
+  if (known == heard_.end()) {
+    heard_.push_back({event.number, event.passed_on, now_, false});
+    return false;
+  }
+  const bool other_way = known->passed_on != event.passed_on;
+  const Duration later = now_ - known->at;
+  if (later <= signal_copy_window || (other_way && !known->copied && later <= signal_other_way_window)) {
+    known->copied = known->copied || other_way;
+    return true;
+  }
+  *known = {event.number, event.passed_on, now_, false};
+  return false;
+}
+
+/// Ctrl-Z and what follows it. SIGTSTP would not reach workers in sessions of their own.
+void Agent::pause(int number) {
+  paused_ = number == SIGTSTP;
+  received(number, paused_ ? SignalUse::pauses : SignalUse::resumes, paused_ ? "workers stopped" : "workers resumed");
+  signal(in_state(WorkerState::running), paused_ ? SIGSTOP : SIGCONT, false);
+  for (Worker& worker : workers_) {
+    std::erase(worker.pending, SIGSTOP);
+    if (paused_ && worker.state == WorkerState::starting) worker.pending.push_back(SIGSTOP);
+  }
+}
+
+/// The job is to save and stop. Where no worker runs that could save, what was saved last is all there is.
+void Agent::drain(int number) {
+  if (phase_ == Phase::running) {
+    drained_by_.push_back(number);
+    drain_insists_ = now_ + drain_patience;
+    received(number, SignalUse::drains, "the workers are asked to save and stop (again to end the job)");
+    act(DrainWorkers{number, false});
+  } else if (restart_under_way()) {
+    drained_by_.push_back(number);
+    received(number, SignalUse::drains, "no worker runs that could save: the job ends, to be started again");
+    end_job(requeue_code, fmt::format("got {} while no worker ran", signal_text(number)));
+  } else {
+    received(number, SignalUse::ignored, "the workers of this node have ended");
+  }
+}
+
+/// Workers are to run here again before long, and do not yet.
+bool Agent::restart_under_way() const {
+  return phase_ == Phase::joining || phase_ == Phase::pausing || rejoin_wanted_ || failure_reported_;
+}
+
+void Agent::forward(int number) {
+  received(number, SignalUse::forwards, "passed on to the workers");
+  signal(in_state(WorkerState::running), number, false);
+  for (Worker& worker : workers_) {
+    if (worker.state == WorkerState::starting && !is_in(worker.pending, number)) worker.pending.push_back(number);
+  }
+}
+
+/// What workers get for it: one that was to make them save, and would kill them, is no way to end.
+int Agent::stop_number(int number) const { return is_in(config_.drain_signals, number) ? SIGTERM : number; }
+
+void Agent::end_by_signal(int number) {
+  const bool typed = number == SIGINT || number == SIGQUIT;
+  // Terminals that go away send several of these; nobody sends a second one to say something.
+  const bool again = is_in(ended_by_, number) && number != SIGHUP;
+  if (!is_in(ended_by_, number)) ended_by_.push_back(number);
+  const std::string reason = "got " + signal_text(number);
+  if (leaving_) {
+    if (phase_ == Phase::stopping && stop_signal_ == 0) {
+      // Somebody has no time for workers that are about to end by themselves: from now on it is a stop like any other.
+      received(number, SignalUse::ends, "shutting down workers");
+      stop(stop_number(number), reason);
+    } else if (leaving_->kill_now) {
+      received(number, SignalUse::ignored, "the workers are being killed already");
+    } else if (typed || again) {
+      received(number, SignalUse::forces, "the workers are killed");
+      leaving_->kill_now = true;
+      act(Send{*leaving_});
+      kill("second " + signal_text(number));
+    } else {
+      const char* const hint = number == SIGHUP ? "" : " (again to kill them)";
+      received(number, SignalUse::ignored, fmt::format("the workers are being stopped already{}", hint));
+    }
+    return;
+  }
+  const std::string force = number == SIGHUP   ? ""
+                            : number == SIGINT ? " (Ctrl-C again to force)"
+                                               : fmt::format(" ({} again to force)", signal_text(number));
+  received(number, SignalUse::ends, "shutting down workers" + force);
+  Leave word;
+  // TERM and HUP mean this node; what people type, and what the user listed, means the job.
+  word.ends_job = config_.end_signals_listed || typed || config_.one_node() || !is_in(config_.end_signals, number);
+  word.exit_code = shell_code(number);
+  word.reason = reason;
+  word.stop_signal = stop_number(number);
+  leave(std::move(word));
+  rejoin_wanted_ = false;
+  stop(stop_number(number), reason);
+}
+
+void Agent::received(int number, SignalUse use, std::string consequence) {
+  record(event::SignalReceived{number, use, std::move(consequence)});
+}
+
+}  // namespace torchup

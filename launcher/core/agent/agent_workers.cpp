@@ -1,0 +1,193 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "launcher/core/agent/agent.hpp"
+#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/record/exit_report.hpp"
+
+namespace torchup {
+
+void Agent::on(const WorkerStarted& event) {
+  Worker& worker = worker_at(event.local_rank);
+  worker.pid = event.pid;
+  if (worker.state == WorkerState::abandoned) return act(KillWorkers{{event.local_rank}});
+  worker.state = WorkerState::running;
+  const std::vector<int> pending = std::exchange(worker.pending, {});
+  if (killed_) return kill({event.local_rank}, stop_signal_, "it was being started when the others were killed");
+  // It was being started when the stop came.
+  if (stop_signal_ != 0) return signal({event.local_rank}, stop_signal_, true);
+  for (const int number : pending) signal({event.local_rank}, number, false);
+}
+
+void Agent::on(const SpawnFailed& event) {
+  worker_at(event.local_rank).state = WorkerState::failed;
+  WorkerEnded how{event.local_rank, spawn_failed_code, event.time_us, event.reason, ""};
+  note_failure(how);
+  if (phase_ == Phase::running) {
+    record(event::SpawnFailed{id_of(event.local_rank), event.reason});
+    report_failures(!event.permanent,
+                    fmt::format("rank {} could not be started", id_of(event.local_rank).rank.value()));
+  }
+  after_worker_ended();
+}
+
+void Agent::on(const WorkerNotStarted& event) {
+  worker_at(event.local_rank).state = WorkerState::absent;
+  after_worker_ended();
+}
+
+void Agent::on(const WorkerEnded& event) {
+  Worker& worker = worker_at(event.local_rank);
+  const bool abandoned = worker.state == WorkerState::abandoned;
+  const WorkerEnd end = abandoned ? WorkerEnd::terminated : kind_of_end(worker, event.exit_code);
+  WorkerEnded how = event;
+  for (const std::string& reason : {worker.expired, worker.abort_reason}) {
+    if (!reason.empty()) how.message = how.message.empty() ? reason : fmt::format("{}\n{}", reason, how.message);
+  }
+  event::WorkerExited exited;
+  exited.worker = id_of(event.local_rank);
+  exited.exit_code = how.exit_code;
+  exited.end = end;
+  exited.message = how.message;
+  exited.error_file = how.error_file;
+  exited.last_step = how.last_step;
+  if (end == WorkerEnd::failed) exited.binary = config_.program.executable;
+  record(std::move(exited));
+  if (abandoned) return;
+  worker.state = end == WorkerEnd::succeeded ? WorkerState::succeeded : WorkerState::failed;
+  if (end == WorkerEnd::succeeded) {
+    if (event.exit_code == requeue_code) requeue(event.local_rank);
+  } else {
+    note_failure(how);
+    if (end == WorkerEnd::failed) {
+      report_failures(true, failure_text(failures_[root_cause(failures_)]));
+    } else if (phase_ == Phase::running) {  // it did not heed the request to save, but ended by its signal
+      end_job(shell_code(-event.exit_code), fmt::format("got {}: rank {} ended by it", signal_text(-event.exit_code),
+                                                        id_of(event.local_rank).rank.value()));
+    }
+  }
+  after_worker_ended();
+}
+
+/// The one place where a worker's end is called a success, a failure or a consequence.
+WorkerEnd Agent::kind_of_end(const Worker& worker, int exit_code) const {
+  const bool fine = (exit_code == 0 || exit_code == requeue_code) && worker.expired.empty();
+  if (fine) return WorkerEnd::succeeded;
+  return phase_ == Phase::running && !drained_to_death(exit_code) ? WorkerEnd::failed : WorkerEnd::terminated;
+}
+
+bool Agent::drained_to_death(int exit_code) const { return exit_code < 0 && is_in(drained_by_, -exit_code); }
+
+void Agent::on(const StepsSeen& event) {
+  if (phase_ != Phase::running) return;
+  const StepWatch::Findings findings = step_watch_.look(event.samples, paused_ || !drained_by_.empty(), now_);
+  if (findings.slow) record(*findings.slow);
+  if (!findings.hung) return;
+  event::WorkersHung hung{{}, findings.hung->reason};
+  for (const LocalRank local_rank : findings.hung->workers) {
+    hung.ranks.push_back(id_of(local_rank).rank);
+    worker_at(local_rank).abort_reason = findings.hung->reason;
+  }
+  record(std::move(hung));
+  act(AbortWorkers{findings.hung->workers});
+  abort_ends_ = now_ + abort_patience;
+}
+
+void Agent::on(const StatesSeen& event) {
+  if (phase_ != Phase::running || paused_) return;
+  for (EventBody& finding : state_watch_.look(event.samples, now_)) {
+    const auto* sleeps = std::get_if<event::WorkerUninterruptible>(&finding);
+    const std::string stuck = sleeps && sleeps->stuck ? to_text(finding)->text : "";
+    record(std::move(finding));
+    if (!stuck.empty()) end_job(failed_code, stuck);
+  }
+}
+
+void Agent::on(const TimerExpired& event) {
+  Worker& worker = worker_at(event.local_rank);
+  if (worker.state != WorkerState::running) return;
+  event::TimerExpired expired{id_of(event.local_rank), event.pid, event.scope, event.signal};
+  worker.expired = to_text(EventBody{expired})->text;
+  record(std::move(expired));
+}
+
+/// Goes on without the workers that outlive SIGKILL: only the kernel can end them.
+void Agent::abandon() {
+  for (int i = 0; i < config_.local_world_size; ++i) {
+    Worker& worker = worker_at(LocalRank{i});
+    if (worker.state != WorkerState::running && worker.state != WorkerState::starting) continue;
+    record(event::WorkerAbandoned{id_of(LocalRank{i})});
+    worker.state = WorkerState::abandoned;
+  }
+  Leave word;
+  word.exit_code = failed_code;
+  word.reason = "a worker cannot be killed";
+  word.failures = failures_;
+  leave(std::move(word));
+  after_worker_ended();
+}
+
+/// A worker has saved its state and wants the job to be started again later: no failure, and no restart now.
+void Agent::requeue(LocalRank local_rank) {
+  if (phase_ != Phase::running || leaving_) return;
+  event::StateSaved saved{id_of(local_rank)};
+  std::string reason = to_text(EventBody{saved})->text;
+  record(std::move(saved));
+  // Ranks agree on the step after which they save and stop. The others are about to: a signal now would cut them off.
+  Leave word;
+  word.exit_code = requeue_code;
+  word.reason = reason;
+  word.stop_signal = 0;
+  leave(std::move(word));
+  rejoin_wanted_ = false;
+  wait_for_own_end(std::move(reason));
+}
+
+/// Workers that still run are not signalled before they had the time to end by themselves.
+void Agent::wait_for_own_end(std::string reason) {
+  if (phase_ == Phase::stopping) return;
+  if (phase_ != Phase::running) return stop(SIGTERM, std::move(reason));
+  phase_ = Phase::stopping;
+  stop_signal_ = 0;
+  deadline_ = now_ + config_.stop_grace;
+  drain_insists_.reset();
+  attempt_reason_ = reason;
+  record(event::Stopping{std::move(reason)});
+  after_worker_ended();
+}
+
+void Agent::note_failure(const WorkerEnded& how) {
+  const WorkerId id = id_of(how.local_rank);
+  WorkerFailure failure;
+  failure.rank = id.rank;
+  failure.local_rank = id.local_rank;
+  failure.exit_code = how.exit_code;
+  failure.pid = id.pid;
+  failure.host = identity_.host;
+  failure.time_us = how.time_us;
+  failure.message = how.message;
+  failure.error_file = how.error_file;
+  failures_.push_back(std::move(failure));
+}
+
+void Agent::report_failures(bool may_restart, std::string reason) {
+  failure_reported_ = true;
+  act(Send{WorkersFailed{placement_->round, failures_, may_restart}});
+  stop(SIGTERM, std::move(reason));
+}
+
+/// Those that our stop caused come by local rank, as in torchrun's report; who heeded it first says nothing.
+void Agent::order_failures() {
+  const auto is_stopped = [this](const WorkerFailure& failure) {
+    return failure.exit_code == -stop_signal_ || failure.exit_code == -SIGKILL;
+  };
+  if (failures_.size() < 3) return;
+  const auto begin = std::find_if(failures_.begin() + 1, failures_.end(), is_stopped);
+  std::stable_sort(begin, failures_.end(),
+                   [](const auto& left, const auto& right) { return left.local_rank < right.local_rank; });
+}
+
+}  // namespace torchup

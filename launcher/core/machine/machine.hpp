@@ -1,0 +1,52 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/core/machine/cpu_set.hpp"
+
+namespace torchup {
+
+/// One GPU as the driver shows it.
+struct Gpu {
+  std::string uuid;  ///< "GPU-…"
+  std::string name;  ///< "NVIDIA H200"
+  std::string pci;   ///< its folder in /sys/bus/pci/devices, "0000:dc:00.0"
+  int numa_node = 0;
+  bool mig_enabled = false;                ///< split: the whole GPU cannot be used, its instances can
+  std::vector<std::string> mig_instances;  ///< "MIG-…", in the driver's order; may be empty although mig_enabled
+
+  friend bool operator==(const Gpu&, const Gpu&) = default;
+};
+
+/// What the driver said. In the order of the driver (PCI bus), which is CUDA's order too when all GPUs are of one kind
+/// or CUDA_DEVICE_ORDER=PCI_BUS_ID is set.
+struct Gpus {
+  std::vector<Gpu> list;
+  std::string problem;  ///< why the list is empty: "no NVIDIA driver is loaded", "no answer within 10 s", …; else empty
+
+  friend bool operator==(const Gpus&, const Gpus&) = default;
+};
+
+/// What of one CPU the binding rules look at.
+struct Cpu {
+  int package = 0;     ///< socket
+  CpuSet siblings;     ///< CPUs of the same physical core, itself included
+  CpuSet cache_group;  ///< CPUs that share its highest-level data or unified cache, itself included
+
+  friend bool operator==(const Cpu&, const Cpu&) = default;
+};
+
+/// The CPUs that this process may use, and how they lie.
+struct Cpus {
+  CpuSet allowed;               ///< affinity mask; never empty on a running system
+  std::optional<double> quota;  ///< CPU time per time, of the tightest cgroup above us; nothing: unlimited
+  std::map<int, Cpu> cpus;      ///< at least the allowed ones
+  std::map<int, CpuSet> nodes;  ///< NUMA node -> its CPUs, the allowed and the others; a node of memory only has none
+
+  friend bool operator==(const Cpus&, const Cpus&) = default;
+};
+
+}  // namespace torchup

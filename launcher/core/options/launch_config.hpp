@@ -1,0 +1,93 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/core/machine/cpu_set.hpp"
+#include "launcher/core/options/output_plan.hpp"
+#include "rendezvous/base/types.hpp"
+#include "rendezvous/core/link/messages.hpp"
+#include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/core/text/source_list.hpp"
+
+namespace torchup {
+
+enum class Backend {
+  c10d,    ///< the endpoint names the rendezvous; workers meet at a store of their own
+  static_  ///< the endpoint is the workers' master address and port, group ranks are given by hand
+};
+
+/// Where and under which name the nodes of a job meet.
+struct RendezvousConfig {
+  Backend backend = Backend::c10d;
+  std::optional<Endpoint> endpoint;  ///< nothing: one node that needs no port that others know
+  RunId run_id{""};
+  std::string local_addr;               ///< this node's address as others should use it; empty: found out
+  std::optional<GroupRank> group_rank;  ///< --node-rank, static only
+  std::optional<bool> is_host;          ///< nothing: the node that the endpoint names hosts the rendezvous
+  std::string token;                    ///< secret of the job; never printed
+  SourceList allowed;                   ///< --allow
+  friend bool operator==(const RendezvousConfig&, const RendezvousConfig&) = default;
+};
+
+/// How a worker is started.
+struct WorkerProgram {
+  std::string executable;            ///< path that is executed
+  std::vector<std::string> command;  ///< its argument list, argv[0] included, before substitution
+  std::size_t arguments_at = 0;      ///< index in `command` of the program's own first argument
+  std::string title;                 ///< the program's name in reports
+  std::string reason;                ///< why it is started so ("ELF file", "python3 on PATH"), for --dry-run
+  bool pass_local_rank = false;      ///< legacy: --local-rank=N goes before the program's arguments
+  friend bool operator==(const WorkerProgram&, const WorkerProgram&) = default;
+};
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+/// `--restart-backoff MIN..MAX`: the pause before a restart doubles from `least` to `most` while attempts are short.
+struct RestartBackoff {
+  Duration least{0};  ///< 0: restart at once, as torchrun
+  Duration most{0};
+  friend bool operator==(const RestartBackoff&, const RestartBackoff&) = default;
+};
+
+/// What one agent is going to do: the plan, a checked value that --dry-run prints.
+struct LaunchConfig {
+  JobTerms terms;
+  int local_world_size = 1;  ///< >= 1
+  std::string role = "default";
+  RendezvousConfig rendezvous;
+  WorkerProgram program;
+
+  RestartBackoff restart_backoff;
+  Duration stop_grace = std::chrono::seconds{30};  ///< between the stop signal and SIGKILL
+  std::vector<int> end_signals;                    ///< end the job, or make this node leave it
+  bool end_signals_listed = false;                 ///< by the user: then each of them ends the job on all nodes
+  std::vector<int> forward_signals;                ///< passed on; the job goes on
+  std::vector<int> drain_signals;    ///< ask the workers to save and stop; the second one of a kind is as any other
+  Duration stuck_timeout{0};         ///< longest uninterruptible sleep of a worker; 0: not watched
+  Duration heartbeat_timeout{0};     ///< a worker that has ended no step for so long is ended as hung; 0: never
+  bool propagate_exit_code = false;  ///< the first failed worker's code becomes ours
+  Duration timeout{0};               ///< the job ends when it has run so long; 0: never
+
+  bool virtual_local_rank = false;          ///< LOCAL_RANK is 0 for all
+  Variables variables;                      ///< for all workers, beyond the contract's
+  std::vector<Variables> worker_variables;  ///< index: local rank; empty: none
+  std::vector<CpuSet> worker_cpus;          ///< index: local rank; empty: workers are not bound
+  bool share_store = true;                  ///< the agent serves the workers' store; else rank 0 of them does
+  std::string signals_to_handle;            ///< as given; workers see it in TORCHELASTIC_SIGNALS_TO_HANDLE
+
+  OutputOptions output;
+  bool set_socket_ifname = false;  ///< tell NCCL and gloo the interface that leads to the other nodes
+  std::string parent_error_file;   ///< where whoever started us wants to find the cause of a failure; empty: nowhere
+  std::string event_log_handler = "null";
+  std::string timer_file;             ///< the watchdog's pipe; empty: no watchdog
+  std::optional<Port> health_port;    ///< answers probes
+  std::vector<std::string> warnings;  ///< said once at the start
+  friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
+
+  [[nodiscard]] bool one_node() const { return terms.max_nodes == 1; }
+};
+
+}  // namespace torchup

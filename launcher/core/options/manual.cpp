@@ -1,0 +1,106 @@
+#include "launcher/core/options/manual.hpp"
+
+#include <fmt/format.h>
+
+#include "launcher/core/options/exit_codes.hpp"
+#include "launcher/core/options/option_table.hpp"
+
+namespace torchup {
+namespace {
+
+/// Text in roff: a dash of an option is `\-`, a dot or quote at the beginning of a line is no command.
+std::string roff(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '\\') {
+      result += "\\e";
+    } else if (c == '-') {
+      result += "\\-";
+    } else {
+      result += c;
+    }
+  }
+  if (result.starts_with('.') || result.starts_with('\'')) result.insert(0, "\\&");
+  return result;
+}
+
+}  // namespace
+
+std::string manual_page(std::string_view version) {
+  std::string text =
+      ".TH TORCHUP 1 \"\" \"torchup " + roff(version) +
+      "\" \"User commands\"\n"
+      ".SH NAME\ntorchup \\- start, supervise and restart the workers of a distributed PyTorch job\n"
+      ".SH SYNOPSIS\n.B torchup\n[\\fIoptions\\fR] \\fIprogram\\fR [\\fIarguments\\fR]\n"
+      ".SH DESCRIPTION\n"
+      "Starts the program once for each worker, with the environment that PyTorch's distributed package reads, and "
+      "takes\n"
+      "torchrun's options. A Python script runs with python3; an ELF file, and an executable script that begins with "
+      "#!\n"
+      "and whose name does not end in .py, run by themselves.\n"
+      "Every option may be written with dashes or underscores. Where the command line does not have it, a variable\n"
+      "\\fBPET_\\fINAME\\fR stands for it, and then the file of \\fB\\-\\-config\\fR.\n"
+      ".SH OPTIONS\n";
+  std::string_view group;
+  for (const OptionSpec& option : option_table()) {
+    if (option.group != group) {
+      group = option.group;
+      text += ".SS " + roff(group) + "\n";
+    }
+    text += ".TP\n";
+    if (option.short_name) text += std::string{"\\fB\\-"} + option.short_name + "\\fR, ";
+    text += "\\fB\\-\\-" + roff(option.name) + "\\fR";
+    if (!option.value.empty()) text += " \\fI" + roff(option.value) + "\\fR";
+    text += "\n" + roff(option.help) + "\n";
+  }
+  text +=
+      ".SH EXIT STATUS\nThe same on all nodes, but for a node that left (its signal) and one that was cut off (67).\n";
+  for (const ExitCode& code : exit_codes()) {
+    text += fmt::format(".TP\n\fB{}\fR\n{}\n", code.code, roff(code.meaning));
+  }
+  text += R"(.SH ENVIRONMENT
+.TP
+\fBPET_\fINAME\fR
+stands for the option \-\-\fIname\fR that the command line lacks: PET_NPROC_PER_NODE, PET_RDZV_ENDPOINT. A flag's is a
+number, on unless it is 0.
+.TP
+\fBTORCHUP_TOKEN\fR
+the job's secret, where \-\-token\-file names none. Workers do not see it.
+.TP
+\fBPYTHON_EXEC\fR
+the Python that runs scripts.
+.TP
+\fBOMP_NUM_THREADS\fR
+is set to 1 for the workers where it is not set and there are several.
+.PP
+Each worker gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and the rest of what
+torchrun sets; \-\-print\-env shows them.
+.SH SIGNALS
+.TP
+INT, QUIT
+end the job on all nodes; the workers get the signal and, after the grace of \-\-shutdown\-timeout, SIGKILL. A second
+one kills at once. QUIT first tells what each rank is doing.
+.TP
+TERM, HUP
+mean that this node leaves: the others go on if the least number of nodes remains, else the job ends.
+.TP
+USR1, USR2
+are passed on to the workers (\-\-forward\-signals).
+.TP
+TSTP, CONT
+stop and resume the workers too.
+.PP
+A signal that \-\-drain\-signals lists asks the workers to save and stop after a step; the job then ends with 75.
+.SH EXAMPLES
+.nf
+torchup \-\-nproc\-per\-node=auto train.py \-\-epochs 10
+torchup \-\-nnodes=2 \-\-nproc\-per\-node=8 \-\-rdzv\-id=job1 \-\-rdzv\-backend=c10d \\
+    \-\-rdzv\-endpoint=node1:29400 train.py
+torchup \-\-nnodes=2:4 \-\-max\-restarts=3 \-\-rdzv\-backend=c10d \-\-rdzv\-endpoint=node1:29400 train.py
+torchup \-\-dry\-run \-\-nproc\-per\-node=4 train.py
+.fi
+)";
+  return text;
+}
+
+}  // namespace torchup

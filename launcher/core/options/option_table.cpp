@@ -1,0 +1,341 @@
+#include "launcher/core/options/option_table.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <numeric>
+#include <utility>
+
+namespace torchup {
+namespace {
+
+constexpr std::string_view nodes = "Nodes and workers";
+constexpr std::string_view meeting = "Rendezvous";
+constexpr std::string_view program = "Program";
+constexpr std::string_view life = "Failures, restarts and stopping";
+constexpr std::string_view output = "Output and records";
+constexpr std::string_view devices = "Devices and threads";
+constexpr std::string_view show = "Looking without starting";
+
+constexpr std::array table = {
+    OptionSpec{"nnodes", 0, ValueKind::text, "N|MIN:MAX", nodes,
+               "Number of nodes, or the range for an elastic job (default 1)."},
+    OptionSpec{"nproc-per-node", 0, ValueKind::text, "N|auto|gpu|cpu", nodes,
+               "Workers on this node: a number, one per GPU (gpu), per CPU (cpu), or GPUs if there are any (auto); "
+               "default 1."},
+    OptionSpec{"node-rank", 0, ValueKind::integer, "N", nodes,
+               "Rank of this node, with the static rendezvous (default 0)."},
+    OptionSpec{"role", 0, ValueKind::text, "NAME", nodes,
+               "Role of the workers; role ranks count within it (default default)."},
+
+    OptionSpec{"rdzv-backend", 0, ValueKind::text, "NAME", meeting,
+               "How nodes meet: c10d or static (default static; one node needs neither)."},
+    OptionSpec{"rdzv-endpoint", 0, ValueKind::text, "HOST[:PORT]", meeting,
+               "Where nodes meet; the machine that it names hosts the rendezvous (default port 29400)."},
+    OptionSpec{"rdzv-id", 0, ValueKind::text, "ID", meeting,
+               "Run id: nodes with the same one form a job (default none)."},
+    OptionSpec{"rdzv-conf", 0, ValueKind::text, "KEY=VALUE,...", meeting,
+               "Timeouts and more: join_timeout, last_call_timeout, is_host."},
+    OptionSpec{"standalone", 0, ValueKind::flag, "", meeting,
+               "One node, on a free port; other rendezvous options are ignored."},
+    OptionSpec{"master-addr", 0, ValueKind::text, "HOST", meeting,
+               "Address of node 0, with the static rendezvous (default 127.0.0.1)."},
+    OptionSpec{"master-port", 0, ValueKind::integer, "PORT", meeting,
+               "Port on node 0, with the static rendezvous (default 29500)."},
+    OptionSpec{"local-addr", 0, ValueKind::text, "ADDRESS", meeting, "How other nodes reach this one."},
+    OptionSpec{
+        "allow", 0, ValueKind::text, "ADDRESS,...", meeting,
+        "Addresses and networks (10.0.0.0/24) from which store clients may come besides this machine and the job's "
+        "nodes; with a token, or with this option, all others are refused."},
+    OptionSpec{"token-file", 0, ValueKind::text, "FILE", meeting,
+               "Secret of the job that agents prove to each other; only we may be able to read the file."},
+    OptionSpec{"rank-order", 0, ValueKind::text, "address|join|hostlist", meeting,
+               "Order of the nodes' ranks: by --local-addr or host name (default), by the time of joining, or as in "
+               "--expect-hosts.",
+               "address|join|hostlist"},
+    OptionSpec{"nnodes-multiple-of", 0, ValueKind::integer, "N", meeting,
+               "A round has a multiple of this many nodes; the others wait."},
+    OptionSpec{
+        "expect-hosts", 0, ValueKind::text, "HOST,...", meeting,
+        "Who is to come, as Slurm writes it: gpu[01-12],login (default: Slurm's list). They are waited for by name."},
+    OptionSpec{"set-socket-ifname", 0, ValueKind::flag, "", meeting,
+               "Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the interface that leads to the other nodes."},
+    OptionSpec{"lease", 0, ValueKind::seconds, "SECONDS", meeting,
+               "Silence after which a node is given up (default 10)."},
+    OptionSpec{"same-world", 0, ValueKind::text, "warn|fail|off", meeting,
+               "What to do when program or environment differ between nodes (default warn).", "warn|fail|off"},
+
+    OptionSpec{"module", 'm', ValueKind::flag, "", program, "The program is a Python module."},
+    OptionSpec{"no-python", 0, ValueKind::flag, "", program, "Start the program itself, without Python."},
+    OptionSpec{"run-path", 0, ValueKind::flag, "", program,
+               "Run the script with Python under the name run_script_path."},
+    OptionSpec{"use-env", 0, ValueKind::flag, "", program, "Do not pass --local-rank to the program.", {}, false},
+    OptionSpec{"start-method", 0, ValueKind::text, "spawn|fork|forkserver", program,
+               "Accepted for torchrun's sake; without effect.", "spawn|fork|forkserver", true, true},
+
+    OptionSpec{"max-restarts", 0, ValueKind::integer, "N", life,
+               "Restarts of the job after worker failures (default 0)."},
+    OptionSpec{"restart-backoff", 0, ValueKind::text, "MIN..MAX", life,
+               "Pause before a restart in seconds, doubled from MIN to MAX while attempts live less than 10 s."},
+    OptionSpec{"restart-window", 0, ValueKind::seconds, "SECONDS", life,
+               "Only restarts within this time count against --max-restarts."},
+    OptionSpec{"monitor-interval", 0, ValueKind::seconds, "SECONDS", life,
+               "Accepted for torchrun's sake; a worker's end is seen at once."},
+    OptionSpec{"shutdown-timeout", 0, ValueKind::integer, "SECONDS", life,
+               "Between the stop signal and SIGKILL (default 30)."},
+    OptionSpec{"signals-to-handle", 0, ValueKind::text, "SIGNAL,...", life,
+               "Signals that stop workers and end the job (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)."},
+    OptionSpec{"forward-signals", 0, ValueKind::text, "SIGNAL,...", life,
+               "Signals that are passed on to the workers while the job goes on (default USR1,USR2)."},
+    OptionSpec{
+        "drain-signals", 0, ValueKind::text, "SIGNAL,...", life,
+        "Signals that ask the workers to save and stop together after a step (default none); the job ends with 75."},
+    OptionSpec{"heartbeat-timeout", 0, ValueKind::seconds, "SECONDS", life,
+               "A worker that reports its steps and has ended none for so long is aborted as hung (default: never)."},
+    OptionSpec{"timeout", 0, ValueKind::seconds, "SECONDS", life, "The job is stopped when it has run so long."},
+    OptionSpec{"propagate-exit-code", 0, ValueKind::flag, "", life,
+               "End with the code of the worker that failed first, not with 1."},
+
+    OptionSpec{"log-dir", 0, ValueKind::text, "DIR", output,
+               "Folder for log files and error files (default: a temporary one)."},
+    OptionSpec{"redirects", 'r', ValueKind::text, "0|1|2|3|MAP", output,
+               "Streams that go to files: 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:VALUE,..."},
+    OptionSpec{"tee", 't', ValueKind::text, "0|1|2|3|MAP", output,
+               "Streams that go to files and, with a prefix, to the console."},
+    OptionSpec{"log-line-prefix-template", 0, ValueKind::text, "TEXT", output,
+               "Prefix of teed lines, with ${role_name}, ${rank}, ${local_rank}, ${hostname}."},
+    OptionSpec{"local-ranks-filter", 0, ValueKind::text, "RANK,...", output,
+               "Only these local ranks appear on the console."},
+    OptionSpec{"duplicate-stdout-filters", 0, ValueKind::text, "TEXT,...", output,
+               "Teed stdout lines with one of these texts also go to filtered_stdout.log."},
+    OptionSpec{"duplicate-stderr-filters", 0, ValueKind::text, "TEXT,...", output,
+               "Teed stderr lines with one of these texts also go to filtered_stderr.log."},
+    OptionSpec{"log-max-bytes", 0, ValueKind::integer, "N", output,
+               "Size at which a log file is rotated (default: never)."},
+    OptionSpec{"no-capture", 0, ValueKind::flag, "", output,
+               "Workers write to our own stdout and stderr, as under torchrun."},
+    OptionSpec{"logs-specs", 0, ValueKind::text, "NAME", output, "A Python plug-in of torchrun; refused.", {}, false},
+    OptionSpec{"event-log-handler", 0, ValueKind::text, "null|console", output,
+               "console: torchrun's events as JSON on stderr."},
+    OptionSpec{"events", 0, ValueKind::text, "FILE", output, "Everything that happens, one JSON object a line."},
+    OptionSpec{"result-file", 0, ValueKind::text, "FILE", output,
+               "Verdict, exit codes, attempts and times as JSON, at the end."},
+    OptionSpec{"quiet", 'q', ValueKind::flag, "", output, "Of ourselves only errors and the failure report."},
+
+    OptionSpec{"gpus", 0, ValueKind::text, "LIST", devices, "GPUs to use: indices among the visible ones, or UUIDs."},
+    OptionSpec{"oversubscribe", 0, ValueKind::flag, "", devices, "More workers than GPUs are intended."},
+    OptionSpec{"virtual-local-rank", 0, ValueKind::flag, "", devices, "Every worker sees one GPU and LOCAL_RANK 0."},
+    OptionSpec{"numa-binding", 0, ValueKind::text, "node|socket|exclusive|core-complex", devices,
+               "Bind workers to CPUs near their GPU.", "node|socket|exclusive|core-complex", false},
+    OptionSpec{"omp", 0, ValueKind::text, "N|auto", devices,
+               "OMP_NUM_THREADS of the workers; auto: cores over workers."},
+
+    OptionSpec{"config",
+               0,
+               ValueKind::text,
+               "FILE",
+               show,
+               "Options from a file, one NAME = VALUE a line; the command line wins.",
+               {},
+               false},
+    OptionSpec{"dry-run", 0, ValueKind::flag, "", show, "Print the plan and start nothing.", {}, false},
+    OptionSpec{"print-env", 0, ValueKind::flag, "", show, "Print the environment that a worker would get.", {}, false},
+    OptionSpec{"rank", 0, ValueKind::integer, "N", show, "The worker of --print-env (default 0).", {}, false},
+    OptionSpec{"format", 0, ValueKind::text, "sh|json", show, "The form of --print-env (default sh).", "sh|json",
+               false},
+    OptionSpec{"print-completion", 0, ValueKind::text, "bash|zsh|fish|tcsh", show,
+               "Print the completion script for a shell.", "bash|zsh|fish|tcsh", false},
+    OptionSpec{"version", 0, ValueKind::flag, "", show, "Print the version.", {}, false},
+    OptionSpec{"json", 0, ValueKind::flag, "", show, "With --version: as JSON.", {}, false},
+    OptionSpec{"help", 'h', ValueKind::flag, "", show, "Print this help.", {}, false},
+};
+
+bool looks_like_negative_number(std::string_view word) {
+  // argparse: ^-\d+$|^-\d*\.\d+$
+  word.remove_prefix(1);
+  const auto dot = word.find('.');
+  const std::string_view whole = word.substr(0, dot);
+  const auto digits = [](std::string_view text) {
+    return std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+  };
+  if (dot == std::string_view::npos) return !whole.empty() && digits(whole);
+  const std::string_view fraction = word.substr(dot + 1);
+  return digits(whole) && !fraction.empty() && digits(fraction);
+}
+
+bool looks_like_option(std::string_view word) {
+  if (word.size() < 2 || word[0] != '-') return false;
+  if (looks_like_negative_number(word)) return false;
+  if (word.find(' ') == std::string_view::npos) return true;
+  return word[1] == '-' ? find_option(word.substr(2, word.find('=') - 2)) != nullptr : find_option(word[1]) != nullptr;
+}
+
+class Splitter {
+ public:
+  Splitter(std::span<const std::string> arguments, SplitCommandLine& split) : arguments_{arguments}, split_{split} {}
+
+  std::optional<std::string> run() {
+    while (next_ < arguments_.size() && !error_) {
+      const std::string& word = arguments_[next_];
+      if (word == "--") {
+        ++next_;
+        take_program(false);
+        break;
+      }
+      if (!looks_like_option(word)) {
+        take_program(true);
+        break;
+      }
+      ++next_;
+      if (word.starts_with("--")) {
+        long_option(word);
+      } else {
+        cluster(word);
+      }
+    }
+    return error_;
+  }
+
+ private:
+  /// argparse takes one `--` away: the one before the program, else one directly behind it.
+  void take_program(bool take_dashes) {
+    const auto rest = arguments_.subspan(std::min(next_, arguments_.size()));
+    if (rest.empty()) return;
+    split_.has_program = true;
+    split_.program.assign(rest.begin(), rest.end());
+    if (take_dashes && split_.program.size() > 1 && split_.program[1] == "--")
+      split_.program.erase(split_.program.begin() + 1);
+  }
+
+  void long_option(const std::string& word) {
+    const auto equals = word.find('=');
+    const std::string name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
+    const OptionSpec* option = find_option(name);
+    if (!option) {
+      split_.options.push_back(word);
+      return;
+    }
+    const std::optional<std::string> attached =
+        equals == std::string::npos ? std::nullopt : std::optional{word.substr(equals + 1)};
+    take(*option, "--" + name, attached);
+  }
+
+  /// "-mr3": flags, then perhaps one option with the rest as its value.
+  void cluster(const std::string& word) {
+    for (std::size_t at = 1; at < word.size(); ++at) {
+      const OptionSpec* option = find_option(word[at]);
+      if (!option) {
+        split_.options.push_back(at == 1 ? word : "-" + word.substr(at));
+        return;
+      }
+      const std::string name = std::string{"-"} + word[at];
+      if (option->kind == ValueKind::flag) {
+        if (at + 1 < word.size() && !find_option(word[at + 1])) {
+          error_ = "argument " + argument_name(*option) + ": ignored explicit argument '" + word.substr(at + 1) + "'";
+          return;
+        }
+        take(*option, name, std::nullopt);
+        continue;
+      }
+      std::optional<std::string> attached;
+      if (at + 1 < word.size()) attached = word.substr(word[at + 1] == '=' ? at + 2 : at + 1);
+      take(*option, name, attached);
+      return;
+    }
+  }
+
+  void take(const OptionSpec& option, std::string name, const std::optional<std::string>& attached) {
+    if (option.kind == ValueKind::flag) {
+      if (attached) error_ = "argument " + argument_name(option) + ": ignored explicit argument '" + *attached + "'";
+      split_.options.push_back(std::move(name));
+      return;
+    }
+    if (!attached &&
+        (next_ == arguments_.size() || looks_like_option(arguments_[next_]) || arguments_[next_] == "--")) {
+      error_ = "argument " + argument_name(option) + ": expected one argument";
+      return;
+    }
+    split_.options.push_back(std::move(name));
+    split_.options.push_back(attached ? *attached : arguments_[next_++]);
+  }
+
+  std::span<const std::string> arguments_;
+  SplitCommandLine& split_;
+  std::size_t next_ = 0;
+  std::optional<std::string> error_;
+};
+
+/// Levenshtein's distance.
+std::size_t distance(std::string_view left, std::string_view right) {
+  std::vector<std::size_t> row(right.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= left.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= right.size(); ++j) {
+      const std::size_t substituted = diagonal + (left[i - 1] == right[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, substituted}));
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::span<const OptionSpec> option_table() { return table; }
+
+const OptionSpec* find_option(std::string_view name) {
+  const auto same = [name](const OptionSpec& option) {
+    return option.name == name || underscored(option.name) == name;
+  };
+  const auto found = std::find_if(table.begin(), table.end(), same);
+  return found == table.end() ? nullptr : &*found;
+}
+
+const OptionSpec* find_option(char short_name) {
+  const auto same = [short_name](const OptionSpec& option) { return option.short_name == short_name; };
+  const auto found = std::find_if(table.begin(), table.end(), same);
+  return short_name == 0 || found == table.end() ? nullptr : &*found;
+}
+
+std::string underscored(std::string_view name) {
+  std::string text{name};
+  std::replace(text.begin(), text.end(), '-', '_');
+  return text;
+}
+
+std::string argument_name(const OptionSpec& option) {
+  std::string text = option.short_name ? std::string{"-"} + option.short_name + "/" : std::string{};
+  text += "--" + std::string{option.name};
+  if (option.name.find('-') != std::string_view::npos) text += "/--" + underscored(option.name);
+  return text;
+}
+
+std::string environment_name(const OptionSpec& option) {
+  std::string text = "PET_" + underscored(option.name);
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return text;
+}
+
+std::string nearest_option(std::string_view name) {
+  std::string typed{name.substr(0, name.find('='))};
+  std::replace(typed.begin(), typed.end(), '_', '-');
+  std::string nearest;
+  // A beginning is as good as a typing error; more than a third of wrong letters is another word.
+  std::size_t best = std::max<std::size_t>(2, typed.size() / 3) + 1;
+  for (const OptionSpec& option : table) {
+    std::size_t off = distance(typed, option.name);
+    if (typed.size() >= 2 && option.name.starts_with(typed)) off = 1;
+    if (off < best) {
+      best = off;
+      nearest = option.name;
+    }
+  }
+  return nearest;
+}
+
+std::optional<std::string> split_command_line(std::span<const std::string> arguments, SplitCommandLine& split) {
+  return Splitter{arguments, split}.run();
+}
+
+}  // namespace torchup

@@ -1,0 +1,186 @@
+#include "launcher/core/options/option_values.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "launcher/core/text/text.hpp"
+
+namespace torchup {
+namespace {
+
+/// Removes `_` that stand between digits; nothing when one stands elsewhere.
+std::optional<std::string> without_underscores(std::string_view text) {
+  std::string plain;
+  const auto digit = [&](std::size_t at) { return at < text.size() && text[at] >= '0' && text[at] <= '9'; };
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] != '_') {
+      plain += text[at];
+    } else if (at == 0 || !digit(at - 1) || !digit(at + 1)) {
+      return std::nullopt;
+    }
+  }
+  return plain;
+}
+
+Error invalid(const OptionSpec& option, std::string_view type, std::string_view text) {
+  return fail(errc::bad_value, fmt::format("argument {}: invalid {} value: '{}'", argument_name(option), type, text));
+}
+
+/// "invalid choice: 'foo' (choose from 'a', 'b')"; nothing when the value is a choice, or anything goes.
+std::optional<std::string> wrong_choice(const OptionSpec& option, std::string_view text) {
+  if (option.choices.empty()) return std::nullopt;
+  const auto choices = split(option.choices, '|');
+  if (std::find(choices.begin(), choices.end(), text) != choices.end()) return std::nullopt;
+  return fmt::format("invalid choice: '{}' (choose from '{}')", text, fmt::join(choices, "', '"));
+}
+
+Result<> check_type(const OptionSpec& option, std::string_view text) {
+  if (option.kind == ValueKind::integer && !python_int(text)) return invalid(option, "int", text);
+  if (option.kind == ValueKind::seconds && !python_float(text)) return invalid(option, "float", text);
+  return {};
+}
+
+}  // namespace
+
+std::optional<std::int64_t> python_int(std::string_view text) {
+  text = stripped(text);
+  const bool negative = text.starts_with('-');
+  if (negative || text.starts_with('+')) text.remove_prefix(1);
+  const auto plain = without_underscores(text);
+  if (!plain || plain->empty() || plain->find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
+  std::int64_t value = 0;
+  const std::string signed_text = (negative ? "-" : "") + *plain;
+  const auto [end, code] = std::from_chars(signed_text.data(), signed_text.data() + signed_text.size(), value);
+  if (code != std::errc{}) return std::nullopt;
+  return value;
+}
+
+std::optional<double> python_float(std::string_view text) {
+  text = stripped(text);
+  const auto plain = without_underscores(text.starts_with('+') ? text.substr(1) : text);
+  if (!plain || plain->empty() || plain->starts_with('+')) return std::nullopt;
+  double value = 0;
+  const auto [end, code] = std::from_chars(plain->data(), plain->data() + plain->size(), value);
+  if (code != std::errc{} || end != plain->data() + plain->size() || std::isnan(value)) return std::nullopt;
+  return value;
+}
+
+std::vector<std::string> comma_list(std::string_view text) {
+  std::vector<std::string> entries(1);
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] != ',') {
+      entries.back() += text[at];
+    } else if (at + 1 < text.size() && text[at + 1] == ',') {
+      entries.back() += ',';
+      ++at;
+    } else {
+      entries.emplace_back();
+    }
+  }
+  return entries;
+}
+
+Result<> OptionValues::read_environment(const VariableLookup& lookup) {
+  for (const OptionSpec& option : option_table()) {
+    if (!option.from_environment || values_.contains(option.name)) continue;
+    const std::string variable = environment_name(option);
+    auto text = lookup(variable);
+    if (!text) continue;
+    if (option.kind == ValueKind::flag) {
+      const auto number = python_int(*text);
+      if (!number) return fail(errc::bad_value, variable + ": invalid literal for int() with base 10: '" + *text + "'");
+      if (*number == 0) continue;
+      text = "1";
+    }
+    if (const auto wrong = wrong_choice(option, *text)) {
+      if (option.any_variable) continue;
+      return fail(errc::bad_value, fmt::format("{}: {}", variable, *wrong));
+    }
+    values_.emplace(option.name, *std::move(text));
+  }
+  return {};
+}
+
+Result<> OptionValues::read_config(std::string_view text, std::string_view file) {
+  const auto wrong = [&](std::size_t line, const std::string& what) {
+    return fail(errc::bad_value, std::string{file} + ":" + std::to_string(line) + ": " + what);
+  };
+  if (text.size() > config_bytes_max) return wrong(1, "a configuration file has at most 1 MiB");
+  OptionValues found;
+  std::size_t number = 0;
+  for (const std::string_view whole : split(text, '\n')) {
+    ++number;
+    const std::string_view line = stripped(whole);
+    if (line.empty() || line.starts_with('#')) continue;
+    const auto equals = line.find('=');
+    std::string name{stripped(line.substr(0, equals))};
+    const OptionSpec* option = find_option(name);
+    if (!option && name.find_first_of(" \t{}[]\"") != std::string::npos) {
+      return wrong(number, "'" + std::string{line.substr(0, 40)} +
+                               "' is not NAME = VALUE, one option a line (no JSON, no sections)");
+    }
+    if (!option || option->name == "config" || option->name == "help") {
+      const std::string nearest = option ? "" : nearest_option(name);
+      return wrong(number, "no option '" + name + "'" + (nearest.empty() ? "" : ", did you mean '" + nearest + "'?"));
+    }
+    std::string_view value = equals == std::string_view::npos ? std::string_view{} : stripped(line.substr(equals + 1));
+    if (value.size() >= 2 && (value.front() == '"' || value.front() == '\'') && value.back() == value.front()) {
+      value = value.substr(1, value.size() - 2);
+    }
+    if (option->kind == ValueKind::flag) {
+      if (value == "false" || value == "0") continue;
+      if (equals != std::string_view::npos && value != "true" && value != "1") {
+        return wrong(number, name + " takes true or false, not '" + std::string{value} + "'");
+      }
+      value = "1";
+    } else if (equals == std::string_view::npos) {
+      return wrong(number, name + " needs a value: " + name + " = " + std::string{option->value});
+    }
+    if (const auto wrong_one = wrong_choice(*option, value)) return wrong(number, name + ": " + *wrong_one);
+    if (auto checked = check_type(*option, value); !checked) return wrong(number, checked.error().context);
+    found.set(option->name, std::string{value});
+  }
+  values_.merge(found.values_);
+  return {};
+}
+
+std::string OptionValues::text(std::string_view name, std::string_view otherwise) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? std::string{otherwise} : found->second;
+}
+
+Result<std::int64_t> OptionValues::integer(std::string_view name, std::int64_t otherwise) const {
+  const auto found = values_.find(name);
+  if (found == values_.end()) return otherwise;
+  if (const auto value = python_int(found->second)) return *value;
+  return invalid(*find_option(name), "int", found->second);
+}
+
+Result<double> OptionValues::number(std::string_view name, double otherwise) const {
+  const auto found = values_.find(name);
+  if (found == values_.end()) return otherwise;
+  if (const auto value = python_float(found->second)) return *value;
+  return invalid(*find_option(name), "float", found->second);
+}
+
+Result<> check_types(const OptionValues& values) {
+  for (const OptionSpec& option : option_table()) {
+    if (!values.has(option.name)) continue;
+    if (auto checked = check_type(option, values.text(option.name)); !checked) return checked.error();
+  }
+  return {};
+}
+
+std::optional<std::string> wrong_value(const OptionSpec& option, std::string_view text) {
+  if (const auto wrong = wrong_choice(option, text))
+    return fmt::format("argument {}: {}", argument_name(option), *wrong);
+  if (const auto checked = check_type(option, text); !checked) return checked.error().context;
+  return std::nullopt;
+}
+
+}  // namespace torchup

@@ -1,0 +1,19 @@
+#include "launcher/core/plan/descriptor_need.hpp"
+
+#include <fmt/format.h>
+
+namespace torchup {
+
+std::string descriptors_lacking(const LaunchConfig& plan, std::uint64_t limit) {
+  const auto workers = static_cast<std::uint64_t>(plan.local_world_size);
+  const std::uint64_t each = worker_descriptors + (plan.terms.max_nodes == 1 ? store_descriptors : 0);
+  const std::uint64_t needed = agent_descriptors + each * workers;
+  if (needed <= limit) return {};
+  return fmt::format(
+      "{} workers need {} open files in the launcher, and the hard limit is {}: raise it (ulimit -Hn, LimitNOFILE= of "
+      "a "
+      "unit, --ulimit nofile= of a container) or start fewer",
+      workers, needed, limit);
+}
+
+}  // namespace torchup

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/core/options/launch_config.hpp"
+#include "launcher/core/options/option_values.hpp"
+#include "launcher/core/plan/worker_command.hpp"
+#include "launcher/core/plan/worker_count.hpp"
+#include "rendezvous/base/result.hpp"
+#include "rendezvous/base/worker_env.hpp"
+
+namespace torchup {
+
+/// What the plan asks of the machine. The shell looks it up, each at most once and only when it is needed: asking the
+/// GPU driver takes longer than starting workers.
+struct Machine {
+  VariableLookup variable;
+  ProgramLookup program;
+  std::function<Result<Cpus>(bool with_topology)> cpus;
+  std::function<Gpus()> gpus;
+  std::function<std::string()> random_run_id;  ///< a UUID
+  std::string host;                            ///< as gethostname gives it
+};
+
+/// Turns options and program words into the plan of this agent: all checks of all options, in torchrun's order.
+///
+/// Errors: errc::bad_value, one line for people; errc::refused when the machine has too few GPUs for what was asked by
+/// name (exit code 65).
+/// Source: torchrun, torch/distributed/run.py, config_from_args.
+[[nodiscard]] Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<std::string>& words,
+                                             bool legacy, const Machine& machine);
+
+}  // namespace torchup

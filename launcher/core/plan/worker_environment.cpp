@@ -1,0 +1,92 @@
+#include "launcher/core/plan/worker_environment.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "rendezvous/base/worker_page.hpp"
+
+namespace torchup {
+namespace {
+
+std::string_view name_of(std::string_view variable) { return variable.substr(0, variable.find('=')); }
+
+std::vector<std::string> to_lines(const Variables& variables) {
+  std::vector<std::string> lines;
+  lines.reserve(variables.size());
+  for (const auto& [name, value] : variables) lines.push_back(name + "=" + value);
+  return lines;
+}
+
+}  // namespace
+
+WorkerEnv worker_env(const LaunchConfig& config, const Placement& placement, LocalRank local_rank,
+                     std::string error_file) {
+  WorkerEnv env;
+  env.rank = Rank{placement.first_rank.value() + local_rank.value()};
+  env.local_rank = config.virtual_local_rank ? LocalRank{0} : local_rank;
+  env.group_rank = placement.group_rank;
+  env.role_rank = Rank{placement.first_role_rank.value() + local_rank.value()};
+  env.role_name = config.role;
+  env.local_world_size = config.local_world_size;
+  env.world_size = placement.world_size;
+  env.group_world_size = placement.group_world_size;
+  env.role_world_size = placement.role_world_size;
+  env.master_addr = placement.master_addr;
+  env.master_port = placement.master_port;
+  if (config.rendezvous.backend == Backend::static_) {
+    env.master_addr = config.rendezvous.endpoint->host;
+    env.master_port = config.rendezvous.endpoint->port;
+  }
+  env.restart_count = placement.restart_count;
+  env.max_restarts = config.terms.max_restarts;
+  env.run_id = config.rendezvous.run_id.value();
+  env.use_agent_store = config.share_store;
+  env.error_file = std::move(error_file);
+  return env;
+}
+
+WorkerEnvironment::WorkerEnvironment(const LaunchConfig& config, const std::vector<std::string>& inherited)
+    : config_{config}, common_{config.variables} {
+  const auto inherits = [&](std::string_view name) {
+    return std::any_of(inherited.begin(), inherited.end(), [&](const auto& entry) { return name_of(entry) == name; });
+  };
+  if (!inherits("TORCH_NCCL_ASYNC_ERROR_HANDLING")) common_.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  common_.emplace_back("TORCHELASTIC_SIGNALS_TO_HANDLE", config.signals_to_handle);
+
+  // The page that we ourselves were given is not the workers'.
+  std::vector<std::string_view> replaced{token_variable, worker_page_variable};
+  const Variables contract = to_variables(WorkerEnv{});
+  for (const auto& [name, value] : contract) replaced.push_back(name);
+  for (const auto& [name, value] : common_) replaced.push_back(name);
+  if (!config.worker_variables.empty()) {
+    for (const auto& [name, value] : config.worker_variables.front()) replaced.push_back(name);
+  }
+  std::vector<std::string> lines = to_lines(common_);
+  for (const std::string& entry : inherited) {
+    if (std::find(replaced.begin(), replaced.end(), name_of(entry)) == replaced.end()) lines.push_back(entry);
+  }
+  common_lines_ = std::make_shared<const std::vector<std::string>>(std::move(lines));
+}
+
+Variables WorkerEnvironment::own_variables(const Placement& placement, LocalRank local_rank,
+                                           std::string error_file) const {
+  Variables variables = to_variables(worker_env(config_, placement, local_rank, std::move(error_file)));
+  if (!config_.worker_variables.empty()) {
+    const Variables& more = config_.worker_variables.at(static_cast<std::size_t>(local_rank.value()));
+    variables.insert(variables.end(), more.begin(), more.end());
+  }
+  return variables;
+}
+
+std::vector<std::string> WorkerEnvironment::own(const Placement& placement, LocalRank local_rank,
+                                                std::string error_file) const {
+  return to_lines(own_variables(placement, local_rank, std::move(error_file)));
+}
+
+Variables WorkerEnvironment::changes(const Placement& placement, LocalRank local_rank, std::string error_file) const {
+  Variables variables = own_variables(placement, local_rank, std::move(error_file));
+  variables.insert(variables.end(), common_.begin(), common_.end());
+  return variables;
+}
+
+}  // namespace torchup

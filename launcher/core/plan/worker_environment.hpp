@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launcher/core/options/launch_config.hpp"
+#include "rendezvous/base/worker_env.hpp"
+
+namespace torchup {
+
+/// Name of the variable that may hold the job's secret; it never reaches a worker.
+inline constexpr std::string_view token_variable = "TORCHUP_TOKEN";
+
+/// The place of one worker, as its variables tell it.
+[[nodiscard]] WorkerEnv worker_env(const LaunchConfig& config, const Placement& placement, LocalRank local_rank,
+                                   std::string error_file);
+
+/// Builds the workers' environments: ours, with the contract's variables set or replaced.
+class WorkerEnvironment {
+ public:
+  /// `inherited` is our own environment, "NAME=value" each.
+  WorkerEnvironment(const LaunchConfig& config, const std::vector<std::string>& inherited);
+
+  /// What all workers have alike, "NAME=value" each. One copy for all of them.
+  [[nodiscard]] std::shared_ptr<const std::vector<std::string>> common() const { return common_lines_; }
+  /// What one worker has besides.
+  [[nodiscard]] std::vector<std::string> own(const Placement& placement, LocalRank local_rank,
+                                             std::string error_file) const;
+  /// All that is set or replaced, for --print-env and --dry-run.
+  [[nodiscard]] Variables changes(const Placement& placement, LocalRank local_rank, std::string error_file) const;
+
+ private:
+  [[nodiscard]] Variables own_variables(const Placement& placement, LocalRank local_rank, std::string error_file) const;
+
+  const LaunchConfig& config_;
+  Variables common_;                                              ///< set for every worker
+  std::shared_ptr<const std::vector<std::string>> common_lines_;  ///< and what is inherited
+};
+
+}  // namespace torchup

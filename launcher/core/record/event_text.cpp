@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+
+#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/record/launch_event.hpp"
+
+namespace torchup {
+namespace {
+
+using Level = LogLevel;
+using Line = std::optional<EventText>;
+
+/// `84.0` as `84.0 ms`, `120.3` as `120 ms`.
+std::string milliseconds_text(double ms) {
+  return ms >= 10 ? fmt::format("{:.0f} ms", ms) : fmt::format("{:.1f} ms", ms);
+}
+
+/// Where torchrun says the same thing, in its words.
+struct Text {
+  Line operator()(const event::Waiting& e) const { return EventText{Level::info, e.roster}; }
+  Line operator()(const event::WorkerExited& e) const {
+    if (e.end != WorkerEnd::failed) return std::nullopt;
+    return EventText{Level::error, fmt::format("failed (exitcode: {}) local_rank: {} (pid: {}) of binary: {}",
+                                               e.exit_code, e.worker.local_rank.value(), e.worker.pid, e.binary)};
+  }
+  Line operator()(const event::SpawnFailed& e) const {
+    return EventText{Level::error, fmt::format("rank {} (local rank {}) could not be started: {}",
+                                               e.worker.rank.value(), e.worker.local_rank.value(), e.reason)};
+  }
+  Line operator()(const event::SignalReceived& e) const {
+    switch (e.use) {
+      case SignalUse::ends:
+        return EventText{Level::warning, fmt::format("Received {} death signal, {}", e.signal, e.consequence)};
+      case SignalUse::forces:
+        return EventText{Level::warning, fmt::format("got {} again: {}", signal_text(e.signal), e.consequence)};
+      case SignalUse::drains:
+      case SignalUse::ignored:
+        return EventText{Level::info, fmt::format("got {}: {}", signal_text(e.signal), e.consequence)};
+      case SignalUse::forwards:
+      case SignalUse::pauses:
+      case SignalUse::resumes:
+        return std::nullopt;
+    }
+    return std::nullopt;
+  }
+  Line operator()(const event::ClosingSignalSent& e) const {
+    return EventText{Level::warning,
+                     fmt::format("Sending process {} closing signal {}", e.worker.pid, signal_text(e.signal))};
+  }
+  Line operator()(const event::WorkerKilled& e) const {
+    if (e.after_signal == 0) {
+      return EventText{Level::warning, fmt::format("process {} is killed: {}", e.worker.pid, e.reason)};
+    }
+    return EventText{Level::warning, fmt::format("Unable to shutdown process {} via {}, forcefully exiting via 9",
+                                                 e.worker.pid, e.after_signal)};
+  }
+  Line operator()(const event::WorkerAbandoned& e) const {
+    if (e.worker.pid == 0) {
+      return EventText{Level::error,
+                       fmt::format("the start of rank {} has not come back: the system has been executing its program "
+                                   "for longer than the grace and 10s (a stalled file system?); going on without it",
+                                   e.worker.rank.value())};
+    }
+    return EventText{
+        Level::error,
+        fmt::format("Process {} did not exit after SIGKILL within 10s; abandoning and continuing teardown. "
+                    "Worker may be in uninterruptible kernel sleep (e.g. wedged on GPU/NIC); host may need "
+                    "to be recycled.",
+                    e.worker.pid)};
+  }
+  Line operator()(const event::WorkersHung& e) const { return EventText{Level::error, e.reason + ": aborted"}; }
+  Line operator()(const event::SlowRank& e) const {
+    return EventText{
+        Level::warning,
+        fmt::format("rank {} is the slowest: {} of own work in a step, the others {} (the rest they wait)",
+                    e.rank.value(), milliseconds_text(e.own_work_ms), milliseconds_text(e.others_work_ms))};
+  }
+  Line operator()(const event::WorkerStopped& e) const {
+    return EventText{Level::warning, fmt::format("worker with local rank {} is stopped; kill -CONT {} lets it go on",
+                                                 e.worker.local_rank.value(), e.worker.pid)};
+  }
+  Line operator()(const event::WorkerUninterruptible& e) const {
+    const std::string who = fmt::format("[{}] Worker pid={}", e.role, e.worker.pid);
+    if (!e.stuck) {
+      return EventText{Level::warning,
+                       fmt::format("{} entered uninterruptible sleep (D-state); will mark UNHEALTHY if it "
+                                   "remains for {:.1f}s.",
+                                   who, e.limit_s)};
+    }
+    return EventText{Level::error,
+                     fmt::format("{} stuck in uninterruptible sleep (D-state) for {:.1f}s (>= {:.1f}s); marking worker "
+                                 "group UNHEALTHY and disabling restarts.",
+                                 who, e.lasted_s, e.limit_s)};
+  }
+  Line operator()(const event::WorkerSeen& e) const {
+    return EventText{Level::error, fmt::format("rank {} (pid {}): {}{}", e.worker.rank.value(), e.worker.pid, e.state,
+                                               e.step ? fmt::format(", step {}", *e.step) : "")};
+  }
+  Line operator()(const event::TimerExpired& e) const {
+    return EventText{Level::warning, fmt::format("watchdog: process {} did not come out of '{}' in time: sent {}",
+                                                 e.pid, e.scope, signal_text(e.signal))};
+  }
+  Line operator()(const event::StateSaved& e) const {
+    return EventText{Level::info, fmt::format("rank {} has saved its state and asks to be started again (exit code 75)",
+                                              e.worker.rank.value())};
+  }
+  Line operator()(const event::ErrorFileRefused& e) const {
+    return EventText{Level::error, fmt::format("Failed to parse reply file: {} ({})", e.path, e.reason)};
+  }
+  Line operator()(const event::Restarting& e) const {
+    return EventText{Level::info,
+                     fmt::format("{}: the workers are restarted, {} restarts left", e.reason, e.restarts_left)};
+  }
+  Line operator()(const event::IncidentRecorded& e) const {
+    if (!e.restarted) return std::nullopt;  // the report tells of it
+    return EventText{Level::warning,
+                     fmt::format("restarted after {}{}", e.summary, e.path.empty() ? "" : "; details: " + e.path)};
+  }
+  Line operator()(const event::LogWriteFailed& e) const {
+    return EventText{Level::error, fmt::format("cannot write {}: {}; {} bytes are lost so far, the job goes on", e.path,
+                                               e.reason, e.bytes_lost)};
+  }
+  Line operator()(const event::ConsoleLost& e) const {
+    return EventText{Level::error, fmt::format("{}: {}; {} bytes are not shown so far, the job goes on", e.stream,
+                                               e.reason, e.bytes_lost)};
+  }
+  Line operator()(const event::Warning& e) const { return EventText{Level::warning, e.text}; }
+  Line operator()(const event::Fault& e) const { return EventText{Level::error, e.text}; }
+  Line operator()(const event::Notice& e) const { return EventText{e.level, e.text}; }
+
+  // Of no interest while the job runs, or told by another event.
+  Line operator()(const event::JobStarted&) const { return std::nullopt; }
+  Line operator()(const event::RoundCompleted&) const { return std::nullopt; }
+  Line operator()(const event::AttemptStarted&) const { return std::nullopt; }
+  Line operator()(const event::WorkerStarted&) const { return std::nullopt; }
+  Line operator()(const event::Stopping&) const { return std::nullopt; }
+  Line operator()(const event::AttemptEnded&) const { return std::nullopt; }
+  Line operator()(const event::JobEnded&) const { return std::nullopt; }
+};
+
+}  // namespace
+
+std::optional<EventText> to_text(const EventBody& event) { return std::visit(Text{}, event); }
+
+}  // namespace torchup

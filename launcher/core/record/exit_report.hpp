@@ -1,0 +1,39 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/core/plan/signals.hpp"
+#include "rendezvous/core/link/messages.hpp"
+
+namespace torchup {
+
+/// Turns microseconds since 1970 into local time as `2026-11-21_04:03:58`. The time zone is not the core's to know.
+using LocalTime = std::function<std::string(std::int64_t utc_us)>;
+
+/// Index of the root cause in `failures` (in the order they were noticed): the earliest in whole seconds, among equals
+/// the first. `failures` is not empty.
+[[nodiscard]] std::size_t root_cause(const std::vector<WorkerFailure>& failures);
+
+/// `rank 3 was killed by SIGKILL`, `rank 3 failed with exit code 7`.
+[[nodiscard]] std::string failure_text(const WorkerFailure& failure);
+
+/// Exit code of a launcher whose job has ended so. `propagate`: the root cause's own (as a shell shows it) instead
+/// of 1.
+[[nodiscard]] int launcher_exit_code(const Verdict& verdict, bool propagate);
+
+/// torchrun's failure report, byte for byte: begins with an empty line, ends with the lower ruler without line end.
+///
+/// `name` is the program's as the title shows it; `failures` as in Verdict, at least one. `message` is shown as it is
+/// (see traceback_of in error_file.hpp); empty stands for the hint how to enable it, or the signal's text.
+/// Source: torch/distributed/elastic/multiprocessing/errors/__init__.py, ChildFailedError.format_msg.
+[[nodiscard]] std::string exit_report(std::string_view name, const std::vector<WorkerFailure>& failures,
+                                      const LocalTime& local_time);
+
+/// What a worker's end without error file says: `Signal 9 (SIGKILL) received by PID 7`, or the hint how to enable
+/// tracebacks.
+[[nodiscard]] std::string default_failure_message(int exit_code, std::int64_t pid);
+
+}  // namespace torchup

@@ -1,0 +1,254 @@
+#include "launcher/core/record/launch_event.hpp"
+
+#include "launcher/core/text/json.hpp"
+#include "launcher/core/text/utc_text.hpp"
+
+namespace torchup {
+namespace {
+
+void add_worker(ordered_json& out, const WorkerId& worker) {
+  out["rank"] = worker.rank.value();
+  out["local_rank"] = worker.local_rank.value();
+  out["pid"] = worker.pid;
+}
+
+ordered_json failures_json(const std::vector<WorkerFailure>& failures) {
+  ordered_json list = ordered_json::array();
+  for (const WorkerFailure& failure : failures)
+    list.push_back({{"rank", failure.rank.value()},
+                    {"local_rank", failure.local_rank.value()},
+                    {"exit_code", failure.exit_code},
+                    {"pid", failure.pid},
+                    {"host", failure.host},
+                    {"time", utc_text(failure.time_us)},
+                    {"message", failure.message},
+                    {"error_file", failure.error_file}});
+  return list;
+}
+
+/// Adds the fields of an event; its answer is the event's name.
+struct AddFields {
+  ordered_json& out;
+
+  const char* operator()(const event::JobStarted& e) const {
+    out["run_id"] = e.run_id;
+    out["version"] = e.version;
+    out["command"] = e.command;
+    out["name"] = e.name;
+    out["role"] = e.role;
+    out["min_nodes"] = e.min_nodes;
+    out["max_nodes"] = e.max_nodes;
+    out["local_world_size"] = e.local_world_size;
+    out["max_restarts"] = e.max_restarts;
+    out["pid"] = e.pid;
+    return "job_started";
+  }
+  const char* operator()(const event::Waiting& e) const {
+    out["roster"] = e.roster;
+    return "waiting";
+  }
+  const char* operator()(const event::RoundCompleted& e) const {
+    const Placement& p = e.placement;
+    out["round"] = p.round.value();
+    out["group_rank"] = p.group_rank.value();
+    out["group_world_size"] = p.group_world_size;
+    out["first_rank"] = p.first_rank.value();
+    out["world_size"] = p.world_size;
+    out["first_role_rank"] = p.first_role_rank.value();
+    out["role_world_size"] = p.role_world_size;
+    out["master_addr"] = p.master_addr;
+    out["master_port"] = p.master_port.value();
+    out["restart_count"] = p.restart_count;
+    return "round_completed";
+  }
+  const char* operator()(const event::AttemptStarted& e) const {
+    out["name"] = e.name;
+    out["directory"] = e.directory;
+    out["restart_count"] = e.restart_count;
+    return "attempt_started";
+  }
+  const char* operator()(const event::WorkerStarted& e) const {
+    add_worker(out, e.worker);
+    out["stdout_log"] = e.stdout_log;
+    out["stderr_log"] = e.stderr_log;
+    return "worker_started";
+  }
+  const char* operator()(const event::WorkerExited& e) const {
+    add_worker(out, e.worker);
+    out["exit_code"] = e.exit_code;
+    out["end"] = worker_end_text(e.end);
+    out["message"] = e.message;
+    out["error_file"] = e.error_file;
+    if (e.last_step) out["last_step"] = *e.last_step;
+    if (!e.binary.empty()) out["binary"] = e.binary;
+    return "worker_exited";
+  }
+  const char* operator()(const event::Stopping& e) const {
+    out["reason"] = e.reason;
+    return "stopping";
+  }
+  const char* operator()(const event::AttemptEnded& e) const {
+    out["reason"] = e.reason;
+    return "attempt_ended";
+  }
+  const char* operator()(const event::SignalReceived& e) const {
+    out["signal"] = e.signal;
+    out["use"] = signal_use_text(e.use);
+    out["consequence"] = e.consequence;
+    return "signal_received";
+  }
+  const char* operator()(const event::ClosingSignalSent& e) const {
+    add_worker(out, e.worker);
+    out["signal"] = e.signal;
+    return "closing_signal_sent";
+  }
+  const char* operator()(const event::WorkerKilled& e) const {
+    add_worker(out, e.worker);
+    out["after_signal"] = e.after_signal;
+    out["reason"] = e.reason;
+    return "worker_killed";
+  }
+  const char* operator()(const event::WorkerAbandoned& e) const {
+    add_worker(out, e.worker);
+    return "worker_abandoned";
+  }
+  const char* operator()(const event::SpawnFailed& e) const {
+    add_worker(out, e.worker);
+    out["reason"] = e.reason;
+    return "spawn_failed";
+  }
+  const char* operator()(const event::WorkersHung& e) const {
+    out["ranks"] = ordered_json::array();
+    for (const Rank rank : e.ranks) out["ranks"].push_back(rank.value());
+    out["reason"] = e.reason;
+    return "workers_hung";
+  }
+  const char* operator()(const event::SlowRank& e) const {
+    out["rank"] = e.rank.value();
+    out["own_work_ms"] = e.own_work_ms;
+    out["others_work_ms"] = e.others_work_ms;
+    return "slow_rank";
+  }
+  const char* operator()(const event::WorkerStopped& e) const {
+    add_worker(out, e.worker);
+    return "worker_stopped";
+  }
+  const char* operator()(const event::WorkerUninterruptible& e) const {
+    add_worker(out, e.worker);
+    out["lasted_s"] = e.lasted_s;
+    out["limit_s"] = e.limit_s;
+    out["stuck"] = e.stuck;
+    return "worker_uninterruptible";
+  }
+  const char* operator()(const event::WorkerSeen& e) const {
+    add_worker(out, e.worker);
+    out["state"] = e.state;
+    if (e.step) out["step"] = *e.step;
+    return "worker_seen";
+  }
+  const char* operator()(const event::TimerExpired& e) const {
+    add_worker(out, e.worker);
+    out["process"] = e.pid;
+    out["scope"] = e.scope;
+    out["signal"] = e.signal;
+    return "timer_expired";
+  }
+  const char* operator()(const event::StateSaved& e) const {
+    add_worker(out, e.worker);
+    return "state_saved";
+  }
+  const char* operator()(const event::ErrorFileRefused& e) const {
+    out["path"] = e.path;
+    out["reason"] = e.reason;
+    return "error_file_refused";
+  }
+  const char* operator()(const event::Restarting& e) const {
+    out["restarts_left"] = e.restarts_left;
+    out["reason"] = e.reason;
+    return "restarting";
+  }
+  const char* operator()(const event::IncidentRecorded& e) const {
+    out["path"] = e.path;
+    out["summary"] = e.summary;
+    out["restarted"] = e.restarted;
+    return "incident_recorded";
+  }
+  const char* operator()(const event::LogWriteFailed& e) const {
+    out["path"] = e.path;
+    out["reason"] = e.reason;
+    out["bytes_lost"] = e.bytes_lost;
+    return "log_write_failed";
+  }
+  const char* operator()(const event::ConsoleLost& e) const {
+    out["stream"] = e.stream;
+    out["reason"] = e.reason;
+    out["bytes_lost"] = e.bytes_lost;
+    return "console_lost";
+  }
+  const char* operator()(const event::Warning& e) const {
+    out["text"] = e.text;
+    return "warning";
+  }
+  const char* operator()(const event::Fault& e) const {
+    out["text"] = e.text;
+    return "fault";
+  }
+  const char* operator()(const event::Notice& e) const {
+    out["text"] = e.text;
+    return "notice";
+  }
+  const char* operator()(const event::JobEnded& e) const {
+    out["exit_code"] = e.verdict.exit_code;
+    out["reason"] = e.verdict.reason;
+    out["failures"] = failures_json(e.verdict.failures);
+    return "job_ended";
+  }
+};
+
+}  // namespace
+
+std::string_view worker_end_text(WorkerEnd end) {
+  switch (end) {
+    case WorkerEnd::succeeded:
+      return "succeeded";
+    case WorkerEnd::failed:
+      return "failed";
+    case WorkerEnd::terminated:
+      return "terminated";
+  }
+  return "";
+}
+
+std::string_view signal_use_text(SignalUse use) {
+  switch (use) {
+    case SignalUse::ends:
+      return "ends";
+    case SignalUse::forces:
+      return "forces";
+    case SignalUse::drains:
+      return "drains";
+    case SignalUse::forwards:
+      return "forwards";
+    case SignalUse::pauses:
+      return "pauses";
+    case SignalUse::resumes:
+      return "resumes";
+    case SignalUse::ignored:
+      return "ignored";
+  }
+  return "";
+}
+
+std::string to_json_line(const LaunchEvent& event, const std::string& host) {
+  ordered_json out;
+  out["schema"] = event_schema;
+  out["time"] = utc_text(event.at.utc_us);
+  out["monotonic_us"] = event.at.monotonic_us;
+  out["host"] = host;
+  out["event"] = nullptr;  // its place in the line
+  const char* name = std::visit(AddFields{out}, event.body);
+  out["event"] = name;
+  return out.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace torchup

@@ -1,0 +1,489 @@
+// More than 400 lines: one short function for each action and event source; what they do lies in the parts they call.
+#include "launcher/os/agent/agent_runner.hpp"
+
+#include <fmt/format.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "launcher/core/agent/agent.hpp"
+#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/record/exit_report.hpp"
+#include "launcher/os/agent/attempt_sweep.hpp"
+#include "launcher/os/agent/job_record.hpp"
+#include "launcher/os/agent/worker_group.hpp"
+#include "launcher/os/agent/worker_watch.hpp"
+#include "launcher/os/io/health_port.hpp"
+#include "launcher/os/machine/descendants.hpp"
+#include "launcher/os/machine/node_facts.hpp"
+#include "launcher/os/output/evidence.hpp"
+#include "launcher/os/output/worker_output.hpp"
+#include "launcher/os/worker/watchdog.hpp"
+#include "launcher/os/worker/worker_store.hpp"
+#include "rendezvous/core/text/source_list.hpp"
+#include "rendezvous/net/agent/attach.hpp"
+#include "rendezvous/net/daemon/admission.hpp"
+#include "rendezvous/net/io/node_identity.hpp"
+
+namespace torchup {
+namespace {
+
+/// How long output may take that somebody still holds open after the last process of the attempt.
+constexpr Duration drain_limit = std::chrono::seconds{1};
+/// How long the verdict may take to reach all other nodes when we host the coordinator.
+constexpr Duration linger_limit = std::chrono::seconds{10};
+/// How long the last processes may take to die after the job's end.
+constexpr Duration kill_limit = std::chrono::seconds{10};
+
+using Descriptor = asio::posix::stream_descriptor;
+
+std::int64_t utc_now_us() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
+/// A name is not looked up on the loop: every address then.
+std::string numeric_or_every(const std::string& address) {
+  boost::system::error_code error;
+  asio::ip::make_address(address, error);
+  return error ? "" : address;
+}
+
+OutputPlan output_plan(const LaunchConfig& config, const std::string& host) {
+  return *make_output_plan(config.output, config.local_world_size, config.role, host, config.rendezvous.run_id.value());
+}
+
+AgentIdentity identity(const LaunchConfig& config, const std::string& host) {
+  const bool compared = !config.one_node() && config.terms.same_world != SameWorld::off;
+  return {NodeId{""}, host, {}, compared ? node_facts(config, own_environment()) : std::vector<Fact>{}};
+}
+
+/// The loop: events in, actions out. What takes more than a call lies in the parts below.
+class AgentRunner {
+ public:
+  AgentRunner(const LaunchConfig& config, Guarded guarded, const std::string& host)
+      : config_{config}, guarded_{std::move(guarded)}, output_{loop_, output_plan(config, host),
+                                                               [this](EventBody body) {
+                                                                 job_.record(std::move(body));
+                                                               }},
+        job_{loop_, config, host, guarded_.outer, output_},
+        workers_{loop_,
+                 config,
+                 guarded_.descriptor_limit,
+                 {[this](AgentEvent event) { on_start(std::move(event)); },
+                  [this](EventBody body) { job_.record(std::move(body)); },
+                  [this](const WorkerId& worker, int exit_code, std::optional<WorkerProgress> progress) {
+                    on_worker_gone(worker, exit_code, progress);
+                  }}},
+        sweep_{loop_, guarded_.cgroup_tag, [this] { spawn(loop_, "end attempt", end_attempt()); }},
+        agent_{config, identity(config, host)}, watch_{loop_, workers_, agent_.step_interval(), agent_.state_interval(),
+                                                       [this](AgentEvent event) { handle(std::move(event)); }},
+        ended_(static_cast<std::size_t>(config.local_world_size)) {}
+
+  int run() {
+    watch_signals();
+    watch_lifeline();
+    begin();
+    watch_.start();
+    loop_.run();
+    return job_.exit_code();
+  }
+
+ private:
+  void begin() {
+    event::JobStarted started;
+    started.run_id = config_.rendezvous.run_id.value();
+    started.version = TORCHUP_VERSION;
+    started.command = config_.program.command;
+    started.name = config_.program.title;
+    started.role = config_.role;
+    started.min_nodes = config_.terms.min_nodes;
+    started.max_nodes = config_.terms.max_nodes;
+    started.local_world_size = config_.local_world_size;
+    started.max_restarts = config_.terms.max_restarts;
+    started.pid = guarded_.outer;
+    job_.record(std::move(started));
+    for (const std::string& warning : config_.warnings) job_.record(event::Warning{warning});
+
+    AttachSettings settings;
+    settings.run_id = config_.rendezvous.run_id;
+    if (meets_elsewhere()) settings.endpoint = config_.rendezvous.endpoint;
+    settings.is_host = config_.rendezvous.is_host;
+    settings.local_addr = config_.rendezvous.local_addr;
+    settings.token = config_.rendezvous.token;
+    settings.allowed = config_.rendezvous.allowed;
+    settings.join_timeout = config_.terms.join_timeout;
+    if (settings.endpoint && config_.rendezvous.backend == Backend::static_) {
+      settings.is_host = config_.rendezvous.group_rank == GroupRank{0};
+      settings.workers_share_port = true;
+    }
+    if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.coordinator_says(line); };
+    link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
+    open_side_doors();
+    sweep_.make_cgroup();  // early: the log writer makes the first directories meanwhile
+    handle(Begin{});
+  }
+
+  /// Whether the rendezvous is at an address that others know. A static one on one node is only the workers' address.
+  [[nodiscard]] bool meets_elsewhere() const {
+    const RendezvousConfig& meeting = config_.rendezvous;
+    if (!meeting.endpoint || meeting.endpoint->port == Port{0}) return false;
+    return !config_.one_node() || meeting.backend == Backend::c10d;
+  }
+
+  /// The watchdog and the port for probes, where they were asked for. Neither is worth a job.
+  void open_side_doors() {
+    if (!config_.timer_file.empty()) {
+      watchdog_.emplace(
+          loop_, config_.timer_file, [this](std::string text) { job_.record(event::Warning{std::move(text)}); },
+          [this](pid_t pid, std::string scope, int number) { on_timer_expired(pid, std::move(scope), number); });
+    }
+    if (!config_.health_port) return;
+    auto opened = HealthPort::open(loop_, *config_.health_port, [this] { return job_.health(); });
+    if (opened) {
+      health_port_.emplace(*std::move(opened));
+    } else {
+      job_.record(event::Warning{opened.error().message()});
+    }
+  }
+
+  void on_timer_expired(pid_t pid, std::string scope, int number) {
+    if (const auto owner = workers_.owner_of(pid)) return handle(TimerExpired{*owner, pid, std::move(scope), number});
+    // A worker may write before we have heard that it runs.
+    for (const pid_t ancestor : ancestry(pid))
+      expired_early_[ancestor] = TimerExpired{LocalRank{0}, pid, scope, number};
+    job_.record(
+        event::Warning{fmt::format("watchdog: process {}, which no worker answers for, did not come out of '{}' "
+                                   "in time: sent {}",
+                                   pid, scope, signal_text(number))});
+  }
+
+  /// What became of a worker's start.
+  void on_start(AgentEvent event) {
+    const auto* const started = std::get_if<WorkerStarted>(&event);
+    auto expired =
+        started ? expired_early_.extract(static_cast<pid_t>(started->pid)) : decltype(expired_early_.extract(0)){};
+    if (!expired.empty()) expired.mapped().local_rank = started->local_rank;
+    handle(std::move(event));
+    if (!expired.empty()) handle(std::move(expired.mapped()));
+  }
+
+  // Events in, actions out.
+
+  /// Actions may bring about further events; those wait until the actions are done.
+  void handle(AgentEvent event) {
+    events_.push_back(std::move(event));
+    if (events_.size() > 1) return;
+    while (!events_.empty()) {
+      for (AgentAction& action : agent_.step(events_.front(), std::chrono::steady_clock::now())) {
+        std::visit([this](auto& what) { perform(what); }, action);
+      }
+      events_.pop_front();
+    }
+    arm_timer();
+  }
+
+  void arm_timer() {
+    const auto deadline = agent_.deadline();
+    if (deadline == armed_) return;
+    armed_ = deadline;
+    timer_.cancel();
+    if (!deadline) return;
+    timer_.expires_at(*deadline);
+    timer_.async_wait([this](boost::system::error_code error) {
+      if (error) return;
+      armed_.reset();
+      handle(Wake{});
+    });
+  }
+
+  void on_link(LinkEvent event) {
+    if (auto* message = std::get_if<CoordinatorMessage>(&event)) {
+      handle(FromCoordinator{std::move(*message)});
+    } else {
+      auto& lost = std::get<LinkLost>(event);
+      handle(CoordinatorLost{lost.exit_code, std::move(lost.reason)});
+    }
+  }
+
+  void perform(Send& action) { link_->send(std::move(action.message)); }
+
+  void perform(const OpenStore& action) {
+    store_.reset();
+    auto port = open_store(action.sources);
+    if (!port) return handle(StoreFailed{action.round, port.error().message()});
+    handle(StoreOpened{action.round, *port});
+  }
+
+  /// What a worker store refuses is told by the loop: the store has a thread of its own.
+  [[nodiscard]] LogSink log_of_store() {
+    return [this](LogLine line) {
+      asio::post(loop_, [this, line = std::move(line)]() mutable {
+        line.text.insert(0, "worker store: ");
+        job_.coordinator_says(std::move(line));
+      });
+    };
+  }
+
+  Result<Port> open_store(const std::vector<std::string>& sources) {
+    const RendezvousConfig& meeting = config_.rendezvous;
+    if (!config_.share_store) return free_port();
+    const bool fixed = meeting.backend == Backend::static_;
+    // With a static rendezvous of several nodes the workers' store is the one at the endpoint, beside the coordinator.
+    if (fixed && !config_.one_node()) return meeting.endpoint->port;
+    const bool loopback = config_.one_node() && (!fixed || meeting.endpoint->host == "127.0.0.1");
+    const bool published = !fixed && !meeting.local_addr.empty();
+    const std::string bind = published ? numeric_or_every(meeting.local_addr) : loopback ? "127.0.0.1" : "";
+    const Port port = fixed ? meeting.endpoint->port : Port{0};
+    SourceList members;
+    for (const std::string& source : sources) {
+      if (const auto read = SourceList::read(source)) members.add(*read);
+    }
+    const Admission admission{.token = !meeting.token.empty(), .allowed = meeting.allowed};
+    WorkerStore::Options options{
+        .bind = bind, .port = port, .admits = admission.of_store_clients(members), .log = log_of_store()};
+    auto opened = WorkerStore::open(options);
+    if (!opened && opened.error().code == std::errc::address_not_available) {
+      // Behind address translation, what others use is not ours.
+      job_.record(event::Notice{
+          fmt::format("--local-addr {} is no address of this machine: the workers' store listens on all", bind)});
+      options.bind.clear();
+      opened = WorkerStore::open(options);
+    }
+    if (!opened) return opened.error();
+    store_.emplace(*std::move(opened));
+    return store_->port();
+  }
+
+  void perform(StartWorkers& action) {
+    workers_.renew();
+    spawn(loop_, "start workers", start_workers(std::move(action)));
+  }
+  void perform(const CancelStarts&) { workers_.cancel_starts(); }
+  void perform(const SignalWorkers& action) { workers_.signal(action.workers, action.number, action.ends); }
+  void perform(const DrainWorkers& action) { workers_.drain(action.number, action.insist); }
+  void perform(const AbortWorkers& action) { workers_.abort(action.workers); }
+  void perform(const KillWorkers& action) { workers_.kill(action.workers); }
+  void perform(const SweepDescendants& action) {
+    if (!ending_) sweep_.begin(action.patience, action.grace);
+  }
+  void perform(const ShowWorkers& action) {
+    for (const LivingWorker& worker : workers_.living()) {
+      if (std::ranges::find(action.workers, worker.local_rank) == action.workers.end()) continue;
+      event::WorkerSeen seen{{worker.rank, worker.local_rank, worker.pid}, process_state(worker.pid), {}};
+      if (worker.progress) seen.step = worker.progress->step;
+      job_.record(std::move(seen));
+    }
+  }
+  void perform(Record& action) {
+    const auto* exited = std::get_if<event::WorkerExited>(&action.event);
+    if (exited && exited->end == WorkerEnd::failed && attempt_) {
+      const Ended& ended = ended_.at(static_cast<std::size_t>(exited->worker.local_rank.value()));
+      job_.worker_failed(*exited, ended.time_us, ended.progress, *attempt_, workers_.living());
+    }
+    job_.record(std::move(action.event));
+  }
+  void perform(Finish& action) {
+    sweep_.discard_cgroup();
+    spawn(loop_, "finish", finish(std::move(action)));
+  }
+
+  // What takes its time.
+
+  Task<> start_workers(StartWorkers action) {
+    const Placement placement = action.placement;
+    job_.record(event::RoundCompleted{placement});
+    auto opened = co_await output_.begin_attempt(action.attempt, placement.first_rank);
+    if (!opened) {
+      for (int i = 0; i < config_.local_world_size; ++i) {
+        handle(SpawnFailed{LocalRank{i}, opened.error().message(), true, utc_now_us()});
+      }
+      co_return;
+    }
+    attempt_ = *std::move(opened);
+    WorkerGroup::Start start;
+    start.placement = placement;
+    start.output = attempt_.get();
+    if (config_.set_socket_ifname) start.variables = co_await socket_variables(placement.master_addr);
+    if (watchdog_) {
+      if (auto ready = watchdog_->open(); !ready) job_.record(event::Warning{ready.error().message()});
+    }
+    event::AttemptStarted started;
+    started.name = action.attempt;
+    started.directory = attempt_->directory();
+    started.restart_count = placement.restart_count;
+    job_.record(std::move(started));
+    sweep_.make_cgroup();
+    start.cgroup = sweep_.cgroup();
+    workers_.start(std::move(start));
+  }
+
+  /// The interface that leads to the other nodes, for --set-socket-ifname. Group rank 0 finds the one that has its own
+  /// address.
+  Task<std::vector<std::string>> socket_variables(std::string address) {
+    asio::ip::tcp::resolver resolver{loop_};
+    auto [error, found] = co_await resolver.async_resolve(address, "", Token{});
+    std::string interface;
+    if (!error && !found.empty()) interface = interface_towards(found.begin()->endpoint().address().to_string());
+    std::vector<std::string> variables;
+    if (interface.empty()) {
+      job_.record(event::Warning{"--set-socket-ifname: no interface leads to " + address});
+      co_return variables;
+    }
+    for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
+      if (!std::getenv(name)) variables.push_back(fmt::format("{}={}", name, interface));
+    }
+    co_return variables;
+  }
+
+  void on_worker_gone(const WorkerId& worker, int exit_code, const std::optional<WorkerProgress>& progress) {
+    if (watchdog_) watchdog_->forget(worker.pid);
+    WorkerEnded ended;
+    ended.local_rank = worker.local_rank;
+    ended.exit_code = exit_code;
+    ended.time_us = utc_now_us();
+    if (progress) ended.last_step = progress->step;
+    ended_.at(static_cast<std::size_t>(worker.local_rank.value())) = {ended.time_us, progress};
+    if (attempt_) attempt_->worker_gone(worker.local_rank);
+    if (exit_code == 0 || !attempt_) return handle(std::move(ended));
+    ended.message = default_failure_message(exit_code, worker.pid);
+    std::string path = attempt_->files(worker.local_rank).error_file;
+    spawn(loop_, "read last words", with_last_words(std::move(ended), std::move(path)));
+  }
+
+  /// Fills in what the worker's error file says of its end. The disk may be slow: nothing here waits for it.
+  Task<> with_last_words(WorkerEnded ended, std::string path) {
+    const LastWords words = co_await output_.read_last_words(path);
+    if (!words.problem.empty()) job_.record(event::ErrorFileRefused{path, words.problem});
+    if (words.error) {
+      ended.error_file = path;
+      if (!words.error->traceback.empty()) ended.message = words.error->traceback;
+      ended.time_us = std::min(words.error->time_us, ended.time_us);  // nobody writes after its death
+      ended_.at(static_cast<std::size_t>(ended.local_rank.value())).time_us = ended.time_us;
+    }
+    handle(std::move(ended));
+  }
+
+  /// Nothing of the attempt lives any more.
+  Task<> end_attempt() {
+    ending_ = true;
+    if (watchdog_) watchdog_->close();
+    if (attempt_) co_await attempt_->drain(drain_limit);
+    ending_ = false;
+    expired_early_.clear();
+    handle(DescendantsGone{});
+    attempt_.reset();
+  }
+
+  Task<> finish(Finish action) {
+    co_await job_.finish(std::move(action));
+    // Whoever reads our output with a pager may take hours over it; the other nodes need not wait for that.
+    link_->finish(linger_limit, [this] { spawn(loop_, "finish output", finish_output()); });
+  }
+
+  Task<> finish_output() {
+    co_await job_.finish_output();
+    loop_.stop();
+  }
+
+  // Signals, and the outer process.
+
+  void watch_signals() {
+    const sigset_t signals = guarded_signals();
+    signals_.assign(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    wait_for_signal();
+  }
+
+  void wait_for_signal() {
+    signals_.async_wait(Descriptor::wait_read, [this](boost::system::error_code error) {
+      if (error) return;
+      signalfd_siginfo info{};
+      while (::read(signals_.native_handle(), &info, sizeof info) == sizeof info) on_signal(info);
+      wait_for_signal();
+    });
+  }
+
+  void on_signal(const signalfd_siginfo& info) {
+    const auto number = static_cast<int>(info.ssi_signo);
+    switch (number) {
+      case SIGCHLD:
+        return sweep_.child_ended();
+      case SIGWINCH:
+        output_.window_changed();
+        return workers_.signal_all(
+            SIGWINCH);  // a worker's terminal is nobody's controlling one: the kernel tells nobody
+      case SIGURG:
+        return;
+      case SIGHUP:
+        if (guarded_.hangup_ignored) return;
+        break;
+      default:
+        break;
+    }
+    const bool forwarded = std::ranges::find(config_.forward_signals, number) != config_.forward_signals.end();
+    if (job_.finishing() && !forwarded) return output_.hurry();
+    handle(SignalArrived{number, static_cast<pid_t>(info.ssi_pid) == guarded_.outer});
+  }
+
+  void watch_lifeline() {
+    lifeline_.assign(guarded_.lifeline.release());
+    lifeline_.async_wait(Descriptor::wait_read, [this](boost::system::error_code error) {
+      if (error) return;
+      sweep_.end_everything();
+      ::_exit(shell_code(SIGKILL));
+    });
+  }
+
+  /// What is known of a worker's end beyond its event.
+  struct Ended {
+    std::int64_t time_us = 0;
+    std::optional<WorkerProgress> progress = {};
+  };
+
+  const LaunchConfig& config_;
+  Guarded guarded_;
+  asio::io_context loop_{1};
+  asio::steady_timer timer_{loop_};
+  Descriptor signals_{loop_};
+  Descriptor lifeline_{loop_};
+  Output output_;
+  JobRecord job_;
+  WorkerGroup workers_;
+  AttemptSweep sweep_;
+  Agent agent_;
+  WorkerWatch watch_;
+  std::optional<Watchdog> watchdog_;
+  std::optional<HealthPort> health_port_;
+  std::optional<WorkerStore> store_;
+  std::unique_ptr<AgentLink> link_;
+  std::deque<AgentEvent> events_;
+  std::optional<TimePoint> armed_;
+  std::unique_ptr<AttemptOutput> attempt_;       ///< of the running attempt
+  std::map<pid_t, TimerExpired> expired_early_;  ///< by process: its timer ran out, and no worker answers for it yet
+  std::vector<Ended> ended_;                     ///< index: local rank
+  bool ending_ = false;                          ///< the sweep is done, the output is being drained
+};
+
+}  // namespace
+
+void run_agent(const LaunchConfig& config, Guarded guarded, const std::string& host) {
+  AgentRunner runner{config, std::move(guarded), host};
+  const int status = runner.run();
+  static_cast<void>(kill_descendants(kill_limit));
+  // Everything is written and nobody is left: threads and sockets are ended by the kernel, faster than one by one.
+  ::_exit(status);
+}
+
+}  // namespace torchup

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "launcher/os/worker/attempt_cgroup.hpp"
+#include "rendezvous/net/io/asio.hpp"
+
+namespace torchup {
+
+/// Ends what the workers of an attempt leave behind, whatever its session, and removes the attempt's cgroup. Lives on
+/// the loop and never waits on it.
+class AttemptSweep {
+ public:
+  /// `gone` is called once for each sweep: nothing is left that can be ended.
+  AttemptSweep(asio::io_context& loop, std::string cgroup_tag, std::function<void()> gone);
+
+  /// Makes the next attempt's cgroup, if there is none and one is ours to make.
+  void make_cgroup();
+  /// Its open folder; -1: none.
+  [[nodiscard]] int cgroup() const { return cgroup_ ? cgroup_->folder() : -1; }
+
+  /// No attempt follows.
+  void discard_cgroup() { cgroup_.reset(); }
+
+  /// Begins a sweep: for `patience` it waits for what is still there, then it sends TERM, and after `grace` SIGKILL. To
+  /// begin while one is under way makes its times shorter, never longer.
+  void begin(Duration patience, Duration grace);
+  /// A child of this process has ended.
+  void child_ended();
+  /// Ends everything now, and waits for it: for the moment when nobody is left to answer to.
+  void end_everything();
+
+ private:
+  void go_on();
+  [[nodiscard]] bool all_gone(TimePoint now);
+  void signal_descendants();
+
+  asio::io_context& loop_;
+  const std::string tag_;
+  std::function<void()> gone_;
+  asio::steady_timer timer_;
+  std::unique_ptr<AttemptCgroup> cgroup_;
+  int attempts_begun_ = 0;
+  bool sweeping_ = false;
+  bool signalled_ = false;
+  bool only_cgroup_ = false;  ///< no child is left, only the cgroup is not yet empty or removed
+  TimePoint patient_until_{};
+  TimePoint kill_at_{};
+};
+
+}  // namespace torchup

@@ -1,0 +1,214 @@
+#include "launcher/os/agent/job_record.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/record/error_file.hpp"
+#include "launcher/core/record/exit_report.hpp"
+#include "launcher/core/record/incident.hpp"
+#include "launcher/os/output/evidence.hpp"
+
+namespace torchup {
+namespace {
+
+/// Failing log files are told no more often.
+constexpr Duration log_failure_interval = std::chrono::minutes{1};
+/// How long the last lines may take to be written.
+constexpr Duration finish_limit = std::chrono::seconds{2};
+
+std::int64_t microseconds(auto time) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
+}
+
+/// What all nodes tell of, the job's root cause in front; then what only this node knows: its workers that were
+/// stopped.
+std::vector<WorkerFailure> all_failures(const Finish& action) {
+  std::vector<WorkerFailure> all = action.verdict.failures;
+  for (const WorkerFailure& own : action.local_failures) {
+    const bool told = std::ranges::any_of(all, [&](const auto& known) { return known.rank == own.rank; });
+    if (!told) all.push_back(own);
+  }
+  return all;
+}
+
+}  // namespace
+
+JobRecord::JobRecord(asio::io_context& loop, const LaunchConfig& config, std::string host, pid_t launcher,
+                     Output& output)
+    : loop_{loop}, config_{config}, host_{std::move(host)}, launcher_{launcher}, output_{output},
+      incidents_{output.disk(), config.rendezvous.run_id.value(), host_, !config.output.log_dir.empty()} {
+  if (config_.event_log_handler == "console") {
+    torchelastic_events_.emplace(host_, config_.rendezvous.backend == Backend::static_ ? "static" : "c10d");
+  }
+  LogOptions options;
+  options.program = "torchup";
+  options.level = config_.output.quiet ? LogLevel::error : LogLevel::info;
+  options.write = [this](std::string line) { output_.print(std::move(line)); };
+  log_ = std::make_unique<Log>(std::move(options));
+  log_use_ = log_->use(loop_);
+}
+
+void JobRecord::record(EventBody body) {
+  const LaunchEvent event{
+      {microseconds(std::chrono::system_clock::now()), microseconds(std::chrono::steady_clock::now())},
+      std::move(body)};
+  if (!config_.output.events_file.empty()) output_.append(config_.output.events_file, to_json_line(event, host_));
+  if (torchelastic_events_) {
+    if (std::string lines = torchelastic_events_->apply(event); !lines.empty()) output_.print(std::move(lines));
+  }
+  record_.apply(event);
+  say(event.body);
+  if (const auto* started = std::get_if<event::AttemptStarted>(&event.body)) {
+    attempt_name_ = started->name;
+    if (failed_) spawn(loop_, "incident", tell_restart(std::exchange(failed_, nullptr)));
+    incidents_.attempt_started();
+  } else if (std::holds_alternative<event::AttemptEnded>(event.body)) {
+    // An attempt that could not even begin has no incident of its own, and takes nobody else's away.
+    if (auto open = incidents_.take()) failed_ = std::move(open);
+  }
+}
+
+void JobRecord::say(const EventBody& body) {
+  auto line = to_text(body);
+  if (!line) return;
+  if (!log_) return output_.print(fmt::format("torchup: {}\n", line->text));  // at the very end
+  if (std::holds_alternative<event::LogWriteFailed>(body)) {
+    // A full disk fails all files at once.
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (log_failure_told_ && now - *log_failure_told_ < log_failure_interval) return;
+    log_failure_told_ = now;
+  }
+  log_->tell(LogLine{line->level, std::move(line->text)});
+}
+
+void JobRecord::coordinator_says(LogLine line) {
+  for (LogLine& allowed : coordinator_limit_.step(std::move(line), std::chrono::steady_clock::now())) {
+    record(event::Notice{std::move(allowed.text), allowed.level});
+  }
+}
+
+void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t time_us,
+                              const std::optional<WorkerProgress>& progress, const AttemptOutput& attempt,
+                              const std::vector<LivingWorker>& living) {
+  WorkerFailure failure;
+  failure.rank = worker.worker.rank;
+  failure.local_rank = worker.worker.local_rank;
+  failure.exit_code = worker.exit_code;
+  failure.pid = worker.worker.pid;
+  failure.host = host_;
+  failure.time_us = time_us;
+  failure.message = worker.message;
+  failure.error_file = worker.error_file;
+  incidents_.worker_failed(failure, progress, attempt, attempt_name_, living, std::chrono::steady_clock::now());
+}
+
+/// Aside, while the next attempt already runs.
+Task<> JobRecord::tell_restart(std::shared_ptr<IncidentRecorder::Open> failed) {
+  const int left = config_.terms.max_restarts - record_.restart_count();
+  std::string consequence = fmt::format("the workers were restarted, {} restarts left", left);
+  std::vector<AttemptRecord> history = record_.history();
+  auto told = co_await incidents_.tell(std::move(failed), std::move(consequence), std::move(history));
+  if (!told.not_written.empty()) record(event::Fault{"no incident record: " + told.not_written});
+  record(event::IncidentRecorded{told.path, incident_summary(told.incident), true});
+}
+
+Task<> JobRecord::finish(Finish action) {
+  const Verdict& verdict = action.verdict;
+  finishing_ = true;
+  exit_code_ = launcher_exit_code(verdict, config_.propagate_exit_code);
+  std::optional<IncidentRecorder::Told> told;
+  if (failed_) {
+    std::vector<AttemptRecord> history = record_.history();
+    told = co_await incidents_.tell(std::exchange(failed_, nullptr), verdict.reason, std::move(history));
+    if (!told->not_written.empty()) record(event::Fault{"no incident record: " + told->not_written});
+    record(event::IncidentRecorded{told->path, incident_summary(told->incident), false});
+  }
+  record(event::JobEnded{verdict});
+  if (verdict.exit_code != 0) report(action);
+  if (verdict.exit_code != 0 && told) {
+    output_.print(fmt::format("torchup: {}{}", incident_text(told->incident, local_time_text),
+                              told->path.empty() ? "" : fmt::format("  all of it: {}\n", told->path)));
+  }
+  std::string last_words;
+  if (verdict.exit_code != 0) last_words = co_await last_words_for_parent(action);
+  if (!last_words.empty()) {
+    auto written = co_await output_.disk().replace_file(config_.parent_error_file, std::move(last_words));
+    if (!written) record(event::Fault{written.error().message()});
+  }
+  if (!config_.output.result_file.empty() || log_failure_told_) {
+    co_await output_.settle(finish_limit);  // what was lost belongs into the result
+  }
+  if (const std::uint64_t lost = record_.log_bytes_lost(); lost != 0) {
+    record(event::Fault{fmt::format("{} bytes of logs and events are lost in all", lost)});
+  }
+  co_await write_result();
+  log_use_.reset();
+  log_.reset();  // counts of lines that were kept back are said now
+}
+
+Task<> JobRecord::finish_output() {
+  const bool by_signal = signal_of_shell_code(exit_code_).has_value();
+  co_await output_.finish(finish_limit, by_signal ? Output::Patience::limited : Output::Patience::as_cat);
+  co_await write_result();
+}
+
+/// Once more when something is lost after the first time.
+Task<> JobRecord::write_result() {
+  if (config_.output.result_file.empty()) co_return;
+  std::string content = result_json(record_, host_);
+  if (content == result_) co_return;
+  result_ = content;
+  auto written = co_await output_.disk().replace_file(config_.output.result_file, std::move(content));
+  if (!written) record(event::Fault{written.error().message()});
+}
+
+std::string JobRecord::exception_text(int signal) const {
+  return fmt::format("SignalException: Process {} got signal: {}", launcher_, signal);
+}
+
+void JobRecord::report(const Finish& action) {
+  const Verdict& verdict = action.verdict;
+  if (const auto signal = signal_of_shell_code(verdict.exit_code)) {
+    output_.print(fmt::format("torch.distributed.elastic.multiprocessing.api.{}\n", exception_text(*signal)));
+    return;
+  }
+  // Without a failure in the verdict the job was ended for another reason, and workers that died of it are no news.
+  if (verdict.failures.empty()) {
+    log_->tell(LogLine{LogLevel::error, verdict.reason});
+    return;
+  }
+  output_.print(fmt::format("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: {}\n",
+                            exit_report(config_.program.title, all_failures(action), local_time_text)));
+}
+
+/// What goes into the error file of whoever started us; empty when nothing does.
+Task<std::string> JobRecord::last_words_for_parent(const Finish& action) {
+  const Verdict& verdict = action.verdict;
+  const auto signal = signal_of_shell_code(verdict.exit_code);
+  if (signal || action.local_failures.empty()) {
+    if (config_.parent_error_file.empty()) co_return "";
+    const std::string text = signal ? exception_text(*signal) : verdict.reason;
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    co_return make_error_file(text, text, std::chrono::duration_cast<std::chrono::seconds>(now).count());
+  }
+  const WorkerFailure& cause = action.local_failures.at(root_cause(action.local_failures));
+  if (cause.error_file.empty()) co_return "";
+  if (config_.parent_error_file.empty()) {
+    record(
+        event::Fault{fmt::format("no error file defined for parent, to copy child error file ({})", cause.error_file)});
+    co_return "";
+  }
+  const LastWords words = co_await output_.read_last_words(cause.error_file);
+  if (!words.error) co_return "";
+  if (!words.error->structured) {
+    record(event::Warning{
+        fmt::format("child error file ({}) has a new message format; skipping error code override", cause.error_file)});
+  }
+  co_return with_error_code(*words.bytes, cause.exit_code);
+}
+
+}  // namespace torchup

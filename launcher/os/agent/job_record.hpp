@@ -1,0 +1,72 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/core/agent/agent.hpp"
+#include "launcher/core/record/run_record.hpp"
+#include "launcher/core/record/torchelastic_events.hpp"
+#include "launcher/os/agent/incident_recorder.hpp"
+#include "launcher/os/output/worker_output.hpp"
+#include "rendezvous/net/io/log.hpp"
+
+namespace torchup {
+
+/// Everything that is told of a job: each event goes to the events file, to torchrun's stream, into the run's record
+/// and to people where it has a text; at the end come report, result file and the last words for whoever started us.
+/// Lives on the loop.
+class JobRecord {
+ public:
+  /// `launcher`: the pid that users see.
+  JobRecord(asio::io_context& loop, const LaunchConfig& config, std::string host, pid_t launcher, Output& output);
+
+  void record(EventBody body);
+  /// A line of the coordinator that we host.
+  void coordinator_says(LogLine line);
+  /// A worker has failed, in `attempt`, while `living` went on: what is known of it at this moment, for the incident.
+  /// To be called before the siblings are stopped.
+  void worker_failed(const event::WorkerExited& worker, std::int64_t time_us,
+                     const std::optional<WorkerProgress>& progress, const AttemptOutput& attempt,
+                     const std::vector<LivingWorker>& living);
+
+  /// What a probe is told.
+  [[nodiscard]] std::string health() const { return health_json(record_); }
+  /// Says everything that is left to say. What is written of it is written by the end of `finish_output`.
+  Task<> finish(Finish action);
+  /// Waits for whoever reads our output: as long as `cat` would, or 2 s where a signal ended the job.
+  Task<> finish_output();
+  /// The exit code, once `finish` has begun.
+  [[nodiscard]] int exit_code() const { return exit_code_; }
+  /// Whether the job is over for people too: a signal then means those who do not read our output.
+  [[nodiscard]] bool finishing() const { return finishing_; }
+
+ private:
+  void say(const EventBody& body);
+  Task<> tell_restart(std::shared_ptr<IncidentRecorder::Open> failed);
+  void report(const Finish& action);
+  [[nodiscard]] std::string exception_text(int signal) const;
+  Task<std::string> last_words_for_parent(const Finish& action);
+  Task<> write_result();
+
+  asio::io_context& loop_;
+  const LaunchConfig& config_;
+  const std::string host_;
+  const pid_t launcher_;
+  Output& output_;
+  IncidentRecorder incidents_;
+  RunRecord record_;
+  std::optional<TorchelasticEvents> torchelastic_events_;
+  LogLimit coordinator_limit_{LogLimits{}};
+  std::unique_ptr<Log> log_;  ///< null at the end: everything is said
+  Log::LoopUse log_use_;
+  std::string attempt_name_;
+  std::shared_ptr<IncidentRecorder::Open> failed_;  ///< the last attempt's failure, of which nobody was told yet
+  std::optional<TimePoint> log_failure_told_;
+  std::string result_;  ///< as last written to --result-file
+  bool finishing_ = false;
+  int exit_code_ = 70;
+};
+
+}  // namespace torchup

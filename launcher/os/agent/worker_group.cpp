@@ -1,0 +1,190 @@
+#include "launcher/os/agent/worker_group.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <utility>
+
+#include "launcher/core/plan/worker_command.hpp"
+#include "launcher/os/machine/descendants.hpp"
+
+extern char** environ;
+
+namespace torchup {
+namespace {
+
+/// Keeps the spawner busy, and no more: each order holds descriptors and an environment, and a child is made the slower
+/// the more descriptors are open here.
+constexpr int orders_max = 8;
+
+/// The system's error alone tells whether another try can help.
+bool is_permanent(const Error& error) {
+  const int code = error.code.value();
+  return code == ENOENT || code == EACCES || code == ENOEXEC || code == ENOTDIR || code == ELOOP || code == E2BIG;
+}
+
+std::int64_t utc_now_us() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
+}  // namespace
+
+std::vector<std::string> own_environment() {
+  std::vector<std::string> list;
+  for (char** entry = environ; *entry; ++entry) list.emplace_back(*entry);
+  return list;
+}
+
+WorkerGroup::WorkerGroup(asio::io_context& loop, const LaunchConfig& config, const rlimit& descriptor_limit,
+                         Listener listener)
+    : loop_{loop}, config_{config}, descriptor_limit_{descriptor_limit},
+      environment_{config, own_environment()}, listener_{std::move(listener)}, spawner_{loop},
+      workers_(static_cast<std::size_t>(config.local_world_size)), next_{config.local_world_size} {}
+
+void WorkerGroup::renew() {
+  cancelled_ = false;
+  drain_ = false;
+}
+
+void WorkerGroup::start(Start how) {
+  start_ = std::move(how);
+  next_ = 0;
+  order_workers();
+}
+
+void WorkerGroup::order_workers() {
+  while (next_ < config_.local_world_size && (orders_ < orders_max || cancelled_)) order(LocalRank{next_++});
+}
+
+void WorkerGroup::order(LocalRank local_rank) {
+  if (cancelled_) return listener_.tell(WorkerNotStarted{local_rank});
+  auto streams = start_.output->take_child_streams(local_rank);
+  if (!streams) return listener_.tell(SpawnFailed{local_rank, streams.error().message(), false, utc_now_us()});
+  ChildRequest request;
+  request.executable = config_.program.executable;
+  request.arguments = worker_command(config_.program, local_rank);
+  request.common_environment = environment_.common();
+  request.environment = environment_.own(start_.placement, local_rank, start_.output->files(local_rank).error_file);
+  request.environment.insert(request.environment.end(), start_.variables.begin(), start_.variables.end());
+  request.in = std::move(streams->in);
+  request.out = std::move(streams->out);
+  request.err = std::move(streams->err);
+  const auto order = std::make_shared<Order>();  // shared, because a std::function must be copyable
+  const WorkerFiles& files = start_.output->files(local_rank);
+  order->stdout_log = files.stdout_log;
+  order->stderr_log = files.stderr_log;
+  order->worker = {Rank{start_.placement.first_rank.value() + local_rank.value()}, local_rank, 0};
+  if (auto made = SharedPage::make()) {
+    order->page.emplace(*std::move(made));
+    if (drain_) order->page->request_drain();
+    request.page = order->page->fd();
+    request.page_address = order->page->address(page_descriptor);
+  }
+  if (!config_.worker_cpus.empty()) {
+    request.cpus.emplace(config_.worker_cpus.at(static_cast<std::size_t>(local_rank.value())));
+  }
+  request.descriptor_limit = descriptor_limit_;
+  request.cgroup = start_.cgroup;
+  ++orders_;
+  spawner_.start(std::move(request),
+                 [this, order](Result<ChildProcess> child) { on_spawned(*order, std::move(child)); });
+}
+
+void WorkerGroup::on_spawned(Order& order, Result<ChildProcess> child) {
+  const LocalRank local_rank = order.worker.local_rank;
+  --orders_;
+  order_workers();
+  if (!child) {
+    const Error& error = child.error();
+    return listener_.tell(SpawnFailed{local_rank, error.message(), is_permanent(error), utc_now_us()});
+  }
+  if (drain_ && order.page) order.page->request_drain();
+  if (!child->outside_cgroup.empty() && !std::exchange(cgroup_refused_, true)) {
+    listener_.record(
+        event::Warning{fmt::format("workers run outside the cgroup that was made for them ({}); what they leave behind "
+                                   "is found by parentage alone",
+                                   child->outside_cgroup)});
+  }
+  const WorkerId id{order.worker.rank, local_rank, child->pid};
+  auto& place = workers_.at(static_cast<std::size_t>(local_rank.value()));
+  place = std::make_unique<Worker>(loop_, id, std::move(*child), std::move(order.page), [this, id](int exit_code) {
+    const auto worker = std::move(workers_.at(static_cast<std::size_t>(id.local_rank.value())));
+    listener_.ended(id, exit_code, worker->progress());
+  });
+  listener_.record(event::WorkerStarted{id, std::move(order.stdout_log), std::move(order.stderr_log)});
+  listener_.tell(WorkerStarted{local_rank, id.pid});
+}
+
+void WorkerGroup::cancel_starts() {
+  cancelled_ = true;
+  order_workers();
+}
+
+void WorkerGroup::signal(std::span<const LocalRank> workers, int number, bool ends) {
+  for (const LocalRank local_rank : workers) {
+    const Worker* const worker = find(local_rank);
+    if (!worker) continue;
+    worker->signal(number);
+    if (ends) worker->signal(SIGCONT);
+  }
+}
+
+void WorkerGroup::signal_all(int number) {
+  for (const auto& worker : workers_) {
+    if (worker) worker->signal(number);
+  }
+}
+
+void WorkerGroup::drain(int number, bool insist) {
+  drain_ = true;
+  for (const auto& worker : workers_) {
+    if (worker) worker->drain(number, insist);
+  }
+}
+
+void WorkerGroup::abort(std::span<const LocalRank> workers) {
+  for (const LocalRank local_rank : workers) {
+    if (const Worker* const worker = find(local_rank)) worker->abort();
+  }
+}
+
+void WorkerGroup::kill(std::span<const LocalRank> workers) { signal(workers, SIGKILL, false); }
+
+std::vector<LivingWorker> WorkerGroup::living() const {
+  std::vector<LivingWorker> list;
+  for (const auto& worker : workers_) {
+    if (worker) list.push_back({worker->id().rank, worker->id().local_rank, worker->pid(), worker->progress()});
+  }
+  return list;
+}
+
+std::vector<StepSample> WorkerGroup::steps() const {
+  std::vector<StepSample> list;
+  for (const auto& worker : workers_) {
+    if (worker) list.push_back({worker->id().rank, worker->id().local_rank, worker->progress()});
+  }
+  return list;
+}
+
+std::vector<StateSample> WorkerGroup::states() const {
+  std::vector<StateSample> list;
+  for (const auto& worker : workers_) {
+    if (worker) list.push_back({worker->id(), state_letter(worker->pid())});
+  }
+  return list;
+}
+
+std::optional<LocalRank> WorkerGroup::owner_of(pid_t pid) const {
+  for (const pid_t ancestor : ancestry(pid)) {
+    for (const auto& worker : workers_) {
+      if (worker && worker->pid() == ancestor) return worker->id().local_rank;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace torchup

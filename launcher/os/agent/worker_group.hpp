@@ -1,0 +1,90 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "launcher/core/agent/agent.hpp"
+#include "launcher/core/plan/worker_environment.hpp"
+#include "launcher/os/agent/incident_recorder.hpp"
+#include "launcher/os/output/worker_output.hpp"
+#include "launcher/os/worker/spawner.hpp"
+#include "launcher/os/worker/worker.hpp"
+
+namespace torchup {
+
+/// The environment of this process, "NAME=value" each.
+[[nodiscard]] std::vector<std::string> own_environment();
+
+/// This node's workers: in which order they are started, and what is sent to them. Decides nothing: the agent machine
+/// says what is to be done, and hears what became of it. Lives on the loop.
+class WorkerGroup {
+ public:
+  struct Listener {
+    /// WorkerStarted, SpawnFailed, WorkerNotStarted.
+    std::function<void(AgentEvent)> tell;
+    /// worker_started, warning.
+    std::function<void(EventBody)> record;
+    /// A worker's process is gone and reaped; `progress` is what its page said last.
+    std::function<void(const WorkerId& worker, int exit_code, std::optional<WorkerProgress> progress)> ended;
+  };
+  /// `descriptor_limit` is what the workers get.
+  WorkerGroup(asio::io_context& loop, const LaunchConfig& config, const rlimit& descriptor_limit, Listener listener);
+
+  /// How workers of one attempt are started.
+  struct Start {
+    Placement placement;
+    AttemptOutput* output = nullptr;
+    std::vector<std::string> variables;  ///< beyond the contract's, "NAME=value" each
+    int cgroup = -1;                     ///< as in ChildRequest
+  };
+  /// An attempt begins, whose workers are started before long.
+  void renew();
+  /// Starts all, in local rank order.
+  void start(Start how);
+  /// Whoever is not ordered yet is not started any more in this attempt.
+  void cancel_starts();
+  void signal(std::span<const LocalRank> workers, int number, bool ends);
+  void signal_all(int number);
+  void drain(int number, bool insist);
+  void abort(std::span<const LocalRank> workers);
+  void kill(std::span<const LocalRank> workers);
+
+  [[nodiscard]] std::vector<LivingWorker> living() const;
+  [[nodiscard]] std::vector<StepSample> steps() const;
+  [[nodiscard]] std::vector<StateSample> states() const;
+  /// The worker that this process is or comes from.
+  [[nodiscard]] std::optional<LocalRank> owner_of(pid_t pid) const;
+
+ private:
+  void order_workers();
+  void order(LocalRank local_rank);
+  /// What was ordered, kept until the spawner answers: the attempt's output may have gone by then.
+  struct Order {
+    WorkerId worker;
+    std::optional<SharedPage> page;
+    std::string stdout_log;
+    std::string stderr_log;
+  };
+  void on_spawned(Order& order, Result<ChildProcess> child);
+  Worker* find(LocalRank local_rank) const { return workers_.at(static_cast<std::size_t>(local_rank.value())).get(); }
+
+  asio::io_context& loop_;
+  const LaunchConfig& config_;
+  const rlimit descriptor_limit_;
+  const WorkerEnvironment environment_;
+  Listener listener_;
+  Spawner spawner_;
+  Start start_;
+  std::vector<std::unique_ptr<Worker>> workers_;  ///< index: local rank; null: none lives
+  int next_;                                      ///< the first local rank that is not ordered yet
+  int orders_ = 0;                                ///< that the spawner has
+  bool cancelled_ = false;
+  bool drain_ = false;           ///< of the running attempt is asked for
+  bool cgroup_refused_ = false;  ///< and said so
+};
+
+}  // namespace torchup

@@ -1,0 +1,68 @@
+#include "launcher/os/io/health_port.hpp"
+
+#include <sys/socket.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/net/daemon/http.hpp"
+#include "rendezvous/net/io/listen.hpp"
+
+namespace torchup {
+namespace {
+
+constexpr auto silent_peer_max = std::chrono::seconds{10};
+
+HttpOptions pages(std::function<std::string()> body) {
+  HttpOptions options;
+  const HttpOptions::Page page{"application/json", std::move(body)};
+  options.pages.emplace("/", page);
+  options.pages.emplace("/healthz", page);
+  return options;
+}
+
+}  // namespace
+
+class HealthPort::Impl {
+ public:
+  Impl(boost::asio::io_context& loop, Listeners listeners, std::function<std::string()> body)
+      : http_{loop, pages(std::move(body))}, port_{listeners.port} {
+    for (UniqueFd& socket : listeners.sockets) sockets_.emplace_back(loop, socket.release());
+    for (auto& socket : sockets_) wait_on(socket);
+  }
+
+  [[nodiscard]] Port port() const { return port_; }
+
+ private:
+  using Descriptor = boost::asio::posix::stream_descriptor;
+
+  void wait_on(Descriptor& socket) {
+    socket.async_wait(Descriptor::wait_read, [this, &socket](boost::system::error_code error) {
+      if (error) return;
+      UniqueFd peer{::accept4(socket.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
+      if (peer) http_.serve(std::move(peer));
+      wait_on(socket);
+    });
+  }
+
+  HttpService http_;
+  Port port_;
+  std::vector<Descriptor> sockets_;
+};
+
+HealthPort::HealthPort(std::unique_ptr<Impl> impl) : impl_{std::move(impl)} {}
+HealthPort::HealthPort(HealthPort&&) noexcept = default;
+HealthPort& HealthPort::operator=(HealthPort&&) noexcept = default;
+HealthPort::~HealthPort() = default;
+
+Port HealthPort::port() const { return impl_->port(); }
+
+Result<HealthPort> HealthPort::open(boost::asio::io_context& loop, Port port, std::function<std::string()> body) {
+  auto listeners = listen_on("localhost", port, silent_peer_max);
+  if (!listeners) return listeners.error();
+  return HealthPort{std::make_unique<Impl>(loop, std::move(*listeners), std::move(body))};
+}
+
+}  // namespace torchup

@@ -1,0 +1,136 @@
+#include "launcher/os/machine/descendants.hpp"
+
+#include <dirent.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "launcher/os/io/read_text.hpp"
+#include "launcher/os/machine/process_stat.hpp"
+
+#ifndef __WNOTHREAD
+#define __WNOTHREAD 0x20000000
+#endif
+
+namespace torchup {
+namespace {
+
+struct Process {
+  pid_t pid;
+  pid_t parent;
+  char state;
+};
+
+/// False when it is gone.
+bool read_process(pid_t pid, Process& process) {
+  const auto stat = process_stat(pid);
+  if (!stat) return false;
+  process = {pid, stat->parent, stat->state};
+  return true;
+}
+
+/// All that live; zombies do not.
+std::vector<Process> all_processes() {
+  std::vector<Process> list;
+  DIR* folder = ::opendir("/proc");
+  if (!folder) return list;
+  while (const dirent* entry = ::readdir(folder)) {
+    const std::string_view name = entry->d_name;
+    pid_t pid = 0;
+    const auto [end, code] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (code != std::errc{} || end != name.data() + name.size()) continue;
+    Process process{};
+    if (read_process(pid, process) && process.state != 'Z' && process.state != 'X') list.push_back(process);
+  }
+  ::closedir(folder);
+  return list;
+}
+
+void signal_all(const std::vector<pid_t>& pids, int number) {
+  for (const pid_t pid : pids) ::kill(pid, number);
+}
+
+}  // namespace
+
+void become_subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
+
+std::vector<pid_t> descendants() {
+  const auto processes = all_processes();
+  std::vector<pid_t> found{::getpid()};
+  for (std::size_t next = 0; next < found.size(); ++next) {
+    const pid_t parent = found[next];
+    for (const Process& process : processes) {
+      if (process.parent == parent) found.push_back(process.pid);
+    }
+  }
+  found.erase(found.begin());
+  return found;
+}
+
+char state_letter(pid_t pid) {
+  Process process{};
+  return read_process(pid, process) ? process.state : '?';
+}
+
+std::vector<pid_t> ancestry(pid_t pid) {
+  std::vector<pid_t> found;
+  const pid_t own = ::getpid();
+  while (pid > 1 && pid != own) {
+    const auto stat = process_stat(pid);
+    if (!stat) return {};
+    found.push_back(pid);
+    pid = stat->parent;
+  }
+  return pid == own ? found : std::vector<pid_t>{};
+}
+
+bool catches_signal(pid_t pid, int number) {
+  constexpr std::string_view key = "\nSigCgt:\t";
+  const std::string status = read_text("/proc/" + std::to_string(pid) + "/status");
+  const auto at = status.find(key);
+  if (at == std::string::npos) return false;
+  std::uint64_t mask = 0;
+  const char* const begin = status.data() + at + key.size();
+  std::from_chars(begin, status.data() + status.size(), mask, 16);
+  return number >= 1 && number <= 64 && ((mask >> (number - 1)) & 1) != 0;
+}
+
+bool has_children() {
+  siginfo_t info{};
+  return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
+}
+
+void reap_orphans() {
+  while (::waitpid(-1, nullptr, WNOHANG | __WNOTHREAD) > 0) {
+  }
+}
+
+void kill_descendants_once() {
+  // Stopped first, none of them can start another while the list is worked through.
+  signal_all(descendants(), SIGSTOP);
+  signal_all(descendants(), SIGKILL);
+}
+
+bool kill_descendants(Duration limit) {
+  const TimePoint end = std::chrono::steady_clock::now() + limit;
+  while (has_children()) {
+    kill_descendants_once();
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    if (!has_children()) return true;
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds{2});
+  }
+  return true;
+}
+
+}  // namespace torchup

@@ -1,0 +1,53 @@
+#include "launcher/os/machine/process_stat.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <string_view>
+
+#include "rendezvous/net/io/unique_fd.hpp"
+
+namespace torchup {
+namespace {
+
+/// Takes the text up to the next blank off `line`, and the blank.
+std::string_view next_field(std::string_view& line) {
+  const auto end = line.find(' ');
+  const std::string_view field = line.substr(0, end);
+  line.remove_prefix(end == std::string_view::npos ? line.size() : end + 1);
+  return field;
+}
+
+template <class Number>
+bool read_number(std::string_view field, Number& number) {
+  return std::from_chars(field.data(), field.data() + field.size(), number).ec == std::errc{};
+}
+
+}  // namespace
+
+std::optional<ProcessStat> process_stat(pid_t pid) {
+  std::array<char, 32> path{};
+  std::snprintf(path.data(), path.size(), "/proc/%d/stat", pid);
+  const UniqueFd file{::open(path.data(), O_RDONLY | O_CLOEXEC)};
+  if (!file) return std::nullopt;
+  std::array<char, 1024> text{};
+  const ssize_t length = ::read(file.get(), text.data(), text.size());
+  if (length <= 0) return std::nullopt;
+  // The name may hold anything, blanks and brackets too; the last bracket ends it: ") S 1234 ".
+  std::string_view line{text.data(), static_cast<std::size_t>(length)};
+  const auto bracket = line.rfind(')');
+  if (bracket == std::string_view::npos || bracket + 2 >= line.size()) return std::nullopt;
+  line.remove_prefix(bracket + 2);
+  ProcessStat stat;
+  stat.state = next_field(line).front();
+  if (!read_number(next_field(line), stat.parent)) return std::nullopt;
+  constexpr int fields_between = 17;  // proc(5): parent is the 4th, start time the 22nd
+  for (int field = 0; field < fields_between; ++field) next_field(line);
+  if (!read_number(next_field(line), stat.start_time)) return std::nullopt;
+  return stat;
+}
+
+}  // namespace torchup

@@ -1,0 +1,104 @@
+#include "launcher/os/output/console.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace torchup {
+namespace {
+
+/// How exactly half lines and interruptions come in time.
+constexpr Duration turn_interval = std::chrono::milliseconds{50};
+
+}  // namespace
+
+Console::Console(asio::io_context& loop, std::string name, int fd, Hooks hooks)
+    : loop_{loop}, post_{loop}, name_{std::move(name)}, fd_{fd}, hooks_{std::move(hooks)},
+      writer_{fd,
+              [this, post = post_](const std::string& reason, std::uint64_t lost) {
+                post([this, reason, lost] {
+                  told_ = lost + dropped_;
+                  reason_ = reason;
+                  hooks_.tell(event::ConsoleLost{name_, reason, told_});
+                });
+              }},
+      turn_timer_{loop} {}
+
+void Console::flush() {
+  if (batch_.empty()) return expect_turn();
+  if (is_terminal()) {
+    if (writer_.queued_bytes() > terminal_bytes_max) {
+      dropped_ += batch_.size();
+      dropped_now_ += batch_.size();
+      batch_.clear();
+      return;
+    }
+    if (dropped_now_ != 0) {
+      batch_.insert(0, fmt::format("torchup: this terminal does not keep up: {} bytes of output are not shown\n",
+                                   std::exchange(dropped_now_, 0)));
+      told_ = bytes_lost();
+      hooks_.tell(event::ConsoleLost{name_, "the terminal does not keep up", told_});
+    }
+  }
+  writer_.write(std::exchange(batch_, {}));
+  if (!is_terminal() && !full_ && writer_.queued_bytes() > queue_bytes_max) {
+    full_ = true;
+    writer_.when_at_most(queue_bytes_max / 2, [this, post = post_] {
+      post([this] {
+        full_ = false;
+        turns_.stood_still(std::chrono::steady_clock::now());
+        hooks_.has_room();
+        expect_turn();
+      });
+    });
+  }
+  expect_turn();
+}
+
+void Console::expect_turn() {
+  if (turn_expected_ || full_) return;
+  const auto due = turns_.deadline();
+  if (!due) return;
+  turn_expected_ = true;
+  turn_timer_.expires_at(std::min(*due, std::chrono::steady_clock::now() + turn_interval));
+  turn_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    turn_expected_ = false;
+    // Who has written meanwhile was not silent, only not yet read.
+    if (!hooks_.read_more() && !full_) turns_.tick(std::chrono::steady_clock::now(), batch_);
+    flush();
+    hooks_.has_room();
+  });
+}
+
+Task<bool> Console::written(std::optional<Duration> limit) {
+  auto timer = std::make_shared<Timer>(loop_);
+  auto done = std::make_shared<bool>(false);
+  timer->expires_at(limit ? std::chrono::steady_clock::now() + *limit : TimePoint::max());
+  waiting_ = timer;
+  writer_.when_at_most(0, [post = post_, timer, done] {
+    post([timer, done] {
+      *done = true;
+      timer->cancel();
+    });
+  });
+  co_await timer->async_wait();
+  waiting_.reset();
+  co_return *done;
+}
+
+void Console::hurry() {
+  if (waiting_) waiting_->cancel();
+}
+
+std::uint64_t Console::tell_losses(bool given_up) {
+  const std::uint64_t lost = bytes_lost() + (given_up ? writer_.queued_bytes() : 0);
+  if (lost > told_) {
+    told_ = lost;
+    hooks_.tell(event::ConsoleLost{name_, given_up ? "nobody reads it" : reason_, lost});
+  }
+  return lost;
+}
+
+}  // namespace torchup

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "launcher/core/agent/console_turns.hpp"
+#include "launcher/core/record/launch_event.hpp"
+#include "launcher/os/io/loop_post.hpp"
+#include "launcher/os/output/console_writer.hpp"
+#include "rendezvous/net/io/asio.hpp"
+
+namespace torchup {
+
+/// A queue that holds more stops the streams that feed it; half of it lets them go on. Small, for a line waits behind
+/// what is queued before it.
+inline constexpr std::size_t queue_bytes_max = std::size_t{256} << 10;
+/// A terminal that stands still (Ctrl-S) must not stop the job: so much is kept for it, then lines are dropped.
+inline constexpr std::size_t terminal_bytes_max = std::size_t{8} << 20;
+
+/// One of our own streams, and what is about to be written to it. On the loop; never blocks.
+///
+/// Lines of several sources take turns (core/console_turns.hpp). What was fed goes to the writer with `flush`, once a
+/// turn of the loop. A pipe or file that does not keep up makes it `full`: its sources are not to be read; a terminal
+/// never is, it loses whole batches, which are counted and told.
+class Console {
+ public:
+  struct Hooks {
+    std::function<void(EventBody)> tell;  ///< console_lost
+    std::function<void()> has_room;       ///< it is not full any more, or a source holds less back
+    std::function<bool()> read_more;      ///< reads what the sources have now; true when that was anything
+  };
+  Console(asio::io_context& loop, std::string name, int fd, Hooks hooks);
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+  ~Console() { post_.cut(); }
+
+  [[nodiscard]] const std::string& name() const { return name_; }  ///< `stdout`, `stderr`
+  [[nodiscard]] int descriptor() const { return fd_; }
+  [[nodiscard]] bool is_terminal() const { return writer_.is_terminal(); }
+  [[nodiscard]] bool is_full() const { return full_; }
+
+  ConsoleTurns& turns() { return turns_; }
+  std::string& batch() { return batch_; }  ///< where `turns` write
+
+  /// Gives the batch to the writer, and sees to half lines.
+  void flush();
+
+  /// Waits until everything is written, at most until `limit` (nothing: as long as it takes) or `hurry`. True: it is.
+  Task<bool> written(std::optional<Duration> limit);
+  /// Ends the waiting now.
+  void hurry();
+
+  /// Bytes dropped or refused so far.
+  [[nodiscard]] std::uint64_t bytes_lost() const { return dropped_ + writer_.bytes_lost(); }
+  [[nodiscard]] std::size_t queued_bytes() const { return writer_.queued_bytes(); }
+  /// Tells what is lost and was not told yet. With `given_up` that is also what nobody has read.
+  std::uint64_t tell_losses(bool given_up);
+
+ private:
+  void expect_turn();
+
+  asio::io_context& loop_;
+  LoopPost post_;
+  const std::string name_;
+  const int fd_;
+  const Hooks hooks_;
+  ConsoleWriter writer_;
+  ConsoleTurns turns_;
+  std::string batch_;  ///< of this turn of the loop
+  Timer turn_timer_;
+  bool turn_expected_ = false;
+  bool full_ = false;
+  std::shared_ptr<Timer> waiting_;          ///< of `written`
+  std::uint64_t dropped_ = 0;               ///< bytes of a terminal that did not keep up
+  std::uint64_t dropped_now_ = 0;           ///< not yet said
+  std::uint64_t told_ = 0;                  ///< bytes lost, as the listener knows
+  std::string reason_ = "it was too slow";  ///< for the loss
+};
+
+}  // namespace torchup

@@ -1,0 +1,245 @@
+#include "launcher/os/worker/child_process.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <limits>
+#include <string_view>
+#include <system_error>
+
+namespace torchup {
+namespace {
+
+/// What the child needs, made before it exists, and where it leaves the error that kept it from running.
+struct Launch {
+  const ChildRequest& request;
+  char* const* arguments;
+  char* const* environment;
+  char* pid_digits;  ///< where the child writes its pid into its environment, `pid_width` digits; null: nowhere
+  pid_t parent;
+  std::vector<int> ignored;  ///< signals that we do not leave by default; exec resets handlers, but not these
+  const char* failed_call = nullptr;
+  int error = 0;
+  bool join_cgroup = false;  ///< it was born outside of the request's
+  int cgroup_error = 0;      ///< why it could not join
+};
+
+constexpr int pid_width = 10;
+constexpr std::string_view oldest_kernel = "5.9";
+
+int give_up(Launch& launch, const char* call) {
+  launch.failed_call = call;
+  launch.error = errno;
+  return 127;
+}
+
+/// Makes `from` the descriptor `to`, without close-on-exec even where both are the same. By the bare system call:
+/// ThreadSanitizer takes a dup2 of the child, whose descriptors are its own, for one of ours.
+int install(int from, int to) {
+  return from == to ? ::fcntl(to, F_SETFD, 0) : static_cast<int>(::syscall(SYS_dup3, from, to, 0));
+}
+
+/// Runs in the child, in our memory: system calls only.
+int run_child(void* argument) {
+  auto& launch = *static_cast<Launch*>(argument);
+  const ChildRequest& request = launch.request;
+
+  struct sigaction by_default {};
+  by_default.sa_handler = SIG_DFL;
+  for (const int number : launch.ignored) ::sigaction(number, &by_default, nullptr);
+
+  if (::setsid() < 0) return give_up(launch, "setsid");
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return give_up(launch, "prctl");
+  if (::getppid() != launch.parent) ::_exit(127);  // it died before it could take us along
+
+  if (launch.join_cgroup) {
+    // "0" stands for whoever writes it.
+    const int members = ::openat(request.cgroup, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+    if (members < 0 || ::write(members, "0", 1) != 1) launch.cgroup_error = errno;
+  }
+
+  if (request.cpus && (errno = request.cpus->apply()) != 0) return give_up(launch, "sched_setaffinity");
+
+  // The page must not lie where the standard streams go, nor be closed by theirs.
+  const int page = request.page >= 0 ? ::fcntl(request.page, F_DUPFD, page_descriptor + 1) : -1;
+  if (request.page >= 0 && page < 0) return give_up(launch, "dup");
+  // Where a descriptor of the list stands in the way of another, it is moved out first.
+  std::array<int, 3> wanted{request.in.get(), request.out.get(), request.err.get()};
+  for (int target = 0; target < 3; ++target) {
+    int& source = wanted[static_cast<std::size_t>(target)];
+    if (source >= 0 && source < target) source = ::fcntl(source, F_DUPFD, page_descriptor + 1);
+  }
+  for (int target = 0; target < 3; ++target) {
+    const int source = wanted[static_cast<std::size_t>(target)];
+    if (source >= 0 && install(source, target) < 0) return give_up(launch, "dup2");
+  }
+  unsigned first_closed = 3;
+  if (page >= 0) {
+    if (install(page, page_descriptor) < 0) return give_up(launch, "dup2");
+    first_closed = page_descriptor + 1;
+    pid_t pid = ::getpid();
+    for (int digit = pid_width - 1; digit >= 0; --digit, pid /= 10)
+      launch.pid_digits[digit] = static_cast<char>('0' + pid % 10);
+  }
+  if (::syscall(SYS_close_range, first_closed, std::numeric_limits<unsigned>::max(), 0U) != 0)
+    return give_up(launch, "close_range");
+  if (request.descriptor_limit && ::setrlimit(RLIMIT_NOFILE, &*request.descriptor_limit) != 0)
+    return give_up(launch, "setrlimit");
+
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::execve(request.executable.c_str(), launch.arguments, launch.environment);
+  return give_up(launch, "execve");
+}
+
+using ChildStack = std::array<char, 32 * 1024>;
+constexpr unsigned long long clone_flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD;
+
+/// clone(2), but the child is born in a cgroup. To join it later, by its cgroup.procs, can take tens of milliseconds:
+/// the kernel waits until all processors have seen it. The C library has no function for this, only the bare system
+/// call, from which the child returns onto an empty stack: so it must not return at all. -1 where it cannot be done.
+pid_t clone_into_cgroup(Launch& launch, ChildStack& stack, int& pidfd) {
+#if defined(__x86_64__)
+  clone_args request{};
+  request.flags = clone_flags | CLONE_INTO_CGROUP;
+  request.pidfd = reinterpret_cast<std::uintptr_t>(&pidfd);
+  request.exit_signal = SIGCHLD;
+  request.stack = reinterpret_cast<std::uintptr_t>(stack.data());
+  request.stack_size = stack.size();
+  request.cgroup = static_cast<std::uint64_t>(launch.request.cgroup);
+  long result = SYS_clone3;
+  asm volatile(
+      "syscall\n\t"
+      "testq %%rax, %%rax\n\t"
+      "jnz 1f\n\t"
+      "movq %[launch], %%rdi\n\t"
+      "callq *%[run]\n\t"
+      "movl %%eax, %%edi\n\t"
+      "movl %[exit], %%eax\n\t"
+      "syscall\n\t"
+      "hlt\n"
+      "1:"
+      : "+a"(result)
+      : "D"(&request), "S"(sizeof request), [launch] "r"(&launch), [run] "r"(&run_child), [exit] "i"(SYS_exit_group)
+      : "rcx", "r11", "memory", "cc");
+  return result < 0 ? -1 : static_cast<pid_t>(result);
+#else
+  static_cast<void>(launch), static_cast<void>(stack), static_cast<void>(pidfd);
+  return -1;
+#endif
+}
+
+void append(std::vector<char*>& list, const std::vector<std::string>& words) {
+  for (const std::string& word : words) list.push_back(const_cast<char*>(word.c_str()));
+}
+
+std::vector<char*> arguments_of(const ChildRequest& request) {
+  std::vector<char*> list;
+  list.reserve(request.arguments.size() + 1);
+  append(list, request.arguments);
+  list.push_back(nullptr);
+  return list;
+}
+
+/// `page_line` is left out where it is empty.
+std::vector<char*> environment_of(const ChildRequest& request, std::string& page_line) {
+  const std::size_t common = request.common_environment ? request.common_environment->size() : 0;
+  std::vector<char*> list;
+  list.reserve(request.environment.size() + common + 2);
+  if (!page_line.empty()) list.push_back(page_line.data());
+  append(list, request.environment);
+  if (common > 0) append(list, *request.common_environment);
+  list.push_back(nullptr);
+  return list;
+}
+
+std::vector<int> ignored_signals() {
+  static const std::vector<int> list = [] {
+    std::vector<int> found;
+    for (int number = 1; number < NSIG; ++number) {
+      struct sigaction action {};
+      if (::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) found.push_back(number);
+    }
+    return found;
+  }();
+  return list;
+}
+
+/// Blocks all signals of this thread while it lives: a handler must not run in the child, which has our memory.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace
+
+Result<ChildProcess> start_child(const ChildRequest& request) {
+  std::string page_line;
+  if (request.page >= 0) {
+    page_line = std::string{worker_page_variable} + "=" + to_text(request.page_address);
+    page_line.erase(page_line.rfind(':') + 1).append(pid_width, '0');
+  }
+  const auto arguments = arguments_of(request);
+  const auto environment = environment_of(request, page_line);
+  char* const pid_digits = page_line.empty() ? nullptr : page_line.data() + page_line.size() - pid_width;
+  Launch launch{request, arguments.data(), environment.data(), pid_digits, ::getpid(), ignored_signals()};
+  alignas(16) ChildStack stack;
+  int pidfd = -1;
+  pid_t pid = -1;
+  {
+    const SignalsBlocked blocked;
+    if (request.cgroup >= 0) pid = clone_into_cgroup(launch, stack, pidfd);
+    launch.join_cgroup = request.cgroup >= 0 && pid < 0;
+    if (pid < 0) pid = ::clone(run_child, stack.data() + stack.size(), clone_flags | SIGCHLD, &launch, &pidfd);
+  }
+  if (pid < 0) return system_error("no new process for " + request.executable);
+  ChildProcess child{pid, UniqueFd{pidfd}, ""};
+  if (launch.cgroup_error != 0) child.outside_cgroup = std::generic_category().message(launch.cgroup_error);
+  if (launch.error == 0) return child;
+  static_cast<void>(reap(pidfd));
+  std::string what = request.executable;
+  if (std::string{launch.failed_call} != "execve") what += std::string{": "} + launch.failed_call;
+  return system_error(launch.error, what);
+}
+
+Result<> check_kernel() {
+  // The youngest of the calls that a start needs. A number that no descriptor has: nothing is closed.
+  if (::syscall(SYS_close_range, std::numeric_limits<unsigned>::max(), std::numeric_limits<unsigned>::max(), 0U) == 0)
+    return {};
+  utsname system{};
+  ::uname(&system);
+  return system_error(fmt::format(
+      "torchup needs Linux {} or newer, and a container that allows its system call close_range (here: Linux {})",
+      oldest_kernel, system.release));
+}
+
+int reap(int pidfd) {
+  siginfo_t info{};
+  while (::waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED) != 0) {
+    if (errno != EINTR) throw std::system_error{errno, std::system_category(), "waitid on a worker's pidfd"};
+  }
+  return info.si_code == CLD_EXITED ? info.si_status : -info.si_status;
+}
+
+}  // namespace torchup

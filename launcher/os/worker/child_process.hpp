@@ -1,0 +1,68 @@
+#pragma once
+
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/os/machine/cpus.hpp"
+#include "rendezvous/base/result.hpp"
+#include "rendezvous/base/worker_page.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
+
+namespace torchup {
+
+/// Where a child finds its page.
+inline constexpr int page_descriptor = 3;
+
+/// What a child is to be.
+struct ChildRequest {
+  std::string executable;                                              ///< a path; PATH is not searched
+  std::vector<std::string> arguments;                                  ///< argv[0] included
+  std::vector<std::string> environment;                                ///< "NAME=value" each
+  std::shared_ptr<const std::vector<std::string>> common_environment;  ///< further ones, the same for many; or nothing
+  UniqueFd in, out, err;                                               ///< its descriptors 0, 1, 2; empty: ours
+  std::optional<AffinityMask> cpus;                                    ///< nothing: ours
+  /// An open page that it shares with us (os/shared_page); not owned. It becomes descriptor `page_descriptor`, and the
+  /// child is told of it in TORCHUP_WORKER_PAGE. Empty address (fd -1): none.
+  int page = -1;
+  WorkerPageAddress page_address = {};
+  std::optional<rlimit> descriptor_limit;  ///< nothing: ours
+  int cgroup = -1;  ///< the open folder of a cgroup (version 2) that it is born in; -1: ours. Not owned
+};
+
+/// A started child: leader of its own session and process group.
+struct ChildProcess {
+  pid_t pid = -1;
+  UniqueFd pidfd;              ///< readable when the child has ended
+  std::string outside_cgroup;  ///< why it is not in the cgroup of the request; empty: it is, or none was asked for
+};
+
+/// Starts a child, which gets SIGKILL when the *calling thread* ends: call it from one that lives as long as the agent.
+/// Returns when the child runs its program, which a stalled file system may delay without bound.
+///
+/// The child shares our memory until then (as after vfork, but on a stack of its own), so it makes system calls and
+/// nothing else. Its descriptors above 2, the page apart, are closed, its signals unblocked and by default, SIGPIPE
+/// included.
+///
+/// This is not Boost.Process: the launchers of 1.81 either copy the page tables for each worker (fork: 2 to 5 times the
+/// time with 256 workers) or run our exit handlers in the shared memory (vfork), and none asks for the pidfd with the
+/// same call that makes the process.
+///
+/// Where the system does not let a child be born in `cgroup` (a seccomp filter without clone3, a processor other than
+/// x86-64, for which nobody has written the call), it joins it before it executes anything, which takes longer.
+///
+/// Errors: the system's, with the path and the call that failed.
+[[nodiscard]] Result<ChildProcess> start_child(const ChildRequest& request);
+
+/// Whether this system can start children. Errors: the system's, with the oldest kernel that can.
+[[nodiscard]] Result<> check_kernel();
+
+/// How the child of `pidfd` ended: its exit code, or the negative signal number. Call it once, when `pidfd` is
+/// readable.
+[[nodiscard]] int reap(int pidfd);
+
+}  // namespace torchup

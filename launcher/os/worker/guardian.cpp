@@ -1,0 +1,128 @@
+#include "launcher/os/worker/guardian.hpp"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "launcher/core/plan/signals.hpp"
+#include "launcher/os/machine/descendants.hpp"
+#include "launcher/os/worker/attempt_cgroup.hpp"
+
+namespace torchup {
+namespace {
+
+constexpr Duration kill_limit = std::chrono::seconds{10};
+/// README, "Exit codes": a check before the start failed.
+constexpr int shortage_status = 65;
+
+/// Opens /dev/null for each of the descriptors 0, 1, 2 that is closed, so that no file of ours lands there.
+void fill_standard_descriptors() {
+  while (true) {
+    const int fd = ::open("/dev/null", O_RDWR);
+    if (fd > 2) ::close(fd);
+    if (fd < 0 || fd > 2) return;
+  }
+}
+
+/// The way in which a process ended, as a shell shows it.
+int shell_status(int status) { return WIFSIGNALED(status) ? shell_code(WTERMSIG(status)) : WEXITSTATUS(status); }
+
+void tell_of_killed_agent(int number, bool all_gone) {
+  char text[160];
+  const int length = std::snprintf(text, sizeof text, "torchup: the agent was killed by signal %d (%s); %s\n", number,
+                                   ::strsignal(number),
+                                   all_gone ? "its processes are ended" : "some of its processes cannot be ended");
+  if (length > 0) static_cast<void>(!::write(STDERR_FILENO, text, static_cast<std::size_t>(length)));
+}
+
+/// Reaps whatever has ended. Returns true, with its status, when the inner process was among it.
+bool reap_all(pid_t inner, int& status) {
+  bool inner_ended = false;
+  while (true) {
+    int ended_status = 0;
+    const pid_t pid = ::waitpid(-1, &ended_status, WNOHANG);
+    if (pid <= 0) return inner_ended;
+    if (pid != inner) continue;
+    status = ended_status;
+    inner_ended = true;
+  }
+}
+
+[[noreturn]] void stand_guard(pid_t inner, const std::string& cgroup_tag) {
+  const sigset_t signals = guarded_signals();
+  int status = 0;
+  while (!reap_all(inner, status)) {
+    const int number = ::sigwaitinfo(&signals, nullptr);
+    if (number <= 0 || number == SIGCHLD) continue;
+    ::kill(inner, number);
+    // The workers are stopped and resumed by the inner process; we stop as the terminal expects it.
+    if (number == SIGTSTP) ::raise(SIGSTOP);
+  }
+  const bool all_gone = kill_descendants(kill_limit);
+  if (WIFSIGNALED(status)) remove_attempt_cgroups(cgroup_tag);
+  if (WIFSIGNALED(status)) tell_of_killed_agent(WTERMSIG(status), all_gone);
+  ::_exit(shell_status(status));
+}
+
+}  // namespace
+
+sigset_t guarded_signals() {
+  sigset_t signals;
+  ::sigfillset(&signals);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPIPE, SIGTTIN, SIGTTOU}) {
+    ::sigdelset(&signals, fault);
+  }
+  return signals;
+}
+
+Guarded become_guarded() {
+  fill_standard_descriptors();
+  const sigset_t signals = guarded_signals();
+  ::sigprocmask(SIG_SETMASK, &signals, nullptr);
+  struct sigaction hangup {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  const bool hangup_ignored = hangup.sa_handler == SIG_IGN;
+  // An ignored signal is not even kept for a blocked one: back to the default, except where the user asked for it.
+  struct sigaction by_default {};
+  by_default.sa_handler = SIG_DFL;
+  for (const int number : {SIGINT, SIGQUIT, SIGTERM, SIGCHLD, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) {
+    ::sigaction(number, &by_default, nullptr);
+  }
+  struct sigaction ignored {};
+  ignored.sa_handler = SIG_IGN;
+  for (const int number : {SIGPIPE, SIGTTIN, SIGTTOU}) ::sigaction(number, &ignored, nullptr);
+  become_subreaper();
+
+  std::array<int, 2> pipe{};
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) {
+    std::perror("torchup: pipe");
+    ::_exit(shortage_status);
+  }
+  const pid_t outer = ::getpid();
+  std::string tag = cgroup_tag();
+  const pid_t inner = ::fork();
+  if (inner < 0) {
+    std::perror("torchup: no new process (the limit of processes: ulimit -u, or pids.max of the cgroup)");
+    ::_exit(shortage_status);
+  }
+  if (inner > 0) {
+    ::close(pipe[0]);
+    stand_guard(inner, tag);
+  }
+  ::close(pipe[1]);
+  ::setsid();
+  become_subreaper();  // not inherited
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit raised{limit.rlim_max, limit.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &raised);
+  return {UniqueFd{pipe[0]}, outer, std::move(tag), hangup_ignored, limit};
+}
+
+}  // namespace torchup

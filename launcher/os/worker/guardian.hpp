@@ -1,0 +1,37 @@
+#pragma once
+
+#include <sys/resource.h>
+
+#include <csignal>
+#include <string>
+
+#include "rendezvous/net/io/unique_fd.hpp"
+
+namespace torchup {
+
+/// What the inner process knows of the outer one.
+struct Guarded {
+  UniqueFd lifeline;            ///< end of file: the outer process is gone
+  pid_t outer = -1;             ///< the pid that users see and signal
+  std::string cgroup_tag;       ///< for the names of this job's cgroups (os/attempt_cgroup)
+  bool hangup_ignored = false;  ///< SIGHUP was ignored when we were started (nohup)
+  /// Of open descriptors, as we were started with it: workers get it back. Ours is raised to the hard limit.
+  rlimit descriptor_limit{};
+};
+
+/// Splits this process in two, one below the other, and returns in the inner one only; the outer one never returns.
+///
+/// The outer process keeps the pid that users signal. It passes signals on, takes over orphans and ends as the inner
+/// one did; when that was killed, it ends every descendant first. The inner process has a session of its own, so a
+/// terminal's Ctrl-C comes once, through the outer one; it watches the lifeline and ends all workers when that breaks.
+/// So a SIGKILL of either leaves nothing. Both killed in one instant is the limit: then the workers themselves still
+/// die by their parent-death signal.
+///
+/// In both processes all signals that can be caught are blocked, save those that a fault of our own raises: the inner
+/// one reads them from a descriptor. Call it first thing in main, before any thread.
+[[nodiscard]] Guarded become_guarded();
+
+/// The signals that are blocked by become_guarded, for signalfd.
+[[nodiscard]] sigset_t guarded_signals();
+
+}  // namespace torchup

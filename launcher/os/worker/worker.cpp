@@ -1,0 +1,36 @@
+#include "launcher/os/worker/worker.hpp"
+
+#include <csignal>
+#include <utility>
+
+#include "launcher/os/machine/descendants.hpp"
+
+namespace torchup {
+
+using Descriptor = asio::posix::stream_descriptor;
+
+Worker::Worker(asio::io_context& loop, WorkerId id, ChildProcess child, std::optional<SharedPage> page,
+               std::function<void(int exit_code)> ended)
+    : id_{id}, page_{std::move(page)}, watch_{loop, child.pidfd.release()} {
+  watch_.async_wait(Descriptor::wait_read, [this, ended = std::move(ended)](boost::system::error_code error) {
+    if (error) return;
+    const auto tell = std::move(ended);
+    tell(reap(watch_.native_handle()));
+  });
+}
+
+std::optional<WorkerProgress> Worker::progress() const { return page_ ? page_->read(pid()) : std::nullopt; }
+
+void Worker::signal(int number) const { ::kill(-pid(), number); }
+
+void Worker::abort() const { ::kill(pid(), SIGABRT); }
+
+void Worker::drain(int number, bool insist) {
+  if (page_) page_->request_drain();
+  if ((page_ && page_->is_open(pid())) || drain_signalled_) return;
+  if (!insist && !catches_signal(pid(), number)) return;
+  drain_signalled_ = true;
+  signal(number);
+}
+
+}  // namespace torchup

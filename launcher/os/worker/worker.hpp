@@ -1,0 +1,45 @@
+#pragma once
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <optional>
+
+#include "launcher/core/record/launch_event.hpp"
+#include "launcher/os/io/shared_page.hpp"
+#include "launcher/os/worker/child_process.hpp"
+#include "rendezvous/net/io/asio.hpp"
+
+namespace torchup {
+
+/// The life of one worker's process, from its start to its end: whatever attempt or round it belongs to. Lives on the
+/// loop.
+class Worker {
+ public:
+  /// `page`: nothing where the system gave none; the worker does without. `ended` is called on the loop, once, when the
+  /// process is gone and reaped; it may destroy this.
+  Worker(asio::io_context& loop, WorkerId id, ChildProcess child, std::optional<SharedPage> page,
+         std::function<void(int exit_code)> ended);
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  [[nodiscard]] const WorkerId& id() const { return id_; }
+  [[nodiscard]] pid_t pid() const { return static_cast<pid_t>(id_.pid); }
+  /// What its page says now.
+  [[nodiscard]] std::optional<WorkerProgress> progress() const;
+
+  /// To its process group.
+  void signal(int number) const;
+  /// To the process alone.
+  void abort() const;
+  /// Asks it over the page to save and stop. One that has not opened its page gets `number`, once: if it has a handler
+  /// for it, or if it must hear (`insist`).
+  void drain(int number, bool insist);
+
+ private:
+  WorkerId id_;
+  std::optional<SharedPage> page_;
+  boost::asio::posix::stream_descriptor watch_;  ///< its pidfd
+  bool drain_signalled_ = false;
+};
+
+}  // namespace torchup

@@ -1,0 +1,61 @@
+#include "launcher/os/worker/worker_store.hpp"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <boost/asio/io_context.hpp>
+#include <thread>
+#include <utility>
+
+#include "rendezvous/net/io/unique_fd.hpp"
+#include "rendezvous/net/store/store_server.hpp"
+
+namespace torchup {
+
+struct WorkerStore::State {
+  explicit State(StoreServerOptions options) : server{loop, std::move(options)} {}
+  ~State() {
+    loop.stop();
+    if (thread.joinable()) thread.join();
+  }
+
+  boost::asio::io_context loop{1};
+  StoreServer server;
+  Port port{0};
+  std::thread thread;
+};
+
+WorkerStore::WorkerStore(std::unique_ptr<State> state) : state_{std::move(state)} {}
+WorkerStore::WorkerStore(WorkerStore&&) noexcept = default;
+WorkerStore& WorkerStore::operator=(WorkerStore&&) noexcept = default;
+WorkerStore::~WorkerStore() = default;
+
+Port WorkerStore::port() const { return state_->port; }
+
+Result<WorkerStore> WorkerStore::open(Options options) {
+  StoreServerOptions server;
+  server.bind = std::move(options.bind);
+  server.port = options.port;
+  server.admits = std::move(options.admits);
+  server.log = std::move(options.log);
+  auto state = std::make_unique<State>(std::move(server));
+  auto listening = state->server.listen();
+  if (!listening) return listening.error();
+  state->port = *listening;
+  state->thread = std::thread{[&loop = state->loop] { loop.run(); }};
+  return WorkerStore{std::move(state)};
+}
+
+Result<Port> free_port() {
+  const auto failed = [] { return system_error("no free port"); };
+  const UniqueFd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  if (!socket) return failed();
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (::bind(socket.get(), generic, length) != 0 || ::getsockname(socket.get(), generic, &length) != 0) return failed();
+  return Port{ntohs(address.sin_port)};
+}
+
+}  // namespace torchup

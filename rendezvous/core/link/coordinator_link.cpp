@@ -1,0 +1,236 @@
+// The link machine: what the agent says, time, and the fence.
+#include "rendezvous/core/link/coordinator_link.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rendezvous/core/text/wording.hpp"
+
+namespace torchup {
+namespace {
+
+/// Before its Join an agent has no terms; a lease is needed all the same.
+constexpr Duration lease_before_join = std::chrono::seconds{10};
+/// The fence comes before the lease is over, however the two clocks run.
+constexpr Duration margined(Duration promised) { return promised * 9 / 10; }
+}  // namespace
+
+CoordinatorLink::CoordinatorLink(CoordinatorLinkSettings settings, TimePoint now)
+    : settings_{std::move(settings)}, chance_{settings_.seed}, out_since_{now}, retry_at_{now}, heard_of_{now},
+      keep_alive_at_{now} {}
+
+std::vector<link::Action> CoordinatorLink::step(const link::Event& event, TimePoint now) {
+  if (over_) return {};
+  fence_if_due(now);
+  std::visit([&](const auto& happened) { on(happened, now); }, event);
+  due(now);
+  return std::exchange(actions_, {});
+}
+
+// ---- what the agent says
+
+void CoordinatorLink::on(const link::Say& event, TimePoint now) {
+  std::visit([&](const auto& said) { say(said, now); }, event.message);
+}
+
+void CoordinatorLink::say(const Join& join, TimePoint now) {
+  if (ending_) return;
+  standing_.join = join;
+  standing_.join->former = former_;
+  standing_.stage = Resume::Stage::ready;
+  standing_.placement.reset();
+  if (!line_) return;
+  standing_.told = true;
+  heard_of_ = now;  // a place is given only after this join has arrived
+  keep_alive_at_ = now;
+  act(link::SetPatience{*line_, kernel_patience()});
+  write(*standing_.join);
+}
+
+void CoordinatorLink::say(const StoreReady& ready, TimePoint) {
+  if (!standing_.join) return;
+  standing_.store = ready;
+  write(ready);
+}
+
+/// What is said of a place that this agent has no more concerns nobody.
+void CoordinatorLink::say(const WorkersFailed& failed, TimePoint) {
+  if (!standing_.placement || standing_.placement->round != failed.round) return;
+  if (standing_.stage != Resume::Stage::stopping) {
+    standing_.stage = Resume::Stage::failed;
+    standing_.failed = failed;
+  }
+  write(failed);
+}
+
+void CoordinatorLink::say(const WorkersSucceeded& succeeded, TimePoint) {
+  if (!standing_.placement || standing_.placement->round != succeeded.round) return;
+  if (standing_.stage == Resume::Stage::running) standing_.stage = Resume::Stage::succeeded;
+  write(succeeded);
+}
+
+void CoordinatorLink::say(const Leave& leave, TimePoint now) {
+  leave_ = leave;
+  if (!ending_) leave_until_ = now + (line_ ? leave_limit : Duration::zero());  // with nobody to answer, it is granted
+  write(leave);
+}
+
+void CoordinatorLink::write(AgentFrame frame) {
+  if (line_) act(link::Write{*line_, std::move(frame)});
+}
+
+void CoordinatorLink::on(const link::Finish&, TimePoint) {
+  hang_up_attempt();
+  if (line_) act(link::Close{*std::exchange(line_, {}), link::Close::How::after_writes});
+  over_ = true;
+}
+
+// ---- time
+
+void CoordinatorLink::on(const link::Wake&, TimePoint) {}
+
+void CoordinatorLink::due(TimePoint now) {
+  if (over_) return;
+  if (line_ && now >= keep_alive_at_) keep_alive(now);
+  if (ending_) return;
+  fence_if_due(now);
+  if (leave_until_ && now >= *leave_until_) {
+    return conclude(CoordinatorMessage{End{verdict_of(*leave_)}});
+  }
+  if (attempt_) {
+    if (!attempt_->quiet && now >= attempt_->since + quiet_limit) {
+      attempt_->quiet = true;
+      if (!welcomed_once_ && attempt_->unproved.empty()) act(link::MeetForeigner{});
+    }
+    if (now >= attempt_->since + welcome_limit) {
+      if (attempt_->unproved.empty()) {
+        foreign("it accepts connections and says nothing", now);
+      } else {
+        attempt_over(now);
+      }
+      if (over_) return;
+    }
+  }
+  if (!line_ && now >= out_since_ + settings_.join_timeout) {
+    const std::string endpoint = to_string(settings_.endpoint);
+    const std::string waited = seconds(settings_.join_timeout);
+    const std::string why = last_trouble_.empty() ? "it does not answer" : last_trouble_;
+    return conclude(
+        LinkLost{lost_code_,
+                 lost_code_ == link_refused_code
+                     ? fmt::format("the rendezvous at {} did not accept this node within {}: {}", endpoint, waited, why)
+                     : fmt::format("the rendezvous endpoint {} was not reached within {}: {}", endpoint, waited, why)});
+  }
+  if (const auto at = dial_at(); at && now >= *at) {
+    dialling_ = LineId{next_line_++};
+    act(link::Dial{*dialling_, dial_limit});
+  }
+}
+
+std::optional<TimePoint> CoordinatorLink::deadline() const {
+  if (over_) return {};
+  if (ending_) return line_ ? std::optional{keep_alive_at_} : std::nullopt;
+  TimePoint first = line_ ? keep_alive_at_ : out_since_ + settings_.join_timeout;
+  const auto consider = [&](const std::optional<TimePoint>& at) {
+    if (at) first = std::min(first, *at);
+  };
+  consider(fence_at());
+  consider(leave_until_);
+  consider(dial_at());
+  if (attempt_) consider(attempt_->since + (attempt_->quiet ? welcome_limit : quiet_limit));
+  return first;
+}
+
+/// One attempt at a time: while there is no line, and beside one that is in doubt.
+std::optional<TimePoint> CoordinatorLink::dial_at() const {
+  if (dialling_ || attempt_) return {};
+  if (!line_) return retry_at_;
+  if (unanswered_.empty()) return {};
+  return std::max(retry_at_, unanswered_.front().second + doubt_after());
+}
+
+Duration CoordinatorLink::lease() const { return standing_.join ? standing_.join->terms.lease : lease_before_join; }
+
+/// By then the lease has decided.
+Duration CoordinatorLink::kernel_patience() const { return lease() + std::chrono::seconds{2}; }
+
+Duration CoordinatorLink::doubt_after() const { return std::min<Duration>(std::chrono::seconds{1}, lease() / 3); }
+
+void CoordinatorLink::keep_alive(TimePoint now) {
+  write(KeepAlive{++keep_alive_number_});
+  unanswered_.emplace_back(keep_alive_number_, now);
+  keep_alive_at_ = now + std::min<Duration>(std::chrono::seconds{1}, lease() / 5);
+}
+
+/// splitmix64: the jitter needs no better one.
+Duration CoordinatorLink::jittered(Duration duration) {
+  std::uint64_t bits = chance_ += 0x9e3779b97f4a7c15;
+  bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9;
+  bits = (bits ^ bits >> 27) * 0x94d049bb133111eb;
+  const double half_to_one = 0.5 + static_cast<double>((bits ^ bits >> 31) >> 11) * 0x1p-54;
+  return std::chrono::duration_cast<Duration>(duration * half_to_one);
+}
+
+// ---- the fence
+
+/// When workers of ours must be dead if nothing is heard. Without workers too there is a limit: after it, what lies
+/// unread on this line may be a place that is no longer ours.
+std::optional<TimePoint> CoordinatorLink::fence_at() const {
+  if (ending_ || (!standing_.placement && !line_)) return {};
+  const TimePoint lease_over = heard_of_ + margined(lease());
+  if (!ended_) return lease_over;
+  TimePoint at = heard_of_ + workers_wait;
+  if (returned_at_) at = std::min(at, *returned_at_ + margined(lease()));
+  return std::max(at, lease_over);
+}
+
+void CoordinatorLink::fence_if_due(TimePoint now) {
+  if (const auto at = fence_at(); at && now >= *at) {
+    fence("no sign of the coordinator for " + seconds(now - heard_of_), now);
+  }
+}
+
+void CoordinatorLink::fence(const std::string& reason, TimePoint now) {
+  if (line_) act(link::Close{*line_});
+  hang_up_attempt();
+  lose_line(reason, now);
+  ended_ = false;
+  returned_at_.reset();
+  if (!standing_.placement) return;
+  const Round round = standing_.placement->round;
+  count_stop(StopCause::fenced);
+  forget_place();
+  retry_at_ = now + jittered(std::chrono::seconds{1});
+  tell(StopWorkers{round, StopCause::fenced, reason});
+}
+
+/// What a stop adds to the restarts and membership changes that this agent states. Said twice, it counts once.
+void CoordinatorLink::count_stop(StopCause cause) {
+  if (!standing_.placement || standing_.stage == Resume::Stage::stopping) return;
+  former_ = after_stop(*standing_.placement, cause);
+  standing_.placement = former_;
+}
+
+/// The next Join is a new node's.
+void CoordinatorLink::forget_place() {
+  ++incarnation_;
+  standing_ = {};
+}
+
+// ---- what the agent hears
+
+void CoordinatorLink::trouble(const std::string& what) {
+  if (what == last_trouble_) return;
+  last_trouble_ = what;
+  tell(Waiting{fmt::format("rendezvous endpoint {}: {}", to_string(settings_.endpoint), what)});
+}
+
+void CoordinatorLink::conclude(LinkEvent last) {
+  hang_up_attempt();
+  if (line_) act(link::Close{*std::exchange(line_, {}), link::Close::How::after_writes});
+  over_ = true;
+  act(link::Tell{std::move(last)});
+}
+
+}  // namespace torchup

@@ -1,0 +1,286 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/base/types.hpp"
+#include "rendezvous/core/link/agent_codec.hpp"
+#include "rendezvous/core/link/messages.hpp"
+#include "rendezvous/core/text/endpoint.hpp"
+
+namespace torchup {
+
+/// The way to the coordinator is gone for good: the endpoint was not reached, or it refused us.
+struct LinkLost {
+  int exit_code = 0;        ///< README, "Exit codes": 66, 67 or 68
+  std::string reason = {};  ///< one line for people: what was tried, why it failed, what to do
+  friend bool operator==(const LinkLost&, const LinkLost&) = default;
+};
+
+inline constexpr int link_unreachable_code = 67, link_refused_code = 68;
+
+/// What an agent hears of its link.
+using LinkEvent = std::variant<CoordinatorMessage, LinkLost>;
+
+/// One connection to the coordinator, or the attempt at one, numbered by the machine.
+using LineId = Strong<struct LineTag, std::uint64_t>;
+
+/// What the link machine is told, and what it wants done.
+namespace link {
+
+// Events.
+
+/// The agent speaks. A Join is complete: with its node id, which CoordinatorLink::incarnation is part of.
+struct Say {
+  AgentMessage message;
+};
+/// The connection stands. `nonce` was never used before.
+struct Dialled {
+  LineId line;
+  Nonce nonce{};
+};
+struct DialFailed {
+  LineId line;
+  bool refused = false;  ///< somebody's machine says that nobody listens there
+  std::string why = {};
+};
+struct Heard {
+  LineId line;
+  CoordinatorFrame frame;
+};
+/// What came by the line cannot be understood.
+struct Garbled {
+  LineId line;
+  std::string why = {};
+};
+struct Closed {
+  LineId line;
+  std::string why = {};  ///< how it broke; empty: an end of file, the other process has closed it in good order
+};
+/// The agent ends, and has no workers any more.
+struct Finish {};
+/// Nothing happened but time.
+struct Wake {};
+using Event = std::variant<Say, Dialled, DialFailed, Heard, Garbled, Closed, Finish, Wake>;
+
+// Actions.
+
+/// Look the endpoint up and connect to it, for no longer than `limit`; answered by Dialled or DialFailed.
+struct Dial {
+  LineId line;
+  Duration limit{};
+  friend bool operator==(const Dial&, const Dial&) = default;
+};
+struct Write {
+  LineId line;
+  AgentFrame frame;
+  friend bool operator==(const Write&, const Write&) = default;
+};
+/// Nothing more is heard of that line, nor of an attempt at it.
+struct Close {
+  enum class How : std::uint8_t {
+    reset,         ///< we live on: the other side must not take it for our end
+    after_writes,  ///< our end: what was written still arrives
+  };
+  LineId line;
+  How how = How::reset;
+  friend bool operator==(const Close&, const Close&) = default;
+};
+/// How long the kernel is to wait for a peer's machine that is gone.
+struct SetPatience {
+  LineId line;
+  Duration patience{};
+  friend bool operator==(const SetPatience&, const SetPatience&) = default;
+};
+struct Tell {
+  LinkEvent event;
+  friend bool operator==(const Tell&, const Tell&) = default;
+};
+/// Who answers there does not answer as a coordinator, and none ever did: PyTorch's store, perhaps.
+struct MeetForeigner {
+  friend bool operator==(const MeetForeigner&, const MeetForeigner&) = default;
+};
+/// Nobody listens there, and no coordinator ever answered.
+struct NobodyListens {
+  friend bool operator==(const NobodyListens&, const NobodyListens&) = default;
+};
+using Action = std::variant<Dial, Write, Close, SetPatience, Tell, MeetForeigner, NobodyListens>;
+
+}  // namespace link
+
+struct CoordinatorLinkSettings {
+  Endpoint endpoint = {};
+  RunId run_id{""};
+  Duration join_timeout = std::chrono::seconds{600};  ///< how long the endpoint may stay out of reach
+  /// Our proof of the job's token in answer to `challenge`; nothing when the challenge was not made with that token.
+  /// Empty: there is no token.
+  std::function<std::optional<Mac>(const Hello& hello, const Challenge& challenge)> prove = {};
+  std::uint64_t seed = 0;  ///< of the jitter
+};
+
+/// The agent's side of its link to a coordinator in another process. Pure: same settings, events and times in, same
+/// actions out. It dials, keeps alive, doubts, fences, comes back and restates where this agent stands.
+///
+/// **Fence.** While this agent has a place, its workers must be dead before the coordinator gives it up. What the
+/// coordinator promises: it gives up no sooner than a lease after the last sign of life, and after it began anew no
+/// sooner than return_limit_default. So the agent fences (StopWorkers with StopCause::fenced) at 0.9 of the lease after
+/// the sending of the last keep-alive that was answered. Only an end of file by the line in use tells that the
+/// coordinator's process has ended: then workers may run for `workers_wait` after that sending, as long as dialling is
+/// refused; from the first Welcome afterwards, for 0.9 of the lease again. A line that breaks and a dial that is
+/// refused prove nothing: what answers may be something between the two.
+///
+/// **Trust.** On a line that is not welcome yet only Challenge, Welcome and Refused are heard. Where there is a token
+/// nothing that was not proved starts, stops or ends anything: the agent tries again until its join timeout.
+///
+/// **Patience.** The endpoint may stay out of reach for the join timeout, counted from the beginning or from the last
+/// line on which a keep-alive was answered. Then LinkLost: 68 when who answers there refuses us or does not prove the
+/// token, else 67. Without a token somebody who answers in another language, or holds connections and says nothing,
+/// for `foreign_limit` is another program: 67 at once.
+class CoordinatorLink {
+ public:
+  static constexpr Duration dial_limit = std::chrono::seconds{3};
+  static constexpr Duration welcome_limit = std::chrono::seconds{5};       ///< for the answers to our hello
+  static constexpr Duration quiet_limit = std::chrono::milliseconds{300};  ///< then it may speak another language
+  static constexpr Duration foreign_limit = std::chrono::seconds{5};       ///< then it is no coordinator
+  static constexpr Duration retry_first = std::chrono::milliseconds{50};
+  static constexpr Duration retry_longest = std::chrono::seconds{2};
+  static constexpr Duration leave_limit = std::chrono::seconds{3};  ///< for the answer to our leave
+
+  CoordinatorLink(CoordinatorLinkSettings settings, TimePoint now);
+
+  /// Applies `event`, then everything that is due at `now`. `now` never goes backwards. The fence comes first: after a
+  /// sleep nothing that lies unread may be believed.
+  [[nodiscard]] std::vector<link::Action> step(const link::Event& event, TimePoint now);
+
+  /// When to send the next Wake if nothing else happens; nothing when nothing is left to do.
+  [[nodiscard]] std::optional<TimePoint> deadline() const;
+
+  /// Tells this agent's present life in the job from its earlier ones, from 0: a node that was given up joins as
+  /// another.
+  [[nodiscard]] int incarnation() const { return incarnation_; }
+
+ private:
+  /// What the coordinator must be told again on a new line.
+  struct Standing {
+    std::optional<Join> join = {};  ///< empty until the agent joins, and after it was fenced
+    bool told = false;              ///< the coordinator has heard this join, or may have
+    Resume::Stage stage = Resume::Stage::ready;
+    std::optional<Placement> placement = {};
+    std::optional<StoreReady> store = {};
+    WorkersFailed failed = {};
+  };
+  /// A line that stands and is not welcome yet.
+  struct Attempt {
+    LineId line;
+    TimePoint since;  ///< of the hello
+    Hello hello = {};
+    std::optional<std::uint16_t> proved = {};  ///< version in the coordinator's valid challenge
+    std::string unproved = {};                 ///< why it is not trusted; its last word is awaited
+    bool quiet = false;                        ///< said nothing for quiet_limit
+  };
+
+  void on(const link::Say& event, TimePoint now);
+  void on(const link::Dialled& event, TimePoint now);
+  void on(const link::DialFailed& event, TimePoint now);
+  void on(const link::Heard& event, TimePoint now);
+  void on(const link::Garbled& event, TimePoint now);
+  void on(const link::Closed& event, TimePoint now);
+  void on(const link::Finish& event, TimePoint now);
+  void on(const link::Wake& event, TimePoint now);
+
+  // What the agent says.
+  void say(const Join& join, TimePoint now);
+  void say(const StoreReady& ready, TimePoint now);
+  void say(const WorkersFailed& failed, TimePoint now);
+  void say(const WorkersSucceeded& succeeded, TimePoint now);
+  void say(const Leave& leave, TimePoint now);
+  void write(AgentFrame frame);
+
+  // What a line says that is not welcome yet.
+  void greeted(const Challenge& challenge, TimePoint now);
+  void greeted(const Welcome& welcome, TimePoint now);
+  void greeted(const Refused& refused, TimePoint now);
+  template <class Other>
+  void greeted(const Other&, TimePoint now) {
+    foreign("it gives orders before a welcome", now);
+  }
+  void unproved(const std::string& why, TimePoint now);
+  void foreign(const std::string& what, TimePoint now);
+  void attempt_over(TimePoint now);
+
+  // What the coordinator says on the line in use.
+  void hear(const Challenge&, TimePoint) {}
+  void hear(const Welcome&, TimePoint) {}
+  void hear(const KeepAliveAnswer& answer, TimePoint now);
+  void hear(const Refused& refused, TimePoint now);
+  void hear(const HostStore& host, TimePoint now);
+  void hear(const Placed& placed, TimePoint now);
+  void hear(const StopWorkers& stop, TimePoint now);
+  void hear(const End& end, TimePoint now);
+  void hear(const Waiting& waiting, TimePoint now);
+
+  void due(TimePoint now);
+  void fence_if_due(TimePoint now);
+  void fence(const std::string& reason, TimePoint now);
+  void count_stop(StopCause cause);
+  void forget_place();
+  void lose_line(const std::string& reason, TimePoint now);
+  void hang_up_attempt();
+  void keep_alive(TimePoint now);
+  void restate();
+  void retry_later(TimePoint now);
+  void trouble(const std::string& what);
+  void conclude(LinkEvent last);
+  [[nodiscard]] std::optional<TimePoint> fence_at() const;
+  [[nodiscard]] std::optional<TimePoint> dial_at() const;
+  [[nodiscard]] Duration lease() const;
+  [[nodiscard]] Duration doubt_after() const;
+  [[nodiscard]] Duration kernel_patience() const;
+  [[nodiscard]] bool has_token() const { return static_cast<bool>(settings_.prove); }
+  [[nodiscard]] Duration jittered(Duration duration);
+  void act(link::Action action) { actions_.push_back(std::move(action)); }
+  void tell(CoordinatorMessage message) { act(link::Tell{std::move(message)}); }
+
+  CoordinatorLinkSettings settings_;
+  std::vector<link::Action> actions_;
+  std::uint64_t chance_;
+  std::uint64_t next_line_ = 0;
+
+  Standing standing_;
+  std::optional<Leave> leave_;
+  std::optional<TimePoint> leave_until_;
+  std::optional<Placement> former_;
+  int incarnation_ = 0;
+  bool ending_ = false;  ///< End was told; the line stays, for the verdict may become more urgent
+  bool kill_told_ = false;
+  bool over_ = false;  ///< nothing is left to do
+
+  std::optional<LineId> dialling_;  ///< at most one of these two is there
+  std::optional<Attempt> attempt_;
+  std::optional<LineId> line_;  ///< welcome, and in use
+  bool line_answered_ = false;  ///< a keep-alive on it was answered
+  bool embedded_ = false;       ///< the coordinator lives and dies with an agent
+  bool welcomed_once_ = false;
+
+  TimePoint out_since_;  ///< the endpoint is out of reach, while there is no line
+  TimePoint retry_at_;
+  Duration retry_delay_ = retry_first;
+  std::optional<TimePoint> foreign_since_;
+  std::string last_trouble_;
+  int lost_code_ = link_unreachable_code;
+
+  TimePoint heard_of_;                    ///< sending of the last keep-alive that was answered
+  bool ended_ = false;                    ///< the coordinator that answered it has ended, and dialling is refused
+  std::optional<TimePoint> returned_at_;  ///< first welcome after that
+  TimePoint keep_alive_at_;
+  std::uint64_t keep_alive_number_ = 0;
+  std::deque<std::pair<std::uint64_t, TimePoint>> unanswered_;
+};
+
+}  // namespace torchup

@@ -1,0 +1,247 @@
+// The link machine: its lines, how they begin and end, and what the coordinator says on them.
+#include <algorithm>
+
+#include "rendezvous/core/link/coordinator_link.hpp"
+
+namespace torchup {
+namespace {
+
+constexpr int too_few_code = 66;
+
+/// A coordinator ends us with these codes alone: no job has succeeded because somebody refuses us.
+int permitted(int exit_code) {
+  return exit_code == too_few_code || exit_code == link_unreachable_code ? exit_code : link_refused_code;
+}
+
+}  // namespace
+
+void CoordinatorLink::on(const link::DialFailed& event, TimePoint now) {
+  if (dialling_ != event.line) return;
+  dialling_.reset();
+  foreign_since_.reset();
+  lost_code_ = link_unreachable_code;
+  trouble(event.why);
+  retry_later(now);
+  if (!event.refused) {
+    if (!returned_at_) ended_ = false;  // no answer: somebody may live there who cannot reach us either
+    return;
+  }
+  if (!welcomed_once_) act(link::NobodyListens{});
+  if (!line_ && embedded_ && standing_.placement) fence("the coordinator's process has ended", now);
+}
+
+void CoordinatorLink::on(const link::Dialled& event, TimePoint now) {
+  if (dialling_ != event.line) return;
+  dialling_.reset();
+  attempt_ = Attempt{.line = event.line, .since = now};
+  attempt_->hello = {.has_token = has_token(), .nonce = event.nonce, .run_id = settings_.run_id};
+  act(link::Write{event.line, attempt_->hello});
+}
+
+void CoordinatorLink::on(const link::Closed& event, TimePoint now) {
+  if (attempt_ && attempt_->line == event.line) {
+    if (!attempt_->unproved.empty()) return attempt_over(now);
+    // A coordinator that is about to end, or has no descriptor left, closes without a word too.
+    foreign_since_.reset();
+    lost_code_ = link_unreachable_code;
+    if (!welcomed_once_) act(link::MeetForeigner{});
+    trouble(event.why.empty() ? "it closes the connection without a word" : event.why);
+    return attempt_over(now);
+  }
+  if (line_ != event.line) return;
+  if (dialling_) act(link::Close{*std::exchange(dialling_, {})});  // it may hang; there is better reason for one now
+  if (ending_) return line_.reset();
+  if (event.why.empty()) {
+    lose_line("the coordinator closed the connection", now);
+    ended_ = true;
+    returned_at_.reset();
+    if (embedded_ && standing_.placement) fence("the coordinator's process has ended", now);
+  } else {
+    lose_line("the connection to the coordinator broke: " + event.why, now);
+  }
+}
+
+void CoordinatorLink::on(const link::Garbled& event, TimePoint now) {
+  if (attempt_ && attempt_->line == event.line) return foreign(event.why, now);
+  if (line_ != event.line) return;
+  act(link::Close{*line_});
+  if (ending_) return line_.reset();
+  lose_line("the coordinator said what cannot be understood: " + event.why, now);
+}
+
+void CoordinatorLink::lose_line(const std::string& reason, TimePoint now) {
+  if (line_ && line_answered_) out_since_ = now;
+  line_.reset();
+  unanswered_.clear();
+  retry_delay_ = retry_first;
+  retry_at_ = now;
+  lost_code_ = link_unreachable_code;
+  trouble(reason);
+}
+
+void CoordinatorLink::hang_up_attempt() {
+  if (dialling_) act(link::Close{*std::exchange(dialling_, {})});
+  if (attempt_) act(link::Close{std::exchange(attempt_, {})->line});
+}
+
+void CoordinatorLink::attempt_over(TimePoint now) {
+  hang_up_attempt();
+  retry_later(now);
+}
+
+void CoordinatorLink::retry_later(TimePoint now) {
+  retry_at_ = now + jittered(retry_delay_);
+  retry_delay_ = std::min<Duration>(retry_delay_ * 2, retry_longest);
+}
+
+// ---- a line that is not welcome yet
+
+void CoordinatorLink::on(const link::Heard& event, TimePoint now) {
+  if (attempt_ && attempt_->line == event.line) {
+    // Not trusted: whatever it says, its refusal was what we waited for.
+    if (!attempt_->unproved.empty()) return attempt_over(now);
+    std::visit([&](const auto& said) { greeted(said, now); }, event.frame);
+  } else if (line_ == event.line) {
+    std::visit([&](const auto& said) { hear(said, now); }, event.frame);
+  }
+}
+
+void CoordinatorLink::greeted(const Challenge& challenge, TimePoint now) {
+  const bool spoken = challenge.version >= agent_protocol_min && challenge.version <= agent_protocol_max;
+  if (!has_token() || attempt_->proved || !spoken) return foreign("it asks for a proof out of turn", now);
+  if (const auto mac = settings_.prove(attempt_->hello, challenge)) {
+    attempt_->proved = challenge.version;
+    return act(link::Write{attempt_->line, Proof{*mac}});
+  }
+  // A proof that proves nothing: an honest coordinator tells its own people who came with another token.
+  act(link::Write{attempt_->line, Proof{}});
+  unproved("the token of the coordinator there is not ours", now);
+}
+
+void CoordinatorLink::greeted(const Welcome& welcome, TimePoint now) {
+  if (has_token() && attempt_->proved != welcome.version) {
+    unproved("the coordinator there did not prove the token", now);
+    return attempt_over(now);
+  }
+  if (welcome.version < agent_protocol_min || welcome.version > agent_protocol_max) {
+    return foreign("it speaks another version", now);
+  }
+  const auto former = std::exchange(line_, attempt_->line);
+  const bool in_vain = former && !line_answered_;  // the line before was welcome too, and said no more than that
+  if (former && line_answered_) out_since_ = now;
+  line_answered_ = false;
+  embedded_ = welcome.embedded;
+  welcomed_once_ = true;
+  foreign_since_.reset();
+  retry_delay_ = retry_first;
+  last_trouble_.clear();
+  // That we are still a member is known when a keep-alive behind our Resume is answered.
+  if (!standing_.placement) {
+    if (!in_vain) heard_of_ = attempt_->since;
+    ended_ = false;
+  }
+  if (ended_ && !returned_at_) returned_at_ = now;
+  attempt_.reset();
+  keep_alive_at_ = now;
+  unanswered_.clear();
+  restate();
+  if (former) act(link::Close{*former});
+}
+
+void CoordinatorLink::restate() {
+  act(link::SetPatience{*line_, kernel_patience()});
+  if (standing_.join && standing_.told) {
+    write(Resume{*standing_.join, standing_.stage, standing_.placement, standing_.store, standing_.failed});
+  } else if (standing_.join) {
+    write(*standing_.join);
+    standing_.told = true;
+  }
+  if (leave_) write(*leave_);
+}
+
+void CoordinatorLink::greeted(const Refused& refused, TimePoint now) {
+  const bool trusted = has_token() ? attempt_->proved.has_value() : !line_;
+  if (trusted) return conclude(LinkLost{permitted(refused.exit_code), refused.reason});
+  unproved("refused: " + refused.reason, now);
+  attempt_over(now);
+}
+
+/// Somebody who was not proved refuses, or does not prove itself. It may be gone, or mended, before the join timeout.
+void CoordinatorLink::unproved(const std::string& why, TimePoint) {
+  foreign_since_.reset();
+  attempt_->unproved = why;
+  lost_code_ = link_refused_code;
+  trouble(why);
+}
+
+/// Somebody answers who is no coordinator; that may be a coordinator about to end, so it must last.
+void CoordinatorLink::foreign(const std::string& what, TimePoint now) {
+  if (!foreign_since_) foreign_since_ = attempt_->since;
+  lost_code_ = link_unreachable_code;
+  const std::string text =
+      welcomed_once_ ? "the coordinator does not answer (" + what + ")"
+                     : "what answers there is no torchup coordinator (" + what + "): has another program this port?";
+  if (!welcomed_once_) act(link::MeetForeigner{});
+  if (!welcomed_once_ && !has_token() && now - *foreign_since_ >= foreign_limit) {
+    return conclude(LinkLost{link_unreachable_code, to_string(settings_.endpoint) + ": " + text});
+  }
+  trouble(text);
+  attempt_over(now);
+}
+
+// ---- what the coordinator says
+
+void CoordinatorLink::hear(const KeepAliveAnswer& answer, TimePoint) {
+  while (!unanswered_.empty() && unanswered_.front().first <= answer.number) {
+    heard_of_ = unanswered_.front().second;
+    unanswered_.pop_front();
+    line_answered_ = true;
+    ended_ = false;
+    returned_at_.reset();
+  }
+}
+
+void CoordinatorLink::hear(const Refused& refused, TimePoint) {
+  if (!ending_) conclude(LinkLost{permitted(refused.exit_code), refused.reason});
+}
+
+void CoordinatorLink::hear(const HostStore& host, TimePoint) {
+  if (standing_.join && standing_.stage == Resume::Stage::ready) tell(host);
+}
+
+void CoordinatorLink::hear(const Placed& placed, TimePoint) {
+  if (!standing_.join || standing_.stage != Resume::Stage::ready) return;
+  standing_.placement = placed.placement;
+  former_ = placed.placement;
+  standing_.stage = Resume::Stage::running;
+  tell(placed);
+}
+
+/// A fence is about this node, whatever round it names; any other stop is about a round, and the agent obeys its own.
+void CoordinatorLink::hear(const StopWorkers& stop, TimePoint) {
+  const auto placement = standing_.placement;
+  if (stop.cause == StopCause::fenced) {
+    if (!standing_.join) return;  // the new node has not joined yet: it is the old one that is meant
+    count_stop(stop.cause);
+    forget_place();
+    return tell(StopWorkers{placement ? placement->round : stop.round, stop.cause, stop.reason});
+  }
+  if (!placement || placement->round != stop.round || standing_.stage == Resume::Stage::stopping) return;
+  count_stop(stop.cause);
+  standing_.stage = Resume::Stage::stopping;
+  tell(stop);
+}
+
+/// Once; and once more where somebody has no time any more.
+void CoordinatorLink::hear(const End& end, TimePoint) {
+  if (ending_ && (kill_told_ || !end.verdict.kill_now)) return;
+  kill_told_ = end.verdict.kill_now;
+  hang_up_attempt();
+  ending_ = true;
+  leave_until_.reset();
+  tell(end);
+}
+
+void CoordinatorLink::hear(const Waiting& waiting, TimePoint) { tell(waiting); }
+
+}  // namespace torchup

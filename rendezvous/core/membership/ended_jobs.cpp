@@ -1,0 +1,78 @@
+#include "rendezvous/core/membership/ended_jobs.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+namespace torchup {
+
+namespace {
+
+/// Where the number of the life begins behind "_"; npos: nowhere.
+std::size_t life_at(const std::string& id) {
+  const auto from = id.find_last_not_of("0123456789");
+  return from == std::string::npos || id[from] != '_' || from + 1 == id.size() ? std::string::npos : from + 1;
+}
+
+}  // namespace
+
+std::string agent_name(const NodeId& node) {
+  const auto at = life_at(node.value());
+  return at == std::string::npos ? node.value() : node.value().substr(0, at - 1);
+}
+
+int agent_life(const NodeId& node) {
+  const std::string& id = node.value();
+  const auto at = life_at(id);
+  int life = 0;
+  if (at != std::string::npos) std::from_chars(id.data() + at, id.data() + id.size(), life);
+  return life;
+}
+
+std::uint64_t EndedJobs::add(Verdict verdict, Round last_round, std::vector<std::string> agents, TimePoint kept_until) {
+  EndedJob& job = jobs_.emplace_back();
+  job.number = next_number_++;
+  job.verdict = std::move(verdict);
+  job.last_round = last_round;
+  job.kept_until = kept_until;
+  job.agents.insert(agents.begin(), agents.end());
+  const std::uint64_t number = job.number;
+  if (jobs_.size() > ended_jobs_max) jobs_.erase(jobs_.begin());
+  return number;
+}
+
+const EndedJobs::EndedJob* EndedJobs::find(const NodeId& node, std::optional<Round> round, TimePoint now) {
+  std::erase_if(jobs_, [&](const EndedJob& job) { return job.kept_until <= now; });
+  const auto found = std::find_if(jobs_.begin(), jobs_.end(), [&](const EndedJob& job) {
+    return round ? *round <= job.last_round : job.agents.contains(agent_name(node));
+  });
+  return found == jobs_.end() ? nullptr : &*found;
+}
+
+EndedJobs::EndedJob* EndedJobs::find(std::uint64_t number) {
+  const auto found =
+      std::find_if(jobs_.begin(), jobs_.end(), [&](const EndedJob& job) { return job.number == number; });
+  return found == jobs_.end() ? nullptr : &*found;
+}
+
+void EndedJobs::reuse(const NodeId& node) {
+  for (EndedJob& job : jobs_) job.agents.erase(agent_name(node));
+}
+
+TimePoint EndedJobs::kept_until() const { return jobs_.empty() ? TimePoint::min() : jobs_.back().kept_until; }
+
+std::vector<JobSnapshot::Ended> EndedJobs::save(TimePoint now) const {
+  std::vector<JobSnapshot::Ended> list;
+  for (const EndedJob& job : jobs_) {
+    if (job.kept_until <= now) continue;
+    JobSnapshot::Ended& one = list.emplace_back();
+    one = {job.verdict, job.last_round, {job.agents.begin(), job.agents.end()}, job.kept_until - now};
+    std::sort(one.agents.begin(), one.agents.end());
+  }
+  return list;
+}
+
+void EndedJobs::restore(const std::vector<JobSnapshot::Ended>& saved, TimePoint now) {
+  for (const JobSnapshot::Ended& each : saved) add(each.verdict, each.last_round, each.agents, now + each.kept);
+}
+
+}  // namespace torchup

@@ -1,0 +1,252 @@
+#include "rendezvous/core/membership/membership.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rendezvous/core/text/wording.hpp"
+
+namespace torchup {
+
+// ---- connections
+
+void Membership::open(Peer peer, std::string observed, bool in_process) {
+  if (connections_.size() <= peer.value()) connections_.resize(peer.value() + std::size_t{1});
+  connections_[peer.value()] = {
+      .open = true, .in_process = in_process, .observed = std::move(observed), .number = ++connection_count_};
+}
+
+std::optional<Membership::Slot> Membership::close(Peer peer) {
+  const Connection closed = std::exchange(connections_.at(peer.value()), {});
+  if (closed.member) members_[*closed.member].peer.reset();
+  if (closed.ended_job) --leaving_;
+  return closed.member;
+}
+
+Member* Membership::of(Peer peer) {
+  const auto slot = connection(peer).member;
+  return slot ? &members_[*slot] : nullptr;
+}
+
+std::optional<Membership::Slot> Membership::find(Peer peer, const NodeId& node) const {
+  const auto own = connection(peer).member;
+  if (own && members_[*own].join.node == node) return own;
+  const auto known = slot_of_node_.find(node.value());
+  return known == slot_of_node_.end() ? std::nullopt : std::optional{known->second};
+}
+
+bool Membership::outdated(Peer peer, std::optional<Slot> slot) const {
+  return slot && connection(peer).number < members_[*slot].connection;
+}
+
+// ---- members
+
+Membership::Slot Membership::take_slot() {
+  if (free_slots_.empty()) {
+    members_.emplace_back();
+    return static_cast<Slot>(members_.size() - 1);
+  }
+  const Slot slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
+}
+
+void Membership::index(Slot slot) {
+  const Member& member = members_[slot];
+  slot_of_node_.emplace(member.join.node.value(), slot);
+  slots_of_host_.emplace(member.join.host, slot);
+  count(member, 1);
+}
+
+Membership::Slot Membership::enroll(Peer peer, const Join& join, TimePoint now) {
+  changed();
+  const Slot slot = take_slot();
+  members_[slot] = Member{.join = join, .seniority = next_seniority_++};
+  index(slot);
+  bind(slot, peer, now);
+  put_aside(slot, losses_.aside_until(join.host, now));
+  return slot;
+}
+
+bool Membership::bind(Slot slot, Peer peer, TimePoint now) {
+  Member& member = members_[slot];
+  if (member.peer && *member.peer != peer) connections_[member.peer->value()].member.reset();
+  Connection& by = connection(peer);
+  by.member = slot;
+  if (std::exchange(by.ended_job, {})) --leaving_;
+  if (member.observed != by.observed) changed();
+  member.peer = peer;
+  member.connection = by.number;
+  member.observed = by.observed;
+  member.in_process = by.in_process;
+  member.alive_at = now;
+  const bool awaited = std::exchange(member.back_by, {}).has_value();
+  if (awaited) --awaited_;
+  if (member.in_process) {
+    check(slot, {});
+  } else if (awaited || !member.check_at) {
+    check(slot, due(member));
+  }
+  return awaited;
+}
+
+void Membership::update(Slot slot, const Join& join) {
+  members_[slot].join = join;
+  changed();
+}
+
+void Membership::set_stage(Slot slot, Stage stage) {
+  Member& member = members_[slot];
+  if (member.stage == stage) return;
+  changed();
+  count(member, -1);
+  member.stage = stage;
+  count(member, 1);
+}
+
+void Membership::count(const Member& member, int by) {
+  if (member.stage == Stage::seated) seated_ += by;
+  if (member.stage == Stage::stopping) stopping_ += by;
+  if (member.stage == Stage::ready) (member.aside ? aside_ : ready_) += by;
+}
+
+void Membership::remove(Slot slot) {
+  changed();
+  Member& member = members_[slot];
+  count(member, -1);
+  check(slot, {});
+  put_aside(slot, {});
+  if (member.peer) connections_[member.peer->value()].member.reset();
+  slot_of_node_.erase(member.join.node.value());
+  const auto [begin, end] = on_host(member.join.host);
+  slots_of_host_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == slot; }));
+  if (member.back_by) --awaited_;
+  member = Member{};
+  free_slots_.push_back(slot);
+}
+
+void Membership::dismiss_all(std::uint64_t ended_job) {
+  for (Connection& each : connections_) {
+    if (!each.open || !each.member) continue;
+    each.ended_job = ended_job;
+    ++leaving_;
+  }
+  while (!slot_of_node_.empty()) remove(slot_of_node_.begin()->second);
+  losses_.clear();
+}
+
+// ---- time
+
+/// An agent that moves in its queue at each sign of life would cost as much as the sign itself: `at` may be too early,
+/// then the look arms another.
+void Membership::check(Slot slot, std::optional<TimePoint> at) {
+  Member& member = members_[slot];
+  if (member.check_at) checks_.erase({*member.check_at, slot});
+  member.check_at = at;
+  if (at) checks_.emplace(*at, slot);
+}
+
+void Membership::put_aside(Slot slot, std::optional<TimePoint> until) {
+  Member& member = members_[slot];
+  if (member.calm_at) asides_.erase({*member.calm_at, slot});
+  member.calm_at = until;
+  if (until) asides_.emplace(*until, slot);
+  if (member.aside == until.has_value()) return;
+  count(member, -1);
+  member.aside = until.has_value();
+  count(member, 1);
+  changed();
+}
+
+TimePoint Membership::due(const Member& member) const {
+  if (member.back_by) return *member.back_by;
+  return member.alive_at + member.join.terms.lease;
+}
+
+bool Membership::silent(const Member& member, TimePoint now) const {
+  if (member.in_process) return false;
+  return !member.peer || now - member.alive_at > member.join.terms.lease * 3 / 10;
+}
+
+std::optional<Membership::Slot> Membership::next_expired(TimePoint now) {
+  while (!checks_.empty() && checks_.begin()->first <= now) {
+    const Slot slot = checks_.begin()->second;
+    const TimePoint at = due(members_[slot]);
+    if (at <= now) return slot;
+    check(slot, at);
+  }
+  return {};
+}
+
+std::string Membership::why_expired(const Member& member, TimePoint now) const {
+  if (member.back_by) return "did not come back after the coordinator started again";
+  if (!member.peer) return "did not come back after its connection broke";
+  return fmt::format("was silent for {}", seconds(now - member.alive_at));
+}
+
+void Membership::end_asides(TimePoint now) {
+  while (!asides_.empty() && asides_.begin()->first <= now) put_aside(asides_.begin()->second, {});
+}
+
+void Membership::grant_leases(TimePoint now, TimePoint back_by) {
+  for (const auto& [node, slot] : slot_of_node_) {
+    Member& member = members_[slot];
+    member.alive_at = now;
+    if (member.back_by) member.back_by = back_by;
+  }
+}
+
+std::optional<TimePoint> Membership::deadline() const {
+  std::optional<TimePoint> first;
+  for (const auto* queue : {&checks_, &asides_}) {
+    if (!queue->empty() && (!first || queue->begin()->first < *first)) first = queue->begin()->first;
+  }
+  return first;
+}
+
+// ---- snapshots
+
+void Membership::save(JobSnapshot& snapshot, TimePoint now) const {
+  snapshot.next_seniority = next_seniority_;
+  snapshot.members.reserve(slot_of_node_.size());
+  for (const auto& [node, slot] : slot_of_node_) {
+    const Member& member = members_[slot];
+    JobSnapshot::SavedMember& copy = snapshot.members.emplace_back();
+    copy = {member.join, member.stage, member.aside, member.observed, member.seniority, member.seat, member.round};
+    copy.join.terms = {};
+    copy.join.former.reset();
+  }
+  const auto in_round = [](const JobSnapshot::SavedMember& member) {
+    return member.stage == Stage::seated || member.stage == Stage::finished;
+  };
+  std::sort(snapshot.members.begin(), snapshot.members.end(), [&](const auto& a, const auto& b) {
+    if (in_round(a) != in_round(b)) return in_round(a);
+    return in_round(a) ? a.seat.group_rank < b.seat.group_rank : a.seniority < b.seniority;
+  });
+  snapshot.losses = losses_.save(now);
+}
+
+void Membership::restore(const JobSnapshot& saved, TimePoint back_by, TimePoint now) {
+  next_seniority_ = saved.next_seniority;
+  losses_.restore(saved.losses, now);
+  if (!saved.terms) return;
+  for (const JobSnapshot::SavedMember& each : saved.members) {
+    if (slot_of_node_.contains(each.join.node.value())) continue;
+    const Slot slot = take_slot();
+    members_[slot] = Member{.join = each.join,
+                            .stage = each.stage,
+                            .observed = each.observed,
+                            .alive_at = now,
+                            .back_by = back_by,
+                            .seniority = each.seniority,
+                            .seat = each.seat,
+                            .round = each.round};
+    members_[slot].join.terms = *saved.terms;
+    index(slot);
+    check(slot, back_by);
+    if (each.aside) put_aside(slot, losses_.aside_until(each.join.host, now).value_or(now));
+    ++awaited_;
+  }
+}
+
+}  // namespace torchup

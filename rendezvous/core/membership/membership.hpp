@@ -1,0 +1,157 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/base/strong.hpp"
+#include "rendezvous/base/types.hpp"
+#include "rendezvous/core/link/messages.hpp"
+#include "rendezvous/core/membership/job_snapshot.hpp"
+#include "rendezvous/core/membership/loss_record.hpp"
+#include "rendezvous/core/membership/seating.hpp"
+
+namespace torchup {
+
+/// One connection of an agent, numbered by the shell. A number may be used again once its connection is closed.
+using Peer = Strong<struct PeerTag, std::uint32_t>;
+
+/// One agent that belongs to a job.
+struct Member {
+  using Stage = JobSnapshot::Stage;
+
+  Join join = {};
+  Stage stage = Stage::ready;
+  bool aside = false;  ///< its host was lost too often lately
+  bool in_process = false;
+  std::optional<Peer> peer = {};  ///< empty while its connection is cut
+  std::uint64_t connection = 0;   ///< number of the last one; what an older one still brings was said before
+  std::string observed = {};
+  TimePoint alive_at = {};
+  std::optional<TimePoint> back_by = {};   ///< the same, after the coordinator started anew; no lease runs meanwhile
+  std::uint64_t seniority = 0;             ///< smaller joined earlier
+  Seat seat = {};                          ///< in Stage::seated and Stage::finished
+  std::optional<Round> round = {};         ///< the last one that it had a place in, as far as it was heard of here
+  std::optional<TimePoint> check_at = {};  ///< Membership's own
+  std::optional<TimePoint> calm_at = {};   ///< Membership's own
+
+  [[nodiscard]] bool in_round() const { return stage == Stage::seated || stage == Stage::finished; }
+};
+
+/// Who belongs to a job: its members by slot, node and host, the connections they speak by, how many there are of each
+/// stage, and until when each may stay silent. What the loss of one means is not decided here.
+class Membership {
+ public:
+  using Slot = std::uint32_t;
+  using Stage = JobSnapshot::Stage;
+
+  struct Connection {
+    bool open = false;
+    bool in_process = false;
+    std::optional<Slot> member = {};
+    std::optional<std::uint64_t> ended_job = {};  ///< EndedJobs's number, where its member was of a job that is over
+    std::string observed = {};                    ///< address that it comes from
+    std::uint64_t number = 0;                     ///< in the order of their beginnings
+  };
+
+  explicit Membership(LossLimits limits) : losses_{limits} {}
+
+  /// Members as a snapshot has them: each has until `back_by` to speak again.
+  void restore(const JobSnapshot& saved, TimePoint back_by, TimePoint now);
+  /// Writes what `restore` reads: members, those of the round first, and losses.
+  void save(JobSnapshot& snapshot, TimePoint now) const;
+  /// Another number whenever what `save` writes has changed in more than the passing of time.
+  [[nodiscard]] std::uint64_t revision() const { return revision_; }
+
+  // Connections.
+
+  void open(Peer peer, std::string observed, bool in_process);
+  /// The member that spoke by it has no connection from here on.
+  std::optional<Slot> close(Peer peer);
+  [[nodiscard]] Connection& connection(Peer peer) { return connections_.at(peer.value()); }
+  [[nodiscard]] const Connection& connection(Peer peer) const { return connections_.at(peer.value()); }
+  [[nodiscard]] const std::vector<Connection>& connections() const { return connections_; }
+
+  // Members.
+
+  [[nodiscard]] Member& at(Slot slot) { return members_.at(slot); }
+  [[nodiscard]] const Member& at(Slot slot) const { return members_.at(slot); }
+  [[nodiscard]] Member* of(Peer peer);
+  /// The member that is `node`. It mostly speaks by the connection that is its own.
+  [[nodiscard]] std::optional<Slot> find(Peer peer, const NodeId& node) const;
+  /// An agent that doubts its connection opens another and restates itself there. What was under way on the first may
+  /// arrive after that.
+  [[nodiscard]] bool outdated(Peer peer, std::optional<Slot> slot) const;
+  /// By node.
+  [[nodiscard]] const std::unordered_map<std::string, Slot>& slots() const { return slot_of_node_; }
+  [[nodiscard]] auto on_host(const std::string& host) const { return slots_of_host_.equal_range(host); }
+  [[nodiscard]] bool has_host(const std::string& host) const { return slots_of_host_.contains(host); }
+
+  [[nodiscard]] int size() const { return static_cast<int>(slot_of_node_.size()); }
+  [[nodiscard]] bool empty() const { return slot_of_node_.empty(); }
+  [[nodiscard]] int ready() const { return ready_; }  ///< those aside apart
+  [[nodiscard]] int aside() const { return aside_; }
+  [[nodiscard]] int stopping() const { return stopping_; }
+  [[nodiscard]] int seated() const { return seated_; }
+  [[nodiscard]] int awaited() const { return awaited_; }  ///< members of the snapshot that are not back yet
+  [[nodiscard]] int leaving() const { return leaving_; }  ///< open connections of members of jobs that have ended
+
+  /// A new member, which speaks by `peer`. `join.node` is no member yet.
+  Slot enroll(Peer peer, const Join& join, TimePoint now);
+  /// The member speaks by `peer` from here on, which is no other member's. True: it was awaited since a snapshot.
+  bool bind(Slot slot, Peer peer, TimePoint now);
+  /// What the member said of itself anew; node and host are as they were.
+  void update(Slot slot, const Join& join);
+  void set_stage(Slot slot, Stage stage);
+  void remove(Slot slot);
+  /// The job is over, by this number in EndedJobs: it has no members any more, and nothing is remembered of losses. Its
+  /// connections stay open until the agents close them.
+  void dismiss_all(std::uint64_t ended_job);
+
+  // Time.
+
+  [[nodiscard]] bool silent(const Member& member, TimePoint now) const;
+  /// Whoever's time to speak is over, one by one. It stays a member until it is removed.
+  [[nodiscard]] std::optional<Slot> next_expired(TimePoint now);
+  /// Whom `next_expired` named, "did not come back …" or "was silent for 10 s".
+  [[nodiscard]] std::string why_expired(const Member& member, TimePoint now) const;
+  /// Those whose hosts have been calm for long enough are aside no more.
+  void end_asides(TimePoint now);
+  /// The coordinator itself was away until `now`: all get a new lease, those awaited until `back_by`.
+  void grant_leases(TimePoint now, TimePoint back_by);
+  /// When `next_expired` or `end_asides` have something to do; may be early.
+  [[nodiscard]] std::optional<TimePoint> deadline() const;
+
+  [[nodiscard]] LossRecord& losses() { return losses_; }
+  /// When it is given up if nothing more is heard of it.
+  [[nodiscard]] TimePoint due(const Member& member) const;
+
+ private:
+  void changed() { ++revision_; }
+  Slot take_slot();
+  void index(Slot slot);
+  void count(const Member& member, int by);
+  void check(Slot slot, std::optional<TimePoint> at);
+  void put_aside(Slot slot, std::optional<TimePoint> until);
+
+  std::deque<Member> members_;  ///< by slot; free slots are in free_slots_
+  std::vector<Slot> free_slots_;
+  std::unordered_map<std::string, Slot> slot_of_node_;
+  std::unordered_multimap<std::string, Slot> slots_of_host_;
+  std::vector<Connection> connections_;  ///< by peer
+  std::uint64_t connection_count_ = 0;
+  std::uint64_t next_seniority_ = 0;
+  std::uint64_t revision_ = 0;
+  int ready_ = 0, aside_ = 0, stopping_ = 0, seated_ = 0, awaited_ = 0, leaving_ = 0;
+
+  std::set<std::pair<TimePoint, Slot>> checks_;  ///< when to look whether a member is silent: one at most for each
+  std::set<std::pair<TimePoint, Slot>> asides_;  ///< when a member is aside no more
+  LossRecord losses_;
+};
+
+}  // namespace torchup

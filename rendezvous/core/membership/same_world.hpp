@@ -1,0 +1,21 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rendezvous/core/link/messages.hpp"
+
+namespace torchup {
+
+/// The facts of one host.
+struct HostFacts {
+  const std::string* host = nullptr;
+  const std::vector<Fact>* facts = nullptr;
+};
+
+/// Facts in which the hosts differ, one line each: "torch: 2.15.0 on a, b; 2.11.0 on c". Empty when all are alike. A
+/// fact that a host does not state counts as the value "(none)".
+[[nodiscard]] std::string world_differences(std::span<const HostFacts> hosts);
+
+}  // namespace torchup

@@ -1,0 +1,35 @@
+#include "rendezvous/core/membership/terms_difference.hpp"
+
+#include <fmt/format.h>
+
+#include "rendezvous/core/text/wording.hpp"
+
+namespace torchup {
+namespace {
+
+std::optional<std::string> differs(std::string_view name, const auto& mine, const auto& jobs) {
+  if (mine == jobs) return {};
+  return fmt::format("{} is {} here and {} in the job", name, mine, jobs);
+}
+
+std::string nodes(const JobTerms& terms) { return fmt::format("{}:{}", terms.min_nodes, terms.max_nodes); }
+
+}  // namespace
+
+std::optional<std::string> terms_difference(const JobTerms& mine, const JobTerms& job) {
+  if (auto what = differs("--nnodes", nodes(mine), nodes(job))) return what;
+  if (auto what = differs("--nnodes-multiple-of", mine.nodes_multiple_of, job.nodes_multiple_of)) return what;
+  if (auto what = differs("--max-restarts", mine.max_restarts, job.max_restarts)) return what;
+  if (auto what = differs("--restart-window", seconds(mine.restart_window), seconds(job.restart_window))) return what;
+  if (auto what = differs("join_timeout", seconds(mine.join_timeout), seconds(job.join_timeout))) return what;
+  if (auto what = differs("last_call_timeout", seconds(mine.last_call), seconds(job.last_call))) return what;
+  if (auto what = differs("the lease", seconds(mine.lease), seconds(job.lease))) return what;
+  const auto number = [](auto choice) { return static_cast<int>(choice); };
+  if (auto what = differs("--rank-order", number(mine.rank_order), number(job.rank_order))) return what;
+  if (auto what = differs("--same-world", number(mine.same_world), number(job.same_world))) return what;
+  // A node that was told of no list, such as one beside Slurm, still belongs.
+  if (mine.hostlist.empty() || job.hostlist.empty()) return {};
+  return differs("the host list", mine.hostlist, job.hostlist);
+}
+
+}  // namespace torchup

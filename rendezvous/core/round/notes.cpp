@@ -1,0 +1,61 @@
+#include "rendezvous/core/round/notes.hpp"
+
+#include <fmt/format.h>
+
+#include "rendezvous/core/text/wording.hpp"
+
+namespace torchup {
+namespace {
+
+std::string text(const NodeJoined& note) {
+  return fmt::format("node {} joins with {} workers; nodes: {}", note.host, note.workers, note.nodes);
+}
+std::string text(const NodeRefused& note) { return fmt::format("node {} refused: {}", note.host, note.reason); }
+std::string text(const NodePutAside& note) {
+  return fmt::format("node {} was lost {} times lately: put aside", note.host, note.losses);
+}
+std::string text(const NodeCutOff& note) {
+  return fmt::format("node {}: the connection broke, it has {} to come back", note.host, seconds(note.left));
+}
+std::string text(const NodeLost& note) { return fmt::format("node {} {}", note.host, note.how); }
+std::string text(const NodesDiffer& note) { return fmt::format("the nodes differ:\n{}", note.table); }
+std::string text(const RoundFormed& note) {
+  return fmt::format("round {}: {} nodes, {} workers; {} opens the worker store", note.round.value(), note.nodes,
+                     note.workers, note.store_host);
+}
+std::string text(const RoundStopped& note) { return fmt::format("round {} ends: {}", note.round.value(), note.reason); }
+std::string text(const FailureInDoubt& note) {
+  return fmt::format("a worker failed while node {} is silent: is that the cause?", note.silent_host);
+}
+std::string text(const RestartGivenBack& note) {
+  return fmt::format("the restart is not counted: node {} was lost before the failure", note.lost_host);
+}
+std::string text(const RosterChanged& note) { return fmt::format("waiting: {}", note.roster); }
+std::string text(const JobRestored& note) {
+  return fmt::format("restored in round {}; nodes that are awaited: {}", note.round.value(), note.awaited);
+}
+std::string text(const AllBack&) { return "all nodes that are left are back"; }
+std::string text(const RoundGoesOn& note) {
+  return fmt::format("round {} goes on: all {} nodes are back", note.round.value(), note.nodes);
+}
+std::string text(const SnapshotOutdated& note) {
+  return fmt::format("node {} tells of round {}, which the saved state knows nothing of", note.host,
+                     note.round.value());
+}
+std::string text(const CoordinatorSlept&) { return "the coordinator was asleep: all agents get a new lease"; }
+std::string text(const TorchrunCame&) { return "a torchrun agent has come: the job goes on by torchrun's rules"; }
+std::string text(const JobBegunAnew&) { return "the run id is used again: another job begins"; }
+std::string text(const JobEndRequested& note) {
+  return fmt::format("node {} ends the job: {}", note.host, note.reason);
+}
+std::string text(const JobConcluded& note) {
+  return fmt::format("the job ends with {}: {}", note.exit_code, note.reason);
+}
+
+}  // namespace
+
+std::string to_text(const Note& note) {
+  return std::visit([](const auto& happened) { return text(happened); }, note);
+}
+
+}  // namespace torchup

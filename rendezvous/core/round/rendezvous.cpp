@@ -1,0 +1,253 @@
+// The round machine: its step, what happened, and what agents say.
+#include "rendezvous/core/round/rendezvous.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "rendezvous/core/text/endpoint.hpp"
+
+namespace torchup {
+
+Rendezvous::Rendezvous(RendezvousSettings settings)
+    : settings_{settings}, members_{{settings.losses_max, settings.loss_window}} {}
+
+std::vector<RendezvousAction> Rendezvous::step(const RendezvousEvent& event, TimePoint now) {
+  // We were asleep, not they: signs of life may lie unread before us.
+  if (const auto expected = deadline(); terms_ && expected && now > *expected + terms_->lease / 4) grant_leases(now);
+  now_ = now;
+  std::visit([&](const auto& happened) { on(happened, now); }, event);
+  advance(now);
+  return std::exchange(actions_, {});
+}
+
+std::optional<TimePoint> Rendezvous::deadline() const {
+  std::optional<TimePoint> first;
+  const auto consider = [&](const std::optional<TimePoint>& at) {
+    // What is past has had its effect; whatever still holds it back is an event or a later time.
+    if (at && *at > now_ && (!first || *at < *first)) first = at;
+  };
+  consider(members_.deadline());
+  switch (phase_) {
+    case Phase::gathering:
+      consider(gather_until_);
+      consider(last_call_until_);
+      consider(leave_until_);
+      consider(patience_until_);
+      consider(roster_at_);
+      break;
+    case Phase::hosting:
+      consider(store_until_);
+      break;
+    case Phase::running:
+      consider(admit_at_);
+      break;
+    case Phase::doubting:
+      if (!blocker_) consider(doubt_until_);
+      break;
+    case Phase::restoring:
+      consider(patience_until_);
+      break;
+    case Phase::ended:
+      break;
+  }
+  consider(forget_at_);
+  return first;
+}
+
+std::optional<TimePoint> Rendezvous::forget_at() const {
+  if (!members_.empty()) return {};
+  return forget_at_.value_or(TimePoint::min());  // nobody has ever joined
+}
+
+bool Rendezvous::forgettable(TimePoint now) const {
+  const auto at = forget_at();
+  return at && now >= *at;
+}
+
+std::optional<int> Rendezvous::still_leaving() const {
+  return ended_.empty() ? std::nullopt : std::optional{members_.leaving()};
+}
+
+// ---- events
+
+void Rendezvous::on(const Connected& event, TimePoint) {
+  members_.open(event.peer, event.observed, event.in_process);
+  hosted_ = hosted_ || event.in_process;
+  if (event.coordinator.empty() || is_loopback(event.coordinator) || event.coordinator == coordinator_address_) return;
+  coordinator_address_ = event.coordinator;
+  changed();
+}
+
+void Rendezvous::on(const Said& event, TimePoint now) {
+  Member* member = members_.of(event.peer);
+  if (member) member->alive_at = now;
+  if (const auto why = implausible(event.message)) {
+    const auto* join = std::get_if<Join>(&event.message);
+    return refuse(event.peer, join ? join->host : member ? member->join.host : "that has not joined", *why);
+  }
+  std::visit([&](const auto& message) { said(event.peer, message, now); }, event.message);
+}
+
+void Rendezvous::on(const Alive& event, TimePoint now) {
+  Member* member = members_.of(event.peer);
+  if (!member) return;
+  member->alive_at = now;
+  if (blocker_ && &members_.at(*blocker_) == member) blocker_.reset();
+}
+
+void Rendezvous::on(const Gone& event, TimePoint now) {
+  const auto slot = members_.close(event.peer);
+  if (!slot) return;
+  if (phase_ == Phase::ended) return remove(*slot);
+  if (event.end_of_file) return lose(*slot, "has ended", now);
+  // A reset proves nothing about the process behind it: something between us may have sent it, to us alone. The agent
+  // may have noticed nothing, and then keeps its workers until its own clock says that its lease is over.
+  const Member& member = members_.at(*slot);
+  note(NodeCutOff{member.join.host, std::max(members_.due(member) - now, Duration::zero())});
+}
+
+void Rendezvous::on(const Tick&, TimePoint) {}
+
+void Rendezvous::on(const Resumed& event, TimePoint now) {
+  const Resume& resume = event.resume;
+  if (const auto why = implausible(resume)) return refuse(event.peer, resume.join.host, *why);
+  const auto known = members_.find(event.peer, resume.join.node);
+  if (members_.outdated(event.peer, known)) return;
+  if (known && phase_ != Phase::ended && members_.at(*known).join.host != resume.join.host) {
+    return refuse(event.peer, resume.join.host, "its node id is that of an agent on " + members_.at(*known).join.host);
+  }
+  if (known) bind(*known, event.peer, now);
+  if (const Verdict* verdict = missed_verdict(event.peer, resume.join, &resume, now)) {
+    actions_.push_back(Tell{event.peer, End{*verdict}});
+    return;
+  }
+  if (known) return restate(*known, resume, now);
+  if (const auto former = members_.connection(event.peer).member) lose(*former, "starts anew", now);
+  if (resume.stage == Resume::Stage::ready) {
+    await_others(now);
+    return newcomer(event.peer, resume.join, now);
+  }
+  const bool fits =
+      resume.placement && resume.placement->group_world_size <= resume.join.terms.max_nodes && !misfit(resume.join, {});
+  if (fits && hosted_ && phase_ == Phase::gathering && !formed_once_) return recall(event.peer, resume, now);
+  const bool may_restore = learning_ && (phase_ == Phase::gathering || phase_ == Phase::restoring);
+  if (fits && may_restore) return restore(event.peer, resume, now);
+  const Round round = resume.placement ? resume.placement->round : round_;
+  actions_.push_back(
+      Tell{event.peer, StopWorkers{round, StopCause::fenced, "this node was given up while it was silent"}});
+}
+
+// ---- what agents say
+
+void Rendezvous::said(Peer peer, const Join& join, TimePoint now) {
+  const auto known = members_.find(peer, join.node);
+  if (members_.outdated(peer, known)) return;
+  if (const Verdict* verdict = missed_verdict(peer, join, nullptr, now)) {
+    actions_.push_back(Tell{peer, End{*verdict}});
+    return;
+  }
+  if (phase_ == Phase::ended) {
+    begin_anew();
+    return newcomer(peer, join, now);
+  }
+  known ? join_again(*known, peer, join, now) : newcomer(peer, join, now);
+}
+
+void Rendezvous::said(Peer peer, const StoreReady& ready, TimePoint) {
+  const Member* member = members_.of(peer);
+  if (!member || phase_ != Phase::hosting || ready.round != round_ || &members_.at(seats_.front()) != member) return;
+  master_port_ = ready.port;
+  begin_running();
+}
+
+void Rendezvous::said(Peer peer, const WorkersSucceeded& succeeded, TimePoint now) {
+  const Member* member = members_.of(peer);
+  const bool in_round = phase_ == Phase::running || phase_ == Phase::doubting || phase_ == Phase::restoring;
+  if (!member || !in_round || succeeded.round != round_ || member->stage != Stage::seated) return;
+  set_stage(*members_.connection(peer).member, Stage::finished);
+  ++finished_;
+  --unfinished_;
+  if (unfinished_ == 0 && phase_ == Phase::running) end({.exit_code = 0, .reason = "all workers exited 0"}, now);
+}
+
+void Rendezvous::said(Peer peer, const WorkersFailed& failed, TimePoint now) {
+  const Member* member = members_.of(peer);
+  const bool in_round = phase_ == Phase::running || phase_ == Phase::doubting || phase_ == Phase::restoring;
+  if (!member || !in_round || failed.round != round_ || member->stage != Stage::seated || failed.failures.empty())
+    return;
+  for (const WorkerFailure& failure : failed.failures) {
+    if (failures_.size() < failures_kept_max) failures_.push_back(failure);
+  }
+  may_restart_ = may_restart_ && failed.may_restart;
+  if (phase_ != Phase::running) return;
+  phase_ = Phase::doubting;
+  blocker_.reset();
+  doubt_until_ = now + (group_world_size_ > 1 ? settings_.doubt : Duration::zero());
+}
+
+void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
+  const Membership::Connection& connection = members_.connection(peer);
+  Verdict* past = phase_ == Phase::ended ? &*verdict_ : nullptr;
+  if (connection.ended_job) {
+    EndedJobs::EndedJob* job = ended_.find(*connection.ended_job);
+    past = job ? &job->verdict : nullptr;
+  }
+  if (past) {
+    if (!leave.kill_now || past->kill_now) return;
+    changed();
+    past->kill_now = true;
+    past->stop_signal = leave.stop_signal;
+    for (std::size_t index = 0; index < members_.connections().size(); ++index) {
+      const Membership::Connection& other = members_.connections()[index];
+      const bool hears = connection.ended_job ? other.ended_job == connection.ended_job : other.member.has_value();
+      if (other.open && hears) actions_.push_back(Tell{Peer{static_cast<std::uint32_t>(index)}, End{*past}});
+    }
+    return;
+  }
+  const Verdict verdict = verdict_of(leave);
+  if (!connection.member) {
+    actions_.push_back(Tell{peer, End{verdict}});
+    return;
+  }
+  const Slot slot = *connection.member;
+  const std::string host = members_.at(slot).join.host;
+  if (leave.ends_job || connection.in_process) {
+    note(JobEndRequested{host, leave.reason});
+    return end(verdict, now);
+  }
+  tell(members_.at(slot), End{verdict});
+  members_.losses().forgive(host);
+  leave_until_ = now + settings_.leave_window;
+  lose(slot, "leaves: " + leave.reason, now, false);
+  if (formed_once_ && member_count() < terms_->min_nodes && phase_ != Phase::ended) {
+    Verdict rest = verdict;
+    rest.reason =
+        fmt::format("node {} left ({}) and fewer than {} nodes remain", host, leave.reason, terms_->min_nodes);
+    end(std::move(rest), now);
+  }
+}
+
+// ---- actions
+
+void Rendezvous::refuse(Peer peer, const std::string& host, const std::string& why) {
+  note(NodeRefused{host, why});
+  actions_.push_back(Refuse{peer, 68, why});
+}
+
+void Rendezvous::tell(const Member& member, CoordinatorMessage message) {
+  if (member.peer) actions_.push_back(Tell{*member.peer, std::move(message)});
+}
+
+void Rendezvous::note(Note note) {
+  last_note_ = note;
+  actions_.emplace_back(std::move(note));
+}
+
+bool decides(const RendezvousAction& action) {
+  const auto* tell = std::get_if<Tell>(&action);
+  return tell && !std::holds_alternative<Waiting>(tell->message);
+}
+
+}  // namespace torchup

@@ -1,0 +1,330 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/base/types.hpp"
+#include "rendezvous/core/link/messages.hpp"
+#include "rendezvous/core/link/plausible.hpp"
+#include "rendezvous/core/membership/ended_jobs.hpp"
+#include "rendezvous/core/membership/job_snapshot.hpp"
+#include "rendezvous/core/membership/membership.hpp"
+#include "rendezvous/core/membership/restart_budget.hpp"
+#include "rendezvous/core/membership/seating.hpp"
+#include "rendezvous/core/round/notes.hpp"
+
+namespace torchup {
+
+/// Hosts whose refusal the roster tells of.
+inline constexpr std::size_t refusals_kept_max = 64;
+
+/// Failures of one attempt that a verdict tells of; the first ones matter.
+inline constexpr std::size_t failures_kept_max = 64;
+
+/// What the coordinator decides for itself; what the job decides is in JobTerms.
+struct RendezvousSettings {
+  int agents_max = 16384;
+  /// After a worker failure: how long an end of file of another agent may still show that a lost node was the cause.
+  Duration doubt = std::chrono::milliseconds{20};
+  /// Voluntary leaves that are this close together are one decision.
+  Duration leave_window = std::chrono::seconds{2};
+  /// Newcomers to a running round that are this close together are one membership change.
+  Duration newcomer_window = std::chrono::milliseconds{200};
+  /// A host whose agents were lost this often within the window is put aside: it is used only if nobody else is there.
+  int losses_max = 3;
+  Duration loss_window = std::chrono::minutes{5};
+  /// Longest wait for group rank 0's worker store.
+  Duration store_limit = std::chrono::seconds{60};
+  /// How long a coordinator without memory forms no round of a job that agents tell it of, unless all are back of the
+  /// newest round that they tell of.
+  Duration patience = return_limit_default;
+  /// When the coordinator's process began: after `patience` it has heard of every round that may still run. Empty: not
+  /// known.
+  std::optional<TimePoint> started = {};
+  /// How long members of a job that was restored from a snapshot have to come back; their lease where that is longer.
+  Duration return_limit = return_limit_default;
+  /// How long the verdict of an ended job is kept for those who come late.
+  Duration verdict_kept = std::chrono::minutes{5};
+  /// How long a job is remembered that has had a round and has no member any more; its join timeout where that is
+  /// shorter. Agents that come later than that tell what they know of it.
+  Duration desertion_limit = std::chrono::minutes{10};
+  /// A roster line is sent no sooner than this after the wait began, and no more often.
+  Duration roster_interval = std::chrono::seconds{1};
+};
+
+// Events.
+
+struct Connected {
+  Peer peer;
+  std::string observed = {};     ///< address the connection comes from, without port; empty inside one process
+  std::string coordinator = {};  ///< address by which it reached us
+  bool in_process = false;       ///< never silent
+};
+struct Said {
+  Peer peer;
+  AgentMessage message;
+};
+struct Resumed {
+  Peer peer;
+  Resume resume;
+};
+struct Alive {
+  Peer peer;
+};
+struct Gone {
+  Peer peer;
+  bool end_of_file = true;  ///< false: the connection broke, the agent may come back by another
+};
+struct Tick {};
+using RendezvousEvent = std::variant<Connected, Said, Resumed, Alive, Gone, Tick>;
+
+// Actions.
+
+struct Tell {
+  Peer peer;
+  CoordinatorMessage message;
+  friend bool operator==(const Tell&, const Tell&) = default;
+};
+/// Tell the peer why it is not wanted, then close its connection; it gets LinkLost.
+struct Refuse {
+  Peer peer;
+  int exit_code = 68;
+  std::string reason = {};
+  friend bool operator==(const Refuse&, const Refuse&) = default;
+};
+/// What the shell does, in this order. A Note (core/notes) is for the log.
+using RendezvousAction = std::variant<Tell, Refuse, Note>;
+
+/// Whether agents act upon it: then it must not be lost when the coordinator is started anew.
+[[nodiscard]] bool decides(const RendezvousAction& action);
+
+/// What a page about a job shows.
+struct JobView {
+  struct Node {
+    std::string host = {};
+    /// ready, seated, finished, stopping or silent; beside a running round standby; aside: lost too often lately;
+    /// missing: expected and not heard of; refused: see `reason`
+    std::string state = {};
+    std::string reason = {};  ///< of a refusal; how long it has been silent
+    std::optional<GroupRank> group_rank = {};
+    int local_world_size = 0;
+    bool torchruns = false;  ///< an agent of torchrun's
+    friend bool operator==(const Node&, const Node&) = default;
+  };
+  std::string phase = {};
+  Round round{0};
+  int min_nodes = 0, max_nodes = 0;
+  int restart_count = 0, membership_changes = 0;
+  int world_size = 0;            ///< of the round that is hosted or runs
+  std::string master = {};       ///< address:port, while a round runs
+  std::string waits_for = {};    ///< the roster, while nodes are awaited
+  std::string last = {};         ///< the last thing that happened, and why
+  std::vector<Node> nodes = {};  ///< by host name
+  std::optional<Verdict> verdict = {};
+};
+
+/// The rendezvous of one run id. Pure: same settings, events and times in, same actions out. It takes whatever agents
+/// say: a message that cannot be meant is refused, and nothing that one agent says does more than end its own job.
+///
+/// A member is an agent that joined and was neither lost nor dismissed (core/membership). It is ready (wants a place),
+/// seated (in the round), finished (seated, its workers succeeded) or stopping (told to stop, its next Join is
+/// awaited). Ready members beside a running round are its wait list, or spares when the round is full.
+///
+/// A round forms when nobody is stopping, and either max nodes are ready, or at least min nodes and the last call (only
+/// before the first round) is over. It never forms with a silent member.
+///
+/// Losing a seated node, or gaining one with room for it, is a membership change: all stop, nothing is counted. A
+/// worker failure stops all and costs one restart of the job; failures that a lost node explains cost none.
+///
+/// A run id may be used again: after the verdict, an agent that is new to it begins another job, with nothing of the
+/// former one but the numbers of its rounds, which go on. Agents of the former one hear its verdict.
+class Rendezvous {
+ public:
+  using Phase = JobSnapshot::Phase;
+
+  explicit Rendezvous(RendezvousSettings settings = {});
+
+  /// Goes on where the snapshot was taken. Its members are awaited: each keeps its place when it comes back, and is
+  /// lost when it does not within `return_limit`. When none came back, the job is forgettable.
+  Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, TimePoint now);
+
+  [[nodiscard]] JobSnapshot snapshot(TimePoint now) const;
+  /// Another number whenever the snapshot has changed in more than the passing of time.
+  [[nodiscard]] std::uint64_t revision() const { return revision_ + members_.revision(); }
+
+  /// Applies `event`, then everything that is due at `now`. `now` never goes backwards.
+  [[nodiscard]] std::vector<RendezvousAction> step(const RendezvousEvent& event, TimePoint now);
+
+  /// When to send the next Tick if nothing else happens; empty while only an event can change anything. May be early.
+  /// When `now` is far behind it, the coordinator itself was asleep, and all members get a new lease.
+  [[nodiscard]] std::optional<TimePoint> deadline() const;
+
+  [[nodiscard]] Phase phase() const { return phase_; }
+  [[nodiscard]] Round round() const { return round_; }
+  [[nodiscard]] int member_count() const { return members_.size(); }
+  [[nodiscard]] int restart_count() const { return restarts_.count(); }
+  /// Of the job that is going on; empty again when another has begun.
+  [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
+  /// Of the agents that have joined; nothing: nobody has.
+  [[nodiscard]] const std::optional<JobTerms>& terms() const { return terms_; }
+
+  /// One open connection, for whoever takes over from here.
+  struct Attendance {
+    Peer peer;
+    std::string observed = {};
+    bool in_process = false;
+    std::uint64_t number = 0;        ///< in the order of their beginnings
+    const Join* join = nullptr;      ///< of its member; null: it has none. Ours
+    bool stopping = false;           ///< told to stop, joins next
+    std::optional<Round> busy = {};  ///< told to start in
+  };
+  [[nodiscard]] std::vector<Attendance> attendance() const;
+  /// Agents of a former job of the run id that have not closed their connections yet; nothing: there was none.
+  [[nodiscard]] std::optional<int> still_leaving() const;
+  /// From when on nothing is lost when this is thrown away: nobody is there, and nobody is expected to come back.
+  /// Empty: not while things are as they are.
+  [[nodiscard]] std::optional<TimePoint> forget_at() const;
+  [[nodiscard]] bool forgettable(TimePoint now) const;
+  /// What the job waits for, one line.
+  [[nodiscard]] std::string roster(TimePoint now) const;
+  [[nodiscard]] JobView view(TimePoint now) const;
+
+ private:
+  using Slot = Membership::Slot;
+  using Stage = JobSnapshot::Stage;
+
+  void on(const Connected& event, TimePoint now);
+  void on(const Said& event, TimePoint now);
+  void on(const Resumed& event, TimePoint now);
+  void on(const Alive& event, TimePoint now);
+  void on(const Gone& event, TimePoint now);
+  void on(const Tick& event, TimePoint now);
+
+  void said(Peer peer, const Join& join, TimePoint now);
+  void said(Peer peer, const StoreReady& ready, TimePoint now);
+  void said(Peer peer, const WorkersFailed& failed, TimePoint now);
+  void said(Peer peer, const WorkersSucceeded& succeeded, TimePoint now);
+  void said(Peer peer, const Leave& leave, TimePoint now);
+
+  // Members.
+  [[nodiscard]] std::optional<std::string> misfit(const Join& join, std::optional<Slot> known) const;
+  void newcomer(Peer peer, const Join& join, TimePoint now);
+  void join_again(Slot slot, Peer peer, const Join& join, TimePoint now);
+  Slot enroll(Peer peer, const Join& join, TimePoint now);
+  void bind(Slot slot, Peer peer, TimePoint now);
+  void set_stage(Slot slot, Stage stage);
+  void remove(Slot slot);
+  void lose(Slot slot, const std::string& how, TimePoint now, bool counts = true);
+  void expel(Slot slot, const std::string& how, TimePoint now);
+  void replace_silent(const Join& join, TimePoint now);
+  void expire(TimePoint now);
+  void grant_leases(TimePoint now);
+  void refuse(Peer peer, const std::string& host, const std::string& why);
+
+  // Rounds.
+  void advance(TimePoint now);
+  void try_form(TimePoint now);
+  void form(int size, TimePoint now);
+  void tell_differences();
+  void begin_running();
+  void try_admit(TimePoint now);
+  void decide_failure(TimePoint now);
+  void stop_round(StopCause cause, const std::string& reason, TimePoint now);
+  void gather(TimePoint now);
+  void count_change();
+  void end(Verdict verdict, TimePoint now);
+  void begin_anew();
+  [[nodiscard]] const Verdict* missed_verdict(Peer peer, const Join& join, const Resume* resume, TimePoint now);
+  [[nodiscard]] Placed placed(const Member& member) const;
+  [[nodiscard]] std::string master_address() const;
+  [[nodiscard]] bool all_expected() const;
+
+  // Agents and coordinators that come back.
+  void restate(Slot slot, const Resume& resume, TimePoint now);
+  void restore(Peer peer, const Resume& resume, TimePoint now);
+  void begin_restoring(const Placement& place, TimePoint now);
+  void take_seat(Slot slot, const Resume& resume, TimePoint now);
+  void recall(Peer peer, const Resume& resume, TimePoint now);
+  void catch_up(const Resume& resume, TimePoint now);
+  void learn(const Placement& place, TimePoint now);
+  void round_is_over(const std::string& host, const Placement& place, TimePoint now);
+  void tell_round_is_over(const Member& member, const Placement& place);
+  void await_others(TimePoint now);
+  void was_in(Slot slot, const Placement& place);
+  [[nodiscard]] bool contradicts(const Placement& place, int local_world_size) const;
+  [[nodiscard]] bool others_may_come_back(TimePoint now) const;
+  [[nodiscard]] TimePoint return_by(TimePoint now) const;
+
+  // What people see.
+  void arm_roster();
+  void tell_roster(TimePoint now);
+
+  void changed() { ++revision_; }
+  void tell(const Member& member, CoordinatorMessage message);
+  void note(Note note);
+
+  RendezvousSettings settings_;
+  std::vector<RendezvousAction> actions_;
+  std::uint64_t revision_ = 0;
+  bool deserted_ = false;  ///< restored, and nobody came back so far
+
+  Membership members_;
+  EndedJobs ended_;
+  std::deque<std::string> lost_agents_;  ///< of this job; names
+  std::string coordinator_address_;      ///< by which agents of other machines reach us
+  bool hosted_ = false;                  ///< an agent shares our process: where we begin anew, so does it
+
+  std::optional<JobTerms> terms_;
+  std::vector<std::string> expected_hosts_;
+  std::vector<Fact> facts_;  ///< of the first agent
+
+  Phase phase_ = Phase::gathering;
+  Round round_{0};       ///< the one that is decided or runs; while gathering, the next
+  Round next_round_{0};  ///< the number of the next round is no smaller
+  bool formed_once_ = false;
+  RestartBudget restarts_;
+  int membership_changes_ = 0;
+
+  /// Without memory, and no round is ours yet: what agents tell of a former life of the coordinator counts.
+  bool learning_ = true;
+  std::optional<Round> told_round_;  ///< the newest that agents of it have told of
+  int told_size_ = 0;                ///< its nodes
+  int told_count_ = 0;               ///< those of them that are members
+
+  std::vector<Slot> seats_;  ///< members of the round, by group rank while hosting
+  int group_world_size_ = 0;
+  int world_size_ = 0;
+  int unfinished_ = 0;
+  int finished_ = 0;
+  std::string master_addr_;
+  Port master_port_{0};
+
+  std::optional<TimePoint> gather_until_;
+  std::optional<TimePoint> last_call_until_;
+  std::optional<TimePoint> leave_until_;
+  std::optional<TimePoint> store_until_;
+  std::optional<TimePoint> admit_at_;
+  std::optional<TimePoint> doubt_until_;
+  std::optional<TimePoint> patience_until_;
+  std::optional<TimePoint> forget_at_;
+  std::optional<TimePoint> roster_at_;
+  std::optional<TimePoint> slept_until_;         ///< the coordinator itself, lately
+  std::optional<TimePoint> counted_failure_at_;  ///< of the restart that this gathering belongs to
+  std::optional<Slot> blocker_;                  ///< silent member that the next decision waits for
+  TimePoint roster_told_at_{};
+  TimePoint now_{};  ///< of the last step
+  std::string last_roster_;
+  std::optional<Note> last_note_;
+  std::map<std::string, std::string> refusals_;  ///< by host, of those that have not joined since
+
+  std::vector<WorkerFailure> failures_;
+  bool may_restart_ = true;
+  std::optional<Verdict> verdict_;
+};
+
+}  // namespace torchup

@@ -1,0 +1,318 @@
+// The round machine: how rounds form, run and end.
+#include "rendezvous/core/round/rendezvous.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "rendezvous/core/membership/same_world.hpp"
+#include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/core/text/wording.hpp"
+
+namespace torchup {
+namespace {
+
+std::string describe(const WorkerFailure& failure) {
+  const std::string rank = fmt::format("rank {} on {}", failure.rank.value(), failure.host);
+  if (failure.exit_code >= 0) return fmt::format("{} exited with {}", rank, failure.exit_code);
+  return fmt::format("{} was ended by signal {}", rank, -std::int64_t{failure.exit_code});
+}
+
+}  // namespace
+
+void Rendezvous::advance(TimePoint now) {
+  expire(now);
+  switch (phase_) {
+    case Phase::gathering:
+      try_form(now);
+      if (phase_ == Phase::gathering) tell_roster(now);
+      break;
+    case Phase::hosting:
+      if (now >= *store_until_) expel(seats_.front(), "did not open the worker store in time", now);
+      break;
+    case Phase::running:
+      try_admit(now);
+      break;
+    case Phase::doubting:
+      decide_failure(now);
+      break;
+    case Phase::restoring:
+      if (now < *patience_until_) break;
+      count_change();
+      stop_round(StopCause::membership_change,
+                 fmt::format("{} of {} nodes came back to the coordinator within {}", seats_.size(), group_world_size_,
+                             seconds(settings_.patience)),
+                 now);
+      break;
+    case Phase::ended:
+      break;
+  }
+}
+
+bool Rendezvous::all_expected() const {
+  if (expected_hosts_.empty() || static_cast<std::size_t>(members_.ready()) < expected_hosts_.size()) return false;
+  return std::all_of(expected_hosts_.begin(), expected_hosts_.end(),
+                     [&](const std::string& host) { return members_.has_host(host); });
+}
+
+void Rendezvous::try_form(TimePoint now) {
+  if (members_.ready() + members_.aside() + members_.stopping() == 0) return;
+  if (others_may_come_back(now)) return;
+  int size = round_size(*terms_, members_.ready());
+  if (size == 0) size = round_size(*terms_, members_.ready() + members_.aside());
+  const bool out_of_time = gather_until_ && now >= *gather_until_;
+  if (size == 0) {
+    if (last_call_until_) changed();
+    last_call_until_.reset();
+    if (out_of_time) {
+      end({.exit_code = 66,
+           .reason = "too few nodes within the join timeout of " + seconds(terms_->join_timeout) + ": " + roster(now)},
+          now);
+    }
+    return;
+  }
+  if (members_.stopping() > 0) {
+    if (!out_of_time) return;
+    std::vector<Slot> late;
+    for (const auto& [node, slot] : members_.slots()) {
+      if (members_.at(slot).stage == Stage::stopping) late.push_back(slot);
+    }
+    for (const Slot slot : late) expel(slot, "did not stop its workers within the join timeout", now);
+    return try_form(now);
+  }
+  const int largest = terms_->max_nodes - terms_->max_nodes % terms_->nodes_multiple_of;
+  if (!formed_once_ && size < largest && !all_expected() && !out_of_time) {
+    if (!last_call_until_) {
+      last_call_until_ = now + terms_->last_call;
+      changed();
+    }
+    if (now < *last_call_until_) return;
+  }
+  if (leave_until_ && now < *leave_until_) return;
+  if (blocker_) return;
+  form(size, now);
+}
+
+void Rendezvous::form(int size, TimePoint now) {
+  std::vector<Slot> chosen;
+  for (const auto& [node, slot] : members_.slots()) {
+    if (members_.at(slot).stage == Stage::ready) chosen.push_back(slot);
+  }
+  std::sort(chosen.begin(), chosen.end(), [&](Slot left, Slot right) {
+    const Member &a = members_.at(left), &b = members_.at(right);
+    return std::pair{a.aside, a.seniority} < std::pair{b.aside, b.seniority};
+  });
+  chosen.resize(static_cast<std::size_t>(size));
+  const auto quiet =
+      std::find_if(chosen.begin(), chosen.end(), [&](Slot slot) { return members_.silent(members_.at(slot), now); });
+  if (quiet != chosen.end()) {
+    blocker_ = *quiet;
+    return;
+  }
+
+  std::vector<Candidate> candidates;
+  candidates.reserve(chosen.size());
+  for (const Slot slot : chosen) candidates.push_back({&members_.at(slot).join, members_.at(slot).seniority});
+  const Seating seating = seat(candidates, terms_->rank_order, expected_hosts_);
+  seats_.clear();
+  for (std::size_t group_rank = 0; group_rank < seating.order.size(); ++group_rank) {
+    const Slot slot = chosen[seating.order[group_rank]];
+    members_.at(slot).seat = seating.seats[group_rank];
+    set_stage(slot, Stage::seated);
+    seats_.push_back(slot);
+  }
+  group_world_size_ = size;
+  world_size_ = seating.world_size;
+  unfinished_ = size;
+  finished_ = 0;
+  failures_.clear();
+  may_restart_ = true;
+  counted_failure_at_.reset();
+  gather_until_.reset();
+  last_call_until_.reset();
+  leave_until_.reset();
+  roster_at_.reset();
+  last_roster_.clear();
+
+  learning_ = false;
+  patience_until_.reset();
+  told_round_.reset();
+
+  if (terms_->same_world == SameWorld::warn) tell_differences();
+  phase_ = Phase::hosting;
+  store_until_ = now + settings_.store_limit;
+  note(RoundFormed{round_, size, world_size_, members_.at(seats_.front()).join.host});
+  tell(members_.at(seats_.front()), HostStore{round_});
+}
+
+void Rendezvous::tell_differences() {
+  std::vector<HostFacts> hosts;
+  for (const Slot slot : seats_) hosts.push_back({&members_.at(slot).join.host, &members_.at(slot).join.facts});
+  const std::string table = world_differences(hosts);
+  if (table.empty()) return;
+  note(NodesDiffer{table});
+  for (const Slot slot : seats_) tell(members_.at(slot), Waiting{"warning: the nodes differ:\n" + table});
+}
+
+void Rendezvous::begin_running() {
+  changed();
+  phase_ = Phase::running;
+  formed_once_ = true;
+  store_until_.reset();
+  admit_at_.reset();
+  master_addr_ = master_address();
+  actions_.reserve(actions_.size() + seats_.size());
+  for (const Slot slot : seats_) {
+    members_.at(slot).round = round_;
+    tell(members_.at(slot), placed(members_.at(slot)));
+  }
+}
+
+Placed Rendezvous::placed(const Member& member) const {
+  return {{.round = round_,
+           .group_rank = member.seat.group_rank,
+           .group_world_size = group_world_size_,
+           .first_rank = member.seat.first_rank,
+           .world_size = world_size_,
+           .first_role_rank = member.seat.first_role_rank,
+           .role_world_size = member.seat.role_world_size,
+           .master_addr = master_addr_,
+           .master_port = master_port_,
+           .restart_count = restarts_.count(),
+           .membership_changes = membership_changes_}};
+}
+
+/// Where group rank 0 is reached: what it demands; else where we see it, if it knows that address as its own. An agent
+/// that we see on loopback shares our machine: the others reach it where they reach us.
+std::string Rendezvous::master_address() const {
+  const Member& first = members_.at(seats_.front());
+  const auto& addresses = first.join.addresses;
+  if (first.join.address_demanded && !addresses.empty()) return addresses.front();
+  const bool near = first.observed.empty() || is_loopback(first.observed);
+  const bool all_near = std::all_of(seats_.begin(), seats_.end(), [&](Slot slot) {
+    return members_.at(slot).observed.empty() || is_loopback(members_.at(slot).observed);
+  });
+  if (near && all_near) return first.observed.empty() ? "127.0.0.1" : first.observed;
+  const std::string& seen = near ? coordinator_address_ : first.observed;
+  const bool own = addresses.empty() || std::find(addresses.begin(), addresses.end(), seen) != addresses.end();
+  return !seen.empty() && own ? seen : addresses.empty() ? "127.0.0.1" : addresses.front();
+}
+
+void Rendezvous::try_admit(TimePoint now) {
+  const int ready = members_.ready();
+  const bool room = ready > 0 && finished_ == 0 && round_size(*terms_, group_world_size_ + ready) > group_world_size_;
+  if (!room) return admit_at_.reset();
+  if (!admit_at_) admit_at_ = now + settings_.newcomer_window;
+  if (now < *admit_at_) return;
+  std::vector<std::string> names;
+  for (const auto& [node, slot] : members_.slots()) {
+    if (members_.at(slot).stage == Stage::ready && !members_.at(slot).aside)
+      names.push_back(members_.at(slot).join.host);
+  }
+  std::sort(names.begin(), names.end(), natural_less);
+  count_change();
+  stop_round(StopCause::membership_change, "joining: " + join_names(names), now);
+}
+
+void Rendezvous::decide_failure(TimePoint now) {
+  if (blocker_ || now < *doubt_until_) return;
+  // A silent member may be the cause; its lease, or its next sign of life, will tell.
+  for (const Slot slot : seats_) {
+    if (!members_.silent(members_.at(slot), now)) continue;
+    blocker_ = slot;
+    note(FailureInDoubt{members_.at(slot).join.host});
+    return;
+  }
+  const std::string cause = describe(failures_.front());
+  const TimePoint failed_at = *doubt_until_ - settings_.doubt;
+  if (may_restart_ && restarts_.spend(*terms_, now)) {
+    stop_round(StopCause::worker_failure,
+               fmt::format("{}; restart {} of {}", cause, restarts_.used(*terms_, now), terms_->max_restarts), now);
+    counted_failure_at_ = failed_at;
+    return;
+  }
+  std::string reason = cause;
+  if (!may_restart_) reason += "; another attempt cannot do better";
+  if (may_restart_ && terms_->max_restarts > 0) {
+    reason += fmt::format("; all {} restarts are used up", terms_->max_restarts);
+  }
+  end({.exit_code = 1, .reason = std::move(reason), .failures = std::move(failures_)}, now);
+}
+
+void Rendezvous::stop_round(StopCause cause, const std::string& reason, TimePoint now) {
+  changed();
+  note(RoundStopped{round_, cause, reason});
+  actions_.reserve(actions_.size() + seats_.size());
+  for (const Slot slot : seats_) {
+    if (phase_ == Phase::hosting) {
+      set_stage(slot, Stage::ready);  // nobody but the store's host was told of this round
+    } else {
+      tell(members_.at(slot), StopWorkers{round_, cause, reason});
+      set_stage(slot, Stage::stopping);
+    }
+  }
+  seats_.clear();
+  failures_.clear();
+  round_ = std::max(Round{round_.value() + 1}, next_round_);
+  phase_ = Phase::gathering;
+  store_until_.reset();
+  admit_at_.reset();
+  blocker_.reset();
+  counted_failure_at_.reset();
+  gather(now);
+}
+
+void Rendezvous::count_change() { membership_changes_ = std::min(membership_changes_ + 1, membership_changes_max); }
+
+void Rendezvous::gather(TimePoint now) {
+  gather_until_ = now + terms_->join_timeout;
+  if (patience_until_) gather_until_ = std::max(*gather_until_, *patience_until_);
+  last_call_until_.reset();
+  last_roster_.clear();
+  roster_told_at_ = now;
+  arm_roster();
+}
+
+void Rendezvous::end(Verdict verdict, TimePoint now) {
+  changed();
+  note(JobConcluded{verdict.exit_code, verdict.reason});
+  phase_ = Phase::ended;
+  verdict_ = std::move(verdict);
+  forget_at_ = now + settings_.verdict_kept;
+  for (const auto& [node, slot] : members_.slots()) tell(members_.at(slot), End{*verdict_});
+}
+
+/// The run id is used again: whatever the former job was, this one is another.
+void Rendezvous::begin_anew() {
+  changed();
+  std::vector<std::string> agents{lost_agents_.begin(), lost_agents_.end()};
+  for (const auto& [node, slot] : members_.slots()) agents.push_back(agent_name(NodeId{node}));
+  const TimePoint kept_until = forget_at_.value_or(now_ + settings_.verdict_kept);
+  const std::uint64_t former = ended_.add(*std::exchange(verdict_, {}), round_, std::move(agents), kept_until);
+  lost_agents_.clear();
+  members_.dismiss_all(former);
+  note(JobBegunAnew{});
+  phase_ = Phase::gathering;
+  next_round_ = std::max(Round{round_.value() + 1}, next_round_);
+  round_ = next_round_;
+  formed_once_ = learning_ = false;
+  restarts_ = {};
+  membership_changes_ = 0;
+  terms_.reset();
+  expected_hosts_.clear();
+  facts_.clear();
+  refusals_.clear();
+  last_roster_.clear();
+  seats_.clear();
+  failures_.clear();
+  may_restart_ = true;
+  group_world_size_ = world_size_ = unfinished_ = finished_ = 0;
+  for (auto* at : {&gather_until_, &last_call_until_, &leave_until_, &store_until_, &admit_at_, &doubt_until_,
+                   &patience_until_, &roster_at_, &slept_until_, &counted_failure_at_}) {
+    at->reset();
+  }
+  blocker_.reset();
+}
+
+}  // namespace torchup

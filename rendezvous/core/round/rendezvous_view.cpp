@@ -1,0 +1,101 @@
+// The round machine: what people see of it.
+#include "rendezvous/core/round/rendezvous.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "rendezvous/core/membership/same_world.hpp"
+#include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/core/text/wording.hpp"
+
+namespace torchup {
+
+std::string Rendezvous::roster(TimePoint now) const {
+  if (!terms_) return "no node yet";
+  std::vector<std::string> here, stopping, quiet, missing, refused;
+  for (const auto& [node, slot] : members_.slots()) {
+    const Member& member = members_.at(slot);
+    const auto& host = member.join.host;
+    if (members_.silent(member, now)) {
+      quiet.push_back(host + " (for " + seconds(now - member.alive_at) + ")");
+    } else {
+      (member.stage == Stage::stopping ? stopping : here).push_back(host);
+    }
+  }
+  for (const std::string& host : expected_hosts_) {
+    if (!members_.has_host(host) && !refusals_.contains(host)) missing.push_back(host);
+  }
+  for (const auto& [host, why] : refusals_) refused.push_back(host + " (" + why.substr(0, why.find('\n')) + ")");
+  for (auto* names : {&here, &stopping, &quiet}) std::sort(names->begin(), names->end(), natural_less);
+  std::string text = std::to_string(here.size()) + " of " + nodes_wanted(terms_->min_nodes, terms_->max_nodes);
+  if (!here.empty()) text += ": " + join_names(here);
+  if (!stopping.empty()) text += "; stopping their workers: " + join_names(stopping);
+  if (!quiet.empty()) text += "; silent: " + join_names(quiet);
+  if (!refused.empty()) text += "; refused: " + join_names(refused);
+  if (!missing.empty()) text += "; not heard of: " + join_names(missing);
+  if (phase_ == Phase::gathering && others_may_come_back(now)) {
+    text += fmt::format("; this coordinator has just started: for {} it waits for nodes of a round that may be running",
+                        seconds(settings_.patience));
+  }
+  return text;
+}
+
+JobView Rendezvous::view(TimePoint now) const {
+  static constexpr const char* phases[] = {"gathering", "hosting", "running", "doubting", "restoring", "ended"};
+  static constexpr const char* stages[] = {"ready", "seated", "finished", "stopping"};
+  const bool has_round = phase_ != Phase::gathering && phase_ != Phase::ended;
+  const bool runs = has_round && phase_ != Phase::hosting;
+  JobView view{.phase = phases[static_cast<std::size_t>(phase_)],
+               .round = round_,
+               .min_nodes = terms_ ? terms_->min_nodes : 0,
+               .max_nodes = terms_ ? terms_->max_nodes : 0,
+               .restart_count = restarts_.count(),
+               .membership_changes = membership_changes_,
+               .world_size = has_round ? world_size_ : 0,
+               .master = runs ? to_string(Endpoint{master_addr_, master_port_}) : std::string{},
+               .waits_for = phase_ == Phase::gathering || members_.awaited() > 0 ? roster(now) : std::string{},
+               .last = last_note_ ? to_text(*last_note_) : std::string{},
+               .verdict = verdict_};
+  for (const auto& [node, slot] : members_.slots()) {
+    const Member& member = members_.at(slot);
+    const bool quiet = members_.silent(member, now);
+    auto& row = view.nodes.emplace_back(
+        JobView::Node{.host = member.join.host, .local_world_size = member.join.local_world_size});
+    row.state = stages[static_cast<std::size_t>(member.stage)];
+    if (member.stage == Stage::ready && runs) row.state = "standby";
+    if (member.aside) row.state = "aside";
+    if (quiet) row.state = "silent";
+    if (quiet) row.reason = "for " + seconds(now - member.alive_at);
+    if (member.in_round()) row.group_rank = member.seat.group_rank;
+  }
+  for (const auto& [host, why] : refusals_) view.nodes.push_back({.host = host, .state = "refused", .reason = why});
+  for (const std::string& host : expected_hosts_) {
+    if (!members_.has_host(host) && !refusals_.contains(host)) view.nodes.push_back({.host = host, .state = "missing"});
+  }
+  std::sort(view.nodes.begin(), view.nodes.end(),
+            [](const auto& left, const auto& right) { return natural_less(left.host, right.host); });
+  return view;
+}
+
+void Rendezvous::arm_roster() {
+  if (phase_ != Phase::gathering || roster_at_) return;
+  // The line goes to every member: the more there are, the less often it may change.
+  roster_at_ = roster_told_at_ + settings_.roster_interval * (1 + member_count() / 1000);
+}
+
+void Rendezvous::tell_roster(TimePoint now) {
+  if (!roster_at_ || now < *roster_at_) return;
+  roster_at_.reset();
+  roster_told_at_ = now;
+  std::string text = roster(now);
+  if (text == last_roster_) return;
+  for (const auto& [node, slot] : members_.slots()) {
+    if (members_.at(slot).stage == Stage::ready) tell(members_.at(slot), Waiting{text});
+  }
+  note(RosterChanged{text});
+  last_roster_ = std::move(text);
+}
+
+}  // namespace torchup

@@ -1,0 +1,423 @@
+#include "rendezvous/core/store/store.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <limits>
+
+namespace torchup {
+namespace {
+
+/// What a key, a value or a queue element costs beside its bytes: the map's node, the value, the allocator.
+constexpr std::size_t overhead_bytes = 128;
+
+std::size_t cost(std::string_view key, std::size_t value_bytes) { return key.size() + value_bytes + overhead_bytes; }
+
+/// The number at the front of `text`, read as C's strtoll does it: white space, a sign, digits, then anything.
+std::optional<std::int64_t> leading_number(std::string_view text) {
+  const auto start = text.find_first_not_of(" \t\n\v\f\r");
+  if (start == std::string_view::npos) return std::nullopt;
+  text.remove_prefix(start);
+  if (text.front() == '+') {
+    text.remove_prefix(1);
+    if (!text.empty() && text.front() == '-') return std::nullopt;
+  }
+  std::int64_t number = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (code != std::errc{}) return std::nullopt;
+  return number;
+}
+
+std::int64_t wrapping_sum(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+
+Value decimal(std::int64_t number) {
+  std::array<char, std::numeric_limits<std::int64_t>::digits10 + 2> text{};
+  const auto [end, code] = std::to_chars(text.data(), text.data() + text.size(), number);
+  return Value{std::string_view{text.data(), static_cast<std::size_t>(end - text.data())}};
+}
+
+}  // namespace
+
+void Store::apply(ClientId client, Request& request) {
+  switch (request.query) {
+    case Query::validate:
+      return;
+    case Query::set:
+      store(client, request.key, std::move(request.values.at(0)));
+      return;
+    case Query::compare_set:
+      return compare_set(client, request);
+    case Query::get: {
+      const Value* value = request.key == extension_key ? &identity_ : find(request.key);
+      return value ? outlet_.bytes(client, *value) : outlet_.bytes(client, std::string_view{});
+    }
+    case Query::add:
+      if (const auto sum = advance(client, request.key, request.number, true)) outlet_.number(client, *sum);
+      return;
+    case Query::check:
+      return check(client, request);
+    case Query::wait:
+    case Query::wait_get:
+      return wait(client, request);
+    case Query::wait_pop:
+      if (!present(request.key)) return register_wait(client, request.query, &request.key, 1);
+      if (!waits_.empty()) forget_wait(client);
+      outlet_.byte(client, stop_waiting);
+      return pop(client, request.key);
+    case Query::get_num_keys:
+      return outlet_.number(client, static_cast<std::int64_t>(entries_.size()));
+    case Query::delete_key:
+      return outlet_.number(client, erase(request.key) ? 1 : 0);
+    case Query::append:
+      return append(client, request);
+    case Query::multi_get:
+      for (const auto key : request.keys) {
+        const Value* value = find(key);
+        value ? outlet_.bytes(client, *value) : outlet_.bytes(client, std::string_view{});
+      }
+      return;
+    case Query::multi_set:
+      return multi_set(client, request);
+    case Query::cancel_wait:
+      forget_wait(client);
+      return outlet_.byte(client, wait_canceled);
+    case Query::ping:
+      return outlet_.nonce(client, request.nonce);
+    case Query::queue_push:
+      return push(client, request);
+    case Query::queue_pop:
+      return pop(client, request.key);
+    case Query::queue_len: {
+      const auto queue = queues_.find(request.key);
+      return outlet_.number(client, queue == queues_.end() ? 0 : static_cast<std::int64_t>(queue->second.size()));
+    }
+    case Query::list_keys:
+      return list_keys(client);
+    case Query::barrier:
+      return barrier(client, request);
+  }
+  refuse(client, "unknown query");
+}
+
+void Store::disconnect(ClientId client) {
+  if (!waits_.empty()) forget_wait(client);
+}
+
+const Value* Store::find(std::string_view key) const {
+  const auto entry = entries_.find(key);
+  return entry == entries_.end() ? nullptr : &entry->second.value();
+}
+
+bool Store::present(std::string_view key) const { return entries_.contains(key) || queues_.contains(key); }
+
+// Writing.
+
+namespace {
+constexpr ClientId nobody{std::numeric_limits<std::uint32_t>::max()};
+}
+
+bool Store::room_for(ClientId client, std::size_t new_keys, std::size_t new_bytes) {
+  if (new_keys > 0 && entries_.size() + queues_.size() + new_keys > limits_.keys_max) {
+    refuse(client, fmt::format("keys_max: the store holds {} keys", entries_.size() + queues_.size()));
+    return false;
+  }
+  if (bytes_ + new_bytes > limits_.bytes_max) {
+    refuse(client, fmt::format("bytes_max: the store holds {} bytes", bytes_));
+    return false;
+  }
+  return true;
+}
+
+void Store::refuse(ClientId client, std::string reason) {
+  if (client == nobody) return;
+  disconnect(client);
+  outlet_.close(client, std::move(reason));
+}
+
+bool Store::set(std::string_view key, Value value) { return store(nobody, key, std::move(value)); }
+
+std::optional<std::int64_t> Store::add(std::string_view key, std::int64_t delta) {
+  return advance(nobody, key, delta, true);
+}
+
+/// Stores `value` and wakes. False when the client was refused.
+bool Store::store(ClientId client, std::string_view key, Value value) {
+  if (const auto entry = entries_.find(key); entry != entries_.end()) {
+    const std::size_t old_size = entry->second.value().size();
+    if (value.size() > old_size && !room_for(client, 0, value.size() - old_size)) return false;
+    bytes_ = bytes_ - old_size + value.size();
+    entry->second = std::move(value);
+    wrote(key, false);
+    return true;
+  }
+  if (key == extension_key) {
+    refuse(client, "this key is reserved");
+    return false;
+  }
+  if (!room_for(client, 1, cost(key, value.size()))) return false;
+  const bool is_new = !queues_.contains(key);
+  put_new(key, std::move(value));
+  wrote(key, is_new);
+  return true;
+}
+
+void Store::put_new(std::string_view key, Value value) {
+  const std::size_t value_bytes = value.size();
+  entries_.emplace(key, std::move(value));
+  bytes_ += cost(key, value_bytes);
+  listed_bytes_ += sizeof(std::uint64_t) + key.size();
+}
+
+/// A plain value was written: everybody whose wait is satisfied now goes on, and a barrier of that key is released.
+void Store::wrote(std::string_view key, bool is_new) {
+  if (waits_.empty()) return;
+  if (is_new) appeared(key);
+  wake_satisfied(key, std::numeric_limits<std::size_t>::max());
+  release_barrier(key);
+}
+
+/// Adds to the number that `key` holds and stores the sum. Empty when the client was refused.
+std::optional<std::int64_t> Store::advance(ClientId client, std::string_view key, std::int64_t delta, bool wakes) {
+  if (const auto entry = entries_.find(key); entry != entries_.end()) {
+    const auto number = leading_number(entry->second.value().view());
+    if (!number) {
+      refuse(client, "ADD or BARRIER on a key that holds no number");
+      return std::nullopt;
+    }
+    const std::int64_t sum = wrapping_sum(*number, delta);
+    Value text = decimal(sum);
+    bytes_ = bytes_ - entry->second.value().size() + text.size();
+    entry->second = std::move(text);
+    if (wakes) wrote(key, false);
+    return sum;
+  }
+  if (wakes) return store(client, key, decimal(delta)) ? std::optional{delta} : std::nullopt;
+
+  // The first arrival at a barrier: its key is there from now on, but nobody is woken.
+  Value text = decimal(delta);
+  if (key == extension_key) {
+    refuse(client, "this key is reserved");
+    return std::nullopt;
+  }
+  if (!room_for(client, 1, cost(key, text.size()))) return std::nullopt;
+  const bool is_new = !queues_.contains(key);
+  put_new(key, std::move(text));
+  if (is_new && !waits_.empty()) appeared(key);
+  return delta;
+}
+
+void Store::compare_set(ClientId client, Request& request) {
+  const Value& expected = request.values.at(0);
+  Value desired = std::move(request.values.at(1));
+  const Value* stored = find(request.key);
+  if (stored && !(*stored == expected)) return outlet_.bytes(client, *stored);
+  if (!stored && expected.size() > 0) return outlet_.bytes(client, expected);
+  const Value reply = desired;
+  if (store(client, request.key, std::move(desired))) outlet_.bytes(client, reply);
+}
+
+void Store::append(ClientId client, Request& request) {
+  const auto entry = entries_.find(request.key);
+  Value& tail = request.values.at(0);
+  if (entry == entries_.end()) {
+    store(client, request.key, std::move(tail));
+    return;
+  }
+  if (!room_for(client, 0, tail.size())) return;
+  const std::size_t size = entry->second.value().size() + tail.size();
+  if (size > limits_.value_bytes_max) {
+    return refuse(client, fmt::format("value_bytes_max: APPEND would make {} bytes of a value", size));
+  }
+  entry->second.append(tail.view());
+  bytes_ += tail.size();
+  wrote(request.key, false);
+}
+
+void Store::multi_set(ClientId client, Request& request) {
+  for (std::size_t i = 0; i < request.keys.size(); ++i)
+    if (!store(client, request.keys[i], std::move(request.values.at(i)))) return;
+}
+
+bool Store::erase(std::string_view key) {
+  const auto entry = entries_.find(key);
+  if (entry == entries_.end()) return false;
+  bytes_ -= cost(key, entry->second.value().size());
+  listed_bytes_ -= sizeof(std::uint64_t) + key.size();
+  entries_.erase(entry);
+  if (!waits_.empty() && !queues_.contains(key)) vanished(key);
+  return true;
+}
+
+std::size_t Store::erase_if(const std::function<bool(std::string_view key)>& condition) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : entries_)
+    if (condition(key)) keys.push_back(key);
+  std::size_t erased = keys.size();
+  for (const auto& key : keys) erase(key);
+  keys.clear();
+  for (const auto& [key, queue] : queues_)
+    if (condition(key)) keys.push_back(key);
+  for (const auto& key : keys) {
+    const auto queue = queues_.find(key);
+    for (const Value& element : queue->second) bytes_ -= cost("", element.size());
+    bytes_ -= key.size();
+    queues_.erase(queue);
+    if (!waits_.empty() && !entries_.contains(key)) vanished(key);
+  }
+  return erased + keys.size();
+}
+
+// Queues.
+
+void Store::push(ClientId client, Request& request) {
+  Value element = std::move(request.values.at(0));
+  auto queue = queues_.find(request.key);
+  const bool first = queue == queues_.end();
+  if (!room_for(client, first ? 1 : 0, cost(first ? request.key : "", element.size()))) return;
+  bytes_ += cost(first ? request.key : "", element.size());
+  if (first) queue = queues_.emplace(request.key, std::deque<Value>{}).first;
+  queue->second.push_back(std::move(element));
+  if (waits_.empty()) return;
+  if (first && !entries_.contains(request.key)) appeared(request.key);
+  wake_satisfied(request.key, 1);
+}
+
+/// Answers the queue's length before the pop, and its head if there is one.
+void Store::pop(ClientId client, std::string_view key) {
+  const auto queue = queues_.find(key);
+  if (queue == queues_.end()) return outlet_.number(client, 0);
+  outlet_.number(client, static_cast<std::int64_t>(queue->second.size()));
+  const Value head = std::move(queue->second.front());
+  queue->second.pop_front();
+  bytes_ -= cost("", head.size());
+  outlet_.bytes(client, head);
+  if (!queue->second.empty()) return;
+  bytes_ -= queue->first.size();
+  queues_.erase(queue);
+  if (!waits_.empty() && !entries_.contains(key)) vanished(key);
+}
+
+// Waiting. A wait counts the registrations whose key is absent; keys tell it when they appear and vanish.
+
+void Store::check(ClientId client, const Request& request) {
+  for (const auto key : request.keys)
+    if (!present(key) && !(key == extension_key && request.keys.size() == 1)) return outlet_.byte(client, not_ready);
+  outlet_.byte(client, ready);
+}
+
+void Store::wait(ClientId client, const Request& request) {
+  for (const auto key : request.keys)
+    if (!present(key)) return register_wait(client, request.query, request.keys.data(), request.keys.size());
+  if (!waits_.empty()) forget_wait(client);
+  outlet_.byte(client, stop_waiting);
+  if (request.query != Query::wait_get) return;
+  for (const auto key : request.keys) {
+    const Value* value = find(key);
+    value ? outlet_.bytes(client, *value) : outlet_.bytes(client, std::string_view{});
+  }
+}
+
+void Store::barrier(ClientId client, const Request& request) {
+  const auto arrived = advance(client, request.key, 1, false);
+  if (!arrived) return;
+  if (*arrived < request.number) return register_wait(client, request.query, &request.key, 1);
+  if (!waits_.empty()) forget_wait(client);
+  wrote(request.key, false);
+  outlet_.byte(client, stop_waiting);
+}
+
+void Store::register_wait(ClientId client, Query query, const std::string_view* keys, std::size_t count) {
+  forget_wait(client);
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < count; ++i) bytes += cost(keys[i], 0);
+  if (waits_bytes_ + bytes > limits_.waits_bytes_max)
+    return refuse(client, fmt::format("waits_bytes_max: open waits take up {} bytes", waits_bytes_));
+  auto& map = query == Query::barrier ? barriers_ : awaited_;
+  Wait& wait = waits_.emplace(client.value(), Wait{client, query}).first->second;
+  wait.registrations.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    auto found = map.find(keys[i]);
+    if (found == map.end()) found = map.emplace(keys[i], Line{}).first;
+    found->second.push_back(&wait);
+    wait.registrations.push_back({&*found, std::prev(found->second.end())});
+    waits_bytes_ += cost(keys[i], 0);
+    if (query != Query::barrier && !present(keys[i])) ++wait.missing;
+  }
+}
+
+void Store::appeared(std::string_view key) {
+  if (const auto found = awaited_.find(key); found != awaited_.end())
+    for (Wait* wait : found->second) --wait->missing;
+}
+
+void Store::vanished(std::string_view key) {
+  if (const auto found = awaited_.find(key); found != awaited_.end())
+    for (Wait* wait : found->second) ++wait->missing;
+}
+
+/// Answers those in the line of `key` that miss nothing any more, oldest first, `most` of them at most.
+void Store::wake_satisfied(std::string_view key, std::size_t most) {
+  const auto found = awaited_.find(key);
+  if (found == awaited_.end()) return;
+  std::vector<ClientId> woken;
+  for (const Wait* wait : found->second) {
+    if (wait->missing > 0 || (!woken.empty() && woken.back() == wait->client)) continue;
+    woken.push_back(wait->client);
+    if (woken.size() == most) break;
+  }
+  for (const ClientId client : woken) {
+    // An earlier one may have popped the queue's last element, and a client that names the key twice stands here twice.
+    const auto wait = waits_.find(client.value());
+    if (wait != waits_.end() && wait->second.missing == 0) answer(wait->second);
+  }
+}
+
+void Store::release_barrier(std::string_view key) {
+  const auto found = barriers_.find(key);
+  if (found == barriers_.end()) return;
+  std::vector<ClientId> woken;
+  for (const Wait* wait : found->second) woken.push_back(wait->client);
+  for (const ClientId client : woken) answer(waits_.find(client.value())->second);
+}
+
+/// Ends `wait` with its answer.
+void Store::answer(Wait& wait) {
+  const ClientId client = wait.client;
+  outlet_.byte(client, stop_waiting);
+  if (wait.query == Query::wait_get) {
+    for (const Registration& registration : wait.registrations) {
+      const Value* value = find(registration.line->first);
+      value ? outlet_.bytes(client, *value) : outlet_.bytes(client, std::string_view{});
+    }
+  }
+  const bool pops = wait.query == Query::wait_pop;
+  const std::string key = pops ? wait.registrations.front().line->first : std::string{};
+  forget_wait(client);
+  if (pops) pop(client, key);
+}
+
+/// Takes the client out of all lines; false when it was in none.
+bool Store::forget_wait(ClientId client) {
+  const auto found = waits_.find(client.value());
+  if (found == waits_.end()) return false;
+  auto& map = found->second.query == Query::barrier ? barriers_ : awaited_;
+  for (const Registration& registration : found->second.registrations) {
+    Line& line = registration.line->second;
+    line.erase(registration.place);
+    waits_bytes_ -= cost(registration.line->first, 0);
+    if (line.empty()) map.erase(map.find(registration.line->first));
+  }
+  waits_.erase(found);
+  return true;
+}
+
+void Store::list_keys(ClientId client) {
+  if (listed_bytes_ > limits_.listed_bytes_max)
+    return refuse(client, fmt::format("listed_bytes_max: the list of all keys has {} bytes", listed_bytes_));
+  outlet_.number(client, static_cast<std::int64_t>(entries_.size()));
+  for (const auto& [key, value] : entries_) outlet_.bytes(client, std::string_view{key});
+}
+
+}  // namespace torchup

@@ -1,0 +1,24 @@
+#include "rendezvous/core/text/wording.hpp"
+
+#include <fmt/format.h>
+
+namespace torchup {
+
+std::string seconds(Duration duration) {
+  const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 100;
+  return tenths % 10 == 0 ? fmt::format("{} s", tenths / 10) : fmt::format("{}.{} s", tenths / 10, tenths % 10);
+}
+
+std::string nodes_wanted(int min, int max) {
+  const char* noun = max == 1 ? "node" : "nodes";
+  return min == max ? fmt::format("{} {}", max, noun) : fmt::format("{} to {} {}", min, max, noun);
+}
+
+std::string join_names(std::span<const std::string> names, std::size_t shown) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < shown; ++i) text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > shown) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+}  // namespace torchup

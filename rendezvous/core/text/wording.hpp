@@ -1,0 +1,19 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "rendezvous/base/types.hpp"
+
+namespace torchup {
+
+/// "2.5 s", cut after the tenth.
+[[nodiscard]] std::string seconds(Duration duration);
+
+/// "1 node", "2 to 4 nodes".
+[[nodiscard]] std::string nodes_wanted(int min, int max);
+
+/// "a, b, c and 9 more": at most `shown` names.
+[[nodiscard]] std::string join_names(std::span<const std::string> names, std::size_t shown = 8);
+
+}  // namespace torchup

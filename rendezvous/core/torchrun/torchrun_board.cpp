@@ -1,0 +1,85 @@
+#include "rendezvous/core/torchrun/torchrun_board.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace torchup {
+namespace {
+
+/// Torchrun's, where its agents are told nothing else.
+constexpr Duration interval_default = std::chrono::seconds{5};
+constexpr Duration interval_min = std::chrono::seconds{1};
+constexpr int attempts_default = 3;
+
+}  // namespace
+
+void TorchrunBoard::adopt(const JobTerms& terms) {
+  lease_ = terms.lease;
+  terms_ = {.min_nodes = terms.min_nodes,
+            .max_nodes = terms.max_nodes,
+            .last_call = terms.last_call,
+            .keep_alive_interval = std::min(terms.lease / attempts_default, interval_default)};
+}
+
+Result<> TorchrunBoard::read(TorchrunStore& store, UtcTime now, std::optional<std::int64_t> runs) {
+  now_ = now;
+  runs_ = runs;
+  auto found = store.find(key_);
+  if (!found) return found.error();
+  if (*found) {
+    text_ = **std::move(found);
+  } else {
+    auto made = store.compare_set(key_, "", std::string{torchrun_no_state});
+    if (!made) return made.error();
+    text_ = *std::move(made);
+  }
+  state_ = {};
+  if (text_ == torchrun_no_state) return {};
+  auto bytes = from_base64(text_);
+  if (!bytes) return bytes.error();
+  auto state = read_torchrun_state(*bytes);
+  if (!state) return state.error();
+  state_ = *std::move(state);
+  learn_interval();
+  drop_silent(state_, terms_, now_);
+  return {};
+}
+
+/// Torchrun's agents do not say after how long they take somebody for dead. We must not be quicker than they are: we go
+/// by their defaults until their interval has shown.
+void TorchrunBoard::learn_interval() {
+  if (state_.complete && state_.round == runs_) {
+    for (const auto& [node, heartbeat] : state_.last_heartbeats) {
+      const auto before = heartbeats_.find(node);
+      if (before == heartbeats_.end() || is_ours(node) || !state_.participants.contains(node)) continue;
+      const Duration gap = heartbeat - before->second;
+      if (gap >= interval_min) interval_ = std::min(gap, interval_.value_or(gap));
+    }
+    heartbeats_ = state_.last_heartbeats;
+  } else {
+    heartbeats_.clear();
+  }
+  terms_.dead_after = std::max(lease_, interval_.value_or(interval_default) * attempts_default);
+}
+
+Result<> TorchrunBoard::write(TorchrunStore& store, const Step& step) {
+  for (int i = 0; i < torchrun_steps_max; ++i) {
+    if (!step(state_)) return {};
+    if (auto stored = put(store); !stored) return stored;
+  }
+  return {};
+}
+
+/// Writes the state that we have changed. Where somebody else was faster, theirs is ours now.
+Result<> TorchrunBoard::put(TorchrunStore& store) {
+  const std::string text = to_base64(write_torchrun_state(state_));
+  auto held = store.compare_set(key_, text_, text);
+  if (!held) return held.error();
+  if (*held == text) {
+    text_ = text;
+    return {};
+  }
+  return read(store, now_, runs_);
+}
+
+}  // namespace torchup

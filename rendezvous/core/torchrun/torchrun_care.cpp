@@ -1,0 +1,287 @@
+#include "rendezvous/core/torchrun/torchrun_care.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "rendezvous/core/text/wording.hpp"
+
+namespace torchup {
+namespace {
+
+/// Younger than this a heartbeat of an agent that waits is as good as a new one: torchrun's shortest lease is 3 s.
+constexpr Duration fresh = std::chrono::seconds{1};
+
+/// A little less than our own agents let torchrun's have (torchrun_notice) before they stop their workers.
+constexpr Duration hold_limit = std::chrono::seconds{1};
+
+/// Stands on the wait list for nobody. Without a heartbeat it is judged by nobody.
+const TorchrunNode caller{"~", 0, -1};
+
+bool has_newcomer(const std::set<TorchrunNode>& list) { return !std::ranges::all_of(list, is_caller); }
+
+}  // namespace
+
+std::optional<TorchrunRoundKey> read_round_key(std::string_view wire_key) {
+  if (!wire_key.starts_with(torchrun_keys)) return {};
+  const std::string_view rest = wire_key.substr(torchrun_keys.size());
+  for (auto slash = rest.find('/'); slash != std::string_view::npos; slash = rest.find('/', slash + 1)) {
+    const auto dot = rest.rfind('.', slash);  // a run id may hold both characters
+    if (dot == std::string_view::npos || dot == 0) continue;
+    std::int64_t round = 0;
+    const char* const begin = rest.data() + dot + 1;
+    const auto [end, error] = std::from_chars(begin, rest.data() + slash, round);
+    if (error != std::errc{} || end != rest.data() + slash) continue;
+    return TorchrunRoundKey{RunId{std::string{rest.substr(0, dot)}}, round, rest.substr(slash + 1)};
+  }
+  return {};
+}
+
+// ---- what is written
+
+void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
+  const auto text = store.find(torchrun_state_key(run_id_));
+  if (!text || !*text || **text == text_ || **text == torchrun_no_state) return;
+  const auto bytes = from_base64(**text);
+  auto state = bytes ? read_torchrun_state(*bytes) : Result<TorchrunState>{bytes.error()};
+  if (!state) return;  // whoever reads it next says so
+  text_ = **text;
+  const TorchrunState former = std::exchange(known_, *std::move(state));
+  if (client && !agents_.contains(*client)) {
+    for (const auto& [node, heartbeat] : known_.last_heartbeats) {
+      if (!former.last_heartbeats.contains(node)) agents_.emplace(*client, node);
+    }
+  }
+  find_lost(former, client);
+  learn_terms(former);
+  if (known_.complete && (!former.complete || former.round != known_.round)) begin_round(store);
+  tell_at_once(former);
+  const bool round_lasts = known_.complete && !known_.closed && !leaving(store);
+  if (known_.wait_list.contains(caller) && !round_lasts) {
+    TorchrunState served = known_;
+    remove_node(served, terms(), caller);
+    rewrite(served, store);
+  }
+}
+
+void TorchrunCare::find_lost(const TorchrunState& former, std::optional<ClientId> writer) {
+  for (const auto& [client, node] : agents_) {
+    if (has_node(known_, node)) {
+      lost_.erase(node);
+    } else if (has_node(former, node) && client != writer) {
+      lost_.insert(node);
+    }
+  }
+}
+
+/// The state says neither the minimum nor the length of the last call. But the last call begins with the node that
+/// makes the minimum, whose heartbeat is of the same moment; and a round that is full at once has one size only.
+void TorchrunCare::learn_terms(const TorchrunState& former) {
+  const bool last_call_begins = !known_.complete && known_.deadline && !former.deadline;
+  const bool full_at_once = known_.complete && !former.complete && !former.deadline;
+  if (last_call_begins || (full_at_once && min_nodes_ == 0)) min_nodes_ = static_cast<int>(known_.participants.size());
+  if (known_.deadline == former.deadline) return;
+  last_call_until_.reset();
+  if (!known_.deadline) return;
+  UtcTime begun{};
+  for (const auto& [node, rank] : known_.participants) {
+    const auto heartbeat = known_.last_heartbeats.find(node);
+    if (heartbeat != known_.last_heartbeats.end()) begun = std::max(begun, heartbeat->second);
+  }
+  last_call_ = std::max<Duration>(*known_.deadline - begun, Duration::zero());
+}
+
+TorchrunTerms TorchrunCare::terms() const { return {.min_nodes = std::max(min_nodes_, 1)}; }
+
+void TorchrunCare::tell_at_once(const TorchrunState& former) {
+  if (!known_.complete || known_.wait_list.empty()) return news_.reset();
+  const bool newcomer = std::ranges::any_of(known_.wait_list, [&](const TorchrunNode& node) {
+    return !former.wait_list.contains(node) && !members_.contains(node);
+  });
+  if (!newcomer || news_ || !former.wait_list.empty()) return;
+  News news;
+  for (const auto& [client, node] : agents_) {
+    if (known_.participants.contains(node)) news.unaware.insert(client);
+  }
+  if (news.unaware.size() > 1) news_ = std::move(news);
+}
+
+void TorchrunCare::begin_round(TorchrunStore& store) {
+  members_.clear();
+  std::vector<TorchrunNode> by_rank(known_.participants.size());
+  for (const auto& [node, rank] : known_.participants) {
+    members_.insert(node);
+    if (rank >= 0 && static_cast<std::size_t>(rank) < by_rank.size()) by_rank[static_cast<std::size_t>(rank)] = node;
+  }
+  place_.begin(known_.round, by_rank, store);
+}
+
+// ---- who is shown what
+
+bool TorchrunCare::holds(ClientId client) {
+  const auto agent = agents_.find(client);
+  if (!news_ || agent == agents_.end() || !known_.participants.contains(agent->second)) return false;
+  news_->unaware.erase(client);
+  if (news_->unaware.empty()) news_.reset();
+  return true;
+}
+
+std::optional<std::string> TorchrunCare::recall(ClientId client, TorchrunStore& store) const {
+  const auto agent = agents_.find(client);
+  if (agent == agents_.end() || !lost_.contains(agent->second) || has_node(known_, agent->second)) return {};
+  if (!known_.complete || known_.closed || has_newcomer(known_.wait_list) || leaving(store)) return {};
+  TorchrunState shown_state = known_;
+  shown_state.wait_list.insert(caller);
+  return to_base64(write_torchrun_state(shown_state));
+}
+
+bool TorchrunCare::outsider(ClientId client, TorchrunStore& store) const {
+  const auto agent = agents_.find(client);
+  return agent != agents_.end() && !known_.participants.empty() && !has_node(known_, agent->second) &&
+         !(known_.complete && leaving(store));  // the others have dropped it while it waited in the exit barrier
+}
+
+bool TorchrunCare::idles(ClientId client) const {
+  const auto agent = agents_.find(client);
+  if (agent == agents_.end() || known_.closed) return false;
+  if (known_.complete) return known_.wait_list.contains(agent->second);
+  return known_.round > 0 && known_.participants.contains(agent->second);
+}
+
+// ---- another round
+
+bool TorchrunCare::leaving(TorchrunStore& store) const {
+  const auto counted = store.find(torchrun_round_key(run_id_, known_.round, torchrun_key::barrier_count));
+  return !counted || *counted;
+}
+
+std::vector<TorchrunNode> TorchrunCare::lost_members(const TorchrunState& state) const {
+  std::vector<TorchrunNode> list;
+  for (const TorchrunNode& node : members_) {
+    if (!state.participants.contains(node)) list.push_back(node);
+  }
+  return list;
+}
+
+bool TorchrunCare::may_call(const TorchrunState& state, TorchrunStore& store) const {
+  if (!state.complete || state.closed || !state.wait_list.empty()) return false;
+  return static_cast<int>(state.participants.size()) >= min_nodes_ && !leaving(store);
+}
+
+/// The one decision that the others are called to another round.
+void TorchrunCare::call_together(TorchrunStore& store, TimePoint now) {
+  if (!may_call(known_, store)) return lost_since_.reset();
+  for (const auto& [node, stops] : ours_) {
+    if (stops && known_.participants.contains(node)) return call(store, "node " + shown(node) + " stops its workers");
+  }
+  const auto lost = lost_members(known_);
+  if (lost.empty()) return lost_since_.reset();
+  if (!lost_since_) lost_since_ = now;
+  if (now - *lost_since_ < torchrun_passage) return;
+  std::vector<std::string> names;
+  for (const TorchrunNode& node : lost) names.push_back(shown(node));
+  call(store, "node " + join_names(names) + " is lost");
+}
+
+void TorchrunCare::call(TorchrunStore& store, const std::string& why) {
+  notes_.push_back(why + ": the others are called together for another round");
+  lost_since_.reset();
+  TorchrunState state = known_;
+  state.wait_list.insert(caller);
+  rewrite(state, store);
+}
+
+/// Nobody who is known is still on the way.
+bool TorchrunCare::all_have_come() const {
+  const auto here = [&](const TorchrunNode& node) { return known_.participants.contains(node); };
+  return !has_newcomer(known_.wait_list) && !has_newcomer(known_.redundancy_list) &&
+         std::ranges::all_of(ours_, [&](const auto& one) { return here(one.first); }) &&
+         std::ranges::all_of(agents_, [&](const auto& one) { return here(one.second) || lost_.contains(one.second); });
+}
+
+/// The one decision that a later round is complete.
+void TorchrunCare::complete_again(TorchrunStore& store, TimePoint now) {
+  if (!known_.deadline) last_call_until_.reset();
+  if (known_.deadline && !last_call_until_) last_call_until_ = now + last_call_;
+  if (known_.complete || known_.closed || known_.round == 0) return;
+  if (min_nodes_ == 0 || static_cast<int>(known_.participants.size()) < min_nodes_) return;
+  const bool over = last_call_until_ && now >= *last_call_until_;
+  if (!over && !all_have_come()) return;
+  TorchrunState state = known_;
+  complete_round(state);
+  rewrite(state, store);
+}
+
+void TorchrunCare::gone(ClientId client, TorchrunStore& store) {
+  const auto agent = agents_.extract(client);
+  if (agent) lost_.erase(agent.mapped());
+  if (news_ && news_->unaware.erase(client) > 0 && news_->unaware.empty()) news_.reset();
+  if (!agent || known_.closed || !has_node(known_, agent.mapped())) return;
+  notes_.push_back("node " + agent.mapped().addr + ": torchrun's agent has ended");
+  TorchrunState state = known_;
+  remove_node(state, terms(), agent.mapped());
+  if (may_call(state, store) && !lost_members(state).empty()) state.wait_list.insert(caller);
+  rewrite(state, store);
+}
+
+void TorchrunCare::turn(TorchrunStore& store, const std::function<bool(ClientId)>& waits, TimePoint now, UtcTime utc) {
+  if (news_ && now - news_->since.value_or(now) >= hold_limit) news_.reset();
+  if (news_ && !news_->since) news_->since = now;
+  place_.turn(store);
+  call_together(store, now);
+  complete_again(store, now);
+  keep_waiting_alive(store, waits, utc);
+}
+
+void TorchrunCare::keep_waiting_alive(TorchrunStore& store, const std::function<bool(ClientId)>& waits, UtcTime utc) {
+  if (known_.closed || (known_.complete && leaving(store))) return;  // in the exit barrier nobody waits for heartbeats
+  TorchrunState state = known_;
+  bool any = false;
+  for (const auto& [client, node] : agents_) {
+    const auto heartbeat = state.last_heartbeats.find(node);
+    if (heartbeat == state.last_heartbeats.end() || !waits(client)) continue;
+    // One that lies in the future is of a clock that was set back since.
+    const Duration age = utc - heartbeat->second;
+    if (age < fresh && age > -fresh) continue;
+    heartbeat->second = utc;
+    any = true;
+  }
+  if (any) rewrite(state, store);
+}
+
+// ---- what people see
+
+std::vector<std::string> TorchrunCare::notes() {
+  std::vector<std::string> all = std::exchange(notes_, {});
+  for (std::string& note : place_.notes()) all.push_back(std::move(note));
+  return all;
+}
+
+JobView TorchrunCare::view(JobView known) const {
+  known.phase = known_.closed ? "ended" : known_.complete ? "running" : "gathering";
+  known.round = Round{known_.round};
+  known.nodes.clear();
+  for (const auto& [node, rank] : known_.participants) {
+    JobView::Node row{.host = shown(node), .state = known_.complete ? "seated" : "ready", .torchruns = !is_ours(node)};
+    if (known_.complete) row.group_rank = GroupRank{static_cast<int>(rank)};
+    known.nodes.push_back(std::move(row));
+  }
+  for (const auto* list : {&known_.wait_list, &known_.redundancy_list}) {
+    for (const TorchrunNode& node : *list) {
+      if (!is_caller(node)) known.nodes.push_back({.host = shown(node), .state = "ready", .torchruns = !is_ours(node)});
+    }
+  }
+  std::ranges::stable_sort(known.nodes, {}, &JobView::Node::host);
+  return known;
+}
+
+/// Nobody else can have written since: the store is this process's own.
+void TorchrunCare::rewrite(const TorchrunState& state, TorchrunStore& store) {
+  const std::string text = to_base64(write_torchrun_state(state));
+  (void)store.compare_set(torchrun_state_key(run_id_), text_, text);
+  wrote({}, store);
+}
+
+}  // namespace torchup

@@ -1,0 +1,162 @@
+#include "rendezvous/core/torchrun/torchrun_meeting.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/core/text/wording.hpp"
+#include "rendezvous/core/torchrun_wire/torchrun_roles.hpp"
+
+namespace torchup {
+namespace {
+
+/// A group rank 0 that has published nothing for so long never will: it believes that all know its store.
+constexpr Duration silence_of_first = std::chrono::milliseconds{2500};
+/// Rounds in which we look for what a silent group rank 0 published last.
+constexpr std::int64_t rounds_looked_back = 64;
+
+}  // namespace
+
+void TorchrunMeeting::begin(std::int64_t round, int group_rank, std::vector<TorchrunNode> members, TimePoint now) {
+  round_ = round;
+  group_rank_ = group_rank;
+  members_ = std::move(members);
+  began_at_ = now;
+  asked_ = told_ = false;
+  place_.reset();
+}
+
+Result<TorchrunMeeting::Outcome> TorchrunMeeting::turn(TorchrunStore& store, const Join& join, bool may_tell,
+                                                       TimePoint now) {
+  Outcome outcome;
+  if (now - began_at_ > torchrun_meeting_limit) {
+    const std::string missing =
+        place_ ? std::string{"the roles of all nodes"} : "the workers' store of " + shown(members_.front());
+    outcome.failure = fmt::format("round {} waited {} for {}", round_, seconds(torchrun_meeting_limit), missing);
+    return outcome;
+  }
+  if (!place_) {
+    if (auto found = find_place(store, outcome, now); !found) return found.error();
+  }
+  if (place_) {
+    if (auto taken = take_ranks(store, join, may_tell, outcome); !taken) return taken.error();
+  }
+  return outcome;
+}
+
+// ---- where workers meet
+
+Result<> TorchrunMeeting::find_place(TorchrunStore& store, Outcome& outcome, TimePoint now) {
+  auto there = published(store, round_);
+  if (!there) return there.error();
+  if (*there) {
+    place_ = **there;
+    return {};
+  }
+  if (group_rank_ == 0) return offer_place(store, outcome);
+  if (store.cared_for() || now - began_at_ < silence_of_first) return {};
+  return speak_for_first(store);
+}
+
+Result<> TorchrunMeeting::offer_place(TorchrunStore& store, Outcome& outcome) {
+  auto common = store.common_place();
+  if (!common) return common.error();
+  if (!*common && !own_port_) {
+    if (!std::exchange(asked_, true)) outcome.message = HostStore{Round{round_}};
+    return {};
+  }
+  const MeetingPlace place = *common ? **common : MeetingPlace{address_, *own_port_};
+  if (auto done = publish(store, place); !done) return done;
+  place_ = place;
+  return {};
+}
+
+Result<> TorchrunMeeting::speak_for_first(TorchrunStore& store) {
+  std::optional<MeetingPlace> known;
+  if (former_first_ == members_.front()) known = former_place_;
+  for (std::int64_t back = round_ - 1; !known && back >= 0 && back >= round_ - rounds_looked_back; --back) {
+    auto then = published(store, back);
+    if (!then) return then.error();
+    if (!*then) continue;
+    if ((*then)->address != shown(members_.front())) return {};  // a new first node, which is about to publish its own
+    known = **then;
+  }
+  if (!known) return {};
+  // Whatever stands there in the end is read in the next turn.
+  const std::string port = fmt::format("{}", known->port.value());
+  if (auto set = store.compare_set(key(torchrun_key::master_address), "", known->address); !set) return set.error();
+  if (auto set = store.compare_set(key(torchrun_key::master_port), "", port); !set) return set.error();
+  return {};
+}
+
+Result<std::optional<MeetingPlace>> TorchrunMeeting::published(TorchrunStore& store, std::int64_t round) const {
+  auto address = store.find(torchrun_round_key(run_id_, round, torchrun_key::master_address));
+  if (!address) return address.error();
+  auto port = store.find(torchrun_round_key(run_id_, round, torchrun_key::master_port));
+  if (!port) return port.error();
+  if (!*address || !*port) return std::optional<MeetingPlace>{};
+  const auto number = read_port(**port);
+  if (!number)
+    return fail(errc::bad_frame, "the port of the workers' store cannot be read: " + (*port)->substr(0, 200));
+  return std::optional{MeetingPlace{**address, *number}};
+}
+
+Result<> TorchrunMeeting::publish(TorchrunStore& store, const MeetingPlace& place) const {
+  if (auto set = store.set(key(torchrun_key::master_address), place.address); !set) return set;
+  return store.set(key(torchrun_key::master_port), fmt::format("{}", place.port.value()));
+}
+
+// ---- who has how many workers
+
+Result<> TorchrunMeeting::take_ranks(TorchrunStore& store, const Join& join, bool may_tell, Outcome& outcome) {
+  if (!told_) {
+    // No worker of this round starts before all roles are told, and those of the last have ended: what they left goes.
+    if (!may_tell || (round_ > 0 && !store.empty(*place_, round_))) return {};
+    const std::string own = key(fmt::format("{}{}", torchrun_key::roles, group_rank_));
+    if (auto set = store.set(own, write_role(join, group_rank_)); !set) return set;
+    told_ = true;
+  }
+  if (group_rank_ == 0) {
+    auto given = give_ranks(store);
+    if (!given || !*given) return given ? Result<>{} : given.error();
+  }
+  auto text = store.find(key(fmt::format("{}{}", torchrun_key::places, group_rank_)));
+  if (!text) return text.error();
+  if (!*text) return {};
+  const auto ranks = read_ranks(**text);
+  if (!ranks) return ranks.error();
+  former_place_ = place_;
+  former_first_ = members_.front();
+  outcome.placement = Placement{.round = Round{round_},
+                                .group_rank = GroupRank{group_rank_},
+                                .group_world_size = static_cast<int>(members_.size()),
+                                .first_rank = Rank{ranks->first_rank},
+                                .world_size = ranks->world_size,
+                                .first_role_rank = Rank{ranks->first_role_rank},
+                                .role_world_size = ranks->role_world_size,
+                                .master_addr = place_->address,
+                                .master_port = place_->port};
+  return {};
+}
+
+/// False: somebody's role is still missing.
+Result<bool> TorchrunMeeting::give_ranks(TorchrunStore& store) {
+  std::vector<TorchrunRole> roles;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    auto text = store.find(key(fmt::format("{}{}", torchrun_key::roles, i)));
+    if (!text) return text.error();
+    if (!*text) return false;
+    auto role = read_role(**text);
+    if (!role) return role.error();
+    roles.push_back(*std::move(role));
+  }
+  const auto ranks = share_ranks(roles);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (auto set = store.set(key(fmt::format("{}{}", torchrun_key::places, i)), write_ranks(ranks[i])); !set)
+      return set.error();
+  }
+  return true;
+}
+
+}  // namespace torchup

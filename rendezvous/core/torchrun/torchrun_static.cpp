@@ -1,0 +1,184 @@
+#include "rendezvous/core/torchrun/torchrun_static.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "rendezvous/core/text/endpoint.hpp"
+
+namespace torchup {
+namespace {}  // namespace
+
+bool static_torchrun_waits(TorchrunStore& store, const RunId& run_id, int nodes) {
+  for (int group_rank = 0; group_rank < nodes; ++group_rank) {
+    const auto role = store.find(fmt::format("{}/{}{}", run_id.value(), torchrun_key::roles, group_rank));
+    if (role && *role) return true;
+  }
+  return false;
+}
+
+std::string TorchrunStatic::key(const char* name, int group_rank) const {
+  return key(fmt::format("{}{}", name, group_rank));
+}
+
+// ---- what the agent says
+
+void TorchrunStatic::said(const AgentMessage& message, TimePoint now) {
+  now_ = now;
+  if (phase_ != Phase::over) std::visit([this](const auto& word) { said(word); }, message);
+}
+
+void TorchrunStatic::said(const Join& join) {
+  join_ = join;
+  role_told_ = false;
+  since_ = now_;
+  phase_ = Phase::joining;
+  if (!join.group_rank) end({.exit_code = 68, .reason = "a static rendezvous needs --node-rank on every node"});
+}
+
+void TorchrunStatic::said(const StoreReady& ready) { own_port_ = ready.port; }
+
+void TorchrunStatic::said(const WorkersFailed& failed) {
+  if (phase_ != Phase::running || failed.round.value() != round_ || failed.failures.empty()) return;
+  const int restarts = join_->terms.max_restarts;
+  const std::string cause = fmt::format("rank {} failed", failed.failures.front().rank.value());
+  if (!failed.may_restart || restart_count_ >= restarts) {
+    const std::string reason = cause + (restarts > 0 ? "; all restarts of this node are used up" : "");
+    return end({.exit_code = 1, .reason = reason, .failures = failed.failures});
+  }
+  ++restart_count_;
+  phase_ = Phase::stopping;
+  told_.push_back(StopWorkers{Round{round_++}, StopCause::worker_failure,
+                              fmt::format("{}; restart {} of {} of this node", cause, restart_count_, restarts)});
+}
+
+void TorchrunStatic::said(const WorkersSucceeded& succeeded) {
+  if (phase_ != Phase::running || succeeded.round.value() != round_) return;
+  phase_ = Phase::leaving_together;
+  since_ = now_;
+}
+
+void TorchrunStatic::said(const Leave& leave) { end(verdict_of(leave)); }
+
+Duration TorchrunStatic::pace() const {
+  return phase_ == Phase::joining || phase_ == Phase::leaving_together ? busy_pace : quiet_pace;
+}
+
+Result<std::vector<CoordinatorMessage>> TorchrunStatic::turn(TorchrunStore& store, TimePoint now, UtcTime) {
+  now_ = now;
+  Result<> done;
+  if (phase_ == Phase::joining) done = join(store);
+  if (phase_ == Phase::leaving_together) done = barrier(store);
+  // Nothing else is asked while workers run; whether the store is there still is worth a question.
+  if (phase_ == Phase::running) {
+    if (const auto there = store.find(key(torchrun_key::places, group_rank())); !there) done = there.error();
+  }
+  if (!done) return done.error();
+  return std::exchange(told_, {});
+}
+
+// ---- into the round
+
+Result<> TorchrunStatic::join(TorchrunStore& store) {
+  if (auto told = tell_role(store); !told) return told;
+  if (auto found = find_place(store); !found) return found;
+  if (group_rank() == 0) {
+    auto given = give_ranks(store);
+    if (!given) return given.error();
+  }
+  auto text = store.find(key(torchrun_key::places, group_rank()));
+  if (!text) return text.error();
+  if (!*text || !settings_.place) {
+    if (now_ - since_ > join_->terms.join_timeout) {
+      end({.exit_code = 66, .reason = fmt::format("not all {} nodes came within the join timeout", nodes())});
+    }
+    return {};
+  }
+  const auto ranks = read_ranks(**text);
+  if (!ranks) return ranks.error();
+  phase_ = Phase::running;
+  told_.push_back(Placed{{.round = Round{round_},
+                          .group_rank = *join_->group_rank,
+                          .group_world_size = nodes(),
+                          .first_rank = Rank{ranks->first_rank},
+                          .world_size = ranks->world_size,
+                          .first_role_rank = Rank{ranks->first_role_rank},
+                          .role_world_size = ranks->role_world_size,
+                          .master_addr = settings_.place->address,
+                          .master_port = settings_.place->port,
+                          .restart_count = restart_count_}});
+  return {};
+}
+
+Result<> TorchrunStatic::tell_role(TorchrunStore& store) {
+  if (std::exchange(role_told_, true)) return {};
+  // Torchrun's group rank 0 waits until all have counted themselves; where the store is ours, nobody does.
+  if (!store.cared_for() && !std::exchange(counted_in_, true)) {
+    if (auto counted = store.count_in(); !counted) return counted;
+  }
+  return store.set(key(torchrun_key::roles, group_rank()), write_role(*join_, group_rank()));
+}
+
+Result<> TorchrunStatic::find_place(TorchrunStore& store) {
+  if (settings_.place) return {};
+  if (group_rank() != 0) {
+    auto address = store.find(key(torchrun_key::master_address));
+    if (!address) return address.error();
+    auto port = store.find(key(torchrun_key::master_port));
+    if (!port) return port.error();
+    const auto number = *port ? read_port(**port) : std::nullopt;
+    if (*address && number) settings_.place = MeetingPlace{**address, *number};
+    return {};
+  }
+  if (!own_port_) {
+    if (!std::exchange(asked_, true)) told_.push_back(HostStore{Round{round_}});
+    return {};
+  }
+  settings_.place = MeetingPlace{settings_.address, *own_port_};
+  if (auto set = store.set(key(torchrun_key::master_address), settings_.address); !set) return set;
+  return store.set(key(torchrun_key::master_port), fmt::format("{}", own_port_->value()));
+}
+
+/// False: somebody's role is still missing.
+Result<bool> TorchrunStatic::give_ranks(TorchrunStore& store) {
+  if (!settings_.place) return false;
+  std::vector<TorchrunRole> roles;
+  for (int i = 0; i < nodes(); ++i) {
+    auto text = store.find(key(torchrun_key::roles, i));
+    if (!text) return text.error();
+    if (!*text) return false;
+    auto role = read_role(**text);
+    if (!role) return role.error();
+    roles.push_back(*std::move(role));
+  }
+  const auto ranks = share_ranks(roles);
+  for (int i = 0; i < nodes(); ++i) {
+    const std::string text = write_ranks(ranks[static_cast<std::size_t>(i)]);
+    if (auto set = store.set(key(torchrun_key::places, i), text); !set) return set.error();
+  }
+  return true;
+}
+
+// ---- out of it
+
+Result<> TorchrunStatic::barrier(TorchrunStore& store) {
+  if (!std::exchange(counted_out_, true)) {
+    auto count = store.add(key(torchrun_key::barrier_count), 1);
+    if (!count) return count.error();
+    if (*count == nodes()) {
+      if (auto set = store.set(key(torchrun_key::barrier_open), "<val_ignored>"); !set) return set;
+    }
+  }
+  auto open = store.find(key(torchrun_key::barrier_open));
+  if (!open) return open.error();
+  if (*open || now_ - since_ > barrier_limit) end({.exit_code = 0, .reason = "all workers exited 0"});
+  return {};
+}
+
+void TorchrunStatic::end(Verdict verdict) {
+  if (phase_ == Phase::over) return;
+  phase_ = Phase::over;
+  told_.push_back(End{std::move(verdict)});
+}
+
+}  // namespace torchup

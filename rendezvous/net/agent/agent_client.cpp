@@ -1,0 +1,217 @@
+#include "rendezvous/net/agent/agent_client.hpp"
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <map>
+#include <random>
+#include <utility>
+
+#include "rendezvous/net/io/dialer.hpp"
+#include "rendezvous/net/io/frame_socket.hpp"
+#include "rendezvous/net/io/node_identity.hpp"
+#include "rendezvous/net/io/token.hpp"
+
+namespace torchup {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+namespace {
+
+constexpr Duration last_words_limit = std::chrono::seconds{2};  // for the coordinator to take our last words
+
+TimePoint clock_now() { return std::chrono::steady_clock::now(); }
+
+CoordinatorLinkSettings machine_settings(const AgentClientSettings& settings) {
+  CoordinatorLinkSettings machine{.endpoint = settings.endpoint,
+                                  .run_id = settings.run_id,
+                                  .join_timeout = settings.join_timeout,
+                                  .seed = std::random_device{}()};
+  if (settings.token.empty()) return machine;
+  machine.prove = [token = settings.token, run_id = settings.run_id](const Hello& hello, const Challenge& challenge) {
+    const auto mac_of = [&](ProofOf who) {
+      return hmac_sha256(token, proof_text(who, challenge.version, hello.nonce, challenge.nonce, run_id));
+    };
+    const bool known = same(challenge.mac, mac_of(ProofOf::coordinator));
+    return known ? std::optional{mac_of(ProofOf::agent)} : std::nullopt;
+  };
+  return machine;
+}
+
+class Client final : public std::enable_shared_from_this<Client> {
+ public:
+  Client(asio::io_context& loop, AgentClientSettings settings, AgentLink::Handler handler)
+      : loop_{loop}, settings_{std::move(settings)}, handler_{std::move(handler)}, timer_{loop},
+        machine_{machine_settings(settings_), settings_.since} {}
+
+  void start() {
+    asio::post(loop_, [self = shared_from_this()] { self->step(link::Wake{}); });
+  }
+
+  void send(AgentMessage message) {
+    if (auto* join = std::get_if<Join>(&message)) *join = completed(std::move(*join), machine_.incarnation());
+    step(link::Say{std::move(message)});
+  }
+
+  void finish(Duration linger, std::function<void()> done) {
+    step(link::Finish{});
+    if (sockets_.empty()) return asio::post(loop_, std::move(done));
+    finished_ = std::move(done);
+    timer_.expires_after(std::min<Duration>(linger, last_words_limit));
+    timer_.async_wait([self = shared_from_this()](const error_code& error) {
+      if (!error) self->say_finished();
+    });
+  }
+
+  /// The link is destroyed.
+  void let_go() {
+    handler_ = {};
+    finished_ = {};
+    step(link::Finish{});
+    timer_.cancel();
+    for (const auto& [line, socket] : std::exchange(sockets_, {})) socket->close();
+  }
+
+ private:
+  void step(const link::Event& event) {
+    const TimePoint now = clock_now();
+    for (link::Action& action : machine_.step(event, now)) {
+      std::visit([&](auto& wanted) { perform(wanted); }, action);
+    }
+    if (finished_) return;
+    const auto deadline = machine_.deadline();
+    if (!deadline) {
+      timer_.cancel();
+      return;
+    }
+    timer_.expires_at(std::max(*deadline, now));
+    timer_.async_wait([self = shared_from_this()](const error_code& error) {
+      if (!error) self->step(link::Wake{});
+    });
+  }
+
+  void perform(const link::Dial& dial) {
+    dialler_ = std::make_shared<Dialer>(loop_);
+    dialler_->dial(settings_.endpoint, dial.limit,
+                   [weak = weak_from_this(), line = dial.line](Result<asio::ip::tcp::socket> socket) {
+                     const auto self = weak.lock();
+                     if (!self) return;
+                     self->dialler_.reset();
+                     if (socket) return self->dialled(line, std::move(*socket));
+                     const bool refused = socket.error().code == boost::system::errc::connection_refused;
+                     self->step(link::DialFailed{line, refused, socket.error().message()});
+                   });
+  }
+
+  void dialled(LineId line, asio::ip::tcp::socket connected) {
+    const auto socket = std::make_shared<FrameSocket>(std::move(connected));
+    sockets_.emplace(line, socket);
+    socket->start(
+        [weak = weak_from_this(), line](std::string_view& input) {
+          const auto self = weak.lock();
+          return self && self->read(line, input);
+        },
+        [weak = weak_from_this(), line](const error_code& error) {
+          if (const auto self = weak.lock()) self->closed(line, error);
+        });
+    socket->write(agent_preface);
+    step(link::Dialled{line, fresh_nonce()});
+  }
+
+  bool read(LineId line, std::string_view& input) {
+    while (sockets_.contains(line)) {
+      auto frame = take_coordinator_frame(input);
+      if (!frame) {
+        step(link::Garbled{line, frame.error().message()});
+        return false;
+      }
+      if (!frame->has_value()) return true;
+      const link::Heard heard{line, std::move(**frame)};
+      step(heard);
+    }
+    return false;
+  }
+
+  void closed(LineId line, const error_code& error) {
+    sockets_.erase(line);
+    step(link::Closed{line, error ? error.message() : ""});
+    if (sockets_.empty()) say_finished();
+  }
+
+  void perform(const link::Write& write) {
+    if (const auto socket = sockets_.find(write.line); socket != sockets_.end()) {
+      socket->second->write(encode(write.frame));
+    }
+  }
+
+  void perform(const link::Close& close) {
+    const auto found = sockets_.find(close.line);
+    if (found == sockets_.end()) {
+      if (dialler_) std::exchange(dialler_, {})->cancel();
+    } else if (close.how == link::Close::How::after_writes) {
+      found->second->close_after_writes();
+    } else {
+      const auto socket = found->second;
+      sockets_.erase(found);
+      socket->reset();
+    }
+  }
+
+  void perform(const link::SetPatience& wanted) {
+    if (const auto socket = sockets_.find(wanted.line); socket != sockets_.end()) {
+      socket->second->set_patience(wanted.patience);
+    }
+  }
+
+  void perform(link::Tell& tell) {
+    asio::post(loop_, [self = shared_from_this(), event = std::move(tell.event)]() mutable {
+      const AgentLink::Handler handler = self->handler_;  // which may destroy the link
+      if (handler) handler(std::move(event));
+    });
+  }
+
+  void perform(const link::MeetForeigner&) {
+    if (settings_.on_foreign) asio::post(loop_, settings_.on_foreign);
+  }
+  void perform(const link::NobodyListens&) {
+    if (settings_.on_refused) asio::post(loop_, settings_.on_refused);
+  }
+
+  void say_finished() {
+    const auto done = std::exchange(finished_, {});
+    if (!done) return;
+    timer_.cancel();
+    asio::post(loop_, done);
+  }
+
+  asio::io_context& loop_;
+  AgentClientSettings settings_;
+  AgentLink::Handler handler_;
+  asio::steady_timer timer_;  ///< of the machine, then of the goodbye
+  CoordinatorLink machine_;
+  std::shared_ptr<Dialer> dialler_;
+  std::map<LineId, std::shared_ptr<FrameSocket>> sockets_;
+  std::function<void()> finished_;
+};
+
+class ClientLink final : public AgentLink {
+ public:
+  explicit ClientLink(std::shared_ptr<Client> client) : client_{std::move(client)} { client_->start(); }
+  ~ClientLink() override { client_->let_go(); }
+  void send(AgentMessage message) override { client_->send(std::move(message)); }
+  void finish(Duration linger, std::function<void()> done) override { client_->finish(linger, std::move(done)); }
+
+ private:
+  std::shared_ptr<Client> client_;
+};
+
+}  // namespace
+
+std::unique_ptr<AgentLink> connect_agent(asio::io_context& loop, AgentClientSettings settings,
+                                         AgentLink::Handler handler) {
+  return std::make_unique<ClientLink>(std::make_shared<Client>(loop, std::move(settings), std::move(handler)));
+}
+
+}  // namespace torchup

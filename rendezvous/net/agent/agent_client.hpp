@@ -1,0 +1,33 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/net/coordinator/agent_link.hpp"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace torchup {
+
+struct AgentClientSettings {
+  Endpoint endpoint = {};  ///< resolved anew, off the loop, on each attempt; all its addresses are tried
+  RunId run_id{""};
+  std::string token = {};                              ///< empty: none
+  Duration join_timeout = std::chrono::seconds{600};   ///< how long the endpoint may stay out of reach
+  TimePoint since = std::chrono::steady_clock::now();  ///< from when on that counts, at the beginning
+  /// Called from the loop when who listens there does not answer as a coordinator, and none ever did.
+  std::function<void()> on_foreign = {};
+  /// Called from the loop when nobody listens there, and no coordinator ever answered.
+  std::function<void()> on_refused = {};
+};
+
+/// A link to a coordinator in another process: the sockets and the clock of a CoordinatorLink (core/coordinator_link),
+/// which decides.
+[[nodiscard]] std::unique_ptr<AgentLink> connect_agent(boost::asio::io_context& loop, AgentClientSettings settings,
+                                                       AgentLink::Handler handler);
+
+}  // namespace torchup

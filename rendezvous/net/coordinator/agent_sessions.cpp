@@ -1,0 +1,318 @@
+#include "rendezvous/net/coordinator/agent_sessions.hpp"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "rendezvous/core/link/agent_codec.hpp"
+#include "rendezvous/net/coordinator/coordinator.hpp"
+#include "rendezvous/net/io/frame_socket.hpp"
+#include "rendezvous/net/io/listen.hpp"
+#include "rendezvous/net/io/token.hpp"
+
+namespace torchup {
+
+namespace asio = boost::asio;
+using tcp = asio::ip::tcp;
+
+constexpr Duration goodbye_limit = std::chrono::seconds{2};  // for a refused agent to read why
+
+class AgentSessions::Impl : public std::enable_shared_from_this<AgentSessions::Impl> {
+ public:
+  Impl(asio::io_context& loop, Coordinator& coordinator, AgentSessionsOptions options)
+      : loop_{loop}, coordinator_{coordinator}, options_{std::move(options)} {
+    options_.unproven_max = std::min(options_.unproven_max, std::max<std::size_t>(1, descriptors_for_peers() / 4));
+  }
+
+  void serve(UniqueFd fd);
+  void close_all();
+  [[nodiscard]] std::size_t count() const { return sessions_.size(); }
+
+ private:
+  class Session;
+
+  /// Something that the peer at `address` caused. `kind`: what its like have in common.
+  void log(std::string kind, const std::string& address, std::string text) const {
+    if (!options_.log) return;
+    LogLine line{LogLevel::warning, std::move(kind), std::move(text)};
+    options_.log(std::move(line).because_of(address));
+  }
+  void remove(std::uint64_t id);
+  void make_room();
+
+  asio::io_context& loop_;
+  Coordinator& coordinator_;
+  AgentSessionsOptions options_;
+  std::uint64_t next_id_ = 0;
+  std::size_t unproven_ = 0;
+  std::map<std::uint64_t, std::unique_ptr<Session>> sessions_;  ///< by age
+};
+
+/// One connection: preface, hello, perhaps proof, then messages.
+class AgentSessions::Impl::Session final : public Coordinator::Listener {
+ public:
+  Session(Impl& impl, std::uint64_t id, tcp::socket socket)
+      : impl_{impl}, id_{id}, socket_{std::make_shared<FrameSocket>(std::move(socket))}, limit_{impl.loop_} {}
+  ~Session() override {
+    if (!proven()) --impl_.unproven_;
+    socket_->close();
+  }
+
+  void start() {
+    end_after(impl_.options_.hello_limit, "it did not say what an agent says");
+    socket_->set_frame_limit(impl_.options_.frame_limit);
+    socket_->on_fault(
+        [this](const std::exception& fault) { log_closed(fmt::format("internal fault: {}", fault.what())); });
+    socket_->start([this](std::string_view& input) { return read(input); },
+                   [this](const boost::system::error_code& error) { closed(error); });
+  }
+
+  void close() { socket_->close(); }
+  void drop(const std::string& why) { reject(why); }
+  void poll() { socket_->poll(); }
+  [[nodiscard]] bool proven() const { return state_ == State::open; }
+
+  void tell(CoordinatorMessage message) override {
+    std::visit([&](auto& said) { write(std::move(said)); }, message);
+  }
+  void refuse(int exit_code, std::string reason) override {
+    log_refused(reason);
+    refused_ = true;
+    say_goodbye(exit_code, std::move(reason));
+  }
+
+ private:
+  enum class State { preface, hello, proof, open };
+
+  void say_goodbye(int exit_code, std::string reason) {
+    write(Refused{exit_code, std::move(reason)});
+    socket_->close_after_writes();
+    end_after(goodbye_limit, "");
+  }
+
+  /// For connections that are not, or no longer, an agent's.
+  void end_after(Duration limit, const std::string& line) {
+    limit_.expires_after(limit);
+    limit_.async_wait([weak = impl_.weak_from_this(), id = id_, line](const boost::system::error_code& error) {
+      const auto impl = weak.lock();
+      if (error || !impl) return;
+      const auto found = impl->sessions_.find(id);
+      if (found == impl->sessions_.end()) return;
+      if (!line.empty()) found->second->log_closed(line);
+      impl->sessions_.erase(found);
+    });
+  }
+
+  void log_refused(const std::string& reason) const {
+    impl_.log("agent refused", socket_->remote_address(),
+              fmt::format("agent at {} refused: {}", socket_->remote_address(), reason));
+  }
+  void log_closed(const std::string& why) const {
+    impl_.log("an agent's connection closed", socket_->remote_address(),
+              fmt::format("connection from {} closed: {}", socket_->remote_address(), why));
+  }
+
+  void write(CoordinatorFrame frame) { socket_->write(encode(frame)); }
+
+  /// False: nothing more is read. A frame may end the connection that it came on.
+  bool read(std::string_view& input) {
+    if (state_ == State::preface) {
+      const auto common = std::min(input.size(), agent_preface.size());
+      if (input.substr(0, common) != agent_preface.substr(0, common)) return reject("it speaks another language");
+      if (input.size() < agent_preface.size()) return true;
+      input.remove_prefix(agent_preface.size());
+      state_ = State::hello;
+    }
+    while (!refused_) {
+      auto frame = take_agent_frame(input, state_ == State::open ? frame_bytes_max : hello_bytes_max);
+      if (!frame) return reject(frame.error().message());
+      if (!frame->has_value()) return true;
+      if (!std::visit([&](auto& said) { return on(said); }, **frame)) return false;
+    }
+    return false;
+  }
+
+  bool on(Hello& hello) {
+    if (state_ != State::hello) return reject("it said hello twice");
+    const std::uint16_t version = std::min(hello.version_max, agent_protocol_max);
+    if (version < std::max(hello.version_min, agent_protocol_min)) {
+      refuse(68, fmt::format("this coordinator speaks versions {} to {} of the agents' protocol, the agent {} to {}",
+                             agent_protocol_min, agent_protocol_max, hello.version_min, hello.version_max));
+      return false;
+    }
+    const std::string& token = impl_.options_.token;
+    if (hello.has_token != !token.empty()) {
+      refuse(68, token.empty() ? "the agent has a token and this coordinator has none: start both with it, or none"
+                               : "this coordinator wants a token: start the agent with --token-file or TORCHUP_TOKEN");
+      return false;
+    }
+    if (token.empty() && impl_.options_.admits && !impl_.options_.admits(socket_->remote_address())) {
+      refuse(68, fmt::format("agents from {} are not let in: start this coordinator with --allow {} or with a token",
+                             socket_->remote_address(), socket_->remote_address()));
+      return false;
+    }
+    hello_ = std::move(hello);
+    version_ = version;
+    if (token.empty()) return welcome();
+    nonce_ = fresh_nonce();
+    const Mac mac = hmac_sha256(token, proof_text(ProofOf::coordinator, version_, hello_.nonce, nonce_, hello_.run_id));
+    write(Challenge{version_, nonce_, mac});
+    state_ = State::proof;
+    return true;
+  }
+
+  bool on(Proof& proof) {
+    if (state_ != State::proof) return reject("it gave a proof that nobody asked for");
+    const std::string text = proof_text(ProofOf::agent, version_, hello_.nonce, nonce_, hello_.run_id);
+    if (!same(proof.mac, hmac_sha256(impl_.options_.token, text))) {
+      tell_wrong_proof();
+      return false;
+    }
+    return welcome();
+  }
+
+  /// Not at once: who tries tokens by the thousand shall wait for each.
+  void tell_wrong_proof() {
+    constexpr const char* reason = "the agent's token is not this coordinator's";
+    log_refused(reason);
+    refused_ = true;
+    limit_.expires_after(impl_.options_.wrong_proof_delay);
+    limit_.async_wait([weak = impl_.weak_from_this(), id = id_](const boost::system::error_code& error) {
+      const auto impl = weak.lock();
+      if (error || !impl) return;
+      const auto found = impl->sessions_.find(id);
+      if (found != impl->sessions_.end()) found->second->say_goodbye(68, reason);
+    });
+  }
+
+  bool welcome() {
+    attendance_ = impl_.coordinator_.open(
+        hello_.run_id, {.observed = socket_->remote_address(), .coordinator = socket_->local_address()}, *this);
+    if (!attendance_) {
+      refuse(68, fmt::format("jobs_max: this coordinator holds {} jobs", jobs_max));
+      return false;
+    }
+    state_ = State::open;
+    --impl_.unproven_;
+    end_after(impl_.options_.join_limit, "it was welcomed and did not join");
+    write(Welcome{version_, impl_.options_.embedded});
+    return true;
+  }
+
+  bool on(KeepAlive& keep_alive) {
+    if (state_ != State::open) return reject("it spoke before it was welcome");
+    attendance_->alive();
+    write(KeepAliveAnswer{keep_alive.number});
+    return true;
+  }
+  bool on(Resume& resume) {
+    if (state_ != State::open) return reject("it spoke before it was welcome");
+    socket_->set_patience(resume.join.terms.lease + std::chrono::seconds{2});
+    limit_.cancel();
+    attendance_->resumed(std::move(resume));
+    return true;
+  }
+  bool on(auto& message) {
+    if (state_ != State::open) return reject("it spoke before it was welcome");
+    if constexpr (std::is_same_v<std::decay_t<decltype(message)>, Join>) {
+      socket_->set_patience(message.terms.lease + std::chrono::seconds{2});
+      limit_.cancel();
+    }
+    attendance_->said(std::move(message));
+    return true;
+  }
+
+  bool reject(const std::string& why) {
+    log_closed(why);
+    if (attendance_) {  // its process lives, and so may its workers: it is silent, not gone
+      socket_->reset();
+      std::exchange(attendance_, {})->gone(false);
+    }
+    impl_.remove(id_);
+    return false;
+  }
+
+  void closed(const boost::system::error_code& error) {
+    if (state_ == State::proof && !refused_) {
+      log_refused("it went when it was asked to prove the token: its own is probably another");
+    } else if (error == asio::error::timed_out) {
+      log_closed("a frame did not come to its end");
+    } else if (error == asio::error::no_buffer_space) {
+      log_closed(fmt::format("unsent_bytes_max: it left more than {} bytes lying", unsent_bytes_max));
+    }
+    if (attendance_) std::exchange(attendance_, {})->gone(!error);
+    impl_.remove(id_);
+  }
+
+  Impl& impl_;
+  std::uint64_t id_;
+  std::shared_ptr<FrameSocket> socket_;
+  asio::steady_timer limit_;
+  State state_ = State::preface;
+  bool refused_ = false;
+  Hello hello_;
+  std::uint16_t version_ = 0;
+  Nonce nonce_{};
+  std::unique_ptr<Coordinator::Attendance> attendance_;
+};
+
+/// All sockets first: nobody is to hear that the others have gone, when it is us who go.
+void AgentSessions::Impl::close_all() {
+  for (const auto& [id, session] : sessions_) session->close();
+  sessions_.clear();
+}
+
+void AgentSessions::Impl::remove(std::uint64_t id) { sessions_.erase(id); }
+
+/// Who is welcome stays; strangers go before them, the oldest first. One that has said what it is, and only was not
+/// heard yet among thousands that come at once, is no stranger.
+void AgentSessions::Impl::make_room() {
+  while (unproven_ >= options_.unproven_max || sessions_.size() >= options_.connections_max) {
+    auto oldest =
+        std::find_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second->proven(); });
+    if (oldest == sessions_.end()) return;
+    const std::uint64_t id = oldest->first;
+    oldest->second->poll();
+    oldest = sessions_.find(id);
+    if (oldest == sessions_.end() || oldest->second->proven()) continue;
+    oldest->second->drop("unproven_max: more come than prove who they are");
+  }
+}
+
+void AgentSessions::Impl::serve(UniqueFd fd) {
+  if (sessions_.size() >= options_.connections_max && unproven_ == 0) {
+    const std::string address = peer_address(fd.get());
+    return log("agent refused", address,
+               fmt::format("agent at {} closed: connections_max: {} are connected", address, sessions_.size()));
+  }
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return;
+  tcp::socket socket{loop_};
+  boost::system::error_code error;
+  socket.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd.get(), error);
+  if (error) return log("not taken over", "", "a connection could not be taken over: " + error.message());
+  (void)fd.release();
+  make_room();
+  ++unproven_;
+  const std::uint64_t id = next_id_++;
+  auto& session = *sessions_.emplace(id, std::make_unique<Session>(*this, id, std::move(socket))).first->second;
+  session.start();
+}
+
+AgentSessions::AgentSessions(asio::io_context& loop, Coordinator& coordinator, AgentSessionsOptions options)
+    : impl_{std::make_shared<Impl>(loop, coordinator, std::move(options))} {}
+
+AgentSessions::~AgentSessions() { impl_->close_all(); }
+
+void AgentSessions::serve(UniqueFd socket) { impl_->serve(std::move(socket)); }
+
+std::size_t AgentSessions::count() const { return impl_->count(); }
+
+}  // namespace torchup

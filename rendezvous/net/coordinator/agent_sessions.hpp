@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "rendezvous/base/types.hpp"
+#include "rendezvous/core/text/log_line.hpp"
+#include "rendezvous/net/io/frame_socket.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace torchup {
+
+class Coordinator;
+
+/// The first byte of agent_preface: neither a store client's nor an HTTP method's.
+[[nodiscard]] constexpr bool begins_agent(unsigned char first_byte) { return first_byte == 't'; }
+
+struct AgentSessionsOptions {
+  std::string token = {};  ///< agents must prove it; empty: none is asked for
+  bool embedded = false;   ///< this process is an agent of the job and takes the coordinator with it
+  Duration hello_limit = std::chrono::seconds{10};       ///< from the connection's first byte to the proof
+  Duration join_limit = std::chrono::seconds{30};        ///< from the welcome to the first Join or Resume
+  Duration frame_limit = torchup::frame_limit;           ///< from a frame's first byte to its last
+  Duration wrong_proof_delay = std::chrono::seconds{1};  ///< before who gave a wrong proof is told so
+  std::size_t connections_max = 20'000;
+  /// Of them that were not welcomed yet, and a quarter of the descriptors at most; the oldest goes when one more comes.
+  std::size_t unproven_max = 1'024;
+  /// Whether an agent may come from that numeric address without proving a token. Unset: from everywhere.
+  std::function<bool(const std::string& address)> admits = {};
+  LogSink log = {};  ///< who was refused and why
+};
+
+/// Agents of other processes: speaks agent_codec on their connections and attends the coordinator for them.
+class AgentSessions {
+ public:
+  AgentSessions(boost::asio::io_context& loop, Coordinator& coordinator, AgentSessionsOptions options);
+  AgentSessions(const AgentSessions&) = delete;
+  AgentSessions& operator=(const AgentSessions&) = delete;
+  /// Closes all; the coordinator sees ends of file.
+  ~AgentSessions();
+
+  /// Takes over a connected socket whose first byte begins_agent; nothing has been read from it.
+  void serve(UniqueFd socket);
+
+  [[nodiscard]] std::size_t count() const;
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace torchup

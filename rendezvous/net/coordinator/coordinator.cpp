@@ -1,0 +1,402 @@
+#include "rendezvous/net/coordinator/coordinator.hpp"
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/core/membership/job_codec.hpp"
+#include "rendezvous/net/coordinator/coordinator_job.hpp"
+#include "rendezvous/net/coordinator/job_keeper.hpp"
+#include "rendezvous/net/coordinator/own_link.hpp"
+#include "rendezvous/net/coordinator/state_directory.hpp"
+#include "rendezvous/net/coordinator/torchrun_host.hpp"
+
+namespace torchup {
+
+namespace asio = boost::asio;
+
+namespace {
+
+/// How often the store is looked at, for torchrun's agents write without telling us.
+constexpr Duration torchrun_pace = std::chrono::milliseconds{100};
+
+const Join* join_in(const RendezvousEvent& event) {
+  const auto* said = std::get_if<Said>(&event);
+  const auto* resumed = std::get_if<Resumed>(&event);
+  return said ? std::get_if<Join>(&said->message) : resumed ? &resumed->resume.join : nullptr;
+}
+
+UtcTime utc_now() { return std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now()); }
+
+}  // namespace
+
+class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl> {
+ public:
+  Impl(asio::io_context& loop, LogSink log, RendezvousSettings settings)
+      : loop_{loop}, torchrun_timer_{loop}, log_{std::move(log)}, settings_{settings} {
+    if (!settings_.started) settings_.started = std::chrono::steady_clock::now();
+  }
+
+  using Job = CoordinatorJob;
+
+  std::shared_ptr<Job> job(const RunId& run_id) {
+    if (const auto found = jobs_.find(run_id); found != jobs_.end()) return found->second;
+    forget_old();
+    if (jobs_.size() >= jobs_max && !make_room()) return nullptr;
+    auto made = std::make_shared<Job>(loop_, run_id, Rendezvous{settings_}, sink());
+    jobs_.emplace(run_id, made);
+    if (state_) keep(*made, next_file_++);
+    return made;
+  }
+
+  Result<> keep_state(StateDirectory& directory) {
+    auto files = directory.read();
+    if (!files) return files.error();
+    std::vector<std::pair<std::uint64_t, SavedJob>> saved;
+    for (const StateDirectory::File& file : *files) {
+      auto job = decode_job(file.content);
+      if (!job) {
+        return Error{job.error().code,
+                     file.path + ": " + job.error().context +
+                         "; move the file away: then the agents of that job tell what they know of it"};
+      }
+      saved.emplace_back(file.number, std::move(*job));
+    }
+    state_ = &directory;
+    for (auto& [number, job] : saved) {
+      next_file_ = number + 1;
+      auto made = std::make_shared<Job>(loop_, job.run_id,
+                                        Rendezvous{settings_, job.snapshot, std::chrono::steady_clock::now()}, sink());
+      if (!jobs_.emplace(job.run_id, made).second) continue;
+      made->set_joined();
+      keep(*made, number);
+      step(*made, Tick{});
+      forget_if_over(*made);
+    }
+    return {};
+  }
+
+  void let_go_of_state(void (JobKeeper::*last_call)()) {
+    for (const auto& [id, job] : jobs_) {
+      if (job->keeper) (*std::exchange(job->keeper, {}).*last_call)();
+    }
+    state_ = nullptr;
+    log_ = {};  // agents that we leave have not ended, though it looks so from here
+  }
+
+  Peer enter(Job& job, Visitor visitor, Listener& listener) {
+    const Peer peer = job.add(visitor, listener);
+    step(job, Connected{peer, std::move(visitor.observed), std::move(visitor.coordinator), visitor.in_process});
+    return peer;
+  }
+
+  void leave(const std::shared_ptr<Job>& job, Peer peer, bool in_process, bool end_of_file) {
+    job->remove(peer, in_process);
+    step(*job, Gone{peer, end_of_file});
+    job->give_back(peer);
+    check_waiters(*job);
+    if (job->alone() && job->faulty()) return drop(*job);
+    forget_if_over(*job);
+  }
+
+  /// One event, its actions, and the timer for what comes next. A fault of ours ends the job that it is in, and no
+  /// other.
+  void step(Job& job, const RendezvousEvent& event) {
+    if (job.faulty()) return job.refuse_after_fault(event);
+    try {
+      job.stepping = true;
+      step_sound(job, event);
+      job.stepping = false;
+    } catch (const std::exception& fault) {
+      end_by_fault(job, fault.what());
+    }
+  }
+
+  void step_sound(Job& job, const RendezvousEvent& event) {
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (job.mixed.active()) return step_mixed(job, event, now);
+    auto actions = job.rendezvous.step(event, now);
+    if (job.keeper) {
+      job.keeper->stepped(std::move(actions));
+    } else {
+      job.perform(std::move(actions));
+    }
+    arm(job);
+  }
+
+  void end_by_fault(Job& job, const std::string& what) {
+    job.end_by_fault(what);
+    release_waiters(job);
+  }
+
+  void step_mixed(Job& job, const RendezvousEvent& event, TimePoint now) {
+    if (!job.own_address.empty()) torchrun_->reached_by(job.run_id, job.own_address);
+    const UtcTime utc = utc_now();
+    for (RendezvousAction& action : job.mixed.step(event, torchrun_->store(job.run_id), now, utc))
+      job.perform(std::move(action));
+  }
+
+  void admit_torchrun(StoreServer& server, TorchrunHostOptions options) {
+    torchrun_.emplace(loop_, server, std::move(options), [this](const RunId& run_id, const std::string& line) {
+      LogLine told{line};
+      told.job = run_id.value();
+      sink()(std::move(told));
+    });
+    look_for_torchrun();
+  }
+
+  void look_for_torchrun() {
+    torchrun_timer_.expires_after(torchrun_pace);
+    torchrun_timer_.async_wait([self = weak_from_this()](const boost::system::error_code& error) {
+      const auto impl = self.lock();
+      if (error || !impl) return;
+      impl->torchrun_->turn(std::chrono::steady_clock::now(), utc_now());
+      const auto jobs = impl->jobs_;  // a step may end one
+      for (const auto& [id, job] : jobs) {
+        if (job->faulty()) continue;
+        try {
+          impl->look_for_torchrun_in(*job);
+        } catch (const std::exception& fault) {
+          impl->end_by_fault(*job, fault.what());
+        }
+      }
+      impl->look_for_torchrun();
+    });
+  }
+
+  void look_for_torchrun_in(Job& job) {
+    TorchrunStore* store = torchrun_->find(job.run_id);
+    if (!store && MixedJob::is_static(job.rendezvous)) store = &torchrun_->store(job.run_id);
+    if (store && job.mixed.wanted(*store, job.rendezvous)) {
+      if (job.keeper) std::exchange(job.keeper, {})->forget();
+      for (RendezvousAction& action : job.mixed.begin(job.rendezvous, std::chrono::steady_clock::now()))
+        job.perform(std::move(action));
+    }
+    if (!job.mixed.active()) return;
+    step_mixed(job, Tick{}, std::chrono::steady_clock::now());
+    check_waiters(job);
+  }
+
+  void when_others_left(const RunId& run_id, Duration linger, std::function<void()> done) {
+    const auto found = jobs_.find(run_id);
+    if (found == jobs_.end() || found->second->nobody_else()) return asio::post(loop_, std::move(done));
+    Job& job = *found->second;
+    Job::Waiter waiter{std::make_unique<asio::steady_timer>(loop_, linger), std::move(done)};
+    waiter.limit->async_wait([self = weak_from_this(), id = run_id](const boost::system::error_code& error) {
+      const auto impl = self.lock();
+      if (error || !impl) return;
+      const auto still = impl->jobs_.find(id);
+      if (still != impl->jobs_.end()) impl->release_waiters(*still->second);
+    });
+    job.waiters.push_back(std::move(waiter));
+  }
+
+  asio::io_context& loop_;
+  asio::steady_timer torchrun_timer_;
+  std::optional<TorchrunHost> torchrun_;
+  std::map<RunId, std::shared_ptr<Job>> jobs_;
+
+ private:
+  /// Says nothing any more once the log is let go of.
+  LogSink sink() {
+    return [this](LogLine line) {
+      if (log_) log_(std::move(line));
+    };
+  }
+
+  void keep(Job& job, std::uint64_t number) {
+    job.keeper = std::make_shared<JobKeeper>(
+        loop_, *state_, number, job.run_id, job.rendezvous,
+        [this, &job](std::vector<RendezvousAction> actions) { perform_kept(job, std::move(actions)); },
+        [&job](const std::string& line) { job.log(LogLevel::warning, "state", line); });
+  }
+
+  void drop(Job& job) {
+    const RunId run_id = job.run_id;  // which goes with the job
+    forget(job);
+    jobs_.erase(run_id);
+  }
+
+  void forget(Job& job) {
+    if (job.keeper) std::exchange(job.keeper, {})->forget();
+  }
+
+  void perform_kept(Job& job, std::vector<RendezvousAction> actions) {
+    if (job.stepping) return job.perform(std::move(actions));
+    try {
+      job.perform(std::move(actions));
+    } catch (const std::exception& fault) {
+      end_by_fault(job, fault.what());
+    }
+  }
+
+  /// A timer that is early costs one look; setting it anew for each sign of life would cost more.
+  void arm(Job& job) {
+    const auto deadline = job.rendezvous.deadline();
+    if (!deadline || (job.armed && *job.armed <= *deadline)) return;
+    job.armed = deadline;
+    job.timer.expires_at(*deadline);
+    job.timer.async_wait([self = weak_from_this(), id = job.run_id](const boost::system::error_code& error) {
+      const auto impl = self.lock();
+      if (error || !impl) return;
+      const auto found = impl->jobs_.find(id);
+      if (found == impl->jobs_.end()) return;
+      const auto due = found->second;
+      due->armed.reset();
+      impl->step(*due, Tick{});
+      impl->check_waiters(*due);
+      impl->forget_if_over(*due);
+    });
+  }
+
+  /// Nobody is there, and nobody can come back.
+  void forget_if_over(Job& job) {
+    if (!job.alone() || !job.waiters.empty() || job.mixed.active()) return;
+    if (!job.rendezvous.forgettable(std::chrono::steady_clock::now())) return;
+    const auto found = jobs_.find(job.run_id);
+    if (found == jobs_.end() || found->second.get() != &job) return;
+    forget(job);
+    jobs_.erase(found);
+  }
+
+  /// Of the jobs to which nobody is connected, the one that would be forgotten first makes room for a new one.
+  bool make_room() {
+    auto first = jobs_.end();
+    for (auto entry = jobs_.begin(); entry != jobs_.end(); ++entry) {
+      const Job& job = *entry->second;
+      if (!job.alone() || job.mixed.active() || !job.rendezvous.forget_at()) continue;
+      if (first == jobs_.end() || job.rendezvous.forget_at() < first->second->rendezvous.forget_at()) first = entry;
+    }
+    if (first == jobs_.end()) return false;
+    forget(*first->second);
+    jobs_.erase(first);
+    return true;
+  }
+
+  void forget_old() {
+    const TimePoint now = std::chrono::steady_clock::now();
+    std::erase_if(jobs_, [&](const auto& entry) {
+      Job& job = *entry.second;
+      const bool over = job.mixed.active() ? job.mixed.member_count() == 0 : job.rendezvous.forgettable(now);
+      const bool goes = job.alone() && over;
+      if (goes) forget(job);
+      return goes;
+    });
+  }
+
+  void check_waiters(Job& job) {
+    if (!job.waiters.empty() && job.nobody_else()) release_waiters(job);
+  }
+  void release_waiters(Job& job) {
+    for (Job::Waiter& waiter : std::exchange(job.waiters, {})) asio::post(loop_, std::move(waiter.done));
+  }
+
+  LogSink log_;
+  RendezvousSettings settings_;
+  StateDirectory* state_ = nullptr;  ///< null: nothing is kept
+  std::uint64_t next_file_ = 0;
+};
+
+namespace {
+
+class OpenAttendance final : public Coordinator::Attendance {
+ public:
+  OpenAttendance(Peer peer, std::function<void(const RendezvousEvent&)> step, std::function<void(bool)> leave)
+      : peer_{peer}, step_{std::move(step)}, leave_{std::move(leave)} {}
+  ~OpenAttendance() override { gone(true); }
+
+  void said(AgentMessage message) override {
+    if (leave_) step_(Said{peer_, std::move(message)});
+  }
+  void resumed(Resume resume) override {
+    if (leave_) step_(Resumed{peer_, std::move(resume)});
+  }
+  void alive() override {
+    if (leave_) step_(Alive{peer_});
+  }
+  void gone(bool end_of_file) override {
+    if (const auto leave = std::exchange(leave_, {})) leave(end_of_file);
+  }
+
+ private:
+  Peer peer_;
+  std::function<void(const RendezvousEvent&)> step_;
+  std::function<void(bool)> leave_;
+};
+
+}  // namespace
+
+Coordinator::Coordinator(asio::io_context& loop, LogSink log, RendezvousSettings settings)
+    : impl_{std::make_shared<Impl>(loop, std::move(log), settings)} {}
+
+Coordinator::~Coordinator() = default;
+
+std::unique_ptr<AgentLink> Coordinator::connect(RunId run_id, AgentLink::Handler handler) {
+  return own_link(impl_->loop_, *this, std::move(run_id), std::move(handler));
+}
+
+std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, Visitor visitor, Listener& listener) {
+  auto job = impl_->job(run_id);
+  if (!job) return nullptr;
+  const bool in_process = visitor.in_process;
+  std::string observed = visitor.observed;
+  const Peer peer = impl_->enter(*job, std::move(visitor), listener);
+  return std::make_unique<OpenAttendance>(
+      peer,
+      [impl = impl_.get(), job, observed = std::move(observed)](const RendezvousEvent& event) {
+        if (const Join* join = join_in(event)) job->heard(*join, observed);
+        impl->step(*job, event);
+      },
+      [impl = impl_.get(), job, peer, in_process](bool end_of_file) {
+        impl->leave(job, peer, in_process, end_of_file);
+      });
+}
+
+void Coordinator::admit_torchrun(StoreServer& server, TorchrunHostOptions options) {
+  impl_->admit_torchrun(server, std::move(options));
+}
+
+Result<> Coordinator::keep_state(StateDirectory& directory) { return impl_->keep_state(directory); }
+void Coordinator::release_state() { impl_->let_go_of_state(&JobKeeper::finish); }
+void Coordinator::abandon_state() { impl_->let_go_of_state(&JobKeeper::abandon); }
+
+bool Coordinator::knows_address(const std::string& address) const {
+  return std::any_of(impl_->jobs_.begin(), impl_->jobs_.end(),
+                     [&](const auto& entry) { return entry.second->knows_address(address); });
+}
+
+bool Coordinator::mixed(const RunId& run_id) const {
+  const auto found = impl_->jobs_.find(run_id);
+  return found != impl_->jobs_.end() && found->second->mixed.active();
+}
+
+void Coordinator::when_others_left(const RunId& run_id, Duration linger, std::function<void()> done) {
+  impl_->when_others_left(run_id, linger, std::move(done));
+}
+
+std::vector<std::pair<RunId, JobView>> Coordinator::jobs() const {
+  std::vector<std::pair<RunId, JobView>> list;
+  const TimePoint now = std::chrono::steady_clock::now();
+  for (const auto& [run_id, job] : impl_->jobs_) {
+    JobView view = job->rendezvous.view(now);
+    if (job->mixed.active()) {
+      view = impl_->torchrun_->view(run_id, std::move(view));
+      view.verdict = job->mixed.verdict();
+    }
+    list.emplace_back(run_id, std::move(view));
+  }
+  if (!impl_->torchrun_) return list;
+  for (const RunId& run_id : impl_->torchrun_->jobs()) {
+    if (!impl_->jobs_.contains(run_id)) list.emplace_back(run_id, impl_->torchrun_->view(run_id, {}));
+  }
+  return list;
+}
+
+std::size_t Coordinator::job_count() const { return impl_->jobs_.size(); }
+
+}  // namespace torchup

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/base/result.hpp"
+#include "rendezvous/core/round/rendezvous.hpp"
+#include "rendezvous/core/text/log_line.hpp"
+#include "rendezvous/net/coordinator/agent_link.hpp"
+#include "rendezvous/net/coordinator/torchrun_host.hpp"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace torchup {
+
+class StateDirectory;
+class StoreServer;
+
+/// Brings the agents of many jobs together: one round machine (core/rendezvous) per run id, and one timer for each.
+/// A fault of ours in one job ends that job, with 70 and the reason, and no other.
+/// Where a torchrun agent writes its state into the store beside it, core/mixed_job decides that job from then on.
+/// Lives on one loop, in torchupd or in the agent that hosts the rendezvous. Agents of other processes come through
+/// agent_sessions.
+class Coordinator {
+ public:
+  /// `log`: what was decided about which job, and why.
+  explicit Coordinator(boost::asio::io_context& loop, LogSink log = {}, RendezvousSettings settings = {});
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+  ~Coordinator();
+
+  /// A link for the agent of this same process. It is never silent and never fenced; when it leaves, the job ends for
+  /// all, because the coordinator goes with it. The coordinator must outlive it.
+  [[nodiscard]] std::unique_ptr<AgentLink> connect(RunId run_id, AgentLink::Handler handler);
+
+  /// One connection, as the coordinator speaks to it. Both are called from within `Attendance` calls of any agent, so
+  /// they must only queue.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void tell(CoordinatorMessage message) = 0;
+    /// Not wanted: to be told and closed.
+    virtual void refuse(int exit_code, std::string reason) = 0;
+  };
+
+  /// One connection, as it speaks to the coordinator. Destroying it without `gone` is an end of file.
+  class Attendance {
+   public:
+    virtual ~Attendance() = default;
+    virtual void said(AgentMessage message) = 0;
+    virtual void resumed(Resume resume) = 0;
+    virtual void alive() = 0;
+    /// Last call. `end_of_file` false: the connection broke, the agent may come back by another.
+    virtual void gone(bool end_of_file) = 0;
+  };
+
+  struct Visitor {
+    std::string observed = {};     ///< numeric address the connection comes from; empty inside one process
+    std::string coordinator = {};  ///< numeric address by which it reached us
+    bool in_process = false;
+  };
+  /// Begins one connection's attendance in the job `run_id`, which begins to exist if it did not. Nothing when there
+  /// are too many jobs. `listener` must live until the attendance ends.
+  [[nodiscard]] std::unique_ptr<Attendance> open(const RunId& run_id, Visitor visitor, Listener& listener);
+
+  /// Torchrun's agents may join jobs here: in the store of `server`, which must outlive the loop's run.
+  void admit_torchrun(StoreServer& server, TorchrunHostOptions options);
+  /// Whether torchrun's agents have a part in that job.
+  [[nodiscard]] bool mixed(const RunId& run_id) const;
+
+  /// Restores the jobs that `directory` holds, and keeps there from now on each job that our agents have to themselves
+  /// (net/job_keeper says what is promised). Before any agent comes. `directory` must outlive the loop's run.
+  ///
+  /// Errors, which name the file and the remedy: a file that cannot be read, is damaged, or of another version.
+  [[nodiscard]] Result<> keep_state(StateDirectory& directory);
+  /// The jobs' last states go to the directory. At the end of the process, before agents' connections are closed: what
+  /// is then heard of them is no news, and is not logged.
+  void release_state();
+  /// The files stay as they are: this process ends by a fault of its own, and what it hears of agents while it does so
+  /// is no news.
+  void abandon_state();
+
+  /// Whether a member of any job has announced that numeric address, or was seen to come from it.
+  [[nodiscard]] bool knows_address(const std::string& address) const;
+
+  /// Calls `done` when no agent of the job but those of this process is left to hear the verdict, or `linger` is over.
+  void when_others_left(const RunId& run_id, Duration linger, std::function<void()> done);
+
+  [[nodiscard]] std::size_t job_count() const;
+  /// All jobs, by run id.
+  [[nodiscard]] std::vector<std::pair<RunId, JobView>> jobs() const;
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+inline constexpr std::size_t jobs_max = 1024;  ///< run ids per coordinator
+
+}  // namespace torchup

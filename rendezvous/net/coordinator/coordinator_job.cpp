@@ -1,0 +1,121 @@
+#include "rendezvous/net/coordinator/coordinator_job.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "rendezvous/core/text/source_list.hpp"
+#include "rendezvous/net/coordinator/job_keeper.hpp"
+
+namespace torchup {
+namespace {
+
+/// What a job remembers of where its members may come from.
+constexpr std::size_t addresses_of_job_max = std::size_t{1} << 17;
+
+constexpr int fault_exit_code = 70;
+
+}  // namespace
+
+CoordinatorJob::CoordinatorJob(boost::asio::io_context& loop, RunId id, Rendezvous machine, LogSink sink)
+    : run_id{std::move(id)}, rendezvous{std::move(machine)}, mixed{run_id}, timer{loop}, sink_{std::move(sink)} {}
+
+Peer CoordinatorJob::add(const Coordinator::Visitor& visitor, Coordinator::Listener& listener) {
+  if (free_peers_.empty()) {
+    free_peers_.push_back(Peer{static_cast<std::uint32_t>(listeners_.size())});
+    listeners_.push_back(nullptr);
+  }
+  const Peer peer = free_peers_.back();
+  free_peers_.pop_back();
+  listeners_[peer.value()] = &listener;
+  ++(visitor.in_process ? own : others);
+  if (!visitor.coordinator.empty()) own_address = visitor.coordinator;
+  return peer;
+}
+
+void CoordinatorJob::remove(Peer peer, bool in_process) {
+  listeners_[peer.value()] = nullptr;
+  --(in_process ? own : others);
+}
+
+void CoordinatorJob::give_back(Peer peer) { (keeper && keeper->holds() ? gone_peers_ : free_peers_).push_back(peer); }
+
+bool CoordinatorJob::nobody_else() const {
+  // Agents of another job, which has begun here after the end of ours, wait for no word of it.
+  if (const auto leaving = rendezvous.still_leaving(); leaving && !mixed.active()) return *leaving <= own;
+  const int members = mixed.active() ? mixed.member_count() : rendezvous.member_count();
+  return others == 0 && members <= own;
+}
+
+void CoordinatorJob::heard(const Join& join, const std::string& observed) {
+  joined_ = true;
+  const auto remember = [&](const std::string& address) {
+    if (addresses_.size() >= addresses_of_job_max) return;
+    for (std::string& text : SourceList::covering({address}).texts()) addresses_.insert(std::move(text));
+  };
+  remember(observed);
+  for (const std::string& address : join.addresses) remember(address);
+}
+
+void CoordinatorJob::perform(std::vector<RendezvousAction> actions) {
+  for (RendezvousAction& action : actions) perform(std::move(action));
+  if (keeper && keeper->holds()) return;
+  free_peers_.insert(free_peers_.end(), gone_peers_.begin(), gone_peers_.end());
+  gone_peers_.clear();
+}
+
+void CoordinatorJob::perform(RendezvousAction&& action) {
+  if (auto* tell = std::get_if<Tell>(&action)) {
+    if (auto* host = std::get_if<HostStore>(&tell->message))
+      host->sources = SourceList::covering({addresses_.begin(), addresses_.end()}).texts();
+    if (auto* listener = listeners_[tell->peer.value()]) listener->tell(std::move(tell->message));
+  } else if (auto* refuse = std::get_if<Refuse>(&action)) {
+    if (auto* listener = listeners_[refuse->peer.value()]) listener->refuse(refuse->exit_code, refuse->reason);
+  } else if (auto* note = std::get_if<Note>(&action)) {
+    log(*note);
+  }
+}
+
+// A fault of ours.
+
+void CoordinatorJob::end_by_fault(const std::string& what) {
+  stepping = false;
+  fault_ = fmt::format("internal fault of the coordinator: {}", what);
+  log(LogLevel::error, "fault", fmt::format("the job ends with {}: {}", fault_exit_code, fault_));
+  if (keeper) std::exchange(keeper, {})->drop();
+  timer.cancel();
+  for (auto* listener : listeners_) {
+    if (listener) listener->tell(fault_verdict());
+  }
+}
+
+void CoordinatorJob::refuse_after_fault(const RendezvousEvent& event) const {
+  const auto* said = std::get_if<Said>(&event);
+  const auto* resumed = std::get_if<Resumed>(&event);
+  if (!said && !resumed) return;
+  auto* const listener = listeners_[(said ? said->peer : resumed->peer).value()];
+  if (listener) listener->tell(fault_verdict());
+}
+
+End CoordinatorJob::fault_verdict() const { return End{{.exit_code = fault_exit_code, .reason = fault_}}; }
+
+// What people are told.
+
+void CoordinatorJob::log(LogLevel level, std::string kind, const std::string& text) const {
+  LogLine line{level, std::move(kind), text};
+  line.job = run_id.value();
+  sink_(std::move(line));
+}
+
+void CoordinatorJob::log(const Note& note) const {
+  const std::string text = to_text(note), kind = fmt::format("note {}", note.index());
+  if (!std::holds_alternative<NodesDiffer>(note)) return log(LogLevel::info, kind, text);
+  for (std::size_t begin = 0; begin < text.size();) {  // a table, line by line
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    if (end > begin) log(LogLevel::warning, kind, text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+}  // namespace torchup

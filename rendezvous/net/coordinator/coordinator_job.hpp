@@ -1,0 +1,83 @@
+#pragma once
+
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "rendezvous/core/round/rendezvous.hpp"
+#include "rendezvous/core/text/log_line.hpp"
+#include "rendezvous/core/torchrun/mixed_job.hpp"
+#include "rendezvous/net/coordinator/coordinator.hpp"
+
+namespace torchup {
+
+class JobKeeper;
+
+/// One job as its coordinator has it: the machine that decides, and the connections of its agents.
+class CoordinatorJob {
+ public:
+  CoordinatorJob(boost::asio::io_context& loop, RunId id, Rendezvous machine, LogSink sink);
+
+  // Its connections.
+
+  Peer add(const Coordinator::Visitor& visitor, Coordinator::Listener& listener);
+  void remove(Peer peer, bool in_process);
+  /// After its end was told to the machine: the number may be given away when nothing waits to be told to it.
+  void give_back(Peer peer);
+  [[nodiscard]] bool alone() const { return others + own == 0; }
+  /// Members without a connection may yet come back to hear the verdict.
+  [[nodiscard]] bool nobody_else() const;
+  /// Somebody has said more than hello. What it said tells where members may come from.
+  void heard(const Join& join, const std::string& observed);
+  [[nodiscard]] bool joined() const { return joined_; }
+  void set_joined() { joined_ = true; }
+  [[nodiscard]] bool knows_address(const std::string& address) const { return addresses_.contains(address); }
+
+  // What was decided.
+
+  void perform(std::vector<RendezvousAction> actions);
+  void perform(RendezvousAction&& action);
+
+  // A fault of ours, with which this job ends.
+
+  void end_by_fault(const std::string& what);
+  [[nodiscard]] bool faulty() const { return !fault_.empty(); }
+  void refuse_after_fault(const RendezvousEvent& event) const;
+
+  void log(LogLevel level, std::string kind, const std::string& text) const;
+  void log(const Note& note) const;
+
+  struct Waiter {
+    std::unique_ptr<boost::asio::steady_timer> limit;
+    std::function<void()> done;
+  };
+
+  RunId run_id;
+  Rendezvous rendezvous;
+  MixedJob mixed;  ///< decides instead, once a torchrun agent has come
+  boost::asio::steady_timer timer;
+  std::optional<TimePoint> armed;
+  std::shared_ptr<JobKeeper> keeper;  ///< empty: not kept
+  int others = 0;                     ///< connections from other processes
+  int own = 0;                        ///< connections of this process
+  std::vector<Waiter> waiters;
+  std::string own_address = {};  ///< by which agents of other processes have come last
+  bool stepping = false;
+
+ private:
+  [[nodiscard]] End fault_verdict() const;
+
+  LogSink sink_;
+  std::vector<Coordinator::Listener*> listeners_;  ///< by peer; null where the number is free
+  std::vector<Peer> free_peers_;
+  std::vector<Peer> gone_peers_;  ///< gone while something waits to be told to them
+  bool joined_ = false;
+  std::string fault_ = {};
+  std::set<std::string> addresses_ = {};  ///< of its members, announced and observed
+};
+
+}  // namespace torchup

@@ -1,0 +1,140 @@
+#include "rendezvous/net/coordinator/job_keeper.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "rendezvous/core/membership/job_codec.hpp"
+#include "rendezvous/core/text/wording.hpp"
+#include "rendezvous/net/coordinator/state_directory.hpp"
+
+namespace torchup {
+namespace {
+
+constexpr auto everything = std::numeric_limits<std::uint64_t>::max();
+
+}  // namespace
+
+JobKeeper::JobKeeper(boost::asio::io_context& loop, StateDirectory& directory, std::uint64_t number, RunId run_id,
+                     const Rendezvous& rendezvous, Perform perform, Log log)
+    : directory_{directory}, number_{number}, run_id_{std::move(run_id)}, rendezvous_{&rendezvous},
+      perform_{std::move(perform)}, log_{std::move(log)}, soon_{loop}, slow_{loop}, saved_{rendezvous.revision()} {}
+
+void JobKeeper::stepped(std::vector<RendezvousAction> actions) {
+  tell_fences(actions);
+  const std::uint64_t revision = rendezvous_->revision();
+  const bool wait = revision > saved_ && !too_slow_ && std::any_of(actions.begin(), actions.end(), decides);
+  if (wait || !held_.empty()) {
+    held_.push_back({wait ? revision : saved_, std::move(actions)});
+  } else {
+    perform_(std::move(actions));
+  }
+  if (revision == saved_ || saving_) return;
+  wait ? save() : save_after(save_delay);
+}
+
+void JobKeeper::tell_fences(std::vector<RendezvousAction>& actions) {
+  std::vector<RendezvousAction> fences;
+  for (const RendezvousAction& action : actions) {
+    const auto* tell = std::get_if<Tell>(&action);
+    const auto* stop = tell ? std::get_if<StopWorkers>(&tell->message) : nullptr;
+    if (stop && stop->cause == StopCause::fenced) fences.push_back(action);
+  }
+  if (fences.empty()) return;
+  for (const RendezvousAction& fence : fences) {
+    const Peer peer = std::get<Tell>(fence).peer;
+    for (Held& held : held_) {
+      std::erase_if(held.actions, [&](const RendezvousAction& action) {
+        const auto* tell = std::get_if<Tell>(&action);
+        return tell && tell->peer == peer;
+      });
+    }
+    std::erase(actions, fence);
+  }
+  perform_(std::move(fences));
+}
+
+void JobKeeper::save_after(Duration delay) {
+  if (std::exchange(waiting_, true)) return;
+  soon_.expires_after(delay);
+  soon_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
+    const auto self = weak.lock();
+    if (error || !self || !self->rendezvous_) return;
+    self->waiting_ = false;
+    if (!self->saving_) self->save();
+  });
+}
+
+void JobKeeper::save() {
+  saving_ = true;
+  const std::uint64_t revision = rendezvous_->revision();
+  directory_.write(number_, encode_job({run_id_, rendezvous_->snapshot(std::chrono::steady_clock::now())}),
+                   [weak = weak_from_this(), revision](const Result<>& result) {
+                     const auto self = weak.lock();
+                     if (self && self->rendezvous_) self->saved(revision, result);
+                   });
+  slow_.expires_after(slow_limit);
+  slow_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
+    const auto self = weak.lock();
+    if (error || !self || !self->rendezvous_) return;
+    self->log_(
+        fmt::format("its state takes longer than {} to be written: it goes on without waiting", seconds(slow_limit)));
+    self->too_slow_ = true;
+    self->release(everything);
+  });
+}
+
+void JobKeeper::saved(std::uint64_t revision, const Result<>& result) {
+  slow_.cancel();
+  saving_ = false;
+  too_slow_ = false;
+  saved_ = revision;
+  if (!result && !failing_) log_(fmt::format("its state is not kept: {}", result.error().message()));
+  if (result && failing_) log_("its state is kept again");
+  failing_ = !result;
+  release(failing_ ? everything : revision);
+  if (!rendezvous_ || saving_) return;
+  if (failing_) return save_after(retry_delay);
+  if (rendezvous_->revision() != saved_) held_.empty() ? save_after(save_delay) : save();
+}
+
+void JobKeeper::release(std::uint64_t revision) {
+  while (!held_.empty() && held_.front().revision <= revision) {
+    Held next = std::move(held_.front());
+    held_.pop_front();
+    perform_(std::move(next.actions));
+  }
+}
+
+void JobKeeper::let_go() {
+  release(everything);
+  soon_.cancel();
+  slow_.cancel();
+  rendezvous_ = nullptr;
+}
+
+void JobKeeper::finish() {
+  if (rendezvous_->revision() != saved_ || saving_) {
+    directory_.write(number_, encode_job({run_id_, rendezvous_->snapshot(std::chrono::steady_clock::now())}), {});
+  }
+  let_go();
+}
+
+void JobKeeper::abandon() {
+  held_.clear();
+  let_go();
+}
+
+void JobKeeper::drop() {
+  held_.clear();
+  forget();
+}
+
+void JobKeeper::forget() {
+  let_go();
+  directory_.remove(number_);
+}
+
+}  // namespace torchup

@@ -1,0 +1,66 @@
+#include "rendezvous/net/coordinator/own_link.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "rendezvous/net/coordinator/coordinator.hpp"
+#include "rendezvous/net/io/node_identity.hpp"
+
+namespace torchup {
+namespace {
+
+namespace asio = boost::asio;
+
+class OwnLink final : public AgentLink {
+ public:
+  OwnLink(asio::io_context& loop, Coordinator& coordinator, RunId run_id, Handler handler)
+      : coordinator_{coordinator}, run_id_{std::move(run_id)}, state_{
+                                                                   std::make_shared<State>(loop, std::move(handler))} {
+    state_->attendance = coordinator.open(run_id_, {.in_process = true}, *state_);
+  }
+  ~OwnLink() override {
+    state_->handler = {};
+    state_->attendance.reset();
+  }
+
+  void send(AgentMessage message) override {
+    if (auto* join = std::get_if<Join>(&message)) *join = completed(std::move(*join), 0);
+    asio::post(state_->loop, [state = state_, message = std::move(message)]() mutable {
+      if (state->attendance) state->attendance->said(std::move(message));
+    });
+  }
+
+  void finish(Duration linger, std::function<void()> done) override {
+    coordinator_.when_others_left(run_id_, linger, std::move(done));
+  }
+
+ private:
+  struct State final : Coordinator::Listener, std::enable_shared_from_this<State> {
+    State(asio::io_context& the_loop, Handler the_handler) : loop{the_loop}, handler{std::move(the_handler)} {}
+    void tell(CoordinatorMessage message) override { deliver(std::move(message)); }
+    void refuse(int exit_code, std::string reason) override { deliver(LinkLost{exit_code, std::move(reason)}); }
+    void deliver(LinkEvent event) {
+      asio::post(loop, [self = shared_from_this(), event = std::move(event)]() mutable {
+        const Handler current = self->handler;  // which may destroy the link
+        if (current) current(std::move(event));
+      });
+    }
+    asio::io_context& loop;
+    Handler handler;
+    std::unique_ptr<Coordinator::Attendance> attendance;
+  };
+
+  Coordinator& coordinator_;
+  RunId run_id_;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace
+
+std::unique_ptr<AgentLink> own_link(asio::io_context& loop, Coordinator& coordinator, RunId run_id,
+                                    AgentLink::Handler handler) {
+  return std::make_unique<OwnLink>(loop, coordinator, std::move(run_id), std::move(handler));
+}
+
+}  // namespace torchup

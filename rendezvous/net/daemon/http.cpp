@@ -1,0 +1,127 @@
+#include "rendezvous/net/daemon/http.hpp"
+
+#include <sys/socket.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http.hpp>
+
+#include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/net/io/asio.hpp"
+#include "rendezvous/net/io/listen.hpp"
+#include "rendezvous/net/io/token.hpp"
+
+namespace torchup {
+namespace {
+
+namespace beast = boost::beast;
+namespace http = beast::http;
+using Request = http::request<http::empty_body>;
+using Response = http::response<http::string_body>;
+using Stream = beast::tcp_stream::rebind_executor<Token::executor_with_default<asio::any_io_executor>>::other;
+
+constexpr auto request_limit = std::chrono::seconds{5};
+constexpr std::uint32_t header_bytes_max = 8 * 1024;
+
+bool from_loopback(Stream& stream) { return is_loopback(peer_address(stream.socket().native_handle())); }
+
+}  // namespace
+
+struct HttpService::Shared {
+  asio::io_context& loop;
+  HttpOptions options;
+  std::size_t connections = 0;
+
+  [[nodiscard]] bool permits(Stream& stream, const Request& request) const {
+    if (from_loopback(stream)) return true;
+    const std::string_view sent{request[http::field::authorization].data(), request[http::field::authorization].size()};
+    return !options.token.empty() && same(sent, "Bearer " + options.token);
+  }
+
+  [[nodiscard]] Response answer(Stream& stream, const Request& request) const {
+    Response response{http::status::ok, request.version()};
+    response.set(http::field::content_type, "text/plain; charset=utf-8");
+    response.set(http::field::cache_control, "no-store");
+    response.keep_alive(request.keep_alive());
+    const auto refuse = [&](http::status status, const char* why) {
+      response.result(status);
+      response.body() = why;
+    };
+    const std::string_view target{request.target().data(), request.target().size()};
+    const auto page = options.pages.find(target.substr(0, target.find('?')));
+    if (!permits(stream, request)) {
+      refuse(http::status::forbidden,
+             "Only this machine, or who sends the job's token: Authorization: Bearer <token>\n");
+      response.keep_alive(false);
+    } else if (request.method() != http::verb::get && request.method() != http::verb::head) {
+      response.set(http::field::allow, "GET, HEAD");
+      refuse(http::status::method_not_allowed, "GET and HEAD only\n");
+    } else if (page == options.pages.end()) {
+      std::string known = "No such page. There are:";
+      for (const auto& [path, unused] : options.pages) known += " " + path;
+      refuse(http::status::not_found, (known + "\n").c_str());
+    } else {
+      response.set(http::field::content_type, page->second.content_type);
+      try {
+        response.body() = page->second.body();
+      } catch (const std::exception& error) {  // one page must not end what serves all
+        refuse(http::status::internal_server_error, (std::string{error.what()} + "\n").c_str());
+      }
+    }
+    response.prepare_payload();
+    if (request.method() == http::verb::head) response.body().clear();
+    return response;
+  }
+};
+
+namespace {
+
+template <class Shared>
+Task<> converse(std::shared_ptr<Shared> shared, Stream stream) {
+  ++shared->connections;
+  beast::flat_buffer buffer;
+  for (bool open = true; open;) {
+    http::request_parser<http::empty_body> parser;
+    parser.header_limit(header_bytes_max);
+    stream.expires_after(request_limit);
+    const auto [error, bytes] = co_await http::async_read_header(stream, buffer, parser);
+    if (error) break;
+    Response response = shared->answer(stream, parser.get());
+    // A body is not read, so what follows it cannot be found.
+    open = response.keep_alive() && parser.content_length_remaining().value_or(0) == 0 && !parser.chunked();
+    response.keep_alive(open);
+    stream.expires_after(request_limit);
+    const auto [write_error, written] = co_await http::async_write(stream, response);
+    if (write_error) break;
+  }
+  boost::system::error_code ignored;
+  stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
+  --shared->connections;
+}
+
+}  // namespace
+
+HttpService::HttpService(asio::io_context& loop, HttpOptions options)
+    : shared_{std::make_shared<Shared>(Shared{loop, std::move(options)})} {}
+HttpService::~HttpService() = default;
+
+void HttpService::serve(UniqueFd socket) {
+  if (shared_->connections >= shared_->options.connections_max) {
+    constexpr std::string_view busy =
+        "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    ::send(socket.get(), busy.data(), busy.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    return;
+  }
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&name), &size) != 0) return;
+  Socket connection{shared_->loop};
+  boost::system::error_code error;
+  connection.assign(name.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), socket.get(), error);
+  if (error) return;
+  [[maybe_unused]] const int owned = socket.release();
+  spawn(shared_->loop, "http", converse(shared_, Stream{std::move(connection)}));
+}
+
+}  // namespace torchup

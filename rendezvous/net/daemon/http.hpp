@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "rendezvous/net/io/unique_fd.hpp"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace torchup {
+
+/// Pages for people, probes and Prometheus on the port that they share with everybody else.
+struct HttpOptions {
+  struct Page {
+    std::string content_type;
+    std::function<std::string()> body;  ///< called on the loop, once per request
+  };
+  std::map<std::string, Page, std::less<>> pages;  ///< by path: "/healthz"
+  /// Loopback peers are always answered. Others must send it ("Authorization: Bearer <token>"); empty: they get 403.
+  std::string token;
+  std::size_t connections_max = 64;  ///< the next one gets 503
+};
+
+/// True for a byte with which an HTTP request may begin: a capital letter.
+[[nodiscard]] constexpr bool begins_http(unsigned char first_byte) { return first_byte >= 'A' && first_byte <= 'Z'; }
+
+/// Answers HTTP/1.1 GET and HEAD on sockets that it is given. A request has 5 seconds and 8 KiB; connections are kept
+/// alive for as long between requests.
+class HttpService {
+ public:
+  HttpService(boost::asio::io_context& loop, HttpOptions options);
+  HttpService(const HttpService&) = delete;
+  HttpService& operator=(const HttpService&) = delete;
+  ~HttpService();
+
+  /// Takes over a connection from which nothing has been read.
+  void serve(UniqueFd socket);
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace torchup

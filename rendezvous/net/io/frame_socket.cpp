@@ -1,0 +1,230 @@
+#include "rendezvous/net/io/frame_socket.hpp"
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <utility>
+
+namespace torchup {
+
+namespace asio = boost::asio;
+using tcp = asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+/// Numeric, without port; an IPv4 address also where the socket is an IPv6 one.
+std::string text_of(const tcp::endpoint& endpoint) {
+  auto address = endpoint.address();
+  if (address.is_v6() && address.to_v6().is_v4_mapped()) {
+    address = asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+  }
+  return address.to_string();
+}
+
+}  // namespace
+
+FrameSocket::FrameSocket(tcp::socket socket) : socket_{std::move(socket)}, frame_timer_{socket_.get_executor()} {
+  error_code ignored;
+  if (const auto endpoint = socket_.remote_endpoint(ignored); !ignored) remote_ = text_of(endpoint);
+  if (const auto endpoint = socket_.local_endpoint(ignored); !ignored) local_ = text_of(endpoint);
+  socket_.non_blocking(true, ignored);
+  socket_.set_option(tcp::no_delay{true}, ignored);
+  set_patience(std::chrono::seconds{10});
+}
+
+void FrameSocket::set_patience(Duration patience) {
+  if (patience == patience_) return;
+  patience_ = patience;
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(patience).count();
+  const auto set = [&](int level, int option, int value) {
+    ::setsockopt(socket_.native_handle(), level, option, &value, sizeof value);
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(std::max<long>(1, milliseconds / 2000)));
+  set(IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(std::max<long>(1, milliseconds / 6000)));
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::max<long>(1000, milliseconds)));
+}
+
+void FrameSocket::start(OnInput on_input, OnClosed on_closed) {
+  on_input_ = std::move(on_input);
+  on_closed_ = std::move(on_closed);
+  wait_input();
+}
+
+void FrameSocket::poll() {
+  const auto self = shared_from_this();
+  polling_ = true;
+  read_input();
+  polling_ = false;
+}
+
+void FrameSocket::wait_input() {
+  if (polling_) return;  // it is waited for already
+  reading_ = true;
+  socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](const error_code& error) {
+    self->reading_ = false;
+    if (self->closed_) return;
+    if (error) return self->fail(error);
+    self->read_input();
+  });
+}
+
+void FrameSocket::read_input() {
+  static thread_local std::array<char, 64 << 10> buffer;
+  error_code error;
+  const std::size_t count = socket_.read_some(asio::buffer(buffer), error);
+  if (error == asio::error::would_block) return wait_input();
+  if (error) return fail(error == asio::error::eof ? write_error_ : error);
+
+  const auto self = shared_from_this();  // a callback may let go of us
+  const bool begun = !input_.empty();
+  const std::string_view whole =
+      begun ? std::string_view{input_.append(buffer.data(), count)} : std::string_view{buffer.data(), count};
+  std::string_view rest = whole;
+  if (!closing_) {
+    const bool more = hand_over(rest);
+    if (closed_) return;
+    if (!more && !closing_) return;
+  }
+  keep(closing_ ? std::string_view{} : rest, whole);
+  wait_input();
+}
+
+/// As `on_input`, with an end for faults.
+bool FrameSocket::hand_over(std::string_view& input) {
+  const OnInput on_input = on_input_;  // it may end us, and with us itself
+  const auto on_fault = on_fault_;
+  try {
+    return on_input(input);
+  } catch (const std::exception& fault) {
+    if (!on_fault || closed_) throw;
+    on_fault(fault);
+    if (!closed_) fail(asio::error::fault);
+    return false;
+  }
+}
+
+/// Keeps `rest`, the end of `whole`, for the next time. A frame that comes byte by byte is not copied for each.
+void FrameSocket::keep(std::string_view rest, std::string_view whole) {
+  if (rest.empty()) {
+    input_ = std::string{};
+    frame_timer_.cancel();
+    return;
+  }
+  const bool same_frame = !input_.empty() && rest.size() == whole.size();
+  if (same_frame) return;
+  if (input_.empty()) {
+    input_.assign(rest);
+  } else {
+    input_.erase(0, whole.size() - rest.size());
+  }
+  frame_timer_.expires_after(frame_limit_);
+  frame_timer_.async_wait([weak = weak_from_this()](const error_code& error) {
+    const auto self = weak.lock();
+    if (!error && self) self->fail(asio::error::timed_out);
+  });
+}
+
+void FrameSocket::write(std::string_view bytes) {
+  if (closed_ || closing_ || deaf_) return;
+  if (output_.size() - output_sent_ + bytes.size() > unsent_bytes_max) {
+    return fail_later(asio::error::no_buffer_space);
+  }
+  if (output_.empty() && !waiting_output_) {
+    error_code error;
+    const std::size_t sent = socket_.write_some(asio::buffer(bytes), error);
+    if (error && error != asio::error::would_block) return write_failed(error);
+    bytes.remove_prefix(error ? 0 : sent);
+    if (bytes.empty()) return;
+  }
+  if (output_sent_ > output_.size() / 2) {  // or a peer that is always a little late would make it grow
+    output_.erase(0, output_sent_);
+    output_sent_ = 0;
+  }
+  output_ += bytes;
+  if (!waiting_output_) send_output();
+}
+
+/// Never from within write: whoever writes does not expect its own end.
+void FrameSocket::fail_later(const error_code& error) {
+  asio::post(socket_.get_executor(), [self = shared_from_this(), error] { self->fail(error); });
+}
+
+/// What the peer said before still lies to be read, and may be the last word that matters; behind it reading shows an
+/// end of file, whatever happened. A broken pipe is how writing shows an end of file; anything else broke the
+/// connection.
+void FrameSocket::write_failed(const error_code& error) {
+  deaf_ = true;
+  output_ = std::string{};
+  output_sent_ = 0;
+  if (error != asio::error::broken_pipe) write_error_ = error;
+  asio::post(socket_.get_executor(), [self = shared_from_this(), error] {
+    if (!self->reading_) self->fail(error);
+  });
+}
+
+void FrameSocket::send_output() {
+  while (output_sent_ < output_.size()) {
+    error_code error;
+    const std::size_t sent = socket_.write_some(asio::buffer(output_) + output_sent_, error);
+    if (error == asio::error::would_block) return wait_output();
+    if (error) return write_failed(error);
+    output_sent_ += sent;
+  }
+  output_ = std::string{};
+  output_sent_ = 0;
+  error_code ignored;
+  if (closing_) socket_.shutdown(tcp::socket::shutdown_send, ignored);
+}
+
+void FrameSocket::wait_output() {
+  waiting_output_ = true;
+  socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this()](const error_code& error) {
+    self->waiting_output_ = false;
+    if (self->closed_) return;
+    if (error) return self->fail(error);
+    self->send_output();
+  });
+}
+
+void FrameSocket::close_after_writes() {
+  if (closed_ || std::exchange(closing_, true)) return;
+  if (!waiting_output_) send_output();
+  // Input is read on and thrown away: closing over unread input would be a reset, which takes our last words along.
+}
+
+void FrameSocket::close() {
+  if (std::exchange(closed_, true)) return;
+  error_code ignored;
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  socket_.close(ignored);
+  frame_timer_.cancel();
+  on_input_ = {};
+  on_closed_ = {};
+  on_fault_ = {};
+}
+
+void FrameSocket::reset() {
+  if (std::exchange(closed_, true)) return;
+  error_code ignored;
+  socket_.set_option(asio::socket_base::linger{true, 0}, ignored);
+  socket_.close(ignored);
+  frame_timer_.cancel();
+  on_input_ = {};
+  on_closed_ = {};
+  on_fault_ = {};
+}
+
+void FrameSocket::fail(const error_code& error) {
+  if (closed_) return;
+  const OnClosed on_closed = std::exchange(on_closed_, {});
+  error ? reset() : close();
+  if (on_closed) on_closed(error);
+}
+
+}  // namespace torchup

@@ -1,0 +1,121 @@
+#include "rendezvous/net/io/token.hpp"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <stdexcept>
+#include <system_error>
+
+#include "rendezvous/net/io/unique_fd.hpp"
+
+namespace torchup {
+
+namespace {
+
+/// libcrypto, loaded when the first token is proved: its 20,000 relocations cost every start a quarter of its time
+/// otherwise, with a token or without.
+struct Crypto {
+  Crypto() {
+    void* const library = ::dlopen("libcrypto.so.3", RTLD_NOW | RTLD_LOCAL);
+    if (!library) throw std::runtime_error{std::string{"a job token needs libcrypto: "} + ::dlerror()};
+    hmac = reinterpret_cast<decltype(hmac)>(::dlsym(library, "HMAC"));
+    sha256 = reinterpret_cast<decltype(sha256)>(::dlsym(library, "EVP_sha256"));
+    compare = reinterpret_cast<decltype(compare)>(::dlsym(library, "CRYPTO_memcmp"));
+    if (!hmac || !sha256 || !compare) throw std::runtime_error{"libcrypto.so.3 lacks HMAC-SHA-256"};
+  }
+  decltype(&::HMAC) hmac = nullptr;
+  decltype(&::EVP_sha256) sha256 = nullptr;
+  decltype(&::CRYPTO_memcmp) compare = nullptr;
+};
+
+const Crypto& crypto() {
+  static const Crypto loaded;
+  return loaded;
+}
+
+}  // namespace
+
+Mac hmac_sha256(std::string_view key, std::string_view text) {
+  Mac mac{};
+  unsigned int length = 0;
+  const auto* bytes =
+      crypto().hmac(crypto().sha256(), key.data(), static_cast<int>(key.size()),
+                    reinterpret_cast<const unsigned char*>(text.data()), text.size(), mac.data(), &length);
+  if (!bytes || length != mac.size()) throw std::runtime_error{"libcrypto gave no HMAC-SHA-256"};
+  return mac;
+}
+
+bool same(std::string_view left, std::string_view right) {
+  return left.size() == right.size() && crypto().compare(left.data(), right.data(), left.size()) == 0;
+}
+
+bool same(const Mac& left, const Mac& right) {
+  const auto text = [](const Mac& mac) {
+    return std::string_view{reinterpret_cast<const char*>(mac.data()), mac.size()};
+  };
+  return same(text(left), text(right));
+}
+
+Nonce fresh_nonce() {
+  Nonce nonce{};
+  if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
+    throw std::system_error{errno, std::generic_category(), "getrandom"};
+  }
+  return nonce;
+}
+
+std::string take_token_variable() {
+  constexpr const char* name = "TORCHUP_TOKEN";
+  char* const value = std::getenv(name);
+  if (!value) return "";
+  std::string token = value;
+  ::explicit_bzero(value, token.size());  // the kernel shows these bytes, whatever environ points to
+  ::unsetenv(name);
+  return token;
+}
+
+Result<std::string> read_token_file(const std::string& path) {
+  const std::string what = "token file " + path;
+  const UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (!file) return system_error(what);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return system_error(what);
+  if (!S_ISREG(status.st_mode)) return fail(errc::bad_value, what + ": not a regular file");
+  if (status.st_uid != ::geteuid()) return fail(errc::bad_value, what + ": belongs to another user");
+  if ((status.st_mode & (S_IRGRP | S_IROTH)) != 0) {
+    return fail(errc::bad_value, what + ": others can read it; chmod 600 " + path);
+  }
+  std::string token(token_bytes_max + 1, '\0');
+  const ssize_t count = ::read(file.get(), token.data(), token.size());
+  if (count < 0) return system_error(what);
+  token.resize(static_cast<std::size_t>(count));
+  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+  return checked_token(std::move(token), what);
+}
+
+Result<std::string> checked_token(std::string token, std::string_view source) {
+  if (token.size() > token_bytes_max) {
+    return fail(errc::limit_exceeded, fmt::format("{}: a token has {} bytes at most", source, token_bytes_max));
+  }
+  const std::set<char> distinct{token.begin(), token.end()};
+  if (token.size() < token_bytes_min || distinct.size() < token_distinct_bytes_min) {
+    return fail(errc::bad_value,
+                fmt::format("{}: a token that can be guessed; it needs {} characters, {} of them different: "
+                            "head -c 24 /dev/urandom | base64 makes one",
+                            source, token_bytes_min, token_distinct_bytes_min));
+  }
+  return token;
+}
+
+}  // namespace torchup

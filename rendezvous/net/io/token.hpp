@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "rendezvous/base/result.hpp"
+#include "rendezvous/core/link/agent_codec.hpp"
+
+/// Proof of the job's secret: HMAC-SHA-256 by libcrypto.
+namespace torchup {
+
+[[nodiscard]] Mac hmac_sha256(std::string_view key, std::string_view text);
+/// Whether two secrets, or proofs of them, are the same, in a time that does not depend on where they differ. Only
+/// their lengths may show.
+[[nodiscard]] bool same(std::string_view left, std::string_view right);
+[[nodiscard]] bool same(const Mac& left, const Mac& right);
+/// From the kernel's generator; never used twice.
+[[nodiscard]] Nonce fresh_nonce();
+
+/// A challenge shows everybody who can connect an HMAC over text that he knows: he may try guesses at home, as many as
+/// he likes. So a token must be one that nobody guesses; 16 random characters of base64 are 96 bits.
+inline constexpr std::size_t token_bytes_min = 16;
+inline constexpr std::size_t token_distinct_bytes_min = 8;  ///< "aaaaaaaaaaaaaaaa" is long, too
+inline constexpr std::size_t token_bytes_max = 4096;
+
+/// The token itself, which `source` (a file, a variable) holds.
+///
+/// Errors: errc::bad_value when it is too short or too simple, with a command that makes one;
+/// errc::limit_exceeded beyond token_bytes_max.
+[[nodiscard]] Result<std::string> checked_token(std::string token, std::string_view source);
+
+/// The secret in a file, without the line end.
+///
+/// Errors: the system's when it cannot be read; errc::bad_value when it is no regular file, is not ours, or others may
+/// read it; those of checked_token. Never "no token".
+[[nodiscard]] Result<std::string> read_token_file(const std::string& path);
+
+/// The secret in TORCHUP_TOKEN, empty without one. It leaves the environment: no child inherits it, and
+/// /proc/<pid>/environ does not show it any more. Before any other thread runs.
+[[nodiscard]] std::string take_token_variable();
+
+}  // namespace torchup

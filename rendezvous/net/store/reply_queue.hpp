@@ -1,0 +1,74 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "rendezvous/core/store/value.hpp"
+
+namespace torchup {
+
+/// Values that are on their way to clients. One that goes to a thousand of them takes up memory once, and none while it
+/// still lies in the store.
+class SharedValues {
+ public:
+  void add(const Value& value);
+  void drop(const Value& value);
+
+  /// Of all of them, whether they still lie in the store or not.
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+  /// Of those that nobody but a queue holds. Looks at each.
+  [[nodiscard]] std::size_t bytes_held_by_queues_alone() const;
+
+ private:
+  struct Block {
+    Value value;  ///< itself one more that holds the bytes
+    long uses = 0;
+  };
+  std::unordered_map<const char*, Block> blocks_;
+  std::size_t bytes_ = 0;
+};
+
+/// Bytes on their way out of one connection. Small ones are gathered; a value of `share_min` bytes and more is sent
+/// from where it lies, however many connections it goes to.
+class ReplyQueue {
+ public:
+  static constexpr std::size_t share_min = 1024;
+
+  /// Where to append bytes.
+  [[nodiscard]] std::string& buffer() { return bytes_; }
+  void share(const Value& value, SharedValues& all);
+
+  [[nodiscard]] bool empty() const { return size() == 0; }
+  [[nodiscard]] std::size_t size() const { return bytes_.size() - bytes_sent_ + shared_left_; }
+  /// Memory that this queue takes up, without that of values.
+  [[nodiscard]] std::size_t own_bytes() const { return bytes_.size() + shared_.capacity() * sizeof(Shared); }
+  /// The same with the values that nobody else holds. Looks at each.
+  [[nodiscard]] std::size_t bytes_held_alone() const;
+  /// Fills `pieces` with what to send next and returns how many it used.
+  [[nodiscard]] std::size_t front(std::span<iovec> pieces) const;
+  /// So many bytes of the front have been sent.
+  void pop(std::size_t count, SharedValues& all);
+  void clear(SharedValues& all);
+
+ private:
+  struct Shared {
+    std::size_t position;  ///< in bytes_, where the value belongs
+    Value value;
+  };
+
+  void drop_sent();
+
+  std::string bytes_;
+  std::size_t bytes_sent_ = 0;
+  std::vector<Shared> shared_;
+  std::size_t first_ = 0;       ///< of shared_, the first not sent
+  std::size_t first_sent_ = 0;  ///< bytes of it that are
+  std::size_t shared_left_ = 0;
+};
+
+}  // namespace torchup

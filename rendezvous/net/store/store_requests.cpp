@@ -1,0 +1,196 @@
+#include "rendezvous/net/store/store_requests.hpp"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "rendezvous/net/io/listen.hpp"
+
+namespace torchup {
+namespace {
+
+constexpr std::size_t scratch_bytes = 64 * 1024;
+
+}  // namespace
+
+StoreRequests::StoreRequests(const StoreServerOptions& options, StoreConnections& connections, StoreReplies& replies,
+                             Store& store)
+    : connections_{connections}, replies_{replies}, store_{store},
+      other_language_{options.other_language}, admits_{options.admits}, scratch_(scratch_bytes) {
+  fields_.message_bytes_max = options.connections.request_bytes_max;
+  idle_reader_ = std::make_unique<RequestReader>(fields_, true);
+}
+
+void StoreRequests::watch(std::string_view prefix, StoreWatcher& watcher) {
+  watched_prefix_ = prefix;
+  watcher_ = &watcher;
+}
+
+void StoreRequests::apply_taken(ClientId client, Request& request) {
+  apply_seen(client, request);
+  refuse_if_told();
+}
+
+void StoreRequests::gone(ClientId client) {
+  if (watcher_) watcher_->gone(client);
+}
+
+void StoreRequests::receive_all(StoreSession& session, std::uint32_t events) {
+  const bool to_the_end = events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+  constexpr int pieces_max = 16;
+  for (int pieces = 0; session.interest & EPOLLIN; ++pieces) {
+    if (pieces == pieces_max) return connections_.tell_again(session);  // others' turn
+    if (!receive(session) || session.closed || (!piece_was_full_ && !to_the_end)) return;
+    send_replies(session);  // or they would pile up
+    if (session.closed) return;
+  }
+}
+
+bool StoreRequests::receive(StoreSession& session) {
+  piece_was_full_ = false;
+  if (!session.language_known && !begin(session)) return true;
+  RequestReader& reader = session.reader ? *session.reader : *idle_reader_;
+  const auto direct = reader.direct_space();
+  ssize_t got = 0;
+  if (direct.empty()) {
+    got = ::recv(session.socket.get(), scratch_.data(), scratch_.size(), 0);
+  } else {
+    std::array<iovec, 2> pieces{{{direct.data(), direct.size()}, {scratch_.data(), scratch_.size()}}};
+    got = ::readv(session.socket.get(), pieces.data(), pieces.size());
+  }
+  if (got < 0) {
+    if (errno == EAGAIN || errno == EINTR) return false;
+    connections_.close(session);
+    return true;
+  }
+  if (got == 0) {
+    session.peer_closed = true;
+    // Answers that are still on their way are owed to a peer that has only finished asking.
+    session.replies.empty() ? connections_.close(session) : connections_.update_interest(session);
+    return true;
+  }
+  const std::size_t count = static_cast<std::size_t>(got), to_value = std::min(count, direct.size());
+  piece_was_full_ = count == direct.size() + scratch_.size();
+  reader.filled(to_value);
+  serve(session, {scratch_.data(), count - to_value});
+  return true;
+}
+
+/// Looks at the first byte of a connection, without taking it. False when the connection is not, or no longer, ours.
+bool StoreRequests::begin(StoreSession& session) {
+  unsigned char first = 0;
+  const ssize_t got = ::recv(session.socket.get(), &first, 1, MSG_PEEK);
+  if (got <= 0) {
+    if (got == 0 || (errno != EAGAIN && errno != EINTR)) connections_.close(session);
+    return false;
+  }
+  session.language_known = true;
+  if (first == 0) return admit(session);
+  if (other_language_) {
+    connections_.unwatch(session.socket.get());
+    if (other_language_(first, session.socket)) {
+      connections_.close(session);
+      return false;
+    }
+  }
+  connections_.refuse(session, fmt::format("not a TCPStore client (its first byte is {})", first));
+  return false;
+}
+
+/// Whether this client of the store is served: the one place where that is decided.
+bool StoreRequests::admit(StoreSession& session) {
+  if (connections_.full()) {
+    connections_.refuse(session, fmt::format("connections_max: {} are connected", connections_.clients_max()));
+  } else if (admits_) {
+    const std::string address = peer_address(session.socket.get());
+    if (!admits_(address)) {
+      connections_.refuse(
+          session, fmt::format("not admitted: a store client from {} proves no token, and is neither of this machine "
+                               "nor of a member of the job; --allow {} would let it in",
+                               address, address));
+    }
+  }
+  return !session.closed;
+}
+
+/// Serves the requests in `input`, and keeps those whose answers would find no room.
+void StoreRequests::serve(StoreSession& session, std::string_view input) {
+  RequestReader* const reader = session.reader ? session.reader.get() : idle_reader_.get();
+  try {
+    serve_with(session, *reader, input);
+    if (!session.closed) settle(session, *reader);
+  } catch (const std::bad_alloc&) {
+    session.reader.reset();
+    idle_reader_ = std::make_unique<RequestReader>(fields_, true);
+    connections_.refuse(session, "this process has no memory left for its requests");
+  }
+}
+
+void StoreRequests::serve_with(StoreSession& session, RequestReader& reader, std::string_view input) {
+  for (;;) {
+    const auto status = reader.read(input, request_);
+    if (status == RequestReader::Status::malformed) return connections_.refuse(session, reader.error());
+    if (status == RequestReader::Status::incomplete) return;
+    ++served_;
+    apply(session);
+    if (refuse_if_told() || session.closed) return;
+    if (connections_.has_room(session)) continue;
+    replies_.send(session);
+    if (session.closed) return;
+    if (connections_.has_room(session)) continue;
+    session.unserved.assign(input);
+    return connections_.update_interest(session);
+  }
+}
+
+void StoreRequests::apply(const StoreSession& session) {
+  const ClientId client{session.index};
+  const bool seen =
+      watcher_ &&
+      (request_.query == Query::set || request_.query == Query::get || request_.query == Query::compare_set) &&
+      request_.key.starts_with(watched_prefix_);
+  if (!seen) return store_.apply(client, request_);
+  if (!watcher_->takes(client, request_)) apply_seen(client, request_);
+}
+
+void StoreRequests::apply_seen(ClientId client, Request& request) {
+  store_.apply(client, request);
+  if (request.query == Query::compare_set) watcher_->compared(client, request.key);
+}
+
+bool StoreRequests::refuse_if_told() {
+  const auto refusal = replies_.take_refusal();
+  if (refusal) connections_.refuse(connections_.at(refusal->first.value()), refusal->second);
+  return refusal.has_value();
+}
+
+/// Between requests the session gives its reader up. An unfinished one keeps it, and what that costs is counted:
+/// memory, of all together, and time.
+void StoreRequests::settle(StoreSession& session, RequestReader& reader) {
+  const bool unfinished = reader.in_request();
+  if (!unfinished && !session.reader && session.arriving_bytes == 0 && session.unserved.empty()) return;  // the rule
+  if (!session.reader && unfinished) {
+    session.reader = std::exchange(idle_reader_, std::make_unique<RequestReader>(fields_, true));
+  }
+  if (reader.validated()) connections_.proved(session);
+  if (!unfinished && reader.validated()) session.reader.reset();
+  connections_.count_arriving(session, session.reader.get());
+}
+
+void StoreRequests::send_replies(StoreSession& session) {
+  replies_.send(session);
+  while (!session.closed && !session.unserved.empty() && connections_.has_room(session)) {
+    const std::string input = std::exchange(session.unserved, {});
+    serve(session, input);
+    if (!session.closed) replies_.send(session);
+  }
+}
+
+}  // namespace torchup

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/core/store/store.hpp"
+#include "rendezvous/core/store/store_codec.hpp"
+#include "rendezvous/net/store/store_connections.hpp"
+#include "rendezvous/net/store/store_replies.hpp"
+#include "rendezvous/net/store/store_server.hpp"
+
+namespace torchup {
+
+/// What clients of a store ask: from the bytes of a socket to the engine.
+class StoreRequests {
+ public:
+  StoreRequests(const StoreServerOptions& options, StoreConnections& connections, StoreReplies& replies, Store& store);
+
+  /// Serves what has come. The kernel tells once for all of it, so nothing may be left: a full piece can have more
+  /// behind it, and so can the last one before the end of the stream.
+  void receive_all(StoreSession& session, std::uint32_t events);
+  /// Serves one piece of what has come; false when nothing has.
+  bool receive(StoreSession& session);
+  /// Sends what the kernel takes of that session's answers, and serves what waited for the room.
+  void send_replies(StoreSession& session);
+
+  void watch(std::string_view prefix, StoreWatcher& watcher);
+  void apply_taken(ClientId client, Request& request);
+  void gone(ClientId client);
+  [[nodiscard]] std::uint64_t served() const { return served_; }
+
+ private:
+  bool begin(StoreSession& session);
+  bool admit(StoreSession& session);
+  void serve(StoreSession& session, std::string_view input);
+  void serve_with(StoreSession& session, RequestReader& reader, std::string_view input);
+  void apply(const StoreSession& session);
+  void apply_seen(ClientId client, Request& request);
+  bool refuse_if_told();
+  void settle(StoreSession& session, RequestReader& reader);
+
+  StoreConnections& connections_;
+  StoreReplies& replies_;
+  Store& store_;
+  const std::function<bool(unsigned char first_byte, UniqueFd& socket)> other_language_;
+  const std::function<bool(const std::string& address)> admits_;
+  FieldLimits fields_;
+  std::unique_ptr<RequestReader> idle_reader_;  ///< between two requests, as most sessions are
+  std::vector<char> scratch_;
+  Request request_;
+  StoreWatcher* watcher_ = nullptr;
+  std::string watched_prefix_;
+  std::uint64_t served_ = 0;
+  bool piece_was_full_ = false;  ///< the last one received
+};
+
+}  // namespace torchup

@@ -1,0 +1,331 @@
+#include "rendezvous/net/store/store_server.hpp"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
+#include <optional>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/core/store/store_codec.hpp"
+#include "rendezvous/net/io/listen.hpp"
+#include "rendezvous/net/store/adaptive_spin.hpp"
+#include "rendezvous/net/store/store_connections.hpp"
+#include "rendezvous/net/store/store_replies.hpp"
+#include "rendezvous/net/store/store_requests.hpp"
+
+namespace torchup {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr int events_per_wait = 512;
+constexpr auto turn_max = std::chrono::milliseconds{1};  ///< after that the loop's other work gets its turn
+constexpr std::uint64_t listener_tag = std::uint64_t{1} << 63;
+
+Value random_identity() {
+  std::array<std::uint32_t, 4> words{};
+  if (::getrandom(words.data(), sizeof words, 0) != sizeof words)
+    throw std::system_error{errno, std::generic_category(), "getrandom"};
+  std::string text;
+  for (const std::uint32_t word : words) put_nonce(text, word);
+  return Value{text};
+}
+
+}  // namespace
+
+class StoreServer::Impl {
+ public:
+  Impl(asio::io_context& loop, StoreServerOptions options)
+      : options_{std::move(options)}, loop_{loop}, readiness_{loop, ::epoll_create1(EPOLL_CLOEXEC)}, clock_{loop},
+        connections_{options_.connections, options_.other_language != nullptr, readiness_.native_handle(), options_.log,
+                     [this](StoreSession& session) { closing(session); }},
+        replies_{connections_, options_.connections.reply_bytes_max, [this] { flush_later(); }},
+        store_{options_.limits, random_identity(), replies_}, requests_{options_, connections_, replies_, store_} {
+    if (readiness_.native_handle() < 0) throw std::runtime_error{"epoll_create1 failed"};
+  }
+
+  Result<Port> listen() {
+    auto listeners = options_.listener ? listen_with(std::move(options_.listener), options_.port,
+                                                     options_.connections.silent_peer_max)
+                                       : listen_on(options_.bind, options_.port, options_.connections.silent_peer_max);
+    if (!listeners) return listeners.error();
+    listeners_ = std::move(*listeners);
+    reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    for (std::size_t i = 0; i < listeners_.sockets.size(); ++i) {
+      if (!connections_.watch(listeners_.sockets[i].get(), listener_tag | i, EPOLLIN, EPOLL_CTL_ADD))
+        return system_error(errno, "epoll_ctl");
+    }
+    wait_for_readiness();
+    return listeners_.port;
+  }
+
+  void stop_accepting(std::function<void()> done) {
+    for (const UniqueFd& listener : listeners_.sockets) connections_.unwatch(listener.get());
+    listeners_.sockets.clear();
+    drained_ = std::move(done);
+    tell_when_drained();
+  }
+
+  const std::string& address() const { return listeners_.address; }
+
+  void watch(std::string_view prefix, StoreWatcher& watcher) { requests_.watch(prefix, watcher); }
+  void apply(ClientId client, Request& request) { requests_.apply_taken(client, request); }
+  void refuse(ClientId client, std::string reason) { replies_.close(client, std::move(reason)); }
+
+  std::string local_address(ClientId client) const {
+    const StoreSession& session = connections_.at(client.value());
+    return session.closed ? std::string{} : torchup::own_address(session.socket.get());
+  }
+  Store& store() { return store_; }
+
+  StoreServerStatus status() const {
+    StoreServerStatus status = status_;
+    status.connections = connections_.count();
+    status.keys = store_.key_count();
+    status.queues = store_.queue_count();
+    status.bytes = store_.byte_count();
+    status.waiting = store_.waiting_count();
+    status.arriving_bytes = connections_.arriving_bytes();
+    status.unread_bytes = connections_.unread_bytes();
+    status.refused = connections_.refused();
+    status.requests = requests_.served();
+    return status;
+  }
+
+ private:
+  // Readiness. The loop waits for one descriptor; what is ready behind it is handled here, turn by turn.
+
+  void wait_for_readiness() {
+    readiness_.async_wait(asio::posix::stream_descriptor::wait_read,
+                          [this, alive = std::weak_ptr{alive_}](const boost::system::error_code& error) {
+                            if (!error && !alive.expired()) take_turns();
+                          });
+  }
+
+  /// Between two turns the loop's other work gets its own.
+  void take_turns() {
+    if (turn()) return wait_for_readiness();
+    asio::post(loop_, [this, alive = std::weak_ptr{alive_}] {
+      if (!alive.expired()) take_turns();
+    });
+  }
+
+  /// False when it ended before its work did.
+  bool turn() {
+    in_turn_ = true;
+    std::array<epoll_event, events_per_wait> events;
+    bool awake = true;
+    connections_.look_at_clock();
+    for (const auto end = connections_.now() + turn_max; awake && connections_.now() < end;) {
+      const int count = ::epoll_wait(readiness_.native_handle(), events.data(), events_per_wait, 0);
+      if (count > 0) {
+        const std::uint64_t only = count == 1 ? events[0].data.u64 : listener_tag;
+        alone_ = only == last_ && only != listener_tag;
+        last_ = only;
+        handle({events.data(), static_cast<std::size_t>(count)});
+      } else {
+        awake = count == 0 && alone_ && serve_awake(end);
+      }
+    }
+    in_turn_ = false;
+    return !awake;
+  }
+
+  /// Polls for the one client that has had our time to itself, instead of sleeping; many keep us awake anyway. Its
+  /// socket is asked directly, which saves a call and finds the request before its sender has gone to sleep; everybody
+  /// else is looked after often enough. False when it did not pay.
+  bool serve_awake(TimePoint end) {
+    constexpr unsigned looks_at_others = 16;
+    while (connections_.now() < end) {
+      StoreSession* const only = connections_.find(last_);
+      if (!only || only->interest != EPOLLIN) {
+        alone_ = false;
+        return true;
+      }
+      unsigned polls = 0;
+      bool others = false;
+      const auto poll = [&] {
+        if (++polls % looks_at_others != 0) return requests_.receive(*only);
+        epoll_event event;
+        others = ::epoll_wait(readiness_.native_handle(), &event, 1, 0) == 1;
+        if (others) handle({&event, 1});
+        return others;
+      };
+      if (!spin_.run(poll)) return false;
+      if (others) return true;
+      connections_.look_at_clock();
+      settle_turn();
+    }
+    return true;
+  }
+
+  void handle(std::span<const epoll_event> events) {
+    connections_.look_at_clock();
+    // Newcomers first: a full backlog makes the kernel drop connections, and their clients try again after a second.
+    bool storm = false;
+    for (const auto& event : events)
+      if (event.data.u64 & listener_tag) storm = accept_all() || storm;
+    std::size_t served = 0;
+    for (std::size_t i = 0; i < events.size(); ++i) {
+      if (i + 2 < events.size()) fetch_early(events[i + 2]);
+      const auto& event = events[i];
+      if (event.data.u64 & listener_tag) continue;
+      StoreSession* const session = connections_.find(event.data.u64);
+      if (!session || session->closed) continue;
+      if (event.events & EPOLLOUT) requests_.send_replies(*session);
+      if (!session->closed && (event.events & ~std::uint32_t{EPOLLOUT})) requests_.receive_all(*session, event.events);
+      if (replies_.many_unsent()) flush();
+      constexpr std::size_t served_between_accepts = 64;
+      if (storm && ++served % served_between_accepts == 0) storm = accept_all();
+    }
+    settle_turn();
+  }
+
+  /// Among ten thousand sessions the next one's memory is in no cache: ask for it while others are served.
+  void fetch_early(const epoll_event& event) const {
+    const auto* session = reinterpret_cast<const char*>(connections_.find(event.data.u64));
+    if (!session) return;
+    for (std::size_t at = 0; at < sizeof(StoreSession); at += 64) __builtin_prefetch(session + at);
+  }
+
+  /// What is to be done after sessions have been served: answers leave, who is closed goes, time is kept.
+  void settle_turn() {
+    flush();
+    connections_.release_closed();
+    tell_when_drained();
+    keep_time();
+  }
+
+  // Accepting.
+
+  /// Accepts whoever waits; true when there was anybody.
+  bool accept_all() {
+    bool any = false;
+    for (const UniqueFd& listener : listeners_.sockets) {
+      for (;;) {
+        UniqueFd socket{::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+        if (!socket) {
+          if (errno == ECONNABORTED || errno == EINTR) continue;
+          if ((errno == EMFILE || errno == ENFILE) && make_room(listener.get())) continue;
+          break;
+        }
+        any = true;
+        ++status_.accepted;
+        while (connections_.many_unproven() && drop_stranger("more newcomers come than say who they are")) {
+        }
+        connections_.add(std::move(socket));
+      }
+    }
+    return any;
+  }
+
+  /// The newcomer that has been silent for the longest time goes, unless it has spoken meanwhile. False when there is
+  /// none.
+  bool drop_stranger(const std::string& why) {
+    StoreSession* const stranger = connections_.oldest_unproven();
+    if (!stranger) return false;
+    requests_.receive_all(*stranger, 0);
+    if (stranger->handshake.is_linked()) connections_.refuse(*stranger, "unproven_max: " + why);
+    return true;
+  }
+
+  /// No descriptor is left for the newcomer. One who has not said a word gives way to it. Where there is none, the
+  /// descriptor that is kept in reserve lets us take the newcomer out of the backlog and close it, instead of being
+  /// woken for it for ever. True when it should be tried again.
+  bool make_room(int listener) {
+    if (drop_stranger("this process has no descriptor left")) return true;
+    reserve_.reset();
+    if (UniqueFd socket{::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)}; socket)
+      connections_.refuse(socket.get(), "this process has no descriptor left");
+    reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    return false;
+  }
+
+  // Answering.
+
+  void flush_later() {
+    if (in_turn_) return;  // it is the holder of the store who woke somebody
+    asio::post(loop_, [this, alive = std::weak_ptr{alive_}] {
+      if (alive.expired()) return;
+      connections_.look_at_clock();
+      settle_turn();
+    });
+  }
+
+  /// Sends what the engine has answered since the last time.
+  void flush() {
+    while (StoreSession* const session = replies_.next_unsent()) requests_.send_replies(*session);
+  }
+
+  // Ending.
+
+  void closing(StoreSession& session) {
+    store_.disconnect(ClientId{session.index});
+    requests_.gone(ClientId{session.index});
+  }
+
+  void tell_when_drained() {
+    if (drained_ && connections_.count() == 0) asio::post(loop_, std::exchange(drained_, nullptr));
+  }
+
+  /// Ticks only while somebody has a deadline.
+  void keep_time() {
+    if (ticking_ || !connections_.anybody_has_a_deadline()) return;
+    ticking_ = true;
+    constexpr auto tick = std::chrono::milliseconds{250};
+    clock_.expires_after(tick);
+    clock_.async_wait([this, alive = std::weak_ptr{alive_}](const boost::system::error_code& error) {
+      if (error || alive.expired()) return;
+      ticking_ = false;
+      connections_.look_at_clock();
+      connections_.expire();
+      settle_turn();
+    });
+  }
+
+  StoreServerOptions options_;
+  asio::io_context& loop_;
+  asio::posix::stream_descriptor readiness_;
+  asio::steady_timer clock_;
+  StoreConnections connections_;
+  StoreReplies replies_;
+  Store store_;
+  StoreRequests requests_;
+  Listeners listeners_;
+  UniqueFd reserve_;  ///< a descriptor to give up when there is none left
+  StoreServerStatus status_;
+  std::function<void()> drained_;
+  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
+  AdaptiveSpin spin_;
+  std::uint64_t last_ = listener_tag;  ///< the session of the last event that came alone
+  bool alone_ = false;                 ///< and the one before was of the same
+  bool in_turn_ = false;
+  bool ticking_ = false;
+};
+
+StoreServer::StoreServer(asio::io_context& loop, StoreServerOptions options)
+    : impl_{std::make_unique<Impl>(loop, std::move(options))} {}
+StoreServer::~StoreServer() = default;
+
+Result<Port> StoreServer::listen() { return impl_->listen(); }
+std::string StoreServer::address() const { return impl_->address(); }
+void StoreServer::drain(std::function<void()> done) { impl_->stop_accepting(std::move(done)); }
+void StoreServer::watch(std::string_view prefix, StoreWatcher& watcher) { impl_->watch(prefix, watcher); }
+void StoreServer::apply(ClientId client, Request& request) { impl_->apply(client, request); }
+void StoreServer::refuse(ClientId client, std::string reason) { impl_->refuse(client, std::move(reason)); }
+std::string StoreServer::local_address(ClientId client) const { return impl_->local_address(client); }
+Store& StoreServer::store() { return impl_->store(); }
+StoreServerStatus StoreServer::status() const { return impl_->status(); }
+
+}  // namespace torchup

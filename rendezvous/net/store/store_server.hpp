@@ -1,0 +1,139 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "rendezvous/base/result.hpp"
+#include "rendezvous/base/types.hpp"
+#include "rendezvous/core/store/store.hpp"
+#include "rendezvous/core/text/log_line.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace torchup {
+
+/// What connections may cost. Who meets a limit is closed with one log line that names it; the others are served on.
+struct ConnectionLimits {
+  /// Clients of the store; also bounded by the descriptors that this process may open, less a reserve, and less a
+  /// quarter where the port serves other languages too. Who has not said what it is (a quarter as many at most, the
+  /// oldest goes first) does not count.
+  std::size_t connections_max = 20'000;
+  std::size_t request_bytes_max = std::size_t{256} << 20;  ///< one request while it arrives
+  std::size_t arriving_bytes_max = std::size_t{1} << 30;   ///< unfinished requests of all connections together
+  /// Unsent answers of a connection from which on its further requests wait.
+  std::size_t reply_pause_bytes = std::size_t{1} << 20;
+  /// Unsent answers to which none is added: a request whose answer is still longer closes its connection. The value
+  /// that crosses the limit is the last one, so that every value can be read.
+  std::size_t reply_bytes_max = std::size_t{64} << 20;
+  /// Memory that unsent answers of all connections take up beyond the store's own. Who holds most for the longest time
+  /// is closed first.
+  std::size_t unread_bytes_max = std::size_t{128} << 20;
+  Duration handshake_max = std::chrono::seconds{10};  ///< from accept to the five bytes of VALIDATE
+  Duration request_max = std::chrono::seconds{120};   ///< from a request's first byte to its last
+  Duration stalled_max = std::chrono::seconds{60};    ///< unsent answers of which the peer reads nothing
+  std::size_t large_reply_bytes = std::size_t{8} << 20;
+  Duration large_reply_max = std::chrono::seconds{60};  ///< so many unsent bytes or more, however they are read
+  Duration silent_peer_max =
+      std::chrono::seconds{90};  ///< TCP keep-alive and TCP_USER_TIMEOUT: the peer's machine is gone
+};
+
+struct StoreServerOptions {
+  /// Numeric address to listen on. Empty or "::": every address, IPv4 and IPv6. "localhost": loopback, of both
+  /// families.
+  std::string bind;
+  Port port{0};  ///< 0: any free one
+  /// A bound and listening TCP socket instead of `bind`; `port` must be its own or 0.
+  UniqueFd listener;
+  StoreLimits limits;
+  ConnectionLimits connections;
+  /// Takes a connection whose first byte is not TCPStore's `00`: moves the socket out and returns true. Nothing has
+  /// been read from it. Called on the loop, once, when the first byte is there. Unset or false: closed with one log
+  /// line.
+  std::function<bool(unsigned char first_byte, UniqueFd& socket)> other_language;
+  /// Whether the store serves a client from that numeric address. Asked once for each, when it has said that it is one.
+  /// Unset: from every address.
+  std::function<bool(const std::string& address)> admits;
+  LogSink log;  ///< rare events only; unset: nobody wants to know
+};
+
+/// Counters since the start, and what is there now.
+struct StoreServerStatus {
+  std::size_t connections = 0;
+  std::size_t keys = 0;
+  std::size_t queues = 0;
+  std::size_t bytes = 0;           ///< of keys, values and queue elements, with what keeps them
+  std::size_t waiting = 0;         ///< clients with an open wait or barrier
+  std::size_t arriving_bytes = 0;  ///< of unfinished requests
+  std::size_t unread_bytes = 0;    ///< of answers on their way, with the values that they share with the store
+  std::uint64_t accepted = 0;
+  std::uint64_t refused = 0;  ///< closed for what they sent, or at a limit
+  std::uint64_t requests = 0;
+};
+
+/// Sees what clients do to keys of interest. Called on the loop; may use the store.
+class StoreWatcher {
+ public:
+  /// A SET, GET or COMPARE_SET that has not been applied. True: it will not be. The watcher may have moved it away, to
+  /// be applied later (StoreServer::apply) or never, or have refused the client.
+  virtual bool takes(ClientId client, Request& request) = 0;
+  /// A COMPARE_SET has been applied, whatever came of it.
+  virtual void compared(ClientId client, std::string_view key) = 0;
+  /// The connection has ended, of any client.
+  virtual void gone(ClientId client) = 0;
+
+ protected:
+  ~StoreWatcher() = default;
+};
+
+/// Serves PyTorch's TCPStore protocol on one port. Everything happens on the thread that runs `loop`, `store()`
+/// included; no peer is ever looked up by name.
+///
+/// The loop sees one descriptor, an epoll set of our own: sessions cost no coroutine and no handler, only readiness,
+/// recv and send. Destroying the server closes all connections.
+class StoreServer {
+ public:
+  StoreServer(boost::asio::io_context& loop, StoreServerOptions options);
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+  ~StoreServer();
+
+  /// Binds and listens; clients are served as soon as the loop runs. Once per server. Returns the real port.
+  ///
+  /// Errors: the system's (address in use, not available, permission denied) with address and port in the context;
+  /// errc::bad_value when `bind` is no numeric address or `listener` has another port.
+  [[nodiscard]] Result<Port> listen();
+
+  /// The addresses listened on, "[::]:29500" first; empty before listen().
+  [[nodiscard]] std::string address() const;
+
+  /// Accepts nobody any more; who is connected is served on. `done` is called from the loop when the last one has gone.
+  void drain(std::function<void()> done);
+
+  /// The key space, for the process that holds it. On the loop's thread only; what it wakes is sent when control
+  /// returns to the loop.
+  [[nodiscard]] Store& store();
+  [[nodiscard]] StoreServerStatus status() const;
+
+  /// From now on `watcher` sees what happens to keys that begin with `prefix`, to the end of the loop's run.
+  void watch(std::string_view prefix, StoreWatcher& watcher);
+  /// A request that the watcher took, of a client that is still there.
+  void apply(ClientId client, Request& request);
+  /// From within StoreWatcher::takes: closes that client's connection, with the reason in the log.
+  void refuse(ClientId client, std::string reason);
+  /// Our numeric address on that client's connection.
+  [[nodiscard]] std::string local_address(ClientId client) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace torchup

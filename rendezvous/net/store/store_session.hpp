@@ -1,0 +1,83 @@
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <boost/intrusive/list.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "rendezvous/base/types.hpp"
+#include "rendezvous/core/store/store_codec.hpp"
+#include "rendezvous/core/text/wording.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
+#include "rendezvous/net/store/reply_queue.hpp"
+
+namespace torchup {
+
+struct StoreSession;
+
+/// Something that a session has to finish in time.
+struct Deadline : boost::intrusive::list_base_hook<boost::intrusive::link_mode<boost::intrusive::auto_unlink>> {
+  explicit Deadline(StoreSession& whose) : session{&whose} {}
+
+  StoreSession* session;
+  TimePoint begun{};
+};
+
+/// Sessions that have something to finish, all within the same time: the oldest are in front.
+class DeadlineQueue {
+ public:
+  using Entries = boost::intrusive::list<Deadline, boost::intrusive::constant_time_size<false>>;
+
+  explicit DeadlineQueue(Duration limit) : limit_{limit} {}
+
+  /// Does nothing where it runs already.
+  void begin(Deadline& deadline, TimePoint now) {
+    if (deadline.is_linked()) return;
+    deadline.begun = now;
+    entries_.push_back(deadline);
+  }
+  static void end(Deadline& deadline) { deadline.unlink(); }
+  [[nodiscard]] bool empty() const { return entries_.empty(); }
+  [[nodiscard]] const Entries& entries() const { return entries_; }
+  [[nodiscard]] StoreSession* oldest() const { return entries_.empty() ? nullptr : entries_.front().session; }
+  [[nodiscard]] StoreSession* expired(TimePoint now) const {
+    return !entries_.empty() && entries_.front().begun + limit_ <= now ? entries_.front().session : nullptr;
+  }
+  [[nodiscard]] std::string limit_text() const { return seconds(limit_); }
+
+ private:
+  Duration limit_;
+  Entries entries_;
+};
+
+/// One connection of a store's client. Between its events it holds this and nothing else.
+struct StoreSession {
+  StoreSession(std::uint32_t session_index, UniqueFd connection, FieldLimits limits)
+      : index{session_index}, socket{std::move(connection)}, reader{std::make_unique<RequestReader>(limits)} {}
+
+  std::uint32_t index;
+  UniqueFd socket;
+  std::uint32_t interest = EPOLLIN;  ///< what epoll tells us about
+  /// Until VALIDATE, and while a request is incomplete. Between requests there is none: one reader serves all sessions,
+  /// and with ten thousand of them stays in the cache.
+  std::unique_ptr<RequestReader> reader;
+  std::string unserved = {};  ///< requests that have come while its answers take up too much room
+  ReplyQueue replies = {};
+  bool language_known = false;
+  bool has_unsent = false;   ///< stands in the list of those to be flushed
+  bool overflown = false;    ///< its answers are more than it may leave lying: they are thrown away, and so is it
+  bool peer_closed = false;  ///< its stream has ended; closed when the answers are out
+  bool closed = false;
+  std::size_t arriving_bytes = 0;  ///< of unfinished and unserved requests, as counted in the sum of all
+  std::size_t unread_bytes = 0;    ///< of its answers, likewise
+  Deadline handshake{*this}, request{*this};
+  Deadline stalled{*this};  ///< nothing has been read
+  Deadline large{*this};    ///< much lies unread
+  TimePoint unread_since{};
+};
+
+}  // namespace torchup

@@ -1,0 +1,176 @@
+#include "launcher/core/record/launch_event.hpp"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "launcher/core/record/run_record.hpp"
+
+using namespace torchup;
+
+namespace {
+
+LaunchEvent at(std::int64_t us, EventBody body) { return {{1'795'234'093'000'000 + us, us}, std::move(body)}; }
+
+std::vector<LaunchEvent> failed_then_succeeded() {
+  const WorkerId first{Rank{4}, LocalRank{0}, 100};
+  const WorkerId second{Rank{5}, LocalRank{1}, 101};
+  const WorkerId again{Rank{4}, LocalRank{0}, 200};
+  const WorkerId also{Rank{5}, LocalRank{1}, 201};
+  Placement placement;
+  placement.round = Round{3};
+  placement.first_rank = Rank{4};
+  placement.world_size = 6;
+  event::JobStarted job;
+  job.run_id = "run";
+  job.name = "train.py";
+  job.local_world_size = 2;
+  return {at(0, job),
+          at(1'000, event::RoundCompleted{placement}),
+          at(1'100, event::AttemptStarted{"attempt_0", "/logs/attempt_0", 0}),
+          at(1'500, event::WorkerStarted{first, "/logs/attempt_0/0/stdout.log", ""}),
+          at(2'000, event::WorkerStarted{second, "", ""}),
+          at(5'000, event::WorkerExited{second, 7, WorkerEnd::failed, "boom", ""}),
+          at(5'000, event::Stopping{"rank 5 failed"}),
+          at(5'500, event::WorkerExited{first, -15, WorkerEnd::terminated, "", ""}),
+          at(5'600, event::AttemptEnded{"rank 5 failed"}),
+          at(6'000, event::RoundCompleted{placement}),
+          at(6'000, event::AttemptStarted{"attempt_1", "/logs/attempt_1", 1}),
+          at(6'200, event::WorkerStarted{again, "", ""}),
+          at(6'200, event::WorkerStarted{also, "", ""}),
+          at(7'000, event::LogWriteFailed{"/logs/a", "No space left on device", 10}),
+          at(7'100, event::LogWriteFailed{"/logs/a", "No space left on device", 30}),
+          at(7'200, event::LogWriteFailed{"/logs/b", "No space left on device", 5}),
+          at(8'000, event::WorkerExited{again, 0, WorkerEnd::succeeded, "", ""}),
+          at(8'000, event::WorkerExited{also, 0, WorkerEnd::succeeded, "", ""}),
+          at(8'100, event::AttemptEnded{"all workers succeeded"}),
+          at(8'200, event::JobEnded{Verdict{0, "all workers succeeded", {}}})};
+}
+
+}  // namespace
+
+TEST_CASE("an event is one line of JSON", "[unit][events]") {
+  CHECK(to_json_line(at(1, event::WorkerExited{{Rank{5}, LocalRank{1}, 101}, -9, WorkerEnd::failed, "a\nb \xff", "/e"}),
+                     "node1") ==
+        R"({"schema":1,"time":"2026-11-21T04:08:13.000001Z","monotonic_us":1,"host":"node1","event":"worker_exited",)"
+        R"("rank":5,"local_rank":1,"pid":101,"exit_code":-9,"end":"failed","message":"a\nb )"
+        "\uFFFD"
+        R"(","error_file":"/e"})"
+        "\n");
+  for (const LaunchEvent& event : failed_then_succeeded()) {
+    const std::string line = to_json_line(event, "h");
+    CHECK(line.find('\n') == line.size() - 1);
+    CHECK(nlohmann::json::parse(line).at("event").is_string());
+  }
+}
+
+TEST_CASE("the record is a fold over the events", "[unit][events]") {
+  RunRecord record;
+  for (const LaunchEvent& event : failed_then_succeeded()) record.apply(event);
+  REQUIRE(record.attempts().size() == 2);
+  const AttemptRecord& failed = record.attempts()[0];
+  CHECK(failed.end_reason == "rank 5 failed");
+  REQUIRE(failed.workers.size() == 2);
+  CHECK(failed.workers[0].exit_code == -15);
+  CHECK(failed.workers[0].end == WorkerEnd::terminated);
+  CHECK(failed.workers[1].exit_code == 7);
+  CHECK(failed.workers[1].message == "boom");
+  CHECK(record.attempts()[1].workers[0].worker.pid == 200);
+  CHECK(record.phases().waiting_us == 1'000 + 400 + 100);
+  CHECK(record.phases().starting_us == 1'000 + 200);
+  CHECK(record.phases().running_us == 3'000 + 1'900);
+  CHECK(record.phases().stopping_us == 600);
+  CHECK(record.log_bytes_lost() == 35);
+  CHECK(record.console_bytes_lost() == 0);
+}
+
+TEST_CASE("the result file says how it went", "[unit][events]") {
+  RunRecord record;
+  for (const LaunchEvent& event : failed_then_succeeded()) record.apply(event);
+  const auto result = nlohmann::json::parse(result_json(record, "node1"));
+  CHECK(result.at("schema") == 1);
+  CHECK(result.at("exit_code") == 0);
+  CHECK(result.at("phases_s").at("running") == Approx(0.0049));
+  CHECK(result.at("attempts").size() == 2);
+  const auto& worker = result.at("attempts")[0].at("workers")[1];
+  CHECK(worker.at("rank") == 5);
+  CHECK(worker.at("exit_code") == 7);
+  CHECK(worker.at("seconds") == Approx(0.003));
+  CHECK(result.at("attempts")[0].at("workers")[0].at("stdout_log") == "/logs/attempt_0/0/stdout.log");
+  CHECK(result.at("log_bytes_lost") == 35);
+}
+
+TEST_CASE("the record of an unfinished job has gaps, not guesses", "[unit][events]") {
+  auto events = failed_then_succeeded();
+  events.resize(5);
+  RunRecord record;
+  for (const LaunchEvent& event : events) record.apply(event);
+  const auto result = nlohmann::json::parse(result_json(record, "node1"));
+  CHECK(result.at("exit_code").is_null());
+  CHECK(result.at("attempts")[0].at("end").is_null());
+  CHECK(result.at("attempts")[0].at("workers")[0].at("exit_code").is_null());
+}
+
+TEST_CASE("a long life is remembered by its last attempts", "[unit][events]") {
+  RunRecord record;
+  const auto attempts = GENERATE(static_cast<int>(attempts_kept_max), static_cast<int>(attempts_kept_max) + 1);
+  for (int i = 0; i < attempts; ++i) {
+    record.apply(at(i, event::AttemptStarted{"attempt_" + std::to_string(i), "", i}));
+    record.apply(at(i, event::AttemptEnded{"rank 0 failed"}));
+    record.apply(at(i, event::AttemptEnded{"an attempt that did not begin"}));
+  }
+  const bool forgot = attempts > static_cast<int>(attempts_kept_max);
+  REQUIRE(record.attempts().size() == attempts_kept_max);
+  REQUIRE(record.attempts_forgotten() == (forgot ? 1 : 0));
+  REQUIRE(record.attempts().front().name == (forgot ? "attempt_1" : "attempt_0"));
+  REQUIRE(record.attempts().back().end_reason == "rank 0 failed");
+  REQUIRE(record.history().size() == history_max);
+  REQUIRE(record.history().back().name == record.attempts().back().name);
+}
+
+TEST_CASE("losses in more places than are remembered keep their sum", "[unit][events]") {
+  RunRecord record;
+  for (std::size_t i = 0; i < losses_kept_max + 3; ++i) {
+    record.apply(at(0, event::LogWriteFailed{"/logs/" + std::to_string(i), "full", 2}));
+  }
+  REQUIRE(record.log_bytes_lost() == 2 * (losses_kept_max + 3));
+}
+
+TEST_CASE("warnings of a long life are the last ones", "[unit][events]") {
+  RunRecord record;
+  for (std::size_t i = 0; i <= lines_kept_max; ++i) record.apply(at(0, event::Warning{std::to_string(i)}));
+  REQUIRE(record.warnings().size() == lines_kept_max);
+  REQUIRE(record.warnings().front() == "1");
+}
+
+TEST_CASE("a probe is told from the record how many workers live", "[unit][events]") {
+  RunRecord record;
+  REQUIRE(health_json(record) == "{\"status\": \"ok\", \"workers_alive\": 0, \"restart_count\": 0}\n");
+  std::size_t applied = 0;
+  for (const LaunchEvent& event : failed_then_succeeded()) {
+    record.apply(event);
+    if (++applied == 5) REQUIRE(record.workers_alive() == 2);
+    if (applied == 6) REQUIRE(record.workers_alive() == 1);
+  }
+  REQUIRE(record.workers_alive() == 0);
+}
+
+TEST_CASE("what people read of events", "[unit][events]") {
+  const WorkerId worker{Rank{5}, LocalRank{1}, 101};
+  const auto text = [](const EventBody& event) {
+    const auto line = to_text(event);
+    return line ? line->text : "";
+  };
+  CHECK(text(event::WorkerExited{worker, 7, WorkerEnd::failed, "", "", {}, "/bin/prog"}) ==
+        "failed (exitcode: 7) local_rank: 1 (pid: 101) of binary: /bin/prog");
+  CHECK(text(event::WorkerExited{worker, -15, WorkerEnd::terminated, "", ""}).empty());
+  CHECK(text(event::SignalReceived{15, SignalUse::ends, "shutting down workers"}) ==
+        "Received 15 death signal, shutting down workers");
+  CHECK(text(event::SignalReceived{10, SignalUse::forwards, "passed on"}).empty());
+  CHECK(text(event::ClosingSignalSent{worker, 40}) == "Sending process 101 closing signal signal 40");
+  CHECK(text(event::WorkerKilled{worker, 15, "the grace is over"}) ==
+        "Unable to shutdown process 101 via 15, forcefully exiting via 9");
+  CHECK(text(event::SpawnFailed{worker, "no"}) == "rank 5 (local rank 1) could not be started: no");
+  CHECK(text(event::IncidentRecorded{"/i.json", "it", true}) == "restarted after it; details: /i.json");
+  CHECK(text(event::IncidentRecorded{"/i.json", "it", false}).empty());
+  CHECK(to_text(event::Fault{"x"})->level == LogLevel::error);
+}

@@ -1,0 +1,221 @@
+#include "launcher/core/plan/plan.hpp"
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <map>
+
+#include "launcher/core/options/completion.hpp"
+#include "launcher/core/options/manual.hpp"
+#include "launcher/core/plan/worker_environment.hpp"
+
+namespace torchup {
+namespace {
+
+using namespace std::chrono_literals;
+using Texts = std::map<std::string, std::string, std::less<>>;
+
+/// A machine with four CPUs, no GPU, these variables, and every program.
+Machine machine(Texts variables = {}) {
+  Machine result;
+  result.variable = [variables](std::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional{found->second};
+  };
+  result.program = [](const std::string& name, Where) {
+    return std::optional{ProgramFile{"/bin/" + name, ProgramFile::Kind::elf, true}};
+  };
+  result.cpus = [](bool) -> Result<Cpus> {
+    Cpus cpus;
+    cpus.allowed = {0, 1, 2, 3};
+    return cpus;
+  };
+  result.gpus = [] { return Gpus{{}, "no NVIDIA driver is loaded"}; };
+  result.random_run_id = [] { return std::string{"00000000-0000-4000-8000-0000000000ff"}; };
+  result.host = "host";
+  return result;
+}
+
+Result<LaunchConfig> planned(const Texts& options, const Texts& variables = {}) {
+  OptionValues values;
+  for (const auto& [name, value] : options) values.set(name, value);
+  return make_plan(values, {"prog", "a"}, false, machine(variables));
+}
+LaunchConfig plan(const Texts& options, const Texts& variables = {}) {
+  auto result = planned(options, variables);
+  REQUIRE(result.has_value());
+  return *result;
+}
+std::string refusal(const Texts& options, const Texts& variables = {}) {
+  auto result = planned(options, variables);
+  return result ? "none" : result.error().message();
+}
+
+}  // namespace
+
+TEST_CASE("one node without port meets in this process, under a fresh run id", "[unit][plan]") {
+  const LaunchConfig config = plan({{"rdzv-id", "job1"}});
+  REQUIRE(!config.rendezvous.endpoint);
+  REQUIRE(config.rendezvous.run_id == RunId{"00000000-0000-4000-8000-0000000000ff"});
+  REQUIRE(config.terms.max_nodes == 1);
+  REQUIRE(config.local_world_size == 1);
+  REQUIRE(plan({{"standalone", "1"}, {"rdzv-backend", "foo"}}).rendezvous.backend == Backend::c10d);
+}
+
+TEST_CASE("a port makes it static", "[unit][plan]") {
+  const LaunchConfig config = plan({{"master-port", "1_234"}, {"rdzv-id", "job1"}});
+  REQUIRE(config.rendezvous.backend == Backend::static_);
+  REQUIRE(config.rendezvous.endpoint == Endpoint{"127.0.0.1", Port{1234}});
+  REQUIRE(config.rendezvous.run_id == RunId{"job1"});
+  REQUIRE(config.terms.join_timeout == 900s);
+  REQUIRE(plan({{"nnodes", "2"}, {"node-rank", "1"}}).rendezvous.group_rank == GroupRank{1});
+  REQUIRE(refusal({{"nnodes", "2"}, {"node-rank", "2"}}).find("--node-rank=2") == 0);
+  REQUIRE(refusal({{"rdzv-endpoint", "localhost"}}) ==
+          "port is missing in endpoint: localhost. Try to specify --master-port");
+}
+
+TEST_CASE("c10d with its timeouts", "[unit][plan]") {
+  const LaunchConfig config = plan({{"nnodes", "2:4"},
+                                    {"rdzv-backend", "c10d"},
+                                    {"rdzv-endpoint", "h:7"},
+                                    {"rdzv-conf", " join_timeout = 5,last_call_timeout=1 , unknown=x,is_host=YES"}});
+  REQUIRE(config.terms.min_nodes == 2);
+  REQUIRE(config.terms.max_nodes == 4);
+  REQUIRE(config.rendezvous.endpoint == Endpoint{"h", Port{7}});
+  REQUIRE(config.terms.join_timeout == 5s);
+  REQUIRE(config.terms.last_call == 1s);
+  REQUIRE(config.rendezvous.is_host == true);
+  REQUIRE(config.terms.lease == 10s);
+  REQUIRE(plan({{"rdzv-backend", "c10d"}, {"rdzv-conf", "keep_alive_interval=2"}}).terms.lease == 6s);
+  REQUIRE(refusal({{"rdzv-backend", "c10d"}, {"rdzv-conf", "a"}}) ==
+          "The rendezvous configuration option 'a' must have a value specified.");
+  REQUIRE(refusal({{"rdzv-backend", "c10d"}, {"rdzv-conf", "a=1,"}}) ==
+          "The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.");
+  REQUIRE(refusal({{"rdzv-backend", "c10d"}, {"rdzv-conf", "join_timeout=0"}}) ==
+          "The join timeout (0:00:00) must be positive.");
+  REQUIRE(refusal({{"rdzv-backend", "etcd"}}).find("c10d") != std::string::npos);
+}
+
+TEST_CASE("node counts", "[unit][plan]") {
+  REQUIRE(refusal({{"nnodes", "1:2:3"}}) == "nnodes=1:2:3 is not in \"MIN:MAX\" format");
+  REQUIRE(refusal({{"nnodes", "2:1"}}) == "min_nodes must be > 0 and <= max_nodes, got min_nodes=2, max_nodes=1");
+  const Texts c10d{{"rdzv-backend", "c10d"}, {"rdzv-endpoint", "a"}};
+  const auto with = [&](Texts more) {
+    more.insert(c10d.begin(), c10d.end());
+    return more;
+  };
+  REQUIRE(plan(with({{"nnodes", "65536"}})).terms.min_nodes == nodes_max);
+  REQUIRE(refusal(with({{"nnodes", "65537"}})) == "--nnodes=65537: a job has 65536 nodes at most");
+  REQUIRE(plan(with({{"nnodes", "1:1000000000000"}})).terms.max_nodes == nodes_max);
+  REQUIRE(plan({{"max-restarts", "1000000000000"}}).terms.max_restarts == restarts_max);
+  REQUIRE(plan(with({{"nnodes", "2"}, {"rdzv-id", std::string(256, 'i')}})).rendezvous.run_id.value().size() == 256);
+  for (const std::string& id : {std::string(257, 'i'), std::string{"job\n1"}, std::string{"\xff"}}) {
+    REQUIRE(refusal(with({{"nnodes", "2"}, {"rdzv-id", id}})).starts_with("--rdzv-id cannot be used: it "));
+  }
+  REQUIRE(refusal({{"nnodes", "1:"}}) == "--nnodes=1:: invalid literal for int() with base 10: ''");
+}
+
+TEST_CASE("the grace comes from the option, then the variable, then the contract", "[unit][plan]") {
+  REQUIRE(plan({}).stop_grace == 30s);
+  REQUIRE(plan({}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600"}}).stop_grace == 600s);
+  REQUIRE(plan({{"shutdown-timeout", "120"}}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600"}}).stop_grace == 120s);
+  REQUIRE(refusal({{"shutdown-timeout", "-5"}}) == "shutdown_timeout must be non-negative, got -5");
+}
+
+TEST_CASE("which signals end the job", "[unit][plan]") {
+  REQUIRE(plan({}).end_signals == std::vector{SIGTERM, SIGINT, SIGHUP, SIGQUIT});
+  REQUIRE(plan({}).forward_signals == std::vector{SIGUSR1, SIGUSR2});
+  const LaunchConfig config = plan({{"signals-to-handle", "SIGTERM, SIGFOO ,SIGUSR1"}});
+  REQUIRE(config.end_signals == std::vector{SIGTERM, SIGUSR1});
+  REQUIRE(config.end_signals_listed);
+  REQUIRE(config.warnings == std::vector<std::string>{"Failed to register signal handler for SIGFOO"});
+  for (const std::string name : {"WINCH", "URG", "CONT", "CHLD", "TSTP", "ABRT", "SEGV", "KILL", "SIGSTOP"}) {
+    REQUIRE(refusal({{"forward-signals", name}}).find("is no signal that can be passed on") != std::string::npos);
+    REQUIRE(refusal({{"drain-signals", name}}).find("is no signal that can ask for this") != std::string::npos);
+  }
+  const LaunchConfig unheard = plan({{"signals-to-handle", "SIGWINCH,SIGTERM"}});
+  REQUIRE(unheard.end_signals == std::vector{SIGTERM});
+  REQUIRE(unheard.warnings == std::vector<std::string>{"Failed to register signal handler for SIGWINCH"});
+  REQUIRE(plan({{"forward-signals", "ALRM,40"}}).forward_signals == std::vector{SIGALRM, 40});
+  REQUIRE(refusal({{"signals-to-handle", "SIGKILL"}}).find("cannot be caught") != std::string::npos);
+}
+
+TEST_CASE("restart pace and window", "[unit][plan]") {
+  const LaunchConfig config = plan({{"restart-backoff", "0.5..30"}, {"restart-window", "60"}, {"max-restarts", "3"}});
+  REQUIRE(config.restart_backoff == RestartBackoff{500ms, 30s});
+  REQUIRE(config.terms.restart_window == 60s);
+  REQUIRE(config.terms.max_restarts == 3);
+  REQUIRE(refusal({{"restart-backoff", "3..1"}}).find("MIN..MAX") != std::string::npos);
+  REQUIRE(refusal({{"max-restarts", "-1"}}) == "max_restarts must be >= 0");
+}
+
+TEST_CASE("who is expected, and in which order ranks are given", "[unit][plan]") {
+  const Texts c10d{{"rdzv-backend", "c10d"}, {"rdzv-endpoint", "a"}, {"nnodes", "2:4"}};
+  const auto with = [&](Texts more) {
+    more.insert(c10d.begin(), c10d.end());
+    return more;
+  };
+  REQUIRE(plan(c10d).terms.rank_order == RankOrder::address);
+  const JobTerms terms =
+      plan(with({{"rank-order", "hostlist"}, {"expect-hosts", "b,a"}, {"nnodes-multiple-of", "2"}})).terms;
+  REQUIRE(terms.rank_order == RankOrder::hostlist);
+  REQUIRE(terms.hostlist == "b,a");
+  REQUIRE(terms.nodes_multiple_of == 2);
+  REQUIRE(plan(with({{"rank-order", "join"}})).terms.rank_order == RankOrder::join);
+  REQUIRE(plan(with({{"set-socket-ifname", "1"}})).set_socket_ifname);
+  const Texts slurm{{"SLURM_JOB_NODELIST", "n[1-4]"}, {"SLURM_JOB_NUM_NODES", "4"}};
+  REQUIRE(plan(c10d, slurm).terms.hostlist == "n[1-4]");
+  REQUIRE(plan(with({{"expect-hosts", "a,b"}}), slurm).terms.hostlist == "a,b");
+  REQUIRE(plan(c10d, {{"SLURM_JOB_NODELIST", "n[1-8]"}, {"SLURM_JOB_NUM_NODES", "8"}}).terms.hostlist.empty());
+  REQUIRE(refusal(with({{"rank-order", "hostlist"}})).find("--expect-hosts") != std::string::npos);
+  REQUIRE(refusal(with({{"expect-hosts", "n[1"}})).find("--expect-hosts=n[1") != std::string::npos);
+  REQUIRE(refusal(with({{"nnodes-multiple-of", "0"}})).find("must be >= 1") != std::string::npos);
+  REQUIRE(refusal(with({{"nnodes-multiple-of", "5"}})).find("more than --nnodes allows") != std::string::npos);
+}
+
+TEST_CASE("an empty run id becomes a decimal number", "[unit][plan]") {
+  REQUIRE(plan({{"rdzv-id", ""}, {"master-port", "1"}}).rendezvous.run_id == RunId{"302240678275694148452607"});
+}
+
+TEST_CASE("the workers' environment", "[unit][plan]") {
+  const LaunchConfig config = plan({{"nproc-per-node", "2"}, {"role", "r"}});
+  const std::vector<std::string> inherited{"A=b=c", "RANK=77", "TORCHUP_TOKEN=secret",
+                                           "TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "TORCHUP_WORKER_PAGE=3:secret"};
+  Placement placement;
+  placement.group_rank = GroupRank{1};
+  placement.first_rank = Rank{4};
+  placement.world_size = 6;
+  placement.master_addr = "10.0.0.1";
+  placement.master_port = Port{99};
+  const WorkerEnvironment environments{config, inherited};
+  auto environment = *environments.common();
+  for (std::string& line : environments.own(placement, LocalRank{1}, "e.json")) environment.push_back(std::move(line));
+  const auto has = [&](const char* line) { return std::count(environment.begin(), environment.end(), line) == 1; };
+  for (const char* line :
+       {"A=b=c", "RANK=5", "LOCAL_RANK=1", "WORLD_SIZE=6", "GROUP_RANK=1", "ROLE_NAME=r", "MASTER_ADDR=10.0.0.1",
+        "MASTER_PORT=99", "TORCHELASTIC_ERROR_FILE=e.json", "TORCHELASTIC_USE_AGENT_STORE=True", "OMP_NUM_THREADS=1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT"}) {
+    INFO(line);
+    REQUIRE(has(line));
+  }
+  for (const std::string& line : environment) REQUIRE(line.find("secret") == std::string::npos);
+}
+
+TEST_CASE("manual and completion know every option", "[unit][plan]") {
+  const std::string manual = manual_page("1.0");
+  for (const char* shell : {"bash", "zsh", "fish", "tcsh"}) {
+    const std::string script = completion_script(shell).value();
+    for (const OptionSpec& option : option_table()) {
+      INFO(shell << " " << option.name);
+      REQUIRE(script.find(std::string{option.name}) != std::string::npos);
+    }
+  }
+  for (const OptionSpec& option : option_table()) {
+    std::string name{option.name};
+    for (std::size_t at = 0; (at = name.find('-', at)) != std::string::npos; at += 2) name.insert(at, "\\");
+    INFO(name);
+    REQUIRE(manual.find("\\-\\-" + name + "\\fR") != std::string::npos);
+  }
+  REQUIRE(completion_script("csh") == std::nullopt);
+}
+
+}  // namespace torchup

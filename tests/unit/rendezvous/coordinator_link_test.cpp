@@ -1,0 +1,286 @@
+#include "rendezvous/core/link/coordinator_link.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+using namespace torchup;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Duration lease = 10s;
+const Placement place{.round = Round{3}, .group_world_size = 2, .world_size = 4, .master_addr = "10.0.0.1"};
+
+/// A link under a clock of its own, and what it wanted so far.
+struct Linked {
+  explicit Linked(bool token = false, Duration join_timeout = 60s) : link{settings(token, join_timeout), TimePoint{}} {}
+
+  static CoordinatorLinkSettings settings(bool token, Duration join_timeout) {
+    CoordinatorLinkSettings made{
+        .endpoint = {"10.0.0.9", Port{29400}}, .run_id = RunId{"job"}, .join_timeout = join_timeout};
+    if (!token) return made;
+    made.prove = [](const Hello&, const Challenge& challenge) {
+      return challenge.mac == Mac{7} ? std::optional{Mac{8}} : std::nullopt;
+    };
+    return made;
+  }
+  void step(const link::Event& event) {
+    for (link::Action& action : link.step(event, now)) {
+      if (const auto* dial = std::get_if<link::Dial>(&action)) dialled = dial->line;
+      if (const auto* tell = std::get_if<link::Tell>(&action)) {
+        const auto* message = std::get_if<CoordinatorMessage>(&tell->event);
+        if (!message || !std::holds_alternative<Waiting>(*message)) told.push_back(tell->event);
+      }
+      actions.push_back(std::move(action));
+    }
+  }
+  /// As a shell does, which wakes at each deadline.
+  void pass(TimePoint until) {
+    while (true) {
+      const auto due = link.deadline();
+      if (!due || *due > until) break;
+      now = std::max(now, *due);
+      step(link::Wake{});
+      if (refusing && dialled) step(link::DialFailed{*std::exchange(dialled, {}), true, "refused"});
+    }
+    now = until;
+  }
+  LineId connect() {
+    if (!dialled) step(link::Wake{});
+    REQUIRE(dialled);
+    const LineId line = *std::exchange(dialled, {});
+    step(link::Dialled{line, Nonce{}});
+    return line;
+  }
+  LineId welcome(bool embedded = false) {
+    const LineId line = connect();
+    step(link::Heard{line, Welcome{.embedded = embedded}});
+    return line;
+  }
+  void answer(LineId line) { step(link::Heard{line, KeepAliveAnswer{last_keep_alive()}}); }
+  [[nodiscard]] std::uint64_t last_keep_alive() const {
+    std::uint64_t number = 0;
+    for (const link::Action& action : actions) {
+      const auto* write = std::get_if<link::Write>(&action);
+      if (const auto* alive = write ? std::get_if<KeepAlive>(&write->frame) : nullptr) number = alive->number;
+    }
+    return number;
+  }
+  Join join_of() const {
+    Join join;
+    join.node = NodeId{"n_" + std::to_string(link.incarnation())};
+    join.terms.lease = lease;
+    return join;
+  }
+  /// In a round, its last sign of life answered now.
+  LineId run(bool embedded = false) {
+    step(link::Say{join_of()});
+    const LineId line = welcome(embedded);
+    step(link::Heard{line, Placed{place}});
+    answer(line);
+    told.clear();
+    return line;
+  }
+  [[nodiscard]] const StopWorkers* fenced() const {
+    if (told.size() != 1) return nullptr;
+    const auto* message = std::get_if<CoordinatorMessage>(&told.front());
+    const auto* stop = message ? std::get_if<StopWorkers>(message) : nullptr;
+    return stop && stop->cause == StopCause::fenced && stop->round == place.round ? stop : nullptr;
+  }
+
+  CoordinatorLink link;
+  TimePoint now{};
+  bool refusing = false;
+  std::optional<LineId> dialled;
+  std::vector<link::Action> actions;
+  std::vector<LinkEvent> told;
+};
+
+std::vector<CoordinatorFrame> every_frame() {
+  return {Challenge{},
+          Challenge{.version = 99},
+          Welcome{},
+          Welcome{.version = 99},
+          KeepAliveAnswer{1},
+          Refused{0, "go home"},
+          HostStore{place.round},
+          Placed{place},
+          StopWorkers{place.round, StopCause::fenced, "stop"},
+          StopWorkers{place.round, StopCause::worker_failure, "stop"},
+          End{{.exit_code = 0}},
+          Waiting{"wait"}};
+}
+
+}  // namespace
+
+TEST_CASE("silence fences at nine tenths of the lease after the last answered keep-alive", "[unit][link]") {
+  Linked agent;
+  agent.run();
+  const TimePoint heard = agent.now;
+  agent.pass(heard + lease * 9 / 10 - 1ns);
+  REQUIRE(agent.told.empty());
+  agent.pass(heard + lease * 9 / 10);
+  REQUIRE(agent.fenced());
+  REQUIRE(agent.link.incarnation() == 1);
+}
+
+TEST_CASE("neither a broken line nor a refused dial proves that the coordinator has ended", "[unit][link]") {
+  Linked agent;
+  agent.refusing = true;
+  const LineId line = agent.run();
+  const TimePoint heard = agent.now;
+  agent.step(link::Closed{line, "reset by peer"});
+  agent.pass(heard + lease * 9 / 10 - 1ns);
+  REQUIRE(agent.told.empty());
+  agent.pass(heard + lease * 9 / 10);
+  REQUIRE(agent.fenced());
+}
+
+TEST_CASE("when the coordinator's process has ended, workers wait for another one", "[unit][link]") {
+  Linked agent;
+  agent.refusing = true;
+  const LineId line = agent.run();
+  const TimePoint heard = agent.now;
+  agent.step(link::Closed{line, ""});
+  SECTION("for as long as it could take") {
+    agent.pass(heard + workers_wait - 1ns);
+    REQUIRE(agent.told.empty());
+    agent.pass(heard + workers_wait);
+    REQUIRE(agent.fenced());
+  }
+  SECTION("a dial without an answer ends that") {
+    agent.pass(heard + lease);
+    agent.refusing = false;
+    agent.pass(heard + lease + 2s);
+    REQUIRE(agent.told.empty());
+    agent.step(link::DialFailed{*agent.dialled, false, "no answer"});
+    REQUIRE(agent.fenced());
+  }
+  SECTION("from its welcome on the lease counts again") {
+    agent.pass(heard + 5s);
+    agent.refusing = false;
+    agent.pass(heard + 8s);
+    const TimePoint back = agent.now;
+    agent.welcome();
+    agent.refusing = true;
+    agent.pass(back + lease * 9 / 10 - 1ns);
+    REQUIRE(agent.told.empty());
+    agent.pass(back + lease * 9 / 10);
+    REQUIRE(agent.fenced());
+  }
+}
+
+TEST_CASE("a coordinator that lives with an agent takes the workers along", "[unit][link]") {
+  Linked agent;
+  const LineId line = agent.run(true);
+  agent.step(link::Closed{line, ""});
+  REQUIRE(agent.fenced());
+}
+
+TEST_CASE("what lies unread before an agent that was asleep is not believed", "[unit][link]") {
+  Linked agent;
+  const LineId line = agent.run();
+  agent.now += lease;
+  agent.step(link::Heard{line, StopWorkers{place.round, StopCause::membership_change, "late"}});
+  REQUIRE(agent.fenced());
+}
+
+TEST_CASE("an agent obeys the orders of its own round only", "[unit][link]") {
+  Linked agent;
+  const LineId line = agent.run();
+  SECTION("a stop of another round is none of its business") {
+    agent.step(link::Heard{line, StopWorkers{Round{4}, StopCause::membership_change, "other"}});
+    REQUIRE(agent.told.empty());
+  }
+  SECTION("a place that it has already is not given again") {
+    agent.step(link::Heard{line, Placed{place}});
+    REQUIRE(agent.told.empty());
+  }
+  SECTION("a fence is about the node, whatever round it names") {
+    agent.step(link::Heard{line, StopWorkers{Round{4}, StopCause::fenced, "given up"}});
+    REQUIRE(agent.fenced());
+  }
+  SECTION("and what it says of a round that it is not in stays unsaid") {
+    const auto before = agent.actions.size();
+    agent.step(link::Say{WorkersSucceeded{Round{2}}});
+    REQUIRE(agent.actions.size() == before);
+  }
+}
+
+TEST_CASE("an end is told once, and once more when it cannot wait", "[unit][link]") {
+  Linked agent;
+  const LineId line = agent.run();
+  const auto end = [&](bool now) { agent.step(link::Heard{line, End{{.exit_code = 1, .kill_now = now}}}); };
+  end(false);
+  end(false);
+  REQUIRE(agent.told.size() == 1);
+  end(true);
+  end(true);
+  REQUIRE(agent.told.size() == 2);
+}
+
+TEST_CASE("with a token, whoever has not proved it starts and ends nothing", "[unit][link]") {
+  for (const CoordinatorFrame& frame : every_frame()) {
+    for (const bool asked : {false, true}) {  // before, and after a challenge that proves nothing
+      Linked agent{true, 20s};
+      agent.step(link::Say{agent.join_of()});
+      while (agent.now < TimePoint{} + 19s) {
+        if (agent.dialled) {
+          const LineId line = agent.connect();
+          if (asked) agent.step(link::Heard{line, Challenge{}});
+          agent.step(link::Heard{line, frame});
+          agent.step(link::Heard{line, Placed{place}});
+        }
+        agent.pass(agent.now + 100ms);
+      }
+      REQUIRE(agent.told.empty());
+      agent.pass(TimePoint{} + 20s);
+      REQUIRE(agent.told.size() == 1);
+      REQUIRE(std::get<LinkLost>(agent.told.front()).exit_code != 0);
+    }
+  }
+}
+
+TEST_CASE("with a token, a coordinator that proved it is believed", "[unit][link]") {
+  Linked agent{true};
+  agent.step(link::Say{agent.join_of()});
+  const LineId line = agent.connect();
+  agent.step(link::Heard{line, Challenge{.mac = Mac{7}}});
+  REQUIRE(std::any_of(agent.actions.begin(), agent.actions.end(), [&](const link::Action& action) {
+    return action == link::Action{link::Write{line, Proof{Mac{8}}}};
+  }));
+  SECTION("when it refuses") {
+    agent.step(link::Heard{line, Refused{0, "full"}});
+    REQUIRE(std::get<LinkLost>(agent.told.at(0)) == LinkLost{68, "full"});
+  }
+  SECTION("when it welcomes and places") {
+    agent.step(link::Heard{line, Welcome{}});
+    agent.step(link::Heard{line, Placed{place}});
+    REQUIRE(agent.told == std::vector<LinkEvent>{CoordinatorMessage{Placed{place}}});
+  }
+}
+
+TEST_CASE("without a token too, orders come after a welcome, and no refusal is a success", "[unit][link]") {
+  Linked agent;
+  agent.step(link::Say{agent.join_of()});
+  const LineId line = agent.connect();
+  SECTION("orders") {
+    agent.step(link::Heard{line, Placed{place}});
+    REQUIRE(agent.told.empty());
+  }
+  SECTION("a refusal") {
+    agent.step(link::Heard{line, Refused{0, "go home"}});
+    REQUIRE(std::get<LinkLost>(agent.told.at(0)) == LinkLost{68, "go home"});
+  }
+}
+
+TEST_CASE("an endpoint that welcomes and then says nothing is out of reach all the same", "[unit][link]") {
+  Linked agent{false, 30s};
+  agent.step(link::Say{agent.join_of()});
+  while (agent.told.empty() && agent.now < TimePoint{} + 2min) {
+    if (agent.dialled) agent.welcome();
+    agent.pass(agent.now + 100ms);
+  }
+  REQUIRE(agent.now <= TimePoint{} + 30s + lease);
+  REQUIRE(std::get<LinkLost>(agent.told.at(0)).exit_code == 67);
+}

@@ -1,0 +1,336 @@
+// Version 1 of the agents' frames and of the job file can grow: today's release and a later one, which has further
+// fields in every structure, further choices and further types of frames, understand each other in both directions.
+#include <catch2/catch.hpp>
+
+#include "rendezvous/core/link/wire_fields.hpp"
+#include "rendezvous/core/membership/job_codec.hpp"
+
+// A later release's structures: today's, and behind today's fields some of its own.
+namespace torchup::later {
+
+struct Word {
+  int number = 5;
+  std::string text = "later";
+  friend bool operator==(const Word&, const Word&) = default;
+};
+void fields(auto& a, Word& m) {
+  a.number("a number", m.number, 0, 9);
+  a.name("a text", m.text);
+}
+
+/// What a later release adds to a structure.
+struct More {
+  bool flag = false;
+  Word word = {};
+  friend bool operator==(const More&, const More&) = default;
+};
+const More added{true, {9, "added"}};
+
+template <class T>
+struct With {
+  T today = {};
+  More more = {};
+};
+template <class T>
+void fields(auto& a, With<T>& m) {
+  using wire::fields;
+  fields(a, m.today);
+  a.later(m.more.flag, m.more.word);
+}
+
+struct Terms : With<JobTerms> {};
+struct Failure : With<WorkerFailure> {};
+struct Place : With<Placement> {};
+struct Detail : With<Fact> {};
+struct Store : With<StoreReady> {};
+
+// Structures within others are written with the later release's own inner ones.
+struct Failed {
+  Round round{0};
+  std::vector<Failure> failures = {};
+  bool may_restart = true;
+  More more = {};
+};
+void fields(auto& a, Failed& m) {
+  wire::round(a, m.round);
+  a.list("failures", m.failures, failures_told_max);
+  a(m.may_restart);
+  a.later(m.more.flag, m.more.word);
+}
+struct Joins {
+  NodeId node{"n"};
+  std::string host = "h";
+  std::vector<std::string> addresses = {"10.0.0.1"};
+  bool address_demanded = false;
+  int local_world_size = 2;
+  std::string role = "default";
+  std::optional<GroupRank> group_rank = GroupRank{1};
+  Terms terms = {};
+  std::vector<Detail> facts = {};
+  std::optional<Place> former = {};
+  More more = {};
+};
+void fields(auto& a, Joins& m) {
+  a.name("a node id", m.node);
+  a.name("a host", m.host);
+  a.list("addresses", m.addresses, addresses_max, [&a](std::string& text) { a.name("an address", text); });
+  a(m.address_demanded);
+  a.number("local world size", m.local_world_size, 1, local_workers_max);
+  a.name("a role", m.role);
+  wire::maybe(a, m.group_rank, GroupRank{0}, [&a](GroupRank& value) { wire::group_rank(a, value); });
+  a(m.terms);
+  a.list("facts", m.facts, facts_max);
+  a(m.former);
+  a.later(m.more.flag, m.more.word);
+}
+struct Resumes {
+  Joins join = {};
+  std::uint8_t stage = 0;
+  std::optional<Place> placement = {};
+  std::optional<Store> store = {};
+  Failed failed = {};
+  More more = {};
+};
+void fields(auto& a, Resumes& m) {
+  a(m.join);
+  a.number("a stage", m.stage, 0, 255);
+  a(m.placement, m.store, m.failed);
+  a.later(m.more.flag, m.more.word);
+}
+struct Judgement {
+  int exit_code = 0;
+  std::string reason = {};
+  std::vector<Failure> failures = {};
+  int stop_signal = 15;
+  bool kill_now = false;
+  More more = {};
+};
+void fields(auto& a, Judgement& m) {
+  wire::exit_code(a, m.exit_code);
+  wire::reason(a, m.reason);
+  a.list("failures", m.failures, failures_told_max);
+  wire::signal_number(a, m.stop_signal);
+  a(m.kill_now);
+  a.later(m.more.flag, m.more.word);
+}
+struct Ends {
+  Judgement verdict = {};
+  More more = {};
+};
+void fields(auto& a, Ends& m) {
+  a(m.verdict);
+  a.later(m.more.flag, m.more.word);
+}
+
+}  // namespace torchup::later
+
+using namespace torchup;
+using namespace std::chrono_literals;
+
+namespace {
+
+using later::added;
+
+std::string number(std::uint32_t value) {
+  std::string bytes;
+  for (int i = 0; i < 4; ++i) bytes.push_back(static_cast<char>(value >> (8 * i) & 0xff));
+  return bytes;
+}
+
+/// A frame as PROTOCOL.md has it.
+std::string framed(std::uint8_t type, std::string_view body) {
+  return number(static_cast<std::uint32_t>(1 + body.size())) + static_cast<char>(type) + std::string{body};
+}
+
+std::string written(const auto& structure) {
+  wire::Writer writer;
+  writer.message(structure);
+  return writer.take();
+}
+
+template <class T>
+T read_as(std::string_view body) {
+  T structure{};
+  wire::Reader reader{body};
+  reader.message(structure);
+  if (reader.error()) FAIL(reader.error()->context);
+  return structure;
+}
+
+WorkerFailure failure() {
+  return {Rank{5}, LocalRank{1}, -9, 70000, "a", 1700000000000000, "line\nline", "/tmp/error.json"};
+}
+Placement placement() { return {Round{4}, GroupRank{1}, 2, Rank{8}, 16, Rank{4}, 8, "node-a", Port{4000}, 2, 5}; }
+JobTerms terms() { return {.min_nodes = 2, .max_nodes = 4, .max_restarts = 3, .lease = 1500ms, .hostlist = "n[1-4]"}; }
+
+later::Joins later_join(bool with_more) {
+  const auto more = with_more ? added : later::More{};
+  later::Joins join;
+  join.terms = {terms(), more};
+  join.facts = {{{{"torch", "2.15.0"}, more}}, {{{"program", "x"}, more}}};
+  join.former = later::Place{{placement(), more}};
+  join.more = more;
+  return join;
+}
+Join todays_join() {
+  Join join{.node = NodeId{"n"}, .host = "h", .addresses = {"10.0.0.1"}, .local_world_size = 2};
+  join.group_rank = GroupRank{1};
+  join.terms = terms();
+  join.facts = {{"torch", "2.15.0"}, {"program", "x"}};
+  join.former = placement();
+  return join;
+}
+later::Resumes later_resume(std::uint8_t stage) {
+  later::Resumes resume;
+  resume.join = later_join(true);
+  resume.stage = stage;
+  resume.placement = later::Place{{placement(), added}};
+  resume.store = later::Store{{{Round{4}, Port{7}}, added}};
+  resume.failed = {Round{4}, {{{failure(), added}}, {{failure(), added}}}, false, added};
+  resume.more = added;
+  return resume;
+}
+Resume todays_resume(Resume::Stage stage) {
+  return {todays_join(), stage, placement(), StoreReady{Round{4}, Port{7}},
+          WorkersFailed{Round{4}, {failure(), failure()}, false}};
+}
+
+AgentFrame agent_frame(std::string_view bytes) {
+  const auto frame = take_agent_frame(bytes);
+  if (!frame) FAIL(frame.error().message());
+  if (!frame->has_value()) FAIL("there is no frame");
+  return **frame;
+}
+CoordinatorFrame coordinator_frame(std::string_view bytes) {
+  const auto frame = take_coordinator_frame(bytes);
+  if (!frame) FAIL(frame.error().message());
+  if (!frame->has_value()) FAIL("there is no frame");
+  return **frame;
+}
+
+}  // namespace
+
+TEST_CASE("today's release reads a later one's frames without what is new in them", "[unit][agent_codec]") {
+  REQUIRE(agent_frame(framed(16, written(later_join(true)))) == AgentFrame{todays_join()});
+  REQUIRE(agent_frame(framed(21, written(later_resume(4)))) == AgentFrame{todays_resume(Resume::Stage::failed)});
+  REQUIRE(agent_frame(framed(18, written(later_resume(4).failed))) == AgentFrame{todays_resume({}).failed});
+  const later::Ends end{{1, "why", {{{failure(), added}}, {{failure(), added}}}, 2, true, added}, added};
+  REQUIRE(coordinator_frame(framed(83, written(end))) ==
+          CoordinatorFrame{End{{1, "why", {failure(), failure()}, 2, true}}});
+}
+
+TEST_CASE("a later release reads today's frames and has its defaults for what they lack", "[unit][agent_codec]") {
+  const auto body_of = [](const auto& frame) { return encode(frame).substr(5); };
+  const auto resume = read_as<later::Resumes>(body_of(AgentFrame{todays_resume(Resume::Stage::failed)}));
+  REQUIRE(resume.join.terms.today == terms());
+  REQUIRE(resume.join.facts.at(1).today == Fact{"program", "x"});
+  REQUIRE(resume.join.former->today == placement());
+  REQUIRE(resume.placement->today == placement());
+  REQUIRE(resume.store->today == StoreReady{Round{4}, Port{7}});
+  REQUIRE(resume.failed.failures.at(1).today == failure());
+  REQUIRE(resume.failed.may_restart == false);
+  for (const later::More& more :
+       {resume.more, resume.join.more, resume.join.terms.more, resume.join.facts.at(0).more, resume.join.former->more,
+        resume.placement->more, resume.store->more, resume.failed.more, resume.failed.failures.at(0).more}) {
+    REQUIRE(more == later::More{});
+  }
+  const auto end = read_as<later::Ends>(body_of(CoordinatorFrame{End{{1, "why", {failure()}, 2, true}}}));
+  REQUIRE(end.verdict.failures.at(0).today == failure());
+  REQUIRE(end.verdict.kill_now);
+  REQUIRE(end.verdict.more == later::More{});
+}
+
+TEST_CASE("a later release reads its own frames whole", "[unit][agent_codec]") {
+  const auto resume = read_as<later::Resumes>(written(later_resume(9)));
+  REQUIRE(resume.stage == 9);
+  for (const later::More& more :
+       {resume.more, resume.join.more, resume.join.terms.more, resume.join.facts.at(1).more, resume.join.former->more,
+        resume.placement->more, resume.store->more, resume.failed.more, resume.failed.failures.at(1).more}) {
+    REQUIRE(more == added);
+  }
+}
+
+TEST_CASE("a choice that only a later release knows has the meaning that PROTOCOL.md gives it", "[unit][agent_codec]") {
+  Join join = todays_join();
+  join.terms.rank_order = static_cast<RankOrder>(77);
+  join.terms.same_world = static_cast<SameWorld>(3);
+  const auto read = std::get<Join>(agent_frame(encode(AgentFrame{join})));
+  REQUIRE(read.terms.rank_order == RankOrder::unknown);  // and the round machine refuses it
+  REQUIRE(read.terms.same_world == SameWorld::warn);
+
+  // In a round, an agent in an unknown stage has workers there; without one it has none.
+  REQUIRE(agent_frame(framed(21, written(later_resume(5)))) == AgentFrame{todays_resume(Resume::Stage::running)});
+  later::Resumes without = later_resume(200);
+  without.placement.reset();
+  Resume ready = todays_resume(Resume::Stage::ready);
+  ready.placement.reset();
+  REQUIRE(agent_frame(framed(21, written(without))) == AgentFrame{ready});
+
+  const StopWorkers stop{Round{4}, static_cast<StopCause>(3), "for a new cause"};
+  REQUIRE(coordinator_frame(encode(CoordinatorFrame{stop})) ==
+          CoordinatorFrame{StopWorkers{Round{4}, StopCause::membership_change, "for a new cause"}});
+}
+
+TEST_CASE("a frame of a type that only a later release knows is passed over", "[unit][agent_codec]") {
+  for (const std::uint8_t type : {std::uint8_t{4}, std::uint8_t{22}, std::uint8_t{63}}) {
+    const std::string bytes = framed(type, "whatever") + framed(type, "") + encode(AgentFrame{KeepAlive{7}}) + "\x02";
+    std::string_view input = bytes;
+    REQUIRE(**take_agent_frame(input) == AgentFrame{KeepAlive{7}});
+    REQUIRE(input == "\x02");
+    std::string_view alone = std::string_view{bytes}.substr(0, 13);
+    REQUIRE_FALSE(take_agent_frame(alone)->has_value());
+    REQUIRE(alone.empty());
+  }
+  for (const std::uint8_t type : {std::uint8_t{64}, std::uint8_t{85}, std::uint8_t{127}}) {
+    const std::string bytes = framed(type, "whatever") + encode(CoordinatorFrame{KeepAliveAnswer{7}});
+    std::string_view input = bytes;
+    REQUIRE(**take_coordinator_frame(input) == CoordinatorFrame{KeepAliveAnswer{7}});
+    REQUIRE(input.empty());
+  }
+}
+
+TEST_CASE("the job file grows as frames do", "[unit][job_codec]") {
+  // Made longer within: a later release's fields stand at the end of the terms, of a node, of its Join, of the job.
+  SavedJob job;
+  job.run_id = RunId{"job"};
+  job.snapshot.terms = terms();
+  job.snapshot.facts = {{"torch", "2.15.0"}};
+  Join join = todays_join();
+  join.terms = {};
+  join.former.reset();
+  job.snapshot.members.push_back({join, JobSnapshot::Stage::ready, false, "10.0.0.1", 0, {}});
+  job.snapshot.next_seniority = 1;
+
+  const std::string today = encode_job(job);
+  REQUIRE(decode_job(today).value() == job);
+  // The snapshot is the last part of the file and the last structure but SavedJob, whose fields end with it: bytes
+  // behind it are fields of a later SavedJob, and bytes within its length fields of a later snapshot.
+  constexpr std::size_t head = std::string_view{"torchupd job\n"}.size() + 4 + 8;
+  std::string body = today.substr(head);
+  const std::size_t snapshot_at = 4 + job.run_id.value().size();
+  const auto length = static_cast<std::uint32_t>(body.size() - snapshot_at - 4);
+  REQUIRE(body.substr(snapshot_at, 4) == number(length));
+  body.replace(snapshot_at, 4, number(length + 9));
+  body +=
+      "snapshot+"
+      "job+";
+  std::uint64_t sum = 0xcbf29ce484222325u;
+  for (const char byte : body) sum = (sum ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
+  const std::string later = today.substr(0, head - 8) + number(static_cast<std::uint32_t>(sum)) +
+                            number(static_cast<std::uint32_t>(sum >> 32)) + body;
+  const auto read = decode_job(later);
+  if (!read) FAIL(read.error().context);
+  REQUIRE(*read == job);
+}
+
+TEST_CASE("a job file with a phase or stage that only a later release knows is told to be a later one's",
+          "[unit][job_codec]") {
+  SavedJob job;
+  job.snapshot.phase = static_cast<JobSnapshot::Phase>(6);
+  REQUIRE(decode_job(encode_job(job)).error().code == errc::wrong_version);
+  job = {};
+  job.snapshot.terms = terms();
+  job.snapshot.members.push_back({todays_join(), static_cast<JobSnapshot::Stage>(4), false, "", 0, {}});
+  job.snapshot.members[0].join.terms = {};
+  REQUIRE(decode_job(encode_job(job)).error().code == errc::wrong_version);
+}

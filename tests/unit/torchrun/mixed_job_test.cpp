@@ -1,0 +1,139 @@
+#include "rendezvous/core/torchrun/mixed_job.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "tests/support/torchrun_keys.hpp"
+
+namespace torchup {
+namespace {
+
+using namespace std::chrono_literals;
+
+const UtcTime utc0 = std::chrono::sys_days{std::chrono::year{2026} / 1 / 1};
+
+Join join_of(int min_nodes, int max_nodes) {
+  Join join;
+  join.local_world_size = 2;
+  join.terms = {.min_nodes = min_nodes, .max_nodes = max_nodes, .join_timeout = 60s, .last_call = 2s, .lease = 3s};
+  return join;
+}
+
+}  // namespace
+
+TEST_CASE("a job becomes mixed while a round of our agents runs", "[unit][mixed]") {
+  Rendezvous pure;
+  Join join = join_of(1, 2);
+  join.terms.last_call = Duration::zero();
+  const auto hear = [&](const RendezvousEvent& event) { return pure.step(event, TimePoint{} + 10s); };
+  (void)hear(Connected{Peer{0}, "10.0.0.1", "10.0.0.5"});
+  (void)hear(Connected{Peer{1}, "10.0.0.2", "10.0.0.5"});  // has not joined yet
+  (void)hear(Said{Peer{0}, join});
+  (void)hear(Said{Peer{0}, StoreReady{Round{0}, Port{1}}});
+  REQUIRE(pure.phase() == Rendezvous::Phase::running);
+
+  const auto stops = [&] {
+    MixedJob job{RunId{"job"}};
+    int count = 0;
+    for (const RendezvousAction& action : job.begin(pure, TimePoint{} + 10s)) {
+      const auto* tell = std::get_if<Tell>(&action);
+      if (!tell) continue;
+      REQUIRE(tell->peer == Peer{0});
+      REQUIRE(std::get<StopWorkers>(tell->message).round == Round{0});
+      ++count;
+    }
+    REQUIRE(job.member_count() == 0);  // it joins again when it has stopped
+    return count;
+  };
+  REQUIRE(stops() == 1);
+  join.node = NodeId{"another"};
+  (void)hear(Said{Peer{1}, join});
+  (void)pure.step(Tick{}, TimePoint{} + 20s);  // the newcomer's turn: all stop
+  REQUIRE(pure.phase() == Rendezvous::Phase::gathering);
+  MixedJob job{RunId{"job"}};
+  (void)job.begin(pure, TimePoint{} + 20s);
+  REQUIRE(job.member_count() == 1);  // the newcomer; the other is stopping
+}
+
+TEST_CASE("our agents' job becomes a mixed one", "[unit][mixed]") {
+  Keys keys;
+  keys.cared = true;
+  MixedJob job{RunId{"job"}};
+  Rendezvous pure;
+  Join join = join_of(2, 2);
+  join.node = NodeId{"a_1_0"};
+  join.host = "a";
+  join.addresses = {"10.0.0.1"};
+  const Connected connected{Peer{0}, "10.0.0.1", "10.0.0.5"};
+  const Said said{Peer{0}, join};
+  for (const RendezvousEvent& event : std::vector<RendezvousEvent>{connected, said}) {
+    (void)pure.step(event, TimePoint{});
+  }
+  REQUIRE_FALSE(job.wanted(keys, pure));
+  TorchrunState state;
+  const TorchrunNode theirs{"b", 9, 0};
+  const int round = GENERATE(0, 3);
+  state.round = round;
+  state.participants = {{theirs, 0}};
+  state.last_heartbeats = {{theirs, utc0}};
+  keys.put(state);
+  REQUIRE(job.wanted(keys, pure));
+  REQUIRE(job.begin(pure, TimePoint{}).size() == 1);  // a note: nobody runs
+  const auto actions = job.step(Tick{}, keys, TimePoint{} + 100ms, utc0 + 100ms);
+  REQUIRE(keys.state().complete);
+  REQUIRE(keys.state().participants.at(theirs) == (round == 0 ? 1 : 0));  // in a later round the first stays the first
+  if (round == 0) {
+    const auto* host = std::get_if<Tell>(&actions.front());  // workers meet on the node of group rank 0, which is ours
+    REQUIRE(host);
+    REQUIRE(host->message == CoordinatorMessage{HostStore{Round{0}}});
+    (void)job.step(Said{Peer{0}, StoreReady{Round{0}, Port{77}}}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+    REQUIRE(keys.map.at("torch.rendezvous.job.0/MASTER_ADDR") == "10.0.0.1");
+    REQUIRE(keys.map.at("torch.rendezvous.job.0/MASTER_PORT") == "77");
+  }
+  REQUIRE(keys.ours.size() <= 1);
+
+  SECTION("an agent that ends frees its place") {
+    (void)job.step(Gone{Peer{0}, true}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+    REQUIRE(keys.state().participants.size() == 1);
+    REQUIRE(job.member_count() == 0);
+  }
+  const auto resume = [&](Peer peer) {
+    (void)job.step(Connected{peer, "10.0.0.1", "10.0.0.5"}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+    (void)job.step(Resumed{peer, {.join = join}}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+  };
+  SECTION("one that restates a place that it does not name is no harm") {
+    const auto stage = GENERATE(Resume::Stage::succeeded, Resume::Stage::failed, Resume::Stage::running);
+    (void)job.step(Connected{Peer{1}, "10.0.0.1", "10.0.0.5"}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+    (void)job.step(Resumed{Peer{1}, {.join = join, .stage = stage}}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+    REQUIRE(job.member_count() == 1);
+    Join stranger = join;
+    stranger.node = NodeId{"b_2_0"};
+    (void)job.step(Resumed{Peer{1}, {.join = stranger, .stage = stage}}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+    REQUIRE(job.member_count() == 1);
+  }
+  SECTION("what a former connection brings late takes nobody's place") {
+    resume(Peer{1});
+    (void)job.step(Said{Peer{0}, join}, keys, TimePoint{} + 300ms, utc0 + 300ms);
+    (void)job.step(Gone{Peer{0}, true}, keys, TimePoint{} + 400ms, utc0 + 400ms);
+    REQUIRE(job.member_count() == 1);
+    REQUIRE(keys.state().participants.size() == 2);
+  }
+  SECTION("one that is back in time, and joins, keeps its place") {
+    (void)job.step(Gone{Peer{0}, false}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+    (void)job.step(Connected{Peer{1}, "10.0.0.1", "10.0.0.5"}, keys, TimePoint{} + 300ms, utc0 + 300ms);
+    (void)job.step(Said{Peer{1}, join}, keys, TimePoint{} + 300ms, utc0 + 300ms);
+    (void)job.step(Tick{}, keys, TimePoint{} + 2s, utc0 + 2s);
+    REQUIRE(job.member_count() == 1);
+  }
+  SECTION("one that is silent is told so") {
+    const auto later = job.step(Tick{}, keys, TimePoint{} + 4s, utc0 + 4s);
+    REQUIRE(std::ranges::any_of(later, [&](const RendezvousAction& action) {
+      const auto* tell = std::get_if<Tell>(&action);
+      const auto* stop = tell ? std::get_if<StopWorkers>(&tell->message) : nullptr;
+      return stop && stop->cause == StopCause::fenced &&
+             stop->round == Round{round};  // it obeys for its own round only
+    }));
+    REQUIRE(job.member_count() == 0);
+  }
+}
+
+}  // namespace torchup
