@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <malloc.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -13,6 +14,7 @@
 #include <fstream>
 #include <stdexcept>
 #include <system_error>
+#include <variant>
 
 #include "launcher/cli.hpp"
 #include "launcher/core/options/completion.hpp"
@@ -20,6 +22,7 @@
 #include "launcher/core/plan/plan.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
 #include "launcher/os/agent/agent_runner.hpp"
+#include "launcher/os/io/own_log.hpp"
 #include "launcher/os/io/program_file.hpp"
 #include "launcher/os/machine/cpus.hpp"
 #include "launcher/os/machine/descendants.hpp"
@@ -59,6 +62,7 @@ Machine this_machine() {
     return value ? std::optional<std::string>{value} : std::nullopt;
   };
   machine.program = find_program;
+  machine.pythons = find_pythons;
   machine.cpus = [](bool with_topology) {
     auto cpus = read_cpus();
     if (cpus && with_topology) read_topology(*cpus);
@@ -76,8 +80,8 @@ int give(const Answer& answer) {
   return answer.status;
 }
 
-int refuse(const Error& error) {
-  std::fprintf(stderr, "torchup: %s\n", error.message().c_str());
+int refuse(const Error& error, const LogWords& log = {}) {
+  Log{own_log(log)}.tell({LogLevel::error, error.message()});
   return error.code == make_error_code(errc::refused) ? preflight_status : refused_status;
 }
 
@@ -112,8 +116,7 @@ Answer environment_answer(const LaunchConfig& plan, const OptionValues& options)
   const int workers = plan.local_world_size;
   const int nodes = plan.terms.max_nodes;
   if (rank < 0 || rank >= workers * nodes) {
-    return usage_error("argument --rank: " + std::to_string(rank) + " is not from 0 to " +
-                       std::to_string(workers * nodes - 1));
+    return usage_error(fmt::format("argument --rank: {} is not from 0 to {}", rank, workers * nodes - 1));
   }
   Placement placement;
   placement.group_rank = GroupRank{rank / workers};
@@ -144,11 +147,11 @@ Result<> check_log_folder(const std::string& path) {
   return fail(errc::bad_value, "log_dir: " + path + " is a file");
 }
 
-/// Of this process: become_guarded has raised it as far as it goes.
+/// As far as become_guarded can raise it.
 std::uint64_t descriptor_limit() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
-  return limit.rlim_cur;
+  return limit.rlim_max;
 }
 
 /// What went wrong, from the outside in: a coroutine's name, then what it met.
@@ -187,12 +190,28 @@ int report(const std::exception& error) {
   return internal_status;
 }
 
-int launch(std::span<const std::string> words, std::string token, Guarded guarded) {
+/// The job's secret, of the file or else of the variable that was taken from our environment; empty: none.
+Result<std::string> read_token(const OptionValues& options, std::string from_variable) {
+  if (options.has("token-file")) return read_token_file(options.text("token-file"));
+  if (from_variable.empty()) return from_variable;
+  return checked_token(std::move(from_variable), token_variable);
+}
+
+/// Everything that can be refused before anything starts.
+Result<> check_machine(const LaunchConfig& plan) {
+  if (auto checked = check_log_folder(plan.output.log_dir); !checked) return checked;
+  if (auto checked = check_output_file("--result-file", plan.output.result_file); !checked) return checked;
+  if (auto checked = check_output_file("--events", plan.output.events_file); !checked) return checked;
+  const std::string lacking = descriptors_lacking(plan, descriptor_limit());
+  return lacking.empty() ? Result<>{} : fail(errc::refused, lacking);
+}
+
+/// The options of all sources, whose types are right.
+std::variant<CommandLine, int> read_options(std::span<const std::string> words, const Machine& machine) {
   auto parsed = parse_command_line(words);
   if (const Answer* answer = std::get_if<Answer>(&parsed)) return give(*answer);
   auto& line = std::get<CommandLine>(parsed);
   if (const auto answer = answer_without_program(line.options)) return give(*answer);
-  const Machine machine = this_machine();
   if (auto read = line.options.read_environment(machine.variable); !read) return refuse(read.error());
   if (line.options.has("config")) {
     if (auto read = read_config_file(line.options); !read) return refuse(read.error());
@@ -201,49 +220,45 @@ int launch(std::span<const std::string> words, std::string token, Guarded guarde
   if (line.program.empty()) {
     return give(usage_error("the following arguments are required: training_script, training_script_args"));
   }
+  return std::move(line);
+}
+
+int launch(std::span<const std::string> words, std::string token) {
+  const Machine machine = this_machine();
+  const auto read = read_options(words, machine);
+  if (const int* const status = std::get_if<int>(&read)) return *status;
+  const auto& line = std::get<CommandLine>(read);
+  const LogWords log = log_words(line.options);
   auto plan = make_plan(line.options, line.program, line.legacy, machine);
-  if (!plan) return refuse(plan.error());
-  if (auto checked = check_log_folder(plan->output.log_dir); !checked) return refuse(checked.error());
-  if (auto checked = check_output_file("--result-file", plan->output.result_file); !checked)
-    return refuse(checked.error());
-  if (auto checked = check_output_file("--events", plan->output.events_file); !checked) return refuse(checked.error());
-  if (!token.empty()) {
-    auto checked = checked_token(std::move(token), token_variable);
-    if (!checked) return refuse(checked.error());
-    plan->rendezvous.token = *std::move(checked);
-  }
-  if (line.options.has("token-file")) {
-    auto from_file = read_token_file(line.options.text("token-file"));
-    if (!from_file) return refuse(from_file.error());
-    plan->rendezvous.token = *std::move(from_file);
-  }
-  if (const std::string lacking = descriptors_lacking(*plan, descriptor_limit()); !lacking.empty()) {
-    return refuse(fail(errc::refused, lacking));
-  }
+  if (!plan) return refuse(plan.error(), log);
+  if (auto checked = check_machine(*plan); !checked) return refuse(checked.error(), log);
+  auto secret = read_token(line.options, std::move(token));
+  if (!secret) return refuse(secret.error(), log);
+  plan->rendezvous.token = *std::move(secret);
   if (line.options.flag("print-env")) return give(environment_answer(*plan, line.options));
   if (line.options.flag("dry-run")) return give({0, plan_text(*plan), ""});
   if (auto checked = check_kernel(); !checked) {
-    std::fprintf(stderr, "torchup: %s\n", checked.error().message().c_str());
+    static_cast<void>(refuse(checked.error(), log));
     return preflight_status;
   }
-  run_agent(*plan, std::move(guarded), machine.host);
+  run_agent(*plan, become_guarded(), machine.host);
 }
 
 }  // namespace
 }  // namespace torchup
 
 int main(int argc, char** argv) {
+  torchup::fill_standard_descriptors();
+  if (argc == 3 && argv[1] == torchup::nvml_word) return torchup::answer_about_gpus(argv[2]);
   std::string token = torchup::take_token_variable();  // from both processes
-  torchup::Guarded guarded = torchup::become_guarded();
   // One arena for all threads: each costs more than everything that the small ones allocate.
   ::mallopt(M_ARENA_MAX, 1);
   const std::vector<std::string> words(argv, argv + argc);
-  int status = torchup::internal_status;
   try {
-    status = torchup::launch(words, std::move(token), std::move(guarded));
+    return torchup::launch(words, std::move(token));
   } catch (const std::exception& error) {
-    status = torchup::report(error);
+    const int status = torchup::report(error);
+    static_cast<void>(torchup::kill_descendants(std::chrono::seconds{10}));
+    return status;
   }
-  static_cast<void>(torchup::kill_descendants(std::chrono::seconds{10}));
-  return status;
 }

@@ -1,43 +1,18 @@
 // What a user types, and what stands in PET_ variables: a plan, or one clear error.
 //
 // Input: words, one a line; those that begin with "PET_" or "SLURM_" and hold "=" are variables.
-#include <map>
 #include <string>
 #include <vector>
 
 #include "launcher/cli.hpp"
-#include "launcher/core/plan/plan.hpp"
 #include "tests/fuzz/fuzz.hpp"
+#include "tests/support/fake_machine.hpp"
 
 using namespace torchup;
 
-namespace {
-
-Machine machine(std::map<std::string, std::string, std::less<>> variables) {
-  Machine result;
-  result.variable = [variables = std::move(variables)](std::string_view name) -> std::optional<std::string> {
-    const auto found = variables.find(name);
-    return found == variables.end() ? std::nullopt : std::optional{found->second};
-  };
-  result.program = [](const std::string& name, Where) {
-    return std::optional{ProgramFile{"/bin/" + name, ProgramFile::Kind::elf, true}};
-  };
-  result.cpus = [](bool) -> Result<Cpus> {
-    Cpus cpus;
-    cpus.allowed = {0, 1, 2, 3};
-    return cpus;
-  };
-  result.gpus = [] { return Gpus{{}, "no NVIDIA driver is loaded"}; };
-  result.random_run_id = [] { return std::string{"00000000-0000-4000-8000-0000000000ff"}; };
-  result.host = "host";
-  return result;
-}
-
-}  // namespace
-
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::vector<std::string> words{"torchup"};
-  std::map<std::string, std::string, std::less<>> variables;
+  Texts variables;
   std::string_view rest{reinterpret_cast<const char*>(data), size};
   while (!rest.empty()) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
@@ -56,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   CommandLine line = std::get<CommandLine>(parsed);
-  const Machine here = machine(variables);
+  const Machine here = fake_machine(std::move(variables));
   if (!line.options.read_environment(here.variable)) return 0;
   if (line.program.empty()) return 0;  // main says so, or needs none
   const auto plan = make_plan(line.options, line.program, line.legacy, here);

@@ -42,6 +42,7 @@ class FakeSysfs {
 Gpus ask_fake(const char* scene, Duration limit = 10s) {
   setenv("FAKE_NVML", scene, 1);
   GpuQuery query;
+  query.program = TORCHUP_PROGRAM;
   query.library = FAKE_NVML_LIBRARY;
   query.driver_check = false;
   query.limit = limit;
@@ -142,6 +143,7 @@ TEST_CASE("why there is no GPU is told", "[process][machine]") {
   REQUIRE(ask_fake("lost").problem == "NVML does not know GPU 1: GPU is lost");
   REQUIRE(ask_fake("dies").problem == "NVML ended without an answer");
   GpuQuery query;
+  query.program = TORCHUP_PROGRAM;
   query.driver_check = false;
   query.library = "libno_such_nvml.so.1";
   REQUIRE(read_gpus(query).problem.find("libno_such_nvml.so.1: cannot open shared object file") == 0);

@@ -3,8 +3,11 @@
 usage: options_test.py TORCHUP FAKE_NVML_LIBRARY [unittest options]
 """
 
+import json
 import os
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -184,6 +187,114 @@ class Options(unittest.TestCase):
         self.assertEqual([job.returncode for job in jobs], [0] * 4)
         self.assertEqual([len(own) for own in ports], [1] * 4)
         self.assertEqual(len(set.union(*ports)), 4)
+
+
+    def test_a_start_that_waits_for_a_file_can_be_interrupted(self):
+        os.mkfifo(self.folder / "config")
+        job = subprocess.Popen([TORCHUP, "--config=config", "true"], cwd=self.folder, stderr=subprocess.DEVNULL)
+        self.addCleanup(lambda: (job.poll() is None and job.kill(), job.wait()))
+
+        def reader_is_there():
+            try:
+                return os.open(self.folder / "config", os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:
+                return None
+        writer = until(reader_is_there, "torchup reads its configuration")
+        self.addCleanup(os.close, writer)
+        job.send_signal(signal.SIGINT)
+        self.assertEqual(job.wait(20), -signal.SIGINT)
+
+    def environment(self):
+        """torchup in a folder `v/bin` of its own, beside a python3 that says who it is."""
+        own = self.folder / "v/bin"
+        own.mkdir(parents=True)
+        shutil.copy(TORCHUP, own / "torchup")
+        (own / "python3").write_text("#!/bin/sh\necho the one beside torchup\n")
+        (own / "python3").chmod(0o755)
+        (self.folder / "v/pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
+        (self.folder / "script.py").write_text("print('another one')\n")
+        return own
+
+    def python_of(self, own, **variables):
+        done = subprocess.run([own / "torchup", "script.py"], capture_output=True, text=True, cwd=self.folder, timeout=60,
+                              env=variables)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.strip()
+
+    def test_the_python_of_torchups_own_environment(self):
+        own = self.environment()
+        path = f"{own}:{os.path.dirname(sys.executable)}:/usr/bin:/bin"
+        for variables in ({}, {"PATH": path}):  # a tool's own environment: uvx, pipx
+            self.assertEqual(self.python_of(own, **variables), "another one")
+        for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+            self.assertEqual(self.python_of(own, **{name: str(self.folder / "v/bin/..")}), "the one beside torchup")
+        (self.folder / "v/lib/python3.99/site-packages/torch").mkdir(parents=True)
+        self.assertEqual(self.python_of(own), "the one beside torchup")
+        self.assertEqual(self.python_of(own, PYTHON_EXEC=sys.executable), "another one")
+        (self.folder / "link").symlink_to(own / "torchup")
+        linked = subprocess.run([self.folder / "link", "--dry-run", "script.py"], capture_output=True, text=True,
+                                cwd=self.folder, env={}, timeout=60)
+        self.assertIn(f"python3 of torchup's environment {self.folder}/v)", linked.stdout)
+
+    def test_the_python_of_an_environment_that_sees_the_packages_of_its_base(self):
+        own = self.environment()
+        (self.folder / "v/pyvenv.cfg").write_text("Include-System-Site-Packages=TRUE\n")
+        self.assertEqual(self.python_of(own), "the one beside torchup")
+
+    def test_a_python_script_whose_lines_end_in_cr_lf(self):
+        script = self.folder / "script"
+        script.write_bytes(b"#!/usr/bin/env python3\r\nimport os\r\nprint('rank', os.environ['RANK'])\r\n")
+        script.chmod(0o755)
+        self.assertEqual(self.lines("./script"), ["rank 0"])
+
+    def own_lines(self, *options, **environment):
+        """Of a job whose two workers say something and of which one fails."""
+        done = self.run_job(*options, "--nproc-per-node=2", "sh", "-c",
+                            'echo "out $RANK"; echo "err $RANK" >&2; test $RANK = 0 || exec sleep 60; exit 3',
+                            OMP_NUM_THREADS="", **environment)
+        self.assertEqual((done.returncode, set(done.stdout.splitlines()) <= {"out 0", "out 1"}), (1, True), done.stderr)
+        self.assertIn("ChildFailedError", done.stderr)  # the report is none of our lines, whatever they look like
+        self.assertIn("err 0\n", done.stderr)
+        return done.stderr.splitlines()
+
+    def test_log_level(self):
+        shows = {"error": (), "warning": ("closing signal",), "info": ("closing signal",),
+                 "debug": ("closing signal", "rank 0 runs as process")}
+        failed = r"torchup: failed \(exitcode: 3\) local_rank: 0"
+        for level, expected in shows.items():
+            for lines in (self.own_lines(f"--log-level={level}"), self.own_lines("--quiet", PET_LOG_LEVEL=level)):
+                own = [line for line in lines if line.startswith("torchup: ")]
+                self.assertTrue(any(re.match(failed, line) for line in own), lines)
+                for text in ("closing signal", "rank 0 runs as process"):
+                    self.assertEqual(any(text in line for line in own), text in expected, (level, lines))
+
+    def test_log_format(self):
+        (self.folder / "job.conf").write_text("log-format = json\nlog_level = debug\n")
+        for options in (("--log-format=json", "--log_level", "debug"), ("--config=job.conf",)):
+            lines = self.own_lines(*options)
+            own = [json.loads(line) for line in lines if line.startswith("{")]
+            report = "torchup: What went wrong: "
+            self.assertFalse([line for line in lines if line.startswith("torchup: ") and not line.startswith(report)], lines)
+            for line in own:
+                self.assertEqual(line["program"], "torchup")
+                self.assertRegex(line["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
+            levels = {line["message"]: line["level"] for line in own}
+            self.assertEqual({level for text, level in levels.items() if text.startswith("failed (exitcode: 3)")}, {"error"})
+            self.assertEqual({level for text, level in levels.items() if "runs as process" in text}, {"debug"})
+
+    def test_a_refusal_is_a_line_of_the_log(self):
+        done = self.run_job("--log-format=json", "--log-level=error", "./nowhere")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        line = json.loads(done.stderr)
+        self.assertEqual((line["program"], line["level"]), ("torchup", "error"))
+        self.assertIn("./nowhere", line["message"])
+
+    def test_log_words_that_are_none(self):
+        for word in ("--log-level=loud", "--log-format=xml"):
+            done = self.run_job(word, "true")
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(f"argument --{word[2:].split('=')[0]}", done.stderr)
+            self.assertIn("invalid choice", done.stderr)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,12 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/os/io/boost_process.hpp"
 #include "launcher/os/output/worker_output.hpp"
 
 /// One job's output with real children, for the tests of it.
 namespace torchup::output_test {
 
 namespace fs = std::filesystem;
+namespace process = boost::process::v2;
 using namespace std::chrono_literals;
 
 inline std::string content(const fs::path& path) {
@@ -61,36 +61,24 @@ inline UniqueFd create(const fs::path& path) {
   return fd;
 }
 
-/// A shell command with these descriptors; true children of this process.
+/// A shell command with these descriptors; a true child of this process, which ends with this.
 class Child {
  public:
-  Child(const std::string& command, ChildStreams streams) {
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, streams.in.get(), 0);
-    ::posix_spawn_file_actions_adddup2(&actions, streams.out.get(), 1);
-    ::posix_spawn_file_actions_adddup2(&actions, streams.err.get(), 2);
-    std::string shell = "sh";
-    std::string flag = "-c";
-    std::string text = command;
-    std::array<char*, 4> arguments{shell.data(), flag.data(), text.data(), nullptr};
-    REQUIRE(::posix_spawn(&pid_, "/bin/sh", &actions, nullptr, arguments.data(), environ) == 0);
-    ::posix_spawn_file_actions_destroy(&actions);
-  }
-  Child(Child&& other) noexcept : pid_{std::exchange(other.pid_, -1)} {}
-  Child& operator=(Child&&) = delete;
-  ~Child() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  bool ended() {
-    if (pid_ > 0 && ::waitpid(pid_, nullptr, WNOHANG) == pid_) pid_ = -1;
-    return pid_ <= 0;
-  }
+  Child(const std::string& command, const ChildStreams& streams)
+      : process_{loop(),
+                 "/bin/sh",
+                 {"-c", command},
+                 process::process_stdio{streams.in.get(), streams.out.get(), streams.err.get()}} {}
+  bool ended() { return !process_.running(); }
 
  private:
-  pid_t pid_ = -1;
+  /// What its handle is registered with; nobody runs it.
+  static asio::io_context& loop() {
+    static asio::io_context loop;
+    return loop;
+  }
+
+  process::process process_;
 };
 
 /// One job's output on one node: what our stdout and stderr got, what the files hold.

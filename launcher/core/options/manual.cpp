@@ -24,41 +24,21 @@ std::string roff(std::string_view text) {
   return result;
 }
 
-}  // namespace
+constexpr std::string_view description = R"(.SH NAME
+torchup \- start, supervise and restart the workers of a distributed PyTorch job
+.SH SYNOPSIS
+.B torchup
+[\fIoptions\fR] \fIprogram\fR [\fIarguments\fR]
+.SH DESCRIPTION
+Starts the program once for each worker, with the environment that PyTorch's distributed package reads, and takes
+torchrun's options. A Python script runs with python3; an ELF file, and an executable script that begins with #!
+and whose name does not end in .py, run by themselves.
+That python3 is the one beside torchup, if its environment has PyTorch or is the activated one, else the first on PATH.
+Every option may be written with dashes or underscores. Where the command line does not have it, a variable
+\fBPET_\fINAME\fR stands for it, and then the file of \fB\-\-config\fR.
+)";
 
-std::string manual_page(std::string_view version) {
-  std::string text =
-      ".TH TORCHUP 1 \"\" \"torchup " + roff(version) +
-      "\" \"User commands\"\n"
-      ".SH NAME\ntorchup \\- start, supervise and restart the workers of a distributed PyTorch job\n"
-      ".SH SYNOPSIS\n.B torchup\n[\\fIoptions\\fR] \\fIprogram\\fR [\\fIarguments\\fR]\n"
-      ".SH DESCRIPTION\n"
-      "Starts the program once for each worker, with the environment that PyTorch's distributed package reads, and "
-      "takes\n"
-      "torchrun's options. A Python script runs with python3; an ELF file, and an executable script that begins with "
-      "#!\n"
-      "and whose name does not end in .py, run by themselves.\n"
-      "Every option may be written with dashes or underscores. Where the command line does not have it, a variable\n"
-      "\\fBPET_\\fINAME\\fR stands for it, and then the file of \\fB\\-\\-config\\fR.\n"
-      ".SH OPTIONS\n";
-  std::string_view group;
-  for (const OptionSpec& option : option_table()) {
-    if (option.group != group) {
-      group = option.group;
-      text += ".SS " + roff(group) + "\n";
-    }
-    text += ".TP\n";
-    if (option.short_name) text += std::string{"\\fB\\-"} + option.short_name + "\\fR, ";
-    text += "\\fB\\-\\-" + roff(option.name) + "\\fR";
-    if (!option.value.empty()) text += " \\fI" + roff(option.value) + "\\fR";
-    text += "\n" + roff(option.help) + "\n";
-  }
-  text +=
-      ".SH EXIT STATUS\nThe same on all nodes, but for a node that left (its signal) and one that was cut off (67).\n";
-  for (const ExitCode& code : exit_codes()) {
-    text += fmt::format(".TP\n\fB{}\fR\n{}\n", code.code, roff(code.meaning));
-  }
-  text += R"(.SH ENVIRONMENT
+constexpr std::string_view environment = R"(.SH ENVIRONMENT
 .TP
 \fBPET_\fINAME\fR
 stands for the option \-\-\fIname\fR that the command line lacks: PET_NPROC_PER_NODE, PET_RDZV_ENDPOINT. A flag's is a
@@ -75,7 +55,9 @@ is set to 1 for the workers where it is not set and there are several.
 .PP
 Each worker gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and the rest of what
 torchrun sets; \-\-print\-env shows them.
-.SH SIGNALS
+)";
+
+constexpr std::string_view signals = R"(.SH SIGNALS
 .TP
 INT, QUIT
 end the job on all nodes; the workers get the signal and, after the grace of \-\-shutdown\-timeout, SIGKILL. A second
@@ -91,7 +73,9 @@ TSTP, CONT
 stop and resume the workers too.
 .PP
 A signal that \-\-drain\-signals lists asks the workers to save and stop after a step; the job then ends with 75.
-.SH EXAMPLES
+)";
+
+constexpr std::string_view examples = R"(.SH EXAMPLES
 .nf
 torchup \-\-nproc\-per\-node=auto train.py \-\-epochs 10
 torchup \-\-nnodes=2 \-\-nproc\-per\-node=8 \-\-rdzv\-id=job1 \-\-rdzv\-backend=c10d \\
@@ -100,7 +84,38 @@ torchup \-\-nnodes=2:4 \-\-max\-restarts=3 \-\-rdzv\-backend=c10d \-\-rdzv\-endp
 torchup \-\-dry\-run \-\-nproc\-per\-node=4 train.py
 .fi
 )";
+
+std::string option_entry(const OptionSpec& option) {
+  const std::string short_name = option.short_name ? fmt::format("\\fB\\-{}\\fR, ", option.short_name) : "";
+  const std::string value = option.value.empty() ? "" : fmt::format(" \\fI{}\\fR", roff(option.value));
+  return fmt::format(".TP\n{}\\fB\\-\\-{}\\fR{}\n{}\n", short_name, roff(option.name), value, roff(option.help));
+}
+
+std::string options_section() {
+  std::string text = ".SH OPTIONS\n";
+  std::string_view group;
+  for (const OptionSpec& option : option_table()) {
+    if (option.group != group) text += fmt::format(".SS {}\n", roff(option.group));
+    group = option.group;
+    text += option_entry(option);
+  }
   return text;
+}
+
+std::string exit_status_section() {
+  std::string text =
+      ".SH EXIT STATUS\nThe same on all nodes, but for a node that left (its signal) and one that was cut off (67).\n";
+  for (const ExitCode& code : exit_codes()) {
+    text += fmt::format(".TP\n\\fB{}\\fR\n{}\n", code.code, roff(code.meaning));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string manual_page(std::string_view version) {
+  return fmt::format(".TH TORCHUP 1 \"\" \"torchup {}\" \"User commands\"\n{}{}{}{}{}{}", roff(version), description,
+                     options_section(), exit_status_section(), environment, signals, examples);
 }
 
 }  // namespace torchup

@@ -6,6 +6,13 @@
 
 namespace torchup {
 
+/// How our own lines are written: in the words of --log-level and --log-format, which rendezvous/net/io/log reads.
+struct LogWords {
+  std::string level = "info";
+  std::string format = "text";
+  friend bool operator==(const LogWords&, const LogWords&) = default;
+};
+
 /// What the command line says about worker output and records, as text. output_plan checks it and gives it meaning.
 struct OutputOptions {
   std::string log_dir{};               ///< empty: a temporary folder, which goes if nothing was written in it
@@ -17,9 +24,9 @@ struct OutputOptions {
   std::vector<std::string> duplicate_stderr_filters{};
   std::uint64_t log_max_bytes = 0;  ///< size at which a log file is rotated; 0: never
   bool capture = true;              ///< false: workers without redirect or tee write to our own descriptors
-  bool quiet = false;               ///< only errors and the report from ourselves
-  std::string events_file{};        ///< empty: none
-  std::string result_file{};        ///< empty: none
+  LogWords log{};
+  std::string events_file{};  ///< empty: none
+  std::string result_file{};  ///< empty: none
   friend bool operator==(const OutputOptions&, const OutputOptions&) = default;
 };
 

@@ -20,11 +20,15 @@ namespace torchup {
 struct Machine {
   VariableLookup variable;
   ProgramLookup program;
+  PythonLookup pythons;
   std::function<Result<Cpus>(bool with_topology)> cpus;
   std::function<Gpus()> gpus;
   std::function<std::string()> random_run_id;  ///< a UUID
   std::string host;                            ///< as gethostname gives it
 };
+
+/// How our own lines are to be written, known before there is a plan: a refusal is such a line too.
+[[nodiscard]] LogWords log_words(const OptionValues& options);
 
 /// Turns options and program words into the plan of this agent: all checks of all options, in torchrun's order.
 ///

@@ -20,8 +20,9 @@ struct ProgramFile {
   };
   std::string path;  ///< as it can be opened
   Kind kind = Kind::other;
-  bool executable = false;   ///< by us
-  std::string problem = {};  ///< why it cannot be used at all: "Permission denied", …; else empty
+  bool executable = false;      ///< by us
+  std::string problem = {};     ///< why it cannot be used at all: "Permission denied", …; else empty
+  std::string first_line = {};  ///< of a script: its `#!` line as far as the kernel reads it, a CR at its end included
 };
 
 /// Where to look for a program: only as a path (a name without slash means the working directory), only on PATH, or
@@ -29,23 +30,42 @@ struct ProgramFile {
 enum class Where { path, path_list, path_then_list, list_then_path };
 using ProgramLookup = std::function<std::optional<ProgramFile>(const std::string& name, Where where)>;
 
+/// Where a Python may be, for a program that needs one. The shell looks; none of these is started to find out.
+struct Pythons {
+  std::string folder;                    ///< of torchup's own file
+  std::optional<ProgramFile> beside;     ///< python3 in that folder
+  std::optional<ProgramFile> on_path;    ///< the first python3 on PATH
+  std::optional<ProgramFile> elsewhere;  ///< the first one on PATH that is not in that folder
+  bool is_virtual = false;               ///< the folder belongs to a virtual environment
+  bool has_torch = false;                ///< and PyTorch is in it, or it sees the packages of its base
+  bool is_activated = false;             ///< VIRTUAL_ENV or CONDA_PREFIX names it
+};
+using PythonLookup = std::function<Pythons()>;
+
 /// How the program was named on the command line.
 struct ProgramRequest {
   std::vector<std::string> words;  ///< the program and its arguments; at least one
   bool module = false;
   bool no_python = false;
   bool run_path = false;
-  std::string python;  ///< PYTHON_EXEC; empty: python3 on PATH
+  std::string python;  ///< PYTHON_EXEC; empty: found by the rules of choose_program
   bool pass_local_rank = false;
 };
 
 /// Decides how the workers are started.
 ///
 /// By contract a program is a Python script, run as `python3 -u SCRIPT`, or with `no_python` a program of its own.
-/// Ours: an ELF file, and a `#!` script that is executable and whose name does not end in .py, are started themselves.
+/// Ours: an ELF file, and a `#!` script that is executable and whose name does not end in .py, are started themselves;
+/// but not one that names a Python and was written with CR at its ends of lines: no kernel finds `python3\r`.
+///
+/// Which Python: torchrun runs workers with the one that it is installed in, and so do we, without being Python. The
+/// first of these: PYTHON_EXEC; the one beside us, if its environment has PyTorch or is the activated one; python3 on
+/// PATH, but not that of an environment that is only a tool's (`uvx torchup`: ours, neither activated nor with
+/// PyTorch); the one beside us.
 ///
 /// Errors: errc::bad_value, one line for people: no such program, not executable, no Python, contradicting flags.
-[[nodiscard]] Result<WorkerProgram> choose_program(const ProgramRequest& request, const ProgramLookup& look_up);
+[[nodiscard]] Result<WorkerProgram> choose_program(const ProgramRequest& request, const ProgramLookup& look_up,
+                                                   const PythonLookup& pythons);
 
 /// The argument list of one worker: `$local_rank`, `${local_rank}` and `$$` replaced in every word but argv[0], other
 /// `$` left as they are.

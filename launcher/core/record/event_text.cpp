@@ -18,7 +18,10 @@ std::string milliseconds_text(double ms) {
 struct Text {
   Line operator()(const event::Waiting& e) const { return EventText{Level::info, e.roster}; }
   Line operator()(const event::WorkerExited& e) const {
-    if (e.end != WorkerEnd::failed) return std::nullopt;
+    if (e.end != WorkerEnd::failed) {
+      return EventText{Level::debug, fmt::format("rank {} has ended: {}, exit code {}", e.worker.rank.value(),
+                                                 worker_end_text(e.end), e.exit_code)};
+    }
     return EventText{Level::error, fmt::format("failed (exitcode: {}) local_rank: {} (pid: {}) of binary: {}",
                                                e.exit_code, e.worker.local_rank.value(), e.worker.pid, e.binary)};
   }
@@ -127,12 +130,28 @@ struct Text {
   Line operator()(const event::Fault& e) const { return EventText{Level::error, e.text}; }
   Line operator()(const event::Notice& e) const { return EventText{e.level, e.text}; }
 
-  // Of no interest while the job runs, or told by another event.
+  // For who looks closely.
+  Line operator()(const event::RoundCompleted& e) const {
+    const Placement& p = e.placement;
+    return EventText{
+        Level::debug,
+        fmt::format("round {} is complete: we are node {} of {}, our ranks begin with {} of {}; master {}:{}",
+                    p.round.value(), p.group_rank.value(), p.group_world_size, p.first_rank.value(), p.world_size,
+                    p.master_addr, p.master_port.value())};
+  }
+  Line operator()(const event::AttemptStarted& e) const {
+    return EventText{Level::debug,
+                     fmt::format("{} begins{}", e.name, e.directory.empty() ? "" : ", its files: " + e.directory)};
+  }
+  Line operator()(const event::WorkerStarted& e) const {
+    return EventText{Level::debug, fmt::format("rank {} runs as process {}", e.worker.rank.value(), e.worker.pid)};
+  }
+  Line operator()(const event::Stopping& e) const {
+    return EventText{Level::debug, "the workers are stopped: " + e.reason};
+  }
+
+  // Told by another event.
   Line operator()(const event::JobStarted&) const { return std::nullopt; }
-  Line operator()(const event::RoundCompleted&) const { return std::nullopt; }
-  Line operator()(const event::AttemptStarted&) const { return std::nullopt; }
-  Line operator()(const event::WorkerStarted&) const { return std::nullopt; }
-  Line operator()(const event::Stopping&) const { return std::nullopt; }
   Line operator()(const event::AttemptEnded&) const { return std::nullopt; }
   Line operator()(const event::JobEnded&) const { return std::nullopt; }
 };

@@ -10,6 +10,7 @@
 #include "launcher/core/record/error_file.hpp"
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/core/record/incident.hpp"
+#include "launcher/os/io/own_log.hpp"
 #include "launcher/os/output/evidence.hpp"
 
 namespace torchup {
@@ -44,12 +45,15 @@ JobRecord::JobRecord(asio::io_context& loop, const LaunchConfig& config, std::st
   if (config_.event_log_handler == "console") {
     torchelastic_events_.emplace(host_, config_.rendezvous.backend == Backend::static_ ? "static" : "c10d");
   }
-  LogOptions options;
-  options.program = "torchup";
-  options.level = config_.output.quiet ? LogLevel::error : LogLevel::info;
+  open_log();
+  log_use_ = log_->use(loop_);
+}
+
+/// What an earlier one has kept back is said now.
+void JobRecord::open_log() {
+  LogOptions options = own_log(config_.output.log);
   options.write = [this](std::string line) { output_.print(std::move(line)); };
   log_ = std::make_unique<Log>(std::move(options));
-  log_use_ = log_->use(loop_);
 }
 
 void JobRecord::record(EventBody body) {
@@ -75,7 +79,6 @@ void JobRecord::record(EventBody body) {
 void JobRecord::say(const EventBody& body) {
   auto line = to_text(body);
   if (!line) return;
-  if (!log_) return output_.print(fmt::format("torchup: {}\n", line->text));  // at the very end
   if (std::holds_alternative<event::LogWriteFailed>(body)) {
     // A full disk fails all files at once.
     const TimePoint now = std::chrono::steady_clock::now();
@@ -147,7 +150,7 @@ Task<> JobRecord::finish(Finish action) {
   }
   co_await write_result();
   log_use_.reset();
-  log_.reset();  // counts of lines that were kept back are said now
+  open_log();
 }
 
 Task<> JobRecord::finish_output() {

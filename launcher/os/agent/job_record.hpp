@@ -43,6 +43,7 @@ class JobRecord {
   [[nodiscard]] bool finishing() const { return finishing_; }
 
  private:
+  void open_log();
   void say(const EventBody& body);
   Task<> tell_restart(std::shared_ptr<IncidentRecorder::Open> failed);
   void report(const Finish& action);
@@ -59,7 +60,7 @@ class JobRecord {
   RunRecord record_;
   std::optional<TorchelasticEvents> torchelastic_events_;
   LogLimit coordinator_limit_{LogLimits{}};
-  std::unique_ptr<Log> log_;  ///< null at the end: everything is said
+  std::unique_ptr<Log> log_;
   Log::LoopUse log_use_;
   std::string attempt_name_;
   std::shared_ptr<IncidentRecorder::Open> failed_;  ///< the last attempt's failure, of which nobody was told yet

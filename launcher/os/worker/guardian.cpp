@@ -21,15 +21,6 @@ constexpr Duration kill_limit = std::chrono::seconds{10};
 /// README, "Exit codes": a check before the start failed.
 constexpr int shortage_status = 65;
 
-/// Opens /dev/null for each of the descriptors 0, 1, 2 that is closed, so that no file of ours lands there.
-void fill_standard_descriptors() {
-  while (true) {
-    const int fd = ::open("/dev/null", O_RDWR);
-    if (fd > 2) ::close(fd);
-    if (fd < 0 || fd > 2) return;
-  }
-}
-
 /// The way in which a process ended, as a shell shows it.
 int shell_status(int status) { return WIFSIGNALED(status) ? shell_code(WTERMSIG(status)) : WEXITSTATUS(status); }
 
@@ -81,8 +72,15 @@ sigset_t guarded_signals() {
   return signals;
 }
 
+void fill_standard_descriptors() {
+  while (true) {
+    const int fd = ::open("/dev/null", O_RDWR);
+    if (fd > 2) ::close(fd);
+    if (fd < 0 || fd > 2) return;
+  }
+}
+
 Guarded become_guarded() {
-  fill_standard_descriptors();
   const sigset_t signals = guarded_signals();
   ::sigprocmask(SIG_SETMASK, &signals, nullptr);
   struct sigaction hangup {};
@@ -106,6 +104,7 @@ Guarded become_guarded() {
   }
   const pid_t outer = ::getpid();
   std::string tag = cgroup_tag();
+  // Not by Boost.Process: nothing is executed, this very process goes on twice.
   const pid_t inner = ::fork();
   if (inner < 0) {
     std::perror("torchup: no new process (the limit of processes: ulimit -u, or pids.max of the cgroup)");

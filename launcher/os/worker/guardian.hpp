@@ -19,6 +19,10 @@ struct Guarded {
   rlimit descriptor_limit{};
 };
 
+/// Opens /dev/null for each of the descriptors 0, 1, 2 that is closed, so that no file of ours lands there. Call it
+/// first thing in main.
+void fill_standard_descriptors();
+
 /// Splits this process in two, one below the other, and returns in the inner one only; the outer one never returns.
 ///
 /// The outer process keeps the pid that users signal. It passes signals on, takes over orphans and ends as the inner
@@ -28,7 +32,8 @@ struct Guarded {
 /// die by their parent-death signal.
 ///
 /// In both processes all signals that can be caught are blocked, save those that a fault of our own raises: the inner
-/// one reads them from a descriptor. Call it first thing in main, before any thread.
+/// one reads them from a descriptor. So call it when all is read and checked, which may take as long as somebody's file
+/// or driver does and must be as easy to interrupt as any command; but before any thread and any child that stays.
 [[nodiscard]] Guarded become_guarded();
 
 /// The signals that are blocked by become_guarded, for signalfd.

@@ -162,7 +162,6 @@ TEST_CASE("what people read of events", "[unit][events]") {
   };
   CHECK(text(event::WorkerExited{worker, 7, WorkerEnd::failed, "", "", {}, "/bin/prog"}) ==
         "failed (exitcode: 7) local_rank: 1 (pid: 101) of binary: /bin/prog");
-  CHECK(text(event::WorkerExited{worker, -15, WorkerEnd::terminated, "", ""}).empty());
   CHECK(text(event::SignalReceived{15, SignalUse::ends, "shutting down workers"}) ==
         "Received 15 death signal, shutting down workers");
   CHECK(text(event::SignalReceived{10, SignalUse::forwards, "passed on"}).empty());
@@ -173,4 +172,19 @@ TEST_CASE("what people read of events", "[unit][events]") {
   CHECK(text(event::IncidentRecorded{"/i.json", "it", true}) == "restarted after it; details: /i.json");
   CHECK(text(event::IncidentRecorded{"/i.json", "it", false}).empty());
   CHECK(to_text(event::Fault{"x"})->level == LogLevel::error);
+}
+
+TEST_CASE("what goes as planned is a line for those who debug", "[unit][events]") {
+  const WorkerId worker{Rank{5}, LocalRank{1}, 101};
+  Placement placement{Round{2}, GroupRank{1}, 3, Rank{4}, 12};
+  placement.master_addr = "node0";
+  placement.master_port = Port{4711};
+  const auto debug = [](std::string text) { return EventText{LogLevel::debug, std::move(text)}; };
+  CHECK(to_text(event::RoundCompleted{placement}) ==
+        debug("round 2 is complete: we are node 1 of 3, our ranks begin with 4 of 12; master node0:4711"));
+  CHECK(to_text(event::AttemptStarted{"attempt_1", "/logs", 1}) == debug("attempt_1 begins, its files: /logs"));
+  CHECK(to_text(event::WorkerStarted{worker, "", ""}) == debug("rank 5 runs as process 101"));
+  CHECK(to_text(event::WorkerExited{worker, -15, WorkerEnd::terminated, "", ""}) ==
+        debug("rank 5 has ended: terminated, exit code -15"));
+  CHECK(to_text(event::Stopping{"rank 0 failed"}) == debug("the workers are stopped: rank 0 failed"));
 }

@@ -1,44 +1,23 @@
 #include "launcher/core/plan/plan.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
-#include <map>
 
 #include "launcher/core/options/completion.hpp"
 #include "launcher/core/options/manual.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
+#include "tests/support/fake_machine.hpp"
 
 namespace torchup {
 namespace {
 
 using namespace std::chrono_literals;
-using Texts = std::map<std::string, std::string, std::less<>>;
-
-/// A machine with four CPUs, no GPU, these variables, and every program.
-Machine machine(Texts variables = {}) {
-  Machine result;
-  result.variable = [variables](std::string_view name) -> std::optional<std::string> {
-    const auto found = variables.find(name);
-    return found == variables.end() ? std::nullopt : std::optional{found->second};
-  };
-  result.program = [](const std::string& name, Where) {
-    return std::optional{ProgramFile{"/bin/" + name, ProgramFile::Kind::elf, true}};
-  };
-  result.cpus = [](bool) -> Result<Cpus> {
-    Cpus cpus;
-    cpus.allowed = {0, 1, 2, 3};
-    return cpus;
-  };
-  result.gpus = [] { return Gpus{{}, "no NVIDIA driver is loaded"}; };
-  result.random_run_id = [] { return std::string{"00000000-0000-4000-8000-0000000000ff"}; };
-  result.host = "host";
-  return result;
-}
 
 Result<LaunchConfig> planned(const Texts& options, const Texts& variables = {}) {
   OptionValues values;
   for (const auto& [name, value] : options) values.set(name, value);
-  return make_plan(values, {"prog", "a"}, false, machine(variables));
+  return make_plan(values, {"prog", "a"}, false, fake_machine(variables));
 }
 LaunchConfig plan(const Texts& options, const Texts& variables = {}) {
   auto result = planned(options, variables);
@@ -215,6 +194,7 @@ TEST_CASE("manual and completion know every option", "[unit][plan]") {
     INFO(name);
     REQUIRE(manual.find("\\-\\-" + name + "\\fR") != std::string::npos);
   }
+  REQUIRE(std::ranges::none_of(manual, [](unsigned char c) { return c < ' ' && c != '\n'; }));  // `\f` is one
   REQUIRE(completion_script("csh") == std::nullopt);
 }
 

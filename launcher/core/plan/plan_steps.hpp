@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "launcher/core/plan/plan.hpp"
+
+/// The steps of make_plan, in their order: each reads the options of one subject into the plan. Their errors are those
+/// of make_plan.
+namespace torchup {
+
+/// What a plan is made from.
+struct PlanSource {
+  const OptionValues& options;
+  const std::vector<std::string>& words;  ///< the program and its arguments
+  bool legacy = false;                    ///< torchup-launch
+  const Machine& machine;
+};
+
+// plan_meeting.cpp: where the nodes meet, how many they are, in which order.
+Result<> plan_backend(const PlanSource& source, LaunchConfig& plan);
+Result<> plan_nodes(const PlanSource& source, LaunchConfig& plan);
+/// --rdzv-conf.
+Result<> plan_conf(const PlanSource& source, LaunchConfig& plan);
+
+// plan_workers.cpp: how many workers, on which devices and CPUs.
+Result<> plan_workers(const PlanSource& source, LaunchConfig& plan);
+Result<> plan_virtual_ranks(const PlanSource& source, LaunchConfig& plan);
+
+// plan_output.cpp: output, records, log, watchdog, probes.
+Result<> plan_output(const PlanSource& source, LaunchConfig& plan);
+
+// plan_life.cpp: signals, restarts, stopping.
+Result<> plan_stop(const PlanSource& source, LaunchConfig& plan);
+Result<> plan_signals(const PlanSource& source, LaunchConfig& plan);
+Result<> plan_restarts(const PlanSource& source, LaunchConfig& plan);
+
+inline Error bad(std::string text) { return fail(errc::bad_value, std::move(text)); }
+inline void warn(LaunchConfig& plan, std::string text) { plan.warnings.push_back(std::move(text)); }
+/// As long as a Duration can be, at most.
+[[nodiscard]] Duration seconds_of(double seconds);
+
+}  // namespace torchup

@@ -1,0 +1,98 @@
+#include "launcher/os/io/helper.hpp"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/readable_pipe.hpp>
+#include <csignal>
+#include <optional>
+
+#include "launcher/os/io/boost_process.hpp"
+#include "rendezvous/net/io/asio.hpp"
+
+namespace torchup {
+namespace {
+
+namespace bp = boost::process::v2;
+using HelperProcess = bp::basic_process<asio::io_context::executor_type>;
+
+/// How long a killed helper may take to go.
+constexpr Duration helper_kill_limit = std::chrono::seconds{1};
+
+/// Boost.Process's hook between fork and exec: a group of its own, an end with us, and none of our signal handling.
+struct FreshProcess {
+  pid_t parent = ::getpid();
+
+  boost::system::error_code on_exec_setup(bp::posix::default_launcher&, const std::filesystem::path&,
+                                          const char* const*&) const {
+    ::setpgid(0, 0);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(127);  // it died before it could take us along
+    struct sigaction by_default {};
+    by_default.sa_handler = SIG_DFL;
+    for (int number = 1; number < NSIG; ++number) ::sigaction(number, &by_default, nullptr);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    return {};
+  }
+};
+
+/// One helper, from its start to its end, on a loop that nobody else uses.
+class Asking {
+ public:
+  explicit Asking(const Helper& helper) : helper_{helper} {}
+
+  Result<std::string> run() {
+    if (auto started = start(); !started) return started.error();
+    spawn(loop_, "ask a helper", ask());
+    loop_.run();
+    return std::move(answer_);
+  }
+
+ private:
+  /// Our copy of the pipe's end for writing is gone when this returns: only the helper holds one.
+  Result<> start() {
+    bp::process_stdio streams{nullptr, out_, nullptr};
+    boost::system::error_code error;
+    bp::posix::default_launcher launcher;
+    child_.emplace(
+        launcher(loop_.get_executor(), error, helper_.executable, helper_.arguments, streams, FreshProcess{}));
+    if (error) return Error{error, fmt::format("no helper {}", helper_.executable)};
+    return {};
+  }
+
+  Task<> ask() {
+    answer_ = co_await within(helper_.limit, read_answer());
+    ::kill(-child_->id(), SIGKILL);
+    const auto ended = co_await within(helper_kill_limit, end());
+    if (!ended) static_cast<void>(child_->detach());
+  }
+
+  Task<Result<std::string>> read_answer() {
+    std::string text;
+    auto buffer = asio::dynamic_buffer(text, helper_.answer_bytes_max);
+    co_await asio::async_read(out_, buffer, Token{});  // its end, or as much as we take
+    co_return text;
+  }
+
+  Task<Result<>> end() {
+    co_await child_->async_wait(Token{});
+    co_return Result<>{};
+  }
+
+  const Helper& helper_;
+  asio::io_context loop_{1};
+  asio::readable_pipe out_{loop_};
+  std::optional<HelperProcess> child_;
+  Result<std::string> answer_ = std::string{};
+};
+
+}  // namespace
+
+Result<std::string> ask_helper(const Helper& helper) { return Asking{helper}.run(); }
+
+}  // namespace torchup

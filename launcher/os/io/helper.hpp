@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "rendezvous/base/result.hpp"
+#include "rendezvous/base/types.hpp"
+
+namespace torchup {
+
+/// A program that helps us and is no worker.
+struct Helper {
+  std::string executable;               ///< a path; PATH is not searched
+  std::vector<std::string> arguments;   ///< without argv[0]
+  Duration limit;                       ///< for its whole answer
+  std::size_t answer_bytes_max = 1024;  ///< it is ended as soon as it has said more
+};
+
+/// Starts the helper, returns what it writes to its stdout, and ends it with its process group: it has answered, or it
+/// never will. It reads nothing, its stderr goes nowhere, it has the signals of a fresh process and dies with us. One
+/// that not even SIGKILL ends (it sleeps in a driver) is left to whoever reaps our children.
+///
+/// By Boost.Process, as every child that is no worker. It forks: call it before threads are started.
+///
+/// Errors: errc::timed_out; the system's when it cannot be started.
+[[nodiscard]] Result<std::string> ask_helper(const Helper& helper);
+
+}  // namespace torchup
