@@ -1,4 +1,3 @@
-// One reader, and a little longer than 400 lines: the opcodes in one switch, beside what they change.
 #include "worker_runtime/format/pickle_reader.hpp"
 
 #include <fmt/format.h>
@@ -8,11 +7,12 @@
 #include <bit>
 #include <cstring>
 #include <deque>
-#include <optional>
 #include <torchup/error.hpp>
 #include <unordered_map>
 #include <utility>
 #include <variant>
+
+#include "worker_runtime/format/torch_dtypes.hpp"
 
 namespace torchup {
 
@@ -38,35 +38,12 @@ struct Name {
   }
 };
 
-struct Dtype {
-  std::string_view storage;  // class of a typed storage, in module torch
-  std::string_view name;     // in module torch
-  std::uint64_t bytes;
-};
-constexpr std::array dtypes{
-    Dtype{"FloatStorage", "float32", 4},
-    Dtype{"DoubleStorage", "float64", 8},
-    Dtype{"HalfStorage", "float16", 2},
-    Dtype{"BFloat16Storage", "bfloat16", 2},
-    Dtype{"LongStorage", "int64", 8},
-    Dtype{"IntStorage", "int32", 4},
-    Dtype{"ShortStorage", "int16", 2},
-    Dtype{"CharStorage", "int8", 1},
-    Dtype{"ByteStorage", "uint8", 1},
-    Dtype{"BoolStorage", "bool", 1},
-    Dtype{"", "uint16", 2},
-    Dtype{"", "uint32", 4},
-    Dtype{"", "uint64", 8},
-    Dtype{"", "float8_e4m3fn", 1},
-    Dtype{"", "float8_e5m2", 1},
-    Dtype{"ComplexFloatStorage", "complex64", 8},
-};
 constexpr std::uint64_t storage_bytes_max = std::uint64_t{1} << 60;
 
 struct StoredNumbers {
   std::string_view key;
   std::uint64_t bytes;
-  const Dtype* dtype;  // null: bytes, the tensor says what they are
+  const TorchDtype* dtype;  // null: bytes, the tensor says what they are
 };
 
 [[noreturn]] void broken(const std::string& what) { throw Error{"its pickle is broken: " + what}; }
@@ -91,13 +68,14 @@ class Reader {
       if (opcode == '.') break;
       step(opcode);
     }
-    const Value root = pop();
-    std::map<std::string, PickledTensor> tensors;
-    collect(root, "", 0, tensors);
-    return tensors;
+    collect(pop(), 0);
+    return std::move(found_);
   }
 
  private:
+  using Operation = void (*)(Reader&);
+  static const std::array<Operation, 256> operations;
+
   std::string_view take(std::uint64_t count) {
     if (count > rest_.size()) broken("it ends too early");
     const std::string_view bytes = rest_.substr(0, count);
@@ -177,7 +155,11 @@ class Reader {
   void push_tuple(std::size_t size) {
     Values values(size);
     for (std::size_t i = size; i-- > 0;) values[i] = pop();
-    push(keep<List>(lists_, std::move(values)));
+    push_list(std::move(values));
+  }
+  void set_item() {
+    const Value value = pop(), key = pop();
+    set_items({key, value});
   }
   void set_items(const Values& values) {
     if (values.size() % 2 != 0) broken("a key without a value");
@@ -198,93 +180,71 @@ class Reader {
     target.insert(target.end(), values.begin(), values.end());
   }
 
-  // The names are those of pickletools.py.
   void step(char opcode) {
-    switch (opcode) {
-      case '\x80':
-        return void(take(1));  // PROTO
-      case '\x95':
-        return void(take(8));  // FRAME
-      case '(':
-        return mark();  // MARK
-      case 'N':
-        return push(std::monostate{});  // NONE
-      case '\x88':
-        return push(true);  // NEWTRUE
-      case '\x89':
-        return push(false);  // NEWFALSE
-      case 'K':
-        return push(std::int64_t{number<std::uint8_t>()});  // BININT1
-      case 'M':
-        return push(std::int64_t{number<std::uint16_t>()});  // BININT2
-      case 'J':
-        return push(std::int64_t{number<std::int32_t>()});  // BININT
-      case '\x8a':
-        return push(long_number(number<std::uint8_t>()));  // LONG1
-      case 'G':
-        return push(std::bit_cast<double>(__builtin_bswap64(number<std::uint64_t>())));  // BINFLOAT, big endian
-      case 'X':
-        return push(take(number<std::uint32_t>()));  // BINUNICODE
-      case '\x8c':
-        return push(take(number<std::uint8_t>()));  // SHORT_BINUNICODE
-      case '}':
-        return push(keep<Dictionary>(dictionaries_, Entries{}));  // EMPTY_DICT
-      case ']':                                                   // EMPTY_LIST
-      case ')':
-        return push(keep<List>(lists_, Values{}));  // EMPTY_TUPLE
-      case '\x85':
-        return push_tuple(1);  // TUPLE1
-      case '\x86':
-        return push_tuple(2);  // TUPLE2
-      case '\x87':
-        return push_tuple(3);  // TUPLE3
-      case 't':
-        return push(keep<List>(lists_, pop_to_mark()));  // TUPLE
-      case 'a': {                                        // APPEND
-        const Value value = pop();
-        return append({value});
-      }
-      case 'e':
-        return append(pop_to_mark());  // APPENDS
-      case 's': {                      // SETITEM
-        const Value value = pop(), key = pop();
-        return set_items({key, value});
-      }
-      case 'u':
-        return set_items(pop_to_mark());  // SETITEMS
-      case 'q':
-        return memoize(number<std::uint8_t>());  // BINPUT
-      case 'r':
-        return memoize(number<std::uint32_t>());  // LONG_BINPUT
-      case '\x94':
-        return memoize(memo_.size());  // MEMOIZE
-      case 'h':
-        return recall(number<std::uint8_t>());  // BINGET
-      case 'j':
-        return recall(number<std::uint32_t>());  // LONG_BINGET
-      case 'c': {                                // GLOBAL
-        const std::string_view module = line();
-        return push(keep<Global>(names_, Name{module, line()}));
-      }
-      case '\x93': {  // STACK_GLOBAL
-        const Value name = pop(), module = pop();
-        return push(
-            keep<Global>(names_, Name{as<std::string_view>(module, "a name"), as<std::string_view>(name, "a name")}));
-      }
-      case 'Q': {  // BINPERSID
-        const Value id = pop();
-        return push(open_storage(list(id)));
-      }
-      case 'R': {  // REDUCE
-        const Value arguments = pop(), function = pop();
-        return push(call(name(function, "a function"), arguments));
-      }
-      case 'b':  // BUILD: attributes, of a state_dict its _metadata
-        pop();
-        return void(dictionary(top()));
-      default:
-        broken(fmt::format("opcode {} has no place in a file of weights", static_cast<unsigned char>(opcode)));
-    }
+    const Operation operation = operations[static_cast<unsigned char>(opcode)];
+    if (!operation)
+      broken(fmt::format("opcode {} has no place in a file of weights", static_cast<unsigned char>(opcode)));
+    operation(*this);
+  }
+
+  /// What each opcode does, null where it is refused. The names are those of pickletools.py.
+  static constexpr std::array<Operation, 256> make_operations() {
+    std::array<Operation, 256> all{};
+    const auto on = [&](char opcode, Operation operation) { all[static_cast<unsigned char>(opcode)] = operation; };
+    on('\x80', [](Reader& r) { r.take(1); });                                          // PROTO
+    on('\x95', [](Reader& r) { r.take(8); });                                          // FRAME
+    on('(', [](Reader& r) { r.mark(); });                                              // MARK
+    on('N', [](Reader& r) { r.push(std::monostate{}); });                              // NONE
+    on('\x88', [](Reader& r) { r.push(true); });                                       // NEWTRUE
+    on('\x89', [](Reader& r) { r.push(false); });                                      // NEWFALSE
+    on('K', [](Reader& r) { r.push(std::int64_t{r.number<std::uint8_t>()}); });        // BININT1
+    on('M', [](Reader& r) { r.push(std::int64_t{r.number<std::uint16_t>()}); });       // BININT2
+    on('J', [](Reader& r) { r.push(std::int64_t{r.number<std::int32_t>()}); });        // BININT
+    on('\x8a', [](Reader& r) { r.push(r.long_number(r.number<std::uint8_t>())); });    // LONG1
+    on('G', [](Reader& r) { r.push_double(); });                                       // BINFLOAT
+    on('X', [](Reader& r) { r.push(r.take(r.number<std::uint32_t>())); });             // BINUNICODE
+    on('\x8c', [](Reader& r) { r.push(r.take(r.number<std::uint8_t>())); });           // SHORT_BINUNICODE
+    on('}', [](Reader& r) { r.push(keep<Dictionary>(r.dictionaries_, Entries{})); });  // EMPTY_DICT
+    on(']', [](Reader& r) { r.push_list({}); });                                       // EMPTY_LIST
+    on(')', [](Reader& r) { r.push_list({}); });                                       // EMPTY_TUPLE
+    on('\x85', [](Reader& r) { r.push_tuple(1); });                                    // TUPLE1
+    on('\x86', [](Reader& r) { r.push_tuple(2); });                                    // TUPLE2
+    on('\x87', [](Reader& r) { r.push_tuple(3); });                                    // TUPLE3
+    on('t', [](Reader& r) { r.push_list(r.pop_to_mark()); });                          // TUPLE
+    on('a', [](Reader& r) { r.append({r.pop()}); });                                   // APPEND
+    on('e', [](Reader& r) { r.append(r.pop_to_mark()); });                             // APPENDS
+    on('s', [](Reader& r) { r.set_item(); });                                          // SETITEM
+    on('u', [](Reader& r) { r.set_items(r.pop_to_mark()); });                          // SETITEMS
+    on('q', [](Reader& r) { r.memoize(r.number<std::uint8_t>()); });                   // BINPUT
+    on('r', [](Reader& r) { r.memoize(r.number<std::uint32_t>()); });                  // LONG_BINPUT
+    on('\x94', [](Reader& r) { r.memoize(r.memo_.size()); });                          // MEMOIZE
+    on('h', [](Reader& r) { r.recall(r.number<std::uint8_t>()); });                    // BINGET
+    on('j', [](Reader& r) { r.recall(r.number<std::uint32_t>()); });                   // LONG_BINGET
+    on('c', [](Reader& r) { r.push_name_of_lines(); });                                // GLOBAL
+    on('\x93', [](Reader& r) { r.push_name_of_texts(); });                             // STACK_GLOBAL
+    on('Q', [](Reader& r) { r.push_storage(); });                                      // BINPERSID
+    on('R', [](Reader& r) { r.push_result(); });                                       // REDUCE
+    on('b', [](Reader& r) { r.pop(), r.dictionary(r.top()); });  // BUILD: a state_dict's _metadata
+    return all;
+  }
+
+  void push_double() { push(std::bit_cast<double>(__builtin_bswap64(number<std::uint64_t>()))); }  // big endian
+  void push_list(Values values) { push(keep<List>(lists_, std::move(values))); }
+  void push_name_of_lines() {
+    const std::string_view module = line();
+    push(keep<Global>(names_, Name{module, line()}));
+  }
+  void push_name_of_texts() {
+    const Value name = pop(), module = pop();
+    push(keep<Global>(names_, Name{as<std::string_view>(module, "a name"), as<std::string_view>(name, "a name")}));
+  }
+  void push_storage() {
+    const Value id = pop();
+    push(open_storage(list(id)));
+  }
+  void push_result() {
+    const Value arguments = pop(), function = pop();
+    push(call(name(function, "a function"), arguments));
   }
 
   std::int64_t long_number(std::uint8_t size) {
@@ -302,8 +262,8 @@ class Reader {
     const Name& kind = name(id[1], "a class");
     StoredNumbers stored{as<std::string_view>(id[2], "a text"), 0, nullptr};
     if (!kind.is("torch.storage", "UntypedStorage")) {
-      const auto found = std::ranges::find(dtypes, kind.name, &Dtype::storage);
-      if (kind.module != "torch" || kind.name.empty() || found == dtypes.end())
+      const auto found = std::ranges::find(torch_dtypes, kind.name, &TorchDtype::storage);
+      if (kind.module != "torch" || kind.name.empty() || found == torch_dtypes.end())
         broken(fmt::format("a storage is a {}.{}", kind.module, kind.name));
       stored.dtype = &*found;
     }
@@ -323,11 +283,11 @@ class Reader {
   Tensor rebuild_tensor(const Values& arguments, bool dtype_is_last) {
     if (arguments.size() < (dtype_is_last ? 7U : 6U)) broken("a tensor's description is too short");
     const StoredNumbers& storage = storages_[static_cast<std::size_t>(as<Storage>(arguments[0], "a storage"))];
-    const Dtype* dtype = storage.dtype;
+    const TorchDtype* dtype = storage.dtype;
     if (dtype_is_last) {
       const Name& wanted = name(arguments[6], "a dtype");
-      const auto found = std::ranges::find(dtypes, wanted.name, &Dtype::name);
-      if (wanted.module != "torch" || found == dtypes.end())
+      const auto found = std::ranges::find(torch_dtypes, wanted.name, &TorchDtype::name);
+      if (wanted.module != "torch" || found == torch_dtypes.end())
         broken(fmt::format("a tensor's dtype is {}.{}", wanted.module, wanted.name));
       dtype = &*found;
     }
@@ -375,11 +335,10 @@ class Reader {
   }
 
   /// Every way to a tensor gives it a name, so what is shared is visited more than once: the visits are counted.
-  void collect(const Value& value, const std::string& name, int depth, std::map<std::string, PickledTensor>& found) {
+  void collect(const Value& value, int depth) {
     if (depth > pickle_depth_max) broken("its dictionaries are nested too deep");
     if (const Tensor* tensor = std::get_if<Tensor>(&value)) {
-      found[name] = tensors_[static_cast<std::size_t>(*tensor)];
-      return;
+      return find(tensors_[static_cast<std::size_t>(*tensor)]);
     }
     if (!std::holds_alternative<Dictionary>(value)) return;
     for (const auto& [key, inner] : dictionary(value)) {
@@ -387,15 +346,29 @@ class Reader {
         broken(fmt::format("its dictionaries have more than {} entries", pickle_visits_max));
       const std::string_view* const text = std::get_if<std::string_view>(&key);
       if (!text || !(std::holds_alternative<Tensor>(inner) || std::holds_alternative<Dictionary>(inner))) continue;
-      name_bytes_ += name.size() + 1 + text->size();
+      const std::size_t here = path_.size();
+      name_bytes_ += here + 1 + text->size();
       if (name_bytes_ > pickle_names_bytes_max)
         broken(fmt::format("its names have more than {} bytes", pickle_names_bytes_max));
-      collect(inner, name.empty() ? std::string{*text} : fmt::format("{}.{}", name, *text), depth + 1, found);
+      if (here > 0) path_ += '.';
+      path_ += *text;
+      collect(inner, depth + 1);
+      path_.resize(here);
     }
   }
 
+  /// A tensor of few bytes in the pickle may have many names, and each keeps its own copy.
+  void find(const PickledTensor& tensor) {
+    shape_numbers_ += tensor.sizes.size() + tensor.strides.size();
+    if (shape_numbers_ > pickle_shape_numbers_max)
+      broken(fmt::format("its tensors have more than {} sizes and strides", pickle_shape_numbers_max));
+    found_[path_] = tensor;
+  }
+
   std::string_view rest_;
-  std::size_t values_ = 0, visits_ = 0, name_bytes_ = 0;
+  std::size_t values_ = 0, visits_ = 0, name_bytes_ = 0, shape_numbers_ = 0;
+  std::string path_;  // to what is being collected
+  std::map<std::string, PickledTensor> found_;
   Values stack_;
   std::vector<std::size_t> marks_;
   std::unordered_map<std::uint64_t, Value> memo_;
@@ -406,6 +379,8 @@ class Reader {
   std::deque<Values> lists_;
   std::deque<Entries> dictionaries_;
 };
+
+constexpr std::array<Reader::Operation, 256> Reader::operations = make_operations();
 
 }  // namespace
 

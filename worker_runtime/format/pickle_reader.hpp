@@ -13,10 +13,11 @@ namespace torchup {
 inline constexpr std::size_t pickle_bytes_max = std::size_t{64} << 20;
 inline constexpr std::size_t pickle_values_max = std::size_t{4} << 20;  ///< values made, and references noted for later
 inline constexpr std::size_t pickle_visits_max = std::size_t{1} << 20;  ///< dictionary entries looked at for tensors
-inline constexpr std::size_t pickle_names_bytes_max = std::size_t{64} << 20;  ///< of all dotted names together
-inline constexpr int pickle_depth_max = 32;                                   ///< dictionaries in dictionaries
-inline constexpr std::size_t pickle_dimensions_max = 64;                      ///< of one tensor
-inline constexpr std::size_t pickle_key_bytes_max = 64;                       ///< of a storage's key
+inline constexpr std::size_t pickle_names_bytes_max = std::size_t{64} << 20;   ///< of all dotted names together
+inline constexpr std::size_t pickle_shape_numbers_max = std::size_t{4} << 20;  ///< sizes and strides under all names
+inline constexpr int pickle_depth_max = 32;                                    ///< dictionaries in dictionaries
+inline constexpr std::size_t pickle_dimensions_max = 64;                       ///< of one tensor
+inline constexpr std::size_t pickle_key_bytes_max = 64;                        ///< of a storage's key
 
 /// A tensor of a torch.save archive: a view of one of the archive's storages, within its bounds.
 struct PickledTensor {

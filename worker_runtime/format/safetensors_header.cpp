@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <torchup/error.hpp>
+#include <type_traits>
 #include <utility>
 
 namespace torchup {
@@ -42,17 +44,39 @@ json parse(std::string_view text) {
   return json::parse(text, shallow, /*allow_exceptions=*/false);
 }
 
+/// The library converts a number of any kind to any other: a side of 1.5 would be 1, and one of 1e30 undefined.
+template <class Integer>
+Integer integer(const json& value) {
+  const bool fits = std::is_signed_v<Integer> ? value.is_number_integer() : value.is_number_unsigned();
+  if (!fits) throw Error{"its header does not describe tensors: what should be a whole number is none"};
+  return value.get<Integer>();
+}
+
 SafetensorsEntry entry_of(const std::string& name, const json& value) {
   SafetensorsEntry entry{.name = name, .dtype = value.at("dtype").get<std::string>()};
   if (safetensors_element_bytes(entry.dtype) == 0)
     throw Error{fmt::format("tensor {} has dtype {}", name, entry.dtype)};
-  if (value.at("shape").size() > safetensors_dimensions_max)
-    throw Error{fmt::format("tensor {} has {} dimensions, more than {}", name, value.at("shape").size(),
-                            safetensors_dimensions_max)};
-  entry.shape = value.at("shape").get<std::vector<std::int64_t>>();
-  entry.begin = value.at("data_offsets").at(0).get<std::uint64_t>();
-  entry.end = value.at("data_offsets").at(1).get<std::uint64_t>();
+  const json& shape = value.at("shape");
+  if (!shape.is_array()) throw Error{fmt::format("the shape of tensor {} is no list", name)};
+  if (shape.size() > safetensors_dimensions_max)
+    throw Error{
+        fmt::format("tensor {} has {} dimensions, more than {}", name, shape.size(), safetensors_dimensions_max)};
+  for (const json& side : shape) entry.shape.push_back(integer<std::int64_t>(side));
+  entry.begin = integer<std::uint64_t>(value.at("data_offsets").at(0));
+  entry.end = integer<std::uint64_t>(value.at("data_offsets").at(1));
   return entry;
+}
+
+/// Bytes of the tensor. Nothing where its strides could not be counted, as those of [0, 2^62, 2^62].
+std::optional<std::uint64_t> bytes_of(const SafetensorsEntry& entry) {
+  auto with_strides = static_cast<std::int64_t>(safetensors_element_bytes(entry.dtype));
+  bool empty = false;
+  for (const std::int64_t side : entry.shape) {
+    if (side < 0) return std::nullopt;
+    empty = empty || side == 0;
+    if (__builtin_mul_overflow(with_strides, std::max<std::int64_t>(side, 1), &with_strides)) return std::nullopt;
+  }
+  return empty ? 0 : static_cast<std::uint64_t>(with_strides);
 }
 
 }  // namespace
@@ -80,14 +104,10 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
   std::ranges::sort(header.tensors, {}, [](const auto& entry) { return std::pair{entry.begin, entry.end}; });
   std::uint64_t offset = 0;
   for (const SafetensorsEntry& entry : header.tensors) {
-    std::uint64_t bytes = safetensors_element_bytes(entry.dtype);
-    for (const std::int64_t side : entry.shape) {
-      const auto count = static_cast<std::uint64_t>(side);
-      if (side < 0 || (side > 0 && bytes > data_bytes / count))
-        throw Error{fmt::format("the shape of tensor {} does not fit into the file", entry.name)};
-      bytes *= count;
-    }
-    if (entry.begin != offset || entry.end < entry.begin || entry.end - entry.begin != bytes || entry.end > data_bytes)
+    const auto bytes = bytes_of(entry);
+    if (!bytes || *bytes > data_bytes)
+      throw Error{fmt::format("the shape of tensor {} does not fit into the file", entry.name)};
+    if (entry.begin != offset || entry.end < entry.begin || entry.end - entry.begin != *bytes || entry.end > data_bytes)
       throw Error{fmt::format("the offsets of tensor {} do not fit its shape, its neighbours or the file", entry.name)};
     offset = entry.end;
   }

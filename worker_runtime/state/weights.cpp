@@ -74,9 +74,12 @@ Tensors load_archive(const std::filesystem::path& path) {
     caffe2::serialize::PyTorchStreamReader archive{path.string()};
     if (archive.hasRecord("constants.pkl"))
       throw Error{"it is a TorchScript program or LibTorch archive: use torch::jit::load or torch::load"};
-    if (archive.hasRecord("byteorder") && text_of(archive, "byteorder") != "little")
+    constexpr std::string_view little = "little";  // the other one is "big"
+    // Sizes are asked before anything is unpacked: a zip may swell.
+    if (archive.hasRecord("byteorder") &&
+        (archive.getRecordSize("byteorder") != little.size() || text_of(archive, "byteorder") != little))
       throw Error{"its numbers are big endian"};
-    if (archive.getRecordSize("data.pkl") > pickle_bytes_max)  // before it is unpacked: a zip may swell
+    if (archive.getRecordSize("data.pkl") > pickle_bytes_max)
       throw Error{fmt::format("its pickle has more than {} bytes", pickle_bytes_max)};
     Storages storages{archive, std::filesystem::file_size(path)};
     Tensors tensors;

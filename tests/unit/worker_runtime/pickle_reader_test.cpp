@@ -136,6 +136,16 @@ TEST_CASE("limits of a pickle, at each and one past it", "[unit][pickle]") {
     REQUIRE(read(of(pickle_dimensions_max)).at("").sizes.size() == pickle_dimensions_max);
     REQUIRE_THROWS_WITH(read(of(pickle_dimensions_max + 1)), Contains("more than 64"));
   }
+  SECTION("sizes and strides under all names") {
+    const std::vector<std::int64_t> ones(pickle_dimensions_max, 1);
+    const auto shared = [&](std::size_t names) {
+      return "(" + text("k") + "q\2" + tensor({.count = 1, .sizes = ones, .strides = ones}) + "q\4" + "t" + "}(" +
+             repeated("h\2h\4", names) + "u";
+    };
+    constexpr std::size_t names_max = pickle_shape_numbers_max / (2 * pickle_dimensions_max);
+    REQUIRE(read(shared(names_max)).size() == 1);
+    REQUIRE_THROWS_WITH(read(shared(names_max + 1)), Contains("more than 4194304 sizes and strides"));
+  }
   SECTION("a storage's key") {
     REQUIRE(read(tensor({.key = std::string(pickle_key_bytes_max, '1')})).size() == 1);
     REQUIRE_THROWS_WITH(read(tensor({.key = std::string(pickle_key_bytes_max + 1, '1')})), Contains("more than 64"));

@@ -33,12 +33,26 @@ TEST_CASE("what a safetensors header says must fit the file", "[unit][safetensor
   REQUIRE_THROWS_WITH(read(entry("a", "2", 0, 8), 9), Contains("belong to no tensor"));
   REQUIRE_THROWS_WITH(read(entry("a", "-1", 0, 4), 4), Contains("the shape of tensor a"));
   REQUIRE_THROWS_WITH(read(entry("a", "4611686018427387904, 4611686018427387904", 0, 4), 4), Contains("the shape"));
+  REQUIRE(read(entry("a", "0, 4611686018427387904", 0, 0, "U8"), 0).tensors.size() == 1);
+  REQUIRE_THROWS_WITH(read(entry("a", "0, 4611686018427387904, 2", 0, 0, "U8"), 0), Contains("the shape"));
   REQUIRE_THROWS_WITH(read(entry("a", "1", 0, 4) + "," + entry("b", "1", 0, 4), 8), Contains("neighbours"));
   REQUIRE_THROWS_WITH(read(entry("a", "1", 4, 0), 4), Contains("neighbours"));
   REQUIRE_THROWS_WITH(read(entry("a", "1", 0, 4, "F4"), 4), Contains("dtype F4"));
   REQUIRE_THROWS_WITH(read(R"("a": 3)", 0), Contains("does not describe tensors"));
   REQUIRE_THROWS_WITH(parse_safetensors_header("[]", 0), Contains("no JSON object"));
   REQUIRE_THROWS_WITH(parse_safetensors_header("", 0), Contains("no JSON object"));
+}
+
+TEST_CASE("sides and offsets are whole numbers, and not made such", "[unit][safetensors]") {
+  REQUIRE_THROWS_WITH(read(entry("a", "1.5", 0, 4), 4), Contains("whole number"));
+  REQUIRE_THROWS_WITH(read(entry("a", "0, 895223372036854775807777", 0, 0), 0), Contains("whole number"));
+  REQUIRE_THROWS_WITH(read(entry("a", "true", 0, 4), 4), Contains("whole number"));
+  REQUIRE_THROWS_WITH(read(entry("a", "1", -4, 0), 4), Contains("whole number"));
+  REQUIRE_THROWS_WITH(read(R"("a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4.5]})", 4),
+                      Contains("whole number"));
+  REQUIRE_THROWS_WITH(read(R"("a": {"dtype": "F32", "shape": null, "data_offsets": [0, 4]})", 4), Contains("no list"));
+  REQUIRE_THROWS_WITH(read(R"("a": {"dtype": "F32", "shape": {"b": 1}, "data_offsets": [0, 4]})", 4),
+                      Contains("no list"));
 }
 
 TEST_CASE("limits of a safetensors header, at each and one past it", "[unit][safetensors]") {
