@@ -57,7 +57,8 @@ bool Machine::run() {
 std::string Machine::refusal() const { return fmt::format("{} (at byte {})", why_, at_); }
 
 std::span<const Index> Machine::attributes(const Value& object) const {
-  if (object.first == no_index) return {};
+  const bool is_object = object.kind == Kind::state || object.kind == Kind::node;  // a container's `first` is a link
+  if (!is_object || object.first == no_index) return {};
   return std::span{attributes_}.subspan(object.first, object.size);
 }
 

@@ -75,7 +75,8 @@ class Machine {
   [[nodiscard]] std::string_view text(const Value& value) const {
     return input_.substr(static_cast<std::size_t>(value.number), value.size);
   }
-  /// The values of an object's attributes, in the order of state_attributes or node_attributes; empty: it has none yet.
+  /// The values of an object's attributes, in the order of state_attributes or node_attributes; empty: it has none yet,
+  /// or is no such object.
   [[nodiscard]] std::span<const Index> attributes(const Value& object) const;
   /// Calls `use(Index)` for each item of a container until it returns false; returns whether it never did.
   bool for_items(const Value& container, const auto& use) const {
