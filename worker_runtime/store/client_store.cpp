@@ -62,6 +62,11 @@ void ClientStore::wait(const std::vector<std::string>& keys, const std::chrono::
   done(client_->wait(keys, timeout));
 }
 
+bool ClientStore::wait_unless(const std::string& key, std::chrono::milliseconds pause, int wake,
+                              const std::function<bool()>& give_up) {
+  return value_of(client_->wait_unless({&key, 1}, pause, wake, give_up));
+}
+
 void ClientStore::setTimeout(const std::chrono::milliseconds& timeout) {
   Store::setTimeout(timeout);
   client_->set_timeout(timeout);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -36,6 +37,9 @@ class ClientStore : public c10d::Store {
   std::int64_t getNumKeys() override;
   void wait(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+  /// As StoreClient::wait_unless.
+  bool wait_unless(const std::string& key, std::chrono::milliseconds pause, int wake,
+                   const std::function<bool()>& give_up);
   void setTimeout(const std::chrono::milliseconds& timeout) override;
   void append(const std::string& key, const std::vector<std::uint8_t>& value) override;
   std::vector<std::vector<std::uint8_t>> multiGet(const std::vector<std::string>& keys) override;

@@ -2,6 +2,8 @@
 
 #include <mutex>
 
+#include "worker_runtime/store/client_store.hpp"
+
 namespace torchup {
 
 namespace {
@@ -10,9 +12,10 @@ std::mutex mutex;
 c10::intrusive_ptr<c10d::Store> job_store;  // guarded by mutex, as the next one
 c10::intrusive_ptr<c10d::Store> watching_store;
 
-// torch 2.9 has no clone(): there the connection is shared.
+// torch 2.9 has no clone() for its own stores: there the connection is shared.
 template <class Store>
 c10::intrusive_ptr<c10d::Store> connection_to(const c10::intrusive_ptr<Store>& store) {
+  if (auto* const client = dynamic_cast<ClientStore*>(store.get())) return client->clone();
   if constexpr (requires { store->clone(); }) {
     return store->clone();
   } else {

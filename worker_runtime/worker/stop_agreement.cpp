@@ -1,10 +1,17 @@
 #include "worker_runtime/worker/stop_agreement.hpp"
 
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
 #include <limits>
+#include <utility>
 #include <vector>
 
+#include "worker_runtime/store/client_store.hpp"
 #include "worker_runtime/store/job_store.hpp"
 
 namespace torchup {
@@ -13,8 +20,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto look_at_self = 100ms;  // our own page and signals: memory
+constexpr std::chrono::milliseconds look_at_self = 100ms;  // our own page and signals: memory
 constexpr int looks_per_store_look = 10;
+constexpr std::chrono::milliseconds store_limit = 10s;  // for a lost connection to the store to come back
 constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
 
 std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
@@ -33,16 +41,15 @@ void raise(c10d::Store& store, const std::string& key, std::int64_t number) {
 }  // namespace
 
 StopAgreement::StopAgreement(Ranks ranks, std::function<bool()> asked)
-    : ranks_{std::move(ranks)}, asked_{std::move(asked)} {
+    : ranks_{std::move(ranks)}, asked_{std::move(asked)}, wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)} {
   thread_ = std::thread{[this] { watch(); }};
 }
 
 StopAgreement::~StopAgreement() {
-  {
-    const std::lock_guard lock{mutex_};
-    ending_ = true;
-  }
-  changed_.notify_all();
+  ending_ = true;
+  decide(never);
+  const std::uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof one);  // without it the thread ends a moment later
   thread_.join();
 }
 
@@ -51,72 +58,97 @@ bool StopAgreement::end_step() {
   const std::int64_t done = ++done_;
   if (!holding_) return false;
   std::unique_lock lock{mutex_};
-  changed_.wait(lock, [&] { return stop_at_ != 0 || ending_; });
+  changed_.wait(lock, [&] { return stop_at_ != 0 || !holding_; });
   return stop_at_ != 0 && done >= stop_at_;
 }
 
-bool StopAgreement::pause(std::chrono::milliseconds time) {
-  std::unique_lock lock{mutex_};
-  return !changed_.wait_for(lock, time, [&] { return ending_; });
+std::string StopAgreement::key(int attempt, const char* what) const {
+  return fmt::format("{}{}/{}", ranks_.prefix, attempt, what);
 }
 
-void StopAgreement::watch() {
-  const std::string wish = ranks_.prefix + "asked";
-  c10::intrusive_ptr<c10d::Store> store;
-  for (int look = 0; pause(look_at_self); ++look) {
-    bool wanted = asked_();
-    if (ranks_.world_size > 1 && (wanted || look % looks_per_store_look == 0)) {
-      try {
-        if (!store) store = watching_job_store();
-        if (!store) continue;  // no process group yet: nobody to agree with
-        if (wanted)
-          store->set(wish, bytes_of("1"));
-        else
-          wanted = store->check({wish});
-      } catch (const std::exception&) {
-        return;  // the store is gone, and with it the job
-      }
-    }
-    if (!wanted) continue;
-    holding_ = true;
-    agree(done_, store);
-    return;
-  }
+void StopAgreement::pause() const {
+  pollfd ending{wake_.get(), POLLIN, 0};
+  ::poll(&ending, 1, static_cast<int>(look_at_self.count()));
 }
 
-void StopAgreement::agree(std::int64_t done, const c10::intrusive_ptr<c10d::Store>& store) {
-  std::int64_t stop_at = never;
-  if (ranks_.world_size == 1) {
-    stop_at = done + 1;
-  } else {
-    try {
-      const std::string decision = ranks_.prefix + "stop_at";
-      raise(*store, ranks_.prefix + "done", done);
-      if (store->add(ranks_.prefix + "answers", 1) == ranks_.world_size) {
-        const std::int64_t largest = std::stoll(text_of(store->get(ranks_.prefix + "done")));
-        store->compareSet(decision, {}, bytes_of(std::to_string(largest + 1)));
-      }
-      try {
-        store->wait({decision}, ranks_.answer_limit);
-      } catch (const std::exception&) {
-        // Somebody does not answer. All that did go on, and none alone: the first to give up decides for all.
-        store->compareSet(decision, {}, bytes_of(std::to_string(never)));
-      }
-      stop_at = std::stoll(text_of(store->get(decision)));
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "torchup: rank %d was asked to stop, but cannot agree with the others on a step: %s\n",
-                   ranks_.rank, error.what());
-    }
-    if (stop_at == never) {
-      std::fprintf(stderr, "torchup: rank %d was asked to stop, but not all ranks have answered: training goes on\n",
-                   ranks_.rank);
-    }
-  }
+void StopAgreement::decide(std::int64_t stop_at) {
   {
     const std::lock_guard lock{mutex_};
     stop_at_ = stop_at;
+    holding_ = stop_at != 0;
   }
   changed_.notify_all();
+}
+
+void StopAgreement::watch() {
+  try {
+    for (int attempt = 0; wait_for_wish(attempt); ++attempt) {
+      holding_ = true;
+      const std::int64_t stop_at = ranks_.world_size == 1 ? done_ + 1 : agree(attempt);
+      decide(stop_at);
+      if (stop_at != never || ending_) return;
+      std::fprintf(stderr, "torchup: rank %d was asked to stop, but not all ranks have answered: training goes on\n",
+                   ranks_.rank);
+      if (!wait_for(key(attempt, "all_answered"), [&] { return ending_.load(); })) return;
+      decide(0);
+    }
+  } catch (const std::exception& error) {
+    // The store is gone, and mostly the job with it: only who is asked all the same hears of that.
+    while (!ending_ && !holding_ && !asked_()) pause();
+    if (ending_) return;
+    std::fprintf(stderr, "torchup: rank %d was asked to stop, but cannot agree with the others on a step: %s\n",
+                 ranks_.rank, error.what());
+    decide(never);
+  }
+}
+
+bool StopAgreement::wait_for_wish(int attempt) {
+  bool asked = false;
+  const auto give_up = [&] { return ending_ || (asked = asked_()); };
+  if (ranks_.world_size == 1) {
+    while (!give_up()) pause();
+    return asked;
+  }
+  while (!store_ && !ending_) {  // no process group yet: nobody to agree with
+    store_ = watching_job_store();
+    if (auto* const client = dynamic_cast<ClientStore*>(store_.get())) client->setTimeout(store_limit);
+    if (!store_) pause();
+  }
+  if (ending_) return false;
+  if (wait_for(key(attempt, "asked"), give_up)) return true;
+  if (asked) store_->set(key(attempt, "asked"), bytes_of("1"));
+  return asked;
+}
+
+bool StopAgreement::wait_for(const std::string& key, const std::function<bool()>& give_up) {
+  if (auto* const client = dynamic_cast<ClientStore*>(store_.get())) {
+    try {
+      return client->wait_unless(key, look_at_self, wake_.get(), give_up);
+    } catch (const c10::DistError&) {  // the next call makes the connection again, where the store is the same
+      return !give_up() && client->wait_unless(key, look_at_self, wake_.get(), give_up);
+    }
+  }
+  // LibTorch's own stores cannot be left while they wait: they are asked, now and then.
+  for (int look = 0; !give_up(); ++look) {
+    if (look % looks_per_store_look == 0 && store_->check({key})) return true;
+    pause();
+  }
+  return false;
+}
+
+std::int64_t StopAgreement::agree(int attempt) {
+  const std::string decision = key(attempt, "stop_at");
+  raise(*store_, key(attempt, "done"), done_);
+  if (store_->add(key(attempt, "answers"), 1) == ranks_.world_size) {
+    const std::int64_t largest = std::stoll(text_of(store_->get(key(attempt, "done"))));
+    store_->compareSet(decision, {}, bytes_of(std::to_string(largest + 1)));
+    store_->set(key(attempt, "all_answered"), bytes_of("1"));
+  }
+  const auto end = std::chrono::steady_clock::now() + ranks_.answer_limit;
+  const auto give_up = [&] { return ending_ || std::chrono::steady_clock::now() >= end; };
+  // Somebody may not answer. All that did go on, and none alone: the first to give up decides for all.
+  if (!wait_for(decision, give_up)) store_->compareSet(decision, {}, bytes_of(std::to_string(never)));
+  return std::stoll(text_of(store_->get(decision)));
 }
 
 }  // namespace torchup

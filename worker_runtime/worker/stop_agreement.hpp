@@ -10,6 +10,8 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "rendezvous/net/io/unique_fd.hpp"
+
 namespace torchup {
 
 /// All ranks stop after the same step, once any of them is asked to.
@@ -20,7 +22,9 @@ namespace torchup {
 /// is under way, and publishes the number of steps that are done. When all ranks have, the stop is at the largest such
 /// number plus one: every rank reaches it, for it is at most one step further than where the rank holds, and none is
 /// beyond it. The ranks hold for no longer than that exchange takes; while nobody asks, a step costs one atomic
-/// increment.
+/// increment, and nothing is said to the store.
+///
+/// Where a rank does not answer in time, all go on, and are asked again as soon as it has.
 class StopAgreement {
  public:
   struct Ranks {
@@ -41,17 +45,27 @@ class StopAgreement {
 
  private:
   void watch();
-  void agree(std::int64_t done, const c10::intrusive_ptr<c10d::Store>& store);
-  bool pause(std::chrono::milliseconds time);
+  /// Until this rank or another is asked to stop; false: the training has ended.
+  bool wait_for_wish(int attempt);
+  /// The step after which all stop; `never` when somebody does not answer.
+  std::int64_t agree(int attempt);
+  /// Until `key` is in the store; false: given up.
+  bool wait_for(const std::string& key, const std::function<bool()>& give_up);
+  /// Sleeps for a moment, or until the training ends.
+  void pause() const;
+  void decide(std::int64_t stop_at);
+  std::string key(int attempt, const char* what) const;
 
   const Ranks ranks_;
   const std::function<bool()> asked_;
   std::atomic<std::int64_t> done_{0};  // steps
   std::atomic<bool> holding_{false};
+  std::atomic<bool> ending_{false};
+  UniqueFd wake_;  // readable when ending
+  c10::intrusive_ptr<c10d::Store> store_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::int64_t stop_at_ = 0;  // guarded by mutex_; 0: not decided
-  bool ending_ = false;       // guarded by mutex_
   std::thread thread_;
 };
 

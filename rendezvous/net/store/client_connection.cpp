@@ -91,9 +91,10 @@ Result<> ClientConnection::wait_for(short events, TimePoint deadline) {
     const auto left = deadline == TimePoint::max() ? milliseconds{1'000'000'000}
                                                    : std::chrono::ceil<milliseconds>(deadline - Clock::now());
     const int limit = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000'000));
-    pollfd waiting{socket_.get(), events, 0};
-    const int ready = ::poll(&waiting, 1, limit);
-    if (ready > 0) return {};
+    std::array<pollfd, 2> waiting{{{socket_.get(), events, 0}, {wake_, POLLIN, 0}}};
+    const int ready = ::poll(waiting.data(), waiting.size(), limit);
+    if (ready > 0 && waiting[0].revents != 0) return {};
+    if (ready > 0) return system_error(ETIMEDOUT, "woken while waiting for the store");
     if (ready < 0 && errno != EINTR) return system_error(errno, "waiting for the store");
     if (ready == 0 && Clock::now() >= deadline) return system_error(ETIMEDOUT, "no answer from the store in time");
   }

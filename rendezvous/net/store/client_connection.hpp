@@ -60,6 +60,8 @@ class ClientConnection {
     return resume(deadline);
   }
   Result<> resume(TimePoint deadline);
+  /// What ends a wait for an answer as a time-out does: `descriptor` is readable. -1: nothing.
+  void wake_by(int descriptor) { wake_ = descriptor; }
   [[nodiscard]] bool in_reply() const { return reader_.open(); }
   [[nodiscard]] FieldReader& reply() { return reader_; }
 
@@ -70,6 +72,7 @@ class ClientConnection {
   Result<> fill(TimePoint deadline);
 
   UniqueFd socket_;
+  int wake_ = -1;
   FieldReader reader_;
   std::vector<char> buffer_;
   std::string_view input_;  ///< of buffer_, what is not read yet

@@ -86,6 +86,23 @@ class StoreClient::Impl {
     });
   }
 
+  /// As `ask_and_wait`, until `give_up`; false: it was.
+  Result<bool> wait_unless(const OutgoingRequest& request, Duration pause, int wake,
+                           const std::function<bool()>& give_up) {
+    const auto done = exchange(Repeat::no, after(options_.timeout), [&](TimePoint) -> Result<> {
+      if (auto sent = connection_->send(request, after(answer_limit_min)); !sent) return sent;
+      connection_->wake_by(wake);
+      auto answered = connection_->receive(reply_layout(Query::wait), 0, after(pause));
+      while (!answered && is_timeout(answered.error()) && !give_up()) answered = connection_->resume(after(pause));
+      connection_->wake_by(-1);
+      if (!answered && is_timeout(answered.error())) return cancel("given up");
+      if (answered && reply().byte() != Store::stop_waiting) return unexpected(reply().byte());
+      return answered;
+    });
+    if (!done && !in_step_) return done.error();
+    return done.has_value();
+  }
+
   FieldReader& reply() { return connection_->reply(); }
   [[nodiscard]] bool extended() const { return !identity_.empty(); }
 
@@ -289,6 +306,14 @@ Result<bool> StoreClient::check(std::span<const std::string> keys) {
 }
 
 Result<> StoreClient::wait(std::span<const std::string> keys) { return wait(keys, timeout()); }
+
+Result<bool> StoreClient::wait_unless(std::span<const std::string> keys, Duration pause, int wake,
+                                      const std::function<bool()>& give_up) {
+  const std::lock_guard lock{impl_->mutex_};
+  OutgoingRequest request{Query::wait};
+  request.keys(keys);
+  return impl_->wait_unless(request, pause, wake, give_up);
+}
 
 Result<> StoreClient::wait(std::span<const std::string> keys, Duration timeout) {
   const std::lock_guard lock{impl_->mutex_};

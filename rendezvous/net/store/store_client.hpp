@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -57,6 +58,10 @@ class StoreClient {
   /// Waits for all of `keys`.
   Result<> wait(std::span<const std::string> keys);
   Result<> wait(std::span<const std::string> keys, Duration timeout);
+  /// Waits for all of `keys`, however long that takes; false when given up. Whether to is asked every `pause`, and when
+  /// the descriptor `wake` is readable (-1: there is none). Says nothing to the server meanwhile.
+  [[nodiscard]] Result<bool> wait_unless(std::span<const std::string> keys, Duration pause, int wake,
+                                         const std::function<bool()>& give_up);
   /// Stores `desired` where the value is `expected`, or the key is absent and `expected` empty. Returns what the key
   /// holds then; `expected` itself when the key is absent and stays so.
   [[nodiscard]] Result<Value> compare_set(std::string_view key, std::string_view expected, std::string_view desired);
