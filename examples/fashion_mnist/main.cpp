@@ -26,9 +26,10 @@ using namespace fashion_mnist;
 /// What rank 0 tells while it trains; the other ranks are silent.
 class Narrator {
  public:
-  Narrator(bool talks, const std::filesystem::path& history) : talks_{talks} {
+  /// `goes_on`: after the steps that an earlier run has written into `history`.
+  Narrator(bool talks, const std::filesystem::path& history, bool goes_on) : talks_{talks} {
     if (!talks || history.empty()) return;
-    history_.open(history);
+    history_.open(history, goes_on ? std::ios::app : std::ios::trunc);
     if (!history_) throw torchup::Error{history.string() + ": cannot be written"};
     history_.precision(9);  // a float comes back from it bit by bit
   }
@@ -215,7 +216,7 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   if (checkpoint)
     at = stepper.with_parts([&](auto&... parts) { return checkpoint->resume(net, sampler, ddp, parts...); });
 
-  Narrator narrator{group.rank() == 0, options.history};
+  Narrator narrator{group.rank() == 0, options.history, at.step > 0};
   for (; at.epoch < options.epochs && at.step < total_steps; ++at.epoch) {
     sampler.set_epoch(at.epoch);
     net->train();
@@ -249,6 +250,7 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
       });
   }
   narrator.training_ends(evaluate(net, options, group));
+  if (checkpoint) checkpoint->wait();  // the last one was only begun: a full disk fails the job
   group.shutdown();
   return 0;
 }

@@ -272,6 +272,7 @@ class RollCall {
     std::erase_if(missing_, [&](int other) { return here(other); });
     std::vector<int> absent = missing_;
     std::erase_if(absent, [&](int other) { return job_->check({python_key(other)}); });
+    if (absent.empty()) return "all ranks are here, but the last that came has not said how they meet";
     const auto named = std::span{absent}.first(std::min(absent.size(), named_ranks_max));
     return fmt::format("{} of {} ranks are here, missing: rank{} {}{}",
                        plan_.place.world_size - static_cast<int>(absent.size()), plan_.place.world_size,

@@ -129,14 +129,15 @@ void end(ProcessGroup::State& state) {
   state.backend.reset();
   if (state.name != "0" || !state.job->all_native || state.global_ranks.size() == 1) return;
   // The process that serves the store stays until the others have said that they need it no more.
-  auto& store = *state.user_store;
-  if (store.add("farewell", 1) == static_cast<std::int64_t>(state.global_ranks.size()))
-    store.set("all_gone", std::string{"1"});
-  if (!state.job->hosts_store) return;
   try {
+    auto& store = *state.user_store;
+    if (store.add("farewell", 1) == static_cast<std::int64_t>(state.global_ranks.size()))
+      store.set("all_gone", std::string{"1"});
+    if (!state.job->hosts_store) return;
     store.wait({"all_gone"}, std::min<std::chrono::milliseconds>(farewell_limit, state.timeout));
   } catch (const std::exception&) {
-    // Somebody died or never ends its group; the launcher will say who.
+    // Somebody died or never ends its group; the launcher will say who. Or we came late, and who serves the store has
+    // gone: a farewell that nobody hears is none the worse.
   }
 }
 

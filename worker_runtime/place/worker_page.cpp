@@ -32,6 +32,7 @@ void put(std::byte* memory, T value) {
 // Waiting is counted for the process; the page takes part once it is open.
 std::atomic<std::int64_t> waited_ns{0};
 std::atomic<int> waiters{0};
+std::atomic<std::int64_t> waiting_since_ns{0};  // of the first of them
 std::atomic<int> savers{0};
 std::atomic<std::byte*> open_page{nullptr};
 
@@ -87,16 +88,18 @@ bool WorkerPage::drain_requested() const {
              std::memory_order_acquire) != 0;
 }
 
-WaitingForOthers::WaitingForOthers() : since_ns_{0} {
+WaitingForOthers::WaitingForOthers() {
   if (waiters.fetch_add(1, std::memory_order_relaxed) > 0) return;
-  since_ns_ = monotonic_ns();
-  if (std::byte* const page = open_page) put(page + wp::waiting_since, since_ns_);
+  const std::int64_t now = monotonic_ns();
+  waiting_since_ns.store(now, std::memory_order_relaxed);
+  if (std::byte* const page = open_page) put(page + wp::waiting_since, now);
 }
 
 WaitingForOthers::~WaitingForOthers() {
-  waiters.fetch_sub(1, std::memory_order_relaxed);
-  if (since_ns_ == 0) return;
-  waited_ns.fetch_add(monotonic_ns() - since_ns_, std::memory_order_relaxed);
+  // Whoever is the last ends it, whichever was the first.
+  const std::int64_t since = waiting_since_ns.load(std::memory_order_relaxed);
+  if (waiters.fetch_sub(1, std::memory_order_relaxed) > 1) return;
+  waited_ns.fetch_add(monotonic_ns() - since, std::memory_order_relaxed);
   if (std::byte* const page = open_page) put(page + wp::waiting_since, std::int64_t{0});
 }
 

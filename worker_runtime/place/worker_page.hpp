@@ -39,9 +39,6 @@ class WaitingForOthers {
   ~WaitingForOthers();
   WaitingForOthers(const WaitingForOthers&) = delete;
   WaitingForOthers& operator=(const WaitingForOthers&) = delete;
-
- private:
-  std::int64_t since_ns_;  ///< 0 in a nested one
 };
 
 /// While it lives, this process saves its state, however long that takes: nobody calls it hung, nor those that wait for

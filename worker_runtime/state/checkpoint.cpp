@@ -1,4 +1,3 @@
-// Longer than 400 lines: save and resume mirror each other part by part, and are changed together.
 #include "torchup/checkpoint.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -7,6 +6,7 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <functional>
 #include <future>
 #include <map>
 #include <mutex>
@@ -19,13 +19,13 @@
 #include "worker_runtime/group/gather_text.hpp"
 #include "worker_runtime/group/outcome_board.hpp"
 #include "worker_runtime/place/worker_page.hpp"
+#include "worker_runtime/state/checkpoint_exchange.hpp"
 #include "worker_runtime/state/checkpoint_folder.hpp"
 #include "worker_runtime/state/optimizer_state.hpp"
 
 namespace torchup {
 
 using nlohmann::json;
-using Tensors = std::map<std::string, torch::Tensor>;
 
 struct Checkpoint::State {
   CheckpointFolder folder;
@@ -83,12 +83,6 @@ void set_seed(at::Generator generator, std::uint64_t seed) {
   generator.set_current_seed(seed);
 }
 
-/// Everybody's generator state, a row per rank, on the CPU.
-torch::Tensor gather_rows(const torch::Tensor& row, const ProcessGroup& group) {
-  std::vector<torch::Tensor> rows = all_gather(row.to(group.device()), group);
-  return torch::stack(rows).cpu();
-}
-
 json facts_of(Position at, const CheckpointParts& parts, const ProcessGroup& group) {
   json facts{{"step", at.step}, {"epoch", at.epoch}, {"world_size", group.size()}, {"torch", TORCH_VERSION}};
   if (parts.sampler) {
@@ -102,52 +96,14 @@ json facts_of(Position at, const CheckpointParts& parts, const ProcessGroup& gro
   return facts;
 }
 
-/// Sends what `root` loaded to everybody. GPUs' groups take it there one tensor at a time.
-void send_tensors(Tensors& tensors, const ProcessGroup& group, int root) {
-  json names = json::array();
-  for (const auto& [name, tensor] : tensors) {
-    names.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
-  }
-  names = json::parse(broadcast_text(names.dump(), group, root));
-  if (group.rank() != root) {
-    for (const json& entry : names) {
-      tensors[entry[0]] =
-          torch::empty(entry[2].get<std::vector<std::int64_t>>(), static_cast<torch::ScalarType>(entry[1].get<int>()));
-    }
-  }
-  for (auto& [name, tensor] : tensors) {
-    torch::Tensor travelling = tensor.to(group.device());
-    if (travelling.numel() > 0) broadcast(travelling.reshape(-1).view(torch::kUInt8), group, root);
-    if (group.rank() != root) tensor.copy_(travelling);
-  }
-}
-
-/// Every rank's state on rank 0, by rank, on the CPU; empty on the others. One tensor travels at a time.
-std::vector<StateDict> gather_states(const StateDict& mine, const ProcessGroup& group) {
-  const auto as_bytes = [&](const torch::Tensor& tensor) {
-    return tensor.to(group.device()).contiguous().reshape(-1).view(torch::kUInt8);
-  };
-  json names = json::array();
-  for (const auto& [name, tensor] : mine)
-    names.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
-  const std::vector<std::string> lists = all_gather_text(names.dump(), group);
-  if (group.rank() != 0) {
-    for (const auto& [name, tensor] : mine)
-      if (tensor.numel() > 0) send(as_bytes(tensor), group, 0);
-    return {};
-  }
-  std::vector<StateDict> states{mine};
-  for (int rank = 1; rank < group.size(); ++rank) {
-    StateDict& state = states.emplace_back();
-    for (const json& entry : json::parse(lists[static_cast<std::size_t>(rank)])) {
-      torch::Tensor tensor =
-          torch::empty(entry[2].get<std::vector<std::int64_t>>(),
-                       torch::dtype(static_cast<torch::ScalarType>(entry[1].get<int>())).device(group.device()));
-      if (tensor.numel() > 0) receive(tensor.reshape(-1).view(torch::kUInt8), group, rank);
-      state.emplace(entry[0], tensor.cpu());
-    }
-  }
-  return states;
+/// The folder of each rank, made where it is missing.
+CheckpointFolder open_folder(std::filesystem::path path, const ProcessGroup& group) {
+  std::optional<CheckpointFolder> folder;
+  gather_facts(group, [&] {
+    folder.emplace(std::move(path));
+    return json{};
+  });
+  return *std::move(folder);
 }
 
 void restore_module(const torch::nn::Module& module, const Tensors& stored) {
@@ -233,7 +189,7 @@ void restore_parts(const CheckpointParts& parts, const LoadedCheckpoint& loaded,
 }  // namespace
 
 Checkpoint::Checkpoint(std::filesystem::path folder, ProcessGroup group, CheckpointOptions options)
-    : state_{std::make_unique<State>(State{.folder = CheckpointFolder{std::move(folder)},
+    : state_{std::make_unique<State>(State{.folder = open_folder(std::move(folder), group),
                                            .group = group,
                                            .options = options,
                                            .loads = OutcomeBoard{group, "checkpoint/loads"},
@@ -280,12 +236,13 @@ Position Checkpoint::resume_parts(const CheckpointParts& parts) {
     std::string identity;
   };
   std::vector<Candidate> candidates;
-  json mine = json::array();
-  for (const auto& [step, identity] : s.folder.found()) mine.push_back({step, identity});
-  const std::vector<std::string> lists = all_gather_text(mine.dump(), s.group);
+  const std::vector<json> lists = gather_facts(s.group, [&] {
+    json mine = json::array();
+    for (const auto& [step, identity] : s.folder.found()) mine.push_back({step, identity});
+    return mine;
+  });
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {
-    for (const json& found : json::parse(lists[rank]))
-      candidates.push_back({found[0], static_cast<int>(rank), found[1]});
+    for (const json& found : lists[rank]) candidates.push_back({found[0], static_cast<int>(rank), found[1]});
   }
   std::ranges::stable_sort(candidates, std::greater{}, &Candidate::step);
   std::set<std::string> damaged;  // what one rank found damaged, all others that see the same files need not read
@@ -357,9 +314,11 @@ void Checkpoint::save_parts(Position at, const CheckpointParts& parts) {
   if (s.group.rank() == 0) {
     try {
       begin_writing(s, at, parts, std::move(others), cpu_states, gpu_states, number);
-    } catch (const std::exception& error) {
+    } catch (const std::exception& error) {  // is thrown by wait(), where the other ranks learn of it too
       s.saves.publish(number, error.what());
-      throw;
+      std::promise<void> failed;
+      failed.set_exception(std::current_exception());
+      s.writing = failed.get_future();
     }
   }
   if (!s.options.asynchronous) wait();

@@ -97,6 +97,14 @@ std::optional<std::int64_t> step_of(const std::filesystem::path& folder) {
   return step;
 }
 
+/// What will not go (another user's, still open on NFS) stays, and is told of: what was written is none the worse for
+/// it.
+void remove_if_possible(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::remove_all(folder, error);
+  if (error) std::fprintf(stderr, "torchup: %s cannot be removed: %s\n", folder.c_str(), error.message().c_str());
+}
+
 /// Gives `from` the name `to`; what had it before gets the name `from`. One step for anybody who looks.
 void replace_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return;
@@ -163,7 +171,7 @@ void CheckpointFolder::remove_left_over() const {
     if (name.starts_with(step_prefix) && name.find(temporary_mark) != std::string::npos)
       left_over.push_back(entry.path());
   }
-  for (const auto& path : left_over) std::filesystem::remove_all(path);
+  for (const auto& path : left_over) remove_if_possible(path);
 }
 
 void CheckpointFolder::save(const CheckpointContent& content, int keep_last,
@@ -212,7 +220,7 @@ void CheckpointFolder::save(const CheckpointContent& content, int keep_last,
   int kept = 1;  // the new one
   for (const auto& [other, identity] : before) {
     if (other == step) continue;
-    if (damaged.contains(other) || (keep_last > 0 && ++kept > keep_last)) std::filesystem::remove_all(path_of(other));
+    if (damaged.contains(other) || (keep_last > 0 && ++kept > keep_last)) remove_if_possible(path_of(other));
   }
 }
 

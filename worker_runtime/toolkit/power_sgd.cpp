@@ -119,7 +119,9 @@ BucketReduction PowerSGD::State::reduce_whole(const GradBucket& bucket) {
 
 void PowerSGD::State::feed_error_back(Compression& now) {
   if (!options.use_error_feedback) return;
-  if (const auto known = error.find(now.index); known != error.end())
+  // What was stored may be of other buckets: those of a checkpoint that was taken with other caps.
+  const auto known = error.find(now.index);
+  if (known != error.end() && known->second.numel() == now.buffer.numel())
     now.buffer.add_(known->second = known->second.to(now.buffer.device()));
   now.before = now.buffer.clone();
 }
@@ -147,15 +149,19 @@ std::vector<std::vector<Tensor>> PowerSGD::State::sort_by_shape(const GradBucket
 
 /// The bucket's P and Q. True when they are new and Q has to be drawn.
 bool PowerSGD::State::take_factors(Compression& now, const std::vector<std::vector<Tensor>>& shapes) {
-  const bool fresh = !options.warm_start || !p.contains(now.index);
+  int64_t p_size = 0, q_size = 0;
+  for (const auto& members : shapes) {
+    const int64_t n = members.front().size(0), m = members.front().size(1);
+    const int64_t ranks = rank_of(n, m) * static_cast<int64_t>(members.size());
+    p_size += n * ranks;
+    q_size += m * ranks;
+  }
+  const auto holds = [&](const std::map<std::size_t, Tensor>& factors, int64_t size) {
+    const auto known = factors.find(now.index);
+    return known != factors.end() && known->second.numel() == size;
+  };
+  const bool fresh = !options.warm_start || !holds(p, p_size) || !holds(q, q_size);
   if (fresh) {
-    int64_t p_size = 0, q_size = 0;
-    for (const auto& members : shapes) {
-      const int64_t n = members.front().size(0), m = members.front().size(1);
-      const int64_t ranks = rank_of(n, m) * static_cast<int64_t>(members.size());
-      p_size += n * ranks;
-      q_size += m * ranks;
-    }
     p[now.index] = torch::empty({p_size}, now.buffer.options());
     q[now.index] = torch::empty({q_size}, now.buffer.options());
   }

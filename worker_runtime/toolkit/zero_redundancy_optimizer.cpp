@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <torch/serialize/archive.h>
 #include <torch/torch.h>
 
@@ -149,6 +150,11 @@ void ZeroRedundancyOptimizerBase::flatten_parameters() {
 }
 
 void ZeroRedundancyOptimizerBase::copy_options_to_local() {
+  if (param_groups_.size() != local_->param_groups().size())  // by the base's own add_param_group, which is not virtual
+    throw Error{
+        fmt::format("ZeroRedundancyOptimizer was made for {} parameter groups and now has {}: make a new one with "
+                    "all groups",
+                    local_->param_groups().size(), param_groups_.size())};
   for (std::size_t g = 0; g < param_groups_.size(); ++g)
     local_->param_groups()[g].set_options(param_groups_[g].options().clone());
 }
@@ -214,6 +220,7 @@ void ZeroRedundancyOptimizerBase::save(torch::serialize::OutputArchive& archive)
 void ZeroRedundancyOptimizerBase::load(torch::serialize::InputArchive& archive) {
   const auto all = with_all_parameters();
   all->load(archive);
+  copy_options_to_local();
   for (std::size_t g = 0; g < param_groups_.size(); ++g) {
     param_groups_[g].set_options(all->param_groups()[g].options().clone());
     for (const Tensor& parameter : local_->param_groups()[g].params()) {

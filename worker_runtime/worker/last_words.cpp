@@ -44,11 +44,12 @@ class Text {
     const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value, base).ptr;
     return *this << std::string_view{digits.data(), end};
   }
-  /// As the inside of a JSON string. Bytes that are no ASCII pass: the texts are UTF-8.
-  Text& json(std::string_view text) {
+  /// As the inside of a JSON string, cut where only `room` bytes are left for what must follow. Bytes that are no ASCII
+  /// pass: the texts are UTF-8, and no character of it is cut in two.
+  Text& json(std::string_view text, std::size_t room) {
     for (const char byte : text) {
       const auto code = static_cast<unsigned char>(byte);
-      if (capacity_ - size_ < 64) break;  // room for the braces that close
+      if (capacity_ - size_ < room && (code & 0xC0) != 0x80) break;
       if (byte == '"' || byte == '\\') {
         *this << "\\" << std::string_view{&byte, 1};
       } else if (byte == '\n') {
@@ -81,7 +82,7 @@ struct Scene {
   std::string temporary_file;
   backtrace_state* symbols = nullptr;
   std::atomic<std::int64_t> step{-1};
-  std::atomic<bool> spoken{false};
+  std::atomic<pid_t> speaking{0};  // the thread whose report it is
   std::array<char, 128 << 10> stack_text;
   std::array<char, 320 << 10> file_text;
   std::array<char, 256 << 10> signal_stack;
@@ -107,16 +108,18 @@ void write_error_file(std::string_view message, std::string_view stack) {
   Scene& s = scene();
   if (s.speaker.error_file.empty()) return;
   Text text{s.file_text.data(), s.file_text.size()};
-  (text << R"({"message": {"message": ")").json(message) << R"(", "extraInfo": {"timestamp": ")";
+  constexpr std::size_t stack_room = 128 << 10, end_room = 64;
+  constexpr std::size_t facts_room = stack_room + (64 << 10);  // the message comes twice, and may be of any length
+  (text << R"({"message": {"message": ")").json(message, facts_room) << R"(", "extraInfo": {"timestamp": ")";
   text.number(::time(nullptr)) << R"(", "rank": )";
   text.number(s.speaker.rank) << R"(, "local_rank": )";
   text.number(s.speaker.local_rank) << R"(, "restart_count": )";
-  (text.number(s.speaker.restart_count) << R"(, "host": ")").json(s.speaker.host) << R"(", "pid": )";
+  (text.number(s.speaker.restart_count) << R"(, "host": ")").json(s.speaker.host, stack_room) << R"(", "pid": )";
   text.number(::getpid());
   if (const std::int64_t step = s.step; step >= 0) (text << R"(, "step": )").number(step);
   // Launchers show this field alone, so it says first what happened.
-  ((text << R"(, "py_callstack": ")").json(message) << R"(\n)").json(stack) << R"("}}})"
-                                                                            << "\n";
+  ((text << R"(, "py_callstack": ")").json(message, stack_room) << R"(\n)").json(stack, end_room) << R"("}}})"
+                                                                                                  << "\n";
   const int fd = ::open(s.temporary_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) return;
   write_all(fd, text.view());
@@ -213,6 +216,16 @@ std::string_view name_of(int signal) {
 
 std::atomic<int> dying_of{0};
 
+/// One thread reports, and ends the process; others that crash meanwhile wait for that. False: this one speaks already,
+/// and what it did for its report crashed too.
+bool begin_to_speak() {
+  pid_t speaking = 0;
+  const pid_t me = ::gettid();
+  if (scene().speaking.compare_exchange_strong(speaking, me)) return true;
+  while (speaking != me) ::pause();
+  return false;
+}
+
 [[noreturn]] void die_of(int signal) {
   struct sigaction by_default {};
   by_default.sa_handler = SIG_DFL;
@@ -241,13 +254,7 @@ void give_up_after(unsigned seconds) {
 }
 
 void on_fatal_signal(int signal, siginfo_t* info, void*) {
-  Scene& s = scene();
-  if (s.spoken.exchange(true)) {
-    // Another thread is at it, or naming the frames crashed too: the plain report is written. Give it a moment, then
-    // go.
-    if (dying_of == 0) ::sleep(symbols_limit_s);
-    die_of(signal);
-  }
+  if (!begin_to_speak()) die_of(signal);  // the plain report is written
   dying_of = signal;
   std::array<char, 160> storage;
   Text message{storage.data(), storage.size()};
@@ -274,10 +281,7 @@ void on_fatal_signal(int signal, siginfo_t* info, void*) {
 // Called where the exception was thrown: with nobody to catch it, the stack is not unwound first.
 [[noreturn]] void on_terminate() {
   Scene& s = scene();
-  if (s.spoken.exchange(true)) {
-    ::sleep(symbols_limit_s);  // another thread is at it and will end the process
-    ::_exit(1);
-  }
+  if (!begin_to_speak()) ::_exit(1);
   give_up_after(actions_limit_s);
   const Frames frames = capture();
   std::string message = "std::terminate was called without an exception";

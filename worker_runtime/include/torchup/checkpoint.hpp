@@ -71,6 +71,8 @@ inline constexpr bool state_differs_by_rank<T> = T::differs_by_rank;
 ///   auto at = checkpoint.resume(net, optimizer, sampler, ddp);     // {0, 0} when there is none yet
 ///   ...
 ///   checkpoint.save({.epoch = epoch, .step = step}, net, optimizer, sampler, ddp);
+///   ...
+///   checkpoint.wait();                                             // at the end: the last save may have failed
 ///
 /// Parts, in any order but the same in save and resume: a module (holder or shared_ptr), torch::optim optimizers, the
 /// sampler, the DDP wrapper (its bucket layout), and whatever has state_dict() and load_state_dict(). Random number
@@ -90,7 +92,7 @@ class Checkpoint {
  public:
   /// Collective: every rank makes it at the same place. Throws Error when the folder cannot be made.
   Checkpoint(std::filesystem::path folder, ProcessGroup group, CheckpointOptions options = {});
-  ~Checkpoint();  ///< waits until what this rank writes is on disk
+  ~Checkpoint();  ///< waits until what this rank writes is on disk; that it failed is said on stderr alone
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
 

@@ -52,6 +52,9 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer {
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 
+  /// Who owns which parameter is dealt once: make a new optimizer with all groups instead.
+  void add_param_group(const torch::optim::OptimizerParamGroup&) = delete;
+
   /// Owner of each parameter, by group.
   const std::vector<std::vector<int>>& owners() const { return owners_; }
   /// What really steps: this rank's parameters only.
