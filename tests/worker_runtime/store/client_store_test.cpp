@@ -2,6 +2,10 @@
 
 #include <torch/torch.h>
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -52,6 +56,33 @@ TEST_CASE("the client store answers every call of c10d's interface", "[worker_ru
   REQUIRE_THROWS_AS(store->get("absent"), c10::DistStoreError);
   store->clone()->set("cloned", "1");
   REQUIRE(store->get_to_str("cloned") == "1");
+}
+
+TEST_CASE("a wait that can be given up leaves the connection as it was", "[worker_runtime][client_store]") {
+  const auto server = pytorch_server();
+  ClientStore store{"localhost", server->getPort(), 5000ms};
+  const int wake = ::eventfd(0, EFD_CLOEXEC);
+  std::atomic<bool> ending{false};
+  int asked = 0;
+  const auto give_up = [&] { return ++asked == 3 || ending; };
+  SECTION("by what is asked at every pause") {
+    REQUIRE_FALSE(store.wait_unless("absent", 10ms, wake, give_up));
+    REQUIRE(asked == 3);
+  }
+  SECTION("by the descriptor, long before the next pause") {
+    std::jthread ends{[&] {
+      ending = true;
+      const std::uint64_t one = 1;
+      REQUIRE(::write(wake, &one, sizeof one) == sizeof one);
+    }};
+    REQUIRE_FALSE(store.wait_unless("absent", 1h, wake, give_up));
+  }
+  SECTION("and not when the key comes") {
+    std::jthread sets{[&] { server->set("comes", "1"); }};
+    REQUIRE(store.wait_unless("comes", 1h, wake, [] { return false; }));
+  }
+  REQUIRE(store.add("n", 2) == 2);
+  ::close(wake);
 }
 
 TEST_CASE("nobody at the address is c10's network or time-out error", "[worker_runtime][client_store]") {

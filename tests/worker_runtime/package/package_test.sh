@@ -96,4 +96,8 @@ target_link_libraries(stranger PRIVATE torchup::worker_runtime)
 EOF
 cmake -G Ninja -S "$folder/sources" -B "$folder/fetched" -DTORCHUP_TORCH_DIR="$torch" >"$folder/log" 2>&1 ||
   { cat "$folder/log"; fail "torchup does not configure inside another project"; }
+cmake --install "$folder/fetched" --prefix "$folder/nothing" >"$folder/log" 2>&1 || { cat "$folder/log"; fail "inside another project there is something to install"; }
+[[ ! -e $folder/nothing ]] || fail "inside another project torchup installs $(ls -R "$folder/nothing")"
+ninja -C "$folder/fetched" -n all >"$folder/log"
+if grep -E '/(fashion_mnist|torchup|torchupd)$' "$folder/log"; then fail "inside another project the programs above are built"; fi
 echo "package: ok"

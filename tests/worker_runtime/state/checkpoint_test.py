@@ -163,6 +163,22 @@ def caps():
     assert json.loads((root / "c" / "step-000000000009" / "manifest.json").read_text())["bucket_layout"] == after
 
 
+def power_sgd_caps():
+    """What PowerSGD kept for other buckets than those of now is let go."""
+    finish(2, root / "c", root / "out", steps=4, power_sgd=1)
+    codes, _, errors = job(2, root / "c", root / "out", steps=7, power_sgd=1, cap=1)
+    assert codes == [0, 0] and "bucket_cap_mb" in errors[0], (codes, errors)
+
+
+def unusable_folder():
+    """A folder that one rank cannot have ends all, with the reason, at once."""
+    (root / "1").write_text("a file")
+    began = time.monotonic()
+    codes, _, errors = job(2, root / "RANK", root / "out", to_the_end=True, steps=3)
+    assert codes == [1, 1] and all("rank 1: the checkpoint folder" in error for error in errors), (codes, errors)
+    assert time.monotonic() - began < 30, errors
+
+
 def damage():
     """The newest valid checkpoint wins, whoever has it; what is damaged is passed over; none is an error when one is wanted."""
     finish(2, root / "RANK", root / "wanted", steps=12)

@@ -3,6 +3,7 @@
 What we write as safetensors is read by the safetensors library where it is installed, and by its format's rules everywhere."""
 import json
 import os
+import resource
 import struct
 import subprocess
 import sys
@@ -150,6 +151,13 @@ with tempfile.TemporaryDirectory() as folder:
 
     archive(tensor())
     same(copy(pth), {"a": torch.zeros(4)})
+    # A record that swells when it is unpacked is not unpacked.
+    with zipfile.ZipFile(pth, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as out:
+        for name, data in (("data.pkl", tensor()), ("byteorder", bytes(768 << 20)), ("data/0", b"\0" * 16), ("version", b"3\n")):
+            out.writestr("x/" + name, data)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    refused(pth, "big endian")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < before + (256 << 10), "kilobytes"
     for bad in (tensor(count=5), tensor(count=-1), tensor(count=2**62)):
         archive(bad)
         refused(pth, "storage")

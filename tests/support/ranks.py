@@ -1,4 +1,4 @@
-"""Starts the ranks of a small job and collects what they say: what the tests of process groups and DDP share."""
+"""Starts the ranks of a small job and collects what they say. For scripts that run_case.py, beside this file, runs."""
 
 import os
 import socket
@@ -34,10 +34,19 @@ class Job:
     def __init__(self):
         self.processes = []
 
-    def start(self, command, environment):
+    def start(self, command, environment, **more):
         self.processes.append(subprocess.Popen(command, env=clean_environment(**environment), text=True,
-                                               stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+                                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more))
         return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
 
     def finish(self):
         """[(exit code, stdout, stderr)] by the order of starting."""
@@ -60,19 +69,3 @@ def run(command, world_size, **more):
     for rank in range(world_size):
         job.start(command, contract(rank, world_size, port, **more))
     return job.finish()
-
-
-class Checks:
-    """Counts what held; the exit code of the test."""
-
-    def __init__(self):
-        self.failed = 0
-
-    def that(self, condition, what, detail=""):
-        print(("ok      " if condition else "FAILED  ") + what, flush=True)
-        if not condition:
-            self.failed += 1
-            print(f"        {detail}", flush=True)
-
-    def code(self):
-        return 1 if self.failed else 0

@@ -1,236 +1,17 @@
-// One rank of the scenarios of group_test.py and ddp_test.py: group_worker SCENARIO [FOLDER].
-// Prints what the scripts look at; a failed expectation or an exception ends it with 1 and a line on stderr.
-#include <torch/torch.h>
-
-#include <cstdlib>
-#include <functional>
-#include <iostream>
-#include <map>
-#include <numeric>
+// One rank of the scenarios of ddp_test.py.
 #include <thread>
-#include <torchup/torchup.hpp>
+
+#include "tests/worker_runtime/ddp/models.hpp"
+#include "tests/worker_runtime/rank_scenarios.hpp"
+
+using namespace rank_scenarios;
 
 namespace {
 
-using torch::Tensor;
 using namespace std::chrono_literals;
 
-void expect(bool condition, const std::string& what) {
-  if (!condition) throw std::runtime_error{"expected: " + what};
-}
-
-/// What `action` throws, or nothing.
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
-std::string setting(const char* name, const char* otherwise) {
-  const char* value = std::getenv(name);
-  return value ? value : otherwise;
-}
-
-torchup::ProcessGroup start() {
-  torchup::ProcessGroupOptions options;
-  options.init_method = setting("TEST_INIT_METHOD", "env://");
-  options.backend = setting("TEST_BACKEND", "gloo");
-  options.timeout = std::chrono::milliseconds{std::stoi(setting("TEST_TIMEOUT_MS", "20000"))};
-  if (std::getenv("TEST_RANK")) options.rank = std::stoi(std::getenv("TEST_RANK"));
-  if (std::getenv("TEST_WORLD_SIZE")) options.world_size = std::stoi(std::getenv("TEST_WORLD_SIZE"));
-  return torchup::init_process_group(options);
-}
-
-void meet(torchup::ProcessGroup& group) {
-  auto ranks = torch::full({1}, group.rank());
-  torchup::all_reduce(ranks, group);
-  std::cout << "rank " << group.rank() << " of " << group.size() << " local " << group.local_rank() << " of "
-            << group.local_size() << " " << group.backend() << " sum " << ranks.item<std::int64_t>() << std::endl;
-}
-
-void collectives(torchup::ProcessGroup& group) {
-  const int rank = group.rank(), size = group.size();
-  const auto mine = torch::full({3}, static_cast<float>(rank + 1));
-  const float sum = static_cast<float>(size * (size + 1)) / 2;
-  const auto reduced = [&](torchup::ReduceOp op) {
-    auto tensor = mine.clone();
-    torchup::all_reduce(tensor, group, op);
-    return tensor[2].item<float>();
-  };
-  expect(reduced(torchup::ReduceOp::sum) == sum, "a sum");
-  expect(reduced(torchup::ReduceOp::average) == sum / static_cast<float>(size), "an average");
-  expect(reduced(torchup::ReduceOp::max) == static_cast<float>(size), "a maximum");
-  expect(reduced(torchup::ReduceOp::min) == 1, "a minimum");
-  expect(reduced(torchup::ReduceOp::product) == (size == 3 ? 6.0F : 1.0F), "a product");
-
-  auto from_last = mine.clone();
-  torchup::broadcast(from_last, group, size - 1);
-  expect(from_last[0].item<float>() == static_cast<float>(size), "the last rank's tensor");
-
-  auto at_root = mine.clone();
-  torchup::reduce(at_root, group, size - 1);
-  expect(rank != size - 1 || at_root[0].item<float>() == sum, "the sum on the root");
-
-  const auto all = torchup::all_gather(mine, group);
-  expect(static_cast<int>(all.size()) == size && all.back()[0].item<float>() == static_cast<float>(size),
-         "everybody's tensor");
-  auto together = torch::empty({size * 3});
-  torchup::all_gather_into(together, mine, group);
-  expect(torch::equal(together, torch::cat(all)), "the same in one tensor");
-
-  const auto gathered = torchup::gather(mine, group, 0);
-  expect(rank != 0 || torch::equal(torch::cat(gathered), together), "everybody's tensor on the root");
-  auto part = torch::empty({3});
-  torchup::scatter(part, rank == 0 ? all : std::vector<Tensor>{}, group, 0);
-  expect(torch::equal(part, mine), "my part of what the root scattered");
-
-  auto shard = torch::empty({3});
-  torchup::reduce_scatter_into(shard, together, group);
-  expect(torch::equal(shard, mine * size), "my part of the sum");
-
-  auto turned = torch::empty({size});
-  torchup::all_to_all(turned, torch::arange(static_cast<float>(size)) + static_cast<float>(10 * rank), group);
-  expect(torch::equal(turned, torch::arange(static_cast<float>(size)) * 10 + rank), "part r from rank r");
-
-  if (size > 1) {
-    auto letter = torch::full({2}, rank);
-    if (rank == 0) torchup::send(letter, group, 1, 5);
-    if (rank == 1) torchup::receive(letter, group, 0, 5);
-    expect(rank > 1 || letter[0].item<std::int64_t>() == 0, "the letter of rank 0");
-  }
-  torchup::barrier(group);
-  expect(error_of([&] { torchup::all_gather_into(torch::empty({1}), mine, group); }).find("all_gather_into") == 0,
-         "a refusal of sizes that do not fit");
-
-  std::vector<int> others(static_cast<std::size_t>(size - 1));
-  std::iota(others.begin(), others.end(), 1);
-  if (size > 1) {
-    auto some = group.new_group(others);
-    expect(some.has_value() == (rank > 0), "a group without rank 0");
-    if (some) {
-      auto tensor = mine.clone();
-      torchup::all_reduce(tensor, *some);
-      expect(tensor[0].item<float>() == sum - 1 && some->rank() == rank - 1 && some->name() == "1",
-             "its sum, rank and name");
-      some->shutdown();
-    }
-    const std::vector<int> twice{0, 0};
-    expect(error_of([&] { (void)group.new_group(twice); }).find("twice") != std::string::npos,
-           "a refusal of rank 0 twice");
-  }
-  group.shutdown();
-  expect(error_of([&] { torchup::barrier(group); }).find("shut down") != std::string::npos, "a refusal after shutdown");
-  std::cout << "ok" << std::endl;
-}
-
-/// Seeds by rank or alike; a deterministic run wants them alike on all ranks.
-void seeds(torchup::ProcessGroup& group) {
-  const auto draws = [&](torchup::SeedOptions options) {
-    torchup::seed_everything(options, group);
-    return torch::cat(torchup::all_gather(torch::rand({1}), group));
-  };
-  const auto by_rank = draws({.seed = 5}), again = draws({.seed = 5}), alike = draws({.seed = 5, .per_rank = false});
-  expect(torch::equal(by_rank, again) && !by_rank[0].equal(by_rank[1]),
-         "the same draws again, other ones on another rank");
-  expect(alike[0].equal(alike[1]) && alike[0].equal(by_rank[0]), "the same draws on all ranks");
-  expect(torchup::seed_everything({.seed = 5}, group) == 5 + static_cast<std::uint64_t>(group.rank()),
-         "this rank's seed");
-  const auto deterministic = [&](torchup::SeedOptions options) {
-    options.deterministic = true;
-    return error_of([&] { torchup::seed_everything(options, group); });
-  };
-  const auto mine = static_cast<std::uint64_t>(group.rank());
-  expect(deterministic({.seed = mine}).find("rank 0 has seed 0, rank 1 has 1") != std::string::npos,
-         "a refusal of two seeds");
-  expect(deterministic({.threads = group.rank() + 1}).find("OMP_NUM_THREADS) 1, rank 1 has 2") != std::string::npos,
-         "a refusal of two numbers of threads");
-  expect(deterministic({.threads = 1}).empty() && at::globalContext().deterministicAlgorithms(),
-         "deterministic algorithms");
-  std::cout << "ok" << std::endl;
-}
-
-/// What a Python rank does in group_test.py, in the same order.
-void beside_python(torchup::ProcessGroup& group) {
-  auto tensor = torch::full({4}, static_cast<float>(group.rank() + 1));
-  torchup::all_reduce(tensor, group);
-  auto word = torch::full({2}, group.rank());
-  torchup::broadcast(word, group, 1);
-  const auto all = torchup::all_gather(torch::full({1}, group.rank()), group);
-  const std::vector<int> both{0, 1};
-  auto sub = group.new_group(both);
-  auto again = torch::ones({1});
-  if (sub) torchup::all_reduce(again, *sub);
-  torchup::barrier(group);
-  std::cout << "sum " << tensor[0].item<float>() << " word " << word[0].item<std::int64_t>() << " all "
-            << all.back().item<std::int64_t>() << " sub " << again.item<float>() << std::endl;
-  torch::nn::Linear net{2, 2};
-  std::cout << "ddp: " << error_of([&] { torchup::DistributedDataParallel ddp(net, group); }) << std::endl;
-  if (sub) sub->shutdown();
-}
-
-struct NetImpl : torch::nn::Module {
-  torch::nn::Linear in, out;
-  NetImpl(int width, int outputs) : in{4, width}, out{width, outputs} {
-    register_module("in", in);
-    register_module("out", out);
-  }
-  Tensor forward(Tensor input) { return out(torch::tanh(in(input))); }
-};
-TORCH_MODULE(Net);
-
-/// Two heads in all the ways that forward may return tensors.
-struct Heads {
-  Tensor main;
-  std::vector<std::optional<Tensor>> others;
-};
-template <class Visit>
-void for_each_tensor(Heads& heads, Visit&& visit) {
-  visit(heads.main);
-  visit(heads.others);
-}
-struct ManyImpl : torch::nn::Module {
-  torch::nn::Linear a{4, 2}, b{4, 2};
-  ManyImpl() {
-    register_module("a", a);
-    register_module("b", b);
-  }
-  std::pair<std::map<std::string, Heads>, int> forward(Tensor input, double factor) {
-    return {{{"heads", Heads{a(input) * factor, {b(input), std::nullopt}}}}, 7};
-  }
-};
-TORCH_MODULE(Many);
-
-/// Says no where a kernel on a GPU would.
-struct PickyImpl : torch::nn::Module {
-  torch::nn::Linear layer{4, 2};
-  PickyImpl() { register_module("layer", layer); }
-  Tensor forward(int, Tensor input) {
-    TORCH_CHECK(input.device() == layer->weight.device(), "Expected all tensors to be on the same device");
-    return layer(input);
-  }
-};
-TORCH_MODULE(Picky);
-
-/// Everything in which DDP differs by rank goes into this line, which must be the same on all ranks.
-std::string fingerprint(const std::vector<Tensor>& tensors) {
-  double sum = 0;
-  for (const auto& tensor : tensors)
-    sum += tensor.defined() ? tensor.detach().to(torch::kDouble).abs().sum().item<double>() : -1;
-  std::ostringstream text;
-  text.precision(17);
-  text << sum;
-  return text.str();
-}
-std::vector<Tensor> gradients(const torchup::DataParallelCore& ddp) {
-  std::vector<Tensor> result;
-  for (const auto& parameter : ddp.parameters()) result.push_back(parameter.grad());
-  return result;
-}
-
-void shapes(torchup::ProcessGroup& group, const std::string& what) {
+void shapes(torchup::ProcessGroup& group, Words words) {
+  const std::string what = words[0];
   const bool odd = group.rank() == group.size() - 1;
   Net net(odd && what == "width" ? 9 : 8, 3);
   if (odd && what == "count") net->out->bias.set_requires_grad(false);
@@ -241,7 +22,7 @@ void shapes(torchup::ProcessGroup& group, const std::string& what) {
   std::cout << error_of([&] { torchup::DistributedDataParallel ddp(net, group); }) << std::endl;
 }
 
-void unused_error(torchup::ProcessGroup& group) {
+void unused_error(torchup::ProcessGroup& group, Words) {
   Many net;
   torchup::DistributedDataParallel ddp(net, group);
   ddp(torch::ones({2, 4}), 1.0).first.at("heads").main.sum().backward();
@@ -252,7 +33,7 @@ void unused_error(torchup::ProcessGroup& group) {
   std::cout << "after reset " << fingerprint(gradients(ddp)) << std::endl;
 }
 
-void outputs(torchup::ProcessGroup& group) {
+void outputs(torchup::ProcessGroup& group, Words) {
   Many net;
   torchup::DistributedDataParallel ddp(net, group, {.find_unused_parameters = true});
   auto [found, number] = ddp(torch::full({2, 4}, static_cast<float>(group.rank() + 1)), 2.0);
@@ -263,7 +44,7 @@ void outputs(torchup::ProcessGroup& group) {
 }
 
 /// Every torch::optim optimizer, both kinds of zero_grad, gradients that are views.
-void optimizers(torchup::ProcessGroup& group) {
+void optimizers(torchup::ProcessGroup& group, Words) {
   using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensor>)>;
   const std::map<std::string, Make> kinds{
       {"sgd", [](auto p) { return std::make_unique<torch::optim::SGD>(p, 0.1); }},
@@ -288,7 +69,7 @@ void optimizers(torchup::ProcessGroup& group) {
     }
 }
 
-void refusals(torchup::ProcessGroup& group) {
+void refusals(torchup::ProcessGroup& group, Words) {
   Net net(8, 3);
   const auto refused = [&](torchup::DistributedDataParallelOptions options) {
     return error_of([&] { torchup::DistributedDataParallel ddp(net, group, options); });
@@ -330,7 +111,7 @@ void refusals(torchup::ProcessGroup& group) {
 }
 
 /// A hook that fails on every rank once: the step is lost, the next one works.
-void failing_hook(torchup::ProcessGroup& group) {
+void failing_hook(torchup::ProcessGroup& group, Words) {
   torch::manual_seed(group.rank());
   Net net(8, 3);
   torchup::DistributedDataParallel ddp(net, group, {.gradient_as_bucket_view = true});
@@ -355,7 +136,8 @@ void clear_gradients(const torchup::DataParallelCore& ddp) {
 
 /// A backward pass fails while the reduction of its first bucket is under way: rank 0 is through with the next step's
 /// first bucket before rank 1 takes part in the failed one. The averages after reset() are right all the same.
-void reset_in_flight(torchup::ProcessGroup& group, bool view) {
+void reset_in_flight(torchup::ProcessGroup& group, Words words) {
+  const bool view = words[0] == std::string{"view"};
   torch::manual_seed(1);
   Net net(8, 3);
   torchup::DistributedDataParallel ddp(net, group, {.bucket_cap_mb = 0.0001, .gradient_as_bucket_view = view});
@@ -394,7 +176,7 @@ void reset_in_flight(torchup::ProcessGroup& group, bool view) {
 }
 
 /// The first iteration of a static graph fails in the middle of backward: after reset() it is made anew.
-void static_first_fails(torchup::ProcessGroup& group) {
+void static_first_fails(torchup::ProcessGroup& group, Words) {
   const auto train = [&](bool fails) {
     torch::manual_seed(1);
     Net net(8, 3);
@@ -426,7 +208,7 @@ void static_first_fails(torchup::ProcessGroup& group) {
 }
 
 /// PowerSGD in DDP itself, with several buckets that overlap; the steps' gradients.
-void power_sgd(torchup::ProcessGroup& group) {
+void power_sgd(torchup::ProcessGroup& group, Words) {
   torch::manual_seed(1);
   Net net(64, 48);
   torchup::DistributedDataParallel ddp(net, group, {.bucket_cap_mb = 0.001});
@@ -442,7 +224,7 @@ void power_sgd(torchup::ProcessGroup& group) {
 }
 
 /// The mean in bfloat16 on the wire, in DDP itself: the same on all ranks, and near the exact mean.
-void wire_hook(torchup::ProcessGroup& group) {
+void wire_hook(torchup::ProcessGroup& group, Words) {
   const auto train = [&](bool hook) {
     torch::manual_seed(1);
     Net net(64, 48);
@@ -466,7 +248,10 @@ void wire_hook(torchup::ProcessGroup& group) {
 }
 
 /// Ranks with fewest + rank batches. The last rank trains alone in the end, and everybody gets its model.
-void join(torchup::ProcessGroup& group, bool by_active, bool view, const std::string& graph, int fewest) {
+void join(torchup::ProcessGroup& group, Words words) {
+  const bool by_active = words[0] == std::string{"active"}, view = words[1] == std::string{"view"};
+  const std::string graph = words[2];
+  const int fewest = std::stoi(words[3]);
   torch::manual_seed(group.rank());
   Net net(8, 3);
   torchup::DistributedDataParallel ddp(net, group,
@@ -495,7 +280,7 @@ void join(torchup::ProcessGroup& group, bool by_active, bool view, const std::st
            "a rank that never saw the static graph is told so");
 }
 
-void join_throws(torchup::ProcessGroup& group) {
+void join_throws(torchup::ProcessGroup& group, Words) {
   Net net(8, 3);
   torchup::DistributedDataParallel ddp(net, group);
   std::cout << error_of([&] {
@@ -508,7 +293,7 @@ void join_throws(torchup::ProcessGroup& group) {
 }
 
 /// Two backward passes of one forward: the second is not reduced, and debug mode says so.
-void second_backward(torchup::ProcessGroup& group) {
+void second_backward(torchup::ProcessGroup& group, Words) {
   Net net(8, 3);
   torchup::DistributedDataParallel ddp(net, group);
   auto loss = ddp(torch::ones({2, 4})).sum();
@@ -517,7 +302,7 @@ void second_backward(torchup::ProcessGroup& group) {
   ddp(torch::ones({2, 4})).sum().backward();
 }
 
-void die_in_backward(torchup::ProcessGroup& group) {
+void die_in_backward(torchup::ProcessGroup& group, Words) {
   Net net(8, 3);
   torchup::DistributedDataParallel ddp(net, group);
   ddp(torch::ones({2, 4})).sum().backward();
@@ -532,51 +317,19 @@ void die_in_backward(torchup::ProcessGroup& group) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  torch::set_num_threads(1);
-  const std::string scenario = argc > 1 ? argv[1] : "";
-  try {
-    auto group = start();
-    if (scenario == "meet")
-      meet(group);
-    else if (scenario == "collectives")
-      collectives(group);
-    else if (scenario == "seeds")
-      seeds(group);
-    else if (scenario == "beside_python")
-      beside_python(group);
-    else if (scenario == "shapes")
-      shapes(group, argv[2]);
-    else if (scenario == "unused_error")
-      unused_error(group);
-    else if (scenario == "outputs")
-      outputs(group);
-    else if (scenario == "optimizers")
-      optimizers(group);
-    else if (scenario == "refusals")
-      refusals(group);
-    else if (scenario == "failing_hook")
-      failing_hook(group);
-    else if (scenario == "reset_in_flight")
-      reset_in_flight(group, argv[2] == std::string{"view"});
-    else if (scenario == "static_first_fails")
-      static_first_fails(group);
-    else if (scenario == "power_sgd")
-      power_sgd(group);
-    else if (scenario == "wire_hook")
-      wire_hook(group);
-    else if (scenario == "join")
-      join(group, argv[2] == std::string{"active"}, argv[3] == std::string{"view"}, argv[4], std::stoi(argv[5]));
-    else if (scenario == "join_throws")
-      join_throws(group);
-    else if (scenario == "second_backward")
-      second_backward(group);
-    else if (scenario == "die_in_backward")
-      die_in_backward(group);
-    else
-      throw std::runtime_error{"no scenario " + scenario};
-    group.shutdown();
-  } catch (const std::exception& error) {
-    std::cerr << "group_worker: " << error.what() << std::endl;
-    std::_Exit(1);
-  }
+  return run(argc, argv,
+             {{"shapes", shapes},
+              {"unused_error", unused_error},
+              {"outputs", outputs},
+              {"optimizers", optimizers},
+              {"refusals", refusals},
+              {"failing_hook", failing_hook},
+              {"reset_in_flight", reset_in_flight},
+              {"static_first_fails", static_first_fails},
+              {"power_sgd", power_sgd},
+              {"wire_hook", wire_hook},
+              {"join", join},
+              {"join_throws", join_throws},
+              {"second_backward", second_backward},
+              {"die_in_backward", die_in_backward}});
 }

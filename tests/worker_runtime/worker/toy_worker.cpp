@@ -1,6 +1,7 @@
 // A worker that does what the first argument says; driven by worker_test.py.
 #include <torch/torch.h>
 
+#include <barrier>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -34,6 +35,18 @@ namespace {
   volatile char page[4096] = {};
   page[depth % 4096] = static_cast<char>(depth);
   return overflow(depth + 1) + page[0];
+}
+
+/// Two threads go wrong in one and the same moment, as those of a kernel do.
+[[noreturn]] void fail_together(std::string_view how) {
+  std::barrier both{2};
+  const auto fail = [&] {
+    both.arrive_and_wait();
+    fail_here(how);
+  };
+  std::jthread other{fail};
+  fail();
+  std::abort();
 }
 
 /// Prints a line that no destructor may print after a failure.
@@ -128,6 +141,8 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
     return 0;
   }
   worker.end_step(41);
+  if (what == "two-threads") fail_together("segv");
+  if (what == "long-message") throw torchup::Error{std::string(400 << 10, '"')};
   if (what == "thread") {
     std::thread{[] { fail_here("throw"); }}.join();
   } else if (what == "action-hangs") {

@@ -1,6 +1,8 @@
 #include "worker_runtime/worker/stop_agreement.hpp"
 
 #include <catch2/catch.hpp>
+#include <future>
+#include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "worker_runtime/store/job_store.hpp"
@@ -8,7 +10,7 @@
 using namespace torchup;
 using namespace std::chrono_literals;
 
-TEST_CASE("a stop that one rank never answers: those that did go on, all of them", "[worker_runtime][stop]") {
+TEST_CASE("a stop that one rank does not answer: all go on, and stop when it has", "[worker_runtime][stop]") {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   set_job_store(store);
   const auto rank = [](int number) {
@@ -16,13 +18,28 @@ TEST_CASE("a stop that one rank never answers: those that did go on, all of them
   };
   {
     StopAgreement asked{rank(0), [] { return true; }}, other{rank(1), [] { return false; }};
-    store->wait({"stop/stop_at"}, 30s);
+    store->wait({"stop/0/stop_at"}, 30s);
     for (int step = 0; step < 3; ++step) {
       CHECK_FALSE(asked.end_step());
       CHECK_FALSE(other.end_step());
     }
-    const auto answers = store->add("stop/answers", 0);
+    const auto answers = store->add("stop/0/answers", 0);
     CHECK((answers == 1 || answers == 2));  // the other may learn of it only now
+
+    StopAgreement late{{.rank = 2, .world_size = 3, .prefix = "stop/"}, [] { return false; }};
+    const auto steps_of = [](StopAgreement& agreement) {
+      return std::async(std::launch::async, [&agreement] {
+        int steps = 0;
+        while (!agreement.end_step()) {
+          ++steps;
+          std::this_thread::sleep_for(1ms);
+        }
+        return steps;
+      });
+    };
+    auto first = steps_of(asked), second = steps_of(other), third = steps_of(late);
+    CHECK(first.get() == second.get());  // both had made three steps before
+    CHECK(third.get() > 0);
   }
   set_job_store(nullptr);
 }

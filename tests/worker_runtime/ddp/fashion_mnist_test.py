@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""examples/fashion_mnist: the same bits as its Python twin, and what becomes of its last checkpoint.
+
+usage: tests/support/run_case.py fashion_mnist_test.py CASE FASHION_MNIST TRAIN_DDP_PY
+"""
+
+import importlib.util
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+import tempfile
+import unittest
+
+from ranks import Job, contract, free_port, run
+
+program, script = sys.argv[1:3]
+DATA = "/usr/share/datasets/fashion-mnist"
+STEPS = 50
+
+
+@unittest.skipUnless(os.path.isdir(DATA), f"{DATA} is missing (package dataset-fashion-mnist)")
+class FashionMnist(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="torchup-twin-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def losses(self, command, name, weights):
+        """As the bits of a float, step by step."""
+        history = os.path.join(self.folder, name)
+        results = run([*command, "--weights", weights, "--history", history, "--steps", str(STEPS), "--samples", "3200", "--batch-size", "64",
+                       "--epochs", "1", "--lr", "0.05", "--momentum", "0", "--scheduler", "none"], 2, CUDA_VISIBLE_DEVICES="")
+        self.assertEqual([code for code, _, _ in results], [0, 0], results)
+        with open(history) as file:
+            return [struct.pack("<f", json.loads(line)["loss"]) for line in file]
+
+    def test_same_weights_data_and_sgd_give_losses_with_the_same_bits(self):
+        """A tolerance would prove nothing: one wrong bit grows to 1e-3 within these steps."""
+        import torch
+        spec = importlib.util.spec_from_file_location("twin", script)
+        twin = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(twin)
+        torch.manual_seed(3)
+        weights = os.path.join(self.folder, "weights.pth")
+        torch.save(twin.Net().state_dict(), weights)
+        ours = self.losses([program], "cpp", weights)
+        theirs = self.losses([sys.executable, script], "python", weights)
+        self.assertEqual(len(theirs), STEPS)
+        self.assertGreater(len(set(theirs)), STEPS // 2)
+        self.assertEqual(ours, theirs)
+
+    def test_a_last_checkpoint_that_cannot_be_written_fails_the_job_on_every_rank(self):
+        def small_files():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a full disk is an error of write, not a signal
+            resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
+        port = free_port()
+        job = Job()
+        for rank in range(2):
+            job.start([program, "--epochs", "1", "--samples", "256", "--checkpoint", os.path.join(self.folder, "ckpt")],
+                      contract(rank, 2, port, CUDA_VISIBLE_DEVICES=""), preexec_fn=small_files, restore_signals=False)
+        for code, _, err in job.finish():
+            self.assertEqual(code, 1, err)
+            self.assertIn("File too large", err)
+
+    def test_the_losses_of_the_steps_before_stay_when_a_run_goes_on(self):
+        history = os.path.join(self.folder, "losses")
+        for epochs in ("1", "2"):
+            results = run([program, "--epochs", epochs, "--samples", "256", "--batch-size", "64", "--history", history,
+                           "--checkpoint", os.path.join(self.folder, "ckpt")], 2, CUDA_VISIBLE_DEVICES="")
+            self.assertEqual([code for code, _, _ in results], [0, 0], results)
+        with open(history) as file:
+            self.assertEqual([json.loads(line)["step"] for line in file], [1, 2, 3, 4])
+
+
+if __name__ == "__main__":
+    sys.exit(__doc__)
