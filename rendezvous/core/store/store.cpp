@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 
@@ -11,7 +12,11 @@ namespace {
 /// What a key, a value or a queue element costs beside its bytes: the map's node, the value, the allocator.
 constexpr std::size_t overhead_bytes = 128;
 
+/// And a queue, whose first element already takes a block for many.
+constexpr std::size_t queue_bytes = 640;
+
 std::size_t cost(std::string_view key, std::size_t value_bytes) { return key.size() + value_bytes + overhead_bytes; }
+std::size_t cost_of_queue(std::string_view key) { return key.size() + queue_bytes; }
 
 /// The number at the front of `text`, read as C's strtoll does it: white space, a sign, digits, then anything.
 std::optional<std::int64_t> leading_number(std::string_view text) {
@@ -235,7 +240,17 @@ void Store::append(ClientId client, Request& request) {
   wrote(request.key, false);
 }
 
+/// All of it or nothing. A key that is named twice counts twice, which matters at a limit alone.
 void Store::multi_set(ClientId client, Request& request) {
+  std::size_t new_keys = 0, new_bytes = 0;
+  for (std::size_t i = 0; i < request.keys.size(); ++i) {
+    const std::size_t size = request.values.at(i).size();
+    const Value* stored = find(request.keys[i]);
+    if (!stored && request.keys[i] == extension_key) return refuse(client, "this key is reserved");
+    new_keys += stored ? 0 : 1;
+    new_bytes += stored ? size - std::min(size, stored->size()) : cost(request.keys[i], size);
+  }
+  if (!room_for(client, new_keys, new_bytes)) return;
   for (std::size_t i = 0; i < request.keys.size(); ++i)
     if (!store(client, request.keys[i], std::move(request.values.at(i)))) return;
 }
@@ -262,7 +277,7 @@ std::size_t Store::erase_if(const std::function<bool(std::string_view key)>& con
   for (const auto& key : keys) {
     const auto queue = queues_.find(key);
     for (const Value& element : queue->second) bytes_ -= cost("", element.size());
-    bytes_ -= key.size();
+    bytes_ -= cost_of_queue(key);
     queues_.erase(queue);
     if (!waits_.empty() && !entries_.contains(key)) vanished(key);
   }
@@ -275,8 +290,9 @@ void Store::push(ClientId client, Request& request) {
   Value element = std::move(request.values.at(0));
   auto queue = queues_.find(request.key);
   const bool first = queue == queues_.end();
-  if (!room_for(client, first ? 1 : 0, cost(first ? request.key : "", element.size()))) return;
-  bytes_ += cost(first ? request.key : "", element.size());
+  const std::size_t bytes = cost("", element.size()) + (first ? cost_of_queue(request.key) : 0);
+  if (!room_for(client, first ? 1 : 0, bytes)) return;
+  bytes_ += bytes;
   if (first) queue = queues_.emplace(request.key, std::deque<Value>{}).first;
   queue->second.push_back(std::move(element));
   if (waits_.empty()) return;
@@ -294,123 +310,9 @@ void Store::pop(ClientId client, std::string_view key) {
   bytes_ -= cost("", head.size());
   outlet_.bytes(client, head);
   if (!queue->second.empty()) return;
-  bytes_ -= queue->first.size();
+  bytes_ -= cost_of_queue(key);
   queues_.erase(queue);
   if (!waits_.empty() && !entries_.contains(key)) vanished(key);
-}
-
-// Waiting. A wait counts the registrations whose key is absent; keys tell it when they appear and vanish.
-
-void Store::check(ClientId client, const Request& request) {
-  for (const auto key : request.keys)
-    if (!present(key) && !(key == extension_key && request.keys.size() == 1)) return outlet_.byte(client, not_ready);
-  outlet_.byte(client, ready);
-}
-
-void Store::wait(ClientId client, const Request& request) {
-  for (const auto key : request.keys)
-    if (!present(key)) return register_wait(client, request.query, request.keys.data(), request.keys.size());
-  if (!waits_.empty()) forget_wait(client);
-  outlet_.byte(client, stop_waiting);
-  if (request.query != Query::wait_get) return;
-  for (const auto key : request.keys) {
-    const Value* value = find(key);
-    value ? outlet_.bytes(client, *value) : outlet_.bytes(client, std::string_view{});
-  }
-}
-
-void Store::barrier(ClientId client, const Request& request) {
-  const auto arrived = advance(client, request.key, 1, false);
-  if (!arrived) return;
-  if (*arrived < request.number) return register_wait(client, request.query, &request.key, 1);
-  if (!waits_.empty()) forget_wait(client);
-  wrote(request.key, false);
-  outlet_.byte(client, stop_waiting);
-}
-
-void Store::register_wait(ClientId client, Query query, const std::string_view* keys, std::size_t count) {
-  forget_wait(client);
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i < count; ++i) bytes += cost(keys[i], 0);
-  if (waits_bytes_ + bytes > limits_.waits_bytes_max)
-    return refuse(client, fmt::format("waits_bytes_max: open waits take up {} bytes", waits_bytes_));
-  auto& map = query == Query::barrier ? barriers_ : awaited_;
-  Wait& wait = waits_.emplace(client.value(), Wait{client, query}).first->second;
-  wait.registrations.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    auto found = map.find(keys[i]);
-    if (found == map.end()) found = map.emplace(keys[i], Line{}).first;
-    found->second.push_back(&wait);
-    wait.registrations.push_back({&*found, std::prev(found->second.end())});
-    waits_bytes_ += cost(keys[i], 0);
-    if (query != Query::barrier && !present(keys[i])) ++wait.missing;
-  }
-}
-
-void Store::appeared(std::string_view key) {
-  if (const auto found = awaited_.find(key); found != awaited_.end())
-    for (Wait* wait : found->second) --wait->missing;
-}
-
-void Store::vanished(std::string_view key) {
-  if (const auto found = awaited_.find(key); found != awaited_.end())
-    for (Wait* wait : found->second) ++wait->missing;
-}
-
-/// Answers those in the line of `key` that miss nothing any more, oldest first, `most` of them at most.
-void Store::wake_satisfied(std::string_view key, std::size_t most) {
-  const auto found = awaited_.find(key);
-  if (found == awaited_.end()) return;
-  std::vector<ClientId> woken;
-  for (const Wait* wait : found->second) {
-    if (wait->missing > 0 || (!woken.empty() && woken.back() == wait->client)) continue;
-    woken.push_back(wait->client);
-    if (woken.size() == most) break;
-  }
-  for (const ClientId client : woken) {
-    // An earlier one may have popped the queue's last element, and a client that names the key twice stands here twice.
-    const auto wait = waits_.find(client.value());
-    if (wait != waits_.end() && wait->second.missing == 0) answer(wait->second);
-  }
-}
-
-void Store::release_barrier(std::string_view key) {
-  const auto found = barriers_.find(key);
-  if (found == barriers_.end()) return;
-  std::vector<ClientId> woken;
-  for (const Wait* wait : found->second) woken.push_back(wait->client);
-  for (const ClientId client : woken) answer(waits_.find(client.value())->second);
-}
-
-/// Ends `wait` with its answer.
-void Store::answer(Wait& wait) {
-  const ClientId client = wait.client;
-  outlet_.byte(client, stop_waiting);
-  if (wait.query == Query::wait_get) {
-    for (const Registration& registration : wait.registrations) {
-      const Value* value = find(registration.line->first);
-      value ? outlet_.bytes(client, *value) : outlet_.bytes(client, std::string_view{});
-    }
-  }
-  const bool pops = wait.query == Query::wait_pop;
-  const std::string key = pops ? wait.registrations.front().line->first : std::string{};
-  forget_wait(client);
-  if (pops) pop(client, key);
-}
-
-/// Takes the client out of all lines; false when it was in none.
-bool Store::forget_wait(ClientId client) {
-  const auto found = waits_.find(client.value());
-  if (found == waits_.end()) return false;
-  auto& map = found->second.query == Query::barrier ? barriers_ : awaited_;
-  for (const Registration& registration : found->second.registrations) {
-    Line& line = registration.line->second;
-    line.erase(registration.place);
-    waits_bytes_ -= cost(registration.line->first, 0);
-    if (line.empty()) map.erase(map.find(registration.line->first));
-  }
-  waits_.erase(found);
-  return true;
 }
 
 void Store::list_keys(ClientId client) {

@@ -145,9 +145,9 @@ class Store {
   using Line = std::list<Wait*>;  ///< those who wait for one key, in order of arrival
   struct Registration {
     KeyMap<Line>::value_type* line;  ///< nodes of the map do not move
-    Line::iterator place;
+    Line::iterator place;            ///< the line's end where the request named the key before
   };
-  /// An open waiting request. It is registered at every key it names, present or not, once per mention.
+  /// An open waiting request. It stands in the line of every key it names, present or not, once.
   struct Wait {
     ClientId client;
     Query query;              ///< wait, wait_get, wait_pop or barrier

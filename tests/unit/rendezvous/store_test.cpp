@@ -323,6 +323,47 @@ TEST_CASE("limits close who meets them, and nobody else", "[unit][store]") {
   REQUIRE_FALSE(c.closed(0));
 }
 
+TEST_CASE("MULTI_SET writes all of its keys or none", "[unit][store]") {
+  StoreLimits limits;
+  limits.keys_max = 2;
+  limits.bytes_max = 1000;
+  Clients c{limits};
+  SECTION("keys_max") { c.ask(0, Query::multi_set, {"/a", "/b", "/c"}, {"1", "2", "3"}); }
+  SECTION("bytes_max") { c.ask(0, Query::multi_set, {"/a", "/b"}, {"1", std::string(800, 'x')}); }
+  REQUIRE(c.closed(0));
+  REQUIRE(c.store().key_count() == 0);
+  REQUIRE(c.ask(1, Query::multi_set, {"/a", "/b"}, {"1", "2"}).empty());
+  REQUIRE(c.ask(1, Query::multi_set, {"/a", "/b"}, {"3", "4"}).empty());
+  REQUIRE(c.store().key_count() == 2);
+}
+
+TEST_CASE("a queue counts for what its first element takes", "[unit][store]") {
+  Clients c;
+  for (int i = 0; i < 10; ++i) c.ask(0, Query::queue_push, {"/q" + std::to_string(i)}, {""});
+  REQUIRE(c.store().byte_count() > 10 * 700);
+}
+
+TEST_CASE("a wait that names a key again and again stands in its line once", "[unit][store]") {
+  Clients c;
+  c.ask(0, Query::set, {"/k"}, {"0"});
+  std::vector<std::string> keys(60'000, "/k");
+  keys.emplace_back("/absent");
+  for (const std::uint32_t client : {1U, 2U, 3U}) c.ask(client, Query::wait, keys);
+  for (int i = 0; i < 10'000; ++i) c.ask(0, Query::set, {"/k"}, {"1"});  // 1.8e9 looks where each mention counted
+  REQUIRE(c.store().waiting_count() == 3);
+  c.disconnect(3);
+  c.ask(0, Query::delete_key, {"/k"});
+  c.ask(0, Query::set, {"/absent"}, {"1"});
+  REQUIRE(c.answer(1).empty());
+  c.ask(0, Query::set, {"/k"}, {"1"});
+  REQUIRE(c.answer(1) == "00");
+  REQUIRE(c.answer(2) == "00");
+  REQUIRE(c.store().waiting_count() == 0);
+  REQUIRE(c.ask(1, Query::wait_get, {"/x", "/k", "/x"}).empty());
+  c.ask(0, Query::set, {"/x"}, {"2"});
+  REQUIRE(c.answer(1) == "00" + text("2") + text("1") + text("2"));
+}
+
 TEST_CASE("what is taken out is given back to the limits", "[unit][store]") {
   Clients c;
   c.ask(0, Query::set, {"/a"}, {"1"});
