@@ -71,6 +71,10 @@ Result<std::vector<std::string>> expand_ranges(std::string_view whole, std::stri
 }
 
 Result<std::vector<std::string>> expand_item(std::string_view whole, std::string_view item) {
+  if (std::ranges::count(item, '[') > hostlist_brackets_max) {
+    return fail(errc::limit_exceeded,
+                fmt::format("host list: more than {} brackets in one name", hostlist_brackets_max));
+  }
   std::vector<std::string> names{""};
   while (!item.empty()) {
     const std::size_t open = item.find_first_of("[]");

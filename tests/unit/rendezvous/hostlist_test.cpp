@@ -53,6 +53,8 @@ TEST_CASE("a host list has its limits in all that it multiplies", "[unit][hostli
   REQUIRE(refusal("a[1-65536],b") == limit);
   REQUIRE(expanded("a[1-256][1-256]").size() == hostlist_hosts_max);
   REQUIRE(refusal("a[1-256][1-257]") == limit);
+  REQUIRE(expanded("a[1-2][1][1][1]").size() == 2);
+  REQUIRE(refusal("a[1-2][1][1][1][1]") == limit);
 
   // The width of a number, of the text beside it, and of both together.
   REQUIRE(expanded("[" + std::string(name_bytes_max - 1, '0') + "1]")[0].size() == name_bytes_max);
