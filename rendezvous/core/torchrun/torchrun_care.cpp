@@ -27,9 +27,11 @@ bool has_newcomer(const std::set<TorchrunNode>& list) { return !std::ranges::all
 std::optional<TorchrunRoundKey> read_round_key(std::string_view wire_key) {
   if (!wire_key.starts_with(torchrun_keys)) return {};
   const std::string_view rest = wire_key.substr(torchrun_keys.size());
+  std::size_t part = 0;  // a run id may hold both characters: the round is the end of any part between two slashes
   for (auto slash = rest.find('/'); slash != std::string_view::npos; slash = rest.find('/', slash + 1)) {
-    const auto dot = rest.rfind('.', slash);  // a run id may hold both characters
-    if (dot == std::string_view::npos || dot == 0) continue;
+    const auto dot_in_part = rest.substr(part, slash - part).rfind('.');
+    const auto dot = std::exchange(part, slash + 1) + dot_in_part;
+    if (dot_in_part == std::string_view::npos || dot == 0) continue;
     std::int64_t round = 0;
     const char* const begin = rest.data() + dot + 1;
     const auto [end, error] = std::from_chars(begin, rest.data() + slash, round);

@@ -18,6 +18,10 @@ TEST_CASE("a key of a round is told from others", "[unit][torchrun]") {
   REQUIRE_FALSE(read_round_key("/torch.rendezvous.a.x1/MASTER_ADDR"));
   REQUIRE_FALSE(read_round_key("/torch.rendezvous..1/MASTER_ADDR"));
   REQUIRE_FALSE(read_round_key("/job.1/MASTER_ADDR"));
+  REQUIRE(read_round_key("/torch.rendezvous.a.1.5/x")->round == 5);
+  // As fast as it is read, whatever stands in it.
+  REQUIRE_FALSE(read_round_key("/torch.rendezvous.a" + std::string(2'000'000, '/')));
+  REQUIRE_FALSE(read_round_key("/torch.rendezvous.a." + std::string(2'000'000, '/')));
 }
 
 TEST_CASE("a torchrun agent whose connection ends leaves its place", "[unit][torchrun]") {
