@@ -1,6 +1,7 @@
 #include "rendezvous/net/io/node_identity.hpp"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <random>
 
 #include "rendezvous/net/io/unique_fd.hpp"
 
@@ -52,6 +54,12 @@ std::optional<sockaddr_storage> source_towards(const std::string& host, int flag
     return {};
   }
   return source;
+}
+
+/// Containers may share their host's name, and each begins to count its processes at 1.
+std::string own_id(const std::string& host) {
+  static const unsigned chance = std::random_device{}();
+  return fmt::format("{}.{:08x}_{}", host, chance, getpid());
 }
 
 }  // namespace
@@ -106,8 +114,8 @@ std::string interface_towards(const std::string& destination) {
 
 Join completed(Join join, int incarnation) {
   if (join.host.empty()) join.host = own_host_name();
-  std::string id = join.node.value().empty() ? join.host + "_" + std::to_string(getpid()) : join.node.value();
-  join.node = NodeId{id + "_" + std::to_string(incarnation)};
+  const std::string id = join.node.value().empty() ? own_id(join.host) : join.node.value();
+  join.node = NodeId{fmt::format("{}_{}", id, incarnation)};
   if (join.addresses.empty()) join.addresses = own_addresses();
   return join;
 }
