@@ -13,6 +13,7 @@
 #include "rendezvous/net/coordinator/agent_sessions.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/store/store_server.hpp"
+#include "tests/support/long_running.hpp"
 
 /// What the tests of agents' links share: a coordinator with a port, agents that note what they hear.
 namespace torchup {
@@ -20,7 +21,7 @@ namespace torchup {
 /// A coordinator with a port on loopback, as torchupd has it.
 struct Daemon {
   explicit Daemon(boost::asio::io_context& loop, AgentSessionsOptions options = {}, Port port = Port{0})
-      : coordinator{loop}, sessions{loop, coordinator, std::move(options)} {
+      : coordinator{loop, {}, test::long_running()}, sessions{loop, coordinator, std::move(options)} {
     StoreServerOptions server_options;
     server_options.bind = "127.0.0.1";
     server_options.port = port;

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/long_running.hpp"
+
 using namespace torchup;
 using namespace std::chrono_literals;
 
@@ -50,7 +52,7 @@ bool run_until(boost::asio::io_context& loop, const std::function<bool()>& condi
 
 TEST_CASE("an agent meets the coordinator of its own process", "[net][coordinator]") {
   boost::asio::io_context loop;
-  Coordinator coordinator{loop};
+  Coordinator coordinator{loop, {}, test::long_running()};
   Agent agent{coordinator, "job"};
   agent.link->send(join_of("a", {.max_restarts = 1}));
   REQUIRE(agent.heard.empty());  // never from within send
@@ -80,7 +82,7 @@ TEST_CASE("an agent meets the coordinator of its own process", "[net][coordinato
 
 TEST_CASE("jobs of one coordinator do not know each other", "[net][coordinator]") {
   boost::asio::io_context loop;
-  Coordinator coordinator{loop};
+  Coordinator coordinator{loop, {}, test::long_running()};
   Agent one{coordinator, "one"}, other{coordinator, "other"};
   one.link->send(join_of("a", {}));
   other.link->send(join_of("b", {.min_nodes = 2, .max_nodes = 2}));
@@ -93,7 +95,7 @@ TEST_CASE("jobs of one coordinator do not know each other", "[net][coordinator]"
 
 TEST_CASE("deadlines come without any event", "[net][coordinator]") {
   boost::asio::io_context loop;
-  Coordinator coordinator{loop};
+  Coordinator coordinator{loop, {}, test::long_running()};
   Agent agent{coordinator, "job"};
   agent.link->send(join_of("a", {.min_nodes = 2, .max_nodes = 2, .join_timeout = 50ms}));
   REQUIRE(run_until(loop, [&] { return agent.last<End>() != nullptr; }));
@@ -102,7 +104,7 @@ TEST_CASE("deadlines come without any event", "[net][coordinator]") {
 
 TEST_CASE("the handler may destroy its link, and hears nothing after that", "[net][coordinator]") {
   boost::asio::io_context loop;
-  Coordinator coordinator{loop};
+  Coordinator coordinator{loop, {}, test::long_running()};
   int calls = 0;
   std::unique_ptr<AgentLink> link;
   link = coordinator.connect(RunId{"job"}, [&](const LinkEvent&) {
@@ -145,7 +147,7 @@ Join remote_join(const std::string& host) {
 TEST_CASE("a fault of ours ends its job, with a reason, and no other", "[net][coordinator]") {
   boost::asio::io_context loop;
   std::vector<std::string> log;
-  Coordinator coordinator{loop, [&](const LogLine& line) { log.push_back(line.text); }};
+  Coordinator coordinator{loop, [&](const LogLine& line) { log.push_back(line.text); }, test::long_running()};
   FaultyListener faulty{coordinator, "faulty"}, sound{coordinator, "sound"};
   sound.attendance->said(remote_join("s"));
   REQUIRE(run_until(loop, [&] { return !sound.heard.empty(); }));
@@ -209,7 +211,7 @@ struct Visitor final : Coordinator::Listener {
 
 TEST_CASE("a run id may be used again after its job has ended", "[net][coordinator]") {
   boost::asio::io_context loop;
-  Coordinator coordinator{loop};
+  Coordinator coordinator{loop, {}, test::long_running()};
   for (int run = 0; run < 3; ++run) {
     Visitor agent{coordinator, "none"};
     agent.run_through("a_7_0");  // in containers, process ids are the same each time
@@ -219,7 +221,7 @@ TEST_CASE("a run id may be used again after its job has ended", "[net][coordinat
 
 TEST_CASE("a job that nobody has joined goes with its last connection", "[net][coordinator]") {
   boost::asio::io_context loop;
-  Coordinator coordinator{loop};
+  Coordinator coordinator{loop, {}, test::long_running()};
   auto first = std::make_unique<Visitor>(coordinator, "job"), second = std::make_unique<Visitor>(coordinator, "job");
   first.reset();
   REQUIRE(coordinator.job_count() == 1);
@@ -231,7 +233,7 @@ TEST_CASE("a job that nobody has joined goes with its last connection", "[net][c
 
 TEST_CASE("a coordinator holds so many jobs, and makes room where nobody is", "[net][coordinator]") {
   boost::asio::io_context loop;
-  Coordinator coordinator{loop};
+  Coordinator coordinator{loop, {}, test::long_running()};
   std::vector<std::unique_ptr<Visitor>> present;
   for (std::size_t i = 0; i + 2 < jobs_max; ++i) {
     present.push_back(std::make_unique<Visitor>(coordinator, "present " + std::to_string(i)));

@@ -16,6 +16,7 @@
 #include "rendezvous/core/membership/job_codec.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/coordinator/state_directory.hpp"
+#include "tests/support/long_running.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
@@ -139,7 +140,7 @@ struct KeptJob {
   asio::io_context loop;
   std::unique_ptr<StateDirectory> directory;
   std::vector<std::string> log;
-  Coordinator coordinator{loop, [this](const LogLine& line) { log.push_back(line.text); }};
+  Coordinator coordinator{loop, [this](const LogLine& line) { log.push_back(line.text); }, test::long_running()};
 };
 
 }  // namespace

@@ -149,7 +149,8 @@ class CoordinatorLink {
   static constexpr Duration quiet_limit = std::chrono::milliseconds{300};  ///< then it may speak another language
   static constexpr Duration foreign_limit = std::chrono::seconds{5};       ///< then it is no coordinator
   static constexpr Duration retry_first = std::chrono::milliseconds{50};
-  static constexpr Duration retry_longest = std::chrono::seconds{2};
+  static constexpr Duration retry_longest = std::chrono::seconds{1};
+  static_assert(retry_longest < redial_limit);
   static constexpr Duration leave_limit = std::chrono::seconds{3};  ///< for the answer to our leave
 
   CoordinatorLink(CoordinatorLinkSettings settings, TimePoint now);

@@ -97,6 +97,9 @@ inline constexpr Duration workers_wait = std::chrono::seconds{30};
 /// A coordinator that starts again expels nobody sooner than this, and completes no round that its agents restate
 /// unless all are back. So an agent has stopped its workers before that, though its clock may be a tenth slower.
 inline constexpr Duration return_limit_default = workers_wait * 10 / 9;
+/// Agents that lost their coordinator dial so often that one that starts again has heard of them by then, unless
+/// something hinders them.
+inline constexpr Duration redial_limit = std::chrono::seconds{2};
 
 // Agent to coordinator.
 

@@ -35,6 +35,7 @@ std::optional<TimePoint> Rendezvous::deadline() const {
       consider(last_call_until_);
       consider(leave_until_);
       consider(patience_until_);
+      consider(others_dial_until());
       consider(roster_at_);
       break;
     case Phase::hosting:
@@ -178,7 +179,8 @@ void Rendezvous::said(Peer peer, const WorkersFailed& failed, TimePoint now) {
   if (!member || !in_round || failed.round != round_ || member->stage != Stage::seated || failed.failures.empty())
     return;
   for (const WorkerFailure& failure : failed.failures) {
-    if (failures_.size() < failures_kept_max) failures_.push_back(failure);
+    const auto told = [&](const WorkerFailure& other) { return other.rank == failure.rank; };  // restated
+    if (failures_.size() < failures_kept_max && std::ranges::none_of(failures_, told)) failures_.push_back(failure);
   }
   may_restart_ = may_restart_ && failed.may_restart;
   if (phase_ != Phase::running) return;

@@ -43,8 +43,11 @@ struct RendezvousSettings {
   /// How long a coordinator without memory forms no round of a job that agents tell it of, unless all are back of the
   /// newest round that they tell of.
   Duration patience = return_limit_default;
+  /// How long after its beginning it forms no round of a job that it does not know, though all that came are new to it:
+  /// agents of a running round may be about to dial.
+  Duration redial = redial_limit;
   /// When the coordinator's process began: after `patience` it has heard of every round that may still run. Empty: not
-  /// known.
+  /// known, and no agent has lost a coordinator here lately.
   std::optional<TimePoint> started = {};
   /// How long members of a job that was restored from a snapshot have to come back; their lease where that is longer.
   Duration return_limit = return_limit_default;
@@ -221,7 +224,7 @@ class Rendezvous {
   void remove(Slot slot);
   void lose(Slot slot, const std::string& how, TimePoint now, bool counts = true);
   void expel(Slot slot, const std::string& how, TimePoint now);
-  void replace_silent(const Join& join, TimePoint now);
+  [[nodiscard]] std::optional<Slot> silent_on_host(const Join& join, TimePoint now) const;
   void expire(TimePoint now);
   void grant_leases(TimePoint now);
   void refuse(Peer peer, const std::string& host, const std::string& why);
@@ -252,12 +255,14 @@ class Rendezvous {
   void recall(Peer peer, const Resume& resume, TimePoint now);
   void catch_up(const Resume& resume, TimePoint now);
   void learn(const Placement& place, TimePoint now);
+  void learn_counts(const Placement& place, TimePoint now);
   void round_is_over(const std::string& host, const Placement& place, TimePoint now);
   void tell_round_is_over(const Member& member, const Placement& place);
   void await_others(TimePoint now);
   void was_in(Slot slot, const Placement& place);
   [[nodiscard]] bool contradicts(const Placement& place, int local_world_size) const;
   [[nodiscard]] bool others_may_come_back(TimePoint now) const;
+  [[nodiscard]] std::optional<TimePoint> others_dial_until() const;
   [[nodiscard]] TimePoint return_by(TimePoint now) const;
 
   // What people see.
@@ -292,6 +297,7 @@ class Rendezvous {
 
   /// Without memory, and no round is ours yet: what agents tell of a former life of the coordinator counts.
   bool learning_ = true;
+  Round counted_in_{-1};             ///< the round whose agents told of restarts and membership changes
   std::optional<Round> told_round_;  ///< the newest that agents of it have told of
   int told_size_ = 0;                ///< its nodes
   int told_count_ = 0;               ///< those of them that are members

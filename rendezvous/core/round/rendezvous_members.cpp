@@ -84,12 +84,15 @@ std::optional<std::string> Rendezvous::misfit(const Join& join, std::optional<Sl
 
 void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
   if (const auto former = members_.connection(peer).member) lose(*former, "starts anew", now);
-  replace_silent(join, now);
-  if (const auto why = misfit(join, {})) {
+  const auto replaced = silent_on_host(join, now);
+  // Where nobody else is there, the job begins with it, by its own terms.
+  const bool begins = replaced && member_count() == 1 && !formed_once_;
+  if (const auto why = begins ? std::nullopt : misfit(join, replaced)) {
     if (refusals_.size() < refusals_kept_max || refusals_.contains(join.host)) refusals_[join.host] = *why;
     arm_roster();
     return refuse(peer, join.host, *why);
   }
+  if (replaced) expel(*replaced, "is replaced by a new agent on the same host", now);
   if (join.former) {
     await_others(now);
     if (phase_ == Phase::restoring && join.former->round >= round_) round_is_over(join.host, *join.former, now);
@@ -192,7 +195,9 @@ void Rendezvous::lose(Slot slot, const std::string& how, TimePoint now, bool cou
   forget_at_ = now;
   if (formed_once_ && !deserted_) *forget_at_ += std::min(terms_->join_timeout, settings_.desertion_limit);
   forget_at_ = std::max(*forget_at_, ended_.kept_until());
-  if (!formed_once_) terms_.reset();
+  if (formed_once_) return;
+  terms_.reset();
+  expected_hosts_.clear();
 }
 
 void Rendezvous::expel(Slot slot, const std::string& how, TimePoint now) {
@@ -202,13 +207,13 @@ void Rendezvous::expel(Slot slot, const std::string& how, TimePoint now) {
 }
 
 /// A node that starts again takes its old place at once; its former life may be silent for long yet.
-void Rendezvous::replace_silent(const Join& join, TimePoint now) {
+std::optional<Rendezvous::Slot> Rendezvous::silent_on_host(const Join& join, TimePoint now) const {
   const auto [begin, end] = members_.on_host(join.host);
   const auto old = std::find_if(begin, end, [&](const auto& entry) {
     const Member& member = members_.at(entry.second);
     return members_.silent(member, now) && member.join.group_rank == join.group_rank;
   });
-  if (old != end) expel(old->second, "is replaced by a new agent on the same host", now);
+  return old == end ? std::nullopt : std::optional{old->second};
 }
 
 void Rendezvous::expire(TimePoint now) {
@@ -225,6 +230,7 @@ void Rendezvous::expire(TimePoint now) {
 void Rendezvous::grant_leases(TimePoint now) {
   note(CoordinatorSlept{});
   slept_until_ = now;
+  if (learning_ && settings_.started) settings_.started = now;
   members_.grant_leases(now, return_by(now));
 }
 

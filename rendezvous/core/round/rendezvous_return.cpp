@@ -95,10 +95,21 @@ void Rendezvous::learn(const Placement& place, TimePoint now) {
   const Round next{place.round.value() + 1};
   if (next < round_ || (!learning_ && place.round <= round_)) return;
   changed();
-  restarts_.learn(place.restart_count, now);
-  membership_changes_ = std::max(membership_changes_, place.membership_changes);
+  learn_counts(place, now);
   next_round_ = std::max(next_round_, next);
   if (phase_ == Phase::gathering) round_ = next_round_;
+}
+
+/// The newest round that anybody tells of has the counts: what an older one had cost may have been given back since.
+void Rendezvous::learn_counts(const Placement& place, TimePoint now) {
+  if (learning_ && place.round < counted_in_) return;
+  if (learning_ && place.round > counted_in_) {
+    counted_in_ = place.round;
+    restarts_ = {};
+    membership_changes_ = 0;
+  }
+  restarts_.learn(place.restart_count, now);
+  membership_changes_ = std::max(membership_changes_, place.membership_changes);
 }
 
 /// Agents of a running round may have no connection yet: a spare that was faster must not take a place of theirs.
@@ -110,7 +121,14 @@ void Rendezvous::await_others(TimePoint now) {
   changed();
 }
 
+/// Until then nobody's silence says anything; an agent that tells of a round makes us wait for the others of it.
+std::optional<TimePoint> Rendezvous::others_dial_until() const {
+  if (!learning_ || hosted_ || !settings_.started) return {};
+  return *settings_.started + settings_.redial;
+}
+
 bool Rendezvous::others_may_come_back(TimePoint now) const {
+  if (const auto until = others_dial_until(); until && now < *until) return true;
   const bool all_told = told_round_ && told_count_ >= told_size_;
   return patience_until_ && now < *patience_until_ && !all_told;
 }
@@ -129,8 +147,7 @@ void Rendezvous::was_in(Slot slot, const Placement& place) {
 /// The round that we were about to restore ended before we did, as this agent knows: `place` has the counters of then.
 void Rendezvous::round_is_over(const std::string& host, const Placement& place, TimePoint now) {
   const int restarts = restarts_.count();
-  restarts_.learn(place.restart_count, now);
-  membership_changes_ = std::max(membership_changes_, place.membership_changes);
+  learn_counts(place, now);
   next_round_ = std::max(next_round_, Round{place.round.value() + 1});
   const StopCause cause = restarts_.count() > restarts ? StopCause::worker_failure : StopCause::membership_change;
   stop_round(cause, fmt::format("node {} knows that the round is over", host), now);
@@ -188,8 +205,7 @@ void Rendezvous::begin_restoring(const Placement& place, TimePoint now) {
   round_ = place.round;
   group_world_size_ = place.group_world_size;
   world_size_ = place.world_size;
-  restarts_.learn(place.restart_count, now);
-  membership_changes_ = std::max(membership_changes_, place.membership_changes);
+  learn_counts(place, now);
   master_addr_ = place.master_addr;
   master_port_ = place.master_port;
   formed_once_ = true;
@@ -271,6 +287,7 @@ Rendezvous::Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, Ti
   patience_until_ = until(saved.patience_left);
   forget_at_ = until(saved.forget_left);
   learning_ = phase_ == Phase::restoring || patience_until_.has_value();
+  counted_in_ = phase_ == Phase::restoring ? round_ : Round{next_round_.value() - 1};
   if (phase_ == Phase::hosting) store_until_ = now + settings_.store_limit;
   if (phase_ == Phase::restoring) patience_until_ = now + settings_.patience;
   if (terms_ && !terms_->hostlist.empty()) {

@@ -207,8 +207,15 @@ void Rendezvous::try_admit(TimePoint now) {
   if (now < *admit_at_) return;
   std::vector<std::string> names;
   for (const auto& [node, slot] : members_.slots()) {
-    if (members_.at(slot).stage == Stage::ready && !members_.at(slot).aside)
-      names.push_back(members_.at(slot).join.host);
+    const Member& member = members_.at(slot);
+    if (member.stage == Stage::ready && !member.aside && !members_.silent(member, now)) {
+      names.push_back(member.join.host);
+    }
+  }
+  // Who is silent may be gone: for its sake nobody stops.
+  if (round_size(*terms_, group_world_size_ + static_cast<int>(names.size())) <= group_world_size_) {
+    admit_at_ = now + settings_.newcomer_window;
+    return;
   }
   std::sort(names.begin(), names.end(), natural_less);
   count_change();

@@ -207,6 +207,23 @@ TEST_CASE("an agent obeys the orders of its own round only", "[unit][link]") {
   }
 }
 
+TEST_CASE("workers that end while they are stopped are still stopping", "[unit][link]") {
+  Linked linked;
+  const LineId line = linked.run();
+  linked.step(link::Heard{line, StopWorkers{place.round, StopCause::worker_failure, "another failed"}});
+  linked.step(link::Say{GENERATE(AgentMessage{WorkersSucceeded{place.round}},
+                                 AgentMessage{WorkersFailed{.round = place.round, .failures = {WorkerFailure{}}}})});
+  linked.step(link::Closed{line, "connection reset"});
+  linked.actions.clear();
+  linked.welcome();
+  const auto resumed = std::ranges::find_if(linked.actions, [](const link::Action& action) {
+    const auto* write = std::get_if<link::Write>(&action);
+    return write && std::holds_alternative<Resume>(write->frame);
+  });
+  REQUIRE(resumed != linked.actions.end());
+  REQUIRE(std::get<Resume>(std::get<link::Write>(*resumed).frame).stage == Resume::Stage::stopping);
+}
+
 TEST_CASE("an end is told once, and once more when it cannot wait", "[unit][link]") {
   Linked agent;
   const LineId line = agent.run();

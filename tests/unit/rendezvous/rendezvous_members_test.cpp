@@ -216,3 +216,40 @@ TEST_CASE("a fence names the round that the node is in", "[unit][rendezvous]") {
     REQUIRE(job.pass(job.now + 10s, "b").find("b stop round 0 (fenced)") != std::string::npos);
   }
 }
+
+TEST_CASE("a newcomer that is refused takes nobody's place", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2, .lease = 10s});
+  job.gone("b", false);
+  job.now += 4s;
+  job.connect("c");
+  Join unfit = job.join_of("c");
+  unfit.host = "b";
+  unfit.terms.max_nodes = 3;
+  REQUIRE(job.say("c", unfit).find("c refused 68") == 0);
+  REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::running);
+  unfit.terms = job.terms;
+  REQUIRE(job.say("c", unfit).find("a stop round 0 (membership): node b is replaced") == 0);
+}
+
+TEST_CASE("where the only agent is replaced before there was a round, the new one says what the job is",
+          "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2, .lease = 10s, .hostlist = "a,x"}};
+  job.join("a");
+  job.gone("a", false);
+  job.terms.max_nodes = 3;
+  job.terms.hostlist = "a,y";
+  job.connect("c");
+  Join again = job.join_of("c");
+  again.host = "a";
+  REQUIRE(job.say("c", again).empty());
+  REQUIRE(job.rendezvous.roster(job.now).find("not heard of: y") != std::string::npos);
+}
+
+TEST_CASE("the hosts that a job expected are forgotten with it", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 3, .hostlist = "a,x"}};
+  job.join("a");
+  job.gone("a");
+  job.terms.hostlist.clear();
+  job.join("b");
+  REQUIRE(job.rendezvous.roster(job.now).find("not heard of") == std::string::npos);
+}

@@ -277,6 +277,35 @@ TEST_CASE("spares that are back first take no place in a round that runs", "[uni
   }
 }
 
+TEST_CASE("agents that are new to a coordinator that is new wait until those of a running round have dialled",
+          "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2}, {.started = t0}};
+  job.join("x");
+  REQUIRE(job.join("y").empty());
+  SECTION("none comes") {
+    REQUIRE(job.pass(t0 + redial_limit - 1ns).find("host store") == std::string::npos);
+    REQUIRE(job.pass(t0 + redial_limit) == "x host store of round 0\n");
+  }
+  SECTION("one does: they wait for the other") {
+    job.resume("a", running, seat_in(7, 0));
+    REQUIRE(job.pass(t0 + 20s).find("host store") == std::string::npos);
+    job.resume("b", running, seat_in(7, 1));
+    REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::running);
+    REQUIRE(job.rendezvous.round() == Round{7});
+  }
+  SECTION("the coordinator sleeps meanwhile: the time begins again") {
+    job.at(t0 + 10s);
+    REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::gathering);
+  }
+}
+
+TEST_CASE("a coordinator that lives with an agent knows all that runs", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2}, {.started = t0}};
+  job.connect("x", "", true);
+  job.join("x");
+  REQUIRE(job.join("y") == "x host store of round 0\n");
+}
+
 TEST_CASE("a coordinator that has been there for long waits for nobody's return", "[unit][rendezvous]") {
   const bool young = GENERATE(false, true);
   Job job{{.min_nodes = 2, .max_nodes = 2}, {.started = t0 - return_limit_default + (young ? 1ns : 0ns)}};

@@ -229,3 +229,36 @@ TEST_CASE("no round is formed with a silent member", "[unit][rendezvous]") {
     REQUIRE(job.pass(t0 + 10s, "a").find("b host store of round 0\n") != std::string::npos);
   }
 }
+
+TEST_CASE("a running round does not stop for a newcomer that is silent", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 3, .lease = 10s});
+  job.join("c");
+  job.gone("c", false);
+  REQUIRE(job.pass(job.now + 9s).empty());
+  REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::running);
+  job.resume("c", Resume::Stage::ready);
+  REQUIRE(job.pass(job.now + 1s).find("joining: c") != std::string::npos);
+}
+
+TEST_CASE("a failure that is told again is one failure", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2, .max_restarts = 0, .lease = 10s});
+  job.gone("b", false);
+  WorkersFailed failed{.round = Round{0}};
+  failed.failures.push_back({.rank = Rank{0}, .exit_code = 3, .host = "a"});
+  REQUIRE(job.say("a", failed).empty());
+  job.connect("a");
+  Placement place{.round = Round{0}, .group_world_size = 2, .world_size = 4, .role_world_size = 4};
+  job.step(Resumed{job.peer_of.at("a"),
+                   {.join = job.join_of("a"), .stage = Resume::Stage::failed, .placement = place, .failed = failed}});
+  job.resume("b", Resume::Stage::running,
+             Placement{.round = Round{0},
+                       .group_rank = GroupRank{1},
+                       .group_world_size = 2,
+                       .first_rank = Rank{2},
+                       .world_size = 4,
+                       .first_role_rank = Rank{2},
+                       .role_world_size = 4});
+  job.pass(job.now + 1s);
+  REQUIRE(job.rendezvous.verdict());
+  REQUIRE(job.rendezvous.verdict()->failures.size() == 1);
+}

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "rendezvous/core/round/rendezvous.hpp"
+
+namespace torchup::test {
+
+/// A coordinator that has been there for long: nobody can have lost an earlier one lately.
+inline RendezvousSettings long_running() {
+  RendezvousSettings settings;
+  settings.started = std::chrono::steady_clock::now() - std::chrono::hours{1};
+  return settings;
+}
+
+}  // namespace torchup::test
