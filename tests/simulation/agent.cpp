@@ -60,7 +60,7 @@ void Agent::leave() {
   process_.run([this] {
     ++workers_number_;
     end_workers();  // they are being stopped, whoever hears of it when
-    step(link::Say{Leave{.ends_job = false, .exit_code = 143, .reason = "terminated"}});
+    step(link::Say{Leave{.ends_job = false, .exit_code = 143, .reason = std::string{leave_reason}}});
   });
 }
 

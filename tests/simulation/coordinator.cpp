@@ -17,6 +17,7 @@ Coordinator::Coordinator(World& world, Network& network, Promises& promises, dou
 void Coordinator::start() {
   if (process_) former_.push_back(std::move(process_));
   process_ = std::make_unique<Process>(world_, rate_);
+  settings_.started = process_->clock();
   process_->on_wake([this] {
     step(Tick{});
     return rendezvous_->deadline();
@@ -119,6 +120,7 @@ void Coordinator::step(const RendezvousEvent& event) {
     if (const auto* note = std::get_if<Note>(&action)) {
       if (world_.verbose()) world_.say("    " + to_text(*note));
       if (std::holds_alternative<JobBegunAnew>(*note)) promises_.job_begins();
+      if (std::holds_alternative<JobConcluded>(*note)) promises_.decided(*rendezvous_->verdict(), false);
     }
     world_.promise(!std::holds_alternative<Refuse>(action), "an agent that fits was refused");
     if (auto* tell = std::get_if<Tell>(&action)) perform(*tell);
@@ -132,7 +134,7 @@ void Coordinator::perform(Tell& tell) {
   if (const auto* placed = std::get_if<Placed>(&tell.message)) promises_.placed(session->node, placed->placement);
   if (const auto* stop = std::get_if<StopWorkers>(&tell.message)) promises_.stopped(*stop);
   if (const auto* end = std::get_if<End>(&tell.message)) {
-    promises_.decided(end->verdict, end->verdict.exit_code == 143 && rendezvous_->verdict() != end->verdict);
+    promises_.decided(end->verdict, end->verdict.reason == leave_reason);
   }
   std::visit([&](auto& message) { write(*session, std::move(message)); }, tell.message);
 }

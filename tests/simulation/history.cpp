@@ -79,7 +79,7 @@ void History::start_agent(const std::string& host, TimePoint when) {
 // ---- faults
 
 void History::plan_node_fault() {
-  const int kind = world_.pick(0, 11);
+  const int kind = world_.pick(0, 12);
   const std::size_t index = static_cast<std::size_t>(world_.pick(0, static_cast<int>(agents_.size()) - 1));
   const Duration lasts =
       world_.milliseconds(10, static_cast<int>((world_.one_in(4) ? longest_fault : long_fault) / 1ms));
@@ -103,6 +103,22 @@ void History::impair(std::size_t index, Network::Way way, Duration lasts) {
     world_.say(agents_[index]->host() + ": its ways are mended");
     network_.set(index, {});
     promises_.node_fault();
+  });
+}
+
+/// A machine that is suspended, or moved to another: it does nothing, and its clock says that no time has passed.
+void History::suspend(std::size_t index, Duration lasts) {
+  fault_of(index, lasts);
+  agents_[index]->stop();
+  world_.after(lasts, [this, index, lasts] {
+    promises_.node_fault();
+    Agent& agent = *agents_[index];
+    if (!agent.stopped()) return;
+    const Duration lease = terms_.lease;
+    workers_[index].unaware_until = world_.now() + lease;
+    agent.skip_clock(-lasts);
+    agent.go_on();
+    world_.after(lease + 1ms, [this] { promises_.woke(workers_); });
   });
 }
 
@@ -145,6 +161,8 @@ void History::node_fault(int kind, std::size_t index, Duration lasts) {
       if (world_.one_in(2)) agent.skip_clock(lasts);
       return;
     case 10:
+      return suspend(index, lasts);
+    case 11:
       if (!world_.one_in(2)) return;
       fault_of(index, 0s);
       return agent.leave();

@@ -17,10 +17,10 @@ namespace torchup::simulation {
 
 /// One job of two to eight agents and its coordinator, and what befalls them: all of it follows from the seed.
 ///
-/// For `faults_end` things go wrong: agents are killed, stopped and replaced, leave and come late, their clocks skip,
-/// their ways drop or reject in one direction or both, connections break at one end alone, workers fail; the
-/// coordinator is killed and started again, with its memory or without, or stopped. Then there is quiet: by `settled` a
-/// round must run if there are nodes enough for one, and by `end` every agent must have a verdict.
+/// For `faults_end` things go wrong: agents are killed, stopped and replaced, leave and come late, their clocks skip or
+/// stand still, their ways drop or reject in one direction or both, connections break at one end alone, workers fail;
+/// the coordinator is killed and started again, with its memory or without, or stopped. Then there is quiet: by
+/// `settled` a round must run if there are nodes enough for one, and by `end` every agent must have a verdict.
 class History {
  public:
   /// `forgetful`: one coordinator in three has no memory.
@@ -40,6 +40,7 @@ class History {
   void node_fault(int kind, std::size_t index, Duration lasts);
   void plan_coordinator_fault();
   void fault_of(std::size_t index, Duration lasts);
+  void suspend(std::size_t index, Duration lasts);
   void impair(std::size_t index, Network::Way way, Duration lasts);
   void calm();
   void check_settled();

@@ -14,6 +14,24 @@ constexpr Duration slow(Duration duration) { return duration * 102 / 100; }
 
 }  // namespace
 
+namespace {
+
+/// Whether both are places in what was decided once.
+bool same_round(const Placement& one, const Placement& other) {
+  return one.round == other.round && one.group_world_size == other.group_world_size &&
+         one.restart_count == other.restart_count && one.membership_changes == other.membership_changes &&
+         one.master_port == other.master_port;
+}
+
+}  // namespace
+
+/// Whether a coordinator without memory decides anew about a round that a former life of it had decided.
+bool Promises::begins_again(const Placement& place) const {
+  if (rounds_.empty() || !memory_lost_ || rounds_.rbegin()->second.told > *memory_lost_) return false;
+  if (place.round < rounds_.rbegin()->first) return true;
+  return place.round == rounds_.rbegin()->first && !same_round(place, rounds_.rbegin()->second.place);
+}
+
 void Promises::placed(const std::string& node, const Placement& place) {
   const auto size = place.group_world_size;
   world_.promise(size >= terms_.min_nodes && size <= terms_.max_nodes && size % terms_.nodes_multiple_of == 0,
@@ -21,17 +39,19 @@ void Promises::placed(const std::string& node, const Placement& place) {
   world_.promise(place.world_size == 2 * size, "the world size does not add up");
   world_.promise(place.first_rank.value() == 2 * place.group_rank.value(), "ranks are not dense");
   world_.promise(place.group_rank.value() >= 0 && place.group_rank.value() < size, "a group rank beyond the round");
-  if (rounds_.empty() || rounds_.rbegin()->first < place.round) {
+  if (begins_again(place)) {
+    for (auto* rounds : {&failed_, &counted_}) rounds->clear();
+    rounds_.clear();
+    rounds_.emplace(place.round, RoundTruth{place, {}, world_.now()});
+    begun_ = false;
+  } else if (rounds_.empty() || rounds_.rbegin()->first < place.round) {
     check_counts(place);
     rounds_.emplace(place.round, RoundTruth{place, {}, world_.now()});
   }
   const auto found = rounds_.find(place.round);
   if (found == rounds_.end()) world_.broken(fmt::format("round {} is told after a later one", place.round.value()));
   RoundTruth& round = found->second;
-  world_.promise(round.place.group_world_size == size && round.place.restart_count == place.restart_count &&
-                     round.place.membership_changes == place.membership_changes &&
-                     round.place.master_port == place.master_port,
-                 "one round, two decisions");
+  world_.promise(same_round(place, round.place), "one round, two decisions");
   const auto [seat, fresh] = round.nodes.emplace(place.group_rank.value(), node);
   world_.promise(fresh || seat->second == node, "one group rank of a round for two nodes");
 }
@@ -54,6 +74,11 @@ void Promises::check_counts(const Placement& place) {
   restarts_ += static_cast<std::uint64_t>(more);
 }
 
+void Promises::lost_memory() {
+  memory_lost_ = world_.now();
+  if (verdict_) former_verdicts_.push_back(*std::exchange(verdict_, {}));
+}
+
 void Promises::job_begins() {
   if (verdict_) former_verdicts_.push_back(*std::exchange(verdict_, {}));
   begun_ = true;
@@ -72,11 +97,8 @@ void Promises::stopped(const StopWorkers& stop) {
 void Promises::decided(const Verdict& verdict, bool own_leave) {
   if (own_leave || was_decided(verdict)) return;
   if (verdict_) {
-    if (*verdict_ != verdict && !memory_lost_) {
-      world_.broken(fmt::format("two verdicts: {} ({}) and {} ({})", verdict_->exit_code, verdict_->reason,
-                                verdict.exit_code, verdict.reason));
-    }
-    return;
+    world_.broken(fmt::format("two verdicts: {} ({}) and {} ({})", verdict_->exit_code, verdict_->reason,
+                              verdict.exit_code, verdict.reason));
   }
   verdict_ = verdict;
   if (verdict.exit_code != 1 || rounds_.empty()) return;
@@ -87,6 +109,7 @@ void Promises::decided(const Verdict& verdict, bool own_leave) {
 
 /// Whose agent cannot reach a coordinator that remembers nothing keeps its workers for a while.
 bool Promises::excused(const Workers& workers) const {
+  if (world_.now() < workers.unaware_until) return true;
   return memory_lost_ && workers.started < *memory_lost_ && workers.hindered_until + terms_.lease >= *memory_lost_ &&
          world_.now() < *memory_lost_ + slow(workers_wait);
 }
@@ -100,7 +123,7 @@ void Promises::check_rounds(const std::vector<Workers>& nodes) const {
     const bool acts = one.place && one.agent->alive() && !one.agent->stopped() && !just_woken;
     if (!acts || excused(one) || one.job != job_) continue;
     if (!first) first = &one;
-    if (one.place->round != first->place->round) {
+    if (!same_round(*one.place, *first->place)) {
       world_.broken(fmt::format("{} has workers of round {}, {} of round {}", first->host, first->place->round.value(),
                                 one.host, one.place->round.value()));
     }

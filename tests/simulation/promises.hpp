@@ -18,6 +18,7 @@ struct Workers {
   std::optional<Placement> place = {};  ///< they run, in that round
   TimePoint started{};
   TimePoint hindered_until{};  ///< its process or its network had a fault until then
+  TimePoint unaware_until{};   ///< its clock stood still: until then, a lease later, it may not know what it missed
   const Process* agent = nullptr;
 };
 
@@ -25,9 +26,12 @@ struct Workers {
 ///
 /// 1. Never two rounds at once that both make progress: when workers start, no agent that is awake has workers of
 ///    another round, and no group rank is taken twice. A coordinator that lost its memory cannot know of an agent that
-///    cannot reach it: that one is excused for as long as workers may run without a coordinator, no longer.
-/// 2. One decision per round: its members, ranks and counts are told alike to all, and round numbers never go back.
-/// 3. One verdict, told once to each.
+///    cannot reach it: that one is excused for as long as workers may run without a coordinator, no longer. An agent
+///    whose clock stood still while it was away learns from the coordinator alone what it missed: a lease later it
+///    knows.
+/// 2. One decision per round: its members, ranks and counts are told alike to all, and round numbers never go back,
+///    but where a coordinator without memory has heard of them from nobody.
+/// 3. One verdict, told once to each; another one after a coordinator has forgotten the first.
 /// 4. No restart is counted twice or lost.
 class Promises {
  public:
@@ -39,7 +43,8 @@ class Promises {
   void decided(const Verdict& verdict, bool own_leave);
   /// The run id has a further job: its restarts and its verdict are its own, round numbers go on.
   void job_begins();
-  void lost_memory() { memory_lost_ = world_.now(); }
+  /// Agents that had not heard a verdict by then get one of their own.
+  void lost_memory();
 
   // What nodes do.
   void workers_start(std::vector<Workers>& nodes, std::size_t index, const Placement& place);
@@ -61,6 +66,7 @@ class Promises {
   void check_rounds(const std::vector<Workers>& nodes) const;
   [[nodiscard]] bool excused(const Workers& workers) const;
   void check_counts(const Placement& place);
+  [[nodiscard]] bool begins_again(const Placement& place) const;
 
   World& world_;
   JobTerms terms_;

@@ -4,6 +4,9 @@
 
 namespace torchup::simulation {
 
+/// Of every agent that leaves, told back to it alone.
+constexpr std::string_view leave_reason = "terminated";
+
 /// A rule that is switched off, to see that the promises do not hold without it.
 enum class Mutation {
   none,

@@ -126,7 +126,7 @@ class Process {
       run([this] { arm(wake_()); });
     });
   }
-  /// Its clock is set forward: to it, that much time has passed.
+  /// Its clock is set: to it, that much time has passed, or it stood still so long.
   void skip(Duration gap) {
     offset_ += gap;
     ++timer_;
