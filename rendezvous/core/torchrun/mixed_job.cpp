@@ -1,15 +1,25 @@
 #include "rendezvous/core/torchrun/mixed_job.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <utility>
 
+#include "rendezvous/core/link/plausible.hpp"
+#include "rendezvous/core/membership/terms_difference.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/torchrun/torchrun_peer.hpp"
 #include "rendezvous/core/torchrun/torchrun_static.hpp"
 
 namespace torchup {
 namespace {
+
+/// How often a step is due at least; a longer gap is our own sleep.
+constexpr Duration step_pace = std::chrono::milliseconds{100};
+
+/// Each reads and writes the whole state at each of its turns.
+constexpr int agents_of_job_max = 256;
 
 /// Of an agent whose node id is "host_pid_n", as its link makes it; 0 where it is another.
 std::int64_t pid_of(const NodeId& node) {
@@ -50,10 +60,13 @@ bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) const {
 std::vector<RendezvousAction> MixedJob::begin(const Rendezvous& pure, TimePoint now) {
   active_ = true;
   static_ = is_static(pure);
+  terms_ = pure.terms();
+  now_ = now;
   note(TorchrunCame{});
-  for (const Rendezvous::Attendance& one : pure.attendance()) {
-    connections_[one.peer] = {.observed = one.observed, .in_process = one.in_process, .number = one.number};
-    connection_count_ = std::max(connection_count_, one.number);
+  auto all = pure.attendance();
+  std::ranges::sort(all, {}, &Rendezvous::Attendance::number);
+  for (const Rendezvous::Attendance& one : all) {
+    members_.open(one.peer, one.observed, one.in_process);
     if (one.busy) {
       actions_.push_back(
           Tell{one.peer, StopWorkers{*one.busy, StopCause::membership_change, "a torchrun agent joins the job"}});
@@ -68,113 +81,120 @@ std::vector<RendezvousAction> MixedJob::begin(const Rendezvous& pure, TimePoint 
 
 std::vector<RendezvousAction> MixedJob::step(const RendezvousEvent& event, TorchrunStore& store, TimePoint now,
                                              UtcTime utc) {
+  if (terms_ && now - now_ > step_pace + terms_->lease / 4) grant_leases(now);
+  now_ = now;
   std::visit([&](const auto& happened) { on(happened, now); }, event);
-  for (auto& [node, member] : members_) {
-    const bool silent = !member->in_process && now - member->alive_at > member->lease;
-    if (!silent || member->leaves_alone) continue;
-    tell(*member, StopWorkers{member->part->round(), StopCause::fenced, "this node was silent for too long"});
-    give_up(*member, member->peer ? "was silent" : "did not come back after its connection broke", now);
-  }
+  expire(now);
   std::map<TorchrunNode, bool> ours;
-  for (const auto& [node, member] : members_) {
-    if (member->part->node()) ours.emplace(*member->part->node(), member->part->stopping());
-  }
+  const auto shows = [&](const Part& part) {
+    if (part.plays->node()) ours.emplace(*part.plays->node(), part.plays->stopping());
+  };
+  for (const auto& [slot, part] : parts_) shows(part);
+  std::ranges::for_each(leaving_, shows);
   store.ours_are(ours);
   take_turns(store, now, utc);
   return std::exchange(actions_, {});
 }
 
-void MixedJob::on(const Connected& event, TimePoint) {
-  connections_[event.peer] = {
-      .observed = event.observed, .in_process = event.in_process, .number = ++connection_count_};
-}
+void MixedJob::on(const Connected& event, TimePoint) { members_.open(event.peer, event.observed, event.in_process); }
 
 void MixedJob::on(const Said& event, TimePoint now) {
+  if (const auto why = implausible(event.message)) return refuse(event.peer, "an agent", *why);
   if (const auto* joined = std::get_if<Join>(&event.message)) return join(event.peer, *joined, now);
-  Member* member = member_of(event.peer);
-  if (const auto* leave = std::get_if<Leave>(&event.message)) {
-    if (!member) {
-      actions_.push_back(Tell{event.peer, End{verdict_of(*leave)}});
-      return;
-    }
-    Leave word = *leave;
-    word.ends_job = word.ends_job || member->in_process;
-    member->leaves_alone = !word.ends_job;
-    member->turn_at.reset();
-    return member->part->said(word, now);
+  const auto slot = members_.connection(event.peer).member;
+  if (const auto* leave = std::get_if<Leave>(&event.message); leave && !slot) {
+    actions_.push_back(Tell{event.peer, End{verdict_of(*leave)}});
+    return;
   }
-  if (!member) return;
-  member->alive_at = now;
-  member->turn_at.reset();
-  member->part->said(event.message, now);
+  if (!slot) return;
+  members_.at(*slot).alive_at = now;
+  Part& part = parts_.at(*slot);
+  part.turn_at.reset();
+  AgentMessage message = event.message;
+  if (auto* leave = std::get_if<Leave>(&message)) {
+    leave->ends_job = leave->ends_job || members_.at(*slot).in_process;
+    part.leaves_alone = !leave->ends_job;
+  }
+  part.plays->said(message, now);
 }
 
 void MixedJob::on(const Resumed& event, TimePoint now) {
   const Resume& resume = event.resume;
-  if (outdated(event.peer, resume.join.node)) return;
-  const auto known = members_.find(resume.join.node.value());
-  if (known == members_.end()) {
+  if (const auto why = implausible(resume)) return refuse(event.peer, resume.join.host, *why);
+  const auto known = members_.find(event.peer, resume.join.node);
+  if (members_.outdated(event.peer, known)) return;
+  if (!known) {
     if (verdict_ || resume.stage == Resume::Stage::ready) return join(event.peer, resume.join, now);
     const Round round = resume.placement ? resume.placement->round : Round{0};
     actions_.push_back(
         Tell{event.peer, StopWorkers{round, StopCause::fenced, "this node was given up while it was silent"}});
     return;
   }
-  Member& member = *known->second;
-  bind(member, event.peer, now);
-  connections_[event.peer].node = known->first;
-  if (resume.store) member.part->said(*resume.store, now);
-  switch (resume.stage) {
-    case Resume::Stage::succeeded:
-      if (resume.placement) member.part->said(WorkersSucceeded{resume.placement->round}, now);
-      break;
-    case Resume::Stage::failed:
-      member.part->said(resume.failed, now);
-      break;
-    default:
-      break;
+  if (const auto why = misfit(resume.join, known)) return refuse(event.peer, resume.join.host, *why);
+  const auto former = members_.connection(event.peer).member;
+  if (former && former != known) give_up(*former, "starts anew", now);
+  members_.bind(*known, event.peer, now);
+  Part& part = parts_.at(*known);
+  if (resume.store) part.plays->said(*resume.store, now);
+  if (resume.stage == Resume::Stage::succeeded && resume.placement) {
+    part.plays->said(WorkersSucceeded{resume.placement->round}, now);
   }
+  if (resume.stage == Resume::Stage::failed) part.plays->said(resume.failed, now);
   // Whatever it was told while it was away is told again; what it knows already does no harm.
-  const bool placed = member.last && std::holds_alternative<Placed>(*member.last);
-  if (member.last && (!placed || resume.stage == Resume::Stage::ready))
-    actions_.push_back(Tell{event.peer, *member.last});
+  const bool placed = part.last && std::holds_alternative<Placed>(*part.last);
+  if (part.last && (!placed || resume.stage == Resume::Stage::ready)) actions_.push_back(Tell{event.peer, *part.last});
 }
 
 void MixedJob::on(const Alive& event, TimePoint now) {
-  if (Member* member = member_of(event.peer)) member->alive_at = now;
+  if (Member* member = members_.of(event.peer)) member->alive_at = now;
 }
 
 void MixedJob::on(const Gone& event, TimePoint now) {
-  Member* member = member_of(event.peer);
-  connections_.erase(event.peer);
-  if (!member || member->peer != event.peer) return;
-  member->peer.reset();
-  if (event.end_of_file) give_up(*member, "has ended", now);
+  const auto slot = members_.close(event.peer);
+  if (slot && event.end_of_file) give_up(*slot, "has ended", now);
 }
+
+// ---- members
 
 void MixedJob::join(Peer peer, const Join& join, TimePoint now) {
   if (verdict_) {
     actions_.push_back(Tell{peer, End{*verdict_}});
     return;
   }
-  if (outdated(peer, join.node)) return;
-  Connection& connection = connections_[peer];
-  auto& member = members_[join.node.value()];
-  if (!member) {
-    member = std::make_unique<Member>();
-    member->part = part_for(join, connection);
+  const auto known = members_.find(peer, join.node);
+  if (members_.outdated(peer, known)) return;
+  if (const auto why = misfit(join, known)) return refuse(peer, join.host, *why);
+  const auto former = members_.connection(peer).member;
+  if (former && former != known) give_up(*former, "starts anew", now);
+  if (!known) {
+    const auto [begin, end] = members_.on_host(join.host);
+    const auto silent =
+        std::find_if(begin, end, [&](const auto& entry) { return members_.silent(members_.at(entry.second), now); });
+    if (silent != end) give_up(silent->second, "is replaced by a new agent on the same host", now);
   }
-  connection.node = join.node.value();
-  member->host = join.host;
-  member->lease = join.terms.lease;
-  member->in_process = connection.in_process;
-  bind(*member, peer, now);
-  member->turn_at.reset();
-  member->last.reset();
-  member->part->said(join, now);
+  const Slot slot = known ? *known : members_.enroll(peer, join, now);
+  if (known) {
+    members_.bind(slot, peer, now);
+    members_.update(slot, join);
+  }
+  Part& part = parts_[slot];
+  if (!part.plays) part.plays = part_for(join, members_.connection(peer));
+  part.turn_at.reset();
+  part.last.reset();
+  part.plays->said(join, now);
 }
 
-std::unique_ptr<TorchrunPart> MixedJob::part_for(const Join& join, const Connection& connection) {
+std::optional<std::string> MixedJob::misfit(const Join& join, std::optional<Slot> known) const {
+  if (known && members_.at(*known).join.host != join.host) {
+    return "its node id is that of an agent on " + members_.at(*known).join.host;
+  }
+  if (!known && members_.size() >= agents_of_job_max) {
+    return fmt::format("a job with torchrun's agents takes {} of torchup's at most", agents_of_job_max);
+  }
+  return terms_ ? terms_difference(join.terms, *terms_) : std::nullopt;
+}
+
+std::unique_ptr<TorchrunPart> MixedJob::part_for(const Join& join, const Membership::Connection& connection) {
   std::string address = address_of(join, connection);
   if (static_) {
     return std::make_unique<TorchrunStatic>(TorchrunStatic::Settings{.run_id = run_id_, .address = std::move(address)});
@@ -183,69 +203,86 @@ std::unique_ptr<TorchrunPart> MixedJob::part_for(const Join& join, const Connect
       .run_id = run_id_, .address = std::move(address), .pid = pid_of(join.node), .number = next_number_++});
 }
 
-void MixedJob::bind(Member& member, Peer peer, TimePoint now) {
-  member.peer = peer;
-  member.connection = connections_[peer].number;
-  member.alive_at = now;
+void MixedJob::refuse(Peer peer, const std::string& host, const std::string& why) {
+  note(NodeRefused{host, why});
+  actions_.push_back(Refuse{peer, 68, why});
 }
 
-/// An agent that doubts its connection opens another and restates itself there. What was under way on the first may
-/// arrive after that.
-bool MixedJob::outdated(Peer peer, const NodeId& node) const {
-  const auto known = members_.find(node.value());
-  const auto connection = connections_.find(peer);
-  return known != members_.end() && connection != connections_.end() &&
-         connection->second.number < known->second->connection;
+/// We were asleep, not they: signs of life may lie unread before us.
+void MixedJob::grant_leases(TimePoint now) {
+  note(CoordinatorSlept{});
+  members_.grant_leases(now, now);
+}
+
+void MixedJob::expire(TimePoint now) {
+  while (const auto slot = members_.next_expired(now)) {
+    const std::string why = members_.why_expired(members_.at(*slot), now);
+    tell(*slot, StopWorkers{parts_.at(*slot).plays->round(), StopCause::fenced, why});
+    give_up(*slot, why, now);
+  }
 }
 
 /// Its workers are taken for dead: the place is free at once, where torchrun's agents would wait for its heartbeat.
-void MixedJob::give_up(Member& member, const std::string& why, TimePoint now) {
-  note(NodeLost{member.host, why});
-  member.peer.reset();
-  member.leaves_alone = true;
-  member.turn_at.reset();
-  member.part->said(Leave{.ends_job = false}, now);
+void MixedJob::give_up(Slot slot, const std::string& why, TimePoint now) {
+  auto part = parts_.extract(slot);
+  if (!part.mapped().leaves_alone) note(NodeLost{members_.at(slot).join.host, why});
+  members_.remove(slot);
+  part.mapped().leaves_alone = true;
+  part.mapped().turn_at.reset();
+  part.mapped().plays->said(Leave{.ends_job = false}, now);
+  leaving_.push_back(std::move(part.mapped()));
 }
+
+// ---- their parts
 
 void MixedJob::take_turns(TorchrunStore& store, TimePoint now, UtcTime utc) {
-  std::vector<std::string> over;
-  for (auto& [node, member] : members_) {
-    if (member->turn_at && now < *member->turn_at) continue;
-    auto messages = member->part->turn(store, now, utc);
-    member->turn_at = now + member->part->pace();
-    if (!messages) {
-      note(JobEndRequested{member->host, messages.error().message()});
-      verdict_ = Verdict{.exit_code = 1, .reason = messages.error().message()};
-      break;
-    }
-    for (CoordinatorMessage& message : *messages) {
-      if (const auto* end = std::get_if<End>(&message); end && !member->leaves_alone) {
-        note(JobConcluded{end->verdict.exit_code, end->verdict.reason});
-        if (end->verdict.exit_code != 0 && !verdict_) verdict_ = end->verdict;
-      }
-      tell(*member, std::move(message));
-    }
-    if (member->part->over()) over.push_back(node);
+  for (auto& [slot, part] : parts_) {
+    if (!verdict_) take_turn(part, slot, store, now, utc);
   }
-  for (const std::string& node : over) members_.erase(node);
+  for (Part& part : leaving_) {
+    if (!verdict_) take_turn(part, {}, store, now, utc);
+  }
+  std::erase_if(leaving_, [](const Part& part) { return part.plays->over(); });
+  std::erase_if(parts_, [&](const auto& entry) {
+    if (!entry.second.plays->over()) return false;
+    members_.remove(entry.first);
+    return true;
+  });
   if (!verdict_) return;
-  for (auto& [node, member] : members_) tell(*member, End{*verdict_});
-  members_.clear();
+  while (!parts_.empty()) {
+    const Slot slot = parts_.begin()->first;
+    tell(slot, End{*verdict_});
+    members_.remove(slot);
+    parts_.erase(slot);
+  }
+  leaving_.clear();
 }
 
-void MixedJob::tell(Member& member, CoordinatorMessage message) {
-  if (!std::holds_alternative<Waiting>(message)) member.last = message;
-  if (member.peer) actions_.push_back(Tell{*member.peer, std::move(message)});
+/// `slot`: whom it is told; nobody: its agent is a member no more.
+void MixedJob::take_turn(Part& part, std::optional<Slot> slot, TorchrunStore& store, TimePoint now, UtcTime utc) {
+  if (part.turn_at && now < *part.turn_at) return;
+  auto messages = part.plays->turn(store, now, utc);
+  part.turn_at = now + part.plays->pace();
+  if (!messages) {
+    note(JobEndRequested{slot ? members_.at(*slot).join.host : "that is lost", messages.error().message()});
+    verdict_ = Verdict{.exit_code = 1, .reason = messages.error().message()};
+    return;
+  }
+  for (CoordinatorMessage& message : *messages) {
+    if (const auto* end = std::get_if<End>(&message); end && !part.leaves_alone) {
+      note(JobConcluded{end->verdict.exit_code, end->verdict.reason});
+      if (end->verdict.exit_code != 0 && !verdict_) verdict_ = end->verdict;
+    }
+    if (slot) tell(*slot, std::move(message));
+  }
 }
 
-MixedJob::Member* MixedJob::member_of(Peer peer) {
-  const auto connection = connections_.find(peer);
-  if (connection == connections_.end()) return nullptr;
-  const auto found = members_.find(connection->second.node);
-  return found == members_.end() ? nullptr : found->second.get();
+void MixedJob::tell(Slot slot, CoordinatorMessage message) {
+  if (!std::holds_alternative<Waiting>(message)) parts_.at(slot).last = message;
+  if (const auto peer = members_.at(slot).peer) actions_.push_back(Tell{*peer, std::move(message)});
 }
 
-std::string MixedJob::address_of(const Join& join, const Connection& connection) {
+std::string MixedJob::address_of(const Join& join, const Membership::Connection& connection) {
   const bool seen = !connection.observed.empty() && !is_loopback(connection.observed);
   if (seen && !join.address_demanded) return connection.observed;
   return join.addresses.empty() ? "127.0.0.1" : join.addresses.front();

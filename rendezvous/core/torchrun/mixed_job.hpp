@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/core/membership/membership.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/torchrun/torchrun_part.hpp"
 
@@ -15,9 +16,9 @@ namespace torchup {
 /// A job that torchrun's agents and ours share, where coordinator and store are ours: for each of our agents a
 /// part in torchrun's rendezvous (core/torchrun_part). They go on speaking our language and notice nothing.
 ///
-/// As long as all agents are ours, the round machine decides; this takes over from it. Here is decided only who of our
-/// agents has a part in the job: a lost connection and a lease that is over end it, as in the round machine. When
-/// rounds form is torchrun's rule, and what is done beyond that is decided by core/torchrun_care alone.
+/// As long as all agents are ours, the round machine decides; this takes over from it. Who of our agents belongs to the
+/// job is Membership's matter here as there, with the same leases. When rounds form is torchrun's rule, and what is
+/// done beyond that is decided by core/torchrun_care alone.
 class MixedJob {
  public:
   explicit MixedJob(RunId run_id) : run_id_{std::move(run_id)} {}
@@ -39,25 +40,15 @@ class MixedJob {
   [[nodiscard]] std::vector<RendezvousAction> step(const RendezvousEvent& event, TorchrunStore& store, TimePoint now,
                                                    UtcTime utc);
   [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
-  [[nodiscard]] int member_count() const { return static_cast<int>(members_.size()); }
+  [[nodiscard]] int member_count() const { return members_.size(); }
 
  private:
-  struct Connection {
-    std::string observed = {};
-    bool in_process = false;
-    std::string node = {};     ///< its member
-    std::uint64_t number = 0;  ///< in the order of their beginnings
-  };
-  struct Member {
-    std::unique_ptr<TorchrunPart> part = {};
-    std::string host = {};
-    Duration lease{};
-    std::optional<Peer> peer = {};
-    std::uint64_t connection = 0;  ///< number of the last one; what an older one still brings was said before
-    bool in_process = false;
-    TimePoint alive_at{};
+  using Slot = Membership::Slot;
+  /// What one agent of ours has in torchrun's rendezvous.
+  struct Part {
+    std::unique_ptr<TorchrunPart> plays = {};
     std::optional<TimePoint> turn_at = {};
-    std::optional<CoordinatorMessage> last = {};  ///< what it was told last, Waiting aside
+    std::optional<CoordinatorMessage> last = {};  ///< what its agent was told last, Waiting aside
     bool leaves_alone = false;
   };
 
@@ -69,22 +60,26 @@ class MixedJob {
   void on(const Tick&, TimePoint) {}
 
   void join(Peer peer, const Join& join, TimePoint now);
-  [[nodiscard]] std::unique_ptr<TorchrunPart> part_for(const Join& join, const Connection& connection);
-  void give_up(Member& member, const std::string& why, TimePoint now);
+  [[nodiscard]] std::optional<std::string> misfit(const Join& join, std::optional<Slot> known) const;
+  [[nodiscard]] std::unique_ptr<TorchrunPart> part_for(const Join& join, const Membership::Connection& connection);
+  void refuse(Peer peer, const std::string& host, const std::string& why);
+  void grant_leases(TimePoint now);
+  void expire(TimePoint now);
+  void give_up(Slot slot, const std::string& why, TimePoint now);
   void take_turns(TorchrunStore& store, TimePoint now, UtcTime utc);
-  void tell(Member& member, CoordinatorMessage message);
-  void bind(Member& member, Peer peer, TimePoint now);
-  [[nodiscard]] bool outdated(Peer peer, const NodeId& node) const;
-  [[nodiscard]] Member* member_of(Peer peer);
-  [[nodiscard]] static std::string address_of(const Join& join, const Connection& connection);
+  void take_turn(Part& part, std::optional<Slot> slot, TorchrunStore& store, TimePoint now, UtcTime utc);
+  void tell(Slot slot, CoordinatorMessage message);
+  [[nodiscard]] static std::string address_of(const Join& join, const Membership::Connection& connection);
   void note(Note note) { actions_.emplace_back(std::move(note)); }
 
   RunId run_id_;
   bool active_ = false;
   bool static_ = false;
-  std::map<Peer, Connection> connections_;
-  std::uint64_t connection_count_ = 0;
-  std::map<std::string, std::unique_ptr<Member>> members_;  ///< by node id
+  std::optional<JobTerms> terms_;  ///< the job's
+  Membership members_{LossLimits{}};
+  std::map<Slot, Part> parts_;
+  std::vector<Part> leaving_;  ///< of agents that are members no more: their place in torchrun's state is to be freed
+  TimePoint now_{};            ///< of the last step
   std::int64_t next_number_ = 0;
   std::optional<Verdict> verdict_;
   std::vector<RendezvousAction> actions_;

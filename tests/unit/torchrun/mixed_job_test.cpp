@@ -125,7 +125,10 @@ TEST_CASE("our agents' job becomes a mixed one", "[unit][mixed]") {
     REQUIRE(job.member_count() == 1);
   }
   SECTION("one that is silent is told so") {
-    const auto later = job.step(Tick{}, keys, TimePoint{} + 4s, utc0 + 4s);
+    std::vector<RendezvousAction> later;
+    for (auto at = 200ms; at <= 4s; at += 100ms) {
+      for (auto& action : job.step(Tick{}, keys, TimePoint{} + at, utc0 + at)) later.push_back(std::move(action));
+    }
     REQUIRE(std::ranges::any_of(later, [&](const RendezvousAction& action) {
       const auto* tell = std::get_if<Tell>(&action);
       const auto* stop = tell ? std::get_if<StopWorkers>(&tell->message) : nullptr;
@@ -134,6 +137,98 @@ TEST_CASE("our agents' job becomes a mixed one", "[unit][mixed]") {
     }));
     REQUIRE(job.member_count() == 0);
   }
+}
+
+namespace {
+
+/// A mixed job of one agent of ours, a, and one of torchrun's.
+struct Mixed {
+  Mixed() {
+    keys.cared = true;
+    Rendezvous pure;
+    (void)pure.step(Connected{Peer{0}, "10.0.0.1", "10.0.0.5"}, now);
+    (void)pure.step(Said{Peer{0}, agent("a")}, now);
+    TorchrunState state;
+    state.participants = {{TorchrunNode{"b", 9, 0}, 0}};
+    state.last_heartbeats = {{TorchrunNode{"b", 9, 0}, utc0}};
+    keys.put(state);
+    (void)job.begin(pure, now);
+    pass(100ms);
+  }
+  static Join agent(const std::string& host, int pid = 1) {
+    Join join = join_of(2, 4);
+    join.host = host;
+    join.node = NodeId{host + "_" + std::to_string(pid) + "_0"};
+    return join;
+  }
+  std::vector<RendezvousAction> step(const RendezvousEvent& event) {
+    return job.step(event, keys, now, utc0 + std::chrono::duration_cast<std::chrono::microseconds>(now - TimePoint{}));
+  }
+  std::vector<RendezvousAction> pass(Duration gap) {
+    now += gap;
+    return step(Tick{});
+  }
+  std::vector<RendezvousAction> join(Peer peer, const Join& join) {
+    (void)step(Connected{peer, "10.0.0.2", "10.0.0.5"});
+    return step(Said{peer, join});
+  }
+  static const Refuse* refusal(const std::vector<RendezvousAction>& actions) {
+    for (const RendezvousAction& action : actions) {
+      if (const auto* refuse = std::get_if<Refuse>(&action)) return refuse;
+    }
+    return nullptr;
+  }
+
+  Keys keys;
+  MixedJob job{RunId{"job"}};
+  TimePoint now{};
+};
+
+}  // namespace
+
+TEST_CASE("a mixed job takes no agent that a job of ours would not", "[unit][mixed]") {
+  Mixed mixed;
+  Join join = Mixed::agent("c");
+  SECTION("with other terms") { join.terms.max_nodes = 5; }
+  SECTION("with another's node id") { join.node = Mixed::agent("a").node; }
+  SECTION("that cannot be meant") { join.terms.lease = -1s; }
+  const auto actions = mixed.join(Peer{1}, join);
+  REQUIRE(Mixed::refusal(actions));
+  REQUIRE(Mixed::refusal(actions)->exit_code == 68);
+  REQUIRE(mixed.job.member_count() == 1);
+}
+
+TEST_CASE("a connection speaks for one agent of a mixed job", "[unit][mixed]") {
+  Mixed mixed;
+  for (int pid = 2; pid < 50; ++pid) (void)mixed.step(Said{Peer{0}, Mixed::agent("a", pid)});
+  REQUIRE(mixed.job.member_count() == 1);
+  REQUIRE(mixed.keys.state().participants.size() == 2);
+}
+
+TEST_CASE("a mixed job has room for so many agents of ours", "[unit][mixed]") {
+  Mixed mixed;
+  int refused = 0;
+  for (std::uint32_t peer = 1; peer <= 256; ++peer) {
+    refused += Mixed::refusal(mixed.join(Peer{peer}, Mixed::agent("n" + std::to_string(peer)))) != nullptr;
+  }
+  REQUIRE(refused == 1);
+  REQUIRE(mixed.job.member_count() == 256);
+}
+
+TEST_CASE("an agent that starts again takes the place of the silent one on its host", "[unit][mixed]") {
+  Mixed mixed;
+  (void)mixed.step(Gone{Peer{0}, false});
+  (void)mixed.join(Peer{1}, Mixed::agent("a", 2));
+  REQUIRE(mixed.job.member_count() == 1);
+  REQUIRE(mixed.keys.state().participants.size() == 2);
+}
+
+TEST_CASE("a coordinator that was asleep gives nobody of a mixed job up", "[unit][mixed]") {
+  Mixed mixed;
+  (void)mixed.pass(10s);
+  REQUIRE(mixed.job.member_count() == 1);
+  for (int i = 0; i < 40; ++i) (void)mixed.pass(100ms);
+  REQUIRE(mixed.job.member_count() == 0);
 }
 
 }  // namespace torchup
