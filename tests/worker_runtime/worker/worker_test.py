@@ -321,7 +321,7 @@ class LastWords(unittest.TestCase):
 
     def test_a_message_of_any_length_leaves_a_file_that_can_be_read(self):
         _, content = self.go_wrong("long-message", 1, 'Error: """')
-        self.assertIn("toy_worker", content["extraInfo"]["py_callstack"])
+        self.assertIn("worker_main", content["extraInfo"]["py_callstack"])
 
     def test_torchrun_reads_the_file(self):
         from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
