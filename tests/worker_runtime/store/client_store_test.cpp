@@ -78,7 +78,7 @@ TEST_CASE("a wait that can be given up leaves the connection as it was", "[worke
     REQUIRE_FALSE(store.wait_unless("absent", 1h, wake, give_up));
   }
   SECTION("and not when the key comes") {
-    std::jthread sets{[&] { server->set("comes", "1"); }};
+    std::jthread sets{[&] { server->c10d::Store::set("comes", std::string{"1"}); }};
     REQUIRE(store.wait_unless("comes", 1h, wake, [] { return false; }));
   }
   REQUIRE(store.add("n", 2) == 2);
