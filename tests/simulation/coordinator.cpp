@@ -35,7 +35,7 @@ void Coordinator::start() {
 }
 
 void Coordinator::kill() {
-  for (auto& [connection, session] : sessions_) {
+  for (auto& [number, session] : sessions_) {
     network_.close(session.connection, Connection::coordinator, !world_.one_in(4));
   }
   sessions_.clear();
@@ -58,14 +58,14 @@ void Coordinator::pause(Duration lasts) {
 }
 
 void Coordinator::accept(const ConnectionPtr& connection, std::function<void(const CoordinatorFrame&)> deliver) {
-  sessions_.emplace(connection.get(), Session{connection, std::move(deliver)});
-  connection->sides[Connection::coordinator].on_closed = [this, raw = connection.get()](bool end_of_file) {
-    closed(raw, end_of_file);
+  sessions_.emplace(connection->number, Session{connection, std::move(deliver)});
+  connection->sides[Connection::coordinator].on_closed = [this, number = connection->number](bool end_of_file) {
+    closed(number, end_of_file);
   };
 }
 
 void Coordinator::heard(const ConnectionPtr& connection, const AgentFrame& frame) {
-  const auto found = sessions_.find(connection.get());
+  const auto found = sessions_.find(connection->number);
   if (found == sessions_.end()) return;
   Session& session = found->second;
   if (std::holds_alternative<Hello>(frame)) {
@@ -94,7 +94,7 @@ void Coordinator::heard(const ConnectionPtr& connection, const AgentFrame& frame
       frame);
 }
 
-void Coordinator::closed(Connection* connection, bool end_of_file) {
+void Coordinator::closed(std::uint64_t connection, bool end_of_file) {
   const auto found = sessions_.find(connection);
   if (found == sessions_.end()) return;
   const auto peer = found->second.peer;

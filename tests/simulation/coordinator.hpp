@@ -41,7 +41,7 @@ class Coordinator {
   void step(const RendezvousEvent& event);
   void perform(Tell& tell);
   void write(const Session& session, CoordinatorFrame frame);
-  void closed(Connection* connection, bool end_of_file);
+  void closed(std::uint64_t connection, bool end_of_file);
   void save();
 
   World& world_;
@@ -55,7 +55,7 @@ class Coordinator {
   std::vector<std::unique_ptr<Process>> former_;  ///< connections still name them
   std::optional<Rendezvous> rendezvous_;          ///< empty while it is not running
   std::string saved_;
-  std::map<Connection*, Session> sessions_;
+  std::map<std::uint64_t, Session> sessions_;  ///< by their connections' numbers
   std::vector<Session*> by_peer_;
 };
 

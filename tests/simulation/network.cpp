@@ -29,6 +29,7 @@ void Network::try_dial(std::size_t node, Process& from, const std::function<Proc
       Process* const there = listener();
       if (!there) return from.later(latency(), [answered] { answered(nullptr, true); });
       const auto connection = std::make_shared<Connection>();
+      connection->number = ++connection_count_;
       connection->node = node;
       connection->processes[Connection::agent] = &from;
       connection->processes[Connection::coordinator] = there;

@@ -26,6 +26,7 @@ struct Connection {
     std::vector<std::function<void()>> held = {};  ///< dropped on the way, to be sent again
     std::function<void(bool end_of_file)> on_closed = {};
   };
+  std::uint64_t number = 0;  ///< in the order of their beginnings
   std::size_t node = 0;
   Process* processes[2] = {nullptr, nullptr};
   Half sides[2] = {};
@@ -73,6 +74,7 @@ class Network {
   World& world_;
   Duration patience_;
   std::vector<Way> ways_;
+  std::uint64_t connection_count_ = 0;
   std::vector<std::weak_ptr<Connection>> connections_;
 };
 
