@@ -22,8 +22,12 @@ CoordinatorLink::CoordinatorLink(CoordinatorLinkSettings settings, TimePoint now
 
 std::vector<link::Action> CoordinatorLink::step(const link::Event& event, TimePoint now) {
   if (over_) return {};
+  const int incarnation = incarnation_;
   fence_if_due(now);
-  std::visit([&](const auto& happened) { on(happened, now); }, event);
+  // The agent that says this join has not heard yet that it was fenced: it will say another.
+  const auto* say = std::get_if<link::Say>(&event);
+  const bool void_join = incarnation_ != incarnation && say && std::holds_alternative<Join>(say->message);
+  if (!void_join) std::visit([&](const auto& happened) { on(happened, now); }, event);
   due(now);
   return std::exchange(actions_, {});
 }

@@ -125,7 +125,7 @@ void Rendezvous::on(const Resumed& event, TimePoint now) {
     return;
   }
   if (known) return restate(*known, resume, now);
-  if (const auto former = members_.connection(event.peer).member) lose(*former, "starts anew", now);
+  if (const auto former = members_.connection(event.peer).member) supersede(*former, now);
   if (resume.stage == Resume::Stage::ready) {
     await_others(now);
     return newcomer(event.peer, resume.join, now);

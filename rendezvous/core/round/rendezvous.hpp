@@ -223,6 +223,7 @@ class Rendezvous {
   void set_stage(Slot slot, Stage stage);
   void remove(Slot slot);
   void lose(Slot slot, const std::string& how, TimePoint now, bool counts = true);
+  void supersede(Slot slot, TimePoint now);
   void expel(Slot slot, const std::string& how, TimePoint now);
   [[nodiscard]] std::optional<Slot> silent_on_host(const Join& join, TimePoint now) const;
   void expire(TimePoint now);

@@ -83,7 +83,7 @@ std::optional<std::string> Rendezvous::misfit(const Join& join, std::optional<Sl
 }
 
 void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
-  if (const auto former = members_.connection(peer).member) lose(*former, "starts anew", now);
+  if (const auto former = members_.connection(peer).member) supersede(*former, now);
   const auto replaced = silent_on_host(join, now);
   // Where nobody else is there, the job begins with it, by its own terms.
   const bool begins = replaced && member_count() == 1 && !formed_once_;
@@ -144,7 +144,7 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
 
 void Rendezvous::bind(Slot slot, Peer peer, TimePoint now) {
   const auto other = members_.connection(peer).member;
-  if (other && other != slot) lose(*other, "starts anew", now);
+  if (other && other != slot) supersede(*other, now);
   if (blocker_ == slot) blocker_.reset();
   if (!members_.bind(slot, peer, now)) return;
   deserted_ = false;
@@ -198,6 +198,14 @@ void Rendezvous::lose(Slot slot, const std::string& how, TimePoint now, bool cou
   if (formed_once_) return;
   terms_.reset();
   expected_hosts_.clear();
+}
+
+/// Its connection speaks for another from here on, who would take a place that is on its way for its own.
+void Rendezvous::supersede(Slot slot, TimePoint now) {
+  const Member& member = members_.at(slot);
+  const bool placed = member.in_round() && phase_ != Phase::hosting && phase_ != Phase::ended;
+  if (placed) tell(member, StopWorkers{round_, StopCause::membership_change, "this node starts anew"});
+  lose(slot, "starts anew", now);
 }
 
 void Rendezvous::expel(Slot slot, const std::string& how, TimePoint now) {

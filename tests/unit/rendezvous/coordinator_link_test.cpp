@@ -207,6 +207,27 @@ TEST_CASE("an agent obeys the orders of its own round only", "[unit][link]") {
   }
 }
 
+TEST_CASE("a join that is said when the fence is due is not the new node's", "[unit][link]") {
+  Linked linked;
+  const LineId line = linked.run();
+  linked.step(link::Heard{line, StopWorkers{place.round, StopCause::worker_failure, "another failed"}});
+  linked.told.clear();
+  const Join join = linked.join_of();
+  linked.now += lease;  // it was asleep; its workers' end is what it hears of first
+  linked.step(link::Say{join});
+  REQUIRE(linked.fenced());
+  linked.actions.clear();
+  linked.welcome();
+  REQUIRE(std::ranges::none_of(linked.actions, [](const link::Action& action) {
+    const auto* write = std::get_if<link::Write>(&action);
+    return write && (std::holds_alternative<Join>(write->frame) || std::holds_alternative<Resume>(write->frame));
+  }));
+  linked.step(link::Say{linked.join_of()});
+  const auto* written = std::get_if<link::Write>(&linked.actions.back());
+  REQUIRE(written);
+  REQUIRE(std::get<Join>(written->frame).node == NodeId{"n_1"});
+}
+
 TEST_CASE("workers that end while they are stopped are still stopping", "[unit][link]") {
   Linked linked;
   const LineId line = linked.run();

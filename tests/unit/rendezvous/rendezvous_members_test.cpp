@@ -253,3 +253,13 @@ TEST_CASE("the hosts that a job expected are forgotten with it", "[unit][rendezv
   job.join("b");
   REQUIRE(job.rendezvous.roster(job.now).find("not heard of") == std::string::npos);
 }
+
+TEST_CASE("a connection that speaks for another node takes no place of the former one along", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2});
+  Join anew = job.join_of("b");
+  anew.node = NodeId{"node-b_1"};
+  const std::string told = job.say("b", anew);
+  REQUIRE(told.find("b stop round 0 (membership): this node starts anew\n") == 0);
+  REQUIRE(told.find("a stop round 0 (membership): node b starts anew\n") != std::string::npos);
+  REQUIRE(job.rendezvous.member_count() == 2);
+}
