@@ -74,8 +74,10 @@ void Agent::on(const WorkerEnded& event) {
 
 /// The one place where a worker's end is called a success, a failure or a consequence.
 WorkerEnd Agent::kind_of_end(const Worker& worker, int exit_code) const {
-  const bool fine = (exit_code == 0 || exit_code == requeue_code) && worker.expired.empty();
-  if (fine) return WorkerEnd::succeeded;
+  const bool fine = exit_code == 0 || exit_code == requeue_code;
+  // Whoever was aborted, by us or by the watchdog, may have a handler that ends as if all were well.
+  const bool aborted = !worker.expired.empty() || !worker.abort_reason.empty();
+  if (fine && !aborted) return WorkerEnd::succeeded;
   return phase_ == Phase::running && !drained_to_death(exit_code) ? WorkerEnd::failed : WorkerEnd::terminated;
 }
 

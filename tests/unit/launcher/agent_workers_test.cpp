@@ -36,6 +36,12 @@ TEST_CASE("a worker that hangs is aborted, and killed where that does not end it
                  Catch::StartsWith("rank 1 ended no step for"));
     REQUIRE(find_event<event::WorkerExited>(died)->end == WorkerEnd::failed);
   }
+  SECTION("whatever its handler of SIGABRT makes of it") {
+    const auto died = job.agent.step(ended(1, GENERATE(0, 75)), now);
+    REQUIRE(find_sent<WorkersFailed>(died)->failures.front().rank == Rank{1});
+    REQUIRE(find_event<event::WorkerExited>(died)->end == WorkerEnd::failed);
+    REQUIRE_FALSE(find_event<event::StateSaved>(died));
+  }
   SECTION("after 10 s") {
     REQUIRE_FALSE(find<KillWorkers>(job.agent.step(Wake{}, now + abort_patience - 1ns)));
     REQUIRE(find<KillWorkers>(job.agent.step(Wake{}, now + abort_patience))->workers == std::vector{LocalRank{1}});
