@@ -185,6 +185,18 @@ TEST_CASE("a reader of events that stalls stops nothing", "[process][output]") {
   CHECK(job.loss.log_bytes <= appended);
 }
 
+TEST_CASE("an event longer than all that may wait is written all the same", "[process][output]") {
+  Job job;
+  job.options.log_dir = job.log_dir();
+  const std::string events = job.scratch.path / "events";
+  const std::string line = std::string(2 * appended_bytes_max, 'e') + "\n";
+  job.while_running = [&](Output& output, AttemptOutput&) { output.append(events, line); };
+  job.commands = {"true"};
+  job.run();
+  CHECK(content(events) == line);
+  CHECK(only<event::LogWriteFailed>(job.told).empty());
+}
+
 TEST_CASE("a log directory that is a file is an error", "[process][output]") {
   TemporaryDirectory scratch;
   std::ofstream{scratch.path / "f"} << "x";

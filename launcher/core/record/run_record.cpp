@@ -37,6 +37,12 @@ void keep(List& list, Entry entry, std::size_t most) {
   if (list.size() > most) list.pop_front();
 }
 
+std::string kept_of(const std::string& message) {
+  if (message.size() <= message_bytes_kept_max) return message;
+  return fmt::format("{}\n... [{} bytes more, in the error file]", message.substr(0, message_bytes_kept_max),
+                     message.size() - message_bytes_kept_max);
+}
+
 template <class List>
 std::uint64_t total(const List& losses) {
   std::uint64_t bytes = 0;
@@ -115,7 +121,7 @@ void RunRecord::apply(const LaunchEvent& event) {
                    worker->end_us = at.utc_us;
                    worker->exit_code = e.exit_code;
                    worker->end = e.end;
-                   worker->message = e.message;
+                   worker->message = kept_of(e.message);
                    worker->error_file = e.error_file;
                  },
                  [&](const event::Stopping&) { enter(Phase::stopping, at.monotonic_us); },

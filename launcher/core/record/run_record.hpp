@@ -16,6 +16,8 @@ namespace torchup {
 inline constexpr std::size_t attempts_kept_max = 64;
 inline constexpr std::size_t lines_kept_max = 256;
 inline constexpr std::size_t losses_kept_max = 1'024;
+/// Of a failed worker's message: all of it stands in its error file and in the incident's record.
+inline constexpr std::size_t message_bytes_kept_max = 4'096;
 /// Attempts in the history of an incident.
 inline constexpr std::size_t history_max = 16;
 
@@ -26,7 +28,7 @@ struct WorkerRecord {
   std::int64_t end_us = 0;    ///< UTC; 0 while it runs
   std::optional<int> exit_code;
   WorkerEnd end = WorkerEnd::succeeded;
-  std::string message;
+  std::string message;  ///< of a long one the beginning, which says how much is left out
   std::string error_file;
   std::string stdout_log;
   std::string stderr_log;

@@ -120,7 +120,9 @@ void Output::tell_log_loss(const std::string& path, std::string reason, std::uin
 void Output::append(const std::string& path, std::string lines) {
   std::shared_ptr<LogFile>& file = appended_[path];
   if (!file) file = LogFile::appended(appender_, path, log_listener());
-  if (appender_.queued_bytes() + lines.size() <= appended_bytes_max) return file->write(std::move(lines));
+  // One that is longer than all that may wait passes alone: no reader is to blame for its length.
+  const std::size_t queued = appender_.queued_bytes();
+  if (queued == 0 || queued + lines.size() <= appended_bytes_max) return file->write(std::move(lines));
   file->lose(lines.size());
   const TimePoint now = std::chrono::steady_clock::now();
   if (appended_told_ && now - *appended_told_ < loss_interval) return;

@@ -135,6 +135,20 @@ TEST_CASE("losses in more places than are remembered keep their sum", "[unit][ev
   REQUIRE(record.log_bytes_lost() == 2 * (losses_kept_max + 3));
 }
 
+TEST_CASE("of a long message the record keeps the beginning", "[unit][events]") {
+  const auto kept = [](std::size_t bytes) {
+    RunRecord record;
+    const WorkerId worker{Rank{0}, LocalRank{0}, 7};
+    record.apply(at(0, event::AttemptStarted{"attempt_0", "", 0}));
+    record.apply(at(0, event::WorkerStarted{worker, "", ""}));
+    record.apply(at(1, event::WorkerExited{worker, 1, WorkerEnd::failed, std::string(bytes, 'm'), "e.json"}));
+    return record.attempts().front().workers.front().message;
+  };
+  CHECK(kept(message_bytes_kept_max) == std::string(message_bytes_kept_max, 'm'));
+  CHECK(kept(message_bytes_kept_max + 1) ==
+        std::string(message_bytes_kept_max, 'm') + "\n... [1 bytes more, in the error file]");
+}
+
 TEST_CASE("warnings of a long life are the last ones", "[unit][events]") {
   RunRecord record;
   for (std::size_t i = 0; i <= lines_kept_max; ++i) record.apply(at(0, event::Warning{std::to_string(i)}));
