@@ -74,10 +74,14 @@ Machine this_machine() {
   return machine;
 }
 
+constexpr int lost_status = 1;
+
+/// An answer that nobody can read in full is none.
 int give(const Answer& answer) {
-  std::fputs(answer.out.c_str(), stdout);
   std::fputs(answer.err.c_str(), stderr);
-  return answer.status;
+  if (std::fputs(answer.out.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return answer.status;
+  std::perror("torchup: stdout");
+  return lost_status;
 }
 
 int refuse(const Error& error, const LogWords& log = {}) {
@@ -147,11 +151,11 @@ Result<> check_log_folder(const std::string& path) {
   return fail(errc::bad_value, "log_dir: " + path + " is a file");
 }
 
-/// As far as become_guarded can raise it.
+/// Of this process: become_guarded has raised it as far as it goes.
 std::uint64_t descriptor_limit() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
-  return limit.rlim_max;
+  return limit.rlim_cur;
 }
 
 /// What went wrong, from the outside in: a coroutine's name, then what it met.
@@ -223,7 +227,7 @@ std::variant<CommandLine, int> read_options(std::span<const std::string> words, 
   return std::move(line);
 }
 
-int launch(std::span<const std::string> words, std::string token) {
+int launch(std::span<const std::string> words, std::string token, Guarded guarded) {
   const Machine machine = this_machine();
   const auto read = read_options(words, machine);
   if (const int* const status = std::get_if<int>(&read)) return *status;
@@ -241,21 +245,21 @@ int launch(std::span<const std::string> words, std::string token) {
     static_cast<void>(refuse(checked.error(), log));
     return preflight_status;
   }
-  run_agent(*plan, become_guarded(), machine.host);
+  run_agent(*plan, std::move(guarded), machine.host);
 }
 
 }  // namespace
 }  // namespace torchup
 
 int main(int argc, char** argv) {
-  torchup::fill_standard_descriptors();
   if (argc == 3 && argv[1] == torchup::nvml_word) return torchup::answer_about_gpus(argv[2]);
   std::string token = torchup::take_token_variable();  // from both processes
+  torchup::Guarded guarded = torchup::become_guarded();
   // One arena for all threads: each costs more than everything that the small ones allocate.
   ::mallopt(M_ARENA_MAX, 1);
   const std::vector<std::string> words(argv, argv + argc);
   try {
-    return torchup::launch(words, std::move(token));
+    return torchup::launch(words, std::move(token), std::move(guarded));
   } catch (const std::exception& error) {
     const int status = torchup::report(error);
     static_cast<void>(torchup::kill_descendants(std::chrono::seconds{10}));

@@ -189,9 +189,17 @@ class Options(unittest.TestCase):
         self.assertEqual(len(set.union(*ports)), 4)
 
 
-    def test_a_start_that_waits_for_a_file_can_be_interrupted(self):
+    def test_an_answer_that_is_lost_is_no_success(self):
+        for words in (("--help",), ("--version",), ("--print-env", "true"), ("--dry-run", "true")):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([TORCHUP, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+            self.assertEqual(done.returncode, 1, words)
+            self.assertIn("No space left on device", done.stderr)
+
+    def start_that_waits(self):
         os.mkfifo(self.folder / "config")
-        job = subprocess.Popen([TORCHUP, "--config=config", "true"], cwd=self.folder, stderr=subprocess.DEVNULL)
+        job = subprocess.Popen([TORCHUP, "--config=config", "true"], cwd=self.folder, stderr=subprocess.PIPE)
+        self.addCleanup(job.stderr.close)
         self.addCleanup(lambda: (job.poll() is None and job.kill(), job.wait()))
 
         def reader_is_there():
@@ -201,8 +209,21 @@ class Options(unittest.TestCase):
                 return None
         writer = until(reader_is_there, "torchup reads its configuration")
         self.addCleanup(os.close, writer)
-        job.send_signal(signal.SIGINT)
-        self.assertEqual(job.wait(20), -signal.SIGINT)
+        return job
+
+    def test_a_start_that_waits_for_a_file_can_be_interrupted(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            job = self.start_that_waits()
+            job.send_signal(number)
+            self.assertEqual(job.wait(20), 128 + number)
+            self.assertEqual(job.stderr.read(), b"")
+            (self.folder / "config").unlink()
+
+    def test_a_start_that_waits_leaves_nothing_when_it_is_killed(self):
+        job = self.start_that_waits()
+        job.kill()
+        job.wait(20)
+        self.assertEqual(job.stderr.read(), b"")  # until nobody holds the other end
 
     def environment(self):
         """torchup in a folder `v/bin` of its own, beside a python3 that says who it is."""

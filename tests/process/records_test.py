@@ -385,6 +385,7 @@ class Records(unittest.TestCase):
         pager = os.fdopen(ends[0], "rb")
         self.addCleanup(pager.close)
         self.wait_for(lambda: os.path.exists(self.path("result")))  # all is over but the reading
+        job.send_signal(signal.SIGCONT)  # as `fg` after Ctrl-Z does, to everybody in the pipeline: it ends nothing
         with self.assertRaises(subprocess.TimeoutExpired):
             job.wait(3)
         text = pager.read()
@@ -392,6 +393,37 @@ class Records(unittest.TestCase):
         self.assertIn(b"\n30000\n", text)
         self.assertIn(b"exitcode  : 3 (pid: ", text)
         self.assertEqual(self.json_of("result")["console_bytes_lost"], 0)
+
+    def test_what_a_worker_puts_beside_its_error_file_is_not_followed(self):
+        os.mkdir(self.path("tmp"))
+        os.mkdir(self.path("precious"))
+        with open(self.path("precious/data"), "w") as file:
+            file.write("x" * 1000)
+        before = set(glob.glob("/dev/shm/torchelastic_*"))
+        done = run("--", *shell(f"cd $(dirname $TORCHELASTIC_ERROR_FILE); ln -s {self.path('precious')} link; mkfifo pipe; "
+                                "echo '{\"message\": \"its last words\"}' > $TORCHELASTIC_ERROR_FILE; exit 3"),
+                   env={**os.environ, "TMPDIR": self.path("tmp")})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"its last words", done.stderr)
+        self.assertEqual(set(glob.glob("/dev/shm/torchelastic_*")) - before, set())
+        kept = [os.path.join(folder, name) for folder, folders, files in os.walk(self.path("tmp")) for name in folders + files]
+        self.assertTrue([path for path in kept if path.endswith("/error.json")], kept)
+        self.assertFalse([path for path in kept if os.path.basename(path) in ("link", "pipe", "data")], kept)
+
+    def test_what_the_end_of_a_job_waits_for_is_told(self):
+        done = run("--shutdown-timeout=1", "--", *shell("setsid sleep 100 > /dev/null 2>&1 & exit 0"))
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, rb"torchup: waiting for what the workers have left behind: process \d+ \(sleeping")
+
+    def test_nonsense_in_the_watchdogs_pipe_is_a_few_lines(self):
+        done = run(f"--events={self.path('events.jsonl')}", "--",
+                   *shell("yes | head -n 100000 > $TORCHELASTIC_TIMER_FILE; exit 0"),
+                   env={**os.environ, "TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": self.path("timers")})
+        self.assertEqual(done.returncode, 0)
+        told = [line for line in done.stderr.splitlines() if b"watchdog" in line]
+        self.assertTrue(2 <= len(told) <= 20, told)
+        self.assertIn(b" more like this in the last ", told[-1])
+        self.assertLess(len(self.events()), 50)
 
     def test_an_end_that_waits_for_a_pager_can_be_interrupted(self):
         ends = os.pipe()

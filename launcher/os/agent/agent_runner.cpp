@@ -87,7 +87,11 @@ class AgentRunner {
                   [this](const WorkerId& worker, int exit_code, std::optional<WorkerProgress> progress) {
                     on_worker_gone(worker, exit_code, progress);
                   }}},
-        sweep_{loop_, guarded_.cgroup_tag, [this] { spawn(loop_, "end attempt", end_attempt()); }},
+        sweep_{loop_, guarded_.cgroup_tag,
+               [this](LogLevel level, std::string text) {
+                 job_.record(event::Notice{std::move(text), level});
+               },
+               [this] { spawn(loop_, "end attempt", end_attempt()); }},
         agent_{config, identity(config, host)}, watch_{loop_, workers_, agent_.step_interval(), agent_.state_interval(),
                                                        [this](AgentEvent event) { handle(std::move(event)); }},
         ended_(static_cast<std::size_t>(config.local_world_size)) {}
@@ -129,7 +133,7 @@ class AgentRunner {
       settings.is_host = config_.rendezvous.group_rank == GroupRank{0};
       settings.workers_share_port = true;
     }
-    if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.coordinator_says(line); };
+    if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
     open_side_doors();
     sweep_.make_cgroup();  // early: the log writer makes the first directories meanwhile
@@ -147,7 +151,10 @@ class AgentRunner {
   void open_side_doors() {
     if (!config_.timer_file.empty()) {
       watchdog_.emplace(
-          loop_, config_.timer_file, [this](std::string text) { job_.record(event::Warning{std::move(text)}); },
+          loop_, config_.timer_file,
+          [this](std::string text) {
+            job_.other_says({LogLevel::warning, "watchdog", std::move(text)});
+          },
           [this](pid_t pid, std::string scope, int number) { on_timer_expired(pid, std::move(scope), number); });
     }
     if (!config_.health_port) return;
@@ -232,7 +239,7 @@ class AgentRunner {
     return [this](LogLine line) {
       asio::post(loop_, [this, line = std::move(line)]() mutable {
         line.text.insert(0, "worker store: ");
-        job_.coordinator_says(std::move(line));
+        job_.other_says(std::move(line));
       });
     };
   }
@@ -433,8 +440,14 @@ class AgentRunner {
         break;
     }
     const bool forwarded = std::ranges::find(config_.forward_signals, number) != config_.forward_signals.end();
-    if (job_.finishing() && !forwarded) return output_.hurry();
+    if (job_.finishing() && !forwarded) return is_end_signal(number) ? output_.hurry() : void();
     handle(SignalArrived{number, static_cast<pid_t>(info.ssi_pid) == guarded_.outer});
+  }
+
+  /// Who sends one has enough. Ctrl-Z and fg, say, go to everybody in a pipeline, and mean nobody's end.
+  [[nodiscard]] bool is_end_signal(int number) const {
+    return number == SIGINT || number == SIGQUIT ||
+           std::ranges::find(config_.end_signals, number) != config_.end_signals.end();
   }
 
   void watch_lifeline() {
@@ -479,6 +492,7 @@ class AgentRunner {
 }  // namespace
 
 void run_agent(const LaunchConfig& config, Guarded guarded, const std::string& host) {
+  answer_for_workers();
   AgentRunner runner{config, std::move(guarded), host};
   const int status = runner.run();
   static_cast<void>(kill_descendants(kill_limit));

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "launcher/os/worker/attempt_cgroup.hpp"
+#include "rendezvous/core/text/log_line.hpp"
 #include "rendezvous/net/io/asio.hpp"
 
 namespace torchup {
@@ -14,8 +15,10 @@ namespace torchup {
 /// the loop and never waits on it.
 class AttemptSweep {
  public:
-  /// `gone` is called once for each sweep: nothing is left that can be ended.
-  AttemptSweep(asio::io_context& loop, std::string cgroup_tag, std::function<void()> gone);
+  using Tell = std::function<void(LogLevel level, std::string text)>;
+  /// `gone` is called once for each sweep: nothing is left that can be ended. `tell`: why that takes so long, and what
+  /// was left because nothing ends it.
+  AttemptSweep(asio::io_context& loop, std::string cgroup_tag, Tell tell, std::function<void()> gone);
 
   /// Makes the next attempt's cgroup, if there is none and one is ours to make.
   void make_cgroup();
@@ -37,15 +40,20 @@ class AttemptSweep {
   void go_on();
   [[nodiscard]] bool all_gone(TimePoint now);
   void signal_descendants();
+  void tell_of_waiting(TimePoint now);
+  void tell_of_those_left();
 
   asio::io_context& loop_;
   const std::string tag_;
+  Tell tell_;
   std::function<void()> gone_;
   asio::steady_timer timer_;
   std::unique_ptr<AttemptCgroup> cgroup_;
   int attempts_begun_ = 0;
   bool sweeping_ = false;
   bool signalled_ = false;
+  bool told_ = false;
+  TimePoint tell_at_{};
   bool only_cgroup_ = false;  ///< no child is left, only the cgroup is not yet empty or removed
   TimePoint patient_until_{};
   TimePoint kill_at_{};

@@ -88,10 +88,12 @@ void JobRecord::say(const EventBody& body) {
   log_->tell(LogLine{line->level, std::move(line->text)});
 }
 
-void JobRecord::coordinator_says(LogLine line) {
-  for (LogLine& allowed : coordinator_limit_.step(std::move(line), std::chrono::steady_clock::now())) {
-    record(event::Notice{std::move(allowed.text), allowed.level});
-  }
+void JobRecord::other_says(LogLine line) {
+  tell(others_limit_.step(std::move(line), std::chrono::steady_clock::now()));
+}
+
+void JobRecord::tell(std::vector<LogLine> allowed) {
+  for (LogLine& line : allowed) record(event::Notice{std::move(line.text), line.level});
 }
 
 void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t time_us,
@@ -149,6 +151,7 @@ Task<> JobRecord::finish(Finish action) {
     record(event::Fault{fmt::format("{} bytes of logs and events are lost in all", lost)});
   }
   co_await write_result();
+  tell(others_limit_.rest(std::chrono::steady_clock::now()));
   log_use_.reset();
   open_log();
 }

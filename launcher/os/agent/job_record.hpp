@@ -23,8 +23,8 @@ class JobRecord {
   JobRecord(asio::io_context& loop, const LaunchConfig& config, std::string host, pid_t launcher, Output& output);
 
   void record(EventBody body);
-  /// A line of the coordinator that we host.
-  void coordinator_says(LogLine line);
+  /// A line that others can make us say, as often as they like: the coordinator that we host, the watchdog.
+  void other_says(LogLine line);
   /// A worker has failed, in `attempt`, while `living` went on: what is known of it at this moment, for the incident.
   /// To be called before the siblings are stopped.
   void worker_failed(const event::WorkerExited& worker, std::int64_t time_us,
@@ -45,6 +45,7 @@ class JobRecord {
  private:
   void open_log();
   void say(const EventBody& body);
+  void tell(std::vector<LogLine> allowed);
   Task<> tell_restart(std::shared_ptr<IncidentRecorder::Open> failed);
   void report(const Finish& action);
   [[nodiscard]] std::string exception_text(int signal) const;
@@ -59,7 +60,7 @@ class JobRecord {
   IncidentRecorder incidents_;
   RunRecord record_;
   std::optional<TorchelasticEvents> torchelastic_events_;
-  LogLimit coordinator_limit_{LogLimits{}};
+  LogLimit others_limit_{LogLimits{}};
   std::unique_ptr<Log> log_;
   Log::LoopUse log_use_;
   std::string attempt_name_;

@@ -1,5 +1,6 @@
 #include "launcher/os/output/run_directory.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
@@ -12,9 +13,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "launcher/core/text/text.hpp"
 #include "launcher/os/io/named_file.hpp"
@@ -105,12 +108,28 @@ void remove_if_empty(const std::vector<std::string>& directories) {
     }
     if (::unlinkat(folder.get(), path.filename().c_str(), AT_REMOVEDIR) == 0) continue;
     std::error_code error;
-    for (const fs::directory_entry& entry : fs::directory_iterator{*directory, error}) {
-      const bool empty_file = fs::is_regular_file(entry.symlink_status(error)) && entry.file_size(error) == 0;
-      if (empty_file && !error) fs::remove(entry.path(), error);
+    for (fs::directory_iterator entry{*directory, error}, end; !error && entry != end; entry.increment(error)) {
+      std::error_code refused;
+      const bool empty_file = fs::is_regular_file(entry->symlink_status(refused)) && entry->file_size(refused) == 0;
+      if (empty_file && !refused) fs::remove(entry->path(), refused);
     }
     ::rmdir(directory->c_str());
   }
+}
+
+/// Files and folders, and nothing else that a worker may have put beside its error file: what a link leads to is not
+/// ours to copy, and who opens a pipe may wait for ever.
+std::error_code copy_files(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::create_directory(to, error);
+  for (fs::recursive_directory_iterator at{from, error}, end; !error && at != end; at.increment(error)) {
+    const fs::path target = to / at->path().lexically_relative(from);
+    const fs::file_status status = at->symlink_status(error);
+    if (fs::is_directory(status)) fs::create_directory(target, error);
+    if (fs::is_regular_file(status)) fs::copy_file(at->path(), target, error);
+    if (error) break;
+  }
+  return error;
 }
 
 Result<> open_folder(RunDirectory& run) {
@@ -121,11 +140,26 @@ Result<> open_folder(RunDirectory& run) {
 }
 
 /// Tells this kernel since its start, and this namespace of process numbers, from all others.
-std::string place_of_processes() {
-  std::string name = read_text("/proc/sys/kernel/random/boot_id");
-  struct stat status {};
-  if (::stat("/proc/self/ns/pid", &status) == 0) name += std::to_string(status.st_ino);
-  return fmt::format("{:08x}", std::hash<std::string>{}(name)&0xFFFFFFFFU);
+const std::string& place_of_processes() {
+  static const std::string place = [] {
+    std::string name = read_text("/proc/sys/kernel/random/boot_id");
+    struct stat status {};
+    if (::stat("/proc/self/ns/pid", &status) == 0) name += fmt::format("{}", status.st_ino);
+    return fmt::format("{:08x}", std::hash<std::string>{}(name)&0xFFFFFFFFU);
+  }();
+  return place;
+}
+
+/// The names in `folder` of what may be ours and is of that type (DT_…). Each start looks through the whole temporary
+/// folder, which may hold thousands: a path or a system call for each would take a good part of a short job's time.
+std::vector<std::string> temporary_names(const std::string& folder, unsigned char type) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> open{::opendir(folder.c_str()), ::closedir};
+  while (const dirent* const entry = open ? ::readdir(open.get()) : nullptr) {
+    const bool may_be = entry->d_type == type || entry->d_type == DT_UNKNOWN;
+    if (may_be && std::string_view{entry->d_name}.starts_with(temporary_prefix)) names.emplace_back(entry->d_name);
+  }
+  return names;
 }
 
 /// Tells a process from later ones of its number; empty when there is none, or only its exit code.
@@ -133,7 +167,7 @@ std::string start_time(std::string_view pid) {
   pid_t number = 0;
   std::from_chars(pid.data(), pid.data() + pid.size(), number);
   const auto stat = process_stat(number);
-  return !stat || stat->state == 'Z' || stat->state == 'X' ? "" : std::to_string(stat->start_time);
+  return !stat || stat->state == 'Z' || stat->state == 'X' ? "" : fmt::format("{}", stat->start_time);
 }
 
 /// What a launcher that is gone has left at `path`, as its own RunDirectory would say; `link` led to it.
@@ -150,7 +184,7 @@ RunDirectory left_behind(const std::string& path, std::string link) {
 }  // namespace
 
 std::string memory_name(const std::string& link) {
-  const std::string pid = std::to_string(::getpid());
+  const std::string pid = fmt::format("{}", ::getpid());
   const std::string random = link.substr(link.size() - random_name_length);
   return fmt::format("{}{}_{}_{}_{}", temporary_prefix, place_of_processes(), pid, start_time(pid), random);
 }
@@ -214,7 +248,7 @@ void remove_temporary(RunDirectory run) {
     return;
   }
   const std::string on_disk = link + ".disk";
-  fs::copy(run.in_memory, on_disk, fs::copy_options::recursive, error);
+  error = copy_files(run.in_memory, on_disk);
   if (error) {  // a full disk: the link stays, and what it leads to
     fs::remove_all(on_disk, ignored);
     return;
@@ -227,25 +261,25 @@ void remove_temporary(RunDirectory run) {
 void remove_left_behind(const std::string& own_link) {
   const std::vector<std::string> places = temporary_places();
   int looked_at = 0;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator{shared_memory, error}) {
-    const std::string name = entry.path().filename().string();
+  std::error_code ignored;
+  for (const std::string& name : temporary_names(shared_memory, DT_DIR)) {
+    const std::string path = fmt::format("{}/{}", shared_memory, name);
     struct stat status {};
     if (!launcher_is_gone(name) || ++looked_at > left_behind_max) continue;
-    if (::lstat(entry.path().c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != ::geteuid())
-      continue;
+    if (::lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != ::geteuid()) continue;
     const std::string link = std::string{temporary_prefix} + name.substr(name.size() - random_name_length);
     std::string place = "/tmp";
     for (const std::string& each : places)
-      if (fs::read_symlink(each + "/" + link, error) == entry.path()) place = each;
-    remove_temporary(left_behind(entry.path().string(), place + "/" + link));
+      if (fs::read_symlink(each + "/" + link, ignored) == path) place = each;
+    remove_temporary(left_behind(path, place + "/" + link));
   }
   // Somebody with another TMPDIR has been faster, and did not know of the link.
-  for (const fs::directory_entry& entry : fs::directory_iterator{fs::path{own_link}.parent_path(), error}) {
-    if (!entry.is_symlink(error) || !entry.path().filename().string().starts_with(temporary_prefix)) continue;
-    const fs::path target = fs::read_symlink(entry.path(), error);
+  const std::string place = fs::path{own_link}.parent_path();
+  for (const std::string& name : temporary_names(place, DT_LNK)) {
+    const std::string path = fmt::format("{}/{}", place, name);
+    const fs::path target = fs::read_symlink(path, ignored);  // empty: it is no link
     const bool left = target.parent_path() == shared_memory && launcher_is_gone(target.filename().string());
-    if (left && !fs::exists(target, error)) ::unlink(entry.path().c_str());
+    if (left && !fs::exists(target, ignored)) ::unlink(path.c_str());
   }
 }
 

@@ -1,6 +1,7 @@
 #include "launcher/os/worker/guardian.hpp"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +21,15 @@ namespace {
 constexpr Duration kill_limit = std::chrono::seconds{10};
 /// README, "Exit codes": a check before the start failed.
 constexpr int shortage_status = 65;
+
+/// Opens /dev/null for each of the descriptors 0, 1, 2 that is closed, so that no file of ours lands there.
+void fill_standard_descriptors() {
+  while (true) {
+    const int fd = ::open("/dev/null", O_RDWR);
+    if (fd > 2) ::close(fd);
+    if (fd < 0 || fd > 2) return;
+  }
+}
 
 /// The way in which a process ended, as a shell shows it.
 int shell_status(int status) { return WIFSIGNALED(status) ? shell_code(WTERMSIG(status)) : WEXITSTATUS(status); }
@@ -45,19 +55,31 @@ bool reap_all(pid_t inner, int& status) {
   }
 }
 
+/// Those by which a start that waits for a file or a driver can be ended.
+sigset_t ending_signals() {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int number : {SIGINT, SIGQUIT, SIGTERM, SIGHUP}) ::sigaddset(&signals, number);
+  return signals;
+}
+
 [[noreturn]] void stand_guard(pid_t inner, const std::string& cgroup_tag) {
   const sigset_t signals = guarded_signals();
   int status = 0;
+  int last_passed_on = 0;
   while (!reap_all(inner, status)) {
     const int number = ::sigwaitinfo(&signals, nullptr);
     if (number <= 0 || number == SIGCHLD) continue;
     ::kill(inner, number);
+    last_passed_on = number;
     // The workers are stopped and resumed by the inner process; we stop as the terminal expects it.
     if (number == SIGTSTP) ::raise(SIGSTOP);
   }
   const bool all_gone = kill_descendants(kill_limit);
   if (WIFSIGNALED(status)) remove_attempt_cgroups(cgroup_tag);
-  if (WIFSIGNALED(status)) tell_of_killed_agent(WTERMSIG(status), all_gone);
+  // A start that was interrupted needs no explanation.
+  const bool interrupted = WIFSIGNALED(status) && WTERMSIG(status) == last_passed_on;
+  if (WIFSIGNALED(status) && !interrupted) tell_of_killed_agent(WTERMSIG(status), all_gone);
   ::_exit(shell_status(status));
 }
 
@@ -72,15 +94,14 @@ sigset_t guarded_signals() {
   return signals;
 }
 
-void fill_standard_descriptors() {
-  while (true) {
-    const int fd = ::open("/dev/null", O_RDWR);
-    if (fd > 2) ::close(fd);
-    if (fd < 0 || fd > 2) return;
-  }
+void answer_for_workers() {
+  const sigset_t signals = guarded_signals();
+  ::sigprocmask(SIG_SETMASK, &signals, nullptr);
+  ::prctl(PR_SET_PDEATHSIG, 0);
 }
 
 Guarded become_guarded() {
+  fill_standard_descriptors();
   const sigset_t signals = guarded_signals();
   ::sigprocmask(SIG_SETMASK, &signals, nullptr);
   struct sigaction hangup {};
@@ -115,6 +136,10 @@ Guarded become_guarded() {
     stand_guard(inner, tag);
   }
   ::close(pipe[1]);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != outer) ::_exit(shell_code(SIGKILL));  // it died before it could take us along
+  const sigset_t ending = ending_signals();
+  ::sigprocmask(SIG_UNBLOCK, &ending, nullptr);
   ::setsid();
   become_subreaper();  // not inherited
   rlimit limit{};

@@ -19,10 +19,6 @@ struct Guarded {
   rlimit descriptor_limit{};
 };
 
-/// Opens /dev/null for each of the descriptors 0, 1, 2 that is closed, so that no file of ours lands there. Call it
-/// first thing in main.
-void fill_standard_descriptors();
-
 /// Splits this process in two, one below the other, and returns in the inner one only; the outer one never returns.
 ///
 /// The outer process keeps the pid that users signal. It passes signals on, takes over orphans and ends as the inner
@@ -31,10 +27,15 @@ void fill_standard_descriptors();
 /// So a SIGKILL of either leaves nothing. Both killed in one instant is the limit: then the workers themselves still
 /// die by their parent-death signal.
 ///
-/// In both processes all signals that can be caught are blocked, save those that a fault of our own raises: the inner
-/// one reads them from a descriptor. So call it when all is read and checked, which may take as long as somebody's file
-/// or driver does and must be as easy to interrupt as any command; but before any thread and any child that stays.
+/// In both processes all signals that can be caught are blocked, save those that a fault of our own raises. The inner
+/// one is about to read files and ask drivers, which may take for ever: until answer_for_workers it dies with the outer
+/// one, and INT, QUIT, TERM and HUP end it as they end any command. Call it first thing in main, before any thread:
+/// whatever runs before it costs page faults in both processes.
 [[nodiscard]] Guarded become_guarded();
+
+/// From here on the inner process has something to end before it goes: it reads all signals from a descriptor, and sees
+/// by the lifeline that the outer one is gone. Call it before any thread, which would take the signals otherwise.
+void answer_for_workers();
 
 /// The signals that are blocked by become_guarded, for signalfd.
 [[nodiscard]] sigset_t guarded_signals();

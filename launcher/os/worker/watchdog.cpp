@@ -62,12 +62,14 @@ void Watchdog::read_lines() {
   const ssize_t count = ::read(pipe_.native_handle(), buffer.data(), buffer.size());
   if (count <= 0) return;
   unread_.append(buffer.data(), static_cast<std::size_t>(count));
-  for (auto end = unread_.find('\n'); end != std::string::npos; end = unread_.find('\n')) {
-    const auto request = parse_timer_request(std::string_view{unread_}.substr(0, end));
-    unread_.erase(0, end + 1);
+  std::string_view lines = unread_;
+  for (auto end = lines.find('\n'); end != std::string_view::npos; end = lines.find('\n')) {
+    const auto request = parse_timer_request(lines.substr(0, end));
+    lines.remove_prefix(end + 1);
     const auto done = request ? timers_.apply(*request) : Result<>{request.error()};
     if (!done) tell_("watchdog: " + done.error().message());
   }
+  unread_.erase(0, unread_.size() - lines.size());
   if (unread_.size() > timer_line_bytes_max) unread_.clear();  // its rest will be no JSON, and is told then
   arm();
 }
