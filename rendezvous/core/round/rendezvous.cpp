@@ -83,7 +83,7 @@ void Rendezvous::on(const Connected& event, TimePoint) {
 
 void Rendezvous::on(const Said& event, TimePoint now) {
   Member* member = members_.of(event.peer);
-  if (member) member->alive_at = now;
+  on(Alive{event.peer}, now);
   if (const auto why = implausible(event.message)) {
     const auto* join = std::get_if<Join>(&event.message);
     return refuse(event.peer, join ? join->host : member ? member->join.host : "that has not joined", *why);

@@ -287,6 +287,7 @@ std::size_t Store::erase_if(const std::function<bool(std::string_view key)>& con
 // Queues.
 
 void Store::push(ClientId client, Request& request) {
+  if (request.key == extension_key) return refuse(client, "this key is reserved");
   Value element = std::move(request.values.at(0));
   auto queue = queues_.find(request.key);
   const bool first = queue == queues_.end();

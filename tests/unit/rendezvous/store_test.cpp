@@ -337,6 +337,13 @@ TEST_CASE("MULTI_SET writes all of its keys or none", "[unit][store]") {
   REQUIRE(c.store().key_count() == 2);
 }
 
+TEST_CASE("no queue has the reserved key", "[unit][store]") {
+  Clients c;
+  c.ask(0, Query::queue_push, {std::string{extension_key}}, {"1"});
+  REQUIRE(c.closed(0));
+  REQUIRE(c.store().queue_count() == 0);
+}
+
 TEST_CASE("a queue counts for what its first element takes", "[unit][store]") {
   Clients c;
   for (int i = 0; i < 10; ++i) c.ask(0, Query::queue_push, {"/q" + std::to_string(i)}, {""});
