@@ -15,6 +15,7 @@
 #include "rendezvous/net/io/asio.hpp"
 #include "rendezvous/net/io/log.hpp"
 #include "rendezvous/net/io/notify.hpp"
+#include "rendezvous/net/io/standard_descriptors.hpp"
 #include "rendezvous/net/io/token.hpp"
 
 namespace torchup {
@@ -69,6 +70,34 @@ CLI::Validator readable_by(Result<T> (*read)(std::string_view)) {
           ""};
 }
 
+// Beyond these a limit is a slip of the finger, and its arithmetic would overflow.
+constexpr double shortest_s = 0.001, longest_s = 31'536'000;  ///< a year
+constexpr std::size_t count_max = std::size_t{1} << 31;
+constexpr std::size_t bytes_max = std::size_t{1} << 50;
+
+/// Refuses what is no number of seconds from `least` to longest_s: CLI::Range lets "nan" pass.
+CLI::Validator seconds_from(double least) {
+  return {[least](std::string& word) {
+            double value = 0;
+            const bool number = CLI::detail::lexical_cast(word, value);
+            return number && value >= least && value <= longest_s
+                       ? std::string{}
+                       : fmt::format("{} is not a number of seconds from {} to {}", word, least, longest_s);
+          },
+          "SECONDS"};
+}
+
+/// Refuses what is no whole number from 1 to `most`.
+CLI::Validator at_most(std::size_t most) {
+  return {[most](std::string& word) {
+            std::size_t value = 0;
+            const bool number = word.find('-') == std::string::npos && CLI::detail::lexical_cast(word, value);
+            return number && value >= 1 && value <= most ? std::string{}
+                                                         : fmt::format("{} is not a number from 1 to {}", word, most);
+          },
+          ""};
+}
+
 /// Fills `settings`. A number: the process ends with it.
 std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
   CLI::App app{about, "torchupd"};
@@ -79,33 +108,45 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
       ->capture_default_str();
   app.add_option("--port", settings.port, "0: any free one")->capture_default_str();
   app.add_option("--max-connections", settings.daemon.connections.connections_max, "Newcomers beyond are closed")
+      ->check(at_most(count_max))
       ->capture_default_str();
   app.add_option("--max-keys", settings.daemon.store.keys_max, "Keys and queues together")->capture_default_str();
   app.add_option("--max-bytes", settings.daemon.store.bytes_max, "All keys, values and queue elements; 512MB, 8GB …")
       ->transform(CLI::AsSizeValue(false))
+      ->check(at_most(bytes_max))
       ->capture_default_str();
   app.add_option("--max-request-bytes", settings.daemon.connections.request_bytes_max, "One request while it arrives")
       ->transform(CLI::AsSizeValue(false))
+      ->check(at_most(bytes_max))
       ->capture_default_str();
   app.add_option("--max-arriving-bytes", settings.daemon.connections.arriving_bytes_max,
                  "Unfinished requests of all connections")
       ->transform(CLI::AsSizeValue(false))
+      ->check(at_most(bytes_max))
       ->capture_default_str();
   app.add_option("--max-reply-bytes", settings.daemon.connections.reply_bytes_max, "Unsent answers of one connection")
       ->transform(CLI::AsSizeValue(false))
+      ->check(at_most(bytes_max))
       ->capture_default_str();
   app.add_option("--max-unread-bytes", settings.daemon.connections.unread_bytes_max,
                  "Memory for unsent answers of all connections")
       ->transform(CLI::AsSizeValue(false))
+      ->check(at_most(bytes_max))
       ->capture_default_str();
   app.add_option("--max-handshake", settings.handshake_s, "Seconds from connecting to the first five bytes")
+      ->check(seconds_from(shortest_s))
       ->capture_default_str();
   app.add_option("--max-request", settings.request_s, "Seconds from a request's first byte to its last")
+      ->check(seconds_from(shortest_s))
       ->capture_default_str();
-  app.add_option("--max-stalled", settings.stalled_s, "Seconds that answers may lie unread")->capture_default_str();
+  app.add_option("--max-stalled", settings.stalled_s, "Seconds that answers may lie unread")
+      ->check(seconds_from(shortest_s))
+      ->capture_default_str();
   app.add_option("--max-silence", settings.silence_s, "Seconds without a sign of a peer's machine (TCP keep-alive)")
+      ->check(seconds_from(shortest_s))
       ->capture_default_str();
   app.add_option("--grace", settings.grace_s, "Seconds that connections have to go after SIGTERM")
+      ->check(seconds_from(0))
       ->capture_default_str();
   app.add_option("--token-file", settings.token_file,
                  "Secret that torchup's agents must prove; without it TORCHUP_TOKEN, else none");
@@ -205,6 +246,12 @@ int serve(Settings settings, Log& log) {
     log.tell({LogLevel::error, token.error().message()});
     return 2;
   }
+  if (!token->empty()) {
+    if (auto prepared = prepare_proofs(); !prepared) {
+      log.tell({LogLevel::error, prepared.error().message()});
+      return 2;
+    }
+  }
   raise_descriptor_limit();
   DaemonSettings& daemon_settings = settings.daemon;
   daemon_settings.port = Port{settings.port};
@@ -230,6 +277,8 @@ int serve(Settings settings, Log& log) {
 }  // namespace torchup
 
 int main(int argc, char** argv) {
+  torchup::fill_standard_descriptors();
+  std::signal(SIGPIPE, SIG_IGN);  // whoever read our log may end; the jobs do not. Nothing is started that inherits it
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // what a large answer took goes back to the system
   torchup::Settings settings;
   if (const auto code = torchup::read_arguments(argc, argv, settings)) return *code;

@@ -1,6 +1,11 @@
 #!/usr/bin/env python3
-"""What torchupd writes to its log when strangers come: usage: daemon_log_test.py TORCHUPD [unittest options]"""
+"""What torchupd writes to its log, and what it does not start with.
+
+usage: daemon_log_test.py TORCHUPD NO_LIBCRYPTO [unittest options]
+"""
+import fcntl
 import json
+import os
 import re
 import signal
 import socket
@@ -8,7 +13,9 @@ import subprocess
 import sys
 import unittest
 
-torchupd = sys.argv[1]
+torchupd = sys.argv.pop(1)
+NO_LIBCRYPTO = sys.argv.pop(1)
+VALIDATE = bytes.fromhex("00cef7853c")
 
 
 class Log(unittest.TestCase):
@@ -58,6 +65,77 @@ class Log(unittest.TestCase):
         self.stranger(b"\x16\x03\x01")
         self.assertEqual(self.ended(), [])
 
+    def serve_into(self, stderr, *options):
+        self.process = subprocess.Popen([torchupd, "--port", "0", *options], stdout=subprocess.PIPE, stderr=stderr)
+        self.addCleanup(self.process.wait)
+        self.addCleanup(self.process.kill)
+        self.addCleanup(self.process.stdout.close)
+        self.port = int(self.process.stdout.readline().rsplit(b":", 1)[1])
+
+    def assert_serves(self):
+        with socket.create_connection(("127.0.0.1", self.port), 10) as peer:
+            peer.sendall(VALIDATE + b"\x0d1234")
+            self.assertEqual(peer.recv(4, socket.MSG_WAITALL), b"1234")
+
+    def test_a_log_whose_reader_has_ended_ends_nobody(self):
+        reader, writer = os.pipe()
+        self.serve_into(writer)
+        os.close(writer)
+        os.close(reader)
+        for _ in range(3):
+            self.stranger(b"\x16\x03\x01")
+        self.assert_serves()
+        self.process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.process.wait(20), 0)
+
+    def test_a_log_that_nobody_reads_holds_up_nobody(self):
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+        self.serve_into(writer)
+        os.set_blocking(writer, False)
+        with open(writer, "wb", buffering=0) as full:
+            while full.write(b"x" * 4096):
+                pass
+            os.set_blocking(writer, True)
+        self.stranger(b"\x16\x03\x01")
+        self.assert_serves()
+        self.process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.process.wait(10), 0)
+
+    def test_closed_descriptors_belong_to_nobody(self):
+        shell = f'exec "{torchupd}" --port 0 --bind 127.0.0.1 <&- 2>&-'
+        self.process = subprocess.Popen(["sh", "-c", shell], stdout=subprocess.PIPE)
+        self.addCleanup(self.process.wait)
+        self.addCleanup(self.process.kill)
+        self.addCleanup(self.process.stdout.close)
+        self.process.stdout.readline()
+        for descriptor in 0, 2:
+            self.assertEqual(os.readlink(f"/proc/{self.process.pid}/fd/{descriptor}"), "/dev/null")
+
+    def test_numbers_out_of_range_are_refused(self):
+        seconds = ("--max-handshake", "--max-request", "--max-stalled", "--max-silence", "--grace")
+        cases = [(option, word) for option in seconds for word in ("nan", "inf", "1e300", "1e12", "-1")]
+        cases += [(option, "0") for option in seconds[:-1]]
+        sizes = ("--max-bytes", "--max-request-bytes", "--max-arriving-bytes", "--max-reply-bytes", "--max-unread-bytes")
+        cases += [(option, word) for option in ("--max-connections", "--max-keys", *sizes) for word in ("0", "-5", "1e300")]
+        cases += [("--max-bytes", "3000PB"), ("--port", "65536"), ("--max-agents", "0")]
+        for option, word in cases:
+            with self.subTest(option=option, word=word):
+                # Were it to start, it would end by this address.
+                ended = subprocess.run([torchupd, "--bind", "none", f"{option}={word}"], capture_output=True, timeout=20)
+                self.assertEqual(ended.returncode, 2)
+                self.assertIn(option.encode(), ended.stderr)
+        ended = subprocess.run([torchupd, "--bind", "none", "--grace=0", "--max-silence=31536000", "--max-bytes=8GB"],
+                               capture_output=True, timeout=20)
+        self.assertIn(b"cannot listen", ended.stderr)
+
+    def test_a_token_without_libcrypto_is_told_at_the_start(self):
+        environment = {**os.environ, "LD_PRELOAD": NO_LIBCRYPTO, "TORCHUP_TOKEN": "a token of twenty-five..."}
+        ended = subprocess.run([torchupd, "--bind", "none"], env=environment, capture_output=True, timeout=20)
+        self.assertEqual(ended.returncode, 2)
+        self.assertIn(b"a job token needs libcrypto", ended.stderr)
+
     def test_words_that_are_none(self):
         for option, word in (("--log-level", "loud"), ("--log-format", "xml")):
             ended = subprocess.run([torchupd, option, word], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20)
@@ -66,4 +144,4 @@ class Log(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)
+    unittest.main(verbosity=2)

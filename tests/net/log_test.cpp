@@ -1,8 +1,16 @@
 #include "rendezvous/net/io/log.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
+#include <optional>
+#include <thread>
 #include <vector>
+
+#include "rendezvous/net/io/unique_fd.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
@@ -22,7 +30,58 @@ LogLine about(const std::string& job, const std::string& text) {
   return line;
 }
 
+/// A log whose lines go to a small pipe in place of stderr.
+struct PipedLog {
+  PipedLog() {
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+    reader.reset(ends[0]);
+    const UniqueFd writer{ends[1]}, real{::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)};
+    REQUIRE(::fcntl(writer.get(), F_SETPIPE_SZ, 4096) == 4096);
+    ::dup2(writer.get(), STDERR_FILENO);
+    log.emplace(
+        LogOptions{.program = "torchupd", .limits = {.messages_max = lines_told + 2, .all_lines_max = lines_told + 1}});
+    ::dup2(real.get(), STDERR_FILENO);
+  }
+  static constexpr std::size_t lines_told = 20'000;
+  static std::string line(std::size_t i) { return std::to_string(i) + std::string(90, 'x'); }
+  UniqueFd reader;
+  std::optional<Log> log;
+};
+
 }  // namespace
+
+TEST_CASE("lines that nobody reads hold up nobody, and are lost beyond the limit and counted", "[net][log]") {
+  PipedLog piped;
+  for (std::size_t i = 0; i < PipedLog::lines_told; ++i) piped.log->tell({LogLevel::info, "", PipedLog::line(i)});
+  std::string read;
+  std::thread reader{[&] {
+    std::array<char, 4096> piece{};
+    for (ssize_t count = 0; (count = ::read(piped.reader.get(), piece.data(), piece.size())) > 0;)
+      read.append(piece.data(), static_cast<std::size_t>(count));
+  }};
+  piped.log.reset();
+  reader.join();
+  std::size_t whole = 0, begin = 0;
+  for (std::size_t end = 0; (end = read.find('\n', begin)) != std::string::npos; begin = end + 1, ++whole) {
+    const std::string line = read.substr(begin, end - begin);
+    if (line != "torchupd: " + PipedLog::line(whole)) break;
+  }
+  CHECK(begin >= unwritten_log_bytes_max);
+  CHECK(begin < unwritten_log_bytes_max + (std::size_t{64} << 10));
+  CHECK(read.substr(begin) == "torchupd: " + std::to_string(PipedLog::lines_told - whole) +
+                                  " lines are lost: nobody read those before them\n");
+}
+
+TEST_CASE("an end waits for the reader of its last lines so long and no longer", "[net][log]") {
+  PipedLog piped;
+  for (std::size_t i = 0; i < 100; ++i) piped.log->tell({LogLevel::info, "", PipedLog::line(i)});
+  const auto begin = std::chrono::steady_clock::now();
+  piped.log.reset();
+  const auto took = std::chrono::steady_clock::now() - begin;
+  CHECK(took >= last_lines_limit);
+  CHECK(took < last_lines_limit + 5s);
+}
 
 TEST_CASE("a line has the program and the job in front, and is one line whoever wrote it", "[net][log]") {
   Written written;

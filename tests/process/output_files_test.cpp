@@ -5,7 +5,7 @@
 
 #include "launcher/os/io/named_file.hpp"
 #include "launcher/os/output/run_directory.hpp"
-#include "launcher/os/output/writer_thread.hpp"
+#include "rendezvous/net/io/writer_thread.hpp"
 #include "tests/support/output_job.hpp"
 
 using namespace torchup;

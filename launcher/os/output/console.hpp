@@ -9,8 +9,8 @@
 #include "launcher/core/agent/console_turns.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "launcher/os/io/loop_post.hpp"
-#include "launcher/os/output/console_writer.hpp"
 #include "rendezvous/net/io/asio.hpp"
+#include "rendezvous/net/io/console_writer.hpp"
 
 namespace torchup {
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "launcher/os/io/loop_post.hpp"
-#include "launcher/os/output/writer_thread.hpp"
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/net/io/asio.hpp"
+#include "rendezvous/net/io/writer_thread.hpp"
 
 namespace torchup {
 

@@ -14,6 +14,7 @@
 #include "launcher/core/plan/signals.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/worker/attempt_cgroup.hpp"
+#include "rendezvous/net/io/standard_descriptors.hpp"
 
 namespace torchup {
 namespace {

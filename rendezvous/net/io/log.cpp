@@ -9,10 +9,12 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <future>
+#include <memory>
 #include <utility>
 
 #include "rendezvous/core/text/printable.hpp"
-#include "rendezvous/net/io/write_all.hpp"
+#include "rendezvous/net/io/console_writer.hpp"
 
 namespace torchup {
 namespace {
@@ -61,18 +63,13 @@ class LineSink final : public spdlog::sinks::sink {
   std::function<void(std::string line)> write_;
 };
 
-void write_to_stderr(const std::string& line) {
-  std::string_view rest = line;
-  (void)write_all(STDERR_FILENO, rest);  // where nobody reads it, there is nobody to tell
-}
-
 }  // namespace
 
 class Log::Impl : public std::enable_shared_from_this<Log::Impl> {
  public:
   explicit Impl(LogOptions options)
-      : options_{std::move(options)}, limit_{options_.limits},
-        logger_{options_.program, std::make_shared<LineSink>(options_.write ? options_.write : write_to_stderr)} {
+      : options_{std::move(options)}, limit_{options_.limits}, logger_{options_.program,
+                                                                       std::make_shared<LineSink>(way_out())} {
     logger_.set_level(spdlog_level(options_.level));
   }
 
@@ -85,6 +82,11 @@ class Log::Impl : public std::enable_shared_from_this<Log::Impl> {
   void finish() {
     let_go();
     write(limit_.rest(std::chrono::steady_clock::now()));
+    if (!stderr_) return;
+    tell_lost();
+    const auto written = std::make_shared<std::promise<void>>();
+    stderr_->when_at_most(0, [written] { written->set_value(); });
+    written->get_future().wait_for(last_lines_limit);
   }
 
   void use(boost::asio::io_context& loop) { timer_.emplace(loop); }
@@ -94,10 +96,33 @@ class Log::Impl : public std::enable_shared_from_this<Log::Impl> {
   }
 
  private:
+  std::function<void(std::string line)> way_out() {
+    if (options_.write) return options_.write;
+    stderr_ = std::make_unique<ConsoleWriter>(STDERR_FILENO, [](const std::string&, std::uint64_t) {
+      // Where nobody reads it, there is nobody to tell.
+    });
+    return [this](std::string line) { stderr_->write(std::move(line)); };
+  }
+
   void write(const std::vector<LogLine>& lines) {
     for (const LogLine& line : lines) {
-      logger_.log(spdlog_level(line.level), options_.format == LogFormat::text ? text_of(line) : json_of(line));
+      if (stderr_ && stderr_->queued_bytes() >= unwritten_log_bytes_max) {
+        ++lost_;
+        continue;
+      }
+      tell_lost();
+      write(line);
     }
+  }
+
+  void write(const LogLine& line) {
+    logger_.log(spdlog_level(line.level), options_.format == LogFormat::text ? text_of(line) : json_of(line));
+  }
+
+  void tell_lost() {
+    if (lost_ == 0) return;
+    write(LogLine{LogLevel::warning,
+                  fmt::format("{} lines are lost: nobody read those before them", std::exchange(lost_, 0))});
   }
 
   [[nodiscard]] std::string text_of(const LogLine& line) const {
@@ -136,6 +161,8 @@ class Log::Impl : public std::enable_shared_from_this<Log::Impl> {
 
   LogOptions options_;
   LogLimit limit_;
+  std::unique_ptr<ConsoleWriter> stderr_;  ///< null: the lines go elsewhere
+  std::uint64_t lost_ = 0;                 ///< lines that found no room since the last that did
   spdlog::logger logger_;
   std::optional<boost::asio::steady_timer> timer_;
   bool waiting_ = false;

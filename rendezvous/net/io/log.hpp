@@ -17,6 +17,11 @@ class io_context;
 
 namespace torchup {
 
+/// Lines that wait for whoever reads stderr; further ones are lost and counted.
+inline constexpr std::size_t unwritten_log_bytes_max = std::size_t{1} << 20;
+/// How long the end of a program waits for its last lines to be read.
+inline constexpr Duration last_lines_limit = std::chrono::seconds{1};
+
 enum class LogFormat : std::uint8_t {
   text,  ///< "torchupd: job a1: a node left"
   json,  ///< one object in a line: time (UTC), level, program, job, peer, message
@@ -27,7 +32,9 @@ struct LogOptions {
   LogLevel level = LogLevel::info;  ///< and what is worse
   LogFormat format = LogFormat::text;
   LogLimits limits = {};
-  /// Takes one whole line, its end included. Unset: stderr, in one write.
+  /// Takes one whole line, its end included, and must not wait. Unset: stderr, each line in one write, by a thread of
+  /// its own, so that nobody waits for whoever reads it. Where that one falls behind by unwritten_log_bytes_max lines
+  /// are lost, and the next one that is written is a count of them.
   std::function<void(std::string line)> write = {};
 };
 
@@ -40,7 +47,7 @@ class Log {
   explicit Log(LogOptions options);
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
-  /// Writes the counts of what was kept back.
+  /// Writes the counts of what was kept back, and gives what lies unread last_lines_limit.
   ~Log();
 
   void tell(LogLine line);

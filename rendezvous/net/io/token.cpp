@@ -46,6 +46,15 @@ const Crypto& crypto() {
 
 }  // namespace
 
+Result<> prepare_proofs() {
+  try {
+    (void)crypto();
+    return {};
+  } catch (const std::runtime_error& error) {
+    return fail(errc::refused, error.what());
+  }
+}
+
 Mac hmac_sha256(std::string_view key, std::string_view text) {
   Mac mac{};
   unsigned int length = 0;

@@ -9,6 +9,9 @@
 /// Proof of the job's secret: HMAC-SHA-256 by libcrypto.
 namespace torchup {
 
+/// Loads libcrypto, which what follows needs and would load itself. Errors: errc::refused where there is none, so that
+/// a program that has a token can say so before it serves anybody.
+[[nodiscard]] Result<> prepare_proofs();
 [[nodiscard]] Mac hmac_sha256(std::string_view key, std::string_view text);
 /// Whether two secrets, or proofs of them, are the same, in a time that does not depend on where they differ. Only
 /// their lengths may show.

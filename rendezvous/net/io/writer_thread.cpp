@@ -1,4 +1,4 @@
-#include "launcher/os/output/writer_thread.hpp"
+#include "rendezvous/net/io/writer_thread.hpp"
 
 #include <pthread.h>
 
@@ -7,7 +7,7 @@
 #include <system_error>
 #include <utility>
 
-#include "launcher/os/io/bounded_queue.hpp"
+#include "rendezvous/net/io/bounded_queue.hpp"
 
 namespace torchup {
 namespace {

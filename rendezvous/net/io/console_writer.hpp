@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "launcher/os/output/writer_thread.hpp"
+#include "rendezvous/net/io/writer_thread.hpp"
 
 namespace torchup {
 

@@ -1,4 +1,4 @@
-#include "launcher/os/output/console_writer.hpp"
+#include "rendezvous/net/io/console_writer.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
