@@ -190,6 +190,7 @@ class Store {
   KeyMap<Line> barriers_;             ///< arrivals at a barrier, released by any write to its key
   std::unordered_map<std::uint32_t, Wait> waits_;
   std::size_t waits_bytes_ = 0;  ///< of all registrations
+  std::size_t satisfied_ = 0;    ///< waits for presence that miss nothing, and that no write has ended yet
   std::size_t bytes_ = 0;
   std::size_t listed_bytes_ = sizeof(std::uint64_t);  ///< of an answer to LIST_KEYS
 };

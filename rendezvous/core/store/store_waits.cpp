@@ -1,6 +1,8 @@
-// The store: its waits. Each counts the keys it names that are absent; keys tell it when they appear and vanish.
+// The store: its waits. Each counts the keys it names that are absent; keys tell it when they appear and vanish. So a
+// write walks along the line of its key only where that key has appeared, or somebody has all that he waits for.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 #include <ranges>
 
@@ -67,16 +69,18 @@ void Store::register_wait(ClientId client, Query query, const std::string_view* 
 
 void Store::appeared(std::string_view key) {
   if (const auto found = awaited_.find(key); found != awaited_.end())
-    for (Wait* wait : found->second) --wait->missing;
+    for (Wait* wait : found->second) satisfied_ += --wait->missing == 0;
 }
 
 void Store::vanished(std::string_view key) {
   if (const auto found = awaited_.find(key); found != awaited_.end())
-    for (Wait* wait : found->second) ++wait->missing;
+    for (Wait* wait : found->second) satisfied_ -= wait->missing++ == 0;
 }
 
 /// Answers those in the line of `key` that miss nothing any more, oldest first, `most` of them at most.
 void Store::wake_satisfied(std::string_view key, std::size_t most) {
+  if (satisfied_ == 0) return;
+  most = std::min(most, satisfied_);
   const auto found = awaited_.find(key);
   if (found == awaited_.end()) return;
   std::vector<ClientId> woken;
@@ -121,6 +125,7 @@ bool Store::forget_wait(ClientId client) {
   const auto found = waits_.find(client.value());
   if (found == waits_.end()) return false;
   auto& map = found->second.query == Query::barrier ? barriers_ : awaited_;
+  if (found->second.query != Query::barrier && found->second.missing == 0) --satisfied_;
   // From the last to the first: a line lasts as long as its first mention.
   for (const Registration& registration : std::views::reverse(found->second.registrations)) {
     Line& line = registration.line->second;

@@ -42,7 +42,7 @@ bool MixedJob::is_static(const Rendezvous& pure) {
   return std::ranges::any_of(all, [](const auto& one) { return one.join && one.join->group_rank; });
 }
 
-bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) const {
+bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) {
   if (active_ || pure.verdict()) return false;
   if (pure.member_count() == 0) return false;
   if (pure.phase() != Rendezvous::Phase::gathering && pure.member_count() >= pure.terms()->max_nodes) return false;
@@ -52,9 +52,13 @@ bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) const {
   }
   const auto text = store.find(torchrun_state_key(run_id_));
   if (!text || !*text || **text == torchrun_no_state) return false;
+  const std::size_t hash = std::hash<std::string_view>{}(**text);
+  if (hash == refused_) return false;  // it was read once, and costs as much each time
   const auto pickle = from_base64(**text);
   const auto state = pickle ? read_torchrun_state(*pickle) : Result<TorchrunState>{pickle.error()};
-  return state && !state->closed && !state->last_heartbeats.empty();
+  const bool meets = state && !state->closed && !state->last_heartbeats.empty();
+  if (!meets) refused_ = hash;
+  return meets;
 }
 
 std::vector<RendezvousAction> MixedJob::begin(const Rendezvous& pure, TimePoint now) {

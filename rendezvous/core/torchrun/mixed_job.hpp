@@ -29,7 +29,7 @@ class MixedJob {
   /// state.
   [[nodiscard]] static bool is_static(const Rendezvous& pure);
   /// Whether a torchrun agent waits at the store, and there is room for it.
-  [[nodiscard]] bool wanted(TorchrunStore& store, const Rendezvous& pure) const;
+  [[nodiscard]] bool wanted(TorchrunStore& store, const Rendezvous& pure);
   /// From here on this job is decided here. Rounds that run are stopped.
   [[nodiscard]] std::vector<RendezvousAction> begin(const Rendezvous& pure, TimePoint now);
 
@@ -74,6 +74,7 @@ class MixedJob {
 
   RunId run_id_;
   bool active_ = false;
+  std::optional<std::size_t> refused_;  ///< hash of the text at the store in which nobody waits
   bool static_ = false;
   std::optional<JobTerms> terms_;  ///< the job's
   Membership members_{LossLimits{}};

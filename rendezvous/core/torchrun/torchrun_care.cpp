@@ -46,9 +46,16 @@ std::optional<TorchrunRoundKey> read_round_key(std::string_view wire_key) {
 void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
   const auto text = store.find(torchrun_state_key(run_id_));
   if (!text || !*text || **text == text_ || **text == torchrun_no_state) return;
+  const std::size_t hash = std::hash<std::string_view>{}(**text);
+  if (hash == refused_) return;
+  ++read_count_;
   const auto bytes = from_base64(**text);
   auto state = bytes ? read_torchrun_state(*bytes) : Result<TorchrunState>{bytes.error()};
-  if (!state) return;  // whoever reads it next says so
+  if (!state) {  // whoever reads it next says so
+    refused_ = hash;
+    return;
+  }
+  refused_.reset();
   text_ = **text;
   const TorchrunState former = std::exchange(known_, *std::move(state));
   if (client && !agents_.contains(*client)) {

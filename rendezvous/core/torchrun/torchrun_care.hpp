@@ -78,6 +78,8 @@ class TorchrunCare {
   void turn(TorchrunStore& store, const std::function<bool(ClientId)>& waits, TimePoint now, UtcTime utc);
 
   [[nodiscard]] const TorchrunState& state() const { return known_; }
+  /// Texts read so far, those that are no state included: what costs most here, so each text is read once.
+  [[nodiscard]] std::size_t read_count() const { return read_count_; }
   /// The job as torchrun's state shows it, with all of its agents; `known` says what that state does not.
   [[nodiscard]] JobView view(JobView known) const;
   /// What was done since the last call, for people.
@@ -106,7 +108,9 @@ class TorchrunCare {
 
   RunId run_id_;
   TorchrunPlace place_;
-  std::string text_;  ///< the state as it was last seen
+  std::string text_;                    ///< the state as it was last seen
+  std::optional<std::size_t> refused_;  ///< hash of the text that is none and was last seen: it is not read again
+  std::size_t read_count_ = 0;
   TorchrunState known_;
   std::map<ClientId, TorchrunNode> agents_;
   std::map<TorchrunNode, bool> ours_;

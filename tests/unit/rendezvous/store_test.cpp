@@ -101,6 +101,41 @@ TEST_CASE("a wait ends when its last key comes, once", "[unit][store]") {
   REQUIRE(c.store().waiting_count() == 0);
 }
 
+TEST_CASE("a key that a wait names often is waited for once, and answered as often", "[unit][store]") {
+  Clients c;
+  REQUIRE(c.ask(1, Query::wait_get, {"/a", "/b", "/a", "/a"}).empty());
+  for (int i = 0; i < 3; ++i) {
+    c.ask(0, Query::set, {"/a"}, {"1"});
+    REQUIRE(c.ask(0, Query::delete_key, {"/a"}) == number(1));
+  }
+  c.ask(0, Query::set, {"/b"}, {"2"});
+  REQUIRE(c.answer(1).empty());
+  c.ask(0, Query::set, {"/a"}, {"1"});
+  REQUIRE(c.answer(1) == "00" + text("1") + text("2") + text("1") + text("1"));
+  REQUIRE(c.ask(2, Query::wait, {"/c", "/c"}).empty());
+  REQUIRE(c.ask(2, Query::cancel_wait) == "01");
+  REQUIRE(c.store().waiting_count() == 0);
+}
+
+TEST_CASE("who has all that he waits for is woken by any further write to it", "[unit][store]") {
+  Clients c;
+  REQUIRE(c.ask(1, Query::wait, {"/q", "/k"}).empty());
+  REQUIRE(c.ask(2, Query::wait, {"/q"}).empty());
+  c.ask(0, Query::set, {"/k"}, {"1"});
+  REQUIRE(c.ask(3, Query::wait, {"/q", "/k"}).empty());
+  c.ask(0, Query::queue_push, {"/q"}, {"x"});  // wakes one of the three
+  REQUIRE(c.answer(1) == "00");
+  c.ask(0, Query::set, {"/other"}, {"1"});
+  REQUIRE(c.answer(2).empty());
+  c.ask(0, Query::set, {"/k"}, {"2"});
+  REQUIRE(c.answer(3) == "00");
+  REQUIRE(c.answer(2).empty());
+  c.ask(0, Query::queue_pop, {"/q"});
+  c.ask(0, Query::set, {"/q"}, {"plain"});
+  REQUIRE(c.answer(2) == "00");
+  REQUIRE(c.store().waiting_count() == 0);
+}
+
 TEST_CASE("a key that was deleted again is missing again", "[unit][store]") {
   Clients c;
   c.ask(1, Query::wait, {"/a", "/b"});
