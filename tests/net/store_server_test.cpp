@@ -450,3 +450,66 @@ TEST_CASE("polling pauses when somebody else takes the CPU, longer each time", "
   REQUIRE_FALSE(spin.lose_cpu());
   REQUIRE(spin.paused() == AdaptiveSpin::first_pause);
 }
+
+namespace {
+
+/// Somebody who looks at certain keys, and takes his time.
+struct SlowWatcher final : StoreWatcher {
+  Taken takes(ClientId, Request&) override {
+    if (seen++ == 0 && at_first) at_first();
+    const auto end = std::chrono::steady_clock::now() + 1ms;
+    while (std::chrono::steady_clock::now() < end) {
+    }
+    return Taken::no;
+  }
+  void compared(ClientId, std::string_view) override { ++stored; }
+  void gone(ClientId) override {}
+  std::function<void()> at_first;
+  int seen = 0, stored = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a turn ends among the requests of one client", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  options.bind = "localhost";
+  StoreServer server{loop, std::move(options)};
+  const auto port = server.listen();
+  SlowWatcher watcher;
+  server.watch("/slow/", watcher);
+  const UniqueFd busy = connect_to(*port), other = connect_to(*port);
+  send_all(other, test::validate);
+  run_until(loop, [&] { return server.status().connections == 2; });
+  constexpr int asked = 1000;
+  std::string requests = test::validate;
+  for (int i = 0; i < asked; ++i) requests += test::request(Query::set, {"/slow/k"}, {std::to_string(i)});
+  requests += test::request(Query::get, {"/slow/k"});
+  std::string ping;
+  put_byte(ping, static_cast<std::uint8_t>(Query::ping)), put_nonce(ping, 7);
+  watcher.at_first = [&] { send_all(other, ping); };
+  send_all(busy, requests);
+  REQUIRE(received(loop, other, 4).size() == 4);
+  REQUIRE(watcher.seen < asked / 4);
+  std::string expected;
+  put_bytes(expected, std::to_string(asked - 1));
+  REQUIRE(received(loop, busy, expected.size()) == expected);  // all of them, in order
+}
+
+TEST_CASE("who watches a key is told of a COMPARE_SET that stored something", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  options.bind = "localhost";
+  StoreServer server{loop, std::move(options)};
+  const auto port = server.listen();
+  SlowWatcher watcher;
+  server.watch("/k", watcher);
+  const UniqueFd client = connect_to(*port);
+  const auto compare_set = [&](const std::string& expected, const std::string& desired) {
+    return test::request(Query::compare_set, {"/k"}, {expected, desired});
+  };
+  send_all(client, test::validate + compare_set("wrong", "1") + compare_set("", "1") + compare_set("", "2") +
+                       compare_set("wrong", "2") + compare_set("1", "1"));
+  run_until(loop, [&] { return watcher.seen == 5; });
+  REQUIRE(watcher.stored == 2);
+}

@@ -7,6 +7,8 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 
+#include "rendezvous/core/text/base64.hpp"
+#include "rendezvous/core/torchrun_wire/torchrun_state.hpp"
 #include "rendezvous/net/agent/torchrun_link.hpp"
 #include "rendezvous/net/coordinator/torchrun_host.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
@@ -63,13 +65,22 @@ struct Host {
   }
   /// As an agent does that is the first to come.
   void meet(const UniqueFd& socket, const std::string& run_id) {
-    send_all(socket, test::request(Query::compare_set, {"/torch.rendezvous." + run_id}, {"", "Y2FuaW1hZGFt"}));
+    TorchrunState state;
+    state.participants[{"a", 1, 0}] = 0;
+    state.last_heartbeats[{"a", 1, 0}] = UtcTime{} + 1h;
+    write(socket, run_id, "", to_base64(write_torchrun_state(state)));
+  }
+  void write(const UniqueFd& socket, const std::string& run_id, const std::string& expected, const std::string& text) {
+    send_all(socket, test::request(Query::compare_set, {"/torch.rendezvous." + run_id}, {expected, text}));
   }
   void turn(Duration at) { host.turn(TimePoint{} + at, UtcTime{} + 1h); }
 
   boost::asio::io_context loop;
   StoreServer server{loop, options()};
-  TorchrunHost host{loop, server, {}, {}};
+  std::vector<std::string> log;
+  TorchrunHost host{loop, server, {}, [this](const RunId& run_id, const std::string& line) {
+                      log.push_back(run_id.value() + ": " + line);
+                    }};
   Port port{0};
 };
 
@@ -147,10 +158,91 @@ TEST_CASE("a store holds so many meetings", "[net][torchrun]") {
   run_until(host.loop, [&] { return host.server.store().find("/torch.rendezvous." + last) != nullptr; });
   REQUIRE(host.host.jobs().size() == meetings_max);
   REQUIRE_FALSE(host.host.find(RunId{last}));
+  REQUIRE(host.log.size() == 1);
+  REQUIRE(host.log[0].starts_with(last + ": meetings_max"));
   host.turn(0s);
-  host.turn(meeting_kept);  // the client has a part in the first one alone
-  host.meet(client, last);
-  run_until(host.loop, [&] { return host.host.find(RunId{last}) != nullptr; });
+  SECTION("and the one that has been over for the longest time makes room") {
+    host.meet(client, "another");
+    run_until(host.loop, [&] { return host.host.find(RunId{"another"}) != nullptr; });
+    REQUIRE(host.host.find(RunId{"job0"}));  // the client has a part in this one
+    REQUIRE_FALSE(host.host.find(RunId{"job1"}));
+    REQUIRE(host.host.jobs().size() == meetings_max);
+  }
+  SECTION("until they are forgotten") {
+    host.turn(meeting_kept);
+    REQUIRE(host.host.jobs().size() == 1);
+  }
+}
+
+TEST_CASE("a text that is no state makes no meeting", "[net][torchrun]") {
+  Host host;
+  const UniqueFd client = connect_to(host.port);
+  send_all(client, test::validate);
+  host.write(client, "job.0/MASTER_ADDR", "", "10.0.0.1");
+  host.write(client, "job", "", "Y2FuaW1hZGFt");
+  run_until(host.loop, [&] { return host.server.status().requests >= 3; });
+  REQUIRE(host.host.jobs().empty());
+  host.meet(client, "other");
+  run_until(host.loop, [&] { return host.host.jobs().size() == 1; });
+}
+
+TEST_CASE("who is owed an answer about the state asks for nothing else, and costs so much", "[net][torchrun]") {
+  Host host;
+  std::vector<UniqueFd> clients;
+  TorchrunState state;
+  state.round = 1;
+  std::string text;
+  constexpr std::size_t value_bytes = std::size_t{7} << 20, most = held_bytes_max / value_bytes;
+  for (int i = 0; i <= static_cast<int>(most); ++i) {
+    clients.push_back(connect_to(host.port));
+    const TorchrunNode node{fmt::format("n{}", i), i, 0};
+    state.participants[node] = 0;
+    state.last_heartbeats[node] = UtcTime{} + 1h;
+    const std::string next = to_base64(write_torchrun_state(state));
+    send_all(clients.back(), test::validate);
+    host.write(clients.back(), "job", text, next);
+    run_until(host.loop, [&] {
+      const Value* const value = host.server.store().find("/torch.rendezvous.job");
+      return value && value->view() == next;
+    });
+    text = next;
+  }
+  const auto answered = [&](const UniqueFd& client) {
+    char byte = 0;
+    return ::recv(client.get(), &byte, 1, MSG_PEEK) == 1;
+  };
+  const auto read_all = [](const UniqueFd& client) {
+    char bytes[65536];
+    while (::recv(client.get(), bytes, sizeof bytes, 0) > 0) {
+    }
+  };
+  SECTION("a second request closes the connection") {
+    read_all(clients[0]);
+    const std::string get = test::request(Query::get, {"/torch.rendezvous.job"});
+    const auto before = host.server.status().requests;
+    send_all(clients[0], get);
+    run_until(host.loop, [&] { return host.server.status().requests > before; });
+    REQUIRE_FALSE(answered(clients[0]));
+    send_all(clients[0], get);
+    run_until(host.loop, [&] { return host.server.status().refused == 1; });
+  }
+  SECTION("beyond the limit it is answered at once") {
+    const std::string request =
+        test::request(Query::compare_set, {"/torch.rendezvous.job"}, {"x", std::string(value_bytes, 'y')});
+    for (std::size_t i = 0; i <= most; ++i) {
+      read_all(clients[i]);
+      const auto before = host.server.status().requests;
+      std::string_view rest = request;
+      run_until(host.loop, [&] {
+        const ssize_t sent = ::send(clients[i].get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+        if (sent > 0) rest.remove_prefix(static_cast<std::size_t>(sent));
+        return host.server.status().requests > before;
+      });
+      host.loop.restart();
+      host.loop.poll();
+      REQUIRE(answered(clients[i]) == (i == most));
+    }
+  }
 }
 
 TEST_CASE("nobody waits for a store of torchrun's that does not answer", "[net][torchrun]") {

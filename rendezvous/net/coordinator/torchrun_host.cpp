@@ -1,5 +1,7 @@
 #include "rendezvous/net/coordinator/torchrun_host.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <future>
@@ -38,12 +40,30 @@ class TorchrunHost::Impl final : public StoreWatcher {
     server_.watch(torchrun_keys, *this);  // from now to its end
   }
 
+  /// Bytes that count in a sum for as long as this lives.
+  class Counted {
+   public:
+    Counted(std::size_t& sum, std::size_t bytes) : sum_{&sum}, bytes_{bytes} { sum += bytes; }
+    Counted(Counted&& other) noexcept : sum_{other.sum_}, bytes_{std::exchange(other.bytes_, 0)} {}
+    Counted& operator=(Counted&& other) noexcept {
+      std::swap(sum_, other.sum_);
+      std::swap(bytes_, other.bytes_);
+      return *this;
+    }
+    ~Counted() { *sum_ -= bytes_; }
+
+   private:
+    std::size_t* sum_;
+    std::size_t bytes_;
+  };
+
   /// A request that has to wait.
   struct Held {
     ClientId client;
     Query query;
     std::string key;
     std::vector<Value> values;
+    Counted memory;
     std::optional<TimePoint> since = {};
   };
 
@@ -136,37 +156,47 @@ class TorchrunHost::Impl final : public StoreWatcher {
 
   Meeting& meeting(const RunId& run_id) { return meetings_.try_emplace(run_id, *this, run_id).first->second; }
 
-  bool takes(ClientId client, Request& request) override {
+  Taken takes(ClientId client, Request& request) override {
     if (request.query == Query::set) return takes_set(client, request);
     const auto found = meetings_.find(RunId{std::string{request.key.substr(torchrun_keys.size())}});
-    if (found == meetings_.end()) return false;
+    if (found == meetings_.end()) return Taken::no;
     Meeting& its = found->second;
-    if (its.care.holds(client)) {
-      its.held.push_back(hold(client, request));
+    if (its.care.holds(client) && hold(its.held, client, request)) {
       release(its);
-      return true;
+      return waits_in(its.held, client) ? Taken::held : Taken::yes;
     }
     if (request.query == Query::get) {
       auto text = its.care.recall(client, its);
-      if (text && show(client, request.key, Value{*std::move(text)})) return true;
+      if (text && show(client, request.key, Value{*std::move(text)})) return Taken::yes;
     }
     if (request.query == Query::compare_set && its.care.outsider(client, its) && closes(request.values.at(1).view())) {
       if (log_) log_(its.run_id, "a torchrun agent that is no part of the job any more has ended; the job goes on");
-      if (show(client, request.key, request.values.at(1))) return true;
+      if (show(client, request.key, request.values.at(1))) return Taken::yes;
     }
     if (request.query == Query::compare_set) write_now(client, request);
-    if (!its.care.idles(client)) return false;
-    its.idle.push_back(hold(client, request));
+    return its.care.idles(client) && hold(its.idle, client, request) ? Taken::held : Taken::no;
+  }
+
+  /// Keeps the request for later. False: there is no room, it is to be served now.
+  bool hold(std::vector<Held>& list, ClientId client, Request& request) {
+    std::size_t bytes = sizeof(Held) + request.key.size();
+    for (const Value& value : request.values) bytes += value.size();
+    if (held_bytes_ + bytes > held_bytes_max) return false;
+    list.push_back({client, request.query, std::string{request.key}, std::move(request.values), {held_bytes_, bytes}});
     return true;
   }
 
-  static Held hold(ClientId client, Request& request) {
-    return {client, request.query, std::string{request.key}, std::move(request.values)};
+  static bool waits_in(const std::vector<Held>& list, ClientId client) {
+    return std::ranges::any_of(list, [&](const Held& held) { return held.client == client; });
+  }
+
+  static Result<TorchrunState> state_in(std::string_view text) {
+    const auto pickle = from_base64(text);
+    return pickle ? read_torchrun_state(*pickle) : Result<TorchrunState>{pickle.error()};
   }
 
   static bool closes(std::string_view text) {
-    const auto pickle = from_base64(text);
-    const auto state = pickle ? read_torchrun_state(*pickle) : Result<TorchrunState>{pickle.error()};
+    const auto state = state_in(text);
     return state && state->closed;
   }
 
@@ -194,7 +224,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
 
   void compared(ClientId client, std::string_view key) override {
     const RunId run_id{std::string{key.substr(torchrun_keys.size())}};
-    if (!meetings_.contains(run_id) && meetings_.size() >= meetings_max) return;
+    if (!meetings_.contains(run_id) && !may_begin(run_id, key)) return;
     Meeting& its = meeting(run_id);
     if (clients_.try_emplace(client, run_id).second) {
       ++its.clients;
@@ -202,6 +232,32 @@ class TorchrunHost::Impl final : public StoreWatcher {
     }
     its.care.wrote(client, its);
     wake(its, {});
+  }
+
+  /// Whether a state of torchrun's stands at that key, for whose job there is room.
+  bool may_begin(const RunId& run_id, std::string_view key) {
+    const Value* const value = keys().find(key);
+    if (!value || !state_in(value->view())) return false;
+    if (meetings_.size() < meetings_max || make_room()) return true;
+    if (log_ && !std::exchange(full_told_, true)) {
+      log_(run_id, fmt::format("meetings_max: torchrun's agents of {} jobs are looked after; those of this one, and of "
+                               "others that come, are left to themselves",
+                               meetings_max));
+    }
+    return false;
+  }
+
+  /// The meeting that has been over for the longest time goes. False: none is.
+  bool make_room() {
+    auto oldest = meetings_.end();
+    for (auto it = meetings_.begin(); it != meetings_.end(); ++it) {
+      const auto& since = it->second.over_since;
+      if (since && (oldest == meetings_.end() || *since < *oldest->second.over_since)) oldest = it;
+    }
+    if (oldest == meetings_.end()) return false;
+    forget(oldest);
+    full_told_ = false;
+    return true;
   }
 
   void gone(ClientId client) override {
@@ -223,7 +279,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
     for (auto it = meetings_.begin(); it != meetings_.end();) {
       Meeting& its = it->second;
       its.care.turn(
-          its, [&](ClientId client) { return keys().waits(client) || is_idle(its, client); }, now, utc);
+          its, [&](ClientId client) { return keys().waits(client) || waits_in(its.idle, client); }, now, utc);
       release(its);
       wake(its, now);
       ask(its);
@@ -243,21 +299,21 @@ class TorchrunHost::Impl final : public StoreWatcher {
   StoreServer& server_;
   const TorchrunHostOptions options_;
   Log log_;
+  std::size_t held_bytes_ = 0;  ///< of all meetings; outlives them
+  bool full_told_ = false;
   std::map<RunId, Meeting> meetings_;
   std::map<ClientId, RunId> clients_;
 
  private:
-  bool takes_set(ClientId client, Request& request) {
+  Taken takes_set(ClientId client, Request& request) {
     const auto key = read_round_key(request.key);
     const auto found = key ? meetings_.find(key->run_id) : meetings_.end();
-    if (found == meetings_.end()) return false;
+    if (found == meetings_.end()) return Taken::no;
     Meeting& its = found->second;
     its.reached_by(server_.local_address(client));
-    if (key->name.starts_with(torchrun_key::roles) && its.care.place().holds_roles()) {
-      its.roles.push_back(hold(client, request));
-      return true;
-    }
-    return its.care.place().withholds(key->round, key->name, request.values.at(0).view());
+    const bool is_role = key->name.starts_with(torchrun_key::roles);
+    if (is_role && its.care.place().holds_roles() && hold(its.roles, client, request)) return Taken::yes;
+    return its.care.place().withholds(key->round, key->name, request.values.at(0).view()) ? Taken::yes : Taken::no;
   }
 
   void release(Meeting& its) {
@@ -284,10 +340,6 @@ class TorchrunHost::Impl final : public StoreWatcher {
       request.values = std::move(held.values);
       server_.apply(held.client, request);
     }
-  }
-
-  static bool is_idle(const Meeting& its, ClientId client) {
-    return std::ranges::any_of(its.idle, [&](const Held& held) { return held.client == client; });
   }
 
   /// On a thread of its own, for names are looked up and machines may be silent.

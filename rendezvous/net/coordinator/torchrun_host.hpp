@@ -27,6 +27,8 @@ struct TorchrunHostOptions {
 
 /// Meetings of torchrun's agents in one store; further ones are left to themselves.
 inline constexpr std::size_t meetings_max = 1024;
+/// Requests that wait for a moment of their meeting, all together; one that finds no room is served at once.
+inline constexpr std::size_t held_bytes_max = std::size_t{64} << 20;
 /// A meeting that was closed, or that nobody has a part in any more, is kept for so long for agents that come late.
 inline constexpr Duration meeting_kept = std::chrono::minutes{5};
 

@@ -6,12 +6,12 @@ namespace torchup {
 
 TorchrunRefusal::TorchrunRefusal(StoreServer& server) : server_{server} { server_.watch(torchrun_keys, *this); }
 
-bool TorchrunRefusal::takes(ClientId client, Request& request) {
-  if (request.query == Query::get) return false;
+StoreWatcher::Taken TorchrunRefusal::takes(ClientId client, Request& request) {
+  if (request.query == Query::get) return Taken::no;
   server_.refuse(client,
                  "an agent of torchrun's: it cannot prove the token of the jobs here; start torchup on that node, or "
                  "this coordinator without a token");
-  return true;
+  return Taken::yes;
 }
 
 }  // namespace torchup

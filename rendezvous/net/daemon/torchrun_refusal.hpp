@@ -11,7 +11,7 @@ class TorchrunRefusal final : public StoreWatcher {
   /// From now on, to the end of the server's loop; the server must outlive this.
   explicit TorchrunRefusal(StoreServer& server);
 
-  bool takes(ClientId client, Request& request) override;
+  Taken takes(ClientId client, Request& request) override;
   void compared(ClientId, std::string_view) override {}
   void gone(ClientId) override {}
 

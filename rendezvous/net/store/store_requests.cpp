@@ -21,8 +21,8 @@ constexpr std::size_t scratch_bytes = 64 * 1024;
 }  // namespace
 
 StoreRequests::StoreRequests(const StoreServerOptions& options, StoreConnections& connections, StoreReplies& replies,
-                             Store& store)
-    : connections_{connections}, replies_{replies}, store_{store},
+                             Store& store, std::function<void()> first_paused)
+    : connections_{connections}, replies_{replies}, store_{store}, first_paused_{std::move(first_paused)},
       other_language_{options.other_language}, admits_{options.admits}, scratch_(scratch_bytes) {
   fields_.message_bytes_max = options.connections.request_bytes_max;
   idle_reader_ = std::make_unique<RequestReader>(fields_, true);
@@ -34,6 +34,7 @@ void StoreRequests::watch(std::string_view prefix, StoreWatcher& watcher) {
 }
 
 void StoreRequests::apply_taken(ClientId client, Request& request) {
+  connections_.at(client.value()).held = false;
   apply_seen(client, request);
   refuse_if_told();
 }
@@ -141,6 +142,7 @@ void StoreRequests::serve_with(StoreSession& session, RequestReader& reader, std
     ++served_;
     apply(session);
     if (refuse_if_told() || session.closed) return;
+    if (!input.empty() && turn_is_over()) return pause(session, input);
     if (connections_.has_room(session)) continue;
     replies_.send(session);
     if (session.closed) return;
@@ -150,19 +152,49 @@ void StoreRequests::serve_with(StoreSession& session, RequestReader& reader, std
   }
 }
 
-void StoreRequests::apply(const StoreSession& session) {
+/// Asked between two requests of one client only, and looks at the clock now and then: it costs as much as a request.
+bool StoreRequests::turn_is_over() {
+  if (served_ % store_slice_requests != 0) return false;
+  connections_.look_at_clock();
+  return connections_.now() >= turn_end_;
+}
+
+void StoreRequests::pause(StoreSession& session, std::string_view rest) {
+  session.unserved.assign(rest);
+  session.paused = true;
+  paused_.push_back(session.index);
+  if (paused_.size() == 1) first_paused_();
+  connections_.update_interest(session);
+}
+
+void StoreRequests::serve_paused() {
+  for (const std::uint32_t index : std::exchange(paused_, {})) {
+    StoreSession* const session = connections_.find(index);
+    if (!session || session->closed || !std::exchange(session->paused, false)) continue;
+    send_replies(*session);
+  }
+}
+
+void StoreRequests::apply(StoreSession& session) {
+  if (session.held) [[unlikely]]
+    return connections_.refuse(session, "it asks for more before torchrun's state is answered");
   const ClientId client{session.index};
   const bool seen =
       watcher_ &&
       (request_.query == Query::set || request_.query == Query::get || request_.query == Query::compare_set) &&
       request_.key.starts_with(watched_prefix_);
   if (!seen) return store_.apply(client, request_);
-  if (!watcher_->takes(client, request_)) apply_seen(client, request_);
+  const auto taken = watcher_->takes(client, request_);
+  if (taken == StoreWatcher::Taken::held) session.held = true;
+  if (taken == StoreWatcher::Taken::no) apply_seen(client, request_);
 }
 
 void StoreRequests::apply_seen(ClientId client, Request& request) {
+  if (request.query != Query::compare_set) return store_.apply(client, request);
+  const Value* const stored = store_.find(request.key);
+  const bool stores = stored ? *stored == request.values.at(0) : request.values.at(0).size() == 0;
   store_.apply(client, request);
-  if (request.query == Query::compare_set) watcher_->compared(client, request.key);
+  if (stores) watcher_->compared(client, request.key);
 }
 
 bool StoreRequests::refuse_if_told() {
@@ -186,7 +218,7 @@ void StoreRequests::settle(StoreSession& session, RequestReader& reader) {
 
 void StoreRequests::send_replies(StoreSession& session) {
   replies_.send(session);
-  while (!session.closed && !session.unserved.empty() && connections_.has_room(session)) {
+  while (!session.closed && !session.paused && !session.unserved.empty() && connections_.has_room(session)) {
     const std::string input = std::exchange(session.unserved, {});
     serve(session, input);
     if (!session.closed) replies_.send(session);

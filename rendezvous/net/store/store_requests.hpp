@@ -19,13 +19,19 @@ namespace torchup {
 /// What clients of a store ask: from the bytes of a socket to the engine.
 class StoreRequests {
  public:
-  StoreRequests(const StoreServerOptions& options, StoreConnections& connections, StoreReplies& replies, Store& store);
+  /// `first_paused` is called when there is somebody to be served on and was nobody before.
+  StoreRequests(const StoreServerOptions& options, StoreConnections& connections, StoreReplies& replies, Store& store,
+                std::function<void()> first_paused);
 
   /// Serves what has come. The kernel tells once for all of it, so nothing may be left: a full piece can have more
   /// behind it, and so can the last one before the end of the stream.
   void receive_all(StoreSession& session, std::uint32_t events);
   /// Serves one piece of what has come; false when nothing has.
   bool receive(StoreSession& session);
+  /// Until when requests are served in this turn; beyond, each client gets store_slice_requests of them.
+  void begin_turn(TimePoint end) { turn_end_ = end; }
+  /// Serves on those for whom the last turns had no time.
+  void serve_paused();
   /// Sends what the kernel takes of that session's answers, and serves what waited for the room.
   void send_replies(StoreSession& session);
 
@@ -39,7 +45,9 @@ class StoreRequests {
   bool admit(StoreSession& session);
   void serve(StoreSession& session, std::string_view input);
   void serve_with(StoreSession& session, RequestReader& reader, std::string_view input);
-  void apply(const StoreSession& session);
+  bool turn_is_over();
+  void pause(StoreSession& session, std::string_view rest);
+  void apply(StoreSession& session);
   void apply_seen(ClientId client, Request& request);
   bool refuse_if_told();
   void settle(StoreSession& session, RequestReader& reader);
@@ -47,6 +55,7 @@ class StoreRequests {
   StoreConnections& connections_;
   StoreReplies& replies_;
   Store& store_;
+  const std::function<void()> first_paused_;
   const std::function<bool(unsigned char first_byte, UniqueFd& socket)> other_language_;
   const std::function<bool(const std::string& address)> admits_;
   FieldLimits fields_;
@@ -56,6 +65,8 @@ class StoreRequests {
   StoreWatcher* watcher_ = nullptr;
   std::string watched_prefix_;
   std::uint64_t served_ = 0;
+  TimePoint turn_end_{};
+  std::vector<std::uint32_t> paused_;
   bool piece_was_full_ = false;  ///< the last one received
 };
 

@@ -30,7 +30,6 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr int events_per_wait = 512;
-constexpr auto turn_max = std::chrono::milliseconds{1};  ///< after that the loop's other work gets its turn
 constexpr std::uint64_t listener_tag = std::uint64_t{1} << 63;
 
 Value random_identity() {
@@ -51,7 +50,8 @@ class StoreServer::Impl {
         connections_{options_.connections, options_.other_language != nullptr, readiness_.native_handle(), options_.log,
                      [this](StoreSession& session) { closing(session); }},
         replies_{connections_, options_.connections.reply_bytes_max, [this] { flush_later(); }},
-        store_{options_.limits, random_identity(), replies_}, requests_{options_, connections_, replies_, store_} {
+        store_{options_.limits, random_identity(), replies_}, requests_{options_, connections_, replies_, store_,
+                                                                        [this] { go_on_later(); }} {
     if (readiness_.native_handle() < 0) throw std::runtime_error{"epoll_create1 failed"};
   }
 
@@ -127,7 +127,8 @@ class StoreServer::Impl {
     std::array<epoll_event, events_per_wait> events;
     bool awake = true;
     connections_.look_at_clock();
-    for (const auto end = connections_.now() + turn_max; awake && connections_.now() < end;) {
+    const auto end = connections_.now() + store_turn_max;
+    for (requests_.begin_turn(end); awake && connections_.now() < end;) {
       const int count = ::epoll_wait(readiness_.native_handle(), events.data(), events_per_wait, 0);
       if (count > 0) {
         const std::uint64_t only = count == 1 ? events[0].data.u64 : listener_tag;
@@ -140,6 +141,19 @@ class StoreServer::Impl {
     }
     in_turn_ = false;
     return !awake;
+  }
+
+  /// Those for whom a turn had no time get their own, with the loop's other work in between.
+  void go_on_later() {
+    asio::post(loop_, [this, alive = std::weak_ptr{alive_}] {
+      if (alive.expired()) return;
+      in_turn_ = true;
+      connections_.look_at_clock();
+      requests_.begin_turn(connections_.now() + store_turn_max);
+      requests_.serve_paused();
+      settle_turn();
+      in_turn_ = false;
+    });
   }
 
   /// Polls for the one client that has had our time to itself, instead of sleeping; many keep us awake anyway. Its
@@ -245,6 +259,7 @@ class StoreServer::Impl {
   /// woken for it for ever. True when it should be tried again.
   bool make_room(int listener) {
     if (drop_stranger("this process has no descriptor left")) return true;
+    if (options_.gives_descriptor && options_.gives_descriptor()) return true;
     reserve_.reset();
     if (UniqueFd socket{::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)}; socket)
       connections_.refuse(socket.get(), "this process has no descriptor left");

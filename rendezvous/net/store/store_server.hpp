@@ -20,6 +20,12 @@ class io_context;
 
 namespace torchup {
 
+/// One turn serves clients for so long; then the loop's other work gets its own, and who has more to be served waits
+/// behind those who have just come. A request is never interrupted.
+inline constexpr Duration store_turn_max = std::chrono::milliseconds{1};
+/// Requests that a client of whom more have come is served at least in a turn.
+inline constexpr unsigned store_slice_requests = 16;
+
 /// What connections may cost. Who meets a limit is closed with one log line that names it; the others are served on.
 struct ConnectionLimits {
   /// Clients of the store; also bounded by the descriptors that this process may open, less a reserve, and less a
@@ -58,6 +64,9 @@ struct StoreServerOptions {
   /// been read from it. Called on the loop, once, when the first byte is there. Unset or false: closed with one log
   /// line.
   std::function<bool(unsigned char first_byte, UniqueFd& socket)> other_language;
+  /// Closes a connection that was handed over, because no descriptor is left for a newcomer. False: there is none to
+  /// close. Unset: none is asked for.
+  std::function<bool()> gives_descriptor;
   /// Whether the store serves a client from that numeric address. Asked once for each, when it has said that it is one.
   /// Unset: from every address.
   std::function<bool(const std::string& address)> admits;
@@ -81,10 +90,15 @@ struct StoreServerStatus {
 /// Sees what clients do to keys of interest. Called on the loop; may use the store.
 class StoreWatcher {
  public:
-  /// A SET, GET or COMPARE_SET that has not been applied. True: it will not be. The watcher may have moved it away, to
-  /// be applied later (StoreServer::apply) or never, or have refused the client.
-  virtual bool takes(ClientId client, Request& request) = 0;
-  /// A COMPARE_SET has been applied, whatever came of it.
+  enum class Taken : std::uint8_t {
+    no,   ///< it is to be applied
+    yes,  ///< it is answered, or none is owed, or the client is refused
+    /// Its answer is owed (StoreServer::apply), and comes before any other: a client that asks for more is refused.
+    held,
+  };
+  /// A SET, GET or COMPARE_SET that has not been applied. What is taken may be moved away.
+  virtual Taken takes(ClientId client, Request& request) = 0;
+  /// A COMPARE_SET has stored what it brought.
   virtual void compared(ClientId client, std::string_view key) = 0;
   /// The connection has ended, of any client.
   virtual void gone(ClientId client) = 0;

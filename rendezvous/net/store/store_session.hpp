@@ -65,13 +65,15 @@ struct StoreSession {
   /// Until VALIDATE, and while a request is incomplete. Between requests there is none: one reader serves all sessions,
   /// and with ten thousand of them stays in the cache.
   std::unique_ptr<RequestReader> reader;
-  std::string unserved = {};  ///< requests that have come while its answers take up too much room
+  std::string unserved = {};  ///< requests that have come while there was no room for answers, or no time
   ReplyQueue replies = {};
   bool language_known = false;
   bool has_unsent = false;   ///< stands in the list of those to be flushed
   bool overflown = false;    ///< its answers are more than it may leave lying: they are thrown away, and so is it
   bool peer_closed = false;  ///< its stream has ended; closed when the answers are out
   bool closed = false;
+  bool paused = false;  ///< the turn was over before its requests were served: it stands in the list of those who go on
+  bool held = false;    ///< an answer is owed by whoever watches its key: nothing more may be asked
   std::size_t arriving_bytes = 0;  ///< of unfinished and unserved requests, as counted in the sum of all
   std::size_t unread_bytes = 0;    ///< of its answers, likewise
   Deadline handshake{*this}, request{*this};
