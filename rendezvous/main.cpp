@@ -110,7 +110,9 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
   app.add_option("--max-connections", settings.daemon.connections.connections_max, "Newcomers beyond are closed")
       ->check(at_most(count_max))
       ->capture_default_str();
-  app.add_option("--max-keys", settings.daemon.store.keys_max, "Keys and queues together")->capture_default_str();
+  app.add_option("--max-keys", settings.daemon.store.keys_max, "Keys and queues together")
+      ->check(at_most(count_max))
+      ->capture_default_str();
   app.add_option("--max-bytes", settings.daemon.store.bytes_max, "All keys, values and queue elements; 512MB, 8GB …")
       ->transform(CLI::AsSizeValue(false))
       ->check(at_most(bytes_max))

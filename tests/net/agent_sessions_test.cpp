@@ -179,6 +179,73 @@ TEST_CASE("who leaves too much lying is closed", "[net][agent_sessions]") {
   REQUIRE(at.run_until([&] { return at.sessions.count() == 0; }));
 }
 
+TEST_CASE("who is welcome and has not joined gives way to newcomers, and nobody who has", "[net][agent_sessions]") {
+  AgentPort at{{.newcomers_max = 2}};
+  Script member{at};
+  member.say_hello();
+  member.say(AgentFrame{join_of("a")});
+  REQUIRE(at.run_until([&] { return member.heard_of<HostStore>(); }));
+  std::vector<Script> idle;
+  for (int i = 0; i < 3; ++i) {
+    idle.emplace_back(at).say_hello();
+    REQUIRE(at.run_until([&] { return idle.back().heard_of<Welcome>(); }));
+  }
+  REQUIRE(at.run_until([&] { return idle[0].closed(); }));
+  REQUIRE(at.logged("newcomers_max"));
+  REQUIRE_FALSE(idle[1].closed());
+  REQUIRE(at.sessions.drop_newcomer("no descriptor"));
+  REQUIRE(at.run_until([&] { return idle[1].closed(); }));
+  REQUIRE(at.sessions.drop_newcomer("no descriptor"));
+  REQUIRE_FALSE(at.sessions.drop_newcomer("no descriptor"));
+  REQUIRE_FALSE(member.closed());
+  REQUIRE(at.sessions.count() == 1);
+}
+
+TEST_CASE("unfinished frames of all agents have a common limit", "[net][agent_sessions]") {
+  constexpr std::size_t limit = std::size_t{64} << 10;
+  AgentPort at{{.frames_bytes_max = limit}};
+  const std::string begun = std::string{"\0\0\x0f\0\x10", 5};  // of a frame just below the limit of one
+  const auto half = [&](Script& script, std::size_t bytes) {
+    script.say(begun + std::string(bytes - begun.size(), 'x'));
+  };
+  std::vector<Script> agents;
+  for (int i = 0; i < 4; ++i) {
+    agents.emplace_back(at).say_hello();
+    REQUIRE(at.run_until([&] { return agents.back().heard_of<Welcome>(); }));
+  }
+  agents[0].say(AgentFrame{join_of("a")});
+  REQUIRE(at.run_until([&] { return agents[0].heard_of<HostStore>(); }));
+  half(agents[0], 40'000);
+  half(agents[1], 10'000);
+  half(agents[2], limit - 50'000);
+  at.run_until([] { return false; }, 50ms);
+  REQUIRE(at.sessions.count() == 4);
+  half(agents[3], 5'000);                                     // one byte would be too many
+  REQUIRE(at.run_until([&] { return agents[2].closed(); }));  // the largest of those who have not joined
+  REQUIRE(at.logged("frames_bytes_max"));
+  at.run_until([] { return false; }, 50ms);
+  REQUIRE(at.sessions.count() == 3);
+}
+
+TEST_CASE("a fault behind a connection's end ends nothing more", "[net][agent_sessions]") {
+  asio::io_context loop;
+  tcp::acceptor acceptor{loop, {asio::ip::address_v4::loopback(), 0}};
+  tcp::socket peer{loop};
+  peer.connect(acceptor.local_endpoint());
+  const auto socket = std::make_shared<FrameSocket>(acceptor.accept());
+  std::string fault;
+  socket->on_fault([&](const std::exception& what) { fault = what.what(); });
+  socket->start(
+      [&](std::string_view&) -> bool {
+        socket->reset();
+        throw std::runtime_error{"no memory left"};
+      },
+      [](const boost::system::error_code&) {});
+  asio::write(peer, asio::buffer("x", 1));
+  REQUIRE_NOTHROW(loop.run_for(10s));
+  REQUIRE(fault == "no memory left");
+}
+
 TEST_CASE("a large frame that comes byte by byte is read once", "[net][agent_sessions]") {
   AgentPort at{{}};
   Script slow{at};

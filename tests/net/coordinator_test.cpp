@@ -129,6 +129,7 @@ struct FaultyListener final : Coordinator::Listener {
     heard.push_back(std::move(message));
   }
   void refuse(int, std::string) override {}
+  void let_go(std::string) override {}
   [[nodiscard]] const End* end() const { return heard.empty() ? nullptr : std::get_if<End>(&heard.back()); }
 
   bool fails_next = false;
@@ -184,6 +185,7 @@ struct Visitor final : Coordinator::Listener {
       : attendance{coordinator.open(RunId{run_id}, {.observed = "10.0.0.1", .coordinator = "10.0.0.254"}, *this)} {}
   void tell(CoordinatorMessage message) override { heard.push_back(std::move(message)); }
   void refuse(int, std::string reason) override { refusal = std::move(reason); }
+  void let_go(std::string) override { was_let_go = true; }
   template <class T>
   const T* last() const {
     return heard.empty() ? nullptr : std::get_if<T>(&heard.back());
@@ -204,6 +206,7 @@ struct Visitor final : Coordinator::Listener {
   }
   std::vector<CoordinatorMessage> heard;
   std::string refusal;
+  bool was_let_go = false;
   std::unique_ptr<Coordinator::Attendance> attendance;
 };
 
@@ -258,4 +261,30 @@ TEST_CASE("a coordinator holds so many jobs, and makes room where nobody is", "[
   REQUIRE(two.attendance);
   REQUIRE_FALSE(Visitor{coordinator, "three more"}.attendance);
   REQUIRE(Visitor{coordinator, "present 0"}.attendance);  // one that is there already
+}
+
+TEST_CASE("jobs that nobody has joined give way to others, the oldest first", "[net][coordinator]") {
+  boost::asio::io_context loop;
+  Coordinator coordinator{loop};
+  std::vector<std::unique_ptr<Visitor>> visitors;
+  const auto come = [&] {
+    visitors.push_back(std::make_unique<Visitor>(coordinator, "job " + std::to_string(visitors.size())));
+    return visitors.back()->attendance != nullptr;
+  };
+  const auto join = [&](std::size_t which) {
+    Join said = join_of("a", {});
+    said.node = NodeId{"a_1_0"};
+    visitors[which]->attendance->said(said);
+  };
+  while (visitors.size() < jobs_max) REQUIRE(come());
+  join(0);
+  REQUIRE(come());
+  REQUIRE_FALSE(visitors[0]->was_let_go);
+  REQUIRE(visitors[1]->was_let_go);
+  REQUIRE_FALSE(visitors[2]->was_let_go);
+  REQUIRE(coordinator.job_count() == jobs_max);
+  visitors[1]->attendance.reset();  // as its connection is closed
+  REQUIRE(coordinator.job_count() == jobs_max);
+  for (std::size_t i = 2; i < visitors.size(); ++i) join(i);
+  REQUIRE_FALSE(come());
 }

@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
+#include <thread>
 
 #include "rendezvous/core/membership/job_codec.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
@@ -51,6 +52,7 @@ class Disk {
     const std::lock_guard guard{mutex_};
     return waiting_ > 0;
   }
+  std::atomic<int> folders_flushed = 0;
 
  private:
   std::mutex mutex_;
@@ -70,6 +72,12 @@ Disk& disk() {
 extern "C" int fdatasync(int fd) {
   if (disk().finish_write() != 0) return -1;
   return static_cast<int>(::syscall(SYS_fdatasync, fd));
+}
+
+/// Of folders alone: files are flushed by fdatasync.
+extern "C" int fsync(int fd) {
+  ++disk().folders_flushed;
+  return static_cast<int>(::syscall(SYS_fsync, fd));
 }
 
 namespace {
@@ -105,6 +113,7 @@ struct RemoteAgent final : Coordinator::Listener {
       : attendance{coordinator.open(RunId{"job"}, {.observed = address, .coordinator = "10.0.0.100"}, *this)} {}
   void tell(CoordinatorMessage message) override { heard.push_back(std::move(message)); }
   void refuse(int, std::string) override {}
+  void let_go(std::string) override {}
   template <class T>
   [[nodiscard]] int count() const {
     int found = 0;
@@ -199,6 +208,51 @@ TEST_CASE("a state that could not be written is written when the disk is well ag
     agent.attendance->alive();  // nothing of the job changes any more
     return folder.job().has_value();
   }));
+}
+
+TEST_CASE("a job that nobody joins costs the disk nothing", "[net][job_keeper]") {
+  StateFolder folder;
+  const int before = disk().folders_flushed;
+  {
+    KeptJob kept{folder.path};
+    for (int i = 0; i < 100; ++i) {
+      const RemoteAgent stranger{kept.coordinator, "10.0.0.1"};
+    }
+    REQUIRE(kept.coordinator.job_count() == 0);
+    SECTION("and one that is joined is written, and goes") {
+      RemoteAgent agent{kept.coordinator, "10.0.0.1"};
+      agent.join("a", 1, 1);
+      REQUIRE(kept.run_until([&] { return agent.count<HostStore>() == 1; }));
+      REQUIRE(disk().folders_flushed == before + 1);
+      agent.attendance->said(Leave{.ends_job = true, .exit_code = 1, .reason = "enough"});
+      agent.attendance->gone(true);
+      REQUIRE(kept.run_until([&] { return kept.coordinator.job_count() == 0; }));
+    }
+  }
+  REQUIRE(fs::is_empty(folder.path + "/") == false);  // the lock
+  REQUIRE_FALSE(fs::exists(folder.path + "/job-0.state"));
+  REQUIRE(disk().folders_flushed <= before + 5);
+}
+
+TEST_CASE("removals wait for writes, and flush the folder once", "[net][state_directory]") {
+  StateFolder folder;
+  asio::io_context loop;
+  const int before = disk().folders_flushed;
+  {
+    auto directory = *StateDirectory::open(loop, folder.path);
+    disk().stand_still();
+    directory->write(0, "held up", {});
+    while (!disk().somebody_waits()) std::this_thread::yield();
+    for (std::uint64_t number = 0; number < 100; ++number) directory->remove(number);
+    directory->write(200, "of a living job", {});
+    directory->write(201, "of one that has gone", {});
+    directory->remove(201);
+    disk().go_on();
+  }
+  REQUIRE(disk().folders_flushed == before + 3);  // two writes, one run of removals
+  REQUIRE(fs::exists(folder.path + "/job-200.state"));
+  REQUIRE_FALSE(fs::exists(folder.path + "/job-201.state"));
+  REQUIRE_FALSE(fs::exists(folder.path + "/job-0.state"));
 }
 
 TEST_CASE("a process that ends by a fault of its own leaves the state that a kill would", "[net][job_keeper]") {

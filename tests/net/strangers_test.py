@@ -5,6 +5,7 @@ usage: strangers_test.py TORCHUPD [unittest options]
 
 Runs in a network namespace of its own where that is allowed: there, peers come from addresses that are not this machine's.
 """
+import base64
 import hashlib
 import hmac
 import json
@@ -86,6 +87,10 @@ class Daemon(unittest.TestCase):
     def said(self):
         self.log.seek(0)
         return self.log.read()
+
+    def assert_said(self, what):
+        """A line is written by a thread of its own, soon after what it tells of."""
+        self.until(lambda: what in self.said())
 
     def connect(self, first=b"", source=None):
         peer = socket.create_connection(("127.0.0.1" if source is None else source, self.port), 20,
@@ -196,7 +201,7 @@ class Readers(Daemon):
         before = self.resident()
         for _ in range(3):
             self.assert_closed(self.connect(VALIDATE + b"\x11"))
-        self.assertIn("listed_bytes_max", self.said())
+        self.assert_said("listed_bytes_max")
         self.assertLess(self.resident(), before + 8 * MIB)
 
 
@@ -208,7 +213,7 @@ class Amplified(Daemon):
         ask(self.honest, b"\x0d1234", 4)
         peer = self.connect(VALIDATE + b"\x0a" + keys([b"/k"] * 131_072))
         self.assert_closed(peer)
-        self.assertIn("reply_bytes_max", self.said())
+        self.assert_said("reply_bytes_max")
         self.assertLess(self.resident(), 300 * MIB)
         self.assert_served()
 
@@ -234,7 +239,7 @@ class Senders(Daemon):
         newcomer = self.connect(VALIDATE + b"\x01" + text(b"/n") + struct.pack("<Q", 120_000) + b"y" * 100_000)
         self.assert_closed(hog)
         self.assertEqual(ask(newcomer, b"y" * 20_000 + b"\x0d1234", 4), b"1234")
-        self.assertIn("arriving_bytes_max", self.said())
+        self.assert_said("arriving_bytes_max")
 
 
 class Silent(Daemon):
@@ -245,7 +250,7 @@ class Silent(Daemon):
         for _ in range(20):
             self.assert_served()
         self.assert_closed(silent[0], 5)
-        self.assertIn("unproven_max", self.said())
+        self.assert_said("unproven_max")
 
     def test_agents_that_say_half_of_hello_do_not_keep_others_out(self):
         halves = [self.connect(hello(b"job")[:20]) for _ in range(200)]
@@ -258,7 +263,7 @@ class Silent(Daemon):
         for peer in inside:
             peer.recv(4, socket.MSG_WAITALL)
         self.assert_closed(self.connect(VALIDATE))
-        self.assertIn("connections_max: 40", self.said())
+        self.assert_said("connections_max: 40")
         agent = self.connect(hello(b"job"))
         self.assertEqual(agent.recv(5, socket.MSG_WAITALL)[4], 66)
         self.assertEqual(self.status()["connections"], 40)  # agents and pages have left the store's table
@@ -275,6 +280,50 @@ class FewDescriptors(Daemon):
         self.assertEqual(ask(self.honest, b"\x0d5678", 4), b"5678")
 
 
+class ManyAgents(Daemon):
+    descriptors = 256
+
+    def test_agents_that_do_not_join_leave_descriptors_to_others(self):
+        for _ in range(160):
+            ask(self.connect(VALIDATE), b"\x0d1234", 4)
+        for i in range(100):
+            try:
+                self.connect(hello(b"run %d" % i)).recv(5)
+            except ConnectionError:
+                pass
+        for i in range(5):
+            self.assertEqual(self.connect(hello(b"good %d" % i)).recv(5, socket.MSG_WAITALL)[4], 66)
+        self.assertTrue(self.page("/healthz").startswith(b"HTTP/1.1 200 "))
+        self.assertEqual(ask(self.honest, b"\x0d5678", 4), b"5678")
+
+
+class Busy(Daemon):
+    """Small requests that cost much must cost nobody else anything."""
+
+    def assert_quick(self, limit=5):
+        begin = time.monotonic()
+        self.assertEqual(ask(self.honest, b"\x0d5678", 4), b"5678")
+        self.assertTrue(self.page("/healthz").startswith(b"HTTP/1.1 200 "))
+        self.assertLess(time.monotonic() - begin, limit)
+
+    def test_a_state_that_is_none_is_read_once(self):
+        state = base64.b64encode(b"\x80\x04" + b"N" * 999_990 + b".")
+        key = text(b"/torch.rendezvous.X")
+        attacker = self.connect(VALIDATE)
+        attacker.sendall(b"\x02" + key + text(b"") + text(state))
+        self.until(lambda: ask(self.honest, b"\x05" + keys([b"/torch.rendezvous.X"]), 1) == b"\x00")
+        attacker.sendall((b"\x02" + key + text(b"x") + text(b"y")) * 200)
+        self.assert_quick()
+
+    def test_a_write_does_not_look_at_all_who_wait(self):
+        request = b"\x06" + keys([b"/a"] * 131_071 + [b"/absent"])
+        for _ in range(15):
+            self.connect(VALIDATE + request)
+        self.until(lambda: self.status()["waiting"] == 15)
+        self.connect(VALIDATE + (b"\x01" + text(b"/a") + text(b"")) * 3000)
+        self.assert_quick()
+
+
 class Jobs(Daemon):
     def test_hello_and_goodbye_leaves_no_job(self):
         for i in range(1100):
@@ -288,13 +337,13 @@ class Jobs(Daemon):
         peers = [self.connect(hello(b"run %d" % i)) for i in range(1024)]
         for peer in peers:
             self.assertEqual(peer.recv(5, socket.MSG_WAITALL)[4], 66)
-        late = self.connect(hello(b"one more"))
-        answer = late.recv(4096)
-        self.assertEqual(answer[4], 68)
-        self.assertIn(b"jobs_max", answer)
-        peers[0].close()
-        self.until(lambda: len(self.status()["jobs"]) == 1023)
         self.assertEqual(self.connect(hello(b"one more")).recv(5, socket.MSG_WAITALL)[4], 66)
+        self.assert_closed(peers[0])  # nobody has joined its job, and it is the oldest
+        self.assert_said("jobs_max")
+        jobs = self.status()["jobs"]
+        self.assertEqual(len(jobs), 1024)
+        self.assertNotIn("run 0", jobs)
+        self.assertLessEqual({"run 1", "one more"}, set(jobs))
 
 
 class LittleMemory(Daemon):
@@ -310,7 +359,7 @@ class LittleMemory(Daemon):
                 closed = True
                 break
         self.assertTrue(closed)
-        self.assertIn("memory", self.said())
+        self.assert_said("memory")
         self.assertEqual(ask(self.honest, b"\x0d5678", 4), b"5678")
         self.assertEqual(ask(self.honest, b"\x08" + text(b"/0"), 8), struct.pack("<q", 1))
         self.assert_served()
@@ -323,13 +372,13 @@ class Tokens(Daemon):
         for request in (b"\x02" + text(b"/torch.rendezvous.job") + text(b"") + text(b"state"),
                         b"\x01" + text(b"/torch.rendezvous.job") + text(b"state")):
             self.assert_closed(self.connect(VALIDATE + request))
-        self.assertIn("cannot prove the token", self.said())
+        self.assert_said("cannot prove the token")
         self.assertEqual(ask(self.honest, b"\x05" + keys([b"/torch.rendezvous.job"]), 1), b"\x01")
 
     @unittest.skipUnless(os.environ.get(INSIDE), "needs unshare -rn")
     def test_a_store_client_from_elsewhere_is_refused_and_told_how_to_come_in(self):
         self.assert_closed(self.connect(VALIDATE + b"\x0d1234", ELSEWHERE))
-        self.assertIn(f"--allow {ELSEWHERE}", self.said())
+        self.assert_said(f"--allow {ELSEWHERE}")
         self.assert_served()
 
     @unittest.skipUnless(os.environ.get(INSIDE), "needs unshare -rn")
@@ -350,7 +399,7 @@ class Tokens(Daemon):
         answer = agent.recv(4096)
         self.assertEqual(answer[4], 68)
         self.assertGreater(time.monotonic() - begin, 0.9)
-        self.assertIn("agent at 127.0.0.1 refused", self.said())
+        self.assert_said("agent at 127.0.0.1 refused")
 
     def test_the_right_proof_is_welcome(self):
         agent = self.connect(hello(b"job", token=True))

@@ -196,7 +196,7 @@ TEST_CASE("who is owed an answer about the state asks for nothing else, and cost
   for (int i = 0; i <= static_cast<int>(most); ++i) {
     clients.push_back(connect_to(host.port));
     const TorchrunNode node{fmt::format("n{}", i), i, 0};
-    state.participants[node] = 0;
+    state.participants[node] = i;
     state.last_heartbeats[node] = UtcTime{} + 1h;
     const std::string next = to_base64(write_torchrun_state(state));
     send_all(clients.back(), test::validate);

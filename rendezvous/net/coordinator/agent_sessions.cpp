@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <map>
 #include <optional>
@@ -27,10 +28,23 @@ class AgentSessions::Impl : public std::enable_shared_from_this<AgentSessions::I
  public:
   Impl(asio::io_context& loop, Coordinator& coordinator, AgentSessionsOptions options)
       : loop_{loop}, coordinator_{coordinator}, options_{std::move(options)} {
-    options_.unproven_max = std::min(options_.unproven_max, std::max<std::size_t>(1, descriptors_for_peers() / 4));
+    const std::size_t share = std::max<std::size_t>(1, descriptors_for_peers() / 4);
+    options_.unproven_max = std::min(options_.unproven_max, share);
+    options_.newcomers_max = std::min(options_.newcomers_max, share);
+  }
+
+  void begin() {
+    memory_->exceeded = [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (!self || std::exchange(self->dropping_, true)) return;
+      asio::post(self->loop_, [weak] {
+        if (const auto impl = weak.lock()) impl->drop_largest();
+      });
+    };
   }
 
   void serve(UniqueFd fd);
+  bool drop_newcomer(const std::string& why);
   void close_all();
   [[nodiscard]] std::size_t count() const { return sessions_.size(); }
 
@@ -43,14 +57,23 @@ class AgentSessions::Impl : public std::enable_shared_from_this<AgentSessions::I
     LogLine line{LogLevel::warning, std::move(kind), std::move(text)};
     options_.log(std::move(line).because_of(address));
   }
+  void log_closed(const std::string& address, const std::string& why) const {
+    log("an agent's connection closed", address, fmt::format("connection from {} closed: {}", address, why));
+  }
   void remove(std::uint64_t id);
   void make_room();
+  void drop_largest();
+  /// Drops the oldest that is not yet `known`, unless what it has said meanwhile makes it so. False: there is none.
+  bool drop_oldest(bool (Session::*known)() const, const std::string& why);
 
   asio::io_context& loop_;
   Coordinator& coordinator_;
   AgentSessionsOptions options_;
   std::uint64_t next_id_ = 0;
-  std::size_t unproven_ = 0;
+  std::size_t unproven_ = 0;   ///< not welcomed yet
+  std::size_t newcomers_ = 0;  ///< not joined yet
+  bool dropping_ = false;
+  std::shared_ptr<FrameMemory> memory_ = std::make_shared<FrameMemory>(FrameMemory{options_.frames_bytes_max, {}});
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_;  ///< by age
 };
 
@@ -61,14 +84,18 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
       : impl_{impl}, id_{id}, socket_{std::make_shared<FrameSocket>(std::move(socket))}, limit_{impl.loop_} {}
   ~Session() override {
     if (!proven()) --impl_.unproven_;
+    if (!joined()) --impl_.newcomers_;
     socket_->close();
   }
 
   void start() {
     end_after(impl_.options_.hello_limit, "it did not say what an agent says");
     socket_->set_frame_limit(impl_.options_.frame_limit);
+    socket_->count_in(impl_.memory_);
     socket_->on_fault(
-        [this](const std::exception& fault) { log_closed(fmt::format("internal fault: {}", fault.what())); });
+        [weak = impl_.weak_from_this(), address = socket_->remote_address()](const std::exception& fault) {
+          if (const auto impl = weak.lock()) impl->log_closed(address, fmt::format("internal fault: {}", fault.what()));
+        });
     socket_->start([this](std::string_view& input) { return read(input); },
                    [this](const boost::system::error_code& error) { closed(error); });
   }
@@ -77,9 +104,19 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   void drop(const std::string& why) { reject(why); }
   void poll() { socket_->poll(); }
   [[nodiscard]] bool proven() const { return state_ == State::open; }
+  [[nodiscard]] bool joined() const { return joined_; }
+  [[nodiscard]] std::size_t held_bytes() const { return socket_->held_bytes(); }
 
   void tell(CoordinatorMessage message) override {
     std::visit([&](auto& said) { write(std::move(said)); }, message);
+  }
+  void let_go(std::string reason) override {
+    asio::post(impl_.loop_, [weak = impl_.weak_from_this(), id = id_, why = std::move(reason)] {
+      const auto impl = weak.lock();
+      if (!impl) return;
+      const auto found = impl->sessions_.find(id);
+      if (found != impl->sessions_.end()) found->second->reject(why);
+    });
   }
   void refuse(int exit_code, std::string reason) override {
     log_refused(reason);
@@ -113,10 +150,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
     impl_.log("agent refused", socket_->remote_address(),
               fmt::format("agent at {} refused: {}", socket_->remote_address(), reason));
   }
-  void log_closed(const std::string& why) const {
-    impl_.log("an agent's connection closed", socket_->remote_address(),
-              fmt::format("connection from {} closed: {}", socket_->remote_address(), why));
-  }
+  void log_closed(const std::string& why) const { impl_.log_closed(socket_->remote_address(), why); }
 
   void write(CoordinatorFrame frame) { socket_->write(encode(frame)); }
 
@@ -213,19 +247,21 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   }
   bool on(Resume& resume) {
     if (state_ != State::open) return reject("it spoke before it was welcome");
-    socket_->set_patience(resume.join.terms.lease + std::chrono::seconds{2});
-    limit_.cancel();
+    joins(resume.join);
     attendance_->resumed(std::move(resume));
     return true;
   }
   bool on(auto& message) {
     if (state_ != State::open) return reject("it spoke before it was welcome");
-    if constexpr (std::is_same_v<std::decay_t<decltype(message)>, Join>) {
-      socket_->set_patience(message.terms.lease + std::chrono::seconds{2});
-      limit_.cancel();
-    }
+    if constexpr (std::is_same_v<std::decay_t<decltype(message)>, Join>) joins(message);
     attendance_->said(std::move(message));
     return true;
+  }
+
+  void joins(const Join& join) {
+    socket_->set_patience(join.terms.lease + std::chrono::seconds{2});
+    limit_.cancel();
+    if (!std::exchange(joined_, true)) --impl_.newcomers_;
   }
 
   bool reject(const std::string& why) {
@@ -256,6 +292,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   asio::steady_timer limit_;
   State state_ = State::preface;
   bool refused_ = false;
+  bool joined_ = false;
   Hello hello_;
   std::uint16_t version_ = 0;
   Nonce nonce_{};
@@ -270,18 +307,48 @@ void AgentSessions::Impl::close_all() {
 
 void AgentSessions::Impl::remove(std::uint64_t id) { sessions_.erase(id); }
 
-/// Who is welcome stays; strangers go before them, the oldest first. One that has said what it is, and only was not
+bool AgentSessions::Impl::drop_oldest(bool (Session::*known)() const, const std::string& why) {
+  auto oldest = std::find_if(sessions_.begin(), sessions_.end(),
+                             [known](const auto& entry) { return !(entry.second.get()->*known)(); });
+  if (oldest == sessions_.end()) return false;
+  const std::uint64_t id = oldest->first;
+  oldest->second->poll();
+  oldest = sessions_.find(id);
+  if (oldest != sessions_.end() && !(oldest->second.get()->*known)()) oldest->second->drop(why);
+  return true;
+}
+
+/// Who has joined stays; strangers go before them, the oldest first. One that has said what it is, and only was not
 /// heard yet among thousands that come at once, is no stranger.
 void AgentSessions::Impl::make_room() {
-  while (unproven_ >= options_.unproven_max || sessions_.size() >= options_.connections_max) {
-    auto oldest =
-        std::find_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second->proven(); });
-    if (oldest == sessions_.end()) return;
-    const std::uint64_t id = oldest->first;
-    oldest->second->poll();
-    oldest = sessions_.find(id);
-    if (oldest == sessions_.end() || oldest->second->proven()) continue;
-    oldest->second->drop("unproven_max: more come than prove who they are");
+  while ((unproven_ >= options_.unproven_max || sessions_.size() >= options_.connections_max) &&
+         drop_oldest(&Session::proven, "unproven_max: more come than prove who they are")) {
+  }
+  while (newcomers_ >= options_.newcomers_max &&
+         drop_oldest(&Session::joined, "newcomers_max: more come than join a job")) {
+  }
+}
+
+bool AgentSessions::Impl::drop_newcomer(const std::string& why) { return drop_oldest(&Session::joined, why); }
+
+void AgentSessions::Impl::drop_largest() {
+  dropping_ = false;
+  const auto larger = [](const auto& left, const auto& right) {
+    const auto weight = [](const Session& session) { return std::pair{!session.joined(), session.held_bytes()}; };
+    return weight(*left.second) < weight(*right.second);
+  };
+  while (memory_->bytes > options_.frames_bytes_max) {
+    auto largest = std::max_element(sessions_.begin(), sessions_.end(), larger);
+    if (largest != sessions_.end() && largest->second->held_bytes() == 0) {  // newcomers, none of whom holds anything
+      largest = std::max_element(sessions_.begin(), sessions_.end(), [](const auto& left, const auto& right) {
+        return left.second->held_bytes() < right.second->held_bytes();
+      });
+    }
+    if (largest == sessions_.end() || largest->second->held_bytes() == 0) return;
+    largest->second->drop(
+        fmt::format("frames_bytes_max: unfinished frames and unsent bytes of agents hold {} bytes, of "
+                    "which this one has {}",
+                    memory_->bytes, largest->second->held_bytes()));
   }
 }
 
@@ -301,18 +368,22 @@ void AgentSessions::Impl::serve(UniqueFd fd) {
   (void)fd.release();
   make_room();
   ++unproven_;
+  ++newcomers_;
   const std::uint64_t id = next_id_++;
   auto& session = *sessions_.emplace(id, std::make_unique<Session>(*this, id, std::move(socket))).first->second;
   session.start();
 }
 
 AgentSessions::AgentSessions(asio::io_context& loop, Coordinator& coordinator, AgentSessionsOptions options)
-    : impl_{std::make_shared<Impl>(loop, coordinator, std::move(options))} {}
+    : impl_{std::make_shared<Impl>(loop, coordinator, std::move(options))} {
+  impl_->begin();
+}
 
 AgentSessions::~AgentSessions() { impl_->close_all(); }
 
 void AgentSessions::serve(UniqueFd socket) { impl_->serve(std::move(socket)); }
 
 std::size_t AgentSessions::count() const { return impl_->count(); }
+bool AgentSessions::drop_newcomer(const std::string& why) { return impl_->drop_newcomer(why); }
 
 }  // namespace torchup

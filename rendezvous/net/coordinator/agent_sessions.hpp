@@ -31,6 +31,10 @@ struct AgentSessionsOptions {
   std::size_t connections_max = 20'000;
   /// Of them that were not welcomed yet, and a quarter of the descriptors at most; the oldest goes when one more comes.
   std::size_t unproven_max = 1'024;
+  /// Of them that did not join yet, welcome or not, and a quarter of the descriptors at most; likewise.
+  std::size_t newcomers_max = 20'000;
+  /// Unfinished frames and unsent bytes of all agents. Who holds most is closed, first of those who have not joined.
+  std::size_t frames_bytes_max = std::size_t{256} << 20;
   /// Whether an agent may come from that numeric address without proving a token. Unset: from everywhere.
   std::function<bool(const std::string& address)> admits = {};
   LogSink log = {};  ///< who was refused and why
@@ -49,6 +53,9 @@ class AgentSessions {
   void serve(UniqueFd socket);
 
   [[nodiscard]] std::size_t count() const;
+
+  /// Closes the oldest connection that has not joined, where its descriptor is needed. False: there is none.
+  bool drop_newcomer(const std::string& why);
 
  private:
   class Impl;

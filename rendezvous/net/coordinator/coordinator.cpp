@@ -49,8 +49,9 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     forget_old();
     if (jobs_.size() >= jobs_max && !make_room()) return nullptr;
     auto made = std::make_shared<Job>(loop_, run_id, Rendezvous{settings_}, sink());
+    made->age = next_age_++;
     jobs_.emplace(run_id, made);
-    if (state_) keep(*made, next_file_++);
+    if (state_) keep(*made, next_file_++, false);
     return made;
   }
 
@@ -74,7 +75,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
                                         Rendezvous{settings_, job.snapshot, std::chrono::steady_clock::now()}, sink());
       if (!jobs_.emplace(job.run_id, made).second) continue;
       made->set_joined();
-      keep(*made, number);
+      keep(*made, number, true);
       step(*made, Tick{});
       forget_if_over(*made);
     }
@@ -209,9 +210,9 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     };
   }
 
-  void keep(Job& job, std::uint64_t number) {
+  void keep(Job& job, std::uint64_t number, bool on_disk) {
     job.keeper = std::make_shared<JobKeeper>(
-        loop_, *state_, number, job.run_id, job.rendezvous,
+        loop_, *state_, number, on_disk, job.run_id, job.rendezvous,
         [this, &job](std::vector<RendezvousAction> actions) { perform_kept(job, std::move(actions)); },
         [&job](const std::string& line) { job.log(LogLevel::warning, "state", line); });
   }
@@ -264,7 +265,8 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     jobs_.erase(found);
   }
 
-  /// Of the jobs to which nobody is connected, the one that would be forgotten first makes room for a new one.
+  /// Of the jobs to which nobody is connected, the one that would be forgotten first makes room for a new one; where
+  /// there is none, the oldest of those that nobody has joined.
   bool make_room() {
     auto first = jobs_.end();
     for (auto entry = jobs_.begin(); entry != jobs_.end(); ++entry) {
@@ -272,10 +274,23 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
       if (!job.alone() || job.mixed.active() || !job.rendezvous.forget_at()) continue;
       if (first == jobs_.end() || job.rendezvous.forget_at() < first->second->rendezvous.forget_at()) first = entry;
     }
+    if (first == jobs_.end()) first = oldest_without_members();
     if (first == jobs_.end()) return false;
-    forget(*first->second);
+    const auto gone = first->second;
+    forget(*gone);
     jobs_.erase(first);
+    gone->let_go_of_all("jobs_max: its job made room for another before it joined");
     return true;
+  }
+
+  std::map<RunId, std::shared_ptr<Job>>::iterator oldest_without_members() {
+    auto oldest = jobs_.end();
+    for (auto entry = jobs_.begin(); entry != jobs_.end(); ++entry) {
+      const Job& job = *entry->second;
+      if (job.joined() || job.own > 0) continue;
+      if (oldest == jobs_.end() || job.age < oldest->second->age) oldest = entry;
+    }
+    return oldest;
   }
 
   void forget_old() {
@@ -300,6 +315,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   RendezvousSettings settings_;
   StateDirectory* state_ = nullptr;  ///< null: nothing is kept
   std::uint64_t next_file_ = 0;
+  std::uint64_t next_age_ = 0;
 };
 
 namespace {

@@ -47,6 +47,8 @@ class Coordinator {
     virtual void tell(CoordinatorMessage message) = 0;
     /// Not wanted: to be told and closed.
     virtual void refuse(int exit_code, std::string reason) = 0;
+    /// Its job made room for another before anybody joined: to be closed, so that it may come back.
+    virtual void let_go(std::string reason) = 0;
   };
 
   /// One connection, as it speaks to the coordinator. Destroying it without `gone` is an end of file.
@@ -66,7 +68,7 @@ class Coordinator {
     bool in_process = false;
   };
   /// Begins one connection's attendance in the job `run_id`, which begins to exist if it did not. Nothing when there
-  /// are too many jobs. `listener` must live until the attendance ends.
+  /// are jobs_max with members. `listener` must live until the attendance ends.
   [[nodiscard]] std::unique_ptr<Attendance> open(const RunId& run_id, Visitor visitor, Listener& listener);
 
   /// Torchrun's agents may join jobs here: in the store of `server`, which must outlive the loop's run.
@@ -101,6 +103,6 @@ class Coordinator {
   std::shared_ptr<Impl> impl_;
 };
 
-inline constexpr std::size_t jobs_max = 1024;  ///< run ids per coordinator
+inline constexpr std::size_t jobs_max = 1024;  ///< run ids per coordinator; jobs that nobody joined give way
 
 }  // namespace torchup

@@ -48,6 +48,12 @@ bool CoordinatorJob::nobody_else() const {
   return others == 0 && members <= own;
 }
 
+void CoordinatorJob::let_go_of_all(const std::string& reason) {
+  for (auto* listener : listeners_) {
+    if (listener) listener->let_go(reason);
+  }
+}
+
 void CoordinatorJob::heard(const Join& join, const std::string& observed) {
   joined_ = true;
   const auto remember = [&](const std::string& address) {

@@ -35,6 +35,8 @@ class CoordinatorJob {
   void heard(const Join& join, const std::string& observed);
   [[nodiscard]] bool joined() const { return joined_; }
   void set_joined() { joined_ = true; }
+  /// Closes the connections to a job that is no more.
+  void let_go_of_all(const std::string& reason);
   [[nodiscard]] bool knows_address(const std::string& address) const { return addresses_.contains(address); }
 
   // What was decided.
@@ -57,6 +59,7 @@ class CoordinatorJob {
   };
 
   RunId run_id;
+  std::uint64_t age = 0;  ///< the smaller the older
   Rendezvous rendezvous;
   MixedJob mixed;  ///< decides instead, once a torchrun agent has come
   boost::asio::steady_timer timer;

@@ -17,10 +17,11 @@ constexpr auto everything = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
-JobKeeper::JobKeeper(boost::asio::io_context& loop, StateDirectory& directory, std::uint64_t number, RunId run_id,
-                     const Rendezvous& rendezvous, Perform perform, Log log)
-    : directory_{directory}, number_{number}, run_id_{std::move(run_id)}, rendezvous_{&rendezvous},
-      perform_{std::move(perform)}, log_{std::move(log)}, soon_{loop}, slow_{loop}, saved_{rendezvous.revision()} {}
+JobKeeper::JobKeeper(boost::asio::io_context& loop, StateDirectory& directory, std::uint64_t number, bool on_disk,
+                     RunId run_id, const Rendezvous& rendezvous, Perform perform, Log log)
+    : directory_{directory}, number_{number}, run_id_{std::move(run_id)}, rendezvous_{&rendezvous}, perform_{std::move(
+                                                                                                        perform)},
+      log_{std::move(log)}, soon_{loop}, slow_{loop}, saved_{rendezvous.revision()}, on_disk_{on_disk} {}
 
 void JobKeeper::stepped(std::vector<RendezvousAction> actions) {
   tell_fences(actions);
@@ -68,7 +69,7 @@ void JobKeeper::save_after(Duration delay) {
 }
 
 void JobKeeper::save() {
-  saving_ = true;
+  saving_ = on_disk_ = true;
   const std::uint64_t revision = rendezvous_->revision();
   directory_.write(number_, encode_job({run_id_, rendezvous_->snapshot(std::chrono::steady_clock::now())}),
                    [weak = weak_from_this(), revision](const Result<>& result) {
@@ -134,7 +135,7 @@ void JobKeeper::drop() {
 
 void JobKeeper::forget() {
   let_go();
-  directory_.remove(number_);
+  if (on_disk_) directory_.remove(number_);
 }
 
 }  // namespace torchup

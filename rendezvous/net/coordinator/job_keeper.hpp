@@ -31,9 +31,9 @@ class JobKeeper : public std::enable_shared_from_this<JobKeeper> {
   using Perform = std::function<void(std::vector<RendezvousAction>)>;
   using Log = std::function<void(const std::string& line)>;
 
-  /// The file is `number` of `directory`. `rendezvous` must live until the keeper is let go; it is in the file already,
-  /// or new. A shared_ptr must own the keeper.
-  JobKeeper(boost::asio::io_context& loop, StateDirectory& directory, std::uint64_t number, RunId run_id,
+  /// The file is `number` of `directory`. `rendezvous` must live until the keeper is let go; it is in the file already
+  /// (`on_disk`), or new. A shared_ptr must own the keeper.
+  JobKeeper(boost::asio::io_context& loop, StateDirectory& directory, std::uint64_t number, bool on_disk, RunId run_id,
             const Rendezvous& rendezvous, Perform perform, Log log);
 
   /// After each step: has its actions performed now or, in the same order, when they may be told.
@@ -45,7 +45,8 @@ class JobKeeper : public std::enable_shared_from_this<JobKeeper> {
   /// The file stays as it is, and what still waits is told to nobody. The last call, when this process ends by a fault
   /// of its own: as if it had been killed.
   void abandon();
-  /// The job is over, or is none of ours any more: its file goes, whatever still waits is performed. The last call.
+  /// The job is over, or is none of ours any more: its file goes, where there is one, whatever still waits is
+  /// performed. The last call.
   void forget();
   /// As `forget`, but what still waits is told to nobody.
   void drop();
@@ -71,6 +72,7 @@ class JobKeeper : public std::enable_shared_from_this<JobKeeper> {
   Log log_;
   boost::asio::steady_timer soon_, slow_;
   std::uint64_t saved_ = 0;  ///< revision that the file holds
+  bool on_disk_;             ///< there may be a file: a job that nobody joined never has one
   bool saving_ = false, waiting_ = false, too_slow_ = false, failing_ = false;
   std::deque<Held> held_;
 };

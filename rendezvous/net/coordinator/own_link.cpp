@@ -40,6 +40,7 @@ class OwnLink final : public AgentLink {
     State(asio::io_context& the_loop, Handler the_handler) : loop{the_loop}, handler{std::move(the_handler)} {}
     void tell(CoordinatorMessage message) override { deliver(std::move(message)); }
     void refuse(int exit_code, std::string reason) override { deliver(LinkLost{exit_code, std::move(reason)}); }
+    void let_go(std::string reason) override { refuse(68, std::move(reason)); }
     void deliver(LinkEvent event) {
       asio::post(loop, [self = shared_from_this(), event = std::move(event)]() mutable {
         const Handler current = self->handler;  // which may destroy the link

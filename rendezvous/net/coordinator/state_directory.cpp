@@ -80,10 +80,19 @@ class StateDirectory::Impl {
     thread_.join();
   }
 
-  void give(std::uint64_t number, std::optional<std::string> content, Done done) {
+  void write(std::uint64_t number, std::string content, Done done) {
     {
       const std::lock_guard guard{mutex_};
-      orders_.push_back({number, std::move(content), std::move(done)});
+      writes_.push_back({number, std::move(content), std::move(done)});
+    }
+    awake_.notify_one();
+  }
+
+  void remove(std::uint64_t number) {
+    {
+      const std::lock_guard guard{mutex_};
+      std::erase_if(writes_, [number](const Write& write) { return write.number == number; });
+      removals_.push_back(number);
     }
     awake_.notify_one();
   }
@@ -91,34 +100,36 @@ class StateDirectory::Impl {
   [[nodiscard]] const std::string& path() const { return path_; }
 
  private:
-  struct Order {
+  struct Write {
     std::uint64_t number = 0;
-    std::optional<std::string> content;  ///< empty: remove
+    std::string content;
     Done done;
   };
 
   void work() {
     std::unique_lock guard{mutex_};
     while (true) {
-      awake_.wait(guard, [this] { return ending_ || !orders_.empty(); });
-      if (orders_.empty()) return;
-      const Order order = std::move(orders_.front());
-      orders_.pop_front();
-      guard.unlock();
-      Result<> result;
-      if (order.content) {
-        result = replace(order.number, *order.content);
-      } else {
-        unlink(order.number);
+      awake_.wait(guard, [this] { return ending_ || !writes_.empty() || !removals_.empty(); });
+      if (writes_.empty() && removals_.empty()) return;
+      if (writes_.empty()) {
+        const auto removals = std::exchange(removals_, {});
+        guard.unlock();
+        unlink(removals);
+        guard.lock();
+        continue;
       }
+      const Write write = std::move(writes_.front());
+      writes_.pop_front();
+      guard.unlock();
+      const Result<> result = replace(write.number, write.content);
       guard.lock();
-      if (order.done && !ending_) asio::post(loop_, [done = order.done, result] { done(result); });
+      if (write.done && !ending_) asio::post(loop_, [done = write.done, result] { done(result); });
     }
   }
 
   Result<> replace(std::uint64_t number, const std::string& content) {
     auto written = write_beside(number, content);
-    if (!written) unlink(number);
+    if (!written) unlink({number});
     return written;
   }
 
@@ -135,19 +146,22 @@ class StateDirectory::Impl {
     return {};
   }
 
-  void unlink(std::uint64_t number) {
-    const std::string name = file_name(number);
-    ::unlinkat(folder_.get(), (name + std::string{unfinished}).c_str(), 0);
-    ::unlinkat(folder_.get(), name.c_str(), 0);
+  void unlink(const std::vector<std::uint64_t>& numbers) {
+    for (const std::uint64_t number : numbers) {
+      const std::string name = file_name(number);
+      ::unlinkat(folder_.get(), (name + std::string{unfinished}).c_str(), 0);
+      ::unlinkat(folder_.get(), name.c_str(), 0);
+    }
     ::fsync(folder_.get());
   }
 
   asio::io_context& loop_;
   std::string path_;
   UniqueFd folder_, lock_;
-  std::mutex mutex_;  ///< of the three below
+  std::mutex mutex_;  ///< of the four below
   std::condition_variable awake_;
-  std::deque<Order> orders_;
+  std::deque<Write> writes_;
+  std::vector<std::uint64_t> removals_;
   bool ending_ = false;
   std::thread thread_;  ///< last: it uses the others
 };
@@ -204,9 +218,9 @@ Result<std::vector<StateDirectory::File>> StateDirectory::read() const {
 }
 
 void StateDirectory::write(std::uint64_t number, std::string content, Done done) {
-  impl_->give(number, std::move(content), std::move(done));
+  impl_->write(number, std::move(content), std::move(done));
 }
-void StateDirectory::remove(std::uint64_t number) { impl_->give(number, {}, {}); }
+void StateDirectory::remove(std::uint64_t number) { impl_->remove(number); }
 const std::string& StateDirectory::path() const { return impl_->path(); }
 
 }  // namespace torchup

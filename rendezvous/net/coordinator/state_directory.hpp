@@ -44,6 +44,8 @@ class StateDirectory {
   /// Replaces the file; `done` is called once it would survive a power cut. When that fails the file is removed, where
   /// that is possible: no state is better than an old one.
   void write(std::uint64_t number, std::string content, Done done);
+  /// For good: nothing is written to that number again, and what still waits to be is not. Writes go before removals,
+  /// and removals that wait cost one flush of the folder together.
   void remove(std::uint64_t number);
 
   [[nodiscard]] const std::string& path() const;

@@ -255,7 +255,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
       if (since && (oldest == meetings_.end() || *since < *oldest->second.over_since)) oldest = it;
     }
     if (oldest == meetings_.end()) return false;
-    forget(oldest);
+    let_go(oldest);  // its keys stay: to find them takes a look at all that the store holds
     full_told_ = false;
     return true;
   }
@@ -360,6 +360,10 @@ class TorchrunHost::Impl final : public StoreWatcher {
       const auto place = read_round_key(key);
       return key == main_key || (place && place->run_id == it->first);
     });
+    return let_go(it);
+  }
+
+  std::map<RunId, Meeting>::iterator let_go(std::map<RunId, Meeting>::iterator it) {
     std::erase_if(clients_, [&](const auto& entry) { return entry.second == it->first; });
     return meetings_.erase(it);
   }

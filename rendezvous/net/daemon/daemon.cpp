@@ -80,6 +80,7 @@ class Daemon::Impl {
     options.admits = admission_.of_store_clients(coordinator_);
     options.log = log_.sink();
     if (!settings_.store_only) {
+      options.gives_descriptor = [this] { return agents_.drop_newcomer("this process has no descriptor left"); };
       options.other_language = [this](unsigned char first_byte, UniqueFd& socket) { return serve(first_byte, socket); };
     }
     return options;

@@ -92,6 +92,7 @@ void FrameSocket::read_input() {
     if (!more && !closing_) return;
   }
   keep(closing_ ? std::string_view{} : rest, whole);
+  recount();
   wait_input();
 }
 
@@ -102,7 +103,7 @@ bool FrameSocket::hand_over(std::string_view& input) {
   try {
     return on_input(input);
   } catch (const std::exception& fault) {
-    if (!on_fault || closed_) throw;
+    if (!on_fault) throw;
     on_fault(fault);
     if (!closed_) fail(asio::error::fault);
     return false;
@@ -130,6 +131,13 @@ void FrameSocket::keep(std::string_view rest, std::string_view whole) {
   });
 }
 
+void FrameSocket::recount() {
+  if (!memory_) return;
+  const std::size_t held = closed_ ? 0 : input_.size() + output_.size();
+  memory_->bytes += held - std::exchange(counted_, held);
+  if (memory_->bytes > memory_->bytes_max) memory_->exceeded();
+}
+
 void FrameSocket::write(std::string_view bytes) {
   if (closed_ || closing_ || deaf_) return;
   if (output_.size() - output_sent_ + bytes.size() > unsent_bytes_max) {
@@ -148,6 +156,7 @@ void FrameSocket::write(std::string_view bytes) {
   }
   output_ += bytes;
   if (!waiting_output_) send_output();
+  recount();
 }
 
 /// Never from within write: whoever writes does not expect its own end.
@@ -162,6 +171,7 @@ void FrameSocket::write_failed(const error_code& error) {
   deaf_ = true;
   output_ = std::string{};
   output_sent_ = 0;
+  recount();
   if (error != asio::error::broken_pipe) write_error_ = error;
   asio::post(socket_.get_executor(), [self = shared_from_this(), error] {
     if (!self->reading_) self->fail(error);
@@ -178,6 +188,7 @@ void FrameSocket::send_output() {
   }
   output_ = std::string{};
   output_sent_ = 0;
+  recount();
   error_code ignored;
   if (closing_) socket_.shutdown(tcp::socket::shutdown_send, ignored);
 }
@@ -204,9 +215,7 @@ void FrameSocket::close() {
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
   socket_.close(ignored);
   frame_timer_.cancel();
-  on_input_ = {};
-  on_closed_ = {};
-  on_fault_ = {};
+  let_go();
 }
 
 void FrameSocket::reset() {
@@ -215,6 +224,11 @@ void FrameSocket::reset() {
   socket_.set_option(asio::socket_base::linger{true, 0}, ignored);
   socket_.close(ignored);
   frame_timer_.cancel();
+  let_go();
+}
+
+void FrameSocket::let_go() {
+  recount();
   on_input_ = {};
   on_closed_ = {};
   on_fault_ = {};

@@ -19,6 +19,13 @@ inline constexpr std::size_t unsent_bytes_max = std::size_t{2} << 20;
 /// From a frame's first byte to its last.
 inline constexpr Duration frame_limit = std::chrono::seconds{120};
 
+/// What the unfinished frames and unsent bytes of many connections take up together.
+struct FrameMemory {
+  std::size_t bytes_max;
+  std::function<void()> exceeded;  ///< called whenever there is more; must only queue
+  std::size_t bytes = 0;
+};
+
 /// A connection between an agent and its coordinator: bytes in, bytes out, never blocking.
 ///
 /// An idle one costs no buffer. It keeps itself alive until it is closed; `close` lets go of both callbacks, and no
@@ -34,7 +41,8 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   explicit FrameSocket(boost::asio::ip::tcp::socket socket);
 
   void start(OnInput on_input, OnClosed on_closed);
-  /// An exception that `on_input` throws closes the connection; it is handed to `on_fault` first.
+  /// An exception that `on_input` throws closes the connection; it is handed to `on_fault` first, also where `on_input`
+  /// has closed it already. So the handler must hold what it uses.
   void on_fault(std::function<void(const std::exception& fault)> handler) { on_fault_ = std::move(handler); }
   /// Takes now what has come, without waiting for the loop's turn. After `start`.
   void poll();
@@ -48,6 +56,9 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   void reset();
   /// From a frame's first byte to its last; frame_limit unless it is set.
   void set_frame_limit(Duration limit) { frame_limit_ = limit; }
+  /// From now on what this connection holds is part of `memory`.
+  void count_in(std::shared_ptr<FrameMemory> memory) { memory_ = std::move(memory); }
+  [[nodiscard]] std::size_t held_bytes() const { return counted_; }
   /// How long the kernel waits for a peer's machine that is gone, in traffic and without.
   void set_patience(Duration patience);
 
@@ -57,6 +68,8 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
  private:
   bool hand_over(std::string_view& input);
   void keep(std::string_view rest, std::string_view input);
+  void recount();
+  void let_go();
   void wait_input();
   void read_input();
   void wait_output();
@@ -73,6 +86,8 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   std::string input_;   ///< a frame's beginning
   std::string output_;  ///< what the kernel did not take
   std::size_t output_sent_ = 0;
+  std::shared_ptr<FrameMemory> memory_;    ///< null: nobody counts
+  std::size_t counted_ = 0;                ///< there
   boost::asio::steady_timer frame_timer_;  ///< runs while a frame's beginning lies here
   bool waiting_output_ = false;
   bool polling_ = false;
