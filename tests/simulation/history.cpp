@@ -106,6 +106,12 @@ void History::impair(std::size_t index, Network::Way way, Duration lasts) {
   });
 }
 
+/// When an agent that knows nothing of the time before now has heard of it from the coordinator.
+TimePoint History::knows_by() const {
+  const bool there = coordinator_back_ <= world_.now();
+  return there ? world_.now() + terms_.lease : coordinator_back_ + redial_limit + terms_.lease;
+}
+
 /// A machine that is suspended, or moved to another: it does nothing, and its clock says that no time has passed.
 void History::suspend(std::size_t index, Duration lasts) {
   fault_of(index, lasts);
@@ -115,7 +121,7 @@ void History::suspend(std::size_t index, Duration lasts) {
     Agent& agent = *agents_[index];
     if (!agent.stopped()) return;
     const Duration lease = terms_.lease;
-    workers_[index].unaware_until = world_.now() + lease;
+    workers_[index].unaware_until = knows_by();
     agent.skip_clock(-lasts);
     agent.go_on();
     world_.after(lease + 1ms, [this] { promises_.woke(workers_); });
@@ -188,6 +194,10 @@ void History::plan_coordinator_fault() {
     }
     world_.say("the coordinator is killed");
     coordinator_->kill();
+    coordinator_back_ = world_.now() + lasts;
+    for (Workers& each : workers_) {
+      if (each.unaware_until > world_.now()) each.unaware_until = knows_by();
+    }
     world_.after(lasts, [this] {
       world_.say("the coordinator starts again");
       coordinator_->start();

@@ -41,6 +41,7 @@ class History {
   void plan_coordinator_fault();
   void fault_of(std::size_t index, Duration lasts);
   void suspend(std::size_t index, Duration lasts);
+  [[nodiscard]] TimePoint knows_by() const;
   void impair(std::size_t index, Network::Way way, Duration lasts);
   void calm();
   void check_settled();
@@ -53,6 +54,7 @@ class History {
   Network network_;
   Promises promises_;
   std::unique_ptr<Coordinator> coordinator_;
+  TimePoint coordinator_back_{};  ///< from its last end
   std::vector<Workers> workers_;
   std::vector<std::unique_ptr<Agent>> agents_;
   std::map<std::string, int> lives_;
