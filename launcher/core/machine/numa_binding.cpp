@@ -1,5 +1,7 @@
 #include "launcher/core/machine/numa_binding.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <string>
@@ -49,9 +51,9 @@ Result<CpuSet> exclusive_cpus(const Cpus& cpus, const CpuSet& own, int node, std
   const std::size_t each = cores.size() / gpus;
   const std::size_t extra = cores.size() % gpus;
   if (each == 0) {
-    return fail(errc::bad_value, "There are only " + std::to_string(cores.size()) +
-                                     " physical cores on numa_node_index=" + std::to_string(node) + ", but there are " +
-                                     std::to_string(gpus) + " devices associated with this NUMA node.");
+    return fail(errc::bad_value, fmt::format("There are only {} physical cores on numa_node_index={}, but there are {} "
+                                             "devices associated with this NUMA node.",
+                                             cores.size(), node, gpus));
   }
   auto core = std::next(cores.begin(), static_cast<std::ptrdiff_t>(place * each + std::min(place, extra)));
   CpuSet share;
@@ -88,20 +90,21 @@ Result<CpuSet> numa_cpus(NumaBinding mode, LocalRank local_rank, const Cpus& cpu
   if (device_nodes.empty()) return fail(errc::bad_value, "No accelerator available for NUMA binding");
   const auto device = static_cast<std::size_t>(local_rank.value());
   if (device >= device_nodes.size()) {
-    return fail(errc::bad_value, "NUMA binding: local rank " + std::to_string(device) + " has no GPU, only " +
-                                     std::to_string(device_nodes.size()) + " visible");
+    return fail(errc::bad_value,
+                fmt::format("NUMA binding: local rank {} has no GPU, only {} visible", device, device_nodes.size()));
   }
   const int node = device_nodes[device];
   const auto members = cpus.nodes.find(node);
   if (members == cpus.nodes.end()) {
-    return fail(errc::bad_value,
-                "Could not determine CPUs corresponding to numa_node_index=" + std::to_string(node) + ".");
+    return fail(errc::bad_value, fmt::format("Could not determine CPUs corresponding to numa_node_index={}.", node));
   }
   const CpuSet own = intersection(members->second, cpus.allowed);
   if (own.empty()) {
-    return fail(errc::bad_value, "Must bind to a non-empty set of CPU indices: none of NUMA node " +
-                                     std::to_string(node) + " (CPUs " + to_cpu_list(members->second) +
-                                     ") is in our affinity mask " + to_cpu_list(cpus.allowed));
+    return fail(
+        errc::bad_value,
+        fmt::format(
+            "Must bind to a non-empty set of CPU indices: none of NUMA node {} (CPUs {}) is in our affinity mask {}",
+            node, to_cpu_list(members->second), to_cpu_list(cpus.allowed)));
   }
 
   // Among the GPUs of this node: how many, and how many before this one.

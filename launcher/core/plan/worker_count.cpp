@@ -1,5 +1,7 @@
 #include "launcher/core/plan/worker_count.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -10,10 +12,9 @@ namespace torchup {
 Result<WorkerCountRule> parse_worker_count(std::string_view text) {
   using Kind = WorkerCountRule::Kind;
   if (const std::optional<std::int64_t> number = python_int(text)) {
-    if (*number < 1) return fail(errc::bad_value, "--nproc-per-node must be at least 1, got " + std::string{text});
+    if (*number < 1) return fail(errc::bad_value, fmt::format("--nproc-per-node must be at least 1, got {}", text));
     if (*number > local_workers_max) {
-      return fail(errc::limit_exceeded,
-                  "--nproc-per-node is at most " + std::to_string(local_workers_max) + ", got " + std::string{text});
+      return fail(errc::limit_exceeded, fmt::format("--nproc-per-node is at most {}, got {}", local_workers_max, text));
     }
     return WorkerCountRule{Kind::number, static_cast<int>(*number)};
   }
@@ -85,10 +86,10 @@ OmpChoice omp_num_threads(const OmpRule& rule, bool inherited, int local_world_s
 
 std::optional<GpuShortage> gpu_shortage(int local_world_size, int devices, bool chosen_by_name, bool oversubscribe) {
   if (oversubscribe || devices == 0 || local_world_size <= devices) return std::nullopt;
-  const std::string numbers = std::to_string(local_world_size) + " workers, but " + std::to_string(devices) +
-                              (chosen_by_name ? (devices == 1 ? " GPU chosen by --gpus" : " GPUs chosen by --gpus")
-                                              : (devices == 1 ? " visible GPU" : " visible GPUs"));
-  return GpuShortage{chosen_by_name, numbers + "; --oversubscribe says that this is meant"};
+  const std::string_view gpus = devices == 1 ? "GPU" : "GPUs";
+  const std::string those = chosen_by_name ? fmt::format("{} chosen by --gpus", gpus) : fmt::format("visible {}", gpus);
+  return GpuShortage{chosen_by_name, fmt::format("{} workers, but {} {}; --oversubscribe says that this is meant",
+                                                 local_world_size, devices, those)};
 }
 
 }  // namespace torchup
