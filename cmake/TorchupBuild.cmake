@@ -20,6 +20,12 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
 endif()
 
+# What is shipped is hardened, every file of it: strangers' bytes come in by the store, HTTP, frames and files of weights.
+# Not what is for debugging, where sanitizers see more.
+if(PROJECT_IS_TOP_LEVEL)
+  add_compile_options($<$<CONFIG:Release>:-fstack-protector-strong> $<$<CONFIG:Release>:-D_FORTIFY_SOURCE=2>)
+endif()
+
 # Linked PRIVATE by every target; never exported.
 add_library(torchup_warnings INTERFACE)
 target_compile_options(torchup_warnings INTERFACE
@@ -42,14 +48,14 @@ function(torchup_library name)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
   target_link_libraries(${name} PRIVATE $<BUILD_INTERFACE:torchup_warnings>)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-ffunction-sections> $<$<CONFIG:Release>:-fdata-sections>)  # programs are linked with --gc-sections
 endfunction()
 
 # torchup_program(<name> <library> main.cpp): an executable is a library plus its main.
 function(torchup_program name library main)
   add_executable(${name} ${main})
   target_link_libraries(${name} PRIVATE ${library} torchup_warnings)
-  target_compile_options(${name} PRIVATE -fstack-protector-strong)
-  target_link_options(${name} PRIVATE -pie -Wl,-z,relro,-z,now)
+  target_link_options(${name} PRIVATE -pie -Wl,-z,relro,-z,now,--gc-sections)
   if(TORCHUP_INSTALL)
     install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT launcher)
   endif()
