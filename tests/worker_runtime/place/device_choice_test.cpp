@@ -12,7 +12,11 @@ constexpr auto cpu = DeviceWish::Kind::cpu;
 constexpr auto gpu = DeviceWish::Kind::gpu;
 
 WorkerPlace standing(int local_rank, int local_size) {
-  return {.rank = local_rank, .world_size = local_size, .local_rank = local_rank, .local_size = local_size};
+  return {.rank = local_rank,
+          .world_size = local_size,
+          .local_rank = local_rank,
+          .local_size = local_size,
+          .master_addr = {}};
 }
 VisibleGpus gpus(int count, std::optional<std::string> chosen = {}) { return {count, std::move(chosen)}; }
 

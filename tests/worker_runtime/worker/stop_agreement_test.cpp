@@ -14,7 +14,7 @@ TEST_CASE("a stop that one rank does not answer: all go on, and stop when it has
   const auto store = c10::make_intrusive<c10d::HashStore>();
   set_job_store(store);
   const auto rank = [](int number) {
-    return StopAgreement::Ranks{.rank = number, .world_size = 3, .prefix = "stop/", .answer_limit = 200ms};
+    return StopAgreement::Ranks{.rank = number, .world_size = 3, .prefix = "stop/", .answer_limit = 2s};
   };
   {
     StopAgreement asked{rank(0), [] { return true; }}, other{rank(1), [] { return false; }};
