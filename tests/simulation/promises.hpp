@@ -28,7 +28,7 @@ struct Workers {
 ///    another round, and no group rank is taken twice. A coordinator that lost its memory cannot know of an agent that
 ///    cannot reach it: that one is excused for as long as workers may run without a coordinator, no longer. An agent
 ///    whose clock stood still while it was away learns from the coordinator alone what it missed: a lease later it
-///    knows.
+///    knows, where a coordinator is there.
 /// 2. One decision per round: its members, ranks and counts are told alike to all, and round numbers never go back,
 ///    but where a coordinator without memory has heard of them from nobody.
 /// 3. One verdict, told once to each; another one after a coordinator has forgotten the first.
