@@ -23,15 +23,6 @@ constexpr Duration kill_limit = std::chrono::seconds{10};
 /// README, "Exit codes": a check before the start failed.
 constexpr int shortage_status = 65;
 
-/// Opens /dev/null for each of the descriptors 0, 1, 2 that is closed, so that no file of ours lands there.
-void fill_standard_descriptors() {
-  while (true) {
-    const int fd = ::open("/dev/null", O_RDWR);
-    if (fd > 2) ::close(fd);
-    if (fd < 0 || fd > 2) return;
-  }
-}
-
 /// The way in which a process ended, as a shell shows it.
 int shell_status(int status) { return WIFSIGNALED(status) ? shell_code(WTERMSIG(status)) : WEXITSTATUS(status); }
 
