@@ -113,9 +113,9 @@ void Membership::count(const Member& member, int by) {
 void Membership::remove(Slot slot) {
   changed();
   Member& member = members_[slot];
+  put_aside(slot, {});
   count(member, -1);
   check(slot, {});
-  put_aside(slot, {});
   if (member.peer) connections_[member.peer->value()].member.reset();
   slot_of_node_.erase(member.join.node.value());
   const auto [begin, end] = on_host(member.join.host);

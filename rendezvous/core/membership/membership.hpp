@@ -55,8 +55,11 @@ class Membership {
     bool in_process = false;
     std::optional<Slot> member = {};
     std::optional<std::uint64_t> ended_job = {};  ///< EndedJobs's number, where its member was of a job that is over
-    std::string observed = {};                    ///< address that it comes from
-    std::uint64_t number = 0;                     ///< in the order of their beginnings
+    /// The node that was told by it that it is none of the job any more, and comes back as another. What it said as
+    /// that node and is heard later, it said before it knew.
+    std::optional<NodeId> given_up = {};
+    std::string observed = {};  ///< address that it comes from
+    std::uint64_t number = 0;   ///< in the order of their beginnings
   };
 
   explicit Membership(LossLimits limits) : losses_{limits} {}

@@ -136,13 +136,14 @@ void Rendezvous::on(const Resumed& event, TimePoint now) {
   const bool may_restore = learning_ && (phase_ == Phase::gathering || phase_ == Phase::restoring);
   if (fits && may_restore) return restore(event.peer, resume, now);
   const Round round = resume.placement ? resume.placement->round : round_;
-  actions_.push_back(
-      Tell{event.peer, StopWorkers{round, StopCause::fenced, "this node was given up while it was silent"}});
+  tell_given_up(event.peer, resume.join.node, round, "this node was given up while it was silent");
 }
 
 // ---- what agents say
 
 void Rendezvous::said(Peer peer, const Join& join, TimePoint now) {
+  // A place for that node would be taken by the one that the agent has become.
+  if (members_.connection(peer).given_up == join.node) return;
   const auto known = members_.find(peer, join.node);
   if (members_.outdated(peer, known)) return;
   if (const Verdict* verdict = missed_verdict(peer, join, nullptr, now)) {

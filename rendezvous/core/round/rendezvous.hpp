@@ -224,6 +224,7 @@ class Rendezvous {
   void remove(Slot slot);
   void lose(Slot slot, const std::string& how, TimePoint now, bool counts = true);
   void supersede(Slot slot, TimePoint now);
+  void tell_given_up(Peer peer, const NodeId& node, Round round, std::string why);
   void expel(Slot slot, const std::string& how, TimePoint now);
   [[nodiscard]] std::optional<Slot> silent_on_host(const Join& join, TimePoint now) const;
   void expire(TimePoint now);

@@ -210,8 +210,13 @@ void Rendezvous::supersede(Slot slot, TimePoint now) {
 
 void Rendezvous::expel(Slot slot, const std::string& how, TimePoint now) {
   const Member& member = members_.at(slot);
-  tell(member, StopWorkers{member.round.value_or(round_), StopCause::fenced, how});
+  if (member.peer) tell_given_up(*member.peer, member.join.node, member.round.value_or(round_), how);
   lose(slot, how, now);
+}
+
+void Rendezvous::tell_given_up(Peer peer, const NodeId& node, Round round, std::string why) {
+  members_.connection(peer).given_up = node;
+  actions_.push_back(Tell{peer, StopWorkers{round, StopCause::fenced, std::move(why)}});
 }
 
 /// A node that starts again takes its old place at once; its former life may be silent for long yet.

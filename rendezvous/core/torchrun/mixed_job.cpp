@@ -130,9 +130,7 @@ void MixedJob::on(const Resumed& event, TimePoint now) {
   if (!known) {
     if (verdict_ || resume.stage == Resume::Stage::ready) return join(event.peer, resume.join, now);
     const Round round = resume.placement ? resume.placement->round : Round{0};
-    actions_.push_back(
-        Tell{event.peer, StopWorkers{round, StopCause::fenced, "this node was given up while it was silent"}});
-    return;
+    return tell_given_up(event.peer, resume.join.node, round, "this node was given up while it was silent");
   }
   if (const auto why = misfit(resume.join, known)) return refuse(event.peer, resume.join.host, *why);
   const auto former = members_.connection(event.peer).member;
@@ -161,6 +159,8 @@ void MixedJob::on(const Gone& event, TimePoint now) {
 // ---- members
 
 void MixedJob::join(Peer peer, const Join& join, TimePoint now) {
+  // A place for that node would be taken by the one that the agent has become.
+  if (members_.connection(peer).given_up == join.node) return;
   if (verdict_) {
     actions_.push_back(Tell{peer, End{*verdict_}});
     return;
@@ -207,6 +207,11 @@ std::unique_ptr<TorchrunPart> MixedJob::part_for(const Join& join, const Members
       .run_id = run_id_, .address = std::move(address), .pid = pid_of(join.node), .number = next_number_++});
 }
 
+void MixedJob::tell_given_up(Peer peer, const NodeId& node, Round round, std::string why) {
+  members_.connection(peer).given_up = node;
+  actions_.push_back(Tell{peer, StopWorkers{round, StopCause::fenced, std::move(why)}});
+}
+
 void MixedJob::refuse(Peer peer, const std::string& host, const std::string& why) {
   note(NodeRefused{host, why});
   actions_.push_back(Refuse{peer, 68, why});
@@ -221,7 +226,8 @@ void MixedJob::grant_leases(TimePoint now) {
 void MixedJob::expire(TimePoint now) {
   while (const auto slot = members_.next_expired(now)) {
     const std::string why = members_.why_expired(members_.at(*slot), now);
-    tell(*slot, StopWorkers{parts_.at(*slot).plays->round(), StopCause::fenced, why});
+    const Member& member = members_.at(*slot);
+    if (member.peer) tell_given_up(*member.peer, member.join.node, parts_.at(*slot).plays->round(), why);
     give_up(*slot, why, now);
   }
 }

@@ -62,6 +62,7 @@ class MixedJob {
   void join(Peer peer, const Join& join, TimePoint now);
   [[nodiscard]] std::optional<std::string> misfit(const Join& join, std::optional<Slot> known) const;
   [[nodiscard]] std::unique_ptr<TorchrunPart> part_for(const Join& join, const Membership::Connection& connection);
+  void tell_given_up(Peer peer, const NodeId& node, Round round, std::string why);
   void refuse(Peer peer, const std::string& host, const std::string& why);
   void grant_leases(TimePoint now);
   void expire(TimePoint now);

@@ -172,6 +172,49 @@ TEST_CASE("a host that is lost again and again is put aside while others are eno
   }
 }
 
+TEST_CASE("whoever leaves while it is put aside counts no more", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 3, .join_timeout = 1min, .last_call = 1s});
+  for (int life = 0; life < 3; ++life) come_and_go(job, [] {});
+  job.join("c");
+  SECTION("beside the job") {
+    job.gone("c");
+    job.gone("b");
+    REQUIRE(job.join("a").empty());
+    REQUIRE(job.pass(job.now + 59s).find("host store") == std::string::npos);
+  }
+  SECTION("with the job's end") {
+    job.fail("a", static_cast<int>(job.rendezvous.round().value()), 0);
+    job.pass(job.now + 1s);
+    REQUIRE(job.rendezvous.verdict());
+    job.join_anew("d");
+    REQUIRE_FALSE(job.rendezvous.verdict());
+    REQUIRE(job.pass(job.now + 59s).find("host store") == std::string::npos);
+  }
+  REQUIRE(job.pass(job.now + 2s).find("end 66") != std::string::npos);
+}
+
+TEST_CASE("what a node said before it knew that it was given up is void", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2, .lease = 10s});
+  const auto stop_for_b = [&] {
+    REQUIRE(job.pass(job.now + 11s, "b").find("b stop round 0 (fenced): was silent") != std::string::npos);
+  };
+  const auto resume_elsewhere = [&] {
+    stop_for_b();
+    Placement former;
+    former.group_world_size = 2;
+    REQUIRE(job.resume("b", Resume::Stage::stopping, former).find("b stop round 0 (fenced)") != std::string::npos);
+  };
+  SECTION("by its lease") { stop_for_b(); }
+  SECTION("as it restated itself") { resume_elsewhere(); }
+  job.join("a");
+  REQUIRE(job.rendezvous.member_count() == 1);
+  REQUIRE(job.join("b").empty());  // sent before the fence arrived there
+  REQUIRE(job.rendezvous.member_count() == 1);
+  Join next = job.join_of("b");
+  next.node = NodeId{"node-b_1"};
+  REQUIRE(job.say("b", next) == "a host store of round 1\n");  // its workers are dead
+}
+
 TEST_CASE("agents are counted", "[unit][rendezvous]") {
   Job job{{.min_nodes = 5, .max_nodes = 5}, {.agents_max = 2}};
   job.join("a");

@@ -223,6 +223,18 @@ TEST_CASE("an agent that starts again takes the place of the silent one on its h
   REQUIRE(mixed.keys.state().participants.size() == 2);
 }
 
+TEST_CASE("what a node said before it knew that a mixed job gave it up is void", "[unit][mixed]") {
+  Mixed mixed;
+  for (int i = 0; i < 40; ++i) (void)mixed.pass(100ms);
+  REQUIRE(mixed.job.member_count() == 0);
+  (void)mixed.step(Said{Peer{0}, Mixed::agent("a")});
+  REQUIRE(mixed.job.member_count() == 0);
+  Join next = Mixed::agent("a");
+  next.node = NodeId{"a_1_1"};
+  (void)mixed.step(Said{Peer{0}, next});
+  REQUIRE(mixed.job.member_count() == 1);
+}
+
 TEST_CASE("a coordinator that was asleep gives nobody of a mixed job up", "[unit][mixed]") {
   Mixed mixed;
   (void)mixed.pass(10s);
