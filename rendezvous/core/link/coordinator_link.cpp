@@ -17,8 +17,8 @@ constexpr Duration margined(Duration promised) { return promised * 9 / 10; }
 }  // namespace
 
 CoordinatorLink::CoordinatorLink(CoordinatorLinkSettings settings, TimePoint now)
-    : settings_{std::move(settings)}, chance_{settings_.seed}, out_since_{now}, retry_at_{now}, heard_of_{now},
-      keep_alive_at_{now} {}
+    : settings_{std::move(settings)}, chance_{settings_.seed}, line_since_{now},
+      out_since_{now}, retry_at_{now}, heard_of_{now}, keep_alive_at_{now} {}
 
 std::vector<link::Action> CoordinatorLink::step(const link::Event& event, TimePoint now) {
   if (over_) return {};

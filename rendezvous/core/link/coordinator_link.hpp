@@ -265,6 +265,7 @@ class CoordinatorLink {
   std::optional<LineId> dialling_;  ///< at most one of these two is there
   std::optional<Attempt> attempt_;
   std::optional<LineId> line_;  ///< welcome, and in use
+  TimePoint line_since_;        ///< the last welcome
   bool line_answered_ = false;  ///< a keep-alive on it was answered
   bool embedded_ = false;       ///< the coordinator lives and dies with an agent
   bool welcomed_once_ = false;

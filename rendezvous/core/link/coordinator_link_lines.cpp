@@ -71,10 +71,16 @@ void CoordinatorLink::on(const link::Garbled& event, TimePoint now) {
 
 void CoordinatorLink::lose_line(const std::string& reason, TimePoint now) {
   if (line_ && line_answered_) out_since_ = now;
+  // Who welcomes us and breaks at once would be dialled as fast as it can do that.
+  const bool lasted = now - line_since_ >= retry_longest;
   line_.reset();
   unanswered_.clear();
-  retry_delay_ = retry_first;
-  retry_at_ = now;
+  if (lasted) {
+    retry_delay_ = retry_first;
+    retry_at_ = now;
+  } else {
+    retry_later(now);
+  }
   lost_code_ = link_unreachable_code;
   trouble(reason);
 }
@@ -133,8 +139,7 @@ void CoordinatorLink::greeted(const Welcome& welcome, TimePoint now) {
   embedded_ = welcome.embedded;
   welcomed_once_ = true;
   foreign_since_.reset();
-  retry_delay_ = retry_first;
-  last_trouble_.clear();
+  line_since_ = now;
   // That we are still a member is known when a keep-alive behind our Resume is answered.
   if (!standing_.placement) {
     if (!in_vain) heard_of_ = attempt_->since;
@@ -196,6 +201,7 @@ void CoordinatorLink::hear(const KeepAliveAnswer& answer, TimePoint) {
     heard_of_ = unanswered_.front().second;
     unanswered_.pop_front();
     line_answered_ = true;
+    last_trouble_.clear();
     ended_ = false;
     returned_at_.reset();
   }
