@@ -12,12 +12,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     join.local_world_size = role->local_world_size;
     const auto again = read_role(write_role(join, 0));
     fuzz::require(again && again->name == role->name && again->local_world_size == role->local_world_size);
-    const std::vector<TorchrunRole> all(torchrun_local_world_max / 4, *role);
-    fuzz::require(share_ranks(all).back().first_rank >= 0);
+    const std::vector<TorchrunRole> all(std::size_t{nodes_max}, *role);
+    fuzz::require(share_ranks(all).back().world_size <= world_size_max);
   }
-  if (const auto ranks = read_ranks(text)) {
+  if (const auto ranks = read_ranks(text, 1, 1)) {
     fuzz::require(ranks->world_size <= world_size_max && ranks->first_rank < ranks->world_size);
-    fuzz::require(read_ranks(write_ranks(*ranks)).value() == *ranks);
+    fuzz::require(read_ranks(write_ranks(*ranks), 1, 1).value() == *ranks);
   }
   return 0;
 }

@@ -124,8 +124,8 @@ Result<> TorchrunMeeting::take_ranks(TorchrunStore& store, const Join& join, boo
   auto text = store.find(key(fmt::format("{}{}", torchrun_key::places, group_rank_)));
   if (!text) return text.error();
   if (!*text) return {};
-  const auto ranks = read_ranks(**text);
-  if (!ranks) return ranks.error();
+  const auto ranks = read_ranks(**text, static_cast<int>(members_.size()), join.local_world_size);
+  if (!ranks) return outcome.failure = ranks.error().context, Result<>{};
   former_place_ = place_;
   former_first_ = members_.front();
   outcome.placement = Placement{.round = Round{round_},

@@ -23,6 +23,21 @@ std::string names(const auto& nodes) {
   return join_names(list);
 }
 
+/// The participants by group rank; nothing where these are not 0, 1, 2, …: somebody of the round is lost already, or
+/// what is written there is none of torchrun's.
+std::optional<std::vector<TorchrunNode>> by_group_rank(const TorchrunState& state) {
+  std::vector<std::optional<TorchrunNode>> seats(state.participants.size());
+  for (const auto& [node, rank] : state.participants) {
+    if (rank < 0 || static_cast<std::size_t>(rank) >= seats.size()) return {};
+    auto& seat = seats[static_cast<std::size_t>(rank)];
+    if (seat) return {};
+    seat = node;
+  }
+  std::vector<TorchrunNode> nodes;
+  for (auto& seat : seats) nodes.push_back(*std::move(seat));
+  return nodes;
+}
+
 constexpr const char* closed_by_another = "the rendezvous was closed by another node, whose workers have failed";
 
 }  // namespace
@@ -183,8 +198,13 @@ Result<> TorchrunPeer::look_whether_released(TorchrunStore& store) {
 }
 
 void TorchrunPeer::enter_meeting() {
-  phase_ = Phase::meeting;
   round_ = state().round;
+  auto nodes = by_group_rank(state());
+  if (!nodes) {
+    phase_ = Phase::leaving;  // into the next round, which whoever completes it numbers anew
+    return;
+  }
+  phase_ = Phase::meeting;
   const bool lost_one =
       std::ranges::any_of(members_, [this](const auto& node) { return !state().participants.contains(node); });
   if (std::exchange(just_counted_, false) && lost_one) {
@@ -192,10 +212,7 @@ void TorchrunPeer::enter_meeting() {
     ++membership_changes_;
   }
   group_rank_ = static_cast<int>(state().participants.at(*me_));
-  members_.assign(state().participants.size(), {});
-  for (const auto& [node, rank] : state().participants) {
-    if (rank >= 0 && static_cast<std::size_t>(rank) < members_.size()) members_[static_cast<std::size_t>(rank)] = node;
-  }
+  members_ = *std::move(nodes);
   meeting_.begin(round_, group_rank_, members_, now_);
   counted_out_ = false;
   change_seen_.reset();

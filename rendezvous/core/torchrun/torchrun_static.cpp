@@ -7,7 +7,6 @@
 #include "rendezvous/core/text/endpoint.hpp"
 
 namespace torchup {
-namespace {}  // namespace
 
 bool static_torchrun_waits(TorchrunStore& store, const RunId& run_id, int nodes) {
   for (int group_rank = 0; group_rank < nodes; ++group_rank) {
@@ -94,8 +93,8 @@ Result<> TorchrunStatic::join(TorchrunStore& store) {
     }
     return {};
   }
-  const auto ranks = read_ranks(**text);
-  if (!ranks) return ranks.error();
+  const auto ranks = read_ranks(**text, nodes(), join_->local_world_size);
+  if (!ranks) return end({.exit_code = 1, .reason = ranks.error().context}), Result<>{};
   phase_ = Phase::running;
   told_.push_back(Placed{{.round = Round{round_},
                           .group_rank = *join_->group_rank,

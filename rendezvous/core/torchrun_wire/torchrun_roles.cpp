@@ -49,10 +49,10 @@ std::string write_ranks(const TorchrunRanks& ranks) {
                      ranks.role_world_size);
 }
 
-Result<TorchrunRanks> read_ranks(const std::string& text) {
+Result<TorchrunRanks> read_ranks(const std::string& text, int nodes, int workers) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   const auto fault = [&] {
-    return fail(errc::bad_frame, "the ranks that group rank 0 gave us cannot be read: " + quoted(text));
+    return fail(errc::bad_frame, "the ranks that group rank 0 gave us are none of this round: " + quoted(text));
   };
   if (!json.is_array() || json.size() != 4) return fault();
   std::array<int, 4> numbers{};
@@ -62,10 +62,11 @@ Result<TorchrunRanks> read_ranks(const std::string& text) {
     numbers[i] = *number;
   }
   const TorchrunRanks ranks{numbers[0], numbers[1], numbers[2], numbers[3]};
-  if (ranks.first_rank >= ranks.world_size || ranks.first_role_rank >= ranks.role_world_size ||
-      ranks.role_world_size > ranks.world_size) {
-    return fault();
-  }
+  // Each node has one worker at least, and those of this one have the node's role.
+  const bool fits = ranks.world_size >= nodes && ranks.role_world_size <= ranks.world_size &&
+                    ranks.first_rank <= ranks.world_size - workers &&
+                    ranks.first_role_rank <= ranks.role_world_size - workers;
+  if (!fits) return fault();
   return ranks;
 }
 

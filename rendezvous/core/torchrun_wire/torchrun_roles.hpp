@@ -29,16 +29,18 @@ struct TorchrunRanks {
   friend bool operator==(const TorchrunRanks&, const TorchrunRanks&) = default;
 };
 
-/// Most workers of one node; a role that tells of more is none. With the most nodes that a state may have, their sum
-/// fits an int.
-inline constexpr int torchrun_local_world_max = 1 << 16;
+/// Most workers of one node; a role that tells of more is none. The sum of the most nodes that a job may have fits an
+/// int.
+inline constexpr int torchrun_local_world_max = local_workers_max;
 
 [[nodiscard]] std::string write_role(const Join& join, int group_rank);
 /// Errors: errc::bad_frame, with the text.
 [[nodiscard]] Result<TorchrunRole> read_role(const std::string& text);
 [[nodiscard]] std::string write_ranks(const TorchrunRanks& ranks);
-/// Errors: errc::bad_frame, with the text.
-[[nodiscard]] Result<TorchrunRanks> read_ranks(const std::string& text);
+/// What a node with `workers` workers was given in a round of `nodes` nodes.
+///
+/// Errors: errc::bad_frame, with the text: it cannot be read, or such a node cannot have these ranks.
+[[nodiscard]] Result<TorchrunRanks> read_ranks(const std::string& text, int nodes, int workers);
 
 /// `roles` and the result are by group rank.
 [[nodiscard]] std::vector<TorchrunRanks> share_ranks(std::span<const TorchrunRole> roles);

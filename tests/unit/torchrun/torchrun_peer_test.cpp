@@ -105,6 +105,45 @@ TEST_CASE("a restart is taken back when its cause turns out to be a node that en
   REQUIRE(a.last<Placed>()->placement.membership_changes == 1);
 }
 
+TEST_CASE("ranks that no node of the round can have end the job, and nobody is placed", "[unit][torchrun]") {
+  World world;
+  const TorchrunNode first{"10.0.0.0", 5, 0};
+  TorchrunState state;
+  state.participants = {{first, 0}};
+  state.last_heartbeats = {{first, utc0}};
+  world.keys.put(state);
+  world.keys.map["torch.rendezvous.job.0/MASTER_ADDR"] = "10.0.0.0";
+  world.keys.map["torch.rendezvous.job.0/MASTER_PORT"] = "4711";
+  world.keys.map["torch.rendezvous.job.0/torchelastic/assigned_ranks/1"] = GENERATE("[0, 1, 0, 1]", "[3, 4, 0, 4]");
+  Node ours{"10.0.0.1", 8, 2, 2};
+  world.nodes = {&ours};
+  world.say(ours, ours.join);
+  world.run(3s);
+  REQUIRE_FALSE(ours.last<Placed>());
+  REQUIRE(ours.last<End>()->verdict.exit_code == 1);
+  REQUIRE(ours.last<End>()->verdict.reason.find("none of this round") != std::string::npos);
+}
+
+TEST_CASE("a round whose group ranks are not 0, 1, 2 is left", "[unit][torchrun]") {
+  World world;
+  Node ours{"10.0.0.1", 8, 2, 2};
+  world.nodes = {&ours};
+  world.say(ours, ours.join);
+  world.run(500ms);
+  TorchrunState state = world.keys.state();
+  REQUIRE(state.participants.size() == 1);
+  const TorchrunNode me = state.participants.begin()->first, other{"10.0.0.2", 5, 0};
+  const auto [my_rank, its_rank] = GENERATE(std::pair{0, 0}, std::pair{0, 2}, std::pair{16383, 1});
+  state.participants = {{me, my_rank}, {other, its_rank}};
+  state.last_heartbeats[other] = state.last_heartbeats[me];
+  state.complete = true;
+  world.keys.put(state);
+  world.run(1s);
+  REQUIRE_FALSE(ours.last<HostStore>());
+  REQUIRE_FALSE(world.keys.state().participants.contains(me));
+  REQUIRE(world.keys.state().wait_list.contains(me));
+}
+
 TEST_CASE("a newcomer finds the store of a silent rank 0, and publishes it", "[unit][torchrun]") {
   // A torchrun agent of the first round, which publishes no more, and one of ours that joins the second.
   World world;

@@ -58,6 +58,13 @@ TEST_CASE("ours takes its place in torchrun's static rendezvous", "[unit][torchr
     REQUIRE(ours.last<End>()->verdict.exit_code == 66);
     return;
   }
+  SECTION("or ends where it is given ranks that no node of the round can have") {
+    keys.map["job/torchelastic/assigned_ranks/1"] = GENERATE("[2, 3, 1, 3]", "[0, 1, 0, 1]");
+    ours.turn(keys, 2s);
+    REQUIRE(ours.last<End>()->verdict.exit_code == 1);
+    REQUIRE(ours.last<End>()->verdict.reason.find("none of this round") != std::string::npos);
+    return;
+  }
   keys.map["job/torchelastic/assigned_ranks/1"] = "[1, 3, 1, 3]";
   ours.turn(keys, 2s);
   REQUIRE(ours.last<Placed>());
