@@ -41,6 +41,7 @@ class Agent {
   void skip_clock(Duration gap) { process_.skip(gap); }
 
   [[nodiscard]] const std::string& host() const { return host_; }
+  [[nodiscard]] int stops() const { return process_.stops(); }
   [[nodiscard]] bool stopped() const { return alive() && process_.stopped(); }
   [[nodiscard]] bool alive() const { return process_.alive(); }
   [[nodiscard]] bool over() const { return verdict_ || lost_; }

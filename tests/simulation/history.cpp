@@ -116,10 +116,11 @@ TimePoint History::knows_by() const {
 void History::suspend(std::size_t index, Duration lasts) {
   fault_of(index, lasts);
   agents_[index]->stop();
-  world_.after(lasts, [this, index, lasts] {
+  world_.after(lasts, [this, index, lasts, stops = agents_[index]->stops()] {
     promises_.node_fault();
     Agent& agent = *agents_[index];
-    if (!agent.stopped()) return;
+    // Another fault's end may have woken it before: then its clock would go back by time in which it was awake.
+    if (!agent.stopped() || agent.stops() != stops) return;
     const Duration lease = terms_.lease;
     workers_[index].unaware_until = knows_by();
     agent.skip_clock(-lasts);

@@ -90,6 +90,7 @@ class Process {
   }
   [[nodiscard]] bool alive() const { return alive_; }
   [[nodiscard]] bool stopped() const { return stopped_; }
+  [[nodiscard]] int stops() const { return stops_; }
   [[nodiscard]] TimePoint awake_since() const { return awake_since_; }
 
   /// Has it do something: now, or when it goes on.
@@ -102,7 +103,9 @@ class Process {
   void later(Duration delay, std::function<void()> what) {
     world_.after(delay, [this, what = std::move(what)]() mutable { run(std::move(what)); });
   }
-  void stop() { stopped_ = true; }
+  void stop() {
+    if (!std::exchange(stopped_, true)) ++stops_;
+  }
   void go_on() {
     if (!std::exchange(stopped_, false)) return;
     awake_since_ = world_.now();
@@ -139,6 +142,7 @@ class Process {
   double rate_;
   Duration offset_;
   bool alive_ = true, stopped_ = false;
+  int stops_ = 0;
   TimePoint awake_since_{};
   std::vector<std::function<void()>> pending_;
   std::function<std::optional<TimePoint>()> wake_;
