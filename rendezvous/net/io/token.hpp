@@ -34,6 +34,9 @@ inline constexpr std::size_t token_bytes_max = 4096;
 
 /// The secret in a file, without the line end.
 ///
+/// The service manager's own files (systemd's LoadCredential, in $CREDENTIALS_DIRECTORY) are root's; that the service's
+/// user may read them is an entry of their access lists, which shows in the group's bits.
+///
 /// Errors: the system's when it cannot be read; errc::bad_value when it is no regular file, is not ours, or others may
 /// read it; those of checked_token. Never "no token".
 [[nodiscard]] Result<std::string> read_token_file(const std::string& path);
