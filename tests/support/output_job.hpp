@@ -69,7 +69,8 @@ class Child {
                  "/bin/sh",
                  {"-c", command},
                  process::process_stdio{streams.in.get(), streams.out.get(), streams.err.get()}} {}
-  bool ended() { return !process_.running(); }
+  /// Asks no more once it has: a process that was waited for is none that one may wait for.
+  bool ended() { return ended_ = ended_ || !process_.running(); }
 
  private:
   /// What its handle is registered with; nobody runs it.
@@ -79,6 +80,7 @@ class Child {
   }
 
   process::process process_;
+  bool ended_ = false;
 };
 
 /// One job's output on one node: what our stdout and stderr got, what the files hold.

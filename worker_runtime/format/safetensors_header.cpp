@@ -46,9 +46,9 @@ json parse(std::string_view text) {
 
 /// The library converts a number of any kind to any other: a side of 1.5 would be 1, and one of 1e30 undefined.
 template <class Integer>
-Integer integer(const json& value) {
+Integer integer(const json& value, const std::string& tensor) {
   const bool fits = std::is_signed_v<Integer> ? value.is_number_integer() : value.is_number_unsigned();
-  if (!fits) throw Error{"its header does not describe tensors: what should be a whole number is none"};
+  if (!fits) throw Error{fmt::format("a side or an offset of tensor {} is no whole number that it can be", tensor)};
   return value.get<Integer>();
 }
 
@@ -61,9 +61,9 @@ SafetensorsEntry entry_of(const std::string& name, const json& value) {
   if (shape.size() > safetensors_dimensions_max)
     throw Error{
         fmt::format("tensor {} has {} dimensions, more than {}", name, shape.size(), safetensors_dimensions_max)};
-  for (const json& side : shape) entry.shape.push_back(integer<std::int64_t>(side));
-  entry.begin = integer<std::uint64_t>(value.at("data_offsets").at(0));
-  entry.end = integer<std::uint64_t>(value.at("data_offsets").at(1));
+  for (const json& side : shape) entry.shape.push_back(integer<std::int64_t>(side, name));
+  entry.begin = integer<std::uint64_t>(value.at("data_offsets").at(0), name);
+  entry.end = integer<std::uint64_t>(value.at("data_offsets").at(1), name);
   return entry;
 }
 

@@ -9,15 +9,12 @@ void DiskThread::when_at_most(std::size_t level, std::function<void()> notice) {
 }
 
 Task<bool> DiskThread::idle(Duration limit) {
-  auto timer = std::make_shared<Timer>(loop_);
-  auto done = std::make_shared<bool>(false);
-  timer->expires_after(limit);
-  when_at_most(0, [timer, done] {
-    *done = true;
-    timer->cancel();
+  const auto waiting = std::make_shared<Waiting<bool>>(loop_, limit);
+  when_at_most(0, [asker = std::weak_ptr{waiting}] {
+    if (const auto waiting = asker.lock()) waiting->end(true);
   });
-  co_await timer->async_wait();
-  co_return *done;
+  co_await waiting->timer.async_wait();
+  co_return waiting->answer.value_or(false);
 }
 
 Task<Result<>> DiskThread::replace_file(std::string path, std::string content) {

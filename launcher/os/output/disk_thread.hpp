@@ -32,18 +32,15 @@ class DiskThread {
   /// may still be running.
   template <class T>
   Task<std::optional<T>> ask(std::function<T()> work, Duration limit = disk_limit) {
-    auto timer = std::make_shared<Timer>(loop_);
-    auto result = std::make_shared<std::optional<T>>();
-    timer->expires_after(limit);
-    call([post = post_, timer, result, work = std::move(work)] {
+    const auto waiting = std::make_shared<Waiting<T>>(loop_, limit);
+    call([post = post_, asker = std::weak_ptr{waiting}, work = std::move(work)] {
       auto answer = std::make_shared<T>(work());
-      post([timer, result, answer] {
-        *result = std::move(*answer);
-        timer->cancel();
+      post([asker, answer] {
+        if (const auto waiting = asker.lock()) waiting->end(std::move(*answer));
       });
     });
-    co_await timer->async_wait();
-    co_return std::move(*result);
+    co_await waiting->timer.async_wait();
+    co_return std::move(waiting->answer);
   }
 
   /// Waits until everything given is done, at most `limit`. True: it is.
@@ -60,6 +57,19 @@ class DiskThread {
   [[nodiscard]] const LoopPost& post() const { return post_; }
 
  private:
+  /// Who waits owns it: the thread may outlive the loop, and so the timer, and knows it from afar.
+  template <class T>
+  struct Waiting {
+    Waiting(asio::io_context& loop, Duration limit) : timer{loop} { timer.expires_after(limit); }
+    void end(T with) {
+      answer = std::move(with);
+      timer.cancel();
+    }
+
+    Timer timer;
+    std::optional<T> answer;
+  };
+
   asio::io_context& loop_;
   LoopPost post_;
   WriterThread thread_;

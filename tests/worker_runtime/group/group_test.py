@@ -121,8 +121,11 @@ class Contradictions(Case):
         self.assert_all_fail(Job().start([worker, "meet"], place).finish(), "backend nccl", "no GPU")
 
     def test_a_backend_that_cannot_be_made_is_our_error(self):
-        results = run([worker, "meet"], 2, GLOO_SOCKET_IFNAME="nosuch7")
-        self.assert_all_fail(results, "process group 0: rank", "cannot connect to the others")
+        first, second = run([worker, "meet"], 2, GLOO_SOCKET_IFNAME="nosuch7")
+        self.assert_all_fail([first], "process group 0: rank", "cannot connect to the others")
+        # Rank 0 serves the store, and may have ended before the other has come that far.
+        self.assertEqual(second[0], 1, second)
+        self.assertRegex(second[2], "cannot connect to the others|look at what rank 0 says")
 
 
 class Absence(Case):
