@@ -39,6 +39,10 @@ bool Membership::outdated(Peer peer, std::optional<Slot> slot) const {
   return slot && connection(peer).number < members_[*slot].connection;
 }
 
+bool Membership::speaks_elsewhere(const Member& member, Peer peer, TimePoint now) const {
+  return member.peer && *member.peer != peer && !silent(member, now);
+}
+
 // ---- members
 
 Membership::Slot Membership::take_slot() {

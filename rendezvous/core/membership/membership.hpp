@@ -90,6 +90,9 @@ class Membership {
   /// An agent that doubts its connection opens another and restates itself there. What was under way on the first may
   /// arrive after that.
   [[nodiscard]] bool outdated(Peer peer, std::optional<Slot> slot) const;
+  /// Whether the member is an agent that is heard by another connection. One that comes back says Resume: a Join by
+  /// `peer` is another agent's, which has the same node id.
+  [[nodiscard]] bool speaks_elsewhere(const Member& member, Peer peer, TimePoint now) const;
   /// By node.
   [[nodiscard]] const std::unordered_map<std::string, Slot>& slots() const { return slot_of_node_; }
   [[nodiscard]] auto on_host(const std::string& host) const { return slots_of_host_.equal_range(host); }

@@ -107,6 +107,12 @@ void Rendezvous::join_again(Slot slot, Peer peer, const Join& join, TimePoint no
   if (members_.at(slot).join.host != join.host) {
     return refuse(peer, join.host, "its node id is that of an agent on " + members_.at(slot).join.host);
   }
+  if (members_.speaks_elsewhere(members_.at(slot), peer, now)) {
+    return refuse(peer, join.host,
+                  fmt::format("its node id {} is that of an agent that is there, by a connection from {}; this one "
+                              "comes from {}",
+                              join.node.value(), members_.at(slot).observed, members_.connection(peer).observed));
+  }
   if (const auto why = misfit(join, slot)) return refuse(peer, join.host, *why);
   if (members_.at(slot).peer != peer) bind(slot, peer, now);
   if (members_.at(slot).in_round()) {

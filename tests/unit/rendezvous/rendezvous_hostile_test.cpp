@@ -126,6 +126,23 @@ TEST_CASE("a node id stays on its host", "[unit][rendezvous]") {
   }
 }
 
+TEST_CASE("a node id is one agent's, for as long as that is heard", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 3, .max_nodes = 3, .lease = 10s}};
+  job.join("a");
+  const Peer first = job.peer_of.at("a");
+  job.connect("twin", "10.0.0.2");
+  const Join same = job.join_of("a");
+  REQUIRE(job.say("twin", same) ==
+          "twin refused 68: its node id node-a is that of an agent that is there, by a connection from 10.0.0.1; this "
+          "one comes from 10.0.0.2\n");
+  REQUIRE(job.rendezvous.member_count() == 1);
+  REQUIRE(job.step(Said{first, same}).empty());  // the same, twice
+  SECTION("one whose connection broke comes back by another") { job.gone("a", false); }
+  SECTION("one that is silent does, too") { job.pass(job.now + 4s, "a"); }
+  REQUIRE(job.say("twin", same).find("refused") == std::string::npos);
+  REQUIRE(job.rendezvous.member_count() == 1);
+}
+
 TEST_CASE("a node that joins again must still fit", "[unit][rendezvous]") {
   Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2, .max_restarts = 2});
   job.fail("b", 0, 2);
