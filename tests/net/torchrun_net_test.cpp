@@ -10,9 +10,11 @@
 #include "rendezvous/core/text/base64.hpp"
 #include "rendezvous/core/torchrun_wire/torchrun_state.hpp"
 #include "rendezvous/net/agent/torchrun_link.hpp"
+#include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/coordinator/torchrun_host.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 #include "rendezvous/net/store/store_server.hpp"
+#include "tests/support/long_running.hpp"
 #include "tests/support/store_harness.hpp"
 
 using namespace torchup;
@@ -247,6 +249,75 @@ TEST_CASE("who is owed an answer about the state asks for nothing else, and cost
       }
     }
   }
+}
+
+namespace {
+
+/// An agent of ours, as the coordinator sees it.
+struct Ours final : Coordinator::Listener {
+  explicit Ours(Coordinator& coordinator)
+      : attendance{coordinator.open(RunId{"job"}, {.observed = "10.0.0.1", .coordinator = "10.0.0.254"}, *this)} {}
+  void tell(CoordinatorMessage message) override { heard.push_back(std::move(message)); }
+  void refuse(int, std::string) override {}
+  void let_go(std::string) override {}
+  template <class T>
+  const T* last() const {
+    return heard.empty() ? nullptr : std::get_if<T>(&heard.back());
+  }
+  static Join join_of(const std::string& node, int nodes) {
+    Join join;
+    join.node = NodeId{node};
+    join.host = "a";
+    join.terms = {.min_nodes = nodes, .max_nodes = nodes};
+    return join;
+  }
+  std::vector<CoordinatorMessage> heard;
+  std::unique_ptr<Coordinator::Attendance> attendance;
+};
+
+}  // namespace
+
+TEST_CASE("a run id begins anew when its mixed job is over and torchrun's agents have gone", "[net][torchrun]") {
+  boost::asio::io_context loop;
+  StoreServer server{loop, Host::options()};
+  const auto port = server.listen();
+  REQUIRE(port.has_value());
+  Coordinator coordinator{loop, {}, test::long_running()};
+  coordinator.admit_torchrun(server, {});
+  const RunId run_id{"job"};
+
+  std::optional<UniqueFd> theirs = connect_to(*port);
+  send_all(*theirs, test::validate);
+  TorchrunState state;
+  state.participants[{"b", 1, 0}] = 0;
+  state.last_heartbeats[{"b", 1, 0}] =
+      std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now()) + 1h;
+  send_all(*theirs,
+           test::request(Query::compare_set, {"/torch.rendezvous.job"}, {"", to_base64(write_torchrun_state(state))}));
+  std::optional<Ours> ours{coordinator};
+  ours->attendance->said(Ours::join_of("a_1_0", 2));
+  run_until(loop, [&] { return coordinator.mixed(run_id); });
+  state.closed = true;
+  (void)server.store().set("/torch.rendezvous.job", Value{to_base64(write_torchrun_state(state))});
+  run_until(loop, [&] { return ours->last<End>() != nullptr; });
+  ours.reset();
+
+  Ours early{coordinator};  // one of torchrun's is still there
+  early.attendance->said(Ours::join_of("a_2_0", 1));
+  REQUIRE(early.last<End>());
+  early.attendance.reset();
+  theirs.reset();
+  run_until(loop, [&] { return server.status().connections == 0; });
+
+  Ours late{coordinator};  // it has not heard the verdict yet
+  late.attendance->resumed({.join = Ours::join_of("a_1_0", 2), .stage = Resume::Stage::ready});
+  REQUIRE(late.last<End>());
+  REQUIRE(late.last<End>()->verdict.exit_code == 1);
+  Ours next{coordinator};
+  next.attendance->said(Ours::join_of("a_3_0", 1));
+  REQUIRE(next.last<HostStore>());
+  REQUIRE_FALSE(coordinator.mixed(run_id));
+  REQUIRE_FALSE(server.store().find("/torch.rendezvous.job"));
 }
 
 TEST_CASE("nobody waits for a store of torchrun's that does not answer", "[net][torchrun]") {

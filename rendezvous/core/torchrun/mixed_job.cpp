@@ -167,6 +167,9 @@ void MixedJob::join(Peer peer, const Join& join, TimePoint now) {
   }
   const auto known = members_.find(peer, join.node);
   if (members_.outdated(peer, known)) return;
+  if (known && members_.speaks_elsewhere(members_.at(*known), peer, now)) {
+    return refuse(peer, join.host, "its node id is that of an agent that is there");
+  }
   if (const auto why = misfit(join, known)) return refuse(peer, join.host, *why);
   const auto former = members_.connection(peer).member;
   if (former && former != known) give_up(*former, "starts anew", now);
@@ -243,6 +246,16 @@ void MixedJob::give_up(Slot slot, const std::string& why, TimePoint now) {
   leaving_.push_back(std::move(part.mapped()));
 }
 
+JobSnapshot MixedJob::past(Duration verdict_kept) const {
+  JobSnapshot past{.round = last_round_, .next_round = Round{last_round_.value() + 1}};
+  if (!outcome_) return past;
+  past.phase = JobSnapshot::Phase::ended;
+  past.formed_once = true;
+  past.forget_left = verdict_kept;
+  past.verdict = outcome_;
+  return past;
+}
+
 // ---- their parts
 
 void MixedJob::take_turns(TorchrunStore& store, TimePoint now, UtcTime utc) {
@@ -276,12 +289,17 @@ void MixedJob::take_turn(Part& part, std::optional<Slot> slot, TorchrunStore& st
   if (!messages) {
     note(JobEndRequested{slot ? members_.at(*slot).join.host : "that is lost", messages.error().message()});
     verdict_ = Verdict{.exit_code = 1, .reason = messages.error().message()};
+    outcome_ = verdict_;
     return;
   }
   for (CoordinatorMessage& message : *messages) {
     if (const auto* end = std::get_if<End>(&message); end && !part.leaves_alone) {
       note(JobConcluded{end->verdict.exit_code, end->verdict.reason});
+      if (!outcome_) outcome_ = end->verdict;
       if (end->verdict.exit_code != 0 && !verdict_) verdict_ = end->verdict;
+    }
+    if (const auto* placed = std::get_if<Placed>(&message)) {
+      last_round_ = std::max(last_round_, placed->placement.round);
     }
     if (slot) tell(*slot, std::move(message));
   }

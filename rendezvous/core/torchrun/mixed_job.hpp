@@ -41,6 +41,11 @@ class MixedJob {
                                                    UtcTime utc);
   [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
   [[nodiscard]] int member_count() const { return members_.size(); }
+  /// Whether no agent of ours has a part any more. Who of torchrun's still has one in a static rendezvous does not
+  /// show: that is not left.
+  [[nodiscard]] bool left_by_ours() const { return active_ && !static_ && members_.empty() && leaving_.empty(); }
+  /// What a next job of the same run id begins with: the verdict, for those of ours who have not heard it yet.
+  [[nodiscard]] JobSnapshot past(Duration verdict_kept) const;
 
  private:
   using Slot = Membership::Slot;
@@ -83,7 +88,9 @@ class MixedJob {
   std::vector<Part> leaving_;  ///< of agents that are members no more: their place in torchrun's state is to be freed
   TimePoint now_{};            ///< of the last step
   std::int64_t next_number_ = 0;
-  std::optional<Verdict> verdict_;
+  std::optional<Verdict> verdict_;  ///< that ends it for all
+  std::optional<Verdict> outcome_;  ///< how it ended for the first whose end was the job's
+  Round last_round_{0};             ///< that ours had a place in
   std::vector<RendezvousAction> actions_;
 };
 

@@ -35,14 +35,23 @@ Result<> TorchrunBoard::read(TorchrunStore& store, UtcTime now, std::optional<st
   }
   state_ = {};
   if (text_ == torchrun_no_state) return {};
-  auto bytes = from_base64(text_);
-  if (!bytes) return bytes.error();
-  auto state = read_torchrun_state(*bytes);
+  auto state = state_in_text();
   if (!state) return state.error();
   state_ = *std::move(state);
   learn_interval();
   drop_silent(state_, terms_, now_);
   return {};
+}
+
+Result<TorchrunState> TorchrunBoard::state_in_text() {
+  const std::size_t hash = std::hash<std::string>{}(text_);
+  if (refused_ && refused_->first == hash) return refused_->second;
+  ++read_count_;
+  const auto bytes = from_base64(text_);
+  auto state = bytes ? read_torchrun_state(*bytes) : Result<TorchrunState>{bytes.error()};
+  refused_.reset();
+  if (!state) refused_.emplace(hash, state.error());
+  return state;
 }
 
 /// Torchrun's agents do not say after how long they take somebody for dead. We must not be quicker than they are: we go

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/torchrun/torchrun_store.hpp"
@@ -29,9 +30,12 @@ class TorchrunBoard {
   Result<> write(TorchrunStore& store, const Step& step);
 
   [[nodiscard]] const TorchrunState& state() const { return state_; }
+  /// Texts that were read as a state; one that is none is read once.
+  [[nodiscard]] std::size_t read_count() const { return read_count_; }
   [[nodiscard]] const TorchrunTerms& terms() const { return terms_; }
 
  private:
+  [[nodiscard]] Result<TorchrunState> state_in_text();
   [[nodiscard]] Result<> put(TorchrunStore& store);
   void learn_interval();
 
@@ -40,6 +44,9 @@ class TorchrunBoard {
   Duration lease_{};
   TorchrunState state_;
   std::string text_;  ///< what the store held when the state was read
+  /// By its hash, the text that is no state, and why: it costs as much each time.
+  std::optional<std::pair<std::size_t, Error>> refused_;
+  std::size_t read_count_ = 0;
   UtcTime now_{};
   std::optional<std::int64_t> runs_;
   std::map<TorchrunNode, UtcTime> heartbeats_;  ///< as last seen in this round

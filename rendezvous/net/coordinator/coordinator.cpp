@@ -4,16 +4,14 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "rendezvous/core/membership/job_codec.hpp"
 #include "rendezvous/net/coordinator/coordinator_job.hpp"
 #include "rendezvous/net/coordinator/job_keeper.hpp"
+#include "rendezvous/net/coordinator/job_registry.hpp"
 #include "rendezvous/net/coordinator/own_link.hpp"
-#include "rendezvous/net/coordinator/state_directory.hpp"
 #include "rendezvous/net/coordinator/torchrun_host.hpp"
 
 namespace torchup {
@@ -38,56 +36,30 @@ UtcTime utc_now() { return std::chrono::floor<std::chrono::microseconds>(std::ch
 class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl> {
  public:
   Impl(asio::io_context& loop, LogSink log, RendezvousSettings settings)
-      : loop_{loop}, torchrun_timer_{loop}, log_{std::move(log)}, settings_{settings} {
-    if (!settings_.started) settings_.started = std::chrono::steady_clock::now();
-  }
+      : loop_{loop}, torchrun_timer_{loop}, settings_{since_now(settings)},
+        jobs_{loop, std::move(log), settings_,
+              [this](Job& job, std::vector<RendezvousAction> actions) { perform_kept(job, std::move(actions)); }} {}
 
   using Job = CoordinatorJob;
 
+  /// Null: there is no room for one.
   std::shared_ptr<Job> job(const RunId& run_id) {
-    if (const auto found = jobs_.find(run_id); found != jobs_.end()) return found->second;
-    forget_old();
-    if (jobs_.size() >= jobs_max && !make_room()) return nullptr;
-    auto made = std::make_shared<Job>(loop_, run_id, Rendezvous{settings_}, sink());
-    made->age = next_age_++;
-    jobs_.emplace(run_id, made);
-    if (state_) keep(*made, next_file_++, false);
-    return made;
+    const auto known = jobs_.find(run_id);
+    if (!known) return jobs_.begin(run_id);
+    if (!known->alone() || !known->mixed.left_by_ours() || torchrun_->attended(run_id)) return known;
+    torchrun_->forget(run_id);
+    jobs_.forget(*known);
+    return jobs_.begin(run_id, known->mixed.past(settings_.verdict_kept));
   }
 
   Result<> keep_state(StateDirectory& directory) {
-    auto files = directory.read();
-    if (!files) return files.error();
-    std::vector<std::pair<std::uint64_t, SavedJob>> saved;
-    for (const StateDirectory::File& file : *files) {
-      auto job = decode_job(file.content);
-      if (!job) {
-        return Error{job.error().code,
-                     file.path + ": " + job.error().context +
-                         "; move the file away: then the agents of that job tell what they know of it"};
-      }
-      saved.emplace_back(file.number, std::move(*job));
-    }
-    state_ = &directory;
-    for (auto& [number, job] : saved) {
-      next_file_ = number + 1;
-      auto made = std::make_shared<Job>(loop_, job.run_id,
-                                        Rendezvous{settings_, job.snapshot, std::chrono::steady_clock::now()}, sink());
-      if (!jobs_.emplace(job.run_id, made).second) continue;
-      made->set_joined();
-      keep(*made, number, true);
-      step(*made, Tick{});
-      forget_if_over(*made);
+    const auto restored = jobs_.restore(directory);
+    if (!restored) return restored.error();
+    for (const auto& job : *restored) {
+      step(*job, Tick{});
+      jobs_.forget_if_over(*job);
     }
     return {};
-  }
-
-  void let_go_of_state(void (JobKeeper::*last_call)()) {
-    for (const auto& [id, job] : jobs_) {
-      if (job->keeper) (*std::exchange(job->keeper, {}).*last_call)();
-    }
-    state_ = nullptr;
-    log_ = {};  // agents that we leave have not ended, though it looks so from here
   }
 
   Peer enter(Job& job, Visitor visitor, Listener& listener) {
@@ -101,8 +73,8 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     step(*job, Gone{peer, end_of_file});
     job->give_back(peer);
     check_waiters(*job);
-    if (job->alone() && job->faulty()) return drop(*job);
-    forget_if_over(*job);
+    if (job->alone() && job->faulty()) return jobs_.forget(*job);
+    jobs_.forget_if_over(*job);
   }
 
   /// One event, its actions, and the timer for what comes next. A fault of ours ends the job that it is in, and no
@@ -146,7 +118,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     torchrun_.emplace(loop_, server, std::move(options), [this](const RunId& run_id, const std::string& line) {
       LogLine told{line};
       told.job = run_id.value();
-      sink()(std::move(told));
+      jobs_.sink()(std::move(told));
     });
     look_for_torchrun();
   }
@@ -157,7 +129,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
       const auto impl = self.lock();
       if (error || !impl) return;
       impl->torchrun_->turn(std::chrono::steady_clock::now(), utc_now());
-      const auto jobs = impl->jobs_;  // a step may end one
+      const auto jobs = impl->jobs_.all();  // a step may end one
       for (const auto& [id, job] : jobs) {
         if (job->faulty()) continue;
         try {
@@ -185,14 +157,13 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
 
   void when_others_left(const RunId& run_id, Duration linger, std::function<void()> done) {
     const auto found = jobs_.find(run_id);
-    if (found == jobs_.end() || found->second->nobody_else()) return asio::post(loop_, std::move(done));
-    Job& job = *found->second;
+    if (!found || found->nobody_else()) return asio::post(loop_, std::move(done));
+    Job& job = *found;
     Job::Waiter waiter{std::make_unique<asio::steady_timer>(loop_, linger), std::move(done)};
     waiter.limit->async_wait([self = weak_from_this(), id = run_id](const boost::system::error_code& error) {
       const auto impl = self.lock();
       if (error || !impl) return;
-      const auto still = impl->jobs_.find(id);
-      if (still != impl->jobs_.end()) impl->release_waiters(*still->second);
+      if (const auto still = impl->jobs_.find(id)) impl->release_waiters(*still);
     });
     job.waiters.push_back(std::move(waiter));
   }
@@ -200,31 +171,13 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   asio::io_context& loop_;
   asio::steady_timer torchrun_timer_;
   std::optional<TorchrunHost> torchrun_;
-  std::map<RunId, std::shared_ptr<Job>> jobs_;
+  const RendezvousSettings settings_;
+  JobRegistry jobs_;
 
  private:
-  /// Says nothing any more once the log is let go of.
-  LogSink sink() {
-    return [this](LogLine line) {
-      if (log_) log_(std::move(line));
-    };
-  }
-
-  void keep(Job& job, std::uint64_t number, bool on_disk) {
-    job.keeper = std::make_shared<JobKeeper>(
-        loop_, *state_, number, on_disk, job.run_id, job.rendezvous,
-        [this, &job](std::vector<RendezvousAction> actions) { perform_kept(job, std::move(actions)); },
-        [&job](const std::string& line) { job.log(LogLevel::warning, "state", line); });
-  }
-
-  void drop(Job& job) {
-    const RunId run_id = job.run_id;  // which goes with the job
-    forget(job);
-    jobs_.erase(run_id);
-  }
-
-  void forget(Job& job) {
-    if (job.keeper) std::exchange(job.keeper, {})->forget();
+  static RendezvousSettings since_now(RendezvousSettings settings) {
+    if (!settings.started) settings.started = std::chrono::steady_clock::now();
+    return settings;
   }
 
   void perform_kept(Job& job, std::vector<RendezvousAction> actions) {
@@ -245,62 +198,12 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     job.timer.async_wait([self = weak_from_this(), id = job.run_id](const boost::system::error_code& error) {
       const auto impl = self.lock();
       if (error || !impl) return;
-      const auto found = impl->jobs_.find(id);
-      if (found == impl->jobs_.end()) return;
-      const auto due = found->second;
+      const auto due = impl->jobs_.find(id);
+      if (!due) return;
       due->armed.reset();
       impl->step(*due, Tick{});
       impl->check_waiters(*due);
-      impl->forget_if_over(*due);
-    });
-  }
-
-  /// Nobody is there, and nobody can come back.
-  void forget_if_over(Job& job) {
-    if (!job.alone() || !job.waiters.empty() || job.mixed.active()) return;
-    if (!job.rendezvous.forgettable(std::chrono::steady_clock::now())) return;
-    const auto found = jobs_.find(job.run_id);
-    if (found == jobs_.end() || found->second.get() != &job) return;
-    forget(job);
-    jobs_.erase(found);
-  }
-
-  /// Of the jobs to which nobody is connected, the one that would be forgotten first makes room for a new one; where
-  /// there is none, the oldest of those that nobody has joined.
-  bool make_room() {
-    auto first = jobs_.end();
-    for (auto entry = jobs_.begin(); entry != jobs_.end(); ++entry) {
-      const Job& job = *entry->second;
-      if (!job.alone() || job.mixed.active() || !job.rendezvous.forget_at()) continue;
-      if (first == jobs_.end() || job.rendezvous.forget_at() < first->second->rendezvous.forget_at()) first = entry;
-    }
-    if (first == jobs_.end()) first = oldest_without_members();
-    if (first == jobs_.end()) return false;
-    const auto gone = first->second;
-    forget(*gone);
-    jobs_.erase(first);
-    gone->let_go_of_all("jobs_max: its job made room for another before it joined");
-    return true;
-  }
-
-  std::map<RunId, std::shared_ptr<Job>>::iterator oldest_without_members() {
-    auto oldest = jobs_.end();
-    for (auto entry = jobs_.begin(); entry != jobs_.end(); ++entry) {
-      const Job& job = *entry->second;
-      if (job.joined() || job.own > 0) continue;
-      if (oldest == jobs_.end() || job.age < oldest->second->age) oldest = entry;
-    }
-    return oldest;
-  }
-
-  void forget_old() {
-    const TimePoint now = std::chrono::steady_clock::now();
-    std::erase_if(jobs_, [&](const auto& entry) {
-      Job& job = *entry.second;
-      const bool over = job.mixed.active() ? job.mixed.member_count() == 0 : job.rendezvous.forgettable(now);
-      const bool goes = job.alone() && over;
-      if (goes) forget(job);
-      return goes;
+      impl->jobs_.forget_if_over(*due);
     });
   }
 
@@ -310,12 +213,6 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   void release_waiters(Job& job) {
     for (Job::Waiter& waiter : std::exchange(job.waiters, {})) asio::post(loop_, std::move(waiter.done));
   }
-
-  LogSink log_;
-  RendezvousSettings settings_;
-  StateDirectory* state_ = nullptr;  ///< null: nothing is kept
-  std::uint64_t next_file_ = 0;
-  std::uint64_t next_age_ = 0;
 };
 
 namespace {
@@ -378,17 +275,17 @@ void Coordinator::admit_torchrun(StoreServer& server, TorchrunHostOptions option
 }
 
 Result<> Coordinator::keep_state(StateDirectory& directory) { return impl_->keep_state(directory); }
-void Coordinator::release_state() { impl_->let_go_of_state(&JobKeeper::finish); }
-void Coordinator::abandon_state() { impl_->let_go_of_state(&JobKeeper::abandon); }
+void Coordinator::release_state() { impl_->jobs_.let_go_of_state(&JobKeeper::finish); }
+void Coordinator::abandon_state() { impl_->jobs_.let_go_of_state(&JobKeeper::abandon); }
 
 bool Coordinator::knows_address(const std::string& address) const {
-  return std::any_of(impl_->jobs_.begin(), impl_->jobs_.end(),
-                     [&](const auto& entry) { return entry.second->knows_address(address); });
+  return std::ranges::any_of(impl_->jobs_.all(),
+                             [&](const auto& entry) { return entry.second->knows_address(address); });
 }
 
 bool Coordinator::mixed(const RunId& run_id) const {
   const auto found = impl_->jobs_.find(run_id);
-  return found != impl_->jobs_.end() && found->second->mixed.active();
+  return found && found->mixed.active();
 }
 
 void Coordinator::when_others_left(const RunId& run_id, Duration linger, std::function<void()> done) {
@@ -398,7 +295,7 @@ void Coordinator::when_others_left(const RunId& run_id, Duration linger, std::fu
 std::vector<std::pair<RunId, JobView>> Coordinator::jobs() const {
   std::vector<std::pair<RunId, JobView>> list;
   const TimePoint now = std::chrono::steady_clock::now();
-  for (const auto& [run_id, job] : impl_->jobs_) {
+  for (const auto& [run_id, job] : impl_->jobs_.all()) {
     JobView view = job->rendezvous.view(now);
     if (job->mixed.active()) {
       view = impl_->torchrun_->view(run_id, std::move(view));
@@ -408,11 +305,11 @@ std::vector<std::pair<RunId, JobView>> Coordinator::jobs() const {
   }
   if (!impl_->torchrun_) return list;
   for (const RunId& run_id : impl_->torchrun_->jobs()) {
-    if (!impl_->jobs_.contains(run_id)) list.emplace_back(run_id, impl_->torchrun_->view(run_id, {}));
+    if (!impl_->jobs_.find(run_id)) list.emplace_back(run_id, impl_->torchrun_->view(run_id, {}));
   }
   return list;
 }
 
-std::size_t Coordinator::job_count() const { return impl_->jobs_.size(); }
+std::size_t Coordinator::job_count() const { return impl_->jobs_.all().size(); }
 
 }  // namespace torchup

@@ -12,6 +12,7 @@
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/torchrun/torchrun_care.hpp"
 #include "rendezvous/net/io/background.hpp"
+#include "rendezvous/net/io/counted_bytes.hpp"
 #include "rendezvous/net/store/blocking_connect.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 #include "rendezvous/net/store/worker_keys.hpp"
@@ -40,30 +41,13 @@ class TorchrunHost::Impl final : public StoreWatcher {
     server_.watch(torchrun_keys, *this);  // from now to its end
   }
 
-  /// Bytes that count in a sum for as long as this lives.
-  class Counted {
-   public:
-    Counted(std::size_t& sum, std::size_t bytes) : sum_{&sum}, bytes_{bytes} { sum += bytes; }
-    Counted(Counted&& other) noexcept : sum_{other.sum_}, bytes_{std::exchange(other.bytes_, 0)} {}
-    Counted& operator=(Counted&& other) noexcept {
-      std::swap(sum_, other.sum_);
-      std::swap(bytes_, other.bytes_);
-      return *this;
-    }
-    ~Counted() { *sum_ -= bytes_; }
-
-   private:
-    std::size_t* sum_;
-    std::size_t bytes_;
-  };
-
   /// A request that has to wait.
   struct Held {
     ClientId client;
     Query query;
     std::string key;
     std::vector<Value> values;
-    Counted memory;
+    CountedBytes memory;
     std::optional<TimePoint> since = {};
   };
 
@@ -293,6 +277,15 @@ class TorchrunHost::Impl final : public StoreWatcher {
     }
   }
 
+  std::map<RunId, Meeting>::iterator forget(std::map<RunId, Meeting>::iterator it) {
+    const std::string main_key = std::string{torchrun_keys} + it->first.value();
+    keys().erase_if([&](std::string_view key) {
+      const auto place = read_round_key(key);
+      return key == main_key || (place && place->run_id == it->first);
+    });
+    return let_go(it);
+  }
+
   Store& keys() { return server_.store(); }
 
   asio::io_context& loop_;
@@ -354,15 +347,6 @@ class TorchrunHost::Impl final : public StoreWatcher {
     }
   }
 
-  std::map<RunId, Meeting>::iterator forget(std::map<RunId, Meeting>::iterator it) {
-    const std::string main_key = std::string{torchrun_keys} + it->first.value();
-    keys().erase_if([&](std::string_view key) {
-      const auto place = read_round_key(key);
-      return key == main_key || (place && place->run_id == it->first);
-    });
-    return let_go(it);
-  }
-
   std::map<RunId, Meeting>::iterator let_go(std::map<RunId, Meeting>::iterator it) {
     std::erase_if(clients_, [&](const auto& entry) { return entry.second == it->first; });
     return meetings_.erase(it);
@@ -376,6 +360,13 @@ TorchrunHost::~TorchrunHost() = default;
 TorchrunStore* TorchrunHost::find(const RunId& run_id) {
   const auto found = impl_->meetings_.find(run_id);
   return found == impl_->meetings_.end() ? nullptr : &found->second;
+}
+bool TorchrunHost::attended(const RunId& run_id) const {
+  const auto found = impl_->meetings_.find(run_id);
+  return found != impl_->meetings_.end() && found->second.clients > 0;
+}
+void TorchrunHost::forget(const RunId& run_id) {
+  if (const auto found = impl_->meetings_.find(run_id); found != impl_->meetings_.end()) impl_->forget(found);
 }
 TorchrunStore& TorchrunHost::store(const RunId& run_id) { return impl_->meeting(run_id); }
 void TorchrunHost::reached_by(const RunId& run_id, const std::string& address) {

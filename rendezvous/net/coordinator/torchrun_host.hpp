@@ -48,6 +48,10 @@ class TorchrunHost {
   [[nodiscard]] TorchrunStore* find(const RunId& run_id);
   /// As `find`; from then on some may come.
   [[nodiscard]] TorchrunStore& store(const RunId& run_id);
+  /// Whether an agent of torchrun's that has a part in that job is connected.
+  [[nodiscard]] bool attended(const RunId& run_id) const;
+  /// The job is over for all: the next one of the same run id meets anew.
+  void forget(const RunId& run_id);
   /// An address by which other nodes reach this process, to be used for workers where torchrun's agents show none.
   void reached_by(const RunId& run_id, const std::string& address);
   /// To be called some times a second.

@@ -198,6 +198,14 @@ TEST_CASE("a mixed job takes no agent that a job of ours would not", "[unit][mix
   REQUIRE(mixed.job.member_count() == 1);
 }
 
+TEST_CASE("a node id is one agent's of a mixed job, too", "[unit][mixed]") {
+  Mixed mixed;
+  REQUIRE(Mixed::refusal(mixed.join(Peer{1}, Mixed::agent("a"))));
+  (void)mixed.step(Gone{Peer{0}, false});
+  REQUIRE_FALSE(Mixed::refusal(mixed.join(Peer{2}, Mixed::agent("a"))));
+  REQUIRE(mixed.job.member_count() == 1);
+}
+
 TEST_CASE("a connection speaks for one agent of a mixed job", "[unit][mixed]") {
   Mixed mixed;
   for (int pid = 2; pid < 50; ++pid) (void)mixed.step(Said{Peer{0}, Mixed::agent("a", pid)});

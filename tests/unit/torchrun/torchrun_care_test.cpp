@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "rendezvous/core/torchrun/torchrun_board.hpp"
 #include "tests/support/torchrun_job.hpp"
 
 namespace torchup {
@@ -59,6 +60,22 @@ TEST_CASE("a text that is no state is read once", "[unit][torchrun]") {
   job.enter(b, client_b);
   REQUIRE(job.care.read_count() == before + 2);
   REQUIRE(job.care.state().participants.contains(b));
+}
+
+TEST_CASE("a participant, too, reads a text that is no state once", "[unit][torchrun]") {
+  Keys keys;
+  TorchrunBoard board{RunId{"job"}};
+  keys.map["torch.rendezvous.job"] = "bm9uZQ==";
+  for (int i = 0; i < 100; ++i) REQUIRE_FALSE(board.read(keys, utc0, {}).has_value());
+  REQUIRE(board.read_count() == 1);
+  TorchrunState state;
+  state.participants[a] = 0;
+  state.last_heartbeats[a] = utc0;
+  keys.put(state);
+  REQUIRE(board.read(keys, utc0, {}).has_value());
+  REQUIRE(board.state() == state);
+  keys.map["torch.rendezvous.job"] = "bm9uZQ==";
+  REQUIRE_FALSE(board.read(keys, utc0, {}).has_value());
 }
 
 TEST_CASE("participants learn of a newcomer at one moment", "[unit][torchrun]") {

@@ -1,0 +1,158 @@
+#include "rendezvous/net/coordinator/job_registry.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <utility>
+
+#include "rendezvous/core/membership/job_codec.hpp"
+#include "rendezvous/net/coordinator/job_keeper.hpp"
+#include "rendezvous/net/coordinator/state_directory.hpp"
+
+namespace torchup {
+namespace {
+
+void stop_keeping(CoordinatorJob& job) {
+  if (job.keeper) std::exchange(job.keeper, {})->forget();
+}
+
+}  // namespace
+
+JobRegistry::JobRegistry(boost::asio::io_context& loop, LogSink log, RendezvousSettings settings, Perform perform)
+    : loop_{loop}, log_{std::move(log)}, settings_{settings}, perform_{std::move(perform)} {}
+
+// ---- how jobs begin
+
+std::shared_ptr<CoordinatorJob> JobRegistry::find(const RunId& run_id) const {
+  const auto found = jobs_.find(run_id);
+  return found == jobs_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<CoordinatorJob> JobRegistry::begin(const RunId& run_id) { return begin(run_id, Rendezvous{settings_}); }
+
+std::shared_ptr<CoordinatorJob> JobRegistry::begin(const RunId& run_id, const JobSnapshot& before) {
+  return begin(run_id, Rendezvous{settings_, before, std::chrono::steady_clock::now()});
+}
+
+std::shared_ptr<CoordinatorJob> JobRegistry::begin(const RunId& run_id, Rendezvous machine) {
+  forget_old();
+  if (jobs_.size() >= jobs_max && !make_room()) return nullptr;
+  auto made = add(run_id, std::move(machine));
+  if (state_) keep(*made, next_file_++, false);
+  return made;
+}
+
+std::shared_ptr<CoordinatorJob> JobRegistry::add(const RunId& run_id, Rendezvous machine) {
+  auto made = std::make_shared<Job>(loop_, run_id, std::move(machine), sink());
+  made->age = next_age_++;
+  jobs_.emplace(run_id, made);
+  return made;
+}
+
+// ---- which give way
+
+/// Of the jobs to which nobody is connected, the one that would be forgotten first makes room for a new one; where
+/// there is none, the oldest of those that nobody has joined.
+bool JobRegistry::make_room() {
+  auto first = next_forgotten();
+  if (first == jobs_.end()) first = oldest_without_members();
+  if (first == jobs_.end()) return false;
+  const auto gone = first->second;
+  forget(*gone);
+  gone->let_go_of_all("jobs_max: its job made room for another before it joined");
+  return true;
+}
+
+JobRegistry::Jobs::iterator JobRegistry::next_forgotten() {
+  auto first = jobs_.end();
+  for (auto entry = jobs_.begin(); entry != jobs_.end(); ++entry) {
+    const Job& job = *entry->second;
+    if (!job.alone() || job.mixed.active() || !job.rendezvous.forget_at()) continue;
+    if (first == jobs_.end() || job.rendezvous.forget_at() < first->second->rendezvous.forget_at()) first = entry;
+  }
+  return first;
+}
+
+JobRegistry::Jobs::iterator JobRegistry::oldest_without_members() {
+  auto oldest = jobs_.end();
+  for (auto entry = jobs_.begin(); entry != jobs_.end(); ++entry) {
+    const Job& job = *entry->second;
+    if (job.joined() || job.own > 0) continue;
+    if (oldest == jobs_.end() || job.age < oldest->second->age) oldest = entry;
+  }
+  return oldest;
+}
+
+// ---- how they are forgotten
+
+void JobRegistry::forget(const Job& job) {
+  const auto found = jobs_.find(job.run_id);
+  if (found == jobs_.end() || found->second.get() != &job) return;
+  const auto gone = found->second;
+  stop_keeping(*gone);
+  jobs_.erase(found);
+}
+
+void JobRegistry::forget_if_over(Job& job) {
+  if (!job.alone() || !job.waiters.empty() || job.mixed.active()) return;
+  if (job.rendezvous.forgettable(std::chrono::steady_clock::now())) forget(job);
+}
+
+void JobRegistry::forget_old() {
+  const TimePoint now = std::chrono::steady_clock::now();
+  std::erase_if(jobs_, [&](const auto& entry) {
+    Job& job = *entry.second;
+    const bool over = job.mixed.active() ? job.mixed.member_count() == 0 : job.rendezvous.forgettable(now);
+    const bool goes = job.alone() && over;
+    if (goes) stop_keeping(job);
+    return goes;
+  });
+}
+
+// ---- what is kept on disk
+
+Result<std::vector<std::shared_ptr<CoordinatorJob>>> JobRegistry::restore(StateDirectory& directory) {
+  auto files = directory.read();
+  if (!files) return files.error();
+  std::vector<std::pair<std::uint64_t, SavedJob>> saved;
+  for (const StateDirectory::File& file : *files) {
+    auto job = decode_job(file.content);
+    if (!job) {
+      return Error{job.error().code, file.path + ": " + job.error().context +
+                                         "; move the file away: then the agents of that job tell what they know of it"};
+    }
+    saved.emplace_back(file.number, std::move(*job));
+  }
+  state_ = &directory;
+  std::vector<std::shared_ptr<Job>> restored;
+  for (auto& [number, job] : saved) {
+    next_file_ = number + 1;
+    if (find(job.run_id)) continue;
+    auto made = add(job.run_id, Rendezvous{settings_, job.snapshot, std::chrono::steady_clock::now()});
+    made->set_joined();
+    keep(*made, number, true);
+    restored.push_back(std::move(made));
+  }
+  return restored;
+}
+
+void JobRegistry::keep(Job& job, std::uint64_t number, bool on_disk) {
+  job.keeper = std::make_shared<JobKeeper>(
+      loop_, *state_, number, on_disk, job.run_id, job.rendezvous,
+      [this, &job](std::vector<RendezvousAction> actions) { perform_(job, std::move(actions)); },
+      [&job](const std::string& line) { job.log(LogLevel::warning, "state", line); });
+}
+
+void JobRegistry::let_go_of_state(void (JobKeeper::*last_call)()) {
+  for (const auto& [id, job] : jobs_) {
+    if (job->keeper) (*std::exchange(job->keeper, {}).*last_call)();
+  }
+  state_ = nullptr;
+  log_ = {};  // agents that we leave have not ended, though it looks so from here
+}
+
+LogSink JobRegistry::sink() {
+  return [this](LogLine line) {
+    if (log_) log_(std::move(line));
+  };
+}
+
+}  // namespace torchup
