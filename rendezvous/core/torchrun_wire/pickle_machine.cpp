@@ -15,6 +15,9 @@ namespace torchup::pickle {
 namespace {
 
 /// Microseconds since 1970 of the ten bytes that Python's datetime is made of.
+/// Times that differ by no more than a Duration holds: whoever compares them counts in nanoseconds.
+constexpr unsigned year_min = 1970, year_max = 2200;
+
 std::optional<std::int64_t> time_of(std::string_view bytes) {
   if (bytes.size() != 10) return {};
   const auto at = [&](std::size_t i) { return static_cast<unsigned>(static_cast<unsigned char>(bytes[i])); };
@@ -23,7 +26,8 @@ std::optional<std::int64_t> time_of(std::string_view bytes) {
                                          std::chrono::month{at(2) & 0x7f},  // the top bit tells a repeated hour
                                          std::chrono::day{at(3)}};
   const unsigned microseconds = at(7) * 65536 + at(8) * 256 + at(9);
-  if (year < 1 || year > 9999 || !date.ok() || at(4) > 23 || at(5) > 59 || at(6) > 59 || microseconds > 999999) {
+  if (year < year_min || year > year_max || !date.ok() || at(4) > 23 || at(5) > 59 || at(6) > 59 ||
+      microseconds > 999999) {
     return {};
   }
   const std::chrono::sys_time<std::chrono::microseconds> time =

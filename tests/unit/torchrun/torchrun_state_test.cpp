@@ -285,6 +285,17 @@ TEST_CASE("numbers and addresses of a state are what they can be", "[unit][torch
   REQUIRE(has(refusal(state_pickle().replace(state_pickle().find("closed"), 6, "c\x1b[2Jd")), "c\\x1b[2Jd"));
 }
 
+TEST_CASE("times of a state are such that can be counted with", "[unit][torchrun]") {
+  const auto fault_in = [](int year) {
+    TorchrunState state;
+    state.deadline = std::chrono::sys_days{std::chrono::year{year} / 6 / 1};
+    return refusal(write_torchrun_state(state));
+  };
+  REQUIRE(fault_in(1970) == "none");
+  REQUIRE(fault_in(2200) == "none");
+  for (const int year : {1, 1969, 2201, 9999}) REQUIRE(has(fault_in(year), "a time that is none"));
+}
+
 TEST_CASE("attributes are all there, once, and of their types", "[unit][torchrun]") {
   const auto node_of = [](const std::string& attributes) {
     return refusal(state_pickle(dict + mark + node_class + empty_tuple + "\x81" + dict + mark + attributes + set_items +
