@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <ranges>
 
 #include "rendezvous/core/store/store.hpp"
 
@@ -127,12 +126,13 @@ bool Store::forget_wait(ClientId client) {
   auto& map = found->second.query == Query::barrier ? barriers_ : awaited_;
   if (found->second.query != Query::barrier && found->second.missing == 0) --satisfied_;
   // From the last to the first: a line lasts as long as its first mention.
-  for (const Registration& registration : std::views::reverse(found->second.registrations)) {
-    Line& line = registration.line->second;
-    waits_bytes_ -= cost_of_wait(registration.line->first);
-    if (registration.place == line.end()) continue;
-    line.erase(registration.place);
-    if (line.empty()) map.erase(map.find(registration.line->first));
+  auto& registrations = found->second.registrations;
+  for (auto registration = registrations.rbegin(); registration != registrations.rend(); ++registration) {
+    Line& line = registration->line->second;
+    waits_bytes_ -= cost_of_wait(registration->line->first);
+    if (registration->place == line.end()) continue;
+    line.erase(registration->place);
+    if (line.empty()) map.erase(map.find(registration->line->first));
   }
   waits_.erase(found);
   return true;
