@@ -202,7 +202,7 @@ namespace {
 /// PyTorch's server as far as one client goes, with its answers when a test wants them.
 class ScriptedServer {
  public:
-  ScriptedServer() : listeners_{std::move(*listen_on("127.0.0.1", Port{0}, 90s))} {}
+  ScriptedServer() : listeners_{*listen_on("127.0.0.1", Port{0}, 90s)} {}
   [[nodiscard]] Port port() const { return listeners_.port; }
   /// The client's greeting: it is not one of ours.
   void greet() {
@@ -236,7 +236,7 @@ TEST_CASE("an answer that crosses the cancellation is the answer", "[net][store_
     server.take(1 + 8 + 2 + 8);  // ADD: the connection is in step
     server.answer(std::string{"\7\0\0\0\0\0\0\0", 8});
   }};
-  auto client = std::move(*StoreClient::connect({"127.0.0.1", server.port(), 10s}));
+  auto client = *StoreClient::connect({"127.0.0.1", server.port(), 10s});
   client->set_timeout(10ms);
   const std::string late = text(client->get("k"));
   client->set_timeout(10s);
@@ -383,7 +383,7 @@ TEST_CASE("a peer that accepts and stays silent, or says something else", "[net]
 TEST_CASE("a client does not come back to another store under the same address", "[net][store_client][own]") {
   auto server = std::make_unique<ServerThread>();
   const Port port = server->port();
-  auto client = std::move(*StoreClient::connect({"localhost", port, 5s}));
+  auto client = *StoreClient::connect({"localhost", port, 5s});
   REQUIRE(ok(client->set("k", "v")));
   REQUIRE(text(client->get("k")) == "v");
   server.reset();
@@ -398,7 +398,7 @@ namespace {
 /// Passes bytes on between a client and a server until it is told to cut.
 class Relay {
  public:
-  explicit Relay(Port server) : server_{server}, listeners_{std::move(*listen_on("127.0.0.1", Port{0}, 90s))} {
+  explicit Relay(Port server) : server_{server}, listeners_{*listen_on("127.0.0.1", Port{0}, 90s)} {
     thread_ = std::thread{[this] { run(); }};
   }
   ~Relay() {
@@ -416,7 +416,7 @@ class Relay {
       if (cut_.exchange(false)) pairs.clear();
       if (UniqueFd client{::accept4(listeners_.sockets[0].get(), nullptr, nullptr, SOCK_NONBLOCK)}; client) {
         pairs.emplace_back(std::move(client),
-                           std::move(*blocking_connect("127.0.0.1", server_, std::chrono::steady_clock::now() + 5s)));
+                           *blocking_connect("127.0.0.1", server_, std::chrono::steady_clock::now() + 5s));
       }
       bool idle = true;
       for (auto& [a, b] : pairs)
@@ -440,11 +440,11 @@ class Relay {
 TEST_CASE("a cut connection to our server is made again", "[net][store_client][own]") {
   ServerThread server;
   Relay relay{server.port()};
-  auto client = std::move(*StoreClient::connect({"127.0.0.1", relay.port(), 5s}));
+  auto client = *StoreClient::connect({"127.0.0.1", relay.port(), 5s});
   REQUIRE(ok(client->set("k", "v")));
   REQUIRE(text(client->get("k")) == "v");
   SECTION("within a call that only reads, while it waits") {
-    auto direct = std::move(*StoreClient::connect({"localhost", server.port(), 5s}));
+    auto direct = *StoreClient::connect({"localhost", server.port(), 5s});
     std::thread other{[&] {
       server.until_waiting(1);
       const auto accepted = server.status().accepted;

@@ -343,7 +343,7 @@ TEST_CASE("replies leave in order, whatever the kernel takes at a time", "[net][
     queue.share(shared, all);
     expected += shared.view();
   };
-  const std::size_t step = GENERATE(1, 2, 999, 1024, 5000, 100'000);
+  const auto step = GENERATE(values<std::size_t>({1, 2, 999, 1024, 5000, 100'000}));
   std::string sent;
   for (int round = 0; round < 3; ++round) {
     value('a', 2000), text("one"), value('b', 1500), value('c', 1024), text("two");
@@ -424,7 +424,8 @@ TEST_CASE("polling is tried ever more rarely while it does not pay", "[net][adap
     REQUIRE_FALSE(spin.succeed());
     return;
   }
-  for (std::uint64_t pause : {1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 1023}) {
+  for (const std::uint64_t pause :
+       std::initializer_list<std::uint64_t>{1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 1023}) {
     REQUIRE_FALSE(spin.miss());
     for (std::uint64_t call = 0; call < pause; ++call) REQUIRE_FALSE(spin.succeed());
   }

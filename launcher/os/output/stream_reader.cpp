@@ -178,7 +178,7 @@ void StreamReader::window_changed() const {
 
 void StreamReader::flush() {
   for (WorkerStream* each : std::exchange(touched_, {})) each->flush_files();
-  const auto full = [this](const Console* console) { return console->is_full(); };
+  const auto full = [](const Console* console) { return console->is_full(); };
   const auto full_before = std::count_if(consoles_.begin(), consoles_.end(), full);
   const bool disk_full_before = disk_full_;
   for (Console* console : consoles_) console->flush();
