@@ -46,8 +46,8 @@ TEST_CASE("a daemon that ends by a fault of its own leaves its jobs as a kill wo
   const bool fault = GENERATE(true, false);
   DaemonFolder folder;
   Log log{{.program = "torchupd", .write = [](const std::string&) {}}};
-  std::optional<tcp::socket> agent;
   asio::io_context agents;
+  std::optional<tcp::socket> agent;
   {
     asio::io_context loop;
     DaemonSettings settings;

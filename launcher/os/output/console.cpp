@@ -73,23 +73,21 @@ void Console::expect_turn() {
 }
 
 Task<bool> Console::written(std::optional<Duration> limit) {
-  auto timer = std::make_shared<Timer>(loop_);
-  auto done = std::make_shared<bool>(false);
-  timer->expires_at(limit ? std::chrono::steady_clock::now() + *limit : TimePoint::max());
-  waiting_ = timer;
-  writer_.when_at_most(0, [post = post_, timer, done] {
-    post([timer, done] {
-      *done = true;
-      timer->cancel();
+  const auto waiting =
+      std::make_shared<LoopWait<bool>>(loop_, limit ? std::chrono::steady_clock::now() + *limit : TimePoint::max());
+  waiting_ = waiting;
+  writer_.when_at_most(0, [post = post_, waiter = std::weak_ptr{waiting}] {
+    post([waiter] {
+      if (const auto waiting = waiter.lock()) waiting->end(true);
     });
   });
-  co_await timer->async_wait();
+  co_await waiting->timer.async_wait();
   waiting_.reset();
-  co_return *done;
+  co_return waiting->answer.value_or(false);
 }
 
 void Console::hurry() {
-  if (waiting_) waiting_->cancel();
+  if (waiting_) waiting_->timer.cancel();
 }
 
 std::uint64_t Console::tell_losses(bool given_up) {

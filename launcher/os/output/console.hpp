@@ -9,6 +9,7 @@
 #include "launcher/core/agent/console_turns.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "launcher/os/io/loop_post.hpp"
+#include "launcher/os/io/loop_wait.hpp"
 #include "rendezvous/net/io/asio.hpp"
 #include "rendezvous/net/io/console_writer.hpp"
 
@@ -73,11 +74,11 @@ class Console {
   Timer turn_timer_;
   bool turn_expected_ = false;
   bool full_ = false;
-  std::shared_ptr<Timer> waiting_;          ///< of `written`
-  std::uint64_t dropped_ = 0;               ///< bytes of a terminal that did not keep up
-  std::uint64_t dropped_now_ = 0;           ///< not yet said
-  std::uint64_t told_ = 0;                  ///< bytes lost, as the listener knows
-  std::string reason_ = "it was too slow";  ///< for the loss
+  std::shared_ptr<LoopWait<bool>> waiting_;  ///< of `written`
+  std::uint64_t dropped_ = 0;                ///< bytes of a terminal that did not keep up
+  std::uint64_t dropped_now_ = 0;            ///< not yet said
+  std::uint64_t told_ = 0;                   ///< bytes lost, as the listener knows
+  std::string reason_ = "it was too slow";   ///< for the loss
 };
 
 }  // namespace torchup

@@ -9,7 +9,7 @@ void DiskThread::when_at_most(std::size_t level, std::function<void()> notice) {
 }
 
 Task<bool> DiskThread::idle(Duration limit) {
-  const auto waiting = std::make_shared<Waiting<bool>>(loop_, limit);
+  const auto waiting = std::make_shared<LoopWait<bool>>(loop_, std::chrono::steady_clock::now() + limit);
   when_at_most(0, [asker = std::weak_ptr{waiting}] {
     if (const auto waiting = asker.lock()) waiting->end(true);
   });

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "launcher/os/io/loop_post.hpp"
+#include "launcher/os/io/loop_wait.hpp"
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/net/io/asio.hpp"
 #include "rendezvous/net/io/writer_thread.hpp"
@@ -32,7 +33,7 @@ class DiskThread {
   /// may still be running.
   template <class T>
   Task<std::optional<T>> ask(std::function<T()> work, Duration limit = disk_limit) {
-    const auto waiting = std::make_shared<Waiting<T>>(loop_, limit);
+    const auto waiting = std::make_shared<LoopWait<T>>(loop_, std::chrono::steady_clock::now() + limit);
     call([post = post_, asker = std::weak_ptr{waiting}, work = std::move(work)] {
       auto answer = std::make_shared<T>(work());
       post([asker, answer] {
@@ -57,19 +58,6 @@ class DiskThread {
   [[nodiscard]] const LoopPost& post() const { return post_; }
 
  private:
-  /// Who waits owns it: the thread may outlive the loop, and so the timer, and knows it from afar.
-  template <class T>
-  struct Waiting {
-    Waiting(asio::io_context& loop, Duration limit) : timer{loop} { timer.expires_after(limit); }
-    void end(T with) {
-      answer = std::move(with);
-      timer.cancel();
-    }
-
-    Timer timer;
-    std::optional<T> answer;
-  };
-
   asio::io_context& loop_;
   LoopPost post_;
   WriterThread thread_;
