@@ -161,6 +161,20 @@ class Launcher(unittest.TestCase):
             _, err = self.end(self.start("", f"kill {int(number)}"), 1)
             self.assertIn(f"exitcode  : -{int(number)} (pid:", err)
 
+    def test_what_reads_our_output_is_none_of_our_processes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # bash's `exec` makes torchup the parent of what reads its output; this one reads when torchup has ended.
+            script = (f'exec > >(while kill -0 $$ 2>/dev/null; do sleep 0.02; done; cat >{folder}/part; mv {folder}/part {folder}/all); '
+                      f'exec "{TORCHUP}" --nproc-per-node=2 --no-python echo read')
+            done = subprocess.run(["bash", "-c", script], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
+            self.assertEqual(done.returncode, 0)
+            limit = time.monotonic() + 10
+            while not os.path.exists(f"{folder}/all"):
+                self.assertLess(time.monotonic(), limit, "what read torchup's output was killed")
+                time.sleep(0.02)
+            with open(f"{folder}/all") as text:
+                self.assertEqual(text.read(), "read\nread\n")
+
     def test_no_such_program_is_one_line_and_2(self):
         done = subprocess.run([TORCHUP, "nosuch_program"], capture_output=True, text=True, timeout=10)
         self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (2, "", 1))

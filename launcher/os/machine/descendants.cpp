@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -63,13 +64,14 @@ void signal_all(const std::vector<pid_t>& pids, int number) {
 
 void become_subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-std::vector<pid_t> descendants() {
+std::vector<pid_t> descendants(std::span<const pid_t> but) {
   const auto processes = all_processes();
   std::vector<pid_t> found{::getpid()};
   for (std::size_t next = 0; next < found.size(); ++next) {
     const pid_t parent = found[next];
     for (const Process& process : processes) {
-      if (process.parent == parent) found.push_back(process.pid);
+      const bool left_out = std::ranges::find(but, process.pid) != but.end();
+      if (process.parent == parent && !left_out) found.push_back(process.pid);
     }
   }
   found.erase(found.begin());
@@ -114,19 +116,20 @@ void reap_orphans() {
   }
 }
 
-void kill_descendants_once() {
+void kill_descendants_once(std::span<const pid_t> but) {
   // Stopped first, none of them can start another while the list is worked through.
-  signal_all(descendants(), SIGSTOP);
-  signal_all(descendants(), SIGKILL);
+  signal_all(descendants(but), SIGSTOP);
+  signal_all(descendants(but), SIGKILL);
 }
 
-bool kill_descendants(Duration limit) {
+bool kill_descendants(Duration limit, std::span<const pid_t> but) {
+  const auto some_are_left = [but] { return has_children() && (but.empty() || !descendants(but).empty()); };
   const TimePoint end = std::chrono::steady_clock::now() + limit;
-  while (has_children()) {
-    kill_descendants_once();
+  while (some_are_left()) {
+    kill_descendants_once(but);
     while (::waitpid(-1, nullptr, WNOHANG) > 0) {
     }
-    if (!has_children()) return true;
+    if (!some_are_left()) return true;
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds{2});
   }

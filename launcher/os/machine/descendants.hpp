@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <span>
 #include <vector>
 
 #include "rendezvous/base/types.hpp"
@@ -13,8 +14,9 @@ namespace torchup {
 /// Makes this process the subreaper of all it starts.
 void become_subreaper();
 
-/// All living descendants of this process, parents before their children; zombies are left out.
-[[nodiscard]] std::vector<pid_t> descendants();
+/// All living descendants of this process, parents before their children; zombies are left out, and so are `but` with
+/// all below them.
+[[nodiscard]] std::vector<pid_t> descendants(std::span<const pid_t> but = {});
 
 /// The kernel's letter for what a process does ('R', 'S', 'D', 'T', 'Z', …); '?' when it is gone.
 [[nodiscard]] char state_letter(pid_t pid);
@@ -34,10 +36,11 @@ void become_subreaper();
 void reap_orphans();
 
 /// Stops, then kills every descendant, again and again until none is left or `limit` has passed; reaps what ends.
-/// Blocks. Returns whether none is left. For the moments when nothing else matters any more.
-bool kill_descendants(Duration limit);
+/// Blocks. Returns whether none is left. For the moments when nothing else matters any more. `but` and what is below
+/// them live on.
+bool kill_descendants(Duration limit, std::span<const pid_t> but = {});
 
 /// One round of the above without waiting.
-void kill_descendants_once();
+void kill_descendants_once(std::span<const pid_t> but = {});
 
 }  // namespace torchup

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "launcher/core/plan/signals.hpp"
 #include "launcher/os/machine/descendants.hpp"
@@ -34,13 +35,15 @@ void tell_of_killed_agent(int number, bool all_gone) {
   if (length > 0) static_cast<void>(!::write(STDERR_FILENO, text, static_cast<std::size_t>(length)));
 }
 
-/// Reaps whatever has ended. Returns true, with its status, when the inner process was among it.
-bool reap_all(pid_t inner, int& status) {
+/// Reaps whatever has ended, and strikes it from `inherited`. Returns true, with its status, when the inner process was
+/// among it.
+bool reap_all(pid_t inner, int& status, std::vector<pid_t>& inherited) {
   bool inner_ended = false;
   while (true) {
     int ended_status = 0;
     const pid_t pid = ::waitpid(-1, &ended_status, WNOHANG);
     if (pid <= 0) return inner_ended;
+    std::erase(inherited, pid);
     if (pid != inner) continue;
     status = ended_status;
     inner_ended = true;
@@ -55,11 +58,13 @@ sigset_t ending_signals() {
   return signals;
 }
 
-[[noreturn]] void stand_guard(pid_t inner, const std::string& cgroup_tag) {
+/// `inherited`: children that this process had before it was torchup, as the tee of `exec > >(tee log); exec torchup
+/// …`: they are none of ours, and end with what they read.
+[[noreturn]] void stand_guard(pid_t inner, const std::string& cgroup_tag, std::vector<pid_t> inherited) {
   const sigset_t signals = guarded_signals();
   int status = 0;
   int last_passed_on = 0;
-  while (!reap_all(inner, status)) {
+  while (!reap_all(inner, status, inherited)) {
     const int number = ::sigwaitinfo(&signals, nullptr);
     if (number <= 0 || number == SIGCHLD) continue;
     ::kill(inner, number);
@@ -67,7 +72,7 @@ sigset_t ending_signals() {
     // The workers are stopped and resumed by the inner process; we stop as the terminal expects it.
     if (number == SIGTSTP) ::raise(SIGSTOP);
   }
-  const bool all_gone = kill_descendants(kill_limit);
+  const bool all_gone = kill_descendants(kill_limit, inherited);
   if (WIFSIGNALED(status)) remove_attempt_cgroups(cgroup_tag);
   // A start that was interrupted needs no explanation.
   const bool interrupted = WIFSIGNALED(status) && WTERMSIG(status) == last_passed_on;
@@ -117,6 +122,7 @@ Guarded become_guarded() {
   }
   const pid_t outer = ::getpid();
   std::string tag = cgroup_tag();
+  std::vector<pid_t> inherited = has_children() ? descendants() : std::vector<pid_t>{};
   // Not by Boost.Process: nothing is executed, this very process goes on twice.
   const pid_t inner = ::fork();
   if (inner < 0) {
@@ -125,7 +131,7 @@ Guarded become_guarded() {
   }
   if (inner > 0) {
     ::close(pipe[0]);
-    stand_guard(inner, tag);
+    stand_guard(inner, tag, std::move(inherited));
   }
   ::close(pipe[1]);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
