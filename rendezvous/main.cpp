@@ -98,65 +98,57 @@ CLI::Validator at_most(std::size_t most) {
           ""};
 }
 
-/// Fills `settings`. A number: the process ends with it.
-std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
-  CLI::App app{about, "torchupd"};
-  app.footer(examples);
-  app.get_formatter()->column_width(34);
+void add_bytes(CLI::App& app, const char* name, std::size_t& bytes, const char* what) {
+  app.add_option(name, bytes, what)
+      ->transform(CLI::AsSizeValue(false))
+      ->check(at_most(bytes_max))
+      ->capture_default_str();
+}
+
+void add_count(CLI::App& app, const char* name, std::size_t& count, const char* what) {
+  app.add_option(name, count, what)->check(at_most(count_max))->capture_default_str();
+}
+
+void add_seconds(CLI::App& app, const char* name, double& value, double least, const char* what) {
+  app.add_option(name, value, what)->check(seconds_from(least))->capture_default_str();
+}
+
+void add_place(CLI::App& app, Settings& settings) {
   app.add_option("--bind", settings.daemon.bind,
                  "Numeric address to listen on; \"::\" is all of them, \"localhost\" the loopback of both families")
       ->capture_default_str();
   app.add_option("--port", settings.port, "0: any free one")->capture_default_str();
-  app.add_option("--max-connections", settings.daemon.connections.connections_max, "Newcomers beyond are closed")
-      ->check(at_most(count_max))
-      ->capture_default_str();
-  app.add_option("--max-keys", settings.daemon.store.keys_max, "Keys and queues together")
-      ->check(at_most(count_max))
-      ->capture_default_str();
-  app.add_option("--max-bytes", settings.daemon.store.bytes_max, "All keys, values and queue elements; 512MB, 8GB …")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(at_most(bytes_max))
-      ->capture_default_str();
-  app.add_option("--max-request-bytes", settings.daemon.connections.request_bytes_max, "One request while it arrives")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(at_most(bytes_max))
-      ->capture_default_str();
-  app.add_option("--max-arriving-bytes", settings.daemon.connections.arriving_bytes_max,
-                 "Unfinished requests of all connections")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(at_most(bytes_max))
-      ->capture_default_str();
-  app.add_option("--max-reply-bytes", settings.daemon.connections.reply_bytes_max, "Unsent answers of one connection")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(at_most(bytes_max))
-      ->capture_default_str();
-  app.add_option("--max-unread-bytes", settings.daemon.connections.unread_bytes_max,
-                 "Memory for unsent answers of all connections")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(at_most(bytes_max))
-      ->capture_default_str();
-  app.add_option("--max-handshake", settings.handshake_s, "Seconds from connecting to the first five bytes")
-      ->check(seconds_from(shortest_s))
-      ->capture_default_str();
-  app.add_option("--max-request", settings.request_s, "Seconds from a request's first byte to its last")
-      ->check(seconds_from(shortest_s))
-      ->capture_default_str();
-  app.add_option("--max-stalled", settings.stalled_s, "Seconds that answers may lie unread")
-      ->check(seconds_from(shortest_s))
-      ->capture_default_str();
-  app.add_option("--max-silence", settings.silence_s, "Seconds without a sign of a peer's machine (TCP keep-alive)")
-      ->check(seconds_from(shortest_s))
-      ->capture_default_str();
-  app.add_option("--grace", settings.grace_s, "Seconds that connections have to go after SIGTERM")
-      ->check(seconds_from(0))
-      ->capture_default_str();
+}
+
+void add_limits(CLI::App& app, Settings& settings) {
+  ConnectionLimits& connections = settings.daemon.connections;
+  add_count(app, "--max-connections", connections.connections_max, "Newcomers beyond are closed");
+  add_count(app, "--max-keys", settings.daemon.store.keys_max, "Keys and queues together");
+  add_bytes(app, "--max-bytes", settings.daemon.store.bytes_max, "All keys, values and queue elements; 512MB, 8GB …");
+  add_bytes(app, "--max-request-bytes", connections.request_bytes_max, "One request while it arrives");
+  add_bytes(app, "--max-arriving-bytes", connections.arriving_bytes_max, "Unfinished requests of all connections");
+  add_bytes(app, "--max-reply-bytes", connections.reply_bytes_max, "Unsent answers of one connection");
+  add_bytes(app, "--max-unread-bytes", connections.unread_bytes_max, "Memory for unsent answers of all connections");
+  add_seconds(app, "--max-handshake", settings.handshake_s, shortest_s,
+              "Seconds from connecting to the first five bytes");
+  add_seconds(app, "--max-request", settings.request_s, shortest_s, "Seconds from a request's first byte to its last");
+  add_seconds(app, "--max-stalled", settings.stalled_s, shortest_s, "Seconds that answers may lie unread");
+  add_seconds(app, "--max-silence", settings.silence_s, shortest_s,
+              "Seconds without a sign of a peer's machine (TCP keep-alive)");
+  add_seconds(app, "--grace", settings.grace_s, 0, "Seconds that connections have to go after SIGTERM");
+}
+
+void add_trust(CLI::App& app, Settings& settings) {
   app.add_option("--token-file", settings.token_file,
                  "Secret that torchup's agents must prove; without it TORCHUP_TOKEN, else none");
   app.add_option_function<std::string>(
-         "--allow", [&](const std::string& list) { settings.daemon.allowed = *SourceList::read(list); },
+         "--allow", [&settings](const std::string& list) { settings.daemon.allowed = *SourceList::read(list); },
          "Addresses and networks (10.0.0.0/24,fd00::7) from which clients of the store, and agents where there is no "
          "token, may come; this machine always may, and where there is a token members of its jobs")
       ->check(readable_by(&SourceList::read));
+}
+
+void add_jobs(CLI::App& app, Settings& settings) {
   app.add_option(
       "--state-dir", settings.daemon.state_dir,
       "Folder where jobs of torchup's agents are kept, so that they go on when this process is ended and started "
@@ -164,16 +156,6 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
   app.add_option("--max-agents", settings.daemon.agents_max, "Of one job")
       ->check(CLI::Range(1, nodes_max))
       ->capture_default_str();
-  app.add_option_function<std::string>(
-         "--log-level", [&](const std::string& word) { settings.log.level = *read_log_level(word); },
-         "What is logged, and what is worse: debug, info, warning, error")
-      ->check(readable_by(read_log_level))
-      ->default_str("info");
-  app.add_option_function<std::string>(
-         "--log-format", [&](const std::string& word) { settings.log.format = *read_log_format(word); },
-         "text: for people; json: an object in each line, with time, level, job and peer")
-      ->check(readable_by(read_log_format))
-      ->default_str("text");
   app.add_option(
          "--torchrun-store", settings.torchrun_store,
          "Where workers of jobs with torchrun's agents meet, and MASTER_ADDR points: \"first\", on group rank 0's "
@@ -181,6 +163,31 @@ std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
       ->check(CLI::IsMember({"first", "here"}))
       ->capture_default_str();
   app.add_flag("--store-only", settings.daemon.store_only, "Neither agents nor HTTP pages on the port");
+}
+
+void add_log(CLI::App& app, LogOptions& log) {
+  app.add_option_function<std::string>(
+         "--log-level", [&log](const std::string& word) { log.level = *read_log_level(word); },
+         "What is logged, and what is worse: debug, info, warning, error")
+      ->check(readable_by(read_log_level))
+      ->default_str("info");
+  app.add_option_function<std::string>(
+         "--log-format", [&log](const std::string& word) { log.format = *read_log_format(word); },
+         "text: for people; json: an object in each line, with time, level, job and peer")
+      ->check(readable_by(read_log_format))
+      ->default_str("text");
+}
+
+/// Fills `settings`. A number: the process ends with it.
+std::optional<int> read_arguments(int argc, char** argv, Settings& settings) {
+  CLI::App app{about, "torchupd"};
+  app.footer(examples);
+  app.get_formatter()->column_width(34);
+  add_place(app, settings);
+  add_limits(app, settings);
+  add_trust(app, settings);
+  add_jobs(app, settings);
+  add_log(app, settings.log);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

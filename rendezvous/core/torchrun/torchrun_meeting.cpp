@@ -6,6 +6,7 @@
 
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/text/wording.hpp"
+#include "rendezvous/core/torchrun/torchrun_seating.hpp"
 #include "rendezvous/core/torchrun_wire/torchrun_roles.hpp"
 
 namespace torchup {
@@ -113,50 +114,25 @@ Result<> TorchrunMeeting::take_ranks(TorchrunStore& store, const Join& join, boo
   if (!told_) {
     // No worker of this round starts before all roles are told, and those of the last have ended: what they left goes.
     if (!may_tell || (round_ > 0 && !store.empty(*place_, round_))) return {};
-    const std::string own = key(fmt::format("{}{}", torchrun_key::roles, group_rank_));
+    const std::string own = key(role_name(group_rank_));
     if (auto set = store.set(own, write_role(join, group_rank_)); !set) return set;
     told_ = true;
   }
   if (group_rank_ == 0) {
-    auto given = give_ranks(store);
-    if (!given || !*given) return given ? Result<>{} : given.error();
+    auto shared = share_torchrun_ranks(
+        store, [this](const std::string& name) { return key(name); }, static_cast<int>(members_.size()));
+    if (!shared || !*shared) return shared ? Result<>{} : shared.error();
   }
-  auto text = store.find(key(fmt::format("{}{}", torchrun_key::places, group_rank_)));
+  auto text = store.find(key(ranks_name(group_rank_)));
   if (!text) return text.error();
   if (!*text) return {};
   const auto ranks = read_ranks(**text, static_cast<int>(members_.size()), join.local_world_size);
   if (!ranks) return outcome.failure = ranks.error().context, Result<>{};
   former_place_ = place_;
   former_first_ = members_.front();
-  outcome.placement = Placement{.round = Round{round_},
-                                .group_rank = GroupRank{group_rank_},
-                                .group_world_size = static_cast<int>(members_.size()),
-                                .first_rank = Rank{ranks->first_rank},
-                                .world_size = ranks->world_size,
-                                .first_role_rank = Rank{ranks->first_role_rank},
-                                .role_world_size = ranks->role_world_size,
-                                .master_addr = place_->address,
-                                .master_port = place_->port};
+  outcome.placement =
+      placed_by(*ranks, Round{round_}, GroupRank{group_rank_}, static_cast<int>(members_.size()), *place_);
   return {};
-}
-
-/// False: somebody's role is still missing.
-Result<bool> TorchrunMeeting::give_ranks(TorchrunStore& store) {
-  std::vector<TorchrunRole> roles;
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    auto text = store.find(key(fmt::format("{}{}", torchrun_key::roles, i)));
-    if (!text) return text.error();
-    if (!*text) return false;
-    auto role = read_role(**text);
-    if (!role) return role.error();
-    roles.push_back(*std::move(role));
-  }
-  const auto ranks = share_ranks(roles);
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (auto set = store.set(key(fmt::format("{}{}", torchrun_key::places, i)), write_ranks(ranks[i])); !set)
-      return set.error();
-  }
-  return true;
 }
 
 }  // namespace torchup

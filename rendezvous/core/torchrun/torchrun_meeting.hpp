@@ -42,7 +42,6 @@ class TorchrunMeeting {
   Result<> offer_place(TorchrunStore& store, Outcome& outcome);
   Result<> speak_for_first(TorchrunStore& store);
   Result<> take_ranks(TorchrunStore& store, const Join& join, bool may_tell, Outcome& outcome);
-  [[nodiscard]] Result<bool> give_ranks(TorchrunStore& store);
   [[nodiscard]] Result<std::optional<MeetingPlace>> published(TorchrunStore& store, std::int64_t round) const;
   Result<> publish(TorchrunStore& store, const MeetingPlace& place) const;
   [[nodiscard]] std::string key(const std::string& name) const { return torchrun_round_key(run_id_, round_, name); }

@@ -5,19 +5,16 @@
 #include <utility>
 
 #include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/core/torchrun/torchrun_seating.hpp"
 
 namespace torchup {
 
 bool static_torchrun_waits(TorchrunStore& store, const RunId& run_id, int nodes) {
   for (int group_rank = 0; group_rank < nodes; ++group_rank) {
-    const auto role = store.find(fmt::format("{}/{}{}", run_id.value(), torchrun_key::roles, group_rank));
+    const auto role = store.find(fmt::format("{}/{}", run_id.value(), role_name(group_rank)));
     if (role && *role) return true;
   }
   return false;
-}
-
-std::string TorchrunStatic::key(const char* name, int group_rank) const {
-  return key(fmt::format("{}{}", name, group_rank));
 }
 
 // ---- what the agent says
@@ -70,7 +67,7 @@ Result<std::vector<CoordinatorMessage>> TorchrunStatic::turn(TorchrunStore& stor
   if (phase_ == Phase::leaving_together) done = barrier(store);
   // Nothing else is asked while workers run; whether the store is there still is worth a question.
   if (phase_ == Phase::running) {
-    if (const auto there = store.find(key(torchrun_key::places, group_rank())); !there) done = there.error();
+    if (const auto there = store.find(key(ranks_name(group_rank()))); !there) done = there.error();
   }
   if (!done) return done.error();
   return std::exchange(told_, {});
@@ -81,11 +78,12 @@ Result<std::vector<CoordinatorMessage>> TorchrunStatic::turn(TorchrunStore& stor
 Result<> TorchrunStatic::join(TorchrunStore& store) {
   if (auto told = tell_role(store); !told) return told;
   if (auto found = find_place(store); !found) return found;
-  if (group_rank() == 0) {
-    auto given = give_ranks(store);
-    if (!given) return given.error();
+  if (group_rank() == 0 && settings_.place) {
+    auto shared = share_torchrun_ranks(
+        store, [this](const std::string& name) { return key(name); }, nodes());
+    if (!shared) return shared.error();
   }
-  auto text = store.find(key(torchrun_key::places, group_rank()));
+  auto text = store.find(key(ranks_name(group_rank())));
   if (!text) return text.error();
   if (!*text || !settings_.place) {
     if (now_ - since_ > join_->terms.join_timeout) {
@@ -96,16 +94,9 @@ Result<> TorchrunStatic::join(TorchrunStore& store) {
   const auto ranks = read_ranks(**text, nodes(), join_->local_world_size);
   if (!ranks) return end({.exit_code = 1, .reason = ranks.error().context}), Result<>{};
   phase_ = Phase::running;
-  told_.push_back(Placed{{.round = Round{round_},
-                          .group_rank = *join_->group_rank,
-                          .group_world_size = nodes(),
-                          .first_rank = Rank{ranks->first_rank},
-                          .world_size = ranks->world_size,
-                          .first_role_rank = Rank{ranks->first_role_rank},
-                          .role_world_size = ranks->role_world_size,
-                          .master_addr = settings_.place->address,
-                          .master_port = settings_.place->port,
-                          .restart_count = restart_count_}});
+  Placement place = placed_by(*ranks, Round{round_}, *join_->group_rank, nodes(), *settings_.place);
+  place.restart_count = restart_count_;
+  told_.push_back(Placed{std::move(place)});
   return {};
 }
 
@@ -115,7 +106,7 @@ Result<> TorchrunStatic::tell_role(TorchrunStore& store) {
   if (!store.cared_for() && !std::exchange(counted_in_, true)) {
     if (auto counted = store.count_in(); !counted) return counted;
   }
-  return store.set(key(torchrun_key::roles, group_rank()), write_role(*join_, group_rank()));
+  return store.set(key(role_name(group_rank())), write_role(*join_, group_rank()));
 }
 
 Result<> TorchrunStatic::find_place(TorchrunStore& store) {
@@ -136,26 +127,6 @@ Result<> TorchrunStatic::find_place(TorchrunStore& store) {
   settings_.place = MeetingPlace{settings_.address, *own_port_};
   if (auto set = store.set(key(torchrun_key::master_address), settings_.address); !set) return set;
   return store.set(key(torchrun_key::master_port), fmt::format("{}", own_port_->value()));
-}
-
-/// False: somebody's role is still missing.
-Result<bool> TorchrunStatic::give_ranks(TorchrunStore& store) {
-  if (!settings_.place) return false;
-  std::vector<TorchrunRole> roles;
-  for (int i = 0; i < nodes(); ++i) {
-    auto text = store.find(key(torchrun_key::roles, i));
-    if (!text) return text.error();
-    if (!*text) return false;
-    auto role = read_role(**text);
-    if (!role) return role.error();
-    roles.push_back(*std::move(role));
-  }
-  const auto ranks = share_ranks(roles);
-  for (int i = 0; i < nodes(); ++i) {
-    const std::string text = write_ranks(ranks[static_cast<std::size_t>(i)]);
-    if (auto set = store.set(key(torchrun_key::places, i), text); !set) return set.error();
-  }
-  return true;
 }
 
 // ---- out of it

@@ -47,11 +47,9 @@ class TorchrunStatic final : public TorchrunPart {
   Result<> join(TorchrunStore& store);
   Result<> tell_role(TorchrunStore& store);
   Result<> find_place(TorchrunStore& store);
-  [[nodiscard]] Result<bool> give_ranks(TorchrunStore& store);
   Result<> barrier(TorchrunStore& store);
   void end(Verdict verdict);
   [[nodiscard]] std::string key(const std::string& name) const { return settings_.run_id.value() + "/" + name; }
-  [[nodiscard]] std::string key(const char* name, int group_rank) const;
   [[nodiscard]] int nodes() const { return join_->terms.max_nodes; }
   [[nodiscard]] int group_rank() const { return join_->group_rank->value(); }
 

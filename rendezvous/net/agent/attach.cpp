@@ -1,6 +1,5 @@
 #include "rendezvous/net/agent/attach.hpp"
 
-#include <ifaddrs.h>
 #include <sys/socket.h>
 
 #include <fmt/format.h>
@@ -42,28 +41,6 @@ constexpr Duration port_pace = std::chrono::milliseconds{100};
 
 /// A name server that has not answered by then is told of. Who knows without it that it hosts waits no longer.
 constexpr Duration name_limit = std::chrono::seconds{3};
-
-/// Does one of this machine's interfaces, loopback included, have this address?
-bool is_own(const asio::ip::address& address) {
-  if (address.is_loopback()) return true;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return false;
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner{list, &freeifaddrs};
-  for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
-    if (!entry->ifa_addr) continue;
-    const auto family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    tcp::endpoint own;
-    std::memcpy(own.data(), entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    auto candidate = own.address();
-    if (candidate.is_v6() && address.is_v6()) {  // the zone of a link-local address has two spellings
-      if (candidate.to_v6().to_bytes() == address.to_v6().to_bytes()) return true;
-    } else if (candidate == address) {
-      return true;
-    }
-  }
-  return false;
-}
 
 /// The coordinator of a job in this process, with the port by which the other nodes reach it.
 struct Host {
@@ -220,7 +197,8 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     if (addresses) {
       for (const auto& endpoint : *addresses) named.push_back(endpoint.address());
     }
-    const bool own = std::any_of(named.begin(), named.end(), is_own);
+    const bool own =
+        std::any_of(named.begin(), named.end(), [](const auto& a) { return is_of_this_machine(a.to_string()); });
     if (!named_us_ && !own) return connect();  // which looks the name up again until it is found
 
     // One address that others can use is bound alone. A host name that means 127.0.1.1 here means another one to them.

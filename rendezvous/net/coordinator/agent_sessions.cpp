@@ -13,6 +13,7 @@
 
 #include "rendezvous/core/link/agent_codec.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
+#include "rendezvous/net/io/address.hpp"
 #include "rendezvous/net/io/frame_socket.hpp"
 #include "rendezvous/net/io/listen.hpp"
 #include "rendezvous/net/io/token.hpp"

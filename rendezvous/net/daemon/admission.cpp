@@ -9,14 +9,6 @@
 
 namespace torchup {
 
-bool is_of_this_machine(const std::string& address) {
-  if (is_loopback(address)) return true;
-  const auto wanted = read_address(address);
-  const std::vector<std::string> own = own_addresses();
-  return wanted &&
-         std::any_of(own.begin(), own.end(), [&](const std::string& text) { return read_address(text) == wanted; });
-}
-
 Admission::Rule Admission::with(Rule is_member) const {
   if (!token && allowed.empty()) return {};
   return [list = allowed, is_member = std::move(is_member)](const std::string& address) {

@@ -30,7 +30,4 @@ struct Admission {
   [[nodiscard]] Rule with(Rule is_member) const;
 };
 
-/// Whether that numeric address is loopback, or an interface of this machine has it.
-[[nodiscard]] bool is_of_this_machine(const std::string& address);
-
 }  // namespace torchup

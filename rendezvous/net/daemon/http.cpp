@@ -2,14 +2,15 @@
 
 #include <sys/socket.h>
 
+#include <array>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
 
 #include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/net/io/address.hpp"
 #include "rendezvous/net/io/asio.hpp"
-#include "rendezvous/net/io/listen.hpp"
 #include "rendezvous/net/io/token.hpp"
 
 namespace torchup {
@@ -23,6 +24,12 @@ using Stream = beast::tcp_stream::rebind_executor<Token::executor_with_default<a
 
 constexpr auto request_limit = std::chrono::seconds{5};
 constexpr std::uint32_t header_bytes_max = 8 * 1024;
+
+/// To close a socket that holds unread bytes is a reset, which may overtake the answer.
+void take_what_came(int socket) {
+  std::array<char, header_bytes_max> unread;
+  [[maybe_unused]] const auto got = ::recv(socket, unread.data(), unread.size(), MSG_DONTWAIT);
+}
 
 bool from_loopback(Stream& stream) { return is_loopback(peer_address(stream.socket().native_handle())); }
 
@@ -95,6 +102,7 @@ Task<> converse(std::shared_ptr<Shared> shared, Stream stream) {
     const auto [write_error, written] = co_await http::async_write(stream, response);
     if (write_error) break;
   }
+  take_what_came(stream.socket().native_handle());
   boost::system::error_code ignored;
   stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
   --shared->connections;
@@ -111,6 +119,7 @@ void HttpService::serve(UniqueFd socket) {
     constexpr std::string_view busy =
         "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
     ::send(socket.get(), busy.data(), busy.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    take_what_came(socket.get());
     return;
   }
   sockaddr_storage name{};

@@ -8,29 +8,18 @@
 #include <chrono>
 #include <utility>
 
+#include "rendezvous/net/io/address.hpp"
+
 namespace torchup {
 
 namespace asio = boost::asio;
 using tcp = asio::ip::tcp;
 using boost::system::error_code;
 
-namespace {
-
-/// Numeric, without port; an IPv4 address also where the socket is an IPv6 one.
-std::string text_of(const tcp::endpoint& endpoint) {
-  auto address = endpoint.address();
-  if (address.is_v6() && address.to_v6().is_v4_mapped()) {
-    address = asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
-  }
-  return address.to_string();
-}
-
-}  // namespace
-
-FrameSocket::FrameSocket(tcp::socket socket) : socket_{std::move(socket)}, frame_timer_{socket_.get_executor()} {
+FrameSocket::FrameSocket(tcp::socket socket)
+    : socket_{std::move(socket)}, remote_{peer_address(socket_.native_handle())},
+      local_{own_address(socket_.native_handle())}, frame_timer_{socket_.get_executor()} {
   error_code ignored;
-  if (const auto endpoint = socket_.remote_endpoint(ignored); !ignored) remote_ = text_of(endpoint);
-  if (const auto endpoint = socket_.local_endpoint(ignored); !ignored) local_ = text_of(endpoint);
   socket_.non_blocking(true, ignored);
   socket_.set_option(tcp::no_delay{true}, ignored);
   set_patience(std::chrono::seconds{10});

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <memory>
 
+#include "rendezvous/net/io/address.hpp"
+
 namespace torchup {
 namespace {
 
@@ -116,12 +118,6 @@ Result<Listeners> listen_on_loopback(Port port, Duration silent_peer_max) {
   }
 }
 
-std::string without_port(const sockaddr_storage& address) {
-  std::string text = to_text(address);
-  text.erase(std::min(text.rfind(':'), text.size()));
-  return text.starts_with('[') ? text.substr(1, text.size() - 2) : text;
-}
-
 }  // namespace
 
 Result<Listeners> listen_on(std::string_view bind, Port port, Duration silent_peer_max) {
@@ -161,44 +157,6 @@ std::size_t descriptors_for_peers() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   return limit.rlim_cur - std::min<std::size_t>(spare_max, limit.rlim_cur / 8);
-}
-
-std::string to_text(const sockaddr_storage& address) {
-  char text[INET6_ADDRSTRLEN] = "?";
-  if (address.ss_family == AF_INET) {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address);
-    ::inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
-    return std::string{text} + ":" + std::to_string(ntohs(v4->sin_port));
-  }
-  if (address.ss_family != AF_INET6) return "somebody";
-  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address);
-  std::string port{":"};
-  port += std::to_string(ntohs(v6->sin6_port));
-  if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
-    ::inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], text, sizeof text);
-    return text + port;
-  }
-  ::inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
-  return std::string{"["}.append(text).append("]").append(port);
-}
-
-std::string peer_text(int socket) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "somebody";
-  return to_text(address);
-}
-
-std::string peer_address(int socket) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  return ::getpeername(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? without_port(address) : "";
-}
-
-std::string own_address(int socket) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? without_port(address) : "";
 }
 
 }  // namespace torchup

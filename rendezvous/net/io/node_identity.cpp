@@ -11,30 +11,33 @@
 
 #include <array>
 #include <bit>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <random>
 
+#include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/core/text/source_list.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
 namespace {
 
+/// The text of an IPv4 or IPv6 address; empty for everything else.
+std::string numeric(const sockaddr* address) {
+  if (!address || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) return {};
+  const void* const bytes = address->sa_family == AF_INET
+                                ? static_cast<const void*>(&std::bit_cast<const sockaddr_in*>(address)->sin_addr)
+                                : &std::bit_cast<const sockaddr_in6*>(address)->sin6_addr;
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  return inet_ntop(address->sa_family, bytes, text.data(), text.size());
+}
+
 /// The numeric text of an interface's address; empty for one that other machines cannot use.
 std::string usable_address(const ifaddrs& entry) {
   if (!entry.ifa_addr || (entry.ifa_flags & IFF_UP) == 0 || (entry.ifa_flags & IFF_LOOPBACK) != 0) return {};
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  if (entry.ifa_addr->sa_family == AF_INET) {
-    const auto& address = *std::bit_cast<const sockaddr_in*>(entry.ifa_addr);
-    return inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size());
-  }
-  if (entry.ifa_addr->sa_family == AF_INET6) {
-    const auto& address = *std::bit_cast<const sockaddr_in6*>(entry.ifa_addr);
-    if (IN6_IS_ADDR_LINKLOCAL(&address.sin6_addr)) return {};
-    return inet_ntop(AF_INET6, &address.sin6_addr, text.data(), text.size());
-  }
-  return {};
+  const auto* const version6 = std::bit_cast<const sockaddr_in6*>(entry.ifa_addr);
+  const bool local = entry.ifa_addr->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&version6->sin6_addr);
+  return local ? std::string{} : numeric(entry.ifa_addr);
 }
 
 /// The address of ours that packets to `host` carry.
@@ -83,31 +86,31 @@ std::vector<std::string> own_addresses() {
   return version4;
 }
 
+bool is_of_this_machine(std::string_view address) {
+  if (is_loopback(address)) return true;
+  const auto wanted = read_address(address);
+  ifaddrs* list = nullptr;
+  if (!wanted || getifaddrs(&list) != 0) return false;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner{list, &freeifaddrs};
+  for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
+    if (read_address(numeric(entry->ifa_addr)) == wanted) return true;
+  }
+  return false;
+}
+
 std::string address_towards(const std::string& host) {
   const auto source = source_towards(host, 0);
-  if (!source) return {};
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  const void* address = source->ss_family == AF_INET
-                            ? static_cast<const void*>(&std::bit_cast<const sockaddr_in*>(&*source)->sin_addr)
-                            : &std::bit_cast<const sockaddr_in6*>(&*source)->sin6_addr;
-  return inet_ntop(source->ss_family, address, text.data(), text.size());
+  return source ? numeric(std::bit_cast<const sockaddr*>(&*source)) : std::string{};
 }
 
 std::string interface_towards(const std::string& destination) {
-  const auto found = source_towards(destination, AI_NUMERICHOST);
-  if (!found) return {};
-  const sockaddr_storage& source = *found;
+  const auto source = source_towards(destination, AI_NUMERICHOST);
   ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return {};
+  if (!source || getifaddrs(&list) != 0) return {};
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner{list, &freeifaddrs};
+  const std::string used = numeric(std::bit_cast<const sockaddr*>(&*source));
   for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
-    if (!entry->ifa_addr || entry->ifa_addr->sa_family != source.ss_family) continue;
-    const bool version4 = source.ss_family == AF_INET;
-    const void* own = version4 ? static_cast<const void*>(&std::bit_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr)
-                               : &std::bit_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
-    const void* used = version4 ? static_cast<const void*>(&std::bit_cast<const sockaddr_in*>(&source)->sin_addr)
-                                : &std::bit_cast<const sockaddr_in6*>(&source)->sin6_addr;
-    if (std::memcmp(own, used, version4 ? sizeof(in_addr) : sizeof(in6_addr)) == 0) return entry->ifa_name;
+    if (numeric(entry->ifa_addr) == used) return entry->ifa_name;
   }
   return {};
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rendezvous/core/link/messages.hpp"
@@ -12,6 +13,9 @@ namespace torchup {
 
 /// Numeric addresses of this machine's interfaces that are up, without loopback and link-local ones; IPv4 first.
 [[nodiscard]] std::vector<std::string> own_addresses();
+
+/// Whether that numeric address, with a zone or without, is loopback, or an interface of this machine has it.
+[[nodiscard]] bool is_of_this_machine(std::string_view address);
 
 /// Fills what a Join leaves to the link: the node's id, which `incarnation` tells from its earlier ones, its host and
 /// its addresses.

@@ -13,7 +13,7 @@
 #include <random>
 #include <thread>
 
-#include "rendezvous/net/io/listen.hpp"
+#include "rendezvous/net/io/address.hpp"
 
 namespace torchup {
 namespace {

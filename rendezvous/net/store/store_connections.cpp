@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "rendezvous/net/io/address.hpp"
 #include "rendezvous/net/io/listen.hpp"
 
 namespace torchup {

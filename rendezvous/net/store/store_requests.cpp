@@ -11,7 +11,7 @@
 #include <new>
 #include <utility>
 
-#include "rendezvous/net/io/listen.hpp"
+#include "rendezvous/net/io/address.hpp"
 
 namespace torchup {
 namespace {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "rendezvous/core/store/store_codec.hpp"
+#include "rendezvous/net/io/address.hpp"
 #include "rendezvous/net/io/listen.hpp"
 #include "rendezvous/net/store/adaptive_spin.hpp"
 #include "rendezvous/net/store/store_connections.hpp"
