@@ -16,7 +16,7 @@ import unittest
 torchup = sys.argv[1]
 INSIDE = "TORCHUP_TEST_NAMESPACE"
 VALIDATE_AND_PING = bytes.fromhex("00cef7853c") + b"\x0d1234"
-ELSEWHERE = "10.9.0.7"  # stands on lo, so that it is no address by which others reach this machine
+ELSEWHERE = "10.9.0.7"  # routed to lo, but no interface has it: as a peer's it is another machine's
 
 
 @unittest.skipUnless(os.environ.get(INSIDE), "needs unshare -rn")
@@ -91,7 +91,7 @@ class WorkerStore(unittest.TestCase):
 
 def enter_namespace():
     """Starts this script again in a network namespace of its own."""
-    addresses = f"ip link set lo up && ip addr add {ELSEWHERE}/32 dev lo && ip addr add 10.8.0.7/32 dev lo"
+    addresses = f"ip link set lo up && ip route add local {ELSEWHERE} dev lo && ip route add local 10.8.0.7 dev lo"
     enter = ["unshare", "--map-root-user", "--net", "sh", "-c", f'{addresses} && exec "$@"', "sh"]
     if os.environ.get(INSIDE) or not shutil.which("unshare") or subprocess.run([*enter, "true"], stderr=subprocess.DEVNULL).returncode != 0:
         return
