@@ -281,6 +281,15 @@ class Cluster:
         return [entries[0]["restarts"] for entries in self.rounds()]
 
 
+scenarios = {}
+
+
+def scenario(function):
+    """One that `main(scenarios)` runs by its name."""
+    scenarios[function.__name__] = function
+    return function
+
+
 def main(scenarios):
     """Runs the scenario that the command line names: PROGRAM SCENARIO LAUNCHER TORCHUPD."""
     if len(sys.argv) != 4 or sys.argv[1] not in scenarios:

@@ -1,0 +1,105 @@
+"""Jobs on several nodes whose network is cut, loses what one side sends, resets connections or answers no names.
+
+Usage: network_test.py SCENARIO LAUNCHER TORCHUPD
+"""
+
+import time
+
+from cluster import Cluster, alive, main, scenario, scenarios, wait_for
+
+
+@scenario
+def link_blip(launcher, _):
+    """A cut that is shorter than the lease is nothing."""
+    with Cluster(launcher, 2) as cluster:
+        agents = [cluster.start(node, nnodes=2, lease=5) for node in range(2)]
+        cluster.round_of(2)
+        cluster.link(1, "down")
+        time.sleep(2)
+        cluster.link(1, "up")
+        time.sleep(1)
+        cluster.release()
+        for agent in agents:
+            agent.ends_with(0)
+        assert len(cluster.rounds()) == 1
+        cluster.nothing_left()
+
+
+def cut_off(launcher, cut, heal, torchupd=None):
+    """Node 2 is cut off for longer than the lease: its workers are dead before the others run again; it comes back.
+
+    The rendezvous is on node 0, or in a daemon on node 3.
+    """
+    with Cluster(launcher, 4 if torchupd else 3) as cluster:
+        if torchupd:
+            cluster.daemon(3, torchupd)
+        endpoint = f"{cluster.address(3)}:29400" if torchupd else None
+        agents = [cluster.start(node, nnodes="2:3", lease=1, endpoint=endpoint) for node in range(3)]
+        first = cluster.round_of(3)
+        lost = [entry["pid"] for entry in first if entry["host"] == "node2"]
+        at = time.monotonic()
+        cut(cluster)
+        second = cluster.round_of(2, after=1)
+        assert not any(map(alive, lost)), "workers of the node that was cut off still live"
+        assert max(entry["time"] for entry in second) - at < 2.5  # lease + 1 s, and the workers' own start
+        heal(cluster)
+        third = cluster.round_of(3, after=2)
+        assert {entry["host"] for entry in third} == {"node0", "node1", "node2"}
+        assert set(cluster.restart_counts()) == {0}
+        cluster.release()
+        for agent in agents:
+            agent.ends_with(0)
+        if torchupd:
+            cluster.nothing_left_but_daemon()
+        else:
+            cluster.nothing_left()
+
+
+@scenario
+def link_down(launcher, _):
+    cut_off(launcher, lambda cluster: cluster.link(2, "down"), lambda cluster: cluster.link(2, "up"))
+
+
+@scenario
+def one_way_drop(launcher, _):
+    cut_off(launcher, lambda cluster: cluster.drop_output(2), lambda cluster: cluster.heal_output(2))
+
+
+@scenario
+def node_reset(launcher, torchupd):
+    """Resets reach node 2 alone: its connection breaks and its dials are refused, and the coordinator hears nothing."""
+    cut_off(launcher, lambda cluster: cluster.reset_output(2), lambda cluster: cluster.heal_output(2), torchupd)
+
+
+@scenario
+def node_reset_at_host(launcher, _):
+    cut_off(launcher, lambda cluster: cluster.reset_output(2), lambda cluster: cluster.heal_output(2))
+
+
+@scenario
+def coordinator_reset(launcher, torchupd):
+    """Resets reach the coordinator alone: node 2 hears nothing, and runs until its own clock says so."""
+    cut_off(launcher, lambda cluster: cluster.reset_output(3, 2), lambda cluster: cluster.heal_output(3), torchupd)
+
+
+@scenario
+def coordinator_reset_at_host(launcher, _):
+    cut_off(launcher, lambda cluster: cluster.reset_output(0, 2), lambda cluster: cluster.heal_output(0))
+
+
+@scenario
+def silent_names(launcher, _):
+    """A name server that does not answer: the name is told while it is looked up, and it is over with the join timeout."""
+    with Cluster(launcher, 1) as cluster:
+        behind = cluster.silence_names(0)
+        begin = time.monotonic()
+        agent = cluster.start(0, nnodes=2, endpoint="coordinator.example:29400", conf="join_timeout=6", behind=behind)
+        wait_for("the name is told", lambda: "coordinator.example" in agent.said(), 5.0)
+        agent.ends_with(67)
+        assert 5.9 < time.monotonic() - begin < 8, time.monotonic() - begin
+        assert "coordinator.example" in agent.said().splitlines()[-1] or "was not found" in agent.said(), agent.said()
+        cluster.nothing_left()
+
+
+if __name__ == "__main__":
+    main(scenarios)

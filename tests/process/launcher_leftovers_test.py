@@ -1,0 +1,157 @@
+"""What is left of a job on one node: nothing, whoever is killed and whatever the system lacks.
+
+usage: launcher_leftovers_test.py TORCHUP FAKE_WORKER [name of a test ...]
+"""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from launcher_job import LEFT_LIMIT_S, TORCHUP, WORKER, Job, cgroup_of, children, own_cgroup, until
+
+# Runs a program on a system that lacks a call (by its number on x86-64 and arm64 alike): a seccomp filter says ENOSYS.
+WITHOUT_CALL = """
+import ctypes, os, struct, sys
+number = int(sys.argv[1])
+rules = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | 38), (0x06, 0, 0, 0x7fff0000)]
+code = b"".join(struct.pack("HBBI", *rule) for rule in rules)
+program = struct.pack("HxxxxxxP", len(rules), ctypes.addressof(held := ctypes.create_string_buffer(code)))
+libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, program, 0, 0) == 0, os.strerror(ctypes.get_errno())
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class Launcher(Job, unittest.TestCase):
+    # Kills.
+
+    def test_sigkill_of_the_outer_process_leaves_nothing(self):
+        job = self.start("--nproc-per-node=2", "child note {notes} ignore 15 wait")
+        self.workers(2)
+        job.kill()
+        job.wait()
+        self.nothing_left()
+
+    def test_sigkill_of_the_inner_process_leaves_nothing(self):
+        job = self.start("--nproc-per-node=2", "child note {notes} ignore 15 wait")
+        self.workers(2)
+        os.kill(children(job.pid)[0], signal.SIGKILL)
+        self.assertEqual(job.wait(10), 137)
+        self.nothing_left()
+
+    @unittest.skipUnless(own_cgroup(), "no cgroup of version 2 that is ours to divide")
+    def test_the_workers_cgroup_goes_whatever_ends_the_job(self):
+        def kill_inner(job):
+            os.kill(children(job.pid)[0], signal.SIGKILL)
+
+        for end in (subprocess.Popen.terminate, subprocess.Popen.kill, kill_inner):
+            job = self.start("--nproc-per-node=2 --shutdown-timeout=1", "child note {notes} wait")
+            folders = {own_cgroup() + "/" + cgroup_of(pid).rpartition("/")[2] for _, pid, _ in self.workers(2)}
+            self.assertEqual(len(folders), 1)
+            folder = folders.pop()
+            self.assertTrue(os.path.basename(folder).startswith(f"torchup.{job.pid}."), folder)
+            os.mkdir(folder + "/of_a_worker")
+            end(job)
+            job.wait(10)
+            self.nothing_left()
+            until(lambda: not os.path.exists(folder), f"{folder} is removed", LEFT_LIMIT_S)
+            os.unlink(self.notes)
+
+    @unittest.skipUnless(os.geteuid() == 0, "a mount of our own takes root")
+    def test_without_a_cgroup_the_workers_go_too(self):
+        hide = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "sh"]
+        job = subprocess.Popen([*hide, TORCHUP, "--nproc-per-node=2", WORKER, "child", "note", self.notes, "wait"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.assertEqual({cgroup_of(pid) for _, pid, _ in self.workers(2)}, {cgroup_of("self")})
+        job.kill()
+        job.wait(10)
+        self.nothing_left()
+
+    def test_sigkill_of_both_ends_the_workers(self):
+        job = self.start("--nproc-per-node=2", "note {notes} ignore 15 wait")
+        self.workers(2)
+        os.kill(children(job.pid)[0], signal.SIGKILL)
+        job.kill()
+        job.wait()
+        self.nothing_left()
+        # Nobody was left to remove their cgroup; the next launcher does.
+        self.assertEqual(self.start("", "exit 0").wait(20), 0)
+        if own_cgroup():
+            self.assertEqual([name for name in os.listdir(own_cgroup()) if name.startswith(f"torchup.{job.pid}.")], [])
+
+    # What good workers leave behind.
+
+    def test_what_a_good_worker_leaves_behind_may_tidy_up(self):
+        done = os.path.join(self.scratch.name, "tidied")
+        # It would not survive a TERM; two seconds are what torch's own helper takes.
+        self.end(self.start("--nproc-per-node=2 --shutdown-timeout=1", f"heir 2 {done} exit 0"), 0)
+        with open(done) as file:
+            self.assertEqual(len(file.read().split()), 2)
+
+    def test_what_stays_longer_is_ended(self):
+        begin = time.monotonic()
+        self.end(self.start("--shutdown-timeout=20", "heir 60 /dev/null exit 0"), 0)
+        self.assertGreater(time.monotonic() - begin, 2.9)
+
+    # Shortages.
+
+    @unittest.skipUnless(os.geteuid() == 0, "another user's limit of processes takes root")
+    @unittest.skipIf(os.environ.get("TORCHUP_SANITIZE"), "a sanitizer ends the process that gets no thread")
+    def test_too_few_processes_are_named_wherever_they_end(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(lambda: subprocess.run(["rm", "-rf", folder]))
+        os.chmod(folder, 0o755)
+        program = os.path.join(folder, "torchup")
+        subprocess.run(["cp", TORCHUP, program], check=True)
+        user = 54_321
+        for limit in range(1, 9):
+
+            def become_poor(limit=limit):
+                resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+                os.setgid(user), os.setuid(user)
+
+            done = subprocess.run([program, "--nproc-per-node=3", "/bin/sh", "-c", "sleep 0.2"], preexec_fn=become_poor, cwd=folder,
+                                  capture_output=True, text=True, timeout=30, env={"PATH": "/bin", "TMPDIR": folder, "OMP_NUM_THREADS": "1"})
+            self.assertIn(done.returncode, (0, 1, 65), done.stderr)
+            self.assertNotIn("internal fault", done.stderr)
+            if done.returncode:
+                self.assertRegex(done.stderr, "Resource temporarily unavailable|no more threads|no new thread")
+            self.nothing_left()
+
+    def test_a_system_without_close_range_is_refused_with_the_oldest_kernel(self):
+        done = subprocess.run([sys.executable, "-c", WITHOUT_CALL, "436", TORCHUP, WORKER, "exit", "0"], capture_output=True, text=True, timeout=20)
+        self.assertEqual(done.returncode, 65, done.stderr)
+        self.assertRegex(done.stderr, r"^torchup: torchup needs Linux 5\.9 or newer, .*here: Linux ")
+
+    @unittest.skipUnless(own_cgroup(), "no cgroup of version 2 that is ours to divide")
+    def test_workers_join_their_cgroup_where_they_cannot_be_born_in_it(self):
+        job = subprocess.Popen([sys.executable, "-c", WITHOUT_CALL, "435", TORCHUP, WORKER, "note", self.notes, "on", "15", "0", "wait"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (job.poll() is None and job.kill(), job.wait(), job.stderr.close()))
+        [(_, worker, _)] = self.workers(1)
+        self.assertRegex(cgroup_of(worker), r"/torchup\.\d+\.")
+        job.terminate()
+        self.assertEqual(job.wait(20), 143)
+
+    # Containers.
+
+    def test_as_pid_1(self):
+        namespace = ["unshare", "--pid", "--fork", "--mount-proc"]
+        if os.geteuid() != 0 or subprocess.run([*namespace, "true"], stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("no pid namespaces here")
+        job = subprocess.Popen([*namespace, TORCHUP, "--nproc-per-node=2", "--shutdown-timeout=1", WORKER, *f"child on 15 0 note {self.notes} wait".split()],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.workers(2)
+        os.kill(children(job.pid)[0], signal.SIGTERM)  # PID 1 of the namespace, which ignores what it does not handle
+        self.assertEqual(job.wait(20), 143)
+        self.nothing_left()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,148 @@
+"""Signals to the launcher of a job on one node: what workers and exit code become of them.
+
+usage: launcher_signals_test.py TORCHUP FAKE_WORKER [name of a test ...]
+"""
+
+import os
+import pty
+import signal
+import unittest
+
+from launcher_job import Job, children, state, until
+
+
+class Launcher(Job, unittest.TestCase):
+    def test_a_signal_reaches_the_workers_and_is_the_status(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            _, err = self.end(self.signalled(number), 128 + number)
+            self.assertEqual("rank 1 (pid" in err, number == signal.SIGQUIT)  # what each does, only then
+            os.unlink(self.notes)
+
+    def test_the_second_interrupt_kills(self):
+        job = self.signalled(signal.SIGINT, "ignore {signal} ignore 15 note {{notes}} wait")
+        self.said(job, "Ctrl-C again to force")
+        self.apart()
+        job.send_signal(signal.SIGINT)
+        self.end(job, 130, 15)  # the grace alone is 30 s
+
+    def test_a_signal_to_both_processes_is_one(self):
+        for number, options in ((signal.SIGINT, ""), (signal.SIGTERM, ""), (signal.SIGTERM, "--drain-signals=TERM")):
+            job = self.start(f"--nproc-per-node=2 {options}", f"late {int(number)} 5 note {{notes}} wait")
+            self.workers(2)
+            for pid in (job.pid, children(job.pid)[0]):
+                os.kill(pid, number)
+            # Each worker has the time that it takes after the signal: nobody was killed.
+            _, err = self.end(job, 1 if options else 128 + number)
+            self.assertNotIn("Unable to shutdown", err)
+            self.assertEqual("exitcode  : 5" in err, bool(options))
+            os.unlink(self.notes)
+
+    def test_the_second_term_kills(self):
+        job = self.signalled(signal.SIGTERM, "ignore {signal} note {{notes}} wait")
+        self.said(job, "SIGTERM again to force")
+        self.apart()
+        job.send_signal(signal.SIGTERM)
+        self.end(job, 143, 15)  # the grace alone is 30 s
+
+    def test_a_second_interrupt_does_not_end_the_attempt_twice(self):
+        events = os.path.join(self.scratch.name, "events")
+        # Nobody reads it: the output is still being drained when the workers are gone.
+        job = self.start(f"--events={events}", "note {notes} on 2 0 flood wait")
+        self.workers(1)
+        job.send_signal(signal.SIGINT)
+
+        def recorded():
+            with open(events) as file:
+                return "worker_exited" in file.read()
+
+        until(lambda: os.path.exists(events) and recorded(), "the worker ends")
+        self.apart()
+        job.send_signal(signal.SIGINT)
+        self.end(job, 130)
+        with open(events) as file:
+            self.assertEqual(file.read().count('"event":"attempt_ended"'), 1)
+
+    def test_a_forwarded_signal_changes_nothing_else(self):
+        job = self.signalled(signal.SIGUSR1, "on {signal} 0 note {{notes}} wait")
+        self.end(job, 0)  # both workers take it as their end
+
+    def test_a_signal_during_a_stop_prevents_the_restart(self):
+        job = self.start("--nproc-per-node=2 --max-restarts=5 --shutdown-timeout=2", "ignore 15 note {notes} only 0 sleep 0.5 exit 3")
+        self.said(job, "closing signal SIGTERM")  # the other one ignores it
+        job.terminate()
+        self.end(job, 143)
+        self.assertEqual(len(self.workers(2)), 2)
+
+    def test_nohup_is_kept(self):
+        job = self.start("", "note {notes} sleep 0.5 exit 0", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.workers(1)
+        job.send_signal(signal.SIGHUP)
+        self.end(job, 0)
+
+    def test_stop_and_go(self):
+        job = self.start("--nproc-per-node=2", "note {notes} on 15 0 wait")
+        pids = [pid for _, pid, _ in self.workers(2)]
+        job.send_signal(signal.SIGTSTP)
+        until(lambda: {state(pid) for pid in pids} == {"T"} and state(job.pid) == "T", "all are stopped")
+        job.send_signal(signal.SIGCONT)
+        until(lambda: {state(pid) for pid in pids} == {"S"}, "all go on")
+        job.terminate()
+        self.end(job, 143)
+
+    def test_ctrl_c_on_a_terminal(self):
+        primary, secondary = pty.openpty()
+        job = self.start("--nproc-per-node=2", "on 2 0 note {notes} wait", stdin=secondary,
+                         preexec_fn=lambda: __import__("fcntl").ioctl(0, 0x540E, 0))  # TIOCSCTTY
+        os.close(secondary)
+        self.workers(2)
+        os.write(primary, b"\x03")
+        self.end(job, 130)
+        os.close(primary)
+
+    # Requests to save.
+
+    def test_a_request_to_save_reaches_workers_that_know_no_page(self):
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            name = number.name
+            job = self.start(f"--nproc-per-node=2 --drain-signals={name}", f"on {int(number)} 75 note {{notes}} wait")
+            self.workers(2)
+            job.send_signal(number)
+            self.end(job, 75)
+            os.unlink(self.notes)
+            # One that has no handler for it hears it too, in the end, and nobody calls it a failure.
+            job = self.start(f"--max-restarts=3 --drain-signals={name}", "note {notes} wait")
+            self.workers(1)
+            job.send_signal(number)
+            _, err = self.end(job, 128 + number)
+            self.assertNotIn("failed (exitcode", err)
+            self.assertEqual(len(self.workers(1)), 1)
+            os.unlink(self.notes)
+
+    def test_a_request_to_save_is_heard_over_the_page(self):
+        job = self.start("--nproc-per-node=2 --drain-signals=USR1", "ignore 10 step 1 note {notes} drained 75")
+        self.workers(2)
+        job.send_signal(signal.SIGUSR1)
+        self.end(job, 75)
+
+    def test_a_request_to_save_during_a_restart_is_not_lost(self):
+        job = self.start("--nproc-per-node=2 --max-restarts=5 --shutdown-timeout=2 --drain-signals=USR1",
+                         "ignore 15 ignore 10 note {notes} only 0 sleep 0.5 exit 3")
+        self.said(job, "closing signal SIGTERM")
+        job.send_signal(signal.SIGUSR1)
+        self.end(job, 75)
+        self.assertEqual({count for _, _, count in self.workers(2)}, {0})
+
+    # The watchdog's.
+
+    def test_a_worker_whose_timer_ran_out_has_failed(self):
+        os.environ.update(TORCHELASTIC_ENABLE_FILE_TIMER="1", TORCHELASTIC_TIMER_FILE=self.scratch.name + "/timers")
+        self.addCleanup(os.environ.pop, "TORCHELASTIC_ENABLE_FILE_TIMER")
+        self.addCleanup(os.environ.pop, "TORCHELASTIC_TIMER_FILE")
+        # It heeds the signal and ends with 0; the other one waits for it.
+        _, err = self.end(self.start("--nproc-per-node=2", "note {notes} on 15 0 only 1 timer 15 wait"), 1)
+        self.assertIn("did not come out of 'fake' in time", err)
+        self.assertIn("rank      : 1 (local_rank: 1)\n  exitcode  : 0", err)
+
+
+if __name__ == "__main__":
+    unittest.main()
