@@ -37,7 +37,7 @@ class DiskThread {
     call([post = post_, asker = std::weak_ptr{waiting}, work = std::move(work)] {
       auto answer = std::make_shared<T>(work());
       post([asker, answer] {
-        if (const auto waiting = asker.lock()) waiting->end(std::move(*answer));
+        if (const auto still_there = asker.lock()) still_there->end(std::move(*answer));
       });
     });
     co_await waiting->timer.async_wait();
