@@ -1,0 +1,83 @@
+"""launcher/RECORDS.md tells what the records hold: each event that jobs of many kinds write, field by field, and the result.
+
+usage: tests/support/run_case.py records_page_test.py CASE TORCHUP
+"""
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TORCHUP = sys.argv[1]
+PAGE = (pathlib.Path(__file__).parents[2] / "launcher/RECORDS.md").read_text()
+EVERY_LINE = {"schema", "time", "monotonic_us", "host", "event"}
+WORKER = {"rank", "local_rank", "pid"}
+
+
+def documented():
+    """Event → the fields that it has, and those that it may have."""
+    events = {}
+    for names, fields in re.findall(r"^\| (`[a-z_`, ]+) \| [^|]* \| ([^|]+) \|$", PAGE, re.MULTILINE):
+        fields = re.sub(r"\([^)]*\)", "", fields)
+        always = set(re.findall(r"`(\w+)`(?!\?)", fields)) | (WORKER if "*worker*" in fields else set())
+        for name in re.findall(r"`(\w+)`", names):
+            events[name] = always, set(re.findall(r"`(\w+)`\?", fields))
+    return events
+
+
+class Page(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def run_job(self, script, *options, then=None):
+        """The job's events and its result."""
+        events, result = self.folder / "events", self.folder / "result"
+        job = subprocess.Popen([TORCHUP, f"--events={events}", f"--result-file={result}", *options, "sh", "-c", script],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=self.folder)
+        with job.stdout:
+            if then:
+                self.assertEqual(job.stdout.readline(), "ready\n")
+                job.send_signal(then)
+            job.communicate(timeout=40)
+        return [json.loads(line) for line in events.read_text().splitlines()], json.loads(result.read_text())
+
+    def check(self, events, *expected):
+        known = documented()
+        for event in events:
+            self.assertIn(event["event"], known)
+            always, sometimes = known[event["event"]]
+            self.assertLessEqual(EVERY_LINE | always, set(event), event)
+            self.assertLessEqual(set(event), EVERY_LINE | always | sometimes, event)
+        self.assertLessEqual(set(expected), {event["event"] for event in events})
+
+    def test_a_job_that_fails_and_restarts(self):
+        events, result = self.run_job('test "$RANK" = 0 && exit 3; sleep 30', "--nproc-per-node=2", "--max-restarts=1", "--log-dir=logs")
+        self.check(events, "job_started", "round_completed", "attempt_started", "worker_started", "worker_exited", "stopping",
+                   "closing_signal_sent", "attempt_ended", "restarting", "incident_recorded", "job_ended")
+        self.assertEqual(set(events[-1]["failures"][0]),
+                         {"rank", "local_rank", "exit_code", "pid", "host", "time", "message", "error_file"})
+        told = PAGE.partition("## Result")[2]
+        names = set(re.findall(r"`(\w+)`", told))
+        for part in result, result["phases_s"], result["attempts"][0], result["attempts"][0]["workers"][0]:
+            self.assertLessEqual(set(part) - {"schema"}, names)
+
+    def test_a_job_that_is_interrupted(self):
+        events, _ = self.run_job("trap '' INT TERM; echo ready; while :; do sleep 0.1; done", "--shutdown-timeout=1", then=signal.SIGINT)
+        self.check(events, "signal_received", "worker_killed")
+
+    def test_a_job_that_is_asked_where_it_is(self):
+        events, _ = self.run_job("echo ready; sleep 30", then=signal.SIGQUIT)
+        self.check(events, "worker_seen")
+
+    def test_a_job_that_saves_its_state(self):
+        events, _ = self.run_job("exit 75")
+        self.check(events, "state_saved")
+
+    def test_a_job_with_an_error_file_that_is_none(self):
+        events, _ = self.run_job("echo x > $TORCHELASTIC_ERROR_FILE; exit 1", "--log-dir=logs")
+        self.check(events, "error_file_refused")
