@@ -78,7 +78,7 @@ Task<bool> Console::written(std::optional<Duration> limit) {
   waiting_ = waiting;
   writer_.when_at_most(0, [post = post_, waiter = std::weak_ptr{waiting}] {
     post([waiter] {
-      if (const auto waiting = waiter.lock()) waiting->end(true);
+      if (const auto still_there = waiter.lock()) still_there->end(true);
     });
   });
   co_await waiting->timer.async_wait();

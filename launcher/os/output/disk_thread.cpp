@@ -11,7 +11,7 @@ void DiskThread::when_at_most(std::size_t level, std::function<void()> notice) {
 Task<bool> DiskThread::idle(Duration limit) {
   const auto waiting = std::make_shared<LoopWait<bool>>(loop_, std::chrono::steady_clock::now() + limit);
   when_at_most(0, [asker = std::weak_ptr{waiting}] {
-    if (const auto waiting = asker.lock()) waiting->end(true);
+    if (const auto still_there = asker.lock()) still_there->end(true);
   });
   co_await waiting->timer.async_wait();
   co_return waiting->answer.value_or(false);
