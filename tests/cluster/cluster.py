@@ -13,6 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+from torchupd import Torchupd  # noqa: E402
+
 WORKER = Path(__file__).with_name("node_worker.py")
 
 
@@ -214,12 +217,10 @@ class Cluster:
         return self.agents[-1]
 
     def daemon(self, node, torchupd, *options):
-        process = subprocess.Popen(self.on(node, [torchupd, "--bind", "::", "--port", 29400, *options]),
-                                   stdout=subprocess.PIPE, stderr=open(self.dir / "daemon.err", "ab"), text=True,
-                                   env=self.environment, start_new_session=True)
+        with open(self.dir / "daemon.err", "ab") as log:
+            process = Torchupd(torchupd, "--bind", "::", *options, behind=self.on(node, []), port=29400, stderr=log,
+                               env=self.environment, start_new_session=True).process
         self.others.append(process)
-        line = process.stdout.readline()
-        assert line.startswith("torchupd: ready on"), line
         return process
 
     def started(self):

@@ -5,22 +5,23 @@ Usage: agents_load_test.py AGENTS_LOAD TORCHUPD
 """
 
 import json
+import os
 import subprocess
 import sys
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
+from torchupd import Torchupd  # noqa: E402
 
 load, torchupd = sys.argv[1:3]
 
 
 def join_all(agents, *losses):
-    daemon = subprocess.Popen([torchupd, "--bind", "127.0.0.1", "--port", "0"], stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, text=True)
+    daemon = Torchupd(torchupd, "--bind", "127.0.0.1", stderr=subprocess.DEVNULL)
     try:
-        port = daemon.stdout.readline().strip().rsplit(":", 1)[1]
-        ran = subprocess.run([load, "127.0.0.1", port, str(agents), "8", *losses], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+        ran = subprocess.run([load, "127.0.0.1", str(daemon.port), str(agents), "8", *losses], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
         return json.loads(ran.stdout)
     finally:
         daemon.kill()
-        daemon.wait()
 
 
 few, many = join_all(50), join_all(800)

@@ -13,17 +13,16 @@ import subprocess
 import sys
 import unittest
 
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
+from torchupd import VALIDATE, Torchupd  # noqa: E402
+
 torchupd = sys.argv.pop(1)
 NO_LIBCRYPTO = sys.argv.pop(1)
-VALIDATE = bytes.fromhex("00cef7853c")
 
 
 class Log(unittest.TestCase):
     def serve(self, *options):
-        self.process = subprocess.Popen([torchupd, "--port", "0", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        self.addCleanup(self.process.stderr.close)
-        self.addCleanup(self.process.stdout.close)
-        self.port = int(self.process.stdout.readline().rsplit(b":", 1)[1])
+        self.serve_into(subprocess.PIPE, *options)
 
     def ended(self):
         self.process.send_signal(signal.SIGTERM)
@@ -66,11 +65,9 @@ class Log(unittest.TestCase):
         self.assertEqual(self.ended(), [])
 
     def serve_into(self, stderr, *options):
-        self.process = subprocess.Popen([torchupd, "--port", "0", *options], stdout=subprocess.PIPE, stderr=stderr)
-        self.addCleanup(self.process.wait)
-        self.addCleanup(self.process.kill)
-        self.addCleanup(self.process.stdout.close)
-        self.port = int(self.process.stdout.readline().rsplit(b":", 1)[1])
+        daemon = Torchupd(torchupd, *options, stderr=stderr)
+        self.addCleanup(daemon.kill)
+        self.process, self.port = daemon.process, daemon.port
 
     def assert_serves(self):
         with socket.create_connection(("127.0.0.1", self.port), 10) as peer:

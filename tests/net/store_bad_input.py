@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """What strangers and broken peers send to torchupd: it stays up, its memory stays bounded, honest clients notice nothing.
 
-usage: store_bad_input.py TORCHUPD [unittest options]
+usage: tests/support/run_case.py store_bad_input.py CASE TORCHUPD
 
 Runs in a network namespace of its own where that is allowed: there, packets can be dropped as when a machine vanishes.
 """
 import os
 import random
-import resource
 import shutil
 import signal
 import socket
@@ -17,43 +16,15 @@ import sys
 import time
 import unittest
 
-torchupd = sys.argv[1]
-INSIDE = "TORCHUP_TEST_NAMESPACE"
-VALIDATE = bytes.fromhex("00cef7853c")
-MIB = 1 << 20
+from torchupd import MIB, PING, VALIDATE, DaemonCase, ask, enter_network as enter_namespace, needs_namespace, text
+
+DaemonCase.program = sys.argv[1]
 
 
-def text(value):
-    return struct.pack("<Q", len(value)) + value
-
-
-def ask(peer, request, size):
-    peer.sendall(request)
-    reply = peer.recv(size, socket.MSG_WAITALL)
-    assert len(reply) == size, (request[:16], reply)
-    return reply
-
-
-class Daemon(unittest.TestCase):
-    options = ()
-    descriptors = None
-
-    def setUp(self):
-        def limit():
-            if self.descriptors:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (self.descriptors, self.descriptors))
-
-        self.process = subprocess.Popen([torchupd, "--port", "0", *self.options], stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True, preexec_fn=limit)
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
-        self.peers = []
-        self.honest = self.connect(VALIDATE)
-
-    def tearDown(self):
-        # Whatever happened: it lives, an old client and a new one are served, and it ends when told to.
-        if self.process.poll() is not None:
-            self.fail(f"torchupd ended with {self.process.returncode}: {self.process.communicate()[1][-3000:]}")
-        ask(self.honest, b"\x01" + text(b"/still") + text(b"here") + b"\x0d\x01\x02\x03\x04", 4)
+class Daemon(DaemonCase):
+    def end(self):
+        """Whatever happened: it lives, an old client and a new one are served, and nobody else is there."""
+        ask(self.honest, b"\x01" + text(b"/still") + text(b"here") + PING, 4)
         for peer in self.peers:
             if peer is not self.honest:
                 peer.close()
@@ -62,46 +33,10 @@ class Daemon(unittest.TestCase):
         newcomer = self.connect(VALIDATE)
         self.assertEqual(ask(newcomer, b"\x03" + text(b"/still"), 12), text(b"here"))
         self.assertEqual(self.status()["arriving_bytes"], 0)
-        for peer in self.peers:
-            peer.close()
-        self.process.send_signal(signal.SIGTERM)
-        self.log = self.process.communicate(timeout=10)[1]
-        self.assertEqual(self.process.returncode, 0)
-
-    def connect(self, first=b"", timeout=10):
-        peer = socket.create_connection(("127.0.0.1", self.port), timeout)
-        self.peers.append(peer)
-        if first:
-            peer.sendall(first)
-        return peer
-
-    def status(self):
-        import json
-        import urllib.request
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/status", timeout=10) as page:
-            return json.load(page)
-
-    def resident(self):
-        if os.environ.get("TORCHUP_SANITIZE"):
-            return 0  # a sanitizer's memory is not the program's
-        with open(f"/proc/{self.process.pid}/statm") as statm:
-            return int(statm.read().split()[1]) * resource.getpagesize()
-
-    def until(self, condition, limit=10):
-        end = time.monotonic() + limit
-        while not condition():
-            self.assertLess(time.monotonic(), end, "condition not met in time")
-            time.sleep(0.02)
-
-    def assert_closed(self, peer, limit=10):
-        peer.settimeout(limit)
-        try:
-            self.assertEqual(peer.recv(1), b"", "an answer instead of the end")
-        except ConnectionResetError:
-            pass
+        super().end()
 
 
-class FirstBytes(Daemon):
+class FirstBytes(Daemon, unittest.TestCase):
     def test_wrong_magic(self):
         self.assert_closed(self.connect(bytes.fromhex("00cef7853d")))
 
@@ -152,7 +87,7 @@ class FirstBytes(Daemon):
                 time.sleep(0.5)
 
 
-class Lengths(Daemon):
+class Lengths(Daemon, unittest.TestCase):
     def test_huge_lengths_close_and_cost_nothing(self):
         before = self.resident()
         huge = struct.pack("<Q", 2**64 - 1)
@@ -201,7 +136,7 @@ class Lengths(Daemon):
         self.assertEqual(ask(self.honest, b"\x01" + text(b"/k") + text(b"x" * 8 * MIB) + b"\x0d1234", 4), b"1234")
 
 
-class Vanishing(Daemon):
+class Vanishing(Daemon, unittest.TestCase):
     def test_cut_at_every_byte(self):
         request = VALIDATE + b"\x0b" + struct.pack("<Q", 2) + text(b"/a") + text(b"1") + text(b"/b") + text(b"2" * 5000)
         for size in range(0, len(request), 7):
@@ -234,7 +169,7 @@ class Vanishing(Daemon):
         self.assertEqual(got, 4 * (4 * MIB + 8))
 
 
-class Slow(Daemon):
+class Slow(Daemon, unittest.TestCase):
     options = ("--max-handshake", "0.5", "--max-request", "1", "--max-stalled", "1")
 
     def test_silent_newcomers(self):
@@ -271,8 +206,9 @@ class Slow(Daemon):
         self.until(lambda: self.status()["connections"] == 1)
 
 
-@unittest.skipUnless(os.environ.get(INSIDE) and shutil.which("nft"), "needs unshare -rn and nft")
-class HalfOpen(Daemon):
+@needs_namespace
+@unittest.skipUnless(shutil.which("nft"), "needs nft")
+class HalfOpen(Daemon, unittest.TestCase):
     """Peers whose machines have vanished: no packet comes from them any more, and none reaches them."""
     options = ("--max-silence", "2")
 
@@ -306,15 +242,15 @@ class HalfOpen(Daemon):
         self.cut(peer)
         self.until(lambda: self.status()["connections"] == 1)
 
-    def tearDown(self):
+    def end(self):
         for peer in self.peers[1:]:
             peer.close()
         self.peers = [self.honest]
-        super().tearDown()
+        super().end()
         subprocess.run(["nft", "delete table inet cut"], check=True)
 
 
-class Crowd(Daemon):
+class Crowd(Daemon, unittest.TestCase):
     options = ("--max-connections", "50")
 
     def test_more_connections_than_allowed(self):
@@ -327,15 +263,15 @@ class Crowd(Daemon):
             self.assertEqual(ask(peer, b"\x0d5678", 4), b"5678")
         inside[0].close()
 
-    def tearDown(self):
+    def end(self):
         for peer in self.peers[1:]:
             peer.close()
         time.sleep(0.2)
-        super().tearDown()
-        self.assertIn("connections_max", self.log)
+        super().end()
+        self.assertIn("connections_max", self.said())
 
 
-class Descriptors(Daemon):
+class Descriptors(Daemon, unittest.TestCase):
     options = ("--max-connections", "1000")
     descriptors = 90
 
@@ -371,17 +307,17 @@ class Descriptors(Daemon):
         time.sleep(0.5)
         self.assertLess(spent() - before, 0.2, "it spins")
 
-    def tearDown(self):
+    def end(self):
         for peer in self.peers[1:]:
             peer.close()
         time.sleep(0.2)
-        super().tearDown()
-        self.assertRegex(self.log, "no descriptor left|connections_max")
+        super().end()
+        self.assertRegex(self.said(), "no descriptor left|connections_max")
         if "pages" in self._testMethodName:
-            self.assertIn("no descriptor left", self.log)
+            self.assertIn("no descriptor left", self.said())
 
 
-class Full(Daemon):
+class Full(Daemon, unittest.TestCase):
     options = ("--max-keys", "10", "--max-bytes", "1MB", "--max-request-bytes", "200KB", "--max-arriving-bytes", "300KB")
 
     def test_keys(self):
@@ -401,17 +337,3 @@ class Full(Daemon):
 
     def test_one_request(self):
         self.assert_closed(self.connect(VALIDATE + b"\x01" + text(b"/k") + struct.pack("<Q", 250_000)))
-
-
-def enter_namespace():
-    """Starts this script again in a network namespace of its own."""
-    enter = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-    if os.environ.get(INSIDE) or not shutil.which("unshare") or subprocess.run([*enter, "true"], stderr=subprocess.DEVNULL).returncode != 0:
-        return
-    os.environ[INSIDE] = "1"
-    os.execvp(enter[0], [*enter, sys.executable, *sys.orig_argv[1:]])
-
-
-if __name__ == "__main__":
-    enter_namespace()
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)

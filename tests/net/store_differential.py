@@ -24,7 +24,9 @@ except ImportError as missing:
     print(f"skipped: {sys.executable} has no torch ({missing})")
     sys.exit(77)
 
-VALIDATE = bytes.fromhex("00cef7853c")
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
+from torchupd import VALIDATE, Torchupd, keys, text  # noqa: E402
+
 PLAIN = [b"/a", b"/b", b"/c", b"init/"]  # written, deleted, compared
 KEPT = [b"/w1", b"/w2", b"/w3"]          # of longer waits: never deleted
 QUEUES = [b"/q1", b"/q2"]
@@ -33,16 +35,8 @@ OWN_ANSWER = {0x04: 8, 0x0d: 4}          # bytes, of what a waiting client sends
 VALUES = [b"", b"1", b"-7", b" 12abc", b"text", b"9223372036854775807", b"x" * 3000, b"y" * 100_000]
 
 
-def text(value):
-    return struct.pack("<Q", len(value)) + value
-
-
 def number(value):
     return struct.pack("<q", value)
-
-
-def keys(names):
-    return struct.pack("<Q", len(names)) + b"".join(map(text, names))
 
 
 class Client:
@@ -198,15 +192,13 @@ def main():
     sequences, first = int((sys.argv + ["6"])[2] if len(sys.argv) > 2 else 6), int(sys.argv[3]) if len(sys.argv) > 3 else 1
     print("torch", torch.__version__)
     for seed in range(first, first + sequences):
-        daemon = subprocess.Popen([sys.argv[1], "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        daemon = Torchupd(sys.argv[1], stderr=subprocess.DEVNULL)
         theirs = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=datetime.timedelta(seconds=30))
         try:
-            port = int(daemon.stdout.readline().rsplit(":", 1)[1])
-            if not run(seed, [port, theirs.port]):
+            if not run(seed, [daemon.port, theirs.port]):
                 return 1
         finally:
             daemon.kill()
-            daemon.communicate()
             del theirs
     print(f"{sequences} sequences of 250 requests: the same answers")
     return 0

@@ -17,6 +17,9 @@ import threading
 import time
 import unittest
 
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
+from torchupd import Torchupd  # noqa: E402
+
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # read when torch is loaded
 try:
     import torch
@@ -31,19 +34,6 @@ fork = multiprocessing.get_context("fork")
 
 def seconds(number):
     return datetime.timedelta(seconds=number)
-
-
-class Daemon:
-    def __init__(self, *options):
-        self.process = subprocess.Popen([torchupd, "--port", "0", *options], stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        assert line.startswith("torchupd: ready on "), line
-        self.port = int(line.rsplit(":", 1)[1])
-
-    def stop(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
 
 
 class StoreApi:
@@ -334,12 +324,12 @@ def run_ranks(test, world_size, prefix_store):
 class Ours(StoreApi, unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.daemon = Daemon()
+        cls.daemon = Torchupd(torchupd)
         cls.port = cls.daemon.port
 
     @classmethod
     def tearDownClass(cls):
-        cls.daemon.stop()
+        cls.daemon.kill()
 
     def test_every_way_to_name_the_host(self):
         for host in ("localhost", "127.0.0.1", "::1"):
@@ -355,16 +345,16 @@ class Ours(StoreApi, unittest.TestCase):
     def test_env_rendezvous(self):
         # As under a launcher: no rank hosts, all connect to the agent's store. A store of its own, as in every round.
         for world_size in (2, 4):
-            daemon = Daemon()
+            daemon = Torchupd(torchupd)
             try:
                 run_children(self, env_main, [(rank, world_size, daemon.port) for rank in range(world_size)])
             finally:
-                daemon.stop()
+                daemon.kill()
 
     def test_a_client_learns_at_once_that_the_server_died(self):
-        daemon = Daemon()
+        daemon = Torchupd(torchupd)
         store = dist.TCPStore("localhost", daemon.port, is_master=False, wait_for_workers=False, timeout=seconds(30))
-        killer = threading.Timer(0.2, daemon.stop)
+        killer = threading.Timer(0.2, daemon.kill)
         killer.start()
         begin = time.monotonic()
         with self.assertRaises(dist.DistNetworkError):

@@ -1,18 +1,19 @@
 """Jobs at one daemon, by the real programs: a run id that is used again, and jobs that nobody joins.
 
-usage: daemon_test.py TORCHUP TORCHUPD [name of a test ...]
+usage: tests/support/run_case.py daemon_test.py CASE TORCHUP TORCHUPD
 """
 
 import contextlib
 import os
 import pathlib
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+
+from torchupd import Torchupd
 
 TORCHUP = sys.argv.pop(1)
 TORCHUPD = sys.argv.pop(1)
@@ -22,16 +23,11 @@ LIMIT_S = 40
 @contextlib.contextmanager
 def daemon(*options, log=subprocess.DEVNULL):
     """A daemon on a port of its own; gives its endpoint."""
-    process = subprocess.Popen([TORCHUPD, "--bind", "127.0.0.1", "--port", "0", *options], stdout=subprocess.PIPE,
-                               stderr=log, text=True)
+    process = Torchupd(TORCHUPD, "--bind", "127.0.0.1", *options, stderr=log)
     try:
-        line = process.stdout.readline().strip()
-        assert line.startswith("torchupd: ready on "), line
-        yield line.rpartition(" ")[2]
+        yield process.endpoint
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(LIMIT_S)
-        process.stdout.close()
+        process.end(LIMIT_S)
 
 
 class DaemonTest(unittest.TestCase):
@@ -118,6 +114,3 @@ def hello(run_id):
 
 PREFACE = b"torchup\n"
 NONCE_BYTES = 16
-
-if __name__ == "__main__":
-    unittest.main()

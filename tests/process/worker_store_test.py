@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Whom a worker store lets in: usage: worker_store_test.py TORCHUP [unittest options]
+"""Whom a worker store lets in.
+
+usage: tests/support/run_case.py worker_store_test.py CASE TORCHUP
 
 Runs in a network namespace of its own where that is allowed: there, peers come from addresses that are not this machine's.
 """
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,13 +14,12 @@ import tempfile
 import time
 import unittest
 
+from torchupd import ELSEWHERE, FARTHER, PING, VALIDATE, enter_network as enter_namespace, needs_namespace
+
 torchup = sys.argv[1]
-INSIDE = "TORCHUP_TEST_NAMESPACE"
-VALIDATE_AND_PING = bytes.fromhex("00cef7853c") + b"\x0d1234"
-ELSEWHERE = "10.9.0.7"  # routed to lo, but no interface has it: as a peer's it is another machine's
 
 
-@unittest.skipUnless(os.environ.get(INSIDE), "needs unshare -rn")
+@needs_namespace
 class WorkerStore(unittest.TestCase):
     def start(self, *options, token=None):
         self.folder = tempfile.TemporaryDirectory()
@@ -50,7 +50,7 @@ class WorkerStore(unittest.TestCase):
 
     def served(self, source):
         with socket.create_connection(("127.0.0.1", self.port), 10, source_address=(source, 0)) as peer:
-            peer.sendall(VALIDATE_AND_PING)
+            peer.sendall(VALIDATE + PING)
             try:
                 return peer.recv(4, socket.MSG_WAITALL) == b"1234"
             except ConnectionResetError:
@@ -74,12 +74,12 @@ class WorkerStore(unittest.TestCase):
         self.start("--allow=10.9.0.0/24", token="a token of 23 characters")
         self.assertTrue(self.served("127.0.0.1"))
         self.assertTrue(self.served(ELSEWHERE))
-        self.assertFalse(self.served("10.8.0.7"))
+        self.assertFalse(self.served(FARTHER))
 
     def test_a_list_without_a_token(self):
         self.start("--allow=10.9.0.0/24")
         self.assertTrue(self.served(ELSEWHERE))
-        self.assertFalse(self.served("10.8.0.7"))
+        self.assertFalse(self.served(FARTHER))
 
     def test_networks_and_tokens_that_are_none(self):
         self.start()
@@ -87,18 +87,3 @@ class WorkerStore(unittest.TestCase):
             environment = {**os.environ, **({"TORCHUP_TOKEN": token} if token else {})}
             ended = subprocess.run([torchup, *options, "/bin/true"], env=environment, capture_output=True, text=True, timeout=30)
             self.assertEqual(ended.returncode, 2, ended.stderr)
-
-
-def enter_namespace():
-    """Starts this script again in a network namespace of its own."""
-    addresses = f"ip link set lo up && ip route add local {ELSEWHERE} dev lo && ip route add local 10.8.0.7 dev lo"
-    enter = ["unshare", "--map-root-user", "--net", "sh", "-c", f'{addresses} && exec "$@"', "sh"]
-    if os.environ.get(INSIDE) or not shutil.which("unshare") or subprocess.run([*enter, "true"], stderr=subprocess.DEVNULL).returncode != 0:
-        return
-    os.environ[INSIDE] = "1"
-    os.execvp(enter[0], [*enter, sys.executable, *sys.orig_argv[1:]])
-
-
-if __name__ == "__main__":
-    enter_namespace()
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)

@@ -18,6 +18,7 @@ import time
 import unittest
 
 from ranks import Job, clean_environment
+from torchupd import Torchupd
 
 toy, torchupd = sys.argv[1:3]
 CONTRACT = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
@@ -63,11 +64,9 @@ class Together(unittest.TestCase):
     """Several workers, which meet at a store that outlives them."""
 
     def setUp(self):
-        self.store = subprocess.Popen([torchupd, "--port", "0"], stdout=subprocess.PIPE, text=True)
-        self.addCleanup(self.store.stdout.close)
-        self.addCleanup(self.store.wait)
+        self.store = Torchupd(torchupd)
         self.addCleanup(self.store.kill)
-        self.port = self.store.stdout.readline().split()[-1].rpartition(":")[2]
+        self.port = self.store.port
 
     def start(self, world_size, *arguments, nodes=1, place={}):
         """Workers of one job, as if they were on so many nodes."""
