@@ -29,7 +29,7 @@ cmake --build "$folder/readme/build" >"$folder/log" 2>&1 || { tail -n 30 "$folde
 
 for example in all_reduce fashion_mnist; do
   cmake -G Ninja -S "$source/examples/$example" -B "$folder/$example" -DCMAKE_PREFIX_PATH="$folder/moved" \
-    -DCMAKE_BUILD_TYPE=Debug >"$folder/log" 2>&1 || { cat "$folder/log"; fail "$example does not configure against the install"; }
+    -DCMAKE_BUILD_TYPE=Debug -DCMAKE_UNITY_BUILD=ON >"$folder/log" 2>&1 || { cat "$folder/log"; fail "$example does not configure against the install"; }
   cmake --build "$folder/$example" >"$folder/log" 2>&1 || { tail -n 30 "$folder/log"; fail "$example does not build against the install"; }
   "$folder/$example/$example" --help >"$folder/log" 2>&1 || { cat "$folder/log"; fail "$example does not run"; }
 done
