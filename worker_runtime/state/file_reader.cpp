@@ -41,6 +41,19 @@ void FileReader::read(void* data, std::size_t size) {
   }
 }
 
+void FileReader::read_at(std::uint64_t offset, void* data, std::size_t size) {
+  char* bytes = static_cast<char*>(data);
+  while (size > 0) {
+    const ssize_t done = ::pread(fd_, bytes, size, static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail("read");
+    if (done == 0) throw Error{path_.string() + " ends too early"};
+    bytes += done;
+    offset += static_cast<std::uint64_t>(done);
+    size -= static_cast<std::size_t>(done);
+  }
+}
+
 void FileReader::fail(const char* what) const {
   throw Error{std::string{what} + " " + path_.string() + ": " + std::strerror(errno)};
 }

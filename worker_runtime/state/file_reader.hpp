@@ -5,7 +5,8 @@
 
 namespace torchup {
 
-/// A regular file, read from the beginning on, with the checksum of what was read. Throws Error with the file's name.
+/// A regular file, read from the beginning on, with the checksum of what was read so; or anywhere, without. Throws
+/// Error with the file's name.
 class FileReader {
  public:
   explicit FileReader(std::filesystem::path path);
@@ -14,9 +15,10 @@ class FileReader {
   FileReader& operator=(const FileReader&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  std::uint64_t bytes() const { return bytes_; }  ///< of the whole file, when it was opened
-  void read(void* data, std::size_t size);        ///< exactly `size` bytes
-  std::uint32_t crc32() const { return crc32_; }  ///< of all bytes read so far
+  std::uint64_t bytes() const { return bytes_; }                     ///< of the whole file, when it was opened
+  void read(void* data, std::size_t size);                           ///< exactly `size` bytes
+  void read_at(std::uint64_t offset, void* data, std::size_t size);  ///< exactly `size` bytes from there on
+  std::uint32_t crc32() const { return crc32_; }                     ///< of all bytes that `read` gave
 
  private:
   [[noreturn]] void fail(const char* what) const;

@@ -1,16 +1,19 @@
 #include "torchup/weights.hpp"
 
-#include <caffe2/serialize/inline_container.h>
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <string>
+#include <string_view>
 #include <torchup/error.hpp>
 #include <torchup/safetensors.hpp>
 
 #include "worker_runtime/format/pickle_reader.hpp"
+#include "worker_runtime/format/zip_archive.hpp"
+#include "worker_runtime/state/crc32.hpp"
+#include "worker_runtime/state/file_reader.hpp"
 
 namespace torchup {
 
@@ -37,57 +40,70 @@ constexpr std::array<std::pair<std::string_view, torch::ScalarType>, 16> dtypes{
     {"bool", torch::kBool},
 }};
 
-/// The storages of an archive, each read once. All of them together cannot be larger than the file: torch.save does not
-/// compress.
-class Storages {
+/// A file of torch.save: a zip with data.pkl, byteorder, and the storages as data/0, data/1, …
+///
+/// Read without LibTorch's own reader, which unpacks the records `version` and `.data/serialization_id` before anybody
+/// could ask how large they are: a file of three megabytes made it take four gigabytes.
+class Archive {
  public:
-  Storages(caffe2::serialize::PyTorchStreamReader& archive, std::uint64_t file_bytes)
-      : archive_{archive}, bytes_left_{file_bytes} {}
+  explicit Archive(const std::filesystem::path& path)
+      : file_{path}, zip_{file_.bytes(), [this](std::uint64_t offset, char* data,
+                                                std::size_t size) { file_.read_at(offset, data, size); }},
+        storage_bytes_left_{file_.bytes()} {}
 
-  const torch::Storage& at(const std::string& key, std::uint64_t bytes) {
+  bool has(std::string_view name) const { return zip_.find(name) != nullptr; }
+
+  std::string text_of(std::string_view name, std::uint64_t bytes_max) {
+    const ZipRecord* const record = zip_.find(name);
+    if (!record) throw Error{fmt::format("it has no {}", name)};
+    if (record->bytes > bytes_max) throw Error{fmt::format("its {} has more than {} bytes", name, bytes_max)};
+    std::string text(record->bytes, '\0');
+    read(name, *record, text.data());
+    return text;
+  }
+
+  /// Each is read once. All of them together cannot be larger than the file.
+  const torch::Storage& storage_at(const std::string& key, std::uint64_t bytes) {
     const auto [known, fresh] = storages_.try_emplace(key);
     if (!fresh) return known->second;
-    const std::string record = "data/" + key;
-    if (!archive_.hasRecord(record) || archive_.getRecordSize(record) != bytes)
-      throw Error{fmt::format("storage {} is missing or of another size", key)};
-    if (bytes > bytes_left_) throw Error{"its storages are larger than the file"};
-    bytes_left_ -= bytes;
-    auto [data, size] = archive_.getRecord(record);
-    known->second =
-        torch::Storage{torch::Storage::use_byte_size_t{}, size, std::move(data), nullptr, /*resizable=*/false};
-    return known->second;
+    const std::string name = "data/" + key;
+    const ZipRecord* const record = zip_.find(name);
+    if (!record || record->bytes != bytes) throw Error{fmt::format("storage {} is missing or of another size", key)};
+    if (bytes > storage_bytes_left_) throw Error{"its storages are larger than the file"};
+    storage_bytes_left_ -= bytes;
+    const torch::Tensor content = torch::empty({static_cast<std::int64_t>(bytes)}, torch::kUInt8);
+    read(name, *record, content.data_ptr<std::uint8_t>());
+    return known->second = content.storage();
   }
 
  private:
-  caffe2::serialize::PyTorchStreamReader& archive_;
-  std::uint64_t bytes_left_;
+  void read(std::string_view name, const ZipRecord& record, void* data) {
+    const ZipPlace place = zip_.place_of(record);
+    file_.read_at(place.begin, data, place.bytes);
+    if (crc32(0, data, place.bytes) != record.crc32)
+      throw Error{fmt::format("its {} is damaged: its checksum is wrong", name)};
+  }
+
+  FileReader file_;
+  ZipArchive zip_;
+  std::uint64_t storage_bytes_left_;
   std::map<std::string, torch::Storage> storages_;
 };
 
-/// A zip archive of torch.save: data.pkl, byteorder, and the storages as data/0, data/1, …
 Tensors load_archive(const std::filesystem::path& path) {
-  const auto text_of = [](caffe2::serialize::PyTorchStreamReader& archive, const char* name) {
-    const auto [data, size] = archive.getRecord(name);
-    return std::string{static_cast<const char*>(data.get()), size};
-  };
   try {
-    caffe2::serialize::PyTorchStreamReader archive{path.string()};
-    if (archive.hasRecord("constants.pkl"))
+    Archive archive{path};
+    if (archive.has("constants.pkl"))
       throw Error{"it is a TorchScript program or LibTorch archive: use torch::jit::load or torch::load"};
     constexpr std::string_view little = "little";  // the other one is "big"
-    // Sizes are asked before anything is unpacked: a zip may swell.
-    if (archive.hasRecord("byteorder") &&
-        (archive.getRecordSize("byteorder") != little.size() || text_of(archive, "byteorder") != little))
+    if (archive.has("byteorder") && archive.text_of("byteorder", little.size()) != little)
       throw Error{"its numbers are big endian"};
-    if (archive.getRecordSize("data.pkl") > pickle_bytes_max)
-      throw Error{fmt::format("its pickle has more than {} bytes", pickle_bytes_max)};
-    Storages storages{archive, std::filesystem::file_size(path)};
     Tensors tensors;
-    for (const auto& [name, pickled] : tensors_in_pickle(text_of(archive, "data.pkl"))) {
+    for (const auto& [name, pickled] : tensors_in_pickle(archive.text_of("data.pkl", pickle_bytes_max))) {
       const auto dtype = std::ranges::find(dtypes, pickled.dtype, &decltype(dtypes)::value_type::first)->second;
       tensors[name] = torch::empty({0}, dtype)
-                          .set_(storages.at(pickled.storage, pickled.storage_bytes), pickled.offset, pickled.sizes,
-                                pickled.strides);
+                          .set_(archive.storage_at(pickled.storage, pickled.storage_bytes), pickled.offset,
+                                pickled.sizes, pickled.strides);
     }
     return tensors;
   } catch (const c10::Error& error) {
