@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
@@ -53,8 +55,7 @@ DistributedSampler::DistributedSampler(std::size_t size, int rank, int world_siz
                                        const DistributedSamplerOptions& options)
     : state_{std::make_shared<State>()} {
   if (world_size < 1 || rank < 0 || rank >= world_size) {
-    throw Error{"DistributedSampler: rank " + std::to_string(rank) + " is not in 0 .. " +
-                std::to_string(world_size - 1)};
+    throw Error{fmt::format("DistributedSampler: rank {} is not in 0 .. {}", rank, world_size - 1)};
   }
   state_->size = size;
   state_->rank = rank;
@@ -106,9 +107,10 @@ SamplerPosition DistributedSampler::position() const {
 void DistributedSampler::resume(const SamplerPosition& position) {
   const std::lock_guard lock{state_->mutex};
   if (state_->options.shuffle && position.seed != state_->options.seed) {
-    throw Error{"DistributedSampler: the stored position belongs to seed " + std::to_string(position.seed) +
-                ", this sampler has seed " + std::to_string(state_->options.seed) +
-                ": it would give other samples. Use the stored seed, or start the epoch anew"};
+    throw Error{
+        fmt::format("DistributedSampler: the stored position belongs to seed {}, this sampler has seed {}: it would "
+                    "give other samples. Use the stored seed, or start the epoch anew",
+                    position.seed, state_->options.seed)};
   }
   state_->epoch = position.epoch;
   state_->next_begin = position.consumed;

@@ -1,5 +1,7 @@
 #include "torchup/distributed_data_parallel.hpp"
 
+#include <fmt/format.h>
+
 #include <torch/csrc/distributed/c10d/debug.h>
 #include <torch/torch.h>
 
@@ -102,11 +104,10 @@ torch::Device check_devices(const std::vector<NamedParameter>& parameters,
 ReducerSettings reducer_settings(const DistributedDataParallelOptions& options) {
   for (const double cap : options.bucket_cap_mb_list)
     if (!(cap > 0))
-      throw Error{"DistributedDataParallel: bucket_cap_mb_list holds " + std::to_string(cap) +
-                  ", a cap must be positive"};
+      throw Error{fmt::format("DistributedDataParallel: bucket_cap_mb_list holds {}, a cap must be positive", cap)};
   if (options.bucket_cap_mb && !(*options.bucket_cap_mb >= 0))
-    throw Error{"DistributedDataParallel: bucket_cap_mb is " + std::to_string(*options.bucket_cap_mb) +
-                ", it must not be negative"};
+    throw Error{
+        fmt::format("DistributedDataParallel: bucket_cap_mb is {}, it must not be negative", *options.bucket_cap_mb)};
   BucketSettings buckets{.cap_given = options.bucket_cap_mb.has_value(),
                          .cap_mb_list = options.bucket_cap_mb_list,
                          .find_unused_parameters = options.find_unused_parameters,
@@ -295,8 +296,8 @@ void DataParallelCore::explain_forward_error(const std::exception& error,
   if (impl_->options.device_ids.empty())
     for (std::size_t index = 0; index < arguments.size(); ++index)
       if (arguments[index] && *arguments[index] != impl_->device)
-        elsewhere += "argument " + std::to_string(index) + " of forward is on " + arguments[index]->str() +
-                     ", the module on " + impl_->device.str() + "; ";
+        elsewhere += fmt::format("argument {} of forward is on {}, the module on {}; ", index, arguments[index]->str(),
+                                 impl_->device.str());
   if (elsewhere.empty()) throw;  // the exception being handled
   const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
   throw Error{elsewhere +
@@ -332,7 +333,7 @@ void JoinScope::finish() {
     last = false;
     if (options_.throw_on_early_termination) {
       all_reduce(first.flag(true), group_);
-      throw Error{"Rank " + std::to_string(group_.rank()) + " exhausted all inputs."};
+      throw Error{fmt::format("Rank {} exhausted all inputs.", group_.rank())};
     }
     for (auto* model : models_) model->impl_->follow_iteration();
   }

@@ -1,5 +1,7 @@
 #include "worker_runtime/ddp/flat_buffer.hpp"
 
+#include <fmt/format.h>
+
 #include <c10/util/hash.h>
 
 #include "torchup/error.hpp"
@@ -31,13 +33,13 @@ std::vector<PlannedTensor> planned_tensors(const std::vector<NamedParameter>& pa
 void check_plan(const BucketPlan& plan, const std::vector<NamedParameter>& parameters) {
   std::vector<int> seen(parameters.size(), 0);
   for (std::size_t bucket = 0; bucket < plan.size(); ++bucket) {
-    if (plan[bucket].empty()) throw Error{"bucket layout: bucket " + std::to_string(bucket) + " is empty"};
+    if (plan[bucket].empty()) throw Error{fmt::format("bucket layout: bucket {} is empty", bucket)};
     for (const auto index : plan[bucket]) {
       if (index >= parameters.size() || seen[index]++)
-        throw Error{"bucket layout: it is for another model: parameter " + std::to_string(index) +
-                    (index >= parameters.size()
-                         ? " does not exist (there are " + std::to_string(parameters.size()) + ")"
-                         : " is in two places")};
+        throw Error{fmt::format("bucket layout: it is for another model: parameter {}{}", index,
+                                index >= parameters.size()
+                                    ? fmt::format(" does not exist (there are {})", parameters.size())
+                                    : " is in two places")};
       if (!(key_of(parameters[index].tensor) == key_of(parameters[plan[bucket].front()].tensor)))
         throw Error{"bucket layout: parameters " + parameters[index].name + " and " +
                     parameters[plan[bucket].front()].name + " share a bucket, but not dtype and device"};

@@ -1,6 +1,8 @@
 // One class, longer than 400 lines: a cut would have to share every member, the states of one backward pass.
 #include "worker_runtime/ddp/reducer.hpp"
 
+#include <fmt/format.h>
+
 #include <ATen/ScalarOps.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -138,10 +140,11 @@ bool Reducer::check_and_rebuild() {
     std::vector<std::size_t> missing;
     for (std::size_t index = 0; index < parameters_.size(); ++index)
       if (!ready_[index]) missing.push_back(index);
-    throw Error{"Expected to have finished reduction in the prior iteration before starting a new one. On rank " +
-                std::to_string(group_.rank()) + " these parameters got no gradient: " + names_of(missing) +
-                ". They were not used in producing the loss, or not all outputs of forward were: pass "
-                "find_unused_parameters = true where that is meant"};
+    throw Error{
+        fmt::format("Expected to have finished reduction in the prior iteration before starting a new one. On rank {} "
+                    "these parameters got no gradient: {}. They were not used in producing the loss, or not all "
+                    "outputs of forward were: pass find_unused_parameters = true where that is meant",
+                    group_.rank(), names_of(missing))};
   }
   if (!wants_rebuild() || arrival_.empty()) return false;
   const auto plan = rank_zeros(plan_from_arrival_order());
@@ -153,8 +156,8 @@ bool Reducer::check_and_rebuild() {
 
 BucketPlan Reducer::plan_from_arrival_order() const {
   if (arrival_.size() != parameters_.size())
-    throw Error{"rebuilding the buckets: " + std::to_string(arrival_.size()) + " of " +
-                std::to_string(parameters_.size()) + " parameters had a gradient in the first backward pass"};
+    throw Error{fmt::format("rebuilding the buckets: {} of {} parameters had a gradient in the first backward pass",
+                            arrival_.size(), parameters_.size())};
   const bool small_bucket_last = environment_variable("DDP_SET_LAST_BUCKET_CAP") == "1";
   auto order = arrival_;
   if (small_bucket_last) std::reverse(order.begin(), order.end());
@@ -199,9 +202,9 @@ void Reducer::expect_backward(const std::vector<torch::Tensor>& outputs) {
   const std::lock_guard lock{mutex_};
   if (missed_first_iteration_)
     throw Error{
-        "static_graph: rank " + std::to_string(group_.rank()) +
-        " had no input in the first iteration, inside join(), which finds out which gradients come; give every rank "
-        "at least one batch, or train without static_graph"};
+        fmt::format("static_graph: rank {} had no input in the first iteration, inside join(), which finds out which "
+                    "gradients come; give every rank at least one batch, or train without static_graph",
+                    group_.rank())};
   expecting_ = true;
   next_bucket_ = 0;
   marked_unused_ = false;
@@ -264,9 +267,10 @@ void Reducer::on_gradient(std::size_t index) {
   }
   if (settings_.static_graph) {
     if (firings_left_[index] == 0)
-      throw Error{"static_graph: parameter " + names_of({index}) + " got more gradients (more than " +
-                  std::to_string(firings_[index]) +
-                  ") than in the first backward pass; the graph has changed: train it without static_graph"};
+      throw Error{
+          fmt::format("static_graph: parameter {} got more gradients (more than {}) than in the first backward pass; "
+                      "the graph has changed: train it without static_graph",
+                      names_of({index}), firings_[index])};
     if (--firings_left_[index] > 0) return;
   }
   if (wants_rebuild()) arrival_.push_back(index);
@@ -352,9 +356,9 @@ BucketReduction Reducer::begin_reduction(std::size_t index, const torch::Tensor&
   for (const auto parameter : buckets_[index].indices) tensors.push_back(parameters_[parameter].tensor);
   auto reduction = hook_(GradBucket{index, index + 1 == buckets_.size(), buffer, views, std::move(tensors)});
   if (!reduction.result.defined() || reduction.result.numel() != buffer.numel())
-    throw Error{"the communication hook returned " +
-                (reduction.result.defined() ? std::to_string(reduction.result.numel()) : std::string{"no"}) +
-                " elements for bucket " + std::to_string(index) + " of " + std::to_string(buffer.numel())};
+    throw Error{fmt::format("the communication hook returned {} elements for bucket {} of {}",
+                            reduction.result.defined() ? fmt::format("{}", reduction.result.numel()) : "no", index,
+                            buffer.numel())};
   return reduction;
 }
 
@@ -532,7 +536,7 @@ std::string Reducer::names_of(const std::vector<std::size_t>& indices) const {
   std::string text;
   for (std::size_t i = 0; i < std::min(indices.size(), named_max); ++i)
     text += (i ? ", " : "") + parameters_[indices[i]].name;
-  if (indices.size() > named_max) text += " and " + std::to_string(indices.size() - named_max) + " more";
+  if (indices.size() > named_max) text += fmt::format(" and {} more", indices.size() - named_max);
   return text;
 }
 

@@ -1,5 +1,7 @@
 #include "torchup/collectives.hpp"
 
+#include <fmt/format.h>
+
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "torchup/error.hpp"
@@ -27,9 +29,8 @@ c10d::ReduceOp c10d_op(ReduceOp op) {
 /// `parts` equal parts must make up `whole`: the backends check this late or not at all.
 void check_parts(const char* function, const torch::Tensor& whole, const torch::Tensor& part, int parts) {
   if (whole.numel() == part.numel() * parts && whole.scalar_type() == part.scalar_type()) return;
-  throw Error{std::string{function} + ": " + std::to_string(whole.numel()) + " elements of " + whole.toString() +
-              " are not " + std::to_string(parts) + " times " + std::to_string(part.numel()) + " elements of " +
-              part.toString()};
+  throw Error{fmt::format("{}: {} elements of {} are not {} times {} elements of {}", function, whole.numel(),
+                          whole.toString(), parts, part.numel(), part.toString())};
 }
 
 }  // namespace

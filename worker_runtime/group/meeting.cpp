@@ -65,7 +65,7 @@ class SlowNotice {
 
 std::string endpoint(const MeetingPlan& plan) {
   if (!plan.file.empty()) return plan.file;
-  return plan.place.master_addr + ":" + std::to_string(plan.place.master_port);
+  return fmt::format("{}:{}", plan.place.master_addr, plan.place.master_port);
 }
 
 std::string seconds(std::chrono::milliseconds duration) {
@@ -76,7 +76,7 @@ std::string seconds(std::chrono::milliseconds duration) {
 std::string this_process() {
   char host[256] = "";
   gethostname(host, sizeof host - 1);
-  return std::string{host} + ", pid " + std::to_string(getpid());
+  return fmt::format("{}, pid {}", host, getpid());
 }
 
 /// c10::Error's what() carries a backtrace of two pages; this is the sentence.
@@ -118,15 +118,14 @@ Meeting open_store(const MeetingPlan& plan) {
     return meeting;
   }
   meeting.hosts_store = place.rank == 0 && !place.agent_store;
-  const SlowNotice notice{plan.on_waiting,
-                          "rank " + std::to_string(place.rank) + " waits for the store at " + endpoint(plan) +
-                              (place.agent_store ? ", which the launcher serves" : ", which rank 0 serves")};
+  const SlowNotice notice{plan.on_waiting, fmt::format("rank {} waits for the store at {}, which {} serves", place.rank,
+                                                       endpoint(plan), place.agent_store ? "the launcher" : "rank 0")};
   if (!meeting.hosts_store) {
     try {
       meeting.store = join_store(place, plan.timeout);
     } catch (const std::exception& error) {
-      throw Error{"rank " + std::to_string(place.rank) + " cannot reach the store at " + endpoint(plan) + ": " +
-                  reason(error) + "; has rank 0 started, and is MASTER_ADDR right?"};
+      throw Error{fmt::format("rank {} cannot reach the store at {}: {}; has rank 0 started, and is MASTER_ADDR right?",
+                              place.rank, endpoint(plan), reason(error))};
     }
     return meeting;
   }

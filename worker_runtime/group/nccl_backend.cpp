@@ -32,8 +32,10 @@ void check_nccl_version() {
     throw Error{
         "backend nccl: the NCCL library was not found in this process; reinstall the torch wheel with its packages"};
   if (version != NCCL_VERSION_CODE)
-    throw Error{"backend nccl: built with the header of NCCL " + std::to_string(NCCL_VERSION_CODE) + ", but library " +
-                std::to_string(version) + " is loaded; is another libnccl.so.2 on LD_LIBRARY_PATH?"};
+    throw Error{
+        fmt::format("backend nccl: built with the header of NCCL {}, but library {} is loaded; is another libnccl.so.2 "
+                    "on LD_LIBRARY_PATH?",
+                    NCCL_VERSION_CODE, version)};
 }
 
 void set_where_unset(const char* name, const char* value) { setenv(name, value, 0); }

@@ -1,5 +1,7 @@
 #include "worker_runtime/group/peer_memory.hpp"
 
+#include <fmt/format.h>
+
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -51,7 +53,7 @@ bool PeerMemory::try_read(int rank, std::uintptr_t address, void* to, std::size_
 
 void PeerMemory::read(int rank, std::uintptr_t address, void* to, std::size_t bytes) const {
   if (!try_read(rank, address, to, bytes))
-    throw Error{"cannot read the memory of rank " + std::to_string(rank) + ": " + std::strerror(errno)};
+    throw Error{fmt::format("cannot read the memory of rank {}: {}", rank, std::strerror(errno))};
 }
 
 }  // namespace torchup

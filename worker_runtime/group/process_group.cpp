@@ -183,10 +183,8 @@ std::optional<ProcessGroup> ProcessGroup::new_group(std::span<const int> ranks) 
   if (members.empty()) throw Error{"new_group: no ranks"};
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (members[i] < 0 || members[i] >= size())
-      throw Error{"new_group: rank " + std::to_string(members[i]) + " is not in this group of " +
-                  std::to_string(size())};
-    if (i && members[i] == members[i - 1])
-      throw Error{"new_group: rank " + std::to_string(members[i]) + " is there twice"};
+      throw Error{fmt::format("new_group: rank {} is not in this group of {}", members[i], size())};
+    if (i && members[i] == members[i - 1]) throw Error{fmt::format("new_group: rank {} is there twice", members[i])};
   }
   const std::string number = std::to_string(++state_->children);  // counted on every rank, members or not
   const auto self = std::find(members.begin(), members.end(), rank());

@@ -100,24 +100,23 @@ void place_on_node(WorkerPlace& place, const RankNames& names, const Environment
 }
 
 void check_range(const WorkerPlace& place) {
-  if (place.world_size < 1)
-    throw_error("the world size is " + std::to_string(place.world_size) + "; it must be at least 1");
+  if (place.world_size < 1) throw_error(fmt::format("the world size is {}; it must be at least 1", place.world_size));
   if (place.rank < 0 || place.rank >= place.world_size)
-    throw_error("rank " + std::to_string(place.rank) + " is not one of a world of " + std::to_string(place.world_size) +
-                " (0 to " + std::to_string(place.world_size - 1) + ")");
+    throw_error(fmt::format("rank {} is not one of a world of {} (0 to {})", place.rank, place.world_size,
+                            place.world_size - 1));
 }
 
 /// An argument that says something else than the environment is a mistake worth an error: one of the two is stale.
 void check_agreement(const AskedPlace& asked, const WorkerPlace& place, const char* rank_name, const char* size_name) {
   if (asked.world_size && *asked.world_size != place.world_size)
-    throw_error("world_size=" + std::to_string(*asked.world_size) + " was passed, but " + size_name + "=" +
-                std::to_string(place.world_size) + "; leave the argument out, or unset the variable");
+    throw_error(fmt::format("world_size={} was passed, but {}={}; leave the argument out, or unset the variable",
+                            *asked.world_size, size_name, place.world_size));
   if (!asked.rank || *asked.rank == place.rank) return;
   const bool looks_local = *asked.rank == place.local_rank;
-  throw_error(
-      "rank=" + std::to_string(*asked.rank) + " was passed, but " + rank_name + "=" + std::to_string(place.rank) +
-      (looks_local ? "; LOCAL_RANK passed as rank? Leave the argument out: the rank is read from the environment"
-                   : "; leave the argument out, or unset the variable"));
+  throw_error(fmt::format(
+      "rank={} was passed, but {}={}{}", *asked.rank, rank_name, place.rank,
+      looks_local ? "; LOCAL_RANK passed as rank? Leave the argument out: the rank is read from the environment"
+                  : "; leave the argument out, or unset the variable"));
 }
 
 /// Ranks as MPI or Slurm tell them; nothing when neither started this process.
@@ -150,16 +149,15 @@ void read_meeting_point(WorkerPlace& place, const EnvironmentLookup& lookup) {
   const auto port = number(lookup, "MASTER_PORT");
   if (!address || address->empty() || !port)
     throw_error(
-        "ranks came from " + place.launcher + " (rank " + std::to_string(place.rank) + " of " +
-        std::to_string(place.world_size) + "), but " +
-        (address ? "MASTER_PORT is"
-         : port  ? "MASTER_ADDR is"
-                 : "MASTER_ADDR and MASTER_PORT are") +
-        " not set: export the name of rank 0's node and a free port there, the same for all ranks, or start the "
-        "program with torchup");
+        fmt::format("ranks came from {} (rank {} of {}), but {} not set: export the name of rank 0's node and a free "
+                    "port there, the same for all ranks, or start the program with torchup",
+                    place.launcher, place.rank, place.world_size,
+                    address ? "MASTER_PORT is"
+                    : port  ? "MASTER_ADDR is"
+                            : "MASTER_ADDR and MASTER_PORT are"));
   place.master_addr = *address;
   place.master_port = *port;
-  if (*port > 65535) throw_error("MASTER_PORT=" + std::to_string(*port) + " is not a port (0 to 65535)");
+  if (*port > 65535) throw_error(fmt::format("MASTER_PORT={} is not a port (0 to 65535)", *port));
 }
 
 WorkerPlace place_of(const WorkerEnv& env) {

@@ -148,16 +148,16 @@ void restore_parts(const CheckpointParts& parts, const LoadedCheckpoint& loaded,
   if (parts.module) restore_module(*parts.module, loaded.model);
   const json optimizers = loaded.facts.value("optimizers", json::array());
   if (optimizers.size() != parts.optimizers.size()) {
-    throw Error{"the checkpoint holds " + std::to_string(optimizers.size()) + " optimizers, the program has " +
-                std::to_string(parts.optimizers.size())};
+    throw Error{fmt::format("the checkpoint holds {} optimizers, the program has {}", optimizers.size(),
+                            parts.optimizers.size())};
   }
   const ParameterNames names = parameter_names(parts.module.get());
   for (std::size_t i = 0; i < parts.optimizers.size(); ++i) {
     restore_optimizer(*parts.optimizers[i], names, optimizer_prefix(i), optimizers[i], loaded.training);
   }
   if (loaded.facts.value("parts", std::size_t{0}) != parts.others.size()) {
-    throw Error{"the checkpoint holds " + loaded.facts.value("parts", json{0}).dump() +
-                " parts with a state_dict, the program has " + std::to_string(parts.others.size())};
+    throw Error{fmt::format("the checkpoint holds {} parts with a state_dict, the program has {}",
+                            loaded.facts.value("parts", json{0}).dump(), parts.others.size())};
   }
   for (std::size_t i = 0; i < parts.others.size(); ++i) {
     StateDict state;
@@ -281,8 +281,8 @@ Position Checkpoint::resume_parts(const CheckpointParts& parts) {
   }
   if (s.options.must_resume) {
     throw Error{
-        "there is no checkpoint to resume from: no rank has a valid one in " + s.folder.path().string() +
-        (candidates.empty() ? "" : " (" + std::to_string(candidates.size()) + " damaged ones were passed over)")};
+        fmt::format("there is no checkpoint to resume from: no rank has a valid one in {}{}", s.folder.path().string(),
+                    candidates.empty() ? "" : fmt::format(" ({} damaged ones were passed over)", candidates.size()))};
   }
   return {};
 }

@@ -59,8 +59,8 @@ json read_manifest(const std::filesystem::path& folder) {
   std::optional<json> manifest = unseal(text);
   if (!manifest) throw Error{(folder / manifest_name).string() + " is damaged: its checksum is wrong"};
   if (manifest->at("format") != format_version) {
-    throw Error{(folder / manifest_name).string() + " has format " + manifest->at("format").dump() +
-                "; this program reads format " + std::to_string(format_version)};
+    throw Error{fmt::format("{} has format {}; this program reads format {}", (folder / manifest_name).string(),
+                            manifest->at("format").dump(), format_version)};
   }
   return std::move(*manifest);
 }
@@ -181,9 +181,10 @@ void CheckpointFolder::save(const CheckpointContent& content, int keep_last,
   for (const auto& [newer, identity] : before) {
     if (newer <= step) break;
     if (damaged.contains(newer)) continue;
-    throw Error{"the checkpoint folder " + path_.string() + " holds step " + std::to_string(newer) +
-                ", newer than this run's step " + std::to_string(step) +
-                ": it is of another run. Resume from it, or take another folder"};
+    throw Error{
+        fmt::format("the checkpoint folder {} holds step {}, newer than this run's step {}: it is of another run. "
+                    "Resume from it, or take another folder",
+                    path_.string(), newer, step)};
   }
   remove_left_over();
   // After the commit, or without one, whatever has the temporary name is to go.

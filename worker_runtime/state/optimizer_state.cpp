@@ -1,5 +1,7 @@
 #include "worker_runtime/state/optimizer_state.hpp"
 
+#include <fmt/format.h>
+
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -211,8 +213,7 @@ std::vector<std::string> names_of(const torch::optim::OptimizerParamGroup& group
   std::vector<std::string> result;
   for (std::size_t i = 0; i < group.params().size(); ++i) {
     const auto found = names.find(group.params()[i].unsafeGetTensorImpl());
-    result.push_back(found != names.end() ? found->second
-                                          : "group " + std::to_string(number) + " parameter " + std::to_string(i));
+    result.push_back(found != names.end() ? found->second : fmt::format("group {} parameter {}", number, i));
   }
   return result;
 }
@@ -269,13 +270,13 @@ void restore_optimizer(Optimizer& optimizer, const ParameterNames& names, const 
   }
   auto& groups = optimizer.param_groups();
   if (stored.at("groups").size() != groups.size()) {
-    throw Error{"the checkpoint's " + prefix + " has " + std::to_string(stored.at("groups").size()) +
-                " parameter groups, the program's " + std::to_string(groups.size())};
+    throw Error{fmt::format("the checkpoint's {} has {} parameter groups, the program's {}", prefix,
+                            stored.at("groups").size(), groups.size())};
   }
   for (std::size_t number = 0; number < groups.size(); ++number) {
     if (stored.at("groups").at(number).at("parameters") != json(names_of(groups[number], number, names))) {
-      throw Error{"parameter group " + std::to_string(number) + " of " + prefix +
-                  " has other parameters in the checkpoint than in the program"};
+      throw Error{fmt::format("parameter group {} of {} has other parameters in the checkpoint than in the program",
+                              number, prefix)};
     }
   }
   if (kind == nullptr) {

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/_fused_adam.h>
@@ -20,7 +22,7 @@ using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 
 void require(bool holds, const char* optimizer, const char* what, double value) {
-  if (!holds) throw Error{std::string{optimizer} + ": " + what + " cannot be " + std::to_string(value)};
+  if (!holds) throw Error{fmt::format("{}: {} cannot be {}", optimizer, what, value)};
 }
 
 template <class T>

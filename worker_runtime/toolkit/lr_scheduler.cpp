@@ -1,4 +1,6 @@
 // One schedule of PyTorch after the other, in the order of its documentation; so longer than 400 lines.
+#include <fmt/format.h>
+
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
@@ -28,8 +30,8 @@ Rates rates_of(Optimizer& optimizer) {
 void set_rates(Optimizer& optimizer, const Rates& rates) {
   auto& groups = optimizer.param_groups();
   if (groups.size() != rates.size())
-    throw Error{"learning rate schedule: it was made for " + std::to_string(rates.size()) +
-                " parameter groups, the optimizer has " + std::to_string(groups.size())};
+    throw Error{fmt::format("learning rate schedule: it was made for {} parameter groups, the optimizer has {}",
+                            rates.size(), groups.size())};
   for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates[i]);
 }
 
@@ -51,8 +53,8 @@ bool set_momentum(OptimizerOptions& options, double momentum) {
 Rates per_group(const Rates& values, std::size_t groups, const char* name) {
   if (values.size() == groups) return values;
   if (values.size() == 1) return Rates(groups, values.front());
-  throw Error{std::string{"learning rate schedule: "} + name + " has " + std::to_string(values.size()) +
-              " values for " + std::to_string(groups) + " parameter groups"};
+  throw Error{
+      fmt::format("learning rate schedule: {} has {} values for {} parameter groups", name, values.size(), groups)};
 }
 
 void require(bool holds, const char* message) {
@@ -71,8 +73,9 @@ const torch::Tensor& entry(const StateDict& state, const std::string& name) {
 Rates reals_in(const StateDict& state, const std::string& name, std::size_t count) {
   const auto values = entry(state, name).to(torch::kCPU, torch::kDouble).contiguous();
   if (values.numel() != static_cast<int64_t>(count))
-    throw Error{"learning rate schedule: the state to load has " + std::to_string(values.numel()) + " values of " +
-                name + ", the optimizer has " + std::to_string(count) + " parameter groups"};
+    throw Error{fmt::format(
+        "learning rate schedule: the state to load has {} values of {}, the optimizer has {} parameter groups",
+        values.numel(), name, count)};
   return {values.data_ptr<double>(), values.data_ptr<double>() + values.numel()};
 }
 

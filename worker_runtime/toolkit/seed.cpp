@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <ATen/Parallel.h>
 #include <torch/utils.h>
 
@@ -21,8 +23,8 @@ void check_alike(const SeedOptions& options, const ProcessGroup& group) {
          {std::pair{0, "seed"}, std::pair{1, "number of intra-op threads (OMP_NUM_THREADS)"}}) {
       const auto here = first[index].item<std::int64_t>(), there = other[index].item<std::int64_t>();
       if (here == there) continue;
-      throw Error{std::string{"seed_everything: rank 0 has "} + name + " " + std::to_string(here) + ", rank " +
-                  std::to_string(rank) + " has " + std::to_string(there) + ": a deterministic run needs them alike"};
+      throw Error{fmt::format("seed_everything: rank 0 has {} {}, rank {} has {}: a deterministic run needs them alike",
+                              name, here, rank, there)};
     }
   }
 }

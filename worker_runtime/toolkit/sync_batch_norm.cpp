@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <torch/nn/functional/batchnorm.h>
 #include <torch/nn/modules/container/moduledict.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -304,7 +306,7 @@ void SyncBatchNormImpl::adopt(Tensors tensors) {
 
 Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   if (input.dim() < 2)
-    throw Error{"SyncBatchNorm: expected input (N, C, ...), got " + std::to_string(input.dim()) + " dimension(s)"};
+    throw Error{fmt::format("SyncBatchNorm: expected input (N, C, ...), got {} dimension(s)", input.dim())};
   if (input.size(1) == 0) throw Error{"SyncBatchNorm: the input has no channels"};
   double momentum = options.momentum().value_or(0.0);
   if (is_training() && options.track_running_stats()) {

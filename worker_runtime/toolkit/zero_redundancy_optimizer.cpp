@@ -233,8 +233,7 @@ void ZeroRedundancyOptimizerBase::load(torch::serialize::InputArchive& archive) 
 
 std::unique_ptr<Optimizer> ZeroRedundancyOptimizerBase::consolidate(int to) const {
   if (to < 0 || to >= group_.size())
-    throw Error{"ZeroRedundancyOptimizer: consolidate to rank " + std::to_string(to) + " of " +
-                std::to_string(group_.size())};
+    throw Error{fmt::format("ZeroRedundancyOptimizer: consolidate to rank {} of {}", to, group_.size())};
   if (group_.rank() != to) {
     send_bytes(to_bytes(*this), group_, to);
     return nullptr;

@@ -130,7 +130,7 @@ int wait_for_all(std::vector<pid_t> workers) {
 int spawn(int argc, char** argv, const Train& train, int nprocs, const WorkerOptions& options) {
   const WorkerPlace place = worker_place_from_environment({}, environment_variable);
   if (place.launcher != "nobody") return worker_main(argc, argv, train, options);
-  if (nprocs < 0) throw_error("spawn: " + std::to_string(nprocs) + " processes");
+  if (nprocs < 0) throw_error(fmt::format("spawn: {} processes", nprocs));
   const int count = nprocs > 0 ? nprocs : std::max(1, visible_gpus().count);
 
   UniqueFd listener = listen_on_this_machine();
@@ -147,8 +147,7 @@ int spawn(int argc, char** argv, const Train& train, int nprocs, const WorkerOpt
     if (worker < 0) {
       const std::string why = std::strerror(errno);
       for (const pid_t started : workers) ::kill(started, SIGKILL);
-      throw_error("spawn: process " + std::to_string(rank) + " of " + std::to_string(count) +
-                  " could not be started: " + why);
+      throw_error(fmt::format("spawn: process {} of {} could not be started: {}", rank, count, why));
     }
     workers.push_back(worker);
   }
