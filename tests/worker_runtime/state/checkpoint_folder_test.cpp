@@ -1,5 +1,7 @@
 #include "worker_runtime/state/checkpoint_folder.hpp"
 
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>
@@ -38,5 +40,15 @@ TEST_CASE("what a crashed writer left goes before a new checkpoint needs its roo
   REQUIRE_THROWS_AS(folder.save(broken, 3, {}), Error);
   REQUIRE_FALSE(std::filesystem::exists(left_over));
   REQUIRE(std::distance(std::filesystem::directory_iterator{place.path}, {}) == 1);  // nothing of the failed one either
+  REQUIRE(torch::equal(folder.load(1).model.at("weight"), torch::ones({2})));
+}
+
+// In a container that was started again, every process has the number of the one that crashed.
+TEST_CASE("what a crashed writer of our number left is not in the way", "[worker_runtime][checkpoint]") {
+  const Folder place;
+  const CheckpointFolder folder{place.path};
+  std::ofstream{place.path / ("step-000000000001.tmp-" + std::to_string(::getpid()))} << "no folder";
+  folder.save(content_of(1), 3, {});
+  REQUIRE(std::distance(std::filesystem::directory_iterator{place.path}, {}) == 1);
   REQUIRE(torch::equal(folder.load(1).model.at("weight"), torch::ones({2})));
 }
