@@ -1,18 +1,14 @@
-// More than 400 lines: one short function for each action and event source; what they do lies in the parts they call.
 #include "launcher/os/agent/agent_runner.hpp"
 
 #include <fmt/format.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -22,19 +18,17 @@
 #include "launcher/core/plan/signals.hpp"
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/os/agent/attempt_sweep.hpp"
+#include "launcher/os/agent/from_plan.hpp"
 #include "launcher/os/agent/job_record.hpp"
+#include "launcher/os/agent/signal_source.hpp"
+#include "launcher/os/agent/store_host.hpp"
+#include "launcher/os/agent/timer_watch.hpp"
 #include "launcher/os/agent/worker_group.hpp"
 #include "launcher/os/agent/worker_watch.hpp"
 #include "launcher/os/io/health_port.hpp"
 #include "launcher/os/machine/descendants.hpp"
-#include "launcher/os/machine/node_facts.hpp"
 #include "launcher/os/output/evidence.hpp"
 #include "launcher/os/output/worker_output.hpp"
-#include "launcher/os/worker/watchdog.hpp"
-#include "launcher/os/worker/worker_store.hpp"
-#include "rendezvous/core/text/source_list.hpp"
-#include "rendezvous/net/agent/attach.hpp"
-#include "rendezvous/net/daemon/admission.hpp"
 #include "rendezvous/net/io/node_identity.hpp"
 
 namespace torchup {
@@ -47,27 +41,9 @@ constexpr Duration linger_limit = std::chrono::seconds{10};
 /// How long the last processes may take to die after the job's end.
 constexpr Duration kill_limit = std::chrono::seconds{10};
 
-using Descriptor = asio::posix::stream_descriptor;
-
 std::int64_t utc_now_us() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
-}
-
-/// A name is not looked up on the loop: every address then.
-std::string numeric_or_every(const std::string& address) {
-  boost::system::error_code error;
-  asio::ip::make_address(address, error);
-  return error ? "" : address;
-}
-
-OutputPlan output_plan(const LaunchConfig& config, const std::string& host) {
-  return *make_output_plan(config.output, config.local_world_size, config.role, host, config.rendezvous.run_id.value());
-}
-
-AgentIdentity identity(const LaunchConfig& config, const std::string& host) {
-  const bool compared = !config.one_node() && config.terms.same_world != SameWorld::off;
-  return {NodeId{""}, host, {}, compared ? node_facts(config, own_environment()) : std::vector<Fact>{}};
 }
 
 /// The loop: events in, actions out. What takes more than a call lies in the parts below.
@@ -92,13 +68,23 @@ class AgentRunner {
                  job_.record(event::Notice{std::move(text), level});
                },
                [this] { spawn(loop_, "end attempt", end_attempt()); }},
-        agent_{config, identity(config, host)}, watch_{loop_, workers_, agent_.step_interval(), agent_.state_interval(),
-                                                       [this](AgentEvent event) { handle(std::move(event)); }},
+        agent_{config, agent_identity(config, host)}, watch_{loop_, workers_, agent_.step_interval(),
+                                                             agent_.state_interval(),
+                                                             [this](AgentEvent event) { handle(std::move(event)); }},
+        timers_{loop_,
+                config.timer_file,
+                workers_,
+                {[this](AgentEvent event) { handle(std::move(event)); },
+                 [this](EventBody body) { job_.record(std::move(body)); },
+                 [this](LogLine line) { job_.other_says(std::move(line)); }}},
+        store_{loop_, config, [this](LogLine line) { job_.other_says(std::move(line)); },
+               [this](EventBody body) { job_.record(std::move(body)); }},
+        signals_{loop_, std::move(guarded_.lifeline), [this](const signalfd_siginfo& info) { on_signal(info); },
+                 [this] { end_alone(); }},
         ended_(static_cast<std::size_t>(config.local_world_size)) {}
 
   int run() {
-    watch_signals();
-    watch_lifeline();
+    signals_.start();
     begin();
     watch_.start();
     loop_.run();
@@ -107,56 +93,18 @@ class AgentRunner {
 
  private:
   void begin() {
-    event::JobStarted started;
-    started.run_id = config_.rendezvous.run_id.value();
-    started.version = TORCHUP_VERSION;
-    started.command = config_.program.command;
-    started.name = config_.program.title;
-    started.role = config_.role;
-    started.min_nodes = config_.terms.min_nodes;
-    started.max_nodes = config_.terms.max_nodes;
-    started.local_world_size = config_.local_world_size;
-    started.max_restarts = config_.terms.max_restarts;
-    started.pid = guarded_.outer;
-    job_.record(std::move(started));
+    job_.record(job_started(config_, guarded_.outer));
     for (const std::string& warning : config_.warnings) job_.record(event::Warning{warning});
-
-    AttachSettings settings;
-    settings.run_id = config_.rendezvous.run_id;
-    if (meets_elsewhere()) settings.endpoint = config_.rendezvous.endpoint;
-    settings.is_host = config_.rendezvous.is_host;
-    settings.local_addr = config_.rendezvous.local_addr;
-    settings.token = config_.rendezvous.token;
-    settings.allowed = config_.rendezvous.allowed;
-    settings.join_timeout = config_.terms.join_timeout;
-    if (settings.endpoint && config_.rendezvous.backend == Backend::static_) {
-      settings.is_host = config_.rendezvous.group_rank == GroupRank{0};
-      settings.workers_share_port = true;
-    }
+    AttachSettings settings = attach_settings(config_);
     if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
-    open_side_doors();
+    open_health_port();
     sweep_.make_cgroup();  // early: the log writer makes the first directories meanwhile
     handle(Begin{});
   }
 
-  /// Whether the rendezvous is at an address that others know. A static one on one node is only the workers' address.
-  [[nodiscard]] bool meets_elsewhere() const {
-    const RendezvousConfig& meeting = config_.rendezvous;
-    if (!meeting.endpoint || meeting.endpoint->port == Port{0}) return false;
-    return !config_.one_node() || meeting.backend == Backend::c10d;
-  }
-
-  /// The watchdog and the port for probes, where they were asked for. Neither is worth a job.
-  void open_side_doors() {
-    if (!config_.timer_file.empty()) {
-      watchdog_.emplace(
-          loop_, config_.timer_file,
-          [this](std::string text) {
-            job_.other_says({LogLevel::warning, "watchdog", std::move(text)});
-          },
-          [this](pid_t pid, std::string scope, int number) { on_timer_expired(pid, std::move(scope), number); });
-    }
+  /// The port for probes, where it was asked for. It is not worth a job.
+  void open_health_port() {
     if (!config_.health_port) return;
     auto opened = HealthPort::open(loop_, *config_.health_port, [this] { return job_.health(); });
     if (opened) {
@@ -166,25 +114,12 @@ class AgentRunner {
     }
   }
 
-  void on_timer_expired(pid_t pid, std::string scope, int number) {
-    if (const auto owner = workers_.owner_of(pid)) return handle(TimerExpired{*owner, pid, std::move(scope), number});
-    // A worker may write before we have heard that it runs.
-    for (const pid_t ancestor : ancestry(pid))
-      expired_early_[ancestor] = TimerExpired{LocalRank{0}, pid, scope, number};
-    job_.record(
-        event::Warning{fmt::format("watchdog: process {}, which no worker answers for, did not come out of '{}' "
-                                   "in time: sent {}",
-                                   pid, scope, signal_text(number))});
-  }
-
   /// What became of a worker's start.
   void on_start(AgentEvent event) {
     const auto* const started = std::get_if<WorkerStarted>(&event);
-    auto expired =
-        started ? expired_early_.extract(static_cast<pid_t>(started->pid)) : decltype(expired_early_.extract(0)){};
-    if (!expired.empty()) expired.mapped().local_rank = started->local_rank;
+    auto expired = started ? timers_.expired_before(*started) : std::nullopt;
     handle(std::move(event));
-    if (!expired.empty()) handle(std::move(expired.mapped()));
+    if (expired) handle(*std::move(expired));
   }
 
   // Events in, actions out.
@@ -228,50 +163,9 @@ class AgentRunner {
   void perform(Send& action) { link_->send(std::move(action.message)); }
 
   void perform(const OpenStore& action) {
-    store_.reset();
-    auto port = open_store(action.sources);
+    auto port = store_.open(action.sources);
     if (!port) return handle(StoreFailed{action.round, port.error().message()});
     handle(StoreOpened{action.round, *port});
-  }
-
-  /// What a worker store refuses is told by the loop: the store has a thread of its own.
-  [[nodiscard]] LogSink log_of_store() {
-    return [this](LogLine line) {
-      asio::post(loop_, [this, line = std::move(line)]() mutable {
-        line.text.insert(0, "worker store: ");
-        job_.other_says(std::move(line));
-      });
-    };
-  }
-
-  Result<Port> open_store(const std::vector<std::string>& sources) {
-    const RendezvousConfig& meeting = config_.rendezvous;
-    if (!config_.share_store) return free_port();
-    const bool fixed = meeting.backend == Backend::static_;
-    // With a static rendezvous of several nodes the workers' store is the one at the endpoint, beside the coordinator.
-    if (fixed && !config_.one_node()) return meeting.endpoint->port;
-    const bool loopback = config_.one_node() && (!fixed || meeting.endpoint->host == "127.0.0.1");
-    const bool published = !fixed && !meeting.local_addr.empty();
-    const std::string bind = published ? numeric_or_every(meeting.local_addr) : loopback ? "127.0.0.1" : "";
-    const Port port = fixed ? meeting.endpoint->port : Port{0};
-    SourceList members;
-    for (const std::string& source : sources) {
-      if (const auto read = SourceList::read(source)) members.add(*read);
-    }
-    const Admission admission{.token = !meeting.token.empty(), .allowed = meeting.allowed};
-    WorkerStore::Options options{
-        .bind = bind, .port = port, .admits = admission.of_store_clients(members), .log = log_of_store()};
-    auto opened = WorkerStore::open(options);
-    if (!opened && opened.error().code == std::errc::address_not_available) {
-      // Behind address translation, what others use is not ours.
-      job_.record(event::Notice{
-          fmt::format("--local-addr {} is no address of this machine: the workers' store listens on all", bind)});
-      options.bind.clear();
-      opened = WorkerStore::open(options);
-    }
-    if (!opened) return opened.error();
-    store_.emplace(*std::move(opened));
-    return store_->port();
   }
 
   void perform(StartWorkers& action) {
@@ -324,9 +218,7 @@ class AgentRunner {
     start.placement = placement;
     start.output = attempt_.get();
     if (config_.set_socket_ifname) start.variables = co_await socket_variables(placement.master_addr);
-    if (watchdog_) {
-      if (auto ready = watchdog_->open(); !ready) job_.record(event::Warning{ready.error().message()});
-    }
+    timers_.open();
     event::AttemptStarted started;
     started.name = action.attempt;
     started.directory = attempt_->directory();
@@ -356,7 +248,7 @@ class AgentRunner {
   }
 
   void on_worker_gone(const WorkerId& worker, int exit_code, const std::optional<WorkerProgress>& progress) {
-    if (watchdog_) watchdog_->forget(worker.pid);
+    timers_.worker_gone(worker.pid);
     WorkerEnded ended;
     ended.local_rank = worker.local_rank;
     ended.exit_code = exit_code;
@@ -386,10 +278,9 @@ class AgentRunner {
   /// Nothing of the attempt lives any more.
   Task<> end_attempt() {
     ending_ = true;
-    if (watchdog_) watchdog_->close();
+    timers_.close();
     if (attempt_) co_await attempt_->drain(drain_limit);
     ending_ = false;
-    expired_early_.clear();
     handle(DescendantsGone{});
     attempt_.reset();
   }
@@ -406,21 +297,6 @@ class AgentRunner {
   }
 
   // Signals, and the outer process.
-
-  void watch_signals() {
-    const sigset_t signals = guarded_signals();
-    signals_.assign(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-    wait_for_signal();
-  }
-
-  void wait_for_signal() {
-    signals_.async_wait(Descriptor::wait_read, [this](boost::system::error_code error) {
-      if (error) return;
-      signalfd_siginfo info{};
-      while (::read(signals_.native_handle(), &info, sizeof info) == sizeof info) on_signal(info);
-      wait_for_signal();
-    });
-  }
 
   void on_signal(const signalfd_siginfo& info) {
     const auto number = static_cast<int>(info.ssi_signo);
@@ -450,13 +326,10 @@ class AgentRunner {
            std::ranges::find(config_.end_signals, number) != config_.end_signals.end();
   }
 
-  void watch_lifeline() {
-    lifeline_.assign(guarded_.lifeline.release());
-    lifeline_.async_wait(Descriptor::wait_read, [this](boost::system::error_code error) {
-      if (error) return;
-      sweep_.end_everything();
-      ::_exit(shell_code(SIGKILL));
-    });
+  /// The outer process is gone.
+  [[noreturn]] void end_alone() {
+    sweep_.end_everything();
+    ::_exit(shell_code(SIGKILL));
   }
 
   /// What is known of a worker's end beyond its event.
@@ -469,24 +342,22 @@ class AgentRunner {
   Guarded guarded_;
   asio::io_context loop_{1};
   asio::steady_timer timer_{loop_};
-  Descriptor signals_{loop_};
-  Descriptor lifeline_{loop_};
   Output output_;
   JobRecord job_;
   WorkerGroup workers_;
   AttemptSweep sweep_;
   Agent agent_;
   WorkerWatch watch_;
-  std::optional<Watchdog> watchdog_;
+  TimerWatch timers_;
+  StoreHost store_;
+  SignalSource signals_;
   std::optional<HealthPort> health_port_;
-  std::optional<WorkerStore> store_;
   std::unique_ptr<AgentLink> link_;
   std::deque<AgentEvent> events_;
   std::optional<TimePoint> armed_;
-  std::unique_ptr<AttemptOutput> attempt_;       ///< of the running attempt
-  std::map<pid_t, TimerExpired> expired_early_;  ///< by process: its timer ran out, and no worker answers for it yet
-  std::vector<Ended> ended_;                     ///< index: local rank
-  bool ending_ = false;                          ///< the sweep is done, the output is being drained
+  std::unique_ptr<AttemptOutput> attempt_;  ///< of the running attempt
+  std::vector<Ended> ended_;                ///< index: local rank
+  bool ending_ = false;                     ///< the sweep is done, the output is being drained
 };
 
 }  // namespace
