@@ -53,6 +53,10 @@ Duration StepWatch::interval() const {
 }
 
 StepWatch::Findings StepWatch::look(std::span<const StepSample> samples, bool standing, TimePoint now) {
+  // Who saves is busy, and the others wait for it: time without steps, for which nobody is to blame afterwards either.
+  standing = standing || std::ranges::any_of(samples, [](const StepSample& sample) {
+               return sample.progress && sample.progress->saving_since_ns != 0;
+             });
   if (last_look_ && standing) leave_out(*last_look_, now);
   if (last_look_ && !standing && now - *last_look_ > late_intervals * interval())
     leave_out(*last_look_ + interval(), now);
@@ -96,7 +100,6 @@ std::optional<HungWorkers> StepWatch::find_hung(std::span<const StepSample> samp
   std::int64_t last_step = 0;
   for (const StepSample& sample : samples) {
     if (!sample.progress) continue;
-    if (sample.progress->saving_since_ns != 0) return std::nullopt;  // it is busy, and the others wait for it
     const bool waits = sample.progress->waiting_since_ns != 0;
     if (waits) waiting_ranks.push_back(sample.rank);
     const Duration silent = counted_since(sample.progress->ended_ns, now);

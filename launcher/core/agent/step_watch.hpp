@@ -36,9 +36,9 @@ struct HungWorkers {
 ///
 /// A worker is watched from the end of its first step on, so that compiling and loading take as long as they take.
 /// While it waits for other ranks in a collective, the fault is not its own: only after twice the time is it called
-/// hung, for then nobody anywhere was found. Nobody is while a worker saves its state, and time in which nobody could
-/// step is not counted: while all stand still (Ctrl-Z), and while we did not look, for then we stood still ourselves
-/// (`docker pause`, a suspended machine).
+/// hung, for then nobody anywhere was found. Time in which nobody could step is not counted: while a worker saves
+/// its state, while all stand still (Ctrl-Z), and while we did not look, for then we stood still ourselves (`docker
+/// pause`, a suspended machine).
 class StepWatch {
  public:
   /// `heartbeat_timeout` 0: nobody is ever called hung.
