@@ -36,8 +36,9 @@ Duration seconds_of(double seconds) {
 Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<std::string>& words, bool legacy,
                                const Machine& machine) {
   using Step = Result<> (*)(const PlanSource&, LaunchConfig&);
-  constexpr std::array<Step, 10> steps{plan_backend,       plan_nodes, plan_workers, plan_conf,     plan_output,
-                                       plan_virtual_ranks, plan_stop,  plan_signals, plan_restarts, plan_program};
+  constexpr std::array<Step, 11> steps{plan_backend,  plan_nodes,         plan_workers, plan_conf,
+                                       plan_output,   plan_virtual_ranks, plan_stop,    plan_signals,
+                                       plan_restarts, plan_outside,       plan_program};
   const PlanSource source{options, words, legacy, machine};
   LaunchConfig plan;
   for (const Step step : steps) {

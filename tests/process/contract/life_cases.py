@@ -31,6 +31,18 @@ case("OMP_NUM_THREADS warns for several", "--nproc-per-node 2 s.py", look=("stat
 case("async error handling is inherited", "s.py", env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, look=("status", "env TORCH_NCCL_ASYNC_ERROR_HANDLING"))
 case("the signals flag beats its variable", "--signals-to-handle=SIGTERM s.py", env={"TORCHELASTIC_SIGNALS_TO_HANDLE": "X"}, look=("status", "env TORCHELASTIC_SIGNALS_TO_HANDLE"))
 case("variables of the user are inherited", "s.py", env={"LOGLEVEL": "ERROR", "RANK": "77", "MINE": "a=b"}, look=("status", "env LOGLEVEL,RANK,MINE,PYTHON_EXEC"))
+# Whatever of the contract stands in the launcher's environment, the launcher's word is the one that workers hear.
+TAKEN = {"LOCAL_RANK": "9", "RANK": "9", "GROUP_RANK": "9", "ROLE_RANK": "9", "ROLE_NAME": "taken", "LOCAL_WORLD_SIZE": "99", "WORLD_SIZE": "99", "GROUP_WORLD_SIZE": "99",
+         "ROLE_WORLD_SIZE": "99", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "9", "NODE_RANK": "1", "TORCHELASTIC_RESTART_COUNT": "9", "TORCHELASTIC_MAX_RESTARTS": "9",
+         "TORCHELASTIC_RUN_ID": "taken", "TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_ERROR_FILE": "/nonexistent/taken", "TORCHELASTIC_TIMER_FILE": "/nonexistent/timer",
+         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGUSR2", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "OMP_NUM_THREADS": "3", "CUDA_VISIBLE_DEVICES": "0,1"}
+INHERITED = "env NODE_RANK,TORCHELASTIC_TIMER_FILE,TORCHELASTIC_ERROR_FILE,CUDA_VISIBLE_DEVICES"
+case("variables that contradict, one node", "--nproc-per-node 2 s.py", env=TAKEN, look=("status", "environment", INHERITED))
+case("variables that contradict, static", "--master-port={port} --rdzv-id=job1 --nproc-per-node 2 s.py", env=TAKEN, look=("status", "environment", INHERITED))
+case("variables that contradict, c10d", "--rdzv-backend=c10d --rdzv-endpoint=localhost:{port} --rdzv-id=job7 --virtual-local-rank --nproc-per-node 2 s.py", env=TAKEN, look=("status", "environment", INHERITED))
+case("PET variables that contradict options", "--nproc-per-node 2 --max-restarts 1 --role r --rdzv-id=job1 --master-addr=127.0.0.1 --master-port={port} --nnodes=1 --node-rank=0 s.py",
+     env={"PET_NPROC_PER_NODE": "5", "PET_MAX_RESTARTS": "5", "PET_ROLE": "taken", "PET_RDZV_ID": "taken", "PET_MASTER_ADDR": "192.0.2.1", "PET_MASTER_PORT": "9", "PET_NNODES": "5", "PET_NODE_RANK": "1"},
+     look=("status", "environment"))
 case("error files in the log directory", "--log-dir logs --nproc-per-node 2 s.py", look=("status", "env TORCHELASTIC_ERROR_FILE", "logs"))
 case("error files in an absolute log directory", "--log-dir {dir}/logs s.py", look=("status", "env TORCHELASTIC_ERROR_FILE"))
 case("error files without log directory", "s.py", look=("status", "env TORCHELASTIC_ERROR_FILE"))
