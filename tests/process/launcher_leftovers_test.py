@@ -27,6 +27,15 @@ assert libc.prctl(22, 2, program, 0, 0) == 0, os.strerror(ctypes.get_errno())
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
+# Runs a program as root without the right to signal other users' processes.
+WITHOUT_KILL = """
+import ctypes, os, sys
+assert ctypes.CDLL(None).prctl(24, 5, 0, 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+AS_NOBODY = "setpriv --reuid=65534 --clear-groups"
+WITHOUT_CGROUP = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "sh"]
+
 
 class Launcher(Job, unittest.TestCase):
     # Kills.
@@ -65,8 +74,7 @@ class Launcher(Job, unittest.TestCase):
 
     @unittest.skipUnless(os.geteuid() == 0, "a mount of our own takes root")
     def test_without_a_cgroup_the_workers_go_too(self):
-        hide = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "sh"]
-        job = subprocess.Popen([*hide, TORCHUP, "--nproc-per-node=2", WORKER, "child", "note", self.notes, "wait"],
+        job = subprocess.Popen([*WITHOUT_CGROUP, TORCHUP, "--nproc-per-node=2", WORKER, "child", "note", self.notes, "wait"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.assertEqual({cgroup_of(pid) for _, pid, _ in self.workers(2)}, {cgroup_of("self")})
         job.kill()
@@ -98,6 +106,59 @@ class Launcher(Job, unittest.TestCase):
         begin = time.monotonic()
         self.end(self.start("--shutdown-timeout=20", "heir 60 /dev/null exit 0"), 0)
         self.assertGreater(time.monotonic() - begin, 2.9)
+
+    # Whom not even SIGKILL ends. One that runs as another user stands for one that sleeps in the kernel for ever.
+
+    def start_powerless(self, options, worker, cgroup):
+        """A job that must not signal whom `{nobody}` starts, where cgroups are not to be had or are."""
+        job = subprocess.Popen([*([] if cgroup else WITHOUT_CGROUP), sys.executable, "-S", "-c", WITHOUT_KILL, TORCHUP, *options.split(),
+                                "--no-python", "sh", "-c", worker.format(nobody=AS_NOBODY, notes=self.notes)],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (job.poll() is None and job.kill(), job.wait(), job.stderr.close()))
+        return job
+
+    def end_the_immortal(self, count):
+        left = children(os.getpid())
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        self.assertEqual(len(left), count)
+        self.nothing_left()
+
+    @unittest.skipUnless(os.geteuid() == 0, "another user's process takes root")
+    def test_a_worker_whom_nothing_ends_makes_the_code_1(self):
+        job = self.start_powerless("--shutdown-timeout=0", "echo 0 $$$$ 0 > {notes}; exec {nobody} sleep 100", cgroup=False)
+        [(_, worker, _)] = self.workers(1)
+        until(lambda: os.stat(f"/proc/{worker}").st_uid == 65534, "the worker is another user's")
+        begin = time.monotonic()
+        job.terminate()
+        _, err = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 1, err)  # and not 143, which says that all is over
+        self.assertLess(time.monotonic() - begin, 16)  # ten seconds after SIGKILL, and no second time for the same process
+        self.assertIn(f"rank 0 (pid {worker}) runs as another user", err)
+        self.assertIn("a worker cannot be killed", err)
+        self.end_the_immortal(1)
+
+    @unittest.skipUnless(os.geteuid() == 0 and own_cgroup(), "takes root, and a cgroup of version 2 that is ours to divide")
+    def test_a_cgroup_ends_whom_we_may_not_signal(self):
+        job = self.start_powerless("--shutdown-timeout=0", "echo 0 $$$$ 0 > {notes}; exec {nobody} sleep 100", cgroup=True)
+        [(_, worker, _)] = self.workers(1)
+        until(lambda: os.stat(f"/proc/{worker}").st_uid == 65534, "the worker is another user's")
+        job.terminate()
+        self.assertEqual(job.wait(9), 143)  # before anybody gives it up
+        self.nothing_left()
+
+    @unittest.skipUnless(os.geteuid() == 0, "another user's process takes root")
+    def test_what_nothing_ends_is_told_once_and_keeps_the_code_of_the_workers(self):
+        job = self.start_powerless("--shutdown-timeout=0 --max-restarts=1",
+                                   "setsid {nobody} sleep 100 & until test \"$(stat -c %u /proc/$!)\" = 65534; do sleep 0.02; done; "
+                                   "exit $((1 - TORCHELASTIC_RESTART_COUNT))", cgroup=False)
+        begin = time.monotonic()
+        _, err = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 0, err)
+        self.assertLess(time.monotonic() - begin, 12)
+        told = [line for line in err.splitlines() if "going on without" in line]
+        self.assertEqual([(line.count("process "), line.count("of another user")) for line in told], [(1, 1), (1, 1)], err)
+        self.end_the_immortal(2)
 
     # Shortages.
 

@@ -155,7 +155,7 @@ void Agent::due() {
     abort_ends_.reset();
     std::vector<LocalRank> hung = in_state(WorkerState::running);
     std::erase_if(hung, [this](LocalRank local_rank) { return worker_at(local_rank).abort_reason.empty(); });
-    kill(std::move(hung), SIGABRT, "it hangs, and SIGABRT did not end it");
+    kill(KillWorkers{std::move(hung)}, SIGABRT, "it hangs, and SIGABRT did not end it");
   }
   if (!deadline_ || now_ < *deadline_) return;
   deadline_.reset();
@@ -263,14 +263,15 @@ void Agent::kill(const std::string& reason) {
     return;
   }
   act(CancelStarts{});
-  kill(in_state(WorkerState::running), stop_signal_, reason);
+  kill(KillWorkers{in_state(WorkerState::running), true}, stop_signal_, reason);
   deadline_ = now_ + unkillable_after;
 }
 
-void Agent::kill(std::vector<LocalRank> workers, int after_signal, const std::string& reason) {
-  if (workers.empty()) return;
-  act(KillWorkers{workers});
-  for (const LocalRank local_rank : workers) record(event::WorkerKilled{id_of(local_rank), after_signal, reason});
+void Agent::kill(KillWorkers action, int after_signal, const std::string& reason) {
+  if (action.workers.empty()) return;
+  act(action);
+  for (const LocalRank local_rank : action.workers)
+    record(event::WorkerKilled{id_of(local_rank), after_signal, reason});
 }
 
 void Agent::leave(Leave word) {
@@ -303,7 +304,7 @@ void Agent::settle() {
   if (verdict_) {
     phase_ = Phase::finished;
     order_failures();
-    act(Finish{*verdict_, failures_});
+    act(Finish{own_verdict(), failures_});
     return;
   }
   if (!rejoin_wanted_ || leaving_) return;
@@ -322,6 +323,16 @@ void Agent::settle() {
     return;
   }
   join();
+}
+
+/// The job's, but that no node whose worker lives on says that all is well, or that a signal has ended it.
+Verdict Agent::own_verdict() const {
+  Verdict verdict = *verdict_;
+  const bool over = verdict.exit_code == 0 || signal_of_shell_code(verdict.exit_code);
+  if (!abandoned_ || !over) return verdict;
+  verdict.exit_code = failed_code;
+  verdict.reason = fmt::format("{}; a worker cannot be killed", verdict.reason);
+  return verdict;
 }
 
 WorkerId Agent::id_of(LocalRank local_rank) const {

@@ -149,9 +149,10 @@ struct AbortWorkers {
   std::vector<LocalRank> workers;
   friend bool operator==(const AbortWorkers&, const AbortWorkers&) = default;
 };
-/// SIGKILL to the process groups of these workers.
+/// SIGKILL to the process groups of these workers; to all that the attempt has started where it is `everything`.
 struct KillWorkers {
   std::vector<LocalRank> workers;
+  bool everything = false;
   friend bool operator==(const KillWorkers&, const KillWorkers&) = default;
 };
 /// End what the workers left behind, whatever its session: first wait for `patience` as long as something is there,
@@ -255,7 +256,7 @@ class Agent {
   void join();
   void stop(int signal_number, std::string reason);
   void kill(const std::string& reason);
-  void kill(std::vector<LocalRank> workers, int after_signal, const std::string& reason);
+  void kill(KillWorkers action, int after_signal, const std::string& reason);
   void signal(std::vector<LocalRank> workers, int number, bool ends);
   void signal_to_end(int number);
   [[nodiscard]] int stop_number(int number) const;
@@ -277,6 +278,7 @@ class Agent {
   void sweep();
   void order_failures();
   void settle();
+  [[nodiscard]] Verdict own_verdict() const;
   void act(AgentAction action) { actions_.push_back(std::move(action)); }
   void record(EventBody event) { actions_.push_back(Record{std::move(event)}); }
   Worker& worker_at(LocalRank local_rank) { return workers_.at(static_cast<std::size_t>(local_rank.value())); }
@@ -302,6 +304,7 @@ class Agent {
   std::optional<TimePoint> drain_insists_;  ///< when workers that did not hear of it get the signal
   std::optional<TimePoint> abort_ends_;     ///< when hung workers that SIGABRT did not end are killed
   bool killed_ = false;
+  bool abandoned_ = false;       ///< a worker of this job could not be killed
   bool paused_ = false;          ///< SIGTSTP came, SIGCONT did not yet
   std::vector<int> drained_by_;  ///< drain signals that were obeyed, the first one in front
   std::vector<int> ended_by_;    ///< end signals that came from outside

@@ -13,10 +13,12 @@ namespace torchup {
 void Agent::on(const WorkerStarted& event) {
   Worker& worker = worker_at(event.local_rank);
   worker.pid = event.pid;
-  if (worker.state == WorkerState::abandoned) return act(KillWorkers{{event.local_rank}});
+  if (worker.state == WorkerState::abandoned) return act(KillWorkers{{event.local_rank}, true});
   worker.state = WorkerState::running;
   const std::vector<int> pending = std::exchange(worker.pending, {});
-  if (killed_) return kill({event.local_rank}, stop_signal_, "it was being started when the others were killed");
+  if (killed_)
+    return kill(KillWorkers{{event.local_rank}, true}, stop_signal_,
+                "it was being started when the others were killed");
   // It was being started when the stop came.
   if (stop_signal_ != 0) return signal({event.local_rank}, stop_signal_, true);
   for (const int number : pending) signal({event.local_rank}, number, false);
@@ -118,6 +120,7 @@ void Agent::on(const TimerExpired& event) {
 
 /// Goes on without the workers that outlive SIGKILL: only the kernel can end them.
 void Agent::abandon() {
+  abandoned_ = true;
   for (int i = 0; i < config_.local_world_size; ++i) {
     Worker& worker = worker_at(LocalRank{i});
     if (worker.state != WorkerState::running && worker.state != WorkerState::starting) continue;

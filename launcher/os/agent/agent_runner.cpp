@@ -91,6 +91,9 @@ class AgentRunner {
     return job_.exit_code();
   }
 
+  /// Whom nothing ends.
+  [[nodiscard]] const std::vector<pid_t>& given_up() const { return sweep_.given_up(); }
+
  private:
   void begin() {
     job_.record(job_started(config_, guarded_.outer));
@@ -176,7 +179,10 @@ class AgentRunner {
   void perform(const SignalWorkers& action) { workers_.signal(action.workers, action.number, action.ends); }
   void perform(const DrainWorkers& action) { workers_.drain(action.number, action.insist); }
   void perform(const AbortWorkers& action) { workers_.abort(action.workers); }
-  void perform(const KillWorkers& action) { workers_.kill(action.workers); }
+  void perform(const KillWorkers& action) {
+    workers_.kill(action.workers);
+    if (action.everything) sweep_.kill_cgroup();
+  }
   void perform(const SweepDescendants& action) {
     if (!ending_) sweep_.begin(action.patience, action.grace);
   }
@@ -194,6 +200,8 @@ class AgentRunner {
       const Ended& ended = ended_.at(static_cast<std::size_t>(exited->worker.local_rank.value()));
       job_.worker_failed(*exited, ended.time_us, ended.progress, *attempt_, workers_.living());
     }
+    const auto* abandoned = std::get_if<event::WorkerAbandoned>(&action.event);
+    if (abandoned && abandoned->worker.pid > 0) sweep_.expect_no_end_of(static_cast<pid_t>(abandoned->worker.pid));
     job_.record(std::move(action.event));
   }
   void perform(Finish& action) {
@@ -366,7 +374,7 @@ void run_agent(const LaunchConfig& config, Guarded guarded, const std::string& h
   answer_for_workers();
   AgentRunner runner{config, std::move(guarded), host};
   const int status = runner.run();
-  static_cast<void>(kill_descendants(kill_limit));
+  static_cast<void>(kill_descendants(kill_limit, runner.given_up()));
   // Everything is written and nobody is left: threads and sockets are ended by the kernel, faster than one by one.
   ::_exit(status);
 }

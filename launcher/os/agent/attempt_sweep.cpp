@@ -20,6 +20,8 @@ constexpr Duration sweep_interval = std::chrono::milliseconds{20};
 constexpr Duration cgroup_interval = std::chrono::milliseconds{1};
 /// How long after the grace a sweep goes on; only the kernel can keep a process longer.
 constexpr Duration sweep_limit = std::chrono::seconds{10};
+/// How long after the grace it waits for those whom we may not signal: the kernel may end them by their cgroup.
+constexpr Duration foreign_limit = std::chrono::seconds{1};
 /// Who waits for longer than this is told what for.
 constexpr Duration silence_max = std::chrono::seconds{2};
 /// Processes that one line names.
@@ -29,7 +31,9 @@ constexpr std::size_t named_max = 8;
 std::string names_of(const std::vector<pid_t>& pids) {
   std::vector<std::string> names;
   for (const pid_t pid : pids) {
-    if (names.size() < named_max) names.push_back(fmt::format("process {} ({})", pid, process_state(pid)));
+    if (names.size() == named_max) break;
+    const char* const whose = may_signal(pid) ? "" : ", of another user, whom we may not signal";
+    names.push_back(fmt::format("process {} ({}{})", pid, process_state(pid), whose));
   }
   const std::string more = pids.size() > named_max ? fmt::format(" and {} more", pids.size() - named_max) : "";
   return fmt::format("{}{}", fmt::join(names, ", "), more);
@@ -52,6 +56,7 @@ void AttemptSweep::begin(Duration patience, Duration grace) {
     kill_at_ = std::min(kill_at_, kill_at);
   } else {
     sweeping_ = true;
+    forget_who_ended();
     signalled_ = told_ = false;
     tell_at_ = std::chrono::steady_clock::now() + silence_max;
     patient_until_ = patient_until;
@@ -60,18 +65,32 @@ void AttemptSweep::begin(Duration patience, Duration grace) {
   go_on();
 }
 
+/// A later process may get its number.
+void AttemptSweep::forget_who_ended() {
+  if (given_up_.empty()) return;
+  const auto living = descendants();
+  std::erase_if(given_up_, [&](pid_t pid) { return std::ranges::find(living, pid) == living.end(); });
+}
+
 void AttemptSweep::child_ended() {
   reap_orphans();
   go_on();
 }
 
 bool AttemptSweep::all_gone(TimePoint now) {
-  only_cgroup_ = !has_children();
   if (now >= kill_at_ + sweep_limit) {
-    tell_of_those_left();
+    give_up(left());
     return true;
   }
-  return only_cgroup_ && (!cgroup_ || (cgroup_->empty() && cgroup_->remove()));
+  if (now >= kill_at_ + foreign_limit) {
+    auto foreign = left();
+    std::erase_if(foreign, may_signal);
+    give_up(foreign);
+  }
+  only_cgroup_ = !has_children() || (!given_up_.empty() && left().empty());
+  if (!only_cgroup_ || !cgroup_) return only_cgroup_;
+  // One that cannot be ended stays in its cgroup, too.
+  return (cgroup_->empty() && cgroup_->remove()) || !given_up_.empty();
 }
 
 void AttemptSweep::go_on() {
@@ -98,26 +117,42 @@ void AttemptSweep::go_on() {
 }
 
 void AttemptSweep::signal_descendants() {
-  for (const pid_t pid : descendants()) {
+  for (const pid_t pid : left()) {
     ::kill(pid, SIGTERM);
     ::kill(pid, SIGCONT);
   }
 }
 
 void AttemptSweep::tell_of_waiting(TimePoint now) {
-  const auto left = descendants();
-  if (left.empty()) return;
+  const auto waiting = left();
+  if (waiting.empty()) return;
   const std::string end = now < kill_at_ ? fmt::format("they get SIGKILL in {}", seconds_text(kill_at_ - now))
                                          : std::string{"not even SIGKILL has ended them"};
-  tell_(LogLevel::warning, fmt::format("waiting for what the workers have left behind: {}; {}", names_of(left), end));
+  tell_(LogLevel::warning,
+        fmt::format("waiting for what the workers have left behind: {}; {}", names_of(waiting), end));
 }
 
-void AttemptSweep::tell_of_those_left() {
-  if (const auto left = descendants(); !left.empty()) {
-    tell_(LogLevel::error,
-          fmt::format("not even SIGKILL ends what the workers have left behind: {}; going on without", names_of(left)));
-  }
+void AttemptSweep::give_up(const std::vector<pid_t>& stay) {
+  if (stay.empty()) return;
+  tell_(LogLevel::error,
+        fmt::format("not even SIGKILL ends what the workers have left behind: {}; going on without", names_of(stay)));
+  given_up_.insert(given_up_.end(), stay.begin(), stay.end());
 }
+
+void AttemptSweep::kill_cgroup() const {
+  if (cgroup_) cgroup_->kill();
+}
+
+void AttemptSweep::expect_no_end_of(pid_t pid) { given_up_.push_back(pid); }
+
+/// What is waited for.
+std::vector<pid_t> AttemptSweep::left() const {
+  auto found = descendants();
+  std::erase_if(found, [this](pid_t pid) { return is_given_up(pid); });
+  return found;
+}
+
+bool AttemptSweep::is_given_up(pid_t pid) const { return std::ranges::find(given_up_, pid) != given_up_.end(); }
 
 void AttemptSweep::end_everything() {
   if (cgroup_) cgroup_->kill();

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "launcher/os/worker/attempt_cgroup.hpp"
 #include "rendezvous/core/text/log_line.hpp"
@@ -31,6 +32,12 @@ class AttemptSweep {
   /// Begins a sweep: for `patience` it waits for what is still there, then it sends TERM, and after `grace` SIGKILL. To
   /// begin while one is under way makes its times shorter, never longer.
   void begin(Duration patience, Duration grace);
+  /// Kills all in the cgroup, whoever they run as. Nothing without one.
+  void kill_cgroup() const;
+  /// SIGKILL does not end this process: no sweep waits for it.
+  void expect_no_end_of(pid_t pid);
+  /// Those, and what sweeps had to leave.
+  [[nodiscard]] const std::vector<pid_t>& given_up() const { return given_up_; }
   /// A child of this process has ended.
   void child_ended();
   /// Ends everything now, and waits for it: for the moment when nobody is left to answer to.
@@ -41,7 +48,10 @@ class AttemptSweep {
   [[nodiscard]] bool all_gone(TimePoint now);
   void signal_descendants();
   void tell_of_waiting(TimePoint now);
-  void tell_of_those_left();
+  void forget_who_ended();
+  void give_up(const std::vector<pid_t>& stay);
+  [[nodiscard]] bool is_given_up(pid_t pid) const;
+  [[nodiscard]] std::vector<pid_t> left() const;
 
   asio::io_context& loop_;
   const std::string tag_;
@@ -49,12 +59,13 @@ class AttemptSweep {
   std::function<void()> gone_;
   asio::steady_timer timer_;
   std::unique_ptr<AttemptCgroup> cgroup_;
+  std::vector<pid_t> given_up_;
   int attempts_begun_ = 0;
   bool sweeping_ = false;
   bool signalled_ = false;
   bool told_ = false;
   TimePoint tell_at_{};
-  bool only_cgroup_ = false;  ///< no child is left, only the cgroup is not yet empty or removed
+  bool only_cgroup_ = false;  ///< no child is left that can be ended, only the cgroup is not yet empty or removed
   TimePoint patient_until_{};
   TimePoint kill_at_{};
 };

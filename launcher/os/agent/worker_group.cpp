@@ -126,16 +126,20 @@ void WorkerGroup::cancel_starts() {
 
 void WorkerGroup::signal(std::span<const LocalRank> workers, int number, bool ends) {
   for (const LocalRank local_rank : workers) {
-    const Worker* const worker = find(local_rank);
+    Worker* const worker = find(local_rank);
     if (!worker) continue;
-    worker->signal(number);
-    if (ends) worker->signal(SIGCONT);
+    if (!worker->signal(number)) {
+      listener_.record(
+          event::Warning{fmt::format("rank {} (pid {}) runs as another user, whom we may not signal; started by sudo?",
+                                     worker->id().rank.value(), worker->pid())});
+    }
+    if (ends) static_cast<void>(worker->signal(SIGCONT));
   }
 }
 
 void WorkerGroup::signal_all(int number) {
   for (const auto& worker : workers_) {
-    if (worker) worker->signal(number);
+    if (worker) static_cast<void>(worker->signal(number));
   }
 }
 

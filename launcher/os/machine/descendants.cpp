@@ -1,6 +1,7 @@
 #include "launcher/os/machine/descendants.hpp"
 
 #include <dirent.h>
+#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -95,9 +96,11 @@ std::vector<pid_t> ancestry(pid_t pid) {
   return pid == own ? found : std::vector<pid_t>{};
 }
 
+bool may_signal(pid_t pid) { return ::kill(pid, 0) == 0 || errno != EPERM; }
+
 bool catches_signal(pid_t pid, int number) {
   constexpr std::string_view key = "\nSigCgt:\t";
-  const std::string status = read_text("/proc/" + std::to_string(pid) + "/status");
+  const std::string status = read_text(fmt::format("/proc/{}/status", pid));
   const auto at = status.find(key);
   if (at == std::string::npos) return false;
   std::uint64_t mask = 0;

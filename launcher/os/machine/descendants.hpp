@@ -25,6 +25,9 @@ void become_subreaper();
 /// ours.
 [[nodiscard]] std::vector<pid_t> ancestry(pid_t pid);
 
+/// False for one that runs as another user (sudo), so that no signal of ours reaches it.
+[[nodiscard]] bool may_signal(pid_t pid);
+
 /// Whether a process has a handler for a signal.
 [[nodiscard]] bool catches_signal(pid_t pid, int number);
 

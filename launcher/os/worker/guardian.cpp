@@ -21,6 +21,8 @@ namespace torchup {
 namespace {
 
 constexpr Duration kill_limit = std::chrono::seconds{10};
+/// An inner process that ends by itself has given that time to all below it.
+constexpr Duration second_kill_limit = std::chrono::seconds{1};
 /// README, "Exit codes": a check before the start failed.
 constexpr int shortage_status = 65;
 
@@ -72,7 +74,7 @@ sigset_t ending_signals() {
     // The workers are stopped and resumed by the inner process; we stop as the terminal expects it.
     if (number == SIGTSTP) ::raise(SIGSTOP);
   }
-  const bool all_gone = kill_descendants(kill_limit, inherited);
+  const bool all_gone = kill_descendants(WIFSIGNALED(status) ? kill_limit : second_kill_limit, inherited);
   if (WIFSIGNALED(status)) remove_attempt_cgroups(cgroup_tag);
   // A start that was interrupted needs no explanation.
   const bool interrupted = WIFSIGNALED(status) && WTERMSIG(status) == last_passed_on;

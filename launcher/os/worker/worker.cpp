@@ -1,5 +1,6 @@
 #include "launcher/os/worker/worker.hpp"
 
+#include <cerrno>
 #include <csignal>
 #include <utility>
 
@@ -21,7 +22,10 @@ Worker::Worker(asio::io_context& loop, WorkerId id, ChildProcess child, std::opt
 
 std::optional<WorkerProgress> Worker::progress() const { return page_ ? page_->read(pid()) : std::nullopt; }
 
-void Worker::signal(int number) const { ::kill(-pid(), number); }
+bool Worker::signal(int number) {
+  const bool refused = ::kill(-pid(), number) != 0 && errno == EPERM;
+  return !refused || std::exchange(refusal_told_, true);
+}
 
 void Worker::abort() const { ::kill(pid(), SIGABRT); }
 
@@ -30,7 +34,7 @@ void Worker::drain(int number, bool insist) {
   if ((page_ && page_->is_open(pid())) || drain_signalled_) return;
   if (!insist && !catches_signal(pid(), number)) return;
   drain_signalled_ = true;
-  signal(number);
+  static_cast<void>(signal(number));
 }
 
 }  // namespace torchup

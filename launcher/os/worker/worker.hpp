@@ -27,8 +27,8 @@ class Worker {
   /// What its page says now.
   [[nodiscard]] std::optional<WorkerProgress> progress() const;
 
-  /// To its process group.
-  void signal(int number) const;
+  /// To its process group. False, once, when nobody in it may be signalled by us: they run as another user.
+  bool signal(int number);
   /// To the process alone.
   void abort() const;
   /// Asks it over the page to save and stop. One that has not opened its page gets `number`, once: if it has a handler
@@ -40,6 +40,7 @@ class Worker {
   std::optional<SharedPage> page_;
   boost::asio::posix::stream_descriptor watch_;  ///< its pidfd
   bool drain_signalled_ = false;
+  bool refusal_told_ = false;
 };
 
 }  // namespace torchup

@@ -133,8 +133,8 @@ TEST_CASE("a signal that comes while a worker is being started reaches it", "[un
   SECTION("a kill") {
     static_cast<void>(agent.step(SignalArrived{SIGINT}, t0));
     static_cast<void>(agent.step(SignalArrived{SIGINT}, t0 + 1s));
-    REQUIRE(find<KillWorkers>(agent.step(WorkerStarted{LocalRank{0}, 100}, t0 + 2s))->workers ==
-            std::vector{LocalRank{0}});
+    REQUIRE(*find<KillWorkers>(agent.step(WorkerStarted{LocalRank{0}, 100}, t0 + 2s)) ==
+            KillWorkers{{LocalRank{0}}, true});
   }
 }
 

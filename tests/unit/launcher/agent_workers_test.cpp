@@ -103,7 +103,27 @@ TEST_CASE("a start that does not come back is named as such", "[unit][agent]") {
   const auto* abandoned = find_event<event::WorkerAbandoned>(given_up);
   REQUIRE(abandoned);
   REQUIRE_THAT(to_text(EventBody{*abandoned})->text, Catch::StartsWith("the start of rank 1 has not come back"));
-  REQUIRE(find<KillWorkers>(agent.step(WorkerStarted{LocalRank{1}, 101}, t0 + 50s)));
+  REQUIRE(*find<KillWorkers>(agent.step(WorkerStarted{LocalRank{1}, 101}, t0 + 50s)) ==
+          KillWorkers{{LocalRank{1}}, true});
+}
+
+TEST_CASE("a worker that nothing can kill ends the job with 1", "[unit][agent]") {
+  Running job;
+  const int code = GENERATE(143, 0, 75, 67);
+  static_cast<void>(
+      job.agent.step(FromCoordinator{End{{.exit_code = code, .reason = "over", .stop_signal = SIGTERM}}}, t0));
+  static_cast<void>(job.agent.step(ended(0, -SIGTERM), t0));
+  const auto killed = job.agent.step(Wake{}, t0 + 30s);
+  REQUIRE(*find<KillWorkers>(killed) == KillWorkers{{LocalRank{1}}, true});
+  const auto given_up = job.agent.step(Wake{}, t0 + 40s);
+  REQUIRE(find_event<event::WorkerAbandoned>(given_up)->worker.pid == 101);
+  REQUIRE(find<SweepDescendants>(given_up));
+  const auto over = job.agent.step(DescendantsGone{}, t0 + 40s);
+  const Verdict& verdict = find<Finish>(over)->verdict;
+  // But where the state was saved, or it is told already that all is not well.
+  const bool changed = code == 143 || code == 0;
+  REQUIRE(verdict.exit_code == (changed ? 1 : code));
+  REQUIRE(verdict.reason == (changed ? "over; a worker cannot be killed" : "over"));
 }
 
 TEST_CASE("a restart is an event with its reason and what is left", "[unit][agent]") {
