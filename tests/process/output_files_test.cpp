@@ -273,6 +273,23 @@ TEST_CASE("what launchers that are gone have left in memory is cleared away", "[
   fs::remove_all(in_memory);
 }
 
+TEST_CASE("of a temporary folder with very many names so many are looked at", "[process][output]") {
+  TemporaryDirectory scratch;
+  const std::string own = memory_name(scratch.path / "torchelastic_abcdefgh");
+  const auto third = own.find('_', own.find('_', own.find('_') + 1) + 1);
+  // Of a process that has our number and is gone.
+  const fs::path gone = fs::path{"/dev/shm"} / (own.substr(0, third) + "_1_abcdefgh");
+  constexpr int more = 100;
+  for (int i = 0; i < names_looked_at_max + more; ++i)
+    fs::create_symlink(gone, scratch.path / ("torchelastic_" + std::to_string(10'000'000 + i)));
+  const auto left = [&] { return std::distance(fs::directory_iterator{scratch.path}, fs::directory_iterator{}); };
+  remove_left_behind(scratch.path / "torchelastic_12345678");
+  CHECK(left() >= more);
+  CHECK(left() < more + 10);
+  remove_left_behind(scratch.path / "torchelastic_12345678");
+  CHECK(left() == 0);
+}
+
 TEST_CASE("what somebody lays in a shared folder is not followed", "[process][output]") {
   TemporaryDirectory scratch;
   const fs::path target = scratch.path / "target";

@@ -123,6 +123,7 @@ class AgentRunner {
     auto expired = started ? timers_.expired_before(*started) : std::nullopt;
     handle(std::move(event));
     if (expired) handle(*std::move(expired));
+    if (!workers_.starting()) output_.clear_left_behind();
   }
 
   // Events in, actions out.

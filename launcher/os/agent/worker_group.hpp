@@ -45,6 +45,8 @@ class WorkerGroup {
   void renew();
   /// Starts all, in local rank order.
   void start(Start how);
+  /// Whether some are still to be started, or being started.
+  [[nodiscard]] bool starting() const { return next_ < config_.local_world_size || orders_ > 0; }
   /// Whoever is not ordered yet is not started any more in this attempt.
   void cancel_starts();
   void signal(std::span<const LocalRank> workers, int number, bool ends);

@@ -150,12 +150,14 @@ const std::string& place_of_processes() {
   return place;
 }
 
-/// The names in `folder` of what may be ours and is of that type (DT_…). Each start looks through the whole temporary
-/// folder, which may hold thousands: a path or a system call for each would take a good part of a short job's time.
+/// The names in `folder` of what may be ours and is of that type (DT_…), among the first names_looked_at_max. A path or
+/// a system call for each would take a good part of a short job's time.
 std::vector<std::string> temporary_names(const std::string& folder, unsigned char type) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> open{::opendir(folder.c_str()), ::closedir};
-  while (const dirent* const entry = open ? ::readdir(open.get()) : nullptr) {
+  for (int looked_at = 0; open && looked_at < names_looked_at_max; ++looked_at) {
+    const dirent* const entry = ::readdir(open.get());
+    if (!entry) break;
     const bool may_be = entry->d_type == type || entry->d_type == DT_UNKNOWN;
     if (may_be && std::string_view{entry->d_name}.starts_with(temporary_prefix)) names.emplace_back(entry->d_name);
   }

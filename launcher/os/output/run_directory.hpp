@@ -37,8 +37,10 @@ struct RunDirectory {
 /// link was.
 void remove_temporary(RunDirectory run);
 
-/// At most so many directories of launchers that are gone are cleared away at once.
+/// At most so many directories of launchers that are gone are cleared away at once, and so many names of a folder are
+/// looked at: a temporary folder of thousands is no reason to keep a short job from its end.
 inline constexpr int left_behind_max = 256;
+inline constexpr int names_looked_at_max = 4096;
 /// Does the same for what launchers of this user have left in memory on this machine because both their processes were
 /// killed; and links to what is gone, beside `own_link`.
 void remove_left_behind(const std::string& own_link);

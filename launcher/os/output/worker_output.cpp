@@ -103,9 +103,13 @@ Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string n
       const bool dead = made.error().code == make_error_code(boost::system::errc::timed_out);
       attempt->do_without_folders(dead);
     }
-    if (first && !by_user) disk_.call([link = run_.temporary.front()] { remove_left_behind(link); });
   }
   co_return attempt;
+}
+
+void Output::clear_left_behind() {
+  if (std::exchange(cleared_, true) || run_.temporary.empty()) return;
+  disk_.call([link = run_.temporary.front()] { remove_left_behind(link); });
 }
 
 LogFile::Listener Output::log_listener() {

@@ -134,6 +134,10 @@ class Output {
   /// without files and the listener hears why.
   Task<Result<std::unique_ptr<AttemptOutput>>> begin_attempt(std::string name, Rank first_rank);
 
+  /// Has what launchers that are gone have left in temporary folders cleared away, once: to be called when no start
+  /// waits for the disk any more.
+  void clear_left_behind();
+
   /// The run directory; empty before the first attempt or when there are no files.
   [[nodiscard]] const std::string& run_directory() const { return run_.path; }
 
@@ -197,6 +201,7 @@ class Output {
   std::optional<TimePoint> appended_told_;
   std::map<std::string, std::uint64_t> log_losses_;  ///< by path, as the listener knows
   bool begun_ = false;                               ///< there was an attempt
+  bool cleared_ = false;
   bool hurried_ = false;
 };
 
