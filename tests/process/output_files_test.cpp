@@ -307,6 +307,18 @@ TEST_CASE("what somebody lays in a shared folder is not followed", "[process][ou
     CHECK(content(scratch.path / "result") == "new");
     CHECK_FALSE(fs::is_symlink(scratch.path / "result"));
   }
+  SECTION("a link where the error files of a temporary directory are to go") {
+    const fs::path in_memory = scratch.path / "memory", elsewhere = scratch.path / "elsewhere";
+    const std::string link = scratch.path / "torchelastic_abcdefgh";
+    fs::create_directory(in_memory);
+    fs::create_directory(elsewhere);
+    std::ofstream{in_memory / "error.json"} << "{}";
+    fs::create_symlink(in_memory, link);
+    fs::create_symlink(elsewhere, link + ".disk");
+    remove_temporary({.path = "", .temporary = {link}, .in_memory = in_memory});
+    CHECK(fs::is_empty(elsewhere));
+    CHECK(content(link + "/error.json") == "{}");  // they stay where they are
+  }
   SECTION("a link of another user, to a device or a file") {
     if (::geteuid() != 0) return;
     fs::permissions(scratch.path, fs::perms::all | fs::perms::sticky_bit);

@@ -118,10 +118,11 @@ void remove_if_empty(const std::vector<std::string>& directories) {
 }
 
 /// Files and folders, and nothing else that a worker may have put beside its error file: what a link leads to is not
-/// ours to copy, and who opens a pipe may wait for ever.
+/// ours to copy, and who opens a pipe may wait for ever. `to` is made, and nothing is at its place before: somebody
+/// else may have laid a link there, for its name can be told from that in memory. After an error it is gone.
 std::error_code copy_files(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  fs::create_directory(to, error);
+  std::error_code error, ignored;
+  if (::mkdir(to.c_str(), 0700) != 0) return {errno, std::generic_category()};
   for (fs::recursive_directory_iterator at{from, error}, end; !error && at != end; at.increment(error)) {
     const fs::path target = to / at->path().lexically_relative(from);
     const fs::file_status status = at->symlink_status(error);
@@ -129,6 +130,7 @@ std::error_code copy_files(const fs::path& from, const fs::path& to) {
     if (fs::is_regular_file(status)) fs::copy_file(at->path(), target, error);
     if (error) break;
   }
+  if (error) fs::remove_all(to, ignored);
   return error;
 }
 
@@ -250,11 +252,7 @@ void remove_temporary(RunDirectory run) {
     return;
   }
   const std::string on_disk = link + ".disk";
-  error = copy_files(run.in_memory, on_disk);
-  if (error) {  // a full disk: the link stays, and what it leads to
-    fs::remove_all(on_disk, ignored);
-    return;
-  }
+  if (copy_files(run.in_memory, on_disk)) return;  // a full disk: the link stays, and what it leads to
   ::unlink(link.c_str());
   fs::rename(on_disk, link, error);
   if (!error) fs::remove_all(run.in_memory, ignored);
