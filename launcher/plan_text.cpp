@@ -1,5 +1,7 @@
 #include "launcher/plan_text.hpp"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -38,29 +40,29 @@ std::string plan_text(const LaunchConfig& plan) {
   const auto line = [&](const char* name, const std::string& value) {
     text << name << std::string(18 - std::min<std::size_t>(17, std::string_view{name}.size()), ' ') << value << '\n';
   };
-  const auto number = [](auto value) { return std::to_string(value); };
+  const auto number = [](auto value) { return fmt::format("{}", value); };
   line("nodes", plan.terms.min_nodes == plan.terms.max_nodes
                     ? number(plan.terms.min_nodes)
-                    : number(plan.terms.min_nodes) + " to " + number(plan.terms.max_nodes));
+                    : fmt::format("{} to {}", plan.terms.min_nodes, plan.terms.max_nodes));
   line("workers here", number(plan.local_world_size));
   line("role", plan.role);
   line("rendezvous", rendezvous_text(plan));
   line("run id", plan.rendezvous.run_id.value());
-  line("program", plan.program.executable + "  (" + plan.program.reason + ")");
+  line("program", fmt::format("{}  ({})", plan.program.executable, plan.program.reason));
   line("command", words_text(plan.program.command));
   line("max restarts", number(plan.terms.max_restarts));
-  line("stop", "signal, " + exact_seconds(plan.stop_grace) + ", SIGKILL");
+  line("stop", fmt::format("signal, {}, SIGKILL", exact_seconds(plan.stop_grace)));
   line("signals", plan.signals_to_handle);
   line("redirects", plan.output.redirects);
   line("tee", plan.output.tee);
   line("log folder", plan.output.log_dir.empty() ? "a temporary one" : plan.output.log_dir);
-  for (const auto& [name, value] : plan.variables) line("variable", name + "=" + value);
+  for (const auto& [name, value] : plan.variables) line("variable", fmt::format("{}={}", name, value));
   for (std::size_t i = 0; i < plan.worker_variables.size(); ++i) {
     for (const auto& [name, value] : plan.worker_variables[i])
-      line("variable", "local rank " + number(i) + ": " + name + "=" + value);
+      line("variable", fmt::format("local rank {}: {}={}", i, name, value));
   }
   for (std::size_t i = 0; i < plan.worker_cpus.size(); ++i) {
-    line("cpus", "local rank " + number(i) + ": " + to_cpu_list(plan.worker_cpus[i]));
+    line("cpus", fmt::format("local rank {}: {}", i, to_cpu_list(plan.worker_cpus[i])));
   }
   for (const std::string& warning : plan.warnings) line("warning", warning);
   return text.str();

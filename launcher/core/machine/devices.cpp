@@ -1,5 +1,7 @@
 #include "launcher/core/machine/devices.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -52,7 +54,7 @@ std::string describe(const Gpus& gpus, const std::vector<Device>& devices) {
   for (std::size_t index = 0; index < devices.size(); ++index) {
     const Gpu& gpu = gpus.list[devices[index].gpu];
     const std::string& uuid = is_uuid(devices[index].id) ? devices[index].id : gpu.uuid;
-    text += (index == 0 ? " " : ", ") + std::to_string(index) + " (" + gpu.name + ", " + uuid + ")";
+    text += fmt::format("{}{} ({}, {})", index == 0 ? " " : ", ", index, gpu.name, uuid);
   }
   return text;
 }

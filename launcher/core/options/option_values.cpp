@@ -108,7 +108,7 @@ Result<> OptionValues::read_environment(const VariableLookup& lookup) {
 
 Result<> OptionValues::read_config(std::string_view text, std::string_view file) {
   const auto wrong = [&](std::size_t line, const std::string& what) {
-    return fail(errc::bad_value, std::string{file} + ":" + std::to_string(line) + ": " + what);
+    return fail(errc::bad_value, fmt::format("{}:{}: {}", file, line, what));
   };
   if (text.size() > config_bytes_max) return wrong(1, "a configuration file has at most 1 MiB");
   OptionValues found;
@@ -121,12 +121,13 @@ Result<> OptionValues::read_config(std::string_view text, std::string_view file)
     std::string name{stripped(line.substr(0, equals))};
     const OptionSpec* option = find_option(name);
     if (!option && name.find_first_of(" \t{}[]\"") != std::string::npos) {
-      return wrong(number, "'" + std::string{line.substr(0, 40)} +
-                               "' is not NAME = VALUE, one option a line (no JSON, no sections)");
+      return wrong(number, fmt::format("'{}' is not NAME = VALUE, one option a line (no JSON, no sections)",
+                                       line.substr(0, 40)));
     }
     if (!option || option->name == "config" || option->name == "help") {
       const std::string nearest = option ? "" : nearest_option(name);
-      return wrong(number, "no option '" + name + "'" + (nearest.empty() ? "" : ", did you mean '" + nearest + "'?"));
+      return wrong(number, fmt::format("no option '{}'{}", name,
+                                       nearest.empty() ? "" : fmt::format(", did you mean '{}'?", nearest)));
     }
     std::string_view value = equals == std::string_view::npos ? std::string_view{} : stripped(line.substr(equals + 1));
     if (value.size() >= 2 && (value.front() == '"' || value.front() == '\'') && value.back() == value.front()) {

@@ -1,5 +1,7 @@
 #include "launcher/core/options/output_plan.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -112,22 +114,21 @@ Result<OutputPlan> make_output_plan(const OutputOptions& options, int local_worl
 
 std::string line_prefix(const OutputPlan& plan, Rank rank, LocalRank local_rank) {
   if (!plan.line_prefix_template.empty()) return prefix_from_template(plan, rank, local_rank);
-  return "[" + plan.role + std::to_string(local_rank.value()) + "]:";
+  return fmt::format("[{}{}]:", plan.role, local_rank.value());
 }
 
 std::string terminal_line_prefix(const OutputPlan& plan, Rank rank, LocalRank local_rank, bool colour) {
   if (!plan.line_prefix_template.empty()) return prefix_from_template(plan, rank, local_rank);
-  const std::string text = "[" + plan.host + ":" + std::to_string(rank.value()) + "]";
+  const std::string text = fmt::format("[{}:{}]", plan.host, rank.value());
   if (!colour) return text + " ";
   constexpr int colours[] = {36, 33, 32, 35, 34, 96, 93, 92, 95, 94};  // no red: that is for failures
   const int number = colours[static_cast<std::size_t>(rank.value()) % std::size(colours)];
-  return "\x1b[" + std::to_string(number) + "m" + text + "\x1b[0m ";
+  return fmt::format("\x1b[{}m{}\x1b[0m ", number, text);
 }
 
 std::string attempt_name(int restart_count, int membership_changes, Round round) {
-  std::string name = "attempt_" + std::to_string(restart_count);
-  if (membership_changes > 0) name += ".r" + std::to_string(round.value());
-  return name;
+  return membership_changes > 0 ? fmt::format("attempt_{}.r{}", restart_count, round.value())
+                                : fmt::format("attempt_{}", restart_count);
 }
 
 }  // namespace torchup

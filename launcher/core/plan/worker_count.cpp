@@ -59,8 +59,8 @@ Result<int> worker_count(const WorkerCountRule& rule, const Cpus& cpus, const Gp
   const std::string reason = !gpus.problem.empty() ? gpus.problem
                              : gpus.list.empty()
                                  ? "the driver shows no GPU"
-                                 : "CUDA_VISIBLE_DEVICES hides all of the " + std::to_string(gpus.list.size());
-  return fail(errc::bad_value, "Cuda is not available. (" + reason + ")");
+                                 : fmt::format("CUDA_VISIBLE_DEVICES hides all of the {}", gpus.list.size());
+  return fail(errc::bad_value, fmt::format("Cuda is not available. ({})", reason));
 }
 
 Result<OmpRule> parse_omp(std::string_view text) {

@@ -1,5 +1,7 @@
 #include "launcher/core/record/file_timers.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "launcher/core/text/json.hpp"
@@ -46,7 +48,7 @@ Result<> FileTimers::apply(const TimerRequest& request) {
     return {};
   }
   if (timers_.size() >= timers_max && !timers_.contains(key)) {
-    return fail(errc::limit_exceeded, "more than " + std::to_string(timers_max) + " timers");
+    return fail(errc::limit_exceeded, fmt::format("more than {} timers", timers_max));
   }
   timers_.insert_or_assign(std::move(key), Timer{request.expires_s, request.signal});
   return {};

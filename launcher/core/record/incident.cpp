@@ -1,5 +1,7 @@
 #include "launcher/core/record/incident.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <csignal>
 #include <map>
@@ -55,7 +57,7 @@ std::string_view signal_meaning(int signal) {
   }
 }
 
-std::string mebibytes(std::int64_t bytes) { return std::to_string(bytes / (1 << 20)) + " MiB"; }
+std::string mebibytes(std::int64_t bytes) { return fmt::format("{} MiB", bytes / (1 << 20)); }
 
 bool kernel_says_oom(const DeathEvidence& evidence) {
   return std::any_of(evidence.kernel_lines.begin(), evidence.kernel_lines.end(), [](const std::string& line) {
@@ -100,7 +102,7 @@ void add_block(std::string& out, std::string_view title, const std::vector<std::
   if (lines.empty()) return;
   out += "  " + std::string{title} + ":\n";
   const std::size_t skipped = lines.size() > most ? lines.size() - most : 0;
-  if (skipped != 0) out += "    ... " + std::to_string(skipped) + " more before\n";
+  if (skipped != 0) out += fmt::format("    ... {} more before\n", skipped);
   for (std::size_t at = skipped; at < lines.size(); ++at) out += "    | " + shortened(lines[at]) + "\n";
 }
 
@@ -114,16 +116,16 @@ std::vector<std::string> other_lines(const Incident& incident) {
     const auto known =
         std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == state; });
     if (known == groups.end())
-      groups.emplace_back(state, std::to_string(other.rank.value()));
+      groups.emplace_back(state, fmt::format("{}", other.rank.value()));
     else
-      known->second.append(",").append(std::to_string(other.rank.value()));
+      known->second += fmt::format(",{}", other.rank.value());
   }
   std::vector<std::string> lines;
-  for (const auto& [state, ranks] : groups) lines.push_back("rank " + ranks + ": " + state);
+  for (const auto& [state, ranks] : groups) lines.push_back(fmt::format("rank {}: {}", ranks, state));
   if (lines.size() > others_shown_max) {
     const std::size_t more = lines.size() - others_shown_max;
     lines.resize(others_shown_max);
-    lines.push_back("... " + std::to_string(more) + " more");
+    lines.push_back(fmt::format("... {} more", more));
   }
   return lines;
 }
@@ -155,20 +157,20 @@ std::string explain_exit(int exit_code, const DeathEvidence& evidence) {
     const std::string_view meaning = signal_meaning(-exit_code);
     return "killed by " + signal_text(-exit_code) + (meaning.empty() ? "" : " (" + std::string{meaning} + ")");
   }
-  const std::string code = "exit code " + std::to_string(exit_code);
+  const std::string code = fmt::format("exit code {}", exit_code);
   if (exit_code == 126) return code + " (a shell found the program not executable)";
   if (exit_code == 127) return code + " (a shell did not find the program)";
   if (exit_code > 128 && exit_code < 128 + 65)
-    return code + " (128 + " + std::to_string(exit_code - 128) + ": a child of it was perhaps killed by " +
-           signal_text(exit_code - 128) + ")";
+    return fmt::format("{} (128 + {}: a child of it was perhaps killed by {})", code, exit_code - 128,
+                       signal_text(exit_code - 128));
   return code;
 }
 
 std::string incident_summary(const Incident& incident) {
   const WorkerFailure& cause = cause_of(incident);
-  return "rank " + std::to_string(cause.rank.value()) + " (local rank " + std::to_string(cause.local_rank.value()) +
-         ", pid " + std::to_string(cause.pid) + ") on " + cause.host + ": " +
-         explain_exit(cause.exit_code, incident.evidence) + said_by(cause, incident.evidence);
+  return fmt::format("rank {} (local rank {}, pid {}) on {}: {}{}", cause.rank.value(), cause.local_rank.value(),
+                     cause.pid, cause.host, explain_exit(cause.exit_code, incident.evidence),
+                     said_by(cause, incident.evidence));
 }
 
 std::string incident_text(const Incident& incident, const LocalTime& local_time) {
@@ -188,7 +190,7 @@ std::string incident_text(const Incident& incident, const LocalTime& local_time)
   if (!evidence.core_file.empty()) out += "  core: " + evidence.core_file + "\n";
   for (const std::string* log : {&incident.stdout_log, &incident.stderr_log})
     if (!log->empty()) out += "  log: " + *log + "\n";
-  if (incident.failures.size() > 1) out += "  other failures: " + std::to_string(incident.failures.size() - 1) + "\n";
+  if (incident.failures.size() > 1) out += fmt::format("  other failures: {}\n", incident.failures.size() - 1);
   add_block(out, "the others when it happened", other_lines(incident), others_shown_max + 1);
   if (incident.history.size() > 1) {
     std::vector<std::string> lines;

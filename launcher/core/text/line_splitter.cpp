@@ -1,5 +1,7 @@
 #include "launcher/core/text/line_splitter.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -150,7 +152,7 @@ void LineSplitter::show_half(std::string& console) {
 }
 
 void LineSplitter::end_cut(std::string& console) {
-  console += " ... [" + std::to_string(cut_bytes_) + " bytes of this line are not shown]";
+  console += fmt::format(" ... [{} bytes of this line are not shown]", cut_bytes_);
   cutting_ = false;
   cut_bytes_ = 0;
 }

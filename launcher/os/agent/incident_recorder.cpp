@@ -68,10 +68,7 @@ void IncidentRecorder::worker_failed(const WorkerFailure& failure, const std::op
 std::shared_ptr<IncidentRecorder::Open> IncidentRecorder::take() { return std::exchange(open_, nullptr); }
 
 std::string IncidentRecorder::reason(const Open& open) {
-  const WorkerFailure& cause = open.incident.failures[root_cause(open.incident.failures)];
-  const std::string how = cause.exit_code < 0 ? " was killed by " + signal_text(-cause.exit_code)
-                                              : " failed with exit code " + std::to_string(cause.exit_code);
-  return "rank " + std::to_string(cause.rank.value()) + how;
+  return failure_text(open.incident.failures[root_cause(open.incident.failures)]);
 }
 
 Task<IncidentRecorder::Told> IncidentRecorder::tell(std::shared_ptr<Open> open, std::string consequence,

@@ -1,5 +1,7 @@
 #include "launcher/os/machine/nvml.hpp"
 
+#include <fmt/format.h>
+
 #include <dlfcn.h>
 
 #include <array>
@@ -108,7 +110,7 @@ Gpus ask_nvml(const std::string& library_name) {
     if (status == success) status = nvml.get_name(handle, name.data(), name.size());
     if (status == success) status = nvml.get_pci(handle, &pci);
     // A GPU that has fallen off the bus shifts the numbers of those behind it: better no answer than a wrong one.
-    if (status != success) return failed(("NVML does not know GPU " + std::to_string(index)).c_str(), status);
+    if (status != success) return failed(fmt::format("NVML does not know GPU {}", index).c_str(), status);
 
     Gpu gpu;
     gpu.uuid = uuid.data();
