@@ -4,21 +4,22 @@
 #include <utility>
 
 namespace torchup {
-namespace {
-
-/// Torchrun's, where its agents are told nothing else.
-constexpr Duration interval_default = std::chrono::seconds{5};
-constexpr Duration interval_min = std::chrono::seconds{1};
-constexpr int attempts_default = 3;
-
-}  // namespace
 
 void TorchrunBoard::adopt(const JobTerms& terms) {
   lease_ = terms.lease;
   terms_ = {.min_nodes = terms.min_nodes,
             .max_nodes = terms.max_nodes,
             .last_call = terms.last_call,
-            .keep_alive_interval = std::min(terms.lease / attempts_default, interval_default)};
+            .keep_alive_interval = pace()};
+}
+
+/// They take us for dead by their own configuration, which they do not say. Their heartbeats show the interval, or
+/// twice as much: one that comes a moment too early leaves out its turn. Until they have shown it, the shortest one is
+/// meant.
+Duration TorchrunBoard::pace() const {
+  const Duration theirs = interval_ ? *interval_ / 2 : torchrun_interval_min;
+  return std::clamp(std::min(theirs, lease_ / torchrun_attempts_default), torchrun_interval_min,
+                    torchrun_interval_default);
 }
 
 Result<> TorchrunBoard::read(TorchrunStore& store, UtcTime now, std::optional<std::int64_t> runs) {
@@ -62,13 +63,14 @@ void TorchrunBoard::learn_interval() {
       const auto before = heartbeats_.find(node);
       if (before == heartbeats_.end() || is_ours(node) || !state_.participants.contains(node)) continue;
       const Duration gap = heartbeat - before->second;
-      if (gap >= interval_min) interval_ = std::min(gap, interval_.value_or(gap));
+      if (gap >= torchrun_interval_min) interval_ = std::min(gap, interval_.value_or(gap));
     }
     heartbeats_ = state_.last_heartbeats;
   } else {
     heartbeats_.clear();
   }
-  terms_.dead_after = std::max(lease_, interval_.value_or(interval_default) * attempts_default);
+  terms_.dead_after = std::max(lease_, interval_.value_or(torchrun_interval_default) * torchrun_attempts_default);
+  terms_.keep_alive_interval = pace();
 }
 
 Result<> TorchrunBoard::write(TorchrunStore& store, const Step& step) {

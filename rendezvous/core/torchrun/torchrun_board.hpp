@@ -38,6 +38,7 @@ class TorchrunBoard {
   [[nodiscard]] Result<TorchrunState> state_in_text();
   [[nodiscard]] Result<> put(TorchrunStore& store);
   void learn_interval();
+  [[nodiscard]] Duration pace() const;
 
   std::string key_;
   TorchrunTerms terms_;

@@ -11,8 +11,10 @@
 namespace torchup {
 namespace {
 
-/// Younger than this a heartbeat of an agent that waits is as good as a new one: torchrun's shortest lease is 3 s.
-constexpr Duration fresh = std::chrono::seconds{1};
+/// Younger than this a heartbeat of an agent that waits is as good as a new one. Nobody's interval is shorter, and the
+/// others bear more than one.
+constexpr Duration fresh = torchrun_interval_min;
+static_assert(torchrun_attempts_default > 1);
 
 /// A little less than our own agents let torchrun's have (torchrun_notice) before they stop their workers.
 constexpr Duration hold_limit = std::chrono::seconds{1};

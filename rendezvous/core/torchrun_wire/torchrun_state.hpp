@@ -63,12 +63,18 @@ inline constexpr std::int64_t torchrun_node_number_max = 0x7fffffff;  ///< of pi
 /// What the store holds before the first state.
 inline constexpr std::string_view torchrun_no_state = "Y2FuaW1hZGFt";
 
+/// Torchrun's keep_alive_interval, in whole seconds, where its agents are told nothing else, and the shortest one; and
+/// its keep_alive_max_attempt, after so many intervals without a heartbeat they take an agent for dead.
+inline constexpr Duration torchrun_interval_default = std::chrono::seconds{5};
+inline constexpr Duration torchrun_interval_min = std::chrono::seconds{1};
+inline constexpr int torchrun_attempts_default = 3;
+
 struct TorchrunTerms {
   int min_nodes = 1;
   int max_nodes = 1;
   Duration last_call = std::chrono::seconds{30};
-  Duration keep_alive_interval = std::chrono::seconds{5};
-  Duration dead_after = std::chrono::seconds{15};
+  Duration keep_alive_interval = torchrun_interval_default;
+  Duration dead_after = torchrun_interval_default * torchrun_attempts_default;
 };
 
 /// Drops nodes that have been silent for longer than `dead_after`; those without a heartbeat are not judged.
