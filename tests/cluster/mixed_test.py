@@ -418,19 +418,21 @@ def our_spare_is_released(launcher, _):
 
 
 def static(launcher, kinds):
-    """A static rendezvous of agents of both kinds; the first one hosts it."""
+    """A static rendezvous of agents of both kinds, which the first one hosts; then another, by the same words."""
     with mixed(launcher, len(kinds)) as cluster:
-        agents = []
-        for node, kind in enumerate(kinds):
-            options = [f"--nnodes={len(kinds)}", "--nproc-per-node=1", "--rdzv-id=job1", f"--node-rank={node}", "--max-restarts=2",
-                       f"--master-addr={cluster.address(0)}", "--master-port=29400"]
-            own = [PYTHON, *TORCHRUN, *options, WORKER] if kind == "torchrun" else [cluster.launcher, *options, "--no-python", PYTHON, WORKER]
-            agents.append(cluster._begin(kind, node, [*own, cluster.dir]))
-        entries = cluster.next_round(len(kinds), 0)
-        assert {(entry["rank"], entry["host"]) for entry in entries} == {(node, f"node{node}") for node in range(len(kinds))}, entries
-        assert {entry["master"] for entry in entries} == {f"{cluster.address(0)}:29400"}, entries
-        cluster.release()
-        ends(cluster, *agents)
+        for seen in (0, len(kinds)):
+            agents = []
+            for node, kind in enumerate(kinds):
+                options = [f"--nnodes={len(kinds)}", "--nproc-per-node=1", "--rdzv-id=job1", f"--node-rank={node}", "--max-restarts=2",
+                           f"--master-addr={cluster.address(0)}", "--master-port=29400"]
+                own = [PYTHON, *TORCHRUN, *options, WORKER] if kind == "torchrun" else [cluster.launcher, *options, "--no-python", PYTHON, WORKER]
+                agents.append(cluster._begin(kind, node, [*own, cluster.dir]))
+            entries = cluster.next_round(len(kinds), seen)
+            assert {(entry["rank"], entry["host"]) for entry in entries} == {(node, f"node{node}") for node in range(len(kinds))}, entries
+            assert {entry["master"] for entry in entries} == {f"{cluster.address(0)}:29400"}, entries
+            cluster.release()
+            ends(cluster, *agents)
+            (cluster.dir / "release").unlink()
 
 
 scenarios["static_at_ours"] = lambda launcher, _: static(launcher, ["torchup", "torchrun", "torchup", "torchrun"])

@@ -277,7 +277,7 @@ struct Ours final : Coordinator::Listener {
 
 }  // namespace
 
-TEST_CASE("a run id begins anew when its mixed job is over and torchrun's agents have gone", "[net][torchrun]") {
+TEST_CASE("a run id begins anew when its mixed job is over, whoever lingers", "[net][torchrun]") {
   boost::asio::io_context loop;
   StoreServer server{loop, Host::options()};
   const auto port = server.listen();
@@ -300,24 +300,67 @@ TEST_CASE("a run id begins anew when its mixed job is over and torchrun's agents
   state.closed = true;
   (void)server.store().set("/torch.rendezvous.job", Value{to_base64(write_torchrun_state(state))});
   run_until(loop, [&] { return ours->last<End>() != nullptr; });
-  ours.reset();
+  const bool lingers = GENERATE(false, true);  // our old agent
+  if (!lingers) ours.reset();
 
-  Ours early{coordinator};  // one of torchrun's is still there
-  early.attendance->said(Ours::join_of("a_2_0", 1));
-  REQUIRE(early.last<End>());
-  early.attendance.reset();
-  theirs.reset();
-  run_until(loop, [&] { return server.status().connections == 0; });
-
+  REQUIRE_FALSE(coordinator.mixed(run_id));
   Ours late{coordinator};  // it has not heard the verdict yet
-  late.attendance->resumed({.join = Ours::join_of("a_1_0", 2), .stage = Resume::Stage::ready});
+  late.attendance->resumed({.join = Ours::join_of("c_1_0", 2), .stage = Resume::Stage::ready});
   REQUIRE(late.last<End>());
   REQUIRE(late.last<End>()->verdict.exit_code == 1);
+  REQUIRE(server.store().find("/torch.rendezvous.job"));  // one of torchrun's is still there, and may look
   Ours next{coordinator};
-  next.attendance->said(Ours::join_of("a_3_0", 1));
+  next.attendance->said(Ours::join_of("a_2_0", 1));
   REQUIRE(next.last<HostStore>());
+  theirs.reset();
+  run_until(loop, [&] { return !server.store().find("/torch.rendezvous.job"); });
+  REQUIRE_FALSE(next.last<End>());
   REQUIRE_FALSE(coordinator.mixed(run_id));
-  REQUIRE_FALSE(server.store().find("/torch.rendezvous.job"));
+
+  theirs = connect_to(*port);  // the new job can be a mixed one again
+  send_all(*theirs, test::validate);
+  state.closed = false;
+  send_all(*theirs,
+           test::request(Query::compare_set, {"/torch.rendezvous.job"}, {"", to_base64(write_torchrun_state(state))}));
+  Ours another{coordinator};
+  next.attendance->said(Leave{.exit_code = 0});
+  another.attendance->said(Ours::join_of("a_3_0", 2));
+  run_until(loop, [&] { return coordinator.mixed(run_id); });
+}
+
+TEST_CASE("a static run id begins anew at a coordinator that stays", "[net][torchrun]") {
+  boost::asio::io_context loop;
+  StoreServer server{loop, Host::options()};
+  REQUIRE(server.listen().has_value());
+  Coordinator coordinator{loop, {}, test::long_running()};
+  coordinator.admit_torchrun(server, {});
+  const RunId run_id{"job"};
+  const std::string keys = "/job/torchelastic/";
+  Store& store = server.store();
+  for (const char* const node : {"a_1_0", "a_2_0"}) {
+    Ours ours{coordinator};
+    Join join = Ours::join_of(node, 2);
+    join.group_rank = GroupRank{0};
+    ours.attendance->said(join);
+    REQUIRE(ours.heard.empty());
+    loop.restart();
+    loop.run_for(300ms);
+    REQUIRE_FALSE(coordinator.mixed(run_id));  // nobody of torchrun's has come
+    (void)store.set(keys + "role_info/1", Value{R"({"role": "default", "rank": 1, "local_world_size": 1})"});
+    run_until(loop, [&] { return ours.last<HostStore>() != nullptr; });
+    REQUIRE(coordinator.mixed(run_id));
+    ours.attendance->said(StoreReady{Round{0}, Port{29500}});
+    run_until(loop, [&] { return ours.last<Placed>() != nullptr; });
+    REQUIRE(store.find(keys + "assigned_ranks/1"));
+    ours.attendance->said(WorkersSucceeded{Round{0}});
+    run_until(loop, [&] { return store.find(keys + "agent/terminal_state/num_members") != nullptr; });
+    REQUIRE(ours.last<Placed>());
+    (void)store.set(keys + "agent/terminal_state/last_member", Value{"x"});
+    run_until(loop, [&] { return ours.last<End>() != nullptr; });
+    REQUIRE(ours.last<End>()->verdict.exit_code == 0);
+    REQUIRE_FALSE(coordinator.mixed(run_id));
+    REQUIRE(coordinator.had_torchrun(run_id));
+  }
 }
 
 TEST_CASE("nobody waits for a store of torchrun's that does not answer", "[net][torchrun]") {

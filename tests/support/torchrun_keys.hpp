@@ -31,6 +31,7 @@ class Keys final : public TorchrunStore {
     if (found == map.end() || found->second == expected) map[key] = desired;
     return map[key];
   }
+  void erase(const std::string& key) override { map.erase(key); }
   Result<> count_in() override {
     ++counted_in;
     return {};

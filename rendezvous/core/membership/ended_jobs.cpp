@@ -28,6 +28,11 @@ int agent_life(const NodeId& node) {
   return life;
 }
 
+void LostAgents::add(const NodeId& node) {
+  names_.push_back(agent_name(node));
+  if (names_.size() > lost_agents_max) names_.pop_front();
+}
+
 std::uint64_t EndedJobs::add(Verdict verdict, Round last_round, std::vector<std::string> agents, TimePoint kept_until) {
   EndedJob& job = jobs_.emplace_back();
   job.number = next_number_++;
@@ -42,9 +47,10 @@ std::uint64_t EndedJobs::add(Verdict verdict, Round last_round, std::vector<std:
 
 const EndedJobs::EndedJob* EndedJobs::find(const NodeId& node, std::optional<Round> round, TimePoint now) {
   std::erase_if(jobs_, [&](const EndedJob& job) { return job.kept_until <= now; });
-  const auto found = std::find_if(jobs_.begin(), jobs_.end(), [&](const EndedJob& job) {
-    return round ? *round <= job.last_round : job.agents.contains(agent_name(node));
-  });
+  auto found = std::ranges::find_if(jobs_, [&](const EndedJob& job) { return job.agents.contains(agent_name(node)); });
+  if (found == jobs_.end() && round) {
+    found = std::ranges::find_if(jobs_, [&](const EndedJob& job) { return *round <= job.last_round; });
+  }
   return found == jobs_.end() ? nullptr : &*found;
 }
 

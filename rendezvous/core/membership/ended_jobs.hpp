@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <unordered_set>
@@ -22,6 +23,17 @@ inline constexpr std::size_t lost_agents_max = 1024;
 [[nodiscard]] std::string agent_name(const NodeId& node);
 [[nodiscard]] int agent_life(const NodeId& node);
 
+/// Names of agents of the job that is going on that have lost their place in it; beyond lost_agents_max the oldest is
+/// forgotten.
+class LostAgents {
+ public:
+  void add(const NodeId& node);
+  [[nodiscard]] std::vector<std::string> names() const { return {names_.begin(), names_.end()}; }
+
+ private:
+  std::deque<std::string> names_;
+};
+
 /// The jobs of one run id that ended before the one that is going on. Only their own agents hear their verdicts: a run
 /// id may be used again, and the one that everybody has by default is.
 ///
@@ -39,7 +51,7 @@ class EndedJobs {
   /// Returns its number.
   std::uint64_t add(Verdict verdict, Round last_round, std::vector<std::string> agents, TimePoint kept_until);
 
-  /// The job whose agent has come back by another connection: it was in round `round`, or is `node` without one.
+  /// The job whose agent has come back by another connection: it is `node`, or it was in round `round`.
   [[nodiscard]] const EndedJob* find(const NodeId& node, std::optional<Round> round, TimePoint now);
   [[nodiscard]] EndedJob* find(std::uint64_t number);
   /// An agent of the job that is going on has this node id now.

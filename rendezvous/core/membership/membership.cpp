@@ -16,11 +16,19 @@ void Membership::open(Peer peer, std::string observed, bool in_process) {
       .open = true, .in_process = in_process, .observed = std::move(observed), .number = ++connection_count_};
 }
 
-std::optional<Membership::Slot> Membership::close(Peer peer) {
+std::optional<Membership::Parting> Membership::close(Peer peer, bool end_of_file, TimePoint now) {
   const Connection closed = std::exchange(connections_.at(peer.value()), {});
-  if (closed.member) members_[*closed.member].peer.reset();
   if (closed.ended_job) --leaving_;
-  return closed.member;
+  if (!closed.member) return {};
+  Member& member = members_[*closed.member];
+  member.peer.reset();
+  const Duration left = end_of_file ? Duration::zero() : std::max(due(member) - now, Duration::zero());
+  return Parting{*closed.member, end_of_file, left};
+}
+
+StopWorkers Membership::give_up(Peer peer, const NodeId& node, Round round, std::string why) {
+  connection(peer).given_up = node;
+  return {round, StopCause::fenced, std::move(why)};
 }
 
 Member* Membership::of(Peer peer) {
@@ -41,6 +49,20 @@ bool Membership::outdated(Peer peer, std::optional<Slot> slot) const {
 
 bool Membership::speaks_elsewhere(const Member& member, Peer peer, TimePoint now) const {
   return member.peer && *member.peer != peer && !silent(member, now);
+}
+
+std::optional<Membership::Slot> Membership::displaced(Peer peer, std::optional<Slot> slot) const {
+  const auto former = connection(peer).member;
+  return former != slot ? former : std::nullopt;
+}
+
+std::optional<Membership::Slot> Membership::replaced_by(const Join& join, TimePoint now) const {
+  const auto [begin, end] = on_host(join.host);
+  const auto old = std::find_if(begin, end, [&](const auto& entry) {
+    const Member& member = members_[entry.second];
+    return silent(member, now) && member.join.group_rank == join.group_rank;
+  });
+  return old == end ? std::nullopt : std::optional{old->second};
 }
 
 // ---- members

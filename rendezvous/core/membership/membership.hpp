@@ -55,11 +55,9 @@ class Membership {
     bool in_process = false;
     std::optional<Slot> member = {};
     std::optional<std::uint64_t> ended_job = {};  ///< EndedJobs's number, where its member was of a job that is over
-    /// The node that was told by it that it is none of the job any more, and comes back as another. What it said as
-    /// that node and is heard later, it said before it knew.
-    std::optional<NodeId> given_up = {};
-    std::string observed = {};  ///< address that it comes from
-    std::uint64_t number = 0;   ///< in the order of their beginnings
+    std::optional<NodeId> given_up = {};          ///< see give_up
+    std::string observed = {};                    ///< address that it comes from
+    std::uint64_t number = 0;                     ///< in the order of their beginnings
   };
 
   explicit Membership(LossLimits limits) : losses_{limits} {}
@@ -74,8 +72,19 @@ class Membership {
   // Connections.
 
   void open(Peer peer, std::string observed, bool in_process);
-  /// The member that spoke by it has no connection from here on.
-  std::optional<Slot> close(Peer peer);
+  /// A member whose connection has closed.
+  struct Parting {
+    Slot slot = 0;
+    bool has_ended = false;  ///< its process: it is no part of the job any more
+    Duration left{};         ///< else it may come back for so long
+  };
+  /// The member that spoke by it has no connection from here on. Only the end of the stream tells that its process has
+  /// ended. A reset proves nothing: something between us may have sent it, to us alone. The agent may have noticed
+  /// nothing, and then keeps its workers until its own clock says that its lease is over.
+  std::optional<Parting> close(Peer peer, bool end_of_file, TimePoint now);
+  /// That node is a member no more, and what the agent is told by `peer`, for the round that it may be in. It comes
+  /// back as another; what is heard later of this one, it said before it knew.
+  [[nodiscard]] StopWorkers give_up(Peer peer, const NodeId& node, Round round, std::string why);
   [[nodiscard]] Connection& connection(Peer peer) { return connections_.at(peer.value()); }
   [[nodiscard]] const Connection& connection(Peer peer) const { return connections_.at(peer.value()); }
   [[nodiscard]] const std::vector<Connection>& connections() const { return connections_; }
@@ -93,9 +102,12 @@ class Membership {
   /// Whether the member is an agent that is heard by another connection. One that comes back says Resume: a Join by
   /// `peer` is another agent's, which has the same node id.
   [[nodiscard]] bool speaks_elsewhere(const Member& member, Peer peer, TimePoint now) const;
+  /// The member for which that connection has spoken, and will not when it speaks for `slot`: the agent is another now.
+  [[nodiscard]] std::optional<Slot> displaced(Peer peer, std::optional<Slot> slot) const;
+  /// Whose place a newcomer takes at once: a node that starts again, whose former life may be silent for long yet.
+  [[nodiscard]] std::optional<Slot> replaced_by(const Join& join, TimePoint now) const;
   /// By node.
   [[nodiscard]] const std::unordered_map<std::string, Slot>& slots() const { return slot_of_node_; }
-  [[nodiscard]] auto on_host(const std::string& host) const { return slots_of_host_.equal_range(host); }
   [[nodiscard]] bool has_host(const std::string& host) const { return slots_of_host_.contains(host); }
 
   [[nodiscard]] int size() const { return static_cast<int>(slot_of_node_.size()); }
@@ -142,6 +154,7 @@ class Membership {
   Slot take_slot();
   void index(Slot slot);
   void count(const Member& member, int by);
+  [[nodiscard]] auto on_host(const std::string& host) const { return slots_of_host_.equal_range(host); }
   void check(Slot slot, std::optional<TimePoint> at);
   void put_aside(Slot slot, std::optional<TimePoint> until);
 

@@ -99,14 +99,11 @@ void Rendezvous::on(const Alive& event, TimePoint now) {
 }
 
 void Rendezvous::on(const Gone& event, TimePoint now) {
-  const auto slot = members_.close(event.peer);
-  if (!slot) return;
-  if (phase_ == Phase::ended) return remove(*slot);
-  if (event.end_of_file) return lose(*slot, "has ended", now);
-  // A reset proves nothing about the process behind it: something between us may have sent it, to us alone. The agent
-  // may have noticed nothing, and then keeps its workers until its own clock says that its lease is over.
-  const Member& member = members_.at(*slot);
-  note(NodeCutOff{member.join.host, std::max(members_.due(member) - now, Duration::zero())});
+  const auto parting = members_.close(event.peer, event.end_of_file, now);
+  if (!parting) return;
+  if (phase_ == Phase::ended) return remove(parting->slot);
+  if (parting->has_ended) return lose(parting->slot, "has ended", now);
+  note(NodeCutOff{members_.at(parting->slot).join.host, parting->left});
 }
 
 void Rendezvous::on(const Tick&, TimePoint) {}
@@ -114,18 +111,22 @@ void Rendezvous::on(const Tick&, TimePoint) {}
 void Rendezvous::on(const Resumed& event, TimePoint now) {
   const Resume& resume = event.resume;
   if (const auto why = implausible(resume)) return refuse(event.peer, resume.join.host, *why);
-  const auto known = members_.find(event.peer, resume.join.node);
-  if (members_.outdated(event.peer, known)) return;
-  if (known && phase_ != Phase::ended && members_.at(*known).join.host != resume.join.host) {
-    return refuse(event.peer, resume.join.host, "its node id is that of an agent on " + members_.at(*known).join.host);
+  const Standing standing = comes_back(members_, past(), event.peer, resume, now);
+  if (standing.member) bind(*standing.member, event.peer, now);
+  switch (standing.meaning) {
+    case Standing::Meaning::nothing:
+      return;
+    case Standing::Meaning::refusal:
+      return refuse(event.peer, resume.join.host, standing.why);
+    case Standing::Meaning::verdict:
+      actions_.push_back(Tell{event.peer, End{*standing.verdict}});
+      return;
+    case Standing::Meaning::member:
+      return restate(*standing.member, resume, now);
+    case Standing::Meaning::newcomer:
+      break;
   }
-  if (known) bind(*known, event.peer, now);
-  if (const Verdict* verdict = missed_verdict(event.peer, resume.join, &resume, now)) {
-    actions_.push_back(Tell{event.peer, End{*verdict}});
-    return;
-  }
-  if (known) return restate(*known, resume, now);
-  if (const auto former = members_.connection(event.peer).member) supersede(*former, now);
+  if (const auto former = members_.displaced(event.peer, {})) supersede(*former, now);
   if (resume.stage == Resume::Stage::ready) {
     await_others(now);
     return newcomer(event.peer, resume.join, now);
@@ -136,25 +137,27 @@ void Rendezvous::on(const Resumed& event, TimePoint now) {
   const bool may_restore = learning_ && (phase_ == Phase::gathering || phase_ == Phase::restoring);
   if (fits && may_restore) return restore(event.peer, resume, now);
   const Round round = resume.placement ? resume.placement->round : round_;
-  tell_given_up(event.peer, resume.join.node, round, "this node was given up while it was silent");
+  give_up(event.peer, resume.join.node, round, "this node was given up while it was silent");
 }
 
 // ---- what agents say
 
 void Rendezvous::said(Peer peer, const Join& join, TimePoint now) {
-  // A place for that node would be taken by the one that the agent has become.
-  if (members_.connection(peer).given_up == join.node) return;
-  const auto known = members_.find(peer, join.node);
-  if (members_.outdated(peer, known)) return;
-  if (const Verdict* verdict = missed_verdict(peer, join, nullptr, now)) {
-    actions_.push_back(Tell{peer, End{*verdict}});
-    return;
+  const Standing standing = joins(members_, past(), peer, join, now);
+  switch (standing.meaning) {
+    case Standing::Meaning::nothing:
+      return;
+    case Standing::Meaning::refusal:
+      return refuse(peer, join.host, standing.why);
+    case Standing::Meaning::verdict:
+      actions_.push_back(Tell{peer, End{*standing.verdict}});
+      return;
+    case Standing::Meaning::member:
+      return join_again(*standing.member, peer, join, now);
+    case Standing::Meaning::newcomer:
+      if (phase_ == Phase::ended) begin_anew();
+      return newcomer(peer, join, now);
   }
-  if (phase_ == Phase::ended) {
-    begin_anew();
-    return newcomer(peer, join, now);
-  }
-  known ? join_again(*known, peer, join, now) : newcomer(peer, join, now);
 }
 
 void Rendezvous::said(Peer peer, const StoreReady& ready, TimePoint) {
@@ -216,7 +219,7 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
   }
   const Slot slot = *connection.member;
   const std::string host = members_.at(slot).join.host;
-  if (leave.ends_job || connection.in_process) {
+  if (ends_job(leave, connection)) {
     note(JobEndRequested{host, leave.reason});
     return end(verdict, now);
   }

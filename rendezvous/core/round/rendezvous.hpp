@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,6 +15,7 @@
 #include "rendezvous/core/membership/membership.hpp"
 #include "rendezvous/core/membership/restart_budget.hpp"
 #include "rendezvous/core/membership/seating.hpp"
+#include "rendezvous/core/membership/standing.hpp"
 #include "rendezvous/core/round/notes.hpp"
 
 namespace torchup {
@@ -176,17 +176,15 @@ class Rendezvous {
   /// Of the agents that have joined; nothing: nobody has.
   [[nodiscard]] const std::optional<JobTerms>& terms() const { return terms_; }
 
-  /// One open connection, for whoever takes over from here.
-  struct Attendance {
-    Peer peer;
-    std::string observed = {};
-    bool in_process = false;
-    std::uint64_t number = 0;        ///< in the order of their beginnings
-    const Join* join = nullptr;      ///< of its member; null: it has none. Ours
-    bool stopping = false;           ///< told to stop, joins next
-    std::optional<Round> busy = {};  ///< told to start in
-  };
-  [[nodiscard]] std::vector<Attendance> attendance() const;
+  [[nodiscard]] const Membership& members() const { return members_; }
+  /// The round that its members were told to start in; nothing: none runs.
+  [[nodiscard]] std::optional<Round> running() const;
+
+  /// For whoever decides about the job from here on (core/torchrun/mixed_job), until it gives it back.
+  [[nodiscard]] JobPeople people() const;
+  /// It is over there. `verdict`: for those who have not heard it yet; nothing: all have left by themselves.
+  void take_back(JobPeople people, std::optional<Verdict> verdict, TimePoint now);
+
   /// Agents of a former job of the run id that have not closed their connections yet; nothing: there was none.
   [[nodiscard]] std::optional<int> still_leaving() const;
   /// From when on nothing is lost when this is thrown away: nobody is there, and nobody is expected to come back.
@@ -224,9 +222,8 @@ class Rendezvous {
   void remove(Slot slot);
   void lose(Slot slot, const std::string& how, TimePoint now, bool counts = true);
   void supersede(Slot slot, TimePoint now);
-  void tell_given_up(Peer peer, const NodeId& node, Round round, std::string why);
+  void give_up(Peer peer, const NodeId& node, Round round, std::string why);
   void expel(Slot slot, const std::string& how, TimePoint now);
-  [[nodiscard]] std::optional<Slot> silent_on_host(const Join& join, TimePoint now) const;
   void expire(TimePoint now);
   void grant_leases(TimePoint now);
   void refuse(Peer peer, const std::string& host, const std::string& why);
@@ -244,7 +241,8 @@ class Rendezvous {
   void count_change();
   void end(Verdict verdict, TimePoint now);
   void begin_anew();
-  [[nodiscard]] const Verdict* missed_verdict(Peer peer, const Join& join, const Resume* resume, TimePoint now);
+  void forget_job();
+  [[nodiscard]] PastJobs past() { return {ended_, phase_ == Phase::ended ? &*verdict_ : nullptr}; }
   [[nodiscard]] Placed placed(const Member& member) const;
   [[nodiscard]] std::string master_address() const;
   [[nodiscard]] bool all_expected() const;
@@ -282,9 +280,9 @@ class Rendezvous {
 
   Membership members_;
   EndedJobs ended_;
-  std::deque<std::string> lost_agents_;  ///< of this job; names
-  std::string coordinator_address_;      ///< by which agents of other machines reach us
-  bool hosted_ = false;                  ///< an agent shares our process: where we begin anew, so does it
+  LostAgents lost_agents_;
+  std::string coordinator_address_;  ///< by which agents of other machines reach us
+  bool hosted_ = false;              ///< an agent shares our process: where we begin anew, so does it
 
   std::optional<JobTerms> terms_;
   std::vector<std::string> expected_hosts_;

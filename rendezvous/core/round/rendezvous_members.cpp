@@ -4,87 +4,29 @@
 #include <algorithm>
 #include <utility>
 
-#include "rendezvous/core/membership/same_world.hpp"
-#include "rendezvous/core/membership/terms_difference.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/text/hostlist.hpp"
 #include "rendezvous/core/text/wording.hpp"
 
 namespace torchup {
-namespace {
 
-/// Whether the agent has never had a place here, nor lost its membership.
-bool is_first_join(const Join& join) { return !join.former && agent_life(join.node) == 0; }
-
-}  // namespace
-
-std::vector<Rendezvous::Attendance> Rendezvous::attendance() const {
+std::optional<Round> Rendezvous::running() const {
   const bool runs = phase_ == Phase::running || phase_ == Phase::doubting || phase_ == Phase::restoring;
-  std::vector<Attendance> list;
-  for (std::size_t index = 0; index < members_.connections().size(); ++index) {
-    const Membership::Connection& connection = members_.connections()[index];
-    if (!connection.open) continue;
-    Attendance& one = list.emplace_back(Attendance{Peer{static_cast<std::uint32_t>(index)}, connection.observed,
-                                                   connection.in_process, connection.number});
-    if (!connection.member) continue;
-    const Member& member = members_.at(*connection.member);
-    one.join = &member.join;
-    one.stopping = member.stage == Stage::stopping;
-    if (runs && member.in_round()) one.busy = round_;
-  }
-  return list;
+  return runs ? std::optional{round_} : std::nullopt;
 }
 
-/// The verdict that this agent has not heard yet: of the job that has ended, or of one before that.
-const Verdict* Rendezvous::missed_verdict(Peer peer, const Join& join, const Resume* resume, TimePoint now) {
-  const Membership::Connection& connection = members_.connection(peer);
-  const bool ended = phase_ == Phase::ended;
-  if (connection.member && members_.at(*connection.member).join.node == join.node) return ended ? &*verdict_ : nullptr;
-  if (connection.ended_job) {
-    const EndedJobs::EndedJob* job = ended_.find(*connection.ended_job);
-    return job ? &job->verdict : nullptr;
-  }
-  std::optional<Round> round;
-  if (join.former) round = join.former->round;
-  if (resume && resume->placement) round = resume->placement->round;
-  if (resume || !is_first_join(join)) {
-    if (const EndedJobs::EndedJob* job = ended_.find(join.node, round, now)) return &job->verdict;
-  }
-  if (!ended) return nullptr;
-  return resume || connection.member || !is_first_join(join) ? &*verdict_ : nullptr;
-}
+JobPeople Rendezvous::people() const { return {members_, ended_, lost_agents_, terms_, facts_, round_}; }
 
-std::optional<std::string> Rendezvous::misfit(const Join& join, std::optional<Slot> known) const {
-  if (!known && member_count() >= settings_.agents_max) {
+std::optional<std::string> Rendezvous::misfit(const Join& join, std::optional<Slot> replaced) const {
+  if (!replaced && member_count() >= settings_.agents_max) {
     return fmt::format("this coordinator takes {} agents at most", settings_.agents_max);
   }
-  if (join.terms.rank_order == RankOrder::unknown) {
-    return "this coordinator does not know the order of ranks that the agent wants: it needs a newer release";
-  }
-  if (!terms_) return {};
-  if (auto what = terms_difference(join.terms, *terms_)) return what;
-  if (join.group_rank) {
-    if (join.group_rank->value() < 0 || join.group_rank->value() >= terms_->max_nodes) {
-      return fmt::format("--node-rank {} does not fit {}", join.group_rank->value(),
-                         nodes_wanted(terms_->min_nodes, terms_->max_nodes));
-    }
-    for (const auto& [node, slot] : members_.slots()) {
-      if (slot == known || members_.at(slot).join.group_rank != join.group_rank) continue;
-      return fmt::format("--node-rank {} is used twice: by {} and by {}", join.group_rank->value(), join.host,
-                         members_.at(slot).join.host);
-    }
-  }
-  if (terms_->same_world == SameWorld::fail) {
-    static const std::string here = "this node", there = "the job's first node";
-    const HostFacts both[] = {{&there, &facts_}, {&here, &join.facts}};
-    if (const std::string table = world_differences(both); !table.empty()) return "the nodes differ:\n" + table;
-  }
-  return {};
+  return torchup::misfit(members_, terms_, facts_, join, replaced);
 }
 
 void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
-  if (const auto former = members_.connection(peer).member) supersede(*former, now);
-  const auto replaced = silent_on_host(join, now);
+  if (const auto former = members_.displaced(peer, {})) supersede(*former, now);
+  const auto replaced = members_.replaced_by(join, now);
   // Where nobody else is there, the job begins with it, by its own terms.
   const bool begins = replaced && member_count() == 1 && !formed_once_;
   if (const auto why = begins ? std::nullopt : misfit(join, replaced)) {
@@ -104,15 +46,6 @@ void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
 
 /// A member wants a place again, or says so twice.
 void Rendezvous::join_again(Slot slot, Peer peer, const Join& join, TimePoint now) {
-  if (members_.at(slot).join.host != join.host) {
-    return refuse(peer, join.host, "its node id is that of an agent on " + members_.at(slot).join.host);
-  }
-  if (members_.speaks_elsewhere(members_.at(slot), peer, now)) {
-    return refuse(peer, join.host,
-                  fmt::format("its node id {} is that of an agent that is there, by a connection from {}; this one "
-                              "comes from {}",
-                              join.node.value(), members_.at(slot).observed, members_.connection(peer).observed));
-  }
   if (const auto why = misfit(join, slot)) return refuse(peer, join.host, *why);
   if (members_.at(slot).peer != peer) bind(slot, peer, now);
   if (members_.at(slot).in_round()) {
@@ -149,8 +82,7 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
 }
 
 void Rendezvous::bind(Slot slot, Peer peer, TimePoint now) {
-  const auto other = members_.connection(peer).member;
-  if (other && other != slot) supersede(*other, now);
+  if (const auto former = members_.displaced(peer, slot)) supersede(*former, now);
   if (blocker_ == slot) blocker_.reset();
   if (!members_.bind(slot, peer, now)) return;
   deserted_ = false;
@@ -179,8 +111,7 @@ void Rendezvous::lose(Slot slot, const std::string& how, TimePoint now, bool cou
   if (counts && !we_were_away) members_.losses().lost(host, now);
   note(NodeLost{host, how});
 
-  lost_agents_.push_back(agent_name(members_.at(slot).join.node));
-  if (lost_agents_.size() > lost_agents_max) lost_agents_.pop_front();
+  lost_agents_.add(members_.at(slot).join.node);
   if (members_.at(slot).in_round()) std::erase(seats_, slot);
   const bool was_hosting = phase_ == Phase::hosting;
   remove(slot);
@@ -216,23 +147,12 @@ void Rendezvous::supersede(Slot slot, TimePoint now) {
 
 void Rendezvous::expel(Slot slot, const std::string& how, TimePoint now) {
   const Member& member = members_.at(slot);
-  if (member.peer) tell_given_up(*member.peer, member.join.node, member.round.value_or(round_), how);
+  if (member.peer) give_up(*member.peer, member.join.node, member.round.value_or(round_), how);
   lose(slot, how, now);
 }
 
-void Rendezvous::tell_given_up(Peer peer, const NodeId& node, Round round, std::string why) {
-  members_.connection(peer).given_up = node;
-  actions_.push_back(Tell{peer, StopWorkers{round, StopCause::fenced, std::move(why)}});
-}
-
-/// A node that starts again takes its old place at once; its former life may be silent for long yet.
-std::optional<Rendezvous::Slot> Rendezvous::silent_on_host(const Join& join, TimePoint now) const {
-  const auto [begin, end] = members_.on_host(join.host);
-  const auto old = std::find_if(begin, end, [&](const auto& entry) {
-    const Member& member = members_.at(entry.second);
-    return members_.silent(member, now) && member.join.group_rank == join.group_rank;
-  });
-  return old == end ? std::nullopt : std::optional{old->second};
+void Rendezvous::give_up(Peer peer, const NodeId& node, Round round, std::string why) {
+  actions_.push_back(Tell{peer, members_.give_up(peer, node, round, std::move(why))});
 }
 
 void Rendezvous::expire(TimePoint now) {

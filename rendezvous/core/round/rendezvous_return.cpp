@@ -161,8 +161,7 @@ void Rendezvous::restore(Peer peer, const Resume& resume, TimePoint now) {
   await_others(now);
   if (phase_ == Phase::restoring) {
     if (place.round == round_ && !stopping && contradicts(place, resume.join.local_world_size)) {
-      return tell_given_up(peer, resume.join.node, place.round,
-                           "its place contradicts what other nodes tell of the round");
+      return give_up(peer, resume.join.node, place.round, "its place contradicts what other nodes tell of the round");
     }
     if (stopping && place.round >= round_) {
       round_is_over(resume.join.host, place, now);

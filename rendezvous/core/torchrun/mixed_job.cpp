@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "rendezvous/core/link/plausible.hpp"
-#include "rendezvous/core/membership/terms_difference.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/torchrun/torchrun_peer.hpp"
 #include "rendezvous/core/torchrun/torchrun_static.hpp"
@@ -38,8 +37,9 @@ std::int64_t pid_of(const NodeId& node) {
 
 bool MixedJob::is_static(const Rendezvous& pure) {
   if (pure.phase() != Rendezvous::Phase::gathering) return false;
-  const auto all = pure.attendance();
-  return std::ranges::any_of(all, [](const auto& one) { return one.join && one.join->group_rank; });
+  const Membership& members = pure.members();
+  return std::ranges::any_of(members.slots(),
+                             [&](const auto& entry) { return members.at(entry.second).join.group_rank.has_value(); });
 }
 
 bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) {
@@ -64,19 +64,31 @@ bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) {
 std::vector<RendezvousAction> MixedJob::begin(const Rendezvous& pure, TimePoint now) {
   active_ = true;
   static_ = is_static(pure);
-  terms_ = pure.terms();
   now_ = now;
+  JobPeople people = pure.people();
+  terms_ = std::move(people.terms);
+  facts_ = std::move(people.facts);
+  members_ = std::move(people.members);
+  ended_ = std::move(people.ended);
+  lost_agents_ = std::move(people.lost);
+  last_round_ = people.last_round;
   note(TorchrunCame{});
-  auto all = pure.attendance();
-  std::ranges::sort(all, {}, &Rendezvous::Attendance::number);
-  for (const Rendezvous::Attendance& one : all) {
-    members_.open(one.peer, one.observed, one.in_process);
-    if (one.busy) {
-      actions_.push_back(
-          Tell{one.peer, StopWorkers{*one.busy, StopCause::membership_change, "a torchrun agent joins the job"}});
-    } else if (one.join && !one.stopping) {
-      join(one.peer, *one.join, now);
+  std::vector<Slot> all;
+  for (const auto& [node, slot] : members_.slots()) all.push_back(slot);
+  std::ranges::sort(all, {}, [&](Slot slot) { return members_.at(slot).seniority; });
+  const auto running = pure.running();
+  for (const Slot slot : all) {
+    const Member& member = members_.at(slot);
+    const bool busy = running && member.in_round();
+    if (member.peer && !busy && member.stage != Member::Stage::stopping) {
+      take_part(slot, Join{member.join}, now);
+      continue;
     }
+    if (member.peer && busy) {
+      actions_.push_back(
+          Tell{*member.peer, StopWorkers{*running, StopCause::membership_change, "a torchrun agent joins the job"}});
+    }
+    members_.remove(slot);  // it joins when its workers have stopped, or comes back by another connection
   }
   return std::exchange(actions_, {});
 }
@@ -105,46 +117,58 @@ void MixedJob::on(const Connected& event, TimePoint) { members_.open(event.peer,
 void MixedJob::on(const Said& event, TimePoint now) {
   if (const auto why = implausible(event.message)) return refuse(event.peer, "an agent", *why);
   if (const auto* joined = std::get_if<Join>(&event.message)) return join(event.peer, *joined, now);
-  const auto slot = members_.connection(event.peer).member;
-  if (const auto* leave = std::get_if<Leave>(&event.message); leave && !slot) {
+  on(Alive{event.peer}, now);
+  Part* const part = part_of(event.peer);
+  const auto* leave = std::get_if<Leave>(&event.message);
+  if (leave && !part) {
     actions_.push_back(Tell{event.peer, End{verdict_of(*leave)}});
     return;
   }
-  if (!slot) return;
-  members_.at(*slot).alive_at = now;
-  Part& part = parts_.at(*slot);
-  part.turn_at.reset();
-  AgentMessage message = event.message;
-  if (auto* leave = std::get_if<Leave>(&message)) {
-    leave->ends_job = leave->ends_job || members_.at(*slot).in_process;
-    part.leaves_alone = !leave->ends_job;
-  }
-  part.plays->said(message, now);
+  if (!part) return;
+  part->turn_at.reset();
+  if (!leave) return part->plays->said(event.message, now);
+  Leave meant = *leave;
+  meant.ends_job = ends_job(*leave, members_.connection(event.peer));
+  part->leaves_alone = !meant.ends_job;
+  part->plays->said(meant, now);
 }
 
 void MixedJob::on(const Resumed& event, TimePoint now) {
   const Resume& resume = event.resume;
   if (const auto why = implausible(resume)) return refuse(event.peer, resume.join.host, *why);
-  const auto known = members_.find(event.peer, resume.join.node);
-  if (members_.outdated(event.peer, known)) return;
-  if (!known) {
-    if (verdict_ || resume.stage == Resume::Stage::ready) return join(event.peer, resume.join, now);
-    const Round round = resume.placement ? resume.placement->round : Round{0};
-    return tell_given_up(event.peer, resume.join.node, round, "this node was given up while it was silent");
+  const Standing standing = comes_back(members_, past(), event.peer, resume, now);
+  if (standing.member) bind(*standing.member, event.peer, now);
+  switch (standing.meaning) {
+    case Standing::Meaning::nothing:
+      return;
+    case Standing::Meaning::refusal:
+      return refuse(event.peer, resume.join.host, standing.why);
+    case Standing::Meaning::verdict:
+      actions_.push_back(Tell{event.peer, End{*standing.verdict}});
+      return;
+    case Standing::Meaning::newcomer: {
+      if (const auto former = members_.displaced(event.peer, {})) give_up(*former, "starts anew", now);
+      if (resume.stage == Resume::Stage::ready) return enter(event.peer, resume.join, {}, now);
+      const Round round = resume.placement ? resume.placement->round : Round{0};
+      actions_.push_back(Tell{event.peer, members_.give_up(event.peer, resume.join.node, round,
+                                                           "this node was given up while it was silent")});
+      return;
+    }
+    case Standing::Meaning::member:
+      break;
   }
-  if (const auto why = misfit(resume.join, known)) return refuse(event.peer, resume.join.host, *why);
-  const auto former = members_.connection(event.peer).member;
-  if (former && former != known) give_up(*former, "starts anew", now);
-  members_.bind(*known, event.peer, now);
-  Part& part = parts_.at(*known);
-  if (resume.store) part.plays->said(*resume.store, now);
+  Part* const part = part_of(event.peer);
+  if (!part) return;
+  if (resume.store) part->plays->said(*resume.store, now);
   if (resume.stage == Resume::Stage::succeeded && resume.placement) {
-    part.plays->said(WorkersSucceeded{resume.placement->round}, now);
+    part->plays->said(WorkersSucceeded{resume.placement->round}, now);
   }
-  if (resume.stage == Resume::Stage::failed) part.plays->said(resume.failed, now);
+  if (resume.stage == Resume::Stage::failed) part->plays->said(resume.failed, now);
   // Whatever it was told while it was away is told again; what it knows already does no harm.
-  const bool placed = part.last && std::holds_alternative<Placed>(*part.last);
-  if (part.last && (!placed || resume.stage == Resume::Stage::ready)) actions_.push_back(Tell{event.peer, *part.last});
+  const bool placed = part->last && std::holds_alternative<Placed>(*part->last);
+  if (part->last && (!placed || resume.stage == Resume::Stage::ready)) {
+    actions_.push_back(Tell{event.peer, *part->last});
+  }
 }
 
 void MixedJob::on(const Alive& event, TimePoint now) {
@@ -152,67 +176,85 @@ void MixedJob::on(const Alive& event, TimePoint now) {
 }
 
 void MixedJob::on(const Gone& event, TimePoint now) {
-  const auto slot = members_.close(event.peer);
-  if (slot && event.end_of_file) give_up(*slot, "has ended", now);
+  std::erase_if(early_, [&](const Said& said) { return said.peer == event.peer; });
+  const auto parting = members_.close(event.peer, event.end_of_file, now);
+  if (!parting) return;
+  if (parting->has_ended) return give_up(parting->slot, "has ended", now);
+  note(NodeCutOff{members_.at(parting->slot).join.host, parting->left});
 }
 
 // ---- members
 
+PastJobs MixedJob::past() { return {ended_, verdict_ ? &*verdict_ : nullptr, false}; }
+
+MixedJob::Part* MixedJob::part_of(Peer peer) {
+  const auto slot = members_.connection(peer).member;
+  const auto part = slot ? parts_.find(*slot) : parts_.end();
+  return part == parts_.end() ? nullptr : &part->second;
+}
+
 void MixedJob::join(Peer peer, const Join& join, TimePoint now) {
-  // A place for that node would be taken by the one that the agent has become.
-  if (members_.connection(peer).given_up == join.node) return;
-  if (verdict_) {
-    actions_.push_back(Tell{peer, End{*verdict_}});
-    return;
+  const Standing standing = joins(members_, past(), peer, join, now);
+  switch (standing.meaning) {
+    case Standing::Meaning::nothing:
+      return;
+    case Standing::Meaning::refusal:
+      return refuse(peer, join.host, standing.why);
+    case Standing::Meaning::verdict:
+      actions_.push_back(Tell{peer, End{*standing.verdict}});
+      return;
+    case Standing::Meaning::newcomer:
+      if (!outcome_) return enter(peer, join, {}, now);
+      std::erase_if(early_, [&](const Said& said) { return said.peer == peer; });
+      actions_.push_back(Tell{peer, Waiting{"the former job of this run id is about to end"}});
+      return early_.push_back({peer, join});
+    case Standing::Meaning::member:
+      return enter(peer, join, standing.member, now);
   }
-  const auto known = members_.find(peer, join.node);
-  if (members_.outdated(peer, known)) return;
-  if (known && members_.speaks_elsewhere(members_.at(*known), peer, now)) {
-    return refuse(peer, join.host, "its node id is that of an agent that is there");
-  }
-  if (const auto why = misfit(join, known)) return refuse(peer, join.host, *why);
-  const auto former = members_.connection(peer).member;
-  if (former && former != known) give_up(*former, "starts anew", now);
-  if (!known) {
-    const auto [begin, end] = members_.on_host(join.host);
-    const auto silent =
-        std::find_if(begin, end, [&](const auto& entry) { return members_.silent(members_.at(entry.second), now); });
-    if (silent != end) give_up(silent->second, "is replaced by a new agent on the same host", now);
-  }
-  const Slot slot = known ? *known : members_.enroll(peer, join, now);
+}
+
+void MixedJob::enter(Peer peer, const Join& join, std::optional<Slot> known, TimePoint now) {
+  if (const auto former = members_.displaced(peer, known)) give_up(*former, "starts anew", now);
+  const auto replaced = known ? std::nullopt : members_.replaced_by(join, now);
+  if (const auto why = misfit(join, known ? known : replaced)) return refuse(peer, join.host, *why);
+  if (replaced) expel(*replaced, "is replaced by a new agent on the same host", now);
   if (known) {
-    members_.bind(slot, peer, now);
-    members_.update(slot, join);
+    bind(*known, peer, now);
+    members_.update(*known, join);
   }
+  take_part(known ? *known : members_.enroll(peer, join, now), join, now);
+}
+
+void MixedJob::bind(Slot slot, Peer peer, TimePoint now) {
+  if (const auto former = members_.displaced(peer, slot)) give_up(*former, "starts anew", now);
+  members_.bind(slot, peer, now);
+}
+
+void MixedJob::take_part(Slot slot, const Join& join, TimePoint now) {
+  ended_.reuse(join.node);
+  members_.set_stage(slot, Member::Stage::ready);
   Part& part = parts_[slot];
-  if (!part.plays) part.plays = part_for(join, members_.connection(peer));
+  if (!part.plays) part.plays = part_for(members_.at(slot));
+  if (part.plays->over() && part.last) return tell(slot, CoordinatorMessage{*part.last});
   part.turn_at.reset();
   part.last.reset();
   part.plays->said(join, now);
 }
 
-std::optional<std::string> MixedJob::misfit(const Join& join, std::optional<Slot> known) const {
-  if (known && members_.at(*known).join.host != join.host) {
-    return "its node id is that of an agent on " + members_.at(*known).join.host;
-  }
-  if (!known && members_.size() >= agents_of_job_max) {
+std::optional<std::string> MixedJob::misfit(const Join& join, std::optional<Slot> replaced) const {
+  if (!replaced && members_.size() >= agents_of_job_max) {
     return fmt::format("a job with torchrun's agents takes {} of torchup's at most", agents_of_job_max);
   }
-  return terms_ ? terms_difference(join.terms, *terms_) : std::nullopt;
+  return torchup::misfit(members_, terms_, facts_, join, replaced);
 }
 
-std::unique_ptr<TorchrunPart> MixedJob::part_for(const Join& join, const Membership::Connection& connection) {
-  std::string address = address_of(join, connection);
+std::unique_ptr<TorchrunPart> MixedJob::part_for(const Member& member) {
+  std::string address = address_of(member);
   if (static_) {
     return std::make_unique<TorchrunStatic>(TorchrunStatic::Settings{.run_id = run_id_, .address = std::move(address)});
   }
   return std::make_unique<TorchrunPeer>(TorchrunPeer::Settings{
-      .run_id = run_id_, .address = std::move(address), .pid = pid_of(join.node), .number = next_number_++});
-}
-
-void MixedJob::tell_given_up(Peer peer, const NodeId& node, Round round, std::string why) {
-  members_.connection(peer).given_up = node;
-  actions_.push_back(Tell{peer, StopWorkers{round, StopCause::fenced, std::move(why)}});
+      .run_id = run_id_, .address = std::move(address), .pid = pid_of(member.join.node), .number = next_number_++});
 }
 
 void MixedJob::refuse(Peer peer, const std::string& host, const std::string& why) {
@@ -228,32 +270,55 @@ void MixedJob::grant_leases(TimePoint now) {
 
 void MixedJob::expire(TimePoint now) {
   while (const auto slot = members_.next_expired(now)) {
-    const std::string why = members_.why_expired(members_.at(*slot), now);
-    const Member& member = members_.at(*slot);
-    if (member.peer) tell_given_up(*member.peer, member.join.node, parts_.at(*slot).plays->round(), why);
-    give_up(*slot, why, now);
+    expel(*slot, members_.why_expired(members_.at(*slot), now), now);
   }
+}
+
+void MixedJob::expel(Slot slot, const std::string& why, TimePoint now) {
+  const Member& member = members_.at(slot);
+  const auto part = parts_.find(slot);
+  if (member.peer && part != parts_.end()) {
+    const Round round = part->second.plays->round();
+    actions_.push_back(Tell{*member.peer, members_.give_up(*member.peer, member.join.node, round, why)});
+  }
+  give_up(slot, why, now);
 }
 
 /// Its workers are taken for dead: the place is free at once, where torchrun's agents would wait for its heartbeat.
 void MixedJob::give_up(Slot slot, const std::string& why, TimePoint now) {
   auto part = parts_.extract(slot);
-  if (!part.mapped().leaves_alone) note(NodeLost{members_.at(slot).join.host, why});
+  const bool over = !part || part.mapped().plays->over();
+  if (!over && !part.mapped().leaves_alone) note(NodeLost{members_.at(slot).join.host, why});
+  if (!over) lost_agents_.add(members_.at(slot).join.node);
   members_.remove(slot);
+  if (over) return;
   part.mapped().leaves_alone = true;
   part.mapped().turn_at.reset();
   part.mapped().plays->said(Leave{.ends_job = false}, now);
   leaving_.push_back(std::move(part.mapped()));
 }
 
-JobSnapshot MixedJob::past(Duration verdict_kept) const {
-  JobSnapshot past{.round = last_round_, .next_round = Round{last_round_.value() + 1}};
-  if (!outcome_) return past;
-  past.phase = JobSnapshot::Phase::ended;
-  past.formed_once = true;
-  past.forget_left = verdict_kept;
-  past.verdict = outcome_;
-  return past;
+// ---- the end
+
+bool MixedJob::over(bool attended) const {
+  if (!active_ || !leaving_.empty()) return false;
+  const auto has_gone = [](const auto& entry) { return entry.second.plays->over(); };
+  return std::ranges::all_of(parts_, has_gone) && (outcome_ || static_ || !attended);
+}
+
+MixedJob::Rest MixedJob::give_back(TorchrunStore& store) {
+  if (static_) forget_static_meeting(store, run_id_, terms_->max_nodes);
+  store.ours_are({});
+  Rest rest{.people = {.members = std::move(members_),
+                       .ended = std::move(ended_),
+                       .lost = std::move(lost_agents_),
+                       .terms = std::move(terms_),
+                       .facts = std::move(facts_),
+                       .last_round = last_round_},
+            .verdict = std::move(outcome_),
+            .early = std::move(early_)};
+  *this = MixedJob{run_id_};
+  return rest;
 }
 
 // ---- their parts
@@ -267,17 +332,15 @@ void MixedJob::take_turns(TorchrunStore& store, TimePoint now, UtcTime utc) {
   }
   std::erase_if(leaving_, [](const Part& part) { return part.plays->over(); });
   std::erase_if(parts_, [&](const auto& entry) {
-    if (!entry.second.plays->over()) return false;
-    members_.remove(entry.first);
-    return true;
+    const bool left = entry.second.plays->over() && entry.second.leaves_alone;
+    if (left) members_.remove(entry.first);
+    return left;
   });
   if (!verdict_) return;
-  while (!parts_.empty()) {
-    const Slot slot = parts_.begin()->first;
-    tell(slot, End{*verdict_});
-    members_.remove(slot);
-    parts_.erase(slot);
+  for (const auto& [slot, part] : parts_) {
+    if (!part.plays->over()) tell(slot, End{*verdict_});
   }
+  parts_.clear();  // those who have not heard it yet are members still
   leaving_.clear();
 }
 
@@ -310,10 +373,10 @@ void MixedJob::tell(Slot slot, CoordinatorMessage message) {
   if (const auto peer = members_.at(slot).peer) actions_.push_back(Tell{*peer, std::move(message)});
 }
 
-std::string MixedJob::address_of(const Join& join, const Membership::Connection& connection) {
-  const bool seen = !connection.observed.empty() && !is_loopback(connection.observed);
-  if (seen && !join.address_demanded) return connection.observed;
-  return join.addresses.empty() ? "127.0.0.1" : join.addresses.front();
+std::string MixedJob::address_of(const Member& member) {
+  const bool seen = !member.observed.empty() && !is_loopback(member.observed);
+  if (seen && !member.join.address_demanded) return member.observed;
+  return member.join.addresses.empty() ? "127.0.0.1" : member.join.addresses.front();
 }
 
 }  // namespace torchup

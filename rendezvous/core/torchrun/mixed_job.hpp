@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rendezvous/core/membership/membership.hpp"
+#include "rendezvous/core/membership/standing.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/torchrun/torchrun_part.hpp"
 
@@ -16,9 +17,10 @@ namespace torchup {
 /// A job that torchrun's agents and ours share, where coordinator and store are ours: for each of our agents a
 /// part in torchrun's rendezvous (core/torchrun_part). They go on speaking our language and notice nothing.
 ///
-/// As long as all agents are ours, the round machine decides; this takes over from it. Who of our agents belongs to the
-/// job is Membership's matter here as there, with the same leases. When rounds form is torchrun's rule, and what is
-/// done beyond that is decided by core/torchrun_care alone.
+/// As long as all agents are ours, the round machine decides; this takes over from it, with all that the job's agents
+/// are known by, and gives it back when the job is over. Who of our agents belongs to the job, and who is heard, is
+/// decided by Membership and core/membership/standing for both. When rounds form is torchrun's rule, and what is done
+/// beyond that is decided by core/torchrun_care alone.
 class MixedJob {
  public:
   explicit MixedJob(RunId run_id) : run_id_{std::move(run_id)} {}
@@ -30,7 +32,7 @@ class MixedJob {
   [[nodiscard]] static bool is_static(const Rendezvous& pure);
   /// Whether a torchrun agent waits at the store, and there is room for it.
   [[nodiscard]] bool wanted(TorchrunStore& store, const Rendezvous& pure);
-  /// From here on this job is decided here. Rounds that run are stopped.
+  /// From here on this job is decided here. A round that runs is stopped.
   [[nodiscard]] std::vector<RendezvousAction> begin(const Rendezvous& pure, TimePoint now);
 
   // From then on.
@@ -41,11 +43,19 @@ class MixedJob {
                                                    UtcTime utc);
   [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
   [[nodiscard]] int member_count() const { return members_.size(); }
-  /// Whether no agent of ours has a part any more. Who of torchrun's still has one in a static rendezvous does not
-  /// show: that is not left.
-  [[nodiscard]] bool left_by_ours() const { return active_ && !static_ && members_.empty() && leaving_.empty(); }
-  /// What a next job of the same run id begins with: the verdict, for those of ours who have not heard it yet.
-  [[nodiscard]] JobSnapshot past(Duration verdict_kept) const;
+  /// Whether no agent of ours has a part any more, and none is to get one. `attended`: an agent of torchrun's is there
+  /// still: where the job has not ended, it goes on with those. In a static rendezvous it cannot: the store is that of
+  /// group rank 0's agent, which is ours.
+  [[nodiscard]] bool over(bool attended) const;
+
+  struct Rest {
+    JobPeople people;
+    std::optional<Verdict> verdict;  ///< for those of ours who have not heard it yet; nothing: all left by themselves
+    std::vector<Said> early;         ///< by agents of the next job
+  };
+  /// The job is over: whatever comes next, the round machine decides. What it left in the store for a static rendezvous
+  /// is removed, as it goes with torchrun's store when group rank 0 ends.
+  [[nodiscard]] Rest give_back(TorchrunStore& store);
 
  private:
   using Slot = Membership::Slot;
@@ -65,17 +75,22 @@ class MixedJob {
   void on(const Tick&, TimePoint) {}
 
   void join(Peer peer, const Join& join, TimePoint now);
-  [[nodiscard]] std::optional<std::string> misfit(const Join& join, std::optional<Slot> known) const;
-  [[nodiscard]] std::unique_ptr<TorchrunPart> part_for(const Join& join, const Membership::Connection& connection);
-  void tell_given_up(Peer peer, const NodeId& node, Round round, std::string why);
+  void enter(Peer peer, const Join& join, std::optional<Slot> known, TimePoint now);
+  void bind(Slot slot, Peer peer, TimePoint now);
+  void take_part(Slot slot, const Join& join, TimePoint now);
+  [[nodiscard]] std::optional<std::string> misfit(const Join& join, std::optional<Slot> replaced) const;
+  [[nodiscard]] std::unique_ptr<TorchrunPart> part_for(const Member& member);
   void refuse(Peer peer, const std::string& host, const std::string& why);
   void grant_leases(TimePoint now);
   void expire(TimePoint now);
+  void expel(Slot slot, const std::string& why, TimePoint now);
   void give_up(Slot slot, const std::string& why, TimePoint now);
   void take_turns(TorchrunStore& store, TimePoint now, UtcTime utc);
   void take_turn(Part& part, std::optional<Slot> slot, TorchrunStore& store, TimePoint now, UtcTime utc);
   void tell(Slot slot, CoordinatorMessage message);
-  [[nodiscard]] static std::string address_of(const Join& join, const Membership::Connection& connection);
+  [[nodiscard]] Part* part_of(Peer peer);
+  [[nodiscard]] PastJobs past();
+  [[nodiscard]] static std::string address_of(const Member& member);
   void note(Note note) { actions_.emplace_back(std::move(note)); }
 
   RunId run_id_;
@@ -83,8 +98,12 @@ class MixedJob {
   std::optional<std::size_t> refused_;  ///< hash of the text at the store in which nobody waits
   bool static_ = false;
   std::optional<JobTerms> terms_;  ///< the job's
+  std::vector<Fact> facts_;
   Membership members_{LossLimits{}};
+  EndedJobs ended_;
+  LostAgents lost_agents_;
   std::map<Slot, Part> parts_;
+  std::vector<Said> early_;    ///< that begin the next job
   std::vector<Part> leaving_;  ///< of agents that are members no more: their place in torchrun's state is to be freed
   TimePoint now_{};            ///< of the last step
   std::int64_t next_number_ = 0;

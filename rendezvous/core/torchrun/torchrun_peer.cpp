@@ -208,7 +208,7 @@ void TorchrunPeer::enter_meeting() {
   const bool lost_one =
       std::ranges::any_of(members_, [this](const auto& node) { return !state().participants.contains(node); });
   if (std::exchange(just_counted_, false) && lost_one) {
-    --restart_count_;
+    restarts_.give_back();
     ++membership_changes_;
   }
   group_rank_ = static_cast<int>(state().participants.at(*me_));
@@ -233,7 +233,7 @@ Result<> TorchrunPeer::meet(TorchrunStore& store) {
   if (!outcome->placement) return {};
   phase_ = Phase::running;
   Placed placed{*std::move(outcome->placement)};
-  placed.placement.restart_count = restart_count_;
+  placed.placement.restart_count = restarts_.count();
   placed.placement.membership_changes = membership_changes_;
   tell(std::move(placed));
   return {};
@@ -294,17 +294,17 @@ Result<> TorchrunPeer::watch(TorchrunStore& store) {
 }
 
 Result<> TorchrunPeer::decide_failure(TorchrunStore& store) {
-  const int restarts = join_->terms.max_restarts;
+  const JobTerms& terms = join_->terms;
   const std::string cause = fmt::format("rank {} failed", failed_->failures.front().rank.value());
-  if (failed_->may_restart && restart_count_ < restarts) {
-    ++restart_count_;
+  if (failed_->may_restart && restarts_.spend(terms, now_)) {
     just_counted_ = true;
     if (auto called = outsider_.call_together(board_, store, utc_); !called) return called;  // while our workers stop
-    stop(StopCause::worker_failure, fmt::format("{}; restart {} of {} of this node", cause, restart_count_, restarts));
+    stop(StopCause::worker_failure,
+         fmt::format("{}; restart {} of {} of this node", cause, restarts_.used(terms, now_), terms.max_restarts));
     return {};
   }
   if (auto closed = close(store); !closed) return closed;
-  fail_for_good(cause + (restarts > 0 ? "; all restarts of this node are used up" : ""));
+  fail_for_good(cause + (terms.max_restarts > 0 ? "; all restarts of this node are used up" : ""));
   return {};
 }
 

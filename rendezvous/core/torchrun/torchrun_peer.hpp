@@ -8,6 +8,7 @@
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/messages.hpp"
+#include "rendezvous/core/membership/restart_budget.hpp"
 #include "rendezvous/core/torchrun/torchrun_board.hpp"
 #include "rendezvous/core/torchrun/torchrun_meeting.hpp"
 #include "rendezvous/core/torchrun/torchrun_outsider.hpp"
@@ -116,7 +117,7 @@ class TorchrunPeer final : public TorchrunPart {
   bool counted_out_ = false;
 
   // What lasts.
-  int restart_count_ = 0;
+  RestartBudget restarts_;     ///< of this node's workers
   bool just_counted_ = false;  ///< a restart, for the end of the round before
   int membership_changes_ = 0;
   std::optional<WorkersFailed> failed_;

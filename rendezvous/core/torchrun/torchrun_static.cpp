@@ -17,6 +17,16 @@ bool static_torchrun_waits(TorchrunStore& store, const RunId& run_id, int nodes)
   return false;
 }
 
+void forget_static_meeting(TorchrunStore& store, const RunId& run_id, int nodes) {
+  const auto erase = [&](const std::string& name) { store.erase(fmt::format("{}/{}", run_id.value(), name)); };
+  for (int group_rank = 0; group_rank < nodes; ++group_rank) {
+    erase(role_name(group_rank));
+    erase(ranks_name(group_rank));
+  }
+  for (const char* const name : {torchrun_key::master_address, torchrun_key::master_port, torchrun_key::barrier_count})
+    erase(name);
+}
+
 // ---- what the agent says
 
 void TorchrunStatic::said(const AgentMessage& message, TimePoint now) {
@@ -36,16 +46,16 @@ void TorchrunStatic::said(const StoreReady& ready) { own_port_ = ready.port; }
 
 void TorchrunStatic::said(const WorkersFailed& failed) {
   if (phase_ != Phase::running || failed.round.value() != round_ || failed.failures.empty()) return;
-  const int restarts = join_->terms.max_restarts;
+  const JobTerms& terms = join_->terms;
   const std::string cause = fmt::format("rank {} failed", failed.failures.front().rank.value());
-  if (!failed.may_restart || restart_count_ >= restarts) {
-    const std::string reason = cause + (restarts > 0 ? "; all restarts of this node are used up" : "");
+  if (!failed.may_restart || !restarts_.spend(terms, now_)) {
+    const std::string reason = cause + (terms.max_restarts > 0 ? "; all restarts of this node are used up" : "");
     return end({.exit_code = 1, .reason = reason, .failures = failed.failures});
   }
-  ++restart_count_;
   phase_ = Phase::stopping;
-  told_.push_back(StopWorkers{Round{round_++}, StopCause::worker_failure,
-                              fmt::format("{}; restart {} of {} of this node", cause, restart_count_, restarts)});
+  told_.push_back(StopWorkers{
+      Round{round_++}, StopCause::worker_failure,
+      fmt::format("{}; restart {} of {} of this node", cause, restarts_.used(terms, now_), terms.max_restarts)});
 }
 
 void TorchrunStatic::said(const WorkersSucceeded& succeeded) {
@@ -95,7 +105,7 @@ Result<> TorchrunStatic::join(TorchrunStore& store) {
   if (!ranks) return end({.exit_code = 1, .reason = ranks.error().context}), Result<>{};
   phase_ = Phase::running;
   Placement place = placed_by(*ranks, Round{round_}, *join_->group_rank, nodes(), *settings_.place);
-  place.restart_count = restart_count_;
+  place.restart_count = restarts_.count();
   told_.push_back(Placed{std::move(place)});
   return {};
 }
@@ -121,12 +131,20 @@ Result<> TorchrunStatic::find_place(TorchrunStore& store) {
     return {};
   }
   if (!own_port_) {
+    if (!asked_) begin_meeting(store);
     if (!std::exchange(asked_, true)) told_.push_back(HostStore{Round{round_}});
     return {};
   }
   settings_.place = MeetingPlace{settings_.address, *own_port_};
   if (auto set = store.set(key(torchrun_key::master_address), settings_.address); !set) return set;
   return store.set(key(torchrun_key::master_port), fmt::format("{}", own_port_->value()));
+}
+
+/// Nobody can have come to the exit barrier yet, nor have been given ranks.
+void TorchrunStatic::begin_meeting(TorchrunStore& store) const {
+  for (int group_rank = 0; group_rank < nodes(); ++group_rank) store.erase(key(ranks_name(group_rank)));
+  store.erase(key(torchrun_key::barrier_count));
+  store.erase(key(torchrun_key::barrier_open));
 }
 
 // ---- out of it

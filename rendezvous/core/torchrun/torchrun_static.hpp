@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/core/membership/restart_budget.hpp"
 #include "rendezvous/core/torchrun/torchrun_part.hpp"
 #include "rendezvous/core/torchrun_wire/torchrun_roles.hpp"
 
@@ -14,6 +15,11 @@ namespace torchup {
 /// for, each with the group rank that it was given; they share out ranks once, and meet again at the exit barrier.
 /// Nobody comes or goes, and nobody notices who does. Each agent restarts its own workers, by its own count; the ranks
 /// stay.
+///
+/// In torchrun the store is that of group rank 0's agent: it is new and empty when that one begins, and gone when it
+/// has ended. A store of ours outlives it, so what a job has left there is removed: most of it at the job's end
+/// (forget_static_meeting); the word that opens the exit barrier, which others may be about to read then, when another
+/// job begins.
 ///
 /// Source: torchrun, torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py, compared with torch 2.15.0.
 class TorchrunStatic final : public TorchrunPart {
@@ -48,6 +54,7 @@ class TorchrunStatic final : public TorchrunPart {
   Result<> tell_role(TorchrunStore& store);
   Result<> find_place(TorchrunStore& store);
   Result<> barrier(TorchrunStore& store);
+  void begin_meeting(TorchrunStore& store) const;
   void end(Verdict verdict);
   [[nodiscard]] std::string key(const std::string& name) const { return settings_.run_id.value() + "/" + name; }
   [[nodiscard]] int nodes() const { return join_->terms.max_nodes; }
@@ -65,10 +72,13 @@ class TorchrunStatic final : public TorchrunPart {
   bool asked_ = false;
   std::optional<Port> own_port_;
   std::int64_t round_ = 0;
-  int restart_count_ = 0;
+  RestartBudget restarts_;  ///< of this node's workers
 };
 
 /// Whether a torchrun agent has told its role in a static rendezvous of that job.
 [[nodiscard]] bool static_torchrun_waits(TorchrunStore& store, const RunId& run_id, int nodes);
+
+/// The job is over: a next one of the same run id finds nothing of it in this store, which is ours.
+void forget_static_meeting(TorchrunStore& store, const RunId& run_id, int nodes);
 
 }  // namespace torchup

@@ -34,6 +34,9 @@ class TorchrunStore {
   [[nodiscard]] virtual Result<std::string> compare_set(const std::string& key, const std::string& expected,
                                                         const std::string& desired) = 0;
 
+  /// Only where the store is ours.
+  virtual void erase(const std::string& key) = 0;
+
   /// Counts this node as one that has come, for whom torchrun's group rank 0 waits in a static rendezvous.
   virtual Result<> count_in() = 0;
 

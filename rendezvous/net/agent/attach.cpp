@@ -120,7 +120,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   }
 
   void finish(Duration linger, std::function<void()> done) {
-    if (link_ && host_ && host_->coordinator.mixed(settings_.run_id)) {
+    if (link_ && host_ && host_->coordinator.had_torchrun(settings_.run_id)) {
       return link_->finish(linger, [self = shared_from_this(), done = std::move(done)]() mutable {
         self->outlast_torchrun(std::chrono::steady_clock::now() + torchrun_linger, std::move(done));
       });

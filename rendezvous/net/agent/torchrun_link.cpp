@@ -54,6 +54,7 @@ class ClientStore final : public TorchrunStore {
     if (!held) return held.error();
     return std::string{held->view()};
   }
+  void erase(const std::string&) override {}
   Result<> count_in() override {
     auto count = client_->count_worker();
     return count ? Result<>{} : count.error();

@@ -45,11 +45,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   /// Null: there is no room for one.
   std::shared_ptr<Job> job(const RunId& run_id) {
     const auto known = jobs_.find(run_id);
-    if (!known) return jobs_.begin(run_id);
-    if (!known->alone() || !known->mixed.left_by_ours() || torchrun_->attended(run_id)) return known;
-    torchrun_->forget(run_id);
-    jobs_.forget(*known);
-    return jobs_.begin(run_id, known->mixed.past(settings_.verdict_kept));
+    return known ? known : jobs_.begin(run_id);
   }
 
   Result<> keep_state(StateDirectory& directory) {
@@ -110,8 +106,15 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   void step_mixed(Job& job, const RendezvousEvent& event, TimePoint now) {
     if (!job.own_address.empty()) torchrun_->reached_by(job.run_id, job.own_address);
     const UtcTime utc = utc_now();
-    for (RendezvousAction& action : job.mixed.step(event, torchrun_->store(job.run_id), now, utc))
-      job.perform(std::move(action));
+    TorchrunStore& store = torchrun_->store(job.run_id);
+    for (RendezvousAction& action : job.mixed.step(event, store, now, utc)) job.perform(std::move(action));
+    if (!job.mixed.over(torchrun_->attended(job.run_id))) return;
+    MixedJob::Rest rest = job.mixed.give_back(store);
+    job.meeting_over = true;
+    jobs_.keep(job);
+    job.rendezvous.take_back(std::move(rest.people), std::move(rest.verdict), now);
+    step_sound(job, Tick{});
+    for (Said& said : rest.early) step_sound(job, std::move(said));
   }
 
   void admit_torchrun(StoreServer& server, TorchrunHostOptions options) {
@@ -145,7 +148,16 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   void look_for_torchrun_in(Job& job) {
     TorchrunStore* store = torchrun_->find(job.run_id);
     if (!store && MixedJob::is_static(job.rendezvous)) store = &torchrun_->store(job.run_id);
+    const bool begins = !job.mixed.active() && job.rendezvous.member_count() > 0 && !job.rendezvous.verdict();
+    const bool left_over = job.meeting_over || torchrun_->closed(job.run_id);
+    if (store && begins && left_over && !torchrun_->attended(job.run_id)) {
+      torchrun_->forget(job.run_id);
+      job.meeting_over = false;
+      return;
+    }
     if (store && job.mixed.wanted(*store, job.rendezvous)) {
+      job.had_torchrun = true;
+      job.meeting_over = false;
       if (job.keeper) std::exchange(job.keeper, {})->forget();
       for (RendezvousAction& action : job.mixed.begin(job.rendezvous, std::chrono::steady_clock::now()))
         job.perform(std::move(action));
@@ -153,6 +165,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     if (!job.mixed.active()) return;
     step_mixed(job, Tick{}, std::chrono::steady_clock::now());
     check_waiters(job);
+    jobs_.forget_if_over(job);
   }
 
   void when_others_left(const RunId& run_id, Duration linger, std::function<void()> done) {
@@ -286,6 +299,11 @@ bool Coordinator::knows_address(const std::string& address) const {
 bool Coordinator::mixed(const RunId& run_id) const {
   const auto found = impl_->jobs_.find(run_id);
   return found && found->mixed.active();
+}
+
+bool Coordinator::had_torchrun(const RunId& run_id) const {
+  const auto found = impl_->jobs_.find(run_id);
+  return found && found->had_torchrun;
 }
 
 void Coordinator::when_others_left(const RunId& run_id, Duration linger, std::function<void()> done) {

@@ -91,6 +91,9 @@ class Coordinator {
   /// Whether a member of any job has announced that numeric address, or was seen to come from it.
   [[nodiscard]] bool knows_address(const std::string& address) const;
 
+  /// Whether torchrun's agents have had a part in a job of that run id.
+  [[nodiscard]] bool had_torchrun(const RunId& run_id) const;
+
   /// Calls `done` when no agent of the job but those of this process is left to hear the verdict, or `linger` is over.
   void when_others_left(const RunId& run_id, Duration linger, std::function<void()> done);
 

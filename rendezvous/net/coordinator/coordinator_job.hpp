@@ -61,7 +61,9 @@ class CoordinatorJob {
   RunId run_id;
   std::uint64_t age = 0;  ///< the smaller the older
   Rendezvous rendezvous;
-  MixedJob mixed;  ///< decides instead, once a torchrun agent has come
+  MixedJob mixed;  ///< decides instead, from when a torchrun agent has come until that job is over
+  bool had_torchrun = false;
+  bool meeting_over = false;  ///< torchrun's keys are those of a job that is over
   boost::asio::steady_timer timer;
   std::optional<TimePoint> armed;
   std::shared_ptr<JobKeeper> keeper;  ///< empty: not kept

@@ -26,17 +26,11 @@ std::shared_ptr<CoordinatorJob> JobRegistry::find(const RunId& run_id) const {
   return found == jobs_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<CoordinatorJob> JobRegistry::begin(const RunId& run_id) { return begin(run_id, Rendezvous{settings_}); }
-
-std::shared_ptr<CoordinatorJob> JobRegistry::begin(const RunId& run_id, const JobSnapshot& before) {
-  return begin(run_id, Rendezvous{settings_, before, std::chrono::steady_clock::now()});
-}
-
-std::shared_ptr<CoordinatorJob> JobRegistry::begin(const RunId& run_id, Rendezvous machine) {
+std::shared_ptr<CoordinatorJob> JobRegistry::begin(const RunId& run_id) {
   forget_old();
   if (jobs_.size() >= jobs_max && !make_room()) return nullptr;
-  auto made = add(run_id, std::move(machine));
-  if (state_) keep(*made, next_file_++, false);
+  auto made = add(run_id, Rendezvous{settings_});
+  keep(*made);
   return made;
 }
 
@@ -132,6 +126,10 @@ Result<std::vector<std::shared_ptr<CoordinatorJob>>> JobRegistry::restore(StateD
     restored.push_back(std::move(made));
   }
   return restored;
+}
+
+void JobRegistry::keep(Job& job) {
+  if (state_ && !job.keeper) keep(job, next_file_++, false);
 }
 
 void JobRegistry::keep(Job& job, std::uint64_t number, bool on_disk) {

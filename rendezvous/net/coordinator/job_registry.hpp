@@ -36,9 +36,10 @@ class JobRegistry {
   [[nodiscard]] std::shared_ptr<Job> find(const RunId& run_id) const;
   /// A job that begins, of a run id that has none, where `before` is its past. Null: there are jobs_max, and none gives
   /// way.
-  [[nodiscard]] std::shared_ptr<Job> begin(const RunId& run_id, const JobSnapshot& before);
   [[nodiscard]] std::shared_ptr<Job> begin(const RunId& run_id);
 
+  /// From here on on disk too, where jobs are kept there. Not while it is mixed.
+  void keep(Job& job);
   /// It is no more, on disk neither. Nothing where another has taken its run id.
   void forget(const Job& job);
   /// The same, where nobody is there and nobody can come back.
@@ -55,7 +56,6 @@ class JobRegistry {
   [[nodiscard]] LogSink sink();
 
  private:
-  [[nodiscard]] std::shared_ptr<Job> begin(const RunId& run_id, Rendezvous machine);
   [[nodiscard]] std::shared_ptr<Job> add(const RunId& run_id, Rendezvous machine);
   [[nodiscard]] bool make_room();
   [[nodiscard]] Jobs::iterator next_forgotten();

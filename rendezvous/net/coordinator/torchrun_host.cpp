@@ -81,6 +81,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
       care.wrote({}, *this);
       return desired;
     }
+    void erase(const std::string& key) override { host.keys().erase("/" + key); }
     Result<> count_in() override { return {}; }  // nobody waits for that
     bool cared_for() const override { return true; }
     void ours_are(const std::map<TorchrunNode, bool>& stopping) override {
@@ -364,6 +365,10 @@ TorchrunStore* TorchrunHost::find(const RunId& run_id) {
 bool TorchrunHost::attended(const RunId& run_id) const {
   const auto found = impl_->meetings_.find(run_id);
   return found != impl_->meetings_.end() && found->second.clients > 0;
+}
+bool TorchrunHost::closed(const RunId& run_id) const {
+  const auto found = impl_->meetings_.find(run_id);
+  return found != impl_->meetings_.end() && found->second.care.state().closed;
 }
 void TorchrunHost::forget(const RunId& run_id) {
   if (const auto found = impl_->meetings_.find(run_id); found != impl_->meetings_.end()) impl_->forget(found);

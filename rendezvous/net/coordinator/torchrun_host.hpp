@@ -50,6 +50,8 @@ class TorchrunHost {
   [[nodiscard]] TorchrunStore& store(const RunId& run_id);
   /// Whether an agent of torchrun's that has a part in that job is connected.
   [[nodiscard]] bool attended(const RunId& run_id) const;
+  /// Whether the rendezvous of that job was closed.
+  [[nodiscard]] bool closed(const RunId& run_id) const;
   /// The job is over for all: the next one of the same run id meets anew.
   void forget(const RunId& run_id);
   /// An address by which other nodes reach this process, to be used for workers where torchrun's agents show none.

@@ -120,6 +120,21 @@ TEST_CASE("no more than eight ended jobs are remembered", "[unit][rendezvous]") 
   REQUIRE(back(1).find("n1 end 2") == 0);  // that of the oldest job that is known
 }
 
+TEST_CASE("an agent that is known by name hears its own job's verdict, whatever round it names", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2}};
+  for (const std::string name : {"m", "n"}) {
+    job.join(name);
+    job.join("o");
+    job.gone(name, false);
+    job.say("o", Leave{.exit_code = name == "m" ? 3 : 4});
+    job.all_gone();
+  }
+  job.join("x");
+  const Placement of_torchruns{.round = Round{0}};
+  REQUIRE(job.resume("n", Resume::Stage::running, of_torchruns).starts_with("n end 4"));
+  REQUIRE(job.resume("m", Resume::Stage::running, of_torchruns).starts_with("m end 3"));
+}
+
 TEST_CASE("a second interrupt reaches the ended job's agents alone", "[unit][rendezvous]") {
   Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2});
   job.say("a", interrupted);

@@ -107,8 +107,12 @@ TEST_CASE("our agents' job becomes a mixed one", "[unit][mixed]") {
     REQUIRE(job.member_count() == 1);
     Join stranger = join;
     stranger.node = NodeId{"b_2_0"};
-    (void)job.step(Resumed{Peer{1}, {.join = stranger, .stage = stage}}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+    (void)job.step(Connected{Peer{2}, "10.0.0.1", "10.0.0.5"}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+    (void)job.step(Resumed{Peer{2}, {.join = stranger, .stage = stage}}, keys, TimePoint{} + 200ms, utc0 + 200ms);
     REQUIRE(job.member_count() == 1);
+    // By the same connection it is what the agent has become.
+    (void)job.step(Resumed{Peer{1}, {.join = stranger, .stage = stage}}, keys, TimePoint{} + 200ms, utc0 + 200ms);
+    REQUIRE(job.member_count() == 0);
   }
   SECTION("what a former connection brings late takes nobody's place") {
     resume(Peer{1});
