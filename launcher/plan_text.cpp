@@ -50,6 +50,11 @@ std::string plan_text(const LaunchConfig& plan) {
   line("run id", plan.rendezvous.run_id.value());
   line("program", fmt::format("{}  ({})", plan.program.executable, plan.program.reason));
   line("command", words_text(plan.program.command));
+  if (!plan.preload.empty()) {
+    std::string modules;
+    for (const std::string& module : plan.preload) modules += (modules.empty() ? "" : ", ") + module;
+    line("preload", modules);
+  }
   line("max restarts", number(plan.terms.max_restarts));
   line("stop", fmt::format("signal, {}, SIGKILL", exact_seconds(plan.stop_grace)));
   line("signals", plan.signals_to_handle);

@@ -39,6 +39,8 @@ struct WorkerProgram {
   std::size_t arguments_at = 0;      ///< index in `command` of the program's own first argument
   std::string title;                 ///< the program's name in reports
   std::string reason;                ///< why it is started so ("ELF file", "python3 on PATH"), for --dry-run
+  bool python = false;               ///< `command` is a Python, `-u`, and the script or `-m` and the module
+  bool module = false;               ///< the latter
   bool pass_local_rank = false;      ///< legacy: --local-rank=N goes before the program's arguments
   friend bool operator==(const WorkerProgram&, const WorkerProgram&) = default;
 };
@@ -59,6 +61,8 @@ struct LaunchConfig {
   std::string role = "default";
   RendezvousConfig rendezvous;
   WorkerProgram program;
+
+  std::vector<std::string> preload;  ///< modules that workers find imported (--preload); empty: none
 
   RestartBackoff restart_backoff;
   Duration stop_grace = std::chrono::seconds{30};  ///< between the stop signal and SIGKILL

@@ -6,7 +6,8 @@ namespace torchup {
 
 std::string descriptors_lacking(const LaunchConfig& plan, std::uint64_t limit) {
   const auto workers = static_cast<std::uint64_t>(plan.local_world_size);
-  const std::uint64_t each = worker_descriptors + (plan.terms.max_nodes == 1 ? store_descriptors : 0);
+  const std::uint64_t each = worker_descriptors + (plan.terms.max_nodes == 1 ? store_descriptors : 0) +
+                             (plan.preload.empty() ? 0 : preload_descriptors);
   const std::uint64_t needed = agent_descriptors + each * workers;
   if (needed <= limit) return {};
   return fmt::format(

@@ -12,6 +12,8 @@ namespace torchup {
 inline constexpr std::uint64_t agent_descriptors = 32;
 /// For each worker: its process, its page, a pipe or pty for each stream, and, while it is started, their other ends.
 inline constexpr std::uint64_t worker_descriptors = 6;
+/// With --preload, for each worker: its channel, and the channel and process of the parked one that may follow it.
+inline constexpr std::uint64_t preload_descriptors = 3;
 /// For each worker of the job, on the node that holds the workers' store: its connections there.
 inline constexpr std::uint64_t store_descriptors = 2;
 

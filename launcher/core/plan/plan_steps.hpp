@@ -37,6 +37,8 @@ Result<> plan_restarts(const PlanSource& source, LaunchConfig& plan);
 
 // plan_outside.cpp: what the environment says of the workers' place, and what it does not mean. Warns only.
 Result<> plan_outside(const PlanSource& source, LaunchConfig& plan);
+// plan_preload.cpp: --preload.
+Result<> plan_preload(const PlanSource& source, LaunchConfig& plan);
 
 inline Error bad(std::string text) { return fail(errc::bad_value, std::move(text)); }
 inline void warn(LaunchConfig& plan, std::string text) { plan.warnings.push_back(std::move(text)); }

@@ -130,7 +130,9 @@ class Chooser {
     WorkerProgram program;
     program.executable = python->path;
     program.command = {python->path, "-u"};
-    if (request_.module && !request_.run_path) program.command.emplace_back("-m");
+    program.python = true;
+    program.module = request_.module && !request_.run_path;
+    if (program.module) program.command.emplace_back("-m");
     program.command.push_back(script);
     program.arguments_at = program.command.size();
     program.command.insert(program.command.end(), request_.words.begin() + 1, request_.words.end());

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "launcher/core/plan/signals.hpp"
 #include "launcher/core/record/launch_event.hpp"
@@ -112,6 +113,17 @@ struct Text {
   Line operator()(const event::Restarting& e) const {
     return EventText{Level::info,
                      fmt::format("{}: the workers are restarted, {} restarts left", e.reason, e.restarts_left)};
+  }
+  Line operator()(const event::TemplateReady& e) const {
+    return EventText{Level::debug, fmt::format("--preload: process {} has imported {} in {:.1f} s", e.pid,
+                                               fmt::join(e.modules, ", "), e.took_s)};
+  }
+  Line operator()(const event::TemplateLost& e) const {
+    return EventText{Level::warning,
+                     fmt::format("--preload: {}; another one is started for the next attempt", e.reason)};
+  }
+  Line operator()(const event::PreloadGivenUp& e) const {
+    return EventText{Level::warning, fmt::format("--preload: {}; workers are started without it", e.reason)};
   }
   Line operator()(const event::IncidentRecorded& e) const {
     if (!e.restarted) return std::nullopt;  // the report tells of it

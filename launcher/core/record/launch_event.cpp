@@ -167,6 +167,21 @@ struct AddFields {
     out["reason"] = e.reason;
     return "restarting";
   }
+  const char* operator()(const event::TemplateReady& e) const {
+    out["pid"] = e.pid;
+    out["modules"] = e.modules;
+    out["took_s"] = e.took_s;
+    return "template_ready";
+  }
+  const char* operator()(const event::TemplateLost& e) const {
+    out["pid"] = e.pid;
+    out["reason"] = e.reason;
+    return "template_lost";
+  }
+  const char* operator()(const event::PreloadGivenUp& e) const {
+    out["reason"] = e.reason;
+    return "preload_given_up";
+  }
   const char* operator()(const event::IncidentRecorded& e) const {
     out["path"] = e.path;
     out["summary"] = e.summary;

@@ -200,6 +200,24 @@ struct Restarting {
   std::string reason;
   friend bool operator==(const Restarting&, const Restarting&) = default;
 };
+/// The process that workers are forked from (--preload) has imported its modules.
+struct TemplateReady {
+  std::int64_t pid = 0;
+  std::vector<std::string> modules;
+  double took_s = 0;
+  friend bool operator==(const TemplateReady&, const TemplateReady&) = default;
+};
+/// It has ended. Nothing else has; another one is started before the next attempt's workers.
+struct TemplateLost {
+  std::int64_t pid = 0;
+  std::string reason;
+  friend bool operator==(const TemplateLost&, const TemplateLost&) = default;
+};
+/// From now on workers are started without --preload.
+struct PreloadGivenUp {
+  std::string reason;
+  friend bool operator==(const PreloadGivenUp&, const PreloadGivenUp&) = default;
+};
 struct IncidentRecorded {
   std::string path;        ///< of the JSON; empty when there are no files
   std::string summary;     ///< one line
@@ -247,8 +265,9 @@ using EventBody =
                  event::ClosingSignalSent, event::WorkerKilled, event::WorkerAbandoned, event::SpawnFailed,
                  event::WorkersHung, event::SlowRank, event::WorkerStopped, event::WorkerUninterruptible,
                  event::WorkerSeen, event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
-                 event::IncidentRecorded, event::LogWriteFailed, event::ConsoleLost, event::Warning, event::Fault,
-                 event::Notice, event::JobEnded>;
+                 event::TemplateReady, event::TemplateLost, event::PreloadGivenUp, event::IncidentRecorded,
+                 event::LogWriteFailed, event::ConsoleLost, event::Warning, event::Fault, event::Notice,
+                 event::JobEnded>;
 
 struct LaunchEvent {
   EventStamp at;

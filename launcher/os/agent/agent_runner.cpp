@@ -91,8 +91,11 @@ class AgentRunner {
     return job_.exit_code();
   }
 
-  /// Whom nothing ends.
-  [[nodiscard]] const std::vector<pid_t>& given_up() const { return sweep_.given_up(); }
+  /// Ends what is left, but for those whom nothing ends.
+  void leave_nothing() {
+    static_cast<void>(kill_descendants(kill_limit, sweep_.given_up()));
+    sweep_.discard_next_cgroup();
+  }
 
  private:
   void begin() {
@@ -102,8 +105,15 @@ class AgentRunner {
     if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
     open_health_port();
+    if (!config_.preload.empty()) preload();
     sweep_.make_cgroup();  // early: the log writer makes the first directories meanwhile
     handle(Begin{});
+  }
+
+  void preload() {
+    sweep_.know({[this] { return workers_.spared(); }, [this] { return workers_.forked(); }});
+    workers_.preload({[this] { return output_.helper_streams("[preload] "); }, [this] { return sweep_.next_cgroup(); },
+                      [this] { sweep_.child_ended(); }});
   }
 
   /// The port for probes, where it was asked for. It is not worth a job.
@@ -206,6 +216,7 @@ class AgentRunner {
     job_.record(std::move(action.event));
   }
   void perform(Finish& action) {
+    workers_.end_preload();
     sweep_.discard_cgroup();
     spawn(loop_, "finish", finish(std::move(action)));
   }
@@ -375,7 +386,7 @@ void run_agent(const LaunchConfig& config, Guarded guarded, const std::string& h
   answer_for_workers();
   AgentRunner runner{config, std::move(guarded), host};
   const int status = runner.run();
-  static_cast<void>(kill_descendants(kill_limit, runner.given_up()));
+  runner.leave_nothing();
   // Everything is written and nobody is left: threads and sockets are ended by the kernel, faster than one by one.
   ::_exit(status);
 }

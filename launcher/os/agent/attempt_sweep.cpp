@@ -45,7 +45,24 @@ AttemptSweep::AttemptSweep(asio::io_context& loop, std::string cgroup_tag, Tell 
     : loop_{loop}, tag_{std::move(cgroup_tag)}, tell_{std::move(tell)}, gone_{std::move(gone)}, timer_{loop} {}
 
 void AttemptSweep::make_cgroup() {
+  if (!cgroup_) cgroup_ = std::move(next_cgroup_);
   if (!cgroup_) cgroup_ = AttemptCgroup::make(tag_, attempts_begun_++);
+}
+
+int AttemptSweep::next_cgroup() {
+  if (!next_cgroup_) next_cgroup_ = AttemptCgroup::make(tag_, attempts_begun_++);
+  return next_cgroup_ ? next_cgroup_->folder() : -1;
+}
+
+void AttemptSweep::discard_next_cgroup() {
+  if (next_cgroup_) next_cgroup_->remove_waiting();
+}
+
+void AttemptSweep::reap() {
+  std::vector<pid_t> known = known_.spared();
+  const std::vector<pid_t> workers = known_.workers();
+  known.insert(known.end(), workers.begin(), workers.end());
+  reap_orphans(known);
 }
 
 void AttemptSweep::begin(Duration patience, Duration grace) {
@@ -73,7 +90,7 @@ void AttemptSweep::forget_who_ended() {
 }
 
 void AttemptSweep::child_ended() {
-  reap_orphans();
+  reap();
   go_on();
 }
 
@@ -87,7 +104,7 @@ bool AttemptSweep::all_gone(TimePoint now) {
     std::erase_if(foreign, may_signal);
     give_up(foreign);
   }
-  only_cgroup_ = !has_children() || (!given_up_.empty() && left().empty());
+  only_cgroup_ = !has_children(known_.spared()) || (!given_up_.empty() && left().empty());
   if (!only_cgroup_ || !cgroup_) return only_cgroup_;
   // One that cannot be ended stays in its cgroup, too.
   return (cgroup_->empty() && cgroup_->remove()) || !given_up_.empty();
@@ -95,7 +112,7 @@ bool AttemptSweep::all_gone(TimePoint now) {
 
 void AttemptSweep::go_on() {
   if (!sweeping_) return;
-  reap_orphans();
+  reap();
   const TimePoint now = std::chrono::steady_clock::now();
   if (all_gone(now)) {
     sweeping_ = false;
@@ -105,7 +122,7 @@ void AttemptSweep::go_on() {
   }
   if (now >= kill_at_) {
     if (cgroup_) cgroup_->kill();
-    kill_descendants_once();
+    kill_descendants_once(known_.spared());
   } else if (now >= patient_until_ && !std::exchange(signalled_, true)) {
     signal_descendants();
   }
@@ -147,7 +164,7 @@ void AttemptSweep::expect_no_end_of(pid_t pid) { given_up_.push_back(pid); }
 
 /// What is waited for.
 std::vector<pid_t> AttemptSweep::left() const {
-  auto found = descendants();
+  auto found = descendants(known_.spared());
   std::erase_if(found, [this](pid_t pid) { return is_given_up(pid); });
   return found;
 }
@@ -158,6 +175,7 @@ void AttemptSweep::end_everything() {
   if (cgroup_) cgroup_->kill();
   static_cast<void>(kill_descendants(sweep_limit));
   if (cgroup_) cgroup_->remove_waiting();
+  discard_next_cgroup();
 }
 
 }  // namespace torchup

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launcher/os/worker/attempt_cgroup.hpp"
@@ -21,13 +22,24 @@ class AttemptSweep {
   /// was left because nothing ends it.
   AttemptSweep(asio::io_context& loop, std::string cgroup_tag, Tell tell, std::function<void()> gone);
 
-  /// Makes the next attempt's cgroup, if there is none and one is ours to make.
+  /// Children of ours that have a pidfd watched, so that others do not reap them.
+  struct Known {
+    std::function<std::vector<pid_t>()> spared = [] { return std::vector<pid_t>{}; };  ///< of no attempt: lives on
+    std::function<std::vector<pid_t>()> workers = [] { return std::vector<pid_t>{}; };
+  };
+  void know(Known known) { known_ = std::move(known); }
+
+  /// Makes the coming attempt's cgroup, if there is none and one is ours to make.
   void make_cgroup();
   /// Its open folder; -1: none.
   [[nodiscard]] int cgroup() const { return cgroup_ ? cgroup_->folder() : -1; }
+  /// That of the attempt behind it, which is made now.
+  [[nodiscard]] int next_cgroup();
 
   /// No attempt follows.
   void discard_cgroup() { cgroup_.reset(); }
+  /// The same, for when nobody lives any more.
+  void discard_next_cgroup();
 
   /// Begins a sweep: for `patience` it waits for what is still there, then it sends TERM, and after `grace` SIGKILL. To
   /// begin while one is under way makes its times shorter, never longer.
@@ -44,6 +56,7 @@ class AttemptSweep {
   void end_everything();
 
  private:
+  void reap();
   void go_on();
   [[nodiscard]] bool all_gone(TimePoint now);
   void signal_descendants();
@@ -58,7 +71,9 @@ class AttemptSweep {
   Tell tell_;
   std::function<void()> gone_;
   asio::steady_timer timer_;
+  Known known_;
   std::unique_ptr<AttemptCgroup> cgroup_;
+  std::unique_ptr<AttemptCgroup> next_cgroup_;
   std::vector<pid_t> given_up_;
   int attempts_begun_ = 0;
   bool sweeping_ = false;

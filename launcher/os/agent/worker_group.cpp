@@ -45,6 +45,35 @@ WorkerGroup::WorkerGroup(asio::io_context& loop, const LaunchConfig& config, con
       environment_{config, own_environment()}, listener_{std::move(listener)}, spawner_{loop},
       workers_(static_cast<std::size_t>(config.local_world_size)), next_{config.local_world_size} {}
 
+void WorkerGroup::preload(Preload how) {
+  TemplateProcess::Settings settings;
+  settings.modules = config_.preload;
+  settings.program = config_.program;
+  settings.environment = environment_.common();
+  settings.descriptor_limit = descriptor_limit_;
+  // What libraries count when they are loaded is counted where the only worker will be.
+  if (config_.worker_cpus.size() == 1) settings.cpus = config_.worker_cpus.front();
+  const bool one_attempt = config_.one_node() && config_.terms.max_restarts == 0;
+  settings.spare = one_attempt ? 0 : config_.local_world_size;
+  TemplateProcess::Hooks hooks;
+  hooks.record = listener_.record;
+  hooks.settled = [this] { order_workers(); };
+  hooks.reaped = reaped_ = std::move(how.reaped);
+  hooks.exec = [this](ChildRequest request, Spawner::Handler handler) {
+    spawner_.start(std::move(request), std::move(handler));
+  };
+  hooks.streams = std::move(how.streams);
+  hooks.next_cgroup = std::move(how.next_cgroup);
+  template_ = std::make_unique<TemplateProcess>(loop_, std::move(settings), std::move(hooks));
+  template_->begin();
+}
+
+std::vector<pid_t> WorkerGroup::spared() const { return template_ ? template_->known() : std::vector<pid_t>{}; }
+
+void WorkerGroup::end_preload() {
+  if (template_) template_->end();
+}
+
 void WorkerGroup::renew() {
   cancelled_ = false;
   drain_ = false;
@@ -57,6 +86,7 @@ void WorkerGroup::start(Start how) {
 }
 
 void WorkerGroup::order_workers() {
+  if (template_ && template_->is_loading() && !cancelled_) return;  // it calls again
   while (next_ < config_.local_world_size && (orders_ < orders_max || cancelled_)) order(LocalRank{next_++});
 }
 
@@ -85,19 +115,24 @@ void WorkerGroup::order(LocalRank local_rank) {
     request.page_address = order->page->address(page_descriptor);
   }
   if (!config_.worker_cpus.empty()) {
-    request.cpus.emplace(config_.worker_cpus.at(static_cast<std::size_t>(local_rank.value())));
+    request.cpus = config_.worker_cpus.at(static_cast<std::size_t>(local_rank.value()));
   }
   request.descriptor_limit = descriptor_limit_;
   request.cgroup = start_.cgroup;
   ++orders_;
-  spawner_.start(std::move(request),
-                 [this, order](Result<ChildProcess> child) { on_spawned(*order, std::move(child)); });
+  auto spawned = [this, order](Result<ChildProcess> child) { on_spawned(*order, std::move(child)); };
+  if (template_) {
+    template_->start(std::move(request), std::move(spawned));
+  } else {
+    spawner_.start(std::move(request), std::move(spawned));
+  }
 }
 
 void WorkerGroup::on_spawned(Order& order, Result<ChildProcess> child) {
   const LocalRank local_rank = order.worker.local_rank;
   --orders_;
   order_workers();
+  if (template_ && orders_ == 0 && !cancelled_) template_->attempt_runs();
   if (!child) {
     const Error& error = child.error();
     return listener_.tell(SpawnFailed{local_rank, error.message(), is_permanent(error), utc_now_us()});
@@ -114,14 +149,17 @@ void WorkerGroup::on_spawned(Order& order, Result<ChildProcess> child) {
   place = std::make_unique<Worker>(loop_, id, std::move(*child), std::move(order.page), [this, id](int exit_code) {
     const auto worker = std::move(workers_.at(static_cast<std::size_t>(id.local_rank.value())));
     listener_.ended(id, exit_code, worker->progress());
+    if (reaped_) reaped_();
   });
   listener_.record(event::WorkerStarted{id, std::move(order.stdout_log), std::move(order.stderr_log)});
   listener_.tell(WorkerStarted{local_rank, id.pid});
 }
 
 void WorkerGroup::cancel_starts() {
+  const bool starting = next_ < config_.local_world_size || orders_ > 0;
   cancelled_ = true;
   order_workers();
+  if (template_ && starting) template_->attempt_cancelled();
 }
 
 void WorkerGroup::signal(std::span<const LocalRank> workers, int number, bool ends) {
@@ -164,6 +202,14 @@ std::vector<LivingWorker> WorkerGroup::living() const {
     if (worker) list.push_back({worker->id().rank, worker->id().local_rank, worker->pid(), worker->progress()});
   }
   return list;
+}
+
+std::vector<pid_t> WorkerGroup::forked() const {
+  std::vector<pid_t> pids;
+  for (const auto& worker : workers_) {
+    if (template_ && worker) pids.push_back(worker->pid());
+  }
+  return pids;
 }
 
 std::vector<StepSample> WorkerGroup::steps() const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "launcher/os/agent/incident_recorder.hpp"
 #include "launcher/os/output/worker_output.hpp"
 #include "launcher/os/worker/spawner.hpp"
+#include "launcher/os/worker/template_process.hpp"
 #include "launcher/os/worker/worker.hpp"
 
 namespace torchup {
@@ -33,6 +35,19 @@ class WorkerGroup {
   };
   /// `descriptor_limit` is what the workers get.
   WorkerGroup(asio::io_context& loop, const LaunchConfig& config, const rlimit& descriptor_limit, Listener listener);
+
+  /// What --preload needs of the others.
+  struct Preload {
+    std::function<Result<std::array<UniqueFd, 2>>()> streams;  ///< for the output of the template process
+    std::function<int()> next_cgroup;                          ///< as in ChildRequest, for the next attempt
+    std::function<void()> reaped;                              ///< one of `spared` or `forked` was
+  };
+  /// Starts the process from which workers are forked from then on.
+  void preload(Preload how);
+  /// It and what is parked: of no attempt.
+  [[nodiscard]] std::vector<pid_t> spared() const;
+  /// Ends these.
+  void end_preload();
 
   /// How workers of one attempt are started.
   struct Start {
@@ -56,6 +71,8 @@ class WorkerGroup {
   void kill(std::span<const LocalRank> workers);
 
   [[nodiscard]] std::vector<LivingWorker> living() const;
+  /// Forked ones, which are children of this process's main thread.
+  [[nodiscard]] std::vector<pid_t> forked() const;
   [[nodiscard]] std::vector<StepSample> steps() const;
   [[nodiscard]] std::vector<StateSample> states() const;
   /// The worker that this process is or comes from.
@@ -80,6 +97,8 @@ class WorkerGroup {
   const WorkerEnvironment environment_;
   Listener listener_;
   Spawner spawner_;
+  std::unique_ptr<TemplateProcess> template_;  ///< of --preload; null: workers are executed
+  std::function<void()> reaped_;               ///< as in Preload; empty: without it
   Start start_;
   std::vector<std::unique_ptr<Worker>> workers_;  ///< index: local rank; null: none lives
   int next_;                                      ///< the first local rank that is not ordered yet

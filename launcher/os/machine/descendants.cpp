@@ -57,6 +57,32 @@ std::vector<Process> all_processes() {
   return list;
 }
 
+/// The children of all our threads, zombies included.
+std::vector<pid_t> own_children() {
+  std::vector<pid_t> found;
+  bool told = false;
+  DIR* const folder = ::opendir("/proc/self/task");
+  while (const dirent* entry = folder ? ::readdir(folder) : nullptr) {
+    if (entry->d_name[0] == '.') continue;
+    const std::string path = std::string{"/proc/self/task/"} + entry->d_name + "/children";
+    told = told || ::access(path.c_str(), R_OK) == 0;
+    const std::string text = read_text(path);
+    const char* const end = text.data() + text.size();
+    for (const char* at = text.data(); at < end; ++at) {
+      pid_t pid = 0;
+      const auto [next, code] = std::from_chars(at, end, pid);
+      if (code == std::errc{}) found.push_back(pid);
+      at = next;
+    }
+  }
+  if (folder) ::closedir(folder);
+  if (told) return found;
+  for (const Process& process : all_processes()) {  // a kernel that does not list them
+    if (process.parent == ::getpid()) found.push_back(process.pid);
+  }
+  return found;
+}
+
 void signal_all(const std::vector<pid_t>& pids, int number) {
   for (const pid_t pid : pids) ::kill(pid, number);
 }
@@ -109,13 +135,25 @@ bool catches_signal(pid_t pid, int number) {
   return number >= 1 && number <= 64 && ((mask >> (number - 1)) & 1) != 0;
 }
 
-bool has_children() {
+bool has_children(std::span<const pid_t> but) {
   siginfo_t info{};
-  return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
+  const bool any = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
+  if (!any || but.empty()) return any;
+  const auto children = own_children();
+  return std::ranges::any_of(children, [&](pid_t pid) { return std::ranges::find(but, pid) == but.end(); });
 }
 
-void reap_orphans() {
-  while (::waitpid(-1, nullptr, WNOHANG | __WNOTHREAD) > 0) {
+void reap_orphans(std::span<const pid_t> known) {
+  if (known.empty()) {
+    while (::waitpid(-1, nullptr, WNOHANG | __WNOTHREAD) > 0) {
+    }
+    return;
+  }
+  while (true) {
+    siginfo_t info{};
+    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WNOTHREAD) != 0 || info.si_pid == 0) return;
+    if (std::ranges::find(known, info.si_pid) != known.end()) return;
+    ::waitpid(info.si_pid, nullptr, WNOHANG);
   }
 }
 

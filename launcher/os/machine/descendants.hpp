@@ -31,12 +31,15 @@ void become_subreaper();
 /// Whether a process has a handler for a signal.
 [[nodiscard]] bool catches_signal(pid_t pid, int number);
 
-/// Whether this process has any child at all, zombies included. One system call.
-[[nodiscard]] bool has_children();
+/// Whether this process has any child at all, zombies included, apart from `but`. One system call where `but` is
+/// empty.
+[[nodiscard]] bool has_children(std::span<const pid_t> but = {});
 
 /// Reaps orphans that were handed to us and have ended: children of the calling thread. Workers are children of the
-/// spawner's thread and are not touched; the kernel hands orphans to the main thread, so call it there.
-void reap_orphans();
+/// spawner's thread and are not touched; the kernel hands orphans to the main thread, so call it there. `known` are
+/// children of it that have their own pidfd: they are left to that. One of them that has ended may hide orphans behind
+/// it, so call this again when it is reaped.
+void reap_orphans(std::span<const pid_t> known = {});
 
 /// Stops, then kills every descendant, again and again until none is left or `limit` has passed; reaps what ends.
 /// Blocks. Returns whether none is left. For the moments when nothing else matters any more. `but` and what is below

@@ -1,5 +1,6 @@
 #include "launcher/os/output/worker_output.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -110,6 +111,29 @@ Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string n
 void Output::clear_left_behind() {
   if (std::exchange(cleared_, true) || run_.temporary.empty()) return;
   disk_.call([link = run_.temporary.front()] { remove_left_behind(link); });
+}
+
+Result<std::array<UniqueFd, 2>> Output::helper_streams(const std::string& prefix) {
+  if (auto started = reader_.start(); !started) return started.error();
+  std::array<UniqueFd, 2> theirs;
+  for (const auto kind : {OutputTail::Stream::out, OutputTail::Stream::err}) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return system_error("open a pipe for a helper's output");
+    UniqueFd ours{ends[0]};
+    UniqueFd& child = theirs[kind == OutputTail::Stream::out ? 0 : 1];
+    child.reset(ends[1]);
+    ::fcntl(ends[1], F_SETFL, 0);
+    StreamTargets targets;
+    targets.kind = kind;
+    targets.memory = std::make_shared<WorkerMemory>();
+    targets.console = &console_of(kind);
+    targets.rules.form = LineRules::Form::prefixed;
+    targets.rules.prefix = prefix;
+    targets.rules.terminal = targets.console->is_terminal();
+    helper_streams_.push_back(std::make_unique<WorkerStream>(reader_, std::move(targets), [] {}));
+    helper_streams_.back()->open(std::move(ours), /*is_pty=*/false);
+  }
+  return theirs;
 }
 
 LogFile::Listener Output::log_listener() {

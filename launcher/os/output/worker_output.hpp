@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -144,6 +145,10 @@ class Output {
   /// For files and whatever else may wait for a disk.
   [[nodiscard]] DiskThread& disk() { return disk_; }
 
+  /// What becomes descriptors 1 and 2 of a helper of ours: its lines go to our own stdout and stderr, with `prefix`.
+  /// Errors: the system's.
+  [[nodiscard]] Result<std::array<UniqueFd, 2>> helper_streams(const std::string& prefix);
+
   /// Text of the launcher itself for stderr, whole, in order with the workers' lines. Never blocks. Parts of it come
   /// from other nodes and from workers: what could steer a terminal is shown as `\x1b`.
   void print(const std::string& text);
@@ -195,6 +200,7 @@ class Output {
   Console out_;
   std::unique_ptr<Console>
       separate_err_;  ///< empty when stdout and stderr are one file: then order between them counts
+  std::vector<std::unique_ptr<WorkerStream>> helper_streams_;
   std::optional<Result<RunDirectory>> made_;  ///< the run directory, or why there is none; nothing: not known yet
   RunDirectory run_;                          ///< with what attempts have added to what goes at the end
   std::map<std::string, std::shared_ptr<LogFile>> appended_;

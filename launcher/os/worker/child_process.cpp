@@ -10,12 +10,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <limits>
 #include <string_view>
 #include <system_error>
+
+#include "launcher/os/machine/cpus.hpp"
 
 namespace torchup {
 namespace {
@@ -25,7 +28,8 @@ struct Launch {
   const ChildRequest& request;
   char* const* arguments;
   char* const* environment;
-  char* pid_digits;  ///< where the child writes its pid into its environment, `pid_width` digits; null: nowhere
+  const AffinityMask* cpus;  ///< null: ours
+  char* pid_digits;          ///< where the child writes its pid into its environment, `pid_width` digits; null: nowhere
   pid_t parent;
   std::vector<int> ignored;  ///< signals that we do not leave by default; exec resets handlers, but not these
   const char* failed_call = nullptr;
@@ -68,25 +72,26 @@ int run_child(void* argument) {
     if (members < 0 || ::write(members, "0", 1) != 1) launch.cgroup_error = errno;
   }
 
-  if (request.cpus && (errno = request.cpus->apply()) != 0) return give_up(launch, "sched_setaffinity");
+  if (launch.cpus && (errno = launch.cpus->apply()) != 0) return give_up(launch, "sched_setaffinity");
 
-  // The page must not lie where the standard streams go, nor be closed by theirs.
-  const int page = request.page >= 0 ? ::fcntl(request.page, F_DUPFD, page_descriptor + 1) : -1;
-  if (request.page >= 0 && page < 0) return give_up(launch, "dup");
-  // Where a descriptor of the list stands in the way of another, it is moved out first.
-  std::array<int, 3> wanted{request.in.get(), request.out.get(), request.err.get()};
-  for (int target = 0; target < 3; ++target) {
+  // What stands in the way of another is moved out first.
+  std::array<int, 5> wanted{request.in.get(), request.out.get(), request.err.get(),
+                            request.page >= 0 ? request.page : request.more[0], request.more[1]};
+  constexpr int targets = static_cast<int>(wanted.size());
+  for (int target = 0; target < targets; ++target) {
     int& source = wanted[static_cast<std::size_t>(target)];
-    if (source >= 0 && source < target) source = ::fcntl(source, F_DUPFD, page_descriptor + 1);
-  }
-  for (int target = 0; target < 3; ++target) {
-    const int source = wanted[static_cast<std::size_t>(target)];
-    if (source >= 0 && install(source, target) < 0) return give_up(launch, "dup2");
+    if (source < 0 || source >= targets || source == target) continue;
+    source = ::fcntl(source, F_DUPFD, targets);
+    if (source < 0) return give_up(launch, "dup");
   }
   unsigned first_closed = 3;
-  if (page >= 0) {
-    if (install(page, page_descriptor) < 0) return give_up(launch, "dup2");
-    first_closed = page_descriptor + 1;
+  for (int target = 0; target < targets; ++target) {
+    const int source = wanted[static_cast<std::size_t>(target)];
+    if (source < 0) continue;
+    if (install(source, target) < 0) return give_up(launch, "dup2");
+    first_closed = std::max(first_closed, static_cast<unsigned>(target) + 1);
+  }
+  if (launch.pid_digits) {
     pid_t pid = ::getpid();
     for (int digit = pid_width - 1; digit >= 0; --digit, pid /= 10)
       launch.pid_digits[digit] = static_cast<char>('0' + pid % 10);
@@ -203,7 +208,10 @@ Result<ChildProcess> start_child(const ChildRequest& request) {
   const auto arguments = arguments_of(request);
   const auto environment = environment_of(request, page_line);
   char* const pid_digits = page_line.empty() ? nullptr : page_line.data() + page_line.size() - pid_width;
-  Launch launch{request, arguments.data(), environment.data(), pid_digits, ::getpid(), ignored_signals()};
+  std::optional<AffinityMask> mask;
+  if (!request.cpus.empty()) mask.emplace(request.cpus);
+  Launch launch{request,    arguments.data(), environment.data(), mask ? &*mask : nullptr,
+                pid_digits, ::getpid(),       ignored_signals()};
   alignas(16) ChildStack stack;
   int pidfd = -1;
   pid_t pid = -1;

@@ -3,12 +3,13 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "launcher/os/machine/cpus.hpp"
+#include "launcher/core/machine/cpu_set.hpp"
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/worker_page.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
@@ -25,11 +26,13 @@ struct ChildRequest {
   std::vector<std::string> environment;                                ///< "NAME=value" each
   std::shared_ptr<const std::vector<std::string>> common_environment;  ///< further ones, the same for many; or nothing
   UniqueFd in, out, err;                                               ///< its descriptors 0, 1, 2; empty: ours
-  std::optional<AffinityMask> cpus;                                    ///< nothing: ours
+  CpuSet cpus;                                                         ///< that it is bound to; empty: ours
   /// An open page that it shares with us (os/shared_page); not owned. It becomes descriptor `page_descriptor`, and the
   /// child is told of it in TORCHUP_WORKER_PAGE. Empty address (fd -1): none.
   int page = -1;
   WorkerPageAddress page_address = {};
+  /// Where it has no page: open descriptors that become 3 and 4, the second only with the first; -1: none. Not owned.
+  std::array<int, 2> more = {-1, -1};
   std::optional<rlimit> descriptor_limit;  ///< nothing: ours
   int cgroup = -1;  ///< the open folder of a cgroup (version 2) that it is born in; -1: ours. Not owned
 };
@@ -39,6 +42,7 @@ struct ChildProcess {
   pid_t pid = -1;
   UniqueFd pidfd;              ///< readable when the child has ended
   std::string outside_cgroup;  ///< why it is not in the cgroup of the request; empty: it is, or none was asked for
+  UniqueFd channel = {};       ///< our end of the pair whose other is its descriptor 4; empty: it has none
 };
 
 /// Starts a child, which gets SIGKILL when the *calling thread* ends: call it from one that lives as long as the agent.

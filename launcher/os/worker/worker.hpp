@@ -38,6 +38,7 @@ class Worker {
  private:
   WorkerId id_;
   std::optional<SharedPage> page_;
+  UniqueFd channel_;                             ///< of one that was forked from the template
   boost::asio::posix::stream_descriptor watch_;  ///< its pidfd
   bool drain_signalled_ = false;
   bool refusal_told_ = false;

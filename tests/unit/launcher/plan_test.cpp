@@ -1,5 +1,7 @@
 #include "launcher/core/plan/plan.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
@@ -196,6 +198,39 @@ TEST_CASE("manual and completion know every option", "[unit][plan]") {
   }
   REQUIRE(std::ranges::none_of(manual, [](unsigned char c) { return c < ' ' && c != '\n'; }));  // `\f` is one
   REQUIRE(completion_script("csh") == std::nullopt);
+}
+
+TEST_CASE("what is preloaded are modules, for a program that Python runs", "[unit][plan]") {
+  const auto with = [](std::string value, Texts options, const Texts& variables = {}, std::string program = "x.py") {
+    OptionValues values;
+    options["preload"] = std::move(value);
+    for (const auto& [name, text] : options) values.set(name, text);
+    auto machine = fake_machine(variables);
+    machine.program = [](const std::string& name, Where) {
+      const bool elf = !name.ends_with(".py");
+      return std::optional{ProgramFile{name, elf ? ProgramFile::Kind::elf : ProgramFile::Kind::other, true}};
+    };
+    return make_plan(values, {program, "a"}, false, machine);
+  };
+  using Modules = std::vector<std::string>;
+  REQUIRE(with("torch", {})->preload == Modules{"torch"});
+  REQUIRE(with(" torch , my.models_2,Äpfel", {})->preload == Modules{"torch", "my.models_2", "Äpfel"});
+  REQUIRE(with("torch", {{"module", "1"}}, {}, "pkg")->preload == Modules{"torch"});
+  for (const char* value : {"", "torch,", "a..b", ".a", "1a", "a b", "a;b", "a-b", "torch,os.path.", "$x"}) {
+    CHECK(with(value, {}).error().message() ==
+          fmt::format("--preload={} is no comma list of Python modules, for instance torch,my.models", value));
+  }
+  CHECK(with("torch", {}, {}, "prog").error().message() ==
+        "--preload is for programs that Python runs, and prog is started itself (ELF file)");
+  CHECK(with("torch", {{"no-python", "1"}}, {}, "prog").error().message() ==
+        "--preload is for programs that Python runs, and prog is started itself (--no-python)");
+  CHECK(plan({}).preload.empty());
+  SECTION("threads that are bound when a library is loaded would all be bound alike") {
+    const auto bound = with("torch", {{"numa-binding", "node"}}, {{"OMP_PROC_BIND", "close"}});
+    if (!bound) return;  // the machine has no nodes
+    CHECK(bound->preload.empty());
+    CHECK(bound->warnings.back().starts_with("--preload: with --numa-binding and OMP_PROC_BIND "));
+  }
 }
 
 }  // namespace torchup

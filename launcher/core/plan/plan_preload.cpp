@@ -1,0 +1,54 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "launcher/core/plan/plan_steps.hpp"
+#include "launcher/core/text/text.hpp"
+
+namespace torchup {
+namespace {
+
+/// One name of Python's, or several with dots between. A byte beyond ASCII may be part of one.
+bool is_module_name(std::string_view name) {
+  for (const std::string_view part : split(name, '.')) {
+    const auto belongs = [](unsigned char c) { return c >= 0x80 || c == '_' || std::isalnum(c) != 0; };
+    if (part.empty() || std::isdigit(static_cast<unsigned char>(part.front())) != 0) return false;
+    if (!std::ranges::all_of(part, belongs)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<> plan_preload(const PlanSource& source, LaunchConfig& plan) {
+  const auto& [options, words, legacy, machine] = source;
+  if (!options.has("preload")) return {};
+  const std::string value = options.text("preload");
+  std::vector<std::string> modules;
+  for (const std::string_view entry : split(value, ',')) {
+    const std::string_view name = stripped(entry);
+    if (!is_module_name(name)) {
+      return bad(fmt::format("--preload={} is no comma list of Python modules, for instance torch,my.models", value));
+    }
+    modules.emplace_back(name);
+  }
+  if (!plan.program.python) {
+    return bad(fmt::format("--preload is for programs that Python runs, and {} is started itself ({})",
+                           plan.program.title, plan.program.reason));
+  }
+  if (options.has("numa-binding")) {
+    for (const char* name : {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
+      if (!machine.variable(name)) continue;
+      warn(plan, fmt::format("--preload: with --numa-binding and {} the threads' processors are chosen when a library "
+                             "is loaded; workers are started without it",
+                             name));
+      return {};
+    }
+  }
+  plan.preload = std::move(modules);
+  return {};
+}
+
+}  // namespace torchup

@@ -1,0 +1,93 @@
+"""What the tests of --preload share: a folder with modules and programs, and jobs in it."""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+TORCHUP = os.path.abspath(sys.argv.pop(1))
+PR_SET_CHILD_SUBREAPER = 36
+# Modules that cost nothing, and that a program shows by a mark to have been imported by somebody else.
+MARK = "import os, sys\nPID = os.getpid()\n"
+
+
+def until(condition, what, limit_s=20):
+    end = time.monotonic() + limit_s
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {limit_s} s: {what}")
+        time.sleep(0.005)
+    return value
+
+
+def descendants(pid):
+    """Living ones, zombies left out."""
+    found = [pid]
+    for parent in found:
+        try:
+            for task in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{task}/children") as file:
+                    found += [int(child) for child in file.read().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return [each for each in found[1:] if state(each) not in (None, "Z", "X")]
+
+
+def state(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+class Case:
+    def setUp(self):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.write("mark.py", MARK)
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def run_job(self, *words, **how):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(self.folder), **how.pop("env", {})}
+        how = {"capture_output": True, "text": True, "cwd": self.folder, "timeout": 90, "stdin": subprocess.DEVNULL, **how}
+        return subprocess.run([TORCHUP, *words], env=environment, **how)
+
+    def start_job(self, *words, **how):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(self.folder)}
+        job = subprocess.Popen([TORCHUP, *words], env=environment, cwd=self.folder, stdin=subprocess.DEVNULL, text=True, **how)
+        self.addCleanup(lambda: (job.poll() is None and job.kill(), job.wait()))
+        return job
+
+    def events(self, name):
+        return [json.loads(line) for line in (self.folder / "events.jsonl").read_text().splitlines()
+                if json.loads(line)["event"] == name]
+
+
+def own_cgroup():
+    with open("/proc/self/mountinfo") as file:
+        mounts = [line.split() for line in file if " - cgroup2 " in line]
+    with open("/proc/self/cgroup") as file:
+        path = next((line.rstrip("\n")[3:] for line in file if line.startswith("0::")), None)
+    if path is None or not mounts:
+        return None
+    return mounts[0][4] + path.removeprefix(mounts[0][3].rstrip("/")).rstrip("/")

@@ -1,0 +1,111 @@
+"""--preload where it is refused, and where it cannot serve: the job runs without, and one line says why.
+
+usage: preload_reasons_test.py TORCHUP [unittest options]
+"""
+
+import unittest
+
+from preload_job import Case
+
+
+class Refused(Case, unittest.TestCase):
+    def test_refusals(self):
+        self.write("program.py", "")
+        for words in (["--preload=", "program.py"], ["--preload=a b", "program.py"], ["--preload=torch,", "program.py"],
+                      ["--preload=torch", "/bin/true"], ["--preload=torch", "--no-python", "/bin/true"]):
+            done = self.run_job(*words)
+            self.assertEqual(done.returncode, 2, words)
+            self.assertIn("--preload", done.stderr)
+        self.assertEqual(self.run_job("program.py", env={"PET_PRELOAD": "a b"}).returncode, 2)
+
+
+class CannotServe(Case, unittest.TestCase):
+    """The job runs; one line says why it runs without."""
+
+    def check(self, module_text, reason, module="bad", launcher=(), **how):
+        self.write("bad.py", module_text)
+        self.write("program.py", """
+            import os
+            print('ran', os.environ['RANK'], 'forked' if 'mark' in __import__('sys').modules else 'executed')
+            """)
+        done = self.run_job(f"--preload=mark,{module}", "--events=events.jsonl", "--nproc-per-node=2", *launcher, "program.py", **how)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()[-2:]), ["ran 0 executed", "ran 1 executed"])
+        lines = [line for line in done.stderr.splitlines() if "workers are started without it" in line]
+        self.assertEqual(len(lines), 1, done.stderr)
+        self.assertIn(f"--preload: {reason}; workers are started without it", lines[0])
+        return done
+
+    def test_import_fails(self):
+        done = self.check("import json\nraise ValueError('this way')\n", "the import of bad has failed (ValueError: this way)")
+        self.assertIn("[preload] ValueError: this way", done.stderr)
+        self.assertIn("[preload] Traceback", done.stderr)
+        self.assertNotIn("<torchup", done.stderr)
+        self.assertEqual([event["reason"] for event in self.events("preload_given_up")],
+                         ["the import of bad has failed (ValueError: this way)"])
+
+    def test_no_such_module(self):
+        self.check("", "the import of nowhere has failed (ModuleNotFoundError: No module named 'nowhere')", "nowhere")
+
+    def test_import_exits(self):
+        self.check("raise SystemExit(3)\n", "the import of bad has failed (SystemExit: 3)")
+        self.check("import os; os._exit(3)\n", "the process for the imports ended with exit code 3 while importing bad")
+
+    def test_import_is_killed(self):
+        self.check("import os; os.kill(os.getpid(), 11)\n",
+                   "the process for the imports was ended by SIGSEGV while importing bad")
+
+    def test_a_thread(self):
+        self.check("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), name='Ticker', daemon=True).start()\n",
+                   "bad has started a thread (Ticker), which no forked process would have")
+
+    def test_a_thread_that_has_ended(self):
+        self.write("program.py", "import sys; print('mark' in sys.modules)\n")
+        self.write("good.py", "import threading\nthread = threading.Thread(target=print)\nthread.start()\nthread.join()\n")
+        done = self.run_job("--preload=mark,good", "program.py")
+        self.assertEqual(done.stdout.splitlines()[-1], "True", done.stderr)
+
+    def test_children_that_cannot_compute(self):
+        self.write("numpy.py", """
+            import os
+            HERE = os.getpid()
+            class ones:
+                def __init__(self, shape): pass
+                def __matmul__(self, other):
+                    if os.getpid() != HERE: raise RuntimeError('not here')
+            """)
+        self.check("", "a process forked from it does not compute (it ended with 1)", "numpy")
+
+    def test_children_that_stand_still(self):
+        self.write("numpy.py", """
+            import os, time
+            class ones:
+                def __init__(self, shape): pass
+                def __matmul__(self, other): time.sleep(1000)
+            """)
+        self.check("", "a process forked from it does not compute (it stood still for 10 s)", "numpy")
+
+    def test_gpu(self):
+        self.write("torch/__init__.py", "")
+        self.write("torch/cuda.py", "def is_initialized(): return True\n")
+        self.check("import torch.cuda\n", "bad has opened the GPU, which no forked process could use")
+
+    def test_no_python_there(self):
+        broken = self.write("python3", "#!/nowhere/python\n")
+        broken.chmod(0o755)
+        self.write("program.py", "")
+        done = self.run_job("--preload=mark", "program.py", env={"PYTHON_EXEC": str(broken)})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--preload: no process for the imports: ", done.stderr)
+
+    def test_numa_binding_beside_openmp_places(self):
+        self.write("program.py", "import sys; print('mark' in sys.modules)\n")
+        done = self.run_job("--preload=mark", "--numa-binding=node", "program.py", env={"OMP_PLACES": "cores"})
+        if "No accelerator" in done.stderr:
+            self.skipTest("takes a GPU")
+        self.assertEqual(done.stdout, "False\n", done.stderr)
+        self.assertIn("OMP_PLACES", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

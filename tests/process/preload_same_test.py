@@ -1,0 +1,226 @@
+"""--preload end to end: what a forked worker sees is what an executed one sees.
+
+usage: preload_same_test.py TORCHUP [unittest options]
+"""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import unittest
+
+from preload_job import Case, Path
+
+FACTS = (Path(__file__).parent / "preload_facts.py").read_text()
+
+
+class SameAsExecuted(Case, unittest.TestCase):
+    """Each program runs executed and forked: same output, same exit code, same facts."""
+
+    def both(self, *words, launcher=(), **how):
+        executed = self.run_job(*launcher, *words, **how)
+        forked = self.run_job("--preload=mark,json", *launcher, *words, **how)
+        return executed, forked
+
+    def plain(self, text):
+        return re.sub(r"0x[0-9a-f]{6,}|pid:? ?\d+|\d\d:\d\d:\d\d\S*|localhost:\d+|/tmp/\S*error\.json|None_\w{8}", "~", text)
+
+    def same(self, text, *arguments, name="program.py", launcher=(), **how):
+        self.write(name, text)
+        executed, forked = self.both(name, *arguments, launcher=launcher, **how)
+        self.assertEqual(self.plain(executed.stdout), self.plain(forked.stdout))
+        # What the launcher says at the end has times, and both streams' lines as they came.
+        said = [self.plain(done.stderr).partition("torchup: failed")[0] for done in (executed, forked)]
+        self.assertEqual(*said)
+        self.assertEqual(executed.returncode, forked.returncode)
+        return forked
+
+    def compare_facts(self, *words, **how):
+        executed, forked = self.both(*words, **how)
+        self.assertEqual(executed.returncode, 0, executed.stderr)
+        self.assertEqual(forked.returncode, 0, forked.stderr)
+        executed, forked = json.loads(executed.stdout), json.loads(forked.stdout)
+        self.assertEqual(executed["pid"], executed["mark"])
+        self.assertNotEqual(forked["pid"], forked["mark"], "it was not forked")
+        executed, forked = executed["facts"], forked["facts"]
+        self.assertIn("4", forked["descriptors"])  # its end of the pair
+        del forked["descriptors"]["4"]
+        self.maxDiff = None
+        different = {name: (executed[name], forked[name]) for name in executed if executed[name] != forked[name]}
+        self.assertEqual(different, {})
+        return forked
+
+    def test_facts_of_a_script(self):
+        self.write("facts.py", FACTS)
+        self.compare_facts("facts.py", "one", "--two=3")
+        self.compare_facts("./facts.py")
+        self.compare_facts(str(self.folder / "facts.py"), "", "a b", "ü")
+
+    def test_facts_of_a_script_behind_a_link(self):
+        self.write("far/away/facts.py", FACTS)
+        (self.folder / "near").mkdir()
+        (self.folder / "near/link.py").symlink_to("../far/away/facts.py")
+        facts = self.compare_facts("near/link.py")
+        self.assertTrue(facts["path"][0].endswith("far/away"))
+
+    def test_facts_of_a_module(self):
+        self.write("package/__init__.py", "")
+        self.write("package/__main__.py", FACTS)
+        self.write("package/facts.py", FACTS)
+        self.compare_facts("package.facts", "x", launcher=["--module"])
+        self.compare_facts("package", launcher=["--module"])
+
+    def test_facts_of_a_folder_and_an_archive(self):
+        self.write("folder/__main__.py", FACTS)
+        self.compare_facts("folder", "x")
+        subprocess.run([sys.executable, "-m", "zipapp", "folder", "-o", "archive.pyz"], cwd=self.folder, check=True)
+        self.compare_facts("archive.pyz", "x")
+
+    def test_facts_under_other_settings(self):
+        self.write("facts.py", FACTS)
+        self.compare_facts("facts.py", env={"PYTHONSAFEPATH": "1", "PYTHONIOENCODING": "latin-1:replace", "LC_ALL": "C",
+                                            "PYTHONWARNINGS": "error::ResourceWarning"})
+        self.compare_facts("facts.py", launcher=["--no-capture"])
+        self.compare_facts("facts.py", launcher=["--virtual-local-rank"], env={"CUDA_VISIBLE_DEVICES": "3,4"})
+
+    def test_facts_with_bound_processors(self):
+        if len(os.sched_getaffinity(0)) < 2:
+            self.skipTest("takes two processors")
+        self.write("facts.py", FACTS)
+        if "No accelerator" in self.run_job("--numa-binding=node", "facts.py").stderr:
+            self.skipTest("takes a GPU")
+        self.compare_facts("facts.py", launcher=["--numa-binding=node"])
+
+    def test_ends(self):
+        self.same("raise SystemExit(7)\n")
+        self.same("import sys; sys.exit('words')\n")
+        self.same("import os; os._exit(5)\n")
+        self.same("import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n")
+        self.same("import os; os.abort()\n")
+        self.same("def f():\n    1 / 0\nf()\n")
+        self.same("raise KeyboardInterrupt\n")
+        self.same("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+        self.same("x = = 1\n")
+        self.same("import json.nothing\n")
+        self.same("raise ExceptionGroup('many', [ValueError(1), KeyError(2)])\n")
+
+    def test_traceback_chains_and_hooks(self):
+        self.same("""
+            def deep(n):
+                if n: deep(n - 1)
+                raise ValueError('first')
+            try:
+                deep(3)
+            except ValueError as error:
+                raise KeyError('second') from error
+            """)
+        self.same("""
+            import sys
+            def hook(kind, error, trace):
+                frames = []
+                while trace:
+                    frames.append(trace.tb_frame.f_code.co_name)
+                    trace = trace.tb_next
+                print('hook', kind, error, frames, error.__traceback__.tb_frame.f_code.co_name, flush=True)
+                sys.__excepthook__(kind, error, error.__traceback__)
+            sys.excepthook = hook
+            import atexit
+            atexit.register(lambda: print('last', sys.last_type, sys.last_traceback.tb_frame.f_code.co_name,
+                                          sys.excepthook is hook, flush=True))
+            def inner(): raise RuntimeError('x')
+            inner()
+            """)
+
+    def test_order_at_exit(self):
+        self.same("""
+            import atexit, threading, time, sys
+            atexit.register(lambda: print('first registered', '__file__' in globals(), flush=True))
+            atexit.register(lambda: print('second registered', flush=True))
+            threading.Thread(target=lambda: (time.sleep(0.1), print('thread', flush=True))).start()
+            class Late:
+                def __del__(self): print('deleted', __name__, flush=True)
+            late = Late()
+            sys.stdout.write('no line end')
+            """)
+
+    def test_pickle_inspect_and_getsource(self):
+        self.same("""
+            import inspect, pickle, sys, traceback
+            class Thing:
+                def __init__(self): self.x = 3
+            def work(a, b=1):
+                return a + b
+            print(pickle.loads(pickle.dumps(Thing())).x, Thing.__module__, work.__module__)
+            print(inspect.getsource(work), inspect.getsource(Thing), inspect.getmodule(work))
+            print(work.__code__.co_filename.rpartition('/')[2], __file__.rpartition('/')[2])
+            traceback.print_exception(ValueError('x'))
+            """)
+
+    def test_multiprocessing(self):
+        for method in ("spawn", "fork", "forkserver"):
+            self.same(f"""
+                import multiprocessing as mp, os
+                class Job:
+                    def __init__(self, n): self.n = n
+                def work(job, queue):
+                    queue.put((job.n * 2, __name__, os.environ['RANK']))
+                if __name__ == '__main__':
+                    context = mp.get_context({method!r})
+                    queue = context.Queue()
+                    child = context.Process(target=work, args=(Job(21), queue))
+                    child.start()
+                    print(queue.get(timeout=60))
+                    child.join()
+                    print(child.exitcode)
+                    with context.Pool(2) as pool:
+                        print(pool.map(abs, [-1, -2]))
+                """)
+
+    def test_streams_on_a_terminal(self):
+        self.write("facts.py", FACTS)
+        answers = []
+        for words in ([], ["--preload=mark,json"]):
+            ours, theirs = pty.openpty()
+            job = self.start_job(*words, "facts.py", stdout=theirs, stderr=theirs)
+            os.close(theirs)
+            text = b""
+            while True:
+                try:
+                    part = os.read(ours, 65536)
+                except OSError:
+                    break
+                if not part:
+                    break
+                text += part
+            self.assertEqual(job.wait(), 0, text)
+            os.close(ours)
+            answers.append(json.loads(text)["facts"])
+        answers[1]["descriptors"].pop("4")
+        self.maxDiff = None
+        self.assertEqual(answers[0], answers[1])
+
+    def test_local_rank_in_the_command(self):
+        for rank in range(2):
+            self.write(f"folder{rank}/program.py", "import sys; print(sys.argv, sys.path[0].rpartition('/')[2])\n")
+        executed, forked = self.both("folder${local_rank}/program.py", "${local_rank}", launcher=["--nproc-per-node=2"])
+        self.assertEqual(sorted(executed.stdout.splitlines()), sorted(forked.stdout.splitlines()))
+        self.assertEqual(executed.returncode, forked.returncode)
+
+    def test_what_differs_between_workers(self):
+        self.write("program.py", """
+            import multiprocessing, random, os, json
+            print(json.dumps([random.random(), multiprocessing.current_process().authkey.hex()]))
+            """)
+        seen = set()
+        for _ in range(2):
+            done = self.run_job("--preload=random,multiprocessing", "--nproc-per-node=3", "program.py")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for line in done.stdout.splitlines():
+                seen.update(map(str, json.loads(line)))
+        self.assertEqual(len(seen), 2 * 3 * 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

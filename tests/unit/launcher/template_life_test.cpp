@@ -1,0 +1,87 @@
+#include "launcher/core/agent/template_life.hpp"
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <optional>
+
+using namespace torchup;
+using namespace std::chrono_literals;
+
+namespace {
+
+using State = TemplateLife::State;
+const TimePoint t0{};
+
+/// What people read of it.
+std::string text(const std::optional<EventBody>& event) { return event ? to_text(*event)->text : ""; }
+
+TemplateLife serving() {
+  TemplateLife life{{"torch", "my.models"}};
+  life.begins(t0);
+  life.has_pid(42);
+  REQUIRE(life.says("importing torch", t0).has_value() == false);
+  REQUIRE(life.says("ready", t0 + 2500ms) == EventBody{event::TemplateReady{42, {"torch", "my.models"}, 2.5}});
+  return life;
+}
+
+}  // namespace
+
+TEST_CASE("a template serves when it has imported everything", "[unit][preload]") {
+  REQUIRE(TemplateLife{{"torch"}}.state() == State::absent);
+  TemplateLife life = serving();
+  REQUIRE(life.state() == State::serving);
+  SECTION("what it says then is nobody's word") {
+    REQUIRE(!life.says("failed x", t0));
+    REQUIRE(!life.says("ready", t0));
+    REQUIRE(!life.takes_too_long());
+    REQUIRE(life.state() == State::serving);
+  }
+}
+
+TEST_CASE("a template that does not come to serve is the last one", "[unit][preload]") {
+  TemplateLife life{{"torch"}};
+  life.begins(t0);
+  REQUIRE(life.state() == State::loading);
+  SECTION("it says why") {
+    REQUIRE(text(life.says("failed torch has started a thread\x1b", t0)) ==
+            "--preload: torch has started a thread\\x1b; workers are started without it");
+    REQUIRE(!life.ended(1));
+  }
+  SECTION("it dies while it imports") {
+    REQUIRE(!life.says("importing bad", t0));
+    REQUIRE(text(life.ended(-SIGSEGV)) ==
+            "--preload: the process for the imports was ended by SIGSEGV while importing bad; workers are started "
+            "without it");
+  }
+  SECTION("it exits before it imports anything") {
+    REQUIRE(text(life.ended(3)) ==
+            "--preload: the process for the imports ended with exit code 3; workers are started without it");
+  }
+  SECTION("it takes too long") {
+    REQUIRE(!life.says("importing slow", t0));
+    REQUIRE(text(life.takes_too_long()) ==
+            "--preload: the import of slow takes over 120 s; workers are started without it");
+    REQUIRE(!life.ended(-SIGKILL));
+  }
+  SECTION("it cannot be started") {
+    REQUIRE(text(life.not_started("python3: Permission denied")) ==
+            "--preload: no process for the imports: python3: Permission denied; workers are started without it");
+  }
+  REQUIRE(life.state() == State::given_up);
+}
+
+TEST_CASE("a template that is lost has one successor", "[unit][preload]") {
+  TemplateLife life = serving();
+  const auto lost = life.ended(-SIGKILL);
+  REQUIRE(text(lost) ==
+          "--preload: the process with the imports was ended by SIGKILL; another one is started for the "
+          "next attempt");
+  REQUIRE(life.state() == State::absent);
+  life.begins(t0);
+  REQUIRE(life.says("ready", t0).has_value());
+  life.is_silent();
+  REQUIRE(text(life.ended(-SIGKILL)) ==
+          "--preload: the process with the imports does not answer, and is the second of this job; workers are started "
+          "without it");
+  REQUIRE(life.state() == State::given_up);
+}
