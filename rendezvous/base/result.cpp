@@ -1,5 +1,7 @@
 #include "rendezvous/base/result.hpp"
 
+#include <fmt/format.h>
+
 #include <cerrno>
 #include <stdexcept>
 
@@ -49,8 +51,8 @@ Error system_error(int code, std::string context) {
 Error system_error(std::string context) { return system_error(errno, std::move(context)); }
 
 void throw_exception_from_error(const Error& error, const boost::source_location& where) {
-  throw std::logic_error(std::string{where.file_name()} + ":" + std::to_string(where.line()) +
-                         ": value taken from a failed result: " + error.message());
+  throw std::logic_error(
+      fmt::format("{}:{}: value taken from a failed result: {}", where.file_name(), where.line(), error.message()));
 }
 
 }  // namespace torchup

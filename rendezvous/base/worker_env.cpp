@@ -1,5 +1,7 @@
 #include "rendezvous/base/worker_env.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <charconv>
 #include <limits>
@@ -21,14 +23,13 @@ class NumberReader {
     int value = 0;
     const auto [end, code] = std::from_chars(text->data(), text->data() + text->size(), value);
     if (code == std::errc{} && end == text->data() + text->size() && value >= least && value <= most) return value;
-    report(std::string{name} + "=" + *text + " is not a number from " + std::to_string(least) +
-           (most == std::numeric_limits<int>::max() ? " on" : " to " + std::to_string(most)));
+    const bool open = most == std::numeric_limits<int>::max();
+    report(
+        fmt::format("{}={} is not a number from {}{}", name, *text, least, open ? " on" : fmt::format(" to {}", most)));
     return least;
   }
   void below(std::string_view name, int value, std::string_view limit_name, int limit) {
-    if (value >= limit)
-      report(std::string{name} + "=" + std::to_string(value) + " must be less than " + std::string{limit_name} + "=" +
-             std::to_string(limit));
+    if (value >= limit) report(fmt::format("{}={} must be less than {}={}", name, value, limit_name, limit));
   }
   void report(std::string what) {
     if (!error_) error_ = fail(errc::bad_value, what + "; start the program with torchup, or set the variables again");

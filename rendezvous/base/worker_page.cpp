@@ -1,5 +1,7 @@
 #include "rendezvous/base/worker_page.hpp"
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <charconv>
 #include <cstring>
@@ -46,8 +48,7 @@ std::optional<WorkerProgress> read_worker_page(std::span<const std::byte> page, 
 }
 
 std::string to_text(const WorkerPageAddress& address) {
-  return std::to_string(address.fd) + ":" + std::to_string(address.device) + ":" + std::to_string(address.inode) + ":" +
-         std::to_string(address.pid);
+  return fmt::format("{}:{}:{}:{}", address.fd, address.device, address.inode, address.pid);
 }
 
 Result<WorkerPageAddress> parse_worker_page_address(std::string_view text) {

@@ -12,6 +12,7 @@
 // they depend on time.
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
@@ -89,7 +90,7 @@ class Load {
     std::string seconds;
     for (int number = 0; number < losses_.count; ++number) {
       seconds +=
-          (number == 0 ? "" : ", ") + std::to_string(lose(agents_.size() - 1 - static_cast<std::size_t>(number)));
+          fmt::format("{}{:.6f}", number == 0 ? "" : ", ", lose(agents_.size() - 1 - static_cast<std::size_t>(number)));
     }
     totals_ = joining;
     std::printf(

@@ -1,6 +1,7 @@
 #include "rendezvous/net/io/log.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
@@ -69,8 +70,8 @@ TEST_CASE("lines that nobody reads hold up nobody, and are lost beyond the limit
   }
   CHECK(begin >= unwritten_log_bytes_max);
   CHECK(begin < unwritten_log_bytes_max + (std::size_t{64} << 10));
-  CHECK(read.substr(begin) == "torchupd: " + std::to_string(PipedLog::lines_told - whole) +
-                                  " lines are lost: nobody read those before them\n");
+  CHECK(read.substr(begin) ==
+        fmt::format("torchupd: {} lines are lost: nobody read those before them\n", PipedLog::lines_told - whole));
 }
 
 TEST_CASE("an end waits for the reader of its last lines so long and no longer", "[net][log]") {

@@ -1,5 +1,7 @@
 #include "rendezvous/core/store/store_codec.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -219,10 +221,10 @@ FieldReader::Status FieldReader::text(std::string_view bytes, std::uint64_t most
   if (!have_length_) {
     if (!has(bytes, sizeof length_)) return Status::incomplete;
     length_ = load<std::uint64_t>(bytes.data() + cursor_);
-    if (length_ > most) return refuse(std::string{what} + ": a length of " + std::to_string(length_));
+    if (length_ > most) return refuse(fmt::format("{}: a length of {}", what, length_));
     message_bytes_ += sizeof length_ + length_;
     if (message_bytes_ > limits_.message_bytes_max)
-      return refuse("request_bytes_max: " + std::to_string(message_bytes_) + " bytes in one message");
+      return refuse(fmt::format("request_bytes_max: {} bytes in one message", message_bytes_));
     cursor_ += sizeof length_;
     have_length_ = true;
   }
@@ -260,7 +262,7 @@ FieldReader::Status FieldReader::list(std::string_view bytes) {
     if (!has(bytes, sizeof list_left_)) return Status::incomplete;
     list_left_ = load<std::uint64_t>(bytes.data() + cursor_);
     cursor_ += sizeof list_left_;
-    if (list_left_ > limits_.count_max) return refuse("count_max: a list of " + std::to_string(list_left_));
+    if (list_left_ > limits_.count_max) return refuse(fmt::format("count_max: a list of {}", list_left_));
   }
   const char* const end = std::strchr(field_, *field_ == '(' ? ')' : ']');
   list_begin_ = field_ + 1;
@@ -294,7 +296,7 @@ RequestReader::Status RequestReader::read(std::string_view& input, Request& requ
     query_ = static_cast<Query>(static_cast<unsigned char>(input.front()));
     const char* const layout = (query_ == Query::validate) == validated_ ? nullptr : request_layout(query_);
     if (!layout) {
-      error_ = validated_ ? "unknown query " + std::to_string(static_cast<int>(query_)) : "not a TCPStore client";
+      error_ = validated_ ? fmt::format("unknown query {}", static_cast<int>(query_)) : "not a TCPStore client";
       return Status::malformed;
     }
     input.remove_prefix(1);

@@ -1,5 +1,7 @@
 #include "rendezvous/core/text/endpoint.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -73,7 +75,8 @@ std::optional<Port> read_port(std::string_view text) {
 
 std::string to_string(const Endpoint& endpoint) {
   const bool brackets = endpoint.host.find(':') != std::string::npos;
-  return (brackets ? "[" + endpoint.host + "]" : endpoint.host) + ":" + std::to_string(endpoint.port.value());
+  return brackets ? fmt::format("[{}]:{}", endpoint.host, endpoint.port.value())
+                  : fmt::format("{}:{}", endpoint.host, endpoint.port.value());
 }
 
 bool is_loopback(std::string_view address) {

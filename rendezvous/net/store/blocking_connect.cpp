@@ -1,5 +1,6 @@
 #include "rendezvous/net/store/blocking_connect.hpp"
 
+#include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -98,9 +99,9 @@ Result<UniqueFd> blocking_connect(const std::string& host, Port port, TimePoint 
     const auto now = Clock::now();
     if (!failure.may_pass || now >= deadline) {
       const auto tried = std::chrono::duration_cast<std::chrono::milliseconds>(now - begin).count();
-      return system_error(failure.may_pass ? ETIMEDOUT : failure.code,
-                          "no connection to (" + host + ", " + std::to_string(port.value()) + ") in " +
-                              std::to_string(tried) + " ms: " + failure.text);
+      return system_error(
+          failure.may_pass ? ETIMEDOUT : failure.code,
+          fmt::format("no connection to ({}, {}) in {} ms: {}", host, port.value(), tried, failure.text));
     }
     const auto jittered =
         std::chrono::duration_cast<Duration>(pause * std::uniform_real_distribution<>{0.5, 1.5}(chance));

@@ -1,5 +1,7 @@
 #include "rendezvous/net/store/store_client.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,11 +32,9 @@ TimePoint after(Duration timeout) {
 
 /// PyTorch's words, which callers match on.
 std::string timeout_text(const std::string& what, Duration timeout, std::span<const std::string> keys) {
-  std::string text =
-      what + " timeout after " + std::to_string(std::chrono::duration_cast<milliseconds>(timeout).count()) + "ms";
-  if (what == "barrier") return text + ", key: " + keys.front();
-  for (const auto& key : keys) text += (&key == &keys.front() ? ", keys: /" : ", /") + key;
-  return text;
+  const auto after_ms = std::chrono::duration_cast<milliseconds>(timeout).count();
+  if (what == "barrier") return fmt::format("{} timeout after {}ms, key: {}", what, after_ms, keys.front());
+  return fmt::format("{} timeout after {}ms, keys: /{}", what, after_ms, fmt::join(keys, ", /"));
 }
 
 }  // namespace
@@ -123,9 +123,8 @@ class StoreClient::Impl {
     if (auto sent = connection_->send(hello, deadline); !sent) return sent;
     if (auto pong = connection_->receive("n", 0, deadline); !pong) return pong;
     if (reply().nonce() != nonce)
-      return fail(errc::bad_frame, "no store answers at (" + options_.host + ", " +
-                                       std::to_string(options_.port.value()) + "): its PING came back as " +
-                                       std::to_string(reply().nonce()));
+      return fail(errc::bad_frame, fmt::format("no store answers at ({}, {}): its PING came back as {}", options_.host,
+                                               options_.port.value(), reply().nonce()));
     if (auto checked = connection_->receive("b", 0, deadline); !checked) return checked;
     std::string identity;
     if (reply().byte() == Store::ready) {
@@ -136,8 +135,9 @@ class StoreClient::Impl {
       identity = reply().values().at(0).view();
     }
     if (!identity_.empty() && identity != identity_)
-      return fail(errc::refused, "the store at (" + options_.host + ", " + std::to_string(options_.port.value()) +
-                                     ") is not the one we were connected to: its keys are gone");
+      return fail(errc::refused,
+                  fmt::format("the store at ({}, {}) is not the one we were connected to: its keys are gone",
+                              options_.host, options_.port.value()));
     identity_ = identity;
     return {};
   }
@@ -170,7 +170,7 @@ class StoreClient::Impl {
   }
 
   static Error unexpected(std::uint8_t byte) {
-    return fail(errc::bad_frame, "the store answered a wait with " + std::to_string(byte));
+    return fail(errc::bad_frame, fmt::format("the store answered a wait with {}", byte));
   }
 
   /// Ends an open wait. Its answer may have crossed with the cancellation: then it counts.

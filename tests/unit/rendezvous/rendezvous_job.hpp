@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <map>
 #include <sstream>
@@ -45,8 +47,7 @@ struct Job {
       if (const auto* tell = std::get_if<Tell>(&action))
         lines += name_of.at(tell->peer) + " " + text(tell->message) + "\n";
       if (const auto* refuse = std::get_if<Refuse>(&action)) {
-        lines +=
-            name_of.at(refuse->peer) + " refused " + std::to_string(refuse->exit_code) + ": " + refuse->reason + "\n";
+        lines += fmt::format("{} refused {}: {}\n", name_of.at(refuse->peer), refuse->exit_code, refuse->reason);
       }
     }
     return lines;
