@@ -1,14 +1,12 @@
 #include "rendezvous/net/io/frame_socket.hpp"
 
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
 #include <array>
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <utility>
 
 #include "rendezvous/net/io/address.hpp"
+#include "rendezvous/net/io/silence_limit.hpp"
 
 namespace torchup {
 
@@ -28,15 +26,7 @@ FrameSocket::FrameSocket(tcp::socket socket)
 void FrameSocket::set_patience(Duration patience) {
   if (patience == patience_) return;
   patience_ = patience;
-  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(patience).count();
-  const auto set = [&](int level, int option, int value) {
-    ::setsockopt(socket_.native_handle(), level, option, &value, sizeof value);
-  };
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(std::max<long>(1, milliseconds / 2000)));
-  set(IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(std::max<long>(1, milliseconds / 6000)));
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::max<long>(1000, milliseconds)));
+  limit_silence(socket_.native_handle(), patience);
 }
 
 void FrameSocket::start(OnInput on_input, OnClosed on_closed) {
@@ -102,7 +92,7 @@ bool FrameSocket::hand_over(std::string_view& input) {
 /// Keeps `rest`, the end of `whole`, for the next time. A frame that comes byte by byte is not copied for each.
 void FrameSocket::keep(std::string_view rest, std::string_view whole) {
   if (rest.empty()) {
-    input_ = std::string{};
+    std::string{}.swap(input_);  // an assignment would keep the room
     frame_timer_.cancel();
     return;
   }
@@ -111,7 +101,7 @@ void FrameSocket::keep(std::string_view rest, std::string_view whole) {
   if (input_.empty()) {
     input_.assign(rest);
   } else {
-    input_.erase(0, whole.size() - rest.size());
+    std::string{rest}.swap(input_);  // anything else would keep the room of a frame that is gone
   }
   frame_timer_.expires_after(frame_limit_);
   frame_timer_.async_wait([weak = weak_from_this()](const error_code& error) {
@@ -140,7 +130,7 @@ void FrameSocket::write(std::string_view bytes) {
     if (bytes.empty()) return;
   }
   if (output_sent_ > output_.size() / 2) {  // or a peer that is always a little late would make it grow
-    output_.erase(0, output_sent_);
+    std::string{output_, output_sent_}.swap(output_);
     output_sent_ = 0;
   }
   output_ += bytes;
@@ -158,7 +148,7 @@ void FrameSocket::fail_later(const error_code& error) {
 /// connection.
 void FrameSocket::write_failed(const error_code& error) {
   deaf_ = true;
-  output_ = std::string{};
+  std::string{}.swap(output_);
   output_sent_ = 0;
   recount();
   if (error != asio::error::broken_pipe) write_error_ = error;
@@ -175,7 +165,7 @@ void FrameSocket::send_output() {
     if (error) return write_failed(error);
     output_sent_ += sent;
   }
-  output_ = std::string{};
+  std::string{}.swap(output_);
   output_sent_ = 0;
   recount();
   error_code ignored;

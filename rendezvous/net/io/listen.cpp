@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -13,6 +14,7 @@
 #include <memory>
 
 #include "rendezvous/net/io/address.hpp"
+#include "rendezvous/net/io/silence_limit.hpp"
 
 namespace torchup {
 namespace {
@@ -61,14 +63,8 @@ void set_option(int socket, int level, int option, int value) {
 }
 
 void set_inherited_options(int socket, Duration silent_peer_max) {
-  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(silent_peer_max).count();
-  const int probe_s = std::max(1, static_cast<int>(milliseconds / 1000 / 6));
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 3 * probe_s);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, probe_s);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(milliseconds));
+  limit_silence(socket, silent_peer_max);
 }
 
 Result<UniqueFd> open_listener(Address address, Port port, Duration silent_peer_max) {
@@ -132,7 +128,7 @@ Result<Listeners> listen_on(std::string_view bind, Port port, Duration silent_pe
 }
 
 Result<Listeners> listen_with(UniqueFd listener, Port port, Duration silent_peer_max) {
-  const std::string what = "listening socket " + std::to_string(listener.get());
+  const std::string what = fmt::format("listening socket {}", listener.get());
   int listening = 0;
   socklen_t size = sizeof listening;
   if (::getsockopt(listener.get(), SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0) return system_error(errno, what);
@@ -140,8 +136,8 @@ Result<Listeners> listen_with(UniqueFd listener, Port port, Duration silent_peer
   const auto name = name_of(listener.get());
   if (!name) return name.error();
   if (port.value() != 0 && port != port_of(*name))
-    return fail(errc::bad_value, what + " is bound to port " + std::to_string(port_of(*name).value()) + ", not to " +
-                                     std::to_string(port.value()));
+    return fail(errc::bad_value,
+                fmt::format("{} is bound to port {}, not to {}", what, port_of(*name).value(), port.value()));
   ::fcntl(listener.get(), F_SETFL, ::fcntl(listener.get(), F_GETFL) | O_NONBLOCK);
   ::fcntl(listener.get(), F_SETFD, FD_CLOEXEC);
   set_inherited_options(listener.get(), silent_peer_max);
