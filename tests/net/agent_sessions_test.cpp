@@ -161,6 +161,36 @@ TEST_CASE("who has said hello is no stranger, however many come at once", "[net]
   REQUIRE(at.log.empty());
 }
 
+TEST_CASE("so many agents are connected, and strangers go before one more is refused", "[net][agent_sessions]") {
+  AgentPort at{{.connections_max = 2}};
+  Script first{at}, stranger{at};
+  first.say_hello();
+  stranger.say(std::string{agent_preface});
+  REQUIRE(at.run_until([&] { return first.heard_of<Welcome>() && at.sessions.count() == 2; }));
+  Script second{at};
+  second.say_hello();
+  REQUIRE(at.run_until([&] { return second.heard_of<Welcome>() && stranger.closed(); }));
+  Script third{at};
+  third.say_hello();
+  REQUIRE(at.run_until([&] { return third.closed(); }));
+  REQUIRE(at.logged("connections_max: 2"));
+  REQUIRE_FALSE(first.closed());
+  REQUIRE_FALSE(second.closed());
+}
+
+TEST_CASE("before an agent is welcome its frames have a limit of their own", "[net][agent_sessions]") {
+  AgentPort at{{}};
+  const auto begin_of = [](std::size_t bytes) {
+    const std::string length{static_cast<char>(bytes & 0xff), static_cast<char>(bytes >> 8), '\0', '\0'};
+    return std::string{agent_preface} + length + "\x01";
+  };
+  Script longest{at}, longer{at};
+  longest.say(begin_of(hello_bytes_max));
+  longer.say(begin_of(hello_bytes_max + 1));
+  REQUIRE(at.run_until([&] { return longer.closed(); }));
+  REQUIRE_FALSE(longest.closed());
+}
+
 TEST_CASE("who leaves too much lying is closed", "[net][agent_sessions]") {
   AgentPort at{{}};
   Script deaf{

@@ -58,6 +58,45 @@ class Readers(DaemonCase, unittest.TestCase):
         self.until(lambda: self.resident() < 300 * MIB)
         ask(self.honest, PING, 4)
 
+    def test_values_that_are_gone_while_two_hold_each_and_each_holds_it_often(self):
+        for i in range(40):
+            name = b"/v%d" % i
+            self.honest.sendall(b"\x01" + text(name) + text(os.urandom(8 * MIB)))
+            ask(self.honest, PING, 4)
+            before = self.status()["requests"]
+            for _ in range(2):
+                self.deaf(b"\x0a" + keys([name] * 7))
+            self.until(lambda: self.status()["requests"] == before + 2)
+            if i % 2:
+                self.assertEqual(ask(self.honest, b"\x08" + text(name), 8), struct.pack("<q", 1))
+            else:
+                self.honest.sendall(b"\x01" + text(name) + text(b""))
+        self.until(lambda: "unread_bytes_max" in self.said())
+        self.until(lambda: self.resident() < 300 * MIB)
+        self.assertLess(self.daemon.memory("VmHWM"), 400 * MIB)
+
+    def test_the_end_of_a_long_answer_costs_no_more_than_that(self):
+        name = self.fill(1, 1023)
+        for _ in range(16):
+            peer = self.deaf(b"\x0a" + keys(name * 60_000))
+            left = 60_000 * 1031 - 8 * MIB  # more than the kernel takes
+            while left > 0:
+                left -= len(peer.recv(1 << 18))
+            self.assertLess(self.resident(), 300 * MIB)
+        self.assertEqual(ask(self.honest, PING, 4), PING[1:])
+
+    def test_many_who_are_woken_with_long_answers(self):
+        name = self.fill(1, 1023)
+        for _ in range(30):
+            self.deaf(b"\x40" + keys(name * 60_000 + [b"/late"]))
+        small = self.connect(VALIDATE + b"\x40" + keys([b"/late"]))
+        self.until(lambda: self.status()["waiting"] == 31)
+        self.honest.sendall(b"\x01" + text(b"/late") + text(b"now"))
+        self.assertEqual(ask(small, b"", 1 + 8 + 3), b"\x00" + text(b"now"))
+        self.assert_said("unread_bytes_max")
+        self.assertLess(self.daemon.memory("VmHWM"), 400 * MIB)
+        self.assertEqual(ask(self.honest, PING, 4), PING[1:])
+
     def test_one_value_for_all_costs_its_own_size(self):
         self.honest.sendall(b"\x01" + text(b"/v") + text(b"x" * 8 * MIB))
         ask(self.honest, PING, 4)
@@ -108,6 +147,19 @@ class Waits(DaemonCase, unittest.TestCase):
             self.connect(VALIDATE + request)
         self.until(lambda: "waits_bytes_max" in self.said())
         self.assertLess(self.resident(), before + 500 * MIB)
+        self.assert_served()
+
+
+class ManyValues(DaemonCase, unittest.TestCase):
+    options = ("--max-arriving-bytes", "64MB")
+
+    def test_half_a_request_of_many_small_values_counts_for_what_it_takes(self):
+        pairs = (text(b"/k") + text(b"")) * 131_071  # and not the last
+        before = self.resident()
+        for _ in range(40):
+            self.connect(VALIDATE + b"\x0b" + struct.pack("<Q", 131_072) + pairs)
+        self.assert_said("arriving_bytes_max")
+        self.assertLess(self.resident(), before + 100 * MIB)
         self.assert_served()
 
 

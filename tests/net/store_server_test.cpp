@@ -1,8 +1,6 @@
 #include "rendezvous/net/store/store_server.hpp"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,63 +11,17 @@
 #include <chrono>
 #include <csignal>
 #include <functional>
-#include <optional>
+#include <limits>
 #include <thread>
 
 #include "rendezvous/net/io/listen.hpp"
 #include "rendezvous/net/store/adaptive_spin.hpp"
-#include "rendezvous/net/store/reply_queue.hpp"
 #include "tests/support/store_harness.hpp"
+#include "tests/support/store_peers.hpp"
 
 using namespace torchup;
+using namespace torchup::test;
 using namespace std::chrono_literals;
-
-namespace {
-
-UniqueFd connect_to(Port port) {
-  UniqueFd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(port.value());
-  REQUIRE(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-  ::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
-  return socket;
-}
-
-void send_all(const UniqueFd& socket, const std::string& bytes) {
-  REQUIRE(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
-}
-
-/// Runs `loop` until `condition` holds; fails after ten seconds.
-template <class Condition>
-void run_until(boost::asio::io_context& loop, Condition condition) {
-  const auto end = std::chrono::steady_clock::now() + 10s;
-  loop.restart();
-  while (!condition()) {
-    REQUIRE(std::chrono::steady_clock::now() < end);
-    loop.run_for(1ms);
-    loop.restart();
-  }
-}
-
-std::string received(boost::asio::io_context& loop, const UniqueFd& socket, std::size_t size) {
-  std::string bytes;
-  run_until(loop, [&] {
-    char buffer[65536];
-    if (const ssize_t got = ::recv(socket.get(), buffer, sizeof buffer, 0); got > 0)
-      bytes.append(buffer, static_cast<std::size_t>(got));
-    return bytes.size() >= size;
-  });
-  return bytes;
-}
-
-bool at_end(const UniqueFd& socket) {
-  char byte = 0;
-  return ::recv(socket.get(), &byte, 1, 0) == 0;
-}
-
-}  // namespace
 
 TEST_CASE("the holder of a store server wakes its clients", "[net][store_server]") {
   boost::asio::io_context loop;
@@ -79,7 +31,7 @@ TEST_CASE("the holder of a store server wakes its clients", "[net][store_server]
   const auto port = server.listen();
   REQUIRE(port.has_value());
   const UniqueFd client = connect_to(*port);
-  send_all(client, test::validate + test::request(Query::wait_get, {"/k"}));
+  send_all(client, validate + request(Query::wait_get, {"/k"}));
   run_until(loop, [&] { return server.status().waiting == 1; });
   REQUIRE(server.store().set("/k", Value{std::string_view{"v"}}));
   std::string expected;
@@ -147,8 +99,28 @@ TEST_CASE("a listening socket can be handed in, and only on its own port", "[net
   REQUIRE(result.has_value() == right);
   if (!right) return;
   const UniqueFd client = connect_to(port);
-  send_all(client, test::validate + test::request(Query::ping, {}, {}, 7));
-  REQUIRE(test::hex(received(loop, client, 4)) == "07000000");
+  send_all(client, validate + request(Query::ping, {}, {}, 7));
+  REQUIRE(hex(received(loop, client, 4)) == "07000000");
+}
+
+TEST_CASE("the longest silence of a peer is what was asked for, or what the kernel can do", "[net][listen]") {
+  const auto [limit, idle_s, interval_s, unanswered_ms] = GENERATE(table<Duration, int, int, int>({
+      {1ms, 1, 1, 1000},
+      {90s, 45, 15, 90'000},
+      {4'294'968s, 32'767, 32'767, std::numeric_limits<int>::max()},  // 32 bits of milliseconds, and some
+      {365 * 24h, 32'767, 32'767, std::numeric_limits<int>::max()},
+  }));
+  const auto listeners = listen_on("127.0.0.1", Port{0}, limit);
+  REQUIRE(listeners.has_value());
+  const auto value_of = [&](int option) {
+    int value = 0;
+    socklen_t size = sizeof value;
+    ::getsockopt(listeners->sockets.at(0).get(), IPPROTO_TCP, option, &value, &size);
+    return value;
+  };
+  REQUIRE(value_of(TCP_KEEPIDLE) == idle_s);
+  REQUIRE(value_of(TCP_KEEPINTVL) == interval_s);
+  REQUIRE(value_of(TCP_USER_TIMEOUT) == unanswered_ms);
 }
 
 TEST_CASE("a draining server takes nobody new and serves who is there", "[net][store_server]") {
@@ -156,7 +128,7 @@ TEST_CASE("a draining server takes nobody new and serves who is there", "[net][s
   StoreServer server{loop, {}};
   const Port port = *server.listen();
   UniqueFd client = connect_to(port);
-  send_all(client, test::validate + test::request(Query::ping, {}, {}, 7));
+  send_all(client, validate + request(Query::ping, {}, {}, 7));
   received(loop, client, 4);
   bool drained = false;
   server.drain([&] { drained = true; });
@@ -167,8 +139,8 @@ TEST_CASE("a draining server takes nobody new and serves who is there", "[net][s
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(port.value());
   REQUIRE(::connect(late.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0);
-  send_all(client, test::request(Query::ping, {}, {}, 8));
-  REQUIRE(test::hex(received(loop, client, 4)) == "08000000");
+  send_all(client, request(Query::ping, {}, {}, 8));
+  REQUIRE(hex(received(loop, client, 4)) == "08000000");
   REQUIRE_FALSE(drained);
   client.reset();
   run_until(loop, [&] { return drained; });
@@ -179,104 +151,11 @@ TEST_CASE("a server may go while its loop has work of it", "[net][store_server]"
   auto server = std::make_unique<StoreServer>(loop, StoreServerOptions{});
   const Port port = *server->listen();
   const UniqueFd client = connect_to(port);
-  send_all(client, test::validate + test::request(Query::wait, {"/k"}));
+  send_all(client, validate + request(Query::wait, {"/k"}));
   run_until(loop, [&] { return server->status().waiting == 1; });
   server->store().set("/k", Value{});
   server.reset();
   run_until(loop, [&] { return at_end(client); });
-}
-
-TEST_CASE("an answer is given up to its limit, and one past it closes the connection", "[net][store_server]") {
-  boost::asio::io_context loop;
-  StoreServerOptions options;
-  options.connections.reply_bytes_max = 1000;
-  StoreServer server{loop, std::move(options)};
-  const Port port = *server.listen();
-  server.store().set("/k", Value{std::string_view{std::string(92, 'x')}});  // 100 bytes in an answer
-  const UniqueFd client = connect_to(port), other = connect_to(port);
-  send_all(client, test::validate + test::request(Query::multi_get, std::vector<std::string>(10, "/k")));
-  REQUIRE(received(loop, client, 1000).size() == 1000);
-  send_all(client, test::request(Query::multi_get, std::vector<std::string>(11, "/k")));
-  run_until(loop, [&] { return at_end(client); });
-  REQUIRE(server.status().refused == 1);
-  send_all(other, test::validate + test::request(Query::wait_get, std::vector<std::string>(11, "/late")));
-  run_until(loop, [&] { return server.status().waiting == 1; });
-  server.store().set("/late", Value{std::string_view{std::string(92, 'x')}});  // by somebody else's doing
-  run_until(loop, [&] { return at_end(other); });
-  REQUIRE(server.status().refused == 2);
-  REQUIRE(server.status().unread_bytes == 0);
-}
-
-TEST_CASE("requests whose answers find no room wait for it, whatever has come with them", "[net][store_server]") {
-  boost::asio::io_context loop;
-  StoreServerOptions options;
-  options.connections.reply_pause_bytes = 1000;
-  StoreServer server{loop, std::move(options)};
-  const Port port = *server.listen();
-  server.store().set("/v", Value{std::string_view{std::string(2'000'000, 'v')}});
-  const UniqueFd client = connect_to(port);
-  std::string requests = test::validate;
-  for (int i = 0; i < 40; ++i) requests += test::request(Query::get, {"/v"}) + test::request(Query::ping, {}, {}, i);
-  send_all(client, requests);
-  run_until(loop, [&] { return server.status().requests > 2; });
-  for (int turn = 0; turn < 20; ++turn) {
-    loop.restart();
-    loop.poll();
-  }
-  REQUIRE(server.status().requests < 20);
-  REQUIRE(server.status().arriving_bytes > 0);
-  const std::string answers = received(loop, client, 40 * (8 + 2'000'000 + 4));
-  REQUIRE(answers.size() == 40 * (8 + 2'000'000 + 4));
-  for (int i = 0; i < 40; ++i)
-    REQUIRE(static_cast<unsigned char>(answers[static_cast<std::size_t>(i + 1) * 2'000'012 - 4]) == i);
-  REQUIRE(server.status().arriving_bytes == 0);
-  REQUIRE(server.status().unread_bytes == 0);
-}
-
-TEST_CASE("much that lies unread goes after a time, however slowly it is read", "[net][store_server]") {
-  boost::asio::io_context loop;
-  StoreServerOptions options;
-  options.connections.large_reply_bytes = 1'000'000;
-  options.connections.large_reply_max = 3s;
-  options.connections.stalled_max = 1h;
-  StoreServer server{loop, std::move(options)};
-  const Port port = *server.listen();
-  server.store().set("/v", Value{std::string_view{std::string(12'000'000, 'v')}});
-  const UniqueFd slow = connect_to(port), honest = connect_to(port);
-  const int small = 4096;
-  ::setsockopt(slow.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-  send_all(slow, test::validate + test::request(Query::get, {"/v"}));
-  send_all(honest, test::validate + test::request(Query::get, {"/v"}));
-  REQUIRE(received(loop, honest, 12'000'008).size() == 12'000'008);
-  run_until(loop, [&] {
-    char buffer[100];
-    (void)!::recv(slow.get(), buffer, sizeof buffer, 0);
-    return server.status().refused == 1;
-  });
-  REQUIRE(server.status().connections == 1);
-}
-
-TEST_CASE("of answers that nobody reads, the largest and oldest go", "[net][store_server]") {
-  boost::asio::io_context loop;
-  StoreServerOptions options;
-  options.connections.unread_bytes_max = 30'000'000;
-  StoreServer server{loop, std::move(options)};
-  const Port port = *server.listen();
-  std::vector<UniqueFd> deaf;
-  const auto ask = [&] {
-    server.store().set("/v", Value{std::string_view{std::string(20'000'000, 'v')}});
-    deaf.push_back(connect_to(port));
-    send_all(deaf.back(), test::validate + test::request(Query::get, {"/v"}));
-    const auto asked = server.status().requests;
-    run_until(loop, [&] { return server.status().requests > asked; });
-    server.store().erase("/v");
-  };
-  ask();
-  ask();
-  ask();
-  run_until(loop, [&] { return server.status().refused == 2; });
-  REQUIRE(server.status().unread_bytes <= 30'000'000);
-  REQUIRE(received(loop, deaf[2], 20'000'008).size() == 20'000'008);
 }
 
 TEST_CASE("who is refused at a tick may have been woken in the same turn", "[net][store_server]") {
@@ -287,7 +166,7 @@ TEST_CASE("who is refused at a tick may have been woken in the same turn", "[net
   const Port port = *server.listen();
   for (int handlers = 0; handlers < 6; ++handlers) {
     const UniqueFd client = connect_to(port), honest = connect_to(port);
-    send_all(client, test::validate + test::request(Query::wait, {"/k"}) + "\x01");  // and half a request
+    send_all(client, validate + request(Query::wait, {"/k"}) + "\x01");  // and half a request
     run_until(loop, [&] { return server.status().waiting == 1 && server.status().arriving_bytes > 0; });
     std::this_thread::sleep_for(300ms);  // the tick is due, and its handler stands behind so many others
     std::function<void(int)> chain = [&](int left) {
@@ -297,8 +176,8 @@ TEST_CASE("who is refused at a tick may have been woken in the same turn", "[net
     chain(handlers);
     run_until(loop, [&] { return at_end(client); });
     server.store().erase("/k");
-    send_all(honest, test::validate + test::request(Query::ping, {}, {}, 7));
-    REQUIRE(test::hex(received(loop, honest, 4)) == "07000000");
+    send_all(honest, validate + request(Query::ping, {}, {}, 7));
+    REQUIRE(hex(received(loop, honest, 4)) == "07000000");
   }
 }
 
@@ -307,7 +186,7 @@ TEST_CASE("a connection that a child process holds too is closed all the same", 
   StoreServer server{loop, {}};
   const Port port = *server.listen();
   UniqueFd client = connect_to(port);
-  send_all(client, test::validate + test::request(Query::ping, {}, {}, 7));
+  send_all(client, validate + request(Query::ping, {}, {}, 7));
   received(loop, client, 4);
   const int fd = client.get();
   const pid_t child = ::fork();  // as between the fork and the exec of a worker
@@ -323,64 +202,11 @@ TEST_CASE("a connection that a child process holds too is closed all the same", 
   client.reset();  // an event at a socket that only the child has still
   for (int i = 0; i < 3; ++i) {
     const UniqueFd next = connect_to(port);
-    send_all(next, test::validate + test::request(Query::ping, {}, {}, 8));
-    REQUIRE(test::hex(received(loop, next, 4)) == "08000000");
+    send_all(next, validate + request(Query::ping, {}, {}, 8));
+    REQUIRE(hex(received(loop, next, 4)) == "08000000");
   }
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-}
-
-TEST_CASE("replies leave in order, whatever the kernel takes at a time", "[net][reply_queue]") {
-  ReplyQueue queue;
-  SharedValues all;
-  std::string expected;
-  const auto text = [&](std::string_view bytes) {
-    queue.buffer() += bytes;
-    expected += bytes;
-  };
-  const auto value = [&](char fill, std::size_t size) {
-    const Value shared{std::string(size, fill)};
-    queue.share(shared, all);
-    expected += shared.view();
-  };
-  const auto step = GENERATE(values<std::size_t>({1, 2, 999, 1024, 5000, 100'000}));
-  std::string sent;
-  for (int round = 0; round < 3; ++round) {
-    value('a', 2000), text("one"), value('b', 1500), value('c', 1024), text("two");
-    while (queue.size() > (round < 2 ? 100u : 0u)) {
-      iovec pieces[3];
-      const std::size_t count = queue.front(pieces);
-      REQUIRE(count > 0);
-      std::string front;
-      for (std::size_t i = 0; i < count; ++i)
-        front.append(static_cast<const char*>(pieces[i].iov_base), pieces[i].iov_len);
-      front.resize(std::min(front.size(), step));
-      sent += front;
-      queue.pop(front.size(), all);
-    }
-  }
-  REQUIRE(sent == expected);
-  REQUIRE(queue.empty());
-  REQUIRE(all.bytes() == 0);
-}
-
-TEST_CASE("a value on its way to many takes up memory once, and none while the store has it", "[net][reply_queue]") {
-  SharedValues all;
-  ReplyQueue first, second;
-  std::optional<Value> stored{std::string(5000, 'x')};
-  first.share(*stored, all);
-  second.share(*stored, all);
-  REQUIRE(all.bytes() == 5000);
-  REQUIRE(all.bytes_held_by_queues_alone() == 0);
-  REQUIRE(first.bytes_held_alone() < 1000);
-  stored.reset();
-  REQUIRE(all.bytes_held_by_queues_alone() == 5000);
-  first.pop(5000, all);
-  REQUIRE(all.bytes() == 5000);
-  REQUIRE(second.bytes_held_alone() >= 5000);
-  second.clear(all);
-  REQUIRE(all.bytes() == 0);
-  REQUIRE(second.empty());
 }
 
 namespace {
@@ -480,12 +306,12 @@ TEST_CASE("a turn ends among the requests of one client", "[net][store_server]")
   SlowWatcher watcher;
   server.watch("/slow/", watcher);
   const UniqueFd busy = connect_to(*port), other = connect_to(*port);
-  send_all(other, test::validate);
+  send_all(other, validate);
   run_until(loop, [&] { return server.status().connections == 2; });
   constexpr int asked = 1000;
-  std::string requests = test::validate;
-  for (int i = 0; i < asked; ++i) requests += test::request(Query::set, {"/slow/k"}, {std::to_string(i)});
-  requests += test::request(Query::get, {"/slow/k"});
+  std::string requests = validate;
+  for (int i = 0; i < asked; ++i) requests += request(Query::set, {"/slow/k"}, {std::to_string(i)});
+  requests += request(Query::get, {"/slow/k"});
   std::string ping;
   put_byte(ping, static_cast<std::uint8_t>(Query::ping)), put_nonce(ping, 7);
   watcher.at_first = [&] { send_all(other, ping); };
@@ -507,9 +333,9 @@ TEST_CASE("who watches a key is told of a COMPARE_SET that stored something", "[
   server.watch("/k", watcher);
   const UniqueFd client = connect_to(*port);
   const auto compare_set = [&](const std::string& expected, const std::string& desired) {
-    return test::request(Query::compare_set, {"/k"}, {expected, desired});
+    return request(Query::compare_set, {"/k"}, {expected, desired});
   };
-  send_all(client, test::validate + compare_set("wrong", "1") + compare_set("", "1") + compare_set("", "2") +
+  send_all(client, validate + compare_set("wrong", "1") + compare_set("", "1") + compare_set("", "2") +
                        compare_set("wrong", "2") + compare_set("1", "1"));
   run_until(loop, [&] { return watcher.seen == 5; });
   REQUIRE(watcher.stored == 2);

@@ -58,6 +58,8 @@ class StoreHarness : StoreOutlet {
   void number(ClientId to, std::int64_t value) override { put_number(clients_.at(to.value()).out, value); }
   void nonce(ClientId to, std::uint32_t value) override { put_nonce(clients_.at(to.value()).out, value); }
   void bytes(ClientId to, const Value& value) override { put_bytes(clients_.at(to.value()).out, value.view()); }
+  void given(ClientId to, const Value& value) override { bytes(to, value); }
+  void released(const Value&) override {}
   void bytes(ClientId to, std::string_view value) override { put_bytes(clients_.at(to.value()).out, value); }
   void close(ClientId client, std::string reason) override {
     clients_.at(client.value()).closed = true;

@@ -152,8 +152,7 @@ bool Store::store(ClientId client, std::string_view key, Value value) {
   if (const auto entry = entries_.find(key); entry != entries_.end()) {
     const std::size_t old_size = entry->second.value().size();
     if (value.size() > old_size && !room_for(client, 0, value.size() - old_size)) return false;
-    bytes_ = bytes_ - old_size + value.size();
-    entry->second = std::move(value);
+    replace(entry->second, std::move(value));
     wrote(key, false);
     return true;
   }
@@ -175,6 +174,16 @@ void Store::put_new(std::string_view key, Value value) {
   listed_bytes_ += sizeof(std::uint64_t) + key.size();
 }
 
+void Store::replace(GrowingValue& place, Value value) {
+  bytes_ = bytes_ - place.value().size() + value.size();
+  release(place.value());
+  place = std::move(value);
+}
+
+void Store::release(const Value& value) {
+  if (value.storage()) outlet_.released(value);
+}
+
 /// A plain value was written: everybody whose wait is satisfied now goes on, and a barrier of that key is released.
 void Store::wrote(std::string_view key, bool is_new) {
   if (waits_.empty()) return;
@@ -192,9 +201,7 @@ std::optional<std::int64_t> Store::advance(ClientId client, std::string_view key
       return std::nullopt;
     }
     const std::int64_t sum = wrapping_sum(*number, delta);
-    Value text = decimal(sum);
-    bytes_ = bytes_ - entry->second.value().size() + text.size();
-    entry->second = std::move(text);
+    replace(entry->second, decimal(sum));
     if (wakes) wrote(key, false);
     return sum;
   }
@@ -218,7 +225,7 @@ void Store::compare_set(ClientId client, Request& request) {
   Value desired = std::move(request.values.at(1));
   const Value* stored = find(request.key);
   if (stored && !(*stored == expected)) return outlet_.bytes(client, *stored);
-  if (!stored && expected.size() > 0) return outlet_.bytes(client, expected);
+  if (!stored && expected.size() > 0) return outlet_.given(client, expected);
   const Value reply = desired;
   if (store(client, request.key, std::move(desired))) outlet_.bytes(client, reply);
 }
@@ -235,7 +242,9 @@ void Store::append(ClientId client, Request& request) {
   if (size > limits_.value_bytes_max) {
     return refuse(client, fmt::format("value_bytes_max: APPEND would make {} bytes of a value", size));
   }
+  const Value before = entry->second.value();
   entry->second.append(tail.view());
+  if (entry->second.value().storage() != before.storage()) release(before);
   bytes_ += tail.size();
   wrote(request.key, false);
 }
@@ -260,6 +269,7 @@ bool Store::erase(std::string_view key) {
   if (entry == entries_.end()) return false;
   bytes_ -= cost(key, entry->second.value().size());
   listed_bytes_ -= sizeof(std::uint64_t) + key.size();
+  release(entry->second.value());
   entries_.erase(entry);
   if (!waits_.empty() && !queues_.contains(key)) vanished(key);
   return true;
@@ -309,7 +319,7 @@ void Store::pop(ClientId client, std::string_view key) {
   const Value head = std::move(queue->second.front());
   queue->second.pop_front();
   bytes_ -= cost("", head.size());
-  outlet_.bytes(client, head);
+  outlet_.given(client, head);
   if (!queue->second.empty()) return;
   bytes_ -= cost_of_queue(key);
   queues_.erase(queue);

@@ -71,10 +71,16 @@ class StoreOutlet {
   virtual void byte(ClientId to, std::uint8_t value) = 0;
   virtual void number(ClientId to, std::int64_t value) = 0;
   virtual void nonce(ClientId to, std::uint32_t value) = 0;
+  /// A value that lies in the store: it costs memory of its own when the store has `released` it.
   virtual void bytes(ClientId to, const Value& value) = 0;
+  /// One that does not, or not any more.
+  virtual void given(ClientId to, const Value& value) = 0;
   virtual void bytes(ClientId to, std::string_view value) = 0;
   /// The protocol has no error reply: the only way to refuse is to close. The engine has forgotten this client.
   virtual void close(ClientId client, std::string reason) = 0;
+  /// The store gives up a value that is not inline. Whoever was answered with it and has not read it holds it alone
+  /// now.
+  virtual void released(const Value& value) = 0;
 
  protected:
   ~StoreOutlet() = default;
@@ -158,6 +164,8 @@ class Store {
   [[nodiscard]] bool present(std::string_view key) const;
   bool store(ClientId client, std::string_view key, Value value);
   void put_new(std::string_view key, Value value);
+  void replace(GrowingValue& place, Value value);
+  void release(const Value& value);
   void wrote(std::string_view key, bool appeared);
   void appeared(std::string_view key);
   void vanished(std::string_view key);

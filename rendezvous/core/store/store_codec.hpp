@@ -60,7 +60,9 @@ class FieldReader {
   void filled(std::size_t bytes) { direct_filled_ += bytes; }
 
   /// Memory that the current message holds.
-  [[nodiscard]] std::size_t held_bytes() const { return kept_.capacity() + values_bytes_ + 16 * spans_.capacity(); }
+  [[nodiscard]] std::size_t held_bytes() const {
+    return kept_.capacity() + values_bytes_ + sizeof(Span) * spans_.capacity() + sizeof(Value) * values_.capacity();
+  }
   /// Why the stream is malformed.
   [[nodiscard]] const std::string& error() const { return error_; }
 

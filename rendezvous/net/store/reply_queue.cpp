@@ -9,39 +9,43 @@ iovec piece(std::string_view bytes) { return {const_cast<char*>(bytes.data()), b
 
 }  // namespace
 
-void SharedValues::add(const Value& value) {
-  const auto [place, first] = blocks_.try_emplace(value.view().data(), Block{value});
-  ++place->second.uses;
-  if (first) bytes_ += value.size();
+SharedValues::Block& SharedValues::add(const Value& value, bool in_store) {
+  const auto [place, first] = blocks_.try_emplace(value.view().data(), Block{0, 0, in_store});
+  Block& block = place->second;
+  ++block.uses;
+  resize(block, std::max(block.bytes, value.size()));
+  return block;
 }
 
 void SharedValues::drop(const Value& value) {
   const auto place = blocks_.find(value.view().data());
   if (--place->second.uses > 0) return;
-  bytes_ -= place->second.value.size();
+  resize(place->second, 0);
   blocks_.erase(place);
 }
 
-std::size_t SharedValues::bytes_held_by_queues_alone() const {
-  std::size_t bytes = 0;
-  for (const auto& [data, block] : blocks_) {
-    if (block.value.storage().use_count() <= block.uses + 1) bytes += block.value.size();
-  }
-  return bytes;
+void SharedValues::released(const Value& value) {
+  const auto place = blocks_.find(value.view().data());
+  if (place == blocks_.end() || !place->second.in_store) return;
+  resize(place->second, value.size());
+  place->second.in_store = false;
+  bytes_alone_ += place->second.bytes;
 }
 
-void ReplyQueue::share(const Value& value, SharedValues& all) {
-  shared_.push_back({bytes_.size(), value});
-  all.add(value);
+void SharedValues::resize(Block& block, std::size_t bytes) {
+  bytes_ += bytes - block.bytes;
+  if (!block.in_store) bytes_alone_ += bytes - block.bytes;
+  block.bytes = bytes;
+}
+
+void ReplyQueue::share(const Value& value, bool in_store, SharedValues& all) {
+  shared_.push_back({bytes_.size(), value, &all.add(value, in_store)});
   shared_left_ += value.size();
 }
 
-std::size_t ReplyQueue::bytes_held_alone() const {
-  constexpr long uses_by_one_queue = 2;  // its own, and that of SharedValues
+std::size_t ReplyQueue::held_bytes() const {
   std::size_t bytes = own_bytes();
-  for (std::size_t i = first_; i < shared_.size(); ++i) {
-    if (shared_[i].value.storage().use_count() <= uses_by_one_queue) bytes += shared_[i].value.size();
-  }
+  for (std::size_t i = first_; i < shared_.size(); ++i) bytes += shared_[i].block->bytes_of_one_use();
   return bytes;
 }
 
@@ -83,20 +87,21 @@ void ReplyQueue::pop(std::size_t count, SharedValues& all) {
   constexpr std::size_t worth_keeping = 512;
   if (bytes_.capacity() > worth_keeping) std::string{}.swap(bytes_);
   bytes_.clear();
-  shared_ = {};
+  std::vector<Shared>{}.swap(shared_);  // `= {}` would keep the room
   bytes_sent_ = first_ = first_sent_ = 0;
 }
 
 void ReplyQueue::clear(SharedValues& all) {
   for (std::size_t i = first_; i < shared_.size(); ++i) all.drop(shared_[i].value);
+  std::string{}.swap(bytes_);
   *this = ReplyQueue{};
 }
 
-/// Keeps a queue that never runs empty from growing.
+/// Keeps a queue that never runs empty from growing, and one that was long from keeping what it does not need.
 void ReplyQueue::drop_sent() {
   constexpr std::size_t worth_dropping = 64 * 1024;
   if (bytes_sent_ < worth_dropping || 2 * bytes_sent_ < bytes_.size()) return;
-  bytes_.erase(0, bytes_sent_);
+  std::string{bytes_, bytes_sent_}.swap(bytes_);  // which an assignment of a few bytes would not give up
   shared_.erase(shared_.begin(), shared_.begin() + static_cast<std::ptrdiff_t>(first_));
   for (Shared& shared : shared_) shared.position -= bytes_sent_;
   bytes_sent_ = first_ = 0;

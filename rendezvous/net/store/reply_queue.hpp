@@ -16,21 +16,31 @@ namespace torchup {
 /// still lies in the store.
 class SharedValues {
  public:
-  void add(const Value& value);
+  struct Block {
+    std::size_t bytes;  ///< an appended value fills its block further
+    std::size_t uses;   ///< by queues
+    bool in_store;
+
+    /// What one use of it costs.
+    [[nodiscard]] std::size_t bytes_of_one_use() const { return in_store ? 0 : (bytes + uses - 1) / uses; }
+  };
+
+  /// Valid as long as it is used.
+  Block& add(const Value& value, bool in_store);
   void drop(const Value& value);
+  /// The store does not hold it any more.
+  void released(const Value& value);
 
   /// Of all of them, whether they still lie in the store or not.
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
-  /// Of those that nobody but a queue holds. Looks at each.
-  [[nodiscard]] std::size_t bytes_held_by_queues_alone() const;
+  /// Of those that queues alone hold.
+  [[nodiscard]] std::size_t bytes_held_by_queues_alone() const { return bytes_alone_; }
 
  private:
-  struct Block {
-    Value value;  ///< itself one more that holds the bytes
-    long uses = 0;
-  };
+  void resize(Block& block, std::size_t bytes);
+
   std::unordered_map<const char*, Block> blocks_;
-  std::size_t bytes_ = 0;
+  std::size_t bytes_ = 0, bytes_alone_ = 0;
 };
 
 /// Bytes on their way out of one connection. Small ones are gathered; a value of `share_min` bytes and more is sent
@@ -41,14 +51,14 @@ class ReplyQueue {
 
   /// Where to append bytes.
   [[nodiscard]] std::string& buffer() { return bytes_; }
-  void share(const Value& value, SharedValues& all);
+  void share(const Value& value, bool in_store, SharedValues& all);
 
   [[nodiscard]] bool empty() const { return size() == 0; }
   [[nodiscard]] std::size_t size() const { return bytes_.size() - bytes_sent_ + shared_left_; }
   /// Memory that this queue takes up, without that of values.
   [[nodiscard]] std::size_t own_bytes() const { return bytes_.size() + shared_.capacity() * sizeof(Shared); }
-  /// The same with the values that nobody else holds. Looks at each.
-  [[nodiscard]] std::size_t bytes_held_alone() const;
+  /// The same with its part of the values that the store does not hold. Looks at each.
+  [[nodiscard]] std::size_t held_bytes() const;
   /// Fills `pieces` with what to send next and returns how many it used.
   [[nodiscard]] std::size_t front(std::span<iovec> pieces) const;
   /// So many bytes of the front have been sent.
@@ -59,6 +69,7 @@ class ReplyQueue {
   struct Shared {
     std::size_t position;  ///< in bytes_, where the value belongs
     Value value;
+    const SharedValues::Block* block;
   };
 
   void drop_sent();

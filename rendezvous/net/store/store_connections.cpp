@@ -43,7 +43,6 @@ StoreConnections::StoreConnections(const ConnectionLimits& limits, bool shared_p
   unproven_max_ = std::max<std::size_t>(1, std::min(descriptors, limits.connections_max) / 4);
   clients_max_ = std::min(limits.connections_max, descriptors - (shared_port ? descriptors / 4 : 0));
   fields_.message_bytes_max = limits.request_bytes_max;
-  unread_check_ = limits.unread_bytes_max;
 }
 
 StoreSession* StoreConnections::add(UniqueFd socket) {
@@ -77,7 +76,7 @@ void StoreConnections::proved(StoreSession& session) {
 void StoreConnections::refuse(StoreSession& session, const std::string& reason) {
   if (session.closed) return;
   // What was answered before the offence is still sent, as far as it goes.
-  if (!session.replies.empty() && !session.overflown) {
+  if (!session.replies.empty() && session.overflow == Overflow::none) {
     std::array<iovec, 64> pieces;
     msghdr message{};
     message.msg_iov = pieces.data();
@@ -191,24 +190,25 @@ void StoreConnections::count_unread(StoreSession& session, bool progress) {
   } else {
     DeadlineQueue::end(session.large);
   }
-  if (unread_bytes() > unread_check_) drop_readers();
+  drop_readers();
 }
 
-/// Values that lie in the store anyway cost nothing more. To find out which do takes a look at all of them, so it is
-/// done again only when there are clearly more.
 void StoreConnections::drop_readers() {
   const auto held = [](const StoreSession& session, const Deadline&) {
-    return std::pair{session.replies.bytes_held_alone(), session.unread_since};
+    return std::pair{session.replies.held_bytes(), session.unread_since};
   };
-  for (;;) {
-    const std::size_t bytes = own_unread_bytes_ + values_.bytes_held_by_queues_alone();
-    if (bytes <= limits_.unread_bytes_max) break;
+  while (held_bytes() > limits_.unread_bytes_max) {
     StoreSession* const worst = worst_of(stalled_, now_, held);
-    if (!worst) break;
+    if (!worst) return;  // the rest is answers that have not been offered to the kernel yet
     refuse(*worst, fmt::format("unread_bytes_max: answers that nobody reads hold {} bytes, those to this peer {}",
-                               bytes, worst->replies.bytes_held_alone()));
+                               held_bytes(), worst->replies.held_bytes()));
   }
-  unread_check_ = std::max(limits_.unread_bytes_max, unread_bytes() + limits_.unread_bytes_max / 8);
+}
+
+void StoreConnections::throw_away(StoreSession& session, Overflow which) {
+  session.overflow = which;
+  own_unread_bytes_ -= std::exchange(session.unread_bytes, 0);
+  session.replies.clear(values_);
 }
 
 // Time.
@@ -223,7 +223,7 @@ void StoreConnections::expire() {
   while (StoreSession* session = large_.expired(now_))
     refuse(*session, fmt::format("large_reply_max: {} bytes of answers lie unread for {}", session->replies.size(),
                                  large_.limit_text()));
-  if (unread_bytes() > limits_.unread_bytes_max) drop_readers();
+  drop_readers();  // of values that the store's holder replaced
 }
 
 }  // namespace torchup

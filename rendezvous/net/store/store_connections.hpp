@@ -77,7 +77,14 @@ class StoreConnections {
   }
   [[nodiscard]] std::size_t arriving_bytes() const { return arriving_bytes_; }
   [[nodiscard]] std::size_t unread_bytes() const { return own_unread_bytes_ + values_.bytes(); }
+  /// Memory that answers take up: with the values that the store does not hold.
+  [[nodiscard]] std::size_t held_bytes() const { return own_unread_bytes_ + values_.bytes_held_by_queues_alone(); }
+  [[nodiscard]] std::size_t held_bytes_max() const { return limits_.unread_bytes_max; }
   [[nodiscard]] SharedValues& values() { return values_; }
+  /// Closes those who leave most lying until what is left may stay.
+  void drop_readers();
+  /// Its answers are more than it may leave lying. It is closed when it is flushed.
+  void throw_away(StoreSession& session, Overflow which);
 
   [[nodiscard]] TimePoint now() const { return now_; }
   void look_at_clock() { now_ = std::chrono::steady_clock::now(); }
@@ -88,7 +95,6 @@ class StoreConnections {
   }
 
  private:
-  void drop_readers();
   void drop_senders();
 
   const ConnectionLimits limits_;
@@ -102,7 +108,6 @@ class StoreConnections {
   std::size_t count_ = 0, unproven_ = 0;
   std::uint64_t refused_ = 0;
   std::size_t arriving_bytes_ = 0, own_unread_bytes_ = 0;
-  std::size_t unread_check_ = 0;  ///< from so many unread bytes on it is looked at which of them the store holds too
   SharedValues values_;
   DeadlineQueue handshakes_, requests_, stalled_, large_;
   TimePoint now_ = std::chrono::steady_clock::now();

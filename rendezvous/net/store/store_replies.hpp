@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,7 +27,9 @@ class StoreReplies final : public StoreOutlet {
   void nonce(ClientId to, std::uint32_t value) override;
   void bytes(ClientId to, std::string_view value) override;
   void bytes(ClientId to, const Value& value) override;
+  void given(ClientId to, const Value& value) override;
   void close(ClientId client, std::string reason) override;
+  void released(const Value& value) override;
 
   /// Who is to be refused since the last time, and why. One request refuses one client at most.
   [[nodiscard]] std::optional<std::pair<ClientId, std::string>> take_refusal() {
@@ -44,14 +47,22 @@ class StoreReplies final : public StoreOutlet {
  private:
   static constexpr std::size_t answers_per_flush = 16;
 
+  struct Offered {
+    bool progress, failed;
+  };
+
   std::string& buffer(ClientId to);
+  void put(ClientId to, const Value& value, bool in_store);
+  void offer_answered();
+  Offered offer(StoreSession& session);
 
   StoreConnections& connections_;
   const std::size_t reply_bytes_max_;
   const std::function<void()> first_unsent_;
   std::optional<std::pair<ClientId, std::string>> refusal_;
   std::vector<std::uint32_t> unsent_;
-  std::size_t flushed_ = 0;  ///< of unsent_
+  std::size_t flushed_ = 0;          ///< of unsent_
+  std::size_t unoffered_bytes_ = 0;  ///< of answers that the kernel was not asked to take
   std::string thrown_away_;
 };
 

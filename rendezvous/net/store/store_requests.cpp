@@ -142,6 +142,8 @@ void StoreRequests::serve_with(StoreSession& session, RequestReader& reader, std
     ++served_;
     apply(session);
     if (refuse_if_told() || session.closed) return;
+    connections_.drop_readers();  // of values that it replaced
+    if (session.closed) return;
     if (!input.empty() && turn_is_over()) return pause(session, input);
     if (connections_.has_room(session)) continue;
     replies_.send(session);

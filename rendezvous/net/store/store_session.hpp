@@ -54,6 +54,13 @@ class DeadlineQueue {
   Entries entries_;
 };
 
+/// Whose answers are too many: they are thrown away, and so is the connection.
+enum class Overflow : std::uint8_t {
+  none,
+  of_one,  ///< this connection's alone
+  of_all,  ///< together with those of others
+};
+
 /// One connection of a store's client. Between its events it holds this and nothing else.
 struct StoreSession {
   StoreSession(std::uint32_t session_index, UniqueFd connection, FieldLimits limits)
@@ -68,8 +75,8 @@ struct StoreSession {
   std::string unserved = {};  ///< requests that have come while there was no room for answers, or no time
   ReplyQueue replies = {};
   bool language_known = false;
+  Overflow overflow = Overflow::none;
   bool has_unsent = false;   ///< stands in the list of those to be flushed
-  bool overflown = false;    ///< its answers are more than it may leave lying: they are thrown away, and so is it
   bool peer_closed = false;  ///< its stream has ended; closed when the answers are out
   bool closed = false;
   bool paused = false;  ///< the turn was over before its requests were served: it stands in the list of those who go on

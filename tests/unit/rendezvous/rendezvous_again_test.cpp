@@ -135,6 +135,22 @@ TEST_CASE("an agent that is known by name hears its own job's verdict, whatever 
   REQUIRE(job.resume("m", Resume::Stage::running, of_torchruns).starts_with("m end 3"));
 }
 
+TEST_CASE("of the agents that a job has lost so many are remembered for its verdict", "[unit][rendezvous]") {
+  Job job = running_job(1, {.min_nodes = 1, .max_nodes = 2, .join_timeout = 1h, .last_call = 1ms});
+  for (std::size_t i = 0; i <= lost_agents_max; ++i) {
+    const std::string name = fmt::format("n{}", i);
+    job.join(name);
+    job.gone(name);
+  }
+  job.say("a", interrupted);
+  job.all_gone();
+  const std::string last = fmt::format("n{}", lost_agents_max);
+  for (const std::string& name : {last, std::string{"n1"}}) {
+    REQUIRE(job.resume(name, Resume::Stage::ready) == name + " end 130: interrupted\n");
+  }
+  REQUIRE(job.resume("n0", Resume::Stage::ready).find("end 130") == std::string::npos);
+}
+
 TEST_CASE("a second interrupt reaches the ended job's agents alone", "[unit][rendezvous]") {
   Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2});
   job.say("a", interrupted);

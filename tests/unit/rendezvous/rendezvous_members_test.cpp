@@ -306,3 +306,15 @@ TEST_CASE("a connection that speaks for another node takes no place of the forme
   REQUIRE(told.find("a stop round 0 (membership): node b starts anew\n") != std::string::npos);
   REQUIRE(job.rendezvous.member_count() == 2);
 }
+
+TEST_CASE("so many nodes that were refused are told by name", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2}};
+  job.join("a");
+  job.terms.max_restarts = 7;
+  for (std::size_t i = 0; i <= refusals_kept_max; ++i) {
+    const std::string name = fmt::format("n{}", i);
+    REQUIRE(job.join(name).find(name + " refused 68") == 0);
+  }
+  const JobView view = job.rendezvous.view(job.now);
+  REQUIRE(std::ranges::count(view.nodes, "refused", &JobView::Node::state) == refusals_kept_max);
+}

@@ -262,3 +262,19 @@ TEST_CASE("a failure that is told again is one failure", "[unit][rendezvous]") {
   REQUIRE(job.rendezvous.verdict());
   REQUIRE(job.rendezvous.verdict()->failures.size() == 1);
 }
+
+TEST_CASE("a verdict holds so many failures, the first ones", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2});
+  for (const char* name : {"a", "b"}) {
+    WorkersFailed failed{.round = Round{0}};
+    for (std::size_t i = 0; i < failures_kept_max; ++i) {
+      const int rank = static_cast<int>(i) + (*name == 'b' ? static_cast<int>(failures_kept_max) : 0);
+      failed.failures.push_back({.rank = Rank{rank}, .exit_code = 3, .host = name});
+    }
+    job.say(name, failed);
+  }
+  job.pass(job.now + 100ms);
+  REQUIRE(job.rendezvous.verdict());
+  REQUIRE(job.rendezvous.verdict()->failures.size() == failures_kept_max);
+  REQUIRE(job.rendezvous.verdict()->failures.back().host == "a");
+}

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "rendezvous/core/link/agent_codec.hpp"
+
+/// Frames of all kinds with all their fields set.
+namespace torchup::frames_in_full {
+
+inline WorkerFailure failure() {
+  return {.rank = Rank{5},
+          .local_rank = LocalRank{1},
+          .exit_code = -9,
+          .pid = 70000,
+          .host = "a",
+          .time_us = 1700000000000000,
+          .message = "line\nline",
+          .error_file = "/tmp/error.json"};
+}
+
+inline Join full_join() {
+  Join join;
+  join.node = NodeId{"a_1_0"};
+  join.host = "a";
+  join.addresses = {"10.0.0.1", "fd00::1"};
+  join.address_demanded = true;
+  join.local_world_size = 8;
+  join.role = "trainer";
+  join.group_rank = GroupRank{3};
+  join.terms = {.min_nodes = 2,
+                .max_nodes = 4,
+                .nodes_multiple_of = 2,
+                .max_restarts = 3,
+                .join_timeout = std::chrono::seconds{5},
+                .last_call = Duration::zero(),
+                .lease = std::chrono::milliseconds{1500},
+                .rank_order = RankOrder::hostlist,
+                .same_world = SameWorld::fail,
+                .hostlist = "n[1-4]"};
+  join.facts = {{"torch", "2.15.0"}, {"program", ""}};
+  join.former = Placement{.round = Round{6}, .master_port = Port{29500}, .restart_count = 2};
+  return join;
+}
+
+inline std::vector<AgentFrame> agent_frames() {
+  Resume resume{.join = full_join(), .stage = Resume::Stage::failed};
+  resume.placement = Placement{Round{1}, GroupRank{2}, 3, Rank{16}, 24, Rank{8}, 16, "fd00::1", Port{65535}, 1, 0};
+  resume.store = StoreReady{Round{1}, Port{7}};
+  resume.failed = {Round{1}, {failure()}, false};
+  return {Hello{.has_token = true, .nonce = {1, 2, 3}, .run_id = RunId{"job1"}},
+          Proof{{9, 8, 7}},
+          KeepAlive{1ull << 40},
+          full_join(),
+          StoreReady{Round{1ll << 40}, Port{29500}},
+          WorkersFailed{Round{2}, {failure(), failure()}, true},
+          WorkersSucceeded{Round{3}},
+          Leave{false, 143, "terminated", {failure()}, 10, true},
+          resume};
+}
+
+inline std::vector<CoordinatorFrame> coordinator_frames() {
+  const Placement placement{Round{4}, GroupRank{1}, 2, Rank{8}, 16, Rank{4}, 8, "node-a", Port{4000}, 2, 5};
+  return {Challenge{1, {4, 5}, {6}},
+          Welcome{1, true},
+          KeepAliveAnswer{77},
+          Refused{67, "why"},
+          HostStore{Round{4}, {"10.0.0.7", "fd00::/64"}},
+          Placed{placement},
+          StopWorkers{Round{4}, StopCause::fenced, "silent"},
+          End{{1, "reason", {failure()}, 2, true}},
+          Waiting{"1 of 2 nodes"}};
+}
+
+template <class Frame>
+Result<std::optional<Frame>> take(std::string_view& input) {
+  if constexpr (std::is_same_v<Frame, AgentFrame>)
+    return take_agent_frame(input);
+  else
+    return take_coordinator_frame(input);
+}
+
+}  // namespace torchup::frames_in_full
