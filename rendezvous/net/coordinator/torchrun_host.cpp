@@ -6,13 +6,15 @@
 #include <boost/asio/io_context.hpp>
 #include <future>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/torchrun/torchrun_care.hpp"
+#include "rendezvous/net/coordinator/held_requests.hpp"
 #include "rendezvous/net/io/background.hpp"
-#include "rendezvous/net/io/counted_bytes.hpp"
 #include "rendezvous/net/store/blocking_connect.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 #include "rendezvous/net/store/worker_keys.hpp"
@@ -41,15 +43,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
     server_.watch(torchrun_keys, *this);  // from now to its end
   }
 
-  /// A request that has to wait.
-  struct Held {
-    ClientId client;
-    Query query;
-    std::string key;
-    std::vector<Value> values;
-    CountedBytes memory;
-    std::optional<TimePoint> since = {};
-  };
+  using Held = HeldRequest;
 
   /// One job's meeting, as its participants see the store.
   struct Meeting final : TorchrunStore {
@@ -164,11 +158,9 @@ class TorchrunHost::Impl final : public StoreWatcher {
 
   /// Keeps the request for later. False: there is no room, it is to be served now.
   bool hold(std::vector<Held>& list, ClientId client, Request& request) {
-    std::size_t bytes = sizeof(Held) + request.key.size();
-    for (const Value& value : request.values) bytes += value.size();
-    if (held_bytes_ + bytes > held_bytes_max) return false;
-    list.push_back({client, request.query, std::string{request.key}, std::move(request.values), {held_bytes_, bytes}});
-    return true;
+    auto taken = held_.take(client, request);
+    if (taken) list.push_back(*std::move(taken));
+    return taken.has_value();
   }
 
   static bool waits_in(const std::vector<Held>& list, ClientId client) {
@@ -246,6 +238,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
   }
 
   void gone(ClientId client) override {
+    held_.gone(client);
     const auto known = clients_.extract(client);
     if (!known) return;
     const auto found = meetings_.find(known.mapped());
@@ -261,8 +254,8 @@ class TorchrunHost::Impl final : public StoreWatcher {
   }
 
   void turn(TimePoint now, UtcTime utc) {
-    for (auto it = meetings_.begin(); it != meetings_.end();) {
-      Meeting& its = it->second;
+    std::set<RunId> due;
+    for (auto& [run_id, its] : meetings_) {
       its.care.turn(
           its, [&](ClientId client) { return keys().waits(client) || waits_in(its.idle, client); }, now, utc);
       release(its);
@@ -274,17 +267,23 @@ class TorchrunHost::Impl final : public StoreWatcher {
       const bool over = its.care.state().closed || (its.clients == 0 && its.ours == 0);
       if (!over) its.over_since.reset();
       if (over && !its.over_since) its.over_since = now;
-      it = over && now - *its.over_since >= meeting_kept ? forget(it) : std::next(it);
+      if (over && now - *its.over_since >= meeting_kept) due.insert(run_id);
     }
+    if (due.empty() || now < next_sweep_) return;
+    next_sweep_ = now + meetings_sweep_pace;
+    forget(due);
   }
 
-  std::map<RunId, Meeting>::iterator forget(std::map<RunId, Meeting>::iterator it) {
-    const std::string main_key = std::string{torchrun_keys} + it->first.value();
+  void forget(const std::set<RunId>& over) {
     keys().erase_if([&](std::string_view key) {
+      if (!key.starts_with(torchrun_keys)) return false;
       const auto place = read_round_key(key);
-      return key == main_key || (place && place->run_id == it->first);
+      return over.contains(RunId{std::string{key.substr(torchrun_keys.size())}}) ||
+             (place && over.contains(place->run_id));
     });
-    return let_go(it);
+    for (const RunId& run_id : over) {
+      if (const auto found = meetings_.find(run_id); found != meetings_.end()) let_go(found);
+    }
   }
 
   Store& keys() { return server_.store(); }
@@ -293,8 +292,9 @@ class TorchrunHost::Impl final : public StoreWatcher {
   StoreServer& server_;
   const TorchrunHostOptions options_;
   Log log_;
-  std::size_t held_bytes_ = 0;  ///< of all meetings; outlives them
+  HeldRequests held_;  ///< of all meetings; outlives them
   bool full_told_ = false;
+  TimePoint next_sweep_{};
   std::map<RunId, Meeting> meetings_;
   std::map<ClientId, RunId> clients_;
 
@@ -348,9 +348,9 @@ class TorchrunHost::Impl final : public StoreWatcher {
     }
   }
 
-  std::map<RunId, Meeting>::iterator let_go(std::map<RunId, Meeting>::iterator it) {
+  void let_go(std::map<RunId, Meeting>::iterator it) {
     std::erase_if(clients_, [&](const auto& entry) { return entry.second == it->first; });
-    return meetings_.erase(it);
+    meetings_.erase(it);
   }
 };
 
@@ -371,7 +371,7 @@ bool TorchrunHost::closed(const RunId& run_id) const {
   return found != impl_->meetings_.end() && found->second.care.state().closed;
 }
 void TorchrunHost::forget(const RunId& run_id) {
-  if (const auto found = impl_->meetings_.find(run_id); found != impl_->meetings_.end()) impl_->forget(found);
+  if (impl_->meetings_.contains(run_id)) impl_->forget({run_id});
 }
 TorchrunStore& TorchrunHost::store(const RunId& run_id) { return impl_->meeting(run_id); }
 void TorchrunHost::reached_by(const RunId& run_id, const std::string& address) {

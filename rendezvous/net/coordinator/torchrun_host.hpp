@@ -27,10 +27,10 @@ struct TorchrunHostOptions {
 
 /// Meetings of torchrun's agents in one store; further ones are left to themselves.
 inline constexpr std::size_t meetings_max = 1024;
-/// Requests that wait for a moment of their meeting, all together; one that finds no room is served at once.
-inline constexpr std::size_t held_bytes_max = std::size_t{64} << 20;
 /// A meeting that was closed, or that nobody has a part in any more, is kept for so long for agents that come late.
 inline constexpr Duration meeting_kept = std::chrono::minutes{5};
+/// Those who have been kept for so long are forgotten together, and not oftener than that: it takes a look at all keys.
+inline constexpr Duration meetings_sweep_pace = std::chrono::seconds{10};
 
 /// Torchrun's agents of all jobs that meet in a store of this process, and what is done for them (core/torchrun_care).
 ///
