@@ -1,22 +1,91 @@
 #include "rendezvous/net/agent/attach.hpp"
 
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
+#include <csignal>
 
 #include "agents.hpp"
+#include "tests/support/store_harness.hpp"
+#include "tests/support/store_peers.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
+namespace {
+
+Port free_port() {
+  asio::io_context loop;
+  tcp::acceptor free{loop, {asio::ip::address_v4::loopback(), 0}};
+  return Port{free.local_endpoint().port()};
+}
+
+std::unique_ptr<AgentLink> host_at(asio::io_context& loop, Port port, AgentLink::Handler handler) {
+  return attach(loop, {.run_id = RunId{"job"}, .endpoint = Endpoint{"127.0.0.1", port}, .is_host = true},
+                std::move(handler));
+}
+
+std::string page(asio::io_context& loop, Port port, const std::string& path) {
+  const UniqueFd client = test::connect_to(port);
+  test::send_all(client, "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  std::string answer;
+  REQUIRE(run_until(loop, [&] {
+    char buffer[4096];
+    ssize_t got = 0;
+    while ((got = ::recv(client.get(), buffer, sizeof buffer, 0)) > 0)
+      answer.append(buffer, static_cast<std::size_t>(got));
+    return got == 0;
+  }));
+  return answer;
+}
+
+/// What a process of its own does, for descriptors are counted by process: clients of the store, then agents that join
+/// no job, then agents that are to be welcome. How many of these were.
+int play_crowd(Port port) {
+  std::vector<int> peers;
+  const auto say = [&](const std::string& words, std::size_t answer_size) {
+    const int peer = ::socket(AF_INET, SOCK_STREAM, 0);
+    const timeval patience{10, 0};
+    ::setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port.value());
+    for (int tries = 0; tries < 20'000; ++tries) {  // until it listens
+      if (::connect(peer, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) break;
+      ::usleep(1000);
+    }
+    (void)!::send(peer, words.data(), words.size(), MSG_NOSIGNAL);
+    std::string answer(answer_size, '\0');
+    answer.resize(
+        static_cast<std::size_t>(std::max<ssize_t>(0, ::recv(peer, answer.data(), answer_size, MSG_WAITALL))));
+    peers.push_back(peer);
+    return answer;
+  };
+  const auto hello = [](const std::string& run_id) {
+    return std::string{agent_preface} + encode(AgentFrame{Hello{.run_id = RunId{run_id}}});
+  };
+  for (int i = 0; i < 160; ++i) say(test::validate + test::request(Query::ping, {}, {}, i), 4);
+  for (int i = 0; i < 60; ++i) say(hello("nobody's " + std::string(1, static_cast<char>('A' + i % 26))), 5);
+  int welcome = 0;
+  for (int i = 0; i < 5; ++i) {
+    const std::string answer = say(hello("good"), 5);
+    welcome += answer.size() == 5 && answer[4] == 66;
+  }
+  return welcome;
+}
+
+}  // namespace
+
 TEST_CASE("of agents on one machine with one endpoint the first hosts and the others connect", "[net][attach]") {
   asio::io_context loop;
-  Port port{0};
-  {
-    tcp::acceptor free{loop, {asio::ip::address_v4::loopback(), 0}};
-    port = Port{free.local_endpoint().port()};
-  }
+  const Port port = free_port();
   std::vector<std::string> log;
   const auto make = [&](AgentLink::Handler handler) {
     return attach(loop,
@@ -85,6 +154,46 @@ TEST_CASE("an agent that must host waits a little for its port", "[net][attach]"
     REQUIRE_FALSE(run_until(
         loop, [&] { return a.lost() != nullptr; }, 500ms));
   }
+}
+
+TEST_CASE("an agent that hosts gives newcomers the descriptors of agents that do not join", "[net][attach]") {
+  const Port port = free_port();
+  const pid_t crowd = ::fork();
+  if (crowd == 0) ::_exit(play_crowd(port));
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit few = before;
+  few.rlim_cur = 256;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  std::vector<UniqueFd> others;  // an agent has pipes and files of its workers open
+  for (int i = 0; i < 60; ++i) others.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  asio::io_context loop;
+  int status = 0;
+  {
+    Agent a{[&](AgentLink::Handler handler) { return host_at(loop, port, std::move(handler)); }};
+    a.link->send(join_of("a", {.min_nodes = 2, .max_nodes = 2}));
+    const bool ended = run_until(
+        loop, [&] { return ::waitpid(crowd, &status, WNOHANG) == crowd; }, 25s);
+    if (!ended) ::kill(crowd, SIGKILL), ::waitpid(crowd, &status, 0);
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  REQUIRE(WIFEXITED(status));
+  REQUIRE(WEXITSTATUS(status) == 5);
+}
+
+TEST_CASE("an agent that hosts has torchupd's pages", "[net][attach]") {
+  asio::io_context loop;
+  const Port port = free_port();
+  Agent a{[&](AgentLink::Handler handler) { return host_at(loop, port, std::move(handler)); }};
+  a.link->send(join_of("a", {.min_nodes = 2, .max_nodes = 2}));
+  REQUIRE(run_until(loop, [&] { return !a.heard.empty(); }));  // it waits for the other
+  const std::string health = page(loop, port, "/healthz"), status = page(loop, port, "/status");
+  REQUIRE(health.starts_with("HTTP/1.1 200 "));
+  REQUIRE(health.ends_with("\r\n\r\nok\n"));
+  REQUIRE(status.starts_with("HTTP/1.1 200 "));
+  REQUIRE(status.find(R"("host": "a")") != std::string::npos);
+  REQUIRE(page(loop, port, "/metrics").find("\ntorchup_store_connections 0\n") != std::string::npos);
+  REQUIRE(page(loop, port, "/nothing").starts_with("HTTP/1.1 404 "));
 }
 
 TEST_CASE("one node needs no socket", "[net][attach]") {

@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-from torchupd import ELSEWHERE, FARTHER, VALIDATE, DaemonCase, ask, enter_network as enter_namespace, keys, needs_namespace, text
+from torchupd import ELSEWHERE, FARTHER, OURS, VALIDATE, DaemonCase, ask, enter_network as enter_namespace, keys, needs_namespace, text
 
 torchupd = DaemonCase.program = sys.argv[1]
 TOKEN = "a token of twenty-five..."
@@ -187,6 +187,10 @@ class Pages(DaemonCase, unittest.TestCase):
     def test_without_a_token_others_get_none(self):
         answer = self.page("/status", ELSEWHERE, ("Authorization: Bearer \r\n",))
         self.assertTrue(answer.startswith(b"HTTP/1.1 403 "), answer)
+
+    @needs_namespace
+    def test_whoever_comes_from_another_address_of_this_machine_gets_them(self):
+        self.assertTrue(self.page("/status", OURS).startswith(b"HTTP/1.1 200 "))
 
     def test_more_than_sixty_four_at_once(self):
         held = [self.connect(b"GET /healthz HTTP/1.1\r\n") for _ in range(64)]

@@ -17,13 +17,10 @@
 #include "rendezvous/core/text/wording.hpp"
 #include "rendezvous/net/agent/agent_client.hpp"
 #include "rendezvous/net/agent/torchrun_link.hpp"
-#include "rendezvous/net/coordinator/agent_sessions.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
-#include "rendezvous/net/daemon/admission.hpp"
-#include "rendezvous/net/daemon/torchrun_refusal.hpp"
+#include "rendezvous/net/daemon/common_port.hpp"
 #include "rendezvous/net/io/lookup.hpp"
 #include "rendezvous/net/io/node_identity.hpp"
-#include "rendezvous/net/store/store_server.hpp"
 
 namespace torchup {
 
@@ -45,44 +42,25 @@ constexpr Duration name_limit = std::chrono::seconds{3};
 /// The coordinator of a job in this process, with the port by which the other nodes reach it.
 struct Host {
   Host(asio::io_context& loop, const AttachSettings& settings)
-      : coordinator{loop,
-                    [log = settings.log](LogLine line) {
+      : coordinator{loop, [log = settings.log](LogLine line) {
                       line.job.clear();  // there is one only
                       if (log) log(std::move(line));
-                    }},
-        admission{.token = !settings.token.empty(), .allowed = settings.allowed},
-        sessions{loop,
-                 coordinator,
-                 {.token = settings.token, .embedded = true, .admits = admission.of_agents(), .log = settings.log}} {}
+                    }} {}
 
-  [[nodiscard]] Result<Port> listen(asio::io_context& loop, const std::string& bind, Port port,
+  [[nodiscard]] Result<Port> listen(asio::io_context& loop, const std::string& bind, Port number,
                                     const AttachSettings& settings) {
-    StoreServerOptions options;
-    options.bind = bind;
-    options.port = port;
-    options.admits = admission.of_store_clients(coordinator);
-    options.log = settings.log;
-    options.other_language = [this](unsigned char first_byte, UniqueFd& socket) {
-      if (!begins_agent(first_byte)) return false;
-      sessions.serve(std::move(socket));
-      return true;
-    };
-    server = std::make_unique<StoreServer>(loop, std::move(options));
-    auto port_opened = server->listen();
-    if (!port_opened) return port_opened.error();
-    if (admission.token) {
-      refusal.emplace(*server);
-    } else {
-      coordinator.admit_torchrun(*server, {.bind = bind});
-    }
-    return port_opened;
+    port.emplace(loop, coordinator,
+                 CommonPortOptions{.bind = bind,
+                                   .port = number,
+                                   .token = settings.token,
+                                   .allowed = settings.allowed,
+                                   .embedded = true,
+                                   .log = settings.log});
+    return port->listen();
   }
 
   Coordinator coordinator;
-  Admission admission;
-  AgentSessions sessions;
-  std::unique_ptr<StoreServer> server;
-  std::optional<TorchrunRefusal> refusal;
+  std::optional<CommonPort> port;
 };
 
 /// Decides between hosting and connecting, then passes everything on to the link that came of it.
@@ -143,7 +121,8 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
  private:
   /// Torchrun's agents close the rendezvous when they end, and complain where it is gone.
   void outlast_torchrun(TimePoint until, std::function<void()> done) {
-    if (!host_ || host_->server->status().connections == 0 || std::chrono::steady_clock::now() >= until) return done();
+    if (!host_ || host_->port->server().status().connections == 0 || std::chrono::steady_clock::now() >= until)
+      return done();
     linger_.emplace(loop_, std::chrono::milliseconds{50});
     linger_->async_wait(
         [self = shared_from_this(), until, done = std::move(done)](const boost::system::error_code& error) mutable {
@@ -247,7 +226,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     }
     if (settings_.log) {
       settings_.log("the rendezvous of job " + settings_.run_id.value() + " is hosted here, on " +
-                    host_->server->address() +
+                    host_->port->server().address() +
                     (settings_.token.empty() && exposed_ ? "; without a token everybody who reaches it can join" : ""));
     }
     use(host_->coordinator.connect(settings_.run_id, settings_.workers_share_port ? sharing(*port) : handler_));
@@ -268,7 +247,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
       const auto* host = message ? std::get_if<HostStore>(message) : nullptr;
       if (!host) return handler_(std::move(event));
       const std::string kept = "/" + settings_.run_id.value() + "/";
-      host_->server->store().erase_if([&](std::string_view key) { return !key.starts_with(kept); });
+      host_->port->server().store().erase_if([&](std::string_view key) { return !key.starts_with(kept); });
       link_->send(StoreReady{host->round, port});
     };
   }

@@ -8,9 +8,9 @@
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
 
-#include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/net/io/address.hpp"
 #include "rendezvous/net/io/asio.hpp"
+#include "rendezvous/net/io/node_identity.hpp"
 #include "rendezvous/net/io/token.hpp"
 
 namespace torchup {
@@ -31,7 +31,7 @@ void take_what_came(int socket) {
   [[maybe_unused]] const auto got = ::recv(socket, unread.data(), unread.size(), MSG_DONTWAIT);
 }
 
-bool from_loopback(Stream& stream) { return is_loopback(peer_address(stream.socket().native_handle())); }
+bool from_this_machine(Stream& stream) { return is_of_this_machine(peer_address(stream.socket().native_handle())); }
 
 }  // namespace
 
@@ -41,7 +41,7 @@ struct HttpService::Shared {
   std::size_t connections = 0;
 
   [[nodiscard]] bool permits(Stream& stream, const Request& request) const {
-    if (from_loopback(stream)) return true;
+    if (from_this_machine(stream)) return true;
     const std::string_view sent{request[http::field::authorization].data(), request[http::field::authorization].size()};
     return !options.token.empty() && same(sent, "Bearer " + options.token);
   }

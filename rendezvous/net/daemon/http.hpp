@@ -20,8 +20,10 @@ struct HttpOptions {
     std::string content_type;
     std::function<std::string()> body;  ///< called on the loop, once per request
   };
-  std::map<std::string, Page, std::less<>> pages;  ///< by path: "/healthz"
-  /// Loopback peers are always answered. Others must send it ("Authorization: Bearer <token>"); empty: they get 403.
+  using Pages = std::map<std::string, Page, std::less<>>;  ///< by path: "/healthz"
+  Pages pages;
+  /// Peers of this machine are always answered. Others must send it ("Authorization: Bearer <token>"); empty: they get
+  /// 403.
   std::string token;
   std::size_t connections_max = 64;  ///< the next one gets 503
 };

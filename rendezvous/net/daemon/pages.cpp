@@ -1,4 +1,4 @@
-#include "rendezvous/net/daemon/daemon_pages.hpp"
+#include "rendezvous/net/daemon/pages.hpp"
 
 #include <fmt/format.h>
 
@@ -38,8 +38,6 @@ nlohmann::ordered_json job_json(const JobView& job) {
   return page;
 }
 
-}  // namespace
-
 std::string status_page(const StoreServerStatus& status, const Coordinator& coordinator) {
   nlohmann::ordered_json page{{"connections", status.connections},
                               {"keys", status.keys},
@@ -73,6 +71,16 @@ std::string metrics_page(const StoreServerStatus& status) {
   add("refused_total", "counter", "Connections closed for what they sent or at a limit.", status.refused);
   add("requests_total", "counter", "Requests served.", status.requests);
   return text;
+}
+
+}  // namespace
+
+HttpOptions::Pages pages(std::function<StoreServerStatus()> status, const Coordinator& coordinator) {
+  return {
+      {"/healthz", {"text/plain; charset=utf-8", [] { return std::string{"ok\n"}; }}},
+      {"/metrics", {"text/plain; version=0.0.4; charset=utf-8", [status] { return metrics_page(status()); }}},
+      {"/status", {"application/json", [status, &coordinator] { return status_page(status(), coordinator); }}},
+  };
 }
 
 }  // namespace torchup

@@ -1,0 +1,57 @@
+#include "rendezvous/net/daemon/common_port.hpp"
+
+#include <utility>
+
+#include "rendezvous/net/coordinator/coordinator.hpp"
+#include "rendezvous/net/daemon/pages.hpp"
+
+namespace torchup {
+
+CommonPort::CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, CommonPortOptions options)
+    : options_{std::move(options)}, coordinator_{coordinator},
+      admission_{.token = !options_.token.empty(), .allowed = options_.allowed}, agents_{loop,
+                                                                                         coordinator,
+                                                                                         {.token = options_.token,
+                                                                                          .embedded = options_.embedded,
+                                                                                          .admits =
+                                                                                              admission_.of_agents(),
+                                                                                          .log = options_.log}},
+      http_{loop, {.pages = pages([this] { return server_.status(); }, coordinator), .token = options_.token}},
+      server_{loop, server_options()} {}
+
+StoreServerOptions CommonPort::server_options() {
+  StoreServerOptions server;
+  server.bind = options_.bind;
+  server.port = options_.port;
+  server.limits = options_.store;
+  server.connections = options_.connections;
+  server.admits = admission_.of_store_clients(coordinator_);
+  server.log = options_.log;
+  server.gives_descriptor = [this] { return agents_.drop_newcomer("this process has no descriptor left"); };
+  server.other_language = [this](unsigned char first_byte, UniqueFd& socket) { return serve(first_byte, socket); };
+  return server;
+}
+
+bool CommonPort::serve(unsigned char first_byte, UniqueFd& socket) {
+  if (begins_agent(first_byte)) {
+    agents_.serve(std::move(socket));
+  } else if (begins_http(first_byte)) {
+    http_.serve(std::move(socket));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+Result<Port> CommonPort::listen() {
+  auto port = server_.listen();
+  if (!port) return port;
+  if (admission_.token) {
+    refusal_.emplace(server_);
+  } else {
+    coordinator_.admit_torchrun(server_, {.bind = options_.bind, .common_place = options_.torchrun_store_here});
+  }
+  return port;
+}
+
+}  // namespace torchup

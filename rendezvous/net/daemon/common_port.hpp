@@ -1,0 +1,64 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "rendezvous/base/result.hpp"
+#include "rendezvous/core/text/source_list.hpp"
+#include "rendezvous/net/coordinator/agent_sessions.hpp"
+#include "rendezvous/net/daemon/admission.hpp"
+#include "rendezvous/net/daemon/http.hpp"
+#include "rendezvous/net/daemon/torchrun_refusal.hpp"
+#include "rendezvous/net/store/store_server.hpp"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace torchup {
+
+class Coordinator;
+
+struct CommonPortOptions {
+  std::string bind = {};  ///< as in StoreServerOptions, like the port
+  Port port{0};
+  StoreLimits store = {};
+  ConnectionLimits connections = {};
+  std::string token = {};            ///< agents must prove it, and who asks for a page from elsewhere must send it
+  SourceList allowed = {};           ///< networks from which somebody may come without proving it
+  bool embedded = false;             ///< this process is an agent of the job and takes the coordinator with it
+  bool torchrun_store_here = false;  ///< TorchrunHostOptions::common_place
+  LogSink log = {};
+};
+
+/// The one port of a coordinator, in torchupd as in an agent that hosts: clients of the store, agents, and people and
+/// probes who ask for pages (/healthz, /metrics, /status). Who comes in, and who gives way when descriptors run out, is
+/// decided alike in both.
+class CommonPort {
+ public:
+  /// The coordinator must outlive this.
+  CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, CommonPortOptions options);
+  CommonPort(const CommonPort&) = delete;
+  CommonPort& operator=(const CommonPort&) = delete;
+
+  /// As StoreServer::listen. From then on torchrun's agents are admitted, or, where there is a token, refused.
+  [[nodiscard]] Result<Port> listen();
+  [[nodiscard]] StoreServer& server() { return server_; }
+  [[nodiscard]] const StoreServer& server() const { return server_; }
+
+ private:
+  [[nodiscard]] StoreServerOptions server_options();
+  bool serve(unsigned char first_byte, UniqueFd& socket);
+
+  CommonPortOptions options_;
+  Coordinator& coordinator_;
+  Admission admission_;
+  AgentSessions agents_;
+  HttpService http_;
+  StoreServer server_;
+  std::optional<TorchrunRefusal> refusal_;
+};
+
+}  // namespace torchup
