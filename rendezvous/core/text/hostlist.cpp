@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstddef>
 #include <optional>
+#include <utility>
 
 #include "rendezvous/core/text/names.hpp"
 #include "rendezvous/core/text/printable.hpp"
@@ -22,6 +23,19 @@ Error too_many() {
 Error too_long() {
   return fail(errc::limit_exceeded, fmt::format("host list: a host's name is longer than {} bytes", name_bytes_max));
 }
+
+/// What has been made of a list so far.
+class Bytes {
+ public:
+  /// False: they are too many.
+  [[nodiscard]] bool add(std::size_t bytes) { return (sum_ += bytes) <= hostlist_bytes_max; }
+  static Error too_many() {
+    return fail(errc::limit_exceeded, fmt::format("host list: the names have more than {} bytes", hostlist_bytes_max));
+  }
+
+ private:
+  std::size_t sum_ = 0;
+};
 
 std::optional<std::size_t> number(std::string_view text) {
   std::size_t value = 0;
@@ -47,6 +61,7 @@ std::string_view next_item(std::string_view& text) {
 /// The texts that "01-03,7" stands for.
 Result<std::vector<std::string>> expand_ranges(std::string_view whole, std::string_view ranges) {
   std::vector<std::string> result;
+  Bytes bytes;
   bool more = true;
   while (more) {
     const std::size_t comma = ranges.find(',');
@@ -65,6 +80,7 @@ Result<std::vector<std::string>> expand_ranges(std::string_view whole, std::stri
     if (further >= hostlist_hosts_max - result.size()) return too_many();
     for (std::size_t i = 0; i <= further; ++i) {
       result.push_back(fmt::format("{:0>{}}", *first + i, first_text.size()));
+      if (!bytes.add(result.back().size())) return Bytes::too_many();
     }
   }
   return result;
@@ -79,8 +95,10 @@ Result<std::vector<std::string>> expand_item(std::string_view whole, std::string
   while (!item.empty()) {
     const std::size_t open = item.find_first_of("[]");
     const std::string_view plain = item.substr(0, open);
+    Bytes with_plain, with_endings;
     for (std::string& name : names) {
       if (name.size() + plain.size() > name_bytes_max) return too_long();
+      if (!with_plain.add(name.size() + plain.size())) return Bytes::too_many();
       name += plain;
     }
     if (open == std::string_view::npos) break;
@@ -95,6 +113,7 @@ Result<std::vector<std::string>> expand_item(std::string_view whole, std::string
     for (const std::string& name : names) {
       for (const std::string& ending : *endings) {
         if (name.size() + ending.size() > name_bytes_max) return too_long();
+        if (!with_endings.add(name.size() + ending.size())) return Bytes::too_many();
         longer.push_back(name + ending);
       }
     }
@@ -108,6 +127,7 @@ Result<std::vector<std::string>> expand_item(std::string_view whole, std::string
 
 Result<std::vector<std::string>> expand_hostlist(std::string_view text) {
   std::vector<std::string> hosts;
+  Bytes bytes;
   std::string_view rest = text;
   while (!rest.empty()) {
     const std::string_view item = next_item(rest);
@@ -116,7 +136,10 @@ Result<std::vector<std::string>> expand_hostlist(std::string_view text) {
     if (!names) return names.error();
     if (const auto why = why_no_name(names->front()); !why.empty()) return bad(text, why);
     if (hosts.size() + names->size() > hostlist_hosts_max) return too_many();
-    hosts.insert(hosts.end(), names->begin(), names->end());
+    for (std::string& name : *names) {
+      if (!bytes.add(name.size())) return Bytes::too_many();
+      hosts.push_back(std::move(name));
+    }
   }
   return hosts;
 }

@@ -1,5 +1,7 @@
 #include "rendezvous/core/text/hostlist.hpp"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "rendezvous/core/text/names.hpp"
@@ -65,4 +67,15 @@ TEST_CASE("a host list has its limits in all that it multiplies", "[unit][hostli
   REQUIRE(expanded("[1-9]" + std::string(name_bytes_max - 1, 'a')).size() == 9);
   REQUIRE(refusal("[1-10]" + std::string(name_bytes_max - 1, 'a')) == limit);
   REQUIRE(refusal(std::string(name_bytes_max - 1, 'a') + "[1-10]") == limit);
+}
+
+TEST_CASE("the names of a host list have a limit together, and nothing larger is made on the way", "[unit][hostlist]") {
+  const auto limit = make_error_code(errc::limit_exceeded);
+  const std::string tail(name_bytes_max - 4, 'a');
+  constexpr std::size_t names = hostlist_bytes_max / name_bytes_max;
+  REQUIRE(expanded(fmt::format("[1000-{}]{}", 1000 + names - 1, tail)).size() == names);
+  REQUIRE(refusal(fmt::format("[1000-{}]{}", 1000 + names, tail)) == limit);
+  REQUIRE(refusal(fmt::format("[1000-{}]{},b", 1000 + names - 1, tail)) == limit);
+  REQUIRE(refusal(fmt::format("{}[1000-{}]", tail, 1000 + names)) == limit);
+  REQUIRE(refusal(fmt::format("[{:0>256}-{}]", 1, names + 1)) == limit);
 }
