@@ -112,28 +112,27 @@ TEST_CASE("who holds a value that the store has given up goes before who holds l
           "[net][store_server]") {
   boost::asio::io_context loop;
   StoreServerOptions options;
-  options.connections.unread_bytes_max = 30'000'000;
+  options.connections.unread_bytes_max = 60'000'000;
+  options.connections.reply_bytes_max = 200'000'000;
   StoreServer server{loop, std::move(options)};
   const Port port = *server.listen();
   server.store().set("/k", Value{std::string_view{std::string(1000, 'k')}});
   const auto ask = [&](const std::vector<std::string>& names) {
     UniqueFd client = connect_to(port);
-    const int small = 4096;
-    ::setsockopt(client.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     const auto asked = server.status().requests;
     send_all(client, validate + request(Query::multi_get, names));
     run_until(loop, [&] { return server.status().requests > asked; });
     return client;
   };
-  const UniqueFd modest = ask(std::vector<std::string>(4500, "/k"));  // more than the kernel takes, perhaps
+  const UniqueFd modest = ask(std::vector<std::string>(9000, "/k"));  // more than the kernel takes
   std::vector<UniqueFd> greedy;
   for (const char fill : {'a', 'b'}) {
-    server.store().set("/v", Value{std::string_view{std::string(25'000'000, fill)}});
+    server.store().set("/v", Value{std::string_view{std::string(50'000'000, fill)}});
     for (int holder = 0; holder < 2; ++holder) greedy.push_back(ask({"/v", "/v"}));
     server.store().erase("/v");
   }
   run_until(loop, [&] { return server.status().refused == 2; });
-  REQUIRE(received(loop, modest, 4500 * 1008).size() == 4500 * 1008);
+  REQUIRE(received(loop, modest, 9000 * 1008).size() == 9000 * 1008);
 }
 
 TEST_CASE("many who are woken at once cost no more than the limit, and who got little gets it", "[net][store_server]") {

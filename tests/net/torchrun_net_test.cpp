@@ -152,7 +152,7 @@ TEST_CASE("a run id begins anew when its mixed job is over, whoever lingers", "[
 
 TEST_CASE("a static run id begins anew at a coordinator that stays", "[net][torchrun]") {
   boost::asio::io_context loop;
-  StoreServer server{loop, Host::options()};
+  StoreServer server{loop, on_loopback()};
   REQUIRE(server.listen().has_value());
   Coordinator coordinator{loop, {}, test::long_running()};
   coordinator.admit_torchrun(server, {});
