@@ -111,13 +111,15 @@ class Records(Scratch, unittest.TestCase):
         os.mkdir(self.path("precious"))
         with open(self.path("precious/data"), "w") as file:
             file.write("x" * 1000)
-        before = set(glob.glob("/dev/shm/torchelastic_*"))
-        done = run("--", *shell(f"cd $(dirname $TORCHELASTIC_ERROR_FILE); ln -s {self.path('precious')} link; mkfifo pipe; "
+        done = run("--", *shell(f"cd $(dirname $TORCHELASTIC_ERROR_FILE); pwd -P > {self.path('where')}; ln -s {self.path('precious')} link; mkfifo pipe; "
                                 "echo '{\"message\": \"its last words\"}' > $TORCHELASTIC_ERROR_FILE; exit 3"),
                    env={**os.environ, "TMPDIR": self.path("tmp")})
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"its last words", done.stderr)
-        self.assertEqual(set(glob.glob("/dev/shm/torchelastic_*")) - before, set())
+        with open(self.path("where")) as file:
+            where = file.read().strip()
+        self.assertRegex(where, "^/dev/shm/torchelastic_")
+        self.assertFalse(os.path.exists("/".join(where.split("/")[:4])), where)
         kept = [os.path.join(folder, name) for folder, folders, files in os.walk(self.path("tmp")) for name in folders + files]
         self.assertTrue([path for path in kept if path.endswith("/error.json")], kept)
         self.assertFalse([path for path in kept if os.path.basename(path) in ("link", "pipe", "data")], kept)

@@ -1,0 +1,150 @@
+// The template process with short limits: what becomes of one that does not answer.
+#include "launcher/os/worker/template_process.hpp"
+
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "launcher/os/machine/descendants.hpp"
+
+using namespace torchup;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A template over modules of our own, and a count of what it asks of others.
+class Scene {
+ public:
+  explicit Scene(const std::string& module_text, TemplateProcess::Settings settings = {}) {
+    become_subreaper();
+    std::filesystem::create_directories(folder_);
+    std::ofstream{folder_ / "module_of_ours.py"} << module_text;
+    std::ofstream{folder_ / "program.py"} << "import sys; sys.exit(7 if 'module_of_ours' in sys.modules else 8)\n";
+    settings.modules = {"module_of_ours"};
+    settings.program.executable = TORCHUP_TEST_PYTHON;
+    settings.program.python = true;
+    settings.program.command = {settings.program.executable, "-u", folder_ / "program.py"};
+    settings.program.arguments_at = 3;
+    settings.environment =
+        std::make_shared<const std::vector<std::string>>(std::vector<std::string>{"PYTHONPATH=" + folder_.string()});
+    TemplateProcess::Hooks hooks;
+    hooks.record = [this](EventBody event) { events.push_back(to_text(event)->text); };
+    hooks.settled = [this] { settled = true; };
+    hooks.reaped = [] {};
+    hooks.exec = [this](ChildRequest request, TemplateProcess::Handler handler) {
+      ++executed;
+      spawner_.start(std::move(request), std::move(handler));
+    };
+    hooks.streams = []() -> Result<std::array<UniqueFd, 2>> {
+      return std::array{UniqueFd{::dup(1)}, UniqueFd{::dup(2)}};
+    };
+    hooks.next_cgroup = [] { return -1; };
+    command_ = settings.program.command;
+    process.emplace(loop, std::move(settings), std::move(hooks));
+    process->begin();
+  }
+  ~Scene() {
+    process->end();
+    static_cast<void>(kill_descendants(10s));
+    std::filesystem::remove_all(folder_);
+  }
+
+  void order() {
+    ChildRequest request;
+    request.executable = command_.front();
+    request.arguments = command_;
+    request.environment = {"RANK=0", "PYTHONPATH=" + folder_.string()};
+    process->start(std::move(request), [this](Result<ChildProcess> child) {
+      REQUIRE(child.has_value());
+      pollfd ended{child->pidfd.get(), POLLIN, 0};
+      REQUIRE(::poll(&ended, 1, 20'000) == 1);  // short programs: the loop may wait
+      exit_codes.push_back(reap(child->pidfd.get()));
+    });
+  }
+
+  template <class Condition>
+  void until(Condition condition) {
+    const auto end = std::chrono::steady_clock::now() + 20s;
+    while (!condition() && std::chrono::steady_clock::now() < end) {
+      loop.restart();
+      loop.run_for(5ms);
+    }
+    REQUIRE(condition());
+  }
+
+  asio::io_context loop{1};
+  std::vector<std::string> events;
+  std::vector<int> exit_codes;
+  bool settled = false;
+  int executed = 0;
+  std::optional<TemplateProcess> process;
+
+ private:
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("template_test_" + std::to_string(::getpid()));
+  Spawner spawner_{loop};
+  std::vector<std::string> command_;
+};
+
+}  // namespace
+
+TEST_CASE("workers are forked from the template, in the order of their starts", "[process][preload]") {
+  Scene scene{""};
+  REQUIRE(scene.process->is_loading());
+  scene.until([&] { return scene.settled; });
+  for (int i = 0; i < 3; ++i) scene.order();
+  scene.until([&] { return scene.exit_codes.size() == 3; });
+  CHECK(scene.exit_codes == std::vector{7, 7, 7});
+  CHECK(scene.executed == 0);
+  CHECK(scene.process->known().size() == 1);
+}
+
+TEST_CASE("imports that take too long end with the template", "[process][preload]") {
+  TemplateProcess::Settings settings;
+  settings.import_limit = 300ms;
+  Scene scene{"import time; time.sleep(100)", settings};
+  scene.until([&] { return scene.settled; });
+  REQUIRE(scene.events.size() == 1);
+  CHECK(scene.events.front().starts_with("--preload: the import of "));
+  scene.order();
+  scene.until([&] { return scene.exit_codes.size() == 1; });
+  CHECK(scene.exit_codes == std::vector{8});
+  CHECK(scene.executed == 1);
+  scene.until([&] { return scene.process->known().empty(); });
+}
+
+TEST_CASE("a template that does not fork in time is ended, and workers start without it", "[process][preload]") {
+  TemplateProcess::Settings settings;
+  settings.fork_limit = 300ms;
+  Scene scene{"", settings};
+  scene.until([&] { return scene.settled; });
+  ::kill(scene.process->known().at(0), SIGSTOP);
+  scene.order();
+  scene.order();
+  scene.until([&] { return scene.exit_codes.size() == 2; });
+  CHECK(scene.exit_codes == std::vector{8, 8});
+  CHECK(scene.events.back() ==
+        "--preload: the process with the imports does not answer; another one is started for the next attempt");
+}
+
+TEST_CASE("a parked process that does not start in time has a successor", "[process][preload]") {
+  TemplateProcess::Settings settings;
+  settings.fork_limit = 300ms;
+  settings.pause = 1ms;
+  settings.spare = 1;
+  Scene scene{"", settings};
+  scene.until([&] { return scene.settled; });
+  scene.process->attempt_runs();
+  scene.until([&] { return scene.process->known().size() == 2 && state_letter(scene.process->known().back()) == 'S'; });
+  scene.loop.run_for(100ms);
+  ::kill(scene.process->known().back(), SIGSTOP);
+  scene.order();
+  scene.until([&] { return scene.exit_codes.size() == 1; });
+  CHECK(scene.exit_codes == std::vector{7});
+  CHECK(scene.executed == 0);
+}
