@@ -257,7 +257,8 @@ class TorchrunHost::Impl final : public StoreWatcher {
     std::set<RunId> due;
     for (auto& [run_id, its] : meetings_) {
       its.care.turn(
-          its, [&](ClientId client) { return keys().waits(client) || waits_in(its.idle, client); }, now, utc);
+          its, [&, &idle = its.idle](ClientId client) { return keys().waits(client) || waits_in(idle, client); }, now,
+          utc);
       release(its);
       wake(its, now);
       ask(its);
