@@ -56,8 +56,9 @@ class TorchrunHost::Impl final : public StoreWatcher {
       return value ? std::optional{std::string{value->view()}} : std::nullopt;
     }
     Result<> set(const std::string& key, const std::string& value) override {
-      if (!host.keys().set("/" + key, Value{value})) return fail(errc::limit_exceeded, "the store is full");
-      const auto place = read_round_key("/" + key);
+      const std::string full = "/" + key;
+      if (!host.keys().set(full, Value{value})) return fail(errc::limit_exceeded, "the store is full");
+      const auto place = read_round_key(full);  // a view of it
       if (place) care.place().published_by_ours(place->round, place->name, value);
       return {};
     }
