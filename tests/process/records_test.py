@@ -100,6 +100,19 @@ class Records(Scratch, unittest.TestCase):
         known = record["evidence"]["oom_kills"]
         self.assertIn("possibly out of memory" if known is None else "sent by somebody", record["summary"])
 
+    @unittest.skipUnless(os.access("/dev/kmsg", os.R_OK | os.W_OK), "the kernel's log is not ours to write")
+    def test_the_kernel_log_of_the_attempt_is_evidence(self):
+        own = self.path("")
+        with open("/dev/kmsg", "w") as log:
+            log.write(f"NVRM: Xid 79 before the job in {own}\n")
+        run("--max-restarts=1", f"--log-dir={self.path('logs')}", "--",
+            *shell(f'echo "NVRM: Xid 31 in attempt $TORCHELASTIC_RESTART_COUNT in {own}" > /dev/kmsg; echo "oops[$$]" > /dev/kmsg; exit 9'))
+        records = [self.json_of(path) for path in sorted(glob.glob(self.path("logs/*/attempt_*/incident.json")))]
+        for attempt, record in enumerate(records):
+            lines = [line for line in record["evidence"]["kernel_lines"] if own in line or "oops" in line]
+            self.assertEqual(lines, [f"NVRM: Xid 31 in attempt {attempt} in {own}", f"oops[{record['failures'][0]['pid']}]"])
+        self.assertEqual(len(records), 2)
+
     @unittest.skipIf(os.environ.get("TORCHUP_SANITIZE"), "a sanitizer's memory is not the program's")
     def test_the_out_of_memory_killer_is_named(self):
         own = None

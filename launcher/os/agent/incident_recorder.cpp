@@ -27,7 +27,7 @@ IncidentRecorder::IncidentRecorder(DiskThread& disk, std::string run_id, std::st
 void IncidentRecorder::attempt_started() {
   open_.reset();
   baseline_ = std::make_shared<DeathBaseline>();
-  disk_.call([baseline = baseline_] { *baseline = death_baseline(); });
+  disk_.call([baseline = baseline_] { baseline->count(); });
 }
 
 void IncidentRecorder::worker_failed(const WorkerFailure& failure, const std::optional<WorkerProgress>& progress,
@@ -77,7 +77,7 @@ Task<IncidentRecorder::Told> IncidentRecorder::tell(std::shared_ptr<Open> open, 
   const std::size_t root = root_cause(open->incident.failures);
   const WorkerFailure cause = open->incident.failures[root];
   std::function<DeathEvidence()> collect = [cause, baseline = open->baseline] {
-    return collect_evidence(static_cast<pid_t>(cause.pid), cause.exit_code, *baseline);
+    return baseline->collect(static_cast<pid_t>(cause.pid), cause.exit_code);
   };
   auto collected = co_await disk_.ask(collect);
   DeathEvidence found = collected ? *std::move(collected) : DeathEvidence{};

@@ -12,19 +12,17 @@
 #include <ctime>
 #include <filesystem>
 #include <string_view>
+#include <utility>
 
 #include "launcher/core/machine/cgroup_paths.hpp"
 #include "launcher/os/io/read_text.hpp"
 #include "launcher/os/machine/process_stat.hpp"
-#include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
 namespace {
 
 constexpr std::size_t kernel_lines_max = 20;
 constexpr int kernel_records_max = 20'000;
-/// The kernel's log clock and ours are not quite the same.
-constexpr std::int64_t kernel_clock_slack_us = 1'000'000;
 
 std::optional<std::int64_t> parse_number(std::string_view text) {
   std::int64_t number = 0;
@@ -86,24 +84,19 @@ bool names_process(std::string_view text, pid_t pid) {
   return false;
 }
 
-/// Lines of the kernel's log since `since_us` that are about this process or about a GPU.
-std::vector<std::string> kernel_lines(pid_t pid, std::int64_t since_us) {
+/// Lines of the kernel's log, from where `log` stands on, that are about this process or about a GPU.
+std::vector<std::string> kernel_lines(pid_t pid, const UniqueFd& log) {
   std::vector<std::string> lines;
-  const UniqueFd log{::open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
   if (!log) return lines;
   std::array<char, 8192> record{};
   for (int count = 0; count < kernel_records_max && lines.size() < kernel_lines_max; ++count) {
     const ssize_t size = ::read(log.get(), record.data(), record.size());
-    if (size < 0 && errno == EPIPE) continue;  // overwritten while we read
+    if (size < 0 && errno == EPIPE) continue;  // overwritten before we came
     if (size <= 0) break;
     // priority,sequence,microseconds,flags;text
     const std::string_view text{record.data(), static_cast<std::size_t>(size)};
     const auto body = text.find(';');
-    const auto first = text.find(',');
-    const auto second = first == std::string_view::npos ? first : text.find(',', first + 1);
-    if (body == std::string_view::npos || second == std::string_view::npos || second > body) continue;
-    const auto time_us = parse_number(text.substr(second + 1));
-    if (!time_us || *time_us + kernel_clock_slack_us < since_us) continue;
+    if (body == std::string_view::npos) continue;
     std::string_view line = text.substr(body + 1);
     line = line.substr(0, line.find('\n'));
     if (names_process(line, pid) || line.find("NVRM: Xid") != std::string_view::npos) lines.emplace_back(line);
@@ -157,27 +150,26 @@ std::string core_file(pid_t pid) {
 
 }  // namespace
 
-DeathBaseline death_baseline() {
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  DeathBaseline baseline;
-  baseline.oom_kills = cgroup_oom_kills(memory_cgroup());
-  baseline.machine_oom_kills = machine_oom_kills();
-  baseline.kernel_log_us = static_cast<std::int64_t>(now.tv_sec) * 1'000'000 + now.tv_nsec / 1'000;
-  return baseline;
+DeathBaseline::DeathBaseline() : kernel_log_{::open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC)} {
+  if (kernel_log_ && ::lseek(kernel_log_.get(), 0, SEEK_END) < 0) kernel_log_ = {};
 }
 
-DeathEvidence collect_evidence(pid_t pid, int exit_code, const DeathBaseline& baseline) {
+void DeathBaseline::count() {
+  oom_kills_ = cgroup_oom_kills(memory_cgroup());
+  machine_oom_kills_ = machine_oom_kills();
+}
+
+DeathEvidence DeathBaseline::collect(pid_t pid, int exit_code) {
   DeathEvidence evidence;
   const auto cgroup = memory_cgroup();
-  evidence.oom_kills = difference(baseline.oom_kills, cgroup_oom_kills(cgroup));
-  evidence.machine_oom_kills = difference(baseline.machine_oom_kills, machine_oom_kills());
+  evidence.oom_kills = difference(oom_kills_, cgroup_oom_kills(cgroup));
+  evidence.machine_oom_kills = difference(machine_oom_kills_, machine_oom_kills());
   if (cgroup) {
     evidence.memory_limit_bytes = memory_limit(*cgroup);
     const char* peak = cgroup->version == 1 ? "/memory.max_usage_in_bytes" : "/memory.peak";
     evidence.memory_peak_bytes = parse_number(read_text(cgroup->folder + peak));
   }
-  evidence.kernel_lines = kernel_lines(pid, baseline.kernel_log_us);
+  evidence.kernel_lines = kernel_lines(pid, std::exchange(kernel_log_, {}));
   if (exit_code < 0) evidence.core_file = core_file(pid);
   return evidence;
 }

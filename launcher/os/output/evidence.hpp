@@ -10,21 +10,29 @@
 #include "launcher/core/record/error_file.hpp"
 #include "launcher/core/record/incident.hpp"
 #include "rendezvous/base/result.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
 
 /// What the system knows about a death: cgroup counters, kernel log, core files, error files. Every function reads
 /// small files and answers "nothing" where it may not.
 namespace torchup {
 
-/// Counters to compare before and after; take one at each attempt's start.
-struct DeathBaseline {
-  std::optional<std::int64_t> oom_kills;          ///< in our memory cgroup
-  std::optional<std::int64_t> machine_oom_kills;  ///< on the machine
-  std::int64_t kernel_log_us = 0;                 ///< time since boot; older kernel lines are not ours
-};
-[[nodiscard]] DeathBaseline death_baseline();
+/// What is compared before and after; take one at each attempt's start.
+class DeathBaseline {
+ public:
+  /// Marks the end of the kernel's log: what comes behind it belongs to the attempt. Takes some microseconds.
+  DeathBaseline();
+  /// Notes the kernel's counters.
+  void count();
 
-/// Evidence for the death of `pid` since `baseline`; without the parts that come from output and error file.
-[[nodiscard]] DeathEvidence collect_evidence(pid_t pid, int exit_code, const DeathBaseline& baseline);
+  /// Evidence for the death of `pid` since then; without the parts that come from output and error file. Once: it reads
+  /// the kernel's log on from the mark. A log that was full before (a record costs a system call) costs nothing.
+  [[nodiscard]] DeathEvidence collect(pid_t pid, int exit_code);
+
+ private:
+  UniqueFd kernel_log_;                            ///< none: we may not read it
+  std::optional<std::int64_t> oom_kills_;          ///< in our memory cgroup
+  std::optional<std::int64_t> machine_oom_kills_;  ///< on the machine
+};
 
 /// Reads a worker's error file: a regular file of ours or of the owner of its directory, no link followed, at most
 /// error_file_bytes_max. Returns its bytes; empty when there is none. Waits for the disk.
