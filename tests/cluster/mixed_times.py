@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from cluster import wait_for
-from mixed_test import LIMIT, PYTHON, MixedCluster
+from mixed_job import LIMIT, MixedCluster
 
 WORKER = """#!/bin/sh
 echo "{\\"time\\": $(date +%s.%N), \\"pid\\": $$, \\"host\\": \\"$(hostname)\\", \\"rank\\": $RANK, \\"world\\": $WORLD_SIZE,\
@@ -32,7 +32,7 @@ class TimedCluster(MixedCluster):
             script.chmod(0o755)
         options = self._options(node, "2:3", host, 1000, 1)
         options[-1] = options[-1].replace("last_call_timeout=2", f"last_call_timeout={LAST_CALL_S}") + f",is_host={str(node == host).lower()}"
-        own = [PYTHON, Path(__file__).with_name("timed_torchrun.py"), self.dir / f"joins.{node}"]
+        own = [self.python, Path(__file__).with_name("timed_torchrun.py"), self.dir / f"joins.{node}"]
         program = own if kind == "torchrun" else [self.launcher]
         return self._begin(kind, node, [*program, *options, "--no-python", script, self.log])
 
