@@ -253,7 +253,8 @@ class Rendezvous {
   void begin_restoring(const Placement& place, TimePoint now);
   void take_seat(Slot slot, const Resume& resume, TimePoint now);
   void recall(Peer peer, const Resume& resume, TimePoint now);
-  void catch_up(const Resume& resume, TimePoint now);
+  void catch_up(const Resume& resume, const Placement& place, TimePoint now);
+  [[nodiscard]] bool knows(Round round) const;
   void learn(const Placement& place, TimePoint now);
   void learn_counts(const Placement& place, TimePoint now);
   void round_is_over(const std::string& host, const Placement& place, TimePoint now);

@@ -11,11 +11,18 @@ namespace torchup {
 
 // ---- agents that come back
 
+/// Whether it is no news that somebody was placed in that round. While members gather, the next round has a number and
+/// nobody was placed in it.
+bool Rendezvous::knows(Round round) const { return phase_ == Phase::gathering ? round < round_ : round <= round_; }
+
 void Rendezvous::restate(Slot slot, const Resume& resume, TimePoint now) {
-  if (resume.placement && resume.placement->round > round_) {
+  const std::optional<Placement>& place = resume.placement ? resume.placement : resume.join.former;
+  if (place && !knows(place->round)) {
     const bool was_seated = members_.at(slot).stage == Stage::seated;
-    catch_up(resume, now);
-    if (was_seated && members_.at(slot).stage == Stage::stopping) return;  // told with the others
+    catch_up(resume, *place, now);
+    if (was_seated && members_.at(slot).stage == Stage::stopping && resume.stage != Resume::Stage::ready) {
+      return;  // told with the others
+    }
   }
   const Member& member = members_.at(slot);
   const Peer peer = *member.peer;
@@ -24,8 +31,8 @@ void Rendezvous::restate(Slot slot, const Resume& resume, TimePoint now) {
     case Phase::gathering:
       if (resume.stage == Resume::Stage::ready) {
         if (member.stage == Stage::stopping) set_stage(slot, Stage::ready);
-      } else if (resume.stage != Resume::Stage::stopping && resume.placement) {
-        tell_round_is_over(member, *resume.placement);
+      } else if (resume.placement) {
+        if (resume.stage != Resume::Stage::stopping) tell_round_is_over(member, *resume.placement);
         set_stage(slot, Stage::stopping);
       }
       return;
@@ -59,12 +66,12 @@ void Rendezvous::tell_round_is_over(const Member& member, const Placement& place
 }
 
 /// The snapshot that we come from was older than what was told to the agents: its file could not be written.
-void Rendezvous::catch_up(const Resume& resume, TimePoint now) {
-  const Placement& place = *resume.placement;
+void Rendezvous::catch_up(const Resume& resume, const Placement& place, TimePoint now) {
   note(SnapshotOutdated{resume.join.host, place.round});
   restarts_.learn(place.restart_count, now);
   membership_changes_ = std::max(membership_changes_, place.membership_changes);
-  if (resume.stage != Resume::Stage::stopping) count_change();
+  const bool knows_its_end = resume.stage == Resume::Stage::stopping || resume.stage == Resume::Stage::ready;
+  if (!knows_its_end) count_change();
   changed();
   if (phase_ == Phase::gathering) {
     round_ = Round{place.round.value() + 1};
@@ -93,7 +100,7 @@ void Rendezvous::recall(Peer peer, const Resume& resume, TimePoint now) {
 /// What a former life of ours had decided, as an agent knows it: nothing of it goes back.
 void Rendezvous::learn(const Placement& place, TimePoint now) {
   const Round next{place.round.value() + 1};
-  if (next < round_ || (!learning_ && place.round <= round_)) return;
+  if (next < round_ || (!learning_ && knows(place.round))) return;
   changed();
   learn_counts(place, now);
   next_round_ = std::max(next_round_, next);

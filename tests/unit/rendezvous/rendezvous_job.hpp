@@ -106,9 +106,10 @@ struct Job {
     return say(name, failed);
   }
 
+  std::string saved() const { return encode_job({RunId{"job"}, rendezvous.snapshot(now)}); }
   /// The coordinator is killed and, after `pause`, started again with what it saved.
-  void restart(Duration pause = 1s) {
-    const std::string saved = encode_job({RunId{"job"}, rendezvous.snapshot(now)});
+  void restart(Duration pause = 1s) { restart_from(saved(), pause); }
+  void restart_from(const std::string& saved, Duration pause = 1s) {
     now += pause;
     rendezvous = Rendezvous{RendezvousSettings{}, decode_job(saved)->snapshot, now};
     peer_of.clear();

@@ -99,3 +99,49 @@ TEST_CASE("agents that tell of a later round than was saved start anew", "[unit]
   REQUIRE(job.join("c") == "a host store of round 5\n");
   REQUIRE(job.rendezvous.restart_count() == 2);
 }
+
+TEST_CASE("a round that was formed after the state was saved last keeps its number", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2, .lease = 1s}};
+  job.join("a");
+  const std::string saved = job.saved();
+  job.join("b");
+  REQUIRE(job.say("a", StoreReady{Round{0}, Port{4000}}).find("b round 0") != std::string::npos);
+  job.restart_from(saved);
+  const Placement place{.round = Round{0}, .group_world_size = 2, .world_size = 4};
+  const Placement stopped = after_stop(place, StopCause::membership_change);
+  const auto ready = [&](const std::string& name, const std::optional<Placement>& former) {
+    Join join = job.join_of(name);
+    join.former = former;
+    job.connect(name);
+    return job.step(Resumed{job.peer_of.at(name), {.join = join}});
+  };
+  SECTION("its workers run") {
+    REQUIRE(job.resume("a", running, place) == "a stop round 0 (membership): the round is over\n");
+    REQUIRE(job.join_anew("b", 1, stopped).empty());
+    REQUIRE(job.join("a") == "a host store of round 1\n");
+  }
+  SECTION("its workers are being stopped") {
+    REQUIRE(job.resume("a", Resume::Stage::stopping, stopped).empty());
+    REQUIRE(job.join_anew("b", 1, stopped).empty());  // a is awaited
+    REQUIRE(job.join("a") == "a host store of round 1\n");
+  }
+  SECTION("it is over") {
+    REQUIRE(ready("a", stopped).empty());
+    REQUIRE(job.join_anew("b", 1).ends_with("a host store of round 1\n"));
+  }
+  SECTION("a newcomer was in it") {
+    REQUIRE(job.join_anew("b", 1, stopped).empty());
+    REQUIRE(ready("a", {}) == "a host store of round 1\n");
+  }
+}
+
+TEST_CASE("who has left a later round than was saved is placed in none that is older", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2, .lease = 1s});
+  job.restart();  // with round 0, while they were in round 3
+  Join join = job.join_of("a");
+  join.former = after_stop({.round = Round{3}, .group_world_size = 2, .world_size = 4}, StopCause::membership_change);
+  job.connect("a");
+  REQUIRE(job.step(Resumed{job.peer_of.at("a"), {.join = join}}).find("round 0: node") == std::string::npos);
+  REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::gathering);
+  REQUIRE(job.resume("b", Resume::Stage::ready) == "a host store of round 4\n");
+}
