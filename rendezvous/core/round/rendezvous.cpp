@@ -226,8 +226,12 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
   tell(members_.at(slot), End{verdict});
   members_.losses().forgive(host);
   leave_until_ = now + settings_.leave_window;
+  const bool told = learning_ && told_round_ && members_.at(slot).round == told_round_;
   lose(slot, "leaves: " + leave.reason, now, false);
-  if (formed_once_ && member_count() < terms_->min_nodes && phase_ != Phase::ended) {
+  if (told) --told_size_;  // nobody waits for it
+  // Without memory we may not have heard of all the others yet.
+  const int left = others_may_come_back(now) ? std::max(member_count(), told_size_) : member_count();
+  if (formed_once_ && left < terms_->min_nodes && phase_ != Phase::ended) {
     Verdict rest = verdict;
     rest.reason =
         fmt::format("node {} left ({}) and fewer than {} nodes remain", host, leave.reason, terms_->min_nodes);

@@ -304,3 +304,20 @@ TEST_CASE("an agent that tells of a later round than was saved brings its restar
   job.fail("a", 2, 0);
   REQUIRE(job.pass(job.now + 100ms).find("all 1 restarts are used up") != std::string::npos);
 }
+
+TEST_CASE("a node that leaves before the others are back takes the job along only where they are too few",
+          "[unit][rendezvous]") {
+  const int nodes = GENERATE(2, 3);
+  Job job{{.min_nodes = 2, .max_nodes = nodes}};
+  job.resume("b", running, seat_in(7, 1, nodes));
+  REQUIRE(job.say("b", Leave{.ends_job = false, .exit_code = 143, .reason = "SIGTERM"}) == "b end 143: SIGTERM\n");
+  const std::string told = job.resume("a", running, seat_in(7, 0, nodes));
+  if (nodes == 2) {
+    REQUIRE(told == "a end 143: node b left (SIGTERM) and fewer than 2 nodes remain\n");
+    return;
+  }
+  REQUIRE(told == "a stop round 7 (membership): the round is over\n");
+  job.resume("c", running, seat_in(7, 2, nodes));
+  for (const char* name : {"a", "c"}) REQUIRE(job.join(name).empty());
+  REQUIRE(job.pass(job.now + 2s).ends_with("a host store of round 8\n"));
+}
