@@ -29,7 +29,8 @@ void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
   const auto replaced = members_.replaced_by(join, now);
   // Where nobody else is there, the job begins with it, by its own terms.
   const bool begins = replaced && member_count() == 1 && !formed_once_;
-  if (const auto why = begins ? std::nullopt : misfit(join, replaced)) {
+  const auto why = begins ? torchup::misfit(members_, {}, {}, join, replaced) : misfit(join, replaced);
+  if (why) {
     if (refusals_.size() < refusals_kept_max || refusals_.contains(join.host)) refusals_[join.host] = *why;
     arm_roster();
     return refuse(peer, join.host, *why);

@@ -322,3 +322,15 @@ TEST_CASE("a connection speaks for one node at a time", "[unit][rendezvous]") {
   job.gone("x");
   REQUIRE(job.rendezvous.member_count() == 0);
 }
+
+TEST_CASE("an agent of a newer release begins no job that this one does not understand", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2}};
+  job.join("a");
+  job.gone("a", false);
+  Join newer = job.join_of("a");
+  newer.node = NodeId{"node-a_2_0"};
+  newer.terms.rank_order = RankOrder::unknown;
+  job.connect("a");
+  REQUIRE(job.say("a", newer).find("a refused 68: this coordinator does not know the order of ranks") == 0);
+  REQUIRE(decode_job(job.saved()).has_value());
+}
