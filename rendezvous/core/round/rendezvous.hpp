@@ -23,6 +23,10 @@ namespace torchup {
 /// Hosts whose refusal the roster tells of.
 inline constexpr std::size_t refusals_kept_max = 64;
 
+/// Every member is told of a refusal and of differences between nodes: of the reason, and of the table, so much.
+inline constexpr std::size_t refusal_told_bytes_max = 256;
+inline constexpr std::size_t differences_told_bytes_max = 4096;
+
 /// Failures of one attempt that a verdict tells of; the first ones matter.
 inline constexpr std::size_t failures_kept_max = 64;
 

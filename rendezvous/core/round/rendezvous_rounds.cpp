@@ -8,6 +8,7 @@
 
 #include "rendezvous/core/membership/same_world.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/core/text/names.hpp"
 #include "rendezvous/core/text/wording.hpp"
 
 namespace torchup {
@@ -151,8 +152,11 @@ void Rendezvous::tell_differences() {
   for (const Slot slot : seats_) hosts.push_back({&members_.at(slot).join.host, &members_.at(slot).join.facts});
   const std::string table = world_differences(hosts);
   if (table.empty()) return;
+  const std::string_view start = cut_text(table, differences_told_bytes_max);
+  const std::string told =
+      fmt::format("warning: the nodes differ:\n{}{}", start, start.size() < table.size() ? "…" : "");
   note(NodesDiffer{table});
-  for (const Slot slot : seats_) tell(members_.at(slot), Waiting{"warning: the nodes differ:\n" + table});
+  for (const Slot slot : seats_) tell(members_.at(slot), Waiting{told});
 }
 
 void Rendezvous::begin_running() {

@@ -8,6 +8,7 @@
 
 #include "rendezvous/core/membership/same_world.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/core/text/names.hpp"
 #include "rendezvous/core/text/wording.hpp"
 
 namespace torchup {
@@ -27,7 +28,10 @@ std::string Rendezvous::roster(TimePoint now) const {
   for (const std::string& host : expected_hosts_) {
     if (!members_.has_host(host) && !refusals_.contains(host)) missing.push_back(host);
   }
-  for (const auto& [host, why] : refusals_) refused.push_back(host + " (" + why.substr(0, why.find('\n')) + ")");
+  for (const auto& [host, why] : refusals_) {
+    const std::string_view line = std::string_view{why}.substr(0, why.find('\n'));
+    refused.push_back(fmt::format("{} ({})", host, cut_text(line, refusal_told_bytes_max)));
+  }
   for (auto* names : {&here, &stopping, &quiet}) std::sort(names->begin(), names->end(), natural_less);
   std::string text = std::to_string(here.size()) + " of " + nodes_wanted(terms_->min_nodes, terms_->max_nodes);
   if (!here.empty()) text += ": " + join_names(here);

@@ -323,6 +323,28 @@ TEST_CASE("a connection speaks for one node at a time", "[unit][rendezvous]") {
   REQUIRE(job.rendezvous.member_count() == 0);
 }
 
+TEST_CASE("what one node says at length is told to the others in short", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2, .same_world = SameWorld::warn, .hostlist = "a,b"}};
+  job.join("a");
+  SECTION("why it was refused") {
+    Join other = job.join_of("x");
+    other.terms.hostlist = std::string(64000, 'n');
+    job.connect("x");
+    REQUIRE(job.say("x", other).starts_with("x refused 68: the host list is nnn"));
+    const std::string roster = job.pass(job.now + 2s);
+    REQUIRE(roster.find("refused: x (the host list is nnn") != std::string::npos);
+    REQUIRE(roster.size() < 1000);
+  }
+  SECTION("how it differs") {
+    Join other = job.join_of("b");
+    for (int i = 0; i < 200; ++i) other.facts.push_back({fmt::format("fact {}", i), std::string(200, 'v')});
+    job.connect("b");
+    const std::string told = job.say("b", other);
+    REQUIRE(told.find("b waiting: warning: the nodes differ:\nfact 0: ") != std::string::npos);
+    REQUIRE(told.size() < 2 * (differences_told_bytes_max + 100));
+  }
+}
+
 TEST_CASE("an agent of a newer release begins no job that this one does not understand", "[unit][rendezvous]") {
   Job job{{.min_nodes = 2, .max_nodes = 2}};
   job.join("a");
