@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/text/wording.hpp"
 #include "rendezvous/core/torchrun/torchrun_seating.hpp"
 #include "rendezvous/core/torchrun_wire/torchrun_roles.hpp"
@@ -97,10 +96,9 @@ Result<std::optional<MeetingPlace>> TorchrunMeeting::published(TorchrunStore& st
   auto port = store.find(torchrun_round_key(run_id_, round, torchrun_key::master_port));
   if (!port) return port.error();
   if (!*address || !*port) return std::optional<MeetingPlace>{};
-  const auto number = read_port(**port);
-  if (!number)
-    return fail(errc::bad_frame, "the port of the workers' store cannot be read: " + (*port)->substr(0, 200));
-  return std::optional{MeetingPlace{**address, *number}};
+  auto place = read_place(**address, **port);
+  if (!place) return place.error();
+  return std::optional{*std::move(place)};
 }
 
 Result<> TorchrunMeeting::publish(TorchrunStore& store, const MeetingPlace& place) const {

@@ -47,9 +47,9 @@ bool TorchrunPlace::withholds(std::int64_t round, std::string_view name, std::st
   }
   if (name != torchrun_key::master_port || offered_address_.empty()) return false;
   if (published) return true;
-  const auto port = read_port(value);
-  if (!port || members_.empty()) return false;
-  offered_ = Owned{members_.front(), {offered_address_, *port}};
+  auto place = read_place(offered_address_, std::string{value});
+  if (!place || members_.empty()) return false;
+  offered_ = Owned{members_.front(), *std::move(place)};
   offered_in_ = round;
   return common_;
 }

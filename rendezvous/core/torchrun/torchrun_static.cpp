@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/torchrun/torchrun_seating.hpp"
 
 namespace torchup {
@@ -126,8 +125,10 @@ Result<> TorchrunStatic::find_place(TorchrunStore& store) {
     if (!address) return address.error();
     auto port = store.find(key(torchrun_key::master_port));
     if (!port) return port.error();
-    const auto number = *port ? read_port(**port) : std::nullopt;
-    if (*address && number) settings_.place = MeetingPlace{**address, *number};
+    if (!*address || !*port) return {};
+    auto place = read_place(**address, **port);
+    if (!place) return place.error();
+    settings_.place = *std::move(place);
     return {};
   }
   if (!own_port_) {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/core/text/names.hpp"
+
 namespace torchup {
 namespace {
 
@@ -11,6 +14,17 @@ constexpr std::int64_t our_local_ids = 1'000'000'000;
 constexpr char last_letter = '~';
 
 }  // namespace
+
+Result<MeetingPlace> read_place(const std::string& address, const std::string& port) {
+  const auto why = address.empty() ? std::string_view{"it is empty"} : why_no_name(address);
+  if (!why.empty())
+    return fail(errc::bad_frame, fmt::format("the address of the workers' store cannot be used: {}", why));
+  const auto number = read_port(port);
+  if (!number) {
+    return fail(errc::bad_frame, "the port of the workers' store cannot be read: " + port.substr(0, 200));
+  }
+  return MeetingPlace{address, *number};
+}
 
 TorchrunNode our_node(const std::string& address, std::int64_t pid, std::int64_t number, bool to_be_last) {
   return {to_be_last ? last_letter + address : address, pid, our_local_ids + number};

@@ -18,6 +18,10 @@ struct MeetingPlace {
   friend bool operator==(const MeetingPlace&, const MeetingPlace&) = default;
 };
 
+/// What the two keys of a place say. Errors: errc::bad_frame for an address that is no name (names.hpp), and for a port
+/// that is none.
+[[nodiscard]] Result<MeetingPlace> read_place(const std::string& address, const std::string& port);
+
 /// The store in which a job's torchrun agents meet, as a participant of ours uses it: no call waits for a key. An error
 /// means that the store is gone.
 ///

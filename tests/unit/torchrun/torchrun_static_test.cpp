@@ -110,6 +110,21 @@ TEST_CASE("ours takes its place in torchrun's static rendezvous", "[unit][torchr
   }
 }
 
+TEST_CASE("an address that is no name is published to no worker of a static rendezvous", "[unit][torchrun]") {
+  Keys keys;
+  Node ours{{.run_id = RunId{"job"}, .address = "10.0.0.2"}};
+  keys.map["job/MASTER_ADDR"] = GENERATE(as<std::string>{}, "a\nb", std::string(1 << 20, 'a'), "");
+  keys.map["job/MASTER_PORT"] = "29500";
+  keys.map["job/torchelastic/assigned_ranks/1"] = "[1, 3, 1, 3]";
+  ours.say(join_of(1, 2), 0s);
+  const auto told = ours.part.turn(keys, TimePoint{}, UtcTime{});
+  REQUIRE_FALSE(told.has_value());
+  REQUIRE(told.error().message().starts_with("the address of the workers' store cannot be used: "));
+  keys.map["job/MASTER_ADDR"] = "node0";
+  ours.turn(keys, 1s);
+  REQUIRE(ours.last<Placed>()->placement.master_addr == "node0");
+}
+
 TEST_CASE("torchrun takes its place in our static rendezvous", "[unit][mixed]") {
   Keys keys;
   keys.cared = true;
