@@ -33,8 +33,9 @@ std::string write_role(const Join& join, int group_rank) {
 }
 
 Result<TorchrunRole> read_role(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
   const auto fault = [&] { return fail(errc::bad_frame, "a node's role cannot be read: " + quoted(text)); };
+  if (text.size() > torchrun_role_bytes_max) return fault();
+  const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return fault();
   const auto role = json.find("role");
   const auto size = json.find("local_world_size");
@@ -50,10 +51,11 @@ std::string write_ranks(const TorchrunRanks& ranks) {
 }
 
 Result<TorchrunRanks> read_ranks(const std::string& text, int nodes, int workers) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
   const auto fault = [&] {
     return fail(errc::bad_frame, "the ranks that group rank 0 gave us are none of this round: " + quoted(text));
   };
+  if (text.size() > torchrun_role_bytes_max) return fault();
+  const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_array() || json.size() != 4) return fault();
   std::array<int, 4> numbers{};
   for (std::size_t i = 0; i < 4; ++i) {

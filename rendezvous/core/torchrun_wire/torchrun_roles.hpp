@@ -32,6 +32,8 @@ struct TorchrunRanks {
 /// Most workers of one node; a role that tells of more is none. The sum of the most nodes that a job may have fits an
 /// int.
 inline constexpr int torchrun_local_world_max = local_workers_max;
+/// Of either text: read as JSON, a long one would take many times its length in memory.
+inline constexpr std::size_t torchrun_role_bytes_max = std::size_t{16} << 10;
 
 [[nodiscard]] std::string write_role(const Join& join, int group_rank);
 /// Errors: errc::bad_frame, with the text.

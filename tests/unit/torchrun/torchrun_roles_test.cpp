@@ -38,6 +38,18 @@ TEST_CASE("what is no role, or no ranks, is refused", "[unit][torchrun]") {
   }
 }
 
+TEST_CASE("a role and ranks of any length cost no memory", "[unit][torchrun]") {
+  const auto role = [](std::size_t bytes) {
+    const std::string head = R"({"local_world_size": 1, "role": ")", tail = "\"}";
+    return read_role(head + std::string(bytes - head.size() - tail.size(), 'r') + tail).has_value();
+  };
+  REQUIRE(role(torchrun_role_bytes_max));
+  REQUIRE_FALSE(role(torchrun_role_bytes_max + 1));
+  const std::string ranks = "[0, 1, 0, 1]";
+  REQUIRE(read_ranks(std::string(torchrun_role_bytes_max - ranks.size(), ' ') + ranks, 1, 1).has_value());
+  REQUIRE_FALSE(read_ranks(std::string(torchrun_role_bytes_max, ' ') + ranks, 1, 1).has_value());
+}
+
 TEST_CASE("ranks that a node of the round cannot have are refused", "[unit][torchrun]") {
   const auto fits = [](const char* text) { return read_ranks(text, 2, 4).has_value(); };
   REQUIRE(fits("[4, 8, 0, 4]"));
