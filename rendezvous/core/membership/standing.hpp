@@ -27,6 +27,15 @@ struct Standing {
   std::string why = {};
 };
 
+/// How a node loses its place, for its agent and for the log: what goes on where "node HOST" begins.
+namespace place_lost {
+inline constexpr const char* ended = "has ended";
+inline constexpr const char* starts_anew = "starts anew";
+inline constexpr const char* replaced = "is replaced by a new agent on the same host";
+}  // namespace place_lost
+/// To an agent that comes back for a place that it has lost.
+inline constexpr const char* given_up_while_silent = "this node was given up while it was silent";
+
 /// Verdicts that an agent may not have heard.
 struct PastJobs {
   EndedJobs& before;              ///< other jobs have begun since

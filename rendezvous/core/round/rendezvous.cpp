@@ -102,7 +102,7 @@ void Rendezvous::on(const Gone& event, TimePoint now) {
   const auto parting = members_.close(event.peer, event.end_of_file, now);
   if (!parting) return;
   if (phase_ == Phase::ended) return remove(parting->slot);
-  if (parting->has_ended) return lose(parting->slot, "has ended", now);
+  if (parting->has_ended) return lose(parting->slot, place_lost::ended, now);
   note(NodeCutOff{members_.at(parting->slot).join.host, parting->left});
 }
 
@@ -137,7 +137,7 @@ void Rendezvous::on(const Resumed& event, TimePoint now) {
   const bool may_restore = learning_ && (phase_ == Phase::gathering || phase_ == Phase::restoring);
   if (fits && may_restore) return restore(event.peer, resume, now);
   const Round round = resume.placement ? resume.placement->round : round_;
-  give_up(event.peer, resume.join.node, round, "this node was given up while it was silent");
+  give_up(event.peer, resume.join.node, round, given_up_while_silent);
 }
 
 // ---- what agents say

@@ -35,7 +35,7 @@ void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
     arm_roster();
     return refuse(peer, join.host, *why);
   }
-  if (replaced) expel(*replaced, "is replaced by a new agent on the same host", now);
+  if (replaced) expel(*replaced, place_lost::replaced, now);
   if (join.former) {
     await_others(now);
     if (phase_ == Phase::restoring && join.former->round >= round_) round_is_over(join.host, *join.former, now);
@@ -143,7 +143,7 @@ void Rendezvous::supersede(Slot slot, TimePoint now) {
   const Member& member = members_.at(slot);
   const bool placed = member.in_round() && phase_ != Phase::hosting && phase_ != Phase::ended;
   if (placed) tell(member, StopWorkers{round_, StopCause::membership_change, "this node starts anew"});
-  lose(slot, "starts anew", now);
+  lose(slot, place_lost::starts_anew, now);
 }
 
 void Rendezvous::expel(Slot slot, const std::string& how, TimePoint now) {

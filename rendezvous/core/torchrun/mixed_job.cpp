@@ -147,11 +147,11 @@ void MixedJob::on(const Resumed& event, TimePoint now) {
       actions_.push_back(Tell{event.peer, End{*standing.verdict}});
       return;
     case Standing::Meaning::newcomer: {
-      if (const auto former = members_.displaced(event.peer, {})) give_up(*former, "starts anew", now);
+      if (const auto former = members_.displaced(event.peer, {})) give_up(*former, place_lost::starts_anew, now);
       if (resume.stage == Resume::Stage::ready) return enter(event.peer, resume.join, {}, now);
       const Round round = resume.placement ? resume.placement->round : Round{0};
-      actions_.push_back(Tell{event.peer, members_.give_up(event.peer, resume.join.node, round,
-                                                           "this node was given up while it was silent")});
+      actions_.push_back(
+          Tell{event.peer, members_.give_up(event.peer, resume.join.node, round, given_up_while_silent)});
       return;
     }
     case Standing::Meaning::member:
@@ -179,7 +179,7 @@ void MixedJob::on(const Gone& event, TimePoint now) {
   std::erase_if(early_, [&](const Said& said) { return said.peer == event.peer; });
   const auto parting = members_.close(event.peer, event.end_of_file, now);
   if (!parting) return;
-  if (parting->has_ended) return give_up(parting->slot, "has ended", now);
+  if (parting->has_ended) return give_up(parting->slot, place_lost::ended, now);
   note(NodeCutOff{members_.at(parting->slot).join.host, parting->left});
 }
 
@@ -214,10 +214,10 @@ void MixedJob::join(Peer peer, const Join& join, TimePoint now) {
 }
 
 void MixedJob::enter(Peer peer, const Join& join, std::optional<Slot> known, TimePoint now) {
-  if (const auto former = members_.displaced(peer, known)) give_up(*former, "starts anew", now);
+  if (const auto former = members_.displaced(peer, known)) give_up(*former, place_lost::starts_anew, now);
   const auto replaced = known ? std::nullopt : members_.replaced_by(join, now);
   if (const auto why = misfit(join, known ? known : replaced)) return refuse(peer, join.host, *why);
-  if (replaced) expel(*replaced, "is replaced by a new agent on the same host", now);
+  if (replaced) expel(*replaced, place_lost::replaced, now);
   if (known) {
     bind(*known, peer, now);
     members_.update(*known, join);
@@ -226,7 +226,7 @@ void MixedJob::enter(Peer peer, const Join& join, std::optional<Slot> known, Tim
 }
 
 void MixedJob::bind(Slot slot, Peer peer, TimePoint now) {
-  if (const auto former = members_.displaced(peer, slot)) give_up(*former, "starts anew", now);
+  if (const auto former = members_.displaced(peer, slot)) give_up(*former, place_lost::starts_anew, now);
   members_.bind(slot, peer, now);
 }
 
