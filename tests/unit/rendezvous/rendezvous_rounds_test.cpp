@@ -278,3 +278,25 @@ TEST_CASE("a verdict holds so many failures, the first ones", "[unit][rendezvous
   REQUIRE(job.rendezvous.verdict()->failures.size() == failures_kept_max);
   REQUIRE(job.rendezvous.verdict()->failures.back().host == "a");
 }
+
+TEST_CASE("a node that does not open the worker store within a minute loses its place", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2}};
+  job.join("a");
+  REQUIRE(job.join("b") == "a host store of round 0\n");
+  REQUIRE(job.pass(t0 + 60s - 1ms).empty());
+  REQUIRE(job.pass(t0 + 60s).starts_with("a stop round 0 (fenced): did not open the worker store in time\n"));
+  REQUIRE(job.join("c") == "b host store of round 1\n");
+}
+
+TEST_CASE("who has not stopped its workers within the join timeout is not waited for", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 1, .max_nodes = 2, .max_restarts = 1, .join_timeout = 40s});
+  job.fail("b", 0, 2);
+  const TimePoint stopped = job.now + 20ms;
+  REQUIRE(job.pass(stopped).find("b stop round 0 (failure)") != std::string::npos);
+  REQUIRE(job.join("a").empty());
+  REQUIRE(job.pass(stopped + 40s - 1ms).find("host store") == std::string::npos);
+  const std::string told = job.pass(stopped + 40s);
+  REQUIRE(told.find("b stop round 0 (fenced): did not stop its workers within the join timeout\n") !=
+          std::string::npos);
+  REQUIRE(told.find("a host store of round 1\n") != std::string::npos);
+}
