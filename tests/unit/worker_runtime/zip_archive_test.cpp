@@ -120,3 +120,23 @@ TEST_CASE("what a directory says must fit the file", "[unit][zip]") {
     }
   }
 }
+
+TEST_CASE("a directory beyond the limits is refused before it is read", "[unit][zip]") {
+  // The end alone of an archive of 2^40 bytes, all of which could be read.
+  const auto open_end = [](std::uint64_t directory_bytes, std::uint64_t records) {
+    constexpr std::uint64_t file_bytes = std::uint64_t{1} << 40;
+    const std::uint64_t end_at = file_bytes - 56 - 20 - 22;
+    const std::string end = "PK\6\6" + std::string(28, '\0') + little_endian(records, 8) +
+                            little_endian(directory_bytes, 8) + little_endian(0, 8) + "PK\6\7" + std::string(4, '\0') +
+                            little_endian(end_at, 8) + little_endian(1, 4) + "PK\5\6" + std::string(18, '\0');
+    return ZipArchive{file_bytes, [&](std::uint64_t offset, char* data, std::size_t size) {
+                        std::memset(data, 0, size);
+                        for (std::size_t i = 0; i < size; ++i)
+                          if (offset + i >= end_at) data[i] = end[offset + i - end_at];
+                      }};
+  };
+  REQUIRE(open_end(0, 0).records().empty());
+  REQUIRE_THROWS_WITH(open_end(zip_directory_bytes_max + 1, 1), Contains("more than 268435456 bytes"));
+  REQUIRE_THROWS_WITH(open_end(46, zip_records_max + 1), Contains("or 4194304 records"));
+  REQUIRE_THROWS_WITH(open_end(46, zip_records_max), Contains("damaged"));
+}
