@@ -130,6 +130,10 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   const Shape shape{.alphabet = static_cast<std::int64_t>(text.alphabet.size())};
   const torch::Tensor codes = torch::tensor(text.codes);
   const std::int64_t held_back = codes.numel() / 10;  // the last tenth
+  if (held_back <= shape.context)
+    throw torchup::Error{options.text.string() + ": " + std::to_string(codes.numel()) +
+                         " characters are too few: the tenth that is held back must be longer than the " +
+                         std::to_string(shape.context) + " that the model looks back"};
   Windows windows{codes.narrow(0, 0, codes.numel() - held_back), shape.context};
   Windows unseen{codes.narrow(0, codes.numel() - held_back, held_back), shape.context};
 

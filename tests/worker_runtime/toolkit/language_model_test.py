@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The example language_model under torchup: it learns, and ZeRO-1 changes no printed digit.
+"""The example language_model under torchup: it learns, ZeRO-1 changes no printed digit, and too short a text is refused.
 
 usage: language_model_test.py TORCHUP LANGUAGE_MODEL
 """
@@ -7,6 +7,7 @@ usage: language_model_test.py TORCHUP LANGUAGE_MODEL
 import re
 import subprocess
 import sys
+import tempfile
 
 torchup, program = sys.argv[1:]
 
@@ -23,3 +24,9 @@ def bits(*options):
 whole, shared = bits(), bits("--zero")
 assert whole == shared, (whole, shared)
 assert bits("--amp") != whole  # bfloat16 shows
+
+with tempfile.NamedTemporaryFile("w") as short:
+    short.write("too short " * 64)
+    short.flush()
+    ended = subprocess.run([program, "--text", short.name, "--steps=1"], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert ended.returncode == 1 and "640 characters are too few" in ended.stderr, ended
