@@ -3,6 +3,8 @@
 import os
 import socket
 import subprocess
+import threading
+import time
 
 LIMIT = 120  # seconds for any one job
 
@@ -60,6 +62,70 @@ class Job:
             for process in self.processes:
                 if process.poll() is None:
                     process.kill()
+
+
+class Relay:
+    """A port that leads to another one of this machine. What clients say is kept, and their connections can be cut, by a
+    call or before what holds `cut_at` is passed on."""
+
+    def __init__(self, port, cut_at=None):
+        self.to, self.cut_at, self.said, self.open = port, cut_at, b"", []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            server = self.connect()
+            self.open += [client, server]
+            threading.Thread(target=self.forward, args=(client, server, True), daemon=True).start()
+            threading.Thread(target=self.forward, args=(server, client, False), daemon=True).start()
+
+    def connect(self):
+        deadline = time.monotonic() + LIMIT
+        while True:
+            try:
+                return socket.create_connection(("127.0.0.1", self.to))
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    def forward(self, source, target, from_client):
+        try:
+            while data := source.recv(1 << 16):
+                if from_client:
+                    self.said += data
+                    if self.cut_at and self.cut_at in data:
+                        return self.cut()
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # cut
+
+    def wait_for(self, text, times=1):
+        """Until clients have said that."""
+        deadline = time.monotonic() + LIMIT
+        while self.said.count(text) < times:
+            assert time.monotonic() < deadline, (text, self.said[-1000:])
+            time.sleep(0.01)
+
+    def cut(self):
+        """All connections of now; new ones can be made."""
+        for end in self.open:
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it was over
+        self.open.clear()
+
+    def close(self):
+        self.listener.close()
+        self.cut()
 
 
 def run(command, world_size, **more):

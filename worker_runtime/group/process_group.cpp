@@ -260,7 +260,7 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   for (int rank = 0; rank < plan.place.world_size; ++rank) state->global_ranks.push_back(rank);
   open_stores(*state, state->job->default_store);
   state->backend = make_backend(*state);
-  set_job_store(state->job->default_store);
+  set_job_store(meeting.store);
   return ProcessGroup{std::move(state)};
 }
 

@@ -5,7 +5,8 @@
 namespace torchup {
 
 /// The store of the job that this process has joined, for what is between its workers and not of any process group.
-/// init_process_group sets it, the end of the job's group clears it; null outside.
+/// init_process_group sets it, the end of the job's group clears it; null outside. It is the store itself, not a part
+/// of it under a prefix: only the client itself can be waited on until something else happens.
 void set_job_store(c10::intrusive_ptr<c10d::Store> store);
 
 /// A connection that was made when the job was joined, for the one thread that watches whether the job is to stop; null

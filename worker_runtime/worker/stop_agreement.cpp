@@ -122,10 +122,14 @@ bool StopAgreement::wait_for_wish(int attempt) {
 
 bool StopAgreement::wait_for(const std::string& key, const std::function<bool()>& give_up) {
   if (auto* const client = dynamic_cast<ClientStore*>(store_.get())) {
-    try {
-      return client->wait_unless(key, look_at_self, wake_.get(), give_up);
-    } catch (const c10::DistError&) {  // the next call makes the connection again, where the store is the same
-      return !give_up() && client->wait_unless(key, look_at_self, wake_.get(), give_up);
+    for (;;) {
+      try {
+        return client->wait_unless(key, look_at_self, wake_.get(), give_up);
+      } catch (const c10::DistError&) {
+        pause();
+        if (give_up()) return false;
+        if (client->check({key})) return true;  // makes the connection again, or throws where the store is gone
+      }
     }
   }
   // LibTorch's own stores cannot be left while they wait: they are asked, now and then.

@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-from ranks import Job, clean_environment
+from ranks import Job, Relay, clean_environment
 from torchupd import Torchupd
 
 toy, torchupd = sys.argv[1:3]
@@ -79,9 +79,19 @@ class Together(unittest.TestCase):
                                           "TORCHELASTIC_USE_AGENT_STORE": "True", **place})
         return job
 
+    def relay(self):
+        """From now on workers are led to the store by it."""
+        relay = Relay(self.port)
+        self.addCleanup(relay.close)
+        self.port = relay.port
+        return relay
+
 
 class Stop(Together):
     """One rank is asked to stop; all stop after the same step, however far they have drifted apart."""
+
+    WISH = b"/torchup/stop/0/0/asked"
+    WAIT_FOR_WISH = b"\x06" + struct.pack("<QQ", 1, len(WISH)) + WISH  # answered when the key comes, and not before
 
     def stops(self, every, asked_rank, world_size=3):
         job = self.start(world_size, "steps", str(every))
@@ -104,6 +114,18 @@ class Stop(Together):
 
     def test_alone(self):
         self.stops(1, 0, world_size=1)
+
+    def test_while_nobody_asks_the_ranks_wait_at_the_store_however_often_it_is_lost(self):
+        relay = self.relay()
+        job = self.start(2, "steps", "1")
+        for _ in range(4):
+            relay.wait_for(self.WAIT_FOR_WISH, times=2)
+            relay.said = b""
+            relay.cut()
+        relay.wait_for(self.WAIT_FOR_WISH, times=2)
+        job.processes[1].send_signal(signal.SIGUSR1)
+        results = job.finish()
+        self.assertEqual([code for code, _, _ in results], [75, 75], results)
 
 
 class ZeroFirst(Together):
