@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdio>
 #include <random>
 #include <torchup/error.hpp>
 
@@ -15,6 +16,11 @@ namespace {
 
 constexpr std::chrono::hours outcome_limit{24};  // longer than any disk takes; who dies meanwhile ends the job
 constexpr char went_well = '+', went_wrong = '-';
+
+const char* words_of(const std::exception& error) {
+  const auto* const c10_error = dynamic_cast<const c10::Error*>(&error);
+  return c10_error ? c10_error->what_without_backtrace() : error.what();
+}
 
 }  // namespace
 
@@ -33,8 +39,9 @@ std::string OutcomeBoard::key(std::int64_t number) const { return fmt::format("{
 void OutcomeBoard::publish(std::int64_t number, const std::string& failure) noexcept {
   if (!store_) return;
   try {
-    store_->set(key(number), (failure.empty() ? went_well : went_wrong) + failure);
-  } catch (const std::exception&) {
+    torchup::publish(*store_, key(number), (failure.empty() ? went_well : went_wrong) + failure);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "torchup: the other ranks cannot be told how it went: %s\n", words_of(error));
   }
 }
 
@@ -44,9 +51,7 @@ std::string OutcomeBoard::wait_for(std::int64_t number) {
     store_->wait({key(number)}, outcome_limit);
     return store_->get_to_str(key(number)).substr(1);
   } catch (const std::exception& error) {
-    const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
-    throw Error{fmt::format("the store was lost while waiting for another rank: {}",
-                            c10_error ? c10_error->what_without_backtrace() : error.what())};
+    throw Error{fmt::format("the store was lost while waiting for another rank: {}", words_of(error))};
   }
 }
 

@@ -1,5 +1,7 @@
 #include "worker_runtime/store/job_store.hpp"
 
+#include <c10/util/Exception.h>
+
 #include <mutex>
 
 #include "worker_runtime/store/client_store.hpp"
@@ -40,6 +42,14 @@ c10::intrusive_ptr<c10d::Store> watching_job_store() {
 c10::intrusive_ptr<c10d::Store> connect_job_store() {
   const std::lock_guard lock{mutex};
   return job_store ? connection_to(job_store) : nullptr;
+}
+
+void publish(c10d::Store& store, const std::string& key, const std::string& value) {
+  try {
+    store.compareSet(key, std::string{}, value);
+  } catch (const c10::DistError&) {  // the next call makes the connection again, where the store is the same
+    store.compareSet(key, std::string{}, value);
+  }
 }
 
 }  // namespace torchup

@@ -10,6 +10,7 @@
 #include <torchup/error.hpp>
 
 #include "worker_runtime/place/worker_place.hpp"
+#include "worker_runtime/store/job_store.hpp"
 #include "worker_runtime/worker/last_words.hpp"
 
 namespace torchup {
@@ -23,7 +24,7 @@ struct ZeroFirst::State {
   std::string key;
   int uncaught;  ///< exceptions under way when the guard was made
 
-  void publish(const std::string& outcome) { group.store()->set(key, outcome); }
+  void publish(const std::string& outcome) { torchup::publish(*group.store(), key, outcome); }
 };
 
 namespace {

@@ -13,6 +13,7 @@
 #include <thread>
 #include <torchup/torchup.hpp>
 
+#include "worker_runtime/group/outcome_board.hpp"
 #include "worker_runtime/worker/last_words.hpp"
 
 namespace {
@@ -93,6 +94,10 @@ int zero_first(torchup::Worker& worker, std::string_view what) {
   auto group = torchup::init_process_group({.backend = "gloo"});
   for (const bool per_node : {true, false}) {
     const torchup::ZeroFirst guard{group, {.per_node = per_node || what != "zero-first"}};
+    if (what == "zero-first-waits") {
+      if (guard.first()) std::getchar();
+      return 0;
+    }
     if (guard.first()) std::this_thread::sleep_for(std::chrono::milliseconds{300});
     if (guard.first() && what == "zero-first-fails") {
       try {
@@ -113,6 +118,20 @@ int zero_first(torchup::Worker& worker, std::string_view what) {
   return 0;
 }
 
+/// Rank 0 tells the others, once a line of input has come, how something went.
+int outcome(torchup::Worker& worker) {
+  auto group = torchup::init_process_group({.backend = "gloo"});
+  torchup::OutcomeBoard board{group, "toy"};
+  std::puts("begun"), std::fflush(stdout);
+  if (worker.rank() == 0) {
+    std::getchar();
+    board.publish(1, "no room");
+  } else {
+    std::puts(board.wait_for(1).c_str());
+  }
+  return 0;
+}
+
 int train(torchup::Worker& worker, std::span<char*> arguments) {
   const Farewell farewell;
   const std::string_view what = arguments.size() > 1 ? arguments[1] : "report";
@@ -126,8 +145,8 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   }
   if (what == "five-steps") return five_steps(worker, arguments[2]);
   if (what == "steps") return steps(worker, std::atoi(arguments[2]));
-  if (what == "zero-first" || what == "zero-first-fails" || what == "zero-first-crashes")
-    return zero_first(worker, what);
+  if (what == "outcome") return outcome(worker);
+  if (what.starts_with("zero-first")) return zero_first(worker, what);
   if (what == "spawned") {
     auto group = torchup::init_process_group({.backend = "gloo"});
     torch::Tensor sum = torch::tensor(worker.rank() + 1);

@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-from ranks import Job, Relay, clean_environment
+from ranks import LIMIT, Job, Relay, clean_environment
 from torchupd import Torchupd
 
 toy, torchupd = sys.argv[1:3]
@@ -68,7 +68,7 @@ class Together(unittest.TestCase):
         self.addCleanup(self.store.kill)
         self.port = self.store.port
 
-    def start(self, world_size, *arguments, nodes=1, place={}):
+    def start(self, world_size, *arguments, nodes=1, place={}, **more):
         """Workers of one job, as if they were on so many nodes."""
         each = world_size // nodes
         job = Job()
@@ -76,7 +76,7 @@ class Together(unittest.TestCase):
         for rank in range(world_size):
             job.start([toy, *arguments], {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank % each, "LOCAL_WORLD_SIZE": each,
                                           "GROUP_RANK": rank // each, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self.port,
-                                          "TORCHELASTIC_USE_AGENT_STORE": "True", **place})
+                                          "TORCHELASTIC_USE_AGENT_STORE": "True", **place}, **more)
         return job
 
     def relay(self):
@@ -85,6 +85,10 @@ class Together(unittest.TestCase):
         self.addCleanup(relay.close)
         self.port = relay.port
         return relay
+
+    def say_a_line_to(self, worker):
+        worker.stdin.write("\n")
+        worker.stdin.flush()
 
 
 class Stop(Together):
@@ -128,6 +132,19 @@ class Stop(Together):
         self.assertEqual([code for code, _, _ in results], [75, 75], results)
 
 
+class Outcome(Together):
+    def test_it_is_told_over_a_connection_that_was_lost_unnoticed(self):
+        relay = self.relay()
+        job = self.start(2, "outcome", stdin=subprocess.PIPE)
+        for worker in job.processes:
+            self.assertEqual(worker.stdout.readline(), "begun\n")
+        relay.wait_for(b"torchup/outcome")
+        relay.cut()
+        self.say_a_line_to(job.processes[0])
+        told, _ = job.processes[1].communicate(timeout=LIMIT)
+        self.assertEqual(told.split("\n")[0], "no room")
+
+
 class ZeroFirst(Together):
     def outputs(self, *arguments, **more):
         """By rank: its word of each of the two turns, and when it was said."""
@@ -161,6 +178,15 @@ class ZeroFirst(Together):
         self.assertEqual([code for code, _, _ in results].count(1), failed, results)
         (told, *_) = [err for code, _, err in results if code == 1 and "first rank of this node failed: " in err]
         self.assertIn(why, told)
+
+    def test_the_first_ones_word_is_said_over_a_connection_that_was_lost_unnoticed(self):
+        relay = self.relay()
+        job = self.start(2, "zero-first-waits", stdin=subprocess.PIPE)
+        relay.wait_for(b"zero_first/1/node 0", times=3)  # both came, and one waits
+        relay.cut()
+        for worker in job.processes:
+            self.say_a_line_to(worker)
+        self.assertEqual([worker.wait(LIMIT) for worker in job.processes], [0, 0])
 
     def test_a_first_one_that_fails_and_goes_on_tells_the_others(self):
         self.fails("zero-first-fails", "an exception left its scope", failed=1)
