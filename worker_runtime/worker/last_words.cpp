@@ -29,6 +29,21 @@ namespace torchup {
 
 namespace {
 
+/// Bytes of the character, in UTF-8, that `text` begins with; 0: it begins with none.
+std::size_t character_bytes(std::string_view text) {
+  const auto byte = [&](std::size_t index) { return static_cast<unsigned char>(text[index]); };
+  const unsigned first = byte(0);
+  if (first < 0x80) return 1;
+  const std::size_t bytes = first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
+  if (bytes == 0 || bytes > text.size()) return 0;
+  for (std::size_t i = 1; i < bytes; ++i)
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  const unsigned second = byte(1);
+  const bool longer_than_needed = (first == 0xE0 && second < 0xA0) || (first == 0xF0 && second < 0x90);
+  const bool no_character = (first == 0xED && second > 0x9F) || (first == 0xF4 && second > 0x8F);
+  return longer_than_needed || no_character ? 0 : bytes;
+}
+
 /// Text in memory that was there before the crash: a signal handler must not allocate.
 class Text {
  public:
@@ -44,22 +59,26 @@ class Text {
     const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value, base).ptr;
     return *this << std::string_view{digits.data(), end};
   }
-  /// As the inside of a JSON string, cut where only `room` bytes are left for what must follow. Bytes that are no ASCII
-  /// pass: the texts are UTF-8, and no character of it is cut in two.
+  /// As the inside of a JSON string, cut where only `room` bytes are left for what must follow. Bytes that are no UTF-8
+  /// (a file's name in another encoding) become the character that stands for such: nobody could read the file else.
   Text& json(std::string_view text, std::size_t room) {
-    for (const char byte : text) {
-      const auto code = static_cast<unsigned char>(byte);
-      if (capacity_ - size_ < room && (code & 0xC0) != 0x80) break;
-      if (byte == '"' || byte == '\\') {
-        *this << "\\" << std::string_view{&byte, 1};
-      } else if (byte == '\n') {
+    while (!text.empty() && capacity_ - size_ >= room) {
+      const std::size_t bytes = character_bytes(text);
+      const std::string_view character = text.substr(0, std::max<std::size_t>(bytes, 1));
+      const auto code = static_cast<unsigned char>(character[0]);
+      if (bytes == 0) {
+        *this << "\\ufffd";
+      } else if (code == '"' || code == '\\') {
+        *this << "\\" << character;
+      } else if (code == '\n') {
         *this << "\\n";
       } else if (code < 0x20) {
         *this << "\\u00" << (code < 0x10 ? "0" : "1");
         *this << std::string_view{&"0123456789abcdef"[code & 15], 1};
       } else {
-        *this << std::string_view{&byte, 1};
+        *this << character;
       }
+      text.remove_prefix(character.size());
     }
     return *this;
   }
@@ -95,13 +114,14 @@ Scene& scene() {
   return *the_scene;
 }
 
-void write_all(int fd, std::string_view text) {
+bool write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t done = ::write(fd, text.data(), text.size());
     if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return;
+    if (done <= 0) return false;
     text.remove_prefix(static_cast<std::size_t>(done));
   }
+  return true;
 }
 
 void write_error_file(std::string_view message, std::string_view stack) {
@@ -122,9 +142,12 @@ void write_error_file(std::string_view message, std::string_view stack) {
                                                                                                   << "\n";
   const int fd = ::open(s.temporary_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) return;
-  write_all(fd, text.view());
+  const bool whole = write_all(fd, text.view());
   ::close(fd);
-  ::rename(s.temporary_file.c_str(), s.speaker.error_file.c_str());
+  if (whole)
+    ::rename(s.temporary_file.c_str(), s.speaker.error_file.c_str());
+  else
+    ::unlink(s.temporary_file.c_str());  // on a full disk the plain report, which is shorter, stays
 }
 
 struct Frames {

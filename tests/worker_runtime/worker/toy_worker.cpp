@@ -161,6 +161,7 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   }
   worker.end_step(41);
   if (what == "two-threads") fail_together("segv");
+  if (what == "no-utf8") throw torchup::Error{"caf\xe9 " + std::string(400 << 10, '\x80')};
   if (what == "long-message") throw torchup::Error{std::string(400 << 10, '"')};
   if (what == "thread") {
     std::thread{[] { fail_here("throw"); }}.join();

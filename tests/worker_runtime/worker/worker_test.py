@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import pathlib
+import resource
 import signal
 import socket
 import struct
@@ -26,8 +27,9 @@ CONTRACT = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # what started us may ignore it, and workers keep what is ignored
 
 
-def run(*arguments, **variables):
-    return subprocess.run([toy, *arguments], env=clean_environment(**variables), capture_output=True, text=True, timeout=100)
+def run(*arguments, more={}, **variables):
+    return subprocess.run([toy, *arguments], env=clean_environment(**variables), capture_output=True, text=True, errors="replace",
+                          timeout=100, **more)
 
 
 class RanksAndArguments(unittest.TestCase):
@@ -306,10 +308,10 @@ class LastWords(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.path = pathlib.Path(folder.name, "error.json")
 
-    def go_wrong(self, how, returncode, message):
+    def go_wrong(self, how, returncode, message, **more):
         """Lets a worker go wrong; what it said, and what its error file holds."""
         before = int(time.time())
-        ended = run(how, TORCHELASTIC_ERROR_FILE=str(self.path), **CONTRACT)
+        ended = run(how, more=more, TORCHELASTIC_ERROR_FILE=str(self.path), **CONTRACT)
         self.assertEqual(ended.returncode, returncode, ended)
         self.assertNotIn("destroyed", ended.stdout, "it ran destructors")
         self.assertIn(message.split(": ")[-1].split("\n")[0], ended.stderr)
@@ -366,8 +368,24 @@ class LastWords(unittest.TestCase):
         _, content = self.go_wrong("action-hangs", 1, "std::out_of_range: no sample 7")
         self.assertGreater(len(content["extraInfo"]["py_callstack"].split("0x")), 3, content)
 
+    def test_a_disk_that_has_room_for_the_plain_report_only_keeps_that(self):
+        self.go_wrong("throw", 1, "std::out_of_range: no sample 7")
+        room = self.path.stat().st_size - 50
+        self.path.unlink()
+
+        def small_files():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a full disk is an error of write, not a signal
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+        _, content = self.go_wrong("throw", 1, "std::out_of_range: no sample 7", preexec_fn=small_files, restore_signals=False)
+        self.assertGreater(len(content["extraInfo"]["py_callstack"].split("0x")), 3, content)
+
     def test_a_message_of_any_length_leaves_a_file_that_can_be_read(self):
         _, content = self.go_wrong("long-message", 1, 'Error: """')
+        self.assertIn("worker_main", content["extraInfo"]["py_callstack"])
+
+    def test_a_message_that_is_no_utf8_leaves_a_file_that_can_be_read(self):
+        _, content = self.go_wrong("no-utf8", 1, "Error: caf")
+        self.assertIn("Error: caf\ufffd \ufffd", content["message"])
         self.assertIn("worker_main", content["extraInfo"]["py_callstack"])
 
     def test_torchrun_reads_the_file(self):
