@@ -20,7 +20,12 @@ struct OpenBucket {
   std::size_t limit = 0;  ///< index into the limits
 };
 
-std::int64_t bytes_of(double mebibytes) { return static_cast<std::int64_t>(mebibytes * (1 << 20)); }
+/// A cap that no buffer reaches is none, also where its bytes are beyond all integers.
+std::int64_t bytes_of(double mebibytes) {
+  const double bytes = mebibytes * (1 << 20);
+  constexpr auto unlimited = std::numeric_limits<std::int64_t>::max();
+  return bytes < static_cast<double>(unlimited) ? static_cast<std::int64_t>(bytes) : unlimited;
+}
 
 }  // namespace
 

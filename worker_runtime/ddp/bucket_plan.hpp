@@ -44,9 +44,9 @@ struct BucketLimits {
 };
 
 struct BucketSettings {
-  double cap_mb = 25;               ///< MiB, fractions allowed
-  bool cap_given = false;           ///< said by the user, even if it is 25
-  std::vector<double> cap_mb_list;  ///< wins over cap_mb
+  double cap_mb = 25;                    ///< MiB, fractions allowed
+  bool cap_given = false;                ///< said by the user, even if it is 25
+  std::vector<double> cap_mb_list = {};  ///< wins over cap_mb
   bool find_unused_parameters = false;
   bool static_graph = false;
 };

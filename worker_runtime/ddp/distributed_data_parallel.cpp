@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <sstream>
 #include <unordered_set>
@@ -103,11 +104,12 @@ torch::Device check_devices(const std::vector<NamedParameter>& parameters,
 
 ReducerSettings reducer_settings(const DistributedDataParallelOptions& options) {
   for (const double cap : options.bucket_cap_mb_list)
-    if (!(cap > 0))
-      throw Error{fmt::format("DistributedDataParallel: bucket_cap_mb_list holds {}, a cap must be positive", cap)};
-  if (options.bucket_cap_mb && !(*options.bucket_cap_mb >= 0))
-    throw Error{
-        fmt::format("DistributedDataParallel: bucket_cap_mb is {}, it must not be negative", *options.bucket_cap_mb)};
+    if (!(cap > 0) || !std::isfinite(cap))
+      throw Error{
+          fmt::format("DistributedDataParallel: bucket_cap_mb_list holds {}, a cap must be positive and finite", cap)};
+  if (options.bucket_cap_mb && !(*options.bucket_cap_mb >= 0 && std::isfinite(*options.bucket_cap_mb)))
+    throw Error{fmt::format("DistributedDataParallel: bucket_cap_mb is {}, it must be finite and not negative",
+                            *options.bucket_cap_mb)};
   BucketSettings buckets{.cap_given = options.bucket_cap_mb.has_value(),
                          .cap_mb_list = options.bucket_cap_mb_list,
                          .find_unused_parameters = options.find_unused_parameters,

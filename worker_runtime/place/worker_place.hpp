@@ -11,9 +11,9 @@ namespace torchup {
 struct WorkerPlace {
   int rank = 0;
   int world_size = 1;
-  int local_rank = 0;       ///< index on its node
-  int local_size = 1;       ///< processes of the job on its node; at least so many where the launcher does not say
-  std::string master_addr;  ///< empty when nobody has to be met
+  int local_rank = 0;            ///< index on its node
+  int local_size = 1;            ///< processes of the job on its node; at least so many where the launcher does not say
+  std::string master_addr = {};  ///< empty when nobody has to be met
   int master_port = 0;
   int restart_count = 0;            ///< of the launcher; keeps a restarted job's keys apart from the ones before
   bool agent_store = false;         ///< a launcher's agent serves the store at master_addr:master_port

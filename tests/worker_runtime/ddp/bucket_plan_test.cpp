@@ -54,6 +54,8 @@ TEST_CASE("the limits are Python's", "[worker_runtime][bucket_plan]") {
   const auto listed = bucket_limits({.cap_mb_list = {0.5, 2}, .find_unused_parameters = true});
   CHECK(listed.first == Limits{mebibyte / 2, 2 * mebibyte});
   CHECK(listed.rebuilt == listed.first);
+  const auto endless = bucket_limits({.cap_mb_list = {1, 1e300}});
+  CHECK(endless.rebuilt == Limits{mebibyte, unlimited});
 }
 
 TEST_CASE("random models get the plan of c10d, leftover order included", "[worker_runtime][bucket_plan]") {

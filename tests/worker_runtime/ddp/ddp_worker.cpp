@@ -1,4 +1,5 @@
 // One rank of the scenarios of ddp_test.py.
+#include <limits>
 #include <thread>
 
 #include "tests/worker_runtime/ddp/models.hpp"
@@ -81,6 +82,9 @@ void refusals(torchup::ProcessGroup& group, Words) {
                  .find("one process drives one device") != std::string::npos,
          "one device per process");
   expect(refused({.bucket_cap_mb_list = {1, 0}}).find("bucket_cap_mb_list") != std::string::npos, "a positive cap");
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  expect(refused({.bucket_cap_mb = infinity}).find("bucket_cap_mb is inf") != std::string::npos, "a finite cap");
+  expect(refused({.bucket_cap_mb_list = {infinity}}).find("list holds inf") != std::string::npos, "finite caps");
   torch::nn::Embedding sparse(torch::nn::EmbeddingOptions(4, 2).sparse(true));
   expect(error_of([&] { torchup::DistributedDataParallel ddp(sparse, group); }).find("sparse") != std::string::npos,
          "sparse gradients refused");
