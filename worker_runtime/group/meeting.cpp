@@ -281,10 +281,14 @@ class RollCall {
   /// The store ends with the process that serves it: it waits until everybody who came has read the decision.
   void stay_for_last_words(bool hosts_store) {
     const auto end = Clock::now() + last_words_limit;
-    auto heard = store_->add("heard", 1);
-    while (hosts_store && heard < store_->add("came", 0) && Clock::now() < end) {
-      std::this_thread::sleep_for(poll_most);
-      heard = store_->add("heard", 0);
+    try {
+      auto heard = store_->add("heard", 1);
+      while (hosts_store && heard < store_->add("came", 0) && Clock::now() < end) {
+        std::this_thread::sleep_for(poll_most);
+        heard = store_->add("heard", 0);
+      }
+    } catch (const std::exception&) {
+      // The host has left: that must not be what is said instead of the decision.
     }
   }
 

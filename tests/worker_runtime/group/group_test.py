@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from ranks import Job, contract, free_port, run
+from ranks import Job, Relay, contract, free_port, run
 
 worker = sys.argv[1]
 
@@ -97,6 +97,14 @@ class Contradictions(Case):
 
     def test_two_world_sizes(self):
         self.second_says({"WORLD_SIZE": 3}, "world size 3", "world size 2", "do not agree")
+
+    def test_who_loses_the_store_when_all_is_said_still_says_why(self):
+        port = free_port()
+        relay = Relay(port, cut_at=b"heard")
+        self.addCleanup(relay.close)
+        results = (Job().start([worker, "meet"], contract(0, 2, port))
+                   .start([worker, "meet"], {**contract(1, 2, relay.port), "WORLD_SIZE": 3}).finish())
+        self.assert_all_fail(results, "world size 3", "world size 2", "do not agree")
 
     def test_rank_0_twice(self):
         self.second_says({"RANK": 0, "LOCAL_RANK": 0}, "two processes say that they are rank 0")
