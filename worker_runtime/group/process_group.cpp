@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/debug.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -25,6 +26,12 @@ constexpr auto gloo_timeout = 30min;  // Python's
 constexpr auto nccl_timeout = 10min;  // Python's
 constexpr auto farewell_limit = 10s;  // how long the store's host waits for the others to be done
 
+std::optional<int> whole_number(std::string_view text) {
+  int value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return code == std::errc{} && end == text.data() + text.size() ? std::optional{value} : std::nullopt;
+}
+
 /// "?rank=0&world_size=2" behind an address; what the caller passed wins.
 void read_query(std::string_view query, AskedPlace& asked) {
   while (!query.empty()) {
@@ -33,11 +40,9 @@ void read_query(std::string_view query, AskedPlace& asked) {
     const auto name = pair.substr(0, pair.find('='));
     auto* target = name == "rank" ? &asked.rank : name == "world_size" ? &asked.world_size : nullptr;
     if (!target) continue;  // use_libuv and the like are PyTorch's
-    try {
-      if (!*target) *target = std::stoi(std::string{pair.substr(std::min(pair.size(), name.size() + 1))});
-    } catch (const std::exception&) {
-      throw Error{"init_method: \"" + std::string{pair} + "\" is not a number"};
-    }
+    const auto value = whole_number(pair.substr(std::min(pair.size(), name.size() + 1)));
+    if (!value) throw Error{"init_method: \"" + std::string{pair} + "\" is not a number"};
+    if (!*target) *target = value;
   }
 }
 
@@ -54,11 +59,7 @@ void read_init_method(const ProcessGroupOptions& options, MeetingPlan& plan) {
   } else if (url.starts_with("tcp://")) {
     url.remove_prefix(6);
     const auto colon = url.rfind(':');
-    int port = -1;
-    if (colon != url.npos && url.size() - colon <= 6) try {
-        port = std::stoi(std::string{url.substr(colon + 1)});
-      } catch (const std::exception&) {
-      }
+    const int port = colon == url.npos ? -1 : whole_number(url.substr(colon + 1)).value_or(-1);
     if (port < 0 || port > 65535) throw Error{"init_method: \"" + options.init_method + "\" is not tcp://host:port"};
     plan.place = worker_place_at(asked, environment_variable);
     plan.place.master_addr = url.substr(0, colon);

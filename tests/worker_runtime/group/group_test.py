@@ -120,6 +120,10 @@ class Contradictions(Case):
         place = {**contract(3, 4, free_port()), "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2, "TEST_RANK": 1}
         self.assert_all_fail(Job().start([worker, "meet"], place).finish(), "rank=1 was passed, but RANK=3", "LOCAL_RANK passed as rank?")
 
+    def test_an_address_with_half_a_number_is_refused(self):
+        for url, why in ("tcp://127.0.0.1:1234x?rank=0&world_size=1", "is not tcp://host:port"), ("file:///tmp/x?rank=0x", '"rank=0x" is not a number'):
+            self.assert_all_fail(Job().start([worker, "meet"], {"TEST_INIT_METHOD": url}).finish(), why)
+
     def test_mpi_is_refused(self):
         results = Job().start([worker, "meet"], {**contract(0, 1, free_port()), "TEST_BACKEND": "mpi"}).finish()
         self.assert_all_fail(results, "backend mpi")
