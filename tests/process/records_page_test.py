@@ -61,10 +61,22 @@ class Page(unittest.TestCase):
                    "closing_signal_sent", "attempt_ended", "restarting", "incident_recorded", "job_ended")
         self.assertEqual(set(events[-1]["failures"][0]),
                          {"rank", "local_rank", "exit_code", "pid", "host", "time", "message", "error_file"})
-        told = PAGE.partition("## Result")[2]
-        names = set(re.findall(r"`(\w+)`", told))
+        told = set(re.findall(r"`(\w+)`", PAGE.partition("## Result")[2].partition("## Incident")[0]))
         for part in result, result["phases_s"], result["attempts"][0], result["attempts"][0]["workers"][0]:
-            self.assertLessEqual(set(part) - {"schema"}, names)
+            self.assertLessEqual(set(part) - {"schema"}, told)
+        paths = sorted(str(path.relative_to(self.folder)) for path in self.folder.glob("logs/*/attempt_*/incident.json"))
+        self.assertEqual((len(paths), result["incidents"]), (2, paths))
+
+    def test_an_incident(self):
+        _, result = self.run_job('test "$RANK" = 1 && touch up && exec sleep 30; until test -e up; do sleep 0.02; done; exit 3',
+                                 "--nproc-per-node=2", "--log-dir=logs")
+        incident = json.loads((self.folder / result["incidents"][0]).read_text())
+        page = PAGE.partition("## Incident")[2]
+        told = set(re.findall(r"`(\w+)`(?!\?)", page)) - {"job_ended"}
+        parts = [incident, incident["evidence"], *(incident[name][0] for name in ("failures", "others", "attempts"))]
+        self.assertLessEqual(told, set().union(*parts))
+        failure = set(re.search(r"`failures` \(each ([^)]*)\)", PAGE)[1].replace("`", "").split(", "))
+        self.assertLessEqual(set().union(*parts) - failure - {"schema"}, told)
 
     def test_a_job_that_is_interrupted(self):
         events, _ = self.run_job("trap '' INT TERM; echo ready; while :; do sleep 0.1; done", "--shutdown-timeout=1", then=signal.SIGINT)
