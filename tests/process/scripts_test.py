@@ -1,0 +1,84 @@
+"""The scripts as somebody trips over them: in a folder with spaces in its name, called from elsewhere, called again.
+
+usage: tests/support/run_case.py scripts_test.py CASE
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2]
+# What the scripts call, as far as they need its answers; `cmake` keeps what it is told, as the real one does.
+STANDINS = {
+    "dpkg-query": "echo installed",
+    "python3": 'echo "python3 $*" >> called; mkdir -p .venv/bin; test -e .venv/bin/python || ln -s "$0" .venv/bin/python',
+    "cmake": 'echo "cmake $*" >> called; test "$1" = --build && exit; mkdir -p build/$2\n'
+             'for word; do case $word in -DTORCHUP_PYTHON=*) echo "TORCHUP_PYTHON:UNINITIALIZED=${word#*=}" > build/$2/CMakeCache.txt;; esac; done',
+    "ctest": 'case $* in *-N*) echo "Total Tests: 0";; *) echo "ctest $*" >> called;; esac',
+    "a python": "echo 2.15.0",
+}
+
+
+class Scripts(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="a folder ")
+        self.addCleanup(folder.cleanup)
+        self.clone, self.programs = Path(folder.name, "the clone"), Path(folder.name, "programs")
+        for part in "scripts", "tests/cluster", "tests/support":
+            shutil.copytree(SOURCE / part, self.clone / part)
+        self.programs.mkdir()
+        for name, text in STANDINS.items():
+            (self.programs / name).write_text(f"#!/bin/sh\n{text}\n")
+            (self.programs / name).chmod(0o755)
+
+    def run_script(self, name, *options, standins=True):
+        path = f"{self.programs}:{os.environ['PATH']}" if standins else os.environ["PATH"]
+        done = subprocess.run([self.clone / "scripts" / name, *options], capture_output=True, text=True, cwd=self.programs, timeout=30,
+                              stdin=subprocess.DEVNULL, env={**os.environ, "PATH": path})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def called(self):
+        """What was called since the last time."""
+        path = self.clone / "called"
+        calls = path.read_text() if path.exists() else ""
+        path.unlink(missing_ok=True)
+        return calls
+
+    def test_all_say_what_they_are_for(self):
+        names = [path.name for path in (SOURCE / "scripts").iterdir() if path.is_file()]
+        self.assertGreater(len(names), 5)
+        for name in names:
+            self.assertIn(f"scripts/{name}", self.run_script(name, "--help", standins=False))
+
+    def test_fuzz_tells_all_its_targets(self):
+        known = re.findall(r"^torchup_fuzz_target\((\w+)", (SOURCE / "tests/fuzz/CMakeLists.txt").read_text(), re.M)
+        self.assertEqual(sorted(known), sorted(re.findall(r"^  ([a-z_]+)  +\S", self.run_script("fuzz", "--help"), re.M)))
+
+    def test_setup_keeps_to_the_python_that_it_was_told(self):
+        python = self.programs / "a python"
+        for script, options in (("setup", ["--python", "./a python"]), ("setup", []), ("setup", ["--tests"]), ("test", []),
+                                ("test", ["-L", "unit"])):
+            with self.subTest(script=script, options=options):
+                self.run_script(script, *options)
+                calls = self.called()
+                self.assertRegex(calls, f"-DTORCHUP_WORKER_RUNTIME=ON -DTORCHUP_PYTHON={self.programs}/(\\./)?a python ")
+                self.assertNotIn("venv", calls)
+        python.write_text("#!/bin/sh\nexit 1\n")  # its torch is gone
+        self.run_script("setup")
+        self.assertIn("python3 -m venv .venv", self.called())
+
+    def test_setup_needs_no_torch_for_what_is_built_without(self):
+        for options in ("--launcher-only",), ("--preset", "asan"), ("--preset=tsan", "--tests"):
+            self.run_script("setup", *options)
+            calls = self.called()
+            self.assertIn("-DTORCHUP_WORKER_RUNTIME=OFF", calls)
+            self.assertNotIn("venv", calls)
+
+
+if __name__ == "__main__":
+    unittest.main()
