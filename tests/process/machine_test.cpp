@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +11,8 @@
 
 #include "launcher/os/machine/cpus.hpp"
 #include "launcher/os/machine/gpus.hpp"
+#include "launcher/os/machine/node_facts.hpp"
+#include "rendezvous/core/text/names.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
@@ -155,4 +158,28 @@ TEST_CASE("a driver that hangs is left after the limit", "[process][machine]") {
   REQUIRE(ask_fake("hangs", 200ms).problem == "the NVIDIA driver gave no answer within 200 ms");
   REQUIRE(std::chrono::steady_clock::now() - start < 5s);
   REQUIRE_FALSE(has_children());
+}
+
+TEST_CASE("facts are what other nodes get of them, however long, many or odd they are", "[process][machine]") {
+  const std::string path(3'000, 'p');
+  std::vector<std::string> environment{"PYTHONPATH=" + path + "/a", "TORCH_ODD=one\ntwo", "NCCL_DEBUG=INFO"};
+  for (int i = 0; i < 400; ++i) environment.push_back("TORCH_" + std::to_string(1'000 + i) + "=1");
+  const auto facts = node_facts(LaunchConfig{}, environment);
+  REQUIRE(facts.size() == facts_max);
+  for (const Fact& fact : facts) {
+    INFO(fact.name << '=' << fact.value);
+    CHECK(why_no_name(fact.name).empty());
+    CHECK(why_no_name(fact.value).empty());
+  }
+  CHECK(std::ranges::count(facts, Fact{"NCCL_DEBUG", "INFO"}) == 1);
+  CHECK(node_facts(LaunchConfig{}, environment) == facts);
+  // A difference that does not fit still counts.
+  const auto differs = [&](std::size_t at, const std::string& variable) {
+    std::vector<std::string> other = environment;
+    other.at(at) = variable;
+    return node_facts(LaunchConfig{}, other) != facts;
+  };
+  CHECK(differs(0, "PYTHONPATH=" + path + "/b"));
+  CHECK(differs(1, "TORCH_ODD=one\rtwo"));
+  CHECK(differs(environment.size() - 1, "TORCH_1399=2"));
 }
