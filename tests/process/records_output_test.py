@@ -46,8 +46,14 @@ class Records(Scratch, unittest.TestCase):
         self.assertIn(b"bytes of logs and events are lost in all", done.stderr)
 
     def test_a_pager_gets_the_end_of_the_output(self):
+        self.read_late("exit 3", 1, b"exitcode  : 3 (pid: ")
+
+    def test_a_pager_gets_the_end_of_the_output_whose_code_is_that_of_a_killed_worker(self):
+        self.read_late("kill -9 $$", 137, b"exitcode  : -9 (pid: ", "--propagate-exit-code")
+
+    def read_late(self, end, status, said, *options):
         ends = os.pipe()
-        job = subprocess.Popen([TORCHUP, f"--result-file={self.path('result')}", "--", *shell("seq 30000; exit 3")],
+        job = subprocess.Popen([TORCHUP, f"--result-file={self.path('result')}", *options, "--", *shell(f"seq 30000; {end}")],
                                stdout=ends[1], stderr=ends[1])
         os.close(ends[1])
         pager = os.fdopen(ends[0], "rb")
@@ -57,9 +63,9 @@ class Records(Scratch, unittest.TestCase):
         with self.assertRaises(subprocess.TimeoutExpired):
             job.wait(3)
         text = pager.read()
-        self.assertEqual(job.wait(20), 1)
+        self.assertEqual(job.wait(20), status)
         self.assertIn(b"\n30000\n", text)
-        self.assertIn(b"exitcode  : 3 (pid: ", text)
+        self.assertIn(said, text)
         self.assertEqual(self.json_of("result")["console_bytes_lost"], 0)
 
     def test_an_end_that_waits_for_a_pager_can_be_interrupted(self):

@@ -125,6 +125,7 @@ Task<> JobRecord::finish(Finish action) {
   const Verdict& verdict = action.verdict;
   finishing_ = true;
   exit_code_ = launcher_exit_code(verdict, config_.propagate_exit_code);
+  by_signal_ = signal_of_shell_code(verdict.exit_code).has_value();
   std::optional<IncidentRecorder::Told> told;
   if (failed_) {
     std::vector<AttemptRecord> history = record_.history();
@@ -157,8 +158,7 @@ Task<> JobRecord::finish(Finish action) {
 }
 
 Task<> JobRecord::finish_output() {
-  const bool by_signal = signal_of_shell_code(exit_code_).has_value();
-  co_await output_.finish(finish_limit, by_signal ? Output::Patience::limited : Output::Patience::as_cat);
+  co_await output_.finish(finish_limit, by_signal_ ? Output::Patience::limited : Output::Patience::as_cat);
   co_await write_result();
 }
 

@@ -69,6 +69,7 @@ class JobRecord {
   std::string result_;  ///< as last written to --result-file
   bool finishing_ = false;
   int exit_code_ = 70;
+  bool by_signal_ = false;  ///< a signal to the launcher has ended the job; the code may be a worker's own
 };
 
 }  // namespace torchup
