@@ -47,8 +47,16 @@ class Launcher(Job, unittest.TestCase):
     def test_a_second_interrupt_does_not_end_the_attempt_twice(self):
         events = os.path.join(self.scratch.name, "events")
         # Nobody reads it: the output is still being drained when the workers are gone.
-        job = self.start(f"--events={events}", "note {notes} on 2 0 flood wait")
-        self.workers(1)
+        job = self.start(f"--events={events}", "on 2 0 flood note {notes} wait")
+        [(_, worker, _)] = self.workers(1)
+        written = [0]
+
+        def stands_still():
+            with open(f"/proc/{children(worker)[0]}/io") as file:
+                written.append(int(file.read().partition("wchar: ")[2].split()[0]))
+            return written[-1] > 300_000 and len(set(written[-10:])) == 1
+
+        until(stands_still, "nothing more is taken of the flood")
         job.send_signal(signal.SIGINT)
 
         def recorded():
@@ -58,9 +66,13 @@ class Launcher(Job, unittest.TestCase):
         until(lambda: os.path.exists(events) and recorded(), "the worker ends")
         self.apart()
         job.send_signal(signal.SIGINT)
+        # Still nobody reads: a second drain would outlive the attempt whose output it drains.
+        self.assertEqual(job.wait(20), 130)
         self.end(job, 130)
         with open(events) as file:
-            self.assertEqual(file.read().count('"event":"attempt_ended"'), 1)
+            told = file.read()
+        self.assertIn('"use":"forces"', told)  # it came in time
+        self.assertEqual(told.count('"event":"attempt_ended"'), 1)
 
     def test_a_forwarded_signal_changes_nothing_else(self):
         job = self.signalled(signal.SIGUSR1, "on {signal} 0 note {{notes}} wait")

@@ -31,7 +31,7 @@
 ///   unless
 ///                  a signal ends it
 ///   timer SIGNAL   set a watchdog timer named "fake" that is over already
-///   flood          write 24 MiB to stdout, from a process of its own
+///   flood          write 24 MiB to stdout, from a process and session of its own
 ///   only_reads     read two bytes of stdin at once and print them
 ///   descriptors    print the open descriptors above 2
 namespace {
@@ -90,9 +90,10 @@ void set_expired_timer(int number) {
   append(variable("TORCHELASTIC_TIMER_FILE").c_str(), line);
 }
 
-/// Fills whatever is between it and a reader, and waits there.
+/// Fills whatever is between it and a reader, and waits there, longer than its worker lives.
 void flood() {
   if (::fork() != 0) return;
+  ::setsid();
   const std::string line(1023, 'x');
   for (int i = 0; i < 24 * 1024; ++i) std::puts(line.c_str());
   std::fflush(stdout);
