@@ -41,6 +41,7 @@ std::optional<TimePoint> Agent::deadline() const {
   if (!leaving_ && !verdict_) also(job_end_);
   also(drain_insists_);
   also(abort_ends_);
+  also(hung_ends_);
   return first;
 }
 
@@ -105,6 +106,7 @@ void Agent::obey(const Placed& message) {
   stop_signal_ = 0;
   drain_insists_.reset();
   abort_ends_.reset();
+  hung_ends_.reset();
   step_watch_ = StepWatch{config_.heartbeat_timeout};
   for (Worker& worker : workers_) {
     worker = {};
@@ -153,9 +155,16 @@ void Agent::due() {
   }
   if (abort_ends_ && now_ >= *abort_ends_) {
     abort_ends_.reset();
-    std::vector<LocalRank> hung = in_state(WorkerState::running);
-    std::erase_if(hung, [this](LocalRank local_rank) { return worker_at(local_rank).abort_reason.empty(); });
-    kill(KillWorkers{std::move(hung)}, SIGABRT, "it hangs, and SIGABRT did not end it");
+    hung_ends_ = now_ + unkillable_after;
+    kill(KillWorkers{hung()}, SIGABRT, "it hangs, and SIGABRT did not end it");
+  }
+  if (hung_ends_ && now_ >= *hung_ends_) {
+    hung_ends_.reset();
+    if (const auto stays = hung(); phase_ == Phase::running && !stays.empty()) {
+      end_job(failed_code,
+              fmt::format("rank {} hangs, and not even SIGKILL ends it", id_of(stays.front()).rank.value()));
+      return;
+    }
   }
   if (!deadline_ || now_ < *deadline_) return;
   deadline_.reset();
@@ -295,6 +304,7 @@ void Agent::sweep() {
   phase_ = Phase::sweeping;
   deadline_.reset();
   abort_ends_.reset();
+  hung_ends_.reset();
   act(SweepDescendants{by_themselves ? leftover_patience : Duration{0}, grace});
 }
 
@@ -346,6 +356,15 @@ std::vector<LocalRank> Agent::in_state(WorkerState state) const {
   for (int i = 0; i < config_.local_world_size; ++i) {
     if (workers_[static_cast<std::size_t>(i)].state == state) found.emplace_back(i);
   }
+  return found;
+}
+
+/// Those that live on though they were aborted.
+std::vector<LocalRank> Agent::hung() const {
+  std::vector<LocalRank> found = in_state(WorkerState::running);
+  std::erase_if(found, [this](LocalRank local_rank) {
+    return workers_.at(static_cast<std::size_t>(local_rank.value())).abort_reason.empty();
+  });
   return found;
 }
 

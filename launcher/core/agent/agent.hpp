@@ -285,6 +285,7 @@ class Agent {
   [[nodiscard]] WorkerId id_of(LocalRank local_rank) const;
   [[nodiscard]] bool any_alive() const;
   [[nodiscard]] std::vector<LocalRank> in_state(WorkerState state) const;
+  [[nodiscard]] std::vector<LocalRank> hung() const;
   [[nodiscard]] bool restart_under_way() const;
 
   const LaunchConfig config_;
@@ -303,6 +304,7 @@ class Agent {
   std::optional<TimePoint> job_end_;        ///< --timeout
   std::optional<TimePoint> drain_insists_;  ///< when workers that did not hear of it get the signal
   std::optional<TimePoint> abort_ends_;     ///< when hung workers that SIGABRT did not end are killed
+  std::optional<TimePoint> hung_ends_;      ///< when one that not even SIGKILL has ended ends the job
   bool killed_ = false;
   bool abandoned_ = false;       ///< a worker of this job could not be killed
   bool paused_ = false;          ///< SIGTSTP came, SIGCONT did not yet

@@ -45,6 +45,19 @@ TEST_CASE("a worker that hangs is aborted, and killed where that does not end it
   SECTION("after 10 s") {
     REQUIRE_FALSE(find<KillWorkers>(job.agent.step(Wake{}, now + abort_patience - 1ns)));
     REQUIRE(find<KillWorkers>(job.agent.step(Wake{}, now + abort_patience))->workers == std::vector{LocalRank{1}});
+    const TimePoint killed = now + abort_patience;
+    SECTION("and ends the job when not even that ends it: the others would wait for ever") {
+      REQUIRE(job.agent.deadline() == killed + 10s);
+      REQUIRE(job.agent.step(Wake{}, killed + 10s - 1ns).empty());
+      const auto over = job.agent.step(Wake{}, killed + 10s);
+      REQUIRE(find_sent<Leave>(over)->exit_code == 1);
+      REQUIRE(find_sent<Leave>(over)->reason == "rank 1 hangs, and not even SIGKILL ends it");
+      REQUIRE(find<SignalWorkers>(over)->workers == both);
+    }
+    SECTION("and no more when that has ended it") {
+      static_cast<void>(job.agent.step(ended(1, -SIGKILL), killed + 1s));
+      REQUIRE_FALSE(find_sent<Leave>(job.agent.step(Wake{}, killed + 10s)));
+    }
   }
 }
 
