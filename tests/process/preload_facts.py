@@ -60,7 +60,7 @@ for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
 for name in ("stdin", "stdout", "stderr"):
     stream = getattr(sys, name)
     facts[name] = [repr(stream), stream.encoding, stream.errors, stream.line_buffering, stream.write_through,
-                   stream.isatty(), type(stream.buffer).__name__, stream.mode, repr(stream.newlines),
+                   stream.isatty(), stream.seekable(), stream.buffer.seekable(), type(stream.buffer).__name__, stream.mode, repr(stream.newlines),
                    repr(getattr(stream.buffer, "raw", stream.buffer)), stream is getattr(sys, f"__{name}__"),
                    kind(stream.fileno())]
 import threading

@@ -3,6 +3,7 @@
 usage: preload_reasons_test.py TORCHUP [unittest options]
 """
 
+import sys
 import unittest
 
 from preload_job import Case
@@ -97,6 +98,16 @@ class CannotServe(Case, unittest.TestCase):
         done = self.run_job("--preload=mark", "program.py", env={"PYTHON_EXEC": str(broken)})
         self.assertEqual(done.returncode, 1)
         self.assertIn("--preload: no process for the imports: ", done.stderr)
+
+    def test_a_python_that_does_not_look_for_the_template(self):
+        """Nor does it run the program in its place."""
+        wrapper = self.write("wrapper", f"#!/bin/sh\nexec {sys.executable} -I \"$@\"\n")
+        wrapper.chmod(0o755)
+        self.write("program.py", "import os; open('runs', 'a').write(os.environ.get('RANK', 'none') + ' ')\n")
+        done = self.run_job("--preload=mark", "--nproc-per-node=2", "program.py", env={"PYTHON_EXEC": str(wrapper)})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--preload: this Python imports nothing of ours at its start", done.stderr)
+        self.assertEqual(sorted((self.folder / "runs").read_text().split()), ["0", "1"])
 
     def test_numa_binding_beside_openmp_places(self):
         self.write("program.py", "import sys; print('mark' in sys.modules)\n")

@@ -201,12 +201,66 @@ class SameAsExecuted(Case, unittest.TestCase):
         self.maxDiff = None
         self.assertEqual(answers[0], answers[1])
 
-    def test_local_rank_in_the_command(self):
+    def test_local_rank_among_the_arguments(self):
+        self.write("program.py", "import sys, mark, os; print(sys.argv, mark.PID == os.getpid(), flush=True)\n")
+        executed, forked = self.both("program.py", "${local_rank}", "of${local_rank}", launcher=["--nproc-per-node=2"])
+        said = sorted(executed.stdout.replace("True", "False").splitlines())
+        self.assertEqual(said, sorted(forked.stdout.splitlines()))
+        self.assertIn("['program.py', '1', 'of1'] False", said)
+
+    def test_a_program_of_its_own_for_each_local_rank(self):
         for rank in range(2):
             self.write(f"folder{rank}/program.py", "import sys; print(sys.argv, sys.path[0].rpartition('/')[2])\n")
-        executed, forked = self.both("folder${local_rank}/program.py", "${local_rank}", launcher=["--nproc-per-node=2"])
+        executed, forked = self.both("folder${local_rank}/program.py", launcher=["--nproc-per-node=2"])
         self.assertEqual(sorted(executed.stdout.splitlines()), sorted(forked.stdout.splitlines()))
         self.assertEqual(executed.returncode, forked.returncode)
+        self.assertIn("is another program for each worker; workers are started without it", forked.stderr)
+
+    def test_nothing_lies_beneath_the_program(self):
+        self.same("import traceback; traceback.print_stack()\n")
+        self.same("import faulthandler; faulthandler.dump_traceback()\n")
+        self.same("import sys\ntry: sys._getframe(1)\nexcept ValueError as error: print(error)\n")
+        self.same("import warnings; warnings.warn('from above', stacklevel=2)\n")
+        self.same("def f(): f()\nf()\n")
+        self.same("import inspect; print(len(inspect.stack()))\n", name="package/program.py")
+
+    def test_what_python_says_of_broken_programs_and_hooks(self):
+        self.same("x = 1\0\n")
+        self.same("# coding: nosuch\n")
+        self.same("import sys\ndef hook(*_): raise ValueError('in the hook')\nsys.excepthook = hook\n1 / 0\n")
+        self.same("import sys\nsys.excepthook = None\n1 / 0\n")
+        self.same("import sys\ndel sys.excepthook\n1 / 0\n")
+        self.same("import sys\nsys.stderr.close()\n1 / 0\n")
+
+    def test_standard_input(self):
+        text = "import sys; print(sys.stdin.seekable(), sys.stdin.buffer.seekable(), repr(sys.stdin), sys.stdin.read())\n"
+        self.assertIn("two lines", self.same(text, stdin=None, input="of\ntwo lines\n").stdout)
+        said = []
+        for words in ([], ["--preload=mark,json"]):
+            with open(self.write("input", "in a file\n")) as file:
+                said.append(self.run_job(*words, "program.py", stdin=file).stdout)
+        self.assertIn("in a file", said[0])
+        self.assertEqual(*said)
+
+    def test_streams_that_a_module_has_taken_apart(self):
+        self.write("apart.py", "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach(), write_through=True)\nsys.stdin.close()\n")
+        self.write("program.py", "import apart, sys\nprint('written', sys.__stdin__.closed)\n")
+        for words in ([], ["--preload=apart"]):
+            done = self.run_job(*words, "program.py")
+            self.assertEqual((done.stdout, done.returncode), ("written True\n", 0), done.stderr)
+            self.assertNotIn("without it", done.stderr)
+
+    def test_customization_of_the_user(self):
+        self.write("sitecustomize.py", """
+            import os, sys
+            assert 'mark' not in sys.modules and 'proc' not in sys.path[0]
+            if os.environ.get('FAILS'): raise ValueError('customization')
+            """)
+        text = "import sys; print('sitecustomize' in sys.modules, [name for name in sys.path if 'proc' in name])\n"
+        self.same(text, env={"FAILS": "1"})
+        self.same("import sitecustomize; print(sitecustomize.__file__.rpartition('/')[2])\n")
+        (self.folder / "sitecustomize.py").unlink()
+        self.same(text)
 
     def test_what_differs_between_workers(self):
         self.write("program.py", """

@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "launcher/core/plan/plan_steps.hpp"
+#include "launcher/core/plan/worker_command.hpp"
 #include "launcher/core/text/text.hpp"
 
 namespace torchup {
@@ -18,6 +19,16 @@ bool is_module_name(std::string_view name) {
     if (!std::ranges::all_of(part, belongs)) return false;
   }
   return true;
+}
+
+/// Whether no word up to the program's name depends on the local rank.
+bool same_program_for_all(const WorkerProgram& program) {
+  const auto words = [&](int local_rank) {
+    std::vector<std::string> command = worker_command(program, LocalRank{local_rank});
+    command.resize(program.arguments_at);
+    return command;
+  };
+  return words(0) == words(1);
 }
 
 }  // namespace
@@ -46,6 +57,11 @@ Result<> plan_preload(const PlanSource& source, LaunchConfig& plan) {
                              name));
       return {};
     }
+  }
+  if (!same_program_for_all(plan.program)) {
+    warn(plan, fmt::format("--preload: {} is another program for each worker; workers are started without it",
+                           plan.program.command[plan.program.arguments_at - 1]));
+    return {};
   }
   plan.preload = std::move(modules);
   return {};

@@ -1,8 +1,6 @@
 #include "launcher/os/worker/template_process.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -10,13 +8,12 @@
 #include <array>
 #include <boost/asio/post.hpp>
 #include <csignal>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 
-#include "launcher/core/plan/fork_request.hpp"
-#include "launcher/core/plan/worker_command.hpp"
+#include "launcher/core/text/stored_zip.hpp"
 #include "launcher/os/io/packet.hpp"
+#include "launcher/os/worker/template_requests.hpp"
 
 namespace torchup {
 
@@ -25,9 +22,6 @@ extern const std::string_view template_text;
 
 namespace {
 
-/// Runs the text of descriptor 4 where no program looks. An expression: it leaves no name in __main__.
-constexpr const char* boot =
-    "exec(compile(open(4, 'rb', closefd=False).read(), '<torchup --preload>', 'exec'), {'__name__': '__torchup__'})";
 /// A process that ends between `parked` and `started` has a successor, once.
 constexpr int tries_max = 2;
 
@@ -46,33 +40,6 @@ Result<UniqueFd> memory_file(const char* name, std::string_view text) {
   return file;
 }
 
-std::string working_directory() {
-  char* const path = ::get_current_dir_name();
-  std::string text = path ? path : "";
-  std::free(path);
-  return text;
-}
-
-/// What exec would give this child.
-ForkRequest fork_request(const ChildRequest& child, pid_t pid, bool module) {
-  ForkRequest request;
-  request.module = module;
-  request.directory = working_directory();
-  request.cpus = child.cpus;
-  request.arguments = child.arguments;
-  if (child.page >= 0) {
-    WorkerPageAddress address = child.page_address;
-    address.pid = pid;
-    request.environment.push_back(fmt::format("{}={}", worker_page_variable, to_text(address)));
-  }
-  request.environment.insert(request.environment.end(), child.environment.begin(), child.environment.end());
-  if (child.common_environment) {
-    request.environment.insert(request.environment.end(), child.common_environment->begin(),
-                               child.common_environment->end());
-  }
-  return request;
-}
-
 }  // namespace
 
 TemplateProcess::TemplateProcess(asio::io_context& loop, Settings settings, Hooks hooks)
@@ -83,7 +50,7 @@ TemplateProcess::TemplateProcess(asio::io_context& loop, Settings settings, Hook
 
 void TemplateProcess::begin() {
   life_.begins(std::chrono::steady_clock::now());
-  auto source = memory_file("torchup_template", template_text);
+  auto source = memory_file("torchup_template", stored_zip("sitecustomize.py", template_text));
   auto pair = packet_pair();
   auto streams = hooks_.streams();
   UniqueFd in{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
@@ -94,17 +61,7 @@ void TemplateProcess::begin() {
                                    : system_error("/dev/null");
     return note(life_.not_started(error.message()));
   }
-  const std::vector<std::string> command = worker_command(settings_.program, LocalRank{0});
-  ChildRequest request;
-  request.executable = settings_.program.executable;
-  request.arguments = {command.front(),
-                       "-u",
-                       "-c",
-                       boot,
-                       settings_.program.module ? "module" : "script",
-                       command.at(settings_.program.module ? 3 : 2),
-                       fmt::format("{}", fmt::join(settings_.modules, ","))};
-  request.common_environment = settings_.environment;
+  ChildRequest request = template_request(settings_.program, settings_.modules, *settings_.environment);
   request.in = std::move(in);
   request.out = std::move((*streams)[0]);
   request.err = std::move((*streams)[1]);

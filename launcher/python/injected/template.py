@@ -1,8 +1,13 @@
 """The template process of --preload: imports modules once, and is forked into workers that have them behind them.
 
-torchup starts it as `python -u -c BOOT KIND PROGRAM MODULES`; BOOT runs this text from descriptor 4, in a namespace that
-no program sees. Descriptor 3 is a SOCK_SEQPACKET pair to the agent (launcher/os/worker/template_process.hpp), one packet a
-sentence:
+It is a Python on its way to run the program: this text is what it finds as `sitecustomize`, first on PYTHONPATH, in an
+archive in descriptor 4. So nothing is imitated: a forked process goes on from here as if its start had taken no time,
+and Python itself runs the program, with no frame of ours beneath it. The template never gets there: it ends in this text.
+
+torchup starts it as `python -u -c GUARD MODULES COMMAND...`, and what runs there becomes COMMAND. GUARD is reached only
+by a Python that does not find us here (in a wrapper's -E, -I or -S), which would run the program itself as COMMAND.
+
+Descriptor 3 is a SOCK_SEQPACKET pair to the agent (launcher/os/worker/template_process.hpp), one packet a sentence:
 
     we say     importing NAME, ready, failed REASON
     the agent  fork       with one end of a pair for each process to make; in front of them, if it says `fork cgroup`, with
@@ -15,14 +20,18 @@ and on the pair of such a process:
                           descriptors 0, 1, 2 and, the worker's page, 3
     it says    started, or refused CALL ERRNO
 
-All that a program can look at is to be as if Python had been started with it; tests/process/preload_test.py compares.
+All that a program can look at is to be as if it had been executed; tests/process/preload_same_test.py compares.
 """
 
+import os
 import sys
 
-WITH_FOLDER = not getattr(sys.flags, "safe_path", False)
-if WITH_FOLDER:
-    del sys.path[0]  # the working directory, of -c; what we need is Python's own
+ARCHIVE = __loader__.archive
+sys.path.remove(ARCHIVE)
+MODULES = os.environ.pop("TORCHUP_PRELOAD", None)
+if MODULES is None:
+    os.environ["TORCHUP_PRELOAD"] = sys.argv[1]
+    os.execv(sys.argv[2], sys.argv[2:])
 
 import atexit  # noqa: E402
 import ctypes  # noqa: E402
@@ -30,44 +39,20 @@ import gc  # noqa: E402
 import importlib.util  # noqa: E402
 import io  # noqa: E402
 import mmap  # noqa: E402
-import os  # noqa: E402
-import runpy  # noqa: E402
 import signal  # noqa: E402
 import struct  # noqa: E402
 import threading  # noqa: E402
 import time  # noqa: E402
+import zipimport  # noqa: E402
 
 import _socket  # noqa: E402  (without the modules that socket loads, which the program may not)
 import _thread  # noqa: E402
 
-KIND, PROGRAM, MODULES = sys.argv[1:]
 CONTROL, PAGE, CHANNEL = 3, 3, 4
 AGENT = os.getppid()
 TRIAL_LIMIT_S, FDS_MAX = 10, 253
 PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP = 1, 35, 14
-SHOWN = []  # memory that the kernel reads
 LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def program_folder(kind, program):
-    """sys.path[0], as Python's start sets it: with the links of a script followed."""
-    if kind == "module":
-        return os.getcwd()
-    return absolute(program) if importer_of(program) else os.path.dirname(os.path.realpath(program))
-
-
-def absolute(path):
-    return path if path.startswith("/") else os.getcwd() + "/" + path
-
-
-def importer_of(path):
-    """What imports from `path`, which then is a folder or an archive with a __main__; None for a script."""
-    for hook in sys.path_hooks:
-        try:
-            return hook(path)
-        except ImportError:
-            continue
-    return None
 
 
 class Unfit(Exception):
@@ -101,7 +86,7 @@ def import_all(modules):
                 __import__("torch._dynamo")  # making the first optimizer does
         except BaseException as error:
             sys.__excepthook__(type(error), error.with_traceback(without_ours(error.__traceback__)), None)
-            words = f"{type(error).__name__}: {error}".removesuffix(": ")
+            words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise Unfit(f"the import of {name} has failed ({words})") from None
         look_for_threads(name)
         look_for_gpu(name)
@@ -213,7 +198,7 @@ def park(end, cgroup):
 
 
 def serve():
-    """Forks as it is told. Returns, in a forked process that shall start, the fields of its request."""
+    """Forks as it is told. Returns in a forked process, which has become what it was told."""
     while True:
         order, descriptors = hear(CONTROL)
         if not order:
@@ -227,7 +212,7 @@ def serve():
 
 
 def start(end):
-    """Waits for the order to start and becomes what it says. Returns the kind of program and Python's arguments."""
+    """Waits for the order to start, and becomes what it says."""
     order, descriptors = hear(end)
     if order != "start":
         os._exit(0)
@@ -239,6 +224,7 @@ def start(end):
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
         os.close(descriptor)
+    renew_streams()
     if len(streams) <= PAGE:
         os.close(PAGE)
     os.dup2(end, CHANNEL, inheritable=False)
@@ -255,10 +241,10 @@ def start(end):
         os._exit(1)
     environment = fields[5 + int(count):-1]
     set_environment(environment)
+    set_arguments(kind, words)
     show(words, environment)
     make_individual()
     say(CHANNEL, "started")
-    return kind, words
 
 
 def cpus_of(text):
@@ -274,6 +260,31 @@ def set_environment(entries):
             os.environb[name] = value
 
 
+def set_arguments(kind, words):
+    """`words`: python -u [-m] PROGRAM ..."""
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = words
+    sys.argv[:] = ["-m", *words[4:]] if kind == "module" else words[2:]
+
+
+def renew_streams():
+    """They have learnt from the template's own descriptors what can be done with them."""
+    for name in ("stdin", "stdout", "stderr"):
+        try:
+            renew(getattr(sys, f"__{name}__"), f"<{name}>")
+        except (AttributeError, ValueError):
+            pass  # a module has closed it, or taken it apart
+
+
+def renew(stream, name):
+    layer = io.FileIO(stream.fileno(), "rb" if stream.readable() else "wb", closefd=False)
+    layer.name = name
+    if isinstance(stream.buffer, io.BufferedReader):
+        layer = io.BufferedReader(layer)
+    settings = {each: getattr(stream, each) for each in ("encoding", "errors", "line_buffering", "write_through")}
+    stream.__init__(layer, newline="\n", **settings)
+
+
 def show(words, environment):
     """Has the kernel show this process's own words and environment: in ps, in /proc/PID/environ. For people and tools
     alone, so a kernel that cannot do it (no CONFIG_CHECKPOINT_RESTORE) is none the worse."""
@@ -282,7 +293,7 @@ def show(words, environment):
     memory = mmap.mmap(-1, len(shown) or 1, flags=mmap.MAP_PRIVATE)
     memory.write(shown)
     begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    SHOWN.append(memory)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))  # for ever: the kernel reads it
     with open("/proc/self/stat", "rb") as file:
         stat = [b"", b"", *file.read().rpartition(b")")[2].split()]
     code, stack, data = [int(field) for field in stat[25:27]], int(stat[27]), [int(field) for field in stat[44:47]]
@@ -309,61 +320,7 @@ def make_individual():
     atexit.register(gc.unfreeze)  # else some libraries take what is frozen for leaks at the end
 
 
-# The program.
-
-def run(kind, words):
-    """Runs the program of `words`, Python's own argument list, as Python would."""
-    if hasattr(sys, "orig_argv"):
-        sys.orig_argv[:] = words
-    # python -u [-m] PROGRAM ...
-    sys.argv[:] = words[2:]
-    main = sys.modules["__main__"].__dict__
-    if kind == "module":
-        name = sys.argv.pop(1)
-        sys.argv[0] = "-m"
-        return runpy._run_module_as_main(name)
-    program = sys.argv[0]
-    if program != PROGRAM and WITH_FOLDER and FOLDER in sys.path:
-        sys.path[sys.path.index(FOLDER)] = program_folder(kind, program)
-    if importer_of(program):
-        return runpy._run_module_as_main("__main__", False)
-    path = absolute(program)
-    try:
-        code, loader = load(path)
-    except OSError as error:
-        print(f"{sys.orig_argv[0]}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
-        sys.exit(2)
-    main["__file__"] = path
-    if sys.version_info < (3, 15):
-        main["__cached__"] = None
-    main["__loader__"] = loader
-    try:
-        exec(code, main)
-    finally:
-        main.pop("__file__", None)
-        main.pop("__cached__", None)
-
-
-def load(path):
-    if path.endswith(".pyc"):
-        loader = importlib.machinery.SourcelessFileLoader("__main__", path)
-        return loader.get_code("__main__"), loader
-    with io.open_code(path) as file:
-        text = file.read()
-    return compile(text, path, "exec", dont_inherit=True), importlib.machinery.SourceFileLoader("__main__", path)
-
-
-def hide_our_frames():
-    """Python tells of an exception by sys.excepthook once it has left all frames: ours are taken off then."""
-    hook = sys.excepthook
-
-    def tell(kind, error, trace):
-        sys.excepthook = hook
-        sys.last_traceback = without_ours(trace and trace.tb_next)  # the first frame is BOOT's
-        hook(kind, error.with_traceback(sys.last_traceback), sys.last_traceback)
-
-    sys.excepthook = tell
-
+# Where it begins.
 
 def without_ours(trace):
     while trace and trace.tb_frame.f_globals is globals():
@@ -371,30 +328,69 @@ def without_ours(trace):
     return trace
 
 
-FOLDER = program_folder(KIND, PROGRAM)
+def program_folder():
+    """What Python is going to put in front of sys.path."""
+    program = sys.argv[0]
+    if program == "-m":
+        return os.getcwd()
+    for hook in sys.path_hooks:
+        try:
+            hook(program)
+        except ImportError:
+            continue
+        return os.path.abspath(program)  # a folder or an archive, with a __main__
+    return os.path.dirname(os.path.realpath(program))
 
 
-def main():
-    if WITH_FOLDER:
-        sys.path.insert(0, FOLDER)
-    sys.argv[:] = [PROGRAM if KIND == "script" else "-m"]
+def restore_environment():
+    rest = os.environ.pop("PYTHONPATH").partition(":")[2]
+    if rest:
+        os.environ["PYTHONPATH"] = rest
+    for descriptor in (CONTROL, CHANNEL):
+        os.set_inheritable(descriptor, False)
+    sys.path_importer_cache.pop(ARCHIVE, None)
+    zipimport._zip_directory_cache.pop(ARCHIVE, None)
+
+
+def customize():
+    """Does what would have been done here without us. Returns the error if it fails, as it does where there is nothing."""
+    del sys.modules[US.__name__]
+    try:
+        __import__(US.__name__)
+    except BaseException as error:
+        return error
+    return None
+
+
+def be_template():
+    """Returns in a forked process, which shall run the program."""
+    command = [sys.executable, "-u", "-c", "<torchup --preload>", *sys.argv, MODULES]
+    show(command, [name + b"=" + value for name, value in os.environb.items()])
+    folder = None if getattr(sys.flags, "safe_path", False) else program_folder()
+    if folder is not None:
+        sys.path.insert(0, folder)
     try:
         import_all(MODULES.split(","))
         try_child()
     except Unfit as reason:
         say(CONTROL, f"failed {reason}")
         os._exit(1)
+    if folder in sys.path:
+        sys.path.remove(folder)
     gc.collect()
     gc.freeze()
     say(CONTROL, "ready")
-    kind, words = serve()
-    try:
-        run(kind, words)
-    except SystemExit:
-        raise
-    except BaseException:
-        hide_our_frames()
-        raise
+    serve()
 
 
-main()
+US = sys.modules[__name__]
+try:
+    restore_environment()
+    MISSED = customize()
+    be_template()
+except BaseException:
+    sys.__excepthook__(*sys.exc_info())
+    os._exit(1)  # never as far as the program
+if MISSED:
+    sys.modules[US.__name__] = US  # from where it is taken again
+    raise MISSED

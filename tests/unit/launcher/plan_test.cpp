@@ -225,6 +225,10 @@ TEST_CASE("what is preloaded are modules, for a program that Python runs", "[uni
   CHECK(with("torch", {{"no-python", "1"}}, {}, "prog").error().message() ==
         "--preload is for programs that Python runs, and prog is started itself (--no-python)");
   CHECK(plan({}).preload.empty());
+  const auto each = with("torch", {}, {}, "of${local_rank}/x.py");
+  CHECK(each->preload.empty());
+  CHECK(each->warnings.back() ==
+        "--preload: of${local_rank}/x.py is another program for each worker; workers are started without it");
   SECTION("threads that are bound when a library is loaded would all be bound alike") {
     const auto bound = with("torch", {{"numa-binding", "node"}}, {{"OMP_PROC_BIND", "close"}});
     if (!bound) return;  // the machine has no nodes
