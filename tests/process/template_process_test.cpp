@@ -1,10 +1,12 @@
 // The template process with short limits: what becomes of one that does not answer.
 #include "launcher/os/worker/template_process.hpp"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
@@ -130,6 +132,31 @@ TEST_CASE("a template that does not fork in time is ended, and workers start wit
   CHECK(scene.exit_codes == std::vector{8, 8});
   CHECK(scene.events.back() ==
         "--preload: the process with the imports does not answer; another one is started for the next attempt");
+}
+
+TEST_CASE("a template that may not make processes is not asked again and again", "[process][preload]") {
+  const auto scene_with = [](const char* who) {
+    return fmt::format(
+        "import os, errno\n"
+        "fork, here, forks = os.fork, os.getpid(), []\n"
+        "def limited():\n"
+        "    forks.append(0)\n"
+        "    if os.getpid() {} here and len(forks) > 1: raise BlockingIOError(errno.EAGAIN, 'too many')\n"
+        "    return fork()\n"
+        "os.fork = limited\n",
+        who);
+  };
+  // The template's own forks, but for the trial child's; then those of its children.
+  const std::string module_text = scene_with(GENERATE("==", "!="));
+  Scene scene{module_text};
+  scene.until([&] { return scene.settled; });
+  for (int i = 0; i < 3; ++i) scene.order();
+  scene.until([&] { return scene.exit_codes.size() == 3; });
+  CHECK(scene.exit_codes == std::vector{8, 8, 8});
+  CHECK(scene.process->known().size() == 1);
+  CHECK(std::ranges::count_if(scene.events, [](const std::string& text) {
+          return text.find("started without it") != std::string::npos;
+        }) == 1);
 }
 
 TEST_CASE("a parked process that does not start in time has a successor", "[process][preload]") {

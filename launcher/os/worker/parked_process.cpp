@@ -83,6 +83,7 @@ void ParkedProcess::hear(const std::string& text, pid_t sender) {
     if (sender != pid_ || !stat || stat->parent != ::getpid()) return end();
     if (const auto number = number_behind(text, "parked ")) outside_cgroup_ = std::generic_category().message(*number);
     state_ = State::parked;
+    has_parked_ = true;
   } else if (state_ == State::starting && text == "started") {
     state_ = State::started;
   } else if (state_ == State::starting && text.starts_with("refused ")) {

@@ -34,6 +34,8 @@ class ParkedProcess {
   [[nodiscard]] State state() const { return state_; }
   /// 0: not known yet, or gone.
   [[nodiscard]] pid_t pid() const { return pid_; }
+  /// Whether it ever was.
+  [[nodiscard]] bool has_parked() const { return has_parked_; }
   [[nodiscard]] const Error& refusal() const { return refusal_; }
 
   /// Reads what it has said by now. By the time that it is our child, it has a pid here.
@@ -59,6 +61,7 @@ class ParkedProcess {
   std::function<void()> changed_;
   State state_ = State::being_made;
   pid_t pid_ = 0;
+  bool has_parked_ = false;
   std::string outside_cgroup_;
   Error refusal_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  ///< for what is posted

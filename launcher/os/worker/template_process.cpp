@@ -22,7 +22,8 @@ extern const std::string_view template_text;
 
 namespace {
 
-/// A process that ends between `parked` and `started` has a successor, once.
+/// A process that ends between `parked` and `started` has a successor, once. Of those that end before they park, which
+/// a limit of processes or of memory does to all, no more are made one after the other.
 constexpr int tries_max = 2;
 
 using State = ParkedProcess::State;
@@ -162,7 +163,7 @@ void TemplateProcess::serve() {
   for (std::size_t i = 0; i < orders_.size(); ++i) {
     const std::shared_ptr<Order> order = orders_[i];
     if (order->answer || order->process || order->by_exec) continue;
-    if (order->tries >= tries_max) {
+    if (order->tries >= tries_max || unmade_ >= tries_max) {
       exec(order);
     } else if (!hand_out(*order)) {
       ++waiting;
@@ -239,11 +240,18 @@ void TemplateProcess::on_changed(ParkedProcess& process) {
   if (state == State::started && ordered) answer(**order, process.take());
   if (state == State::refused && ordered) answer(**order, process.refusal());
   if (state == State::gone && ordered) (*order)->process = nullptr;
+  const bool unmade = state == State::gone && !process.has_parked();
   if (state == State::started || state == State::gone) {
     processes_.remove_if([&](const ParkedProcess& each) { return &each == &process; });
   }
   if (ended_) return;
   if (state == State::gone) hooks_.reaped();
+  if (state == State::parked) unmade_ = 0;
+  if (unmade && ++unmade_ == tries_max) {
+    hooks_.record(event::Warning{
+        "--preload: forked processes end before they can take a worker's place (a limit of processes or of memory?); "
+        "workers of this attempt are started without it"});
+  }
   if (state == State::gone && stocked_ && replacements_ > 0) {
     --replacements_;
     stock();
@@ -279,6 +287,7 @@ void TemplateProcess::fork(std::size_t count, int cgroup) {
 
 void TemplateProcess::attempt_runs() {
   stocked_ = false;
+  unmade_ = 0;
   if (settings_.spare == 0) return;
   stock_timer_.expires_after(settings_.pause);
   stock_timer_.async_wait([this](boost::system::error_code error) {

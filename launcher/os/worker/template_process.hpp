@@ -118,6 +118,7 @@ class TemplateProcess {
   std::list<ParkedProcess> processes_;
   std::deque<std::shared_ptr<Order>> orders_;
   bool stocked_ = false;  ///< this attempt's successors are made, and replaced when they end
+  int unmade_ = 0;        ///< processes that ended before they parked, since one did
   int replacements_ = 0;  ///< that may still be made for this attempt
   bool ended_ = false;
 };

@@ -154,9 +154,13 @@ def fork(ends, cgroup):
     gate, held = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    first = os.fork()
-    if first:
-        os.waitpid(first, 0)
+    try:
+        first = os.fork()
+    except OSError:
+        first = None  # of processes there are too many: nobody is made, and the agent hears it by the pairs' end
+    if first != 0:
+        if first:
+            os.waitpid(first, 0)
         os.close(gate)
         os.close(held)  # whoever reads the gate has a new parent now
         return None
@@ -173,7 +177,7 @@ def fork(ends, cgroup):
                 return end
             say(end, f"forked {pid}")
     except OSError:
-        pass  # of processes there are too many: whoever has no pid by now gets none
+        pass  # whoever has no pid by now gets none
     os._exit(0)
 
 
