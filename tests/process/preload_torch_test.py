@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 from preload_job import Case
 
@@ -16,12 +17,22 @@ from preload_job import Case
 class Torch(Case, unittest.TestCase):
     def run_torch(self, text, *words, preload="mark,torch,numpy"):
         self.write("program.py", text)
+        return self.run_program(*words, preload=preload)
+
+    def run_program(self, *words, preload):
         done = self.run_job(*([f"--preload={preload}"] if preload else []), *words, "program.py",
                             env={"PYTHON_EXEC": sys.executable})
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertNotIn("without it", done.stderr)
         self.assertNotIn("leak", done.stderr)
         return done.stdout.splitlines()
+
+    def same_with_torch(self, text, *words, lines):
+        self.write("program.py", text)
+        with ThreadPoolExecutor() as sides:
+            executed, forked = (sides.submit(self.run_program, *words, preload=preload) for preload in ("", "mark,torch,numpy"))
+        self.assertEqual(executed.result(), forked.result())
+        self.assertEqual(len(executed.result()), lines)
 
     def test_imports_are_there_and_random_numbers_differ(self):
         text = """
@@ -43,21 +54,24 @@ class Torch(Case, unittest.TestCase):
             print(torch.rand(2).tolist(), numpy.random.rand(2).tolist(), layer(torch.ones(64)).sum().item())
             print(torch.get_num_threads(), torch.get_num_interop_threads(), torch.initial_seed())
             """
-        self.assertEqual(self.run_torch(text), self.run_torch(text, preload=""))
+        self.same_with_torch(text, lines=2)
 
     def test_data_loader(self):
-        for method in ("fork", "spawn", "forkserver"):
-            text = f"""
-                import os, torch
-                from torch.utils.data import DataLoader, Dataset
-                class Numbers(Dataset):
-                    def __len__(self): return 8
-                    def __getitem__(self, index): return torch.tensor([index, int(os.environ['RANK'])])
-                if __name__ == '__main__':
-                    loader = DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context={method!r})
-                    print([batch.tolist() for batch in loader])
-                """
-            self.assertEqual(self.run_torch(text), self.run_torch(text, preload=""))
+        """In one job, for what takes long is the import of torch, which each process that is not forked pays."""
+        said = self.run_torch("""
+            import os, torch
+            from torch.utils.data import DataLoader, Dataset
+            class Numbers(Dataset):
+                def __len__(self): return 4
+                def __getitem__(self, index): return torch.tensor([index, int(os.environ['RANK'])])
+            if __name__ == '__main__':
+                loaders = {method: iter(DataLoader(Numbers(), batch_size=2, num_workers=workers, multiprocessing_context=method))
+                           for method, workers in (('fork', 2), ('spawn', 1), ('forkserver', 1))}
+                for method, batches in loaders.items():
+                    print(method, [batch.tolist() for batch in batches], flush=True)
+            """)
+        batches = [[[0, 0], [1, 0]], [[2, 0], [3, 0]]]
+        self.assertEqual(said, [f"{method} {batches}" for method in ("fork", "spawn", "forkserver")])
 
     def test_training_over_gloo(self):
         text = """
@@ -75,7 +89,7 @@ class Torch(Case, unittest.TestCase):
             if dist.get_rank() == 0: print(repr(total))
             dist.destroy_process_group()
             """
-        self.assertEqual(self.run_torch(text, "--nproc-per-node=2"), self.run_torch(text, "--nproc-per-node=2", preload=""))
+        self.same_with_torch(text, "--nproc-per-node=2", lines=1)
 
     def test_error_files(self):
         self.write("program.py", """
