@@ -219,6 +219,7 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   Narrator narrator{group.rank() == 0, options.history, at.step > 0};
   for (; at.epoch < options.epochs && at.step < total_steps; ++at.epoch) {
     sampler.set_epoch(at.epoch);
+    if (sampler.indices().empty()) continue;  // the job was stopped after the epoch's last step
     net->train();
     Totals totals{group.device()};
     narrator.epoch_begins(steps_per_epoch);

@@ -13,6 +13,7 @@ import struct
 import sys
 import tempfile
 import unittest
+import zlib
 
 from ranks import Job, contract, free_port, run
 
@@ -65,13 +66,24 @@ class FashionMnist(unittest.TestCase):
             self.assertEqual(code, 1, err)
             self.assertIn("File too large", err)
 
-    def test_the_losses_of_the_steps_before_stay_when_a_run_goes_on(self):
-        history = os.path.join(self.folder, "losses")
+    def test_a_run_that_was_stopped_after_an_epochs_last_step_goes_on_with_the_next(self):
+        history, checkpoints = os.path.join(self.folder, "losses"), os.path.join(self.folder, "ckpt")
+        manifest = os.path.join(checkpoints, "step-000000000004", "manifest.json")
+        said = {}
         for epochs in ("1", "2"):
             results = run([program, "--epochs", epochs, "--samples", "256", "--batch-size", "64", "--history", history,
-                           "--checkpoint", os.path.join(self.folder, "ckpt")], 2, CUDA_VISIBLE_DEVICES="")
+                           "--checkpoint", checkpoints], 2, CUDA_VISIBLE_DEVICES="")
             self.assertEqual([code for code, _, _ in results], [0, 0], results)
-        with open(history) as file:
+            said[epochs] = results[0][1]
+            if epochs == "1":  # its end, as a stop would have left it
+                with open(manifest) as file:
+                    body, mark, _ = file.read().partition(',\n "crc32": ')
+                body = body.replace('\n "epoch": 1,', '\n "epoch": 0,')
+                with open(manifest, "w") as file:
+                    file.write(f"{body}{mark}{zlib.crc32(body.encode())}\n}}\n")
+        self.assertNotIn("epoch 0", said["2"])
+        self.assertIn("epoch 1", said["2"])
+        with open(history) as file:  # the losses of the steps before stay
             self.assertEqual([json.loads(line)["step"] for line in file], list(range(1, 9)))
 
 
