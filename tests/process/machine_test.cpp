@@ -1,18 +1,25 @@
 #include <dirent.h>
+#include <netinet/in.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
+#include "launcher/os/io/health_port.hpp"
 #include "launcher/os/machine/cpus.hpp"
 #include "launcher/os/machine/gpus.hpp"
 #include "launcher/os/machine/node_facts.hpp"
 #include "rendezvous/core/text/names.hpp"
+#include "rendezvous/net/io/asio.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
@@ -182,4 +189,34 @@ TEST_CASE("facts are what other nodes get of them, however long, many or odd the
   CHECK(differs(0, "PYTHONPATH=" + path + "/b"));
   CHECK(differs(1, "TORCH_ODD=one\rtwo"));
   CHECK(differs(environment.size() - 1, "TORCH_1399=2"));
+}
+
+TEST_CASE("a probe for which there is no descriptor waits, and keeps nobody busy", "[process][machine]") {
+  asio::io_context loop{1};
+  auto health = HealthPort::open(loop, Port{0}, [] { return std::string{"{}"}; });
+  REQUIRE(health.has_value());
+  const UniqueFd probe{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(health->port().value());
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  constexpr std::string_view question = "GET /healthz HTTP/1.0\r\n\r\n";
+  REQUIRE(::send(probe.get(), question.data(), question.size(), 0) == static_cast<ssize_t>(question.size()));
+  rlimit usual{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const rlimit none{0, usual.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const std::size_t turns = loop.run_for(500ms);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  REQUIRE(turns < 50);
+  // And then it is answered.
+  std::array<char, 16> answer{};
+  const auto end = std::chrono::steady_clock::now() + 10s;
+  ssize_t count = -1;
+  while (count < 0 && std::chrono::steady_clock::now() < end) {
+    loop.run_for(20ms);
+    count = ::recv(probe.get(), answer.data(), answer.size(), MSG_DONTWAIT);
+  }
+  REQUIRE(std::string_view{answer.data(), answer.size()}.starts_with("HTTP/1."));
 }

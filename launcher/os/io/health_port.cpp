@@ -4,8 +4,9 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <deque>
 #include <utility>
-#include <vector>
 
 #include "rendezvous/net/daemon/http.hpp"
 #include "rendezvous/net/io/listen.hpp"
@@ -14,6 +15,8 @@ namespace torchup {
 namespace {
 
 constexpr auto silent_peer_max = std::chrono::seconds{10};
+/// How long a peer waits where it cannot be accepted: there is no descriptor for it, and it stays there to be accepted.
+constexpr auto accept_pause = std::chrono::milliseconds{100};
 
 HttpOptions pages(std::function<std::string()> body) {
   HttpOptions options;
@@ -29,8 +32,8 @@ class HealthPort::Impl {
  public:
   Impl(boost::asio::io_context& loop, Listeners listeners, std::function<std::string()> body)
       : http_{loop, pages(std::move(body))}, port_{listeners.port} {
-    for (UniqueFd& socket : listeners.sockets) sockets_.emplace_back(loop, socket.release());
-    for (auto& socket : sockets_) wait_on(socket);
+    for (UniqueFd& socket : listeners.sockets) doors_.emplace_back(loop, socket.release());
+    for (Door& door : doors_) wait_at(door);
   }
 
   [[nodiscard]] Port port() const { return port_; }
@@ -38,18 +41,32 @@ class HealthPort::Impl {
  private:
   using Descriptor = boost::asio::posix::stream_descriptor;
 
-  void wait_on(Descriptor& socket) {
-    socket.async_wait(Descriptor::wait_read, [this, &socket](boost::system::error_code error) {
+  struct Door {
+    Door(boost::asio::io_context& loop, int fd) : socket{loop, fd}, pause{loop} {}
+    Descriptor socket;
+    boost::asio::steady_timer pause;
+  };
+
+  void wait_at(Door& door) {
+    door.socket.async_wait(Descriptor::wait_read, [this, &door](boost::system::error_code error) {
       if (error) return;
-      UniqueFd peer{::accept4(socket.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
-      if (peer) http_.serve(std::move(peer));
-      wait_on(socket);
+      UniqueFd peer{::accept4(door.socket.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
+      if (!peer) return wait_later(door);
+      http_.serve(std::move(peer));
+      wait_at(door);
+    });
+  }
+
+  void wait_later(Door& door) {
+    door.pause.expires_after(accept_pause);
+    door.pause.async_wait([this, &door](boost::system::error_code error) {
+      if (!error) wait_at(door);
     });
   }
 
   HttpService http_;
   Port port_;
-  std::vector<Descriptor> sockets_;
+  std::deque<Door> doors_;
 };
 
 HealthPort::HealthPort(std::unique_ptr<Impl> impl) : impl_{std::move(impl)} {}
