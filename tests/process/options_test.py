@@ -9,11 +9,13 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
 TORCHUP = os.path.abspath(sys.argv.pop(1))
@@ -140,6 +142,18 @@ class Options(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (65, ""))
         self.assertIn("the hard limit is 64", done.stderr)
         self.assertIn("ulimit -Hn", done.stderr)
+
+    def test_as_many_descriptors_as_are_asked_for_are_enough(self):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+        # All that takes one at once: a job of several nodes that is hosted here, logs, both streams teed, events, watchdog.
+        words = ["--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-conf=last_call_timeout=1",
+                 "--nproc-per-node=16", "-t", "3", "--log-dir=logs", "--events=events", "sh", "-c", "sleep 0.3"]
+        with unittest.mock.patch.dict(os.environ, TORCHELASTIC_ENABLE_FILE_TIMER="1"):
+            refused = self.run_with_limit(48, 48, *words)
+            needed = int(re.search(r"16 workers need (\d+) open files", refused.stderr)[1])
+            done = self.run_with_limit(needed, needed, *words)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def run_with_limit(self, soft, hard, *words):
         return subprocess.run(["prlimit", f"--nofile={soft}:{hard}", TORCHUP, *words], capture_output=True, text=True,

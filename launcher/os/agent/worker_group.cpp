@@ -8,6 +8,7 @@
 #include <csignal>
 #include <utility>
 
+#include "launcher/core/plan/descriptor_need.hpp"
 #include "launcher/core/plan/worker_command.hpp"
 #include "launcher/os/machine/descendants.hpp"
 
@@ -15,10 +16,6 @@ extern char** environ;
 
 namespace torchup {
 namespace {
-
-/// Keeps the spawner busy, and no more: each order holds descriptors and an environment, and a child is made the slower
-/// the more descriptors are open here.
-constexpr int orders_max = 8;
 
 /// The system's error alone tells whether another try can help.
 bool is_permanent(const Error& error) {
@@ -87,7 +84,9 @@ void WorkerGroup::start(Start how) {
 
 void WorkerGroup::order_workers() {
   if (template_ && template_->is_loading() && !cancelled_) return;  // it calls again
-  while (next_ < config_.local_world_size && (orders_ < orders_max || cancelled_)) order(LocalRank{next_++});
+  // Enough to keep the spawner busy, and no more: each order holds descriptors and an environment, and a child is made
+  // the slower the more descriptors are open here.
+  while (next_ < config_.local_world_size && (orders_ < starts_at_once || cancelled_)) order(LocalRank{next_++});
 }
 
 void WorkerGroup::order(LocalRank local_rank) {

@@ -8,16 +8,18 @@ TEST_CASE("workers that fit the limit of descriptors are started, one more is re
   LaunchConfig plan;
   plan.terms.max_nodes = 2;
   plan.local_world_size = 10;
-  REQUIRE(descriptors_lacking(plan, agent_descriptors + 10 * worker_descriptors).empty());
-  const std::string lacking = descriptors_lacking(plan, agent_descriptors + 10 * worker_descriptors - 1);
-  REQUIRE(lacking.find("10 workers need 92 open files") != std::string::npos);
+  const std::uint64_t needed = agent_descriptors + 10 * worker_descriptors + starts_at_once * start_descriptors;
+  REQUIRE(descriptors_lacking(plan, needed).empty());
+  const std::string lacking = descriptors_lacking(plan, needed - 1);
+  REQUIRE(lacking.find("10 workers need 116 open files") != std::string::npos);
   REQUIRE(lacking.find("ulimit -Hn") != std::string::npos);
 }
 
 TEST_CASE("one node also holds the workers' store", "[unit][plan]") {
   LaunchConfig plan;
   plan.local_world_size = 10;
-  const std::uint64_t needed = agent_descriptors + 10 * (worker_descriptors + store_descriptors);
+  const std::uint64_t needed =
+      agent_descriptors + 10 * (worker_descriptors + store_descriptors) + starts_at_once * start_descriptors;
   REQUIRE(descriptors_lacking(plan, needed).empty());
   REQUIRE_FALSE(descriptors_lacking(plan, needed - 1).empty());
 }
