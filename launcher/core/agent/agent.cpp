@@ -8,6 +8,7 @@
 
 #include "launcher/core/plan/signals.hpp"
 #include "launcher/core/record/exit_report.hpp"
+#include "rendezvous/core/text/names.hpp"
 
 namespace torchup {
 namespace {
@@ -208,7 +209,7 @@ void Agent::join() {
   join.host = identity_.host;
   join.addresses = identity_.addresses;
   join.local_world_size = config_.local_world_size;
-  join.role = config_.role;
+  join.role = as_name(config_.role);  // as it comes over the wire: who hosts the coordinator hands his over uncut
   join.group_rank = config_.rendezvous.group_rank;
   join.terms = config_.terms;
   join.facts = identity_.facts;

@@ -21,6 +21,13 @@ TEST_CASE("an agent joins, opens the store it is asked for, starts its workers",
   REQUIRE(find<StartWorkers>(started)->attempt == "attempt_0");
 }
 
+TEST_CASE("an agent tells its role as the others' comes over the wire", "[unit][agent]") {
+  LaunchConfig config = two_workers();
+  config.role = std::string(300, 'r');
+  Agent agent{config, AgentIdentity{NodeId{"n"}, "host", {}, {}}};
+  REQUIRE(find_sent<Join>(agent.step(Begin{}, t0))->role == std::string(256, 'r'));
+}
+
 TEST_CASE("success is told when the last worker ends, and the verdict waits for the sweep", "[unit][agent]") {
   Running job;
   REQUIRE(deeds(job.agent.step(ended(0, 0), t0 + 1s)) == 0);
