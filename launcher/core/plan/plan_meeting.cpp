@@ -6,6 +6,7 @@
 #include "launcher/core/options/rendezvous_conf.hpp"
 #include "launcher/core/plan/plan_steps.hpp"
 #include "launcher/core/text/text.hpp"
+#include "rendezvous/core/link/agent_codec.hpp"
 #include "rendezvous/core/text/hostlist.hpp"
 #include "rendezvous/core/text/names.hpp"
 
@@ -129,12 +130,19 @@ Result<> read_hosts(const PlanSource& source, JobTerms& terms) {
   if (terms.hostlist.empty() && machine.variable("SLURM_JOB_NUM_NODES") == fmt::format("{}", terms.max_nodes)) {
     terms.hostlist = machine.variable("SLURM_JOB_NODELIST").value_or("");
   }
+  // All nodes compare it, and so much of it goes over the wire.
+  const bool too_long = terms.hostlist.size() > text_bytes_max;
+  if (too_long && options.has("expect-hosts")) {
+    return bad(
+        fmt::format("--expect-hosts: {} bytes are more than the {} that other nodes get; write ranges: node[1-9]",
+                    terms.hostlist.size(), text_bytes_max));
+  }
   const auto hosts = expand_hostlist(terms.hostlist);
-  if (hosts) return {};
+  if (hosts && !too_long) return {};
   if (options.has("expect-hosts")) {
     return bad(fmt::format("--expect-hosts={}: {}", terms.hostlist, hosts.error().message()));
   }
-  terms.hostlist.clear();  // Slurm's own, which we do not understand
+  terms.hostlist.clear();  // Slurm's own, which we do not understand, or cannot pass on
   return {};
 }
 

@@ -9,6 +9,7 @@
 #include "launcher/core/options/completion.hpp"
 #include "launcher/core/options/manual.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
+#include "rendezvous/core/link/agent_codec.hpp"
 #include "tests/support/fake_machine.hpp"
 
 namespace torchup {
@@ -149,6 +150,14 @@ TEST_CASE("who is expected, and in which order ranks are given", "[unit][plan]")
   REQUIRE(plan(c10d, {{"SLURM_JOB_NODELIST", "n[1-8]"}, {"SLURM_JOB_NUM_NODES", "8"}}).terms.hostlist.empty());
   REQUIRE(refusal(with({{"rank-order", "hostlist"}})).find("--expect-hosts") != std::string::npos);
   REQUIRE(refusal(with({{"expect-hosts", "n[1"}})).find("--expect-hosts=n[1") != std::string::npos);
+  // What does not go whole over the wire would differ from that of whoever hosts the coordinator.
+  std::string longest = "a";
+  while (longest.size() + 2 <= text_bytes_max) longest += ",b";
+  longest.resize(text_bytes_max, 'b');
+  REQUIRE(plan(with({{"expect-hosts", longest}})).terms.hostlist == longest);
+  REQUIRE(refusal(with({{"expect-hosts", longest + "b"}})).find("write ranges") != std::string::npos);
+  const Texts large{{"SLURM_JOB_NODELIST", longest + "b"}, {"SLURM_JOB_NUM_NODES", "4"}};
+  REQUIRE(plan(c10d, large).terms.hostlist.empty());
   REQUIRE(refusal(with({{"nnodes-multiple-of", "0"}})).find("must be >= 1") != std::string::npos);
   REQUIRE(refusal(with({{"nnodes-multiple-of", "5"}})).find("more than --nnodes allows") != std::string::npos);
 }
