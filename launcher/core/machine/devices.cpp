@@ -119,15 +119,19 @@ Result<std::vector<Device>> choose_devices(std::string_view list, const Gpus& gp
   for (const std::string_view whole : split(list, ',')) {
     const std::string_view part = stripped(whole);
     std::optional<Device> device;
+    errc why_none = errc::refused;
     if (is_uuid(part)) {
       device = find_by_beginning(named, part);
     } else {
       std::size_t index = 0;
       const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
-      if (error == std::errc{} && end == part.data() + part.size() && index < visible.size()) device = visible[index];
+      if (error != std::errc{} || end != part.data() + part.size()) {
+        why_none = errc::bad_value;  // no machine has one of that name
+      } else if (index < visible.size()) {
+        device = visible[index];
+      }
     }
-    if (!device)
-      return fail(errc::bad_value, "--gpus: no GPU '" + std::string{part} + "' here: " + describe(gpus, visible));
+    if (!device) return fail(why_none, "--gpus: no GPU '" + std::string{part} + "' here: " + describe(gpus, visible));
     if (std::find(choice.begin(), choice.end(), *device) != choice.end()) {
       return fail(errc::bad_value, "--gpus: '" + std::string{part} + "' comes twice");
     }

@@ -39,7 +39,8 @@ struct Device {
 /// Indices count among the *visible* devices (as `cuda:3` does in a program), so a scheduler's own choice stays the
 /// outer limit; a UUID or its beginning must name exactly one of them.
 ///
-/// Errors: errc::bad_value for an empty list, an entry twice, or one that is not there (says what is).
+/// Errors: errc::bad_value for an empty list, an entry twice, or one that is neither index nor UUID; errc::refused for
+/// one that is not there (says what is).
 [[nodiscard]] Result<std::vector<Device>> choose_devices(std::string_view list, const Gpus& gpus,
                                                          const std::vector<Device>& visible);
 

@@ -32,8 +32,8 @@ struct Machine {
 
 /// Turns options and program words into the plan of this agent: all checks of all options, in torchrun's order.
 ///
-/// Errors: errc::bad_value, one line for people; errc::refused when the machine has too few GPUs for what was asked by
-/// name (exit code 65).
+/// Errors: errc::bad_value, one line for people; errc::refused when the machine lacks GPUs that were asked for by name
+/// (exit code 65).
 /// Source: torchrun, torch/distributed/run.py, config_from_args.
 [[nodiscard]] Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<std::string>& words,
                                              bool legacy, const Machine& machine);

@@ -60,7 +60,7 @@ Result<int> worker_count(const WorkerCountRule& rule, const Cpus& cpus, const Gp
                              : gpus.list.empty()
                                  ? "the driver shows no GPU"
                                  : fmt::format("CUDA_VISIBLE_DEVICES hides all of the {}", gpus.list.size());
-  return fail(errc::bad_value, fmt::format("Cuda is not available. ({})", reason));
+  return fail(errc::refused, fmt::format("Cuda is not available. ({})", reason));
 }
 
 Result<OmpRule> parse_omp(std::string_view text) {

@@ -41,7 +41,7 @@ struct WorkerCountRule {
 /// `cpu` counts the affinity mask, but no more than the CPU quota, rounded up: 16 workers that share the time of two
 /// CPUs only wait for each other. torchrun counts the mask alone.
 ///
-/// Errors: errc::bad_value "Cuda is not available. …" for `gpu` without one, with the driver's reason.
+/// Errors: errc::refused "Cuda is not available. …" for `gpu` without one, with the driver's reason.
 [[nodiscard]] Result<int> worker_count(const WorkerCountRule& rule, const Cpus& cpus, const Gpus& gpus,
                                        const std::vector<Device>& devices, bool virtual_local_rank);
 

@@ -76,7 +76,7 @@ refused("nnodes: half", "--nnodes=1: s.py", "invalid literal for int() with base
 refused("max-restarts: negative", "--max-restarts=-1 s.py", "max_restarts must be >= 0")
 for value in ("0", "-1"):
     case(f"nproc-per-node: {value}", f"--nproc-per-node={value} s.py", look=("status", "workers"), differs={"status": 2}, reason=REFUSED)
-refused("nproc-per-node: gpu without one", "--nproc-per-node=gpu s.py", "Cuda is not available.", env={"CUDA_VISIBLE_DEVICES": ""})
+refused("nproc-per-node: gpu without one", "--nproc-per-node=gpu s.py", "Cuda is not available.", status=65, env={"CUDA_VISIBLE_DEVICES": ""})
 refused("nproc-per-node: xpu", "--nproc-per-node=xpu s.py", "Xpu is not available.")
 refused("nproc-per-node: a word", "--nproc-per-node=bogus s.py", "Unsupported nproc_per_node value: bogus")
 refused("nproc-per-node: a fraction", "--nproc-per-node=2.5 s.py", "Unsupported nproc_per_node value: 2.5")

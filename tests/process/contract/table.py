@@ -63,9 +63,9 @@ NATIVE = "a native program or a script with #! runs without --no-python"
 NO_DIRECTORY = "the temporary log directory goes when nothing was written in it"
 
 
-def refused(name, run, error, **rest):
-    """torchrun: traceback, 1. Ours: one line, 2."""
-    case(name, run, look=("status", "workers"), error=error, differs={"status": 2}, reason=REFUSED, **rest)
+def refused(name, run, error, status=2, **rest):
+    """torchrun: traceback, 1. Ours: one line, 2, or 65 for what the machine lacks."""
+    case(name, run, look=("status", "workers"), error=error, differs={"status": status}, reason=REFUSED, **rest)
 
 
 def usage(name, run, error, **rest):
