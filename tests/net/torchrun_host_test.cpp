@@ -24,7 +24,7 @@ namespace {
 
 /// A store with torchrun's meetings in it.
 struct Host {
-  Host() {
+  explicit Host(TorchrunHostOptions options = {}) : with{std::move(options)} {
     const auto opened = server.listen();
     REQUIRE(opened.has_value());
     port = *opened;
@@ -49,7 +49,8 @@ struct Host {
   boost::asio::io_context loop;
   StoreServer server{loop, options()};
   std::vector<std::string> log;
-  TorchrunHost host{loop, server, {}, [this](const RunId& run_id, const std::string& line) {
+  TorchrunHostOptions with;
+  TorchrunHost host{loop, server, with, [this](const RunId& run_id, const std::string& line) {
                       log.push_back(run_id.value() + ": " + line);
                     }};
   Port port{0};
@@ -215,52 +216,110 @@ TEST_CASE("who is owed an answer about the state asks for nothing else, and cost
   }
 }
 
-TEST_CASE("roles that wait for the workers' store cost each client so much", "[net][torchrun]") {
-  Host host;
-  const Listeners workers = *listen_on("127.0.0.1", Port{0}, 90s);  // it takes its time to be emptied
-  const UniqueFd first = connect_to(host.port), greedy = connect_to(host.port), modest = connect_to(host.port);
-  for (const UniqueFd* client : {&first, &greedy, &modest}) send_all(*client, test::validate);
-  TorchrunState state;
-  std::string text;
-  const auto complete_round = [&](std::int64_t round) {
+namespace {
+
+/// A meeting whose workers' store takes its time to be emptied: roles of round 1 wait.
+struct EmptyingHost : Host {
+  explicit EmptyingHost(const std::string& id) : run_id{id} {
+    send_all(first, test::validate);
+    complete_round(0);
+    TorchrunStore& ours = host.store(RunId{run_id});
+    (void)ours.set(fmt::format("torch.rendezvous.{}.0/MASTER_ADDR", run_id), "127.0.0.1");
+    (void)ours.set(fmt::format("torch.rendezvous.{}.0/MASTER_PORT", run_id), fmt::format("{}", workers.port.value()));
+    complete_round(1);
+  }
+  void complete_round(std::int64_t round) {
+    TorchrunState state;
     state.round = round;
     state.complete = true;
     state.participants[{"a", 1, 0}] = 0;
     state.last_heartbeats[{"a", 1, 0}] = UtcTime{} + 1h;
     const std::string next = to_base64(write_torchrun_state(state));
-    host.write(first, "job", text, next);
-    run_until(host.loop, [&] {
-      const Value* const value = host.server.store().find("/torch.rendezvous.job");
+    write(first, run_id, text, next);
+    run_until(loop, [&] {
+      const Value* const value = server.store().find("/torch.rendezvous." + run_id);
       return value && value->view() == next;
     });
     text = next;
-    host.turn(std::chrono::seconds{round});
-  };
-  complete_round(0);
-  TorchrunStore& ours = host.host.store(RunId{"job"});
-  (void)ours.set("torch.rendezvous.job.0/MASTER_ADDR", "127.0.0.1");
-  (void)ours.set("torch.rendezvous.job.0/MASTER_PORT", fmt::format("{}", workers.port.value()));
-  complete_round(1);
-  const auto role = [](int rank) { return fmt::format("/torch.rendezvous.job.1/torchelastic/role_info/{}", rank); };
-  const auto passed_on = [&](int rank) { return host.server.store().find(role(rank)) != nullptr; };
-  const auto tell = [&](const UniqueFd& client, int rank, std::size_t bytes) {
+    turn(std::chrono::seconds{round});
+  }
+  [[nodiscard]] std::string role(int rank) const {
+    return fmt::format("/torch.rendezvous.{}.1/torchelastic/role_info/{}", run_id, rank);
+  }
+  [[nodiscard]] bool passed_on(int rank) { return server.store().find(role(rank)) != nullptr; }
+  void tell(const UniqueFd& client, int rank, std::size_t bytes) {
     std::string request = test::request(Query::set, {role(rank)}, {std::string(bytes, 'x')});
-    const auto before = host.server.status().requests;
-    run_until(host.loop, [&] {
+    const auto before = server.status().requests;
+    run_until(loop, [&] {
       const ssize_t sent = ::send(client.get(), request.data(), request.size(), MSG_NOSIGNAL);
       if (sent > 0) request.erase(0, static_cast<std::size_t>(sent));
-      return host.server.status().requests > before;
+      return server.status().requests > before;
     });
-  };
-  tell(greedy, 1, held_bytes_of_one_max * 2 / 3);
-  tell(greedy, 2, held_bytes_of_one_max * 2 / 3);
-  tell(modest, 3, 100);
-  REQUIRE_FALSE(passed_on(1));
-  REQUIRE(passed_on(2));
-  REQUIRE_FALSE(passed_on(3));
-  Duration at = 2s;
-  run_until(host.loop, [&] {
-    host.turn(at += 1ms);
-    return passed_on(1) && passed_on(3);
-  });
+  }
+  /// Until the workers' store is empty, or does not answer.
+  template <class Condition>
+  void turn_until(Condition condition) {
+    Duration at = 2s;
+    run_until(loop, [&] {
+      turn(at += 1ms);
+      return condition();
+    });
+  }
+
+  std::string run_id, text;
+  Listeners workers = *listen_on("127.0.0.1", Port{0}, 90s);
+  UniqueFd first = connect_to(port);
+};
+
+}  // namespace
+
+TEST_CASE("roles that wait for the workers' store cost each client so much", "[net][torchrun]") {
+  EmptyingHost host{"job"};
+  const UniqueFd greedy = connect_to(host.port), modest = connect_to(host.port);
+  for (const UniqueFd* client : {&greedy, &modest}) send_all(*client, test::validate);
+  host.tell(greedy, 1, held_bytes_of_one_max * 2 / 3);
+  host.tell(greedy, 2, held_bytes_of_one_max * 2 / 3);
+  host.tell(modest, 3, 100);
+  REQUIRE_FALSE(host.passed_on(1));
+  REQUIRE(host.passed_on(2));
+  REQUIRE_FALSE(host.passed_on(3));
+  host.turn_until([&] { return host.passed_on(1) && host.passed_on(3); });
+}
+
+TEST_CASE("a role that waits goes with its client, whatever meeting that was of", "[net][torchrun]") {
+  EmptyingHost host{"job"};
+  std::optional<UniqueFd> client = connect_to(host.port);
+  const UniqueFd other = connect_to(host.port);
+  send_all(*client, test::validate);
+  send_all(other, test::validate);
+  SECTION("of none") {}
+  SECTION("of another") {
+    host.meet(*client, "another");
+    run_until(host.loop, [&] { return host.host.jobs().size() == 2; });
+  }
+  host.tell(*client, 1, 100);
+  host.tell(other, 2, 100);
+  client.reset();
+  run_until(host.loop, [&] { return host.server.status().connections == 2; });
+  host.turn_until([&] { return host.passed_on(2); });
+  REQUIRE_FALSE(host.passed_on(1));
+}
+
+TEST_CASE("who has a part in a meeting is no agent of another", "[net][torchrun]") {
+  Host host;
+  const UniqueFd client = connect_to(host.port);
+  send_all(client, test::validate);
+  host.meet(client, "job");
+  TorchrunState state;
+  state.round = 1;  // an agent that is in it waits for the others
+  state.participants[{"a", 1, 0}] = 0;
+  state.last_heartbeats[{"a", 1, 0}] = UtcTime{} + 1h;
+  host.write(client, "another", "", to_base64(write_torchrun_state(state)));
+  run_until(host.loop, [&] { return host.host.find(RunId{"another"}) != nullptr; });
+  REQUIRE_FALSE(host.host.attended(RunId{"another"}));
+  char bytes[65536];
+  while (::recv(client.get(), bytes, sizeof bytes, 0) > 0) {
+  }
+  send_all(client, test::request(Query::get, {"/torch.rendezvous.another"}));
+  run_until(host.loop, [&] { return ::recv(client.get(), bytes, 1, MSG_PEEK) == 1; });
 }

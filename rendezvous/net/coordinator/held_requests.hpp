@@ -70,7 +70,8 @@ class HeldRequests {
                        .memory = std::move(memory),
                        .memory_of_client = std::move(memory_of_client)};
   }
-  void gone(ClientId client) { by_client_.erase(client); }
+  /// The client is no more. False: it never asked for room.
+  bool gone(ClientId client) { return by_client_.erase(client) > 0; }
 
  private:
   std::size_t bytes_ = 0;

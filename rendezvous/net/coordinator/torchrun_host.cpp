@@ -204,11 +204,13 @@ class TorchrunHost::Impl final : public StoreWatcher {
     const RunId run_id{std::string{key.substr(torchrun_keys.size())}};
     if (!meetings_.contains(run_id) && !may_begin(run_id, key)) return;
     Meeting& its = meeting(run_id);
-    if (clients_.try_emplace(client, run_id).second) {
+    const auto [place, newcomer] = clients_.try_emplace(client, run_id);
+    if (newcomer) {
       ++its.clients;
       its.reached_by(server_.local_address(client));
     }
-    its.care.wrote(client, its);
+    // Nobody is an agent of two jobs: its end is told to one meeting.
+    its.care.wrote(place->second == run_id ? std::optional{client} : std::nullopt, its);
     wake(its, {});
   }
 
@@ -239,16 +241,16 @@ class TorchrunHost::Impl final : public StoreWatcher {
   }
 
   void gone(ClientId client) override {
-    held_.gone(client);
+    if (held_.gone(client)) {  // by a meeting that it has no part in, too
+      for (auto& [run_id, its] : meetings_)
+        for (auto* list : {&its.held, &its.idle, &its.roles})
+          std::erase_if(*list, [&](const Held& held) { return held.client == client; });
+    }
     const auto known = clients_.extract(client);
-    if (!known) return;
-    const auto found = meetings_.find(known.mapped());
+    const auto found = known ? meetings_.find(known.mapped()) : meetings_.end();
     if (found == meetings_.end()) return;
     Meeting& its = found->second;
     --its.clients;
-    for (auto* list : {&its.held, &its.idle, &its.roles}) {
-      std::erase_if(*list, [&](const Held& held) { return held.client == client; });
-    }
     its.care.gone(client, its);
     release(its);
     wake(its, {});
