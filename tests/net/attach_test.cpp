@@ -10,6 +10,7 @@
 #include <csignal>
 
 #include "agents.hpp"
+#include "tests/support/no_threads.hpp"
 #include "tests/support/store_harness.hpp"
 #include "tests/support/store_peers.hpp"
 
@@ -194,6 +195,23 @@ TEST_CASE("an agent that hosts has torchupd's pages", "[net][attach]") {
   REQUIRE(status.find(R"("host": "a")") != std::string::npos);
   REQUIRE(page(loop, port, "/metrics").find("\ntorchup_store_connections 0\n") != std::string::npos);
   REQUIRE(page(loop, port, "/nothing").starts_with("HTTP/1.1 404 "));
+}
+
+TEST_CASE("an agent that gets no thread for a look-up tries again", "[net][attach]") {
+  asio::io_context loop;
+  const Port port = free_port();
+  std::optional<test::NoThreads> none{std::in_place};
+  const auto endpoint = Endpoint{"127.0.0.1", port};
+  Agent a{[&](AgentLink::Handler handler) {
+    return attach(loop, {.run_id = RunId{"job"}, .endpoint = endpoint, .is_host = false}, std::move(handler));
+  }};
+  a.link->send(join_of("a", {.min_nodes = 2, .max_nodes = 2}));
+  REQUIRE_FALSE(run_until(
+      loop, [&] { return a.lost() != nullptr; }, 200ms));
+  none.reset();
+  Agent host{[&](AgentLink::Handler handler) { return host_at(loop, port, std::move(handler)); }};
+  host.link->send(join_of("host", {.min_nodes = 2, .max_nodes = 2}));
+  REQUIRE(run_until(loop, [&] { return a.last<HostStore>() || host.last<HostStore>(); }));
 }
 
 TEST_CASE("one node needs no socket", "[net][attach]") {

@@ -6,6 +6,7 @@
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <filesystem>
 
 #include "rendezvous/core/text/base64.hpp"
 #include "rendezvous/core/torchrun_wire/torchrun_state.hpp"
@@ -13,6 +14,7 @@
 #include "rendezvous/net/io/listen.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 #include "rendezvous/net/store/store_server.hpp"
+#include "tests/support/no_threads.hpp"
 #include "tests/support/store_harness.hpp"
 #include "tests/support/store_peers.hpp"
 
@@ -322,4 +324,23 @@ TEST_CASE("who has a part in a meeting is no agent of another", "[net][torchrun]
   }
   send_all(client, test::request(Query::get, {"/torch.rendezvous.another"}));
   run_until(host.loop, [&] { return ::recv(client.get(), bytes, 1, MSG_PEEK) == 1; });
+}
+
+TEST_CASE("rounds that follow each other fast cost one thread", "[net][torchrun]") {
+  EmptyingHost host{"job"};
+  for (std::int64_t round = 2; round < 50; ++round) host.complete_round(round);
+  const auto threads = std::filesystem::directory_iterator{"/proc/self/task"};
+  REQUIRE(std::distance(begin(threads), end(threads)) <= 2);
+}
+
+TEST_CASE("where the system gives no thread, roles wait until it gives one", "[net][torchrun]") {
+  std::optional<test::NoThreads> none{std::in_place};
+  EmptyingHost host{"job"};
+  const UniqueFd client = connect_to(host.port);
+  send_all(client, test::validate);
+  host.tell(client, 1, 100);
+  host.turn(2s);
+  REQUIRE_FALSE(host.passed_on(1));
+  none.reset();
+  host.turn_until([&] { return host.passed_on(1); });
 }

@@ -93,7 +93,11 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
   // On the loop.
 
   void start() {
-    (void)in_background([self = shared_from_this()] { self->run(); });
+    const auto thread = in_background([self = shared_from_this()] { self->run(); });
+    if (thread.valid()) return;
+    post([this] {
+      if (ready_) ready_(false);
+    });
   }
 
   void send(AgentMessage message) {

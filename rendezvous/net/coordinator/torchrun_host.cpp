@@ -14,7 +14,7 @@
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/torchrun/torchrun_care.hpp"
 #include "rendezvous/net/coordinator/held_requests.hpp"
-#include "rendezvous/net/io/background.hpp"
+#include "rendezvous/net/coordinator/helper_threads.hpp"
 #include "rendezvous/net/store/blocking_connect.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 #include "rendezvous/net/store/worker_keys.hpp"
@@ -104,11 +104,11 @@ class TorchrunHost::Impl final : public StoreWatcher {
         workers->store().erase_if([](std::string_view) { return true; });
         return true;
       }
-      if (!emptying.valid() || emptied_round != round) {
-        emptied_round = round;
-        emptying = in_background([place] { delete_worker_keys(place.address, place.port, worker_keys_limit); }).share();
-      }
-      return emptying.wait_for(Duration::zero()) == std::future_status::ready;
+      if (emptying.valid() && !HelperThreads::over(emptying)) return false;  // one at a time, however rounds pass
+      if (emptying.valid() && emptied_round == round) return true;
+      emptied_round = round;
+      emptying = host.helpers_.run([place] { delete_worker_keys(place.address, place.port, worker_keys_limit); });
+      return false;
     }
 
     void reached_by(const std::string& own) {
@@ -122,7 +122,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
     std::string address = {};  ///< of ours, by which others have come
     std::unique_ptr<StoreServer> workers;
     Port port{0};
-    std::shared_future<void> emptying;
+    std::future<void> emptying;
     std::int64_t emptied_round = -1;
     std::optional<MeetingPlace> asked_about;
     std::future<bool> answer;
@@ -298,6 +298,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
   Log log_;
   HeldRequests held_;  ///< of all meetings; outlives them
   bool full_told_ = false;
+  HelperThreads helpers_;
   TimePoint next_sweep_{};
   std::map<RunId, Meeting> meetings_;
   std::map<ClientId, RunId> clients_;
@@ -341,14 +342,12 @@ class TorchrunHost::Impl final : public StoreWatcher {
   }
 
   /// On a thread of its own, for names are looked up and machines may be silent.
-  static void ask(Meeting& its) {
-    if (its.answer.valid()) {
-      if (its.answer.wait_for(Duration::zero()) != std::future_status::ready) return;
-      its.care.place().answered(*its.asked_about, its.answer.get(), its);
-    }
+  void ask(Meeting& its) {
+    if (its.answer.valid() && !HelperThreads::over(its.answer)) return;
+    if (its.answer.valid()) its.care.place().answered(*its.asked_about, its.answer.get(), its);
     if (!its.answer.valid() && its.care.place().question()) {
       its.asked_about = its.care.place().question();
-      its.answer = in_background([about = *its.asked_about] { return is_open(about); });
+      its.answer = helpers_.run([about = *its.asked_about] { return is_open(about); });
     }
   }
 

@@ -5,6 +5,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <utility>
@@ -15,10 +16,12 @@ namespace torchup {
 
 namespace asio = boost::asio;
 
-struct Lookup::Shared {
+struct Lookup::Shared : std::enable_shared_from_this<Shared> {
   std::mutex mutex;
   asio::io_context* loop = nullptr;  ///< null when nobody wants the answer any more
   std::function<void(Result<Addresses>)> done;
+
+  void tell(Result<Addresses> answer);
 };
 
 namespace {
@@ -47,18 +50,20 @@ Result<Lookup::Addresses> resolve(const std::string& host, Port port) {
 
 }  // namespace
 
+void Lookup::Shared::tell(Result<Addresses> answer) {
+  const std::lock_guard lock{mutex};
+  if (!loop) return;
+  asio::post(*loop, [shared = shared_from_this(), answer = std::move(answer)]() mutable {
+    if (shared->loop) std::exchange(shared->done, {})(std::move(answer));
+  });
+}
+
 Lookup::Lookup(asio::io_context& loop, const std::string& host, Port port, std::function<void(Result<Addresses>)> done)
     : shared_{std::make_shared<Shared>()} {
   shared_->loop = &loop;
   shared_->done = std::move(done);
-  (void)in_background([shared = shared_, host, port] {
-    auto answer = resolve(host, port);
-    const std::lock_guard lock{shared->mutex};
-    if (!shared->loop) return;
-    asio::post(*shared->loop, [shared, answer = std::move(answer)]() mutable {
-      if (shared->loop) std::exchange(shared->done, {})(std::move(answer));
-    });
-  });
+  const auto thread = in_background([shared = shared_, host, port] { shared->tell(resolve(host, port)); });
+  if (!thread.valid()) shared_->tell(system_error(EAGAIN, "there is no thread for the look-up of " + host));
 }
 
 Lookup::~Lookup() {
