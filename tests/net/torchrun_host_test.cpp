@@ -344,3 +344,20 @@ TEST_CASE("where the system gives no thread, roles wait until it gives one", "[n
   none.reset();
   host.turn_until([&] { return host.passed_on(1); });
 }
+
+TEST_CASE("a workers' store of ours serves whom the daemon's serves", "[net][torchrun]") {
+  std::string asked_about;
+  Host host{{.bind = "127.0.0.1",
+             .admits =
+                 [&](const std::string& address) {
+                   asked_about = address;
+                   return false;
+                 },
+             .common_place = true}};
+  const auto place = host.host.store(RunId{"job"}).common_place();
+  REQUIRE((place && *place));
+  const UniqueFd client = connect_to((*place)->port);
+  send_all(client, test::validate + test::request(Query::ping, {}, {}, 7));
+  run_until(host.loop, [&] { return test::at_end(client); });
+  REQUIRE(asked_about == "127.0.0.1");
+}

@@ -89,6 +89,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
       if (!workers) {
         StoreServerOptions options;
         options.bind = host.options_.bind;
+        options.admits = host.options_.admits;
         workers = std::make_unique<StoreServer>(host.loop_, std::move(options));
         auto opened = workers->listen();
         if (!opened) {
@@ -297,8 +298,8 @@ class TorchrunHost::Impl final : public StoreWatcher {
   const TorchrunHostOptions options_;
   Log log_;
   HeldRequests held_;  ///< of all meetings; outlives them
-  bool full_told_ = false;
   HelperThreads helpers_;
+  bool full_told_ = false;
   TimePoint next_sweep_{};
   std::map<RunId, Meeting> meetings_;
   std::map<ClientId, RunId> clients_;

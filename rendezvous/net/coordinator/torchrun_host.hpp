@@ -20,6 +20,7 @@ class StoreServer;
 
 struct TorchrunHostOptions {
   std::string bind = {};  ///< where workers' stores listen, as in StoreServerOptions
+  std::function<bool(const std::string& address)> admits = {};  ///< whom they serve, likewise
   /// Workers of a job meet at a store beside this one, on a port of its own, which outlives every node; not on group
   /// rank 0's node.
   bool common_place = false;

@@ -49,7 +49,9 @@ Result<Port> CommonPort::listen() {
   if (admission_.token) {
     refusal_.emplace(server_);
   } else {
-    coordinator_.admit_torchrun(server_, {.bind = options_.bind, .common_place = options_.torchrun_store_here});
+    coordinator_.admit_torchrun(server_, {.bind = options_.bind,
+                                          .admits = admission_.of_store_clients(coordinator_),
+                                          .common_place = options_.torchrun_store_here});
   }
   return port;
 }
