@@ -31,17 +31,17 @@ void take_what_came(int socket) {
   [[maybe_unused]] const auto got = ::recv(socket, unread.data(), unread.size(), MSG_DONTWAIT);
 }
 
-bool from_this_machine(Stream& stream) { return is_of_this_machine(peer_address(stream.socket().native_handle())); }
+bool from_this_machine(int socket) { return is_of_this_machine(peer_address(socket)); }
 
 }  // namespace
 
 struct HttpService::Shared {
   asio::io_context& loop;
   HttpOptions options;
-  std::size_t connections = 0;
+  std::size_t from_here = 0, from_elsewhere = 0;  ///< connections
 
   [[nodiscard]] bool permits(Stream& stream, const Request& request) const {
-    if (from_this_machine(stream)) return true;
+    if (from_this_machine(stream.socket().native_handle())) return true;
     const std::string_view sent{request[http::field::authorization].data(), request[http::field::authorization].size()};
     return !options.token.empty() && same(sent, "Bearer " + options.token);
   }
@@ -84,9 +84,9 @@ struct HttpService::Shared {
 
 namespace {
 
+/// `count` is of `shared`, this connection among them.
 template <class Shared>
-Task<> converse(std::shared_ptr<Shared> shared, Stream stream) {
-  ++shared->connections;
+Task<> converse(std::shared_ptr<Shared> shared, std::size_t& count, Stream stream) {
   beast::flat_buffer buffer;
   for (bool open = true; open;) {
     http::request_parser<http::empty_body> parser;
@@ -105,7 +105,7 @@ Task<> converse(std::shared_ptr<Shared> shared, Stream stream) {
   take_what_came(stream.socket().native_handle());
   boost::system::error_code ignored;
   stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
-  --shared->connections;
+  --count;
 }
 
 }  // namespace
@@ -115,7 +115,9 @@ HttpService::HttpService(asio::io_context& loop, HttpOptions options)
 HttpService::~HttpService() = default;
 
 void HttpService::serve(UniqueFd socket) {
-  if (shared_->connections >= shared_->options.connections_max) {
+  // Strangers, who get no page, have places of their own: else they would keep this machine's probes out.
+  std::size_t& count = from_this_machine(socket.get()) ? shared_->from_here : shared_->from_elsewhere;
+  if (count >= shared_->options.connections_max) {
     constexpr std::string_view busy =
         "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
     ::send(socket.get(), busy.data(), busy.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -130,7 +132,8 @@ void HttpService::serve(UniqueFd socket) {
   connection.assign(name.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), socket.get(), error);
   if (error) return;
   [[maybe_unused]] const int owned = socket.release();
-  spawn(shared_->loop, "http", converse(shared_, Stream{std::move(connection)}));
+  ++count;
+  spawn(shared_->loop, "http", converse(shared_, count, Stream{std::move(connection)}));
 }
 
 }  // namespace torchup

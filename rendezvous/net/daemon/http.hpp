@@ -25,7 +25,7 @@ struct HttpOptions {
   /// Peers of this machine are always answered. Others must send it ("Authorization: Bearer <token>"); empty: they get
   /// 403.
   std::string token;
-  std::size_t connections_max = 64;  ///< the next one gets 503
+  std::size_t connections_max = 64;  ///< from this machine, and as many from others; the next one gets 503
 };
 
 /// True for a byte with which an HTTP request may begin: a capital letter.
