@@ -224,3 +224,23 @@ class LittleMemory(DaemonCase, unittest.TestCase):
         self.assertEqual(ask(self.honest, b"\x0d5678", 4), b"5678")
         self.assertEqual(ask(self.honest, b"\x08" + text(b"/0"), 8), struct.pack("<q", 1))
         self.assert_served()
+
+    def test_small_requests_that_find_no_memory_close_their_connections(self):
+        number, closed = 0, 0
+        while closed < 20:
+            self.assertLess(number, 1_000_000)
+            peer = self.connect(VALIDATE)
+            try:
+                for _ in range(500):
+                    number += 1
+                    peer.sendall(b"\x01" + text(b"/%d" % number) + text(b"x" * 1000))
+                ask(peer, PING, 4)
+            except (AssertionError, ConnectionError):
+                closed += 1
+            self.assertIsNone(self.process.poll(), self.said()[-2000:])
+            peer.close()
+            self.peers.remove(peer)
+        self.assert_said("memory")
+        for i in range(1, 2000):
+            ask(self.honest, b"\x08" + text(b"/%d" % i), 8)
+        self.assert_served()

@@ -26,6 +26,12 @@ StoreRequests::StoreRequests(const StoreServerOptions& options, StoreConnections
       other_language_{options.other_language}, admits_{options.admits}, scratch_(scratch_bytes) {
   fields_.message_bytes_max = options.connections.request_bytes_max;
   idle_reader_ = std::make_unique<RequestReader>(fields_, true);
+  keep_spare();
+}
+
+void StoreRequests::keep_spare() {
+  constexpr std::size_t spare_bytes = 256 * 1024;
+  if (!spare_) spare_.reset(new (std::nothrow) char[spare_bytes]);
 }
 
 void StoreRequests::watch(std::string_view prefix, StoreWatcher& watcher) {
@@ -128,9 +134,11 @@ void StoreRequests::serve(StoreSession& session, std::string_view input) {
     serve_with(session, *reader, input);
     if (!session.closed) settle(session, *reader);
   } catch (const std::bad_alloc&) {
+    spare_.reset();
     session.reader.reset();
     idle_reader_ = std::make_unique<RequestReader>(fields_, true);
     connections_.refuse(session, "this process has no memory left for its requests");
+    keep_spare();
   }
 }
 

@@ -51,6 +51,7 @@ class StoreRequests {
   void apply_seen(ClientId client, Request& request);
   bool refuse_if_told();
   void settle(StoreSession& session, RequestReader& reader);
+  void keep_spare();
 
   StoreConnections& connections_;
   StoreReplies& replies_;
@@ -61,6 +62,7 @@ class StoreRequests {
   FieldLimits fields_;
   std::unique_ptr<RequestReader> idle_reader_;  ///< between two requests, as most sessions are
   std::vector<char> scratch_;
+  std::unique_ptr<char[]> spare_;  ///< to be given up where there is no memory left to refuse somebody for that
   Request request_;
   StoreWatcher* watcher_ = nullptr;
   std::string watched_prefix_;
