@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "rendezvous/core/link/message_bytes.hpp"
+
 namespace torchup {
 
 namespace {
@@ -62,6 +64,13 @@ EndedJobs::EndedJob* EndedJobs::find(std::uint64_t number) {
 
 void EndedJobs::reuse(const NodeId& node) {
   for (EndedJob& job : jobs_) job.agents.erase(agent_name(node));
+}
+
+std::size_t EndedJobs::held_bytes() const {
+  constexpr std::size_t agent_bytes = 128;  // mostly
+  std::size_t bytes = 0;
+  for (const EndedJob& job : jobs_) bytes += torchup::held_bytes(job.verdict) + job.agents.size() * agent_bytes;
+  return bytes;
 }
 
 TimePoint EndedJobs::kept_until() const { return jobs_.empty() ? TimePoint::min() : jobs_.back().kept_until; }

@@ -57,6 +57,7 @@ class EndedJobs {
   /// An agent of the job that is going on has this node id now.
   void reuse(const NodeId& node);
   [[nodiscard]] bool empty() const { return jobs_.empty(); }
+  [[nodiscard]] std::size_t held_bytes() const;
   /// Until when a verdict may still be asked for; long ago when there is none.
   [[nodiscard]] TimePoint kept_until() const;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/text/wording.hpp"
 
 namespace torchup {
@@ -81,6 +82,7 @@ void Membership::index(Slot slot) {
   const Member& member = members_[slot];
   slot_of_node_.emplace(member.join.node.value(), slot);
   slots_of_host_.emplace(member.join.host, slot);
+  held_bytes_ += torchup::held_bytes(member.join);
   count(member, 1);
 }
 
@@ -117,6 +119,8 @@ bool Membership::bind(Slot slot, Peer peer, TimePoint now) {
 }
 
 void Membership::update(Slot slot, const Join& join) {
+  held_bytes_ -= torchup::held_bytes(members_[slot].join);
+  held_bytes_ += torchup::held_bytes(join);
   members_[slot].join = join;
   changed();
 }
@@ -147,6 +151,7 @@ void Membership::remove(Slot slot) {
   const auto [begin, end] = on_host(member.join.host);
   slots_of_host_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == slot; }));
   if (member.back_by) --awaited_;
+  held_bytes_ -= torchup::held_bytes(member.join);
   member = Member{};
   free_slots_.push_back(slot);
 }

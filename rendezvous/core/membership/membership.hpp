@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -117,6 +118,7 @@ class Membership {
   [[nodiscard]] int stopping() const { return stopping_; }
   [[nodiscard]] int seated() const { return seated_; }
   [[nodiscard]] int awaited() const { return awaited_; }  ///< members of the snapshot that are not back yet
+  [[nodiscard]] std::size_t held_bytes() const { return held_bytes_; }  ///< of what they said when they joined
   [[nodiscard]] int leaving() const { return leaving_; }  ///< open connections of members of jobs that have ended
 
   /// A new member, which speaks by `peer`. `join.node` is no member yet.
@@ -166,6 +168,7 @@ class Membership {
   std::uint64_t connection_count_ = 0;
   std::uint64_t next_seniority_ = 0;
   std::uint64_t revision_ = 0;
+  std::size_t held_bytes_ = 0;
   int ready_ = 0, aside_ = 0, stopping_ = 0, seated_ = 0, awaited_ = 0, leaving_ = 0;
 
   std::set<std::pair<TimePoint, Slot>> checks_;  ///< when to look whether a member is silent: one at most for each

@@ -181,6 +181,8 @@ class Rendezvous {
   [[nodiscard]] const std::optional<JobTerms>& terms() const { return terms_; }
 
   [[nodiscard]] const Membership& members() const { return members_; }
+  /// Memory for what agents told, which is as much as they like.
+  [[nodiscard]] std::size_t held_bytes() const;
   /// The round that its members were told to start in; nothing: none runs.
   [[nodiscard]] std::optional<Round> running() const;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/text/hostlist.hpp"
 #include "rendezvous/core/text/wording.hpp"
@@ -13,6 +14,13 @@ namespace torchup {
 std::optional<Round> Rendezvous::running() const {
   const bool runs = phase_ == Phase::running || phase_ == Phase::doubting || phase_ == Phase::restoring;
   return runs ? std::optional{round_} : std::nullopt;
+}
+
+std::size_t Rendezvous::held_bytes() const {
+  constexpr std::size_t host_bytes = 48;  // mostly
+  const std::size_t verdict = verdict_ ? torchup::held_bytes(*verdict_) : 0;
+  return members_.held_bytes() + ended_.held_bytes() + torchup::held_bytes(failures_) + verdict +
+         expected_hosts_.size() * host_bytes;
 }
 
 JobPeople Rendezvous::people() const { return {members_, ended_, lost_agents_, terms_, facts_, round_}; }

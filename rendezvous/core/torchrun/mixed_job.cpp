@@ -6,6 +6,7 @@
 #include <charconv>
 #include <utility>
 
+#include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/link/plausible.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/torchrun/torchrun_peer.hpp"
@@ -319,6 +320,13 @@ MixedJob::Rest MixedJob::give_back(TorchrunStore& store) {
             .early = std::move(early_)};
   *this = MixedJob{run_id_};
   return rest;
+}
+
+std::size_t MixedJob::held_bytes() const {
+  std::size_t bytes = members_.held_bytes() + ended_.held_bytes();
+  for (const auto* verdict : {&verdict_, &outcome_}) bytes += *verdict ? torchup::held_bytes(**verdict) : 0;
+  for (const Said& said : early_) bytes += torchup::held_bytes(std::get<Join>(said.message));
+  return bytes;
 }
 
 // ---- their parts

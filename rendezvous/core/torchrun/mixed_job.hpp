@@ -43,6 +43,9 @@ class MixedJob {
                                                    UtcTime utc);
   [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
   [[nodiscard]] int member_count() const { return members_.size(); }
+  [[nodiscard]] const Membership& members() const { return members_; }
+  /// As Rendezvous::held_bytes.
+  [[nodiscard]] std::size_t held_bytes() const;
   /// Whether no agent of ours has a part any more, and none is to get one. `attended`: an agent of torchrun's is there
   /// still: where the job has not ended, it goes on with those. In a static rendezvous it cannot: the store is that of
   /// group rank 0's agent, which is ours.

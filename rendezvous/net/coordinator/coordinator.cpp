@@ -1,5 +1,7 @@
 #include "rendezvous/net/coordinator/coordinator.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -8,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/core/link/message_bytes.hpp"
+#include "rendezvous/core/text/printable.hpp"
 #include "rendezvous/net/coordinator/coordinator_job.hpp"
 #include "rendezvous/net/coordinator/job_keeper.hpp"
 #include "rendezvous/net/coordinator/job_registry.hpp"
@@ -27,6 +31,15 @@ const Join* join_in(const RendezvousEvent& event) {
   const auto* said = std::get_if<Said>(&event);
   const auto* resumed = std::get_if<Resumed>(&event);
   return said ? std::get_if<Join>(&said->message) : resumed ? &resumed->resume.join : nullptr;
+}
+
+/// Cuts what people are told of why workers failed; that they did, and how, needs no room.
+void cut_words(Leave* leave, WorkersFailed* failed) {
+  if (leave) leave->reason = printable_start(leave->reason);
+  for (WorkerFailure& failure : leave ? leave->failures : failed->failures) {
+    failure.message = printable_start(failure.message);
+    failure.error_file.clear();
+  }
 }
 
 UtcTime utc_now() { return std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now()); }
@@ -96,6 +109,30 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
       job.perform(std::move(actions));
     }
     arm(job);
+  }
+
+  /// Whether what the event brings has room, or could be cut so that it has. Empty: it does; else why it does not.
+  [[nodiscard]] std::string refusal(const Job& job, RendezvousEvent& event) const {
+    auto* const said = std::get_if<Said>(&event);
+    auto* const resumed = std::get_if<Resumed>(&event);
+    const Join* const join = join_in(event);
+    auto* const leave = said ? std::get_if<Leave>(&said->message) : nullptr;
+    auto* const failed = resumed ? &resumed->resume.failed
+                         : said  ? std::get_if<WorkersFailed>(&said->message)
+                                 : nullptr;
+    if (!join && !leave && !failed) return {};
+    const std::size_t growth = join ? job.growth_by(*join) : 0;
+    std::size_t bytes = growth;
+    if (leave) bytes += leave->reason.size();
+    if (leave || failed) bytes += held_bytes(leave ? leave->failures : failed->failures);
+    for (const auto& [run_id, each] : jobs_.all()) bytes += each->held_bytes();
+    if (bytes <= told_bytes_max) return {};
+    if (leave || failed) cut_words(leave, failed);
+    if (growth == 0) return {};
+    return fmt::format(
+        "told_bytes_max: what agents told this coordinator of themselves and this one tells takes up {} "
+        "bytes, where {} are allowed",
+        bytes, told_bytes_max);
   }
 
   void end_by_fault(Job& job, const std::string& what) {
@@ -232,7 +269,7 @@ namespace {
 
 class OpenAttendance final : public Coordinator::Attendance {
  public:
-  OpenAttendance(Peer peer, std::function<void(const RendezvousEvent&)> step, std::function<void(bool)> leave)
+  OpenAttendance(Peer peer, std::function<void(RendezvousEvent)> step, std::function<void(bool)> leave)
       : peer_{peer}, step_{std::move(step)}, leave_{std::move(leave)} {}
   ~OpenAttendance() override { gone(true); }
 
@@ -251,7 +288,7 @@ class OpenAttendance final : public Coordinator::Attendance {
 
  private:
   Peer peer_;
-  std::function<void(const RendezvousEvent&)> step_;
+  std::function<void(RendezvousEvent)> step_;
   std::function<void(bool)> leave_;
 };
 
@@ -274,7 +311,10 @@ std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, 
   const Peer peer = impl_->enter(*job, std::move(visitor), listener);
   return std::make_unique<OpenAttendance>(
       peer,
-      [impl = impl_.get(), job, observed = std::move(observed)](const RendezvousEvent& event) {
+      [impl = impl_.get(), job, observed = std::move(observed), in_process, &listener](RendezvousEvent event) {
+        if (!in_process) {
+          if (auto why = impl->refusal(*job, event); !why.empty()) return listener.refuse(68, std::move(why));
+        }
         if (const Join* join = join_in(event)) job->heard(*join, observed);
         impl->step(*job, event);
       },

@@ -106,6 +106,9 @@ class Coordinator {
   std::shared_ptr<Impl> impl_;
 };
 
+/// What agents of other processes told of themselves, and of how workers failed, of all jobs. Beyond it nobody joins
+/// anew, and of failures only the beginnings are kept.
+inline constexpr std::size_t told_bytes_max = std::size_t{128} << 20;
 inline constexpr std::size_t jobs_max = 1024;  ///< run ids per coordinator; jobs that nobody joined give way
 
 }  // namespace torchup

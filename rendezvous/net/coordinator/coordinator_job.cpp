@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/text/source_list.hpp"
 #include "rendezvous/net/coordinator/job_keeper.hpp"
 
@@ -52,6 +53,13 @@ void CoordinatorJob::let_go_of_all(const std::string& reason) {
   for (auto* listener : listeners_) {
     if (listener) listener->let_go(reason);
   }
+}
+
+std::size_t CoordinatorJob::growth_by(const Join& join) const {
+  const Membership& members = mixed.active() ? mixed.members() : rendezvous.members();
+  const auto known = members.slots().find(join.node.value());
+  const std::size_t held = known == members.slots().end() ? 0 : torchup::held_bytes(members.at(known->second).join);
+  return torchup::held_bytes(join) - std::min(held, torchup::held_bytes(join));
 }
 
 void CoordinatorJob::heard(const Join& join, const std::string& observed) {

@@ -37,6 +37,10 @@ class CoordinatorJob {
   void set_joined() { joined_ = true; }
   /// Closes the connections to a job that is no more.
   void let_go_of_all(const std::string& reason);
+  /// Memory for what its agents told.
+  [[nodiscard]] std::size_t held_bytes() const { return mixed.active() ? mixed.held_bytes() : rendezvous.held_bytes(); }
+  /// What it would take up more if that agent joined.
+  [[nodiscard]] std::size_t growth_by(const Join& join) const;
   [[nodiscard]] bool knows_address(const std::string& address) const { return addresses_.contains(address); }
 
   // What was decided.

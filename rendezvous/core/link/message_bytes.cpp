@@ -1,0 +1,39 @@
+#include "rendezvous/core/link/message_bytes.hpp"
+
+namespace torchup {
+namespace {
+
+/// A member's entry and its places in the indices.
+constexpr std::size_t entry_bytes = 1024;
+/// What an allocation takes beyond what was asked for.
+constexpr std::size_t block_bytes = 16;
+
+/// Beyond the string itself.
+std::size_t text_bytes(const std::string& text) {
+  constexpr std::size_t held_within = 15;
+  return text.size() <= held_within ? 0 : text.size() + block_bytes;
+}
+
+}  // namespace
+
+std::size_t held_bytes(const Join& join) {
+  std::size_t bytes = entry_bytes + join.addresses.size() * sizeof(std::string) + join.facts.size() * sizeof(Fact);
+  // A member is found by its node and its host, whose names the indices have too.
+  bytes += 2 * (text_bytes(join.node.value()) + text_bytes(join.host));
+  bytes += text_bytes(join.role) + text_bytes(join.terms.hostlist);
+  for (const std::string& address : join.addresses) bytes += text_bytes(address);
+  for (const Fact& fact : join.facts) bytes += text_bytes(fact.name) + text_bytes(fact.value);
+  return bytes;
+}
+
+std::size_t held_bytes(const std::vector<WorkerFailure>& failures) {
+  std::size_t bytes = failures.size() * sizeof(WorkerFailure);
+  for (const WorkerFailure& failure : failures) {
+    bytes += text_bytes(failure.host) + text_bytes(failure.message) + text_bytes(failure.error_file);
+  }
+  return bytes;
+}
+
+std::size_t held_bytes(const Verdict& verdict) { return text_bytes(verdict.reason) + held_bytes(verdict.failures); }
+
+}  // namespace torchup
