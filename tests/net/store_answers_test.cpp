@@ -2,8 +2,10 @@
 #include <sys/socket.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <functional>
 #include <optional>
 
 #include "rendezvous/net/store/reply_queue.hpp"
@@ -271,4 +273,37 @@ TEST_CASE("a queue that was long gives back what has been sent of it", "[net][re
   REQUIRE(queue.size() == 1000);
   REQUIRE(queue.buffer().capacity() < 2000);
   queue.clear(all);
+}
+
+TEST_CASE("requests that take long leave the loop to others, whoever else is ready", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  options.bind = "127.0.0.1";
+  StoreServer server{loop, std::move(options)};
+  const Port port = *server.listen();
+  const std::string value(1023, 'x');
+  REQUIRE(server.store().set("/v", Value{std::string_view{value}}));
+  const std::string request = test::request(Query::multi_get, std::vector<std::string>(8'000, "/v"));
+  constexpr std::size_t clients = 12;
+  std::vector<UniqueFd> crowd;
+  for (std::size_t i = 0; i < clients; ++i) {
+    crowd.push_back(connect_to(port));
+    std::string first = validate + request.substr(0, request.size() - 1);
+    run_until(loop, [&] {
+      const ssize_t sent = ::send(crowd.back().get(), first.data(), first.size(), MSG_NOSIGNAL);
+      if (sent > 0) first.erase(0, static_cast<std::size_t>(sent));
+      return first.empty();
+    });
+  }
+  run_until(loop, [&] { return server.status().arriving_bytes >= clients * 8'000; });
+  for (const UniqueFd& client : crowd) send_all(client, request.substr(request.size() - 1));
+  std::uint64_t before = server.status().requests, most = 0;
+  std::function<void()> look = [&] {
+    const std::uint64_t now = server.status().requests;
+    most = std::max(most, now - std::exchange(before, now));
+    if (now < clients) boost::asio::post(loop, look);
+  };
+  boost::asio::post(loop, look);
+  run_until(loop, [&] { return before == clients; });
+  REQUIRE(most <= 2);
 }

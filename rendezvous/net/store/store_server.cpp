@@ -125,23 +125,29 @@ class StoreServer::Impl {
   /// False when it ended before its work did.
   bool turn() {
     in_turn_ = true;
-    std::array<epoll_event, events_per_wait> events;
     bool awake = true;
     connections_.look_at_clock();
     const auto end = connections_.now() + store_turn_max;
     for (requests_.begin_turn(end); awake && connections_.now() < end;) {
-      const int count = ::epoll_wait(readiness_.native_handle(), events.data(), events_per_wait, 0);
-      if (count > 0) {
-        const std::uint64_t only = count == 1 ? events[0].data.u64 : listener_tag;
-        alone_ = only == last_ && only != listener_tag;
-        last_ = only;
-        handle({events.data(), static_cast<std::size_t>(count)});
+      if (ready_.empty() && !look_who_is_ready()) {
+        awake = alone_ && serve_awake(end);
       } else {
-        awake = count == 0 && alone_ && serve_awake(end);
+        ready_ = handle(ready_, end);
       }
     }
     in_turn_ = false;
     return !awake;
+  }
+
+  bool look_who_is_ready() {
+    const int count = ::epoll_wait(readiness_.native_handle(), events_.data(), events_per_wait, 0);
+    alone_ = alone_ && count >= 0;
+    if (count <= 0) return false;
+    const std::uint64_t only = count == 1 ? events_[0].data.u64 : listener_tag;
+    alone_ = only == last_ && only != listener_tag;
+    last_ = only;
+    ready_ = {events_.data(), static_cast<std::size_t>(count)};
+    return true;
   }
 
   /// Those for whom a turn had no time get their own, with the loop's other work in between.
@@ -174,7 +180,7 @@ class StoreServer::Impl {
         if (++polls % looks_at_others != 0) return requests_.receive(*only);
         epoll_event event;
         others = ::epoll_wait(readiness_.native_handle(), &event, 1, 0) == 1;
-        if (others) handle({&event, 1});
+        if (others) handle({&event, 1}, end);
         return others;
       };
       if (!spin_.run(poll)) return false;
@@ -185,7 +191,9 @@ class StoreServer::Impl {
     return true;
   }
 
-  void handle(std::span<const epoll_event> events) {
+  /// Returns those for whom there was no time until `end`: some requests take as long as a hundred others. The first is
+  /// always served.
+  std::span<const epoll_event> handle(std::span<const epoll_event> events, TimePoint end) {
     connections_.look_at_clock();
     // Newcomers first: a full backlog makes the kernel drop connections, and their clients try again after a second.
     bool storm = false;
@@ -203,8 +211,13 @@ class StoreServer::Impl {
       if (replies_.many_unsent()) flush();
       constexpr std::size_t served_between_accepts = 64;
       if (storm && ++served % served_between_accepts == 0) storm = accept_all();
+      connections_.look_at_clock();
+      if (connections_.now() < end) continue;
+      settle_turn();
+      return events.subspan(i + 1);
     }
     settle_turn();
+    return {};
   }
 
   /// Among ten thousand sessions the next one's memory is in no cache: ask for it while others are served.
@@ -345,3 +358,5 @@ Store& StoreServer::store() { return impl_->store(); }
 StoreServerStatus StoreServer::status() const { return impl_->status(); }
 
 }  // namespace torchup
+  std::array<epoll_event, events_per_wait> events_;
+  std::span<const epoll_event> ready_;  ///< of events_, those who are still to be served
