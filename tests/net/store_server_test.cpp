@@ -1,6 +1,7 @@
 #include "rendezvous/net/store/store_server.hpp"
 
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
+#include <ctime>
 #include <functional>
 #include <limits>
 #include <thread>
@@ -339,4 +341,53 @@ TEST_CASE("who watches a key is told of a COMPARE_SET that stored something", "[
                        compare_set("wrong", "2") + compare_set("1", "1"));
   run_until(loop, [&] { return watcher.seen == 5; });
   REQUIRE(watcher.stored == 2);
+}
+
+TEST_CASE("a server without descriptors does not spin", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  Listeners listeners = *listen_on("127.0.0.1", Port{0}, 90s);
+  options.listener = std::move(listeners.sockets[0]);
+  StoreServer server{loop, std::move(options)};
+  const UniqueFd client = connect_to(listeners.port);
+  send_all(client, validate + request(Query::ping, {}, {}, 7));
+  const UniqueFd highest{::dup(client.get())};
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(highest.get()) + 1;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const auto listening = server.listen();
+  const std::clock_t begin = std::clock();
+  loop.run_for(500ms);
+  const std::clock_t spent = std::clock() - begin;
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  REQUIRE(listening.has_value());
+  REQUIRE(spent < CLOCKS_PER_SEC / 10);
+  std::string pong;
+  put_nonce(pong, 7);
+  REQUIRE(received(loop, client, pong.size()) == pong);
+}
+
+TEST_CASE("who gets the last descriptor keeps it while nobody else comes", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  options.bind = "127.0.0.1";
+  StoreServer server{loop, std::move(options)};
+  const Port port = *server.listen();
+  const UniqueFd first = connect_to(port), second = connect_to(port);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(second.get()) + 3;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  run_until(loop, [&] { return server.status().accepted == 2; });
+  loop.run_for(50ms);
+  send_all(first, validate + request(Query::ping, {}, {}, 7));
+  send_all(second, validate + request(Query::ping, {}, {}, 7));
+  std::string pong;
+  put_nonce(pong, 7);
+  const bool served = received(loop, first, pong.size()) == pong && received(loop, second, pong.size()) == pong;
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  REQUIRE(served);
 }

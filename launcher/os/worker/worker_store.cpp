@@ -4,6 +4,8 @@
 #include <sys/socket.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/system/system_error.hpp>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -32,7 +34,8 @@ WorkerStore::~WorkerStore() = default;
 
 Port WorkerStore::port() const { return state_->port; }
 
-Result<WorkerStore> WorkerStore::open(Options options) {
+/// A loop and a thread of its own, either of which the system may refuse: then they throw.
+Result<WorkerStore> WorkerStore::open(Options options) try {
   StoreServerOptions server;
   server.bind = std::move(options.bind);
   server.port = options.port;
@@ -44,6 +47,10 @@ Result<WorkerStore> WorkerStore::open(Options options) {
   state->port = *listening;
   state->thread = std::thread{[&loop = state->loop] { loop.run(); }};
   return WorkerStore{std::move(state)};
+} catch (const std::system_error& error) {
+  return Error{error.code(), "no thread for the workers' store"};
+} catch (const boost::system::system_error& error) {
+  return Error{error.code(), "no loop for the workers' store"};
 }
 
 Result<Port> free_port() {

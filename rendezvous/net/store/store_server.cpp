@@ -1,8 +1,8 @@
 #include "rendezvous/net/store/store_server.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -12,14 +12,12 @@
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <optional>
-#include <stdexcept>
-#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "rendezvous/core/store/store_codec.hpp"
 #include "rendezvous/net/io/address.hpp"
 #include "rendezvous/net/io/listen.hpp"
+#include "rendezvous/net/io/token.hpp"
 #include "rendezvous/net/store/adaptive_spin.hpp"
 #include "rendezvous/net/store/store_connections.hpp"
 #include "rendezvous/net/store/store_replies.hpp"
@@ -34,12 +32,8 @@ constexpr int events_per_wait = 512;
 constexpr std::uint64_t listener_tag = std::uint64_t{1} << 63;
 
 Value random_identity() {
-  std::array<std::uint32_t, 4> words{};
-  if (::getrandom(words.data(), sizeof words, 0) != sizeof words)
-    throw std::system_error{errno, std::generic_category(), "getrandom"};
-  std::string text;
-  for (const std::uint32_t word : words) put_nonce(text, word);
-  return Value{text};
+  const Nonce nonce = fresh_nonce();
+  return Value{std::string_view{reinterpret_cast<const char*>(nonce.data()), nonce.size()}};
 }
 
 }  // namespace
@@ -47,26 +41,22 @@ Value random_identity() {
 class StoreServer::Impl {
  public:
   Impl(asio::io_context& loop, StoreServerOptions options)
-      : options_{std::move(options)}, loop_{loop}, readiness_{loop, ::epoll_create1(EPOLL_CLOEXEC)}, clock_{loop},
-        connections_{options_.connections, options_.other_language != nullptr, readiness_.native_handle(), options_.log,
+      : options_{std::move(options)}, loop_{loop}, readiness_{loop}, clock_{loop}, rest_{loop},
+        connections_{options_.connections, options_.other_language != nullptr, open_set(), options_.log,
                      [this](StoreSession& session) { closing(session); }},
         replies_{connections_, options_.connections.reply_bytes_max, [this] { flush_later(); }},
         store_{options_.limits, random_identity(), replies_}, requests_{options_, connections_, replies_, store_,
-                                                                        [this] { go_on_later(); }} {
-    if (readiness_.native_handle() < 0) throw std::runtime_error{"epoll_create1 failed"};
-  }
+                                                                        [this] { go_on_later(); }} {}
 
   Result<Port> listen() {
+    if (!readiness_.is_open()) return system_error(no_set_, "a set of connections to wait for");
     auto listeners = options_.listener ? listen_with(std::move(options_.listener), options_.port,
                                                      options_.connections.silent_peer_max)
                                        : listen_on(options_.bind, options_.port, options_.connections.silent_peer_max);
     if (!listeners) return listeners.error();
     listeners_ = std::move(*listeners);
     reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    for (std::size_t i = 0; i < listeners_.sockets.size(); ++i) {
-      if (!connections_.watch(listeners_.sockets[i].get(), listener_tag | i, EPOLLIN, EPOLL_CTL_ADD))
-        return system_error(errno, "epoll_ctl");
-    }
+    if (!watch_listeners()) return system_error(errno, "epoll_ctl");
     wait_for_readiness();
     return listeners_.port;
   }
@@ -106,6 +96,16 @@ class StoreServer::Impl {
 
  private:
   // Readiness. The loop waits for one descriptor; what is ready behind it is handled here, turn by turn.
+
+  /// -1: no_set_ says why.
+  int open_set() {
+    UniqueFd set{::epoll_create1(EPOLL_CLOEXEC)};
+    no_set_ = set ? 0 : errno;
+    boost::system::error_code error;
+    if (set) readiness_.assign(set.get(), error);
+    if (error) no_set_ = error.value();
+    return no_set_ == 0 ? set.release() : -1;
+  }
 
   void wait_for_readiness() {
     readiness_.async_wait(asio::posix::stream_descriptor::wait_read,
@@ -237,6 +237,13 @@ class StoreServer::Impl {
 
   // Accepting.
 
+  [[nodiscard]] bool watch_listeners() const {
+    for (std::size_t i = 0; i < listeners_.sockets.size(); ++i) {
+      if (!connections_.watch(listeners_.sockets[i].get(), listener_tag | i, EPOLLIN, EPOLL_CTL_ADD)) return false;
+    }
+    return true;
+  }
+
   /// Accepts whoever waits; true when there was anybody.
   bool accept_all() {
     bool any = false;
@@ -245,7 +252,7 @@ class StoreServer::Impl {
         UniqueFd socket{::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
         if (!socket) {
           if (errno == ECONNABORTED || errno == EINTR) continue;
-          if ((errno == EMFILE || errno == ENFILE) && make_room(listener.get())) continue;
+          if (failed_to_accept(listener.get(), errno)) continue;
           break;
         }
         any = true;
@@ -268,17 +275,45 @@ class StoreServer::Impl {
     return true;
   }
 
-  /// No descriptor is left for the newcomer. One who has not said a word gives way to it. Where there is none, the
-  /// descriptor that is kept in reserve lets us take the newcomer out of the backlog and close it, instead of being
-  /// woken for it for ever. True when it should be tried again.
-  bool make_room(int listener) {
-    if (drop_stranger("this process has no descriptor left")) return true;
-    if (options_.gives_descriptor && options_.gives_descriptor()) return true;
-    reserve_.reset();
-    if (UniqueFd socket{::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)}; socket)
-      connections_.refuse(socket.get(), "this process has no descriptor left");
-    reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  /// True when it should be tried again.
+  bool failed_to_accept(int listener, int error) {
+    const bool no_descriptor = error == EMFILE || error == ENFILE;
+    if (!no_descriptor && error != ENOBUFS && error != ENOMEM) return false;
+    // The kernel wants a descriptor before it looks whether there is anybody to be given one.
+    pollfd backlog{listener, POLLIN, 0};
+    if (::poll(&backlog, 1, 0) == 0) return false;
+    if (no_descriptor && make_room()) return true;
+    if (!no_descriptor || !turn_away(listener)) rest();
     return false;
+  }
+
+  /// No descriptor is left for the newcomer. One who has not said a word gives way to it. False: there is none.
+  bool make_room() {
+    const char* const why = "this process has no descriptor left";
+    return drop_stranger(why) || (options_.gives_descriptor && options_.gives_descriptor());
+  }
+
+  /// The descriptor that is kept in reserve lets us take the newcomer out of the backlog and close it, instead of being
+  /// woken for it for ever. False: there is not even that.
+  bool turn_away(int listener) {
+    reserve_.reset();
+    UniqueFd socket{::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)};
+    const bool accepted = static_cast<bool>(socket);
+    if (accepted) connections_.refuse(socket.get(), "this process has no descriptor left");
+    socket.reset();
+    reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    return accepted;
+  }
+
+  /// The system has nothing left for newcomers. To be told of them again and again would cost a whole processor.
+  void rest() {
+    for (const UniqueFd& listener : listeners_.sockets) connections_.unwatch(listener.get());
+    constexpr auto pause = std::chrono::milliseconds{100};
+    rest_.expires_after(pause);
+    rest_.async_wait([this, alive = std::weak_ptr{alive_}](const boost::system::error_code& error) {
+      if (error || alive.expired()) return;
+      (void)watch_listeners();
+    });
   }
 
   // Answering.
@@ -326,7 +361,9 @@ class StoreServer::Impl {
   StoreServerOptions options_;
   asio::io_context& loop_;
   asio::posix::stream_descriptor readiness_;
+  int no_set_ = 0;  ///< the system's reason why there is none
   asio::steady_timer clock_;
+  asio::steady_timer rest_;  ///< runs while nobody is accepted for a moment
   StoreConnections connections_;
   StoreReplies replies_;
   Store store_;
@@ -336,6 +373,8 @@ class StoreServer::Impl {
   StoreServerStatus status_;
   std::function<void()> drained_;
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
+  std::array<epoll_event, events_per_wait> events_;
+  std::span<const epoll_event> ready_;  ///< of events_, those who are still to be served
   AdaptiveSpin spin_;
   std::uint64_t last_ = listener_tag;  ///< the session of the last event that came alone
   bool alone_ = false;                 ///< and the one before was of the same
@@ -358,5 +397,3 @@ Store& StoreServer::store() { return impl_->store(); }
 StoreServerStatus StoreServer::status() const { return impl_->status(); }
 
 }  // namespace torchup
-  std::array<epoll_event, events_per_wait> events_;
-  std::span<const epoll_event> ready_;  ///< of events_, those who are still to be served

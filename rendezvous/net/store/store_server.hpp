@@ -121,7 +121,8 @@ class StoreServer {
 
   /// Binds and listens; clients are served as soon as the loop runs. Once per server. Returns the real port.
   ///
-  /// Errors: the system's (address in use, not available, permission denied) with address and port in the context;
+  /// Errors: the system's (address in use, not available, permission denied) with address and port in the context, or
+  /// that there is no descriptor left;
   /// errc::bad_value when `bind` is no numeric address or `listener` has another port.
   [[nodiscard]] Result<Port> listen();
 
