@@ -27,6 +27,20 @@ class Manual(unittest.TestCase):
         readme = dict(re.findall(r"^\| (\d+(?:\+n)?) \| (.+?) \|$", README, re.M))
         self.assertEqual({code: meaning for code, meaning in readme.items() if code in told}, told)
 
+    def test_manual_page_has_what_help_has(self):
+        page = Path(TORCHUP).parents[1] / "share/man/man1/torchup.1"  # as text, without roff's fonts and escapes
+        text = " ".join(re.sub(r"\\f[A-Z]|\\&", "", page.read_text()).replace("\\-", "-").split())
+        help_text = run("--help").stdout
+        options = re.findall(r"^  (?:-\w, ?|-\w,)?(--[a-z-]+)", help_text, re.M)
+        self.assertGreater(len(options), 50)
+        self.assertEqual(re.findall(r"\.TP (?:-\w, )?(--[a-z-]+)", text), options)
+        for code, meaning in re.findall(r"^  (\d+(?:\+n)?) +(.+)$", help_text[help_text.index("Exit codes:"):], re.M):
+            self.assertIn(f".TP {code} {meaning}", text)
+        # Who ends with another code than the other nodes stands there as in README.
+        for who in "a node that left (its signal)", "one that was cut off", "nothing could end (1, where it would be 0 or 128+n)":
+            self.assertIn(who, text)
+            self.assertIn(who, " ".join(README.split()))
+
     def test_help_says_defaults_choices_and_how_to_begin(self):
         text = " ".join(run("--help").stdout.split())
         for words in ("default port 29400", "spawn|fork|forkserver", "node|socket|exclusive|core-complex", "PET_NPROC_PER_NODE",

@@ -95,6 +95,7 @@ std::string options_section() {
   std::string text = ".SH OPTIONS\n";
   std::string_view group;
   for (const OptionSpec& option : option_table()) {
+    if (option.name == "use-env") continue;  // torchup-launch's alone
     if (option.group != group) text += fmt::format(".SS {}\n", roff(option.group));
     group = option.group;
     text += option_entry(option);
@@ -104,7 +105,8 @@ std::string options_section() {
 
 std::string exit_status_section() {
   std::string text =
-      ".SH EXIT STATUS\nThe same on all nodes, but for a node that left (its signal) and one that was cut off (67).\n";
+      ".SH EXIT STATUS\nThe same on all nodes, but for a node that left (its signal), one that was cut off (67) and "
+      "one with a worker that nothing could end (1, where it would be 0 or 128+n).\n";
   for (const ExitCode& code : exit_codes()) {
     text += fmt::format(".TP\n\\fB{}\\fR\n{}\n", code.code, roff(code.meaning));
   }
