@@ -228,7 +228,10 @@ Result<> TorchrunPeer::meet(TorchrunStore& store) {
   }
   auto outcome = meeting_.turn(store, *join_, !outsider_.echoes(now_), now_);
   if (!outcome) return outcome.error();
-  if (outcome->failure) return fail_for_good(*std::move(outcome->failure)), Result<>{};
+  if (outcome->failure) {
+    if (auto closed = close(store); !closed) return closed;  // without us nobody's workers get anywhere
+    return fail_for_good(*std::move(outcome->failure)), Result<>{};
+  }
   if (outcome->message) tell(*std::move(outcome->message));
   if (!outcome->placement) return {};
   phase_ = Phase::running;
