@@ -178,7 +178,9 @@ std::vector<TorchrunNode> TorchrunCare::lost_members(const TorchrunState& state)
 
 bool TorchrunCare::may_call(const TorchrunState& state, TorchrunStore& store) const {
   if (!state.complete || state.closed || !state.wait_list.empty()) return false;
-  return static_cast<int>(state.participants.size()) >= min_nodes_ && !leaving(store);
+  const bool with_ours =
+      std::ranges::any_of(ours_, [&](const auto& one) { return state.participants.contains(one.first); });
+  return (with_ours || static_cast<int>(state.participants.size()) >= min_nodes_) && !leaving(store);
 }
 
 /// The one decision that the others are called to another round.

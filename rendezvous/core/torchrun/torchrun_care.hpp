@@ -30,8 +30,9 @@ namespace torchup {
 ///    round. Torchrun's agents take a silent one out of the state, each by the lease of its own configuration, but look
 ///    at nothing but the wait list: their workers would wait for the lost one. So an entry of ours stands on the wait
 ///    list until they all have left the round, before anybody can join the next. There are two exceptions: where fewer
-///    than the minimum are left, for they could only wait for a replacement, which calls them by itself when it comes,
-///    while the silent one may come back and go on; and in the exit barrier, which nobody leaves again.
+///    than the minimum are left and none of ours is among them, for they could only wait for a replacement, which calls
+///    them by itself when it comes, while the silent one may come back and go on (ours stop their workers without it,
+///    and then nobody's round goes on); and in the exit barrier, which nobody leaves again.
 ///  - An agent that others took for dead, and that still runs in a round which is over, is shown a state in which it is
 ///    called: so it comes back.
 ///  - An agent that is in no list does not end the job. A node that comes back when the others have gone on, and has no

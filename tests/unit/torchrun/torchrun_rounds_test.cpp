@@ -233,4 +233,31 @@ TEST_CASE("the others are called while one of ours stops its workers", "[unit][t
   REQUIRE(is_caller(*job.state.wait_list.begin()));
 }
 
+TEST_CASE("where one of ours takes part, whoever is left of a round is called when a participant is lost",
+          "[unit][torchrun]") {
+  CaredJob job;
+  const bool with_ours = GENERATE(false, true);
+  const TorchrunNode third = with_ours ? our_node("10.0.0.9", 7, 0, false) : c;
+  job.enter(a, client_a);
+  job.state.participants[third] = 0;
+  job.state.last_heartbeats[third] = utc0;
+  job.write(std::nullopt);
+  job.enter(b, client_b);
+  job.complete(client_b);  // a job of three nodes
+  if (with_ours) job.care.ours({{third, false}});
+  job.turn(1s);
+  REQUIRE(job.state.wait_list.empty());
+  SECTION("that is silent") {
+    job.leave(b, client_a);
+    job.turn(2s);
+    job.turn(3s);
+  }
+  SECTION("that has ended") {
+    job.care.gone(client_b, job.keys);
+    job.turn(2s);
+  }
+  REQUIRE(job.state.participants.size() == 2);
+  REQUIRE(job.state.wait_list.empty() != with_ours);  // ours stops, and theirs are not to count that as a failure
+}
+
 }  // namespace torchup
