@@ -356,3 +356,33 @@ TEST_CASE("lines that are lost as soon as they are welcome are dialled ever more
   });
   if (!answers) REQUIRE(told <= 2);  // what is wrong is told once
 }
+
+TEST_CASE("a leave that nobody answers is granted after three seconds", "[unit][link]") {
+  Linked agent;
+  const Leave leave{.ends_job = false, .exit_code = 143};
+  const std::vector<LinkEvent> granted{CoordinatorMessage{End{verdict_of(leave)}}};
+  SECTION("while there is a line") {
+    agent.run();
+    agent.step(link::Say{leave});
+    agent.pass(agent.now + CoordinatorLink::leave_limit - 1ms);
+    REQUIRE(agent.told.empty());
+    agent.pass(agent.now + 1ms);
+    REQUIRE(agent.told == granted);
+  }
+  SECTION("and at once where there is none") {
+    agent.step(link::Say{leave});
+    REQUIRE(agent.told == granted);
+  }
+}
+
+TEST_CASE("who accepts connections and says nothing is another program after five seconds", "[unit][link]") {
+  const bool token = GENERATE(false, true);
+  Linked agent{token};
+  agent.step(link::Say{agent.join_of()});
+  agent.connect();
+  agent.pass(agent.now + CoordinatorLink::foreign_limit - 1ms);
+  REQUIRE(agent.told.empty());
+  agent.pass(agent.now + 1ms);
+  REQUIRE(agent.told.empty() == token);  // with one it is tried again: it may be mended before the join timeout
+  if (!token) REQUIRE(std::get<LinkLost>(agent.told.at(0)).exit_code == 67);
+}

@@ -255,4 +255,16 @@ TEST_CASE("a coordinator that was asleep gives nobody of a mixed job up", "[unit
   REQUIRE(mixed.job.member_count() == 0);
 }
 
+TEST_CASE("what a node of a mixed job and its coordinator have missed of each other is said again", "[unit][mixed]") {
+  Mixed mixed;
+  for (int i = 0; i < 25; ++i) (void)mixed.pass(100ms);
+  REQUIRE(mixed.keys.state().complete);
+  (void)mixed.step(Gone{Peer{0}, false});
+  (void)mixed.step(Connected{Peer{1}, "10.0.0.1", "10.0.0.5"});
+  const auto told = mixed.step(Resumed{Peer{1}, {.join = Mixed::agent("a"), .store = StoreReady{Round{0}, Port{77}}}});
+  REQUIRE(std::ranges::count(told, RendezvousAction{Tell{Peer{1}, HostStore{Round{0}}}}) == 1);
+  (void)mixed.pass(100ms);
+  REQUIRE(mixed.keys.map["torch.rendezvous.job.0/MASTER_PORT"] == "77");
+}
+
 }  // namespace torchup
