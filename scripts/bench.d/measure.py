@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import random
 import statistics
 import sys
 
@@ -53,12 +54,12 @@ def machine():
 
 
 def interleave(contenders, rounds, warm=True):
-    """Runs every contender once a round; {name: function} to {name: [value per round]}. With `warm`, a first round more
-    is not counted."""
+    """Runs every contender once a round, in an order that chance makes anew; {name: function} to {name: [value per
+    round]}. With `warm`, a first round more is not counted."""
     values = {name: [] for name in contenders}
     for turn in range(rounds + warm):
-        for name, run in contenders.items():
-            value = run()
+        for name in random.sample(list(contenders), len(contenders)):
+            value = contenders[name]()
             if turn >= warm:
                 values[name].append(value)
     return values
