@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -10,7 +11,10 @@
 #include <thread>
 
 #include "rendezvous/net/io/listen.hpp"
+#include "rendezvous/net/io/silence_limit.hpp"
 #include "rendezvous/net/store/blocking_connect.hpp"
+#include "rendezvous/net/store/client_connection.hpp"
+#include "rendezvous/net/store/store_server.hpp"
 #include "tests/support/store_server_thread.hpp"
 
 using namespace torchup;
@@ -76,6 +80,38 @@ TEST_CASE("nobody there: an error with every address, when the time is over", "[
   REQUIRE(client.error().code == boost::system::errc::timed_out);
   REQUIRE(client.error().context.find("127.0.0.1:" + std::to_string(port.value())) != std::string::npos);
   REQUIRE(std::chrono::steady_clock::now() - begin >= 150ms);
+}
+
+TEST_CASE("a client notices within the server's time that the other machine is gone", "[net][store_client][own]") {
+  const auto listeners = listen_on("127.0.0.1", Port{0}, ConnectionLimits{}.silent_peer_max);
+  const auto client = blocking_connect("127.0.0.1", listeners->port, std::chrono::steady_clock::now() + 5s);
+  REQUIRE(client.has_value());
+  const auto same = [&](int level, int option) {
+    int servers = 0, clients = 0;
+    socklen_t size = sizeof servers;
+    ::getsockopt(listeners->sockets.at(0).get(), level, option, &servers, &size);
+    ::getsockopt(client->get(), level, option, &clients, &size);
+    return servers > 0 && clients == servers;
+  };
+  REQUIRE(same(SOL_SOCKET, SO_KEEPALIVE));
+  REQUIRE(same(IPPROTO_TCP, TCP_KEEPIDLE));
+  REQUIRE(same(IPPROTO_TCP, TCP_KEEPINTVL));
+  REQUIRE(same(IPPROTO_TCP, TCP_KEEPCNT));
+  REQUIRE(same(IPPROTO_TCP, TCP_USER_TIMEOUT));
+}
+
+TEST_CASE("a machine that the kernel gives up is a lost connection, not a late answer", "[net][store_client][own]") {
+  const auto listeners = listen_on("127.0.0.1", Port{0}, 90s);  // nobody reads: nothing that is sent gets through
+  UniqueFd socket = *blocking_connect("127.0.0.1", listeners->port, std::chrono::steady_clock::now() + 5s);
+  limit_silence(socket.get(), 1s);
+  ClientConnection connection{std::move(socket)};
+  OutgoingRequest request{Query::set};
+  const std::string large(16'000'000, 'x');
+  request.key("k");
+  request.value(large);
+  const auto sent = connection.send(request, std::chrono::steady_clock::now() + 25s);
+  REQUIRE(sent.has_error());
+  REQUIRE(sent.error().code == boost::system::errc::connection_reset);
 }
 
 TEST_CASE("a server that starts late is found", "[net][store_client][own]") {

@@ -13,6 +13,9 @@
 
 namespace torchup {
 
+/// For both ends of a store's connection, where nobody asks for another limit.
+inline constexpr Duration store_silence_max = std::chrono::seconds{90};
+
 /// How long the kernel waits for a sign of a peer's machine, in traffic and without, before it gives the connection up.
 /// A listening socket passes it on to the connections that it accepts. From 1 s to the kernel's own limits, which are
 /// weeks.

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "rendezvous/net/io/address.hpp"
+#include "rendezvous/net/io/silence_limit.hpp"
 
 namespace torchup {
 namespace {
@@ -72,6 +73,7 @@ UniqueFd connect_once(const std::string& host, Port port, TimePoint deadline, Fa
     if (failure.code == 0) {
       const int on = 1;
       ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+      limit_silence(socket.get(), store_silence_max);
       return socket;
     }
     failure.may_pass =

@@ -26,6 +26,13 @@ constexpr FieldLimits reply_limits{.key_bytes_max = std::uint64_t{1} << 30,
                                    .count_max = std::uint64_t{1} << 32,
                                    .message_bytes_max = std::uint64_t{1} << 42};
 
+/// The kernel says ETIMEDOUT when it gives up a machine that is silent. To our callers that would be an answer that may
+/// still come.
+Error lost(const char* what) {
+  if (errno == ETIMEDOUT) return system_error(ECONNRESET, "the store's machine gives no sign of life");
+  return system_error(errno, what);
+}
+
 }  // namespace
 
 void OutgoingRequest::value(std::string_view value) {
@@ -60,7 +67,7 @@ Result<> ClientConnection::send(const OutgoingRequest& request, TimePoint deadli
     const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
-      if (errno != EAGAIN) return system_error(errno, "request to the store");
+      if (errno != EAGAIN) return lost("request to the store");
       if (auto room = wait_for(POLLOUT, deadline); !room) return room;
       continue;
     }
@@ -115,7 +122,7 @@ Result<> ClientConnection::fill(TimePoint deadline) {
       if (auto ready = wait_for(POLLIN, deadline); !ready) return ready;
     } while (!received());
   }
-  if (got < 0) return system_error(errno, "answer of the store");
+  if (got < 0) return lost("answer of the store");
   if (got == 0)
     return system_error(ECONNRESET, "the store closed the connection: it has ended, or refused the request before");
   const auto to_value = std::min(static_cast<std::size_t>(got), direct.size());

@@ -12,6 +12,7 @@
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/store/store.hpp"
 #include "rendezvous/core/text/log_line.hpp"
+#include "rendezvous/net/io/silence_limit.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 
 namespace boost::asio {
@@ -47,8 +48,7 @@ struct ConnectionLimits {
   Duration stalled_max = std::chrono::seconds{60};    ///< unsent answers of which the peer reads nothing
   std::size_t large_reply_bytes = std::size_t{8} << 20;
   Duration large_reply_max = std::chrono::seconds{60};  ///< so many unsent bytes or more, however they are read
-  Duration silent_peer_max =
-      std::chrono::seconds{90};  ///< TCP keep-alive and TCP_USER_TIMEOUT: the peer's machine is gone
+  Duration silent_peer_max = store_silence_max;  ///< TCP keep-alive and TCP_USER_TIMEOUT: the peer's machine is gone
 };
 
 struct StoreServerOptions {
