@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "torchup/error.hpp"
+#include "worker_runtime/store/job_store.hpp"
 
 namespace torchup {
 namespace {
@@ -84,8 +85,8 @@ void check_same_parameters(const std::vector<NamedParameter>& reduced, const std
   const auto decide = [&](const std::string& verdict) { store->compareSet(key + "/verdict", std::string{}, verdict); };
 
   if (group.rank() == 0) {
-    store->set(key + "/list", ours);
-    store->set(key + "/digest", digest(without_names(ours)));
+    publish(*store, key + "/list", ours);
+    publish(*store, key + "/digest", digest(without_names(ours)));
   } else if (store->get_to_str(key + "/digest") != digest(without_names(ours))) {
     decide("DistributedDataParallel: the ranks have different parameters: " +
            first_difference(group.rank(), ours, store->get_to_str(key + "/list")));

@@ -132,6 +132,16 @@ int outcome(torchup::Worker& worker) {
   return 0;
 }
 
+/// Rank 0 waits for a line of input before it says what its model is.
+int wrapped(torchup::Worker& worker) {
+  auto group = torchup::init_process_group({.backend = "gloo"});
+  torch::nn::Linear net{2, 1};
+  std::puts("begun"), std::fflush(stdout);
+  if (worker.rank() == 0) std::getchar();
+  const torchup::DistributedDataParallel ddp(net, group);
+  return 0;
+}
+
 int train(torchup::Worker& worker, std::span<char*> arguments) {
   const Farewell farewell;
   const std::string_view what = arguments.size() > 1 ? arguments[1] : "report";
@@ -146,6 +156,7 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   if (what == "five-steps") return five_steps(worker, arguments[2]);
   if (what == "steps") return steps(worker, std::atoi(arguments[2]));
   if (what == "outcome") return outcome(worker);
+  if (what == "wrapped") return wrapped(worker);
   if (what.starts_with("zero-first")) return zero_first(worker, what);
   if (what == "spawned") {
     auto group = torchup::init_process_group({.backend = "gloo"});

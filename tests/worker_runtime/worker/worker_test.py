@@ -147,6 +147,18 @@ class Outcome(Together):
         self.assertEqual(told.split("\n")[0], "no room")
 
 
+class Wrapped(Together):
+    def test_rank_0s_parameters_are_told_over_a_connection_that_was_lost_unnoticed(self):
+        relay = self.relay()
+        job = self.start(2, "wrapped", stdin=subprocess.PIPE)
+        for worker in job.processes:
+            self.assertEqual(worker.stdout.readline(), "begun\n")
+        relay.wait_for(b"parameters/0/digest")
+        relay.cut()
+        self.say_a_line_to(job.processes[0])
+        self.assertEqual([worker.wait(LIMIT) for worker in job.processes], [0, 0])
+
+
 class ZeroFirst(Together):
     def outputs(self, *arguments, **more):
         """By rank: its word of each of the two turns, and when it was said."""
