@@ -282,6 +282,8 @@ class LrScheduler::Node {
     std::size_t index = 0;
     while (index + 1 < phases.size() && step > phases[index].end) ++index;
     const double begin = index == 0 ? 0.0 : phases[index - 1].end;
+    // As for pct_start 1 and step total_steps: there Python divides by zero.
+    require(phases[index].end != begin, "OneCycleLR's pct_start leaves no steps to the phase that begins now");
     const double part = (step - begin) / (phases[index].end - begin);
     const auto anneal = [&](double from, double to) {
       if (of.anneal_strategy == OneCycleLR::Anneal::linear) return (to - from) * part + from;

@@ -2,6 +2,7 @@
 
 import math
 import unittest
+import warnings
 
 import torch
 
@@ -66,13 +67,20 @@ class MixedPrecision(unittest.TestCase):
             self.assertEqual(momentum, "accepted")
         else:
             self.assertIn("loses the momentum of BFloat16", momentum)
-        self.assertEqual(len(ours), 13)
+        self.assertEqual(len(ours), 14)
         for name, text in ours.items():
             with self.subTest(name):
                 self.assertNotEqual(text, "accepted")
         self.assertIn("already been called", ours["unscale_twice"])
         self.assertIn("already been called", ours["step_twice"])
         self.assertIn("float16", ours["fp16_gradients"])
+        self.assertIn("leaves no steps", ours["onecycle_phase_of_no_steps"])
+        python = torch.optim.lr_scheduler.OneCycleLR(torch.optim.SGD([torch.ones(1)], momentum=0.9), 1.0, total_steps=3, pct_start=1.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            python.step()
+            python.step()
+            self.assertRaises(ZeroDivisionError, python.step)
 
 
 def mixed_requests(device):

@@ -231,6 +231,12 @@ Values misuse(const Values&) {
     torchup::LrScheduler scheduler{optimizer, torchup::OneCycleLR{.max_lr = {1}, .total_steps = 2}};
     for (int step = 0; step < 3; ++step) scheduler.step();
   });
+  attempt("onecycle_phase_of_no_steps", [&] {
+    torchup::LrScheduler scheduler{optimizer, torchup::OneCycleLR{.max_lr = {1}, .total_steps = 3, .pct_start = 1}};
+    for (int step = 0; step < 2; ++step) scheduler.step();
+    TORCH_CHECK(scheduler.last_lr().at(0) == 1, "the last step that Python makes");
+    scheduler.step();
+  });
   attempt("milestone_missing", [&] {
     torchup::LrScheduler{optimizer, torchup::SequentialLR{{torchup::StepLR{1}, torchup::StepLR{2}}, {}}};
   });

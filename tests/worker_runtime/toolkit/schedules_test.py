@@ -41,7 +41,7 @@ ONECYCLE = dict(kind="onecycle", max_lr=[0.5], total_steps=30, pct_start=0.3, li
 PLATEAU = dict(kind="plateau", mode="min", factor=0.5, patience=2, threshold=1e-2, threshold_mode="rel", cooldown=1, min_lr=[1e-3, 2e-3])
 SCHEDULES = [
     STEP, MULTISTEP, LINEAR, COSINE, dict(COSINE, t_max=1, eta_min=0.0), dict(COSINE, t_max=30),
-    ONECYCLE, dict(ONECYCLE, three_phase=True, linear=True), dict(ONECYCLE, max_lr=[0.5, 2.0], pct_start=0.25, cycle_momentum=False),
+    ONECYCLE, dict(ONECYCLE, pct_start=1.0), dict(ONECYCLE, three_phase=True, linear=True), dict(ONECYCLE, max_lr=[0.5, 2.0], pct_start=0.25, cycle_momentum=False),
     dict(kind="chained", schedulers=[LINEAR, COSINE]),
     dict(kind="chained", schedulers=[LINEAR, STEP, MULTISTEP]),
     dict(kind="sequential", schedulers=[LINEAR, COSINE], milestones=[8]),

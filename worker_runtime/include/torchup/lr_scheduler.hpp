@@ -46,7 +46,7 @@ struct OneCycleLR {
   enum class Anneal { cos, linear };
   std::vector<double> max_lr;  ///< one for all parameter groups, or one each
   int64_t total_steps;         ///< step() may be called total_steps times
-  double pct_start = 0.3;      ///< part of the steps that go up
+  double pct_start = 0.3;      ///< part of the steps that go up; 1: step() may be called once less
   Anneal anneal_strategy = Anneal::cos;
   bool cycle_momentum = true;  ///< needs an optimizer with momentum or betas
   std::vector<double> base_momentum{0.85};
