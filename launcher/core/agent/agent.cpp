@@ -46,12 +46,6 @@ std::optional<TimePoint> Agent::deadline() const {
   return first;
 }
 
-Duration Agent::state_interval() const {
-  // A few times within the limit, and once a second at most.
-  return config_.stuck_timeout > Duration{0} ? std::min<Duration>(config_.stuck_timeout / 4, std::chrono::seconds{1})
-                                             : std::chrono::seconds{1};
-}
-
 void Agent::on(const Begin&) {
   if (config_.timeout > Duration{0}) job_end_ = now_ + config_.timeout;
   join();

@@ -200,7 +200,7 @@ class Agent {
   [[nodiscard]] std::optional<TimePoint> deadline() const;
   /// How long after StepsSeen the next one is due, and the same of StatesSeen. While workers are to run.
   [[nodiscard]] Duration step_interval() const { return step_watch_.interval(); }
-  [[nodiscard]] Duration state_interval() const;
+  [[nodiscard]] Duration state_interval() const { return look_interval(config_.stuck_timeout); }
 
  private:
   enum class Phase {

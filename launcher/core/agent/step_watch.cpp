@@ -16,9 +16,7 @@ constexpr double newest_weight = 0.2;
 /// Slow is who works this much longer than the median of the others, and by this share of a step.
 constexpr double slow_factor = 1.3;
 constexpr double slow_share = 0.1;
-/// Looks come so often within the timeout, and at least so often.
 constexpr int looks_in_timeout = 4;
-constexpr Duration interval_max = std::chrono::seconds{1};
 /// A look that comes so many intervals after the one before was kept from us: the rest of that time is left out.
 constexpr int late_intervals = 2;
 
@@ -47,9 +45,9 @@ std::string progress_text(const WorkerProgress& progress, TimePoint now) {
   return text;
 }
 
-Duration StepWatch::interval() const {
-  if (heartbeat_timeout_ <= Duration{0}) return interval_max;
-  return std::min(heartbeat_timeout_ / looks_in_timeout, interval_max);
+Duration look_interval(Duration timeout) {
+  if (timeout <= Duration{0}) return look_interval_max;
+  return std::clamp(timeout / looks_in_timeout, look_interval_min, look_interval_max);
 }
 
 StepWatch::Findings StepWatch::look(std::span<const StepSample> samples, bool standing, TimePoint now) {

@@ -32,6 +32,13 @@ struct HungWorkers {
   friend bool operator==(const HungWorkers&, const HungWorkers&) = default;
 };
 
+/// How often workers are looked at who must not be silent for longer than `timeout` (0: no such limit): a few times
+/// within it, and in any case between once in look_interval_min and once in look_interval_max. A shorter timeout is
+/// found to be over by the next look.
+inline constexpr Duration look_interval_min = std::chrono::milliseconds{100};
+inline constexpr Duration look_interval_max = std::chrono::seconds{1};
+[[nodiscard]] Duration look_interval(Duration timeout);
+
 /// Watches the heartbeats of one node's workers: who hangs, and who is slow. Pure; one for each attempt.
 ///
 /// A worker is watched from the end of its first step on, so that compiling and loading take as long as they take.
@@ -45,7 +52,7 @@ class StepWatch {
   explicit StepWatch(Duration heartbeat_timeout) : heartbeat_timeout_{heartbeat_timeout} {}
 
   /// How long after a look the next one is due.
-  [[nodiscard]] Duration interval() const;
+  [[nodiscard]] Duration interval() const { return look_interval(heartbeat_timeout_); }
 
   struct Findings {
     std::optional<HungWorkers> hung;      ///< told once

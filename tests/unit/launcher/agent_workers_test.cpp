@@ -18,6 +18,22 @@ StepsSeen silent_since(TimePoint time) {
 
 }  // namespace
 
+TEST_CASE("however short a worker may be silent, the looks at it have a pace", "[unit][agent]") {
+  LaunchConfig config = two_workers(1);
+  config.heartbeat_timeout = config.stuck_timeout = 1ns;
+  const Running hasty{config};
+  REQUIRE(hasty.agent.step_interval() == 100ms);
+  REQUIRE(hasty.agent.state_interval() == 100ms);
+  config.heartbeat_timeout = config.stuck_timeout = 2s;
+  const Running usual{config};
+  REQUIRE(usual.agent.step_interval() == 500ms);
+  REQUIRE(usual.agent.state_interval() == 500ms);
+  config.heartbeat_timeout = config.stuck_timeout = 0s;
+  const Running none{config};
+  REQUIRE(none.agent.step_interval() == 1s);
+  REQUIRE(none.agent.state_interval() == 1s);
+}
+
 TEST_CASE("a worker that hangs is aborted, and killed where that does not end it", "[unit][agent]") {
   constexpr TimePoint begin{100s};
   LaunchConfig config = two_workers(1);
