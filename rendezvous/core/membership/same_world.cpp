@@ -25,7 +25,7 @@ std::string world_differences(std::span<const HostFacts> hosts) {
         if (!states) by_value["(none)"].push_back(*host.host);
       }
     }
-    text += (text.empty() ? "" : "\n") + name + ": ";
+    text += (text.empty() ? "" : " | ") + name + ": ";
     bool first = true;
     for (const auto& [value, names] : by_value) {
       text += (first ? "" : "; ") + value + " on " + join_names(names, 4);

@@ -91,7 +91,7 @@ std::optional<std::string> misfit(const Membership& members, const std::optional
   if (terms->same_world == SameWorld::fail) {
     static const std::string here = "this node", there = "the job's first node";
     const HostFacts both[] = {{&there, &facts}, {&here, &join.facts}};
-    if (const std::string table = world_differences(both); !table.empty()) return "the nodes differ:\n" + table;
+    if (const std::string table = world_differences(both); !table.empty()) return "the nodes differ: " + table;
   }
   return {};
 }

@@ -18,7 +18,7 @@ std::string text(const NodeCutOff& note) {
   return fmt::format("node {}: the connection broke, it has {} to come back", note.host, seconds(note.left));
 }
 std::string text(const NodeLost& note) { return fmt::format("node {} {}", note.host, note.how); }
-std::string text(const NodesDiffer& note) { return fmt::format("the nodes differ:\n{}", note.table); }
+std::string text(const NodesDiffer& note) { return fmt::format("the nodes differ: {}", note.table); }
 std::string text(const RoundFormed& note) {
   return fmt::format("round {}: {} nodes, {} workers; {} opens the worker store", note.round.value(), note.nodes,
                      note.workers, note.store_host);

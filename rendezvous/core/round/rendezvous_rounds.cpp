@@ -154,7 +154,7 @@ void Rendezvous::tell_differences() {
   if (table.empty()) return;
   const std::string_view start = cut_text(table, differences_told_bytes_max);
   const std::string told =
-      fmt::format("warning: the nodes differ:\n{}{}", start, start.size() < table.size() ? "…" : "");
+      fmt::format("warning: the nodes differ: {}{}", start, start.size() < table.size() ? "…" : "");
   note(NodesDiffer{table});
   for (const Slot slot : seats_) tell(members_.at(slot), Waiting{told});
 }

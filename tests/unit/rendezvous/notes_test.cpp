@@ -13,7 +13,7 @@ TEST_CASE("every note of a job is a line that names the node, the number and the
       {NodePutAside{"n1", 3}, "node n1 was lost 3 times lately: put aside"},
       {NodeCutOff{"n1", 1500ms}, "node n1: the connection broke, it has 1.5 s to come back"},
       {NodeLost{"n1", "has ended"}, "node n1 has ended"},
-      {NodesDiffer{"torch: 2 on a; 3 on b"}, "the nodes differ:\ntorch: 2 on a; 3 on b"},
+      {NodesDiffer{"torch: 2 on a; 3 on b"}, "the nodes differ: torch: 2 on a; 3 on b"},
       {RoundFormed{Round{4}, 2, 16, "n0"}, "round 4: 2 nodes, 16 workers; n0 opens the worker store"},
       {RoundStopped{Round{4}, StopCause::worker_failure, "rank 3 on n1 exited with 3"},
        "round 4 ends: rank 3 on n1 exited with 3"},

@@ -1,5 +1,6 @@
 #include <functional>
 
+#include "rendezvous/core/membership/same_world.hpp"
 #include "rendezvous_job.hpp"
 
 using namespace torchup;
@@ -120,7 +121,7 @@ TEST_CASE("facts that differ are told, or refused", "[unit][rendezvous]") {
     join(job, "a", "2.15.0");
     join(job, "b", "2.11.0");
     const std::string said = join(job, "c", "2.15.0");
-    REQUIRE(said.find("b waiting: warning: the nodes differ:\ntorch: 2.11.0 on b; 2.15.0 on a, c\n") !=
+    REQUIRE(said.find("b waiting: warning: the nodes differ: torch: 2.11.0 on b; 2.15.0 on a, c\n") !=
             std::string::npos);
     REQUIRE(said.find("a host store") != std::string::npos);
   }
@@ -128,8 +129,15 @@ TEST_CASE("facts that differ are told, or refused", "[unit][rendezvous]") {
     Job job{{.min_nodes = 3, .max_nodes = 3, .same_world = SameWorld::fail}};
     join(job, "a", "2.15.0");
     REQUIRE(join(job, "b", "2.11.0") ==
-            "b refused 68: the nodes differ:\ntorch: 2.11.0 on this node; 2.15.0 on the job's first node\n");
+            "b refused 68: the nodes differ: torch: 2.11.0 on this node; 2.15.0 on the job's first node\n");
   }
+}
+
+TEST_CASE("all that differs is told in one line", "[unit][rendezvous]") {
+  const std::string a = "a", b = "b";
+  const std::vector<Fact> here{{"program", "1"}, {"torch", "2"}}, there{{"torch", "3"}};
+  const HostFacts both[] = {{&a, &here}, {&b, &there}};
+  REQUIRE(world_differences(both) == "program: (none) on b; 1 on a | torch: 2 on a; 3 on b");
 }
 
 /// Node c comes to a running job of a and b, `before_end` happens, and c is gone.
