@@ -131,7 +131,7 @@ TEST_CASE("a template that does not fork in time is ended, and workers start wit
   scene.until([&] { return scene.exit_codes.size() == 2; });
   CHECK(scene.exit_codes == std::vector{8, 8});
   CHECK(scene.events.back() ==
-        "--preload: the process with the imports does not answer; another one is started for the next attempt");
+        "--preload: the process with the imports does not answer; a further attempt gets another one");
 }
 
 TEST_CASE("a template that may not make processes is not asked again and again", "[process][preload]") {

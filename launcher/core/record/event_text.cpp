@@ -119,8 +119,7 @@ struct Text {
                                                fmt::join(e.modules, ", "), e.took_s)};
   }
   Line operator()(const event::TemplateLost& e) const {
-    return EventText{Level::warning,
-                     fmt::format("--preload: {}; another one is started for the next attempt", e.reason)};
+    return EventText{Level::warning, fmt::format("--preload: {}; a further attempt gets another one", e.reason)};
   }
   Line operator()(const event::PreloadGivenUp& e) const {
     return EventText{Level::warning, fmt::format("--preload: {}; workers are started without it", e.reason)};

@@ -74,8 +74,7 @@ TEST_CASE("a template that is lost has one successor", "[unit][preload]") {
   TemplateLife life = serving();
   const auto lost = life.ended(-SIGKILL);
   REQUIRE(text(lost) ==
-          "--preload: the process with the imports was ended by SIGKILL; another one is started for the "
-          "next attempt");
+          "--preload: the process with the imports was ended by SIGKILL; a further attempt gets another one");
   REQUIRE(life.state() == State::absent);
   life.begins(t0);
   REQUIRE(life.says("ready", t0).has_value());
