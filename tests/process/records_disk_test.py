@@ -30,6 +30,25 @@ class Records(Scratch, unittest.TestCase):
         self.assertEqual(job.returncode, 1)
         self.assertIn(b"exitcode  : 3 (pid: ", error)
 
+    def test_the_incident_before_a_restart_is_written_however_soon_the_job_succeeds(self):
+        job = subprocess.Popen([TORCHUP, "--max-restarts=1", f"--log-dir={self.path('logs')}", f"--result-file={self.path('result')}",
+                                f"--events={self.path('events.jsonl')}", "--", *shell(
+                                    f"test $TORCHELASTIC_RESTART_COUNT = 1 && touch {self.path('up')} || exit 3")],
+                               env={**os.environ, "LD_PRELOAD": SLOW_DISK, "SLOW_DISK_NAME": "incident.json",
+                                    "SLOW_DISK_FREE": self.path("free")},
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.addCleanup(lambda: (job.poll() is None and job.kill(), job.communicate()))
+        self.wait_for(lambda: os.path.exists(self.path("up")))
+        # Logs and events alone are waited for some 2 s.
+        with self.assertRaises(subprocess.TimeoutExpired):
+            job.wait(timeout=3)
+        open(self.path("free"), "w").close()
+        _, error = job.communicate(timeout=30)
+        self.assertEqual(job.returncode, 0, error)
+        self.assertEqual(self.incident()["failures"][0]["exit_code"], 3)
+        self.assertEqual(len(self.json_of("result")["incidents"]), 1)
+        self.assertEqual([event["event"] for event in self.events()][-2:], ["incident_recorded", "job_ended"])
+
     def test_a_log_directory_that_is_deleted_is_told_and_the_job_goes_on(self):
         go = self.path("go")
         job = subprocess.Popen([TORCHUP, "--max-restarts=1", f"--log-dir={self.path('logs')}", "--tee=1",

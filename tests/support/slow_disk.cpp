@@ -1,5 +1,5 @@
-// Loaded into a program (LD_PRELOAD), makes it wait whenever it opens a file by the name in SLOW_DISK_NAME: until the
-// file SLOW_DISK_FREE exists, as a disk would that does not answer.
+// Loaded into a program (LD_PRELOAD), makes it wait whenever it opens a file by the name in SLOW_DISK_NAME, or the
+// ".NAME.…" that is to take its place: until the file SLOW_DISK_FREE exists, as a disk would that does not answer.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -8,6 +8,8 @@
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <string_view>
 
 namespace {
 
@@ -16,7 +18,8 @@ void wait_for_disk(const char* path) {
   const char* free = std::getenv("SLOW_DISK_FREE");
   if (name == nullptr || free == nullptr) return;
   const char* last = std::strrchr(path, '/');
-  if (std::strcmp(last != nullptr ? last + 1 : path, name) != 0) return;
+  const std::string_view opened = last != nullptr ? last + 1 : path;
+  if (opened != name && !opened.starts_with("." + std::string{name} + ".")) return;
   while (::access(free, F_OK) != 0) ::usleep(10'000);
 }
 

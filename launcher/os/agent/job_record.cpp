@@ -41,7 +41,8 @@ std::vector<WorkerFailure> all_failures(const Finish& action) {
 JobRecord::JobRecord(asio::io_context& loop, const LaunchConfig& config, std::string host, pid_t launcher,
                      Output& output)
     : loop_{loop}, config_{config}, host_{std::move(host)}, launcher_{launcher}, output_{output},
-      incidents_{output.disk(), config.rendezvous.run_id.value(), host_, !config.output.log_dir.empty()} {
+      incidents_{output.disk(), config.rendezvous.run_id.value(), host_, !config.output.log_dir.empty()},
+      restarts_told_{loop} {
   if (config_.event_log_handler == "console") {
     torchelastic_events_.emplace(host_, config_.rendezvous.backend == Backend::static_ ? "static" : "c10d");
   }
@@ -68,7 +69,10 @@ void JobRecord::record(EventBody body) {
   say(event.body);
   if (const auto* started = std::get_if<event::AttemptStarted>(&event.body)) {
     attempt_name_ = started->name;
-    if (failed_) spawn(loop_, "incident", tell_restart(std::exchange(failed_, nullptr)));
+    if (failed_) {
+      ++restarts_untold_;
+      spawn(loop_, "incident", tell_restart(std::exchange(failed_, nullptr)));
+    }
     incidents_.attempt_started();
   } else if (std::holds_alternative<event::AttemptEnded>(event.body)) {
     // An attempt that could not even begin has no incident of its own, and takes nobody else's away.
@@ -119,6 +123,7 @@ Task<> JobRecord::tell_restart(std::shared_ptr<IncidentRecorder::Open> failed) {
   auto told = co_await incidents_.tell(std::move(failed), std::move(consequence), std::move(history));
   if (!told.not_written.empty()) record(event::Fault{"no incident record: " + told.not_written});
   record(event::IncidentRecorded{told.path, incident_summary(told.incident), true});
+  if (--restarts_untold_ == 0) restarts_told_.cancel();
 }
 
 Task<> JobRecord::finish(Finish action) {
@@ -126,6 +131,11 @@ Task<> JobRecord::finish(Finish action) {
   finishing_ = true;
   exit_code_ = launcher_exit_code(verdict, config_.propagate_exit_code);
   by_signal_ = signal_of_shell_code(verdict.exit_code).has_value();
+  // What the disk is asked for has its own limit (disk_limit); between two questions the disk may look idle.
+  while (restarts_untold_ != 0) {
+    restarts_told_.expires_at(TimePoint::max());
+    co_await restarts_told_.async_wait();
+  }
   std::optional<IncidentRecorder::Told> told;
   if (failed_) {
     std::vector<AttemptRecord> history = record_.history();

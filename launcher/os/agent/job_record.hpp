@@ -65,6 +65,8 @@ class JobRecord {
   Log::LoopUse log_use_;
   std::string attempt_name_;
   std::shared_ptr<IncidentRecorder::Open> failed_;  ///< the last attempt's failure, of which nobody was told yet
+  int restarts_untold_ = 0;                         ///< incidents before a restart that are still being written
+  Timer restarts_told_;                             ///< ends when there is none
   std::optional<TimePoint> log_failure_told_;
   std::string result_;  ///< as last written to --result-file
   bool finishing_ = false;
