@@ -3,6 +3,7 @@
 Usage: network_test.py SCENARIO LAUNCHER TORCHUPD
 """
 
+import signal
 import time
 
 from cluster import Cluster, alive, main, scenario, scenarios, wait_for
@@ -98,6 +99,30 @@ def silent_names(launcher, _):
         agent.ends_with(67)
         assert 5.9 < time.monotonic() - begin < 8, time.monotonic() - begin
         assert "coordinator.example" in agent.said().splitlines()[-1] or "was not found" in agent.said(), agent.said()
+        cluster.nothing_left()
+
+
+@scenario
+def silent_names_of_interfaces(launcher, _):
+    """--set-socket-ifname with a name server that does not answer: a stop need not wait for it, nor do workers for ever."""
+    with Cluster(launcher, 1) as cluster:
+        behind = cluster.silence_names(0)
+
+        def start():
+            return cluster.start(0, "--set-socket-ifname", "--local-addr=node.example", nnodes="1:2", behind=behind)
+
+        agent = start()
+        wait_for("the round is complete", lambda: "opens the worker store" in agent.said())
+        begin = time.monotonic()
+        agent.signal(signal.SIGTERM)
+        agent.ends_with(143)
+        assert time.monotonic() - begin < 2, time.monotonic() - begin
+        assert not cluster.started() and "could not be started" not in agent.said(), agent.said()
+        agent = start()
+        cluster.round_of(1)
+        assert "did not say within 8 s where node.example is" in agent.said(), agent.said()
+        agent.signal(signal.SIGINT)
+        agent.ends_with(130)
         cluster.nothing_left()
 
 

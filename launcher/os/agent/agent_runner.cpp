@@ -7,7 +7,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "launcher/os/agent/from_plan.hpp"
 #include "launcher/os/agent/job_record.hpp"
 #include "launcher/os/agent/signal_source.hpp"
+#include "launcher/os/agent/socket_interface.hpp"
 #include "launcher/os/agent/store_host.hpp"
 #include "launcher/os/agent/timer_watch.hpp"
 #include "launcher/os/agent/worker_group.hpp"
@@ -29,7 +29,6 @@
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/output/evidence.hpp"
 #include "launcher/os/output/worker_output.hpp"
-#include "rendezvous/net/io/node_identity.hpp"
 
 namespace torchup {
 namespace {
@@ -77,6 +76,7 @@ class AgentRunner {
                 {[this](AgentEvent event) { handle(std::move(event)); },
                  [this](EventBody body) { job_.record(std::move(body)); },
                  [this](LogLine line) { job_.other_says(std::move(line)); }}},
+        interface_{loop_, [this](std::string text) { job_.record(event::Warning{std::move(text)}); }},
         store_{loop_, config, [this](LogLine line) { job_.other_says(std::move(line)); },
                [this](EventBody body) { job_.record(std::move(body)); }},
         signals_{loop_, std::move(guarded_.lifeline), [this](const signalfd_siginfo& info) { on_signal(info); },
@@ -186,7 +186,10 @@ class AgentRunner {
     workers_.renew();
     spawn(loop_, "start workers", start_workers(std::move(action)));
   }
-  void perform(const CancelStarts&) { workers_.cancel_starts(); }
+  void perform(const CancelStarts&) {
+    workers_.cancel_starts();
+    interface_.cancel();
+  }
   void perform(const SignalWorkers& action) { workers_.signal(action.workers, action.number, action.ends); }
   void perform(const DrainWorkers& action) { workers_.drain(action.number, action.insist); }
   void perform(const AbortWorkers& action) { workers_.abort(action.workers); }
@@ -237,7 +240,9 @@ class AgentRunner {
     WorkerGroup::Start start;
     start.placement = placement;
     start.output = attempt_.get();
-    if (config_.set_socket_ifname) start.variables = co_await socket_variables(placement.master_addr);
+    if (config_.set_socket_ifname && !workers_.cancelled()) {
+      start.variables = co_await interface_.variables(placement.master_addr);
+    }
     timers_.open();
     event::AttemptStarted started;
     started.name = action.attempt;
@@ -247,24 +252,6 @@ class AgentRunner {
     sweep_.make_cgroup();
     start.cgroup = sweep_.cgroup();
     workers_.start(std::move(start));
-  }
-
-  /// The interface that leads to the other nodes, for --set-socket-ifname. Group rank 0 finds the one that has its own
-  /// address.
-  Task<std::vector<std::string>> socket_variables(std::string address) {
-    asio::ip::tcp::resolver resolver{loop_};
-    auto [error, found] = co_await resolver.async_resolve(address, "", Token{});
-    std::string interface;
-    if (!error && !found.empty()) interface = interface_towards(found.begin()->endpoint().address().to_string());
-    std::vector<std::string> variables;
-    if (interface.empty()) {
-      job_.record(event::Warning{"--set-socket-ifname: no interface leads to " + address});
-      co_return variables;
-    }
-    for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
-      if (!std::getenv(name)) variables.push_back(fmt::format("{}={}", name, interface));
-    }
-    co_return variables;
   }
 
   void on_worker_gone(const WorkerId& worker, int exit_code, const std::optional<WorkerProgress>& progress) {
@@ -369,6 +356,7 @@ class AgentRunner {
   Agent agent_;
   WorkerWatch watch_;
   TimerWatch timers_;
+  SocketInterface interface_;
   StoreHost store_;
   SignalSource signals_;
   std::optional<HealthPort> health_port_;

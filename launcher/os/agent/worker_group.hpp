@@ -61,6 +61,8 @@ class WorkerGroup {
   /// Starts all, in local rank order.
   void start(Start how);
   /// Whether some are still to be started, or being started.
+  /// The attempt was told to end before its workers were ordered, or while they are.
+  [[nodiscard]] bool cancelled() const { return cancelled_; }
   [[nodiscard]] bool starting() const { return next_ < config_.local_world_size || orders_ > 0; }
   /// Whoever is not ordered yet is not started any more in this attempt.
   void cancel_starts();
