@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/core/text/names.hpp"
 #include "tests/support/long_running.hpp"
 
 using namespace torchup;
@@ -78,6 +79,29 @@ TEST_CASE("an agent meets the coordinator of its own process", "[net][coordinato
   bool done = false;
   agent.link->finish(1min, [&] { done = true; });
   REQUIRE(run_until(loop, [&] { return done; }));
+}
+
+TEST_CASE("what an agent tells the coordinator of its own process is cut as what others tell", "[net][coordinator]") {
+  boost::asio::io_context loop;
+  Coordinator coordinator{loop, {}, test::long_running()};
+  Agent agent{coordinator, "job"};
+  Join join = join_of("one\nnode", {});
+  SECTION("within the limits it is cut and cleaned") {
+    join.addresses = {std::string(10'000, 'x')};
+    join.address_demanded = true;
+    agent.link->send(join);
+    REQUIRE(run_until(loop, [&] { return agent.last<HostStore>() != nullptr; }));
+    agent.link->send(StoreReady{Round{0}, Port{4000}});
+    REQUIRE(run_until(loop, [&] { return agent.last<Placed>() != nullptr; }));
+    REQUIRE(agent.last<Placed>()->placement.master_addr == std::string(name_bytes_max, 'x'));
+    REQUIRE(coordinator.jobs().front().second.nodes.front().host.find('\n') == std::string::npos);
+  }
+  SECTION("beyond them it is refused") {
+    join.local_world_size = 0;
+    agent.link->send(join);
+    REQUIRE(run_until(loop, [&] { return !agent.heard.empty(); }));
+    REQUIRE(std::get<LinkLost>(agent.heard.back()).exit_code == 68);
+  }
 }
 
 TEST_CASE("jobs of one coordinator do not know each other", "[net][coordinator]") {

@@ -4,6 +4,7 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "rendezvous/core/link/agent_codec.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/io/node_identity.hpp"
 
@@ -11,6 +12,15 @@ namespace torchup {
 namespace {
 
 namespace asio = boost::asio;
+
+/// As a coordinator elsewhere would read it: cut and cleaned by the same codec, or refused.
+Result<Join> as_told(const Join& join) {
+  const std::string bytes = encode(AgentFrame{join});
+  std::string_view input = bytes;
+  auto frame = take_agent_frame(input);
+  if (!frame) return frame.error();
+  return std::get<Join>(**std::move(frame));
+}
 
 class OwnLink final : public AgentLink {
  public:
@@ -25,7 +35,11 @@ class OwnLink final : public AgentLink {
   }
 
   void send(AgentMessage message) override {
-    if (auto* join = std::get_if<Join>(&message)) *join = completed(std::move(*join), 0);
+    if (auto* join = std::get_if<Join>(&message)) {
+      auto told = as_told(completed(std::move(*join), 0));
+      if (!told) return state_->refuse(68, told.error().message());
+      *join = *std::move(told);
+    }
     asio::post(state_->loop, [state = state_, message = std::move(message)]() mutable {
       if (state->attendance) state->attendance->said(std::move(message));
     });
