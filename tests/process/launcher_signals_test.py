@@ -3,6 +3,7 @@
 usage: launcher_signals_test.py TORCHUP FAKE_WORKER [name of a test ...]
 """
 
+import json
 import os
 import pty
 import signal
@@ -103,12 +104,21 @@ class Launcher(Job, unittest.TestCase):
 
     def test_ctrl_c_on_a_terminal(self):
         primary, secondary = pty.openpty()
-        job = self.start("--nproc-per-node=2", "on 2 0 note {notes} wait", stdin=secondary,
+        events = os.path.join(self.scratch.name, "events")
+        job = self.start(f"--nproc-per-node=2 --events={events}", "late 2 0 note {notes} wait", stdin=secondary,
                          preexec_fn=lambda: __import__("fcntl").ioctl(0, 0x540E, 0))  # TIOCSCTTY
         os.close(secondary)
         self.workers(2)
+        # The terminal's signals are for the outer process alone, which passes them on.
+        [inner] = children(job.pid)
+        self.assertEqual((os.getsid(job.pid), os.getsid(inner)), (job.pid, inner))
         os.write(primary, b"\x03")
+        # Each worker has the time that it takes after the signal: it came once, and nobody was killed.
         self.end(job, 130)
+        with open(events) as file:
+            told = [json.loads(line) for line in file]
+        self.assertEqual([event["use"] for event in told if event["event"] == "signal_received"], ["ends"])
+        self.assertEqual([event["exit_code"] for event in told if event["event"] == "worker_exited"], [0, 0])
         os.close(primary)
 
     # Requests to save.
