@@ -32,17 +32,6 @@ constexpr std::array<std::pair<std::string_view, std::uint64_t>, 16> element_byt
                                                                                     {"U16", 2},
                                                                                     {"U8", 1},
                                                                                     {"BOOL", 1}}};
-constexpr int nesting_max = 3;  // the header, a tensor, its shape
-
-/// Throws as soon as something is nested deeper than the format: a deep nest costs many times its bytes.
-json parse(std::string_view text) {
-  const auto shallow = [](int depth, json::parse_event_t event, json&) {
-    const bool opens = event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
-    if (opens && depth >= nesting_max) throw Error{"its header is nested too deep"};
-    return true;
-  };
-  return json::parse(text, shallow, /*allow_exceptions=*/false);
-}
 
 /// The library converts a number of any kind to any other: a side of 1.5 would be 1, and one of 1e30 undefined.
 template <class Integer>
@@ -67,6 +56,64 @@ SafetensorsEntry entry_of(const std::string& name, const json& value) {
   return entry;
 }
 
+/// Of the tree nothing is kept but what is read just now: all of it would take twenty times the bytes of its text.
+class Reader {
+ public:
+  explicit Reader(std::size_t tensors_max) : tensors_max_{tensors_max} {}
+
+  SafetensorsHeader read(std::string_view text) {
+    const auto keep = [this](int depth, Event event, json& value) { return take(depth, event, value); };
+    try {
+      if (json::parse(text, keep, /*allow_exceptions=*/false).is_discarded()) throw Error{no_object};
+    } catch (const json::exception& error) {
+      throw Error{fmt::format("its header does not describe tensors: {}", error.what())};
+    }
+    std::vector<std::string_view> names;
+    names.reserve(header_.tensors.size());
+    for (const SafetensorsEntry& entry : header_.tensors) names.push_back(entry.name);
+    std::ranges::sort(names);
+    if (const auto twice = std::ranges::adjacent_find(names); twice != names.end())
+      throw Error{fmt::format("two tensors are named {}", *twice)};
+    return std::move(header_);
+  }
+
+ private:
+  using Event = json::parse_event_t;
+  static constexpr const char* no_object = "its header is no JSON object";
+  static constexpr int nesting_max = 3;  // the header, a tensor, its shape
+
+  /// Whether the tree is to keep `value`.
+  bool take(int depth, Event event, json& value) {
+    const bool begins = event == Event::object_start || event == Event::array_start;
+    if (depth == 0) {
+      if (event != Event::object_start && event != Event::object_end) throw Error{no_object};
+      return true;
+    }
+    if (begins && depth >= nesting_max) throw Error{"its header is nested too deep"};
+    if (depth == 1 && event == Event::key) {
+      name_ = value.get<std::string>();
+      values_ = 0;
+      return true;
+    }
+    const bool ends = event == Event::object_end || event == Event::array_end;
+    if (!ends && ++values_ > safetensors_values_max)
+      throw Error{fmt::format("more than {} values are named {}", safetensors_values_max, name_)};
+    if (depth > 1 || begins) return true;
+    if (name_ == "__metadata__") {
+      header_.metadata = value.get<std::map<std::string, std::string>>();
+    } else {
+      if (header_.tensors.size() == tensors_max_) throw Error{fmt::format("it has more than {} tensors", tensors_max_)};
+      header_.tensors.push_back(entry_of(name_, value));
+    }
+    return false;
+  }
+
+  std::size_t tensors_max_;
+  SafetensorsHeader header_;
+  std::string name_;        // in the header, of what is read just now
+  std::size_t values_ = 0;  // and what it has had so far
+};
+
 /// Bytes of the tensor. Nothing where its strides could not be counted, as those of [0, 2^62, 2^62].
 std::optional<std::uint64_t> bytes_of(const SafetensorsEntry& entry) {
   auto with_strides = static_cast<std::int64_t>(safetensors_element_bytes(entry.dtype));
@@ -86,21 +133,8 @@ std::uint64_t safetensors_element_bytes(std::string_view dtype) {
   return found == element_bytes.end() ? 0 : found->second;
 }
 
-SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes) {
-  SafetensorsHeader header;
-  try {
-    const json document = parse(text);
-    if (!document.is_object()) throw Error{"its header is no JSON object"};
-    for (const auto& [name, value] : document.items()) {
-      if (name == "__metadata__")
-        header.metadata = value.get<std::map<std::string, std::string>>();
-      else
-        header.tensors.push_back(entry_of(name, value));
-    }
-  } catch (const json::exception& error) {
-    throw Error{fmt::format("its header does not describe tensors: {}", error.what())};
-  }
-
+SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes, std::size_t tensors_max) {
+  SafetensorsHeader header = Reader{tensors_max}.read(text);
   std::ranges::sort(header.tensors, {}, [](const auto& entry) { return std::pair{entry.begin, entry.end}; });
   std::uint64_t offset = 0;
   for (const SafetensorsEntry& entry : header.tensors) {

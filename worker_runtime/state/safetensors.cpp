@@ -62,6 +62,8 @@ WrittenFile save_safetensors(const std::filesystem::path& path, const NamedTenso
                              const std::map<std::string, std::string>& metadata) {
   std::vector<torch::Tensor> stored;
   stored.reserve(tensors.size());
+  if (tensors.size() > safetensors_tensors_max || 2 * metadata.size() >= safetensors_values_max)
+    throw Error{path.string() + ": so many tensors or so much metadata would not be read again"};
   json header = json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::uint64_t offset = 0;

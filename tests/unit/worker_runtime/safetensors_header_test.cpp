@@ -1,5 +1,7 @@
 #include "worker_runtime/format/safetensors_header.hpp"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <torchup/error.hpp>
 
@@ -64,5 +66,30 @@ TEST_CASE("limits of a safetensors header, at each and one past it", "[unit][saf
   REQUIRE(read(ones(safetensors_dimensions_max), 4).tensors[0].shape.size() == safetensors_dimensions_max);
   REQUIRE_THROWS_WITH(read(ones(safetensors_dimensions_max + 1), 4), Contains("more than 64"));
   REQUIRE_THROWS_WITH(read(entry("a", "[1]", 0, 4), 4), Contains("nested too deep"));
-  REQUIRE_THROWS_WITH(parse_safetensors_header(std::string(5'000'000, '['), 0), Contains("nested too deep"));
+  REQUIRE_THROWS_WITH(parse_safetensors_header(R"({"a":)" + std::string(5'000'000, '['), 0),
+                      Contains("nested too deep"));
+}
+
+TEST_CASE("what a safetensors header may cost, at each limit and one past it", "[unit][safetensors]") {
+  const auto metadata = [](std::size_t texts) {
+    std::string entries;
+    for (std::size_t i = 0; i < texts; ++i) entries += fmt::format("{}\"{}\":\"\"", i > 0 ? "," : "", i);
+    return R"("__metadata__":{)" + entries + "}";
+  };
+  constexpr std::size_t texts_max =
+      (safetensors_values_max - 1) / 2;  // the object itself is one, a text and its key two
+  REQUIRE(read(metadata(texts_max), 0).metadata.size() == texts_max);
+  REQUIRE_THROWS_WITH(read(metadata(texts_max + 1), 0), Contains("more than 65536 values are named __metadata__"));
+  std::string sides = "1";
+  for (std::size_t i = 0; i < safetensors_values_max; ++i) sides += ",1";
+  REQUIRE_THROWS_WITH(read(entry("a", sides, 0, 4), 4), Contains("more than 65536 values are named a"));
+  REQUIRE_THROWS_WITH(parse_safetensors_header("[" + sides, 0), Contains("no JSON object"));
+  const std::string two = "{" + entry("a", "0", 0, 0) + "," + entry("b", "0", 0, 0) + "}";
+  REQUIRE(parse_safetensors_header(two, 0, 2).tensors.size() == 2);
+  REQUIRE_THROWS_WITH(parse_safetensors_header(two, 0, 1), Contains("more than 1 tensors"));
+}
+
+TEST_CASE("no two tensors of a safetensors file have one name", "[unit][safetensors]") {
+  REQUIRE_THROWS_WITH(read(entry("a", "1", 0, 4) + "," + entry("a", "1", 4, 8), 8),
+                      Contains("two tensors are named a"));
 }
