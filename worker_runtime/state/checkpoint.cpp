@@ -238,7 +238,7 @@ Position Checkpoint::resume_parts(const CheckpointParts& parts) {
   std::vector<Candidate> candidates;
   const std::vector<json> lists = gather_facts(s.group, [&] {
     json mine = json::array();
-    for (const auto& [step, identity] : s.folder.found()) mine.push_back({step, identity});
+    for (const auto& [step, identity] : s.folder.found().whole) mine.push_back({step, identity});
     return mine;
   });
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {

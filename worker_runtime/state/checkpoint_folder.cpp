@@ -37,6 +37,11 @@ constexpr const char* training_name = "training.safetensors";
 // The manifest ends with its own checksum: {…, "crc32": N} where N is that of everything before the comma.
 constexpr const char* crc_mark = ",\n \"crc32\": ";
 
+/// What no program can resume from. Not of another release, and not only out of reach for now.
+struct Damaged : Error {
+  using Error::Error;
+};
+
 std::string seal(const json& manifest) {
   std::string text = manifest.dump(1);
   text.resize(text.rfind('\n'));  // without the closing brace
@@ -57,12 +62,32 @@ json read_manifest(const std::filesystem::path& folder) {
   std::string text(std::min(file.bytes(), manifest_bytes_max), '\0');
   file.read(text.data(), text.size());
   std::optional<json> manifest = unseal(text);
-  if (!manifest) throw Error{(folder / manifest_name).string() + " is damaged: its checksum is wrong"};
+  if (!manifest) throw Damaged{(folder / manifest_name).string() + " is damaged: its checksum is wrong"};
   if (manifest->at("format") != format_version) {
     throw Error{fmt::format("{} has format {}; this program reads format {}", (folder / manifest_name).string(),
                             manifest->at("format").dump(), format_version)};
   }
   return std::move(*manifest);
+}
+
+/// Bytes of a file; nothing when it is not there.
+std::optional<std::uint64_t> bytes_of(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::uint64_t bytes = std::filesystem::file_size(path, error);
+  if (!error) return bytes;
+  if (error == std::errc::no_such_file_or_directory) return std::nullopt;
+  throw Error{path.string() + ": " + error.message()};
+}
+
+/// The manifest, where the files are there with their sizes.
+json checked_manifest(const std::filesystem::path& folder, std::int64_t step) {
+  const Damaged damaged{folder.string() + " is damaged: a file is missing or cut short"};
+  if (!bytes_of(folder / manifest_name)) throw damaged;
+  json manifest = read_manifest(folder);
+  if (manifest.at("step") != step) throw Error{folder.string() + " is of step " + manifest.at("step").dump()};
+  for (const auto& [name, facts] : manifest.at("files").items())
+    if (bytes_of(folder / name) != facts.at("bytes").get<std::uint64_t>()) throw damaged;
+  return manifest;
 }
 
 std::map<std::string, torch::Tensor> read_tensors(const std::filesystem::path& folder, const char* name,
@@ -133,25 +158,25 @@ std::filesystem::path CheckpointFolder::path_of(std::int64_t step) const {
   return path_ / (step_prefix + digits);
 }
 
-std::vector<FoundCheckpoint> CheckpointFolder::found() const {
-  std::vector<FoundCheckpoint> result;
+FoundCheckpoints CheckpointFolder::found() const {
+  FoundCheckpoints result;
+  const auto pass_over = [&](const std::exception& why) {
+    if (told_.insert(why.what()).second) std::fprintf(stderr, "torchup: a checkpoint is passed over: %s\n", why.what());
+  };
   for (const auto& entry : std::filesystem::directory_iterator{path_}) {
     const auto step = step_of(entry.path());
     if (!step || entry.path() != path_of(*step)) continue;
     try {
-      const json manifest = read_manifest(entry.path());
-      const bool sizes_fit = std::ranges::all_of(manifest.at("files").items(), [&](const auto& file) {
-        std::error_code error;
-        return std::filesystem::file_size(entry.path() / file.key(), error) == file.value().at("bytes") && !error;
-      });
-      if (manifest.at("step") != *step || !sizes_fit)
-        throw Error{entry.path().string() + " is damaged: a file is missing or cut short"};
-      result.push_back({*step, identity_of(entry.path(), manifest)});
+      const json manifest = checked_manifest(entry.path(), *step);
+      result.whole.push_back({*step, identity_of(entry.path(), manifest)});
+    } catch (const Damaged& damaged) {
+      result.damaged.insert(*step);
+      pass_over(damaged);
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "torchup: a checkpoint is passed over: %s\n", error.what());
+      pass_over(error);
     }
   }
-  std::ranges::sort(result, std::greater{}, &FoundCheckpoint::step);
+  std::ranges::sort(result.whole, std::greater{}, &FoundCheckpoint::step);
   return result;
 }
 
@@ -177,7 +202,9 @@ void CheckpointFolder::remove_left_over() const {
 void CheckpointFolder::save(const CheckpointContent& content, int keep_last,
                             const std::set<std::int64_t>& damaged) const {
   const auto step = content.facts.at("step").get<std::int64_t>();
-  const std::vector<FoundCheckpoint> before = found();  // newest first
+  const auto [before, found_damaged] = found();
+  std::set<std::int64_t> to_go = damaged;
+  to_go.insert(found_damaged.begin(), found_damaged.end());
   for (const auto& [newer, identity] : before) {
     if (newer <= step) break;
     if (damaged.contains(newer)) continue;
@@ -220,9 +247,11 @@ void CheckpointFolder::save(const CheckpointContent& content, int keep_last,
   // Only now may anything older go.
   int kept = 1;  // the new one
   for (const auto& [other, identity] : before) {
-    if (other == step) continue;
-    if (damaged.contains(other) || (keep_last > 0 && ++kept > keep_last)) remove_if_possible(path_of(other));
+    if (other == step || damaged.contains(other)) continue;
+    if (keep_last > 0 && ++kept > keep_last) to_go.insert(other);
   }
+  to_go.erase(step);
+  for (const std::int64_t other : to_go) remove_if_possible(path_of(other));
 }
 
 }  // namespace torchup

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string>
 #include <torchup/safetensors.hpp>
 #include <vector>
 
@@ -25,6 +26,11 @@ struct FoundCheckpoint {
   std::string identity;
 };
 
+struct FoundCheckpoints {
+  std::vector<FoundCheckpoint> whole;  ///< newest first
+  std::set<std::int64_t> damaged;      ///< steps that nothing can be resumed from: a file is missing, or cut short
+};
+
 /// A checkpoint as read: tensors by name.
 struct LoadedCheckpoint {
   nlohmann::json facts;
@@ -40,15 +46,16 @@ class CheckpointFolder {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Checkpoints that look whole, newest first: the manifest is there and right, and the files have its sizes. Cheap:
-  /// no tensor is read.
-  std::vector<FoundCheckpoint> found() const;
+  /// Checkpoints that look whole: the manifest is there and right, and the files have its sizes. Cheap: no tensor is
+  /// read. Why others are passed over is said once.
+  FoundCheckpoints found() const;
 
   /// Reads a checkpoint and compares every checksum. Throws Error when anything is wrong.
   LoadedCheckpoint load(std::int64_t step) const;
 
   /// Writes a checkpoint whole or not at all. What crashed writers left goes first, for the new one may need its room;
-  /// what is too old to be one of the `keep_last` newest (0: nothing), and the `damaged` steps, only afterwards.
+  /// what is too old to be one of the `keep_last` newest (0: nothing), and the `damaged` steps and those that found()
+  /// finds so, only afterwards.
   ///
   /// Throws Error also when the folder holds a newer checkpoint that is not damaged: it is of another run, and would
   /// win.
@@ -59,6 +66,7 @@ class CheckpointFolder {
   void remove_left_over() const;
 
   std::filesystem::path path_;
+  mutable std::set<std::string> told_;  ///< why checkpoints are passed over
 };
 
 }  // namespace torchup

@@ -3,9 +3,12 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <torchup/error.hpp>
+
+#include "worker_runtime/state/crc32.hpp"
 
 using namespace torchup;
 
@@ -19,6 +22,28 @@ struct Folder {
   }
   ~Folder() { std::filesystem::remove_all(path); }
   std::filesystem::path path;
+};
+
+/// What is said on stderr while it lives.
+class Said {
+ public:
+  Said() : file_{std::tmpfile()}, before_{::dup(STDERR_FILENO)} { ::dup2(::fileno(file_), STDERR_FILENO); }
+  ~Said() {
+    ::dup2(before_, STDERR_FILENO);
+    ::close(before_);
+    std::fclose(file_);
+  }
+  int times(const std::string& text) {
+    std::string all(static_cast<std::size_t>(::lseek(STDERR_FILENO, 0, SEEK_END)), '\0');
+    all.resize(static_cast<std::size_t>(::pread(STDERR_FILENO, all.data(), all.size(), 0)));
+    int count = 0;
+    for (auto at = all.find(text); at != std::string::npos; at = all.find(text, at + 1)) ++count;
+    return count;
+  }
+
+ private:
+  std::FILE* file_;
+  int before_;
 };
 
 CheckpointContent content_of(std::int64_t step) {
@@ -51,4 +76,31 @@ TEST_CASE("what a crashed writer of our number left is not in the way", "[worker
   folder.save(content_of(1), 3, {});
   REQUIRE(std::distance(std::filesystem::directory_iterator{place.path}, {}) == 1);
   REQUIRE(torch::equal(folder.load(1).model.at("weight"), torch::ones({2})));
+}
+
+TEST_CASE("a damaged checkpoint is told of once and goes with the next save", "[worker_runtime][checkpoint]") {
+  const Folder place;
+  const CheckpointFolder folder{place.path};
+  const auto path_of = [&](int step) { return place.path / ("step-00000000000" + std::to_string(step)); };
+  for (int step = 1; step <= 5; ++step) folder.save(content_of(step), 0, {});
+  std::filesystem::resize_file(path_of(1) / "model.safetensors", 9);
+  std::filesystem::remove(path_of(2) / "manifest.json");  // as a removal that was interrupted leaves it
+  std::ofstream{path_of(3) / "manifest.json"} << "{}";
+  {  // of a later release
+    const auto manifest = path_of(4) / "manifest.json";
+    std::string text(std::filesystem::file_size(manifest), '\0');
+    std::ifstream{manifest}.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(text.find(",\n \"crc32\""));
+    text.replace(text.find("\"format\": 1"), 11, "\"format\": 2");
+    std::ofstream{manifest} << text << ",\n \"crc32\": " << crc32(0, text.data(), text.size()) << "\n}\n";
+  }
+  Said said;
+  REQUIRE(folder.found().whole.size() == 1);
+  REQUIRE(folder.found().damaged == std::set<std::int64_t>{1, 2, 3});
+  REQUIRE(said.times("passed over") == 4);
+  folder.save(content_of(6), 0, {});
+  folder.save(content_of(7), 0, {});
+  REQUIRE(said.times("passed over") == 4);
+  for (const int step : {1, 2, 3}) REQUIRE_FALSE(std::filesystem::exists(path_of(step)));
+  for (const int step : {4, 5, 6, 7}) REQUIRE(std::filesystem::exists(path_of(step)));
 }
