@@ -88,6 +88,11 @@ inline constexpr bool state_differs_by_rank<T> = T::differs_by_rank;
 /// world size the run continues bit for bit (on the CPU, and on GPUs as far as training itself is deterministic). With
 /// another one, the sampler deals what is left of the epoch anew, generators are seeded afresh from the stored ones,
 /// and learning rate and batch size stay as the program sets them.
+///
+/// Trust a checkpoint as you trust the program. The state of ZeroRedundancyOptimizer, and of optimizers that are
+/// neither torch::optim's nor ours, is an archive of LibTorch's in it, and LibTorch's reader believes what it reads:
+/// such an archive may hold code, and unpack to any size. Weights of strangers are for load_weights and
+/// load_safetensors, which check everything.
 class Checkpoint {
  public:
   /// Collective: every rank makes it at the same place. Throws Error when the folder cannot be made.
