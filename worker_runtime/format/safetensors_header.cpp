@@ -3,35 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <torchup/error.hpp>
 #include <type_traits>
 #include <utility>
 
+#include "worker_runtime/format/torch_dtypes.hpp"
+
 namespace torchup {
 
 namespace {
 
 using nlohmann::json;
-
-constexpr std::array<std::pair<std::string_view, std::uint64_t>, 16> element_bytes{{{"F64", 8},
-                                                                                    {"F32", 4},
-                                                                                    {"F16", 2},
-                                                                                    {"BF16", 2},
-                                                                                    {"F8_E4M3", 1},
-                                                                                    {"F8_E5M2", 1},
-                                                                                    {"C64", 8},
-                                                                                    {"I64", 8},
-                                                                                    {"I32", 4},
-                                                                                    {"I16", 2},
-                                                                                    {"I8", 1},
-                                                                                    {"U64", 8},
-                                                                                    {"U32", 4},
-                                                                                    {"U16", 2},
-                                                                                    {"U8", 1},
-                                                                                    {"BOOL", 1}}};
 
 /// The library converts a number of any kind to any other: a side of 1.5 would be 1, and one of 1e30 undefined.
 template <class Integer>
@@ -129,8 +113,8 @@ std::optional<std::uint64_t> bytes_of(const SafetensorsEntry& entry) {
 }  // namespace
 
 std::uint64_t safetensors_element_bytes(std::string_view dtype) {
-  const auto found = std::ranges::find(element_bytes, dtype, &decltype(element_bytes)::value_type::first);
-  return found == element_bytes.end() ? 0 : found->second;
+  const auto found = std::ranges::find(torch_dtypes, dtype, &TorchDtype::safetensors);
+  return found == torch_dtypes.end() ? 0 : found->bytes;
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes, std::size_t tensors_max) {

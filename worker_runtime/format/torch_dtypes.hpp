@@ -6,29 +6,31 @@
 
 namespace torchup {
 
-/// What an element of a tensor is, in the words of a torch.save archive.
+/// What an element of a tensor is, in the words of the files that we read.
 struct TorchDtype {
-  std::string_view storage;  ///< class of a typed storage, in module torch; empty: only untyped ones hold it
-  std::string_view name;     ///< in module torch
-  std::uint64_t bytes;       ///< of one element
+  std::string_view
+      storage;            ///< torch.save's class of a typed storage, in module torch; empty: only untyped ones hold it
+  std::string_view name;  ///< torch.save's, in module torch
+  std::string_view safetensors;  ///< the name in safetensors
+  std::uint64_t bytes;           ///< of one element
 };
 inline constexpr std::array torch_dtypes{
-    TorchDtype{"FloatStorage", "float32", 4},
-    TorchDtype{"DoubleStorage", "float64", 8},
-    TorchDtype{"HalfStorage", "float16", 2},
-    TorchDtype{"BFloat16Storage", "bfloat16", 2},
-    TorchDtype{"LongStorage", "int64", 8},
-    TorchDtype{"IntStorage", "int32", 4},
-    TorchDtype{"ShortStorage", "int16", 2},
-    TorchDtype{"CharStorage", "int8", 1},
-    TorchDtype{"ByteStorage", "uint8", 1},
-    TorchDtype{"BoolStorage", "bool", 1},
-    TorchDtype{"", "uint16", 2},
-    TorchDtype{"", "uint32", 4},
-    TorchDtype{"", "uint64", 8},
-    TorchDtype{"", "float8_e4m3fn", 1},
-    TorchDtype{"", "float8_e5m2", 1},
-    TorchDtype{"ComplexFloatStorage", "complex64", 8},
+    TorchDtype{"FloatStorage", "float32", "F32", 4},
+    TorchDtype{"DoubleStorage", "float64", "F64", 8},
+    TorchDtype{"HalfStorage", "float16", "F16", 2},
+    TorchDtype{"BFloat16Storage", "bfloat16", "BF16", 2},
+    TorchDtype{"LongStorage", "int64", "I64", 8},
+    TorchDtype{"IntStorage", "int32", "I32", 4},
+    TorchDtype{"ShortStorage", "int16", "I16", 2},
+    TorchDtype{"CharStorage", "int8", "I8", 1},
+    TorchDtype{"ByteStorage", "uint8", "U8", 1},
+    TorchDtype{"BoolStorage", "bool", "BOOL", 1},
+    TorchDtype{"", "uint16", "U16", 2},
+    TorchDtype{"", "uint32", "U32", 4},
+    TorchDtype{"", "uint64", "U64", 8},
+    TorchDtype{"", "float8_e4m3fn", "F8_E4M3", 1},
+    TorchDtype{"", "float8_e5m2", "F8_E5M2", 1},
+    TorchDtype{"ComplexFloatStorage", "complex64", "C64", 8},
 };
 
 }  // namespace torchup

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include "worker_runtime/state/file_reader.hpp"
 #include "worker_runtime/state/file_writer.hpp"
 #include "worker_runtime/state/safetensors_reader.hpp"
+#include "worker_runtime/state/scalar_types.hpp"
 
 namespace torchup {
 
@@ -23,37 +23,10 @@ using nlohmann::json;
 // name -> {"dtype", "shape", "data_offsets": [begin, end]} and "__metadata__" -> {text: text}; the data without gaps.
 // Source: https://github.com/huggingface/safetensors, README, "Format".
 
-constexpr std::array<std::pair<const char*, torch::ScalarType>, 16> dtype_names{{
-    {"F64", torch::kFloat64},
-    {"F32", torch::kFloat32},
-    {"F16", torch::kFloat16},
-    {"BF16", torch::kBFloat16},
-    {"F8_E4M3", torch::kFloat8_e4m3fn},
-    {"F8_E5M2", torch::kFloat8_e5m2},
-    {"C64", torch::kComplexFloat},
-    {"I64", torch::kInt64},
-    {"I32", torch::kInt32},
-    {"I16", torch::kInt16},
-    {"I8", torch::kInt8},
-    {"U64", torch::kUInt64},
-    {"U32", torch::kUInt32},
-    {"U16", torch::kUInt16},
-    {"U8", torch::kUInt8},
-    {"BOOL", torch::kBool},
-}};
-
-const char* name_of(torch::ScalarType dtype) {
-  for (const auto& [name, type] : dtype_names) {
-    if (type == dtype) return name;
-  }
-  return nullptr;
-}
-
-std::optional<torch::ScalarType> dtype_of(std::string_view text) {
-  for (const auto& [name, type] : dtype_names) {
-    if (text == name) return type;
-  }
-  return std::nullopt;
+/// Nothing for what has no name in the format.
+std::optional<std::string_view> name_of(torch::ScalarType type) {
+  const auto found = std::ranges::find(torch_dtypes, type, scalar_type_of);
+  return found == torch_dtypes.end() ? std::nullopt : std::optional{found->safetensors};
 }
 
 }  // namespace
@@ -68,9 +41,9 @@ WrittenFile save_safetensors(const std::filesystem::path& path, const NamedTenso
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::uint64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
-    const char* dtype =
-        tensor.defined() && tensor.layout() == torch::kStrided ? name_of(tensor.scalar_type()) : nullptr;
-    if (dtype == nullptr) {
+    const auto dtype =
+        tensor.defined() && tensor.layout() == torch::kStrided ? name_of(tensor.scalar_type()) : std::nullopt;
+    if (!dtype) {
       throw Error{path.string() + ": tensor " + name + " is undefined, sparse or of a dtype that safetensors lacks"};
     }
     if (name == "__metadata__" || header.contains(name)) {
@@ -78,7 +51,7 @@ WrittenFile save_safetensors(const std::filesystem::path& path, const NamedTenso
     }
     stored.push_back(tensor.detach().to(torch::kCPU).contiguous());
     const std::uint64_t end = offset + stored.back().nbytes();
-    header[name] = {{"dtype", dtype}, {"shape", tensor.sizes().vec()}, {"data_offsets", {offset, end}}};
+    header[name] = {{"dtype", *dtype}, {"shape", tensor.sizes().vec()}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
@@ -118,7 +91,8 @@ SafetensorsFile read_safetensors(FileReader& file) {
   }
   SafetensorsFile result{.tensors = {}, .metadata = std::move(header.metadata)};
   for (const SafetensorsEntry& entry : header.tensors) {  // in the order of the data: the reader takes it in one go
-    torch::Tensor tensor = torch::empty(entry.shape, *dtype_of(entry.dtype));
+    torch::Tensor tensor = torch::empty(
+        entry.shape, scalar_type_of(*std::ranges::find(torch_dtypes, entry.dtype, &TorchDtype::safetensors)));
     file.read(tensor.mutable_data_ptr(), entry.end - entry.begin);
     result.tensors.emplace(entry.name, std::move(tensor));
   }

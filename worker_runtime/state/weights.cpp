@@ -14,31 +14,13 @@
 #include "worker_runtime/format/zip_archive.hpp"
 #include "worker_runtime/state/crc32.hpp"
 #include "worker_runtime/state/file_reader.hpp"
+#include "worker_runtime/state/scalar_types.hpp"
 
 namespace torchup {
 
 namespace {
 
 using Tensors = std::map<std::string, torch::Tensor>;
-
-constexpr std::array<std::pair<std::string_view, torch::ScalarType>, 16> dtypes{{
-    {"float64", torch::kFloat64},
-    {"float32", torch::kFloat32},
-    {"float16", torch::kFloat16},
-    {"bfloat16", torch::kBFloat16},
-    {"float8_e4m3fn", torch::kFloat8_e4m3fn},
-    {"float8_e5m2", torch::kFloat8_e5m2},
-    {"complex64", torch::kComplexFloat},
-    {"int64", torch::kInt64},
-    {"int32", torch::kInt32},
-    {"int16", torch::kInt16},
-    {"int8", torch::kInt8},
-    {"uint64", torch::kUInt64},
-    {"uint32", torch::kUInt32},
-    {"uint16", torch::kUInt16},
-    {"uint8", torch::kUInt8},
-    {"bool", torch::kBool},
-}};
 
 /// A file of torch.save: a zip with data.pkl, byteorder, and the storages as data/0, data/1, …
 ///
@@ -100,8 +82,8 @@ Tensors load_archive(const std::filesystem::path& path) {
       throw Error{"its numbers are big endian"};
     Tensors tensors;
     for (const auto& [name, pickled] : tensors_in_pickle(archive.text_of("data.pkl", pickle_bytes_max))) {
-      const auto dtype = std::ranges::find(dtypes, pickled.dtype, &decltype(dtypes)::value_type::first)->second;
-      tensors[name] = torch::empty({0}, dtype)
+      const auto dtype = std::ranges::find(torch_dtypes, pickled.dtype, &TorchDtype::name);
+      tensors[name] = torch::empty({0}, scalar_type_of(*dtype))
                           .set_(archive.storage_at(pickled.storage, pickled.storage_bytes), pickled.offset,
                                 pickled.sizes, pickled.strides);
     }

@@ -7,7 +7,9 @@
 #include <torchup/error.hpp>
 #include <torchup/safetensors.hpp>
 
+#include "worker_runtime/format/safetensors_header.hpp"
 #include "worker_runtime/state/crc32.hpp"
+#include "worker_runtime/state/scalar_types.hpp"
 
 using namespace torchup;
 
@@ -38,6 +40,21 @@ TEST_CASE("crc32 is zlib's", "[worker_runtime][crc32]") {
   const std::string text(1000, 'x');
   REQUIRE(crc32(crc32(0, text.data(), 333), text.data() + 333, 667) == crc32(0, text.data(), 1000));
   REQUIRE(crc32(0, text.data(), 1000) == 0x3B41C9E6);  // zlib.crc32(b"x" * 1000)
+}
+
+TEST_CASE("every dtype that files may have is LibTorch's of that name and size", "[worker_runtime][safetensors]") {
+  const Folder folder;
+  NamedTensors tensors;
+  for (const TorchDtype& dtype : torch_dtypes) {
+    const torch::ScalarType type = scalar_type_of(dtype);
+    REQUIRE(c10::getDtypeNames(type).first == dtype.name);
+    REQUIRE(c10::elementSize(type) == dtype.bytes);
+    REQUIRE(safetensors_element_bytes(dtype.safetensors) == dtype.bytes);
+    tensors.emplace_back(dtype.safetensors, torch::zeros({2}, type));
+  }
+  save_safetensors(folder.path / "all", tensors);
+  const SafetensorsFile file = load_safetensors(folder.path / "all");
+  for (const auto& [name, tensor] : tensors) REQUIRE(file.tensors.at(name).scalar_type() == tensor.scalar_type());
 }
 
 TEST_CASE("tensors come back from safetensors bit for bit", "[worker_runtime][safetensors]") {
