@@ -10,7 +10,7 @@ namespace torchup {
 std::string role_name(int group_rank) { return fmt::format("{}{}", torchrun_key::roles, group_rank); }
 std::string ranks_name(int group_rank) { return fmt::format("{}{}", torchrun_key::places, group_rank); }
 
-Result<bool> share_torchrun_ranks(TorchrunStore& store, const TorchrunRoundKey& key, int nodes) {
+Result<bool> share_torchrun_ranks(TorchrunStore& store, const TorchrunKeyNames& key, int nodes) {
   std::vector<TorchrunRole> roles;
   for (int i = 0; i < nodes; ++i) {
     auto text = store.find(key(role_name(i)));

@@ -14,7 +14,7 @@
 namespace torchup {
 
 /// The key under which a round has one of torchrun_key's names.
-using TorchrunRoundKey = std::function<std::string(const std::string& name)>;
+using TorchrunKeyNames = std::function<std::string(const std::string& name)>;
 
 /// Where the node with that group rank says its role, and where it reads its ranks.
 [[nodiscard]] std::string role_name(int group_rank);
@@ -22,7 +22,7 @@ using TorchrunRoundKey = std::function<std::string(const std::string& name)>;
 
 /// What group rank 0 does for all `nodes`. False: somebody's role is still missing. Errors: the store's; a role that is
 /// none.
-[[nodiscard]] Result<bool> share_torchrun_ranks(TorchrunStore& store, const TorchrunRoundKey& key, int nodes);
+[[nodiscard]] Result<bool> share_torchrun_ranks(TorchrunStore& store, const TorchrunKeyNames& key, int nodes);
 
 /// The place that these ranks give to a node; workers meet at `place`.
 [[nodiscard]] Placement placed_by(const TorchrunRanks& ranks, Round round, GroupRank group_rank, int nodes,
