@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 
 /// Workers count by the wall clock, which may jump: it is looked at this often while there are timers.
-constexpr auto look_interval = 1s;
+constexpr auto deadline_look = 1s;
 constexpr std::size_t scope_shown_max = 256;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
@@ -79,8 +79,8 @@ void Watchdog::arm() {
   const auto next = timers_.next_s();
   if (!next) return;
   const std::chrono::duration<double> left{std::max(0.0, *next - now_s())};
-  timer_.expires_after(left < look_interval ? std::chrono::duration_cast<Duration>(left) + 1ms
-                                            : Duration{look_interval});
+  timer_.expires_after(left < deadline_look ? std::chrono::duration_cast<Duration>(left) + 1ms
+                                            : Duration{deadline_look});
   timer_.async_wait([this](boost::system::error_code error) {
     if (!error) end_expired();
   });
