@@ -1,4 +1,5 @@
 // What answers on their way to clients may cost.
+#include <fmt/format.h>
 #include <sys/socket.h>
 
 #include <boost/asio/io_context.hpp>
@@ -306,4 +307,28 @@ TEST_CASE("requests that take long leave the loop to others, whoever else is rea
   boost::asio::post(loop, look);
   run_until(loop, [&] { return before == clients; });
   REQUIRE(most <= 2);
+}
+
+TEST_CASE("who asks for all of many keys waits for those who ask for little", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  options.bind = "127.0.0.1";
+  StoreServer server{loop, std::move(options)};
+  const Port port = *server.listen();
+  constexpr std::size_t keys = 30'000, clients = 12;
+  for (std::size_t i = 0; i < keys; ++i) REQUIRE(server.store().set(fmt::format("/{:08}", i), Value{}));
+  std::vector<UniqueFd> crowd;
+  for (std::size_t i = 0; i <= clients; ++i) {
+    crowd.push_back(connect_to(port));
+    send_all(crowd.back(), validate);
+  }
+  run_until(loop, [&] { return server.status().connections == clients + 1; });
+  for (std::size_t i = 0; i < clients; ++i) send_all(crowd[i], request(Query::list_keys) + request(Query::list_keys));
+  send_all(crowd.back(), request(Query::ping, {}, {}, 7));
+  char pong[4];
+  while (::recv(crowd.back().get(), pong, sizeof pong, 0) < 0) loop.run_one();
+  REQUIRE(server.status().requests <= 2);  // one list at most
+  for (std::size_t i = 0; i < clients; ++i)
+    REQUIRE(received(loop, crowd[i], 2 * (8 + keys * 17)).size() == 2 * (8 + keys * 17));
+  REQUIRE(server.status().requests == 2 * clients + 1);
 }

@@ -18,6 +18,11 @@ namespace {
 
 constexpr std::size_t scratch_bytes = 64 * 1024;
 
+/// LIST_KEYS has no fields: the request that was read, and what has come behind it.
+std::string list_again(std::string_view rest) {
+  return std::string(1, static_cast<char>(Query::list_keys)).append(rest);
+}
+
 }  // namespace
 
 StoreRequests::StoreRequests(const StoreServerOptions& options, StoreConnections& connections, StoreReplies& replies,
@@ -147,12 +152,13 @@ void StoreRequests::serve_with(StoreSession& session, RequestReader& reader, std
     const auto status = reader.read(input, request_);
     if (status == RequestReader::Status::malformed) return connections_.refuse(session, reader.error());
     if (status == RequestReader::Status::incomplete) return;
+    if (request_.query == Query::list_keys && !take_long_list()) return pause(session, list_again(input));
     ++served_;
     apply(session);
     if (refuse_if_told() || session.closed) return;
     connections_.drop_readers();  // of values that it replaced
     if (session.closed) return;
-    if (!input.empty() && turn_is_over()) return pause(session, input);
+    if (!input.empty() && turn_is_over()) return pause(session, std::string{input});
     if (connections_.has_room(session)) continue;
     replies_.send(session);
     if (session.closed) return;
@@ -169,8 +175,14 @@ bool StoreRequests::turn_is_over() {
   return connections_.now() >= turn_end_;
 }
 
-void StoreRequests::pause(StoreSession& session, std::string_view rest) {
-  session.unserved.assign(rest);
+/// One byte asks for it, and it may take as long as ten thousand other requests: all who ask stand in one line, of
+/// which each turn serves the first, after everybody else.
+bool StoreRequests::take_long_list() {
+  return store_.key_count() <= store_short_list || std::exchange(may_list_, false);
+}
+
+void StoreRequests::pause(StoreSession& session, std::string rest) {
+  session.unserved = std::move(rest);
   session.paused = true;
   paused_.push_back(session.index);
   if (paused_.size() == 1) first_paused_();
@@ -178,11 +190,20 @@ void StoreRequests::pause(StoreSession& session, std::string_view rest) {
 }
 
 void StoreRequests::serve_paused() {
-  for (const std::uint32_t index : std::exchange(paused_, {})) {
-    StoreSession* const session = connections_.find(index);
+  const std::vector<std::uint32_t> line = std::exchange(paused_, {});
+  auto next = line.begin();
+  may_list_ = true;
+  while (next != line.end()) {
+    StoreSession* const session = connections_.find(*next++);
     if (!session || session->closed || !std::exchange(session->paused, false)) continue;
     send_replies(*session);
+    connections_.look_at_clock();
+    if (!may_list_ || connections_.now() >= turn_end_) break;
   }
+  may_list_ = false;
+  if (next == line.end()) return;
+  if (paused_.empty()) first_paused_();
+  paused_.insert(paused_.begin(), next, line.end());
 }
 
 void StoreRequests::apply(StoreSession& session) {

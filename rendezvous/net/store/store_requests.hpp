@@ -30,7 +30,7 @@ class StoreRequests {
   bool receive(StoreSession& session);
   /// Until when requests are served in this turn; beyond, each client gets store_slice_requests of them.
   void begin_turn(TimePoint end) { turn_end_ = end; }
-  /// Serves on those for whom the last turns had no time.
+  /// Serves on those for whom the last turns had no time, until this one ends. The first is always served.
   void serve_paused();
   /// Sends what the kernel takes of that session's answers, and serves what waited for the room.
   void send_replies(StoreSession& session);
@@ -46,7 +46,8 @@ class StoreRequests {
   void serve(StoreSession& session, std::string_view input);
   void serve_with(StoreSession& session, RequestReader& reader, std::string_view input);
   bool turn_is_over();
-  void pause(StoreSession& session, std::string_view rest);
+  bool take_long_list();
+  void pause(StoreSession& session, std::string rest);
   void apply(StoreSession& session);
   void apply_seen(ClientId client, Request& request);
   bool refuse_if_told();
@@ -69,6 +70,7 @@ class StoreRequests {
   std::uint64_t served_ = 0;
   TimePoint turn_end_{};
   std::vector<std::uint32_t> paused_;
+  bool may_list_ = false;        ///< those who were paused have their time, and no long list has been given in it
   bool piece_was_full_ = false;  ///< the last one received
 };
 

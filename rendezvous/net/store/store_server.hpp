@@ -24,6 +24,8 @@ namespace torchup {
 /// One turn serves clients for so long; then the loop's other work gets its own, and who has more to be served waits
 /// behind those who have just come. A request is never interrupted.
 inline constexpr Duration store_turn_max = std::chrono::milliseconds{1};
+/// LIST_KEYS of more keys waits for a turn's end, and one of them is served in a turn.
+inline constexpr std::size_t store_short_list = 1024;
 /// Requests that a client of whom more have come is served at least in a turn.
 inline constexpr unsigned store_slice_requests = 16;
 
