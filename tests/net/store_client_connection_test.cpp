@@ -5,9 +5,12 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <thread>
 
 #include "rendezvous/net/io/listen.hpp"
@@ -20,6 +23,22 @@
 using namespace torchup;
 using namespace torchup::test;
 using namespace std::chrono_literals;
+
+namespace {
+
+/// For so many connections this machine has no local port left.
+std::atomic<int> without_port = 0;
+
+}  // namespace
+
+/// In place of the C library's.
+extern "C" int connect(int socket, const sockaddr* address, socklen_t size) {
+  if (without_port > 0 && without_port-- > 0) {
+    errno = EADDRNOTAVAIL;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_connect, socket, address, size));
+}
 
 namespace {
 
@@ -139,6 +158,19 @@ TEST_CASE("a server that starts late is found", "[net][store_client][own]") {
   starter.join();
   REQUIRE(client.has_value());
   REQUIRE(listens);
+}
+
+TEST_CASE("where no local port is free, the client tries again until one is", "[net][store_client][own]") {
+  ServerThread server;
+  without_port = 3;
+  const auto client = StoreClient::connect({"127.0.0.1", server.port(), 10s});
+  REQUIRE(without_port == 0);
+  REQUIRE(client.has_value());
+  without_port = 1'000'000;
+  const auto never = StoreClient::connect({"127.0.0.1", server.port(), 300ms});
+  without_port = 0;
+  REQUIRE(never.has_error());
+  REQUIRE(never.error().context.find("Cannot assign requested address") != std::string::npos);  // what it waited for
 }
 
 TEST_CASE("a peer that accepts and stays silent, or says something else", "[net][store_client][own]") {

@@ -50,6 +50,11 @@ int connect_to(int socket, const addrinfo& address, TimePoint deadline) {
   return error;
 }
 
+/// Whether trying again may help: the server comes, or connections that have ended give their local ports back.
+bool passes(int error) {
+  return error == ECONNREFUSED || error == ECONNRESET || error == ETIMEDOUT || error == EADDRNOTAVAIL;
+}
+
 std::string text_of(const addrinfo& address) {
   sockaddr_storage storage{};
   std::memcpy(&storage, address.ai_addr, address.ai_addrlen);
@@ -76,8 +81,7 @@ UniqueFd connect_once(const std::string& host, Port port, TimePoint deadline, Fa
       limit_silence(socket.get(), store_silence_max);
       return socket;
     }
-    failure.may_pass =
-        failure.may_pass || failure.code == ECONNREFUSED || failure.code == ECONNRESET || failure.code == ETIMEDOUT;
+    failure.may_pass = failure.may_pass || passes(failure.code);
     failure.text += (failure.text.empty() ? "" : "; ") + text_of(*address) + ": " + std::strerror(failure.code);
   }
   return {};
