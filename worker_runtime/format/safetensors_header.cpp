@@ -41,9 +41,9 @@ SafetensorsEntry entry_of(const std::string& name, const json& value) {
 }
 
 /// Of the tree nothing is kept but what is read just now: all of it would take twenty times the bytes of its text.
-class Reader {
+class HeaderReader {
  public:
-  explicit Reader(std::size_t tensors_max) : tensors_max_{tensors_max} {}
+  explicit HeaderReader(std::size_t tensors_max) : tensors_max_{tensors_max} {}
 
   SafetensorsHeader read(std::string_view text) {
     const auto keep = [this](int depth, Event event, json& value) { return take(depth, event, value); };
@@ -118,7 +118,7 @@ std::uint64_t safetensors_element_bytes(std::string_view dtype) {
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes, std::size_t tensors_max) {
-  SafetensorsHeader header = Reader{tensors_max}.read(text);
+  SafetensorsHeader header = HeaderReader{tensors_max}.read(text);
   std::ranges::sort(header.tensors, {}, [](const auto& entry) { return std::pair{entry.begin, entry.end}; });
   std::uint64_t offset = 0;
   for (const SafetensorsEntry& entry : header.tensors) {
