@@ -9,6 +9,7 @@
 #include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/link/plausible.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/core/torchrun/torchrun_board.hpp"
 #include "rendezvous/core/torchrun/torchrun_peer.hpp"
 #include "rendezvous/core/torchrun/torchrun_static.hpp"
 
@@ -359,8 +360,10 @@ void MixedJob::take_turn(Part& part, std::optional<Slot> slot, TorchrunStore& st
   part.turn_at = now + part.plays->pace();
   if (!messages) {
     note(JobEndRequested{slot ? members_.at(*slot).join.host : "that is lost", messages.error().message()});
-    verdict_ = Verdict{.exit_code = 1, .reason = messages.error().message()};
+    verdict_ = Verdict{.exit_code = 68, .reason = messages.error().message()};
     outcome_ = verdict_;
+    // Or torchrun's agents would wait for ours, which say nothing more.
+    if (!static_) (void)close_torchrun_state(store, run_id_);
     return;
   }
   for (CoordinatorMessage& message : *messages) {

@@ -93,4 +93,24 @@ Result<> TorchrunBoard::put(TorchrunStore& store) {
   return read(store, now_, runs_);
 }
 
+Result<> close_torchrun_state(TorchrunStore& store, const RunId& run_id) {
+  const std::string key = torchrun_state_key(run_id);
+  auto found = store.find(key);
+  if (!found) return found.error();
+  std::string text = found->value_or("");
+  for (int i = 0; i < torchrun_steps_max; ++i) {
+    const auto bytes = from_base64(text);
+    auto state = bytes ? read_torchrun_state(*bytes) : Result<TorchrunState>{bytes.error()};
+    if (state && state->closed) return {};
+    if (!state) state = TorchrunState{};
+    state->closed = true;
+    const std::string closed = to_base64(write_torchrun_state(*state));
+    auto held = store.compare_set(key, text, closed);
+    if (!held) return held.error();
+    if (*held == closed) return {};
+    text = *std::move(held);
+  }
+  return fail(errc::limit_exceeded, "others write the state without end");
+}
+
 }  // namespace torchup

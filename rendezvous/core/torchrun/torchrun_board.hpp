@@ -54,6 +54,9 @@ class TorchrunBoard {
   std::optional<Duration> interval_;            ///< between the heartbeats of torchrun's agents, as far as it has shown
 };
 
+/// Ends the rendezvous for all, whatever stands there: what is no state is replaced by one.
+Result<> close_torchrun_state(TorchrunStore& store, const RunId& run_id);
+
 /// Longest sequence of steps and lost writes in one turn.
 inline constexpr int torchrun_steps_max = 64;
 

@@ -255,6 +255,31 @@ TEST_CASE("a coordinator that was asleep gives nobody of a mixed job up", "[unit
   REQUIRE(mixed.job.member_count() == 0);
 }
 
+TEST_CASE("where the store of a mixed job cannot be used, it ends for torchrun's agents, too", "[unit][mixed]") {
+  Mixed mixed;
+  const std::string key = "torch.rendezvous.job";
+  bool readable = false;
+  SECTION("since what stands there is no state") { mixed.keys.map[key] = "bm9uZQ=="; }
+  SECTION("since a role is none") {
+    readable = true;
+    (void)mixed.pass(2500ms);
+    (void)mixed.step(Said{Peer{0}, StoreReady{Round{0}, Port{77}}});
+    mixed.keys.map[key + ".0/torchelastic/role_info/0"] = "none";
+    mixed.keys.map[key + ".0/torchelastic/role_info/1"] = "none";
+  }
+  std::vector<RendezvousAction> told;
+  for (int i = 0; i < 10; ++i) std::ranges::move(mixed.pass(100ms), std::back_inserter(told));
+  const auto ends = std::ranges::count_if(told, [](const RendezvousAction& action) {
+    const auto* tell = std::get_if<Tell>(&action);
+    const auto* end = tell ? std::get_if<End>(&tell->message) : nullptr;
+    return end && end->verdict.exit_code == 68;
+  });
+  REQUIRE(ends == 1);
+  REQUIRE(mixed.keys.map[key] != "bm9uZQ==");
+  REQUIRE(mixed.keys.state().closed);
+  REQUIRE(mixed.keys.state().participants.size() == (readable ? 2 : 0));
+}
+
 TEST_CASE("what a node of a mixed job and its coordinator have missed of each other is said again", "[unit][mixed]") {
   Mixed mixed;
   for (int i = 0; i < 25; ++i) (void)mixed.pass(100ms);
