@@ -10,7 +10,6 @@ namespace torchup::test {
 
 using namespace std::chrono_literals;
 
-inline const UtcTime utc0 = std::chrono::sys_days{std::chrono::year{2026} / 1 / 1};
 inline const TorchrunNode a{"a", 1, 0}, b{"b", 2, 0}, c{"c", 3, 0};
 inline constexpr ClientId client_a{10}, client_b{11}, client_c{12};
 

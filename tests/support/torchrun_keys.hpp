@@ -9,7 +9,7 @@
 namespace torchup {
 
 /// Keys in memory, with the server's answers. A torchrun agent owns them, unless `cared` says that we do.
-class Keys final : public TorchrunStore {
+class Keys : public TorchrunStore {
  public:
   Result<std::optional<std::string>> find(const std::string& key) override {
     const auto found = map.find(key);
@@ -37,7 +37,7 @@ class Keys final : public TorchrunStore {
     return {};
   }
   bool cared_for() const override { return cared; }
-  void ours_are(const std::map<TorchrunNode, bool>& stopping) override { ours = stopping; }
+  void ours_are(const std::map<TorchrunNode, bool>& stopping, Duration) override { ours = stopping; }
   Result<std::optional<MeetingPlace>> common_place() override { return common; }
   bool empty(const MeetingPlace& place, std::int64_t) override {
     if (!empties) return false;
@@ -55,5 +55,9 @@ class Keys final : public TorchrunStore {
   bool cared = false;
   bool empties = true;  ///< false: that takes its time
 };
+
+namespace test {
+inline const UtcTime utc0 = std::chrono::sys_days{std::chrono::year{2026} / 1 / 1};
+}
 
 }  // namespace torchup

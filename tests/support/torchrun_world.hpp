@@ -12,8 +12,6 @@ namespace torchup::test {
 
 using namespace std::chrono_literals;
 
-inline const UtcTime utc0 = std::chrono::sys_days{std::chrono::year{2026} / 1 / 1};
-
 struct Node {
   Node(std::string address, std::int64_t pid, int min_nodes, int max_nodes, int max_restarts = 0)
       : peer{{.run_id = RunId{"job"}, .address = std::move(address), .pid = pid}} {

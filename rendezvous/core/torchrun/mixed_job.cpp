@@ -109,7 +109,7 @@ std::vector<RendezvousAction> MixedJob::step(const RendezvousEvent& event, Torch
   };
   for (const auto& [slot, part] : parts_) shows(part);
   std::ranges::for_each(leaving_, shows);
-  store.ours_are(ours);
+  store.ours_are(ours, terms_ ? terms_->lease : Duration::zero());
   take_turns(store, now, utc);
   return std::exchange(actions_, {});
 }
@@ -310,7 +310,7 @@ bool MixedJob::over(bool attended) const {
 
 MixedJob::Rest MixedJob::give_back(TorchrunStore& store) {
   if (static_) forget_static_meeting(store, run_id_, terms_->max_nodes);
-  store.ours_are({});
+  store.ours_are({}, Duration::zero());
   Rest rest{.people = {.members = std::move(members_),
                        .ended = std::move(ended_),
                        .lost = std::move(lost_agents_),

@@ -10,16 +10,7 @@ void TorchrunBoard::adopt(const JobTerms& terms) {
   terms_ = {.min_nodes = terms.min_nodes,
             .max_nodes = terms.max_nodes,
             .last_call = terms.last_call,
-            .keep_alive_interval = pace()};
-}
-
-/// They take us for dead by their own configuration, which they do not say. Their heartbeats show the interval, or
-/// twice as much: one that comes a moment too early leaves out its turn. Until they have shown it, the shortest one is
-/// meant.
-Duration TorchrunBoard::pace() const {
-  const Duration theirs = interval_ ? *interval_ / 2 : torchrun_interval_min;
-  return std::clamp(std::min(theirs, lease_ / torchrun_attempts_default), torchrun_interval_min,
-                    torchrun_interval_default);
+            .keep_alive_interval = interval_.pace(lease_)};
 }
 
 Result<> TorchrunBoard::read(TorchrunStore& store, UtcTime now, std::optional<std::int64_t> runs) {
@@ -39,8 +30,10 @@ Result<> TorchrunBoard::read(TorchrunStore& store, UtcTime now, std::optional<st
   auto state = state_in_text();
   if (!state) return state.error();
   state_ = *std::move(state);
-  learn_interval();
-  drop_silent(state_, terms_, now_);
+  interval_.learn(state_, runs_);
+  terms_.dead_after = interval_.dead_after(lease_);
+  terms_.keep_alive_interval = interval_.pace(lease_);
+  if (!store.cared_for()) drop_silent(state_, terms_, now_);
   return {};
 }
 
@@ -53,24 +46,6 @@ Result<TorchrunState> TorchrunBoard::state_in_text() {
   refused_.reset();
   if (!state) refused_.emplace(hash, state.error());
   return state;
-}
-
-/// Torchrun's agents do not say after how long they take somebody for dead. We must not be quicker than they are: we go
-/// by their defaults until their interval has shown.
-void TorchrunBoard::learn_interval() {
-  if (state_.complete && state_.round == runs_) {
-    for (const auto& [node, heartbeat] : state_.last_heartbeats) {
-      const auto before = heartbeats_.find(node);
-      if (before == heartbeats_.end() || is_ours(node) || !state_.participants.contains(node)) continue;
-      const Duration gap = heartbeat - before->second;
-      if (gap >= torchrun_interval_min) interval_ = std::min(gap, interval_.value_or(gap));
-    }
-    heartbeats_ = state_.last_heartbeats;
-  } else {
-    heartbeats_.clear();
-  }
-  terms_.dead_after = std::max(lease_, interval_.value_or(torchrun_interval_default) * torchrun_attempts_default);
-  terms_.keep_alive_interval = pace();
 }
 
 Result<> TorchrunBoard::write(TorchrunStore& store, const Step& step) {

@@ -1,19 +1,19 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "rendezvous/core/link/messages.hpp"
+#include "rendezvous/core/torchrun/torchrun_heartbeats.hpp"
 #include "rendezvous/core/torchrun/torchrun_store.hpp"
 #include "rendezvous/core/torchrun_wire/torchrun_state.hpp"
 
 namespace torchup {
 
-/// The state that torchrun's agents share, as one participant reads and writes it: a copy without the nodes that are
-/// silent, and the text that stood in the store when it was read.
+/// The state that torchrun's agents share, as one participant reads and writes it: a copy, and the text that stood in
+/// the store when it was read. The copy is without the nodes that are silent, unless the store's owner judges them.
 class TorchrunBoard {
  public:
   explicit TorchrunBoard(const RunId& run_id) : key_{torchrun_state_key(run_id)} {}
@@ -37,8 +37,6 @@ class TorchrunBoard {
  private:
   [[nodiscard]] Result<TorchrunState> state_in_text();
   [[nodiscard]] Result<> put(TorchrunStore& store);
-  void learn_interval();
-  [[nodiscard]] Duration pace() const;
 
   std::string key_;
   TorchrunTerms terms_;
@@ -50,8 +48,7 @@ class TorchrunBoard {
   std::size_t read_count_ = 0;
   UtcTime now_{};
   std::optional<std::int64_t> runs_;
-  std::map<TorchrunNode, UtcTime> heartbeats_;  ///< as last seen in this round
-  std::optional<Duration> interval_;            ///< between the heartbeats of torchrun's agents, as far as it has shown
+  TorchrunInterval interval_;  ///< of torchrun's agents
 };
 
 /// Ends the rendezvous for all, whatever stands there: what is no state is replaced by one.

@@ -66,6 +66,9 @@ void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
     }
   }
   find_lost(former, client);
+  if (const auto agent = client ? agents_.find(*client) : agents_.end(); agent != agents_.end()) {
+    interval_.learn(former, known_, agent->second);
+  }
   learn_terms(former);
   if (known_.complete && (!former.complete || former.round != known_.round)) begin_round(store);
   tell_at_once(former);
@@ -233,16 +236,32 @@ void TorchrunCare::gone(ClientId client, TorchrunStore& store) {
   if (news_ && news_->unaware.erase(client) > 0 && news_->unaware.empty()) news_.reset();
   if (!agent || known_.closed || !has_node(known_, agent.mapped())) return;
   notes_.push_back("node " + agent.mapped().addr + ": torchrun's agent has ended");
+  take_out({agent.mapped()}, store);
+}
+
+void TorchrunCare::take_out(const std::vector<TorchrunNode>& nodes, TorchrunStore& store) {
   TorchrunState state = known_;
-  remove_node(state, terms(), agent.mapped());
+  for (const TorchrunNode& node : nodes) remove_node(state, terms(), node);
   if (may_call(state, store) && !lost_members(state).empty()) state.wait_list.insert(caller);
   rewrite(state, store);
+}
+
+/// The one decision that somebody is gone who does not say so.
+void TorchrunCare::drop_silent(TorchrunStore& store, TimePoint now) {
+  // In the exit barrier nobody sends heartbeats any more.
+  if (ours_.empty() || known_.closed || (known_.complete && leaving(store))) return silence_.forget();
+  std::vector<TorchrunNode> silent = silence_.look(known_, interval_.dead_after(lease_), now);
+  std::erase_if(silent, [&](const TorchrunNode& node) { return ours_.contains(node); });
+  if (silent.empty()) return;
+  for (const TorchrunNode& node : silent) notes_.push_back("node " + shown(node) + " is silent: taken out of the job");
+  take_out(silent, store);
 }
 
 void TorchrunCare::turn(TorchrunStore& store, const std::function<bool(ClientId)>& waits, TimePoint now, UtcTime utc) {
   if (news_ && now - news_->since.value_or(now) >= hold_limit) news_.reset();
   if (news_ && !news_->since) news_->since = now;
   place_.turn(store);
+  drop_silent(store, now);
   call_together(store, now);
   complete_again(store, now);
   keep_waiting_alive(store, waits, utc);

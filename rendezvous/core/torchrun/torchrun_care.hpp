@@ -11,6 +11,7 @@
 
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/store/store.hpp"
+#include "rendezvous/core/torchrun/torchrun_heartbeats.hpp"
 #include "rendezvous/core/torchrun/torchrun_place.hpp"
 #include "rendezvous/core/torchrun/torchrun_store.hpp"
 #include "rendezvous/core/torchrun_wire/torchrun_state.hpp"
@@ -25,6 +26,9 @@ namespace torchup {
 ///  - An agent whose connection ends has ended. It leaves the state at once, instead of after its keep-alives.
 ///  - All participants learn of a newcomer at one moment: who looks first waits for the others. Torchrun's agents look
 ///    once a second, and the first to stop its workers makes the others' fail, which costs each a restart.
+///  - An agent that is silent is taken out of the state where agents of ours have a part in the job: by torchrun's
+///    interval, as far as it has shown, and not before our own lease is over. Ours are not judged here: their
+///    coordinator hears them itself. Where all are torchrun's, they judge each other.
 ///  - An agent that waits for a key sends no heartbeats, having one connection. It is kept in the state.
 ///  - A participant that is lost, or one of ours that is about to restart its workers, makes the others form another
 ///    round. Torchrun's agents take a silent one out of the state, each by the lease of its own configuration, but look
@@ -57,7 +61,11 @@ class TorchrunCare {
   [[nodiscard]] TorchrunPlace& place() { return place_; }
 
   /// Agents of ours that have a part in the job. True: it stops its workers, to join the next round.
-  void ours(std::map<TorchrunNode, bool> nodes) { ours_ = std::move(nodes); }
+  /// `lease`: theirs.
+  void ours(std::map<TorchrunNode, bool> nodes, Duration lease) {
+    ours_ = std::move(nodes);
+    lease_ = lease;
+  }
 
   /// Whether that client's look at the state has to wait until `nobody_waits`.
   [[nodiscard]] bool holds(ClientId client);
@@ -99,6 +107,8 @@ class TorchrunCare {
   [[nodiscard]] bool leaving(TorchrunStore& store) const;
   [[nodiscard]] std::vector<TorchrunNode> lost_members(const TorchrunState& state) const;
   [[nodiscard]] bool may_call(const TorchrunState& state, TorchrunStore& store) const;
+  void take_out(const std::vector<TorchrunNode>& nodes, TorchrunStore& store);
+  void drop_silent(TorchrunStore& store, TimePoint now);
   void call_together(TorchrunStore& store, TimePoint now);
   void call(TorchrunStore& store, const std::string& why);
   [[nodiscard]] bool all_have_come() const;
@@ -115,6 +125,9 @@ class TorchrunCare {
   TorchrunState known_;
   std::map<ClientId, TorchrunNode> agents_;
   std::map<TorchrunNode, bool> ours_;
+  Duration lease_{};           ///< of ours
+  TorchrunInterval interval_;  ///< of torchrun's agents
+  TorchrunSilence silence_;
   std::set<TorchrunNode> members_;  ///< of the last complete round
   std::set<TorchrunNode> lost_;     ///< of agents_: taken out of the state by others
   int min_nodes_ = 0;               ///< 0 until it has shown

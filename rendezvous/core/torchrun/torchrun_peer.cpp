@@ -252,9 +252,11 @@ bool TorchrunPeer::with_torchruns() const {
   return std::ranges::any_of(state().participants, [](const auto& entry) { return !is_ours(entry.first); });
 }
 
-/// Why this round cannot go on, if somebody came or went.
-std::optional<std::string> TorchrunPeer::change() const {
+/// Why this round cannot go on, if somebody came or went. Where the store is cared for, its owner alone judges whether
+/// it can: by the wait list it calls all.
+std::optional<std::string> TorchrunPeer::change(bool cared_for) const {
   if (!goes_on()) return "the others have left the round";
+  if (cared_for && state().wait_list.empty()) return {};
   std::vector<TorchrunNode> gone;
   for (const TorchrunNode& node : members_) {
     if (!state().participants.contains(node)) gone.push_back(node);
@@ -270,7 +272,7 @@ std::optional<std::string> TorchrunPeer::change() const {
 
 Result<> TorchrunPeer::watch(TorchrunStore& store) {
   if (state().closed) return fail_for_good(closed_by_another), Result<>{};
-  auto why = change();
+  auto why = change(store.cared_for());
   if (why && phase_ == Phase::running) {
     auto leaving = store.find(key(torchrun_key::barrier_count, round_));
     if (!leaving) return leaving.error();

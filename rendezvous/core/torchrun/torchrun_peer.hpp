@@ -22,6 +22,7 @@ namespace torchup {
 /// Towards the others it takes torchrun's own
 /// steps in their shared state (TorchrunBoard), exchanges addresses and roles (TorchrunMeeting), and meets them at the
 /// exit barrier, as torchrun 2.15 does. What it does beyond torchrun, where nobody else does it, is TorchrunOutsider.
+/// At a store of ours it neither judges who is gone nor when a round must end: the owner does, and writes it.
 ///
 /// Restarts are counted per agent, as torchrun does, and not at all where another node's change explains the failure;
 /// one whose cause shows only later, since a node that has ended says nothing, is taken back. It takes itself out of
@@ -81,7 +82,7 @@ class TorchrunPeer final : public TorchrunPart {
 
   [[nodiscard]] bool goes_on() const;
   [[nodiscard]] bool with_torchruns() const;
-  [[nodiscard]] std::optional<std::string> change() const;
+  [[nodiscard]] std::optional<std::string> change(bool cared_for) const;
   [[nodiscard]] std::string key(const char* name, std::int64_t round) const {
     return torchrun_round_key(settings_.run_id, round, name);
   }

@@ -46,8 +46,8 @@ class TorchrunStore {
 
   [[nodiscard]] virtual bool cared_for() const = 0;
   /// Tells the owner that cares which agents of ours have a part in the job. True: it stops its workers, to join the
-  /// next round.
-  virtual void ours_are(const std::map<TorchrunNode, bool>& stopping) = 0;
+  /// next round. `lease`: theirs, after which the owner may take a torchrun agent for dead, too.
+  virtual void ours_are(const std::map<TorchrunNode, bool>& stopping, Duration lease) = 0;
   /// A place for the workers of all rounds that outlives every node. Nothing: workers meet on group rank 0's node.
   [[nodiscard]] virtual Result<std::optional<MeetingPlace>> common_place() = 0;
   /// Removes what the workers of earlier rounds left at that place, before those of `round` start. False: not done yet,

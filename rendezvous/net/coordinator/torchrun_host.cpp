@@ -79,9 +79,9 @@ class TorchrunHost::Impl final : public StoreWatcher {
     void erase(const std::string& key) override { host.keys().erase("/" + key); }
     Result<> count_in() override { return {}; }  // nobody waits for that
     bool cared_for() const override { return true; }
-    void ours_are(const std::map<TorchrunNode, bool>& stopping) override {
+    void ours_are(const std::map<TorchrunNode, bool>& stopping, Duration lease) override {
       ours = stopping.size();
-      care.ours(stopping);
+      care.ours(stopping, lease);
     }
     Result<std::optional<MeetingPlace>> common_place() override {
       if (!host.options_.common_place) return std::optional<MeetingPlace>{};

@@ -217,44 +217,6 @@ TEST_CASE("a newcomer finds the store of a silent rank 0, and publishes it", "[u
   }
 }
 
-TEST_CASE("a store of ours is cared for by its owner alone", "[unit][torchrun]") {
-  // What the owner would do, nobody does here: so it shows that no participant does it.
-  World world;
-  world.keys.cared = true;
-  Node a{"10.0.0.1", 7, 1, 3, 1}, b{"10.0.0.2", 8, 1, 3, 1};
-  const TorchrunNode theirs{"10.0.0.9", 5, 0};
-  world.nodes = {&a, &b};
-  TorchrunState state;
-  state.participants = {{theirs, 0}};
-  state.last_heartbeats = {{theirs, utc0 + 1h}};
-  world.keys.put(state);
-  world.keys.map["torch.rendezvous.job.0/torchelastic/role_info/2"] =
-      R"({"role": "default", "rank": 2, "local_world_size": 1})";
-  for (Node* node : world.nodes) world.say(*node, node->join);
-  world.run(1s);
-  REQUIRE(a.last<Placed>());
-  REQUIRE(world.keys.state().participants.at(theirs) == 2);  // by address, as torchrun counts
-
-  {
-    world.say(b, WorkersFailed{Round{0}, {WorkerFailure{.rank = Rank{2}, .exit_code = 3}}});
-    world.run(1s);
-    REQUIRE(b.last<StopWorkers>()->cause == StopCause::worker_failure);
-    REQUIRE(b.peer.stopping());
-    REQUIRE(world.keys.state().wait_list.empty());
-    state = world.keys.state();
-    remove_node(state, {}, theirs);
-    world.keys.put(state);
-    world.run(500ms);
-    REQUIRE(a.last<StopWorkers>());
-    REQUIRE(world.keys.state().wait_list.empty());
-    for (Node* node : world.nodes) world.say(*node, node->join);
-    world.run(1500ms);
-    REQUIRE(world.keys.state().participants.size() == 2);
-    REQUIRE_FALSE(world.keys.state().complete);  // before the last call is over, which is torchrun's own rule
-    REQUIRE(world.keys.state().wait_list.empty());
-  }
-}
-
 TEST_CASE("a spare is released when the job ends well", "[unit][torchrun]") {
   World world;
   const TorchrunNode theirs{"10.0.0.9", 5, 0};
