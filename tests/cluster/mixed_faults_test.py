@@ -169,6 +169,7 @@ scenarios["silent_among_theirs"] = lambda *programs: silence(*programs, ["torchr
 scenarios["silent_one_gives_up"] = lambda *programs: silence(*programs, ["torchup", "torchrun", "torchrun"], restarts=0)
 scenarios["their_silent"] = lambda *programs: silence(*programs, ["torchup", "torchrun", "torchrun"])
 scenarios["their_silent_at_ours"] = lambda *programs: silence(*programs, ["torchup", "torchrun", "torchrun"], 0)
+scenarios["their_only_one_silent_at_ours"] = lambda *programs: silence(*programs, ["torchup", "torchup", "torchrun"], 0)
 scenarios["their_silent_at_theirs"] = lambda *programs: silence(*programs, ["torchrun", "torchup", "torchrun"], 0)
 scenarios["our_silent"] = lambda *programs: silence(*programs, ["torchrun", "torchrun", "torchup"])
 scenarios["our_silent_at_ours"] = lambda *programs: silence(*programs, ["torchup", "torchrun", "torchup"], 0)
