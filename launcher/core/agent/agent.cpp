@@ -20,6 +20,14 @@ constexpr Duration last_word_wait = std::chrono::seconds{2};
 /// Attempts that lived so long do not count as failing again and again.
 constexpr Duration long_attempt = std::chrono::seconds{10};
 
+/// The machine has no more of it for anybody: threads, descriptors, memory.
+bool is_shortage(const boost::system::error_code& code) {
+  namespace errc = boost::system::errc;
+  return code == errc::resource_unavailable_try_again || code == errc::too_many_files_open ||
+         code == errc::too_many_files_open_in_system || code == errc::no_buffer_space ||
+         code == errc::not_enough_memory;
+}
+
 }  // namespace
 
 Agent::Agent(const LaunchConfig& config, AgentIdentity identity)
@@ -67,10 +75,11 @@ void Agent::on(const StoreOpened& event) { act(Send{StoreReady{event.round, even
 
 void Agent::on(const StoreFailed& event) {
   Leave word;
-  word.exit_code = 67;
-  word.reason = fmt::format("no worker store for round {}: {}", event.round.value(), event.reason);
+  word.exit_code = is_shortage(event.error.code) ? 65 : 67;
+  const std::string reason = event.error.message();
+  word.reason = fmt::format("no worker store for round {}: {}", event.round.value(), reason);
   leave(std::move(word));
-  stop(SIGTERM, event.reason);
+  stop(SIGTERM, reason);
 }
 
 void Agent::on(const DescendantsGone&) {

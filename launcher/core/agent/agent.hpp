@@ -11,6 +11,7 @@
 #include "launcher/core/agent/step_watch.hpp"
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
+#include "rendezvous/base/result.hpp"
 #include "rendezvous/core/link/messages.hpp"
 
 /// The agent of one node: when its workers start, stop and start again, and with which verdict it ends.
@@ -55,7 +56,7 @@ struct StoreOpened {
 };
 struct StoreFailed {
   Round round{0};
-  std::string reason;
+  Error error;
 };
 struct WorkerStarted {
   LocalRank local_rank{0};

@@ -178,7 +178,7 @@ class AgentRunner {
 
   void perform(const OpenStore& action) {
     auto port = store_.open(action.sources);
-    if (!port) return handle(StoreFailed{action.round, port.error().message()});
+    if (!port) return handle(StoreFailed{action.round, port.error()});
     handle(StoreOpened{action.round, *port});
   }
 

@@ -21,6 +21,20 @@ TEST_CASE("an agent joins, opens the store it is asked for, starts its workers",
   REQUIRE(find<StartWorkers>(started)->attempt == "attempt_0");
 }
 
+TEST_CASE("a workers' store that cannot be made ends the job, with 65 where the machine has run out", "[unit][agent]") {
+  namespace errc = boost::system::errc;
+  for (const auto& [why, exit_code] : {std::pair{errc::resource_unavailable_try_again, 65},
+                                       std::pair{errc::too_many_files_open, 65}, std::pair{errc::address_in_use, 67}}) {
+    Agent agent{two_workers(), AgentIdentity{NodeId{"n"}, "host", {}, {}}};
+    agent.step(Begin{}, t0);
+    agent.step(FromCoordinator{HostStore{Round{3}}}, t0);
+    const auto failed = agent.step(StoreFailed{Round{3}, Error{make_error_code(why), "no thread"}}, t0);
+    REQUIRE(find_sent<Leave>(failed));
+    REQUIRE(find_sent<Leave>(failed)->exit_code == exit_code);
+    REQUIRE_THAT(find_sent<Leave>(failed)->reason, Catch::StartsWith("no worker store for round 3: no thread"));
+  }
+}
+
 TEST_CASE("an agent tells its role as the others' comes over the wire", "[unit][agent]") {
   LaunchConfig config = two_workers();
   config.role = std::string(300, 'r');
