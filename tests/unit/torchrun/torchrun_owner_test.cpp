@@ -12,9 +12,9 @@ TEST_CASE("a store of ours is cared for by its owner alone", "[unit][torchrun]")
   // What the owner would do, nobody does here: so it shows that no participant does it.
   World world;
   world.keys.cared = true;
-  Node a{"10.0.0.1", 7, 1, 3, 1}, b{"10.0.0.2", 8, 1, 3, 1};
+  Node first{"10.0.0.1", 7, 1, 3, 1}, second{"10.0.0.2", 8, 1, 3, 1};
   const TorchrunNode theirs{"10.0.0.9", 5, 0};
-  world.nodes = {&a, &b};
+  world.nodes = {&first, &second};
   TorchrunState state;
   state.participants = {{theirs, 0}};
   state.last_heartbeats = {{theirs, utc0 + 1h}};
@@ -23,7 +23,7 @@ TEST_CASE("a store of ours is cared for by its owner alone", "[unit][torchrun]")
       R"({"role": "default", "rank": 2, "local_world_size": 1})";
   for (Node* node : world.nodes) world.say(*node, node->join);
   world.run(1s);
-  REQUIRE(a.last<Placed>());
+  REQUIRE(first.last<Placed>());
   REQUIRE(world.keys.state().participants.at(theirs) == 2);  // by address, as torchrun counts
 
   SECTION("who is silent, or gone, is no matter of a participant's, until the owner calls") {
@@ -33,8 +33,8 @@ TEST_CASE("a store of ours is cared for by its owner alone", "[unit][torchrun]")
     if (!gone) state.last_heartbeats[theirs] = utc0 - 1h;
     world.keys.put(state);
     world.run(30s);
-    REQUIRE_FALSE(a.last<StopWorkers>());
-    REQUIRE_FALSE(b.last<StopWorkers>());
+    REQUIRE_FALSE(first.last<StopWorkers>());
+    REQUIRE_FALSE(second.last<StopWorkers>());
     REQUIRE(world.keys.state().wait_list.empty());
     REQUIRE(world.keys.state().participants.contains(theirs) != gone);
 
@@ -42,35 +42,35 @@ TEST_CASE("a store of ours is cared for by its owner alone", "[unit][torchrun]")
     state.wait_list.insert(TorchrunNode{"~", 0, -1});
     world.keys.put(state);
     world.run(1500ms);
-    REQUIRE(a.last<StopWorkers>()->reason ==
+    REQUIRE(first.last<StopWorkers>()->reason ==
             (gone ? "node 10.0.0.9 has left the round" : "another round was called for"));
-    REQUIRE(b.last<StopWorkers>()->cause == StopCause::membership_change);
+    REQUIRE(second.last<StopWorkers>()->cause == StopCause::membership_change);
   }
   SECTION("nor does one whose worker fails take that for its cause") {
     state = world.keys.state();
     remove_node(state, {}, theirs);
     world.keys.put(state);
-    world.say(b, WorkersFailed{Round{0}, {WorkerFailure{.rank = Rank{2}, .exit_code = 3}}});
+    world.say(second, WorkersFailed{Round{0}, {WorkerFailure{.rank = Rank{2}, .exit_code = 3}}});
     world.run(1s);
-    REQUIRE(b.last<StopWorkers>()->cause == StopCause::worker_failure);
+    REQUIRE(second.last<StopWorkers>()->cause == StopCause::worker_failure);
   }
   SECTION("who stops its workers calls nobody, nor does it complete the next round") {
-    world.say(b, WorkersFailed{Round{0}, {WorkerFailure{.rank = Rank{2}, .exit_code = 3}}});
+    world.say(second, WorkersFailed{Round{0}, {WorkerFailure{.rank = Rank{2}, .exit_code = 3}}});
     world.run(1s);
-    REQUIRE(b.last<StopWorkers>()->cause == StopCause::worker_failure);
-    REQUIRE(b.peer.stopping());
+    REQUIRE(second.last<StopWorkers>()->cause == StopCause::worker_failure);
+    REQUIRE(second.peer.stopping());
     REQUIRE(world.keys.state().wait_list.empty());
     state = world.keys.state();
     remove_node(state, {}, theirs);
     world.keys.put(state);
     world.run(5s);
-    REQUIRE_FALSE(a.last<StopWorkers>());
+    REQUIRE_FALSE(first.last<StopWorkers>());
     REQUIRE(world.keys.state().wait_list.empty());
     state = world.keys.state();
     state.wait_list.insert(TorchrunNode{"~", 0, -1});
     world.keys.put(state);
     world.run(200ms);
-    REQUIRE(a.last<StopWorkers>());
+    REQUIRE(first.last<StopWorkers>());
     state = world.keys.state();
     state.wait_list.clear();
     world.keys.put(state);
