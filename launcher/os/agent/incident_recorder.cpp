@@ -26,6 +26,7 @@ IncidentRecorder::IncidentRecorder(DiskThread& disk, std::string run_id, std::st
 
 void IncidentRecorder::attempt_started() {
   open_.reset();
+  if (baseline_) baseline_->next_attempt();
   baseline_ = std::make_shared<DeathBaseline>();
   disk_.call([baseline = baseline_] { baseline->count(); });
 }

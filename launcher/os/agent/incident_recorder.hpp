@@ -61,7 +61,7 @@ class IncidentRecorder {
   const std::string run_id_;
   const std::string host_;
   const bool writes_files_;
-  std::shared_ptr<DeathBaseline> baseline_;  ///< written and read aside only
+  std::shared_ptr<DeathBaseline> baseline_;  ///< counted and read aside
   std::shared_ptr<Open> open_;
 };
 

@@ -11,6 +11,7 @@
 #include <charconv>
 #include <ctime>
 #include <filesystem>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -84,8 +85,25 @@ bool names_process(std::string_view text, pid_t pid) {
   return false;
 }
 
-/// Lines of the kernel's log, from where `log` stands on, that are about this process or about a GPU.
-std::vector<std::string> kernel_lines(pid_t pid, const UniqueFd& log) {
+/// A reader of the kernel's log that stands at its end; none: we may not read it.
+UniqueFd end_of_kernel_log() {
+  UniqueFd log{::open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
+  if (log && ::lseek(log.get(), 0, SEEK_END) < 0) return {};
+  return log;
+}
+
+/// `priority,sequence,microseconds,flags;text`
+std::optional<std::int64_t> sequence_number(std::string_view record) {
+  const auto begin = record.find(',');
+  if (begin == std::string_view::npos) return std::nullopt;
+  record.remove_prefix(begin + 1);
+  return parse_number(record.substr(0, record.find(',')));
+}
+
+/// Lines of the kernel's log, from where `log` stands on, that are about this process or about a GPU. Ends before the
+/// record whose sequence number `is_behind` takes.
+std::vector<std::string> kernel_lines(pid_t pid, const UniqueFd& log,
+                                      const std::function<bool(std::int64_t)>& is_behind) {
   std::vector<std::string> lines;
   if (!log) return lines;
   std::array<char, 8192> record{};
@@ -93,13 +111,15 @@ std::vector<std::string> kernel_lines(pid_t pid, const UniqueFd& log) {
     const ssize_t size = ::read(log.get(), record.data(), record.size());
     if (size < 0 && errno == EPIPE) continue;  // overwritten before we came
     if (size <= 0) break;
-    // priority,sequence,microseconds,flags;text
     const std::string_view text{record.data(), static_cast<std::size_t>(size)};
     const auto body = text.find(';');
     if (body == std::string_view::npos) continue;
     std::string_view line = text.substr(body + 1);
     line = line.substr(0, line.find('\n'));
-    if (names_process(line, pid) || line.find("NVRM: Xid") != std::string_view::npos) lines.emplace_back(line);
+    if (!names_process(line, pid) && line.find("NVRM: Xid") == std::string_view::npos) continue;
+    const auto number = sequence_number(text);
+    if (!number || is_behind(*number)) break;
+    lines.emplace_back(line);
   }
   return lines;
 }
@@ -150,8 +170,23 @@ std::string core_file(pid_t pid) {
 
 }  // namespace
 
-DeathBaseline::DeathBaseline() : kernel_log_{::open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC)} {
-  if (kernel_log_ && ::lseek(kernel_log_.get(), 0, SEEK_END) < 0) kernel_log_ = {};
+DeathBaseline::DeathBaseline() : kernel_log_{end_of_kernel_log()} {}
+
+void DeathBaseline::next_attempt() {
+  const std::lock_guard lock{mutex_};
+  next_attempt_ = end_of_kernel_log();
+}
+
+bool DeathBaseline::is_next_attempt_s(std::int64_t number) {
+  const std::lock_guard lock{mutex_};
+  if (!next_attempt_s_first_ && next_attempt_) {
+    std::array<char, 8192> record{};
+    ssize_t size = 0;
+    do size = ::read(next_attempt_.get(), record.data(), record.size());
+    while (size < 0 && errno == EPIPE);
+    if (size > 0) next_attempt_s_first_ = sequence_number({record.data(), static_cast<std::size_t>(size)});
+  }
+  return next_attempt_s_first_ && number >= *next_attempt_s_first_;
 }
 
 void DeathBaseline::count() {
@@ -169,7 +204,8 @@ DeathEvidence DeathBaseline::collect(pid_t pid, int exit_code) {
     const char* peak = cgroup->version == 1 ? "/memory.max_usage_in_bytes" : "/memory.peak";
     evidence.memory_peak_bytes = parse_number(read_text(cgroup->folder + peak));
   }
-  evidence.kernel_lines = kernel_lines(pid, std::exchange(kernel_log_, {}));
+  evidence.kernel_lines =
+      kernel_lines(pid, std::exchange(kernel_log_, {}), [this](auto number) { return is_next_attempt_s(number); });
   if (exit_code < 0) evidence.core_file = core_file(pid);
   return evidence;
 }

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,10 +29,19 @@ class DeathBaseline {
   /// the kernel's log on from the mark. A log that was full before (a record costs a system call) costs nothing.
   [[nodiscard]] DeathEvidence collect(pid_t pid, int exit_code);
 
+  /// The next attempt begins: what the kernel's log holds from now on is not evidence of this one, however late it is
+  /// collected. Any thread.
+  void next_attempt();
+
  private:
-  UniqueFd kernel_log_;                            ///< none: we may not read it
-  std::optional<std::int64_t> oom_kills_;          ///< in our memory cgroup
-  std::optional<std::int64_t> machine_oom_kills_;  ///< on the machine
+  bool is_next_attempt_s(std::int64_t number);
+
+  UniqueFd kernel_log_;                               ///< none: we may not read it
+  std::mutex mutex_;                                  ///< of the next two
+  UniqueFd next_attempt_;                             ///< where its part of the log begins; none: it has not begun
+  std::optional<std::int64_t> next_attempt_s_first_;  ///< number of the first record there, once there is one
+  std::optional<std::int64_t> oom_kills_;             ///< in our memory cgroup
+  std::optional<std::int64_t> machine_oom_kills_;     ///< on the machine
 };
 
 /// Reads a worker's error file: a regular file of ours or of the owner of its directory, no link followed, at most

@@ -1,0 +1,68 @@
+// What the kernel's log says of an attempt: the real log, which everybody on the machine writes to.
+
+#include "launcher/os/output/evidence.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+using namespace torchup;
+
+namespace {
+
+bool write_kernel_log(std::string line) {
+  line += '\n';  // which ends the record: without it the kernel waits for more
+  const UniqueFd log{::open("/dev/kmsg", O_WRONLY | O_CLOEXEC)};
+  return log && ::write(log.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size());
+}
+
+/// What `evidence` holds of this test's lines.
+std::vector<std::string> own_lines(const DeathEvidence& evidence) {
+  std::vector<std::string> lines;
+  for (const std::string& line : evidence.kernel_lines)
+    if (line.find("torchup evidence test") != std::string::npos) lines.push_back(line);
+  return lines;
+}
+
+std::string xid(int number) {
+  return "NVRM: Xid " + std::to_string(number) + " torchup evidence test of " + std::to_string(::getpid());
+}
+
+bool kernel_log_answers() {
+  DeathBaseline probe;
+  return write_kernel_log(xid(1)) && !own_lines(probe.collect(::getpid(), 1)).empty();
+}
+
+}  // namespace
+
+TEST_CASE("the kernel's log of an attempt ends where the next begins", "[process][evidence]") {
+  if (!kernel_log_answers()) {
+    WARN("what is written to the kernel's log cannot be read here");
+    return;
+  }
+
+  DeathBaseline first;
+  REQUIRE(write_kernel_log(xid(2)));
+  first.next_attempt();
+  DeathBaseline second;
+  REQUIRE(write_kernel_log(xid(3)));
+
+  // Collected late: the next attempt has left its own lines already.
+  CHECK(own_lines(first.collect(::getpid(), 1)) == std::vector{xid(2)});
+  CHECK(own_lines(second.collect(::getpid(), 1)) == std::vector{xid(3)});
+}
+
+TEST_CASE("the kernel's log of the last attempt goes on to its reading", "[process][evidence]") {
+  if (!kernel_log_answers()) {
+    WARN("what is written to the kernel's log cannot be read here");
+    return;
+  }
+
+  DeathBaseline last;
+  REQUIRE(write_kernel_log(xid(4)));
+  last.next_attempt();  // which leaves no line
+  CHECK(own_lines(last.collect(::getpid(), 1)) == std::vector{xid(4)});
+}
