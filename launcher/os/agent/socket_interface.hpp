@@ -20,7 +20,7 @@ class SocketInterface {
       : loop_{loop}, warn_{std::move(warn)} {}
 
   /// What workers get for the master address: the variables by which NCCL and Gloo take the interface towards it, but
-  /// for those that the user has set. Group rank 0 finds the interface that has its own address. Name servers have 10
+  /// for those that the user has set. Group rank 0 finds the interface that has its own address. Name servers have 8
   /// s; nothing comes of an address that is not found by then.
   Task<std::vector<std::string>> variables(std::string address);
   /// Nobody waits for the variables any more: they come at once, and are none.

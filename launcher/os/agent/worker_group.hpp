@@ -60,9 +60,9 @@ class WorkerGroup {
   void renew();
   /// Starts all, in local rank order.
   void start(Start how);
-  /// Whether some are still to be started, or being started.
-  /// The attempt was told to end before its workers were ordered, or while they are.
+  /// Whether the attempt was told to end before all of its workers were ordered.
   [[nodiscard]] bool cancelled() const { return cancelled_; }
+  /// Whether some are still to be started, or being started.
   [[nodiscard]] bool starting() const { return next_ < config_.local_world_size || orders_ > 0; }
   /// Whoever is not ordered yet is not started any more in this attempt.
   void cancel_starts();
