@@ -1,14 +1,17 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 #include "torchup/process_group.hpp"
+#include "worker_runtime/group/gloo_sockets.hpp"
 #include "worker_runtime/place/worker_place.hpp"
 
 namespace torchup {
@@ -31,13 +34,16 @@ struct ProcessGroup::State {
   std::vector<int> global_ranks;
   int children = 0;  ///< groups made from this one so far
   std::map<std::string, int> keys_used;
-  bool ended = false;  ///< shut down or aborted
+  std::atomic<bool> ended = false;  ///< shut down or aborted
   c10::intrusive_ptr<c10d::Store> group_store;
   c10::intrusive_ptr<c10d::Store> user_store;
   c10::intrusive_ptr<c10d::Backend> backend;
+  std::optional<GlooSockets> gloo_sockets;  ///< where the backend is gloo
 
   State() = default;
-  State(const State&) = default;
+  /// A group of the same job, without what is a group's own.
+  [[nodiscard]] std::shared_ptr<State> child() const;
+  State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State();
 };

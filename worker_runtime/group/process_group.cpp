@@ -100,7 +100,7 @@ torch::Device device_of(const DeviceWish& wish, const DeviceChoice& choice, cons
   return on_gpu ? torch::Device{torch::kCUDA, static_cast<c10::DeviceIndex>(*choice.gpu)} : torch::Device{torch::kCPU};
 }
 
-c10::intrusive_ptr<c10d::Backend> make_backend(const ProcessGroup::State& state) {
+void make_backend(ProcessGroup::State& state) {
   const bool nccl = state.backend_name == "nccl";
   BackendPlan plan{.store = c10::make_intrusive<c10d::PrefixStore>(nccl ? "cuda/" : "cpu/", state.group_store),
                    .rank = state.rank,
@@ -112,7 +112,13 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const ProcessGroup::State& state)
                    .master_addr = state.job->place.master_addr,
                    .several_nodes = state.job->place.world_size > state.job->place.local_size};
   try {
-    return nccl ? make_nccl_backend(plan) : make_gloo_backend(plan);
+    if (nccl) {
+      state.backend = make_nccl_backend(plan);
+      return;
+    }
+    state.gloo_sockets.emplace();
+    state.backend = make_gloo_backend(plan);
+    state.gloo_sockets->made();
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {  // gloo's and NCCL's exceptions are no c10::Error
@@ -144,8 +150,22 @@ void end(ProcessGroup::State& state) {
 
 }  // namespace
 
+std::shared_ptr<ProcessGroup::State> ProcessGroup::State::child() const {
+  auto child = std::make_shared<State>();
+  child->job = job;
+  child->backend_name = backend_name;
+  child->device = device;
+  child->timeout = timeout;
+  return child;
+}
+
 ProcessGroup::State::~State() {
-  if (!backend || ended) return;
+  if (!backend) return;
+  if (ended) {
+    // Aborted. What cannot be ended from outside would wait for its peers: it is left to the end of the process.
+    if (!gloo_sockets || !gloo_sockets->found()) (void)backend.release();
+    return;
+  }
   // While an exception passes, peers may be gone or wait for us: the backend's destructor could wait for them in turn.
   if (std::uncaught_exceptions() > 0) {
     (void)backend.release();
@@ -174,7 +194,7 @@ std::string ProcessGroup::fresh_key(const std::string& purpose) const {
 }
 bool ProcessGroup::has_python_ranks() const { return !state_->job->all_native; }
 c10d::Backend& ProcessGroup::c10d_backend() const {
-  if (state_->ended) throw Error{"process group " + state_->name + " was shut down"};
+  if (state_->ended) throw Error{"process group " + state_->name + " was shut down or aborted"};
   return *state_->backend;
 }
 
@@ -191,20 +211,15 @@ std::optional<ProcessGroup> ProcessGroup::new_group(std::span<const int> ranks) 
   const auto self = std::find(members.begin(), members.end(), rank());
   if (self == members.end()) return std::nullopt;
 
-  auto child = std::make_shared<State>(*state_);
-  child->backend.reset();
-  child->children = 0;
-  child->keys_used.clear();
-  child->ended = false;
+  auto child = state_->child();
   child->rank = static_cast<int>(self - members.begin());
-  child->global_ranks.clear();
   for (const int member : members)
     child->global_ranks.push_back(state_->global_ranks[static_cast<std::size_t>(member)]);
   // Children of the job's group are named as Python names them; deeper ones carry their parent's name, since two
   // parents may have as many children.
   child->name = state_->name == "0" ? number : state_->name + "." + number;
   open_stores(*child, state_->group_store);  // within the parent's, as Python's
-  child->backend = make_backend(*child);
+  make_backend(*child);
   return ProcessGroup{std::move(child)};
 }
 
@@ -213,12 +228,10 @@ void ProcessGroup::shutdown() {
 }
 
 void ProcessGroup::abort() {
-  if (state_->ended) return;
-  state_->ended = true;
+  if (state_->ended.exchange(true)) return;
   if (state_->name == "0") set_job_store(nullptr);
-  state_->backend->abort();
-  // gloo's abort does nothing and its destructor waits for peers: leave the object to the end of the process.
-  (void)state_->backend.release();
+  state_->backend->abort();  // gloo's does nothing
+  if (state_->gloo_sockets) state_->gloo_sockets->shut_down();
 }
 
 void open_stores(ProcessGroup::State& state, const c10::intrusive_ptr<c10d::Store>& parent) {
@@ -260,7 +273,7 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   state->timeout = options.timeout.value_or(meeting.backend == "nccl" ? nccl_timeout : gloo_timeout);
   for (int rank = 0; rank < plan.place.world_size; ++rank) state->global_ranks.push_back(rank);
   open_stores(*state, state->job->default_store);
-  state->backend = make_backend(*state);
+  make_backend(*state);
   set_job_store(meeting.store);
   return ProcessGroup{std::move(state)};
 }

@@ -174,6 +174,20 @@ class Collectives(Case):
         self.assert_ok(run([worker, "seeds"], 2))
 
 
+class Abort(Case):
+    """gloo's limit lies beyond the test's: it is not what ends these collectives."""
+
+    def test_while_a_collective_waits_in_another_thread(self):
+        self.assert_ok(run([worker, "abort_while_waiting"], 3, TEST_TIMEOUT_MS=600_000))
+
+    def test_with_two_ranks(self):
+        self.assert_ok(run([worker, "abort_while_waiting"], 2, TEST_TIMEOUT_MS=600_000))
+
+    def test_after_a_death_nobody_waits_for_the_dead(self):
+        results = run([worker, "abort_after_a_death"], 2, TEST_TIMEOUT_MS=600_000)
+        self.assertEqual([(code, out) for code, out, _ in results], [(0, "ok\n"), (0, "")], results)
+
+
 def python_rank(rank, world_size, port, queue):
     import torch
     import torch.distributed as dist

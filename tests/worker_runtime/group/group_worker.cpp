@@ -1,4 +1,9 @@
 // One rank of the scenarios of group_test.py and nodes_test.py.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
 #include <numeric>
 #include <thread>
 
@@ -137,6 +142,78 @@ void beside_python(torchup::ProcessGroup& group, Words) {
   if (sub) sub->shutdown();
 }
 
+/// A connection of this process's own, watched by an epoll instance of its own beside the socket it was accepted from.
+class OwnConnection {
+ public:
+  OwnConnection() {
+    listener_ = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* const place = reinterpret_cast<sockaddr*>(&address);
+    expect(::bind(listener_, place, size) == 0 && ::listen(listener_, 1) == 0, "a socket of its own");
+    expect(::getsockname(listener_, place, &size) == 0, "its port");
+    near_ = ::socket(AF_INET, SOCK_STREAM, 0);
+    expect(::connect(near_, place, size) == 0, "a connection of its own");
+    far_ = ::accept(listener_, nullptr, nullptr);
+    const int epoll = ::epoll_create1(0);
+    for (const int each : {listener_, near_, far_}) {
+      epoll_event event{.events = EPOLLIN, .data = {}};
+      expect(::epoll_ctl(epoll, EPOLL_CTL_ADD, each, &event) == 0, "an epoll instance of its own");
+    }
+  }
+  [[nodiscard]] bool lives() const {
+    char letter = 'a';
+    return ::send(near_, &letter, 1, MSG_NOSIGNAL) == 1 && ::recv(far_, &letter, 1, 0) == 1;
+  }
+
+ private:
+  int listener_ = -1, near_ = -1, far_ = -1;
+};
+
+/// The last rank does not come to a collective, and the group of the others is ended from another thread meanwhile.
+void abort_while_waiting(torchup::ProcessGroup& group, Words) {
+  std::vector<int> all(static_cast<std::size_t>(group.size()));
+  std::iota(all.begin(), all.end(), 0);
+  const OwnConnection before;
+  auto lasting = *group.new_group(all);
+  auto doomed = group.new_group(all);
+  const OwnConnection after;
+  if (group.rank() < group.size() - 1) {
+    std::thread other{[doomed]() mutable {
+      std::this_thread::sleep_for(std::chrono::milliseconds{300});
+      doomed->abort();
+    }};
+    auto tensor = torch::ones({1000});
+    const std::string error = error_of([&] { torchup::all_reduce(tensor, *doomed); });
+    other.join();
+    expect(!error.empty(), "an end of the collective");
+    expect(error_of([&] { torchup::barrier(*doomed); }).find("aborted") != std::string::npos, "a refusal after it");
+  }
+  torchup::barrier(lasting);  // the last rank was silent until here
+  doomed->abort();
+  doomed.reset();  // waits for nobody
+  expect(before.lives() && after.lives(), "connections that are none of the group's");
+  auto tensor = torch::ones({1});
+  torchup::all_reduce(tensor, lasting);
+  torchup::all_reduce(tensor, group);
+  expect(tensor.item<int>() == group.size() * group.size(), "groups that go on");
+  lasting.shutdown();
+  std::cout << "ok" << std::endl;
+}
+
+/// One rank is gone without a word; the group of the others is ended while an exception passes.
+void abort_after_a_death(torchup::ProcessGroup& group, Words) {
+  torchup::barrier(group);
+  if (group.rank() == 1) std::_Exit(0);
+  auto tensor = torch::ones({1000});
+  const std::string error = error_of([&] { torchup::all_reduce(tensor, group); });
+  expect(!error.empty(), "an end of the collective");
+  group.abort();
+  std::cout << "ok" << std::endl;
+}
+
 /// The last rank comes to the end of its group when rank 0, which serves the store, has gone.
 void late_farewell(torchup::ProcessGroup& group, Words) {
   torchup::barrier(group);
@@ -157,5 +234,7 @@ int main(int argc, char** argv) {
               {"collectives", collectives},
               {"seeds", seeds},
               {"beside_python", beside_python},
+              {"abort_while_waiting", abort_while_waiting},
+              {"abort_after_a_death", abort_after_a_death},
               {"late_farewell", late_farewell}});
 }

@@ -67,7 +67,9 @@ class ProcessGroup {
   /// Ends a good run: waits for what is under way and frees the backend. Nothing may be called afterwards. The last
   /// copy of a group does the same when it goes, unless an exception passes.
   void shutdown();
-  /// Ends a bad run at once, without waiting for peers that may be gone.
+  /// Ends a bad run at once, without waiting for peers that may be gone. From any thread: a collective that waits in
+  /// another one throws, with gloo within milliseconds, and later ones throw Error. Groups that were made of this one
+  /// go on. Nothing waits for peers when the last copy goes.
   void abort();
 
   /// The key-value store of this group, for small things; keys are private to the group.
