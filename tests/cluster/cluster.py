@@ -24,7 +24,7 @@ def skip(why):
     sys.exit(77)
 
 
-def wait_for(what, condition, limit=10.0):
+def wait_for(what, condition, limit=40.0):
     """The condition's first true value; fails when `limit` seconds pass without one."""
     until = time.monotonic() + limit
     while True:
@@ -72,7 +72,7 @@ class Agent:
         for pid in reversed(self.processes()):
             os.kill(pid, signal.SIGCONT)
 
-    def ends_with(self, *codes, limit=15.0):
+    def ends_with(self, *codes, limit=40.0):
         try:
             got = self.process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -204,8 +204,11 @@ class Cluster:
 
     # Jobs.
 
-    def start(self, node, *options, nnodes, workers=1, conf="", endpoint=None, program=(), lease=1.0, behind=()):
-        """An agent on that node; the rendezvous is on node 0 unless `endpoint` names another."""
+    def start(self, node, *options, nnodes, workers=1, conf="", endpoint=None, program=(), lease=10.0, behind=()):
+        """An agent on that node; the rendezvous is on node 0 unless `endpoint` names another.
+
+        A busy machine lets an agent stand still for a second: who wants a short lease wants somebody given up by it.
+        """
         conf = ",".join(filter(None, ["join_timeout=20,last_call_timeout=1", conf]))
         command = [self.launcher, f"--nnodes={nnodes}", f"--nproc-per-node={workers}", "--rdzv-id=job1",
                    "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint or self.address(0) + ':29400'}",
@@ -225,7 +228,7 @@ class Cluster:
 
     def started(self):
         """What workers wrote when they started, one entry each."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [json.loads(line) for line in self.log.read_text().rpartition("\n")[0].splitlines()]  # not one half written
 
     def rounds(self):
         """The entries by round: workers of one round meet at one store."""
@@ -234,7 +237,7 @@ class Cluster:
             rounds.setdefault((entry["master"], entry["restarts"], entry["world"]), []).append(entry)
         return list(rounds.values())
 
-    def round_of(self, world, after=0, limit=15.0):
+    def round_of(self, world, after=0, limit=40.0):
         """The entries of the first complete round of `world` workers whose index is at least `after`."""
         def find():
             for entries in self.rounds()[after:]:
@@ -251,7 +254,12 @@ class Cluster:
     def fail(self, rank, code=3):
         """The worker of that rank in the last round exits with `code`."""
         pid = [entry for entry in self.rounds()[-1] if entry["rank"] == rank][0]["pid"]
-        (self.dir / f"fail.{pid}").write_text(str(code))
+        self.tell_to_fail(pid, code)
+
+    def tell_to_fail(self, pid, code):
+        """The worker reads its code as soon as the file is there."""
+        (self.dir / f"code.{pid}").write_text(str(code))
+        (self.dir / f"code.{pid}").rename(self.dir / f"fail.{pid}")
 
     def check_ranks(self):
         """In every round ranks are dense and unique, and all agree on the world; a node's ranks are consecutive."""
@@ -269,13 +277,13 @@ class Cluster:
                 if len(entries) == world:
                     assert max(own) - min(own) + 1 == len(own), entries
 
-    def nothing_left(self, limit=2.0):
+    def nothing_left(self, limit=10.0):
         wait_for("no process of the jobs lives", lambda: not self.leftovers(), limit)
         self.check_ranks()
 
     def nothing_left_but_daemon(self):
         daemons = {process.pid for process in self.others}
-        wait_for("no process of the jobs lives", lambda: not set(self.leftovers()) - daemons, 2.0)
+        wait_for("no process of the jobs lives", lambda: not set(self.leftovers()) - daemons)
         self.check_ranks()
 
     def restart_counts(self):

@@ -56,12 +56,14 @@ def flapping(launcher, torchupd):
         cluster.daemon(3, torchupd)
         endpoint = f"{cluster.address(3)}:29400"
         steady = [cluster.start(node, nnodes="2:3", endpoint=endpoint) for node in range(2)]
-        for loss in range(3):
+        for _ in range(3):
+            before = len(cluster.rounds())
             agent = cluster.start(2, nnodes="2:3", endpoint=endpoint)
-            cluster.round_of(3, after=len(cluster.rounds()) - 1 if loss == 0 else len(cluster.rounds()))
+            cluster.round_of(3, after=before)
+            before = len(cluster.rounds())
             agent.signal(signal.SIGKILL)
             agent.process.wait()
-            cluster.round_of(2, after=len(cluster.rounds()))
+            cluster.round_of(2, after=before)
         before = len(cluster.rounds())
         back = cluster.start(2, nnodes="2:3", endpoint=endpoint)
         wait_for("it is put aside", lambda: [node["state"] for node in status(cluster, 3)["nodes"]][2:] == ["aside"])
@@ -82,13 +84,13 @@ def daemon_restarted(launcher, torchupd):
     with Cluster(launcher, 4) as cluster:
         endpoint = f"{cluster.address(3)}:29400"
         daemon = cluster.daemon(3, torchupd)
-        agents = [cluster.start(node, nnodes="2:3", endpoint=endpoint, lease=3) for node in range(3)]
+        agents = [cluster.start(node, nnodes="2:3", endpoint=endpoint, lease=6) for node in range(3)]
         cluster.round_of(3)
         daemon.kill()
         daemon.wait()
         time.sleep(1)
         cluster.daemon(3, torchupd)
-        time.sleep(4)  # more than the lease
+        time.sleep(7)  # more than the lease
         assert len(cluster.rounds()) == 1
         agents[0].signal(signal.SIGKILL)
         cluster.round_of(2, after=1)
@@ -157,7 +159,7 @@ def state_refused(launcher, torchupd):
 
         def refused(*words):
             ran = subprocess.run(cluster.on(0, [torchupd, "--port", 0, "--state-dir", folder]), capture_output=True, text=True,
-                                 timeout=10)
+                                 timeout=60)
             assert ran.returncode == 65 and ran.stderr.count("\n") == 1 and not ran.stdout, ran
             assert all(word in ran.stderr for word in words), ran.stderr
 
@@ -183,16 +185,16 @@ def daemon_stopped(launcher, torchupd):
     """The daemon is there and says nothing for longer than the lease: workers are fenced; it wakes, the job goes on."""
     with Cluster(launcher, 3) as cluster:
         daemon = cluster.daemon(2, torchupd)
-        agents = [cluster.start(node, nnodes=2, endpoint=f"{cluster.address(2)}:29400", lease=1) for node in range(2)]
+        agents = [cluster.start(node, nnodes=2, endpoint=f"{cluster.address(2)}:29400", lease=2) for node in range(2)]
         first = cluster.round_of(2)
         os.kill(daemon.pid, signal.SIGSTOP)
-        wait_for("workers are fenced", lambda: not any(alive(entry["pid"]) for entry in first), 3.0)
+        wait_for("workers are fenced", lambda: not any(alive(entry["pid"]) for entry in first))
         os.kill(daemon.pid, signal.SIGCONT)
         cluster.round_of(2, after=1)
         cluster.release()
         for agent in agents:
             agent.ends_with(0)
-        assert cluster.restart_counts() == [0, 0]
+        assert set(cluster.restart_counts()) == {0}
 
 
 if __name__ == "__main__":

