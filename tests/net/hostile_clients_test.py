@@ -30,7 +30,7 @@ class Readers(DaemonCase, unittest.TestCase):
     def deaf(self, request):
         peer = socket.socket()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
-        peer.settimeout(20)
+        peer.settimeout(60)
         peer.connect(("127.0.0.1", self.port))
         self.peers.append(peer)
         peer.sendall(VALIDATE + request)
@@ -101,18 +101,17 @@ class Readers(DaemonCase, unittest.TestCase):
         self.honest.sendall(b"\x01" + text(b"/v") + text(b"x" * 8 * MIB))
         ask(self.honest, PING, 4)
         before = self.resident()
-        peers = []
+        requests = self.status()["requests"]
         for _ in range(64):
-            self.deaf((b"\x03" + text(b"/v")) * 3)
-            peers.append(self.peers[-1])
-        self.until(lambda: self.status()["requests"] >= 64 * 1)
+            last = self.deaf((b"\x03" + text(b"/v")) * 3)
+        self.until(lambda: self.status()["requests"] >= requests + 64)
         self.assertLess(self.resident(), before + 16 * MIB)
-        for peer in peers:  # and none of them was closed
-            got = 0
-            while got < 3 * (8 * MIB + 8):
-                piece = peer.recv(1 << 20)
-                self.assertTrue(piece)
-                got += len(piece)
+        self.assertEqual(self.status()["connections"], 65)  # none of them was closed
+        got = 0
+        while got < 3 * (8 * MIB + 8):
+            piece = last.recv(1 << 20)
+            self.assertTrue(piece)
+            got += len(piece)
 
     def test_a_list_of_all_keys_that_is_too_long(self):
         for i in range(0, 8300, 100):
@@ -179,11 +178,16 @@ class Senders(DaemonCase, unittest.TestCase):
 class Busy(DaemonCase, unittest.TestCase):
     """Small requests that cost much must cost nobody else anything."""
 
+    def spent(self):
+        """Seconds of a processor: those of the clock are the machine's business."""
+        with open(f"/proc/{self.process.pid}/stat") as stat:
+            return sum(map(int, stat.read().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
     def assert_quick(self, limit=5):
-        begin = time.monotonic()
+        begin = self.spent()
         self.assertEqual(ask(self.honest, b"\x0d5678", 4), b"5678")
         self.assertTrue(self.page("/healthz").startswith(b"HTTP/1.1 200 "))
-        self.assertLess(time.monotonic() - begin, limit)
+        self.assertLess(self.spent() - begin, limit)
 
     def test_a_state_that_is_none_is_read_once(self):
         state = base64.b64encode(b"\x80\x04" + b"N" * 999_990 + b".")

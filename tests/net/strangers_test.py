@@ -55,7 +55,7 @@ class Silent(DaemonCase, unittest.TestCase):
         self.assert_said("connections_max: 40")
         agent = self.connect(hello(b"job"))
         self.assertEqual(agent.recv(5, socket.MSG_WAITALL)[4], 66)
-        self.assertEqual(self.status()["connections"], 40)  # agents and pages have left the store's table
+        self.until(lambda: self.status()["connections"] == 40)  # agents and pages have left the store's table
 
 
 class FewDescriptors(DaemonCase, unittest.TestCase):

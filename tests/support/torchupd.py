@@ -52,7 +52,7 @@ class Torchupd:
         self.endpoint = line.split()[-1]
         self.port = int(self.endpoint.rpartition(":")[2])
 
-    def end(self, limit=20):
+    def end(self, limit=60):
         """Tells it to end; its exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -109,7 +109,7 @@ class DaemonCase:
         """A line is written by a thread of its own, soon after what it tells of."""
         self.until(lambda: what in self.said())
 
-    def connect(self, first=b"", source=None, timeout=20):
+    def connect(self, first=b"", source=None, timeout=60):
         peer = socket.create_connection((source or "127.0.0.1", self.port), timeout, source_address=(source, 0) if source else None)
         self.peers.append(peer)
         if first:
@@ -130,13 +130,13 @@ class DaemonCase:
     def resident(self):
         return self.daemon.memory()
 
-    def until(self, condition, limit=30):
+    def until(self, condition, limit=60):
         end = time.monotonic() + limit
         while not condition():
             self.assertLess(time.monotonic(), end, "condition not met in time: " + self.said()[-2000:])
             time.sleep(0.02)
 
-    def assert_closed(self, peer, limit=20):
+    def assert_closed(self, peer, limit=60):
         """Whatever is still answered."""
         peer.settimeout(limit)
         try:
