@@ -17,7 +17,7 @@ import time
 TORCHUP = sys.argv.pop(1)
 WORKER = sys.argv.pop(1)
 PR_SET_CHILD_SUBREAPER = 36
-LEFT_LIMIT_S = 2.0  # from a launcher's end to the end of the last of its descendants
+LEFT_LIMIT_S = 10.0  # from a launcher's end to the end of the last of its descendants
 
 
 def children(pid):
@@ -31,7 +31,7 @@ def children(pid):
         try:
             with open(f"/proc/{pid}/task/{task}/children") as file:
                 found += [int(child) for child in file.read().split()]
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             pass
     return [child for child in found if state(child) not in (None, "Z", "X")]
 
@@ -44,7 +44,7 @@ def state(pid):
         return None
 
 
-def until(condition, what, limit_s=15):
+def until(condition, what, limit_s=40):
     end = time.monotonic() + limit_s
     while True:
         value = condition()
@@ -89,7 +89,7 @@ class Job:
         self.addCleanup(lambda: (job.poll() is None and job.kill(), job.wait(), job.stdout.close(), job.stderr.close()))
         return job
 
-    def end(self, job, status, limit_s=20):
+    def end(self, job, status, limit_s=25):
         """Waits for the launcher's end with this status, and for that of everything it started."""
         out, err = job.communicate(timeout=limit_s)
         self.assertEqual(job.returncode, status, err)

@@ -80,7 +80,7 @@ class Launcher(Job, unittest.TestCase):
         self.end(job, 0)  # both workers take it as their end
 
     def test_a_signal_during_a_stop_prevents_the_restart(self):
-        job = self.start("--nproc-per-node=2 --max-restarts=5 --shutdown-timeout=2", "ignore 15 note {notes} only 0 sleep 0.5 exit 3")
+        job = self.start("--nproc-per-node=2 --max-restarts=5 --shutdown-timeout=4", "ignore 15 note {notes} only 0 await {notes} 2 exit 3")
         self.said(job, "closing signal SIGTERM")  # the other one ignores it
         job.terminate()
         self.end(job, 143)
@@ -147,8 +147,8 @@ class Launcher(Job, unittest.TestCase):
         self.end(job, 75)
 
     def test_a_request_to_save_during_a_restart_is_not_lost(self):
-        job = self.start("--nproc-per-node=2 --max-restarts=5 --shutdown-timeout=2 --drain-signals=USR1",
-                         "ignore 15 ignore 10 note {notes} only 0 sleep 0.5 exit 3")
+        job = self.start("--nproc-per-node=2 --max-restarts=5 --shutdown-timeout=4 --drain-signals=USR1",
+                         "ignore 15 ignore 10 note {notes} only 0 await {notes} 2 exit 3")
         self.said(job, "closing signal SIGTERM")
         job.send_signal(signal.SIGUSR1)
         self.end(job, 75)

@@ -2,12 +2,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "rendezvous/base/worker_page.hpp"
@@ -19,6 +22,7 @@
 ///   child          leave a child behind in a session of its own, without environment, deaf to SIGTERM
 ///   say TEXT       a line on stdout                 hang            stop in the middle of this process: raise SIGSTOP
 ///   sleep SECONDS  then go on                       wait            for ever
+///   await FILE N   go on when FILE has N lines: so many workers have noted that they are there
 ///   exit CODE      kill SIGNAL   itself             fail_first CODE exit with CODE unless this is a restart
 ///   fail_first_wait  wait for ever unless this is a restart
 ///   vfork          be in uninterruptible sleep: as the parent of a child that does not exec
@@ -59,6 +63,14 @@ void append(const char* path, const std::string& line) {
   const int file = ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (file < 0 || ::write(file, line.data(), line.size()) != static_cast<ssize_t>(line.size())) std::perror(path);
   ::close(file);
+}
+
+void await_lines(const char* path, long count) {
+  while (true) {
+    std::ifstream file{path};
+    if (std::count(std::istreambuf_iterator<char>{file}, {}, '\n') >= count) return;
+    ::usleep(1000);
+  }
 }
 
 void leave_child() {
@@ -196,6 +208,9 @@ int main(int argc, char** argv) {
       ::raise(SIGSTOP);
     } else if (word == "sleep") {
       ::usleep(static_cast<useconds_t>(std::atof(next()) * 1e6));
+    } else if (word == "await") {
+      const char* const path = next();
+      await_lines(path, std::atol(next()));
     } else if (word == "wait") {
       wait_for_ever();
     } else if (word == "exit") {
