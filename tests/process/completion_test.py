@@ -93,7 +93,7 @@ class Completion(unittest.TestCase):
             os.environ.update(TERM="dumb", PS1="ready> ", ZDOTDIR=str(self.folder), COLUMNS="250", LINES="60")
             os.execv(zsh, [zsh, "-f", "-i"])
 
-        def until(pattern, limit_s=20):
+        def until(pattern, limit_s=60):
             text, end = "", time.monotonic() + limit_s
             while not re.search(pattern, text, re.S):
                 ready, _, _ = select.select([terminal], [], [], max(0.0, end - time.monotonic()))

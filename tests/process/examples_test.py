@@ -29,7 +29,7 @@ def clean_environment(**variables):
     return kept | {"OMP_NUM_THREADS": "1"} | variables
 
 
-def run(*command, timeout=240, environment=None):
+def run(*command, timeout=500, environment=None):
     """The finished process, with its output as text; both streams are shown when the test fails."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=timeout,
                           env=environment or clean_environment(), cwd=SOURCE)
@@ -75,7 +75,7 @@ def descendants(pid):
     return below
 
 
-def wait_until(condition, what, limit=60):
+def wait_until(condition, what, limit=200):
     end = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < end, f"not within {limit} s: {what}"
@@ -116,7 +116,7 @@ def drained_and_gone_on(folder):
     try:
         wait_until(lambda: first.exists() and len(first.read_text().splitlines()) >= 7, "seven steps are done")
         launcher.send_signal(signal.SIGTERM)
-        assert launcher.wait(60) == 75
+        assert launcher.wait(200) == 75
     finally:
         launcher.kill()
     done = len(losses(first))
@@ -178,7 +178,7 @@ def control_c_leaves_nothing(folder):
         below = descendants(launcher.pid)
         assert len(below) >= 3, f"the agent and two workers were expected below {launcher.pid}: {below}"
         launcher.send_signal(signal.SIGINT)
-        assert launcher.wait(60) == 130
+        assert launcher.wait(200) == 130
         assert [pid for pid in below if alive(pid)] == []
     finally:
         launcher.kill()

@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,9 @@ import time
 import unittest
 import unittest.mock
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+from ranks import free_port  # noqa: E402
 
 TORCHUP = os.path.abspath(sys.argv.pop(1))
 FAKE_NVML = os.path.abspath(sys.argv.pop(1))
@@ -146,8 +148,7 @@ class Options(unittest.TestCase):
         self.assertIn("ulimit -Hn", done.stderr)
 
     def test_as_many_descriptors_as_are_asked_for_are_enough(self):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+        endpoint = f"127.0.0.1:{free_port()}"
         # All that takes one at once: a job of several nodes that is hosted here, logs, both streams teed, events, watchdog.
         words = ["--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-conf=last_call_timeout=1",
                  "--nproc-per-node=16", "-t", "3", "--log-dir=logs", "--events=events", "sh", "-c", "sleep 0.3"]

@@ -18,7 +18,7 @@ os.environ["PATH"] = os.path.dirname(os.path.abspath(sys.executable)) + ":" + os
 MARK = "import os, sys\nPID = os.getpid()\n"
 
 
-def until(condition, what, limit_s=20):
+def until(condition, what, limit_s=60):
     end = time.monotonic() + limit_s
     while not (value := condition()):
         if time.monotonic() > end:
@@ -71,7 +71,7 @@ class Case:
 
     def run_job(self, *words, **how):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(self.folder), **how.pop("env", {})}
-        how = {"capture_output": True, "text": True, "cwd": self.folder, "timeout": 90, "stdin": subprocess.DEVNULL, **how}
+        how = {"capture_output": True, "text": True, "cwd": self.folder, "timeout": 150, "stdin": subprocess.DEVNULL, **how}
         return subprocess.run([TORCHUP, *words], env=environment, **how)
 
     def start_job(self, *words, **how):
@@ -81,8 +81,8 @@ class Case:
         return job
 
     def events(self, name):
-        return [json.loads(line) for line in (self.folder / "events.jsonl").read_text().splitlines()
-                if json.loads(line)["event"] == name]
+        whole, _, _ = (self.folder / "events.jsonl").read_text().rpartition("\n")  # the last line may be half written
+        return [event for event in map(json.loads, whole.splitlines()) if event["event"] == name]
 
 
 def own_cgroup():

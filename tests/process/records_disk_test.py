@@ -26,7 +26,7 @@ class Records(Scratch, unittest.TestCase):
         # Somebody waits for that disk; and yet the other worker's words pass.
         self.assertEqual(job.stdout.readline(), b"rank 1 is gone\n")
         open(self.path("free"), "w").close()
-        _, error = job.communicate(timeout=30)
+        _, error = job.communicate(timeout=60)
         self.assertEqual(job.returncode, 1)
         self.assertIn(b"exitcode  : 3 (pid: ", error)
 
@@ -43,7 +43,7 @@ class Records(Scratch, unittest.TestCase):
         with self.assertRaises(subprocess.TimeoutExpired):
             job.wait(timeout=3)
         open(self.path("free"), "w").close()
-        _, error = job.communicate(timeout=30)
+        _, error = job.communicate(timeout=60)
         self.assertEqual(job.returncode, 0, error)
         self.assertEqual(self.incident()["failures"][0]["exit_code"], 3)
         self.assertEqual(len(self.json_of("result")["incidents"]), 1)
@@ -59,7 +59,7 @@ class Records(Scratch, unittest.TestCase):
         self.assertEqual(job.stdout.readline(), b"[default0]:up\n")
         shutil.rmtree(self.path("logs"))
         open(go, "w").close()
-        out, error = job.communicate(timeout=30)
+        out, error = job.communicate(timeout=60)
         self.assertEqual(job.returncode, 0, error)
         self.assertEqual(out, b"[default0]:more\n[default0]:up\n[default0]:more\n")
         self.assertRegex(error, rb"cannot write [^ ]*/attempt_0/0/stdout.log: somebody has deleted it; 8 bytes are lost")
@@ -75,7 +75,7 @@ class Records(Scratch, unittest.TestCase):
         os.mkdir(logs)
         worker = ("if test $TORCHELASTIC_RESTART_COUNT = 0; then mount -o remount,ro " + logs + " || exit 9; exit 3; fi; echo fine")
         command = f"mount -t tmpfs none {logs} && exec {TORCHUP} --max-restarts=1 --log-dir={logs} -- sh -c '{worker}'"
-        done = subprocess.run(["unshare", "-m", "sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30)
+        done = subprocess.run(["unshare", "-m", "sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
         if b"unshare" in done.stderr or b"mount:" in done.stderr:
             self.skipTest(done.stderr.decode())
         self.assertEqual((done.returncode, done.stdout), (0, b"fine\n"), done.stderr)
@@ -91,7 +91,7 @@ class Records(Scratch, unittest.TestCase):
         shutil.copy(TORCHUP, binary)
         self.addCleanup(os.unlink, binary)
         command = f"{hidden} && cd /proc && TMPDIR=/nonexistent exec {binary} echo x"
-        done = subprocess.run(["unshare", "-m", "sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30)
+        done = subprocess.run(["unshare", "-m", "sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
         if b"unshare" in done.stderr or b"mount:" in done.stderr:
             self.skipTest(done.stderr.decode())
         self.assertEqual((done.returncode, done.stdout), (0, b"x\n"), done.stderr)
@@ -158,7 +158,7 @@ class Records(Scratch, unittest.TestCase):
         command = (f"mount -t tmpfs -o size=64k none {logs} && exec {TORCHUP} --log-dir={logs} --tee=1 "
                    f"--result-file={self.path('result')} --events={self.path('events.jsonl')} -- sh -c "
                    "'yes 123456789 | head -n 100000; echo the end'")
-        done = subprocess.run(["unshare", "-m", "sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30)
+        done = subprocess.run(["unshare", "-m", "sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
         if b"unshare" in done.stderr or b"mount:" in done.stderr:
             self.skipTest(done.stderr.decode())
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -15,7 +15,7 @@ TORCHUP = os.path.abspath(sys.argv.pop(1))
 SLOW_DISK = os.path.abspath(sys.argv.pop(1))
 
 
-def run(*arguments, timeout=30, **options):
+def run(*arguments, timeout=60, **options):
     """torchup with these arguments; its CompletedProcess with stdout and stderr as bytes."""
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stderr", subprocess.PIPE)
@@ -52,7 +52,7 @@ class Scratch:
             return json.load(file)
 
     def wait_for(self, condition):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not condition():
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)

@@ -7,6 +7,7 @@ import fcntl
 import glob
 import os
 import pty
+import select
 import signal
 import struct
 import subprocess
@@ -14,6 +15,14 @@ import termios
 import unittest
 
 from records_job import TORCHUP, Scratch, run, shell
+
+
+def read_to(terminal, text):
+    """What it shows up to this text; it comes in pieces."""
+    seen = b""
+    while text not in seen and select.select([terminal], [], [], 30)[0]:
+        seen += os.read(terminal, 100)
+    return seen
 
 
 class Records(Scratch, unittest.TestCase):
@@ -96,16 +105,16 @@ class Records(Scratch, unittest.TestCase):
         job = subprocess.Popen([TORCHUP, "--", *shell("trap 'stty size <&1; exit 0' WINCH; echo up; while :; do sleep 0.05; done")],
                                stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.DEVNULL)
         os.close(slave)
-        self.assertIn(b"up", os.read(master, 100))
+        self.assertIn(b"up", read_to(master, b"up"))
         fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))
         job.send_signal(signal.SIGWINCH)  # it does not belong to this terminal's foreground
         self.assertEqual(job.wait(20), 0)
-        self.assertIn(b"33 77", os.read(master, 100))
+        self.assertIn(b"33 77", read_to(master, b"33 77"))
 
     def test_a_reader_that_leaves_does_not_end_the_job(self):
         done = subprocess.run(["bash", "-c", f"{TORCHUP} --result-file={self.path('result')} --tee=1 --log-dir={self.path('logs')} "
                                f"-- sh -c 'yes | head -n 200000; exit 0' | head -n 1; exit ${{PIPESTATUS[0]}}"],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30)
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertGreater(self.json_of("result")["console_bytes_lost"], 100_000)
         log, = glob.glob(self.path("logs/*/attempt_0/0/stdout.log"))
@@ -116,7 +125,7 @@ class Records(Scratch, unittest.TestCase):
             with self.subTest(closed):
                 done = subprocess.run(["sh", "-c", f"exec {TORCHUP} --nproc-per-node=2 --result-file={self.path('result')} "
                                        f"sh -c 'echo out; echo err >&2' {closed}"],
-                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30)
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
                 self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_a_hundred_megabytes_without_line_end(self):

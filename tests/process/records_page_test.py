@@ -43,7 +43,7 @@ class Page(unittest.TestCase):
             if then:
                 self.assertEqual(job.stdout.readline(), "ready\n")
                 job.send_signal(then)
-            job.communicate(timeout=40)
+            job.communicate(timeout=100)
         return [json.loads(line) for line in events.read_text().splitlines()], json.loads(result.read_text())
 
     def check(self, events, *expected):

@@ -33,7 +33,7 @@ def kernel_log_answers():
 class Records(Scratch, unittest.TestCase):
     def test_events_tell_the_whole_job(self):
         done = run("--nproc-per-node=2", "--max-restarts=1", f"--events={self.path('events.jsonl')}", "--",
-                   *shell('test "$TORCHELASTIC_RESTART_COUNT" = 1 || test "$RANK" = 0 || exit 7; sleep 0.3'))
+                   *shell('test "$TORCHELASTIC_RESTART_COUNT" = 1 && exit 0; test "$RANK" = 1 && exit 7; exec sleep 100'))
         self.assertEqual(done.returncode, 0, done.stderr)
         events = self.events()
         self.assertTrue(all(event["schema"] == 1 for event in events))
@@ -150,13 +150,13 @@ class Records(Scratch, unittest.TestCase):
             enter = f"echo $$ > {group}/cgroup.procs; exec \"$0\" \"$@\""
             hungry = "x = bytearray(1 << 30)\nfor i in range(0, len(x), 4096): x[i] = 1\n"
             done = subprocess.run(["sh", "-c", enter, TORCHUP, f"--log-dir={self.path('logs')}", "--no-python", "python3", "-c",
-                                   hungry], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=30)
+                                   hungry], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
             self.assertEqual(done.returncode, 1, done.stderr)
             record = self.incident()
             self.assertIn("the out-of-memory killer, memory limit 64 MiB", record["summary"])
             self.assertEqual(record["evidence"]["oom_kills"], 1)
         finally:
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 30
             while True:
                 try:
                     os.rmdir(group)

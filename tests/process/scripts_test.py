@@ -37,7 +37,7 @@ class Scripts(unittest.TestCase):
 
     def run_script(self, name, *options, standins=True):
         path = f"{self.programs}:{os.environ['PATH']}" if standins else os.environ["PATH"]
-        done = subprocess.run([self.clone / "scripts" / name, *options], capture_output=True, text=True, cwd=self.programs, timeout=30,
+        done = subprocess.run([self.clone / "scripts" / name, *options], capture_output=True, text=True, cwd=self.programs, timeout=120,
                               stdin=subprocess.DEVNULL, env={**os.environ, "PATH": path})
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout

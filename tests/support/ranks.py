@@ -9,10 +9,17 @@ import time
 LIMIT = 120  # seconds for any one job
 
 
+held_ports = []
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port for a server of ours. It is held until this process ends: the kernel gives it to nobody who asks for any port, and who
+    connects is refused; but who asks for it by its number with SO_REUSEADDR, as every store does, may listen there."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    held_ports.append(holder)
+    return holder.getsockname()[1]
 
 
 def clean_environment(**values):

@@ -9,21 +9,19 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 
 import cases
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from ranks import free_port  # noqa: E402
+
 HERE = pathlib.Path(__file__).resolve().parent
 CASE_LIMIT_S = 60
 PREAMBLE = "import os, signal, subprocess, sys, time\nfrom probe import mark, record\n"
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 class Run:

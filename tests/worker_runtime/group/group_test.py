@@ -93,7 +93,7 @@ class Contradictions(Case):
         results = (Job().start([worker, "meet"], contract(0, 2, port))
                    .start([worker, "meet"], {**contract(1, 2, port), **change}).finish())
         self.assert_all_fail(results, *texts)
-        self.assertLess(time.monotonic() - began, 8)
+        self.assertLess(time.monotonic() - began, 60)
 
     def test_two_world_sizes(self):
         self.second_says({"WORLD_SIZE": 3}, "world size 3", "world size 2", "do not agree")
@@ -148,7 +148,7 @@ class Absence(Case):
         for rank in range(2):
             job.start([worker, "meet"], contract(rank, 3, port, TEST_TIMEOUT_MS=7000))
         results = job.finish()
-        self.assertLess(time.monotonic() - began, 20)
+        self.assertLess(time.monotonic() - began, 60)
         self.assert_all_fail(results, "after 7 s")
         for _, _, err in results:
             self.assertEqual(err.count("2 of 3 ranks are here, missing: rank 2"), 2, err)
@@ -224,7 +224,7 @@ class BesidePython(Case):
         results = job.finish()
         self.assertEqual([code for code, _, _ in results], [0, 0], results)
         said = dict(zip(ranks, (out.splitlines(keepends=True)[0] for _, out, _ in results)))
-        said[python] = queue.get(timeout=30)
+        said[python] = queue.get(timeout=90)
         other.join(30)
         self.assertEqual(said, {rank: f"sum 6 word 1 all 2 sub {2 if rank < 2 else 1}\n" for rank in range(3)})
         for _, out, _ in results:

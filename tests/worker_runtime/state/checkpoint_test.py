@@ -29,7 +29,7 @@ def job(world_size, folder, out, to_the_end=False, limit_rank_0=None, **options)
     workers = [subprocess.Popen([program, "--folder", folder, "--out", out, *arguments], env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
                                 preexec_fn=limit_rank_0 if rank == 0 else None, restore_signals=limit_rank_0 is None,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(world_size)]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     try:
         # As a launcher does: when one fails, the others are stopped.
         while any(worker.poll() is None for worker in workers) and (to_the_end or not any(worker.poll() for worker in workers)):
@@ -146,7 +146,7 @@ def failed_write():
         began = time.monotonic()
         codes, outputs, errors = job(2, root / "c", root / "out", to_the_end=True, limit_rank_0=limit, **options)
         assert codes == [1, 1] and all("step 3\n" in output for output in outputs), (codes, outputs, errors)
-        assert all("File too large" in error for error in errors) and time.monotonic() - began < 20, errors
+        assert all("File too large" in error for error in errors) and time.monotonic() - began < 90, errors
         assert steps_in(root / "c") == [3] and len(list((root / "c").iterdir())) == 1, list((root / "c").iterdir())
 
 
@@ -176,7 +176,7 @@ def unusable_folder():
     began = time.monotonic()
     codes, _, errors = job(2, root / "RANK", root / "out", to_the_end=True, steps=3)
     assert codes == [1, 1] and all("rank 1: the checkpoint folder" in error for error in errors), (codes, errors)
-    assert time.monotonic() - began < 30, errors
+    assert time.monotonic() - began < 90, errors
 
 
 def damage():

@@ -188,7 +188,7 @@ class ZeroFirst(Together):
     def fails(self, how, why, failed):
         begun = time.monotonic()
         results = self.start(2, how).finish()
-        self.assertLess(time.monotonic() - begun, 20)
+        self.assertLess(time.monotonic() - begun, 90)
         self.assertEqual([code for code, _, _ in results].count(1), failed, results)
         (told, *_) = [err for code, _, err in results if code == 1 and "first rank of this node failed: " in err]
         self.assertIn(why, told)
@@ -245,7 +245,7 @@ class Page(unittest.TestCase):
     def test_heartbeat_and_drain(self):
         output = self.start(self.SEALS)
         during = self.page()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while struct.unpack_from("<Q", self.page(), 16)[0] < 20:
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
@@ -285,7 +285,7 @@ class Spawned(unittest.TestCase):
         begun = time.monotonic()
         ended = run("spawned", "1")
         self.assertEqual(ended.returncode, 7, ended)
-        self.assertLess(time.monotonic() - begun, 40)
+        self.assertLess(time.monotonic() - begun, 90)
 
     def test_their_store_is_for_this_machine_and_children_follow_their_parent(self):
         parent = subprocess.Popen([toy, "spawned", "-1"], env=clean_environment(), text=True, stdout=subprocess.PIPE)
@@ -301,7 +301,7 @@ class Spawned(unittest.TestCase):
             workers = pathlib.Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
             parent.kill()
             parent.communicate()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while any(self.lives(pid) for pid in workers):
             self.assertLess(time.monotonic(), deadline, workers)
             time.sleep(0.01)

@@ -9,7 +9,6 @@ usage: parity.py PARITY_WORKER [--world-sizes 1,2,3,4] [--only CASE] [--seed N]
 
 import argparse
 import os
-import socket
 import struct
 import subprocess
 import sys
@@ -20,6 +19,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "../../../support"))
+from ranks import free_port  # noqa: E402
 
 STEPS = 6
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64]
@@ -214,12 +216,6 @@ def python_rank(folder, rank, world_size, store_file, selected):
     for name, options in selected.items():
         run_case(folder, name, options, rank)
     dist.destroy_process_group()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_for(children, limit):
