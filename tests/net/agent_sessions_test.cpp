@@ -38,7 +38,7 @@ struct AgentPort {
     options.log = [this](const LogLine& line) { log.push_back(line.text); };
     return options;
   }
-  bool run_until(const std::function<bool()>& condition, Duration limit = 10s) {
+  bool run_until(const std::function<bool()>& condition, Duration limit = 60s) {
     const auto end = std::chrono::steady_clock::now() + limit;
     while (!condition() && std::chrono::steady_clock::now() < end) {
       loop.restart();
@@ -205,7 +205,7 @@ TEST_CASE("who leaves too much lying is closed", "[net][agent_sessions]") {
     sent = (sent + deaf.socket.write_some(asio::buffer(many.data() + sent, many.size() - sent), error)) % many.size();
     return at.logged("unsent_bytes_max");
   };
-  REQUIRE(at.run_until(push, 30s));
+  REQUIRE(at.run_until(push));
   REQUIRE(at.run_until([&] { return at.sessions.count() == 0; }));
 }
 

@@ -72,7 +72,7 @@ struct Agent {
 };
 
 inline bool run_until(boost::asio::io_context& loop, const std::function<bool()>& condition,
-                      Duration limit = std::chrono::seconds{8}) {
+                      Duration limit = std::chrono::seconds{60}) {
   const auto until = std::chrono::steady_clock::now() + limit;
   while (!condition() && std::chrono::steady_clock::now() < until) {
     loop.restart();

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <csignal>
+#include <list>
 
 #include "agents.hpp"
 #include "tests/support/no_threads.hpp"
@@ -21,10 +22,15 @@ using asio::ip::tcp;
 
 namespace {
 
+/// Held until this process ends by a socket that does not listen: the kernel gives it to nobody who asks for any port,
+/// and who asks for it by its number, as a host does, may listen there.
 Port free_port() {
-  asio::io_context loop;
-  tcp::acceptor free{loop, {asio::ip::address_v4::loopback(), 0}};
-  return Port{free.local_endpoint().port()};
+  static asio::io_context loop;
+  static std::list<tcp::acceptor> held;
+  tcp::acceptor& port = held.emplace_back(loop, tcp::v4());
+  port.set_option(tcp::acceptor::reuse_address{true});
+  port.bind({asio::ip::address_v4::loopback(), 0});
+  return Port{port.local_endpoint().port()};
 }
 
 std::unique_ptr<AgentLink> host_at(asio::io_context& loop, Port port, AgentLink::Handler handler) {
@@ -110,15 +116,14 @@ TEST_CASE("an agent whose port was taken hosts after all when its holder goes wi
   auto former = std::make_unique<tcp::acceptor>(loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0});
   const Port port{former->local_endpoint().port()};
   Agent a{[&](AgentLink::Handler handler) {
-    return attach(loop, {.run_id = RunId{"job"}, .endpoint = Endpoint{"127.0.0.1", port}, .join_timeout = 10s},
+    return attach(loop, {.run_id = RunId{"job"}, .endpoint = Endpoint{"127.0.0.1", port}, .join_timeout = 60s},
                   std::move(handler));
   }};
   a.link->send(join_of("a", {}));
   REQUIRE_FALSE(run_until(
       loop, [&] { return a.last<HostStore>() != nullptr; }, 100ms));
   former.reset();
-  REQUIRE(run_until(
-      loop, [&] { return a.last<HostStore>() != nullptr; }, 3s));
+  REQUIRE(run_until(loop, [&] { return a.last<HostStore>() != nullptr; }));
 }
 
 TEST_CASE("an agent that must host waits a little for its port", "[net][attach]") {
@@ -151,7 +156,7 @@ TEST_CASE("an agent that must host waits a little for its port", "[net][attach]"
   SECTION("or whose user gives up") {
     a.link->send(Leave{.exit_code = 130, .reason = "SIGINT"});
     REQUIRE(run_until(
-        loop, [&] { return a.last<End>() != nullptr; }, 1s));
+        loop, [&] { return a.last<End>() != nullptr; }, 4s));
     REQUIRE_FALSE(run_until(
         loop, [&] { return a.lost() != nullptr; }, 500ms));
   }

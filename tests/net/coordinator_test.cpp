@@ -39,9 +39,9 @@ Join join_of(const std::string& host, JobTerms terms) {
   return join;
 }
 
-/// Runs the loop until `condition` holds; false after five seconds.
+/// Runs the loop until `condition` holds; false after a minute.
 bool run_until(boost::asio::io_context& loop, const std::function<bool()>& condition) {
-  const auto limit = std::chrono::steady_clock::now() + 5s;
+  const auto limit = std::chrono::steady_clock::now() + 60s;
   while (!condition() && std::chrono::steady_clock::now() < limit) {
     loop.restart();
     loop.run_one_for(50ms);

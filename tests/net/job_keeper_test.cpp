@@ -139,7 +139,7 @@ struct KeptJob {
     REQUIRE(coordinator.keep_state(*directory).has_value());
   }
   bool run_until(const std::function<bool()>& condition) {
-    const auto limit = std::chrono::steady_clock::now() + 10s;
+    const auto limit = std::chrono::steady_clock::now() + 60s;
     while (!condition() && std::chrono::steady_clock::now() < limit) {
       loop.restart();
       loop.run_one_for(10ms);

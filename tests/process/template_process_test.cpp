@@ -64,14 +64,14 @@ class Scene {
     process->start(std::move(request), [this](Result<ChildProcess> child) {
       REQUIRE(child.has_value());
       pollfd ended{child->pidfd.get(), POLLIN, 0};
-      REQUIRE(::poll(&ended, 1, 20'000) == 1);  // short programs: the loop may wait
+      REQUIRE(::poll(&ended, 1, 60'000) == 1);  // short programs: the loop may wait
       exit_codes.push_back(reap(child->pidfd.get()));
     });
   }
 
   template <class Condition>
   void until(Condition condition) {
-    const auto end = std::chrono::steady_clock::now() + 20s;
+    const auto end = std::chrono::steady_clock::now() + 60s;
     while (!condition() && std::chrono::steady_clock::now() < end) {
       loop.restart();
       loop.run_for(5ms);

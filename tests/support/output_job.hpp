@@ -139,7 +139,7 @@ struct Job {
       }
       while_running(output, streams);
       Timer timer{co_await asio::this_coro::executor};
-      const auto give_up = std::chrono::steady_clock::now() + 20s;
+      const auto give_up = std::chrono::steady_clock::now() + 60s;
       while (!std::all_of(children.begin(), children.end(), [](Child& child) { return child.ended(); })) {
         REQUIRE(std::chrono::steady_clock::now() < give_up);
         timer.expires_after(1ms);
