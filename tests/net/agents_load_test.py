@@ -18,7 +18,7 @@ load, torchupd = sys.argv[1:3]
 def join_all(agents, *losses):
     daemon = Torchupd(torchupd, "--bind", "127.0.0.1", stderr=subprocess.DEVNULL)
     try:
-        ran = subprocess.run([load, "127.0.0.1", str(daemon.port), str(agents), "8", *losses], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+        ran = subprocess.run([load, "127.0.0.1", str(daemon.port), str(agents), "8", *losses], stdout=subprocess.PIPE, text=True, timeout=140, check=True)
         return json.loads(ran.stdout)
     finally:
         daemon.kill()
@@ -36,5 +36,5 @@ for direction in ("sent_bytes", "received_bytes"):
 print("bytes of one join:", round(many["sent_bytes"] / 800), "sent,", round(many["received_bytes"] / 800), "received")
 for how, least in (("end", 0), ("silence", 1)):
     losses = join_all(300, how, "2")["losses"]
-    assert len(losses) == 2 and all(least <= seconds < 10 for seconds in losses), (how, losses)
+    assert len(losses) == 2 and all(least <= seconds < 60 for seconds in losses), (how, losses)
     print(f"lost by {how}: all others placed again after {losses} s")
