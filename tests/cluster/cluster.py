@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).parents[1] / "support"))
 from torchupd import Torchupd  # noqa: E402
 
 WORKER = Path(__file__).with_name("node_worker.py")
+IPV6 = os.path.exists("/proc/net/if_inet6")
 
 
 def skip(why):
@@ -221,7 +222,7 @@ class Cluster:
 
     def daemon(self, node, torchupd, *options):
         with open(self.dir / "daemon.err", "ab") as log:
-            process = Torchupd(torchupd, "--bind", "::", *options, behind=self.on(node, []), port=29400, stderr=log,
+            process = Torchupd(torchupd, "--bind", "::" if IPV6 else "0.0.0.0", *options, behind=self.on(node, []), port=29400, stderr=log,
                                env=self.environment, start_new_session=True).process
         self.others.append(process)
         return process

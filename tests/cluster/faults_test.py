@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from cluster import WORKER, Cluster, alive, main, scenario, scenarios, skip, wait_for
+from cluster import IPV6, WORKER, Cluster, alive, main, scenario, scenarios, skip, wait_for
 
 
 @scenario
@@ -276,7 +276,7 @@ def two_nodes_script(launcher, _):
         program = Path(folder) / "program"
         program.write_text('#!/bin/sh\necho "rank $RANK of $WORLD_SIZE"\nexit $1\n')
         program.chmod(0o755)
-        for extra in ([], ["--ipv6"]):
+        for extra in ([], ["--ipv6"]) if IPV6 else ([],):
             code, out, err = run(*extra, program, "0")
             assert code == 0, err
             assert sorted(out.splitlines()) == ["node0: rank 0 of 2", "node1: rank 1 of 2"], out

@@ -120,7 +120,7 @@ TEST_CASE("who does not say hello in time is closed", "[net][agent_sessions]") {
 }
 
 TEST_CASE("who is welcome and does not join in time is closed, and who has joined is not", "[net][agent_sessions]") {
-  AgentPort at{{.join_limit = 50ms}};
+  AgentPort at{{.join_limit = 1s}};
   Script idle{at}, joined{at};
   joined.say_hello("one");
   joined.say(AgentFrame{join_of("a")});
@@ -293,7 +293,7 @@ TEST_CASE("a large frame that comes byte by byte is read once", "[net][agent_ses
 }
 
 TEST_CASE("a frame that does not come to its end is not waited for", "[net][agent_sessions]") {
-  AgentPort at{{.frame_limit = 50ms}};
+  AgentPort at{{.frame_limit = 1s}};
   Script slow{at}, quick{at};
   for (Script* script : {&slow, &quick}) {
     script->say_hello(script == &slow ? "one" : "other");

@@ -120,14 +120,14 @@ struct RemoteAgent final : Coordinator::Listener {
     for (const auto& message : heard) found += std::holds_alternative<T>(message);
     return found;
   }
-  void join(const std::string& host, int min_nodes, int max_nodes) {
+  void join(const std::string& host, int min_nodes, int max_nodes, Duration lease = 30s) {
     Join join;
     join.node = NodeId{host + "_1_0"};
     join.host = host;
     join.terms.min_nodes = min_nodes;
     join.terms.max_nodes = max_nodes;
     join.terms.last_call = Duration::zero();
-    join.terms.lease = 300ms;
+    join.terms.lease = lease;
     attendance->said(join);
   }
   std::vector<CoordinatorMessage> heard;
@@ -176,8 +176,8 @@ TEST_CASE("a fence overtakes what waits for the disk, and takes its place", "[ne
   KeptJob kept{folder.path};
   auto silent = std::make_unique<RemoteAgent>(kept.coordinator, "10.0.0.1");
   RemoteAgent lively{kept.coordinator, "10.0.0.2"};
-  silent->join("a", 1, 2);
-  lively.join("b", 1, 2);
+  silent->join("a", 1, 2, 300ms);
+  lively.join("b", 1, 2, 300ms);
   REQUIRE(kept.run_until([&] { return silent->count<HostStore>() + lively.count<HostStore>() >= 1; }));
   RemoteAgent& host = silent->count<HostStore>() > 0 ? *silent : lively;
   disk().stand_still();

@@ -29,7 +29,8 @@ class Scripts(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.clone, self.programs = Path(folder.name, "the clone"), Path(folder.name, "programs")
         for part in "scripts", "tests/cluster", "tests/support":
-            shutil.copytree(SOURCE / part, self.clone / part)
+            # Other tests write Python's own files there meanwhile, by names that last for a moment.
+            shutil.copytree(SOURCE / part, self.clone / part, ignore=shutil.ignore_patterns("__pycache__"))
         self.programs.mkdir()
         for name, text in STANDINS.items():
             (self.programs / name).write_text(f"#!/bin/sh\n{text}\n")

@@ -63,6 +63,7 @@ class Meeting(Case):
     def test_by_tcp(self):
         self.by_address(f"tcp://127.0.0.1:{free_port()}")
 
+    @unittest.skipUnless(os.path.exists("/proc/net/if_inet6"), "no IPv6 on this machine")
     def test_by_tcp_over_ipv6(self):
         self.by_address(f"tcp://[::1]:{free_port()}")
 
