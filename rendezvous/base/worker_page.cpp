@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <charconv>
 #include <cstring>
+
+#include "rendezvous/base/colon_numbers.hpp"
 
 namespace torchup {
 
@@ -53,16 +54,8 @@ std::string to_text(const WorkerPageAddress& address) {
 
 Result<WorkerPageAddress> parse_worker_page_address(std::string_view text) {
   WorkerPageAddress address;
-  const char* at = text.data();
-  const char* const end = text.data() + text.size();
-  const auto take = [&](auto& number, bool last) {
-    const auto [stop, error] = std::from_chars(at, end, number);
-    if (error != std::errc{} || (last ? stop != end : stop == end || *stop != ':')) return false;
-    at = stop + (last ? 0 : 1);
-    return true;
-  };
-  if (take(address.fd, false) && take(address.device, false) && take(address.inode, false) && take(address.pid, true) &&
-      address.fd >= 0 && address.pid > 0) {
+  if (read_colon_numbers(text, address.fd, address.device, address.inode, address.pid) && address.fd >= 0 &&
+      address.pid > 0) {
     return address;
   }
   return fail(errc::bad_value,
