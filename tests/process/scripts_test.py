@@ -73,6 +73,14 @@ class Scripts(unittest.TestCase):
         self.run_script("setup")
         self.assertIn("python3 -m venv .venv", self.called())
 
+    def test_setup_makes_the_package_importable_in_the_venv(self):
+        self.run_script("setup")
+        site = self.clone / ".venv/lib/python3.11/site-packages"
+        site.mkdir(parents=True)
+        for _ in range(2):
+            self.run_script("setup")
+            self.assertEqual((site / "torchup.pth").read_text(), f"{self.clone}/launcher/python\n")
+
     def test_setup_needs_no_torch_for_what_is_built_without(self):
         for options in ("--launcher-only",), ("--preset", "asan"), ("--preset=tsan", "--tests"):
             self.run_script("setup", *options)

@@ -1,0 +1,121 @@
+"""The default process group of one round: made, waited for at the end, taken down whatever has become of it."""
+
+import datetime
+import gc
+import os
+import sys
+import time
+import traceback
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from ._gloo import Sockets, has_loops
+from ._link import link
+
+# A peer that dies while gloo connects its sockets to it must not cost the default timeout, half an hour.
+_CONNECT = datetime.timedelta(seconds=30)
+_DIAL = datetime.timedelta(seconds=5)
+_EVER = datetime.timedelta(days=24)
+
+
+class Group:
+    """`number`: which one of this process's place. It keeps keys of the store apart."""
+
+    def __init__(self, backend, timeout, number):
+        self._excepthook = sys.excepthook  # which each group wraps once more
+        self._number = number
+        self._alone = "RANK" not in os.environ
+        self.rank = 0 if self._alone else int(os.environ["RANK"])
+        self.size = 1 if self._alone else int(os.environ["WORLD_SIZE"])
+        timeout = timeout or distributed_c10d._get_default_timeout(dist.Backend(backend or "undefined"))
+        if link.is_open():
+            self._set_nccl_up()
+        sockets = Sockets(os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
+        link.begin(sockets)
+        link.check()
+        self._store = self._dial(timeout)
+        self._meet("here", timeout)
+        link.check()
+        connect = timeout if backend == "nccl" else min(timeout, _CONNECT)
+        dist.init_process_group(backend, store=dist.PrefixStore(f"default_pg/{number}", self._store), rank=self.rank,
+                                world_size=self.size, timeout=connect)
+        sockets.group_made()
+        set_timeout = getattr(dist, "set_timeout", distributed_c10d._set_pg_timeout)  # the older name
+        if connect != timeout:
+            set_timeout(timeout, dist.group.WORLD)
+        link.check()
+
+    @staticmethod
+    def _set_nccl_up():
+        """NCCL's own watchdog must not end a process that is to go on."""
+        if os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1") == "1":
+            os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "2"
+        os.environ.setdefault("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0")
+
+    def _dial(self, timeout):
+        """The store. Where an agent could say meanwhile that the round is over, in short tries: a socket that does not
+        exist yet cannot be shut."""
+        if self._alone:
+            return dist.HashStore()
+        if not (link.is_open() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"):
+            return self._dial_once(timeout)
+        end = time.monotonic() + timeout.total_seconds()
+        while True:
+            try:
+                store = self._dial_once(min(timeout, _DIAL))
+                store.set_timeout(timeout)
+                return store
+            except dist.DistError:
+                link.check()
+                if time.monotonic() > end:
+                    raise
+
+    @staticmethod
+    def _dial_once(timeout):
+        return next(dist.rendezvous("env://", timeout=timeout))[0]
+
+    def _meet(self, what, timeout):
+        """Returns when all ranks have come here. One key and one wait for each."""
+        store = dist.PrefixStore(f"torchup/{self._number}/{what}", self._store)
+        if store.add("count", 1) == self.size:
+            store.set("all", "1")
+        else:
+            store.wait(["all"], timeout)
+
+    def wait_for_all(self):
+        """All ranks have come to the end of their work, however long that takes the slowest."""
+        self._meet("done", _EVER)
+        if not self._alone and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            # Rank 0 serves the store: it stays until the others have read that all are done.
+            store = dist.PrefixStore(f"torchup/{self._number}/left", self._store)
+            if store.add("count", 1) == self.size:
+                store.set("all", "1")
+            elif self.rank == 0:
+                store.wait(["all"], _CONNECT)
+
+    def close(self):
+        """After all have ended it."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        sys.excepthook = self._excepthook
+
+
+def drop(error, excepthook):
+    """Takes down what an interrupted call has left behind: its frames, which hold wrappers and thereby hooks of a group
+    that is gone, then the group. `error` is what left the call."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+    if dist.is_initialized():
+        try:
+            dist.destroy_process_group()
+        except Exception as failure:  # a group in whatever state; it is not used again
+            print(f"torchup: a group that is over could not be destroyed cleanly: {failure}", file=sys.stderr)
+            distributed_c10d._update_default_pg(None)
+    distributed_c10d._world.group_count = 0  # names of groups are counted, alike on old and new ranks
+    sys.excepthook = excepthook
+    if torch.cuda.is_initialized() or has_loops():  # something in a cycle still holds it
+        gc.collect()

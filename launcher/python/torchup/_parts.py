@@ -1,0 +1,209 @@
+"""The parts of a State. Each knows what of it is copied at every commit, and what it is made of.
+
+`copy` and `restore`: what can be further than the last commit when a step is interrupted. `image` and `take`: all of
+it, for a rank that knows less; `check`: whether that can take it. `sums`: the tensors in which replicas must be equal.
+"""
+
+import torch
+
+from ._image import copied, fits
+
+
+class ModulePart:
+    """Parameters stand where they are: only a whole optimizer step changes them. Buffers and extra state are copied."""
+
+    def __init__(self, module):
+        self.value = module
+        self._kept = []
+        self.refresh()
+
+    def refresh(self):
+        """Modules may have come and gone since; their buffers are looked up anew at every commit."""
+        self._buffers = [(own._buffers, name, f"{path}.{name}") for path, own in self.value.named_modules()
+                         for name in own._buffers]
+        default = torch.nn.Module.get_extra_state
+        self._extra = [own for own in self.value.modules() if type(own).get_extra_state is not default]
+
+    def _present(self):
+        return [found for own, name, _ in self._buffers if (found := own.get(name)) is not None]
+
+    def copy(self):
+        present = self._present()
+        old = self._kept[0] if self._kept else []
+        if len(old) != len(present) or any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(old, present)):
+            old = [torch.empty_like(each) for each in present]
+        if present:
+            torch._foreach_copy_(old, present)
+        self._kept = [old, [copied(own.get_extra_state()) for own in self._extra]]
+
+    def restore(self):
+        for parameter in self.value.parameters():
+            parameter.grad = None
+        if (present := self._present()) and self._kept:
+            torch._foreach_copy_(present, self._kept[0])
+        for own, extra in zip(self._extra, self._kept[1]):
+            own.set_extra_state(copied(extra))
+
+    def image(self):
+        return {"parameters": dict(self.value.named_parameters()),
+                "buffers": {path: own.get(name) for own, name, path in self._buffers},
+                "extra": [own.get_extra_state() for own in self._extra]}
+
+    def check(self, skeleton, name):
+        mine, theirs = dict(self.value.named_parameters()), skeleton["parameters"]
+        unlike = [key for key in {**mine, **theirs}
+                  if key not in mine or key not in theirs or not fits(mine[key], theirs[key])]
+        if unlike:
+            raise RuntimeError(f"torchup: {name} is not the same model on all ranks: {unlike[0]} differs")
+
+    def take(self, image):
+        """The tensors are filled already: parameters in place, buffers too where they were alike."""
+        for own, name, path in self._buffers:
+            if path in image["buffers"]:
+                own[name] = image["buffers"][path]
+        for own, extra in zip(self._extra, image["extra"]):
+            own.set_extra_state(extra)
+
+    def sums(self):
+        return self.value.named_parameters()
+
+    def state_dict(self):
+        return self.value.state_dict()
+
+    def load_state_dict(self, state):
+        self.value.load_state_dict(state)
+
+
+class OptimizerPart:
+    """Its tensors stand where they are; learning rates and the like are copied."""
+
+    def __init__(self, optimizer, before_step):
+        self.value = optimizer
+        self._kept = []
+        optimizer.register_step_pre_hook(lambda *_: before_step(optimizer))
+
+    def _parameters(self):
+        return [parameter for group in self.value.param_groups for parameter in group["params"]]
+
+    def _groups(self):
+        return [{key: each for key, each in group.items() if key != "params"} for group in self.value.param_groups]
+
+    def copy(self):
+        self._kept = [copied(group) for group in self._groups()]
+
+    def restore(self):
+        for parameter in self._parameters():
+            parameter.grad = None
+        self._set_groups(copied(self._kept))
+
+    def _set_groups(self, groups):
+        for group, kept in zip(self.value.param_groups, groups):
+            for key, each in kept.items():
+                old = group.get(key)
+                if isinstance(old, torch.Tensor) and isinstance(each, torch.Tensor) and old.shape == each.shape:
+                    old.copy_(each)  # a compiled or captured step knows the tensor
+                else:
+                    group[key] = each
+
+    def image(self):
+        state = self.value.state
+        return {"groups": self._groups(),
+                "state": {place: dict(state[parameter]) for place, parameter in enumerate(self._parameters())
+                          if parameter in state}}
+
+    def check(self, skeleton, name):
+        if len(skeleton["groups"]) != len(self.value.param_groups):
+            raise RuntimeError(f"torchup: {name} has not the same parameter groups on all ranks")
+
+    def take(self, image):
+        self._set_groups(image["groups"])
+        for place, parameter in enumerate(self._parameters()):
+            if place in image["state"]:
+                self.value.state[parameter] = image["state"][place]
+            else:
+                self.value.state.pop(parameter, None)
+
+    def sums(self):
+        for place, parameter in enumerate(self._parameters()):
+            for key, each in sorted(self.value.state.get(parameter, {}).items()):
+                if isinstance(each, torch.Tensor):
+                    yield f"{place}.{key}", each
+
+    def state_dict(self):
+        return self.value.state_dict()
+
+    def load_state_dict(self, state):
+        self.value.load_state_dict(state)
+
+
+class SmallPart:
+    """Whatever else has state_dict and load_state_dict: copied whole."""
+
+    def __init__(self, value):
+        self.value = value
+        self._kept = None
+
+    def copy(self):
+        self._kept = copied(self.value.state_dict())
+
+    def restore(self):
+        self.value.load_state_dict(copied(self._kept))
+
+    def image(self):
+        return self.value.state_dict()
+
+    def check(self, skeleton, name):
+        pass
+
+    def take(self, image):
+        self.value.load_state_dict(copied(image))
+
+    def sums(self):
+        return ()
+
+    def state_dict(self):
+        return self.value.state_dict()
+
+    def load_state_dict(self, state):
+        self.value.load_state_dict(state)
+
+
+class ValuePart:
+    """A plain value, that the program replaces when it likes."""
+
+    def __init__(self, value):
+        self.value = value
+        self._kept = None
+
+    def copy(self):
+        self._kept = copied(self.value)
+
+    def restore(self):
+        self.value = copied(self._kept)
+
+    def image(self):
+        return copied(self.value)
+
+    def check(self, skeleton, name):
+        pass
+
+    def take(self, image):
+        self.value = image
+
+    def sums(self):
+        return ()
+
+    state_dict = image
+
+    def load_state_dict(self, state):
+        self.value = copied(state)
+
+
+def part_of(value, before_step):
+    if isinstance(value, torch.nn.Module):
+        return ModulePart(value)
+    if isinstance(value, torch.optim.Optimizer):
+        return OptimizerPart(value, before_step)
+    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+        return SmallPart(value)
+    return ValuePart(value)

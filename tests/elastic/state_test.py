@@ -1,0 +1,299 @@
+"""State, the sampler, and who takes whose state: without processes and groups, but for one that is alone.
+
+usage: state_test.py [unittest options]
+"""
+
+import os
+import random
+import statistics
+import time
+import unittest
+
+import elastic_job  # noqa: F401; finds the package, or skips
+
+import numpy
+import torch
+from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import DistributedSampler as TorchSampler
+
+from torchup import _image, elastic
+from torchup._agreement import Decision, Facts, decide, source_among
+from torchup._link import link
+from worker_end_test import in_a_fork
+
+
+class Sampler(unittest.TestCase):
+    def test_torchs_lists(self):
+        for size in (1, 2, 3, 7, 16, 48):
+            for world_size in (1, 2, 3, 5):
+                for how in ({}, {"drop_last": True}, {"shuffle": False}, {"seed": 9}):
+                    for rank in range(world_size):
+                        ours = elastic.DistributedSampler(range(size), world_size, rank, **how)
+                        theirs = TorchSampler(range(size), world_size, rank, **how)
+                        for epoch in (0, 4):
+                            ours.set_epoch(epoch)
+                            theirs.set_epoch(epoch)
+                            self.assertEqual(list(ours), list(theirs))
+                            self.assertEqual(len(ours), len(theirs))
+
+    def test_goes_on_in_the_very_list(self):
+        whole = list(elastic.DistributedSampler(range(48), 3, 1, seed=5))
+        later = elastic.DistributedSampler(range(48), 3, 1, seed=5)
+        later.load_state_dict({"epoch": 0, "consumed": 12, "seed": 5})
+        self.assertEqual(list(later), whole[4:])
+
+    def test_other_world_size_deals_the_rest(self):
+        for consumed in (0, 7, 10, 20, 47):
+            order = list(elastic.DistributedSampler(range(48), 1, 0, seed=5))
+            dealt = []
+            for rank in range(5):
+                one = elastic.DistributedSampler(range(48), 5, rank, seed=5)
+                one.load_state_dict({"epoch": 0, "consumed": consumed, "seed": 5})
+                dealt.append(list(one))
+            rest = [dealt[i % 5][i // 5] for i in range(5 * len(dealt[0]))]
+            self.assertEqual(rest[: 48 - consumed], order[consumed:])
+            self.assertEqual(rest[48 - consumed :], order[: len(rest) - 48 + consumed])  # and on from the beginning
+
+    def test_passes_and_positions(self):
+        data = range(12)
+        sampler = elastic.DistributedSampler(data, 2, 0, shuffle=False)
+        state = elastic.State(epoch=0)
+        batches = state.batches(DataLoader(data, batch_size=2, sampler=sampler))
+        self.assertEqual(next(batches).tolist(), [0, 2])
+        self.assertEqual(sampler.state_dict()["consumed"], 4)
+        kept = sampler.state_dict()
+        self.assertEqual([batch.tolist() for batch in batches], [[4, 6], [8, 10]])
+        self.assertEqual(sampler.state_dict()["consumed"], 12)
+        sampler.load_state_dict(kept)
+        sampler.set_epoch(0)  # the same: the position stays
+        loader = DataLoader(data, batch_size=2, sampler=sampler)
+        self.assertEqual([batch.tolist() for batch in state.batches(loader)], [[4, 6], [8, 10]])
+        self.assertEqual(len(list(state.batches(loader))), 3)  # the next pass is a whole one
+        sampler.load_state_dict({"epoch": 0, "consumed": 12, "seed": 0})
+        sampler.set_epoch(0)
+        self.assertEqual(list(state.batches(loader)), [])  # this very epoch is over
+        sampler.set_epoch(1)
+        self.assertEqual(len(list(state.batches(loader))), 3)
+        sampler.load_state_dict({"epoch": 1, "consumed": 12, "seed": 0})
+        self.assertEqual(len(list(state.batches(loader))), 3)  # nobody says which epoch is meant: the next
+
+    def test_loaders(self):
+        data = range(10)
+        state = elastic.State(epoch=0)
+        dropping = DataLoader(data, batch_size=4, sampler=elastic.DistributedSampler(data, 1, 0), drop_last=True)
+        self.assertEqual(len(list(state.batches(dropping))), 2)
+        self.assertEqual(dropping.sampler.state_dict()["consumed"], 10)
+        singly = DataLoader(data, batch_size=None, sampler=elastic.DistributedSampler(data, 1, 0, shuffle=False))
+        self.assertEqual([int(each) for each in state.batches(singly)], list(data))
+        own = elastic.DistributedSampler(data, 1, 0, shuffle=False)
+        batched = DataLoader(data, batch_sampler=BatchSampler(own, 5, False))
+        self.assertEqual([each.tolist() for each in state.batches(batched)], [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]])
+        for stranger in (DataLoader(data), [1, 2]):
+            self.assertRaises(TypeError, next, state.batches(stranger))
+
+    def test_other_seed_is_refused(self):
+        self.assertRaisesRegex(ValueError, "seed 1", elastic.DistributedSampler(range(4), 1, 0).load_state_dict,
+                               {"epoch": 0, "consumed": 2, "seed": 1})
+
+
+class Parts(unittest.TestCase):
+    def make(self, **more):
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        return elastic.State(model=net, optimizer=optimizer, scheduler=scheduler, epoch=0, seen=[], **more)
+
+    def step(self, state):
+        state.model(torch.randn(4, 3)).sum().backward()
+        state.optimizer.step()
+        state.optimizer.zero_grad()
+        state.scheduler.step()
+
+    def test_names(self):
+        state = self.make()
+        self.assertRaises(AttributeError, lambda: state.unknown)
+        with self.assertRaises(AttributeError):
+            state.unknown = 1
+        with self.assertRaises(AttributeError):
+            state.step = 1
+        with self.assertRaises(AttributeError):
+            state.model = torch.nn.Linear(1, 1)
+        state.epoch += 1
+        self.assertEqual((state.epoch, state.step), (1, 0))
+        for name in ("commit", "step", "_kept"):
+            self.assertRaises(ValueError, elastic.State, **{name: 1})
+
+    def test_back_to_the_last_commit(self):
+        """All but parameters and the optimizer's tensors, which only a whole step changes."""
+        state = self.make(total=torch.zeros(2))
+        self.step(state)
+        state.commit()
+        buffers = [buffer.clone() for buffer in state.model.buffers()]
+        rate = state.optimizer.param_groups[0]["lr"]
+        numbers = torch.rand(1), random.random(), numpy.random.rand()
+        state._restore()
+        again = torch.rand(1), random.random(), numpy.random.rand()
+        self.assertEqual(numbers, again)
+        state.epoch = 5
+        state.seen.append(1)
+        state.total += 1
+        state.model(torch.randn(4, 3)).sum().backward()
+        state.scheduler.step()
+        self.assertNotEqual(state.optimizer.param_groups[0]["lr"], rate)
+        state._restore()
+        self.assertEqual((state.epoch, state.seen, state.total.tolist(), state.step), (0, [], [0, 0], 1))
+        self.assertTrue(all(map(torch.equal, state.model.buffers(), buffers)))
+        self.assertEqual((state.optimizer.param_groups[0]["lr"], state.scheduler.get_last_lr()), (rate, [rate]))
+        self.assertTrue(all(parameter.grad is None for parameter in state.model.parameters()))
+
+    def test_gate(self):
+        state = self.make()
+        self.assertTrue(state._clean)
+        self.step(state)
+        self.assertFalse(state._clean)
+        state.commit()
+        self.assertTrue(state._clean)
+        link._over = "a test"
+        try:
+            before = [parameter.clone() for parameter in state.model.parameters()]
+            self.assertRaises(elastic.Interrupted, self.step, state)
+            self.assertTrue(all(map(torch.equal, before, state.model.parameters())))
+            self.assertTrue(state._clean)
+            self.assertRaises(elastic.Interrupted, state.commit)
+            self.assertEqual(state.step, 2)  # it is counted: the step was done
+        finally:
+            link._over = None
+
+    def test_checkpoint(self):
+        state, other = self.make(), self.make()
+        data = range(12)
+        sampler = elastic.DistributedSampler(data, 1, 0)
+        batches = state.batches(DataLoader(data, batch_size=2, sampler=sampler))
+        rest = []
+        for batch in range(6):
+            rest.append(next(batches).tolist())
+            if batch < 2:
+                self.step(state)
+                state.commit()
+            if batch == 1:
+                stored = _image.copied(state.state_dict())
+        other.load_state_dict(stored)
+        self.assertEqual(other.step, 2)
+        # The sampler is known to the other only now.
+        later = DataLoader(data, batch_size=2, sampler=elastic.DistributedSampler(data, 1, 0))
+        self.assertEqual([batch.tolist() for batch in other.batches(later)], rest[2:])
+        self.assertRaises(ValueError, elastic.State(epoch=0).load_state_dict, stored)
+
+    def test_image_makes_equal(self):
+        state, newcomer = self.make(), self.make()
+        for _ in range(2):
+            self.step(state)
+            state.commit()
+        state.seen.append(torch.ones(2))
+        self.assertNotEqual(state._sum(), newcomer._sum())
+        sent, room = [], []
+        skeleton = _image.pack(state._image(), sent)
+        mine = list(newcomer.model.parameters())
+        image = newcomer._room(skeleton, room)
+        for target, source in zip(room, sent, strict=True):
+            target.copy_(source)
+        newcomer._take(image)
+        self.assertEqual(state._sum(), newcomer._sum())
+        self.assertEqual((newcomer.step, newcomer.seen[0].tolist()), (2, [1, 1]))
+        self.assertTrue(all(a is b for a, b in zip(mine, newcomer.model.parameters())))
+        self.assertTrue(all(map(torch.equal, state.model.buffers(), newcomer.model.buffers())))
+        torch.manual_seed(1)
+        self.step(state)
+        torch.manual_seed(1)
+        self.step(newcomer)
+        self.assertEqual(state._sum(), newcomer._sum())
+        stranger = elastic.State(model=torch.nn.Linear(3, 3), optimizer=state.optimizer, scheduler=state.scheduler,
+                                 epoch=0, seen=[])
+        self.assertRaisesRegex(RuntimeError, "not the same model", stranger._room, skeleton, [])
+
+    def test_checksum(self):
+        one = torch.randn(5, 3)
+
+        def of(*tensors):
+            return _image.checksum(enumerate(tensors))
+
+        self.assertEqual(of(one), of(one.clone()))
+        self.assertEqual(of(one.t().contiguous().t()), of(one))
+        other = one.clone()
+        other.view(torch.int32)[4, 2] ^= 1
+        self.assertNotEqual(of(one), of(other))
+        self.assertNotEqual(of(one, other), of(other, one))
+        self.assertNotEqual(of(torch.zeros(2)), of(torch.zeros(3)))
+        for dtype in (torch.bool, torch.bfloat16, torch.complex64, torch.int8):
+            of(torch.ones(7, dtype=dtype), torch.zeros((), dtype=dtype), torch.zeros(0, dtype=dtype))
+            of(torch.ones(9, dtype=dtype)[1:])
+
+    def test_time_of_commit(self):
+        """20 buffers: measured 0.1 ms; the limit is what a machine with other load on it keeps too."""
+        net = torch.nn.Sequential(*(torch.nn.BatchNorm1d(64) for _ in range(7)))
+        state = elastic.State(model=net, optimizer=torch.optim.AdamW(net.parameters()), epoch=0)
+        self.assertEqual(len(list(net.buffers())), 21)
+        for seed in (None, (42, 0)):
+            state._seed = seed
+            times = []
+            for _ in range(200):
+                begin = time.perf_counter()
+                state.commit()
+                times.append(time.perf_counter() - begin)
+            print(f"commit with 21 buffers, seed {seed}: median {1e6 * statistics.median(times):.0f} us")
+            self.assertLess(min(times), 0.002)
+
+
+class Deciding(unittest.TestCase):
+    def rank(self, step, clean=1, fresh=0, checksum=0):
+        return Facts(step, clean, fresh, checksum, 1)
+
+    def test_source(self):
+        at = self.rank
+        self.assertEqual(decide([at(4), at(4)]), Decision(0))
+        self.assertEqual(decide([at(4), at(5)]), Decision(1, (0,)))
+        self.assertEqual(decide([at(5, clean=0), at(4), at(4)]), Decision(1, (0,)))
+        self.assertEqual(decide([at(0, fresh=1), at(4), at(4)]), Decision(1, (0,)))
+        self.assertEqual(decide([at(0, fresh=1), at(0)]), Decision(1, ()))
+        self.assertEqual(decide([at(0, fresh=1, checksum=7), at(0)]), Decision(1, (0,)))
+        self.assertEqual(decide([at(4), at(4, checksum=3), at(4)]), Decision(0, (1,), (1,)))
+        self.assertEqual(decide([at(4, fresh=1), at(4, fresh=1)]), Decision(0))  # each has read the same checkpoint
+
+    def test_checkpoint(self):
+        at = self.rank
+        self.assertEqual(decide([at(4, clean=0), at(4, clean=0)]).source, -1)
+        begin = [at(0, fresh=1), at(0, fresh=1, checksum=3)]
+        self.assertEqual(decide(begin).source, -1)
+        self.assertEqual(source_among(begin, [0, 1]), Decision(0, (1,), ()))
+
+
+class Alone(unittest.TestCase):
+    def test_alone(self):
+        """No launcher: one rank, the same program."""
+        def work():
+            for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+                os.environ.pop(name, None)
+            net = torch.nn.Linear(2, 1)
+            state = elastic.State(model=net, optimizer=torch.optim.SGD(net.parameters(), 0.1))
+            loads = []
+
+            def train(state):
+                ddp = torch.nn.parallel.DistributedDataParallel(state.model)
+                while state.step < 3:
+                    ddp(torch.ones(1, 2)).sum().backward()
+                    state.optimizer.step()
+                    state.commit()
+                return state.step
+
+            done = elastic.run(train, state, load=loads.append, seed=1), elastic.run(lambda state: "again", state)
+            failed = None
+            try:
+                elastic.run(lambda state: 1 / 0, state)
+            except ZeroDivisionError as error:
+                failed = str(error)
+            return done, len(loads), failed
+        self.assertEqual(in_a_fork(work), ((3, "again"), 1, "division by zero"))
+
+
+if __name__ == "__main__":
+    unittest.main()
