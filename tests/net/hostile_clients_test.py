@@ -14,6 +14,8 @@ import unittest
 from torchupd import MIB, PING, VALIDATE, DaemonCase, ask, keys, text
 
 DaemonCase.program = sys.argv[1]
+# They are about memory and time, in the daemon's one thread that serves: no sanitizer of threads learns anything there.
+costly = unittest.skipIf("thread" in os.environ.get("TORCHUP_SANITIZE", ""), "takes ThreadSanitizer a minute")
 
 
 class Readers(DaemonCase, unittest.TestCase):
@@ -36,6 +38,7 @@ class Readers(DaemonCase, unittest.TestCase):
         peer.sendall(VALIDATE + request)
         return peer
 
+    @costly
     def test_sixty_four_that_ask_for_sixty_megabytes_each(self):
         names = self.fill(1, 1023)
         request = b"\x0a" + keys(names * 60_000)
@@ -75,6 +78,7 @@ class Readers(DaemonCase, unittest.TestCase):
         self.until(lambda: self.resident() < 300 * MIB)
         self.assertLess(self.daemon.memory("VmHWM"), 400 * MIB)
 
+    @costly
     def test_the_end_of_a_long_answer_costs_no_more_than_that(self):
         name = self.fill(1, 1023)
         for _ in range(16):
@@ -85,6 +89,7 @@ class Readers(DaemonCase, unittest.TestCase):
             self.assertLess(self.resident(), 300 * MIB)
         self.assertEqual(ask(self.honest, PING, 4), PING[1:])
 
+    @costly
     def test_many_who_are_woken_with_long_answers(self):
         name = self.fill(1, 1023)
         for _ in range(30):
@@ -152,6 +157,7 @@ class Waits(DaemonCase, unittest.TestCase):
 class ManyValues(DaemonCase, unittest.TestCase):
     options = ("--max-arriving-bytes", "64MB")
 
+    @costly
     def test_half_a_request_of_many_small_values_counts_for_what_it_takes(self):
         pairs = (text(b"/k") + text(b"")) * 131_071  # and not the last
         before = self.resident()
@@ -198,6 +204,7 @@ class Busy(DaemonCase, unittest.TestCase):
         attacker.sendall((b"\x02" + key + text(b"x") + text(b"y")) * 200)
         self.assert_quick()
 
+    @costly
     def test_a_write_does_not_look_at_all_who_wait(self):
         request = b"\x06" + keys([b"/a"] * 131_071 + [b"/absent"])
         for _ in range(15):
