@@ -159,6 +159,7 @@ class Launcher(Job, unittest.TestCase):
         self.assertIn("the last one was step 41", err)
         self.assertEqual(sorted(count for _, _, count in self.workers(4)), [0, 0, 1, 1])
 
+    @unittest.skipIf("thread" in os.environ.get("TORCHUP_SANITIZE", ""), "ThreadSanitizer makes vfork, which sleeps so, a fork")
     def test_a_worker_in_uninterruptible_sleep_ends_the_job(self):
         os.environ["TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"] = "0.4"
         self.addCleanup(os.environ.pop, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT")
