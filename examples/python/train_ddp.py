@@ -4,7 +4,8 @@
     torchrun --nproc-per-node=2 train_ddp.py --samples 6000
 
 The C++ program examples/fashion_mnist trains the same network with the same options, order of data and arithmetic.
-Started alone it trains as world size 1.
+Started alone it trains as world size 1. With --elastic, which needs the package torchup, a worker that survives a fault
+keeps its state and goes on with the next round.
 """
 
 import argparse
@@ -97,6 +98,7 @@ def parse_options():
     parser.add_argument("--steps", type=int, default=0, help="end after so many steps; 0: after the epochs")
     parser.add_argument("--weights", help="begin with these weights, saved by torch.save(model.state_dict())")
     parser.add_argument("--history", help="rank 0 writes each step's loss here, one JSON object a line")
+    parser.add_argument("--elastic", action="store_true", help="go on in the process after a fault: torchup.elastic")
     parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)  # some launchers add it
     return parser.parse_args()
 
@@ -110,6 +112,8 @@ def main():
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
+    if options.elastic:
+        return train_elastically(options, device)
     dist.init_process_group("nccl" if cuda else "gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(options.seed)
@@ -159,6 +163,52 @@ def main():
     if rank == 0:
         print(f"test accuracy {100 * accuracy:.2f} %", flush=True)
     dist.destroy_process_group()
+
+
+def train_elastically(options, device):
+    """The same training. `train` is called in each round, with a new default group, and goes on where the job stands."""
+    from torchup import elastic
+
+    torch.manual_seed(options.seed)
+    data = FashionMnist(options.data, "train", options.samples)
+    sampler = elastic.DistributedSampler(data, shuffle=True, seed=options.seed)
+    net = Net()
+    if options.weights:
+        net.load_state_dict(torch.load(options.weights))
+    net.to(device)
+    optimizer = torch.optim.SGD(net.parameters(), options.lr, options.momentum)
+    batch_size = options.batch_size // int(os.environ["WORLD_SIZE"])
+    total_steps = options.steps or options.epochs * -(-len(sampler) // batch_size)
+    end_factor = 0.0 if options.scheduler == "linear" else 1.0
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, end_factor, total_steps)
+    state = elastic.State(model=net, optimizer=optimizer, scheduler=scheduler, epoch=0)
+
+    def train(state):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        loader = DataLoader(data, options.batch_size // world_size, sampler=sampler, collate_fn=lambda batch: batch)
+        devices = [device] if device.type == "cuda" else None
+        ddp = DistributedDataParallel(net, device_ids=devices, gradient_as_bucket_view=True)
+        history = open(options.history, "a") if options.history and rank == 0 else None
+        while state.epoch < options.epochs and state.step < total_steps:
+            sampler.set_epoch(state.epoch)
+            ddp.train()
+            for images, labels in state.batches(loader):
+                loss = nn.functional.cross_entropy(ddp(images.to(device)), labels.to(device))
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                scheduler.step()
+                state.commit()
+                if history:
+                    print(json.dumps({"step": state.step, "loss": loss.item()}), file=history, flush=True)
+                if state.step == options.steps:
+                    break
+            state.epoch += 1
+        accuracy = evaluate(net, FashionMnist(options.data, "test"), rank, world_size, device)
+        if rank == 0:
+            print(f"test accuracy {100 * accuracy:.2f} % after {state.step} steps", flush=True)
+
+    elastic.run(train, state)
 
 
 @torch.no_grad()
