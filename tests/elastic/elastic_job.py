@@ -116,12 +116,20 @@ class Case(unittest.TestCase):
             for part in ("parameters", "optimizer", "scheduler", "step", "epoch"):
                 self.assert_same_bits(final[part], wanted.final[0][part], f"rank {rank}: {part}")
             self.assertLessEqual(final["loads"], [0])
+            self.assertEqual(final["groups"], 1, "an earlier round's group is alive")
         for epoch in range(2):
             self.assertEqual(outcome.samples(epoch), list(range(elastic_program.SAMPLES)))
 
     def assert_kept(self, outcome, world_size, died):
-        """All but `died` processes of the first round are those of the last one."""
+        """All but `died` processes of the first round are those of the last one, and no round began from further back
+        than one step, which the dead may have been ahead."""
         self.assertEqual(len(outcome.births), world_size + died)
         self.assertEqual(len(set(outcome.pids().values())), world_size)
         if outcome.agent and outcome.agent.restarts == 1:
             self.assertEqual(outcome.agent.kept, [world_size - died])
+        steps = {}
+        for round_number, step, *_ in outcome.batches:
+            steps.setdefault(round_number, []).append(step)
+        for round_number in sorted(steps)[1:]:
+            furthest = max(step for earlier in steps if earlier < round_number for step in steps[earlier])
+            self.assertGreaterEqual(min(steps[round_number]), furthest - 1)

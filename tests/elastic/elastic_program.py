@@ -70,6 +70,15 @@ class Faults:
         os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])
 
 
+def groups_of_gloo():
+    """How many live in this process: each has a thread."""
+    names = []
+    for thread in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{thread}/comm") as file:
+            names.append(file.read().strip())
+    return names.count("gloo_tcp_loop")
+
+
 def parse(arguments):
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
@@ -142,12 +151,13 @@ def main(arguments=None):
                     torch.save(state.state_dict(), path + ".new")
                     os.replace(path + ".new", path)
             state.epoch += 1
-        return dist.get_rank(), dist.get_world_size()
+        return dist.get_rank(), dist.get_world_size(), groups_of_gloo()
 
-    rank, world_size = elastic.run(train, state, load=load, seed=42, backend="gloo")
+    rank, world_size, groups = elastic.run(train, state, load=load, seed=42, backend="gloo")
     parameters = {name: parameter.detach() for name, parameter in net.named_parameters()}
     torch.save({"parameters": parameters, "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(),
                 "step": state.step, "epoch": state.epoch, "pid": os.getpid(), "loads": loads, "world_size": world_size,
+                "groups": groups,
                 "finite": all(parameter.isfinite().all().item() for parameter in parameters.values())},
                os.path.join(options.out, f"final.{rank}.pt"))
 
