@@ -158,13 +158,11 @@ class Wire:
         if not some:
             return
         device = self._device(some[0])
-        sizes = [tensor.nbytes for tensor in some]
         if self._sends:
-            wire = torch.cat([_bytes(tensor.contiguous()).to(device) for tensor in some])
+            wire = torch.cat([tensor.reshape(-1) for tensor in some]).to(device)
         else:
-            wire = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-        dist.broadcast(wire, self._source)
+            wire = torch.empty(sum(tensor.numel() for tensor in some), dtype=some[0].dtype, device=device)
+        dist.broadcast(_bytes(wire), self._source)
         if keep and not self._sends:
-            for tensor, piece in zip(some, wire.split(sizes)):
-                # A piece lies where it lies; what is read as another type must be aligned.
-                tensor.copy_(piece.clone().view(tensor.dtype).reshape(tensor.shape))
+            for tensor, piece in zip(some, wire.split([tensor.numel() for tensor in some])):
+                tensor.copy_(piece.view(tensor.shape))
