@@ -35,13 +35,17 @@ struct Checkpoint::State {
   OutcomeBoard saves;            ///< how writing went, told by rank 0
   std::int64_t loads_begun = 0;  ///< the same number on all ranks, as the next one
   std::int64_t saves_begun = 0;
-  bool save_unconfirmed = false;        ///< nobody has looked yet how the last save went
-  std::set<std::int64_t> damaged = {};  ///< steps of our folder that looked whole and were not
-  Tensors host = {};                    ///< where tensors are copied to, used again by the next save
+  bool save_unconfirmed = false;  ///< nobody has looked yet how the last save went
+  PassedOver passed_over = {};    ///< steps of our folder, when we resumed
+  Tensors host = {};              ///< where tensors are copied to, used again by the next save
   std::future<void> writing = {};
 };
 
 namespace {
+
+/// How the reading of a checkpoint went, where it did not go well.
+constexpr const char* load_damaged = "damaged";
+constexpr const char* load_unread = "unread";
 
 constexpr const char* rng_cpu = "rng/cpu";
 constexpr const char* rng_gpu = "rng/gpu";
@@ -238,7 +242,9 @@ Position Checkpoint::resume_parts(const CheckpointParts& parts) {
   std::vector<Candidate> candidates;
   const std::vector<json> lists = gather_facts(s.group, [&] {
     json mine = json::array();
-    for (const auto& [step, identity] : s.folder.found().whole) mine.push_back({step, identity});
+    FoundCheckpoints found = s.folder.found();
+    s.passed_over.unread = std::move(found.passed_over.unread);
+    for (const auto& [step, identity] : found.whole) mine.push_back({step, identity});
     return mine;
   });
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {
@@ -249,29 +255,33 @@ Position Checkpoint::resume_parts(const CheckpointParts& parts) {
   for (const auto& [step, holder, identity] : candidates) {
     const bool is_mine = holder == s.group.rank();
     if (damaged.contains(identity)) {
-      if (is_mine) s.damaged.insert(step);
+      if (is_mine) s.passed_over.damaged.insert(step);
       continue;
     }
     LoadedCheckpoint loaded;
     const std::int64_t number = ++s.loads_begun;
     std::string failure;
     if (is_mine) {
+      const auto pass_over = [&](const char* how, const std::exception& why) {
+        std::fprintf(stderr, "torchup: rank %d passes over the checkpoint of step %lld: %s\n", holder,
+                     static_cast<long long>(step), why.what());
+        failure = how;
+      };
       try {
         loaded = s.folder.load(step);
+      } catch (const Damaged& error) {
+        s.passed_over.damaged.insert(step);
+        pass_over(load_damaged, error);
       } catch (const std::exception& error) {
-        std::fprintf(stderr, "torchup: rank %d passes over the checkpoint of step %lld: %s\n", holder,
-                     static_cast<long long>(step), error.what());
-        s.damaged.insert(step);
-        failure = error.what();
+        s.passed_over.unread.insert(step);
+        pass_over(load_unread, error);
       }
       s.loads.publish(number, failure);
     } else {
       failure = s.loads.wait_for(number);
     }
-    if (!failure.empty()) {
-      damaged.insert(identity);
-      continue;
-    }
+    if (failure == load_damaged) damaged.insert(identity);  // what one cannot read another may
+    if (!failure.empty()) continue;
     loaded.facts = json::parse(broadcast_text(loaded.facts.dump(), s.group, holder));
     send_tensors(loaded.model, s.group, holder);
     send_tensors(loaded.training, s.group, holder);
@@ -280,9 +290,9 @@ Position Checkpoint::resume_parts(const CheckpointParts& parts) {
     return {loaded.facts.at("epoch"), loaded.facts.at("step")};
   }
   if (s.options.must_resume) {
-    throw Error{
-        fmt::format("there is no checkpoint to resume from: no rank has a valid one in {}{}", s.folder.path().string(),
-                    candidates.empty() ? "" : fmt::format(" ({} damaged ones were passed over)", candidates.size()))};
+    throw Error{fmt::format("there is no checkpoint to resume from: no rank has a valid one in {}{}",
+                            s.folder.path().string(),
+                            candidates.empty() ? "" : fmt::format(" ({} were passed over)", candidates.size()))};
   }
   return {};
 }
@@ -374,8 +384,8 @@ void Checkpoint::begin_writing(State& s, Position at, const CheckpointParts& par
   s.writing = std::async(std::launch::async, [&s, content, copied, number] {
     try {
       for (const auto& event : copied) event->synchronize();
-      s.folder.save(*content, s.options.keep_last, s.damaged);
-      s.damaged.clear();
+      s.folder.save(*content, s.options.keep_last, s.passed_over);
+      s.passed_over.damaged.clear();
       s.saves.publish(number, "");
     } catch (const std::exception& error) {
       s.saves.publish(number, error.what());

@@ -37,11 +37,6 @@ constexpr const char* training_name = "training.safetensors";
 // The manifest ends with its own checksum: {…, "crc32": N} where N is that of everything before the comma.
 constexpr const char* crc_mark = ",\n \"crc32\": ";
 
-/// What no program can resume from. Not of another release, and not only out of reach for now.
-struct Damaged : Error {
-  using Error::Error;
-};
-
 std::string seal(const json& manifest) {
   std::string text = manifest.dump(1);
   text.resize(text.rfind('\n'));  // without the closing brace
@@ -94,10 +89,19 @@ std::map<std::string, torch::Tensor> read_tensors(const std::filesystem::path& f
                                                   const json& manifest) {
   const json& facts = manifest.at("files").at(name);
   FileReader file{folder / name};
-  if (file.bytes() != facts.at("bytes")) throw Error{(folder / name).string() + " has the wrong size"};
-  SafetensorsFile content = read_safetensors(file);
-  if (file.crc32() != facts.at("crc32")) throw Error{(folder / name).string() + " is damaged: its checksum is wrong"};
-  return std::move(content.tensors);
+  if (file.bytes() != facts.at("bytes")) throw Damaged{(folder / name).string() + " has the wrong size"};
+  const auto content = [&] {
+    try {
+      return read_safetensors(file);
+    } catch (const NotRead&) {
+      throw;
+    } catch (const Error& error) {
+      throw Damaged{error.what()};
+    }
+  };
+  SafetensorsFile read = content();
+  if (file.crc32() != facts.at("crc32")) throw Damaged{(folder / name).string() + " is damaged: its checksum is wrong"};
+  return std::move(read.tensors);
 }
 
 std::string identity_of(const std::filesystem::path& folder, const json& manifest) {
@@ -170,9 +174,10 @@ FoundCheckpoints CheckpointFolder::found() const {
       const json manifest = checked_manifest(entry.path(), *step);
       result.whole.push_back({*step, identity_of(entry.path(), manifest)});
     } catch (const Damaged& damaged) {
-      result.damaged.insert(*step);
+      result.passed_over.damaged.insert(*step);
       pass_over(damaged);
     } catch (const std::exception& error) {
+      result.passed_over.unread.insert(*step);
       pass_over(error);
     }
   }
@@ -199,15 +204,15 @@ void CheckpointFolder::remove_left_over() const {
   for (const auto& path : left_over) remove_if_possible(path);
 }
 
-void CheckpointFolder::save(const CheckpointContent& content, int keep_last,
-                            const std::set<std::int64_t>& damaged) const {
+void CheckpointFolder::save(const CheckpointContent& content, int keep_last, const PassedOver& passed_over) const {
   const auto step = content.facts.at("step").get<std::int64_t>();
-  const auto [before, found_damaged] = found();
+  const auto& damaged = passed_over.damaged;
+  const auto [before, found_now] = found();
   std::set<std::int64_t> to_go = damaged;
-  to_go.insert(found_damaged.begin(), found_damaged.end());
+  to_go.insert(found_now.damaged.begin(), found_now.damaged.end());
   for (const auto& [newer, identity] : before) {
     if (newer <= step) break;
-    if (damaged.contains(newer)) continue;
+    if (damaged.contains(newer) || passed_over.unread.contains(newer)) continue;
     throw Error{
         fmt::format("the checkpoint folder {} holds step {}, newer than this run's step {}: it is of another run. "
                     "Resume from it, or take another folder",
@@ -247,7 +252,7 @@ void CheckpointFolder::save(const CheckpointContent& content, int keep_last,
   // Only now may anything older go.
   int kept = 1;  // the new one
   for (const auto& [other, identity] : before) {
-    if (other == step || damaged.contains(other)) continue;
+    if (other >= step || damaged.contains(other)) continue;  // newer ones were not read
     if (keep_last > 0 && ++kept > keep_last) to_go.insert(other);
   }
   to_go.erase(step);

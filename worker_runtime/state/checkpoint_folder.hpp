@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <torchup/error.hpp>
 #include <torchup/safetensors.hpp>
 #include <vector>
 
@@ -26,9 +27,20 @@ struct FoundCheckpoint {
   std::string identity;
 };
 
+/// Steps that a run does not resume from, though they are in its folder.
+struct PassedOver {
+  std::set<std::int64_t> damaged = {};  ///< nothing can be resumed from them: a file is missing, cut short or changed
+  std::set<std::int64_t> unread = {};   ///< what they hold is not known: the disk failed, or another release wrote them
+};
+
 struct FoundCheckpoints {
   std::vector<FoundCheckpoint> whole;  ///< newest first
-  std::set<std::int64_t> damaged;      ///< steps that nothing can be resumed from: a file is missing, or cut short
+  PassedOver passed_over;
+};
+
+/// No program can resume from it. Not what is of another release, and not what is only out of reach for now.
+struct Damaged : Error {
+  using Error::Error;
 };
 
 /// A checkpoint as read: tensors by name.
@@ -50,16 +62,17 @@ class CheckpointFolder {
   /// read. Why others are passed over is said once.
   FoundCheckpoints found() const;
 
-  /// Reads a checkpoint and compares every checksum. Throws Error when anything is wrong.
+  /// Reads a checkpoint and compares every checksum. Throws Damaged where its content is wrong, and another Error where
+  /// it cannot be read.
   LoadedCheckpoint load(std::int64_t step) const;
 
   /// Writes a checkpoint whole or not at all. What crashed writers left goes first, for the new one may need its room;
-  /// what is too old to be one of the `keep_last` newest (0: nothing), and the `damaged` steps and those that found()
-  /// finds so, only afterwards.
+  /// what is too old to be one of the `keep_last` newest (0: nothing), and the damaged steps of `passed_over` and of
+  /// found(), only afterwards.
   ///
-  /// Throws Error also when the folder holds a newer checkpoint that is not damaged: it is of another run, and would
-  /// win.
-  void save(const CheckpointContent& content, int keep_last, const std::set<std::int64_t>& damaged) const;
+  /// Throws Error also when the folder holds a newer checkpoint that was not passed over: it is of another run, and
+  /// would win. A newer one that was not read stays: it may be read another time, and is further than this one.
+  void save(const CheckpointContent& content, int keep_last, const PassedOver& passed_over) const;
 
  private:
   std::filesystem::path path_of(std::int64_t step) const;

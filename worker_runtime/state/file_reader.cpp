@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
-#include <torchup/error.hpp>
 
 #include "worker_runtime/state/crc32.hpp"
 
@@ -55,7 +54,7 @@ void FileReader::read_at(std::uint64_t offset, void* data, std::size_t size) {
 }
 
 void FileReader::fail(const char* what) const {
-  throw Error{std::string{what} + " " + path_.string() + ": " + std::strerror(errno)};
+  throw NotRead{std::string{what} + " " + path_.string() + ": " + std::strerror(errno)};
 }
 
 }  // namespace torchup

@@ -2,11 +2,17 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <torchup/error.hpp>
 
 namespace torchup {
 
+/// The machine did not give a file's bytes: nothing is known of what they are, and another time it may give them.
+struct NotRead : Error {
+  using Error::Error;
+};
+
 /// A regular file, read from the beginning on, with the checksum of what was read so; or anywhere, without. Throws
-/// Error with the file's name.
+/// Error with the file's name: NotRead where the machine failed.
 class FileReader {
  public:
   explicit FileReader(std::filesystem::path path);

@@ -96,7 +96,7 @@ TEST_CASE("a damaged checkpoint is told of once and goes with the next save", "[
   }
   Said said;
   REQUIRE(folder.found().whole.size() == 1);
-  REQUIRE(folder.found().damaged == std::set<std::int64_t>{1, 2, 3});
+  REQUIRE(folder.found().passed_over.damaged == std::set<std::int64_t>{1, 2, 3});
   REQUIRE(said.times("passed over") == 4);
   folder.save(content_of(6), 0, {});
   folder.save(content_of(7), 0, {});

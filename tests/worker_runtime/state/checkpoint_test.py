@@ -1,4 +1,4 @@
-"""Checkpoints: bit-equal resumption after kill -9 anywhere, other world sizes, damage. Usage: checkpoint_test.py RESUME_WORKER CASE"""
+"""Checkpoints: bit-equal resumption after kill -9 anywhere, other world sizes, damage. Usage: checkpoint_test.py RESUME_WORKER CASE FAILING_DISK"""
 import json
 import os
 import pathlib
@@ -14,19 +14,21 @@ import zlib
 import torch
 import torch.distributed as dist
 
-program, case = sys.argv[1:3]
+program, case, failing_disk = sys.argv[1:4]
 ranks = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_")
 clean = {name: value for name, value in os.environ.items() if not name.startswith(ranks)}
 
 
-def job(world_size, folder, out, to_the_end=False, limit_rank_0=None, **options):
-    """Runs one attempt of a job; the exit codes and outputs by rank."""
+def job(world_size, folder, out, to_the_end=False, limit_rank_0=None, unreadable=None, unreadable_to=(), **options):
+    """Runs one attempt of a job, where those ranks cannot read files of that name; the exit codes and outputs by rank."""
     out.mkdir(exist_ok=True)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = clean | {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
                            "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "test"}
     arguments = [word for name, value in options.items() for word in ("--" + name.replace("_", "-"), str(value))]
-    workers = [subprocess.Popen([program, "--folder", folder, "--out", out, *arguments], env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+    disk = {"LD_PRELOAD": failing_disk, "TORCHUP_TEST_UNREADABLE": unreadable}
+    workers = [subprocess.Popen([program, "--folder", folder, "--out", out, *arguments],
+                                env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | (disk if rank in unreadable_to else {}),
                                 preexec_fn=limit_rank_0 if rank == 0 else None, restore_signals=limit_rank_0 is None,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(world_size)]
     deadline = time.monotonic() + 150
@@ -217,6 +219,21 @@ def damage():
     assert codes == [1] and "no checkpoint to resume from" in errors[0], errors
     codes, _, errors = job(1, root / "0", root / "out", steps=12, width=32)
     assert codes == [1] and "first.weight" in errors[0], errors  # another module
+
+
+def disk_errors():
+    """A disk that fails says nothing of what is on it: another rank may read the step; if none can, it is passed over and stays."""
+    finish(2, root / "c", root / "out", steps=12)
+    newest = root / "c" / "step-000000000012"
+    inode = newest.stat().st_ino
+    codes, outputs, errors = job(2, root / "c", root / "out", steps=13, unreadable="12/training", unreadable_to=[0])
+    assert codes == [0, 0] and all("step 12\n" in output for output in outputs), (codes, outputs, errors)
+    options = {"save_every": 2, "keep_last": 2, "steps": 11}
+    codes, outputs, errors = job(2, root / "c", root / "out", unreadable="12/training", unreadable_to=[0, 1], **options)
+    assert codes == [0, 0] and all("step 9\n" in output for output in outputs), (codes, outputs, errors)
+    assert all("Input/output error" in error for error in errors), errors
+    assert steps_in(root / "c") == [9, 10, 12] and newest.stat().st_ino == inode, steps_in(root / "c")
+    assert finish(2, root / "c", root / "out", steps=13) == 12
 
 
 def world_sizes():
