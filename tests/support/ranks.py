@@ -73,7 +73,7 @@ class Job:
 
 class Relay:
     """A port that leads to another one of this machine. What clients say is kept, and their connections can be cut, by a
-    call or before what holds `cut_at` is passed on."""
+    call or, once, before what holds `cut_at` is passed on."""
 
     def __init__(self, port, cut_at=None):
         self.to, self.cut_at, self.said, self.open = port, cut_at, b"", []
@@ -108,6 +108,7 @@ class Relay:
                 if from_client:
                     self.said += data
                     if self.cut_at and self.cut_at in data:
+                        self.cut_at = None
                         return self.cut()
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)

@@ -19,6 +19,7 @@
 
 #include "torchup/error.hpp"
 #include "worker_runtime/store/client_store.hpp"
+#include "worker_runtime/store/job_store.hpp"
 
 namespace torchup {
 namespace {
@@ -187,7 +188,7 @@ class RollCall {
     };
     agree("terms", fmt::format("world size {}", plan_.place.world_size));
     if (plan_.asked_backend != "auto") agree("backend", "backend " + plan_.asked_backend);
-    store_->set("offer/" + rank(), to_text(plan_.offer));
+    publish(*store_, "offer/" + rank(), to_text(plan_.offer));
   }
   void say_name() {
     const bool local = plan_.place.rank == plan_.place.local_rank;
@@ -242,7 +243,7 @@ class RollCall {
                          seconds(plan_.timeout), absent(), endpoint(plan_)));
       if (Clock::now() >= next_notice) {
         const std::string notice = is_scribe_ ? absent() : roster();
-        if (is_scribe_ && notice != last_notice) store_->set("roster", notice);
+        if (is_scribe_ && notice != last_notice) publish(*store_, "roster", notice, last_notice);
         if (!notice.empty() && notice != last_notice)
           plan_.on_waiting(fmt::format("waiting at {}: {}", endpoint(plan_), notice));
         last_notice = notice;

@@ -139,7 +139,7 @@ void end(ProcessGroup::State& state) {
   try {
     auto& store = *state.user_store;
     if (store.add("farewell", 1) == static_cast<std::int64_t>(state.global_ranks.size()))
-      store.set("all_gone", std::string{"1"});
+      publish(store, "all_gone", "1");
     if (!state.job->hosts_store) return;
     store.wait({"all_gone"}, std::min<std::chrono::milliseconds>(farewell_limit, state.timeout));
   } catch (const std::exception&) {

@@ -44,11 +44,11 @@ c10::intrusive_ptr<c10d::Store> connect_job_store() {
   return job_store ? connection_to(job_store) : nullptr;
 }
 
-void publish(c10d::Store& store, const std::string& key, const std::string& value) {
+void publish(c10d::Store& store, const std::string& key, const std::string& value, const std::string& before) {
   try {
-    store.compareSet(key, std::string{}, value);
+    store.compareSet(key, before, value);
   } catch (const c10::DistError&) {  // the next call makes the connection again, where the store is the same
-    store.compareSet(key, std::string{}, value);
+    store.compareSet(key, before, value);
   }
 }
 

@@ -17,8 +17,9 @@ c10::intrusive_ptr<c10d::Store> watching_job_store();
 /// A connection of the caller's own to it (a blocking call on one connection holds up all others on it), or null.
 c10::intrusive_ptr<c10d::Store> connect_job_store();
 
-/// Writes a key that nobody else writes, for others who wait for it. Returns when the store has it, also where the
-/// connection was lost since it was last used: a plain set is not answered, and goes nowhere then without an error.
-void publish(c10d::Store& store, const std::string& key, const std::string& value);
+/// Writes a key for others who wait for it. All who write it write the same, or one alone writes it and says what it
+/// wrote `before`. Returns when the store has it, also where the connection was lost since it was last used: a plain
+/// set is not answered, and goes nowhere then without an error.
+void publish(c10d::Store& store, const std::string& key, const std::string& value, const std::string& before = {});
 
 }  // namespace torchup

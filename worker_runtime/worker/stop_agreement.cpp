@@ -116,7 +116,7 @@ bool StopAgreement::wait_for_wish(int attempt) {
   }
   if (ending_) return false;
   if (wait_for(key(attempt, "asked"), give_up)) return true;
-  if (asked) store_->set(key(attempt, "asked"), bytes_of("1"));
+  if (asked) publish(*store_, key(attempt, "asked"), "1");
   return asked;
 }
 
@@ -146,7 +146,7 @@ std::int64_t StopAgreement::agree(int attempt) {
   if (store_->add(key(attempt, "answers"), 1) == ranks_.world_size) {
     const std::int64_t largest = std::stoll(text_of(store_->get(key(attempt, "done"))));
     store_->compareSet(decision, {}, bytes_of(std::to_string(largest + 1)));
-    store_->set(key(attempt, "all_answered"), bytes_of("1"));
+    publish(*store_, key(attempt, "all_answered"), "1");
   }
   const auto end = std::chrono::steady_clock::now() + ranks_.answer_limit;
   const auto give_up = [&] { return ending_ || std::chrono::steady_clock::now() >= end; };

@@ -70,20 +70,20 @@ class Together(unittest.TestCase):
         self.addCleanup(self.store.kill)
         self.port = self.store.port
 
-    def start(self, world_size, *arguments, nodes=1, place={}, **more):
-        """Workers of one job, as if they were on so many nodes."""
+    def start(self, world_size, *arguments, nodes=1, place={}, place_of={}, **more):
+        """Workers of one job, as if they were on so many nodes; `place_of` some ranks is another."""
         each = world_size // nodes
         job = Job()
         self.addCleanup(job.__exit__)
         for rank in range(world_size):
             job.start([toy, *arguments], {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank % each, "LOCAL_WORLD_SIZE": each,
                                           "GROUP_RANK": rank // each, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self.port,
-                                          "TORCHELASTIC_USE_AGENT_STORE": "True", **place}, **more)
+                                          "TORCHELASTIC_USE_AGENT_STORE": "True", **place, **place_of.get(rank, {})}, **more)
         return job
 
-    def relay(self):
+    def relay(self, cut_at=None):
         """From now on workers are led to the store by it."""
-        relay = Relay(self.port)
+        relay = Relay(self.port, cut_at)
         self.addCleanup(relay.close)
         self.port = relay.port
         return relay
@@ -134,29 +134,34 @@ class Stop(Together):
         self.assertEqual([code for code, _, _ in results], [75, 75], results)
 
 
-class Outcome(Together):
-    def test_it_is_told_over_a_connection_that_was_lost_unnoticed(self):
+class LostUnnoticed(Together):
+    """What is told over a connection that was lost since it was last used."""
+
+    def told_after_a_loss(self, what, other_waits_for):
+        """The processes of a job whose rank 0 goes on when its connection is gone."""
         relay = self.relay()
-        job = self.start(2, "outcome", stdin=subprocess.PIPE)
+        job = self.start(2, what, stdin=subprocess.PIPE)
         for worker in job.processes:
             self.assertEqual(worker.stdout.readline(), "begun\n")
-        relay.wait_for(b"torchup/outcome")
+        relay.wait_for(other_waits_for)
         relay.cut()
         self.say_a_line_to(job.processes[0])
-        told, _ = job.processes[1].communicate(timeout=LIMIT)
+        return job.processes
+
+    def test_an_outcome(self):
+        told, _ = self.told_after_a_loss("outcome", b"torchup/outcome")[1].communicate(timeout=LIMIT)
         self.assertEqual(told.split("\n")[0], "no room")
 
+    def test_rank_0s_parameters(self):
+        self.assertEqual([worker.wait(LIMIT) for worker in self.told_after_a_loss("wrapped", b"parameters/0/digest")], [0, 0])
 
-class Wrapped(Together):
-    def test_rank_0s_parameters_are_told_over_a_connection_that_was_lost_unnoticed(self):
-        relay = self.relay()
-        job = self.start(2, "wrapped", stdin=subprocess.PIPE)
-        for worker in job.processes:
-            self.assertEqual(worker.stdout.readline(), "begun\n")
-        relay.wait_for(b"parameters/0/digest")
-        relay.cut()
-        self.say_a_line_to(job.processes[0])
-        self.assertEqual([worker.wait(LIMIT) for worker in job.processes], [0, 0])
+    def test_what_a_rank_offers_at_the_meeting(self):
+        relay = self.relay(cut_at=b"offer/1")
+        led = {1: {"MASTER_PORT": relay.port}}
+        self.port = relay.to
+        results = self.start(2, "spawned", place_of=led).finish()
+        self.assertEqual([code for code, _, _ in results], [0, 0], results)
+        self.assertEqual(relay.said.count(b"offer/1"), 2)
 
 
 class ZeroFirst(Together):
