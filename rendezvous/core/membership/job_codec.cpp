@@ -84,17 +84,20 @@ bool coherent(const JobSnapshot& job) {
   using Phase = JobSnapshot::Phase;
   const bool in_round = job.phase == Phase::hosting || job.phase == Phase::running || job.phase == Phase::restoring;
   std::set<std::string_view> nodes;
-  int seated = 0;
+  int seated = 0, finished = 0;
   for (const auto& member : job.members) {
     if (!nodes.insert(member.join.node.value()).second) return false;
-    seated += member.stage == JobSnapshot::Stage::seated || member.stage == JobSnapshot::Stage::finished;
+    seated += member.stage == JobSnapshot::Stage::seated;
+    finished += member.stage == JobSnapshot::Stage::finished;
   }
   if ((in_round || !job.members.empty()) && !job.terms) return false;
   if (job.terms && job.terms->rank_order == RankOrder::unknown) return false;
   if ((job.phase == Phase::ended) != job.verdict.has_value() || job.phase == Phase::doubting) return false;
+  if (!in_round) return true;
+  if (seated + finished > job.group_world_size) return false;
+  if (job.phase == Phase::hosting) return seated > 0 && finished == 0;  // nobody finishes before the round runs
   // The nodes that a restored round has so far may all have finished and gone.
-  const int least = job.phase == Phase::restoring ? 0 : 1;
-  return !in_round || (seated >= least && seated <= job.group_world_size);
+  return job.phase == Phase::restoring || seated + finished > 0;
 }
 
 }  // namespace

@@ -77,6 +77,15 @@ TEST_CASE("a saved job of another format is refused by its number", "[unit][job_
 TEST_CASE("a saved job whose parts contradict each other is refused", "[unit][job_codec]") {
   SavedJob job = full_job();
   SECTION("a round without nodes") { job.snapshot.members.erase(job.snapshot.members.begin()); }
+  SECTION("a round that nobody can open the store of") {
+    job.snapshot.phase = JobSnapshot::Phase::hosting;
+    SECTION("nobody is in it") { job.snapshot.members.erase(job.snapshot.members.begin()); }
+    SECTION("who is in it has finished") { job.snapshot.members[0].stage = JobSnapshot::Stage::finished; }
+    SECTION("one of it has finished") {
+      job.snapshot.members[1].stage = JobSnapshot::Stage::finished;
+      job.snapshot.members[1].seat = {GroupRank{1}, Rank{8}, Rank{8}, 16};
+    }
+  }
   SECTION("more nodes than the round has") { job.snapshot.group_world_size = 0; }
   SECTION("an end without a verdict") { job.snapshot.phase = JobSnapshot::Phase::ended; }
   SECTION("members without terms") { job.snapshot.terms.reset(); }
