@@ -18,11 +18,14 @@ int RestartBudget::used(const JobTerms& terms, TimePoint now) const {
 }
 
 bool RestartBudget::spend(const JobTerms& terms, TimePoint now) {
-  if (used(terms, now) >= terms.max_restarts || count_ >= restarts_max) return false;
+  const int before = used(terms, now);
+  if (before >= terms.max_restarts || count_ >= restarts_max) return false;
   if (terms.restart_window > Duration{0}) {
     std::erase_if(spent_, [&](const Spent& each) { return each.at + terms.restart_window <= now; });
+    spent_.push_back({now, 1});
+  } else {
+    spent_ = {{now, before + 1}};
   }
-  spent_.push_back({now, 1});
   ++count_;
   return true;
 }

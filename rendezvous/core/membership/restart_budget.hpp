@@ -35,7 +35,7 @@ class RestartBudget {
     int restarts = 0;
   };
   int count_ = 0;
-  std::vector<Spent> spent_;  ///< oldest first
+  std::vector<Spent> spent_;  ///< oldest first; one for all where no window asks when they were
 };
 
 }  // namespace torchup

@@ -32,6 +32,20 @@ TEST_CASE("restarts that are older than the window count no more", "[unit][resta
   REQUIRE(budget.count() == 3);
 }
 
+TEST_CASE("restarts without a window cost no memory, however many there are", "[unit][restart_budget]") {
+  const JobTerms terms{.max_restarts = 1000};
+  RestartBudget budget;
+  TimePoint now{};
+  for (int restart = 0; restart < 1000; ++restart) REQUIRE(budget.spend(terms, now += 1s));
+  REQUIRE(budget.spent(now) == std::vector<JobSnapshot::Restarts>{{0s, 1000}});
+  REQUIRE_FALSE(budget.spend(terms, now));
+  budget.give_back();
+  REQUIRE(budget.used(terms, now) == 999);
+  for (int restart = 0; restart < 999; ++restart) budget.give_back();
+  REQUIRE(budget.spent(now).empty());
+  REQUIRE(budget.count() == 0);
+}
+
 TEST_CASE("what another life counted uses up the budget too, and costs no memory", "[unit][restart_budget]") {
   JobTerms terms{.max_restarts = 3};
   const TimePoint t0{};
@@ -44,7 +58,7 @@ TEST_CASE("what another life counted uses up the budget too, and costs no memory
   REQUIRE_FALSE(budget.spend(terms, t0 + 2s));
   budget.learn(std::numeric_limits<int>::max(), t0 + 3s);
   REQUIRE(budget.count() == restarts_max);
-  REQUIRE(budget.spent(t0 + 4s) == std::vector<JobSnapshot::Restarts>{{4s, 2}, {2s, 1}, {1s, restarts_max - 3}});
+  REQUIRE(budget.spent(t0 + 4s) == std::vector<JobSnapshot::Restarts>{{2s, 3}, {1s, restarts_max - 3}});
   terms.max_restarts = restarts_max;
   REQUIRE_FALSE(budget.spend(terms, t0 + 4s));
   JobSnapshot saved;
