@@ -85,6 +85,21 @@ TEST_CASE("agents of the ended job hear its verdict, before and after another ha
   REQUIRE(job.pass(job.now + 1s).find("x host store of round 1\n") != std::string::npos);
 }
 
+TEST_CASE("an agent of the ended job that is in the next one hears no verdict of the first", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 1, .max_nodes = 2, .join_timeout = 1h, .last_call = 1s, .lease = 2s});
+  job.gone("b", false);
+  job.say("a", interrupted);
+  job.all_gone();
+  job.join("a");
+  job.join("b");  // in a container that was started again it has the same name
+  REQUIRE(job.rendezvous.member_count() == 2);
+  job.pass(job.now + 3s, "b");  // it loses its place there, and comes back as another
+  REQUIRE(job.rendezvous.member_count() == 1);
+  const std::string back = job.join_anew("b", 1, Placement{.round = Round{1}, .group_world_size = 2, .world_size = 4});
+  REQUIRE(back.find("end 130") == std::string::npos);
+  REQUIRE(job.rendezvous.member_count() == 2);
+}
+
 TEST_CASE("a verdict is kept for five minutes", "[unit][rendezvous]") {
   Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2, .join_timeout = 1h});
   const Placement place{.round = Round{0}, .group_world_size = 2, .world_size = 4};
