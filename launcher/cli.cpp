@@ -64,7 +64,7 @@ class NamedOptions {
 /// begins, for words that look like options but are none, for clusters of short options, and for one `--` too many.
 class OptionParser {
  public:
-  OptionParser(bool legacy, const NamedOptions& named) {
+  OptionParser(bool legacy, const NamedOptions& named) : legacy_{legacy} {
     app_.name("torchup");
     app_.description(
         "Starts, supervises and restarts the workers of a distributed PyTorch job; takes torchrun's options.");
@@ -127,15 +127,17 @@ class OptionParser {
     return option;
   }
 
-  static std::string unrecognized(const std::vector<std::string>& extras) {
+  [[nodiscard]] std::string unrecognized(const std::vector<std::string>& extras) const {
     std::string text = "unrecognized arguments:";
     for (const std::string& extra : extras) text += " " + extra;
     const std::string nearest =
         nearest_option(extras.front().substr(std::min(extras.front().find_first_not_of('-'), extras.front().size())));
+    if (nearest == "use-env" && !legacy_) return text + " (leave it out: no program is given --local-rank)";
     if (!nearest.empty()) text += " (did you mean --" + nearest + "?)";
     return text;
   }
 
+  const bool legacy_;  ///< where alone there is --use-env
   CLI::App app_;
   std::deque<std::string> texts_;
   std::string wrong_value_;  ///< in argparse's words; CLI11 puts others around what a check says

@@ -58,6 +58,12 @@ class Options(unittest.TestCase):
         return subprocess.run(["unshare", "--mount", "sh", "-c", inside], capture_output=True, text=True, timeout=60,
                               env={**os.environ, "OMP_NUM_THREADS": "1", "FAKE_NVML": "whole"}, cwd=self.folder)
 
+    def test_use_env_is_torchup_launchs_alone(self):
+        for word in ("--use-env", "--use_env"):
+            refused = self.run_job(word, "train.py")
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn(f"unrecognized arguments: {word} (leave it out: no program is given --local-rank)", refused.stderr)
+
     def test_restart_window(self):
         third = "sleep 0.3; test $TORCHELASTIC_RESTART_COUNT -ge 3"
         self.assertEqual(self.run_job("--max-restarts=1", "--restart-window=0.2", "sh", "-c", third).returncode, 0)
