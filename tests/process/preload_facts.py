@@ -21,7 +21,8 @@ facts["flags"] = [repr(sys.flags), sys.warnoptions, repr(sys._xoptions)]
 facts["path"] = sys.path
 facts["hooks"] = [sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__, len(sys.meta_path),
                   len(sys.path_hooks), sys.unraisablehook is sys.__unraisablehook__, sys.breakpointhook is sys.__breakpointhook__]
-varying = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "TORCHUP_WORKER_PAGE")
+varying = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "TORCHUP_WORKER_PAGE",
+           "TORCHUP_WORKER_CHANNEL")
 facts["environ"] = [[name, "" if name in varying else value] for name, value in os.environ.items()]
 libc = ctypes.CDLL(None)
 libc.getenv.restype = ctypes.c_char_p
@@ -77,5 +78,7 @@ facts["words"] = [locale.getlocale(), sys.getfilesystemencoding(), sys.getdefaul
 facts["time"] = [time.tzname, time.daylight]
 facts["warnings"] = len(warnings.filters)
 facts["page"] = int(os.environ.get("TORCHUP_WORKER_PAGE", "0").split(":")[-1]) == os.getpid()
+channel = [int(field) for field in os.environ.get("TORCHUP_WORKER_CHANNEL", "0").split(":")]
+facts["channel"] = channel[:2], channel[2:] == [os.fstat(4).st_ino, os.getpid()], os.get_inheritable(4)
 import mark
 print(json.dumps({"pid": os.getpid(), "mark": mark.PID, "facts": facts}))

@@ -51,6 +51,7 @@ std::optional<TimePoint> Agent::deadline() const {
   also(drain_insists_);
   also(abort_ends_);
   also(hung_ends_);
+  if (const auto raiser = first_to_blame()) also(*worker_at(*raiser).raised_at + blame_patience);
   return first;
 }
 
@@ -60,6 +61,7 @@ void Agent::on(const Begin&) {
 }
 
 void Agent::on(const FromCoordinator& event) {
+  foreign_ = event.foreign;
   std::visit([this](const auto& message) { obey(message); }, event.message);
 }
 
@@ -84,7 +86,9 @@ void Agent::on(const StoreFailed& event) {
 
 void Agent::on(const DescendantsGone&) {
   if (phase_ != Phase::sweeping) return;
-  record(event::AttemptEnded{attempt_reason_.empty() ? "all workers succeeded" : attempt_reason_});
+  if (!std::exchange(end_told_, true)) {
+    record(event::AttemptEnded{attempt_reason_.empty() ? "all workers succeeded" : attempt_reason_});
+  }
   phase_ = Phase::idle;
   deadline_.reset();
   if (leaving_ && !verdict_) deadline_ = now_ + last_word_wait;
@@ -98,6 +102,11 @@ void Agent::obey(const HostStore& message) {
 
 void Agent::obey(const Placed& message) {
   if (phase_ != Phase::joining || leaving_ || verdict_) return;
+  const std::vector<LocalRank> kept = parked();
+  if (kept != in_state(WorkerState::running)) {
+    place_to_come_ = message;
+    return;
+  }
   const bool restart = !placement_ || placement_->restart_count != message.placement.restart_count;
   changes_since_restart_ = restart ? 0 : changes_since_restart_ + 1;
   placement_ = message.placement;
@@ -112,12 +121,18 @@ void Agent::obey(const Placed& message) {
   abort_ends_.reset();
   hung_ends_.reset();
   step_watch_ = StepWatch{config_.heartbeat_timeout};
+  another_round_ = end_told_ = any_raised_ = false;
   for (Worker& worker : workers_) {
+    if (worker.state == WorkerState::running) {
+      take_along(worker);
+      continue;
+    }
     worker = {};
     worker.state = WorkerState::starting;
     if (paused_) worker.pending.push_back(SIGSTOP);
   }
-  act(StartWorkers{*placement_, attempt_name(placement_->restart_count, changes_since_restart_, placement_->round)});
+  act(StartWorkers{*placement_, attempt_name(placement_->restart_count, changes_since_restart_, placement_->round),
+                   kept});
 }
 
 void Agent::obey(const StopWorkers& message) {
@@ -125,6 +140,7 @@ void Agent::obey(const StopWorkers& message) {
   if (phase_ == Phase::joining) return join();  // the round was never placed here
   if (placement_->round != message.round) return;
   rejoin_wanted_ = true;
+  another_round_ = message.cause != StopCause::fenced;
   if (message.cause == StopCause::worker_failure) restart_reason_ = message.reason;
   stop(SIGTERM, message.reason);
   if (message.cause == StopCause::fenced) kill(message.reason);
@@ -170,6 +186,7 @@ void Agent::due() {
       return;
     }
   }
+  blame();
   if (!deadline_ || now_ < *deadline_) return;
   deadline_.reset();
   if (phase_ == Phase::stopping) {
@@ -203,9 +220,15 @@ void Agent::join() {
   phase_ = Phase::joining;
   deadline_.reset();
   rejoin_wanted_ = false;
+  place_to_come_.reset();
   if (!restart_reason_.empty()) {
-    const int left = config_.terms.max_restarts - placement_->restart_count - 1;
-    record(event::Restarting{std::max(left, 0), std::exchange(restart_reason_, "")});
+    event::Restarting restarting;
+    restarting.restarts_left = std::max(config_.terms.max_restarts - placement_->restart_count - 1, 0);
+    restarting.reason = std::exchange(restart_reason_, "");
+    restarting.restart = placement_->restart_count + 1;
+    restarting.kept = static_cast<int>(parked().size());
+    restarting.workers = config_.local_world_size;
+    record(std::move(restarting));
   }
   Join join;
   join.node = identity_.node;
@@ -230,12 +253,17 @@ void Agent::stop(int signal_number, std::string reason) {
       signal_to_end(signal_number);
       after_worker_ended();
       return;
-    case Phase::stopping:
+    case Phase::stopping: {
+      const std::vector<LocalRank> let_gone = round_follows() ? std::vector<LocalRank>{} : let_go();
       // The user's own signal reaches workers that were already asked to stop for another reason; none twice.
-      if (signal_number == stop_signal_ || (signal_number == SIGTERM && stop_signal_ != 0)) return;
+      if (signal_number == stop_signal_ || (signal_number == SIGTERM && stop_signal_ != 0)) {
+        if (!let_gone.empty()) end_kept(let_gone);
+        return;
+      }
       if (stop_signal_ == 0) deadline_ = now_ + config_.stop_grace;
       signal_to_end(signal_number);
       return;
+    }
     case Phase::joining:
     case Phase::pausing:
       phase_ = Phase::idle;
@@ -257,7 +285,7 @@ void Agent::signal_to_end(int number) {
   stop_signal_ = number;
   if (!any_alive()) return;
   act(CancelStarts{});
-  signal(in_state(WorkerState::running), number, true);
+  signal(tell_of_the_end(), number, true);
 }
 
 void Agent::signal(std::vector<LocalRank> workers, int number, bool ends) {
@@ -276,7 +304,12 @@ void Agent::kill(const std::string& reason) {
     return;
   }
   act(CancelStarts{});
-  kill(KillWorkers{in_state(WorkerState::running), true}, stop_signal_, reason);
+  if (!round_follows()) static_cast<void>(let_go());
+  const std::vector<LocalRank> spared = parked();
+  KillWorkers action{in_state(WorkerState::running), spared.empty()};
+  std::erase_if(action.workers, [&](LocalRank each) { return std::ranges::find(spared, each) != spared.end(); });
+  for (const LocalRank local_rank : action.workers) worker_at(local_rank).stay = Stay::no;
+  kill(std::move(action), stop_signal_, reason);
   deadline_ = now_ + unkillable_after;
 }
 
@@ -295,7 +328,7 @@ void Agent::leave(Leave word) {
 
 void Agent::after_worker_ended() {
   if (phase_ != Phase::running && phase_ != Phase::stopping) return;
-  if (any_alive()) return;
+  if (any_busy()) return;
   if (phase_ == Phase::running) act(Send{WorkersSucceeded{placement_->round}});
   sweep();
 }
@@ -309,12 +342,15 @@ void Agent::sweep() {
   deadline_.reset();
   abort_ends_.reset();
   hung_ends_.reset();
-  act(SweepDescendants{by_themselves ? leftover_patience : Duration{0}, grace});
+  act(SweepDescendants{by_themselves ? leftover_patience : Duration{0}, grace, parked()});
 }
 
 /// Nothing of ours lives: ends with the verdict, or joins the next round.
 void Agent::settle() {
   if (phase_ != Phase::idle) return;
+  if (!round_follows()) {
+    if (auto let_gone = let_go(); !let_gone.empty()) return end_kept(std::move(let_gone));
+  }
   if (verdict_) {
     phase_ = Phase::finished;
     order_failures();
@@ -347,35 +383,6 @@ Verdict Agent::own_verdict() const {
   verdict.exit_code = failed_code;
   verdict.reason = fmt::format("{}; a worker cannot be killed", verdict.reason);
   return verdict;
-}
-
-WorkerId Agent::id_of(LocalRank local_rank) const {
-  const Rank first = placement_ ? placement_->first_rank : Rank{0};
-  return {Rank{first.value() + local_rank.value()}, local_rank,
-          workers_.at(static_cast<std::size_t>(local_rank.value())).pid};
-}
-
-std::vector<LocalRank> Agent::in_state(WorkerState state) const {
-  std::vector<LocalRank> found;
-  for (int i = 0; i < config_.local_world_size; ++i) {
-    if (workers_[static_cast<std::size_t>(i)].state == state) found.emplace_back(i);
-  }
-  return found;
-}
-
-/// Those that live on though they were aborted.
-std::vector<LocalRank> Agent::hung() const {
-  std::vector<LocalRank> found = in_state(WorkerState::running);
-  std::erase_if(found, [this](LocalRank local_rank) {
-    return workers_.at(static_cast<std::size_t>(local_rank.value())).abort_reason.empty();
-  });
-  return found;
-}
-
-bool Agent::any_alive() const {
-  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
-    return worker.state == WorkerState::starting || worker.state == WorkerState::running;
-  });
 }
 
 }  // namespace torchup

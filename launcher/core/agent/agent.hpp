@@ -12,13 +12,14 @@
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "rendezvous/base/result.hpp"
+#include "rendezvous/base/worker_channel.hpp"
 #include "rendezvous/core/link/messages.hpp"
 
 /// The agent of one node: when its workers start, stop and start again, and with which verdict it ends.
 ///
 /// Pure: the runner (launcher/os/agent_runner) hands it one event and one time, and performs the actions in order. The
 /// rounds and the phases are in agent.cpp, what becomes of single workers in agent_workers.cpp, of signals in
-/// agent_signals.cpp.
+/// agent_signals.cpp, of workers that outlive their round in agent_keep.cpp.
 namespace torchup {
 
 /// The job's exit code when a worker, a node or the time limit fails it.
@@ -39,12 +40,17 @@ inline constexpr Duration drain_patience = std::chrono::seconds{1};
 inline constexpr Duration leftover_patience = std::chrono::seconds{3};
 /// How long a hung worker may take after SIGABRT to tell where it hangs.
 inline constexpr Duration abort_patience = std::chrono::seconds{10};
+/// How long a worker that has raised something waits for another's fault to show, before it is called its own.
+inline constexpr Duration blame_patience = std::chrono::milliseconds{250};
+/// So often in a row a worker is kept that has ended no step in between: what it keeps may be the fault.
+inline constexpr int kept_in_a_row_max = 2;
 
 // Events.
 
 struct Begin {};  ///< the link to the coordinator is there; once, first
 struct FromCoordinator {
   CoordinatorMessage message;
+  bool foreign = false;  ///< it is no coordinator of ours, but torchrun's agents, who end all workers before each round
 };
 struct CoordinatorLost {
   int exit_code = 0;  ///< README, "Exit codes": 66, 67 or 68
@@ -81,6 +87,12 @@ struct WorkerEnded {
   std::string error_file;    ///< empty when it left none
   std::optional<std::int64_t> last_step = {};
 };
+/// A worker has said something over its channel, or can say nothing any more, which is as if it left.
+struct WorkerSaid {
+  LocalRank local_rank{0};
+  WorkerWord word;
+  std::uint64_t beats = 0;  ///< of its page, by now
+};
 /// What the pages of all living workers say.
 struct StepsSeen {
   std::vector<StepSample> samples;
@@ -104,8 +116,8 @@ struct SignalArrived {
 };
 struct Wake {};  ///< nothing happened but time
 using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
-                                SpawnFailed, WorkerNotStarted, WorkerEnded, StepsSeen, StatesSeen, TimerExpired,
-                                DescendantsGone, SignalArrived, Wake>;
+                                SpawnFailed, WorkerNotStarted, WorkerEnded, WorkerSaid, StepsSeen, StatesSeen,
+                                TimerExpired, DescendantsGone, SignalArrived, Wake>;
 
 // Actions.
 
@@ -119,11 +131,13 @@ struct OpenStore {
   std::vector<std::string> sources = {};  ///< as in HostStore
   friend bool operator==(const OpenStore&, const OpenStore&) = default;
 };
-/// Start all local workers, in local rank order; one WorkerStarted, SpawnFailed or WorkerNotStarted for each.
+/// Start all local workers, in local rank order; one WorkerStarted, SpawnFailed or WorkerNotStarted for each. Those
+/// that are `kept` wait for their place; they are told it (WorkerStarted), or not (WorkerNotStarted), instead.
 struct StartWorkers {
   Placement placement;
   std::string
       attempt;  ///< name of the attempt's log folder: attempt_<n>, after a membership change attempt_<n>.r<round>
+  std::vector<LocalRank> kept = {};
   friend bool operator==(const StartWorkers&, const StartWorkers&) = default;
 };
 /// Whoever is not being started yet is not started any more: WorkerNotStarted for each.
@@ -145,6 +159,17 @@ struct DrainWorkers {
   bool insist = false;
   friend bool operator==(const DrainWorkers&, const DrainWorkers&) = default;
 };
+/// Tell these workers, over their channels, that the round is over: they are to park.
+struct EndRound {
+  std::vector<LocalRank> workers;
+  std::string reason;
+  friend bool operator==(const EndRound&, const EndRound&) = default;
+};
+/// Tell this worker, over its channel, that nobody else is to blame for what it raised.
+struct BlameWorker {
+  LocalRank local_rank{0};
+  friend bool operator==(const BlameWorker&, const BlameWorker&) = default;
+};
 /// SIGABRT to these workers alone, not to their groups: a handler of theirs tells where they hang.
 struct AbortWorkers {
   std::vector<LocalRank> workers;
@@ -157,11 +182,12 @@ struct KillWorkers {
   friend bool operator==(const KillWorkers&, const KillWorkers&) = default;
 };
 /// End what the workers left behind, whatever its session: first wait for `patience` as long as something is there,
-/// then TERM, and SIGKILL after `grace`. Said again with no time at all, it shortens what is under way. Answer:
-/// DescendantsGone, once.
+/// then TERM, and SIGKILL after `grace`. Workers that are `kept` live on, and what they have started. Said again with
+/// no time at all, it shortens what is under way. Answer: DescendantsGone, once.
 struct SweepDescendants {
   Duration patience{0};
   Duration grace{0};
+  std::vector<LocalRank> kept = {};
   friend bool operator==(const SweepDescendants&, const SweepDescendants&) = default;
 };
 /// Say of each of these workers where it is.
@@ -180,8 +206,8 @@ struct Finish {
   std::vector<WorkerFailure> local_failures;  ///< of the last attempt on this node, in the order they were noticed
   friend bool operator==(const Finish&, const Finish&) = default;
 };
-using AgentAction = std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, AbortWorkers,
-                                 KillWorkers, SweepDescendants, ShowWorkers, Record, Finish>;
+using AgentAction = std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound,
+                                 BlameWorker, AbortWorkers, KillWorkers, SweepDescendants, ShowWorkers, Record, Finish>;
 
 /// Who this agent is.
 struct AgentIdentity {
@@ -214,12 +240,25 @@ class Agent {
     finished
   };
   enum class WorkerState { absent, starting, running, succeeded, failed, abandoned };
+  /// How a worker that runs stands to the end of its round.
+  enum class Stay {
+    no,       ///< it ends with it, as any program
+    yes,      ///< it can outlive it
+    parking,  ///< it was told that the round is over
+    parked,   ///< it has left the round, and waits for its place in the next
+  };
   struct Worker {
     WorkerState state = WorkerState::absent;
     std::int64_t pid = 0;
     std::vector<int> pending = {};  ///< signals to pass on that came while it was being started
     std::string abort_reason = {};  ///< why it was aborted as hung; empty: it was not
     std::string expired = {};       ///< which watchdog timer of its ran out: it has failed, whatever its exit code
+    Stay stay = Stay::no;
+    bool awaits_place = false;                ///< parked, and StartWorkers names it
+    std::optional<TimePoint> raised_at = {};  ///< since when it waits to hear whether what it raised is its own
+    bool blamed = false;                      ///< it was told so
+    int kept = 0;                             ///< so often in a row, without a step of its own in between
+    std::uint64_t beats = 0;                  ///< of its page, when it parked last
   };
   static bool is_in(const std::vector<int>& list, int number);
   /// The last signal of its number that counted.
@@ -239,6 +278,7 @@ class Agent {
   void on(const SpawnFailed& event);
   void on(const WorkerNotStarted& event);
   void on(const WorkerEnded& event);
+  void on(const WorkerSaid& event);
   void on(const StepsSeen& event);
   void on(const StatesSeen& event);
   void on(const TimerExpired& event);
@@ -252,6 +292,19 @@ class Agent {
   void obey(const End& message);
   void obey(const Waiting& message);
 
+  [[nodiscard]] bool round_follows() const;
+  void leaves(LocalRank local_rank);
+  void raises(LocalRank local_rank, const std::string& text);
+  void parks(LocalRank local_rank, std::uint64_t beats);
+  [[nodiscard]] std::optional<LocalRank> first_to_blame() const;
+  [[nodiscard]] std::vector<LocalRank> parked() const;
+  std::vector<LocalRank> let_go();
+  void end_kept(std::vector<LocalRank> workers);
+  void take_along(Worker& worker);
+  void has_place(LocalRank local_rank);
+  [[nodiscard]] std::vector<StepSample> of_this_round(std::vector<StepSample> samples) const;
+  std::vector<LocalRank> tell_of_the_end();
+  void blame();
   void due();
   void abandon();
   void join();
@@ -283,8 +336,12 @@ class Agent {
   void act(AgentAction action) { actions_.push_back(std::move(action)); }
   void record(EventBody event) { actions_.push_back(Record{std::move(event)}); }
   Worker& worker_at(LocalRank local_rank) { return workers_.at(static_cast<std::size_t>(local_rank.value())); }
+  [[nodiscard]] const Worker& worker_at(LocalRank local_rank) const {
+    return workers_.at(static_cast<std::size_t>(local_rank.value()));
+  }
   [[nodiscard]] WorkerId id_of(LocalRank local_rank) const;
   [[nodiscard]] bool any_alive() const;
+  [[nodiscard]] bool any_busy() const;
   [[nodiscard]] std::vector<LocalRank> in_state(WorkerState state) const;
   [[nodiscard]] std::vector<LocalRank> hung() const;
   [[nodiscard]] bool restart_under_way() const;
@@ -299,6 +356,11 @@ class Agent {
   std::vector<WorkerFailure> failures_;  ///< of this attempt, own and collateral
   bool failure_reported_ = false;        ///< WorkersFailed is sent for this round
   bool rejoin_wanted_ = false;
+  bool another_round_ = false;           ///< follows this one, by all that is known here; see round_follows
+  bool any_raised_ = false;              ///< in this attempt, of whom the cause is sought
+  bool foreign_ = false;                 ///< torchrun's agents decide
+  bool end_told_ = false;                ///< of this attempt: AttemptEnded is recorded
+  std::optional<Placed> place_to_come_;  ///< taken when the last one of the round before is gone
   std::optional<Verdict> verdict_;
   std::optional<Leave> leaving_;
   std::optional<TimePoint> deadline_;       ///< of the phase

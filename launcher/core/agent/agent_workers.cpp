@@ -12,6 +12,7 @@ namespace torchup {
 
 void Agent::on(const WorkerStarted& event) {
   Worker& worker = worker_at(event.local_rank);
+  if (worker.awaits_place) return has_place(event.local_rank);
   worker.pid = event.pid;
   if (worker.state == WorkerState::abandoned) return act(KillWorkers{{event.local_rank}, true});
   worker.state = WorkerState::running;
@@ -37,7 +38,8 @@ void Agent::on(const SpawnFailed& event) {
 }
 
 void Agent::on(const WorkerNotStarted& event) {
-  worker_at(event.local_rank).state = WorkerState::absent;
+  Worker& worker = worker_at(event.local_rank);
+  if (!std::exchange(worker.awaits_place, false)) worker.state = WorkerState::absent;
   after_worker_ended();
 }
 
@@ -72,6 +74,7 @@ void Agent::on(const WorkerEnded& event) {
     }
   }
   after_worker_ended();
+  if (place_to_come_) obey(*std::exchange(place_to_come_, std::nullopt));
 }
 
 /// The one place where a worker's end is called a success, a failure or a consequence.
@@ -87,7 +90,8 @@ bool Agent::drained_to_death(int exit_code) const { return exit_code < 0 && is_i
 
 void Agent::on(const StepsSeen& event) {
   if (phase_ != Phase::running) return;
-  const StepWatch::Findings findings = step_watch_.look(event.samples, paused_ || !drained_by_.empty(), now_);
+  const StepWatch::Findings findings =
+      step_watch_.look(of_this_round(event.samples), paused_ || !drained_by_.empty(), now_);
   if (findings.slow) record(*findings.slow);
   if (!findings.hung) return;
   event::WorkersHung hung{{}, findings.hung->reason};
@@ -124,6 +128,7 @@ void Agent::abandon() {
   for (int i = 0; i < config_.local_world_size; ++i) {
     Worker& worker = worker_at(LocalRank{i});
     if (worker.state != WorkerState::running && worker.state != WorkerState::starting) continue;
+    if (worker.stay == Stay::parked) continue;
     record(event::WorkerAbandoned{id_of(LocalRank{i})});
     worker.state = WorkerState::abandoned;
   }
@@ -180,6 +185,10 @@ void Agent::note_failure(const WorkerEnded& how) {
 
 void Agent::report_failures(bool may_restart, std::string reason) {
   failure_reported_ = true;
+  // The coordinator has the last word; what can outlive the round is not ended before that.
+  const JobTerms& terms = config_.terms;
+  another_round_ = may_restart && (placement_->restart_count < terms.max_restarts ||
+                                   (terms.max_restarts > 0 && terms.restart_window > Duration{0}));
   act(Send{WorkersFailed{placement_->round, failures_, may_restart}});
   stop(SIGTERM, std::move(reason));
 }
@@ -193,6 +202,35 @@ void Agent::order_failures() {
   const auto begin = std::find_if(failures_.begin() + 1, failures_.end(), is_stopped);
   std::stable_sort(begin, failures_.end(),
                    [](const auto& left, const auto& right) { return left.local_rank < right.local_rank; });
+}
+
+WorkerId Agent::id_of(LocalRank local_rank) const {
+  const Rank first = placement_ ? placement_->first_rank : Rank{0};
+  return {Rank{first.value() + local_rank.value()}, local_rank,
+          workers_.at(static_cast<std::size_t>(local_rank.value())).pid};
+}
+
+std::vector<LocalRank> Agent::in_state(WorkerState state) const {
+  std::vector<LocalRank> found;
+  for (int i = 0; i < config_.local_world_size; ++i) {
+    if (workers_[static_cast<std::size_t>(i)].state == state) found.emplace_back(i);
+  }
+  return found;
+}
+
+/// Those that live on though they were aborted.
+std::vector<LocalRank> Agent::hung() const {
+  std::vector<LocalRank> found = in_state(WorkerState::running);
+  std::erase_if(found, [this](LocalRank local_rank) {
+    return workers_.at(static_cast<std::size_t>(local_rank.value())).abort_reason.empty();
+  });
+  return found;
+}
+
+bool Agent::any_alive() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+    return worker.state == WorkerState::starting || worker.state == WorkerState::running;
+  });
 }
 
 }  // namespace torchup

@@ -10,14 +10,14 @@ namespace torchup {
 
 /// Those of the agent itself: loop, link, files, reserve.
 inline constexpr std::uint64_t agent_descriptors = 32;
-/// For each worker: its process, its page, and for each stream a pipe or pty and a log file.
-inline constexpr std::uint64_t worker_descriptors = 6;
+/// For each worker: its process, its page, its channel, and for each stream a pipe or pty and a log file.
+inline constexpr std::uint64_t worker_descriptors = 7;
 /// So many workers are being started at the same time, and for each of them there are, until it runs, the other ends of
-/// its streams.
+/// its streams and its channel.
 inline constexpr int starts_at_once = 8;
-inline constexpr std::uint64_t start_descriptors = 3;
-/// With --preload, for each worker: its channel, and the channel and process of the parked one that may follow it.
-inline constexpr std::uint64_t preload_descriptors = 3;
+inline constexpr std::uint64_t start_descriptors = 4;
+/// With --preload, for each worker: the channel and process of the parked one that may follow it.
+inline constexpr std::uint64_t preload_descriptors = 2;
 /// For each worker of the job, on the node that holds the workers' store: its connections there.
 inline constexpr std::uint64_t store_descriptors = 2;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/base/worker_channel.hpp"
 #include "rendezvous/base/worker_page.hpp"
 
 namespace torchup {
@@ -53,8 +54,8 @@ WorkerEnvironment::WorkerEnvironment(const LaunchConfig& config, const std::vect
   if (!inherits("TORCH_NCCL_ASYNC_ERROR_HANDLING")) common_.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   common_.emplace_back("TORCHELASTIC_SIGNALS_TO_HANDLE", config.signals_to_handle);
 
-  // The page that we ourselves were given is not the workers'.
-  std::vector<std::string_view> replaced{token_variable, worker_page_variable};
+  // The page and the channel that we ourselves were given are not the workers'.
+  std::vector<std::string_view> replaced{token_variable, worker_page_variable, worker_channel_variable};
   const Variables contract = to_variables(WorkerEnv{});
   for (const auto& [name, value] : contract) replaced.push_back(name);
   for (const auto& [name, value] : common_) replaced.push_back(name);

@@ -111,6 +111,12 @@ struct Text {
     return EventText{Level::error, fmt::format("Failed to parse reply file: {} ({})", e.path, e.reason)};
   }
   Line operator()(const event::Restarting& e) const {
+    if (e.kept > 0) {
+      const std::string cause =
+          e.reason.substr(0, e.reason.rfind("; restart "));  // the coordinator counts in its reason
+      return EventText{Level::info, fmt::format("restart {} of {} after {}: {} of {} processes kept", e.restart,
+                                                e.restart + e.restarts_left, cause, e.kept, e.workers)};
+    }
     return EventText{Level::info,
                      fmt::format("{}: the workers are restarted, {} restarts left", e.reason, e.restarts_left)};
   }
@@ -156,6 +162,9 @@ struct Text {
   }
   Line operator()(const event::WorkerStarted& e) const {
     return EventText{Level::debug, fmt::format("rank {} runs as process {}", e.worker.rank.value(), e.worker.pid)};
+  }
+  Line operator()(const event::WorkerKept& e) const {
+    return EventText{Level::debug, fmt::format("rank {} is kept: process {}", e.worker.rank.value(), e.worker.pid)};
   }
   Line operator()(const event::Stopping& e) const {
     return EventText{Level::debug, "the workers are stopped: " + e.reason};

@@ -59,6 +59,7 @@ struct AddFields {
     out["master_addr"] = p.master_addr;
     out["master_port"] = p.master_port.value();
     out["restart_count"] = p.restart_count;
+    out["kept"] = e.kept;
     return "round_completed";
   }
   const char* operator()(const event::AttemptStarted& e) const {
@@ -72,6 +73,12 @@ struct AddFields {
     out["stdout_log"] = e.stdout_log;
     out["stderr_log"] = e.stderr_log;
     return "worker_started";
+  }
+  const char* operator()(const event::WorkerKept& e) const {
+    add_worker(out, e.worker);
+    out["stdout_log"] = e.stdout_log;
+    out["stderr_log"] = e.stderr_log;
+    return "worker_kept";
   }
   const char* operator()(const event::WorkerExited& e) const {
     add_worker(out, e.worker);
@@ -165,6 +172,9 @@ struct AddFields {
   const char* operator()(const event::Restarting& e) const {
     out["restarts_left"] = e.restarts_left;
     out["reason"] = e.reason;
+    out["restart"] = e.restart;
+    out["kept"] = e.kept;
+    out["workers"] = e.workers;
     return "restarting";
   }
   const char* operator()(const event::TemplateReady& e) const {

@@ -76,6 +76,7 @@ struct Waiting {
 };
 struct RoundCompleted {
   Placement placement;
+  int kept = 0;  ///< of this node's processes, from the round before
   friend bool operator==(const RoundCompleted&, const RoundCompleted&) = default;
 };
 struct AttemptStarted {
@@ -194,10 +195,20 @@ struct ErrorFileRefused {
   std::string reason;
   friend bool operator==(const ErrorFileRefused&, const ErrorFileRefused&) = default;
 };
+/// A worker's process lives on from the attempt before, and has its place in this one. Instead of WorkerStarted.
+struct WorkerKept {
+  WorkerId worker;
+  std::string stdout_log;  ///< as in WorkerStarted
+  std::string stderr_log;
+  friend bool operator==(const WorkerKept&, const WorkerKept&) = default;
+};
 /// Failures of this attempt are about to be answered by a restart.
 struct Restarting {
   int restarts_left = 0;
   std::string reason;
+  int restart = 0;  ///< its number
+  int kept = 0;     ///< of this node's processes
+  int workers = 0;  ///< of this node
   friend bool operator==(const Restarting&, const Restarting&) = default;
 };
 /// The process that workers are forked from (--preload) has imported its modules.
@@ -261,7 +272,7 @@ struct JobEnded {
 
 using EventBody =
     std::variant<event::JobStarted, event::Waiting, event::RoundCompleted, event::AttemptStarted, event::WorkerStarted,
-                 event::WorkerExited, event::Stopping, event::AttemptEnded, event::SignalReceived,
+                 event::WorkerKept, event::WorkerExited, event::Stopping, event::AttemptEnded, event::SignalReceived,
                  event::ClosingSignalSent, event::WorkerKilled, event::WorkerAbandoned, event::SpawnFailed,
                  event::WorkersHung, event::SlowRank, event::WorkerStopped, event::WorkerUninterruptible,
                  event::WorkerSeen, event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,

@@ -81,6 +81,19 @@ WorkerRecord* RunRecord::find(const WorkerId& worker) {
   return nullptr;
 }
 
+/// Into the attempt that begins.
+void RunRecord::add_worker(const event::WorkerStarted& started, const EventStamp& at) {
+  if (attempts_.empty()) return;
+  WorkerRecord worker;
+  worker.worker = started.worker;
+  worker.start_us = at.utc_us;
+  worker.stdout_log = started.stdout_log;
+  worker.stderr_log = started.stderr_log;
+  attempts_.back().workers.push_back(std::move(worker));
+  const bool all = !job_ || static_cast<int>(attempts_.back().workers.size()) >= job_->local_world_size;
+  if (all && phase_ == Phase::starting) enter(Phase::running, at.monotonic_us);
+}
+
 void RunRecord::apply(const LaunchEvent& event) {
   const EventStamp at = event.at;
   std::visit(Overloaded{
@@ -103,17 +116,9 @@ void RunRecord::apply(const LaunchEvent& event) {
                    if (attempts_.size() == attempts_kept_max) ++attempts_forgotten_;
                    keep(attempts_, std::move(attempt), attempts_kept_max);
                  },
-                 [&](const event::WorkerStarted& e) {
-                   if (attempts_.empty()) return;
-                   WorkerRecord worker;
-                   worker.worker = e.worker;
-                   worker.start_us = at.utc_us;
-                   worker.stdout_log = e.stdout_log;
-                   worker.stderr_log = e.stderr_log;
-                   attempts_.back().workers.push_back(std::move(worker));
-                   const bool all =
-                       !job_ || static_cast<int>(attempts_.back().workers.size()) >= job_->local_world_size;
-                   if (all && phase_ == Phase::starting) enter(Phase::running, at.monotonic_us);
+                 [&](const event::WorkerStarted& e) { add_worker(e, at); },
+                 [&](const event::WorkerKept& e) {
+                   add_worker({e.worker, e.stdout_log, e.stderr_log}, at);
                  },
                  [&](const event::WorkerExited& e) {
                    WorkerRecord* worker = find(e.worker);

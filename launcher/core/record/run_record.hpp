@@ -87,6 +87,7 @@ class RunRecord {
   enum class Phase { before, waiting, starting, running, stopping };
   void enter(Phase phase, std::int64_t monotonic_us);
   WorkerRecord* find(const WorkerId& worker);
+  void add_worker(const event::WorkerStarted& started, const EventStamp& at);
 
   std::optional<event::JobStarted> job_;
   std::optional<Placement> placement_;

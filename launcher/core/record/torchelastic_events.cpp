@@ -63,6 +63,10 @@ std::string TorchelasticEvents::apply(const LaunchEvent& event) {
     const WorkerState worker{started->worker, std::nullopt};
     workers_.insert_or_assign(started->worker.local_rank.value(), worker);
     return worker_line("START", worker);
+  } else if (const auto* kept = std::get_if<event::WorkerKept>(&event.body)) {
+    const WorkerState worker{kept->worker, std::nullopt};
+    workers_.insert_or_assign(kept->worker.local_rank.value(), worker);
+    return worker_line("START", worker);
   } else if (const auto* exited = std::get_if<event::WorkerExited>(&event.body)) {
     const auto worker = workers_.find(exited->worker.local_rank.value());
     if (worker != workers_.end()) worker->second.exited = *exited;

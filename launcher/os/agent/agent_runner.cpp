@@ -105,13 +105,13 @@ class AgentRunner {
     if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
     open_health_port();
+    sweep_.know({[this] { return workers_.spared(); }, [this] { return workers_.forked(); }});
     if (!config_.preload.empty()) preload();
     sweep_.make_cgroup();  // early: the log writer makes the first directories meanwhile
     handle(Begin{});
   }
 
   void preload() {
-    sweep_.know({[this] { return workers_.spared(); }, [this] { return workers_.forked(); }});
     workers_.preload({[this] { return output_.helper_streams("[preload] "); }, [this] { return sweep_.next_cgroup(); },
                       [this] { sweep_.child_ended(); }});
   }
@@ -167,7 +167,7 @@ class AgentRunner {
 
   void on_link(LinkEvent event) {
     if (auto* message = std::get_if<CoordinatorMessage>(&event)) {
-      handle(FromCoordinator{std::move(*message)});
+      handle(FromCoordinator{std::move(*message), link_->is_foreign()});
     } else {
       auto& lost = std::get<LinkLost>(event);
       handle(CoordinatorLost{lost.exit_code, std::move(lost.reason)});
@@ -192,13 +192,18 @@ class AgentRunner {
   }
   void perform(const SignalWorkers& action) { workers_.signal(action.workers, action.number, action.ends); }
   void perform(const DrainWorkers& action) { workers_.drain(action.number, action.insist); }
+  void perform(const EndRound& action) { workers_.end_round(action); }
+  void perform(const BlameWorker& action) { workers_.blame(action.local_rank); }
   void perform(const AbortWorkers& action) { workers_.abort(action.workers); }
   void perform(const KillWorkers& action) {
     workers_.kill(action.workers);
     if (action.everything) sweep_.kill_cgroup();
   }
   void perform(const SweepDescendants& action) {
-    if (!ending_) sweep_.begin(action.patience, action.grace);
+    if (ending_) return;
+    kept_ = action.kept;
+    workers_.keep(kept_);
+    sweep_.begin(action.patience, action.grace, !kept_.empty());
   }
   void perform(const ShowWorkers& action) {
     for (const LivingWorker& worker : workers_.living()) {
@@ -228,13 +233,16 @@ class AgentRunner {
 
   Task<> start_workers(StartWorkers action) {
     const Placement placement = action.placement;
-    job_.record(event::RoundCompleted{placement});
+    job_.record(event::RoundCompleted{placement, static_cast<int>(action.kept.size())});
     auto opened = co_await output_.begin_attempt(action.attempt, placement.first_rank);
     if (!opened) {
       for (int i = 0; i < config_.local_world_size; ++i) {
         handle(SpawnFailed{LocalRank{i}, opened.error().message(), true, utc_now_us()});
       }
       co_return;
+    }
+    for (const LocalRank local_rank : action.kept) {
+      if (attempt_) (*opened)->adopt(*attempt_, local_rank);
     }
     attempt_ = *std::move(opened);
     WorkerGroup::Start start;
@@ -251,6 +259,7 @@ class AgentRunner {
     job_.record(std::move(started));
     sweep_.make_cgroup();
     start.cgroup = sweep_.cgroup();
+    start.kept = std::move(action.kept);
     workers_.start(std::move(start));
   }
 
@@ -286,10 +295,11 @@ class AgentRunner {
   Task<> end_attempt() {
     ending_ = true;
     timers_.close();
-    if (attempt_) co_await attempt_->drain(drain_limit);
+    if (attempt_) co_await attempt_->drain(drain_limit, kept_);
     ending_ = false;
+    const bool over = kept_.empty();  // else who is kept writes on
     handle(DescendantsGone{});
-    attempt_.reset();
+    if (over) attempt_.reset();
   }
 
   Task<> finish(Finish action) {
@@ -365,6 +375,7 @@ class AgentRunner {
   std::optional<TimePoint> armed_;
   std::unique_ptr<AttemptOutput> attempt_;  ///< of the running attempt
   std::vector<Ended> ended_;                ///< index: local rank
+  std::vector<LocalRank> kept_;             ///< of the attempt that has ended
   bool ending_ = false;                     ///< the sweep is done, the output is being drained
 };
 

@@ -45,8 +45,9 @@ AttemptSweep::AttemptSweep(asio::io_context& loop, std::string cgroup_tag, Tell 
     : loop_{loop}, tag_{std::move(cgroup_tag)}, tell_{std::move(tell)}, gone_{std::move(gone)}, timer_{loop} {}
 
 void AttemptSweep::make_cgroup() {
-  if (!cgroup_) cgroup_ = std::move(next_cgroup_);
-  if (!cgroup_) cgroup_ = AttemptCgroup::make(tag_, attempts_begun_++);
+  auto made = std::move(next_cgroup_);
+  if (!made && cgroups_.empty()) made = AttemptCgroup::make(tag_, attempts_begun_++);
+  if (made) cgroups_.push_back(std::move(made));
 }
 
 int AttemptSweep::next_cgroup() {
@@ -65,7 +66,8 @@ void AttemptSweep::reap() {
   reap_orphans(known);
 }
 
-void AttemptSweep::begin(Duration patience, Duration grace) {
+void AttemptSweep::begin(Duration patience, Duration grace, bool some_stay) {
+  some_stay_ = some_stay;
   const TimePoint patient_until = std::chrono::steady_clock::now() + patience;
   const TimePoint kill_at = patient_until + grace;
   if (sweeping_) {
@@ -105,9 +107,14 @@ bool AttemptSweep::all_gone(TimePoint now) {
     give_up(foreign);
   }
   only_cgroup_ = !has_children(known_.spared()) || (!given_up_.empty() && left().empty());
-  if (!only_cgroup_ || !cgroup_) return only_cgroup_;
+  if (!only_cgroup_) return false;
+  drop_empty_cgroups();
   // One that cannot be ended stays in its cgroup, too.
-  return (cgroup_->empty() && cgroup_->remove()) || !given_up_.empty();
+  return cgroups_.empty() || some_stay_ || !given_up_.empty();
+}
+
+void AttemptSweep::drop_empty_cgroups() {
+  std::erase_if(cgroups_, [](const auto& each) { return each->empty() && each->remove(); });
 }
 
 void AttemptSweep::go_on() {
@@ -117,11 +124,11 @@ void AttemptSweep::go_on() {
   if (all_gone(now)) {
     sweeping_ = false;
     timer_.cancel();
-    cgroup_.reset();
+    if (!some_stay_) cgroups_.clear();
     return gone_();
   }
   if (now >= kill_at_) {
-    if (cgroup_) cgroup_->kill();
+    if (!some_stay_) kill_cgroup();
     kill_descendants_once(known_.spared());
   } else if (now >= patient_until_ && !std::exchange(signalled_, true)) {
     signal_descendants();
@@ -157,7 +164,7 @@ void AttemptSweep::give_up(const std::vector<pid_t>& stay) {
 }
 
 void AttemptSweep::kill_cgroup() const {
-  if (cgroup_) cgroup_->kill();
+  for (const auto& each : cgroups_) each->kill();
 }
 
 void AttemptSweep::expect_no_end_of(pid_t pid) { given_up_.push_back(pid); }
@@ -172,9 +179,9 @@ std::vector<pid_t> AttemptSweep::left() const {
 bool AttemptSweep::is_given_up(pid_t pid) const { return std::ranges::find(given_up_, pid) != given_up_.end(); }
 
 void AttemptSweep::end_everything() {
-  if (cgroup_) cgroup_->kill();
+  kill_cgroup();
   static_cast<void>(kill_descendants(sweep_limit));
-  if (cgroup_) cgroup_->remove_waiting();
+  for (const auto& each : cgroups_) each->remove_waiting();
   discard_next_cgroup();
 }
 

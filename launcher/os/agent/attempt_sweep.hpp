@@ -29,21 +29,23 @@ class AttemptSweep {
   };
   void know(Known known) { known_ = std::move(known); }
 
-  /// Makes the coming attempt's cgroup, if there is none and one is ours to make.
+  /// Makes the coming attempt's cgroup, if there is none and one is ours to make. Those in which workers live on from
+  /// the attempt before stay beside it.
   void make_cgroup();
   /// Its open folder; -1: none.
-  [[nodiscard]] int cgroup() const { return cgroup_ ? cgroup_->folder() : -1; }
+  [[nodiscard]] int cgroup() const { return cgroups_.empty() ? -1 : cgroups_.back()->folder(); }
   /// That of the attempt behind it, which is made now.
   [[nodiscard]] int next_cgroup();
 
   /// No attempt follows.
-  void discard_cgroup() { cgroup_.reset(); }
+  void discard_cgroup() { cgroups_.clear(); }
   /// The same, for when nobody lives any more.
   void discard_next_cgroup();
 
   /// Begins a sweep: for `patience` it waits for what is still there, then it sends TERM, and after `grace` SIGKILL. To
-  /// begin while one is under way makes its times shorter, never longer.
-  void begin(Duration patience, Duration grace);
+  /// begin while one is under way makes its times shorter, never longer. Where `some_stay` the attempt's cgroup goes on
+  /// with them, and what is to end is found by parentage alone.
+  void begin(Duration patience, Duration grace, bool some_stay);
   /// Kills all in the cgroup, whoever they run as. Nothing without one.
   void kill_cgroup() const;
   /// SIGKILL does not end this process: no sweep waits for it.
@@ -59,6 +61,7 @@ class AttemptSweep {
   void reap();
   void go_on();
   [[nodiscard]] bool all_gone(TimePoint now);
+  void drop_empty_cgroups();
   void signal_descendants();
   void tell_of_waiting(TimePoint now);
   void forget_who_ended();
@@ -72,11 +75,12 @@ class AttemptSweep {
   std::function<void()> gone_;
   asio::steady_timer timer_;
   Known known_;
-  std::unique_ptr<AttemptCgroup> cgroup_;
+  std::vector<std::unique_ptr<AttemptCgroup>> cgroups_;  ///< the newest one last
   std::unique_ptr<AttemptCgroup> next_cgroup_;
   std::vector<pid_t> given_up_;
   int attempts_begun_ = 0;
   bool sweeping_ = false;
+  bool some_stay_ = false;
   bool signalled_ = false;
   bool told_ = false;
   TimePoint tell_at_{};

@@ -66,6 +66,7 @@ void JobRecord::record(EventBody body) {
     if (std::string lines = torchelastic_events_->apply(event); !lines.empty()) output_.print(std::move(lines));
   }
   record_.apply(event);
+  if (const auto* round = std::get_if<event::RoundCompleted>(&event.body)) kept_ = round->kept;
   say(event.body);
   if (const auto* started = std::get_if<event::AttemptStarted>(&event.body)) {
     attempt_name_ = started->name;
@@ -119,6 +120,10 @@ void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t ti
 Task<> JobRecord::tell_restart(std::shared_ptr<IncidentRecorder::Open> failed) {
   const int left = config_.terms.max_restarts - record_.restart_count();
   std::string consequence = fmt::format("the workers were restarted, {} restarts left", left);
+  if (kept_ > 0) {
+    consequence = fmt::format("{} of {} processes were kept and the others restarted, {} restarts left", kept_,
+                              config_.local_world_size, left);
+  }
   std::vector<AttemptRecord> history = record_.history();
   auto told = co_await incidents_.tell(std::move(failed), std::move(consequence), std::move(history));
   if (!told.not_written.empty()) record(event::Fault{"no incident record: " + told.not_written});

@@ -70,6 +70,7 @@ class JobRecord {
   std::optional<TimePoint> log_failure_told_;
   std::string result_;  ///< as last written to --result-file
   bool finishing_ = false;
+  int kept_ = 0;  ///< processes, in the newest round
   int exit_code_ = 70;
   bool by_signal_ = false;  ///< a signal to the launcher has ended the job; the code may be a worker's own
 };

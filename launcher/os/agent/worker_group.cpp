@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -56,16 +57,20 @@ void WorkerGroup::preload(Preload how) {
   hooks.record = listener_.record;
   hooks.settled = [this] { order_workers(); };
   hooks.reaped = reaped_ = std::move(how.reaped);
-  hooks.exec = [this](ChildRequest request, Spawner::Handler handler) {
-    spawner_.start(std::move(request), std::move(handler));
-  };
+  hooks.exec = [this](ChildRequest request, Spawner::Handler handler) { exec(std::move(request), std::move(handler)); };
   hooks.streams = std::move(how.streams);
   hooks.next_cgroup = std::move(how.next_cgroup);
   template_ = std::make_unique<TemplateProcess>(loop_, std::move(settings), std::move(hooks));
   template_->begin();
 }
 
-std::vector<pid_t> WorkerGroup::spared() const { return template_ ? template_->known() : std::vector<pid_t>{}; }
+std::vector<pid_t> WorkerGroup::spared() const {
+  std::vector<pid_t> pids = template_ ? template_->known() : std::vector<pid_t>{};
+  for (const LocalRank local_rank : kept_) {
+    if (const Worker* const worker = find(local_rank)) pids.push_back(worker->pid());
+  }
+  return pids;
+}
 
 void WorkerGroup::end_preload() {
   if (template_) template_->end();
@@ -91,6 +96,7 @@ void WorkerGroup::order_workers() {
 
 void WorkerGroup::order(LocalRank local_rank) {
   if (cancelled_) return listener_.tell(WorkerNotStarted{local_rank});
+  if (std::ranges::find(start_.kept, local_rank) != start_.kept.end()) return place(local_rank);
   auto streams = start_.output->take_child_streams(local_rank);
   if (!streams) return listener_.tell(SpawnFailed{local_rank, streams.error().message(), false, utc_now_us()});
   ChildRequest request;
@@ -123,8 +129,42 @@ void WorkerGroup::order(LocalRank local_rank) {
   if (template_) {
     template_->start(std::move(request), std::move(spawned));
   } else {
-    spawner_.start(std::move(request), std::move(spawned));
+    exec(std::move(request), std::move(spawned));
   }
+}
+
+/// One that is gone by now, or cannot be told, ends; the agent machine hears that too.
+void WorkerGroup::place(LocalRank local_rank) {
+  Worker* const worker = find(local_rank);
+  const WorkerFiles& files = start_.output->files(local_rank);
+  NewPlace place;
+  const auto add = [&place](const std::string& variable) {
+    const std::size_t equals = variable.find('=');
+    place.variables[variable.substr(0, equals)] = variable.substr(equals + 1);
+  };
+  for (const auto& line : environment_.own(start_.placement, local_rank, files.error_file)) add(line);
+  for (const auto& line : start_.variables) add(line);
+  if (!worker || !worker->say(place)) return listener_.tell(WorkerNotStarted{local_rank});
+  worker->move_to(Rank{start_.placement.first_rank.value() + local_rank.value()});
+  listener_.record(event::WorkerKept{worker->id(), files.stdout_log, files.stderr_log});
+  listener_.tell(WorkerStarted{local_rank, worker->pid()});
+  if (template_ && next_ == config_.local_world_size && orders_ == 0 && !cancelled_) template_->attempt_runs();
+}
+
+/// A worker that is forked brings its channel along; one that is executed gets it here, or does without.
+void WorkerGroup::exec(ChildRequest request, Spawner::Handler handler) {
+  const auto ours = std::make_shared<UniqueFd>();  // shared, because a std::function must be copyable
+  if (request.page >= 0) {
+    if (auto pair = make_channel_pair()) {
+      *ours = std::move(pair->ours);
+      request.channel = std::move(pair->theirs);
+      request.channel_address = {channel_descriptor, pair->inode, 0};
+    }
+  }
+  spawner_.start(std::move(request), [ours, handler = std::move(handler)](Result<ChildProcess> child) {
+    if (child) child->channel = std::move(*ours);
+    handler(std::move(child));
+  });
 }
 
 void WorkerGroup::on_spawned(Order& order, Result<ChildProcess> child) {
@@ -145,13 +185,31 @@ void WorkerGroup::on_spawned(Order& order, Result<ChildProcess> child) {
   }
   const WorkerId id{order.worker.rank, local_rank, child->pid};
   auto& place = workers_.at(static_cast<std::size_t>(local_rank.value()));
-  place = std::make_unique<Worker>(loop_, id, std::move(*child), std::move(order.page), [this, id](int exit_code) {
-    const auto worker = std::move(workers_.at(static_cast<std::size_t>(id.local_rank.value())));
-    listener_.ended(id, exit_code, worker->progress());
-    if (reaped_) reaped_();
-  });
+  place = std::make_unique<Worker>(loop_, id, std::move(*child), std::move(order.page), worker_listener(local_rank));
   listener_.record(event::WorkerStarted{id, std::move(order.stdout_log), std::move(order.stderr_log)});
   listener_.tell(WorkerStarted{local_rank, id.pid});
+}
+
+Worker::Listener WorkerGroup::worker_listener(LocalRank local_rank) {
+  Worker::Listener listener;
+  listener.ended = [this, local_rank](int exit_code) {
+    const auto worker = std::move(workers_.at(static_cast<std::size_t>(local_rank.value())));
+    listener_.ended(worker->id(), exit_code, worker->progress());
+    if (reaped_) reaped_();
+  };
+  listener.channel.heard = [this, local_rank](WorkerWord word) {
+    const auto progress = find(local_rank)->progress();
+    listener_.tell(WorkerSaid{local_rank, std::move(word), progress ? progress->beats : 0});
+  };
+  listener.channel.ended = [this, local_rank](const std::string& reason) {
+    const WorkerId& id = find(local_rank)->id();
+    if (!reason.empty()) {
+      listener_.record(event::Warning{
+          fmt::format("the channel of rank {} (pid {}) is closed: {}", id.rank.value(), id.pid, reason)});
+    }
+    listener_.tell(WorkerSaid{local_rank, WorkerLeaves{}});
+  };
+  return listener;
 }
 
 void WorkerGroup::cancel_starts() {
@@ -185,6 +243,16 @@ void WorkerGroup::drain(int number, bool insist) {
   for (const auto& worker : workers_) {
     if (worker) worker->drain(number, insist);
   }
+}
+
+void WorkerGroup::end_round(const EndRound& action) {
+  for (const LocalRank local_rank : action.workers) {
+    if (Worker* const worker = find(local_rank)) static_cast<void>(worker->say(RoundOver{action.reason}));
+  }
+}
+
+void WorkerGroup::blame(LocalRank local_rank) {
+  if (Worker* const worker = find(local_rank)) static_cast<void>(worker->say(OwnFault{}));
 }
 
 void WorkerGroup::abort(std::span<const LocalRank> workers) {

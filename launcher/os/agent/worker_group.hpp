@@ -26,7 +26,7 @@ namespace torchup {
 class WorkerGroup {
  public:
   struct Listener {
-    /// WorkerStarted, SpawnFailed, WorkerNotStarted.
+    /// WorkerStarted, SpawnFailed, WorkerNotStarted, WorkerSaid.
     std::function<void(AgentEvent)> tell;
     /// worker_started, warning.
     std::function<void(EventBody)> record;
@@ -44,7 +44,9 @@ class WorkerGroup {
   };
   /// Starts the process from which workers are forked from then on.
   void preload(Preload how);
-  /// It and what is parked: of no attempt.
+  /// From now on these live on when an attempt is swept.
+  void keep(std::vector<LocalRank> workers) { kept_ = std::move(workers); }
+  /// What does: they, the template process and what is parked.
   [[nodiscard]] std::vector<pid_t> spared() const;
   /// Ends these.
   void end_preload();
@@ -54,11 +56,12 @@ class WorkerGroup {
     Placement placement;
     AttemptOutput* output = nullptr;
     std::vector<std::string> variables;  ///< beyond the contract's, "NAME=value" each
+    std::vector<LocalRank> kept;         ///< that live, and are told their place
     int cgroup = -1;                     ///< as in ChildRequest
   };
   /// An attempt begins, whose workers are started before long.
   void renew();
-  /// Starts all, in local rank order.
+  /// Starts all, in local rank order, but those that are kept.
   void start(Start how);
   /// Whether the attempt was told to end before all of its workers were ordered.
   [[nodiscard]] bool cancelled() const { return cancelled_; }
@@ -69,6 +72,8 @@ class WorkerGroup {
   void signal(std::span<const LocalRank> workers, int number, bool ends);
   void signal_all(int number);
   void drain(int number, bool insist);
+  void end_round(const EndRound& action);
+  void blame(LocalRank local_rank);
   void abort(std::span<const LocalRank> workers);
   void kill(std::span<const LocalRank> workers);
 
@@ -83,6 +88,8 @@ class WorkerGroup {
  private:
   void order_workers();
   void order(LocalRank local_rank);
+  void exec(ChildRequest request, Spawner::Handler handler);
+  void place(LocalRank local_rank);
   /// What was ordered, kept until the spawner answers: the attempt's output may have gone by then.
   struct Order {
     WorkerId worker;
@@ -91,6 +98,7 @@ class WorkerGroup {
     std::string stderr_log;
   };
   void on_spawned(Order& order, Result<ChildProcess> child);
+  [[nodiscard]] Worker::Listener worker_listener(LocalRank local_rank);
   Worker* find(LocalRank local_rank) const { return workers_.at(static_cast<std::size_t>(local_rank.value())).get(); }
 
   asio::io_context& loop_;
@@ -102,6 +110,7 @@ class WorkerGroup {
   std::unique_ptr<TemplateProcess> template_;  ///< of --preload; null: workers are executed
   std::function<void()> reaped_;               ///< as in Preload; empty: without it
   Start start_;
+  std::vector<LocalRank> kept_;
   std::vector<std::unique_ptr<Worker>> workers_;  ///< index: local rank; null: none lives
   int next_;                                      ///< the first local rank that is not ordered yet
   int orders_ = 0;                                ///< that the spawner has

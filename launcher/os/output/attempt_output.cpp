@@ -53,7 +53,7 @@ AttemptOutput::AttemptOutput(Output& output, std::string name, Rank first_rank)
   }
   const auto now = std::chrono::steady_clock::now();
   const auto ended = [this] {
-    if (--open_streams_ == 0 && drained_) drained_->cancel();
+    if (drained_ && is_drained()) drained_->cancel();
   };
   // What goes to one place keeps its order only on one way.
   const bool one_console = output.separate_err_ == nullptr && plan.capture;
@@ -155,7 +155,6 @@ Result<UniqueFd> AttemptOutput::open_stream(WorkerStream& stream, const StreamRo
     const int bytes = std::clamp(pipes_bytes / static_cast<int>(workers_.size()), pipe_bytes_min, pipe_bytes_max);
     if (bytes != pipe_bytes_max) ::fcntl(ends[0], F_SETPIPE_SZ, bytes);
   }
-  ++open_streams_;
   stream.open(std::move(ours), is_pty);
   return child;
 }
@@ -196,16 +195,36 @@ void AttemptOutput::worker_gone(LocalRank local_rank) {
   output_.reader_.flush();
 }
 
-Task<> AttemptOutput::drain(Duration limit) {
-  if (open_streams_ > 0) {
+void AttemptOutput::adopt(AttemptOutput& before, LocalRank local_rank) {
+  for (const auto kind : kinds) {
+    const std::size_t index = index_of(kind);
+    const auto& from = before.worker(local_rank).streams[index];
+    if (from) from->hand_over(*worker(local_rank).streams[index]);
+  }
+  output_.reader_.flush();
+}
+
+bool AttemptOutput::is_drained() const {
+  for (std::size_t index = 0; index < workers_.size(); ++index) {
+    if (std::ranges::find(kept_, LocalRank{static_cast<int>(index)}) != kept_.end()) continue;
+    for (const auto& stream : workers_[index]->streams)
+      if (stream && stream->is_open()) return false;
+  }
+  return true;
+}
+
+Task<> AttemptOutput::drain(Duration limit, std::vector<LocalRank> kept) {
+  kept_ = std::move(kept);
+  if (!is_drained()) {
     const auto timer = drained_ = std::make_shared<Timer>(output_.loop_);
     timer->expires_after(limit);
     co_await timer->async_wait();
     drained_.reset();
   }
-  for (const auto& each : workers_) {
+  for (std::size_t index = 0; index < workers_.size(); ++index) {
+    if (std::ranges::find(kept_, LocalRank{static_cast<int>(index)}) != kept_.end()) continue;
     for (const auto kind : kinds) {
-      const auto& stream = each->streams[index_of(kind)];
+      const auto& stream = workers_[index]->streams[index_of(kind)];
       if (!stream || !stream->is_open()) continue;
       if (const int unread = stream->unread(); unread > 0)
         output_.listener_(event::ConsoleLost{fmt::format("{} of a worker", name_of(kind)),

@@ -67,14 +67,23 @@ void WorkerStream::read_rest() {
   }
 }
 
-void WorkerStream::close() {
-  if (!fd_) return;
+void WorkerStream::close() { static_cast<void>(stop()); }
+
+void WorkerStream::hand_over(WorkerStream& successor) {
+  read_rest();
+  if (UniqueFd fd = stop()) successor.open(std::move(fd), is_pty_);
+}
+
+/// Reads no more. Returns what was read.
+UniqueFd WorkerStream::stop() {
+  if (!fd_) return {};
   reader_.remove(*this);
-  fd_.reset();
+  UniqueFd fd = std::move(fd_);
   if (Console* console = targets_.console; console != nullptr)
     console->turns().end(source_, console->batch(), duplicates_batch_);
   flush_files();
   ended_();
+  return fd;
 }
 
 void WorkerStream::flush_files() {

@@ -53,6 +53,8 @@ class WorkerStream {
   void read_rest();
   /// Ends the stream: its open last line is shown.
   void close();
+  /// The same, but what is written from now on is read by `successor`, which is not open.
+  void hand_over(WorkerStream& successor);
   /// Bytes that are there and were not read.
   [[nodiscard]] int unread() const;
   /// Copies the window size of our own terminal where the worker has one.
@@ -62,6 +64,7 @@ class WorkerStream {
   friend class StreamReader;
   /// Returns how many bytes were read: 0 when there are none now, or the stream has ended.
   std::size_t read(TimePoint now);
+  UniqueFd stop();
   void flush_files();
 
   StreamReader& reader_;

@@ -93,8 +93,12 @@ class AttemptOutput {
   void worker_gone(LocalRank local_rank);
 
   /// Reads all streams to their end, or until `limit` has passed (a grandchild may hold a pipe open; a full queue
-  /// may stand still). Then ends open last lines and hands everything to the writers. No reading after it.
-  Task<> drain(Duration limit);
+  /// may stand still). Then ends open last lines and hands everything to the writers. No reading after it, but of the
+  /// `kept` workers' streams, which go on.
+  Task<> drain(Duration limit, std::vector<LocalRank> kept = {});
+
+  /// Takes the streams of a worker that lives on from the attempt before: what it writes from now on comes here.
+  void adopt(AttemptOutput& before, LocalRank local_rank);
 
  private:
   friend class Output;
@@ -104,6 +108,7 @@ class AttemptOutput {
   [[nodiscard]] StreamTargets targets(std::size_t index, OutputTail::Stream kind, Rank first_rank);
   Result<UniqueFd> open_stream(WorkerStream& stream, const StreamRoute& route, OutputTail::Stream kind);
   [[nodiscard]] std::vector<std::string> folders() const;
+  [[nodiscard]] bool is_drained() const;
   void do_without_folders(bool disk_is_dead);
 
   Output& output_;
@@ -113,7 +118,7 @@ class AttemptOutput {
   std::vector<std::shared_ptr<LogFile>> files_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::shared_ptr<Timer> drained_;  ///< while `drain` waits
-  int open_streams_ = 0;
+  std::vector<LocalRank> kept_;     ///< whose streams `drain` leaves open
 };
 
 /// Called on the loop for what the output has to tell: log_write_failed, console_lost.

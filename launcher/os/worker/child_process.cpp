@@ -28,8 +28,8 @@ struct Launch {
   const ChildRequest& request;
   char* const* arguments;
   char* const* environment;
-  const AffinityMask* cpus;  ///< null: ours
-  char* pid_digits;          ///< where the child writes its pid into its environment, `pid_width` digits; null: nowhere
+  const AffinityMask* cpus;         ///< null: ours
+  std::array<char*, 2> pid_digits;  ///< where it writes its pid into its environment, `pid_width` digits; null: nowhere
   pid_t parent;
   std::vector<int> ignored;  ///< signals that we do not leave by default; exec resets handlers, but not these
   const char* failed_call = nullptr;
@@ -76,7 +76,8 @@ int run_child(void* argument) {
 
   // What stands in the way of another is moved out first.
   std::array<int, 5> wanted{request.in.get(), request.out.get(), request.err.get(),
-                            request.page >= 0 ? request.page : request.more[0], request.more[1]};
+                            request.page >= 0 ? request.page : request.more[0],
+                            request.channel ? request.channel.get() : request.more[1]};
   constexpr int targets = static_cast<int>(wanted.size());
   for (int target = 0; target < targets; ++target) {
     int& source = wanted[static_cast<std::size_t>(target)];
@@ -91,10 +92,10 @@ int run_child(void* argument) {
     if (install(source, target) < 0) return give_up(launch, "dup2");
     first_closed = std::max(first_closed, static_cast<unsigned>(target) + 1);
   }
-  if (launch.pid_digits) {
+  for (char* const digits : launch.pid_digits) {
+    if (!digits) continue;
     pid_t pid = ::getpid();
-    for (int digit = pid_width - 1; digit >= 0; --digit, pid /= 10)
-      launch.pid_digits[digit] = static_cast<char>('0' + pid % 10);
+    for (int digit = pid_width - 1; digit >= 0; --digit, pid /= 10) digits[digit] = static_cast<char>('0' + pid % 10);
   }
   if (::syscall(SYS_close_range, first_closed, std::numeric_limits<unsigned>::max(), 0U) != 0)
     return give_up(launch, "close_range");
@@ -157,16 +158,25 @@ std::vector<char*> arguments_of(const ChildRequest& request) {
   return list;
 }
 
-/// `page_line` is left out where it is empty.
-std::vector<char*> environment_of(const ChildRequest& request, std::string& page_line) {
+/// Lines of `more` that are empty are left out.
+std::vector<char*> environment_of(const ChildRequest& request, std::array<std::string, 2>& more) {
   const std::size_t common = request.common_environment ? request.common_environment->size() : 0;
   std::vector<char*> list;
-  list.reserve(request.environment.size() + common + 2);
-  if (!page_line.empty()) list.push_back(page_line.data());
+  list.reserve(request.environment.size() + common + 3);
+  for (std::string& line : more) {
+    if (!line.empty()) list.push_back(line.data());
+  }
   append(list, request.environment);
   if (common > 0) append(list, *request.common_environment);
   list.push_back(nullptr);
   return list;
+}
+
+/// "NAME=…:0000000000": an address whose pid the child writes itself.
+std::string line_without_pid(const char* name, const std::string& address) {
+  std::string line = std::string{name} + "=" + address;
+  line.erase(line.rfind(':') + 1).append(pid_width, '0');
+  return line;
 }
 
 std::vector<int> ignored_signals() {
@@ -200,14 +210,15 @@ class SignalsBlocked {
 }  // namespace
 
 Result<ChildProcess> start_child(const ChildRequest& request) {
-  std::string page_line;
-  if (request.page >= 0) {
-    page_line = std::string{worker_page_variable} + "=" + to_text(request.page_address);
-    page_line.erase(page_line.rfind(':') + 1).append(pid_width, '0');
-  }
+  std::array<std::string, 2> lines;
+  if (request.page >= 0) lines[0] = line_without_pid(worker_page_variable, to_text(request.page_address));
+  if (request.channel) lines[1] = line_without_pid(worker_channel_variable, to_text(request.channel_address));
   const auto arguments = arguments_of(request);
-  const auto environment = environment_of(request, page_line);
-  char* const pid_digits = page_line.empty() ? nullptr : page_line.data() + page_line.size() - pid_width;
+  const auto environment = environment_of(request, lines);
+  std::array<char*, 2> pid_digits{};
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (!lines[i].empty()) pid_digits[i] = lines[i].data() + lines[i].size() - pid_width;
+  }
   std::optional<AffinityMask> mask;
   if (!request.cpus.empty()) mask.emplace(request.cpus);
   Launch launch{request,    arguments.data(), environment.data(), mask ? &*mask : nullptr,

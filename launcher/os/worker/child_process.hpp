@@ -11,6 +11,7 @@
 
 #include "launcher/core/machine/cpu_set.hpp"
 #include "rendezvous/base/result.hpp"
+#include "rendezvous/base/worker_channel.hpp"
 #include "rendezvous/base/worker_page.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 
@@ -18,6 +19,8 @@ namespace torchup {
 
 /// Where a child finds its page.
 inline constexpr int page_descriptor = 3;
+/// Where it finds its end of its channel.
+inline constexpr int channel_descriptor = 4;
 
 /// What a child is to be.
 struct ChildRequest {
@@ -31,6 +34,10 @@ struct ChildRequest {
   /// child is told of it in TORCHUP_WORKER_PAGE. Empty address (fd -1): none.
   int page = -1;
   WorkerPageAddress page_address = {};
+  /// The child's end of its channel to us (os/worker/worker_channel), only with a page; it becomes descriptor
+  /// `channel_descriptor`, and the child is told of it in TORCHUP_WORKER_CHANNEL. Empty: none.
+  UniqueFd channel;
+  WorkerChannelAddress channel_address = {};
   /// Where it has no page: open descriptors that become 3 and 4, the second only with the first; -1: none. Not owned.
   std::array<int, 2> more = {-1, -1};
   std::optional<rlimit> descriptor_limit;  ///< nothing: ours
@@ -42,15 +49,15 @@ struct ChildProcess {
   pid_t pid = -1;
   UniqueFd pidfd;              ///< readable when the child has ended
   std::string outside_cgroup;  ///< why it is not in the cgroup of the request; empty: it is, or none was asked for
-  UniqueFd channel = {};       ///< our end of the pair whose other is its descriptor 4; empty: it has none
+  UniqueFd channel = {};       ///< our end of its channel; empty: it has none
 };
 
 /// Starts a child, which gets SIGKILL when the *calling thread* ends: call it from one that lives as long as the agent.
 /// Returns when the child runs its program, which a stalled file system may delay without bound.
 ///
 /// The child shares our memory until then (as after vfork, but on a stack of its own), so it makes system calls and
-/// nothing else. Its descriptors above 2, the page apart, are closed, its signals unblocked and by default, SIGPIPE
-/// included.
+/// nothing else. Its descriptors above 2, page and channel apart, are closed, its signals unblocked and by default,
+/// SIGPIPE included.
 ///
 /// This is not Boost.Process, by which all other children are started (os/io/helper). Of its launchers in 1.81 the one
 /// that forks copies the page tables for each worker, and the one that vforks cannot be used beside a loop: in the

@@ -31,8 +31,9 @@ std::optional<int> number_behind(std::string_view text, std::string_view word) {
 
 }  // namespace
 
-ParkedProcess::ParkedProcess(asio::io_context& loop, UniqueFd channel, std::function<void()> changed)
-    : channel_{loop, channel.release()}, process_{loop}, changed_{std::move(changed)} {
+ParkedProcess::ParkedProcess(asio::io_context& loop, UniqueFd channel, std::uint64_t inode,
+                             std::function<void()> changed)
+    : channel_{loop, channel.release()}, inode_{inode}, process_{loop}, changed_{std::move(changed)} {
   wait_for_words();
 }
 

@@ -26,14 +26,17 @@ class ParkedProcess {
     refused,   ///< it could not become what it was told, and ends
     gone,
   };
-  /// `channel` is our end of its pair. `changed` is called on the loop after each change of state; it may destroy this.
-  ParkedProcess(asio::io_context& loop, UniqueFd channel, std::function<void()> changed);
+  /// `channel` is our end of its pair, `inode` that of its own. `changed` is called on the loop after each change of
+  /// state; it may destroy this.
+  ParkedProcess(asio::io_context& loop, UniqueFd channel, std::uint64_t inode, std::function<void()> changed);
   ParkedProcess(const ParkedProcess&) = delete;
   ParkedProcess& operator=(const ParkedProcess&) = delete;
 
   [[nodiscard]] State state() const { return state_; }
   /// 0: not known yet, or gone.
   [[nodiscard]] pid_t pid() const { return pid_; }
+  /// Its end of the pair, as the worker that it becomes finds it.
+  [[nodiscard]] WorkerChannelAddress address() const { return {channel_descriptor, inode_, pid_}; }
   /// Whether it ever was.
   [[nodiscard]] bool has_parked() const { return has_parked_; }
   [[nodiscard]] const Error& refusal() const { return refusal_; }
@@ -57,6 +60,7 @@ class ParkedProcess {
   void end();
 
   Descriptor channel_;
+  const std::uint64_t inode_;
   Descriptor process_;  ///< its pidfd
   std::function<void()> changed_;
   State state_ = State::being_made;

@@ -14,6 +14,7 @@
 #include "launcher/core/text/stored_zip.hpp"
 #include "launcher/os/io/packet.hpp"
 #include "launcher/os/worker/template_requests.hpp"
+#include "launcher/os/worker/worker_channel.hpp"
 
 namespace torchup {
 
@@ -188,7 +189,7 @@ bool TemplateProcess::hand_out(Order& order) {
   if (parked == processes_.end()) return false;
   ++order.tries;
   ChildRequest& request = order.request;
-  const auto bytes = to_bytes(fork_request(request, parked->pid(), settings_.program.module));
+  const auto bytes = to_bytes(fork_request(request, parked->address(), settings_.program.module));
   const auto file = bytes ? memory_file("torchup_request", *bytes) : Result<UniqueFd>{bytes.error()};
   if (!file) {
     answer(order, file.error());
@@ -262,23 +263,21 @@ void TemplateProcess::on_changed(ParkedProcess& process) {
 /// Orders `count` processes. They are in `processes_` as far as that can be done.
 void TemplateProcess::fork(std::size_t count, int cgroup) {
   if (!control_.is_open()) return;
-  std::vector<UniqueFd> ours;
-  std::vector<UniqueFd> theirs;
+  std::vector<ChannelPair> pairs;
   std::vector<int> descriptors;
   if (cgroup >= 0) descriptors.push_back(cgroup);
-  while (ours.size() < count && descriptors.size() < packet_descriptors_max) {
-    auto pair = packet_pair();
+  while (pairs.size() < count && descriptors.size() < packet_descriptors_max) {
+    auto pair = make_channel_pair();
     if (!pair) break;
-    descriptors.push_back((*pair)[1].get());
-    ours.push_back(std::move((*pair)[0]));
-    theirs.push_back(std::move((*pair)[1]));
+    descriptors.push_back(pair->theirs.get());
+    pairs.push_back(*std::move(pair));
   }
-  if (ours.empty()) return;
+  if (pairs.empty()) return;
   if (!send_packet(control_.native_handle(), cgroup >= 0 ? "fork cgroup" : "fork", descriptors)) return;
-  for (UniqueFd& channel : ours) {
+  for (ChannelPair& pair : pairs) {
     // It is told which process has changed once it has a place.
     auto place = std::make_shared<ParkedProcess*>(nullptr);
-    processes_.emplace_back(loop_, std::move(channel), [this, place] { on_changed(**place); });
+    processes_.emplace_back(loop_, std::move(pair.ours), pair.inode, [this, place] { on_changed(**place); });
     *place = &processes_.back();
   }
 }
@@ -289,6 +288,10 @@ void TemplateProcess::attempt_runs() {
   stocked_ = false;
   unmade_ = 0;
   if (settings_.spare == 0) return;
+  // Where workers were kept some are left over. They are in the cgroup of the attempt that runs.
+  for (ParkedProcess& process : processes_) {
+    if (process.state() == State::parked) process.kill();
+  }
   stock_timer_.expires_after(settings_.pause);
   stock_timer_.async_wait([this](boost::system::error_code error) {
     if (error || ended_) return;

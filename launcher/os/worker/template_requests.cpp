@@ -58,7 +58,7 @@ ChildRequest template_request(const WorkerProgram& program, const std::vector<st
   return request;
 }
 
-ForkRequest fork_request(const ChildRequest& child, pid_t pid, bool module) {
+ForkRequest fork_request(const ChildRequest& child, const WorkerChannelAddress& channel, bool module) {
   ForkRequest request;
   request.module = module;
   request.directory = working_directory();
@@ -66,8 +66,9 @@ ForkRequest fork_request(const ChildRequest& child, pid_t pid, bool module) {
   request.arguments = child.arguments;
   if (child.page >= 0) {
     WorkerPageAddress address = child.page_address;
-    address.pid = pid;
+    address.pid = channel.pid;
     request.environment.push_back(fmt::format("{}={}", worker_page_variable, to_text(address)));
+    request.environment.push_back(fmt::format("{}={}", worker_channel_variable, to_text(channel)));
   }
   request.environment.insert(request.environment.end(), child.environment.begin(), child.environment.end());
   if (child.common_environment) {

@@ -16,7 +16,7 @@ namespace torchup {
 [[nodiscard]] ChildRequest template_request(const WorkerProgram& program, const std::vector<std::string>& modules,
                                             const std::vector<std::string>& environment);
 
-/// What exec would give this child, for the process `pid` that is to become it.
-[[nodiscard]] ForkRequest fork_request(const ChildRequest& child, pid_t pid, bool module);
+/// What exec would give this child, for the process with this channel that is to become it.
+[[nodiscard]] ForkRequest fork_request(const ChildRequest& child, const WorkerChannelAddress& channel, bool module);
 
 }  // namespace torchup

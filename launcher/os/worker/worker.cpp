@@ -11,9 +11,10 @@ namespace torchup {
 using Descriptor = asio::posix::stream_descriptor;
 
 Worker::Worker(asio::io_context& loop, WorkerId id, ChildProcess child, std::optional<SharedPage> page,
-               std::function<void(int exit_code)> ended)
-    : id_{id}, page_{std::move(page)}, channel_{std::move(child.channel)}, watch_{loop, child.pidfd.release()} {
-  watch_.async_wait(Descriptor::wait_read, [this, ended = std::move(ended)](boost::system::error_code error) {
+               Listener listener)
+    : id_{id}, page_{std::move(page)}, channel_{loop, std::move(child.channel), std::move(listener.channel)},
+      watch_{loop, child.pidfd.release()} {
+  watch_.async_wait(Descriptor::wait_read, [this, ended = std::move(listener.ended)](boost::system::error_code error) {
     if (error) return;
     const auto tell = std::move(ended);
     tell(reap(watch_.native_handle()));

@@ -7,6 +7,7 @@
 #include "launcher/core/record/launch_event.hpp"
 #include "launcher/os/io/shared_page.hpp"
 #include "launcher/os/worker/child_process.hpp"
+#include "launcher/os/worker/worker_channel.hpp"
 #include "rendezvous/net/io/asio.hpp"
 
 namespace torchup {
@@ -15,15 +16,22 @@ namespace torchup {
 /// loop.
 class Worker {
  public:
-  /// `page`: nothing where the system gave none; the worker does without. `ended` is called on the loop, once, when the
-  /// process is gone and reaped; it may destroy this.
-  Worker(asio::io_context& loop, WorkerId id, ChildProcess child, std::optional<SharedPage> page,
-         std::function<void(int exit_code)> ended);
+  struct Listener {
+    /// Once, when the process is gone and reaped; it may destroy this.
+    std::function<void(int exit_code)> ended;
+    WorkerChannel::Listener channel;
+  };
+  /// `page`: nothing where the system gave none; the worker does without. The listener is called on the loop.
+  Worker(asio::io_context& loop, WorkerId id, ChildProcess child, std::optional<SharedPage> page, Listener listener);
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
   [[nodiscard]] const WorkerId& id() const { return id_; }
   [[nodiscard]] pid_t pid() const { return static_cast<pid_t>(id_.pid); }
+  /// It has the rank of another round.
+  void move_to(Rank rank) { id_.rank = rank; }
+  /// As WorkerChannel::say.
+  bool say(const AgentWord& word) { return channel_.say(word); }
   /// What its page says now.
   [[nodiscard]] std::optional<WorkerProgress> progress() const;
 
@@ -38,7 +46,7 @@ class Worker {
  private:
   WorkerId id_;
   std::optional<SharedPage> page_;
-  UniqueFd channel_;                             ///< of one that was forked from the template
+  WorkerChannel channel_;
   boost::asio::posix::stream_descriptor watch_;  ///< its pidfd
   bool drain_signalled_ = false;
   bool refusal_told_ = false;

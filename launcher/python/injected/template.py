@@ -17,7 +17,7 @@ and on the pair of such a process:
 
     it says    forked PID (its parent does), parked, or parked ERRNO where it could not join
     the agent  start      with a memfd that holds what to become (launcher/core/plan/fork_request.hpp), then what become
-                          descriptors 0, 1, 2 and, the worker's page, 3
+                          descriptors 0, 1, 2 and, the worker's page, 3; the pair becomes 4
     it says    started, or refused CALL ERRNO
 
 All that a program can look at is to be as if it had been executed; tests/process/preload_same_test.py compares.
@@ -231,7 +231,7 @@ def start(end):
     renew_streams()
     if len(streams) <= PAGE:
         os.close(PAGE)
-    os.dup2(end, CHANNEL, inheritable=False)
+    os.dup2(end, CHANNEL)  # the worker's channel
     os.close(end)
     call = "sched_setaffinity"
     try:

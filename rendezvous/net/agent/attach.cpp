@@ -107,6 +107,8 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     asio::post(loop_, std::move(done));
   }
 
+  [[nodiscard]] bool is_foreign() const { return is_foreign_; }
+
   void let_go() {
     undecided_ = false;
     handler_ = {};
@@ -296,6 +298,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     if (host_) return foreign_.reset();      // it is ours
     if (!handler_) return;
     link_ = std::move(foreign_);
+    is_foreign_ = true;
     if (last_join_) link_->send(*last_join_);
   }
 
@@ -324,6 +327,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   std::string bind_;
   bool exposed_ = false;
   bool undecided_ = true;
+  bool is_foreign_ = false;  ///< link_ is to torchrun's agents
   std::vector<AgentMessage> kept_;
   std::unique_ptr<Lookup> lookup_;
   std::unique_ptr<Host> host_;
@@ -338,6 +342,7 @@ class AttachedLink final : public AgentLink {
     attachment_->start();
   }
   ~AttachedLink() override { attachment_->let_go(); }
+  [[nodiscard]] bool is_foreign() const override { return attachment_->is_foreign(); }
   void send(AgentMessage message) override { attachment_->send(std::move(message)); }
   void finish(Duration linger, std::function<void()> done) override { attachment_->finish(linger, std::move(done)); }
 

@@ -22,6 +22,8 @@ class AgentLink {
   AgentLink& operator=(const AgentLink&) = delete;
   virtual ~AgentLink() = default;
 
+  /// Whether torchrun's agents decide, at a store of theirs: they end all workers before each round.
+  [[nodiscard]] virtual bool is_foreign() const { return false; }
   virtual void send(AgentMessage message) = 0;
 
   /// To be called before the process exits, after End or LinkLost: lets go of the coordinator in good order, then calls

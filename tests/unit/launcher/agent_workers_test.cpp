@@ -167,7 +167,7 @@ TEST_CASE("a restart is an event with its reason and what is left", "[unit][agen
   REQUIRE(find_event<event::AttemptEnded>(again)->reason == "rank 0 failed with exit code 9");
   const auto* restarting = find_event<event::Restarting>(again);
   REQUIRE((restarting != nullptr) == (stop.cause == StopCause::worker_failure));
-  if (restarting) REQUIRE(*restarting == event::Restarting{2, "rank 0 failed"});
+  if (restarting) REQUIRE(*restarting == event::Restarting{2, "rank 0 failed", 1, 0, 2});
 }
 
 }  // namespace torchup

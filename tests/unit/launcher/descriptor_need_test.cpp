@@ -11,7 +11,7 @@ TEST_CASE("workers that fit the limit of descriptors are started, one more is re
   const std::uint64_t needed = agent_descriptors + 10 * worker_descriptors + starts_at_once * start_descriptors;
   REQUIRE(descriptors_lacking(plan, needed).empty());
   const std::string lacking = descriptors_lacking(plan, needed - 1);
-  REQUIRE(lacking.find("10 workers need 116 open files") != std::string::npos);
+  REQUIRE(lacking.find("10 workers need 134 open files") != std::string::npos);
   REQUIRE(lacking.find("ulimit -Hn") != std::string::npos);
 }
 

@@ -168,8 +168,12 @@ TEST_CASE("an empty run id becomes a decimal number", "[unit][plan]") {
 
 TEST_CASE("the workers' environment", "[unit][plan]") {
   const LaunchConfig config = plan({{"nproc-per-node", "2"}, {"role", "r"}});
-  const std::vector<std::string> inherited{"A=b=c", "RANK=77", "TORCHUP_TOKEN=secret",
-                                           "TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "TORCHUP_WORKER_PAGE=3:secret"};
+  const std::vector<std::string> inherited{"A=b=c",
+                                           "RANK=77",
+                                           "TORCHUP_TOKEN=secret",
+                                           "TORCH_NCCL_ASYNC_ERROR_HANDLING=3",
+                                           "TORCHUP_WORKER_PAGE=3:secret",
+                                           "TORCHUP_WORKER_CHANNEL=4:secret"};
   Placement placement;
   placement.group_rank = GroupRank{1};
   placement.first_rank = Rank{4};

@@ -1,0 +1,375 @@
+#include <catch2/catch.hpp>
+
+#include "tests/unit/launcher/running_agent.hpp"
+
+namespace torchup {
+
+using namespace agent_test;
+
+namespace {
+
+LaunchConfig three_workers(int max_restarts = 3) {
+  LaunchConfig config = two_workers(max_restarts);
+  config.local_world_size = 3;
+  config.stop_grace = 30s;
+  return config;
+}
+
+Placed three_placed(std::int64_t round, int restart_count) {
+  Placed message = placed(round, restart_count);
+  message.placement.world_size = 3;
+  return message;
+}
+
+std::vector<LocalRank> ranks(std::initializer_list<int> numbers) {
+  std::vector<LocalRank> list;
+  for (const int number : numbers) list.emplace_back(number);
+  return list;
+}
+
+StopWorkers stopped(std::int64_t round, StopCause cause = StopCause::worker_failure) {
+  StopWorkers message;
+  message.round = Round{round};
+  message.cause = cause;
+  message.reason = "rank 1 is gone";
+  return message;
+}
+
+/// Three workers that run, pids 100 to 102, of which all have said that they stay but those of `plain`.
+struct Keeping {
+  explicit Keeping(const LaunchConfig& config = three_workers(), std::vector<int> plain = {})
+      : agent{config, AgentIdentity{NodeId{"n"}, "host", {}, {}}} {
+    step(Begin{});
+    step(FromCoordinator{HostStore{Round{0}}});
+    step(StoreOpened{Round{0}, Port{4000}});
+    step(FromCoordinator{three_placed(0, 0)});
+    for (int i = 0; i < 3; ++i) step(WorkerStarted{LocalRank{i}, 100 + i});
+    for (int i = 0; i < 3; ++i) {
+      if (std::ranges::find(plain, i) == plain.end()) says(i, WorkerStays{});
+    }
+  }
+  std::vector<AgentAction> step(const AgentEvent& event) { return agent.step(event, now); }
+  std::vector<AgentAction> says(int local_rank, WorkerWord word, std::uint64_t beats = 0) {
+    return step(WorkerSaid{LocalRank{local_rank}, std::move(word), beats});
+  }
+  std::vector<AgentAction> parks(int local_rank, std::uint64_t beats = 0) {
+    return says(local_rank, WorkerParked{1}, beats);
+  }
+  /// Rank 1 dies, the others park, and the coordinator orders a restart. Returns what the end of the sweep brings.
+  std::vector<AgentAction> until_join(std::uint64_t beats = 0) {
+    step(ended(1, -SIGKILL));
+    parks(0, beats);
+    parks(2, beats);
+    step(FromCoordinator{stopped(round)});
+    return step(DescendantsGone{});
+  }
+  /// All of it, with the next round placed and its workers told.
+  std::vector<AgentAction> next_round(std::uint64_t beats = 0) {
+    until_join(beats);
+    ++round;
+    auto begun = step(FromCoordinator{three_placed(round, static_cast<int>(round))});
+    for (int i = 0; i < 3; ++i) step(WorkerStarted{LocalRank{i}, i == 1 ? 200 + round : 100 + i});
+    says(1, WorkerStays{});
+    return begun;
+  }
+  Agent agent;
+  TimePoint now = t0;
+  std::int64_t round = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a local failure asks those that stay to park, at once, and ends the others", "[unit][agent][keep]") {
+  Keeping job{three_workers(), {2}};
+  const auto died = job.step(ended(1, -SIGKILL));
+  REQUIRE(find_sent<WorkersFailed>(died));
+  REQUIRE(find<EndRound>(died));
+  CHECK(*find<EndRound>(died) == EndRound{ranks({0}), "rank 1 was killed by SIGKILL"});
+  CHECK(*find<SignalWorkers>(died) == SignalWorkers{SIGTERM, true, ranks({2})});
+  CHECK_FALSE(find<SweepDescendants>(job.parks(0)));
+  CHECK(*find<SweepDescendants>(job.step(ended(2, -SIGTERM))) == SweepDescendants{0s, 30s, ranks({0})});
+}
+
+TEST_CASE("who has parked has its place told, and the others are started", "[unit][agent][keep]") {
+  Keeping job;
+  const auto again = job.until_join();
+  REQUIRE(find_sent<Join>(again));
+  CHECK(*find_event<event::Restarting>(again) == event::Restarting{2, "rank 1 is gone", 1, 2, 3});
+  CHECK(to_text(*find_event<event::Restarting>(again))->text ==
+        "restart 1 of 3 after rank 1 is gone: 2 of 3 processes kept");
+  const auto begun = job.step(FromCoordinator{three_placed(1, 1)});
+  CHECK(find<StartWorkers>(begun)->kept == ranks({0, 2}));
+  SECTION("and is kept once more") {
+    for (int i = 0; i < 3; ++i) job.step(WorkerStarted{LocalRank{i}, i == 1 ? 201 : 100 + i});
+    CHECK(find<EndRound>(job.step(ended(1, 1)))->workers == ranks({0, 2}));
+  }
+  SECTION("and may end well") {
+    for (int i = 0; i < 3; ++i) job.step(WorkerStarted{LocalRank{i}, i == 1 ? 201 : 100 + i});
+    job.step(ended(0, 0));
+    job.step(ended(1, 0));
+    const auto over = job.step(ended(2, 0));
+    CHECK(find_sent<WorkersSucceeded>(over));
+    CHECK(*find<SweepDescendants>(over) == SweepDescendants{leftover_patience, 30s});
+  }
+  SECTION("unless the round is over before: it waits on, and is told nothing") {
+    job.step(WorkerStarted{LocalRank{1}, 201});
+    const auto over = job.step(FromCoordinator{stopped(1, StopCause::membership_change)});
+    CHECK(find<CancelStarts>(over));
+    CHECK_FALSE(find<EndRound>(over));
+    CHECK(find<SignalWorkers>(over)->workers == ranks({1}));
+    job.step(ended(1, -SIGTERM));
+    job.step(WorkerNotStarted{LocalRank{0}});
+    CHECK(find<SweepDescendants>(job.step(WorkerNotStarted{LocalRank{2}}))->kept == ranks({0, 2}));
+  }
+  SECTION("or is told both, where its place was under way") {
+    job.step(WorkerStarted{LocalRank{1}, 201});
+    job.step(FromCoordinator{stopped(1, StopCause::membership_change)});
+    CHECK(find<EndRound>(job.step(WorkerStarted{LocalRank{0}, 100}))->workers == ranks({0}));
+  }
+  SECTION("and costs a restart where it cannot be told") {
+    job.step(WorkerStarted{LocalRank{1}, 201});
+    job.step(WorkerNotStarted{LocalRank{0}});
+    CHECK(find<KillWorkers>(job.says(0, WorkerLeaves{}))->workers == ranks({0}));
+    CHECK(find_sent<WorkersFailed>(job.step(ended(0, -SIGKILL))));
+  }
+}
+
+TEST_CASE("a membership change keeps those that stay and counts no restart", "[unit][agent][keep]") {
+  Keeping job;
+  const auto over = job.step(FromCoordinator{stopped(0, StopCause::membership_change)});
+  CHECK(find<EndRound>(over)->workers == ranks({0, 1, 2}));
+  CHECK_FALSE(find<SignalWorkers>(over));
+  job.parks(0);
+  job.parks(1);
+  CHECK(find<SweepDescendants>(job.parks(2))->kept == ranks({0, 1, 2}));
+  const auto again = job.step(DescendantsGone{});
+  CHECK(find_sent<Join>(again));
+  CHECK_FALSE(find_event<event::Restarting>(again));
+  CHECK(find<StartWorkers>(job.step(FromCoordinator{three_placed(1, 0)}))->kept == ranks({0, 1, 2}));
+}
+
+TEST_CASE("who does not park within the grace is killed, and the others are kept", "[unit][agent][keep]") {
+  Keeping job;
+  job.step(ended(1, -SIGKILL));
+  job.parks(0);
+  REQUIRE(job.agent.deadline() == t0 + 30s);
+  job.now = t0 + 30s;
+  const auto late = job.step(Wake{});
+  CHECK(*find<KillWorkers>(late) == KillWorkers{ranks({2}), false});
+  CHECK_FALSE(find<SweepDescendants>(job.parks(2)));  // too late
+  CHECK(find<SweepDescendants>(job.step(ended(2, -SIGKILL)))->kept == ranks({0}));
+}
+
+TEST_CASE("nobody is kept where no round follows", "[unit][agent][keep]") {
+  SECTION("without a restart left") {
+    Keeping job{three_workers(0)};
+    const auto died = job.step(ended(1, -SIGKILL));
+    CHECK_FALSE(find<EndRound>(died));
+    CHECK(find<SignalWorkers>(died)->workers == ranks({0, 2}));
+  }
+  SECTION("after the last one") {
+    Keeping job{three_workers(1)};
+    job.next_round();
+    const auto died = job.step(ended(1, -SIGKILL));
+    CHECK_FALSE(find<EndRound>(died));
+    CHECK(find<SignalWorkers>(died)->workers == ranks({0, 2}));
+  }
+  SECTION("when this node is fenced") {
+    Keeping job;
+    const auto over = job.step(FromCoordinator{stopped(0, StopCause::fenced)});
+    CHECK_FALSE(find<EndRound>(over));
+    CHECK(*find<KillWorkers>(over) == KillWorkers{ranks({0, 1, 2}), true});
+  }
+  SECTION("by torchrun's agents") {
+    Keeping job;
+    const auto over = job.step(FromCoordinator{stopped(0, StopCause::membership_change), true});
+    CHECK_FALSE(find<EndRound>(over));
+    CHECK(find<SignalWorkers>(over)->workers == ranks({0, 1, 2}));
+  }
+  SECTION("for a signal, the verdict, the time limit") {
+    LaunchConfig config = three_workers();
+    config.timeout = 60s;
+    Keeping job{config};
+    const int which = GENERATE(0, 1, 2, 3);
+    if (which == 3) job.now = t0 + 60s;
+    const auto over = which == 0   ? job.step(SignalArrived{SIGTERM})
+                      : which == 1 ? job.step(SignalArrived{SIGINT})
+                      : which == 2 ? job.step(FromCoordinator{End{verdict(1)}})
+                                   : job.step(Wake{});
+    CHECK_FALSE(find<EndRound>(over));
+    CHECK(find<SignalWorkers>(over)->workers == ranks({0, 1, 2}));
+    CHECK(find<SignalWorkers>(over)->number == (which == 1 ? SIGINT : SIGTERM));
+  }
+}
+
+TEST_CASE("who is parked ends with the job, whatever it waits for", "[unit][agent][keep]") {
+  LaunchConfig config = three_workers();
+  config.timeout = 60s;
+  Keeping job{config};
+  const auto end_it = [&job] {
+    const int which = GENERATE(0, 1, 2);
+    if (which == 2) job.now += 60s;
+    return which == 0   ? job.step(SignalArrived{SIGTERM})
+           : which == 1 ? job.step(FromCoordinator{End{verdict(1)}})
+                        : job.step(Wake{});
+  };
+  const auto finish = [&job](int local_rank) {
+    job.step(ended(local_rank, -SIGTERM));
+    job.step(FromCoordinator{End{verdict(1)}});
+    const auto last = job.step(DescendantsGone{});
+    CHECK(find<Finish>(last));
+    CHECK_FALSE(find_event<event::AttemptEnded>(last));
+  };
+  job.step(ended(1, -SIGKILL));
+  job.parks(0);
+  SECTION("the others, with whom it is signalled") {
+    const auto over = job.step(SignalArrived{SIGTERM});
+    CHECK(find<SignalWorkers>(over)->workers == ranks({0, 2}));
+    CHECK(job.agent.deadline() == t0 + 30s);
+  }
+  SECTION("the others, with whom Ctrl-C reaches it") {
+    const auto over = job.step(SignalArrived{SIGINT});
+    CHECK(*find<SignalWorkers>(over) == SignalWorkers{SIGINT, true, ranks({0, 2})});
+  }
+  SECTION("the sweep, after which it is signalled") {
+    job.step(ended(2, 1));
+    CHECK_FALSE(find<SignalWorkers>(job.step(FromCoordinator{End{verdict(1)}})));
+    const auto gone = job.step(DescendantsGone{});
+    CHECK(find<SignalWorkers>(gone)->workers == ranks({0}));
+    CHECK_FALSE(find<Finish>(gone));
+    CHECK(*find<SweepDescendants>(job.step(ended(0, -SIGTERM))) == SweepDescendants{0s, 30s});
+    finish(0);
+  }
+  SECTION("the coordinator's word") {
+    job.step(ended(2, 1));
+    CHECK(find_event<event::AttemptEnded>(job.step(DescendantsGone{})));
+    const auto over = end_it();
+    CHECK(find<SignalWorkers>(over)->workers == ranks({0}));
+    finish(0);
+  }
+  SECTION("its place") {
+    job.step(ended(2, 1));
+    job.step(FromCoordinator{stopped(0)});
+    CHECK(find_sent<Join>(job.step(DescendantsGone{})));
+    const auto over = end_it();
+    CHECK(find<SignalWorkers>(over)->workers == ranks({0}));
+    CHECK_FALSE(find<Finish>(over));
+    finish(0);
+  }
+  SECTION("its place, and is killed where that does not end it") {
+    job.step(ended(2, 1));
+    job.step(FromCoordinator{stopped(0)});
+    job.step(DescendantsGone{});
+    job.step(SignalArrived{SIGTERM});
+    job.now += 30s;
+    CHECK(*find<KillWorkers>(job.step(Wake{})) == KillWorkers{ranks({0}), true});
+  }
+}
+
+TEST_CASE("who is parked and dies is replaced, before the next round begins", "[unit][agent][keep]") {
+  Keeping job;
+  job.until_join();
+  SECTION("by itself") { job.step(ended(0, 1)); }
+  SECTION("or because it cannot be told its place") {
+    CHECK(find<KillWorkers>(job.says(0, WorkerLeaves{}))->workers == ranks({0}));
+    CHECK_FALSE(find<StartWorkers>(job.step(FromCoordinator{three_placed(1, 1)})));
+    CHECK(find<StartWorkers>(job.step(ended(0, -SIGKILL)))->kept == ranks({2}));
+    return;
+  }
+  CHECK(find<StartWorkers>(job.step(FromCoordinator{three_placed(1, 1)}))->kept == ranks({2}));
+}
+
+TEST_CASE("who leaves while it is to park ends as any other", "[unit][agent][keep]") {
+  Keeping job;
+  job.step(ended(1, -SIGKILL));
+  CHECK(*find<SignalWorkers>(job.says(0, WorkerLeaves{})) == SignalWorkers{SIGTERM, true, ranks({0})});
+  job.says(0, WorkerStays{});
+  CHECK_FALSE(find<SweepDescendants>(job.parks(0)));
+  job.parks(2);
+  CHECK(find<SweepDescendants>(job.step(ended(0, -SIGTERM)))->kept == ranks({2}));
+}
+
+TEST_CASE("who raises is blamed when no other cause shows in 250 ms", "[unit][agent][keep]") {
+  Keeping job;
+  CHECK(deeds(job.says(2, WorkerRaised{"ValueError"})) == 0);
+  job.now += 100ms;
+  CHECK(deeds(job.says(0, WorkerRaised{"Connection closed by peer"})) == 0);
+  REQUIRE(job.agent.deadline() == t0 + 250ms);
+  SECTION("the first one, and no other") {
+    job.now = t0 + 250ms;
+    CHECK(*find<BlameWorker>(job.step(Wake{})) == BlameWorker{LocalRank{2}});
+    job.now = t0 + 1h;
+    CHECK_FALSE(find<BlameWorker>(job.step(Wake{})));
+    CHECK(find<EndRound>(job.step(ended(2, 1)))->workers == ranks({0, 1}));
+  }
+  SECTION("but not where a worker dies") {
+    CHECK(find<EndRound>(job.step(ended(1, -SIGKILL)))->workers == ranks({0, 2}));
+    job.now = t0 + 1s;
+    CHECK_FALSE(find<BlameWorker>(job.step(Wake{})));
+  }
+  SECTION("nor where another node is the cause") {
+    CHECK(find<EndRound>(job.step(FromCoordinator{stopped(0)}))->workers == ranks({0, 1, 2}));
+  }
+  SECTION("the next one where the first thinks better of it") {
+    job.now = t0 + 250ms;
+    job.step(Wake{});
+    job.says(2, WorkerStays{});
+    job.now = t0 + 350ms;
+    CHECK(*find<BlameWorker>(job.step(Wake{})) == BlameWorker{LocalRank{0}});
+  }
+}
+
+TEST_CASE("who raises where nobody is kept hears at once", "[unit][agent][keep]") {
+  Keeping job{three_workers(), {0}};
+  CHECK(*find<BlameWorker>(job.says(0, WorkerRaised{"ValueError"})) == BlameWorker{LocalRank{0}});
+  job.says(2, WorkerRaised{"ValueError"});
+  CHECK(*find<BlameWorker>(job.step(SignalArrived{SIGTERM})) == BlameWorker{LocalRank{2}});
+}
+
+TEST_CASE("nobody is kept a third time without a step of its own", "[unit][agent][keep]") {
+  Keeping job;
+  job.next_round(5);
+  job.next_round(5);
+  job.step(ended(1, -SIGKILL));
+  SECTION("it ends as any other") {
+    CHECK(*find<SignalWorkers>(job.parks(0, 5)) == SignalWorkers{SIGTERM, true, ranks({0})});
+    CHECK_FALSE(find<SignalWorkers>(job.parks(2, 6)));
+    CHECK(find<SweepDescendants>(job.step(ended(0, -SIGTERM)))->kept == ranks({2}));
+  }
+  SECTION("whoever has ended one is kept") {
+    job.parks(0, 6);
+    CHECK(find<SweepDescendants>(job.parks(2, 7))->kept == ranks({0, 2}));
+  }
+}
+
+TEST_CASE("words that nobody asked for change nothing", "[unit][agent][keep]") {
+  Keeping job;
+  CHECK(job.parks(0).empty());
+  CHECK(job.says(0, WorkerStays{}).empty());
+  CHECK(find<EndRound>(job.step(ended(1, -SIGKILL)))->workers == ranks({0, 2}));
+  job.parks(0);
+  CHECK(job.parks(0).empty());
+  CHECK(job.says(0, WorkerStays{}).empty());
+  CHECK(job.says(0, WorkerRaised{"late"}).empty());
+  CHECK(find<SweepDescendants>(job.parks(2))->kept == ranks({0, 2}));
+}
+
+TEST_CASE("the steps of earlier rounds do not make a kept worker look hung", "[unit][agent][keep]") {
+  LaunchConfig config = three_workers();
+  config.heartbeat_timeout = 1s;
+  Keeping job{config};
+  job.next_round(3);
+  WorkerProgress progress;
+  progress.beats = 3;
+  progress.step = 3;
+  progress.ended_ns = 1;
+  const auto look = [&] { return job.step(StepsSeen{{{Rank{0}, LocalRank{0}, progress}}}); };
+  for (int i = 0; i < 50; ++i, job.now += 250ms) REQUIRE_FALSE(find<AbortWorkers>(look()));
+  progress.beats = 4;
+  progress.ended_ns = std::chrono::nanoseconds{job.now.time_since_epoch()}.count();
+  bool hung = false;
+  for (int i = 0; i < 10; ++i, job.now += 250ms) hung = hung || find<AbortWorkers>(look());
+  CHECK(hung);
+}
+
+}  // namespace torchup
