@@ -1,5 +1,6 @@
 #pragma once
 
+#include <catch2/catch.hpp>
 #include <functional>
 #include <optional>
 
@@ -38,6 +39,13 @@ struct CaredJob {
   void turn(
       Duration at, const std::function<bool(ClientId)>& waits = [](ClientId) { return false; }) {
     care.turn(keys, waits, TimePoint{} + at, utc0 + std::chrono::duration_cast<std::chrono::microseconds>(at));
+    state = keys.state();
+  }
+  /// One of ours, as its machine has it stand.
+  void ours_is(const TorchrunNode& node, OurNode::Stage stage, Duration lease) {
+    JobTerms terms;
+    terms.lease = lease;
+    REQUIRE(care.project({{node, stage, 0}}, terms, keys, utc0).has_value());
     state = keys.state();
   }
   void leave(const TorchrunNode& node, ClientId client) {

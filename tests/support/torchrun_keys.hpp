@@ -8,7 +8,7 @@
 
 namespace torchup {
 
-/// Keys in memory, with the server's answers. A torchrun agent owns them, unless `cared` says that we do.
+/// Keys in memory, with the server's answers. A torchrun agent owns them.
 class Keys : public TorchrunStore {
  public:
   Result<std::optional<std::string>> find(const std::string& key) override {
@@ -36,8 +36,7 @@ class Keys : public TorchrunStore {
     ++counted_in;
     return {};
   }
-  bool cared_for() const override { return cared; }
-  void ours_are(const std::map<TorchrunNode, bool>& stopping, Duration) override { ours = stopping; }
+  TorchrunCare* owner() override { return nullptr; }
   Result<std::optional<MeetingPlace>> common_place() override { return common; }
   bool empty(const MeetingPlace& place, std::int64_t) override {
     if (!empties) return false;
@@ -49,10 +48,8 @@ class Keys : public TorchrunStore {
 
   std::map<std::string, std::string> map;
   std::vector<std::string> emptied;
-  std::map<TorchrunNode, bool> ours;
   std::optional<MeetingPlace> common;
   int counted_in = 0;
-  bool cared = false;
   bool empties = true;  ///< false: that takes its time
 };
 

@@ -47,6 +47,9 @@ house launcher/core text machine options plan record agent
 house launcher/os io machine output worker agent
 house worker_runtime format place store group ddp data toolkit state worker
 forbid "strangers' files are read without LibTorch" '#include [<"](torch|c10|ATen)/' worker_runtime/format
+# At a store of ours one machine decides for all agents of ours, and the store's owner alone writes what they are there.
+forbid "mixed jobs take no part in a torchrun agent's store" '#include "rendezvous/core/torchrun/torchrun_(peer|board|outsider)\.' \
+  rendezvous/core/torchrun/mixed_*
 # CTest splits a name at a semicolon, and Catch2 takes one that begins with a dash for an option: such a test never runs.
 if grep -rnE --include='*.cpp' 'TEST_CASE\("(-|[^"]*;)' tests; then
   echo "layers: the test cases above have names with which CTest cannot run them"

@@ -9,9 +9,8 @@
 #include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/link/plausible.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
-#include "rendezvous/core/torchrun/torchrun_board.hpp"
-#include "rendezvous/core/torchrun/torchrun_peer.hpp"
-#include "rendezvous/core/torchrun/torchrun_static.hpp"
+#include "rendezvous/core/torchrun/mixed_round.hpp"
+#include "rendezvous/core/torchrun/mixed_static.hpp"
 
 namespace torchup {
 namespace {
@@ -19,7 +18,7 @@ namespace {
 /// How often a step is due at least; a longer gap is our own sleep.
 constexpr Duration step_pace = std::chrono::milliseconds{100};
 
-/// Each reads and writes the whole state at each of its turns.
+/// For each that comes or goes the whole state is written.
 constexpr int agents_of_job_max = 256;
 
 /// Of an agent whose node id is "host_pid_n", as its link makes it; 0 where it is another.
@@ -74,6 +73,11 @@ std::vector<RendezvousAction> MixedJob::begin(const Rendezvous& pure, TimePoint 
   ended_ = std::move(people.ended);
   lost_agents_ = std::move(people.lost);
   last_round_ = people.last_round;
+  if (static_) {
+    plays_ = std::make_unique<MixedStatic>(run_id_);
+  } else {
+    plays_ = std::make_unique<MixedRound>(run_id_);
+  }
   note(TorchrunCame{});
   std::vector<Slot> all;
   for (const auto& [node, slot] : members_.slots()) all.push_back(slot);
@@ -103,14 +107,7 @@ std::vector<RendezvousAction> MixedJob::step(const RendezvousEvent& event, Torch
   now_ = now;
   std::visit([&](const auto& happened) { on(happened, now); }, event);
   expire(now);
-  std::map<TorchrunNode, bool> ours;
-  const auto shows = [&](const Part& part) {
-    if (part.plays->node()) ours.emplace(*part.plays->node(), part.plays->stopping());
-  };
-  for (const auto& [slot, part] : parts_) shows(part);
-  std::ranges::for_each(leaving_, shows);
-  store.ours_are(ours, terms_ ? terms_->lease : Duration::zero());
-  take_turns(store, now, utc);
+  take_turn(store, now, utc);
   return std::exchange(actions_, {});
 }
 
@@ -127,12 +124,12 @@ void MixedJob::on(const Said& event, TimePoint now) {
     return;
   }
   if (!part) return;
-  part->turn_at.reset();
-  if (!leave) return part->plays->said(event.message, now);
+  if (!leave) return plays_->said(part->id, event.message, now);
   Leave meant = *leave;
   meant.ends_job = ends_job(*leave, members_.connection(event.peer));
   part->leaves_alone = !meant.ends_job;
-  part->plays->said(meant, now);
+  if (part->leaves_alone) members_.losses().forgive(members_.of(event.peer)->join.host);
+  plays_->said(part->id, meant, now);
 }
 
 void MixedJob::on(const Resumed& event, TimePoint now) {
@@ -161,11 +158,11 @@ void MixedJob::on(const Resumed& event, TimePoint now) {
   }
   Part* const part = part_of(event.peer);
   if (!part) return;
-  if (resume.store) part->plays->said(*resume.store, now);
+  if (resume.store) plays_->said(part->id, *resume.store, now);
   if (resume.stage == Resume::Stage::succeeded && resume.placement) {
-    part->plays->said(WorkersSucceeded{resume.placement->round}, now);
+    plays_->said(part->id, WorkersSucceeded{resume.placement->round}, now);
   }
-  if (resume.stage == Resume::Stage::failed) part->plays->said(resume.failed, now);
+  if (resume.stage == Resume::Stage::failed) plays_->said(part->id, resume.failed, now);
   // Whatever it was told while it was away is told again; what it knows already does no harm.
   const bool placed = part->last && std::holds_alternative<Placed>(*part->last);
   if (part->last && (!placed || resume.stage == Resume::Stage::ready)) {
@@ -235,12 +232,16 @@ void MixedJob::bind(Slot slot, Peer peer, TimePoint now) {
 void MixedJob::take_part(Slot slot, const Join& join, TimePoint now) {
   ended_.reuse(join.node);
   members_.set_stage(slot, Member::Stage::ready);
-  Part& part = parts_[slot];
-  if (!part.plays) part.plays = part_for(members_.at(slot));
-  if (part.plays->over() && part.last) return tell(slot, CoordinatorMessage{*part.last});
-  part.turn_at.reset();
+  const Member& member = members_.at(slot);
+  const auto [place, is_new] = parts_.try_emplace(slot, Part{next_id_});
+  Part& part = place->second;
+  if (is_new) {
+    plays_->enter(next_id_++, address_of(member), pid_of(join.node));
+    if (member.aside) note(NodePutAside{join.host, members_.losses().limits().losses_max});
+  }
+  if (plays_->over(part.id) && part.last) return tell(slot, CoordinatorMessage{*part.last});
   part.last.reset();
-  part.plays->said(join, now);
+  plays_->said(part.id, join, now);
 }
 
 std::optional<std::string> MixedJob::misfit(const Join& join, std::optional<Slot> replaced) const {
@@ -248,15 +249,6 @@ std::optional<std::string> MixedJob::misfit(const Join& join, std::optional<Slot
     return fmt::format("a job with torchrun's agents takes {} of torchup's at most", agents_of_job_max);
   }
   return torchup::misfit(members_, terms_, facts_, join, replaced);
-}
-
-std::unique_ptr<TorchrunPart> MixedJob::part_for(const Member& member) {
-  std::string address = address_of(member);
-  if (static_) {
-    return std::make_unique<TorchrunStatic>(TorchrunStatic::Settings{.run_id = run_id_, .address = std::move(address)});
-  }
-  return std::make_unique<TorchrunPeer>(TorchrunPeer::Settings{
-      .run_id = run_id_, .address = std::move(address), .pid = pid_of(member.join.node), .number = next_number_++});
 }
 
 void MixedJob::refuse(Peer peer, const std::string& host, const std::string& why) {
@@ -267,10 +259,12 @@ void MixedJob::refuse(Peer peer, const std::string& host, const std::string& why
 /// We were asleep, not they: signs of life may lie unread before us.
 void MixedJob::grant_leases(TimePoint now) {
   note(CoordinatorSlept{});
+  slept_until_ = now;
   members_.grant_leases(now, now);
 }
 
 void MixedJob::expire(TimePoint now) {
+  members_.end_asides(now);
   while (const auto slot = members_.next_expired(now)) {
     expel(*slot, members_.why_expired(members_.at(*slot), now), now);
   }
@@ -280,7 +274,7 @@ void MixedJob::expel(Slot slot, const std::string& why, TimePoint now) {
   const Member& member = members_.at(slot);
   const auto part = parts_.find(slot);
   if (member.peer && part != parts_.end()) {
-    const Round round = part->second.plays->round();
+    const Round round = plays_->round(part->second.id);
     actions_.push_back(Tell{*member.peer, members_.give_up(*member.peer, member.join.node, round, why)});
   }
   give_up(slot, why, now);
@@ -288,29 +282,32 @@ void MixedJob::expel(Slot slot, const std::string& why, TimePoint now) {
 
 /// Its workers are taken for dead: the place is free at once, where torchrun's agents would wait for its heartbeat.
 void MixedJob::give_up(Slot slot, const std::string& why, TimePoint now) {
-  auto part = parts_.extract(slot);
-  const bool over = !part || part.mapped().plays->over();
-  if (!over && !part.mapped().leaves_alone) note(NodeLost{members_.at(slot).join.host, why});
+  const auto part = parts_.extract(slot);
+  const bool over = !part || plays_->over(part.mapped().id);
+  if (!over && !part.mapped().leaves_alone) note_lost(slot, why, now);
   if (!over) lost_agents_.add(members_.at(slot).join.node);
   members_.remove(slot);
-  if (over) return;
-  part.mapped().leaves_alone = true;
-  part.mapped().turn_at.reset();
-  part.mapped().plays->said(Leave{.ends_job = false}, now);
-  leaving_.push_back(std::move(part.mapped()));
+  if (!over) plays_->said(part.mapped().id, Leave{.ends_job = false}, now);
+}
+
+void MixedJob::note_lost(Slot slot, const std::string& why, TimePoint now) {
+  const std::string& host = members_.at(slot).join.host;
+  const bool we_were_away = slept_until_ && now <= *slept_until_ + terms_->lease;  // then it gave us up
+  if (!we_were_away) members_.losses().lost(host, now);
+  note(NodeLost{host, why});
 }
 
 // ---- the end
 
 bool MixedJob::over(bool attended) const {
-  if (!active_ || !leaving_.empty()) return false;
-  const auto has_gone = [](const auto& entry) { return entry.second.plays->over(); };
+  if (!active_) return false;
+  const auto has_gone = [&](const auto& entry) { return plays_->over(entry.second.id); };
   return std::ranges::all_of(parts_, has_gone) && (outcome_ || static_ || !attended);
 }
 
 MixedJob::Rest MixedJob::give_back(TorchrunStore& store) {
   if (static_) forget_static_meeting(store, run_id_, terms_->max_nodes);
-  store.ours_are({}, Duration::zero());
+  if (TorchrunCare* const owner = store.owner()) owner->forget_ours();
   Rest rest{.people = {.members = std::move(members_),
                        .ended = std::move(ended_),
                        .lost = std::move(lost_agents_),
@@ -332,51 +329,47 @@ std::size_t MixedJob::held_bytes() const {
 
 // ---- their parts
 
-void MixedJob::take_turns(TorchrunStore& store, TimePoint now, UtcTime utc) {
-  for (auto& [slot, part] : parts_) {
-    if (!verdict_) take_turn(part, slot, store, now, utc);
+void MixedJob::take_turn(TorchrunStore& store, TimePoint now, UtcTime utc) {
+  if (verdict_) return;
+  for (const auto& [slot, part] : parts_) plays_->set_aside(part.id, members_.at(slot).aside);
+  auto told = plays_->turn(store, now, utc);
+  if (told) {
+    for (MixedParts::Told& one : *told) hear(std::move(one));
+  } else {
+    conclude({.exit_code = 68, .reason = told.error().message()});
+    // Or torchrun's agents would wait for ours, which say nothing more.
+    if (!static_) (void)store.owner()->close(store);
   }
-  for (Part& part : leaving_) {
-    if (!verdict_) take_turn(part, {}, store, now, utc);
-  }
-  std::erase_if(leaving_, [](const Part& part) { return part.plays->over(); });
   std::erase_if(parts_, [&](const auto& entry) {
-    const bool left = entry.second.plays->over() && entry.second.leaves_alone;
+    const bool left = plays_->over(entry.second.id) && entry.second.leaves_alone;
     if (left) members_.remove(entry.first);
     return left;
   });
   if (!verdict_) return;
   for (const auto& [slot, part] : parts_) {
-    if (!part.plays->over()) tell(slot, End{*verdict_});
+    const bool heard = part.last && std::holds_alternative<End>(*part.last);
+    if (!heard) tell(slot, End{*verdict_});
   }
   parts_.clear();  // those who have not heard it yet are members still
-  leaving_.clear();
 }
 
-/// `slot`: whom it is told; nobody: its agent is a member no more.
-void MixedJob::take_turn(Part& part, std::optional<Slot> slot, TorchrunStore& store, TimePoint now, UtcTime utc) {
-  if (part.turn_at && now < *part.turn_at) return;
-  auto messages = part.plays->turn(store, now, utc);
-  part.turn_at = now + part.plays->pace();
-  if (!messages) {
-    note(JobEndRequested{slot ? members_.at(*slot).join.host : "that is lost", messages.error().message()});
-    verdict_ = Verdict{.exit_code = 68, .reason = messages.error().message()};
-    outcome_ = verdict_;
-    // Or torchrun's agents would wait for ours, which say nothing more.
-    if (!static_) (void)close_torchrun_state(store, run_id_);
-    return;
+/// An agent that is a member no more is told nothing.
+void MixedJob::hear(MixedParts::Told told) {
+  const auto found = std::ranges::find(parts_, told.to, [](const auto& entry) { return entry.second.id; });
+  if (found == parts_.end()) return;
+  const auto& [slot, part] = *found;
+  const auto* const end = std::get_if<End>(&told.message);
+  if (end && !part.leaves_alone) conclude(end->verdict);
+  if (const auto* placed = std::get_if<Placed>(&told.message)) {
+    last_round_ = std::max(last_round_, placed->placement.round);
   }
-  for (CoordinatorMessage& message : *messages) {
-    if (const auto* end = std::get_if<End>(&message); end && !part.leaves_alone) {
-      note(JobConcluded{end->verdict.exit_code, end->verdict.reason});
-      if (!outcome_) outcome_ = end->verdict;
-      if (end->verdict.exit_code != 0 && !verdict_) verdict_ = end->verdict;
-    }
-    if (const auto* placed = std::get_if<Placed>(&message)) {
-      last_round_ = std::max(last_round_, placed->placement.round);
-    }
-    if (slot) tell(*slot, std::move(message));
-  }
+  tell(slot, std::move(told.message));
+}
+
+void MixedJob::conclude(const Verdict& verdict) {
+  if (outcome_ != verdict) note(JobConcluded{verdict.exit_code, verdict.reason});
+  if (!outcome_) outcome_ = verdict;
+  if (verdict.exit_code != 0 && !verdict_) verdict_ = verdict;
 }
 
 void MixedJob::tell(Slot slot, CoordinatorMessage message) {

@@ -10,17 +10,17 @@
 #include "rendezvous/core/membership/membership.hpp"
 #include "rendezvous/core/membership/standing.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
-#include "rendezvous/core/torchrun/torchrun_part.hpp"
+#include "rendezvous/core/torchrun/mixed_parts.hpp"
 
 namespace torchup {
 
-/// A job that torchrun's agents and ours share, where coordinator and store are ours: for each of our agents a
-/// part in torchrun's rendezvous (core/torchrun_part). They go on speaking our language and notice nothing.
+/// A job that torchrun's agents and ours share, where coordinator and store are ours. Our agents go on speaking our
+/// language and notice nothing.
 ///
 /// As long as all agents are ours, the round machine decides; this takes over from it, with all that the job's agents
 /// are known by, and gives it back when the job is over. Who of our agents belongs to the job, and who is heard, is
-/// decided by Membership and core/membership/standing for both. When rounds form is torchrun's rule, and what is done
-/// beyond that is decided by core/torchrun_care alone.
+/// decided by Membership and core/membership/standing for both. What those do among torchrun's is decided by MixedRound
+/// for all of them; what is done beyond torchrun's rules, by core/torchrun_care.
 class MixedJob {
  public:
   explicit MixedJob(RunId run_id) : run_id_{std::move(run_id)} {}
@@ -64,8 +64,7 @@ class MixedJob {
   using Slot = Membership::Slot;
   /// What one agent of ours has in torchrun's rendezvous.
   struct Part {
-    std::unique_ptr<TorchrunPart> plays = {};
-    std::optional<TimePoint> turn_at = {};
+    MixedParts::Id id = 0;
     std::optional<CoordinatorMessage> last = {};  ///< what its agent was told last, Waiting aside
     bool leaves_alone = false;
   };
@@ -82,14 +81,15 @@ class MixedJob {
   void bind(Slot slot, Peer peer, TimePoint now);
   void take_part(Slot slot, const Join& join, TimePoint now);
   [[nodiscard]] std::optional<std::string> misfit(const Join& join, std::optional<Slot> replaced) const;
-  [[nodiscard]] std::unique_ptr<TorchrunPart> part_for(const Member& member);
   void refuse(Peer peer, const std::string& host, const std::string& why);
   void grant_leases(TimePoint now);
   void expire(TimePoint now);
   void expel(Slot slot, const std::string& why, TimePoint now);
   void give_up(Slot slot, const std::string& why, TimePoint now);
-  void take_turns(TorchrunStore& store, TimePoint now, UtcTime utc);
-  void take_turn(Part& part, std::optional<Slot> slot, TorchrunStore& store, TimePoint now, UtcTime utc);
+  void note_lost(Slot slot, const std::string& why, TimePoint now);
+  void take_turn(TorchrunStore& store, TimePoint now, UtcTime utc);
+  void hear(MixedParts::Told told);
+  void conclude(const Verdict& verdict);
   void tell(Slot slot, CoordinatorMessage message);
   [[nodiscard]] Part* part_of(Peer peer);
   [[nodiscard]] PastJobs past();
@@ -105,11 +105,12 @@ class MixedJob {
   Membership members_{LossLimits{}};
   EndedJobs ended_;
   LostAgents lost_agents_;
+  std::unique_ptr<MixedParts> plays_;  ///< theirs, while the job is mixed
   std::map<Slot, Part> parts_;
-  std::vector<Said> early_;    ///< that begin the next job
-  std::vector<Part> leaving_;  ///< of agents that are members no more: their place in torchrun's state is to be freed
-  TimePoint now_{};            ///< of the last step
-  std::int64_t next_number_ = 0;
+  std::vector<Said> early_;               ///< that begin the next job
+  TimePoint now_{};                       ///< of the last step
+  std::optional<TimePoint> slept_until_;  ///< ourselves, lately
+  MixedParts::Id next_id_ = 0;
   std::optional<Verdict> verdict_;  ///< that ends it for all
   std::optional<Verdict> outcome_;  ///< how it ended for the first whose end was the job's
   Round last_round_{0};             ///< that ours had a place in

@@ -33,7 +33,7 @@ Result<> TorchrunBoard::read(TorchrunStore& store, UtcTime now, std::optional<st
   interval_.learn(state_, runs_);
   terms_.dead_after = interval_.dead_after(lease_);
   terms_.keep_alive_interval = interval_.pace(lease_);
-  if (!store.cared_for()) drop_silent(state_, terms_, now_);
+  drop_silent(state_, terms_, now_);
   return {};
 }
 
@@ -66,26 +66,6 @@ Result<> TorchrunBoard::put(TorchrunStore& store) {
     return {};
   }
   return read(store, now_, runs_);
-}
-
-Result<> close_torchrun_state(TorchrunStore& store, const RunId& run_id) {
-  const std::string key = torchrun_state_key(run_id);
-  auto found = store.find(key);
-  if (!found) return found.error();
-  std::string text = found->value_or("");
-  for (int i = 0; i < torchrun_steps_max; ++i) {
-    const auto bytes = from_base64(text);
-    auto state = bytes ? read_torchrun_state(*bytes) : Result<TorchrunState>{bytes.error()};
-    if (state && state->closed) return {};
-    if (!state) state = TorchrunState{};
-    state->closed = true;
-    const std::string closed = to_base64(write_torchrun_state(*state));
-    auto held = store.compare_set(key, text, closed);
-    if (!held) return held.error();
-    if (*held == closed) return {};
-    text = *std::move(held);
-  }
-  return fail(errc::limit_exceeded, "others write the state without end");
 }
 
 }  // namespace torchup

@@ -12,8 +12,8 @@
 
 namespace torchup {
 
-/// The state that torchrun's agents share, as one participant reads and writes it: a copy, and the text that stood in
-/// the store when it was read. The copy is without the nodes that are silent, unless the store's owner judges them.
+/// The state that torchrun's agents share, as a participant of ours in a torchrun agent's store reads and writes it: a
+/// copy, without the nodes that are silent, and the text that stood in the store when it was read.
 class TorchrunBoard {
  public:
   explicit TorchrunBoard(const RunId& run_id) : key_{torchrun_state_key(run_id)} {}
@@ -50,9 +50,6 @@ class TorchrunBoard {
   std::optional<std::int64_t> runs_;
   TorchrunInterval interval_;  ///< of torchrun's agents
 };
-
-/// Ends the rendezvous for all, whatever stands there: what is no state is replaced by one.
-Result<> close_torchrun_state(TorchrunStore& store, const RunId& run_id);
 
 /// Longest sequence of steps and lost writes in one turn.
 inline constexpr int torchrun_steps_max = 64;

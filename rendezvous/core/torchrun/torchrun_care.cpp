@@ -6,8 +6,6 @@
 #include <charconv>
 #include <utility>
 
-#include "rendezvous/core/text/wording.hpp"
-
 namespace torchup {
 namespace {
 
@@ -15,9 +13,6 @@ namespace {
 /// others bear more than one.
 constexpr Duration fresh = torchrun_interval_min;
 static_assert(torchrun_attempts_default > 1);
-
-/// A little less than our own agents let torchrun's have (torchrun_notice) before they stop their workers.
-constexpr Duration hold_limit = std::chrono::seconds{1};
 
 /// Stands on the wait list for nobody. Without a heartbeat it is judged by nobody.
 const TorchrunNode caller{"~", 0, -1};
@@ -47,14 +42,15 @@ std::optional<TorchrunRoundKey> read_round_key(std::string_view wire_key) {
 
 void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
   const auto text = store.find(torchrun_state_key(run_id_));
+  if (text && *text && **text == text_) refused_.reset();
   if (!text || !*text || **text == text_ || **text == torchrun_no_state) return;
   const std::size_t hash = std::hash<std::string_view>{}(**text);
-  if (hash == refused_) return;
+  if (refused_ && refused_->first == hash) return;
   ++read_count_;
   const auto bytes = from_base64(**text);
   auto state = bytes ? read_torchrun_state(*bytes) : Result<TorchrunState>{bytes.error()};
-  if (!state) {  // whoever reads it next says so
-    refused_ = hash;
+  if (!state) {  // `look` says so
+    refused_.emplace(hash, state.error());
     return;
   }
   refused_.reset();
@@ -76,7 +72,7 @@ void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
   if (known_.wait_list.contains(caller) && !round_lasts) {
     TorchrunState served = known_;
     remove_node(served, terms(), caller);
-    rewrite(served, store);
+    (void)rewrite(served, store);
   }
 }
 
@@ -111,15 +107,18 @@ TorchrunTerms TorchrunCare::terms() const { return {.min_nodes = std::max(min_no
 
 void TorchrunCare::tell_at_once(const TorchrunState& former) {
   if (!known_.complete || known_.wait_list.empty()) return news_.reset();
-  const bool newcomer = std::ranges::any_of(known_.wait_list, [&](const TorchrunNode& node) {
-    return !former.wait_list.contains(node) && !members_.contains(node);
-  });
-  if (!newcomer || news_ || !former.wait_list.empty()) return;
+  if (news_ || !former.wait_list.empty()) return;
   News news;
+  std::size_t theirs = 0;
+  for (const auto& [node, rank] : known_.participants) theirs += is_ours(node) ? 0 : 1;
   for (const auto& [client, node] : agents_) {
     if (known_.participants.contains(node)) news.unaware.insert(client);
   }
-  if (news.unaware.size() > 1) news_ = std::move(news);
+  news.strangers = news.unaware.size() < theirs;
+  const bool newcomer =
+      std::ranges::any_of(known_.wait_list, [&](const TorchrunNode& node) { return !members_.contains(node); });
+  news.held = newcomer && news.unaware.size() > 1;
+  if (!news.told()) news_ = std::move(news);
 }
 
 void TorchrunCare::begin_round(TorchrunStore& store) {
@@ -138,8 +137,9 @@ bool TorchrunCare::holds(ClientId client) {
   const auto agent = agents_.find(client);
   if (!news_ || agent == agents_.end() || !known_.participants.contains(agent->second)) return false;
   news_->unaware.erase(client);
-  if (news_->unaware.empty()) news_.reset();
-  return true;
+  const bool held = news_->held;
+  if (news_->told()) news_.reset();
+  return held;
 }
 
 std::optional<std::string> TorchrunCare::recall(ClientId client, TorchrunStore& store) const {
@@ -189,16 +189,12 @@ bool TorchrunCare::may_call(const TorchrunState& state, TorchrunStore& store) co
 /// The one decision that the others are called to another round.
 void TorchrunCare::call_together(TorchrunStore& store, TimePoint now) {
   if (!may_call(known_, store)) return lost_since_.reset();
-  for (const auto& [node, stops] : ours_) {
-    if (stops && known_.participants.contains(node)) return call(store, "node " + shown(node) + " stops its workers");
-  }
+  if (call_for_ours(store)) return;
   const auto lost = lost_members(known_);
   if (lost.empty()) return lost_since_.reset();
   if (!lost_since_) lost_since_ = now;
   if (now - *lost_since_ < torchrun_passage) return;
-  std::vector<std::string> names;
-  for (const TorchrunNode& node : lost) names.push_back(shown(node));
-  call(store, "node " + join_names(names) + " is lost");
+  call(store, "node " + shown(lost) + " is lost");
 }
 
 void TorchrunCare::call(TorchrunStore& store, const std::string& why) {
@@ -206,7 +202,7 @@ void TorchrunCare::call(TorchrunStore& store, const std::string& why) {
   lost_since_.reset();
   TorchrunState state = known_;
   state.wait_list.insert(caller);
-  rewrite(state, store);
+  (void)rewrite(state, store);
 }
 
 /// Nobody who is known is still on the way.
@@ -217,33 +213,34 @@ bool TorchrunCare::all_have_come() const {
          std::ranges::all_of(agents_, [&](const auto& one) { return here(one.second) || lost_.contains(one.second); });
 }
 
-/// The one decision that a later round is complete.
+/// The one decision that a round is complete: of a later one; of the first one, where ours take part in it, but for the
+/// torchrun agent that finds its last call over before us.
 void TorchrunCare::complete_again(TorchrunStore& store, TimePoint now) {
   if (!known_.deadline) last_call_until_.reset();
   if (known_.deadline && !last_call_until_) last_call_until_ = now + last_call_;
-  if (known_.complete || known_.closed || known_.round == 0) return;
+  if (known_.complete || known_.closed || (known_.round == 0 && ours_.empty())) return;
   if (min_nodes_ == 0 || static_cast<int>(known_.participants.size()) < min_nodes_) return;
   const bool over = last_call_until_ && now >= *last_call_until_;
-  if (!over && !all_have_come()) return;
+  if (!over && (known_.round == 0 || !all_have_come())) return;
   TorchrunState state = known_;
   complete_round(state);
-  rewrite(state, store);
+  (void)rewrite(state, store);
 }
 
 void TorchrunCare::gone(ClientId client, TorchrunStore& store) {
   const auto agent = agents_.extract(client);
   if (agent) lost_.erase(agent.mapped());
-  if (news_ && news_->unaware.erase(client) > 0 && news_->unaware.empty()) news_.reset();
+  if (news_ && news_->unaware.erase(client) > 0 && news_->told()) news_.reset();
   if (!agent || known_.closed || !has_node(known_, agent.mapped())) return;
   notes_.push_back("node " + agent.mapped().addr + ": torchrun's agent has ended");
-  take_out({agent.mapped()}, store);
+  (void)take_out({agent.mapped()}, store);
 }
 
-void TorchrunCare::take_out(const std::vector<TorchrunNode>& nodes, TorchrunStore& store) {
+Result<> TorchrunCare::take_out(const std::vector<TorchrunNode>& nodes, TorchrunStore& store) {
   TorchrunState state = known_;
   for (const TorchrunNode& node : nodes) remove_node(state, terms(), node);
   if (may_call(state, store) && !lost_members(state).empty()) state.wait_list.insert(caller);
-  rewrite(state, store);
+  return rewrite(state, store);
 }
 
 /// The one decision that somebody is gone who does not say so.
@@ -254,11 +251,11 @@ void TorchrunCare::drop_silent(TorchrunStore& store, TimePoint now) {
   std::erase_if(silent, [&](const TorchrunNode& node) { return ours_.contains(node); });
   if (silent.empty()) return;
   for (const TorchrunNode& node : silent) notes_.push_back("node " + shown(node) + " is silent: taken out of the job");
-  take_out(silent, store);
+  (void)take_out(silent, store);
 }
 
 void TorchrunCare::turn(TorchrunStore& store, const std::function<bool(ClientId)>& waits, TimePoint now, UtcTime utc) {
-  if (news_ && now - news_->since.value_or(now) >= hold_limit) news_.reset();
+  if (news_ && now - news_->since.value_or(now) >= torchrun_notice) news_.reset();
   if (news_ && !news_->since) news_->since = now;
   place_.turn(store);
   drop_silent(store, now);
@@ -280,7 +277,7 @@ void TorchrunCare::keep_waiting_alive(TorchrunStore& store, const std::function<
     heartbeat->second = utc;
     any = true;
   }
-  if (any) rewrite(state, store);
+  if (any) (void)rewrite(state, store);
 }
 
 // ---- what people see
@@ -310,10 +307,11 @@ JobView TorchrunCare::view(JobView known) const {
 }
 
 /// Nobody else can have written since: the store is this process's own.
-void TorchrunCare::rewrite(const TorchrunState& state, TorchrunStore& store) {
+Result<> TorchrunCare::rewrite(const TorchrunState& state, TorchrunStore& store) {
   const std::string text = to_base64(write_torchrun_state(state));
-  (void)store.compare_set(torchrun_state_key(run_id_), text_, text);
-  wrote({}, store);
+  auto held = store.compare_set(torchrun_state_key(run_id_), text_, text);
+  if (!held) return held.error();
+  return look(store);
 }
 
 }  // namespace torchup

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -18,14 +19,29 @@
 
 namespace torchup {
 
+/// One agent of ours among torchrun's, as it is to stand in their state.
+struct OurNode {
+  enum class Stage : std::uint8_t {
+    wants_in,   ///< out of the round that it had a place in, and into the next
+    in_round,   ///< as long as the round lasts
+    stops,      ///< the same, but it stops its workers, and cannot go on without another round
+    succeeded,  ///< its workers have: it waits for the others
+    leaves,     ///< for good
+  };
+  TorchrunNode node;
+  Stage stage = Stage::wants_in;
+  std::int64_t round = -1;  ///< the last one that it had a place in
+};
+
 /// What the owner of a store does for the torchrun agents of one job that meet in it, whether agents of ours are among
-/// them or not. The one place that decides what is done there beyond torchrun's own rules; agents of ours that take
-/// part (core/mixed_job) take torchrun's steps alone. Torchrun's own faults are cured so:
+/// them or not. The one place that decides what is done there beyond torchrun's own rules, and the only writer of what
+/// agents of ours are there (`project`); what they want is core/mixed_round's. Torchrun's own faults are cured so:
 ///  - Workers meet at a place that newcomers and old members both know, and that is empty when they come
 ///    (TorchrunPlace).
 ///  - An agent whose connection ends has ended. It leaves the state at once, instead of after its keep-alives.
-///  - All participants learn of a newcomer at one moment: who looks first waits for the others. Torchrun's agents look
-///    once a second, and the first to stop its workers makes the others' fail, which costs each a restart.
+///  - All participants learn of a newcomer at one moment: who looks first waits for the others (torchrun_notice). The
+///    first to stop its workers makes the others' fail, which costs each a restart. Ours stop theirs when all have
+///    looked (`all_know`).
 ///  - An agent that is silent is taken out of the state where agents of ours have a part in the job: by torchrun's
 ///    interval, as far as it has shown, and not before our own lease is over. Ours are not judged here: their
 ///    coordinator hears them itself. Where all are torchrun's, they judge each other.
@@ -43,7 +59,8 @@ namespace torchup {
 ///    restart left, would close the rendezvous for all, and so would one that has waited in vain.
 ///  - Between two rounds nobody sleeps. An agent that can do nothing until somebody else has acted would look again
 ///    after a second; its answer is held back instead until it can act. And the last call is for a job's beginning: a
-///    later round is complete when all who are known have come and they are at least the minimum.
+///    later round is complete when all who are known have come and they are at least the minimum. Where ours take part,
+///    the end of the first one's last call is found here for all of them.
 ///
 /// Durations are measured on the monotonic clock. Heartbeats are torchrun's, times of day by their writer's clock.
 class TorchrunCare {
@@ -60,16 +77,23 @@ class TorchrunCare {
   /// Where workers meet in this job.
   [[nodiscard]] TorchrunPlace& place() { return place_; }
 
-  /// Agents of ours that have a part in the job. True: it stops its workers, to join the next round.
-  /// `lease`: theirs.
-  void ours(std::map<TorchrunNode, bool> nodes, Duration lease) {
-    ours_ = std::move(nodes);
-    lease_ = lease;
-  }
+  /// Reads the state anew where it has changed. Errors: what stands there is none.
+  Result<> look(TorchrunStore& store);
+  /// Writes what has changed for agents of ours into the state, by torchrun's rules: one node in each write, for these
+  /// rules compare numbers of nodes with ==, and all their heartbeats in one. `ours`: all that have a part in the job,
+  /// by torchrun's group order or another; `terms`: theirs.
+  Result<> project(const std::vector<OurNode>& ours, const JobTerms& terms, TorchrunStore& store, UtcTime utc);
+  /// None of ours has a part any more; what they are in the state stays.
+  void forget_ours() { ours_.clear(); }
+  [[nodiscard]] bool has_ours() const { return !ours_.empty(); }
+  /// Ends the rendezvous for all, whatever stands there: what is no state is replaced by one.
+  Result<> close(TorchrunStore& store);
 
   /// Whether that client's look at the state has to wait until `nobody_waits`.
   [[nodiscard]] bool holds(ClientId client);
-  [[nodiscard]] bool nobody_waits() const { return !news_; }
+  [[nodiscard]] bool nobody_waits() const { return !news_ || !news_->held; }
+  /// Whether all of the round's torchrun agents have seen that another one is called, or had the time to.
+  [[nodiscard]] bool all_know() const { return !news_; }
 
   /// What that client is to be shown in place of the state, to call it back.
   [[nodiscard]] std::optional<std::string> recall(ClientId client, TorchrunStore& store) const;
@@ -95,9 +119,13 @@ class TorchrunCare {
   [[nodiscard]] std::vector<std::string> notes();
 
  private:
+  /// Somebody stands on the wait list of a complete round.
   struct News {
     std::set<ClientId> unaware = {};
+    bool strangers = false;  ///< some of the round's torchrun agents speak by no client that we know
+    bool held = false;       ///< who looks has to wait for the others
     std::optional<TimePoint> since = {};
+    [[nodiscard]] bool told() const { return unaware.empty() && !strangers; }
   };
 
   void find_lost(const TorchrunState& former, std::optional<ClientId> writer);
@@ -107,26 +135,31 @@ class TorchrunCare {
   [[nodiscard]] bool leaving(TorchrunStore& store) const;
   [[nodiscard]] std::vector<TorchrunNode> lost_members(const TorchrunState& state) const;
   [[nodiscard]] bool may_call(const TorchrunState& state, TorchrunStore& store) const;
-  void take_out(const std::vector<TorchrunNode>& nodes, TorchrunStore& store);
+  Result<> take_out(const std::vector<TorchrunNode>& nodes, TorchrunStore& store);
   void drop_silent(TorchrunStore& store, TimePoint now);
   void call_together(TorchrunStore& store, TimePoint now);
+  bool call_for_ours(TorchrunStore& store);
+  Result<> let_leave(const std::vector<OurNode>& ours, TorchrunStore& store);
+  Result<> let_in(const OurNode& one, const TorchrunTerms& terms, TorchrunStore& store, UtcTime utc);
+  Result<> keep_ours_alive(TorchrunStore& store, UtcTime utc);
   void call(TorchrunStore& store, const std::string& why);
   [[nodiscard]] bool all_have_come() const;
   void complete_again(TorchrunStore& store, TimePoint now);
   void keep_waiting_alive(TorchrunStore& store, const std::function<bool(ClientId)>& waits, UtcTime utc);
-  void rewrite(const TorchrunState& state, TorchrunStore& store);
+  Result<> rewrite(const TorchrunState& state, TorchrunStore& store);
   [[nodiscard]] TorchrunTerms terms() const;
 
   RunId run_id_;
   TorchrunPlace place_;
-  std::string text_;                    ///< the state as it was last seen
-  std::optional<std::size_t> refused_;  ///< hash of the text that is none and was last seen: it is not read again
+  std::string text_;  ///< the state as it was last seen
+  /// By its hash, the text that is none and was last seen, and why: it is not read again.
+  std::optional<std::pair<std::size_t, Error>> refused_;
   std::size_t read_count_ = 0;
   TorchrunState known_;
   std::map<ClientId, TorchrunNode> agents_;
-  std::map<TorchrunNode, bool> ours_;
-  Duration lease_{};           ///< of ours
-  TorchrunInterval interval_;  ///< of torchrun's agents
+  std::map<TorchrunNode, OurNode::Stage> ours_;  ///< those that do not leave
+  Duration lease_{};                             ///< of ours
+  TorchrunInterval interval_;                    ///< of torchrun's agents
   TorchrunSilence silence_;
   std::set<TorchrunNode> members_;  ///< of the last complete round
   std::set<TorchrunNode> lost_;     ///< of agents_: taken out of the state by others

@@ -48,26 +48,24 @@ Result<TorchrunMeeting::Outcome> TorchrunMeeting::turn(TorchrunStore& store, con
 // ---- where workers meet
 
 Result<> TorchrunMeeting::find_place(TorchrunStore& store, Outcome& outcome, TimePoint now) {
-  auto there = published(store, round_);
+  auto there = published_place(store, run_id_, round_);
   if (!there) return there.error();
   if (*there) {
     place_ = **there;
     return {};
   }
   if (group_rank_ == 0) return offer_place(store, outcome);
-  if (store.cared_for() || now - began_at_ < silence_of_first) return {};
+  if (now - began_at_ < silence_of_first) return {};
   return speak_for_first(store);
 }
 
 Result<> TorchrunMeeting::offer_place(TorchrunStore& store, Outcome& outcome) {
-  auto common = store.common_place();
-  if (!common) return common.error();
-  if (!*common && !own_port_) {
+  if (!own_port_) {
     if (!std::exchange(asked_, true)) outcome.message = HostStore{Round{round_}};
     return {};
   }
-  const MeetingPlace place = *common ? **common : MeetingPlace{address_, *own_port_};
-  if (auto done = publish(store, place); !done) return done;
+  const MeetingPlace place{address_, *own_port_};
+  if (auto done = publish_place(store, run_id_, round_, place); !done) return done;
   place_ = place;
   return {};
 }
@@ -76,7 +74,7 @@ Result<> TorchrunMeeting::speak_for_first(TorchrunStore& store) {
   std::optional<MeetingPlace> known;
   if (former_first_ == members_.front()) known = former_place_;
   for (std::int64_t back = round_ - 1; !known && back >= 0 && back >= round_ - rounds_looked_back; --back) {
-    auto then = published(store, back);
+    auto then = published_place(store, run_id_, back);
     if (!then) return then.error();
     if (!*then) continue;
     if ((*then)->address != shown(members_.front())) return {};  // a new first node, which is about to publish its own
@@ -88,22 +86,6 @@ Result<> TorchrunMeeting::speak_for_first(TorchrunStore& store) {
   if (auto set = store.compare_set(key(torchrun_key::master_address), "", known->address); !set) return set.error();
   if (auto set = store.compare_set(key(torchrun_key::master_port), "", port); !set) return set.error();
   return {};
-}
-
-Result<std::optional<MeetingPlace>> TorchrunMeeting::published(TorchrunStore& store, std::int64_t round) const {
-  auto address = store.find(torchrun_round_key(run_id_, round, torchrun_key::master_address));
-  if (!address) return address.error();
-  auto port = store.find(torchrun_round_key(run_id_, round, torchrun_key::master_port));
-  if (!port) return port.error();
-  if (!*address || !*port) return std::optional<MeetingPlace>{};
-  auto place = read_place(**address, **port);
-  if (!place) return place.error();
-  return std::optional{*std::move(place)};
-}
-
-Result<> TorchrunMeeting::publish(TorchrunStore& store, const MeetingPlace& place) const {
-  if (auto set = store.set(key(torchrun_key::master_address), place.address); !set) return set;
-  return store.set(key(torchrun_key::master_port), fmt::format("{}", place.port.value()));
 }
 
 // ---- who has how many workers

@@ -10,15 +10,14 @@
 
 namespace torchup {
 
-/// What one participant of a complete round exchanges with the others before its workers start: where workers meet, and
-/// who has how many.
+/// What a participant of ours in a torchrun agent's store exchanges with the others of a complete round before its
+/// workers start: where workers meet, and who has how many. (In a store of ours: core/mixed_meeting.)
 ///
 /// Workers meet on group rank 0's node, as under torchrun: programs open sockets of their own there. The agent of that
 /// node opens the store; an agent of ours is asked once (HostStore), and its store serves all later rounds, emptied,
-/// for torchrun's agents never read a second address. Where the owner of the rendezvous has a place of its own for
-/// workers (TorchrunStore::common_place), that one is published instead.
+/// for torchrun's agents never read a second address.
 ///
-/// In torchrun's store, a group rank 0 that has opened its store in an earlier round publishes nothing, since it
+/// A group rank 0 of torchrun's that has opened its store in an earlier round publishes nothing, since it
 /// believes that all know it. Then we publish for it what it published last, so that newcomers find it.
 class TorchrunMeeting {
  public:
@@ -42,8 +41,6 @@ class TorchrunMeeting {
   Result<> offer_place(TorchrunStore& store, Outcome& outcome);
   Result<> speak_for_first(TorchrunStore& store);
   Result<> take_ranks(TorchrunStore& store, const Join& join, bool may_tell, Outcome& outcome);
-  [[nodiscard]] Result<std::optional<MeetingPlace>> published(TorchrunStore& store, std::int64_t round) const;
-  Result<> publish(TorchrunStore& store, const MeetingPlace& place) const;
   [[nodiscard]] std::string key(const std::string& name) const { return torchrun_round_key(run_id_, round_, name); }
 
   RunId run_id_;

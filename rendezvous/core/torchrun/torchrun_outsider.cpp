@@ -15,7 +15,6 @@ constexpr Duration absence = std::chrono::seconds{3};
 
 Result<> TorchrunOutsider::gather(TorchrunBoard& board, TorchrunStore& store, const std::vector<TorchrunNode>& former,
                                   TimePoint now, UtcTime utc) {
-  if (store.cared_for()) return {};
   if (!board.state().complete && !absent_since_) {  // all have left the last round: it would call for a second one
     if (auto dismissed = dismiss_caller(board, store); !dismissed) return dismissed;
   }
@@ -63,13 +62,11 @@ Result<> TorchrunOutsider::cut_last_call(TorchrunBoard& board, TorchrunStore& st
 
 /// Torchrun's agents look at the wait list again when they have all roles.
 Result<> TorchrunOutsider::formed(TorchrunBoard& board, TorchrunStore& store, TimePoint now) {
-  if (store.cared_for()) return {};
   if (board.state().wait_list.contains(caller_)) echo_until_ = now + torchrun_notice;
   return dismiss_caller(board, store);
 }
 
 Result<> TorchrunOutsider::call_together(TorchrunBoard& board, TorchrunStore& store, UtcTime utc) {
-  if (store.cared_for()) return {};
   return board.write(store, [&](TorchrunState& state) {
     const bool with_torchruns =
         std::ranges::any_of(state.participants, [](const auto& entry) { return !is_ours(entry.first); });
@@ -82,7 +79,6 @@ Result<> TorchrunOutsider::call_together(TorchrunBoard& board, TorchrunStore& st
 }
 
 Result<> TorchrunOutsider::dismiss_caller(TorchrunBoard& board, TorchrunStore& store) {
-  if (store.cared_for()) return {};
   return board.write(store, [&](TorchrunState& state) {
     if (!state.wait_list.contains(caller_)) return false;
     remove_node(state, board.terms(), caller_);

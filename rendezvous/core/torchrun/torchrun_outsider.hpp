@@ -8,7 +8,7 @@
 namespace torchup {
 
 /// What a participant of ours does beyond torchrun's rules in a rendezvous that a torchrun agent owns. (Where the store
-/// is ours, its owner does all that, and this does nothing: core/torchrun_care.)
+/// is ours, its owner does all that: core/torchrun_care.)
 ///
 ///  - A participant that is lost makes it call the others to another round: by an entry of its own on the wait list,
 ///    the only thing that torchrun's agents look at.
@@ -46,8 +46,5 @@ class TorchrunOutsider {
   std::size_t here_ = 0;
   TimePoint echo_until_{};
 };
-
-/// Torchrun's agents look once a second: who stops before they saw a change makes their workers fail, which they count.
-inline constexpr Duration torchrun_notice = std::chrono::milliseconds{1200};
 
 }  // namespace torchup

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "rendezvous/base/result.hpp"
@@ -39,10 +38,6 @@ class TorchrunPart {
 
   /// The round that the agent was placed in last, or is about to be.
   [[nodiscard]] virtual Round round() const = 0;
-  /// Its name in the shared state; none before its first turn after a Join, nor in a static rendezvous.
-  [[nodiscard]] virtual std::optional<TorchrunNode> node() const { return {}; }
-  /// Whether it was told to stop its workers, and has not said yet that they have ended.
-  [[nodiscard]] virtual bool stopping() const { return false; }
 };
 
 }  // namespace torchup

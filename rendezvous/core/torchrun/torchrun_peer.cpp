@@ -6,8 +6,6 @@
 #include <iterator>
 #include <utility>
 
-#include "rendezvous/core/text/wording.hpp"
-
 namespace torchup {
 namespace {
 
@@ -16,27 +14,6 @@ constexpr Duration spare_pace = std::chrono::milliseconds{20};
 /// How long after a worker's failure another node's change may still show up as its cause: torchrun's agents look at
 /// their workers each 100 ms, and stop them before they leave.
 constexpr Duration doubt = std::chrono::milliseconds{400};
-
-std::string names(const auto& nodes) {
-  std::vector<std::string> list;
-  for (const TorchrunNode& node : nodes) list.push_back(shown(node));
-  return join_names(list);
-}
-
-/// The participants by group rank; nothing where these are not 0, 1, 2, …: somebody of the round is lost already, or
-/// what is written there is none of torchrun's.
-std::optional<std::vector<TorchrunNode>> by_group_rank(const TorchrunState& state) {
-  std::vector<std::optional<TorchrunNode>> seats(state.participants.size());
-  for (const auto& [node, rank] : state.participants) {
-    if (rank < 0 || static_cast<std::size_t>(rank) >= seats.size()) return {};
-    auto& seat = seats[static_cast<std::size_t>(rank)];
-    if (seat) return {};
-    seat = node;
-  }
-  std::vector<TorchrunNode> nodes;
-  for (auto& seat : seats) nodes.push_back(*std::move(seat));
-  return nodes;
-}
 
 constexpr const char* closed_by_another = "the rendezvous was closed by another node, whose workers have failed";
 
@@ -252,27 +229,25 @@ bool TorchrunPeer::with_torchruns() const {
   return std::ranges::any_of(state().participants, [](const auto& entry) { return !is_ours(entry.first); });
 }
 
-/// Why this round cannot go on, if somebody came or went. Where the store is cared for, its owner alone judges whether
-/// it can: by the wait list it calls all.
-std::optional<std::string> TorchrunPeer::change(bool cared_for) const {
+/// Why this round cannot go on, if somebody came or went.
+std::optional<std::string> TorchrunPeer::change() const {
   if (!goes_on()) return "the others have left the round";
-  if (cared_for && state().wait_list.empty()) return {};
   std::vector<TorchrunNode> gone;
   for (const TorchrunNode& node : members_) {
     if (!state().participants.contains(node)) gone.push_back(node);
   }
-  if (!gone.empty()) return fmt::format("node {} has left the round", names(gone));
+  if (!gone.empty()) return fmt::format("node {} has left the round", shown(gone));
   std::vector<TorchrunNode> newcomers;
   std::ranges::copy_if(state().wait_list, std::back_inserter(newcomers),
                        [](const auto& node) { return !is_caller(node); });
-  if (!newcomers.empty()) return "joining: " + names(newcomers);
+  if (!newcomers.empty()) return "joining: " + shown(newcomers);
   if (!state().wait_list.empty()) return "another round was called for";
   return {};
 }
 
 Result<> TorchrunPeer::watch(TorchrunStore& store) {
   if (state().closed) return fail_for_good(closed_by_another), Result<>{};
-  auto why = change(store.cared_for());
+  auto why = change();
   if (why && phase_ == Phase::running) {
     auto leaving = store.find(key(torchrun_key::barrier_count, round_));
     if (!leaving) return leaving.error();
@@ -359,7 +334,7 @@ void TorchrunPeer::tell_roster() {
   std::string text = fmt::format("{} of {}", here.size(), terms.min_nodes);
   if (terms.max_nodes != terms.min_nodes) text += fmt::format(" to {}", terms.max_nodes);
   text += " nodes among torchrun's agents";
-  if (!here.empty()) text += ": " + names(here);
+  if (!here.empty()) text += ": " + shown(here);
   if (state().redundancy_list.contains(*me_))
     text += "; this node is a spare";
   else if (!state().participants.contains(*me_))

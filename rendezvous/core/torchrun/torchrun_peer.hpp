@@ -17,12 +17,12 @@
 
 namespace torchup {
 
-/// Plays the part of a torchrun agent for one of ours, so that both kinds form one job.
+/// Plays the part of a torchrun agent for one of ours in a rendezvous that a torchrun agent owns, so that both kinds
+/// form one job. (At a store of ours: core/mixed_round.)
 ///
-/// Towards the others it takes torchrun's own
-/// steps in their shared state (TorchrunBoard), exchanges addresses and roles (TorchrunMeeting), and meets them at the
-/// exit barrier, as torchrun 2.15 does. What it does beyond torchrun, where nobody else does it, is TorchrunOutsider.
-/// At a store of ours it neither judges who is gone nor when a round must end: the owner does, and writes it.
+/// Towards the others it takes torchrun's own steps in their shared state (TorchrunBoard), exchanges addresses and
+/// roles (TorchrunMeeting), and meets them at the exit barrier, as torchrun 2.15 does. What it does beyond torchrun is
+/// TorchrunOutsider.
 ///
 /// Restarts are counted per agent, as torchrun does, and not at all where another node's change explains the failure;
 /// one whose cause shows only later, since a node that has ended says nothing, is taken back. It takes itself out of
@@ -45,8 +45,6 @@ class TorchrunPeer final : public TorchrunPart {
   [[nodiscard]] bool finished_without_store() const override { return phase_ == Phase::leaving_together || released_; }
   [[nodiscard]] bool over() const override { return phase_ == Phase::over; }
   [[nodiscard]] Round round() const override { return Round{round_}; }
-  [[nodiscard]] std::optional<TorchrunNode> node() const override { return me_; }
-  [[nodiscard]] bool stopping() const override { return phase_ == Phase::stopping; }
 
  private:
   enum class Phase : std::uint8_t {
@@ -82,7 +80,7 @@ class TorchrunPeer final : public TorchrunPart {
 
   [[nodiscard]] bool goes_on() const;
   [[nodiscard]] bool with_torchruns() const;
-  [[nodiscard]] std::optional<std::string> change(bool cared_for) const;
+  [[nodiscard]] std::optional<std::string> change() const;
   [[nodiscard]] std::string key(const char* name, std::int64_t round) const {
     return torchrun_round_key(settings_.run_id, round, name);
   }

@@ -112,7 +112,7 @@ Result<> TorchrunStatic::join(TorchrunStore& store) {
 Result<> TorchrunStatic::tell_role(TorchrunStore& store) {
   if (std::exchange(role_told_, true)) return {};
   // Torchrun's group rank 0 waits until all have counted themselves; where the store is ours, nobody does.
-  if (!store.cared_for() && !std::exchange(counted_in_, true)) {
+  if (!store.owner() && !std::exchange(counted_in_, true)) {
     if (auto counted = store.count_in(); !counted) return counted;
   }
   return store.set(key(role_name(group_rank())), write_role(*join_, group_rank()));

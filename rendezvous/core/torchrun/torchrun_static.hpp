@@ -39,7 +39,6 @@ class TorchrunStatic final : public TorchrunPart {
   [[nodiscard]] bool finished_without_store() const override { return phase_ == Phase::leaving_together; }
   [[nodiscard]] bool over() const override { return phase_ == Phase::over; }
   [[nodiscard]] Round round() const override { return Round{round_}; }
-  [[nodiscard]] bool stopping() const override { return phase_ == Phase::stopping; }
 
  private:
   enum class Phase : std::uint8_t { idle, joining, running, stopping, leaving_together, over };

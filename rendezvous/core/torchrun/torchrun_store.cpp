@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/text/names.hpp"
+#include "rendezvous/core/text/wording.hpp"
 
 namespace torchup {
 namespace {
@@ -39,6 +42,42 @@ bool is_caller(const TorchrunNode& node) { return node.local_id < 0; }
 std::string shown(const TorchrunNode& node) {
   const bool marked = is_ours(node) && node.addr.starts_with(last_letter);
   return marked ? node.addr.substr(1) : node.addr;
+}
+
+std::string shown(const std::vector<TorchrunNode>& nodes) {
+  std::vector<std::string> list;
+  for (const TorchrunNode& node : nodes) list.push_back(shown(node));
+  return join_names(list);
+}
+
+std::optional<std::vector<TorchrunNode>> by_group_rank(const TorchrunState& state) {
+  std::vector<std::optional<TorchrunNode>> seats(state.participants.size());
+  for (const auto& [node, rank] : state.participants) {
+    if (rank < 0 || static_cast<std::size_t>(rank) >= seats.size()) return {};
+    auto& seat = seats[static_cast<std::size_t>(rank)];
+    if (seat) return {};
+    seat = node;
+  }
+  std::vector<TorchrunNode> nodes;
+  for (auto& seat : seats) nodes.push_back(*std::move(seat));
+  return nodes;
+}
+
+Result<std::optional<MeetingPlace>> published_place(TorchrunStore& store, const RunId& run_id, std::int64_t round) {
+  auto address = store.find(torchrun_round_key(run_id, round, torchrun_key::master_address));
+  if (!address) return address.error();
+  auto port = store.find(torchrun_round_key(run_id, round, torchrun_key::master_port));
+  if (!port) return port.error();
+  if (!*address || !*port) return std::optional<MeetingPlace>{};
+  auto place = read_place(**address, **port);
+  if (!place) return place.error();
+  return std::optional{*std::move(place)};
+}
+
+Result<> publish_place(TorchrunStore& store, const RunId& run_id, std::int64_t round, const MeetingPlace& place) {
+  const auto key = [&](const char* name) { return torchrun_round_key(run_id, round, name); };
+  if (auto set = store.set(key(torchrun_key::master_address), place.address); !set) return set;
+  return store.set(key(torchrun_key::master_port), fmt::format("{}", place.port.value()));
 }
 
 bool has_node(const TorchrunState& state, const TorchrunNode& node) {

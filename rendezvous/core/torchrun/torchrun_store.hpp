@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/types.hpp"
@@ -18,6 +18,8 @@ struct MeetingPlace {
   friend bool operator==(const MeetingPlace&, const MeetingPlace&) = default;
 };
 
+class TorchrunCare;
+
 /// What the two keys of a place say. Errors: errc::bad_frame for an address that is no name (names.hpp), and for a port
 /// that is none.
 [[nodiscard]] Result<MeetingPlace> read_place(const std::string& address, const std::string& port);
@@ -25,9 +27,9 @@ struct MeetingPlace {
 /// The store in which a job's torchrun agents meet, as a participant of ours uses it: no call waits for a key. An error
 /// means that the store is gone.
 ///
-/// Either a torchrun agent owns it; then all that torchrun does not do is done by our participants themselves
-/// (core/torchrun_outsider). Or it is ours, and `cared_for`: its owner alone decides what is done beyond torchrun's
-/// rules (core/torchrun_care), and a participant takes no other steps than torchrun's agents do.
+/// Either a torchrun agent owns it; then each of our agents plays the part of one (core/torchrun_peer). Or it is ours:
+/// then one machine decides for all of our agents of the job (core/mixed_round), and only the store's owner writes what
+/// they are in the shared state (core/torchrun_care).
 class TorchrunStore {
  public:
   virtual ~TorchrunStore() = default;
@@ -44,10 +46,8 @@ class TorchrunStore {
   /// Counts this node as one that has come, for whom torchrun's group rank 0 waits in a static rendezvous.
   virtual Result<> count_in() = 0;
 
-  [[nodiscard]] virtual bool cared_for() const = 0;
-  /// Tells the owner that cares which agents of ours have a part in the job. True: it stops its workers, to join the
-  /// next round. `lease`: theirs, after which the owner may take a torchrun agent for dead, too.
-  virtual void ours_are(const std::map<TorchrunNode, bool>& stopping, Duration lease) = 0;
+  /// What cares for the job at a store of ours; null where a torchrun agent owns it.
+  [[nodiscard]] virtual TorchrunCare* owner() = 0;
   /// A place for the workers of all rounds that outlives every node. Nothing: workers meet on group rank 0's node.
   [[nodiscard]] virtual Result<std::optional<MeetingPlace>> common_place() = 0;
   /// Removes what the workers of earlier rounds left at that place, before those of `round` start. False: not done yet,
@@ -71,8 +71,20 @@ class TorchrunStore {
 /// The node's address, for people.
 [[nodiscard]] std::string shown(const TorchrunNode& node);
 
+/// The same of several.
+[[nodiscard]] std::string shown(const std::vector<TorchrunNode>& nodes);
+
+/// The participants by group rank; nothing where these are not 0, 1, 2, …: somebody of the round is lost already, or
+/// what is written there is none of torchrun's.
+[[nodiscard]] std::optional<std::vector<TorchrunNode>> by_group_rank(const TorchrunState& state);
+
 /// Whether the state has the node in one of its lists.
 [[nodiscard]] bool has_node(const TorchrunState& state, const TorchrunNode& node);
+
+/// Where the workers of a round meet, if that is published yet; and how it is published.
+[[nodiscard]] Result<std::optional<MeetingPlace>> published_place(TorchrunStore& store, const RunId& run_id,
+                                                                  std::int64_t round);
+Result<> publish_place(TorchrunStore& store, const RunId& run_id, std::int64_t round, const MeetingPlace& place);
 
 /// `torch.rendezvous.<run id>`: where the state stands.
 [[nodiscard]] std::string torchrun_state_key(const RunId& run_id);

@@ -79,43 +79,47 @@ TorchrunStep keep_alive_step(TorchrunState& state, const TorchrunTerms& terms, c
   return TorchrunStep::write;
 }
 
+TorchrunStep seek_step(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node, UtcTime now) {
+  const int count = static_cast<int>(state.participants.size());
+  if (state.closed) return TorchrunStep::wait;
+  if (state.redundancy_list.contains(node)) {
+    if (count == terms.max_nodes) return TorchrunStep::wait;
+    remove_node(state, terms, node);
+    return TorchrunStep::write;
+  }
+  if (state.participants.contains(node) || (state.complete && state.wait_list.contains(node))) {
+    return TorchrunStep::wait;
+  }
+  if (!state.complete) return enter(state, terms, node, now);
+  if (count < terms.max_nodes) {
+    state.wait_list.insert(node);
+  } else {
+    state.redundancy_list.insert(node);
+  }
+  state.last_heartbeats[node] = now;
+  return TorchrunStep::write;
+}
+
 TorchrunStep join_step(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node, UtcTime now,
                        std::optional<Duration> overdue) {
   const bool participant = state.participants.contains(node);
-  const bool waiting = state.wait_list.contains(node);
-  const bool spare = state.redundancy_list.contains(node);
   const int count = static_cast<int>(state.participants.size());
-  const auto rest = [&] {
-    return keep_alive_step(state, terms, node, now) == TorchrunStep::write ? TorchrunStep::write : TorchrunStep::wait;
-  };
   if (state.closed) return TorchrunStep::closed;
-  if (spare) {
-    if (count == terms.max_nodes) return rest();
-    remove_node(state, terms, node);
-    return TorchrunStep::write;
-  }
-  if (state.complete && participant) return TorchrunStep::done;
-  if (overdue) {
-    if (*overdue > withdrawal || (!participant && !waiting)) return TorchrunStep::too_late;
-    remove_node(state, terms, node);
-    return TorchrunStep::write;
-  }
-  if (state.complete && !waiting) {
-    if (count < terms.max_nodes) {
-      state.wait_list.insert(node);
-    } else {
-      state.redundancy_list.insert(node);
+  if (!state.redundancy_list.contains(node)) {
+    if (state.complete && participant) return TorchrunStep::done;
+    if (overdue) {
+      if (*overdue > withdrawal || (!participant && !state.wait_list.contains(node))) return TorchrunStep::too_late;
+      remove_node(state, terms, node);
+      return TorchrunStep::write;
     }
-    state.last_heartbeats[node] = now;
-    return TorchrunStep::write;
+    if (participant && count >= terms.min_nodes && count <= terms.max_nodes && state.deadline &&
+        *state.deadline < now) {
+      complete_round(state);
+      return TorchrunStep::write;
+    }
   }
-  if (!state.complete && participant && count >= terms.min_nodes && count <= terms.max_nodes && state.deadline &&
-      *state.deadline < now) {
-    complete_round(state);
-    return TorchrunStep::write;
-  }
-  if (!state.complete && !participant) return enter(state, terms, node, now);
-  return rest();
+  if (seek_step(state, terms, node, now) == TorchrunStep::write) return TorchrunStep::write;
+  return keep_alive_step(state, terms, node, now) == TorchrunStep::write ? TorchrunStep::write : TorchrunStep::wait;
 }
 
 }  // namespace torchup

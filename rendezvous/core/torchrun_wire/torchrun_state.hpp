@@ -87,6 +87,10 @@ void remove_node(TorchrunState& state, const TorchrunTerms& terms, const Torchru
 /// for less than this.
 inline constexpr Duration torchrun_passage = std::chrono::milliseconds{300};
 
+/// Torchrun's agents look at the wait list once a second: who stops its workers before they saw a change makes theirs
+/// fail, which they count.
+inline constexpr Duration torchrun_notice = std::chrono::milliseconds{1200};
+
 /// Numbers the participants: the round is theirs.
 void complete_round(TorchrunState& state);
 
@@ -105,6 +109,11 @@ enum class TorchrunStep {
 /// join timeout.
 [[nodiscard]] TorchrunStep join_step(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node,
                                      UtcTime now, std::optional<Duration> overdue);
+
+/// The same without the two that time brings, the end of the last call and of the join timeout, and without heartbeats:
+/// `write` or `wait`.
+[[nodiscard]] TorchrunStep seek_step(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node,
+                                     UtcTime now);
 
 /// One heartbeat, where one is due.
 [[nodiscard]] TorchrunStep keep_alive_step(TorchrunState& state, const TorchrunTerms& terms, const TorchrunNode& node,

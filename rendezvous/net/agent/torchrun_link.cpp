@@ -59,8 +59,7 @@ class ClientStore final : public TorchrunStore {
     auto count = client_->count_worker();
     return count ? Result<>{} : count.error();
   }
-  bool cared_for() const override { return false; }
-  void ours_are(const std::map<TorchrunNode, bool>&, Duration) override {}
+  TorchrunCare* owner() override { return nullptr; }
   Result<std::optional<MeetingPlace>> common_place() override { return std::optional<MeetingPlace>{}; }
   bool empty(const MeetingPlace& place, std::int64_t) override {
     delete_worker_keys(place.address, place.port, worker_keys_limit);

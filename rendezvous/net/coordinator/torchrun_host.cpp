@@ -78,11 +78,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
     }
     void erase(const std::string& key) override { host.keys().erase("/" + key); }
     Result<> count_in() override { return {}; }  // nobody waits for that
-    bool cared_for() const override { return true; }
-    void ours_are(const std::map<TorchrunNode, bool>& stopping, Duration lease) override {
-      ours = stopping.size();
-      care.ours(stopping, lease);
-    }
+    TorchrunCare* owner() override { return &care; }
     Result<std::optional<MeetingPlace>> common_place() override {
       if (!host.options_.common_place) return std::optional<MeetingPlace>{};
       care.place().adopt();
@@ -127,8 +123,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
     std::int64_t emptied_round = -1;
     std::optional<MeetingPlace> asked_about;
     std::future<bool> answer;
-    std::size_t clients = 0;  ///< torchrun's agents
-    std::size_t ours = 0;
+    std::size_t clients = 0;              ///< torchrun's agents
     std::optional<TimePoint> over_since;  ///< closed, or without anybody
     std::vector<Held> held;               ///< looks at the state, until all have been told of a newcomer
     std::vector<Held> idle;               ///< the same, until there is something to do
@@ -269,7 +264,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
       for (const std::string& line : its.care.notes()) {
         if (log_) log_(its.run_id, line);
       }
-      const bool over = its.care.state().closed || (its.clients == 0 && its.ours == 0);
+      const bool over = its.care.state().closed || (its.clients == 0 && !its.care.has_ours());
       if (!over) its.over_since.reset();
       if (over && !its.over_since) its.over_since = now;
       if (over && now - *its.over_since >= meeting_kept) due.insert(run_id);

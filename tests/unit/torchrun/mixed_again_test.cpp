@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "rendezvous/core/torchrun/mixed_job.hpp"
-#include "tests/support/torchrun_keys.hpp"
+#include "tests/support/owned_keys.hpp"
 
 namespace torchup {
 namespace {
@@ -17,15 +17,17 @@ Join agent(const std::string& host, int min_nodes = 2, int life = 0) {
   join.node = NodeId{host + "_1_" + std::to_string(life)};
   join.host = host;
   join.local_world_size = 2;
-  join.terms = {
-      .min_nodes = min_nodes, .max_nodes = 4, .join_timeout = 60s, .last_call = Duration::zero(), .lease = 3s};
+  join.terms = {.min_nodes = min_nodes,
+                .max_nodes = 4,
+                .max_restarts = 1,
+                .join_timeout = 60s,
+                .last_call = Duration::zero(),
+                .lease = 3s};
   return join;
 }
 
 /// One run id, as its coordinator has it.
 struct Host {
-  Host() { keys.cared = true; }
-
   std::vector<RendezvousAction> step(const RendezvousEvent& event) {
     const UtcTime utc = utc0 + std::chrono::duration_cast<std::chrono::microseconds>(now - TimePoint{});
     std::vector<RendezvousAction> all;
@@ -39,6 +41,7 @@ struct Host {
       add(pure.step(event, now));
       return all;
     }
+    if (std::holds_alternative<Tick>(event)) keys.turn(now, utc);
     add(mixed.step(event, keys, now, utc));
     if (!mixed.over(attended)) return all;
     MixedJob::Rest rest = mixed.give_back(keys);
@@ -86,7 +89,7 @@ struct Host {
     return heard[peer].empty() ? nullptr : std::get_if<T>(&heard[peer].back());
   }
 
-  Keys keys;
+  test::OwnedKeys keys;
   Rendezvous pure;
   MixedJob mixed{RunId{"job"}};
   TimePoint now{};
@@ -194,7 +197,7 @@ TEST_CASE("a run id begins anew though agents of its mixed job linger", "[unit][
     REQUIRE(host.pure.verdict());
   }
   SECTION("and it can be a mixed one again") {
-    host.keys.map.clear();
+    host.keys.forget();
     host.join(2, agent("d"));
     host.theirs_comes();
     REQUIRE(host.mixed.member_count() == 1);
@@ -223,18 +226,31 @@ TEST_CASE("who comes while the last nodes of a mixed job end belongs to the next
   host.pass(1s);
   REQUIRE(host.last<Placed>(0));
   REQUIRE(host.last<Placed>(1));
-  host.keys.map["torch.rendezvous.job.0/torchelastic/agent/terminal_state/num_members"] = "1";  // theirs
+  const std::string barrier = "torch.rendezvous.job.0/torchelastic/agent/terminal_state/";
+  host.keys.map[barrier + "num_members"] = "1";  // theirs
   (void)host.step(Said{Peer{1}, WorkersSucceeded{Round{0}}});
-  host.now += 10ms;
-  (void)host.step(Said{Peer{0}, WorkersSucceeded{Round{0}}});  // the last of all
-  REQUIRE(host.last<End>(0));
-  REQUIRE_FALSE(host.last<End>(1));  // its turn comes
-  host.join(2, agent("d", 1));
-  REQUIRE_FALSE(host.last<End>(2));
+  REQUIRE_FALSE(host.last<End>(1));
+  SECTION("where all have succeeded, they end at one moment") {
+    (void)host.step(Said{Peer{0}, WorkersSucceeded{Round{0}}});  // the last of all
+    for (const std::uint32_t peer : {0U, 1U}) REQUIRE(host.last<End>(peer)->verdict.exit_code == 0);
+    REQUIRE_FALSE(host.mixed.active());
+    host.join(2, agent("d", 1));
+  }
+  SECTION("where one still stops its workers, when that one has") {
+    (void)host.step(Said{Peer{0}, WorkersFailed{Round{0}, {WorkerFailure{.exit_code = 3}}}});
+    host.pass(500ms);
+    REQUIRE(host.last<StopWorkers>(0));
+    host.keys.map[barrier + "last_member"] = "<val_ignored>";
+    host.pass(100ms);
+    REQUIRE(host.last<End>(1)->verdict.exit_code == 0);
+    host.join(2, agent("d", 1));
+    REQUIRE(host.mixed.active());
+    REQUIRE_FALSE(host.last<End>(2));
+    host.join(0, agent("a"));
+    REQUIRE(host.last<End>(0)->verdict.exit_code == 1);
+    REQUIRE_FALSE(host.mixed.active());
+  }
   host.pass(200ms);
-  REQUIRE(host.last<End>(1));
-  REQUIRE(host.last<End>(1)->verdict.exit_code == 0);
-  REQUIRE_FALSE(host.mixed.active());
   REQUIRE(host.last<HostStore>(2));
 }
 

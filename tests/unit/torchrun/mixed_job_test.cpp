@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "tests/support/torchrun_keys.hpp"
+#include "tests/support/owned_keys.hpp"
 
 namespace torchup {
 namespace {
@@ -55,8 +55,7 @@ TEST_CASE("a job becomes mixed while a round of our agents runs", "[unit][mixed]
 }
 
 TEST_CASE("our agents' job becomes a mixed one", "[unit][mixed]") {
-  Keys keys;
-  keys.cared = true;
+  test::OwnedKeys keys;
   MixedJob job{RunId{"job"}};
   Rendezvous pure;
   Join join = join_of(2, 2);
@@ -89,7 +88,6 @@ TEST_CASE("our agents' job becomes a mixed one", "[unit][mixed]") {
     REQUIRE(keys.map.at("torch.rendezvous.job.0/MASTER_ADDR") == "10.0.0.1");
     REQUIRE(keys.map.at("torch.rendezvous.job.0/MASTER_PORT") == "77");
   }
-  REQUIRE(keys.ours.size() <= 1);
 
   SECTION("an agent that ends frees its place") {
     (void)job.step(Gone{Peer{0}, true}, keys, TimePoint{} + 200ms, utc0 + 200ms);
@@ -148,7 +146,6 @@ namespace {
 /// A mixed job of one agent of ours, a, and one of torchrun's.
 struct Mixed {
   Mixed() {
-    keys.cared = true;
     Rendezvous pure;
     (void)pure.step(Connected{Peer{0}, "10.0.0.1", "10.0.0.5"}, now);
     (void)pure.step(Said{Peer{0}, agent("a")}, now);
@@ -165,11 +162,13 @@ struct Mixed {
     join.node = NodeId{host + "_" + std::to_string(pid) + "_0"};
     return join;
   }
-  std::vector<RendezvousAction> step(const RendezvousEvent& event) {
-    return job.step(event, keys, now, utc0 + std::chrono::duration_cast<std::chrono::microseconds>(now - TimePoint{}));
+  std::vector<RendezvousAction> step(const RendezvousEvent& event) { return job.step(event, keys, now, utc()); }
+  [[nodiscard]] UtcTime utc() const {
+    return utc0 + std::chrono::duration_cast<std::chrono::microseconds>(now - TimePoint{});
   }
   std::vector<RendezvousAction> pass(Duration gap) {
     now += gap;
+    keys.turn(now, utc());
     return step(Tick{});
   }
   std::vector<RendezvousAction> join(Peer peer, const Join& join) {
@@ -183,7 +182,7 @@ struct Mixed {
     return nullptr;
   }
 
-  Keys keys;
+  test::OwnedKeys keys;
   MixedJob job{RunId{"job"}};
   TimePoint now{};
 };
@@ -255,6 +254,27 @@ TEST_CASE("a coordinator that was asleep gives nobody of a mixed job up", "[unit
   REQUIRE(mixed.job.member_count() == 0);
 }
 
+TEST_CASE("a host that a mixed job loses too often is put aside", "[unit][mixed]") {
+  Mixed mixed;
+  for (int i = 0; i < 25; ++i) (void)mixed.pass(100ms);
+  REQUIRE(mixed.keys.state().complete);
+  const auto put_aside = [](const std::vector<RendezvousAction>& actions) {
+    return std::ranges::any_of(actions, [](const RendezvousAction& action) {
+      const auto* note = std::get_if<Note>(&action);
+      return note && std::holds_alternative<NodePutAside>(*note);
+    });
+  };
+  for (std::uint32_t life = 1; life <= 3; ++life) {
+    REQUIRE_FALSE(put_aside(mixed.join(Peer{life}, Mixed::agent("c", static_cast<int>(life)))));
+    REQUIRE(mixed.job.member_count() == 2);
+    (void)mixed.step(Gone{Peer{life}, true});
+    REQUIRE(mixed.job.member_count() == 1);
+  }
+  REQUIRE(put_aside(mixed.join(Peer{4}, Mixed::agent("c", 4))));
+  REQUIRE(mixed.job.member_count() == 2);
+  REQUIRE(mixed.keys.state().wait_list.empty());  // the others do without it
+}
+
 TEST_CASE("where the store of a mixed job cannot be used, it ends for torchrun's agents, too", "[unit][mixed]") {
   Mixed mixed;
   const std::string key = "torch.rendezvous.job";
@@ -262,7 +282,7 @@ TEST_CASE("where the store of a mixed job cannot be used, it ends for torchrun's
   SECTION("since what stands there is no state") { mixed.keys.map[key] = "bm9uZQ=="; }
   SECTION("since a role is none") {
     readable = true;
-    (void)mixed.pass(2500ms);
+    for (int i = 0; i < 25; ++i) (void)mixed.pass(100ms);
     (void)mixed.step(Said{Peer{0}, StoreReady{Round{0}, Port{77}}});
     mixed.keys.map[key + ".0/torchelastic/role_info/0"] = "none";
     mixed.keys.map[key + ".0/torchelastic/role_info/1"] = "none";

@@ -107,22 +107,22 @@ TEST_CASE("participants learn of a newcomer at one moment", "[unit][torchrun]") 
     job.care.gone(client_b, job.keys);
     REQUIRE(job.care.nobody_waits());
   }
-  SECTION("or after a second") {
+  SECTION("or after the time in which torchrun's agents look once") {
     come(c, client_c);
     REQUIRE(job.care.holds(client_a));
     job.turn(10s);
-    job.turn(10900ms);
+    job.turn(11100ms);
     REQUIRE_FALSE(job.care.nobody_waits());
-    job.turn(11s);
+    job.turn(11200ms);
     REQUIRE(job.care.nobody_waits());
   }
   SECTION("whatever is done to the clock of the day") {
     come(c, client_c);
     const auto waits = [](ClientId) { return false; };
     job.care.turn(job.keys, waits, TimePoint{} + 10s, utc0);
-    job.care.turn(job.keys, waits, TimePoint{} + 10900ms, utc0 + 1h);
+    job.care.turn(job.keys, waits, TimePoint{} + 11100ms, utc0 + 1h);
     REQUIRE_FALSE(job.care.nobody_waits());
-    job.care.turn(job.keys, waits, TimePoint{} + 11s, utc0 - 1h);
+    job.care.turn(job.keys, waits, TimePoint{} + 11200ms, utc0 - 1h);
     REQUIRE(job.care.nobody_waits());
   }
   SECTION("but not of one that has left the round and comes back: something failed") {

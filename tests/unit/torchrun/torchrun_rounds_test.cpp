@@ -170,10 +170,10 @@ TEST_CASE("between two rounds nobody sleeps", "[unit][torchrun]") {
   SECTION("and so is one of ours, as long as it has a part in the job") {
     job.leave(a, client_b);
     const TorchrunNode ours = our_node("10.0.0.9", 7, 0, false);
-    job.care.ours({{ours, true}}, 3s);
+    job.ours_is(ours, OurNode::Stage::stops, 3s);
     job.turn(32s);
     REQUIRE_FALSE(job.state.complete);
-    job.care.ours({}, 3s);
+    job.care.forget_ours();
     job.turn(32s);
     REQUIRE(job.state.complete);
   }
@@ -224,10 +224,10 @@ TEST_CASE("the others are called while one of ours stops its workers", "[unit][t
   job.state.last_heartbeats[ours] = utc0;
   job.write(std::nullopt);
   job.complete(client_a);
-  job.care.ours({{ours, false}}, 3s);
+  job.ours_is(ours, OurNode::Stage::in_round, 3s);
   job.turn(1s);
   REQUIRE(job.state.wait_list.empty());
-  job.care.ours({{ours, true}}, 3s);
+  job.ours_is(ours, OurNode::Stage::stops, 3s);
   job.turn(1s);
   REQUIRE(job.state.wait_list.size() == 1);
   REQUIRE(is_caller(*job.state.wait_list.begin()));
@@ -244,7 +244,7 @@ TEST_CASE("where one of ours takes part, whoever is left of a round is called wh
   job.write(std::nullopt);
   job.enter(b, client_b);
   job.complete(client_b);  // a job of three nodes
-  if (with_ours) job.care.ours({{third, false}}, 3s);
+  if (with_ours) job.ours_is(third, OurNode::Stage::in_round, 3s);
   job.turn(1s);
   REQUIRE(job.state.wait_list.empty());
   SECTION("that is silent") {

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "rendezvous/core/torchrun/mixed_job.hpp"
-#include "tests/support/torchrun_keys.hpp"
+#include "tests/support/owned_keys.hpp"
 
 namespace torchup {
 namespace {
@@ -126,8 +126,7 @@ TEST_CASE("an address that is no name is published to no worker of a static rend
 }
 
 TEST_CASE("torchrun takes its place in our static rendezvous", "[unit][mixed]") {
-  Keys keys;
-  keys.cared = true;
+  test::OwnedKeys keys;
   MixedJob job{RunId{"job"}};
   Rendezvous pure;
   const auto hear = [&](const RendezvousEvent& event) { (void)pure.step(event, TimePoint{}); };
