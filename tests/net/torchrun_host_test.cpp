@@ -14,51 +14,14 @@
 #include "rendezvous/net/io/listen.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 #include "rendezvous/net/store/store_server.hpp"
+#include "tests/net/torchrun_hosts.hpp"
 #include "tests/support/no_threads.hpp"
 #include "tests/support/store_harness.hpp"
 #include "tests/support/store_peers.hpp"
 
 using namespace torchup;
-using test::connect_to, test::run_until, test::send_all;
+using test::connect_to, test::Host, test::run_until, test::send_all;
 using namespace std::chrono_literals;
-
-namespace {
-
-/// A store with torchrun's meetings in it.
-struct Host {
-  explicit Host(TorchrunHostOptions options = {}) : with{std::move(options)} {
-    const auto opened = server.listen();
-    REQUIRE(opened.has_value());
-    port = *opened;
-  }
-  static StoreServerOptions options() {
-    StoreServerOptions options;
-    options.bind = "127.0.0.1";
-    return options;
-  }
-  /// As an agent does that is the first to come.
-  void meet(const UniqueFd& socket, const std::string& run_id) {
-    TorchrunState state;
-    state.participants[{"a", 1, 0}] = 0;
-    state.last_heartbeats[{"a", 1, 0}] = UtcTime{} + 1h;
-    write(socket, run_id, "", to_base64(write_torchrun_state(state)));
-  }
-  void write(const UniqueFd& socket, const std::string& run_id, const std::string& expected, const std::string& text) {
-    send_all(socket, test::request(Query::compare_set, {"/torch.rendezvous." + run_id}, {expected, text}));
-  }
-  void turn(Duration at) { host.turn(TimePoint{} + at, UtcTime{} + 1h); }
-
-  boost::asio::io_context loop;
-  StoreServer server{loop, options()};
-  std::vector<std::string> log;
-  TorchrunHostOptions with;
-  TorchrunHost host{loop, server, with, [this](const RunId& run_id, const std::string& line) {
-                      log.push_back(run_id.value() + ": " + line);
-                    }};
-  Port port{0};
-};
-
-}  // namespace
 
 TEST_CASE("a meeting that nobody has a part in is forgotten", "[net][torchrun]") {
   Host host;

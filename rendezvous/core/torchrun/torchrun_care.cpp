@@ -53,6 +53,13 @@ void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
     refused_.emplace(hash, state.error());
     return;
   }
+  // Who is a member, and when each was heard, is kept by others as well.
+  constexpr std::size_t copies = 3;
+  if (settings_.room && !settings_.room(copies * held_bytes(*state) + (*text)->size())) {
+    let_go_of_state();
+    refused_->first = hash;
+    return;
+  }
   refused_.reset();
   text_ = **text;
   const TorchrunState former = std::exchange(known_, *std::move(state));
@@ -74,6 +81,18 @@ void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
     remove_node(served, terms(), caller);
     (void)rewrite(served, store);
   }
+}
+
+void TorchrunCare::let_go_of_state() {
+  refused_.emplace(std::hash<std::string_view>{}(text_),
+                   fail(errc::limit_exceeded, "there is no room for the state that torchrun's agents share"));
+  std::string{}.swap(text_);
+  known_ = {};
+  members_.clear();
+  interval_ = {};
+  silence_ = {};
+  news_.reset();
+  place_ = TorchrunPlace{run_id_, settings_.common_place};
 }
 
 void TorchrunCare::find_lost(const TorchrunState& former, std::optional<ClientId> writer) {
@@ -266,18 +285,18 @@ void TorchrunCare::turn(TorchrunStore& store, const std::function<bool(ClientId)
 
 void TorchrunCare::keep_waiting_alive(TorchrunStore& store, const std::function<bool(ClientId)>& waits, UtcTime utc) {
   if (known_.closed || (known_.complete && leaving(store))) return;  // in the exit barrier nobody waits for heartbeats
-  TorchrunState state = known_;
-  bool any = false;
+  std::vector<TorchrunNode> due;
   for (const auto& [client, node] : agents_) {
-    const auto heartbeat = state.last_heartbeats.find(node);
-    if (heartbeat == state.last_heartbeats.end() || !waits(client)) continue;
+    const auto heartbeat = known_.last_heartbeats.find(node);
+    if (heartbeat == known_.last_heartbeats.end() || !waits(client)) continue;
     // One that lies in the future is of a clock that was set back since.
     const Duration age = utc - heartbeat->second;
-    if (age < fresh && age > -fresh) continue;
-    heartbeat->second = utc;
-    any = true;
+    if (age >= fresh || age <= -fresh) due.push_back(node);
   }
-  if (any) (void)rewrite(state, store);
+  if (due.empty()) return;
+  TorchrunState state = known_;
+  for (const TorchrunNode& node : due) state.last_heartbeats[node] = utc;
+  (void)rewrite(state, store);
 }
 
 // ---- what people see

@@ -68,8 +68,11 @@ class TorchrunCare {
   struct Settings {
     RunId run_id{""};
     bool common_place = false;  ///< workers meet at a place of ours, not on group rank 0's node
+    /// Whether a state that takes up so many bytes may be kept. Unset: every one.
+    std::function<bool(std::size_t bytes)> room = {};
   };
-  explicit TorchrunCare(Settings settings) : run_id_{settings.run_id}, place_{settings.run_id, settings.common_place} {}
+  explicit TorchrunCare(Settings settings)
+      : settings_{std::move(settings)}, run_id_{settings_.run_id}, place_{run_id_, settings_.common_place} {}
 
   /// The job's state was written: by a client of the store, or by ourselves.
   void wrote(std::optional<ClientId> client, TorchrunStore& store);
@@ -110,6 +113,9 @@ class TorchrunCare {
   /// To be called some times a second. `waits`: whether that client waits for a key.
   void turn(TorchrunStore& store, const std::function<bool(ClientId)>& waits, TimePoint now, UtcTime utc);
 
+  /// Its memory is needed elsewhere: as if it had not been read, until another is written.
+  void let_go_of_state();
+
   [[nodiscard]] const TorchrunState& state() const { return known_; }
   /// Texts read so far, those that are no state included: what costs most here, so each text is read once.
   [[nodiscard]] std::size_t read_count() const { return read_count_; }
@@ -149,10 +155,11 @@ class TorchrunCare {
   Result<> rewrite(const TorchrunState& state, TorchrunStore& store);
   [[nodiscard]] TorchrunTerms terms() const;
 
-  RunId run_id_;
+  const Settings settings_;
+  const RunId run_id_;
   TorchrunPlace place_;
   std::string text_;  ///< the state as it was last seen
-  /// By its hash, the text that is none and was last seen, and why: it is not read again.
+  /// By its hash, the text that is none, or had no room, and was last seen, and why: it is not read again.
   std::optional<std::pair<std::size_t, Error>> refused_;
   std::size_t read_count_ = 0;
   TorchrunState known_;

@@ -32,6 +32,19 @@ TorchrunStep enter(TorchrunState& state, const TorchrunTerms& terms, const Torch
 
 }  // namespace
 
+std::size_t held_bytes(const TorchrunState& state) {
+  std::size_t bytes = 0;
+  const auto count = [&](const TorchrunNode& node) {
+    constexpr std::size_t entry_bytes = 112;  // with the tree's pointers and the allocator's own
+    bytes += entry_bytes + (node.addr.size() < sizeof(std::string) / 2 ? 0 : node.addr.capacity() + 1);
+  };
+  for (const auto& [node, rank] : state.participants) count(node);
+  for (const auto& [node, heartbeat] : state.last_heartbeats) count(node);
+  for (const TorchrunNode& node : state.wait_list) count(node);
+  for (const TorchrunNode& node : state.redundancy_list) count(node);
+  return bytes;
+}
+
 void complete_round(TorchrunState& state) {
   state.complete = true;
   state.deadline.reset();

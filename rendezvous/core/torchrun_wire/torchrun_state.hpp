@@ -60,6 +60,9 @@ inline constexpr std::int64_t torchrun_node_number_max = 0x7fffffff;  ///< of pi
 /// Protocol 4, memoised as Python does; a state of n nodes takes about as many bytes as Python's own.
 [[nodiscard]] std::string write_torchrun_state(const TorchrunState& state);
 
+/// Memory that it takes up.
+[[nodiscard]] std::size_t held_bytes(const TorchrunState& state);
+
 /// What the store holds before the first state.
 inline constexpr std::string_view torchrun_no_state = "Y2FuaW1hZGFt";
 

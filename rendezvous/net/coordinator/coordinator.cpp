@@ -155,12 +155,24 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   }
 
   void admit_torchrun(StoreServer& server, TorchrunHostOptions options) {
-    torchrun_.emplace(loop_, server, std::move(options), [this](const RunId& run_id, const std::string& line) {
-      LogLine told{line};
-      told.job = run_id.value();
-      jobs_.sink()(std::move(told));
-    });
+    torchrun_.emplace(
+        loop_, server, std::move(options),
+        [this](const RunId& run_id, const std::string& line) { log(run_id, LogLine{line}); },
+        [this](const RunId& run_id, const std::string& what) { end_meeting_by_fault(run_id, what); });
     look_for_torchrun();
+  }
+
+  void log(const RunId& run_id, LogLine line) {
+    line.job = run_id.value();
+    jobs_.sink()(std::move(line));
+  }
+
+  void end_meeting_by_fault(const RunId& run_id, const std::string& what) {
+    const auto found = jobs_.find(run_id);
+    if (found && found->mixed.active()) return end_by_fault(*found, what);
+    log(run_id, {LogLevel::error, fmt::format("internal fault of the coordinator: {}: torchrun's agents of this job "
+                                              "are left to themselves",
+                                              what)});
   }
 
   void look_for_torchrun() {

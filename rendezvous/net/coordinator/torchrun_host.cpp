@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
-#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,9 +14,9 @@
 #include "rendezvous/core/torchrun/torchrun_care.hpp"
 #include "rendezvous/net/coordinator/held_requests.hpp"
 #include "rendezvous/net/coordinator/helper_threads.hpp"
+#include "rendezvous/net/coordinator/hosted_meeting.hpp"
 #include "rendezvous/net/store/blocking_connect.hpp"
 #include "rendezvous/net/store/store_server.hpp"
-#include "rendezvous/net/store/worker_keys.hpp"
 
 namespace torchup {
 
@@ -38,105 +37,38 @@ bool is_open(const MeetingPlace& workers) {
 
 class TorchrunHost::Impl final : public StoreWatcher {
  public:
-  Impl(asio::io_context& loop, StoreServer& server, TorchrunHostOptions options, Log log)
-      : loop_{loop}, server_{server}, options_{std::move(options)}, log_{std::move(log)} {
+  Impl(asio::io_context& loop, StoreServer& server, TorchrunHostOptions options, Log log, Fault fault)
+      : server_{server}, options_{std::move(options)}, log_{std::move(log)}, fault_{std::move(fault)},
+        around_{loop, server, options_, helpers_, states_bytes_, [this](Meeting& its, std::size_t bytes) {
+                  return make_room_for_state(meetings_, its, bytes,
+                                             [this](const Meeting& other) { left_to_themselves(other); });
+                }} {
     server_.watch(torchrun_keys, *this);  // from now to its end
   }
 
   using Held = HeldRequest;
+  using Meeting = HostedMeeting;
 
-  /// One job's meeting, as its participants see the store.
-  struct Meeting final : TorchrunStore {
-    Meeting(Impl& the_host, RunId id)
-        : host{the_host}, run_id{std::move(id)}, care{{.run_id = run_id,
-                                                       .common_place = the_host.options_.common_place}} {}
-
-    Result<std::optional<std::string>> find(const std::string& key) override {
-      const Value* value = host.keys().find("/" + key);
-      return value ? std::optional{std::string{value->view()}} : std::nullopt;
-    }
-    Result<> set(const std::string& key, const std::string& value) override {
-      const std::string full = "/" + key;
-      if (!host.keys().set(full, Value{value})) return fail(errc::limit_exceeded, "the store is full");
-      const auto place = read_round_key(full);  // a view of it
-      if (place) care.place().published_by_ours(place->round, place->name, value);
-      return {};
-    }
-    Result<std::int64_t> add(const std::string& key, std::int64_t delta) override {
-      const auto sum = host.keys().add("/" + key, delta);
-      if (!sum) return fail(errc::bad_value, key + " holds no number");
-      return *sum;
-    }
-    Result<std::string> compare_set(const std::string& key, const std::string& expected,
-                                    const std::string& desired) override {
-      const Value* present = host.keys().find("/" + key);
-      if (!present && !expected.empty()) return expected;
-      if (present && present->view() != expected) return std::string{present->view()};
-      if (auto stored = set(key, desired); !stored) return stored.error();
-      care.wrote({}, *this);
-      return desired;
-    }
-    void erase(const std::string& key) override { host.keys().erase("/" + key); }
-    Result<> count_in() override { return {}; }  // nobody waits for that
-    TorchrunCare* owner() override { return &care; }
-    Result<std::optional<MeetingPlace>> common_place() override {
-      if (!host.options_.common_place) return std::optional<MeetingPlace>{};
-      care.place().adopt();
-      if (!workers) {
-        StoreServerOptions options;
-        options.bind = host.options_.bind;
-        options.admits = host.options_.admits;
-        workers = std::make_unique<StoreServer>(host.loop_, std::move(options));
-        auto opened = workers->listen();
-        if (!opened) {
-          workers.reset();
-          return opened.error();
-        }
-        port = *opened;
-      }
-      return std::optional{MeetingPlace{address.empty() ? "127.0.0.1" : address, port}};
-    }
-    bool empty(const MeetingPlace& place, std::int64_t round) override {
-      if (workers && place.port == port) {
-        workers->store().erase_if([](std::string_view) { return true; });
-        return true;
-      }
-      if (emptying.valid() && !HelperThreads::over(emptying)) return false;  // one at a time, however rounds pass
-      if (emptying.valid() && emptied_round == round) return true;
-      emptied_round = round;
-      emptying = host.helpers_.run([place] { delete_worker_keys(place.address, place.port, worker_keys_limit); });
-      return false;
-    }
-
-    void reached_by(const std::string& own) {
-      if (own.empty() || (!address.empty() && !is_loopback(address))) return;
-      if (address.empty() || !is_loopback(own)) address = own;
-    }
-
-    Impl& host;
-    RunId run_id;
-    TorchrunCare care;
-    std::string address = {};  ///< of ours, by which others have come
-    std::unique_ptr<StoreServer> workers;
-    Port port{0};
-    std::future<void> emptying;
-    std::int64_t emptied_round = -1;
-    std::optional<MeetingPlace> asked_about;
-    std::future<bool> answer;
-    std::size_t clients = 0;              ///< torchrun's agents
-    std::optional<TimePoint> over_since;  ///< closed, or without anybody
-    std::vector<Held> held;               ///< looks at the state, until all have been told of a newcomer
-    std::vector<Held> idle;               ///< the same, until there is something to do
-    std::vector<Held> roles;              ///< until the workers' store is empty
-  };
-
-  Meeting& meeting(const RunId& run_id) { return meetings_.try_emplace(run_id, *this, run_id).first->second; }
+  Meeting& meeting(const RunId& run_id) { return meetings_.try_emplace(run_id, around_, run_id).first->second; }
 
   Taken takes(ClientId client, Request& request) override {
-    if (request.query == Query::set) return takes_set(client, request);
-    const auto found = meetings_.find(RunId{std::string{request.key.substr(torchrun_keys.size())}});
-    if (found == meetings_.end()) return Taken::no;
-    Meeting& its = found->second;
+    const auto round_key = request.query == Query::set ? read_round_key(request.key) : std::nullopt;
+    if (request.query == Query::set && !round_key) return Taken::no;
+    const auto found = meetings_.find(round_key ? round_key->run_id : run_id_in(request.key));
+    if (found == meetings_.end() || found->second.fault) return Taken::no;
+    try {
+      return round_key ? takes_set(found->second, client, request, *round_key)
+                       : takes_state(found->second, client, request);
+    } catch (const std::bad_alloc&) {
+      throw;  // the client's request has cost too much: the server closes its connection
+    } catch (const std::exception& fault) {
+      found->second.fault = fault.what();
+      server_.refuse(client, "an internal fault where torchrun's agents of its job are looked after");
+      return Taken::yes;
+    }
+  }
+
+  Taken takes_state(Meeting& its, ClientId client, Request& request) {
     if (its.care.holds(client) && hold(its.held, client, request)) {
       release(its);
       return waits_in(its.held, client) ? Taken::held : Taken::yes;
@@ -197,9 +129,19 @@ class TorchrunHost::Impl final : public StoreWatcher {
   }
 
   void compared(ClientId client, std::string_view key) override {
-    const RunId run_id{std::string{key.substr(torchrun_keys.size())}};
-    if (!meetings_.contains(run_id) && !may_begin(run_id, key)) return;
-    Meeting& its = meeting(run_id);
+    const RunId run_id = run_id_in(key);
+    try {
+      if (!meetings_.contains(run_id) && !may_begin(run_id, key)) return;
+      Meeting& its = meeting(run_id);
+      if (!its.fault) compared_in(its, run_id, client);
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& fault) {
+      meeting(run_id).fault = fault.what();
+    }
+  }
+
+  void compared_in(Meeting& its, const RunId& run_id, ClientId client) {
     const auto [place, newcomer] = clients_.try_emplace(client, run_id);
     if (newcomer) {
       ++its.clients;
@@ -247,31 +189,57 @@ class TorchrunHost::Impl final : public StoreWatcher {
     if (found == meetings_.end()) return;
     Meeting& its = found->second;
     --its.clients;
-    its.care.gone(client, its);
-    release(its);
-    wake(its, {});
+    if (its.fault) return;
+    try {
+      its.care.gone(client, its);
+      release(its);
+      wake(its, {});
+    } catch (const std::exception& fault) {
+      its.fault = fault.what();
+    }
   }
 
   void turn(TimePoint now, UtcTime utc) {
     std::set<RunId> due;
     for (auto& [run_id, its] : meetings_) {
-      its.care.turn(
-          its, [&, &idle = its.idle](ClientId client) { return keys().waits(client) || waits_in(idle, client); }, now,
-          utc);
-      release(its);
-      wake(its, now);
-      ask(its);
-      for (const std::string& line : its.care.notes()) {
-        if (log_) log_(its.run_id, line);
+      if (its.fault) continue;
+      try {
+        turn_in(its, now, utc);
+      } catch (const std::exception& fault) {
+        its.fault = fault.what();
       }
-      const bool over = its.care.state().closed || (its.clients == 0 && !its.care.has_ours());
-      if (!over) its.over_since.reset();
-      if (over && !its.over_since) its.over_since = now;
-      if (over && now - *its.over_since >= meeting_kept) due.insert(run_id);
+      if (its.over_since && now - *its.over_since >= meeting_kept) due.insert(run_id);
     }
+    end_faulty();
     if (due.empty() || now < next_sweep_) return;
     next_sweep_ = now + meetings_sweep_pace;
     forget(due);
+  }
+
+  void turn_in(Meeting& its, TimePoint now, UtcTime utc) {
+    const auto waits = [&](ClientId client) { return keys().waits(client) || waits_in(its.idle, client); };
+    its.care.turn(its, waits, now, utc);
+    release(its);
+    wake(its, now);
+    ask(its);
+    for (const std::string& line : its.care.notes()) {
+      if (log_) log_(its.run_id, line);
+    }
+    const bool over = its.care.state().closed || (its.clients == 0 && !its.care.has_ours());
+    if (!over) its.over_since.reset();
+    if (over && !its.over_since) its.over_since = now;
+  }
+
+  /// Their keys stay, and who waits for an answer gets the store's own.
+  void end_faulty() {
+    for (auto it = meetings_.begin(); it != meetings_.end();) {
+      const auto each = it++;
+      if (!each->second.fault) continue;
+      const auto ended = let_go(each);
+      for (auto* list : {&ended.mapped().held, &ended.mapped().idle, &ended.mapped().roles})
+        answer(std::exchange(*list, {}));
+      if (fault_) fault_(ended.key(), *ended.mapped().fault);
+    }
   }
 
   void forget(const std::set<RunId>& over) {
@@ -288,27 +256,36 @@ class TorchrunHost::Impl final : public StoreWatcher {
 
   Store& keys() { return server_.store(); }
 
-  asio::io_context& loop_;
   StoreServer& server_;
   const TorchrunHostOptions options_;
   Log log_;
+  Fault fault_;
   HeldRequests held_;  ///< of all meetings; outlives them
+  std::size_t states_bytes_ = 0;
   HelperThreads helpers_;
+  MeetingSurroundings around_;
   bool full_told_ = false;
   TimePoint next_sweep_{};
-  std::map<RunId, Meeting> meetings_;
+  HostedMeetings meetings_;
   std::map<ClientId, RunId> clients_;
 
  private:
-  Taken takes_set(ClientId client, Request& request) {
-    const auto key = read_round_key(request.key);
-    const auto found = key ? meetings_.find(key->run_id) : meetings_.end();
-    if (found == meetings_.end()) return Taken::no;
-    Meeting& its = found->second;
+  static RunId run_id_in(std::string_view state_key) {
+    return RunId{std::string{state_key.substr(torchrun_keys.size())}};
+  }
+
+  Taken takes_set(Meeting& its, ClientId client, Request& request, const TorchrunRoundKey& key) {
     its.reached_by(server_.local_address(client));
-    const bool is_role = key->name.starts_with(torchrun_key::roles);
+    const bool is_role = key.name.starts_with(torchrun_key::roles);
     if (is_role && its.care.place().holds_roles() && hold(its.roles, client, request)) return Taken::yes;
-    return its.care.place().withholds(key->round, key->name, request.values.at(0).view()) ? Taken::yes : Taken::no;
+    return its.care.place().withholds(key.round, key.name, request.values.at(0).view()) ? Taken::yes : Taken::no;
+  }
+
+  void left_to_themselves(const Meeting& its) const {
+    if (!log_) return;
+    log_(its.run_id, fmt::format("states_bytes_max: what is kept of the states of torchrun's agents takes up {} bytes, "
+                                 "and this job's is among the largest; they are left to themselves",
+                                 states_bytes_max));
   }
 
   void release(Meeting& its) {
@@ -347,14 +324,15 @@ class TorchrunHost::Impl final : public StoreWatcher {
     }
   }
 
-  void let_go(std::map<RunId, Meeting>::iterator it) {
+  HostedMeetings::node_type let_go(HostedMeetings::iterator it) {
     std::erase_if(clients_, [&](const auto& entry) { return entry.second == it->first; });
-    meetings_.erase(it);
+    return meetings_.extract(it);
   }
 };
 
-TorchrunHost::TorchrunHost(asio::io_context& loop, StoreServer& server, TorchrunHostOptions options, Log log)
-    : impl_{std::make_unique<Impl>(loop, server, std::move(options), std::move(log))} {}
+TorchrunHost::TorchrunHost(asio::io_context& loop, StoreServer& server, TorchrunHostOptions options, Log log,
+                           Fault fault)
+    : impl_{std::make_unique<Impl>(loop, server, std::move(options), std::move(log), std::move(fault))} {}
 TorchrunHost::~TorchrunHost() = default;
 
 TorchrunStore* TorchrunHost::find(const RunId& run_id) {

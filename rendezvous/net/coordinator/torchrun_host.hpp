@@ -28,6 +28,9 @@ struct TorchrunHostOptions {
 
 /// Meetings of torchrun's agents in one store; further ones are left to themselves.
 inline constexpr std::size_t meetings_max = 1024;
+/// What is kept of the states that torchrun's agents of all jobs have written: room for jobs of 16,384 nodes and some
+/// thousand small ones. Beyond it the largest are left to themselves, those of jobs that are over before them.
+inline constexpr std::size_t states_bytes_max = std::size_t{64} << 20;
 /// A meeting that was closed, or that nobody has a part in any more, is kept for so long for agents that come late.
 inline constexpr Duration meeting_kept = std::chrono::minutes{5};
 /// Those who have been kept for so long are forgotten together, and not oftener than that: it takes a look at all keys.
@@ -39,8 +42,11 @@ inline constexpr Duration meetings_sweep_pace = std::chrono::seconds{10};
 class TorchrunHost {
  public:
   using Log = std::function<void(const RunId& run_id, const std::string& line)>;
+  /// A fault of ours in that job's meeting, which has ended for it: its agents are left to themselves.
+  using Fault = std::function<void(const RunId& run_id, const std::string& what)>;
 
-  TorchrunHost(boost::asio::io_context& loop, StoreServer& server, TorchrunHostOptions options, Log log);
+  TorchrunHost(boost::asio::io_context& loop, StoreServer& server, TorchrunHostOptions options, Log log,
+               Fault fault = {});
   TorchrunHost(const TorchrunHost&) = delete;
   TorchrunHost& operator=(const TorchrunHost&) = delete;
   ~TorchrunHost();

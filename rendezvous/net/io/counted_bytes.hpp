@@ -17,6 +17,12 @@ class CountedBytes {
   }
   ~CountedBytes() { *sum_ -= bytes_; }
 
+  void resize(std::size_t bytes) {
+    *sum_ += bytes - bytes_;
+    bytes_ = bytes;
+  }
+  [[nodiscard]] std::size_t count() const { return bytes_; }
+
  private:
   std::size_t* sum_;
   std::size_t bytes_;
