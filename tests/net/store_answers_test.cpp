@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <set>
 
 #include "rendezvous/net/store/reply_queue.hpp"
 #include "rendezvous/net/store/store_server.hpp"
@@ -331,4 +332,55 @@ TEST_CASE("who asks for all of many keys waits for those who ask for little", "[
   for (std::size_t i = 0; i < clients; ++i)
     REQUIRE(received(loop, crowd[i], 2 * (8 + keys * 17)).size() == 2 * (8 + keys * 17));
   REQUIRE(server.status().requests == 2 * clients + 1);
+}
+
+TEST_CASE("a list of very many keys is made in steps, and others are served in between", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  options.bind = "127.0.0.1";
+  StoreServer server{loop, std::move(options)};
+  const Port port = *server.listen();
+  constexpr std::size_t keys = 300'000;
+  for (std::size_t i = 0; i < keys; ++i) REQUIRE(server.store().set(fmt::format("/{:07}", i), Value{}));
+  const UniqueFd first = connect_to(port), second = connect_to(port), other = connect_to(port);
+  for (const UniqueFd* client : {&first, &second, &other}) send_all(*client, validate);
+  send_all(first, request(Query::list_keys));
+  send_all(second, request(Query::list_keys));
+  run_until(loop, [&] { return server.status().arriving_bytes == 2; });  // both wait
+  send_all(other, request(Query::ping, {}, {}, 7));
+  std::string pong;
+  put_nonce(pong, 7);
+  REQUIRE(received(loop, other, pong.size()) == pong);
+  char byte = 0;
+  REQUIRE(::recv(first.get(), &byte, 1, MSG_PEEK) < 0);
+  const std::size_t size = 8 + keys * (8 + 8);
+  std::string list = received(loop, first, size), count;
+  put_number(count, keys);
+  REQUIRE(list.size() == size);
+  REQUIRE(list.starts_with(count));
+  std::set<std::string> seen;
+  for (std::size_t at = 8; at < size; at += 16) seen.insert(list.substr(at + 8, 8));
+  REQUIRE(seen.size() == keys);
+  REQUIRE(received(loop, second, size).size() == size);
+  REQUIRE(server.status().arriving_bytes == 0);
+}
+
+TEST_CASE("who goes while his list is made leaves the line to others", "[net][store_server]") {
+  boost::asio::io_context loop;
+  StoreServerOptions options;
+  options.bind = "127.0.0.1";
+  StoreServer server{loop, std::move(options)};
+  const Port port = *server.listen();
+  constexpr std::size_t keys = 100'000;
+  for (std::size_t i = 0; i < keys; ++i) REQUIRE(server.store().set(fmt::format("/{:07}", i), Value{}));
+  std::optional<UniqueFd> first = connect_to(port);
+  const UniqueFd second = connect_to(port);
+  send_all(*first, validate + request(Query::list_keys));
+  send_all(second, validate + request(Query::list_keys) + request(Query::ping, {}, {}, 7));
+  run_until(loop, [&] { return server.status().arriving_bytes >= 2; });
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  ::setsockopt(first->get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  first.reset();
+  const std::size_t size = 8 + keys * (8 + 8) + 4;
+  REQUIRE(received(loop, second, size).size() == size);
 }

@@ -31,6 +31,14 @@ def hello(run_id, token=False, nonce=bytes(16)):
     return b"torchup\n" + frame(1, struct.pack("<HHB", 1, 1, token) + nonce + struct.pack("<I", len(run_id)) + run_id)
 
 
+def prove(agent, run_id):
+    challenge = agent.recv(5 + 2 + 16 + 32, socket.MSG_WAITALL)
+    version, nonce = challenge[5:7], challenge[7:23]
+    proved = b"torchup job token\n" + b"\x01" + version + bytes(16) + nonce + struct.pack("<I", len(run_id)) + run_id
+    agent.sendall(frame(2, hmac.new(TOKEN.encode(), proved, hashlib.sha256).digest()))
+    return agent
+
+
 class Silent(DaemonCase, unittest.TestCase):
     options = ("--max-connections", "40")
 
@@ -67,6 +75,58 @@ class FewDescriptors(DaemonCase, unittest.TestCase):
         agent = self.connect(hello(b"job"))
         self.assertEqual(agent.recv(5, socket.MSG_WAITALL)[4], 66)
         self.assertEqual(ask(self.honest, b"\x0d5678", 4), b"5678")
+
+
+class LastDescriptor(DaemonCase):
+    """Each newcomer needs the place of somebody else."""
+
+    def spare_none(self):
+        numbers = [int(name) for name in os.listdir(f"/proc/{self.process.pid}/fd")]
+        resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (max(numbers) + 1,) * 2)
+        return max(numbers) + 1 - len(numbers)
+
+    def closed(self, peer):
+        try:
+            peer.setblocking(False)
+            return peer.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+
+
+class LastDescriptorWithoutToken(LastDescriptor, unittest.TestCase):
+    def test_who_has_said_nothing_for_the_longest_time_goes_whatever_it_speaks(self):
+        waiting = self.connect(VALIDATE + b"\x06" + keys([b"/later"]))
+        agent = self.connect(hello(b"job"))
+        self.assertEqual(agent.recv(5, socket.MSG_WAITALL)[4], 66)
+        halves = [self.connect(hello(b"job")[:12]) for _ in range(4)]
+        self.until(lambda: self.status()["connections"] == 2)  # the agents have left the store's table
+        quiet = [self.connect() for _ in range(4)]
+        self.until(lambda: self.status()["connections"] == 6)
+        holes = self.spare_none()
+        for _ in range(holes + 2):
+            self.assertEqual(ask(self.connect(VALIDATE), b"\x0d5678", 4), b"5678")
+        self.assertEqual([self.closed(peer) for peer in halves + quiet], [True] * 2 + [False] * 6)
+        for _ in range(3):
+            self.assertEqual(ask(self.connect(VALIDATE), b"\x0d5678", 4), b"5678")
+        self.assertEqual([self.closed(peer) for peer in halves + quiet], [True] * 5 + [False] * 3)
+        self.assertFalse(self.closed(agent))
+        self.honest.sendall(b"\x01" + text(b"/later") + text(b""))
+        waiting.setblocking(True)
+        self.assertEqual(waiting.recv(1), b"\x00")
+
+
+class LastDescriptorWithToken(LastDescriptor, unittest.TestCase):
+    environment = {"TORCHUP_TOKEN": TOKEN}
+
+    def test_who_has_proven_the_token_stays(self):
+        agent = prove(self.connect(hello(b"job", token=True)), b"job")
+        self.assertEqual(agent.recv(5, socket.MSG_WAITALL)[4], 66)
+        for _ in range(self.spare_none()):
+            self.connect(VALIDATE)
+        self.assert_closed(self.connect(VALIDATE))
+        self.assertFalse(self.closed(agent))
 
 
 class ManyAgents(DaemonCase, unittest.TestCase):
@@ -145,11 +205,7 @@ class Tokens(DaemonCase, unittest.TestCase):
         self.assert_said("agent at 127.0.0.1 refused")
 
     def test_the_right_proof_is_welcome(self):
-        agent = self.connect(hello(b"job", token=True))
-        challenge = agent.recv(5 + 2 + 16 + 32, socket.MSG_WAITALL)
-        version, nonce = challenge[5:7], challenge[7:23]
-        proved = b"torchup job token\n" + b"\x01" + version + bytes(16) + nonce + struct.pack("<I", 3) + b"job"
-        agent.sendall(frame(2, hmac.new(TOKEN.encode(), proved, hashlib.sha256).digest()))
+        agent = prove(self.connect(hello(b"job", token=True)), b"job")
         self.assertEqual(agent.recv(5, socket.MSG_WAITALL)[4], 66)
 
     def test_an_agent_that_goes_at_the_challenge_is_logged(self):

@@ -61,6 +61,7 @@ class StoreHarness : StoreOutlet {
   void given(ClientId to, const Value& value) override { bytes(to, value); }
   void released(const Value&) override {}
   void bytes(ClientId to, std::string_view value) override { put_bytes(clients_.at(to.value()).out, value); }
+  void fields(ClientId to, std::string encoded) override { clients_.at(to.value()).out += encoded; }
   void close(ClientId client, std::string reason) override {
     clients_.at(client.value()).closed = true;
     clients_.at(client.value()).reason = std::move(reason);

@@ -9,14 +9,23 @@
 namespace torchup {
 namespace {
 
-/// What a key, a value or a queue element costs beside its bytes: the map's node, the value, the allocator.
-constexpr std::size_t overhead_bytes = 128;
+/// What a key costs beside its bytes and its value's block: the map's node with the value, the allocator.
+constexpr std::size_t entry_bytes = 160;
+
+/// What a queue's element costs beside its bytes.
+constexpr std::size_t element_bytes = 128;
 
 /// And a queue, whose first element already takes a block for many.
 constexpr std::size_t queue_bytes = 640;
 
-std::size_t cost(std::string_view key, std::size_t value_bytes) { return key.size() + value_bytes + overhead_bytes; }
+std::size_t cost(std::string_view key, std::size_t held_by_value) { return key.size() + held_by_value + entry_bytes; }
 std::size_t cost_of_queue(std::string_view key) { return key.size() + queue_bytes; }
+
+}  // namespace
+
+std::size_t Store::cost_of_element(std::size_t bytes) { return bytes + element_bytes; }
+
+namespace {
 
 /// The number at the front of `text`, read as C's strtoll does it: white space, a sign, digits, then anything.
 std::optional<std::int64_t> leading_number(std::string_view text) {
@@ -95,8 +104,8 @@ void Store::apply(ClientId client, Request& request) {
     case Query::queue_pop:
       return pop(client, request.key);
     case Query::queue_len: {
-      const auto queue = queues_.find(request.key);
-      return outlet_.number(client, queue == queues_.end() ? 0 : static_cast<std::int64_t>(queue->second.size()));
+      const auto* queue = queues_.find(request.key);
+      return outlet_.number(client, queue ? static_cast<std::int64_t>(queue->second.size()) : 0);
     }
     case Query::list_keys:
       return list_keys(client);
@@ -108,11 +117,12 @@ void Store::apply(ClientId client, Request& request) {
 
 void Store::disconnect(ClientId client) {
   if (!waits_.empty()) forget_wait(client);
+  if (list_ && list_->client == client) list_.reset();
 }
 
 const Value* Store::find(std::string_view key) const {
-  const auto entry = entries_.find(key);
-  return entry == entries_.end() ? nullptr : &entry->second.value();
+  const auto* entry = entries_.find(key);
+  return entry ? &entry->second.value() : nullptr;
 }
 
 bool Store::present(std::string_view key) const { return entries_.contains(key) || queues_.contains(key); }
@@ -149,9 +159,9 @@ std::optional<std::int64_t> Store::add(std::string_view key, std::int64_t delta)
 
 /// Stores `value` and wakes. False when the client was refused.
 bool Store::store(ClientId client, std::string_view key, Value value) {
-  if (const auto entry = entries_.find(key); entry != entries_.end()) {
-    const std::size_t old_size = entry->second.value().size();
-    if (value.size() > old_size && !room_for(client, 0, value.size() - old_size)) return false;
+  if (auto* const entry = entries_.find(key)) {
+    const std::size_t before = entry->second.held_bytes(), after = Value::held_bytes(value.size());
+    if (after > before && !room_for(client, 0, after - before)) return false;
     replace(entry->second, std::move(value));
     wrote(key, false);
     return true;
@@ -160,7 +170,7 @@ bool Store::store(ClientId client, std::string_view key, Value value) {
     refuse(client, "this key is reserved");
     return false;
   }
-  if (!room_for(client, 1, cost(key, value.size()))) return false;
+  if (!room_for(client, 1, cost(key, Value::held_bytes(value.size())))) return false;
   const bool is_new = !queues_.contains(key);
   put_new(key, std::move(value));
   wrote(key, is_new);
@@ -168,14 +178,13 @@ bool Store::store(ClientId client, std::string_view key, Value value) {
 }
 
 void Store::put_new(std::string_view key, Value value) {
-  const std::size_t value_bytes = value.size();
+  bytes_ += cost(key, Value::held_bytes(value.size()));
   entries_.emplace(key, std::move(value));
-  bytes_ += cost(key, value_bytes);
   listed_bytes_ += sizeof(std::uint64_t) + key.size();
 }
 
 void Store::replace(GrowingValue& place, Value value) {
-  bytes_ = bytes_ - place.value().size() + value.size();
+  bytes_ = bytes_ - place.held_bytes() + Value::held_bytes(value.size());
   release(place.value());
   place = std::move(value);
 }
@@ -194,7 +203,7 @@ void Store::wrote(std::string_view key, bool is_new) {
 
 /// Adds to the number that `key` holds and stores the sum. Empty when the client was refused.
 std::optional<std::int64_t> Store::advance(ClientId client, std::string_view key, std::int64_t delta, bool wakes) {
-  if (const auto entry = entries_.find(key); entry != entries_.end()) {
+  if (auto* const entry = entries_.find(key)) {
     const auto number = leading_number(entry->second.value().view());
     if (!number) {
       refuse(client, "ADD or BARRIER on a key that holds no number");
@@ -213,7 +222,7 @@ std::optional<std::int64_t> Store::advance(ClientId client, std::string_view key
     refuse(client, "this key is reserved");
     return std::nullopt;
   }
-  if (!room_for(client, 1, cost(key, text.size()))) return std::nullopt;
+  if (!room_for(client, 1, cost(key, Value::held_bytes(text.size())))) return std::nullopt;
   const bool is_new = !queues_.contains(key);
   put_new(key, std::move(text));
   if (is_new && !waits_.empty()) appeared(key);
@@ -231,13 +240,14 @@ void Store::compare_set(ClientId client, Request& request) {
 }
 
 void Store::append(ClientId client, Request& request) {
-  const auto entry = entries_.find(request.key);
+  auto* const entry = entries_.find(request.key);
   Value& tail = request.values.at(0);
-  if (entry == entries_.end()) {
+  if (!entry) {
     store(client, request.key, std::move(tail));
     return;
   }
-  if (!room_for(client, 0, tail.size())) return;
+  const std::size_t growth = entry->second.held_bytes_with(tail.size()) - entry->second.held_bytes();
+  if (!room_for(client, 0, growth)) return;
   const std::size_t size = entry->second.value().size() + tail.size();
   if (size > limits_.value_bytes_max) {
     return refuse(client, fmt::format("value_bytes_max: APPEND would make {} bytes of a value", size));
@@ -245,7 +255,7 @@ void Store::append(ClientId client, Request& request) {
   const Value before = entry->second.value();
   entry->second.append(tail.view());
   if (entry->second.value().storage() != before.storage()) release(before);
-  bytes_ += tail.size();
+  bytes_ += growth;
   wrote(request.key, false);
 }
 
@@ -253,11 +263,11 @@ void Store::append(ClientId client, Request& request) {
 void Store::multi_set(ClientId client, Request& request) {
   std::size_t new_keys = 0, new_bytes = 0;
   for (std::size_t i = 0; i < request.keys.size(); ++i) {
-    const std::size_t size = request.values.at(i).size();
-    const Value* stored = find(request.keys[i]);
+    const std::size_t bytes = Value::held_bytes(request.values.at(i).size());
+    const auto* const stored = entries_.find(request.keys[i]);
     if (!stored && request.keys[i] == extension_key) return refuse(client, "this key is reserved");
     new_keys += stored ? 0 : 1;
-    new_bytes += stored ? size - std::min(size, stored->size()) : cost(request.keys[i], size);
+    new_bytes += stored ? bytes - std::min(bytes, stored->second.held_bytes()) : cost(request.keys[i], bytes);
   }
   if (!room_for(client, new_keys, new_bytes)) return;
   for (std::size_t i = 0; i < request.keys.size(); ++i)
@@ -265,33 +275,14 @@ void Store::multi_set(ClientId client, Request& request) {
 }
 
 bool Store::erase(std::string_view key) {
-  const auto entry = entries_.find(key);
-  if (entry == entries_.end()) return false;
-  bytes_ -= cost(key, entry->second.value().size());
+  const auto* const entry = entries_.find(key);
+  if (!entry) return false;
+  bytes_ -= cost(key, entry->second.held_bytes());
   listed_bytes_ -= sizeof(std::uint64_t) + key.size();
   release(entry->second.value());
-  entries_.erase(entry);
+  entries_.erase(key);
   if (!waits_.empty() && !queues_.contains(key)) vanished(key);
   return true;
-}
-
-std::size_t Store::erase_if(const std::function<bool(std::string_view key)>& condition) {
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : entries_)
-    if (condition(key)) keys.push_back(key);
-  std::size_t erased = keys.size();
-  for (const auto& key : keys) erase(key);
-  keys.clear();
-  for (const auto& [key, queue] : queues_)
-    if (condition(key)) keys.push_back(key);
-  for (const auto& key : keys) {
-    const auto queue = queues_.find(key);
-    for (const Value& element : queue->second) bytes_ -= cost("", element.size());
-    bytes_ -= cost_of_queue(key);
-    queues_.erase(queue);
-    if (!waits_.empty() && !entries_.contains(key)) vanished(key);
-  }
-  return erased + keys.size();
 }
 
 // Queues.
@@ -299,12 +290,12 @@ std::size_t Store::erase_if(const std::function<bool(std::string_view key)>& con
 void Store::push(ClientId client, Request& request) {
   if (request.key == extension_key) return refuse(client, "this key is reserved");
   Value element = std::move(request.values.at(0));
-  auto queue = queues_.find(request.key);
-  const bool first = queue == queues_.end();
-  const std::size_t bytes = cost("", element.size()) + (first ? cost_of_queue(request.key) : 0);
+  auto* queue = queues_.find(request.key);
+  const bool first = !queue;
+  const std::size_t bytes = cost_of_element(element.size()) + (first ? cost_of_queue(request.key) : 0);
   if (!room_for(client, first ? 1 : 0, bytes)) return;
   bytes_ += bytes;
-  if (first) queue = queues_.emplace(request.key, std::deque<Value>{}).first;
+  if (first) queue = &queues_.emplace(request.key, std::deque<Value>{});
   queue->second.push_back(std::move(element));
   if (waits_.empty()) return;
   if (first && !entries_.contains(request.key)) appeared(request.key);
@@ -313,24 +304,22 @@ void Store::push(ClientId client, Request& request) {
 
 /// Answers the queue's length before the pop, and its head if there is one.
 void Store::pop(ClientId client, std::string_view key) {
-  const auto queue = queues_.find(key);
-  if (queue == queues_.end()) return outlet_.number(client, 0);
+  auto* const queue = queues_.find(key);
+  if (!queue) return outlet_.number(client, 0);
   outlet_.number(client, static_cast<std::int64_t>(queue->second.size()));
   const Value head = std::move(queue->second.front());
   queue->second.pop_front();
-  bytes_ -= cost("", head.size());
+  bytes_ -= cost_of_element(head.size());
   outlet_.given(client, head);
   if (!queue->second.empty()) return;
-  bytes_ -= cost_of_queue(key);
-  queues_.erase(queue);
-  if (!waits_.empty() && !entries_.contains(key)) vanished(key);
+  drop_queue(key);
 }
 
-void Store::list_keys(ClientId client) {
-  if (listed_bytes_ > limits_.listed_bytes_max)
-    return refuse(client, fmt::format("listed_bytes_max: the list of all keys has {} bytes", listed_bytes_));
-  outlet_.number(client, static_cast<std::int64_t>(entries_.size()));
-  for (const auto& [key, value] : entries_) outlet_.bytes(client, std::string_view{key});
+/// An empty one.
+void Store::drop_queue(std::string_view key) {
+  bytes_ -= cost_of_queue(key);
+  queues_.erase(key);
+  if (!waits_.empty() && !entries_.contains(key)) vanished(key);
 }
 
 }  // namespace torchup

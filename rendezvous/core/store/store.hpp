@@ -9,9 +9,12 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/base/strong.hpp"
+#include "rendezvous/core/store/key_map.hpp"
+#include "rendezvous/core/store/sip_hash.hpp"
 #include "rendezvous/core/store/value.hpp"
 
 namespace torchup {
@@ -76,6 +79,8 @@ class StoreOutlet {
   /// One that does not, or not any more.
   virtual void given(ClientId to, const Value& value) = 0;
   virtual void bytes(ClientId to, std::string_view value) = 0;
+  /// Fields that follow each other, many, as store_codec writes them.
+  virtual void fields(ClientId to, std::string encoded) = 0;
   /// The protocol has no error reply: the only way to refuse is to close. The engine has forgotten this client.
   virtual void close(ClientId client, std::string reason) = 0;
   /// The store gives up a value that is not inline. Whoever was answered with it and has not read it holds it alone
@@ -108,9 +113,11 @@ class Store {
   static constexpr std::uint8_t ready = 0, not_ready = 1;
   static constexpr std::uint8_t stop_waiting = 0, wait_canceled = 1;
 
-  /// `identity` should be another one for every store that ever lives at one address.
-  Store(StoreLimits limits, Value identity, StoreOutlet& outlet)
-      : limits_{limits}, identity_{std::move(identity)}, outlet_{outlet} {}
+  /// `identity` should be another one for every store that ever lives at one address; clients may learn it, but not
+  /// the secret.
+  Store(StoreLimits limits, Value identity, StoreOutlet& outlet, HashSecret secret = {})
+      : limits_{limits}, identity_{std::move(identity)}, outlet_{outlet}, entries_{secret}, queues_{secret},
+        awaited_{secret}, barriers_{secret} {}
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
@@ -118,6 +125,16 @@ class Store {
   void apply(ClientId client, Request& request);
   /// The connection is gone: its waits are forgotten. What it arrived at or wrote stays.
   void disconnect(ClientId client);
+
+  /// LIST_KEYS of many keys may be made in steps, of about so many keys each; true when `apply` will answer it at once,
+  /// or the client was refused. One at a time: nothing is done while another client's is being made.
+  ///
+  /// It has each key that was there from the first step to the last, once. Of those that came or went meanwhile it may
+  /// have some.
+  bool prepare_list(ClientId client, std::size_t keys);
+  [[nodiscard]] bool has_list(ClientId client) const {
+    return list_ && list_->client == client && list_->next == Entries::part_count;
+  }
 
   // For the process that holds the store. Keys are wire keys: a client's key `k` is `/k` here.
 
@@ -131,6 +148,9 @@ class Store {
   bool erase(std::string_view key);
   /// Removes plain values and queues whose key satisfies `condition`; returns how many. Waits stay open.
   std::size_t erase_if(const std::function<bool(std::string_view key)>& condition);
+  /// The same in steps, of about so many keys each: `next` counts them, from 0. True: that was the last one. Of keys
+  /// that are written meanwhile some are looked at.
+  bool erase_some(const std::function<bool(std::string_view key)>& condition, std::size_t keys, std::size_t& next);
 
   [[nodiscard]] std::size_t key_count() const { return entries_.size(); }
   [[nodiscard]] std::size_t queue_count() const { return queues_.size(); }
@@ -140,18 +160,15 @@ class Store {
   [[nodiscard]] bool waits(ClientId client) const { return waits_.contains(client.value()); }
 
  private:
-  struct KeyHash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view key) const { return std::hash<std::string_view>{}(key); }
-  };
-  template <class T>
-  using KeyMap = std::unordered_map<std::string, T, KeyHash, std::equal_to<>>;
-
+  // So many parts that one of a store which is full of small keys is looked at in some milliseconds.
+  using Entries = KeyMap<GrowingValue, 256>;
+  using Queues = KeyMap<std::deque<Value>, 64>;
   struct Wait;
   using Line = std::list<Wait*>;  ///< those who wait for one key, in order of arrival
+  using Lines = KeyMap<Line, 64>;
   struct Registration {
-    KeyMap<Line>::value_type* line;  ///< nodes of the map do not move
-    Line::iterator place;            ///< the line's end where the request named the key before
+    Lines::Element* line;
+    Line::iterator place;  ///< the line's end where the request named the key before
   };
   /// An open waiting request. It stands in the line of every key it names, present or not, once.
   struct Wait {
@@ -159,6 +176,14 @@ class Store {
     Query query;              ///< wait, wait_get, wait_pop or barrier
     std::size_t missing = 0;  ///< registrations whose key is absent now
     std::vector<Registration> registrations{};
+  };
+
+  /// An answer to LIST_KEYS that is being made.
+  struct List {
+    ClientId client;
+    std::size_t next = 0;  ///< part of the entries
+    std::uint64_t count = 0;
+    std::string encoded;
   };
 
   [[nodiscard]] bool present(std::string_view key) const;
@@ -182,6 +207,9 @@ class Store {
   void push(ClientId client, Request& request);
   void pop(ClientId client, std::string_view key);
   void list_keys(ClientId client);
+  void drop_queue(std::string_view key);
+  [[nodiscard]] bool erase_queue(std::string_view key, std::size_t& most);
+  [[nodiscard]] static std::size_t cost_of_element(std::size_t bytes);
 
   void register_wait(ClientId client, Query query, const std::string_view* keys, std::size_t count);
   void answer(Wait& wait);
@@ -192,15 +220,16 @@ class Store {
   StoreLimits limits_;
   Value identity_;
   StoreOutlet& outlet_;
-  KeyMap<GrowingValue> entries_;
-  KeyMap<std::deque<Value>> queues_;  ///< none of them empty
-  KeyMap<Line> awaited_;              ///< waits for presence; no line is empty
-  KeyMap<Line> barriers_;             ///< arrivals at a barrier, released by any write to its key
+  Entries entries_;
+  Queues queues_;   ///< none of them empty
+  Lines awaited_;   ///< waits for presence; no line is empty
+  Lines barriers_;  ///< arrivals at a barrier, released by any write to its key
   std::unordered_map<std::uint32_t, Wait> waits_;
   std::size_t waits_bytes_ = 0;  ///< of all registrations
   std::size_t satisfied_ = 0;    ///< waits for presence that miss nothing, and that no write has ended yet
   std::size_t bytes_ = 0;
   std::size_t listed_bytes_ = sizeof(std::uint64_t);  ///< of an answer to LIST_KEYS
+  std::optional<List> list_;
 };
 
 }  // namespace torchup

@@ -52,27 +52,27 @@ void Store::register_wait(ClientId client, Query query, const std::string_view* 
   Wait& wait = waits_.emplace(client.value(), Wait{client, query}).first->second;
   wait.registrations.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    auto found = map.find(keys[i]);
-    if (found == map.end()) found = map.emplace(keys[i], Line{}).first;
+    auto* found = map.find(keys[i]);
+    if (!found) found = &map.emplace(keys[i], Line{});
     Line& line = found->second;
     waits_bytes_ += cost_of_wait(keys[i]);
     if (!line.empty() && line.back() == &wait) {  // named before
-      wait.registrations.push_back({&*found, line.end()});
+      wait.registrations.push_back({found, line.end()});
       continue;
     }
     line.push_back(&wait);
-    wait.registrations.push_back({&*found, std::prev(line.end())});
+    wait.registrations.push_back({found, std::prev(line.end())});
     if (query != Query::barrier && !present(keys[i])) ++wait.missing;
   }
 }
 
 void Store::appeared(std::string_view key) {
-  if (const auto found = awaited_.find(key); found != awaited_.end())
+  if (const auto* const found = awaited_.find(key))
     for (Wait* wait : found->second) satisfied_ += --wait->missing == 0;
 }
 
 void Store::vanished(std::string_view key) {
-  if (const auto found = awaited_.find(key); found != awaited_.end())
+  if (const auto* const found = awaited_.find(key))
     for (Wait* wait : found->second) satisfied_ -= wait->missing++ == 0;
 }
 
@@ -80,8 +80,8 @@ void Store::vanished(std::string_view key) {
 void Store::wake_satisfied(std::string_view key, std::size_t most) {
   if (satisfied_ == 0) return;
   most = std::min(most, satisfied_);
-  const auto found = awaited_.find(key);
-  if (found == awaited_.end()) return;
+  const auto* const found = awaited_.find(key);
+  if (!found) return;
   std::vector<ClientId> woken;
   for (const Wait* wait : found->second) {
     if (wait->missing > 0) continue;
@@ -96,8 +96,8 @@ void Store::wake_satisfied(std::string_view key, std::size_t most) {
 }
 
 void Store::release_barrier(std::string_view key) {
-  const auto found = barriers_.find(key);
-  if (found == barriers_.end()) return;
+  const auto* const found = barriers_.find(key);
+  if (!found) return;
   std::vector<ClientId> woken;
   for (const Wait* wait : found->second) woken.push_back(wait->client);
   for (const ClientId client : woken) answer(waits_.find(client.value())->second);
@@ -132,7 +132,7 @@ bool Store::forget_wait(ClientId client) {
     waits_bytes_ -= cost_of_wait(registration->line->first);
     if (registration->place == line.end()) continue;
     line.erase(registration->place);
-    if (line.empty()) map.erase(map.find(registration->line->first));
+    if (line.empty()) map.erase(registration->line->first);
   }
   waits_.erase(found);
   return true;

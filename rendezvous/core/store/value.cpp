@@ -17,6 +17,17 @@ Value::Value(std::string_view bytes) : size_{bytes.size()} {
 
 Value::Value(std::shared_ptr<const char[]> bytes, std::size_t size) : size_{size}, shared_{std::move(bytes)} {}
 
+std::size_t GrowingValue::capacity_with(std::size_t tail) const {
+  const std::size_t size = value_.size() + tail;
+  return block_ && size <= capacity_ ? capacity_ : std::max(size, 2 * value_.size());
+}
+
+std::size_t GrowingValue::held_bytes_with(std::size_t tail) const {
+  if (tail == 0) return held_bytes();
+  const std::size_t size = value_.size() + tail;
+  return Value::held_bytes(size <= Value::inline_bytes_max ? size : capacity_with(tail));
+}
+
 void GrowingValue::append(std::string_view tail) {
   if (tail.empty()) return;
   const std::string_view old = value_.view();
@@ -29,7 +40,7 @@ void GrowingValue::append(std::string_view tail) {
     return;
   }
   if (!block_ || size > capacity_) {
-    capacity_ = std::max(size, 2 * old.size());
+    capacity_ = capacity_with(tail.size());
     auto larger = std::make_shared_for_overwrite<char[]>(capacity_);
     if (!old.empty()) std::memcpy(larger.get(), old.data(), old.size());
     block_ = std::move(larger);

@@ -23,6 +23,11 @@ class Value {
   /// Valid as long as this object is neither changed nor destroyed.
   [[nodiscard]] std::string_view view() const { return {shared_ ? shared_.get() : inline_.data(), size_}; }
   [[nodiscard]] std::size_t size() const { return size_; }
+  /// Memory that a value of so many bytes takes up beside this object.
+  [[nodiscard]] static std::size_t held_bytes(std::size_t size) {
+    constexpr std::size_t block_bytes = 48;  // what counts its owners, and the allocator's own
+    return size <= inline_bytes_max ? 0 : size + block_bytes;
+  }
   /// The shared bytes, which outlive this object as long as the pointer is held; null for an inline value.
   [[nodiscard]] const std::shared_ptr<const char[]>& storage() const { return shared_; }
 
@@ -43,8 +48,14 @@ class GrowingValue {
 
   [[nodiscard]] const Value& value() const { return value_; }
   void append(std::string_view tail);
+  /// Memory beside this object, with the room behind the value.
+  [[nodiscard]] std::size_t held_bytes() const { return Value::held_bytes(block_ ? capacity_ : value_.size()); }
+  /// The same after an append of so many bytes.
+  [[nodiscard]] std::size_t held_bytes_with(std::size_t tail) const;
 
  private:
+  [[nodiscard]] std::size_t capacity_with(std::size_t tail) const;
+
   Value value_;
   std::shared_ptr<char[]> block_;  ///< the storage of value_ while it has room behind it
   std::size_t capacity_ = 0;

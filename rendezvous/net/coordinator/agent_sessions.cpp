@@ -45,7 +45,7 @@ class AgentSessions::Impl : public std::enable_shared_from_this<AgentSessions::I
   }
 
   void serve(UniqueFd fd);
-  bool drop_newcomer(const std::string& why);
+  bool drop_newcomer(std::optional<TimePoint> silent_since, const std::string& why);
   void close_all();
   [[nodiscard]] std::size_t count() const { return sessions_.size(); }
 
@@ -65,7 +65,7 @@ class AgentSessions::Impl : public std::enable_shared_from_this<AgentSessions::I
   void make_room();
   void drop_largest();
   /// Drops the oldest that is not yet `known`, unless what it has said meanwhile makes it so. False: there is none.
-  bool drop_oldest(bool (Session::*known)() const, const std::string& why);
+  bool drop_oldest(bool (Session::*known)() const, const std::string& why, std::optional<TimePoint> before = {});
 
   asio::io_context& loop_;
   Coordinator& coordinator_;
@@ -106,6 +106,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   void poll() { socket_->poll(); }
   [[nodiscard]] bool proven() const { return state_ == State::open; }
   [[nodiscard]] bool joined() const { return joined_; }
+  [[nodiscard]] TimePoint begun() const { return begun_; }
   [[nodiscard]] std::size_t held_bytes() const { return socket_->held_bytes(); }
 
   void tell(CoordinatorMessage message) override {
@@ -292,6 +293,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   std::shared_ptr<FrameSocket> socket_;
   asio::steady_timer limit_;
   State state_ = State::preface;
+  TimePoint begun_ = std::chrono::steady_clock::now();
   bool refused_ = false;
   bool joined_ = false;
   Hello hello_;
@@ -308,10 +310,11 @@ void AgentSessions::Impl::close_all() {
 
 void AgentSessions::Impl::remove(std::uint64_t id) { sessions_.erase(id); }
 
-bool AgentSessions::Impl::drop_oldest(bool (Session::*known)() const, const std::string& why) {
+bool AgentSessions::Impl::drop_oldest(bool (Session::*known)() const, const std::string& why,
+                                      std::optional<TimePoint> before) {
   auto oldest = std::find_if(sessions_.begin(), sessions_.end(),
                              [known](const auto& entry) { return !(entry.second.get()->*known)(); });
-  if (oldest == sessions_.end()) return false;
+  if (oldest == sessions_.end() || (before && oldest->second->begun() >= *before)) return false;
   const std::uint64_t id = oldest->first;
   oldest->second->poll();
   oldest = sessions_.find(id);
@@ -330,7 +333,10 @@ void AgentSessions::Impl::make_room() {
   }
 }
 
-bool AgentSessions::Impl::drop_newcomer(const std::string& why) { return drop_oldest(&Session::joined, why); }
+bool AgentSessions::Impl::drop_newcomer(std::optional<TimePoint> silent_since, const std::string& why) {
+  if (drop_oldest(&Session::proven, why, silent_since)) return true;
+  return !silent_since && options_.token.empty() && drop_oldest(&Session::joined, why);
+}
 
 void AgentSessions::Impl::drop_largest() {
   dropping_ = false;
@@ -385,6 +391,8 @@ AgentSessions::~AgentSessions() { impl_->close_all(); }
 void AgentSessions::serve(UniqueFd socket) { impl_->serve(std::move(socket)); }
 
 std::size_t AgentSessions::count() const { return impl_->count(); }
-bool AgentSessions::drop_newcomer(const std::string& why) { return impl_->drop_newcomer(why); }
+bool AgentSessions::drop_newcomer(std::optional<TimePoint> silent_since, const std::string& why) {
+  return impl_->drop_newcomer(silent_since, why);
+}
 
 }  // namespace torchup

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "rendezvous/base/types.hpp"
@@ -54,8 +55,10 @@ class AgentSessions {
 
   [[nodiscard]] std::size_t count() const;
 
-  /// Closes the oldest connection that has not joined, where its descriptor is needed. False: there is none.
-  bool drop_newcomer(const std::string& why);
+  /// Closes a connection whose descriptor is needed: the oldest that has not been welcomed, where it came before
+  /// `silent_since`. Without a time the oldest of any, and then, where there is no token that it has proven, the oldest
+  /// that has not joined. False: there is none.
+  bool drop_newcomer(std::optional<TimePoint> silent_since, const std::string& why);
 
  private:
   class Impl;

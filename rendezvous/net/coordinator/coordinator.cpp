@@ -200,8 +200,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     const bool begins = !job.mixed.active() && job.rendezvous.member_count() > 0 && !job.rendezvous.verdict();
     const bool left_over = job.meeting_over || torchrun_->closed(job.run_id);
     if (store && begins && left_over && !torchrun_->attended(job.run_id)) {
-      torchrun_->forget(job.run_id);
-      job.meeting_over = false;
+      if (torchrun_->forget(job.run_id)) job.meeting_over = false;
       return;
     }
     if (store && job.mixed.wanted(*store, job.rendezvous)) {

@@ -66,8 +66,9 @@ Result<std::optional<MeetingPlace>> HostedMeeting::common_place() {
 
 bool HostedMeeting::empty(const MeetingPlace& place, std::int64_t round) {
   if (workers && place.port == port) {
-    workers->store().erase_if([](std::string_view) { return true; });
-    return true;
+    if (std::exchange(emptied_round, round) != round) emptied = 0;
+    constexpr std::size_t keys_at_once = 65'536;
+    return workers->store().erase_some([](std::string_view) { return true; }, keys_at_once, emptied);
   }
   if (emptying.valid() && !HelperThreads::over(emptying)) return false;  // one at a time, however rounds pass
   if (emptying.valid() && emptied_round == round) return true;

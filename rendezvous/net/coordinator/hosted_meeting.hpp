@@ -59,6 +59,7 @@ struct HostedMeeting final : TorchrunStore {
   Port port{0};
   std::future<void> emptying;
   std::int64_t emptied_round = -1;
+  std::size_t emptied = 0;  ///< of `workers`, as erase_some counts
   std::optional<MeetingPlace> asked_about;
   std::future<bool> answer;
   std::size_t clients = 0;              ///< torchrun's agents

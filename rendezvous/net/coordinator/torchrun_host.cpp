@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <map>
 #include <memory>
 #include <optional>
@@ -32,6 +33,9 @@ constexpr Duration idle_limit = std::chrono::seconds{2};
 bool is_open(const MeetingPlace& workers) {
   return listens(workers.address, workers.port, std::chrono::steady_clock::now() + question_limit);
 }
+
+/// Of the store, that are looked at in one go.
+constexpr std::size_t keys_of_sweep = 8192;
 
 }  // namespace
 
@@ -211,9 +215,9 @@ class TorchrunHost::Impl final : public StoreWatcher {
       if (its.over_since && now - *its.over_since >= meeting_kept) due.insert(run_id);
     }
     end_faulty();
-    if (due.empty() || now < next_sweep_) return;
+    if (sweep_ || due.empty() || now < next_sweep_) return;
     next_sweep_ = now + meetings_sweep_pace;
-    forget(due);
+    begin_sweep(std::move(due));
   }
 
   void turn_in(Meeting& its, TimePoint now, UtcTime utc) {
@@ -242,14 +246,33 @@ class TorchrunHost::Impl final : public StoreWatcher {
     }
   }
 
-  void forget(const std::set<RunId>& over) {
-    keys().erase_if([&](std::string_view key) {
+  /// False: not yet.
+  bool forget(const RunId& run_id) {
+    if (!meetings_.contains(run_id)) return true;
+    if (!sweep_) begin_sweep({run_id});
+    return !meetings_.contains(run_id);
+  }
+
+  /// What meetings of jobs that are over have left goes in steps, with the loop's other work in between: others may
+  /// have written millions of keys, and all are looked at.
+  void begin_sweep(std::set<RunId> over) {
+    sweep_.emplace(Sweep{std::move(over)});
+    go_on_sweeping();
+  }
+
+  void go_on_sweeping() {
+    const auto of_them = [&](std::string_view key) {
       if (!key.starts_with(torchrun_keys)) return false;
-      const auto place = read_round_key(key);
-      return over.contains(RunId{std::string{key.substr(torchrun_keys.size())}}) ||
-             (place && over.contains(place->run_id));
-    });
-    for (const RunId& run_id : over) {
+      const auto round_key = read_round_key(key);
+      return sweep_->over.contains(run_id_in(key)) || (round_key && sweep_->over.contains(round_key->run_id));
+    };
+    if (!keys().erase_some(of_them, keys_of_sweep, sweep_->next)) {
+      return asio::post(around_.loop, [this, alive = std::weak_ptr{alive_}] {
+        if (!alive.expired()) go_on_sweeping();
+      });
+    }
+    const auto sweep = std::exchange(sweep_, std::nullopt);
+    for (const RunId& run_id : sweep->over) {
       if (const auto found = meetings_.find(run_id); found != meetings_.end()) let_go(found);
     }
   }
@@ -265,9 +288,15 @@ class TorchrunHost::Impl final : public StoreWatcher {
   HelperThreads helpers_;
   MeetingSurroundings around_;
   bool full_told_ = false;
+  struct Sweep {
+    std::set<RunId> over;
+    std::size_t next = 0;
+  };
+  std::optional<Sweep> sweep_;
   TimePoint next_sweep_{};
   HostedMeetings meetings_;
   std::map<ClientId, RunId> clients_;
+  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 
  private:
   static RunId run_id_in(std::string_view state_key) {
@@ -347,9 +376,7 @@ bool TorchrunHost::closed(const RunId& run_id) const {
   const auto found = impl_->meetings_.find(run_id);
   return found != impl_->meetings_.end() && found->second.care.state().closed;
 }
-void TorchrunHost::forget(const RunId& run_id) {
-  if (impl_->meetings_.contains(run_id)) impl_->forget({run_id});
-}
+bool TorchrunHost::forget(const RunId& run_id) { return impl_->forget(run_id); }
 TorchrunStore& TorchrunHost::store(const RunId& run_id) { return impl_->meeting(run_id); }
 void TorchrunHost::reached_by(const RunId& run_id, const std::string& address) {
   impl_->meeting(run_id).reached_by(address);

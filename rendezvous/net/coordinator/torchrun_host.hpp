@@ -59,8 +59,9 @@ class TorchrunHost {
   [[nodiscard]] bool attended(const RunId& run_id) const;
   /// Whether the rendezvous of that job was closed.
   [[nodiscard]] bool closed(const RunId& run_id) const;
-  /// The job is over for all: the next one of the same run id meets anew.
-  void forget(const RunId& run_id);
+  /// The job is over for all: the next one of the same run id meets anew. False: not yet, for the store holds many
+  /// keys; to be asked again.
+  bool forget(const RunId& run_id);
   /// An address by which other nodes reach this process, to be used for workers where torchrun's agents show none.
   void reached_by(const RunId& run_id, const std::string& address);
   /// To be called some times a second.

@@ -27,7 +27,9 @@ StoreServerOptions CommonPort::server_options() {
   server.connections = options_.connections;
   server.admits = admission_.of_store_clients(coordinator_);
   server.log = options_.log;
-  server.gives_descriptor = [this] { return agents_.drop_newcomer("this process has no descriptor left"); };
+  server.gives_descriptor = [this](std::optional<TimePoint> silent_since) {
+    return agents_.drop_newcomer(silent_since, "this process has no descriptor left");
+  };
   server.other_language = [this](unsigned char first_byte, UniqueFd& socket) { return serve(first_byte, socket); };
   return server;
 }

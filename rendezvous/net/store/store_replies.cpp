@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <memory>
 
 #include "rendezvous/core/store/store_codec.hpp"
 
@@ -83,6 +84,15 @@ void StoreReplies::put(ClientId to, const Value& value, bool in_store) {
   put_number(out, static_cast<std::int64_t>(value.size()));
   StoreSession& session = connections_.at(to.value());
   if (session.overflow == Overflow::none) session.replies.share(value, in_store, connections_.values());
+}
+
+void StoreReplies::fields(ClientId to, std::string encoded) {
+  buffer(to);  // behind what stands there
+  StoreSession& session = connections_.at(to.value());
+  if (session.overflow != Overflow::none) return;
+  const auto kept = std::make_shared<const std::string>(std::move(encoded));
+  session.replies.share(Value{std::shared_ptr<const char[]>{kept, kept->data()}, kept->size()}, false,
+                        connections_.values());
 }
 
 void StoreReplies::released(const Value& value) {

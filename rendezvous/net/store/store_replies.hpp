@@ -28,6 +28,7 @@ class StoreReplies final : public StoreOutlet {
   void bytes(ClientId to, std::string_view value) override;
   void bytes(ClientId to, const Value& value) override;
   void given(ClientId to, const Value& value) override;
+  void fields(ClientId to, std::string encoded) override;
   void close(ClientId client, std::string reason) override;
   void released(const Value& value) override;
 

@@ -26,8 +26,8 @@ std::string list_again(std::string_view rest) {
 }  // namespace
 
 StoreRequests::StoreRequests(const StoreServerOptions& options, StoreConnections& connections, StoreReplies& replies,
-                             Store& store, std::function<void()> first_paused)
-    : connections_{connections}, replies_{replies}, store_{store}, first_paused_{std::move(first_paused)},
+                             Store& store, std::function<void()> have_turn)
+    : connections_{connections}, replies_{replies}, store_{store}, have_turn_{std::move(have_turn)},
       other_language_{options.other_language}, admits_{options.admits}, scratch_(scratch_bytes) {
   fields_.message_bytes_max = options.connections.request_bytes_max;
   idle_reader_ = std::make_unique<RequestReader>(fields_, true);
@@ -152,7 +152,7 @@ void StoreRequests::serve_with(StoreSession& session, RequestReader& reader, std
     const auto status = reader.read(input, request_);
     if (status == RequestReader::Status::malformed) return connections_.refuse(session, reader.error());
     if (status == RequestReader::Status::incomplete) return;
-    if (request_.query == Query::list_keys && !take_long_list()) return pause(session, list_again(input));
+    if (request_.query == Query::list_keys && !may_list(session)) return wait_for_list(session, list_again(input));
     ++served_;
     apply(session);
     if (refuse_if_told() || session.closed) return;
@@ -175,35 +175,72 @@ bool StoreRequests::turn_is_over() {
   return connections_.now() >= turn_end_;
 }
 
-/// One byte asks for it, and it may take as long as ten thousand other requests: all who ask stand in one line, of
-/// which each turn serves the first, after everybody else.
-bool StoreRequests::take_long_list() {
-  return store_.key_count() <= store_short_list || std::exchange(may_list_, false);
+/// One byte asks for it, and it may take as long as a million other requests: all who ask stand in one line, of which
+/// each turn serves the first, after everybody else and in steps.
+bool StoreRequests::may_list(const StoreSession& session) const {
+  return store_.key_count() <= store_short_list || store_.has_list(ClientId{session.index});
+}
+
+void StoreRequests::wait_for_list(StoreSession& session, std::string rest) {
+  session.unserved = std::move(rest);
+  session.paused = session.lists = true;
+  listers_.push_back(session.index);
+  connections_.update_interest(session);
+  go_on();
 }
 
 void StoreRequests::pause(StoreSession& session, std::string rest) {
   session.unserved = std::move(rest);
   session.paused = true;
   paused_.push_back(session.index);
-  if (paused_.size() == 1) first_paused_();
   connections_.update_interest(session);
+  go_on();
+}
+
+void StoreRequests::go_on() {
+  if (!std::exchange(going_on_, true)) have_turn_();
 }
 
 void StoreRequests::serve_paused() {
+  going_on_ = false;
   const std::vector<std::uint32_t> line = std::exchange(paused_, {});
   auto next = line.begin();
-  may_list_ = true;
   while (next != line.end()) {
     StoreSession* const session = connections_.find(*next++);
-    if (!session || session->closed || !std::exchange(session->paused, false)) continue;
+    if (!session || session->closed || session->lists || !std::exchange(session->paused, false)) continue;
     send_replies(*session);
     connections_.look_at_clock();
-    if (!may_list_ || connections_.now() >= turn_end_) break;
+    if (connections_.now() >= turn_end_) break;
   }
-  may_list_ = false;
-  if (next == line.end()) return;
-  if (paused_.empty()) first_paused_();
   paused_.insert(paused_.begin(), next, line.end());
+  serve_lister();
+  if (!paused_.empty() || !listers_.empty()) go_on();
+}
+
+/// One step at least, so that it comes to its end however many others there are.
+void StoreRequests::serve_lister() {
+  constexpr std::size_t keys_of_step = 1024;
+  while (!listers_.empty()) {
+    StoreSession* const session = connections_.find(listers_.front());
+    if (!session || session->closed || !session->lists) {
+      listers_.pop_front();
+      continue;
+    }
+    bool made = false;
+    try {
+      do {
+        made = store_.prepare_list(ClientId{session->index}, keys_of_step);
+        connections_.look_at_clock();
+      } while (!made && connections_.now() < turn_end_);
+    } catch (const std::bad_alloc&) {
+      return connections_.refuse(*session, "this process has no memory left for the list of all keys");
+    }
+    if (!made) return;
+    listers_.pop_front();
+    session->lists = session->paused = false;
+    if (!refuse_if_told()) send_replies(*session);
+    return;
+  }
 }
 
 void StoreRequests::apply(StoreSession& session) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,9 +20,9 @@ namespace torchup {
 /// What clients of a store ask: from the bytes of a socket to the engine.
 class StoreRequests {
  public:
-  /// `first_paused` is called when there is somebody to be served on and was nobody before.
+  /// `have_turn` is called when somebody is to be served on in a turn of its own.
   StoreRequests(const StoreServerOptions& options, StoreConnections& connections, StoreReplies& replies, Store& store,
-                std::function<void()> first_paused);
+                std::function<void()> have_turn);
 
   /// Serves what has come. The kernel tells once for all of it, so nothing may be left: a full piece can have more
   /// behind it, and so can the last one before the end of the stream.
@@ -46,8 +47,11 @@ class StoreRequests {
   void serve(StoreSession& session, std::string_view input);
   void serve_with(StoreSession& session, RequestReader& reader, std::string_view input);
   bool turn_is_over();
-  bool take_long_list();
+  [[nodiscard]] bool may_list(const StoreSession& session) const;
+  void wait_for_list(StoreSession& session, std::string rest);
   void pause(StoreSession& session, std::string rest);
+  void go_on();
+  void serve_lister();
   void apply(StoreSession& session);
   void apply_seen(ClientId client, Request& request);
   bool refuse_if_told();
@@ -57,7 +61,7 @@ class StoreRequests {
   StoreConnections& connections_;
   StoreReplies& replies_;
   Store& store_;
-  const std::function<void()> first_paused_;
+  const std::function<void()> have_turn_;
   const std::function<bool(unsigned char first_byte, UniqueFd& socket)> other_language_;
   const std::function<bool(const std::string& address)> admits_;
   FieldLimits fields_;
@@ -70,8 +74,9 @@ class StoreRequests {
   std::uint64_t served_ = 0;
   TimePoint turn_end_{};
   std::vector<std::uint32_t> paused_;
-  bool may_list_ = false;        ///< those who were paused have their time, and no long list has been given in it
-  bool piece_was_full_ = false;  ///< the last one received
+  std::deque<std::uint32_t> listers_;  ///< they too
+  bool going_on_ = false;              ///< they are to be served on
+  bool piece_was_full_ = false;        ///< the last one received
 };
 
 }  // namespace torchup

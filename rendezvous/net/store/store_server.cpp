@@ -17,8 +17,8 @@
 
 #include "rendezvous/net/io/address.hpp"
 #include "rendezvous/net/io/listen.hpp"
-#include "rendezvous/net/io/token.hpp"
 #include "rendezvous/net/store/adaptive_spin.hpp"
+#include "rendezvous/net/store/random_words.hpp"
 #include "rendezvous/net/store/store_connections.hpp"
 #include "rendezvous/net/store/store_replies.hpp"
 #include "rendezvous/net/store/store_requests.hpp"
@@ -31,11 +31,6 @@ namespace asio = boost::asio;
 constexpr int events_per_wait = 512;
 constexpr std::uint64_t listener_tag = std::uint64_t{1} << 63;
 
-Value random_identity() {
-  const Nonce nonce = fresh_nonce();
-  return Value{std::string_view{reinterpret_cast<const char*>(nonce.data()), nonce.size()}};
-}
-
 }  // namespace
 
 class StoreServer::Impl {
@@ -45,8 +40,11 @@ class StoreServer::Impl {
         connections_{options_.connections, options_.other_language != nullptr, open_set(), options_.log,
                      [this](StoreSession& session) { closing(session); }},
         replies_{connections_, options_.connections.reply_bytes_max, [this] { flush_later(); }},
-        store_{options_.limits, random_identity(), replies_}, requests_{options_, connections_, replies_, store_,
-                                                                        [this] { go_on_later(); }} {}
+        store_{options_.limits, random_store_identity(), replies_, random_hash_secret()}, requests_{
+                                                                                              options_, connections_,
+                                                                                              replies_, store_, [this] {
+                                                                                                go_on_later();
+                                                                                              }} {}
 
   Result<Port> listen() {
     if (!readiness_.is_open()) return system_error(no_set_, "a set of connections to wait for");
@@ -287,10 +285,13 @@ class StoreServer::Impl {
     return false;
   }
 
-  /// No descriptor is left for the newcomer. One who has not said a word gives way to it. False: there is none.
+  /// No descriptor is left for the newcomer. Who has not said for the longest time who it is gives way to it, whatever
+  /// language it has begun to speak. False: there is nobody.
   bool make_room() {
-    const char* const why = "this process has no descriptor left";
-    return drop_stranger(why) || (options_.gives_descriptor && options_.gives_descriptor());
+    const StoreSession* const stranger = connections_.oldest_unproven();
+    const auto silent_since = stranger ? std::optional{stranger->handshake.begun} : std::nullopt;
+    if (options_.gives_descriptor && options_.gives_descriptor(silent_since)) return true;
+    return drop_stranger("this process has no descriptor left");
   }
 
   /// The descriptor that is kept in reserve lets us take the newcomer out of the backlog and close it, instead of being

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,9 +23,9 @@ class io_context;
 namespace torchup {
 
 /// One turn serves clients for so long; then the loop's other work gets its own, and who has more to be served waits
-/// behind those who have just come. A request is never interrupted.
+/// behind those who have just come. A request is not interrupted, but for a long list of all keys.
 inline constexpr Duration store_turn_max = std::chrono::milliseconds{1};
-/// LIST_KEYS of more keys waits for a turn's end, and one of them is served in a turn.
+/// LIST_KEYS of more keys waits for a turn's end. One of them is served at a time, in steps.
 inline constexpr std::size_t store_short_list = 1024;
 /// Requests that a client of whom more have come is served at least in a turn.
 inline constexpr unsigned store_slice_requests = 16;
@@ -36,7 +37,8 @@ struct ConnectionLimits {
   /// oldest goes first) does not count.
   std::size_t connections_max = 20'000;
   std::size_t request_bytes_max = std::size_t{256} << 20;  ///< one request while it arrives
-  std::size_t arriving_bytes_max = std::size_t{1} << 30;   ///< unfinished requests of all connections together
+  /// Unfinished requests of all connections together: 64 of the longest values at once, or two of the longest requests.
+  std::size_t arriving_bytes_max = std::size_t{512} << 20;
   /// Unsent answers of a connection from which on its further requests wait.
   std::size_t reply_pause_bytes = std::size_t{1} << 20;
   /// Unsent answers to which none is added: a request whose answer is still longer closes its connection. The value
@@ -66,9 +68,10 @@ struct StoreServerOptions {
   /// been read from it. Called on the loop, once, when the first byte is there. Unset or false: closed with one log
   /// line.
   std::function<bool(unsigned char first_byte, UniqueFd& socket)> other_language;
-  /// Closes a connection that was handed over, because no descriptor is left for a newcomer. False: there is none to
-  /// close. Unset: none is asked for.
-  std::function<bool()> gives_descriptor;
+  /// Closes a connection that was handed over, because no descriptor is left for a newcomer: one that has not said who
+  /// it is since before that time; without a time whichever can be spared. False: there is none. Unset: none is asked
+  /// for.
+  std::function<bool(std::optional<TimePoint> silent_since)> gives_descriptor;
   /// Whether the store serves a client from that numeric address. Asked once for each, when it has said that it is one.
   /// Unset: from every address.
   std::function<bool(const std::string& address)> admits;

@@ -80,6 +80,7 @@ struct StoreSession {
   bool peer_closed = false;  ///< its stream has ended; closed when the answers are out
   bool closed = false;
   bool paused = false;  ///< the turn was over before its requests were served: it stands in the list of those who go on
+  bool lists = false;   ///< its next request is LIST_KEYS: it stands in the list of those who wait for that
   bool held = false;    ///< an answer is owed by whoever watches its key: nothing more may be asked
   std::size_t arriving_bytes = 0;  ///< of unfinished and unserved requests, as counted in the sum of all
   std::size_t unread_bytes = 0;    ///< of its answers, likewise

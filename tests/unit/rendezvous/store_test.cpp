@@ -140,6 +140,21 @@ TEST_CASE("a queue counts for what its first element takes", "[unit][store]") {
   REQUIRE(c.store().byte_count() > 10 * 700);
 }
 
+TEST_CASE("a value counts for its block, with the room that an append has left behind it", "[unit][store]") {
+  Clients c;
+  c.ask(0, Query::set, {"/a"}, {std::string(100, 'x')});
+  const std::size_t before = c.store().byte_count();
+  REQUIRE(before >= 100 + 40 + 140);
+  c.ask(0, Query::append, {"/a"}, {"y"});
+  REQUIRE(c.store().byte_count() == before + 100);
+  c.ask(0, Query::append, {"/a"}, {std::string(99, 'y')});
+  REQUIRE(c.store().byte_count() == before + 100);
+  c.ask(0, Query::append, {"/a"}, {"z"});
+  REQUIRE(c.store().byte_count() == before + 300);
+  c.ask(0, Query::set, {"/a"}, {"z"});
+  REQUIRE(c.store().byte_count() < before - 100);
+}
+
 TEST_CASE("what is taken out is given back to the limits", "[unit][store]") {
   Clients c;
   c.ask(0, Query::set, {"/a"}, {"1"});
