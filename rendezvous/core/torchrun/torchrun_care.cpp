@@ -41,7 +41,7 @@ std::optional<TorchrunRoundKey> read_round_key(std::string_view wire_key) {
 // ---- what is written
 
 void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
-  const auto text = store.find(torchrun_state_key(run_id_));
+  const auto text = store.find(torchrun_state_key(settings_.run_id));
   if (text && *text && **text == text_) refused_.reset();
   if (!text || !*text || **text == text_ || **text == torchrun_no_state) return;
   const std::size_t hash = std::hash<std::string_view>{}(**text);
@@ -92,7 +92,7 @@ void TorchrunCare::let_go_of_state() {
   interval_ = {};
   silence_ = {};
   news_.reset();
-  place_ = TorchrunPlace{run_id_, settings_.common_place};
+  place_ = TorchrunPlace{settings_.run_id, settings_.common_place};
 }
 
 void TorchrunCare::find_lost(const TorchrunState& former, std::optional<ClientId> writer) {
@@ -186,7 +186,7 @@ bool TorchrunCare::idles(ClientId client) const {
 // ---- another round
 
 bool TorchrunCare::leaving(TorchrunStore& store) const {
-  const auto counted = store.find(torchrun_round_key(run_id_, known_.round, torchrun_key::barrier_count));
+  const auto counted = store.find(torchrun_round_key(settings_.run_id, known_.round, torchrun_key::barrier_count));
   return !counted || *counted;
 }
 
@@ -328,7 +328,7 @@ JobView TorchrunCare::view(JobView known) const {
 /// Nobody else can have written since: the store is this process's own.
 Result<> TorchrunCare::rewrite(const TorchrunState& state, TorchrunStore& store) {
   const std::string text = to_base64(write_torchrun_state(state));
-  auto held = store.compare_set(torchrun_state_key(run_id_), text_, text);
+  auto held = store.compare_set(torchrun_state_key(settings_.run_id), text_, text);
   if (!held) return held.error();
   return look(store);
 }

@@ -72,7 +72,7 @@ class TorchrunCare {
     std::function<bool(std::size_t bytes)> room = {};
   };
   explicit TorchrunCare(Settings settings)
-      : settings_{std::move(settings)}, run_id_{settings_.run_id}, place_{run_id_, settings_.common_place} {}
+      : settings_{std::move(settings)}, place_{settings_.run_id, settings_.common_place} {}
 
   /// The job's state was written: by a client of the store, or by ourselves.
   void wrote(std::optional<ClientId> client, TorchrunStore& store);
@@ -155,8 +155,7 @@ class TorchrunCare {
   Result<> rewrite(const TorchrunState& state, TorchrunStore& store);
   [[nodiscard]] TorchrunTerms terms() const;
 
-  const Settings settings_;
-  const RunId run_id_;
+  Settings settings_;
   TorchrunPlace place_;
   std::string text_;  ///< the state as it was last seen
   /// By its hash, the text that is none, or had no room, and was last seen, and why: it is not read again.

@@ -108,10 +108,10 @@ Result<> TorchrunCare::close(TorchrunStore& store) {
   if (look(store) && known_.closed) return {};
   TorchrunState state = refused_ ? TorchrunState{} : known_;
   state.closed = true;
-  const auto present = store.find(torchrun_state_key(run_id_));
+  const auto present = store.find(torchrun_state_key(settings_.run_id));
   if (!present) return present.error();
-  auto held =
-      store.compare_set(torchrun_state_key(run_id_), present->value_or(""), to_base64(write_torchrun_state(state)));
+  auto held = store.compare_set(torchrun_state_key(settings_.run_id), present->value_or(""),
+                                to_base64(write_torchrun_state(state)));
   if (!held) return held.error();
   return look(store);
 }
