@@ -10,7 +10,7 @@ import sys
 import time
 import unittest
 
-from torchupd import MIB, PING, VALIDATE, DaemonCase, ask, keys, text
+from torchupd import MIB, PING, VALIDATE, DaemonCase, ask, keys, receive, text
 
 DaemonCase.program = sys.argv[1]
 
@@ -125,7 +125,7 @@ class Shapes(DaemonCase, unittest.TestCase):
             for peer in waiters[10:15]:
                 reset(peer)
             for peer in waiters[15:]:
-                self.assertEqual(peer.recv(9, socket.MSG_WAITALL), b"\x00" + struct.pack("<Q", 2000))
+                self.assertEqual(receive(peer, 9), b"\x00" + struct.pack("<Q", 2000))
                 reset(peer)
         self.until(lambda: self.status()["waiting"] == 0 and self.status()["unread_bytes"] == 0)
         self.serves_well()

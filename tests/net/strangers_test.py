@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-from torchupd import ELSEWHERE, FARTHER, OURS, VALIDATE, DaemonCase, ask, enter_network as enter_namespace, keys, needs_namespace, text
+from torchupd import ELSEWHERE, FARTHER, OURS, VALIDATE, DaemonCase, ask, enter_network as enter_namespace, keys, needs_namespace, receive, text
 
 torchupd = DaemonCase.program = sys.argv[1]
 TOKEN = "a token of twenty-five..."
@@ -32,7 +32,7 @@ def hello(run_id, token=False, nonce=bytes(16)):
 
 
 def prove(agent, run_id):
-    challenge = agent.recv(5 + 2 + 16 + 32, socket.MSG_WAITALL)
+    challenge = receive(agent, 5 + 2 + 16 + 32)
     version, nonce = challenge[5:7], challenge[7:23]
     proved = b"torchup job token\n" + b"\x01" + version + bytes(16) + nonce + struct.pack("<I", len(run_id)) + run_id
     agent.sendall(frame(2, hmac.new(TOKEN.encode(), proved, hashlib.sha256).digest()))
@@ -52,17 +52,17 @@ class Silent(DaemonCase, unittest.TestCase):
     def test_agents_that_say_half_of_hello_do_not_keep_others_out(self):
         halves = [self.connect(hello(b"job")[:20]) for _ in range(200)]
         agent = self.connect(hello(b"job"))
-        self.assertEqual(agent.recv(5, socket.MSG_WAITALL)[4], 66)
+        self.assertEqual(receive(agent, 5)[4], 66)
         self.assertEqual(halves[-1].send(b"x"), 1)
 
     def test_a_full_house_lets_agents_and_pages_in(self):
         inside = [self.connect(VALIDATE + b"\x0d1234") for _ in range(39)]
         for peer in inside:
-            peer.recv(4, socket.MSG_WAITALL)
+            receive(peer, 4)
         self.assert_closed(self.connect(VALIDATE))
         self.assert_said("connections_max: 40")
         agent = self.connect(hello(b"job"))
-        self.assertEqual(agent.recv(5, socket.MSG_WAITALL)[4], 66)
+        self.assertEqual(receive(agent, 5)[4], 66)
         self.until(lambda: self.status()["connections"] == 40)  # agents and pages have left the store's table
 
 
@@ -73,7 +73,7 @@ class FewDescriptors(DaemonCase, unittest.TestCase):
         for _ in range(400):
             self.connect()
         agent = self.connect(hello(b"job"))
-        self.assertEqual(agent.recv(5, socket.MSG_WAITALL)[4], 66)
+        self.assertEqual(receive(agent, 5)[4], 66)
         self.assertEqual(ask(self.honest, b"\x0d5678", 4), b"5678")
 
 
@@ -99,7 +99,7 @@ class LastDescriptorWithoutToken(LastDescriptor, unittest.TestCase):
     def test_who_has_said_nothing_for_the_longest_time_goes_whatever_it_speaks(self):
         waiting = self.connect(VALIDATE + b"\x06" + keys([b"/later"]))
         agent = self.connect(hello(b"job"))
-        self.assertEqual(agent.recv(5, socket.MSG_WAITALL)[4], 66)
+        self.assertEqual(receive(agent, 5)[4], 66)
         halves = [self.connect(hello(b"job")[:12]) for _ in range(4)]
         self.until(lambda: self.status()["connections"] == 2)  # the agents have left the store's table
         quiet = [self.connect() for _ in range(4)]
@@ -124,7 +124,7 @@ class LastDescriptorWithToken(LastDescriptor, unittest.TestCase):
 
     def test_who_has_proven_the_token_stays(self):
         agent = prove(self.connect(hello(b"job", token=True)), b"job")
-        self.assertEqual(agent.recv(5, socket.MSG_WAITALL)[4], 66)
+        self.assertEqual(receive(agent, 5)[4], 66)
         for _ in range(self.spare_none()):
             self.connect(VALIDATE)
         self.assert_closed(self.connect(VALIDATE))
@@ -152,7 +152,7 @@ class Jobs(DaemonCase, unittest.TestCase):
     def test_hello_and_goodbye_leaves_no_job(self):
         for i in range(1100):
             peer = self.connect(hello(b"run %d" % i))
-            self.assertEqual(peer.recv(5, socket.MSG_WAITALL)[4], 66)
+            self.assertEqual(receive(peer, 5)[4], 66)
             peer.close()
         self.until(lambda: not self.status()["jobs"])
 
@@ -160,8 +160,8 @@ class Jobs(DaemonCase, unittest.TestCase):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
         peers = [self.connect(hello(b"run %d" % i)) for i in range(1024)]
         for peer in peers:
-            self.assertEqual(peer.recv(5, socket.MSG_WAITALL)[4], 66)
-        self.assertEqual(self.connect(hello(b"one more")).recv(5, socket.MSG_WAITALL)[4], 66)
+            self.assertEqual(receive(peer, 5)[4], 66)
+        self.assertEqual(receive(self.connect(hello(b"one more")), 5)[4], 66)
         self.assert_closed(peers[0])  # nobody has joined its job, and it is the oldest
         self.assert_said("jobs_max")
         jobs = self.status()["jobs"]
@@ -197,7 +197,7 @@ class Tokens(DaemonCase, unittest.TestCase):
 
     def test_a_wrong_proof_is_answered_late_and_logged(self):
         agent = self.connect(hello(b"job", token=True))
-        challenge = agent.recv(5 + 2 + 16 + 32, socket.MSG_WAITALL)
+        challenge = receive(agent, 5 + 2 + 16 + 32)
         self.assertEqual(challenge[4], 65)
         begin = time.monotonic()
         agent.sendall(frame(2, bytes(32)))
@@ -208,11 +208,11 @@ class Tokens(DaemonCase, unittest.TestCase):
 
     def test_the_right_proof_is_welcome(self):
         agent = prove(self.connect(hello(b"job", token=True)), b"job")
-        self.assertEqual(agent.recv(5, socket.MSG_WAITALL)[4], 66)
+        self.assertEqual(receive(agent, 5)[4], 66)
 
     def test_an_agent_that_goes_at_the_challenge_is_logged(self):
         agent = self.connect(hello(b"job", token=True))
-        agent.recv(5 + 2 + 16 + 32, socket.MSG_WAITALL)
+        receive(agent, 5 + 2 + 16 + 32)
         agent.close()
         self.until(lambda: "went when it was asked to prove the token" in self.said())
 
@@ -232,8 +232,8 @@ class AllowedWithoutToken(DaemonCase, unittest.TestCase):
 
     @needs_namespace
     def test_agents_too_must_be_listed(self):
-        self.assertEqual(self.connect(hello(b"job"), ELSEWHERE).recv(5, socket.MSG_WAITALL)[4], 66)
-        self.assertEqual(self.connect(hello(b"job")).recv(5, socket.MSG_WAITALL)[4], 66)
+        self.assertEqual(receive(self.connect(hello(b"job"), ELSEWHERE), 5)[4], 66)
+        self.assertEqual(receive(self.connect(hello(b"job")), 5)[4], 66)
         refused = self.connect(hello(b"job"), FARTHER).recv(4096)
         self.assertEqual(refused[4], 68)
         self.assertIn(b"--allow 10.8.0.7", refused)

@@ -144,14 +144,6 @@ class Kept(Keep):
             _, err = self.done(job)
             self.assertEqual(len(re.findall("the channel of rank 0", err)), 2 if worker == "garbage=0" else 0, err)
 
-    def test_who_closes_its_channel_when_it_has_parked_is_replaced(self):
-        job = self.job("first:closes_parked=0")
-        first = self.round(0)
-        self.kill(first[1])
-        self.assertEqual(self.same(first, self.round(1)), [2])
-        self.assertEqual({restarts for *_, restarts in self.lines("round")[3:]}, {1})
-        self.done(job)
-
     def test_a_flood_is_no_fault_and_stops_nobody(self):
         job = self.job("floods=0")
         first = self.round(0)

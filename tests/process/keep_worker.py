@@ -9,7 +9,6 @@ workers, `word=N` for the one with local rank N; `first:word` is for processes t
     commits        has ended a step by its page before it parks
     never_parks    hears that the round is over, and does nothing
     closes, garbage, floods, leaves, parks_alone      what it does with its channel at once
-    closes_parked  closes it when it has parked
     raises         has raised something
     raises_after=N the same, when local rank N is dead (N is for all others)
     child          has a child that holds its descriptors
@@ -120,8 +119,6 @@ def serve(channel):
             if not told("never_parks"):
                 say("parked\nstep=7\n")
                 note("parked")
-            if told("closes_parked"):
-                return channel.close()
         elif verb == "place":
             os.environ.update(line.split("=", 1) for line in lines)
             enter()

@@ -30,8 +30,16 @@ def keys(names):
 
 def ask(peer, request, size):
     peer.sendall(request)
-    reply = peer.recv(size, socket.MSG_WAITALL)
-    assert len(reply) == size, (request[:16], reply)
+    reply = receive(peer, size)
+    assert len(reply) == size, (request[:16], reply[:100])
+    return reply
+
+
+def receive(peer, size):
+    """So many bytes, or what came before the end. MSG_WAITALL does not wait on a socket that has a time limit."""
+    reply = b""
+    while len(reply) < size and (piece := peer.recv(size - len(reply))):
+        reply += piece
     return reply
 
 
