@@ -48,7 +48,16 @@ class Faults:
                 os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")]
         for number, (kind, *where) in enumerate(self.faults):
             if all(wanted in ("-", found) for wanted, found in zip(where, here)) and self.first(f"fault.{number}"):
+                self.wait_for_others(kind, where)
                 self.happen(kind)
+
+    def wait_for_others(self, kind, where):
+        """Faults of several ranks at one place are one moment: who is there first does not end the others' round."""
+        wanted = [os.path.join(self.out, f"fault.{number}") for number, (other, *there) in enumerate(self.faults)
+                  if (other, there[1:]) == (kind, where[1:])]
+        end = time.monotonic() + 30
+        while not all(map(os.path.exists, wanted)) and time.monotonic() < end:
+            time.sleep(0.002)
 
     def first(self, name):
         """Whether no process of the job was here before."""
