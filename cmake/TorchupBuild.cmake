@@ -47,6 +47,19 @@ if(TORCHUP_SANITIZE)
   endif()
 endif()
 
+# fmt for every target without LibTorch, which has one of its own: its shared library would cost each start of the launcher
+# half a millisecond, its headers alone each file 2.5 s of compilation, so what they leave over is compiled here. Another
+# version leaves other things over.
+find_package(fmt 9 REQUIRED)
+if(fmt_VERSION VERSION_LESS 10)
+  add_library(torchup_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/compiled_fmt.cpp)
+  target_compile_features(torchup_fmt PUBLIC cxx_std_20)
+  target_include_directories(torchup_fmt SYSTEM PUBLIC $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
+else()
+  add_library(torchup_fmt INTERFACE)
+  target_link_libraries(torchup_fmt INTERFACE fmt::fmt-header-only)
+endif()
+
 # torchup_library(<name> [sources...]): a static library with the alias torchup::<name>, seen from the project's root.
 function(torchup_library name)
   add_library(${name} STATIC ${ARGN})

@@ -126,7 +126,8 @@ void add_limits(CLI::App& app, Settings& settings) {
   add_count(app, "--max-keys", settings.daemon.store.keys_max, "Keys and queues together");
   add_bytes(app, "--max-bytes", settings.daemon.store.bytes_max, "All keys, values and queue elements; 512MB, 8GB …");
   add_bytes(app, "--max-request-bytes", connections.request_bytes_max, "One request while it arrives");
-  add_bytes(app, "--max-arriving-bytes", connections.arriving_bytes_max, "Unfinished requests of all connections");
+  add_bytes(app, "--max-arriving-bytes", connections.arriving_bytes_max,
+            "Requests of all connections that are not served yet");
   add_bytes(app, "--max-reply-bytes", connections.reply_bytes_max, "Unsent answers of one connection");
   add_bytes(app, "--max-unread-bytes", connections.unread_bytes_max, "Memory for unsent answers of all connections");
   add_seconds(app, "--max-handshake", settings.handshake_s, shortest_s,

@@ -55,12 +55,14 @@ class GzipFile {
 
 Dataset::Dataset(const std::filesystem::path& folder, Part part, size_t samples) {
   const std::string prefix = part == Part::train ? "train" : "t10k";
-  const size_t whole = part == Part::train ? 60'000 : 10'000;
-  const size_t kept = samples == 0 ? whole : std::min(samples, whole);
+  const size_t most = part == Part::train ? 60'000 : 10'000;
 
   GzipFile images{folder / (prefix + "-images-idx3-ubyte.gz")};
   images.expect(image_magic, "the magic number");
-  images.expect(static_cast<std::uint32_t>(whole), "the number of images");
+  const size_t whole = images.number();
+  if (whole == 0 || whole > most)
+    images.fail("the number of images is " + std::to_string(whole) + ", not between 1 and " + std::to_string(most));
+  const size_t kept = samples == 0 ? whole : std::min(samples, whole);
   images.expect(image_side, "the height");
   images.expect(image_side, "the width");
   images_ = torch::empty({static_cast<std::int64_t>(kept), 1, image_side, image_side}, torch::kUInt8);

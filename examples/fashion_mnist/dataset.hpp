@@ -12,7 +12,7 @@ namespace fashion_mnist {
 /// same indices gives the same bits as the same steps in Python.
 class Dataset : public torch::data::datasets::BatchDataset<Dataset, torch::data::Example<>, torch::ArrayRef<size_t>> {
  public:
-  enum class Part { train, test };  ///< 60,000 images; 10,000 images
+  enum class Part { train, test };  ///< 60,000 images; 10,000 images; or fewer of them
 
   /// Reads the gzip IDX files of `part` in `folder` and keeps the first `samples` images, all when 0.
   ///

@@ -3,6 +3,8 @@
 //   torchup --nproc-per-node=2 fashion_mnist                 two workers on the CPU, gloo
 //   torchup --nproc-per-node=auto fashion_mnist              one worker per GPU, nccl
 //   fashion_mnist                                            alone, world size 1
+//   torchup --nproc-per-node=2 --max-restarts=3 fashion_mnist --elastic --epochs 5
+//                                                            kill -9 one of them: the other keeps its state
 //
 // The Python program examples/python/train_ddp.py trains the same network with the same options and arithmetic.
 #include <torch/torch.h>
@@ -125,13 +127,15 @@ class Stepper {
         group.options().set_lr(options_.lr * (1 - static_cast<double>(step) / static_cast<double>(total_steps_)));
     optimizer_->zero_grad();
   }
-  void backward_and_step(const torch::Tensor& loss) {
+  /// `gate` is given what takes the optimizer's step, and calls it.
+  template <class Gate>
+  void backward_and_step(const torch::Tensor& loss, const Gate& gate) {
     scaler_.scale(loss).backward();
     if (options_.clip > 0) {
       scaler_.unscale_(*optimizer_);
       torchup::clip_grad_norm_(parameters_, options_.clip);
     }
-    scaler_.step(*optimizer_);
+    gate([this] { scaler_.step(*optimizer_); });
     scaler_.update();
     if (scheduler_) scheduler_->step();
   }
@@ -177,6 +181,14 @@ class Stepper {
   torchup::GradScaler scaler_;
 };
 
+/// Under the names of the module's parameters and buffers: --weights reads it, and so does Python.
+void save_weights(const Net& net, const std::filesystem::path& path) {
+  torchup::NamedTensors tensors;
+  for (const auto& parameter : net->named_parameters()) tensors.emplace_back(parameter.key(), parameter.value());
+  for (const auto& buffer : net->named_buffers()) tensors.emplace_back(buffer.key(), buffer.value());
+  torchup::save_safetensors(path, tensors);
+}
+
 int train(torchup::Worker& worker, std::span<char*> arguments) {
   int exit_status = 0;
   const auto parsed = parse_options(arguments, worker.rank() == 0, exit_status);
@@ -186,10 +198,6 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   torchup::ProcessGroupOptions joining{.backend = options.backend};
   if (options.device != "auto") joining.device = torch::Device{options.device};
   auto group = torchup::init_process_group(joining);
-  if (options.batch_size % group.size() != 0)
-    throw torchup::Error{"--batch-size " + std::to_string(options.batch_size) +
-                         " is for all workers together and must be a multiple of their number, " +
-                         std::to_string(group.size())};
   torchup::seed_everything({.seed = options.seed}, group);
 
   Net net;
@@ -200,60 +208,76 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
 
   Dataset images{options.data, Dataset::Part::train, options.samples};
   torchup::DistributedSampler sampler{*images.size(), group, {.shuffle = true, .seed = options.seed}};
-  const auto local_batch = static_cast<size_t>(options.batch_size / group.size());
-  auto loader = torch::data::make_data_loader(images, sampler, torch::data::DataLoaderOptions{local_batch});
-  const auto steps_per_epoch = static_cast<std::int64_t>((sampler.size() + local_batch - 1) / local_batch);
+  const auto steps_per_epoch =
+      (static_cast<std::int64_t>(*images.size()) + options.batch_size - 1) / options.batch_size;
   const std::int64_t total_steps = options.steps > 0 ? options.steps : options.epochs * steps_per_epoch;
   Stepper stepper{options, ddp.parameters(), group, total_steps};
 
   std::optional<torchup::Checkpoint> checkpoint;
-  torchup::Position at;
   if (!options.checkpoint.empty())
     checkpoint.emplace(options.checkpoint, group,
                        torchup::CheckpointOptions{.keep_last = 3, .must_resume = options.resume});
   // Whoever starts this again, the launcher after a failure or a change of members, a scheduler or a person: it goes
   // on.
-  if (checkpoint)
-    at = stepper.with_parts([&](auto&... parts) { return checkpoint->resume(net, sampler, ddp, parts...); });
+  const auto load = [&] {
+    if (!checkpoint) return torchup::Position{};
+    return stepper.with_parts([&](auto&... parts) { return checkpoint->resume(net, sampler, ddp, parts...); });
+  };
+  std::optional<torchup::Elastic> elastic;
+  if (options.elastic) elastic.emplace(worker, group, torchup::ElasticOptions{.seed = options.seed, .load = load});
 
-  Narrator narrator{group.rank() == 0, options.history, at.step > 0};
-  for (; at.epoch < options.epochs && at.step < total_steps; ++at.epoch) {
-    sampler.set_epoch(at.epoch);
-    if (sampler.indices().empty()) continue;  // the job was stopped after the epoch's last step
-    net->train();
-    Totals totals{group.device()};
-    narrator.epoch_begins(steps_per_epoch);
-    for (auto& batch : torchup::to_device(*loader, group.device(), sampler)) {
-      stepper.begin(at.step);
-      torch::Tensor output, loss;
-      {
-        const torchup::Autocast guard{group.device().type(), {.enabled = options.amp}};
-        output = ddp(batch.data);
-        loss = torch::nn::functional::cross_entropy(output, batch.target);
+  const auto train_from = [&](torchup::Position at) {
+    if (options.batch_size % group.size() != 0)
+      throw torchup::Error{"--batch-size " + std::to_string(options.batch_size) +
+                           " is for all workers together and must be a multiple of their number, " +
+                           std::to_string(group.size())};
+    const auto local_batch = static_cast<size_t>(options.batch_size / group.size());
+    auto loader = torch::data::make_data_loader(images, sampler, torch::data::DataLoaderOptions{local_batch});
+    Narrator narrator{group.rank() == 0, options.history, at.step > 0};
+    for (; at.epoch < options.epochs && at.step < total_steps; ++at.epoch) {
+      sampler.set_epoch(at.epoch);
+      if (sampler.indices().empty()) continue;  // the job was stopped after the epoch's last step
+      net->train();
+      Totals totals{group.device()};
+      narrator.epoch_begins(steps_per_epoch);
+      for (auto& batch : torchup::to_device(*loader, group.device(), sampler)) {
+        stepper.begin(at.step);
+        torch::Tensor output, loss;
+        {
+          const torchup::Autocast guard{group.device().type(), {.enabled = options.amp}};
+          output = ddp(batch.data);
+          loss = torch::nn::functional::cross_entropy(output, batch.target);
+        }
+        stepper.backward_and_step(loss, [&](const auto& step) { elastic ? elastic->step(step) : step(); });
+        ++at.step;
+        totals.add(output, batch.target, loss);
+        narrator.step_ends(at.step, loss);
+        if ((elastic ? elastic->commit(at) : worker.end_step(at.step)).stop) {
+          if (!checkpoint)
+            throw torchup::Error{"the job is to stop, and without --checkpoint nothing of it can be saved"};
+          return stepper.with_parts(
+              [&](auto&... parts) { return checkpoint->save_and_requeue(at, net, sampler, ddp, parts...); });
+        }
+        if (at.step == total_steps) break;
       }
-      stepper.backward_and_step(loss);
-      ++at.step;
-      totals.add(output, batch.target, loss);
-      narrator.step_ends(at.step, loss);
-      if (worker.end_step(at.step).stop) {
-        if (!checkpoint)
-          throw torchup::Error{"the job is to stop, and without --checkpoint nothing of it can be saved"};
-        return stepper.with_parts(
-            [&](auto&... parts) { return checkpoint->save_and_requeue(at, net, sampler, ddp, parts...); });
-      }
-      if (at.step == total_steps) break;
+      const auto [loss, accuracy] = totals.over_all(group);
+      narrator.epoch_ends(at.epoch, loss, accuracy);
+      if (checkpoint)
+        stepper.with_parts([&](auto&... parts) {
+          checkpoint->save({.epoch = at.epoch + 1, .step = at.step}, net, sampler, ddp, parts...);
+        });
     }
-    const auto [loss, accuracy] = totals.over_all(group);
-    narrator.epoch_ends(at.epoch, loss, accuracy);
-    if (checkpoint)
-      stepper.with_parts([&](auto&... parts) {
-        checkpoint->save({.epoch = at.epoch + 1, .step = at.step}, net, sampler, ddp, parts...);
-      });
-  }
-  narrator.training_ends(evaluate(net, options, group));
-  if (checkpoint) checkpoint->wait();  // the last one was only begun: a full disk fails the job
+    narrator.training_ends(evaluate(net, options, group));
+    if (checkpoint) checkpoint->wait();  // the last one was only begun: a full disk fails the job
+    return 0;
+  };
+  const int exit_code =
+      elastic
+          ? stepper.with_parts([&](auto&... parts) { return elastic->run(train_from, net, sampler, ddp, parts...); })
+          : train_from(load());
+  if (exit_code == 0 && !options.save_weights.empty() && group.rank() == 0) save_weights(net, options.save_weights);
   group.shutdown();
-  return 0;
+  return exit_code;
 }
 
 }  // namespace

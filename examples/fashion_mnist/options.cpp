@@ -34,6 +34,9 @@ std::optional<Options> parse_options(std::span<char*> arguments, bool talks, int
                  "save here after each epoch, and go on from the newest one that is there");
   app.add_flag("--resume", options.resume, "fail unless there is one in --checkpoint to go on from")
       ->needs("--checkpoint");
+  app.add_flag("--elastic", options.elastic, "a worker that survives a fault keeps its state and goes on")
+      ->excludes("--zero");
+  app.add_option("--save-weights", options.save_weights, "rank 0 writes the trained weights here (safetensors)");
   app.add_option("--history", options.history, "rank 0 writes each step's loss here, one JSON object a line");
   try {
     app.parse(static_cast<int>(arguments.size()), arguments.data());
@@ -42,7 +45,7 @@ std::optional<Options> parse_options(std::span<char*> arguments, bool talks, int
     if (talks) std::cout << app.help();
     exit_status = 0;
   } catch (const CLI::ParseError& error) {
-    if (talks) std::cerr << "fashion_mnist: " << error.what() << " (--help lists the options)\n";
+    std::cerr << "fashion_mnist: " << error.what() << " (--help lists the options)\n";
     exit_status = 2;
   }
   return std::nullopt;

@@ -27,11 +27,14 @@ struct Options {
   std::filesystem::path weights;     ///< begin with these weights: safetensors, or Python's torch.save(state_dict)
   std::filesystem::path checkpoint;  ///< folder; empty: none is written
   bool resume = false;
-  std::filesystem::path history;  ///< rank 0 writes each step's loss here
+  bool elastic = false;                ///< a worker that survives a fault goes on
+  std::filesystem::path save_weights;  ///< rank 0 writes the trained ones here, as safetensors
+  std::filesystem::path history;       ///< rank 0 writes each step's loss here
 };
 
 /// The options of a command line without the launcher's own flags, or the exit status where the program ends at once:
-/// 0 after --help, 2 after a complaint on stderr. Only `talks` speaks: one worker's words are enough.
+/// 0 after --help, which only who `talks` prints; 2 after a complaint on stderr, which every worker writes: who ends
+/// first takes the others along, before they may have spoken.
 [[nodiscard]] std::optional<Options> parse_options(std::span<char*> arguments, bool talks, int& exit_status);
 
 }  // namespace fashion_mnist

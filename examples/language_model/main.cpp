@@ -34,7 +34,8 @@ struct Options {
   std::int64_t sample = 200;  ///< characters that the trained model writes in the end
 };
 
-/// The options of the command line, or the exit status where the program ends at once; only `talks` speaks.
+/// The options of the command line, or the exit status where the program ends at once. Only who `talks` prints --help;
+/// complaints are everybody's, for who ends first takes the others along.
 std::optional<Options> parse_options(std::span<char*> arguments, bool talks, int& exit_status) {
   Options options;
   CLI::App app{"Trains a small transformer to continue a text, data parallel over all workers.", "language_model"};
@@ -54,7 +55,7 @@ std::optional<Options> parse_options(std::span<char*> arguments, bool talks, int
   } catch (const CLI::ParseError& error) {
     const bool help = dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr;
     if (talks && help) std::cout << app.help();
-    if (talks && !help) std::cerr << "language_model: " << error.what() << " (--help lists the options)\n";
+    if (!help) std::cerr << "language_model: " << error.what() << " (--help lists the options)\n";
     exit_status = help ? 0 : 2;
   }
   return std::nullopt;

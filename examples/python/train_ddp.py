@@ -9,6 +9,7 @@ keeps its state and goes on with the next round.
 """
 
 import argparse
+import gc
 import gzip
 import json
 import os
@@ -162,6 +163,8 @@ def main():
     accuracy = evaluate(net, FashionMnist(options.data, "test"), rank, world_size, device)
     if rank == 0:
         print(f"test accuracy {100 * accuracy:.2f} %", flush=True)
+    del ddp  # it holds the group, in a circle of references: gloo's threads would outlive the interpreter, and abort it
+    gc.collect()
     dist.destroy_process_group()
 
 

@@ -24,7 +24,7 @@ MODELS = {
 GPU_MODEL = "ResNet-18 on one GPU, batch 64, world size 1"
 
 PYTHON_RANK = """
-import json, sys, time, torch, torch.distributed as dist
+import gc, json, sys, time, torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 layers, width, batch, steps, view = map(int, sys.argv[1:6])
@@ -51,6 +51,8 @@ whole, cpu = measured()
 with ddp.no_sync():
     local, _ = measured()
 if dist.get_rank() == 0: print(json.dumps({"step": whole, "cpu": cpu, "local": local}))
+del ddp  # as in examples/python/train_ddp.py
+gc.collect()
 dist.destroy_process_group()
 """
 

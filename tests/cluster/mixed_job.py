@@ -1,4 +1,5 @@
-"""What scenarios of real torchrun agents and ours share. Their scripts are started as PROGRAM SCENARIO LAUNCHER TORCHUPD;
+"""What scenarios of real torchrun agents and ours share. Their scripts are started as PROGRAM SCENARIO LAUNCHER TORCHUPD
+[WORKER]; WORKER is a program that does the same as reduce_worker.py, the default.
 TORCHRUN_PYTHON names the Python whose torchrun is meant (default: this one). Skipped where it has no torch. Scenarios that
 begin with `other_` are of the torchrun of the Python that TORCHUP_OTHER_TORCHRUN names, another release, and skipped where
 it names none."""
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from cluster import Agent, Cluster, main, skip, wait_for
 
-WORKER = Path(__file__).with_name("reduce_worker.py")
+WORKER = Path(sys.argv.pop(4) if len(sys.argv) > 4 else Path(__file__).with_name("reduce_worker.py"))
 LIMIT = 90  # two Python workers and two torchruns start on a busy machine
 scenarios = {}
 
@@ -47,11 +48,14 @@ class MixedCluster(Cluster):
         own = str(node == host).lower()
         options = self._options(node, nnodes, host, restarts, workers)
         options[-1] += f",is_host={own}"
-        return self._begin("torchrun", node, [self.python, *self.torchrun_command, *options, WORKER, self.dir])
+        return self._begin("torchrun", node, [self.python, *self.torchrun_command, *options, "--no-python", *self.worker(), self.dir])
+
+    def worker(self):
+        return [self.python, "-u", WORKER] if WORKER.suffix == ".py" else [WORKER]
 
     def torchup(self, node, nnodes="2", host=0, restarts=0, workers=1):
         options = self._options(node, nnodes, host, restarts, workers)
-        return self._begin("torchup", node, [self.launcher, *options, "--shutdown-timeout=2", "--no-python", self.python, WORKER, self.dir])
+        return self._begin("torchup", node, [self.launcher, *options, "--shutdown-timeout=2", "--no-python", *self.worker(), self.dir])
 
     def kill_node(self, agent):
         """The agent and all below it, as when a machine loses its power (but its connections are closed)."""

@@ -17,6 +17,10 @@
 #include <thread>
 #include <torchup/torchup.hpp>
 
+#include "tests/worker_runtime/test_program.hpp"
+
+namespace reduce_worker {
+
 namespace {
 
 std::string variable(const char* name) {
@@ -65,4 +69,8 @@ int work(torchup::Worker& worker, std::span<char*> arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return torchup::worker_main(argc, argv, work); }
+int run_as_program(int argc, char** argv) { return torchup::worker_main(argc, argv, work); }
+
+const TestProgram program{"reduce_worker", run_as_program};
+
+}  // namespace reduce_worker

@@ -1,6 +1,7 @@
 """What the scenarios of recovery share: a job of elastic_program.py, and what it has left behind.
 
-The agent is the fake one; with --launcher TORCHUP it is the real one.
+The agent is the fake one; with --launcher TORCHUP it is the real one. Another program of the same kind: a subclass of
+Case (tests/worker_runtime/elastic has one in C++).
 """
 
 import importlib.util
@@ -35,15 +36,19 @@ import elastic_program  # noqa: E402
 import fake_agent  # noqa: E402
 
 
+def finals(folder):
+    """{rank: what it ended with}."""
+    return {int(path.suffixes[0][1:]): torch.load(path, weights_only=False) for path in folder.glob("final.*.pt")}
+
+
 class Outcome:
-    def __init__(self, folder, code, agent):
+    def __init__(self, folder, code, agent, read_finals=finals):
         self.code, self.agent = code, agent
         log = folder / "log"
         self.log = log.read_text(errors="replace") if log.exists() else ""
         self.births = {int(path.suffix[1:]) for path in folder.glob("birth.*")}
         self.faults = {path.name for path in folder.glob("fault.*")}
-        self.final = {int(path.suffixes[0][1:]): torch.load(path, weights_only=False)
-                      for path in folder.glob("final.*.pt")}
+        self.final = read_finals(folder)
         self.batches = [tuple(map(int, line.split())) for path in folder.glob("samples.*")
                         for line in path.read_text().splitlines()]
 
@@ -61,6 +66,17 @@ class Outcome:
 
 class Case(unittest.TestCase):
     undisturbed_jobs = {}
+    read_finals = staticmethod(finals)
+
+    @staticmethod
+    def work(words):
+        """What a worker of the fake agent does."""
+        return elastic_program.main(words)
+
+    @staticmethod
+    def command(words):
+        """What the real launcher is to start, with options of its own before it."""
+        return ["--preload=torch", str(HERE / "elastic_program.py"), *words]
 
     def folder(self):
         folder = tempfile.TemporaryDirectory()
@@ -75,23 +91,22 @@ class Case(unittest.TestCase):
                 self.skipTest("a change of the world size needs more than one agent")
             agent = None
             with open(folder / "log", "w") as log:
-                command = [LAUNCHER, f"--nproc-per-node={world_size}", f"--max-restarts={restarts}", "--preload=torch",
-                           "--shutdown-timeout=3", str(HERE / "elastic_program.py"), *words]
+                command = [LAUNCHER, f"--nproc-per-node={world_size}", f"--max-restarts={restarts}",
+                           "--shutdown-timeout=3", *self.command(words)]
                 environment = {**os.environ, "PYTHON_EXEC": sys.executable}
                 ended = subprocess.run(command, stdout=log, stderr=log, env=environment, timeout=LIMIT_S).returncode
         else:
-            agent = fake_agent.FakeAgent(lambda: elastic_program.main(words), str(folder), worlds or [world_size],
-                                         restarts)
+            agent = fake_agent.FakeAgent(lambda: self.work(words), str(folder), worlds or [world_size], restarts)
             ended = agent.run()
-        outcome = Outcome(folder, ended, agent)
+        outcome = Outcome(folder, ended, agent, self.read_finals)
         self.assertEqual(outcome.code, code, outcome.log[-6000:])
         self.assertEqual(len(outcome.faults), len(faults), "not all faults happened")
         return outcome
 
-    def undisturbed(self, world_size):
-        if world_size not in Case.undisturbed_jobs:
-            Case.undisturbed_jobs[world_size] = self.play(world_size)
-        return Case.undisturbed_jobs[world_size]
+    def undisturbed(self, world_size, more=()):
+        if (world_size, *more) not in Case.undisturbed_jobs:
+            Case.undisturbed_jobs[world_size, *more] = self.play(world_size, more=more)
+        return Case.undisturbed_jobs[world_size, *more]
 
     def assert_same_bits(self, one, other, what):
         self.assertEqual(type(one), type(other), what)
@@ -108,9 +123,9 @@ class Case(unittest.TestCase):
         else:
             self.assertEqual(one, other, what)
 
-    def assert_as_undisturbed(self, outcome, world_size):
+    def assert_as_undisturbed(self, outcome, world_size, more=()):
         """Weights, optimizer and schedule to the last bit; each sample once; nobody needed the checkpoint."""
-        wanted = self.undisturbed(world_size)
+        wanted = self.undisturbed(world_size, more)
         self.assertEqual(sorted(outcome.final), list(range(world_size)))
         for rank, final in outcome.final.items():
             for part in ("parameters", "optimizer", "scheduler", "step", "epoch"):
@@ -123,7 +138,7 @@ class Case(unittest.TestCase):
     def assert_kept(self, outcome, world_size, died):
         """All but `died` processes of the first round are those of the last one, and no round began from further back
         than one step, which the dead may have been ahead."""
-        self.assertEqual(len(outcome.births), world_size + died)
+        self.assertEqual(len(outcome.births), world_size + died, outcome.log[-6000:])
         self.assertEqual(len(set(outcome.pids().values())), world_size)
         if outcome.agent and outcome.agent.restarts == 1:
             self.assertEqual(outcome.agent.kept, [world_size - died])

@@ -8,6 +8,7 @@ each batch; final.RANK.pt.
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -80,10 +81,10 @@ class Faults:
 
 
 def groups_of_gloo():
-    """How many live in this process: each has a thread."""
+    """How many live in this process: each has a thread. Others of the loader's may end while they are listed."""
     names = []
     for thread in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{thread}/comm") as file:
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:
             names.append(file.read().strip())
     return names.count("gloo_tcp_loop")
 
@@ -95,6 +96,8 @@ def parse(arguments):
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--checkpoint", action="store_true")
+    parser.add_argument("--outside", action="store_true", help="the wrapper is held until the next one")
+    parser.add_argument("--unreplicated", action="store_true", help="each round begins with the checkpoint")
     parser.add_argument("--unseeded", action="store_true", help="weights differ at the start")
     return parser.parse_args(arguments)
 
@@ -112,7 +115,8 @@ def main(arguments=None):
     data = Numbered()
     sampler = elastic.DistributedSampler(data, shuffle=True, seed=3)
     loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=options.workers)
-    state = elastic.State(model=net, optimizer=optimizer, scheduler=scheduler, epoch=0)
+    state = elastic.State(model=net, optimizer=optimizer, scheduler=scheduler, epoch=0,
+                          replicated=not options.unreplicated)
     faults.state = state
     loads = []
     log = open(os.path.join(options.out, f"samples.{os.getpid()}"), "a", buffering=1)
@@ -141,6 +145,8 @@ def main(arguments=None):
         faults.at("train")
         round_number = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         ddp = DistributedDataParallel(state.model, find_unused_parameters=True)
+        if options.outside:
+            state.model.__dict__["wrapper"] = ddp
         while state.epoch < options.epochs:
             sampler.set_epoch(state.epoch)
             for index, x, y in state.batches(loader):

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torchup import _channel, _page
 
 LIMIT_S = 120
-GRACE_S = 3
+GRACE_S = 8  # beside other work a survivor with a DataLoader has taken more than 3 to park
 OTHER_CAUSE_S = 0.25
 PR_SET_PDEATHSIG = 1
 

@@ -43,6 +43,10 @@ class Recovery(Case):
         """The dead one's children hold its sockets: nobody's collective fails by itself."""
         self.recover(2, "kill:1:backward:3:0", died=1, more=["--workers=1"])
 
+    def test_wrapper_that_is_held(self):
+        """As a trainer's attribute, say: its hooks and its group end when the next round's takes its place."""
+        self.recover(2, "kill:1:backward:3:0", "kill:1:after_backward:5:1", died=2, more=["--outside"])
+
     def test_newcomer_dies_in_run(self):
         for place in ("connect", "train"):
             with self.subTest(place):
@@ -53,6 +57,16 @@ class Recovery(Case):
         """Nobody is left who knows: a checkpoint does."""
         outcome = self.play(2, "kill:0:before_forward:7:0", "kill:1:before_forward:7:0", more=["--checkpoint"])
         self.assertEqual([final["loads"] for final in outcome.final.values()], [[0], [0]])
+        for final in outcome.final.values():
+            for part in ("parameters", "optimizer", "scheduler", "step"):
+                self.assert_same_bits(final[part], self.undisturbed(2).final[0][part], part)
+
+    def test_unreplicated(self):
+        """Nothing goes from rank to rank: who survives keeps its process, and reads the checkpoint as the newcomer."""
+        outcome = self.play(2, "kill:1:before_forward:7:0", more=["--checkpoint", "--unreplicated"])
+        self.assert_kept(outcome, 2, died=1)
+        self.assertEqual(outcome.final[1]["loads"], [0])
+        self.assertIn(outcome.final[0]["loads"], ([0, 6], [0, 7]))  # it may have heard of it before its seventh step
         for final in outcome.final.values():
             for part in ("parameters", "optimizer", "scheduler", "step"):
                 self.assert_same_bits(final[part], self.undisturbed(2).final[0][part], part)

@@ -1,13 +1,17 @@
-"""State, the sampler, and who takes whose state: without processes and groups, but for one that is alone.
+"""State and the sampler: without processes and groups, but for one that is alone.
 
 usage: state_test.py [unittest options]
 """
 
+import builtins
 import os
 import random
 import statistics
+import sys
 import time
 import unittest
+import unittest.mock
+import weakref
 
 import elastic_job  # noqa: F401; finds the package, or skips
 
@@ -17,7 +21,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data import DistributedSampler as TorchSampler
 
 from torchup import _image, elastic
-from torchup._agreement import Decision, Facts, decide, source_among
+from torchup._group import drop
 from torchup._link import link
 from worker_end_test import in_a_fork
 
@@ -146,6 +150,36 @@ class Parts(unittest.TestCase):
         self.assertEqual((state.optimizer.param_groups[0]["lr"], state.scheduler.get_last_lr()), (rate, [rate]))
         self.assertTrue(all(parameter.grad is None for parameter in state.model.parameters()))
 
+    def test_buffers_that_a_forward_pass_makes(self):
+        """A mask that is there only then, a cache that grows: as they were, and nothing is shared with what is kept."""
+        net = torch.nn.Linear(2, 2)
+        net.register_buffer("mask", None)
+        net.register_buffer("cache", torch.zeros(2))
+        state = elastic.State(model=net)
+        for _ in range(2):
+            state.commit()
+            net.mask, net.cache = torch.ones(3), torch.ones(5)
+            state._restore()
+            self.assertEqual((net.mask, net.cache.tolist()), (None, [0, 0]))
+            net.cache += 1
+            state._restore()
+            self.assertEqual(net.cache.tolist(), [0, 0])
+        net.mask = torch.ones(3)
+        state.commit()
+        net.mask = None
+        state._restore()
+        self.assertEqual(net.mask.tolist(), [1, 1, 1])
+
+    def test_what_cannot_be_sent(self):
+        """It is found before the first round, not at a fault, by one survivor after the other."""
+        def work():
+            os.environ.update(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+            try:
+                elastic.run(lambda state: None, elastic.State(epoch=0, how=lambda: 1))
+            except TypeError as error:
+                return str(error)
+        self.assertIn("part how cannot be sent", in_a_fork(work))
+
     def test_gate(self):
         state = self.make()
         self.assertTrue(state._clean)
@@ -244,29 +278,6 @@ class Parts(unittest.TestCase):
             self.assertLess(min(times), 0.002)
 
 
-class Deciding(unittest.TestCase):
-    def rank(self, step, clean=1, fresh=0, checksum=0):
-        return Facts(step, clean, fresh, checksum, 1)
-
-    def test_source(self):
-        at = self.rank
-        self.assertEqual(decide([at(4), at(4)]), Decision(0))
-        self.assertEqual(decide([at(4), at(5)]), Decision(1, (0,)))
-        self.assertEqual(decide([at(5, clean=0), at(4), at(4)]), Decision(1, (0,)))
-        self.assertEqual(decide([at(0, fresh=1), at(4), at(4)]), Decision(1, (0,)))
-        self.assertEqual(decide([at(0, fresh=1), at(0)]), Decision(1, ()))
-        self.assertEqual(decide([at(0, fresh=1, checksum=7), at(0)]), Decision(1, (0,)))
-        self.assertEqual(decide([at(4), at(4, checksum=3), at(4)]), Decision(0, (1,), (1,)))
-        self.assertEqual(decide([at(4, fresh=1), at(4, fresh=1)]), Decision(0))  # each has read the same checkpoint
-
-    def test_checkpoint(self):
-        at = self.rank
-        self.assertEqual(decide([at(4, clean=0), at(4, clean=0)]).source, -1)
-        begin = [at(0, fresh=1), at(0, fresh=1, checksum=3)]
-        self.assertEqual(decide(begin).source, -1)
-        self.assertEqual(source_among(begin, [0, 1]), Decision(0, (1,), ()))
-
-
 class Alone(unittest.TestCase):
     def test_alone(self):
         """No launcher: one rank, the same program."""
@@ -293,6 +304,66 @@ class Alone(unittest.TestCase):
                 failed = str(error)
             return done, len(loads), failed
         self.assertEqual(in_a_fork(work), ((3, "again"), 1, "division by zero"))
+
+
+    def test_again_after_an_exception(self):
+        """Who handles what has ended `run` can call it again, and has Python's own way to show exceptions then."""
+        def work():
+            for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+                os.environ.pop(name, None)
+            state, hook, ended = elastic.State(epoch=0), sys.excepthook, []
+
+            def fail(state):
+                torch.distributed.all_reduce(torch.ones(1))
+                raise failure("what the program does")
+
+            for failure in (ValueError, KeyboardInterrupt, SystemExit):
+                try:
+                    elastic.run(fail, state, backend="gloo")
+                except failure as error:
+                    ended.append(str(error))
+            return len(ended), elastic.run(lambda state: "again", state), sys.excepthook is hook
+        self.assertEqual(in_a_fork(work), (3, "again", True))
+
+    def test_exceptions_that_name_one_another(self):
+        """`raise first from second`, of which the second came while the first was handled; and those in a group."""
+        def work():
+            kept = {}
+
+            def fail(name, *causes):
+                held = kept.setdefault(name, torch.ones(1))  # as a frame holds a wrapper
+                raise ValueError(name, weakref.ref(held)) from (causes[0] if causes else None)
+
+            def caught(name, *causes):
+                try:
+                    fail(name, *causes)
+                except ValueError as error:
+                    return error
+
+            first, second = caught("first"), caught("second")
+            first.__cause__, second.__context__ = second, first
+            alone = caught("of a group")
+            both = getattr(builtins, "BaseExceptionGroup", None)  # since Python 3.11
+            first.__context__ = both("both", [alone]) if both else alone
+            kept.clear()
+            drop(first, sys.excepthook)
+            return [each.args[1]() for each in (first, second, alone)]
+        self.assertEqual(in_a_fork(work), [None, None, None])
+
+    def test_unreplicated_needs_a_load(self):
+        state = elastic.State(replicated=False, model=torch.nn.Linear(2, 1))
+        with self.assertRaisesRegex(ValueError, "replicated=False"):
+            elastic.run(lambda state: None, state)
+
+    def test_nobody_to_compare_with(self):
+        """Who alone is furthest does not look at every byte of its state."""
+        def work():
+            for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+                os.environ.pop(name, None)
+            state = elastic.State(model=torch.nn.Linear(2, 1))
+            with unittest.mock.patch.object(elastic.State, "_sum", side_effect=AssertionError):
+                return elastic.run(lambda state: "done", state)
+        self.assertEqual(in_a_fork(work), "done")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 usage: worker_end_test.py [unittest options]
 """
 
+import contextlib
+import io
 import os
 import select
 import socket
@@ -19,7 +21,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 import fake_agent
-from torchup import _channel, _gloo, _page
+from torchup import _channel, _gloo, _link, _page
 
 CORPUS = Path(__file__).resolve().parent.parent / "fuzz" / "corpus" / "worker_channel"
 LIMIT_S = 60
@@ -81,7 +83,7 @@ class Words(unittest.TestCase):
             self.assertRaises(_channel.BadPacket, _channel.parse, packet)
         self.assertEqual(_channel.parse(b"a" * ((16 << 10) - 1) + b"\n"), ("a" * ((16 << 10) - 1), []))
         for address in ("", "1:2:3", "2:4:5:6", "1:4:5:0", "1:-4:5:6", "1:4:5:6:", "1:4:5:6 ", "1:4:5:\u0666",
-                        "1:2147483648:5:6", "1:4:18446744073709551616:6"):
+                        "1:2147483648:5:6", "1:4:18446744073709551616:6", f"1:4:5:{1 << 63}", "1:4:5:" + "6" * 5000):
             self.assertIsNone(_channel.parse_address(address), address)
 
     def test_what_does_not_fit(self):
@@ -169,6 +171,7 @@ class Ends(unittest.TestCase):
                 page.beat(7)
                 page.beat(8)
                 if (pid := os.fork()) == 0:
+                    page.beat(9)  # of a State that knew it before
                     os._exit(0 if _page.page() is None else 1)
                 of_fork = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                 content = os.pread(copy, 4096, 0)
@@ -177,6 +180,13 @@ class Ends(unittest.TestCase):
                 return (magic, whose == os.getpid(), newest, number, step, 0 < took < at, waited, of_fork,
                         struct.unpack_from("<Qq", content, 128), struct.unpack_from("<q", content, 24))
             return in_a_fork(work)
+        def page_at(address):
+            def work():
+                os.environ[_page.VARIABLE] = address
+                return _page.page() is None and _page.VARIABLE not in os.environ
+            return in_a_fork(work)
+        for address in ("", "0:1:2", "0:1:2:x", "3:4:5:" + "6" * 5000, "9" * 20 + f":4:5:{os.getpid()}"):
+            self.assertTrue(page_at(address), address)
         self.assertEqual(page(7), (b"TUPPAG1\0", True, 2, 2, 8, True, 0, 0, (1, 7), (0,)))
         self.assertIsNone(page(2))
         self.assertIsNone(page(7, shift=1))
@@ -248,6 +258,82 @@ class Sockets(unittest.TestCase):
             name, _, found = self.blocked(lambda _: dist.all_reduce(torch.ones(1000)), beside=bystanders,
                                           unnamed=unnamed)
             self.assertEqual((name, found), ("RuntimeError", (True, True)))
+
+
+def open_link():
+    """A link, and the agent's end of its channel."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    _channel._channel = _channel.Channel(theirs)
+    link = _link.Link()
+    assert link.open()
+    return link, ours
+
+
+class Waiting(unittest.TestCase):
+    """Who waits for a word of the agent's does so as long as there is one to say it."""
+
+    def waits(self, how, packet):
+        def work():
+            link, ours = open_link()
+
+            def agent():
+                heard = ours.recv(100)
+                if packet:
+                    ours.send(packet)
+                else:
+                    ours.close()
+                return heard
+
+            threading.Thread(target=agent).start()
+            try:
+                return how(link)
+            except ConnectionError as error:
+                return str(error)
+        return in_a_fork(work)
+
+    def test_agent_that_ends_or_cannot_be_read(self):
+        for packet in (None, b"no packet", b"abort\n" + b"a" * (1 << 15), b"place\nRANK=1\nRANK=2\n"):
+            with self.subTest(packet and packet[:20]):
+                self.assertIs(self.waits(lambda link: link.blame(ValueError("a fault")), packet), False)
+                self.assertIn("while this worker waited", self.waits(lambda link: link.park(3), packet))
+
+    def test_agent_that_answers(self):
+        self.assertIs(self.waits(lambda link: link.blame(ValueError("a fault")), b"cause\n"), False)
+        self.assertIs(self.waits(lambda link: link.blame(ValueError("a fault")), b"abort\n"), True)
+        self.assertEqual(self.waits(lambda link: link.park(3) or os.environ["RANK"], b"place\nRANK=7\n"), "7")
+
+
+class Aborting(unittest.TestCase):
+    def test_goes_on_where_it_could_not(self):
+        """No thread can be started any more, no descriptor is free at first: what blocks is ended when there is one."""
+        class Failing:
+            calls = 0
+
+            def shut(self):
+                self.calls += 1
+                if self.calls < 3:
+                    raise OSError(24, "Too many open files")
+
+        def cannot_start(thread):
+            raise RuntimeError("can't start new thread")
+
+        def work():
+            link, agent = open_link()
+            threading.Thread.start = cannot_start
+            said = io.StringIO()
+            with contextlib.redirect_stderr(said):
+                for _ in range(2):  # rounds
+                    sockets = Failing()
+                    link.begin(sockets)
+                    agent.send(b"abort\nreason=over\n")
+                    until(lambda: sockets.calls >= 3)
+                    link.end()
+                    agent.send(b"place\nRANK=1\n")
+                    link.park(1)
+            return said.getvalue().splitlines(), link.is_over(), link.is_open()
+        said, *rest = in_a_fork(work)
+        self.assertEqual([line.count("Too many open files") for line in said], [1, 1])
+        self.assertEqual(rest, [False, True])
 
 
 def bystanders():

@@ -1,5 +1,5 @@
 // What a forked process is to become.
-#include "launcher/core/plan/fork_request.hpp"
+#include "rendezvous/base/fork_request.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

@@ -73,9 +73,12 @@ class Model {
         return put_byte(reply, 1);
       case Query::queue_push:
         queues_[key].push_back(values[0]);
-        // One waiter: the oldest that this satisfies.
-        for (const Wait& wait : waits_)
-          if (wait.query != Query::barrier && names(wait, key) && satisfied(wait)) return answer(Wait{wait});
+        // One waiter: of those that this satisfies the oldest that takes the element, or else the oldest.
+        for (const bool takes : {true, false})
+          for (const Wait& wait : waits_)
+            if (wait.query != Query::barrier && (wait.query == Query::wait_pop) == takes && names(wait, key) &&
+                satisfied(wait))
+              return answer(Wait{wait});
         return;
       case Query::queue_pop:
         return pop(client, key);

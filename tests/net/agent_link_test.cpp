@@ -249,7 +249,7 @@ TEST_CASE("an end of file is told from a reset, also by whoever writes first", "
       [&](std::string_view& input) {
         heard += input;
         input = {};
-        return true;
+        return FrameSocket::Rest::more;
       },
       [&](const boost::system::error_code& error) { closed = error; });
   asio::write(far, asio::buffer("last word", 9));

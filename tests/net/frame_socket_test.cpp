@@ -4,8 +4,12 @@
 #include <sys/socket.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <functional>
+#include <optional>
+#include <utility>
 
 #include "rendezvous/net/io/listen.hpp"
 #include "tests/support/store_peers.hpp"
@@ -54,7 +58,7 @@ TEST_CASE("what a long frame took is given back, whether the next one has begun 
   pair.server->start(
       [&](std::string_view& input) {
         if (input.size() >= frame) input.remove_prefix(frame), taken = true;
-        return true;
+        return FrameSocket::Rest::more;
       },
       [](const boost::system::error_code&) {});
   const auto before = allocated_bytes();
@@ -73,7 +77,8 @@ TEST_CASE("what was read of long words is given back while the rest lies unread"
   Pair pair;
   const auto memory = std::make_shared<FrameMemory>(FrameMemory{std::size_t{1} << 30, [] {}});
   pair.server->count_in(memory);
-  pair.server->start([](std::string_view&) { return true; }, [](const boost::system::error_code&) {});
+  pair.server->start([](std::string_view&) { return FrameSocket::Rest::more; },
+                     [](const boost::system::error_code&) {});
   const auto before = allocated_bytes();
   std::size_t written = 0, read = 0;
   for (; written < 1'900'000; written += 100'000) pair.server->write(std::string(100'000, 'x'));
@@ -88,4 +93,85 @@ TEST_CASE("what was read of long words is given back while the rest lies unread"
   REQUIRE(memory->bytes > 0);
   REQUIRE(memory->bytes < 400'000);
   REQUIRE(allocated_bytes() < before + 800'000);
+}
+
+namespace {
+
+/// What a socket has taken, byte by byte with a turn for each, and its end.
+struct Taken {
+  void start(FrameSocket& server) {
+    server.start(
+        [this](std::string_view& input) {
+          if (input.empty() || input.front() == '.') return FrameSocket::Rest::more;
+          words += input.front();
+          input.remove_prefix(1);
+          if (at_each) at_each();
+          return FrameSocket::Rest::turn;
+        },
+        [this](const boost::system::error_code& error) { end = error; });
+  }
+  std::string words;
+  std::function<void()> at_each;
+  std::optional<boost::system::error_code> end;
+};
+
+void say(const Pair& pair, std::string_view words) {
+  REQUIRE(::send(pair.client.get(), words.data(), words.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(words.size()));
+}
+
+}  // namespace
+
+TEST_CASE("what is held back comes in its turn, and the end behind it", "[net][frame_socket]") {
+  Pair pair;
+  Taken taken;
+  int turns = 0, turns_before = -1;
+  std::function<void()> other = [&] {
+    ++turns;
+    boost::asio::post(pair.loop, [&] { other(); });
+  };
+  taken.at_each = [&] {
+    REQUIRE(turns > std::exchange(turns_before, turns));
+    const auto until = std::chrono::steady_clock::now() + 5ms;  // longer than a frame may take
+    while (std::chrono::steady_clock::now() < until) continue;
+  };
+  pair.server->set_frame_limit(1ms);
+  taken.start(*pair.server);
+  say(pair, "abcdefgh");
+  SECTION("in good order") { ::shutdown(pair.client.get(), SHUT_WR); }
+  SECTION("with others looking whether there is more") {
+    ::shutdown(pair.client.get(), SHUT_WR);
+    other = [&] {
+      ++turns;
+      if (!taken.end) pair.server->poll();
+      boost::asio::post(pair.loop, [&] { other(); });
+    };
+    turns_before = -1000;
+    taken.at_each = {};
+  }
+  other();
+  run_until(pair.loop, [&] { return taken.end.has_value(); });
+  REQUIRE(taken.words == "abcdefgh");
+  REQUIRE_FALSE(*taken.end);
+}
+
+TEST_CASE("what is held back is not lost with the way to its peer", "[net][frame_socket]") {
+  Pair pair;
+  Taken taken;
+  taken.at_each = [&] { pair.server->write("x"); };
+  taken.start(*pair.server);
+  say(pair, "abcdefgh");
+  pair.client.reset();
+  run_until(pair.loop, [&] { return taken.end.has_value(); });
+  REQUIRE(taken.words == "abcdefgh");
+}
+
+TEST_CASE("a frame's beginning that was held back has its time from then on", "[net][frame_socket]") {
+  Pair pair;
+  Taken taken;
+  pair.server->set_frame_limit(50ms);
+  taken.start(*pair.server);
+  say(pair, "ab.");
+  run_until(pair.loop, [&] { return taken.end.has_value(); });
+  REQUIRE(taken.words == "ab");
+  REQUIRE(*taken.end == boost::asio::error::timed_out);
 }

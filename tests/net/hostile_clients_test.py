@@ -195,6 +195,12 @@ class Busy(DaemonCase, unittest.TestCase):
         self.assertTrue(self.page("/healthz").startswith(b"HTTP/1.1 200 "))
         self.assertLess(self.spent() - begin, limit)
 
+    def waiting(self):
+        try:
+            return self.status()["waiting"]
+        except ConnectionResetError:  # a sanitizer's pace, beside other work: a page has 5 s
+            return None
+
     def test_a_state_that_is_none_is_read_once(self):
         state = base64.b64encode(b"\x80\x04" + b"N" * 999_990 + b".")
         key = text(b"/torch.rendezvous.X")
@@ -209,7 +215,7 @@ class Busy(DaemonCase, unittest.TestCase):
         request = b"\x06" + keys([b"/a"] * 131_071 + [b"/absent"])
         for _ in range(15):
             self.connect(VALIDATE + request)
-        self.until(lambda: self.status()["waiting"] == 15)
+        self.until(lambda: self.waiting() == 15)
         self.connect(VALIDATE + (b"\x01" + text(b"/a") + text(b"")) * 3000)
         self.assert_quick()
 

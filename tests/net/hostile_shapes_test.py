@@ -149,11 +149,31 @@ class Shapes(DaemonCase, unittest.TestCase):
 class ManyKeys(DaemonCase, unittest.TestCase):
     count = 400_000
 
-    def test_lists_of_all_keys_keep_nobody_waiting(self):
+    def fill(self):
         for begin in range(0, self.count, 100_000):
             names = [b"/%07d" % i for i in range(begin, begin + 100_000)]
             self.honest.sendall(b"\x0b" + struct.pack("<Q", len(names)) + b"".join(text(name) + text(b"") for name in names))
         ask(self.honest, PING, 4)
+
+    def test_who_asks_for_a_list_and_has_no_room_for_it_gives_way(self):
+        self.fill()
+        self.honest.sendall(b"\x01" + text(b"/big") + text(bytes(7 * MIB)))
+        ask(self.honest, PING, 4)
+        for _ in range(2):  # the answer to his wait comes while his list is being made
+            full = self.connect(VALIDATE)
+            full.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            other = self.connect(VALIDATE)
+            full.sendall(b"\x40" + keys([b"/go", b"/big"]) + b"\x11")
+            ask(self.honest, PING, 4)
+            self.honest.sendall(b"\x01" + text(b"/go") + text(b"1"))
+            other.sendall(b"\x11")
+            self.assertEqual(receive(other, 8), struct.pack("<q", self.count + 2))
+            other.close()
+            self.assertEqual(ask(self.honest, b"\x08" + text(b"/go"), 8), struct.pack("<q", 1))
+            full.close()
+
+    def test_lists_of_all_keys_keep_nobody_waiting(self):
+        self.fill()
         before = self.resident()
         askers = [self.connect(VALIDATE + b"\x11" * 3) for _ in range(32)]
         first = askers[0]
@@ -169,3 +189,29 @@ class ManyKeys(DaemonCase, unittest.TestCase):
                 pass
         self.assertGreater(answered, 5)
         self.assertLess(self.resident(), before + 200 * MIB)  # unread_bytes_max, and one that is being made
+
+
+class UnservedRequests(DaemonCase, unittest.TestCase):
+    options = ("--max-arriving-bytes", "8MB")
+
+    def test_they_go_before_those_that_are_on_their_way(self):
+        self.honest.sendall(b"\x01" + text(b"/big") + text(bytes(7 * MIB)))
+        ask(self.honest, PING, 4)
+        holders = []
+        for _ in range(200):  # 60 KB each, behind an answer that nobody reads
+            peer = self.connect(VALIDATE)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.setblocking(False)
+            try:
+                peer.send(b"\x03" + text(b"/big") + PING * 14_000)
+            except BlockingIOError:
+                pass
+            holders.append(peer)
+        self.assert_said("arriving_bytes_max")
+        self.assertLessEqual(self.status()["arriving_bytes"], 8 * MIB)
+        proper = self.connect(VALIDATE)
+        request = b"\x01" + text(b"/proper") + text(b"v" * MIB)
+        for begin in range(0, len(request), 100_000):
+            proper.sendall(request[begin:begin + 100_000])
+            ask(self.honest, PING, 4)
+        self.assertEqual(ask(proper, PING, 4), b"1234")

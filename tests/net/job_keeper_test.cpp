@@ -6,6 +6,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
@@ -109,8 +111,8 @@ struct StateFolder {
 
 /// An agent of another process: what it was told so far.
 struct RemoteAgent final : Coordinator::Listener {
-  RemoteAgent(Coordinator& coordinator, const std::string& address)
-      : attendance{coordinator.open(RunId{"job"}, {.observed = address, .coordinator = "10.0.0.100"}, *this)} {}
+  RemoteAgent(Coordinator& coordinator, const std::string& address, const std::string& run_id = "job")
+      : attendance{coordinator.open(RunId{run_id}, {.observed = address, .coordinator = "10.0.0.100"}, *this)} {}
   void tell(CoordinatorMessage message) override { heard.push_back(std::move(message)); }
   void refuse(int, std::string) override {}
   void let_go(std::string) override {}
@@ -120,7 +122,7 @@ struct RemoteAgent final : Coordinator::Listener {
     for (const auto& message : heard) found += std::holds_alternative<T>(message);
     return found;
   }
-  void join(const std::string& host, int min_nodes, int max_nodes, Duration lease = 30s) {
+  static Join join_of(const std::string& host, int min_nodes, int max_nodes, Duration lease = 30s) {
     Join join;
     join.node = NodeId{host + "_1_0"};
     join.host = host;
@@ -128,7 +130,10 @@ struct RemoteAgent final : Coordinator::Listener {
     join.terms.max_nodes = max_nodes;
     join.terms.last_call = Duration::zero();
     join.terms.lease = lease;
-    attendance->said(join);
+    return join;
+  }
+  void join(const std::string& host, int min_nodes, int max_nodes, Duration lease = 30s) {
+    attendance->said(join_of(host, min_nodes, max_nodes, lease));
   }
   std::vector<CoordinatorMessage> heard;
   std::unique_ptr<Coordinator::Attendance> attendance;
@@ -261,4 +266,54 @@ TEST_CASE("a process that ends by a fault of its own leaves the state that a kil
   REQUIRE(folder.job().has_value());
   REQUIRE(folder.job()->snapshot.members.size() == 1);
   REQUIRE_FALSE(folder.job()->snapshot.verdict.has_value());
+}
+
+TEST_CASE("of two files of one run id the later one stands, and the other goes", "[net][job_keeper]") {
+  StateFolder folder;
+  {
+    KeptJob kept{folder.path};
+    RemoteAgent agent{kept.coordinator, "10.0.0.1"};
+    agent.join("a", 1, 1);
+    REQUIRE(kept.run_until([&] { return agent.count<HostStore>() == 1 && folder.job(); }));
+    kept.coordinator.abandon_state();
+  }
+  SavedJob later = *folder.job();
+  later.snapshot.restart_count = 3;
+  {
+    asio::io_context loop;
+    auto directory = *StateDirectory::open(loop, folder.path);
+    directory->write(7, encode_job(later), {});
+  }
+  KeptJob kept{folder.path};
+  REQUIRE(kept.coordinator.jobs().size() == 1);
+  REQUIRE(kept.coordinator.jobs().front().second.restart_count == 3);
+  const std::string removed = fmt::format("file 0 in {} is of an earlier job of this run id: removed", folder.path);
+  REQUIRE_THAT(kept.log, Catch::VectorContains(removed));
+  REQUIRE(kept.run_until([&] { return !folder.job(); }));
+  // The number of the next job is behind both.
+  RemoteAgent other{kept.coordinator, "10.0.0.2", "other"};
+  other.join("b", 1, 1);
+  REQUIRE(kept.run_until([&] { return folder.job("job-8.state").has_value(); }));
+  REQUIRE(folder.job("job-8.state")->run_id.value() == "other");
+}
+
+TEST_CASE("where a round's workers come from is known before their agents are back", "[net][job_keeper]") {
+  StateFolder folder;
+  Join other = RemoteAgent::join_of("b", 2, 2);
+  other.addresses = {"192.0.2.7"};
+  {
+    KeptJob kept{folder.path};
+    RemoteAgent first{kept.coordinator, "10.0.0.1"}, second{kept.coordinator, "10.0.0.2"};
+    second.attendance->said(other);
+    first.join("a", 2, 2);
+    REQUIRE(kept.run_until([&] { return first.count<HostStore>() == 1; }));
+    kept.coordinator.abandon_state();
+  }
+  KeptJob kept{folder.path};
+  REQUIRE(kept.coordinator.knows_address("10.0.0.2"));
+  RemoteAgent first{kept.coordinator, "10.0.0.1"};
+  first.attendance->resumed({.join = RemoteAgent::join_of("a", 2, 2)});
+  REQUIRE(kept.run_until([&] { return first.count<HostStore>() == 1; }));
+  REQUIRE(std::get<HostStore>(first.heard.back()).sources ==
+          std::vector<std::string>{"10.0.0.1", "10.0.0.2", "192.0.2.7"});
 }

@@ -97,3 +97,19 @@ TEST_CASE("a file that cannot be written is no old one either", "[net][state_dir
   REQUIRE_FALSE(fs::exists(folder.path + "/job-3.state"));
   REQUIRE_FALSE(StateDirectory::open(loop, folder.path + "/no/such").has_value());
 }
+
+TEST_CASE("what cannot be read is not written", "[net][state_directory]") {
+  const Folder folder;
+  asio::io_context loop;
+  auto directory = StateDirectory::open(loop, folder.path);
+  REQUIRE(directory.has_value());
+  REQUIRE(write(loop, **directory, 1, "old")->has_value());
+  const auto larger = write(loop, **directory, 1, std::string(state_bytes_max + 1, 'x'));
+  REQUIRE(larger->error().code == errc::limit_exceeded);
+  REQUIRE((*directory)->read()->empty());
+  std::ofstream{folder.path + "/job-2.state"} << "torchupd job";
+  fs::resize_file(folder.path + "/job-2.state", state_bytes_max);
+  REQUIRE((*directory)->read()->size() == 1);
+  fs::resize_file(folder.path + "/job-2.state", state_bytes_max + 1);
+  REQUIRE((*directory)->read().error().code == errc::limit_exceeded);
+}

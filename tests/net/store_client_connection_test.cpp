@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -189,6 +190,46 @@ TEST_CASE("a peer that accepts and stays silent, or says something else", "[net]
   REQUIRE(client.has_error());
   if (talks) REQUIRE(client.error().code == errc::bad_frame);
   if (!talks) REQUIRE(client.error().code == boost::system::errc::timed_out);
+}
+
+TEST_CASE("who is cancelled waits for nothing any more, neither for a key nor for a connection",
+          "[net][store_client][own]") {
+  const UniqueFd cancel{::eventfd(0, EFD_CLOEXEC)};
+  const auto end_it = [&] {
+    const std::uint64_t one = 1;
+    REQUIRE(::write(cancel.get(), &one, sizeof one) == sizeof one);
+  };
+  constexpr auto canceled = boost::system::errc::operation_canceled;
+  SECTION("a wait for a key, and what comes after it") {
+    ScriptedServer server;
+    std::thread script{[&] {
+      server.greet();
+      server.take(1 + 8 + 8 + 2);  // WAIT for /k: it is under way
+      end_it();
+    }};
+    const auto client = *StoreClient::connect({"127.0.0.1", server.port(), 60s, cancel.get()});
+    const auto value = client->get("k");
+    script.join();
+    REQUIRE(value.error().code == canceled);
+    REQUIRE(client->add("n", 1).has_error());
+    REQUIRE(client->clone().error().code == canceled);
+  }
+  SECTION("a port where nobody listens") {
+    const UniqueFd holder{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    REQUIRE(::bind(holder.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0);
+    REQUIRE(::getsockname(holder.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    std::thread ender{[&] {
+      std::this_thread::sleep_for(50ms);
+      end_it();
+    }};
+    const auto client = StoreClient::connect({"127.0.0.1", Port{ntohs(address.sin_port)}, 3600s, cancel.get()});
+    ender.join();
+    REQUIRE(client.error().code == canceled);
+  }
 }
 
 TEST_CASE("a client does not come back to another store under the same address", "[net][store_client][own]") {

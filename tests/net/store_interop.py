@@ -39,7 +39,7 @@ def seconds(number):
 class StoreApi:
     """What a user of the Python API sees, whoever serves it."""
 
-    def client(self, timeout=10.0, host="localhost"):
+    def client(self, timeout=60.0, host="localhost"):
         return dist.TCPStore(host, self.port, is_master=False, wait_for_workers=False, timeout=seconds(timeout))
 
     def setUp(self):

@@ -66,6 +66,22 @@ class Silent(DaemonCase, unittest.TestCase):
         self.until(lambda: self.status()["connections"] == 40)  # agents and pages have left the store's table
 
 
+    def test_a_full_house_is_no_fuller_when_many_begin_at_once(self):
+        inside = [self.connect(VALIDATE + b"\x0d1234") for _ in range(38)]
+        for peer in inside:
+            receive(peer, 4)
+        begun = [self.connect(VALIDATE[:1]) for _ in range(9)]
+        self.until(lambda: self.status()["connections"] == 39 + len(begun))
+        served = 0
+        for peer in begun:
+            try:
+                peer.sendall(VALIDATE[1:] + b"\x0d1234")
+                served += receive(peer, 4) == b"1234"
+            except OSError:
+                pass
+        self.assertEqual(served, 1)
+
+
 class FewDescriptors(DaemonCase, unittest.TestCase):
     descriptors = 100
 

@@ -129,6 +129,30 @@ TEST_CASE("a fault of ours in one meeting ends that one, and no other", "[net][t
   });
 }
 
+TEST_CASE("who waits in a meeting that ends by a fault of ours gets the store's answer", "[net][torchrun]") {
+  Host host;
+  const UniqueFd waiting = connect_to(host.port);
+  std::optional<UniqueFd> other = connect_to(host.port);
+  send_all(waiting, test::validate);
+  send_all(*other, test::validate);
+  TorchrunState state = state_of(1, "a");
+  state.round = 1;
+  const std::string first = text_of(state);
+  host.write_whole(*other, "job", "", first);
+  state.participants[{"b", 1, 0}] = 1;
+  state.last_heartbeats[{"b", 1, 0}] = UtcTime{} + 1h;
+  host.write_whole(waiting, "job", first, text_of(state));
+  char byte = 0;
+  REQUIRE(::recv(waiting.get(), &byte, 1, MSG_PEEK) == -1);  // until there is something to do
+  host.on_log = [](const std::string&) { throw std::runtime_error{"a fault of ours"}; };
+  other.reset();
+  run_until(host.loop, [&] {
+    host.turn(0s);
+    return !host.faults.empty();
+  });
+  run_until(host.loop, [&] { return ::recv(waiting.get(), &byte, 1, MSG_PEEK) == 1; });
+}
+
 TEST_CASE("a fault where a meeting begins ends nobody else", "[net][torchrun]") {
   Host host;
   const UniqueFd client = connect_to(host.port);

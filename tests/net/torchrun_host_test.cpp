@@ -4,9 +4,11 @@
 #include <sys/socket.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "rendezvous/core/text/base64.hpp"
 #include "rendezvous/core/torchrun_wire/torchrun_state.hpp"
@@ -41,6 +43,33 @@ TEST_CASE("a meeting that nobody has a part in is forgotten", "[net][torchrun]")
   host.turn(25h + meeting_kept);
   REQUIRE(host.host.jobs().empty());
   REQUIRE_FALSE(host.server.store().find("/torch.rendezvous.job"));
+}
+
+TEST_CASE("a meeting that comes to life again while it is being forgotten stays", "[net][torchrun]") {
+  Host host;
+  std::optional<UniqueFd> client = connect_to(host.port);
+  send_all(*client, test::validate);
+  host.meet(*client, "job");
+  run_until(host.loop, [&] { return host.host.jobs().size() == 1; });
+  client.reset();
+  run_until(host.loop, [&] { return host.server.status().connections == 0; });
+  for (int i = 0; i < 100'000; ++i) (void)host.server.store().set("/other" + std::to_string(i), Value{});
+  const UniqueFd other = connect_to(host.port);
+  send_all(other, test::validate);
+  run_until(host.loop, [&] { return host.server.status().connections == 1; });
+  host.turn(0s);
+  host.turn(meeting_kept);  // begins to look at all keys, and is not done
+  REQUIRE(host.host.jobs().size() == 1);
+  const Value* const there = host.server.store().find("/torch.rendezvous.job");
+  host.meet(other, "job");
+  if (there) host.write(other, "job", std::string{there->view()}, std::string{there->view()});
+  run_until(host.loop, [&] { return host.host.attended(RunId{"job"}); });
+  bool swept = false;
+  boost::asio::post(host.loop, [&] { swept = true; });
+  run_until(host.loop, [&] { return swept; });
+  for (int i = 0; i < 1000; ++i) host.loop.poll();
+  REQUIRE(host.host.attended(RunId{"job"}));
+  REQUIRE(host.host.jobs().size() == 1);
 }
 
 TEST_CASE("meetings are not forgotten one by one", "[net][torchrun]") {
@@ -290,10 +319,15 @@ TEST_CASE("who has a part in a meeting is no agent of another", "[net][torchrun]
 }
 
 TEST_CASE("rounds that follow each other fast cost one thread", "[net][torchrun]") {
+  const auto threads = [] {
+    const auto list = std::filesystem::directory_iterator{"/proc/self/task"};
+    return std::distance(begin(list), end(list));
+  };
+  std::thread{[] {}}.join();  // with the first, a sanitizer starts one of its own
+  const auto before = threads();
   EmptyingHost host{"job"};
   for (std::int64_t round = 2; round < 50; ++round) host.complete_round(round);
-  const auto threads = std::filesystem::directory_iterator{"/proc/self/task"};
-  REQUIRE(std::distance(begin(threads), end(threads)) <= 2);
+  REQUIRE(threads() <= before + 1);
 }
 
 TEST_CASE("where the system gives no thread, roles wait until it gives one", "[net][torchrun]") {

@@ -19,17 +19,18 @@ bool write_kernel_log(std::string line) {
   return log && ::write(log.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size());
 }
 
+/// How this process's lines end: another one may run such a test at the same time.
+std::string own_end() { return " torchup evidence test of " + std::to_string(::getpid()); }
+
 /// What `evidence` holds of this test's lines.
 std::vector<std::string> own_lines(const DeathEvidence& evidence) {
   std::vector<std::string> lines;
   for (const std::string& line : evidence.kernel_lines)
-    if (line.find("torchup evidence test") != std::string::npos) lines.push_back(line);
+    if (line.ends_with(own_end())) lines.push_back(line);
   return lines;
 }
 
-std::string xid(int number) {
-  return "NVRM: Xid " + std::to_string(number) + " torchup evidence test of " + std::to_string(::getpid());
-}
+std::string xid(int number) { return "NVRM: Xid " + std::to_string(number) + own_end(); }
 
 bool kernel_log_answers() {
   DeathBaseline probe;

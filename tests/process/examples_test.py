@@ -14,6 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from small_fashion_mnist import small_fashion_mnist  # noqa: E402
+
 BIN, SOURCE = Path(sys.argv[1]), Path(sys.argv[2])
 SHORT = ["--samples", "2560", "--batch-size", "128", "--scheduler", "none"]
 CASES = {}
@@ -133,6 +136,44 @@ def drained_and_gone_on(folder):
             assert test_accuracy(went_on) == test_accuracy(whole)
 
 
+def worker(launcher, rank):
+    """A worker of that job, by the environment that it was started with."""
+    for pid in descendants(launcher.pid):
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if f"RANK={rank}".encode() in variables:
+            return pid
+    raise AssertionError(f"no rank {rank}")
+
+
+@case
+def cpp_recovers(folder):
+    """A worker that is killed is replaced alone, and the job ends with the weights that it would have had: there is no
+    checkpoint. Under torchrun and alone the same program runs."""
+    program = [BIN / "fashion_mnist", "--elastic", *SHORT, "--epochs", 3, "--seed", 5]
+    launched = {"torchup": torchup, "torchrun": lambda *words: torchrun("--no-python", *words)}
+    for name, launcher in launched.items():
+        assert launcher("--nproc-per-node=2", *program, "--save-weights", folder / name).returncode == 0
+    history = folder / "history"
+    disturbed = subprocess.Popen([str(word) for word in (BIN / "torchup", "--nproc-per-node=2", "--max-restarts=1", *program,
+                                                         "--history", history, "--save-weights", folder / "disturbed")],
+                                 env=clean_environment(), cwd=SOURCE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: history.exists() and len(history.read_text().splitlines()) >= 7, "seven steps are done")
+        os.kill(worker(disturbed, 1), signal.SIGKILL)
+        said = disturbed.communicate(timeout=200)[1]
+    finally:
+        disturbed.kill()
+    assert disturbed.returncode == 0 and "1 of 2 processes kept" in said, said
+    weights = (folder / "torchup").read_bytes()
+    assert len(weights) > 10_000
+    assert (folder / "disturbed").read_bytes() == weights
+    assert (folder / "torchrun").read_bytes() == weights
+    few = [*program, "--steps", 2, "--save-weights"]
+    assert run(*few, folder / "alone").returncode == 0
+    assert torchup(*few, folder / "one").returncode == 0
+    assert (folder / "alone").read_bytes() == (folder / "one").read_bytes() != weights
+
+
 @case
 def cpp_under_torchrun(folder):
     """The same program under either launcher trains the same way."""
@@ -162,7 +203,7 @@ def alone_and_half_launched(folder):
     assert half.returncode == 1 and "MASTER_ADDR" in half.stderr
     wrong = torchup("--nproc-per-node=2", BIN / "fashion_mnist", "--epoch", 1)
     complaints = [line for line in wrong.stderr.splitlines() if line.startswith("fashion_mnist:")]
-    assert wrong.returncode == 1 and len(complaints) == 1, "one worker's words are enough"
+    assert wrong.returncode == 1 and complaints, "whoever ends first has said why"
     missing = torchup(BIN / "fashion_mnist", "--data", folder / "nowhere")
     assert missing.returncode == 1 and "dataset-fashion-mnist" in missing.stderr
 
@@ -219,6 +260,8 @@ def shell_wrapper(folder):
 
 
 def main():
+    data = tempfile.TemporaryDirectory()
+    SHORT.extend(["--data", small_fashion_mnist(Path(data.name) / "fashion-mnist")])
     for name in sys.argv[3:] or CASES:
         with tempfile.TemporaryDirectory() as folder:
             print(f"== {name}", flush=True)

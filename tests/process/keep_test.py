@@ -144,6 +144,21 @@ class Kept(Keep):
             _, err = self.done(job)
             self.assertEqual(len(re.findall("the channel of rank 0", err)), 2 if worker == "garbage=0" else 0, err)
 
+    def test_who_closes_its_channel_when_it_has_parked_is_replaced(self):
+        """Its end may be seen before it has its place, which costs nothing more, or after, which costs a restart."""
+        job = self.job("first:closes_parked=0")
+        first = self.round(0)
+        self.kill(first[1])
+
+        def together():
+            places = {local_rank: (pid, restarts) for local_rank, pid, _, _, restarts in self.lines("round")}
+            return places[0][0] != first[0] and len({restarts for _, restarts in places.values()}) == 1 and places
+
+        places = until(together, "a round of all three without the one that closed its channel")
+        self.assertEqual(places[2][0], first[2])
+        self.assertIn(places[0][1], (1, 2))
+        self.done(job)
+
     def test_a_flood_is_no_fault_and_stops_nobody(self):
         job = self.job("floods=0")
         first = self.round(0)
@@ -195,7 +210,13 @@ class Kept(Keep):
         self.assertIn("--timeout", err)
 
     def test_children_of_the_kept_live_on_and_those_of_the_dead_do_not(self):
-        job = self.job("first:child")
+        self.assert_children_follow("first:child")
+
+    def test_so_do_those_that_have_lost_their_parent_and_left_its_session(self):
+        self.assert_children_follow("first:leaves_child")
+
+    def assert_children_follow(self, word):
+        job = self.job(word)
         first = self.round(0)
         child = {}
         for local_rank, pid in first.items():

@@ -9,9 +9,11 @@ workers, `word=N` for the one with local rank N; `first:word` is for processes t
     commits        has ended a step by its page before it parks
     never_parks    hears that the round is over, and does nothing
     closes, garbage, floods, leaves, parks_alone      what it does with its channel at once
+    closes_parked  closes it when it has parked
     raises         has raised something
     raises_after=N the same, when local rank N is dead (N is for all others)
     child          has a child that holds its descriptors
+    leaves_child   has started a process in a session of its own, whose parent has ended
 """
 
 import fcntl
@@ -119,6 +121,8 @@ def serve(channel):
             if not told("never_parks"):
                 say("parked\nstep=7\n")
                 note("parked")
+            if told("closes_parked"):
+                return channel.close()
         elif verb == "place":
             os.environ.update(line.split("=", 1) for line in lines)
             enter()
@@ -134,6 +138,9 @@ def main():
         child = subprocess.Popen(["sleep", "1000"], pass_fds=[3, 4])
         with open(f"{NOTES}.child{os.getpid()}", "w") as file:
             file.write(str(child.pid))
+    if told("leaves_child"):
+        script = f"setsid sleep 1000 >/dev/null 2>&1 & echo $! >{NOTES}.child{os.getpid()}"
+        subprocess.run(["sh", "-c", script])
     channel = open_channel()
     if told("closes") or told("plain"):
         if told("closes"):

@@ -12,7 +12,7 @@ import tempfile
 import time
 import unittest
 
-from launcher_job import LEFT_LIMIT_S, TORCHUP, WORKER, Job, cgroup_of, children, own_cgroup, until
+from launcher_job import LEFT_LIMIT_S, TORCHUP, WORKER, Job, cgroup_of, children, own_cgroup, state, until
 
 # Runs a program on a system that lacks a call (by its number on x86-64 and arm64 alike): a seccomp filter says ENOSYS.
 WITHOUT_CALL = """
@@ -106,6 +106,16 @@ class Launcher(Job, unittest.TestCase):
         begin = time.monotonic()
         self.end(self.start("--shutdown-timeout=20", "heir 60 /dev/null exit 0"), 0)
         self.assertGreater(time.monotonic() - begin, 2.9)
+
+    def test_the_first_signal_ends_the_wait_for_it(self):
+        job = self.start("", "note {notes} heir 60 /dev/null exit 0")
+        [(_, worker, _)] = self.workers(1)
+        until(lambda: state(worker) is None, "the worker has ended")
+        begin = time.monotonic()
+        job.terminate()
+        job.communicate(timeout=30)
+        self.nothing_left()
+        self.assertLess(time.monotonic() - begin, 2.5)  # patience alone is longer
 
     # Whom not even SIGKILL ends. One that runs as another user stands for one that sleeps in the kernel for ever.
 

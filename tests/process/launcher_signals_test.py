@@ -3,13 +3,16 @@
 usage: launcher_signals_test.py TORCHUP FAKE_WORKER [name of a test ...]
 """
 
+import fcntl
 import json
 import os
 import pty
 import signal
+import subprocess
+import time
 import unittest
 
-from launcher_job import Job, children, state, until
+from launcher_job import TORCHUP, Job, children, state, until
 
 
 class Launcher(Job, unittest.TestCase):
@@ -85,6 +88,42 @@ class Launcher(Job, unittest.TestCase):
         job.terminate()
         self.end(job, 143)
         self.assertEqual(len(self.workers(2)), 2)
+
+    def test_the_second_interrupt_ends_a_start_that_stands_still(self):
+        """In its exec: whoever holds the program's lease lets it wait for 45 s."""
+        program = os.path.join(self.scratch.name, "program")
+        with open(program, "w") as file:
+            file.write("#!/bin/sh\nexit 1\n")
+        os.chmod(program, 0o755)
+        job = subprocess.Popen([TORCHUP, "--nproc-per-node=2", "--max-restarts=1", "--restart-backoff=3..3", "--no-python", program],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (job.poll() is None and job.kill(), job.wait(), job.stderr.close()))
+        self.said(job, "failed (exitcode: 1)")
+        [inner] = children(job.pid)
+        until(lambda: not children(inner), "the first attempt is over")
+        lease = os.open(program, os.O_RDWR)
+        self.addCleanup(os.close, lease)
+        self.addCleanup(signal.signal, signal.SIGIO, signal.signal(signal.SIGIO, signal.SIG_IGN))
+        fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        until(lambda: len(children(inner)) == 2, "both are being started")
+        job.send_signal(signal.SIGINT)
+        self.apart()
+        begin = time.monotonic()
+        job.send_signal(signal.SIGINT)
+        job.communicate(timeout=30)
+        self.assertEqual(job.returncode, 130)
+        self.assertLess(time.monotonic() - begin, 5)  # without a word from the kernel they are given up after ten
+        self.nothing_left()
+
+    def test_what_the_user_ignores_workers_ignore_as_under_torchrun(self):
+        def ignore():
+            for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_IGN)
+
+        done = subprocess.run([TORCHUP, "--no-python", "grep", "SigIgn", "/proc/self/status"], capture_output=True, text=True,
+                              preexec_fn=ignore, timeout=30)
+        ignored = int(done.stdout.split()[1], 16)
+        self.assertEqual({number for number in range(1, 65) if ignored >> number - 1 & 1}, {signal.SIGUSR1, signal.SIGALRM})
 
     def test_nohup_is_kept(self):
         job = self.start("", "note {notes} sleep 0.5 exit 0", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))

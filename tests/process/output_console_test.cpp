@@ -204,7 +204,7 @@ TEST_CASE("the end of the output waits for a reader, until it is told to hurry",
   UniqueFd err_file = create(job.scratch.path / "err");
   job.commands = {"head -c " + std::to_string(size) + " /dev/zero"};
   std::size_t total = 0;
-  SECTION("as long as it takes") {
+  const auto run_beside_a_late_reader = [&] {
     job.patience = Output::Patience::as_cat;
     std::thread reader{[&] {
       std::this_thread::sleep_for(6s);  // longer than the limit for everything else
@@ -215,7 +215,16 @@ TEST_CASE("the end of the output waits for a reader, until it is told to hurry",
     job.run_on(write_end.get(), err_file.get());
     write_end.reset();
     reader.join();
+  };
+  SECTION("as long as it takes") {
+    run_beside_a_late_reader();
     CHECK(total == size);
+    CHECK(job.loss.console_bytes == 0);
+  }
+  SECTION("also for what a worker's child wrote when nothing more could be shown") {
+    job.commands = {"head -c 350000 /dev/zero; (sleep 0.7; head -c 60000 /dev/zero) &"};
+    run_beside_a_late_reader();
+    CHECK(total == 410'000);
     CHECK(job.loss.console_bytes == 0);
   }
   SECTION("until hurry, however early it was said") {
@@ -300,7 +309,8 @@ TEST_CASE("a terminal that stands still drops lines, counts and says them", "[pr
         last = over;
         for (ssize_t count = 0; (count = ::read(screen->master.get(), buffer.data(), buffer.size())) > 0;)
           text.append(buffer.data(), static_cast<std::size_t>(count));
-        if (!std::exchange(said, true)) std::ofstream{written.string() + ".read"};
+        // There is room for more once most of what was kept has been read.
+        if (!said && (said = text.size() >= terminal_bytes_max)) std::ofstream{written.string() + ".read"};
         std::this_thread::sleep_for(1ms);
       }
     }};

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "launcher/os/io/named_file.hpp"
 #include "launcher/os/output/run_directory.hpp"
@@ -71,7 +72,7 @@ struct Disk {
 }  // namespace
 
 TEST_CASE("a log file that cannot be written is told with path, cause and bytes lost", "[process][output]") {
-  TemporaryDirectory scratch;
+  test::TemporaryFolder scratch;
   Disk disk;
   const auto full = LogFile::appended(disk.thread, "/dev/full", disk.listener());
   const auto fine = LogFile::appended(disk.thread, scratch.path / "fine", disk.listener());
@@ -90,7 +91,7 @@ TEST_CASE("a log file that cannot be written is told with path, cause and bytes 
 }
 
 TEST_CASE("a log file that somebody deletes is told, and made anew", "[process][output]") {
-  TemporaryDirectory scratch;
+  test::TemporaryFolder scratch;
   Disk disk;
   const std::string path = scratch.path / "log";
   const auto file = LogFile::appended(disk.thread, path, disk.listener());
@@ -198,7 +199,7 @@ TEST_CASE("an event longer than all that may wait is written all the same", "[pr
 }
 
 TEST_CASE("a log directory that is a file is an error", "[process][output]") {
-  TemporaryDirectory scratch;
+  test::TemporaryFolder scratch;
   std::ofstream{scratch.path / "f"} << "x";
   OutputOptions options;
   options.log_dir = scratch.path / "f";
@@ -234,7 +235,7 @@ TEST_CASE("a TMPDIR that names no directory is passed over, as by Python", "[pro
 }
 
 TEST_CASE("what launchers that are gone have left in memory is cleared away", "[process][output]") {
-  TemporaryDirectory scratch;
+  test::TemporaryFolder scratch;
   const std::string link = scratch.path / "torchelastic_abcdefgh";
   const std::string own = memory_name(link);
   CHECK(own.starts_with("torchelastic_"));
@@ -274,7 +275,7 @@ TEST_CASE("what launchers that are gone have left in memory is cleared away", "[
 }
 
 TEST_CASE("of a temporary folder with very many names so many are looked at", "[process][output]") {
-  TemporaryDirectory scratch;
+  test::TemporaryFolder scratch;
   const std::string own = memory_name(scratch.path / "torchelastic_abcdefgh");
   const auto third = own.find('_', own.find('_', own.find('_') + 1) + 1);
   // Of a process that has our number and is gone.
@@ -291,7 +292,7 @@ TEST_CASE("of a temporary folder with very many names so many are looked at", "[
 }
 
 TEST_CASE("what somebody lays in a shared folder is not followed", "[process][output]") {
-  TemporaryDirectory scratch;
+  test::TemporaryFolder scratch;
   const fs::path target = scratch.path / "target";
   std::ofstream{target} << "precious";
   SECTION("a name beside the result") {
@@ -343,7 +344,7 @@ TEST_CASE("what somebody lays in a shared folder is not followed", "[process][ou
 }
 
 TEST_CASE("a file is replaced as a whole", "[process][output]") {
-  TemporaryDirectory scratch;
+  test::TemporaryFolder scratch;
   const std::string path = scratch.path / "result.json";
   REQUIRE(replace_file_now(path, "first").has_value());
   const UniqueFd reader{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};

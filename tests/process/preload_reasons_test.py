@@ -1,23 +1,40 @@
 """--preload where it is refused, and where it cannot serve: the job runs without, and one line says why.
 
-usage: preload_reasons_test.py TORCHUP [unittest options]
+usage: tests/support/run_case.py preload_reasons_test.py CASE TORCHUP
 """
 
+import os
+import shutil
 import sys
 import unittest
 
-from preload_job import Case
+from preload_job import Case, Path
+
+CORPUS = Path(__file__).parents[1] / "fuzz/corpus/elf_note"
 
 
 class Refused(Case, unittest.TestCase):
     def test_refusals(self):
         self.write("program.py", "")
         for words in (["--preload=", "program.py"], ["--preload=a b", "program.py"], ["--preload=torch,", "program.py"],
-                      ["--preload=torch", "/bin/true"], ["--preload=torch", "--no-python", "/bin/true"]):
+                      ["--preload=torch", "/bin/true"], ["--preload=torch", "--no-python", "/bin/true"],
+                      ["--preload=program", "/bin/true"], ["--preload=program", "program.py"],
+                      ["--preload=program", "-m", "program"]):
             done = self.run_job(*words)
             self.assertEqual(done.returncode, 2, words)
             self.assertIn("--preload", done.stderr)
         self.assertEqual(self.run_job("program.py", env={"PET_PRELOAD": "a b"}).returncode, 2)
+
+    def test_programs_that_are_native(self):
+        """By their mark alone, whatever else is in the file: here nothing."""
+        for name in sorted(CORPUS.iterdir()):
+            program = shutil.copy(name, self.folder)
+            os.chmod(program, 0o755)
+            done = self.run_job("--preload=program", "--dry-run", program)
+            self.assertEqual(done.returncode, 0 if name.name == "marked" else 2, f"{name} {done.stderr}")
+        done = self.run_job("--preload=program", "./marked")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--preload: the program was ended by SIGSEGV before it came to worker_main; workers are started without it", done.stderr)
 
 
 class CannotServe(Case, unittest.TestCase):
@@ -116,7 +133,3 @@ class CannotServe(Case, unittest.TestCase):
             self.skipTest("takes a GPU")
         self.assertEqual(done.stdout, "False\n", done.stderr)
         self.assertIn("OMP_PLACES", done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

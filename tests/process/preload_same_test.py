@@ -1,6 +1,6 @@
 """--preload end to end: what a forked worker sees is what an executed one sees.
 
-usage: preload_same_test.py TORCHUP [unittest options]
+usage: tests/support/run_case.py preload_same_test.py CASE TORCHUP
 """
 
 import json
@@ -271,7 +271,3 @@ class SameAsExecuted(Case, unittest.TestCase):
             for line in done.stdout.splitlines():
                 seen.update(map(str, json.loads(line)))
         self.assertEqual(len(seen), 2 * 3 * 2)
-
-
-if __name__ == "__main__":
-    unittest.main()

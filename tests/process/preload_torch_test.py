@@ -1,6 +1,6 @@
 """--preload with the real torch and numpy: what programs do with it goes as in an executed worker.
 
-usage: preload_torch_test.py TORCHUP [unittest options]
+usage: tests/support/run_case.py preload_torch_test.py CASE TORCHUP
 """
 
 import importlib.util
@@ -75,7 +75,7 @@ class Torch(Case, unittest.TestCase):
 
     def test_training_over_gloo(self):
         text = """
-            import sys, torch
+            import gc, sys, torch
             import torch.distributed as dist
             from torch.nn.parallel import DistributedDataParallel
             dist.init_process_group('gloo')
@@ -87,6 +87,8 @@ class Torch(Case, unittest.TestCase):
                 optimizer.zero_grad(); loss.backward(); optimizer.step()
             total = sum(parameter.sum().item() for parameter in net.parameters())
             if dist.get_rank() == 0: print(repr(total))
+            del net  # as in examples/python/train_ddp.py
+            gc.collect()
             dist.destroy_process_group()
             """
         self.same_with_torch(text, "--nproc-per-node=2", lines=1)
@@ -117,7 +119,3 @@ class Torch(Case, unittest.TestCase):
         self.write("model.py", "import torch\nw = torch.ones(3, requires_grad=True)\n(w * w).sum().backward()\n")
         text = "import torch, model\nw = torch.ones(3, requires_grad=True)\n(w * 2).sum().backward()\nprint(w.grad)\n"
         self.assertEqual(self.run_torch(text, preload="mark,model"), ["tensor([2., 2., 2.])"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -67,11 +67,14 @@ class Scripts(unittest.TestCase):
             with self.subTest(script=script, options=options):
                 self.run_script(script, *options)
                 calls = self.called()
-                self.assertRegex(calls, f"-DTORCHUP_WORKER_RUNTIME=ON -DTORCHUP_PYTHON={self.programs}/(\\./)?a python ")
+                self.assertRegex(calls, f"-DTORCHUP_WORKER_RUNTIME=ON -DTORCHUP_PYTHON={self.programs}/(\\./)?a python\\s")
                 self.assertNotIn("venv", calls)
         python.write_text("#!/bin/sh\nexit 1\n")  # its torch is gone
         self.run_script("setup")
-        self.assertIn("python3 -m venv .venv", self.called())
+        calls = self.called()
+        self.assertIn("python3 -m venv .venv", calls)
+        # What needs no torch is built while it is installed.
+        self.assertRegex(calls, r"(?s)-DTORCHUP_WORKER_RUNTIME=OFF\n.*-DTORCHUP_WORKER_RUNTIME=ON\n")
 
     def test_setup_makes_the_package_importable_in_the_venv(self):
         self.run_script("setup")

@@ -62,7 +62,11 @@ class Scene {
     request.arguments = command_;
     request.environment = {"RANK=0", "PYTHONPATH=" + folder_.string()};
     process->start(std::move(request), [this](Result<ChildProcess> child) {
-      REQUIRE(child.has_value());
+      if (!child) {
+        REQUIRE(child.error().code == boost::system::errc::operation_canceled);
+        ++cancelled;
+        return;
+      }
       pollfd ended{child->pidfd.get(), POLLIN, 0};
       REQUIRE(::poll(&ended, 1, 60'000) == 1);  // short programs: the loop may wait
       exit_codes.push_back(reap(child->pidfd.get()));
@@ -84,6 +88,7 @@ class Scene {
   std::vector<int> exit_codes;
   bool settled = false;
   int executed = 0;
+  int cancelled = 0;
   std::optional<TemplateProcess> process;
 
  private:
@@ -104,6 +109,22 @@ TEST_CASE("workers are forked from the template, in the order of their starts", 
   CHECK(scene.exit_codes == std::vector{7, 7, 7});
   CHECK(scene.executed == 0);
   CHECK(scene.process->known().size() == 1);
+}
+
+TEST_CASE("whoever has no worker when the attempt is cancelled gets none, and the next attempt does",
+          "[process][preload]") {
+  Scene scene{""};
+  scene.until([&] { return scene.settled; });
+  for (int i = 0; i < 3; ++i) scene.order();
+  scene.process->attempt_cancelled();
+  scene.until([&] { return scene.cancelled == 3; });
+  CHECK(scene.exit_codes.empty());
+  scene.order();
+  scene.until([&] { return scene.exit_codes.size() == 1; });
+  CHECK(scene.exit_codes == std::vector{7});
+  CHECK(scene.executed == 0);
+  // Nor does one that was being made then stay, in the cgroup of an attempt that is over.
+  scene.until([&] { return descendants().size() == 1; });
 }
 
 TEST_CASE("imports that take too long end with the template", "[process][preload]") {

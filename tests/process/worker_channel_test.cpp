@@ -26,7 +26,10 @@ class ChannelScene {
     peer = std::move(made->theirs);
     WorkerChannel::Listener listener;
     listener.heard = [this](WorkerWord word) { heard.push_back(std::move(word)); };
-    listener.ended = [this](std::string reason) { ends.push_back(std::move(reason)); };
+    listener.ended = [this](ChannelEnd how) {
+      ends.push_back(std::move(how.reason));
+      deaf = how.deaf;
+    };
     channel.emplace(loop, std::move(made->ours), std::move(listener));
   }
   [[nodiscard]] bool send(std::string_view packet) const {
@@ -43,6 +46,7 @@ class ChannelScene {
   UniqueFd peer;
   std::vector<WorkerWord> heard;
   std::vector<std::string> ends;
+  bool deaf = false;
   std::optional<WorkerChannel> channel;
 };
 
@@ -69,8 +73,18 @@ TEST_CASE("the end of the worker's end is the channel's, and no fault", "[proces
   scene.peer.reset();
   scene.until([&] { return !scene.ends.empty(); });
   CHECK(scene.ends == std::vector<std::string>{""});
+  CHECK_FALSE(scene.deaf);
   CHECK_FALSE(scene.channel->is_open());
   CHECK_FALSE(scene.channel->say(OwnFault{}));
+}
+
+TEST_CASE("a worker that has closed its channel before it read what was said is told apart",
+          "[process][worker_channel]") {
+  ChannelScene scene;
+  REQUIRE(scene.channel->say(NewPlace{{{"RANK", "1"}}}));
+  scene.peer.reset();
+  scene.until([&] { return !scene.ends.empty(); });
+  CHECK(scene.deaf);
 }
 
 TEST_CASE("a packet that cannot be read ends the channel", "[process][worker_channel]") {
@@ -125,7 +139,7 @@ TEST_CASE("a channel may be destroyed by what it says", "[process][worker_channe
     other.reset();
     gone = true;
   };
-  listener.ended = [](const std::string&) {};
+  listener.ended = [](const ChannelEnd&) {};
   other.emplace(scene.loop, std::move(made->ours), std::move(listener));
   for (int i = 0; i < 3; ++i) REQUIRE(::send(made->theirs.get(), "stay\n", 5, MSG_NOSIGNAL) == 5);
   scene.until([&] { return gone; });

@@ -21,7 +21,7 @@ TEST_CASE("without redirects bytes pass unchanged", "[process][output]") {
 }
 
 TEST_CASE("all workers have our own stdin", "[process][output]") {
-  TemporaryDirectory scratch;
+  test::TemporaryFolder scratch;
   std::ofstream{scratch.path / "in"} << "typed\n";
   UniqueFd in{::open((scratch.path / "in").c_str(), O_RDONLY | O_CLOEXEC)};
   const Replaced new_in{STDIN_FILENO, in.get()};

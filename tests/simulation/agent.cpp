@@ -153,6 +153,7 @@ void Agent::obey(const HostStore& host) {
 }
 
 void Agent::obey(const Placed& placed) {
+  if (left_) return;
   world_.say(fmt::format("{} starts workers of round {}", host_, placed.placement.round.value()));
   around_.promises.workers_start(around_.workers, node_, placed.placement);
   work(placed.placement.round, ++workers_number_);

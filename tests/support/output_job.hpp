@@ -1,6 +1,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,33 +17,20 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/os/io/boost_process.hpp"
 #include "launcher/os/output/worker_output.hpp"
+#include "launcher/os/worker/child_process.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 /// One job's output with real children, for the tests of it.
 namespace torchup::output_test {
 
 namespace fs = std::filesystem;
-namespace process = boost::process::v2;
 using namespace std::chrono_literals;
 
 inline std::string content(const fs::path& path) {
   std::ifstream file{path, std::ios::binary};
   return {std::istreambuf_iterator<char>{file}, {}};
 }
-
-struct TemporaryDirectory {
-  fs::path path;
-  TemporaryDirectory() {
-    std::string name = (fs::temp_directory_path() / "output_test_XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-};
 
 /// Our own stdout or stderr is something else while this lives.
 class Replaced {
@@ -61,31 +49,45 @@ inline UniqueFd create(const fs::path& path) {
   return fd;
 }
 
-/// A shell command with these descriptors; a true child of this process, which ends with this.
+/// A shell command with these descriptors; a true child of this process, which ends with this. It is started as a
+/// worker is, not by fork: output has threads, and where one of them asked for memory in the moment of a fork, the
+/// child waits for ever under ThreadSanitizer, whose memory has no part in forks.
 class Child {
  public:
-  Child(const std::string& command, const ChildStreams& streams)
-      : process_{loop(),
-                 "/bin/sh",
-                 {"-c", command},
-                 process::process_stdio{streams.in.get(), streams.out.get(), streams.err.get()}} {}
-  /// Asks no more once it has: a process that was waited for is none that one may wait for.
-  bool ended() { return ended_ = ended_ || !process_.running(); }
-
- private:
-  /// What its handle is registered with; nobody runs it.
-  static asio::io_context& loop() {
-    static asio::io_context loop;
-    return loop;
+  Child(const std::string& command, ChildStreams streams) {
+    ChildRequest request;
+    request.executable = "/bin/sh";
+    request.arguments = {"/bin/sh", "-c", command};
+    for (char** line = environ; *line != nullptr; ++line) request.environment.emplace_back(*line);
+    request.in = std::move(streams.in);
+    request.out = std::move(streams.out);
+    request.err = std::move(streams.err);
+    auto started = start_child(request);
+    REQUIRE(started.has_value());
+    process_ = std::move(*started);
+  }
+  Child(Child&&) noexcept = default;
+  Child& operator=(Child&&) = delete;
+  ~Child() {
+    if (!process_.pidfd) return;
+    ::kill(process_.pid, SIGKILL);
+    static_cast<void>(reap(process_.pidfd.get()));
+  }
+  bool ended() {
+    pollfd end{process_.pidfd.get(), POLLIN, 0};
+    if (!process_.pidfd || ::poll(&end, 1, 0) == 0) return !process_.pidfd;
+    static_cast<void>(reap(process_.pidfd.get()));
+    process_.pidfd.reset();
+    return true;
   }
 
-  process::process process_;
-  bool ended_ = false;
+ private:
+  ChildProcess process_;
 };
 
 /// One job's output on one node: what our stdout and stderr got, what the files hold.
 struct Job {
-  TemporaryDirectory scratch;
+  test::TemporaryFolder scratch;
   OutputOptions options;
   std::vector<std::string> commands;
   Duration drain_limit = 1s;

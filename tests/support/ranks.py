@@ -76,7 +76,7 @@ class Relay:
     call or, once, before what holds `cut_at` is passed on."""
 
     def __init__(self, port, cut_at=None):
-        self.to, self.cut_at, self.said, self.open = port, cut_at, b"", []
+        self.to, self.cut_at, self.said, self.open, self.lock = port, cut_at, b"", [], threading.Lock()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -88,7 +88,8 @@ class Relay:
             except OSError:
                 return
             server = self.connect()
-            self.open += [client, server]
+            with self.lock:
+                self.open += [client, server]
             threading.Thread(target=self.forward, args=(client, server, True), daemon=True).start()
             threading.Thread(target=self.forward, args=(server, client, False), daemon=True).start()
 
@@ -123,13 +124,14 @@ class Relay:
             time.sleep(0.01)
 
     def cut(self):
-        """All connections of now; new ones can be made."""
-        for end in self.open:
+        """All connections of now; new ones can be made, also while this goes on."""
+        with self.lock:
+            ends, self.open = self.open, []
+        for end in ends:
             try:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # it was over
-        self.open.clear()
 
     def close(self):
         self.listener.close()

@@ -18,8 +18,9 @@ namespace torchup {
 struct DistributedSampler::State {
   mutable std::mutex mutex;
   std::size_t size;
-  int rank;
-  int world_size;
+  std::optional<ProcessGroup> group;  // whose rank and size may be others in its next round; else the next two
+  int given_rank;
+  int given_world_size;
   DistributedSamplerOptions options;
   std::int64_t epoch = 0;
 
@@ -27,11 +28,15 @@ struct DistributedSampler::State {
   bool in_pass = false;           // a pass has begun, and no set_epoch or resume has chosen another beginning since
   std::uint64_t begin = 0;        // where the pass under way began: samples consumed by all ranks
   std::uint64_t next_begin = 0;   // where the next pass begins
+  int pass_ranks = 1;             // of the pass under way: among so many its samples were dealt
   std::vector<std::size_t> pass;  // this rank's indices of the pass under way
   std::size_t drawn = 0;          // of them, given out by next()
   bool counts_delivered = false;
   std::size_t delivered = 0;           // of them, arrived in the training loop
   std::deque<std::size_t> on_the_way;  // sizes of batches drawn and not yet delivered
+
+  int rank() const { return group ? group->rank() : given_rank; }
+  int world_size() const { return group ? group->size() : given_world_size; }
 
   std::vector<std::size_t> deal_from(std::uint64_t consumed) const {
     std::vector<std::int64_t> order(size);
@@ -43,13 +48,15 @@ struct DistributedSampler::State {
     } else {
       std::iota(order.begin(), order.end(), std::int64_t{0});
     }
-    return deal(order, consumed, rank, world_size, options.drop_last);
+    return deal(order, consumed, rank(), world_size(), options.drop_last);
   }
 };
 
 DistributedSampler::DistributedSampler(std::size_t size, const ProcessGroup& group,
                                        const DistributedSamplerOptions& options)
-    : DistributedSampler{size, group.rank(), group.size(), options} {}
+    : DistributedSampler{size, group.rank(), group.size(), options} {
+  state_->group = group;
+}
 
 DistributedSampler::DistributedSampler(std::size_t size, int rank, int world_size,
                                        const DistributedSamplerOptions& options)
@@ -58,8 +65,8 @@ DistributedSampler::DistributedSampler(std::size_t size, int rank, int world_siz
     throw Error{fmt::format("DistributedSampler: rank {} is not in 0 .. {}", rank, world_size - 1)};
   }
   state_->size = size;
-  state_->rank = rank;
-  state_->world_size = world_size;
+  state_->given_rank = rank;
+  state_->given_world_size = world_size;
   state_->options = options;
 }
 
@@ -79,7 +86,7 @@ std::int64_t DistributedSampler::epoch() const {
 
 std::size_t DistributedSampler::size() const {
   const std::lock_guard lock{state_->mutex};
-  return samples_per_rank(state_->size, state_->world_size, state_->options.drop_last);
+  return samples_per_rank(state_->size, state_->world_size(), state_->options.drop_last);
 }
 
 std::vector<std::size_t> DistributedSampler::indices() const {
@@ -100,7 +107,7 @@ SamplerPosition DistributedSampler::position() const {
   const std::lock_guard lock{state_->mutex};
   if (!state_->in_pass) return {state_->epoch, state_->next_begin, state_->options.seed};
   const std::size_t mine = state_->counts_delivered ? state_->delivered : state_->drawn;
-  const std::uint64_t consumed = state_->begin + mine * static_cast<std::uint64_t>(state_->world_size);
+  const std::uint64_t consumed = state_->begin + mine * static_cast<std::uint64_t>(state_->pass_ranks);
   return {state_->epoch, std::min<std::uint64_t>(consumed, state_->size), state_->options.seed};
 }
 
@@ -123,6 +130,7 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   if (new_size) state_->size = *new_size;
   state_->begin = std::exchange(state_->next_begin, 0);
   state_->in_pass = true;
+  state_->pass_ranks = state_->world_size();
   state_->pass = state_->deal_from(state_->begin);
   // A program that never calls set_epoch has no name for the epoch that is over: it wants the next one.
   if (std::exchange(state_->resumed, false) && state_->pass.empty()) {

@@ -14,6 +14,7 @@
 #include "torchup/error.hpp"
 #include "worker_runtime/ddp/parameter_check.hpp"
 #include "worker_runtime/ddp/reducer.hpp"
+#include "worker_runtime/group/group_rounds.hpp"
 
 namespace torchup {
 namespace {
@@ -62,6 +63,12 @@ std::vector<torch::Tensor> tensors_of(const std::vector<NamedParameter>& named) 
 std::vector<double> given_caps(const DistributedDataParallelOptions& options) {
   if (!options.bucket_cap_mb_list.empty() || !options.bucket_cap_mb) return options.bucket_cap_mb_list;
   return {*options.bucket_cap_mb};
+}
+
+BucketPlan plan_of(const BucketLayout& layout) {
+  BucketPlan plan;
+  for (const auto& bucket : layout.buckets) plan.emplace_back(bucket.begin(), bucket.end());
+  return plan;
 }
 
 std::string device_list(const std::vector<torch::Device>& devices) {
@@ -194,7 +201,8 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module, Pr
   refuse_sparse_gradients(*module);
   const auto device = check_devices(parameters, options.device_ids);
   const auto settings = reducer_settings(options);
-  if (options.init_sync) {
+  if (options.init_sync && !sets_up_alone(group)) {
+    const OwnCollectives own{group};
     const auto state = named_state_of(*module, options.parameters_to_ignore, /*buffers=*/true);
     check_same_parameters(parameters, state, group);
     broadcast_coalesced(tensors_of(state), group);
@@ -233,15 +241,21 @@ std::vector<std::string> DataParallelCore::parameter_names() const {
 BucketLayout DataParallelCore::bucket_layout() const {
   BucketLayout layout{.buckets = {}, .rebuilt = impl_->reducer->rebuilt(), .caps_mb = given_caps(impl_->options)};
   for (const auto& bucket : impl_->reducer->layout()) layout.buckets.emplace_back(bucket.begin(), bucket.end());
+  const auto arrived = impl_->reducer->arrived();
+  layout.arrived.assign(arrived.begin(), arrived.end());
   return layout;
 }
 
 bool DataParallelCore::restore_bucket_layout(const BucketLayout& layout) {
   if (layout.caps_mb != given_caps(impl_->options)) return false;
-  BucketPlan plan;
-  for (const auto& bucket : layout.buckets) plan.emplace_back(bucket.begin(), bucket.end());
-  impl_->reducer->restore(plan, layout.rebuilt);
+  impl_->reducer->restore(plan_of(layout), layout.rebuilt, {layout.arrived.begin(), layout.arrived.end()});
   return true;
+}
+
+void DataParallelCore::start_over(const BucketLayout& layout) {
+  impl_->reducer->start_over(plan_of(layout), layout.rebuilt, {layout.arrived.begin(), layout.arrived.end()});
+  impl_->iterated = false;
+  impl_->buffers_due = true;
 }
 
 void DataParallelCore::reset() {

@@ -459,23 +459,45 @@ void Reducer::write_back(Bucket& bucket) {
 
 void Reducer::reset() {
   const std::lock_guard lock{mutex_};
+  forget_backward();
+  if (settings_.static_graph && !first_iteration_done_) forget_first_iteration();
+  build(current_plan());
+}
+
+void Reducer::start_over(const BucketPlan& plan, bool rebuilt, std::vector<std::size_t> arrived) {
+  const std::lock_guard lock{mutex_};
+  check_plan(plan, parameters_);
+  forget_backward();
+  forget_first_iteration();
+  first_iteration_done_ = missed_first_iteration_ = false;
+  unexpected_gradients_ = 0;
+  active_ranks_ = torch::Tensor{};
+  active_work_ = {};
+  rebuilt_ = rebuilt;
+  arrival_ = std::move(arrived);
+  build(plan);
+}
+
+void Reducer::forget_first_iteration() {
+  iterations_ = 0;
+  firings_.assign(parameters_.size(), 0);
+  end_queued_ = false;
+  unused_.clear();
+}
+
+/// Gradients that are views into the buckets go with it.
+void Reducer::forget_backward() {
   expecting_ = unfinished_ = false;
   divisor_ = 0;
   arrival_.clear();
   used_.zero_();
   used_is_global_ = false;
-  if (settings_.static_graph && !first_iteration_done_) {
-    iterations_ = 0;
-    firings_.assign(parameters_.size(), 0);
-    end_queued_ = false;
-    unused_.clear();
-  }
+  used_work_ = {};
   for (const auto& bucket : buckets_)
     for (const auto index : bucket.indices)
       if (auto& gradient = parameters_[index].tensor.mutable_grad();
           gradient.defined() && gradient.is_alias_of(bucket.buffer))
         gradient = torch::Tensor{};
-  build(current_plan());
 }
 
 BucketPlan Reducer::layout() const {
@@ -489,11 +511,16 @@ BucketPlan Reducer::current_plan() const {
   return plan;
 }
 
-void Reducer::restore(const BucketPlan& plan, bool rebuilt) {
+std::vector<std::size_t> Reducer::arrived() const {
+  const std::lock_guard lock{mutex_};
+  return arrival_;
+}
+
+void Reducer::restore(const BucketPlan& plan, bool rebuilt, std::vector<std::size_t> arrived) {
   const std::lock_guard lock{mutex_};
   check_plan(plan, parameters_);
   rebuilt_ = rebuilt;
-  arrival_.clear();
+  arrival_ = std::move(arrived);
   build(plan);
 }
 

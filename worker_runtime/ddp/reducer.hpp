@@ -63,7 +63,12 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   BucketPlan layout() const;
   bool rebuilt() const { return rebuilt_; }
-  void restore(const BucketPlan& plan, bool rebuilt);
+  /// Parameters whose gradients are known to arrive in this order, by which the buckets are to be rebuilt; may be
+  /// empty.
+  std::vector<std::size_t> arrived() const;
+  void restore(const BucketPlan& plan, bool rebuilt, std::vector<std::size_t> arrived);
+  /// As reset(), and as if there had been no iteration, with that plan.
+  void start_over(const BucketPlan& plan, bool rebuilt, std::vector<std::size_t> arrived);
 
   /// Gradients that came while none was expected although they should be reduced: a second backward pass of one
   /// forward.
@@ -84,6 +89,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   struct Sink;
 
   void build(const BucketPlan& plan);
+  void forget_backward();
+  void forget_first_iteration();
   BucketPlan current_plan() const;
   void point_gradients_at_views();
   void on_gradient(std::size_t index);

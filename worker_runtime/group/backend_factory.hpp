@@ -3,6 +3,7 @@
 #include <torch/types.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -18,6 +19,8 @@ struct BackendPlan {
   int rank;
   int size;
   std::chrono::milliseconds timeout;
+  /// Longest time for the connections alone, where that can be told apart.
+  std::optional<std::chrono::milliseconds> connect_limit;
   torch::Device device;
   std::string group_name;
   std::vector<int> global_ranks;

@@ -1,8 +1,11 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <sstream>
 #include <string>
+#include <type_traits>
 
 #include "worker_runtime/group/backend_factory.hpp"
 #include "worker_runtime/group/gloo_address.hpp"
@@ -27,16 +30,31 @@ auto default_options(std::chrono::milliseconds timeout) {
   }
 }
 
+/// Whether this LibTorch can give gloo another time-out when it is connected.
+template <class Gloo>
+constexpr bool changes_timeout = requires {
+  requires std::is_same_v<decltype(&Gloo::setTimeout), void (Gloo::*)(std::chrono::milliseconds)>;
+};
+
+template <class Gloo>
+void change_timeout(Gloo& backend, std::chrono::milliseconds timeout) {
+  if constexpr (changes_timeout<Gloo>) backend.setTimeout(timeout);
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendPlan& plan) {
   using Gloo = c10d::ProcessGroupGloo;
   const std::string address = gloo_address(plan.master_addr, plan.several_nodes);
-  auto options = address.empty() ? default_options<Gloo>(plan.timeout) : Gloo::Options::create(plan.timeout);
+  auto timeout = plan.timeout;
+  if constexpr (changes_timeout<Gloo>) timeout = std::min(timeout, plan.connect_limit.value_or(timeout));
+  auto options = address.empty() ? default_options<Gloo>(timeout) : Gloo::Options::create(timeout);
   if (!address.empty()) options->devices.push_back(Gloo::createDeviceForHostname(address));
   options->group_name = plan.group_name;
   options->global_ranks_in_group.assign(plan.global_ranks.begin(), plan.global_ranks.end());
-  return c10::make_intrusive<Gloo>(plan.store, plan.rank, plan.size, options);
+  auto backend = c10::make_intrusive<Gloo>(plan.store, plan.rank, plan.size, options);
+  change_timeout(*backend, plan.timeout);
+  return backend;
 }
 
 }  // namespace torchup

@@ -1,7 +1,9 @@
 #include "worker_runtime/group/gloo_sockets.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,13 +11,15 @@
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
 namespace {
@@ -56,27 +60,36 @@ std::set<int> epoll_instances() {
   return instances;
 }
 
-/// What that epoll instance waits for.
-std::vector<int> watched_by(int epoll) {
-  std::vector<int> watched;
+/// A descriptor of our own for what an epoll instance waits for: the number alone may have been used again.
+struct Watched {
+  UniqueFd socket;
+
+  [[nodiscard]] bool listens() const {
+    int answer = 0;
+    socklen_t size = sizeof answer;
+    return ::getsockopt(socket.get(), SOL_SOCKET, SO_ACCEPTCONN, &answer, &size) == 0 && answer != 0;
+  }
+  [[nodiscard]] bool is_connected() const {
+    sockaddr_storage peer{};
+    socklen_t size = sizeof peer;
+    return ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &size) == 0;
+  }
+};
+
+/// What that epoll instance waits for, from lines "tfd: 9 events: 19 data: … pos:0 ino:1f2e sdev:8".
+std::vector<Watched> watched_by(int epoll) {
+  std::vector<Watched> watched;
   std::ifstream file{fmt::format("/proc/self/fdinfo/{}", epoll)};
   for (std::string line; std::getline(file, line);) {
-    std::string_view text = line;
-    if (!text.starts_with("tfd:")) continue;
-    text.remove_prefix(4);
-    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
-    int descriptor = -1;
-    if (std::from_chars(text.data(), text.data() + text.size(), descriptor).ec == std::errc{}) {
-      watched.push_back(descriptor);
-    }
+    const std::size_t at = line.find("ino:");
+    if (!line.starts_with("tfd:") || at == std::string::npos) continue;
+    const int descriptor = std::atoi(line.c_str() + 4);
+    const ino_t inode = std::strtoull(line.c_str() + at + 4, nullptr, 16);
+    UniqueFd copy{::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)};
+    struct stat status {};
+    if (copy && ::fstat(copy.get(), &status) == 0 && status.st_ino == inode) watched.push_back({std::move(copy)});
   }
   return watched;
-}
-
-bool listens(int descriptor) {
-  int answer = 0;
-  socklen_t size = sizeof answer;
-  return ::getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &answer, &size) == 0 && answer != 0;
 }
 
 /// The epoll instance that a thread waits for now: the first argument of the system call in which it is.
@@ -100,33 +113,49 @@ std::optional<int> waits_for(int thread) {
 
 GlooSockets::GlooSockets() : threads_before_{gloo_threads()}, epolls_before_{epoll_instances()} {}
 
-void GlooSockets::made() {
-  std::set<int> threads = gloo_threads();
-  std::erase_if(threads, [&](int thread) { return threads_before_.contains(thread); });
-  // A thread that has just begun, or handles something, is in no system call; it will be.
-  constexpr int looks_max = 100;
-  for (int look = 0; look < looks_max && !threads.empty() && !epoll_; ++look) {
-    if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds{1});
-    epoll_ = waits_for(*threads.begin());
+std::optional<int> GlooSockets::look() const {
+  bool named = false;
+  for (const int thread : gloo_threads()) {
+    if (threads_before_.contains(thread)) continue;
+    named = true;
+    if (const auto epoll = waits_for(thread)) return epoll;
   }
-  if (epoll_) return;
+  if (named) return {};
   // Versions of gloo that name no thread: an instance that came with the group, and waits for newcomers.
   std::set<int> instances = epoll_instances();
   std::erase_if(instances, [&](int each) {
-    const std::vector<int> watched = watched_by(each);
-    return epolls_before_.contains(each) || std::find_if(watched.begin(), watched.end(), listens) == watched.end();
+    const auto watched = watched_by(each);
+    return epolls_before_.contains(each) ||
+           std::ranges::none_of(watched, [](const auto& one) { return one.listens(); });
   });
-  if (instances.size() == 1) epoll_ = *instances.begin();
+  return instances.size() == 1 ? std::optional{*instances.begin()} : std::nullopt;
+}
+
+void GlooSockets::made() {
+  // A thread that has just begun, or handles something, is in no system call; it will be.
+  constexpr int looks_max = 100;
+  std::optional<int> found = look();
+  for (int looks = 1; !found && looks < looks_max; ++looks) {
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    found = look();
+  }
+  const std::lock_guard lock{mutex_};
+  made_ = true;
+  epoll_ = found;
+}
+
+bool GlooSockets::found() const {
+  const std::lock_guard lock{mutex_};
+  return epoll_.has_value();
 }
 
 int GlooSockets::shut_down() const {
+  const std::lock_guard lock{mutex_};
+  const auto epoll = made_ ? epoll_ : look();
   int count = 0;
-  if (!epoll_) return count;
-  for (const int descriptor : watched_by(*epoll_)) {
-    sockaddr_storage peer{};
-    socklen_t size = sizeof peer;
-    if (listens(descriptor) || ::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &size) != 0) continue;
-    if (::shutdown(descriptor, SHUT_RDWR) == 0) ++count;
+  if (!epoll) return count;
+  for (const Watched& one : watched_by(*epoll)) {
+    if (!one.listens() && one.is_connected() && ::shutdown(one.socket.get(), SHUT_RDWR) == 0) ++count;
   }
   return count;
 }

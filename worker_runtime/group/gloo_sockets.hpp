@@ -1,5 +1,6 @@
 #pragma once
 
+#include <mutex>
 #include <optional>
 #include <set>
 
@@ -14,16 +15,22 @@ class GlooSockets {
  public:
   /// To be made before the group; sees which threads and epoll instances are there without it.
   GlooSockets();
-  /// The group is there: finds its epoll instance. Not found: shut_down() does nothing.
+  /// The group is there: finds its epoll instance. Not found: shut_down() does nothing from here on.
   void made();
 
-  [[nodiscard]] bool found() const { return epoll_.has_value(); }
-  /// Ends the connections to all peers. From any thread, as long as the group lives. Returns how many there were.
+  [[nodiscard]] bool found() const;
+  /// Ends the connections to all peers. From any thread, as long as the group lives, and while it is being made: then
+  /// what there is by now, as far as it can be told. Returns how many there were.
   int shut_down() const;
 
  private:
+  /// The epoll instance that has come with the group, if this is an instant in which it can be told.
+  [[nodiscard]] std::optional<int> look() const;
+
   std::set<int> threads_before_;
   std::set<int> epolls_before_;
+  mutable std::mutex mutex_;
+  bool made_ = false;  ///< guarded by mutex_, as the next one
   std::optional<int> epoll_;
 };
 

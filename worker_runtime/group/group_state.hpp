@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "torchup/process_group.hpp"
-#include "worker_runtime/group/gloo_sockets.hpp"
+#include "worker_runtime/group/group_connection.hpp"
 #include "worker_runtime/place/worker_place.hpp"
 
 namespace torchup {
@@ -22,6 +22,15 @@ struct JobState {
   c10::intrusive_ptr<c10d::Store> default_store;  ///< under Python's prefix "default_pg"
   bool hosts_store = false;                       ///< the store's server lives in this process
   bool all_native = true;                         ///< no rank is a Python process
+  bool some_kept = false;  ///< ranks that were in the job before: they are inside of Elastic::run
+};
+
+/// Where the program is with regard to Elastic::run.
+enum class RunPhase {
+  none,    ///< outside, as all ranks are
+  others,  ///< outside, while others of the round are inside, where they have survived the one before: nobody would
+           ///< take part in a collective
+  inside,
 };
 
 struct ProcessGroup::State {
@@ -37,8 +46,11 @@ struct ProcessGroup::State {
   std::atomic<bool> ended = false;  ///< shut down or aborted
   c10::intrusive_ptr<c10d::Store> group_store;
   c10::intrusive_ptr<c10d::Store> user_store;
-  c10::intrusive_ptr<c10d::Backend> backend;
-  std::optional<GlooSockets> gloo_sockets;  ///< where the backend is gloo
+  std::unique_ptr<GroupConnection> connection;
+  std::optional<ProcessGroupOptions> joined_by = {};  ///< of the job's group: how to join again
+  int round = 0;                                      ///< how many earlier rounds this handle has been through
+  RunPhase run = RunPhase::none;
+  std::atomic<std::int64_t> uses_before_run = 0;  ///< collectives that are the program's own, and groups of this one
 
   State() = default;
   /// A group of the same job, without what is a group's own.
@@ -46,6 +58,11 @@ struct ProcessGroup::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State();
+};
+
+/// The state behind a handle, for the rooms of this library.
+struct GroupAccess {
+  static ProcessGroup::State& state(const ProcessGroup& group) { return *group.state_; }
 };
 
 /// Fills in the stores of a group from its name and the store that it lies in.

@@ -18,12 +18,16 @@ struct MeetingPlan {
   BackendOffer offer;
   std::chrono::milliseconds timeout;
   std::function<void(std::string_view)> on_waiting;
+  bool kept = false;                    ///< this rank was in the job's round before
+  std::function<void()> check = [] {};  ///< asked often while others are waited for; throws where that is over
 };
 
 struct Meeting {
   c10::intrusive_ptr<c10d::Store> store;
+  std::string round;         ///< a name that no earlier round had which has left keys in that store
   bool hosts_store = false;  ///< the server lives in this process: it must outlast the others
   bool all_native = true;    ///< no rank is a Python process
+  bool some_kept = false;    ///< ranks were in the job's round before
   std::string backend;       ///< on which all ranks have agreed
 };
 

@@ -15,7 +15,7 @@ struct WorkerPlace {
   int local_size = 1;            ///< processes of the job on its node; at least so many where the launcher does not say
   std::string master_addr = {};  ///< empty when nobody has to be met
   int master_port = 0;
-  int restart_count = 0;            ///< of the launcher; keeps a restarted job's keys apart from the ones before
+  int restart_count = 0;            ///< of the launcher
   bool agent_store = false;         ///< a launcher's agent serves the store at master_addr:master_port
   std::string launcher = "nobody";  ///< who set the ranks: "torchup or torchrun", "Slurm", "Open MPI", "PMI", "nobody"
 

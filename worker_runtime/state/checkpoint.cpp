@@ -1,7 +1,5 @@
 #include "torchup/checkpoint.hpp"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
 #include <fmt/format.h>
 #include <torch/version.h>
 
@@ -9,7 +7,6 @@
 #include <functional>
 #include <future>
 #include <map>
-#include <mutex>
 #include <set>
 #include <torchup/collectives.hpp>
 #include <torchup/error.hpp>
@@ -17,11 +14,14 @@
 #include <torchup/zero_redundancy_optimizer.hpp>
 
 #include "worker_runtime/group/gather_text.hpp"
+#include "worker_runtime/group/group_rounds.hpp"
 #include "worker_runtime/group/outcome_board.hpp"
 #include "worker_runtime/place/worker_page.hpp"
 #include "worker_runtime/state/checkpoint_exchange.hpp"
 #include "worker_runtime/state/checkpoint_folder.hpp"
+#include "worker_runtime/state/generators.hpp"
 #include "worker_runtime/state/optimizer_state.hpp"
+#include "worker_runtime/state/part_facts.hpp"
 
 namespace torchup {
 
@@ -31,8 +31,13 @@ struct Checkpoint::State {
   CheckpointFolder folder;
   ProcessGroup group;
   CheckpointOptions options;
-  OutcomeBoard loads;            ///< how reading went, told by the rank that has the checkpoint
-  OutcomeBoard saves;            ///< how writing went, told by rank 0
+  /// Of one round of the job, made when all ranks load or save first.
+  struct Boards {
+    OutcomeBoard loads;  ///< how reading went, told by the rank that has the checkpoint
+    OutcomeBoard saves;  ///< how writing went, told by rank 0
+  };
+  std::optional<Boards> boards = {};
+  int round = 0;
   std::int64_t loads_begun = 0;  ///< the same number on all ranks, as the next one
   std::int64_t saves_begun = 0;
   bool save_unconfirmed = false;  ///< nobody has looked yet how the last save went
@@ -63,45 +68,17 @@ NamedTensors tensors_of(const torch::nn::Module& module) {
   return result;
 }
 
-/// The generator of the GPU that the module is on, if it is on one.
-std::optional<at::Generator> gpu_generator(const CheckpointParts& parts) {
-  if (!parts.module) return std::nullopt;
-  for (const torch::Tensor& parameter : parts.module->parameters()) {
-    if (!parameter.is_cpu()) return at::globalContext().defaultGenerator(parameter.device());
-  }
-  return std::nullopt;
-}
-
-torch::Tensor state_of(at::Generator generator) {
-  const std::lock_guard lock{generator.mutex()};
-  return generator.get_state();
-}
-
-void set_state(at::Generator generator, const torch::Tensor& state) {
-  const std::lock_guard lock{generator.mutex()};
-  generator.set_state(state.clone());
-}
-
-void set_seed(at::Generator generator, std::uint64_t seed) {
-  const std::lock_guard lock{generator.mutex()};
-  generator.set_current_seed(seed);
-}
-
 json facts_of(Position at, const CheckpointParts& parts, const ProcessGroup& group) {
   json facts{{"step", at.step}, {"epoch", at.epoch}, {"world_size", group.size()}, {"torch", TORCH_VERSION}};
-  if (parts.sampler) {
-    const SamplerPosition position = parts.sampler->position();
-    facts["sampler"] = {{"epoch", position.epoch}, {"consumed", position.consumed}, {"seed", position.seed}};
-  }
-  if (parts.ddp != nullptr) {
-    const BucketLayout layout = parts.ddp->bucket_layout();
-    facts["bucket_layout"] = {{"rebuilt", layout.rebuilt}, {"buckets", layout.buckets}, {"caps_mb", layout.caps_mb}};
-  }
+  if (parts.sampler) facts["sampler"] = to_facts(parts.sampler->position());
+  if (parts.ddp != nullptr) facts["bucket_layout"] = to_facts(parts.ddp->bucket_layout());
   return facts;
 }
 
 /// The folder of each rank, made where it is missing.
 CheckpointFolder open_folder(std::filesystem::path path, const ProcessGroup& group) {
+  if (sets_up_alone(group)) return CheckpointFolder{std::move(path)};
+  const OwnCollectives own{group};
   std::optional<CheckpointFolder> folder;
   gather_facts(group, [&] {
     folder.emplace(std::move(path));
@@ -130,9 +107,9 @@ void restore_module(const torch::nn::Module& module, const Tensors& stored) {
 
 void restore_generators(const CheckpointParts& parts, const LoadedCheckpoint& loaded, const ProcessGroup& group) {
   const torch::Tensor& cpu = loaded.training.at(rng_cpu);
-  const auto gpu = gpu_generator(parts);
+  const auto gpu = gpu_generator(parts.module.get());
   if (cpu.size(0) == group.size()) {
-    set_state(at::detail::getDefaultCPUGenerator(), cpu[group.rank()]);
+    set_state(cpu_generator(), cpu[group.rank()]);
     const auto stored = loaded.training.find(rng_gpu);
     if (gpu && stored != loaded.training.end()) set_state(*gpu, stored->second[group.rank()]);
     return;
@@ -144,7 +121,7 @@ void restore_generators(const CheckpointParts& parts, const LoadedCheckpoint& lo
     seed = c10::hash_combine(seed, first.const_data_ptr<std::uint8_t>()[i]);
   seed = c10::hash_combine(c10::hash_combine(seed, static_cast<std::size_t>(group.size())),
                            static_cast<std::size_t>(group.rank()));
-  set_seed(at::detail::getDefaultCPUGenerator(), seed);
+  set_seed(cpu_generator(), seed);
   if (gpu) set_seed(*gpu, seed);
 }
 
@@ -175,14 +152,10 @@ void restore_parts(const CheckpointParts& parts, const LoadedCheckpoint& loaded,
     parts.others[i].set(state);
   }
   if (parts.sampler && loaded.facts.contains("sampler")) {
-    const json& position = loaded.facts.at("sampler");
-    DistributedSampler{*parts.sampler}.resume({position.at("epoch"), position.at("consumed"), position.at("seed")});
+    DistributedSampler{*parts.sampler}.resume(sampler_position_from(loaded.facts.at("sampler")));
   }
   if (parts.ddp != nullptr && loaded.facts.contains("bucket_layout")) {
-    const json& layout = loaded.facts.at("bucket_layout");
-    const bool taken =
-        parts.ddp->restore_bucket_layout({layout.at("buckets").get<std::vector<std::vector<std::int64_t>>>(),
-                                          layout.at("rebuilt"), layout.at("caps_mb").get<std::vector<double>>()});
+    const bool taken = parts.ddp->restore_bucket_layout(bucket_layout_from(loaded.facts.at("bucket_layout")));
     if (!taken && parts.ddp->group().rank() == 0)
       std::fprintf(stderr,
                    "torchup: bucket_cap_mb is another one than when the checkpoint was taken: the buckets are laid out "
@@ -196,8 +169,7 @@ Checkpoint::Checkpoint(std::filesystem::path folder, ProcessGroup group, Checkpo
     : state_{std::make_unique<State>(State{.folder = open_folder(std::move(folder), group),
                                            .group = group,
                                            .options = options,
-                                           .loads = OutcomeBoard{group, "checkpoint/loads"},
-                                           .saves = OutcomeBoard{group, "checkpoint/saves"}})} {}
+                                           .round = round_of(group)})} {}
 
 Checkpoint::~Checkpoint() {
   try {
@@ -214,16 +186,39 @@ Checkpoint& Checkpoint::operator=(Checkpoint&& other) noexcept {
   return *this;
 }
 
+/// What ranks know of each other's loads and saves is of one round: in a new one they begin to count again. A save that
+/// was begun in the round before may be somebody else's affair by now: that it failed is said on stderr alone.
+void Checkpoint::follow_round() {
+  State& s = *state_;
+  if (std::exchange(s.round, round_of(s.group)) == s.round) return;
+  s.boards.reset();
+  s.loads_begun = s.saves_begun = 0;
+  s.save_unconfirmed = false;
+  try {
+    if (s.writing.valid()) s.writing.get();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "torchup: a checkpoint of the round before was not written: %s\n", error.what());
+  }
+}
+
+/// Collective, where there are none yet.
+void Checkpoint::make_boards() {
+  State& s = *state_;
+  if (s.boards) return;
+  s.boards.emplace(State::Boards{.loads{s.group, "checkpoint/loads"}, .saves{s.group, "checkpoint/saves"}});
+}
+
 void Checkpoint::wait() {
   const SavingState saving;
+  follow_round();
   State& s = *state_;
   if (!std::exchange(s.save_unconfirmed, false)) return;
   if (s.writing.valid()) return s.writing.get();  // rank 0: with the reason as it was thrown
-  const std::string failure = s.saves.wait_for(s.saves_begun);
+  const std::string failure = s.boards->saves.wait_for(s.saves_begun);
   if (!failure.empty()) throw Error{fmt::format("rank 0 could not write the checkpoint: {}", failure)};
 }
 
-void Checkpoint::add_optimizer(CheckpointParts& all, torch::optim::Optimizer& optimizer) {
+void CheckpointParts::add_optimizer(CheckpointParts& all, torch::optim::Optimizer& optimizer) {
   if (auto* sharded = dynamic_cast<ZeroRedundancyOptimizerBase*>(&optimizer))
     add(all, *sharded);
   else
@@ -233,6 +228,7 @@ void Checkpoint::add_optimizer(CheckpointParts& all, torch::optim::Optimizer& op
 Position Checkpoint::resume_parts(const CheckpointParts& parts) {
   State& s = *state_;
   wait();
+  make_boards();
   // Every candidate of every rank, newest first; of the copies of a step that of the lowest rank first.
   struct Candidate {
     std::int64_t step;
@@ -276,9 +272,9 @@ Position Checkpoint::resume_parts(const CheckpointParts& parts) {
         s.passed_over.unread.insert(step);
         pass_over(load_unread, error);
       }
-      s.loads.publish(number, failure);
+      s.boards->loads.publish(number, failure);
     } else {
-      failure = s.loads.wait_for(number);
+      failure = s.boards->loads.wait_for(number);
     }
     if (failure == load_damaged) damaged.insert(identity);  // what one cannot read another may
     if (!failure.empty()) continue;
@@ -301,11 +297,12 @@ void Checkpoint::save_parts(Position at, const CheckpointParts& parts) {
   const SavingState saving;
   State& s = *state_;
   wait();
+  make_boards();
   const std::int64_t number = ++s.saves_begun;
   s.save_unconfirmed = true;
 
-  const torch::Tensor cpu_states = gather_rows(state_of(at::detail::getDefaultCPUGenerator()), s.group);
-  const auto gpu = gpu_generator(parts);
+  const torch::Tensor cpu_states = gather_rows(state_of(cpu_generator()), s.group);
+  const auto gpu = gpu_generator(parts.module.get());
   const torch::Tensor gpu_states = gpu ? gather_rows(state_of(*gpu), s.group) : torch::Tensor{};
   // Parts may do collectives to know their state, so every rank asks them.
   NamedTensors others;
@@ -325,7 +322,7 @@ void Checkpoint::save_parts(Position at, const CheckpointParts& parts) {
     try {
       begin_writing(s, at, parts, std::move(others), cpu_states, gpu_states, number);
     } catch (const std::exception& error) {  // is thrown by wait(), where the other ranks learn of it too
-      s.saves.publish(number, error.what());
+      s.boards->saves.publish(number, error.what());
       std::promise<void> failed;
       failed.set_exception(std::current_exception());
       s.writing = failed.get_future();
@@ -381,14 +378,14 @@ void Checkpoint::begin_writing(State& s, Position at, const CheckpointParts& par
     copied.push_back(std::make_shared<c10::Event>(device.type()));
     copied.back()->record(c10::impl::VirtualGuardImpl{device.type()}.getStream(device));
   }
-  s.writing = std::async(std::launch::async, [&s, content, copied, number] {
+  s.writing = std::async(std::launch::async, [&s, content, copied, number, board = s.boards->saves]() mutable {
     try {
       for (const auto& event : copied) event->synchronize();
       s.folder.save(*content, s.options.keep_last, s.passed_over);
       s.passed_over.damaged.clear();
-      s.saves.publish(number, "");
+      board.publish(number, "");
     } catch (const std::exception& error) {
-      s.saves.publish(number, error.what());
+      board.publish(number, error.what());
       throw;
     }
   });

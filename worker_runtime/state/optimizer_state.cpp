@@ -73,11 +73,13 @@ struct Kind {
   bool (*fits)(const Optimizer&);
   void (*store)(OptimizerParamState&, const std::string& prefix, NamedTensors&);
   std::unique_ptr<OptimizerParamState> (*restore)(const torch::Tensor& parameter, const std::string& prefix,
-                                                  const Tensors&);
+                                                  const Tensors&, bool adopt);
 };
 
-/// A copy of a stored tensor where the parameter is, in the parameter's memory layout.
-torch::Tensor beside(const torch::Tensor& parameter, const torch::Tensor& stored) {
+/// A stored tensor where the parameter is, in the parameter's memory layout: itself or a copy.
+torch::Tensor beside(const torch::Tensor& parameter, const torch::Tensor& stored, bool adopt) {
+  const bool alike = stored.sizes() != parameter.sizes() || stored.strides() == parameter.strides();
+  if (adopt && alike && stored.device() == parameter.device()) return stored;
   if (stored.sizes() != parameter.sizes())
     return stored.to(parameter.device(), stored.scalar_type(), false, /*copy=*/true);
   return torch::empty_like(parameter, stored.scalar_type()).copy_(stored);
@@ -99,7 +101,7 @@ constexpr Kind kind(const char* name) {
               }
             });
           },
-          [](const torch::Tensor& parameter, const std::string& prefix, const Tensors& tensors) {
+          [](const torch::Tensor& parameter, const std::string& prefix, const Tensors& tensors, bool adopt) {
             std::unique_ptr<State> state;  // none when nothing of this parameter is stored: it never had a gradient
             State read;
             for_each_field(read, [&](const char* field, auto& value) {
@@ -107,7 +109,7 @@ constexpr Kind kind(const char* name) {
               if constexpr (std::is_same_v<Field, std::deque<torch::Tensor>>) {
                 for (auto found = tensors.end();
                      (found = tensors.find(prefix + field + "/" + std::to_string(value.size()))) != tensors.end();) {
-                  value.push_back(beside(parameter, found->second));
+                  value.push_back(beside(parameter, found->second, adopt));
                 }
                 return;
               } else {
@@ -115,7 +117,7 @@ constexpr Kind kind(const char* name) {
                 if (found == tensors.end()) return;
                 if (!state) state = std::make_unique<State>();
                 if constexpr (std::is_same_v<Field, torch::Tensor>) {
-                  value = beside(parameter, found->second);
+                  value = beside(parameter, found->second, adopt);
                 } else {
                   value = found->second.template item<Field>();
                 }
@@ -135,7 +137,6 @@ constexpr std::array kinds{kind<torch::optim::SGD, torch::optim::SGDParamState>(
                            kind<FusedSGD, FusedSGDState>("FusedSGD"),
                            kind<FusedAdamW, FusedAdamState>("FusedAdamW"),  // before its base
                            kind<FusedAdam, FusedAdamState>("FusedAdam")};
-constexpr const char* own_archive = "own archive";
 
 const Kind* kind_of(const Optimizer& optimizer) {
   for (const Kind& candidate : kinds) {
@@ -261,7 +262,7 @@ json store_optimizer(const Optimizer& optimizer, const ParameterNames& names, co
 }
 
 void restore_optimizer(Optimizer& optimizer, const ParameterNames& names, const std::string& prefix, const json& stored,
-                       const Tensors& tensors) {
+                       const Tensors& tensors, bool adopt) {
   const Kind* kind = kind_of(optimizer);
   const std::string kind_name = kind != nullptr ? kind->name : own_archive;
   if (stored.at("kind") != kind_name) {
@@ -293,7 +294,7 @@ void restore_optimizer(Optimizer& optimizer, const ParameterNames& names, const 
     const std::vector<std::string> group_names = names_of(groups[number], number, names);
     for (std::size_t i = 0; i < group_names.size(); ++i) {
       const torch::Tensor& parameter = groups[number].params()[i];
-      auto state = kind->restore(parameter, prefix + "/" + group_names[i] + "/", tensors);
+      auto state = kind->restore(parameter, prefix + "/" + group_names[i] + "/", tensors, adopt);
       if (state) optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
     }
   }

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "rendezvous/net/store/store_client.hpp"
+#include "worker_runtime/store/cancellation.hpp"
 
 namespace torchup {
 namespace {
@@ -32,7 +33,7 @@ std::vector<std::uint8_t> bytes(const Value& value) { return {value.view().begin
 }  // namespace
 
 ClientStore::ClientStore(const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout)
-    : Store{timeout}, client_{value_of(StoreClient::connect({host, Port{port}, timeout}))} {}
+    : Store{timeout}, client_{value_of(StoreClient::connect({host, Port{port}, timeout, store_calls_cancelled()}))} {}
 ClientStore::ClientStore(std::unique_ptr<StoreClient> client)
     : Store{std::chrono::duration_cast<std::chrono::milliseconds>(client->timeout())}, client_{std::move(client)} {}
 ClientStore::~ClientStore() = default;

@@ -11,8 +11,9 @@ namespace torchup {
 namespace {
 
 std::mutex mutex;
-c10::intrusive_ptr<c10d::Store> job_store;  // guarded by mutex, as the next one
+c10::intrusive_ptr<c10d::Store> job_store;  // guarded by mutex, as the next ones
 c10::intrusive_ptr<c10d::Store> watching_store;
+std::string round_name;
 
 // torch 2.9 has no clone() for its own stores: there the connection is shared.
 template <class Store>
@@ -27,11 +28,17 @@ c10::intrusive_ptr<c10d::Store> connection_to(const c10::intrusive_ptr<Store>& s
 
 }  // namespace
 
-void set_job_store(c10::intrusive_ptr<c10d::Store> store) {
+void set_job_store(c10::intrusive_ptr<c10d::Store> store, std::string round) {
   auto watching = store ? connection_to(store) : nullptr;
   const std::lock_guard lock{mutex};
   job_store = std::move(store);
   watching_store = std::move(watching);
+  round_name = std::move(round);
+}
+
+std::string job_round() {
+  const std::lock_guard lock{mutex};
+  return round_name;
 }
 
 c10::intrusive_ptr<c10d::Store> watching_job_store() {

@@ -7,8 +7,11 @@ namespace torchup {
 
 /// The store of the job that this process has joined, for what is between its workers and not of any process group.
 /// init_process_group sets it, the end of the job's group clears it; null outside. It is the store itself, not a part
-/// of it under a prefix: only the client itself can be waited on until something else happens.
-void set_job_store(c10::intrusive_ptr<c10d::Store> store);
+/// of it under a prefix: only the client itself can be waited on until something else happens. `round`: a name that
+/// belongs into its keys, since the store may hold those of earlier rounds.
+void set_job_store(c10::intrusive_ptr<c10d::Store> store, std::string round = {});
+/// That name.
+std::string job_round();
 
 /// A connection that was made when the job was joined, for the one thread that watches whether the job is to stop; null
 /// outside. Making one reads the environment (the resolver's variables), which the training thread may be changing.

@@ -8,12 +8,15 @@
 #include <torchup/error.hpp>
 #include <torchup/seed.hpp>
 
+#include "worker_runtime/group/group_rounds.hpp"
+
 namespace torchup {
 
 namespace {
 
 // What must be the same on all ranks for their bits to be.
 void check_alike(const SeedOptions& options, const ProcessGroup& group) {
+  const OwnCollectives own{group};
   const auto mine =
       torch::tensor({static_cast<std::int64_t>(options.seed), std::int64_t{at::get_num_threads()}}, torch::kInt64);
   const std::vector<torch::Tensor> all = all_gather(mine.to(group.device()), group);
@@ -41,7 +44,7 @@ std::uint64_t seed_everything(const SeedOptions& options, const ProcessGroup& gr
     context.setBenchmarkCuDNN(false);
     context.setAllowTF32CuBLAS(false);
     context.setAllowTF32CuDNN(false);
-    check_alike(options, group);
+    if (!sets_up_alone(group)) check_alike(options, group);
   }
   const std::uint64_t seed = options.seed + (options.per_rank ? static_cast<std::uint64_t>(group.rank()) : 0);
   torch::manual_seed(seed);

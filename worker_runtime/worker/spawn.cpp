@@ -23,6 +23,7 @@
 #include "worker_runtime/group/backend_factory.hpp"
 #include "worker_runtime/place/throw_error.hpp"
 #include "worker_runtime/place/worker_place.hpp"
+#include "worker_runtime/worker/template_service.hpp"
 
 extern char** environ;
 
@@ -128,6 +129,7 @@ int wait_for_all(std::vector<pid_t> workers) {
 }  // namespace
 
 int spawn(int argc, char** argv, const Train& train, int nprocs, const WorkerOptions& options) {
+  serve_as_template();  // whose environment names no launcher
   const WorkerPlace place = worker_place_from_environment({}, environment_variable);
   if (place.launcher != "nobody") return worker_main(argc, argv, train, options);
   if (nprocs < 0) throw_error(fmt::format("spawn: {} processes", nprocs));

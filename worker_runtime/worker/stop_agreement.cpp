@@ -63,7 +63,7 @@ bool StopAgreement::end_step() {
 }
 
 std::string StopAgreement::key(int attempt, const char* what) const {
-  return fmt::format("{}{}/{}", ranks_.prefix, attempt, what);
+  return fmt::format("torchup/stop/{}/{}/{}", round_, attempt, what);
 }
 
 void StopAgreement::pause() const {
@@ -111,6 +111,7 @@ bool StopAgreement::wait_for_wish(int attempt) {
   }
   while (!store_ && !ending_) {  // no process group yet: nobody to agree with
     store_ = watching_job_store();
+    round_ = job_round();
     if (auto* const client = dynamic_cast<ClientStore*>(store_.get())) client->setTimeout(store_limit);
     if (!store_) pause();
   }

@@ -30,7 +30,6 @@ class StopAgreement {
   struct Ranks {
     int rank = 0;
     int world_size = 1;
-    std::string prefix;  ///< of keys in the job's store; other after a restart
     /// Ranks that do not answer in that time do not know this protocol, or are about to be killed.
     std::chrono::milliseconds answer_limit = std::chrono::seconds{60};
   };
@@ -63,6 +62,7 @@ class StopAgreement {
   std::atomic<bool> ending_{false};
   UniqueFd wake_;  // readable when ending
   c10::intrusive_ptr<c10d::Store> store_;
+  std::string round_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::int64_t stop_at_ = 0;  // guarded by mutex_; 0: not decided

@@ -32,7 +32,7 @@ std::string found_version() {
 /// "2.15.0" of "2.15.0+cu132": the settings leave the local part out.
 std::string release_of(const std::string& version) { return version.substr(0, version.find('+')); }
 
-__attribute__((constructor)) void refuse_another_torch() {
+[[gnu::constructor(101)]] void refuse_another_torch() {
   const std::string built = TORCHUP_BUILT_WITH_TORCH, found = found_version();
   if (release_of(found) == release_of(built)) return;
   std::fprintf(

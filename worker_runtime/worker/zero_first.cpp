@@ -9,6 +9,7 @@
 #include <string>
 #include <torchup/error.hpp>
 
+#include "worker_runtime/group/group_rounds.hpp"
 #include "worker_runtime/place/worker_place.hpp"
 #include "worker_runtime/store/job_store.hpp"
 #include "worker_runtime/worker/last_words.hpp"
@@ -50,7 +51,9 @@ ZeroFirst::ZeroFirst(const ProcessGroup& group, const ZeroFirstOptions& options)
   const std::string key = fmt::format("zero_first/{}/{}", group.store()->add(counter, 1), node_name(options.per_node));
   // Who comes first on a node is its first one. The local rank could not say: it is 0 in all workers where the launcher
   // shows each of them its own GPU as the first (--virtual-local-rank).
-  const bool is_first = options.per_node ? group.store()->add(key + "/came", 1) == 1 : group.rank() == 0;
+  // In a round that others have survived, being elsewhere, it is the first of those that come.
+  const bool by_coming = options.per_node || sets_up_alone(group);
+  const bool is_first = by_coming ? group.store()->add(key + "/came", 1) == 1 : group.rank() == 0;
   if (is_first) {
     state_ = std::make_unique<State>(State{group, key, std::uncaught_exceptions()});
     at_failure(

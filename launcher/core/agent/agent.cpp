@@ -120,7 +120,7 @@ void Agent::obey(const Placed& message) {
   drain_insists_.reset();
   abort_ends_.reset();
   hung_ends_.reset();
-  step_watch_ = StepWatch{config_.heartbeat_timeout};
+  step_watch_ = StepWatch{config_.heartbeat_timeout, placement_->group_world_size > 1};
   another_round_ = end_told_ = any_raised_ = false;
   for (Worker& worker : workers_) {
     if (worker.state == WorkerState::running) {
@@ -171,7 +171,7 @@ void Agent::due() {
   }
   if (drain_insists_ && now_ >= *drain_insists_) {
     drain_insists_.reset();
-    if (phase_ == Phase::running) act(DrainWorkers{drained_by_.back(), true});
+    if (awaits_saving()) act(DrainWorkers{drained_by_.back(), true});
   }
   if (abort_ends_ && now_ >= *abort_ends_) {
     abort_ends_.reset();
@@ -303,7 +303,7 @@ void Agent::kill(const std::string& reason) {
     act(SweepDescendants{});
     return;
   }
-  act(CancelStarts{});
+  act(CancelStarts{true});
   if (!round_follows()) static_cast<void>(let_go());
   const std::vector<LocalRank> spared = parked();
   KillWorkers action{in_state(WorkerState::running), spared.empty()};

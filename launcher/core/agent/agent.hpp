@@ -92,6 +92,7 @@ struct WorkerSaid {
   LocalRank local_rank{0};
   WorkerWord word;
   std::uint64_t beats = 0;  ///< of its page, by now
+  bool deaf = false;        ///< it can say nothing any more, and has not read all that was said to it
 };
 /// What the pages of all living workers say.
 struct StepsSeen {
@@ -140,8 +141,10 @@ struct StartWorkers {
   std::vector<LocalRank> kept = {};
   friend bool operator==(const StartWorkers&, const StartWorkers&) = default;
 };
-/// Whoever is not being started yet is not started any more: WorkerNotStarted for each.
+/// Whoever is not being started yet is not started any more: WorkerNotStarted for each. Where the others are `killed`,
+/// who is being started gets SIGKILL, too: its exec may stand still on a stalled file system.
 struct CancelStarts {
+  bool killed = false;
   friend bool operator==(const CancelStarts&, const CancelStarts&) = default;
 };
 /// Send `number` to the process groups of these living workers. One that `ends` them is followed by SIGCONT, for a
@@ -293,7 +296,7 @@ class Agent {
   void obey(const Waiting& message);
 
   [[nodiscard]] bool round_follows() const;
-  void leaves(LocalRank local_rank);
+  void leaves(const WorkerSaid& event);
   void raises(LocalRank local_rank, const std::string& text);
   void parks(LocalRank local_rank, std::uint64_t beats);
   [[nodiscard]] std::optional<LocalRank> first_to_blame() const;
@@ -317,6 +320,7 @@ class Agent {
   bool is_copy(const SignalArrived& event);
   void pause(int number);
   void drain(int number);
+  [[nodiscard]] bool awaits_saving() const;
   void forward(int number);
   void end_by_signal(int number);
   void received(int number, SignalUse use, std::string consequence);

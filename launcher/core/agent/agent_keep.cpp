@@ -26,7 +26,7 @@ void Agent::on(const WorkerSaid& event) {
     worker.raised_at.reset();
     worker.blamed = false;
   } else if (std::holds_alternative<WorkerLeaves>(event.word)) {
-    leaves(event.local_rank);
+    leaves(event);
   } else if (const auto* raised = std::get_if<WorkerRaised>(&event.word)) {
     raises(event.local_rank, raised->text);
   } else if (worker.stay == Stay::parking) {
@@ -35,11 +35,15 @@ void Agent::on(const WorkerSaid& event) {
 }
 
 /// It is a plain worker from here on. One that was to be kept cannot wait for a place any more.
-void Agent::leaves(LocalRank local_rank) {
+void Agent::leaves(const WorkerSaid& event) {
+  const LocalRank local_rank = event.local_rank;
   Worker& worker = worker_at(local_rank);
   worker.raised_at.reset();
-  worker.blamed = false;
+  const bool blamed = std::exchange(worker.blamed, false);
   const Stay before = std::exchange(worker.stay, Stay::no);
+  if (before == Stay::yes && event.deaf && worker.kept > 0 && !blamed) {
+    return kill(KillWorkers{{local_rank}}, 0, "it has closed its channel without reading its place");
+  }
   if (before == Stay::no || before == Stay::yes) return;
   if (phase_ == Phase::stopping && !killed_) return signal({local_rank}, stop_signal_, true);
   kill(KillWorkers{{local_rank}}, 0, "it has left, and cannot be told its place");

@@ -56,18 +56,24 @@ void Agent::pause(int number) {
 
 /// The job is to save and stop. Where no worker runs that could save, what was saved last is all there is.
 void Agent::drain(int number) {
-  if (phase_ == Phase::running) {
+  if (phase_ == Phase::running && !in_state(WorkerState::running).empty()) {
     drained_by_.push_back(number);
     drain_insists_ = now_ + drain_patience;
     received(number, SignalUse::drains, "the workers are asked to save and stop (again to end the job)");
     act(DrainWorkers{number, false});
-  } else if (restart_under_way()) {
+  } else if (restart_under_way() || phase_ == Phase::running) {
     drained_by_.push_back(number);
     received(number, SignalUse::drains, "no worker runs that could save: the job ends, to be started again");
     end_job(requeue_code, fmt::format("got {} while no worker ran", signal_text(number)));
   } else {
     received(number, SignalUse::ignored, "the workers of this node have ended");
   }
+}
+
+/// The workers were asked to save and stop. One that has may have ended before the others could hear of it.
+bool Agent::awaits_saving() const {
+  const bool may_end_alone = phase_ == Phase::stopping && stop_signal_ == 0 && !killed_;
+  return !drained_by_.empty() && (phase_ == Phase::running || may_end_alone);
 }
 
 /// Workers are to run here again before long, and do not yet.
@@ -123,6 +129,7 @@ void Agent::end_by_signal(int number) {
   leave(std::move(word));
   rejoin_wanted_ = false;
   stop(stop_number(number), reason);
+  if (phase_ == Phase::sweeping) act(SweepDescendants{Duration{0}, config_.stop_grace, parked()});
 }
 
 void Agent::received(int number, SignalUse use, std::string consequence) {

@@ -14,15 +14,17 @@ void Agent::on(const WorkerStarted& event) {
   Worker& worker = worker_at(event.local_rank);
   if (worker.awaits_place) return has_place(event.local_rank);
   worker.pid = event.pid;
-  if (worker.state == WorkerState::abandoned) return act(KillWorkers{{event.local_rank}, true});
+  if (worker.state == WorkerState::abandoned) return act(KillWorkers{{event.local_rank}, parked().empty()});
   worker.state = WorkerState::running;
   const std::vector<int> pending = std::exchange(worker.pending, {});
   if (killed_)
-    return kill(KillWorkers{{event.local_rank}, true}, stop_signal_,
+    return kill(KillWorkers{{event.local_rank}, parked().empty()}, stop_signal_,
                 "it was being started when the others were killed");
   // It was being started when the stop came.
   if (stop_signal_ != 0) return signal({event.local_rank}, stop_signal_, true);
   for (const int number : pending) signal({event.local_rank}, number, false);
+  // It may open its page too late to find the request there.
+  if (awaits_saving()) drain_insists_ = now_ + drain_patience;
 }
 
 void Agent::on(const SpawnFailed& event) {
@@ -93,6 +95,7 @@ void Agent::on(const StepsSeen& event) {
   const StepWatch::Findings findings =
       step_watch_.look(of_this_round(event.samples), paused_ || !drained_by_.empty(), now_);
   if (findings.slow) record(*findings.slow);
+  if (findings.warning) record(event::Warning{*findings.warning});
   if (!findings.hung) return;
   event::WorkersHung hung{{}, findings.hung->reason};
   for (const LocalRank local_rank : findings.hung->workers) {
@@ -163,7 +166,6 @@ void Agent::wait_for_own_end(std::string reason) {
   phase_ = Phase::stopping;
   stop_signal_ = 0;
   deadline_ = now_ + config_.stop_grace;
-  drain_insists_.reset();
   attempt_reason_ = reason;
   record(event::Stopping{std::move(reason)});
   after_worker_ended();

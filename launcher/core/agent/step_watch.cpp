@@ -17,7 +17,8 @@ constexpr double newest_weight = 0.2;
 constexpr double slow_factor = 1.3;
 constexpr double slow_share = 0.1;
 constexpr int looks_in_timeout = 4;
-/// A look that comes so many intervals after the one before was kept from us: the rest of that time is left out.
+/// A look that comes so many intervals after the one before was kept from us, nobody knows since when: all of that time
+/// is left out.
 constexpr int late_intervals = 2;
 
 Duration since(std::int64_t time_ns, TimePoint now) {
@@ -55,14 +56,14 @@ StepWatch::Findings StepWatch::look(std::span<const StepSample> samples, bool st
   standing = standing || std::ranges::any_of(samples, [](const StepSample& sample) {
                return sample.progress && sample.progress->saving_since_ns != 0;
              });
-  if (last_look_ && standing) leave_out(*last_look_, now);
-  if (last_look_ && !standing && now - *last_look_ > late_intervals * interval())
-    leave_out(*last_look_ + interval(), now);
+  const bool late = last_look_ && now - *last_look_ > late_intervals * interval();
+  if (last_look_ && (standing || late)) leave_out(*last_look_, now);
   last_look_ = now;
   Findings findings;
+  findings.warning = find_saving(samples, now);
   if (!hung_told_ && !standing && heartbeat_timeout_ > Duration{0}) {
-    findings.hung = find_hung(samples, now);
-    hung_told_ = findings.hung.has_value();
+    find_hung(samples, now, findings);
+    hung_told_ = findings.hung || findings.warning;
   }
   measure(samples);
   findings.slow = find_slow(samples);
@@ -91,7 +92,25 @@ Duration StepWatch::counted_since(std::int64_t time_ns, TimePoint now) const {
   return counted;
 }
 
-std::optional<HungWorkers> StepWatch::find_hung(std::span<const StepSample> samples, TimePoint now) const {
+/// A save that lasts is told when it has taken the timeout, and then whenever it has taken twice as long.
+std::optional<std::string> StepWatch::find_saving(std::span<const StepSample> samples, TimePoint now) {
+  std::vector<Rank> saving;
+  Duration longest{0};
+  for (const StepSample& sample : samples) {
+    if (!sample.progress || sample.progress->saving_since_ns == 0) continue;
+    saving.push_back(sample.rank);
+    longest = std::max(longest, since(sample.progress->saving_since_ns, now));
+  }
+  if (saving.empty()) saving_told_ = Duration{0};
+  if (heartbeat_timeout_ <= Duration{0} || longest <= std::max(heartbeat_timeout_, 2 * saving_told_))
+    return std::nullopt;
+  saving_told_ = longest;
+  return fmt::format("{} {} the state for {}; until that is done nobody is taken for hung (--heartbeat-timeout {})",
+                     ranks_text(saving), saving.size() == 1 ? "saves" : "save", seconds_text(longest),
+                     seconds_text(heartbeat_timeout_));
+}
+
+void StepWatch::find_hung(std::span<const StepSample> samples, TimePoint now, Findings& findings) const {
   HungWorkers busy, all;  // silent without waiting for anybody; silent at all
   std::vector<Rank> busy_ranks, all_ranks, waiting_ranks;
   Duration longest{0};
@@ -119,13 +138,14 @@ std::optional<HungWorkers> StepWatch::find_hung(std::span<const StepSample> samp
     if (!waiting_ranks.empty())
       busy.reason +=
           "; " + ranks_text(waiting_ranks) + (waiting_ranks.size() == 1 ? " waits" : " wait") + " for others";
-    return busy;
-  }
-  if (longest > 2 * heartbeat_timeout_) {
+    findings.hung = std::move(busy);
+  } else if (longest > 2 * heartbeat_timeout_ && other_nodes_) {
+    findings.warning =
+        ranks_text(all_ranks) + after + "; all of them wait for others, so they are not aborted: see the other nodes";
+  } else if (longest > 2 * heartbeat_timeout_) {
     all.reason = ranks_text(all_ranks) + after + "; all of them wait for others";
-    return all;
+    findings.hung = std::move(all);
   }
-  return std::nullopt;
 }
 
 void StepWatch::measure(std::span<const StepSample> samples) {

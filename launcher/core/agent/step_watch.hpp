@@ -43,13 +43,15 @@ inline constexpr Duration look_interval_max = std::chrono::seconds{1};
 ///
 /// A worker is watched from the end of its first step on, so that compiling and loading take as long as they take.
 /// While it waits for other ranks in a collective, the fault is not its own: only after twice the time is it called
-/// hung, for then nobody anywhere was found. Time in which nobody could step is not counted: while a worker saves
-/// its state, while all stand still (Ctrl-Z), and while we did not look, for then we stood still ourselves (`docker
-/// pause`, a suspended machine).
+/// hung, for then nobody was found. Where ranks of other nodes may be waited for, who may well save their state, that
+/// is told and no more. Time in which nobody could step is not counted: while a worker saves its state, which is told
+/// when it takes long, while all stand still (Ctrl-Z), and while we did not look, for then we stood still ourselves
+/// (`docker pause`, a suspended machine).
 class StepWatch {
  public:
-  /// `heartbeat_timeout` 0: nobody is ever called hung.
-  explicit StepWatch(Duration heartbeat_timeout) : heartbeat_timeout_{heartbeat_timeout} {}
+  /// `heartbeat_timeout` 0: nobody is ever called hung. `other_nodes`: they have workers of this round, too.
+  explicit StepWatch(Duration heartbeat_timeout, bool other_nodes = false)
+      : heartbeat_timeout_{heartbeat_timeout}, other_nodes_{other_nodes} {}
 
   /// How long after a look the next one is due.
   [[nodiscard]] Duration interval() const { return look_interval(heartbeat_timeout_); }
@@ -57,6 +59,7 @@ class StepWatch {
   struct Findings {
     std::optional<HungWorkers> hung;      ///< told once
     std::optional<event::SlowRank> slow;  ///< the slowest worker when there is one and it is another than before
+    std::optional<std::string> warning;   ///< why nobody is called hung though no step ends
     friend bool operator==(const Findings&, const Findings&) = default;
   };
   /// `now` is the monotonic clock, which the pages use too. `standing`: the workers are made to stand still now, or are
@@ -77,12 +80,15 @@ class StepWatch {
   };
   void leave_out(TimePoint begin, TimePoint end);
   [[nodiscard]] Duration counted_since(std::int64_t time_ns, TimePoint now) const;
-  [[nodiscard]] std::optional<HungWorkers> find_hung(std::span<const StepSample> samples, TimePoint now) const;
+  void find_hung(std::span<const StepSample> samples, TimePoint now, Findings& findings) const;
+  [[nodiscard]] std::optional<std::string> find_saving(std::span<const StepSample> samples, TimePoint now);
   void measure(std::span<const StepSample> samples);
   std::optional<event::SlowRank> find_slow(std::span<const StepSample> samples);
 
   Duration heartbeat_timeout_;
+  bool other_nodes_;
   bool hung_told_ = false;
+  Duration saving_told_{0};  ///< how long the save had taken that was told last; 0: none since somebody saves
   std::optional<TimePoint> last_look_;
   std::deque<Pause> pauses_;   ///< in order of time, apart from each other; at most pauses_max
   std::map<int, Pace> paces_;  ///< by local rank

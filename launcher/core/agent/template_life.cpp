@@ -51,26 +51,30 @@ std::optional<EventBody> TemplateLife::says(std::string_view text, TimePoint now
   return std::nullopt;
 }
 
+std::string TemplateLife::early_end(int exit_code) const {
+  if (!python_) return fmt::format("the program {} before it came to worker_main", end_text(exit_code));
+  if (importing_.empty()) return fmt::format("the process for the imports {}", end_text(exit_code));
+  return fmt::format("the process for the imports {} while importing {}", end_text(exit_code), importing_);
+}
+
 std::optional<EventBody> TemplateLife::ended(int exit_code) {
-  if (state_ == State::loading) {
-    if (importing_.empty()) return give_up(fmt::format("the process for the imports {}", end_text(exit_code)));
-    return give_up(fmt::format("the process for the imports {} while importing {}", end_text(exit_code), importing_));
-  }
+  if (state_ == State::loading) return give_up(early_end(exit_code));
   if (state_ != State::serving) return std::nullopt;
-  const std::string reason =
-      silent_ ? "the process with the imports does not answer" : "the process with the imports " + end_text(exit_code);
+  const std::string reason = fmt::format("the process with the {} {}", python_ ? "imports" : "program",
+                                         silent_ ? "does not answer" : end_text(exit_code));
   if (std::exchange(lost_, true)) return give_up(reason + ", and is the second of this job");
   state_ = State::absent;
   return event::TemplateLost{pid_, reason};
 }
 
 std::optional<EventBody> TemplateLife::not_started(const std::string& error) {
-  return give_up("no process for the imports: " + error);
+  return give_up(fmt::format("no process for the {}: {}", python_ ? "imports" : "program", error));
 }
 
 std::optional<EventBody> TemplateLife::takes_too_long() {
   if (state_ != State::loading) return std::nullopt;
   const auto limit = std::chrono::duration_cast<std::chrono::seconds>(preload_limit).count();
+  if (!python_) return give_up(fmt::format("the program takes over {} s to its worker_main", limit));
   return give_up(
       fmt::format("the import of {} takes over {} s", importing_.empty() ? "the modules" : importing_, limit));
 }

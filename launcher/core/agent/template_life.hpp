@@ -10,7 +10,7 @@
 
 namespace torchup {
 
-/// How long the imports of --preload may take.
+/// How long the imports of --preload, or a program's way to its worker_main, may take.
 inline constexpr Duration preload_limit = std::chrono::seconds{120};
 
 /// Whether workers can be forked from the template process of --preload, over the whole job.
@@ -21,11 +21,13 @@ inline constexpr Duration preload_limit = std::chrono::seconds{120};
 /// Each call returns what is to be told of it, if anything.
 class TemplateLife {
  public:
-  explicit TemplateLife(std::vector<std::string> modules) : modules_{std::move(modules)} {}
+  /// `modules` that a Python imports, or what stands for a native program, which is loaded as far as to its
+  /// worker_main.
+  TemplateLife(std::vector<std::string> modules, bool python) : modules_{std::move(modules)}, python_{python} {}
 
   enum class State {
     absent,    ///< none is there, but one may be started
-    loading,   ///< it imports; workers wait for it
+    loading,   ///< it imports or loads; workers wait for it
     serving,   ///< it can be forked
     given_up,  ///< for this job
   };
@@ -41,15 +43,17 @@ class TemplateLife {
   [[nodiscard]] std::optional<EventBody> ended(int exit_code);
   /// It could not be started.
   [[nodiscard]] std::optional<EventBody> not_started(const std::string& error);
-  /// The imports take longer than preload_limit.
+  /// That takes longer than preload_limit.
   [[nodiscard]] std::optional<EventBody> takes_too_long();
   /// It does not fork in time, and is about to be killed for it.
   void is_silent() { silent_ = true; }
 
  private:
   [[nodiscard]] std::optional<EventBody> give_up(std::string reason);
+  [[nodiscard]] std::string early_end(int exit_code) const;
 
   const std::vector<std::string> modules_;
+  const bool python_;
   State state_ = State::absent;
   TimePoint begin_{};
   std::int64_t pid_ = 0;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/core/machine/cpu_set.hpp"
+#include "rendezvous/base/cpu_set.hpp"
 
 namespace torchup {
 

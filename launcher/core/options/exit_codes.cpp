@@ -5,7 +5,7 @@
 namespace torchup {
 namespace {
 
-constexpr std::array table = {
+constexpr std::array exit_code_table = {
     ExitCode{"0", "all workers exited 0"},
     ExitCode{"1", "workers failed and no restart was left"},
     ExitCode{"2", "command line refused: unknown option, bad value, missing program"},
@@ -20,6 +20,6 @@ constexpr std::array table = {
 
 }  // namespace
 
-std::span<const ExitCode> exit_codes() { return table; }
+std::span<const ExitCode> exit_codes() { return exit_code_table; }
 
 }  // namespace torchup

@@ -1,12 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "launcher/core/machine/cpu_set.hpp"
 #include "launcher/core/options/output_plan.hpp"
+#include "rendezvous/base/cpu_set.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
@@ -42,6 +43,7 @@ struct WorkerProgram {
   bool python = false;               ///< `command` is a Python, `-u`, and the script or `-m` and the module
   bool module = false;               ///< the latter
   bool pass_local_rank = false;      ///< legacy: --local-rank=N goes before the program's arguments
+  std::optional<std::uint32_t> template_mark = {};  ///< as in ProgramFile
   friend bool operator==(const WorkerProgram&, const WorkerProgram&) = default;
 };
 
@@ -62,7 +64,8 @@ struct LaunchConfig {
   RendezvousConfig rendezvous;
   WorkerProgram program;
 
-  std::vector<std::string> preload;  ///< modules that workers find imported (--preload); empty: none
+  /// What workers find loaded (--preload): modules, or where no Python runs it the program itself; empty: nothing.
+  std::vector<std::string> preload;
 
   RestartBackoff restart_backoff;
   Duration stop_grace = std::chrono::seconds{30};  ///< between the stop signal and SIGKILL

@@ -69,9 +69,9 @@ constexpr std::array table = {
     OptionSpec{"no-python", 0, ValueKind::flag, "", program, "Start the program itself, without Python."},
     OptionSpec{"run-path", 0, ValueKind::flag, "", program,
                "Run the script with Python under the name run_script_path."},
-    OptionSpec{"preload", 0, ValueKind::text, "MODULE,...", program,
+    OptionSpec{"preload", 0, ValueKind::text, "MODULE,...|program", program,
                "Import these Python modules once and fork the workers from there; torch stands for all that an "
-               "optimizer needs."},
+               "optimizer needs, program for a C++ program on worker_runtime, loaded up to its worker_main."},
     OptionSpec{"use-env", 0, ValueKind::flag, "", program, "Do not pass --local-rank to the program.", {}, false},
     OptionSpec{"start-method", 0, ValueKind::text, "spawn|fork|forkserver", program,
                "Accepted for torchrun's sake; without effect.", "spawn|fork|forkserver", true, true},

@@ -7,9 +7,13 @@
 #include "launcher/core/plan/plan_steps.hpp"
 #include "launcher/core/plan/worker_command.hpp"
 #include "launcher/core/text/text.hpp"
+#include "rendezvous/base/template_mark.hpp"
 
 namespace torchup {
 namespace {
+
+/// Stands for a program that no Python runs.
+constexpr const char* program_word = "program";
 
 /// One name of Python's, or several with dots between. A byte beyond ASCII may be part of one.
 bool is_module_name(std::string_view name) {
@@ -31,12 +35,12 @@ bool same_program_for_all(const WorkerProgram& program) {
   return words(0) == words(1);
 }
 
-}  // namespace
+/// Whether none at all does: a program's main may look at its arguments before it comes to worker_main.
+bool same_arguments_for_all(const WorkerProgram& program) {
+  return worker_command(program, LocalRank{0}) == worker_command(program, LocalRank{1});
+}
 
-Result<> plan_preload(const PlanSource& source, LaunchConfig& plan) {
-  const auto& [options, words, legacy, machine] = source;
-  if (!options.has("preload")) return {};
-  const std::string value = options.text("preload");
+Result<std::vector<std::string>> modules_of(const std::string& value, const WorkerProgram& program) {
   std::vector<std::string> modules;
   for (const std::string_view entry : split(value, ',')) {
     const std::string_view name = stripped(entry);
@@ -45,9 +49,49 @@ Result<> plan_preload(const PlanSource& source, LaunchConfig& plan) {
     }
     modules.emplace_back(name);
   }
-  if (!plan.program.python) {
-    return bad(fmt::format("--preload is for programs that Python runs, and {} is started itself ({})",
-                           plan.program.title, plan.program.reason));
+  if (!program.python) {
+    return bad(fmt::format("--preload is for programs that Python runs, and {} is started itself ({})", program.title,
+                           program.reason));
+  }
+  return modules;
+}
+
+/// Errors: this program cannot be a template.
+Result<> check_program(const WorkerProgram& program) {
+  if (program.python) {
+    return bad(
+        fmt::format("--preload={} is for C++ programs on torchup's worker_runtime, and {} is run by Python ({}): "
+                    "name the modules that it imports, for instance --preload=torch",
+                    program_word, program.title, program.reason));
+  }
+  if (!program.template_mark) {
+    return bad(
+        fmt::format("--preload={}: {} has no mark of torchup's worker_main ({}): name a program that is linked "
+                    "with torchup::worker_runtime and calls worker_main, or leave --preload out",
+                    program_word, program.title, program.reason));
+  }
+  if (*program.template_mark != TemplateMark::protocol) {
+    return bad(
+        fmt::format("--preload={}: {} was built with another release of torchup (its mark is of version {}, this "
+                    "launcher's {}): build it again with this one, or leave --preload out",
+                    program_word, program.title, *program.template_mark, TemplateMark::protocol));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<> plan_preload(const PlanSource& source, LaunchConfig& plan) {
+  const auto& [options, words, legacy, machine] = source;
+  if (!options.has("preload")) return {};
+  const std::string value = options.text("preload");
+  std::vector<std::string> what{program_word};
+  if (stripped(value) == program_word) {
+    if (auto checked = check_program(plan.program); !checked) return checked;
+  } else {
+    auto modules = modules_of(value, plan.program);
+    if (!modules) return modules.error();
+    what = *std::move(modules);
   }
   if (options.has("numa-binding")) {
     for (const char* name : {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
@@ -63,7 +107,14 @@ Result<> plan_preload(const PlanSource& source, LaunchConfig& plan) {
                            plan.program.command[plan.program.arguments_at - 1]));
     return {};
   }
-  plan.preload = std::move(modules);
+  if (!plan.program.python && !same_arguments_for_all(plan.program)) {
+    warn(plan,
+         fmt::format("--preload: {} has other arguments for each worker, and may look at them before worker_main; "
+                     "workers are started without it",
+                     plan.program.title));
+    return {};
+  }
+  plan.preload = std::move(what);
   return {};
 }
 

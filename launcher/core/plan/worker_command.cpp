@@ -77,6 +77,7 @@ Result<WorkerProgram> native(const ProgramRequest& request, const ProgramFile& f
   program.arguments_at = 1;
   program.title = request.words.front();
   program.reason = std::move(reason);
+  program.template_mark = file.template_mark;
   return program;
 }
 

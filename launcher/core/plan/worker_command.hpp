@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@ struct ProgramFile {
   bool executable = false;      ///< by us
   std::string problem = {};     ///< why it cannot be used at all: "Permission denied", …; else empty
   std::string first_line = {};  ///< of a script: its `#!` line as far as the kernel reads it, a CR at its end included
+  std::optional<std::uint32_t> template_mark = {};  ///< of an ELF file: its TemplateMark
 };
 
 /// Where to look for a program: only as a path (a name without slash means the working directory), only on PATH, or

@@ -121,7 +121,7 @@ struct Text {
                      fmt::format("{}: the workers are restarted, {} restarts left", e.reason, e.restarts_left)};
   }
   Line operator()(const event::TemplateReady& e) const {
-    return EventText{Level::debug, fmt::format("--preload: process {} has imported {} in {:.1f} s", e.pid,
+    return EventText{Level::debug, fmt::format("--preload: process {} has loaded {} in {:.1f} s", e.pid,
                                                fmt::join(e.modules, ", "), e.took_s)};
   }
   Line operator()(const event::TemplateLost& e) const {

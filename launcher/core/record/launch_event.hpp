@@ -211,10 +211,10 @@ struct Restarting {
   int workers = 0;  ///< of this node
   friend bool operator==(const Restarting&, const Restarting&) = default;
 };
-/// The process that workers are forked from (--preload) has imported its modules.
+/// The process that workers are forked from (--preload) has imported its modules, or come to its worker_main.
 struct TemplateReady {
   std::int64_t pid = 0;
-  std::vector<std::string> modules;
+  std::vector<std::string> modules;  ///< or `program`
   double took_s = 0;
   friend bool operator==(const TemplateReady&, const TemplateReady&) = default;
 };

@@ -37,8 +37,6 @@ namespace {
 constexpr Duration drain_limit = std::chrono::seconds{1};
 /// How long the verdict may take to reach all other nodes when we host the coordinator.
 constexpr Duration linger_limit = std::chrono::seconds{10};
-/// How long the last processes may take to die after the job's end.
-constexpr Duration kill_limit = std::chrono::seconds{10};
 
 std::int64_t utc_now_us() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -56,7 +54,7 @@ class AgentRunner {
         job_{loop_, config, host, guarded_.outer, output_},
         workers_{loop_,
                  config,
-                 guarded_.descriptor_limit,
+                 guarded_.heritage,
                  {[this](AgentEvent event) { on_start(std::move(event)); },
                   [this](EventBody body) { job_.record(std::move(body)); },
                   [this](const WorkerId& worker, int exit_code, std::optional<WorkerProgress> progress) {
@@ -93,7 +91,7 @@ class AgentRunner {
 
   /// Ends what is left, but for those whom nothing ends.
   void leave_nothing() {
-    static_cast<void>(kill_descendants(kill_limit, sweep_.given_up()));
+    static_cast<void>(kill_descendants(last_kill_limit, sweep_.given_up()));
     sweep_.discard_next_cgroup();
   }
 
@@ -186,8 +184,9 @@ class AgentRunner {
     workers_.renew();
     spawn(loop_, "start workers", start_workers(std::move(action)));
   }
-  void perform(const CancelStarts&) {
+  void perform(const CancelStarts& action) {
     workers_.cancel_starts();
+    if (action.killed) workers_.end_births();
     interface_.cancel();
   }
   void perform(const SignalWorkers& action) { workers_.signal(action.workers, action.number, action.ends); }

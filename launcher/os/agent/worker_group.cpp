@@ -37,9 +37,8 @@ std::vector<std::string> own_environment() {
   return list;
 }
 
-WorkerGroup::WorkerGroup(asio::io_context& loop, const LaunchConfig& config, const rlimit& descriptor_limit,
-                         Listener listener)
-    : loop_{loop}, config_{config}, descriptor_limit_{descriptor_limit},
+WorkerGroup::WorkerGroup(asio::io_context& loop, const LaunchConfig& config, Heritage heritage, Listener listener)
+    : loop_{loop}, config_{config}, heritage_{std::move(heritage)},
       environment_{config, own_environment()}, listener_{std::move(listener)}, spawner_{loop},
       workers_(static_cast<std::size_t>(config.local_world_size)), next_{config.local_world_size} {}
 
@@ -48,7 +47,7 @@ void WorkerGroup::preload(Preload how) {
   settings.modules = config_.preload;
   settings.program = config_.program;
   settings.environment = environment_.common();
-  settings.descriptor_limit = descriptor_limit_;
+  settings.heritage = heritage_;
   // What libraries count when they are loaded is counted where the only worker will be.
   if (config_.worker_cpus.size() == 1) settings.cpus = config_.worker_cpus.front();
   const bool one_attempt = config_.one_node() && config_.terms.max_restarts == 0;
@@ -66,9 +65,15 @@ void WorkerGroup::preload(Preload how) {
 
 std::vector<pid_t> WorkerGroup::spared() const {
   std::vector<pid_t> pids = template_ ? template_->known() : std::vector<pid_t>{};
+  std::vector<Forebear> kept;
   for (const LocalRank local_rank : kept_) {
-    if (const Worker* const worker = find(local_rank)) pids.push_back(worker->pid());
+    const Worker* const worker = find(local_rank);
+    if (!worker) continue;
+    pids.push_back(worker->pid());
+    kept.push_back({worker->pid(), fmt::format("LOCAL_RANK={}", local_rank.value())});
   }
+  const std::vector<pid_t> heirs = left_behind_by(kept);  // no worker has another's local rank
+  pids.insert(pids.end(), heirs.begin(), heirs.end());
   return pids;
 }
 
@@ -79,6 +84,7 @@ void WorkerGroup::end_preload() {
 void WorkerGroup::renew() {
   cancelled_ = false;
   drain_ = false;
+  spawner_.allow_births();
 }
 
 void WorkerGroup::start(Start how) {
@@ -122,7 +128,7 @@ void WorkerGroup::order(LocalRank local_rank) {
   if (!config_.worker_cpus.empty()) {
     request.cpus = config_.worker_cpus.at(static_cast<std::size_t>(local_rank.value()));
   }
-  request.descriptor_limit = descriptor_limit_;
+  request.heritage = heritage_;
   request.cgroup = start_.cgroup;
   ++orders_;
   auto spawned = [this, order](Result<ChildProcess> child) { on_spawned(*order, std::move(child)); };
@@ -170,10 +176,12 @@ void WorkerGroup::exec(ChildRequest request, Spawner::Handler handler) {
 void WorkerGroup::on_spawned(Order& order, Result<ChildProcess> child) {
   const LocalRank local_rank = order.worker.local_rank;
   --orders_;
+  const std::set<int> missed = orders_ > 0 ? for_started_ : std::exchange(for_started_, {});
   order_workers();
   if (template_ && orders_ == 0 && !cancelled_) template_->attempt_runs();
   if (!child) {
     const Error& error = child.error();
+    if (error.code.value() == ECANCELED) return listener_.tell(WorkerNotStarted{local_rank});
     return listener_.tell(SpawnFailed{local_rank, error.message(), is_permanent(error), utc_now_us()});
   }
   if (drain_ && order.page) order.page->request_drain();
@@ -186,6 +194,8 @@ void WorkerGroup::on_spawned(Order& order, Result<ChildProcess> child) {
   const WorkerId id{order.worker.rank, local_rank, child->pid};
   auto& place = workers_.at(static_cast<std::size_t>(local_rank.value()));
   place = std::make_unique<Worker>(loop_, id, std::move(*child), std::move(order.page), worker_listener(local_rank));
+  // It may have run for a while before we hear of it here.
+  for (const int number : missed) static_cast<void>(place->signal(number));
   listener_.record(event::WorkerStarted{id, std::move(order.stdout_log), std::move(order.stderr_log)});
   listener_.tell(WorkerStarted{local_rank, id.pid});
 }
@@ -201,13 +211,13 @@ Worker::Listener WorkerGroup::worker_listener(LocalRank local_rank) {
     const auto progress = find(local_rank)->progress();
     listener_.tell(WorkerSaid{local_rank, std::move(word), progress ? progress->beats : 0});
   };
-  listener.channel.ended = [this, local_rank](const std::string& reason) {
+  listener.channel.ended = [this, local_rank](const ChannelEnd& how) {
     const WorkerId& id = find(local_rank)->id();
-    if (!reason.empty()) {
+    if (!how.reason.empty()) {
       listener_.record(event::Warning{
-          fmt::format("the channel of rank {} (pid {}) is closed: {}", id.rank.value(), id.pid, reason)});
+          fmt::format("the channel of rank {} (pid {}) is closed: {}", id.rank.value(), id.pid, how.reason)});
     }
-    listener_.tell(WorkerSaid{local_rank, WorkerLeaves{}});
+    listener_.tell(WorkerSaid{.local_rank = local_rank, .word = WorkerLeaves{}, .deaf = how.deaf});
   };
   return listener;
 }
@@ -236,6 +246,7 @@ void WorkerGroup::signal_all(int number) {
   for (const auto& worker : workers_) {
     if (worker) static_cast<void>(worker->signal(number));
   }
+  if (orders_ > 0) for_started_.insert(number);
 }
 
 void WorkerGroup::drain(int number, bool insist) {

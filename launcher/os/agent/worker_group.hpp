@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,8 +34,7 @@ class WorkerGroup {
     /// A worker's process is gone and reaped; `progress` is what its page said last.
     std::function<void(const WorkerId& worker, int exit_code, std::optional<WorkerProgress> progress)> ended;
   };
-  /// `descriptor_limit` is what the workers get.
-  WorkerGroup(asio::io_context& loop, const LaunchConfig& config, const rlimit& descriptor_limit, Listener listener);
+  WorkerGroup(asio::io_context& loop, const LaunchConfig& config, Heritage heritage, Listener listener);
 
   /// What --preload needs of the others.
   struct Preload {
@@ -46,7 +46,7 @@ class WorkerGroup {
   void preload(Preload how);
   /// From now on these live on when an attempt is swept.
   void keep(std::vector<LocalRank> workers) { kept_ = std::move(workers); }
-  /// What does: they, the template process and what is parked.
+  /// What does: they, what they have started and left, the template process and what is parked.
   [[nodiscard]] std::vector<pid_t> spared() const;
   /// Ends these.
   void end_preload();
@@ -69,6 +69,8 @@ class WorkerGroup {
   [[nodiscard]] bool starting() const { return next_ < config_.local_world_size || orders_ > 0; }
   /// Whoever is not ordered yet is not started any more in this attempt.
   void cancel_starts();
+  /// SIGKILL to whoever is being started.
+  void end_births() { spawner_.end_births(); }
   void signal(std::span<const LocalRank> workers, int number, bool ends);
   void signal_all(int number);
   void drain(int number, bool insist);
@@ -103,7 +105,7 @@ class WorkerGroup {
 
   asio::io_context& loop_;
   const LaunchConfig& config_;
-  const rlimit descriptor_limit_;
+  const Heritage heritage_;  ///< of the workers
   const WorkerEnvironment environment_;
   Listener listener_;
   Spawner spawner_;
@@ -114,6 +116,7 @@ class WorkerGroup {
   std::vector<std::unique_ptr<Worker>> workers_;  ///< index: local rank; null: none lives
   int next_;                                      ///< the first local rank that is not ordered yet
   int orders_ = 0;                                ///< that the spawner has
+  std::set<int> for_started_;                     ///< signals for all that came since it has any
   bool cancelled_ = false;
   bool drain_ = false;           ///< of the running attempt is asked for
   bool cgroup_refused_ = false;  ///< and said so

@@ -16,6 +16,8 @@
 #include <string_view>
 #include <utility>
 
+#include "launcher/core/plan/elf_note.hpp"
+#include "rendezvous/base/template_mark.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
@@ -23,6 +25,16 @@ namespace {
 
 /// So much of a `#!` line the kernel reads.
 constexpr std::size_t first_line_bytes_max = 255;
+
+std::optional<std::uint32_t> template_mark_of(int file) {
+  const auto read = [file](std::uint64_t offset, std::size_t bytes) {
+    std::string text(bytes, '\0');
+    const ssize_t count = ::pread(file, text.data(), text.size(), static_cast<off_t>(offset));
+    text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
+    return text;
+  };
+  return elf_note(read, TemplateMark::owner, TemplateMark::kind);
+}
 
 /// What `path` begins with: ELF, `#!` and its line, or something else.
 ProgramFile file_at(const std::string& path) {
@@ -34,6 +46,7 @@ ProgramFile file_at(const std::string& path) {
   if (begin.starts_with("\x7f"
                         "ELF")) {
     file.kind = ProgramFile::Kind::elf;
+    file.template_mark = template_mark_of(opened.get());
   } else if (begin.starts_with("#!")) {
     file.kind = ProgramFile::Kind::script;
     file.first_line = begin.substr(0, begin.find('\n'));

@@ -105,6 +105,22 @@ std::vector<pid_t> descendants(std::span<const pid_t> but) {
   return found;
 }
 
+std::vector<pid_t> left_behind_by(std::span<const Forebear> forebears) {
+  std::vector<pid_t> found;
+  if (forebears.empty()) return found;
+  for (const pid_t pid : own_children()) {
+    const char state = state_letter(pid);
+    if (state == 'Z' || state == 'X' || state == '?') continue;
+    const pid_t session = ::getsid(pid);
+    const std::string environment = '\0' + read_text(fmt::format("/proc/{}/environ", pid));
+    const bool theirs = std::ranges::any_of(forebears, [&](const Forebear& each) {
+      return each.pid == session || environment.find('\0' + each.variable + '\0') != std::string::npos;
+    });
+    if (theirs) found.push_back(pid);
+  }
+  return found;
+}
+
 char state_letter(pid_t pid) {
   Process process{};
   return read_process(pid, process) ? process.state : '?';

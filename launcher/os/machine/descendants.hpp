@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "rendezvous/base/types.hpp"
@@ -17,6 +18,16 @@ void become_subreaper();
 /// All living descendants of this process, parents before their children; zombies are left out, and so are `but` with
 /// all below them.
 [[nodiscard]] std::vector<pid_t> descendants(std::span<const pid_t> but = {});
+
+/// A process that lives on, and a variable that only it and what it starts have.
+struct Forebear {
+  pid_t pid = 0;
+  std::string variable;  ///< "NAME=value"
+};
+
+/// Children of this process that came to it from one of these: they lost their parent, and are still in the forebear's
+/// session or were started with its variable. Zombies are left out.
+[[nodiscard]] std::vector<pid_t> left_behind_by(std::span<const Forebear> forebears);
 
 /// The kernel's letter for what a process does ('R', 'S', 'D', 'T', 'Z', …); '?' when it is gone.
 [[nodiscard]] char state_letter(pid_t pid);
@@ -40,6 +51,9 @@ void become_subreaper();
 /// children of it that have their own pidfd: they are left to that. One of them that has ended may hide orphans behind
 /// it, so call this again when it is reaped.
 void reap_orphans(std::span<const pid_t> known = {});
+
+/// How long the last processes may take to die after the job's end.
+inline constexpr Duration last_kill_limit = std::chrono::seconds{10};
 
 /// Stops, then kills every descendant, again and again until none is left or `limit` has passed; reaps what ends.
 /// Blocks. Returns whether none is left. For the moments when nothing else matters any more. `but` and what is below

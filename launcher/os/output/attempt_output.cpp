@@ -226,6 +226,8 @@ Task<> AttemptOutput::drain(Duration limit, std::vector<LocalRank> kept) {
     for (const auto kind : kinds) {
       const auto& stream = workers_[index]->streams[index_of(kind)];
       if (!stream || !stream->is_open()) continue;
+      stream->read_rest();  // it is not watched where nobody reads what we show
+      if (!stream->is_open()) continue;
       if (const int unread = stream->unread(); unread > 0)
         output_.listener_(event::ConsoleLost{fmt::format("{} of a worker", name_of(kind)),
                                              "it was not read to its end in time", static_cast<std::uint64_t>(unread)});

@@ -21,7 +21,6 @@
 #include "launcher/os/machine/cpus.hpp"
 
 namespace torchup {
-namespace {
 
 /// What the child needs, made before it exists, and where it leaves the error that kept it from running.
 struct Launch {
@@ -29,14 +28,23 @@ struct Launch {
   char* const* arguments;
   char* const* environment;
   const AffinityMask* cpus;         ///< null: ours
-  std::array<char*, 2> pid_digits;  ///< where it writes its pid into its environment, `pid_width` digits; null: nowhere
+  std::array<char*, 3> pid_digits;  ///< where it writes its pid into its environment, `pid_width` digits; null: nowhere
   pid_t parent;
-  std::vector<int> ignored;  ///< signals that we do not leave by default; exec resets handlers, but not these
+  std::vector<int> ignored;  ///< signals that we ignore and it does not; exec resets handlers, but not these
+  ChildBirth* birth;         ///< null: nobody wants to end it
   const char* failed_call = nullptr;
   int error = 0;
   bool join_cgroup = false;  ///< it was born outside of the request's
   int cgroup_error = 0;      ///< why it could not join
+
+  /// Whoever ends it sees this child, or it sees that it is to end.
+  [[gnu::no_sanitize_thread]] void is_born() const {
+    birth->pid_ = ::getpid();
+    if (birth->ended_) ::kill(::getpid(), SIGKILL);
+  }
 };
+
+namespace {
 
 constexpr int pid_width = 10;
 constexpr std::string_view oldest_kernel = "5.9";
@@ -53,14 +61,21 @@ int install(int from, int to) {
   return from == to ? ::fcntl(to, F_SETFD, 0) : static_cast<int>(::syscall(SYS_dup3, from, to, 0));
 }
 
-/// Runs in the child, in our memory: system calls only.
-int run_child(void* argument) {
+/// Runs in the child, in our memory: system calls only. It does not return, so ThreadSanitizer is not to count it among
+/// this thread's calls.
+[[gnu::no_sanitize_thread]] int run_child(void* argument) {
   auto& launch = *static_cast<Launch*>(argument);
   const ChildRequest& request = launch.request;
+  if (launch.birth) launch.is_born();
 
   struct sigaction by_default {};
   by_default.sa_handler = SIG_DFL;
   for (const int number : launch.ignored) ::sigaction(number, &by_default, nullptr);
+  if (request.heritage) {
+    struct sigaction ignore {};
+    ignore.sa_handler = SIG_IGN;
+    for (const int number : request.heritage->ignored_signals) ::sigaction(number, &ignore, nullptr);
+  }
 
   if (::setsid() < 0) return give_up(launch, "setsid");
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return give_up(launch, "prctl");
@@ -99,7 +114,7 @@ int run_child(void* argument) {
   }
   if (::syscall(SYS_close_range, first_closed, std::numeric_limits<unsigned>::max(), 0U) != 0)
     return give_up(launch, "close_range");
-  if (request.descriptor_limit && ::setrlimit(RLIMIT_NOFILE, &*request.descriptor_limit) != 0)
+  if (request.heritage && ::setrlimit(RLIMIT_NOFILE, &request.heritage->descriptor_limit) != 0)
     return give_up(launch, "setrlimit");
 
   sigset_t none;
@@ -111,6 +126,15 @@ int run_child(void* argument) {
 
 using ChildStack = std::array<char, 32 * 1024>;
 constexpr unsigned long long clone_flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD;
+
+#if defined(__SANITIZE_THREAD__)
+/// ThreadSanitizer's own clone takes the child for one of fork, which has memory of its own: in ours it tells the
+/// sanitizer to see no race of this thread any more. This is the C library's, by its other name.
+extern "C" int __clone(int (*run)(void*), void* stack, int flags, void* argument, ...);
+constexpr auto clone_child = &__clone;
+#else
+constexpr auto clone_child = &::clone;
+#endif
 
 /// clone(2), but the child is born in a cgroup. To join it later, by its cgroup.procs, can take tens of milliseconds:
 /// the kernel waits until all processors have seen it. The C library has no function for this, only the bare system
@@ -159,10 +183,10 @@ std::vector<char*> arguments_of(const ChildRequest& request) {
 }
 
 /// Lines of `more` that are empty are left out.
-std::vector<char*> environment_of(const ChildRequest& request, std::array<std::string, 2>& more) {
+std::vector<char*> environment_of(const ChildRequest& request, std::array<std::string, 3>& more) {
   const std::size_t common = request.common_environment ? request.common_environment->size() : 0;
   std::vector<char*> list;
-  list.reserve(request.environment.size() + common + 3);
+  list.reserve(request.environment.size() + common + more.size() + 1);
   for (std::string& line : more) {
     if (!line.empty()) list.push_back(line.data());
   }
@@ -173,8 +197,7 @@ std::vector<char*> environment_of(const ChildRequest& request, std::array<std::s
 }
 
 /// "NAME=…:0000000000": an address whose pid the child writes itself.
-std::string line_without_pid(const char* name, const std::string& address) {
-  std::string line = std::string{name} + "=" + address;
+std::string line_without_pid(std::string line) {
   line.erase(line.rfind(':') + 1).append(pid_width, '0');
   return line;
 }
@@ -209,20 +232,30 @@ class SignalsBlocked {
 
 }  // namespace
 
-Result<ChildProcess> start_child(const ChildRequest& request) {
-  std::array<std::string, 2> lines;
-  if (request.page >= 0) lines[0] = line_without_pid(worker_page_variable, to_text(request.page_address));
-  if (request.channel) lines[1] = line_without_pid(worker_channel_variable, to_text(request.channel_address));
+void ChildBirth::end() {
+  const std::lock_guard lock{mutex_};
+  ended_ = true;
+  if (const pid_t pid = pid_; pid > 0) ::kill(pid, SIGKILL);
+}
+
+Result<ChildProcess> start_child(const ChildRequest& request, ChildBirth* birth) {
+  const auto line = [](const char* name, const auto& address) {
+    return line_without_pid(fmt::format("{}={}", name, to_text(address)));
+  };
+  std::array<std::string, 3> lines;
+  if (request.page >= 0) lines[0] = line(worker_page_variable, request.page_address);
+  if (request.channel) lines[1] = line(worker_channel_variable, request.channel_address);
+  if (!request.own_address.empty()) lines[2] = line_without_pid(request.own_address);
   const auto arguments = arguments_of(request);
   const auto environment = environment_of(request, lines);
-  std::array<char*, 2> pid_digits{};
+  std::array<char*, 3> pid_digits{};
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (!lines[i].empty()) pid_digits[i] = lines[i].data() + lines[i].size() - pid_width;
   }
   std::optional<AffinityMask> mask;
   if (!request.cpus.empty()) mask.emplace(request.cpus);
   Launch launch{request,    arguments.data(), environment.data(), mask ? &*mask : nullptr,
-                pid_digits, ::getpid(),       ignored_signals()};
+                pid_digits, ::getpid(),       ignored_signals(),  birth};
   alignas(16) ChildStack stack;
   int pidfd = -1;
   pid_t pid = -1;
@@ -230,9 +263,13 @@ Result<ChildProcess> start_child(const ChildRequest& request) {
     const SignalsBlocked blocked;
     if (request.cgroup >= 0) pid = clone_into_cgroup(launch, stack, pidfd);
     launch.join_cgroup = request.cgroup >= 0 && pid < 0;
-    if (pid < 0) pid = ::clone(run_child, stack.data() + stack.size(), clone_flags | SIGCHLD, &launch, &pidfd);
+    if (pid < 0) pid = clone_child(run_child, stack.data() + stack.size(), clone_flags | SIGCHLD, &launch, &pidfd);
   }
   if (pid < 0) return system_error("no new process for " + request.executable);
+  if (birth) {
+    const std::lock_guard lock{birth->mutex_};
+    birth->pid_ = 0;
+  }
   ChildProcess child{pid, UniqueFd{pidfd}, ""};
   if (launch.cgroup_error != 0) child.outside_cgroup = std::generic_category().message(launch.cgroup_error);
   if (launch.error == 0) return child;

@@ -4,12 +4,14 @@
 #include <sys/types.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "launcher/core/machine/cpu_set.hpp"
+#include "rendezvous/base/cpu_set.hpp"
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/worker_channel.hpp"
 #include "rendezvous/base/worker_page.hpp"
@@ -21,6 +23,12 @@ namespace torchup {
 inline constexpr int page_descriptor = 3;
 /// Where it finds its end of its channel.
 inline constexpr int channel_descriptor = 4;
+
+/// What this process was started with and has changed for itself: its workers get it as it was.
+struct Heritage {
+  rlimit descriptor_limit{};              ///< of open descriptors
+  std::vector<int> ignored_signals = {};  ///< that stay ignored
+};
 
 /// What a child is to be.
 struct ChildRequest {
@@ -40,7 +48,9 @@ struct ChildRequest {
   WorkerChannelAddress channel_address = {};
   /// Where it has no page: open descriptors that become 3 and 4, the second only with the first; -1: none. Not owned.
   std::array<int, 2> more = {-1, -1};
-  std::optional<rlimit> descriptor_limit;  ///< nothing: ours
+  /// A further variable, an address whose end is the child's pid, which it writes itself: "NAME=1:3:4711:0"; or empty.
+  std::string own_address = {};
+  std::optional<Heritage> heritage;  ///< nothing: our descriptor limit, and no signal is ignored
   int cgroup = -1;  ///< the open folder of a cgroup (version 2) that it is born in; -1: ours. Not owned
 };
 
@@ -52,12 +62,28 @@ struct ChildProcess {
   UniqueFd channel = {};       ///< our end of its channel; empty: it has none
 };
 
+/// One thread's starts, which may stand still in their exec, for another thread to end.
+class ChildBirth {
+ public:
+  /// SIGKILL to the child whose start is under way, and to those that are started until `allow`: start_child returns
+  /// them as if they had been killed a moment later.
+  void end();
+  void allow() { ended_ = false; }
+
+ private:
+  friend Result<ChildProcess> start_child(const ChildRequest& request, ChildBirth* birth);
+  friend struct Launch;
+  std::mutex mutex_;            ///< held to end the child, and to forget it before it can be reaped
+  std::atomic<pid_t> pid_ = 0;  ///< written by the child itself, in our memory; 0: no start is under way
+  std::atomic<bool> ended_ = false;
+};
+
 /// Starts a child, which gets SIGKILL when the *calling thread* ends: call it from one that lives as long as the agent.
 /// Returns when the child runs its program, which a stalled file system may delay without bound.
 ///
 /// The child shares our memory until then (as after vfork, but on a stack of its own), so it makes system calls and
-/// nothing else. Its descriptors above 2, page and channel apart, are closed, its signals unblocked and by default,
-/// SIGPIPE included.
+/// nothing else. Its descriptors above 2, page and channel apart, are closed, its signals unblocked and by default but
+/// for those that its heritage ignores.
 ///
 /// This is not Boost.Process, by which all other children are started (os/io/helper). Of its launchers in 1.81 the one
 /// that forks copies the page tables for each worker, and the one that vforks cannot be used beside a loop: in the
@@ -74,7 +100,7 @@ struct ChildProcess {
 /// x86-64, for which nobody has written the call), it joins it before it executes anything, which takes longer.
 ///
 /// Errors: the system's, with the path and the call that failed.
-[[nodiscard]] Result<ChildProcess> start_child(const ChildRequest& request);
+[[nodiscard]] Result<ChildProcess> start_child(const ChildRequest& request, ChildBirth* birth = nullptr);
 
 /// Whether this system can start children. Errors: the system's, with the oldest kernel that can.
 [[nodiscard]] Result<> check_kernel();

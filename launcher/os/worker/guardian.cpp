@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -20,7 +21,6 @@
 namespace torchup {
 namespace {
 
-constexpr Duration kill_limit = std::chrono::seconds{10};
 /// An inner process that ends by itself has given that time to all below it.
 constexpr Duration second_kill_limit = std::chrono::seconds{1};
 /// README, "Exit codes": a check before the start failed.
@@ -74,7 +74,7 @@ sigset_t ending_signals() {
     // The workers are stopped and resumed by the inner process; we stop as the terminal expects it.
     if (number == SIGTSTP) ::raise(SIGSTOP);
   }
-  const bool all_gone = kill_descendants(WIFSIGNALED(status) ? kill_limit : second_kill_limit, inherited);
+  const bool all_gone = kill_descendants(WIFSIGNALED(status) ? last_kill_limit : second_kill_limit, inherited);
   if (WIFSIGNALED(status)) remove_attempt_cgroups(cgroup_tag);
   // A start that was interrupted needs no explanation.
   const bool interrupted = WIFSIGNALED(status) && WTERMSIG(status) == last_passed_on;
@@ -93,6 +93,21 @@ sigset_t guarded_signals() {
   return signals;
 }
 
+bool is_ignored(int number) {
+  struct sigaction action {};
+  return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+/// As Guarded::heritage says.
+std::vector<int> ignored_by_user() {
+  std::vector<int> found;
+  for (int number = 1; number < NSIG; ++number) {
+    const auto handled = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGXFSZ};
+    if (std::ranges::find(handled, number) == handled.end() && is_ignored(number)) found.push_back(number);
+  }
+  return found;
+}
+
 void answer_for_workers() {
   const sigset_t signals = guarded_signals();
   ::sigprocmask(SIG_SETMASK, &signals, nullptr);
@@ -103,9 +118,8 @@ Guarded become_guarded() {
   fill_standard_descriptors();
   const sigset_t signals = guarded_signals();
   ::sigprocmask(SIG_SETMASK, &signals, nullptr);
-  struct sigaction hangup {};
-  ::sigaction(SIGHUP, nullptr, &hangup);
-  const bool hangup_ignored = hangup.sa_handler == SIG_IGN;
+  const bool hangup_ignored = is_ignored(SIGHUP);
+  Heritage heritage{.ignored_signals = ignored_by_user()};
   // An ignored signal is not even kept for a blocked one: back to the default, except where the user asked for it.
   struct sigaction by_default {};
   by_default.sa_handler = SIG_DFL;
@@ -142,11 +156,11 @@ Guarded become_guarded() {
   ::sigprocmask(SIG_UNBLOCK, &ending, nullptr);
   ::setsid();
   become_subreaper();  // not inherited
-  rlimit limit{};
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-  const rlimit raised{limit.rlim_max, limit.rlim_max};
+  ::getrlimit(RLIMIT_NOFILE, &heritage.descriptor_limit);
+  const rlim_t most = heritage.descriptor_limit.rlim_max;
+  const rlimit raised{most, most};
   ::setrlimit(RLIMIT_NOFILE, &raised);
-  return {UniqueFd{pipe[0]}, outer, std::move(tag), hangup_ignored, limit};
+  return {UniqueFd{pipe[0]}, outer, std::move(tag), hangup_ignored, std::move(heritage)};
 }
 
 }  // namespace torchup

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <sys/resource.h>
-
 #include <csignal>
 #include <string>
 
+#include "launcher/os/worker/child_process.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
@@ -15,8 +14,9 @@ struct Guarded {
   pid_t outer = -1;             ///< the pid that users see and signal
   std::string cgroup_tag;       ///< for the names of this job's cgroups (os/attempt_cgroup)
   bool hangup_ignored = false;  ///< SIGHUP was ignored when we were started (nohup)
-  /// Of open descriptors, as we were started with it: workers get it back. Ours is raised to the hard limit.
-  rlimit descriptor_limit{};
+  /// Our descriptor limit is raised to the hard one. Of the signals that were ignored when we were started, those stay
+  /// so in workers that torchrun, too, leaves alone: HUP, INT, QUIT and TERM get its handlers, PIPE and XFSZ Python's.
+  Heritage heritage;
 };
 
 /// Splits this process in two, one below the other, and returns in the inner one only; the outer one never returns.

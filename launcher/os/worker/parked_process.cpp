@@ -82,9 +82,10 @@ void ParkedProcess::hear(const std::string& text, pid_t sender) {
     const auto stat = process_stat(sender);
     if (pid_ == 0 && stat && stat->parent == ::getpid()) has_pid(sender);
     if (sender != pid_ || !stat || stat->parent != ::getpid()) return end();
+    has_parked_ = true;
+    if (killed_) return send_kill();
     if (const auto number = number_behind(text, "parked ")) outside_cgroup_ = std::generic_category().message(*number);
     state_ = State::parked;
-    has_parked_ = true;
   } else if (state_ == State::starting && text == "started") {
     state_ = State::started;
   } else if (state_ == State::starting && text.starts_with("refused ")) {
@@ -122,7 +123,7 @@ void ParkedProcess::has_pid(pid_t pid) {
 /// It has closed its end, or says what makes no sense.
 void ParkedProcess::end() {
   channel_.close();
-  kill();
+  send_kill();
   // With a pid, it is gone when it is reaped.
   if (pid_ == 0) state_ = State::gone;
 }
@@ -142,6 +143,11 @@ ChildProcess ParkedProcess::take() {
 }
 
 void ParkedProcess::kill() {
+  killed_ = true;
+  send_kill();
+}
+
+void ParkedProcess::send_kill() {
   // Until it has parked its pid is hearsay: only a child of ours is killed.
   const auto stat = pid_ > 0 ? process_stat(pid_) : std::nullopt;
   if (!stat || stat->parent != ::getpid()) return;

@@ -37,8 +37,8 @@ class ParkedProcess {
   [[nodiscard]] pid_t pid() const { return pid_; }
   /// Its end of the pair, as the worker that it becomes finds it.
   [[nodiscard]] WorkerChannelAddress address() const { return {channel_descriptor, inode_, pid_}; }
-  /// Whether it ever was.
-  [[nodiscard]] bool has_parked() const { return has_parked_; }
+  /// Whether it is gone before it ever was, and nobody has killed it.
+  [[nodiscard]] bool could_not_park() const { return state_ == State::gone && !has_parked_ && !killed_; }
   [[nodiscard]] const Error& refusal() const { return refusal_; }
 
   /// Reads what it has said by now. By the time that it is our child, it has a pid here.
@@ -47,7 +47,7 @@ class ParkedProcess {
   void start(std::span<const int> descriptors);
   /// The worker that it has become.
   [[nodiscard]] ChildProcess take();
-  /// SIGKILL, if it is there.
+  /// SIGKILL; to one that is being made, as soon as it is there. It is never `parked` then, and ends as `gone`.
   void kill();
 
  private:
@@ -58,6 +58,7 @@ class ParkedProcess {
   void hear(const std::string& text, pid_t sender);
   void has_pid(pid_t pid);
   void end();
+  void send_kill();
 
   Descriptor channel_;
   const std::uint64_t inode_;
@@ -66,6 +67,7 @@ class ParkedProcess {
   State state_ = State::being_made;
   pid_t pid_ = 0;
   bool has_parked_ = false;
+  bool killed_ = false;
   std::string outside_cgroup_;
   Error refusal_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  ///< for what is posted

@@ -19,9 +19,9 @@ Spawner::Spawner(asio::io_context& loop)
 }
 
 Result<> Spawner::add_lane() {
-  auto busy = std::make_shared<bool>(false);
+  auto work = std::make_shared<Work>();
   try {
-    lanes_.push_back({std::thread{[&loop = loop_, shared = shared_, busy] { run(loop, *shared, *busy); }}, busy});
+    lanes_.push_back({std::thread{[&loop = loop_, shared = shared_, work] { run(loop, *shared, *work); }}, work});
   } catch (const std::system_error& error) {
     return system_error(error.code().value(), std::string{no_thread_text});
   }
@@ -33,7 +33,7 @@ Spawner::~Spawner() {
   {
     const std::lock_guard lock{shared_->mutex};
     shared_->closing = true;
-    for (const Lane& lane : lanes_) stuck.push_back(*lane.busy);
+    for (const Lane& lane : lanes_) stuck.push_back(lane.work->busy);
   }
   shared_->wake.notify_all();
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
@@ -62,7 +62,15 @@ void Spawner::start(ChildRequest request, Handler handler) {
   if (wanted && lanes_.size() < most_lanes_) static_cast<void>(add_lane());
 }
 
-void Spawner::run(asio::io_context& loop, Shared& shared, bool& busy) {
+void Spawner::end_births() {
+  for (const Lane& lane : lanes_) lane.work->birth.end();
+}
+
+void Spawner::allow_births() {
+  for (const Lane& lane : lanes_) lane.work->birth.allow();
+}
+
+void Spawner::run(asio::io_context& loop, Shared& shared, Work& work) {
   std::unique_lock lock{shared.mutex};
   while (true) {
     shared.wake.wait(lock, [&] { return shared.closing || !shared.orders.empty(); });
@@ -70,14 +78,14 @@ void Spawner::run(asio::io_context& loop, Shared& shared, bool& busy) {
     Order order = std::move(shared.orders.front());
     shared.orders.pop_front();
     const std::uint64_t number = shared.taken++;
-    busy = true;
+    work.busy = true;
     lock.unlock();
     // Shared, because a std::function must be copyable.
-    auto child = std::make_shared<Result<ChildProcess>>(start_child(order.request));
+    auto child = std::make_shared<Result<ChildProcess>>(start_child(order.request, &work.birth));
     // Our copies of the worker's pipes go now: a pipe ends only when its last writer has closed it.
     order.request = {};
     lock.lock();
-    busy = false;
+    work.busy = false;
     --shared.unfinished;
     if (shared.closing) return;
     shared.answers[number] = [handler = std::move(order.handler), child] { handler(std::move(*child)); };

@@ -35,6 +35,10 @@ class Spawner {
   /// Starts a child; the handlers are called on the loop in the order of these calls. Where the system gives not one
   /// thread, the handler gets its error.
   void start(ChildRequest request, Handler handler);
+  /// SIGKILL to the children that are being started, at their birth to those that come next, until `allow_births`.
+  /// Their handlers get them all the same.
+  void end_births();
+  void allow_births();
 
  private:
   struct Order {
@@ -52,12 +56,17 @@ class Spawner {
     std::uint64_t told = 0;
     std::map<std::uint64_t, std::function<void()>> answers;  ///< by order; they wait for that of an earlier order
   };
+  /// What a thread and we share; it may outlive us.
+  struct Work {
+    bool busy = false;  ///< it starts a child now; guarded by Shared::mutex
+    ChildBirth birth;
+  };
   struct Lane {
     std::thread thread;
-    std::shared_ptr<bool> busy;  ///< it starts a child now; guarded by Shared::mutex
+    std::shared_ptr<Work> work;
   };
   [[nodiscard]] Result<> add_lane();
-  static void run(asio::io_context& loop, Shared& shared, bool& busy);
+  static void run(asio::io_context& loop, Shared& shared, Work& work);
 
   asio::io_context& loop_;
   const std::size_t most_lanes_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/post.hpp>
+#include <cerrno>
 #include <csignal>
 #include <string_view>
 #include <utility>
@@ -45,15 +46,26 @@ Result<UniqueFd> memory_file(const char* name, std::string_view text) {
 }  // namespace
 
 TemplateProcess::TemplateProcess(asio::io_context& loop, Settings settings, Hooks hooks)
-    : loop_{loop}, settings_{std::move(settings)}, hooks_{std::move(hooks)}, life_{settings_.modules}, spawner_{loop},
-      process_{loop}, control_{loop}, import_timer_{loop}, silence_timer_{loop}, stock_timer_{loop} {}
+    : loop_{loop}, settings_{std::move(settings)}, hooks_{std::move(hooks)}, life_{settings_.modules,
+                                                                                   settings_.program.python},
+      spawner_{loop}, process_{loop}, control_{loop}, import_timer_{loop}, silence_timer_{loop}, stock_timer_{loop} {}
 
 // ---- The template.
 
+/// Python finds our text there. For a native program it keeps the place where a worker finds its channel, so that what
+/// its main opens has the numbers that it has in a worker.
+Result<UniqueFd> TemplateProcess::descriptor_4() const {
+  if (settings_.program.python) {
+    return memory_file("torchup_template", stored_zip("sitecustomize.py", template_text));
+  }
+  UniqueFd null{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
+  return null ? Result<UniqueFd>{std::move(null)} : system_error("/dev/null");
+}
+
 void TemplateProcess::begin() {
   life_.begins(std::chrono::steady_clock::now());
-  auto source = memory_file("torchup_template", stored_zip("sitecustomize.py", template_text));
-  auto pair = packet_pair();
+  auto source = descriptor_4();
+  auto pair = make_channel_pair();
   auto streams = hooks_.streams();
   UniqueFd in{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
   if (!source || !pair || !streams || !in) {
@@ -63,16 +75,17 @@ void TemplateProcess::begin() {
                                    : system_error("/dev/null");
     return note(life_.not_started(error.message()));
   }
-  ChildRequest request = template_request(settings_.program, settings_.modules, *settings_.environment);
+  ChildRequest request =
+      template_request(settings_.program, settings_.modules, *settings_.environment, {page_descriptor, pair->inode, 0});
   request.in = std::move(in);
   request.out = std::move((*streams)[0]);
   request.err = std::move((*streams)[1]);
-  request.descriptor_limit = settings_.descriptor_limit;
+  request.heritage = settings_.heritage;
   request.cpus = settings_.cpus;
-  request.more = {(*pair)[1].get(), source->get()};
-  control_.assign((*pair)[0].release());
+  request.more = {pair->theirs.get(), source->get()};
+  control_.assign(pair->ours.release());
   // Shared, because a std::function must be copyable; they are open until the child has its own.
-  auto theirs = std::make_shared<std::pair<UniqueFd, UniqueFd>>(std::move((*pair)[1]), *std::move(source));
+  auto theirs = std::make_shared<std::pair<UniqueFd, UniqueFd>>(std::move(pair->theirs), *std::move(source));
   spawner_.start(std::move(request), [this, theirs](Result<ChildProcess> child) mutable {
     theirs.reset();
     on_started(std::move(child));
@@ -149,7 +162,7 @@ void TemplateProcess::note(std::optional<EventBody> event) {
 void TemplateProcess::start(ChildRequest request, Handler handler) {
   stocked_ = false;
   stock_timer_.cancel();
-  orders_.push_back(std::make_shared<Order>(Order{std::move(request), std::move(handler), {}, nullptr, 0, false}));
+  orders_.push_back(std::make_shared<Order>(Order{std::move(request), std::move(handler), {}, nullptr}));
   serve();
 }
 
@@ -164,7 +177,9 @@ void TemplateProcess::serve() {
   for (std::size_t i = 0; i < orders_.size(); ++i) {
     const std::shared_ptr<Order> order = orders_[i];
     if (order->answer || order->process || order->by_exec) continue;
-    if (order->tries >= tries_max || unmade_ >= tries_max) {
+    if (order->cancelled) {
+      answer(*order, system_error(ECANCELED, settings_.program.executable));
+    } else if (order->tries >= tries_max || unmade_ >= tries_max) {
       exec(order);
     } else if (!hand_out(*order)) {
       ++waiting;
@@ -189,7 +204,7 @@ bool TemplateProcess::hand_out(Order& order) {
   if (parked == processes_.end()) return false;
   ++order.tries;
   ChildRequest& request = order.request;
-  const auto bytes = to_bytes(fork_request(request, parked->address(), settings_.program.module));
+  const auto bytes = to_bytes(fork_request(request, parked->address(), settings_.program));
   const auto file = bytes ? memory_file("torchup_request", *bytes) : Result<UniqueFd>{bytes.error()};
   if (!file) {
     answer(order, file.error());
@@ -241,7 +256,7 @@ void TemplateProcess::on_changed(ParkedProcess& process) {
   if (state == State::started && ordered) answer(**order, process.take());
   if (state == State::refused && ordered) answer(**order, process.refusal());
   if (state == State::gone && ordered) (*order)->process = nullptr;
-  const bool unmade = state == State::gone && !process.has_parked();
+  const bool unmade = process.could_not_park();
   if (state == State::started || state == State::gone) {
     processes_.remove_if([&](const ParkedProcess& each) { return &each == &process; });
   }
@@ -289,9 +304,7 @@ void TemplateProcess::attempt_runs() {
   unmade_ = 0;
   if (settings_.spare == 0) return;
   // Where workers were kept some are left over. They are in the cgroup of the attempt that runs.
-  for (ParkedProcess& process : processes_) {
-    if (process.state() == State::parked) process.kill();
-  }
+  for (ParkedProcess& process : processes_) process.kill();
   stock_timer_.expires_after(settings_.pause);
   stock_timer_.async_wait([this](boost::system::error_code error) {
     if (error || ended_) return;
@@ -313,7 +326,9 @@ void TemplateProcess::stock() {
 void TemplateProcess::attempt_cancelled() {
   stock_timer_.cancel();
   stocked_ = false;
+  for (const auto& order : orders_) order->cancelled = true;
   for (ParkedProcess& process : processes_) process.kill();
+  serve();
 }
 
 // ---- Those that do not answer.

@@ -24,18 +24,19 @@ namespace torchup {
 /// The process of --preload that has the imports behind it, and the processes that are forked from it and parked until
 /// a worker is wanted. Lives on the loop.
 ///
-/// It runs launcher/python/injected/template.py (what is said between it and us stands there), in a session of its own,
-/// with the workers' common environment. It and the parked processes belong to no attempt: whoever ends what an attempt
+/// It runs launcher/python/injected/template.py (what is said between it and us stands there), or, as far as to its
+/// worker_main, a native program with the mark, which says the same; in a session of its own, with the workers' common
+/// environment. It and the parked processes belong to no attempt: whoever ends what an attempt
 /// leaves behind spares `known`. All of them end with this process, whoever is killed: the template by the
 /// parent-death signal of its spawner's thread, the others by that of the main thread.
 class TemplateProcess {
  public:
   using Handler = Spawner::Handler;
   struct Settings {
-    std::vector<std::string> modules;
-    WorkerProgram program;                                        ///< a Python one
+    std::vector<std::string> modules;  ///< or `program`, for a native one
+    WorkerProgram program;
     std::shared_ptr<const std::vector<std::string>> environment;  ///< common to all workers
-    std::optional<rlimit> descriptor_limit;                       ///< as in ChildRequest
+    std::optional<Heritage> heritage;                             ///< as in ChildRequest
     CpuSet cpus;                                                  ///< as in ChildRequest
     int spare = 0;  ///< parked processes to make beforehand; 0: no attempt may follow the first
     Duration import_limit = preload_limit;
@@ -64,7 +65,8 @@ class TemplateProcess {
   [[nodiscard]] bool is_loading() const { return life_.state() == TemplateLife::State::loading; }
 
   /// Starts a worker in a parked process; where there is none it is made, and where that cannot be it is started by
-  /// exec. The handlers are called on the loop in the order of these calls.
+  /// exec. The handlers are called on the loop in the order of these calls; one whose attempt was cancelled before its
+  /// worker ran gets ECANCELED.
   void start(ChildRequest request, Handler handler);
   /// The attempt's last worker is started: before long the next one's parked processes are made.
   void attempt_runs();
@@ -84,9 +86,11 @@ class TemplateProcess {
     ParkedProcess* process = nullptr;  ///< that was told to start
     int tries = 0;
     bool by_exec = false;
+    bool cancelled = false;
   };
   using Descriptor = asio::posix::stream_descriptor;
 
+  [[nodiscard]] Result<UniqueFd> descriptor_4() const;
   void on_started(Result<ChildProcess> child);
   void hear();
   void on_ended();
@@ -108,7 +112,6 @@ class TemplateProcess {
   Hooks hooks_;
   TemplateLife life_;
   Spawner spawner_;  ///< of its own: a worker's start must not wait for the template's
-  UniqueFd source_;  ///< the program text, a memfd
   pid_t pid_ = 0;
   Descriptor process_;  ///< its pidfd
   Descriptor control_;

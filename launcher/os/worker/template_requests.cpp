@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "launcher/core/plan/worker_command.hpp"
+#include "rendezvous/base/template_mark.hpp"
 
 namespace torchup {
 namespace {
@@ -43,10 +44,22 @@ std::vector<std::string> template_environment(const std::vector<std::string>& co
   return list;
 }
 
+/// Its arguments are those of every worker: its main may look at them on its way to worker_main.
+ChildRequest native_request(const WorkerProgram& program, const std::vector<std::string>& environment,
+                            const WorkerChannelAddress& control) {
+  ChildRequest request;
+  request.executable = program.executable;
+  request.arguments = worker_command(program, LocalRank{0});
+  request.environment = environment;
+  request.own_address = fmt::format("{}={}", template_variable, to_text(control));
+  return request;
+}
+
 }  // namespace
 
 ChildRequest template_request(const WorkerProgram& program, const std::vector<std::string>& modules,
-                              const std::vector<std::string>& environment) {
+                              const std::vector<std::string>& environment, const WorkerChannelAddress& control) {
+  if (!program.python) return native_request(program, environment, control);
   // In the template Python is on its way to the program, as in a worker; its arguments come with the request.
   std::vector<std::string> command = worker_command(program, LocalRank{0});
   command.resize(program.module ? 4 : 3);
@@ -58,10 +71,13 @@ ChildRequest template_request(const WorkerProgram& program, const std::vector<st
   return request;
 }
 
-ForkRequest fork_request(const ChildRequest& child, const WorkerChannelAddress& channel, bool module) {
+ForkRequest fork_request(const ChildRequest& child, const WorkerChannelAddress& channel, const WorkerProgram& program) {
   ForkRequest request;
-  request.module = module;
-  request.directory = working_directory();
+  request.program = !program.python  ? ForkRequest::Program::native
+                    : program.module ? ForkRequest::Program::module
+                                     : ForkRequest::Program::script;
+  // A native template is in ours, or where its main has gone since, as a worker's main does.
+  if (program.python) request.directory = working_directory();
   request.cpus = child.cpus;
   request.arguments = child.arguments;
   if (child.page >= 0) {

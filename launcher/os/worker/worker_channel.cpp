@@ -42,9 +42,9 @@ void WorkerChannel::read() {
   for (int count = 0; count < words_at_once; ++count) {
     const ssize_t size = ::recv(socket_.native_handle(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return wait();
-    if (size <= 0) return end("");  // nobody says a packet of nothing
+    if (size <= 0) return end({.deaf = size < 0 && errno == ECONNRESET});  // nobody says a packet of nothing
     auto word = parse_worker_word({buffer.data(), static_cast<std::size_t>(size)});
-    if (!word) return end(word.error().message());
+    if (!word) return end({.reason = word.error().message()});
     if (*word) listener_.heard(**std::move(word));
     if (alive.expired() || !socket_.is_open()) return;
   }
@@ -54,10 +54,10 @@ void WorkerChannel::read() {
   });
 }
 
-void WorkerChannel::end(std::string reason) {
+void WorkerChannel::end(ChannelEnd how) {
   socket_.close();
   const auto ended = listener_.ended;  // it may destroy this
-  ended(std::move(reason));
+  ended(std::move(how));
 }
 
 bool WorkerChannel::say(const AgentWord& word) {
@@ -72,7 +72,7 @@ bool WorkerChannel::say(const AgentWord& word) {
     reason = "it does not read what is said to it";
   }
   asio::post(socket_.get_executor(), [this, reason, alive = std::weak_ptr<bool>{alive_}]() mutable {
-    if (!alive.expired() && socket_.is_open()) end(std::move(reason));
+    if (!alive.expired() && socket_.is_open()) end({.reason = std::move(reason)});
   });
   return false;
 }

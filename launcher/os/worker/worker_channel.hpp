@@ -22,6 +22,12 @@ struct ChannelPair {
 /// Errors: the system's.
 [[nodiscard]] Result<ChannelPair> make_channel_pair();
 
+/// How a channel ends.
+struct ChannelEnd {
+  std::string reason = {};  ///< what was wrong; empty: the worker has closed it
+  bool deaf = false;        ///< and has not read all that was said to it
+};
+
 /// Ours of the two ends of a worker's channel (rendezvous/base/worker_channel.hpp). Lives on the loop.
 ///
 /// The worker is a stranger. A packet that cannot be read, a worker that does not read what we say, and the end of its
@@ -34,8 +40,8 @@ class WorkerChannel {
 
   struct Listener {
     std::function<void(WorkerWord)> heard;
-    /// Once: nothing more is heard, and nothing can be said. `reason`: what was wrong; empty where it has just ended.
-    std::function<void(std::string reason)> ended;
+    /// Once: nothing more is heard, and nothing can be said.
+    std::function<void(ChannelEnd end)> ended;
   };
   /// `ours` may be empty: then there is no channel, and nobody is told. Either handler may destroy this.
   WorkerChannel(asio::io_context& loop, UniqueFd ours, Listener listener);
@@ -49,7 +55,7 @@ class WorkerChannel {
  private:
   void wait();
   void read();
-  void end(std::string reason);
+  void end(ChannelEnd how);
 
   boost::asio::posix::stream_descriptor socket_;
   boost::asio::steady_timer timer_;

@@ -16,11 +16,12 @@ Descriptor 3 is a SOCK_SEQPACKET pair to the agent (launcher/os/worker/template_
 and on the pair of such a process:
 
     it says    forked PID (its parent does), parked, or parked ERRNO where it could not join
-    the agent  start      with a memfd that holds what to become (launcher/core/plan/fork_request.hpp), then what become
+    the agent  start      with a memfd that holds what to become (rendezvous/base/fork_request.hpp), then what become
                           descriptors 0, 1, 2 and, the worker's page, 3; the pair becomes 4
     it says    started, or refused CALL ERRNO
 
 All that a program can look at is to be as if it had been executed; tests/process/preload_same_test.py compares.
+A C++ program says the same and hears the same (worker_runtime/worker/template_service.cpp), but `importing`.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 import pickle
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,7 @@ class Facts:
     step: int
     clean: int  # 0: a step has begun since the last commit
     fresh: int  # 1: it comes from nobody yet
-    checksum: int
+    checksum: int  # 0 where nobody could have another state after the same steps
     run: int  # which `run` of its process this is
 
 
@@ -30,9 +30,9 @@ class Decision:
 
 def decide(facts):
     """The source is the lowest rank among the clean ones with the highest step; what a survivor has comes before what a
-    newcomer begins with."""
+    newcomer begins with. That alone is nothing to go on with, where survivors are in the middle of a step."""
     clean = [rank for rank, each in enumerate(facts) if each.clean]
-    if not clean or all(each.fresh and each.step == 0 for each in facts):
+    if all(facts[rank].fresh and facts[rank].step == 0 for rank in clean):
         return Decision(-1)
     return source_among(facts, clean)
 
@@ -45,6 +45,10 @@ def source_among(facts, clean):
     odd = tuple(rank for rank in takers
                 if facts[rank].clean and facts[rank].step == best.step and not facts[rank].fresh and not best.fresh)
     return Decision(source, takers, odd)
+
+
+def _furthest(facts):
+    return max((each.step for each in facts if each.clean), default=0)
 
 
 def exchange(mine):
@@ -60,27 +64,31 @@ def exchange(mine):
 
 def agree(state, load, run):
     if not state._replicated:
-        if load is not None:
-            load(state)
+        load(state)
         state._clean = True
         return
     facts = _facts(state, run)
     decision = decide(facts)
     if decision.source < 0:
+        began = any(each.step for each in facts)
         if load is not None:
-            load(state)
-            state._clean = True
+            load(state)  # whose load_state_dict makes a state whole; one that finds no checkpoint leaves it as it is
             facts = _facts(state, run)
-        elif not any(each.clean for each in facts):
-            raise RuntimeError("torchup: no rank has a whole state: a step was begun on all and committed on none; "
-                               "give torchup.elastic.run a `load`")
+        if (began and load is None) or not any(each.clean for each in facts):
+            raise RuntimeError("torchup: no rank has a whole state: all that are left were in the middle of a step, or "
+                               "took another rank's state; give torchup.elastic.run a `load` that calls "
+                               "state.load_state_dict")
         decision = source_among(facts, [rank for rank, each in enumerate(facts) if each.clean])
     if decision.takers:
         _send(state, facts, decision)
 
 
 def _facts(state, run):
-    facts = exchange(Facts(state.step, int(state._clean), int(state._fresh), state._sum(), run))
+    mine = Facts(state.step, int(state._clean), int(state._fresh), 0, run)
+    facts = exchange(mine)
+    furthest = [rank for rank, each in enumerate(facts) if each.clean and each.step == _furthest(facts)]
+    if len(furthest) > 1:  # whether they are equal is worth a look at every byte
+        facts = exchange(replace(mine, checksum=state._sum() if dist.get_rank() in furthest else 0))
     if any(each.run != run for each in facts):
         runs = sorted({each.run for each in facts})
         raise RuntimeError(f"torchup: ranks are in different calls of elastic.run ({runs}): newcomers begin anew")
@@ -100,6 +108,8 @@ def _send(state, facts, decision):
         return wire.tensors(tensors)
     image = state._room(pickle.loads(wire.bytes()), tensors)
     takes = rank in decision.takers
+    if takes:
+        state._clean = False  # a fault from here on leaves some tensors of the one state and some of the other
     wire.tensors(tensors, keep=takes)
     if takes:
         state._take(image)

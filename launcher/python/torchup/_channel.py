@@ -13,6 +13,8 @@ import sys
 import threading
 import traceback
 
+from ._address import numbers, take
+
 VARIABLE = "TORCHUP_WORKER_CHANNEL"
 PACKET_BYTES_MAX = 16 << 10
 TEXT_BYTES_MAX = 8 << 10
@@ -74,10 +76,8 @@ def parse_agent_word(packet):
 
 def parse_address(text):
     """(descriptor, inode, pid) of VERSION:DESCRIPTOR:INODE:PID, or None: another version, or no such text."""
-    if not re.fullmatch(r"[0-9]+(:[0-9]+){3}", text, re.ASCII):
-        return None
-    version, fd, inode, pid = map(int, text.split(":"))
-    return (fd, inode, pid) if version == 1 and fd < 1 << 31 and inode < 1 << 64 and 0 < pid < 1 << 63 else None
+    version, fd, inode, pid = numbers(text) or (None, 0, 0, 0)
+    return (fd, inode, pid) if version == 1 and fd < 1 << 31 and inode < 1 << 64 else None
 
 
 class Channel:
@@ -134,9 +134,8 @@ _channel = None
 
 def _adopt():
     """The socket that the environment names, if it is still the channel and meant for this process."""
-    text = os.environ.pop(VARIABLE, None)
-    address = parse_address(text) if text is not None else None
-    if address is None or address[2] != os.getpid():
+    address = take(VARIABLE, parse_address)
+    if address is None:
         return None
     fd, inode, _ = address
     try:

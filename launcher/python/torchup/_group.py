@@ -1,7 +1,9 @@
 """The default process group of one round: made, waited for at the end, taken down whatever has become of it."""
 
+import builtins
 import datetime
 import gc
+import hashlib
 import os
 import sys
 import time
@@ -18,6 +20,7 @@ from ._link import link
 _CONNECT = datetime.timedelta(seconds=30)
 _DIAL = datetime.timedelta(seconds=5)
 _EVER = datetime.timedelta(days=24)
+_ExceptionGroup = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11
 
 
 class Group:
@@ -59,8 +62,12 @@ class Group:
         exist yet cannot be shut."""
         if self._alone:
             return dist.HashStore()
-        if not (link.is_open() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"):
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             return self._dial_once(timeout)
+        store = self._dial_in_tries(timeout) if link.is_open() else self._dial_once(timeout)
+        return dist.PrefixStore(f"torchup/{self._call_the_roll(store, timeout)}", store)
+
+    def _dial_in_tries(self, timeout):
         end = time.monotonic() + timeout.total_seconds()
         while True:
             try:
@@ -71,6 +78,33 @@ class Group:
                 link.check()
                 if time.monotonic() > end:
                     raise
+
+    def _call_the_roll(self, store, timeout):
+        """A word that only the ranks of this attempt have. torchrun's store outlives its workers: what the dead have
+        left there, addresses and all, looks as what is waited for, and restarts are not counted alike on all nodes.
+
+        Each rank leaves a word that nobody had before. Rank 0 reads them out until each has answered to its own."""
+        own, end = os.urandom(8).hex(), time.monotonic() + timeout.total_seconds()
+        store.set(f"torchup/word/{self.rank}", own)
+        answered = None
+        while True:
+            if self.rank == 0:
+                words = [store.get(f"torchup/word/{rank}").decode() for rank in range(self.size)]
+                store.set("torchup/roll", " ".join(words))
+            else:
+                words = store.get("torchup/roll").decode().split()
+            if own in words:
+                place = hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
+                count = store.add(f"torchup/{place}/answered", int(answered != place))
+                answered = place
+                if self.rank == 0 and count == self.size:
+                    store.set(f"torchup/{place}/whole", "1")
+                if store.check([f"torchup/{place}/whole"]):
+                    return place
+            link.check()
+            if time.monotonic() > end:
+                raise dist.DistStoreError(f"not all {self.size} ranks have come within {timeout}")
+            time.sleep(max(0.002, self.size * 0.0005))  # many ranks ask one store
 
     @staticmethod
     def _dial_once(timeout):
@@ -102,13 +136,42 @@ class Group:
         sys.excepthook = self._excepthook
 
 
+class Leftover:
+    """The group of a call that an exception has ended. It stays while the program handles that: its end would be an
+    error of the other ranks', with this process as the cause that is still to come. The next call takes it down."""
+
+    def __init__(self, excepthook):
+        self._sockets = link.sockets()
+        self._group = dist.group.WORLD if dist.is_initialized() else None
+        self._excepthook = excepthook
+
+    def drop(self):
+        if self._group is None or dist.group.WORLD is not self._group:
+            return  # the program has destroyed it itself
+        if self._sockets is not None:
+            self._sockets.shut()
+        self._group = None
+        drop(None, self._excepthook)
+
+
+def chained(error):
+    """An exception and those that it names. They may name one another."""
+    found, seen = [error] if error is not None else [], set()
+    for each in found:
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        inner = each.exceptions if isinstance(each, _ExceptionGroup) else ()
+        found += [other for other in (each.__cause__, each.__context__, *inner) if other is not None]
+
+
 def drop(error, excepthook):
     """Takes down what an interrupted call has left behind: its frames, which hold wrappers and thereby hooks of a group
     that is gone, then the group. `error` is what left the call."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+    for each in chained(error):
+        traceback.clear_frames(each.__traceback__)
+        each.__traceback__ = None
     if dist.is_initialized():
         try:
             dist.destroy_process_group()

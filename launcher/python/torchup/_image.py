@@ -3,14 +3,16 @@
 import collections
 import copy
 import ctypes
+import functools
 import zlib
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
-CHUNK_BYTES = 64 << 20
+CHUNK_BYTES = 16 << 20
 _DIRECT_BYTES = 1 << 20  # larger ones go without a copy, smaller ones together
+_UNDER_WAY_MAX = 4  # chunks, that may have memory of their own
 _DICTIONARIES = (dict, collections.OrderedDict)
 _CONSTANTS = (int, float, str, bytes, type(None))
 
@@ -73,6 +75,10 @@ def copied(value):
     return copy.deepcopy(value)
 
 
+def _nothing():
+    """What follows a broadcast that leaves all where it is to be."""
+
+
 def _bytes(tensor):
     """A contiguous tensor's memory."""
     return tensor.reshape(-1).view(torch.uint8)
@@ -110,6 +116,7 @@ class Wire:
         types = {device.type for device in group._device_types}
         self._types = types
         self._own = torch.device("cpu") if "cpu" in types else torch.device("cuda", torch.cuda.current_device())
+        self._under_way = collections.deque()
 
     def bytes(self, data=None):
         length = torch.tensor([len(data) if self._sends else 0], dtype=torch.int64, device=self._own)
@@ -137,21 +144,33 @@ class Wire:
                     begin, size = end, 0
                 size += tensor.nbytes
             self._send_together(alike[begin:], keep)
+        self._wait_for_all_but(0)
+
+    def _broadcast(self, wire, then):
+        """A few at a time: while one is on its way the next one is made ready. `then` follows on all ranks."""
+        self._under_way.append((dist.broadcast(wire, self._source, async_op=True), then))
+        self._wait_for_all_but(_UNDER_WAY_MAX - 1)
+
+    def _wait_for_all_but(self, count):
+        while len(self._under_way) > count:
+            work, then = self._under_way.popleft()
+            work.wait()
+            then()
 
     def _device(self, tensor):
         return tensor.device if tensor.device.type in self._types else self._own
 
     def _send_large(self, tensor, keep):
         whole = tensor if tensor.is_contiguous() else tensor.contiguous()
+        takes = keep and not self._sends
         for piece in _bytes(whole).split(CHUNK_BYTES):
             wire = piece if self._device(piece) == piece.device and (self._sends or keep) else \
                 torch.empty_like(piece, device=self._device(piece))
             if self._sends and wire is not piece:
                 wire.copy_(piece)
-            dist.broadcast(wire, self._source)
-            if not self._sends and keep and wire is not piece:
-                piece.copy_(wire)
-        if whole is not tensor and keep and not self._sends:
+            self._broadcast(wire, functools.partial(piece.copy_, wire) if takes and wire is not piece else _nothing)
+        if takes and whole is not tensor:
+            self._wait_for_all_but(0)
             tensor.copy_(whole)
 
     def _send_together(self, some, keep):
@@ -162,7 +181,9 @@ class Wire:
             wire = torch.cat([tensor.reshape(-1) for tensor in some]).to(device)
         else:
             wire = torch.empty(sum(tensor.numel() for tensor in some), dtype=some[0].dtype, device=device)
-        dist.broadcast(_bytes(wire), self._source)
-        if keep and not self._sends:
+
+        def take():
             for tensor, piece in zip(some, wire.split([tensor.numel() for tensor in some])):
                 tensor.copy_(piece.view(tensor.shape))
+
+        self._broadcast(_bytes(wire), take if keep and not self._sends else _nothing)

@@ -1,10 +1,12 @@
 """What this process hears from its agent about rounds, and what it does at once: end what blocks.
 
 The reader's thread sets the flag first; then a thread of its own shuts sockets until the program has left the round.
+Both are there from the beginning: at a fault it may be that no thread can be started.
 Nothing else is interrupted: who computes finds the flag at its next collective, commit, batch or optimizer's step.
 """
 
 import os
+import sys
 import threading
 
 import torch
@@ -39,6 +41,7 @@ class Link:
             found.on("cause", self._on_cause)
             found.on("place", self._on_place)
             found.on_end(self._on_end)
+            threading.Thread(target=self._end_what_blocks, name="torchup_abort", daemon=True).start()
             found.start()
         return self.is_open()
 
@@ -60,14 +63,17 @@ class Link:
     def begin(self, sockets):
         with self._changed:
             self._in_round, self._sockets = True, sockets
-            if self._over is not None:
-                self._shut_from_a_thread()
+            self._changed.notify_all()
 
     def end(self):
         """The program has left the round: nothing of it can block any more."""
         with self._changed:
             self._in_round, self._sockets = False, None
             self._changed.notify_all()
+
+    def sockets(self):
+        """Of the round that the program is in."""
+        return self._sockets
 
     def is_over(self):
         return self._over is not None
@@ -77,7 +83,9 @@ class Link:
             raise Interrupted(self._over)
 
     def blame(self, error):
-        """An exception left `train`. Whether it is a consequence: the round is over, to be parked for."""
+        """An exception left `train`. Whether it is a consequence: the round is over, to be parked for. The agent
+        answers as long as it lives, and its end is this process's: there is no other limit, after which survivors
+        would drop their state because an agent is slow."""
         with self._changed:
             self._is_cause = False
             if self._over is None and self.is_open():
@@ -89,9 +97,11 @@ class Link:
         """Waits for the next round and puts its variables in the environment."""
         with self._changed:
             self._parked_at = step
-            self._channel.say("parked", step=step)
-            self._changed.wait_for(lambda: self._place is not None or not self.is_open())
-            self._parked_at = None
+            try:
+                self._channel.say("parked", step=step)
+                self._changed.wait_for(lambda: self._place is not None or not self.is_open())
+            finally:  # Ctrl-C: what it says from here on is not true any more
+                self._parked_at = None
             if self._place is None:
                 raise ConnectionError("torchup: the channel has ended while this worker waited for its place")
             place, self._place = self._place, None
@@ -101,13 +111,10 @@ class Link:
 
     def _on_abort(self, values):
         with self._changed:
-            first = self._over is None
             self._over = values.get("reason") or "the round is over"
             if self._parked_at is not None and self._place is None:
                 self._channel.say("parked", step=self._parked_at)  # as before: it was asked again
             self._changed.notify_all()
-            if first and self._in_round:
-                self._shut_from_a_thread()
 
     def _on_cause(self, values):
         with self._changed:
@@ -123,18 +130,31 @@ class Link:
         with self._changed:
             self._changed.notify_all()
 
-    def _shut_from_a_thread(self):
-        threading.Thread(target=self._shut, args=(self._sockets,), name="torchup_abort", daemon=True).start()
+    # What the other thread does.
+
+    def _end_what_blocks(self):
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._in_round and self._over is not None)
+                sockets = self._sockets
+            self._shut(sockets)
 
     def _shut(self, sockets):
         wait_s = 0.002
         aborted = set()
+        told = None
         while True:
             with self._changed:
-                if self._sockets is not sockets or sockets is None:
+                if self._sockets is not sockets:
                     return
-            sockets.shut()
-            _abort_nccl(aborted)
+            try:
+                sockets.shut()
+                _abort_nccl(aborted)
+            except Exception as error:  # no descriptor is free, say: it may go the next time
+                if told != str(error):
+                    told = str(error)
+                    print("torchup: what blocks this process in a round that is over cannot be ended yet: " + told,
+                          file=sys.stderr)
             with self._changed:
                 self._changed.wait_for(lambda: self._sockets is not sockets, wait_s)
             wait_s = min(2 * wait_s, 0.1)

@@ -6,8 +6,9 @@ Layout: rendezvous/base/worker_page.hpp. The agent reads it and takes it for a s
 import fcntl
 import mmap
 import os
-import re
 import time
+
+from ._address import take
 
 VARIABLE = "TORCHUP_WORKER_PAGE"
 _BYTES = 4096
@@ -30,6 +31,8 @@ class Page:
     def beat(self, step):
         """A step has ended. Two slots, so that one of them is whole at any instant."""
         numbers, now = self._numbers, time.monotonic_ns()
+        if numbers is None:
+            return
         self._beats += 1
         slot = _AT_BEATS + (self._beats % 2) * _BEAT
         numbers[slot + _NUMBER] = 0
@@ -46,12 +49,10 @@ _page = None
 
 
 def _adopt():
-    text = os.environ.pop(VARIABLE, None)
-    if text is None or not re.fullmatch(r"[0-9]+(:[0-9]+){3}", text, re.ASCII):
+    address = take(VARIABLE)
+    if address is None:
         return None
-    fd, device, inode, pid = map(int, text.split(":"))
-    if pid != os.getpid():
-        return None
+    fd, device, inode, _ = address
     try:
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino, status.st_size) != (device, inode, _BYTES):
@@ -75,7 +76,9 @@ def page():
 
 def _forget():
     global _page
-    _page = None  # its memory is shared: a forked child must not write there
+    if _page is not None:
+        _page._numbers = None  # shared memory: a forked child must not write there, whoever knows the page
+    _page = None
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -9,6 +9,22 @@ import torch
 from ._image import copied, fits
 
 
+def _fits(room, tensor):
+    return (room is not None and room.shape == tensor.shape and room.dtype == tensor.dtype
+            and room.device == tensor.device)
+
+
+def filled_like(rooms, tensors):
+    """Copies of the tensors, in the rooms that fit and in new ones elsewhere. None stays None."""
+    def room_for(room, each):
+        return room if _fits(room, each) else torch.empty_like(each)
+
+    found = [None if each is None else room_for(room, each) for room, each in zip(rooms, tensors)]
+    if present := [each for each in tensors if each is not None]:
+        torch._foreach_copy_([each for each in found if each is not None], present)
+    return found
+
+
 class ModulePart:
     """Parameters stand where they are: only a whole optimizer step changes them. Buffers and extra state are copied."""
 
@@ -24,24 +40,22 @@ class ModulePart:
         default = torch.nn.Module.get_extra_state
         self._extra = [own for own in self.value.modules() if type(own).get_extra_state is not default]
 
-    def _present(self):
-        return [found for own, name, _ in self._buffers if (found := own.get(name)) is not None]
+    def _now(self):
+        return [own.get(name) for own, name, _ in self._buffers]
 
     def copy(self):
-        present = self._present()
-        old = self._kept[0] if self._kept else []
-        if len(old) != len(present) or any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(old, present)):
-            old = [torch.empty_like(each) for each in present]
-        if present:
-            torch._foreach_copy_(old, present)
-        self._kept = [old, [copied(own.get_extra_state()) for own in self._extra]]
+        now = self._now()
+        old = self._kept[0] if self._kept and len(self._kept[0]) == len(now) else [None] * len(now)
+        self._kept = [filled_like(old, now), [copied(own.get_extra_state()) for own in self._extra]]
 
     def restore(self):
+        """A forward pass may have made a buffer, or given it another shape: a mask, a cache."""
         for parameter in self.value.parameters():
             parameter.grad = None
-        if (present := self._present()) and self._kept:
-            torch._foreach_copy_(present, self._kept[0])
-        for own, extra in zip(self._extra, self._kept[1]):
+        buffers, extras = self._kept
+        for (own, name, _), each in zip(self._buffers, filled_like(self._now(), buffers)):
+            own[name] = each
+        for own, extra in zip(self._extra, extras):
             own.set_extra_state(copied(extra))
 
     def image(self):

@@ -1,9 +1,11 @@
 """State: what a job knows, and where it stands."""
 
+import pickle
+
 import torch
 
 from . import _numbers
-from ._image import checksum, copied, unpack
+from ._image import checksum, copied, pack, unpack
 from ._link import link
 from ._page import page
 from ._parts import ModulePart, ValuePart, part_of
@@ -113,6 +115,14 @@ class State:
         if self._clean or on_gpu:
             link.check()
         self._clean = False
+
+    def _check_parts(self):
+        """What cannot be sent is found now: at the first fault it would cost one survivor after the other."""
+        for name, part in self._parts.items() if self._replicated else ():
+            try:
+                pickle.dumps(pack(part.image(), []))
+            except Exception as error:
+                raise TypeError(f"torchup: State's part {name} cannot be sent to another rank: {error}") from error
 
     def _keep(self):
         """What can be further than the last commit when a step is interrupted."""

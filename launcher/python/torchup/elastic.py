@@ -19,11 +19,12 @@ the optimizer's step, `commit` after it; replicas are equal. Under torchrun, or 
 """
 
 import datetime
+import os
 import sys
 
 from ._agreement import agree
 from ._channel import channel
-from ._group import Group, drop
+from ._group import Group, Leftover, drop
 from ._link import Interrupted, link
 from ._page import page
 from ._sampler import DistributedSampler
@@ -38,6 +39,7 @@ page()
 _is_running = False
 _runs = 0  # calls of `run` in this process
 _groups = 0  # made in the place that this process has now
+_leftover = None  # of a `run` that an exception has ended
 
 
 def run(train, state, *, load=None, backend=None, timeout=None, seed=None):
@@ -46,18 +48,31 @@ def run(train, state, *, load=None, backend=None, timeout=None, seed=None):
 
     backend: torch's default for the machine. timeout: a timedelta or seconds, of collectives. seed: the numbers drawn
     in each step are a function of seed, rank and step; without it survivors keep theirs, and a newcomer's are fresh.
+    load: called with `state` on all ranks when nobody knows better than a checkpoint, at the first start too; it calls
+    `state.load_state_dict` where it has one.
     """
-    global _is_running, _runs
+    global _is_running, _leftover, _runs
     if _is_running:
         raise RuntimeError("torchup.elastic.run: one at a time")
+    if load is None and not state._replicated:
+        raise ValueError("torchup.elastic.run: a State with replicated=False needs a `load`, with which every round "
+                         "begins")
     if timeout is not None and not isinstance(timeout, datetime.timedelta):
         timeout = datetime.timedelta(seconds=timeout)
     _is_running = True
     _runs += 1
+    if _leftover is not None:
+        _leftover.drop()
+        _leftover = None
+    excepthook = sys.excepthook
     try:
         return _rounds(train, state, load, backend, timeout, seed)
+    except BaseException:
+        _leftover = Leftover(excepthook)
+        raise
     finally:
         _is_running = False
+        link.end()
         state._seed = None
 
 
@@ -65,6 +80,8 @@ def _rounds(train, state, load, backend, timeout, seed):
     global _groups
     link.open()
     state._keep()
+    if "RANK" in os.environ:
+        state._check_parts()
     excepthook = sys.excepthook
     while True:
         link.stay()

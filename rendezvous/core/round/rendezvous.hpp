@@ -20,8 +20,9 @@
 
 namespace torchup {
 
-/// Hosts whose refusal the roster tells of.
+/// Hosts whose refusal the roster tells of, and how much is kept of why: nobody has to be a member for it.
 inline constexpr std::size_t refusals_kept_max = 64;
+inline constexpr std::size_t refusal_kept_bytes_max = 4096;
 
 /// Every member is told of a refusal and of differences between nodes: of the reason, and of the table, so much.
 inline constexpr std::size_t refusal_told_bytes_max = 256;

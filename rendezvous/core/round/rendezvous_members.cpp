@@ -7,6 +7,7 @@
 #include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/text/hostlist.hpp"
+#include "rendezvous/core/text/names.hpp"
 #include "rendezvous/core/text/wording.hpp"
 
 namespace torchup {
@@ -20,7 +21,7 @@ std::size_t Rendezvous::held_bytes() const {
   constexpr std::size_t host_bytes = 48;  // mostly
   const std::size_t verdict = verdict_ ? torchup::held_bytes(*verdict_) : 0;
   return members_.held_bytes() + ended_.held_bytes() + torchup::held_bytes(failures_) + verdict +
-         expected_hosts_.size() * host_bytes;
+         expected_hosts_.size() * host_bytes + refusals_.size() * refusal_kept_bytes_max;
 }
 
 JobPeople Rendezvous::people() const { return {members_, ended_, lost_agents_, terms_, facts_, round_}; }
@@ -39,7 +40,8 @@ void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
   const bool begins = replaced && member_count() == 1 && !formed_once_;
   const auto why = begins ? torchup::misfit(members_, {}, {}, join, replaced) : misfit(join, replaced);
   if (why) {
-    if (refusals_.size() < refusals_kept_max || refusals_.contains(join.host)) refusals_[join.host] = *why;
+    if (refusals_.size() < refusals_kept_max || refusals_.contains(join.host))
+      refusals_[join.host] = cut_text(*why, refusal_kept_bytes_max);
     arm_roster();
     return refuse(peer, join.host, *why);
   }

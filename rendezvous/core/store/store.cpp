@@ -117,7 +117,7 @@ void Store::apply(ClientId client, Request& request) {
 
 void Store::disconnect(ClientId client) {
   if (!waits_.empty()) forget_wait(client);
-  if (list_ && list_->client == client) list_.reset();
+  forget_list(client);
 }
 
 const Value* Store::find(std::string_view key) const {
@@ -197,7 +197,7 @@ void Store::release(const Value& value) {
 void Store::wrote(std::string_view key, bool is_new) {
   if (waits_.empty()) return;
   if (is_new) appeared(key);
-  wake_satisfied(key, std::numeric_limits<std::size_t>::max());
+  wake_satisfied(key);
   release_barrier(key);
 }
 
@@ -299,7 +299,7 @@ void Store::push(ClientId client, Request& request) {
   queue->second.push_back(std::move(element));
   if (waits_.empty()) return;
   if (first && !entries_.contains(request.key)) appeared(request.key);
-  wake_satisfied(request.key, 1);
+  wake_one(request.key);
 }
 
 /// Answers the queue's length before the pop, and its head if there is one.

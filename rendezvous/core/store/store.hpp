@@ -132,6 +132,10 @@ class Store {
   /// It has each key that was there from the first step to the last, once. Of those that came or went meanwhile it may
   /// have some.
   bool prepare_list(ClientId client, std::size_t keys);
+  /// That client's list, whatever there is of it, is not wanted.
+  void forget_list(ClientId client) {
+    if (list_ && list_->client == client) list_.reset();
+  }
   [[nodiscard]] bool has_list(ClientId client) const {
     return list_ && list_->client == client && list_->next == Entries::part_count;
   }
@@ -194,7 +198,8 @@ class Store {
   void wrote(std::string_view key, bool appeared);
   void appeared(std::string_view key);
   void vanished(std::string_view key);
-  void wake_satisfied(std::string_view key, std::size_t most);
+  void wake_satisfied(std::string_view key);
+  void wake_one(std::string_view key);
   void release_barrier(std::string_view key);
   std::optional<std::int64_t> advance(ClientId client, std::string_view key, std::int64_t delta, bool wakes);
 

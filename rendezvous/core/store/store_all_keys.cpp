@@ -41,7 +41,7 @@ void Store::list_keys(ClientId client) {
     list_.reset();
     return outlet_.fields(client, std::move(encoded));
   }
-  if (list_ && list_->client == client) list_.reset();
+  forget_list(client);
   if (listed_bytes_ > limits_.listed_bytes_max)
     return refuse(client, fmt::format("listed_bytes_max: the list of all keys has {} bytes", listed_bytes_));
   outlet_.number(client, static_cast<std::int64_t>(entries_.size()));

@@ -76,23 +76,34 @@ void Store::vanished(std::string_view key) {
     for (Wait* wait : found->second) satisfied_ -= wait->missing++ == 0;
 }
 
-/// Answers those in the line of `key` that miss nothing any more, oldest first, `most` of them at most.
-void Store::wake_satisfied(std::string_view key, std::size_t most) {
+/// Answers all in the line of `key` that miss nothing any more, oldest first.
+void Store::wake_satisfied(std::string_view key) {
   if (satisfied_ == 0) return;
-  most = std::min(most, satisfied_);
   const auto* const found = awaited_.find(key);
   if (!found) return;
   std::vector<ClientId> woken;
-  for (const Wait* wait : found->second) {
-    if (wait->missing > 0) continue;
-    woken.push_back(wait->client);
-    if (woken.size() == most) break;
-  }
+  for (const Wait* wait : found->second)
+    if (wait->missing == 0) woken.push_back(wait->client);
   for (const ClientId client : woken) {
     // An earlier one may have popped the queue's last element.
     const auto wait = waits_.find(client.value());
     if (wait != waits_.end() && wait->second.missing == 0) answer(wait->second);
   }
+}
+
+/// A push is for one: the first in the line who takes the element with his answer. Where nobody does, the first is
+/// told, who may take it or not.
+void Store::wake_one(std::string_view key) {
+  if (satisfied_ == 0) return;
+  const auto* const found = awaited_.find(key);
+  if (!found) return;
+  Wait* first = nullptr;
+  for (Wait* wait : found->second) {
+    if (wait->missing > 0) continue;
+    if (wait->query == Query::wait_pop) return answer(*wait);
+    if (!first) first = wait;
+  }
+  if (first) answer(*first);
 }
 
 void Store::release_barrier(std::string_view key) {

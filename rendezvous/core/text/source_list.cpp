@@ -88,13 +88,25 @@ SourceList::Network SourceList::joined(const Network& left, const Network& right
 }
 
 SourceList SourceList::covering(const std::vector<std::string>& addresses, std::size_t most) {
-  SourceList list;
+  std::vector<AddressBytes> numeric;
   for (const std::string& text : addresses) {
-    if (const auto address = read_address(text)) list.networks_.push_back({*address, 128});
+    if (const auto address = read_address(text)) numeric.push_back(*address);
   }
-  auto& all = list.networks_;
+  SourceList list;
+  list.widen(numeric, most);
+  return list;
+}
+
+void SourceList::widen(const std::vector<AddressBytes>& addresses, std::size_t most) {
+  auto& all = networks_;
+  for (const AddressBytes& address : addresses) all.push_back({address, 128});
   std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
+  std::vector<Network> apart;  // sorted, a network stands before what is in it
+  for (const Network& network : all) {
+    const bool within = !apart.empty() && joined(apart.back(), network) == apart.back();
+    if (!within) apart.push_back(network);
+  }
+  all = std::move(apart);
   // Sorted, the two whose common network is smallest are neighbours. Those of one pass are all as close as the closest.
   while (all.size() > std::max<std::size_t>(1, most)) {
     int closest = 0;
@@ -111,7 +123,6 @@ SourceList SourceList::covering(const std::vector<std::string>& addresses, std::
     }
     all = std::move(fewer);
   }
-  return list;
 }
 
 bool SourceList::contains(std::string_view address) const {

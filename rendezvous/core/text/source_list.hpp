@@ -31,6 +31,8 @@ class SourceList {
   /// The narrowest list of at most `most` networks with all these addresses in it; what is no numeric address is left
   /// out. Few are listed one by one.
   [[nodiscard]] static SourceList covering(const std::vector<std::string>& addresses, std::size_t most = items_max);
+  /// Lets these in, too: as narrowly as `most` networks allow that hold what the list holds already.
+  void widen(const std::vector<AddressBytes>& addresses, std::size_t most = items_max);
 
   [[nodiscard]] bool empty() const { return networks_.empty(); }
   [[nodiscard]] bool contains(std::string_view address) const;

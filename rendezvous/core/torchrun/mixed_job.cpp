@@ -55,8 +55,7 @@ bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) {
   if (!text || !*text || **text == torchrun_no_state) return false;
   const std::size_t hash = std::hash<std::string_view>{}(**text);
   if (hash == refused_) return false;  // it was read once, and costs as much each time
-  const auto pickle = from_base64(**text);
-  const auto state = pickle ? read_torchrun_state(*pickle) : Result<TorchrunState>{pickle.error()};
+  const auto state = torchrun_state_in(**text);
   const bool meets = state && !state->closed && !state->last_heartbeats.empty();
   if (!meets) refused_ = hash;
   return meets;

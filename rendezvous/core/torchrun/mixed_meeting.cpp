@@ -1,11 +1,8 @@
 #include "rendezvous/core/torchrun/mixed_meeting.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "rendezvous/core/text/wording.hpp"
 #include "rendezvous/core/torchrun/torchrun_meeting.hpp"
 #include "rendezvous/core/torchrun/torchrun_seating.hpp"
 #include "rendezvous/core/torchrun_wire/torchrun_roles.hpp"
@@ -31,12 +28,8 @@ void MixedMeeting::begin(std::int64_t round, std::vector<TorchrunNode> members, 
 Result<MixedMeeting::Outcome> MixedMeeting::turn(TorchrunStore& store, const std::vector<Guest>& guests,
                                                  TimePoint now) {
   Outcome outcome;
-  if (now - began_at_ > torchrun_meeting_limit) {
-    const std::string missing =
-        place_ ? std::string{"the roles of all nodes"} : "the workers' store of " + shown(members_.front());
-    outcome.failure = fmt::format("round {} waited {} for {}", round_, seconds(torchrun_meeting_limit), missing);
-    return outcome;
-  }
+  outcome.failure = meeting_failure(round_, now - began_at_, place_.has_value(), members_.front());
+  if (outcome.failure) return outcome;
   if (!place_) {
     if (auto found = find_place(store, guests, outcome); !found) return found.error();
   }

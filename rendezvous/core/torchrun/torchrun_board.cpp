@@ -41,8 +41,7 @@ Result<TorchrunState> TorchrunBoard::state_in_text() {
   const std::size_t hash = std::hash<std::string>{}(text_);
   if (refused_ && refused_->first == hash) return refused_->second;
   ++read_count_;
-  const auto bytes = from_base64(text_);
-  auto state = bytes ? read_torchrun_state(*bytes) : Result<TorchrunState>{bytes.error()};
+  auto state = torchrun_state_in(text_);
   refused_.reset();
   if (!state) refused_.emplace(hash, state.error());
   return state;

@@ -47,8 +47,7 @@ void TorchrunCare::wrote(std::optional<ClientId> client, TorchrunStore& store) {
   const std::size_t hash = std::hash<std::string_view>{}(**text);
   if (refused_ && refused_->first == hash) return;
   ++read_count_;
-  const auto bytes = from_base64(**text);
-  auto state = bytes ? read_torchrun_state(*bytes) : Result<TorchrunState>{bytes.error()};
+  auto state = torchrun_state_in(**text);
   if (!state) {  // `look` says so
     refused_.emplace(hash, state.error());
     return;
@@ -288,10 +287,11 @@ void TorchrunCare::keep_waiting_alive(TorchrunStore& store, const std::function<
   std::vector<TorchrunNode> due;
   for (const auto& [client, node] : agents_) {
     const auto heartbeat = known_.last_heartbeats.find(node);
-    if (heartbeat == known_.last_heartbeats.end() || !waits(client)) continue;
+    if (heartbeat == known_.last_heartbeats.end()) continue;
     // One that lies in the future is of a clock that was set back since.
     const Duration age = utc - heartbeat->second;
-    if (age >= fresh || age <= -fresh) due.push_back(node);
+    const bool aged = age >= fresh || age <= -fresh;
+    if (aged && waits(client)) due.push_back(node);  // to look for who waits takes longer
   }
   if (due.empty()) return;
   TorchrunState state = known_;

@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "rendezvous/core/text/wording.hpp"
 #include "rendezvous/core/torchrun/torchrun_seating.hpp"
 #include "rendezvous/core/torchrun_wire/torchrun_roles.hpp"
 
@@ -30,12 +29,8 @@ void TorchrunMeeting::begin(std::int64_t round, int group_rank, std::vector<Torc
 Result<TorchrunMeeting::Outcome> TorchrunMeeting::turn(TorchrunStore& store, const Join& join, bool may_tell,
                                                        TimePoint now) {
   Outcome outcome;
-  if (now - began_at_ > torchrun_meeting_limit) {
-    const std::string missing =
-        place_ ? std::string{"the roles of all nodes"} : "the workers' store of " + shown(members_.front());
-    outcome.failure = fmt::format("round {} waited {} for {}", round_, seconds(torchrun_meeting_limit), missing);
-    return outcome;
-  }
+  outcome.failure = meeting_failure(round_, now - began_at_, place_.has_value(), members_.front());
+  if (outcome.failure) return outcome;
   if (!place_) {
     if (auto found = find_place(store, outcome, now); !found) return found.error();
   }
@@ -76,11 +71,10 @@ Result<> TorchrunMeeting::speak_for_first(TorchrunStore& store) {
   for (std::int64_t back = round_ - 1; !known && back >= 0 && back >= round_ - rounds_looked_back; --back) {
     auto then = published_place(store, run_id_, back);
     if (!then) return then.error();
-    if (!*then) continue;
-    if ((*then)->address != shown(members_.front())) return {};  // a new first node, which is about to publish its own
-    known = **then;
+    // Rounds in which others were first do not close its store: a node that was away for one believes in it as before.
+    if (*then && (*then)->address == shown(members_.front())) known = **then;
   }
-  if (!known) return {};
+  if (!known) return {};  // a new first node, which is about to publish its own
   // Whatever stands there in the end is read in the next turn.
   const std::string port = fmt::format("{}", known->port.value());
   if (auto set = store.compare_set(key(torchrun_key::master_address), "", known->address); !set) return set.error();

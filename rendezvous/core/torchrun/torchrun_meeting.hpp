@@ -18,7 +18,8 @@ namespace torchup {
 /// for torchrun's agents never read a second address.
 ///
 /// A group rank 0 of torchrun's that has opened its store in an earlier round publishes nothing, since it
-/// believes that all know it. Then we publish for it what it published last, so that newcomers find it.
+/// believes that all know it. Then we publish for it what it published last, so that newcomers find it; others may have
+/// been first in the rounds between.
 class TorchrunMeeting {
  public:
   TorchrunMeeting(RunId run_id, std::string address) : run_id_{std::move(run_id)}, address_{std::move(address)} {}
@@ -60,8 +61,5 @@ class TorchrunMeeting {
   std::optional<MeetingPlace> former_place_;
   std::optional<TorchrunNode> former_first_;
 };
-
-/// A round whose addresses and roles are not complete by then fails: torchrun's own agents wait for as long.
-inline constexpr Duration torchrun_meeting_limit = std::chrono::seconds{60};
 
 }  // namespace torchup

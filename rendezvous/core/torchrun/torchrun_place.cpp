@@ -14,14 +14,15 @@ void TorchrunPlace::begin(std::int64_t round, const std::vector<TorchrunNode>& m
   round_ = round;
   members_ = members;
   offered_address_.clear();
-  emptying_ = false;
+  emptying_.reset();
   if (common_) {
     offered_.reset();
     if (!adopted_) return;
     const auto place = store.common_place();
     if (!place || !*place) return notes_.push_back(place ? "there is no common place" : place.error().message());
-    (void)store.empty(**place, round_);  // in our own process: done when it returns
-    return publish(**place, store);
+    publish(**place, store);
+    emptying_ = **place;
+    return turn(store);
   }
   if (offered_ && !has_part(*offered_)) offered_.reset();
   if (kept_ && !has_part(*kept_)) {
@@ -34,7 +35,7 @@ void TorchrunPlace::begin(std::int64_t round, const std::vector<TorchrunNode>& m
   }
   if (!kept_) return;
   publish(kept_->place, store);
-  emptying_ = true;
+  emptying_ = kept_->place;
   turn(store);
 }
 
@@ -88,7 +89,7 @@ void TorchrunPlace::answered_for_common(bool answers, const MeetingPlace& theirs
 }
 
 void TorchrunPlace::turn(TorchrunStore& store) {
-  if (emptying_ && kept_ && store.empty(kept_->place, round_)) emptying_ = false;
+  if (emptying_ && store.empty(*emptying_, round_)) emptying_.reset();
 }
 
 void TorchrunPlace::publish(const MeetingPlace& place, TorchrunStore& store) {

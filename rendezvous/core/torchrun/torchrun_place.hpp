@@ -45,7 +45,7 @@ class TorchrunPlace {
   void answered(const MeetingPlace& about, bool answers, TorchrunStore& store);
 
   /// Whether the roles of the round are to be held back, since the place is being emptied.
-  [[nodiscard]] bool holds_roles() const { return emptying_; }
+  [[nodiscard]] bool holds_roles() const { return emptying_.has_value(); }
   void turn(TorchrunStore& store);
 
   /// What was done since the last call, for people.
@@ -69,7 +69,7 @@ class TorchrunPlace {
   std::int64_t offered_in_ = 0;
   std::optional<Owned> kept_;  ///< an agent's store, which is published again
   bool adopted_ = false;
-  bool emptying_ = false;
+  std::optional<MeetingPlace> emptying_;
   std::vector<std::string> notes_;
 };
 

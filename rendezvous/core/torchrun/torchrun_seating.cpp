@@ -5,7 +5,15 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/core/text/wording.hpp"
+
 namespace torchup {
+
+std::optional<std::string> meeting_failure(std::int64_t round, Duration waited, bool met, const TorchrunNode& first) {
+  if (waited <= torchrun_meeting_limit) return {};
+  return fmt::format("round {} waited {} for {}", round, seconds(torchrun_meeting_limit),
+                     met ? "the roles of all nodes" : "the workers' store of " + shown(first));
+}
 
 std::string role_name(int group_rank) { return fmt::format("{}{}", torchrun_key::roles, group_rank); }
 std::string ranks_name(int group_rank) { return fmt::format("{}{}", torchrun_key::places, group_rank); }

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "rendezvous/base/result.hpp"
@@ -15,6 +17,13 @@ namespace torchup {
 
 /// The key under which a round has one of torchrun_key's names.
 using TorchrunKeyNames = std::function<std::string(const std::string& name)>;
+
+/// A round whose addresses and roles are not complete by then fails: torchrun's own agents wait for as long.
+inline constexpr Duration torchrun_meeting_limit = std::chrono::seconds{60};
+/// Why a round has failed that has waited so long for them; empty: it may wait on. `met`: its workers' store is known;
+/// otherwise it is `first`, group rank 0's node, that is to name it.
+[[nodiscard]] std::optional<std::string> meeting_failure(std::int64_t round, Duration waited, bool met,
+                                                         const TorchrunNode& first);
 
 /// Where the node with that group rank says its role, and where it reads its ranks.
 [[nodiscard]] std::string role_name(int group_rank);

@@ -56,6 +56,8 @@ inline constexpr std::int64_t torchrun_node_number_max = 0x7fffffff;  ///< of pi
 /// more than torchrun_nodes_max nodes, with numbers that are negative or absurd, with an address that is no name
 /// (names.hpp), with an unknown attribute: a writer that drops it would break the agents that know it.
 [[nodiscard]] Result<TorchrunState> read_torchrun_state(std::string_view pickle);
+/// The same from the text that stands at the state's key: the pickle in base64.
+[[nodiscard]] Result<TorchrunState> torchrun_state_in(std::string_view text);
 
 /// Protocol 4, memoised as Python does; a state of n nodes takes about as many bytes as Python's own.
 [[nodiscard]] std::string write_torchrun_state(const TorchrunState& state);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "rendezvous/core/link/messages.hpp"
+#include "rendezvous/core/text/base64.hpp"
 #include "rendezvous/core/text/names.hpp"
 #include "rendezvous/core/torchrun_wire/pickle_machine.hpp"
 #include "rendezvous/core/torchrun_wire/torchrun_state.hpp"
@@ -128,6 +129,12 @@ Result<TorchrunState> read_torchrun_state(std::string_view pickle) {
   Interpreter interpreter{machine};
   if (!interpreter.read(state)) return refused(errc::bad_frame, interpreter.refusal());
   return state;
+}
+
+Result<TorchrunState> torchrun_state_in(std::string_view text) {
+  const auto pickle = from_base64(text);
+  if (!pickle) return pickle.error();
+  return read_torchrun_state(*pickle);
 }
 
 }  // namespace torchup

@@ -111,7 +111,7 @@ class Client final : public std::enable_shared_from_this<Client> {
     socket->start(
         [weak = weak_from_this(), line](std::string_view& input) {
           const auto self = weak.lock();
-          return self && self->read(line, input);
+          return self && self->read(line, input) ? FrameSocket::Rest::more : FrameSocket::Rest::none;
         },
         [weak = weak_from_this(), line](const error_code& error) {
           if (const auto self = weak.lock()) self->closed(line, error);

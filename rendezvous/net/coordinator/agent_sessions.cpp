@@ -9,9 +9,11 @@
 #include <boost/asio/steady_timer.hpp>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "rendezvous/core/link/agent_codec.hpp"
+#include "rendezvous/net/coordinator/agent_hello.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/io/address.hpp"
 #include "rendezvous/net/io/frame_socket.hpp"
@@ -64,15 +66,17 @@ class AgentSessions::Impl : public std::enable_shared_from_this<AgentSessions::I
   void remove(std::uint64_t id);
   void make_room();
   void drop_largest();
-  /// Drops the oldest that is not yet `known`, unless what it has said meanwhile makes it so. False: there is none.
-  bool drop_oldest(bool (Session::*known)() const, const std::string& why, std::optional<TimePoint> before = {});
+  /// Drops the oldest of `strangers`, unless what it has said meanwhile makes it no stranger. False: there is none.
+  bool drop_oldest(const std::set<std::uint64_t>& strangers, const std::string& why,
+                   std::optional<TimePoint> before = {});
 
   asio::io_context& loop_;
   Coordinator& coordinator_;
   AgentSessionsOptions options_;
   std::uint64_t next_id_ = 0;
-  std::size_t unproven_ = 0;   ///< not welcomed yet
-  std::size_t newcomers_ = 0;  ///< not joined yet
+  // By age, apart from the others: to find them must not cost more the more agents there are.
+  std::set<std::uint64_t> unproven_;   ///< not welcomed yet
+  std::set<std::uint64_t> newcomers_;  ///< not joined yet
   bool dropping_ = false;
   std::shared_ptr<FrameMemory> memory_ = std::make_shared<FrameMemory>(FrameMemory{options_.frames_bytes_max, {}});
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_;  ///< by age
@@ -84,8 +88,8 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   Session(Impl& impl, std::uint64_t id, tcp::socket socket)
       : impl_{impl}, id_{id}, socket_{std::make_shared<FrameSocket>(std::move(socket))}, limit_{impl.loop_} {}
   ~Session() override {
-    if (!proven()) --impl_.unproven_;
-    if (!joined()) --impl_.newcomers_;
+    impl_.unproven_.erase(id_);
+    impl_.newcomers_.erase(id_);
     socket_->close();
   }
 
@@ -104,7 +108,6 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   void close() { socket_->close(); }
   void drop(const std::string& why) { reject(why); }
   void poll() { socket_->poll(); }
-  [[nodiscard]] bool proven() const { return state_ == State::open; }
   [[nodiscard]] bool joined() const { return joined_; }
   [[nodiscard]] TimePoint begun() const { return begun_; }
   [[nodiscard]] std::size_t held_bytes() const { return socket_->held_bytes(); }
@@ -156,45 +159,43 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
 
   void write(CoordinatorFrame frame) { socket_->write(encode(frame)); }
 
-  /// False: nothing more is read. A frame may end the connection that it came on.
-  bool read(std::string_view& input) {
+  /// A frame may end the connection that it came on.
+  FrameSocket::Rest read(std::string_view& input) {
+    using Rest = FrameSocket::Rest;
     if (state_ == State::preface) {
       const auto common = std::min(input.size(), agent_preface.size());
-      if (input.substr(0, common) != agent_preface.substr(0, common)) return reject("it speaks another language");
-      if (input.size() < agent_preface.size()) return true;
+      if (input.substr(0, common) != agent_preface.substr(0, common)) {
+        reject("it speaks another language");
+        return Rest::none;
+      }
+      if (input.size() < agent_preface.size()) return Rest::more;
       input.remove_prefix(agent_preface.size());
       state_ = State::hello;
     }
-    while (!refused_) {
+    const TimePoint turn_ends = std::chrono::steady_clock::now() + impl_.options_.turn_limit;
+    for (int frames = 0; !refused_; ++frames) {
+      const bool over = frames == impl_.options_.frames_of_turn_max || std::chrono::steady_clock::now() >= turn_ends;
+      if (frames > 0 && over) return Rest::turn;
       auto frame = take_agent_frame(input, state_ == State::open ? frame_bytes_max : hello_bytes_max);
-      if (!frame) return reject(frame.error().message());
-      if (!frame->has_value()) return true;
-      if (!std::visit([&](auto& said) { return on(said); }, **frame)) return false;
+      if (!frame) {
+        reject(frame.error().message());
+        return Rest::none;
+      }
+      if (!frame->has_value()) return Rest::more;
+      if (!std::visit([&](auto& said) { return on(said); }, **frame)) return Rest::none;
     }
-    return false;
+    return Rest::none;
   }
 
   bool on(Hello& hello) {
     if (state_ != State::hello) return reject("it said hello twice");
-    const std::uint16_t version = std::min(hello.version_max, agent_protocol_max);
-    if (version < std::max(hello.version_min, agent_protocol_min)) {
-      refuse(68, fmt::format("this coordinator speaks versions {} to {} of the agents' protocol, the agent {} to {}",
-                             agent_protocol_min, agent_protocol_max, hello.version_min, hello.version_max));
-      return false;
-    }
-    const std::string& token = impl_.options_.token;
-    if (hello.has_token != !token.empty()) {
-      refuse(68, token.empty() ? "the agent has a token and this coordinator has none: start both with it, or none"
-                               : "this coordinator wants a token: start the agent with --token-file or TORCHUP_TOKEN");
-      return false;
-    }
-    if (token.empty() && impl_.options_.admits && !impl_.options_.admits(socket_->remote_address())) {
-      refuse(68, fmt::format("agents from {} are not let in: start this coordinator with --allow {} or with a token",
-                             socket_->remote_address(), socket_->remote_address()));
+    if (std::string why = why_unwelcome(hello, socket_->remote_address(), impl_.options_); !why.empty()) {
+      refuse(68, std::move(why));
       return false;
     }
     hello_ = std::move(hello);
-    version_ = version;
+    version_ = common_version(hello_);
+    const std::string& token = impl_.options_.token;
     if (token.empty()) return welcome();
     nonce_ = fresh_nonce();
     const Mac mac = hmac_sha256(token, proof_text(ProofOf::coordinator, version_, hello_.nonce, nonce_, hello_.run_id));
@@ -235,7 +236,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
       return false;
     }
     state_ = State::open;
-    --impl_.unproven_;
+    impl_.unproven_.erase(id_);
     end_after(impl_.options_.join_limit, "it was welcomed and did not join");
     write(Welcome{version_, impl_.options_.embedded});
     return true;
@@ -263,7 +264,8 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   void joins(const Join& join) {
     socket_->set_patience(join.terms.lease + std::chrono::seconds{2});
     limit_.cancel();
-    if (!std::exchange(joined_, true)) --impl_.newcomers_;
+    joined_ = true;
+    impl_.newcomers_.erase(id_);
   }
 
   bool reject(const std::string& why) {
@@ -310,32 +312,31 @@ void AgentSessions::Impl::close_all() {
 
 void AgentSessions::Impl::remove(std::uint64_t id) { sessions_.erase(id); }
 
-bool AgentSessions::Impl::drop_oldest(bool (Session::*known)() const, const std::string& why,
+bool AgentSessions::Impl::drop_oldest(const std::set<std::uint64_t>& strangers, const std::string& why,
                                       std::optional<TimePoint> before) {
-  auto oldest = std::find_if(sessions_.begin(), sessions_.end(),
-                             [known](const auto& entry) { return !(entry.second.get()->*known)(); });
-  if (oldest == sessions_.end() || (before && oldest->second->begun() >= *before)) return false;
-  const std::uint64_t id = oldest->first;
-  oldest->second->poll();
-  oldest = sessions_.find(id);
-  if (oldest != sessions_.end() && !(oldest->second.get()->*known)()) oldest->second->drop(why);
+  if (strangers.empty()) return false;
+  const std::uint64_t id = *strangers.begin();
+  Session& oldest = *sessions_.at(id);
+  if (before && oldest.begun() >= *before) return false;
+  oldest.poll();
+  if (strangers.contains(id)) sessions_.at(id)->drop(why);
   return true;
 }
 
 /// Who has joined stays; strangers go before them, the oldest first. One that has said what it is, and only was not
 /// heard yet among thousands that come at once, is no stranger.
 void AgentSessions::Impl::make_room() {
-  while ((unproven_ >= options_.unproven_max || sessions_.size() >= options_.connections_max) &&
-         drop_oldest(&Session::proven, "unproven_max: more come than prove who they are")) {
+  while ((unproven_.size() >= options_.unproven_max || sessions_.size() >= options_.connections_max) &&
+         drop_oldest(unproven_, "unproven_max: more come than prove who they are")) {
   }
-  while (newcomers_ >= options_.newcomers_max &&
-         drop_oldest(&Session::joined, "newcomers_max: more come than join a job")) {
+  while (newcomers_.size() >= options_.newcomers_max &&
+         drop_oldest(newcomers_, "newcomers_max: more come than join a job")) {
   }
 }
 
 bool AgentSessions::Impl::drop_newcomer(std::optional<TimePoint> silent_since, const std::string& why) {
-  if (drop_oldest(&Session::proven, why, silent_since)) return true;
-  return !silent_since && options_.token.empty() && drop_oldest(&Session::joined, why);
+  if (drop_oldest(unproven_, why, silent_since)) return true;
+  return !silent_since && options_.token.empty() && drop_oldest(newcomers_, why);
 }
 
 void AgentSessions::Impl::drop_largest() {
@@ -360,7 +361,7 @@ void AgentSessions::Impl::drop_largest() {
 }
 
 void AgentSessions::Impl::serve(UniqueFd fd) {
-  if (sessions_.size() >= options_.connections_max && unproven_ == 0) {
+  if (sessions_.size() >= options_.connections_max && unproven_.empty()) {
     const std::string address = peer_address(fd.get());
     return log("agent refused", address,
                fmt::format("agent at {} closed: connections_max: {} are connected", address, sessions_.size()));
@@ -374,10 +375,10 @@ void AgentSessions::Impl::serve(UniqueFd fd) {
   if (error) return log("not taken over", "", "a connection could not be taken over: " + error.message());
   (void)fd.release();
   make_room();
-  ++unproven_;
-  ++newcomers_;
   const std::uint64_t id = next_id_++;
   auto& session = *sessions_.emplace(id, std::make_unique<Session>(*this, id, std::move(socket))).first->second;
+  unproven_.insert(id);
+  newcomers_.insert(id);
   session.start();
 }
 

@@ -29,6 +29,9 @@ struct AgentSessionsOptions {
   Duration join_limit = std::chrono::seconds{30};        ///< from the welcome to the first Join or Resume
   Duration frame_limit = torchup::frame_limit;           ///< from a frame's first byte to its last
   Duration wrong_proof_delay = std::chrono::seconds{1};  ///< before who gave a wrong proof is told so
+  // What one agent has done for it before others have their turn; at least one frame.
+  int frames_of_turn_max = 64;
+  Duration turn_limit = std::chrono::milliseconds{1};
   std::size_t connections_max = 20'000;
   /// Of them that were not welcomed yet, and a quarter of the descriptors at most; the oldest goes when one more comes.
   std::size_t unproven_max = 1'024;

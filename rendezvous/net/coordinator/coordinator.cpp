@@ -97,6 +97,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     } catch (const std::exception& fault) {
       end_by_fault(job, fault.what());
     }
+    if (!std::holds_alternative<Alive>(event)) jobs_.count(job);
   }
 
   void step_sound(Job& job, const RendezvousEvent& event) {
@@ -122,10 +123,9 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
                                  : nullptr;
     if (!join && !leave && !failed) return {};
     const std::size_t growth = join ? job.growth_by(*join) : 0;
-    std::size_t bytes = growth;
+    std::size_t bytes = jobs_.told_bytes() + growth;
     if (leave) bytes += leave->reason.size();
     if (leave || failed) bytes += held_bytes(leave ? leave->failures : failed->failures);
-    for (const auto& [run_id, each] : jobs_.all()) bytes += each->held_bytes();
     if (bytes <= told_bytes_max) return {};
     if (leave || failed) cut_words(leave, failed);
     if (growth == 0) return {};
@@ -212,6 +212,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     }
     if (!job.mixed.active()) return;
     step_mixed(job, Tick{}, std::chrono::steady_clock::now());
+    jobs_.count(job);
     check_waiters(job);
     jobs_.forget_if_over(job);
   }

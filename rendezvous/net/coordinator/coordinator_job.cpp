@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "rendezvous/core/link/message_bytes.hpp"
-#include "rendezvous/core/text/source_list.hpp"
 #include "rendezvous/net/coordinator/job_keeper.hpp"
 
 namespace torchup {
@@ -14,6 +13,7 @@ namespace {
 
 /// What a job remembers of where its members may come from.
 constexpr std::size_t addresses_of_job_max = std::size_t{1} << 17;
+constexpr std::size_t address_bytes = 64 + sizeof(AddressBytes);  // of each: its entry in a set, its place in a list
 
 constexpr int fault_exit_code = 70;
 
@@ -59,17 +59,46 @@ std::size_t CoordinatorJob::growth_by(const Join& join) const {
   const Membership& members = mixed.active() ? mixed.members() : rendezvous.members();
   const auto known = members.slots().find(join.node.value());
   const std::size_t held = known == members.slots().end() ? 0 : torchup::held_bytes(members.at(known->second).join);
-  return torchup::held_bytes(join) - std::min(held, torchup::held_bytes(join));
+  const auto fresh = std::ranges::count_if(join.addresses, [&](const std::string& address) {
+    const auto bytes = read_address(address);
+    return bytes && !addresses_.contains(*bytes);
+  });
+  const std::size_t told = torchup::held_bytes(join);
+  return told - std::min(held, told) + static_cast<std::size_t>(fresh) * address_bytes;
+}
+
+std::size_t CoordinatorJob::held_bytes() const {
+  const std::size_t people = mixed.active() ? mixed.held_bytes() : rendezvous.held_bytes();
+  return people + addresses_.size() * address_bytes;
 }
 
 void CoordinatorJob::heard(const Join& join, const std::string& observed) {
   joined_ = true;
-  const auto remember = [&](const std::string& address) {
-    if (addresses_.size() >= addresses_of_job_max) return;
-    for (std::string& text : SourceList::covering({address}).texts()) addresses_.insert(std::move(text));
-  };
   remember(observed);
   for (const std::string& address : join.addresses) remember(address);
+}
+
+void CoordinatorJob::restored() {
+  joined_ = true;
+  const Membership& members = rendezvous.members();
+  for (const auto& [node, slot] : members.slots()) heard(members.at(slot).join, members.at(slot).observed);
+}
+
+void CoordinatorJob::remember(const std::string& address) {
+  const auto bytes = read_address(address);
+  if (!bytes || addresses_.size() >= addresses_of_job_max) return;
+  if (addresses_.insert(*bytes).second) fresh_addresses_.push_back(*bytes);
+}
+
+bool CoordinatorJob::knows_address(const std::string& address) const {
+  const auto bytes = read_address(address);
+  return bytes && addresses_.contains(*bytes);
+}
+
+/// A round may begin with each word of an agent's: a hundred thousand addresses are not made a list of for each.
+std::vector<std::string> CoordinatorJob::sources() {
+  if (!fresh_addresses_.empty()) sources_.widen(std::exchange(fresh_addresses_, {}));
+  return sources_.texts();
 }
 
 void CoordinatorJob::perform(std::vector<RendezvousAction> actions) {
@@ -81,8 +110,7 @@ void CoordinatorJob::perform(std::vector<RendezvousAction> actions) {
 
 void CoordinatorJob::perform(RendezvousAction&& action) {
   if (auto* tell = std::get_if<Tell>(&action)) {
-    if (auto* host = std::get_if<HostStore>(&tell->message))
-      host->sources = SourceList::covering({addresses_.begin(), addresses_.end()}).texts();
+    if (auto* host = std::get_if<HostStore>(&tell->message)) host->sources = sources();
     if (auto* listener = listeners_[tell->peer.value()]) listener->tell(std::move(tell->message));
   } else if (auto* refuse = std::get_if<Refuse>(&action)) {
     if (auto* listener = listeners_[refuse->peer.value()]) listener->refuse(refuse->exit_code, refuse->reason);

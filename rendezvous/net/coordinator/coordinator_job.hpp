@@ -10,6 +10,7 @@
 
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/text/log_line.hpp"
+#include "rendezvous/core/text/source_list.hpp"
 #include "rendezvous/core/torchrun/mixed_job.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 
@@ -34,14 +35,16 @@ class CoordinatorJob {
   /// Somebody has said more than hello. What it said tells where members may come from.
   void heard(const Join& join, const std::string& observed);
   [[nodiscard]] bool joined() const { return joined_; }
-  void set_joined() { joined_ = true; }
+  /// It was joined in a former life of this process: where its members may come from is known before they are back.
+  void restored();
   /// Closes the connections to a job that is no more.
   void let_go_of_all(const std::string& reason);
   /// Memory for what its agents told.
-  [[nodiscard]] std::size_t held_bytes() const { return mixed.active() ? mixed.held_bytes() : rendezvous.held_bytes(); }
+  [[nodiscard]] std::size_t held_bytes() const;
+  std::size_t counted_bytes = 0;  ///< of them, as the JobRegistry has them in its sum
   /// What it would take up more if that agent joined.
   [[nodiscard]] std::size_t growth_by(const Join& join) const;
-  [[nodiscard]] bool knows_address(const std::string& address) const { return addresses_.contains(address); }
+  [[nodiscard]] bool knows_address(const std::string& address) const;
 
   // What was decided.
 
@@ -79,6 +82,8 @@ class CoordinatorJob {
 
  private:
   [[nodiscard]] End fault_verdict() const;
+  void remember(const std::string& address);
+  [[nodiscard]] std::vector<std::string> sources();
 
   LogSink sink_;
   std::vector<Coordinator::Listener*> listeners_;  ///< by peer; null where the number is free
@@ -86,7 +91,9 @@ class CoordinatorJob {
   std::vector<Peer> gone_peers_;  ///< gone while something waits to be told to them
   bool joined_ = false;
   std::string fault_ = {};
-  std::set<std::string> addresses_ = {};  ///< of its members, announced and observed
+  std::set<AddressBytes> addresses_ = {};           ///< of its members, announced and observed
+  std::vector<AddressBytes> fresh_addresses_ = {};  ///< of them, those that are not in sources_ yet
+  SourceList sources_ = {};
 };
 
 }  // namespace torchup

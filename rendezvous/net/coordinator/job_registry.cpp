@@ -1,5 +1,8 @@
 #include "rendezvous/net/coordinator/job_registry.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <utility>
 
@@ -8,13 +11,8 @@
 #include "rendezvous/net/coordinator/state_directory.hpp"
 
 namespace torchup {
-namespace {
 
-void stop_keeping(CoordinatorJob& job) {
-  if (job.keeper) std::exchange(job.keeper, {})->forget();
-}
-
-}  // namespace
+static_assert(state_bytes_max >= 2 * told_bytes_max);  // or a job might be written that is not read
 
 JobRegistry::JobRegistry(boost::asio::io_context& loop, LogSink log, RendezvousSettings settings, Perform perform)
     : loop_{loop}, log_{std::move(log)}, settings_{settings}, perform_{std::move(perform)} {}
@@ -81,8 +79,19 @@ void JobRegistry::forget(const Job& job) {
   const auto found = jobs_.find(job.run_id);
   if (found == jobs_.end() || found->second.get() != &job) return;
   const auto gone = found->second;
-  stop_keeping(*gone);
+  end(*gone);
   jobs_.erase(found);
+}
+
+void JobRegistry::end(Job& job) {
+  if (job.keeper) std::exchange(job.keeper, {})->forget();
+  told_bytes_ -= std::exchange(job.counted_bytes, 0);
+}
+
+void JobRegistry::count(Job& job) {
+  if (find(job.run_id).get() != &job) return;
+  const std::size_t bytes = job.held_bytes();
+  told_bytes_ += bytes - std::exchange(job.counted_bytes, bytes);
 }
 
 void JobRegistry::forget_if_over(Job& job) {
@@ -96,7 +105,7 @@ void JobRegistry::forget_old() {
     Job& job = *entry.second;
     const bool over = job.mixed.active() ? job.mixed.member_count() == 0 : job.rendezvous.forgettable(now);
     const bool goes = job.alone() && over;
-    if (goes) stop_keeping(job);
+    if (goes) end(job);
     return goes;
   });
 }
@@ -116,13 +125,21 @@ Result<std::vector<std::shared_ptr<CoordinatorJob>>> JobRegistry::restore(StateD
     saved.emplace_back(file.number, std::move(*job));
   }
   state_ = &directory;
+  if (!saved.empty()) next_file_ = saved.back().first + 1;
   std::vector<std::shared_ptr<Job>> restored;
+  std::reverse(saved.begin(), saved.end());
   for (auto& [number, job] : saved) {
-    next_file_ = number + 1;
-    if (find(job.run_id)) continue;
+    if (find(job.run_id)) {
+      find(job.run_id)
+          ->log(LogLevel::warning, "state",
+                fmt::format("file {} in {} is of an earlier job of this run id: removed", number, directory.path()));
+      directory.remove(number);
+      continue;
+    }
     auto made = add(job.run_id, Rendezvous{settings_, job.snapshot, std::chrono::steady_clock::now()});
-    made->set_joined();
+    made->restored();
     keep(*made, number, true);
+    count(*made);
     restored.push_back(std::move(made));
   }
   return restored;

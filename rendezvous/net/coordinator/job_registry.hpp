@@ -47,8 +47,15 @@ class JobRegistry {
 
   /// Jobs that `directory` holds, which begin again; from now on all are kept there.
   ///
-  /// Errors, which name the file and the remedy: one that cannot be read, is damaged, or of another version.
+  /// Of two files of one run id, which a power cut between the end of one job and the next may leave, the later one
+  /// stands; the other is removed. Errors, which name the file and the remedy: one that cannot be read, is damaged, or
+  /// of another version.
   [[nodiscard]] Result<std::vector<std::shared_ptr<Job>>> restore(StateDirectory& directory);
+  /// What agents have told of themselves, of all jobs, takes up this much, as far as each was counted last.
+  [[nodiscard]] std::size_t told_bytes() const { return told_bytes_; }
+  /// After a step in which that may have changed.
+  void count(Job& job);
+
   /// Nothing is kept, nor logged, from here on.
   void let_go_of_state(void (JobKeeper::*last_call)());
 
@@ -61,6 +68,7 @@ class JobRegistry {
   [[nodiscard]] Jobs::iterator next_forgotten();
   [[nodiscard]] Jobs::iterator oldest_without_members();
   void forget_old();
+  void end(Job& job);
   void keep(Job& job, std::uint64_t number, bool on_disk);
 
   boost::asio::io_context& loop_;
@@ -71,6 +79,7 @@ class JobRegistry {
   StateDirectory* state_ = nullptr;  ///< null: nothing is kept
   std::uint64_t next_file_ = 0;
   std::uint64_t next_age_ = 0;
+  std::size_t told_bytes_ = 0;  ///< the sum of all jobs' counted_bytes
 };
 
 }  // namespace torchup

@@ -29,7 +29,6 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr std::size_t state_bytes_max = std::size_t{64} << 20;
 constexpr std::string_view prefix = "job-", suffix = ".state", unfinished = ".new";
 
 std::string file_name(std::uint64_t number) { return fmt::format("{}{}{}", prefix, number, suffix); }
@@ -45,6 +44,10 @@ std::optional<std::uint64_t> number_of(std::string_view name) {
   return number;
 }
 
+Error too_large(const std::string& path) {
+  return fail(errc::limit_exceeded, fmt::format("{}: more than {} bytes are no state of a job", path, state_bytes_max));
+}
+
 Result<std::string> read_all(const std::string& path) {
   const UniqueFd file{::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
   if (file.get() < 0) return system_error(path);
@@ -56,9 +59,7 @@ Result<std::string> read_all(const std::string& path) {
     if (count < 0) return system_error(path);
     if (count == 0) return content;
     content.append(piece, static_cast<std::size_t>(count));
-    if (content.size() > state_bytes_max)
-      return fail(errc::limit_exceeded,
-                  fmt::format("{}: more than {} bytes are no state of a job", path, state_bytes_max));
+    if (content.size() > state_bytes_max) return too_large(path);
   }
 }
 
@@ -135,6 +136,7 @@ class StateDirectory::Impl {
 
   Result<> write_beside(std::uint64_t number, std::string_view content) {
     const std::string name = file_name(number), fresh = name + std::string{unfinished}, path = path_ + "/" + name;
+    if (content.size() > state_bytes_max) return too_large(path);
     ::unlinkat(folder_.get(), fresh.c_str(), 0);
     constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
     const UniqueFd file{::openat(folder_.get(), fresh.c_str(), flags, 0600)};

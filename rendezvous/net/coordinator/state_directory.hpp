@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +14,10 @@ class io_context;
 }
 
 namespace torchup {
+
+/// Of one file: what is larger is neither written nor read. There is room for all that agents may tell a coordinator
+/// (told_bytes_max), were it in one job.
+inline constexpr std::size_t state_bytes_max = std::size_t{256} << 20;
 
 /// A folder with one small file for each of many things, each either the old or the new one whole, whatever happens and
 /// whenever: written beside it, flushed, renamed, the folder flushed. One process at a time may use it.
@@ -42,7 +47,7 @@ class StateDirectory {
 
   using Done = std::function<void(Result<>)>;
   /// Replaces the file; `done` is called once it would survive a power cut. When that fails the file is removed, where
-  /// that is possible: no state is better than an old one.
+  /// that is possible: no state is better than an old one. errc::limit_exceeded beyond state_bytes_max.
   void write(std::uint64_t number, std::string content, Done done);
   /// For good: nothing is written to that number again, and what still waits to be is not. Writes go before removals,
   /// and removals that wait cost one flush of the folder together.

@@ -53,7 +53,11 @@ class TorchrunHost::Impl final : public StoreWatcher {
   using Held = HeldRequest;
   using Meeting = HostedMeeting;
 
-  Meeting& meeting(const RunId& run_id) { return meetings_.try_emplace(run_id, around_, run_id).first->second; }
+  /// For somebody who needs it: it is over no more.
+  Meeting& meeting(const RunId& run_id) {
+    if (sweep_) sweep_->over.erase(run_id);
+    return meetings_.try_emplace(run_id, around_, run_id).first->second;
+  }
 
   Taken takes(ClientId client, Request& request) override {
     const auto round_key = request.query == Query::set ? read_round_key(request.key) : std::nullopt;
@@ -100,13 +104,8 @@ class TorchrunHost::Impl final : public StoreWatcher {
     return std::ranges::any_of(list, [&](const Held& held) { return held.client == client; });
   }
 
-  static Result<TorchrunState> state_in(std::string_view text) {
-    const auto pickle = from_base64(text);
-    return pickle ? read_torchrun_state(*pickle) : Result<TorchrunState>{pickle.error()};
-  }
-
   static bool closes(std::string_view text) {
-    const auto state = state_in(text);
+    const auto state = torchrun_state_in(text);
     return state && state->closed;
   }
 
@@ -159,7 +158,7 @@ class TorchrunHost::Impl final : public StoreWatcher {
   /// Whether a state of torchrun's stands at that key, for whose job there is room.
   bool may_begin(const RunId& run_id, std::string_view key) {
     const Value* const value = keys().find(key);
-    if (!value || !state_in(value->view())) return false;
+    if (!value || !torchrun_state_in(value->view())) return false;
     if (meetings_.size() < meetings_max || make_room()) return true;
     if (log_ && !std::exchange(full_told_, true)) {
       log_(run_id, fmt::format("meetings_max: torchrun's agents of {} jobs are looked after; those of this one, and of "
@@ -234,14 +233,12 @@ class TorchrunHost::Impl final : public StoreWatcher {
     if (over && !its.over_since) its.over_since = now;
   }
 
-  /// Their keys stay, and who waits for an answer gets the store's own.
+  /// Their keys stay.
   void end_faulty() {
     for (auto it = meetings_.begin(); it != meetings_.end();) {
       const auto each = it++;
       if (!each->second.fault) continue;
       const auto ended = let_go(each);
-      for (auto* list : {&ended.mapped().held, &ended.mapped().idle, &ended.mapped().roles})
-        answer(std::exchange(*list, {}));
       if (fault_) fault_(ended.key(), *ended.mapped().fault);
     }
   }
@@ -353,9 +350,13 @@ class TorchrunHost::Impl final : public StoreWatcher {
     }
   }
 
+  /// Who waits there for an answer gets the store's own.
   HostedMeetings::node_type let_go(HostedMeetings::iterator it) {
     std::erase_if(clients_, [&](const auto& entry) { return entry.second == it->first; });
-    return meetings_.extract(it);
+    auto gone = meetings_.extract(it);
+    for (auto* list : {&gone.mapped().held, &gone.mapped().idle, &gone.mapped().roles})
+      answer(std::exchange(*list, {}));
+    return gone;
   }
 };
 

@@ -14,6 +14,12 @@ namespace asio = boost::asio;
 using tcp = asio::ip::tcp;
 using boost::system::error_code;
 
+namespace {
+
+constexpr std::size_t read_bytes_max = std::size_t{16} << 10;  // at once
+
+}  // namespace
+
 FrameSocket::FrameSocket(tcp::socket socket)
     : socket_{std::move(socket)}, remote_{peer_address(socket_.native_handle())},
       local_{own_address(socket_.native_handle())}, frame_timer_{socket_.get_executor()} {
@@ -37,46 +43,56 @@ void FrameSocket::start(OnInput on_input, OnClosed on_closed) {
 
 void FrameSocket::poll() {
   const auto self = shared_from_this();
-  polling_ = true;
-  read_input();
-  polling_ = false;
+  if (turn_comes_) return look_at(input_);
+  if (reading_) read_input();
 }
 
+/// Of what is held back first: a poll may come in between.
 void FrameSocket::wait_input() {
-  if (polling_) return;  // it is waited for already
+  if (reading_ || turn_comes_) return;
   reading_ = true;
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](const error_code& error) {
     self->reading_ = false;
-    if (self->closed_) return;
+    if (self->closed_ || self->turn_comes_) return;
     if (error) return self->fail(error);
     self->read_input();
   });
 }
 
 void FrameSocket::read_input() {
-  static thread_local std::array<char, 64 << 10> buffer;
+  static thread_local std::array<char, read_bytes_max> buffer;
   error_code error;
   const std::size_t count = socket_.read_some(asio::buffer(buffer), error);
   if (error == asio::error::would_block) return wait_input();
   if (error) return fail(error == asio::error::eof ? write_error_ : error);
 
-  const auto self = shared_from_this();  // a callback may let go of us
   const bool begun = !input_.empty();
-  const std::string_view whole =
-      begun ? std::string_view{input_.append(buffer.data(), count)} : std::string_view{buffer.data(), count};
+  look_at(begun ? std::string_view{input_.append(buffer.data(), count)} : std::string_view{buffer.data(), count});
+}
+
+/// `whole` is input_, or is read into it where it is to stay.
+void FrameSocket::look_at(std::string_view whole) {
+  const auto self = shared_from_this();  // a callback may let go of us
   std::string_view rest = whole;
+  Rest what = Rest::more;
   if (!closing_) {
-    const bool more = hand_over(rest);
+    what = hand_over(rest);
     if (closed_) return;
-    if (!more && !closing_) return;
+    if (what == Rest::none && !closing_) return;
   }
-  keep(closing_ ? std::string_view{} : rest, whole);
+  if (closing_) {
+    keep({}, whole);
+  } else if (what == Rest::turn && !rest.empty()) {
+    hold_back(rest);
+  } else {
+    keep(rest, whole);
+  }
   recount();
   wait_input();
 }
 
 /// As `on_input`, with an end for faults.
-bool FrameSocket::hand_over(std::string_view& input) {
+FrameSocket::Rest FrameSocket::hand_over(std::string_view& input) {
   const OnInput on_input = on_input_;  // it may end us, and with us itself
   const auto on_fault = on_fault_;
   try {
@@ -85,28 +101,35 @@ bool FrameSocket::hand_over(std::string_view& input) {
     if (!on_fault) throw;
     on_fault(fault);
     if (!closed_) fail(asio::error::fault);
-    return false;
+    return Rest::none;
   }
 }
 
 /// Keeps `rest`, the end of `whole`, for the next time. A frame that comes byte by byte is not copied for each.
 void FrameSocket::keep(std::string_view rest, std::string_view whole) {
+  const bool same_frame = std::exchange(frame_begun_, !rest.empty()) && rest.size() == whole.size();
+  if (same_frame) return;
+  if (rest.size() != input_.size()) std::string{rest}.swap(input_);  // anything else would keep the room that it had
   if (rest.empty()) {
-    std::string{}.swap(input_);  // an assignment would keep the room
     frame_timer_.cancel();
     return;
-  }
-  const bool same_frame = !input_.empty() && rest.size() == whole.size();
-  if (same_frame) return;
-  if (input_.empty()) {
-    input_.assign(rest);
-  } else {
-    std::string{rest}.swap(input_);  // anything else would keep the room of a frame that is gone
   }
   frame_timer_.expires_after(frame_limit_);
   frame_timer_.async_wait([weak = weak_from_this()](const error_code& error) {
     const auto self = weak.lock();
     if (!error && self) self->fail(asio::error::timed_out);
+  });
+}
+
+/// It waits for us, not for its peer: no time runs for it, and nothing more is read before it.
+void FrameSocket::hold_back(std::string_view rest) {
+  frame_begun_ = false;
+  frame_timer_.cancel();
+  std::string{rest}.swap(input_);
+  if (std::exchange(turn_comes_, true)) return;
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    self->turn_comes_ = false;
+    if (!self->closed_) self->look_at(self->input_);
   });
 }
 
@@ -153,7 +176,7 @@ void FrameSocket::write_failed(const error_code& error) {
   recount();
   if (error != asio::error::broken_pipe) write_error_ = error;
   asio::post(socket_.get_executor(), [self = shared_from_this(), error] {
-    if (!self->reading_) self->fail(error);
+    if (!self->reading_ && !self->turn_comes_) self->fail(error);
   });
 }
 

@@ -32,9 +32,14 @@ struct FrameMemory {
 /// call follows it.
 class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
  public:
-  /// Takes what it understands off the front of the input; what it leaves comes again with more behind it. False:
-  /// nothing more is read.
-  using OnInput = std::function<bool(std::string_view& input)>;
+  /// What is to become of what `OnInput` has left.
+  enum class Rest {
+    more,  ///< it is the beginning of a frame, and comes again with more behind it
+    turn,  ///< there may be whole frames in it: it comes again once others have had their turn
+    none,  ///< nothing more is read
+  };
+  /// Takes what it understands off the front of the input.
+  using OnInput = std::function<Rest(std::string_view& input)>;
   /// The connection is gone. No error: the peer closed it in good order.
   using OnClosed = std::function<void(const boost::system::error_code& error)>;
 
@@ -66,8 +71,10 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   [[nodiscard]] std::string local_address() const { return local_; }
 
  private:
-  bool hand_over(std::string_view& input);
+  void look_at(std::string_view input);
+  Rest hand_over(std::string_view& input);
   void keep(std::string_view rest, std::string_view input);
+  void hold_back(std::string_view rest);
   void recount();
   void let_go();
   void wait_input();
@@ -83,14 +90,15 @@ class FrameSocket : public std::enable_shared_from_this<FrameSocket> {
   OnClosed on_closed_;
   std::string remote_, local_;
   std::function<void(const std::exception& fault)> on_fault_;
-  std::string input_;   ///< a frame's beginning
+  std::string input_;   ///< a frame's beginning, or what is held back
   std::string output_;  ///< what the kernel did not take
   std::size_t output_sent_ = 0;
   std::shared_ptr<FrameMemory> memory_;    ///< null: nobody counts
   std::size_t counted_ = 0;                ///< there
   boost::asio::steady_timer frame_timer_;  ///< runs while a frame's beginning lies here
   bool waiting_output_ = false;
-  bool polling_ = false;
+  bool frame_begun_ = false;               ///< input_ is a frame's beginning
+  bool turn_comes_ = false;                ///< input_ is looked at then, and input is waited for after that
   bool reading_ = false;                   ///< input is waited for
   bool deaf_ = false;                      ///< the peer takes nothing more
   boost::system::error_code write_error_;  ///< how the connection broke, when writing showed it

@@ -8,11 +8,11 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 #include <random>
-#include <thread>
 
 #include "rendezvous/net/io/address.hpp"
 #include "rendezvous/net/io/silence_limit.hpp"
@@ -35,15 +35,22 @@ int milliseconds_until(TimePoint deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000'000));
 }
 
+/// Until `waiting` is ready, false: `deadline` has passed, or `cancel` is readable.
+bool wait_for(pollfd waiting, TimePoint deadline, int cancel) {
+  std::array<pollfd, 2> both{{waiting, {cancel, POLLIN, 0}}};
+  int ready = 0;
+  do ready = ::poll(both.data(), both.size(), milliseconds_until(deadline));
+  while (ready < 0 && errno == EINTR);
+  return both[0].revents != 0;
+}
+
+bool is_readable(int descriptor) { return wait_for({descriptor, POLLIN, 0}, Clock::now(), -1); }
+
 /// 0 or the error.
-int connect_to(int socket, const addrinfo& address, TimePoint deadline) {
+int connect_to(int socket, const addrinfo& address, TimePoint deadline, int cancel) {
   if (::connect(socket, address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
-  pollfd waiting{socket, POLLOUT, 0};
-  int ready = 0;
-  do ready = ::poll(&waiting, 1, milliseconds_until(deadline));
-  while (ready < 0 && errno == EINTR);
-  if (ready == 0) return ETIMEDOUT;
+  if (!wait_for({socket, POLLOUT, 0}, deadline, cancel)) return ETIMEDOUT;
   int error = 0;
   socklen_t size = sizeof error;
   ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size);
@@ -61,7 +68,7 @@ std::string text_of(const addrinfo& address) {
   return to_text(storage);
 }
 
-UniqueFd connect_once(const std::string& host, Port port, TimePoint deadline, Failure& failure) {
+UniqueFd connect_once(const std::string& host, Port port, TimePoint deadline, int cancel, Failure& failure) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
@@ -74,7 +81,7 @@ UniqueFd connect_once(const std::string& host, Port port, TimePoint deadline, Fa
   const Addresses addresses{found, &freeaddrinfo};
   for (const addrinfo* address = found; address; address = address->ai_next) {
     UniqueFd socket{::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, address->ai_protocol)};
-    failure.code = socket ? connect_to(socket.get(), *address, deadline) : errno;
+    failure.code = socket ? connect_to(socket.get(), *address, deadline, cancel) : errno;
     if (failure.code == 0) {
       const int on = 1;
       ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -91,17 +98,18 @@ UniqueFd connect_once(const std::string& host, Port port, TimePoint deadline, Fa
 
 bool listens(const std::string& host, Port port, TimePoint deadline) {
   Failure failure;
-  return static_cast<bool>(connect_once(host, port, deadline, failure));
+  return static_cast<bool>(connect_once(host, port, deadline, -1, failure));
 }
 
-Result<UniqueFd> blocking_connect(const std::string& host, Port port, TimePoint deadline) {
+Result<UniqueFd> blocking_connect(const std::string& host, Port port, TimePoint deadline, int cancel) {
   // Jitter keeps ten thousand clients of a server that is not there yet from coming at one instant.
   thread_local std::minstd_rand chance{std::random_device{}()};
   constexpr std::chrono::duration<double> first_pause{0.02}, longest_pause{2};
   const auto begin = Clock::now();
   for (auto pause = first_pause;; pause = std::min(1.5 * pause, longest_pause)) {
     Failure failure;
-    if (UniqueFd socket = connect_once(host, port, deadline, failure)) return socket;
+    if (UniqueFd socket = connect_once(host, port, deadline, cancel, failure)) return socket;
+    if (is_readable(cancel)) return system_error(ECANCELED, "connecting to the store");
     const auto now = Clock::now();
     if (!failure.may_pass || now >= deadline) {
       const auto tried = std::chrono::duration_cast<std::chrono::milliseconds>(now - begin).count();
@@ -111,7 +119,7 @@ Result<UniqueFd> blocking_connect(const std::string& host, Port port, TimePoint 
     }
     const auto jittered =
         std::chrono::duration_cast<Duration>(pause * std::uniform_real_distribution<>{0.5, 1.5}(chance));
-    std::this_thread::sleep_until(std::min(now + jittered, deadline));
+    wait_for({cancel, POLLIN, 0}, std::min(now + jittered, deadline), -1);
   }
 }
 

@@ -56,7 +56,8 @@ std::vector<iovec> OutgoingRequest::pieces() const {
   return all;
 }
 
-ClientConnection::ClientConnection(UniqueFd socket) : socket_{std::move(socket)}, reader_{reply_limits} {}
+ClientConnection::ClientConnection(UniqueFd socket, int cancel)
+    : socket_{std::move(socket)}, cancel_{cancel}, reader_{reply_limits} {}
 
 Result<> ClientConnection::send(const OutgoingRequest& request, TimePoint deadline) {
   std::vector<iovec> pieces = request.pieces();
@@ -98,8 +99,9 @@ Result<> ClientConnection::wait_for(short events, TimePoint deadline) {
     const auto left = deadline == TimePoint::max() ? milliseconds{1'000'000'000}
                                                    : std::chrono::ceil<milliseconds>(deadline - Clock::now());
     const int limit = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000'000));
-    std::array<pollfd, 2> waiting{{{socket_.get(), events, 0}, {wake_, POLLIN, 0}}};
+    std::array<pollfd, 3> waiting{{{socket_.get(), events, 0}, {wake_, POLLIN, 0}, {cancel_, POLLIN, 0}}};
     const int ready = ::poll(waiting.data(), waiting.size(), limit);
+    if (ready > 0 && waiting[2].revents != 0) return system_error(ECANCELED, "waiting for the store");
     if (ready > 0 && waiting[0].revents != 0) return {};
     if (ready > 0) return system_error(ETIMEDOUT, "woken while waiting for the store");
     if (ready < 0 && errno != EINTR) return system_error(errno, "waiting for the store");

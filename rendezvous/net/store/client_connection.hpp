@@ -50,7 +50,8 @@ class OutgoingRequest {
 /// One connection: sends requests, reads replies, both with a deadline. Anything that goes wrong breaks it for good.
 class ClientConnection {
  public:
-  explicit ClientConnection(UniqueFd socket);
+  /// `cancel`: as in StoreClientOptions.
+  explicit ClientConnection(UniqueFd socket, int cancel = -1);
 
   Result<> send(const OutgoingRequest& request, TimePoint deadline);
 
@@ -72,6 +73,7 @@ class ClientConnection {
   Result<> fill(TimePoint deadline);
 
   UniqueFd socket_;
+  int cancel_;
   int wake_ = -1;
   FieldReader reader_;
   std::vector<char> buffer_;

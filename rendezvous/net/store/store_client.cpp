@@ -48,9 +48,9 @@ class StoreClient::Impl {
 
   Result<> connect(TimePoint deadline) {
     for (Duration pause = milliseconds{20};; pause = std::min<Duration>(2 * pause, std::chrono::seconds{1})) {
-      auto socket = blocking_connect(options_.host, options_.port, deadline);
+      auto socket = blocking_connect(options_.host, options_.port, deadline, options_.cancel);
       if (!socket) return socket.error();
-      connection_.emplace(std::move(*socket));
+      connection_.emplace(std::move(*socket), options_.cancel);
       const auto greeted = greet(deadline);
       if (greeted) return {};
       connection_.reset();
@@ -208,7 +208,7 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(StoreClientOptions opt
 Result<std::unique_ptr<StoreClient>> StoreClient::clone() const {
   // Connecting waits for nobody either: who waits for keys for a moment only still gets its connection.
   const Duration for_keys = timeout();
-  auto client = connect({host(), port(), std::max<Duration>(for_keys, answer_limit_min)});
+  auto client = connect({host(), port(), std::max<Duration>(for_keys, answer_limit_min), impl_->options_.cancel});
   if (client) (*client)->set_timeout(for_keys);
   return client;
 }

@@ -23,6 +23,8 @@ struct StoreClientOptions {
   /// For connecting, for waiting, and, where longer than 10 s, for each answer; can be changed later. PyTorch's
   /// default.
   Duration timeout = std::chrono::seconds{300};
+  /// Readable: every call ends, those that wait too, with operation_canceled. Not owned; -1: there is none.
+  int cancel = -1;
 };
 
 /// A blocking client of PyTorch's TCPStore protocol: of our server and of both of PyTorch's.

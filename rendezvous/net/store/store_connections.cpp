@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <initializer_list>
 #include <system_error>
 #include <utility>
 
@@ -18,16 +19,18 @@ namespace {
 
 /// Of those in the queue, who holds most for the longest time: not the newcomer who happens to meet the limit.
 template <class Bytes>
-StoreSession* worst_of(const DeadlineQueue& queue, TimePoint now, Bytes bytes) {
+StoreSession* worst_of(std::initializer_list<const DeadlineQueue*> queues, TimePoint now, Bytes bytes) {
   StoreSession* worst = nullptr;
   double worst_score = 0;
-  for (const Deadline& deadline : queue.entries()) {
-    const auto [held, since] = bytes(*deadline.session, deadline);
-    const double age = std::chrono::duration<double>(now - since).count() + 0.001;  // all may have come just now
-    const double score = static_cast<double>(held) * age;
-    if (held == 0 || score <= worst_score) continue;
-    worst = deadline.session;
-    worst_score = score;
+  for (const DeadlineQueue* queue : queues) {
+    for (const Deadline& deadline : queue->entries()) {
+      const auto [held, since] = bytes(*deadline.session, deadline);
+      const double age = std::chrono::duration<double>(now - since).count() + 0.001;  // all may have come just now
+      const double score = static_cast<double>(held) * age;
+      if (held == 0 || score <= worst_score) continue;
+      worst = deadline.session;
+      worst_score = score;
+    }
   }
   return worst;
 }
@@ -164,14 +167,16 @@ void StoreConnections::count_arriving(StoreSession& session, const RequestReader
 }
 
 void StoreConnections::drop_senders() {
+  // Requests may be unfinished, or wait until their sender reads what he was answered.
   const auto held = [](const StoreSession& session, const Deadline& deadline) {
-    return std::pair{session.arriving_bytes, deadline.begun};
+    return std::pair{session.arriving_bytes, &deadline == &session.stalled ? session.unread_since : deadline.begun};
   };
   while (arriving_bytes_ > limits_.arriving_bytes_max) {
-    StoreSession* const worst = worst_of(requests_, now_, held);
-    if (!worst) return;  // the rest is unserved requests, each no larger than a piece that was received
-    refuse(*worst, fmt::format("arriving_bytes_max: unfinished requests hold {} bytes, of which this one has {}",
-                               arriving_bytes_, worst->arriving_bytes));
+    StoreSession* const worst = worst_of({&requests_, &stalled_}, now_, held);
+    if (!worst) return;  // the rest waits for its turn, and has it soon
+    refuse(*worst,
+           fmt::format("arriving_bytes_max: requests that are not served hold {} bytes, of which this one has {}",
+                       arriving_bytes_, worst->arriving_bytes));
   }
 }
 
@@ -198,7 +203,7 @@ void StoreConnections::drop_readers() {
     return std::pair{session.replies.held_bytes(), session.unread_since};
   };
   while (held_bytes() > limits_.unread_bytes_max) {
-    StoreSession* const worst = worst_of(stalled_, now_, held);
+    StoreSession* const worst = worst_of({&stalled_}, now_, held);
     if (!worst) return;  // the rest is answers that have not been offered to the kernel yet
     refuse(*worst, fmt::format("unread_bytes_max: answers that nobody reads hold {} bytes, those to this peer {}",
                                held_bytes(), worst->replies.held_bytes()));

@@ -116,11 +116,25 @@ bool StoreRequests::begin(StoreSession& session) {
   return false;
 }
 
+/// Whether there is room for one client more: asked with its first byte, and once more when it is known to be one, for
+/// many may have begun by then.
+bool StoreRequests::has_place(StoreSession& session) {
+  if (!connections_.full()) return true;
+  connections_.refuse(session, fmt::format("connections_max: {} are connected", connections_.clients_max()));
+  return false;
+}
+
+/// What has said VALIDATE is a client from then on. False: there was no room for it.
+bool StoreRequests::prove(StoreSession& session, const RequestReader& reader) {
+  if (!session.handshake.is_linked() || !reader.validated()) return true;
+  if (!has_place(session)) return false;
+  connections_.proved(session);
+  return true;
+}
+
 /// Whether this client of the store is served: the one place where that is decided.
 bool StoreRequests::admit(StoreSession& session) {
-  if (connections_.full()) {
-    connections_.refuse(session, fmt::format("connections_max: {} are connected", connections_.clients_max()));
-  } else if (admits_) {
+  if (has_place(session) && admits_) {
     const std::string address = peer_address(session.socket.get());
     if (!admits_(address)) {
       connections_.refuse(
@@ -152,6 +166,7 @@ void StoreRequests::serve_with(StoreSession& session, RequestReader& reader, std
     const auto status = reader.read(input, request_);
     if (status == RequestReader::Status::malformed) return connections_.refuse(session, reader.error());
     if (status == RequestReader::Status::incomplete) return;
+    if (!prove(session, reader)) return;
     if (request_.query == Query::list_keys && !may_list(session)) return wait_for_list(session, list_again(input));
     ++served_;
     apply(session);
@@ -226,6 +241,10 @@ void StoreRequests::serve_lister() {
       listers_.pop_front();
       continue;
     }
+    if (!connections_.has_room(*session)) {  // it asks again when it has read
+      leave_line(*session);
+      continue;
+    }
     bool made = false;
     try {
       do {
@@ -241,6 +260,14 @@ void StoreRequests::serve_lister() {
     if (!refuse_if_told()) send_replies(*session);
     return;
   }
+}
+
+/// Somebody else's answer came before its list, and fills what may lie unread.
+void StoreRequests::leave_line(StoreSession& session) {
+  store_.forget_list(ClientId{session.index});
+  listers_.pop_front();
+  session.lists = session.paused = false;
+  connections_.update_interest(session);
 }
 
 void StoreRequests::apply(StoreSession& session) {
@@ -279,7 +306,7 @@ void StoreRequests::settle(StoreSession& session, RequestReader& reader) {
   if (!session.reader && unfinished) {
     session.reader = std::exchange(idle_reader_, std::make_unique<RequestReader>(fields_, true));
   }
-  if (reader.validated()) connections_.proved(session);
+  if (!prove(session, reader)) return;
   if (!unfinished && reader.validated()) session.reader.reset();
   connections_.count_arriving(session, session.reader.get());
 }

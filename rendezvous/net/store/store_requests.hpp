@@ -43,6 +43,8 @@ class StoreRequests {
 
  private:
   bool begin(StoreSession& session);
+  bool has_place(StoreSession& session);
+  bool prove(StoreSession& session, const RequestReader& reader);
   bool admit(StoreSession& session);
   void serve(StoreSession& session, std::string_view input);
   void serve_with(StoreSession& session, RequestReader& reader, std::string_view input);
@@ -52,6 +54,7 @@ class StoreRequests {
   void pause(StoreSession& session, std::string rest);
   void go_on();
   void serve_lister();
+  void leave_line(StoreSession& session);
   void apply(StoreSession& session);
   void apply_seen(ClientId client, Request& request);
   bool refuse_if_told();

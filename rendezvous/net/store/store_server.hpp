@@ -37,7 +37,8 @@ struct ConnectionLimits {
   /// oldest goes first) does not count.
   std::size_t connections_max = 20'000;
   std::size_t request_bytes_max = std::size_t{256} << 20;  ///< one request while it arrives
-  /// Unfinished requests of all connections together: 64 of the longest values at once, or two of the longest requests.
+  /// Requests of all connections that are not served yet: 64 of the longest values at once, or two of the longest
+  /// requests.
   std::size_t arriving_bytes_max = std::size_t{512} << 20;
   /// Unsent answers of a connection from which on its further requests wait.
   std::size_t reply_pause_bytes = std::size_t{1} << 20;

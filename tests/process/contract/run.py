@@ -60,6 +60,7 @@ class Run:
             "PYTHONDONTWRITEBYTECODE": "1",
             "FT_MARK": self.dir.name,
         }
+        base.update({name: value for name, value in os.environ.items() if name.endswith("SAN_OPTIONS")})  # a sanitizer's
         base.update({name: self.fill(value) for name, value in self.case.env.items()})
         return base
 

@@ -41,6 +41,41 @@ TEST_CASE("workers that do not hear a request to save get the signal in time", "
   }
 }
 
+TEST_CASE("a worker that is started after a request to save hears it like the others", "[unit][agent]") {
+  LaunchConfig config = two_workers(3);
+  config.drain_signals = {SIGUSR1};
+  Agent agent{config, AgentIdentity{NodeId{"n"}, "host", {}, {}}};
+  static_cast<void>(agent.step(Begin{}, t0));
+  static_cast<void>(agent.step(FromCoordinator{placed()}, t0));
+  static_cast<void>(agent.step(WorkerStarted{LocalRank{0}, 100}, t0));
+  REQUIRE(find<DrainWorkers>(agent.step(SignalArrived{SIGUSR1}, t0)));
+  REQUIRE(find<DrainWorkers>(agent.step(Wake{}, t0 + drain_patience)));
+  static_cast<void>(agent.step(WorkerStarted{LocalRank{1}, 101}, t0 + 60s));
+  REQUIRE(agent.deadline() == t0 + 60s + drain_patience);
+  REQUIRE(*find<DrainWorkers>(agent.step(Wake{}, t0 + 60s + drain_patience)) == DrainWorkers{SIGUSR1, true});
+}
+
+TEST_CASE("one that saves at once does not keep the others from hearing the request", "[unit][agent]") {
+  LaunchConfig config = two_workers();
+  config.drain_signals = {SIGUSR1};
+  Agent agent{config, AgentIdentity{NodeId{"n"}, "host", {}, {}}};
+  static_cast<void>(agent.step(Begin{}, t0));
+  static_cast<void>(agent.step(FromCoordinator{placed()}, t0));
+  static_cast<void>(agent.step(WorkerStarted{LocalRank{0}, 100}, t0));
+  const bool is_running = GENERATE(true, false);
+  if (is_running) static_cast<void>(agent.step(WorkerStarted{LocalRank{1}, 101}, t0));
+  REQUIRE(find<DrainWorkers>(agent.step(SignalArrived{SIGUSR1}, t0)));
+  REQUIRE(find_sent<Leave>(agent.step(ended(0, 75), t0))->exit_code == 75);
+  if (!is_running) REQUIRE_FALSE(find<SignalWorkers>(agent.step(WorkerStarted{LocalRank{1}, 101}, t0)));
+  SECTION("until it has") {
+    REQUIRE(*find<DrainWorkers>(agent.step(Wake{}, t0 + drain_patience)) == DrainWorkers{SIGUSR1, true});
+  }
+  SECTION("unless it is being stopped by then") {
+    REQUIRE(find<SignalWorkers>(agent.step(SignalArrived{SIGTERM}, t0 + 1ms))->number == SIGTERM);
+    REQUIRE_FALSE(find<DrainWorkers>(agent.step(Wake{}, t0 + drain_patience)));
+  }
+}
+
 TEST_CASE("a request to save that comes while no worker runs ends the job, to be started again", "[unit][agent]") {
   LaunchConfig config = two_workers(3);
   config.drain_signals = {SIGUSR1};
@@ -51,6 +86,14 @@ TEST_CASE("a request to save that comes while no worker runs ends the job, to be
     REQUIRE(find_sent<Leave>(actions)->exit_code == 75);
     REQUIRE(agent.deadline() == t0 + 2s);
     REQUIRE(find<Finish>(agent.step(Wake{}, t0 + 2s))->verdict.exit_code == 75);
+  }
+  SECTION("before one has been started") {
+    static_cast<void>(agent.step(Begin{}, t0));
+    static_cast<void>(agent.step(FromCoordinator{placed()}, t0));
+    const auto actions = agent.step(SignalArrived{SIGUSR1}, t0);
+    REQUIRE_FALSE(find<DrainWorkers>(actions));
+    REQUIRE(find_sent<Leave>(actions)->exit_code == 75);
+    REQUIRE(find<CancelStarts>(actions));
   }
   SECTION("during a restart, and the dying workers do not get it") {
     Running job{config};

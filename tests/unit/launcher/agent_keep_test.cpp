@@ -121,6 +121,12 @@ TEST_CASE("who has parked has its place told, and the others are started", "[uni
     job.step(WorkerNotStarted{LocalRank{0}});
     CHECK(find<SweepDescendants>(job.step(WorkerNotStarted{LocalRank{2}}))->kept == ranks({0, 2}));
   }
+  SECTION("nor is it killed with one whose start comes late") {
+    job.step(FromCoordinator{stopped(1, StopCause::membership_change)});
+    job.now += 30s;
+    CHECK(find<CancelStarts>(job.step(Wake{}))->killed);
+    CHECK(*find<KillWorkers>(job.step(WorkerStarted{LocalRank{1}, 201})) == KillWorkers{ranks({1}), false});
+  }
   SECTION("or is told both, where its place was under way") {
     job.step(WorkerStarted{LocalRank{1}, 201});
     job.step(FromCoordinator{stopped(1, StopCause::membership_change)});
@@ -340,6 +346,17 @@ TEST_CASE("nobody is kept a third time without a step of its own", "[unit][agent
     job.parks(0, 6);
     CHECK(find<SweepDescendants>(job.parks(2, 7))->kept == ranks({0, 2}));
   }
+}
+
+TEST_CASE("who does not read its place is killed, for it computes in no round", "[unit][agent][keep]") {
+  Keeping job;
+  job.next_round();
+  const auto closes = [&](int local_rank, bool deaf) {
+    return job.step(WorkerSaid{.local_rank = LocalRank{local_rank}, .word = WorkerLeaves{}, .deaf = deaf});
+  };
+  SECTION("the channel's end says so") { CHECK(find<KillWorkers>(closes(0, true))->workers == ranks({0})); }
+  SECTION("not where it was read") { CHECK_FALSE(find<KillWorkers>(closes(0, false))); }
+  SECTION("nor one that was started for this round") { CHECK_FALSE(find<KillWorkers>(closes(1, true))); }
 }
 
 TEST_CASE("words that nobody asked for change nothing", "[unit][agent][keep]") {

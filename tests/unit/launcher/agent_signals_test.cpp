@@ -116,6 +116,17 @@ TEST_CASE("Ctrl-Z stops the workers, also those that are being started", "[unit]
   REQUIRE(*find<SignalWorkers>(resumed) == SignalWorkers{SIGCONT, false, both});
 }
 
+TEST_CASE("a signal shortens the wait for what workers have left behind, the job's good end does not",
+          "[unit][agent]") {
+  Running job;
+  static_cast<void>(job.agent.step(ended(0, 0), t0));
+  REQUIRE(find<SweepDescendants>(job.agent.step(ended(1, 0), t0))->patience > 0s);
+  REQUIRE_FALSE(find<SweepDescendants>(job.agent.step(FromCoordinator{End{verdict(0)}}, t0)));
+  const auto first = job.agent.step(SignalArrived{SIGTERM}, t0);
+  REQUIRE(*find<SweepDescendants>(first) == SweepDescendants{0s, two_workers().stop_grace});
+  REQUIRE(*find<SweepDescendants>(job.agent.step(SignalArrived{SIGTERM}, t0 + 1s)) == SweepDescendants{});
+}
+
 TEST_CASE("a signal that comes while a worker is being started reaches it", "[unit][agent]") {
   Agent agent{two_workers(), AgentIdentity{NodeId{"n"}, "host", {}, {}}};
   static_cast<void>(agent.step(Begin{}, t0));
@@ -132,7 +143,8 @@ TEST_CASE("a signal that comes while a worker is being started reaches it", "[un
   }
   SECTION("a kill") {
     static_cast<void>(agent.step(SignalArrived{SIGINT}, t0));
-    static_cast<void>(agent.step(SignalArrived{SIGINT}, t0 + 1s));
+    const auto killed = agent.step(SignalArrived{SIGINT}, t0 + 1s);
+    REQUIRE(*find<CancelStarts>(killed) == CancelStarts{.killed = true});
     REQUIRE(*find<KillWorkers>(agent.step(WorkerStarted{LocalRank{0}, 100}, t0 + 2s)) ==
             KillWorkers{{LocalRank{0}}, true});
   }

@@ -173,7 +173,8 @@ TEST_CASE("the workers' environment", "[unit][plan]") {
                                            "TORCHUP_TOKEN=secret",
                                            "TORCH_NCCL_ASYNC_ERROR_HANDLING=3",
                                            "TORCHUP_WORKER_PAGE=3:secret",
-                                           "TORCHUP_WORKER_CHANNEL=4:secret"};
+                                           "TORCHUP_WORKER_CHANNEL=4:secret",
+                                           "TORCHUP_TEMPLATE=3:secret"};
   Placement placement;
   placement.group_rank = GroupRank{1};
   placement.first_rank = Rank{4};
@@ -212,6 +213,59 @@ TEST_CASE("manual and completion know every option", "[unit][plan]") {
   }
   REQUIRE(std::ranges::none_of(manual, [](unsigned char c) { return c < ' ' && c != '\n'; }));  // `\f` is one
   REQUIRE(completion_script("csh") == std::nullopt);
+}
+
+TEST_CASE("a program that can be forked is preloaded itself", "[unit][plan]") {
+  const auto with = [](std::optional<std::uint32_t> mark, std::vector<std::string> words, const Texts& options = {}) {
+    OptionValues values;
+    values.set("preload", "program");
+    for (const auto& [name, text] : options) values.set(name, text);
+    auto machine = fake_machine({});
+    machine.program = [mark](const std::string& name, Where) {
+      const auto kind = name.ends_with(".py")   ? ProgramFile::Kind::other
+                        : name.ends_with(".sh") ? ProgramFile::Kind::script
+                                                : ProgramFile::Kind::elf;
+      ProgramFile file{name, kind, true};
+      if (kind == ProgramFile::Kind::elf) file.template_mark = mark;
+      return std::optional{file};
+    };
+    return make_plan(values, words, false, machine);
+  };
+  using Words = std::vector<std::string>;
+  REQUIRE(with(1, {"train", "a"})->preload == Words{"program"});
+  REQUIRE(with(1, {"train", "a"}, {{"no-python", "1"}})->preload == Words{"program"});
+  SECTION("nothing else is started so") {
+    CHECK(
+        with({}, {"train"}).error().message() ==
+        "--preload=program: train has no mark of torchup's worker_main (ELF file): name a program that is linked with "
+        "torchup::worker_runtime and calls worker_main, or leave --preload out");
+    CHECK(with(1, {"train.sh"})
+              .error()
+              .message()
+              .starts_with(
+                  "--preload=program: train.sh has no mark of torchup's worker_main (executable script with #!): "));
+    CHECK(
+        with(2, {"train"}).error().message() ==
+        "--preload=program: train was built with another release of torchup (its mark is of version 2, this launcher's "
+        "1): build it again with this one, or leave --preload out");
+    CHECK(
+        with(1, {"train.py"})
+            .error()
+            .message()
+            .starts_with(
+                "--preload=program is for C++ programs on torchup's worker_runtime, and train.py is run by Python ("));
+    CHECK(with(1, {"train.py"})
+              .error()
+              .message()
+              .ends_with("): name the modules that it imports, for instance --preload=torch"));
+  }
+  SECTION("what main may look at is the same for all workers") {
+    const auto others = with(1, {"train", "--out=${local_rank}"});
+    CHECK(others->preload.empty());
+    CHECK(others->warnings.back() ==
+          "--preload: train has other arguments for each worker, and may look at them before worker_main; workers are "
+          "started without it");
+  }
 }
 
 TEST_CASE("what is preloaded are modules, for a program that Python runs", "[unit][plan]") {

@@ -47,6 +47,44 @@ TEST_CASE("workers that all wait are given twice the time: the fault may be on a
   REQUIRE(watch.look(samples, false, t0 + 61s).hung->workers == std::vector{LocalRank{0}, LocalRank{1}});
 }
 
+TEST_CASE("workers that all wait, perhaps for another node that saves, are told and not aborted",
+          "[unit][step_watch]") {
+  StepWatch watch{30s, true};
+  std::vector<StepSample> samples{at(0, 12, t0, t0 + 1s), at(1, 12, t0, t0 + 1s)};
+  REQUIRE(watch.look(samples, false, t0 + 60s) == StepWatch::Findings{});
+  const auto found = watch.look(samples, false, t0 + 61s);
+  REQUIRE_FALSE(found.hung);
+  REQUIRE(
+      *found.warning ==
+      "ranks 4, 5 ended no step for 61.0 s (--heartbeat-timeout 30.0 s), the last one was step 12; all of them wait "
+      "for others, so they are not aborted: see the other nodes");
+  REQUIRE(watch.look(samples, false, t0 + 62s) == StepWatch::Findings{});  // told once
+}
+
+TEST_CASE("a worker that others of its node wait for is aborted, whatever other nodes do", "[unit][step_watch]") {
+  StepWatch watch{30s, true};
+  const std::vector<StepSample> samples{at(0, 12, t0, t0 + 1s), at(1, 12, t0)};
+  REQUIRE(watch.look(samples, false, t0 + 31s).hung->workers == std::vector{LocalRank{1}});
+}
+
+TEST_CASE("a save that takes long is told when it has taken the timeout, and twice as long", "[unit][step_watch]") {
+  StepWatch watch{30s};
+  std::vector<StepSample> samples{at(0, 12, t0, t0 + 1s), at(1, 12, t0)};
+  samples[1].progress->saving_since_ns = ns(t0);
+  REQUIRE_FALSE(watch.look(samples, false, t0 + 30s).warning);
+  REQUIRE(
+      *watch.look(samples, false, t0 + 31s).warning ==
+      "rank 5 saves the state for 31.0 s; until that is done nobody is taken for hung (--heartbeat-timeout 30.0 s)");
+  REQUIRE_FALSE(watch.look(samples, false, t0 + 62s).warning);
+  REQUIRE(watch.look(samples, false, t0 + 63s).warning);
+  samples[1].progress->saving_since_ns = 0;
+  REQUIRE_FALSE(watch.look(samples, false, t0 + 64s).warning);
+  samples[1].progress->saving_since_ns = ns(t0 + 64s);
+  REQUIRE(watch.look(samples, false, t0 + 95s).warning);  // another save
+  StepWatch off{Duration{0}};
+  REQUIRE_FALSE(off.look(samples, false, t0 + 900s).warning);
+}
+
 TEST_CASE("before its first step, without a page or a timeout, nobody hangs", "[unit][step_watch]") {
   const std::vector<StepSample> silent{{Rank{0}, LocalRank{0}, std::nullopt}};
   REQUIRE_FALSE(StepWatch{1s}.look(silent, false, t0 + 1000s).hung);
@@ -107,8 +145,8 @@ TEST_CASE("time in which all stood still is not counted", "[unit][step_watch]") 
     REQUIRE(looked(watch, samples, false, t0 + 511s, t0 + 513s));
   }
   SECTION("docker pause, a suspended machine: we did not look either") {
-    REQUIRE_FALSE(looked(watch, samples, false, t0 + 500s, t0 + 508s));
-    REQUIRE(looked(watch, samples, false, t0 + 509s, t0 + 512s));
+    REQUIRE_FALSE(looked(watch, samples, false, t0 + 500s, t0 + 510s));
+    REQUIRE(looked(watch, samples, false, t0 + 511s, t0 + 513s));
   }
   SECTION("a look that is a little late leaves nothing out") {
     TimePoint now = t0 + 20s;

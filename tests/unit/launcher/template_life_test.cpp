@@ -16,7 +16,7 @@ const TimePoint t0{};
 std::string text(const std::optional<EventBody>& event) { return event ? to_text(*event)->text : ""; }
 
 TemplateLife serving() {
-  TemplateLife life{{"torch", "my.models"}};
+  TemplateLife life{{"torch", "my.models"}, true};
   life.begins(t0);
   life.has_pid(42);
   REQUIRE(life.says("importing torch", t0).has_value() == false);
@@ -27,7 +27,7 @@ TemplateLife serving() {
 }  // namespace
 
 TEST_CASE("a template serves when it has imported everything", "[unit][preload]") {
-  REQUIRE(TemplateLife{{"torch"}}.state() == State::absent);
+  REQUIRE(TemplateLife{{"torch"}, true}.state() == State::absent);
   TemplateLife life = serving();
   REQUIRE(life.state() == State::serving);
   SECTION("what it says then is nobody's word") {
@@ -39,7 +39,7 @@ TEST_CASE("a template serves when it has imported everything", "[unit][preload]"
 }
 
 TEST_CASE("a template that does not come to serve is the last one", "[unit][preload]") {
-  TemplateLife life{{"torch"}};
+  TemplateLife life{{"torch"}, true};
   life.begins(t0);
   REQUIRE(life.state() == State::loading);
   SECTION("it says why") {
@@ -82,5 +82,37 @@ TEST_CASE("a template that is lost has one successor", "[unit][preload]") {
   REQUIRE(text(life.ended(-SIGKILL)) ==
           "--preload: the process with the imports does not answer, and is the second of this job; workers are started "
           "without it");
+  REQUIRE(life.state() == State::given_up);
+}
+
+TEST_CASE("a native program is a template from its worker_main on", "[unit][preload]") {
+  TemplateLife life{{"program"}, false};
+  life.begins(t0);
+  life.has_pid(42);
+  SECTION("it ends on its way") {
+    REQUIRE(text(life.ended(0)) ==
+            "--preload: the program ended with exit code 0 before it came to worker_main; workers are started without "
+            "it");
+  }
+  SECTION("it dies on its way") {
+    REQUIRE(text(life.ended(-SIGSEGV)) ==
+            "--preload: the program was ended by SIGSEGV before it came to worker_main; workers are started without "
+            "it");
+  }
+  SECTION("it takes too long") {
+    REQUIRE(text(life.takes_too_long()) ==
+            "--preload: the program takes over 120 s to its worker_main; workers are started without it");
+  }
+  SECTION("it cannot be started") {
+    REQUIRE(text(life.not_started("a.out: Permission denied")) ==
+            "--preload: no process for the program: a.out: Permission denied; workers are started without it");
+  }
+  SECTION("it is lost later") {
+    REQUIRE(life.says("ready", t0 + 300ms) == EventBody{event::TemplateReady{42, {"program"}, 0.3}});
+    REQUIRE(text(life.ended(-SIGKILL)) ==
+            "--preload: the process with the program was ended by SIGKILL; a further attempt gets another one");
+    REQUIRE(life.state() == State::absent);
+    return;
+  }
   REQUIRE(life.state() == State::given_up);
 }

@@ -327,6 +327,7 @@ TEST_CASE("what one node says at length is told to the others in short", "[unit]
   Job job{{.min_nodes = 2, .max_nodes = 2, .same_world = SameWorld::warn, .hostlist = "a,b"}};
   job.join("a");
   SECTION("why it was refused") {
+    const std::size_t held_before = job.rendezvous.held_bytes();
     Join other = job.join_of("x");
     other.terms.hostlist = std::string(64000, 'n');
     job.connect("x");
@@ -334,6 +335,11 @@ TEST_CASE("what one node says at length is told to the others in short", "[unit]
     const std::string roster = job.pass(job.now + 2s);
     REQUIRE(roster.find("refused: x (the host list is nnn") != std::string::npos);
     REQUIRE(roster.size() < 1000);
+    const auto nodes = job.rendezvous.view(job.now).nodes;
+    const auto refused = std::ranges::find(nodes, "refused", &JobView::Node::state);
+    REQUIRE(refused != nodes.end());
+    REQUIRE(refused->reason.size() == refusal_kept_bytes_max);
+    REQUIRE(job.rendezvous.held_bytes() > held_before + refusal_kept_bytes_max - 1);
   }
   SECTION("how it differs") {
     Join other = job.join_of("b");

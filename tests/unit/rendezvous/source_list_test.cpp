@@ -67,3 +67,13 @@ TEST_CASE("a cover of nothing is empty and contains nobody", "[unit][source_list
   REQUIRE(SourceList::covering({}).empty());
   REQUIRE_FALSE(SourceList{}.contains("127.0.0.1"));
 }
+
+TEST_CASE("a list is widened by what is not in it", "[unit][source_list]") {
+  SourceList list = *SourceList::read("10.0.0.0/24,192.0.2.7");
+  list.widen({*read_address("10.0.0.0"), *read_address("10.0.0.9"), *read_address("192.0.2.7")});
+  REQUIRE(list.texts() == std::vector<std::string>{"10.0.0.0/24", "192.0.2.7"});
+  list.widen({*read_address("192.0.2.8")});
+  REQUIRE(list.texts() == std::vector<std::string>{"10.0.0.0/24", "192.0.2.7", "192.0.2.8"});
+  list.widen({*read_address("10.0.1.1")}, 3);  // those that are closest become one
+  REQUIRE(list.texts() == std::vector<std::string>{"10.0.0.0/24", "10.0.1.1", "192.0.2.0/28"});
+}

@@ -233,6 +233,20 @@ TEST_CASE("wait_get answers with the values, wait_pop with the element", "[unit]
   REQUIRE(c.store().queue_count() == 0);
 }
 
+TEST_CASE("a push is for who takes the element with his answer, whoever came first", "[unit][store]") {
+  Clients c;
+  const bool plain_first = GENERATE(true, false);
+  REQUIRE(c.ask(1, plain_first ? Query::wait : Query::wait_pop, {"/q"}).empty());
+  REQUIRE(c.ask(2, plain_first ? Query::wait_pop : Query::wait, {"/q"}).empty());
+  const std::uint32_t pops = plain_first ? 2 : 1, waits = plain_first ? 1 : 2;
+  c.ask(0, Query::queue_push, {"/q"}, {"x"});
+  REQUIRE(c.answer(pops) == "00" + number(1) + text("x"));
+  REQUIRE(c.answer(waits).empty());
+  c.ask(0, Query::queue_push, {"/q"}, {"y"});
+  REQUIRE(c.answer(waits) == "00");
+  REQUIRE(c.ask(waits, Query::queue_pop, {"/q"}) == number(1) + text("y"));
+}
+
 TEST_CASE("a disconnected client's waits are gone", "[unit][store]") {
   Clients c;
   c.ask(1, Query::wait, {"/a", "/b"});

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "rendezvous/core/torchrun/torchrun_seating.hpp"
 #include "tests/support/torchrun_world.hpp"
 
 namespace torchup {

@@ -145,13 +145,21 @@ TEST_CASE("a round whose group ranks are not 0, 1, 2 is left", "[unit][torchrun]
 }
 
 TEST_CASE("a newcomer finds the store of a silent rank 0, and publishes it", "[unit][torchrun]") {
-  // A torchrun agent of the first round, which publishes no more, and one of ours that joins the second.
+  // A torchrun agent of the first round, which publishes no more, and one of ours that joins a later one.
   World world;
   const TorchrunNode old{"10.0.0.9", 5, 0};
   world.keys.map["torch.rendezvous.job.0/MASTER_ADDR"] = "10.0.0.9";
   world.keys.map["torch.rendezvous.job.0/MASTER_PORT"] = "4711";
+  const bool was_away = GENERATE(false, true);  // for a round in which another was first
+  if (was_away) {
+    world.keys.map["torch.rendezvous.job.1/MASTER_ADDR"] = "10.0.0.5";
+    world.keys.map["torch.rendezvous.job.1/MASTER_PORT"] = "4712";
+  }
   TorchrunState state;
-  state.round = 1;
+  state.round = was_away ? 2 : 1;
+  const auto key = [round = state.round](int later, const std::string& name) {
+    return torchrun_round_key(RunId{"job"}, round + later, name);
+  };
   state.participants = {{old, 0}};
   state.last_heartbeats = {{old, utc0}};
   world.keys.put(state);
@@ -163,12 +171,12 @@ TEST_CASE("a newcomer finds the store of a silent rank 0, and publishes it", "[u
   state = world.keys.state();
   REQUIRE(state.complete);
   REQUIRE(state.participants.at(old) == 0);  // ours stands behind those who run
-  REQUIRE_FALSE(world.keys.map.contains("torch.rendezvous.job.1/MASTER_ADDR"));
+  REQUIRE_FALSE(world.keys.map.contains(key(0, "MASTER_ADDR")));
   world.run(2s);
-  REQUIRE(world.keys.map.at("torch.rendezvous.job.1/MASTER_ADDR") == "10.0.0.9");
-  REQUIRE(world.keys.map.at("torch.rendezvous.job.1/MASTER_PORT") == "4711");
+  REQUIRE(world.keys.map.at(key(0, "MASTER_ADDR")) == "10.0.0.9");
+  REQUIRE(world.keys.map.at(key(0, "MASTER_PORT")) == "4711");
   REQUIRE(world.keys.emptied == std::vector<std::string>{"10.0.0.9:4711"});
-  world.keys.map["torch.rendezvous.job.1/torchelastic/assigned_ranks/1"] = "[1, 3, 1, 3]";
+  world.keys.map[key(0, "torchelastic/assigned_ranks/1")] = "[1, 3, 1, 3]";
   world.run(500ms);
   REQUIRE(ours.last<Placed>()->placement.master_port == Port{4711});
   REQUIRE(ours.last<Placed>()->placement.first_rank == Rank{1});
@@ -182,25 +190,24 @@ TEST_CASE("a newcomer finds the store of a silent rank 0, and publishes it", "[u
     REQUIRE(world.keys.state().wait_list.empty());  // or it is just about to come
     world.run(2s);
     state = world.keys.state();
-    REQUIRE(state.round == 2);
+    REQUIRE(state.round == (was_away ? 3 : 2));
     REQUIRE(state.wait_list.size() == 1);
     state.participants[old] = 0;
     state.last_heartbeats[old] = utc0 + std::chrono::duration_cast<std::chrono::microseconds>(world.elapsed);
     state.complete = true;
     state.participants.rbegin()->second = 1;
     world.keys.put(state);
-    world.keys.map["torch.rendezvous.job.2/MASTER_ADDR"] = "10.0.0.9";
-    world.keys.map["torch.rendezvous.job.2/MASTER_PORT"] = "4711";
+    world.keys.map[key(1, "MASTER_ADDR")] = "10.0.0.9";
+    world.keys.map[key(1, "MASTER_PORT")] = "4711";
     world.run(1s);
     REQUIRE(world.keys.state().complete);
     REQUIRE(world.keys.state().wait_list.empty());
-    REQUIRE_FALSE(
-        world.keys.map.contains("torch.rendezvous.job.2/torchelastic/role_info/1"));  // it remembers for a second
+    REQUIRE_FALSE(world.keys.map.contains(key(1, "torchelastic/role_info/1")));  // it remembers for a second
     world.run(500ms);
-    REQUIRE(world.keys.map.contains("torch.rendezvous.job.2/torchelastic/role_info/1"));
+    REQUIRE(world.keys.map.contains(key(1, "torchelastic/role_info/1")));
   }
   SECTION("an agent at the exit barrier is not silent, it waits") {
-    world.keys.map["torch.rendezvous.job.1/torchelastic/agent/terminal_state/num_members"] = "1";
+    world.keys.map[key(0, "torchelastic/agent/terminal_state/num_members")] = "1";
     world.run(60s);
     REQUIRE_FALSE(ours.last<StopWorkers>());
   }

@@ -122,6 +122,14 @@ TEST_CASE("workers meet at our common place where that is wished", "[unit][torch
     REQUIRE(job.keys.emptied == std::vector<std::string>{"10.0.0.200:1000"});
     job.offer(1, "b", "4712");
     REQUIRE(job.published(1) == "10.0.0.200:1000");
+
+    job.keys.empties = false;  // it holds more than is erased at once
+    job.place.begin(2, {b, c}, job.keys);
+    REQUIRE(job.published(2) == "10.0.0.200:1000");
+    REQUIRE(job.place.holds_roles());
+    job.keys.empties = true;
+    job.place.turn(job.keys);
+    REQUIRE_FALSE(job.place.holds_roles());
   }
   SECTION("but not where a worker is to open it") {
     job.place.answered({"a", Port{4711}}, false, job.keys);

@@ -3,7 +3,11 @@
 #include <iostream>
 #include <torchup/distributed_sampler.hpp>
 
-int main() {
+#include "tests/worker_runtime/test_program.hpp"
+
+namespace sampler_lists {
+
+int run_as_program(int, char**) {
   std::size_t size = 0;
   int world_size = 0;
   bool drop_last = false, shuffle = false;
@@ -25,4 +29,9 @@ int main() {
       std::cout << '\n';
     }
   }
+  return 0;
 }
+
+const TestProgram program{"sampler_lists", run_as_program};
+
+}  // namespace sampler_lists

@@ -153,6 +153,7 @@ class UnevenInputs(Case):
     """Against Python's join."""
 
     def as_python(self, by_active, view, graph):
+        import torch._dynamo  # noqa: F401; once: each rank's first optimizer would
         with tempfile.TemporaryDirectory() as folder:
             queue = multiprocessing.Queue()
             others = [multiprocessing.Process(target=python_rank, args=(rank, os.path.join(folder, "store"), by_active, view, graph, queue))
@@ -160,7 +161,7 @@ class UnevenInputs(Case):
             for other in others:
                 other.start()
                 self.addCleanup(other.kill)
-            theirs = dict(queue.get(timeout=90) for _ in others)
+            theirs = dict(queue.get(timeout=240) for _ in others)
             for other in others:
                 other.join(30)
         results = run([worker, "join", "active" if by_active else "initial", "view" if view else "copy", graph, "3"], WORLD_SIZE)

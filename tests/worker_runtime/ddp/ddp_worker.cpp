@@ -4,6 +4,9 @@
 
 #include "tests/worker_runtime/ddp/models.hpp"
 #include "tests/worker_runtime/rank_scenarios.hpp"
+#include "tests/worker_runtime/test_program.hpp"
+
+namespace ddp_worker {
 
 using namespace rank_scenarios;
 
@@ -320,7 +323,7 @@ void die_in_backward(torchup::ProcessGroup& group, Words) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_as_program(int argc, char** argv) {
   return run(argc, argv,
              {{"shapes", shapes},
               {"unused_error", unused_error},
@@ -337,3 +340,7 @@ int main(int argc, char** argv) {
               {"second_backward", second_backward},
               {"die_in_backward", die_in_backward}});
 }
+
+const TestProgram program{"ddp_worker", run_as_program};
+
+}  // namespace ddp_worker

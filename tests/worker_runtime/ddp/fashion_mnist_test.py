@@ -16,23 +16,24 @@ import unittest
 import zlib
 
 from ranks import Job, contract, free_port, run
+from small_fashion_mnist import WHOLE, small_fashion_mnist
 
 program, script = sys.argv[1:3]
-DATA = "/usr/share/datasets/fashion-mnist"
 STEPS = 50
 
 
-@unittest.skipUnless(os.path.isdir(DATA), f"{DATA} is missing (package dataset-fashion-mnist)")
+@unittest.skipUnless(os.path.isdir(WHOLE), f"{WHOLE} is missing (package dataset-fashion-mnist)")
 class FashionMnist(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="torchup-twin-")
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
+        self.data = ["--data", small_fashion_mnist(os.path.join(self.folder, "data"))]
 
     def losses(self, command, name, weights):
         """As the bits of a float, step by step."""
         history = os.path.join(self.folder, name)
-        results = run([*command, "--weights", weights, "--history", history, "--steps", str(STEPS), "--samples", "3200", "--batch-size", "64",
+        results = run([*command, *self.data, "--weights", weights, "--history", history, "--steps", str(STEPS), "--samples", "3200", "--batch-size", "64",
                        "--epochs", "1", "--lr", "0.05", "--momentum", "0", "--scheduler", "none"], 2, CUDA_VISIBLE_DEVICES="")
         self.assertEqual([code for code, _, _ in results], [0, 0], results)
         with open(history) as file:
@@ -60,7 +61,7 @@ class FashionMnist(unittest.TestCase):
         port = free_port()
         job = Job()
         for rank in range(2):
-            job.start([program, "--epochs", "1", "--samples", "256", "--checkpoint", os.path.join(self.folder, "ckpt")],
+            job.start([program, *self.data, "--epochs", "1", "--samples", "256", "--checkpoint", os.path.join(self.folder, "ckpt")],
                       contract(rank, 2, port, CUDA_VISIBLE_DEVICES=""), preexec_fn=small_files, restore_signals=False)
         for code, _, err in job.finish():
             self.assertEqual(code, 1, err)
@@ -71,7 +72,7 @@ class FashionMnist(unittest.TestCase):
         manifest = os.path.join(checkpoints, "step-000000000004", "manifest.json")
         said = {}
         for epochs in ("1", "2"):
-            results = run([program, "--epochs", epochs, "--samples", "256", "--batch-size", "64", "--history", history,
+            results = run([program, *self.data, "--epochs", epochs, "--samples", "256", "--batch-size", "64", "--history", history,
                            "--checkpoint", checkpoints], 2, CUDA_VISIBLE_DEVICES="")
             self.assertEqual([code for code, _, _ in results], [0, 0], results)
             said[epochs] = results[0][1]

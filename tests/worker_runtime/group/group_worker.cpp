@@ -8,6 +8,9 @@
 #include <thread>
 
 #include "tests/worker_runtime/rank_scenarios.hpp"
+#include "tests/worker_runtime/test_program.hpp"
+
+namespace group_worker {
 
 using namespace rank_scenarios;
 
@@ -228,7 +231,7 @@ void late_farewell(torchup::ProcessGroup& group, Words) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_as_program(int argc, char** argv) {
   return run(argc, argv,
              {{"meet", meet},
               {"collectives", collectives},
@@ -238,3 +241,7 @@ int main(int argc, char** argv) {
               {"abort_after_a_death", abort_after_a_death},
               {"late_farewell", late_farewell}});
 }
+
+const TestProgram program{"group_worker", run_as_program};
+
+}  // namespace group_worker

@@ -5,16 +5,19 @@
 #include <filesystem>
 #include <future>
 #include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torchup/error.hpp>
 
 using namespace torchup;
+using namespace std::chrono_literals;
 using Catch::Contains;
 
 namespace {
 
 const BackendOffer on_cpu{.nccl = false, .gloo = true, .gpu = ""};
-BackendOffer with_gpu(const char* gpu) { return {.nccl = true, .gloo = true, .gpu = gpu}; }
-BackendOffer nccl_only(const char* gpu) { return {.nccl = true, .gloo = false, .gpu = gpu}; }
+BackendOffer with_gpu(const char* identity) { return {.nccl = true, .gloo = true, .gpu = identity}; }
+BackendOffer nccl_only(const char* identity) { return {.nccl = true, .gloo = false, .gpu = identity}; }
 
 std::string vote(const std::vector<BackendOffer>& offers) {
   const auto [backend, why] = vote_on_backend(offers);
@@ -54,6 +57,50 @@ std::vector<Rank> meet_all(const std::vector<BackendOffer>& offers, const std::v
   return results;
 }
 
+/// A store that an agent serves for as long as it lives, whatever rounds there are.
+class AgentStore {
+ public:
+  AgentStore() {
+    c10d::TCPStoreOptions options;
+    options.port = 0;
+    options.isServer = true;
+    options.waitWorkers = false;
+    server_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  }
+  /// A rank of a round, from when it comes: "gloo n1", or the error. `restarts` are those that its own agent has
+  /// counted.
+  std::future<std::string> come(int rank, int world_size, int restarts = 0, std::chrono::seconds timeout = 60s) {
+    return std::async(std::launch::async, [this, rank, world_size, restarts, timeout] {
+      MeetingPlan plan{.place = {.rank = rank,
+                                 .world_size = world_size,
+                                 .local_rank = rank,
+                                 .local_size = world_size,
+                                 .master_addr = "127.0.0.1",
+                                 .master_port = server_->getPort(),
+                                 .restart_count = restarts,
+                                 .agent_store = true},
+                       .file = {},
+                       .asked_backend = "auto",
+                       .offer = on_cpu,
+                       .timeout = timeout,
+                       .on_waiting = [](std::string_view) {}};
+      try {
+        const Meeting meeting = meet(plan);
+        return meeting.backend + " " + meeting.round;
+      } catch (const Error& error) {
+        return std::string{error.what()};
+      }
+    });
+  }
+  /// Until the ranks have counted so far.
+  void wait_for(const char* key, std::int64_t count) {
+    while (server_->add(key, 0) < count) std::this_thread::sleep_for(5ms);
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::TCPStore> server_;
+};
+
 }  // namespace
 
 TEST_CASE("all ranks take nccl, or all take gloo", "[worker_runtime][meeting]") {
@@ -90,5 +137,56 @@ TEST_CASE("the ranks learn at their meeting which backend they use", "[worker_ru
   SECTION("nobody can have what one insists on") {
     for (const auto& rank : meet_all({with_gpu("a"), nccl_only("a")}, {"auto", "nccl"}))
       CHECK_THAT(rank.result, Contains("ranks 0 and 1 have the same GPU, a"));
+  }
+}
+
+TEST_CASE("in a store that holds earlier rounds those of this one meet", "[worker_runtime][meeting]") {
+  AgentStore store;
+  auto first = store.come(0, 2), second = store.come(1, 2);
+  CHECK(first.get() == "gloo n1");
+  CHECK(second.get() == "gloo n1");
+  SECTION("whoever comes first, and whatever their agents have counted") {
+    second = store.come(1, 2, 1);
+    CHECK(second.wait_for(500ms) == std::future_status::timeout);
+    first = store.come(0, 2, 0);
+    CHECK(first.get() == "gloo n2");
+    CHECK(second.get() == "gloo n2");
+  }
+  SECTION("when there are more of them, or fewer") {
+    auto third = store.come(2, 3);
+    second = store.come(1, 3);
+    CHECK(second.wait_for(500ms) == std::future_status::timeout);
+    first = store.come(0, 3);
+    for (auto* rank : {&first, &second, &third}) CHECK(rank->get() == "gloo n2");
+    second = store.come(1, 2);
+    CHECK(second.wait_for(500ms) == std::future_status::timeout);
+    first = store.come(0, 2);
+    CHECK(first.get() == "gloo n3");
+    CHECK(second.get() == "gloo n3");
+  }
+  SECTION("after one to which not all came") {
+    CHECK_THAT(store.come(0, 2, 0, 1s).get(), Contains("missing: rank 1"));
+    second = store.come(1, 2);
+    CHECK(second.wait_for(500ms) == std::future_status::timeout);
+    first = store.come(0, 2);
+    CHECK(first.get() == "gloo n3");
+    CHECK(second.get() == "gloo n3");
+  }
+  SECTION("and who has come to one that is over follows") {
+    auto early = store.come(0, 3);
+    store.wait_for("torchup/rounds", 2);
+    auto lonely = store.come(2, 3);
+    store.wait_for("torchup/meeting/n2/arrived", 2);
+    first = store.come(0, 3);
+    CHECK_THAT(early.get(), Contains("this one gives way"));
+    second = store.come(1, 3);
+    for (auto* rank : {&first, &second, &lonely}) CHECK(rank->get() == "gloo n3");
+  }
+  SECTION("and who contradicts them is told") {
+    first = store.come(0, 2);
+    store.wait_for("torchup/meeting/n2/arrived", 1);
+    second = store.come(1, 3);
+    CHECK_THAT(second.get(), Contains("do not agree") && Contains("world size 3"));
+    CHECK_THAT(first.get(), Contains("do not agree"));
   }
 }

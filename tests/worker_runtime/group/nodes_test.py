@@ -72,9 +72,11 @@ class TwoNodes(unittest.TestCase):
         self.assert_meet(self.job(["", ""], ADDRESSES[0], GLOO_SOCKET_IFNAME="eth0"))
 
     def test_a_wrong_gloo_socket_ifname_is_not_passed_over(self):
-        for code, _, err in self.job(self.BOTH, "node0", GLOO_SOCKET_IFNAME="eth7"):
-            self.assertEqual(code, 1, err)
-            self.assertIn("eth7", err)
+        first, second = self.job(self.BOTH, "node0", GLOO_SOCKET_IFNAME="eth7")
+        self.assertEqual([code for code, _, _ in (first, second)], [1, 1], (first, second))
+        self.assertIn("eth7", first[2])
+        if "look at what rank 0 says" not in second[2]:  # whose end, and the store's with it, may be what it sees
+            self.assertIn("eth7", second[2])
 
 
 if __name__ == "__main__":

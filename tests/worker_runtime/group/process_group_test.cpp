@@ -17,12 +17,12 @@ struct CountingBackend : c10d::Backend {
   int& destroyed_;
 };
 
-ProcessGroup group_with(c10::intrusive_ptr<c10d::Backend> backend) {
+ProcessGroup group_with(const c10::intrusive_ptr<c10d::Backend>& backend) {
   auto state = std::make_shared<ProcessGroup::State>();
   state->name = std::string{"1"};  // g++ 12 warns of the literal
   state->job = std::make_shared<const JobState>();
   state->global_ranks = {0, 1};
-  state->backend = std::move(backend);
+  state->connection = std::make_unique<GroupConnection>(GroupConnection::Kind::nccl, [&] { return backend; });
   return ProcessGroup{std::move(state)};
 }
 

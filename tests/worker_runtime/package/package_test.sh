@@ -11,21 +11,29 @@ fail() { echo "package: $*" >&2; exit 1; }
 cmake --install "$build" --prefix "$folder/prefix" >"$folder/install.log" || { cat "$folder/install.log"; fail "the install failed"; }
 mv "$folder/prefix" "$folder/moved" # an install can be moved
 
-# README's C++ program, as it is printed there.
+# README's C++ programs, as they are printed there.
 mkdir "$folder/readme"
-awk '/^```cpp$/ { inside = 1; next } /^```$/ { if (inside) exit } inside' "$source/README.md" >"$folder/readme/main.cpp"
-grep -q 'int main' "$folder/readme/main.cpp" || fail "README has no C++ program"
+awk -v folder="$folder/readme" '/^```cpp$/ { ++number; inside = 1; next } /^```$/ { inside = 0 }
+  inside { print >(folder "/program" number ".cpp") }' "$source/README.md"
+for number in 1 2; do
+  grep -q 'int main' "$folder/readme/program$number.cpp" || fail "README has no C++ program $number"
+done
 cat >"$folder/readme/CMakeLists.txt" <<EOF
 cmake_minimum_required(VERSION 3.25)
 project(readme LANGUAGES CXX)
 find_package(torchup REQUIRED)
-add_executable(readme main.cpp)
-target_link_libraries(readme PRIVATE torchup::worker_runtime)
+foreach(number IN ITEMS 1 2)
+  add_executable(program\${number} program\${number}.cpp)
+  target_link_libraries(program\${number} PRIVATE torchup::worker_runtime)
+endforeach()
 EOF
 cmake -G Ninja -S "$folder/readme" -B "$folder/readme/build" -DCMAKE_PREFIX_PATH="$folder/moved" >"$folder/log" 2>&1 ||
-  { cat "$folder/log"; fail "README's program does not configure"; }
-cmake --build "$folder/readme/build" >"$folder/log" 2>&1 || { tail -n 30 "$folder/log"; fail "README's program does not build"; }
-"$folder/readme/build/readme" >"$folder/log" 2>&1 || { cat "$folder/log"; fail "README's program does not run"; }
+  { cat "$folder/log"; fail "README's programs do not configure"; }
+cmake --build "$folder/readme/build" >"$folder/log" 2>&1 || { tail -n 30 "$folder/log"; fail "README's programs do not build"; }
+for number in 1 2; do
+  (cd "$folder" && "readme/build/program$number") >"$folder/log" 2>&1 ||
+    { cat "$folder/log"; fail "README's program $number does not run"; }
+done
 
 for example in all_reduce fashion_mnist; do
   cmake -G Ninja -S "$source/examples/$example" -B "$folder/$example" -DCMAKE_PREFIX_PATH="$folder/moved" \

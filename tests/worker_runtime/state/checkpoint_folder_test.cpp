@@ -8,21 +8,12 @@
 #include <fstream>
 #include <torchup/error.hpp>
 
+#include "tests/support/temporary_folder.hpp"
 #include "worker_runtime/state/crc32.hpp"
 
 using namespace torchup;
 
 namespace {
-
-/// A folder that goes with the test.
-struct Folder {
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "torchup-checkpoint-XXXXXX").string();
-    path = ::mkdtemp(name.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
 
 /// What is said on stderr while it lives.
 class Said {
@@ -53,7 +44,7 @@ CheckpointContent content_of(std::int64_t step) {
 }  // namespace
 
 TEST_CASE("what a crashed writer left goes before a new checkpoint needs its room", "[worker_runtime][checkpoint]") {
-  const Folder place;
+  const test::TemporaryFolder place;
   const CheckpointFolder folder{place.path};
   folder.save(content_of(1), 3, {});
   const auto left_over = place.path / "step-000000000007.tmp-99999999";
@@ -70,7 +61,7 @@ TEST_CASE("what a crashed writer left goes before a new checkpoint needs its roo
 
 // In a container that was started again, every process has the number of the one that crashed.
 TEST_CASE("what a crashed writer of our number left is not in the way", "[worker_runtime][checkpoint]") {
-  const Folder place;
+  const test::TemporaryFolder place;
   const CheckpointFolder folder{place.path};
   std::ofstream{place.path / ("step-000000000001.tmp-" + std::to_string(::getpid()))} << "no folder";
   folder.save(content_of(1), 3, {});
@@ -79,7 +70,7 @@ TEST_CASE("what a crashed writer of our number left is not in the way", "[worker
 }
 
 TEST_CASE("a damaged checkpoint is told of once and goes with the next save", "[worker_runtime][checkpoint]") {
-  const Folder place;
+  const test::TemporaryFolder place;
   const CheckpointFolder folder{place.path};
   const auto path_of = [&](int step) { return place.path / ("step-00000000000" + std::to_string(step)); };
   for (int step = 1; step <= 5; ++step) folder.save(content_of(step), 0, {});

@@ -14,6 +14,10 @@
 #include <thread>
 #include <torchup/torchup.hpp>
 
+#include "tests/worker_runtime/test_program.hpp"
+
+namespace resume_worker {
+
 namespace {
 
 using Options = std::map<std::string, std::string>;
@@ -209,4 +213,8 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return torchup::worker_main(argc, argv, train); }
+int run_as_program(int argc, char** argv) { return torchup::worker_main(argc, argv, train); }
+
+const TestProgram program{"resume_worker", run_as_program};
+
+}  // namespace resume_worker

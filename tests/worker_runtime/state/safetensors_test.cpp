@@ -7,6 +7,7 @@
 #include <torchup/error.hpp>
 #include <torchup/safetensors.hpp>
 
+#include "tests/support/temporary_folder.hpp"
 #include "worker_runtime/format/safetensors_header.hpp"
 #include "worker_runtime/state/crc32.hpp"
 #include "worker_runtime/state/scalar_types.hpp"
@@ -14,16 +15,6 @@
 using namespace torchup;
 
 namespace {
-
-/// A folder of the test's own, gone at its end.
-struct Folder {
-  std::filesystem::path path;
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "torchup-XXXXXX").string();
-    path = ::mkdtemp(name.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-};
 
 void put(const std::filesystem::path& path, std::string_view bytes) { std::ofstream{path, std::ios::binary} << bytes; }
 
@@ -43,7 +34,7 @@ TEST_CASE("crc32 is zlib's", "[worker_runtime][crc32]") {
 }
 
 TEST_CASE("every dtype that files may have is LibTorch's of that name and size", "[worker_runtime][safetensors]") {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   NamedTensors tensors;
   for (const TorchDtype& dtype : torch_dtypes) {
     const torch::ScalarType type = scalar_type_of(dtype);
@@ -58,7 +49,7 @@ TEST_CASE("every dtype that files may have is LibTorch's of that name and size",
 }
 
 TEST_CASE("tensors come back from safetensors bit for bit", "[worker_runtime][safetensors]") {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const auto path = folder.path / "model.safetensors";
   NamedTensors tensors;
   for (const auto dtype : {torch::kFloat64, torch::kFloat32, torch::kFloat16, torch::kBFloat16}) {
@@ -85,7 +76,7 @@ TEST_CASE("tensors come back from safetensors bit for bit", "[worker_runtime][sa
 }
 
 TEST_CASE("what cannot be stored is refused and leaves no file", "[worker_runtime][safetensors]") {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const auto path = folder.path / "x.safetensors";
   REQUIRE_THROWS_WITH(save_safetensors(path, {{"a", torch::ones(1)}, {"a", torch::ones(1)}}), Catch::Contains("a"));
   REQUIRE_THROWS_WITH(save_safetensors(path, {{"sparse", torch::eye(2).to_sparse()}}), Catch::Contains("sparse"));
@@ -94,7 +85,7 @@ TEST_CASE("what cannot be stored is refused and leaves no file", "[worker_runtim
 }
 
 TEST_CASE("a file that is not whole safetensors is refused, and says why", "[worker_runtime][safetensors]") {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   const auto path = folder.path / "bad.safetensors";
   const std::string good_entry = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   const auto [bytes, why] = GENERATE_COPY(table<std::string, std::string>({

@@ -8,6 +8,10 @@
 #include <torchup/safetensors.hpp>
 #include <torchup/weights.hpp>
 
+#include "tests/worker_runtime/test_program.hpp"
+
+namespace weights_copy {
+
 namespace {
 
 struct NetImpl : torch::nn::Module {
@@ -17,7 +21,7 @@ struct NetImpl : torch::nn::Module {
 
 }  // namespace
 
-int main(int argc, char** argv) try {
+int run_as_program(int argc, char** argv) try {
   torchup::NamedTensors tensors;
   if (argc == 4) {
     NetImpl net;
@@ -33,3 +37,7 @@ int main(int argc, char** argv) try {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;
 }
+
+const TestProgram program{"weights_copy", run_as_program};
+
+}  // namespace weights_copy

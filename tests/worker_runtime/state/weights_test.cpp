@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <torchup/safetensors.hpp>
 
+#include "tests/support/temporary_folder.hpp"
+
 using namespace torchup;
 
 namespace {
@@ -16,13 +18,8 @@ struct Wrapping : torch::nn::Module {
 };
 
 struct File {
-  File() {
-    std::string name = (std::filesystem::temp_directory_path() / "torchup-weights-XXXXXX").string();
-    folder = ::mkdtemp(name.data());
-  }
-  ~File() { std::filesystem::remove_all(folder); }
-  std::filesystem::path folder;
-  std::filesystem::path path() const { return folder / "w.safetensors"; }
+  test::TemporaryFolder folder;
+  std::filesystem::path path() const { return folder.path / "w.safetensors"; }
 };
 
 }  // namespace

@@ -15,7 +15,10 @@
 #include <torchup/wire_hooks.hpp>
 #include <torchup/zero_redundancy_optimizer.hpp>
 
+#include "tests/worker_runtime/test_program.hpp"
 #include "values.hpp"
+
+namespace toolkit_distributed_replay {
 
 namespace {
 
@@ -344,7 +347,7 @@ Values clip_shards(const Values& request, const ProcessGroup& group) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_as_program(int argc, char** argv) {
   if (argc != 4) {
     std::cerr << "usage: RANK=r WORLD_SIZE=w toolkit_distributed_replay MEETING_FILE REQUESTS RESULTS\n";
     return 2;
@@ -380,3 +383,7 @@ int main(int argc, char** argv) {
   }
   return 0;
 }
+
+const TestProgram program{"toolkit_distributed_replay", run_as_program};
+
+}  // namespace toolkit_distributed_replay

@@ -15,6 +15,9 @@
 #include <torchup/summary.hpp>
 
 #include "replay_cases.hpp"
+#include "tests/worker_runtime/test_program.hpp"
+
+namespace toolkit_replay {
 
 namespace {
 
@@ -269,7 +272,7 @@ Values summarize(const Values&) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_as_program(int argc, char** argv) {
   if (argc != 3) {
     std::cerr << "usage: toolkit_replay REQUESTS RESULTS\n";
     return 2;
@@ -299,3 +302,7 @@ int main(int argc, char** argv) {
   }
   return 0;
 }
+
+const TestProgram program{"toolkit_replay", run_as_program};
+
+}  // namespace toolkit_replay

@@ -7,6 +7,10 @@
 #include <thread>
 #include <torchup/torchup.hpp>
 
+#include "tests/worker_runtime/test_program.hpp"
+
+namespace short_program {
+
 struct NetImpl : torch::nn::Module {
   torch::nn::Linear hidden{4, 16}, out{nullptr};
   explicit NetImpl(int classes) : out{register_module("out", torch::nn::Linear{16, classes})} {
@@ -56,4 +60,8 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   }
   return 0;
 }
-int main(int argc, char** argv) { return torchup::worker_main(argc, argv, train); }
+int run_as_program(int argc, char** argv) { return torchup::worker_main(argc, argv, train); }
+
+const TestProgram program{"short_program", run_as_program};
+
+}  // namespace short_program

@@ -13,8 +13,11 @@
 #include <thread>
 #include <torchup/torchup.hpp>
 
+#include "tests/worker_runtime/test_program.hpp"
 #include "worker_runtime/group/outcome_board.hpp"
 #include "worker_runtime/worker/last_words.hpp"
+
+namespace toy_worker {
 
 namespace {
 
@@ -191,7 +194,11 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_as_program(int argc, char** argv) {
   if (argc > 1 && std::string_view{argv[1]} == "spawned") return torchup::spawn(argc, argv, train, 3);
   return torchup::worker_main(argc, argv, train);
 }
+
+const TestProgram program{"toy_worker", run_as_program};
+
+}  // namespace toy_worker

@@ -96,7 +96,7 @@ class Together(unittest.TestCase):
 class Stop(Together):
     """One rank is asked to stop; all stop after the same step, however far they have drifted apart."""
 
-    WISH = b"/torchup/stop/0/0/asked"
+    WISH = b"/torchup/stop/n1/0/asked"
     WAIT_FOR_WISH = b"\x06" + struct.pack("<QQ", 1, len(WISH)) + WISH  # answered when the key comes, and not before
 
     def stops(self, every, asked_rank, world_size=3):
@@ -161,7 +161,7 @@ class LostUnnoticed(Together):
         self.port = relay.to
         results = self.start(2, "spawned", place_of=led).finish()
         self.assertEqual([code for code, _, _ in results], [0, 0], results)
-        self.assertEqual(relay.said.count(b"offer/1"), 2)
+        self.assertGreaterEqual(relay.said.count(b"offer/1"), 2)  # it is told again, until it is heard
 
 
 class ZeroFirst(Together):

@@ -34,20 +34,6 @@ struct CheckpointOptions {
   bool asynchronous = true;  ///< save() returns when the state is copied; false: when it is on disk
 };
 
-/// What a checkpoint holds, by reference: the parts must outlive their use. Made from the arguments of save and resume.
-struct CheckpointParts {
-  std::shared_ptr<torch::nn::Module> module;
-  std::vector<torch::optim::Optimizer*> optimizers;
-  std::optional<DistributedSampler> sampler;
-  DataParallelCore* ddp = nullptr;
-  struct Stateful {
-    std::function<StateDict()> get;
-    std::function<void(const StateDict&)> set;
-    bool differs_by_rank;
-  };
-  std::vector<Stateful> others;
-};
-
 /// Anything with state_dict() and load_state_dict(): schedulers, scalers, parts of one's own.
 template <class T>
 concept HasStateDict = requires(T& part, const StateDict& state) {
@@ -63,6 +49,66 @@ inline constexpr bool state_differs_by_rank = false;
 template <class T>
 requires requires { T::differs_by_rank; }
 inline constexpr bool state_differs_by_rank<T> = T::differs_by_rank;
+
+/// A part with `static constexpr bool state_is_collective = true` gathers its state from all ranks: every rank calls
+/// state_dict() for it.
+template <class T>
+inline constexpr bool has_collective_state = false;
+template <class T>
+requires requires { T::state_is_collective; }
+inline constexpr bool has_collective_state<T> = T::state_is_collective;
+
+/// What a checkpoint holds, by reference: the parts must outlive their use. Made from the arguments of save and resume,
+/// and of Elastic::run.
+struct CheckpointParts {
+  std::shared_ptr<torch::nn::Module> module;
+  std::vector<torch::optim::Optimizer*> optimizers;
+  std::optional<DistributedSampler> sampler;
+  DataParallelCore* ddp = nullptr;
+  struct Stateful {
+    std::function<StateDict()> get;
+    std::function<void(const StateDict&)> set;
+    bool differs_by_rank;
+    bool is_collective;  ///< all ranks take part in `get`
+  };
+  std::vector<Stateful> others;
+
+  template <class... Parts>
+  static CheckpointParts of(Parts&... parts) {
+    CheckpointParts all;
+    (add(all, parts), ...);
+    return all;
+  }
+
+ private:
+  template <class Part>
+  static void add(CheckpointParts& all, Part& part) {
+    if constexpr (std::is_base_of_v<DataParallelCore, Part>) {
+      all.ddp = &part;
+    } else if constexpr (std::is_same_v<Part, DistributedSampler>) {
+      all.sampler = part;
+    } else if constexpr (std::is_base_of_v<torch::nn::Module, Part>) {
+      all.module = part.shared_from_this();
+    } else if constexpr (requires { std::shared_ptr<torch::nn::Module>{part.ptr()}; }) {
+      all.module = part.ptr();
+    } else if constexpr (std::is_convertible_v<Part&, std::shared_ptr<torch::nn::Module>>) {
+      all.module = part;
+    } else if constexpr (HasStateDict<Part>) {
+      all.others.push_back({[&part] { return part.state_dict(); },
+                            [&part](const StateDict& state) { part.load_state_dict(state); },
+                            state_differs_by_rank<Part>, has_collective_state<Part>});
+    } else {
+      static_assert(std::is_base_of_v<torch::optim::Optimizer, Part>,
+                    "a checkpoint's part is a module, an optimizer, a sampler, a DDP wrapper, or has state_dict() and "
+                    "load_state_dict()");
+      add_optimizer(all, part);
+    }
+  }
+
+  /// An optimizer by what it is, not by the type of the reference to it: one whose state is shared out over the ranks
+  /// has a state_dict() that gathers it.
+  static void add_optimizer(CheckpointParts& all, torch::optim::Optimizer& optimizer);
+};
 
 /// Checkpoints of a training job in a folder: each whole or not there at all, checked when read, written while training
 /// goes on.
@@ -108,7 +154,7 @@ class Checkpoint {
   /// then.
   template <class... Parts>
   Position resume(Parts&... parts) {
-    parts_ = collect(parts...);
+    parts_ = CheckpointParts::of(parts...);
     return resume_parts(parts_);
   }
 
@@ -116,7 +162,7 @@ class Checkpoint {
   /// save before it, and throws Error, on all ranks alike, when that one failed.
   template <class... Parts>
   void save(Position at, Parts&... parts) {
-    if constexpr (sizeof...(Parts) > 0) parts_ = collect(parts...);
+    if constexpr (sizeof...(Parts) > 0) parts_ = CheckpointParts::of(parts...);
     save_parts(at, parts_);  // with no parts: those that resume or save had last
   }
 
@@ -132,43 +178,11 @@ class Checkpoint {
   void wait();
 
  private:
-  template <class... Parts>
-  static CheckpointParts collect(Parts&... parts) {
-    CheckpointParts all;
-    (add(all, parts), ...);
-    return all;
-  }
-
-  template <class Part>
-  static void add(CheckpointParts& all, Part& part) {
-    if constexpr (std::is_base_of_v<DataParallelCore, Part>) {
-      all.ddp = &part;
-    } else if constexpr (std::is_same_v<Part, DistributedSampler>) {
-      all.sampler = part;
-    } else if constexpr (std::is_base_of_v<torch::nn::Module, Part>) {
-      all.module = part.shared_from_this();
-    } else if constexpr (requires { std::shared_ptr<torch::nn::Module>{part.ptr()}; }) {
-      all.module = part.ptr();
-    } else if constexpr (std::is_convertible_v<Part&, std::shared_ptr<torch::nn::Module>>) {
-      all.module = part;
-    } else if constexpr (HasStateDict<Part>) {
-      all.others.push_back({[&part] { return part.state_dict(); },
-                            [&part](const StateDict& state) { part.load_state_dict(state); },
-                            state_differs_by_rank<Part>});
-    } else {
-      static_assert(std::is_base_of_v<torch::optim::Optimizer, Part>,
-                    "a checkpoint's part is a module, an optimizer, a sampler, a DDP wrapper, or has state_dict() and "
-                    "load_state_dict()");
-      add_optimizer(all, part);
-    }
-  }
-
-  /// An optimizer by what it is, not by the type of the reference to it: one whose state is shared out over the ranks
-  /// has a state_dict() that gathers it.
-  static void add_optimizer(CheckpointParts& all, torch::optim::Optimizer& optimizer);
   Position resume_parts(const CheckpointParts& parts);
   void save_parts(Position at, const CheckpointParts& parts);
   int wait_and_requeue();
+  void follow_round();
+  void make_boards();
 
   struct State;
   static void begin_writing(State& state, Position at, const CheckpointParts& parts, NamedTensors others,

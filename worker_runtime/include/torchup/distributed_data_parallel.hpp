@@ -44,6 +44,9 @@ struct BucketLayout {
   std::vector<std::vector<std::int64_t>> buckets;
   bool rebuilt = false;         ///< the buckets follow the order in which gradients arrived, which is decided once
   std::vector<double> caps_mb;  ///< bucket_cap_mb or bucket_cap_mb_list that the program gave; empty: none
+  /// The order in which the last step's gradients arrived, by which the next forward pass lays the buckets out; empty:
+  /// it does not.
+  std::vector<std::int64_t> arrived = {};
 
   friend bool operator==(const BucketLayout&, const BucketLayout&) = default;
 };
@@ -93,6 +96,11 @@ class DataParallelCore {
   /// Takes the layout of a checkpoint, the same on all ranks, between two steps. False, and nothing is changed, when
   /// the program gives other caps now than it did then: what it asks for wins.
   bool restore_bucket_layout(const BucketLayout& layout);
+
+  /// All ranks begin anew with `layout`, new ones among them: forgets a half-finished step as reset() does, and
+  /// whatever else a rank that has been trained knows and a new one does not. What follows has the bits that it would
+  /// have had.
+  void start_over(const BucketLayout& layout);
 
   /// After an exception out of forward or backward: forgets the half-finished step. Every rank must have had its
   /// exception at the same place, and calls this. With gradient_as_bucket_view no parameter has a gradient afterwards.

@@ -37,6 +37,7 @@ struct SamplerPosition {
 /// sampler to `to_device` too, or call `delivered()` for each batch that the loop got, and only those count.
 class DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
+  /// For this process's rank in the group, in each round of Elastic::run the one that it has then.
   DistributedSampler(std::size_t size, const ProcessGroup& group, const DistributedSamplerOptions& options = {});
   /// For a rank and world size of one's own choice. Throws Error unless 0 <= rank < world_size.
   DistributedSampler(std::size_t size, int rank, int world_size, const DistributedSamplerOptions& options = {});

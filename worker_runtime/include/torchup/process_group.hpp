@@ -44,6 +44,7 @@ struct ProcessGroupOptions {
 /// A set of processes that do collectives together: a cheap value, copies mean the same group.
 ///
 /// Every rank of a group calls its collectives in the same order. Functions of one group are called from one thread.
+/// With Elastic::run the job's group is that of the round: all copies get another rank, size and connection in place.
 class ProcessGroup {
  public:
   struct State;
@@ -83,6 +84,7 @@ class ProcessGroup {
   c10d::Backend& c10d_backend() const;
 
  private:
+  friend struct GroupAccess;
   std::shared_ptr<State> state_;
 };
 

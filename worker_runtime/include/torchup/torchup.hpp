@@ -10,6 +10,7 @@
 #include <torchup/comm_hook.hpp>
 #include <torchup/distributed_data_parallel.hpp>
 #include <torchup/distributed_sampler.hpp>
+#include <torchup/elastic.hpp>
 #include <torchup/error.hpp>
 #include <torchup/fused_optimizers.hpp>
 #include <torchup/lr_scheduler.hpp>

@@ -20,7 +20,8 @@ struct StepEnd {
       false;  ///< the job is to stop here: every rank is told so after the same step. Save, and exit with exit_requeue
 };
 
-/// This process as its job sees it: what the launcher said, the device, and the way to tell how training goes.
+/// This process as its job sees it: what the launcher said, the device, and the way to tell how training goes. In each
+/// round of Elastic::run it is what the launcher says then.
 class Worker {
  public:
   struct State;
@@ -48,6 +49,7 @@ class Worker {
   StepEnd end_step(std::int64_t step);
 
  private:
+  friend struct WorkerAccess;
   std::unique_ptr<State> state_;
 };
 

@@ -49,6 +49,7 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer {
 
   /// For Checkpoint: one byte tensor "optimizer" with what consolidate(0)->save() writes, on rank 0, empty elsewhere.
   /// Collective. Loads at any world size.
+  static constexpr bool state_is_collective = true;
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 

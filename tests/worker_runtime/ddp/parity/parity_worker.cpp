@@ -17,6 +17,9 @@
 #include <unordered_set>
 
 #include "models.hpp"
+#include "tests/worker_runtime/test_program.hpp"
+
+namespace parity_worker {
 
 namespace {
 
@@ -193,7 +196,7 @@ void run(const std::string& folder, const Case& test, const torchup::ProcessGrou
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_as_program(int argc, char** argv) {
   if (argc != 2) return 2;
   torch::set_num_threads(1);
   std::string current = "start";
@@ -210,4 +213,9 @@ int main(int argc, char** argv) {
     std::cerr << "parity_worker: " << current << ": " << error.what() << '\n';
     std::_Exit(1);  // without waiting for the others
   }
+  return 0;
 }
+
+const TestProgram program{"parity_worker", run_as_program};
+
+}  // namespace parity_worker

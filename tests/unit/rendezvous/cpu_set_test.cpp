@@ -1,4 +1,4 @@
-#include "launcher/core/machine/cpu_set.hpp"
+#include "rendezvous/base/cpu_set.hpp"
 
 #include <catch2/catch.hpp>
 

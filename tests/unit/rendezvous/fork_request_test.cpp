@@ -1,4 +1,4 @@
-#include "launcher/core/plan/fork_request.hpp"
+#include "rendezvous/base/fork_request.hpp"
 
 #include <catch2/catch.hpp>
 
@@ -7,7 +7,11 @@ using namespace torchup;
 namespace {
 
 ForkRequest usual() {
-  return {true, "/home/u", {0, 1, 2, 8}, {"python3", "-u", "-m", "pkg", ""}, {"RANK=0", "EMPTY=", "TEXT=a\nb\xff"}};
+  return {ForkRequest::Program::module,
+          "/home/u",
+          {0, 1, 2, 8},
+          {"python3", "-u", "-m", "pkg", ""},
+          {"RANK=0", "EMPTY=", "TEXT=a\nb\xff"}};
 }
 
 std::string fields(std::initializer_list<std::string_view> list) {
@@ -19,14 +23,15 @@ std::string fields(std::initializer_list<std::string_view> list) {
 }  // namespace
 
 TEST_CASE("a fork request is read as it was written", "[unit][preload]") {
-  for (const ForkRequest& request : {usual(), ForkRequest{}, ForkRequest{.arguments = {"python3"}}}) {
+  for (const ForkRequest& request :
+       {usual(), ForkRequest{}, ForkRequest{.program = ForkRequest::Program::native, .arguments = {"train"}}}) {
     const auto bytes = to_bytes(request);
     REQUIRE(bytes.has_value());
     const auto read = parse_fork_request(*bytes);
     REQUIRE(read.has_value());
     CHECK(*read == request);
   }
-  CHECK(*to_bytes({false, "/", {1}, {"py", "x"}, {"A=b"}}) ==
+  CHECK(*to_bytes({ForkRequest::Program::script, "/", {1}, {"py", "x"}, {"A=b"}}) ==
         fields({"torchup fork 1", "script", "/", "1", "2", "py", "x", "A=b"}));
 }
 

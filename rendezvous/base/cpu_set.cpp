@@ -1,15 +1,21 @@
-#include "launcher/core/machine/cpu_set.hpp"
+#include "rendezvous/base/cpu_set.hpp"
 
 #include <algorithm>
 #include <charconv>
 #include <iterator>
 
-#include "launcher/core/text/text.hpp"
-
 namespace torchup {
 namespace {
 
 constexpr int index_max = 1'048'575;
+
+/// `text` without what Python's str.strip() takes for blank at its ends.
+std::string_view stripped(std::string_view text) {
+  constexpr std::string_view blanks = " \t\n\r\f\v";
+  const auto first = text.find_first_not_of(blanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
 
 bool read_index(std::string_view text, int& index) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);

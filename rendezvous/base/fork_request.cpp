@@ -1,7 +1,9 @@
-#include "launcher/core/plan/fork_request.hpp"
+#include "rendezvous/base/fork_request.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <utility>
 
@@ -9,8 +11,7 @@ namespace torchup {
 namespace {
 
 constexpr std::string_view version_word = "torchup fork 1";
-constexpr std::string_view script_word = "script";
-constexpr std::string_view module_word = "module";
+constexpr std::array<std::string_view, 3> program_words{"script", "module", "native"};
 
 /// Cuts off the next field; `complete` is false where no zero byte ends it.
 std::string_view next_field(std::string_view& rest, bool& complete) {
@@ -33,7 +34,7 @@ Result<std::string> to_bytes(const ForkRequest& request) {
     bytes.append(field).push_back('\0');
   };
   add(version_word);
-  add(request.module ? module_word : script_word);
+  add(program_words.at(static_cast<std::size_t>(request.program)));
   add(request.directory);
   add(to_cpu_list(request.cpus));
   add(std::to_string(request.arguments.size()));
@@ -55,9 +56,9 @@ Result<ForkRequest> parse_fork_request(std::string_view bytes) {
     return fail(errc::wrong_version, "a fork request of another version");
 
   ForkRequest request;
-  const std::string_view kind = next_field(bytes, complete);
-  if (!complete || (kind != script_word && kind != module_word)) return damaged("an unknown kind of program");
-  request.module = kind == module_word;
+  const auto word = std::ranges::find(program_words, next_field(bytes, complete));
+  if (!complete || word == program_words.end()) return damaged("an unknown kind of program");
+  request.program = static_cast<ForkRequest::Program>(word - program_words.begin());
   request.directory = next_field(bytes, complete);
   if (!complete) return damaged("no directory");
   auto cpus = parse_cpu_list(next_field(bytes, complete));

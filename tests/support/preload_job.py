@@ -1,5 +1,6 @@
 """What the tests of --preload share: a folder with modules and programs, and jobs in it."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -31,12 +32,11 @@ def descendants(pid):
     """Living ones, zombies left out."""
     found = [pid]
     for parent in found:
-        try:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for task in os.listdir(f"/proc/{parent}/task"):
-                with open(f"/proc/{parent}/task/{task}/children") as file:
-                    found += [int(child) for child in file.read().split()]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    with open(f"/proc/{parent}/task/{task}/children") as file:
+                        found += [int(child) for child in file.read().split()]
     return [each for each in found[1:] if state(each) not in (None, "Z", "X")]
 
 
