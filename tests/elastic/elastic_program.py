@@ -2,9 +2,9 @@
 
 usage: elastic_program.py --out FOLDER [--fault KIND:RANK:PLACE:STEP[:ROUND] ...] [--epochs N] [--workers N] …
 
-KIND is kill, stop, raise or member; PLACE one of those where `Faults.at` is called below; STEP commits so far; ROUND
-restarts so far. Each happens once in a job. Into the folder go: birth.PID for each process; samples.PID, a line for
-each batch; final.RANK.pt.
+KIND is kill, late (killed half a second later), stop, raise or member; PLACE one of those where `Faults.at` is called
+below; STEP commits so far; ROUND restarts so far. Each happens once in a job. Into the folder go: birth.PID for each
+process; samples.PID, a line for each batch; final.RANK.pt.
 """
 
 import argparse
@@ -77,7 +77,9 @@ class Faults:
             while not link.is_over() and time.monotonic() < end:
                 time.sleep(0.005)
             return
-        os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])
+        if kind == "late":
+            time.sleep(0.5)
+        os.kill(os.getpid(), {"kill": signal.SIGKILL, "late": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])
 
 
 def groups_of_gloo():

@@ -61,6 +61,15 @@ class Recovery(Case):
             for part in ("parameters", "optimizer", "scheduler", "step"):
                 self.assert_same_bits(final[part], self.undisturbed(2).final[0][part], part)
 
+    def test_killed_while_it_loads(self):
+        """Who has loaded already goes on with what it has loaded, all of it, and the newcomer takes that."""
+        outcome = self.play(2, "kill:0:before_forward:7:0", "kill:1:before_forward:7:0", "late:1:load:0:1",
+                            more=["--checkpoint"])
+        self.assertEqual({rank: final["loads"] for rank, final in outcome.final.items()}, {0: [0], 1: []})
+        for final in outcome.final.values():
+            for part in ("parameters", "optimizer", "scheduler", "step", "epoch"):
+                self.assert_same_bits(final[part], self.undisturbed(2).final[0][part], part)
+
     def test_unreplicated(self):
         """Nothing goes from rank to rank: who survives keeps its process, and reads the checkpoint as the newcomer."""
         outcome = self.play(2, "kill:1:before_forward:7:0", more=["--checkpoint", "--unreplicated"])

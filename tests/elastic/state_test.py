@@ -81,6 +81,79 @@ class Sampler(unittest.TestCase):
         sampler.load_state_dict({"epoch": 1, "consumed": 12, "seed": 0})
         self.assertEqual(len(list(state.batches(loader))), 3)  # nobody says which epoch is meant: the next
 
+    def test_the_last_batch_of_a_pass(self):
+        """A position in the middle of a pass, behind its last sample: that pass is over, whoever never calls set_epoch.
+        Behind a pass that has ended: the next one is a whole one."""
+        data = range(4)
+        for behind, expected in (("commit in the loop", 0), ("the loop", 2)):
+            sampler = elastic.DistributedSampler(data, 1, 0, shuffle=False)
+            state = elastic.State(epoch=0)
+            loader = DataLoader(data, batch_size=2, sampler=sampler)
+            for _ in state.batches(loader):
+                position = sampler.state_dict()
+            if behind == "the loop":
+                position = sampler.state_dict()
+            self.assertEqual(position["consumed"], 4)
+            later = elastic.DistributedSampler(data, 1, 0, shuffle=False)
+            later.load_state_dict(position)
+            loader = DataLoader(data, batch_size=2, sampler=later)
+            self.assertEqual([len(list(state.batches(loader))) for _ in range(2)], [expected, 2], behind)
+
+    def test_samplers_that_each_round_makes_anew(self):
+        """They go on where the job stands, in a survivor as in a newcomer, and nothing of them piles up."""
+        data = range(12)
+
+        def loader():
+            return DataLoader(data, batch_size=2, sampler=elastic.DistributedSampler(data, 1, 0, shuffle=False))
+
+        survivor, newcomer = elastic.State(epoch=0), elastic.State(epoch=0)
+        for state in (survivor, newcomer):
+            state._begin(None, 0)
+        for round_number in range(3):
+            batches = survivor.batches(loader())
+            self.assertEqual(next(batches).tolist(), [2 * round_number, 2 * round_number + 1])
+            survivor.commit()
+            next(batches)
+            survivor._restore()
+            survivor._begin(None, 0)
+        newcomer._take(_image.unpack(_image.pack(survivor._image(), []), {}, []))
+        newcomer._begin(None, 0)
+        self.assertEqual(next(newcomer.batches(loader())).tolist(), [6, 7])
+        self.assertEqual(next(survivor.batches(loader())).tolist(), [6, 7])
+        self.assertEqual(len(survivor.state_dict()["samplers"]), 1)
+
+    def test_an_epoch_that_was_named_before_the_round(self):
+        """It says nothing of this round, in which no set_epoch comes: a survivor and a newcomer give the same."""
+        data = range(4)
+
+        def make():
+            sampler = elastic.DistributedSampler(data, 1, 0, shuffle=False)
+            sampler.set_epoch(0)
+            return elastic.State(epoch=0), DataLoader(data, batch_size=2, sampler=sampler)
+
+        (survivor, its), (newcomer, others) = make(), make()
+        survivor._begin(None, 0)
+        self.assertEqual(len(list(survivor.batches(its))), 2)
+        survivor.commit()
+        survivor._restore()
+        newcomer._go_to(survivor._where())
+        for state, loader in ((survivor, its), (newcomer, others)):
+            state._begin(None, 0)
+            self.assertEqual(len(list(state.batches(loader))), 2)
+
+    def test_a_position_that_nobody_has_is_the_beginning(self):
+        data = range(12)
+        state = elastic.State(epoch=0)
+        sampler = elastic.DistributedSampler(data, 1, 0, shuffle=False)
+        loader = DataLoader(data, batch_size=2, sampler=sampler)
+        batches = state.batches(loader)
+        next(batches)
+        state.commit()
+        state._restore()
+        self.assertEqual(state._where().popitem()[1]["consumed"], 2)
+        state._go_to({})  # of a newcomer, or of a checkpoint from before the first batch
+        self.assertEqual(len(list(state.batches(loader))), 6)
+
     def test_loaders(self):
         data = range(10)
         state = elastic.State(epoch=0)
@@ -170,15 +243,105 @@ class Parts(unittest.TestCase):
         state._restore()
         self.assertEqual(net.mask.tolist(), [1, 1, 1])
 
+    def test_buffers_that_a_forward_pass_registers(self):
+        """They are gone again at the last commit's place, and a newcomer gets those that were there then."""
+        state, newcomer = (elastic.State(model=torch.nn.Sequential(torch.nn.Linear(2, 2))) for _ in range(2))
+        inner = state.model[0]
+        state.commit()
+        inner.register_buffer("codebook", torch.ones(3))
+        state._restore()
+        self.assertFalse(hasattr(inner, "codebook"))
+        inner.register_buffer("codebook", torch.ones(3))
+        inner.register_buffer("passing", torch.ones(1), persistent=False)
+        state.model.add_module("later", torch.nn.BatchNorm1d(2, affine=False))
+        state.commit()
+        inner.codebook += 1
+        state._restore()
+        self.assertEqual(inner.codebook.tolist(), [1, 1, 1])
+        sent, room = [], []
+        skeleton = _image.pack(state._image(), sent)
+        self.assertRaisesRegex(RuntimeError, "not the same modules", newcomer._room, skeleton, [])
+        newcomer.model.add_module("later", torch.nn.BatchNorm1d(2, affine=False))
+        image = newcomer._room(skeleton, room)
+        for target, source in zip(room, sent, strict=True):
+            target.copy_(source)
+        newcomer._take(image)
+        self.assertEqual(newcomer.model[0].codebook.tolist(), [1, 1, 1])
+        self.assertEqual(list(newcomer.model.state_dict()), list(state.model.state_dict()))
+
+    def test_a_buffer_that_overlaps_itself(self):
+        net = torch.nn.Linear(2, 2)
+        net.register_buffer("wide", torch.ones(1, 2).expand(3, 2))
+        state = elastic.State(model=net)
+        state.commit()
+        state._restore()
+        self.assertEqual(net.wide.tolist(), [[1, 1]] * 3)
+        self.assertTrue(_image.overlaps(torch.ones(1).expand(3)))
+        self.assertFalse(_image.overlaps(torch.ones(1, 2).t()))
+
+    def test_a_state_that_was_loaded_is_what_a_round_goes_back_to(self):
+        """A peer may be lost while it loads: nothing is a mixture of the loaded state and the one before."""
+        stored = self.make()
+        for _ in range(3):
+            self.step(stored)
+            stored.commit()
+        stored.epoch = 2
+        checkpoint = _image.copied(stored.state_dict())
+        state = self.make()
+        state._keep()  # as `run` does
+        state.load_state_dict(checkpoint)
+        state._restore()
+        self.assertEqual((state.step, state.epoch), (3, 2))
+        self.assertEqual(state.optimizer.param_groups[0]["lr"], stored.optimizer.param_groups[0]["lr"])
+        self.assertTrue(all(map(torch.equal, state.model.buffers(), stored.model.buffers())))
+
+    def test_a_scaler_in_the_middle_of_a_step(self):
+        """Gradients of the next round are unscaled as those of any other."""
+        net = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        state = elastic.State(model=net, optimizer=optimizer, scaler=scaler)
+        state.commit()
+        for broken in (True, False):
+            scaler.scale(net(torch.ones(1, 1)).sum()).backward()
+            scaler.unscale_(optimizer)
+            self.assertEqual(net.weight.grad.item(), 1)
+            if broken:
+                optimizer.grad_scale = torch.ones(1)  # a fused optimizer's
+                state._restore()
+        self.assertFalse(hasattr(optimizer, "grad_scale"))
+
+    def test_parts_in_another_order(self):
+        """Keywords may come from a set, whose order is each process's own."""
+        def linear(number):
+            made = torch.nn.Linear(2, 2, bias=False)
+            torch.nn.init.constant_(made.weight, number)
+            return made
+
+        state = elastic.State(one=linear(1), two=linear(2))
+        newcomer = elastic.State(two=linear(0), one=linear(0))
+        sent, room = [], []
+        image = newcomer._room(_image.pack(state._image(), sent), room)
+        for target, source in zip(room, sent, strict=True):
+            target.copy_(source)
+        newcomer._take(image)
+        self.assertEqual((newcomer.one.weight[0, 0].item(), newcomer.two.weight[0, 0].item()), (1, 2))
+        self.assertEqual(state._sum(), newcomer._sum())
+
     def test_what_cannot_be_sent(self):
         """It is found before the first round, not at a fault, by one survivor after the other."""
-        def work():
-            os.environ.update(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
-            try:
-                elastic.run(lambda state: None, elastic.State(epoch=0, how=lambda: 1))
-            except TypeError as error:
-                return str(error)
-        self.assertIn("part how cannot be sent", in_a_fork(work))
+        log_alpha = torch.zeros(1, requires_grad=True)
+        for what, parts in (("part how cannot be sent", {"how": lambda: 1}),
+                            ("part adjacency cannot be sent", {"adjacency": torch.eye(2).to_sparse()}),
+                            ("part alpha trains a tensor", {"alpha": torch.optim.SGD([log_alpha], 0.1)}),
+                            ("part log_alpha trains a tensor", {"log_alpha": log_alpha})):
+            def work():
+                os.environ.update(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+                try:
+                    elastic.run(lambda state: None, elastic.State(epoch=0, **parts))
+                except TypeError as error:
+                    return str(error)
+            self.assertIn(what, in_a_fork(work))
 
     def test_gate(self):
         state = self.make()
@@ -349,6 +512,38 @@ class Alone(unittest.TestCase):
             drop(first, sys.excepthook)
             return [each.args[1]() for each in (first, second, alone)]
         self.assertEqual(in_a_fork(work), [None, None, None])
+
+    def test_unreplicated_and_nothing_to_load(self):
+        """Who has trained is not what newcomers are: no checkpoint, no way on. At the beginning there is."""
+        def work():
+            for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+                os.environ.pop(name, None)
+            net = torch.nn.Linear(2, 1)
+            state = elastic.State(replicated=False, model=net, optimizer=torch.optim.SGD(net.parameters(), 0.1))
+            first = elastic.run(lambda state: state.commit() or state.step, state, load=lambda state: None)
+            try:
+                elastic.run(lambda state: None, state, load=lambda state: None)
+            except RuntimeError as error:
+                return first, str(error)
+        first, error = in_a_fork(work)
+        self.assertEqual(first, 1)
+        self.assertIn("`load` has found nothing", error)
+
+    def test_after_a_group_that_could_not_be_destroyed(self):
+        """The next one has its name all the same."""
+        def work():
+            for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+                os.environ.pop(name, None)
+            import torch.distributed as dist
+            made = []
+            for broken in (True, False):
+                dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+                made.append(dist.get_world_size())
+                if broken:
+                    with unittest.mock.patch.object(dist, "destroy_process_group", side_effect=RuntimeError("no")):
+                        drop(None, sys.excepthook)
+            return made
+        self.assertEqual(in_a_fork(work), [1, 1])
 
     def test_unreplicated_needs_a_load(self):
         state = elastic.State(replicated=False, model=torch.nn.Linear(2, 1))

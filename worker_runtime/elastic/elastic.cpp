@@ -29,6 +29,12 @@ namespace {
 
 using TrainRound = std::function<int(Position)>;
 
+/// Nobody has a state to go on with: processes that have trained are to be replaced, all of them at once.
+class NoState : public Error {
+ public:
+  using Error::Error;
+};
+
 /// For the agent, which shows it to people.
 std::string words_of(const std::exception& error) {
   int status = -1;
@@ -81,6 +87,9 @@ class ElasticRun {
         return result;
       } catch (const Interrupted&) {
         if (!link_.is_over()) throw;
+      } catch (const NoState&) {
+        link_.leave();
+        throw;
       } catch (const std::exception& error) {
         if (!link_.is_consequence(words_of(error))) throw;
       } catch (...) {
@@ -115,7 +124,7 @@ class ElasticRun {
 
   int train_in_round(const TrainRound& train) {
     enter_run(group_, number_);
-    worker_.begin_round();
+    worker_.begin_round(number_);
     agree();
     std::optional<std::uint64_t> seed;
     if (options_.seed) seed = seed_within(*options_.seed, static_cast<std::uint64_t>(group_.rank()));
@@ -139,8 +148,19 @@ class ElasticRun {
     worker_.take_place();
   }
 
+  /// With what each rank has of its own nobody can help another.
+  void load_alone() {
+    const bool trained = state_.commits() > 0 || !state_.is_clean() || state_.position() != Position{};
+    const Position found = options_.load();
+    if (trained && found == Position{})
+      throw NoState{
+          "Elastic::run: .load has found nothing, and this rank has trained already, other than newcomers: with "
+          ".replicated = false a checkpoint is needed to go on from"};
+    state_.loaded(found);
+  }
+
   void agree() {
-    if (!options_.replicated) return state_.loaded(options_.load());
+    if (!options_.replicated) return load_alone();
     std::vector<RankFacts> facts = all_facts();
     StateSource source = choose_source(facts);
     if (source.rank < 0) {
@@ -151,7 +171,7 @@ class ElasticRun {
       }
       source = choose_source_among_ranks(facts);
       if (source.rank < 0 || (some_trained && !options_.load))
-        throw Error{
+        throw NoState{
             "no rank has a whole state: all that are left were in the middle of a step, or took another rank's state; "
             "give Elastic a .load"};
     }

@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <system_error>
 #include <utility>
 
 #include "worker_runtime/elastic/round_talk.hpp"
+#include "worker_runtime/store/cancellation.hpp"
 
 namespace torchup {
 namespace {
@@ -30,6 +33,8 @@ void say(AgentChannel& channel, const WorkerWord& word) {
 RoundLink::RoundLink(AgentChannel* channel, std::function<void()> end_what_blocks)
     : channel_{channel}, end_what_blocks_{std::move(end_what_blocks)}, wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)},
       talk_{std::make_unique<RoundTalk>()} {
+  if (!wake_ || store_calls_cancelled() < 0)
+    throw std::system_error{errno, std::generic_category(), "Elastic: no descriptor for what ends a round early"};
   if (is_open())
     thread_ = std::thread{[this] { watch(); }};
   else

@@ -27,7 +27,7 @@ class RoundTalk;
 class RoundLink {
  public:
   /// `channel`: null where no agent speaks with us; then no round is ever over. `end_what_blocks` is called on the
-  /// thread, and never outside of a round.
+  /// thread, and never outside of a round. Throws std::system_error when there is no descriptor.
   RoundLink(AgentChannel* channel, std::function<void()> end_what_blocks);
   ~RoundLink();
   RoundLink(const RoundLink&) = delete;

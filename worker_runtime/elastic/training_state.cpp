@@ -71,6 +71,9 @@ void TrainingState::loaded(Position position) {
   position_ = position;
   commits_ = 0;
   clean_ = true;
+  // From here on this is where a round that ends early goes back to.
+  if (copies_) look_at_parts();
+  keep();
 }
 
 void TrainingState::became(Position position, std::int64_t commits) {

@@ -113,49 +113,53 @@ std::optional<int> waits_for(int thread) {
 
 GlooSockets::GlooSockets() : threads_before_{gloo_threads()}, epolls_before_{epoll_instances()} {}
 
-std::optional<int> GlooSockets::look() const {
-  bool named = false;
-  for (const int thread : gloo_threads()) {
-    if (threads_before_.contains(thread)) continue;
-    named = true;
-    if (const auto epoll = waits_for(thread)) return epoll;
+std::set<int> GlooSockets::look(Looking looking) const {
+  std::set<int> threads = gloo_threads();
+  std::erase_if(threads, [this](int each) { return threads_before_.contains(each); });
+  std::set<int> epolls;
+  for (const int thread : threads) {
+    if (const auto epoll = waits_for(thread)) epolls.insert(*epoll);
   }
-  if (named) return {};
-  // Versions of gloo that name no thread: an instance that came with the group, and waits for newcomers.
+  if (epolls.size() == threads.size() || looking == Looking::part) {
+    if (!epolls.empty()) return epolls;
+  }
+  if (!threads.empty() && looking != Looking::last) return {};
+  // Versions of gloo that name no thread, or a kernel that tells of none: instances that came with the group, and wait
+  // for newcomers.
   std::set<int> instances = epoll_instances();
   std::erase_if(instances, [&](int each) {
     const auto watched = watched_by(each);
     return epolls_before_.contains(each) ||
            std::ranges::none_of(watched, [](const auto& one) { return one.listens(); });
   });
-  return instances.size() == 1 ? std::optional{*instances.begin()} : std::nullopt;
+  return instances.size() == std::max<std::size_t>(threads.size(), 1) ? instances : std::set<int>{};
 }
 
 void GlooSockets::made() {
   // A thread that has just begun, or handles something, is in no system call; it will be.
   constexpr int looks_max = 100;
-  std::optional<int> found = look();
-  for (int looks = 1; !found && looks < looks_max; ++looks) {
+  std::set<int> found = look(Looking::all);
+  for (int looks = 1; found.empty() && looks < looks_max; ++looks) {
     std::this_thread::sleep_for(std::chrono::milliseconds{1});
-    found = look();
+    found = look(looks + 1 < looks_max ? Looking::all : Looking::last);
   }
   const std::lock_guard lock{mutex_};
   made_ = true;
-  epoll_ = found;
+  epolls_ = std::move(found);
 }
 
 bool GlooSockets::found() const {
   const std::lock_guard lock{mutex_};
-  return epoll_.has_value();
+  return !epolls_.empty();
 }
 
 int GlooSockets::shut_down() const {
   const std::lock_guard lock{mutex_};
-  const auto epoll = made_ ? epoll_ : look();
   int count = 0;
-  if (!epoll) return count;
-  for (const Watched& one : watched_by(*epoll)) {
-    if (!one.listens() && one.is_connected() && ::shutdown(one.socket.get(), SHUT_RDWR) == 0) ++count;
+  for (const int epoll : made_ ? epolls_ : look(Looking::part)) {
+    for (const Watched& one : watched_by(epoll)) {
+      if (!one.listens() && one.is_connected() && ::shutdown(one.socket.get(), SHUT_RDWR) == 0) ++count;
+    }
   }
   return count;
 }

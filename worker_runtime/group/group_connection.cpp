@@ -22,14 +22,16 @@ GroupConnection::GroupConnection(Kind kind, const std::function<c10::intrusive_p
   }
   try {
     auto backend = connect();
-    const std::lock_guard lock{mutex_};
-    backend_ = std::move(backend);
+    {
+      const std::lock_guard lock{mutex_};
+      backend_ = std::move(backend);
+    }
+    if (gloo_) gloo_->made();
   } catch (...) {
     const std::lock_guard lock{known_mutex};
     known.erase(this);
     throw;
   }
-  if (gloo_) gloo_->made();
 }
 
 GroupConnection::~GroupConnection() {

@@ -8,12 +8,6 @@
 #include "worker_runtime/store/job_store.hpp"
 
 namespace torchup {
-namespace {
-
-// By now all have met: who is missing has died since, and must not cost the time-out of collectives.
-constexpr std::chrono::seconds connect_limit{30};
-
-}  // namespace
 
 void take_down(const ProcessGroup& group) {
   ProcessGroup::State& state = GroupAccess::state(group);
@@ -49,7 +43,6 @@ void enter_run(const ProcessGroup& group, int number) {
   ProcessGroup::State& state = GroupAccess::state(group);
   state.run = RunPhase::inside;
   state.keys_used.clear();
-  state.children = 0;
   state.user_store = c10::make_intrusive<c10d::PrefixStore>("torchup/run/" + std::to_string(number), state.group_store);
 }
 

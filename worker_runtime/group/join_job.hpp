@@ -7,12 +7,16 @@
 
 namespace torchup {
 
+/// For connections among ranks that have met before: who is missing has died since, and must not cost the time-out of
+/// collectives. Shorter than the time that survivors have for parking (--shutdown-timeout, 30 s).
+inline constexpr std::chrono::seconds connect_limit{10};
+
 /// How a process that is in the job joins its next round.
 struct JoinTerms {
   bool kept = false;                         ///< it was in the round before
   std::function<void()> check = [] {};       ///< asked often while others are waited for; throws where that is over
   std::optional<torch::Device> device = {};  ///< the one it has: not to be chosen again
-  /// Longest time for the connections alone. By then all have met: who is missing has died since.
+  /// Longest time for the connections alone.
   std::optional<std::chrono::milliseconds> connect_limit = {};
 };
 

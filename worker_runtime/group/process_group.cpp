@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "torchup/error.hpp"
+#include "worker_runtime/group/group_rounds.hpp"
 #include "worker_runtime/group/group_state.hpp"
 #include "worker_runtime/group/join_job.hpp"
 #include "worker_runtime/store/job_store.hpp"
@@ -121,8 +122,14 @@ std::optional<ProcessGroup> ProcessGroup::new_group(std::span<const int> ranks) 
   // parents may have as many children.
   child->name = state_->name == "0" ? number : state_->name + "." + number;
   open_stores(*child, state_->group_store);  // within the parent's, as Python's
-  connect_group(*child);
-  return ProcessGroup{std::move(child)};
+  ProcessGroup group{std::move(child)};
+  if (state_->run != RunPhase::inside) {
+    connect_group(*group.state_);
+  } else {
+    meet_all(group, "connect");
+    connect_group(*group.state_, connect_limit);
+  }
+  return group;
 }
 
 void ProcessGroup::shutdown() {

@@ -63,7 +63,7 @@ bool StopAgreement::end_step() {
 }
 
 std::string StopAgreement::key(int attempt, const char* what) const {
-  return fmt::format("torchup/stop/{}/{}/{}", round_, attempt, what);
+  return fmt::format("torchup/stop/{}/{}/{}/{}", round_, ranks_.run, attempt, what);
 }
 
 void StopAgreement::pause() const {

@@ -30,6 +30,7 @@ class StopAgreement {
   struct Ranks {
     int rank = 0;
     int world_size = 1;
+    int run = 0;  ///< of those that one round holds, which begin to count steps anew
     /// Ranks that do not answer in that time do not know this protocol, or are about to be killed.
     std::chrono::milliseconds answer_limit = std::chrono::seconds{60};
   };

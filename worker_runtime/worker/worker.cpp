@@ -53,9 +53,9 @@ void Worker::State::take_place() {
   speak_last_words(speaker);
 }
 
-void Worker::State::begin_round() {
+void Worker::State::begin_round(int run) {
   stop.reset();  // first: its end would wait for the next one, with which it shares a connection to the store
-  StopAgreement::Ranks ranks{.rank = place.rank, .world_size = place.world_size};
+  StopAgreement::Ranks ranks{.rank = place.rank, .world_size = place.world_size, .run = run};
   stop = std::make_unique<StopAgreement>(
       std::move(ranks), [own = page.get()] { return stop_signal_came || (own != nullptr && own->drain_requested()); });
 }

@@ -60,7 +60,7 @@ int worker_main(int argc, char** argv, const Train& train, const WorkerOptions& 
   state->page = WorkerPage::open();
   state->channel = AgentChannel::open();
   Worker::State::listen_for_stop(options.stop_signal);
-  state->begin_round();
+  state->begin_round(0);
   Worker worker{std::move(state)};
   return train(worker, {arguments.rest.data(), arguments.rest.size() - 1});
 }

@@ -29,8 +29,8 @@ struct Worker::State {
   static void listen_for_stop(int signal);
   /// As the environment has it by now: ranks, restart count, where last words go.
   void take_place();
-  /// The ranks of the place agree on stops from here on.
-  void begin_round();
+  /// The ranks of the place agree on stops from here on, in the `run`-th call of Elastic::run; 0: before.
+  void begin_round(int run);
 };
 
 /// The state behind a worker, for the rooms of this library.

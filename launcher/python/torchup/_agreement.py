@@ -7,7 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 
-from ._image import Wire, pack
+from ._image import Wire, group_device, pack
+
+
+class NoState(RuntimeError):
+    """Nobody has a state to go on with: processes that have trained are to be replaced, all of them at once."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,7 @@ def _furthest(facts):
 
 def exchange(mine):
     """Facts of all ranks."""
-    group = dist.group.WORLD
-    on_cpu = any(device.type == "cpu" for device in group._device_types)
-    device = "cpu" if on_cpu else torch.device("cuda", torch.cuda.current_device())
+    device = group_device()
     words = torch.tensor([mine.step, mine.clean, mine.fresh, mine.checksum, mine.run], dtype=torch.int64, device=device)
     found = [torch.empty_like(words) for _ in range(dist.get_world_size())]
     dist.all_gather(found, words)
@@ -64,9 +66,7 @@ def exchange(mine):
 
 def agree(state, load, run):
     if not state._replicated:
-        load(state)
-        state._clean = True
-        return
+        return _load_alone(state, load, run)
     facts = _facts(state, run)
     decision = decide(facts)
     if decision.source < 0:
@@ -75,9 +75,8 @@ def agree(state, load, run):
             load(state)  # whose load_state_dict makes a state whole; one that finds no checkpoint leaves it as it is
             facts = _facts(state, run)
         if (began and load is None) or not any(each.clean for each in facts):
-            raise RuntimeError("torchup: no rank has a whole state: all that are left were in the middle of a step, or "
-                               "took another rank's state; give torchup.elastic.run a `load` that calls "
-                               "state.load_state_dict")
+            raise NoState("torchup: no rank has a whole state: all that are left were in the middle of a step, or took "
+                          "another rank's state; give torchup.elastic.run a `load` that calls state.load_state_dict")
         decision = source_among(facts, [rank for rank, each in enumerate(facts) if each.clean])
     if decision.takers:
         _send(state, facts, decision)
@@ -89,10 +88,25 @@ def _facts(state, run):
     furthest = [rank for rank, each in enumerate(facts) if each.clean and each.step == _furthest(facts)]
     if len(furthest) > 1:  # whether they are equal is worth a look at every byte
         facts = exchange(replace(mine, checksum=state._sum() if dist.get_rank() in furthest else 0))
+    _check_runs(facts, run)
+    return facts
+
+
+def _check_runs(facts, run):
     if any(each.run != run for each in facts):
         runs = sorted({each.run for each in facts})
         raise RuntimeError(f"torchup: ranks are in different calls of elastic.run ({runs}): newcomers begin anew")
-    return facts
+
+
+def _load_alone(state, load, run):
+    """With what each rank has of its own nobody can help another."""
+    _check_runs(exchange(Facts(state.step, int(state._clean), int(state._fresh), 0, run)), run)
+    loads, trained = state._loads, state.step > 0 or not state._clean
+    load(state)
+    if trained and state._loads == loads:
+        raise NoState("torchup: `load` has found nothing, and this rank has trained already, other than newcomers: with "
+                      "replicated=False a checkpoint is needed to go on from (state.load_state_dict)")
+    state._clean = True
 
 
 def _send(state, facts, decision):

@@ -16,8 +16,10 @@ from torch.distributed import distributed_c10d
 from ._gloo import Sockets, has_loops
 from ._link import link
 
-# A peer that dies while gloo connects its sockets to it must not cost the default timeout, half an hour.
-_CONNECT = datetime.timedelta(seconds=30)
+# A peer that dies while gloo connects its sockets to it must not cost the default timeout, half an hour, nor the time
+# that survivors have for parking (--shutdown-timeout, 30 s).
+_CONNECT = datetime.timedelta(seconds=10)
+_FAREWELL = datetime.timedelta(seconds=30)
 _DIAL = datetime.timedelta(seconds=5)
 _EVER = datetime.timedelta(days=24)
 _ExceptionGroup = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11
@@ -127,13 +129,23 @@ class Group:
             if store.add("count", 1) == self.size:
                 store.set("all", "1")
             elif self.rank == 0:
-                store.wait(["all"], _CONNECT)
+                store.wait(["all"], _FAREWELL)
 
     def close(self):
         """After all have ended it."""
         if dist.is_initialized():
             dist.destroy_process_group()
         sys.excepthook = self._excepthook
+
+
+def _forget_groups():
+    """What destroy_process_group does last, and leaves where a backend could not be shut down: names are taken else."""
+    distributed_c10d._update_default_pg(None)
+    world = distributed_c10d._world
+    for table in ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg",
+                  "pg_coalesce_state"):
+        getattr(world, table, {}).clear()
+    distributed_c10d._unregister_all_process_groups()
 
 
 class Leftover:
@@ -177,7 +189,7 @@ def drop(error, excepthook):
             dist.destroy_process_group()
         except Exception as failure:  # a group in whatever state; it is not used again
             print(f"torchup: a group that is over could not be destroyed cleanly: {failure}", file=sys.stderr)
-            distributed_c10d._update_default_pg(None)
+            _forget_groups()
     distributed_c10d._world.group_count = 0  # names of groups are counted, alike on old and new ranks
     sys.excepthook = excepthook
     if torch.cuda.is_initialized() or has_loops():  # something in a cycle still holds it

@@ -4,6 +4,7 @@ import collections
 import copy
 import ctypes
 import functools
+import os
 import zlib
 from dataclasses import dataclass
 
@@ -39,9 +40,14 @@ def pack(value, tensors):
     return value
 
 
+def overlaps(tensor):
+    """Elements share memory, as after `expand`: nothing can be written to it."""
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride()))
+
+
 def fits(tensor, slot):
     return (isinstance(tensor, torch.Tensor) and tensor.dtype == slot.dtype and tuple(tensor.shape) == slot.shape
-            and tensor.device.type == slot.device)
+            and tensor.device.type == slot.device and not overlaps(tensor))
 
 
 def unpack(skeleton, have, tensors):
@@ -106,16 +112,26 @@ def checksum(named):
     return sums
 
 
+def group_device():
+    """Where the default group's collectives can work: the CPU, else the GPU of this rank. Programs that place their
+    model by `.to(device)` alone leave the current device on the first one."""
+    group = dist.group.WORLD
+    if any(device.type == "cpu" for device in group._device_types):
+        return torch.device("cpu")
+    if (bound := getattr(group, "bound_device_id", None)) is not None:
+        return bound
+    current = torch.cuda.current_device()
+    return torch.device("cuda", current or int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+
+
 class Wire:
     """Sends bytes and tensors from one rank to all others over the default group."""
 
     def __init__(self, source):
         self._source = source
         self._sends = dist.get_rank() == source
-        group = dist.group.WORLD
-        types = {device.type for device in group._device_types}
-        self._types = types
-        self._own = torch.device("cpu") if "cpu" in types else torch.device("cuda", torch.cuda.current_device())
+        self._types = {device.type for device in dist.group.WORLD._device_types}
+        self._own = group_device()
         self._under_way = collections.deque()
 
     def bytes(self, data=None):

@@ -1,17 +1,20 @@
 """The parts of a State. Each knows what of it is copied at every commit, and what it is made of.
 
 `copy` and `restore`: what can be further than the last commit when a step is interrupted. `image` and `take`: all of
-it, for a rank that knows less; `check`: whether that can take it. `sums`: the tensors in which replicas must be equal.
+it, for a rank that knows less; `check`: whether that can take it; `room`: where its tensors come to lie there. `sums`:
+the tensors in which replicas must be equal. `trained`: those that the part wants trained.
 """
+
+import contextlib
 
 import torch
 
-from ._image import copied, fits
+from ._image import copied, fits, overlaps, unpack
 
 
 def _fits(room, tensor):
     return (room is not None and room.shape == tensor.shape and room.dtype == tensor.dtype
-            and room.device == tensor.device)
+            and room.device == tensor.device and not overlaps(room))
 
 
 def filled_like(rooms, tensors):
@@ -25,61 +28,24 @@ def filled_like(rooms, tensors):
     return found
 
 
-class ModulePart:
-    """Parameters stand where they are: only a whole optimizer step changes them. Buffers and extra state are copied."""
+class Part:
+    """What parts have in common."""
 
-    def __init__(self, module):
-        self.value = module
-        self._kept = []
-        self.refresh()
-
-    def refresh(self):
-        """Modules may have come and gone since; their buffers are looked up anew at every commit."""
-        self._buffers = [(own._buffers, name, f"{path}.{name}") for path, own in self.value.named_modules()
-                         for name in own._buffers]
-        default = torch.nn.Module.get_extra_state
-        self._extra = [own for own in self.value.modules() if type(own).get_extra_state is not default]
-
-    def _now(self):
-        return [own.get(name) for own, name, _ in self._buffers]
-
-    def copy(self):
-        now = self._now()
-        old = self._kept[0] if self._kept and len(self._kept[0]) == len(now) else [None] * len(now)
-        self._kept = [filled_like(old, now), [copied(own.get_extra_state()) for own in self._extra]]
-
-    def restore(self):
-        """A forward pass may have made a buffer, or given it another shape: a mask, a cache."""
-        for parameter in self.value.parameters():
-            parameter.grad = None
-        buffers, extras = self._kept
-        for (own, name, _), each in zip(self._buffers, filled_like(self._now(), buffers)):
-            own[name] = each
-        for own, extra in zip(self._extra, extras):
-            own.set_extra_state(copied(extra))
-
-    def image(self):
-        return {"parameters": dict(self.value.named_parameters()),
-                "buffers": {path: own.get(name) for own, name, path in self._buffers},
-                "extra": [own.get_extra_state() for own in self._extra]}
+    def __init__(self, value):
+        self.value = value
+        self._kept = None
 
     def check(self, skeleton, name):
-        mine, theirs = dict(self.value.named_parameters()), skeleton["parameters"]
-        unlike = [key for key in {**mine, **theirs}
-                  if key not in mine or key not in theirs or not fits(mine[key], theirs[key])]
-        if unlike:
-            raise RuntimeError(f"torchup: {name} is not the same model on all ranks: {unlike[0]} differs")
+        pass
 
-    def take(self, image):
-        """The tensors are filled already: parameters in place, buffers too where they were alike."""
-        for own, name, path in self._buffers:
-            if path in image["buffers"]:
-                own[name] = image["buffers"][path]
-        for own, extra in zip(self._extra, image["extra"]):
-            own.set_extra_state(extra)
+    def room(self, skeleton, tensors):
+        return unpack(skeleton, self.image(), tensors)
 
     def sums(self):
-        return self.value.named_parameters()
+        return ()
+
+    def trained(self):
+        return ()
 
     def state_dict(self):
         return self.value.state_dict()
@@ -88,12 +54,96 @@ class ModulePart:
         self.value.load_state_dict(state)
 
 
-class OptimizerPart:
+class ModulePart(Part):
+    """Parameters stand where they are: only a whole optimizer step changes them. Buffers and extra state are copied."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.refresh()
+
+    def refresh(self):
+        """Modules, buffers and extra states may have come and gone since."""
+        self._modules = dict(self.value.named_modules())
+        self._size = self._size_now()
+        self._buffers = [(own, name, f"{path}.{name}") for path, own in self._modules.items() for name in own._buffers]
+        default = torch.nn.Module.get_extra_state
+        self._extra = [own for own in self._modules.values() if type(own).get_extra_state is not default]
+
+    def _size_now(self):
+        return [(len(own._buffers), len(own._modules)) for own in self._modules.values()]
+
+    def _refresh_if_changed(self):
+        """A forward pass may have registered a buffer, or made a submodule."""
+        if self._size != self._size_now():
+            self.refresh()
+
+    def _now(self):
+        return [own._buffers.get(name) for own, name, _ in self._buffers]
+
+    def copy(self):
+        self._refresh_if_changed()
+        now = self._now()
+        old = self._kept[1] if self._kept and len(self._kept[1]) == len(now) else [None] * len(now)
+        self._kept = [self._buffers, filled_like(old, now),
+                      [(own, copied(own.get_extra_state())) for own in self._extra]]
+
+    def restore(self):
+        """A forward pass may have made a buffer, or given it another shape: a mask, a cache."""
+        for parameter in self.value.parameters():
+            parameter.grad = None
+        self._refresh_if_changed()
+        buffers, tensors, extras = self._kept
+        known = {(own, name) for own, name, _ in buffers}
+        for own, name, _ in self._buffers:
+            if (own, name) not in known:
+                delattr(own, name)
+        now = [own._buffers.get(name) for own, name, _ in buffers]
+        for (own, name, _), each in zip(buffers, filled_like(now, tensors)):
+            own._buffers[name] = each
+        for own, extra in extras:
+            own.set_extra_state(copied(extra))
+        self.refresh()
+
+    def image(self):
+        self._refresh_if_changed()
+        return {"parameters": dict(self.value.named_parameters()),
+                "buffers": {path: own._buffers.get(name) for own, name, path in self._buffers},
+                "passing": [path for own, name, path in self._buffers if name in own._non_persistent_buffers_set],
+                "extra": [own.get_extra_state() for own in self._extra]}
+
+    def check(self, skeleton, name):
+        self._refresh_if_changed()
+        mine, theirs = dict(self.value.named_parameters()), skeleton["parameters"]
+        unlike = [key for key in {**mine, **theirs}
+                  if key not in mine or key not in theirs or not fits(mine[key], theirs[key])]
+        if unlike:
+            raise RuntimeError(f"torchup: {name} is not the same model on all ranks: {unlike[0]} differs")
+        homeless = [path for path in skeleton["buffers"] if path.rpartition(".")[0] not in self._modules]
+        if homeless or len(skeleton["extra"]) != len(self._extra):
+            raise RuntimeError(f"torchup: {name} has not the same modules on all ranks"
+                               + (f": {homeless[0]} is missing on some" if homeless else ""))
+
+    def take(self, image):
+        """The tensors are filled already: parameters in place, buffers too where they were alike."""
+        for path, tensor in image["buffers"].items():
+            module, _, name = path.rpartition(".")
+            own = self._modules[module]
+            if name in own._buffers:
+                own._buffers[name] = tensor
+            else:
+                own.register_buffer(name, tensor, persistent=path not in image["passing"])
+        for own, extra in zip(self._extra, image["extra"]):
+            own.set_extra_state(extra)
+
+    def sums(self):
+        return self.value.named_parameters()
+
+
+class OptimizerPart(Part):
     """Its tensors stand where they are; learning rates and the like are copied."""
 
     def __init__(self, optimizer, before_step):
-        self.value = optimizer
-        self._kept = []
+        super().__init__(optimizer)
         optimizer.register_step_pre_hook(lambda *_: before_step(optimizer))
 
     def _parameters(self):
@@ -108,6 +158,9 @@ class OptimizerPart:
     def restore(self):
         for parameter in self._parameters():
             parameter.grad = None
+        for name in ("grad_scale", "found_inf"):  # a GradScaler's word to a step that has not been taken
+            if hasattr(self.value, name):
+                delattr(self.value, name)
         self._set_groups(copied(self._kept))
 
     def _set_groups(self, groups):
@@ -143,51 +196,40 @@ class OptimizerPart:
                 if isinstance(each, torch.Tensor):
                     yield f"{place}.{key}", each
 
-    def state_dict(self):
-        return self.value.state_dict()
+    def room(self, skeleton, tensors):
+        """Beside the parameters, on whatever GPU they are."""
+        have, parameters = self.image(), self._parameters()
+        room = {"groups": unpack(skeleton["groups"], have["groups"], tensors), "state": {}}
+        for place, its in skeleton["state"].items():
+            device = parameters[place].device
+            with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+                room["state"][place] = unpack(its, have["state"].get(place), tensors)
+        return room
 
-    def load_state_dict(self, state):
-        self.value.load_state_dict(state)
+    def trained(self):
+        return self._parameters()
 
 
-class SmallPart:
+class SmallPart(Part):
     """Whatever else has state_dict and load_state_dict: copied whole."""
-
-    def __init__(self, value):
-        self.value = value
-        self._kept = None
 
     def copy(self):
         self._kept = copied(self.value.state_dict())
 
     def restore(self):
         self.value.load_state_dict(copied(self._kept))
+        if isinstance(self.value, torch.amp.GradScaler):  # how far each optimizer was in the step that is given up
+            self.value._per_optimizer_states.clear()
 
     def image(self):
         return self.value.state_dict()
 
-    def check(self, skeleton, name):
-        pass
-
     def take(self, image):
         self.value.load_state_dict(copied(image))
 
-    def sums(self):
-        return ()
 
-    def state_dict(self):
-        return self.value.state_dict()
-
-    def load_state_dict(self, state):
-        self.value.load_state_dict(state)
-
-
-class ValuePart:
+class ValuePart(Part):
     """A plain value, that the program replaces when it likes."""
-
-    def __init__(self, value):
-        self.value = value
-        self._kept = None
 
     def copy(self):
         self._kept = copied(self.value)
@@ -198,14 +240,11 @@ class ValuePart:
     def image(self):
         return copied(self.value)
 
-    def check(self, skeleton, name):
-        pass
-
     def take(self, image):
         self.value = image
 
-    def sums(self):
-        return ()
+    def trained(self):
+        return [self.value] if isinstance(self.value, torch.Tensor) and self.value.requires_grad else []
 
     state_dict = image
 

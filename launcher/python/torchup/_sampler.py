@@ -18,6 +18,14 @@ def deal(order, consumed, rank, world_size, drop_last):
     return [order[(consumed + rank + i * world_size) % len(order)] for i in range(count)]
 
 
+_round = 0  # how many have begun in this process
+
+
+def begin_round():
+    global _round
+    _round += 1
+
+
 class DistributedSampler(Sampler):
     """The lists of torch's DistributedSampler, for every size, world size, seed, epoch and drop_last.
 
@@ -32,8 +40,9 @@ class DistributedSampler(Sampler):
         self.epoch = 0
         self._given = (rank, num_replicas)
         self._next_begin = 0  # where the next pass begins: samples consumed by all ranks
-        self._named = False  # the program says which epoch is meant
+        self._named_in = -1  # the last round in which the program said which epoch is meant
         self._resumed = False  # that was set, and no set_epoch has said since which epoch is meant
+        self._was_open = False  # in the middle of a pass, or behind its last sample
         self._pass = None  # this rank's indices of the last pass of `State.batches`, and where it began
         self._begin = self._delivered = 0  # and how many of them have arrived in the training loop
         self._world_size = 1
@@ -70,7 +79,7 @@ class DistributedSampler(Sampler):
 
     def set_epoch(self, epoch):
         """Chooses the order of the next pass. A position that was set for this very epoch is kept."""
-        self._named, self._resumed = True, False
+        self._named_in, self._resumed = _round, False
         if epoch != self.epoch:
             self.epoch, self._next_begin, self._pass = epoch, 0, None
 
@@ -81,7 +90,11 @@ class DistributedSampler(Sampler):
         consumed = self._next_begin
         if self._pass is not None:
             consumed = min(self._begin + self._delivered * self._world_size, len(self.dataset))
-        return {"epoch": self.epoch, "consumed": consumed, "seed": self.seed}
+        return {"epoch": self.epoch, "consumed": consumed, "seed": self.seed, "open": self._is_open}
+
+    def beginning(self):
+        """The position of one that nobody has used."""
+        return {"epoch": 0, "consumed": 0, "seed": self.seed, "open": False}
 
     def load_state_dict(self, position):
         if self.shuffle and position["seed"] != self.seed:
@@ -89,19 +102,22 @@ class DistributedSampler(Sampler):
                              "it would give other samples. Use the stored seed, or start the epoch anew")
         self.epoch, self._next_begin = position["epoch"], position["consumed"]
         self._resumed, self._pass, self._is_open = True, None, False
+        self._was_open = position.get("open", False)
 
     def go_to(self, position):
-        """As load_state_dict, but the program has said already which epoch it is at, if it ever does."""
+        """As load_state_dict, but the program may have said already in this round which epoch it is at."""
         epoch = self.epoch
         self.load_state_dict(position)
-        if self._named:
+        if self._named_in == _round:
             self.set_epoch(epoch)
 
     def begin_pass(self):
         """From here on, until `end_pass`, iterators give this rank's samples from the position on."""
         self._begin, self._next_begin = self._next_begin, 0
         self._pass = self._deal_from(self._begin)
-        if self._resumed and not self._pass:  # a program that never calls set_epoch wants the next epoch
+        # A pass that has ended is not meant by a program that never calls set_epoch: it wants the next. One in which the
+        # last sample was being worked on is.
+        if self._resumed and not self._pass and not self._was_open:
             self._begin = 0
             self._pass = self._deal_from(0)
         self._resumed, self._delivered, self._is_open = False, 0, True

@@ -5,11 +5,11 @@ import pickle
 import torch
 
 from . import _numbers
-from ._image import checksum, copied, pack, unpack
+from ._image import checksum, copied, pack
 from ._link import link
 from ._page import page
 from ._parts import ModulePart, ValuePart, part_of
-from ._sampler import sampler_of
+from ._sampler import begin_round, sampler_of
 
 
 class State:
@@ -33,6 +33,7 @@ class State:
         hidden(self, "_positions", {})  # of samplers that are not known here yet
         hidden(self, "_seed", None)  # (seed, rank) inside of `run`, where it was given
         hidden(self, "_kept", None)
+        hidden(self, "_loads", 0)
         hidden(self, "_page", None)
 
     def __getattr__(self, name):
@@ -73,6 +74,9 @@ class State:
             part.load_state_dict(state["parts"][name])
         self._step, self._clean = state["step"], True
         self._go_to(state["samplers"])
+        self._loads += 1
+        if self._kept is not None:  # from here on this is where a round that ends early goes back to
+            self._keep()
 
     def commit(self):
         """One more step is done, on all ranks. Leaves by an exception that belongs to `run` where the round is over."""
@@ -118,11 +122,22 @@ class State:
 
     def _check_parts(self):
         """What cannot be sent is found now: at the first fault it would cost one survivor after the other."""
-        for name, part in self._parts.items() if self._replicated else ():
+        if not self._replicated:
+            return
+        for name, part in self._parts.items():
+            tensors = []
             try:
-                pickle.dumps(pack(part.image(), []))
+                pickle.dumps(pack(part.image(), tensors))
             except Exception as error:
                 raise TypeError(f"torchup: State's part {name} cannot be sent to another rank: {error}") from error
+            if any(tensor.layout != torch.strided for tensor in tensors):
+                raise TypeError(f"torchup: State's part {name} cannot be sent to another rank: it has a sparse tensor")
+        sent = {id(parameter) for part in self._parts.values() if isinstance(part, ModulePart)
+                for parameter in part.value.parameters()}
+        for name, part in self._parts.items():
+            if not {id(parameter) for parameter in part.trained()} <= sent:
+                raise TypeError(f"torchup: State's part {name} trains a tensor that is in no module of the State, and so "
+                                "would not be sent to another rank: put it into one (torch.nn.ParameterList)")
 
     def _keep(self):
         """What can be further than the last commit when a step is interrupted."""
@@ -146,6 +161,9 @@ class State:
         for part in self._parts.values():
             if isinstance(part, ModulePart):
                 part.refresh()
+        # Those that the program makes anew in each round are told apart in each: on old and new ranks alike.
+        self._positions, self._samplers = self._where(), {}
+        begin_round()
         self._seed = None if seed is None else (seed, rank)
         self._page = page()
         self._fresh = False
@@ -172,11 +190,11 @@ class State:
     def _go_to(self, positions):
         self._positions = copied(positions)
         for name, sampler in self._samplers.items():
-            if position := self._positions.pop(name, None):
-                sampler.load_state_dict(position)
+            sampler.load_state_dict(self._positions.pop(name, None) or sampler.beginning())
 
     def _sum(self):
-        return checksum((f"{name} {key}", tensor) for name, part in self._parts.items() for key, tensor in part.sums())
+        return checksum((f"{name} {key}", tensor) for name, part in sorted(self._parts.items())
+                        for key, tensor in part.sums())
 
     def _image(self):
         return {"step": self._step, "samplers": self._where(),
@@ -187,9 +205,9 @@ class State:
         if set(skeleton["parts"]) != set(self._parts):
             raise RuntimeError("torchup: the State has other parts on other ranks")
         image = {**skeleton, "parts": {}}
-        for name, part in self._parts.items():
-            part.check(skeleton["parts"][name], name)
-            image["parts"][name] = unpack(skeleton["parts"][name], part.image(), tensors)
+        for name, its in skeleton["parts"].items():  # in the order in which the tensors come
+            self._parts[name].check(its, name)
+            image["parts"][name] = self._parts[name].room(its, tensors)
         return image
 
     def _take(self, image):

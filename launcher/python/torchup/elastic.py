@@ -22,7 +22,7 @@ import datetime
 import os
 import sys
 
-from ._agreement import agree
+from ._agreement import NoState, agree
 from ._channel import channel
 from ._group import Group, Leftover, drop
 from ._link import Interrupted, link
@@ -115,7 +115,7 @@ def _must_park(error):
     """Whether the round is over for a reason that is not this process's own."""
     if isinstance(error, Interrupted):
         return link.is_over()
-    if isinstance(error, Exception):
+    if isinstance(error, Exception) and not isinstance(error, NoState):
         return link.blame(error)
-    link.leave()  # Ctrl-C, sys.exit
+    link.leave()  # Ctrl-C, sys.exit; nobody is to wait for whom
     return False

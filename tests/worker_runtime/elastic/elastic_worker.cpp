@@ -196,6 +196,12 @@ int groups_of_gloo() {
   return count;
 }
 
+std::vector<int> everybody(const torchup::ProcessGroup& group) {
+  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 int train(torchup::Worker& worker, std::span<char*> arguments) {
   const Options options{arguments};
   Faults faults{worker, options};
@@ -225,7 +231,10 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   const auto load = [&] {
     loads.push_back(faults.step);
     faults.at("load");
-    return checkpoint ? checkpoint->resume(net, *optimizer, sampler, ddp, scheduler) : torchup::Position{};
+    const auto found =
+        checkpoint ? checkpoint->resume(net, *optimizer, sampler, ddp, scheduler) : torchup::Position{};
+    faults.at("loaded");
+    return found;
   };
   const bool replicated = !options.has("unreplicated");
   torchup::Elastic elastic{worker, group, {.seed = 42, .load = load, .replicated = replicated}};
@@ -240,10 +249,8 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
         const auto counted = torch::tensor({++round});
         torchup::all_reduce(counted, group, torchup::ReduceOp::max);
         round = counted.item<std::int64_t>();
-        std::vector<int> everybody(static_cast<std::size_t>(group.size()));
-        std::iota(everybody.begin(), everybody.end(), 0);
         std::optional<torchup::ProcessGroup> child;
-        if (options.has("child")) child = group.new_group(everybody);
+        if (options.has("child")) child = group.new_group(everybody(group));
         const std::size_t workers = options.has("loader-threads") ? 2 : 0;
         auto loader = torch::data::make_data_loader(
             dataset, sampler, torch::data::DataLoaderOptions{static_cast<std::size_t>(batch)}.workers(workers));
@@ -269,7 +276,8 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
             faults.step = ++at.step;
             if (elastic.commit(at).stop) return checkpoint->save_and_requeue(at);
             faults.at("committed");
-            if (checkpoint) checkpoint->save(at, net, *optimizer, sampler, ddp, scheduler);
+            const bool saves = checkpoint && (!options.has("rarely") || at.step % 4 == 0);
+            if (saves) checkpoint->save(at, net, *optimizer, sampler, ddp, scheduler);
           }
         }
         end = at;
@@ -278,7 +286,12 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
       },
       net, *optimizer, sampler, ddp, scheduler);
   if (code != 0) return code;
-  if (options.has("twice")) elastic.run([&](torchup::Position) { return faults.at("again"), 0; }, net);
+  const auto again = [&](torchup::Position) {
+    faults.at("again");
+    if (options.has("child")) torchup::barrier(*group.new_group(everybody(group)));
+    return 0;
+  };
+  if (options.has("twice")) elastic.run(again, net);
 
   torchup::NamedTensors tensors = fields_of(*optimizer);
   for (const auto& parameter : net->named_parameters())

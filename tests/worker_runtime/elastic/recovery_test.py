@@ -74,6 +74,21 @@ class Recovery(Case):
         for final in outcome.final.values():
             self.assert_ends_as(final, self.undisturbed(2).final[0])
 
+    def test_killed_when_all_have_loaded(self):
+        """Who survives that goes on with what it has loaded, all of it, and not with what it had before."""
+        outcome = self.play(2, "block:0:step:7:0", "kill:1:step:7:0", "kill:1:loaded:0:1", more=["--checkpoint", "--rarely"])
+        self.assertEqual({rank: final["loads"] for rank, final in outcome.final.items()}, {0: [0, 7], 1: []})
+        for final in outcome.final.values():
+            self.assert_ends_as(final, self.undisturbed(2).final[0])
+
+    def test_unreplicated_before_the_first_checkpoint(self):
+        """Who has trained is not what a newcomer is, and nothing can be loaded: all begin anew."""
+        outcome = self.play(2, "kill:1:before_forward:3:0", more=["--unreplicated"])
+        self.assertEqual(len(outcome.births), 4)
+        self.assertIn("has trained already", outcome.log)
+        for final in outcome.final.values():
+            self.assert_ends_as(final, self.undisturbed(2).final[0])
+
     def test_checkpoints_of_a_job_with_survivors(self):
         """Whoever writes them, and whoever died while they were written: the next ones are whole."""
         outcome = self.recover(2, "kill:0:after_backward:4:0", "kill:1:after_forward:8:1", died=2, more=["--checkpoint"])
@@ -138,6 +153,11 @@ class Recovery(Case):
         outcome = self.play(2, "kill:1:again:-:0", more=["--twice"])
         self.assert_ends_as(outcome.final[0], self.undisturbed(2).final[0])
         self.assertEqual(len(outcome.births), 4)
+
+    def test_second_run_with_a_group_of_its_own(self):
+        """In one round: what the first one's has left in the store is not met again."""
+        outcome = self.play(2, more=["--twice", "--child"])
+        self.assert_ends_as(outcome.final[0], self.undisturbed(2).final[0])
 
     def test_budget_is_used_up(self):
         outcome = self.play(2, "raise:1:before_forward:2:0", "raise:1:before_forward:2:1", restarts=1, code=1)

@@ -80,6 +80,22 @@ TEST_CASE("a step that was interrupted is taken back, but for parameters and opt
   REQUIRE(checksum(program.state) != sum);
 }
 
+TEST_CASE("what was loaded is what a round that ends early goes back to", "[worker_runtime][elastic]") {
+  Program program;
+  program.state.begin({});
+  program.half_a_step();  // as a checkpoint's part would be read into it
+  program.state.loaded({.epoch = 1, .step = 9});
+  const auto buffers = program.buffers();
+  const double rate = program.rate();
+  const SamplerPosition position = program.sampler.position();
+  program.half_a_step();
+  program.state.restore();
+  REQUIRE(equal(program.buffers(), buffers));
+  REQUIRE(program.rate() == rate);
+  REQUIRE(program.sampler.position() == position);
+  REQUIRE(program.state.position() == Position{.epoch = 1, .step = 9});
+}
+
 TEST_CASE("a buffer that a forward pass has made larger is as it was", "[worker_runtime][elastic]") {
   torch::nn::Linear net{2, 2};
   torch::Tensor cache = net->register_buffer("cache", torch::zeros({2}));

@@ -19,12 +19,12 @@ TEST_CASE("a stop that one rank does not answer: all go on, and stop when it has
   };
   {
     StopAgreement asked{rank(0), [] { return true; }}, other{rank(1), [] { return false; }};
-    store->wait({"torchup/stop/n1/0/stop_at"}, 30s);
+    store->wait({"torchup/stop/n1/0/0/stop_at"}, 30s);
     for (int step = 0; step < 3; ++step) {
       CHECK_FALSE(asked.end_step());
       CHECK_FALSE(other.end_step());
     }
-    const auto answers = store->add("torchup/stop/n1/0/answers", 0);
+    const auto answers = store->add("torchup/stop/n1/0/0/answers", 0);
     CHECK((answers == 1 || answers == 2));  // the other may learn of it only now
 
     StopAgreement late{{.rank = 2, .world_size = 3}, [] { return false; }};
@@ -41,6 +41,23 @@ TEST_CASE("a stop that one rank does not answer: all go on, and stop when it has
     auto first = steps_of(asked), second = steps_of(other), third = steps_of(late);
     CHECK(first.get() == second.get());  // both had made three steps before
     CHECK(third.get() > 0);
+  }
+  set_job_store(nullptr);
+}
+
+TEST_CASE("what was agreed on before Elastic::run is not agreed on in it", "[worker_runtime][stop]") {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  set_job_store(store, "n1");
+  {
+    StopAgreement first{{.rank = 0, .world_size = 2}, [] { return true; }};
+    StopAgreement second{{.rank = 1, .world_size = 2}, [] { return false; }};
+    store->wait({"torchup/stop/n1/0/0/stop_at"}, 30s);
+  }
+  {
+    StopAgreement later{{.rank = 0, .world_size = 2, .run = 1}, [] { return false; }};
+    std::this_thread::sleep_for(300ms);  // three looks
+    CHECK_FALSE(later.end_step());
+    CHECK(store->add("torchup/stop/n1/1/0/answers", 0) == 0);
   }
   set_job_store(nullptr);
 }
@@ -92,7 +109,7 @@ TEST_CASE("a round's agreement begins when the one before has ended: they share 
   const auto store = c10::make_intrusive<WatchedStore>();
   set_job_store(store, "n1");
 
-  std::thread training{[&] { state.begin_round(); }};
+  std::thread training{[&] { state.begin_round(1); }};
   std::this_thread::sleep_for(300ms);  // three looks of a new one
   CHECK_FALSE(store->asked);
   leave.set_value();

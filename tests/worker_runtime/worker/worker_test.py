@@ -96,7 +96,7 @@ class Together(unittest.TestCase):
 class Stop(Together):
     """One rank is asked to stop; all stop after the same step, however far they have drifted apart."""
 
-    WISH = b"/torchup/stop/n1/0/asked"
+    WISH = b"/torchup/stop/n1/0/0/asked"
     WAIT_FOR_WISH = b"\x06" + struct.pack("<QQ", 1, len(WISH)) + WISH  # answered when the key comes, and not before
 
     def stops(self, every, asked_rank, world_size=3):

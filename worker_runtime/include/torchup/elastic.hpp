@@ -25,7 +25,8 @@ struct ElasticOptions {
   /// state is left. Usually `[&] { return checkpoint.resume(net, optimizer, sampler, ddp); }`. It says where the state
   /// was taken; {0, 0}: there was none, and nothing has changed.
   std::function<Position()> load = {};
-  /// False: ranks hold different things (ZeRO). Nothing is sent between them, and every round begins with `load`.
+  /// False: ranks hold different things (ZeRO). Nothing is sent between them, and every round begins with `load`. One
+  /// that finds nothing ends all ranks that have trained: they and newcomers would not be of one state.
   bool replicated = true;
 };
 
