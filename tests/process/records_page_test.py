@@ -60,7 +60,7 @@ class Page(unittest.TestCase):
         self.check(events, "job_started", "round_completed", "attempt_started", "worker_started", "worker_exited", "stopping",
                    "closing_signal_sent", "attempt_ended", "restarting", "incident_recorded", "job_ended")
         self.assertEqual(set(events[-1]["failures"][0]),
-                         {"rank", "local_rank", "exit_code", "pid", "host", "time", "message", "error_file"})
+                         {"rank", "local_rank", "exit_code", "pid", "host", "time", "message", "error_file", "consequence"})
         told = set(re.findall(r"`(\w+)`", PAGE.partition("## Result")[2].partition("## Incident")[0]))
         for part in result, result["phases_s"], result["attempts"][0], result["attempts"][0]["workers"][0]:
             self.assertLessEqual(set(part) - {"schema"}, told)

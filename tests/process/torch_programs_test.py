@@ -31,6 +31,20 @@ print("rank", dist.get_rank(), "went on", flush=True)
 dist.destroy_process_group()
 """
 
+TIDIES_UP = """
+import time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+try:
+    if dist.get_rank() == 1:
+        raise ValueError("loss is nan")
+    dist.all_reduce(torch.ones(4))
+finally:
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    time.sleep(0.05 if rank == 1 else 0)
+"""
+
 SHARES = """
 import torch, torch.multiprocessing as mp
 def child(queue):
@@ -94,6 +108,13 @@ class TorchPrograms(unittest.TestCase):
         read_until("rank 0 went on")
         read_until("rank 1 went on")
         self.assertEqual(job.wait(60), 0)
+
+    def test_the_cause_is_who_raised_though_others_died_of_it_first(self):
+        done = subprocess.run(self.command(TIDIES_UP), capture_output=True, text=True, env=self.environment, timeout=150)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        cause = done.stderr[done.stderr.index("Root Cause"):]
+        self.assertIn("rank      : 1 (local_rank: 1)", cause[:cause.index("error_file")])
+        self.assertIn("What went wrong: rank 1", done.stderr)
 
     def test_shared_memory_in_files_is_tidied_up(self):
         before = set(glob.glob("/dev/shm/torch_*"))

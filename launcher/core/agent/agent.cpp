@@ -49,9 +49,10 @@ std::optional<TimePoint> Agent::deadline() const {
   };
   if (!leaving_ && !verdict_) also(job_end_);
   also(drain_insists_);
+  also(cause_ends_);
   also(abort_ends_);
   also(hung_ends_);
-  if (const auto raiser = first_to_blame()) also(*worker_at(*raiser).raised_at + blame_patience);
+  if (const auto next = next_blame()) also(next->at);
   return first;
 }
 
@@ -118,6 +119,7 @@ void Agent::obey(const Placed& message) {
   attempt_reason_.clear();
   stop_signal_ = 0;
   drain_insists_.reset();
+  cause_ends_.reset();
   abort_ends_.reset();
   hung_ends_.reset();
   step_watch_ = StepWatch{config_.heartbeat_timeout, placement_->group_world_size > 1};
@@ -173,6 +175,7 @@ void Agent::due() {
     drain_insists_.reset();
     if (awaits_saving()) act(DrainWorkers{drained_by_.back(), true});
   }
+  if (cause_ends_ && now_ >= *cause_ends_) tell_failures();
   if (abort_ends_ && now_ >= *abort_ends_) {
     abort_ends_.reset();
     hung_ends_ = now_ + unkillable_after;
@@ -248,6 +251,7 @@ void Agent::stop(int signal_number, std::string reason) {
       phase_ = Phase::stopping;
       deadline_ = now_ + config_.stop_grace;
       drain_insists_.reset();
+      cause_ends_.reset();
       attempt_reason_ = reason;
       record(event::Stopping{std::move(reason)});
       signal_to_end(signal_number);
@@ -329,6 +333,7 @@ void Agent::leave(Leave word) {
 void Agent::after_worker_ended() {
   if (phase_ != Phase::running && phase_ != Phase::stopping) return;
   if (any_busy()) return;
+  if (cause_ends_) return cause_may_come() ? void() : tell_failures();
   if (phase_ == Phase::running) act(Send{WorkersSucceeded{placement_->round}});
   sweep();
 }

@@ -38,6 +38,9 @@ inline constexpr Duration drain_patience = std::chrono::seconds{1};
 /// How long what workers that succeeded leave behind may take to end by itself. torch_shm_manager unlinks its segments
 /// 2 s after the last process that used them.
 inline constexpr Duration leftover_patience = std::chrono::seconds{3};
+/// How long a failure that is a consequence waits for its cause: an exception on its way out passes handlers that close
+/// connections, of which others die first.
+inline constexpr Duration cause_patience = std::chrono::milliseconds{500};
 /// How long a hung worker may take after SIGABRT to tell where it hangs.
 inline constexpr Duration abort_patience = std::chrono::seconds{10};
 /// How long a worker that has raised something waits for another's fault to show, before it is called its own.
@@ -86,6 +89,7 @@ struct WorkerEnded {
   std::string message;       ///< what is known of the cause
   std::string error_file;    ///< empty when it left none
   std::optional<std::int64_t> last_step = {};
+  std::vector<std::string> lines = {};  ///< what it said last: in its error file, else in its output
 };
 /// A worker has said something over its channel, or can say nothing any more, which is as if it left.
 struct WorkerSaid {
@@ -259,7 +263,7 @@ class Agent {
     Stay stay = Stay::no;
     bool awaits_place = false;                ///< parked, and StartWorkers names it
     std::optional<TimePoint> raised_at = {};  ///< since when it waits to hear whether what it raised is its own
-    bool blamed = false;                      ///< it was told so
+    std::optional<TimePoint> blamed_at = {};  ///< when it was told so
     int kept = 0;                             ///< so often in a row, without a step of its own in between
     std::uint64_t beats = 0;                  ///< of its page, when it parked last
   };
@@ -299,7 +303,11 @@ class Agent {
   void leaves(const WorkerSaid& event);
   void raises(LocalRank local_rank, const std::string& text);
   void parks(LocalRank local_rank, std::uint64_t beats);
-  [[nodiscard]] std::optional<LocalRank> first_to_blame() const;
+  struct Blame {
+    LocalRank local_rank{0};
+    TimePoint at{};
+  };
+  [[nodiscard]] std::optional<Blame> next_blame() const;
   [[nodiscard]] std::vector<LocalRank> parked() const;
   std::vector<LocalRank> let_go();
   void end_kept(std::vector<LocalRank> workers);
@@ -330,7 +338,10 @@ class Agent {
   [[nodiscard]] WorkerEnd kind_of_end(const Worker& worker, int exit_code) const;
   [[nodiscard]] bool drained_to_death(int exit_code) const;
   void wait_for_own_end(std::string reason);
-  void note_failure(const WorkerEnded& how);
+  void note_failure(const WorkerEnded& how, bool consequence);
+  [[nodiscard]] bool is_consequence(const WorkerEnded& how, WorkerEnd end) const;
+  [[nodiscard]] bool cause_may_come() const;
+  void tell_failures();
   void report_failures(bool may_restart, std::string reason);
   void after_worker_ended();
   void sweep();
@@ -370,6 +381,7 @@ class Agent {
   std::optional<TimePoint> deadline_;       ///< of the phase
   std::optional<TimePoint> job_end_;        ///< --timeout
   std::optional<TimePoint> drain_insists_;  ///< when workers that did not hear of it get the signal
+  std::optional<TimePoint> cause_ends_;     ///< when failures are told of, though none of them is a cause
   std::optional<TimePoint> abort_ends_;     ///< when hung workers that SIGABRT did not end are killed
   std::optional<TimePoint> hung_ends_;      ///< when one that not even SIGKILL has ended ends the job
   bool killed_ = false;

@@ -24,7 +24,7 @@ void Agent::on(const WorkerSaid& event) {
     if (phase_ != Phase::running || worker.stay == Stay::parked) return;
     worker.stay = Stay::yes;
     worker.raised_at.reset();
-    worker.blamed = false;
+    worker.blamed_at.reset();
   } else if (std::holds_alternative<WorkerLeaves>(event.word)) {
     leaves(event);
   } else if (const auto* raised = std::get_if<WorkerRaised>(&event.word)) {
@@ -39,7 +39,7 @@ void Agent::leaves(const WorkerSaid& event) {
   const LocalRank local_rank = event.local_rank;
   Worker& worker = worker_at(local_rank);
   worker.raised_at.reset();
-  const bool blamed = std::exchange(worker.blamed, false);
+  const bool blamed = std::exchange(worker.blamed_at, std::nullopt).has_value();
   const Stay before = std::exchange(worker.stay, Stay::no);
   if (before == Stay::yes && event.deaf && worker.kept > 0 && !blamed) {
     return kill(KillWorkers{{local_rank}}, 0, "it has closed its channel without reading its place");
@@ -63,23 +63,27 @@ void Agent::raises(LocalRank local_rank, const std::string& text) {
   }
 }
 
-/// A fault has one cause: nobody while one that was blamed is about to end by it.
-std::optional<LocalRank> Agent::first_to_blame() const {
-  std::optional<LocalRank> first;
-  if (!any_raised_ || phase_ != Phase::running) return first;
+/// Who is the next to be told that what it raised is its own, and when. A fault has one cause: nobody while one that was
+/// blamed is about to end by it. That one may go on instead, and whoever waits for it must not do so for ever.
+std::optional<Agent::Blame> Agent::next_blame() const {
+  if (!any_raised_ || phase_ != Phase::running) return {};
+  std::optional<Blame> next;
+  TimePoint free_from{};
   for (const LocalRank local_rank : in_state(WorkerState::running)) {
     const Worker& worker = worker_at(local_rank);
-    if (worker.blamed) return std::nullopt;
-    if (worker.raised_at && (!first || *worker.raised_at < *worker_at(*first).raised_at)) first = local_rank;
+    if (worker.blamed_at) free_from = std::max(free_from, *worker.blamed_at + config_.stop_grace);
+    if (!worker.raised_at || worker.blamed_at) continue;
+    if (!next || *worker.raised_at < next->at) next = Blame{local_rank, *worker.raised_at};
   }
-  return first;
+  if (next) next->at = std::max(next->at + blame_patience, free_from);
+  return next;
 }
 
 void Agent::blame() {
-  const auto raiser = first_to_blame();
-  if (!raiser || now_ < *worker_at(*raiser).raised_at + blame_patience) return;
-  worker_at(*raiser).blamed = true;
-  act(BlameWorker{*raiser});
+  const auto next = next_blame();
+  if (!next || now_ < next->at) return;
+  worker_at(next->local_rank).blamed_at = now_;
+  act(BlameWorker{next->local_rank});
 }
 
 void Agent::parks(LocalRank local_rank, std::uint64_t beats) {
@@ -112,13 +116,13 @@ std::vector<LocalRank> Agent::tell_of_the_end() {
   const bool follows = round_follows();
   for (const LocalRank local_rank : in_state(WorkerState::running)) {
     Worker& worker = worker_at(local_rank);
-    const bool asks = std::exchange(worker.raised_at, std::nullopt) && !worker.blamed;
+    const bool asks = std::exchange(worker.raised_at, std::nullopt) && !worker.blamed_at;
     if (!follows) {
       worker.stay = Stay::no;
       if (asks) act(BlameWorker{local_rank});
     }
     if (worker.stay == Stay::parked || worker.stay == Stay::parking) continue;
-    if (worker.stay == Stay::yes && !worker.blamed) {
+    if (worker.stay == Stay::yes && !worker.blamed_at) {
       worker.stay = Stay::parking;
       over.workers.push_back(local_rank);
     } else {

@@ -6,6 +6,7 @@
 
 #include "launcher/core/agent/agent.hpp"
 #include "launcher/core/plan/signals.hpp"
+#include "launcher/core/record/cause_words.hpp"
 #include "launcher/core/record/exit_report.hpp"
 
 namespace torchup {
@@ -30,7 +31,7 @@ void Agent::on(const WorkerStarted& event) {
 void Agent::on(const SpawnFailed& event) {
   worker_at(event.local_rank).state = WorkerState::failed;
   WorkerEnded how{event.local_rank, spawn_failed_code, event.time_us, event.reason, ""};
-  note_failure(how);
+  note_failure(how, false);
   if (phase_ == Phase::running) {
     record(event::SpawnFailed{id_of(event.local_rank), event.reason});
     report_failures(!event.permanent,
@@ -60,16 +61,22 @@ void Agent::on(const WorkerEnded& event) {
   exited.message = how.message;
   exited.error_file = how.error_file;
   exited.last_step = how.last_step;
+  exited.consequence = end != WorkerEnd::succeeded && is_consequence(how, end);
   if (end == WorkerEnd::failed) exited.binary = config_.program.executable;
+  const bool consequence = exited.consequence;
   record(std::move(exited));
   if (abandoned) return;
   worker.state = end == WorkerEnd::succeeded ? WorkerState::succeeded : WorkerState::failed;
   if (end == WorkerEnd::succeeded) {
     if (event.exit_code == requeue_code) requeue(event.local_rank);
   } else {
-    note_failure(how);
+    note_failure(how, consequence);
     if (end == WorkerEnd::failed) {
-      report_failures(true, failure_text(failures_[root_cause(failures_)]));
+      if (!consequence || worker.blamed_at || !cause_may_come()) {
+        tell_failures();
+      } else if (!cause_ends_) {
+        cause_ends_ = now_ + cause_patience;
+      }
     } else if (phase_ == Phase::running) {  // it did not heed the request to save, but ended by its signal
       end_job(shell_code(-event.exit_code), fmt::format("got {}: rank {} ended by it", signal_text(-event.exit_code),
                                                         id_of(event.local_rank).rank.value()));
@@ -171,7 +178,30 @@ void Agent::wait_for_own_end(std::string reason) {
   after_worker_ended();
 }
 
-void Agent::note_failure(const WorkerEnded& how) {
+/// The one place where a failure is called a consequence of another. Whoever ended after our stop is one, unless it had
+/// failed by itself before: its error file tells when.
+bool Agent::is_consequence(const WorkerEnded& how, WorkerEnd end) const {
+  const Worker& worker = worker_at(how.local_rank);
+  if (!worker.expired.empty() || !worker.abort_reason.empty()) return false;
+  const auto second = [](std::int64_t time_us) { return time_us / 1'000'000; };  // as error files count
+  if (end == WorkerEnd::terminated && (how.error_file.empty() || failures_.empty() ||
+                                       second(how.time_us) >= second(failures_.front().time_us)))
+    return true;
+  // A signal is its own cause, but for the one by which programs give up.
+  if (how.exit_code < 0 && how.exit_code != -SIGABRT) return false;
+  return cause_kind(last_words(how.lines)) == CauseKind::consequence;
+}
+
+/// Whether somebody may be about to fail who is the cause: an exception passes its handlers, which close connections,
+/// before it ends its process. Nodes elsewhere tell by themselves.
+bool Agent::cause_may_come() const { return any_busy() || placement_->group_world_size > 1; }
+
+void Agent::tell_failures() {
+  cause_ends_.reset();
+  report_failures(true, failure_text(failures_[root_cause(failures_)]));
+}
+
+void Agent::note_failure(const WorkerEnded& how, bool consequence) {
   const WorkerId id = id_of(how.local_rank);
   WorkerFailure failure;
   failure.rank = id.rank;
@@ -182,6 +212,7 @@ void Agent::note_failure(const WorkerEnded& how) {
   failure.time_us = how.time_us;
   failure.message = how.message;
   failure.error_file = how.error_file;
+  failure.consequence = consequence;
   failures_.push_back(std::move(failure));
 }
 

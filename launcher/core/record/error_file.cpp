@@ -95,6 +95,14 @@ Result<WorkerError> parse_error_file(std::string_view bytes) {
   return error;
 }
 
+std::vector<std::string> reported_lines(std::string_view traceback) {
+  std::vector<std::string> lines = lines_of(traceback);
+  for (std::size_t at = 1; at < lines.size(); ++at)
+    if (lines[at].starts_with("  ")) lines[at].erase(0, 2);
+  while (!lines.empty() && lines.back().empty()) lines.pop_back();
+  return lines;
+}
+
 std::string with_error_code(std::string_view bytes, int exit_code) {
   auto file = parse_json(bytes);
   const json* message = file ? member(*file, "message") : nullptr;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rendezvous/base/result.hpp"
 
@@ -28,6 +29,9 @@ struct WorkerError {
 /// too large for seconds is read as milli-, micro- or nanoseconds.
 /// Source: torch/distributed/elastic/multiprocessing/errors/__init__.py, ProcessFailure.__post_init__.
 [[nodiscard]] Result<WorkerError> parse_error_file(std::string_view bytes);
+
+/// The lines of a WorkerError's traceback, without the indentation that the report gives them.
+[[nodiscard]] std::vector<std::string> reported_lines(std::string_view traceback);
 
 /// The bytes of an error file for hand-over to whoever started us: `"errorCode"` added inside an object message; a text
 /// message unchanged. `bytes` was accepted by parse_error_file.

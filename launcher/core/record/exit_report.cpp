@@ -38,13 +38,6 @@ std::string entry(std::size_t index, const WorkerFailure& failure, const LocalTi
 
 }  // namespace
 
-std::size_t root_cause(const std::vector<WorkerFailure>& failures) {
-  const auto second = [](const WorkerFailure& failure) { return failure.time_us / 1'000'000; };
-  const auto first = std::min_element(failures.begin(), failures.end(),
-                                      [&](const auto& a, const auto& b) { return second(a) < second(b); });
-  return static_cast<std::size_t>(first - failures.begin());
-}
-
 std::string failure_text(const WorkerFailure& failure) {
   if (failure.exit_code < 0) {
     return fmt::format("rank {} was killed by {}", failure.rank.value(), signal_text(-failure.exit_code));

@@ -13,10 +13,6 @@ namespace torchup {
 /// Turns microseconds since 1970 into local time as `2026-11-21_04:03:58`. The time zone is not the core's to know.
 using LocalTime = std::function<std::string(std::int64_t utc_us)>;
 
-/// Index of the root cause in `failures` (in the order they were noticed): the earliest in whole seconds, among equals
-/// the first. `failures` is not empty.
-[[nodiscard]] std::size_t root_cause(const std::vector<WorkerFailure>& failures);
-
 /// `rank 3 was killed by SIGKILL`, `rank 3 failed with exit code 7`.
 [[nodiscard]] std::string failure_text(const WorkerFailure& failure);
 

@@ -87,16 +87,6 @@ std::string shortened(std::string_view line) {
   return std::string{line.substr(0, end)} + (end < line.size() ? "..." : "");
 }
 
-std::vector<std::string> lines_of(std::string_view text) {
-  std::vector<std::string> lines;
-  while (!text.empty()) {
-    const auto end = std::min(text.find('\n'), text.size());
-    lines.emplace_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return lines;
-}
-
 /// The last lines, for there stands the cause; a note about the rest.
 void add_block(std::string& out, std::string_view title, const std::vector<std::string>& lines, std::size_t most) {
   if (lines.empty()) return;
@@ -166,11 +156,25 @@ std::string explain_exit(int exit_code, const DeathEvidence& evidence) {
   return code;
 }
 
+CauseKind kind_of_death(int exit_code, const DeathEvidence& evidence) {
+  if (exit_code == -SIGBUS) return CauseKind::shared_memory;
+  // Killed by another signal it had nothing to say.
+  return exit_code < 0 && exit_code != -SIGABRT ? CauseKind::unknown : cause_kind(evidence.last_words);
+}
+
 std::string incident_summary(const Incident& incident) {
   const WorkerFailure& cause = cause_of(incident);
-  return fmt::format("rank {} (local rank {}, pid {}) on {}: {}{}", cause.rank.value(), cause.local_rank.value(),
-                     cause.pid, cause.host, explain_exit(cause.exit_code, incident.evidence),
-                     said_by(cause, incident.evidence));
+  std::string text =
+      fmt::format("rank {} (local rank {}, pid {}) on {}: {}{}", cause.rank.value(), cause.local_rank.value(), cause.pid,
+                  cause.host, explain_exit(cause.exit_code, incident.evidence), said_by(cause, incident.evidence));
+  if (const std::string_view plain = plain_words(kind_of_death(cause.exit_code, incident.evidence)); !plain.empty())
+    text += fmt::format("; {}", plain);
+  const bool several_nodes = !incident.history.empty() && incident.history.back().placement &&
+                             incident.history.back().placement->group_world_size > 1;
+  if (cause.consequence)
+    text += several_nodes ? "; no rank of this node failed by itself"
+                          : "; no rank failed by itself: a network, or a node that is gone";
+  return text;
 }
 
 std::string incident_text(const Incident& incident, const LocalTime& local_time) {
@@ -181,6 +185,7 @@ std::string incident_text(const Incident& incident, const LocalTime& local_time)
   if (!incident.consequence.empty()) out += "; " + incident.consequence;
   out += "\n";
   if (!incident.progress.empty()) out += "  its " + incident.progress + "\n";
+  for (const std::string& finding : evidence.findings) out += "  " + shortened(finding) + "\n";
   const auto traceback = lines_of(evidence.traceback);
   add_block(out, "Python traceback", traceback, traceback_lines_max);
   add_block(out, "native backtrace", evidence.native_backtrace, traceback_lines_max);
@@ -226,7 +231,8 @@ std::string incident_json(const Incident& incident) {
          {"exit_code", failure.exit_code},
          {"signal", failure.exit_code < 0 ? ordered_json(signal_name(-failure.exit_code)) : ordered_json(nullptr)},
          {"message", failure.message},
-         {"error_file", failure.error_file}});
+         {"error_file", failure.error_file},
+         {"consequence", failure.consequence}});
   out["evidence"] = {{"oom_kills", or_null(evidence.oom_kills)},
                      {"machine_oom_kills", or_null(evidence.machine_oom_kills)},
                      {"memory_limit_bytes", or_null(evidence.memory_limit_bytes)},
@@ -235,6 +241,8 @@ std::string incident_json(const Incident& incident) {
                      {"core_file", evidence.core_file},
                      {"traceback", evidence.traceback},
                      {"native_backtrace", evidence.native_backtrace},
+                     {"last_words", evidence.last_words},
+                     {"findings", evidence.findings},
                      {"last_lines", evidence.last_lines}};
   if (incident.last_step) out["last_step"] = *incident.last_step;
   if (!incident.progress.empty()) out["progress"] = incident.progress;
@@ -277,16 +285,15 @@ std::string find_traceback(const std::vector<std::string>& lines) {
 
 void add_backtraces(DeathEvidence& evidence, const WorkerFailure& failure, const std::vector<std::string>& lines) {
   if (!failure.error_file.empty()) {
-    auto said = lines_of(failure.message);
-    for (std::size_t at = 1; at < said.size(); ++at)  // the report's indentation
-      if (said[at].starts_with("  ")) said[at].erase(0, 2);
-    while (!said.empty() && said.back().empty()) said.pop_back();
+    const auto said = reported_lines(failure.message);
+    evidence.last_words = last_words(said);
     const bool python = failure.message.find("Traceback (most recent call last)") != std::string::npos;
     evidence.native_backtrace = python ? std::vector<std::string>{} : find_native_backtrace(said);
     if (evidence.native_backtrace.empty())
       for (const std::string& line : said) evidence.traceback += line + "\n";
     return;
   }
+  evidence.last_words = last_words(lines);
   evidence.traceback = find_traceback(lines);
   evidence.native_backtrace = find_native_backtrace(lines);
 }

@@ -22,7 +22,8 @@ ordered_json failures_json(const std::vector<WorkerFailure>& failures) {
                     {"host", failure.host},
                     {"time", utc_text(failure.time_us)},
                     {"message", failure.message},
-                    {"error_file", failure.error_file}});
+                    {"error_file", failure.error_file},
+                    {"consequence", failure.consequence}});
   return list;
 }
 
@@ -88,6 +89,7 @@ struct AddFields {
     out["error_file"] = e.error_file;
     if (e.last_step) out["last_step"] = *e.last_step;
     if (!e.binary.empty()) out["binary"] = e.binary;
+    if (e.consequence) out["consequence"] = true;
     return "worker_exited";
   }
   const char* operator()(const event::Stopping& e) const {

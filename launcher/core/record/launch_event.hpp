@@ -99,6 +99,7 @@ struct WorkerExited {
   std::string error_file;                      ///< empty when it left none
   std::optional<std::int64_t> last_step = {};  ///< the last that it reported, by the page that it shares with us
   std::string binary = {};                     ///< of a failure: what was executed
+  bool consequence = false;                    ///< as in WorkerFailure
   friend bool operator==(const WorkerExited&, const WorkerExited&) = default;
 };
 /// The workers of this attempt are being stopped.

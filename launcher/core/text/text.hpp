@@ -20,6 +20,9 @@ inline constexpr std::string_view blanks = " \t\n\r\f\v";
 /// The parts of `text` between separators, at least one: "a,,b" has three, the empty text one.
 [[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);
 
+/// The lines of `text`, without their ends.
+[[nodiscard]] std::vector<std::string> lines_of(std::string_view text);
+
 /// Names and what stands for them.
 using Substitutions = std::initializer_list<std::pair<std::string_view, std::string>>;
 

@@ -214,7 +214,9 @@ class AgentRunner {
   }
   void perform(Record& action) {
     const auto* exited = std::get_if<event::WorkerExited>(&action.event);
-    if (exited && exited->end == WorkerEnd::failed && attempt_) {
+    const bool failed = exited && (exited->end == WorkerEnd::failed ||
+                                   (exited->end == WorkerEnd::terminated && !exited->consequence));
+    if (failed && attempt_) {
       const Ended& ended = ended_.at(static_cast<std::size_t>(exited->worker.local_rank.value()));
       job_.worker_failed(*exited, ended.time_us, ended.progress, *attempt_, workers_.living());
     }
@@ -273,6 +275,7 @@ class AgentRunner {
     if (attempt_) attempt_->worker_gone(worker.local_rank);
     if (exit_code == 0 || !attempt_) return handle(std::move(ended));
     ended.message = default_failure_message(exit_code, worker.pid);
+    ended.lines = attempt_->recent_lines(worker.local_rank);
     std::string path = attempt_->files(worker.local_rank).error_file;
     spawn(loop_, "read last words", with_last_words(std::move(ended), std::move(path)));
   }
@@ -284,6 +287,7 @@ class AgentRunner {
     if (words.error) {
       ended.error_file = path;
       if (!words.error->traceback.empty()) ended.message = words.error->traceback;
+      ended.lines = reported_lines(words.error->traceback);
       ended.time_us = std::min(words.error->time_us, ended.time_us);  // nobody writes after its death
       ended_.at(static_cast<std::size_t>(ended.local_rank.value())).time_us = ended.time_us;
     }

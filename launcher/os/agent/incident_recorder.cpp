@@ -6,6 +6,7 @@
 
 #include "launcher/core/agent/step_watch.hpp"
 #include "launcher/core/record/exit_report.hpp"
+#include "launcher/os/output/circumstances.hpp"
 
 namespace torchup {
 namespace {
@@ -86,6 +87,12 @@ Task<IncidentRecorder::Told> IncidentRecorder::tell(std::shared_ptr<Open> open, 
   found.last_lines = std::move(told.incident.evidence.last_lines);
   told.incident.evidence = std::move(found);
   add_backtraces(told.incident.evidence, cause, open->recent_lines);
+  const CauseKind kind = kind_of_death(cause.exit_code, told.incident.evidence);
+  std::function<std::vector<std::string>()> look = [kind, said = told.incident.evidence.last_words] {
+    return find_circumstances(kind, said);
+  };
+  auto findings = co_await disk_.ask(look);
+  if (findings) told.incident.evidence.findings = *std::move(findings);
   told.incident.consequence = std::move(consequence);
   told.incident.history = std::move(history);
   if (open->directory.empty()) co_return told;

@@ -113,6 +113,7 @@ void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t ti
   failure.time_us = time_us;
   failure.message = worker.message;
   failure.error_file = worker.error_file;
+  failure.consequence = worker.consequence;
   incidents_.worker_failed(failure, progress, attempt, attempt_name_, living, std::chrono::steady_clock::now());
 }
 

@@ -77,8 +77,14 @@ struct WorkerFailure {
   std::int64_t time_us = 0;     ///< UTC, microseconds since 1970, by that node's clock; for people only
   std::string message = {};     ///< what is known of the cause; may be empty
   std::string error_file = {};  ///< the worker's own error file on its node; empty when it left none
+  bool consequence = false;     ///< it died of another's end, by its own words, or was stopped
   friend bool operator==(const WorkerFailure&, const WorkerFailure&) = default;
 };
+
+/// Index of the root cause in `failures` (in the order they were noticed), which is not empty: the first that is no
+/// consequence, or that was earlier on that one's node, in whole seconds; nodes' clocks are not compared. Where all are
+/// consequences the same of all.
+[[nodiscard]] std::size_t root_cause(const std::vector<WorkerFailure>& failures);
 
 /// How the job ended, the same for every node.
 struct Verdict {

@@ -60,6 +60,7 @@ void fields(auto& a, WorkerFailure& m) {
   a.bent_number("a time", m.time_us, std::int64_t{0}, time_us_max);
   a.text("a failure's message", m.message, message_bytes_max);
   a.text("an error file's path", m.error_file, path_bytes_max);
+  a.later(m.consequence);
 }
 void fields(auto& a, Placement& m) {
   round(a, m.round);

@@ -235,6 +235,8 @@ void Rendezvous::decide_failure(TimePoint now) {
     note(FailureInDoubt{members_.at(slot).join.host});
     return;
   }
+  const auto root = failures_.begin() + static_cast<std::ptrdiff_t>(root_cause(failures_));
+  std::rotate(failures_.begin(), root, root + 1);
   const std::string cause = describe(failures_.front());
   const TimePoint failed_at = *doubt_until_ - settings_.doubt;
   if (may_restart_ && restarts_.spend(*terms_, now)) {

@@ -52,6 +52,42 @@ std::string time_text(std::int64_t us) { return utc_text(us).substr(11, 8); }
 
 }  // namespace
 
+TEST_CASE("an incident says in plain words what the last words mean, and what was found of it", "[unit][incident]") {
+  Incident incident = crash();
+  incident.failures = {failure(5, 1)};
+  add_backtraces(incident.evidence, incident.failures[0],
+                 {"Traceback (most recent call last):", "  File \"t.py\"", "OSError: [Errno 28] No space left on device"});
+  incident.evidence.findings = {"the file system of /x is full: 0 of 7 MiB are free"};
+  CHECK(incident.evidence.last_words == "OSError: [Errno 28] No space left on device");
+  CHECK(kind_of_death(1, incident.evidence) == CauseKind::disk_full);
+  CHECK_THAT(incident_summary(incident), Catch::EndsWith("; a file system is full"));
+  CHECK_THAT(incident_text(incident, time_text), Catch::Contains("\n  the file system of /x is full: 0 of 7 MiB"));
+  const auto json = nlohmann::json::parse(incident_json(incident));
+  CHECK(json["evidence"]["findings"] == incident.evidence.findings);
+  CHECK(json["evidence"]["last_words"] == incident.evidence.last_words);
+  CHECK(json["failures"][0]["consequence"] == false);
+  SECTION("a worker that was killed had nothing to say") {
+    CHECK(kind_of_death(-SIGKILL, incident.evidence) == CauseKind::unknown);
+    CHECK(kind_of_death(-SIGABRT, incident.evidence) == CauseKind::disk_full);
+    CHECK(kind_of_death(-SIGBUS, {}) == CauseKind::shared_memory);
+  }
+}
+
+TEST_CASE("an incident without a cause says so", "[unit][incident]") {
+  Incident incident = crash();
+  incident.failures = {failure(5, 1), failure(6, 1)};
+  incident.failures[0].consequence = true;
+  CHECK_THAT(incident_summary(incident), Catch::StartsWith("rank 6 "));
+  incident.failures[1].consequence = true;
+  incident.evidence.last_words = "Connection closed by peer";
+  CHECK_THAT(incident_summary(incident),
+             Catch::StartsWith("rank 5 ") && Catch::EndsWith("; it lost another rank, or the store; no rank failed by "
+                                                             "itself: a network, or a node that is gone"));
+  incident.history.back().placement = Placement{};
+  incident.history.back().placement->group_world_size = 2;
+  CHECK_THAT(incident_summary(incident), Catch::EndsWith("; no rank of this node failed by itself"));
+}
+
 TEST_CASE("an exit code is explained", "[unit][incident]") {
   const DeathEvidence nothing;
   CHECK(explain_exit(7, nothing) == "exit code 7");

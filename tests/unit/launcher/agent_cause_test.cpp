@@ -1,0 +1,122 @@
+#include <catch2/catch.hpp>
+
+#include "tests/unit/launcher/running_agent.hpp"
+
+namespace torchup {
+
+using namespace agent_test;
+
+namespace {
+
+WorkerEnded said(int local_rank, std::string words, int exit_code = 1) {
+  WorkerEnded event = ended(local_rank, exit_code);
+  event.lines = {std::move(words)};
+  return event;
+}
+
+constexpr const char* lost = "RuntimeError: Connection closed by peer [127.0.0.1]:5231";
+
+}  // namespace
+
+TEST_CASE("a failure that is a consequence waits for its cause", "[unit][agent][cause]") {
+  Running job{two_workers(1)};
+  const auto first = job.agent.step(said(0, lost), t0 + 1s);
+  REQUIRE_FALSE(find_sent<WorkersFailed>(first));
+  REQUIRE_FALSE(find<SignalWorkers>(first));
+  REQUIRE(find_event<event::WorkerExited>(first)->consequence);
+  REQUIRE(find_event<event::WorkerExited>(first)->end == WorkerEnd::failed);
+  REQUIRE(job.agent.deadline() == t0 + 1s + cause_patience);
+  SECTION("which is told of as soon as it is there") {
+    const auto second = job.agent.step(said(1, "ValueError: bad"), t0 + 1s + 100ms);
+    const auto* const told = find_sent<WorkersFailed>(second);
+    REQUIRE(told);
+    REQUIRE(told->failures.size() == 2);
+    REQUIRE(root_cause(told->failures) == 1);
+    REQUIRE(find_event<event::Stopping>(second)->reason == "rank 1 failed with exit code 1");
+  }
+  SECTION("for so long") {
+    REQUIRE(job.agent.step(Wake{}, t0 + 1s + cause_patience - 1ns).empty());
+    const auto due = job.agent.step(Wake{}, t0 + 1s + cause_patience);
+    REQUIRE(find_sent<WorkersFailed>(due)->failures.size() == 1);
+    REQUIRE(find<SignalWorkers>(due)->workers == std::vector{LocalRank{1}});
+    SECTION("and who is ended then is no cause") {
+      const auto over = job.agent.step(ended(1, -SIGTERM), t0 + 2s);
+      REQUIRE(find_event<event::WorkerExited>(over)->consequence);
+    }
+  }
+  SECTION("while somebody is left who could be it") {
+    const auto second = job.agent.step(said(1, lost), t0 + 1s + 100ms);
+    REQUIRE(find_sent<WorkersFailed>(second)->failures.size() == 2);
+    REQUIRE(root_cause(find_sent<WorkersFailed>(second)->failures) == 0);
+  }
+  SECTION("and a success is none") {
+    const auto second = job.agent.step(ended(1, 0), t0 + 1s + 100ms);
+    REQUIRE(find_sent<WorkersFailed>(second));
+    REQUIRE_FALSE(find_sent<WorkersSucceeded>(second));
+  }
+  SECTION("unless the coordinator knows it, from another node") {
+    const auto stop = job.agent.step(
+        FromCoordinator{StopWorkers{Round{0}, StopCause::worker_failure, "rank 3 on b exited with 1"}}, t0 + 1s + 100ms);
+    REQUIRE(find<SignalWorkers>(stop));
+    REQUIRE_FALSE(find_sent<WorkersFailed>(job.agent.step(Wake{}, t0 + 1s + cause_patience)));
+  }
+  SECTION("unless the user ends the job") {
+    REQUIRE(find<SignalWorkers>(job.agent.step(SignalArrived{SIGTERM}, t0 + 1s + 100ms)));
+    REQUIRE_FALSE(find_sent<WorkersFailed>(job.agent.step(Wake{}, t0 + 1s + cause_patience)));
+  }
+}
+
+TEST_CASE("a cause waits for nobody", "[unit][agent][cause]") {
+  Running job{two_workers(1)};
+  SECTION("an exception of its own") {
+    REQUIRE(find_sent<WorkersFailed>(job.agent.step(said(0, "ValueError: bad"), t0)));
+  }
+  SECTION("a signal, whatever was said before") {
+    const auto died = job.agent.step(said(0, lost, -SIGKILL), t0);
+    REQUIRE_FALSE(find_sent<WorkersFailed>(died)->failures.front().consequence);
+  }
+  SECTION("no word at all") { REQUIRE(find_sent<WorkersFailed>(job.agent.step(ended(0, 1), t0))); }
+}
+
+TEST_CASE("a program that gives up by SIGABRT for another's end is no cause", "[unit][agent][cause]") {
+  Running job{two_workers(1)};
+  REQUIRE_FALSE(
+      find_sent<WorkersFailed>(job.agent.step(said(0, "  what():  NCCL communicator was aborted", -SIGABRT), t0)));
+}
+
+TEST_CASE("on several nodes the cause may be elsewhere", "[unit][agent][cause]") {
+  Agent agent{two_workers(1), AgentIdentity{NodeId{"n"}, "host", {}, {}}};
+  static_cast<void>(agent.step(Begin{}, t0));
+  Placed place = placed();
+  place.placement.group_world_size = 2;
+  place.placement.world_size = 4;
+  static_cast<void>(agent.step(FromCoordinator{place}, t0));
+  static_cast<void>(agent.step(WorkerStarted{LocalRank{0}, 100}, t0));
+  static_cast<void>(agent.step(WorkerStarted{LocalRank{1}, 101}, t0));
+  static_cast<void>(agent.step(said(0, lost), t0));
+  REQUIRE_FALSE(find_sent<WorkersFailed>(agent.step(said(1, lost), t0)));
+  const auto due = agent.step(Wake{}, t0 + cause_patience);
+  REQUIRE(find_sent<WorkersFailed>(due)->failures.size() == 2);
+  REQUIRE(find<SweepDescendants>(due));
+}
+
+TEST_CASE("who had failed before the first failure was seen is the cause though it outlived the stop",
+          "[unit][agent][cause]") {
+  Running job{two_workers(1)};
+  WorkerEnded first = said(0, lost);
+  first.time_us = 100'000'000;
+  static_cast<void>(job.agent.step(first, t0));
+  static_cast<void>(job.agent.step(Wake{}, t0 + cause_patience));
+  WorkerEnded late = said(1, "ValueError: bad");
+  late.error_file = "/e";
+  SECTION("by its error file") {
+    late.time_us = 99'000'000;
+    REQUIRE_FALSE(find_event<event::WorkerExited>(job.agent.step(late, t0 + 1s))->consequence);
+  }
+  SECTION("which is from before") {
+    late.time_us = 100'900'000;
+    REQUIRE(find_event<event::WorkerExited>(job.agent.step(late, t0 + 1s))->consequence);
+  }
+}
+
+}  // namespace torchup
