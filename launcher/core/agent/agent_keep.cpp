@@ -63,8 +63,8 @@ void Agent::raises(LocalRank local_rank, const std::string& text) {
   }
 }
 
-/// Who is the next to be told that what it raised is its own, and when. A fault has one cause: nobody while one that was
-/// blamed is about to end by it. That one may go on instead, and whoever waits for it must not do so for ever.
+/// Who is the next to be told that what it raised is its own, and when. A fault has one cause: nobody while one that
+/// was blamed is about to end by it. That one may go on instead, and whoever waits for it must not do so for ever.
 std::optional<Agent::Blame> Agent::next_blame() const {
   if (!any_raised_ || phase_ != Phase::running) return {};
   std::optional<Blame> next;

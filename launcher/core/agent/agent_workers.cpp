@@ -184,8 +184,8 @@ bool Agent::is_consequence(const WorkerEnded& how, WorkerEnd end) const {
   const Worker& worker = worker_at(how.local_rank);
   if (!worker.expired.empty() || !worker.abort_reason.empty()) return false;
   const auto second = [](std::int64_t time_us) { return time_us / 1'000'000; };  // as error files count
-  if (end == WorkerEnd::terminated && (how.error_file.empty() || failures_.empty() ||
-                                       second(how.time_us) >= second(failures_.front().time_us)))
+  if (end == WorkerEnd::terminated &&
+      (how.error_file.empty() || failures_.empty() || second(how.time_us) >= second(failures_.front().time_us)))
     return true;
   // A signal is its own cause, but for the one by which programs give up.
   if (how.exit_code < 0 && how.exit_code != -SIGABRT) return false;

@@ -12,8 +12,8 @@ struct Words {
   CauseKind kind;
 };
 
-/// The first that is found counts. Sources: glibc's strerror; torch 2.15's and gloo's messages as they were seen; NCCL's
-/// error strings (ncclGetErrorString) and the names of its codes.
+/// The first that is found counts. Sources: glibc's strerror; torch 2.15's and gloo's messages as they were seen;
+/// NCCL's error strings (ncclGetErrorString) and the names of its codes.
 constexpr std::array words{
     // What somebody did himself, though it came by a socket or the store.
     Words{"No space left on device", CauseKind::disk_full},

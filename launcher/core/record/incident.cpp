@@ -164,9 +164,9 @@ CauseKind kind_of_death(int exit_code, const DeathEvidence& evidence) {
 
 std::string incident_summary(const Incident& incident) {
   const WorkerFailure& cause = cause_of(incident);
-  std::string text =
-      fmt::format("rank {} (local rank {}, pid {}) on {}: {}{}", cause.rank.value(), cause.local_rank.value(), cause.pid,
-                  cause.host, explain_exit(cause.exit_code, incident.evidence), said_by(cause, incident.evidence));
+  std::string text = fmt::format("rank {} (local rank {}, pid {}) on {}: {}{}", cause.rank.value(),
+                                 cause.local_rank.value(), cause.pid, cause.host,
+                                 explain_exit(cause.exit_code, incident.evidence), said_by(cause, incident.evidence));
   if (const std::string_view plain = plain_words(kind_of_death(cause.exit_code, incident.evidence)); !plain.empty())
     text += fmt::format("; {}", plain);
   const bool several_nodes = !incident.history.empty() && incident.history.back().placement &&

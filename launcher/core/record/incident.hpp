@@ -24,9 +24,9 @@ struct DeathEvidence {
   std::vector<std::string> last_lines;    ///< of the worker's output, at most 20
   std::string core_file;                  ///< where the kernel put it; or the handler it went to; empty: none
   std::vector<std::string> native_backtrace;
-  std::string traceback;                    ///< Python's, from the error file or from the output
-  std::string last_words;                   ///< what it said of its end (cause_words.hpp)
-  std::vector<std::string> findings;        ///< what was found of that: `/dev/shm: 64 MiB, none free`
+  std::string traceback;              ///< Python's, from the error file or from the output
+  std::string last_words;             ///< what it said of its end (cause_words.hpp)
+  std::vector<std::string> findings;  ///< what was found of that: `/dev/shm: 64 MiB, none free`
 };
 
 /// What a death was about: by its last words, or by its signal.
@@ -79,8 +79,8 @@ inline constexpr std::size_t kernel_lines_shown_max = 5;
 /// Python's last traceback in lines of output; empty when there is none.
 [[nodiscard]] std::string find_traceback(const std::vector<std::string>& lines);
 
-/// Fills in both backtraces and the last words: from the error file when the failure has one (its text is the failure's message), else
-/// from the worker's output.
+/// Fills in both backtraces and the last words: from the error file when the failure has one (its text is the failure's
+/// message), else from the worker's output.
 void add_backtraces(DeathEvidence& evidence, const WorkerFailure& failure, const std::vector<std::string>& lines);
 
 /// Lines of a native backtrace: `#0 0x… in …` (sanitizers, debuggers, our runtime), `frame #0: …` (LibTorch) or

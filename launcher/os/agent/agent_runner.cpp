@@ -214,8 +214,8 @@ class AgentRunner {
   }
   void perform(Record& action) {
     const auto* exited = std::get_if<event::WorkerExited>(&action.event);
-    const bool failed = exited && (exited->end == WorkerEnd::failed ||
-                                   (exited->end == WorkerEnd::terminated && !exited->consequence));
+    const bool failed =
+        exited && (exited->end == WorkerEnd::failed || (exited->end == WorkerEnd::terminated && !exited->consequence));
     if (failed && attempt_) {
       const Ended& ended = ended_.at(static_cast<std::size_t>(exited->worker.local_rank.value()));
       job_.worker_failed(*exited, ended.time_us, ended.progress, *attempt_, workers_.living());

@@ -144,7 +144,8 @@ std::vector<std::string> port_holder(std::string_view said) {
   const std::string socket = listener_of(*port);
   if (socket.empty()) return {fmt::format("port {}: nobody listens on it by now", *port)};
   const std::string pid = holder_of(socket);
-  if (pid.empty()) return {fmt::format("port {}: another user's process, or another container's, listens on it", *port)};
+  if (pid.empty())
+    return {fmt::format("port {}: another user's process, or another container's, listens on it", *port)};
   return {fmt::format("port {}: pid {} ({}) listens on it", *port, pid, command_of(pid))};
 }
 
@@ -152,7 +153,8 @@ std::vector<std::string> port_holder(std::string_view said) {
 
 std::vector<std::string> limit(int resource, std::string_view what, std::string_view option) {
   rlimit bounds{};
-  if (::getrlimit(static_cast<__rlimit_resource>(resource), &bounds) != 0 || bounds.rlim_cur == RLIM_INFINITY) return {};
+  if (::getrlimit(static_cast<__rlimit_resource>(resource), &bounds) != 0 || bounds.rlim_cur == RLIM_INFINITY)
+    return {};
   return {fmt::format("limit of {}: {} (ulimit -{}){}", what, bounds.rlim_cur, option,
                       bounds.rlim_max == RLIM_INFINITY ? "" : fmt::format(", at most {}", bounds.rlim_max))};
 }

@@ -55,8 +55,9 @@ TEST_CASE("a failure that is a consequence waits for its cause", "[unit][agent][
     REQUIRE_FALSE(find_sent<WorkersSucceeded>(second));
   }
   SECTION("unless the coordinator knows it, from another node") {
-    const auto stop = job.agent.step(
-        FromCoordinator{StopWorkers{Round{0}, StopCause::worker_failure, "rank 3 on b exited with 1"}}, t0 + 1s + 100ms);
+    const auto stop =
+        job.agent.step(FromCoordinator{StopWorkers{Round{0}, StopCause::worker_failure, "rank 3 on b exited with 1"}},
+                       t0 + 1s + 100ms);
     REQUIRE(find<SignalWorkers>(stop));
     REQUIRE_FALSE(find_sent<WorkersFailed>(job.agent.step(Wake{}, t0 + 1s + cause_patience)));
   }

@@ -17,7 +17,8 @@ TEST_CASE("who lost another rank, or the store, is no cause", "[unit][cause]") {
   for (const char* const words :
        {"RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer "
         "[127.0.0.1]:5231",
-        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Read error [10.0.0.7]:4711: Connection reset "
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Read error [10.0.0.7]:4711: Connection "
+        "reset "
         "by peer",
         "RuntimeError: Application timeout caused pair closure",
         "RuntimeError: [enforce fail] Timed out waiting 1800000ms for recv operation to complete",
@@ -37,11 +38,13 @@ TEST_CASE("who lost another rank, or the store, is no cause", "[unit][cause]") {
 }
 
 TEST_CASE("what somebody did himself is a cause, though the store or NCCL says it", "[unit][cause]") {
-  CHECK(cause_kind("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
-                   "address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use") ==
+  CHECK(cause_kind(
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+            "address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use") ==
         CauseKind::port_taken);
   CHECK(cause_kind("OSError: [Errno 28] No space left on device: '/x'") == CauseKind::disk_full);
-  CHECK(cause_kind("RuntimeError: DataLoader worker (pid 42) is killed by signal: Killed. ") == CauseKind::loader_killed);
+  CHECK(cause_kind("RuntimeError: DataLoader worker (pid 42) is killed by signal: Killed. ") ==
+        CauseKind::loader_killed);
   CHECK(cause_kind("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.") == CauseKind::gpu_memory);
   CHECK(cause_kind("RuntimeError: [enforce fail at pair.cc:446] op.preamble.length <= op.nbytes. 8 vs 4") ==
         CauseKind::sizes_differ);

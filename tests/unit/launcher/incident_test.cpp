@@ -55,8 +55,9 @@ std::string time_text(std::int64_t us) { return utc_text(us).substr(11, 8); }
 TEST_CASE("an incident says in plain words what the last words mean, and what was found of it", "[unit][incident]") {
   Incident incident = crash();
   incident.failures = {failure(5, 1)};
-  add_backtraces(incident.evidence, incident.failures[0],
-                 {"Traceback (most recent call last):", "  File \"t.py\"", "OSError: [Errno 28] No space left on device"});
+  add_backtraces(
+      incident.evidence, incident.failures[0],
+      {"Traceback (most recent call last):", "  File \"t.py\"", "OSError: [Errno 28] No space left on device"});
   incident.evidence.findings = {"the file system of /x is full: 0 of 7 MiB are free"};
   CHECK(incident.evidence.last_words == "OSError: [Errno 28] No space left on device");
   CHECK(kind_of_death(1, incident.evidence) == CauseKind::disk_full);

@@ -45,6 +45,19 @@ TEST_CASE("alone, the function is called once, where load says that the job stan
   REQUIRE_FALSE(torch::equal(program.net->weight, before));
 }
 
+TEST_CASE("groups of two calls have keys of their own in the store", "[worker_runtime][elastic]") {
+  Alone program;
+  Elastic elastic{program.worker, program.group};
+  std::vector<std::string> names;
+  const auto train = [&](Position) {
+    names.push_back(program.group.new_group(std::vector{0})->name());
+    return 0;
+  };
+  elastic.run(train, program.net);
+  elastic.run(train, program.net);
+  REQUIRE(names.at(0) != names.at(1));
+}
+
 TEST_CASE("an exception of the function's own leaves run as it is", "[worker_runtime][elastic]") {
   Alone program;
   Elastic elastic{program.worker, program.group};

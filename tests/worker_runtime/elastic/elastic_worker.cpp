@@ -196,12 +196,6 @@ int groups_of_gloo() {
   return count;
 }
 
-std::vector<int> everybody(const torchup::ProcessGroup& group) {
-  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
 int train(torchup::Worker& worker, std::span<char*> arguments) {
   const Options options{arguments};
   Faults faults{worker, options};
@@ -231,8 +225,7 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   const auto load = [&] {
     loads.push_back(faults.step);
     faults.at("load");
-    const auto found =
-        checkpoint ? checkpoint->resume(net, *optimizer, sampler, ddp, scheduler) : torchup::Position{};
+    const auto found = checkpoint ? checkpoint->resume(net, *optimizer, sampler, ddp, scheduler) : torchup::Position{};
     faults.at("loaded");
     return found;
   };
@@ -249,8 +242,10 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
         const auto counted = torch::tensor({++round});
         torchup::all_reduce(counted, group, torchup::ReduceOp::max);
         round = counted.item<std::int64_t>();
+        std::vector<int> everybody(static_cast<std::size_t>(group.size()));
+        std::iota(everybody.begin(), everybody.end(), 0);
         std::optional<torchup::ProcessGroup> child;
-        if (options.has("child")) child = group.new_group(everybody(group));
+        if (options.has("child")) child = group.new_group(everybody);
         const std::size_t workers = options.has("loader-threads") ? 2 : 0;
         auto loader = torch::data::make_data_loader(
             dataset, sampler, torch::data::DataLoaderOptions{static_cast<std::size_t>(batch)}.workers(workers));
@@ -286,12 +281,7 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
       },
       net, *optimizer, sampler, ddp, scheduler);
   if (code != 0) return code;
-  const auto again = [&](torchup::Position) {
-    faults.at("again");
-    if (options.has("child")) torchup::barrier(*group.new_group(everybody(group)));
-    return 0;
-  };
-  if (options.has("twice")) elastic.run(again, net);
+  if (options.has("twice")) elastic.run([&](torchup::Position) { return faults.at("again"), 0; }, net);
 
   torchup::NamedTensors tensors = fields_of(*optimizer);
   for (const auto& parameter : net->named_parameters())

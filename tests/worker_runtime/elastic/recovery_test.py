@@ -154,11 +154,6 @@ class Recovery(Case):
         self.assert_ends_as(outcome.final[0], self.undisturbed(2).final[0])
         self.assertEqual(len(outcome.births), 4)
 
-    def test_second_run_with_a_group_of_its_own(self):
-        """In one round: what the first one's has left in the store is not met again."""
-        outcome = self.play(2, more=["--twice", "--child"])
-        self.assert_ends_as(outcome.final[0], self.undisturbed(2).final[0])
-
     def test_budget_is_used_up(self):
         outcome = self.play(2, "raise:1:before_forward:2:0", "raise:1:before_forward:2:1", restarts=1, code=1)
         self.assertEqual(outcome.final, {})
