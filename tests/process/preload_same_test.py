@@ -83,6 +83,10 @@ class SameAsExecuted(Case, unittest.TestCase):
         self.compare_facts("facts.py", launcher=["--no-capture"])
         self.compare_facts("facts.py", launcher=["--virtual-local-rank"], env={"CUDA_VISIBLE_DEVICES": "3,4"})
 
+    def test_facts_beside_a_variable_that_the_template_uses(self):
+        self.write("facts.py", FACTS)
+        self.compare_facts("facts.py", env={"TORCHUP_PRELOAD": "json"})
+
     def test_facts_with_bound_processors(self):
         if len(os.sched_getaffinity(0)) < 2:
             self.skipTest("takes two processors")

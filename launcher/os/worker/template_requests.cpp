@@ -16,9 +16,10 @@ namespace {
 
 /// Where the template finds its own text.
 constexpr std::string_view archive_path = "/proc/self/fd/4";
-/// What is run by a Python that does not find it.
+/// What is run by a Python that does not find it. Its end must not pass for that of a program.
 constexpr const char* guard =
-    "import os; os.write(3, b'failed this Python imports nothing of ours at its start (-E, -I or -S in a wrapper?)')";
+    "import os; os.write(3, b'failed this Python imports nothing of ours at its start (-E, -I or -S in a wrapper?)'); "
+    "os._exit(1)";
 
 std::string working_directory() {
   char* const path = ::get_current_dir_name();
@@ -27,13 +28,15 @@ std::string working_directory() {
   return text;
 }
 
-/// The workers' common environment, with our text in front of where Python looks for modules.
+/// The workers' common environment, with our text in front of where Python looks for modules, and without the variable
+/// by which that text knows how far it has come: a user's own is for the workers.
 std::vector<std::string> template_environment(const std::vector<std::string>& common) {
   constexpr std::string_view name = "PYTHONPATH=";
   std::vector<std::string> list;
   std::string path = fmt::format("{}{}", name, archive_path);
   bool first = true;
   for (const std::string& entry : common) {
+    if (entry.starts_with("TORCHUP_PRELOAD=")) continue;
     if (!entry.starts_with(name)) {
       list.push_back(entry);
     } else if (std::exchange(first, false) && entry.size() > name.size()) {
