@@ -108,6 +108,10 @@ class CannotServe(Case, unittest.TestCase):
         self.write("torch/cuda.py", "def is_initialized(): return True\n")
         self.check("import torch.cuda\n", "bad has opened the GPU, which no forked process could use")
 
+    def test_no_process_for_the_trial(self):
+        self.check("import os\ndef fork(): raise BlockingIOError(11, 'too many')\nos.fork = fork\n",
+                   "no process can be forked from it (too many)")
+
     def test_no_python_there(self):
         broken = self.write("python3", "#!/nowhere/python\n")
         broken.chmod(0o755)

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import unittest
@@ -86,6 +87,10 @@ class SameAsExecuted(Case, unittest.TestCase):
     def test_facts_beside_a_variable_that_the_template_uses(self):
         self.write("facts.py", FACTS)
         self.compare_facts("facts.py", env={"TORCHUP_PRELOAD": "json"})
+
+    def test_facts_where_the_ends_of_children_are_ignored(self):
+        self.write("facts.py", FACTS)
+        self.compare_facts("facts.py", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
 
     def test_facts_with_bound_processors(self):
         if len(os.sched_getaffinity(0)) < 2:

@@ -11,6 +11,7 @@ import unittest
 
 import preload_lives
 from preload_job import command_line, descendants, state, until
+from preload_lives import parent
 
 
 class Lives(preload_lives.Lives, unittest.TestCase):
@@ -79,6 +80,42 @@ class Lives(preload_lives.Lives, unittest.TestCase):
         job.communicate(timeout=25)  # the import would take a minute, the grace is 30 s
         self.assertEqual(job.returncode, 130)
         self.assertEqual(descendants(os.getpid()), [])
+
+    def test_trial_child_ends_with_the_template(self):
+        self.write("numpy.py", """
+            import os, time
+            class ones:
+                def __init__(self, shape): pass
+                def __matmul__(self, other):
+                    with open('half', 'w') as file: file.write(str(os.getpid()))
+                    os.rename('half', 'trial')
+                    time.sleep(60)
+            """)
+        self.write("program.py", self.PROGRAM)
+        job = self.start_job("--preload=mark,numpy", "program.py", stderr=subprocess.PIPE)
+        until(lambda: (self.folder / "trial").exists(), "it computes")
+        trial = int((self.folder / "trial").read_text())
+        os.kill(parent(trial), signal.SIGKILL)
+        self.attempt(0, 1)
+        until(lambda: state(trial) in (None, "Z"), "it is gone", limit_s=5)
+        self.end(job)
+
+    def test_modules_that_change_what_the_template_stands_on(self):
+        """Whoever waits, waits on: for the order to fork, and for the order to start."""
+        self.write("program.py", """
+            import os, sys, time
+            import mark
+            assert mark.PID != os.getpid() and os.get_blocking(4)
+            if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':
+                time.sleep(1.5)
+                sys.exit(1)
+            """)
+        for text in ("import socket; socket.setdefaulttimeout(0.001)",
+                     "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)"):
+            self.write("changes.py", text)
+            done = self.run_job("--preload=mark,changes", "--max-restarts=1", "program.py")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertNotIn("AssertionError", done.stderr)
 
     def test_leftovers_are_swept_and_the_parked_spared(self):
         self.write("program.py", """

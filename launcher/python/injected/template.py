@@ -43,7 +43,6 @@ import mmap  # noqa: E402
 import signal  # noqa: E402
 import struct  # noqa: E402
 import threading  # noqa: E402
-import time  # noqa: E402
 import zipimport  # noqa: E402
 
 import _socket  # noqa: E402  (without the modules that socket loads, which the program may not)
@@ -67,6 +66,7 @@ def say(descriptor, text):
 def hear(descriptor):
     """The text and the descriptors of the next packet; an empty text: nobody is there any more."""
     socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, descriptor)
+    socket.setblocking(True)  # a module may have set a timeout for all sockets
     try:
         text, ancillary, _, _ = socket.recvmsg(256, _socket.CMSG_SPACE(4 * FDS_MAX), _socket.MSG_CMSG_CLOEXEC)
     except OSError:
@@ -113,28 +113,44 @@ def look_for_gpu(module):
 
 def try_child():
     """One child computes: what libraries of threads have left in this process may stop it for ever."""
-    child = os.fork()
+    try:
+        ours, its = _socket.socketpair()
+        child = os.fork()
+    except OSError as error:
+        raise Unfit(f"no process can be forked from it ({error.strerror})") from None
     if child == 0:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         code = 1
         try:
             compute()
+            its.send(b"x")
             code = 0
         except BaseException:
             sys.__excepthook__(*sys.exc_info())
         finally:
             os._exit(code)
-    end = time.monotonic() + TRIAL_LIMIT_S
-    done, status = os.waitpid(child, os.WNOHANG)
-    while not done:
-        time.sleep(0.002)
-        if time.monotonic() > end:
-            os.kill(child, signal.SIGKILL)
-        done, status = os.waitpid(child, os.WNOHANG)
-    if status:
-        how = (f"stood still for {TRIAL_LIMIT_S} s" if time.monotonic() > end else
-               f"was ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else
-               f"ended with {os.WEXITSTATUS(status)}")
+    its.close()
+    ours.settimeout(TRIAL_LIMIT_S)
+    try:
+        computes, how = ours.recv(1), ""
+    except OSError:
+        computes, how = b"", f"stood still for {TRIAL_LIMIT_S} s"
+        os.kill(child, signal.SIGKILL)
+    ours.close()
+    status = end_of(child)
+    if not computes:
+        how = how or (f"was ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else
+                      f"ended with {os.WEXITSTATUS(status)}")
         raise Unfit(f"a process forked from it does not compute (it {how})")
+
+
+def end_of(child):
+    """Its wait status. 0 where the ends of children are ignored (SIGCHLD, by whoever started us or by a module): nobody
+    is told of it then, but this returns no earlier."""
+    try:
+        return os.waitpid(child, 0)[1]
+    except ChildProcessError:
+        return 0
 
 
 def compute():
@@ -161,7 +177,7 @@ def fork(ends, cgroup):
         first = None  # of processes there are too many: nobody is made, and the agent hears it by the pairs' end
     if first != 0:
         if first:
-            os.waitpid(first, 0)
+            end_of(first)
         os.close(gate)
         os.close(held)  # whoever reads the gate has a new parent now
         return None
