@@ -112,6 +112,35 @@ class CannotServe(Case, unittest.TestCase):
         self.check("import os\ndef fork(): raise BlockingIOError(11, 'too many')\nos.fork = fork\n",
                    "no process can be forked from it (too many)")
 
+    def test_few_descriptors(self):
+        """A worker has all of its own or is executed, and the template lives on."""
+        self.write("program.py", """
+            import os, sys
+            os.fstat(int(os.environ['TORCHUP_WORKER_PAGE'].split(':')[1]))
+            os.fstat(int(os.environ['TORCHUP_WORKER_CHANNEL'].split(':')[1]))
+            print('forked' if 'mark' in sys.modules else 'executed')
+            sys.exit('said')
+            """)
+        seen = []
+        for free in range(2, 9):
+            self.write("greedy.py", f"""
+                import os, resource
+                resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+                held = []
+                try:
+                    while True: held.append(os.open('/dev/null', os.O_RDONLY))
+                except OSError:
+                    for descriptor in held[-{free}:]: os.close(descriptor)
+                """)
+            done = self.run_job("--preload=mark,greedy", "program.py")
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("\nsaid\n", "\n" + done.stderr, free)
+            self.assertNotIn("[preload]", done.stderr, free)
+            self.assertNotIn("the process with the imports", done.stderr, free)
+            seen.append(done.stdout.strip())
+        self.assertEqual(seen, sorted(seen), "first those that are executed")
+        self.assertEqual([seen[0], seen[-1]], ["executed", "forked"])
+
     def test_no_python_there(self):
         broken = self.write("python3", "#!/nowhere/python\n")
         broken.chmod(0o755)

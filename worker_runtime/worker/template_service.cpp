@@ -53,6 +53,7 @@ void say(int descriptor, std::string_view text) {
 struct Order {
   std::string text;  ///< empty: nobody is there any more
   std::vector<UniqueFd> descriptors;
+  bool whole = true;  ///< false: some are missing, for want of a free number
 };
 
 Order hear(int descriptor) {
@@ -69,6 +70,7 @@ Order hear(int descriptor) {
     count = ::recvmsg(descriptor, &message, MSG_CMSG_CLOEXEC);
   } while (count < 0 && errno == EINTR);
   Order order{{text.data(), count > 0 ? static_cast<std::size_t>(count) : 0}, {}};
+  order.whole = (message.msg_flags & MSG_CTRUNC) == 0;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     for (std::size_t at = CMSG_LEN(0); at < header->cmsg_len; at += sizeof(int)) {
@@ -256,7 +258,7 @@ struct Before {
 /// Waits for the order to start, and becomes what it says.
 void become_worker(UniqueFd end, const Before& before) {
   Order order = hear(end.get());
-  if (order.text != "start" || order.descriptors.size() < 4) ::_exit(0);
+  if (order.text != "start" || !order.whole || order.descriptors.size() < 4) ::_exit(0);
   const auto request = parse_fork_request(whole_file(order.descriptors[0].get()));
   if (!request) {
     std::fprintf(stderr, "torchup: %s\n", request.error().message().c_str());

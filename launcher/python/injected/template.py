@@ -64,16 +64,18 @@ def say(descriptor, text):
 
 
 def hear(descriptor):
-    """The text and the descriptors of the next packet; an empty text: nobody is there any more."""
+    """The text and the descriptors of the next packet, and whether none is missing for want of a free number; an empty
+    text: nobody is there any more."""
     socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, descriptor)
     socket.setblocking(True)  # a module may have set a timeout for all sockets
     try:
-        text, ancillary, _, _ = socket.recvmsg(256, _socket.CMSG_SPACE(4 * FDS_MAX), _socket.MSG_CMSG_CLOEXEC)
+        text, ancillary, flags, _ = socket.recvmsg(256, _socket.CMSG_SPACE(4 * FDS_MAX), _socket.MSG_CMSG_CLOEXEC)
     except OSError:
-        return "", []
+        return "", [], True
     finally:
         socket.detach()
-    return text.decode(), [number for _, _, data in ancillary for number, in struct.iter_unpack("=i", data)]
+    descriptors = [number for _, _, data in ancillary for number, in struct.iter_unpack("=i", data)]
+    return text.decode(), descriptors, not flags & _socket.MSG_CTRUNC
 
 
 # The imports.
@@ -168,23 +170,25 @@ def compute():
 def fork(ends, cgroup):
     """Makes a process for each of `ends`, twice forked, so that it is the agent's child. Returns None here, and in such a
     process, which is parked, its end."""
-    gate, held = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    gate, first = [], None
     try:
+        gate = os.pipe()
         first = os.fork()
     except OSError:
-        first = None  # of processes there are too many: nobody is made, and the agent hears it by the pairs' end
+        pass  # too many processes or descriptors: nobody is made, and the agent hears it by the pairs' end
     if first != 0:
         if first:
             end_of(first)
-        os.close(gate)
-        os.close(held)  # whoever reads the gate has a new parent now
+        for descriptor in gate:
+            os.close(descriptor)  # whoever reads the gate has a new parent now
         return None
     try:
-        os.close(held)
-        os.dup2(gate, CONTROL, inheritable=False)  # there nothing else must come to lie before the worker's page does
-        os.close(gate)
+        read_end, write_end = gate
+        os.close(write_end)
+        os.dup2(read_end, CONTROL, inheritable=False)  # there nothing must come to lie before the worker's page does
+        os.close(read_end)
         for end in ends:
             pid = os.fork()
             if pid == 0:
@@ -221,10 +225,10 @@ def park(end, cgroup):
 def serve():
     """Forks as it is told. Returns in a forked process, which has become what it was told."""
     while True:
-        order, descriptors = hear(CONTROL)
+        order, descriptors, _ = hear(CONTROL)
         if not order:
             os._exit(0)
-        cgroup = descriptors.pop(0) if order == "fork cgroup" else None
+        cgroup = descriptors.pop(0) if order == "fork cgroup" and descriptors else None
         end = fork(descriptors, cgroup)
         if end is not None:
             return start(end)
@@ -234,8 +238,8 @@ def serve():
 
 def start(end):
     """Waits for the order to start, and becomes what it says."""
-    order, descriptors = hear(end)
-    if order != "start":
+    order, descriptors, whole = hear(end)
+    if order != "start" or not whole:
         os._exit(0)
     request, *streams = descriptors
     with open(request, "rb") as file:
