@@ -108,6 +108,12 @@ class CannotServe(Case, unittest.TestCase):
         self.write("torch/cuda.py", "def is_initialized(): return True\n")
         self.check("import torch.cuda\n", "bad has opened the GPU, which no forked process could use")
 
+    def test_devices_of_gpus(self):
+        """By their names: no machine has them all."""
+        for device in ("nvidia0", "nvhost-ctrl-gpu", "nvmap", "kfd", "dxg"):
+            self.check(f"import os\nos.readlink = lambda path: '/dev/{device}'\n",
+                       "bad has opened the GPU, which no forked process could use")
+
     def test_no_process_for_the_trial(self):
         self.check("import os\ndef fork(): raise BlockingIOError(11, 'too many')\nos.fork = fork\n",
                    "no process can be forked from it (too many)")

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -44,6 +45,8 @@ constexpr int page_descriptor = 3;
 constexpr int channel_descriptor = 4;
 constexpr std::size_t packet_descriptors_max = 253;
 constexpr int trial_limit_ms = 10'000;
+/// The last is that of Windows' Linux.
+constexpr std::array<std::string_view, 5> gpus{"/dev/nvidia", "/dev/nvhost-", "/dev/nvmap", "/dev/kfd", "/dev/dxg"};
 
 void say(int descriptor, std::string_view text) {
   while (::send(descriptor, text.data(), text.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
@@ -123,7 +126,7 @@ bool has_opened_gpu() {
   for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"}) {
     std::error_code error;  // the one that lists them is gone by the time that it is looked at
     const std::string target = std::filesystem::read_symlink(entry.path(), error);
-    if (target.starts_with("/dev/nvidia") || target.starts_with("/dev/kfd")) return true;
+    if (std::ranges::any_of(gpus, [&](std::string_view gpu) { return target.starts_with(gpu); })) return true;
   }
   return false;
 }

@@ -51,6 +51,7 @@ import _thread  # noqa: E402
 CONTROL, PAGE, CHANNEL = 3, 3, 4
 AGENT = os.getppid()
 TRIAL_LIMIT_S, FDS_MAX = 10, 253
+GPUS = ("/dev/nvidia", "/dev/nvhost-", "/dev/nvmap", "/dev/kfd", "/dev/dxg")  # the last is that of Windows' Linux
 PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP = 1, 35, 14
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -106,7 +107,7 @@ def look_for_gpu(module):
     opened = bool(cuda) and cuda.is_initialized()
     for descriptor in os.listdir("/proc/self/fd"):
         try:
-            opened = opened or os.readlink("/proc/self/fd/" + descriptor).startswith(("/dev/nvidia", "/dev/kfd"))
+            opened = opened or os.readlink("/proc/self/fd/" + descriptor).startswith(GPUS)
         except OSError:
             pass  # the one that lists them
     if opened:
