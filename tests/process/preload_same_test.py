@@ -256,6 +256,17 @@ class SameAsExecuted(Case, unittest.TestCase):
             self.assertEqual((done.stdout, done.returncode), ("written True\n", 0), done.stderr)
             self.assertNotIn("without it", done.stderr)
 
+    def test_streams_whose_descriptors_a_module_has_closed(self):
+        self.write("program.py", "import mark, os, sys\nprint('written', mark.PID != os.getpid(), sys.stdin.read())\nsys.exit('said')\n")
+        for closed in ((0,), (1,), (2,), (4,), (0, 1, 2)):
+            self.write("closes.py", f"import os\nfor descriptor in {closed}: os.close(descriptor)\n")
+            done = self.run_job("--preload=mark,closes", "program.py", stdin=None, input="read")
+            self.assertEqual((done.stdout, done.returncode), ("written True read\n", 1), f"{closed} {done.stderr}")
+            self.assertIn("\nsaid\n", "\n" + done.stderr)
+        self.write("closes.py", "import sys\nsys.stdout.close()\n")
+        self.write("program.py", "import mark, os, sys\nprint(mark.PID != os.getpid(), sys.stdout.closed, file=sys.stderr)\n")
+        self.assertIn("True True\n", self.run_job("--preload=mark,closes", "program.py").stderr)
+
     def test_customization_of_the_user(self):
         self.write("sitecustomize.py", """
             import os, sys

@@ -168,11 +168,23 @@ def compute():
 
 # The processes.
 
+def keep_places():
+    """A place that a module has made free must not be taken by what the agent sends."""
+    for descriptor in range(CHANNEL + 1):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open("/dev/null", os.O_RDWR)
+
+
 def fork(ends, cgroup):
     """Makes a process for each of `ends`, twice forked, so that it is the agent's child. Returns None here, and in such a
     process, which is parked, its end."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass  # a module has closed it, or taken it apart
     gate, first = [], None
     try:
         gate = os.pipe()
@@ -397,6 +409,7 @@ def be_template():
         sys.path.insert(0, folder)
     try:
         import_all(MODULES.split(","))
+        keep_places()
         try_child()
     except Unfit as reason:
         say(CONTROL, f"failed {reason}")
