@@ -3,6 +3,7 @@
 usage: tests/support/run_case.py preload_same_test.py CASE TORCHUP
 """
 
+import ctypes
 import json
 import os
 import pty
@@ -14,6 +15,7 @@ import unittest
 
 from preload_job import Case, Path
 
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 FACTS = (Path(__file__).parent / "preload_facts.py").read_text()
 
 
@@ -266,6 +268,27 @@ class SameAsExecuted(Case, unittest.TestCase):
         self.write("closes.py", "import sys\nsys.stdout.close()\n")
         self.write("program.py", "import mark, os, sys\nprint(mark.PID != os.getpid(), sys.stdout.closed, file=sys.stderr)\n")
         self.assertIn("True True\n", self.run_job("--preload=mark,closes", "program.py").stderr)
+
+    def test_a_working_directory_that_cannot_be_reached_by_its_path(self):
+        self.write("away.py", "import os; os.chdir('/')\n")
+        self.write("closed/job/here", "")
+        program = self.write("program.py", "import mark, os; print(mark.PID != os.getpid(), os.path.exists('here'))\n")
+        closed = self.folder / "closed"
+        self.addCleanup(closed.chmod, 0o755)
+
+        def enter(folder):
+            os.chdir(folder)
+            closed.chmod(0)
+            for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):  # by which root reaches it
+                ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+        # A module that has gone elsewhere leaves no way back.
+        for folder, modules, said in (("closed/job", "mark", "True True"), ("closed", "mark", "True False"),
+                                      ("closed/job", "mark,away", "False True")):
+            closed.chmod(0o755)
+            done = self.run_job(f"--preload={modules}", str(program), preexec_fn=lambda: enter(folder))
+            self.assertEqual((done.stdout, done.returncode), (said + "\n", 0), done.stderr)
+            self.assertEqual("chdir" in done.stderr, "away" in modules)
 
     def test_customization_of_the_user(self):
         self.write("sitecustomize.py", """

@@ -1,6 +1,7 @@
 #include "launcher/os/worker/template_process.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -254,7 +255,17 @@ void TemplateProcess::on_changed(ParkedProcess& process) {
   const bool ordered = order != orders_.end();
   const State state = process.state();
   if (state == State::started && ordered) answer(**order, process.take());
-  if (state == State::refused && ordered) answer(**order, process.refusal());
+  if (state == State::refused && ordered) {
+    // exec has other means; where it has not, it knows the true error.
+    (*order)->process = nullptr;
+    (*order)->tries = tries_max;
+    if (!std::exchange(refused_, true)) {
+      hooks_.record(
+          event::Warning{fmt::format("--preload: a forked process cannot take a worker's place ({}); such "
+                                     "workers are started without it",
+                                     process.refusal().message())});
+    }
+  }
   if (state == State::gone && ordered) (*order)->process = nullptr;
   const bool unmade = process.could_not_park();
   if (state == State::started || state == State::gone) {

@@ -123,6 +123,7 @@ class TemplateProcess {
   bool stocked_ = false;  ///< this attempt's successors are made, and replaced when they end
   int unmade_ = 0;        ///< processes that ended before they parked, since one did
   int replacements_ = 0;  ///< that may still be made for this attempt
+  bool refused_ = false;  ///< one of this job could not become what it was told
   bool ended_ = false;
 };
 

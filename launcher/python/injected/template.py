@@ -56,6 +56,15 @@ PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP = 1, 35, 14
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+def working_directory():
+    """Which one it is: no path need lead there for whom we run as."""
+    status = os.stat("/proc/self/cwd")
+    return status.st_dev, status.st_ino
+
+
+AT_FIRST = working_directory()
+
+
 class Unfit(Exception):
     """Why no workers can be forked from here."""
 
@@ -272,7 +281,7 @@ def start(end):
         if cpus:
             os.sched_setaffinity(0, cpus_of(cpus))
         call = "chdir"
-        if directory:
+        if directory and working_directory() != AT_FIRST:
             os.chdir(directory)
     except OSError as error:
         say(CHANNEL, f"refused {call} {error.errno}")
