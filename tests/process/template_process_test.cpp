@@ -151,6 +151,7 @@ TEST_CASE("a template that does not fork in time is ended, and workers start wit
   scene.order();
   scene.until([&] { return scene.exit_codes.size() == 2; });
   CHECK(scene.exit_codes == std::vector{8, 8});
+  scene.until([&] { return scene.events.size() == 2; });
   CHECK(scene.events.back() ==
         "--preload: the process with the imports does not answer; a further attempt gets another one");
 }
@@ -195,4 +196,74 @@ TEST_CASE("a parked process that does not start in time has a successor", "[proc
   scene.until([&] { return scene.exit_codes.size() == 1; });
   CHECK(scene.exit_codes == std::vector{7});
   CHECK(scene.executed == 0);
+}
+
+namespace {
+
+/// Once in all, whatever the number of templates.
+const std::string stands_still_once =
+    "import os, signal\n"
+    "forks = []\n"
+    "def stand_still():\n"
+    "    if os.path.exists(__file__ + '.once'): return\n"
+    "    open(__file__ + '.once', 'w').close()\n"
+    "    os.kill(os.getpid(), signal.SIGSTOP)\n";
+const std::string between_stands_still =
+    "os.register_at_fork(before=lambda: forks.append(0), after_in_child=lambda: len(forks) > 1 and stand_still())\n";
+
+}  // namespace
+
+TEST_CASE("a forked process that stands still before it parks keeps no worker waiting", "[process][preload]") {
+  // The process itself as it parks, or the one between it and the template.
+  const std::string where = GENERATE(std::string{"os.setsid = stand_still\n"}, between_stands_still);
+  TemplateProcess::Settings settings;
+  settings.fork_limit = 300ms;
+  settings.pause = 1ms;
+  settings.spare = 1;
+  Scene scene{stands_still_once + where, settings};
+  scene.until([&] { return scene.settled; });
+  scene.order();
+  const bool alone = GENERATE(false, true);
+  if (alone) {
+    scene.until([] { return std::ranges::count(descendants(), 'T', state_letter) == 1; });
+    ::kill(scene.process->known().at(0), SIGKILL);
+  }
+  scene.until([&] { return scene.exit_codes.size() == 1; });
+  CHECK(scene.exit_codes == std::vector{8});
+  scene.until([&] { return scene.events.size() == 2; });
+  CHECK(scene.events.back() ==
+        fmt::format("--preload: the process with the imports {}; a further attempt gets another one",
+                    alone ? "was ended by SIGKILL" : "does not answer"));
+  // Nor does it count against the next template.
+  scene.process->attempt_runs();
+  scene.until([&] { return scene.process->known().size() == 2; });
+  scene.loop.restart();
+  scene.loop.run_for(600ms);
+  scene.order();
+  scene.until([&] { return scene.exit_codes.size() == 2; });
+  CHECK(scene.exit_codes == std::vector{8, 7});
+  CHECK(scene.executed == 1);
+}
+
+TEST_CASE("a template is not ended for what another one has left behind", "[process][preload]") {
+  TemplateProcess::Settings settings;
+  settings.fork_limit = 1s;
+  settings.pause = 1ms;
+  settings.spare = 1;
+  Scene scene{stands_still_once + between_stands_still, settings};
+  scene.until([&] { return scene.settled; });
+  scene.order();
+  scene.until([] { return std::ranges::count(descendants(), 'T', state_letter) == 1; });
+  ::kill(scene.process->known().at(0), SIGKILL);
+  scene.process->attempt_cancelled();
+  scene.until([&] { return scene.events.size() == 2; });
+  scene.process->attempt_runs();
+  scene.until([&] { return scene.process->known().size() == 2; });
+  scene.loop.restart();
+  scene.loop.run_for(1500ms);
+  CHECK(scene.process->known().size() == 2);
+  CHECK(scene.events.size() == 3);
+  scene.order();
+  scene.until([&] { return scene.exit_codes.size() == 1; });
+  CHECK(scene.exit_codes == std::vector{7});
 }

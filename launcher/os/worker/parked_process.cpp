@@ -31,9 +31,9 @@ std::optional<int> number_behind(std::string_view text, std::string_view word) {
 
 }  // namespace
 
-ParkedProcess::ParkedProcess(asio::io_context& loop, UniqueFd channel, std::uint64_t inode,
+ParkedProcess::ParkedProcess(asio::io_context& loop, UniqueFd channel, std::uint64_t inode, pid_t maker,
                              std::function<void()> changed)
-    : channel_{loop, channel.release()}, inode_{inode}, process_{loop}, changed_{std::move(changed)} {
+    : channel_{loop, channel.release()}, inode_{inode}, maker_{maker}, process_{loop}, changed_{std::move(changed)} {
   wait_for_words();
 }
 
@@ -51,11 +51,14 @@ void ParkedProcess::wait_for_words() {
   });
 }
 
-void ParkedProcess::catch_up() {
-  if (!channel_.is_open() || !read()) return;
+void ParkedProcess::tell_soon() {
   asio::post(channel_.get_executor(), [this, alive = std::weak_ptr{alive_}] {
     if (alive.lock()) tell();
   });
+}
+
+void ParkedProcess::catch_up() {
+  if (channel_.is_open() && read()) tell_soon();
 }
 
 bool ParkedProcess::read() {
@@ -145,6 +148,16 @@ ChildProcess ParkedProcess::take() {
 void ParkedProcess::kill() {
   killed_ = true;
   send_kill();
+}
+
+/// Its end need not be waited for: like one that is not our child yet it is reaped as an orphan.
+void ParkedProcess::abandon() {
+  kill();
+  channel_.close();
+  if (process_.is_open()) process_.close();
+  pid_ = 0;
+  state_ = State::gone;
+  tell_soon();
 }
 
 void ParkedProcess::send_kill() {

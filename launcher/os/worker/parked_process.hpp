@@ -26,15 +26,17 @@ class ParkedProcess {
     refused,   ///< it could not become what it was told, and ends
     gone,
   };
-  /// `channel` is our end of its pair, `inode` that of its own. `changed` is called on the loop after each change of
-  /// state; it may destroy this.
-  ParkedProcess(asio::io_context& loop, UniqueFd channel, std::uint64_t inode, std::function<void()> changed);
+  /// `channel` is our end of its pair, `inode` that of its own, `maker` the template that makes it. `changed` is called
+  /// on the loop after each change of state; it may destroy this.
+  ParkedProcess(asio::io_context& loop, UniqueFd channel, std::uint64_t inode, pid_t maker,
+                std::function<void()> changed);
   ParkedProcess(const ParkedProcess&) = delete;
   ParkedProcess& operator=(const ParkedProcess&) = delete;
 
   [[nodiscard]] State state() const { return state_; }
   /// 0: not known yet, or gone.
   [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] pid_t maker() const { return maker_; }
   /// Its end of the pair, as the worker that it becomes finds it.
   [[nodiscard]] WorkerChannelAddress address() const { return {channel_descriptor, inode_, pid_}; }
   /// Whether it is gone before it ever was, and nobody has killed it.
@@ -49,11 +51,15 @@ class ParkedProcess {
   [[nodiscard]] ChildProcess take();
   /// SIGKILL; to one that is being made, as soon as it is there. It is never `parked` then, and ends as `gone`.
   void kill();
+  /// One that is being made counts for nothing from now on: its channel is closed, and it is killed if it is our child.
+  /// It is `gone` at once, and `changed` follows on the loop.
+  void abandon();
 
  private:
   using Descriptor = asio::posix::stream_descriptor;
   void wait_for_words();
   void tell();
+  void tell_soon();
   bool read();
   void hear(const std::string& text, pid_t sender);
   void has_pid(pid_t pid);
@@ -62,6 +68,7 @@ class ParkedProcess {
 
   Descriptor channel_;
   const std::uint64_t inode_;
+  const pid_t maker_;
   Descriptor process_;  ///< its pidfd
   std::function<void()> changed_;
   State state_ = State::being_made;

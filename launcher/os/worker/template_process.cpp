@@ -267,7 +267,7 @@ void TemplateProcess::on_changed(ParkedProcess& process) {
     }
   }
   if (state == State::gone && ordered) (*order)->process = nullptr;
-  const bool unmade = process.could_not_park();
+  const bool unmade = process.could_not_park() && control_.is_open();  // else it went with its template
   if (state == State::started || state == State::gone) {
     processes_.remove_if([&](const ParkedProcess& each) { return &each == &process; });
   }
@@ -303,7 +303,7 @@ void TemplateProcess::fork(std::size_t count, int cgroup) {
   for (ChannelPair& pair : pairs) {
     // It is told which process has changed once it has a place.
     auto place = std::make_shared<ParkedProcess*>(nullptr);
-    processes_.emplace_back(loop_, std::move(pair.ours), pair.inode, [this, place] { on_changed(**place); });
+    processes_.emplace_back(loop_, std::move(pair.ours), pair.inode, pid_, [this, place] { on_changed(**place); });
     *place = &processes_.back();
   }
 }
@@ -353,14 +353,20 @@ void TemplateProcess::watch_silence() {
   });
 }
 
+/// The template stands still, or a process that it has made: which of them cannot be told from here. Of those that are
+/// being made none is waited for any more: they may stand still for ever, and hold their end of the pair.
 void TemplateProcess::on_silence() {
-  if (count(State::being_made) > 0 && pid_ > 0) {
-    life_.is_silent();
-    ::kill(pid_, SIGKILL);
-  }
+  const bool silent = pid_ > 0 && std::ranges::any_of(processes_, [this](const ParkedProcess& each) {
+                        return each.state() == State::being_made && each.maker() == pid_;
+                      });
   for (ParkedProcess& process : processes_) {
+    if (process.state() == State::being_made) process.abandon();
     if (process.state() == State::starting) process.kill();
   }
+  if (!silent) return;
+  life_.is_silent();
+  control_.close();
+  ::kill(pid_, SIGKILL);
 }
 
 // ---- All of them.
