@@ -267,3 +267,51 @@ TEST_CASE("a template is not ended for what another one has left behind", "[proc
   scene.until([&] { return scene.exit_codes.size() == 1; });
   CHECK(scene.exit_codes == std::vector{7});
 }
+
+namespace {
+
+/// Of all processes that are forked from one template only `most` are ever made.
+std::string limited_to(int most) {
+  return fmt::format(
+      "import errno, mmap, os, time\n"
+      "fork, here, made = os.fork, os.getpid(), mmap.mmap(-1, 1)\n"
+      "def limited():\n"
+      "    if os.getpid() == here: return fork()\n"
+      "    if made[0] == {}:\n"
+      "        time.sleep(0.1)\n"
+      "        raise BlockingIOError(errno.EAGAIN, 'too many')\n"
+      "    made[0] += 1\n"
+      "    return fork()\n"
+      "os.fork = limited\n",
+      most);
+}
+
+}  // namespace
+
+TEST_CASE("those that park after their workers were executed do not stay", "[process][preload]") {
+  Scene scene{limited_to(2) + "setsid = os.setsid\ndef late(): time.sleep(0.3); setsid()\nos.setsid = late\n"};
+  scene.until([&] { return scene.settled; });
+  for (int i = 0; i < 4; ++i) scene.order();
+  scene.until([&] { return scene.exit_codes.size() == 4; });
+  REQUIRE(scene.executed == 4);
+  scene.process->attempt_runs();
+  scene.until([&] { return descendants().size() == 1; });
+  CHECK(scene.process->known().size() == 1);
+}
+
+TEST_CASE("what is parked is taken, though more could not be made", "[process][preload]") {
+  TemplateProcess::Settings settings;
+  settings.pause = 1ms;
+  settings.spare = 4;
+  Scene scene{limited_to(2), settings};
+  scene.until([&] { return scene.settled; });
+  scene.process->attempt_runs();
+  scene.until(
+      [&] { return !scene.events.empty() && scene.events.back().find("started without it") != std::string::npos; });
+  scene.loop.restart();
+  scene.loop.run_for(500ms);
+  REQUIRE(scene.process->known().size() == 3);
+  for (int i = 0; i < 3; ++i) scene.order();
+  scene.until([&] { return scene.exit_codes.size() == 3; });
+  CHECK(scene.exit_codes == std::vector{7, 7, 8});
+}

@@ -163,6 +163,7 @@ void TemplateProcess::note(std::optional<EventBody> event) {
 void TemplateProcess::start(ChildRequest request, Handler handler) {
   stocked_ = false;
   stock_timer_.cancel();
+  if (orders_.empty()) unmade_ = 0;  // what could not be made beforehand is tried again
   orders_.push_back(std::make_shared<Order>(Order{std::move(request), std::move(handler), {}, nullptr}));
   serve();
 }
@@ -180,9 +181,11 @@ void TemplateProcess::serve() {
     if (order->answer || order->process || order->by_exec) continue;
     if (order->cancelled) {
       answer(*order, system_error(ECANCELED, settings_.program.executable));
+    } else if (order->tries < tries_max && hand_out(*order)) {
+      continue;
     } else if (order->tries >= tries_max || unmade_ >= tries_max) {
       exec(order);
-    } else if (!hand_out(*order)) {
+    } else {
       ++waiting;
     }
   }
@@ -313,9 +316,9 @@ void TemplateProcess::fork(std::size_t count, int cgroup) {
 void TemplateProcess::attempt_runs() {
   stocked_ = false;
   unmade_ = 0;
-  if (settings_.spare == 0) return;
-  // Where workers were kept some are left over. They are in the cgroup of the attempt that runs.
+  // Where workers were kept or executed some are left over. They are in the cgroup of the attempt that runs.
   for (ParkedProcess& process : processes_) process.kill();
+  if (settings_.spare == 0) return;
   stock_timer_.expires_after(settings_.pause);
   stock_timer_.async_wait([this](boost::system::error_code error) {
     if (error || ended_) return;
