@@ -315,3 +315,24 @@ TEST_CASE("what is parked is taken, though more could not be made", "[process][p
   scene.until([&] { return scene.exit_codes.size() == 3; });
   CHECK(scene.exit_codes == std::vector{7, 7, 8});
 }
+
+TEST_CASE("a template that a sweep ends before its pid is known has a successor", "[process][preload]") {
+  TemplateProcess::Settings settings;
+  settings.pause = 1ms;
+  settings.spare = 1;
+  Scene scene{"", settings};
+  while (descendants().empty()) {
+  }
+  REQUIRE(scene.process->known().empty());
+  for (const pid_t pid : descendants()) ::kill(pid, SIGKILL);
+  while (!descendants().empty()) {
+  }
+  scene.until([&] { return scene.settled; });
+  CHECK(scene.events.back() ==
+        "--preload: the process with the imports was ended by SIGKILL; a further attempt gets another one");
+  scene.process->attempt_runs();
+  scene.until([&] { return scene.process->known().size() == 2; });
+  scene.order();
+  scene.until([&] { return scene.exit_codes.size() == 1; });
+  CHECK(scene.exit_codes == std::vector{7});
+}

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <csignal>
 #include <utility>
 
 #include "launcher/core/plan/signals.hpp"
@@ -31,6 +32,7 @@ void TemplateLife::begins(TimePoint now) {
   pid_ = 0;
   importing_.clear();
   silent_ = false;
+  may_be_swept_ = false;
 }
 
 std::optional<EventBody> TemplateLife::give_up(std::string reason) {
@@ -58,11 +60,13 @@ std::string TemplateLife::early_end(int exit_code) const {
 }
 
 std::optional<EventBody> TemplateLife::ended(int exit_code) {
-  if (state_ == State::loading) return give_up(early_end(exit_code));
-  if (state_ != State::serving) return std::nullopt;
+  const bool swept = may_be_swept_ && importing_.empty() && (exit_code == -SIGTERM || exit_code == -SIGKILL);
+  if (state_ == State::loading && !swept) return give_up(early_end(exit_code));
+  if (state_ != State::loading && state_ != State::serving) return std::nullopt;
   const std::string reason = fmt::format("the process with the {} {}", python_ ? "imports" : "program",
                                          silent_ ? "does not answer" : end_text(exit_code));
-  if (std::exchange(lost_, true)) return give_up(reason + ", and is the second of this job");
+  if (state_ == State::serving && std::exchange(lost_, true))
+    return give_up(reason + ", and is the second of this job");
   state_ = State::absent;
   return event::TemplateLost{pid_, reason};
 }

@@ -16,7 +16,8 @@ inline constexpr Duration preload_limit = std::chrono::seconds{120};
 /// Whether workers can be forked from the template process of --preload, over the whole job.
 ///
 /// A template that does not come to serve is the last one: what kept it (a module that starts threads, a missing
-/// package) keeps the next one too. One that served and is lost has a successor, once in a job.
+/// package) keeps the next one too, unless a sweep has ended it. One that served and is lost has a successor, once in
+/// a job.
 ///
 /// Each call returns what is to be told of it, if anything.
 class TemplateLife {
@@ -39,6 +40,8 @@ class TemplateLife {
   /// It has said `text`. Words that it has no reason to say are those of a stranger: nobody answers, and nothing
   /// changes.
   [[nodiscard]] std::optional<EventBody> says(std::string_view text, TimePoint now);
+  /// It has ended before its pid was known, and so perhaps by whoever ends what an attempt has left behind.
+  void may_be_swept() { may_be_swept_ = true; }
   /// It has ended, with this exit code or by the signal of the negative number.
   [[nodiscard]] std::optional<EventBody> ended(int exit_code);
   /// It could not be started.
@@ -59,6 +62,7 @@ class TemplateLife {
   std::int64_t pid_ = 0;
   std::string importing_;  ///< the module that it said last
   bool silent_ = false;
+  bool may_be_swept_ = false;
   bool lost_ = false;  ///< one of this job was
 };
 

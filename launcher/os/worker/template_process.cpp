@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -108,6 +109,8 @@ void TemplateProcess::on_started(Result<ChildProcess> child) {
   pid_ = child->pid;
   life_.has_pid(pid_);
   process_.assign(child->pidfd.release());
+  pollfd ended{process_.native_handle(), POLLIN, 0};
+  if (::poll(&ended, 1, 0) == 1) life_.may_be_swept();
   process_.async_wait(Descriptor::wait_read, [this](boost::system::error_code error) {
     if (!error) on_ended();
   });

@@ -85,6 +85,36 @@ TEST_CASE("a template that is lost has one successor", "[unit][preload]") {
   REQUIRE(life.state() == State::given_up);
 }
 
+TEST_CASE("an end that may be a sweep's says nothing of the modules", "[unit][preload]") {
+  TemplateLife life{{"torch"}, true};
+  life.begins(t0);
+  life.may_be_swept();
+  SECTION("it has a successor") {
+    REQUIRE(text(life.ended(GENERATE(-SIGTERM, -SIGKILL))).find("; a further attempt gets another one") !=
+            std::string::npos);
+    REQUIRE(life.state() == State::absent);
+    life.begins(t0);
+    SECTION("which has all its rights") {
+      REQUIRE(life.says("ready", t0));
+      REQUIRE(life.ended(-SIGKILL));
+      REQUIRE(life.state() == State::absent);
+    }
+    SECTION("which nobody has swept") {
+      REQUIRE(life.ended(-SIGKILL));
+      REQUIRE(life.state() == State::given_up);
+    }
+  }
+  SECTION("another end is its own") {
+    REQUIRE(life.ended(GENERATE(1, -SIGSEGV)));
+    REQUIRE(life.state() == State::given_up);
+  }
+  SECTION("one that has said a word was known") {
+    REQUIRE(!life.says("importing torch", t0));
+    REQUIRE(life.ended(-SIGKILL));
+    REQUIRE(life.state() == State::given_up);
+  }
+}
+
 TEST_CASE("a native program is a template from its worker_main on", "[unit][preload]") {
   TemplateLife life{{"program"}, false};
   life.begins(t0);
