@@ -7,6 +7,7 @@
 #include <map>
 #include <string_view>
 
+#include "launcher/core/record/error_file.hpp"
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/core/text/json.hpp"
 #include "launcher/core/text/text.hpp"
