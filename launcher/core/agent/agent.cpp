@@ -266,6 +266,7 @@ void Agent::stop(int signal_number, std::string reason) {
       }
       if (stop_signal_ == 0) deadline_ = now_ + config_.stop_grace;
       signal_to_end(signal_number);
+      after_worker_ended();
       return;
     }
     case Phase::joining:

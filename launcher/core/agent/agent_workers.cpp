@@ -173,6 +173,7 @@ void Agent::wait_for_own_end(std::string reason) {
   phase_ = Phase::stopping;
   stop_signal_ = 0;
   deadline_ = now_ + config_.stop_grace;
+  cause_ends_.reset();
   attempt_reason_ = reason;
   record(event::Stopping{std::move(reason)});
   after_worker_ended();

@@ -101,6 +101,36 @@ TEST_CASE("on several nodes the cause may be elsewhere", "[unit][agent][cause]")
   REQUIRE(find<SweepDescendants>(due));
 }
 
+TEST_CASE("who saves and ends meanwhile is not cut off by a cause that does not come", "[unit][agent][cause]") {
+  SECTION("the last one here") {
+    Running job{two_workers(1)};
+    static_cast<void>(job.agent.step(said(0, lost), t0));
+    const auto saved = job.agent.step(ended(1, 75), t0 + 100ms);
+    REQUIRE(find<SweepDescendants>(saved));
+    REQUIRE(find_sent<Leave>(saved)->exit_code == 75);
+    REQUIRE_FALSE(find_sent<WorkersFailed>(saved));
+  }
+  SECTION("while another one still writes") {
+    LaunchConfig config = two_workers(1);
+    config.local_world_size = 3;
+    Running job{config};
+    static_cast<void>(job.agent.step(WorkerStarted{LocalRank{2}, 102}, t0));
+    static_cast<void>(job.agent.step(said(0, lost), t0));
+    static_cast<void>(job.agent.step(ended(1, 75), t0 + 100ms));
+    REQUIRE(deeds(job.agent.step(Wake{}, t0 + cause_patience)) == 0);
+    REQUIRE(find<SweepDescendants>(job.agent.step(ended(2, 75), t0 + 5s)));
+  }
+  SECTION("on another node") {
+    Running job{two_workers(1)};
+    static_cast<void>(job.agent.step(said(0, lost), t0));
+    End end{verdict(75)};
+    end.verdict.stop_signal = 0;
+    static_cast<void>(job.agent.step(FromCoordinator{end}, t0 + 100ms));
+    REQUIRE(deeds(job.agent.step(Wake{}, t0 + cause_patience)) == 0);
+    REQUIRE(find<SweepDescendants>(job.agent.step(ended(1, 75), t0 + 5s)));
+  }
+}
+
 TEST_CASE("who had failed before the first failure was seen is the cause though it outlived the stop",
           "[unit][agent][cause]") {
   Running job{two_workers(1)};
