@@ -12,6 +12,9 @@ import tempfile
 import textwrap
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+import ranks  # noqa: E402
+
 TORCHUP = os.path.abspath(sys.argv[1])
 
 
@@ -44,13 +47,16 @@ class Cause(unittest.TestCase):
                 finally:
                     while not os.path.exists("pid"):
                         time.sleep(0.01)
+                    import select
                     with open("pid") as file:
-                        stat = f"/proc/{file.read()}/stat"
-                    while os.path.exists(stat) and open(stat).read().rpartition(") ")[2][0] != "Z":
-                        time.sleep(0.01)
+                        other = os.pidfd_open(int(file.read()))
+                    open("seen", "w").close()
+                    select.select([other], [], [])
             with open("pid.new", "w") as file:
                 file.write(str(os.getpid()))
             os.rename("pid.new", "pid")
+            while not os.path.exists("seen"):
+                time.sleep(0.01)
             raise RuntimeError("Connection closed by peer [127.0.0.1]:5231")
             """)
         self.assertEqual(status, 1)
@@ -65,7 +71,7 @@ class Cause(unittest.TestCase):
         """Half a second, and no more, is waited for it."""
         status, _, incident = self.play("""
             if rank == 1:
-                time.sleep(30)
+                time.sleep(1000)
             raise RuntimeError("Connection closed by peer [127.0.0.1]:5231")
             """)
         self.assertEqual(status, 1)
@@ -76,7 +82,7 @@ class Cause(unittest.TestCase):
         """What a signal ends is its own cause, whatever it has said before."""
         _, _, incident = self.play("""
             if rank == 1:
-                time.sleep(30)
+                time.sleep(1000)
             print("Connection closed by peer", file=sys.stderr, flush=True)
             os.kill(os.getpid(), 9)
             """)
@@ -90,7 +96,7 @@ class Cause(unittest.TestCase):
             _, _, incident = self.play(f"""
                 import socket
                 if rank == 1:
-                    time.sleep(30)
+                    time.sleep(1000)
                 try:
                     socket.socket().bind(("127.0.0.1", {port}))
                 except OSError as error:
@@ -104,7 +110,7 @@ class Cause(unittest.TestCase):
         _, report, incident = self.play("""
             if rank == 0:
                 sys.exit("bind: Address already in use: 127.0.0.1:1")
-            time.sleep(30)
+            time.sleep(1000)
             """)
         self.assertEqual(incident["evidence"]["findings"], ["port 1: nobody listens on it by now"])
         self.assertIn("  port 1: nobody listens on it by now\n", report)
@@ -117,7 +123,7 @@ class Cause(unittest.TestCase):
         mount = f'mount -t tmpfs -o size=1m none {small} && exec "$@"'
         _, _, incident = self.play(f"""
             if rank == 1:
-                time.sleep(30)
+                time.sleep(1000)
             path = "{small}/checkpoint"
             with open(path, "wb", buffering=0) as file:
                 try:
@@ -133,13 +139,33 @@ class Cause(unittest.TestCase):
     def test_a_limit_of_open_files(self):
         _, _, incident = self.play("""
             if rank == 1:
-                time.sleep(30)
+                time.sleep(1000)
             files = []
             while True:
                 files.append(open("/dev/null"))
             """)
         self.assertIn("it had as many files open as it may", incident["summary"])
         self.assertRegex(incident["evidence"]["findings"][0], r"^limit of open files: \d+ \(ulimit -n\)")
+
+    def test_an_exception_that_is_older_than_what_was_told_of(self):
+        """Its error file says so; report and exit status name the same."""
+        status, report, incident = self.play("""
+            import json, signal
+            if rank == 1:
+                signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+                words = {"message": "loss is nan", "timestamp": int(time.time()) - 5}
+                with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+                    json.dump(words, file)
+                open("written", "w").close()
+                time.sleep(1000)
+            while not os.path.exists("written"):
+                time.sleep(0.01)
+            raise RuntimeError("Connection closed by peer")
+            """, "--propagate-exit-code")
+        self.assertEqual(status, 7)
+        cause = report[report.index("Root Cause"):]
+        self.assertIn("rank      : 1 (local_rank: 1)", cause[:cause.index("error_file")])
+        self.assertEqual(self.root(incident)["rank"], 1)
 
     def test_several_nodes(self):
         """The cause is on another node: this one's report names it, and says that none of its own failed by itself."""
@@ -153,9 +179,7 @@ class Cause(unittest.TestCase):
                 time.sleep(0.01)
             raise RuntimeError("Connection closed by peer")
             """))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = ranks.free_port()
         nodes = [subprocess.Popen([TORCHUP, "--nnodes=2", "--nproc-per-node=1", f"--rdzv-endpoint=127.0.0.1:{port}",
                                    "--rdzv-backend=c10d", f"--log-dir={self.folder}/logs{node}", "--rdzv-id=cause",
                                    "--no-python", sys.executable, str(program)],

@@ -14,6 +14,7 @@
 #include <fstream>
 
 #include "launcher/os/io/health_port.hpp"
+#include "launcher/os/io/read_text.hpp"
 #include "launcher/os/machine/cpus.hpp"
 #include "launcher/os/machine/gpus.hpp"
 #include "launcher/os/machine/node_facts.hpp"
@@ -70,6 +71,13 @@ std::size_t open_descriptors() {
 }
 
 }  // namespace
+
+TEST_CASE("a file of /proc whose process is gone, or that cannot be read, has no text", "[process][machine]") {
+  CHECK(read_text("/proc/self/mem").empty());  // an error of read(2), as that of a process that has ended since
+  CHECK(read_text("/proc/0/wchan").empty());
+  CHECK(read_text("/proc/self/status").size() > 100);
+  CHECK(read_text("/proc/self/status", 100).size() == 100);
+}
 
 TEST_CASE("the affinity mask is what the kernel says", "[process][machine]") {
   const Cpus before = read_cpus().value();

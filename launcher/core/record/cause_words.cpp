@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 namespace torchup {
 namespace {
@@ -63,6 +64,7 @@ constexpr std::array words{
 constexpr std::string_view traceback_head = "Traceback (most recent call last):";
 constexpr std::size_t last_lines_read = 3;
 constexpr std::size_t exception_lines_max = 8;
+constexpr std::ptrdiff_t trailing_lines_max = 8;
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
@@ -72,20 +74,28 @@ bool is_link(std::string_view line) {
          line.find("was the direct cause of the following exception") != std::string_view::npos;
 }
 
-/// Index of the line at which the chain of the last traceback begins; nothing: there is no traceback.
-std::optional<std::size_t> begin_of_chain(const std::vector<std::string>& lines) {
-  std::optional<std::size_t> head;
+/// Heads of the last traceback, and of the one with which its chain begins.
+struct Chain {
+  std::size_t first = 0;
+  std::size_t last = 0;
+};
+
+/// Nothing: there is no traceback.
+std::optional<Chain> chain_of(const std::vector<std::string>& lines) {
+  std::optional<Chain> chain;
   for (std::size_t at = lines.size(); at-- > 0;) {
     if (lines[at].find(traceback_head) == std::string::npos) continue;
-    if (head && *head != at) {
-      // It belongs to the one behind it where a link stands right before that.
-      std::size_t before = *head;
-      while (before > 0 && is_blank(std::string_view{lines[before - 1]})) --before;
-      if (before == 0 || !is_link(lines[before - 1])) break;
+    if (!chain) {
+      chain = Chain{at, at};
+      continue;
     }
-    head = at;
+    // It belongs to the one behind it where a link stands right before that.
+    std::size_t before = chain->first;
+    while (before > 0 && is_blank(lines[before - 1])) --before;
+    if (before == 0 || !is_link(lines[before - 1])) break;
+    chain->first = at;
   }
-  return head;
+  return chain;
 }
 
 void add(std::string& text, std::string_view line) {
@@ -94,13 +104,23 @@ void add(std::string& text, std::string_view line) {
   text += line.substr(0, last_words_bytes_max - text.size());
 }
 
-/// The exception that ends the traceback at `head`. A library may put its own mark before every line:
-/// `[rank0]: Traceback …`.
-std::string exception_at(const std::vector<std::string>& lines, std::size_t head) {
+/// Whether that traceback is old: a handled one, after which the worker has gone on. A few lines are what libraries say
+/// at a process's end, and what follows an exception of LibTorch's are frames.
+bool is_old(const std::vector<std::string>& lines, std::size_t end) {
+  const auto later = std::count_if(lines.begin() + static_cast<std::ptrdiff_t>(end), lines.end(), [](const auto& line) {
+    return !is_blank(line) && line.find("frame #") == std::string::npos;
+  });
+  return later > trailing_lines_max;
+}
+
+/// The exception that ends the traceback at `head`, and the line behind it. A library may put its own mark before every
+/// line: `[rank0]: Traceback …`.
+std::pair<std::string, std::size_t> exception_at(const std::vector<std::string>& lines, std::size_t head) {
   const std::size_t margin = lines[head].find(traceback_head);
   std::string text;
   std::size_t taken = 0;
-  for (std::size_t at = head + 1; at < lines.size() && taken < exception_lines_max; ++at) {
+  std::size_t at = head + 1;
+  for (; at < lines.size() && taken < exception_lines_max; ++at) {
     std::string_view line = lines[at];
     line.remove_prefix(std::min(margin, line.size()));
     const bool begun = taken > 0;
@@ -111,7 +131,7 @@ std::string exception_at(const std::vector<std::string>& lines, std::size_t head
     add(text, line);
     ++taken;
   }
-  return text;
+  return {text, at};
 }
 
 }  // namespace
@@ -168,7 +188,9 @@ std::string_view plain_words(CauseKind kind) {
 }
 
 std::string last_words(const std::vector<std::string>& lines) {
-  if (const auto head = begin_of_chain(lines)) return exception_at(lines, *head);
+  if (const auto chain = chain_of(lines)) {
+    if (!is_old(lines, exception_at(lines, chain->last).second)) return exception_at(lines, chain->first).first;
+  }
   std::string text;
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     const auto what = line->find("what():");

@@ -22,14 +22,15 @@ struct IncidentRecorder::Open {
   std::shared_ptr<DeathBaseline> baseline;
 };
 
-IncidentRecorder::IncidentRecorder(DiskThread& disk, std::string run_id, std::string host, bool writes_files)
-    : disk_{disk}, run_id_{std::move(run_id)}, host_{std::move(host)}, writes_files_{writes_files} {}
+IncidentRecorder::IncidentRecorder(asio::io_context& loop, DiskThread& disk, std::string run_id, std::string host,
+                                   bool writes_files)
+    : disk_{disk}, looking_{loop}, run_id_{std::move(run_id)}, host_{std::move(host)}, writes_files_{writes_files} {}
 
 void IncidentRecorder::attempt_started() {
   open_.reset();
   if (baseline_) baseline_->next_attempt();
   baseline_ = std::make_shared<DeathBaseline>();
-  disk_.call([baseline = baseline_] { baseline->count(); });
+  looking_.call([baseline = baseline_] { baseline->count(); });
 }
 
 void IncidentRecorder::worker_failed(const WorkerFailure& failure, const std::optional<WorkerProgress>& progress,
@@ -78,21 +79,22 @@ Task<IncidentRecorder::Told> IncidentRecorder::tell(std::shared_ptr<Open> open, 
   Told told;
   const std::size_t root = root_cause(open->incident.failures);
   const WorkerFailure cause = open->incident.failures[root];
-  std::function<DeathEvidence()> collect = [cause, baseline = open->baseline] {
-    return baseline->collect(static_cast<pid_t>(cause.pid), cause.exit_code);
+  DeathEvidence said;
+  add_backtraces(said, cause, open->recent_lines);
+  std::function<DeathEvidence()> look = [cause, kind = kind_of_death(cause.exit_code, said), words = said.last_words,
+                                         baseline = open->baseline] {
+    DeathEvidence found = baseline->collect(static_cast<pid_t>(cause.pid), cause.exit_code);
+    found.findings = find_circumstances(kind, words);
+    return found;
   };
-  auto collected = co_await disk_.ask(collect);
-  DeathEvidence found = collected ? *std::move(collected) : DeathEvidence{};
+  auto looked = co_await looking_.ask(look);
+  DeathEvidence found = looked ? *std::move(looked) : DeathEvidence{};
   told.incident = std::move(open->incident);
   found.last_lines = std::move(told.incident.evidence.last_lines);
+  found.native_backtrace = std::move(said.native_backtrace);
+  found.traceback = std::move(said.traceback);
+  found.last_words = std::move(said.last_words);
   told.incident.evidence = std::move(found);
-  add_backtraces(told.incident.evidence, cause, open->recent_lines);
-  const CauseKind kind = kind_of_death(cause.exit_code, told.incident.evidence);
-  std::function<std::vector<std::string>()> look = [kind, said = told.incident.evidence.last_words] {
-    return find_circumstances(kind, said);
-  };
-  auto findings = co_await disk_.ask(look);
-  if (findings) told.incident.evidence.findings = *std::move(findings);
   told.incident.consequence = std::move(consequence);
   told.incident.history = std::move(history);
   if (open->directory.empty()) co_return told;

@@ -31,7 +31,7 @@ struct LivingWorker {
 class IncidentRecorder {
  public:
   /// `writes_files`: false when nobody named a log directory; the temporary one is to vanish.
-  IncidentRecorder(DiskThread& disk, std::string run_id, std::string host, bool writes_files);
+  IncidentRecorder(asio::io_context& loop, DiskThread& disk, std::string run_id, std::string host, bool writes_files);
 
   /// Looks at the counters that a later death is compared with.
   void attempt_started();
@@ -57,7 +57,8 @@ class IncidentRecorder {
   Task<Told> tell(std::shared_ptr<Open> open, std::string consequence, std::vector<AttemptRecord> history);
 
  private:
-  DiskThread& disk_;
+  DiskThread& disk_;    ///< of the logs
+  DiskThread looking_;  ///< for what may stand still where a worker has worked: no log waits for that
   const std::string run_id_;
   const std::string host_;
   const bool writes_files_;

@@ -41,7 +41,7 @@ std::vector<WorkerFailure> all_failures(const Finish& action) {
 JobRecord::JobRecord(asio::io_context& loop, const LaunchConfig& config, std::string host, pid_t launcher,
                      Output& output)
     : loop_{loop}, config_{config}, host_{std::move(host)}, launcher_{launcher}, output_{output},
-      incidents_{output.disk(), config.rendezvous.run_id.value(), host_, !config.output.log_dir.empty()},
+      incidents_{loop, output.disk(), config.rendezvous.run_id.value(), host_, !config.output.log_dir.empty()},
       restarts_told_{loop} {
   if (config_.event_log_handler == "console") {
     torchelastic_events_.emplace(host_, config_.rendezvous.backend == Backend::static_ ? "static" : "c10d");
@@ -135,7 +135,9 @@ Task<> JobRecord::tell_restart(std::shared_ptr<IncidentRecorder::Open> failed) {
 Task<> JobRecord::finish(Finish action) {
   const Verdict& verdict = action.verdict;
   finishing_ = true;
-  exit_code_ = launcher_exit_code(verdict, config_.propagate_exit_code);
+  Verdict whole = verdict;
+  if (!verdict.failures.empty()) whole.failures = all_failures(action);  // as the report has them
+  exit_code_ = launcher_exit_code(whole, config_.propagate_exit_code);
   by_signal_ = signal_of_shell_code(verdict.exit_code).has_value();
   // What the disk is asked for has its own limit (disk_limit); between two questions the disk may look idle.
   while (restarts_untold_ != 0) {

@@ -113,11 +113,10 @@ std::string listener_of(int port) {
 }
 
 std::string command_of(const std::string& pid) {
-  std::string command = read_text("/proc/" + pid + "/cmdline");
+  std::string command = read_text("/proc/" + pid + "/cmdline", command_bytes_max);
   std::ranges::replace(command, '\0', ' ');
   command = printable_lines(stripped(command));
   std::ranges::replace(command, '\n', ' ');
-  if (command.size() > command_bytes_max) command.resize(command_bytes_max);
   return command;
 }
 

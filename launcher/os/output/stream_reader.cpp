@@ -139,11 +139,21 @@ void StreamReader::watch(WorkerStream& stream) {
                        (console != nullptr && console->is_full());
   const bool wanted = !stopped && !holds_enough;
   if (wanted == stream.watched_) return;
-  stream.watched_ = wanted;
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.ptr = &stream;
-  ::epoll_ctl(poll_.native_handle(), wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, stream.fd_.get(), &event);
+  const int done = ::epoll_ctl(poll_.native_handle(), wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, stream.fd_.get(), &event);
+  stream.watched_ = wanted && done == 0;
+  if (wanted && done != 0) watch_later();
+}
+
+/// The system has no memory for one more, or this user has as many as he may.
+void StreamReader::watch_later() {
+  constexpr Duration pause = std::chrono::milliseconds{100};
+  later_.expires_after(pause);
+  later_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) watch_all();
+  });
 }
 
 /// Those first whose turn would have been next: a flood stops and lets go all streams every few of them.

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
 #include <string>
@@ -83,7 +84,7 @@ class WorkerStream {
 /// reading of the streams that feed it, so the workers wait as with any pipe.
 class StreamReader {
  public:
-  StreamReader(asio::io_context& loop, DiskThread& disk) : poll_{loop}, disk_{disk} {}
+  StreamReader(asio::io_context& loop, DiskThread& disk) : poll_{loop}, later_{loop}, disk_{disk} {}
   StreamReader(const StreamReader&) = delete;
   StreamReader& operator=(const StreamReader&) = delete;
 
@@ -111,8 +112,10 @@ class StreamReader {
   void remove(WorkerStream& stream);
   void touch(WorkerStream& stream);
   void watch(WorkerStream& stream);
+  void watch_later();
 
   asio::posix::stream_descriptor poll_;  ///< an epoll of all streams
+  asio::steady_timer later_;
   DiskThread& disk_;
   std::vector<Console*> consoles_;
   std::vector<WorkerStream*> streams_;  ///< that are open

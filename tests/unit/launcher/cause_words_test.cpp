@@ -87,6 +87,19 @@ RuntimeError: training failed
     CHECK(kind("Traceback (most recent call last):\n  File \"t.py\"\nBrokenPipeError: Broken pipe\nretrying\n"
                "Traceback (most recent call last):\n  File \"t.py\"\nValueError: bad\n") == CauseKind::unknown);
   }
+  SECTION("nor one that was handled, after which the worker has gone on") {
+    std::string output =
+        "Traceback (most recent call last):\n  File \"t.py\"\nConnectionError: Connection reset by peer\n";
+    for (int step = 0; step < 20; ++step) output += "step\n";
+    CHECK(kind(output) == CauseKind::unknown);
+  }
+  SECTION("however many frames of its own come behind it") {
+    std::string output =
+        "Traceback (most recent call last):\n  File \"t.py\"\nDistNetworkError: failed to recv\nException "
+        "raised from recvBytes:\n";
+    for (int frame = 0; frame < 30; ++frame) output += "frame #7: c10::Error\n";
+    CHECK(kind(output) == CauseKind::consequence);
+  }
   SECTION("with torch's mark before every line, and with what comes behind") {
     CHECK(last_words(lines_of("[rank1]: Traceback (most recent call last):\n[rank1]:   File \"t.py\", line 5\n"
                               "[rank1]:     f()\n[rank1]: ValueError: bad\n\n[W1123] destroy_process_group was not "
