@@ -23,7 +23,7 @@ def reset(peer):
 
 
 class Shapes(DaemonCase, unittest.TestCase):
-    def serves_well(self, limit=5):
+    def serves_well(self, limit=30):
         """A proper client works, beside all others."""
         begin = time.monotonic()
         proper = self.connect(VALIDATE)

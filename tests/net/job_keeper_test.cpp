@@ -181,8 +181,8 @@ TEST_CASE("a fence overtakes what waits for the disk, and takes its place", "[ne
   KeptJob kept{folder.path};
   auto silent = std::make_unique<RemoteAgent>(kept.coordinator, "10.0.0.1");
   RemoteAgent lively{kept.coordinator, "10.0.0.2"};
-  silent->join("a", 1, 2, 300ms);
-  lively.join("b", 1, 2, 300ms);
+  silent->join("a", 1, 2, 2s);
+  lively.join("b", 1, 2, 2s);
   REQUIRE(kept.run_until([&] { return silent->count<HostStore>() + lively.count<HostStore>() >= 1; }));
   RemoteAgent& host = silent->count<HostStore>() > 0 ? *silent : lively;
   disk().stand_still();

@@ -266,6 +266,7 @@ class Rendezvous {
   void learn_counts(const Placement& place, TimePoint now);
   void round_is_over(const std::string& host, const Placement& place, TimePoint now);
   void tell_round_is_over(const Member& member, const Placement& place);
+  [[nodiscard]] Duration patience() const;
   void await_others(TimePoint now);
   void was_in(Slot slot, const Placement& place);
   [[nodiscard]] bool contradicts(const Placement& place, int local_world_size) const;
@@ -329,6 +330,7 @@ class Rendezvous {
   std::optional<TimePoint> roster_at_;
   std::optional<TimePoint> slept_until_;         ///< the coordinator itself, lately
   std::optional<TimePoint> counted_failure_at_;  ///< of the restart that this gathering belongs to
+  Round counted_failure_in_{0};                  ///< the round of that failure, while there is one
   std::optional<Slot> blocker_;                  ///< silent member that the next decision waits for
   TimePoint roster_told_at_{};
   TimePoint now_{};  ///< of the last step

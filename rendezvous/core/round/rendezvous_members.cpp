@@ -118,6 +118,7 @@ void Rendezvous::lose(Slot slot, const std::string& how, TimePoint now, bool cou
   const std::string host = members_.at(slot).join.host;
   const Stage stage = members_.at(slot).stage;
   const TimePoint alive_at = members_.at(slot).alive_at;
+  const std::optional<Round> last_round = members_.at(slot).round;
   const bool we_were_away = slept_until_ && now <= *slept_until_ + terms_->lease;  // then it gave us up
   if (counts && !we_were_away) members_.losses().lost(host, now);
   note(NodeLost{host, how});
@@ -129,8 +130,9 @@ void Rendezvous::lose(Slot slot, const std::string& how, TimePoint now, bool cou
   if (stage == Stage::seated) {
     if (!was_hosting) count_change();
     stop_round(StopCause::membership_change, "node " + host + " " + how, now);
-  } else if (phase_ == Phase::gathering && counted_failure_at_ && alive_at <= *counted_failure_at_) {
-    // It was gone before the failure that we counted: that one was collateral.
+  } else if (phase_ == Phase::gathering && counted_failure_at_ && alive_at <= *counted_failure_at_ &&
+             last_round == counted_failure_in_) {
+    // It was gone before the failure that we counted: that one was collateral. A spare has cost nobody a worker.
     restarts_.give_back();
     count_change();
     counted_failure_at_.reset();

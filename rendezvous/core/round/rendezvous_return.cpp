@@ -119,11 +119,16 @@ void Rendezvous::learn_counts(const Placement& place, TimePoint now) {
   membership_changes_ = std::max(membership_changes_, place.membership_changes);
 }
 
+/// So long workers may run whose agent has lost us: it fences them when its lease is over.
+Duration Rendezvous::patience() const {
+  return terms_ ? std::max(settings_.patience, terms_->lease) : settings_.patience;
+}
+
 /// Agents of a running round may have no connection yet: a spare that was faster must not take a place of theirs.
 void Rendezvous::await_others(TimePoint now) {
   if (!learning_ || hosted_ || patience_until_) return;
-  if (settings_.started && now >= *settings_.started + settings_.patience) return;
-  patience_until_ = now + settings_.patience;
+  if (settings_.started && now >= *settings_.started + patience()) return;
+  patience_until_ = now + patience();
   if (gather_until_) gather_until_ = std::max(*gather_until_, *patience_until_);
   changed();
 }
@@ -218,7 +223,8 @@ void Rendezvous::begin_restoring(const Placement& place, TimePoint now) {
   finished_ = 0;
   failures_.clear();
   may_restart_ = true;
-  if (!patience_until_) patience_until_ = now + settings_.patience;
+  if (!patience_until_ || patience() > settings_.patience)
+    patience_until_ = std::max(patience_until_.value_or(now), now + patience());
   gather_until_.reset();
   last_call_until_.reset();
 }
@@ -294,7 +300,7 @@ Rendezvous::Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, Ti
   learning_ = phase_ == Phase::restoring || patience_until_.has_value();
   counted_in_ = phase_ == Phase::restoring ? round_ : Round{next_round_.value() - 1};
   if (phase_ == Phase::hosting) store_until_ = now + settings_.store_limit;
-  if (phase_ == Phase::restoring) patience_until_ = now + settings_.patience;
+  if (phase_ == Phase::restoring) patience_until_ = now + patience();
   if (terms_ && !terms_->hostlist.empty()) {
     const auto hosts = expand_hostlist(terms_->hostlist);
     if (hosts) expected_hosts_ = *hosts;

@@ -43,7 +43,7 @@ void Rendezvous::advance(TimePoint now) {
       count_change();
       stop_round(StopCause::membership_change,
                  fmt::format("{} of {} nodes came back to the coordinator within {}", seats_.size(), group_world_size_,
-                             seconds(settings_.patience)),
+                             seconds(patience())),
                  now);
       break;
     case Phase::ended:
@@ -239,10 +239,12 @@ void Rendezvous::decide_failure(TimePoint now) {
   std::rotate(failures_.begin(), root, root + 1);
   const std::string cause = describe(failures_.front());
   const TimePoint failed_at = *doubt_until_ - settings_.doubt;
+  const Round failed_in = round_;
   if (may_restart_ && restarts_.spend(*terms_, now)) {
     stop_round(StopCause::worker_failure,
                fmt::format("{}; restart {} of {}", cause, restarts_.used(*terms_, now), terms_->max_restarts), now);
     counted_failure_at_ = failed_at;
+    counted_failure_in_ = failed_in;
     return;
   }
   std::string reason = cause;

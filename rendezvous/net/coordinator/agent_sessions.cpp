@@ -141,14 +141,16 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   /// For connections that are not, or no longer, an agent's.
   void end_after(Duration limit, const std::string& line) {
     limit_.expires_after(limit);
-    limit_.async_wait([weak = impl_.weak_from_this(), id = id_, line](const boost::system::error_code& error) {
-      const auto impl = weak.lock();
-      if (error || !impl) return;
-      const auto found = impl->sessions_.find(id);
-      if (found == impl->sessions_.end()) return;
-      if (!line.empty()) found->second->log_closed(line);
-      impl->sessions_.erase(found);
-    });
+    limit_.async_wait(
+        [weak = impl_.weak_from_this(), id = id_, line, set = ++limit_set_](const boost::system::error_code& error) {
+          const auto impl = weak.lock();
+          if (error || !impl) return;
+          const auto found = impl->sessions_.find(id);
+          // It may have run out in the turn in which it was taken back.
+          if (found == impl->sessions_.end() || found->second->limit_set_ != set) return;
+          if (!line.empty()) found->second->log_closed(line);
+          impl->sessions_.erase(found);
+        });
   }
 
   void log_refused(const std::string& reason) const {
@@ -264,6 +266,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   void joins(const Join& join) {
     socket_->set_patience(join.terms.lease + std::chrono::seconds{2});
     limit_.cancel();
+    ++limit_set_;
     joined_ = true;
     impl_.newcomers_.erase(id_);
   }
@@ -294,6 +297,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   std::uint64_t id_;
   std::shared_ptr<FrameSocket> socket_;
   asio::steady_timer limit_;
+  unsigned limit_set_ = 0;  ///< how often it was set or taken back
   State state_ = State::preface;
   TimePoint begun_ = std::chrono::steady_clock::now();
   bool refused_ = false;

@@ -93,7 +93,11 @@ void JobKeeper::saved(std::uint64_t revision, const Result<>& result) {
   too_slow_ = false;
   saved_ = revision;
   if (!result && !failing_) log_(fmt::format("its state is not kept: {}", result.error().message()));
-  if (result && failing_) log_("its state is kept again");
+  if (result && failing_) {
+    log_("its state is kept again");
+    soon_.cancel();  // of the next try, seconds from now
+    waiting_ = false;
+  }
   failing_ = !result;
   release(failing_ ? everything : revision);
   if (!rendezvous_ || saving_) return;
@@ -117,7 +121,7 @@ void JobKeeper::let_go() {
 }
 
 void JobKeeper::finish() {
-  if (rendezvous_->revision() != saved_ || saving_) {
+  if (rendezvous_->revision() != saved_ || saving_ || failing_) {
     directory_.write(number_, encode_job({run_id_, rendezvous_->snapshot(std::chrono::steady_clock::now())}), {});
   }
   let_go();

@@ -172,7 +172,12 @@ StateDirectory::StateDirectory(std::unique_ptr<Impl> impl) : impl_{std::move(imp
 StateDirectory::~StateDirectory() = default;
 
 Result<std::unique_ptr<StateDirectory>> StateDirectory::open(asio::io_context& loop, std::string path) {
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return system_error(path);
+  const bool made = ::mkdir(path.c_str(), 0700) == 0;
+  if (!made && errno != EEXIST) return system_error(path);
+  if (made) {  // its name is to survive a power cut, as what will be in it
+    const UniqueFd around{::open((path + "/..").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+    if (around.get() >= 0) ::fsync(around.get());
+  }
   UniqueFd folder{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   if (folder.get() < 0) return system_error(path);
   struct stat status {};

@@ -244,9 +244,12 @@ class StoreServer::Impl {
 
   /// Accepts whoever waits; true when there was anybody.
   bool accept_all() {
+    // The next turn takes who is left: whoever comes faster than that must not keep this one from its end.
+    constexpr int accepted_max = 1024;
     bool any = false;
+    int accepted = 0;
     for (const UniqueFd& listener : listeners_.sockets) {
-      for (;;) {
+      while (accepted < accepted_max) {
         UniqueFd socket{::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
         if (!socket) {
           if (errno == ECONNABORTED || errno == EINTR) continue;
@@ -254,6 +257,7 @@ class StoreServer::Impl {
           break;
         }
         any = true;
+        ++accepted;
         ++status_.accepted;
         while (connections_.many_unproven() && drop_stranger("more newcomers come than say who they are")) {
         }
@@ -313,7 +317,7 @@ class StoreServer::Impl {
     rest_.expires_after(pause);
     rest_.async_wait([this, alive = std::weak_ptr{alive_}](const boost::system::error_code& error) {
       if (error || alive.expired()) return;
-      (void)watch_listeners();
+      if (!watch_listeners()) rest();
     });
   }
 

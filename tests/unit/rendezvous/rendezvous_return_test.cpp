@@ -128,6 +128,22 @@ TEST_CASE("a coordinator that starts again learns the running round from its age
   }
 }
 
+TEST_CASE("a coordinator without memory waits for others as long as their workers may run", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2, .max_restarts = 3, .lease = 60s}};
+  Resume said{
+      job.join_of("b"),
+      Resume::Stage::running,
+      Placement{
+          .round = Round{7}, .group_rank = GroupRank{1}, .group_world_size = 2, .first_rank = Rank{2}, .world_size = 4},
+      {},
+      {}};
+  const Peer peer = job.connect("b");
+  job.step(Resumed{peer, said});
+  REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::restoring);
+  REQUIRE(job.pass(t0 + 60s - 1ns).find("stop round") == std::string::npos);
+  REQUIRE(job.pass(t0 + 60s).find("b stop round 7 (membership): 1 of 2 nodes came back") != std::string::npos);
+}
+
 TEST_CASE("neither rounds nor used-up restarts go back when a coordinator starts anew", "[unit][rendezvous]") {
   Job job{{.min_nodes = 2, .max_nodes = 2, .max_restarts = 3}};
   Join join = job.join_of("b");

@@ -146,6 +146,19 @@ TEST_CASE("a node lost before the failure that was counted gives the restart bac
   REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::hosting);
 }
 
+TEST_CASE("a spare that was lost before a failure has not caused it", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2, .max_restarts = 1, .last_call = 1s});
+  job.join("c");
+  const TimePoint last_word = job.now;
+  job.pass(last_word + 2s, "c");
+  job.fail("a", 0, 0);
+  job.pass(job.now + 20ms, "c");
+  REQUIRE(job.rendezvous.restart_count() == 1);
+  job.join("a");
+  job.pass(last_word + 10s, "c");
+  REQUIRE(job.rendezvous.restart_count() == 1);
+}
+
 TEST_CASE("fewer than min nodes wait for a replacement", "[unit][rendezvous]") {
   Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2, .join_timeout = 60s});
   job.gone("b");
