@@ -52,7 +52,7 @@ void check_plan(const BucketPlan& plan, const std::vector<NamedParameter>& param
 
 torch::Tensor view_like(const torch::Tensor& buffer, const torch::Tensor& parameter, std::int64_t offset) {
   if (parameter.is_non_overlapping_and_dense())
-    return buffer.as_strided(parameter.sizes(), parameter.strides(), offset);
+    return buffer.as_strided(parameter.sizes(), parameter.strides(), buffer.storage_offset() + offset);
   return buffer.narrow(0, offset, parameter.numel()).view(parameter.sizes());
 }
 

@@ -438,6 +438,7 @@ bool Reducer::used_anywhere(std::size_t index) {
 
 void Reducer::write_back(Bucket& bucket) {
   const bool in_place = bucket.reduction.result.is_alias_of(bucket.buffer);
+  if (!in_place) bucket.reduction.result = bucket.reduction.result.contiguous();  // a hook's may have any layout
   for (std::size_t slot = 0; slot < bucket.indices.size(); ++slot) {
     const auto index = bucket.indices[slot];
     const auto& parameter = parameters_[index].tensor;

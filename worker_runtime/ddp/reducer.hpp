@@ -112,7 +112,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   BucketPlan rank_zeros(const BucketPlan& plan) const;
   std::string names_of(const std::vector<std::size_t>& indices) const;
   int divisor();
-  bool in_first_static_iteration() const { return settings_.static_graph && iterations_ <= 1; }
+  bool in_first_static_iteration() const { return settings_.static_graph && iterations_ == 1; }
   bool searches_unused() const { return settings_.find_unused_parameters && !settings_.static_graph; }
   bool wants_rebuild() const { return !searches_unused() && !rebuilt_; }
 

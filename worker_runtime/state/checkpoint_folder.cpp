@@ -30,6 +30,7 @@ constexpr int format_version = 1;
 constexpr std::uint64_t manifest_bytes_max = 64 << 20;
 constexpr const char* step_prefix = "step-";
 constexpr const char* temporary_mark = ".tmp-";
+constexpr const char* aside_mark = ".old";  // behind a temporary name: what was replaced, for a moment
 constexpr const char* manifest_name = "manifest.json";
 constexpr const char* model_name = "model.safetensors";
 constexpr const char* training_name = "training.safetensors";
@@ -140,19 +141,25 @@ void replace_folder(const std::filesystem::path& from, const std::filesystem::pa
   constexpr unsigned exchange = 1 << 1;  // RENAME_EXCHANGE, which glibc declares for GNU sources only
   if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), exchange) == 0) return;
   // A file system that cannot exchange (NFS): for a moment there is no checkpoint of this step, older ones are.
-  const std::filesystem::path aside = from.string() + ".old";
-  if (::rename(to.c_str(), aside.c_str()) == 0 && ::rename(from.c_str(), to.c_str()) == 0) {
-    std::filesystem::rename(aside, from);
-    return;
+  const std::filesystem::path aside = from.string() + aside_mark;
+  int error = errno;
+  if (::rename(to.c_str(), aside.c_str()) == 0) {
+    if (::rename(from.c_str(), to.c_str()) == 0) {
+      std::filesystem::rename(aside, from);
+      return;
+    }
+    error = errno;
+    ::rename(aside.c_str(), to.c_str());
   }
-  throw Error{"rename " + from.string() + " to " + to.string() + ": " + std::strerror(errno)};
+  throw Error{"rename " + from.string() + " to " + to.string() + ": " + std::strerror(error)};
 }
 
 }  // namespace
 
 CheckpointFolder::CheckpointFolder(std::filesystem::path path) : path_{std::move(path)} {
   std::error_code error;
-  std::filesystem::create_directories(path_, error);
+  const bool made = std::filesystem::create_directories(path_, error);
+  if (made && !error) sync_folder(std::filesystem::absolute(path_).lexically_normal().parent_path());
   if (error) throw Error{"the checkpoint folder " + path_.string() + " cannot be made: " + error.message()};
 }
 
@@ -162,7 +169,22 @@ std::filesystem::path CheckpointFolder::path_of(std::int64_t step) const {
   return path_ / (step_prefix + digits);
 }
 
+/// Whoever replaced a checkpoint where names cannot be exchanged may have ended in between: it has its name again.
+void CheckpointFolder::bring_back() const {
+  std::vector<std::filesystem::path> aside;
+  for (const auto& entry : std::filesystem::directory_iterator{path_}) {
+    if (entry.path().filename().string().ends_with(aside_mark)) aside.push_back(entry.path());
+  }
+  for (const auto& path : aside) {
+    const std::string name = path.filename().string();
+    const auto step = step_of(name.substr(0, name.find(temporary_mark)));
+    std::error_code error;
+    if (step && !std::filesystem::exists(path_of(*step), error)) std::filesystem::rename(path, path_of(*step), error);
+  }
+}
+
 FoundCheckpoints CheckpointFolder::found() const {
+  bring_back();
   FoundCheckpoints result;
   const auto pass_over = [&](const std::exception& why) {
     if (told_.insert(why.what()).second) std::fprintf(stderr, "torchup: a checkpoint is passed over: %s\n", why.what());
@@ -244,7 +266,11 @@ void CheckpointFolder::save(const CheckpointContent& content, int keep_last, con
   put(model_name, content.model);
   put(training_name, content.training);
   FileWriter file{temporary / manifest_name};
-  file.write(seal(manifest));
+  const std::string sealed = seal(manifest);
+  if (sealed.size() > manifest_bytes_max)
+    throw Error{fmt::format("the checkpoint's manifest would have {} bytes, more than {}: too many parameters",
+                            sealed.size(), manifest_bytes_max)};
+  file.write(sealed);
   file.commit();
   replace_folder(temporary, final_folder);  // the commit
   sync_folder(path_);

@@ -76,6 +76,7 @@ class CheckpointFolder {
 
  private:
   std::filesystem::path path_of(std::int64_t step) const;
+  void bring_back() const;
   void remove_left_over() const;
 
   std::filesystem::path path_;

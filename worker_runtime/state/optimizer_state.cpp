@@ -285,6 +285,7 @@ void restore_optimizer(Optimizer& optimizer, const ParameterNames& names, const 
     std::istringstream stream{std::string{static_cast<const char*>(blob.const_data_ptr()), blob.nbytes()}};
     torch::serialize::InputArchive archive;
     archive.load_from(stream);
+    optimizer.state().clear();  // LibTorch's load replaces what is in the archive, and leaves the rest
     optimizer.load(archive);
     return;
   }

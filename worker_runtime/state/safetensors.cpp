@@ -49,7 +49,7 @@ WrittenFile save_safetensors(const std::filesystem::path& path, const NamedTenso
     if (name == "__metadata__" || header.contains(name)) {
       throw Error{path.string() + ": two tensors are named " + name};
     }
-    stored.push_back(tensor.detach().to(torch::kCPU).contiguous());
+    stored.push_back(tensor.detach().resolve_conj().resolve_neg().to(torch::kCPU).contiguous());
     const std::uint64_t end = offset + stored.back().nbytes();
     header[name] = {{"dtype", *dtype}, {"shape", tensor.sizes().vec()}, {"data_offsets", {offset, end}}};
     offset = end;

@@ -98,10 +98,11 @@ Tensors load_archive(const std::filesystem::path& path) {
 }  // namespace
 
 Tensors load_tensors(const std::filesystem::path& path) {
-  std::array<char, 2> first{};
+  // A safetensors file begins with the length of its header, which may begin with any byte: all four are looked at.
+  std::array<char, 4> first{};
   std::ifstream{path, std::ios::binary}.read(first.data(), first.size());
-  if (first == std::array{'P', 'K'}) return load_archive(path);
-  if (first[0] == '\x80') {
+  if (first == std::array{'P', 'K', '\x03', '\x04'}) return load_archive(path);
+  if (first == std::array{'\x80', '\x02', '\x8a', '\x0a'}) {
     throw Error{path.string() + " is in the format of torch.save before 1.6: load it with Python and save it again"};
   }
   return load_safetensors(path).tensors;

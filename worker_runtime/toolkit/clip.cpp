@@ -132,9 +132,12 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, c
     norm = mine.clone();
     all_reduce(norm, group, ReduceOp::max);
   } else {
-    norm = mine.pow(options.norm_type);
+    // By the largest: its power, or that of a small one, may be beyond a float.
+    Tensor largest = mine.clone();
+    all_reduce(largest, group, ReduceOp::max);
+    norm = torch::where(largest > 0, mine / largest, mine).pow(options.norm_type);
     all_reduce(norm, group, ReduceOp::sum);
-    norm = norm.pow(1 / options.norm_type);
+    norm = norm.pow(1 / options.norm_type) * largest;
   }
   require_finite(norm, options);
   scale_to(batches, max_norm, norm);

@@ -67,6 +67,11 @@ Tensor gradient_of(const Tensor& parameter, const char* optimizer) {
   if (!parameter.is_floating_point())
     throw Error{std::string{optimizer} + ": a parameter is " + std::string{c10::toString(parameter.scalar_type())} +
                 "; the fused kernels take real floating-point ones"};
+  if (!parameter.is_non_overlapping_and_dense())
+    throw Error{
+        std::string{optimizer} +
+        ": a parameter is a part of another tensor, with gaps between its elements; the fused kernels take dense "
+        "ones (parameter.clone())"};
   return gradient.strides() == parameter.strides() ? gradient : torch::empty_like(parameter).copy_(gradient);
 }
 

@@ -265,6 +265,7 @@ StateDict ZeroRedundancyOptimizerBase::state_dict() const {
 void ZeroRedundancyOptimizerBase::load_state_dict(const StateDict& state) {
   const auto found = state.find("optimizer");
   if (found == state.end()) throw Error{"ZeroRedundancyOptimizer: the state to load has no optimizer"};
+  local_->state().clear();  // a parameter that has no state there has none
   const Tensor content = found->second.to(torch::kCPU).contiguous();
   std::istringstream stream{
       std::string{static_cast<const char*>(content.const_data_ptr()), static_cast<std::size_t>(content.numel())}};

@@ -100,6 +100,7 @@ class Faults {
   void wait_for_others(const std::vector<std::string>& fault) const {
     for (std::size_t number = 0; number < faults_.size(); ++number) {
       auto alike = faults_[number];
+      alike[0] = fault[0];
       alike[1] = fault[1];
       const auto end = std::chrono::steady_clock::now() + 30s;
       while (alike == fault && !fs::exists(out_ / ("fault." + std::to_string(number))) &&

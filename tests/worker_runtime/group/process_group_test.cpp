@@ -1,7 +1,11 @@
 #include "torchup/process_group.hpp"
 
+#include <torch/torch.h>
+
 #include <catch2/catch.hpp>
 #include <stdexcept>
+#include <torchup/clip.hpp>
+#include <torchup/distributed_data_parallel.hpp>
 
 #include "worker_runtime/group/group_state.hpp"
 
@@ -51,5 +55,52 @@ TEST_CASE("a group that is dropped is shut down before its backend goes", "[work
     }
     REQUIRE(shut_down == 0);
     REQUIRE(kept.use_count() == 2);  // left to the end of the process
+  }
+}
+
+TEST_CASE("a backward pass before the first forward pass of DDP's is no part of a static graph",
+          "[worker_runtime][ddp]") {
+  const ProcessGroup group = init_process_group();
+  torch::nn::Linear net{2, 1};
+  DistributedDataParallelOptions options;
+  options.static_graph = true;
+  DistributedDataParallel ddp{net, group, options};
+  int buckets = 0;
+  ddp.register_comm_hook([&](const GradBucket& bucket) {
+    ++buckets;
+    return BucketReduction{.result = bucket.buffer(), .work = all_reduce_async(bucket.buffer(), group), .stages = {}};
+  });
+  net->forward(torch::ones({4, 2})).sum().backward();
+  for (int step = 1; step <= 4; ++step) {
+    ddp(torch::ones({4, 2})).sum().backward();
+    REQUIRE(buckets == step);
+  }
+}
+
+TEST_CASE("a hook may return a part of a tensor of its own", "[worker_runtime][ddp]") {
+  const ProcessGroup group = init_process_group();
+  torch::nn::Linear net{2, 1};
+  DistributedDataParallel ddp{net, group};
+  ddp.register_comm_hook([&](const GradBucket& bucket) {
+    const auto packed = torch::cat({torch::full({1}, 77.0), bucket.buffer()});
+    return BucketReduction{
+        .result = packed.narrow(0, 1, bucket.buffer().numel()), .work = all_reduce_async(packed, group), .stages = {}};
+  });
+  for (int step = 0; step < 3; ++step) {
+    net->zero_grad();
+    ddp(torch::full({1, 2}, 5.0)).sum().backward();
+    REQUIRE(torch::equal(net->weight.grad(), torch::full({1, 2}, 5.0)));
+    REQUIRE(torch::equal(net->bias.grad(), torch::ones({1})));
+  }
+}
+
+TEST_CASE("the norm of gradients of a group is that of one, however large its exponent", "[worker_runtime][clip]") {
+  const ProcessGroup group = init_process_group();
+  const auto parameter = torch::ones({1}, torch::requires_grad());
+  for (const double gradient : {10.0, 0.01, 0.0}) {
+    parameter.mutable_grad() = torch::full({1}, gradient);
+    const auto norm = clip_grad_norm_({parameter}, 1.0, group, {.norm_type = 40});
+    REQUIRE(norm.item<double>() == Approx(gradient));
+    REQUIRE(parameter.grad().item<double>() == Approx(std::min(gradient, 1.0)));
   }
 }

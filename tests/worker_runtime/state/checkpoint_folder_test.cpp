@@ -95,3 +95,15 @@ TEST_CASE("a damaged checkpoint is told of once and goes with the next save", "[
   for (const int step : {1, 2, 3}) REQUIRE_FALSE(std::filesystem::exists(path_of(step)));
   for (const int step : {4, 5, 6, 7}) REQUIRE(std::filesystem::exists(path_of(step)));
 }
+
+TEST_CASE("a checkpoint that was being replaced when its writer ended has its name again",
+          "[worker_runtime][checkpoint]") {
+  const test::TemporaryFolder place;
+  const CheckpointFolder folder{place.path};
+  folder.save(content_of(7), 1, {});
+  const auto name = place.path / "step-000000000007";
+  std::filesystem::rename(name, name.string() + ".tmp-99999999.old");  // where names cannot be exchanged
+  std::filesystem::create_directory(name.string() + ".tmp-99999999");
+  REQUIRE(folder.found().whole.size() == 1);
+  REQUIRE(torch::equal(folder.load(7).model.at("weight"), torch::ones({2})));
+}

@@ -108,3 +108,14 @@ TEST_CASE("a file that is not whole safetensors is refused, and says why", "[wor
   CAPTURE(why);
   REQUIRE_THROWS_WITH(load_safetensors(path), Catch::Contains(why) && Catch::Contains("bad.safetensors"));
 }
+
+TEST_CASE("a view that is conjugated or negated only when it is read is stored as it reads",
+          "[worker_runtime][safetensors]") {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path / "x.safetensors";
+  const torch::Tensor z = torch::complex(torch::ones({2}), torch::full({2}, 3.0));
+  save_safetensors(path, {{"conjugate", torch::conj(z)}, {"negative", torch::imag(torch::conj(z))}});
+  const auto loaded = load_safetensors(path).tensors;
+  REQUIRE(torch::equal(torch::view_as_real(loaded.at("conjugate")).select(1, 1), torch::full({2}, -3.0)));
+  REQUIRE(torch::equal(loaded.at("negative"), torch::full({2}, -3.0)));
+}

@@ -34,3 +34,14 @@ TEST_CASE("a prefix of Python's DDP is dropped, a child of that name is not", "[
   REQUIRE(model.module->weight[0][1].item<float>() == 3);
   REQUIRE(model.module->bias[0].item<float>() == 4);
 }
+
+TEST_CASE("a header may have any length, whatever its first bytes look like", "[worker_runtime][weights]") {
+  const File file;
+  const auto length = GENERATE(std::size_t{128}, std::size_t{0x4b50});  // the first bytes are a pickle's; "PK"
+  const auto length_with = [&](const std::string& name) {
+    save_safetensors(file.path(), {{name, torch::ones({2})}});
+    return std::filesystem::file_size(file.path()) - 8 - 8;  // the length itself, and the data
+  };
+  REQUIRE(length_with(std::string(1 + length - length_with("w"), 'w')) == length);
+  REQUIRE(load_tensors(file.path()).size() == 1);
+}
