@@ -92,7 +92,7 @@ class Case(unittest.TestCase):
             agent = None
             with open(folder / "log", "w") as log:
                 command = [LAUNCHER, f"--nproc-per-node={world_size}", f"--max-restarts={restarts}",
-                           "--shutdown-timeout=3", *self.command(words)]
+                           "--shutdown-timeout=8", *self.command(words)]
                 environment = {**os.environ, "PYTHON_EXEC": sys.executable}
                 ended = subprocess.run(command, stdout=log, stderr=log, env=environment, timeout=LIMIT_S).returncode
         else:

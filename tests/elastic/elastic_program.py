@@ -2,7 +2,7 @@
 
 usage: elastic_program.py --out FOLDER [--fault KIND:RANK:PLACE:STEP[:ROUND] ...] [--epochs N] [--workers N] …
 
-KIND is kill, late (killed half a second later), stop, raise or member; PLACE one of those where `Faults.at` is called
+KIND is kill, late (when another has loaded), stop, raise or member; PLACE one of those where `Faults.at` is called
 below; STEP commits so far; ROUND restarts so far. Each happens once in a job. Into the folder go: birth.PID for each
 process; samples.PID, a line for each batch; final.RANK.pt.
 """
@@ -49,16 +49,25 @@ class Faults:
                 os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")]
         for number, (kind, *where) in enumerate(self.faults):
             if all(wanted in ("-", found) for wanted, found in zip(where, here)) and self.first(f"fault.{number}"):
-                self.wait_for_others(kind, where)
+                self.wait_for_others(where)
                 self.happen(kind)
 
-    def wait_for_others(self, kind, where):
+    def wait_for_others(self, where):
         """Faults of several ranks at one place are one moment: who is there first does not end the others' round."""
-        wanted = [os.path.join(self.out, f"fault.{number}") for number, (other, *there) in enumerate(self.faults)
-                  if (other, there[1:]) == (kind, where[1:])]
+        wanted = [os.path.join(self.out, f"fault.{number}") for number, (_, *there) in enumerate(self.faults)
+                  if there[1:] == where[1:]]
         end = time.monotonic() + 30
         while not all(map(os.path.exists, wanted)) and time.monotonic() < end:
             time.sleep(0.002)
+
+    def wait_for_a_load(self):
+        """Another rank of this round has loaded."""
+        end = time.monotonic() + 30
+        while not os.path.exists(self.mark()) and time.monotonic() < end:
+            time.sleep(0.002)
+
+    def mark(self):
+        return os.path.join(self.out, "loaded." + os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
     def first(self, name):
         """Whether no process of the job was here before."""
@@ -78,7 +87,7 @@ class Faults:
                 time.sleep(0.005)
             return
         if kind == "late":
-            time.sleep(0.5)
+            self.wait_for_a_load()
         os.kill(os.getpid(), {"kill": signal.SIGKILL, "late": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])
 
 
@@ -142,6 +151,7 @@ def main(arguments=None):
         path = os.path.join(options.out, "checkpoint.pt")
         if options.checkpoint and os.path.exists(path):
             state.load_state_dict(torch.load(path, weights_only=False))
+            open(faults.mark(), "w").close()
 
     def train(state):
         faults.at("train")

@@ -73,6 +73,11 @@ def pid_of(local_rank):
     return next((int(pid) for what, rank, pid, *_ in reversed(lines) if (what, rank) == ("round", str(local_rank))), None)
 
 
+def wait_for_all():
+    while not all(map(pid_of, range(int(os.environ["LOCAL_WORLD_SIZE"])))):
+        time.sleep(0.005)
+
+
 def wait_for_end_of(local_rank):
     while not pid_of(local_rank):
         time.sleep(0.005)
@@ -92,15 +97,16 @@ def wait_until_heard(channel):
 def serve(channel):
     say = lambda text: channel.send(text.encode())  # noqa: E731
     say("stay\n")
-    wait_until_heard(channel)  # what the test does next comes after it
-    enter()
     if told("leaves"):
         say("leave\n")
     if told("parks_alone"):
         say("parked\nstep=1\n")
     if told("garbage"):
         say("this is no packet")
+    wait_until_heard(channel)  # what the test does next comes after it
+    enter()
     if told("raises"):
+        wait_for_all()  # until then nobody else stays, and it is blamed at once
         say("raised\ntext=ValueError: of my own\n")
     for word in WORDS:
         kind, _, other = word.partition("=")

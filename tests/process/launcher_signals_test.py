@@ -6,6 +6,7 @@ usage: launcher_signals_test.py TORCHUP FAKE_WORKER [name of a test ...]
 import fcntl
 import json
 import os
+import pathlib
 import pty
 import signal
 import subprocess
@@ -107,6 +108,7 @@ class Launcher(Job, unittest.TestCase):
         fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         until(lambda: len(children(inner)) == 2, "both are being started")
         job.send_signal(signal.SIGINT)
+        self.said(job, "Received 2 death signal")
         self.apart()
         begin = time.monotonic()
         job.send_signal(signal.SIGINT)
@@ -171,7 +173,10 @@ class Launcher(Job, unittest.TestCase):
             self.end(job, 75)
             os.unlink(self.notes)
             # One that has no handler for it hears it too, in the end, and nobody calls it a failure.
-            job = self.start(f"--max-restarts=3 --drain-signals={name}", "note {notes} wait")
+            events = os.path.join(self.scratch.name, f"events-{name}")
+            job = self.start(f"--max-restarts=3 --drain-signals={name} --events={events}", "note {notes} wait")
+            # The launcher may hear of a start after the worker's first line; nobody could save before.
+            until(lambda: os.path.exists(events) and '"worker_started"' in pathlib.Path(events).read_text(), "it runs")
             self.workers(1)
             job.send_signal(number)
             _, err = self.end(job, 128 + number)

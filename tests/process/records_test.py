@@ -33,7 +33,8 @@ def kernel_log_answers():
 class Records(Scratch, unittest.TestCase):
     def test_events_tell_the_whole_job(self):
         done = run("--nproc-per-node=2", "--max-restarts=1", f"--events={self.path('events.jsonl')}", "--",
-                   *shell('test "$TORCHELASTIC_RESTART_COUNT" = 1 && exit 0; test "$RANK" = 1 && exit 7; exec sleep 100'))
+                   *shell('test "$TORCHELASTIC_RESTART_COUNT" = 1 && exit 0; test "$RANK" = 0 && touch up && exec sleep 100; '
+                          'until test -e up; do sleep 0.02; done; exit 7'), cwd=self.path(""))
         self.assertEqual(done.returncode, 0, done.stderr)
         events = self.events()
         self.assertTrue(all(event["schema"] == 1 for event in events))

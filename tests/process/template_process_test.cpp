@@ -143,7 +143,7 @@ TEST_CASE("imports that take too long end with the template", "[process][preload
 
 TEST_CASE("a template that does not fork in time is ended, and workers start without it", "[process][preload]") {
   TemplateProcess::Settings settings;
-  settings.fork_limit = 300ms;
+  settings.fork_limit = 1s;
   Scene scene{"", settings};
   scene.until([&] { return scene.settled; });
   ::kill(scene.process->known().at(0), SIGSTOP);
@@ -183,7 +183,7 @@ TEST_CASE("a template that may not make processes is not asked again and again",
 
 TEST_CASE("a parked process that does not start in time has a successor", "[process][preload]") {
   TemplateProcess::Settings settings;
-  settings.fork_limit = 300ms;
+  settings.fork_limit = 1s;
   settings.pause = 1ms;
   settings.spare = 1;
   Scene scene{"", settings};
@@ -217,7 +217,7 @@ TEST_CASE("a forked process that stands still before it parks keeps no worker wa
   // The process itself as it parks, or the one between it and the template.
   const std::string where = GENERATE(std::string{"os.setsid = stand_still\n"}, between_stands_still);
   TemplateProcess::Settings settings;
-  settings.fork_limit = 300ms;
+  settings.fork_limit = 1s;
   settings.pause = 1ms;
   settings.spare = 1;
   Scene scene{stands_still_once + where, settings};
@@ -238,7 +238,7 @@ TEST_CASE("a forked process that stands still before it parks keeps no worker wa
   scene.process->attempt_runs();
   scene.until([&] { return scene.process->known().size() == 2; });
   scene.loop.restart();
-  scene.loop.run_for(600ms);
+  scene.loop.run_for(1200ms);
   scene.order();
   scene.until([&] { return scene.exit_codes.size() == 2; });
   CHECK(scene.exit_codes == std::vector{8, 7});
