@@ -3,15 +3,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <variant>
 #include <vector>
 
+#include "launcher/core/agent/agent_events.hpp"
 #include "launcher/core/agent/state_watch.hpp"
 #include "launcher/core/agent/step_watch.hpp"
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
-#include "rendezvous/base/result.hpp"
 #include "rendezvous/base/worker_channel.hpp"
 #include "rendezvous/core/link/messages.hpp"
 
@@ -47,174 +45,6 @@ inline constexpr Duration abort_patience = std::chrono::seconds{10};
 inline constexpr Duration blame_patience = std::chrono::milliseconds{250};
 /// So often in a row a worker is kept that has ended no step in between: what it keeps may be the fault.
 inline constexpr int kept_in_a_row_max = 2;
-
-// Events.
-
-struct Begin {};  ///< the link to the coordinator is there; once, first
-struct FromCoordinator {
-  CoordinatorMessage message;
-  bool foreign = false;  ///< it is no coordinator of ours, but torchrun's agents, who end all workers before each round
-};
-struct CoordinatorLost {
-  int exit_code = 0;  ///< README, "Exit codes": 66, 67 or 68
-  std::string reason;
-};
-struct StoreOpened {
-  Round round{0};
-  Port port{0};
-};
-struct StoreFailed {
-  Round round{0};
-  Error error;
-};
-struct WorkerStarted {
-  LocalRank local_rank{0};
-  std::int64_t pid = 0;
-};
-/// The worker could not be started at all.
-struct SpawnFailed {
-  LocalRank local_rank{0};
-  std::string reason;      ///< names the path and what the system said
-  bool permanent = false;  ///< another try cannot help: the program is missing or is none
-  std::int64_t time_us = 0;
-};
-/// The stop came first.
-struct WorkerNotStarted {
-  LocalRank local_rank{0};
-};
-struct WorkerEnded {
-  LocalRank local_rank{0};
-  int exit_code = 0;         ///< the worker's own, or the negative signal number
-  std::int64_t time_us = 0;  ///< UTC; the error file's time when it has one
-  std::string message;       ///< what is known of the cause
-  std::string error_file;    ///< empty when it left none
-  std::optional<std::int64_t> last_step = {};
-  std::vector<std::string> lines = {};  ///< what it said last: in its error file, else in its output
-};
-/// A worker has said something over its channel, or can say nothing any more, which is as if it left.
-struct WorkerSaid {
-  LocalRank local_rank{0};
-  WorkerWord word;
-  std::uint64_t beats = 0;  ///< of its page, by now
-  bool deaf = false;        ///< it can say nothing any more, and has not read all that was said to it
-};
-/// What the pages of all living workers say.
-struct StepsSeen {
-  std::vector<StepSample> samples;
-};
-/// The kernel's view of all living workers.
-struct StatesSeen {
-  std::vector<StateSample> samples;
-};
-/// The file-timer watchdog has signalled a process: this worker, or one that it has started.
-struct TimerExpired {
-  LocalRank local_rank{0};
-  std::int64_t pid = 0;
-  std::string scope;
-  int signal = 0;
-};
-/// Answer to SweepDescendants: nothing that our workers left behind lives.
-struct DescendantsGone {};
-struct SignalArrived {
-  int number = 0;
-  bool passed_on = true;  ///< by the outer process; else it was sent to the inner one itself
-};
-struct Wake {};  ///< nothing happened but time
-using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
-                                SpawnFailed, WorkerNotStarted, WorkerEnded, WorkerSaid, StepsSeen, StatesSeen,
-                                TimerExpired, DescendantsGone, SignalArrived, Wake>;
-
-// Actions.
-
-struct Send {
-  AgentMessage message;
-  friend bool operator==(const Send&, const Send&) = default;
-};
-/// Open a fresh worker store and answer with StoreOpened or StoreFailed. The store of an earlier round may go.
-struct OpenStore {
-  Round round{0};
-  std::vector<std::string> sources = {};  ///< as in HostStore
-  friend bool operator==(const OpenStore&, const OpenStore&) = default;
-};
-/// Start all local workers, in local rank order; one WorkerStarted, SpawnFailed or WorkerNotStarted for each. Those
-/// that are `kept` wait for their place; they are told it (WorkerStarted), or not (WorkerNotStarted), instead.
-struct StartWorkers {
-  Placement placement;
-  std::string
-      attempt;  ///< name of the attempt's log folder: attempt_<n>, after a membership change attempt_<n>.r<round>
-  std::vector<LocalRank> kept = {};
-  friend bool operator==(const StartWorkers&, const StartWorkers&) = default;
-};
-/// Whoever is not being started yet is not started any more: WorkerNotStarted for each. Where the others are `killed`,
-/// who is being started gets SIGKILL, too: its exec may stand still on a stalled file system.
-struct CancelStarts {
-  bool killed = false;
-  friend bool operator==(const CancelStarts&, const CancelStarts&) = default;
-};
-/// Send `number` to the process groups of these living workers. One that `ends` them is followed by SIGCONT, for a
-/// stopped process acts on none.
-struct SignalWorkers {
-  int number = 0;
-  bool ends = true;
-  std::vector<LocalRank> workers;
-  friend bool operator==(const SignalWorkers&, const SignalWorkers&) = default;
-};
-/// Ask the workers, over the page that each shares with us, to save and stop together. Those that have not opened
-/// theirs get `number` if they have a handler for it, and if they must hear (`insist`) without one too.
-struct DrainWorkers {
-  int number = 0;
-  bool insist = false;
-  friend bool operator==(const DrainWorkers&, const DrainWorkers&) = default;
-};
-/// Tell these workers, over their channels, that the round is over: they are to park.
-struct EndRound {
-  std::vector<LocalRank> workers;
-  std::string reason;
-  friend bool operator==(const EndRound&, const EndRound&) = default;
-};
-/// Tell this worker, over its channel, that nobody else is to blame for what it raised.
-struct BlameWorker {
-  LocalRank local_rank{0};
-  friend bool operator==(const BlameWorker&, const BlameWorker&) = default;
-};
-/// SIGABRT to these workers alone, not to their groups: a handler of theirs tells where they hang.
-struct AbortWorkers {
-  std::vector<LocalRank> workers;
-  friend bool operator==(const AbortWorkers&, const AbortWorkers&) = default;
-};
-/// SIGKILL to the process groups of these workers; to all that the attempt has started where it is `everything`.
-struct KillWorkers {
-  std::vector<LocalRank> workers;
-  bool everything = false;
-  friend bool operator==(const KillWorkers&, const KillWorkers&) = default;
-};
-/// End what the workers left behind, whatever its session: first wait for `patience` as long as something is there,
-/// then TERM, and SIGKILL after `grace`. Workers that are `kept` live on, and what they have started. Said again with
-/// no time at all, it shortens what is under way. Answer: DescendantsGone, once.
-struct SweepDescendants {
-  Duration patience{0};
-  Duration grace{0};
-  std::vector<LocalRank> kept = {};
-  friend bool operator==(const SweepDescendants&, const SweepDescendants&) = default;
-};
-/// Say of each of these workers where it is.
-struct ShowWorkers {
-  std::vector<LocalRank> workers;
-  friend bool operator==(const ShowWorkers&, const ShowWorkers&) = default;
-};
-/// This has happened: for the record, and for people where it has a text.
-struct Record {
-  EventBody event;
-  friend bool operator==(const Record&, const Record&) = default;
-};
-/// The job is over on this node: report and exit. Always the last action.
-struct Finish {
-  Verdict verdict;
-  std::vector<WorkerFailure> local_failures;  ///< of the last attempt on this node, in the order they were noticed
-  friend bool operator==(const Finish&, const Finish&) = default;
-};
-using AgentAction = std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound,
-                                 BlameWorker, AbortWorkers, KillWorkers, SweepDescendants, ShowWorkers, Record, Finish>;
 
 /// Who this agent is.
 struct AgentIdentity {
