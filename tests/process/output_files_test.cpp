@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <future>
+
 #include "launcher/os/io/named_file.hpp"
 #include "launcher/os/output/run_directory.hpp"
 #include "rendezvous/net/io/writer_thread.hpp"
@@ -70,6 +72,29 @@ struct Disk {
 };
 
 }  // namespace
+
+TEST_CASE("a dead disk takes its limit once at the end, whatever it is asked", "[process][output]") {
+  test::TemporaryFolder scratch;
+  Disk disk;
+  std::promise<void> alive;
+  disk.thread.call([answer = alive.get_future().share()] { answer.wait(); });
+  const TimePoint begin = std::chrono::steady_clock::now();
+  disk.thread.answer_by(begin + 200ms);
+  int unanswered = 0;
+  spawn(disk.loop, "end", [](DiskThread& thread, std::string path, int& count) -> Task<> {
+    for (int question = 0; question < 10; ++question) {
+      const std::function<int()> work = [] { return 1; };
+      if (!co_await thread.ask(work)) ++count;
+    }
+    const auto replaced = co_await thread.replace_file(path, "");
+    if (!replaced) ++count;
+  }(disk.thread, scratch.path / "late", unanswered));
+  disk.loop.run();
+  CHECK(unanswered == 11);
+  CHECK(std::chrono::steady_clock::now() - begin < disk_limit);
+  alive.set_value();
+  disk.settle();
+}
 
 TEST_CASE("a log file that cannot be written is told with path, cause and bytes lost", "[process][output]") {
   test::TemporaryFolder scratch;

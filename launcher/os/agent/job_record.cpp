@@ -144,6 +144,7 @@ Task<> JobRecord::finish(Finish action) {
     restarts_told_.expires_at(TimePoint::max());
     co_await restarts_told_.async_wait();
   }
+  output_.disk().answer_by(std::chrono::steady_clock::now() + last_disk_limit);
   std::optional<IncidentRecorder::Told> told;
   if (failed_) {
     std::vector<AttemptRecord> history = record_.history();

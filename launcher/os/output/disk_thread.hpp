@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +18,8 @@ namespace torchup {
 
 /// A disk that answers later than that is taken for dead: what waited for it goes on with an error.
 inline constexpr Duration disk_limit = std::chrono::seconds{10};
+/// How long a job's end waits for its disk in all.
+inline constexpr Duration last_disk_limit = std::chrono::seconds{15};
 
 /// A thread for what may wait for a disk. On the loop; work is done in the order in which it is given, and shares
 /// nothing with the loop but what it owns.
@@ -33,7 +37,8 @@ class DiskThread {
   /// may still be running.
   template <class T>
   Task<std::optional<T>> ask(std::function<T()> work, Duration limit = disk_limit) {
-    const auto waiting = std::make_shared<LoopWait<T>>(loop_, std::chrono::steady_clock::now() + limit);
+    const auto waiting =
+        std::make_shared<LoopWait<T>>(loop_, std::min(std::chrono::steady_clock::now() + limit, last_answer_));
     call([post = post_, asker = std::weak_ptr{waiting}, work = std::move(work)] {
       auto answer = std::make_shared<T>(work());
       post([asker, answer] {
@@ -43,6 +48,10 @@ class DiskThread {
     co_await waiting->timer.async_wait();
     co_return std::move(waiting->answer);
   }
+
+  /// Nothing is waited for any longer than until `time`, in `ask` and `replace_file`: a dead disk does not take its
+  /// limit again for each question.
+  void answer_by(TimePoint time) { last_answer_ = time; }
 
   /// Waits until everything given is done, at most `limit`. True: it is.
   Task<bool> idle(Duration limit);
@@ -61,6 +70,7 @@ class DiskThread {
   asio::io_context& loop_;
   LoopPost post_;
   WriterThread thread_;
+  TimePoint last_answer_ = TimePoint::max();
 };
 
 /// What to say where a disk was waited for in vain.
