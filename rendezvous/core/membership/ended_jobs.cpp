@@ -35,6 +35,10 @@ void LostAgents::add(const NodeId& node) {
   if (names_.size() > lost_agents_max) names_.pop_front();
 }
 
+bool LostAgents::contains(const NodeId& node) const {
+  return std::ranges::find(names_, agent_name(node)) != names_.end();
+}
+
 std::uint64_t EndedJobs::add(Verdict verdict, Round last_round, std::vector<std::string> agents, TimePoint kept_until) {
   EndedJob& job = jobs_.emplace_back();
   job.number = next_number_++;

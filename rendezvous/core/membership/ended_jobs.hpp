@@ -28,6 +28,7 @@ inline constexpr std::size_t lost_agents_max = 1024;
 class LostAgents {
  public:
   void add(const NodeId& node);
+  [[nodiscard]] bool contains(const NodeId& node) const;
   [[nodiscard]] std::vector<std::string> names() const { return {names_.begin(), names_.end()}; }
 
  private:

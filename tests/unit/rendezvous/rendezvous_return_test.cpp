@@ -40,6 +40,17 @@ TEST_CASE("what a former connection brings late takes nobody's place", "[unit][r
   REQUIRE(job.say("a", StoreReady{Round{0}, Port{1}}).find("b round 0: node 1 of 2") != std::string::npos);
 }
 
+TEST_CASE("a node that was lost before any round tells of no coordinator before this one", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2, .lease = 1s}, {.started = t0}};
+  const bool was_here = GENERATE(true, false);
+  if (was_here) job.join("b");
+  if (was_here) job.gone("b", false);
+  job.pass(t0 + redial_limit);
+  const Peer peer = job.connect("b");
+  job.step(Resumed{peer, {.join = job.join_of("b")}});
+  REQUIRE((job.join("a") == "a host store of round 0\n") == was_here);  // else a round of others may be running
+}
+
 TEST_CASE("what was lost with a connection is said again", "[unit][rendezvous]") {
   const auto back = [](Job& job, Resume resume) {
     job.gone("b", false);
