@@ -1,5 +1,10 @@
 #include "rendezvous/core/link/message_bytes.hpp"
 
+#include <algorithm>
+#include <utility>
+
+#include "rendezvous/core/text/names.hpp"
+
 namespace torchup {
 namespace {
 
@@ -35,5 +40,25 @@ std::size_t held_bytes(const std::vector<WorkerFailure>& failures) {
 }
 
 std::size_t held_bytes(const Verdict& verdict) { return text_bytes(verdict.reason) + held_bytes(verdict.failures); }
+
+Verdict shortened(Verdict verdict, std::size_t bytes) {
+  const auto room_for_text = [](std::size_t left) { return left - std::min(left, block_bytes); };
+  verdict.reason.resize(cut_text(verdict.reason, room_for_text(bytes / 2)).size());
+  std::size_t left = bytes - text_bytes(verdict.reason), kept = 0;
+  for (std::size_t of_rows = left / 2; kept < verdict.failures.size(); ++kept) {
+    const std::size_t row = sizeof(WorkerFailure) + text_bytes(verdict.failures[kept].host);
+    if (row > of_rows) break;
+    of_rows -= row;
+    left -= row;
+  }
+  verdict.failures.resize(kept);
+  for (WorkerFailure& failure : verdict.failures) {
+    failure.message.resize(cut_text(failure.message, room_for_text(left)).size());
+    left -= text_bytes(failure.message);
+    if (text_bytes(failure.error_file) > left) failure.error_file.clear();  // half a path leads nowhere
+    left -= text_bytes(failure.error_file);
+  }
+  return verdict;
+}
 
 }  // namespace torchup

@@ -12,4 +12,8 @@ namespace torchup {
 [[nodiscard]] std::size_t held_bytes(const std::vector<WorkerFailure>& failures);
 [[nodiscard]] std::size_t held_bytes(const Verdict& verdict);
 
+/// The verdict with so few words that it takes up no more than `bytes`. Failures stay in their order, the first ones
+/// for longest; half of the room is for that they happened, what is left for what is known of the causes.
+[[nodiscard]] Verdict shortened(Verdict verdict, std::size_t bytes);
+
 }  // namespace torchup

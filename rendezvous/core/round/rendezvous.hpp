@@ -28,6 +28,11 @@ inline constexpr std::size_t refusal_kept_bytes_max = 4096;
 inline constexpr std::size_t refusal_told_bytes_max = 256;
 inline constexpr std::size_t differences_told_bytes_max = 4096;
 
+/// Every member is told why a round stops and how the job ends: of a stop's reason so much, of a verdict so much to all
+/// of them together.
+inline constexpr std::size_t stop_told_bytes_max = 2048;
+inline constexpr std::size_t verdict_told_bytes_max = std::size_t{64} << 20;
+
 /// Failures of one attempt that a verdict tells of; the first ones matter.
 inline constexpr std::size_t failures_kept_max = 64;
 

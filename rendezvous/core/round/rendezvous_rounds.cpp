@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/membership/same_world.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/text/names.hpp"
@@ -258,12 +259,13 @@ void Rendezvous::decide_failure(TimePoint now) {
 void Rendezvous::stop_round(StopCause cause, const std::string& reason, TimePoint now) {
   changed();
   note(RoundStopped{round_, cause, reason});
+  const std::string told{cut_text(reason, stop_told_bytes_max)};
   actions_.reserve(actions_.size() + seats_.size());
   for (const Slot slot : seats_) {
     if (phase_ == Phase::hosting) {
       set_stage(slot, Stage::ready);  // nobody but the store's host was told of this round
     } else {
-      tell(members_.at(slot), StopWorkers{round_, cause, reason});
+      tell(members_.at(slot), StopWorkers{round_, cause, told});
       set_stage(slot, Stage::stopping);
     }
   }
@@ -293,7 +295,8 @@ void Rendezvous::end(Verdict verdict, TimePoint now) {
   changed();
   note(JobConcluded{verdict.exit_code, verdict.reason});
   phase_ = Phase::ended;
-  verdict_ = std::move(verdict);
+  const std::size_t members = std::max<std::size_t>(1, members_.slots().size());
+  verdict_ = shortened(std::move(verdict), verdict_told_bytes_max / members);
   forget_at_ = now + settings_.verdict_kept;
   for (const auto& [node, slot] : members_.slots()) tell(members_.at(slot), End{*verdict_});
 }
