@@ -102,6 +102,7 @@ void Rendezvous::on(const Gone& event, TimePoint now) {
   const auto parting = members_.close(event.peer, event.end_of_file, now);
   if (!parting) return;
   if (phase_ == Phase::ended) return remove(parting->slot);
+  if (parting->has_ended) members_.at(parting->slot).alive_at = now;  // until now its process had not ended
   if (parting->has_ended) return lose(parting->slot, place_lost::ended, now);
   note(NodeCutOff{members_.at(parting->slot).join.host, parting->left});
 }

@@ -146,6 +146,16 @@ TEST_CASE("a node lost before the failure that was counted gives the restart bac
   REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::hosting);
 }
 
+TEST_CASE("a node whose end of file comes after the failure that was counted has not caused it", "[unit][rendezvous]") {
+  Job job = running_job(3, {.min_nodes = 2, .max_nodes = 3, .max_restarts = 1, .last_call = 1s});
+  job.now += 500ms;  // nobody's next sign of life was due
+  job.fail("a", 0, 0);
+  job.pass(job.now + 20ms, "b");
+  REQUIRE(job.rendezvous.restart_count() == 1);
+  job.gone("b");
+  REQUIRE(job.rendezvous.restart_count() == 1);
+}
+
 TEST_CASE("a spare that was lost before a failure has not caused it", "[unit][rendezvous]") {
   Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2, .max_restarts = 1, .last_call = 1s});
   job.join("c");
