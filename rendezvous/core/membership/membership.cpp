@@ -11,10 +11,13 @@ namespace torchup {
 
 // ---- connections
 
-void Membership::open(Peer peer, std::string observed, bool in_process) {
+void Membership::open(Peer peer, std::string observed, std::string reached, bool in_process) {
   if (connections_.size() <= peer.value()) connections_.resize(peer.value() + std::size_t{1});
-  connections_[peer.value()] = {
-      .open = true, .in_process = in_process, .observed = std::move(observed), .number = ++connection_count_};
+  connections_[peer.value()] = {.open = true,
+                                .in_process = in_process,
+                                .observed = std::move(observed),
+                                .reached = std::move(reached),
+                                .number = ++connection_count_};
 }
 
 std::optional<Membership::Parting> Membership::close(Peer peer, bool end_of_file, TimePoint now) {
@@ -106,6 +109,7 @@ bool Membership::bind(Slot slot, Peer peer, TimePoint now) {
   member.peer = peer;
   member.connection = by.number;
   member.observed = by.observed;
+  member.reached = by.reached;
   member.in_process = by.in_process;
   member.alive_at = now;
   const bool awaited = std::exchange(member.back_by, {}).has_value();

@@ -33,6 +33,7 @@ struct Member {
   std::optional<Peer> peer = {};  ///< empty while its connection is cut
   std::uint64_t connection = 0;   ///< number of the last one; what an older one still brings was said before
   std::string observed = {};
+  std::string reached = {};  ///< address by which it reached us
   TimePoint alive_at = {};
   std::optional<TimePoint> back_by = {};   ///< the same, after the coordinator started anew; no lease runs meanwhile
   std::uint64_t seniority = 0;             ///< smaller joined earlier
@@ -58,6 +59,7 @@ class Membership {
     std::optional<std::uint64_t> ended_job = {};  ///< EndedJobs's number, where its member was of a job that is over
     std::optional<NodeId> given_up = {};          ///< see give_up
     std::string observed = {};                    ///< address that it comes from
+    std::string reached = {};                     ///< address by which it reached us
     std::uint64_t number = 0;                     ///< in the order of their beginnings
   };
 
@@ -72,7 +74,7 @@ class Membership {
 
   // Connections.
 
-  void open(Peer peer, std::string observed, bool in_process);
+  void open(Peer peer, std::string observed, std::string reached, bool in_process);
   /// A member whose connection has closed.
   struct Parting {
     Slot slot = 0;

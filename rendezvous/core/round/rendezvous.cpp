@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "rendezvous/core/text/endpoint.hpp"
-
 namespace torchup {
 
 Rendezvous::Rendezvous(RendezvousSettings settings)
@@ -74,11 +72,8 @@ std::optional<int> Rendezvous::still_leaving() const {
 // ---- events
 
 void Rendezvous::on(const Connected& event, TimePoint) {
-  members_.open(event.peer, event.observed, event.in_process);
+  members_.open(event.peer, event.observed, event.coordinator, event.in_process);
   hosted_ = hosted_ || event.in_process;
-  if (event.coordinator.empty() || is_loopback(event.coordinator) || event.coordinator == coordinator_address_) return;
-  coordinator_address_ = event.coordinator;
-  changed();
 }
 
 void Rendezvous::on(const Said& event, TimePoint now) {

@@ -230,6 +230,7 @@ class Rendezvous {
   void join_again(Slot slot, Peer peer, const Join& join, TimePoint now);
   Slot enroll(Peer peer, const Join& join, TimePoint now);
   void bind(Slot slot, Peer peer, TimePoint now);
+  void note_way(const Member& member);
   void set_stage(Slot slot, Stage stage);
   void remove(Slot slot);
   void lose(Slot slot, const std::string& how, TimePoint now, bool counts = true);
@@ -257,6 +258,7 @@ class Rendezvous {
   [[nodiscard]] PastJobs past() { return {ended_, phase_ == Phase::ended ? &*verdict_ : nullptr}; }
   [[nodiscard]] Placed placed(const Member& member) const;
   [[nodiscard]] std::string master_address() const;
+  [[nodiscard]] const std::string& way_of_others(const std::vector<std::string>& addresses) const;
   [[nodiscard]] bool all_expected() const;
 
   // Agents and coordinators that come back.
@@ -295,7 +297,7 @@ class Rendezvous {
   Membership members_;
   EndedJobs ended_;
   LostAgents lost_agents_;
-  std::string coordinator_address_;  ///< by which agents of other machines reach us
+  std::string coordinator_address_;  ///< by which a member of another machine reached us last
   bool hosted_ = false;              ///< an agent shares our process: where we begin anew, so does it
 
   std::optional<JobTerms> terms_;

@@ -6,6 +6,7 @@
 
 #include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
+#include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/text/hostlist.hpp"
 #include "rendezvous/core/text/names.hpp"
 #include "rendezvous/core/text/wording.hpp"
@@ -86,6 +87,7 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
   deserted_ = false;
   if (members_.empty() && phase_ == Phase::gathering) gather(now);
   const Slot slot = members_.enroll(peer, join, now);
+  note_way(members_.at(slot));
   if (members_.at(slot).aside) note(NodePutAside{join.host, settings_.losses_max});
   arm_roster();
   note(NodeJoined{join.host, join.local_world_size, member_count()});
@@ -95,9 +97,19 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
 void Rendezvous::bind(Slot slot, Peer peer, TimePoint now) {
   if (const auto former = members_.displaced(peer, slot)) supersede(*former, now);
   if (blocker_ == slot) blocker_.reset();
-  if (!members_.bind(slot, peer, now)) return;
+  const bool awaited = members_.bind(slot, peer, now);
+  note_way(members_.at(slot));
+  if (!awaited) return;
   deserted_ = false;
   if (members_.awaited() == 0) note(AllBack{});
+}
+
+/// Only members': anybody may say hello, by whatever way.
+void Rendezvous::note_way(const Member& member) {
+  const bool near = member.observed.empty() || is_loopback(member.observed);
+  if (near || member.reached.empty() || member.reached == coordinator_address_) return;
+  coordinator_address_ = member.reached;
+  changed();
 }
 
 void Rendezvous::set_stage(Slot slot, Stage stage) {

@@ -189,7 +189,7 @@ Placed Rendezvous::placed(const Member& member) const {
 }
 
 /// Where group rank 0 is reached: what it demands; else where we see it, if it knows that address as its own. An agent
-/// that we see on loopback shares our machine: the others reach it where they reach us.
+/// that we see on loopback shares our machine: the others of the round reach it where they reached us.
 std::string Rendezvous::master_address() const {
   const Member& first = members_.at(seats_.front());
   const auto& addresses = first.join.addresses;
@@ -199,9 +199,23 @@ std::string Rendezvous::master_address() const {
     return members_.at(slot).observed.empty() || is_loopback(members_.at(slot).observed);
   });
   if (near && all_near) return first.observed.empty() ? "127.0.0.1" : first.observed;
-  const std::string& seen = near ? coordinator_address_ : first.observed;
+  const std::string& seen = near ? way_of_others(addresses) : first.observed;
   const bool own = addresses.empty() || std::find(addresses.begin(), addresses.end(), seen) != addresses.end();
   return !seen.empty() && own ? seen : addresses.empty() ? "127.0.0.1" : addresses.front();
+}
+
+/// The first way of theirs that is one of `addresses`, where there is one. Where none of them is back since we began
+/// anew: the one that was saved.
+const std::string& Rendezvous::way_of_others(const std::vector<std::string>& addresses) const {
+  const std::string* first = nullptr;
+  for (const Slot slot : seats_) {
+    const Member& member = members_.at(slot);
+    const bool near = member.observed.empty() || is_loopback(member.observed);
+    if (near || member.reached.empty()) continue;
+    if (std::ranges::find(addresses, member.reached) != addresses.end()) return member.reached;
+    if (!first) first = &member.reached;
+  }
+  return first ? *first : coordinator_address_;
 }
 
 void Rendezvous::try_admit(TimePoint now) {

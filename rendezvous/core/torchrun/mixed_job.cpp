@@ -110,7 +110,9 @@ std::vector<RendezvousAction> MixedJob::step(const RendezvousEvent& event, Torch
   return std::exchange(actions_, {});
 }
 
-void MixedJob::on(const Connected& event, TimePoint) { members_.open(event.peer, event.observed, event.in_process); }
+void MixedJob::on(const Connected& event, TimePoint) {
+  members_.open(event.peer, event.observed, event.coordinator, event.in_process);
+}
 
 void MixedJob::on(const Said& event, TimePoint now) {
   if (const auto why = implausible(event.message)) return refuse(event.peer, "an agent", *why);

@@ -319,15 +319,16 @@ std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, 
   auto job = impl_->job(run_id);
   if (!job) return nullptr;
   const bool in_process = visitor.in_process;
-  std::string observed = visitor.observed;
+  std::string observed = visitor.observed, reached = visitor.coordinator;
   const Peer peer = impl_->enter(*job, std::move(visitor), listener);
   return std::make_unique<OpenAttendance>(
       peer,
-      [impl = impl_.get(), job, observed = std::move(observed), in_process, &listener](RendezvousEvent event) {
+      [impl = impl_.get(), job, observed = std::move(observed), reached = std::move(reached), in_process,
+       &listener](RendezvousEvent event) {
         if (!in_process) {
           if (auto why = impl->refusal(*job, event); !why.empty()) return listener.refuse(68, std::move(why));
         }
-        if (const Join* join = join_in(event)) job->heard(*join, observed);
+        if (const Join* join = join_in(event)) job->heard(*join, observed, reached);
         impl->step(*job, event);
       },
       [impl = impl_.get(), job, peer, in_process](bool end_of_file) {

@@ -31,7 +31,6 @@ Peer CoordinatorJob::add(const Coordinator::Visitor& visitor, Coordinator::Liste
   free_peers_.pop_back();
   listeners_[peer.value()] = &listener;
   ++(visitor.in_process ? own : others);
-  if (!visitor.coordinator.empty()) own_address = visitor.coordinator;
   return peer;
 }
 
@@ -72,8 +71,9 @@ std::size_t CoordinatorJob::held_bytes() const {
   return people + addresses_.size() * address_bytes;
 }
 
-void CoordinatorJob::heard(const Join& join, const std::string& observed) {
+void CoordinatorJob::heard(const Join& join, const std::string& observed, const std::string& reached) {
   joined_ = true;
+  if (!reached.empty()) own_address = reached;
   remember(observed);
   for (const std::string& address : join.addresses) remember(address);
 }
@@ -81,7 +81,7 @@ void CoordinatorJob::heard(const Join& join, const std::string& observed) {
 void CoordinatorJob::restored() {
   joined_ = true;
   const Membership& members = rendezvous.members();
-  for (const auto& [node, slot] : members.slots()) heard(members.at(slot).join, members.at(slot).observed);
+  for (const auto& [node, slot] : members.slots()) heard(members.at(slot).join, members.at(slot).observed, {});
 }
 
 void CoordinatorJob::remember(const std::string& address) {

@@ -33,7 +33,7 @@ class CoordinatorJob {
   /// Members without a connection may yet come back to hear the verdict.
   [[nodiscard]] bool nobody_else() const;
   /// Somebody has said more than hello. What it said tells where members may come from.
-  void heard(const Join& join, const std::string& observed);
+  void heard(const Join& join, const std::string& observed, const std::string& reached);
   [[nodiscard]] bool joined() const { return joined_; }
   /// It was joined in a former life of this process: where its members may come from is known before they are back.
   void restored();
@@ -77,7 +77,7 @@ class CoordinatorJob {
   int others = 0;                     ///< connections from other processes
   int own = 0;                        ///< connections of this process
   std::vector<Waiter> waiters;
-  std::string own_address = {};  ///< by which agents of other processes have come last
+  std::string own_address = {};  ///< by which agents of other processes that joined have come last
   bool stepping = false;
 
  private:

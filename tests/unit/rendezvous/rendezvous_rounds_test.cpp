@@ -241,6 +241,21 @@ TEST_CASE("the address of group rank 0 is one that others can reach", "[unit][re
   REQUIRE(published("fd00::3", {"fd00::3"}, false) == "fd00::3");
 }
 
+TEST_CASE("where group rank 0 is beside the coordinator, others reach it where a node of the round reached us",
+          "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2}};
+  job.connect("a", "127.0.0.1");
+  job.join("b");  // by 10.0.0.254
+  const bool comes_back = GENERATE(false, true);
+  if (comes_back) {
+    job.gone("b", false);
+    job.resume("b", Resume::Stage::ready);
+  }
+  job.step(Connected{Peer{99}, "192.168.5.9", "192.168.5.1"});  // it says hello, and no more
+  job.join("a");
+  REQUIRE(job.say("a", StoreReady{Round{0}, Port{5}}).find(" at 10.0.0.254:5,") != std::string::npos);
+}
+
 TEST_CASE("no round is formed with a silent member", "[unit][rendezvous]") {
   Job job{{.min_nodes = 2, .max_nodes = 2, .lease = 10s}};
   job.join("a");
