@@ -115,3 +115,21 @@ TEST_CASE("what agents tell has a limit over all jobs", "[net][coordinator]") {
     }
   }
 }
+
+TEST_CASE("a host list counts for the hosts that it stands for before its agent is let in", "[net][coordinator]") {
+  boost::asio::io_context loop;
+  Coordinator coordinator{loop, {}, test::long_running()};
+  std::vector<std::unique_ptr<Stranger>> crowd;
+  const auto come = [&](const std::string& hosts) {
+    const std::string name = std::to_string(crowd.size());
+    crowd.push_back(std::make_unique<Stranger>(coordinator, "job" + name));
+    Join join = join_of("h" + name, {.min_nodes = 2, .max_nodes = 16'000, .hostlist = hosts});
+    join.node = NodeId{"h" + name + "_1_0"};
+    crowd.back()->attendance->said(join);
+    return crowd.back()->refusal;
+  };
+  while (come("h[0-16383]").empty()) REQUIRE(crowd.size() < 1000);
+  REQUIRE(crowd.size() > 100);
+  REQUIRE(crowd.back()->refusal.starts_with("told_bytes_max: "));
+  REQUIRE(come("").empty());
+}

@@ -13,13 +13,18 @@ constexpr std::size_t entry_bytes = 1024;
 /// What an allocation takes beyond what was asked for.
 constexpr std::size_t block_bytes = 16;
 
-/// Beyond the string itself.
+}  // namespace
+
 std::size_t text_bytes(const std::string& text) {
   constexpr std::size_t held_within = 15;
   return text.size() <= held_within ? 0 : text.size() + block_bytes;
 }
 
-}  // namespace
+std::size_t held_bytes(const std::vector<std::string>& texts) {
+  std::size_t bytes = texts.size() * sizeof(std::string);
+  for (const std::string& text : texts) bytes += text_bytes(text);
+  return bytes;
+}
 
 std::size_t held_bytes(const Join& join) {
   std::size_t bytes = entry_bytes + join.addresses.size() * sizeof(std::string) + join.facts.size() * sizeof(Fact);

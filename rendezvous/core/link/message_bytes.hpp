@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "rendezvous/core/link/messages.hpp"
@@ -8,6 +9,9 @@
 /// What messages take up where they are kept, with what keeps them there.
 namespace torchup {
 
+/// Of a text, beyond the string itself.
+[[nodiscard]] std::size_t text_bytes(const std::string& text);
+[[nodiscard]] std::size_t held_bytes(const std::vector<std::string>& texts);
 [[nodiscard]] std::size_t held_bytes(const Join& join);
 [[nodiscard]] std::size_t held_bytes(const std::vector<WorkerFailure>& failures);
 [[nodiscard]] std::size_t held_bytes(const Verdict& verdict);

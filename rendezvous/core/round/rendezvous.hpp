@@ -33,6 +33,9 @@ inline constexpr std::size_t differences_told_bytes_max = 4096;
 inline constexpr std::size_t stop_told_bytes_max = 2048;
 inline constexpr std::size_t verdict_told_bytes_max = std::size_t{64} << 20;
 
+/// Of the hosts that a job expects and that are missing, a page shows so many, and the number of the others.
+inline constexpr std::size_t missing_shown_max = 1000;
+
 /// Failures of one attempt that a verdict tells of; the first ones matter.
 inline constexpr std::size_t failures_kept_max = 64;
 
@@ -138,6 +141,7 @@ struct JobView {
   std::string waits_for = {};    ///< the roster, while nodes are awaited
   std::string last = {};         ///< the last thing that happened, and why
   std::vector<Node> nodes = {};  ///< by host name
+  std::size_t more_missing = 0;  ///< expected hosts that are missing too, beyond missing_shown_max
   std::optional<Verdict> verdict = {};
 };
 
@@ -189,6 +193,8 @@ class Rendezvous {
   [[nodiscard]] const Membership& members() const { return members_; }
   /// Memory for what agents told, which is as much as they like.
   [[nodiscard]] std::size_t held_bytes() const;
+  /// Memory for the hosts that a host list stands for, where the job gets to know its hosts by this join.
+  [[nodiscard]] std::size_t expected_bytes(const Join& join) const;
   /// The round that its members were told to start in; nothing: none runs.
   [[nodiscard]] std::optional<Round> running() const;
 
@@ -226,6 +232,8 @@ class Rendezvous {
 
   // Members.
   [[nodiscard]] std::optional<std::string> misfit(const Join& join, std::optional<Slot> known) const;
+  [[nodiscard]] std::optional<std::string> too_many_hosts(const Join& join) const;
+  void expect(std::vector<std::string> hosts);
   void newcomer(Peer peer, const Join& join, TimePoint now);
   void join_again(Slot slot, Peer peer, const Join& join, TimePoint now);
   Slot enroll(Peer peer, const Join& join, TimePoint now);
@@ -302,7 +310,8 @@ class Rendezvous {
 
   std::optional<JobTerms> terms_;
   std::vector<std::string> expected_hosts_;
-  std::vector<Fact> facts_;  ///< of the first agent
+  std::size_t expected_bytes_ = 0;  ///< of them
+  std::vector<Fact> facts_;         ///< of the first agent
 
   Phase phase_ = Phase::gathering;
   Round round_{0};       ///< the one that is decided or runs; while gathering, the next

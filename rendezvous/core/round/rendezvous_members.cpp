@@ -12,6 +12,15 @@
 #include "rendezvous/core/text/wording.hpp"
 
 namespace torchup {
+namespace {
+
+/// None where the list is empty, or none.
+std::vector<std::string> hosts_of(const Join& join) {
+  auto hosts = expand_hostlist(join.terms.hostlist);
+  return hosts ? std::move(*hosts) : std::vector<std::string>{};
+}
+
+}  // namespace
 
 std::optional<Round> Rendezvous::running() const {
   const bool runs = phase_ == Phase::running || phase_ == Phase::doubting || phase_ == Phase::restoring;
@@ -19,10 +28,9 @@ std::optional<Round> Rendezvous::running() const {
 }
 
 std::size_t Rendezvous::held_bytes() const {
-  constexpr std::size_t host_bytes = 48;  // mostly
   const std::size_t verdict = verdict_ ? torchup::held_bytes(*verdict_) : 0;
-  return members_.held_bytes() + ended_.held_bytes() + torchup::held_bytes(failures_) + verdict +
-         expected_hosts_.size() * host_bytes + refusals_.size() * refusal_kept_bytes_max;
+  return members_.held_bytes() + ended_.held_bytes() + torchup::held_bytes(failures_) + verdict + expected_bytes_ +
+         refusals_.size() * refusal_kept_bytes_max;
 }
 
 JobPeople Rendezvous::people() const { return {members_, ended_, lost_agents_, terms_, facts_, round_}; }
@@ -31,7 +39,27 @@ std::optional<std::string> Rendezvous::misfit(const Join& join, std::optional<Sl
   if (!replaced && member_count() >= settings_.agents_max) {
     return fmt::format("this coordinator takes {} agents at most", settings_.agents_max);
   }
+  if (!terms_ || terms_->hostlist.empty()) {
+    if (auto why = too_many_hosts(join)) return why;
+  }
   return torchup::misfit(members_, terms_, facts_, join, replaced);
+}
+
+/// A few letters stand for many hosts. More than can be here are not kept.
+std::optional<std::string> Rendezvous::too_many_hosts(const Join& join) const {
+  const std::size_t hosts = hosts_of(join).size();
+  if (hosts <= static_cast<std::size_t>(settings_.agents_max)) return {};
+  return fmt::format("the host list names {} hosts, and this coordinator takes {} agents at most", hosts,
+                     settings_.agents_max);
+}
+
+std::size_t Rendezvous::expected_bytes(const Join& join) const {
+  return terms_ && !terms_->hostlist.empty() ? 0 : torchup::held_bytes(hosts_of(join));
+}
+
+void Rendezvous::expect(std::vector<std::string> hosts) {
+  expected_hosts_ = std::move(hosts);
+  expected_bytes_ = torchup::held_bytes(expected_hosts_);
 }
 
 void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
@@ -39,7 +67,8 @@ void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
   const auto replaced = members_.replaced_by(join, now);
   // Where nobody else is there, the job begins with it, by its own terms.
   const bool begins = replaced && member_count() == 1 && !formed_once_;
-  const auto why = begins ? torchup::misfit(members_, {}, {}, join, replaced) : misfit(join, replaced);
+  auto why = begins ? too_many_hosts(join) : misfit(join, replaced);
+  if (begins && !why) why = torchup::misfit(members_, {}, {}, join, replaced);
   if (why) {
     if (refusals_.size() < refusals_kept_max || refusals_.contains(join.host))
       refusals_[join.host] = cut_text(*why, refusal_kept_bytes_max);
@@ -78,8 +107,7 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
   }
   if (terms_->hostlist.empty() && !join.terms.hostlist.empty()) {
     terms_->hostlist = join.terms.hostlist;
-    const auto hosts = expand_hostlist(terms_->hostlist);
-    expected_hosts_ = hosts ? *hosts : std::vector<std::string>{};
+    expect(hosts_of(join));
   }
   refusals_.erase(join.host);
   ended_.reuse(join.node);
@@ -159,7 +187,7 @@ void Rendezvous::lose(Slot slot, const std::string& how, TimePoint now, bool cou
   forget_at_ = std::max(*forget_at_, ended_.kept_until());
   if (formed_once_) return;
   terms_.reset();
-  expected_hosts_.clear();
+  expect({});
 }
 
 /// Its connection speaks for another from here on, who would take a place that is on its way for its own.

@@ -303,7 +303,7 @@ Rendezvous::Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, Ti
   if (phase_ == Phase::restoring) patience_until_ = now + patience();
   if (terms_ && !terms_->hostlist.empty()) {
     const auto hosts = expand_hostlist(terms_->hostlist);
-    if (hosts) expected_hosts_ = *hosts;
+    if (hosts) expect(*hosts);
   }
   ended_.restore(saved.ended, now);
   members_.restore(saved, terms_ ? return_by(now) : now, now);

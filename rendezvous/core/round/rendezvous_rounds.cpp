@@ -337,7 +337,7 @@ void Rendezvous::forget_job() {
   restarts_ = {};
   membership_changes_ = 0;
   terms_.reset();
-  expected_hosts_.clear();
+  expect({});
   facts_.clear();
   refusals_.clear();
   last_roster_.clear();

@@ -75,9 +75,12 @@ JobView Rendezvous::view(TimePoint now) const {
     if (member.in_round()) row.group_rank = member.seat.group_rank;
   }
   for (const auto& [host, why] : refusals_) view.nodes.push_back({.host = host, .state = "refused", .reason = why});
+  std::size_t missing = 0;
   for (const std::string& host : expected_hosts_) {
-    if (!members_.has_host(host) && !refusals_.contains(host)) view.nodes.push_back({.host = host, .state = "missing"});
+    if (members_.has_host(host) || refusals_.contains(host)) continue;
+    if (++missing <= missing_shown_max) view.nodes.push_back({.host = host, .state = "missing"});
   }
+  view.more_missing = missing - std::min(missing, missing_shown_max);
   std::sort(view.nodes.begin(), view.nodes.end(),
             [](const auto& left, const auto& right) { return natural_less(left.host, right.host); });
   return view;

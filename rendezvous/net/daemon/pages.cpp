@@ -34,6 +34,7 @@ nlohmann::ordered_json job_json(const JobView& job) {
     if (node.local_world_size > 0) row["local_world_size"] = node.local_world_size;
     page["nodes"].push_back(std::move(row));
   }
+  if (job.more_missing > 0) page["more_missing"] = job.more_missing;
   if (job.verdict) page["verdict"] = {{"exit_code", job.verdict->exit_code}, {"reason", job.verdict->reason}};
   return page;
 }

@@ -78,3 +78,20 @@ TEST_CASE("a reason for many members is short", "[unit][rendezvous]") {
   REQUIRE(told.members == 2000);
   REQUIRE(told.bytes <= 64 * mebibyte);
 }
+
+TEST_CASE("a few letters that stand for more hosts than can be there are refused", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 1, .max_nodes = 2, .hostlist = "h[0-16384]"}};
+  REQUIRE(job.join("a") ==
+          "a refused 68: the host list names 16385 hosts, and this coordinator takes 16384 agents at most\n");
+  job.terms.hostlist = "h[0-16383]";
+  REQUIRE(job.join("b").empty());
+}
+
+TEST_CASE("of hosts that are missing a page shows so many", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 1, .max_nodes = 16000, .hostlist = "h[0-9999]"}};
+  job.join("h7");
+  const JobView view = job.rendezvous.view(job.now);
+  REQUIRE(view.nodes.size() == 1 + missing_shown_max);
+  REQUIRE(view.more_missing == 9999 - missing_shown_max);
+  REQUIRE(view.waits_for.size() < 1000);
+}
