@@ -15,6 +15,12 @@ std::size_t life_at(const std::string& id) {
   return from == std::string::npos || id[from] != '_' || from + 1 == id.size() ? std::string::npos : from + 1;
 }
 
+/// An ended job's entry for one of its agents.
+std::size_t agent_bytes(const std::string& agent) {
+  constexpr std::size_t entry_bytes = 96;
+  return entry_bytes + text_bytes(agent);
+}
+
 }  // namespace
 
 std::string agent_name(const NodeId& node) {
@@ -32,7 +38,10 @@ int agent_life(const NodeId& node) {
 
 void LostAgents::add(const NodeId& node) {
   names_.push_back(agent_name(node));
-  if (names_.size() > lost_agents_max) names_.pop_front();
+  held_bytes_ += sizeof(std::string) + text_bytes(names_.back());
+  if (names_.size() <= lost_agents_max) return;
+  held_bytes_ -= sizeof(std::string) + text_bytes(names_.front());
+  names_.pop_front();
 }
 
 bool LostAgents::contains(const NodeId& node) const {
@@ -46,6 +55,7 @@ std::uint64_t EndedJobs::add(Verdict verdict, Round last_round, std::vector<std:
   job.last_round = last_round;
   job.kept_until = kept_until;
   job.agents.insert(agents.begin(), agents.end());
+  for (const std::string& agent : job.agents) job.agents_bytes += agent_bytes(agent);
   const std::uint64_t number = job.number;
   if (jobs_.size() > ended_jobs_max) jobs_.erase(jobs_.begin());
   return number;
@@ -67,13 +77,13 @@ EndedJobs::EndedJob* EndedJobs::find(std::uint64_t number) {
 }
 
 void EndedJobs::reuse(const NodeId& node) {
-  for (EndedJob& job : jobs_) job.agents.erase(agent_name(node));
+  const std::string name = agent_name(node);
+  for (EndedJob& job : jobs_) job.agents_bytes -= job.agents.erase(name) * agent_bytes(name);
 }
 
 std::size_t EndedJobs::held_bytes() const {
-  constexpr std::size_t agent_bytes = 128;  // mostly
   std::size_t bytes = 0;
-  for (const EndedJob& job : jobs_) bytes += torchup::held_bytes(job.verdict) + job.agents.size() * agent_bytes;
+  for (const EndedJob& job : jobs_) bytes += torchup::held_bytes(job.verdict) + job.agents_bytes;
   return bytes;
 }
 

@@ -29,10 +29,12 @@ class LostAgents {
  public:
   void add(const NodeId& node);
   [[nodiscard]] bool contains(const NodeId& node) const;
+  [[nodiscard]] std::size_t held_bytes() const { return held_bytes_; }
   [[nodiscard]] std::vector<std::string> names() const { return {names_.begin(), names_.end()}; }
 
  private:
   std::deque<std::string> names_;
+  std::size_t held_bytes_ = 0;
 };
 
 /// The jobs of one run id that ended before the one that is going on. Only their own agents hear their verdicts: a run
@@ -47,6 +49,7 @@ class EndedJobs {
     Round last_round{0};
     TimePoint kept_until{};
     std::unordered_set<std::string> agents = {};  ///< names of its members, and of those that had lost their place
+    std::size_t agents_bytes = 0;                 ///< of them
   };
 
   /// Returns its number.

@@ -2,19 +2,36 @@
 
 #include <algorithm>
 
+#include "rendezvous/core/link/message_bytes.hpp"
+
 namespace torchup {
+namespace {
+
+/// One loss: its places in the record and in the order, each with the host's name.
+std::size_t loss_bytes(const std::string& host) {
+  constexpr std::size_t entries_bytes = 256;
+  return entries_bytes + 2 * text_bytes(host);
+}
+
+}  // namespace
+
+void LossRecord::remember(const std::string& host, TimePoint at) {
+  losses_[host].push_back(at);
+  order_.emplace_back(at, host);
+  held_bytes_ += loss_bytes(host);
+}
 
 void LossRecord::lost(const std::string& host, TimePoint now) {
+  remember(host, now);
   auto& times = losses_[host];
-  times.push_back(now);
   if (static_cast<int>(times.size()) > limits_.losses_max) times.pop_front();
-  order_.emplace_back(now, host);
   forget_old(now);
 }
 
 void LossRecord::clear() {
   losses_.clear();
   order_.clear();
+  held_bytes_ = 0;
 }
 
 std::optional<TimePoint> LossRecord::aside_until(const std::string& host, TimePoint now) {
@@ -32,6 +49,7 @@ void LossRecord::forget_old(TimePoint now) {
       while (!times.empty() && times.front() <= at) times.pop_front();
       if (times.empty()) losses_.erase(found);
     }
+    held_bytes_ -= loss_bytes(host);
     order_.pop_front();
   }
 }
@@ -51,10 +69,7 @@ std::vector<JobSnapshot::Losses> LossRecord::save(TimePoint now) const {
 
 void LossRecord::restore(const std::vector<JobSnapshot::Losses>& saved, TimePoint now) {
   for (const JobSnapshot::Losses& each : saved) {
-    for (const Duration age : each.ages) {
-      losses_[each.host].push_back(now - age);
-      order_.emplace_back(now - age, each.host);
-    }
+    for (const Duration age : each.ages) remember(each.host, now - age);
   }
   std::sort(order_.begin(), order_.end());
 }

@@ -34,16 +34,19 @@ class LossRecord {
   [[nodiscard]] std::optional<TimePoint> aside_until(const std::string& host, TimePoint now);
   [[nodiscard]] const LossLimits& limits() const { return limits_; }
   [[nodiscard]] std::size_t host_count() const { return losses_.size(); }
+  [[nodiscard]] std::size_t held_bytes() const { return held_bytes_; }
 
   [[nodiscard]] std::vector<JobSnapshot::Losses> save(TimePoint now) const;
   void restore(const std::vector<JobSnapshot::Losses>& saved, TimePoint now);
 
  private:
+  void remember(const std::string& host, TimePoint at);
   void forget_old(TimePoint now);
 
   LossLimits limits_;
   std::unordered_map<std::string, std::deque<TimePoint>> losses_;  ///< by host, oldest first
   std::deque<std::pair<TimePoint, std::string>> order_;            ///< of all losses, for their forgetting
+  std::size_t held_bytes_ = 0;
 };
 
 }  // namespace torchup

@@ -120,7 +120,8 @@ class Membership {
   [[nodiscard]] int stopping() const { return stopping_; }
   [[nodiscard]] int seated() const { return seated_; }
   [[nodiscard]] int awaited() const { return awaited_; }  ///< members of the snapshot that are not back yet
-  [[nodiscard]] std::size_t held_bytes() const { return held_bytes_; }  ///< of what they said when they joined
+  /// Of what they said when they joined, and of losses.
+  [[nodiscard]] std::size_t held_bytes() const { return held_bytes_ + losses_.held_bytes(); }
   [[nodiscard]] int leaving() const { return leaving_; }  ///< open connections of members of jobs that have ended
 
   /// A new member, which speaks by `peer`. `join.node` is no member yet.

@@ -29,8 +29,8 @@ std::optional<Round> Rendezvous::running() const {
 
 std::size_t Rendezvous::held_bytes() const {
   const std::size_t verdict = verdict_ ? torchup::held_bytes(*verdict_) : 0;
-  return members_.held_bytes() + ended_.held_bytes() + torchup::held_bytes(failures_) + verdict + expected_bytes_ +
-         refusals_.size() * refusal_kept_bytes_max;
+  return members_.held_bytes() + ended_.held_bytes() + lost_agents_.held_bytes() + torchup::held_bytes(failures_) +
+         verdict + expected_bytes_ + refusals_.size() * refusal_kept_bytes_max;
 }
 
 JobPeople Rendezvous::people() const { return {members_, ended_, lost_agents_, terms_, facts_, round_}; }

@@ -322,7 +322,7 @@ MixedJob::Rest MixedJob::give_back(TorchrunStore& store) {
 }
 
 std::size_t MixedJob::held_bytes() const {
-  std::size_t bytes = members_.held_bytes() + ended_.held_bytes();
+  std::size_t bytes = members_.held_bytes() + ended_.held_bytes() + lost_agents_.held_bytes();
   for (const auto* verdict : {&verdict_, &outcome_}) bytes += *verdict ? torchup::held_bytes(**verdict) : 0;
   for (const Said& said : early_) bytes += torchup::held_bytes(std::get<Join>(said.message));
   return bytes;

@@ -95,3 +95,21 @@ TEST_CASE("of hosts that are missing a page shows so many", "[unit][rendezvous]"
   REQUIRE(view.more_missing == 9999 - missing_shown_max);
   REQUIRE(view.waits_for.size() < 1000);
 }
+
+TEST_CASE("hosts that were lost and agents of ended jobs are counted", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 1, .max_nodes = 9}};
+  job.join("a");
+  const std::size_t before = job.rendezvous.held_bytes();
+  constexpr int lost = 100;
+  for (int i = 0; i < lost; ++i) {
+    const std::string name = std::string(240, 'n') + std::to_string(i);
+    job.join(name);
+    job.gone(name);
+  }
+  // Each by its host's name twice, and by its agent's.
+  REQUIRE(job.rendezvous.held_bytes() - before > lost * 3 * 240);
+  job.say("a", Leave{.exit_code = 1});
+  job.gone("a");
+  job.join("b");
+  REQUIRE(job.rendezvous.held_bytes() - before > lost * 240);
+}
