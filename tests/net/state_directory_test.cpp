@@ -1,10 +1,13 @@
 #include "rendezvous/net/coordinator/state_directory.hpp"
 
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -112,4 +115,50 @@ TEST_CASE("what cannot be read is not written", "[net][state_directory]") {
   REQUIRE((*directory)->read()->size() == 1);
   fs::resize_file(folder.path + "/job-2.state", state_bytes_max + 1);
   REQUIRE((*directory)->read().error().code == errc::limit_exceeded);
+}
+
+TEST_CASE("where descriptors have run out the file that is there stays", "[net][state_directory]") {
+  const Folder folder;
+  asio::io_context loop;
+  auto directory = StateDirectory::open(loop, folder.path);
+  REQUIRE(directory.has_value());
+  REQUIRE(write(loop, **directory, 3, "old")->has_value());
+  loop.restart();
+  loop.poll();
+  rlimit usual{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const int next = ::dup(0);
+  REQUIRE(next > 0);
+  ::close(next);
+  const rlimit none_left{static_cast<rlim_t>(next), usual.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none_left) == 0);
+  const auto outcome = write(loop, **directory, 3, "new");
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  REQUIRE(outcome.has_value());
+  REQUIRE(outcome->error().code == boost::system::errc::too_many_files_open);
+  REQUIRE((*directory)->read()->size() == 1);
+  REQUIRE((*directory)->read()->front().content == "old");
+  REQUIRE(write(loop, **directory, 3, "new")->has_value());
+  REQUIRE((*directory)->read()->front().content == "new");
+}
+
+TEST_CASE("a file goes, however much is to be written", "[net][state_directory]") {
+  const Folder folder;
+  asio::io_context loop;
+  auto directory = StateDirectory::open(loop, folder.path);
+  REQUIRE(directory.has_value());
+  REQUIRE(write(loop, **directory, 2, "of a job that is over")->has_value());
+  constexpr int many = 1000;
+  int written = 0;
+  for (int i = 0; i < many; ++i) {
+    (*directory)->write(1, "x", [&](const Result<>&) { ++written; });
+  }
+  (*directory)->remove(2);
+  const auto limit = std::chrono::steady_clock::now() + 60s;
+  while (fs::exists(folder.path + "/job-2.state") && std::chrono::steady_clock::now() < limit) {
+    loop.restart();
+    loop.run_for(1ms);
+  }
+  REQUIRE_FALSE(fs::exists(folder.path + "/job-2.state"));
+  REQUIRE(written < many / 2);
 }

@@ -31,6 +31,16 @@ namespace {
 
 constexpr std::string_view prefix = "job-", suffix = ".state", unfinished = ".new";
 
+/// A decision waits for a write, and nobody for a removal: so many writes go first.
+constexpr int writes_before_removals = 16;
+
+/// What is no fault of the disk, and passes: the file that is there is older, and agents make up for that.
+bool passes(const boost::system::error_code& code) {
+  namespace errc = boost::system::errc;
+  return code == errc::too_many_files_open || code == errc::too_many_files_open_in_system ||
+         code == errc::not_enough_memory;
+}
+
 std::string file_name(std::uint64_t number) { return fmt::format("{}{}{}", prefix, number, suffix); }
 
 /// Empty for names that are not ours.
@@ -112,7 +122,8 @@ class StateDirectory::Impl {
     while (true) {
       awake_.wait(guard, [this] { return ending_ || !writes_.empty() || !removals_.empty(); });
       if (writes_.empty() && removals_.empty()) return;
-      if (writes_.empty()) {
+      if (writes_.empty() || (!removals_.empty() && writes_since_removals_ >= writes_before_removals)) {
+        writes_since_removals_ = 0;
         const auto removals = std::exchange(removals_, {});
         guard.unlock();
         unlink(removals);
@@ -121,6 +132,7 @@ class StateDirectory::Impl {
       }
       const Write write = std::move(writes_.front());
       writes_.pop_front();
+      ++writes_since_removals_;
       guard.unlock();
       const Result<> result = replace(write.number, write.content);
       guard.lock();
@@ -130,7 +142,7 @@ class StateDirectory::Impl {
 
   Result<> replace(std::uint64_t number, const std::string& content) {
     auto written = write_beside(number, content);
-    if (!written) unlink({number});
+    if (!written && !passes(written.error().code)) unlink({number});
     return written;
   }
 
@@ -160,10 +172,11 @@ class StateDirectory::Impl {
   asio::io_context& loop_;
   std::string path_;
   UniqueFd folder_, lock_;
-  std::mutex mutex_;  ///< of the four below
+  std::mutex mutex_;  ///< of the five below
   std::condition_variable awake_;
   std::deque<Write> writes_;
   std::vector<std::uint64_t> removals_;
+  int writes_since_removals_ = 0;
   bool ending_ = false;
   std::thread thread_;  ///< last: it uses the others
 };
