@@ -79,7 +79,9 @@ class Writer {
   void known_choice(const char*, const T& value, T) {
     write(static_cast<std::uint8_t>(value));
   }
-  void name(const char*, const std::string& text) { write_text(as_name(text)); }
+  void name(const char*, const std::string& text) {
+    why_no_name(text).empty() ? write_text(text) : write_text(as_name(text));
+  }
   template <class Tag>
   void name(const char* what, const Strong<Tag, std::string>& text) {
     name(what, text.value());
@@ -129,9 +131,12 @@ class Writer {
   }
   template <Structure T>
   void write(const T& structure) {
-    Writer inner;
-    inner.message(structure);
-    write_text(inner.bytes_);
+    const std::size_t length_at = bytes_.size();
+    write(std::uint32_t{0});
+    const std::size_t begin = bytes_.size();
+    message(structure);
+    boost::endian::endian_store<std::uint32_t, sizeof(std::uint32_t), boost::endian::order::little>(
+        reinterpret_cast<unsigned char*>(bytes_.data()) + length_at, static_cast<std::uint32_t>(bytes_.size() - begin));
   }
 
   std::string bytes_;
