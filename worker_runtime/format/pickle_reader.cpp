@@ -279,12 +279,12 @@ class Reader {
     return keep<Storage>(storages_, stored);
   }
 
-  /// (storage, offset, sizes, strides, requires_grad, hooks[, dtype or metadata])
-  Tensor rebuild_tensor(const Values& arguments, bool dtype_is_last) {
-    if (arguments.size() < (dtype_is_last ? 7U : 6U)) broken("a tensor's description is too short");
+  /// (storage, offset, sizes, strides, requires_grad, hooks[, dtype][, metadata])
+  Tensor rebuild_tensor(const Values& arguments, bool names_dtype) {
+    if (arguments.size() < (names_dtype ? 7U : 6U)) broken("a tensor's description is too short");
     const StoredNumbers& storage = storages_[static_cast<std::size_t>(as<Storage>(arguments[0], "a storage"))];
     const TorchDtype* dtype = storage.dtype;
-    if (dtype_is_last) {
+    if (names_dtype) {
       const Name& wanted = name(arguments[6], "a dtype");
       const auto found = std::ranges::find(torch_dtypes, wanted.name, &TorchDtype::name);
       if (wanted.module != "torch" || found == torch_dtypes.end())
@@ -300,13 +300,24 @@ class Reader {
                          .strides = dimensions(arguments[3])};
     if (!lies_within(tensor, static_cast<std::int64_t>(storage.bytes / dtype->bytes)))
       broken("a tensor reaches beyond its storage");
+    if (const std::size_t at = names_dtype ? 7 : 6; arguments.size() > at) take_metadata(arguments[at], tensor);
     return keep<Tensor>(tensors_, std::move(tensor));
+  }
+
+  /// {"conj": True} and {"neg": True}, of views of other numbers. Whatever else stands there may change them too.
+  void take_metadata(const Value& metadata, PickledTensor& tensor) {
+    for (const auto& [key, value] : dictionary(metadata)) {
+      const std::string_view what = as<std::string_view>(key, "a text");
+      if (what != "conj" && what != "neg") broken(fmt::format("a tensor has the unknown property {}", what));
+      (what == "conj" ? tensor.conjugated : tensor.negated) = as<bool>(value, "true or false");
+    }
+    if (tensor.conjugated && !tensor.dtype.starts_with("complex")) broken("a real tensor is conjugated");
   }
 
   /// Whether the last element is one of the storage's `elements`. Each factor is bounded by them, so that no product
   /// can overflow.
   static bool lies_within(const PickledTensor& tensor, std::int64_t elements) {
-    const auto& [key, bytes, dtype, offset, sizes, strides] = tensor;
+    const auto& [key, bytes, dtype, offset, sizes, strides, conjugated, negated] = tensor;
     if (sizes.size() != strides.size() || offset < 0 || offset > elements) return false;
     if (std::ranges::any_of(sizes, [](std::int64_t size) { return size < 0; })) return false;
     if (std::ranges::count(sizes, 0) > 0) return true;

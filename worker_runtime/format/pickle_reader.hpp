@@ -27,6 +27,8 @@ struct PickledTensor {
   std::int64_t offset = 0;          ///< in elements, as the strides
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
+  bool conjugated = false;  ///< the storage holds the conjugates of its numbers, which are complex
+  bool negated = false;     ///< the storage holds its numbers with the other sign
 
   friend bool operator==(const PickledTensor&, const PickledTensor&) = default;
 };

@@ -83,9 +83,13 @@ Tensors load_archive(const std::filesystem::path& path) {
     Tensors tensors;
     for (const auto& [name, pickled] : tensors_in_pickle(archive.text_of("data.pkl", pickle_bytes_max))) {
       const auto dtype = std::ranges::find(torch_dtypes, pickled.dtype, &TorchDtype::name);
-      tensors[name] = torch::empty({0}, scalar_type_of(*dtype))
-                          .set_(archive.storage_at(pickled.storage, pickled.storage_bytes), pickled.offset,
-                                pickled.sizes, pickled.strides);
+      torch::Tensor& tensor = tensors[name];
+      tensor = torch::empty({0}, scalar_type_of(*dtype))
+                   .set_(archive.storage_at(pickled.storage, pickled.storage_bytes), pickled.offset, pickled.sizes,
+                         pickled.strides);
+      // No copy, as in Python: an expanded tensor may be larger than any memory.
+      tensor._set_conj(pickled.conjugated);
+      tensor._set_neg(pickled.negated);
     }
     return tensors;
   } catch (const c10::Error& error) {

@@ -27,7 +27,7 @@ std::string repeated(const std::string& part, std::size_t times) {
 struct Shape {
   std::int64_t count = 6, offset = 0;
   std::vector<std::int64_t> sizes{2, 3}, strides{3, 1};
-  std::string key = "0", kind = "FloatStorage";
+  std::string key = "0", kind = "FloatStorage", metadata = "";
 };
 std::string tensor(const Shape& shape = {}) {
   const auto numbers = [](const std::vector<std::int64_t>& values) {
@@ -40,7 +40,8 @@ std::string tensor(const Shape& shape = {}) {
   return "ctorch._utils\n_rebuild_tensor_v2\n" +
          tuple(storage + "Q" + integer(shape.offset) + numbers(shape.sizes) + numbers(shape.strides) +
                "\x89"
-               "ccollections\nOrderedDict\n)R") +
+               "ccollections\nOrderedDict\n)R" +
+               shape.metadata) +
          "R";
 }
 std::string dictionary(const std::string& items) { return "}(" + items + "u"; }
@@ -83,6 +84,21 @@ TEST_CASE("a tensor lies in its storage", "[unit][pickle]") {
   REQUIRE_THROWS_WITH(read(tensor({.count = huge})), Contains("size is impossible"));
   REQUIRE_THROWS_WITH(read(tensor({.kind = "SecretStorage"})), Contains("a storage is a torch.SecretStorage"));
   REQUIRE_THROWS_WITH(read(dictionary(text("a") + tensor() + text("b") + tensor({.count = 7}))), Contains("two sizes"));
+}
+
+TEST_CASE("a view that is conjugated or negated is known as one", "[unit][pickle]") {
+  const std::string yes{"\x88"};
+  const auto with = [&](const std::string& what, const std::string& value, const std::string& kind = "FloatStorage") {
+    return read(tensor({.kind = kind, .metadata = dictionary(text(what) + value)})).at("");
+  };
+  REQUIRE(with("neg", yes).negated);
+  REQUIRE_FALSE(with("neg", yes).conjugated);
+  REQUIRE_FALSE(with("neg", "\x89").negated);
+  REQUIRE(with("conj", yes, "ComplexFloatStorage").conjugated);
+  REQUIRE_THROWS_WITH(with("conj", yes), Contains("a real tensor is conjugated"));
+  REQUIRE_THROWS_WITH(with("tilted", yes), Contains("unknown property tilted"));
+  REQUIRE_THROWS_WITH(with("neg", integer(1)), Contains("not true or false"));
+  REQUIRE_THROWS_WITH(read(tensor({.metadata = integer(1)})), Contains("not a dictionary"));
 }
 
 TEST_CASE("what would run code is named and not run", "[unit][pickle]") {

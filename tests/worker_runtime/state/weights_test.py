@@ -21,7 +21,8 @@ except ImportError:
         raise
 
 dtypes = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
-          "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool, "U16": torch.uint16}
+          "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool, "U16": torch.uint16,
+          "C64": torch.complex64}
 
 
 def read_by_rules(path):
@@ -95,6 +96,19 @@ with tempfile.TemporaryDirectory() as folder:
     wide |= {"shared": shared, "shared_tail": shared[2:]}
     torch.save(wide, pth)
     same(copy(pth), wide)
+
+    # Views whose storage holds other numbers than they do.
+    numbers = torch.tensor([1 + 2j, 3 - 4j])
+    views = {"conjugated": numbers.conj(), "plain": numbers, "transposed": numbers.clone().reshape(2, 1).mH,
+             "negated": torch._neg_view(torch.arange(3.0)), "both": torch._neg_view(numbers.clone().conj())}
+    assert views["conjugated"].is_conj() and views["transposed"].is_conj() and views["negated"].is_neg() and views["both"].is_neg()
+    torch.save(views, pth)
+    same(copy(pth), {name: view.resolve_conj().resolve_neg() for name, view in views.items()})
+    net.fc.weight.data = torch._neg_view(net.fc.weight.data)
+    assert net.state_dict()["fc.weight"].is_neg()
+    torch.save(net.state_dict(), pth)
+    same(copy(pth, ""), {name: tensor.resolve_neg() for name, tensor in net.state_dict().items()})
+    net.fc.weight.data = state["fc.weight"]
 
     training = {"model": {"module." + name: tensor for name, tensor in state.items()}, "epoch": 3, "big": 2**40, "lr": 0.1,
                 "negative": -5, "names": ["a", None, True, (1, 2, 3, 4)], "optimizer": torch.optim.SGD(net.parameters(), 0.1).state_dict()}

@@ -11,7 +11,9 @@ namespace torchup {
 
 /// The tensors of a file that Python saved, by name, on the CPU: a safetensors file, or what `torch.save` makes of a
 /// state_dict (which LibTorch's own torch::load and pickle_load do not read). Dictionaries in dictionaries give dotted
-/// names: {"model": {"fc.weight": …}} has model.fc.weight. Values that are no tensors are passed over.
+/// names: {"model": {"fc.weight": …}} has model.fc.weight. Values that are no tensors are passed over. As in Python a
+/// tensor that was saved as a conjugated or negated view is one here, too: resolve_conj() and resolve_neg() before its
+/// memory is looked at.
 ///
 /// The pickle in a `.pth` is read by a restricted reader: dictionaries, lists, numbers, texts and tensors, nothing that
 /// would run code. Throws Error, which names the file, for anything else and for a damaged file.
