@@ -4,6 +4,7 @@
 
 #include <array>
 #include <concepts>
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <string>
@@ -41,6 +42,10 @@ template <class T>
 inline constexpr bool holds_no_tensor = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::same_as<T, std::string>;
 template <class T>
 inline constexpr bool always_false = false;
+
+/// Hides the functions of this name in to_device.hpp, which know fewer types: only those beside a type are meant here,
+/// whichever header was included first.
+void for_each_tensor() = delete;
 
 struct AnyVisit {
   template <class T>
