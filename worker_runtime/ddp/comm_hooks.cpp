@@ -1,6 +1,7 @@
 #include <ATen/ScalarOps.h>
 
 #include "torchup/comm_hook.hpp"
+#include "worker_runtime/ddp/flat_buffer.hpp"
 
 namespace torchup {
 namespace {
@@ -8,6 +9,7 @@ namespace {
 /// Python's compress hooks: cast, divide in the narrow type, sum in the narrow type, copy back into the bucket.
 CommHook compress_hook(ProcessGroup group, torch::ScalarType narrow) {
   return [group = std::move(group), narrow](const GradBucket& bucket) {
+    refuse_complex(bucket.buffer(), narrow == torch::kHalf ? "fp16_compress_hook" : "bf16_compress_hook");
     // As Python divides: Tensor::div_(Scalar) would round the divisor to the narrow type first.
     auto compressed = bucket.buffer().to(narrow).div_(at::native::wrapped_scalar_tensor(group.size()));
     BucketReduction reduction{.result = bucket.buffer(), .work = all_reduce_async(compressed, group), .stages = {}};

@@ -60,4 +60,12 @@ torch::Tensor real_view(const torch::Tensor& tensor) {
   return tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
 }
 
+void refuse_complex(const torch::Tensor& gradients, const char* hook) {
+  if (!gradients.is_complex()) return;
+  throw Error{
+      fmt::format("{} takes no complex gradients, and this bucket's are {}: train without this hook, or hold "
+                  "the parameters as real and imaginary parts",
+                  hook, c10::toString(gradients.scalar_type()))};
+}
+
 }  // namespace torchup

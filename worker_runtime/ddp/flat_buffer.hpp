@@ -30,4 +30,7 @@ torch::Tensor view_like(const torch::Tensor& buffer, const torch::Tensor& parame
 /// `tensor`, complex numbers seen as pairs of real ones: the backends do not know the former.
 torch::Tensor real_view(const torch::Tensor& tensor);
 
+/// For the communication hook `hook`, which would lose what is imaginary: throws Error when `gradients` are complex.
+void refuse_complex(const torch::Tensor& gradients, const char* hook);
+
 }  // namespace torchup

@@ -10,6 +10,8 @@
 #include <torchup/error.hpp>
 #include <torchup/power_sgd.hpp>
 
+#include "worker_runtime/ddp/flat_buffer.hpp"
+
 namespace torchup {
 
 using torch::Tensor;
@@ -233,6 +235,7 @@ void PowerSGD::State::put_approximation_back(Compression& now) {
 CommHook PowerSGD::hook() const {
   return [state = state_](const GradBucket& bucket) -> BucketReduction {
     const torch::NoGradGuard no_gradients;
+    refuse_complex(bucket.buffer(), "PowerSGD");
     if (state->iteration < state->options.start_powerSGD_iter) return state->reduce_whole(bucket);
 
     const auto shared = std::make_shared<Compression>();

@@ -4,6 +4,8 @@
 #include <torchup/collectives.hpp>
 #include <torchup/wire_hooks.hpp>
 
+#include "worker_runtime/ddp/flat_buffer.hpp"
+
 namespace torchup {
 namespace {
 
@@ -11,6 +13,7 @@ using torch::Tensor;
 
 CommHook compress_wrapper(CommHook inner, torch::ScalarType narrow) {
   return [inner = std::move(inner), narrow](const GradBucket& bucket) {
+    refuse_complex(bucket.buffer(), narrow == torch::kHalf ? "fp16_compress_wrapper" : "bf16_compress_wrapper");
     const Tensor buffer = bucket.buffer(), cast = buffer.to(narrow);
     std::vector<Tensor> gradients;
     for (const Tensor& gradient : bucket.gradients())
@@ -35,6 +38,7 @@ CommHook bf16_compress_wrapper(CommHook inner) { return compress_wrapper(std::mo
 CommHook bf16_wire_hook(ProcessGroup group) {
   return [group = std::move(group)](const GradBucket& bucket) -> BucketReduction {
     const Tensor buffer = bucket.buffer();
+    refuse_complex(buffer, "bf16_wire_hook");
     const int64_t ranks = group.size(), elements = buffer.numel(), part = (elements + ranks - 1) / ranks;
     const auto narrow = buffer.options().dtype(torch::kBFloat16);
     Tensor outgoing = torch::empty({ranks * part}, narrow);

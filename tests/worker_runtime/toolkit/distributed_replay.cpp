@@ -3,6 +3,7 @@
 // usage: RANK=r WORLD_SIZE=w toolkit_distributed_replay MEETING_FILE REQUESTS RESULTS      one result per request
 // (values.hpp)
 
+#include <deque>
 #include <iostream>
 #include <map>
 #include <torchup/clip.hpp>
@@ -47,6 +48,10 @@ std::unique_ptr<torchup::ZeroRedundancyOptimizerBase> make_zero(const Values& re
   if (kind == "sgd") {
     const auto defaults = torchup::FusedSGDOptions{0.1}.momentum(0.9).weight_decay(0.01);
     return std::make_unique<ZeroRedundancyOptimizer<torchup::FusedSGD>>(groups(defaults), group, defaults, options);
+  }
+  if (kind == "plain_sgd") {
+    const auto defaults = torch::optim::SGDOptions{0.1}.momentum(0.9);
+    return std::make_unique<ZeroRedundancyOptimizer<torch::optim::SGD>>(groups(defaults), group, defaults, options);
   }
   if (kind == "plain_adam") {
     const auto defaults = torch::optim::AdamOptions{0.01};
@@ -263,6 +268,10 @@ Values hooks(const Values& request, const ProcessGroup& group) {
     options.random_seed = static_cast<std::uint32_t>(request.integer("random_seed"));
     options.batch_tensors_with_same_shape = request.flag("batch_tensors_with_same_shape");
     make_power_sgd();
+  } else if (kind == "all_reduce") {
+    hook = torchup::all_reduce_hook(group);
+  } else if (kind == "fp16") {
+    hook = torchup::fp16_compress_hook(group);
   } else if (kind == "bf16_wire") {
     hook = torchup::bf16_wire_hook(group);
   } else if (kind == "bf16") {
@@ -275,7 +284,12 @@ Values hooks(const Values& request, const ProcessGroup& group) {
   Values result;
   int64_t number = 0;
   for (const c10::IValue& step : request.value("steps").toListRef()) {
-    result.put("step" + std::to_string(number), torch::cat(reduce_buckets(hook, step)));
+    try {
+      result.put("step" + std::to_string(number), torch::cat(reduce_buckets(hook, step)));
+    } catch (const torchup::Error& error) {  // before anything was sent
+      result.put("error", std::string{error.what()});
+      return result;
+    }
     if (++number == request.integer("reload_after") && power_sgd) {
       const auto state = power_sgd->state_dict();
       make_power_sgd();
@@ -291,35 +305,40 @@ Values hooks(const Values& request, const ProcessGroup& group) {
 
 /// SGD on uneven inputs: this rank has `batches` of them.
 Values join(const Values& request, const ProcessGroup& group) {
-  torch::nn::Sequential model{torch::nn::Linear{6, 8}, torch::nn::BatchNorm1d{8}, torch::nn::ReLU{},
-                              torch::nn::Linear{8, 2}};
-  {
-    const torch::NoGradGuard no_gradients;
-    const auto values = request.tensors("parameters");
-    auto parameters = model->parameters();
-    for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].copy_(values[i]);
-  }
   struct Net : torch::nn::Module {
-    explicit Net(torch::nn::Sequential held) : body{register_module("body", std::move(held))} {}
     Tensor forward(const Tensor& input) { return body->forward(input); }
-    torch::nn::Sequential body;
+    torch::nn::Sequential body =
+        register_module("body", torch::nn::Sequential{torch::nn::Linear{6, 8}, torch::nn::BatchNorm1d{8},
+                                                      torch::nn::ReLU{}, torch::nn::Linear{8, 2}});
   };
-  torchup::DistributedDataParallel ddp{std::make_shared<Net>(model), group};
-  torch::optim::SGD optimizer{ddp.parameters(), torch::optim::SGDOptions{0.1}.momentum(0.9)};
+  std::deque<torchup::DistributedDataParallel<std::shared_ptr<Net>>> models;
+  std::vector<torchup::DataParallelCore*> joined;
+  std::vector<Tensor> parameters, buffers;
+  for (int number = 0; number < (request.flag("two_models") ? 2 : 1); ++number) {
+    const torch::NoGradGuard no_gradients;
+    const auto net = std::make_shared<Net>();
+    const auto values = request.tensors("parameters");
+    for (std::size_t i = 0; i < values.size(); ++i) parameters.emplace_back(net->parameters()[i]).copy_(values[i]);
+    for (const Tensor& buffer : net->buffers()) buffers.push_back(buffer);
+    joined.push_back(&models.emplace_back(net, group));
+  }
+  torch::optim::SGD optimizer{parameters, torch::optim::SGDOptions{0.1}.momentum(0.9)};
   const auto inputs = request.tensors("inputs");
   int64_t steps = 0;
   Values result;
   const auto train = [&] {
     for (const Tensor& input : inputs) {
       optimizer.zero_grad();
-      const auto guard = ddp.no_sync(steps % 4 == 2);
-      ddp(input).square().mean().backward();
+      for (std::size_t number = 0; number < models.size(); ++number) {
+        const auto guard = models[number].no_sync(steps % 4 == 2);
+        (static_cast<double>(number) + models[number](input)).square().mean().backward();
+      }
       optimizer.step();
       ++steps;
     }
   };
   try {
-    torchup::join(group, {&ddp}, train,
+    torchup::join(group, joined, train,
                   {.divide_by_initial_world_size = !request.flag("divide_by_active"),
                    .throw_on_early_termination = request.flag("throw")});
     result.put("error", std::string{});
@@ -327,8 +346,8 @@ Values join(const Values& request, const ProcessGroup& group) {
     result.put("error", std::string{error.what()});
   }
   result.put("steps", static_cast<double>(steps));
-  result.put_all("parameter", model->parameters());
-  result.put_all("buffer", model->buffers());
+  result.put_all("parameter", parameters);
+  result.put_all("buffer", buffers);
   return result;
 }
 

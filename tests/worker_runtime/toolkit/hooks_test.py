@@ -48,11 +48,24 @@ HOOK_CASES = [
     power_sgd(batch_tensors_with_same_shape=True, orthogonalization_epsilon=1e-8, matrix_approximation_rank=2), dict(hook="fp16_wrapper"), dict(hook="bf16_wrapper"), dict(hook="bf16_wire"), dict(hook="bf16"),
 ]
 
+# What adds complex numbers up does not know of them, and what makes them smaller would lose half of them.
+COMPLEX_CASES = [dict(hook="all_reduce"), power_sgd()] + [
+    dict(hook=hook) for hook in ("fp16", "bf16", "fp16_wrapper", "bf16_wrapper", "bf16_wire")]
+
 
 @functools.cache
 def hook_steps(rank):
     return [[[randn(1000 * rank + 100 * step + 10 * index + number, *shape) for number, shape in enumerate(shapes)]
              for index, shapes in enumerate(BUCKETS)] for step in range(6)]
+
+
+def complex_steps(rank):
+    return [[[torch.view_as_complex(randn(100 * rank + step, 4, 3, 2)), torch.view_as_complex(randn(100 * rank + step + 50, 5, 2))]]
+            for step in range(2)]
+
+
+def complex_request(case, rank):
+    return dict(case="hooks", steps=complex_steps(rank), reload_after=0, **case)
 
 
 def hook_request(case, rank):
@@ -97,6 +110,16 @@ class Hooks(unittest.TestCase):
                             self.assertEqual((ours["before"].item(), ours["after"].item()), python["stats"])
                             self.assertLess(ours["after"].item(), ours["before"].item())
 
+    def test_complex_numbers(self):
+        """Averaged as Python averages them, or refused: a cast to float16 would drop the imaginary parts without a word."""
+        for ranks in RANKS:
+            for rank in range(ranks):
+                averaged, *others = OURS[ranks][rank][len(HOOK_CASES):]
+                for step, expected in enumerate(PYTHON[ranks][rank][-1]):
+                    self.assertTrue(torch.equal(averaged[f"step{step}"], expected), f"{ranks} ranks, step {step}")
+                for case, refused in zip(COMPLEX_CASES[1:], others, strict=True):
+                    self.assertIn("complex", refused.get("error", "no error"), case)
+
     def test_bf16_on_the_wire(self):
         """Half the bytes; two roundings to bfloat16 (8 bits) of each value, however many ranks there are."""
         wire = next(index for index, case in enumerate(HOOK_CASES) if case["hook"] == "bf16_wire")
@@ -117,9 +140,16 @@ class Hooks(unittest.TestCase):
 
 
 def requests(_ranks, rank, _folder):
-    return [hook_request(case, rank) for case in HOOK_CASES]
+    return [hook_request(case, rank) for case in HOOK_CASES] + [complex_request(case, rank) for case in COMPLEX_CASES]
+
+
+def python(rank):
+    # It gives the sums back as pairs of real numbers.
+    averaged = [torch.view_as_complex(torch.cat([default_hooks.allreduce_hook(None, Bucket(0, True, gradients)).wait() for gradients in step]))
+                for step in complex_steps(rank)]
+    return [python_hooks(case, rank) for case in HOOK_CASES] + [averaged]
 
 
 
 if __name__ == "__main__":
-    compare(requests, lambda rank: [python_hooks(case, rank) for case in HOOK_CASES])
+    compare(requests, python)

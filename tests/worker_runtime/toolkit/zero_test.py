@@ -31,10 +31,19 @@ def zero_request(optimizer, bucket_view, scaled, large=False):
     return asked
 
 
+def complex_request(bucket_view):
+    """The same with complex numbers, for an optimizer that knows them."""
+    asked = dict(zero_request("plain_sgd", bucket_view, False))
+    asked["parameters"] = [torch.complex(tensor, tensor.flip(0)) for tensor in asked["parameters"]]
+    asked["gradients"] = [[torch.complex(tensor, tensor.flip(0)) for tensor in step] for step in asked["gradients"]]
+    return asked
+
+
 def python_zero(asked, rank):
     parameters = [tensor.clone().requires_grad_() for tensor in asked["parameters"]]
     kinds = {"sgd": (torch.optim.SGD, dict(lr=0.1, momentum=0.9, weight_decay=0.01, fused=True)),
              "adamw": (torch.optim.AdamW, dict(lr=0.01, fused=True)),
+             "plain_sgd": (torch.optim.SGD, dict(lr=0.1, momentum=0.9, foreach=False)),
              "plain_adam": (torch.optim.Adam, dict(lr=0.01, foreach=False))}
     kind, options = kinds[asked["optimizer"]]
     half = len(parameters) // 2
@@ -101,6 +110,14 @@ class Zero(unittest.TestCase):
                                 if value is not None:
                                     self.assertTrue(torch.equal(whole[f"{key}{number}"], value), f"{key} {number}")
 
+    def test_complex_numbers(self):
+        for ranks in RANKS:
+            for rank in range(ranks):
+                for ours, python in zip(OURS[ranks][rank][-2:], PYTHON[ranks][rank][-2:], strict=True):
+                    for number, parameter in enumerate(python["parameters"]):
+                        self.assertTrue(parameter.is_complex())
+                        self.assertTrue(torch.equal(ours[f"parameter{number}"], parameter), f"{ranks} ranks, parameter {number}")
+
     def test_state_is_shared_out(self):
         total = sum(parameter.numel() for parameter in zero_request(*ZERO_CASES[0])["parameters"])
         for ranks in RANKS:
@@ -121,7 +138,12 @@ class Zero(unittest.TestCase):
 
 
 def requests(_ranks, _rank, folder):
-    return [zero_request(*case) for case in ZERO_CASES] + [dict(zero_request("adamw", True, False), folder=folder, save_part=True, to=3)]
+    part = dict(zero_request("adamw", True, False), folder=folder, save_part=True, to=3)
+    return [*(zero_request(*case) for case in ZERO_CASES), part, complex_request(False), complex_request(True)]
+
+
+def python(rank):
+    return [python_zero(asked, rank) for asked in (*(zero_request(*case) for case in ZERO_CASES), complex_request(False), complex_request(True))]
 
 
 def resume(program, folder):
@@ -132,4 +154,4 @@ def resume(program, folder):
 
 
 if __name__ == "__main__":
-    compare(requests, lambda rank: [python_zero(zero_request(*case), rank) for case in ZERO_CASES], resume)
+    compare(requests, python, resume)

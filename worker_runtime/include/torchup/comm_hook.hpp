@@ -51,7 +51,8 @@ struct BucketReduction {
 using CommHook = std::function<BucketReduction(const GradBucket& bucket)>;
 
 /// buffer / size, then a sum: Python's allreduce_hook. (Without any hook the scaling is part of the copy into the
-/// bucket.)
+/// bucket.) The only one here that takes complex gradients: all others throw Error, in backward(), on all ranks alike,
+/// where Python's drop the imaginary parts.
 CommHook all_reduce_hook(ProcessGroup group);
 /// Sums in half the bytes: cast to fp16, divide, sum, cast back. Python's fp16_compress_hook.
 CommHook fp16_compress_hook(ProcessGroup group);
