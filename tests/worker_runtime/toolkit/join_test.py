@@ -4,10 +4,11 @@ import contextlib
 import unittest
 
 import torch
+from torch.distributed.algorithms.join import Join as PythonJoin
 
 from distributed_ranks import OURS, PYTHON, RANKS, compare, randn
 
-JOIN_CASES = [{}, {"divide_by_active": True}, {"throw": True}]
+JOIN_CASES = [{}, {"divide_by_active": True}, {"throw": True}, {"two_models": True}, {"two_models": True, "divide_by_active": True}]
 
 
 def join_model():
@@ -24,20 +25,23 @@ def join_request(case, rank):
 
 
 def python_join(asked):
-    ddp = torch.nn.parallel.DistributedDataParallel(join_model())
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    models = [torch.nn.parallel.DistributedDataParallel(join_model()) for _ in range(2 if "two_models" in asked else 1)]
+    parameters = [parameter for ddp in models for parameter in ddp.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=False)
     steps, error = 0, ""
     try:
-        with ddp.join(divide_by_initial_world_size="divide_by_active" not in asked, throw_on_early_termination="throw" in asked):
+        with PythonJoin(models, divide_by_initial_world_size="divide_by_active" not in asked, throw_on_early_termination="throw" in asked):
             for data in asked["inputs"]:
                 optimizer.zero_grad()
-                with ddp.no_sync() if steps % 4 == 2 else contextlib.nullcontext():
-                    ddp(data).square().mean().backward()
+                for number, ddp in enumerate(models):
+                    with ddp.no_sync() if steps % 4 == 2 else contextlib.nullcontext():
+                        (number + ddp(data)).square().mean().backward()
                 optimizer.step()
                 steps += 1
     except RuntimeError as raised:
         error = str(raised)
-    return {"steps": steps, "error": error, "parameters": [p.detach() for p in ddp.parameters()], "buffers": list(ddp.buffers())}
+    return {"steps": steps, "error": error, "parameters": [parameter.detach() for parameter in parameters],
+            "buffers": [buffer for ddp in models for buffer in ddp.buffers()]}
 
 
 class Join(unittest.TestCase):

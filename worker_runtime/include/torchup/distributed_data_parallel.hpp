@@ -52,7 +52,9 @@ struct BucketLayout {
 };
 
 struct JoinOptions {
-  bool divide_by_initial_world_size = true;  ///< false: by the number of ranks that still have inputs
+  /// False: by the number of ranks that still have inputs. As in Python, of several models the first one's gradients
+  /// alone; those of the others are divided by the world size still.
+  bool divide_by_initial_world_size = true;
   bool enable = true;
   bool throw_on_early_termination = false;  ///< all ranks throw as soon as one has no more inputs
 };
