@@ -140,16 +140,18 @@ void replace_folder(const std::filesystem::path& from, const std::filesystem::pa
   if (::rename(from.c_str(), to.c_str()) == 0) return;
   constexpr unsigned exchange = 1 << 1;  // RENAME_EXCHANGE, which glibc declares for GNU sources only
   if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), exchange) == 0) return;
-  // A file system that cannot exchange (NFS): for a moment there is no checkpoint of this step, older ones are.
+  // A file system that cannot exchange (NFS): for a moment there is no checkpoint of this step, older ones are. Who
+  // looks just then brings the former one back (bring_back): so more than once.
   const std::filesystem::path aside = from.string() + aside_mark;
   int error = errno;
-  if (::rename(to.c_str(), aside.c_str()) == 0) {
-    if (::rename(from.c_str(), to.c_str()) == 0) {
-      std::filesystem::rename(aside, from);
+  for (int left = 3; left > 0; --left) {
+    if (::rename(to.c_str(), aside.c_str()) == 0 && ::rename(from.c_str(), to.c_str()) == 0) {
+      if (::rename(aside.c_str(), from.c_str()) != 0) remove_if_possible(aside);
       return;
     }
     error = errno;
     ::rename(aside.c_str(), to.c_str());
+    if (error != ENOTEMPTY && error != EEXIST) break;
   }
   throw Error{"rename " + from.string() + " to " + to.string() + ": " + std::strerror(error)};
 }

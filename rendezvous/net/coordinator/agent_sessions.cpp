@@ -1,3 +1,4 @@
+// One class behind its pointer, a little longer than 400 lines: sessions and their limits share its sets of strangers.
 #include "rendezvous/net/coordinator/agent_sessions.hpp"
 
 #include <fmt/format.h>

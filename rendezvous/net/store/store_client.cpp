@@ -1,3 +1,4 @@
+// One class behind its pointer, a little longer than 400 lines: all requests share its connection and their repeating.
 #include "rendezvous/net/store/store_client.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// One class behind its pointer, a little longer than 400 lines: turns, limits and replies share its members.
 #include "rendezvous/net/store/store_server.hpp"
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-// One rank of what a Python script did with torch's own classes, or with one big batch; the script compares.
+// One rank of what a Python script did with torch's own classes, or with one big batch; the script compares. One
+// function after another for each class of torch, so longer than 400 lines.
 //
 // usage: RANK=r WORLD_SIZE=w toolkit_distributed_replay MEETING_FILE REQUESTS RESULTS      one result per request
 // (values.hpp)
