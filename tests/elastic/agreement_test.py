@@ -4,6 +4,7 @@ usage: agreement_test.py [unittest options]
 """
 
 import os
+import types
 import unittest
 
 import elastic_job  # noqa: F401; finds the package, or skips
@@ -78,20 +79,34 @@ class Agreeing(unittest.TestCase):
 
     def test_source_dies_while_it_sends(self):
         """What it leaves is no state to go on with: some tensors are of its step, some of the earlier one."""
-        def dies_in_the_middle():
-            send, sent = dist.broadcast, []
+        come, tell = os.pipe()
+        self.addCleanup(os.close, come)
+        self.addCleanup(os.close, tell)
 
-            def broadcast(tensor, *words, **more):
-                work = send(tensor, *words, **more)
-                sent.append(tensor.nbytes)
-                if sum(sent) > 6 << 20:
-                    work.wait()
-                    os._exit(0)
+        class Counted:
+            """Broadcasts, of which the sixth MiB matters: whether it is under way, and whether it is over."""
+
+            def __init__(self, started=lambda work: None, over=lambda: None):
+                self.send, self.bytes, self.started, self.over = dist.broadcast, 0, started, over
+                dist.broadcast = self
+
+            def __call__(self, tensor, *words, **more):
+                work = self.send(tensor, *words, **more)
+                before, self.bytes = self.bytes, self.bytes + tensor.nbytes
+                if before <= 6 << 20 < self.bytes:
+                    self.started(work)
+                    wait = work.wait
+                    work = types.SimpleNamespace(wait=lambda: (wait(), self.over()))
                 return work
 
-            dist.broadcast = broadcast
+        def dies_in_the_middle():
+            """When the other one has all that was sent: what is on its way is lost with the connection."""
+            Counted(started=lambda work: (work.wait(), os.read(come, 1), os._exit(0)))
 
-        failed, step, clean, values = self.agree(self.at(4), self.at(5, then=dies_in_the_middle))
+        def tells():
+            Counted(over=lambda: os.write(tell, b"."))
+
+        failed, step, clean, values = self.agree(self.at(4, then=tells), self.at(5, then=dies_in_the_middle))
         self.assertIsNotNone(failed)
         self.assertEqual((step, clean, values), (4, False, [0, 1]))
 

@@ -3,6 +3,7 @@
 usage: launcher_leftovers_test.py TORCHUP FAKE_WORKER [name of a test ...]
 """
 
+import json
 import os
 import resource
 import signal
@@ -108,14 +109,24 @@ class Launcher(Job, unittest.TestCase):
         self.assertGreater(time.monotonic() - begin, 2.9)
 
     def test_the_first_signal_ends_the_wait_for_it(self):
-        job = self.start("", "note {notes} heir 60 /dev/null exit 0")
-        [(_, worker, _)] = self.workers(1)
-        until(lambda: state(worker) is None, "the worker has ended")
-        begin = time.monotonic()
-        job.terminate()
-        job.communicate(timeout=30)
-        self.nothing_left()
-        self.assertLess(time.monotonic() - begin, 2.5)  # patience alone is longer
+        """By the launcher's own times: without a signal it never waits less than its patience, on a busy machine sometimes more."""
+        patience_us, took_us = 3_000_000, None
+        for _ in range(5):
+            events = os.path.join(self.scratch.name, "events.jsonl")
+            job = self.start(f"--events={events}", "note {notes} heir 60 /dev/null exit 0")
+            [(_, worker, _)] = self.workers(1)
+            until(lambda: state(worker) is None, "the worker has ended")
+            job.terminate()
+            job.communicate(timeout=30)
+            self.nothing_left()
+            with open(events) as file:
+                times = {event["event"]: event["monotonic_us"] for event in map(json.loads, file)}
+            self.assertIn("signal_received", times)
+            took_us = times["attempt_ended"] - times["worker_exited"]
+            if took_us < patience_us:
+                return
+            os.unlink(events), os.unlink(self.notes)
+        self.fail(f"each time it waited; at last {took_us} us")
 
     # Whom not even SIGKILL ends. One that runs as another user stands for one that sleeps in the kernel for ever.
 

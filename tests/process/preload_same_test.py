@@ -147,11 +147,13 @@ class SameAsExecuted(Case, unittest.TestCase):
             import atexit, threading, time, sys
             atexit.register(lambda: print('first registered', '__file__' in globals(), flush=True))
             atexit.register(lambda: print('second registered', flush=True))
-            threading.Thread(target=lambda: (time.sleep(0.1), print('thread', flush=True))).start()
+            written = threading.Event()
+            threading.Thread(target=lambda: (written.wait(), time.sleep(0.1), print('thread', flush=True))).start()
             class Late:
                 def __del__(self): print('deleted', __name__, flush=True)
             late = Late()
             sys.stdout.write('no line end')
+            written.set()  # all further is Python's end, which waits for the thread, however long it takes
             """)
 
     def test_pickle_inspect_and_getsource(self):

@@ -79,14 +79,16 @@ for name in ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGUSR2"):
     case(f"a worker dies by {name}", "s.py", f"os.kill(os.getpid(), signal.{name})", look=REPORT)
 case("a worker dies by a real-time signal", "s.py", "os.kill(os.getpid(), 40)", look=REPORT)
 case("a worker exits 128 + 9 by itself", "s.py", "sys.exit(137)", look=REPORT)
-WAIT = "record(); r = os.environ['RANK']\nif r == '1':\n  time.sleep(0.5); sys.exit(138)\n"
-case("a sibling is stopped and listed", "--nproc-per-node 2 s.py", WAIT + "time.sleep(50)", look=REPORT, quick=True)
-case("a sibling that exits 0 when stopped is not listed", "--nproc-per-node 2 s.py", WAIT + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); time.sleep(50)", look=REPORT)
-case("a sibling that exits 3 when stopped is listed", "--nproc-per-node 2 s.py", WAIT + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); time.sleep(50)", look=REPORT)
-case("a sibling that finished is not listed", "--nproc-per-node 2 s.py", "record()\nif os.environ['RANK'] == '1':\n  time.sleep(0.7); sys.exit(4)\n", look=REPORT)
-case("two siblings stopped", "--nproc-per-node 3 s.py", WAIT + "time.sleep(50)", look=REPORT)
-case("a sibling that ignores SIGTERM", "--nproc-per-node 2 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAIT + "time.sleep(100)", look=REPORT, slow=True)
-case("the grace of --shutdown-timeout bounds every stop", "--shutdown-timeout 1 --nproc-per-node 2 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord(); t = time.time()\nif os.environ['RANK'] == '1':\n  time.sleep(0.5); sys.exit(3)\ntime.sleep(6); mark('lived')", look=("status", "marks"),
+# Rank 1 fails when the others have done what stands before.
+FAILS = "record()\nif os.environ['RANK'] == '1':\n  others_recorded(); sys.exit({})\n"
+LAST = FAILS.format(138) + "time.sleep(50)"
+case("a sibling is stopped and listed", "--nproc-per-node 2 s.py", LAST, look=REPORT, quick=True)
+case("a sibling that exits 0 when stopped is not listed", "--nproc-per-node 2 s.py", "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + LAST, look=REPORT)
+case("a sibling that exits 3 when stopped is listed", "--nproc-per-node 2 s.py", "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n" + LAST, look=REPORT)
+case("a sibling that finished is not listed", "--nproc-per-node 2 s.py", "record()\nif os.environ['RANK'] == '1':\n  other_ended(0); sys.exit(4)\n", look=REPORT)
+case("two siblings stopped", "--nproc-per-node 3 s.py", LAST, look=REPORT)
+case("a sibling that ignores SIGTERM", "--nproc-per-node 2 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAILS.format(138) + "time.sleep(100)", look=REPORT, slow=True)
+case("the grace of --shutdown-timeout bounds every stop", "--shutdown-timeout 1 --nproc-per-node 2 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAILS.format(3) + "time.sleep(15); mark('lived')", look=("status", "marks"),
      differs={"marks": {}}, reason="--shutdown-timeout bounds every stop; in torchrun a stop after a failure takes up to 30 s whatever it says")
 case("a failed worker's title is what was typed", "./s.py", "sys.exit(1)", look=("report",))
 case("a module's title", "-m pkg.mod", None, files={"pkg/__init__.py": "", "pkg/mod.py": "import sys\nsys.exit(5)\n"}, look=("status", "report"))
@@ -103,7 +105,7 @@ group("restarts")
 FLAKY = "record()\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': sys.exit(3)\n"
 case("fails always", "--max-restarts=2 --log-dir logs s.py", "record(); sys.exit(3)", look=("status", "workers", "report", "logs"), quick=True)
 case("fails once", "--max-restarts=1 s.py", FLAKY, look=("status", "workers", "report"), says=(r"failed \(exitcode: 3\) local_rank: 0 ",))
-case("the environment after a restart", "--max-restarts=2 --nproc-per-node 2 s.py", "record()\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n  if os.environ['RANK'] == '0': time.sleep(50)\n  time.sleep(0.3); sys.exit(3)\n",
+case("the environment after a restart", "--max-restarts=2 --nproc-per-node 2 s.py", "record()\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n  if os.environ['RANK'] == '0': time.sleep(50)\n  others_recorded(); sys.exit(3)\n",
      look=("status", "environment"))
 case("logs of all attempts", "--max-restarts=2 -r 3 --log-dir logs --nproc-per-node 2 s.py",
      "n = os.environ['TORCHELASTIC_RESTART_COUNT']\nprint('W:out', n, os.environ['RANK'], flush=True); print('W:err', n, file=sys.stderr)\nmark(n + '.' + os.environ['RANK'])\nwhile len([f for f in os.listdir(os.environ['PROBE_DIR']) if f.startswith(n + '.') and f.endswith('.mark')]) < 2: time.sleep(0.01)\nsys.exit(0 if n == '2' else 1)",

@@ -1,7 +1,8 @@
-"""What the workers of the contract cases leave behind: imported by every case's script."""
+"""What the workers of the contract cases leave behind, and what they wait for: imported by every case's script."""
 import json
 import os
 import sys
+import time
 
 
 def record(**extra):
@@ -40,3 +41,36 @@ def mark(name, text=""):
     with open(temporary, "w") as file:
         file.write(text)
     os.rename(temporary, path + ".mark")
+
+
+def until(condition):
+    while not condition():
+        time.sleep(0.005)
+
+
+def path_of(rank):
+    """Where the worker of that rank in this attempt records what it sees."""
+    name = "{}.{}.json".format(os.environ["TORCHELASTIC_RESTART_COUNT"], rank)
+    return os.path.join(os.environ["PROBE_DIR"], name)
+
+
+def others_recorded():
+    """Waits until all workers of this attempt have recorded: what stands before their `record()` is done."""
+    ranks = range(int(os.environ["WORLD_SIZE"]))
+    until(lambda: all(os.path.exists(path_of(rank)) for rank in ranks))
+
+
+def other_ended(rank):
+    """Waits until the worker of that rank, which records, has ended."""
+    until(lambda: os.path.exists(path_of(rank)))
+    with open(path_of(rank)) as file:
+        pid = json.load(file)["pid"]
+    until(lambda: state_of(pid) in (None, "Z"))
+
+
+def state_of(pid):
+    try:
+        with open("/proc/{}/stat".format(pid)) as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return None

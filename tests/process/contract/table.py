@@ -17,7 +17,7 @@ FQDN = socket.getfqdn(socket.gethostname())
 class Case:
     name: str
     run: object                        # the command line behind the launcher's name; several: several agents
-    script: str = None                 # of s.py, behind imports and `from probe import mark, record`
+    script: str = None                 # of s.py, behind imports and what probe.py has
     look: tuple = ("status",)          # what is compared, see Run.look_…
     error: str = ""                    # a message that must be said
     says: tuple = ()                   # patterns, each of which is said by both or by none
