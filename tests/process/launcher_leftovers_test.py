@@ -108,6 +108,11 @@ class Launcher(Job, unittest.TestCase):
         self.end(self.start("--shutdown-timeout=20", "heir 60 /dev/null exit 0"), 0)
         self.assertGreater(time.monotonic() - begin, 2.9)
 
+    @staticmethod
+    def is_heir(pid):
+        """Whether this is the one who stays, who has closed stdout but not stdin; not one of those on the way to it."""
+        return os.path.lexists(f"/proc/{pid}/fd/0") and not os.path.lexists(f"/proc/{pid}/fd/1")
+
     def test_the_first_signal_ends_the_wait_for_it(self):
         """By the launcher's own times: without a signal it never waits less than its patience, on a busy machine sometimes more."""
         patience_us, took_us = 3_000_000, None
@@ -116,8 +121,9 @@ class Launcher(Job, unittest.TestCase):
             job = self.start(f"--events={events}", "note {notes} heir 60 /dev/null exit 0")
             [(_, worker, _)] = self.workers(1)
             until(lambda: state(worker) is None, "the worker has ended")
+            until(lambda: any(map(self.is_heir, children(children(job.pid)[0]))), "its heir is there")
             job.terminate()
-            job.communicate(timeout=30)
+            job.communicate(timeout=20)
             self.nothing_left()
             with open(events) as file:
                 times = {event["event"]: event["monotonic_us"] for event in map(json.loads, file)}

@@ -70,6 +70,17 @@ std::size_t open_descriptors() {
   return count;
 }
 
+/// A connection to that port of 127.0.0.`last`; empty where nobody listens.
+UniqueFd connected(Port port, unsigned last) {
+  UniqueFd probe{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port.value());
+  address.sin_addr.s_addr = htonl((INADDR_LOOPBACK & ~0xFFU) | last);
+  if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return UniqueFd{};
+  return probe;
+}
+
 }  // namespace
 
 TEST_CASE("a file of /proc whose process is gone, or that cannot be read, has no text", "[process][machine]") {
@@ -199,16 +210,21 @@ TEST_CASE("facts are what other nodes get of them, however long, many or odd the
   CHECK(differs(environment.size() - 1, "TORCH_1399=2"));
 }
 
+TEST_CASE("the health port is there for this machine's own probes alone", "[process][machine]") {
+  asio::io_context loop{1};
+  auto health = HealthPort::open(loop, Port{0}, [] { return std::string{"{}"}; });
+  REQUIRE(health.has_value());
+  REQUIRE(connected(health->port(), 1));
+  // One that listened at every address would be reached by this one too.
+  REQUIRE_FALSE(connected(health->port(), 2));
+}
+
 TEST_CASE("a probe for which there is no descriptor waits, and keeps nobody busy", "[process][machine]") {
   asio::io_context loop{1};
   auto health = HealthPort::open(loop, Port{0}, [] { return std::string{"{}"}; });
   REQUIRE(health.has_value());
-  const UniqueFd probe{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(health->port().value());
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  REQUIRE(::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  const UniqueFd probe = connected(health->port(), 1);
+  REQUIRE(probe);
   constexpr std::string_view question = "GET /healthz HTTP/1.0\r\n\r\n";
   REQUIRE(::send(probe.get(), question.data(), question.size(), 0) == static_cast<ssize_t>(question.size()));
   rlimit usual{};

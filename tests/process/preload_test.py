@@ -118,20 +118,40 @@ class Lives(preload_lives.Lives, unittest.TestCase):
             self.assertNotIn("AssertionError", done.stderr)
 
     def test_leftovers_are_swept_and_the_parked_spared(self):
+        """Between two attempts: what the first one's worker has left is gone when the second one runs in what was parked."""
         self.write("program.py", """
             import os, subprocess, sys, time
+            import mark
+            def until(name):
+                while not os.path.exists(name):
+                    time.sleep(0.01)
+            def alive(pid):
+                try:
+                    return open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[0] not in 'ZX'
+                except FileNotFoundError:
+                    return False
             again = os.environ['TORCHELASTIC_RESTART_COUNT']
             if again == '0':
                 child = subprocess.Popen(['setsid', 'sleep', '1000'])
                 open('left', 'w').write(str(child.pid))
-                time.sleep(2.5)
+            else:
+                open('still', 'w').write(str(alive(int(open('left').read()))))
+            with open('seen', 'a') as file:
+                file.write(f"{again} 0 {os.getpid()} {mark.PID}\\n")
+            until('fail' if again == '0' else 'end')
+            if again == '0':
                 os._exit(1)
             """)
         job = self.start_job("--preload=mark", "--max-restarts=1", "--shutdown-timeout=2", "--events=events.jsonl", "program.py",
                              stderr=subprocess.PIPE)
-        _, err = job.communicate(timeout=40)
-        self.assertEqual(job.returncode, 0, err)
-        self.assertIsNone(state(int((self.folder / "left").read_text())))
+        [(_, worker, template)] = self.attempt(0, 1)
+        left = int((self.folder / "left").read_text())
+        self.assertTrue(state(left))
+        [parked] = until(lambda: [pid for pid in self.parked(job, template) if pid != left], "one is parked")
+        (self.folder / "fail").touch()
+        self.assertEqual(self.attempt(1, 1), [[0, parked, template]])
+        self.assertEqual((self.folder / "still").read_text(), "False")
+        err = self.end(job)
         self.assertNotIn("waiting for what the workers have left behind", err)
         self.assertEqual(len(self.events("template_ready")), 1)
 

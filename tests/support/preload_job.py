@@ -86,10 +86,12 @@ class Case:
 
 
 def own_cgroup():
+    """Folder of our cgroup (version 2) where we may make others; None: nowhere."""
     with open("/proc/self/mountinfo") as file:
         mounts = [line.split() for line in file if " - cgroup2 " in line]
     with open("/proc/self/cgroup") as file:
         path = next((line.rstrip("\n")[3:] for line in file if line.startswith("0::")), None)
-    if path is None or not mounts:
+    if path is None or not mounts or os.path.exists("/run/systemd/system"):
         return None
-    return mounts[0][4] + path.removeprefix(mounts[0][3].rstrip("/")).rstrip("/")
+    folder = mounts[0][4] + path.removeprefix(mounts[0][3].rstrip("/")).rstrip("/")
+    return folder if os.access(folder + "/cgroup.procs", os.W_OK) else None
