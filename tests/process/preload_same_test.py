@@ -4,6 +4,7 @@ usage: tests/support/run_case.py preload_same_test.py CASE TORCHUP
 """
 
 import ctypes
+import importlib.util
 import json
 import os
 import pty
@@ -316,3 +317,91 @@ class SameAsExecuted(Case, unittest.TestCase):
             for line in done.stdout.splitlines():
                 seen.update(map(str, json.loads(line)))
         self.assertEqual(len(seen), 2 * 3 * 2)
+
+    def test_one_string_hash_seed_for_the_workers_of_a_node(self):
+        """Another one for each job; executed workers have each its own, and the user's holds for both kinds."""
+        self.write("program.py", "import json, mark, os; print(json.dumps([hash('a word'), mark.PID != os.getpid()]), flush=True)\n")
+
+        def hashes(*words, **how):
+            done = self.run_job(*words, "--nproc-per-node=3", "program.py", **how)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            said = [json.loads(line) for line in done.stdout.splitlines()]
+            self.assertEqual([forked for _, forked in said], [bool(words)] * 3)
+            return {number for number, _ in said}
+
+        first, second, executed = hashes("--preload=mark"), hashes("--preload=mark"), hashes()
+        self.assertEqual([len(first), len(second), len(executed)], [1, 1, 3])
+        self.assertNotEqual(first, second)
+        given = {"env": {"PYTHONHASHSEED": "7"}}
+        self.assertEqual(hashes("--preload=mark", **given), hashes(**given))
+        self.assertEqual(len(hashes("--preload=mark", **given)), 1)
+
+    def test_what_an_import_has_made_is_one_thing_for_all_workers(self):
+        """A file has one offset and a generator of the module's own one state, with which each worker begins; executed
+        workers have each their own."""
+        self.write("records", "one.two.six.")
+        self.write("opens.py", "import mark, random\nfile = open('records', 'rb', buffering=0)\ngenerator = random.Random()\n")
+        self.write("program.py", """
+            import json, opens, os, random
+            rank = int(os.environ['RANK'])
+            for before in range(rank):  # one after the other
+                while not os.path.exists(f'read.{before}'):
+                    pass
+            part = opens.file.read(4).decode()
+            open(f'read.{rank}', 'w').close()
+            print(json.dumps([rank, part, opens.generator.random(), opens.generator.random(), random.random(), random.Random().random()]),
+                  flush=True)
+            """)
+        executed, forked = self.both("program.py", launcher=["--nproc-per-node=3"])
+        for rank in range(3):
+            (self.folder / f"read.{rank}").unlink()
+        again = self.run_job("--preload=opens", "--nproc-per-node=3", "program.py")
+        self.assertEqual([executed.returncode, forked.returncode, again.returncode], [0] * 3, executed.stderr + forked.stderr + again.stderr)
+
+        def columns(done):
+            return list(zip(*sorted(map(json.loads, done.stdout.splitlines()))))
+
+        # `both` preloads none of what the program opens.
+        for each in (executed, forked):
+            _, parts, *numbers = columns(each)
+            self.assertEqual(parts, ("one.",) * 3)
+            self.assertEqual([len(set(column)) for column in numbers], [3] * 4)
+        _, parts, *numbers = columns(again)
+        self.assertEqual(parts, ("one.", "two.", "six."))
+        self.assertEqual([len(set(column)) for column in numbers], [1, 1, 3, 3])
+
+    @unittest.skipUnless(importlib.util.find_spec("numpy"), "numpy is not installed")
+    def test_generators_of_numpy(self):
+        """Those that a program makes differ from worker to worker and from job to job; one that a module has made does not."""
+        self.write("makes.py", "import mark, numpy\ngenerator = numpy.random.default_rng()\n")
+        self.write("program.py", """
+            import json, makes, mark, numpy, os
+            numbers = [makes.generator.random(), numpy.random.default_rng().random(), numpy.random.random()]
+            print(json.dumps([mark.PID != os.getpid(), *numbers]), flush=True)
+            """)
+        seen = {}
+        for words in (("--preload=makes",), ("--preload=makes",), ()):
+            done = self.run_job(*words, "--nproc-per-node=2", "program.py")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for line in done.stdout.splitlines():
+                forked, *numbers = json.loads(line)
+                self.assertEqual(forked, bool(words))
+                for place, number in enumerate(numbers):
+                    seen.setdefault((bool(words), place), set()).add(number)
+        self.assertEqual({place: len(numbers) for place, numbers in seen.items()},
+                         {(True, 0): 2, (True, 1): 4, (True, 2): 4, (False, 0): 2, (False, 1): 2, (False, 2): 2})
+
+    @unittest.skipUnless(importlib.util.find_spec("setproctitle"), "setproctitle is not installed")
+    def test_setproctitle_has_no_effect_in_forked_workers(self):
+        """And does no harm there; what ps shows is the command line of an executed worker."""
+        self.write("program.py", """
+            import json, mark, os, setproctitle
+            before = open('/proc/self/cmdline').read()
+            setproctitle.setproctitle('trainer')
+            print(json.dumps([mark.PID != os.getpid(), before, open('/proc/self/cmdline').read().rstrip('\\0')]))
+            """)
+        words, where = ["program.py", "--epochs=10"], os.path.dirname(importlib.util.find_spec("setproctitle").origin)
+        how = {"env": {"PYTHONPATH": f"{self.folder}:{os.path.dirname(where)}"}}
+        executed, forked = (json.loads(done.stdout) for done in self.both(*words, **how))
+        self.assertEqual(executed, [False, forked[1], "trainer"])
+        self.assertEqual(forked, [True, forked[1], forked[1].rstrip("\0")])
