@@ -5,8 +5,10 @@ usage: launcher_leftovers_test.py TORCHUP FAKE_WORKER [name of a test ...]
 
 import json
 import os
+import platform
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +16,9 @@ import time
 import unittest
 
 from launcher_job import LEFT_LIMIT_S, TORCHUP, WORKER, Job, cgroup_of, children, own_cgroup, state, until
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from ranks import free_port  # noqa: E402
 
 # Runs a program on a system that lacks a call (by its number on x86-64 and arm64 alike): a seccomp filter says ENOSYS.
 WITHOUT_CALL = """
@@ -34,6 +39,8 @@ import ctypes, os, sys
 assert ctypes.CDLL(None).prctl(24, 5, 0, 0, 0) == 0
 os.execv(sys.argv[1], sys.argv[1:])
 """
+# The call whose want surprises every program that waits for events.
+EPOLL_CTL = {"x86_64": "233", "aarch64": "21"}
 AS_NOBODY = "setpriv --reuid=65534 --clear-groups"
 WITHOUT_CGROUP = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "sh"]
 
@@ -216,6 +223,27 @@ class Launcher(Job, unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", WITHOUT_CALL, "436", TORCHUP, WORKER, "exit", "0"], capture_output=True, text=True, timeout=20)
         self.assertEqual(done.returncode, 65, done.stderr)
         self.assertRegex(done.stderr, r"^torchup: torchup needs Linux 5\.9 or newer, .*here: Linux ")
+
+    @unittest.skipUnless(platform.machine() in EPOLL_CTL, "the number of epoll_ctl is not known here")
+    def test_what_no_one_has_foreseen_is_an_internal_fault(self):
+        done = subprocess.run([sys.executable, "-c", WITHOUT_CALL, EPOLL_CTL[platform.machine()], TORCHUP, WORKER, "note", self.notes, "wait"],
+                              capture_output=True, text=True, timeout=20)
+        self.assertEqual(done.returncode, 70, done.stderr)
+        self.assertRegex(done.stderr, r"(?m)^torchup: internal fault: .*Function not implemented")
+        self.nothing_left()
+
+    def test_an_endpoint_that_is_not_reached_is_67(self):
+        for options in ("is_host=false,join_timeout=1", "join_timeout=1"):
+            port = free_port()
+            with socket.socket() as other:  # a port that is somebody else's, who never speaks
+                if "is_host" not in options:
+                    other.bind(("127.0.0.1", 0))
+                    other.listen()
+                    port = other.getsockname()[1]
+                _, err = self.end(self.start(f"--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:{port} --rdzv-id=far "
+                                             f"--rdzv-conf={options}", "note {notes} wait"), 67)
+            self.assertIn(f"127.0.0.1:{port}", err)
+            self.assertFalse(os.path.exists(self.notes))
 
     @unittest.skipUnless(own_cgroup(), "no cgroup of version 2 that is ours to divide")
     def test_workers_join_their_cgroup_where_they_cannot_be_born_in_it(self):

@@ -10,10 +10,14 @@ import pathlib
 import pty
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
 from launcher_job import TORCHUP, Job, children, state, until
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from ranks import free_port  # noqa: E402
 
 
 class Launcher(Job, unittest.TestCase):
@@ -197,6 +201,37 @@ class Launcher(Job, unittest.TestCase):
         job.send_signal(signal.SIGUSR1)
         self.end(job, 75)
         self.assertEqual({count for _, _, count in self.workers(2)}, {0})
+
+    # Two nodes: one is told, and both end alike.
+
+    def two_agents(self, options, *workers):
+        where = f"--nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:{free_port()} --rdzv-id=two {options}"
+        agents = [self.start(where, worker) for worker in workers]
+        self.workers(4)
+        return agents
+
+    def end_both(self, agents, status):
+        said = [agent.communicate(timeout=25)[1] for agent in agents]
+        self.assertEqual([agent.returncode for agent in agents], [status] * 2, said)
+        self.nothing_left()
+
+    def test_a_signal_to_one_of_two_agents_is_the_status_of_both(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            agents = self.two_agents("--max-restarts=3", *["note {notes} wait"] * 2)
+            agents[1].send_signal(number)
+            self.end_both(agents, 128 + number)
+            self.assertEqual(len(self.workers(4)), 4)
+            os.unlink(self.notes)
+
+    def test_workers_of_two_agents_that_save_together_end_both_with_75(self):
+        """One node is asked; its workers tell the other's, as those on our runtime do: here by a fifth line of the notes."""
+        agents = self.two_agents("--max-restarts=3 --drain-signals=USR1", "note {notes} await {notes} 5 exit 75",
+                                 "ignore 10 step 1 note {notes} drained 75")
+        agents[1].send_signal(signal.SIGUSR1)
+        with open(self.notes, "a") as file:
+            file.write("0 0 0\n")
+        self.end_both(agents, 75)
+        self.assertEqual(len(self.workers(5)), 5)
 
     # The watchdog's.
 
