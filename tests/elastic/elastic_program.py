@@ -185,6 +185,7 @@ def main(arguments=None):
     torch.save({"parameters": parameters, "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(),
                 "step": state.step, "epoch": state.epoch, "pid": os.getpid(), "loads": loads, "world_size": world_size,
                 "groups": groups,
+                "buffers": {name: buffer.clone() for name, buffer in net.named_buffers()},
                 "finite": all(parameter.isfinite().all().item() for parameter in parameters.values())},
                os.path.join(options.out, f"final.{rank}.pt"))
 

@@ -86,6 +86,17 @@ class Recovery(Case):
         self.assertIn("ValueError: a fault of the program's own", outcome.log)
         self.assertEqual(outcome.log.count("Traceback (most recent call last)"), 1, outcome.log)
 
+    def test_running_statistics(self):
+        """BatchNorm's are rank 0's, which DDP sends with each step. They outlive another rank's end in the middle of a step,
+        to the bit. With rank 0 its own are lost, and all go on from the next one's: no step is missing or had twice."""
+        wanted = {rank: final["buffers"] for rank, final in self.undisturbed(2).final.items()}
+        for rank, final in self.recover(2, "kill:1:backward:5:0", died=1).final.items():
+            self.assert_same_bits(final["buffers"], wanted[rank], f"rank {rank}")
+        for place in ("backward", "stepped"):
+            for rank, final in self.recover(2, f"kill:0:{place}:5:0", died=1).final.items():
+                count = "1.num_batches_tracked"
+                self.assert_same_bits(final["buffers"][count], wanted[rank][count], f"rank {rank} after {place}")
+
     def test_silent_peer(self):
         """Stopped in the middle, it is killed after the grace; who waited for it has parked at once."""
         self.recover(3, "stop:1:backward:3:0", "kill:2:backward:3:0", died=2)
@@ -111,17 +122,37 @@ class Recovery(Case):
         self.assert_same_bits(outcome.final[0]["parameters"], outcome.final[1]["parameters"], "parameters")
         self.assertNotIn("another state", outcome.log)
 
+    def play_under_torchrun(self, *words):
+        folder = self.folder()
+        with open(folder / "log", "w") as log:
+            job = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+                                    "--max-restarts=1", str(HERE / "elastic_program.py"), f"--out={folder}", *words],
+                                   stdout=log, stderr=log)
+            try:
+                job.wait(LIMIT_S)
+            finally:
+                job.terminate()  # which it passes on
+                job.wait()
+        outcome = Outcome(folder, job.returncode, None)
+        self.assertEqual(outcome.code, 0, outcome.log[-6000:])
+        return outcome
+
     def test_under_torchrun(self):
         """The same program, the same bits."""
-        folder = self.folder()
-        job = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-                                str(HERE / "elastic_program.py"), f"--out={folder}"])
-        try:
-            self.assertEqual(job.wait(LIMIT_S), 0)
-        finally:
-            job.terminate()  # which it passes on
-            job.wait()
-        self.assert_as_undisturbed(Outcome(folder, 0, None), 2)
+        outcome = self.play_under_torchrun()
+        self.assertEqual(len(outcome.births), 2)
+        self.assert_as_undisturbed(outcome, 2)
+
+    def test_fault_under_torchrun(self):
+        """It restarts all processes, which go on from the checkpoint, to the same bits."""
+        outcome = self.play_under_torchrun("--fault=kill:1:before_forward:7:0", "--checkpoint")
+        self.assertEqual((outcome.faults, len(outcome.births)), ({"fault.0"}, 4))
+        self.assertEqual({round_number for round_number, *_ in outcome.batches}, {0, 1})
+        self.assertEqual([final["loads"] for final in outcome.final.values()], [[0], [0]])
+        self.assertIn(min(step for round_number, step, *_ in outcome.batches if round_number == 1), (6, 7))
+        for final in outcome.final.values():
+            for part in ("parameters", "optimizer", "scheduler", "step", "epoch"):
+                self.assert_same_bits(final[part], self.undisturbed(2).final[0][part], part)
 
 
 if __name__ == "__main__":
