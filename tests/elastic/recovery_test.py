@@ -87,8 +87,8 @@ class Recovery(Case):
         self.assertEqual(outcome.log.count("Traceback (most recent call last)"), 1, outcome.log)
 
     def test_running_statistics(self):
-        """BatchNorm's are rank 0's, which DDP sends with each step. They outlive another rank's end in the middle of a step,
-        to the bit. With rank 0 its own are lost, and all go on from the next one's: no step is missing or had twice."""
+        """BatchNorm's are rank 0's, which DDP sends with each step. They outlive another rank's end in the
+        middle of a step, to the bit. With rank 0 its own are lost, and all go on from the next one's: no step is missing or had twice."""
         wanted = {rank: final["buffers"] for rank, final in self.undisturbed(2).final.items()}
         for rank, final in self.recover(2, "kill:1:backward:5:0", died=1).final.items():
             self.assert_same_bits(final["buffers"], wanted[rank], f"rank {rank}")
