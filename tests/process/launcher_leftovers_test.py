@@ -120,6 +120,16 @@ class Launcher(Job, unittest.TestCase):
         """Whether this is the one who stays, who has closed stdout but not stdin; not one of those on the way to it."""
         return os.path.lexists(f"/proc/{pid}/fd/0") and not os.path.lexists(f"/proc/{pid}/fd/1")
 
+    def test_what_is_left_by_what_was_left_is_told_to_end_too(self):
+        """Who gets SIGTERM starts another process, which nobody has told to end yet."""
+        leaves = """setsid sh -c 'trap "sleep 100 & exit 0" TERM; while :; do sleep 0.05; done' &"""
+        begin = time.monotonic()
+        done = subprocess.run([TORCHUP, "--shutdown-timeout=30", "--no-python", "sh", "-c", leaves], timeout=60,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertLess(time.monotonic() - begin, 25)
+        self.nothing_left()
+
     def test_the_first_signal_ends_the_wait_for_it(self):
         """By the launcher's own times: without a signal it never waits less than its patience, on a busy machine sometimes more."""
         patience_us, took_us = 3_000_000, None

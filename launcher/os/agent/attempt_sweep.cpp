@@ -16,6 +16,8 @@ namespace {
 
 /// How often a sweep looks again when no child's end wakes it.
 constexpr Duration sweep_interval = std::chrono::milliseconds{20};
+/// How often it looks for processes that have not had SIGTERM: who got it may have started others meanwhile.
+constexpr Duration signal_interval = std::chrono::milliseconds{100};
 /// How often it asks the cgroup, which a reaped process may leave a moment later.
 constexpr Duration cgroup_interval = std::chrono::milliseconds{1};
 /// How long after the grace a sweep goes on; only the kernel can keep a process longer.
@@ -76,7 +78,9 @@ void AttemptSweep::begin(Duration patience, Duration grace, bool some_stay) {
   } else {
     sweeping_ = true;
     forget_who_ended();
-    signalled_ = told_ = false;
+    signalled_.clear();
+    signal_at_ = {};
+    told_ = false;
     tell_at_ = std::chrono::steady_clock::now() + silence_max;
     patient_until_ = patient_until;
     kill_at_ = kill_at;
@@ -130,7 +134,8 @@ void AttemptSweep::go_on() {
   if (now >= kill_at_) {
     if (!some_stay_) kill_cgroup();
     kill_descendants_once(known_.spared());
-  } else if (now >= patient_until_ && !std::exchange(signalled_, true)) {
+  } else if (now >= std::max(patient_until_, signal_at_)) {
+    signal_at_ = now + signal_interval;
     signal_descendants();
   }
   if (now >= tell_at_ && !std::exchange(told_, true)) tell_of_waiting(now);
@@ -141,10 +146,13 @@ void AttemptSweep::go_on() {
 }
 
 void AttemptSweep::signal_descendants() {
-  for (const pid_t pid : left()) {
+  std::vector<pid_t> living = left();
+  for (const pid_t pid : living) {
+    if (std::ranges::find(signalled_, pid) != signalled_.end()) continue;
     ::kill(pid, SIGTERM);
     ::kill(pid, SIGCONT);
   }
+  signalled_ = std::move(living);
 }
 
 void AttemptSweep::tell_of_waiting(TimePoint now) {

@@ -42,9 +42,9 @@ class AttemptSweep {
   /// The same, for when nobody lives any more.
   void discard_next_cgroup();
 
-  /// Begins a sweep: for `patience` it waits for what is still there, then it sends TERM, and after `grace` SIGKILL. To
-  /// begin while one is under way makes its times shorter, never longer. Where `some_stay` the attempt's cgroup goes on
-  /// with them, and what is to end is found by parentage alone.
+  /// Begins a sweep: for `patience` it waits for what is still there, then it sends each process TERM, and after
+  /// `grace` SIGKILL. To begin while one is under way makes its times shorter, never longer. Where `some_stay` the
+  /// attempt's cgroup goes on with them, and what is to end is found by parentage alone.
   void begin(Duration patience, Duration grace, bool some_stay);
   /// Kills all in the cgroup, whoever they run as. Nothing without one.
   void kill_cgroup() const;
@@ -78,14 +78,15 @@ class AttemptSweep {
   std::vector<std::unique_ptr<AttemptCgroup>> cgroups_;  ///< the newest one last
   std::unique_ptr<AttemptCgroup> next_cgroup_;
   std::vector<pid_t> given_up_;
+  std::vector<pid_t> signalled_;  ///< have had SIGTERM
   int attempts_begun_ = 0;
   bool sweeping_ = false;
   bool some_stay_ = false;
-  bool signalled_ = false;
   bool told_ = false;
   TimePoint tell_at_{};
   bool only_cgroup_ = false;  ///< no child is left that can be ended, only the cgroup is not yet empty or removed
   TimePoint patient_until_{};
+  TimePoint signal_at_{};
   TimePoint kill_at_{};
 };
 
