@@ -7,6 +7,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
+#include <list>
 
 #include "rendezvous/net/io/address.hpp"
 #include "rendezvous/net/io/asio.hpp"
@@ -39,6 +40,8 @@ struct HttpService::Shared {
   asio::io_context& loop;
   HttpOptions options;
   std::size_t from_here = 0, from_elsewhere = 0;  ///< connections
+  /// Connections from elsewhere that have not said yet what lets them in, the oldest in front.
+  std::list<std::shared_ptr<Stream>> strangers = {};
 
   [[nodiscard]] bool permits(Stream& stream, const Request& request) const {
     if (from_this_machine(stream.socket().native_handle())) return true;
@@ -86,15 +89,17 @@ namespace {
 
 /// `count` is of `shared`, this connection among them.
 template <class Shared>
-Task<> converse(std::shared_ptr<Shared> shared, std::size_t& count, Stream stream) {
+Task<> converse(std::shared_ptr<Shared> shared, std::size_t& count, std::shared_ptr<Stream> connection) {
+  Stream& stream = *connection;
   beast::flat_buffer buffer;
   for (bool open = true; open;) {
     http::request_parser<http::empty_body> parser;
     parser.header_limit(header_bytes_max);
     stream.expires_after(request_limit);
     const auto [error, bytes] = co_await http::async_read_header(stream, buffer, parser);
-    if (error) break;
+    if (error || !stream.socket().is_open()) break;
     Response response = shared->answer(stream, parser.get());
+    if (response.result() != http::status::forbidden) shared->strangers.remove(connection);
     // A body is not read, so what follows it cannot be found.
     open = response.keep_alive() && parser.content_length_remaining().value_or(0) == 0 && !parser.chunked();
     response.keep_alive(open);
@@ -102,10 +107,12 @@ Task<> converse(std::shared_ptr<Shared> shared, std::size_t& count, Stream strea
     const auto [write_error, written] = co_await http::async_write(stream, response);
     if (write_error) break;
   }
+  shared->strangers.remove(connection);
+  --count;
+  if (!stream.socket().is_open()) co_return;
   take_what_came(stream.socket().native_handle());
   boost::system::error_code ignored;
   stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
-  --count;
 }
 
 }  // namespace
@@ -114,10 +121,20 @@ HttpService::HttpService(asio::io_context& loop, HttpOptions options)
     : shared_{std::make_shared<Shared>(Shared{loop, std::move(options)})} {}
 HttpService::~HttpService() = default;
 
+/// A stranger who says nothing keeps nobody out who would: the one that has been silent for longest makes room.
+bool HttpService::drop_stranger() {
+  if (shared_->strangers.empty()) return false;
+  boost::system::error_code ignored;
+  shared_->strangers.front()->socket().close(ignored);
+  shared_->strangers.pop_front();
+  return true;
+}
+
 void HttpService::serve(UniqueFd socket) {
-  // Strangers, who get no page, have places of their own: else they would keep this machine's probes out.
+  // Others have places of their own: else they would keep this machine's probes out.
   std::size_t& count = from_this_machine(socket.get()) ? shared_->from_here : shared_->from_elsewhere;
-  if (count >= shared_->options.connections_max) {
+  const bool elsewhere = &count == &shared_->from_elsewhere;
+  if (count >= shared_->options.connections_max && !(elsewhere && drop_stranger())) {
     constexpr std::string_view busy =
         "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
     ::send(socket.get(), busy.data(), busy.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -133,7 +150,9 @@ void HttpService::serve(UniqueFd socket) {
   if (error) return;
   [[maybe_unused]] const int owned = socket.release();
   ++count;
-  spawn(shared_->loop, "http", converse(shared_, count, Stream{std::move(connection)}));
+  const auto stream = std::make_shared<Stream>(std::move(connection));
+  if (elsewhere) shared_->strangers.push_back(stream);
+  spawn(shared_->loop, "http", converse(shared_, count, stream));
 }
 
 }  // namespace torchup

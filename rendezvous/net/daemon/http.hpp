@@ -25,7 +25,9 @@ struct HttpOptions {
   /// Peers of this machine are always answered. Others must send it ("Authorization: Bearer <token>"); empty: they get
   /// 403.
   std::string token;
-  std::size_t connections_max = 64;  ///< from this machine, and as many from others; the next one gets 503
+  /// From this machine, and as many from others. The next one takes the place of who is from elsewhere and has not yet
+  /// said what lets it in, or gets 503 where there is none.
+  std::size_t connections_max = 64;
 };
 
 /// True for a byte with which an HTTP request may begin: a capital letter.
@@ -45,6 +47,8 @@ class HttpService {
 
  private:
   struct Shared;
+  bool drop_stranger();
+
   std::shared_ptr<Shared> shared_;
 };
 
