@@ -416,6 +416,7 @@ void ReduceLROnPlateau::load_state_dict(const StateDict& state) {
   cooldown_counter_ = entry(state, "cooldown_counter").item<int64_t>();
   num_bad_epochs_ = entry(state, "num_bad_epochs").item<int64_t>();
   last_lr_ = reals_in(state, "last_lr", last_lr_.size());
+  set_rates(*optimizer_, last_lr_);
 }
 
 }  // namespace torchup
