@@ -199,6 +199,7 @@ void Checkpoint::follow_round() {
   } catch (const std::exception& error) {
     std::fprintf(stderr, "torchup: a checkpoint of the round before was not written: %s\n", error.what());
   }
+  s.folder.stop_writing();  // rank 0 may be another process now; a collective comes before its first save
 }
 
 /// Collective, where there are none yet.

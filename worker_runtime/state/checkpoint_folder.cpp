@@ -158,7 +158,8 @@ void replace_folder(const std::filesystem::path& from, const std::filesystem::pa
 
 }  // namespace
 
-CheckpointFolder::CheckpointFolder(std::filesystem::path path) : path_{std::move(path)} {
+CheckpointFolder::CheckpointFolder(std::filesystem::path path, std::chrono::milliseconds patience)
+    : path_{std::move(path)}, patience_{patience} {
   std::error_code error;
   const bool made = std::filesystem::create_directories(path_, error);
   if (made && !error) sync_folder(std::filesystem::absolute(path_).lexically_normal().parent_path());
@@ -176,6 +177,16 @@ void CheckpointFolder::bring_back() const {
   std::vector<std::filesystem::path> aside;
   for (const auto& entry : std::filesystem::directory_iterator{path_}) {
     if (entry.path().filename().string().ends_with(aside_mark)) aside.push_back(entry.path());
+  }
+  if (aside.empty()) return;
+  // A writer that is alive is between two renames: it does not need us.
+  std::unique_ptr<WriterLock> lock;
+  if (!writer_lock_) {
+    try {
+      lock = WriterLock::try_take(path_);
+    } catch (const Error&) {  // a folder that we may only read
+    }
+    if (!lock) return;
   }
   for (const auto& path : aside) {
     const std::string name = path.filename().string();
@@ -230,6 +241,7 @@ void CheckpointFolder::remove_left_over() const {
 
 void CheckpointFolder::save(const CheckpointContent& content, int keep_last, const PassedOver& passed_over) const {
   const auto step = content.facts.at("step").get<std::int64_t>();
+  if (!writer_lock_) writer_lock_ = WriterLock::take(path_, patience_);
   const auto& damaged = passed_over.damaged;
   const auto [before, found_now] = found();
   std::set<std::int64_t> to_go = damaged;

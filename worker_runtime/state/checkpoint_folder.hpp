@@ -1,14 +1,18 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <torchup/error.hpp>
 #include <torchup/safetensors.hpp>
 #include <vector>
+
+#include "worker_runtime/state/writer_lock.hpp"
 
 namespace torchup {
 
@@ -53,8 +57,9 @@ struct LoadedCheckpoint {
 /// The checkpoints of one folder on disk.
 class CheckpointFolder {
  public:
-  /// Makes the folder. Throws Error when it cannot.
-  explicit CheckpointFolder(std::filesystem::path path);
+  /// Makes the folder. Throws Error when it cannot. `patience`: how long save() waits for another writer that is alive,
+  /// for it may be one of this job's that has 30 s to end.
+  explicit CheckpointFolder(std::filesystem::path path, std::chrono::milliseconds patience = std::chrono::seconds{60});
 
   const std::filesystem::path& path() const { return path_; }
 
@@ -70,9 +75,15 @@ class CheckpointFolder {
   /// what is too old to be one of the `keep_last` newest (0: nothing), and the damaged steps of `passed_over` and of
   /// found(), only afterwards.
   ///
+  /// From the first save on this object is the folder's only writer, until stop_writing() or its end: throws Error when
+  /// there is another one (see WriterLock).
+  ///
   /// Throws Error also when the folder holds a newer checkpoint that was not passed over: it is of another run, and
   /// would win. A newer one that was not read stays: it may be read another time, and is further than this one.
   void save(const CheckpointContent& content, int keep_last, const PassedOver& passed_over) const;
+
+  /// Others may write from now on: another rank of this job does.
+  void stop_writing() { writer_lock_.reset(); }
 
  private:
   std::filesystem::path path_of(std::int64_t step) const;
@@ -80,6 +91,8 @@ class CheckpointFolder {
   void remove_left_over() const;
 
   std::filesystem::path path_;
+  std::chrono::milliseconds patience_;
+  mutable std::unique_ptr<WriterLock> writer_lock_;
   mutable std::set<std::string> told_;  ///< why checkpoints are passed over
 };
 

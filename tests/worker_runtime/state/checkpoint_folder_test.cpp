@@ -1,11 +1,15 @@
 #include "worker_runtime/state/checkpoint_folder.hpp"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <torchup/error.hpp>
 
 #include "tests/support/temporary_folder.hpp"
@@ -41,7 +45,50 @@ CheckpointContent content_of(std::int64_t step) {
   return {.facts = {{"step", step}}, .model = {{"weight", torch::ones({2})}}, .training = {}};
 }
 
+auto entries_of(const std::filesystem::path& folder) {
+  return std::distance(std::filesystem::directory_iterator{folder}, {});
+}
+
 }  // namespace
+
+TEST_CASE("a folder has one writer, and readers beside it", "[worker_runtime][checkpoint]") {
+  const test::TemporaryFolder place;
+  std::optional<CheckpointFolder> first{std::in_place, place.path};
+  CheckpointFolder second{place.path, std::chrono::milliseconds{0}};
+  first->save(content_of(1), 1, {});
+  const auto left_over = place.path / "step-000000000002.tmp-99999999";  // what the first one would be writing
+  std::filesystem::create_directory(left_over);
+  REQUIRE(second.found().whole.size() == 1);
+  REQUIRE_THROWS_WITH(second.save(content_of(2), 1, {}),
+                      Catch::Contains(place.path.string()) && Catch::Contains("process " + std::to_string(::getpid())));
+  REQUIRE(std::filesystem::exists(left_over));
+  REQUIRE(first->found().whole.size() == 1);
+  SECTION("until it is gone") { first.reset(); }
+  SECTION("until it says so") { first->stop_writing(); }
+  second.save(content_of(2), 1, {});
+  REQUIRE(second.found().whole.front().step == 2);
+}
+
+TEST_CASE("the right to write goes with the process that had it", "[worker_runtime][checkpoint]") {
+  const test::TemporaryFolder place;
+  std::array<int, 2> ready{};
+  REQUIRE(::pipe(ready.data()) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto lock = WriterLock::try_take(place.path);
+    static_cast<void>(::write(ready[1], "x", lock ? 1 : 0) < 0);
+    ::alarm(60);
+    for (;;) ::pause();
+  }
+  ::close(ready[1]);
+  char byte = 0;
+  REQUIRE(::read(ready[0], &byte, 1) == 1);
+  ::close(ready[0]);
+  REQUIRE_FALSE(WriterLock::try_take(place.path));
+  ::kill(child, SIGKILL);
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  REQUIRE(WriterLock::try_take(place.path));
+}
 
 TEST_CASE("what a crashed writer left goes before a new checkpoint needs its room", "[worker_runtime][checkpoint]") {
   const test::TemporaryFolder place;
@@ -55,7 +102,7 @@ TEST_CASE("what a crashed writer left goes before a new checkpoint needs its roo
   broken.model.emplace_back("undefined", torch::Tensor{});
   REQUIRE_THROWS_AS(folder.save(broken, 3, {}), Error);
   REQUIRE_FALSE(std::filesystem::exists(left_over));
-  REQUIRE(std::distance(std::filesystem::directory_iterator{place.path}, {}) == 1);  // nothing of the failed one either
+  REQUIRE(entries_of(place.path) == 2);  // the lock; nothing of the failed one either
   REQUIRE(torch::equal(folder.load(1).model.at("weight"), torch::ones({2})));
 }
 
@@ -65,7 +112,7 @@ TEST_CASE("what a crashed writer of our number left is not in the way", "[worker
   const CheckpointFolder folder{place.path};
   std::ofstream{place.path / ("step-000000000001.tmp-" + std::to_string(::getpid()))} << "no folder";
   folder.save(content_of(1), 3, {});
-  REQUIRE(std::distance(std::filesystem::directory_iterator{place.path}, {}) == 1);
+  REQUIRE(entries_of(place.path) == 2);
   REQUIRE(torch::equal(folder.load(1).model.at("weight"), torch::ones({2})));
 }
 

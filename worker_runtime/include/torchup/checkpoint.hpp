@@ -129,6 +129,11 @@ struct CheckpointParts {
 /// files). The folder is renamed to this name when everything in it is on disk. Rank 0 writes; a crash at any moment
 /// leaves at most FOLDER/*.tmp-*, which is never read and goes with the next save.
 ///
+/// One job at a time writes in a folder: from its first save on rank 0 has a lock on FOLDER/writer.lock, which goes
+/// with its process. A save beside a writer that is alive waits a minute for it, then fails with an error that names
+/// process and machine. Reading needs no lock. File systems without locks (Lustre mounted without them) guard nothing:
+/// there it is the program's care that two jobs have two folders.
+///
 /// Resuming: every rank looks into its own FOLDER (one shared by all nodes, or each node's own). The newest checkpoint
 /// that any rank has and whose checksums are right wins; the rank that has it sends it to the others. With the same
 /// world size the run continues bit for bit (on the CPU, and on GPUs as far as training itself is deterministic). With
