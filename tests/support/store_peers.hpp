@@ -34,7 +34,7 @@ inline void send_all(const UniqueFd& socket, const std::string& bytes) {
 /// Runs `loop` until `condition` holds; fails after a time that no busy machine takes, sanitizers included.
 template <class Condition>
 void run_until(boost::asio::io_context& loop, Condition condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{100};
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{80};
   loop.restart();
   while (!condition()) {
     REQUIRE(std::chrono::steady_clock::now() < end);
