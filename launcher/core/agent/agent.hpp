@@ -43,6 +43,8 @@ inline constexpr Duration cause_patience = std::chrono::milliseconds{500};
 inline constexpr Duration abort_patience = std::chrono::seconds{10};
 /// How long a worker that has raised something waits for another's fault to show, before it is called its own.
 inline constexpr Duration blame_patience = std::chrono::milliseconds{250};
+/// The same for one whose words say that it is another's fault: a busy machine may need long to show that one's end.
+inline constexpr Duration blame_patience_for_others = std::chrono::seconds{2};
 /// So often in a row a worker is kept that has ended no step in between: what it keeps may be the fault.
 inline constexpr int kept_in_a_row_max = 2;
 
@@ -92,7 +94,7 @@ class Agent {
     std::string expired = {};       ///< which watchdog timer of its ran out: it has failed, whatever its exit code
     Stay stay = Stay::no;
     bool awaits_place = false;                ///< parked, and StartWorkers names it
-    std::optional<TimePoint> raised_at = {};  ///< since when it waits to hear whether what it raised is its own
+    std::optional<TimePoint> blame_due = {};  ///< it has raised something, and is told then that it is its own
     std::optional<TimePoint> blamed_at = {};  ///< when it was told so
     int kept = 0;                             ///< so often in a row, without a step of its own in between
     std::uint64_t beats = 0;                  ///< of its page, when it parked last

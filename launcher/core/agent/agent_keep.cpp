@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "launcher/core/agent/agent.hpp"
+#include "launcher/core/record/cause_words.hpp"
 
 /// Workers that outlive their round. To keep them is this agent's own affair: to the coordinator a round ends and
 /// begins as ever, and of all ways in which it can end, those in which another follows differ in one thing alone.
@@ -23,7 +24,7 @@ void Agent::on(const WorkerSaid& event) {
   if (std::holds_alternative<WorkerStays>(event.word)) {
     if (phase_ != Phase::running || worker.stay == Stay::parked) return;
     worker.stay = Stay::yes;
-    worker.raised_at.reset();
+    worker.blame_due.reset();
     worker.blamed_at.reset();
   } else if (std::holds_alternative<WorkerLeaves>(event.word)) {
     leaves(event);
@@ -38,7 +39,7 @@ void Agent::on(const WorkerSaid& event) {
 void Agent::leaves(const WorkerSaid& event) {
   const LocalRank local_rank = event.local_rank;
   Worker& worker = worker_at(local_rank);
-  worker.raised_at.reset();
+  worker.blame_due.reset();
   const bool blamed = std::exchange(worker.blamed_at, std::nullopt).has_value();
   const Stay before = std::exchange(worker.stay, Stay::no);
   if (before == Stay::yes && event.deaf && worker.kept > 0 && !blamed) {
@@ -52,11 +53,12 @@ void Agent::leaves(const WorkerSaid& event) {
 /// A fault makes others raise, and their words may be here before it shows itself.
 void Agent::raises(LocalRank local_rank, const std::string& text) {
   Worker& worker = worker_at(local_rank);
-  if (worker.stay == Stay::parking || worker.stay == Stay::parked || worker.raised_at) return;
+  if (worker.stay == Stay::parking || worker.stay == Stay::parked || worker.blame_due) return;
   record(event::Notice{fmt::format("rank {} asks whether it is to blame: {}", id_of(local_rank).rank.value(), text),
                        LogLevel::debug});
   if (worker.stay == Stay::yes && phase_ == Phase::running) {
-    worker.raised_at = now_;
+    const bool of_others = cause_kind(text) == CauseKind::consequence;
+    worker.blame_due = now_ + (of_others ? blame_patience_for_others : blame_patience);
     any_raised_ = true;
   } else {
     act(BlameWorker{local_rank});
@@ -72,10 +74,10 @@ std::optional<Agent::Blame> Agent::next_blame() const {
   for (const LocalRank local_rank : in_state(WorkerState::running)) {
     const Worker& worker = worker_at(local_rank);
     if (worker.blamed_at) free_from = std::max(free_from, *worker.blamed_at + config_.stop_grace);
-    if (!worker.raised_at || worker.blamed_at) continue;
-    if (!next || *worker.raised_at < next->at) next = Blame{local_rank, *worker.raised_at};
+    if (!worker.blame_due || worker.blamed_at) continue;
+    if (!next || *worker.blame_due < next->at) next = Blame{local_rank, *worker.blame_due};
   }
-  if (next) next->at = std::max(next->at + blame_patience, free_from);
+  if (next) next->at = std::max(next->at, free_from);
   return next;
 }
 
@@ -116,7 +118,7 @@ std::vector<LocalRank> Agent::tell_of_the_end() {
   const bool follows = round_follows();
   for (const LocalRank local_rank : in_state(WorkerState::running)) {
     Worker& worker = worker_at(local_rank);
-    const bool asks = std::exchange(worker.raised_at, std::nullopt) && !worker.blamed_at;
+    const bool asks = std::exchange(worker.blame_due, std::nullopt) && !worker.blamed_at;
     if (!follows) {
       worker.stay = Stay::no;
       if (asks) act(BlameWorker{local_rank});

@@ -328,8 +328,30 @@ TEST_CASE("who raises is blamed when no other cause shows in 250 ms", "[unit][ag
     job.now = t0 + 250ms;
     job.step(Wake{});
     job.says(2, WorkerStays{});
-    job.now = t0 + 350ms;
+    job.now = *job.agent.deadline();
     CHECK(*find<BlameWorker>(job.step(Wake{})) == BlameWorker{LocalRank{0}});
+  }
+}
+
+TEST_CASE("who raises what another's end has caused waits 2 s for that end", "[unit][agent][keep]") {
+  Keeping job;
+  CHECK(deeds(job.says(0, WorkerRaised{"gloo: Connection closed by peer [127.0.0.1]:4711"})) == 0);
+  REQUIRE(job.agent.deadline() == t0 + 2s);
+  SECTION("it shows late: a busy machine ends that process slowly") {
+    job.now = t0 + 2s - 1ns;
+    CHECK_FALSE(find<BlameWorker>(job.step(Wake{})));
+    CHECK(find<EndRound>(job.step(ended(1, -SIGKILL)))->workers == ranks({0, 2}));
+  }
+  SECTION("it does not show") {
+    job.now = t0 + 2s;
+    CHECK(*find<BlameWorker>(job.step(Wake{})) == BlameWorker{LocalRank{0}});
+  }
+  SECTION("who raises a fault of its own meanwhile is blamed before it") {
+    job.now = t0 + 1s;
+    job.says(2, WorkerRaised{"ValueError"});
+    REQUIRE(job.agent.deadline() == t0 + 1s + 250ms);
+    job.now = t0 + 1s + 250ms;
+    CHECK(*find<BlameWorker>(job.step(Wake{})) == BlameWorker{LocalRank{2}});
   }
 }
 
