@@ -89,6 +89,18 @@ class Halves(DaemonCase, unittest.TestCase):
             halves[-1].recv(1)
 
 
+class Storm(DaemonCase, unittest.TestCase):
+    descriptors = 400
+
+    def test_who_connects_beside_hundreds_and_speaks_later_is_no_stranger(self):
+        peers = [self.connect() for _ in range(250)]
+        self.until(lambda: self.status()["connections"] >= len(peers))
+        for number, peer in enumerate(peers):
+            said = b"%04d" % number
+            peer.sendall(VALIDATE + b"\x0d" + said)
+            self.assertEqual(receive(peer, 4), said)
+
+
 class FewDescriptors(DaemonCase, unittest.TestCase):
     descriptors = 100
 

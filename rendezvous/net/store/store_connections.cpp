@@ -43,7 +43,9 @@ StoreConnections::StoreConnections(const ConnectionLimits& limits, bool shared_p
       handshakes_{limits.handshake_max}, requests_{limits.request_max}, stalled_{limits.stalled_max},
       large_{limits.large_reply_max} {
   const std::size_t descriptors = descriptors_for_peers();
-  unproven_max_ = std::max<std::size_t>(1, std::min(descriptors, limits.connections_max) / 4);
+  // All of a large job connect at once, and speak when they get to it. At the last descriptor newcomers give way
+  // anyway.
+  unproven_max_ = std::max<std::size_t>(1, std::min(descriptors, limits.connections_max) / 4 * 3);
   clients_max_ = std::min(limits.connections_max, descriptors - (shared_port ? descriptors / 4 : 0));
   fields_.message_bytes_max = limits.request_bytes_max;
 }

@@ -33,8 +33,8 @@ inline constexpr unsigned store_slice_requests = 16;
 /// What connections may cost. Who meets a limit is closed with one log line that names it; the others are served on.
 struct ConnectionLimits {
   /// Clients of the store; also bounded by the descriptors that this process may open, less a reserve, and less a
-  /// quarter where the port serves other languages too. Who has not said what it is (a quarter as many at most, the
-  /// oldest goes first) does not count.
+  /// quarter where the port serves other languages too. Who has not said what it is (three quarters as many at most,
+  /// the oldest goes first) does not count.
   std::size_t connections_max = 20'000;
   std::size_t request_bytes_max = std::size_t{256} << 20;  ///< one request while it arrives
   /// Requests of all connections that are not served yet: 64 of the longest values at once, or two of the longest
