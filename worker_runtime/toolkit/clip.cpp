@@ -132,12 +132,14 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, c
     norm = mine.clone();
     all_reduce(norm, group, ReduceOp::max);
   } else {
-    // By the largest: its power, or that of a small one, may be beyond a float.
-    Tensor largest = mine.clone();
-    all_reduce(largest, group, ReduceOp::max);
-    norm = torch::where(largest > 0, mine / largest, mine).pow(options.norm_type);
+    // By the largest: its power, or that of a small one, may be beyond a float. One without end stays what it is: a
+    // part of it would be no number, and with it what is finite, which Python scales to 0.
+    Tensor unit = mine.clone();
+    all_reduce(unit, group, ReduceOp::max);
+    unit = torch::where((unit > 0) & unit.isfinite(), unit, torch::ones_like(unit));
+    norm = (mine / unit).pow(options.norm_type);
     all_reduce(norm, group, ReduceOp::sum);
-    norm = norm.pow(1 / options.norm_type) * largest;
+    norm = norm.pow(1 / options.norm_type) * unit;
   }
   require_finite(norm, options);
   scale_to(batches, max_norm, norm);

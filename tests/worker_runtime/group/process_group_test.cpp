@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
+#include <limits>
 #include <stdexcept>
 #include <torchup/clip.hpp>
 #include <torchup/distributed_data_parallel.hpp>
@@ -103,4 +104,14 @@ TEST_CASE("the norm of gradients of a group is that of one, however large its ex
     REQUIRE(norm.item<double>() == Approx(gradient));
     REQUIRE(parameter.grad().item<double>() == Approx(std::min(gradient, 1.0)));
   }
+}
+
+TEST_CASE("an infinite gradient of a group takes the finite ones to 0, as in Python", "[worker_runtime][clip]") {
+  const ProcessGroup group = init_process_group();
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double norm_type = GENERATE(1.0, 2.0, std::numeric_limits<double>::infinity());
+  const auto parameter = torch::ones({2}, torch::requires_grad());
+  parameter.mutable_grad() = torch::tensor({3.0F, std::numeric_limits<float>::infinity()});
+  REQUIRE(clip_grad_norm_({parameter}, 1.0, group, {.norm_type = norm_type}).item<double>() == infinity);
+  REQUIRE(parameter.grad()[0].item<double>() == 0);
 }
