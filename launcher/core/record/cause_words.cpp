@@ -56,6 +56,7 @@ constexpr std::array words{
     Words{"Application timeout caused pair closure", CauseKind::consequence},
     Words{"recvValue failed", CauseKind::consequence},
     Words{"failed to recv", CauseKind::consequence},
+    Words{"lost the store at", CauseKind::consequence},  // our workers', while they meet
     Words{"DistNetworkError", CauseKind::consequence},
     Words{"DistStoreError", CauseKind::consequence},
     Words{"ncclSystemError", CauseKind::nccl_system},

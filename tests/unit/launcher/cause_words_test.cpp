@@ -28,6 +28,7 @@ TEST_CASE("who lost another rank, or the store, is no cause", "[unit][cause]") {
         "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.",
         "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
         "torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /default_pg/0//cpu//0/1",
+        "torchup::runtime::Error: rank 1 lost the store at 10.0.0.7:29500 while the ranks met: End of file",
         "BrokenPipeError: [Errno 32] Broken pipe"}) {
     INFO(words);
     CHECK(cause_kind(words) == CauseKind::consequence);
