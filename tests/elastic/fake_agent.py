@@ -23,7 +23,10 @@ from torchup import _channel, _page
 
 LIMIT_S = 120
 GRACE_S = 8  # beside other work a survivor with a DataLoader has taken more than 3 to park
-OTHER_CAUSE_S = 0.25
+# How long one that has raised something waits for another's end: launcher/core/agent/agent.hpp.
+OWN_FAULT_S, OTHERS_FAULT_S = 0.25, 2
+OTHERS_FAULT = ("onnection closed by", "onnection reset by peer", "Broken pipe", "failed to recv", "lost the store at",
+                "DistNetworkError", "DistStoreError")
 PR_SET_PDEATHSIG = 1
 
 
@@ -191,13 +194,13 @@ class FakeAgent:
     def watch(self):
         """Until something ends the round: done, failed, restart."""
         begun = time.monotonic()
-        raised = {}
+        raised = {}  # when they are blamed
         while True:
             assert time.monotonic() - begun < LIMIT_S, "the round does not end"
             self.wait(0.02)
             for worker in self.workers:
                 if worker.state == "raised":
-                    raised.setdefault(worker, time.monotonic())
+                    raised.setdefault(worker, worker.blame_due)
             if any(worker.status for worker in self.workers):
                 return self.restart()
             if all(worker.status == 0 for worker in self.workers):
@@ -206,7 +209,7 @@ class FakeAgent:
                 os.unlink(os.path.join(self.folder, "member"))
                 return "changed"
             first = min(raised, key=raised.get, default=None)
-            if first and first.state == "raised" and time.monotonic() - raised[first] > OTHER_CAUSE_S:
+            if first and first.state == "raised" and time.monotonic() > raised[first]:
                 first.state = "blamed"
                 first.say("cause")
 
@@ -268,6 +271,8 @@ class FakeAgent:
             worker.state = "running"
         elif verb == "raised" and worker.state == "staying":
             worker.state = "raised"
+            of_others = any(words in values["text"] for words in OTHERS_FAULT)
+            worker.blame_due = time.monotonic() + (OTHERS_FAULT_S if of_others else OWN_FAULT_S)
         elif verb == "parked":
             worker.state = "parked"
             worker.parked_step = int(values["step"])
