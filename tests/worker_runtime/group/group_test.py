@@ -143,14 +143,15 @@ class Contradictions(Case):
 
 class Absence(Case):
     def test_a_missing_rank_is_named_after_5_s_and_at_the_timeout(self):
+        """The second to come is here 5 s before the first gives up: else it says so once only."""
         port = free_port()
         began = time.monotonic()
         job = Job()
         for rank in range(2):
-            job.start([worker, "meet"], contract(rank, 3, port, TEST_TIMEOUT_MS=7000))
+            job.start([worker, "meet"], contract(rank, 3, port, TEST_TIMEOUT_MS=12_000))
         results = job.finish()
         self.assertLess(time.monotonic() - began, 60)
-        self.assert_all_fail(results, "after 7 s")
+        self.assert_all_fail(results, "after 12 s")
         for _, _, err in results:
             self.assertEqual(err.count("2 of 3 ranks are here, missing: rank 2"), 2, err)
 
@@ -221,7 +222,8 @@ class BesidePython(Case):
         ranks = [rank for rank in range(3) if rank != python]
         job = Job()
         for rank in ranks:
-            job.start([worker, "beside_python"], contract(rank, 3, port))
+            # Python's import of torch takes long beside other work.
+            job.start([worker, "beside_python"], contract(rank, 3, port, TEST_TIMEOUT_MS=80_000))
         results = job.finish()
         self.assertEqual([code for code, _, _ in results], [0, 0], results)
         said = dict(zip(ranks, (out.splitlines(keepends=True)[0] for _, out, _ in results)))

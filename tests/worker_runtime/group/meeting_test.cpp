@@ -165,7 +165,7 @@ TEST_CASE("in a store that holds earlier rounds those of this one meet", "[worke
     CHECK(second.get() == "gloo n3");
   }
   SECTION("after one to which not all came") {
-    CHECK_THAT(store.come(0, 2, 0, 1s).get(), Contains("missing: rank 1"));
+    CHECK_THAT(store.come(0, 2, 0, 3s).get(), Contains("missing: rank 1"));
     second = store.come(1, 2);
     CHECK(second.wait_for(500ms) == std::future_status::timeout);
     first = store.come(0, 2);
