@@ -125,7 +125,7 @@ void Rendezvous::on(const Resumed& event, TimePoint now) {
   if (const auto former = members_.displaced(event.peer, {})) supersede(*former, now);
   if (resume.stage == Resume::Stage::ready) {
     // Who was lost here may be told of nothing that we have not told: there need be no coordinator before us.
-    if (!lost_agents_.contains(resume.join.node)) await_others(now);
+    if (!lost_agents_.contains(resume.join.node)) await_others(resume.join, now);
     return newcomer(event.peer, resume.join, now);
   }
   const bool fits =

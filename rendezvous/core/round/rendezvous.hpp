@@ -281,8 +281,8 @@ class Rendezvous {
   void learn_counts(const Placement& place, TimePoint now);
   void round_is_over(const std::string& host, const Placement& place, TimePoint now);
   void tell_round_is_over(const Member& member, const Placement& place);
-  [[nodiscard]] Duration patience() const;
-  void await_others(TimePoint now);
+  [[nodiscard]] Duration patience(const std::optional<JobTerms>& terms) const;
+  void await_others(const Join& join, TimePoint now);
   void was_in(Slot slot, const Placement& place);
   [[nodiscard]] bool contradicts(const Placement& place, int local_world_size) const;
   [[nodiscard]] bool others_may_come_back(TimePoint now) const;

@@ -77,7 +77,7 @@ void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
   }
   if (replaced) expel(*replaced, place_lost::replaced, now);
   if (join.former) {
-    await_others(now);
+    await_others(join, now);
     if (phase_ == Phase::restoring && join.former->round >= round_) round_is_over(join.host, *join.former, now);
     learn(*join.former, now);
   }

@@ -120,15 +120,17 @@ void Rendezvous::learn_counts(const Placement& place, TimePoint now) {
 }
 
 /// So long workers may run whose agent has lost us: it fences them when its lease is over.
-Duration Rendezvous::patience() const {
-  return terms_ ? std::max(settings_.patience, terms_->lease) : settings_.patience;
+Duration Rendezvous::patience(const std::optional<JobTerms>& terms) const {
+  return terms ? std::max(settings_.patience, terms->lease) : settings_.patience;
 }
 
 /// Agents of a running round may have no connection yet: a spare that was faster must not take a place of theirs.
-void Rendezvous::await_others(TimePoint now) {
+/// `join` is of who tells of one, and may be the first that we hear of the job.
+void Rendezvous::await_others(const Join& join, TimePoint now) {
   if (!learning_ || hosted_ || patience_until_) return;
-  if (settings_.started && now >= *settings_.started + patience()) return;
-  patience_until_ = now + patience();
+  const Duration wait = patience(terms_ ? terms_ : join.terms);
+  if (settings_.started && now >= *settings_.started + wait) return;
+  patience_until_ = now + wait;
   if (gather_until_) gather_until_ = std::max(*gather_until_, *patience_until_);
   changed();
 }
@@ -170,7 +172,7 @@ void Rendezvous::round_is_over(const std::string& host, const Placement& place, 
 void Rendezvous::restore(Peer peer, const Resume& resume, TimePoint now) {
   const Placement& place = *resume.placement;
   const bool stopping = resume.stage == Resume::Stage::stopping;
-  await_others(now);
+  await_others(resume.join, now);
   if (phase_ == Phase::restoring) {
     if (place.round == round_ && !stopping && contradicts(place, resume.join.local_world_size)) {
       return give_up(peer, resume.join.node, place.round, "its place contradicts what other nodes tell of the round");
@@ -223,8 +225,8 @@ void Rendezvous::begin_restoring(const Placement& place, TimePoint now) {
   finished_ = 0;
   failures_.clear();
   may_restart_ = true;
-  if (!patience_until_ || patience() > settings_.patience)
-    patience_until_ = std::max(patience_until_.value_or(now), now + patience());
+  if (!patience_until_ || patience(terms_) > settings_.patience)
+    patience_until_ = std::max(patience_until_.value_or(now), now + patience(terms_));
   gather_until_.reset();
   last_call_until_.reset();
 }
@@ -300,7 +302,7 @@ Rendezvous::Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, Ti
   learning_ = phase_ == Phase::restoring || patience_until_.has_value();
   counted_in_ = phase_ == Phase::restoring ? round_ : Round{next_round_.value() - 1};
   if (phase_ == Phase::hosting) store_until_ = now + settings_.store_limit;
-  if (phase_ == Phase::restoring) patience_until_ = now + patience();
+  if (phase_ == Phase::restoring) patience_until_ = now + patience(terms_);
   if (terms_ && !terms_->hostlist.empty()) {
     const auto hosts = expand_hostlist(terms_->hostlist);
     if (hosts) expect(*hosts);

@@ -44,7 +44,7 @@ void Rendezvous::advance(TimePoint now) {
       count_change();
       stop_round(StopCause::membership_change,
                  fmt::format("{} of {} nodes came back to the coordinator within {}", seats_.size(), group_world_size_,
-                             seconds(patience())),
+                             seconds(patience(terms_))),
                  now);
       break;
     case Phase::ended:

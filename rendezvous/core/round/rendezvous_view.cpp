@@ -41,7 +41,7 @@ std::string Rendezvous::roster(TimePoint now) const {
   if (!missing.empty()) text += "; not heard of: " + join_names(missing);
   if (phase_ == Phase::gathering && others_may_come_back(now)) {
     text += fmt::format("; this coordinator has just started: for {} it waits for nodes of a round that may be running",
-                        seconds(patience_until_ ? patience() : settings_.redial));
+                        seconds(patience_until_ ? patience(terms_) : settings_.redial));
   }
   return text;
 }

@@ -155,6 +155,21 @@ TEST_CASE("a coordinator without memory waits for others as long as their worker
   REQUIRE(job.pass(t0 + 60s).find("b stop round 7 (membership): 1 of 2 nodes came back") != std::string::npos);
 }
 
+TEST_CASE("and so it does where the first to tell of the round is in it no more", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2, .lease = 60s}};
+  const Placement mine{.round = Round{7}, .group_world_size = 2, .world_size = 4};
+  const bool stops = GENERATE(true, false);
+  if (stops) {
+    job.resume("b", Resume::Stage::stopping, mine);
+    job.join("b");
+  } else {
+    job.join_anew("b", 1, mine);
+  }
+  job.join("c");
+  REQUIRE(job.pass(t0 + 60s - 1ns).find("host store") == std::string::npos);
+  REQUIRE(job.pass(t0 + 60s) == "b host store of round 8\n");
+}
+
 TEST_CASE("neither rounds nor used-up restarts go back when a coordinator starts anew", "[unit][rendezvous]") {
   Job job{{.min_nodes = 2, .max_nodes = 2, .max_restarts = 3}};
   Join join = job.join_of("b");
