@@ -10,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 
 using namespace torchup;
@@ -148,11 +149,10 @@ TEST_CASE("a file goes, however much is to be written", "[net][state_directory]"
   auto directory = StateDirectory::open(loop, folder.path);
   REQUIRE(directory.has_value());
   REQUIRE(write(loop, **directory, 2, "of a job that is over")->has_value());
-  constexpr int many = 1000;
-  int written = 0;
-  for (int i = 0; i < many; ++i) {
-    (*directory)->write(1, "x", [&](const Result<>&) { ++written; });
-  }
+  // For each that is written another comes: there always are some.
+  const std::function<void(const Result<>&)> write_on = [&](const Result<>&) { (*directory)->write(1, "x", write_on); };
+  constexpr int many = 200;
+  for (int i = 0; i < many; ++i) write_on({});
   (*directory)->remove(2);
   const auto limit = std::chrono::steady_clock::now() + 60s;
   while (fs::exists(folder.path + "/job-2.state") && std::chrono::steady_clock::now() < limit) {
@@ -160,5 +160,4 @@ TEST_CASE("a file goes, however much is to be written", "[net][state_directory]"
     loop.run_for(1ms);
   }
   REQUIRE_FALSE(fs::exists(folder.path + "/job-2.state"));
-  REQUIRE(written < many / 2);
 }
