@@ -95,6 +95,7 @@ class Agent {
     Stay stay = Stay::no;
     bool awaits_place = false;                ///< parked, and StartWorkers names it
     std::optional<TimePoint> blame_due = {};  ///< it has raised something, and is told then that it is its own
+    bool raised_others = false;               ///< its words say that another's fault is behind it
     std::optional<TimePoint> blamed_at = {};  ///< when it was told so
     int kept = 0;                             ///< so often in a row, without a step of its own in between
     std::uint64_t beats = 0;                  ///< of its page, when it parked last

@@ -57,25 +57,29 @@ void Agent::raises(LocalRank local_rank, const std::string& text) {
   record(event::Notice{fmt::format("rank {} asks whether it is to blame: {}", id_of(local_rank).rank.value(), text),
                        LogLevel::debug});
   if (worker.stay == Stay::yes && phase_ == Phase::running) {
-    const bool of_others = cause_kind(text) == CauseKind::consequence;
-    worker.blame_due = now_ + (of_others ? blame_patience_for_others : blame_patience);
+    worker.raised_others = cause_kind(text) == CauseKind::consequence;
+    worker.blame_due = now_ + (worker.raised_others ? blame_patience_for_others : blame_patience);
     any_raised_ = true;
   } else {
     act(BlameWorker{local_rank});
   }
 }
 
-/// Who is the next to be told that what it raised is its own, and when. A fault has one cause: nobody while one that
-/// was blamed is about to end by it. That one may go on instead, and whoever waits for it must not do so for ever.
+/// Who is the next to be told that what it raised is its own, and when: first whoever says nothing of others. A fault
+/// has one cause: nobody while one that was blamed is about to end by it. That one may go on instead, and whoever waits
+/// for it must not do so for ever.
 std::optional<Agent::Blame> Agent::next_blame() const {
   if (!any_raised_ || phase_ != Phase::running) return {};
   std::optional<Blame> next;
+  bool next_raised_others = false;
   TimePoint free_from{};
   for (const LocalRank local_rank : in_state(WorkerState::running)) {
     const Worker& worker = worker_at(local_rank);
     if (worker.blamed_at) free_from = std::max(free_from, *worker.blamed_at + config_.stop_grace);
     if (!worker.blame_due || worker.blamed_at) continue;
-    if (!next || *worker.blame_due < next->at) next = Blame{local_rank, *worker.blame_due};
+    if (next && std::pair{worker.raised_others, *worker.blame_due} >= std::pair{next_raised_others, next->at}) continue;
+    next = Blame{local_rank, *worker.blame_due};
+    next_raised_others = worker.raised_others;
   }
   if (next) next->at = std::max(next->at, free_from);
   return next;

@@ -353,6 +353,15 @@ TEST_CASE("who raises what another's end has caused waits 2 s for that end", "[u
     job.now = t0 + 1s + 250ms;
     CHECK(*find<BlameWorker>(job.step(Wake{})) == BlameWorker{LocalRank{2}});
   }
+  SECTION("however late it does") {
+    job.now = t0 + 2s - 1ns;
+    job.says(2, WorkerRaised{"ValueError"});
+    REQUIRE(job.agent.deadline() == t0 + 2s - 1ns + 250ms);
+    job.now = t0 + 2s;
+    CHECK_FALSE(find<BlameWorker>(job.step(Wake{})));
+    job.now = *job.agent.deadline();
+    CHECK(*find<BlameWorker>(job.step(Wake{})) == BlameWorker{LocalRank{2}});
+  }
 }
 
 TEST_CASE("who raises where nobody is kept hears at once", "[unit][agent][keep]") {
