@@ -65,7 +65,7 @@ constexpr std::array words{
 constexpr std::string_view traceback_head = "Traceback (most recent call last):";
 constexpr std::size_t last_lines_read = 3;
 constexpr std::size_t exception_lines_max = 8;
-constexpr std::ptrdiff_t trailing_lines_max = 8;
+constexpr std::ptrdiff_t trailing_lines_max = 50;
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
@@ -105,15 +105,6 @@ void add(std::string& text, std::string_view line) {
   text += line.substr(0, last_words_bytes_max - text.size());
 }
 
-/// Whether that traceback is old: a handled one, after which the worker has gone on. A few lines are what libraries say
-/// at a process's end, and what follows an exception of LibTorch's are frames.
-bool is_old(const std::vector<std::string>& lines, std::size_t end) {
-  const auto later = std::count_if(lines.begin() + static_cast<std::ptrdiff_t>(end), lines.end(), [](const auto& line) {
-    return !is_blank(line) && line.find("frame #") == std::string::npos;
-  });
-  return later > trailing_lines_max;
-}
-
 /// The exception that ends the traceback at `head`, and the line behind it. A library may put its own mark before every
 /// line: `[rank0]: Traceback …`.
 std::pair<std::string, std::size_t> exception_at(const std::vector<std::string>& lines, std::size_t head) {
@@ -133,6 +124,25 @@ std::pair<std::string, std::size_t> exception_at(const std::vector<std::string>&
     ++taken;
   }
   return {text, at};
+}
+
+/// A frame of a C++ stack, as LibTorch says it, with or without its symbolizer.
+bool is_frame(std::string_view line) {
+  return line.find("frame #") != std::string_view::npos ||
+         (line.size() > 1 && line[0] == '#' && line[1] >= '0' && line[1] <= '9');
+}
+
+/// Whether the traceback at `head` is old: a handled one, after which the worker has gone on. Some lines are what
+/// libraries say at a process's end (NCCL_DEBUG=INFO, a tracker's summary); frames and what stands under others belong
+/// to the exception. In doubt it is not: a cause is named all the same where a consequence finds none.
+bool is_old(const std::vector<std::string>& lines, std::size_t head) {
+  const std::string mark = lines[head].substr(0, lines[head].find(traceback_head));
+  const auto end = lines.begin() + static_cast<std::ptrdiff_t>(exception_at(lines, head).second);
+  const auto later = std::count_if(end, lines.end(), [&](std::string_view line) {
+    if (line.starts_with(mark)) line.remove_prefix(mark.size());
+    return !is_blank(line) && line.front() != ' ' && line.front() != '\t' && !is_frame(line);
+  });
+  return later > trailing_lines_max;
 }
 
 }  // namespace
@@ -188,10 +198,14 @@ std::string_view plain_words(CauseKind kind) {
   return "";
 }
 
+std::optional<std::size_t> last_traceback(const std::vector<std::string>& lines) {
+  const auto chain = chain_of(lines);
+  return chain && !is_old(lines, chain->last) ? std::optional{chain->last} : std::nullopt;
+}
+
 std::string last_words(const std::vector<std::string>& lines) {
-  if (const auto chain = chain_of(lines)) {
-    if (!is_old(lines, exception_at(lines, chain->last).second)) return exception_at(lines, chain->first).first;
-  }
+  const auto chain = chain_of(lines);
+  if (chain && !is_old(lines, chain->last)) return exception_at(lines, chain->first).first;
   std::string text;
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     const auto what = line->find("what():");

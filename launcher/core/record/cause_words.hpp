@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +35,10 @@ enum class CauseKind : std::uint8_t {
 
 /// In plain words: `a file system is full`; empty for what says enough by itself.
 [[nodiscard]] std::string_view plain_words(CauseKind kind);
+
+/// Index of the head of the last traceback in the `lines` of a worker, if it tells of its end; nothing where there is
+/// none, or where the worker has handled the exception and gone on.
+[[nodiscard]] std::optional<std::size_t> last_traceback(const std::vector<std::string>& lines);
 
 /// What a worker said of its end in its `lines`, be they its output or its error file's traceback: the first exception
 /// of its last traceback, for those that were raised while it was handled come after the cause; else what a C++ program

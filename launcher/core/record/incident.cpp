@@ -270,16 +270,15 @@ std::string incident_json(const Incident& incident) {
 
 std::string find_traceback(const std::vector<std::string>& lines) {
   constexpr std::string_view head = "Traceback (most recent call last):";
-  const auto begin = std::find_if(lines.rbegin(), lines.rend(),
-                                  [&](const std::string& line) { return line.find(head) != std::string::npos; });
-  if (begin == lines.rend()) return "";
+  const auto begin = last_traceback(lines);
+  if (!begin) return "";
   // A library may put its own mark before every line: `[rank0]: Traceback …`.
-  const std::size_t margin = begin->find(head);
+  const std::size_t margin = lines[*begin].find(head);
   std::string text;
-  for (auto at = std::prev(begin.base()); at != lines.end(); ++at) {
-    const std::string line = at->size() > margin ? at->substr(margin) : "";
+  for (std::size_t at = *begin; at < lines.size(); ++at) {
+    const std::string line = lines[at].size() > margin ? lines[at].substr(margin) : "";
     text += line + "\n";
-    if (at != std::prev(begin.base()) && !line.empty() && line.front() != ' ') break;  // `ValueError: bad`
+    if (at != *begin && !line.empty() && line.front() != ' ') break;  // `ValueError: bad`
   }
   return text;
 }

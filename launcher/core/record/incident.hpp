@@ -76,7 +76,7 @@ inline constexpr std::size_t kernel_lines_shown_max = 5;
 /// The record as JSON, with `schema`; same content.
 [[nodiscard]] std::string incident_json(const Incident& incident);
 
-/// Python's last traceback in lines of output; empty when there is none.
+/// Python's last traceback in lines of output; empty when there is none that tells of the end (`last_traceback`).
 [[nodiscard]] std::string find_traceback(const std::vector<std::string>& lines);
 
 /// Fills in both backtraces and the last words: from the error file when the failure has one (its text is the failure's

@@ -91,15 +91,36 @@ RuntimeError: training failed
   SECTION("nor one that was handled, after which the worker has gone on") {
     std::string output =
         "Traceback (most recent call last):\n  File \"t.py\"\nConnectionError: Connection reset by peer\n";
-    for (int step = 0; step < 20; ++step) output += "step\n";
+    for (int step = 0; step < 60; ++step) output += "step\n";
     CHECK(kind(output) == CauseKind::unknown);
+  }
+  SECTION("though libraries have said something at the process's end") {
+    std::string output =
+        "Traceback (most recent call last):\n  File \"t.py\"\nRuntimeError: Connection closed by peer\n";
+    for (int value = 0; value < 40; ++value) output += "wandb: loss 0.5\n";
+    CHECK(kind(output) == CauseKind::consequence);
   }
   SECTION("however many frames of its own come behind it") {
     std::string output =
         "Traceback (most recent call last):\n  File \"t.py\"\nDistNetworkError: failed to recv\nException "
         "raised from recvBytes:\n";
-    for (int frame = 0; frame < 30; ++frame) output += "frame #7: c10::Error\n";
+    for (int frame = 0; frame < 80; ++frame) output += "frame #7: c10::Error\n";
     CHECK(kind(output) == CauseKind::consequence);
+  }
+  SECTION("or of its symbolizer, with TORCH_SHOW_CPP_STACKTRACES") {
+    for (const std::string mark : {"", "[rank1]: "}) {
+      std::string output = mark + "Traceback (most recent call last):\n" + mark + "  File \"t.py\"\n" + mark +
+                           "DistNetworkError: failed to recv\n" + mark + "Exception raised from recvBytes:\n" + mark +
+                           "C++ CapturedTraceback:\n";
+      for (int frame = 4; frame < 84; ++frame) output += mark + "#" + std::to_string(frame) + " ?? from libc10.so:7\n";
+      CHECK(kind(output) == CauseKind::consequence);
+    }
+  }
+  SECTION("however long it is itself") {
+    std::string output =
+        "Traceback (most recent call last):\n  File \"t.py\"\nRuntimeError: Error(s) in loading state_dict:\n";
+    for (int key = 0; key < 80; ++key) output += "\tsize mismatch for layer.weight\n";
+    CHECK(last_words(lines_of(output)).starts_with("RuntimeError: Error(s) in loading state_dict:\n"));
   }
   SECTION("with torch's mark before every line, and with what comes behind") {
     CHECK(last_words(lines_of("[rank1]: Traceback (most recent call last):\n[rank1]:   File \"t.py\", line 5\n"

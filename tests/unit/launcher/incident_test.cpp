@@ -176,6 +176,10 @@ TEST_CASE("Python's last traceback is found in the output", "[unit][incident]") 
         "Traceback (most recent call last):\n  File 2\n    raise\nValueError: bad\n");
   CHECK(find_traceback({"Traceback (most recent call last):", "  cut off"}) ==
         "Traceback (most recent call last):\n  cut off\n");
+  // One that was handled, after which the worker has gone on, says nothing of its end.
+  std::vector<std::string> gone_on{"Traceback (most recent call last):", "  File 1", "ConnectionError: reset"};
+  gone_on.insert(gone_on.end(), 60, "step");
+  CHECK(find_traceback(gone_on).empty());
 }
 
 TEST_CASE("native backtraces are found in the output", "[unit][incident]") {
