@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import termios
+import time
 import unittest
 
 from records_job import TORCHUP, Scratch, run, shell
@@ -84,9 +85,11 @@ class Records(Scratch, unittest.TestCase):
                                stderr=subprocess.DEVNULL)
         os.close(ends[1])
         self.wait_for(lambda: os.path.exists(self.path("result")))
+        time.sleep(16)  # longer than a job's end waits for its disk, which has nothing to do with this
         job.send_signal(signal.SIGINT)
         self.assertEqual(job.wait(20), 0)
         self.assertGreater(self.json_of("result")["console_bytes_lost"], 0)
+        self.assertEqual(os.listdir(self.scratch.name), ["result"])
 
     def test_a_job_that_is_ended_by_a_signal_waits_for_no_pager(self):
         ends = os.pipe()

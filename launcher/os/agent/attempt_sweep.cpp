@@ -16,7 +16,7 @@ namespace {
 
 /// How often a sweep looks again when no child's end wakes it.
 constexpr Duration sweep_interval = std::chrono::milliseconds{20};
-/// How often it looks for processes that have not had SIGTERM: who got it may have started others meanwhile.
+/// How often it looks for processes that have not had SIGTERM: who got it may have left others behind meanwhile.
 constexpr Duration signal_interval = std::chrono::milliseconds{100};
 /// How often it asks the cgroup, which a reaped process may leave a moment later.
 constexpr Duration cgroup_interval = std::chrono::milliseconds{1};
@@ -145,14 +145,19 @@ void AttemptSweep::go_on() {
   });
 }
 
+/// Whoever was told may start others to tidy up: they are its own affair as long as it lives.
 void AttemptSweep::signal_descendants() {
-  std::vector<pid_t> living = left();
-  for (const pid_t pid : living) {
-    if (std::ranges::find(signalled_, pid) != signalled_.end()) continue;
-    ::kill(pid, SIGTERM);
-    ::kill(pid, SIGCONT);
+  const auto is_told = [this](pid_t pid) { return std::ranges::find(signalled_, pid) != signalled_.end(); };
+  std::vector<pid_t> told;
+  for (const pid_t pid : left()) {
+    if (!is_told(pid)) {
+      if (std::ranges::any_of(ancestry(pid), is_told)) continue;
+      ::kill(pid, SIGTERM);
+      ::kill(pid, SIGCONT);
+    }
+    told.push_back(pid);
   }
-  signalled_ = std::move(living);
+  signalled_ = std::move(told);
 }
 
 void AttemptSweep::tell_of_waiting(TimePoint now) {

@@ -42,9 +42,10 @@ class AttemptSweep {
   /// The same, for when nobody lives any more.
   void discard_next_cgroup();
 
-  /// Begins a sweep: for `patience` it waits for what is still there, then it sends each process TERM, and after
-  /// `grace` SIGKILL. To begin while one is under way makes its times shorter, never longer. Where `some_stay` the
-  /// attempt's cgroup goes on with them, and what is to end is found by parentage alone.
+  /// Begins a sweep: for `patience` it waits for what is still there, then it sends each process TERM (what one starts
+  /// after that gets it when that one has ended), and after `grace` SIGKILL. To begin while one is under way makes its
+  /// times shorter, never longer. Where `some_stay` the attempt's cgroup goes on with them, and what is to end is found
+  /// by parentage alone.
   void begin(Duration patience, Duration grace, bool some_stay);
   /// Kills all in the cgroup, whoever they run as. Nothing without one.
   void kill_cgroup() const;

@@ -178,6 +178,8 @@ Task<> JobRecord::finish(Finish action) {
 
 Task<> JobRecord::finish_output() {
   co_await output_.finish(finish_limit, by_signal_ ? Output::Patience::limited : Output::Patience::as_cat);
+  // A pager may have taken longer than all the time that the disk had.
+  output_.disk().answer_by(std::chrono::steady_clock::now() + finish_limit);
   co_await write_result();
 }
 
