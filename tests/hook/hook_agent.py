@@ -23,8 +23,8 @@ PAGE, SHEET, ANSWER = 4096, 262144, 262144
 MAGIC = 0x31474150505554
 SEALS = 1 | 2 | 4
 LIMIT_S = 120
-FIELDS = dict(signal="Q", helper="Q", raised_at="q", collectives="Q", collectives_at="q", python="Q", thread_raised_at="q",
-              ending_at="q")
+FIELDS = dict(signal="Q", helper="Q", raised_at="q", collectives="Q", collectives_at="q", python="Q",
+              thread_raised_at="q", ending_at="q")
 
 
 def until(condition, what, limit_s=LIMIT_S):
@@ -128,9 +128,10 @@ def is_readable(fd, limit_s):
 
 
 class Worker:
-    """A program with page and channel in descriptors 3 and 4, leading a session; `hook`: None for one without all that."""
+    """A program with page and channel in descriptors 3 and 4, leading a session; `hook`: None for one without them."""
 
-    def __init__(self, words, folder, hook, env, *, memory=None, stdin=None, page=None, own_path=None, before=lambda: None):
+    def __init__(self, words, folder, hook, env, *, memory=None, stdin=None, page=None, own_path=None,
+                 before=lambda: None):
         self.memory = memory or Memory()
         self.end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.out, self.err = (tempfile.TemporaryFile() for _ in range(2))
@@ -148,6 +149,7 @@ class Worker:
                 os.dup2(self.out.fileno(), 1)
                 os.dup2(self.err.fileno(), 2)
                 os.closerange(3, 60)
+                os.closerange(62, 1 << 16)
                 if hook is not None:
                     os.dup2(high[0], 3)
                     os.dup2(high[1], 4)

@@ -1,5 +1,5 @@
-"""What a program with the hook shows is what it shows without: output, errors, exit code and what it can look at, in every
-Python of this machine.
+"""What a program with the hook shows is what it shows without: output, errors, exit code and what it can look at, in
+every Python of this machine.
 
 usage: tests/support/run_case.py hook_same_test.py CASE
 """
@@ -25,7 +25,8 @@ print("modules", sorted(set(sys.modules) - OURS))
 print("environment", sorted(os.environ.items()))
 print("excepthook", sys.excepthook is sys.__excepthook__)
 print("finders", [type(each).__name__ for each in sys.meta_path if type(each).__module__ != "torchup_worker"])
-print("custom", os.path.splitext(getattr(sys.modules.get("sitecustomize"), "__file__", ""))[0], getattr(sys, "own", None))
+custom = getattr(sys.modules.get("sitecustomize"), "__file__", "")
+print("custom", os.path.splitext(custom)[0], getattr(sys, "own", None))
 import signal, warnings, threading
 print("signals", [signal.getsignal(number) for number in range(1, 65) if number not in (32, 33)])
 print("warnings", warnings.filters)
@@ -85,7 +86,8 @@ class Same(Case):
         self.write("package/__init__.py", "")
         self.write("package/__main__.py", self.alone_facts())
         subprocess.run([sys.executable, "-m", "zipapp", "package", "-o", "archive.pyz"], cwd=self.folder, check=True)
-        for words in (["-m", "package"], ["-m", "facts"], ["package"], ["-c", self.alone_facts(), "x"], ["archive.pyz", "x"]):
+        for words in (["-m", "package"], ["-m", "facts"], ["package"], ["-c", self.alone_facts(), "x"],
+                      ["archive.pyz", "x"]):
             with self.subTest(words[:2]):
                 self.each(*words, pythons=PYTHONS, code=0)
         self.each(pythons=PYTHONS, stdin=self.folder / "facts.py", code=0)
@@ -195,7 +197,8 @@ class Same(Case):
         self.write("faulty/threading.py", "import not_there\n")
         self.each("-c", "import threading", own_path="faulty", code=1)
         self.each("-c", "import threading, traceback\n"
-                        "thread = threading.Thread(target=lambda: 1 / 0); thread.name = 'x'; thread.start(); thread.join()")
+                        "thread = threading.Thread(target=lambda: 1 / 0); thread.name = 'x'\n"
+                        "thread.start(); thread.join()")
 
     def test_hooks_of_the_program(self):
         self.each("-c", """if True:
@@ -232,7 +235,7 @@ class Same(Case):
         """They see no variable, no path, no descriptor, and are no workers."""
         self.write("child.py", "import os, sys\nprint([each for each in os.environ if 'TORCHUP' in each], sys.path, "
                                "[type(each).__name__ for each in sys.meta_path], 'torchup_worker' in sys.modules,\n"
-                               "[fd for fd in range(3, 2000) if fd != 251 and os.path.exists('/proc/self/fd/%d' % fd)], "
+                               "[fd for fd in range(3, 2000) if os.path.exists('/proc/self/fd/%d' % fd)], "
                                "os.environ.get('PYTHONPATH'), flush=True)\n")
         self.write("parent.py", """
             import os, subprocess, sys
@@ -320,8 +323,9 @@ class Same(Case):
         self.write("facts.py", FACTS)
         size = PAGE + SHEET + ANSWER
         python = sys.executable
-        for memory, page in ((Memory(seals=0), None), (Memory(seals=2), None), (Memory(size=4096), None), (Memory(), "rubbish"),
-                             (Memory(size=size + 1), None), (Memory(), "3:1:2:3:4"), (Memory(), "99999999999:1:2:3"),
+        for memory, page in ((Memory(seals=0), None), (Memory(seals=2), None), (Memory(size=4096), None),
+                             (Memory(), "rubbish"), (Memory(size=size + 1), None), (Memory(), "3:1:2:3:4"),
+                             (Memory(), "99999999999:1:2:3"),
                              (Memory(), "3:1:1:1"), (Memory(), ""), (Memory(), "\u0663:1:2:3"), (Memory(), "-3:1:2:3")):
             with self.subTest(page):
                 alone = self.run_worker("facts.py", python=python, hook=False)

@@ -71,15 +71,19 @@ class Page(Case):
 
     def test_signal_that_is_free(self):
         """The next lower one where the program was started with another way to take it; never one of somebody's own."""
-        worker = self.run_worker("-c", "", before=lambda: [signal.signal(number, signal.SIG_IGN) for number in (61, 60)])
+        def taken(numbers):
+            return lambda: [signal.signal(number, signal.SIG_IGN) for number in numbers]
+
+        worker = self.run_worker("-c", "", before=taken((61, 60)))
         self.assertEqual(worker.memory.signal, 59)
-        worker = self.run_worker("-c", "", before=lambda: [signal.signal(number, signal.SIG_IGN) for number in range(41, 62)])
+        worker = self.run_worker("-c", "", before=taken(range(41, 62)))
         self.assertEqual((worker.memory.signal, worker.memory.claimed_by()), (0, worker.pid))
 
     def test_crash(self):
         for version, python in NEW:
             with self.subTest(version):
-                self.write("program.py", "import os, signal\ndef inner():\n    os.kill(os.getpid(), signal.SIGSEGV)\ninner()\n")
+                self.write("program.py", "import os, signal\ndef inner():\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+                                         "inner()\n")
                 worker = self.run_worker("program.py", python=python)
                 self.assertEqual((worker.wait(), worker.errors()), (-signal.SIGSEGV, ""))
                 self.assertIn("Segmentation fault", worker.memory.sheet())
@@ -100,7 +104,8 @@ class Page(Case):
         for version, python in NEW:
             with self.subTest(version):
                 file = self.folder / f"error_{version[1]}.json"
-                self.write("program.py", "def f(text):\n    raise ValueError(text)\nf('a \\\\ \"b\" \\n \\u20ac \\U0001f600 \\udc80')\n")
+                self.write("program.py", "def f(text):\n    raise ValueError(text)\n"
+                                         "f('a \\\\ \"b\" \\n \\u20ac \\U0001f600 \\udc80')\n")
                 before = time.monotonic_ns()
                 worker = self.run_worker("program.py", python=python, env={"TORCHELASTIC_ERROR_FILE": str(file)})
                 self.assertEqual(worker.wait(), 1)
@@ -148,7 +153,8 @@ class Page(Case):
         for text in ("raise SystemExit(3)", "raise KeyboardInterrupt", "import sys\ntry:\n    1 / 0\nexcept Exception:\n"
                      "    sys.excepthook(*sys.exc_info())", "import code\ncode.InteractiveInterpreter().runsource('1 / 0')",
                      "import sys, threading\ndef f():\n    try:\n        1 / 0\n    except Exception:\n"
-                     "        sys.excepthook(*sys.exc_info())\nthread = threading.Thread(target=f); thread.start(); thread.join()"):
+                     "        sys.excepthook(*sys.exc_info())\n"
+                     "thread = threading.Thread(target=f); thread.start(); thread.join()"):
             with self.subTest(text):
                 worker = self.run_worker("-c", text, env={"TORCHELASTIC_ERROR_FILE": str(file)})
                 self.assertEqual((worker.memory.raised_at, file.exists()), (0, False))
@@ -186,12 +192,14 @@ class Page(Case):
                 text = os.pread(worker.memory.fd, 257, 320)
                 self.assertTrue(text.decode("utf-8", "ignore").startswith("ValueError: \u20ac\u20ac"))
                 self.assertEqual(text[255:], b"\0\0")
-                ended = self.run_worker("-c", "import sys, threading\nthreading.Thread(target=sys.exit).start()", python=python)
+                ended = self.run_worker("-c", "import sys, threading\nthreading.Thread(target=sys.exit).start()",
+                                        python=python)
                 self.assertEqual((ended.memory.thread_raised_at, ended.memory.text()), (0, ""))
 
     def test_shell_in_front(self):
         """The process that claims is of the worker's session."""
-        worker = Worker(["sh", "-c", f"{sys.executable} -c 'import os; print(os.getpid())'; :"], self.folder, self.hook, {})
+        worker = Worker(["sh", "-c", f"{sys.executable} -c 'import os; print(os.getpid())'; :"], self.folder,
+                        self.hook, {})
         self.addCleanup(worker.close)
         worker.wait()
         self.assertEqual(worker.memory.claimed_by(), int(worker.output()))

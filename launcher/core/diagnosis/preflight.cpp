@@ -24,11 +24,11 @@ std::string room_text(std::int64_t bytes) {
   return fmt::format("{} KiB", bytes / 1024);
 }
 
-std::string workers_text(int workers) { return fmt::format("{} {}", workers, workers == 1 ? "worker" : "workers"); }
+std::string counted_workers(int workers) { return fmt::format("{} {}", workers, workers == 1 ? "worker" : "workers"); }
 /// "1 worker wants", "8 workers want".
-std::string workers_want(int workers) { return workers_text(workers) + (workers == 1 ? " wants" : " want"); }
+std::string workers_want(int workers) { return counted_workers(workers) + (workers == 1 ? " wants" : " want"); }
 
-class Findings {
+class FindingList {
  public:
   void warn(Check check, std::string text, std::string remedy) {
     list_.push_back({check, FindingLevel::warning, std::move(text), std::move(remedy)});
@@ -48,7 +48,7 @@ class Findings {
   std::vector<Finding> list_;
 };
 
-void look_at_limits(const PreflightFacts& facts, Findings& found) {
+void look_at_limits(const PreflightFacts& facts, FindingList& found) {
   const std::int64_t workers = facts.workers;
   const std::int64_t shm = std::max(shm_bytes_least, shm_bytes_per_worker * workers);
   if (facts.shm_free_bytes && *facts.shm_free_bytes < shm) {
@@ -68,7 +68,8 @@ void look_at_limits(const PreflightFacts& facts, Findings& found) {
   if (facts.infiniband && facts.memlock_bytes) {
     found.warn(
         Check::memlock,
-        fmt::format("locked memory is limited to {}, and InfiniBand locks its buffers", room_text(*facts.memlock_bytes)),
+        fmt::format("locked memory is limited to {}, and InfiniBand locks its buffers",
+                    room_text(*facts.memlock_bytes)),
         "set no limit (ulimit -l unlimited, LimitMEMLOCK=infinity of a unit, --ulimit memlock=-1 of a container)");
   }
   const std::int64_t pids = pids_per_worker * workers;
@@ -80,10 +81,9 @@ void look_at_limits(const PreflightFacts& facts, Findings& found) {
   }
 }
 
-void look_at_disk(const DiskFacts& disk, bool full, Findings& found) {
+void look_at_disk(const DiskFacts& disk, bool full, FindingList& found) {
   const bool logs = disk.use == DiskUse::logs;
-  const std::string name =
-      fmt::format("{} folder {}", logs ? "log" : "temporary", printable_start(disk.path));
+  const std::string name = fmt::format("{} folder {}", logs ? "log" : "temporary", printable_start(disk.path));
   const std::string another = logs ? "choose another folder with --log-dir" : "choose another folder with TMPDIR";
   if (!disk.problem.empty()) {
     found.warn(Check::disk, fmt::format("{}: {}", name, printable_start(disk.problem)), another);
@@ -109,16 +109,11 @@ std::string holders_text(std::vector<GpuHolder> holders) {
   for (const GpuHolder& holder : holders) {
     names.push_back(
         fmt::format("pid {} ({}) with {}", holder.pid, printable_start(holder.name), room_text(holder.bytes)));
-    if (names.size() > gpu_holders_told) break;
   }
-  const std::size_t untold = holders.size() - std::min(holders.size(), gpu_holders_told);
-  names.resize(holders.size() - untold);
-  std::string text = join_names(names, gpu_holders_told);
-  if (untold > 0) text += fmt::format(" and {} more", untold);
-  return text;
+  return join_names(names, gpu_holders_told);
 }
 
-void look_at_gpu(const GpuFacts& gpu, Findings& found) {
+void look_at_gpu(const GpuFacts& gpu, FindingList& found) {
   const std::string name = fmt::format("GPU {}", gpu.index);
   const std::string leave_out = "or leave it out with --gpus";
   if (gpu.lost) {
@@ -132,8 +127,7 @@ void look_at_gpu(const GpuFacts& gpu, Findings& found) {
                "reset it (nvidia-smi --gpu-reset) " + leave_out);
   }
   if (gpu.uncorrected_ecc > 0) {
-    found.warn(Check::gpu,
-               fmt::format("{} had {} memory errors that ECC did not correct", name, gpu.uncorrected_ecc),
+    found.warn(Check::gpu, fmt::format("{} had {} memory errors that ECC did not correct", name, gpu.uncorrected_ecc),
                "reset it (nvidia-smi --gpu-reset), have it replaced if they come back, " + leave_out);
   }
   if (gpu.thermal_slowdown) {
@@ -144,7 +138,8 @@ void look_at_gpu(const GpuFacts& gpu, Findings& found) {
                "look after its power and cooling, " + leave_out);
   }
   if (!gpu.memory_bytes || !gpu.free_bytes) return;
-  const auto share = static_cast<double>(*gpu.free_bytes) / static_cast<double>(std::max<std::int64_t>(*gpu.memory_bytes, 1));
+  const auto share =
+      static_cast<double>(*gpu.free_bytes) / static_cast<double>(std::max<std::int64_t>(*gpu.memory_bytes, 1));
   if (share >= gpu_free_share_least) return;
   found.warn(Check::gpu,
              fmt::format("{} has {} of {} free; {}", name, room_text(*gpu.free_bytes), room_text(*gpu.memory_bytes),
@@ -166,7 +161,7 @@ std::string line_of(const Finding& finding) {
 }
 
 std::vector<Finding> preflight_findings(const PreflightFacts& facts, PreflightLevel level) {
-  Findings found;
+  FindingList found;
   if (level == PreflightLevel::off) return {};
   const bool full = level == PreflightLevel::full;
   look_at_limits(facts, found);

@@ -93,14 +93,15 @@ struct PreflightFacts {
   std::optional<std::int64_t> pids_left = {};
   std::vector<DiskFacts> disks = {};
   std::vector<GpuFacts> gpus = {};
-  std::string gpu_problem = {};               ///< why the driver gives no answer, where it should; else empty
-  std::optional<Duration> clock_ahead = {};   ///< of the coordinator's, by the wall; below 0 for behind
+  std::string gpu_problem = {};              ///< why the driver gives no answer, where it should; else empty
+  std::optional<Duration> clock_ahead = {};  ///< of the coordinator's, by the wall; below 0 for behind
 };
 
 /// What is wrong, in the order of the checks. `quick` passes over what only `full` looks at.
 [[nodiscard]] std::vector<Finding> preflight_findings(const PreflightFacts& facts, PreflightLevel level);
 
-/// Of --health-check; nothing for code 0. `code` is the shell's, 124 where it ran out of time; `last_line` a stranger's.
+/// Of --health-check; nothing for code 0. `code` is the shell's, 124 where it ran out of time; `last_line` a
+/// stranger's.
 [[nodiscard]] std::optional<Finding> health_finding(int code, std::string_view last_line);
 inline constexpr int health_check_timeout_code = 124;
 inline constexpr Duration health_check_limit = std::chrono::seconds{60};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "launcher/core/diagnosis/preflight.hpp"
 #include "launcher/core/text/json.hpp"
@@ -14,11 +15,12 @@ namespace {
 
 constexpr int preflight_unfit_code = 65;
 constexpr int preflight_few_code = 66;
-constexpr std::array checks_in_order{Check::shm,   Check::nofile,   Check::memlock, Check::pids, Check::disk,  Check::gpu,
-                                     Check::clock, Check::versions, Check::pairs,   Check::nccl, Check::health};
+constexpr std::array checks_in_order{Check::shm,   Check::nofile, Check::memlock, Check::pids,
+                                     Check::disk,  Check::gpu,    Check::clock,   Check::versions,
+                                     Check::pairs, Check::nccl,   Check::health};
 constexpr std::string_view not_done = "-";
 
-bool is_fit(const NodePreflight& node) {
+bool is_fit_node(const NodePreflight& node) {
   return std::ranges::none_of(node.findings, [](const Finding& one) { return one.level == FindingLevel::unfit; });
 }
 
@@ -29,13 +31,13 @@ std::string version_differences(std::span<const NodePreflight> nodes) {
   return world_differences(hosts);
 }
 
-bool is_done(const NodePreflight& node, Check check) {
+bool was_checked(const NodePreflight& node, Check check) {
   return std::ranges::find(node.done, check) != node.done.end() ||
          std::ranges::find(node.findings, check, &Finding::check) != node.findings.end();
 }
 
-std::string_view cell(const NodePreflight& node, Check check, bool versions_differ) {
-  if (!is_done(node, check)) return not_done;
+std::string_view preflight_cell(const NodePreflight& node, Check check, bool versions_differ) {
+  if (!was_checked(node, check)) return not_done;
   FindingLevel worst = check == Check::versions && versions_differ ? FindingLevel::warning : FindingLevel::good;
   for (const Finding& finding : node.findings) {
     if (finding.check == check) worst = std::max(worst, finding.level);
@@ -55,7 +57,7 @@ ordered_json checks_json(const NodePreflight& node) {
                         {"text", finding.text},
                         {"remedy", finding.remedy}});
     }
-    if (!found && is_done(node, check)) {
+    if (!found && was_checked(node, check)) {
       checks.push_back(
           {{"check", to_text(check)}, {"level", to_text(FindingLevel::good)}, {"text", ""}, {"remedy", ""}});
     }
@@ -67,13 +69,13 @@ ordered_json checks_json(const NodePreflight& node) {
 
 int preflight_code(std::span<const NodePreflight> nodes, int min_nodes) {
   if (std::cmp_less(nodes.size(), min_nodes)) return preflight_few_code;
-  return std::cmp_less(std::ranges::count_if(nodes, is_fit), min_nodes) ? preflight_unfit_code : 0;
+  return std::cmp_less(std::ranges::count_if(nodes, is_fit_node), min_nodes) ? preflight_unfit_code : 0;
 }
 
 std::string preflight_table(std::span<const NodePreflight> nodes) {
   const std::string differences = version_differences(nodes);
   const auto used = [&](Check check) {
-    return std::ranges::any_of(nodes, [&](const NodePreflight& node) { return is_done(node, check); });
+    return std::ranges::any_of(nodes, [&](const NodePreflight& node) { return was_checked(node, check); });
   };
   constexpr std::size_t cell_width = 7;  // "warning"
   std::size_t host_width = std::string_view{"node"}.size();
@@ -90,14 +92,14 @@ std::string preflight_table(std::span<const NodePreflight> nodes) {
   };
   add_row("node", [](Check check) { return to_text(check); });
   for (const NodePreflight& node : nodes) {
-    add_row(printable_start(node.host), [&](Check check) { return cell(node, check, !differences.empty()); });
+    add_row(printable_start(node.host), [&](Check check) { return preflight_cell(node, check, !differences.empty()); });
   }
   for (const NodePreflight& node : nodes) {
     for (const Finding& finding : node.findings) {
       table += fmt::format("{}: {}: {}\n", printable_start(node.host), to_text(finding.level), line_of(finding));
     }
   }
-  if (!differences.empty()) table += fmt::format("versions differ: {}\n", differences);
+  if (!differences.empty()) table += fmt::format("versions differ: {}\n", printable(differences));
   return table;
 }
 
@@ -106,8 +108,10 @@ std::string preflight_json(std::span<const NodePreflight> nodes, int min_nodes) 
   for (const NodePreflight& node : nodes) {
     auto versions = ordered_json::object();
     for (const Fact& fact : node.versions) versions[fact.name] = fact.value;
-    list.push_back(
-        {{"host", node.host}, {"fit", is_fit(node)}, {"versions", std::move(versions)}, {"checks", checks_json(node)}});
+    list.push_back({{"host", node.host},
+                    {"fit", is_fit_node(node)},
+                    {"versions", std::move(versions)},
+                    {"checks", checks_json(node)}});
   }
   const ordered_json whole{{"schema", preflight_schema},
                            {"exit_code", preflight_code(nodes, min_nodes)},

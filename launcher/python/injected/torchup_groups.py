@@ -1,8 +1,8 @@
 """The part of the hook (torchup_worker.py) that concerns torch.distributed: the helper thread.
 
-It is the only reader of the worker's channel (rendezvous/base/worker_channel.hpp), tells by the page how far the process
-groups are, and answers `look`: what groups there are and the end of PyTorch's recorder, as JSON in the answer area
-(launcher/core/diagnosis/worker_answer.hpp). Stacks are asked of it, and not of the main thread, whose system calls
+It is the only reader of the worker's channel (rendezvous/base/worker_channel.hpp), tells by the page how far the
+process groups are, and answers `look`: what groups there are and the end of PyTorch's recorder, as JSON in the answer
+area (launcher/core/diagnosis/worker_answer.hpp). Stacks are asked of it, and not of the main thread, whose system calls
 the signal would end. Other verbs are heard by who listens, which is torchup.elastic.
 """
 

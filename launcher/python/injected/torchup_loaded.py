@@ -1,5 +1,5 @@
-"""The part of the hook (torchup_worker.py) that follows from a module which the program has loaded: exceptions of threads,
-ends of steps, and the beginning of process groups."""
+"""The part of the hook (torchup_worker.py) that follows from a module which the program has loaded: exceptions of
+threads, ends of steps, and the beginning of process groups."""
 
 import atexit
 import sys

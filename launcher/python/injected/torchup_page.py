@@ -25,8 +25,8 @@ HIGH = 1000
 
 class Sheet:
     """The file of faulthandler's stacks, which keeps the number of the descriptor. The object itself tells by its life
-    whether faulthandler still has it. And it keeps the mapping, whose end closes a descriptor, until the program's files
-    are closed, which may have that number by then."""
+    whether faulthandler still has it. And it keeps the mapping, whose end closes a descriptor, until the files of the
+    program are closed, which may have that number by then."""
 
     def __init__(self, fd, memory):
         self.fd, self.memory = fd, memory
@@ -57,8 +57,8 @@ class Page:
         return is_file(self.fd, self.identity)
 
     def is_signal_ours(self):
-        """False once the program has a handler of its own there, or has closed the descriptor: who sent it would disturb
-        the program."""
+        """False once the program has a handler of its own there, or has closed the descriptor: to send it would
+        disturb the program."""
         return self.signal and self.is_whole() and _signal.getsignal(self.signal) == _signal.SIG_DFL
 
     def claim(self):
@@ -115,7 +115,7 @@ def moved_up(fd):
 
 
 def open_page(text):
-    """The page, or None: no such text, a process that is not of the worker, a descriptor that is another file by now."""
+    """The page, or None: no such text, a process that is not of the worker, a descriptor that is another file."""
     try:
         fd, device, inode, pid = four_numbers(text)
         if pid not in (os.getpid(), os.getsid(0)):  # a shell may stand between

@@ -101,8 +101,11 @@ std::vector<Lateness> lateness_of_durations(const std::vector<std::vector<std::i
 /// Members of each group are the ranks that have any of its collectives.
 using GroupMembers = std::map<std::string_view, std::vector<std::size_t>>;
 
-std::map<CollectiveSignature, SignatureCalls> calls_of(std::span<const RankArrivals> ranks, GroupMembers& members) {
-  std::map<CollectiveSignature, SignatureCalls> signatures;
+/// A signature without copies of its texts.
+using SignatureKey = std::tuple<std::string_view, std::string_view, std::int64_t>;
+
+std::map<SignatureKey, SignatureCalls> calls_of(std::span<const RankArrivals> ranks, GroupMembers& members) {
+  std::map<SignatureKey, SignatureCalls> signatures;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     for (const Arrival& arrival : ranks[rank].arrivals) {
       const Collective& call = arrival.call;
@@ -118,6 +121,11 @@ std::map<CollectiveSignature, SignatureCalls> calls_of(std::span<const RankArriv
     }
   }
   return signatures;
+}
+
+CollectiveSignature signature_of(const SignatureKey& key) {
+  const auto& [group, operation, elements] = key;
+  return {std::string{group}, std::string{operation}, elements};
 }
 
 }  // namespace
@@ -170,8 +178,12 @@ LatenessWindow LatenessMeter::window(std::span<const RankArrivals> ranks) {
   LatenessWindow window;
   GroupMembers members;
   auto signatures = calls_of(ranks, members);
-  std::erase_if(used_until_ns_, [&](const auto& entry) { return !signatures.contains(entry.first); });
-  for (auto& [signature, calls] : signatures) {
+  std::erase_if(used_until_ns_, [&](const auto& entry) {
+    const auto& [group, operation, elements] = entry.first;
+    return !signatures.contains(SignatureKey{group, operation, elements});
+  });
+  for (auto& [key, calls] : signatures) {
+    const CollectiveSignature signature = signature_of(key);
     const auto& group = members.at(signature.group);
     put_in_order(calls.begun);
     const auto used = used_until_ns_.find(signature);

@@ -13,13 +13,14 @@
 namespace torchup {
 namespace {
 
-/// Multiples of the larger powers are among those of the smaller ones.
 std::vector<LatestArrivals::Number> chosen_numbers(std::vector<LatestArrivals::Number> numbers) {
-  for (std::uint64_t power = 2; numbers.size() > told_numbers_max && power != 0; power *= 2) {
-    std::erase_if(numbers, [&](const LatestArrivals::Number& one) {
-      return mixed_bits(static_cast<std::uint64_t>(one.number)) % power != 0;
-    });
-  }
+  if (numbers.size() <= told_numbers_max) return numbers;
+  const auto bits = [](const LatestArrivals::Number& one) {
+    return mixed_bits(static_cast<std::uint64_t>(one.number));
+  };
+  std::ranges::nth_element(numbers, numbers.begin() + told_numbers_max, {}, bits);
+  numbers.resize(told_numbers_max);
+  std::ranges::sort(numbers, {}, &LatestArrivals::Number::number);
   return numbers;
 }
 
@@ -149,7 +150,7 @@ WindowFindings judge_window(std::span<const NodeWindow> nodes) {
   for (const auto& [signature, told] : signatures) {
     if (told.nodes.size() < 2) continue;
     const auto times = shared_times(told);
-    if (times.size() < shared_numbers_least) continue;
+    if (times.size() < lateness_least) continue;
     findings.measured = true;
     compared_groups.insert(signature.group);
     auto found = latest_node(told, nodes, times);

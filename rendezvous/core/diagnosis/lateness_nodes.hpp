@@ -17,9 +17,6 @@ namespace torchup {
 inline constexpr std::size_t round_trips_kept_max = 64;
 inline constexpr std::size_t told_numbers_max = 32;     ///< of one signature
 inline constexpr std::size_t told_signatures_max = 64;  ///< of one node: the largest
-/// Agents that choose every second number and every fourth one share half of what they may tell, less what one of them
-/// has not seen.
-inline constexpr std::size_t shared_numbers_least = 12;
 /// Lateness below so many errors of the clocks does not count.
 inline constexpr int late_errors_min = 2;
 
@@ -49,10 +46,9 @@ class ClockOffset {
 /// What an agent tells of its window: of each signature the latest local arrivals at some numbers, on the
 /// coordinator's clock.
 ///
-/// Agents tell the same numbers without asking each other: those whose mixed bits are a multiple of a power of two, the
-/// least power that leaves told_numbers_max of them. The bits are mixed, for every eighth number itself may be one and
-/// the same place of each step, where nobody waits. `shared_groups`, in order, names the groups that have members on
-/// other nodes; of others nothing is told.
+/// Agents tell nearly the same numbers without asking each other: those whose mixed bits are the least. Multiples of a
+/// power of two would be shared as well, but may all be one and the same place of each step, where nobody waits.
+/// `shared_groups`, in order, names the groups that have members on other nodes; of others nothing is told.
 [[nodiscard]] std::vector<LatestArrivals> told_arrivals(const LatenessWindow& window,
                                                         const ClockOffset::Estimate& clock,
                                                         std::span<const std::string> shared_groups);
@@ -81,10 +77,10 @@ struct WindowFindings {
 
 /// The rule over all nodes of a job; with one node it is that node's own.
 ///
-/// Compared are numbers that all nodes which tell a signature have told. The node of the largest median lateness
-/// counts, of those where it is late_errors_min errors or more: its own, or the others' median one where that is
-/// larger. A late node with a late rank is that rank, or with one rank in the group that one, else the node. Where no
-/// node is late, a rank may still be late in a group that lies within its node.
+/// Compared are numbers that all nodes which tell a signature have told, lateness_least at least. The node of the
+/// largest median lateness counts, of those where it is late_errors_min errors or more: its own, or the others' median
+/// one where that is larger. A late node with a late rank is that rank, or with one rank in the group that one, else
+/// the node. Where no node is late, a rank may still be late in a group that lies within its node.
 [[nodiscard]] WindowFindings judge_window(std::span<const NodeWindow> nodes);
 
 }  // namespace torchup
