@@ -227,7 +227,8 @@ class Same(Case):
             spec = importlib.util.find_spec('threading')
             print(spec, type(spec.loader))
             import threading
-            print(threading.__spec__, threading.__loader__, type(threading.__spec__), threading.__spec__._initializing)
+            print(threading.__spec__, threading.__loader__, type(threading.__spec__) is type(importlib.__spec__),
+                  threading.__spec__._initializing)
             print(importlib.reload(threading) is threading)
             """, code=0)
 
@@ -290,7 +291,7 @@ class Same(Case):
         self.write("program.py", """
             import atexit, faulthandler, os, signal, sys, threading
             os.closerange(3, 1 << 16)
-            files = [open(f"file_{at}", "w") for at in range(8)]
+            sys.files = files = [open(f"file_{at}", "w") for at in range(8)]
             if os.fork() == 0:
                 sys.exit(0)
             os.wait()

@@ -239,6 +239,22 @@ class Page(Case):
         self.assertEqual(worker.memory.claimed_by(), worker.pid)
         self.assertGreater(worker.memory.raised_at, 0)
 
+    def test_descriptors_that_the_program_has_closed(self):
+        """Stacks, asked for or of a crash, do not go into its own files, which have taken their numbers."""
+        worker = self.stuck("""
+            import os, signal, time
+            os.closerange(3, 1 << 16)
+            files = [open(f"file_{at}", "w") for at in range(40)]
+            signal.signal(signal.SIGUSR1, lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
+            print("here")
+            while True: signal.pause()
+            """)
+        os.kill(worker.pid, worker.memory.signal)
+        os.kill(worker.pid, signal.SIGUSR1)
+        self.assertEqual(worker.wait(), -signal.SIGSEGV)
+        self.assertEqual((worker.memory.sheet(), worker.errors()), ("", ""))
+        self.assertEqual({path.stat().st_size for path in self.folder.glob("file_*")}, {0})
+
     def test_sheet_that_is_full(self):
         """Where nothing more fits nothing is written, and the program goes on."""
         worker = self.stuck("print('here')\nimport time\ntime.sleep(600)\n")

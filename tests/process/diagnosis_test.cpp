@@ -109,6 +109,10 @@ void read_one(int fd) {
   }
 }
 
+[[noreturn]] void compute() {
+  while (true) asm volatile("");
+}
+
 /// Both ends of a connection over the loopback interface, and the address of the first one's peer.
 struct Connection {
   Connection() {
@@ -232,10 +236,7 @@ TEST_CASE("a worker that waits tells for what", "[process][diagnosis]") {
 
 TEST_CASE("a worker that does not wait is told by its state", "[process][diagnosis]") {
   SECTION("running") {
-    const Child child{[] {
-      for (volatile unsigned i = 0;; i = i + 1) {
-      }
-    }};
+    const Child child{compute};
     CHECK(reaches(child, "running") == "running");
   }
   SECTION("stopped") {
@@ -298,10 +299,7 @@ TEST_CASE("what a worker uses is seen, and what it does not", "[process][diagnos
     });
   };
   SECTION("its main thread computes") {
-    const Child child{[] {
-      for (volatile unsigned i = 0;; i = i + 1) {
-      }
-    }};
+    const Child child{compute};
     CHECK(moves(child, true));
   }
   SECTION("its child computes") {
@@ -309,8 +307,7 @@ TEST_CASE("what a worker uses is seen, and what it does not", "[process][diagnos
       const pid_t pid = ::fork();
       if (pid == 0) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-        for (volatile unsigned i = 0;; i = i + 1) {
-        }
+        compute();
       }
       ::waitpid(pid, nullptr, 0);
     }};

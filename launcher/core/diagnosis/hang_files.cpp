@@ -102,16 +102,16 @@ std::string hang_json(const HangTold& told) {
   for (std::size_t i = 0; i < std::min(told.looks.size(), hang_ranks_max); ++i)
     ranks.push_back(rank_json(told.looks[i]));
   const std::optional<HangVerdict>& verdict = told.verdict;
-  const ordered_json file{
-      {"schema", hang_schema},
-      {"number", told.number},
-      {"kind", verdict ? ordered_json(to_text(verdict->kind)) : ordered_json(nullptr)},
-      {"summary", hang_summary(told)},
-      {"culprits", verdict ? numbers_of(verdict->culprits) : std::vector<int>{}},
-      {"silent_s", std::chrono::duration_cast<std::chrono::milliseconds>(told.silence).count() / 1000.0},
-      {"collective", collective_json(verdict ? verdict->collective : std::nullopt)},
-      {"action", to_text(told.action)},
-      {"ranks", ranks}};
+  const auto silent_ms = std::chrono::duration_cast<std::chrono::milliseconds>(told.silence);
+  const ordered_json file{{"schema", hang_schema},
+                          {"number", told.number},
+                          {"kind", verdict ? ordered_json(to_text(verdict->kind)) : ordered_json(nullptr)},
+                          {"summary", hang_summary(told)},
+                          {"culprits", verdict ? numbers_of(verdict->culprits) : std::vector<int>{}},
+                          {"silent_s", static_cast<double>(silent_ms.count()) / 1000},
+                          {"collective", collective_json(verdict ? verdict->collective : std::nullopt)},
+                          {"action", to_text(told.action)},
+                          {"ranks", ranks}};
   return file.dump(-1, ' ', true, json::error_handler_t::replace) + "\n";
 }
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "launcher/core/diagnosis/python_stack.hpp"
-#include "rendezvous/core/text/names.hpp"
+#include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/text/printable.hpp"
 
 namespace torchup {
@@ -73,10 +73,9 @@ std::string placed_text(const HangTold& told, std::span<const Rank> ranks) {
 
 /// `rank 3 on nodeb broadcast (16 B int64)`
 std::string side_text(const HangTold& told, const OperationSide& side) {
-  constexpr int all = world_size_max;
   const std::string amount = amount_text(side.elements, side.bytes, side.dtype);
   const std::string sizes = side.sizes.empty() || side.elements <= 0 ? "" : " " + printable(side.sizes);
-  return fmt::format("{} {}{}{}{}{}", placed_text(told, side.ranks.below(all)),
+  return fmt::format("{} {}{}{}{}{}", placed_text(told, side.ranks.below(world_size_max)),
                      side.operation.empty() ? "another" : printable(side.operation), sizes, amount.empty() ? "" : " (",
                      amount, amount.empty() ? "" : ")");
 }

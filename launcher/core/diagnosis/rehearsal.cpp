@@ -10,9 +10,6 @@
 
 namespace torchup {
 
-using rehearsal::WorkerProgressSeen;
-using When = ScriptStatement::When;
-
 Duration slow_stopped_part(int by_percent) {
   constexpr int whole = 100;
   const int percent = std::clamp(by_percent, 0, script_slow_percent_max);
@@ -30,7 +27,7 @@ Rehearsal::Rehearsal(RehearsalScript script, std::optional<RehearsalStart> start
   newest_step_ = start->step;
   for (std::size_t i = 0; i < turns_.size(); ++i) {
     const ScriptStatement& statement = script_.statements[i];
-    if (statement.when != When::step || statement.step > start->step) continue;
+    if (statement.when != ScriptStatement::When::step || statement.step > start->step) continue;
     turns_[i] = 1;
     if (!statement.action.back) note_absence(drawn_action({i, 0, start->zero}), start->zero);
   }
@@ -87,7 +84,7 @@ void Rehearsal::on(const rehearsal::TroubleSeen&, TimePoint now) {
 void Rehearsal::on(const rehearsal::ProgressSeen& event, TimePoint now) {
   if (!round_) return;
   for (Open& open : open_) {
-    for (const WorkerProgressSeen& seen : event.workers) {
+    for (const rehearsal::WorkerProgressSeen& seen : event.workers) {
       if (seen.local_rank.value() < 0 || seen.local_rank.value() >= round_->local_world_size) continue;
       see(open, seen, now);
     }
@@ -106,7 +103,7 @@ void Rehearsal::on(const rehearsal::ProgressSeen& event, TimePoint now) {
     }
   }
   std::erase_if(open_, [&](const Open& open) { return faults_[open.fault].going_on_after.has_value(); });
-  for (const WorkerProgressSeen& seen : event.workers) {
+  for (const rehearsal::WorkerProgressSeen& seen : event.workers) {
     newest_step_ = std::max(newest_step_, std::min(seen.step.value_or(-1), script_step_max));
   }
   // What a round before has reached is what a later one may have lost.
@@ -118,7 +115,7 @@ void Rehearsal::on(const rehearsal::ProgressSeen& event, TimePoint now) {
 
 void Rehearsal::on(const rehearsal::Wake&, TimePoint) {}
 
-void Rehearsal::see(Open& open, const WorkerProgressSeen& seen, TimePoint now) const {
+void Rehearsal::see(Open& open, const rehearsal::WorkerProgressSeen& seen, TimePoint now) const {
   Progress& progress = open.workers[seen.local_rank.value()];
   const bool later_round = open.round != rounds_;
   const TimePoint when = std::min(TimePoint{std::chrono::nanoseconds{seen.progress_ns}}, now);
@@ -137,8 +134,9 @@ void Rehearsal::see(Open& open, const WorkerProgressSeen& seen, TimePoint now) c
 std::optional<TimePoint> Rehearsal::next_time(std::size_t index) const {
   const ScriptStatement& statement = script_.statements[index];
   const int turn = turns_[index];
-  if (!zero_ || statement.when == When::step) return std::nullopt;
-  if (statement.when == When::time) return turn == 0 ? std::optional{*zero_ + statement.time} : std::nullopt;
+  if (!zero_ || statement.when == ScriptStatement::When::step) return std::nullopt;
+  if (statement.when == ScriptStatement::When::time)
+    return turn == 0 ? std::optional{*zero_ + statement.time} : std::nullopt;
   if (turn >= statement.times.value_or(static_cast<int>(rehearsal_faults_max))) return std::nullopt;
   return *zero_ + statement.time * (turn + 1);
 }
@@ -166,7 +164,7 @@ void Rehearsal::pass_over(TimePoint now) {
 void Rehearsal::come_due_by_step(TimePoint now) {
   for (std::size_t i = 0; i < turns_.size(); ++i) {
     const ScriptStatement& statement = script_.statements[i];
-    if (statement.when != When::step || turns_[i] > 0 || newest_step_ < statement.step) continue;
+    if (statement.when != ScriptStatement::When::step || turns_[i] > 0 || newest_step_ < statement.step) continue;
     ++turns_[i];
     come({i, 0, now}, now);
   }

@@ -14,7 +14,6 @@ std::vector<StatementWords> split_statements(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
     const char c = text[at];
     if (c == '\n' || c == ';') {
-      statements.back().end = place;
       statements.emplace_back();
       place = c == '\n' ? ScriptPlace{place.line + 1, 1} : ScriptPlace{place.line, place.column + 1};
       ++at;
@@ -23,15 +22,14 @@ std::vector<StatementWords> split_statements(std::string_view text) {
     std::size_t length = 1;
     if (c == '#') {
       length = std::min(text.find('\n', at), text.size()) - at;
-      statements.back().end = place;
     } else if (c != ' ' && c != '\t' && c != '\r') {
       length = std::min(text.find_first_of(" \t\r\n;#", at), text.size()) - at;
       statements.back().words.push_back({text.substr(at, length), place});
+      statements.back().end = {place.line, place.column + length};
     }
     at += length;
     place.column += length;
   }
-  statements.back().end = place;
   std::erase_if(statements, [](const StatementWords& statement) { return statement.words.empty(); });
   return statements;
 }

@@ -24,7 +24,7 @@ struct ScriptWord {
 /// One statement, which has words; comments are gone.
 struct StatementWords {
   std::vector<ScriptWord> words = {};
-  ScriptPlace end = {};  ///< where a further word would stand
+  ScriptPlace end = {};  ///< behind the last word
 };
 /// The words are views into `text`.
 [[nodiscard]] std::vector<StatementWords> split_statements(std::string_view text);
