@@ -9,6 +9,7 @@ import os
 import time
 
 from ._address import take
+from ._hook import hook
 
 VARIABLE = "TORCHUP_WORKER_PAGE"
 _BYTES = 4096
@@ -27,6 +28,9 @@ class Page:
         self._last = 0
         self._numbers[_AT_PID] = os.getpid()
         self._numbers[_AT_MAGIC] = _MAGIC
+
+    def begin(self):
+        """For the hook's, which counts optimizers' steps until then."""
 
     def beat(self, step):
         """A step has ended. Two slots, so that one of them is whole at any instant."""
@@ -71,6 +75,8 @@ def page():
     global _page
     if _page is None and (memory := _adopt()) is not None:
         _page = Page(memory)
+    if _page is None and (found := hook()) is not None:
+        return found.load("torchup_loaded").steps
     return _page
 
 

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "launcher/core/diagnosis/hang_page.hpp"
+#include "launcher/core/diagnosis/native_text.hpp"
+#include "launcher/core/diagnosis/python_stack.hpp"
+
+/// What a node writes of a hang into the attempt's directory, beside what everybody is told.
+namespace torchup {
+
+/// Version of the JSON below; grows when a field changes its meaning or goes.
+inline constexpr int hang_schema = 1;
+/// Ranks of which the JSON tells, and culprits that it names.
+inline constexpr std::size_t hang_ranks_max = 1024;
+
+/// All threads of one of this node's ranks.
+struct RankStacks {
+  Rank rank{0};
+  PythonStack python = {};
+  bool helper_wrote = false;  ///< as main_thread's
+  std::vector<NativeThread> native = {};
+};
+
+/// `hang_<n>.txt`: the page, then all threads of this node's ranks with the whole paths of their files.
+[[nodiscard]] std::string hang_text(const HangTold& told, std::span<const RankStacks> stacks);
+
+/// `hang_<n>.json`: `schema`, `number`, `kind`, `summary`, `culprits`, `silent_s`, `collective`, `action`, `ranks`.
+[[nodiscard]] std::string hang_json(const HangTold& told);
+
+/// `{group, number, operation, sizes, dtype, missing, waiting, operations}`, as events have it too; null for none. Sets
+/// of ranks are texts: "0-7,12-60:4".
+[[nodiscard]] nlohmann::ordered_json collective_json(const std::optional<AwaitedCollective>& call);
+
+}  // namespace torchup
