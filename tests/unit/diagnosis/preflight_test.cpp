@@ -202,7 +202,7 @@ TEST_CASE("pairs that condemn a node are its reason, and reasons stand in one li
   CHECK(unfit_reason(std::vector{small}).empty());
 }
 
-TEST_CASE("--preflight-only ends with 0, 65 or 66", "[unit][preflight]") {
+TEST_CASE("preflight alone ends with 0, 65 or 66", "[unit][preflight]") {
   const std::vector nodes{node("nodea"), node("nodeb", {lost}), node("nodec", {small})};
   CHECK(preflight_code(nodes, 2) == 0);
   CHECK(preflight_code(nodes, 3) == 65);
