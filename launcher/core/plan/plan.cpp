@@ -23,6 +23,7 @@ Result<> plan_program(const PlanSource& source, LaunchConfig& plan) {
   auto program = choose_program(request, machine.program, machine.pythons);
   if (!program) return program.error();
   plan.program = *std::move(program);
+  plan.worker_hook = !options.flag("no-worker-hook");
   return {};
 }
 

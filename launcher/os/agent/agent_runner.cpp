@@ -93,12 +93,16 @@ class AgentRunner {
   void leave_nothing() {
     static_cast<void>(kill_descendants(last_kill_limit, sweep_.given_up()));
     sweep_.discard_next_cgroup();
+    workers_.remove_hook();
   }
 
  private:
   void begin() {
     job_.record(job_started(config_, guarded_.outer));
     for (const std::string& warning : config_.warnings) job_.record(event::Warning{warning});
+    if (const std::string& problem = workers_.hook_problem(); !problem.empty()) {
+      job_.record(event::Notice{"Python workers have no hook: " + problem, LogLevel::debug});
+    }
     AttachSettings settings = attach_settings(config_);
     if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });

@@ -38,15 +38,26 @@ std::vector<std::string> own_environment() {
 }
 
 WorkerGroup::WorkerGroup(asio::io_context& loop, const LaunchConfig& config, Heritage heritage, Listener listener)
-    : loop_{loop}, config_{config}, heritage_{std::move(heritage)},
-      environment_{config, own_environment()}, listener_{std::move(listener)}, spawner_{loop},
-      workers_(static_cast<std::size_t>(config.local_world_size)), next_{config.local_world_size} {}
+    : loop_{loop}, config_{config}, heritage_{std::move(heritage)}, hook_{make_hook()},
+      environment_{config, own_environment(), hook_ ? hook_->path() : std::string{}}, listener_{std::move(listener)},
+      spawner_{loop}, workers_(static_cast<std::size_t>(config.local_world_size)), next_{config.local_world_size} {}
+
+/// A program with our mark tells of itself without.
+std::optional<HookFolder> WorkerGroup::make_hook() {
+  if (!config_.worker_hook || config_.program.template_mark) return std::nullopt;
+  auto made = HookFolder::make();
+  if (made) return std::optional<HookFolder>{*std::move(made)};
+  hook_problem_ = made.error().message();
+  return std::nullopt;
+}
 
 void WorkerGroup::preload(Preload how) {
   TemplateProcess::Settings settings;
   settings.modules = config_.preload;
   settings.program = config_.program;
-  settings.environment = environment_.common();
+  // It is no worker: it has the hook for those that are forked from it.
+  settings.environment = hook_ ? WorkerEnvironment{config_, own_environment()}.common() : environment_.common();
+  if (hook_) settings.hook = hook_->path();
   settings.heritage = heritage_;
   // What libraries count when they are loaded is counted where the only worker will be.
   if (config_.worker_cpus.size() == 1) settings.cpus = config_.worker_cpus.front();

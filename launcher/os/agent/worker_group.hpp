@@ -13,6 +13,7 @@
 #include "launcher/core/plan/worker_environment.hpp"
 #include "launcher/os/agent/incident_recorder.hpp"
 #include "launcher/os/output/worker_output.hpp"
+#include "launcher/os/worker/hook_folder.hpp"
 #include "launcher/os/worker/spawner.hpp"
 #include "launcher/os/worker/template_process.hpp"
 #include "launcher/os/worker/worker.hpp"
@@ -51,6 +52,11 @@ class WorkerGroup {
   /// Ends these.
   void end_preload();
 
+  /// Why Python workers have no hook though they should; empty: they have it.
+  [[nodiscard]] const std::string& hook_problem() const { return hook_problem_; }
+  /// No worker is started any more, and none lives.
+  void remove_hook() { hook_.reset(); }
+
   /// How workers of one attempt are started.
   struct Start {
     Placement placement;
@@ -88,6 +94,7 @@ class WorkerGroup {
   [[nodiscard]] std::optional<LocalRank> owner_of(pid_t pid) const;
 
  private:
+  [[nodiscard]] std::optional<HookFolder> make_hook();
   void order_workers();
   void order(LocalRank local_rank);
   void exec(ChildRequest request, Spawner::Handler handler);
@@ -106,6 +113,8 @@ class WorkerGroup {
   asio::io_context& loop_;
   const LaunchConfig& config_;
   const Heritage heritage_;  ///< of the workers
+  std::string hook_problem_;
+  std::optional<HookFolder> hook_;
   const WorkerEnvironment environment_;
   Listener listener_;
   Spawner spawner_;
