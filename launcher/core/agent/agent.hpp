@@ -131,6 +131,7 @@ class Agent {
   void obey(const StopWorkers& message);
   void obey(const End& message);
   void obey(const Waiting& message);
+  void obey(const OfDiagnosis auto&) {}
 
   [[nodiscard]] bool round_follows() const;
   void leaves(const WorkerSaid& event);

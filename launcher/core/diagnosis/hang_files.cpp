@@ -70,7 +70,7 @@ ordered_json rank_json(const RankLook& look) {
 
 }  // namespace
 
-std::string hang_text(const HangTold& told, std::span<const RankStacks> stacks) {
+std::string hang_text(const HangReport& told, std::span<const RankStacks> stacks) {
   std::string text;
   for (const std::string& line : hang_page(told, std::nullopt, "")) text += line + "\n";
   for (const RankStacks& each : stacks) {
@@ -97,7 +97,7 @@ ordered_json collective_json(const std::optional<AwaitedCollective>& call) {
           {"operations", sides}};
 }
 
-std::string hang_json(const HangTold& told) {
+std::string hang_json(const HangReport& told) {
   ordered_json ranks = ordered_json::array();
   for (std::size_t i = 0; i < std::min(told.looks.size(), hang_ranks_max); ++i)
     ranks.push_back(rank_json(told.looks[i]));

@@ -26,10 +26,10 @@ struct RankStacks {
 };
 
 /// `hang_<n>.txt`: the page, then all threads of this node's ranks with the whole paths of their files.
-[[nodiscard]] std::string hang_text(const HangTold& told, std::span<const RankStacks> stacks);
+[[nodiscard]] std::string hang_text(const HangReport& told, std::span<const RankStacks> stacks);
 
 /// `hang_<n>.json`: `schema`, `number`, `kind`, `summary`, `culprits`, `silent_s`, `collective`, `action`, `ranks`.
-[[nodiscard]] std::string hang_json(const HangTold& told);
+[[nodiscard]] std::string hang_json(const HangReport& told);
 
 /// `{group, number, operation, sizes, dtype, missing, waiting, operations}`, as events have it too; null for none. Sets
 /// of ranks are texts: "0-7,12-60:4".
