@@ -42,9 +42,8 @@ WorkerGroup::WorkerGroup(asio::io_context& loop, const LaunchConfig& config, Her
       environment_{config, own_environment(), hook_ ? hook_->path() : std::string{}}, listener_{std::move(listener)},
       spawner_{loop}, workers_(static_cast<std::size_t>(config.local_world_size)), next_{config.local_world_size} {}
 
-/// A program with our mark tells of itself without.
 std::optional<HookFolder> WorkerGroup::make_hook() {
-  if (!config_.worker_hook || config_.program.template_mark) return std::nullopt;
+  if (!config_.worker_hook) return std::nullopt;
   auto made = HookFolder::make();
   if (made) return std::optional<HookFolder>{*std::move(made)};
   hook_problem_ = made.error().message();
@@ -215,7 +214,7 @@ Worker::Listener WorkerGroup::worker_listener(LocalRank local_rank) {
   Worker::Listener listener;
   listener.ended = [this, local_rank](int exit_code) {
     const auto worker = std::move(workers_.at(static_cast<std::size_t>(local_rank.value())));
-    listener_.ended(worker->id(), exit_code, worker->progress());
+    listener_.ended(worker->id(), exit_code, worker->remains(exit_code));
     if (reaped_) reaped_();
   };
   listener.channel.heard = [this, local_rank](WorkerWord word) {
@@ -299,6 +298,15 @@ std::vector<pid_t> WorkerGroup::forked() const {
     if (template_ && worker) pids.push_back(worker->pid());
   }
   return pids;
+}
+
+std::vector<RaisedWorker> WorkerGroup::raised() const {
+  std::vector<RaisedWorker> list;
+  for (const auto& worker : workers_) {
+    const auto hook = worker ? worker->hook() : std::nullopt;
+    if (hook && hook->raised_at_ns != 0) list.push_back({worker->id().local_rank, worker->pid(), hook->raised_at_ns});
+  }
+  return list;
 }
 
 std::vector<StepSample> WorkerGroup::steps() const {

@@ -23,6 +23,13 @@ namespace torchup {
 /// The environment of this process, "NAME=value" each.
 [[nodiscard]] std::vector<std::string> own_environment();
 
+/// A living worker whose page says that an exception has left its program.
+struct RaisedWorker {
+  LocalRank local_rank{0};
+  pid_t pid = 0;
+  std::int64_t raised_at_ns = 0;
+};
+
 /// This node's workers: in which order they are started, and what is sent to them. Decides nothing: the agent machine
 /// says what is to be done, and hears what became of it. Lives on the loop.
 class WorkerGroup {
@@ -32,8 +39,8 @@ class WorkerGroup {
     std::function<void(AgentEvent)> tell;
     /// worker_started, warning.
     std::function<void(EventBody)> record;
-    /// A worker's process is gone and reaped; `progress` is what its page said last.
-    std::function<void(const WorkerId& worker, int exit_code, std::optional<WorkerProgress> progress)> ended;
+    /// A worker's process is gone and reaped.
+    std::function<void(const WorkerId& worker, int exit_code, WorkerRemains remains)> ended;
   };
   WorkerGroup(asio::io_context& loop, const LaunchConfig& config, Heritage heritage, Listener listener);
 
@@ -88,6 +95,7 @@ class WorkerGroup {
   [[nodiscard]] std::vector<LivingWorker> living() const;
   /// Forked ones, which are children of this process's main thread.
   [[nodiscard]] std::vector<pid_t> forked() const;
+  [[nodiscard]] std::vector<RaisedWorker> raised() const;
   [[nodiscard]] std::vector<StepSample> steps() const;
   [[nodiscard]] std::vector<StateSample> states() const;
   /// The worker that this process is or comes from.

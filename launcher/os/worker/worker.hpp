@@ -34,6 +34,9 @@ class Worker {
   bool say(const AgentWord& word) { return channel_.say(word); }
   /// What its page says now.
   [[nodiscard]] std::optional<WorkerProgress> progress() const;
+  [[nodiscard]] std::optional<HookPage> hook() const;
+  /// Once it has ended.
+  [[nodiscard]] WorkerRemains remains(int exit_code) const;
 
   /// To its process group. False, once, when nobody in it may be signalled by us: they run as another user.
   bool signal(int number);
