@@ -48,7 +48,8 @@ inline constexpr const char* hook_folder_name = "hook";
 inline constexpr int left_behind_max = 256;
 inline constexpr int names_looked_at_max = 4096;
 /// Does the same for what launchers of this user have left in memory on this machine because both their processes were
-/// killed, and removes the hook there; and links to what is gone, beside `own_link`.
+/// killed, and removes the hook there; and links to what is gone, beside `own_link`
+/// (empty: there is none).
 void remove_left_behind(const std::string& own_link);
 
 /// The name in memory of what `link` leads to: `torchelastic_<boot and pid namespace>_<pid>_<start time>_<the link's 8

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -25,10 +26,9 @@ namespace {
 
 Result<> write_file(int folder, const char* name, std::string_view text) {
   const UniqueFd file{::openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
-  if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    return system_error(name);
-  }
-  return {};
+  const ssize_t written = file ? ::write(file.get(), text.data(), text.size()) : -1;
+  if (written < 0) return system_error(name);
+  return static_cast<std::size_t>(written) == text.size() ? Result<>{} : system_error(ENOSPC, name);
 }
 
 Result<> write_files(const std::string& path) {
