@@ -28,7 +28,8 @@ Result<> write_file(int folder, const char* name, std::string_view text) {
   const UniqueFd file{::openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
   const ssize_t written = file ? ::write(file.get(), text.data(), text.size()) : -1;
   if (written < 0) return system_error(name);
-  return static_cast<std::size_t>(written) == text.size() ? Result<>{} : system_error(ENOSPC, name);
+  if (static_cast<std::size_t>(written) != text.size()) return system_error(ENOSPC, name);
+  return {};
 }
 
 Result<> write_files(const std::string& path) {
