@@ -34,6 +34,8 @@ class Worker {
   bool say(const AgentWord& word) { return channel_.say(word); }
   /// What its page says now.
   [[nodiscard]] std::optional<WorkerProgress> progress() const;
+  /// A duplicate of its page's descriptor; empty: it has none, or there are too many open.
+  [[nodiscard]] UniqueFd page() const;
 
   /// To its process group. False, once, when nobody in it may be signalled by us: they run as another user.
   bool signal(int number);
