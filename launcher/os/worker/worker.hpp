@@ -37,6 +37,8 @@ class Worker {
   [[nodiscard]] std::optional<HookPage> hook() const;
   /// Once it has ended.
   [[nodiscard]] WorkerRemains remains(int exit_code) const;
+  /// A duplicate of its page's descriptor; empty: it has none, or there are too many open.
+  [[nodiscard]] UniqueFd page() const;
 
   /// To its process group. False, once, when nobody in it may be signalled by us: they run as another user.
   bool signal(int number);
