@@ -134,6 +134,8 @@ TEST_CASE("answers of strangers, unasked ones and late ones are passed over", "[
   REQUIRE(job.report_all(silent(64s)).starts_with(examine_0));
   strangers();
   REQUIRE(job.answer_both(1) == "");
+  REQUIRE(job.watch.held_bytes() == 0);
+  REQUIRE(job.answer("a", 0, {waiting(0), waiting(1)}) == "");
   REQUIRE(job.watch.held_bytes() > 0);
   REQUIRE(job.answer_both(0) == stuck_3);
   REQUIRE(job.watch.held_bytes() == 0);
