@@ -13,6 +13,13 @@
 
 namespace torchup {
 
+/// What is left in the memory of a worker that is gone.
+struct WorkerRemains {
+  std::optional<WorkerProgress> progress = {};
+  std::optional<HookPage> hook = {};
+  std::string sheet = {};  ///< as read_sheet; of one that a signal has ended
+};
+
 /// The agent's side of the memory that it shares with a worker (rendezvous/base/worker_page.hpp). It never maps it: the
 /// worker writes what it likes, and a copy cannot change under our eyes.
 class SharedPage {

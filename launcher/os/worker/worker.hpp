@@ -34,6 +34,9 @@ class Worker {
   bool say(const AgentWord& word) { return channel_.say(word); }
   /// What its page says now.
   [[nodiscard]] std::optional<WorkerProgress> progress() const;
+  [[nodiscard]] std::optional<HookPage> hook() const;
+  /// Once it has ended.
+  [[nodiscard]] WorkerRemains remains(int exit_code) const;
   /// A duplicate of its page's descriptor; empty: it has none, or there are too many open.
   [[nodiscard]] UniqueFd page() const;
 
