@@ -68,6 +68,7 @@ void Agent::on(const WorkerEnded& event) {
   if (abandoned) return;
   worker.state = end == WorkerEnd::succeeded ? WorkerState::succeeded : WorkerState::failed;
   if (end == WorkerEnd::succeeded) {
+    if (diagnosis_.progress) diagnosis_.progress->worker_ended();
     if (event.exit_code == requeue_code) requeue(event.local_rank);
   } else {
     note_failure(how, consequence);
@@ -75,7 +76,8 @@ void Agent::on(const WorkerEnded& event) {
       if (!consequence || worker.blamed_at || !cause_may_come()) {
         tell_failures();
       } else if (!cause_ends_) {
-        cause_ends_ = now_ + cause_patience;
+        // Who was ended for a hang is the cause, and may take its time to end.
+        cause_ends_ = now_ + cause_patience + (diagnosis_.action == HangAction::none ? Duration{0} : abort_patience);
       }
     } else if (phase_ == Phase::running) {  // it did not heed the request to save, but ended by its signal
       end_job(shell_code(-event.exit_code), fmt::format("got {}: rank {} ended by it", signal_text(-event.exit_code),
@@ -96,23 +98,6 @@ WorkerEnd Agent::kind_of_end(const Worker& worker, int exit_code) const {
 }
 
 bool Agent::drained_to_death(int exit_code) const { return exit_code < 0 && is_in(drained_by_, -exit_code); }
-
-void Agent::on(const StepsSeen& event) {
-  if (phase_ != Phase::running) return;
-  const StepWatch::Findings findings =
-      step_watch_.look(of_this_round(event.samples), paused_ || !drained_by_.empty(), now_);
-  if (findings.slow) record(*findings.slow);
-  if (findings.warning) record(event::Warning{*findings.warning});
-  if (!findings.hung) return;
-  event::WorkersHung hung{{}, findings.hung->reason};
-  for (const LocalRank local_rank : findings.hung->workers) {
-    hung.ranks.push_back(id_of(local_rank).rank);
-    worker_at(local_rank).abort_reason = findings.hung->reason;
-  }
-  record(std::move(hung));
-  act(AbortWorkers{findings.hung->workers});
-  abort_ends_ = now_ + abort_patience;
-}
 
 void Agent::on(const StatesSeen& event) {
   if (phase_ != Phase::running || paused_) return;
@@ -188,6 +173,8 @@ bool Agent::is_consequence(const WorkerEnded& how, WorkerEnd end) const {
   if (end == WorkerEnd::terminated &&
       (how.error_file.empty() || failures_.empty() || second(how.time_us) >= second(failures_.front().time_us)))
     return true;
+  // A hang has been found, and whoever is to blame for it is being ended.
+  if (diagnosis_.action != HangAction::none) return true;
   // A signal is its own cause, but for the one by which programs give up.
   if (how.exit_code < 0 && how.exit_code != -SIGABRT) return false;
   return cause_kind(last_words(how.lines)) == CauseKind::consequence;
@@ -199,7 +186,7 @@ bool Agent::cause_may_come() const { return any_busy() || placement_->group_worl
 
 void Agent::tell_failures() {
   cause_ends_.reset();
-  report_failures(true, failure_text(failures_[root_cause(failures_)]));
+  report_failures(diagnosis_.action != HangAction::abort, failure_text(failures_[root_cause(failures_)]));
 }
 
 void Agent::note_failure(const WorkerEnded& how, bool consequence) {

@@ -51,13 +51,13 @@ std::string call_text(const AwaitedCollective& call) {
                      group_text(call), amount.empty() ? "" : ", ", amount);
 }
 
-const RankLook* look_of(const HangTold& told, Rank rank) {
+const RankLook* look_of(const HangReport& told, Rank rank) {
   const auto found = std::ranges::lower_bound(told.looks, rank, {}, &RankLook::rank);
   return found != told.looks.end() && found->rank == rank ? &*found : nullptr;
 }
 
 /// `rank 3 on nodeb`; several only where they have one host in common.
-std::string placed_text(const HangTold& told, std::span<const Rank> ranks) {
+std::string placed_text(const HangReport& told, std::span<const Rank> ranks) {
   std::string host;
   for (const Rank rank : ranks) {
     const RankLook* const look = look_of(told, rank);
@@ -72,7 +72,7 @@ std::string placed_text(const HangTold& told, std::span<const Rank> ranks) {
 }
 
 /// `rank 3 on nodeb broadcast (16 B int64)`
-std::string side_text(const HangTold& told, const OperationSide& side) {
+std::string side_text(const HangReport& told, const OperationSide& side) {
   const std::string amount = amount_text(side.elements, side.bytes, side.dtype);
   const std::string sizes = side.sizes.empty() || side.elements <= 0 ? "" : " " + printable(side.sizes);
   return fmt::format("{} {}{}{}{}{}", placed_text(told, side.ranks.below(world_size_max)),
@@ -80,7 +80,7 @@ std::string side_text(const HangTold& told, const OperationSide& side) {
                      amount, amount.empty() ? "" : ")");
 }
 
-std::string mismatch_text(const HangTold& told, const AwaitedCollective& call) {
+std::string mismatch_text(const HangReport& told, const AwaitedCollective& call) {
   std::string text = fmt::format("ranks do not do the same as #{} of {}: ", call.number, group_text(call));
   for (std::size_t i = 0; i < call.operations.size(); ++i) {
     text += (i == 0 ? "" : ", ") + side_text(told, call.operations[i]);
@@ -118,7 +118,7 @@ std::string_view matter(HangKind kind, bool one) {
   return {};
 }
 
-std::string verdict_text(const HangTold& told, const HangVerdict& verdict) {
+std::string verdict_text(const HangReport& told, const HangVerdict& verdict) {
   if (verdict.kind == HangKind::mismatch && verdict.collective) return mismatch_text(told, *verdict.collective);
   if (verdict.kind == HangKind::network) {
     const std::string call = verdict.collective ? call_text(*verdict.collective) : "their collectives";
@@ -190,7 +190,7 @@ void add_block(std::vector<std::string>& lines, const Block& block) {
   for (const StackFrame& frame : told_frames(look.frames)) lines.push_back("    " + frame_text(frame));
 }
 
-std::string action_text(const HangTold& told) {
+std::string action_text(const HangReport& told) {
   constexpr std::string_view names[] = {"report", "abort", "restart"};
   const std::string_view option = names[static_cast<std::size_t>(told.on_hang)];
   if (told.action == HangAction::abort) return fmt::format("the job is ended (--on-hang={})", option);
@@ -203,7 +203,7 @@ std::string action_text(const HangTold& told) {
   return fmt::format("nothing was done (--on-hang={}: {})", option, reason);
 }
 
-bool is_culprit(const HangTold& told, Rank rank) {
+bool is_culprit(const HangReport& told, Rank rank) {
   return told.verdict && std::ranges::binary_search(told.verdict->culprits, rank);
 }
 
@@ -226,7 +226,7 @@ std::string doing_text(const RankLook& look) {
   return look.moving ? "running" : "sleeping";
 }
 
-std::string hang_summary(const HangTold& told) {
+std::string hang_summary(const HangReport& told) {
   const std::string step =
       told.verdict && told.verdict->last_step ? fmt::format(", last step {}", *told.verdict->last_step) : std::string{};
   const std::string front = told.asked ? "What the ranks do" : "No progress for " + whole_seconds(told.silence);
@@ -234,7 +234,7 @@ std::string hang_summary(const HangTold& told) {
   return fmt::format("{}{}: {}", front, step, verdict);
 }
 
-std::vector<std::string> hang_page(const HangTold& told, const std::optional<RankSet>& own, const std::string& file) {
+std::vector<std::string> hang_page(const HangReport& told, const std::optional<RankSet>& own, const std::string& file) {
   std::vector<std::string> lines{hang_summary(told)};
   std::vector<const RankLook*> culprits, others;
   for (const RankLook& look : told.looks) {
@@ -257,7 +257,5 @@ std::vector<std::string> hang_page(const HangTold& told, const std::optional<Ran
   if (!end.empty()) lines.push_back("  " + end);
   return lines;
 }
-
-std::string hang_over_text(Duration after) { return "it goes on after " + whole_seconds(after); }
 
 }  // namespace torchup

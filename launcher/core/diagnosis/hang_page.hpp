@@ -17,7 +17,7 @@ inline constexpr std::size_t told_blocks_max = 16;
 inline constexpr std::size_t told_ranks_bytes_max = 128;
 
 /// Everything that the page, the files and the events of one hang are made of.
-struct HangTold {
+struct HangReport {
   std::uint64_t number = 0;
   bool asked = false;                       ///< somebody wanted to see the ranks
   std::optional<HangVerdict> verdict = {};  ///< without one, they get on
@@ -25,20 +25,18 @@ struct HangTold {
   HangAction action = HangAction::none;
   OnHang on_hang = OnHang::report;
   std::vector<RankLook> looks = {};  ///< by rank
+  friend bool operator==(const HangReport&, const HangReport&) = default;
 };
 
 /// In one line: `No progress for 64 s, last step 1233: rank 3 on nodeb is stuck; ranks 0-2 wait for it in all_reduce
 /// #1234 (default_pg, 4.0 MiB float32)`. Of a mismatch with what each side calls.
-[[nodiscard]] std::string hang_summary(const HangTold& told);
+[[nodiscard]] std::string hang_summary(const HangReport& told);
 
 /// The page, line by line: the summary, the culprits, the others, those not seen, and what is done. Ranks that do the
 /// same are told once. `own`: those ranks alone, as other nodes than group rank 0's show it. `file`: where all stacks
 /// are; empty: nowhere.
-[[nodiscard]] std::vector<std::string> hang_page(const HangTold& told, const std::optional<RankSet>& own,
+[[nodiscard]] std::vector<std::string> hang_page(const HangReport& told, const std::optional<RankSet>& own,
                                                  const std::string& file);
-
-/// `it goes on after 182 s`
-[[nodiscard]] std::string hang_over_text(Duration after);
 
 /// `rank 3`, `ranks 0-2,5`.
 [[nodiscard]] std::string ranks_text(const RankSet& ranks);

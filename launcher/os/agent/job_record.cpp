@@ -91,6 +91,20 @@ void JobRecord::say(const EventBody& body) {
     log_failure_told_ = now;
   }
   log_->tell(LogLine{line->level, std::move(line->text)});
+  say_page(line->level, page_of(body));
+}
+
+/// A page stands below its first line, as a report does; where lines are objects it is as many of them.
+void JobRecord::say_page(LogLevel level, std::vector<std::string> page) {
+  const LogOptions options = own_log(config_.output.log);
+  if (page.empty() || level < options.level) return;
+  if (options.format == LogFormat::json) {
+    for (std::string& each : page) log_->tell(LogLine{level, std::move(each)});
+    return;
+  }
+  std::string text;
+  for (const std::string& each : page) text += each + "\n";
+  output_.print(text);
 }
 
 void JobRecord::other_says(LogLine line) {

@@ -45,6 +45,7 @@ class JobRecord {
  private:
   void open_log();
   void say(const EventBody& body);
+  void say_page(LogLevel level, std::vector<std::string> page);
   void tell(std::vector<LogLine> allowed);
   Task<> tell_restart(std::shared_ptr<IncidentRecorder::Open> failed);
   void report(const Finish& action);

@@ -32,8 +32,8 @@ AwaitedCollective awaited(const std::string& missing, const std::string& waiting
 }
 
 /// The spec's example: rank 3 reads, the others wait for it.
-HangTold example() {
-  HangTold told;
+HangReport example() {
+  HangReport told;
   told.silence = 64s + 900ms;
   told.verdict = HangVerdict{
       .kind = HangKind::stuck, .culprits = looks::list({3}), .collective = awaited("3", "0-2"), .last_step = 1233};
@@ -54,15 +54,15 @@ HangTold example() {
   return told;
 }
 
-std::string page_text(const HangTold& told, const std::string& file = "", std::optional<RankSet> own = {}) {
+std::string page_text(const HangReport& told, const std::string& file = "", std::optional<RankSet> own = {}) {
   std::string text;
   for (const std::string& line : hang_page(told, own, file)) text += line + "\n";
   return text;
 }
 
 /// The example with another verdict.
-HangTold judged(HangKind kind, std::initializer_list<int> culprits) {
-  HangTold told = example();
+HangReport judged(HangKind kind, std::initializer_list<int> culprits) {
+  HangReport told = example();
   told.verdict->kind = kind;
   told.verdict->culprits = looks::list(culprits);
   return told;
@@ -99,20 +99,20 @@ TEST_CASE("each kind of hang has its words", "[unit][hang_page]") {
   CHECK(hang_summary(judged(HangKind::network, {})) ==
         front + "all ranks are in " + call + " and nothing arrives: the network");
   SECTION("of several culprits, which have a host in common or not") {
-    HangTold told = judged(HangKind::stuck, {2, 3});
+    HangReport told = judged(HangKind::stuck, {2, 3});
     told.verdict->collective->waiting = looks::ranks("0");
     CHECK(hang_summary(told) == front + "ranks 2-3 are stuck; rank 0 waits for them in " + call);
     told.looks[2].host = "nodeb";
     CHECK(hang_summary(told) == front + "ranks 2-3 on nodeb are stuck; rank 0 waits for them in " + call);
   }
   SECTION("where nobody waits") {
-    HangTold told = judged(HangKind::stuck, {3});
+    HangReport told = judged(HangKind::stuck, {3});
     told.verdict->collective.reset();
     told.verdict->last_step.reset();
     CHECK(hang_summary(told) == "No progress for 64 s: rank 3 on nodeb is stuck");
   }
   SECTION("of a mismatch with what each side calls") {
-    HangTold told = judged(HangKind::mismatch, {3});
+    HangReport told = judged(HangKind::mismatch, {3});
     told.verdict->collective->operations = {
         {looks::ranks("0-2"), "all_reduce", "[1024, 1024]", elements, "float32", 4 * elements},
         {looks::ranks("3"), "broadcast", "[2]", 2, "int64", 16}};
@@ -123,7 +123,7 @@ TEST_CASE("each kind of hang has its words", "[unit][hang_page]") {
 }
 
 TEST_CASE("what is not known of a collective is left out", "[unit][hang_page]") {
-  HangTold told = example();
+  HangReport told = example();
   AwaitedCollective& one = *told.verdict->collective;
   const auto in = [&] {
     const std::string summary = hang_summary(told);
@@ -141,7 +141,7 @@ TEST_CASE("what is not known of a collective is left out", "[unit][hang_page]") 
 }
 
 TEST_CASE("sizes are told in the unit that fits", "[unit][hang_page]") {
-  HangTold told = example();
+  HangReport told = example();
   const auto amount = [&](std::int64_t bytes) {
     told.verdict->collective->bytes = bytes;
     const std::string summary = hang_summary(told);
@@ -157,7 +157,7 @@ TEST_CASE("sizes are told in the unit that fits", "[unit][hang_page]") {
 
 TEST_CASE("the last line says what is done", "[unit][hang_page]") {
   const auto last = [](HangKind kind, OnHang on_hang, HangAction action) {
-    HangTold told = judged(kind, {3});
+    HangReport told = judged(kind, {3});
     told.on_hang = on_hang;
     told.action = action;
     return hang_page(told, std::nullopt, "").back();
@@ -175,7 +175,7 @@ TEST_CASE("the last line says what is done", "[unit][hang_page]") {
 }
 
 TEST_CASE("who asks sees the ranks, and nothing is done", "[unit][hang_page]") {
-  HangTold told = example();
+  HangReport told = example();
   told.asked = true;
   CHECK(hang_summary(told).starts_with("What the ranks do, last step 1233: rank 3 on nodeb is stuck; "));
   CHECK(hang_page(told, std::nullopt, "x/hang_0.txt").back() == "  all stacks: x/hang_0.txt");
@@ -191,7 +191,7 @@ TEST_CASE("another node shows its own ranks", "[unit][hang_page]") {
 }
 
 TEST_CASE("ranks are told together when they do the same", "[unit][hang_page]") {
-  HangTold told = example();
+  HangReport told = example();
   SECTION("each with a peer of its own") {
     for (int rank = 0; rank < 3; ++rank) {
       told.looks[static_cast<std::size_t>(rank)].kernel =
@@ -217,7 +217,7 @@ TEST_CASE("ranks are told together when they do the same", "[unit][hang_page]") 
 }
 
 TEST_CASE("native frames stand before Python's", "[unit][hang_page]") {
-  HangTold told = example();
+  HangReport told = example();
   told.looks[3].native = std::vector<std::string>(10, "read (libc.so.6)");
   const auto lines = hang_page(told, looks::ranks("3"), "");
   CHECK(lines[2] == "    read (libc.so.6)");
@@ -226,7 +226,7 @@ TEST_CASE("native frames stand before Python's", "[unit][hang_page]") {
 }
 
 TEST_CASE("who was not seen is told so", "[unit][hang_page]") {
-  HangTold told = example();
+  HangReport told = example();
   told.verdict->unseen = looks::ranks("2,4-7");
   told.looks[2].seen = false;
   const std::string page = page_text(told);
@@ -235,7 +235,7 @@ TEST_CASE("who was not seen is told so", "[unit][hang_page]") {
 }
 
 TEST_CASE("a page has its limits", "[unit][hang_page]") {
-  HangTold told = example();
+  HangReport told = example();
   told.looks.resize(1);
   const RankLook one = told.looks[0];
   told.looks.clear();
@@ -260,7 +260,7 @@ TEST_CASE("a page has its limits", "[unit][hang_page]") {
 }
 
 TEST_CASE("what strangers wrote moves no cursor", "[unit][hang_page]") {
-  HangTold told = example();
+  HangReport told = example();
   const std::string bad = "a\x1b[2J\n\xff\u202e";
   told.looks[3].host = told.looks[3].kernel = bad;
   told.looks[3].frames = {{bad, "/x/" + bad, 3}};
@@ -304,7 +304,7 @@ TEST_CASE("the file has all threads with their paths", "[unit][hang_page]") {
 }
 
 TEST_CASE("the JSON has the same", "[unit][hang_page]") {
-  HangTold told = example();
+  HangReport told = example();
   told.number = 2;
   const json file = json::parse(hang_json(told));
   CHECK(file["schema"] == 1);
@@ -364,7 +364,7 @@ TEST_CASE("any verdict on any looks gives a page", "[unit][hang_page]") {
   };
   for (int round = 0; round < 500; ++round) {
     const int world = 1 + static_cast<int>(random() % 6);
-    HangTold told;
+    HangReport told;
     for (int rank = 0; rank < world; ++rank) {
       RankLook look = one_of(looks::still(rank), looks::moving(rank), looks::silent(rank));
       look.seen = random() % 4 != 0;
