@@ -144,7 +144,7 @@ class Agent {
   void on(const StepsSeen& event);
   void on(const StatesSeen& event);
   void on(const LooksTaken& event);
-  void on(const ArrivalsTaken& event);
+  void on(const ArrivalsSeen& event);
   void on(const TimerExpired& event);
   void on(const DescendantsGone&);
   void on(const SignalArrived& event);

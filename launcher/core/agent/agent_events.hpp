@@ -84,7 +84,7 @@ struct LooksTaken {
   std::vector<RankStacks> stacks;  ///< whole, for this node's file
 };
 /// Answer to TakeLooks that asks for arrivals alone.
-struct ArrivalsTaken {
+struct ArrivalsSeen {
   std::uint64_t number = 0;
   std::vector<RankArrivals> ranks;
   std::vector<std::string> shared_groups;             ///< that have members on other nodes, in order
@@ -106,7 +106,7 @@ struct SignalArrived {
 struct Wake {};  ///< nothing happened but time
 using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
                                 SpawnFailed, WorkerNotStarted, WorkerEnded, WorkerSaid, StepsSeen, StatesSeen,
-                                LooksTaken, ArrivalsTaken, TimerExpired, DescendantsGone, SignalArrived, Wake>;
+                                LooksTaken, ArrivalsSeen, TimerExpired, DescendantsGone, SignalArrived, Wake>;
 
 // Actions.
 
@@ -189,7 +189,7 @@ struct ShowWorkers {
   friend bool operator==(const ShowWorkers&, const ShowWorkers&) = default;
 };
 /// Look at these workers, twice, or once and as fast as can be where somebody has `asked`, and answer with LooksTaken;
-/// where it is `arrivals_only` with ArrivalsTaken. Who cannot be seen is left out.
+/// where it is `arrivals_only` with ArrivalsSeen. Who cannot be seen is left out.
 struct TakeLooks {
   std::uint64_t number = 0;
   std::vector<LocalRank> workers;

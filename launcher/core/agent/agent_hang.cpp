@@ -15,7 +15,7 @@
 namespace torchup {
 namespace {
 
-double seconds(Duration duration) {
+double whole_milliseconds(Duration duration) {
   return std::chrono::duration<double>(std::chrono::floor<std::chrono::milliseconds>(duration)).count();
 }
 
@@ -93,9 +93,13 @@ void Agent::take_looks(std::uint64_t number, bool asked, bool arrivals_only) {
   if (phase_ == Phase::running && !workers.empty()) {
     act(TakeLooks{number, std::move(workers), asked, arrivals_only});
   } else if (arrivals_only) {
-    on(ArrivalsTaken{.number = number});
+    ArrivalsSeen none;
+    none.number = number;
+    on(none);
   } else {
-    on(LooksTaken{.number = number});
+    LooksTaken none;
+    none.number = number;
+    on(none);
   }
 }
 
@@ -126,6 +130,12 @@ void Agent::on(const LooksTaken& event) {
       act(Send{Examined{event.number, std::move(parts[i]), last}});
     }
   }
+}
+
+void Agent::on(const ArrivalsSeen& event) {
+  if (!event.clock) return;
+  const LatenessWindow window = diagnosis_.lateness.window(event.ranks);
+  act(Send{Arrivals{encode_window(told_window(event.number, window, *event.clock, event.shared_groups))}});
 }
 
 // What was found.
@@ -201,7 +211,7 @@ void Agent::end_hung(const hang::Found& found, const std::string& summary) {
   abort_ends_ = now_ + abort_patience;
 }
 
-void Agent::learn(const hang::Over& over) { record(event::HangOver{over.number, seconds(over.after)}); }
+void Agent::learn(const hang::Over& over) { record(event::HangOver{over.number, whole_milliseconds(over.after)}); }
 
 void Agent::learn(const StragglerFound& found) {
   record(event::StragglerFound{found, is_told_here(found.rank, found.host)});

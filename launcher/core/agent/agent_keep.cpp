@@ -30,7 +30,7 @@ void Agent::on(const WorkerSaid& event) {
     leaves(event);
   } else if (const auto* raised = std::get_if<WorkerRaised>(&event.word)) {
     raises(event.local_rank, raised->text);
-  } else if (worker.stay == Stay::parking) {
+  } else if (std::holds_alternative<WorkerParked>(event.word) && worker.stay == Stay::parking) {
     parks(event.local_rank, event.beats);
   }
 }

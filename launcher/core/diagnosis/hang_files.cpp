@@ -46,7 +46,7 @@ std::vector<int> numbers_of(std::span<const Rank> ranks) {
 }
 
 /// In seconds.
-double in_milliseconds(Duration duration) {
+double silent_seconds(Duration duration) {
   return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) / 1000;
 }
 
@@ -99,7 +99,7 @@ std::string hang_json(const HangReport& told, const std::optional<RankSet>& own)
                           {"kind", verdict ? ordered_json(to_text(verdict->kind)) : ordered_json(nullptr)},
                           {"summary", hang_summary(told)},
                           {"culprits", numbers_of(verdict ? verdict->culprits : std::vector<Rank>{})},
-                          {"silent_s", in_milliseconds(told.silence)},
+                          {"silent_s", silent_seconds(told.silence)},
                           {"collective", collective_json(verdict ? verdict->collective : std::nullopt)},
                           {"action", to_text(told.action)},
                           {"ranks", ranks}};
@@ -117,7 +117,7 @@ EventBody hang_event(const HangReport& told, const std::optional<RankSet>& own, 
   found.summary = std::move(summary);
   found.culprits = told.verdict->culprits;
   if (found.culprits.size() > hang_ranks_max) found.culprits.erase(found.culprits.begin() + hang_ranks_max, found.culprits.end());
-  found.silent_s = in_milliseconds(told.silence);
+  found.silent_s = silent_seconds(told.silence);
   found.collective = told.verdict->collective;
   found.action = told.action;
   found.page = std::move(page);

@@ -6,6 +6,7 @@ Layout: rendezvous/base/worker_page.hpp. The agent reads it and takes it for a s
 import fcntl
 import mmap
 import os
+import sys
 import time
 
 from ._address import take
@@ -17,6 +18,7 @@ _MAGIC = 0x31474150505554
 # Offsets in numbers of eight bytes.
 _AT_MAGIC, _AT_PID, _AT_NEWEST, _AT_BEATS, _BEAT = 0, 1, 2, 8, 8
 _NUMBER, _STEP, _TIME, _TOOK, _WAITED = range(5)
+_AT_PYTHON = 37  # who writes it hears no word of the agent's there
 _F_GET_SEALS = 1034
 _SEALS = 1 | 2 | 4  # SEAL, SHRINK, GROW: a page that is not sealed could be cut under us
 
@@ -27,6 +29,7 @@ class Page:
         self._beats = 0
         self._last = 0
         self._numbers[_AT_PID] = os.getpid()
+        self._numbers[_AT_PYTHON] = sys.hexversion
         self._numbers[_AT_MAGIC] = _MAGIC
 
     def begin(self):
@@ -59,7 +62,7 @@ def _adopt():
     fd, device, inode, _ = address
     try:
         status = os.fstat(fd)
-        if (status.st_dev, status.st_ino, status.st_size) != (device, inode, _BYTES):
+        if (status.st_dev, status.st_ino) != (device, inode) or status.st_size < _BYTES:
             return None
         if fcntl.fcntl(fd, _F_GET_SEALS) & _SEALS != _SEALS:
             return None

@@ -10,6 +10,7 @@
 
 #include "rendezvous/core/diagnosis/rank_look.hpp"
 #include "rendezvous/core/diagnosis/wait_graph.hpp"
+#include "rendezvous/core/link/hang_terms.hpp"
 
 namespace torchup {
 
@@ -120,7 +121,6 @@ class HangJudge {
 
 // What is done about it.
 
-enum class OnHang : std::uint8_t { report, abort, restart };
 enum class HangAction : std::uint8_t { none, abort, restart };
 /// "none", "abort", "restart".
 [[nodiscard]] std::string_view to_text(HangAction action);

@@ -12,7 +12,7 @@
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/diagnosis/gathered_looks.hpp"
 #include "rendezvous/core/diagnosis/hang_verdict.hpp"
-#include "rendezvous/core/diagnosis/progress_clock.hpp"
+#include "rendezvous/core/link/hang_terms.hpp"
 
 namespace torchup {
 
@@ -26,15 +26,6 @@ inline constexpr Duration look_wait_max = std::chrono::seconds{5};
 inline constexpr Duration asked_look_wait_max = std::chrono::seconds{2};
 /// Looks that go with a verdict: the culprits', then the lowest ranks'.
 inline constexpr std::size_t told_looks_max = 1024;
-
-/// --hang-timeout.
-struct HangTimeout {
-  enum class Mode : std::uint8_t { automatic, off, given };
-  Mode mode = Mode::automatic;
-  Duration silence{0};                 ///< of `given`
-  std::optional<Duration> start = {};  ///< until an attempt's first progress; else max(300 s, silence)
-  friend bool operator==(const HangTimeout&, const HangTimeout&) = default;
-};
 
 /// How long all may be silent; nothing: as long as they like. Where nobody is watched there is a limit only if the user
 /// gave one.

@@ -11,6 +11,7 @@
 
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/diagnosis/rank_look.hpp"
+#include "rendezvous/core/link/clock_offset.hpp"
 
 /// Who arrives last at collectives, and by how much: one window, one node. lateness_nodes compares nodes,
 /// straggler_watch says who is a straggler for good.
@@ -30,7 +31,7 @@ inline constexpr double straggler_chance_deviations = 3;
 /// period: an evaluation, a checkpoint.
 inline constexpr std::size_t lateness_gaps_to_pause = 32;
 /// Times are a stranger's word: between 0 and this, sums and differences of two of them fit.
-inline constexpr std::int64_t arrival_ns_max = std::int64_t{1} << 61;
+inline constexpr std::int64_t arrival_ns_max = clock_ns_max;
 
 /// When a rank began a collective.
 struct Arrival {

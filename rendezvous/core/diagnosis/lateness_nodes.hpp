@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,38 +9,15 @@
 
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/diagnosis/lateness.hpp"
+#include "rendezvous/core/link/clock_offset.hpp"
 
 /// Who arrives last at collectives, between nodes: what agents tell of a window, and the coordinator's rule.
 namespace torchup {
 
-inline constexpr std::size_t round_trips_kept_max = 64;
 inline constexpr std::size_t told_numbers_max = 32;     ///< of one signature
 inline constexpr std::size_t told_signatures_max = 64;  ///< of one node: the largest
 /// Lateness below so many errors of the clocks does not count.
 inline constexpr int late_errors_min = 2;
-
-/// How far the coordinator's clock is ahead of this node's, by the fastest of the newest round trips. Pure.
-class ClockOffset {
- public:
-  struct Estimate {
-    Duration offset{0};
-    Duration error{0};  ///< half of the round trip
-    friend bool operator==(const Estimate&, const Estimate&) = default;
-  };
-  /// Times are since each clock's own beginning: `sent` and `received` of this node, `answered` of the coordinator's,
-  /// who answers at once. One that was received before it was sent is passed over.
-  void add(Duration sent, Duration answered, Duration received);
-  /// Nothing before the first round trip.
-  [[nodiscard]] std::optional<Estimate> estimate() const;
-
- private:
-  struct Trip {
-    Duration offset{0};
-    Duration took{0};
-  };
-  std::array<Trip, round_trips_kept_max> trips_{};
-  std::size_t added_ = 0;
-};
 
 /// What an agent tells of its window: of each signature the latest local arrivals at some numbers, on the
 /// coordinator's clock.

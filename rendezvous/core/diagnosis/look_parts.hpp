@@ -8,6 +8,7 @@
 
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/core/diagnosis/rank_look.hpp"
+#include "rendezvous/core/link/hang_terms.hpp"
 
 /// Looks at ranks as bytes, between agents and the coordinator, and as the coordinator keeps them until it judges.
 ///
@@ -16,8 +17,7 @@
 /// own, so that 64 collectives of one group repeat no name.
 namespace torchup {
 
-/// Of one part, so that it stands in a frame with room for what goes with it.
-inline constexpr std::size_t look_part_bytes_max = std::size_t{256} << 10;
+inline constexpr std::size_t look_part_bytes_max = diagnosis_part_bytes_max;
 
 /// The look with as much as look_bytes_max holds. The least useful goes first: native frames, what is finished, the
 /// outer Python frames, descriptions of groups in which it is in no call. Of what is left, most looks have room for

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/link/hang_terms.hpp"
 
 namespace torchup {
 
@@ -19,17 +20,6 @@ struct WorkerSigns {
   std::uint64_t collectives = 0;    ///< sum of its groups' sequence numbers
   std::int64_t collectives_ns = 0;  ///< when that changed last
   bool ending = false;              ///< its interpreter ends
-};
-
-/// What an agent tells of all its workers, in the keep-alive's optional report.
-struct ProgressReport {
-  bool watched = false;     ///< some worker of this attempt is; else nothing else counts
-  bool progressed = false;  ///< there was progress in this attempt
-  bool ending = false;      ///< a worker is ending, or has ended with 0
-  Duration silence{0};      ///< since the newest progress of any worker, or since the attempt began
-  Duration median_gap{0};   ///< between progress and progress in this attempt, an eighth too long at most; 0: none yet
-  Duration longest_gap{0};
-  friend bool operator==(const ProgressReport&, const ProgressReport&) = default;
 };
 
 /// Looks that come so many intervals after the one before were kept from us, nobody knows since when: that time does

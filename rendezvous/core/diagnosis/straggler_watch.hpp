@@ -12,7 +12,6 @@
 
 namespace torchup {
 
-inline constexpr Duration straggler_window_default = std::chrono::seconds{60};
 inline constexpr int straggler_windows_found = 3;  ///< in a row with it
 inline constexpr int straggler_windows_over = 3;   ///< in a row without it
 

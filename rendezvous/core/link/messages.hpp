@@ -1,6 +1,7 @@
 #pragma once
 
 #include <compare>
+#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/link/hang_terms.hpp"
 
 /// What agents and the coordinator say to each other, as values. The bytes are in agent_codec, the rules in rendezvous.
 ///
@@ -17,6 +19,10 @@
 ///   group rank 0: StoreReady  coordinator: Placed to all; they start their workers
 ///   WorkersSucceeded from all, or WorkersFailed from one
 ///   coordinator: End to all, or StopWorkers to all, upon which each stops its workers and sends Join again.
+///
+/// Beside the round, while it runs, the coordinator may ask what workers do and tell what it has found: Examine,
+/// answered by Examined or Arrivals, and HangTold. Nobody starts, stops or waits for that; what of it gets lost is not
+/// said again.
 ///
 /// Every agent's life in a job ends with End or with LinkLost (agent_link). Keep-alives, reconnection and proof of the
 /// token are the link's own frames and stand in agent_codec.
@@ -64,6 +70,9 @@ struct JobTerms {
   RankOrder rank_order = RankOrder::address;
   SameWorld same_world = SameWorld::warn;
   std::string hostlist = {};  ///< expected hosts, as Slurm writes them: "gpu[01-12],login"; empty: not known
+  HangTimeout hang_timeout = {};
+  OnHang on_hang = OnHang::report;
+  Duration straggler_window = straggler_window_default;  ///< at least straggler_window_min; 0: nobody asks for arrivals
   friend bool operator==(const JobTerms&, const JobTerms&) = default;
 };
 
@@ -182,7 +191,24 @@ struct Leave {
           .stop_signal = leave.stop_signal,
           .kill_now = leave.kill_now};
 }
-using AgentMessage = std::variant<Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave>;
+/// Answer to Examine, in parts: looks at this node's ranks (core/diagnosis/look_parts).
+struct Examined {
+  std::uint64_t number = 0;  ///< as in Examine
+  std::string part = {};     ///< diagnosis_part_bytes_max at most
+  bool last = true;
+  friend bool operator==(const Examined&, const Examined&) = default;
+};
+/// A person wants to see what all ranks do.
+struct AskLook {
+  friend bool operator==(const AskLook&, const AskLook&) = default;
+};
+/// Answer to an Examine that asks for arrivals alone: core/diagnosis/told_parts.
+struct Arrivals {
+  std::string part = {};  ///< diagnosis_part_bytes_max at most
+  friend bool operator==(const Arrivals&, const Arrivals&) = default;
+};
+using AgentMessage =
+    std::variant<Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave, Examined, AskLook, Arrivals>;
 
 /// Where an agent stands, restated by its link on a new connection: whatever was lost on the old one follows from it.
 struct Resume {
@@ -246,6 +272,24 @@ struct Waiting {
   std::string roster = {};
   friend bool operator==(const Waiting&, const Waiting&) = default;
 };
-using CoordinatorMessage = std::variant<HostStore, Placed, StopWorkers, End, Waiting>;
+/// Look at your ranks, and answer with this number.
+struct Examine {
+  std::uint64_t number = 0;
+  bool asked = false;          ///< a person waits for it: as fast as possible
+  bool arrivals_only = false;  ///< only when they arrived at collectives is wanted: answered by Arrivals
+  friend bool operator==(const Examine&, const Examine&) = default;
+};
+/// What the coordinator has found about ranks that hang or are late, in parts (core/diagnosis/told_parts).
+struct HangTold {
+  std::string part = {};  ///< diagnosis_part_bytes_max at most
+  bool last = true;
+  friend bool operator==(const HangTold&, const HangTold&) = default;
+};
+using CoordinatorMessage = std::variant<HostStore, Placed, StopWorkers, End, Waiting, Examine, HangTold>;
+
+/// Of messages that no round hears of.
+template <class T>
+concept OfDiagnosis = std::same_as<T, Examined> || std::same_as<T, AskLook> || std::same_as<T, Arrivals> ||
+    std::same_as<T, Examine> || std::same_as<T, HangTold>;
 
 }  // namespace torchup

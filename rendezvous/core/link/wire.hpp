@@ -28,7 +28,7 @@
 /// walk them. What a Reader has passed is within the limits that are named there, whoever wrote it.
 ///
 /// Growth: a structure within another has its length in front. A field that comes later is added at the end of its
-/// structure by `later`: who does not know it passes over it, who misses it keeps the default.
+/// structure by `later` or `later_choice`: who does not know it passes over it, who misses it keeps the default.
 namespace torchup::wire {
 
 class Writer;
@@ -74,6 +74,10 @@ class Writer {
   bool choice(const char*, const T& value, T, T) {
     write(static_cast<std::uint8_t>(value));
     return true;
+  }
+  template <class T>
+  void later_choice(const char* what, const T& value, T last, T otherwise) {
+    choice(what, value, last, otherwise);
   }
   template <class T>
   void known_choice(const char*, const T& value, T) {
@@ -190,6 +194,11 @@ class Reader {
     const bool known = raw <= static_cast<std::uint8_t>(last);
     if (!error_) value = known ? static_cast<T>(raw) : otherwise;
     return known;
+  }
+  /// As `choice`, of a writer that may be from before its time: see `later`.
+  template <class T>
+  void later_choice(const char* what, T& value, T last, T otherwise) {
+    if (!rest_.empty()) choice(what, value, last, otherwise);
   }
   /// The same where there is no safe meaning for what is not known.
   template <class T>

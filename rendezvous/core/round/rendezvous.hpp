@@ -229,6 +229,7 @@ class Rendezvous {
   void said(Peer peer, const WorkersFailed& failed, TimePoint now);
   void said(Peer peer, const WorkersSucceeded& succeeded, TimePoint now);
   void said(Peer peer, const Leave& leave, TimePoint now);
+  void said(Peer, const OfDiagnosis auto&, TimePoint) {}
 
   // Members.
   [[nodiscard]] std::optional<std::string> misfit(const Join& join, std::optional<Slot> known) const;

@@ -55,6 +55,9 @@ class Client final : public std::enable_shared_from_this<Client> {
     step(link::Say{std::move(message)});
   }
 
+  void report_progress(const ProgressReport& report) { step(link::Report{report}); }
+  [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return machine_.clock(); }
+
   void finish(Duration linger, std::function<void()> done) {
     step(link::Finish{});
     if (sockets_.empty()) return asio::post(loop_, std::move(done));
@@ -201,6 +204,8 @@ class ClientLink final : public AgentLink {
   explicit ClientLink(std::shared_ptr<Client> client) : client_{std::move(client)} { client_->start(); }
   ~ClientLink() override { client_->let_go(); }
   void send(AgentMessage message) override { client_->send(std::move(message)); }
+  void report_progress(const ProgressReport& report) override { client_->report_progress(report); }
+  [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override { return client_->clock(); }
   void finish(Duration linger, std::function<void()> done) override { client_->finish(linger, std::move(done)); }
 
  private:

@@ -109,6 +109,11 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
 
   [[nodiscard]] bool is_foreign() const { return is_foreign_; }
 
+  void report_progress(const ProgressReport& report) {
+    if (link_) link_->report_progress(report);
+  }
+  [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return link_ ? link_->clock() : std::nullopt; }
+
   void let_go() {
     undecided_ = false;
     handler_ = {};
@@ -344,6 +349,8 @@ class AttachedLink final : public AgentLink {
   ~AttachedLink() override { attachment_->let_go(); }
   [[nodiscard]] bool is_foreign() const override { return attachment_->is_foreign(); }
   void send(AgentMessage message) override { attachment_->send(std::move(message)); }
+  void report_progress(const ProgressReport& report) override { attachment_->report_progress(report); }
+  [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override { return attachment_->clock(); }
   void finish(Duration linger, std::function<void()> done) override { attachment_->finish(linger, std::move(done)); }
 
  private:

@@ -248,7 +248,9 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   bool on(KeepAlive& keep_alive) {
     if (state_ != State::open) return reject("it spoke before it was welcome");
     attendance_->alive();
-    write(KeepAliveAnswer{keep_alive.number});
+    if (keep_alive.report) attendance_->progressed(*keep_alive.report);
+    const std::chrono::nanoseconds clock = std::chrono::steady_clock::now().time_since_epoch();
+    write(KeepAliveAnswer{keep_alive.number, clock.count()});
     return true;
   }
   bool on(Resume& resume) {

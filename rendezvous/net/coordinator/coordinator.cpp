@@ -294,6 +294,7 @@ class OpenAttendance final : public Coordinator::Attendance {
   void alive() override {
     if (leave_) step_(Alive{peer_});
   }
+  void progressed(const ProgressReport&) override {}
   void gone(bool end_of_file) override {
     if (const auto leave = std::exchange(leave_, {})) leave(end_of_file);
   }

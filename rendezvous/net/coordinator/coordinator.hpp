@@ -58,6 +58,8 @@ class Coordinator {
     virtual void said(AgentMessage message) = 0;
     virtual void resumed(Resume resume) = 0;
     virtual void alive() = 0;
+    /// How far the workers of its node are.
+    virtual void progressed(const ProgressReport& report) = 0;
     /// Last call. `end_of_file` false: the connection broke, the agent may come back by another.
     virtual void gone(bool end_of_file) = 0;
   };

@@ -406,6 +406,7 @@ TEST_CASE("words that nobody asked for change nothing", "[unit][agent][keep]") {
   job.parks(0);
   CHECK(job.parks(0).empty());
   CHECK(job.says(0, WorkerStays{}).empty());
+  CHECK(job.says(2, WorkerLooked{1, 2}).empty());
   CHECK(job.says(0, WorkerRaised{"late"}).empty());
   CHECK(find<SweepDescendants>(job.parks(2))->kept == ranks({0, 2}));
 }
