@@ -18,6 +18,7 @@
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/os/agent/attempt_sweep.hpp"
 #include "launcher/os/agent/from_plan.hpp"
+#include "launcher/os/agent/hang_desk.hpp"
 #include "launcher/os/agent/job_record.hpp"
 #include "launcher/os/agent/signal_source.hpp"
 #include "launcher/os/agent/socket_interface.hpp"
@@ -27,7 +28,6 @@
 #include "launcher/os/agent/worker_watch.hpp"
 #include "launcher/os/io/health_port.hpp"
 #include "launcher/os/machine/descendants.hpp"
-#include "launcher/os/output/evidence.hpp"
 #include "launcher/os/output/worker_output.hpp"
 
 namespace torchup {
@@ -56,10 +56,17 @@ class AgentRunner {
                  config,
                  guarded_.heritage,
                  {[this](AgentEvent event) { on_start(std::move(event)); },
+                  [this](LocalRank local_rank, const WorkerLooked& answer) { desk_.heard(local_rank, answer); },
                   [this](EventBody body) { job_.record(std::move(body)); },
                   [this](const WorkerId& worker, int exit_code, std::optional<WorkerProgress> progress) {
                     on_worker_gone(worker, exit_code, progress);
                   }}},
+        desk_{loop_,
+              config,
+              workers_,
+              output_,
+              {[this](AgentEvent event) { handle(std::move(event)); },
+               [this](EventBody body) { job_.record(std::move(body)); }, [this] { return link_->clock(); }}},
         sweep_{loop_, guarded_.cgroup_tag,
                [this](LogLevel level, std::string text) {
                  job_.record(event::Notice{std::move(text), level});
@@ -204,14 +211,10 @@ class AgentRunner {
     workers_.keep(kept_);
     sweep_.begin(action.patience, action.grace, !kept_.empty());
   }
-  void perform(const ShowWorkers& action) {
-    for (const LivingWorker& worker : workers_.living()) {
-      if (std::ranges::find(action.workers, worker.local_rank) == action.workers.end()) continue;
-      event::WorkerSeen seen{{worker.rank, worker.local_rank, worker.pid}, process_state(worker.pid), {}};
-      if (worker.progress) seen.step = worker.progress->step;
-      job_.record(std::move(seen));
-    }
-  }
+  void perform(const ShowWorkers& action) { desk_.perform(action); }
+  void perform(const TakeLooks& action) { desk_.perform(action); }
+  void perform(const ReportProgress& action) { link_->report_progress(action.report); }
+  void perform(TellHang& action) { desk_.perform(action, attempt_ ? attempt_->directory() : ""); }
   void perform(Record& action) {
     const auto* exited = std::get_if<event::WorkerExited>(&action.event);
     const bool failed =
@@ -365,6 +368,7 @@ class AgentRunner {
   Output output_;
   JobRecord job_;
   WorkerGroup workers_;
+  HangDesk desk_;
   AttemptSweep sweep_;
   Agent agent_;
   WorkerWatch watch_;
