@@ -123,7 +123,7 @@ void Agent::obey(const Placed& message) {
   cause_ends_.reset();
   abort_ends_.reset();
   hung_ends_.reset();
-  begin_diagnosis();
+  begin_diagnosis(message.watched);
   another_round_ = end_told_ = any_raised_ = false;
   for (Worker& worker : workers_) {
     if (worker.state == WorkerState::running) {

@@ -201,7 +201,7 @@ class Agent {
   [[nodiscard]] bool is_consequence(const WorkerEnded& how, WorkerEnd end) const;
   [[nodiscard]] bool cause_may_come() const;
   void tell_failures();
-  void begin_diagnosis();
+  void begin_diagnosis(bool watched);
   void forget_progress();
   [[nodiscard]] bool round_goes_on() const;
   void take_looks(std::uint64_t number, bool asked, bool arrivals_only);

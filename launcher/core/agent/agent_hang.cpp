@@ -41,13 +41,13 @@ Duration Agent::step_interval() const {
 }
 
 /// The workers of a round are about to start.
-void Agent::begin_diagnosis() {
+void Agent::begin_diagnosis(bool watched) {
   NewsReader news = std::move(diagnosis_.news);
   diagnosis_ = {};
   diagnosis_.news = std::move(news);
   diagnosis_.progress.emplace(step_interval(), now_);
   diagnosis_.saves = SaveWatch{long_save(config_.terms.hang_timeout)};
-  if (!foreign_) return;
+  if (watched) return;
   const JobTerms& terms = config_.terms;
   diagnosis_.own_watch.emplace(HangSettings{terms.hang_timeout, terms.on_hang, false});
   hang::AttemptBegins begins;

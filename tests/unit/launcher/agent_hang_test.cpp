@@ -429,6 +429,9 @@ TEST_CASE("who asks by SIGQUIT sees all ranks before the job ends", "[unit][agen
     REQUIRE(find_sent<Leave>(actions)->exit_code == 131);
     REQUIRE(*find<ShowWorkers>(actions) == ShowWorkers{both, false});
   }
+  SECTION("which a copy by the other way does not hasten") {
+    REQUIRE(job.agent.step(SignalArrived{SIGQUIT, false}, t0 + 300ms).empty());
+  }
   SECTION("or at once, when he has no time") {
     const auto actions = job.agent.step(SignalArrived{SIGQUIT}, t0 + 2s);
     REQUIRE(find_sent<Leave>(actions)->exit_code == 131);
@@ -461,7 +464,8 @@ struct Foreign {
     message.placement.group_rank = GroupRank{1};
     message.placement.group_world_size = 2;
     message.placement.world_size = 4;
-    static_cast<void>(agent.step(FromCoordinator{message, true}, t0));
+    message.watched = false;
+    static_cast<void>(agent.step(FromCoordinator{message}, t0));
     static_cast<void>(agent.step(WorkerStarted{LocalRank{0}, 100}, t0));
     static_cast<void>(agent.step(WorkerStarted{LocalRank{1}, 101}, t0));
   }
