@@ -189,6 +189,10 @@ constexpr const char* help =
 
 }  // namespace
 
+bool is_stack_program(std::string_view argument_zero) {
+  return argument_zero.substr(argument_zero.rfind('/') + 1) == stack_program_name;
+}
+
 std::vector<NativeThread> read_native_stacks(const dw::Library& library, std::span<const StackTarget> targets) {
   std::vector<NativeThread> result;
   for (const StackTarget& target : targets) {

@@ -1,5 +1,7 @@
 #include "launcher/os/worker/worker.hpp"
 
+#include <fcntl.h>
+
 #include <cerrno>
 #include <csignal>
 #include <utility>
@@ -20,6 +22,8 @@ Worker::Worker(asio::io_context& loop, WorkerId id, ChildProcess child, std::opt
     tell(reap(watch_.native_handle()));
   });
 }
+
+UniqueFd Worker::page() const { return UniqueFd{page_ ? ::fcntl(page_->fd(), F_DUPFD_CLOEXEC, 0) : -1}; }
 
 std::optional<WorkerProgress> Worker::progress() const { return page_ ? page_->read(pid()) : std::nullopt; }
 

@@ -36,6 +36,8 @@ class Worker {
   [[nodiscard]] std::optional<WorkerProgress> progress() const;
   /// What the hook in it says now.
   [[nodiscard]] std::optional<HookPage> hook() const { return page_ ? page_->hook() : std::nullopt; }
+  /// A duplicate of its page's descriptor; empty: it has none, or there are too many open.
+  [[nodiscard]] UniqueFd page() const;
 
   /// To its process group. False, once, when nobody in it may be signalled by us: they run as another user.
   bool signal(int number);
