@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rendezvous/base/result.hpp"
+#include "rendezvous/core/round/job_watch.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/text/log_line.hpp"
 #include "rendezvous/net/coordinator/agent_link.hpp"
@@ -102,6 +103,8 @@ class Coordinator {
   [[nodiscard]] std::size_t job_count() const;
   /// All jobs, by run id.
   [[nodiscard]] std::vector<std::pair<RunId, JobView>> jobs() const;
+  /// Of all jobs, how late workers are at their collectives, the latest first in each.
+  [[nodiscard]] std::vector<std::pair<RunId, std::vector<LateWorker>>> late_workers() const;
 
  private:
   class Impl;
@@ -111,6 +114,8 @@ class Coordinator {
 /// What agents of other processes told of themselves, and of how workers failed, of all jobs. Beyond it nobody joins
 /// anew, and of failures only the beginnings are kept.
 inline constexpr std::size_t told_bytes_max = std::size_t{128} << 20;
+/// What agents of all jobs have answered to looks and windows that are under way. Beyond it ranks are not known.
+inline constexpr std::size_t answers_bytes_max = std::size_t{256} << 20;
 inline constexpr std::size_t jobs_max = 1024;  ///< run ids per coordinator; jobs that nobody joined give way
 
 }  // namespace torchup
