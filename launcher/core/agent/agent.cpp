@@ -31,8 +31,8 @@ bool is_shortage(const boost::system::error_code& code) {
 }  // namespace
 
 Agent::Agent(const LaunchConfig& config, AgentIdentity identity)
-    : config_{config}, identity_{std::move(identity)}, workers_(static_cast<std::size_t>(config.local_world_size)),
-      state_watch_{config.role, config.stuck_timeout} {}
+    : config_{config}, identity_{std::move(identity)},
+      workers_(static_cast<std::size_t>(config.local_world_size)), state_watch_{config.role, config.stuck_timeout} {}
 
 std::vector<AgentAction> Agent::step(const AgentEvent& event, TimePoint now) {
   now_ = now;

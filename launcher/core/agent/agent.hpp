@@ -43,7 +43,8 @@ inline constexpr Duration leftover_patience = std::chrono::seconds{3};
 /// How long a failure that is a consequence waits for its cause: an exception on its way out passes handlers that close
 /// connections, of which others die first.
 inline constexpr Duration cause_patience = std::chrono::milliseconds{500};
-/// How long who asks by SIGQUIT waits for the page of all ranks: the coordinator's own limit, and the way there and back.
+/// How long who asks by SIGQUIT waits for the page of all ranks: the coordinator's own limit, and the way there and
+/// back.
 inline constexpr Duration quit_patience = asked_look_wait_max + std::chrono::milliseconds{500};
 /// How long whole stacks are kept for a verdict that may follow from them.
 inline constexpr Duration stacks_kept = look_wait_max + std::chrono::seconds{5};
@@ -119,16 +120,16 @@ class Agent {
 
   /// Of the running attempt, where nothing else is said.
   struct Diagnosis {
-    std::optional<ProgressClock> progress = {};   ///< while its workers may make progress
+    std::optional<ProgressClock> progress = {};  ///< while its workers may make progress
     SaveWatch saves{Duration{0}};
     LatenessMeter lateness = {};
-    std::optional<HangWatch> own_watch = {};      ///< where nobody watches over the whole job
-    NewsReader news = {};                         ///< of the whole job
-    std::vector<RankStacks> stacks = {};          ///< of the newest look
-    std::optional<TimePoint> stacks_end = {};     ///< they are kept no longer
-    HangAction action = HangAction::none;         ///< that is being done
-    std::optional<TimePoint> quit_ends = {};      ///< SIGQUIT has come, the page of all ranks has not yet
-    bool shown = false;                           ///< that page
+    std::optional<HangWatch> own_watch = {};   ///< where nobody watches over the whole job
+    NewsReader news = {};                      ///< of the whole job
+    std::vector<RankStacks> stacks = {};       ///< of the newest look
+    std::optional<TimePoint> stacks_end = {};  ///< they are kept no longer
+    HangAction action = HangAction::none;      ///< that is being done
+    std::optional<TimePoint> quit_ends = {};   ///< SIGQUIT has come, the page of all ranks has not yet
+    bool shown = false;                        ///< that page
   };
 
   void on(const Begin&);

@@ -87,8 +87,8 @@ struct LooksTaken {
 struct ArrivalsSeen {
   std::uint64_t number = 0;
   std::vector<RankArrivals> ranks;
-  std::vector<std::string> shared_groups;             ///< that have members on other nodes, in order
-  std::optional<ClockOffset::Estimate> clock;         ///< nothing: nobody can compare these times with other nodes'
+  std::vector<std::string> shared_groups;      ///< that have members on other nodes, in order
+  std::optional<ClockOffset::Estimate> clock;  ///< nothing: nobody can compare these times with other nodes'
 };
 /// The file-timer watchdog has signalled a process: this worker, or one that it has started.
 struct TimerExpired {
@@ -202,8 +202,8 @@ struct ReportProgress {
   ProgressReport report;
   friend bool operator==(const ReportProgress&, const ReportProgress&) = default;
 };
-/// Show this to people and record it (hang_event), and write the files of it beside the attempt's logs. `own`: the ranks
-/// of which this node's page tells; nothing: of all.
+/// Show this to people and record it (hang_event), and write the files of it beside the attempt's logs. `own`: the
+/// ranks of which this node's page tells; nothing: of all.
 struct TellHang {
   HangReport report;
   std::optional<RankSet> own = {};
@@ -222,7 +222,7 @@ struct Finish {
   friend bool operator==(const Finish&, const Finish&) = default;
 };
 using AgentAction = std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound,
-                                 BlameWorker, AbortWorkers, KillWorkers, SweepDescendants, ShowWorkers, TakeLooks, ReportProgress,
-                                 TellHang, Record, Finish>;
+                                 BlameWorker, AbortWorkers, KillWorkers, SweepDescendants, ShowWorkers, TakeLooks,
+                                 ReportProgress, TellHang, Record, Finish>;
 
 }  // namespace torchup

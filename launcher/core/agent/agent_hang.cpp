@@ -10,8 +10,8 @@
 #include "rendezvous/core/diagnosis/look_parts.hpp"
 
 /// Workers that make no progress. The coordinator decides what is the matter, by what all agents have told of theirs;
-/// an agent tells how far its workers are, has them looked at when it is asked, and does what was decided. In a job with
-/// torchrun's agents nobody decides for all: there each agent judges its own node, and touches nobody.
+/// an agent tells how far its workers are, has them looked at when it is asked, and does what was decided. In a job
+/// with torchrun's agents nobody decides for all: there each agent judges its own node, and touches nobody.
 namespace torchup {
 namespace {
 
@@ -155,7 +155,7 @@ void Agent::take(const std::vector<hang::Action>& wanted) {
   }
 }
 void Agent::take_wanted(const hang::Examine& examine) {
-  take_looks(examine.number, diagnosis_.quit_ends.has_value(), false);
+  take_looks(examine.number, examine.asked, false);
 }
 void Agent::take_wanted(const hang::Found& found) { learn(found); }
 void Agent::take_wanted(const hang::Over& over) { learn(over); }
@@ -177,7 +177,9 @@ void Agent::learn(const hang::Found& found) {
   const std::string summary = hang_summary(report);
   TellHang tell;
   tell.report = std::move(report);
-  if (placement_->group_rank != GroupRank{0} && !diagnosis_.own_watch) {
+  // The first node shows all of it, and who has asked.
+  const bool shows_all = placement_->group_rank == GroupRank{0} || diagnosis_.own_watch || diagnosis_.quit_ends;
+  if (!shows_all) {
     std::vector<Rank> own;
     for (int i = 0; i < config_.local_world_size; ++i) own.push_back(id_of(LocalRank{i}).rank);
     tell.own = RankSet{std::move(own)};
@@ -216,9 +218,7 @@ void Agent::learn(const hang::Over& over) { record(event::HangOver{over.number, 
 void Agent::learn(const StragglerFound& found) {
   record(event::StragglerFound{found, is_told_here(found.rank, found.host)});
 }
-void Agent::learn(const StragglerOver& over) {
-  record(event::StragglerOver{over, is_told_here(over.rank, over.host)});
-}
+void Agent::learn(const StragglerOver& over) { record(event::StragglerOver{over, is_told_here(over.rank, over.host)}); }
 
 /// Of a job of many nodes one tells people of all, and each of its own.
 bool Agent::is_told_here(const std::optional<Rank>& rank, const std::string& host) const {

@@ -116,7 +116,8 @@ EventBody hang_event(const HangReport& told, const std::optional<RankSet>& own, 
   found.kind = told.verdict->kind;
   found.summary = std::move(summary);
   found.culprits = told.verdict->culprits;
-  if (found.culprits.size() > hang_ranks_max) found.culprits.erase(found.culprits.begin() + hang_ranks_max, found.culprits.end());
+  if (found.culprits.size() > hang_ranks_max)
+    found.culprits.erase(found.culprits.begin() + hang_ranks_max, found.culprits.end());
   found.silent_s = silent_seconds(told.silence);
   found.collective = told.verdict->collective;
   found.action = told.action;

@@ -30,12 +30,12 @@ struct RankStacks {
 /// `hang_<n>.txt`: the page, then all threads of this node's ranks with the whole paths of their files.
 [[nodiscard]] std::string hang_text(const HangReport& told, std::span<const RankStacks> stacks);
 
-/// `hang_<n>.json`: `schema`, `number`, `kind`, `summary`, `culprits`, `silent_s`, `collective`, `action`, `ranks`. `own`:
-/// those ranks alone, as in the page.
+/// `hang_<n>.json`: `schema`, `number`, `kind`, `summary`, `culprits`, `silent_s`, `collective`, `action`, `ranks`.
+/// `own`: those ranks alone, as in the page.
 [[nodiscard]] std::string hang_json(const HangReport& told, const std::optional<RankSet>& own = std::nullopt);
 
-/// The same as an event, with the page for people: HangFound, or RanksShown where somebody has asked. `own` and `file` as
-/// in the page.
+/// The same as an event, with the page for people: HangFound, or RanksShown where somebody has asked. `own` and `file`
+/// as in the page.
 [[nodiscard]] EventBody hang_event(const HangReport& told, const std::optional<RankSet>& own, const std::string& file);
 
 }  // namespace torchup

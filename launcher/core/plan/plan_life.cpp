@@ -129,7 +129,8 @@ Result<> plan_hangs(const PlanSource& source, LaunchConfig& plan) {
   if (!options.has("straggler-window")) return {};
   const auto window = read_seconds(options, "straggler-window");
   if (!window) return window.error();
-  if (*window > Duration{0} && *window < straggler_window_min) return bad("--straggler-window must be 0 or at least 1 s");
+  if (*window > Duration{0} && *window < straggler_window_min)
+    return bad("--straggler-window must be 0 or at least 1 s");
   terms.straggler_window = *window;
   return {};
 }

@@ -307,8 +307,9 @@ using EventBody =
     std::variant<event::JobStarted, event::Waiting, event::RoundCompleted, event::AttemptStarted, event::WorkerStarted,
                  event::WorkerKept, event::WorkerExited, event::Stopping, event::AttemptEnded, event::SignalReceived,
                  event::ClosingSignalSent, event::WorkerKilled, event::WorkerAbandoned, event::SpawnFailed,
-                 event::HangFound, event::HangOver, event::WorkerHung, event::RanksShown, event::StragglerFound, event::StragglerOver, event::WorkerStopped, event::WorkerUninterruptible,
-                 event::WorkerSeen, event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
+                 event::HangFound, event::HangOver, event::WorkerHung, event::RanksShown, event::StragglerFound,
+                 event::StragglerOver, event::WorkerStopped, event::WorkerUninterruptible, event::WorkerSeen,
+                 event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
                  event::TemplateReady, event::TemplateLost, event::PreloadGivenUp, event::IncidentRecorded,
                  event::LogWriteFailed, event::ConsoleLost, event::Warning, event::Fault, event::Notice,
                  event::JobEnded>;

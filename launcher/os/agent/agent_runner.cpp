@@ -26,7 +26,6 @@
 #include "launcher/os/agent/timer_watch.hpp"
 #include "launcher/os/agent/worker_group.hpp"
 #include "launcher/os/agent/worker_watch.hpp"
-#include "launcher/os/io/health_port.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/output/worker_output.hpp"
 
@@ -109,7 +108,7 @@ class AgentRunner {
     AttachSettings settings = attach_settings(config_);
     if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
-    open_health_port();
+    job_.open_health_port();
     sweep_.know({[this] { return workers_.spared(); }, [this] { return workers_.forked(); }});
     if (!config_.preload.empty()) preload();
     sweep_.make_cgroup();  // early: the log writer makes the first directories meanwhile
@@ -119,17 +118,6 @@ class AgentRunner {
   void preload() {
     workers_.preload({[this] { return output_.helper_streams("[preload] "); }, [this] { return sweep_.next_cgroup(); },
                       [this] { sweep_.child_ended(); }});
-  }
-
-  /// The port for probes, where it was asked for. It is not worth a job.
-  void open_health_port() {
-    if (!config_.health_port) return;
-    auto opened = HealthPort::open(loop_, *config_.health_port, [this] { return job_.health(); });
-    if (opened) {
-      health_port_.emplace(*std::move(opened));
-    } else {
-      job_.record(event::Warning{opened.error().message()});
-    }
   }
 
   /// What became of a worker's start.
@@ -376,7 +364,6 @@ class AgentRunner {
   SocketInterface interface_;
   StoreHost store_;
   SignalSource signals_;
-  std::optional<HealthPort> health_port_;
   std::unique_ptr<AgentLink> link_;
   std::deque<AgentEvent> events_;
   std::optional<TimePoint> armed_;

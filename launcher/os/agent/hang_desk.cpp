@@ -13,16 +13,16 @@ namespace torchup {
 
 HangDesk::HangDesk(asio::io_context& loop, const LaunchConfig& config, WorkerGroup& workers, Output& output,
                    Hooks hooks)
-    : loop_{loop}, workers_{workers}, output_{output}, writes_files_{!config.output.log_dir.empty()},
-      hooks_{std::move(hooks)}, taker_{loop,
-                                       {[this](LookTaken taken) {
-                                          hooks_.tell(LooksTaken{taken.number, std::move(taken.looks),
-                                                                 std::move(taken.stacks)});
-                                        },
-                                        [this](ArrivalsTaken taken) {
-                                          hooks_.tell(ArrivalsSeen{taken.number, std::move(taken.ranks),
-                                                                   std::move(taken.shared_groups), hooks_.clock()});
-                                        }}} {}
+    : loop_{loop}, workers_{workers}, output_{output}, writes_files_{!config.output.log_dir.empty()}, hooks_{std::move(
+                                                                                                          hooks)},
+      taker_{loop,
+             {[this](LookTaken taken) {
+                hooks_.tell(LooksTaken{taken.number, std::move(taken.looks), std::move(taken.stacks)});
+              },
+              [this](ArrivalsTaken taken) {
+                hooks_.tell(
+                    ArrivalsSeen{taken.number, std::move(taken.ranks), std::move(taken.shared_groups), hooks_.clock()});
+              }}} {}
 
 void HangDesk::perform(const TakeLooks& action) {
   LookOrder order;
@@ -32,8 +32,7 @@ void HangDesk::perform(const TakeLooks& action) {
   std::erase_if(order.workers, [&](const LookedAt& each) {
     return std::ranges::find(action.workers, each.local_rank) == action.workers.end();
   });
-  const auto ordered =
-      action.arrivals_only ? taker_.take_arrivals(std::move(order)) : taker_.take(std::move(order));
+  const auto ordered = action.arrivals_only ? taker_.take_arrivals(std::move(order)) : taker_.take(std::move(order));
   if (ordered) return;
   // The others wait for an answer.
   hooks_.record(event::Notice{"no look at the workers: " + ordered.error().message(), LogLevel::warning});

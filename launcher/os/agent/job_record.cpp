@@ -57,6 +57,16 @@ void JobRecord::open_log() {
   log_ = std::make_unique<Log>(std::move(options));
 }
 
+void JobRecord::open_health_port() {
+  if (!config_.health_port) return;
+  auto opened = HealthPort::open(loop_, *config_.health_port, [this] { return health_json(record_); });
+  if (opened) {
+    health_port_.emplace(*std::move(opened));
+  } else {
+    record(event::Warning{opened.error().message()});
+  }
+}
+
 void JobRecord::record(EventBody body) {
   const LaunchEvent event{
       {microseconds(std::chrono::system_clock::now()), microseconds(std::chrono::steady_clock::now())},

@@ -9,6 +9,7 @@
 #include "launcher/core/record/run_record.hpp"
 #include "launcher/core/record/torchelastic_events.hpp"
 #include "launcher/os/agent/incident_recorder.hpp"
+#include "launcher/os/io/health_port.hpp"
 #include "launcher/os/output/worker_output.hpp"
 #include "rendezvous/net/io/log.hpp"
 
@@ -31,8 +32,8 @@ class JobRecord {
                      const std::optional<WorkerProgress>& progress, const AttemptOutput& attempt,
                      const std::vector<LivingWorker>& living);
 
-  /// What a probe is told.
-  [[nodiscard]] std::string health() const { return health_json(record_); }
+  /// The port at which probes are told how the job is, where it was asked for. It is not worth a job.
+  void open_health_port();
   /// Says everything that is left to say. What is written of it is written by the end of `finish_output`.
   Task<> finish(Finish action);
   /// Waits for whoever reads our output: as long as `cat` would, or 2 s where a signal ended the job.
@@ -60,6 +61,7 @@ class JobRecord {
   Output& output_;
   IncidentRecorder incidents_;
   RunRecord record_;
+  std::optional<HealthPort> health_port_;
   std::optional<TorchelasticEvents> torchelastic_events_;
   LogLimit others_limit_{LogLimits{}};
   std::unique_ptr<Log> log_;

@@ -40,8 +40,8 @@ std::vector<std::string> own_environment() {
 WorkerGroup::WorkerGroup(asio::io_context& loop, const LaunchConfig& config, Heritage heritage, Listener listener)
     : loop_{loop}, config_{config}, heritage_{std::move(heritage)},
       environment_{config, own_environment()}, listener_{std::move(listener)}, spawner_{loop},
-      workers_(static_cast<std::size_t>(config.local_world_size)), error_files_(workers_.size()),
-      next_{config.local_world_size} {}
+      workers_(static_cast<std::size_t>(config.local_world_size)),
+      error_files_(workers_.size()), next_{config.local_world_size} {}
 
 void WorkerGroup::preload(Preload how) {
   TemplateProcess::Settings settings;

@@ -78,8 +78,8 @@ std::vector<Examined> examined(const std::vector<AgentAction>& actions) {
 /// One of two nodes, whose ranks are 2 and 3.
 struct SecondNode : Running {
   explicit SecondNode(LaunchConfig config = two_workers(1)) : Running{config} {
-    static_cast<void>(agent.step(
-        FromCoordinator{StopWorkers{Round{0}, StopCause::membership_change, "node b came"}}, t0));
+    static_cast<void>(
+        agent.step(FromCoordinator{StopWorkers{Round{0}, StopCause::membership_change, "node b came"}}, t0));
     static_cast<void>(agent.step(ended(0, -SIGTERM), t0));
     static_cast<void>(agent.step(ended(1, -SIGTERM), t0));
     static_cast<void>(agent.step(DescendantsGone{}, t0));
@@ -122,7 +122,8 @@ TEST_CASE("what workers show of their progress is reported", "[unit][agent][hang
     REQUIRE(report_in(job.agent.step(StepsSeen{}, t0 + 6s))->silence == 3s);
     static_cast<void>(job.agent.step(DescendantsGone{}, t0 + 6s));
     REQUIRE(report_in(job.agent.step(StepsSeen{}, t0 + 7s))->silence == 4s);
-    static_cast<void>(job.agent.step(FromCoordinator{StopWorkers{Round{0}, StopCause::membership_change, "x"}}, t0 + 7s));
+    static_cast<void>(
+        job.agent.step(FromCoordinator{StopWorkers{Round{0}, StopCause::membership_change, "x"}}, t0 + 7s));
     REQUIRE_FALSE(report_in(job.agent.step(StepsSeen{}, t0 + 8s)).has_value());  // said already, with Join
   }
 }
@@ -334,6 +335,12 @@ TEST_CASE("another node shows its own ranks, and ends its own culprits", "[unit]
     const auto actions = job.agent.step(told(found(3, HangAction::abort)), t0);
     REQUIRE(find<AbortWorkers>(actions)->workers == std::vector{LocalRank{1}});
   }
+  SECTION("who asks here sees all of them") {
+    static_cast<void>(job.agent.step(SignalArrived{SIGQUIT}, t0));
+    hang::Found page = found(1);
+    page.asked = true;
+    REQUIRE_FALSE(find<TellHang>(job.agent.step(told(page), t0))->own.has_value());
+  }
   SECTION("where the network is") {
     hang::Found all = found(0, HangAction::abort, HangKind::network);
     all.verdict->culprits.clear();
@@ -418,9 +425,7 @@ TEST_CASE("who asks by SIGQUIT sees all ranks before the job ends", "[unit][agen
     REQUIRE(find<SignalWorkers>(actions)->number == SIGQUIT);
     REQUIRE(*find<ShowWorkers>(actions) == ShowWorkers{both, true});
     REQUIRE_FALSE(find_event<event::WorkerHung>(actions));
-    SECTION("and once") {
-      REQUIRE(find<KillWorkers>(job.agent.step(SignalArrived{SIGQUIT}, t0 + 3s)));
-    }
+    SECTION("and once") { REQUIRE(find<KillWorkers>(job.agent.step(SignalArrived{SIGQUIT}, t0 + 3s))); }
   }
   SECTION("or without it where it does not come") {
     REQUIRE(job.agent.deadline() == t0 + quit_patience);

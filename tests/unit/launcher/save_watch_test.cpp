@@ -60,9 +60,9 @@ TEST_CASE("progress can be expected of who ends steps, or has begun a process gr
     hook.collectives = 5;
     hook.collectives_at_ns = 18;
     hook.ending_at_ns = 19;
-    REQUIRE(signs_of(local_rank, std::nullopt, hook) ==
-            WorkerSigns{
-                .local_rank = local_rank, .watched = true, .collectives = 5, .collectives_ns = 18, .ending = true});
+    REQUIRE(
+        signs_of(local_rank, std::nullopt, hook) ==
+        WorkerSigns{.local_rank = local_rank, .watched = true, .collectives = 5, .collectives_ns = 18, .ending = true});
   }
 }
 
