@@ -67,6 +67,7 @@ std::string plan_text(const LaunchConfig& plan) {
     for (const std::string& module : plan.preload) modules += (modules.empty() ? "" : ", ") + module;
     line("preload", modules);
   }
+  if (!plan.worker_hook) line("worker hook", "none");
   line("max restarts", number(plan.terms.max_restarts));
   line("stop", fmt::format("signal, {}, SIGKILL", exact_seconds(plan.stop_grace)));
   line("signals", plan.signals_to_handle);

@@ -287,7 +287,7 @@ TEST_CASE("what a worker uses is seen, and what it does not", "[process][diagnos
   const Child still{[] {
     while (true) ::pause();
   }};
-  REQUIRE(reaches(still, text_of(still.pid())).starts_with("sleeping"));
+  REQUIRE(comes([&] { return text_of(still.pid()).starts_with("sleeping"); }));
   REQUIRE(comes([&] { return read_kernel_view(still.pid()).state == 'S'; }));
   const Activity still_before = read_activity(still.pid(), process_tree(still.pid()));
   const auto moves = [](const Child& child, bool main) {

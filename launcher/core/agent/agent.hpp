@@ -19,9 +19,9 @@
 /// The agent of one node: when its workers start, stop and start again, and with which verdict it ends.
 ///
 /// Pure: the runner (launcher/os/agent_runner) hands it one event and one time, and performs the actions in order. The
-/// rounds and the phases are in agent.cpp, what becomes of single workers in agent_workers.cpp, of signals in
-/// agent_signals.cpp, of workers that outlive their round in agent_keep.cpp, what is done about workers that hang in
-/// agent_hang.cpp.
+/// rounds and the phases are in agent.cpp, what becomes of single workers in agent_workers.cpp, which of their failures
+/// is the cause in agent_cause.cpp, what becomes of signals in agent_signals.cpp, of workers that outlive their round
+/// in agent_keep.cpp, what is done about workers that hang in agent_hang.cpp.
 namespace torchup {
 
 /// The job's exit code when a worker, a node or the time limit fails it.
@@ -108,6 +108,8 @@ class Agent {
     std::optional<TimePoint> blamed_at = {};  ///< when it was told so
     int kept = 0;                             ///< so often in a row, without a step of its own in between
     std::uint64_t beats = 0;                  ///< of its page, when it parked last
+    std::optional<ExceptionSeen> exception = {};
+    bool failure_noted = false;  ///< by its exception, while it lived
   };
   static bool is_in(const std::vector<int>& list, int number);
   /// The last signal of its number that counted.
@@ -141,6 +143,7 @@ class Agent {
   void on(const SpawnFailed& event);
   void on(const WorkerNotStarted& event);
   void on(const WorkerEnded& event);
+  void on(const ExceptionSeen& event);
   void on(const WorkerSaid& event);
   void on(const StepsSeen& event);
   void on(const StatesSeen& event);
@@ -201,6 +204,8 @@ class Agent {
   void note_failure(const WorkerEnded& how, bool consequence);
   [[nodiscard]] bool is_consequence(const WorkerEnded& how, WorkerEnd end) const;
   [[nodiscard]] bool cause_may_come() const;
+  void await_cause();
+  bool note_exceptions(const WorkerEnded& how, bool consequence);
   void tell_failures();
   void begin_diagnosis(bool watched);
   void forget_progress();

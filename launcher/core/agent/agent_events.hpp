@@ -61,6 +61,16 @@ struct WorkerEnded {
   std::string error_file;    ///< empty when it left none
   std::optional<std::int64_t> last_step = {};
   std::vector<std::string> lines = {};  ///< what it said last: in its error file, else in its output
+  std::int64_t raised_at_ns = 0;        ///< as in WorkerFailure
+};
+/// An exception has left the program of a worker that still lives: its page and its error file say so.
+struct ExceptionSeen {
+  LocalRank local_rank{0};
+  std::int64_t raised_at_ns = 0;  ///< as in WorkerFailure
+  std::int64_t time_us = 0;       ///< the error file's, UTC
+  std::string message = {};
+  std::string error_file = {};
+  std::vector<std::string> lines = {};
 };
 /// A worker has said something over its channel, or can say nothing any more, which is as if it left.
 struct WorkerSaid {
@@ -105,8 +115,8 @@ struct SignalArrived {
 };
 struct Wake {};  ///< nothing happened but time
 using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
-                                SpawnFailed, WorkerNotStarted, WorkerEnded, WorkerSaid, StepsSeen, StatesSeen,
-                                LooksTaken, ArrivalsSeen, TimerExpired, DescendantsGone, SignalArrived, Wake>;
+                                SpawnFailed, WorkerNotStarted, WorkerEnded, ExceptionSeen, WorkerSaid, StepsSeen,
+                                StatesSeen, LooksTaken, ArrivalsSeen, TimerExpired, DescendantsGone, SignalArrived, Wake>;
 
 // Actions.
 
@@ -182,6 +192,11 @@ struct SweepDescendants {
   std::vector<LocalRank> kept = {};
   friend bool operator==(const SweepDescendants&, const SweepDescendants&) = default;
 };
+/// Tell of exceptions in workers that live (ExceptionSeen), for cause_patience: one of them may be the cause of
+/// another's end.
+struct SeekCause {
+  friend bool operator==(const SeekCause&, const SeekCause&) = default;
+};
 /// Say of each of these workers where it is. `on_page`: people have read it already.
 struct ShowWorkers {
   std::vector<LocalRank> workers;
@@ -221,8 +236,8 @@ struct Finish {
   std::vector<WorkerFailure> local_failures;  ///< of the last attempt on this node, in the order they were noticed
   friend bool operator==(const Finish&, const Finish&) = default;
 };
-using AgentAction = std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound,
-                                 BlameWorker, AbortWorkers, KillWorkers, SweepDescendants, ShowWorkers, TakeLooks,
-                                 ReportProgress, TellHang, Record, Finish>;
+using AgentAction =
+    std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound, BlameWorker,
+                 AbortWorkers, KillWorkers, SweepDescendants, SeekCause, ShowWorkers, TakeLooks, ReportProgress, TellHang, Record, Finish>;
 
 }  // namespace torchup

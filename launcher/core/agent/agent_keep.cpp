@@ -167,6 +167,7 @@ void Agent::take_along(Worker& worker) {
   worker.pending.clear();
   worker.abort_reason.clear();
   worker.expired.clear();
+  worker.exception.reset();
   ++worker.kept;
 }
 

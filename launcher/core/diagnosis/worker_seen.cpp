@@ -15,8 +15,8 @@ const PythonThread* main_of(const WorkerSeen& seen) {
 
 /// `recv` of torch's distributed_c10d.py, in which a program waits for a point-to-point call.
 bool is_point_to_point(const PythonThread& main) {
-  constexpr std::array<std::string_view, 6> calls{"send",  "recv", "isend", "irecv", "send_object_list",
-                                                  "recv_object_list"};
+  constexpr std::array<std::string_view, 6> calls{
+      "send", "recv", "isend", "irecv", "send_object_list", "recv_object_list"};
   const auto frames = told_frames(main.frames);
   return !frames.empty() && frames[0].file.ends_with("/distributed_c10d.py") &&
          std::ranges::find(calls, frames[0].function) != calls.end();
@@ -28,8 +28,8 @@ bool waits_in_collective(const WorkerAnswer& answer) {
 
 bool groups_differ(const WorkerAnswer& first, const WorkerAnswer& second) {
   return std::ranges::any_of(second.groups, [&](const AnsweredGroup& group) {
-    const auto before = std::ranges::find(first.groups, group.position.name,
-                                          [](const AnsweredGroup& each) -> auto& { return each.position.name; });
+    const auto before = std::ranges::find(
+        first.groups, group.position.name, [](const AnsweredGroup& each) -> auto& { return each.position.name; });
     return before == first.groups.end() || before->position.number != group.position.number ||
            before->sequence != group.sequence;
   });
@@ -126,13 +126,14 @@ RankLook look_of(const WorkerMoments& moments, Processor processor) {
   const WorkerSeen& first = moments.first;
   const WorkerSeen& second = *moments.second;
   look.progressed = has_progressed(first, second);
-  look.moving = is_moving(first.activity, second.activity, second.activity_at - first.activity_at,
-                          stack_differs(first, second));
+  look.moving =
+      is_moving(first.activity, second.activity, second.activity_at - first.activity_at, stack_differs(first, second));
   return look;
 }
 
 bool hides_native_code(const WorkerSeen& seen) {
-  if (seen.kernel.tracer != 0 || std::string_view{"?ZX"}.find(seen.kernel.state) != std::string_view::npos) return false;
+  if (seen.kernel.tracer != 0 || std::string_view{"?ZX"}.find(seen.kernel.state) != std::string_view::npos)
+    return false;
   if (seen.answer && waits_in_collective(*seen.answer)) return false;
   const PythonThread* const main = main_of(seen);
   return !main || main->frames.empty() || seen.kernel.target.empty();

@@ -33,13 +33,13 @@ struct WorkerMoments {
 };
 
 /// Everything of a look but rank, local rank, host, process id, native frames and what an error file says. What the
-/// second moment has not is that of the first. `seen` is false where not even the process's state was to be read. Of one
-/// moment alone, who runs moves.
+/// second moment has not is that of the first. `seen` is false where not even the process's state was to be read. Of
+/// one moment alone, who runs moves.
 [[nodiscard]] RankLook look_of(const WorkerMoments& moments, Processor processor);
 
-/// Whether the native stack may tell more than what is seen already: it has no Python frames, or its innermost one hides
-/// native code in which it computes, or waits for what the kernel does not name. A rank that waits for others in a
-/// collective is no culprit, and nobody wants its.
+/// Whether the native stack may tell more than what is seen already: it has no Python frames, or its innermost one
+/// hides native code in which it computes, or waits for what the kernel does not name. A rank that waits for others in
+/// a collective is no culprit, and nobody wants its.
 [[nodiscard]] bool hides_native_code(const WorkerSeen& seen);
 
 /// Whether the group has members besides those of `own`.

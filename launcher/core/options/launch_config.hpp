@@ -66,6 +66,7 @@ struct LaunchConfig {
 
   /// What workers find loaded (--preload): modules, or where no Python runs it the program itself; empty: nothing.
   std::vector<std::string> preload;
+  bool worker_hook = true;  ///< Python workers tell us of themselves (launcher/python/injected/torchup_worker.py)
 
   RestartBackoff restart_backoff;
   Duration stop_grace = std::chrono::seconds{30};  ///< between the stop signal and SIGKILL

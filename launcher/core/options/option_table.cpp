@@ -72,6 +72,8 @@ constexpr std::array table = {
     OptionSpec{"preload", 0, ValueKind::text, "MODULE,...|program", program,
                "Import these Python modules once and fork the workers from there; torch stands for all that an "
                "optimizer needs, program for a C++ program on worker_runtime, loaded up to its worker_main."},
+    OptionSpec{"no-worker-hook", 0, ValueKind::flag, "", program,
+               "Leave Python workers alone: nothing is known of their stacks, exceptions, steps and collectives."},
     OptionSpec{"use-env", 0, ValueKind::flag, "", program, "Do not pass --local-rank to the program.", {}, false},
     OptionSpec{"start-method", 0, ValueKind::text, "spawn|fork|forkserver", program,
                "Accepted for torchrun's sake; without effect.", "spawn|fork|forkserver", true, true},

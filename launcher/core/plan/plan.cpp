@@ -23,6 +23,8 @@ Result<> plan_program(const PlanSource& source, LaunchConfig& plan) {
   auto program = choose_program(request, machine.program, machine.pythons);
   if (!program) return program.error();
   plan.program = *std::move(program);
+  // A program with our mark tells of itself without one.
+  plan.worker_hook = !options.flag("no-worker-hook") && !plan.program.template_mark;
   return {};
 }
 

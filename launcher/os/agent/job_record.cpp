@@ -125,9 +125,8 @@ void JobRecord::tell(std::vector<LogLine> allowed) {
   for (LogLine& line : allowed) record(event::Notice{std::move(line.text), line.level});
 }
 
-void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t time_us,
-                              const std::optional<WorkerProgress>& progress, const AttemptOutput& attempt,
-                              const std::vector<LivingWorker>& living) {
+void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t time_us, const WorkerRemains& remains,
+                              const AttemptOutput& attempt, const std::vector<LivingWorker>& living) {
   WorkerFailure failure;
   failure.rank = worker.worker.rank;
   failure.local_rank = worker.worker.local_rank;
@@ -138,7 +137,8 @@ void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t ti
   failure.message = worker.message;
   failure.error_file = worker.error_file;
   failure.consequence = worker.consequence;
-  incidents_.worker_failed(failure, progress, attempt, attempt_name_, living, std::chrono::steady_clock::now());
+  if (remains.hook) failure.raised_at_ns = remains.hook->raised_at_ns;
+  incidents_.worker_failed(failure, remains, attempt, attempt_name_, living, std::chrono::steady_clock::now());
 }
 
 /// Aside, while the next attempt already runs.
@@ -248,6 +248,7 @@ Task<std::string> JobRecord::last_words_for_parent(const Finish& action) {
   }
   const WorkerFailure& cause = action.local_failures.at(root_cause(action.local_failures));
   if (cause.error_file.empty()) co_return "";
+  if (config_.parent_error_file.empty() && hook_recorded_.contains(cause.error_file)) co_return "";
   if (config_.parent_error_file.empty()) {
     record(
         event::Fault{fmt::format("no error file defined for parent, to copy child error file ({})", cause.error_file)});

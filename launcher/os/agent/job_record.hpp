@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,9 +29,10 @@ class JobRecord {
   void other_says(LogLine line);
   /// A worker has failed, in `attempt`, while `living` went on: what is known of it at this moment, for the incident.
   /// To be called before the siblings are stopped.
-  void worker_failed(const event::WorkerExited& worker, std::int64_t time_us,
-                     const std::optional<WorkerProgress>& progress, const AttemptOutput& attempt,
-                     const std::vector<LivingWorker>& living);
+  void worker_failed(const event::WorkerExited& worker, std::int64_t time_us, const WorkerRemains& remains,
+                     const AttemptOutput& attempt, const std::vector<LivingWorker>& living);
+  /// This error file is no program's own: whoever started us expects none.
+  void hook_recorded(const std::string& error_file) { hook_recorded_.insert(error_file); }
 
   /// The port at which probes are told how the job is, where it was asked for. It is not worth a job.
   void open_health_port();
@@ -67,6 +69,7 @@ class JobRecord {
   std::unique_ptr<Log> log_;
   Log::LoopUse log_use_;
   std::string attempt_name_;
+  std::set<std::string> hook_recorded_;             ///< error files
   std::shared_ptr<IncidentRecorder::Open> failed_;  ///< the last attempt's failure, of which nobody was told yet
   int restarts_untold_ = 0;                         ///< incidents before a restart that are still being written
   Timer restarts_told_;                             ///< ends when there is none

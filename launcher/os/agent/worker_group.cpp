@@ -38,16 +38,26 @@ std::vector<std::string> own_environment() {
 }
 
 WorkerGroup::WorkerGroup(asio::io_context& loop, const LaunchConfig& config, Heritage heritage, Listener listener)
-    : loop_{loop}, config_{config}, heritage_{std::move(heritage)},
-      environment_{config, own_environment()}, listener_{std::move(listener)}, spawner_{loop},
-      workers_(static_cast<std::size_t>(config.local_world_size)),
+    : loop_{loop}, config_{config}, heritage_{std::move(heritage)}, hook_{make_hook()},
+      environment_{config, own_environment(), hook_ ? hook_->path() : std::string{}}, listener_{std::move(listener)},
+      spawner_{loop}, workers_(static_cast<std::size_t>(config.local_world_size)),
       error_files_(workers_.size()), next_{config.local_world_size} {}
+
+std::optional<HookFolder> WorkerGroup::make_hook() {
+  if (!config_.worker_hook) return std::nullopt;
+  auto made = HookFolder::make();
+  if (made) return std::optional<HookFolder>{*std::move(made)};
+  hook_problem_ = made.error().message();
+  return std::nullopt;
+}
 
 void WorkerGroup::preload(Preload how) {
   TemplateProcess::Settings settings;
   settings.modules = config_.preload;
   settings.program = config_.program;
-  settings.environment = environment_.common();
+  // It is no worker: it has the hook for those that are forked from it.
+  settings.environment = hook_ ? WorkerEnvironment{config_, own_environment()}.common() : environment_.common();
+  if (hook_) settings.hook = hook_->path();
   settings.heritage = heritage_;
   // What libraries count when they are loaded is counted where the only worker will be.
   if (config_.worker_cpus.size() == 1) settings.cpus = config_.worker_cpus.front();
@@ -207,7 +217,7 @@ Worker::Listener WorkerGroup::worker_listener(LocalRank local_rank) {
   Worker::Listener listener;
   listener.ended = [this, local_rank](int exit_code) {
     const auto worker = std::move(workers_.at(static_cast<std::size_t>(local_rank.value())));
-    listener_.ended(worker->id(), exit_code, worker->progress());
+    listener_.ended(worker->id(), exit_code, worker->remains(exit_code));
     if (reaped_) reaped_();
   };
   listener.channel.heard = [this, local_rank](WorkerWord word) {
@@ -295,6 +305,15 @@ std::vector<pid_t> WorkerGroup::forked() const {
     if (template_ && worker) pids.push_back(worker->pid());
   }
   return pids;
+}
+
+std::vector<RaisedWorker> WorkerGroup::raised() const {
+  std::vector<RaisedWorker> list;
+  for (const auto& worker : workers_) {
+    const auto hook = worker ? worker->hook() : std::nullopt;
+    if (hook && hook->raised_at_ns != 0) list.push_back({worker->id().local_rank, worker->pid(), hook->raised_at_ns});
+  }
+  return list;
 }
 
 std::vector<StepSample> WorkerGroup::steps() const {

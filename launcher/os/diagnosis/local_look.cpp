@@ -213,8 +213,8 @@ std::optional<TimePoint> LocalLook::next_wake() const {
 
 void LocalLook::receive(const std::vector<LookMail::Answer>& answers) {
   for (const LookMail::Answer& arrived : answers) {
-    const auto subject = std::ranges::find(subjects_, arrived.local_rank,
-                                           [](const Subject& each) { return each.worker.local_rank; });
+    const auto subject =
+        std::ranges::find(subjects_, arrived.local_rank, [](const Subject& each) { return each.worker.local_rank; });
     if (subject == subjects_.end() || !subject->answer_until) continue;
     subject->answer_until.reset();
     auto answer = parse_worker_answer(read_answer(subject->worker.page.get(), arrived.length));

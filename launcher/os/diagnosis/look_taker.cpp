@@ -10,7 +10,7 @@ namespace torchup {
 namespace {
 
 /// A look ends at once when it is closed, but for a read in the kernel.
-constexpr Duration end_limit = std::chrono::seconds{2};
+constexpr Duration close_limit = std::chrono::seconds{2};
 
 /// To the loop. Shared, because a std::function must be copyable.
 template <class Taken>
@@ -34,7 +34,7 @@ LookTaker::~LookTaker() {
     std::unique_lock lock{shared_->mutex};
     shared_->closing = true;
     shared_->wake.notify_all();
-    done = shared_->wake.wait_for(lock, end_limit, [this] { return !shared_->busy; });
+    done = shared_->wake.wait_for(lock, close_limit, [this] { return !shared_->busy; });
   }
   if (done) {
     thread_.join();
@@ -51,9 +51,10 @@ Result<> LookTaker::add(Order order) {
   {
     const std::lock_guard lock{shared_->mutex};
     if (shared_->orders.size() == looks_waiting_max) {
-      return fail(errc::limit_exceeded, fmt::format("{} looks at the workers wait for one that is not done yet; no more "
-                                                    "are taken until it is",
-                                                    looks_waiting_max));
+      return fail(errc::limit_exceeded,
+                  fmt::format("{} looks at the workers wait for one that is not done yet; no more "
+                              "are taken until it is",
+                              looks_waiting_max));
     }
     shared_->orders.push_back(std::move(order));
   }

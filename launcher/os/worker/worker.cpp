@@ -27,6 +27,13 @@ UniqueFd Worker::page() const { return UniqueFd{page_ ? ::fcntl(page_->fd(), F_D
 
 std::optional<WorkerProgress> Worker::progress() const { return page_ ? page_->read(pid()) : std::nullopt; }
 
+std::optional<HookPage> Worker::hook() const { return page_ ? page_->hook() : std::nullopt; }
+
+WorkerRemains Worker::remains(int exit_code) const {
+  if (!page_) return {};
+  return {progress(), hook(), exit_code < 0 ? read_sheet(page_->fd()) : std::string{}};
+}
+
 bool Worker::signal(int number) {
   const bool refused = ::kill(-pid(), number) != 0 && errno == EPERM;
   return !refused || std::exchange(refusal_told_, true);

@@ -35,7 +35,9 @@ class Worker {
   /// What its page says now.
   [[nodiscard]] std::optional<WorkerProgress> progress() const;
   /// What the hook in it says now.
-  [[nodiscard]] std::optional<HookPage> hook() const { return page_ ? page_->hook() : std::nullopt; }
+  [[nodiscard]] std::optional<HookPage> hook() const;
+  /// Once it has ended.
+  [[nodiscard]] WorkerRemains remains(int exit_code) const;
   /// A duplicate of its page's descriptor; empty: it has none, or there are too many open.
   [[nodiscard]] UniqueFd page() const;
 

@@ -20,7 +20,8 @@ import _frozen_importlib_external
 import _signal
 import _thread
 import _weakref
-from torchup_page import AT_ENDING, AT_MAGIC, AT_RAISED, AT_SIGNAL, MAGIC, Sheet, is_file, open_channel, open_page
+from torchup_page import (AT_ENDING, AT_MAGIC, AT_RAISED, AT_RECORDED, AT_SIGNAL, MAGIC, Sheet, is_file, open_channel,
+                          open_page)
 
 SIGNALS = range(61, 40, -1)  # real-time signals; some programs use the highest
 
@@ -74,7 +75,8 @@ def raised(kind, value, trace):
         if page.numbers[AT_RAISED] or issubclass(kind, (SystemExit, KeyboardInterrupt)):
             return
         page.numbers[AT_RAISED] = time.monotonic_ns()
-        load("torchup_error").write(kind, value, trace)
+        if load("torchup_error").write(kind, value, trace):
+            page.numbers[AT_RECORDED] = 1
     except BaseException:  # whatever an exception can be; the program's own is to be seen
         pass
 

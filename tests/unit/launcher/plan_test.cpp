@@ -239,6 +239,29 @@ TEST_CASE("the workers' environment", "[unit][plan]") {
   for (const std::string& line : environment) REQUIRE(line.find("secret") == std::string::npos);
 }
 
+TEST_CASE("the hook's folder stands first where Python looks for modules", "[unit][plan]") {
+  const LaunchConfig config = plan({});
+  const auto path = [&](const std::vector<std::string>& inherited, std::string_view hook) {
+    std::vector<std::string> found;
+    for (const std::string& line : *WorkerEnvironment{config, inherited, hook}.common()) {
+      if (line.starts_with("PYTHONPATH=")) found.push_back(line);
+    }
+    return found;
+  };
+  using Lines = std::vector<std::string>;
+  CHECK(path({}, "/m/hook") == Lines{"PYTHONPATH=/m/hook"});
+  CHECK(path({"PYTHONPATH=/a:/b"}, "/m/hook") == Lines{"PYTHONPATH=/m/hook:/a:/b"});
+  CHECK(path({"PYTHONPATH="}, "/m/hook") == Lines{"PYTHONPATH=/m/hook"});
+  CHECK(path({"PYTHONPATH=/a", "PYTHONPATH=/b"}, "/m/hook") == Lines{"PYTHONPATH=/m/hook:/a"});  // as Python takes it
+  CHECK(path({"PYTHONPATH=/a"}, "") == Lines{"PYTHONPATH=/a"});
+  CHECK(path({}, "").empty());
+}
+
+TEST_CASE("Python workers have the hook unless the user will not have it", "[unit][plan]") {
+  CHECK(plan({}).worker_hook);
+  CHECK_FALSE(plan({{"no-worker-hook", "1"}}).worker_hook);
+}
+
 TEST_CASE("manual and completion know every option", "[unit][plan]") {
   const std::string manual = manual_page("1.0");
   for (const char* shell : {"bash", "zsh", "fish", "tcsh"}) {
@@ -277,6 +300,7 @@ TEST_CASE("a program that can be forked is preloaded itself", "[unit][plan]") {
   };
   using Words = std::vector<std::string>;
   REQUIRE(with(1, {"train", "a"})->preload == Words{"program"});
+  CHECK_FALSE(with(1, {"train", "a"})->worker_hook);  // it needs none
   REQUIRE(with(1, {"train", "a"}, {{"no-python", "1"}})->preload == Words{"program"});
   SECTION("nothing else is started so") {
     CHECK(
