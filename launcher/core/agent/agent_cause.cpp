@@ -27,6 +27,8 @@ bool Agent::is_consequence(const WorkerEnded& how, WorkerEnd end) const {
   if (end == WorkerEnd::terminated &&
       (how.error_file.empty() || failures_.empty() || second(how.time_us) >= second(failures_.front().time_us)))
     return true;
+  // A hang has been found, and whoever is to blame for it is being ended.
+  if (diagnosis_.action != HangAction::none) return true;
   // A signal is its own cause, but for the one by which programs give up.
   if (how.exit_code < 0 && how.exit_code != -SIGABRT) return false;
   return is_of_others(how.lines);
@@ -49,7 +51,7 @@ std::vector<WorkerFailure> Agent::told_failures() const {
 
 void Agent::tell_failures() {
   cause_ends_.reset();
-  report_failures(true, failure_text(failures_[root_cause(failures_)]));
+  report_failures(diagnosis_.action != HangAction::abort, failure_text(failures_[root_cause(failures_)]));
 }
 
 void Agent::note_failure(const WorkerEnded& how, bool consequence) {
@@ -77,7 +79,8 @@ void Agent::note_failure(const WorkerEnded& how, bool consequence) {
 /// Nobody is stopped yet: whoever is the cause may show itself.
 void Agent::await_cause() {
   if (cause_ends_) return;
-  cause_ends_ = now_ + cause_patience;
+  // Who is ended for a hang is the cause, and may take its time to end.
+  cause_ends_ = now_ + cause_patience + (diagnosis_.action == HangAction::none ? Duration{0} : abort_patience);
   act(SeekCause{});
 }
 

@@ -57,6 +57,16 @@ void JobRecord::open_log() {
   log_ = std::make_unique<Log>(std::move(options));
 }
 
+void JobRecord::open_health_port() {
+  if (!config_.health_port) return;
+  auto opened = HealthPort::open(loop_, *config_.health_port, [this] { return health_json(record_); });
+  if (opened) {
+    health_port_.emplace(*std::move(opened));
+  } else {
+    record(event::Warning{opened.error().message()});
+  }
+}
+
 void JobRecord::record(EventBody body) {
   const LaunchEvent event{
       {microseconds(std::chrono::system_clock::now()), microseconds(std::chrono::steady_clock::now())},
@@ -91,6 +101,20 @@ void JobRecord::say(const EventBody& body) {
     log_failure_told_ = now;
   }
   log_->tell(LogLine{line->level, std::move(line->text)});
+  say_page(line->level, page_of(body));
+}
+
+/// A page stands below its first line, as a report does; where lines are objects it is as many of them.
+void JobRecord::say_page(LogLevel level, std::vector<std::string> page) {
+  const LogOptions options = own_log(config_.output.log);
+  if (page.empty() || level < options.level) return;
+  if (options.format == LogFormat::json) {
+    for (std::string& each : page) log_->tell(LogLine{level, std::move(each)});
+    return;
+  }
+  std::string text;
+  for (const std::string& each : page) text += each + "\n";
+  output_.print(text);
 }
 
 void JobRecord::other_says(LogLine line) {

@@ -40,7 +40,8 @@ std::vector<std::string> own_environment() {
 WorkerGroup::WorkerGroup(asio::io_context& loop, const LaunchConfig& config, Heritage heritage, Listener listener)
     : loop_{loop}, config_{config}, heritage_{std::move(heritage)}, hook_{make_hook()},
       environment_{config, own_environment(), hook_ ? hook_->path() : std::string{}}, listener_{std::move(listener)},
-      spawner_{loop}, workers_(static_cast<std::size_t>(config.local_world_size)), next_{config.local_world_size} {}
+      spawner_{loop}, workers_(static_cast<std::size_t>(config.local_world_size)),
+      error_files_(workers_.size()), next_{config.local_world_size} {}
 
 std::optional<HookFolder> WorkerGroup::make_hook() {
   if (!config_.worker_hook) return std::nullopt;
@@ -128,6 +129,7 @@ void WorkerGroup::order(LocalRank local_rank) {
   const WorkerFiles& files = start_.output->files(local_rank);
   order->stdout_log = files.stdout_log;
   order->stderr_log = files.stderr_log;
+  error_files_.at(static_cast<std::size_t>(local_rank.value())) = files.error_file;
   order->worker = {Rank{start_.placement.first_rank.value() + local_rank.value()}, local_rank, 0};
   if (auto made = SharedPage::make()) {
     order->page.emplace(*std::move(made));
@@ -162,6 +164,7 @@ void WorkerGroup::place(LocalRank local_rank) {
   for (const auto& line : start_.variables) add(line);
   if (!worker || !worker->say(place)) return listener_.tell(WorkerNotStarted{local_rank});
   worker->move_to(Rank{start_.placement.first_rank.value() + local_rank.value()});
+  error_files_.at(static_cast<std::size_t>(local_rank.value())) = files.error_file;
   listener_.record(event::WorkerKept{worker->id(), files.stdout_log, files.stderr_log});
   listener_.tell(WorkerStarted{local_rank, worker->pid()});
   if (template_ && next_ == config_.local_world_size && orders_ == 0 && !cancelled_) template_->attempt_runs();
@@ -218,6 +221,10 @@ Worker::Listener WorkerGroup::worker_listener(LocalRank local_rank) {
     if (reaped_) reaped_();
   };
   listener.channel.heard = [this, local_rank](WorkerWord word) {
+    if (const auto* looked = std::get_if<WorkerLooked>(&word)) {
+      if (listener_.looked) listener_.looked(local_rank, *looked);
+      return;
+    }
     const auto progress = find(local_rank)->progress();
     listener_.tell(WorkerSaid{local_rank, std::move(word), progress ? progress->beats : 0});
   };
@@ -312,7 +319,12 @@ std::vector<RaisedWorker> WorkerGroup::raised() const {
 std::vector<StepSample> WorkerGroup::steps() const {
   std::vector<StepSample> list;
   for (const auto& worker : workers_) {
-    if (worker) list.push_back({worker->id().rank, worker->id().local_rank, worker->progress()});
+    if (!worker) continue;
+    StepSample& sample = list.emplace_back();
+    sample.rank = worker->id().rank;
+    sample.local_rank = worker->id().local_rank;
+    sample.progress = worker->progress();
+    sample.signs = signs_of(sample.local_rank, sample.progress, worker->hook());
   }
   return list;
 }
@@ -321,6 +333,25 @@ std::vector<StateSample> WorkerGroup::states() const {
   std::vector<StateSample> list;
   for (const auto& worker : workers_) {
     if (worker) list.push_back({worker->id(), state_letter(worker->pid())});
+  }
+  return list;
+}
+
+std::vector<LookedAt> WorkerGroup::looked_at() {
+  std::vector<LookedAt> list;
+  for (const auto& worker : workers_) {
+    if (!worker) continue;
+    const WorkerId& id = worker->id();
+    LookedAt& looked = list.emplace_back();
+    looked.rank = id.rank;
+    looked.local_rank = id.local_rank;
+    looked.pid = worker->pid();
+    looked.page = worker->page();
+    looked.error_file = error_files_.at(static_cast<std::size_t>(id.local_rank.value()));
+    looked.ask = [this, local_rank = id.local_rank, pid = worker->pid()](std::uint64_t number) {
+      Worker* const asked = find(local_rank);
+      if (asked && asked->pid() == pid) static_cast<void>(asked->say(LookWanted{number}));
+    };
   }
   return list;
 }

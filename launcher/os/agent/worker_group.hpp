@@ -12,6 +12,7 @@
 #include "launcher/core/agent/agent.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
 #include "launcher/os/agent/incident_recorder.hpp"
+#include "launcher/os/diagnosis/look_order.hpp"
 #include "launcher/os/output/worker_output.hpp"
 #include "launcher/os/worker/hook_folder.hpp"
 #include "launcher/os/worker/spawner.hpp"
@@ -37,6 +38,8 @@ class WorkerGroup {
   struct Listener {
     /// WorkerStarted, SpawnFailed, WorkerNotStarted, WorkerSaid.
     std::function<void(AgentEvent)> tell;
+    /// What a worker has answered to `look`; empty: nobody asks.
+    std::function<void(LocalRank, const WorkerLooked&)> looked = {};
     /// worker_started, warning.
     std::function<void(EventBody)> record;
     /// A worker's process is gone and reaped.
@@ -98,6 +101,8 @@ class WorkerGroup {
   [[nodiscard]] std::vector<RaisedWorker> raised() const;
   [[nodiscard]] std::vector<StepSample> steps() const;
   [[nodiscard]] std::vector<StateSample> states() const;
+  /// All that live, as a look finds them. Their `ask` must not outlive this.
+  [[nodiscard]] std::vector<LookedAt> looked_at();
   /// The worker that this process is or comes from.
   [[nodiscard]] std::optional<LocalRank> owner_of(pid_t pid) const;
 
@@ -131,6 +136,7 @@ class WorkerGroup {
   Start start_;
   std::vector<LocalRank> kept_;
   std::vector<std::unique_ptr<Worker>> workers_;  ///< index: local rank; null: none lives
+  std::vector<std::string> error_files_;          ///< likewise
   int next_;                                      ///< the first local rank that is not ordered yet
   int orders_ = 0;                                ///< that the spawner has
   std::set<int> for_started_;                     ///< signals for all that came since it has any

@@ -1,5 +1,7 @@
 #include "launcher/os/worker/worker.hpp"
 
+#include <fcntl.h>
+
 #include <cerrno>
 #include <csignal>
 #include <utility>
@@ -21,6 +23,8 @@ Worker::Worker(asio::io_context& loop, WorkerId id, ChildProcess child, std::opt
   });
 }
 
+UniqueFd Worker::page() const { return UniqueFd{page_ ? ::fcntl(page_->fd(), F_DUPFD_CLOEXEC, 0) : -1}; }
+
 std::optional<WorkerProgress> Worker::progress() const { return page_ ? page_->read(pid()) : std::nullopt; }
 
 std::optional<HookPage> Worker::hook() const { return page_ ? page_->hook() : std::nullopt; }
@@ -35,7 +39,10 @@ bool Worker::signal(int number) {
   return !refused || std::exchange(refusal_told_, true);
 }
 
-void Worker::abort() const { ::kill(pid(), SIGABRT); }
+void Worker::abort() const {
+  ::kill(pid(), SIGABRT);
+  ::kill(pid(), SIGCONT);
+}
 
 void Worker::drain(int number, bool insist) {
   if (page_) page_->request_drain();
