@@ -26,6 +26,18 @@ std::string words_text(const std::vector<std::string>& words) {
   return text;
 }
 
+std::string hang_text(const JobTerms& terms) {
+  constexpr std::string_view actions[] = {"report", "abort", "restart"};
+  const HangTimeout& timeout = terms.hang_timeout;
+  if (timeout.mode == HangTimeout::Mode::off) return "not watched";
+  std::string limit = "auto";
+  if (timeout.mode == HangTimeout::Mode::given) {
+    limit = exact_seconds(timeout.silence);
+    if (timeout.start) limit += fmt::format(", {} before the first progress", exact_seconds(*timeout.start));
+  }
+  return fmt::format("{}, then {}", limit, actions[static_cast<std::size_t>(terms.on_hang)]);
+}
+
 std::string rendezvous_text(const LaunchConfig& plan) {
   const RendezvousConfig& meeting = plan.rendezvous;
   if (plan.one_node() && !meeting.endpoint) return "in this process, workers meet on a free port of 127.0.0.1";
@@ -59,6 +71,10 @@ std::string plan_text(const LaunchConfig& plan) {
   line("max restarts", number(plan.terms.max_restarts));
   line("stop", fmt::format("signal, {}, SIGKILL", exact_seconds(plan.stop_grace)));
   line("signals", plan.signals_to_handle);
+  line("hangs", hang_text(plan.terms));
+  line("stragglers", plan.terms.straggler_window == Duration{0}
+                         ? "not looked for"
+                         : "every " + exact_seconds(plan.terms.straggler_window));
   line("redirects", plan.output.redirects);
   line("tee", plan.output.tee);
   line("log folder", plan.output.log_dir.empty() ? "a temporary one" : plan.output.log_dir);

@@ -11,9 +11,6 @@
 namespace torchup {
 namespace {
 
-/// What Python ends with after an exception.
-constexpr int exception_code = 1;
-
 bool is_of_others(const std::vector<std::string>& lines) {
   return cause_kind(last_words(lines)) == CauseKind::consequence;
 }
@@ -30,6 +27,8 @@ bool Agent::is_consequence(const WorkerEnded& how, WorkerEnd end) const {
   if (end == WorkerEnd::terminated &&
       (how.error_file.empty() || failures_.empty() || second(how.time_us) >= second(failures_.front().time_us)))
     return true;
+  // A hang has been found, and whoever is to blame for it is being ended.
+  if (diagnosis_.action != HangAction::none) return true;
   // A signal is its own cause, but for the one by which programs give up.
   if (how.exit_code < 0 && how.exit_code != -SIGABRT) return false;
   return is_of_others(how.lines);
@@ -39,9 +38,20 @@ bool Agent::is_consequence(const WorkerEnded& how, WorkerEnd end) const {
 /// before it ends its process. Nodes elsewhere tell by themselves.
 bool Agent::cause_may_come() const { return any_busy() || placement_->group_world_size > 1; }
 
+/// In the order in which they were noticed, but that one which counts from when its exception left the program comes
+/// before those from which the coordinator, who is not told when, could not tell it.
+std::vector<WorkerFailure> Agent::told_failures() const {
+  std::vector<WorkerFailure> told = failures_;
+  const auto cause = told.begin() + static_cast<std::ptrdiff_t>(root_cause(told));
+  if (cause->raised_at_ns == 0) return told;
+  const auto first = std::ranges::find(told.begin(), cause, cause->consequence, &WorkerFailure::consequence);
+  std::rotate(first, cause, cause + 1);
+  return told;
+}
+
 void Agent::tell_failures() {
   cause_ends_.reset();
-  report_failures(true, failure_text(failures_[root_cause(failures_)]));
+  report_failures(diagnosis_.action != HangAction::abort, failure_text(failures_[root_cause(failures_)]));
 }
 
 void Agent::note_failure(const WorkerEnded& how, bool consequence) {
@@ -69,7 +79,8 @@ void Agent::note_failure(const WorkerEnded& how, bool consequence) {
 /// Nobody is stopped yet: whoever is the cause may show itself.
 void Agent::await_cause() {
   if (cause_ends_) return;
-  cause_ends_ = now_ + cause_patience;
+  // Who is ended for a hang is the cause, and may take its time to end.
+  cause_ends_ = now_ + cause_patience + (diagnosis_.action == HangAction::none ? Duration{0} : abort_patience);
   act(SeekCause{});
 }
 

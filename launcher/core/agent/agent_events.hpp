@@ -6,12 +6,14 @@
 #include <variant>
 #include <vector>
 
+#include "launcher/core/agent/save_watch.hpp"
 #include "launcher/core/agent/state_watch.hpp"
-#include "launcher/core/agent/step_watch.hpp"
+#include "launcher/core/diagnosis/hang_files.hpp"
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/worker_channel.hpp"
+#include "rendezvous/core/diagnosis/lateness_nodes.hpp"
 #include "rendezvous/core/link/messages.hpp"
 
 /// What reaches the agent of a node (launcher/core/agent/agent.hpp), and what it answers.
@@ -85,6 +87,19 @@ struct StepsSeen {
 struct StatesSeen {
   std::vector<StateSample> samples;
 };
+/// Answer to TakeLooks: what was seen of the workers, as far as anything was.
+struct LooksTaken {
+  std::uint64_t number = 0;
+  std::vector<RankLook> looks;
+  std::vector<RankStacks> stacks;  ///< whole, for this node's file
+};
+/// Answer to TakeLooks that asks for arrivals alone.
+struct ArrivalsSeen {
+  std::uint64_t number = 0;
+  std::vector<RankArrivals> ranks;
+  std::vector<std::string> shared_groups;      ///< that have members on other nodes, in order
+  std::optional<ClockOffset::Estimate> clock;  ///< nothing: nobody can compare these times with other nodes'
+};
 /// The file-timer watchdog has signalled a process: this worker, or one that it has started.
 struct TimerExpired {
   LocalRank local_rank{0};
@@ -101,7 +116,7 @@ struct SignalArrived {
 struct Wake {};  ///< nothing happened but time
 using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
                                 SpawnFailed, WorkerNotStarted, WorkerEnded, ExceptionSeen, WorkerSaid, StepsSeen,
-                                StatesSeen, TimerExpired, DescendantsGone, SignalArrived, Wake>;
+                                StatesSeen, LooksTaken, ArrivalsSeen, TimerExpired, DescendantsGone, SignalArrived, Wake>;
 
 // Actions.
 
@@ -156,7 +171,8 @@ struct BlameWorker {
   LocalRank local_rank{0};
   friend bool operator==(const BlameWorker&, const BlameWorker&) = default;
 };
-/// SIGABRT to these workers alone, not to their groups: a handler of theirs tells where they hang.
+/// SIGABRT to these workers alone, not to their groups: a handler of theirs tells where they hang. Then SIGCONT, for a
+/// stopped process acts on none.
 struct AbortWorkers {
   std::vector<LocalRank> workers;
   friend bool operator==(const AbortWorkers&, const AbortWorkers&) = default;
@@ -181,10 +197,33 @@ struct SweepDescendants {
 struct SeekCause {
   friend bool operator==(const SeekCause&, const SeekCause&) = default;
 };
-/// Say of each of these workers where it is.
+/// Say of each of these workers where it is. `on_page`: people have read it already.
 struct ShowWorkers {
   std::vector<LocalRank> workers;
+  bool on_page = false;
   friend bool operator==(const ShowWorkers&, const ShowWorkers&) = default;
+};
+/// Look at these workers, twice, or once and as fast as can be where somebody has `asked`, and answer with LooksTaken;
+/// where it is `arrivals_only` with ArrivalsSeen. Who cannot be seen is left out.
+struct TakeLooks {
+  std::uint64_t number = 0;
+  std::vector<LocalRank> workers;
+  bool asked = false;
+  bool arrivals_only = false;
+  friend bool operator==(const TakeLooks&, const TakeLooks&) = default;
+};
+/// Have the coordinator know how far the workers are: the newest report is what counts.
+struct ReportProgress {
+  ProgressReport report;
+  friend bool operator==(const ReportProgress&, const ReportProgress&) = default;
+};
+/// Show this to people and record it (hang_event), and write the files of it beside the attempt's logs. `own`: the
+/// ranks of which this node's page tells; nothing: of all.
+struct TellHang {
+  HangReport report;
+  std::optional<RankSet> own = {};
+  std::vector<RankStacks> stacks = {};
+  friend bool operator==(const TellHang&, const TellHang&) = default;
 };
 /// This has happened: for the record, and for people where it has a text.
 struct Record {
@@ -199,6 +238,6 @@ struct Finish {
 };
 using AgentAction =
     std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound, BlameWorker,
-                 AbortWorkers, KillWorkers, SweepDescendants, SeekCause, ShowWorkers, Record, Finish>;
+                 AbortWorkers, KillWorkers, SweepDescendants, SeekCause, ShowWorkers, TakeLooks, ReportProgress, TellHang, Record, Finish>;
 
 }  // namespace torchup

@@ -66,6 +66,7 @@ void Agent::on(const WorkerEnded& event) {
   if (abandoned) return;
   worker.state = end == WorkerEnd::succeeded ? WorkerState::succeeded : WorkerState::failed;
   if (end == WorkerEnd::succeeded) {
+    if (diagnosis_.progress) diagnosis_.progress->worker_ended();
     if (event.exit_code == requeue_code) requeue(event.local_rank);
   } else {
     note_failure(how, consequence);
@@ -95,23 +96,6 @@ WorkerEnd Agent::kind_of_end(const Worker& worker, int exit_code) const {
 }
 
 bool Agent::drained_to_death(int exit_code) const { return exit_code < 0 && is_in(drained_by_, -exit_code); }
-
-void Agent::on(const StepsSeen& event) {
-  if (phase_ != Phase::running) return;
-  const StepWatch::Findings findings =
-      step_watch_.look(of_this_round(event.samples), paused_ || !drained_by_.empty(), now_);
-  if (findings.slow) record(*findings.slow);
-  if (findings.warning) record(event::Warning{*findings.warning});
-  if (!findings.hung) return;
-  event::WorkersHung hung{{}, findings.hung->reason};
-  for (const LocalRank local_rank : findings.hung->workers) {
-    hung.ranks.push_back(id_of(local_rank).rank);
-    worker_at(local_rank).abort_reason = findings.hung->reason;
-  }
-  record(std::move(hung));
-  act(AbortWorkers{findings.hung->workers});
-  abort_ends_ = now_ + abort_patience;
-}
 
 void Agent::on(const StatesSeen& event) {
   if (phase_ != Phase::running || paused_) return;
@@ -184,7 +168,7 @@ void Agent::report_failures(bool may_restart, std::string reason) {
   const JobTerms& terms = config_.terms;
   another_round_ = may_restart && (placement_->restart_count < terms.max_restarts ||
                                    (terms.max_restarts > 0 && terms.restart_window > Duration{0}));
-  act(Send{WorkersFailed{placement_->round, failures_, may_restart}});
+  act(Send{WorkersFailed{placement_->round, told_failures(), may_restart}});
   stop(SIGTERM, std::move(reason));
 }
 

@@ -139,6 +139,10 @@ bool hides_native_code(const WorkerSeen& seen) {
   return !main || main->frames.empty() || seen.kernel.target.empty();
 }
 
+bool has_others(const GroupPosition& group, std::span<const Rank> own) {
+  return std::ranges::count_if(own, [&](Rank rank) { return group.ranks.contains(rank); }) < group.ranks.size();
+}
+
 RankArrivals arrivals_of(Rank rank, WorkerAnswer answer) {
   RankArrivals result{rank, {}};
   result.arrivals.reserve(answer.entries.size());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "launcher/core/diagnosis/kernel_view.hpp"
@@ -40,6 +41,9 @@ struct WorkerMoments {
 /// hides native code in which it computes, or waits for what the kernel does not name. A rank that waits for others in
 /// a collective is no culprit, and nobody wants its.
 [[nodiscard]] bool hides_native_code(const WorkerSeen& seen);
+
+/// Whether the group has members besides those of `own`.
+[[nodiscard]] bool has_others(const GroupPosition& group, std::span<const Rank> own);
 
 /// What the straggler's rule wants of an answer.
 [[nodiscard]] RankArrivals arrivals_of(Rank rank, WorkerAnswer answer);

@@ -75,7 +75,6 @@ struct LaunchConfig {
   std::vector<int> forward_signals;                ///< passed on; the job goes on
   std::vector<int> drain_signals;    ///< ask the workers to save and stop; the second one of a kind is as any other
   Duration stuck_timeout{0};         ///< longest uninterruptible sleep of a worker; 0: not watched
-  Duration heartbeat_timeout{0};     ///< a worker that has ended no step for so long is ended as hung; 0: never
   bool propagate_exit_code = false;  ///< the first failed worker's code becomes ours
   Duration timeout{0};               ///< the job ends when it has run so long; 0: never
 

@@ -18,6 +18,7 @@
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/os/agent/attempt_sweep.hpp"
 #include "launcher/os/agent/from_plan.hpp"
+#include "launcher/os/agent/hang_desk.hpp"
 #include "launcher/os/agent/job_record.hpp"
 #include "launcher/os/agent/signal_source.hpp"
 #include "launcher/os/agent/socket_interface.hpp"
@@ -26,9 +27,7 @@
 #include "launcher/os/agent/worker_ends.hpp"
 #include "launcher/os/agent/worker_group.hpp"
 #include "launcher/os/agent/worker_watch.hpp"
-#include "launcher/os/io/health_port.hpp"
 #include "launcher/os/machine/descendants.hpp"
-#include "launcher/os/output/evidence.hpp"
 #include "launcher/os/output/worker_output.hpp"
 
 namespace torchup {
@@ -57,11 +56,18 @@ class AgentRunner {
                  config,
                  guarded_.heritage,
                  {[this](AgentEvent event) { on_start(std::move(event)); },
+                  [this](LocalRank local_rank, const WorkerLooked& answer) { desk_.heard(local_rank, answer); },
                   [this](EventBody body) { job_.record(std::move(body)); },
                   [this](const WorkerId& worker, int exit_code, WorkerRemains remains) {
                     timers_.worker_gone(worker.pid);
                     ends_.gone(worker, exit_code, std::move(remains));
                   }}},
+        desk_{loop_,
+              config,
+              workers_,
+              output_,
+              {[this](AgentEvent event) { handle(std::move(event)); },
+               [this](EventBody body) { job_.record(std::move(body)); }, [this] { return link_->clock(); }}},
         sweep_{loop_, guarded_.cgroup_tag,
                [this](LogLevel level, std::string text) {
                  job_.record(event::Notice{std::move(text), level});
@@ -115,7 +121,7 @@ class AgentRunner {
     AttachSettings settings = attach_settings(config_);
     if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
-    open_health_port();
+    job_.open_health_port();
     sweep_.know({[this] { return workers_.spared(); }, [this] { return workers_.forked(); }});
     if (!config_.preload.empty()) preload();
     sweep_.make_cgroup();  // early: the log writer makes the first directories meanwhile
@@ -125,17 +131,6 @@ class AgentRunner {
   void preload() {
     workers_.preload({[this] { return output_.helper_streams("[preload] "); }, [this] { return sweep_.next_cgroup(); },
                       [this] { sweep_.child_ended(); }});
-  }
-
-  /// The port for probes, where it was asked for. It is not worth a job.
-  void open_health_port() {
-    if (!config_.health_port) return;
-    auto opened = HealthPort::open(loop_, *config_.health_port, [this] { return job_.health(); });
-    if (opened) {
-      health_port_.emplace(*std::move(opened));
-    } else {
-      job_.record(event::Warning{opened.error().message()});
-    }
   }
 
   /// What became of a worker's start.
@@ -218,14 +213,10 @@ class AgentRunner {
     sweep_.begin(action.patience, action.grace, !kept_.empty());
   }
   void perform(const SeekCause&) { ends_.seek_cause(); }
-  void perform(const ShowWorkers& action) {
-    for (const LivingWorker& worker : workers_.living()) {
-      if (std::ranges::find(action.workers, worker.local_rank) == action.workers.end()) continue;
-      event::WorkerSeen seen{{worker.rank, worker.local_rank, worker.pid}, process_state(worker.pid), {}};
-      if (worker.progress) seen.step = worker.progress->step;
-      job_.record(std::move(seen));
-    }
-  }
+  void perform(const ShowWorkers& action) { desk_.perform(action); }
+  void perform(const TakeLooks& action) { desk_.perform(action); }
+  void perform(const ReportProgress& action) { link_->report_progress(action.report); }
+  void perform(TellHang& action) { desk_.perform(action, attempt_ ? attempt_->directory() : ""); }
   void perform(Record& action) {
     const auto* exited = std::get_if<event::WorkerExited>(&action.event);
     const bool failed =
@@ -333,6 +324,7 @@ class AgentRunner {
   /// The outer process is gone.
   [[noreturn]] void end_alone() {
     sweep_.end_everything();
+    workers_.remove_hook();
     ::_exit(shell_code(SIGKILL));
   }
 
@@ -343,6 +335,7 @@ class AgentRunner {
   Output output_;
   JobRecord job_;
   WorkerGroup workers_;
+  HangDesk desk_;
   AttemptSweep sweep_;
   Agent agent_;
   WorkerWatch watch_;
@@ -351,7 +344,6 @@ class AgentRunner {
   SocketInterface interface_;
   StoreHost store_;
   SignalSource signals_;
-  std::optional<HealthPort> health_port_;
   std::unique_ptr<AgentLink> link_;
   std::deque<AgentEvent> events_;
   std::optional<TimePoint> armed_;

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "launcher/core/agent/step_watch.hpp"
+#include "launcher/core/agent/save_watch.hpp"
 #include "launcher/core/diagnosis/python_stack.hpp"
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/os/output/circumstances.hpp"

@@ -10,6 +10,7 @@
 #include "launcher/core/record/run_record.hpp"
 #include "launcher/core/record/torchelastic_events.hpp"
 #include "launcher/os/agent/incident_recorder.hpp"
+#include "launcher/os/io/health_port.hpp"
 #include "launcher/os/output/worker_output.hpp"
 #include "rendezvous/net/io/log.hpp"
 
@@ -33,8 +34,8 @@ class JobRecord {
   /// This error file is no program's own: whoever started us expects none.
   void hook_recorded(const std::string& error_file) { hook_recorded_.insert(error_file); }
 
-  /// What a probe is told.
-  [[nodiscard]] std::string health() const { return health_json(record_); }
+  /// The port at which probes are told how the job is, where it was asked for. It is not worth a job.
+  void open_health_port();
   /// Says everything that is left to say. What is written of it is written by the end of `finish_output`.
   Task<> finish(Finish action);
   /// Waits for whoever reads our output: as long as `cat` would, or 2 s where a signal ended the job.
@@ -47,6 +48,7 @@ class JobRecord {
  private:
   void open_log();
   void say(const EventBody& body);
+  void say_page(LogLevel level, std::vector<std::string> page);
   void tell(std::vector<LogLine> allowed);
   Task<> tell_restart(std::shared_ptr<IncidentRecorder::Open> failed);
   void report(const Finish& action);
@@ -61,6 +63,7 @@ class JobRecord {
   Output& output_;
   IncidentRecorder incidents_;
   RunRecord record_;
+  std::optional<HealthPort> health_port_;
   std::optional<TorchelasticEvents> torchelastic_events_;
   LogLimit others_limit_{LogLimits{}};
   std::unique_ptr<Log> log_;

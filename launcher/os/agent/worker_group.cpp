@@ -319,7 +319,12 @@ std::vector<RaisedWorker> WorkerGroup::raised() const {
 std::vector<StepSample> WorkerGroup::steps() const {
   std::vector<StepSample> list;
   for (const auto& worker : workers_) {
-    if (worker) list.push_back({worker->id().rank, worker->id().local_rank, worker->progress()});
+    if (!worker) continue;
+    StepSample& sample = list.emplace_back();
+    sample.rank = worker->id().rank;
+    sample.local_rank = worker->id().local_rank;
+    sample.progress = worker->progress();
+    sample.signs = signs_of(sample.local_rank, sample.progress, worker->hook());
   }
   return list;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -91,11 +92,19 @@ std::optional<ArrivalsTaken> LocalLook::take_arrivals() {
   }
   collect(begun_ + answer_limit);
   if (means_.mail.is_closed()) return std::nullopt;
-  ArrivalsTaken taken{number_, {}};
+  ArrivalsTaken taken{number_, {}, {}};
+  std::vector<Rank> own;
+  for (const Subject& subject : subjects_) own.push_back(subject.worker.rank);
+  std::set<std::string> shared;
   for (Subject& subject : subjects_) {
     auto& answer = subject.moments.first.answer;
-    if (answer) taken.ranks.push_back(arrivals_of(subject.worker.rank, std::move(*answer)));
+    if (!answer) continue;
+    for (const AnsweredGroup& group : answer->groups) {
+      if (has_others(group.position, own)) shared.insert(group.position.name);
+    }
+    taken.ranks.push_back(arrivals_of(subject.worker.rank, std::move(*answer)));
   }
+  taken.shared_groups.assign(shared.begin(), shared.end());
   return taken;
 }
 

@@ -42,6 +42,7 @@ struct LookTaken {
 struct ArrivalsTaken {
   std::uint64_t number = 0;
   std::vector<RankArrivals> ranks;
+  std::vector<std::string> shared_groups;  ///< in order: groups with members that the order does not name
 };
 
 }  // namespace torchup

@@ -39,7 +39,10 @@ bool Worker::signal(int number) {
   return !refused || std::exchange(refusal_told_, true);
 }
 
-void Worker::abort() const { ::kill(pid(), SIGABRT); }
+void Worker::abort() const {
+  ::kill(pid(), SIGABRT);
+  ::kill(pid(), SIGCONT);
+}
 
 void Worker::drain(int number, bool insist) {
   if (page_) page_->request_drain();

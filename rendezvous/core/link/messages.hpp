@@ -242,6 +242,9 @@ struct HostStore {
 /// Start the workers.
 struct Placed {
   Placement placement = {};
+  /// Whether the coordinator watches over the round's progress. Not where torchrun's agents take part: there each node
+  /// judges its own ranks.
+  bool watched = true;
   friend bool operator==(const Placed&, const Placed&) = default;
 };
 

@@ -9,7 +9,6 @@ using namespace torchup;
 using namespace torchup::looks;
 using namespace std::chrono_literals;
 using hang::Action;
-using hang::Examine;
 using hang::Found;
 using hang::Over;
 using hang::Void;
@@ -56,7 +55,7 @@ const Found& found(const std::vector<Action>& actions) {
   REQUIRE(std::holds_alternative<Found>(actions[0]));
   return std::get<Found>(actions[0]);
 }
-std::vector<Action> examine(std::uint64_t number, bool asked = false) { return {Examine{number, asked}}; }
+std::vector<Action> examine(std::uint64_t number, bool asked = false) { return {hang::Examine{number, asked}}; }
 
 }  // namespace
 
