@@ -172,6 +172,10 @@ TEST_CASE("answers that nobody asked for, or understands, change nothing", "[uni
 
 TEST_CASE("an answer may come in parts", "[unit][diagnosis]") {
   Job job;
+  constexpr int many = 128;  // whose looks are two parts, where they are as long as they may be
+  REQUIRE(look_parts_max(many - 1) == 1);
+  REQUIRE(look_parts_max(many) == 2);
+  job.watch.step(hang::AttemptBegins{{{a, "nodea", Rank{0}, 2}, {b, "nodeb", Rank{2}, many}}, 4}, t0);
   REQUIRE(job.silent(64s, t0) == examine(0));
   const auto part = [](const RankLook& look) { return pack_looks(std::vector{look}).front(); };
   REQUIRE(job.answer(a, 0, {Job::waiting(0), Job::waiting(1)}, t0).empty());

@@ -26,7 +26,7 @@ struct Linked {
     }
   }
   void connect() {
-    step(link::Wake{});
+    if (!dialled) step(link::Wake{});
     REQUIRE(dialled);
     line = *std::exchange(dialled, {});
     step(link::Dialled{line, Nonce{}});
@@ -45,7 +45,7 @@ struct Linked {
   }
   void reconnect() {
     step(link::Closed{line, "reset"});
-    now = std::max(now, link.deadline().value());
+    if (!dialled) now = std::max(now, link.deadline().value());
     connect();
     written.clear();
   }
