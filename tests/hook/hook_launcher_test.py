@@ -132,7 +132,7 @@ class Failures(Jobs):
         incident = self.incident()
         cause = incident["failures"][incident["root_cause"]]
         self.assertEqual((cause["rank"], cause["consequence"]), (1, False))
-        self.assertIn("ValueError: loss is nan", incident["summary"])
+        self.assertIn(": exit code 1: ValueError: loss is nan", incident["summary"])
         report = err[err.index("Root Cause"):]
         self.assertIn("rank      : 1 (local_rank: 1)", report[:report.index("error_file")])
         self.assertLess(time.monotonic() - started, 25)

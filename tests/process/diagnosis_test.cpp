@@ -20,6 +20,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <cstdio>
 #include <functional>
 #include <new>
 #include <string>
@@ -46,7 +47,9 @@ namespace {
 /// A forked process, killed at the end.
 class Child {
  public:
-  explicit Child(const std::function<void()>& life) : pid_{::fork()} {
+  explicit Child(const std::function<void()>& life) {
+    std::fflush(stdout);  // what the tests have said is not said again
+    pid_ = ::fork();
     if (pid_ == 0) {
       life();
       ::_exit(0);
@@ -70,7 +73,7 @@ class Child {
   }
 
  private:
-  pid_t pid_;
+  pid_t pid_ = -1;
 };
 
 template <class Done>

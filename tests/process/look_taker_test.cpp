@@ -5,6 +5,7 @@
 #include <string>
 
 #include "launcher/os/diagnosis/worker_view.hpp"
+#include "launcher/os/io/read_text.hpp"
 #include "tests/support/look_scene.hpp"
 
 using namespace torchup;
@@ -20,7 +21,7 @@ bool stands_in(const RankLook& look, const std::string& function) {
 
 TEST_CASE("a worker that waits for others is seen with stack and groups", "[process][diagnosis]") {
   LookScene scene;
-  const TestWorker& worker = scene.python(waits);
+  const TestWorker& worker = scene.sleeper(waits);
   const LookTaken taken = scene.look();
   const RankLook& look = taken.looks[0];
   CHECK(look.rank == Rank{10});
@@ -102,7 +103,7 @@ raise )" + text +
 
 TEST_CASE("a worker that holds the interpreter's lock in C shows both stacks", "[process][diagnosis]") {
   LookScene scene;
-  TestWorker& worker = scene.python(R"(
+  TestWorker& worker = scene.sleeper(R"(
 import ctypes
 def hold():
     ctypes.PyDLL(None).sleep(10000)
@@ -125,7 +126,7 @@ hold()
 
 TEST_CASE("a stopped worker is not asked, and stays stopped", "[process][diagnosis]") {
   LookScene scene;
-  TestWorker& worker = scene.python(waits);
+  TestWorker& worker = scene.sleeper(waits);
   ::kill(worker.pid(), SIGSTOP);
   scene.until([&] { return read_kernel_view(worker.pid()).state == 'T'; });
   const LookTaken taken = scene.look();
@@ -133,6 +134,9 @@ TEST_CASE("a stopped worker is not asked, and stays stopped", "[process][diagnos
   CHECK(taken.looks[0].frames.empty());
   CHECK(worker.questions == 0);
   CHECK(read_kernel_view(worker.pid()).state == 'T');
+  const auto helper = read_hook(worker.page())->helper;
+  const std::string status = read_text(fmt::format("/proc/{}/task/{}/status", worker.pid(), helper));
+  CHECK(status.find("\nSigPnd:\t0000000000000000\n") != std::string::npos);  // none waits for it to go on
   if (has_libdw()) CHECK(taken.looks[0].native.size() > 1);
   ::kill(worker.pid(), SIGCONT);
   const TimePoint begin = now();

@@ -18,6 +18,7 @@
 
 #include "launcher/os/diagnosis/libdw.hpp"
 #include "launcher/os/diagnosis/look_taker.hpp"
+#include "launcher/os/diagnosis/worker_view.hpp"
 #include "launcher/os/io/shared_page.hpp"
 #include "launcher/os/worker/child_process.hpp"
 #include "launcher/os/worker/worker_channel.hpp"
@@ -157,6 +158,15 @@ class LookScene {
   TestWorker& python(const std::string& text, const std::string& in_front = groups) {
     TestWorker& worker = start({TORCHUP_TEST_PYTHON, "-c", in_front + text});
     worker.await_ready();
+    return worker;
+  }
+  /// The same, of one that sleeps for good: its stack does not change any more.
+  TestWorker& sleeper(const std::string& text) {
+    TestWorker& worker = python(text);
+    until([&worker] {
+      const std::string text_now = kernel_text(read_kernel_view(worker.pid()), own_processor());
+      return text_now == "sleeping in clock_nanosleep" || text_now == "sleeping in select";  // before Python 3.11
+    });
     return worker;
   }
   LookOrder order(bool asked) {

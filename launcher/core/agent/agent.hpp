@@ -26,6 +26,8 @@ namespace torchup {
 
 /// The job's exit code when a worker, a node or the time limit fails it.
 inline constexpr int failed_code = 1;
+/// What Python ends with after an exception.
+inline constexpr int exception_code = 1;
 /// What a shell says of a program that it cannot start.
 inline constexpr int spawn_failed_code = 126;
 
@@ -206,6 +208,7 @@ class Agent {
   [[nodiscard]] bool cause_may_come() const;
   void await_cause();
   bool note_exceptions(const WorkerEnded& how, bool consequence);
+  [[nodiscard]] std::vector<WorkerFailure> told_failures() const;
   void tell_failures();
   void begin_diagnosis(bool watched);
   void forget_progress();

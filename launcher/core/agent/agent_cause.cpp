@@ -11,9 +11,6 @@
 namespace torchup {
 namespace {
 
-/// What Python ends with after an exception.
-constexpr int exception_code = 1;
-
 bool is_of_others(const std::vector<std::string>& lines) {
   return cause_kind(last_words(lines)) == CauseKind::consequence;
 }
@@ -40,6 +37,17 @@ bool Agent::is_consequence(const WorkerEnded& how, WorkerEnd end) const {
 /// Whether somebody may be about to fail who is the cause: an exception passes its handlers, which close connections,
 /// before it ends its process. Nodes elsewhere tell by themselves.
 bool Agent::cause_may_come() const { return any_busy() || placement_->group_world_size > 1; }
+
+/// In the order in which they were noticed, but that one which counts from when its exception left the program comes
+/// before those from which the coordinator, who is not told when, could not tell it.
+std::vector<WorkerFailure> Agent::told_failures() const {
+  std::vector<WorkerFailure> told = failures_;
+  const auto cause = told.begin() + static_cast<std::ptrdiff_t>(root_cause(told));
+  if (cause->raised_at_ns == 0) return told;
+  const auto first = std::ranges::find(told.begin(), cause, cause->consequence, &WorkerFailure::consequence);
+  std::rotate(first, cause, cause + 1);
+  return told;
+}
 
 void Agent::tell_failures() {
   cause_ends_.reset();

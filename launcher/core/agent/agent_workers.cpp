@@ -168,7 +168,7 @@ void Agent::report_failures(bool may_restart, std::string reason) {
   const JobTerms& terms = config_.terms;
   another_round_ = may_restart && (placement_->restart_count < terms.max_restarts ||
                                    (terms.max_restarts > 0 && terms.restart_window > Duration{0}));
-  act(Send{WorkersFailed{placement_->round, failures_, may_restart}});
+  act(Send{WorkersFailed{placement_->round, told_failures(), may_restart}});
   stop(SIGTERM, std::move(reason));
 }
 

@@ -324,6 +324,7 @@ class AgentRunner {
   /// The outer process is gone.
   [[noreturn]] void end_alone() {
     sweep_.end_everything();
+    workers_.remove_hook();
     ::_exit(shell_code(SIGKILL));
   }
 

@@ -157,6 +157,12 @@ void LocalLook::ask_for_stacks() {
   }
 }
 
+/// A helper that waits for a CPU has not written all: where there are more workers than CPUs, that can take a while.
+bool LocalLook::writes_on(Subject& subject) {
+  const WorkerSeen& seen = subject.now();
+  return seen.helper_wrote && thread_state(subject.process, static_cast<pid_t>(seen.hook->helper)) == 'R';
+}
+
 void LocalLook::look_at_sheets(TimePoint until) {
   using Stack = Subject::Stack;
   for (Subject& subject : subjects_) {
@@ -169,7 +175,7 @@ void LocalLook::look_at_sheets(TimePoint until) {
       subject.stack = Stack::grows;
     }
     const bool rests = subject.stack == Stack::grows && time - subject.grown >= stack_rest;
-    if (!rests && time < until) continue;
+    if ((!rests || writes_on(subject)) && time < until) continue;
     if (subject.stack == Stack::grows) subject.now().python = parse_python_stack(read_sheet(memory));
     // A helper that has not even handled a signal answers nothing else either.
     if (subject.stack == Stack::grows) ask_for_answer(subject);

@@ -13,7 +13,8 @@
 
 namespace torchup {
 
-// A worker's sheet is done when it has grown and then rested. A worker that goes on writing is cut off after the limit.
+// A worker's sheet is done when it has grown and then rested, and its helper does not run. A worker that goes on
+// writing is cut off after the limit.
 inline constexpr Duration stack_rest = std::chrono::milliseconds{15};
 inline constexpr Duration stack_limit = std::chrono::milliseconds{500};
 inline constexpr Duration answer_limit = std::chrono::seconds{1};
@@ -60,6 +61,7 @@ class LocalLook {
   void see(Subject& subject, TimePoint targets_until);
   void see_activity();
   void ask_for_stacks();
+  [[nodiscard]] static bool writes_on(Subject& subject);
   void look_at_sheets(TimePoint until);
   void ask_for_answer(Subject& subject);
   void collect(TimePoint until);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,7 +62,9 @@ StackHelper::~StackHelper() {
   ::kill(-child_.pid, SIGKILL);
   pollfd ended{child_.pidfd.get(), POLLIN, 0};
   if (::poll(&ended, 1, milliseconds_until(std::chrono::steady_clock::now() + end_limit)) > 0) {
-    static_cast<void>(reap(child_.pidfd.get()));
+    // No reap(): at the job's end the loop's thread takes whatever has ended.
+    siginfo_t info{};
+    static_cast<void>(::waitid(P_PIDFD, static_cast<id_t>(child_.pidfd.get()), &info, WEXITED | WNOHANG));
   }
 }
 

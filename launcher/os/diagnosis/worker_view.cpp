@@ -184,6 +184,11 @@ KernelView read_kernel_view(pid_t pid, KernelDetail detail) {
   return view;
 }
 
+char thread_state(pid_t process, pid_t thread) {
+  const auto stat = parse_thread_stat(read_task(process, thread, "stat"));
+  return stat ? stat->state : '?';
+}
+
 std::vector<pid_t> process_tree(pid_t pid) {
   std::vector<pid_t> tree{pid};
   for (std::size_t next = 0; next < tree.size(); ++next) add_children(tree[next], tree);

@@ -23,6 +23,9 @@ enum class KernelDetail : std::uint8_t { call, whole };
 /// of the process's memory waits for: then no memory is read, and a path stays unknown.
 [[nodiscard]] KernelView read_kernel_view(pid_t pid, KernelDetail detail = KernelDetail::whole);
 
+/// The state of one thread; '?' when it is gone.
+[[nodiscard]] char thread_state(pid_t process, pid_t thread);
+
 /// `pid` and all that descend from it, parents first, at most tree_processes_max. On kernels that list no children it
 /// is `pid` alone.
 inline constexpr std::size_t tree_processes_max = 1024;

@@ -50,3 +50,14 @@ def stack_of(kind, value, trace):
         return text if len(text) <= STACK_MAX else text[:STACK_MAX // 2] + "\n...\n" + text[-STACK_MAX // 2:]
     except Exception:
         return ""
+
+
+def remove_bytecode(path, prefix):
+    """The program's own PYTHONPYCACHEPREFIX is no place for what belongs to this job."""
+    try:
+        os.unlink(path)
+        while len(os.path.dirname(path)) > len(prefix):
+            path = os.path.dirname(path)
+            os.rmdir(path)
+    except OSError:
+        pass

@@ -20,6 +20,13 @@ const Member* member_of(const NodeId& node, const Rendezvous& rounds) {
   return slot == rounds.members().slots().end() ? nullptr : &rounds.members().at(slot->second);
 }
 
+/// The member that is heard by `peer`.
+const NodeId* speaker_by(Peer peer, const Rendezvous& rounds) {
+  const auto slot = rounds.members().connection(peer).member;
+  if (!slot || rounds.members().at(*slot).peer != peer) return nullptr;
+  return &rounds.members().at(*slot).join.node;
+}
+
 std::size_t held_bytes_of(const NodeWindow& window) {
   std::size_t bytes = sizeof(std::pair<const NodeId, NodeWindow>) + text_bytes(window.host);
   for (const LatestArrivals& told : window.told) {
@@ -95,8 +102,9 @@ void JobWatch::begin(const Rendezvous& rounds, TimePoint now) {
   const HangSettings settings{.timeout = terms.hang_timeout, .on_hang = terms.on_hang};
   if (!hangs_ || settings != settings_) hangs_.emplace(settings);
   settings_ = settings;
-  window_every_ = attempt.world_size > 1 ? terms.straggler_window : Duration{0};
-  if (window_every_ > Duration{0}) window_at_ = now + window_every_;
+  const bool wanted = attempt.world_size > 1 && terms.straggler_window > Duration{0};
+  window_every_ = std::max(terms.straggler_window, straggler_window_min);
+  if (wanted) window_at_ = now + window_every_;
   pruned_revision_ = members.revision();
   pruned_at_ = now;
   heed(std::move(attempt), rounds, now);
@@ -134,9 +142,8 @@ void JobWatch::prune(const Rendezvous& rounds, TimePoint now) {
 // ---- what is said
 
 const JobWatch::Node* JobWatch::node_of(Peer peer, const Rendezvous& rounds) const {
-  const auto slot = rounds.members().connection(peer).member;
-  if (!slot || rounds.members().at(*slot).peer != peer) return nullptr;
-  const auto node = nodes_.find(rounds.members().at(*slot).join.node);
+  const NodeId* const speaker = speaker_by(peer, rounds);
+  const auto node = speaker ? nodes_.find(*speaker) : nodes_.end();
   return node == nodes_.end() ? nullptr : &node->second;
 }
 
@@ -145,13 +152,14 @@ void JobWatch::on(const watch::OthersDecide&, const Rendezvous& rounds, TimePoin
 }
 
 void JobWatch::on(const watch::Progressed& event, const Rendezvous& rounds, TimePoint now) {
-  if (const Node* node = node_of(event.peer, rounds)) heed(hang::Reported{node->ranks.node, event.report}, rounds, now);
+  const NodeId* const node = speaker_by(event.peer, rounds);
+  if (round_ && node) heed(hang::Reported{*node, event.report}, rounds, now);
 }
 
 void JobWatch::on(const watch::Answered& event, const Rendezvous& rounds, TimePoint now) {
-  const Node* const node = node_of(event.peer, rounds);
-  if (!node) return;
-  heed(hang::Answered{node->ranks.node, event.examined.number, event.examined.part, event.examined.last}, rounds, now);
+  const NodeId* const node = speaker_by(event.peer, rounds);
+  if (!round_ || !node) return;
+  heed(hang::Answered{*node, event.examined.number, event.examined.part, event.examined.last}, rounds, now);
 }
 
 void JobWatch::on(const watch::Asked& event, const Rendezvous& rounds, TimePoint now) {

@@ -139,7 +139,7 @@ class JobWatch {
   TimePoint ask_at_{};              ///< no look that is asked for begins sooner
   std::optional<NodeId> ask_waits_;
 
-  Duration window_every_{0};  ///< 0: there are none
+  Duration window_every_{0};
   StragglerWatch stragglers_;
   std::optional<TimePoint> window_at_;
   std::optional<Window> window_;

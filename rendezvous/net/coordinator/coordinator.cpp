@@ -49,8 +49,8 @@ UtcTime utc_now() { return std::chrono::floor<std::chrono::microseconds>(std::ch
 
 class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl> {
  public:
-  Impl(asio::io_context& loop, LogSink log, RendezvousSettings settings)
-      : loop_{loop}, torchrun_timer_{loop}, settings_{since_now(settings)},
+  Impl(asio::io_context& loop, LogSink log, RendezvousSettings settings, std::size_t answers_max)
+      : loop_{loop}, torchrun_timer_{loop}, settings_{since_now(settings)}, answers_max_{answers_max},
         jobs_{loop, std::move(log), settings_,
               [this](Job& job, std::vector<RendezvousAction> actions) { perform_kept(job, std::move(actions)); }} {}
 
@@ -120,7 +120,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     if (!has_room_for(event)) {
       return job.log(LogLevel::warning, "answers cut",
                      fmt::format("answers_bytes_max: what agents answered to looks takes up {} bytes: one is not taken",
-                                 answers_bytes_max));
+                                 answers_max_));
     }
     try {
       job.perform(job.watch.step(event, job.rendezvous, std::chrono::steady_clock::now()));
@@ -136,7 +136,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     if (!answered && !arrived) return true;
     std::size_t bytes = answered ? answered->examined.part.size() : arrived->arrivals.part.size();
     for (const auto& [_, job] : jobs_.all()) bytes += job->watch.held_bytes();
-    return bytes <= answers_bytes_max;
+    return bytes <= answers_max_;
   }
 
   /// Whether what the event brings has room, or could be cut so that it has. Empty: it does; else why it does not.
@@ -262,6 +262,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   asio::steady_timer torchrun_timer_;
   std::optional<TorchrunHost> torchrun_;
   const RendezvousSettings settings_;
+  const std::size_t answers_max_;
   JobRegistry jobs_;
 
  private:
@@ -306,8 +307,8 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   }
 };
 
-Coordinator::Coordinator(asio::io_context& loop, LogSink log, RendezvousSettings settings)
-    : impl_{std::make_shared<Impl>(loop, std::move(log), settings)} {}
+Coordinator::Coordinator(asio::io_context& loop, LogSink log, RendezvousSettings settings, std::size_t answers_max)
+    : impl_{std::make_shared<Impl>(loop, std::move(log), settings, answers_max)} {}
 
 Coordinator::~Coordinator() = default;
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,6 +24,9 @@ namespace torchup {
 class StateDirectory;
 class StoreServer;
 
+/// What agents of all jobs have answered to looks and windows that are under way. Beyond it ranks are not known.
+inline constexpr std::size_t answers_bytes_max = std::size_t{256} << 20;
+
 /// Brings the agents of many jobs together: one round machine (core/rendezvous) per run id, and one timer for each.
 /// A fault of ours in one job ends that job, with 70 and the reason, and no other.
 /// Where a torchrun agent writes its state into the store beside it, core/mixed_job decides that job from then on.
@@ -31,7 +35,8 @@ class StoreServer;
 class Coordinator {
  public:
   /// `log`: what was decided about which job, and why.
-  explicit Coordinator(boost::asio::io_context& loop, LogSink log = {}, RendezvousSettings settings = {});
+  explicit Coordinator(boost::asio::io_context& loop, LogSink log = {}, RendezvousSettings settings = {},
+                       std::size_t answers_max = answers_bytes_max);
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
   ~Coordinator();
@@ -114,8 +119,6 @@ class Coordinator {
 /// What agents of other processes told of themselves, and of how workers failed, of all jobs. Beyond it nobody joins
 /// anew, and of failures only the beginnings are kept.
 inline constexpr std::size_t told_bytes_max = std::size_t{128} << 20;
-/// What agents of all jobs have answered to looks and windows that are under way. Beyond it ranks are not known.
-inline constexpr std::size_t answers_bytes_max = std::size_t{256} << 20;
 inline constexpr std::size_t jobs_max = 1024;  ///< run ids per coordinator; jobs that nobody joined give way
 
 }  // namespace torchup
