@@ -24,7 +24,7 @@ bool is_permanent(const Error& error) {
   return code == ENOENT || code == EACCES || code == ENOEXEC || code == ENOTDIR || code == ELOOP || code == E2BIG;
 }
 
-std::int64_t utc_now_us() {
+std::int64_t failed_at_us() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
 }
@@ -115,7 +115,7 @@ void WorkerGroup::order(LocalRank local_rank) {
   if (cancelled_) return listener_.tell(WorkerNotStarted{local_rank});
   if (std::ranges::find(start_.kept, local_rank) != start_.kept.end()) return place(local_rank);
   auto streams = start_.output->take_child_streams(local_rank);
-  if (!streams) return listener_.tell(SpawnFailed{local_rank, streams.error().message(), false, utc_now_us()});
+  if (!streams) return listener_.tell(SpawnFailed{local_rank, streams.error().message(), false, failed_at_us()});
   ChildRequest request;
   request.executable = config_.program.executable;
   request.arguments = worker_command(config_.program, local_rank);
@@ -195,7 +195,7 @@ void WorkerGroup::on_spawned(Order& order, Result<ChildProcess> child) {
   if (!child) {
     const Error& error = child.error();
     if (error.code.value() == ECANCELED) return listener_.tell(WorkerNotStarted{local_rank});
-    return listener_.tell(SpawnFailed{local_rank, error.message(), is_permanent(error), utc_now_us()});
+    return listener_.tell(SpawnFailed{local_rank, error.message(), is_permanent(error), failed_at_us()});
   }
   if (drain_ && order.page) order.page->request_drain();
   if (!child->outside_cgroup.empty() && !std::exchange(cgroup_refused_, true)) {

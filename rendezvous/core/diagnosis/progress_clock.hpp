@@ -20,6 +20,7 @@ struct WorkerSigns {
   std::uint64_t collectives = 0;    ///< sum of its groups' sequence numbers
   std::int64_t collectives_ns = 0;  ///< when that changed last
   bool ending = false;              ///< its interpreter ends
+  friend bool operator==(const WorkerSigns&, const WorkerSigns&) = default;
 };
 
 /// Looks that come so many intervals after the one before were kept from us, nobody knows since when: that time does
