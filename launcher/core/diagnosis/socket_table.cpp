@@ -9,7 +9,7 @@
 namespace torchup {
 namespace {
 
-std::string_view next_word(std::string_view& line) {
+std::string_view next_field(std::string_view& line) {
   line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
   const std::string_view word = line.substr(0, line.find(' '));
   line.remove_prefix(word.size());
@@ -17,7 +17,7 @@ std::string_view next_word(std::string_view& line) {
 }
 
 template <class Number>
-bool read_number(std::string_view word, Number& number, int base) {
+bool read_field(std::string_view word, Number& number, int base) {
   const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), number, base);
   return code == std::errc{} && end == word.data() + word.size();
 }
@@ -62,12 +62,12 @@ std::optional<Address> address_of(std::string_view word) {
   const auto colon = word.find(':');
   if (colon != 8 && colon != 32) return std::nullopt;
   Address address;
-  if (!read_number(word.substr(colon + 1), address.port, 16)) return std::nullopt;
+  if (!read_field(word.substr(colon + 1), address.port, 16)) return std::nullopt;
   std::array<unsigned, 16> bytes{};
   const std::size_t words = colon / 8;
   for (std::size_t i = 0; i < words; ++i) {
     std::uint32_t value = 0;
-    if (!read_number(word.substr(i * 8, 8), value, 16)) return std::nullopt;
+    if (!read_field(word.substr(i * 8, 8), value, 16)) return std::nullopt;
     for (std::size_t byte = 0; byte < 4; ++byte) bytes[i * 4 + byte] = value >> (8 * byte) & 0xffU;
   }
   const auto version_4_text = [&](std::size_t at) {
@@ -91,9 +91,9 @@ std::optional<std::string> internet_peer(std::string_view list, std::uint64_t in
   return first_of_lines(list, [inode](std::string_view line) -> std::optional<std::string> {
     // sl, local address, remote address, state, queues, timer, retransmits, uid, timeout, inode
     std::array<std::string_view, 10> fields;
-    for (std::string_view& field : fields) field = next_word(line);
+    for (std::string_view& field : fields) field = next_field(line);
     std::uint64_t found = 0;
-    if (!read_number(fields[9], found, 10) || found != inode) return std::nullopt;
+    if (!read_field(fields[9], found, 10) || found != inode) return std::nullopt;
     const auto own = address_of(fields[1]);
     const auto peer = address_of(fields[2]);
     if (!own || !peer) return std::nullopt;
@@ -106,9 +106,9 @@ std::optional<std::string> unix_path(std::string_view list, std::uint64_t inode)
   return first_of_lines(list, [inode](std::string_view line) -> std::optional<std::string> {
     // Num, RefCount, Protocol, Flags, Type, St, Inode, Path
     std::array<std::string_view, 7> fields;
-    for (std::string_view& field : fields) field = next_word(line);
+    for (std::string_view& field : fields) field = next_field(line);
     std::uint64_t found = 0;
-    if (!read_number(fields[6], found, 10) || found != inode) return std::nullopt;
+    if (!read_field(fields[6], found, 10) || found != inode) return std::nullopt;
     const std::string_view path = line.substr(std::min<std::size_t>(line.size(), 1));
     return path.empty() ? "a Unix socket" : std::string{path};
   });

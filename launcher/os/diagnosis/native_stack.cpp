@@ -136,7 +136,7 @@ class Session {
 };
 
 /// All of a process, the main one first; empty: it is gone.
-std::vector<pid_t> threads_of(pid_t process) {
+std::vector<pid_t> all_threads_of(pid_t process) {
   std::vector<pid_t> threads;
   DIR* const folder = ::opendir(fmt::format("/proc/{}/task", process).c_str());
   while (const dirent* entry = folder ? ::readdir(folder) : nullptr) {
@@ -193,7 +193,7 @@ std::vector<NativeThread> read_native_stacks(const dw::Library& library, std::sp
   std::vector<NativeThread> result;
   for (const StackTarget& target : targets) {
     std::vector<pid_t> threads{target.thread};
-    if (target.thread == 0) threads = threads_of(target.process);
+    if (target.thread == 0) threads = all_threads_of(target.process);
     if (threads.empty()) threads.push_back(target.process);
     std::optional<Session> session;
     if (library.problem.empty()) session.emplace(library, target.process);
