@@ -31,6 +31,12 @@ struct NodePutAside {
   int losses = 0;
   friend bool operator==(const NodePutAside&, const NodePutAside&) = default;
 };
+/// A member says why no worker of the job should run on it now; where it says another reason, again.
+struct NodeUnfit {
+  std::string host = {};
+  std::string reason = {};
+  friend bool operator==(const NodeUnfit&, const NodeUnfit&) = default;
+};
 /// A connection broke; the node is a member for `left` more.
 struct NodeCutOff {
   std::string host = {};
@@ -127,9 +133,9 @@ struct JobConcluded {
 };
 
 using Note =
-    std::variant<NodeJoined, NodeRefused, NodePutAside, NodeCutOff, NodeLost, NodesDiffer, RoundFormed, RoundStopped,
-                 FailureInDoubt, RestartGivenBack, RosterChanged, JobRestored, AllBack, RoundGoesOn, SnapshotOutdated,
-                 CoordinatorSlept, TorchrunCame, JobBegunAnew, JobEndRequested, JobConcluded>;
+    std::variant<NodeJoined, NodeRefused, NodePutAside, NodeUnfit, NodeCutOff, NodeLost, NodesDiffer, RoundFormed,
+                 RoundStopped, FailureInDoubt, RestartGivenBack, RosterChanged, JobRestored, AllBack, RoundGoesOn,
+                 SnapshotOutdated, CoordinatorSlept, TorchrunCame, JobBegunAnew, JobEndRequested, JobConcluded>;
 
 /// The line of the log. A table of differences makes it several.
 [[nodiscard]] std::string to_text(const Note& note);
