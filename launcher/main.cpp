@@ -22,6 +22,7 @@
 #include "launcher/core/plan/plan.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
 #include "launcher/os/agent/agent_runner.hpp"
+#include "launcher/os/diagnosis/health_check.hpp"
 #include "launcher/os/io/own_log.hpp"
 #include "launcher/os/io/program_file.hpp"
 #include "launcher/os/machine/cpus.hpp"
@@ -221,7 +222,7 @@ std::variant<CommandLine, int> read_options(std::span<const std::string> words, 
     if (auto read = read_config_file(line.options); !read) return refuse(read.error());
   }
   if (auto checked = check_types(line.options); !checked) return give(usage_error(checked.error().message()));
-  if (line.program.empty()) {
+  if (line.program.empty() && !line.options.flag("preflight-only")) {
     return give(usage_error("the following arguments are required: training_script, training_script_args"));
   }
   return std::move(line);
@@ -253,6 +254,7 @@ int launch(std::span<const std::string> words, std::string token, Guarded guarde
 
 int main(int argc, char** argv) {
   if (argc == 3 && argv[1] == torchup::nvml_word) return torchup::answer_about_gpus(argv[2]);
+  if (argc == torchup::health_words && argv[1] == torchup::health_word) return torchup::answer_about_health(argv);
   std::string token = torchup::take_token_variable();  // from both processes
   torchup::Guarded guarded = torchup::become_guarded();
   // One arena for all threads: each costs more than everything that the small ones allocate.

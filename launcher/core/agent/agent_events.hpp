@@ -8,6 +8,7 @@
 
 #include "launcher/core/agent/state_watch.hpp"
 #include "launcher/core/agent/step_watch.hpp"
+#include "launcher/core/diagnosis/preflight.hpp"
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "rendezvous/base/result.hpp"
@@ -84,6 +85,19 @@ struct TimerExpired {
 };
 /// Answer to SweepDescendants: nothing that our workers left behind lives.
 struct DescendantsGone {};
+/// Answer to RunChecks.
+struct ChecksDone {
+  std::uint64_t number = 0;
+  std::vector<Finding> findings;
+};
+/// Answer to CompareNodes.
+struct NodesCompared {
+  int exit_code = 0;              ///< with --preflight-only: of the job, by what was found on all nodes
+  std::string reason = {};        ///< of it
+  std::vector<Finding> own = {};  ///< what the ways between the nodes say of this one
+  bool others_unfit = false;      ///< they condemn another node
+  std::string problem = {};       ///< why the ways were not tried; empty: they were
+};
 struct SignalArrived {
   int number = 0;
   bool passed_on = true;  ///< by the outer process; else it was sent to the inner one itself
@@ -91,7 +105,7 @@ struct SignalArrived {
 struct Wake {};  ///< nothing happened but time
 using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
                                 SpawnFailed, WorkerNotStarted, WorkerEnded, WorkerSaid, StepsSeen, StatesSeen,
-                                TimerExpired, DescendantsGone, SignalArrived, Wake>;
+                                TimerExpired, DescendantsGone, ChecksDone, NodesCompared, SignalArrived, Wake>;
 
 // Actions.
 
@@ -166,6 +180,27 @@ struct SweepDescendants {
   std::vector<LocalRank> kept = {};
   friend bool operator==(const SweepDescendants&, const SweepDescendants&) = default;
 };
+/// Look at this node, and answer with ChecksDone. Until then nothing else of ours runs, but where only quick checks are
+/// made: their answer may come beside everything else.
+struct RunChecks {
+  std::uint64_t number = 0;
+  PreflightLevel level = PreflightLevel::quick;
+  bool ask_gpus = false;     ///< the driver anew; else what it said for the plan counts
+  bool health = false;       ///< --health-check too
+  std::string last_failure;  ///< for it: why the workers were restarted last
+  friend bool operator==(const RunChecks&, const RunChecks&) = default;
+};
+/// Nobody waits for the answer any more: what was started for it is to end.
+struct CancelChecks {
+  friend bool operator==(const CancelChecks&, const CancelChecks&) = default;
+};
+/// Exchange with the nodes of this round what was found on each, and try the ways between them; with --preflight-only
+/// show the table. Answer: NodesCompared.
+struct CompareNodes {
+  Placement placement;
+  std::vector<Finding> findings;  ///< of this node
+  friend bool operator==(const CompareNodes&, const CompareNodes&) = default;
+};
 /// Say of each of these workers where it is.
 struct ShowWorkers {
   std::vector<LocalRank> workers;
@@ -183,6 +218,7 @@ struct Finish {
   friend bool operator==(const Finish&, const Finish&) = default;
 };
 using AgentAction = std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound,
-                                 BlameWorker, AbortWorkers, KillWorkers, SweepDescendants, ShowWorkers, Record, Finish>;
+                                 BlameWorker, AbortWorkers, KillWorkers, SweepDescendants, RunChecks, CancelChecks,
+                                 CompareNodes, ShowWorkers, Record, Finish>;
 
 }  // namespace torchup

@@ -25,6 +25,7 @@
 #include "launcher/os/agent/timer_watch.hpp"
 #include "launcher/os/agent/worker_group.hpp"
 #include "launcher/os/agent/worker_watch.hpp"
+#include "launcher/os/diagnosis/node_checks.hpp"
 #include "launcher/os/io/health_port.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/output/evidence.hpp"
@@ -74,6 +75,7 @@ class AgentRunner {
                 {[this](AgentEvent event) { handle(std::move(event)); },
                  [this](EventBody body) { job_.record(std::move(body)); },
                  [this](LogLine line) { job_.other_says(std::move(line)); }}},
+        checks_{loop_, config, host, [this](AgentEvent event) { handle(std::move(event)); }},
         interface_{loop_, [this](std::string text) { job_.record(event::Warning{std::move(text)}); }},
         store_{loop_, config, [this](LogLine line) { job_.other_says(std::move(line)); },
                [this](EventBody body) { job_.record(std::move(body)); }},
@@ -204,6 +206,9 @@ class AgentRunner {
     workers_.keep(kept_);
     sweep_.begin(action.patience, action.grace, !kept_.empty());
   }
+  void perform(const RunChecks& action) { checks_.run(action); }
+  void perform(const CancelChecks&) { checks_.cancel(); }
+  void perform(const CompareNodes& action) { checks_.compare(action); }
   void perform(const ShowWorkers& action) {
     for (const LivingWorker& worker : workers_.living()) {
       if (std::ranges::find(action.workers, worker.local_rank) == action.workers.end()) continue;
@@ -226,6 +231,7 @@ class AgentRunner {
   }
   void perform(Finish& action) {
     workers_.end_preload();
+    checks_.finish();
     sweep_.discard_cgroup();
     spawn(loop_, "finish", finish(std::move(action)));
   }
@@ -369,6 +375,7 @@ class AgentRunner {
   Agent agent_;
   WorkerWatch watch_;
   TimerWatch timers_;
+  NodeChecks checks_;
   SocketInterface interface_;
   StoreHost store_;
   SignalSource signals_;
