@@ -23,6 +23,7 @@
 #include "launcher/core/plan/worker_environment.hpp"
 #include "launcher/os/agent/agent_runner.hpp"
 #include "launcher/os/diagnosis/health_check.hpp"
+#include "launcher/os/diagnosis/native_stack.hpp"
 #include "launcher/os/io/own_log.hpp"
 #include "launcher/os/io/program_file.hpp"
 #include "launcher/os/machine/cpus.hpp"
@@ -255,6 +256,9 @@ int launch(std::span<const std::string> words, std::string token, Guarded guarde
 int main(int argc, char** argv) {
   if (argc == 3 && argv[1] == torchup::nvml_word) return torchup::answer_about_gpus(argv[2]);
   if (argc == torchup::health_words && argv[1] == torchup::health_word) return torchup::answer_about_health(argv);
+  if (argc > 0 && torchup::is_stack_program(argv[0])) {
+    return torchup::run_stack_program(std::vector<std::string>(argv + 1, argv + argc));
+  }
   std::string token = torchup::take_token_variable();  // from both processes
   torchup::Guarded guarded = torchup::become_guarded();
   // One arena for all threads: each costs more than everything that the small ones allocate.

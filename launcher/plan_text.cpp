@@ -27,6 +27,18 @@ std::string words_text(const std::vector<std::string>& words) {
   return text;
 }
 
+std::string hang_text(const JobTerms& terms) {
+  constexpr std::string_view actions[] = {"report", "abort", "restart"};
+  const HangTimeout& timeout = terms.hang_timeout;
+  if (timeout.mode == HangTimeout::Mode::off) return "not watched";
+  std::string limit = "auto";
+  if (timeout.mode == HangTimeout::Mode::given) {
+    limit = exact_seconds(timeout.silence);
+    if (timeout.start) limit += fmt::format(", {} before the first progress", exact_seconds(*timeout.start));
+  }
+  return fmt::format("{}, then {}", limit, actions[static_cast<std::size_t>(terms.on_hang)]);
+}
+
 std::string rendezvous_text(const LaunchConfig& plan) {
   const RendezvousConfig& meeting = plan.rendezvous;
   if (plan.one_node() && !meeting.endpoint) return "in this process, workers meet on a free port of 127.0.0.1";
@@ -61,9 +73,14 @@ std::string plan_text(const LaunchConfig& plan) {
   constexpr std::array<const char*, 3> levels{"off", "quick", "full"};
   line("preflight", levels.at(static_cast<std::size_t>(plan.preflight.level)));
   if (!plan.preflight.health_check.empty()) line("health check", words_text({"sh", "-c", plan.preflight.health_check}));
+  if (!plan.worker_hook) line("worker hook", "none");
   line("max restarts", number(plan.terms.max_restarts));
   line("stop", fmt::format("signal, {}, SIGKILL", exact_seconds(plan.stop_grace)));
   line("signals", plan.signals_to_handle);
+  line("hangs", hang_text(plan.terms));
+  line("stragglers", plan.terms.straggler_window == Duration{0}
+                         ? "not looked for"
+                         : "every " + exact_seconds(plan.terms.straggler_window));
   line("redirects", plan.output.redirects);
   line("tee", plan.output.tee);
   line("log folder", plan.output.log_dir.empty() ? "a temporary one" : plan.output.log_dir);

@@ -64,6 +64,7 @@ std::optional<HookPage> read_hook_page(std::span<const std::byte> page) {
   const auto text = page.subspan(wp::thread_raised, wp::thread_raised_bytes);
   const auto end = std::ranges::find(text, std::byte{0});
   hook.thread_raised.assign(reinterpret_cast<const char*>(text.data()), static_cast<std::size_t>(end - text.begin()));
+  hook.recorded = at<std::uint64_t>(page, wp::recorded) != 0;
   return hook;
 }
 

@@ -61,6 +61,7 @@ inline constexpr std::size_t thread_raised_at = 304;  ///< i64, when an exceptio
 inline constexpr std::size_t ending_at = 312;         ///< i64, when its interpreter began to end
 inline constexpr std::size_t thread_raised = 320;     ///< that exception; text, a zero byte ends it
 inline constexpr std::size_t thread_raised_bytes = 256;
+inline constexpr std::size_t recorded = 576;  ///< u64, not 0: the error file is the hook's
 // Written by the agent:
 inline constexpr std::size_t drain = 2048;  ///< u64, not 0: stop after the step on which all ranks agree
 }  // namespace worker_page
@@ -94,6 +95,7 @@ struct HookPage {
   std::int64_t thread_raised_at_ns = 0;
   std::int64_t ending_at_ns = 0;   ///< when its interpreter began to end; 0: it has not
   std::string thread_raised = {};  ///< the last exception that ended a thread
+  bool recorded = false;           ///< the hook has written the error file, and not the program
 
   friend bool operator==(const HookPage&, const HookPage&) = default;
 };

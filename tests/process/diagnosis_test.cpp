@@ -20,6 +20,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <cstdio>
 #include <functional>
 #include <new>
 #include <string>
@@ -46,7 +47,9 @@ namespace {
 /// A forked process, killed at the end.
 class Child {
  public:
-  explicit Child(const std::function<void()>& life) : pid_{::fork()} {
+  explicit Child(const std::function<void()>& life) {
+    std::fflush(stdout);  // what the tests have said is not said again
+    pid_ = ::fork();
     if (pid_ == 0) {
       life();
       ::_exit(0);
@@ -70,7 +73,7 @@ class Child {
   }
 
  private:
-  pid_t pid_;
+  pid_t pid_ = -1;
 };
 
 template <class Done>
@@ -287,7 +290,7 @@ TEST_CASE("what a worker uses is seen, and what it does not", "[process][diagnos
   const Child still{[] {
     while (true) ::pause();
   }};
-  REQUIRE(reaches(still, text_of(still.pid())).starts_with("sleeping"));
+  REQUIRE(comes([&] { return text_of(still.pid()).starts_with("sleeping"); }));
   REQUIRE(comes([&] { return read_kernel_view(still.pid()).state == 'S'; }));
   const Activity still_before = read_activity(still.pid(), process_tree(still.pid()));
   const auto moves = [](const Child& child, bool main) {

@@ -31,8 +31,8 @@ bool is_shortage(const boost::system::error_code& code) {
 }  // namespace
 
 Agent::Agent(const LaunchConfig& config, AgentIdentity identity)
-    : config_{config}, identity_{std::move(identity)}, workers_(static_cast<std::size_t>(config.local_world_size)),
-      step_watch_{config.heartbeat_timeout}, state_watch_{config.role, config.stuck_timeout} {}
+    : config_{config}, identity_{std::move(identity)},
+      workers_(static_cast<std::size_t>(config.local_world_size)), state_watch_{config.role, config.stuck_timeout} {}
 
 std::vector<AgentAction> Agent::step(const AgentEvent& event, TimePoint now) {
   now_ = now;
@@ -53,6 +53,7 @@ std::optional<TimePoint> Agent::deadline() const {
   also(abort_ends_);
   also(hung_ends_);
   if (const auto next = next_blame()) also(next->at);
+  also(diagnosis_deadline());
   return first;
 }
 
@@ -123,7 +124,7 @@ void Agent::obey(const Placed& message) {
   cause_ends_.reset();
   abort_ends_.reset();
   hung_ends_.reset();
-  step_watch_ = StepWatch{config_.heartbeat_timeout, placement_->group_world_size > 1};
+  begin_diagnosis(message.watched);
   another_round_ = end_told_ = any_raised_ = false;
   for (Worker& worker : workers_) {
     if (worker.state == WorkerState::running) {
@@ -192,6 +193,7 @@ void Agent::due() {
     }
   }
   blame();
+  diagnosis_due();
   if (!deadline_ || now_ < *deadline_) return;
   deadline_.reset();
   if (phase_ == Phase::stopping) {
@@ -224,6 +226,7 @@ void Agent::end_job(int exit_code, std::string reason) {
 void Agent::join() {
   if (phase_ == Phase::comparing) act(CancelChecks{});
   phase_ = Phase::joining;
+  forget_progress();
   deadline_.reset();
   if (!unfit_.empty()) deadline_ = now_ + unfit_look_interval;
   rejoin_wanted_ = false;
@@ -304,7 +307,7 @@ void Agent::signal_to_end(int number) {
 
 void Agent::signal(std::vector<LocalRank> workers, int number, bool ends) {
   if (workers.empty()) return;
-  if (ends && number == SIGQUIT) act(ShowWorkers{workers});
+  if (ends && number == SIGQUIT) act(ShowWorkers{workers, diagnosis_.shown});
   act(SignalWorkers{number, ends, workers});
   if (!ends) return;
   for (const LocalRank local_rank : workers) record(event::ClosingSignalSent{id_of(local_rank), number});

@@ -6,23 +6,29 @@
 #include <vector>
 
 #include "launcher/core/agent/agent_events.hpp"
+#include "launcher/core/agent/save_watch.hpp"
 #include "launcher/core/agent/state_watch.hpp"
-#include "launcher/core/agent/step_watch.hpp"
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "rendezvous/base/worker_channel.hpp"
+#include "rendezvous/core/diagnosis/hang_watch.hpp"
+#include "rendezvous/core/diagnosis/lateness.hpp"
+#include "rendezvous/core/diagnosis/told_parts.hpp"
 #include "rendezvous/core/link/messages.hpp"
 
 /// The agent of one node: when its workers start, stop and start again, and with which verdict it ends.
 ///
 /// Pure: the runner (launcher/os/agent_runner) hands it one event and one time, and performs the actions in order. The
 /// rounds and the phases are in agent.cpp, what is looked at before a Join in agent_checks.cpp, what becomes of single
-/// workers in agent_workers.cpp, of signals in agent_signals.cpp, of workers that outlive their round in
-/// agent_keep.cpp.
+/// workers in agent_workers.cpp, which of their failures is the cause in agent_cause.cpp, what becomes of signals in
+/// agent_signals.cpp, of workers that outlive their round in agent_keep.cpp, what is done about workers that hang in
+/// agent_hang.cpp.
 namespace torchup {
 
 /// The job's exit code when a worker, a node or the time limit fails it.
 inline constexpr int failed_code = 1;
+/// What Python ends with after an exception.
+inline constexpr int exception_code = 1;
 /// What a shell says of a program that it cannot start.
 inline constexpr int spawn_failed_code = 126;
 
@@ -40,6 +46,11 @@ inline constexpr Duration leftover_patience = std::chrono::seconds{3};
 /// How long a failure that is a consequence waits for its cause: an exception on its way out passes handlers that close
 /// connections, of which others die first.
 inline constexpr Duration cause_patience = std::chrono::milliseconds{500};
+/// How long who asks by SIGQUIT waits for the page of all ranks: the coordinator's own limit, and the way there and
+/// back.
+inline constexpr Duration quit_patience = asked_look_wait_max + std::chrono::milliseconds{500};
+/// How long whole stacks are kept for a verdict that may follow from them.
+inline constexpr Duration stacks_kept = look_wait_max + std::chrono::seconds{5};
 /// How long a hung worker may take after SIGABRT to tell where it hangs.
 inline constexpr Duration abort_patience = std::chrono::seconds{10};
 /// How long a worker that has raised something waits for another's fault to show, before it is called its own.
@@ -66,7 +77,7 @@ class Agent {
   /// When to send the next Wake if nothing else happens; empty while only an event can change anything.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
   /// How long after StepsSeen the next one is due, and the same of StatesSeen. While workers are to run.
-  [[nodiscard]] Duration step_interval() const { return step_watch_.interval(); }
+  [[nodiscard]] Duration step_interval() const;
   [[nodiscard]] Duration state_interval() const { return look_interval(config_.stuck_timeout); }
 
  private:
@@ -102,6 +113,8 @@ class Agent {
     std::optional<TimePoint> blamed_at = {};  ///< when it was told so
     int kept = 0;                             ///< so often in a row, without a step of its own in between
     std::uint64_t beats = 0;                  ///< of its page, when it parked last
+    std::optional<ExceptionSeen> exception = {};
+    bool failure_noted = false;  ///< by its exception, while it lived
   };
   static bool is_in(const std::vector<int>& list, int number);
   /// The last signal of its number that counted.
@@ -110,6 +123,20 @@ class Agent {
     bool passed_on = false;
     TimePoint at{};
     bool copied = false;  ///< its copy by the other way has come
+  };
+
+  /// Of the running attempt, where nothing else is said.
+  struct Diagnosis {
+    std::optional<ProgressClock> progress = {};  ///< while its workers may make progress
+    SaveWatch saves{Duration{0}};
+    LatenessMeter lateness = {};
+    std::optional<HangWatch> own_watch = {};   ///< where nobody watches over the whole job
+    NewsReader news = {};                      ///< of the whole job
+    std::vector<RankStacks> stacks = {};       ///< of the newest look
+    std::optional<TimePoint> stacks_end = {};  ///< they are kept no longer
+    HangAction action = HangAction::none;      ///< that is being done
+    std::optional<TimePoint> quit_ends = {};   ///< SIGQUIT has come, the page of all ranks has not yet
+    bool shown = false;                        ///< that page
   };
 
   void on(const Begin&);
@@ -121,9 +148,12 @@ class Agent {
   void on(const SpawnFailed& event);
   void on(const WorkerNotStarted& event);
   void on(const WorkerEnded& event);
+  void on(const ExceptionSeen& event);
   void on(const WorkerSaid& event);
   void on(const StepsSeen& event);
   void on(const StatesSeen& event);
+  void on(const LooksTaken& event);
+  void on(const ArrivalsSeen& event);
   void on(const TimerExpired& event);
   void on(const DescendantsGone&);
   void on(const ChecksDone& event);
@@ -136,7 +166,8 @@ class Agent {
   void obey(const StopWorkers& message);
   void obey(const End& message);
   void obey(const Waiting& message);
-  void obey(const OfDiagnosis auto&) {}
+  void obey(const Examine& message);
+  void obey(const HangTold& message);
 
   [[nodiscard]] bool round_follows() const;
   void leaves(const WorkerSaid& event);
@@ -152,7 +183,6 @@ class Agent {
   void end_kept(std::vector<LocalRank> workers);
   void take_along(Worker& worker);
   void has_place(LocalRank local_rank);
-  [[nodiscard]] std::vector<StepSample> of_this_round(std::vector<StepSample> samples) const;
   std::vector<LocalRank> tell_of_the_end();
   void blame();
   void due();
@@ -174,6 +204,7 @@ class Agent {
   [[nodiscard]] bool awaits_saving() const;
   void forward(int number);
   void end_by_signal(int number);
+  void end_at_once(int number);
   void received(int number, SignalUse use, std::string consequence);
   void leave(Leave word);
   void end_job(int exit_code, std::string reason);
@@ -184,7 +215,30 @@ class Agent {
   void note_failure(const WorkerEnded& how, bool consequence);
   [[nodiscard]] bool is_consequence(const WorkerEnded& how, WorkerEnd end) const;
   [[nodiscard]] bool cause_may_come() const;
+  void await_cause();
+  bool note_exceptions(const WorkerEnded& how, bool consequence);
+  [[nodiscard]] std::vector<WorkerFailure> told_failures() const;
   void tell_failures();
+  void begin_diagnosis(bool watched);
+  void forget_progress();
+  [[nodiscard]] bool round_goes_on() const;
+  void take_looks(std::uint64_t number, bool asked, bool arrivals_only);
+  void take(const std::vector<hang::Action>& wanted);
+  void take_wanted(const hang::Examine& examine);
+  void take_wanted(const hang::Found& found);
+  void take_wanted(const hang::Over& over);
+  void take_wanted(const hang::Void& ended);
+  void learn(const hang::Found& found);
+  void learn(const hang::Over& over);
+  void learn(const StragglerFound& found);
+  void learn(const StragglerOver& over);
+  void end_hung(const hang::Found& found, const std::string& summary);
+  [[nodiscard]] bool is_told_here(const std::optional<Rank>& rank, const std::string& host) const;
+  [[nodiscard]] std::vector<LocalRank> own_of(const std::vector<Rank>& ranks) const;
+  bool ask_look();
+  void quit();
+  [[nodiscard]] std::optional<TimePoint> diagnosis_deadline() const;
+  void diagnosis_due();
   void report_failures(bool may_restart, std::string reason);
   void after_worker_ended();
   void sweep();
@@ -233,8 +287,8 @@ class Agent {
   std::vector<int> drained_by_;  ///< drain signals that were obeyed, the first one in front
   std::vector<int> ended_by_;    ///< end signals that came from outside
   std::vector<Heard> heard_;     ///< one for each number
-  StepWatch step_watch_;         ///< of the running attempt
   StateWatch state_watch_;
+  Diagnosis diagnosis_;
   std::string attempt_reason_;  ///< why this attempt's workers were stopped first; empty: they were not
   std::string last_roster_;
   std::string restart_reason_;  ///< of the restart that is under way; empty: none, or a membership change

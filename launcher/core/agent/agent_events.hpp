@@ -6,13 +6,15 @@
 #include <variant>
 #include <vector>
 
+#include "launcher/core/agent/save_watch.hpp"
 #include "launcher/core/agent/state_watch.hpp"
-#include "launcher/core/agent/step_watch.hpp"
+#include "launcher/core/diagnosis/hang_files.hpp"
 #include "launcher/core/diagnosis/preflight.hpp"
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/worker_channel.hpp"
+#include "rendezvous/core/diagnosis/lateness_nodes.hpp"
 #include "rendezvous/core/link/messages.hpp"
 
 /// What reaches the agent of a node (launcher/core/agent/agent.hpp), and what it answers.
@@ -60,6 +62,16 @@ struct WorkerEnded {
   std::string error_file;    ///< empty when it left none
   std::optional<std::int64_t> last_step = {};
   std::vector<std::string> lines = {};  ///< what it said last: in its error file, else in its output
+  std::int64_t raised_at_ns = 0;        ///< as in WorkerFailure
+};
+/// An exception has left the program of a worker that still lives: its page and its error file say so.
+struct ExceptionSeen {
+  LocalRank local_rank{0};
+  std::int64_t raised_at_ns = 0;  ///< as in WorkerFailure
+  std::int64_t time_us = 0;       ///< the error file's, UTC
+  std::string message = {};
+  std::string error_file = {};
+  std::vector<std::string> lines = {};
 };
 /// A worker has said something over its channel, or can say nothing any more, which is as if it left.
 struct WorkerSaid {
@@ -75,6 +87,19 @@ struct StepsSeen {
 /// The kernel's view of all living workers.
 struct StatesSeen {
   std::vector<StateSample> samples;
+};
+/// Answer to TakeLooks: what was seen of the workers, as far as anything was.
+struct LooksTaken {
+  std::uint64_t number = 0;
+  std::vector<RankLook> looks;
+  std::vector<RankStacks> stacks;  ///< whole, for this node's file
+};
+/// Answer to TakeLooks that asks for arrivals alone.
+struct ArrivalsSeen {
+  std::uint64_t number = 0;
+  std::vector<RankArrivals> ranks;
+  std::vector<std::string> shared_groups;      ///< that have members on other nodes, in order
+  std::optional<ClockOffset::Estimate> clock;  ///< nothing: nobody can compare these times with other nodes'
 };
 /// The file-timer watchdog has signalled a process: this worker, or one that it has started.
 struct TimerExpired {
@@ -103,9 +128,10 @@ struct SignalArrived {
   bool passed_on = true;  ///< by the outer process; else it was sent to the inner one itself
 };
 struct Wake {};  ///< nothing happened but time
-using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
-                                SpawnFailed, WorkerNotStarted, WorkerEnded, WorkerSaid, StepsSeen, StatesSeen,
-                                TimerExpired, DescendantsGone, ChecksDone, NodesCompared, SignalArrived, Wake>;
+using AgentEvent =
+    std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted, SpawnFailed,
+                 WorkerNotStarted, WorkerEnded, ExceptionSeen, WorkerSaid, StepsSeen, StatesSeen, LooksTaken,
+                 ArrivalsSeen, TimerExpired, DescendantsGone, ChecksDone, NodesCompared, SignalArrived, Wake>;
 
 // Actions.
 
@@ -160,7 +186,8 @@ struct BlameWorker {
   LocalRank local_rank{0};
   friend bool operator==(const BlameWorker&, const BlameWorker&) = default;
 };
-/// SIGABRT to these workers alone, not to their groups: a handler of theirs tells where they hang.
+/// SIGABRT to these workers alone, not to their groups: a handler of theirs tells where they hang. Then SIGCONT, for a
+/// stopped process acts on none.
 struct AbortWorkers {
   std::vector<LocalRank> workers;
   friend bool operator==(const AbortWorkers&, const AbortWorkers&) = default;
@@ -201,10 +228,38 @@ struct CompareNodes {
   std::vector<Finding> findings;  ///< of this node
   friend bool operator==(const CompareNodes&, const CompareNodes&) = default;
 };
-/// Say of each of these workers where it is.
+/// Tell of exceptions in workers that live (ExceptionSeen), for cause_patience: one of them may be the cause of
+/// another's end.
+struct SeekCause {
+  friend bool operator==(const SeekCause&, const SeekCause&) = default;
+};
+/// Say of each of these workers where it is. `on_page`: people have read it already.
 struct ShowWorkers {
   std::vector<LocalRank> workers;
+  bool on_page = false;
   friend bool operator==(const ShowWorkers&, const ShowWorkers&) = default;
+};
+/// Look at these workers, twice, or once and as fast as can be where somebody has `asked`, and answer with LooksTaken;
+/// where it is `arrivals_only` with ArrivalsSeen. Who cannot be seen is left out.
+struct TakeLooks {
+  std::uint64_t number = 0;
+  std::vector<LocalRank> workers;
+  bool asked = false;
+  bool arrivals_only = false;
+  friend bool operator==(const TakeLooks&, const TakeLooks&) = default;
+};
+/// Have the coordinator know how far the workers are: the newest report is what counts.
+struct ReportProgress {
+  ProgressReport report;
+  friend bool operator==(const ReportProgress&, const ReportProgress&) = default;
+};
+/// Show this to people and record it (hang_event), and write the files of it beside the attempt's logs. `own`: the
+/// ranks of which this node's page tells; nothing: of all.
+struct TellHang {
+  HangReport report;
+  std::optional<RankSet> own = {};
+  std::vector<RankStacks> stacks = {};
+  friend bool operator==(const TellHang&, const TellHang&) = default;
 };
 /// This has happened: for the record, and for people where it has a text.
 struct Record {
@@ -217,8 +272,9 @@ struct Finish {
   std::vector<WorkerFailure> local_failures;  ///< of the last attempt on this node, in the order they were noticed
   friend bool operator==(const Finish&, const Finish&) = default;
 };
-using AgentAction = std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound,
-                                 BlameWorker, AbortWorkers, KillWorkers, SweepDescendants, RunChecks, CancelChecks,
-                                 CompareNodes, ShowWorkers, Record, Finish>;
+using AgentAction =
+    std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound, BlameWorker,
+                 AbortWorkers, KillWorkers, SweepDescendants, RunChecks, CancelChecks, CompareNodes, SeekCause,
+                 ShowWorkers, TakeLooks, ReportProgress, TellHang, Record, Finish>;
 
 }  // namespace torchup

@@ -94,6 +94,15 @@ void Agent::forward(int number) {
 int Agent::stop_number(int number) const { return is_in(config_.drain_signals, number) ? SIGTERM : number; }
 
 void Agent::end_by_signal(int number) {
+  if (diagnosis_.quit_ends) {
+    quit();  // who sends another one waits for no page
+  } else if (number == SIGQUIT && ask_look()) {
+    return;
+  }
+  end_at_once(number);
+}
+
+void Agent::end_at_once(int number) {
   const bool typed = number == SIGINT || number == SIGQUIT;
   // Terminals that go away send several of these; nobody sends a second one to say something.
   const bool again = is_in(ended_by_, number) && number != SIGHUP;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
+#include "launcher/core/record/collective_json.hpp"
 #include "launcher/core/text/json.hpp"
 #include "rendezvous/core/text/printable.hpp"
 
@@ -41,6 +43,11 @@ std::vector<int> numbers_of(std::span<const Rank> ranks) {
   std::vector<int> numbers;
   for (const Rank rank : ranks.first(std::min(ranks.size(), hang_ranks_max))) numbers.push_back(rank.value());
   return numbers;
+}
+
+/// In seconds.
+double silent_seconds(Duration duration) {
+  return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) / 1000;
 }
 
 /// The newest call that the rank is in.
@@ -80,39 +87,42 @@ std::string hang_text(const HangReport& told, std::span<const RankStacks> stacks
   return text;
 }
 
-ordered_json collective_json(const std::optional<AwaitedCollective>& call) {
-  if (!call) return nullptr;
-  ordered_json sides = ordered_json::array();
-  for (const OperationSide& side : call->operations) {
-    sides.push_back(
-        {{"ranks", to_text(side.ranks)}, {"operation", side.operation}, {"sizes", side.sizes}, {"dtype", side.dtype}});
-  }
-  return {{"group", call->description.empty() ? call->group : call->description},
-          {"number", call->number},
-          {"operation", call->operation},
-          {"sizes", call->sizes},
-          {"dtype", call->dtype},
-          {"missing", to_text(call->missing)},
-          {"waiting", to_text(call->waiting)},
-          {"operations", sides}};
-}
-
-std::string hang_json(const HangReport& told) {
+std::string hang_json(const HangReport& told, const std::optional<RankSet>& own) {
   ordered_json ranks = ordered_json::array();
-  for (std::size_t i = 0; i < std::min(told.looks.size(), hang_ranks_max); ++i)
-    ranks.push_back(rank_json(told.looks[i]));
+  for (const RankLook& look : told.looks) {
+    if (ranks.size() == hang_ranks_max) break;
+    if (!own || own->contains(look.rank)) ranks.push_back(rank_json(look));
+  }
   const std::optional<HangVerdict>& verdict = told.verdict;
-  const auto silent_ms = std::chrono::duration_cast<std::chrono::milliseconds>(told.silence);
   const ordered_json file{{"schema", hang_schema},
                           {"number", told.number},
                           {"kind", verdict ? ordered_json(to_text(verdict->kind)) : ordered_json(nullptr)},
                           {"summary", hang_summary(told)},
-                          {"culprits", verdict ? numbers_of(verdict->culprits) : std::vector<int>{}},
-                          {"silent_s", static_cast<double>(silent_ms.count()) / 1000},
+                          {"culprits", numbers_of(verdict ? verdict->culprits : std::vector<Rank>{})},
+                          {"silent_s", silent_seconds(told.silence)},
                           {"collective", collective_json(verdict ? verdict->collective : std::nullopt)},
                           {"action", to_text(told.action)},
                           {"ranks", ranks}};
   return file.dump(-1, ' ', true, json::error_handler_t::replace) + "\n";
+}
+
+EventBody hang_event(const HangReport& told, const std::optional<RankSet>& own, const std::string& file) {
+  std::vector<std::string> page = hang_page(told, own, file);
+  std::string summary = std::move(page.front());
+  page.erase(page.begin());
+  if (told.asked || !told.verdict) return event::RanksShown{told.number, std::move(summary), std::move(page)};
+  event::HangFound found;
+  found.number = told.number;
+  found.kind = told.verdict->kind;
+  found.summary = std::move(summary);
+  found.culprits = told.verdict->culprits;
+  if (found.culprits.size() > hang_ranks_max)
+    found.culprits.erase(found.culprits.begin() + hang_ranks_max, found.culprits.end());
+  found.silent_s = silent_seconds(told.silence);
+  found.collective = told.verdict->collective;
+  found.action = told.action;
+  found.page = std::move(page);
+  return found;
 }
 
 }  // namespace torchup

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -8,6 +8,7 @@
 #include "launcher/core/diagnosis/hang_page.hpp"
 #include "launcher/core/diagnosis/native_text.hpp"
 #include "launcher/core/diagnosis/python_stack.hpp"
+#include "launcher/core/record/launch_event.hpp"
 
 /// What a node writes of a hang into the attempt's directory, beside what everybody is told.
 namespace torchup {
@@ -23,16 +24,18 @@ struct RankStacks {
   PythonStack python = {};
   bool helper_wrote = false;  ///< as main_thread's
   std::vector<NativeThread> native = {};
+  friend bool operator==(const RankStacks&, const RankStacks&) = default;
 };
 
 /// `hang_<n>.txt`: the page, then all threads of this node's ranks with the whole paths of their files.
 [[nodiscard]] std::string hang_text(const HangReport& told, std::span<const RankStacks> stacks);
 
 /// `hang_<n>.json`: `schema`, `number`, `kind`, `summary`, `culprits`, `silent_s`, `collective`, `action`, `ranks`.
-[[nodiscard]] std::string hang_json(const HangReport& told);
+/// `own`: those ranks alone, as in the page.
+[[nodiscard]] std::string hang_json(const HangReport& told, const std::optional<RankSet>& own = std::nullopt);
 
-/// `{group, number, operation, sizes, dtype, missing, waiting, operations}`, as events have it too; null for none. Sets
-/// of ranks are texts: "0-7,12-60:4".
-[[nodiscard]] nlohmann::ordered_json collective_json(const std::optional<AwaitedCollective>& call);
+/// The same as an event, with the page for people: HangFound, or RanksShown where somebody has asked. `own` and `file`
+/// as in the page.
+[[nodiscard]] EventBody hang_event(const HangReport& told, const std::optional<RankSet>& own, const std::string& file);
 
 }  // namespace torchup

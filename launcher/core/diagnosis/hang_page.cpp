@@ -258,6 +258,4 @@ std::vector<std::string> hang_page(const HangReport& told, const std::optional<R
   return lines;
 }
 
-std::string hang_over_text(Duration after) { return "it goes on after " + whole_seconds(after); }
-
 }  // namespace torchup

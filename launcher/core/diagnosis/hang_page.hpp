@@ -25,6 +25,7 @@ struct HangReport {
   HangAction action = HangAction::none;
   OnHang on_hang = OnHang::report;
   std::vector<RankLook> looks = {};  ///< by rank
+  friend bool operator==(const HangReport&, const HangReport&) = default;
 };
 
 /// In one line: `No progress for 64 s, last step 1233: rank 3 on nodeb is stuck; ranks 0-2 wait for it in all_reduce
@@ -36,9 +37,6 @@ struct HangReport {
 /// are; empty: nowhere.
 [[nodiscard]] std::vector<std::string> hang_page(const HangReport& told, const std::optional<RankSet>& own,
                                                  const std::string& file);
-
-/// `it goes on after 182 s`
-[[nodiscard]] std::string hang_over_text(Duration after);
 
 /// `rank 3`, `ranks 0-2,5`.
 [[nodiscard]] std::string ranks_text(const RankSet& ranks);

@@ -24,7 +24,7 @@ std::optional<std::int64_t> take_number(std::string_view& text) {
   return number;
 }
 
-bool take(std::string_view& text, std::string_view start) {
+bool take_start(std::string_view& text, std::string_view start) {
   if (!text.starts_with(start)) return false;
   text.remove_prefix(start.size());
   return true;
@@ -32,11 +32,11 @@ bool take(std::string_view& text, std::string_view start) {
 
 std::optional<NativeThread> headline_of(std::string_view line) {
   NativeThread thread;
-  if (!take(line, "thread ")) return std::nullopt;
+  if (!take_start(line, "thread ")) return std::nullopt;
   const auto id = take_number(line);
-  if (!id || !take(line, " of process ")) return std::nullopt;
+  if (!id || !take_start(line, " of process ")) return std::nullopt;
   const auto process = take_number(line);
-  if (!process || !take(line, ", ")) return std::nullopt;
+  if (!process || !take_start(line, ", ")) return std::nullopt;
   thread.thread = *id;
   thread.process = *process;
   thread.name = cut_text(line, look_native_bytes_max);
@@ -46,9 +46,9 @@ std::optional<NativeThread> headline_of(std::string_view line) {
 void add_line(NativeThread& thread, std::string_view line) {
   if (line == more_frames) {
     thread.cut = true;
-  } else if (take(line, before_problem)) {
+  } else if (take_start(line, before_problem)) {
     thread.problem = cut_text(line, look_native_bytes_max);
-  } else if (take(line, before_frame)) {
+  } else if (take_start(line, before_frame)) {
     if (thread.frames.size() == native_frames_max) {
       thread.cut = true;
     } else {

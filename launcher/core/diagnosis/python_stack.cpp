@@ -190,6 +190,17 @@ std::string frame_text(const StackFrame& frame) {
   return printable(fmt::format("{}:{} {}", name, frame.line, frame.function));
 }
 
+std::vector<std::string> crash_lines(const PythonStack& stack) {
+  if (stack.fault.empty()) return {};
+  std::vector<std::string> lines{printable(stack.fault)};
+  const auto thread = std::ranges::find(stack.threads, true, &PythonThread::current);
+  if (thread == stack.threads.end()) return lines;
+  for (const StackFrame& frame : thread->frames) {
+    lines.push_back(printable(fmt::format("{}:{} {}", frame.file, frame.line, frame.function)));
+  }
+  return lines;
+}
+
 bool is_debugged(const PythonStack& stack, const PythonThread* main) {
   const auto pythons = [](const PythonThread& thread) {
     return std::ranges::any_of(thread.frames, is_python_debugger);

@@ -54,6 +54,10 @@ struct PythonStack {
 /// `data.py:88 read_shard`: the file without its folders, in one printable line.
 [[nodiscard]] std::string frame_text(const StackFrame& frame);
 
+/// What a crash has left: the fault, then the frames of the thread in which it was, innermost first, as
+/// `file:line function` in one printable line each. Empty where it was none.
+[[nodiscard]] std::vector<std::string> crash_lines(const PythonStack& stack);
+
 /// Whether a debugger is at work: Python's own in any thread, debugpy or pydevd in this one. (Theirs have threads of
 /// their own, which are there while nobody debugs.) `main` may be null.
 [[nodiscard]] bool is_debugged(const PythonStack& stack, const PythonThread* main);

@@ -82,6 +82,7 @@ struct LaunchConfig {
 
   /// What workers find loaded (--preload): modules, or where no Python runs it the program itself; empty: nothing.
   std::vector<std::string> preload;
+  bool worker_hook = true;  ///< Python workers tell us of themselves (launcher/python/injected/torchup_worker.py)
 
   RestartBackoff restart_backoff;
   Duration stop_grace = std::chrono::seconds{30};  ///< between the stop signal and SIGKILL
@@ -90,7 +91,6 @@ struct LaunchConfig {
   std::vector<int> forward_signals;                ///< passed on; the job goes on
   std::vector<int> drain_signals;    ///< ask the workers to save and stop; the second one of a kind is as any other
   Duration stuck_timeout{0};         ///< longest uninterruptible sleep of a worker; 0: not watched
-  Duration heartbeat_timeout{0};     ///< a worker that has ended no step for so long is ended as hung; 0: never
   bool propagate_exit_code = false;  ///< the first failed worker's code becomes ours
   Duration timeout{0};               ///< the job ends when it has run so long; 0: never
 

@@ -73,6 +73,8 @@ constexpr std::array table = {
     OptionSpec{"preload", 0, ValueKind::text, "MODULE,...|program", program,
                "Import these Python modules once and fork the workers from there; torch stands for all that an "
                "optimizer needs, program for a C++ program on worker_runtime, loaded up to its worker_main."},
+    OptionSpec{"no-worker-hook", 0, ValueKind::flag, "", program,
+               "Leave Python workers alone: nothing is known of their stacks, exceptions, steps and collectives."},
     OptionSpec{"use-env", 0, ValueKind::flag, "", program, "Do not pass --local-rank to the program.", {}, false},
     OptionSpec{"start-method", 0, ValueKind::text, "spawn|fork|forkserver", program,
                "Accepted for torchrun's sake; without effect.", "spawn|fork|forkserver", true, true},
@@ -94,8 +96,17 @@ constexpr std::array table = {
     OptionSpec{
         "drain-signals", 0, ValueKind::text, "SIGNAL,...", life,
         "Signals that ask the workers to save and stop together after a step (default none); the job ends with 75."},
+    OptionSpec{"hang-timeout", 0, ValueKind::text, "auto|off|S[,START]", life,
+               "How long no rank of the job may make progress before it is told which one keeps the others from it: in "
+               "seconds, START until the first progress; auto (default) learns it from the job."},
+    OptionSpec{"on-hang", 0, ValueKind::text, "report|abort|restart", life,
+               "What is done with ranks that hang: nothing (default), or they are ended, and the job with them, or the "
+               "workers are started again as after a failure.",
+               "report|abort|restart"},
     OptionSpec{"heartbeat-timeout", 0, ValueKind::seconds, "SECONDS", life,
-               "A worker that reports its steps and has ended none for so long is aborted as hung (default: never)."},
+               "The same as --hang-timeout=SECONDS --on-hang=restart."},
+    OptionSpec{"straggler-window", 0, ValueKind::seconds, "SECONDS", life,
+               "How often it is looked for a rank that is late at collectives (default 60; 0: never)."},
     OptionSpec{"timeout", 0, ValueKind::seconds, "SECONDS", life, "The job is stopped when it has run so long."},
     OptionSpec{"propagate-exit-code", 0, ValueKind::flag, "", life,
                "End with the code of the worker that failed first, not with 1."},

@@ -24,6 +24,8 @@ Result<> plan_program(const PlanSource& source, LaunchConfig& plan) {
   auto program = choose_program(request, machine.program, machine.pythons);
   if (!program) return program.error();
   plan.program = *std::move(program);
+  // A program with our mark tells of itself without one.
+  plan.worker_hook = !options.flag("no-worker-hook") && !plan.program.template_mark;
   return {};
 }
 
@@ -37,9 +39,9 @@ Duration seconds_of(double seconds) {
 Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<std::string>& words, bool legacy,
                                const Machine& machine) {
   using Step = Result<> (*)(const PlanSource&, LaunchConfig&);
-  constexpr std::array<Step, 13> steps{plan_backend,       plan_nodes,   plan_workers, plan_conf,     plan_output,
-                                       plan_virtual_ranks, plan_stop,    plan_signals, plan_restarts, plan_checks,
-                                       plan_outside,       plan_program, plan_preload};
+  constexpr std::array<Step, 14> steps{plan_backend,       plan_nodes,   plan_workers, plan_conf,     plan_output,
+                                       plan_virtual_ranks, plan_stop,    plan_signals, plan_restarts, plan_hangs,
+                                       plan_checks,        plan_outside, plan_program, plan_preload};
   const PlanSource source{options, words, legacy, machine};
   LaunchConfig plan;
   for (const Step step : steps) {

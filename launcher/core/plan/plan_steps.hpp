@@ -30,7 +30,8 @@ Result<> plan_virtual_ranks(const PlanSource& source, LaunchConfig& plan);
 // plan_output.cpp: output, records, log, watchdog, probes.
 Result<> plan_output(const PlanSource& source, LaunchConfig& plan);
 
-// plan_life.cpp: signals, restarts, stopping.
+// plan_life.cpp: signals, restarts, hangs, stopping.
+Result<> plan_hangs(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_stop(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_signals(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_restarts(const PlanSource& source, LaunchConfig& plan);

@@ -97,6 +97,14 @@ void add_block(std::string& out, std::string_view title, const std::vector<std::
   for (std::size_t at = skipped; at < lines.size(); ++at) out += "    | " + shortened(lines[at]) + "\n";
 }
 
+/// As much of a stack as one looks at.
+std::vector<std::string> innermost(const std::vector<std::string>& stack) {
+  if (stack.size() <= traceback_lines_max) return stack;
+  std::vector<std::string> lines(stack.begin(), stack.begin() + traceback_lines_max);
+  lines.push_back(fmt::format("... {} more", stack.size() - traceback_lines_max));
+  return lines;
+}
+
 const WorkerFailure& cause_of(const Incident& incident) { return incident.failures[root_cause(incident.failures)]; }
 
 /// `3 workers like rank 1: sleeping in futex_wait_queue` — ranks that do the same are told once.
@@ -189,6 +197,8 @@ std::string incident_text(const Incident& incident, const LocalTime& local_time)
   for (const std::string& finding : evidence.findings) out += "  " + shortened(finding) + "\n";
   const auto traceback = lines_of(evidence.traceback);
   add_block(out, "Python traceback", traceback, traceback_lines_max);
+  if (traceback.empty())
+    add_block(out, "Python stack, innermost first", innermost(evidence.python_stack), traceback_lines_max + 1);
   add_block(out, "native backtrace", evidence.native_backtrace, traceback_lines_max);
   add_block(out, "kernel log", evidence.kernel_lines, kernel_lines_shown_max);
   if (traceback.empty() && evidence.native_backtrace.empty())
@@ -242,6 +252,7 @@ std::string incident_json(const Incident& incident) {
                      {"core_file", evidence.core_file},
                      {"traceback", evidence.traceback},
                      {"native_backtrace", evidence.native_backtrace},
+                     {"python_stack", evidence.python_stack},
                      {"last_words", evidence.last_words},
                      {"findings", evidence.findings},
                      {"last_lines", evidence.last_lines}};

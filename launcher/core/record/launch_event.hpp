@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/diagnosis/hang_verdict.hpp"
+#include "rendezvous/core/diagnosis/straggler_watch.hpp"
 #include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/text/log_line.hpp"
 
@@ -143,18 +145,47 @@ struct SpawnFailed {
   std::string reason;
   friend bool operator==(const SpawnFailed&, const SpawnFailed&) = default;
 };
-/// Workers have ended no step for so long that they are aborted.
-struct WorkersHung {
-  std::vector<Rank> ranks;
-  std::string reason;
-  friend bool operator==(const WorkersHung&, const WorkersHung&) = default;
+/// No rank of the job has made progress for too long, and this is what a look at all of them has shown.
+struct HangFound {
+  std::uint64_t number = 0;  ///< of what is told, in this job
+  HangKind kind = HangKind::busy;
+  std::string summary;  ///< one line
+  std::vector<Rank> culprits;
+  double silent_s = 0;
+  std::optional<AwaitedCollective> collective = {};  ///< in which the others wait
+  HangAction action = HangAction::none;
+  std::vector<std::string> page = {};  ///< for people: what follows the summary
+  friend bool operator==(const HangFound&, const HangFound&) = default;
 };
-/// One worker has more own work in a step than the others, who wait for it.
-struct SlowRank {
-  Rank rank{0};
-  double own_work_ms = 0;     ///< in a step
-  double others_work_ms = 0;  ///< median of the other local workers
-  friend bool operator==(const SlowRank&, const SlowRank&) = default;
+/// They get on again.
+struct HangOver {
+  std::uint64_t number = 0;  ///< as in HangFound
+  double after_s = 0;        ///< how long they made none
+  friend bool operator==(const HangOver&, const HangOver&) = default;
+};
+/// This worker keeps the others from getting on.
+struct WorkerHung {
+  WorkerId worker;
+  std::string reason;
+  friend bool operator==(const WorkerHung&, const WorkerHung&) = default;
+};
+/// Somebody wanted to see what all ranks do, by SIGQUIT.
+struct RanksShown {
+  std::uint64_t number = 0;  ///< as in HangFound
+  std::string summary;
+  std::vector<std::string> page = {};
+  friend bool operator==(const RanksShown&, const RanksShown&) = default;
+};
+/// The others wait for a rank, or for a node, at collectives, window after window.
+struct StragglerFound {
+  torchup::StragglerFound found;
+  bool told_here = false;  ///< for people: it is of this node, or this is group rank 0's
+  friend bool operator==(const StragglerFound&, const StragglerFound&) = default;
+};
+struct StragglerOver {
+  torchup::StragglerOver over;
+  bool told_here = false;
+  friend bool operator==(const StragglerOver&, const StragglerOver&) = default;
 };
 /// Somebody else has stopped a worker (SIGSTOP).
 struct WorkerStopped {
@@ -175,6 +206,7 @@ struct WorkerSeen {
   WorkerId worker;
   std::string state;                 ///< as the kernel shows it
   std::optional<std::int64_t> step;  ///< that it reported last
+  bool on_page = false;              ///< people have read it: RanksShown
   friend bool operator==(const WorkerSeen&, const WorkerSeen&) = default;
 };
 /// A process has not come out of a scope of the file-timer watchdog in time and got `signal`.
@@ -288,8 +320,9 @@ using EventBody =
     std::variant<event::JobStarted, event::Waiting, event::RoundCompleted, event::AttemptStarted, event::WorkerStarted,
                  event::WorkerKept, event::WorkerExited, event::Stopping, event::AttemptEnded, event::SignalReceived,
                  event::ClosingSignalSent, event::WorkerKilled, event::WorkerAbandoned, event::SpawnFailed,
-                 event::WorkersHung, event::SlowRank, event::WorkerStopped, event::WorkerUninterruptible,
-                 event::WorkerSeen, event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
+                 event::HangFound, event::HangOver, event::WorkerHung, event::RanksShown, event::StragglerFound,
+                 event::StragglerOver, event::WorkerStopped, event::WorkerUninterruptible, event::WorkerSeen,
+                 event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
                  event::TemplateReady, event::TemplateLost, event::PreloadGivenUp, event::Preflight, event::NodeUnfit,
                  event::IncidentRecorded, event::LogWriteFailed, event::ConsoleLost, event::Warning, event::Fault,
                  event::Notice, event::JobEnded>;
@@ -318,5 +351,7 @@ struct EventText {
 /// What people read of an event while the job runs; nothing for most. The last words about a job are the failure report
 /// (exit_report.hpp).
 [[nodiscard]] std::optional<EventText> to_text(const EventBody& event);
+/// The lines that follow that one, without a name in front, printable; none for most.
+[[nodiscard]] std::vector<std::string> page_of(const EventBody& event);
 
 }  // namespace torchup

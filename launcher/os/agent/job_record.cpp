@@ -57,6 +57,16 @@ void JobRecord::open_log() {
   log_ = std::make_unique<Log>(std::move(options));
 }
 
+void JobRecord::open_health_port() {
+  if (!config_.health_port) return;
+  auto opened = HealthPort::open(loop_, *config_.health_port, [this] { return health_json(record_); });
+  if (opened) {
+    health_port_.emplace(*std::move(opened));
+  } else {
+    record(event::Warning{opened.error().message()});
+  }
+}
+
 void JobRecord::record(EventBody body) {
   const LaunchEvent event{
       {microseconds(std::chrono::system_clock::now()), microseconds(std::chrono::steady_clock::now())},
@@ -91,6 +101,20 @@ void JobRecord::say(const EventBody& body) {
     log_failure_told_ = now;
   }
   log_->tell(LogLine{line->level, std::move(line->text)});
+  say_page(line->level, page_of(body));
+}
+
+/// A page stands below its first line, as a report does; where lines are objects it is as many of them.
+void JobRecord::say_page(LogLevel level, std::vector<std::string> page) {
+  const LogOptions options = own_log(config_.output.log);
+  if (page.empty() || level < options.level) return;
+  if (options.format == LogFormat::json) {
+    for (std::string& each : page) log_->tell(LogLine{level, std::move(each)});
+    return;
+  }
+  std::string text;
+  for (const std::string& each : page) text += each + "\n";
+  output_.print(text);
 }
 
 void JobRecord::other_says(LogLine line) {
@@ -101,9 +125,8 @@ void JobRecord::tell(std::vector<LogLine> allowed) {
   for (LogLine& line : allowed) record(event::Notice{std::move(line.text), line.level});
 }
 
-void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t time_us,
-                              const std::optional<WorkerProgress>& progress, const AttemptOutput& attempt,
-                              const std::vector<LivingWorker>& living) {
+void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t time_us, const WorkerRemains& remains,
+                              const AttemptOutput& attempt, const std::vector<LivingWorker>& living) {
   WorkerFailure failure;
   failure.rank = worker.worker.rank;
   failure.local_rank = worker.worker.local_rank;
@@ -114,7 +137,11 @@ void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t ti
   failure.message = worker.message;
   failure.error_file = worker.error_file;
   failure.consequence = worker.consequence;
-  incidents_.worker_failed(failure, progress, attempt, attempt_name_, living, std::chrono::steady_clock::now());
+  if (remains.hook) failure.raised_at_ns = remains.hook->raised_at_ns;
+  // It had raised before: the signal of ours that ended it says nothing of that.
+  const bool stopped = worker.end == WorkerEnd::terminated && worker.exit_code < 0;
+  if (stopped && failure.raised_at_ns != 0) failure.exit_code = exception_code;
+  incidents_.worker_failed(failure, remains, attempt, attempt_name_, living, std::chrono::steady_clock::now());
 }
 
 /// Aside, while the next attempt already runs.
@@ -224,6 +251,7 @@ Task<std::string> JobRecord::last_words_for_parent(const Finish& action) {
   }
   const WorkerFailure& cause = action.local_failures.at(root_cause(action.local_failures));
   if (cause.error_file.empty()) co_return "";
+  if (config_.parent_error_file.empty() && hook_recorded_.contains(cause.error_file)) co_return "";
   if (config_.parent_error_file.empty()) {
     record(
         event::Fault{fmt::format("no error file defined for parent, to copy child error file ({})", cause.error_file)});

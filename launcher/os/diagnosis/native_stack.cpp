@@ -136,7 +136,7 @@ class Session {
 };
 
 /// All of a process, the main one first; empty: it is gone.
-std::vector<pid_t> all_threads_of(pid_t process) {
+std::vector<pid_t> all_threads(pid_t process) {
   std::vector<pid_t> threads;
   DIR* const folder = ::opendir(fmt::format("/proc/{}/task", process).c_str());
   while (const dirent* entry = folder ? ::readdir(folder) : nullptr) {
@@ -189,11 +189,15 @@ constexpr const char* help =
 
 }  // namespace
 
+bool is_stack_program(std::string_view argument_zero) {
+  return argument_zero.substr(argument_zero.rfind('/') + 1) == stack_program_name;
+}
+
 std::vector<NativeThread> read_native_stacks(const dw::Library& library, std::span<const StackTarget> targets) {
   std::vector<NativeThread> result;
   for (const StackTarget& target : targets) {
     std::vector<pid_t> threads{target.thread};
-    if (target.thread == 0) threads = all_threads_of(target.process);
+    if (target.thread == 0) threads = all_threads(target.process);
     if (threads.empty()) threads.push_back(target.process);
     std::optional<Session> session;
     if (library.problem.empty()) session.emplace(library, target.process);
@@ -215,7 +219,9 @@ int run_stack_program(std::span<const std::string> arguments) {
   constexpr int unread_status = 1, refused_status = 2;
   std::vector<StackTarget> targets;
   for (const std::string& argument : arguments) {
-    if (argument == "--help" || argument == "-h") return std::printf("%s%s", usage, help) < 0 ? unread_status : 0;
+    if (argument == "--help" || argument == "-h") {
+      return std::printf("%s%s", usage, help) >= 0 && std::fflush(stdout) == 0 ? 0 : unread_status;
+    }
     const auto target = target_of(argument);
     if (!target) {
       std::fprintf(stderr, "%storchup-stack: error: '%s' is no process id\n", usage, argument.c_str());

@@ -25,9 +25,9 @@ struct StackTarget {
   friend bool operator==(const StackTarget&, const StackTarget&) = default;
 };
 
-/// As the program is called, and what torchup is started with, as its first argument, to be it: no user types that.
+/// As the program is called: torchup is it when it is started under this name.
 inline constexpr std::string_view stack_program_name = "torchup-stack";
-inline constexpr std::string_view stack_word = "torchup: native stack";
+[[nodiscard]] bool is_stack_program(std::string_view argument_zero);
 
 /// At most native_threads_max of all targets together. A thread that cannot be read has a problem in place of frames.
 [[nodiscard]] std::vector<NativeThread> read_native_stacks(const dw::Library& library,

@@ -170,7 +170,7 @@ Processor own_processor() {
 #endif
 }
 
-KernelView read_kernel_view(pid_t pid) {
+KernelView read_kernel_view(pid_t pid, KernelDetail detail) {
   KernelView view;
   const auto stat = parse_thread_stat(read_task(pid, pid, "stat"));
   if (!stat) return view;
@@ -178,10 +178,15 @@ KernelView read_kernel_view(pid_t pid) {
   view.tracer = parse_thread_status(read_task(pid, pid, "status")).tracer;
   if (view.state != 'S' && view.state != 'D') return view;
   view.call = parse_system_call(read_task(pid, pid, "syscall"));
-  if (view.call) view.target = target_of(pid, *view.call);
+  if (view.call && detail == KernelDetail::whole) view.target = target_of(pid, *view.call);
   view.wait_channel = read_task(pid, pid, "wchan");
   if (view.wait_channel == "0") view.wait_channel.clear();
   return view;
+}
+
+char thread_state(pid_t process, pid_t thread) {
+  const auto stat = parse_thread_stat(read_task(process, thread, "stat"));
+  return stat ? stat->state : '?';
 }
 
 std::vector<pid_t> process_tree(pid_t pid) {

@@ -16,9 +16,15 @@ namespace torchup {
 /// What this program runs on, and so what its workers run on.
 [[nodiscard]] Processor own_processor();
 
+/// `whole`: with the peer, path or process that it waits for; else the call alone, which costs less.
+enum class KernelDetail : std::uint8_t { call, whole };
+
 /// Of a process's main thread, with what it waits for. Another thread that sleeps uninterruptibly may hold what a read
 /// of the process's memory waits for: then no memory is read, and a path stays unknown.
-[[nodiscard]] KernelView read_kernel_view(pid_t pid);
+[[nodiscard]] KernelView read_kernel_view(pid_t pid, KernelDetail detail = KernelDetail::whole);
+
+/// The state of one thread; '?' when it is gone.
+[[nodiscard]] char thread_state(pid_t process, pid_t thread);
 
 /// `pid` and all that descend from it, parents first, at most tree_processes_max. On kernels that list no children it
 /// is `pid` alone.

@@ -42,10 +42,7 @@ Result<SharedPage> SharedPage::make() {
   return page;
 }
 
-std::optional<WorkerProgress> SharedPage::read(pid_t pid) const {
-  std::array<std::byte, worker_page_bytes> copy;
-  return read_page(fd(), copy) ? read_worker_page(copy, pid) : std::nullopt;
-}
+std::optional<WorkerProgress> SharedPage::read(pid_t pid) const { return read_progress(fd(), pid); }
 
 std::optional<HookPage> SharedPage::hook() const { return read_hook(fd()); }
 
@@ -64,6 +61,13 @@ std::optional<HookPage> read_hook(int memory) {
   std::array<std::byte, worker_page_bytes> copy;
   return read_page(memory, copy) ? read_hook_page(copy) : std::nullopt;
 }
+
+std::optional<WorkerProgress> read_progress(int memory, pid_t pid) {
+  std::array<std::byte, worker_page_bytes> copy;
+  return read_page(memory, copy) ? read_worker_page(copy, pid) : std::nullopt;
+}
+
+std::int64_t sheet_end(int memory) { return ::lseek(memory, 0, SEEK_CUR) - static_cast<std::int64_t>(worker_sheet_at); }
 
 void wipe_sheet(int memory) {
   constexpr auto begin = static_cast<off_t>(worker_sheet_at);

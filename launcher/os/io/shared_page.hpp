@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -11,6 +12,13 @@
 #include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
+
+/// What is left in the memory of a worker that is gone.
+struct WorkerRemains {
+  std::optional<WorkerProgress> progress = {};
+  std::optional<HookPage> hook = {};
+  std::string sheet = {};  ///< as read_sheet; of one that a signal has ended
+};
 
 /// The agent's side of the memory that it shares with a worker (rendezvous/base/worker_page.hpp). It never maps it: the
 /// worker writes what it likes, and a copy cannot change under our eyes.
@@ -41,8 +49,13 @@ class SharedPage {
 
 /// As SharedPage::hook.
 [[nodiscard]] std::optional<HookPage> read_hook(int memory);
+/// As SharedPage::read.
+[[nodiscard]] std::optional<WorkerProgress> read_progress(int memory, pid_t pid);
 /// Wipes the sheet, which gives its memory back, and has the next stacks written to its beginning.
 void wipe_sheet(int memory);
+/// Where the next stacks would be written, in bytes from the sheet's beginning: whether it has grown since it was
+/// wiped. What the worker likes, for the file's offset is its own too.
+[[nodiscard]] std::int64_t sheet_end(int memory);
 /// What is written on the sheet: worker_sheet_bytes at most, without what follows the last byte that is not zero.
 [[nodiscard]] std::string read_sheet(int memory);
 /// The first `length` bytes of the answer area; worker_answer_bytes at most.

@@ -15,7 +15,7 @@ def begin():
         import torchup_worker
         torchup_worker.begin(*variables)
         if settings[1]:
-            torchup_worker.remove_bytecode(__cached__, settings[1])  # noqa: F821
+            torchup_worker.load("torchup_error").remove_bytecode(__cached__, settings[1])  # noqa: F821
     except Exception as error:
         os.write(2, ("torchup: no worker hook: %r\n" % error).encode("utf-8", "replace"))
     finally:

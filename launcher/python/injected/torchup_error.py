@@ -16,16 +16,17 @@ def text_of(kind, value):
 
 
 def write(kind, value, trace):
-    """As torch.distributed.elastic's `record` does, unless that has done it. Whole or not at all."""
+    """As torch.distributed.elastic's `record` does, unless that has done it: False. Whole or not at all."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or os.path.lexists(path):
-        return
+        return False
     extra = f'{{"py_callstack": {quoted(stack_of(kind, value, trace))}, "timestamp": "{int(time.time())}"}}'
     text = f'{{"message": {{"message": {quoted(text_of(kind, value))}, "extraInfo": {extra}}}}}'
     part = f"{path}.{os.getpid()}"
     with open(part, "w", encoding="ascii") as file:
         file.write(text)
     os.rename(part, path)
+    return True
 
 
 def quoted(text):
@@ -49,3 +50,14 @@ def stack_of(kind, value, trace):
         return text if len(text) <= STACK_MAX else text[:STACK_MAX // 2] + "\n...\n" + text[-STACK_MAX // 2:]
     except Exception:
         return ""
+
+
+def remove_bytecode(path, prefix):
+    """The program's own PYTHONPYCACHEPREFIX is no place for what belongs to this job."""
+    try:
+        os.unlink(path)
+        while len(os.path.dirname(path)) > len(prefix):
+            path = os.path.dirname(path)
+            os.rmdir(path)
+    except OSError:
+        pass

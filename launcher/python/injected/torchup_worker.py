@@ -20,7 +20,8 @@ import _frozen_importlib_external
 import _signal
 import _thread
 import _weakref
-from torchup_page import AT_ENDING, AT_MAGIC, AT_RAISED, AT_SIGNAL, MAGIC, Sheet, is_file, open_channel, open_page
+from torchup_page import (AT_ENDING, AT_MAGIC, AT_RAISED, AT_RECORDED, AT_SIGNAL, MAGIC, Sheet, is_file, open_channel,
+                          open_page)
 
 SIGNALS = range(61, 40, -1)  # real-time signals; some programs use the highest
 
@@ -61,7 +62,7 @@ def wrap_excepthook():
             if _thread.get_ident() == _main_thread:
                 raised(kind, value, trace)
             else:
-                load("torchup_loaded").thread_raised(kind, value)
+                thread_raised(kind, value)
         former(kind, value, trace)
 
     if sys.__excepthook__ is former:
@@ -74,8 +75,16 @@ def raised(kind, value, trace):
         if page.numbers[AT_RAISED] or issubclass(kind, (SystemExit, KeyboardInterrupt)):
             return
         page.numbers[AT_RAISED] = time.monotonic_ns()
-        load("torchup_error").write(kind, value, trace)
+        if load("torchup_error").write(kind, value, trace):
+            page.numbers[AT_RECORDED] = 1
     except BaseException:  # whatever an exception can be; the program's own is to be seen
+        pass
+
+
+def thread_raised(kind, value):
+    try:
+        load("torchup_loaded").thread_raised(kind, value)
+    except Exception:
         pass
 
 
@@ -149,7 +158,7 @@ class Finder:
     """Stands in front of those that find modules, and marks the specs of the wanted ones."""
 
     def find_spec(self, name, path=None, target=None):
-        if name not in WANTED:
+        if name not in WANTED or page is None:
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
@@ -160,24 +169,10 @@ class Finder:
 
 
 def marked(spec):
-    """The import system ends every load by setting `_initializing` to false: so it is known, without a loader of ours
-    around the module's own and without a frame of ours in its tracebacks."""
-    kind = type(spec)
-
-    class Marked(kind):
-        def __setattr__(self, name, value):
-            object.__setattr__(self, name, value)
-            if name == "_initializing" and not value:
-                self.__class__ = kind
-                if self.name in sys.modules:
-                    loaded(self.name)
-
-    Marked.__module__, Marked.__qualname__, Marked.__name__ = kind.__module__, kind.__qualname__, kind.__name__
     try:
-        spec.__class__ = Marked
-    except TypeError:  # somebody's own kind, of another layout: that module is left alone
-        pass
-    return spec
+        return load("torchup_loaded").marked(spec)
+    except Exception:  # the folder is gone: so is the agent
+        return spec
 
 
 FINDER = Finder()
@@ -229,16 +224,5 @@ def close_channel():
     fd, channel = channel, -1
     try:
         os.close(fd)
-    except OSError:
-        pass
-
-
-def remove_bytecode(path, prefix):
-    """The program's own PYTHONPYCACHEPREFIX is no place for what belongs to this job."""
-    try:
-        os.unlink(path)
-        while len(os.path.dirname(path)) > len(prefix):
-            path = os.path.dirname(path)
-            os.rmdir(path)
     except OSError:
         pass

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <unordered_map>
 
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/core/diagnosis/rank_look.hpp"
@@ -40,19 +40,20 @@ class GatheredLooks {
   /// A rank has made progress between the two looks at it: what was seen is of no one moment.
   [[nodiscard]] bool progressed() const { return progressed_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
-  [[nodiscard]] int world_size() const { return static_cast<int>(kept_.size()); }
+  [[nodiscard]] int world_size() const { return world_size_; }
   /// As its agent told it; empty where nothing is known of it.
   [[nodiscard]] std::optional<RankLook> look(Rank rank) const;
 
  private:
   enum class Cut : int { nothing, waiting, stacks, ranks };
   [[nodiscard]] bool may_keep_whole(const RankLook& look) const;
-  void keep(std::size_t rank, std::string bytes);
+  void keep(int rank, std::string bytes);
   void cut_more();
 
-  std::vector<std::string> kept_;  ///< by rank, encoded; empty: not known
+  int world_size_;
+  std::unordered_map<int, std::string> kept_;  ///< by rank, encoded: how many there should be costs nothing
   std::size_t bytes_max_;
-  std::size_t bytes_;
+  std::size_t bytes_ = 0;
   Cut cut_ = Cut::nothing;
   bool progressed_ = false;
 };

@@ -1,49 +1,12 @@
 #include "rendezvous/core/diagnosis/hang_watch.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
+#include "rendezvous/core/diagnosis/look_parts.hpp"
 #include "rendezvous/core/link/messages.hpp"
 
 namespace torchup {
-namespace {
-
-/// Those whose silence counts: where nobody is watched, all that told of themselves if the user gave a limit.
-std::vector<ProgressReport> counting(const HangTimeout& timeout, std::span<const ProgressReport> reports) {
-  std::vector<ProgressReport> counted;
-  std::ranges::copy_if(reports, std::back_inserter(counted), &ProgressReport::watched);
-  if (counted.empty() && timeout.mode == HangTimeout::Mode::given) counted.assign(reports.begin(), reports.end());
-  return counted;
-}
-
-Duration automatic_limit(std::span<const ProgressReport> reports) {
-  Duration limit = hang_silence_min;
-  for (const ProgressReport& report : reports) {
-    // What a stranger told is no longer than anything that we count, so that nothing overflows.
-    const Duration median = std::clamp(report.median_gap, Duration{0}, duration_max);
-    const Duration longest = std::clamp(report.longest_gap, Duration{0}, duration_max);
-    limit = std::max({limit, hang_median_factor * median, hang_longest_factor * longest});
-  }
-  return limit;
-}
-
-}  // namespace
-
-std::optional<Duration> hang_limit(const HangTimeout& timeout, std::span<const ProgressReport> reports) {
-  if (timeout.mode == HangTimeout::Mode::off) return std::nullopt;
-  const auto counted = counting(timeout, reports);
-  if (counted.empty()) return std::nullopt;
-  // Loading, compiling, the last save take as long as they take.
-  const bool patient = std::ranges::none_of(counted, &ProgressReport::progressed) ||
-                       std::ranges::any_of(counted, &ProgressReport::ending);
-  if (timeout.mode == HangTimeout::Mode::given) {
-    return patient ? timeout.start.value_or(std::max(hang_start_limit, timeout.silence)) : timeout.silence;
-  }
-  const Duration limit = automatic_limit(counted);
-  return patient ? std::max(limit, hang_start_limit) : limit;
-}
-
 std::vector<hang::Action> HangWatch::step(const hang::Event& event, TimePoint now) {
   std::visit([&](const auto& one) { on(one, now); }, event);
   judge_when_done(now);
@@ -59,6 +22,7 @@ void HangWatch::on(const hang::AttemptBegins& event, TimePoint now) {
   if (event.world_size < 1 || event.world_size > looked_ranks_max) return;
   world_size_ = event.world_size;
   for (const NodeRanks& ranks : event.nodes) agents_.try_emplace(ranks.node, Agent{.ranks = ranks});
+  untold_ = agents_.size();
 }
 
 void HangWatch::on(const hang::AttemptEnds&, TimePoint) {
@@ -66,6 +30,8 @@ void HangWatch::on(const hang::AttemptEnds&, TimePoint) {
   look_.reset();
   told_.reset();
   agents_.clear();
+  tally_ = {};
+  untold_ = unanswered_ = 0;
   world_size_ = 0;
   next_silence_ = Duration{0};
   acted_ = false;
@@ -79,6 +45,8 @@ void HangWatch::on(const hang::Reported& event, TimePoint now) {
   if (agent->second.report && report.silence < agent->second.report->silence) {
     note_progress(agent->second, report, now);
   }
+  agent->second.report ? tally_.remove(*agent->second.report) : void(--untold_);
+  tally_.add(report);
   agent->second.report = report;
   agent->second.reported = now;
 }
@@ -94,14 +62,23 @@ void HangWatch::note_progress(Agent& agent, const ProgressReport& report, TimePo
   told_.reset();
 }
 
-void HangWatch::on(const hang::Gone& event, TimePoint) { agents_.erase(event.node); }
+void HangWatch::on(const hang::Gone& event, TimePoint) {
+  const auto agent = agents_.find(event.node);
+  if (agent == agents_.end()) return;
+  agent->second.report ? tally_.remove(*agent->second.report) : void(--untold_);
+  if (agent->second.parts_left > 0) --unanswered_;
+  agents_.erase(agent);
+}
 
 void HangWatch::on(const hang::Answered& event, TimePoint) {
   const auto agent = agents_.find(event.node);
-  if (!look_ || event.number != look_->number || agent == agents_.end() || agent->second.answered) return;
+  if (!look_ || event.number != look_->number || agent == agents_.end()) return;
+  std::size_t& parts_left = agent->second.parts_left;
+  if (parts_left == 0) return;
   const auto added = look_->looks.add(agent->second.ranks, event.part);
   // Who says what cannot be understood has said all that can be.
-  agent->second.answered = event.last || !added;
+  parts_left = event.last || !added ? 0 : parts_left - 1;
+  if (parts_left == 0) --unanswered_;
 }
 
 void HangWatch::on(const hang::Asked&, TimePoint now) {
@@ -113,19 +90,6 @@ void HangWatch::on(const hang::Asked&, TimePoint now) {
 
 void HangWatch::on(const hang::Wake&, TimePoint) {}
 
-std::vector<ProgressReport> HangWatch::reports() const {
-  std::vector<ProgressReport> reports;
-  for (const auto& [_, agent] : agents_) {
-    if (agent.report) reports.push_back(*agent.report);
-  }
-  return reports;
-}
-
-Duration HangWatch::least_silence() const {
-  const auto counted = counting(settings_.timeout, reports());
-  return counted.empty() ? Duration{0} : std::ranges::min(counted, {}, &ProgressReport::silence).silence;
-}
-
 void HangWatch::begin_look(bool asked, Duration silence, TimePoint now) {
   look_ = Look{.number = looks_++,
                .until = now + (asked ? asked_look_wait_max : look_wait_max),
@@ -133,25 +97,26 @@ void HangWatch::begin_look(bool asked, Duration silence, TimePoint now) {
                .asked = asked,
                .hang = !asked,
                .looks = GatheredLooks{world_size_}};
-  for (auto& [_, agent] : agents_) agent.answered = false;
-  actions_.emplace_back(hang::Examine{look_->number});
+  for (auto& [_, agent] : agents_) agent.parts_left = look_parts_max(agent.ranks.workers);
+  unanswered_ = agents_.size();
+  actions_.emplace_back(hang::Examine{look_->number, asked});
 }
 
 void HangWatch::look_when_silent(TimePoint now) {
   if (look_ || acted_ || agents_.empty()) return;
   // Who has not told of itself may have the newest progress of all: an agent that has just come back, or an old one.
-  if (std::ranges::any_of(agents_, [](const auto& entry) { return !entry.second.report; })) return;
-  const auto limit = hang_limit(settings_.timeout, reports());
-  const Duration silence = least_silence();
+  if (untold_ > 0) return;
+  const auto limit = tally_.limit(settings_.timeout);
+  const Duration silence = tally_.least_silence(settings_.timeout);
   if (limit && silence > *limit && silence >= next_silence_) begin_look(false, silence, now);
 }
 
 void HangWatch::judge_when_done(TimePoint now) {
-  if (!look_) return;
-  const bool all = std::ranges::all_of(agents_, [](const auto& entry) { return entry.second.answered; });
-  if (!all && now < look_->until) return;
+  if (!look_ || (unanswered_ > 0 && now < look_->until)) return;
   const Look look = std::move(*look_);
   look_.reset();
+  unanswered_ = 0;
+  for (auto& [_, agent] : agents_) agent.parts_left = 0;
   judge(look);
 }
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -12,24 +11,17 @@
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/diagnosis/gathered_looks.hpp"
 #include "rendezvous/core/diagnosis/hang_verdict.hpp"
+#include "rendezvous/core/diagnosis/progress_tally.hpp"
 #include "rendezvous/core/link/hang_terms.hpp"
 
 namespace torchup {
 
-inline constexpr Duration hang_start_limit = std::chrono::seconds{300};
-inline constexpr Duration hang_silence_min = std::chrono::seconds{60};
-inline constexpr int hang_median_factor = 10;
-inline constexpr int hang_longest_factor = 2;
 /// An agent answers within the first, and counts as unknown after the second; a person who asks waits the third.
 inline constexpr Duration look_answer_limit = std::chrono::seconds{3};
 inline constexpr Duration look_wait_max = std::chrono::seconds{5};
 inline constexpr Duration asked_look_wait_max = std::chrono::seconds{2};
 /// Looks that go with a verdict: the culprits', then the lowest ranks'.
 inline constexpr std::size_t told_looks_max = 1024;
-
-/// How long all may be silent; nothing: as long as they like. Where nobody is watched there is a limit only if the user
-/// gave one.
-[[nodiscard]] std::optional<Duration> hang_limit(const HangTimeout& timeout, std::span<const ProgressReport> reports);
 
 struct HangSettings {
   HangTimeout timeout = {};
@@ -76,6 +68,7 @@ using Event = std::variant<AttemptBegins, AttemptEnds, Reported, Gone, Answered,
 /// To all agents of the attempt: look at your ranks, twice, and answer with this number.
 struct Examine {
   std::uint64_t number = 0;
+  bool asked = false;  ///< by a person, who waits
   friend bool operator==(const Examine&, const Examine&) = default;
 };
 /// To be told to all agents.
@@ -111,6 +104,10 @@ using Action = std::variant<Examine, Found, Over, Void>;
 /// asked to look; those that have not answered within look_wait_max are unknown. The look is void when a rank has made
 /// progress between its two looks, or an agent has told of progress meanwhile. The next one comes at double the silence
 /// of this one, until there is progress.
+///
+/// An answer has as many parts as an agent of ours makes of its ranks (look_parts_max); what comes after them, by
+/// another number or from who is no agent of the attempt is passed over. What one report or one part costs does not
+/// depend on how many agents there are.
 class HangWatch {
  public:
   explicit HangWatch(HangSettings settings) : settings_{settings} {}
@@ -120,12 +117,18 @@ class HangWatch {
   /// When to send the next Wake if nothing else happens; empty while only an event can change anything.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
 
+  [[nodiscard]] bool looking() const { return look_.has_value(); }
+  /// Whether any worker of the attempt is watched, by the agents' word.
+  [[nodiscard]] bool anybody_watched() const { return tally_.watched(); }
+  /// Memory for what agents have answered so far.
+  [[nodiscard]] std::size_t held_bytes() const { return look_ ? look_->looks.bytes() : 0; }
+
  private:
   struct Agent {
     NodeRanks ranks;
     std::optional<ProgressReport> report = {};
     TimePoint reported{};
-    bool answered = true;  ///< to the look that is under way
+    std::size_t parts_left = 0;  ///< of its answer to the look that is under way; 0: it has answered
   };
   struct Look {
     std::uint64_t number = 0;
@@ -148,8 +151,6 @@ class HangWatch {
   void on(const hang::Answered& event, TimePoint now);
   void on(const hang::Asked& event, TimePoint now);
   void on(const hang::Wake& event, TimePoint now);
-  [[nodiscard]] std::vector<ProgressReport> reports() const;
-  [[nodiscard]] Duration least_silence() const;
   void note_progress(Agent& agent, const ProgressReport& report, TimePoint now);
   void begin_look(bool asked, Duration silence, TimePoint now);
   void look_when_silent(TimePoint now);
@@ -160,6 +161,9 @@ class HangWatch {
   HangSettings settings_;
   int world_size_ = 0;
   std::map<NodeId, Agent> agents_;
+  ProgressTally tally_;
+  std::size_t untold_ = 0;      ///< agents that have not told of themselves
+  std::size_t unanswered_ = 0;  ///< agents that have not answered
   std::optional<Look> look_;
   std::optional<Told> told_;  ///< what is not over
   Duration next_silence_{0};  ///< after a look: no other one at less

@@ -269,6 +269,11 @@ std::vector<std::string> pack_looks(std::span<const RankLook> looks) {
   return parts;
 }
 
+std::size_t look_parts_max(int workers) {
+  constexpr std::size_t in_one = look_part_bytes_max / (look_bytes_max + sizeof(std::uint32_t));
+  return 1 + static_cast<std::size_t>(std::clamp(workers, 1, local_workers_max) - 1) / in_one;
+}
+
 Result<std::vector<std::string_view>> split_part(std::string_view part) {
   constexpr std::size_t length_bytes = 4;
   if (part.size() > look_part_bytes_max) return fail(errc::limit_exceeded, "a part of an answer is too long");

@@ -38,6 +38,9 @@ inline constexpr std::size_t look_part_bytes_max = diagnosis_part_bytes_max;
 /// All of them, each fitted, in as few parts as there must be. None: one empty part, for that is an answer too.
 [[nodiscard]] std::vector<std::string> pack_looks(std::span<const RankLook> looks);
 
+/// As many parts as pack_looks makes of so many ranks at most.
+[[nodiscard]] std::size_t look_parts_max(int workers);
+
 /// The looks of a part, not yet decoded; the views are into `part`.
 /// Errors: errc::limit_exceeded when the part is longer than look_part_bytes_max or a look than look_bytes_max;
 /// errc::bad_frame when a length does not fit.

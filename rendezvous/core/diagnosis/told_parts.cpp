@@ -58,11 +58,13 @@ void difference(auto& a, Duration& value) {
   a.bent_number("a difference of times", nanoseconds, -clock_ns_max, clock_ns_max);
   value = Duration{nanoseconds};
 }
+/// As nanoseconds, so many at most that each is another number of milliseconds: eleven days.
 void milliseconds(auto& a, double& value) {
-  constexpr double per_ms = 1e6;
-  Duration duration{std::isfinite(value) ? std::llround(std::clamp(value, -1e12, 1e12) * per_ms) : 0};
-  difference(a, duration);
-  value = static_cast<double>(duration.count()) / per_ms;
+  constexpr double per_ms = 1e6, ms_max = 1e9;
+  constexpr auto ns_max = static_cast<std::int64_t>(ms_max * per_ms);
+  std::int64_t nanoseconds = std::isfinite(value) ? std::llround(std::clamp(value, -ms_max, ms_max) * per_ms) : 0;
+  a.bent_number("a time", nanoseconds, -ns_max, ns_max);
+  value = static_cast<double>(nanoseconds) / per_ms;
 }
 void maybe_rank(auto& a, std::optional<Rank>& value) {
   maybe(a, value, Rank{0}, [&a](Rank& some) { rank(a, some); });

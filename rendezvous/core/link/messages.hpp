@@ -88,12 +88,15 @@ struct WorkerFailure {
   std::string message = {};     ///< what is known of the cause; may be empty
   std::string error_file = {};  ///< the worker's own error file on its node; empty when it left none
   bool consequence = false;     ///< it died of another's end, by its own words, or was stopped
+  /// When an exception left its program, by its node's CLOCK_MONOTONIC; 0: none has, or it is not known. It is not told
+  /// to other nodes.
+  std::int64_t raised_at_ns = 0;
   friend bool operator==(const WorkerFailure&, const WorkerFailure&) = default;
 };
 
 /// Index of the root cause in `failures` (in the order they were noticed), which is not empty: the first that is no
-/// consequence, or that was earlier on that one's node, in whole seconds; nodes' clocks are not compared. Where all are
-/// consequences the same of all.
+/// consequence, or that was earlier on that one's node: by `raised_at_ns` where both have one, else in whole seconds, as
+/// error files count. Nodes' clocks are not compared. Where all are consequences the same of all.
 [[nodiscard]] std::size_t root_cause(const std::vector<WorkerFailure>& failures);
 
 /// How the job ended, the same for every node.
@@ -246,6 +249,9 @@ struct HostStore {
 /// Start the workers.
 struct Placed {
   Placement placement = {};
+  /// Whether the coordinator watches over the round's progress. Not where torchrun's agents take part: there each node
+  /// judges its own ranks.
+  bool watched = true;
   friend bool operator==(const Placed&, const Placed&) = default;
 };
 

@@ -165,7 +165,10 @@ void fields(auto& a, HostStore& m) {
   round(a, m.round);
   a.list("sources", m.sources, SourceList::items_max, [&a](std::string& text) { a.name("a source", text); });
 }
-void fields(auto& a, Placed& m) { a(m.placement); }
+void fields(auto& a, Placed& m) {
+  a(m.placement);
+  a.later(m.watched);
+}
 void fields(auto& a, StopWorkers& m) {
   round(a, m.round);
   // For whatever cause: this node stops its workers and joins again.

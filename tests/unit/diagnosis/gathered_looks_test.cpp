@@ -73,6 +73,13 @@ TEST_CASE("what is gathered has a limit, and the stacks of those who wait go fir
   }
 }
 
+TEST_CASE("ranks of which nothing is known take up nothing", "[unit][diagnosis]") {
+  GatheredLooks looks{looked_ranks_max};
+  REQUIRE(looks.bytes() == 0);
+  REQUIRE(looks.add(node(5, 2), pack_looks(std::vector{still(5)}).front()).has_value());
+  REQUIRE(looks.bytes() < 1024);
+}
+
 TEST_CASE("of a job with too many ranks nothing is kept beyond the limit", "[unit][diagnosis]") {
   REQUIRE(GatheredLooks{looked_ranks_max}.world_size() == looked_ranks_max);
   REQUIRE(GatheredLooks{looked_ranks_max + 1}.world_size() == looked_ranks_max);

@@ -84,7 +84,6 @@ TEST_CASE("a hang is told on one page", "[unit][hang_page]") {
         "    distributed_c10d.py:4181 all_reduce\n"
         "    train.py:57 main\n"
         "  all stacks: logs/none_x1/attempt_0/hang_0.txt; nothing was done (--on-hang=report)\n");
-  CHECK(hang_over_text(182s) == "it goes on after 182 s");
 }
 
 TEST_CASE("each kind of hang has its words", "[unit][hang_page]") {
@@ -386,5 +385,41 @@ TEST_CASE("any verdict on any looks gives a page", "[unit][hang_page]") {
     }
     REQUIRE(page.starts_with("No progress for 0 s"));
     REQUIRE(json::parse(hang_json(told))["ranks"].size() == told.looks.size());
+  }
+}
+
+TEST_CASE("a hang is an event with its page", "[unit][hang_page]") {
+  HangReport told = example();
+  told.number = 4;
+  const auto found = std::get<event::HangFound>(hang_event(told, std::nullopt, "/logs/hang_4.txt"));
+  CHECK(found.number == 4);
+  CHECK(found.kind == HangKind::stuck);
+  CHECK(found.summary == hang_summary(told));
+  CHECK(found.culprits == looks::list({3}));
+  CHECK(found.silent_s == 64.9);
+  CHECK(found.collective == told.verdict->collective);
+  std::vector<std::string> page = hang_page(told, std::nullopt, "/logs/hang_4.txt");
+  page.erase(page.begin());
+  CHECK(found.page == page);
+  SECTION("of its own ranks on another node") {
+    const auto own = std::get<event::HangFound>(hang_event(told, looks::ranks("3"), ""));
+    CHECK(own.summary == found.summary);
+    CHECK(own.page.size() < page.size());
+    CHECK(json::parse(hang_json(told, looks::ranks("3"))).at("ranks").size() == 1);
+    CHECK(json::parse(hang_json(told)).at("ranks").size() == 4);
+  }
+  SECTION("that names no more culprits than the file") {
+    std::vector<Rank> many;
+    for (int i = 0; i <= static_cast<int>(hang_ranks_max); ++i) many.emplace_back(i);
+    told.verdict->culprits = many;
+    CHECK(std::get<event::HangFound>(hang_event(told, std::nullopt, "")).culprits.size() == hang_ranks_max);
+  }
+  SECTION("but what somebody wanted to see is no hang") {
+    told.asked = true;
+    told.silence = 0s;
+    const auto shown = std::get<event::RanksShown>(hang_event(told, std::nullopt, ""));
+    CHECK(shown.number == 4);
+    CHECK(shown.summary.starts_with("What the ranks do"));
+    CHECK(shown.page.size() + 1 == hang_page(told, std::nullopt, "").size());
   }
 }

@@ -9,7 +9,6 @@ using namespace torchup;
 using namespace torchup::looks;
 using namespace std::chrono_literals;
 using hang::Action;
-using hang::Examine;
 using hang::Found;
 using hang::Over;
 using hang::Void;
@@ -56,13 +55,15 @@ const Found& found(const std::vector<Action>& actions) {
   REQUIRE(std::holds_alternative<Found>(actions[0]));
   return std::get<Found>(actions[0]);
 }
-std::vector<Action> examine(std::uint64_t number) { return {Examine{number}}; }
+std::vector<Action> examine(std::uint64_t number, bool asked = false) { return {hang::Examine{number, asked}}; }
 
 }  // namespace
 
 TEST_CASE("how long all may be silent", "[unit][diagnosis]") {
   const auto limit = [](const HangTimeout& timeout, std::vector<ProgressReport> reports) {
-    return hang_limit(timeout, reports);
+    ProgressTally tally;
+    for (const ProgressReport& report : reports) tally.add(report);
+    return tally.limit(timeout);
   };
   using Mode = HangTimeout::Mode;
   const HangTimeout automatic{}, off{.mode = Mode::off}, given{.mode = Mode::given, .silence = 20s},
@@ -244,7 +245,7 @@ TEST_CASE("what is done is what was wanted, and once in an attempt", "[unit][dia
 
 TEST_CASE("a person sees all ranks whenever they ask", "[unit][diagnosis]") {
   Job job{{.timeout = {.mode = HangTimeout::Mode::off}, .on_hang = OnHang::abort}};
-  REQUIRE(job.watch.step(hang::Asked{}, t0) == examine(0));
+  REQUIRE(job.watch.step(hang::Asked{}, t0) == examine(0, true));
   REQUIRE(job.watch.deadline() == t0 + 2s);
   SECTION("what hangs is named, and not touched") {
     const auto actions = job.answer_both(0, still(3), t0 + 1s);
@@ -293,14 +294,14 @@ TEST_CASE("without an attempt nobody is asked, nor in one that is too large", "[
   REQUIRE(watch.step(hang::AttemptBegins{Job::nodes(), looked_ranks_max + 1}, t0).empty());
   REQUIRE(watch.step(hang::Asked{}, t0).empty());
   REQUIRE(watch.step(hang::AttemptBegins{Job::nodes(), looked_ranks_max}, t0).empty());
-  REQUIRE(watch.step(hang::Asked{}, t0) == examine(0));
+  REQUIRE(watch.step(hang::Asked{}, t0) == examine(0, true));
 }
 
 TEST_CASE("a verdict goes with the looks of its culprits before others", "[unit][diagnosis]") {
   constexpr int world = static_cast<int>(told_looks_max) + 6;
   HangWatch watch{{}};
   REQUIRE(watch.step(hang::AttemptBegins{{{a, "nodea", Rank{0}, world}}, world}, t0).empty());
-  REQUIRE(watch.step(hang::Asked{}, t0) == examine(0));
+  REQUIRE(watch.step(hang::Asked{}, t0) == examine(0, true));
   std::vector<RankLook> all;
   const std::string members = "0-" + std::to_string(world - 1);
   for (int rank = 0; rank < world - 1; ++rank) all.push_back(in(still(rank), "0", members, 5));

@@ -269,3 +269,15 @@ TEST_CASE("no sheet, however spoilt, leaves the limits", "[unit][python_stack]")
     }
   }
 }
+
+TEST_CASE("a crash is told by its fault and the thread in which it was", "[unit][python_stack]") {
+  const std::string crash =
+      "Fatal Python error: Segmentation fault\n\n" + thread_text("  File \"/a/other.py\", line 1 in waits\n") +
+      "\nCurrent thread 0x00007f90240976c0 (most recent call first):\n"
+      "  File \"/a/train.py\", line 41 in main\x1b\n  File \"/a/train.py\", line 60 in <module>\n";
+  CHECK(crash_lines(parse_python_stack(crash)) ==
+        std::vector<std::string>{"Segmentation fault", "/a/train.py:41 main\\x1b", "/a/train.py:60 <module>"});
+  CHECK(crash_lines(parse_python_stack("Fatal Python error: Bus error\n\n")) == std::vector<std::string>{"Bus error"});
+  CHECK(crash_lines(parse_python_stack(asked)).empty());
+  CHECK(crash_lines(parse_python_stack("")).empty());
+}

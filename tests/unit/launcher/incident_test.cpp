@@ -138,11 +138,22 @@ TEST_CASE("the incident's text begins with the root cause", "[unit][incident]") 
 )");
 }
 
+TEST_CASE("the innermost frames of a crash are shown, and all are recorded", "[unit][incident]") {
+  Incident incident = crash();
+  incident.evidence.python_stack = {"Segmentation fault"};
+  for (int line = 0; line < 20; ++line) incident.evidence.python_stack.push_back("a.py:" + std::to_string(line) + " f");
+  const std::string text = incident_text(incident, time_text);
+  CHECK(text.find("  Python stack, innermost first:\n    | Segmentation fault\n    | a.py:0 f\n") != std::string::npos);
+  CHECK(text.find("    | a.py:13 f\n    | ... 6 more\n") != std::string::npos);
+  CHECK(nlohmann::json::parse(incident_json(incident)).at("evidence").at("python_stack").size() == 21);
+}
+
 TEST_CASE("the incident's text fits on a screen whatever happened", "[unit][incident]") {
   Incident incident = crash();
   incident.failures[1].message = "x";
   for (int line = 0; line < 1000; ++line) {
     incident.evidence.native_backtrace.push_back("#" + std::to_string(line) + " 0x1 in f");
+    incident.evidence.python_stack.push_back("a.py:1 f");
     incident.evidence.traceback += std::string(10'000, 'y') + "\n";
     incident.evidence.kernel_lines.push_back("kernel");
     incident.others.push_back({Rank{line}, LocalRank{0}, 1, "state " + std::to_string(line), 0});

@@ -12,6 +12,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
+bool is_keep_alive(const AgentFrame& frame) { return std::holds_alternative<KeepAlive>(frame); }
+bool is_keep_alive(const CoordinatorFrame& frame) { return std::holds_alternative<KeepAliveAnswer>(frame); }
+
 template <class Frame>
 void check_all(const std::vector<Frame>& frames) {
   REQUIRE(frames.size() == std::variant_size_v<Frame>);
@@ -31,8 +34,12 @@ void check_all(const std::vector<Frame>& frames) {
       REQUIRE_FALSE(nothing->has_value());
       REQUIRE(part.size() == cut);  // nothing is taken from half a frame
     }
-    // A frame that ends within its fields is refused, whatever the field.
+    // A frame that ends within its fields is refused, whatever the field; but an older peer's keep-alive, and the
+    // answer to it, ends behind its number.
+    constexpr std::size_t older_length = 1 + sizeof(std::uint64_t);
+    const bool grown = is_keep_alive(frame);
     for (std::size_t length = 1; length + 4 < bytes.size(); ++length) {
+      if (grown && length == older_length) continue;
       std::string shorter = bytes.substr(0, 4 + length);
       shorter[0] = static_cast<char>(length & 0xff);
       shorter[1] = static_cast<char>(length >> 8 & 0xff);
@@ -187,9 +194,10 @@ TEST_CASE("durations are bent into 0 to a year", "[unit][agent_codec]") {
 
 TEST_CASE("random bytes never crash the reader", "[unit][agent_codec]") {
   std::mt19937 random{7};
+  const auto frames = agent_frames();
   int understood = 0;
   for (int round = 0; round < 20000; ++round) {
-    std::string bytes = encode(agent_frames()[random() % 9]);
+    std::string bytes = encode(frames[random() % frames.size()]);
     for (int flips = 0; flips < 3; ++flips) bytes[4 + random() % (bytes.size() - 4)] = static_cast<char>(random());
     std::string_view input = bytes;
     const auto read = take_agent_frame(input);

@@ -30,10 +30,16 @@ TEST_CASE("every note of a job is a line that names the node, the number and the
       {JobBegunAnew{}, "the run id is used again: another job begins"},
       {JobEndRequested{"n1", "interrupted"}, "node n1 ends the job: interrupted"},
       {JobConcluded{66, "too few nodes"}, "the job ends with 66: too few nodes"},
+      {LookVoid{"a rank has made progress"}, "a look at all ranks tells nothing: a rank has made progress"},
+      {HangNoted{64s, "stuck", RankSet{{Rank{3}, Rank{4}}}, "none"},
+       "no progress for 64 s: stuck, ranks 3-4; action: none"},
+      {HangOver{182s}, "it goes on after 182 s"},
+      {StragglerNoted{"rank 3 (nodeb) is late"}, "rank 3 (nodeb) is late"},
   };
   STATIC_REQUIRE(std::variant_size_v<Note> == std::size(lines));
   for (std::size_t i = 0; i < std::size(lines); ++i) {
     REQUIRE(lines[i].first.index() == i);
     REQUIRE(to_text(lines[i].first) == lines[i].second);
   }
+  REQUIRE(to_text(Note{HangNoted{64s, "network", {}, "abort"}}) == "no progress for 64 s: network; action: abort");
 }

@@ -64,8 +64,9 @@ TEST_CASE("a page is open once its worker has said so", "[unit][worker_page]") {
 TEST_CASE("what a hook says is read", "[unit][worker_page]") {
   Page page = opened().put(wp::python, 0x030b02f0).put(wp::signal, 61).put(wp::helper, 79).put(wp::raised_at, 5);
   page.put(wp::collectives, 1234).put(wp::collectives_at, 6).put(wp::thread_raised_at, 7).put(wp::ending_at, 8);
+  page.put(wp::recorded, 1);
   std::memcpy(page.bytes.data() + wp::thread_raised, "ValueError: x", 13);
-  const HookPage expected{77, 61, 79, 5, 1234, 6, 0x030b02f0, 7, 8, "ValueError: x"};
+  const HookPage expected{77, 61, 79, 5, 1234, 6, 0x030b02f0, 7, 8, "ValueError: x", true};
   CHECK(read_hook_page(page.bytes) == expected);
 
   SECTION("a text without an end") {
