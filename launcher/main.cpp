@@ -22,6 +22,7 @@
 #include "launcher/core/plan/plan.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
 #include "launcher/os/agent/agent_runner.hpp"
+#include "launcher/os/diagnosis/health_check.hpp"
 #include "launcher/os/diagnosis/native_stack.hpp"
 #include "launcher/os/io/own_log.hpp"
 #include "launcher/os/io/program_file.hpp"
@@ -222,7 +223,7 @@ std::variant<CommandLine, int> read_options(std::span<const std::string> words, 
     if (auto read = read_config_file(line.options); !read) return refuse(read.error());
   }
   if (auto checked = check_types(line.options); !checked) return give(usage_error(checked.error().message()));
-  if (line.program.empty()) {
+  if (line.program.empty() && !line.options.flag("preflight-only")) {
     return give(usage_error("the following arguments are required: training_script, training_script_args"));
   }
   return std::move(line);
@@ -254,6 +255,7 @@ int launch(std::span<const std::string> words, std::string token, Guarded guarde
 
 int main(int argc, char** argv) {
   if (argc == 3 && argv[1] == torchup::nvml_word) return torchup::answer_about_gpus(argv[2]);
+  if (argc == torchup::health_words && argv[1] == torchup::health_word) return torchup::answer_about_health(argv);
   if (argc > 0 && torchup::is_stack_program(argv[0])) {
     return torchup::run_stack_program(std::vector<std::string>(argv + 1, argv + argc));
   }

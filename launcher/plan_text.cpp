@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -60,13 +61,18 @@ std::string plan_text(const LaunchConfig& plan) {
   line("role", plan.role);
   line("rendezvous", rendezvous_text(plan));
   line("run id", plan.rendezvous.run_id.value());
-  line("program", fmt::format("{}  ({})", plan.program.executable, plan.program.reason));
-  line("command", words_text(plan.program.command));
+  if (!plan.preflight.only) {
+    line("program", fmt::format("{}  ({})", plan.program.executable, plan.program.reason));
+    line("command", words_text(plan.program.command));
+  }
   if (!plan.preload.empty()) {
     std::string modules;
     for (const std::string& module : plan.preload) modules += (modules.empty() ? "" : ", ") + module;
     line("preload", modules);
   }
+  constexpr std::array<const char*, 3> levels{"off", "quick", "full"};
+  line("preflight", levels.at(static_cast<std::size_t>(plan.preflight.level)));
+  if (!plan.preflight.health_check.empty()) line("health check", words_text({"sh", "-c", plan.preflight.health_check}));
   if (!plan.worker_hook) line("worker hook", "none");
   line("max restarts", number(plan.terms.max_restarts));
   line("stop", fmt::format("signal, {}, SIGKILL", exact_seconds(plan.stop_grace)));

@@ -59,7 +59,7 @@ std::optional<TimePoint> Agent::deadline() const {
 
 void Agent::on(const Begin&) {
   if (config_.timeout > Duration{0}) job_end_ = now_ + config_.timeout;
-  join();
+  prepare();
 }
 
 void Agent::on(const FromCoordinator& event) {
@@ -104,6 +104,7 @@ void Agent::obey(const HostStore& message) {
 
 void Agent::obey(const Placed& message) {
   if (phase_ != Phase::joining || leaving_ || verdict_) return;
+  if (is_to_compare(message.placement)) return compare(message);
   const std::vector<LocalRank> kept = parked();
   if (kept != in_state(WorkerState::running)) {
     place_to_come_ = message;
@@ -140,7 +141,8 @@ void Agent::obey(const Placed& message) {
 
 void Agent::obey(const StopWorkers& message) {
   if (leaving_ || verdict_) return;
-  if (phase_ == Phase::joining) return join();  // the round was never placed here
+  if (phase_ == Phase::checking) return;                                      // its Join is still to come
+  if (phase_ == Phase::joining || phase_ == Phase::comparing) return join();  // no worker was started
   if (placement_->round != message.round) return;
   rejoin_wanted_ = true;
   another_round_ = message.cause != StopCause::fenced;
@@ -202,8 +204,8 @@ void Agent::due() {
     } else {
       kill("the grace is over");
     }
-  } else if (phase_ == Phase::pausing) {
-    join();
+  } else if (phase_ == Phase::pausing || phase_ == Phase::joining) {
+    prepare();
   } else if (phase_ == Phase::idle && leaving_) {
     verdict_ = Verdict{.exit_code = leaving_->exit_code, .reason = leaving_->reason, .failures = failures_};
     settle();
@@ -222,9 +224,11 @@ void Agent::end_job(int exit_code, std::string reason) {
 }
 
 void Agent::join() {
+  if (phase_ == Phase::comparing) act(CancelChecks{});
   phase_ = Phase::joining;
   forget_progress();
   deadline_.reset();
+  if (!unfit_.empty()) deadline_ = now_ + unfit_look_interval;
   rejoin_wanted_ = false;
   place_to_come_.reset();
   if (!restart_reason_.empty()) {
@@ -245,6 +249,7 @@ void Agent::join() {
   join.group_rank = config_.rendezvous.group_rank;
   join.terms = config_.terms;
   join.facts = identity_.facts;
+  join.unfit = unfit_;
   act(Send{std::move(join)});
 }
 
@@ -272,6 +277,10 @@ void Agent::stop(int signal_number, std::string reason) {
       after_worker_ended();
       return;
     }
+    case Phase::checking:
+    case Phase::comparing:
+      act(CancelChecks{});
+      [[fallthrough]];
     case Phase::joining:
     case Phase::pausing:
       phase_ = Phase::idle;
@@ -381,17 +390,7 @@ void Agent::settle() {
     deadline_ = now_ + next_pause_;
     return;
   }
-  join();
-}
-
-/// The job's, but that no node whose worker lives on says that all is well, or that a signal has ended it.
-Verdict Agent::own_verdict() const {
-  Verdict verdict = *verdict_;
-  const bool over = verdict.exit_code == 0 || signal_of_shell_code(verdict.exit_code);
-  if (!abandoned_ || !over) return verdict;
-  verdict.exit_code = failed_code;
-  verdict.reason = fmt::format("{}; a worker cannot be killed", verdict.reason);
-  return verdict;
+  prepare();
 }
 
 }  // namespace torchup

@@ -19,9 +19,10 @@
 /// The agent of one node: when its workers start, stop and start again, and with which verdict it ends.
 ///
 /// Pure: the runner (launcher/os/agent_runner) hands it one event and one time, and performs the actions in order. The
-/// rounds and the phases are in agent.cpp, what becomes of single workers in agent_workers.cpp, which of their failures
-/// is the cause in agent_cause.cpp, what becomes of signals in agent_signals.cpp, of workers that outlive their round
-/// in agent_keep.cpp, what is done about workers that hang in agent_hang.cpp.
+/// rounds and the phases are in agent.cpp, what is looked at before a Join in agent_checks.cpp, what becomes of single
+/// workers in agent_workers.cpp, which of their failures is the cause in agent_cause.cpp, what becomes of signals in
+/// agent_signals.cpp, of workers that outlive their round in agent_keep.cpp, what is done about workers that hang in
+/// agent_hang.cpp.
 namespace torchup {
 
 /// The job's exit code when a worker, a node or the time limit fails it.
@@ -81,12 +82,14 @@ class Agent {
 
  private:
   enum class Phase {
-    joining,   ///< Join is sent; no worker lives
-    running,   ///< workers are started
-    stopping,  ///< they were told to stop
-    sweeping,  ///< they have ended; what they left behind is being ended
-    idle,      ///< nothing of ours lives; the coordinator's word is awaited
-    pausing,   ///< before a restart, see RestartBackoff
+    checking,   ///< this node is being looked at before its Join; no worker runs
+    joining,    ///< Join is sent; no worker lives
+    comparing,  ///< this node has met the others, and they look at each other
+    running,    ///< workers are started
+    stopping,   ///< they were told to stop
+    sweeping,   ///< they have ended; what they left behind is being ended
+    idle,       ///< nothing of ours lives; the coordinator's word is awaited
+    pausing,    ///< before a restart, see RestartBackoff
     finished
   };
   enum class WorkerState { absent, starting, running, succeeded, failed, abandoned };
@@ -153,6 +156,8 @@ class Agent {
   void on(const ArrivalsSeen& event);
   void on(const TimerExpired& event);
   void on(const DescendantsGone&);
+  void on(const ChecksDone& event);
+  void on(const NodesCompared& event);
   void on(const SignalArrived& event);
   void on(const Wake&) {}
 
@@ -182,6 +187,10 @@ class Agent {
   void blame();
   void due();
   void abandon();
+  void prepare();
+  [[nodiscard]] bool is_to_compare(const Placement& placement) const;
+  void compare(const Placed& message);
+  void tell(const Finding& finding);
   void join();
   void stop(int signal_number, std::string reason);
   void kill(const std::string& reason);
@@ -284,7 +293,14 @@ class Agent {
   std::string last_roster_;
   std::string restart_reason_;  ///< of the restart that is under way; empty: none, or a membership change
   int changes_since_restart_ = 0;
-  int stop_signal_ = 0;  ///< the first one that this attempt's workers got to end them
+  int stop_signal_ = 0;             ///< the first one that this attempt's workers got to end them
+  std::uint64_t look_ = 0;          ///< number of the last RunChecks; 0: none yet
+  bool looked_at_all_ = false;      ///< the last one was no mere health check
+  std::vector<Finding> found_;      ///< by what was looked at last
+  std::string unfit_;               ///< why this node is no candidate; empty: it is one
+  Placed place_compared_;           ///< in Phase::comparing
+  std::optional<int> compared_in_;  ///< the count of membership changes when nodes were compared last
+  std::string last_failure_;        ///< why the workers were restarted last
   TimePoint attempt_begin_{};
   Duration next_pause_{0};
 };

@@ -9,6 +9,7 @@
 #include "launcher/core/agent/save_watch.hpp"
 #include "launcher/core/agent/state_watch.hpp"
 #include "launcher/core/diagnosis/hang_files.hpp"
+#include "launcher/core/diagnosis/preflight.hpp"
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "rendezvous/base/result.hpp"
@@ -109,14 +110,28 @@ struct TimerExpired {
 };
 /// Answer to SweepDescendants: nothing that our workers left behind lives.
 struct DescendantsGone {};
+/// Answer to RunChecks.
+struct ChecksDone {
+  std::uint64_t number = 0;
+  std::vector<Finding> findings;
+};
+/// Answer to CompareNodes.
+struct NodesCompared {
+  int exit_code = 0;              ///< with --preflight-only: of the job, by what was found on all nodes
+  std::string reason = {};        ///< of it
+  std::vector<Finding> own = {};  ///< what the ways between the nodes say of this one
+  bool others_unfit = false;      ///< they condemn another node
+  std::string problem = {};       ///< why the ways were not tried; empty: they were
+};
 struct SignalArrived {
   int number = 0;
   bool passed_on = true;  ///< by the outer process; else it was sent to the inner one itself
 };
 struct Wake {};  ///< nothing happened but time
-using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
-                                SpawnFailed, WorkerNotStarted, WorkerEnded, ExceptionSeen, WorkerSaid, StepsSeen,
-                                StatesSeen, LooksTaken, ArrivalsSeen, TimerExpired, DescendantsGone, SignalArrived, Wake>;
+using AgentEvent =
+    std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted, SpawnFailed,
+                 WorkerNotStarted, WorkerEnded, ExceptionSeen, WorkerSaid, StepsSeen, StatesSeen, LooksTaken,
+                 ArrivalsSeen, TimerExpired, DescendantsGone, ChecksDone, NodesCompared, SignalArrived, Wake>;
 
 // Actions.
 
@@ -192,6 +207,27 @@ struct SweepDescendants {
   std::vector<LocalRank> kept = {};
   friend bool operator==(const SweepDescendants&, const SweepDescendants&) = default;
 };
+/// Look at this node, and answer with ChecksDone. Until then nothing else of ours runs, but where only quick checks are
+/// made: their answer may come beside everything else.
+struct RunChecks {
+  std::uint64_t number = 0;
+  PreflightLevel level = PreflightLevel::quick;
+  bool ask_gpus = false;     ///< the driver anew; else what it said for the plan counts
+  bool health = false;       ///< --health-check too
+  std::string last_failure;  ///< for it: why the workers were restarted last
+  friend bool operator==(const RunChecks&, const RunChecks&) = default;
+};
+/// Nobody waits for the answer any more: what was started for it is to end.
+struct CancelChecks {
+  friend bool operator==(const CancelChecks&, const CancelChecks&) = default;
+};
+/// Exchange with the nodes of this round what was found on each, and try the ways between them; with --preflight-only
+/// show the table. Answer: NodesCompared.
+struct CompareNodes {
+  Placement placement;
+  std::vector<Finding> findings;  ///< of this node
+  friend bool operator==(const CompareNodes&, const CompareNodes&) = default;
+};
 /// Tell of exceptions in workers that live (ExceptionSeen), for cause_patience: one of them may be the cause of
 /// another's end.
 struct SeekCause {
@@ -238,6 +274,7 @@ struct Finish {
 };
 using AgentAction =
     std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound, BlameWorker,
-                 AbortWorkers, KillWorkers, SweepDescendants, SeekCause, ShowWorkers, TakeLooks, ReportProgress, TellHang, Record, Finish>;
+                 AbortWorkers, KillWorkers, SweepDescendants, RunChecks, CancelChecks, CompareNodes, SeekCause,
+                 ShowWorkers, TakeLooks, ReportProgress, TellHang, Record, Finish>;
 
 }  // namespace torchup

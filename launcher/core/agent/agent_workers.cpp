@@ -172,6 +172,16 @@ void Agent::report_failures(bool may_restart, std::string reason) {
   stop(SIGTERM, std::move(reason));
 }
 
+/// The job's, but that no node whose worker lives on says that all is well, or that a signal has ended it.
+Verdict Agent::own_verdict() const {
+  Verdict verdict = *verdict_;
+  const bool over = verdict.exit_code == 0 || signal_of_shell_code(verdict.exit_code);
+  if (!abandoned_ || !over) return verdict;
+  verdict.exit_code = failed_code;
+  verdict.reason = fmt::format("{}; a worker cannot be killed", verdict.reason);
+  return verdict;
+}
+
 /// Those that our stop caused come by local rank, as in torchrun's report; who heeded it first says nothing.
 void Agent::order_failures() {
   const auto is_stopped = [this](const WorkerFailure& failure) {

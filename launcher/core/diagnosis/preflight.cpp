@@ -182,12 +182,11 @@ std::vector<Finding> preflight_findings(const PreflightFacts& facts, PreflightLe
   return found.take();
 }
 
-std::optional<Finding> health_finding(int code, std::string_view last_line) {
+std::optional<Finding> health_finding(std::optional<int> code, std::string_view last_line) {
   if (code == 0) return std::nullopt;
   const std::string said = last_line.empty() ? "" : ": " + printable_start(last_line);
-  const std::string what = code == health_check_timeout_code
-                               ? fmt::format("--health-check did not end within {}", seconds(health_check_limit))
-                               : fmt::format("--health-check ended with {}", code);
+  const std::string what = code ? fmt::format("--health-check ended with {}", *code)
+                                : fmt::format("--health-check did not end within {}", seconds(health_check_limit));
   return Finding{Check::health, FindingLevel::unfit, what + said, ""};
 }
 

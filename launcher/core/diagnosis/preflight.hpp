@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "launcher/core/machine/machine.hpp"
+#include "launcher/core/options/launch_config.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/messages.hpp"
 
@@ -28,8 +30,6 @@ inline constexpr Duration unfit_look_interval = std::chrono::seconds{30};  ///< 
 
 inline constexpr std::size_t findings_max = 64;     ///< of one node; those that make it unfit go first
 inline constexpr std::size_t gpu_holders_told = 4;  ///< of one GPU, the largest
-
-enum class PreflightLevel : std::uint8_t { off, quick, full };
 
 enum class Check : std::uint8_t { shm, nofile, memlock, pids, disk, gpu, clock, versions, pairs, nccl, health };
 /// "shm": as events, JSON and the table have it.
@@ -62,27 +62,6 @@ struct DiskFacts {
   std::string problem = {};            ///< why it could not be tried; else empty
 };
 
-struct GpuHolder {
-  std::int64_t pid = 0;
-  std::string name = {};
-  std::int64_t bytes = 0;
-};
-/// One GPU that the job would use, as NVML shows it.
-struct GpuFacts {
-  int index = 0;
-  std::string name = {};
-  bool lost = false;
-  std::optional<int> xid = {};  ///< of its last error in the kernel's log
-  bool remap_pending = false;
-  bool retirement_pending = false;
-  std::int64_t uncorrected_ecc = 0;  ///< since the driver was loaded
-  bool thermal_slowdown = false;
-  bool hardware_slowdown = false;
-  std::optional<std::int64_t> memory_bytes = {};
-  std::optional<std::int64_t> free_bytes = {};
-  std::vector<GpuHolder> holders = {};
-};
-
 /// What is not known, or not limited, is nothing, and leads to no finding.
 struct PreflightFacts {
   int workers = 1;  ///< of this node
@@ -100,10 +79,9 @@ struct PreflightFacts {
 /// What is wrong, in the order of the checks. `quick` passes over what only `full` looks at.
 [[nodiscard]] std::vector<Finding> preflight_findings(const PreflightFacts& facts, PreflightLevel level);
 
-/// Of --health-check; nothing for code 0. `code` is the shell's, 124 where it ran out of time; `last_line` a
+/// Of --health-check; nothing for code 0. `code` is the shell's, nothing where it ran out of time; `last_line` a
 /// stranger's.
-[[nodiscard]] std::optional<Finding> health_finding(int code, std::string_view last_line);
-inline constexpr int health_check_timeout_code = 124;
+[[nodiscard]] std::optional<Finding> health_finding(std::optional<int> code, std::string_view last_line);
 inline constexpr Duration health_check_limit = std::chrono::seconds{60};
 
 /// Of a node that results of pairs condemn (pair_plan): `check` is pairs or nccl.

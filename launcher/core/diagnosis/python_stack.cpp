@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view order = " (most recent call first):";
 
-bool take(std::string_view& text, std::string_view start) {
+bool take_start(std::string_view& text, std::string_view start) {
   if (!text.starts_with(start)) return false;
   text.remove_prefix(start.size());
   return true;
@@ -38,8 +38,8 @@ std::optional<PythonThread> thread_of(std::string_view line) {
     thread.current = true;
     return thread;
   }
-  thread.current = take(line, "Current thread 0x");
-  if (!thread.current && !take(line, "Thread 0x")) return std::nullopt;
+  thread.current = take_start(line, "Current thread 0x");
+  if (!thread.current && !take_start(line, "Thread 0x")) return std::nullopt;
   const auto ident = whole_number<std::uint64_t>(line.substr(0, line.find(' ')), 16);
   if (!ident) return std::nullopt;
   thread.ident = *ident;
@@ -56,7 +56,7 @@ std::string end_of(std::string_view text, std::size_t bytes_max) {
 /// `  File "train.py", line 41 in main`; `  File ???, line ??? in ???` where Python knows nothing. The name may hold
 /// quotes and the words between them; the last such words are Python's, for no function's name has them.
 std::optional<StackFrame> frame_of(std::string_view line) {
-  if (!take(line, "  File ")) return std::nullopt;
+  if (!take_start(line, "  File ")) return std::nullopt;
   constexpr std::string_view before_line = ", line ";
   constexpr std::string_view before_function = " in ";
   const auto place = line.rfind(before_line);
@@ -81,7 +81,7 @@ std::optional<StackFrame> frame_of(std::string_view line) {
 class Reader {
  public:
   void read(std::string_view line) {
-    if (take(line, "Fatal Python error: ")) {
+    if (take_start(line, "Fatal Python error: ")) {
       stack_ = {};
       stack_.fault = line.substr(0, python_fault_bytes_max);
       in_thread_ = false;

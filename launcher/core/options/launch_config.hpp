@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/core/machine/machine.hpp"
 #include "launcher/core/options/output_plan.hpp"
 #include "rendezvous/base/cpu_set.hpp"
 #include "rendezvous/base/types.hpp"
@@ -56,6 +57,21 @@ struct RestartBackoff {
   friend bool operator==(const RestartBackoff&, const RestartBackoff&) = default;
 };
 
+/// What is looked at before workers start.
+enum class PreflightLevel : std::uint8_t { off, quick, full };
+
+/// Checks before the start (launcher/core/diagnosis/preflight).
+struct PreflightConfig {
+  PreflightLevel level = PreflightLevel::quick;
+  bool only = false;  ///< nodes meet, look at each other and end: there is no program
+  bool as_json = false;
+  std::string health_check;  ///< for `sh -c` before each Join; empty: none
+  bool gpus_asked = false;   ///< the driver was, for the plan
+  std::vector<int> gpus;     ///< indices of those that the job uses; empty: all, as far as is known
+  Gpus gpus_found;           ///< what it said
+  friend bool operator==(const PreflightConfig&, const PreflightConfig&) = default;
+};
+
 /// What one agent is going to do: the plan, a checked value that --dry-run prints.
 struct LaunchConfig {
   JobTerms terms;
@@ -86,6 +102,7 @@ struct LaunchConfig {
   std::string signals_to_handle;            ///< as given; workers see it in TORCHELASTIC_SIGNALS_TO_HANDLE
 
   OutputOptions output;
+  PreflightConfig preflight;
   bool set_socket_ifname = false;  ///< tell NCCL and gloo the interface that leads to the other nodes
   std::string parent_error_file;   ///< where whoever started us wants to find the cause of a failure; empty: nowhere
   std::string event_log_handler = "null";

@@ -13,6 +13,7 @@ constexpr std::string_view nodes = "Nodes and workers";
 constexpr std::string_view meeting = "Rendezvous";
 constexpr std::string_view program = "Program";
 constexpr std::string_view life = "Failures, restarts and stopping";
+constexpr std::string_view checks = "Checks before the start";
 constexpr std::string_view output = "Output and records";
 constexpr std::string_view devices = "Devices and threads";
 constexpr std::string_view show = "Looking without starting";
@@ -110,6 +111,16 @@ constexpr std::array table = {
     OptionSpec{"propagate-exit-code", 0, ValueKind::flag, "", life,
                "End with the code of the worker that failed first, not with 1."},
 
+    OptionSpec{"preflight", 0, ValueKind::text, "off|quick|full", checks,
+               "What is looked at before the start: limits, disks and GPUs (quick, the default), or also the speed of "
+               "disks, the clock and the way between nodes (full).",
+               "off|quick|full"},
+    OptionSpec{"preflight-only", 0, ValueKind::flag, "", checks,
+               "Nodes meet, look at everything, print a table of all of them, and end: 0, 65 or 66. No program."},
+    OptionSpec{"health-check", 0, ValueKind::text, "COMMAND", checks,
+               "For sh -c, on each node before it joins; one that ends with other than 0 within 60 s, or not at all, "
+               "makes the node unfit."},
+
     OptionSpec{"log-dir", 0, ValueKind::text, "DIR", output,
                "Folder for log files and error files (default: a temporary one)."},
     OptionSpec{"redirects", 'r', ValueKind::text, "0|1|2|3|MAP", output,
@@ -167,7 +178,7 @@ constexpr std::array table = {
     OptionSpec{"print-completion", 0, ValueKind::text, "bash|zsh|fish|tcsh", show,
                "Print the completion script for a shell.", "bash|zsh|fish|tcsh", false},
     OptionSpec{"version", 0, ValueKind::flag, "", show, "Print the version.", {}, false},
-    OptionSpec{"json", 0, ValueKind::flag, "", show, "With --version: as JSON.", {}, false},
+    OptionSpec{"json", 0, ValueKind::flag, "", show, "With --version and --preflight-only: as JSON.", {}, false},
     OptionSpec{"help", 'h', ValueKind::flag, "", show, "Print this help.", {}, false},
 };
 

@@ -10,6 +10,7 @@ namespace {
 
 Result<> plan_program(const PlanSource& source, LaunchConfig& plan) {
   const auto& [options, words, legacy, machine] = source;
+  if (plan.preflight.only) return {};  // whatever program stands there
   plan.share_store =
       machine.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1" || plan.rendezvous.backend == Backend::static_;
   ProgramRequest request;
@@ -38,9 +39,9 @@ Duration seconds_of(double seconds) {
 Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<std::string>& words, bool legacy,
                                const Machine& machine) {
   using Step = Result<> (*)(const PlanSource&, LaunchConfig&);
-  constexpr std::array<Step, 13> steps{plan_backend,       plan_nodes,   plan_workers, plan_conf,     plan_output,
+  constexpr std::array<Step, 14> steps{plan_backend,       plan_nodes,   plan_workers, plan_conf,     plan_output,
                                        plan_virtual_ranks, plan_stop,    plan_signals, plan_restarts, plan_hangs,
-                                       plan_outside,       plan_program, plan_preload};
+                                       plan_checks,        plan_outside, plan_program, plan_preload};
   const PlanSource source{options, words, legacy, machine};
   LaunchConfig plan;
   for (const Step step : steps) {

@@ -36,6 +36,9 @@ Result<> plan_stop(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_signals(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_restarts(const PlanSource& source, LaunchConfig& plan);
 
+// plan_checks.cpp: what is looked at before the start.
+Result<> plan_checks(const PlanSource& source, LaunchConfig& plan);
+
 // plan_outside.cpp: what the environment says of the workers' place, and what it does not mean. Warns only.
 Result<> plan_outside(const PlanSource& source, LaunchConfig& plan);
 // plan_preload.cpp: --preload.

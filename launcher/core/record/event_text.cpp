@@ -134,6 +134,12 @@ struct Text {
   Line operator()(const event::PreloadGivenUp& e) const {
     return EventText{Level::warning, fmt::format("--preload: {}; workers are started without it", e.reason)};
   }
+  Line operator()(const event::Preflight& e) const {
+    return EventText{Level::warning, fmt::format("preflight: {}", e.text)};
+  }
+  Line operator()(const event::NodeUnfit& e) const {
+    return EventText{Level::error, fmt::format("{}: unfit: {}", e.host, e.reason)};
+  }
   Line operator()(const event::IncidentRecorded& e) const {
     if (!e.restarted) return std::nullopt;  // the report tells of it
     return EventText{Level::warning,

@@ -228,6 +228,17 @@ struct AddFields {
     out["reason"] = e.reason;
     return "preload_given_up";
   }
+  const char* operator()(const event::Preflight& e) const {
+    out["check"] = e.check;
+    out["level"] = e.level;
+    out["text"] = e.text;
+    return "preflight";
+  }
+  const char* operator()(const event::NodeUnfit& e) const {
+    out["host"] = e.host;
+    out["reason"] = e.reason;
+    return "node_unfit";
+  }
   const char* operator()(const event::IncidentRecorded& e) const {
     out["path"] = e.path;
     out["summary"] = e.summary;

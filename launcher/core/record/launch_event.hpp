@@ -262,6 +262,19 @@ struct PreloadGivenUp {
   std::string reason;
   friend bool operator==(const PreloadGivenUp&, const PreloadGivenUp&) = default;
 };
+/// Something of this node was found that is not as it should be (core/diagnosis/preflight), in its words.
+struct Preflight {
+  std::string check;
+  std::string level;
+  std::string text;
+  friend bool operator==(const Preflight&, const Preflight&) = default;
+};
+/// This node is no candidate for a place in the job from here on, until it is fit again.
+struct NodeUnfit {
+  std::string host;
+  std::string reason;
+  friend bool operator==(const NodeUnfit&, const NodeUnfit&) = default;
+};
 struct IncidentRecorded {
   std::string path;        ///< of the JSON; empty when there are no files
   std::string summary;     ///< one line
@@ -310,9 +323,9 @@ using EventBody =
                  event::HangFound, event::HangOver, event::WorkerHung, event::RanksShown, event::StragglerFound,
                  event::StragglerOver, event::WorkerStopped, event::WorkerUninterruptible, event::WorkerSeen,
                  event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
-                 event::TemplateReady, event::TemplateLost, event::PreloadGivenUp, event::IncidentRecorded,
-                 event::LogWriteFailed, event::ConsoleLost, event::Warning, event::Fault, event::Notice,
-                 event::JobEnded>;
+                 event::TemplateReady, event::TemplateLost, event::PreloadGivenUp, event::Preflight, event::NodeUnfit,
+                 event::IncidentRecorded, event::LogWriteFailed, event::ConsoleLost, event::Warning, event::Fault,
+                 event::Notice, event::JobEnded>;
 
 struct LaunchEvent {
   EventStamp at;

@@ -27,6 +27,7 @@
 #include "launcher/os/agent/worker_ends.hpp"
 #include "launcher/os/agent/worker_group.hpp"
 #include "launcher/os/agent/worker_watch.hpp"
+#include "launcher/os/diagnosis/node_checks.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/output/worker_output.hpp"
 
@@ -82,6 +83,7 @@ class AgentRunner {
                 {[this](AgentEvent event) { handle(std::move(event)); },
                  [this](EventBody body) { job_.record(std::move(body)); },
                  [this](LogLine line) { job_.other_says(std::move(line)); }}},
+        checks_{loop_, config, host, [this](AgentEvent event) { handle(std::move(event)); }},
         ends_{loop_,
               config.local_world_size,
               workers_,
@@ -212,6 +214,9 @@ class AgentRunner {
     workers_.keep(kept_);
     sweep_.begin(action.patience, action.grace, !kept_.empty());
   }
+  void perform(const RunChecks& action) { checks_.run(action); }
+  void perform(const CancelChecks&) { checks_.cancel(); }
+  void perform(const CompareNodes& action) { checks_.compare(action); }
   void perform(const SeekCause&) { ends_.seek_cause(); }
   void perform(const ShowWorkers& action) { desk_.perform(action); }
   void perform(const TakeLooks& action) { desk_.perform(action); }
@@ -231,6 +236,7 @@ class AgentRunner {
   }
   void perform(Finish& action) {
     workers_.end_preload();
+    checks_.finish();
     sweep_.discard_cgroup();
     spawn(loop_, "finish", finish(std::move(action)));
   }
@@ -340,6 +346,7 @@ class AgentRunner {
   Agent agent_;
   WorkerWatch watch_;
   TimerWatch timers_;
+  NodeChecks checks_;
   WorkerEnds ends_;
   SocketInterface interface_;
   StoreHost store_;

@@ -46,6 +46,7 @@ inline constexpr Duration duration_max = std::chrono::hours{24 * 365};
 inline constexpr std::size_t addresses_max = 64;      ///< of one node
 inline constexpr std::size_t facts_max = 256;         ///< of one node
 inline constexpr std::size_t failures_told_max = 64;  ///< of one node or verdict; the first ones matter
+inline constexpr std::size_t unfit_bytes_max = 1024;  ///< of what is told of why a node is unfit
 
 enum class RankOrder : std::uint8_t {
   address,        ///< by --local-addr, else the host's name, numbers in it compared as numbers; then by node id
@@ -158,8 +159,14 @@ struct Join {
   std::vector<Fact> facts = {};
   /// The last place of this agent, `after_stop`; a coordinator that lost its memory learns from it.
   std::optional<Placement> former = {};
+  /// Why no worker of the job should run here now: such a node is no candidate for a place, and joins again when that
+  /// has changed. Empty: it is fit.
+  std::string unfit = {};
   friend bool operator==(const Join&, const Join&) = default;
 };
+/// How an agent ends whose node is unfit where nobody waits until it is fit again: alone, or among torchrun's agents.
+inline constexpr int unfit_code = 65;
+[[nodiscard]] inline std::string unfit_text(const Join& join) { return "this node is unfit: " + join.unfit; }
 struct StoreReady {
   Round round{0};
   Port port{0};

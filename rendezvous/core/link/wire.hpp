@@ -51,6 +51,9 @@ class Writer {
   void later(const T&... values) {
     (write(values), ...);
   }
+  void later_text(const char* what, const std::string& text, std::size_t bytes_max) {
+    this->text(what, text, bytes_max);
+  }
   /// The outermost structure, which has no length of its own.
   template <Structure T>
   void message(const T& structure) {
@@ -159,6 +162,9 @@ class Reader {
   template <class... T>
   void later(T&... values) {
     ((rest_.empty() ? void() : read(values)), ...);
+  }
+  void later_text(const char* what, std::string& text, std::size_t bytes_max) {
+    if (!rest_.empty()) this->text(what, text, bytes_max);
   }
   template <Structure T>
   void message(T& structure) {

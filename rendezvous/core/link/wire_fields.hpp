@@ -107,6 +107,7 @@ void fields(auto& a, Join& m) {
   a(m.terms);
   facts(a, m.facts);
   a(m.former);
+  a.later_text("why a node is unfit", m.unfit, unfit_bytes_max);
 }
 void fields(auto& a, StoreReady& m) {
   round(a, m.round);

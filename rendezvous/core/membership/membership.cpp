@@ -125,7 +125,9 @@ bool Membership::bind(Slot slot, Peer peer, TimePoint now) {
 void Membership::update(Slot slot, const Join& join) {
   held_bytes_ -= torchup::held_bytes(members_[slot].join);
   held_bytes_ += torchup::held_bytes(join);
+  count(members_[slot], -1);
   members_[slot].join = join;
+  count(members_[slot], 1);
   changed();
 }
 
@@ -141,7 +143,7 @@ void Membership::set_stage(Slot slot, Stage stage) {
 void Membership::count(const Member& member, int by) {
   if (member.stage == Stage::seated) seated_ += by;
   if (member.stage == Stage::stopping) stopping_ += by;
-  if (member.stage == Stage::ready) (member.aside ? aside_ : ready_) += by;
+  if (member.stage == Stage::ready) (!member.is_fit() ? unfit_ : member.aside ? aside_ : ready_) += by;
 }
 
 void Membership::remove(Slot slot) {

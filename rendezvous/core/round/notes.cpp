@@ -18,6 +18,7 @@ std::string text(const NodeRefused& note) { return fmt::format("node {} refused:
 std::string text(const NodePutAside& note) {
   return fmt::format("node {} was lost {} times lately: put aside", note.host, note.losses);
 }
+std::string text(const NodeUnfit& note) { return fmt::format("node {} is unfit: {}", note.host, note.reason); }
 std::string text(const NodeCutOff& note) {
   return fmt::format("node {}: the connection broke, it has {} to come back", note.host, seconds(note.left));
 }

@@ -32,6 +32,12 @@ struct NodePutAside {
   int losses = 0;
   friend bool operator==(const NodePutAside&, const NodePutAside&) = default;
 };
+/// A member says why no worker of the job should run on it now; where it says another reason, again.
+struct NodeUnfit {
+  std::string host = {};
+  std::string reason = {};
+  friend bool operator==(const NodeUnfit&, const NodeUnfit&) = default;
+};
 /// A connection broke; the node is a member for `left` more.
 struct NodeCutOff {
   std::string host = {};
@@ -151,10 +157,10 @@ struct StragglerNoted {
   friend bool operator==(const StragglerNoted&, const StragglerNoted&) = default;
 };
 
-using Note = std::variant<NodeJoined, NodeRefused, NodePutAside, NodeCutOff, NodeLost, NodesDiffer, RoundFormed,
-                          RoundStopped, FailureInDoubt, RestartGivenBack, RosterChanged, JobRestored, AllBack,
-                          RoundGoesOn, SnapshotOutdated, CoordinatorSlept, TorchrunCame, JobBegunAnew, JobEndRequested,
-                          JobConcluded, LookVoid, HangNoted, HangOver, StragglerNoted>;
+using Note = std::variant<NodeJoined, NodeRefused, NodePutAside, NodeUnfit, NodeCutOff, NodeLost, NodesDiffer,
+                          RoundFormed, RoundStopped, FailureInDoubt, RestartGivenBack, RosterChanged, JobRestored,
+                          AllBack, RoundGoesOn, SnapshotOutdated, CoordinatorSlept, TorchrunCame, JobBegunAnew,
+                          JobEndRequested, JobConcluded, LookVoid, HangNoted, HangOver, StragglerNoted>;
 
 /// The line of the log. A table of differences makes it several.
 [[nodiscard]] std::string to_text(const Note& note);

@@ -100,6 +100,12 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
   }
 
   void send(AgentMessage message) {
+    const auto* join = std::get_if<Join>(&message);
+    if (join && !join->unfit.empty()) {  // torchrun's agents know no node that stands aside
+      return asio::post(*loop_, [self = shared_from_this(), why = unfit_text(*join)] {
+        self->told(LinkLost{unfit_code, why});
+      });
+    }
     fence_.said(message);
     if (const auto* leave = std::get_if<Leave>(&message)) leave_in_time(*leave);
     const std::lock_guard lock{mutex_};

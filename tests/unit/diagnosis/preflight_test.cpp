@@ -190,7 +190,8 @@ TEST_CASE("a health check's end and its last line are the reason", "[unit][prefl
   CHECK_FALSE(health_finding(0, "all well"));
   CHECK(health_finding(3, "no mount of /data")->text == "--health-check ended with 3: no mount of /data");
   CHECK(health_finding(3, "")->text == "--health-check ended with 3");
-  CHECK(health_finding(124, "")->text == "--health-check did not end within 60 s");
+  CHECK(health_finding(124, "")->text == "--health-check ended with 124");
+  CHECK(health_finding({}, "")->text == "--health-check did not end within 60 s");
   CHECK(health_finding(1, "\x1b[31mred")->text == "--health-check ended with 1: \\x1b[31mred");
   CHECK(health_finding(1, "")->level == FindingLevel::unfit);
 }

@@ -68,6 +68,7 @@ struct Joins {
   Terms terms = {};
   std::vector<Detail> facts = {};
   std::optional<Place> former = {};
+  std::string unfit = {};
   More more = {};
 };
 void fields(auto& a, Joins& m) {
@@ -81,6 +82,7 @@ void fields(auto& a, Joins& m) {
   a(m.terms);
   a.list("facts", m.facts, facts_max);
   a(m.former);
+  a.later_text("why it is unfit", m.unfit, unfit_bytes_max);
   a.later(m.more.flag, m.more.word);
 }
 struct Resumes {
@@ -169,6 +171,7 @@ later::Joins later_join(bool with_more) {
   join.terms = {terms(), more};
   join.facts = {{{{"torch", "2.15.0"}, more}}, {{{"program", "x"}, more}}};
   join.former = later::Place{{placement(), more}};
+  join.unfit = "GPU 3 is lost";
   join.more = more;
   return join;
 }
@@ -178,6 +181,7 @@ Join todays_join() {
   join.terms = terms();
   join.facts = {{"torch", "2.15.0"}, {"program", "x"}};
   join.former = placement();
+  join.unfit = "GPU 3 is lost";
   return join;
 }
 later::Resumes later_resume(std::uint8_t stage) {
