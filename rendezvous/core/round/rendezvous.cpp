@@ -81,7 +81,7 @@ void Rendezvous::on(const Said& event, TimePoint now) {
   on(Alive{event.peer}, now);
   if (const auto why = implausible(event.message)) {
     const auto* join = std::get_if<Join>(&event.message);
-    return refuse(event.peer, join ? join->host : member ? member->join.host : "that has not joined", *why);
+    return refuse(event.peer, join ? join->host : member ? member->join->host : "that has not joined", *why);
   }
   std::visit([&](const auto& message) { said(event.peer, message, now); }, event.message);
 }
@@ -99,7 +99,7 @@ void Rendezvous::on(const Gone& event, TimePoint now) {
   if (phase_ == Phase::ended) return remove(parting->slot);
   if (parting->has_ended) members_.at(parting->slot).alive_at = now;  // until now its process had not ended
   if (parting->has_ended) return lose(parting->slot, place_lost::ended, now);
-  note(NodeCutOff{members_.at(parting->slot).join.host, parting->left});
+  note(NodeCutOff{members_.at(parting->slot).join->host, parting->left});
 }
 
 void Rendezvous::on(const Tick&, TimePoint) {}
@@ -215,7 +215,7 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
     return;
   }
   const Slot slot = *connection.member;
-  const std::string host = members_.at(slot).join.host;
+  const std::string host = members_.at(slot).join->host;
   if (ends_job(leave, connection)) {
     note(JobEndRequested{host, leave.reason});
     return end(verdict, now);

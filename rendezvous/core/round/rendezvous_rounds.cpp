@@ -115,7 +115,7 @@ void Rendezvous::form(int size, TimePoint now) {
 
   std::vector<Candidate> candidates;
   candidates.reserve(chosen.size());
-  for (const Slot slot : chosen) candidates.push_back({&members_.at(slot).join, members_.at(slot).seniority});
+  for (const Slot slot : chosen) candidates.push_back({&*members_.at(slot).join, members_.at(slot).seniority});
   const Seating seating = seat(candidates, terms_->rank_order, expected_hosts_);
   seats_.clear();
   for (std::size_t group_rank = 0; group_rank < seating.order.size(); ++group_rank) {
@@ -144,13 +144,13 @@ void Rendezvous::form(int size, TimePoint now) {
   if (terms_->same_world == SameWorld::warn) tell_differences();
   phase_ = Phase::hosting;
   store_until_ = now + settings_.store_limit;
-  note(RoundFormed{round_, size, world_size_, members_.at(seats_.front()).join.host});
+  note(RoundFormed{round_, size, world_size_, members_.at(seats_.front()).join->host});
   tell(members_.at(seats_.front()), HostStore{round_});
 }
 
 void Rendezvous::tell_differences() {
   std::vector<HostFacts> hosts;
-  for (const Slot slot : seats_) hosts.push_back({&members_.at(slot).join.host, &members_.at(slot).join.facts});
+  for (const Slot slot : seats_) hosts.push_back({&members_.at(slot).join->host, &members_.at(slot).join->facts});
   const std::string table = world_differences(hosts);
   if (table.empty()) return;
   const std::string_view start = cut_text(table, differences_told_bytes_max);
@@ -192,8 +192,8 @@ Placed Rendezvous::placed(const Member& member) const {
 /// that we see on loopback shares our machine: the others of the round reach it where they reached us.
 std::string Rendezvous::master_address() const {
   const Member& first = members_.at(seats_.front());
-  const auto& addresses = first.join.addresses;
-  if (first.join.address_demanded && !addresses.empty()) return addresses.front();
+  const auto& addresses = first.join->addresses;
+  if (first.join->address_demanded && !addresses.empty()) return addresses.front();
   const bool near = first.observed.empty() || is_loopback(first.observed);
   const bool all_near = std::all_of(seats_.begin(), seats_.end(), [&](Slot slot) {
     return members_.at(slot).observed.empty() || is_loopback(members_.at(slot).observed);
@@ -228,7 +228,7 @@ void Rendezvous::try_admit(TimePoint now) {
   for (const auto& [node, slot] : members_.slots()) {
     const Member& member = members_.at(slot);
     if (member.stage == Stage::ready && !member.aside && !members_.silent(member, now)) {
-      names.push_back(member.join.host);
+      names.push_back(member.join->host);
     }
   }
   // Who is silent may be gone: for its sake nobody stops.
@@ -247,7 +247,7 @@ void Rendezvous::decide_failure(TimePoint now) {
   for (const Slot slot : seats_) {
     if (!members_.silent(members_.at(slot), now)) continue;
     blocker_ = slot;
-    note(FailureInDoubt{members_.at(slot).join.host});
+    note(FailureInDoubt{members_.at(slot).join->host});
     return;
   }
   const auto root = failures_.begin() + static_cast<std::ptrdiff_t>(root_cause(failures_));

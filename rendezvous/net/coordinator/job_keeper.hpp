@@ -60,6 +60,7 @@ class JobKeeper : public std::enable_shared_from_this<JobKeeper> {
 
   void tell_fences(std::vector<RendezvousAction>& actions);
   void save();
+  [[nodiscard]] std::function<std::string()> content() const;
   void save_after(Duration delay);
   void saved(std::uint64_t revision, const Result<>& result);
   void release(std::uint64_t revision);
@@ -69,8 +70,8 @@ class JobKeeper : public std::enable_shared_from_this<JobKeeper> {
   std::uint64_t number_;
   RunId run_id_;
   const Rendezvous* rendezvous_;
-  Perform perform_;
   LastingClock clock_;
+  Perform perform_;
   Log log_;
   boost::asio::steady_timer soon_, slow_;
   std::uint64_t saved_ = 0;  ///< revision that the file holds
