@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/link/plausible.hpp"
 #include "rendezvous/core/membership/ended_jobs.hpp"
@@ -35,9 +36,6 @@ inline constexpr std::size_t verdict_told_bytes_max = std::size_t{64} << 20;
 
 /// Of the hosts that a job expects and that are missing, a page shows so many, and the number of the others.
 inline constexpr std::size_t missing_shown_max = 1000;
-
-/// Failures of one attempt that a verdict tells of; the first ones matter.
-inline constexpr std::size_t failures_kept_max = 64;
 
 /// What the coordinator decides for itself; what the job decides is in JobTerms.
 struct RendezvousSettings {

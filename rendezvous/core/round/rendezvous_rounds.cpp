@@ -309,8 +309,7 @@ void Rendezvous::end(Verdict verdict, TimePoint now) {
   changed();
   note(JobConcluded{verdict.exit_code, verdict.reason});
   phase_ = Phase::ended;
-  const std::size_t members = std::max<std::size_t>(1, members_.slots().size());
-  verdict_ = shortened(std::move(verdict), verdict_told_bytes_max / members);
+  verdict_ = told_verdict(std::move(verdict), members_.slots().size());
   forget_at_ = now + settings_.verdict_kept;
   for (const auto& [node, slot] : members_.slots()) tell(members_.at(slot), End{*verdict_});
 }

@@ -361,7 +361,8 @@ void MixedJob::hear(MixedParts::Told told) {
   const auto found = std::ranges::find(parts_, told.to, [](const auto& entry) { return entry.second.id; });
   if (found == parts_.end()) return;
   const auto& [slot, part] = *found;
-  const auto* const end = std::get_if<End>(&told.message);
+  auto* const end = std::get_if<End>(&told.message);
+  if (end) end->verdict = told_verdict(std::move(end->verdict), members_.slots().size());
   if (end && !part.leaves_alone) conclude(end->verdict);
   if (const auto* placed = std::get_if<Placed>(&told.message)) {
     last_round_ = std::max(last_round_, placed->placement.round);
