@@ -248,9 +248,7 @@ void Rendezvous::take_seat(Slot slot, const Resume& resume, TimePoint now) {
   learning_ = false;
   phase_ = Phase::running;
   if (unfinished_ == 0) return end({.exit_code = 0, .reason = "all workers exited 0"}, now);
-  if (failures_.empty()) return;
-  phase_ = Phase::doubting;
-  doubt_until_ = now + settings_.doubt;
+  if (!failures_.empty()) begin_doubt(now);
 }
 
 // ---- snapshots

@@ -241,8 +241,30 @@ void Rendezvous::try_admit(TimePoint now) {
   stop_round(StopCause::membership_change, "joining: " + join_names(names), now);
 }
 
+void Rendezvous::begin_doubt(TimePoint now) {
+  phase_ = Phase::doubting;
+  blocker_.reset();
+  doubt_until_ = now + (group_world_size_ > 1 ? settings_.doubt : Duration::zero());
+  cause_until_ = now + settings_.cause_patience;
+}
+
+/// Whether a node that has told of no failure may yet tell of the one that the others died of.
+bool Rendezvous::cause_may_come() const {
+  if (!std::ranges::all_of(failures_, &WorkerFailure::consequence)) return false;
+  return std::ranges::any_of(seats_, [&](Slot slot) {
+    const Member& member = members_.at(slot);
+    const int first = member.seat.first_rank.value(), last = first + member.join->local_world_size - 1;
+    const auto is_its = [&](const WorkerFailure& failure) {
+      return failure.rank.value() >= first && failure.rank.value() <= last;
+    };
+    return member.stage == Stage::seated && std::ranges::none_of(failures_, is_its);
+  });
+}
+
 void Rendezvous::decide_failure(TimePoint now) {
   if (blocker_ || now < *doubt_until_) return;
+  const bool ends = !may_restart_ || !restarts_.any_left(*terms_, now);
+  if (ends && now < *cause_until_ && cause_may_come()) return;
   // A silent member may be the cause; its lease, or its next sign of life, will tell.
   for (const Slot slot : seats_) {
     if (!members_.silent(members_.at(slot), now)) continue;
@@ -255,7 +277,7 @@ void Rendezvous::decide_failure(TimePoint now) {
   const std::string cause = describe(failures_.front());
   const TimePoint failed_at = *doubt_until_ - settings_.doubt;
   const Round failed_in = round_;
-  if (may_restart_ && restarts_.spend(*terms_, now)) {
+  if (!ends && restarts_.spend(*terms_, now)) {
     stop_round(StopCause::worker_failure,
                fmt::format("{}; restart {} of {}", cause, restarts_.used(*terms_, now), terms_->max_restarts), now);
     counted_failure_at_ = failed_at;
@@ -345,7 +367,7 @@ void Rendezvous::forget_job() {
   may_restart_ = true;
   group_world_size_ = world_size_ = unfinished_ = finished_ = 0;
   for (auto* at : {&gather_until_, &last_call_until_, &leave_until_, &store_until_, &admit_at_, &doubt_until_,
-                   &patience_until_, &roster_at_, &slept_until_, &counted_failure_at_}) {
+                   &cause_until_, &patience_until_, &roster_at_, &slept_until_, &counted_failure_at_}) {
     at->reset();
   }
   blocker_.reset();
