@@ -39,6 +39,8 @@ inline constexpr Duration leftover_patience = std::chrono::seconds{3};
 /// How long a failure that is a consequence waits for its cause: an exception on its way out passes handlers that close
 /// connections, of which others die first.
 inline constexpr Duration cause_patience = std::chrono::milliseconds{500};
+/// How long a killed worker may take to go. Longer means that the kernel cannot end it.
+inline constexpr Duration unkillable_after = std::chrono::seconds{10};
 /// How long a hung worker may take after SIGABRT to tell where it hangs.
 inline constexpr Duration abort_patience = std::chrono::seconds{10};
 /// How long a worker that has raised something waits for another's fault to show, before it is called its own.

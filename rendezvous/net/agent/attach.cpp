@@ -70,7 +70,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
       : loop_{loop}, settings_{std::move(settings)}, handler_{std::move(handler)} {}
 
   void start() {
-    since_ = std::chrono::steady_clock::now();
+    since_ = lasting_now();
     if (!settings_.endpoint) return host_alone();
     if (settings_.is_host.has_value() && !*settings_.is_host) return connect();
     const std::string& name = settings_.endpoint->host;

@@ -12,6 +12,7 @@
 #include "rendezvous/core/text/log_line.hpp"
 #include "rendezvous/net/coordinator/agent_link.hpp"
 #include "rendezvous/net/coordinator/torchrun_host.hpp"
+#include "rendezvous/net/io/lasting_clock.hpp"
 
 namespace boost::asio {
 class io_context;
@@ -29,8 +30,10 @@ class StoreServer;
 /// agent_sessions.
 class Coordinator {
  public:
-  /// `log`: what was decided about which job, and why.
-  explicit Coordinator(boost::asio::io_context& loop, LogSink log = {}, RendezvousSettings settings = {});
+  /// `log`: what was decided about which job, and why. By `clock` a suspension of this machine is a gap, as any other
+  /// sleep of ours.
+  explicit Coordinator(boost::asio::io_context& loop, LogSink log = {}, RendezvousSettings settings = {},
+                       LastingClock clock = lasting_now);
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
   ~Coordinator();
