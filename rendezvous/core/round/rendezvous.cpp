@@ -43,8 +43,7 @@ std::optional<TimePoint> Rendezvous::deadline() const {
       consider(admit_at_);
       break;
     case Phase::doubting:
-      if (!blocker_) consider(doubt_until_);
-      if (!blocker_) consider(cause_until_);
+      if (!blocker_) consider(waits_for_cause_ ? cause_until_ : doubt_until_);
       break;
     case Phase::restoring:
       consider(patience_until_);

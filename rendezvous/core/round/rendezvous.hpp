@@ -343,6 +343,7 @@ class Rendezvous {
   std::optional<TimePoint> admit_at_;
   std::optional<TimePoint> doubt_until_;
   std::optional<TimePoint> cause_until_;
+  bool waits_for_cause_ = false;  ///< the doubt is over, and that is not
   std::optional<TimePoint> patience_until_;
   std::optional<TimePoint> forget_at_;
   std::optional<TimePoint> roster_at_;

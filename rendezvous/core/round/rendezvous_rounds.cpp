@@ -244,6 +244,7 @@ void Rendezvous::try_admit(TimePoint now) {
 void Rendezvous::begin_doubt(TimePoint now) {
   phase_ = Phase::doubting;
   blocker_.reset();
+  waits_for_cause_ = false;
   doubt_until_ = now + (group_world_size_ > 1 ? settings_.doubt : Duration::zero());
   cause_until_ = now + settings_.cause_patience;
 }
@@ -264,7 +265,8 @@ bool Rendezvous::cause_may_come() const {
 void Rendezvous::decide_failure(TimePoint now) {
   if (blocker_ || now < *doubt_until_) return;
   const bool ends = !may_restart_ || !restarts_.any_left(*terms_, now);
-  if (ends && now < *cause_until_ && cause_may_come()) return;
+  waits_for_cause_ = ends && now < *cause_until_ && cause_may_come();
+  if (waits_for_cause_) return;
   // A silent member may be the cause; its lease, or its next sign of life, will tell.
   for (const Slot slot : seats_) {
     if (!members_.silent(members_.at(slot), now)) continue;

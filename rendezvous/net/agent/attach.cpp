@@ -157,7 +157,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
         CoordinatorMessage{Waiting{fmt::format("rendezvous endpoint {}: the name {} is still being looked up: the name "
                                                "server does not answer",
                                                to_string(*settings_.endpoint), settings_.endpoint->host)}});
-    name_timer_->expires_at(since_ + settings_.join_timeout);
+    name_timer_->expires_after(since_ + settings_.join_timeout - lasting_now());
     name_timer_->async_wait([self = shared_from_this()](const boost::system::error_code& error) {
       if (error || !self->undecided_) return;
       self->undecided_ = false;

@@ -332,6 +332,8 @@ TEST_CASE("a job ends with the cause that another node tells after its consequen
     REQUIRE(job.pass(failed_at + 20ms).find("stop round 0 (failure)") != std::string::npos);
     return;
   }
+  REQUIRE(job.pass(failed_at + 20ms).empty());
+  REQUIRE(job.rendezvous.deadline() > job.now);  // nobody waits by looking again and again
   REQUIRE(job.pass(failed_at + patience - 1ms).empty());
   SECTION("which ends the waiting") {
     REQUIRE(job.fail("b", 0, 2).find("end 1: rank 2 on b exited with 3\n") != std::string::npos);
