@@ -8,22 +8,29 @@
 //   storm    CONNECTIONS clients connect at once, then all meet at a barrier
 //   values   MULTI_SET and MULTI_GET of four values of 8 MiB
 //   client   ADD through our own client
+// or: bench_store_load take SHARE
+//   keeps the CPU that it runs on busy for SHARE (0 to 1) of every 10 ms, until its parent ends
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "rendezvous/core/store/store_codec.hpp"
@@ -249,6 +256,19 @@ std::pair<double, double> transfer_values(int port, double duration) {
   return {gigabytes / set_s, gigabytes / get_s};
 }
 
+/// Counts what it has got, not what has passed: who shares the CPU may have kept it waiting.
+[[noreturn]] void take(double share) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody else would end it
+  constexpr auto period = std::chrono::milliseconds{10};
+  const double clocks = share * std::chrono::duration<double>(period).count() * CLOCKS_PER_SEC;
+  for (;;) {
+    const auto end = Clock::now() + period;
+    for (const std::clock_t begin = std::clock(); static_cast<double>(std::clock() - begin) < clocks;) {
+    }
+    std::this_thread::sleep_until(end);
+  }
+}
+
 double through_our_client(int port, double duration) {
   auto client = StoreClient::connect({"localhost", Port{static_cast<std::uint16_t>(port)}});
   if (!client) throw std::runtime_error{client.error().message()};
@@ -300,6 +320,7 @@ int run(const std::string& mode, int port, int connections, double duration) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 3 && std::string_view{argv[1]} == "take") take(std::atof(argv[2]));
   if (argc < 3) return std::fprintf(stderr, "usage: bench_store_load MODE PORT [CONNECTIONS] [SECONDS]\n"), 2;
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);

@@ -20,6 +20,7 @@
 #include "rendezvous/net/coordinator/agent_sessions.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/io/frame_socket.hpp"
+#include "rendezvous/net/io/lasting_clock.hpp"
 #include "rendezvous/net/io/token.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 
@@ -190,6 +191,44 @@ TEST_CASE("a silent network fences the agent before the coordinator gives it up"
   REQUIRE(a.last<Placed>() != nullptr);  // not yet told: we fence first
   REQUIRE(run_until(loop, [&] { return a.last<StopWorkers>() != nullptr; }));
   REQUIRE(a.last<StopWorkers>()->cause == StopCause::membership_change);
+}
+
+TEST_CASE("an agent whose machine was suspended for its lease stops its workers before it obeys", "[net][agent_link]") {
+  asio::io_context loop;
+  Daemon daemon{loop};
+  Duration suspended{0};
+  Agent a = Agent::over_tcp(loop, daemon.endpoint);
+  Agent b{[&](AgentLink::Handler handler) {
+    return connect_agent(
+        loop, {.endpoint = daemon.endpoint, .run_id = RunId{"job"}, .clock = [&] { return lasting_now() + suspended; }},
+        std::move(handler));
+  }};
+  run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2, .lease = 20s});
+  suspended = GENERATE(0s, 19s);
+  a.link->send(Leave{.exit_code = 130, .reason = "interrupted"});  // what b finds unread when it wakes
+  REQUIRE(run_until(loop, [&] { return b.last<End>() || b.last<StopWorkers>(); }));
+  if (suspended == 0s) {
+    REQUIRE(b.last<End>() != nullptr);
+    return;
+  }
+  REQUIRE(b.last<StopWorkers>() != nullptr);
+  REQUIRE(b.last<StopWorkers>()->cause == StopCause::fenced);
+}
+
+TEST_CASE("a timer that outlasts suspensions is called once, for the last time it was set to", "[net][agent_link]") {
+  asio::io_context loop;
+  LastingTimer timer{loop};
+  int first = 0, second = 0;
+  timer.start(0ms, [&] { ++first; });
+  timer.start(1ms, [&] { ++second; });
+  loop.run();
+  REQUIRE(first == 0);
+  REQUIRE(second == 1);
+  timer.start(1h, [&] { ++second; });
+  timer.cancel();
+  loop.restart();
+  loop.run();  // waits for nothing
+  REQUIRE(second == 1);
 }
 
 TEST_CASE("a coordinator that starts again goes on with the running job", "[net][agent_link]") {

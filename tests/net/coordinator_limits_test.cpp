@@ -125,7 +125,7 @@ TEST_CASE("what agents answer to looks has a limit over all jobs", "[net][coordi
   INFO("it fits: " << fits);
 
   boost::asio::io_context loop;
-  Coordinator coordinator{loop, {}, test::long_running(), one.bytes() + part.size() - (fits ? 0 : 1)};
+  Coordinator coordinator{loop, {}, test::long_running(), lasting_now, one.bytes() + part.size() - (fits ? 0 : 1)};
   Stranger waiting{coordinator, "waiting"}, judged{coordinator, "judged"}, mute{coordinator, "waiting"};
   const auto ask = [&](Stranger& stranger, Stranger* other) {
     Join join = join_of("h", {.min_nodes = other ? 2 : 1, .max_nodes = other ? 2 : 1});

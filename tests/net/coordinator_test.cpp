@@ -126,6 +126,35 @@ TEST_CASE("deadlines come without any event", "[net][coordinator]") {
   REQUIRE(agent.last<End>()->verdict.exit_code == 66);
 }
 
+TEST_CASE("agents that gave a suspended coordinator up are not put aside for it", "[net][coordinator]") {
+  struct Deaf : Coordinator::Listener {
+    void tell(CoordinatorMessage) override {}
+    void refuse(int, std::string reason) override { FAIL(reason); }
+    void let_go(std::string reason) override { FAIL(reason); }
+  };
+  boost::asio::io_context loop;
+  Duration suspended{0};
+  Coordinator coordinator{loop, {}, test::long_running(), [&] { return lasting_now() + suspended; }};
+  Deaf agent;
+  const JobTerms terms{.min_nodes = 3, .max_nodes = 3};
+  auto stays = coordinator.open(RunId{"job"}, {.observed = "10.0.0.2"}, agent);
+  Join other = join_of("b", terms);
+  other.node = NodeId{"b_1_0"};
+  stays->said(other);
+  // Longer than the lease: the agent gives us up, and ends its connection.
+  const Duration each_time = GENERATE(0s, 20s);
+  const int losses_max = RendezvousSettings{}.losses_max;
+  for (int life = 0; life <= losses_max; ++life) {
+    auto attendance = coordinator.open(RunId{"job"}, {.observed = "10.0.0.1"}, agent);
+    Join join = join_of("a", terms);
+    join.node = NodeId{"a_1_" + std::to_string(life)};
+    attendance->said(join);
+    const bool aside = each_time == 0s && life == losses_max;  // then it is the agent that always ends
+    REQUIRE(coordinator.jobs().front().second.nodes.front().state == (aside ? "aside" : "ready"));
+    suspended += each_time;
+  }
+}
+
 TEST_CASE("the handler may destroy its link, and hears nothing after that", "[net][coordinator]") {
   boost::asio::io_context loop;
   Coordinator coordinator{loop, {}, test::long_running()};

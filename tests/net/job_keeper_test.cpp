@@ -242,11 +242,11 @@ TEST_CASE("removals wait for writes, and flush the folder once", "[net][state_di
   {
     auto directory = *StateDirectory::open(loop, folder.path);
     disk().stand_still();
-    directory->write(0, "held up", {});
+    directory->write(0, [] { return std::string{"held up"}; }, {});
     while (!disk().somebody_waits()) std::this_thread::yield();
     for (std::uint64_t number = 0; number < 100; ++number) directory->remove(number);
-    directory->write(200, "of a living job", {});
-    directory->write(201, "of one that has gone", {});
+    directory->write(200, [] { return std::string{"of a living job"}; }, {});
+    directory->write(201, [] { return std::string{"of one that has gone"}; }, {});
     directory->remove(201);
     disk().go_on();
   }
@@ -288,7 +288,7 @@ TEST_CASE("of two files of one run id the later one stands, and the other goes",
   {
     asio::io_context loop;
     auto directory = *StateDirectory::open(loop, folder.path);
-    directory->write(7, encode_job(later), {});
+    directory->write(7, [later] { return encode_job(later); }, {});
   }
   KeptJob kept{folder.path};
   REQUIRE(kept.coordinator.jobs().size() == 1);

@@ -11,7 +11,9 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <optional>
+#include <thread>
 
 using namespace torchup;
 using namespace std::chrono_literals;
@@ -35,7 +37,8 @@ struct Folder {
 std::optional<Result<>> write(asio::io_context& loop, StateDirectory& directory, std::uint64_t number,
                               const std::string& content) {
   std::optional<Result<>> outcome;
-  directory.write(number, content, [&](Result<> result) { outcome = std::move(result); });
+  directory.write(
+      number, [content] { return content; }, [&](Result<> result) { outcome = std::move(result); });
   const auto work = asio::make_work_guard(loop);
   for (int i = 0; i < 200 && !outcome; ++i) {
     loop.restart();
@@ -45,6 +48,16 @@ std::optional<Result<>> write(asio::io_context& loop, StateDirectory& directory,
 }
 
 }  // namespace
+
+TEST_CASE("what a file holds is made where the loop does not wait for it", "[net][state_directory]") {
+  const Folder folder;
+  asio::io_context loop;
+  auto directory = StateDirectory::open(loop, folder.path + "/made");
+  REQUIRE(directory.has_value());
+  std::promise<std::thread::id> made_by;
+  (*directory)->write(1, [&] { return made_by.set_value(std::this_thread::get_id()), std::string{"x"}; }, {});
+  REQUIRE(made_by.get_future().get() != std::this_thread::get_id());
+}
 
 TEST_CASE("files are replaced whole, read in order of their numbers, and go", "[net][state_directory]") {
   const Folder folder;
@@ -56,8 +69,8 @@ TEST_CASE("files are replaced whole, read in order of their numbers, and go", "[
     REQUIRE(write(loop, **directory, 10, "first")->has_value());
     REQUIRE(write(loop, **directory, 10, "second")->has_value());
     REQUIRE(write(loop, **directory, 9, std::string(300000, 'x'))->has_value());
-    (*directory)->write(11, "given at the end", {});
-    (*directory)->write(12, "gone", {});
+    (*directory)->write(11, [] { return std::string{"given at the end"}; }, {});
+    (*directory)->write(12, [] { return std::string{"gone"}; }, {});
     (*directory)->remove(12);
   }
   std::ofstream{path + "/job-10.state.new"} << "half";
@@ -150,7 +163,11 @@ TEST_CASE("a file goes, however much is to be written", "[net][state_directory]"
   REQUIRE(directory.has_value());
   REQUIRE(write(loop, **directory, 2, "of a job that is over")->has_value());
   // For each that is written another comes: there always are some.
-  const std::function<void(const Result<>&)> write_on = [&](const Result<>&) { (*directory)->write(1, "x", write_on); };
+  const std::function<void(const Result<>&)> write_on = [&](const Result<>&) {
+    (*directory)
+        ->write(
+            1, [] { return std::string{"x"}; }, write_on);
+  };
   constexpr int many = 200;
   for (int i = 0; i < many; ++i) write_on({});
   (*directory)->remove(2);

@@ -5,6 +5,7 @@ usage: tests/support/run_case.py strangers_test.py CASE TORCHUPD
 
 Runs in a network namespace of its own where that is allowed: there, peers come from addresses that are not this machine's.
 """
+import base64
 import hashlib
 import hmac
 import os
@@ -317,6 +318,26 @@ class Pages(DaemonCase, unittest.TestCase):
         self.assert_closed(silent[0])  # who was silent for longest
 
 
+def torchruns_state_when_its_writer_has_gone(case):
+    """What an agent of torchrun's has written of its nodes, and what is left of it when its connection has ended."""
+    key = b"/torch.rendezvous.job"
+    with open(os.path.join(os.path.dirname(__file__), "..", "fuzz", "corpus", "torchrun_state", "three_nodes"), "rb") as state:
+        written = text(base64.b64encode(state.read()))
+    agent = case.connect(VALIDATE)
+    case.assertEqual(ask(agent, b"\x02" + text(key) + text(b"") + written, len(written)), written)
+    agent.shutdown(socket.SHUT_WR)
+    case.assert_closed(agent)  # torchupd knows of it
+    case.honest.sendall(b"\x03" + text(key))
+    length = receive(case.honest, 8)
+    return written, length + receive(case.honest, struct.unpack("<Q", length)[0])
+
+
+class Hosted(DaemonCase, unittest.TestCase):
+    def test_torchruns_agents_are_looked_after(self):
+        written, left = torchruns_state_when_its_writer_has_gone(self)
+        self.assertNotEqual(left, written)  # it has been taken out
+
+
 class StoreOnly(DaemonCase, unittest.TestCase):
     options = ("--store-only",)
 
@@ -324,12 +345,8 @@ class StoreOnly(DaemonCase, unittest.TestCase):
         self.fail("there are no pages")
 
     def test_torchruns_keys_stay_as_they_were_written(self):
-        key = b"/torch.rendezvous.job"
-        request = b"\x02" + text(key) + text(b"") + text(b"not even a pickle")
-        self.assertEqual(ask(self.honest, request, 8 + 17), text(b"not even a pickle"))
-        for _ in range(5):
-            time.sleep(0.1)  # a turn of the host, were there one
-            self.assertEqual(ask(self.honest, b"\x03" + text(key), 8 + 17), text(b"not even a pickle"))
+        written, left = torchruns_state_when_its_writer_has_gone(self)
+        self.assertEqual(left, written)
         self.assertEqual(ask(self.honest, b"\x07", 8), struct.pack("<q", 1))
 
     def test_agents_and_pages_are_strangers(self):

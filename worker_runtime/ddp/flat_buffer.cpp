@@ -56,6 +56,11 @@ torch::Tensor view_like(const torch::Tensor& buffer, const torch::Tensor& parame
   return buffer.narrow(0, offset, parameter.numel()).view(parameter.sizes());
 }
 
+bool is_flat_view(const torch::Tensor& tensor, const torch::Tensor& buffer) {
+  return tensor.is_alias_of(buffer) && tensor.scalar_type() == buffer.scalar_type() && tensor.is_contiguous() &&
+         tensor.storage_offset() == buffer.storage_offset() && tensor.numel() == buffer.numel();
+}
+
 torch::Tensor real_view(const torch::Tensor& tensor) {
   return tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
 }

@@ -437,13 +437,15 @@ bool Reducer::used_anywhere(std::size_t index) {
 }
 
 void Reducer::write_back(Bucket& bucket) {
-  const bool in_place = bucket.reduction.result.is_alias_of(bucket.buffer);
-  if (!in_place) bucket.reduction.result = bucket.reduction.result.contiguous();  // a hook's may have any layout
+  auto& reduced = bucket.reduction.result;
+  const bool in_place = is_flat_view(reduced, bucket.buffer);
+  // A hook's may have any shape and memory order, and be a view of the buffer in another one.
+  if (!in_place) reduced = reduced.to(bucket.buffer.options()).contiguous().view({-1});
   for (std::size_t slot = 0; slot < bucket.indices.size(); ++slot) {
     const auto index = bucket.indices[slot];
     const auto& parameter = parameters_[index].tensor;
     const auto& view = bucket.views[slot];
-    const auto result = in_place ? view : view_like(bucket.reduction.result, parameter, bucket.offsets[slot]);
+    const auto result = in_place ? view : view_like(reduced, parameter, bucket.offsets[slot]);
     auto& gradient = parameter.mutable_grad();
     if (settings_.gradient_as_bucket_view) {
       if (!in_place) bucket.views[slot].copy_(result);

@@ -311,7 +311,6 @@ class Reader {
       if (what != "conj" && what != "neg") broken(fmt::format("a tensor has the unknown property {}", what));
       (what == "conj" ? tensor.conjugated : tensor.negated) = as<bool>(value, "true or false");
     }
-    if (tensor.conjugated && !tensor.dtype.starts_with("complex")) broken("a real tensor is conjugated");
   }
 
   /// Whether the last element is one of the storage's `elements`. Each factor is bounded by them, so that no product
@@ -368,8 +367,17 @@ class Reader {
     }
   }
 
+  /// A view of what its dtype has not would be found out only when its numbers are wanted, in the middle of a copy.
+  void check_view(const PickledTensor& tensor) const {
+    if (tensor.conjugated && !tensor.dtype.starts_with("complex"))
+      broken(fmt::format("tensor {} is marked as conjugated, and {} has no conjugates", path_, tensor.dtype));
+    if (tensor.negated && !std::ranges::find(torch_dtypes, tensor.dtype, &TorchDtype::name)->negates)
+      broken(fmt::format("tensor {} is marked as negated, and {} has no other sign", path_, tensor.dtype));
+  }
+
   /// A tensor of few bytes in the pickle may have many names, and each keeps its own copy.
   void find(const PickledTensor& tensor) {
+    check_view(tensor);
     shape_numbers_ += tensor.sizes.size() + tensor.strides.size();
     if (shape_numbers_ > pickle_shape_numbers_max)
       broken(fmt::format("its tensors have more than {} sizes and strides", pickle_shape_numbers_max));

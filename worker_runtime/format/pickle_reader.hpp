@@ -28,7 +28,7 @@ struct PickledTensor {
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
   bool conjugated = false;  ///< the storage holds the conjugates of its numbers, which are complex
-  bool negated = false;     ///< the storage holds its numbers with the other sign
+  bool negated = false;     ///< the storage holds its numbers with the other sign, which their dtype has
 
   friend bool operator==(const PickledTensor&, const PickledTensor&) = default;
 };

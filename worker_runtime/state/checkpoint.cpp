@@ -22,6 +22,7 @@
 #include "worker_runtime/state/generators.hpp"
 #include "worker_runtime/state/optimizer_state.hpp"
 #include "worker_runtime/state/part_facts.hpp"
+#include "worker_runtime/state/save_turn.hpp"
 
 namespace torchup {
 
@@ -295,6 +296,8 @@ Position Checkpoint::resume_parts(const CheckpointParts& parts) {
 }
 
 void Checkpoint::save_parts(Position at, const CheckpointParts& parts) {
+  if (!parts.module && parts.optimizers.empty() && parts.others.empty() && !parts.sampler)
+    throw Error{"Checkpoint::save: no parts were given, here or to a save or resume before: it would hold nothing"};
   const SavingState saving;
   State& s = *state_;
   wait();
@@ -359,9 +362,8 @@ void Checkpoint::begin_writing(State& s, Position at, const CheckpointParts& par
   const auto copy = [&](const char* file, NamedTensors& tensors) {
     for (auto& [name, tensor] : tensors) {
       torch::Tensor& host = s.host[std::string{file} + "/" + name];
-      if (!host.defined() || host.sizes() != tensor.sizes() || host.scalar_type() != tensor.scalar_type()) {
+      if (!host.defined() || host.sizes() != tensor.sizes() || host.scalar_type() != tensor.scalar_type())
         host = torch::empty(tensor.sizes(), torch::dtype(tensor.scalar_type()).pinned_memory(!tensor.is_cpu()));
-      }
       const torch::NoGradGuard no_grad;
       host.copy_(tensor.detach(), /*non_blocking=*/true);
       if (!tensor.is_cpu() && std::ranges::find(devices, tensor.device()) == devices.end())
@@ -379,7 +381,10 @@ void Checkpoint::begin_writing(State& s, Position at, const CheckpointParts& par
     copied.push_back(std::make_shared<c10::Event>(device.type()));
     copied.back()->record(c10::impl::VirtualGuardImpl{device.type()}.getStream(device));
   }
-  s.writing = std::async(std::launch::async, [&s, content, copied, number, board = s.boards->saves]() mutable {
+  s.writing = std::async(std::launch::async, [&s, content, copied, number, board = s.boards->saves,
+                                              turn = std::make_unique<SaveTurn>(s.folder.path())]() mutable {
+    const std::unique_ptr<SaveTurn> mine = std::move(turn);
+    mine->wait();
     try {
       for (const auto& event : copied) event->synchronize();
       s.folder.save(*content, s.options.keep_last, s.passed_over);

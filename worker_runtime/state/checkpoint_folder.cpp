@@ -138,12 +138,16 @@ void remove_if_possible(const std::filesystem::path& folder) {
 /// Gives `from` the name `to`; what had it before gets the name `from`. One step for anybody who looks.
 void replace_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return;
+  int error = errno;
+  const auto fail = [&] {
+    throw Error{"rename " + from.string() + " to " + to.string() + ": " + std::strerror(error)};
+  };
+  if (error != ENOTEMPTY && error != EEXIST && error != ENOTDIR) fail();  // nothing is in the way
   constexpr unsigned exchange = 1 << 1;  // RENAME_EXCHANGE, which glibc declares for GNU sources only
   if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), exchange) == 0) return;
   // A file system that cannot exchange (NFS): for a moment there is no checkpoint of this step, older ones are. Who
   // looks just then brings the former one back (bring_back): so more than once.
   const std::filesystem::path aside = from.string() + aside_mark;
-  int error = errno;
   for (int left = 3; left > 0; --left) {
     if (::rename(to.c_str(), aside.c_str()) == 0 && ::rename(from.c_str(), to.c_str()) == 0) {
       if (::rename(aside.c_str(), from.c_str()) != 0) remove_if_possible(aside);
@@ -153,7 +157,7 @@ void replace_folder(const std::filesystem::path& from, const std::filesystem::pa
     ::rename(aside.c_str(), to.c_str());
     if (error != ENOTEMPTY && error != EEXIST) break;
   }
-  throw Error{"rename " + from.string() + " to " + to.string() + ": " + std::strerror(error)};
+  fail();
 }
 
 }  // namespace
@@ -172,23 +176,34 @@ std::filesystem::path CheckpointFolder::path_of(std::int64_t step) const {
   return path_ / (step_prefix + digits);
 }
 
-/// Whoever replaced a checkpoint where names cannot be exchanged may have ended in between: it has its name again.
-void CheckpointFolder::bring_back() const {
+/// Waits for another process that writes, then for other writers of this one.
+std::unique_lock<std::mutex> CheckpointFolder::begin_writing() const {
+  for (;;) {
+    if (!writer_lock_ || writer_lock_->is_let_go()) writer_lock_ = WriterLock::take(path_, patience_);
+    const std::string& unguarded = writer_lock_->why_unguarded();
+    if (!unguarded.empty() && told_.insert(unguarded).second) std::fprintf(stderr, "torchup: %s\n", unguarded.c_str());
+    std::unique_lock turn{writer_lock_->turn()};
+    if (!writer_lock_->is_let_go()) return turn;
+  }
+}
+
+void CheckpointFolder::stop_writing() {
+  if (writer_lock_) writer_lock_->let_go();
+  writer_lock_.reset();
+}
+
+/// Names of checkpoints that were being replaced, where names cannot be exchanged.
+std::vector<std::filesystem::path> CheckpointFolder::set_aside() const {
   std::vector<std::filesystem::path> aside;
   for (const auto& entry : std::filesystem::directory_iterator{path_}) {
     if (entry.path().filename().string().ends_with(aside_mark)) aside.push_back(entry.path());
   }
-  if (aside.empty()) return;
-  // A writer that is alive is between two renames: it does not need us.
-  std::unique_ptr<WriterLock> lock;
-  if (!writer_lock_) {
-    try {
-      lock = WriterLock::try_take(path_);
-    } catch (const Error&) {  // a folder that we may only read
-    }
-    if (!lock) return;
-  }
-  for (const auto& path : aside) {
+  return aside;
+}
+
+/// Whoever replaced a checkpoint may have ended in between: it has its name again.
+void CheckpointFolder::bring_back() const {
+  for (const auto& path : set_aside()) {
     const std::string name = path.filename().string();
     const auto step = step_of(name.substr(0, name.find(temporary_mark)));
     std::error_code error;
@@ -197,7 +212,21 @@ void CheckpointFolder::bring_back() const {
 }
 
 FoundCheckpoints CheckpointFolder::found() const {
-  bring_back();
+  if (set_aside().empty()) return look();
+  // A writer that is alive is between two renames: it does not need us.
+  std::shared_ptr<WriterLock> lock;
+  try {
+    lock = WriterLock::try_take(path_);
+  } catch (const Error&) {  // a folder that we may only read
+  }
+  if (lock) {
+    const std::unique_lock turn{lock->turn(), std::try_to_lock};
+    if (turn) bring_back();
+  }
+  return look();
+}
+
+FoundCheckpoints CheckpointFolder::look() const {
   FoundCheckpoints result;
   const auto pass_over = [&](const std::exception& why) {
     if (told_.insert(why.what()).second) std::fprintf(stderr, "torchup: a checkpoint is passed over: %s\n", why.what());
@@ -241,9 +270,11 @@ void CheckpointFolder::remove_left_over() const {
 
 void CheckpointFolder::save(const CheckpointContent& content, int keep_last, const PassedOver& passed_over) const {
   const auto step = content.facts.at("step").get<std::int64_t>();
-  if (!writer_lock_) writer_lock_ = WriterLock::take(path_, patience_);
+  if (step < 0) throw Error{fmt::format("a checkpoint of step {}: steps are counted from 0", step)};
+  const std::unique_lock<std::mutex> turn = begin_writing();
+  bring_back();
   const auto& damaged = passed_over.damaged;
-  const auto [before, found_now] = found();
+  const auto [before, found_now] = look();
   std::set<std::int64_t> to_go = damaged;
   to_go.insert(found_now.damaged.begin(), found_now.damaged.end());
   for (const auto& [newer, identity] : before) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -75,25 +76,31 @@ class CheckpointFolder {
   /// what is too old to be one of the `keep_last` newest (0: nothing), and the damaged steps of `passed_over` and of
   /// found(), only afterwards.
   ///
-  /// From the first save on this object is the folder's only writer, until stop_writing() or its end: throws Error when
-  /// there is another one (see WriterLock).
+  /// From the first save on this process is the folder's only writer, until stop_writing() or the end of all its
+  /// objects that have saved there, which write by turns: throws Error when there is another one (see WriterLock). That
+  /// the file system has no locks is said once.
   ///
-  /// Throws Error also when the folder holds a newer checkpoint that was not passed over: it is of another run, and
-  /// would win. A newer one that was not read stays: it may be read another time, and is further than this one.
+  /// Throws Error also when the step is negative, and when the folder holds a newer checkpoint that was not passed
+  /// over: it is of another run, and would win. A newer one that was not read stays: it may be read another time, and
+  /// is further than this one.
   void save(const CheckpointContent& content, int keep_last, const PassedOver& passed_over) const;
 
-  /// Others may write from now on: another rank of this job does.
-  void stop_writing() { writer_lock_.reset(); }
+  /// Other processes may write from now on: another rank of this job does. Waits for what other objects of this process
+  /// are writing into the folder; their next save takes the right anew.
+  void stop_writing();
 
  private:
   std::filesystem::path path_of(std::int64_t step) const;
+  std::unique_lock<std::mutex> begin_writing() const;
+  std::vector<std::filesystem::path> set_aside() const;
   void bring_back() const;
+  FoundCheckpoints look() const;
   void remove_left_over() const;
 
   std::filesystem::path path_;
   std::chrono::milliseconds patience_;
-  mutable std::unique_ptr<WriterLock> writer_lock_;
-  mutable std::set<std::string> told_;  ///< why checkpoints are passed over
+  mutable std::shared_ptr<WriterLock> writer_lock_;
+  mutable std::set<std::string> told_;  ///< why checkpoints are passed over, and nothing is guarded
 };
 
 }  // namespace torchup

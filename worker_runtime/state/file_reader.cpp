@@ -14,7 +14,8 @@
 namespace torchup {
 
 FileReader::FileReader(std::filesystem::path path) : path_{std::move(path)} {
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not waiting for anybody to write into what turns out to be a pipe. Of a regular file it changes nothing.
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd_ < 0) fail("open");
   struct stat status {};
   if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <torchup/error.hpp>
@@ -104,7 +104,10 @@ Tensors load_archive(const std::filesystem::path& path) {
 Tensors load_tensors(const std::filesystem::path& path) {
   // A safetensors file begins with the length of its header, which may begin with any byte: all four are looked at.
   std::array<char, 4> first{};
-  std::ifstream{path, std::ios::binary}.read(first.data(), first.size());
+  {
+    FileReader file{path};
+    file.read_at(0, first.data(), std::min<std::uint64_t>(first.size(), file.bytes()));
+  }
   if (first == std::array{'P', 'K', '\x03', '\x04'}) return load_archive(path);
   if (first == std::array{'\x80', '\x02', '\x8a', '\x0a'}) {
     throw Error{path.string() + " is in the format of torch.save before 1.6: load it with Python and save it again"};
@@ -150,6 +153,8 @@ void load_weights(const std::filesystem::path& path, torch::nn::Module& module, 
   }
   for (const auto& [name, tensor] : stored) wrong += "\n  not in the module: " + name;
   if (!wrong.empty()) throw Error{path.string() + " does not fit the module:" + wrong};
+  // A copy converts first and negates then, which the target's dtype may not be able to: so the value's own does.
+  for (auto& [target, value] : copies) value = value.resolve_neg();
   for (auto& [target, value] : copies) target.data().copy_(value);
 }
 

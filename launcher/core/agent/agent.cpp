@@ -13,8 +13,6 @@
 namespace torchup {
 namespace {
 
-/// How long a killed worker may take to go. Longer means that the kernel cannot end it.
-constexpr Duration unkillable_after = std::chrono::seconds{10};
 /// How long a leaving agent waits for the coordinator's last word.
 constexpr Duration last_word_wait = std::chrono::seconds{2};
 /// Attempts that lived so long do not count as failing again and again.
@@ -106,10 +104,12 @@ void Agent::obey(const Placed& message) {
   if (phase_ != Phase::joining || leaving_ || verdict_) return;
   if (is_to_compare(message.placement)) return compare(message);
   const std::vector<LocalRank> kept = parked();
-  if (kept != in_state(WorkerState::running)) {
+  if (kept != in_state(WorkerState::running)) {  // one has left its parking place, and was killed
     place_to_come_ = message;
+    deadline_ = now_ + unkillable_after;
     return;
   }
+  deadline_.reset();
   const bool restart = !placement_ || placement_->restart_count != message.placement.restart_count;
   changes_since_restart_ = restart ? 0 : changes_since_restart_ + 1;
   placement_ = message.placement;
@@ -204,6 +204,10 @@ void Agent::due() {
     } else {
       kill("the grace is over");
     }
+  } else if (phase_ == Phase::joining && place_to_come_) {
+    place_to_come_.reset();
+    abandon();
+    stop(SIGTERM, "a worker of the round before cannot be killed");
   } else if (phase_ == Phase::pausing || phase_ == Phase::joining) {
     prepare();
   } else if (phase_ == Phase::idle && leaving_) {

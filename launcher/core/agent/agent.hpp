@@ -46,6 +46,8 @@ inline constexpr Duration leftover_patience = std::chrono::seconds{3};
 /// How long a failure that is a consequence waits for its cause: an exception on its way out passes handlers that close
 /// connections, of which others die first.
 inline constexpr Duration cause_patience = std::chrono::milliseconds{500};
+/// How long a killed worker may take to go. Longer means that the kernel cannot end it.
+inline constexpr Duration unkillable_after = std::chrono::seconds{10};
 /// How long who asks by SIGQUIT waits for the page of all ranks: the coordinator's own limit, and the way there and
 /// back.
 inline constexpr Duration quit_patience = asked_look_wait_max + std::chrono::milliseconds{500};

@@ -154,7 +154,10 @@ std::vector<LocalRank> Agent::let_go() {
 /// They end as any other: by the signal, and after the grace.
 void Agent::end_kept(std::vector<LocalRank> workers) {
   phase_ = Phase::stopping;
-  if (killed_) return kill(KillWorkers{std::move(workers)}, 0, "the others were killed");
+  if (killed_) {
+    deadline_ = now_ + unkillable_after;
+    return kill(KillWorkers{std::move(workers)}, 0, "the others were killed");
+  }
   const int wanted = verdict_ ? verdict_->stop_signal : leaving_ ? leaving_->stop_signal : SIGTERM;
   stop_signal_ = wanted == 0 ? SIGTERM : wanted;
   deadline_ = now_ + config_.stop_grace;

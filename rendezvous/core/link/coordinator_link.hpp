@@ -160,8 +160,8 @@ class CoordinatorLink {
 
   CoordinatorLink(CoordinatorLinkSettings settings, TimePoint now);
 
-  /// Applies `event`, then everything that is due at `now`. `now` never goes backwards. The fence comes first: after a
-  /// sleep nothing that lies unread may be believed.
+  /// Applies `event`, then everything that is due at `now`, which never goes backwards, and goes on while the machine is
+  /// suspended. The fence comes first: after a sleep nothing that lies unread may be believed.
   [[nodiscard]] std::vector<link::Action> step(const link::Event& event, TimePoint now);
 
   /// When to send the next Wake if nothing else happens; nothing when nothing is left to do.

@@ -47,6 +47,16 @@ std::size_t held_bytes(const std::vector<WorkerFailure>& failures) {
 
 std::size_t held_bytes(const Verdict& verdict) { return text_bytes(verdict.reason) + held_bytes(verdict.failures); }
 
+Verdict told_verdict(Verdict verdict, std::size_t members) {
+  std::vector<WorkerFailure>& failures = verdict.failures;
+  if (!failures.empty()) {
+    const auto root = failures.begin() + static_cast<std::ptrdiff_t>(root_cause(failures));
+    std::rotate(failures.begin(), root, root + 1);
+  }
+  failures.resize(std::min(failures.size(), failures_kept_max));
+  return shortened(std::move(verdict), verdict_told_bytes_max / std::max<std::size_t>(1, members));
+}
+
 Verdict shortened(Verdict verdict, std::size_t bytes) {
   const auto room_for_text = [](std::size_t left) { return left - std::min(left, block_bytes); };
   verdict.reason.resize(cut_text(verdict.reason, room_for_text(bytes / 2)).size());

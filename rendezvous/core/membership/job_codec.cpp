@@ -1,6 +1,7 @@
 #include "rendezvous/core/membership/job_codec.hpp"
 
 #include <set>
+#include <utility>
 
 #include "rendezvous/core/link/wire_fields.hpp"
 #include "rendezvous/core/membership/ended_jobs.hpp"
@@ -17,8 +18,14 @@ void fields(auto& a, Seat& m) {
   rank(a, m.first_role_rank);
   a.number("the role world size", m.role_world_size, 0, world_size_max);
 }
+void shared(Writer& a, const Shared<Join>& join) { a(*join); }
+void shared(Reader& a, Shared<Join>& join) {
+  Join read;
+  a(read);
+  join = std::move(read);
+}
 void fields(auto& a, JobSnapshot::SavedMember& m) {
-  a(m.join);
+  shared(a, m.join);
   a.known_choice("a node's stage", m.stage, JobSnapshot::Stage::stopping);
   a(m.aside);
   a.name("an address", m.observed);
@@ -86,7 +93,7 @@ bool coherent(const JobSnapshot& job) {
   std::set<std::string_view> nodes;
   int seated = 0, finished = 0;
   for (const auto& member : job.members) {
-    if (!nodes.insert(member.join.node.value()).second) return false;
+    if (!nodes.insert(member.join->node.value()).second) return false;
     seated += member.stage == JobSnapshot::Stage::seated;
     finished += member.stage == JobSnapshot::Stage::finished;
   }

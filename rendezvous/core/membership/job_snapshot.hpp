@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/base/shared.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/membership/seating.hpp"
@@ -30,7 +31,7 @@ struct JobSnapshot {
   enum class Stage : std::uint8_t { ready, seated, finished, stopping };
 
   struct SavedMember {
-    Join join = {};  ///< without terms, which are the job's, and without a former place
+    Shared<Join> join = {};  ///< as it is kept (core/membership/membership)
     Stage stage = Stage::ready;
     bool aside = false;
     std::string observed = {};

@@ -42,7 +42,7 @@ Member* Membership::of(Peer peer) {
 
 std::optional<Membership::Slot> Membership::find(Peer peer, const NodeId& node) const {
   const auto own = connection(peer).member;
-  if (own && members_[*own].join.node == node) return own;
+  if (own && members_[*own].join->node == node) return own;
   const auto known = slot_of_node_.find(node.value());
   return known == slot_of_node_.end() ? std::nullopt : std::optional{known->second};
 }
@@ -64,12 +64,18 @@ std::optional<Membership::Slot> Membership::replaced_by(const Join& join, TimePo
   const auto [begin, end] = on_host(join.host);
   const auto old = std::find_if(begin, end, [&](const auto& entry) {
     const Member& member = members_[entry.second];
-    return silent(member, now) && member.join.group_rank == join.group_rank;
+    return silent(member, now) && member.join->group_rank == join.group_rank;
   });
   return old == end ? std::nullopt : std::optional{old->second};
 }
 
 // ---- members
+
+Join as_kept(Join join) {
+  join.terms = {};
+  join.former.reset();
+  return join;
+}
 
 Membership::Slot Membership::take_slot() {
   if (free_slots_.empty()) {
@@ -83,8 +89,8 @@ Membership::Slot Membership::take_slot() {
 
 void Membership::index(Slot slot) {
   const Member& member = members_[slot];
-  slot_of_node_.emplace(member.join.node.value(), slot);
-  slots_of_host_.emplace(member.join.host, slot);
+  slot_of_node_.emplace(member.join->node.value(), slot);
+  slots_of_host_.emplace(member.join->host, slot);
   held_bytes_ += torchup::held_bytes(member.join);
   count(member, 1);
 }
@@ -92,7 +98,7 @@ void Membership::index(Slot slot) {
 Membership::Slot Membership::enroll(Peer peer, const Join& join, TimePoint now) {
   changed();
   const Slot slot = take_slot();
-  members_[slot] = Member{.join = join, .seniority = next_seniority_++};
+  members_[slot] = Member{.join = as_kept(join), .lease = join.terms.lease, .seniority = next_seniority_++};
   index(slot);
   bind(slot, peer, now);
   put_aside(slot, losses_.aside_until(join.host, now));
@@ -123,11 +129,15 @@ bool Membership::bind(Slot slot, Peer peer, TimePoint now) {
 }
 
 void Membership::update(Slot slot, const Join& join) {
-  held_bytes_ -= torchup::held_bytes(members_[slot].join);
-  held_bytes_ += torchup::held_bytes(join);
-  count(members_[slot], -1);
-  members_[slot].join = join;
-  count(members_[slot], 1);
+  Member& member = members_[slot];
+  member.lease = join.terms.lease;
+  const Shared<Join> kept = as_kept(join);
+  if (member.join == kept) return;
+  held_bytes_ -= torchup::held_bytes(member.join);
+  held_bytes_ += torchup::held_bytes(kept);
+  count(member, -1);
+  member.join = kept;
+  count(member, 1);
   changed();
 }
 
@@ -153,8 +163,8 @@ void Membership::remove(Slot slot) {
   count(member, -1);
   check(slot, {});
   if (member.peer) connections_[member.peer->value()].member.reset();
-  slot_of_node_.erase(member.join.node.value());
-  const auto [begin, end] = on_host(member.join.host);
+  slot_of_node_.erase(member.join->node.value());
+  const auto [begin, end] = on_host(member.join->host);
   slots_of_host_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == slot; }));
   if (member.back_by) --awaited_;
   held_bytes_ -= torchup::held_bytes(member.join);
@@ -197,12 +207,12 @@ void Membership::put_aside(Slot slot, std::optional<TimePoint> until) {
 
 TimePoint Membership::due(const Member& member) const {
   if (member.back_by) return *member.back_by;
-  return member.alive_at + member.join.terms.lease;
+  return member.alive_at + member.lease;
 }
 
 bool Membership::silent(const Member& member, TimePoint now) const {
   if (member.in_process) return false;
-  return !member.peer || now - member.alive_at > member.join.terms.lease * 3 / 10;
+  return !member.peer || now - member.alive_at > member.lease * 3 / 10;
 }
 
 std::optional<Membership::Slot> Membership::next_expired(TimePoint now) {
@@ -245,21 +255,21 @@ std::optional<TimePoint> Membership::deadline() const {
 
 void Membership::save(JobSnapshot& snapshot, TimePoint now) const {
   snapshot.next_seniority = next_seniority_;
-  snapshot.members.reserve(slot_of_node_.size());
+  // Of thousands the places are put in order, and not the members.
+  std::vector<std::pair<std::pair<bool, std::uint64_t>, Slot>> order;
+  order.reserve(slot_of_node_.size());
   for (const auto& [node, slot] : slot_of_node_) {
     const Member& member = members_[slot];
-    JobSnapshot::SavedMember& copy = snapshot.members.emplace_back();
-    copy = {member.join, member.stage, member.aside, member.observed, member.seniority, member.seat, member.round};
-    copy.join.terms = {};
-    copy.join.former.reset();
+    const auto seat = static_cast<std::uint64_t>(member.seat.group_rank.value());
+    order.push_back({{!member.in_round(), member.in_round() ? seat : member.seniority}, slot});
   }
-  const auto in_round = [](const JobSnapshot::SavedMember& member) {
-    return member.stage == Stage::seated || member.stage == Stage::finished;
-  };
-  std::sort(snapshot.members.begin(), snapshot.members.end(), [&](const auto& a, const auto& b) {
-    if (in_round(a) != in_round(b)) return in_round(a);
-    return in_round(a) ? a.seat.group_rank < b.seat.group_rank : a.seniority < b.seniority;
-  });
+  std::sort(order.begin(), order.end());
+  snapshot.members.reserve(order.size());
+  for (const auto& [place, slot] : order) {
+    const Member& member = members_[slot];
+    snapshot.members.push_back(
+        {member.join, member.stage, member.aside, member.observed, member.seniority, member.seat, member.round});
+  }
   snapshot.losses = losses_.save(now);
 }
 
@@ -268,9 +278,10 @@ void Membership::restore(const JobSnapshot& saved, TimePoint back_by, TimePoint 
   losses_.restore(saved.losses, now);
   if (!saved.terms) return;
   for (const JobSnapshot::SavedMember& each : saved.members) {
-    if (slot_of_node_.contains(each.join.node.value())) continue;
+    if (slot_of_node_.contains(each.join->node.value())) continue;
     const Slot slot = take_slot();
-    members_[slot] = Member{.join = each.join,
+    members_[slot] = Member{.join = as_kept(each.join),
+                            .lease = saved.terms->lease,
                             .stage = each.stage,
                             .observed = each.observed,
                             .alive_at = now,
@@ -278,10 +289,9 @@ void Membership::restore(const JobSnapshot& saved, TimePoint back_by, TimePoint 
                             .seniority = each.seniority,
                             .seat = each.seat,
                             .round = each.round};
-    members_[slot].join.terms = *saved.terms;
     index(slot);
     check(slot, back_by);
-    if (each.aside) put_aside(slot, losses_.aside_until(each.join.host, now).value_or(now));
+    if (each.aside) put_aside(slot, losses_.aside_until(each.join->host, now).value_or(now));
     ++awaited_;
   }
 }

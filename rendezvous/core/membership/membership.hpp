@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/base/shared.hpp"
 #include "rendezvous/base/strong.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/messages.hpp"
@@ -22,11 +23,16 @@ namespace torchup {
 /// One connection of an agent, numbered by the shell. A number may be used again once its connection is closed.
 using Peer = Strong<struct PeerTag, std::uint32_t>;
 
+/// What is kept of a join, and shared with each snapshot of the job: all but the terms, which are the job's, and the
+/// former place, which is history.
+[[nodiscard]] Join as_kept(Join join);
+
 /// One agent that belongs to a job.
 struct Member {
   using Stage = JobSnapshot::Stage;
 
-  Join join = {};
+  Shared<Join> join = {};  ///< the last one, as it is kept
+  Duration lease = {};
   Stage stage = Stage::ready;
   bool aside = false;  ///< its host was lost too often lately
   bool in_process = false;
@@ -43,7 +49,7 @@ struct Member {
   std::optional<TimePoint> calm_at = {};   ///< Membership's own
 
   [[nodiscard]] bool in_round() const { return stage == Stage::seated || stage == Stage::finished; }
-  [[nodiscard]] bool is_fit() const { return join.unfit.empty(); }
+  [[nodiscard]] bool is_fit() const { return join->unfit.empty(); }
 };
 
 /// Who belongs to a job: its members by slot, node and host, the connections they speak by, how many there are of each

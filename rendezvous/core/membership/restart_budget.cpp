@@ -17,9 +17,13 @@ int RestartBudget::used(const JobTerms& terms, TimePoint now) const {
   return static_cast<int>(std::min<std::int64_t>(used, restarts_max));
 }
 
+bool RestartBudget::any_left(const JobTerms& terms, TimePoint now) const {
+  return used(terms, now) < terms.max_restarts && count_ < restarts_max;
+}
+
 bool RestartBudget::spend(const JobTerms& terms, TimePoint now) {
+  if (!any_left(terms, now)) return false;
   const int before = used(terms, now);
-  if (before >= terms.max_restarts || count_ >= restarts_max) return false;
   if (terms.restart_window > Duration{0}) {
     std::erase_if(spent_, [&](const Spent& each) { return each.at + terms.restart_window <= now; });
     spent_.push_back({now, 1});

@@ -20,6 +20,7 @@ class RestartBudget {
   /// Those of them that use up JobTerms::max_restarts at `now`: with a restart window, the ones within it.
   [[nodiscard]] int used(const JobTerms& terms, TimePoint now) const;
 
+  [[nodiscard]] bool any_left(const JobTerms& terms, TimePoint now) const;
   /// One more restart; false when none is left.
   [[nodiscard]] bool spend(const JobTerms& terms, TimePoint now);
   /// The last one was none: another cause was found for the failure.

@@ -18,7 +18,7 @@ bool is_first_join(const Join& join) { return !join.former && agent_life(join.no
 const Verdict* missed_verdict(const Membership& members, const PastJobs& past, Peer peer, const Join& join,
                               const Resume* resume, TimePoint now) {
   const Membership::Connection& connection = members.connection(peer);
-  if (connection.member && members.at(*connection.member).join.node == join.node) return past.last;
+  if (connection.member && members.at(*connection.member).join->node == join.node) return past.last;
   if (connection.ended_job) {
     const EndedJobs::EndedJob* job = past.before.find(*connection.ended_job);
     return job ? &job->verdict : nullptr;
@@ -32,7 +32,7 @@ const Verdict* missed_verdict(const Membership& members, const PastJobs& past, P
   return job ? &job->verdict : past.last;
 }
 
-std::string id_of_another(const Member& member) { return "its node id is that of an agent on " + member.join.host; }
+std::string id_of_another(const Member& member) { return "its node id is that of an agent on " + member.join->host; }
 
 }  // namespace
 
@@ -46,7 +46,7 @@ Standing joins(const Membership& members, const PastJobs& past, Peer peer, const
   }
   if (past.last || !known) return {.meaning = Meaning::newcomer};  // of the next job, or of this one
   const Member& member = members.at(*known);
-  if (member.join.host != join.host) return {.meaning = Meaning::refusal, .why = id_of_another(member)};
+  if (member.join->host != join.host) return {.meaning = Meaning::refusal, .why = id_of_another(member)};
   if (members.speaks_elsewhere(member, peer, now)) {
     return {.meaning = Meaning::refusal,
             .why = fmt::format("its node id {} is that of an agent that is there, by a connection from {}; this one "
@@ -65,7 +65,7 @@ Standing comes_back(const Membership& members, const PastJobs& past, Peer peer, 
   }
   if (past.last) return {.meaning = Meaning::verdict, .member = known, .verdict = past.last};
   const Member& member = members.at(*known);
-  if (member.join.host != resume.join.host) return {.meaning = Meaning::refusal, .why = id_of_another(member)};
+  if (member.join->host != resume.join.host) return {.meaning = Meaning::refusal, .why = id_of_another(member)};
   return {.meaning = Meaning::member, .member = known};
 }
 
@@ -83,9 +83,9 @@ std::optional<std::string> misfit(const Membership& members, const std::optional
                          nodes_wanted(terms->min_nodes, terms->max_nodes));
     }
     for (const auto& [node, slot] : members.slots()) {
-      if (slot == replaced || members.at(slot).join.group_rank != join.group_rank) continue;
+      if (slot == replaced || members.at(slot).join->group_rank != join.group_rank) continue;
       return fmt::format("--node-rank {} is used twice: by {} and by {}", join.group_rank->value(), join.host,
-                         members.at(slot).join.host);
+                         members.at(slot).join->host);
     }
   }
   if (terms->same_world == SameWorld::fail) {

@@ -24,7 +24,7 @@ const Member* member_of(const NodeId& node, const Rendezvous& rounds) {
 const NodeId* speaker_by(Peer peer, const Rendezvous& rounds) {
   const auto slot = rounds.members().connection(peer).member;
   if (!slot || rounds.members().at(*slot).peer != peer) return nullptr;
-  return &rounds.members().at(*slot).join.node;
+  return &rounds.members().at(*slot).join->node;
 }
 
 std::size_t held_bytes_of(const NodeWindow& window) {
@@ -93,7 +93,7 @@ void JobWatch::begin(const Rendezvous& rounds, TimePoint now) {
   for (const auto& [name, slot] : members.slots()) {
     const Member& member = members.at(slot);
     if (!member.in_round()) continue;
-    const NodeRanks ranks{member.join.node, member.join.host, member.seat.first_rank, member.join.local_world_size};
+    const NodeRanks ranks{member.join->node, member.join->host, member.seat.first_rank, member.join->local_world_size};
     attempt.world_size = std::max(attempt.world_size, ranks.first_rank.value() + ranks.workers);
     attempt.nodes.push_back(ranks);
     nodes_.emplace(ranks.node, Node{ranks, member.seat.group_rank});

@@ -43,7 +43,7 @@ std::optional<TimePoint> Rendezvous::deadline() const {
       consider(admit_at_);
       break;
     case Phase::doubting:
-      if (!blocker_) consider(doubt_until_);
+      if (!blocker_) consider(waits_for_cause_ ? cause_until_ : doubt_until_);
       break;
     case Phase::restoring:
       consider(patience_until_);
@@ -81,7 +81,7 @@ void Rendezvous::on(const Said& event, TimePoint now) {
   on(Alive{event.peer}, now);
   if (const auto why = implausible(event.message)) {
     const auto* join = std::get_if<Join>(&event.message);
-    return refuse(event.peer, join ? join->host : member ? member->join.host : "that has not joined", *why);
+    return refuse(event.peer, join ? join->host : member ? member->join->host : "that has not joined", *why);
   }
   std::visit([&](const auto& message) { said(event.peer, message, now); }, event.message);
 }
@@ -99,7 +99,7 @@ void Rendezvous::on(const Gone& event, TimePoint now) {
   if (phase_ == Phase::ended) return remove(parting->slot);
   if (parting->has_ended) members_.at(parting->slot).alive_at = now;  // until now its process had not ended
   if (parting->has_ended) return lose(parting->slot, place_lost::ended, now);
-  note(NodeCutOff{members_.at(parting->slot).join.host, parting->left});
+  note(NodeCutOff{members_.at(parting->slot).join->host, parting->left});
 }
 
 void Rendezvous::on(const Tick&, TimePoint) {}
@@ -181,13 +181,13 @@ void Rendezvous::said(Peer peer, const WorkersFailed& failed, TimePoint now) {
     return;
   for (const WorkerFailure& failure : failed.failures) {
     const auto told = [&](const WorkerFailure& other) { return other.rank == failure.rank; };  // restated
-    if (failures_.size() < failures_kept_max && std::ranges::none_of(failures_, told)) failures_.push_back(failure);
+    if (std::ranges::any_of(failures_, told)) continue;
+    const bool is_cause = !failure.consequence && std::ranges::all_of(failures_, &WorkerFailure::consequence);
+    if (is_cause && failures_.size() == failures_kept_max) failures_.pop_back();  // it matters more than the last one
+    if (failures_.size() < failures_kept_max) failures_.push_back(failure);
   }
   may_restart_ = may_restart_ && failed.may_restart;
-  if (phase_ != Phase::running) return;
-  phase_ = Phase::doubting;
-  blocker_.reset();
-  doubt_until_ = now + (group_world_size_ > 1 ? settings_.doubt : Duration::zero());
+  if (phase_ == Phase::running) begin_doubt(now);
 }
 
 void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
@@ -215,7 +215,7 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
     return;
   }
   const Slot slot = *connection.member;
-  const std::string host = members_.at(slot).join.host;
+  const std::string host = members_.at(slot).join->host;
   if (ends_job(leave, connection)) {
     note(JobEndRequested{host, leave.reason});
     return end(verdict, now);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/link/plausible.hpp"
 #include "rendezvous/core/membership/ended_jobs.hpp"
@@ -28,22 +29,20 @@ inline constexpr std::size_t refusal_kept_bytes_max = 4096;
 inline constexpr std::size_t refusal_told_bytes_max = 256;
 inline constexpr std::size_t differences_told_bytes_max = 4096;
 
-/// Every member is told why a round stops and how the job ends: of a stop's reason so much, of a verdict so much to all
-/// of them together.
+/// Every member is told why a round stops: so much of the reason.
 inline constexpr std::size_t stop_told_bytes_max = 2048;
-inline constexpr std::size_t verdict_told_bytes_max = std::size_t{64} << 20;
 
 /// Of the hosts that a job expects and that are missing, a page shows so many, and the number of the others.
 inline constexpr std::size_t missing_shown_max = 1000;
-
-/// Failures of one attempt that a verdict tells of; the first ones matter.
-inline constexpr std::size_t failures_kept_max = 64;
 
 /// What the coordinator decides for itself; what the job decides is in JobTerms.
 struct RendezvousSettings {
   int agents_max = 16384;
   /// After a worker failure: how long an end of file of another agent may still show that a lost node was the cause.
   Duration doubt = std::chrono::milliseconds{20};
+  /// How long a job that is about to end waits for the cause, where all that failed so far did so for another's end by
+  /// their own words: on another node an exception may still be on its way out. What ends after the stop is no cause.
+  Duration cause_patience = std::chrono::seconds{2};
   /// Voluntary leaves that are this close together are one decision.
   Duration leave_window = std::chrono::seconds{2};
   /// Newcomers to a running round that are this close together are one membership change.
@@ -261,7 +260,9 @@ class Rendezvous {
   void tell_differences();
   void begin_running();
   void try_admit(TimePoint now);
+  void begin_doubt(TimePoint now);
   void decide_failure(TimePoint now);
+  [[nodiscard]] bool cause_may_come() const;
   void stop_round(StopCause cause, const std::string& reason, TimePoint now);
   void gather(TimePoint now);
   void count_change();
@@ -348,6 +349,8 @@ class Rendezvous {
   std::optional<TimePoint> store_until_;
   std::optional<TimePoint> admit_at_;
   std::optional<TimePoint> doubt_until_;
+  std::optional<TimePoint> cause_until_;
+  bool waits_for_cause_ = false;  ///< the doubt is over, and that is not
   std::optional<TimePoint> patience_until_;
   std::optional<TimePoint> forget_at_;
   std::optional<TimePoint> roster_at_;

@@ -54,12 +54,13 @@ std::optional<std::string> Rendezvous::too_many_hosts(const Join& join) const {
 }
 
 std::size_t Rendezvous::expected_bytes(const Join& join) const {
-  return terms_ && !terms_->hostlist.empty() ? 0 : torchup::held_bytes(hosts_of(join));
+  if (terms_ && !terms_->hostlist.empty()) return 0;
+  return text_bytes(join.terms.hostlist) + torchup::held_bytes(hosts_of(join));
 }
 
 void Rendezvous::expect(std::vector<std::string> hosts) {
   expected_hosts_ = std::move(hosts);
-  expected_bytes_ = torchup::held_bytes(expected_hosts_);
+  expected_bytes_ = torchup::held_bytes(expected_hosts_) + (terms_ ? text_bytes(terms_->hostlist) : 0);
 }
 
 void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
@@ -99,9 +100,8 @@ void Rendezvous::join_again(Slot slot, Peer peer, const Join& join, TimePoint no
 }
 
 void Rendezvous::says_anew(Slot slot, const Join& join) {
-  Member& member = members_.at(slot);
-  if (member.join == join) return;
-  const bool news = member.join.unfit != join.unfit;
+  const Member& member = members_.at(slot);
+  const bool news = member.join->unfit != join.unfit;
   members_.update(slot, join);
   if (!news) return;
   if (!member.is_fit()) note(NodeUnfit{join.host, join.unfit});
@@ -166,7 +166,7 @@ void Rendezvous::remove(Slot slot) {
 /// `counts`: towards being put aside.
 void Rendezvous::lose(Slot slot, const std::string& how, TimePoint now, bool counts) {
   if (phase_ == Phase::ended) return remove(slot);
-  const std::string host = members_.at(slot).join.host;
+  const std::string host = members_.at(slot).join->host;
   const Stage stage = members_.at(slot).stage;
   const TimePoint alive_at = members_.at(slot).alive_at;
   const std::optional<Round> last_round = members_.at(slot).round;
@@ -174,7 +174,7 @@ void Rendezvous::lose(Slot slot, const std::string& how, TimePoint now, bool cou
   if (counts && !we_were_away) members_.losses().lost(host, now);
   note(NodeLost{host, how});
 
-  lost_agents_.add(members_.at(slot).join.node);
+  lost_agents_.add(members_.at(slot).join->node);
   if (members_.at(slot).in_round()) std::erase(seats_, slot);
   const bool was_hosting = phase_ == Phase::hosting;
   remove(slot);
@@ -211,7 +211,7 @@ void Rendezvous::supersede(Slot slot, TimePoint now) {
 
 void Rendezvous::expel(Slot slot, const std::string& how, TimePoint now) {
   const Member& member = members_.at(slot);
-  if (member.peer) give_up(*member.peer, member.join.node, member.round.value_or(round_), how);
+  if (member.peer) give_up(*member.peer, member.join->node, member.round.value_or(round_), how);
   lose(slot, how, now);
 }
 

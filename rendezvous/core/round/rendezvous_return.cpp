@@ -30,7 +30,7 @@ void Rendezvous::restate(Slot slot, const Resume& resume, TimePoint now) {
   switch (phase_) {
     case Phase::gathering:
       if (resume.stage == Resume::Stage::ready) {
-        if (member.join.unfit != resume.join.unfit) says_anew(slot, resume.join);
+        if (member.join->unfit != resume.join.unfit) says_anew(slot, resume.join);
         if (member.stage == Stage::stopping) set_stage(slot, Stage::ready);
       } else if (resume.placement) {
         if (resume.stage != Resume::Stage::stopping) tell_round_is_over(member, *resume.placement);
@@ -207,7 +207,7 @@ bool Rendezvous::contradicts(const Placement& place, int local_world_size) const
   return std::any_of(seats_.begin(), seats_.end(), [&](Slot slot) {
     const Member& other = members_.at(slot);
     const int others_first = other.seat.first_rank.value();
-    const int others_last = others_first + other.join.local_world_size - 1;
+    const int others_last = others_first + other.join->local_world_size - 1;
     return other.seat.group_rank == place.group_rank || (first <= others_last && others_first <= last);
   });
 }
@@ -249,9 +249,7 @@ void Rendezvous::take_seat(Slot slot, const Resume& resume, TimePoint now) {
   learning_ = false;
   phase_ = Phase::running;
   if (unfinished_ == 0) return end({.exit_code = 0, .reason = "all workers exited 0"}, now);
-  if (failures_.empty()) return;
-  phase_ = Phase::doubting;
-  doubt_until_ = now + settings_.doubt;
+  if (!failures_.empty()) begin_doubt(now);
 }
 
 // ---- snapshots
@@ -314,7 +312,7 @@ Rendezvous::Rendezvous(RendezvousSettings settings, const JobSnapshot& saved, Ti
   for (const JobSnapshot::SavedMember& each : saved.members) {
     if (each.stage != Stage::seated && each.stage != Stage::finished) continue;
     ++(each.stage == Stage::seated ? unfinished_ : finished_);
-    seats_.push_back(members_.slots().at(each.join.node.value()));
+    seats_.push_back(members_.slots().at(each.join->node.value()));
   }
   // A node whose workers have succeeded may have gone since; one that a restored round still lacks has not finished.
   if (phase_ == Phase::running) finished_ = group_world_size_ - unfinished_;

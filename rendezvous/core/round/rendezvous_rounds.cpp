@@ -128,7 +128,7 @@ void Rendezvous::form(int size, TimePoint now) {
 
   std::vector<Candidate> candidates;
   candidates.reserve(chosen.size());
-  for (const Slot slot : chosen) candidates.push_back({&members_.at(slot).join, members_.at(slot).seniority});
+  for (const Slot slot : chosen) candidates.push_back({&*members_.at(slot).join, members_.at(slot).seniority});
   const Seating seating = seat(candidates, terms_->rank_order, expected_hosts_);
   seats_.clear();
   for (std::size_t group_rank = 0; group_rank < seating.order.size(); ++group_rank) {
@@ -157,13 +157,13 @@ void Rendezvous::form(int size, TimePoint now) {
   if (terms_->same_world == SameWorld::warn) tell_differences();
   phase_ = Phase::hosting;
   store_until_ = now + settings_.store_limit;
-  note(RoundFormed{round_, size, world_size_, members_.at(seats_.front()).join.host});
+  note(RoundFormed{round_, size, world_size_, members_.at(seats_.front()).join->host});
   tell(members_.at(seats_.front()), HostStore{round_});
 }
 
 void Rendezvous::tell_differences() {
   std::vector<HostFacts> hosts;
-  for (const Slot slot : seats_) hosts.push_back({&members_.at(slot).join.host, &members_.at(slot).join.facts});
+  for (const Slot slot : seats_) hosts.push_back({&members_.at(slot).join->host, &members_.at(slot).join->facts});
   const std::string table = world_differences(hosts);
   if (table.empty()) return;
   const std::string_view start = cut_text(table, differences_told_bytes_max);
@@ -205,8 +205,8 @@ Placed Rendezvous::placed(const Member& member) const {
 /// that we see on loopback shares our machine: the others of the round reach it where they reached us.
 std::string Rendezvous::master_address() const {
   const Member& first = members_.at(seats_.front());
-  const auto& addresses = first.join.addresses;
-  if (first.join.address_demanded && !addresses.empty()) return addresses.front();
+  const auto& addresses = first.join->addresses;
+  if (first.join->address_demanded && !addresses.empty()) return addresses.front();
   const bool near = first.observed.empty() || is_loopback(first.observed);
   const bool all_near = std::all_of(seats_.begin(), seats_.end(), [&](Slot slot) {
     return members_.at(slot).observed.empty() || is_loopback(members_.at(slot).observed);
@@ -241,7 +241,7 @@ void Rendezvous::try_admit(TimePoint now) {
   for (const auto& [node, slot] : members_.slots()) {
     const Member& member = members_.at(slot);
     if (member.stage == Stage::ready && member.is_fit() && !member.aside && !members_.silent(member, now)) {
-      names.push_back(member.join.host);
+      names.push_back(member.join->host);
     }
   }
   // Who is silent may be gone: for its sake nobody stops.
@@ -254,13 +254,37 @@ void Rendezvous::try_admit(TimePoint now) {
   stop_round(StopCause::membership_change, "joining: " + join_names(names), now);
 }
 
+void Rendezvous::begin_doubt(TimePoint now) {
+  phase_ = Phase::doubting;
+  blocker_.reset();
+  waits_for_cause_ = false;
+  doubt_until_ = now + (group_world_size_ > 1 ? settings_.doubt : Duration::zero());
+  cause_until_ = now + settings_.cause_patience;
+}
+
+/// Whether a node that has told of no failure may yet tell of the one that the others died of.
+bool Rendezvous::cause_may_come() const {
+  if (!std::ranges::all_of(failures_, &WorkerFailure::consequence)) return false;
+  return std::ranges::any_of(seats_, [&](Slot slot) {
+    const Member& member = members_.at(slot);
+    const int first = member.seat.first_rank.value(), last = first + member.join->local_world_size - 1;
+    const auto is_its = [&](const WorkerFailure& failure) {
+      return failure.rank.value() >= first && failure.rank.value() <= last;
+    };
+    return member.stage == Stage::seated && std::ranges::none_of(failures_, is_its);
+  });
+}
+
 void Rendezvous::decide_failure(TimePoint now) {
   if (blocker_ || now < *doubt_until_) return;
+  const bool ends = !may_restart_ || !restarts_.any_left(*terms_, now);
+  waits_for_cause_ = ends && now < *cause_until_ && cause_may_come();
+  if (waits_for_cause_) return;
   // A silent member may be the cause; its lease, or its next sign of life, will tell.
   for (const Slot slot : seats_) {
     if (!members_.silent(members_.at(slot), now)) continue;
     blocker_ = slot;
-    note(FailureInDoubt{members_.at(slot).join.host});
+    note(FailureInDoubt{members_.at(slot).join->host});
     return;
   }
   const auto root = failures_.begin() + static_cast<std::ptrdiff_t>(root_cause(failures_));
@@ -268,7 +292,7 @@ void Rendezvous::decide_failure(TimePoint now) {
   const std::string cause = describe(failures_.front());
   const TimePoint failed_at = *doubt_until_ - settings_.doubt;
   const Round failed_in = round_;
-  if (may_restart_ && restarts_.spend(*terms_, now)) {
+  if (!ends && restarts_.spend(*terms_, now)) {
     stop_round(StopCause::worker_failure,
                fmt::format("{}; restart {} of {}", cause, restarts_.used(*terms_, now), terms_->max_restarts), now);
     counted_failure_at_ = failed_at;
@@ -322,8 +346,7 @@ void Rendezvous::end(Verdict verdict, TimePoint now) {
   changed();
   note(JobConcluded{verdict.exit_code, verdict.reason});
   phase_ = Phase::ended;
-  const std::size_t members = std::max<std::size_t>(1, members_.slots().size());
-  verdict_ = shortened(std::move(verdict), verdict_told_bytes_max / members);
+  verdict_ = told_verdict(std::move(verdict), members_.slots().size());
   forget_at_ = now + settings_.verdict_kept;
   for (const auto& [node, slot] : members_.slots()) tell(members_.at(slot), End{*verdict_});
 }
@@ -359,7 +382,7 @@ void Rendezvous::forget_job() {
   may_restart_ = true;
   group_world_size_ = world_size_ = unfinished_ = finished_ = 0;
   for (auto* at : {&gather_until_, &last_call_until_, &leave_until_, &store_until_, &admit_at_, &doubt_until_,
-                   &patience_until_, &roster_at_, &slept_until_, &counted_failure_at_}) {
+                   &cause_until_, &patience_until_, &roster_at_, &slept_until_, &counted_failure_at_}) {
     at->reset();
   }
   blocker_.reset();

@@ -18,11 +18,11 @@ std::string Rendezvous::roster(TimePoint now) const {
   std::vector<std::string> here, stopping, quiet, unfit, missing, refused;
   for (const auto& [node, slot] : members_.slots()) {
     const Member& member = members_.at(slot);
-    const auto& host = member.join.host;
+    const auto& host = member.join->host;
     if (members_.silent(member, now)) {
       quiet.push_back(host + " (for " + seconds(now - member.alive_at) + ")");
     } else if (member.stage == Stage::ready && !member.is_fit()) {
-      unfit.push_back(fmt::format("{}: unfit: {}", host, cut_text(member.join.unfit, refusal_told_bytes_max)));
+      unfit.push_back(fmt::format("{}: unfit: {}", host, cut_text(member.join->unfit, refusal_told_bytes_max)));
     } else {
       (member.stage == Stage::stopping ? stopping : here).push_back(host);
     }
@@ -69,13 +69,13 @@ JobView Rendezvous::view(TimePoint now) const {
     const Member& member = members_.at(slot);
     const bool quiet = members_.silent(member, now);
     auto& row = view.nodes.emplace_back(
-        JobView::Node{.host = member.join.host, .local_world_size = member.join.local_world_size});
+        JobView::Node{.host = member.join->host, .local_world_size = member.join->local_world_size});
     row.state = stages[static_cast<std::size_t>(member.stage)];
     if (member.stage == Stage::ready && runs) row.state = "standby";
     if (member.aside) row.state = "aside";
     if (member.stage == Stage::ready && !member.is_fit()) {
       row.state = "unfit";
-      row.reason = member.join.unfit;
+      row.reason = member.join->unfit;
     }
     if (quiet) row.state = "silent";
     if (quiet) row.reason = "for " + seconds(now - member.alive_at);

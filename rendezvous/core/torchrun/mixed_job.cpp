@@ -40,7 +40,7 @@ bool MixedJob::is_static(const Rendezvous& pure) {
   if (pure.phase() != Rendezvous::Phase::gathering) return false;
   const Membership& members = pure.members();
   return std::ranges::any_of(members.slots(),
-                             [&](const auto& entry) { return members.at(entry.second).join.group_rank.has_value(); });
+                             [&](const auto& entry) { return members.at(entry.second).join->group_rank.has_value(); });
 }
 
 bool MixedJob::wanted(TorchrunStore& store, const Rendezvous& pure) {
@@ -86,7 +86,9 @@ std::vector<RendezvousAction> MixedJob::begin(const Rendezvous& pure, TimePoint 
     const Member& member = members_.at(slot);
     const bool busy = running && member.in_round();
     if (member.peer && !busy && member.stage != Member::Stage::stopping) {
-      take_part(slot, Join{member.join}, now);
+      Join join = *member.join;
+      join.terms = *terms_;
+      take_part(slot, join, now);
       continue;
     }
     if (member.peer && busy) {
@@ -129,7 +131,7 @@ void MixedJob::on(const Said& event, TimePoint now) {
   Leave meant = *leave;
   meant.ends_job = ends_job(*leave, members_.connection(event.peer));
   part->leaves_alone = !meant.ends_job;
-  if (part->leaves_alone) members_.losses().forgive(members_.of(event.peer)->join.host);
+  if (part->leaves_alone) members_.losses().forgive(members_.of(event.peer)->join->host);
   plays_->said(part->id, meant, now);
 }
 
@@ -180,7 +182,7 @@ void MixedJob::on(const Gone& event, TimePoint now) {
   const auto parting = members_.close(event.peer, event.end_of_file, now);
   if (!parting) return;
   if (parting->has_ended) return give_up(parting->slot, place_lost::ended, now);
-  note(NodeCutOff{members_.at(parting->slot).join.host, parting->left});
+  note(NodeCutOff{members_.at(parting->slot).join->host, parting->left});
 }
 
 // ---- members
@@ -281,7 +283,7 @@ void MixedJob::expel(Slot slot, const std::string& why, TimePoint now) {
   const auto part = parts_.find(slot);
   if (member.peer && part != parts_.end()) {
     const Round round = plays_->round(part->second.id);
-    actions_.push_back(Tell{*member.peer, members_.give_up(*member.peer, member.join.node, round, why)});
+    actions_.push_back(Tell{*member.peer, members_.give_up(*member.peer, member.join->node, round, why)});
   }
   give_up(slot, why, now);
 }
@@ -291,13 +293,13 @@ void MixedJob::give_up(Slot slot, const std::string& why, TimePoint now) {
   const auto part = parts_.extract(slot);
   const bool over = !part || plays_->over(part.mapped().id);
   if (!over && !part.mapped().leaves_alone) note_lost(slot, why, now);
-  if (!over) lost_agents_.add(members_.at(slot).join.node);
+  if (!over) lost_agents_.add(members_.at(slot).join->node);
   members_.remove(slot);
   if (!over) plays_->said(part.mapped().id, Leave{.ends_job = false}, now);
 }
 
 void MixedJob::note_lost(Slot slot, const std::string& why, TimePoint now) {
-  const std::string& host = members_.at(slot).join.host;
+  const std::string& host = members_.at(slot).join->host;
   const bool we_were_away = slept_until_ && now <= *slept_until_ + terms_->lease;  // then it gave us up
   if (!we_were_away) members_.losses().lost(host, now);
   note(NodeLost{host, why});
@@ -364,7 +366,8 @@ void MixedJob::hear(MixedParts::Told told) {
   const auto found = std::ranges::find(parts_, told.to, [](const auto& entry) { return entry.second.id; });
   if (found == parts_.end()) return;
   const auto& [slot, part] = *found;
-  const auto* const end = std::get_if<End>(&told.message);
+  auto* const end = std::get_if<End>(&told.message);
+  if (end) end->verdict = told_verdict(std::move(end->verdict), members_.slots().size());
   if (end && !part.leaves_alone) conclude(end->verdict);
   if (const auto* placed = std::get_if<Placed>(&told.message)) {
     last_round_ = std::max(last_round_, placed->placement.round);
@@ -385,8 +388,8 @@ void MixedJob::tell(Slot slot, CoordinatorMessage message) {
 
 std::string MixedJob::address_of(const Member& member) {
   const bool seen = !member.observed.empty() && !is_loopback(member.observed);
-  if (seen && !member.join.address_demanded) return member.observed;
-  return member.join.addresses.empty() ? "127.0.0.1" : member.join.addresses.front();
+  if (seen && !member.join->address_demanded) return member.observed;
+  return member.join->addresses.empty() ? "127.0.0.1" : member.join->addresses.front();
 }
 
 }  // namespace torchup

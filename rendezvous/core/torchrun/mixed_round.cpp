@@ -194,7 +194,8 @@ Result<> MixedRound::decide_failure(const Turn& turn) {
   }
   if (first == agents_.end()) return {};
   Agent& agent = first->second;
-  const std::string cause = fmt::format("rank {} failed", agent.failed->failures.front().rank.value());
+  const std::string cause =
+      fmt::format("rank {} failed", agent.failed->failures[root_cause(agent.failed->failures)].rank.value());
   const bool again = agent.failed->may_restart && agent.restarts.spend(agent.join.terms, now_);
   if (!again) {  // without us nobody's workers get anywhere
     const bool used_up = agent.join.terms.max_restarts > 0;

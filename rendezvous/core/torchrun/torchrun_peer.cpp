@@ -275,7 +275,8 @@ Result<> TorchrunPeer::watch(TorchrunStore& store) {
 
 Result<> TorchrunPeer::decide_failure(TorchrunStore& store) {
   const JobTerms& terms = join_->terms;
-  const std::string cause = fmt::format("rank {} failed", failed_->failures.front().rank.value());
+  const std::string cause =
+      fmt::format("rank {} failed", failed_->failures[root_cause(failed_->failures)].rank.value());
   if (failed_->may_restart && restarts_.spend(terms, now_)) {
     just_counted_ = true;
     if (auto called = outsider_.call_together(board_, store, utc_); !called) return called;  // while our workers stop

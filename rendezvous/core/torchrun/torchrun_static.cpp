@@ -46,7 +46,7 @@ void TorchrunStatic::said(const StoreReady& ready) { own_port_ = ready.port; }
 void TorchrunStatic::said(const WorkersFailed& failed) {
   if (phase_ != Phase::running || failed.round.value() != round_ || failed.failures.empty()) return;
   const JobTerms& terms = join_->terms;
-  const std::string cause = fmt::format("rank {} failed", failed.failures.front().rank.value());
+  const std::string cause = fmt::format("rank {} failed", failed.failures[root_cause(failed.failures)].rank.value());
   if (!failed.may_restart || !restarts_.spend(terms, now_)) {
     const std::string reason = cause + (terms.max_restarts > 0 ? "; all restarts of this node are used up" : "");
     return end({.exit_code = 1, .reason = reason, .failures = failed.failures});

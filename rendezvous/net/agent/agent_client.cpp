@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <map>
 #include <random>
 #include <utility>
 
 #include "rendezvous/net/io/dialer.hpp"
 #include "rendezvous/net/io/frame_socket.hpp"
+#include "rendezvous/net/io/lasting_clock.hpp"
 #include "rendezvous/net/io/node_identity.hpp"
 #include "rendezvous/net/io/token.hpp"
 
@@ -21,8 +21,6 @@ using boost::system::error_code;
 namespace {
 
 constexpr Duration last_words_limit = std::chrono::seconds{2};  // for the coordinator to take our last words
-
-TimePoint clock_now() { return std::chrono::steady_clock::now(); }
 
 CoordinatorLinkSettings machine_settings(const AgentClientSettings& settings) {
   CoordinatorLinkSettings machine{.endpoint = settings.endpoint,
@@ -62,10 +60,7 @@ class Client final : public std::enable_shared_from_this<Client> {
     step(link::Finish{});
     if (sockets_.empty()) return asio::post(loop_, std::move(done));
     finished_ = std::move(done);
-    timer_.expires_after(std::min<Duration>(linger, last_words_limit));
-    timer_.async_wait([self = shared_from_this()](const error_code& error) {
-      if (!error) self->say_finished();
-    });
+    timer_.start(std::min<Duration>(linger, last_words_limit), [self = shared_from_this()] { self->say_finished(); });
   }
 
   /// The link is destroyed.
@@ -79,7 +74,7 @@ class Client final : public std::enable_shared_from_this<Client> {
 
  private:
   void step(const link::Event& event) {
-    const TimePoint now = clock_now();
+    const TimePoint now = settings_.clock();
     for (link::Action& action : machine_.step(event, now)) {
       std::visit([&](auto& wanted) { perform(wanted); }, action);
     }
@@ -89,10 +84,7 @@ class Client final : public std::enable_shared_from_this<Client> {
       timer_.cancel();
       return;
     }
-    timer_.expires_at(std::max(*deadline, now));
-    timer_.async_wait([self = shared_from_this()](const error_code& error) {
-      if (!error) self->step(link::Wake{});
-    });
+    timer_.start(*deadline - now, [self = shared_from_this()] { self->step(link::Wake{}); });
   }
 
   void perform(const link::Dial& dial) {
@@ -192,7 +184,7 @@ class Client final : public std::enable_shared_from_this<Client> {
   asio::io_context& loop_;
   AgentClientSettings settings_;
   AgentLink::Handler handler_;
-  asio::steady_timer timer_;  ///< of the machine, then of the goodbye
+  LastingTimer timer_;  ///< of the machine, then of the goodbye
   CoordinatorLink machine_;
   std::shared_ptr<Dialer> dialler_;
   std::map<LineId, std::shared_ptr<FrameSocket>> sockets_;

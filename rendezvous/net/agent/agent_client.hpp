@@ -6,6 +6,7 @@
 
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/net/coordinator/agent_link.hpp"
+#include "rendezvous/net/io/lasting_clock.hpp"
 
 namespace boost::asio {
 class io_context;
@@ -16,9 +17,11 @@ namespace torchup {
 struct AgentClientSettings {
   Endpoint endpoint = {};  ///< resolved anew, off the loop, on each attempt; all its addresses are tried
   RunId run_id{""};
-  std::string token = {};                              ///< empty: none
-  Duration join_timeout = std::chrono::seconds{600};   ///< how long the endpoint may stay out of reach
-  TimePoint since = std::chrono::steady_clock::now();  ///< from when on that counts, at the beginning
+  std::string token = {};                             ///< empty: none
+  Duration join_timeout = std::chrono::seconds{600};  ///< how long the endpoint may stay out of reach
+  TimePoint since = lasting_now();                    ///< from when on that counts, at the beginning
+  /// While this machine is suspended the others' leases run out, and so must ours.
+  LastingClock clock = lasting_now;
   /// Called from the loop when who listens there does not answer as a coordinator, and none ever did.
   std::function<void()> on_foreign = {};
   /// Called from the loop when nobody listens there, and no coordinator ever answered.

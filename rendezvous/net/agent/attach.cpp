@@ -70,7 +70,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
       : loop_{loop}, settings_{std::move(settings)}, handler_{std::move(handler)} {}
 
   void start() {
-    since_ = std::chrono::steady_clock::now();
+    since_ = lasting_now();
     if (!settings_.endpoint) return host_alone();
     if (settings_.is_host.has_value() && !*settings_.is_host) return connect();
     const std::string& name = settings_.endpoint->host;
@@ -162,7 +162,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
         CoordinatorMessage{Waiting{fmt::format("rendezvous endpoint {}: the name {} is still being looked up: the name "
                                                "server does not answer",
                                                to_string(*settings_.endpoint), settings_.endpoint->host)}});
-    name_timer_->expires_at(since_ + settings_.join_timeout);
+    name_timer_->expires_after(since_ + settings_.join_timeout - lasting_now());
     name_timer_->async_wait([self = shared_from_this()](const boost::system::error_code& error) {
       if (error || !self->undecided_) return;
       self->undecided_ = false;

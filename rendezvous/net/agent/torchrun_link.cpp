@@ -16,6 +16,7 @@
 #include "rendezvous/core/torchrun/torchrun_static.hpp"
 #include "rendezvous/core/torchrun_wire/torchrun_fence.hpp"
 #include "rendezvous/net/io/background.hpp"
+#include "rendezvous/net/io/lasting_clock.hpp"
 #include "rendezvous/net/io/node_identity.hpp"
 #include "rendezvous/net/store/store_client.hpp"
 #include "rendezvous/net/store/worker_keys.hpp"
@@ -134,15 +135,17 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
     const auto deadline = fence_.deadline();
     if (!fence_timer_ || !deadline || armed_) return;
     armed_ = true;
-    fence_timer_->expires_at(*deadline);
-    fence_timer_->async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+    fence_timer_->start(*deadline - lasting_now(), [self = shared_from_this()] {
       self->armed_ = false;
-      if (error) return;
-      if (auto stop = self->fence_.due(std::chrono::steady_clock::now())) {
-        return self->told(CoordinatorMessage{*std::move(stop)});
-      }
-      self->arm_fence();
+      if (!self->fence()) self->arm_fence();
     });
+  }
+
+  /// Whether workers must stop now.
+  bool fence() {
+    auto stop = fence_.due(lasting_now());
+    if (stop) told(CoordinatorMessage{*std::move(stop)});
+    return stop.has_value();
   }
 
   /// The thread may be waiting for a store that is out of reach. Then it leaves without a word to the others.
@@ -165,14 +168,14 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
     if (!is_store) return;
     ClientStore store{std::move(*client)};
     const std::unique_ptr<TorchrunPart> part = own_part();
-    TimePoint heard_at = std::chrono::steady_clock::now();
+    TimePoint heard_at = lasting_now();
     while (!part->over()) {
       for (const AgentMessage& message : wait_for(part->pace())) {
         if (const auto* join = std::get_if<Join>(&message)) terms_ = join->terms;
-        part->said(message, std::chrono::steady_clock::now());
+        part->said(message, lasting_now());
       }
       if (stopped()) return;
-      const TimePoint asked_at = std::chrono::steady_clock::now();
+      const TimePoint asked_at = lasting_now();
       store.set_timeout(std::min<Duration>(answer_limit, terms_.lease));
       auto messages =
           part->turn(store, asked_at, std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now()));
@@ -207,6 +210,7 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
   void answered(TimePoint asked_at, std::vector<CoordinatorMessage> messages) {
     post([this, asked_at, messages = std::move(messages)]() mutable {
       fence_.answered(asked_at);
+      static_cast<void>(fence());  // before anything is obeyed: we may have slept since we asked
       for (CoordinatorMessage& message : messages) told(std::move(message));
       arm_fence();
     });
@@ -217,7 +221,7 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
   Result<std::unique_ptr<StoreClient>> find_again(TimePoint heard_at) {
     for (;;) {
       auto client = connect(connect_limit);
-      const TimePoint now = std::chrono::steady_clock::now();
+      const TimePoint now = lasting_now();
       if (client || !out_of_reach(client.error()) || now - heard_at > terms_.join_timeout) return client;
       rest(retry_pace);  // without a route the answer comes at once
       if (stopped() || wants_to_leave()) return client;
@@ -279,7 +283,7 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
   std::function<void(bool)> ready_;
   AgentLink::Handler handler_;
   TorchrunFence fence_;
-  std::optional<asio::steady_timer> fence_timer_;
+  std::optional<LastingTimer> fence_timer_;
   bool armed_ = false;
   std::optional<asio::steady_timer> leave_timer_;
 

@@ -49,10 +49,12 @@ UtcTime utc_now() { return std::chrono::floor<std::chrono::microseconds>(std::ch
 
 class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl> {
  public:
-  Impl(asio::io_context& loop, LogSink log, RendezvousSettings settings, std::size_t answers_max)
-      : loop_{loop}, torchrun_timer_{loop}, settings_{since_now(settings)}, answers_max_{answers_max},
-        jobs_{loop, std::move(log), settings_,
-              [this](Job& job, std::vector<RendezvousAction> actions) { perform_kept(job, std::move(actions)); }} {}
+  Impl(asio::io_context& loop, LogSink log, RendezvousSettings settings, LastingClock clock, std::size_t answers_max)
+      : loop_{loop}, torchrun_timer_{loop}, clock_{std::move(clock)}, settings_{since(settings, clock_())},
+        answers_max_{answers_max}, jobs_{loop, std::move(log), settings_, clock_,
+                                         [this](Job& job, std::vector<RendezvousAction> actions) {
+                                           perform_kept(job, std::move(actions));
+                                         }} {}
 
   using Job = CoordinatorJob;
 
@@ -102,7 +104,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   }
 
   void step_sound(Job& job, const RendezvousEvent& event) {
-    const TimePoint now = std::chrono::steady_clock::now();
+    const TimePoint now = clock_();
     if (job.mixed.active()) return step_mixed(job, event, now);
     auto actions = job.rendezvous.step(event, now);
     if (job.keeper) {
@@ -123,7 +125,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
                                  answers_max_));
     }
     try {
-      job.perform(job.watch.step(event, job.rendezvous, std::chrono::steady_clock::now()));
+      job.perform(job.watch.step(event, job.rendezvous, clock_()));
       arm(job);
     } catch (const std::exception& fault) {
       end_by_fault(job, fault.what());
@@ -208,7 +210,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     torchrun_timer_.async_wait([self = weak_from_this()](const boost::system::error_code& error) {
       const auto impl = self.lock();
       if (error || !impl) return;
-      impl->torchrun_->turn(std::chrono::steady_clock::now(), utc_now());
+      impl->torchrun_->turn(impl->clock_(), utc_now());
       const auto jobs = impl->jobs_.all();  // a step may end one
       for (const auto& [id, job] : jobs) {
         if (job->faulty()) continue;
@@ -235,11 +237,10 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
       job.had_torchrun = true;
       job.meeting_over = false;
       if (job.keeper) std::exchange(job.keeper, {})->forget();
-      for (RendezvousAction& action : job.mixed.begin(job.rendezvous, std::chrono::steady_clock::now()))
-        job.perform(std::move(action));
+      for (RendezvousAction& action : job.mixed.begin(job.rendezvous, clock_())) job.perform(std::move(action));
     }
     if (!job.mixed.active()) return;
-    step_mixed(job, Tick{}, std::chrono::steady_clock::now());
+    step_mixed(job, Tick{}, clock_());
     jobs_.count(job);
     check_waiters(job);
     jobs_.forget_if_over(job);
@@ -261,13 +262,14 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   asio::io_context& loop_;
   asio::steady_timer torchrun_timer_;
   std::optional<TorchrunHost> torchrun_;
+  const LastingClock clock_;
   const RendezvousSettings settings_;
   const std::size_t answers_max_;
   JobRegistry jobs_;
 
  private:
-  static RendezvousSettings since_now(RendezvousSettings settings) {
-    if (!settings.started) settings.started = std::chrono::steady_clock::now();
+  static RendezvousSettings since(RendezvousSettings settings, TimePoint now) {
+    if (!settings.started) settings.started = now;
     return settings;
   }
 
@@ -286,7 +288,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     if (const auto watched = job.watch.deadline(); watched && (!deadline || *watched < *deadline)) deadline = watched;
     if (!deadline || (job.armed && *job.armed <= *deadline)) return;
     job.armed = deadline;
-    job.timer.expires_at(*deadline);
+    job.timer.expires_after(*deadline - clock_());  // late after a suspension, which is seen in the step
     job.timer.async_wait([self = weak_from_this(), id = job.run_id](const boost::system::error_code& error) {
       const auto impl = self.lock();
       if (error || !impl) return;
@@ -307,8 +309,9 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   }
 };
 
-Coordinator::Coordinator(asio::io_context& loop, LogSink log, RendezvousSettings settings, std::size_t answers_max)
-    : impl_{std::make_shared<Impl>(loop, std::move(log), settings, answers_max)} {}
+Coordinator::Coordinator(asio::io_context& loop, LogSink log, RendezvousSettings settings, LastingClock clock,
+                         std::size_t answers_max)
+    : impl_{std::make_shared<Impl>(loop, std::move(log), settings, std::move(clock), answers_max)} {}
 
 Coordinator::~Coordinator() = default;
 
@@ -367,7 +370,7 @@ void Coordinator::when_others_left(const RunId& run_id, Duration linger, std::fu
 
 std::vector<std::pair<RunId, JobView>> Coordinator::jobs() const {
   std::vector<std::pair<RunId, JobView>> list;
-  const TimePoint now = std::chrono::steady_clock::now();
+  const TimePoint now = impl_->clock_();
   for (const auto& [run_id, job] : impl_->jobs_.all()) {
     JobView view = job->rendezvous.view(now);
     if (job->mixed.active()) {

@@ -14,6 +14,7 @@
 #include "rendezvous/core/text/log_line.hpp"
 #include "rendezvous/net/coordinator/agent_link.hpp"
 #include "rendezvous/net/coordinator/torchrun_host.hpp"
+#include "rendezvous/net/io/lasting_clock.hpp"
 
 namespace boost::asio {
 class io_context;
@@ -34,9 +35,10 @@ inline constexpr std::size_t answers_bytes_max = std::size_t{256} << 20;
 /// agent_sessions.
 class Coordinator {
  public:
-  /// `log`: what was decided about which job, and why.
+  /// `log`: what was decided about which job, and why. By `clock` a suspension of this machine is a gap, as any other
+  /// sleep of ours.
   explicit Coordinator(boost::asio::io_context& loop, LogSink log = {}, RendezvousSettings settings = {},
-                       std::size_t answers_max = answers_bytes_max);
+                       LastingClock clock = lasting_now, std::size_t answers_max = answers_bytes_max);
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
   ~Coordinator();

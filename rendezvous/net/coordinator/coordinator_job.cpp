@@ -62,7 +62,7 @@ std::size_t CoordinatorJob::growth_by(const Join& join) const {
     const auto bytes = read_address(address);
     return bytes && !addresses_.contains(*bytes);
   });
-  const std::size_t told = torchup::held_bytes(join) + (mixed.active() ? 0 : rendezvous.expected_bytes(join));
+  const std::size_t told = torchup::held_bytes(as_kept(join)) + (mixed.active() ? 0 : rendezvous.expected_bytes(join));
   return told - std::min(held, told) + static_cast<std::size_t>(fresh) * address_bytes;
 }
 

@@ -18,10 +18,10 @@ constexpr auto everything = std::numeric_limits<std::uint64_t>::max();
 }  // namespace
 
 JobKeeper::JobKeeper(boost::asio::io_context& loop, StateDirectory& directory, std::uint64_t number, bool on_disk,
-                     RunId run_id, const Rendezvous& rendezvous, Perform perform, Log log)
-    : directory_{directory}, number_{number}, run_id_{std::move(run_id)}, rendezvous_{&rendezvous}, perform_{std::move(
-                                                                                                        perform)},
-      log_{std::move(log)}, soon_{loop}, slow_{loop}, saved_{rendezvous.revision()}, on_disk_{on_disk} {}
+                     RunId run_id, const Rendezvous& rendezvous, LastingClock clock, Perform perform, Log log)
+    : directory_{directory}, number_{number}, run_id_{std::move(run_id)},
+      rendezvous_{&rendezvous}, clock_{std::move(clock)}, perform_{std::move(perform)}, log_{std::move(log)},
+      soon_{loop}, slow_{loop}, saved_{rendezvous.revision()}, on_disk_{on_disk} {}
 
 void JobKeeper::stepped(std::vector<RendezvousAction> actions) {
   tell_fences(actions);
@@ -71,11 +71,10 @@ void JobKeeper::save_after(Duration delay) {
 void JobKeeper::save() {
   saving_ = on_disk_ = true;
   const std::uint64_t revision = rendezvous_->revision();
-  directory_.write(number_, encode_job({run_id_, rendezvous_->snapshot(std::chrono::steady_clock::now())}),
-                   [weak = weak_from_this(), revision](const Result<>& result) {
-                     const auto self = weak.lock();
-                     if (self && self->rendezvous_) self->saved(revision, result);
-                   });
+  directory_.write(number_, content(), [weak = weak_from_this(), revision](const Result<>& result) {
+    const auto self = weak.lock();
+    if (self && self->rendezvous_) self->saved(revision, result);
+  });
   slow_.expires_after(slow_limit);
   slow_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
     const auto self = weak.lock();
@@ -85,6 +84,12 @@ void JobKeeper::save() {
     self->too_slow_ = true;
     self->release(everything);
   });
+}
+
+/// Of thousands of nodes the bytes take long to make, and the loop has others to serve: a snapshot shares what it tells
+/// of each node with the machine, and bytes are made of it on the directory's thread.
+std::function<std::string()> JobKeeper::content() const {
+  return [saved = SavedJob{run_id_, rendezvous_->snapshot(clock_())}] { return encode_job(saved); };
 }
 
 void JobKeeper::saved(std::uint64_t revision, const Result<>& result) {
@@ -122,7 +127,7 @@ void JobKeeper::let_go() {
 
 void JobKeeper::finish() {
   if (rendezvous_->revision() != saved_ || saving_ || failing_) {
-    directory_.write(number_, encode_job({run_id_, rendezvous_->snapshot(std::chrono::steady_clock::now())}), {});
+    directory_.write(number_, content(), {});
   }
   let_go();
 }

@@ -10,6 +10,7 @@
 
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
+#include "rendezvous/net/io/lasting_clock.hpp"
 
 namespace torchup {
 
@@ -34,7 +35,7 @@ class JobKeeper : public std::enable_shared_from_this<JobKeeper> {
   /// The file is `number` of `directory`. `rendezvous` must live until the keeper is let go; it is in the file already
   /// (`on_disk`), or new. A shared_ptr must own the keeper.
   JobKeeper(boost::asio::io_context& loop, StateDirectory& directory, std::uint64_t number, bool on_disk, RunId run_id,
-            const Rendezvous& rendezvous, Perform perform, Log log);
+            const Rendezvous& rendezvous, LastingClock clock, Perform perform, Log log);
 
   /// After each step: has its actions performed now or, in the same order, when they may be told.
   void stepped(std::vector<RendezvousAction> actions);
@@ -59,6 +60,7 @@ class JobKeeper : public std::enable_shared_from_this<JobKeeper> {
 
   void tell_fences(std::vector<RendezvousAction>& actions);
   void save();
+  [[nodiscard]] std::function<std::string()> content() const;
   void save_after(Duration delay);
   void saved(std::uint64_t revision, const Result<>& result);
   void release(std::uint64_t revision);
@@ -68,6 +70,7 @@ class JobKeeper : public std::enable_shared_from_this<JobKeeper> {
   std::uint64_t number_;
   RunId run_id_;
   const Rendezvous* rendezvous_;
+  LastingClock clock_;
   Perform perform_;
   Log log_;
   boost::asio::steady_timer soon_, slow_;

@@ -14,8 +14,9 @@ namespace torchup {
 
 static_assert(state_bytes_max >= 2 * told_bytes_max);  // or a job might be written that is not read
 
-JobRegistry::JobRegistry(boost::asio::io_context& loop, LogSink log, RendezvousSettings settings, Perform perform)
-    : loop_{loop}, log_{std::move(log)}, settings_{settings}, perform_{std::move(perform)} {}
+JobRegistry::JobRegistry(boost::asio::io_context& loop, LogSink log, RendezvousSettings settings, LastingClock clock,
+                         Perform perform)
+    : loop_{loop}, log_{std::move(log)}, settings_{settings}, clock_{std::move(clock)}, perform_{std::move(perform)} {}
 
 // ---- how jobs begin
 
@@ -96,11 +97,11 @@ void JobRegistry::count(Job& job) {
 
 void JobRegistry::forget_if_over(Job& job) {
   if (!job.alone() || !job.waiters.empty() || job.mixed.active()) return;
-  if (job.rendezvous.forgettable(std::chrono::steady_clock::now())) forget(job);
+  if (job.rendezvous.forgettable(clock_())) forget(job);
 }
 
 void JobRegistry::forget_old() {
-  const TimePoint now = std::chrono::steady_clock::now();
+  const TimePoint now = clock_();
   std::erase_if(jobs_, [&](const auto& entry) {
     Job& job = *entry.second;
     const bool over = job.mixed.active() ? job.mixed.member_count() == 0 : job.rendezvous.forgettable(now);
@@ -136,7 +137,7 @@ Result<std::vector<std::shared_ptr<CoordinatorJob>>> JobRegistry::restore(StateD
       directory.remove(number);
       continue;
     }
-    auto made = add(job.run_id, Rendezvous{settings_, job.snapshot, std::chrono::steady_clock::now()});
+    auto made = add(job.run_id, Rendezvous{settings_, job.snapshot, clock_()});
     made->restored();
     keep(*made, number, true);
     count(*made);
@@ -151,7 +152,7 @@ void JobRegistry::keep(Job& job) {
 
 void JobRegistry::keep(Job& job, std::uint64_t number, bool on_disk) {
   job.keeper = std::make_shared<JobKeeper>(
-      loop_, *state_, number, on_disk, job.run_id, job.rendezvous,
+      loop_, *state_, number, on_disk, job.run_id, job.rendezvous, clock_,
       [this, &job](std::vector<RendezvousAction> actions) { perform_(job, std::move(actions)); },
       [&job](const std::string& line) { job.log(LogLevel::warning, "state", line); });
 }

@@ -10,6 +10,7 @@
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/text/log_line.hpp"
 #include "rendezvous/net/coordinator/coordinator_job.hpp"
+#include "rendezvous/net/io/lasting_clock.hpp"
 
 namespace boost::asio {
 class io_context;
@@ -29,7 +30,8 @@ class JobRegistry {
   /// Does what a job has decided, once that is on disk.
   using Perform = std::function<void(Job& job, std::vector<RendezvousAction> actions)>;
 
-  JobRegistry(boost::asio::io_context& loop, LogSink log, RendezvousSettings settings, Perform perform);
+  JobRegistry(boost::asio::io_context& loop, LogSink log, RendezvousSettings settings, LastingClock clock,
+              Perform perform);
 
   [[nodiscard]] const Jobs& all() const { return jobs_; }
   /// Null: there is none.
@@ -74,6 +76,7 @@ class JobRegistry {
   boost::asio::io_context& loop_;
   LogSink log_;
   RendezvousSettings settings_;
+  LastingClock clock_;
   Perform perform_;
   Jobs jobs_;
   StateDirectory* state_ = nullptr;  ///< null: nothing is kept

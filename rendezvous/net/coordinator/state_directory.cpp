@@ -91,7 +91,7 @@ class StateDirectory::Impl {
     thread_.join();
   }
 
-  void write(std::uint64_t number, std::string content, Done done) {
+  void write(std::uint64_t number, std::function<std::string()> content, Done done) {
     {
       const std::lock_guard guard{mutex_};
       writes_.push_back({number, std::move(content), std::move(done)});
@@ -113,7 +113,7 @@ class StateDirectory::Impl {
  private:
   struct Write {
     std::uint64_t number = 0;
-    std::string content;
+    std::function<std::string()> content;
     Done done;
   };
 
@@ -130,11 +130,12 @@ class StateDirectory::Impl {
         guard.lock();
         continue;
       }
-      const Write write = std::move(writes_.front());
+      Write write = std::move(writes_.front());
       writes_.pop_front();
       ++writes_since_removals_;
       guard.unlock();
-      const Result<> result = replace(write.number, write.content);
+      const Result<> result = replace(write.number, write.content());
+      write.content = {};  // a snapshot of thousands is not freed in no time: not where the loop may wait for us
       guard.lock();
       if (write.done && !ending_) asio::post(loop_, [done = write.done, result] { done(result); });
     }
@@ -237,7 +238,7 @@ Result<std::vector<StateDirectory::File>> StateDirectory::read() const {
   return files;
 }
 
-void StateDirectory::write(std::uint64_t number, std::string content, Done done) {
+void StateDirectory::write(std::uint64_t number, std::function<std::string()> content, Done done) {
   impl_->write(number, std::move(content), std::move(done));
 }
 void StateDirectory::remove(std::uint64_t number) { impl_->remove(number); }

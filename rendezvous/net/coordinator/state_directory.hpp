@@ -49,7 +49,10 @@ class StateDirectory {
   /// Replaces the file; `done` is called once it would survive a power cut. When the disk fails the file is removed,
   /// where that is possible: no state is better than an old one. Where only descriptors or memory have run out it stays
   /// as it is. errc::limit_exceeded beyond state_bytes_max.
-  void write(std::uint64_t number, std::string content, Done done);
+  ///
+  /// `content` is called on the directory's own thread, which has time for what the loop has not: to make bytes of a
+  /// snapshot. It owns all that it uses.
+  void write(std::uint64_t number, std::function<std::string()> content, Done done);
   /// For good: nothing is written to that number again, and what still waits to be is not. A few writes go before
   /// removals, and removals that wait cost one flush of the folder together.
   void remove(std::uint64_t number);

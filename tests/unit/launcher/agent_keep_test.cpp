@@ -1,3 +1,4 @@
+// One scripted job for all that may become of kept workers, hence longer than 400 lines.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/launcher/running_agent.hpp"
@@ -428,6 +429,46 @@ TEST_CASE("the steps of earlier rounds are no progress of the next", "[unit][age
   signs.beats = 4;
   signs.beat_ns = std::chrono::nanoseconds{job.now.time_since_epoch()}.count();
   REQUIRE(progressed());
+}
+
+TEST_CASE("a kept worker that nothing can kill holds up no end", "[unit][agent][keep]") {
+  Keeping job;
+  job.step(ended(1, -SIGKILL));
+  job.parks(0);
+  job.parks(2);
+  job.step(FromCoordinator{stopped(0)});
+  End end{verdict(130)};
+  end.verdict.kill_now = true;
+  job.step(FromCoordinator{end});
+  CHECK(find<KillWorkers>(job.step(DescendantsGone{}))->workers == ranks({0, 2}));
+  REQUIRE(job.agent.deadline() == job.now + unkillable_after);
+  job.step(ended(0, -SIGKILL));
+  job.now += unkillable_after;
+  CHECK(find_event<event::WorkerAbandoned>(job.step(Wake{}))->worker.local_rank == LocalRank{2});
+  CHECK(find<Finish>(job.step(DescendantsGone{}))->verdict.exit_code == 1);
+}
+
+TEST_CASE("a worker that has left its parking place and that nothing can kill holds up no round",
+          "[unit][agent][keep]") {
+  Keeping job;
+  job.until_join();
+  CHECK(find<KillWorkers>(job.says(0, WorkerLeaves{}))->workers == ranks({0}));
+  CHECK(deeds(job.step(FromCoordinator{three_placed(1, 1)})) == 0);
+  REQUIRE(job.agent.deadline() == job.now + unkillable_after);
+  SECTION("it goes after all") {
+    const auto begun = job.step(ended(0, -SIGKILL));
+    CHECK(find<StartWorkers>(begun)->kept == ranks({2}));
+    CHECK_FALSE(job.agent.deadline());
+  }
+  SECTION("it stays: this node ends, and the others hear why") {
+    job.now += unkillable_after;
+    const auto over = job.step(Wake{});
+    CHECK(find_event<event::WorkerAbandoned>(over)->worker.local_rank == LocalRank{0});
+    CHECK(find_sent<Leave>(over)->reason == "a worker cannot be killed");
+    job.step(FromCoordinator{End{verdict(1)}});
+    job.step(ended(2, -SIGTERM));
+    CHECK(find<Finish>(job.step(DescendantsGone{}))->verdict.exit_code == 1);
+  }
 }
 
 }  // namespace torchup

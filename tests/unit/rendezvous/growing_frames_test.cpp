@@ -361,7 +361,8 @@ TEST_CASE("a job file with a phase or stage that only a later release knows is t
   REQUIRE(decode_job(encode_job(job)).error().code == errc::wrong_version);
   job = {};
   job.snapshot.terms = terms();
-  job.snapshot.members.push_back({todays_join(), static_cast<JobSnapshot::Stage>(4), false, "", 0, {}});
-  job.snapshot.members[0].join.terms = {};
+  Join join = todays_join();
+  join.terms = {};
+  job.snapshot.members.push_back({join, static_cast<JobSnapshot::Stage>(4), false, "", 0, {}});
   REQUIRE(decode_job(encode_job(job)).error().code == errc::wrong_version);
 }

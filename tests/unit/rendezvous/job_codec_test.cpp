@@ -97,7 +97,7 @@ TEST_CASE("a saved job whose parts contradict each other is refused", "[unit][jo
     job.snapshot.members.clear();
     job.snapshot.terms.reset();
   }
-  SECTION("one node twice") { job.snapshot.members[1].join.node = job.snapshot.members[0].join.node; }
+  SECTION("one node twice") { job.snapshot.members[1].join = job.snapshot.members[0].join; }
   REQUIRE(!decode_job(encode_job(job)));
 }
 

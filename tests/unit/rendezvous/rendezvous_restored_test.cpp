@@ -145,3 +145,23 @@ TEST_CASE("who has left a later round than was saved is placed in none that is o
   REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::gathering);
   REQUIRE(job.resume("b", Resume::Stage::ready) == "a host store of round 4\n");
 }
+
+TEST_CASE("snapshots share what their nodes told of themselves, however many are made", "[unit][rendezvous]") {
+  Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2, .max_restarts = 1});
+  const JobSnapshot first = job.rendezvous.snapshot(job.now);
+  const auto same = [&](const char* name, std::size_t member) {
+    const JobSnapshot second = job.rendezvous.snapshot(job.now);
+    REQUIRE(second.members[member].join->host == name);
+    return &*first.members[member].join == &*second.members[member].join;
+  };
+  REQUIRE(same("a", 0));
+  job.fail("b", 0, 2);
+  job.pass(job.now + 20ms);
+  job.join("a");
+  SECTION("joining again as they are is no news") { REQUIRE(same("a", 0)); }
+  SECTION("another is, and leaves what was saved as it was") {
+    job.join("b", 3);
+    REQUIRE_FALSE(same("b", 1));
+    REQUIRE(first.members[1].join->local_world_size == 2);
+  }
+}

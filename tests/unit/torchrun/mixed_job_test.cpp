@@ -226,6 +226,40 @@ TEST_CASE("a mixed job has room for so many agents of ours", "[unit][mixed]") {
   REQUIRE(mixed.job.member_count() == 256);
 }
 
+TEST_CASE("a mixed job's verdict tells no more than one of ours, the root cause first", "[unit][mixed]") {
+  test::OwnedKeys keys;
+  MixedJob job{RunId{"job"}};
+  Rendezvous pure;
+  for (std::uint32_t number = 0; number < 2; ++number) {
+    (void)pure.step(Connected{Peer{number}, "10.0.0.1", "10.0.0.5"}, TimePoint{});
+    Join join = join_of(3, 3);
+    join.node = NodeId{"a_" + std::to_string(number) + "_0"};
+    join.host = "host" + std::to_string(number);
+    (void)pure.step(Said{Peer{number}, join}, TimePoint{});
+  }
+  (void)job.begin(pure, TimePoint{});
+  Leave leave{.exit_code = 1, .reason = "enough"};
+  for (std::size_t i = 0; i <= failures_kept_max; ++i) {
+    leave.failures.push_back({.rank = Rank{static_cast<int>(i)},
+                              .host = "host0",
+                              .message = std::string(2 << 20, 'x'),
+                              .consequence = i < 2});
+  }
+  std::vector<Verdict> told;
+  for (const RendezvousAction& action : job.step(Said{Peer{0}, leave}, keys, TimePoint{} + 100ms, utc0)) {
+    const auto* tell = std::get_if<Tell>(&action);
+    const auto* end = tell ? std::get_if<End>(&tell->message) : nullptr;
+    if (end) told.push_back(end->verdict);
+  }
+  REQUIRE(told.size() == 2);
+  for (const Verdict& verdict : told) {
+    REQUIRE(verdict.failures.size() == failures_kept_max);
+    REQUIRE(verdict.failures.front().rank == Rank{2});
+    REQUIRE(held_bytes(verdict) <= verdict_told_bytes_max / 2);
+    REQUIRE(held_bytes(verdict) > verdict_told_bytes_max / 3);
+  }
+}
+
 TEST_CASE("an agent that starts again takes the place of the silent one on its host", "[unit][mixed]") {
   Mixed mixed;
   (void)mixed.step(Gone{Peer{0}, false});

@@ -102,6 +102,9 @@ class Hooks(Case):
     def test_an_exception_out_of_a_hook_costs_one_step(self):
         self.assert_same(run([worker, "failing_hook"], 2))
 
+    def test_a_result_of_any_shape_and_memory_order(self):
+        self.assert_same(run([worker, "hook_results"], 2))
+
     def test_bfloat16_on_the_wire(self):
         self.assert_same(run([worker, "wire_hook"], 3))
 

@@ -141,6 +141,65 @@ void clear_gradients(const torchup::DataParallelCore& ddp) {
   for (auto& parameter : ddp.parameters()) parameter.mutable_grad() = Tensor{};
 }
 
+/// What a hook gives back may have any shape and memory order: the gradients are those without a hook.
+void hook_results(torchup::ProcessGroup& group, Words) {
+  using Shape = std::function<Tensor(const Tensor& buffer)>;
+  const auto train = [&](const Shape& shape, bool view) {
+    Gaps net;
+    expect(!net->gaps.is_non_overlapping_and_dense(), "gaps");
+    torchup::DistributedDataParallel ddp(net, group, {.gradient_as_bucket_view = view});
+    if (shape)
+      ddp.register_comm_hook([&, inner = torchup::all_reduce_hook(group)](const torchup::GradBucket& bucket) {
+        auto reduction = inner(bucket);
+        reduction.work.wait();
+        return torchup::BucketReduction{.result = shape(bucket.buffer()), .work = {}, .stages = {}};
+      });
+    std::vector<Tensor> seen;
+    for (int step = 0; step < 3; ++step) {  // the second one lays out the buckets anew, the third finds gradients
+      if (step < 2)
+        for (auto& parameter : ddp.parameters()) parameter.mutable_grad() = Tensor{};
+      else
+        for (auto& parameter : ddp.parameters()) parameter.mutable_grad().zero_();
+      ddp(torch::arange(1, 9).view({2, 4}).to(torch::kFloat) * (group.rank() + 1 + step)).backward();
+      for (const auto& gradient : gradients(ddp)) seen.push_back(gradient.clone());
+    }
+    expect(ddp.bucket_layout().buckets.size() == 1, "one bucket");
+    return seen;
+  };
+  const std::map<std::string, Shape> shapes{
+      {"a matrix",
+       [](const Tensor& buffer) {
+         return buffer.clone().view({2, 10});
+       }},
+      {"a column",
+       [](const Tensor& buffer) {
+         return buffer.clone().view({20, 1});
+       }},
+      {"the buffer as a matrix",
+       [](const Tensor& buffer) {
+         return buffer.view({4, 5});
+       }},
+      {"a matrix by columns",
+       [](const Tensor& buffer) {
+         return buffer.view({4, 5}).t().contiguous().t();
+       }},
+      {"the buffer by columns",
+       [](const Tensor& buffer) {
+         return buffer.view({5, 4}).t().copy_(buffer.clone().view({4, 5}));
+       }},
+      {"another dtype", [](const Tensor& buffer) { return buffer.to(torch::kHalf); }},
+  };
+  for (const bool view : {false, true}) {
+    const auto wanted = train({}, view);
+    for (const auto& [name, shape] : shapes) {
+      const auto seen = train(shape, view);
+      for (std::size_t index = 0; index < wanted.size(); ++index)
+        expect(seen[index].scalar_type() == torch::kFloat && torch::equal(seen[index], wanted[index]),
+               "the same gradients by " + name);
+    }
+  }
+}
+
 /// A backward pass fails while the reduction of its first bucket is under way: rank 0 is through with the next step's
 /// first bucket before rank 1 takes part in the failed one. The averages after reset() are right all the same.
 void reset_in_flight(torchup::ProcessGroup& group, Words words) {
@@ -331,6 +390,7 @@ int run_as_program(int argc, char** argv) {
               {"optimizers", optimizers},
               {"refusals", refusals},
               {"failing_hook", failing_hook},
+              {"hook_results", hook_results},
               {"reset_in_flight", reset_in_flight},
               {"static_first_fails", static_first_fails},
               {"power_sgd", power_sgd},

@@ -46,6 +46,17 @@ struct ManyImpl : torch::nn::Module {
 };
 TORCH_MODULE(Many);
 
+/// A parameter that lies in memory with gaps, beside one that does not; their gradients are numbers that 16 bits hold.
+struct GapsImpl : torch::nn::Module {
+  Tensor dense = register_parameter("dense", torch::ones({2, 4}));
+  Tensor gaps = register_parameter("gaps", torch::ones({3, 8}).slice(1, 0, 8, 2));
+  Tensor forward(Tensor input) {
+    const Tensor weights = torch::arange(1, 4).to(torch::kFloat);
+    return (torch::matmul(input, gaps.t()) * weights).sum() + (dense * input.square()).sum();
+  }
+};
+TORCH_MODULE(Gaps);
+
 /// Says no where a kernel on a GPU would.
 struct PickyImpl : torch::nn::Module {
   torch::nn::Linear layer{4, 2};

@@ -1,14 +1,18 @@
 #include "worker_runtime/state/checkpoint_folder.hpp"
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <optional>
 #include <torchup/error.hpp>
 
@@ -41,6 +45,44 @@ class Said {
   int before_;
 };
 
+/// Does something in a process of its own, which then lives on until this is gone.
+class AnotherProcess {
+ public:
+  template <class Action>
+  explicit AnotherProcess(const Action& action) {
+    std::array<int, 2> ready{};
+    REQUIRE(::pipe(ready.data()) == 0);
+    id_ = ::fork();
+    if (id_ == 0) {
+      ::alarm(60);
+      const auto result = action();
+      static_cast<void>(::write(ready[1], "x", 1) < 0 || !result || ::write(ready[1], "y", 1) < 0);
+      ::close(ready[1]);
+      for (;;) ::pause();
+    }
+    ::close(ready[1]);
+    std::array<char, 2> said{};
+    ssize_t size = 0;
+    for (ssize_t more = 1; more > 0 && size < 2; size += more) more = ::read(ready[0], said.data() + size, 2 - size);
+    ::close(ready[0]);
+    works_ = size == 2;
+  }
+  ~AnotherProcess() { kill(); }
+  AnotherProcess(const AnotherProcess&) = delete;
+  AnotherProcess& operator=(const AnotherProcess&) = delete;
+
+  bool works() const { return works_; }  ///< the action's result is one that is true
+  pid_t id() const { return id_; }
+  void kill() {
+    if (id_ > 0) ::kill(id_, SIGKILL), ::waitpid(id_, nullptr, 0);
+    id_ = -1;
+  }
+
+ private:
+  pid_t id_ = -1;
+  bool works_ = false;
+};
+
 CheckpointContent content_of(std::int64_t step) {
   return {.facts = {{"step", step}}, .model = {{"weight", torch::ones({2})}}, .training = {}};
 }
@@ -53,41 +95,106 @@ auto entries_of(const std::filesystem::path& folder) {
 
 TEST_CASE("a folder has one writer, and readers beside it", "[worker_runtime][checkpoint]") {
   const test::TemporaryFolder place;
-  std::optional<CheckpointFolder> first{std::in_place, place.path};
+  CheckpointFolder{place.path}.save(content_of(1), 1, {});
+  AnotherProcess first{[&] { return WriterLock::try_take(place.path); }};
+  REQUIRE(first.works());
   CheckpointFolder second{place.path, std::chrono::milliseconds{0}};
-  first->save(content_of(1), 1, {});
   const auto left_over = place.path / "step-000000000002.tmp-99999999";  // what the first one would be writing
   std::filesystem::create_directory(left_over);
   REQUIRE(second.found().whole.size() == 1);
   REQUIRE_THROWS_WITH(second.save(content_of(2), 1, {}),
-                      Catch::Contains(place.path.string()) && Catch::Contains("process " + std::to_string(::getpid())));
+                      Catch::Contains(place.path.string()) && Catch::Contains("process " + std::to_string(first.id())));
   REQUIRE(std::filesystem::exists(left_over));
-  REQUIRE(first->found().whole.size() == 1);
-  SECTION("until it is gone") { first.reset(); }
-  SECTION("until it says so") { first->stop_writing(); }
+  first.kill();  // the right goes with the process that had it
   second.save(content_of(2), 1, {});
   REQUIRE(second.found().whole.front().step == 2);
 }
 
-TEST_CASE("the right to write goes with the process that had it", "[worker_runtime][checkpoint]") {
+TEST_CASE("objects of one process share the right to write in a folder", "[worker_runtime][checkpoint]") {
   const test::TemporaryFolder place;
-  std::array<int, 2> ready{};
-  REQUIRE(::pipe(ready.data()) == 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const auto lock = WriterLock::try_take(place.path);
-    static_cast<void>(::write(ready[1], "x", lock ? 1 : 0) < 0);
-    ::alarm(60);
-    for (;;) ::pause();
+  const auto alias = place.path.string() + "/../" + place.path.filename().string();
+  const auto others_can_write = [&] {
+    return AnotherProcess{[&] { return WriterLock::try_take(place.path); }}.works();
+  };
+  std::optional<CheckpointFolder> first{std::in_place, place.path, std::chrono::milliseconds{0}};
+  std::optional<CheckpointFolder> second{std::in_place, alias, std::chrono::milliseconds{0}};
+  for (int step = 1; step <= 6; step += 2) {
+    first->save(content_of(step), 0, {});
+    second->save(content_of(step + 1), 0, {});
   }
-  ::close(ready[1]);
-  char byte = 0;
-  REQUIRE(::read(ready[0], &byte, 1) == 1);
-  ::close(ready[0]);
-  REQUIRE_FALSE(WriterLock::try_take(place.path));
-  ::kill(child, SIGKILL);
-  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  REQUIRE(first->found().whole.size() == 6);
+  SECTION("until the last of them is gone") {
+    second.reset();
+    REQUIRE_FALSE(others_can_write());
+    first.reset();
+    REQUIRE(others_can_write());
+  }
+  SECTION("until one of them says that another rank writes, and then anew") {
+    first->stop_writing();
+    REQUIRE(others_can_write());
+    second->save(content_of(7), 0, {});
+    REQUIRE_FALSE(others_can_write());
+  }
+}
+
+TEST_CASE("objects of one process write into a folder by turns", "[worker_runtime][checkpoint]") {
+  const test::TemporaryFolder place;
+  const auto save_often = [&] {
+    const CheckpointFolder folder{place.path, std::chrono::milliseconds{0}};
+    for (int i = 0; i < 50; ++i) folder.save(content_of(1), 0, {});
+  };
+  auto other = std::async(std::launch::async, save_often);
+  REQUIRE_NOTHROW(save_often());
+  REQUIRE_NOTHROW(other.get());
+  REQUIRE(entries_of(place.path) == 2);
+}
+
+TEST_CASE("who may write in a folder may lock it, whoever made the lock", "[worker_runtime][checkpoint]") {
+  const test::TemporaryFolder place;
+  std::filesystem::permissions(place.path, std::filesystem::perms{0777});
+  const auto before = ::umask(0077);
   REQUIRE(WriterLock::try_take(place.path));
+  ::umask(before);
+  const auto lock = place.path / "writer.lock";
+  REQUIRE(std::filesystem::status(lock).permissions() == std::filesystem::perms{0666});
+
+  // One of an older release's, which its owner has for himself.
+  const auto as_somebody_else = [&](int permissions, const std::function<bool()>& action) {
+    std::filesystem::permissions(lock, std::filesystem::perms(permissions));
+    return AnotherProcess{[&, action] {
+             // The owner who is no root is somebody else by the permissions alone.
+             if (::geteuid() == 0 && ::seteuid(65534) != 0) return false;
+             return action();
+           }}
+        .works();
+  };
+  REQUIRE(as_somebody_else(0444, [&] { return WriterLock::try_take(place.path) != nullptr; }));
+  REQUIRE(as_somebody_else(0, [&] {
+    try {
+      const auto taken = WriterLock::try_take(place.path);
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      return text.find(lock.string() + ": Permission denied") != std::string::npos &&
+             text.find("have its owner make it readable and writable") != std::string::npos;
+    }
+    return false;
+  }));
+}
+
+TEST_CASE("what it means that a file cannot be locked", "[worker_runtime][checkpoint]") {
+  for (const int error : {EWOULDBLOCK, EACCES}) REQUIRE(lock_failure(error, true) == LockFailure::held);
+  for (const int error : {ENOSYS, EOPNOTSUPP, ENOLCK, EINVAL})
+    REQUIRE(lock_failure(error, true) == LockFailure::no_locks);
+  REQUIRE(lock_failure(EBADF, false) == LockFailure::unwritable);
+  for (const int error : {EBADF, EIO, ESTALE}) REQUIRE(lock_failure(error, true) == LockFailure::failed);
+}
+
+TEST_CASE("a step that no folder could be named by is refused", "[worker_runtime][checkpoint]") {
+  const test::TemporaryFolder place;
+  const CheckpointFolder folder{place.path};
+  REQUIRE_THROWS_WITH(folder.save(content_of(-1), 0, {}), Catch::Contains("step -1"));
+  folder.save(content_of(0), 0, {});
+  REQUIRE(folder.found().whole.front().step == 0);
 }
 
 TEST_CASE("what a crashed writer left goes before a new checkpoint needs its room", "[worker_runtime][checkpoint]") {

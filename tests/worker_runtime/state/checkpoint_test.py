@@ -1,4 +1,5 @@
 """Checkpoints: bit-equal resumption after kill -9 anywhere, other world sizes, damage. Usage: checkpoint_test.py RESUME_WORKER CASE FAILING_DISK"""
+import errno
 import json
 import os
 import pathlib
@@ -19,16 +20,17 @@ ranks = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "SLURM_", "
 clean = {name: value for name, value in os.environ.items() if not name.startswith(ranks)}
 
 
-def job(world_size, folder, out, to_the_end=False, limit_rank_0=None, unreadable=None, unreadable_to=(), **options):
-    """Runs one attempt of a job, where those ranks cannot read files of that name; the exit codes and outputs by rank."""
+def job(world_size, folder, out, to_the_end=False, limit_rank_0=None, unreadable=None, unreadable_to=(), errors=None, **options):
+    """Runs one attempt of a job, where those ranks cannot read files of that name, and rank 0's disk has `errors`; the exit codes and outputs by rank."""
     out.mkdir(exist_ok=True)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = clean | {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
                            "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "test"}
     arguments = [word for name, value in options.items() for word in ("--" + name.replace("_", "-"), str(value))]
     disk = {"LD_PRELOAD": failing_disk, "TORCHUP_TEST_UNREADABLE": unreadable}
+    disk_0 = {"LD_PRELOAD": failing_disk} | {f"TORCHUP_TEST_{call}_ERROR": str(error) for call, error in (errors or {}).items()}
     workers = [subprocess.Popen([program, "--folder", folder, "--out", out, *arguments],
-                                env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | (disk if rank in unreadable_to else {}),
+                                env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | (disk if rank in unreadable_to else {}) | (disk_0 if errors and rank == 0 else {}),
                                 preexec_fn=limit_rank_0 if rank == 0 else None, restore_signals=limit_rank_0 is None,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(world_size)]
     deadline = time.monotonic() + 150
@@ -150,6 +152,10 @@ def failed_write():
         assert codes == [1, 1] and all("step 3\n" in output for output in outputs), (codes, outputs, errors)
         assert all("File too large" in error for error in errors) and time.monotonic() - began < 90, errors
         assert steps_in(root / "c") == [3] and len(list((root / "c").glob("step-*"))) == 1, list((root / "c").iterdir())
+    # What is wrong with the last thing to be done is said too, and not what was tried after it.
+    codes, _, errors = job(2, root / "d", root / "out", to_the_end=True, errors={"RENAME": errno.EDQUOT}, steps=4)
+    assert codes == [1, 1] and all(os.strerror(errno.EDQUOT) in error for error in errors), (codes, errors)
+    assert list((root / "d").glob("step-*")) == [], list((root / "d").iterdir())
 
 
 def caps():
@@ -234,6 +240,18 @@ def disk_errors():
     assert all("Input/output error" in error for error in errors), errors
     assert steps_in(root / "c") == [9, 10, 12] and newest.stat().st_ino == inode, steps_in(root / "c")
     assert finish(2, root / "c", root / "out", steps=13) == 12
+
+
+def locks():
+    """Where the file system has no locks that is said once, and the job goes on; where a lock fails all ranks end with the reason."""
+    for error in (errno.ENOSYS, errno.ENOLCK):
+        folder = root / str(error)
+        codes, _, said = job(2, folder, root / "out", errors={"FLOCK": error}, steps=9)
+        assert codes == [0, 0] and steps_in(folder) == [3, 6, 9], (codes, said)
+        assert said[0].count(f"{folder} has no locks ({os.strerror(error)})") == 1 and "locks" not in said[1], said
+    codes, _, said = job(2, root / "c", root / "out", to_the_end=True, errors={"FLOCK": errno.EIO}, steps=9)
+    reason = f"lock {root / 'c' / 'writer.lock'}: {os.strerror(errno.EIO)}"
+    assert codes == [1, 1] and all(reason in text for text in said) and steps_in(root / "c") == [], (codes, said)
 
 
 def world_sizes():

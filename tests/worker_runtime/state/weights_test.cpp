@@ -1,5 +1,6 @@
 #include "torchup/weights.hpp"
 
+#include <sys/stat.h>
 #include <torch/nn/modules/linear.h>
 
 #include <catch2/catch.hpp>
@@ -44,4 +45,11 @@ TEST_CASE("a header may have any length, whatever its first bytes look like", "[
   };
   REQUIRE(length_with(std::string(1 + length - length_with("w"), 'w')) == length);
   REQUIRE(load_tensors(file.path()).size() == 1);
+}
+
+TEST_CASE("what is no regular file is refused, and nobody is waited for", "[worker_runtime][weights]") {
+  const File file;
+  REQUIRE(::mkfifo(file.path().c_str(), 0600) == 0);  // and nobody writes into it
+  for (const auto& path : {file.path(), file.folder.path})
+    REQUIRE_THROWS_WITH(load_tensors(path), Catch::Contains(path.string() + " is no regular file"));
 }

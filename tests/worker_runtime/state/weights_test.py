@@ -68,7 +68,7 @@ def copy(source, *prefix):
 
 def refused(source, why, *prefix):
     answer = copy(source, *prefix)
-    assert isinstance(answer, str) and why in answer and os.path.basename(source) in answer, answer
+    assert isinstance(answer, str) and why in answer and os.path.basename(source) in answer and "HAS CHANGED" not in answer, answer
 
 
 class Net(torch.nn.Module):
@@ -76,6 +76,7 @@ class Net(torch.nn.Module):
         super().__init__()
         self.fc = torch.nn.Linear(3, 2)
         self.bn = torch.nn.BatchNorm1d(2)
+        self.register_buffer("mask", torch.tensor([True, False]))
 
 
 with tempfile.TemporaryDirectory() as folder:
@@ -109,6 +110,14 @@ with tempfile.TemporaryDirectory() as folder:
     torch.save(net.state_dict(), pth)
     same(copy(pth, ""), {name: tensor.resolve_neg() for name, tensor in net.state_dict().items()})
     net.fc.weight.data = state["fc.weight"]
+    # Numbers that have another sign go where there is none; what has none is no view of itself, and is refused before anything changes.
+    torch.save(state | {"mask": torch._neg_view(torch.tensor([0.0, 2.0]))}, pth)
+    same(copy(pth, ""), state | {"mask": torch.tensor([False, True])})
+    for view in (torch._neg_view(torch.tensor([True, False])), torch._neg_view(torch.zeros(2, dtype=torch.uint16)),
+                 torch._neg_view(torch.zeros(2, dtype=torch.float8_e5m2))):
+        torch.save({name: tensor + 1 for name, tensor in state.items()} | {"mask": view}, pth)
+        refused(pth, f"tensor mask is marked as negated, and {str(view.dtype)[6:]} has no other sign", "")
+        refused(pth, "tensor mask is marked as negated")
 
     training = {"model": {"module." + name: tensor for name, tensor in state.items()}, "epoch": 3, "big": 2**40, "lr": 0.1,
                 "negative": -5, "names": ["a", None, True, (1, 2, 3, 4)], "optimizer": torch.optim.SGD(net.parameters(), 0.1).state_dict()}

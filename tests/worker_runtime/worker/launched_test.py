@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 torchup, toy = sys.argv[1:3]
@@ -38,10 +37,10 @@ class UnderTheLauncher(unittest.TestCase):
         self.assertIn("asks to be started again", stderr)
         self.assertNotIn("failed", stderr)
 
-    def failing(self, then, *options):
+    def failing(self, program, *options):
         with tempfile.TemporaryDirectory() as folder:
             logs, events = pathlib.Path(folder, "logs"), pathlib.Path(folder, "events.jsonl")
-            job = self.start("--nproc-per-node=3", f"--log-dir={logs}", f"--events={events}", *options, toy, "five-steps", then)
+            job = self.start("--nproc-per-node=3", f"--log-dir={logs}", f"--events={events}", *options, toy, *program)
             _, stderr = job.communicate(timeout=150)
             self.assertEqual(job.returncode, 1, stderr)
             (path,) = logs.glob("**/incident.json")
@@ -57,7 +56,7 @@ class UnderTheLauncher(unittest.TestCase):
     def test_a_rank_that_hangs_is_told_from_those_that_wait_for_it(self):
         """It shows where it hangs, and is ended."""
         begun = time.monotonic()
-        stderr, incident, _ = self.failing("hang", "--heartbeat-timeout=3")
+        stderr, incident, _ = self.failing(["hang"], "--heartbeat-timeout=3")
         self.assertLess(time.monotonic() - begun, 100)
         self.assertRegex(stderr, r"No progress for \d s, last step 5: rank 1 on \S+ is")
         failure = incident["failures"][0]
@@ -74,7 +73,7 @@ class UnderTheLauncher(unittest.TestCase):
 
     def test_the_last_step_of_a_rank_that_was_killed_stands_in_the_records(self):
         """Although it could say nothing."""
-        _, incident, ended = self.failing("segv")
+        _, incident, ended = self.failing(["five-steps", "segv"])
         self.assertEqual((incident["last_step"], incident["failures"][0]["exit_code"]), (5, -signal.SIGSEGV), incident)
         self.assertTrue(any("fail_here" in line for line in incident["evidence"]["native_backtrace"]), incident["evidence"])
         self.assertEqual([event["last_step"] for event in ended if event["rank"] == 1], [5], ended)

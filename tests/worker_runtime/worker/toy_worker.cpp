@@ -62,18 +62,32 @@ struct Farewell {
   for (;;) std::this_thread::sleep_for(std::chrono::seconds{1});
 }
 
-/// Five steps, then rank 1 hangs or crashes while the others wait for it.
+/// Five steps, then rank 1 crashes while the others wait for it.
 int five_steps(torchup::Worker& worker, std::string_view then) {
   auto group = torchup::init_process_group({.backend = "gloo"});
   torch::Tensor tensor = torch::ones({1});
   for (std::int64_t step = 1;; ++step) {
-    if (step == 6 && worker.rank() == 1) {
-      if (then == "hang") hang_here();
-      fail_here(then);
-    }
+    if (step == 6 && worker.rank() == 1) fail_here(then);
     torchup::all_reduce(tensor, group);
     worker.end_step(step);
   }
+}
+
+/// Rank 1 hangs once the others are where they wait for it. The step before is the first one that ends, as after a
+/// resumption: ranks are watched from there on, and there is none that a busy machine could be too slow for.
+int hang(torchup::Worker& worker) {
+  auto group = torchup::init_process_group({.backend = "gloo"});
+  torch::Tensor tensor = torch::ones({1});
+  torchup::all_reduce(tensor, group);
+  if (worker.rank() == 1) {
+    group.store()->wait({"rank 0 waits", "rank 2 waits"});
+    worker.end_step(5);
+    hang_here();
+  }
+  worker.end_step(5);
+  group.store()->set("rank " + std::to_string(worker.rank()) + " waits", std::string{"1"});
+  torchup::all_reduce(tensor, group);
+  return 0;
 }
 
 /// Steps with a collective every `every` steps: in between, ranks drift apart. Ends when told to stop.
@@ -157,6 +171,7 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
     return 0;
   }
   if (what == "five-steps") return five_steps(worker, arguments[2]);
+  if (what == "hang") return hang(worker);
   if (what == "steps") return steps(worker, std::atoi(arguments[2]));
   if (what == "outcome") return outcome(worker);
   if (what == "wrapped") return wrapped(worker);

@@ -130,9 +130,11 @@ struct CheckpointParts {
 /// leaves at most FOLDER/*.tmp-*, which is never read and goes with the next save.
 ///
 /// One job at a time writes in a folder: from its first save on rank 0 has a lock on FOLDER/writer.lock, which goes
-/// with its process. A save beside a writer that is alive waits a minute for it, then fails with an error that names
-/// process and machine. Reading needs no lock. File systems without locks (Lustre mounted without them) guard nothing:
-/// there it is the program's care that two jobs have two folders.
+/// with its process. A save beside a process that is alive waits a minute for it, then fails with an error that names
+/// process and machine. Several Checkpoints of one process may have one folder; what they save is written in the order
+/// of their saves. Reading needs no lock. File systems without locks (Lustre mounted without them, NFS without a lock
+/// service) guard nothing, which is said once on stderr, and NFS mounted with nolock guards within one machine: there
+/// it is the program's care that two jobs have two folders.
 ///
 /// Resuming: every rank looks into its own FOLDER (one shared by all nodes, or each node's own). The newest checkpoint
 /// that any rank has and whose checksums are right wins; the rank that has it sends it to the others. With the same
@@ -164,7 +166,8 @@ class Checkpoint {
   }
 
   /// Stores all parts as they are between two steps. Collective: every rank calls it after the same step. Waits for the
-  /// save before it, and throws Error, on all ranks alike, when that one failed.
+  /// save before it, and throws Error, on all ranks alike, when that one failed, and when there are no parts. That this
+  /// one failed, for a negative step too, is thrown by the next save or wait.
   template <class... Parts>
   void save(Position at, Parts&... parts) {
     if constexpr (sizeof...(Parts) > 0) parts_ = CheckpointParts::of(parts...);

@@ -39,7 +39,8 @@ class GradBucket {
 /// At the end of backward the reducer waits for `work`, calls the first stage, waits for what that returns, and so on:
 /// first stage of every bucket in order, then second stage of every bucket. So all ranks issue later collectives in the
 /// same order (gloo matches them by order of issue), and the buckets' stages overlap. After the last stage `result`, a
-/// tensor of the buffer's number of elements, holds the reduced gradients; it may be the buffer itself.
+/// tensor of the buffer's number of elements, holds the reduced gradients, which are taken in the order of its indices:
+/// it may have any shape, memory order and dtype, and be the buffer itself or a view of it.
 struct BucketReduction {
   torch::Tensor result;
   Work work;
