@@ -114,9 +114,10 @@ struct SignalArrived {
   bool passed_on = true;  ///< by the outer process; else it was sent to the inner one itself
 };
 struct Wake {};  ///< nothing happened but time
-using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
-                                SpawnFailed, WorkerNotStarted, WorkerEnded, ExceptionSeen, WorkerSaid, StepsSeen,
-                                StatesSeen, LooksTaken, ArrivalsSeen, TimerExpired, DescendantsGone, SignalArrived, Wake>;
+using AgentEvent =
+    std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted, SpawnFailed,
+                 WorkerNotStarted, WorkerEnded, ExceptionSeen, WorkerSaid, StepsSeen, StatesSeen, LooksTaken,
+                 ArrivalsSeen, TimerExpired, DescendantsGone, SignalArrived, Wake>;
 
 // Actions.
 
@@ -236,8 +237,8 @@ struct Finish {
   std::vector<WorkerFailure> local_failures;  ///< of the last attempt on this node, in the order they were noticed
   friend bool operator==(const Finish&, const Finish&) = default;
 };
-using AgentAction =
-    std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound, BlameWorker,
-                 AbortWorkers, KillWorkers, SweepDescendants, SeekCause, ShowWorkers, TakeLooks, ReportProgress, TellHang, Record, Finish>;
+using AgentAction = std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound,
+                                 BlameWorker, AbortWorkers, KillWorkers, SweepDescendants, SeekCause, ShowWorkers,
+                                 TakeLooks, ReportProgress, TellHang, Record, Finish>;
 
 }  // namespace torchup
