@@ -154,9 +154,7 @@ void Agent::take(const std::vector<hang::Action>& wanted) {
     std::visit([this](const auto& one) { take_wanted(one); }, action);
   }
 }
-void Agent::take_wanted(const hang::Examine& examine) {
-  take_looks(examine.number, examine.asked, false);
-}
+void Agent::take_wanted(const hang::Examine& examine) { take_looks(examine.number, examine.asked, false); }
 void Agent::take_wanted(const hang::Found& found) { learn(found); }
 void Agent::take_wanted(const hang::Over& over) { learn(over); }
 void Agent::take_wanted(const hang::Void& ended) {
