@@ -104,7 +104,7 @@ def busy():
 def write(*_):
     os.write(fd, b'Current thread 0x0000000000000001 (most recent call first):\n  File "a.py", line 1 in helper\n')
     os.write(fd, b'\nThread 0x0000000000000002 (most recent call first):\n  File "a.py", line 2 in another\n')
-    time.sleep(0.1)
+    time.sleep(0.05)
     os.write(fd, b'\nThread 0x0000000000000003 (most recent call first):\n  File "a.py", line 3 in main\n')
 signal.signal(45, write)
 threading.Thread(target=busy, daemon=True).start()
@@ -113,10 +113,11 @@ while not numbers[33]:
 numbers[32] = 45
 ready()
 while True:
-    time.sleep(1)
+    time.sleep(0.005)  # a handler runs between two of these
 )",
                bare);
-  const LookTaken taken = scene.look(true);
+  LookTaken taken = scene.look(true);
+  scene.until([&] { return !taken.stacks[0].python.threads.empty() || (taken = scene.look(true), false); });
   REQUIRE(taken.stacks[0].python.threads.size() == 3);
   CHECK(stands_in(taken.looks[0], "main"));
 }

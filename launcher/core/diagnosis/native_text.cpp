@@ -131,7 +131,9 @@ std::vector<NativeThread> parse_native_text(std::string_view text) {
 std::string native_frame_text(std::string_view function, std::string_view module, std::uint64_t address) {
   const std::string_view file = module.substr(module.rfind('/') + 1);
   const std::string name = function.empty() ? fmt::format("0x{:x}", address) : short_function(function);
-  const std::string behind = file.empty() ? std::string{} : fmt::format(" ({})", printable(cut_text(file, 64)));
+  // Cut behind the escapes, each of which takes four bytes for one.
+  const std::string behind =
+      file.empty() ? std::string{} : fmt::format(" ({})", cut_text(printable(cut_text(file, 64)), 64));
   return std::string{cut_text(printable(name), look_native_bytes_max - behind.size())} + behind;
 }
 

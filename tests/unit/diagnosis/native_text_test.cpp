@@ -84,3 +84,9 @@ TEST_CASE("who may not trace is told what would let it", "[unit][native_text]") 
   CHECK(refusal_text({.filtered = true}) == asks + "a seccomp filter (container: --cap-add=SYS_PTRACE)");
   CHECK(refusal_text({}) == asks + "needs CAP_SYS_PTRACE (container: --cap-add=SYS_PTRACE)");
 }
+
+TEST_CASE("a file's name of escapes leaves a frame within its limit", "[unit][diagnosis]") {
+  const std::string frame = native_frame_text("f", std::string(64, '\0'), 0);
+  CHECK(frame.size() <= look_native_bytes_max);
+  CHECK(frame.starts_with("f (\\x00"));
+}
