@@ -7,6 +7,7 @@
 
 #include "rendezvous/core/diagnosis/rank_look.hpp"
 #include "rendezvous/core/text/names.hpp"
+#include "launcher/core/text/text.hpp"
 #include "rendezvous/core/text/printable.hpp"
 
 namespace torchup {
@@ -22,12 +23,6 @@ std::optional<std::int64_t> take_number(std::string_view& text) {
   if (code != std::errc{} || number < 0) return std::nullopt;
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   return number;
-}
-
-bool take_start(std::string_view& text, std::string_view start) {
-  if (!text.starts_with(start)) return false;
-  text.remove_prefix(start.size());
-  return true;
 }
 
 std::optional<NativeThread> headline_of(std::string_view line) {

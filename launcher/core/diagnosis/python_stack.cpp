@@ -6,18 +6,13 @@
 #include <charconv>
 #include <optional>
 
+#include "launcher/core/text/text.hpp"
 #include "rendezvous/core/text/printable.hpp"
 
 namespace torchup {
 namespace {
 
 constexpr std::string_view order = " (most recent call first):";
-
-bool take_start(std::string_view& text, std::string_view start) {
-  if (!text.starts_with(start)) return false;
-  text.remove_prefix(start.size());
-  return true;
-}
 
 /// All of `text` as a number.
 template <class Number>
