@@ -34,6 +34,8 @@ class MixedRound final : public MixedParts {
   [[nodiscard]] bool over(Id id) const override;
   [[nodiscard]] Round round(Id id) const override;
   void set_aside(Id id, bool aside) override;
+  void slept(TimePoint now, Duration patience) override;
+  [[nodiscard]] std::size_t held_bytes() const override;
 
  private:
   enum class Stage : std::uint8_t {
