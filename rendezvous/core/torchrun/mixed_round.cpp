@@ -19,10 +19,6 @@ constexpr const char* closed_by_others = "the rendezvous was closed by another n
 
 }  // namespace
 
-void MixedRound::enter(Id id, std::string address, std::int64_t pid) {
-  agents_.emplace(id, Agent{.address = std::move(address), .pid = pid});
-}
-
 bool MixedRound::over(Id id) const {
   const auto found = agents_.find(id);
   return found == agents_.end() || found->second.stage == Stage::over;

@@ -1,3 +1,4 @@
+// One scripted line for all that may become of it, hence longer than 400 lines.
 #include "rendezvous/core/link/coordinator_link.hpp"
 
 #include <algorithm>
