@@ -1,5 +1,6 @@
 #include "worker_runtime/state/checkpoint_folder.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 
 #include "tests/support/temporary_folder.hpp"
 #include "worker_runtime/state/crc32.hpp"
+#include "worker_runtime/state/file_reader.hpp"
 
 using namespace torchup;
 
@@ -187,6 +189,18 @@ TEST_CASE("what it means that a file cannot be locked", "[worker_runtime][checkp
     REQUIRE(lock_failure(error, true) == LockFailure::no_locks);
   REQUIRE(lock_failure(EBADF, false) == LockFailure::unwritable);
   for (const int error : {EBADF, EIO, ESTALE}) REQUIRE(lock_failure(error, true) == LockFailure::failed);
+}
+
+TEST_CASE("a file that a file server has a lease on is read when that gives it back", "[worker_runtime][checkpoint]") {
+  const test::TemporaryFolder place;
+  const auto path = place.path / "leased";
+  std::ofstream{path} << "text";
+  const AnotherProcess server{[&] {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    return ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0;  // who is asked for it is killed by SIGIO, and gives it back so
+  }};
+  REQUIRE(server.works());
+  REQUIRE(FileReader{path}.bytes() == 4);
 }
 
 TEST_CASE("a step that no folder could be named by is refused", "[worker_runtime][checkpoint]") {
