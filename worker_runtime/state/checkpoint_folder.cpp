@@ -142,7 +142,9 @@ void replace_folder(const std::filesystem::path& from, const std::filesystem::pa
   const auto fail = [&] {
     throw Error{"rename " + from.string() + " to " + to.string() + ": " + std::strerror(error)};
   };
-  if (error != ENOTEMPTY && error != EEXIST && error != ENOTDIR) fail();  // nothing is in the way
+  // What rename says of a name that is taken is each file system's own (sshfs EPERM, SMB EACCES): so it is asked.
+  struct stat in_the_way {};
+  if (::lstat(to.c_str(), &in_the_way) != 0 && errno == ENOENT) fail();
   constexpr unsigned exchange = 1 << 1;  // RENAME_EXCHANGE, which glibc declares for GNU sources only
   if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), exchange) == 0) return;
   // A file system that cannot exchange (NFS): for a moment there is no checkpoint of this step, older ones are. Who
@@ -154,8 +156,7 @@ void replace_folder(const std::filesystem::path& from, const std::filesystem::pa
       return;
     }
     error = errno;
-    ::rename(aside.c_str(), to.c_str());
-    if (error != ENOTEMPTY && error != EEXIST) break;
+    if (::rename(aside.c_str(), to.c_str()) == 0) break;  // nobody else did: it was not that
   }
   fail();
 }
