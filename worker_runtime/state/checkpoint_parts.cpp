@@ -71,6 +71,26 @@ void restore_generators(const CheckpointParts& parts, const LoadedCheckpoint& lo
 
 }  // namespace
 
+Gathered gather(const CheckpointParts& parts, const ProcessGroup& group) {
+  Gathered all;
+  all.cpu_states = gather_rows(state_of(cpu_generator()), group);
+  if (const auto gpu = gpu_generator(parts.module.get())) all.gpu_states = gather_rows(state_of(*gpu), group);
+  // Parts may do collectives to know their state, so every rank asks them.
+  for (std::size_t i = 0; i < parts.others.size(); ++i) {
+    const StateDict mine = parts.others[i].get();
+    if (!parts.others[i].differs_by_rank) {
+      for (const auto& [name, tensor] : mine) all.others.emplace_back(other_prefix(i) + name, tensor);
+      continue;
+    }
+    int rank = 0;
+    for (const StateDict& state : gather_states(mine, group)) {
+      for (const auto& [name, tensor] : state) all.others.emplace_back(rank_prefix(i, rank) + name, tensor);
+      ++rank;
+    }
+  }
+  return all;
+}
+
 void restore_parts(const CheckpointParts& parts, const LoadedCheckpoint& loaded, const ProcessGroup& group) {
   if (parts.module) restore_module(*parts.module, loaded.model);
   const json optimizers = loaded.facts.value("optimizers", json::array());
