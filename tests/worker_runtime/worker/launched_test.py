@@ -55,7 +55,7 @@ class UnderTheLauncher(unittest.TestCase):
 
     def test_a_rank_that_hangs_is_told_from_those_that_wait_for_it(self):
         """It shows where it hangs, and is ended."""
-        stderr, incident, _ = self.failing(["hang"], "--heartbeat-timeout=3")
+        stderr, incident, _ = self.failing(["hang"], "--heartbeat-timeout=10")
         self.assertRegex(stderr, r"rank 1 ended no step for \d")
         self.assertIn("the last one was step 5; ranks 0, 2 wait for others", stderr)
         failure = incident["failures"][0]
