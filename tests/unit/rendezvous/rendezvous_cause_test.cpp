@@ -59,7 +59,8 @@ TEST_CASE("nobody is waited for who has told of more failures than a verdict hol
   const TimePoint failed_at = job.now;
   const auto tells = [&](int i) {
     WorkersFailed failed{.round = Round{0}};
-    failed.failures.push_back({.rank = Rank{i}, .exit_code = 1, .host = names.at(i), .consequence = true});
+    failed.failures.push_back(
+        {.rank = Rank{i}, .exit_code = 1, .host = names.at(static_cast<std::size_t>(i)), .consequence = true});
     job.say(names.at(static_cast<std::size_t>(i)), failed);
   };
   for (int i = 0; i + 1 < nodes; ++i) tells(i);
