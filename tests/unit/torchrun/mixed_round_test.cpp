@@ -209,7 +209,7 @@ TEST_CASE("what ours have told is counted until they are over", "[unit][mixed]")
 }
 
 TEST_CASE("where the coordinator of a mixed job was asleep its nodes have time to be heard", "[unit][mixed]") {
-  constexpr Duration patience = 3s;
+  static constexpr Duration patience = 3s;
   const auto sleep = [](MixedWorld& job, Duration duration) {
     job.elapsed += duration;
     job.round.slept(job.now(), patience);
