@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,7 +9,9 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
 #include <catch2/catch.hpp>
+#include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <list>
 #include <memory>
@@ -229,6 +232,28 @@ TEST_CASE("a timer that outlasts suspensions is called once, for the last time i
   loop.restart();
   loop.run();  // waits for nothing
   REQUIRE(second == 1);
+}
+
+TEST_CASE("a timer that outlasts suspensions is one of the clock that goes on meanwhile", "[net][agent_link]") {
+  asio::io_context loop;
+  const auto timers = [] {
+    int count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fdinfo"}) {
+      std::ifstream info{entry.path()};
+      for (std::string line; std::getline(info, line);) count += line == fmt::format("clockid: {}", CLOCK_BOOTTIME);
+    }
+    return count;
+  };
+  const int before = timers();
+  const LastingTimer timer{loop};
+  REQUIRE(timers() == before + 1);
+}
+
+TEST_CASE("an agent's link goes by the clock that outlasts suspensions", "[net][agent_link]") {
+  const AgentClientSettings settings;
+  const auto* const clock = settings.clock.target<TimePoint (*)()>();
+  REQUIRE(clock);
+  REQUIRE(*clock == &lasting_now);
 }
 
 TEST_CASE("a coordinator that starts again goes on with the running job", "[net][agent_link]") {

@@ -8,7 +8,9 @@
 
 #include "rendezvous/core/diagnosis/look_parts.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
+#include "rendezvous/net/coordinator/coordinator_job.hpp"
 #include "tests/support/long_running.hpp"
+#include "tests/support/owned_keys.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
@@ -160,4 +162,34 @@ TEST_CASE("a host list counts for the hosts that it stands for before its agent 
   REQUIRE(crowd.size() > 100);
   REQUIRE(crowd.back()->refusal.starts_with("told_bytes_max: "));
   REQUIRE(come("").empty());
+}
+
+TEST_CASE("what an agent of a mixed job will take up is known before it is let in", "[net][coordinator]") {
+  boost::asio::io_context loop;
+  CoordinatorJob job{loop, RunId{"job"}, Rendezvous{test::long_running()}, {}};
+  test::OwnedKeys keys;
+  TimePoint now = lasting_now();
+  const auto come = [&](Peer peer, const Join& join, const auto& step) {
+    step(Connected{peer, "10.0.0.1", "10.0.0.5"});
+    step(Said{peer, join});
+  };
+  Join first = join_of("a", {.min_nodes = 3, .max_nodes = 3});
+  first.node = NodeId{"a_1_0"};
+  come(Peer{0}, first, [&](const RendezvousEvent& event) { (void)job.rendezvous.step(event, now); });
+  keys.put(TorchrunState{});
+  (void)job.mixed.begin(job.rendezvous, now);
+  Join second = first;
+  second.host = "b";
+  second.node = NodeId{"b_1_0"};
+  for (int i = 0; i < 40; ++i) second.facts.push_back({"name " + std::to_string(i), std::string(200, 'v')});
+  second.terms.hostlist = std::string(60'000, 'h');  // where it waits for the next job, that is kept with it
+  const std::size_t growth = job.growth_by(second), before = job.held_bytes();
+  REQUIRE(growth > 60'000 + 2 * 40 * 200);
+  come(Peer{1}, second, [&](const RendezvousEvent& event) { (void)job.mixed.step(event, keys, now, {}); });
+  REQUIRE(job.mixed.member_count() == 2);
+  REQUIRE(job.held_bytes() > before + 2 * 40 * 200);
+  REQUIRE(job.held_bytes() <= before + growth);
+  REQUIRE(job.growth_by(second) == 0);
+  second.facts.push_back({"another", std::string(200, 'v')});
+  REQUIRE(job.growth_by(second) > 2 * 200);
 }

@@ -12,7 +12,9 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <new>
 #include <optional>
+#include <stdexcept>
 #include <thread>
 
 using namespace torchup;
@@ -35,16 +37,20 @@ struct Folder {
 
 /// What became of one write.
 std::optional<Result<>> write(asio::io_context& loop, StateDirectory& directory, std::uint64_t number,
-                              const std::string& content) {
+                              std::function<std::string()> content) {
   std::optional<Result<>> outcome;
-  directory.write(
-      number, [content] { return content; }, [&](Result<> result) { outcome = std::move(result); });
+  directory.write(number, std::move(content), [&](Result<> result) { outcome = std::move(result); });
   const auto work = asio::make_work_guard(loop);
   for (int i = 0; i < 200 && !outcome; ++i) {
     loop.restart();
     loop.run_one_for(50ms);
   }
   return outcome;
+}
+
+std::optional<Result<>> write(asio::io_context& loop, StateDirectory& directory, std::uint64_t number,
+                              const std::string& content) {
+  return write(loop, directory, number, [content] { return content; });
 }
 
 }  // namespace
@@ -154,6 +160,33 @@ TEST_CASE("where descriptors have run out the file that is there stays", "[net][
   REQUIRE((*directory)->read()->front().content == "old");
   REQUIRE(write(loop, **directory, 3, "new")->has_value());
   REQUIRE((*directory)->read()->front().content == "new");
+}
+
+TEST_CASE("where a file's content cannot be made that write has failed, and nothing else", "[net][state_directory]") {
+  const Folder folder;
+  asio::io_context loop;
+  auto directory = StateDirectory::open(loop, folder.path);
+  REQUIRE(directory.has_value());
+  REQUIRE(write(loop, **directory, 3, "old")->has_value());
+  SECTION("for lack of memory: the file stays") {
+    const auto outcome = write(loop, **directory, 3, []() -> std::string { throw std::bad_alloc{}; });
+    REQUIRE(outcome.has_value());
+    REQUIRE(outcome->error().code == boost::system::errc::not_enough_memory);
+    REQUIRE(outcome->error().context == folder.path + "/job-3.state");
+    REQUIRE((*directory)->read()->front().content == "old");
+  }
+  SECTION("for a fault of ours: no state is better than an old one") {
+    const bool says_why = GENERATE(true, false);
+    const auto outcome = write(loop, **directory, 3, [says_why]() -> std::string {
+      if (says_why) throw std::runtime_error{"no seat"};
+      throw 1;
+    });
+    REQUIRE(outcome.has_value());
+    REQUIRE(outcome->error().message() ==
+            folder.path + "/job-3.state: " + (says_why ? "no seat" : "it could not be made"));
+    REQUIRE((*directory)->read()->empty());
+  }
+  REQUIRE(write(loop, **directory, 3, "new")->has_value());
 }
 
 TEST_CASE("a file goes, however much is to be written", "[net][state_directory]") {

@@ -58,7 +58,8 @@ torch::Tensor view_like(const torch::Tensor& buffer, const torch::Tensor& parame
 
 bool is_flat_view(const torch::Tensor& tensor, const torch::Tensor& buffer) {
   return tensor.is_alias_of(buffer) && tensor.scalar_type() == buffer.scalar_type() && tensor.is_contiguous() &&
-         tensor.storage_offset() == buffer.storage_offset() && tensor.numel() == buffer.numel();
+         tensor.storage_offset() == buffer.storage_offset() && tensor.numel() == buffer.numel() &&
+         tensor.is_conj() == buffer.is_conj() && tensor.is_neg() == buffer.is_neg();
 }
 
 torch::Tensor real_view(const torch::Tensor& tensor) {

@@ -27,7 +27,8 @@ void check_plan(const BucketPlan& plan, const std::vector<NamedParameter>& param
 /// channels_last weight lies in the buffer as it lies in memory.
 torch::Tensor view_like(const torch::Tensor& buffer, const torch::Tensor& parameter, std::int64_t offset);
 
-/// Whether `tensor` is all of `buffer`, element by element in its order, whatever its sizes are.
+/// Whether `tensor` is all of `buffer`, element by element in its order and none conjugated or negated, whatever its
+/// sizes are.
 bool is_flat_view(const torch::Tensor& tensor, const torch::Tensor& buffer);
 
 /// `tensor`, complex numbers seen as pairs of real ones: the backends do not know the former.

@@ -439,8 +439,8 @@ bool Reducer::used_anywhere(std::size_t index) {
 void Reducer::write_back(Bucket& bucket) {
   auto& reduced = bucket.reduction.result;
   const bool in_place = is_flat_view(reduced, bucket.buffer);
-  // A hook's may have any shape and memory order, and be a view of the buffer in another one.
-  if (!in_place) reduced = reduced.to(bucket.buffer.options()).contiguous().view({-1});
+  // A hook's may have any shape and memory order, and be a view of the buffer in another one, or its conjugate.
+  if (!in_place) reduced = reduced.to(bucket.buffer.options()).resolve_conj().resolve_neg().contiguous().view({-1});
   for (std::size_t slot = 0; slot < bucket.indices.size(); ++slot) {
     const auto index = bucket.indices[slot];
     const auto& parameter = parameters_[index].tensor;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <functional>
 #include <future>
-#include <map>
 #include <set>
 #include <torchup/collectives.hpp>
 #include <torchup/error.hpp>
@@ -19,10 +18,10 @@
 #include "worker_runtime/place/worker_page.hpp"
 #include "worker_runtime/state/checkpoint_exchange.hpp"
 #include "worker_runtime/state/checkpoint_folder.hpp"
-#include "worker_runtime/state/generators.hpp"
+#include "worker_runtime/state/checkpoint_parts.hpp"
 #include "worker_runtime/state/optimizer_state.hpp"
 #include "worker_runtime/state/part_facts.hpp"
-#include "worker_runtime/state/save_turn.hpp"
+#include "worker_runtime/state/shared_folder.hpp"
 
 namespace torchup {
 
@@ -42,7 +41,6 @@ struct Checkpoint::State {
   std::int64_t loads_begun = 0;  ///< the same number on all ranks, as the next one
   std::int64_t saves_begun = 0;
   bool save_unconfirmed = false;  ///< nobody has looked yet how the last save went
-  PassedOver passed_over = {};    ///< steps of our folder, when we resumed
   Tensors host = {};              ///< where tensors are copied to, used again by the next save
   std::future<void> writing = {};
 };
@@ -52,22 +50,6 @@ namespace {
 /// How the reading of a checkpoint went, where it did not go well.
 constexpr const char* load_damaged = "damaged";
 constexpr const char* load_unread = "unread";
-
-constexpr const char* rng_cpu = "rng/cpu";
-constexpr const char* rng_gpu = "rng/gpu";
-
-std::string optimizer_prefix(std::size_t number) { return "optimizer-" + std::to_string(number); }
-std::string other_prefix(std::size_t number) { return fmt::format("part-{}/", number); }
-std::string rank_prefix(std::size_t number, int rank) { return fmt::format("part-{}/rank-{}/", number, rank); }
-
-NamedTensors tensors_of(const torch::nn::Module& module) {
-  NamedTensors result;
-  for (const auto& parameter : module.named_parameters()) result.emplace_back(parameter.key(), parameter.value());
-  for (const auto& buffer : module.named_buffers()) {
-    if (buffer.value().defined()) result.emplace_back(buffer.key(), buffer.value());
-  }
-  return result;
-}
 
 json facts_of(Position at, const CheckpointParts& parts, const ProcessGroup& group) {
   json facts{{"step", at.step}, {"epoch", at.epoch}, {"world_size", group.size()}, {"torch", TORCH_VERSION}};
@@ -86,82 +68,6 @@ CheckpointFolder open_folder(std::filesystem::path path, const ProcessGroup& gro
     return json{};
   });
   return *std::move(folder);
-}
-
-void restore_module(const torch::nn::Module& module, const Tensors& stored) {
-  const NamedTensors wanted = tensors_of(module);
-  std::set<std::string> names;
-  for (const auto& [name, tensor] : wanted) {
-    names.insert(name);
-    const auto found = stored.find(name);
-    if (found == stored.end()) throw Error{"the checkpoint lacks the module's " + name};
-    if (found->second.sizes() != tensor.sizes() || found->second.scalar_type() != tensor.scalar_type()) {
-      throw Error{name + " is " + c10::str(found->second.scalar_type(), found->second.sizes()) +
-                  " in the checkpoint and " + c10::str(tensor.scalar_type(), tensor.sizes()) + " in the module"};
-    }
-    tensor.data().copy_(found->second);
-  }
-  for (const auto& [name, tensor] : stored) {
-    if (!names.contains(name)) throw Error{"the module lacks " + name + ", which is in the checkpoint"};
-  }
-}
-
-void restore_generators(const CheckpointParts& parts, const LoadedCheckpoint& loaded, const ProcessGroup& group) {
-  const torch::Tensor& cpu = loaded.training.at(rng_cpu);
-  const auto gpu = gpu_generator(parts.module.get());
-  if (cpu.size(0) == group.size()) {
-    set_state(cpu_generator(), cpu[group.rank()]);
-    const auto stored = loaded.training.find(rng_gpu);
-    if (gpu && stored != loaded.training.end()) set_state(*gpu, stored->second[group.rank()]);
-    return;
-  }
-  // Another world size: streams that differ by rank and from those before, and are the same when this is done again.
-  std::size_t seed = 0;
-  const torch::Tensor first = cpu[0].contiguous();
-  for (std::int64_t i = 0; i < first.numel(); ++i)
-    seed = c10::hash_combine(seed, first.const_data_ptr<std::uint8_t>()[i]);
-  seed = c10::hash_combine(c10::hash_combine(seed, static_cast<std::size_t>(group.size())),
-                           static_cast<std::size_t>(group.rank()));
-  set_seed(cpu_generator(), seed);
-  if (gpu) set_seed(*gpu, seed);
-}
-
-void restore_parts(const CheckpointParts& parts, const LoadedCheckpoint& loaded, const ProcessGroup& group) {
-  if (parts.module) restore_module(*parts.module, loaded.model);
-  const json optimizers = loaded.facts.value("optimizers", json::array());
-  if (optimizers.size() != parts.optimizers.size()) {
-    throw Error{fmt::format("the checkpoint holds {} optimizers, the program has {}", optimizers.size(),
-                            parts.optimizers.size())};
-  }
-  const ParameterNames names = parameter_names(parts.module.get());
-  for (std::size_t i = 0; i < parts.optimizers.size(); ++i) {
-    restore_optimizer(*parts.optimizers[i], names, optimizer_prefix(i), optimizers[i], loaded.training);
-  }
-  if (loaded.facts.value("parts", std::size_t{0}) != parts.others.size()) {
-    throw Error{fmt::format("the checkpoint holds {} parts with a state_dict, the program has {}",
-                            loaded.facts.value("parts", json{0}).dump(), parts.others.size())};
-  }
-  for (std::size_t i = 0; i < parts.others.size(); ++i) {
-    StateDict state;
-    const int stored_ranks = loaded.facts.at("world_size");
-    const std::string prefix =
-        parts.others[i].differs_by_rank ? rank_prefix(i, group.rank() % stored_ranks) : other_prefix(i);
-    for (auto entry = loaded.training.lower_bound(prefix);
-         entry != loaded.training.end() && entry->first.starts_with(prefix); ++entry) {
-      state.emplace(entry->first.substr(prefix.size()), entry->second);
-    }
-    parts.others[i].set(state);
-  }
-  if (parts.sampler && loaded.facts.contains("sampler")) {
-    DistributedSampler{*parts.sampler}.resume(sampler_position_from(loaded.facts.at("sampler")));
-  }
-  if (parts.ddp != nullptr && loaded.facts.contains("bucket_layout")) {
-    const bool taken = parts.ddp->restore_bucket_layout(bucket_layout_from(loaded.facts.at("bucket_layout")));
-    if (!taken && parts.ddp->group().rank() == 0)
-      std::fprintf(stderr,
-                   "torchup: bucket_cap_mb is another one than when the checkpoint was taken: the buckets are laid out "
-                   "anew, and averages over three and more ranks may differ in their last bits\n");
-  }
 }
 
 }  // namespace
@@ -200,7 +106,9 @@ void Checkpoint::follow_round() {
   } catch (const std::exception& error) {
     std::fprintf(stderr, "torchup: a checkpoint of the round before was not written: %s\n", error.what());
   }
-  s.folder.stop_writing();  // rank 0 may be another process now; a collective comes before its first save
+  // Rank 0 may be another process now; a collective comes before its first save. What other Checkpoints of ours have
+  // begun is of the round before too.
+  s.folder.stop_writing();
 }
 
 /// Collective, where there are none yet.
@@ -215,7 +123,15 @@ void Checkpoint::wait() {
   follow_round();
   State& s = *state_;
   if (!std::exchange(s.save_unconfirmed, false)) return;
-  if (s.writing.valid()) return s.writing.get();  // rank 0: with the reason as it was thrown
+  if (s.writing.valid()) {  // rank 0
+    try {
+      return s.writing.get();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {  // LibTorch's, the standard library's: the other ranks throw Error too
+      throw Error{error.what()};
+    }
+  }
   const std::string failure = s.boards->saves.wait_for(s.saves_begun);
   if (!failure.empty()) throw Error{fmt::format("rank 0 could not write the checkpoint: {}", failure)};
 }
@@ -231,29 +147,34 @@ Position Checkpoint::resume_parts(const CheckpointParts& parts) {
   State& s = *state_;
   wait();
   make_boards();
+  // Another Checkpoint of this program may be writing here; over the board, for a disk may take long.
+  const std::int64_t written = ++s.loads_begun;
+  if (s.group.rank() == 0) {
+    s.folder.wait_for_line();
+    s.boards->loads.publish(written, "");
+  } else {
+    s.boards->loads.wait_for(written);
+  }
   // Every candidate of every rank, newest first; of the copies of a step that of the lowest rank first.
-  struct Candidate {
-    std::int64_t step;
+  struct Candidate : FoundCheckpoint {
     int holder;
-    std::string identity;
   };
   std::vector<Candidate> candidates;
   const std::vector<json> lists = gather_facts(s.group, [&] {
     json mine = json::array();
-    FoundCheckpoints found = s.folder.found();
-    s.passed_over.unread = std::move(found.passed_over.unread);
-    for (const auto& [step, identity] : found.whole) mine.push_back({step, identity});
+    for (const auto& [step, identity] : s.folder.found().whole) mine.push_back({step, identity});
     return mine;
   });
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {
-    for (const json& found : lists[rank]) candidates.push_back({found[0], static_cast<int>(rank), found[1]});
+    for (const json& found : lists[rank]) candidates.push_back({{found[0], found[1]}, static_cast<int>(rank)});
   }
   std::ranges::stable_sort(candidates, std::greater{}, &Candidate::step);
   std::set<std::string> damaged;  // what one rank found damaged, all others that see the same files need not read
-  for (const auto& [step, holder, identity] : candidates) {
+  for (const Candidate& candidate : candidates) {
+    const int holder = candidate.holder;
     const bool is_mine = holder == s.group.rank();
-    if (damaged.contains(identity)) {
-      if (is_mine) s.passed_over.damaged.insert(step);
+    if (damaged.contains(candidate.identity)) {
+      if (is_mine) s.folder.pass_over_damaged(candidate);
       continue;
     }
     LoadedCheckpoint loaded;
@@ -262,29 +183,28 @@ Position Checkpoint::resume_parts(const CheckpointParts& parts) {
     if (is_mine) {
       const auto pass_over = [&](const char* how, const std::exception& why) {
         std::fprintf(stderr, "torchup: rank %d passes over the checkpoint of step %lld: %s\n", holder,
-                     static_cast<long long>(step), why.what());
+                     static_cast<long long>(candidate.step), why.what());
         failure = how;
       };
       try {
-        loaded = s.folder.load(step);
+        loaded = s.folder.load(candidate.step);
       } catch (const Damaged& error) {
-        s.passed_over.damaged.insert(step);
+        s.folder.pass_over_damaged(candidate);
         pass_over(load_damaged, error);
       } catch (const std::exception& error) {
-        s.passed_over.unread.insert(step);
+        s.folder.pass_over_unread(candidate);
         pass_over(load_unread, error);
       }
       s.boards->loads.publish(number, failure);
     } else {
       failure = s.boards->loads.wait_for(number);
     }
-    if (failure == load_damaged) damaged.insert(identity);  // what one cannot read another may
+    if (failure == load_damaged) damaged.insert(candidate.identity);  // what one cannot read another may
     if (!failure.empty()) continue;
     loaded.facts = json::parse(broadcast_text(loaded.facts.dump(), s.group, holder));
     send_tensors(loaded.model, s.group, holder);
     send_tensors(loaded.training, s.group, holder);
     restore_parts(parts, loaded, s.group);
-    restore_generators(parts, loaded, s.group);
     return {loaded.facts.at("epoch"), loaded.facts.at("step")};
   }
   if (s.options.must_resume) {
@@ -297,7 +217,11 @@ Position Checkpoint::resume_parts(const CheckpointParts& parts) {
 
 void Checkpoint::save_parts(Position at, const CheckpointParts& parts) {
   if (!parts.module && parts.optimizers.empty() && parts.others.empty() && !parts.sampler)
-    throw Error{"Checkpoint::save: no parts were given, here or to a save or resume before: it would hold nothing"};
+    throw Error{parts.ddp
+                    ? "Checkpoint::save: the DDP wrapper alone was given, and of it a checkpoint holds only how its "
+                      "buckets are laid out: give the module and the optimizers too"
+                    : "Checkpoint::save: no parts were given, here or to a save or resume before: it would hold "
+                      "nothing"};
   const SavingState saving;
   State& s = *state_;
   wait();
@@ -305,32 +229,25 @@ void Checkpoint::save_parts(Position at, const CheckpointParts& parts) {
   const std::int64_t number = ++s.saves_begun;
   s.save_unconfirmed = true;
 
-  const torch::Tensor cpu_states = gather_rows(state_of(cpu_generator()), s.group);
-  const auto gpu = gpu_generator(parts.module.get());
-  const torch::Tensor gpu_states = gpu ? gather_rows(state_of(*gpu), s.group) : torch::Tensor{};
-  // Parts may do collectives to know their state, so every rank asks them.
-  NamedTensors others;
-  for (std::size_t i = 0; i < parts.others.size(); ++i) {
-    const StateDict mine = parts.others[i].get();
-    if (!parts.others[i].differs_by_rank) {
-      for (const auto& [name, tensor] : mine) others.emplace_back(other_prefix(i) + name, tensor);
-      continue;
-    }
-    int rank = 0;
-    for (const StateDict& state : gather_states(mine, s.group)) {
-      for (const auto& [name, tensor] : state) others.emplace_back(rank_prefix(i, rank) + name, tensor);
-      ++rank;
-    }
+  const bool writes = s.group.rank() == 0;
+  const auto fail = [&](const std::exception& error) {  // is thrown by wait(), where the other ranks learn of it too
+    s.boards->saves.publish(number, error.what());
+    std::promise<void> failed;
+    failed.set_exception(std::current_exception());
+    s.writing = failed.get_future();
+  };
+  Gathered gathered;
+  try {
+    gathered = gather(parts, s.group);
+  } catch (const std::exception& error) {
+    if (writes) fail(error);
+    s.save_unconfirmed = s.options.asynchronous;  // else this save tells the others, and not the next one
+    throw;
   }
-  if (s.group.rank() == 0) {
-    try {
-      begin_writing(s, at, parts, std::move(others), cpu_states, gpu_states, number);
-    } catch (const std::exception& error) {  // is thrown by wait(), where the other ranks learn of it too
-      s.boards->saves.publish(number, error.what());
-      std::promise<void> failed;
-      failed.set_exception(std::current_exception());
-      s.writing = failed.get_future();
-    }
+  try {
+    if (writes) begin_writing(s, at, parts, gathered, number);
+  } catch (const std::exception& error) {
+    fail(error);
   }
   if (!s.options.asynchronous) wait();
 }
@@ -342,8 +259,8 @@ int Checkpoint::wait_and_requeue() {
 }
 
 /// Rank 0's part of a save: copies what training may change, and has a thread write it.
-void Checkpoint::begin_writing(State& s, Position at, const CheckpointParts& parts, NamedTensors others,
-                               const torch::Tensor& cpu_states, const torch::Tensor& gpu_states, std::int64_t number) {
+void Checkpoint::begin_writing(State& s, Position at, const CheckpointParts& parts, const Gathered& gathered,
+                               std::int64_t number) {
   auto content = std::make_shared<CheckpointContent>();
   content->facts = facts_of(at, parts, s.group);
   if (parts.module) content->model = tensors_of(*parts.module);
@@ -354,7 +271,7 @@ void Checkpoint::begin_writing(State& s, Position at, const CheckpointParts& par
         store_optimizer(*parts.optimizers[i], names, optimizer_prefix(i), content->training));
   }
   content->facts["parts"] = parts.others.size();
-  content->training.insert(content->training.end(), others.begin(), others.end());
+  content->training.insert(content->training.end(), gathered.others.begin(), gathered.others.end());
 
   // The copy that training may not change any more. Memory is kept from save to save, page-locked for a GPU's tensors;
   // those copies are only begun here, and the writer waits for them.
@@ -373,28 +290,27 @@ void Checkpoint::begin_writing(State& s, Position at, const CheckpointParts& par
   };
   copy("model", content->model);
   copy("training", content->training);
-  content->training.emplace_back(rng_cpu, cpu_states);
-  if (gpu_states.defined()) content->training.emplace_back(rng_gpu, gpu_states);
+  content->training.emplace_back(rng_cpu, gathered.cpu_states);
+  if (gathered.gpu_states.defined()) content->training.emplace_back(rng_gpu, gathered.gpu_states);
 
   std::vector<std::shared_ptr<c10::Event>> copied;
   for (const torch::Device device : devices) {
     copied.push_back(std::make_shared<c10::Event>(device.type()));
     copied.back()->record(c10::impl::VirtualGuardImpl{device.type()}.getStream(device));
   }
-  s.writing = std::async(std::launch::async, [&s, content, copied, number, board = s.boards->saves,
-                                              turn = std::make_unique<SaveTurn>(s.folder.path())]() mutable {
+  auto write = [&s, content, copied, number, board = s.boards->saves, turn = s.folder.join_line()]() mutable {
     const std::unique_ptr<SaveTurn> mine = std::move(turn);
     mine->wait();
     try {
       for (const auto& event : copied) event->synchronize();
-      s.folder.save(*content, s.options.keep_last, s.passed_over);
-      s.passed_over.damaged.clear();
+      s.folder.save(*content, s.options.keep_last);
       board.publish(number, "");
     } catch (const std::exception& error) {
       board.publish(number, error.what());
       throw;
     }
-  });
+  };
+  s.writing = std::async(std::launch::async, std::move(write));
 }
 
 }  // namespace torchup

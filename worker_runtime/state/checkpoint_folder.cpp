@@ -142,7 +142,9 @@ void replace_folder(const std::filesystem::path& from, const std::filesystem::pa
   const auto fail = [&] {
     throw Error{"rename " + from.string() + " to " + to.string() + ": " + std::strerror(error)};
   };
-  if (error != ENOTEMPTY && error != EEXIST && error != ENOTDIR) fail();  // nothing is in the way
+  // What rename says of a name that is taken is each file system's own (sshfs EPERM, SMB EACCES): so it is asked.
+  struct stat in_the_way {};
+  if (::lstat(to.c_str(), &in_the_way) != 0 && errno == ENOENT) fail();
   constexpr unsigned exchange = 1 << 1;  // RENAME_EXCHANGE, which glibc declares for GNU sources only
   if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), exchange) == 0) return;
   // A file system that cannot exchange (NFS): for a moment there is no checkpoint of this step, older ones are. Who
@@ -154,8 +156,7 @@ void replace_folder(const std::filesystem::path& from, const std::filesystem::pa
       return;
     }
     error = errno;
-    ::rename(aside.c_str(), to.c_str());
-    if (error != ENOTEMPTY && error != EEXIST) break;
+    if (::rename(aside.c_str(), to.c_str()) == 0) break;  // nobody else did: it was not that
   }
   fail();
 }
@@ -168,6 +169,9 @@ CheckpointFolder::CheckpointFolder(std::filesystem::path path, std::chrono::mill
   const bool made = std::filesystem::create_directories(path_, error);
   if (made && !error) sync_folder(std::filesystem::absolute(path_).lexically_normal().parent_path());
   if (error) throw Error{"the checkpoint folder " + path_.string() + " cannot be made: " + error.message()};
+  shared_ = SharedFolder::of(path_);
+  if (!shared_)
+    throw Error{"the checkpoint folder " + path_.string() + " cannot be looked at: " + std::strerror(errno)};
 }
 
 std::filesystem::path CheckpointFolder::path_of(std::int64_t step) const {
@@ -176,20 +180,47 @@ std::filesystem::path CheckpointFolder::path_of(std::int64_t step) const {
   return path_ / (step_prefix + digits);
 }
 
-/// Waits for another process that writes, then for other writers of this one.
-std::unique_lock<std::mutex> CheckpointFolder::begin_writing() const {
-  for (;;) {
-    if (!writer_lock_ || writer_lock_->is_let_go()) writer_lock_ = WriterLock::take(path_, patience_);
-    const std::string& unguarded = writer_lock_->why_unguarded();
-    if (!unguarded.empty() && told_.insert(unguarded).second) std::fprintf(stderr, "torchup: %s\n", unguarded.c_str());
-    std::unique_lock turn{writer_lock_->turn()};
-    if (!writer_lock_->is_let_go()) return turn;
-  }
+/// Of this process, and of the folder that has the name now: it may have been forked or made anew.
+SharedFolder& CheckpointFolder::shared() const {
+  if (auto now = SharedFolder::of(path_)) shared_ = std::move(now);
+  return *shared_;
 }
 
-void CheckpointFolder::stop_writing() {
-  if (writer_lock_) writer_lock_->let_go();
-  writer_lock_.reset();
+/// Waits for other writers of this process, then for another process that writes.
+std::unique_lock<std::mutex> CheckpointFolder::begin_writing() const {
+  SharedFolder& folder = shared();
+  std::unique_lock turn{folder.turn};
+  if (folder.lock && !folder.lock->guards(path_)) folder.lock.reset();
+  if (!folder.lock) folder.lock = WriterLock::take(path_, patience_);
+  const std::string& unguarded = folder.lock->why_unguarded();
+  if (!unguarded.empty() && told_.insert(unguarded).second) std::fprintf(stderr, "torchup: %s\n", unguarded.c_str());
+  return turn;
+}
+
+std::unique_ptr<SaveTurn> CheckpointFolder::join_line() const {
+  shared();
+  return std::make_unique<SaveTurn>(shared_);
+}
+
+void CheckpointFolder::wait_for_line() const { shared().wait_for_line(); }
+
+void CheckpointFolder::stop_writing() const {
+  SharedFolder& folder = shared();
+  folder.wait_for_line();
+  const std::lock_guard turn{folder.turn};
+  folder.lock.reset();
+}
+
+void CheckpointFolder::pass_over_damaged(const FoundCheckpoint& checkpoint) const {
+  SharedFolder& folder = shared();
+  const std::lock_guard turn{folder.turn};
+  folder.passed_over.damaged.insert_or_assign(checkpoint.step, checkpoint.identity);
+}
+
+void CheckpointFolder::pass_over_unread(const FoundCheckpoint& checkpoint) const {
+  SharedFolder& folder = shared();
+  const std::lock_guard turn{folder.turn};
+  folder.passed_over.unread.insert(checkpoint.step);
 }
 
 /// Names of checkpoints that were being replaced, where names cannot be exchanged.
@@ -212,18 +243,20 @@ void CheckpointFolder::bring_back() const {
 }
 
 FoundCheckpoints CheckpointFolder::found() const {
-  if (set_aside().empty()) return look();
+  SharedFolder& folder = shared();
   // A writer that is alive is between two renames: it does not need us.
-  std::shared_ptr<WriterLock> lock;
-  try {
-    lock = WriterLock::try_take(path_);
-  } catch (const Error&) {  // a folder that we may only read
+  if (const std::unique_lock turn{folder.turn, std::try_to_lock}; turn && !set_aside().empty()) {
+    try {
+      const bool is_ours = folder.lock && folder.lock->guards(path_);
+      const auto for_now = is_ours ? nullptr : WriterLock::try_take(path_);
+      if (is_ours || for_now) bring_back();
+    } catch (const Error&) {  // a folder that we may only read
+    }
   }
-  if (lock) {
-    const std::unique_lock turn{lock->turn(), std::try_to_lock};
-    if (turn) bring_back();
-  }
-  return look();
+  FoundCheckpoints result = look();
+  const std::lock_guard turn{folder.turn};
+  folder.passed_over = {.damaged = {}, .unread = result.unread};
+  return result;
 }
 
 FoundCheckpoints CheckpointFolder::look() const {
@@ -238,10 +271,10 @@ FoundCheckpoints CheckpointFolder::look() const {
       const json manifest = checked_manifest(entry.path(), *step);
       result.whole.push_back({*step, identity_of(entry.path(), manifest)});
     } catch (const Damaged& damaged) {
-      result.passed_over.damaged.insert(*step);
+      result.damaged.insert(*step);
       pass_over(damaged);
     } catch (const std::exception& error) {
-      result.passed_over.unread.insert(*step);
+      result.unread.insert(*step);
       pass_over(error);
     }
   }
@@ -268,18 +301,24 @@ void CheckpointFolder::remove_left_over() const {
   for (const auto& path : left_over) remove_if_possible(path);
 }
 
-void CheckpointFolder::save(const CheckpointContent& content, int keep_last, const PassedOver& passed_over) const {
+void CheckpointFolder::save(const CheckpointContent& content, int keep_last) const {
   const auto step = content.facts.at("step").get<std::int64_t>();
   if (step < 0) throw Error{fmt::format("a checkpoint of step {}: steps are counted from 0", step)};
   const std::unique_lock<std::mutex> turn = begin_writing();
   bring_back();
-  const auto& damaged = passed_over.damaged;
-  const auto [before, found_now] = look();
-  std::set<std::int64_t> to_go = damaged;
-  to_go.insert(found_now.damaged.begin(), found_now.damaged.end());
-  for (const auto& [newer, identity] : before) {
+  const PassedOver& passed_over = shared_->passed_over;
+  const auto is_damaged = [&](const FoundCheckpoint& checkpoint) {
+    const auto known = passed_over.damaged.find(checkpoint.step);
+    return known != passed_over.damaged.end() && known->second == checkpoint.identity;
+  };
+  const FoundCheckpoints before = look();
+  std::set<std::int64_t> to_go = before.damaged;
+  for (const FoundCheckpoint& checkpoint : before.whole) {
+    if (is_damaged(checkpoint)) to_go.insert(checkpoint.step);
+  }
+  for (const auto& [newer, identity] : before.whole) {
     if (newer <= step) break;
-    if (damaged.contains(newer) || passed_over.unread.contains(newer)) continue;
+    if (to_go.contains(newer) || passed_over.unread.contains(newer)) continue;
     throw Error{
         fmt::format("the checkpoint folder {} holds step {}, newer than this run's step {}: it is of another run. "
                     "Resume from it, or take another folder",
@@ -322,8 +361,8 @@ void CheckpointFolder::save(const CheckpointContent& content, int keep_last, con
 
   // Only now may anything older go.
   int kept = 1;  // the new one
-  for (const auto& [other, identity] : before) {
-    if (other >= step || damaged.contains(other)) continue;  // newer ones were not read
+  for (const auto& [other, identity] : before.whole) {
+    if (other >= step || to_go.contains(other)) continue;  // newer ones were not read
     if (keep_last > 0 && ++kept > keep_last) to_go.insert(other);
   }
   to_go.erase(step);

@@ -13,7 +13,7 @@
 #include <torchup/safetensors.hpp>
 #include <vector>
 
-#include "worker_runtime/state/writer_lock.hpp"
+#include "worker_runtime/state/shared_folder.hpp"
 
 namespace torchup {
 
@@ -32,15 +32,11 @@ struct FoundCheckpoint {
   std::string identity;
 };
 
-/// Steps that a run does not resume from, though they are in its folder.
-struct PassedOver {
-  std::set<std::int64_t> damaged = {};  ///< nothing can be resumed from them: a file is missing, cut short or changed
-  std::set<std::int64_t> unread = {};   ///< what they hold is not known: the disk failed, or another release wrote them
-};
-
+/// What is in a folder.
 struct FoundCheckpoints {
-  std::vector<FoundCheckpoint> whole;  ///< newest first
-  PassedOver passed_over;
+  std::vector<FoundCheckpoint> whole;   ///< newest first
+  std::set<std::int64_t> damaged = {};  ///< nothing can be resumed from them: a file is missing or cut short
+  std::set<std::int64_t> unread = {};   ///< what they hold is not known: the disk failed, or another release wrote them
 };
 
 /// No program can resume from it. Not what is of another release, and not what is only out of reach for now.
@@ -65,32 +61,42 @@ class CheckpointFolder {
   const std::filesystem::path& path() const { return path_; }
 
   /// Checkpoints that look whole: the manifest is there and right, and the files have its sizes. Cheap: no tensor is
-  /// read. Why others are passed over is said once.
+  /// read. Why others are passed over is said once. With it begins a resumption, for all objects of this process that
+  /// have the folder: what the one before has passed over is forgotten.
   FoundCheckpoints found() const;
 
   /// Reads a checkpoint and compares every checksum. Throws Damaged where its content is wrong, and another Error where
   /// it cannot be read.
   LoadedCheckpoint load(std::int64_t step) const;
 
+  /// The resumption passes over one that was found whole: it is damaged, or could not be read.
+  void pass_over_damaged(const FoundCheckpoint& checkpoint) const;
+  void pass_over_unread(const FoundCheckpoint& checkpoint) const;
+
   /// Writes a checkpoint whole or not at all. What crashed writers left goes first, for the new one may need its room;
-  /// what is too old to be one of the `keep_last` newest (0: nothing), and the damaged steps of `passed_over` and of
-  /// found(), only afterwards.
+  /// what is too old to be one of the `keep_last` newest (0: nothing), and what is damaged, only afterwards.
   ///
   /// From the first save on this process is the folder's only writer, until stop_writing() or the end of all its
-  /// objects that have saved there, which write by turns: throws Error when there is another one (see WriterLock). That
+  /// objects that have the folder, which write by turns: throws Error when there is another one (see WriterLock). That
   /// the file system has no locks is said once.
   ///
   /// Throws Error also when the step is negative, and when the folder holds a newer checkpoint that was not passed
   /// over: it is of another run, and would win. A newer one that was not read stays: it may be read another time, and
   /// is further than this one.
-  void save(const CheckpointContent& content, int keep_last, const PassedOver& passed_over) const;
+  void save(const CheckpointContent& content, int keep_last) const;
 
-  /// Other processes may write from now on: another rank of this job does. Waits for what other objects of this process
-  /// are writing into the folder; their next save takes the right anew.
-  void stop_writing();
+  /// A place in the line of this process's saves into the folder.
+  std::unique_ptr<SaveTurn> join_line() const;
+  /// Returns when those that are in line now have been written, whichever object they are of.
+  void wait_for_line() const;
+
+  /// Other processes may write from now on: another rank of this job does. Waits as wait_for_line(); what objects of
+  /// this process save later takes the right anew.
+  void stop_writing() const;
 
  private:
   std::filesystem::path path_of(std::int64_t step) const;
+  SharedFolder& shared() const;
   std::unique_lock<std::mutex> begin_writing() const;
   std::vector<std::filesystem::path> set_aside() const;
   void bring_back() const;
@@ -99,7 +105,7 @@ class CheckpointFolder {
 
   std::filesystem::path path_;
   std::chrono::milliseconds patience_;
-  mutable std::shared_ptr<WriterLock> writer_lock_;
+  mutable std::shared_ptr<SharedFolder> shared_;
   mutable std::set<std::string> told_;  ///< why checkpoints are passed over, and nothing is guarded
 };
 

@@ -16,8 +16,11 @@ namespace torchup {
 FileReader::FileReader(std::filesystem::path path) : path_{std::move(path)} {
   // Not waiting for anybody to write into what turns out to be a pipe. Of a regular file it changes nothing.
   fd_ = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd_ < 0) fail("open");
   struct stat status {};
+  // A file server (Samba) has a lease on it, and gives it back to who waits.
+  if (fd_ < 0 && errno == EWOULDBLOCK && ::stat(path_.c_str(), &status) == 0 && S_ISREG(status.st_mode))
+    fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) fail("open");
   if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(fd_);
     throw Error{path_.string() + " is no regular file"};

@@ -10,12 +10,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <torchup/error.hpp>
 #include <utility>
-#include <vector>
 
 namespace torchup {
 
@@ -29,10 +28,17 @@ std::string this_writer() {
   return fmt::format("process {} on {}", ::getpid(), host.data());
 }
 
+// Others who may write in the folder may have put there what leads to somebody's file, or a pipe that nobody serves.
+constexpr int with_care = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+
 /// What the holder wrote; it may have died before it did.
 std::string holder_of(const std::filesystem::path& folder) {
-  std::string holder;
-  std::getline(std::ifstream{folder / lock_name}, holder);
+  std::array<char, 512> text{};
+  const int fd = ::open((folder / lock_name).c_str(), O_RDONLY | with_care);
+  const ssize_t size = fd < 0 ? 0 : ::pread(fd, text.data(), text.size(), 0);
+  if (fd >= 0) ::close(fd);
+  const std::string_view all{text.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
+  const std::string holder{all.substr(0, all.find('\n'))};
   return holder.empty() ? "another process" : holder;
 }
 
@@ -41,15 +47,26 @@ struct LockFile {
   bool for_writing;
 };
 
-/// One that is another user's is opened as far as it lets us: most file systems lock whatever is open.
+/// One that is another user's is opened as far as it lets us: most file systems lock whatever is open. No descriptor:
+/// a file server has a lease on it, and is asked just now to give it back.
 LockFile open_file(const std::filesystem::path& path) {
-  int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  int fd = ::open(path.c_str(), O_RDWR | O_CREAT | with_care, 0666);
   // In a sticky folder the kernel refuses O_CREAT for what is there and another user's (fs.protected_regular).
-  if (fd < 0 && errno == EACCES) fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd >= 0) return {fd, true};
-  if (errno == EACCES) fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd >= 0) return {fd, false};
-  const int error = errno;
+  if (fd < 0 && errno == EACCES) fd = ::open(path.c_str(), O_RDWR | with_care);
+  const bool for_writing = fd >= 0;
+  if (fd < 0 && errno == EACCES) fd = ::open(path.c_str(), O_RDONLY | with_care);
+  const int error = fd < 0 ? errno : 0;
+  struct stat status {};
+  const bool strange = fd < 0 ? error == ELOOP || error == ENXIO
+                              : ::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink > 1;
+  if (strange) {
+    if (fd >= 0) ::close(fd);
+    throw Error{
+        fmt::format("lock {}: it is not a regular file of this one name: somebody has put it there, for torchup "
+                    "makes none such. Remove it, or take another folder",
+                    path.string())};
+  }
+  if (fd >= 0 || error == EWOULDBLOCK) return {fd, for_writing};
   throw Error{fmt::format("open {}: {}{}", path.string(), std::strerror(error),
                           error == EACCES ? ". It says whether another job writes checkpoints there: have its owner "
                                             "make it readable and writable, or take another folder"
@@ -57,34 +74,18 @@ LockFile open_file(const std::filesystem::path& path) {
 }
 
 /// Whoever may write in the folder is to be able to lock the file, whatever our umask: best effort, as the owner alone
-/// can see to it.
+/// can see to it. Root's in a user's folder becomes the user's.
 void open_to_the_folders_writers(int fd, const std::filesystem::path& folder) {
   struct stat file {
   }, around{};
   if (::fstat(fd, &file) != 0 || file.st_uid != ::geteuid() || ::stat(folder.c_str(), &around) != 0) return;
-  if (file.st_gid != around.st_gid) static_cast<void>(::fchown(fd, static_cast<uid_t>(-1), around.st_gid) == 0);
-  const mode_t may_write = around.st_mode & (S_IWUSR | S_IWGRP | S_IWOTH);
+  mode_t may_write = around.st_mode & (S_IWUSR | S_IWGRP | S_IWOTH);
+  const bool is_the_folders = file.st_uid == around.st_uid && file.st_gid == around.st_gid;
+  if (!is_the_folders && ::fchown(fd, around.st_uid, around.st_gid) != 0 && file.st_gid != around.st_gid &&
+      ::fchown(fd, static_cast<uid_t>(-1), around.st_gid) != 0)
+    may_write &= ~static_cast<mode_t>(S_IWGRP);                              // its group is another one
   const mode_t wanted = (file.st_mode & 0777) | may_write | may_write << 1;  // and read
   if (wanted != (file.st_mode & 0777)) static_cast<void>(::fchmod(fd, wanted) == 0);
-}
-
-/// The lock is the process's, so the process knows of it in one place.
-struct Taken {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<WriterLock>> locks;
-};
-Taken& taken() {
-  static Taken all;
-  return all;
-}
-
-dev_t device_of(int fd) {
-  struct stat status {};
-  return ::fstat(fd, &status) == 0 ? status.st_dev : 0;
-}
-ino_t inode_of(int fd) {
-  struct stat status {};
-  return ::fstat(fd, &status) == 0 ? status.st_ino : 0;
 }
 
 }  // namespace
@@ -107,27 +108,17 @@ LockFailure lock_failure(int error, bool opened_for_writing) {
 }
 
 WriterLock::WriterLock(int fd, std::string why_unguarded)
-    : fd_{fd}, device_{device_of(fd)}, inode_{inode_of(fd)}, process_{::getpid()}, why_unguarded_{
-                                                                                       std::move(why_unguarded)} {}
+    : fd_{fd}, process_{::getpid()}, why_unguarded_{std::move(why_unguarded)} {}
 
-/// That of another writer here; nothing: there is none. Not that of a process from which this one was forked.
-std::shared_ptr<WriterLock> WriterLock::of_this_process(const std::filesystem::path& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return nullptr;
-  for (const auto& each : taken().locks) {
-    auto lock = each.lock();
-    if (lock && lock->fd_ >= 0 && lock->process_ == ::getpid() && lock->device_ == status.st_dev &&
-        lock->inode_ == status.st_ino)
-      return lock;
-  }
-  return nullptr;
-}
+struct WriterLock::Attempt {
+  std::unique_ptr<WriterLock> lock;  ///< null: it is held
+  int error = 0;                     ///< by which that was seen
+};
 
-std::shared_ptr<WriterLock> WriterLock::try_take(const std::filesystem::path& folder) {
-  const std::lock_guard guard{taken().mutex};
+WriterLock::Attempt WriterLock::attempt(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / lock_name;
-  if (auto lock = of_this_process(path)) return lock;
   const LockFile file = open_file(path);
+  if (file.fd < 0) return {nullptr, EWOULDBLOCK};
   open_to_the_folders_writers(file.fd, folder);
   int error = 0;
   while (::flock(file.fd, LOCK_EX | LOCK_NB) != 0 && (error = errno) == EINTR) error = 0;
@@ -135,7 +126,7 @@ std::shared_ptr<WriterLock> WriterLock::try_take(const std::filesystem::path& fo
   if (error != 0) {
     const LockFailure failure = lock_failure(error, file.for_writing);
     if (failure != LockFailure::no_locks) ::close(file.fd);
-    if (failure == LockFailure::held) return nullptr;
+    if (failure == LockFailure::held) return {nullptr, error};
     if (failure == LockFailure::unwritable)
       throw Error{fmt::format(
           "lock {}: it is another user's and cannot be written, and here only what can be written can be locked: have "
@@ -147,42 +138,43 @@ std::shared_ptr<WriterLock> WriterLock::try_take(const std::filesystem::path& fo
         "give each job a folder of its own",
         folder.string(), std::strerror(error));
   }
-  std::shared_ptr<WriterLock> lock{new WriterLock{file.fd, std::move(why_unguarded)}};
-  std::erase_if(taken().locks, [](const auto& each) { return each.expired(); });
-  taken().locks.push_back(lock);
+  std::unique_ptr<WriterLock> lock{new WriterLock{file.fd, std::move(why_unguarded)}};
+  if (!lock->guards(folder)) return {nullptr, EWOULDBLOCK};  // removed since we opened it: there may be a new one
   // For people alone: that it cannot be written is no harm.
   const std::string writer = this_writer() + '\n';
   if (::ftruncate(file.fd, 0) == 0) static_cast<void>(::pwrite(file.fd, writer.data(), writer.size(), 0) < 0);
-  return lock;
+  return {std::move(lock)};
 }
 
-std::shared_ptr<WriterLock> WriterLock::take(const std::filesystem::path& folder, std::chrono::milliseconds patience) {
+std::unique_ptr<WriterLock> WriterLock::try_take(const std::filesystem::path& folder) { return attempt(folder).lock; }
+
+std::unique_ptr<WriterLock> WriterLock::take(const std::filesystem::path& folder, std::chrono::milliseconds patience) {
   constexpr std::chrono::milliseconds pause{100};
   const auto deadline = std::chrono::steady_clock::now() + patience;
   for (;;) {
-    if (auto lock = try_take(folder)) return lock;
-    if (std::chrono::steady_clock::now() >= deadline) break;
-    std::this_thread::sleep_for(pause);
+    auto [lock, error] = attempt(folder);
+    if (lock) return std::move(lock);
+    if (std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(pause);
+      continue;
+    }
+    // EACCES may also be the word of a security module that forbids it.
+    throw Error{fmt::format("the checkpoint folder {} has a writer already, {}{}: end that one, or take another folder",
+                            folder.string(), holder_of(folder),
+                            error == EWOULDBLOCK ? "" : fmt::format(" (flock: {})", std::strerror(error)))};
   }
-  throw Error{fmt::format("the checkpoint folder {} has a writer already, {}: end that one, or take another folder",
-                          folder.string(), holder_of(folder))};
 }
 
-void WriterLock::let_go() {
-  const std::lock_guard writing{turn_};
-  const std::lock_guard guard{taken().mutex};
-  close_file();
+bool WriterLock::guards(const std::filesystem::path& folder) const {
+  struct stat ours {
+  }, there{};
+  if (::lstat((folder / lock_name).c_str(), &there) != 0) return errno != ENOENT;
+  return ::fstat(fd_, &ours) == 0 && ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
 }
 
-bool WriterLock::is_let_go() const {
-  const std::lock_guard guard{taken().mutex};
-  return fd_ < 0;
+WriterLock::~WriterLock() {
+  if (process_ == ::getpid()) ::flock(fd_, LOCK_UN);  // what was forked from us may have it open for longer
+  ::close(fd_);
 }
-
-void WriterLock::close_file() {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-}
-
-WriterLock::~WriterLock() { close_file(); }
 
 }  // namespace torchup

@@ -5,16 +5,16 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <string>
 
 namespace torchup {
 
 /// The right to write in a checkpoint folder, which one process has at a time.
 ///
-/// A lock of the kernel's (flock) on FOLDER/writer.lock: it goes with the process, however that ends (a child that was
-/// forked without exec keeps it). The file says who has it, and stays. Who may write in the folder may write the file,
-/// whatever the maker's umask: NFS locks only for those. All writers of a process share one lock and write by turns.
+/// A lock of the kernel's (flock) on FOLDER/writer.lock: it goes with this object, or with the process, however that
+/// ends (a child that was forked without exec keeps it then). The file says who has it, and stays. Who may write in the
+/// folder may write the file, whatever the maker's umask: NFS locks only for those. It is a regular file with this one
+/// name: what others may have put there instead is not touched.
 ///
 /// Limits: where the file system has no locks (Lustre mounted without them, NFS without a lock service, some file
 /// systems in user space) everybody has the right, and two jobs are not told from one: why_unguarded() says so. NFS
@@ -22,35 +22,30 @@ namespace torchup {
 /// cannot be seen from here.
 class WriterLock {
  public:
-  /// Null while another process has the right. Throws Error, which names the file, when that cannot be found out: the
-  /// file cannot be opened, or not be locked for a reason that is no lack of locks.
-  static std::shared_ptr<WriterLock> try_take(const std::filesystem::path& folder);
-  /// Waits for another process up to `patience`, then throws Error that names folder and holder.
-  static std::shared_ptr<WriterLock> take(const std::filesystem::path& folder, std::chrono::milliseconds patience);
+  /// Null while somebody else has the right: another process, or another object of this one. Throws Error, which names
+  /// the file, when that cannot be found out: the file cannot be opened, is no regular one, or cannot be locked for a
+  /// reason that is no lack of locks.
+  static std::unique_ptr<WriterLock> try_take(const std::filesystem::path& folder);
+  /// Waits for the holder up to `patience`, then throws Error that names folder and holder.
+  static std::unique_ptr<WriterLock> take(const std::filesystem::path& folder, std::chrono::milliseconds patience);
 
   ~WriterLock();
   WriterLock(const WriterLock&) = delete;
   WriterLock& operator=(const WriterLock&) = delete;
 
+  /// Whether its file is still the folder's: where it was removed another process may have locked a new one.
+  [[nodiscard]] bool guards(const std::filesystem::path& folder) const;
   /// Why this guards nothing, for people; empty: it does.
   [[nodiscard]] const std::string& why_unguarded() const { return why_unguarded_; }
-  /// Held by who writes just now.
-  [[nodiscard]] std::mutex& turn() { return turn_; }
-  /// For all writers of this process, once nobody writes: who goes on writing takes it anew.
-  void let_go();
-  [[nodiscard]] bool is_let_go() const;
 
  private:
   WriterLock(int fd, std::string why_unguarded);
-  static std::shared_ptr<WriterLock> of_this_process(const std::filesystem::path& path);
-  void close_file();
+  struct Attempt;
+  static Attempt attempt(const std::filesystem::path& folder);
 
-  int fd_;  ///< -1: let go. Guarded by the list of this process's locks
-  const dev_t device_;
-  const ino_t inode_;
+  const int fd_;
   const pid_t process_;
   const std::string why_unguarded_;
-  std::mutex turn_;
 };
 
 /// What it means that flock failed.

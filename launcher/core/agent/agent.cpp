@@ -106,7 +106,7 @@ void Agent::obey(const Placed& message) {
   const std::vector<LocalRank> kept = parked();
   if (kept != in_state(WorkerState::running)) {  // one has left its parking place, and was killed
     place_to_come_ = message;
-    deadline_ = now_ + unkillable_after;
+    if (!deadline_) deadline_ = now_ + unkillable_after;  // however often the rounds change meanwhile
     return;
   }
   deadline_.reset();
@@ -204,7 +204,7 @@ void Agent::due() {
     } else {
       kill("the grace is over");
     }
-  } else if (phase_ == Phase::joining && place_to_come_) {
+  } else if (phase_ == Phase::joining && parked() != in_state(WorkerState::running)) {
     place_to_come_.reset();
     abandon();
     stop(SIGTERM, "a worker of the round before cannot be killed");
@@ -231,7 +231,6 @@ void Agent::join() {
   if (phase_ == Phase::comparing) act(CancelChecks{});
   phase_ = Phase::joining;
   forget_progress();
-  deadline_.reset();
   if (!unfit_.empty()) deadline_ = now_ + unfit_look_interval;
   rejoin_wanted_ = false;
   place_to_come_.reset();
@@ -370,9 +369,7 @@ void Agent::sweep() {
 /// Nothing of ours lives: ends with the verdict, or joins the next round.
 void Agent::settle() {
   if (phase_ != Phase::idle) return;
-  if (!round_follows()) {
-    if (auto let_gone = let_go(); !let_gone.empty()) return end_kept(std::move(let_gone));
-  }
+  if (!round_follows() && waits_for_kept()) return;
   if (verdict_) {
     phase_ = Phase::finished;
     order_failures();

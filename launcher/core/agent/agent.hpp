@@ -182,6 +182,7 @@ class Agent {
   [[nodiscard]] std::optional<Blame> next_blame() const;
   [[nodiscard]] std::vector<LocalRank> parked() const;
   std::vector<LocalRank> let_go();
+  [[nodiscard]] bool waits_for_kept();
   void end_kept(std::vector<LocalRank> workers);
   void take_along(Worker& worker);
   void has_place(LocalRank local_rank);
@@ -277,7 +278,7 @@ class Agent {
   std::optional<Placed> place_to_come_;  ///< taken when the last one of the round before is gone
   std::optional<Verdict> verdict_;
   std::optional<Leave> leaving_;
-  std::optional<TimePoint> deadline_;       ///< of the phase
+  std::optional<TimePoint> deadline_;       ///< of the phase; while joining, of who has left its parking place
   std::optional<TimePoint> job_end_;        ///< --timeout
   std::optional<TimePoint> drain_insists_;  ///< when workers that did not hear of it get the signal
   std::optional<TimePoint> cause_ends_;     ///< when failures are told of, though none of them is a cause

@@ -151,6 +151,17 @@ std::vector<LocalRank> Agent::let_go() {
   return found;
 }
 
+/// Whether somebody who was kept is still to end: the job is not over before. Who has left its parking place while the
+/// next round was awaited was killed for it, and may be one that nothing kills.
+bool Agent::waits_for_kept() {
+  if (auto let_gone = let_go(); !let_gone.empty()) return end_kept(std::move(let_gone)), true;
+  if (!any_alive()) return false;
+  phase_ = Phase::stopping;
+  killed_ = true;
+  deadline_ = now_ + unkillable_after;
+  return true;
+}
+
 /// They end as any other: by the signal, and after the grace.
 void Agent::end_kept(std::vector<LocalRank> workers) {
   phase_ = Phase::stopping;

@@ -84,6 +84,7 @@ void Agent::on(const WorkerEnded& event) {
   }
   after_worker_ended();
   if (place_to_come_) obey(*std::exchange(place_to_come_, std::nullopt));
+  if (phase_ == Phase::joining && parked() == in_state(WorkerState::running)) deadline_.reset();
 }
 
 /// The one place where a worker's end is called a success, a failure or a consequence.

@@ -23,6 +23,9 @@ CoordinatorLink::CoordinatorLink(CoordinatorLinkSettings settings, TimePoint now
 std::vector<link::Action> CoordinatorLink::step(const link::Event& event, TimePoint now) {
   if (over_) return {};
   const int incarnation = incarnation_;
+  // Before the first dial there is nothing to sleep over: the clock may have begun long ago.
+  const auto expected = next_line_ == 0 ? std::nullopt : deadline();
+  if (expected && now > *expected + lease() / 4) slept(now - *expected, now);
   fence_if_due(now);
   // The agent that says this join has not heard yet that it was fenced: it will say another.
   const auto* say = std::get_if<link::Say>(&event);
@@ -114,6 +117,13 @@ void CoordinatorLink::on(const link::Finish&, TimePoint) {
 // ---- time
 
 void CoordinatorLink::on(const link::Wake&, TimePoint) {}
+
+/// We were asleep, not the endpoint: nothing was tried meanwhile, and what came lies unread. Whoever was about to
+/// answer is asked again, for an old answer says nothing of now.
+void CoordinatorLink::slept(Duration gap, TimePoint now) {
+  out_since_ = std::max(out_since_ + gap, now + lease() - settings_.join_timeout);
+  if (attempt_) attempt_over(now);
+}
 
 void CoordinatorLink::due(TimePoint now) {
   if (over_) return;

@@ -146,7 +146,7 @@ struct CoordinatorLinkSettings {
 /// **Patience.** The endpoint may stay out of reach for the join timeout, counted from the beginning or from the last
 /// line on which a keep-alive was answered. Then LinkLost: 68 when who answers there refuses us or does not prove the
 /// token, else 67. Without a token somebody who answers in another language, or holds connections and says nothing,
-/// for `foreign_limit` is another program: 67 at once.
+/// for `foreign_limit` is another program: 67 at once. A time for which this machine was suspended counts for none.
 class CoordinatorLink {
  public:
   static constexpr Duration dial_limit = std::chrono::seconds{3};
@@ -160,8 +160,8 @@ class CoordinatorLink {
 
   CoordinatorLink(CoordinatorLinkSettings settings, TimePoint now);
 
-  /// Applies `event`, then everything that is due at `now`, which never goes backwards, and goes on while the machine is
-  /// suspended. The fence comes first: after a sleep nothing that lies unread may be believed.
+  /// Applies `event`, then everything that is due at `now`, which never goes backwards, and goes on while the machine
+  /// is suspended. The fence comes first: after a sleep nothing that lies unread may be believed.
   [[nodiscard]] std::vector<link::Action> step(const link::Event& event, TimePoint now);
 
   /// When to send the next Wake if nothing else happens; nothing when nothing is left to do.
@@ -242,6 +242,7 @@ class CoordinatorLink {
   void hear(const HangTold& told, TimePoint now);
 
   void due(TimePoint now);
+  void slept(Duration gap, TimePoint now);
   void fence_if_due(TimePoint now);
   void fence(const std::string& reason, TimePoint now);
   void count_stop(StopCause cause);

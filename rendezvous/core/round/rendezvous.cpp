@@ -7,6 +7,20 @@
 #include <utility>
 
 namespace torchup {
+namespace {
+
+/// Those of ranks that have not failed yet.
+void add_failures(std::vector<WorkerFailure>& all, const std::vector<WorkerFailure>& more) {
+  for (const WorkerFailure& failure : more) {
+    const auto told = [&](const WorkerFailure& other) { return other.rank == failure.rank; };  // restated
+    if (std::ranges::any_of(all, told)) continue;
+    const bool is_cause = !failure.consequence && std::ranges::all_of(all, &WorkerFailure::consequence);
+    if (is_cause && all.size() == failures_kept_max) all.pop_back();  // it matters more than the last one
+    if (all.size() < failures_kept_max) all.push_back(failure);
+  }
+}
+
+}  // namespace
 
 Rendezvous::Rendezvous(RendezvousSettings settings)
     : settings_{settings}, members_{{settings.losses_max, settings.loss_window}} {}
@@ -179,13 +193,8 @@ void Rendezvous::said(Peer peer, const WorkersFailed& failed, TimePoint now) {
   const bool in_round = phase_ == Phase::running || phase_ == Phase::doubting || phase_ == Phase::restoring;
   if (!member || !in_round || failed.round != round_ || member->stage != Stage::seated || failed.failures.empty())
     return;
-  for (const WorkerFailure& failure : failed.failures) {
-    const auto told = [&](const WorkerFailure& other) { return other.rank == failure.rank; };  // restated
-    if (std::ranges::any_of(failures_, told)) continue;
-    const bool is_cause = !failure.consequence && std::ranges::all_of(failures_, &WorkerFailure::consequence);
-    if (is_cause && failures_.size() == failures_kept_max) failures_.pop_back();  // it matters more than the last one
-    if (failures_.size() < failures_kept_max) failures_.push_back(failure);
-  }
+  add_failures(failures_, failed.failures);
+  failed_.insert(*members_.connection(peer).member);
   may_restart_ = may_restart_ && failed.may_restart;
   if (phase_ == Phase::running) begin_doubt(now);
 }
@@ -209,7 +218,7 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
     }
     return;
   }
-  const Verdict verdict = verdict_of(leave);
+  Verdict verdict = verdict_of(leave);
   if (!connection.member) {
     actions_.push_back(Tell{peer, End{verdict}});
     return;
@@ -218,7 +227,8 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
   const std::string host = members_.at(slot).join->host;
   if (ends_job(leave, connection)) {
     note(JobEndRequested{host, leave.reason});
-    return end(verdict, now);
+    add_failures(verdict.failures, failures_);  // that others have told while their cause was waited for
+    return end(std::move(verdict), now);
   }
   tell(members_.at(slot), End{verdict});
   members_.losses().forgive(host);

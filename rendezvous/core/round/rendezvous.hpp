@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -364,7 +365,8 @@ class Rendezvous {
   std::optional<Note> last_note_;
   std::map<std::string, std::string> refusals_;  ///< by host, of those that have not joined since
 
-  std::vector<WorkerFailure> failures_;
+  std::vector<WorkerFailure> failures_;  ///< of this round
+  std::set<Slot> failed_;                ///< who told of them, or of more than are kept
   bool may_restart_ = true;
   std::optional<Verdict> verdict_;
 };

@@ -235,6 +235,10 @@ void Rendezvous::grant_leases(TimePoint now) {
   slept_until_ = now;
   if (learning_ && settings_.started) settings_.started = now;
   members_.grant_leases(now, return_by(now));
+  // Nor may we decide by our own limits before we have read what came meanwhile.
+  for (auto* at : {&gather_until_, &store_until_, &patience_until_}) {
+    if (*at) *at = std::max(**at, now + terms_->lease);
+  }
 }
 
 }  // namespace torchup

@@ -225,6 +225,7 @@ void Rendezvous::begin_restoring(const Placement& place, TimePoint now) {
   unfinished_ = group_world_size_;
   finished_ = 0;
   failures_.clear();
+  failed_.clear();
   may_restart_ = true;
   if (!patience_until_ || patience(terms_) > settings_.patience)
     patience_until_ = std::max(patience_until_.value_or(now), now + patience(terms_));

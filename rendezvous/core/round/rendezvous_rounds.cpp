@@ -142,6 +142,7 @@ void Rendezvous::form(int size, TimePoint now) {
   unfinished_ = size;
   finished_ = 0;
   failures_.clear();
+  failed_.clear();
   may_restart_ = true;
   counted_failure_at_.reset();
   gather_until_.reset();
@@ -265,14 +266,8 @@ void Rendezvous::begin_doubt(TimePoint now) {
 /// Whether a node that has told of no failure may yet tell of the one that the others died of.
 bool Rendezvous::cause_may_come() const {
   if (!std::ranges::all_of(failures_, &WorkerFailure::consequence)) return false;
-  return std::ranges::any_of(seats_, [&](Slot slot) {
-    const Member& member = members_.at(slot);
-    const int first = member.seat.first_rank.value(), last = first + member.join->local_world_size - 1;
-    const auto is_its = [&](const WorkerFailure& failure) {
-      return failure.rank.value() >= first && failure.rank.value() <= last;
-    };
-    return member.stage == Stage::seated && std::ranges::none_of(failures_, is_its);
-  });
+  return std::ranges::any_of(
+      seats_, [&](Slot slot) { return members_.at(slot).stage == Stage::seated && !failed_.contains(slot); });
 }
 
 void Rendezvous::decide_failure(TimePoint now) {
@@ -322,6 +317,7 @@ void Rendezvous::stop_round(StopCause cause, const std::string& reason, TimePoin
   }
   seats_.clear();
   failures_.clear();
+  failed_.clear();
   round_ = std::max(Round{round_.value() + 1}, next_round_);
   phase_ = Phase::gathering;
   store_until_.reset();
@@ -379,6 +375,7 @@ void Rendezvous::forget_job() {
   last_roster_.clear();
   seats_.clear();
   failures_.clear();
+  failed_.clear();
   may_restart_ = true;
   group_world_size_ = world_size_ = unfinished_ = finished_ = 0;
   for (auto* at : {&gather_until_, &last_call_until_, &leave_until_, &store_until_, &admit_at_, &doubt_until_,

@@ -249,7 +249,9 @@ void MixedJob::take_part(Slot slot, const Join& join, TimePoint now) {
   }
   if (plays_->over(part.id) && part.last) return tell(slot, CoordinatorMessage{*part.last});
   part.last.reset();
-  plays_->said(part.id, join, now);
+  Join played = join;
+  played.terms.hostlist.clear();  // the job's: nobody there reads it
+  plays_->said(part.id, played, now);
 }
 
 std::optional<std::string> MixedJob::misfit(const Join& join, std::optional<Slot> replaced) const {
@@ -269,6 +271,7 @@ void MixedJob::grant_leases(TimePoint now) {
   note(CoordinatorSlept{});
   slept_until_ = now;
   members_.grant_leases(now, now);
+  plays_->slept(now, terms_->lease);
 }
 
 void MixedJob::expire(TimePoint now) {
@@ -330,6 +333,12 @@ MixedJob::Rest MixedJob::give_back(TorchrunStore& store) {
 
 std::size_t MixedJob::held_bytes() const {
   std::size_t bytes = members_.held_bytes() + ended_.held_bytes() + lost_agents_.held_bytes();
+  if (terms_) bytes += text_bytes(terms_->hostlist);
+  if (plays_) bytes += plays_->held_bytes();
+  for (const auto& [slot, part] : parts_) {
+    const auto* const end = part.last ? std::get_if<End>(&*part.last) : nullptr;
+    if (end) bytes += torchup::held_bytes(end->verdict);
+  }
   for (const auto* verdict : {&verdict_, &outcome_}) bytes += *verdict ? torchup::held_bytes(**verdict) : 0;
   for (const Said& said : early_) bytes += torchup::held_bytes(std::get<Join>(said.message));
   return bytes;

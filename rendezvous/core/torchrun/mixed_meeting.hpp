@@ -36,6 +36,8 @@ class MixedMeeting {
 
   /// A round is complete. `members` by group rank.
   void begin(std::int64_t round, std::vector<TorchrunNode> members, TimePoint now);
+  /// The coordinator itself was asleep until `now`: who could not be heard has all its time again.
+  void slept(TimePoint now) { began_at_ = now; }
   /// Does what can be done now.
   [[nodiscard]] Result<Outcome> turn(TorchrunStore& store, const std::vector<Guest>& guests, TimePoint now);
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -34,12 +35,16 @@ class MixedParts {
   /// whenever something was said, and some times a second.
   [[nodiscard]] virtual Result<std::vector<Told>> turn(TorchrunStore& store, TimePoint now, UtcTime utc) = 0;
 
-  /// Whether it was told End, or never entered.
+  /// Whether it was told End, or never entered. After the turn in which it was told nothing is kept of it.
   [[nodiscard]] virtual bool over(Id id) const = 0;
   /// The round that it was placed in last, or is about to be.
   [[nodiscard]] virtual Round round(Id id) const = 0;
   /// Its host was lost too often lately: it is used only where too few others are there.
   virtual void set_aside(Id, bool) {}
+  /// The coordinator itself was asleep until `now`: what agents are waited for has so much time left at least.
+  virtual void slept(TimePoint now, Duration patience) = 0;
+  /// Memory for what agents told.
+  [[nodiscard]] virtual std::size_t held_bytes() const = 0;
 };
 
 }  // namespace torchup

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/torchrun/torchrun_part.hpp"
 
 namespace torchup {
@@ -17,10 +18,6 @@ constexpr Duration doubt_limit = std::chrono::milliseconds{400};
 constexpr const char* closed_by_others = "the rendezvous was closed by another node, whose workers have failed";
 
 }  // namespace
-
-void MixedRound::enter(Id id, std::string address, std::int64_t pid) {
-  agents_.emplace(id, Agent{.address = std::move(address), .pid = pid});
-}
 
 bool MixedRound::over(Id id) const {
   const auto found = agents_.find(id);
@@ -35,6 +32,23 @@ Round MixedRound::round(Id id) const {
 void MixedRound::set_aside(Id id, bool aside) {
   const auto found = agents_.find(id);
   if (found != agents_.end() && std::exchange(found->second.aside, aside) != aside) said_ = true;
+}
+
+void MixedRound::slept(TimePoint now, Duration patience) {
+  for (auto& [id, agent] : agents_) {
+    agent.until = std::max(agent.until, now + (agent.stage == Stage::doubting ? doubt_limit : patience));
+  }
+  meeting_.slept(now);
+}
+
+std::size_t MixedRound::held_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& [id, agent] : agents_) {
+    bytes += torchup::held_bytes(agent.join);
+    if (agent.failed) bytes += torchup::held_bytes(agent.failed->failures);
+    if (agent.leave) bytes += text_bytes(agent.leave->reason) + torchup::held_bytes(agent.leave->failures);
+  }
+  return bytes;
 }
 
 // ---- what agents say
@@ -81,6 +95,7 @@ Result<std::vector<MixedParts::Told>> MixedRound::turn(TorchrunStore& store, Tim
     if (auto done = (this->*step)(turn); !done) return done.error();
     if (concluded_) break;
   }
+  std::erase_if(agents_, [](const auto& entry) { return entry.second.stage == Stage::over; });
   return std::exchange(told_, {});
 }
 

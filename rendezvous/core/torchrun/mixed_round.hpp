@@ -28,12 +28,16 @@ class MixedRound final : public MixedParts {
  public:
   explicit MixedRound(RunId run_id) : run_id_{std::move(run_id)}, meeting_{run_id_} {}
 
-  void enter(Id id, std::string address, std::int64_t pid) override;
+  void enter(Id id, std::string address, std::int64_t pid) override {
+    agents_.emplace(id, Agent{.address = std::move(address), .pid = pid});
+  }
   void said(Id id, const AgentMessage& message, TimePoint now) override;
   [[nodiscard]] Result<std::vector<Told>> turn(TorchrunStore& store, TimePoint now, UtcTime utc) override;
   [[nodiscard]] bool over(Id id) const override;
   [[nodiscard]] Round round(Id id) const override;
   void set_aside(Id id, bool aside) override;
+  void slept(TimePoint now, Duration patience) override;
+  [[nodiscard]] std::size_t held_bytes() const override;
 
  private:
   enum class Stage : std::uint8_t {

@@ -23,6 +23,7 @@ Result<std::vector<MixedParts::Told>> MixedStatic::turn(TorchrunStore& store, Ti
     part.turn_at = now + part.plays->pace();
     for (CoordinatorMessage& message : *messages) told.push_back({id, std::move(message)});
   }
+  std::erase_if(parts_, [](const auto& entry) { return entry.second.plays->over(); });
   return told;
 }
 
@@ -34,6 +35,16 @@ bool MixedStatic::over(Id id) const {
 Round MixedStatic::round(Id id) const {
   const auto part = parts_.find(id);
   return part == parts_.end() ? Round{0} : part->second.plays->round();
+}
+
+void MixedStatic::slept(TimePoint now, Duration) {
+  for (auto& [id, part] : parts_) part.plays->slept(now);
+}
+
+std::size_t MixedStatic::held_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& [id, part] : parts_) bytes += part.plays->held_bytes();
+  return bytes;
 }
 
 }  // namespace torchup

@@ -22,6 +22,8 @@ class MixedStatic final : public MixedParts {
   [[nodiscard]] Result<std::vector<Told>> turn(TorchrunStore& store, TimePoint now, UtcTime utc) override;
   [[nodiscard]] bool over(Id id) const override;
   [[nodiscard]] Round round(Id id) const override;
+  void slept(TimePoint now, Duration patience) override;
+  [[nodiscard]] std::size_t held_bytes() const override;
 
  private:
   struct Part {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/membership/restart_budget.hpp"
 #include "rendezvous/core/torchrun/torchrun_part.hpp"
 #include "rendezvous/core/torchrun_wire/torchrun_roles.hpp"
@@ -39,6 +40,10 @@ class TorchrunStatic final : public TorchrunPart {
   [[nodiscard]] bool finished_without_store() const override { return phase_ == Phase::leaving_together; }
   [[nodiscard]] bool over() const override { return phase_ == Phase::over; }
   [[nodiscard]] Round round() const override { return Round{round_}; }
+  /// As MixedMeeting's.
+  void slept(TimePoint now) { since_ = now; }
+  /// Memory for what the agent told.
+  [[nodiscard]] std::size_t held_bytes() const { return join_ ? torchup::held_bytes(*join_) : 0; }
 
  private:
   enum class Phase : std::uint8_t { idle, joining, running, stopping, leaving_together, over };

@@ -57,13 +57,20 @@ void CoordinatorJob::let_go_of_all(const std::string& reason) {
 std::size_t CoordinatorJob::growth_by(const Join& join) const {
   const Membership& members = mixed.active() ? mixed.members() : rendezvous.members();
   const auto known = members.slots().find(join.node.value());
-  const std::size_t held = known == members.slots().end() ? 0 : torchup::held_bytes(members.at(known->second).join);
+  const bool is_new = known == members.slots().end();
+  const std::size_t held = is_new ? 0 : torchup::held_bytes(members.at(known->second).join);
   const auto fresh = std::ranges::count_if(join.addresses, [&](const std::string& address) {
     const auto bytes = read_address(address);
     return bytes && !addresses_.contains(*bytes);
   });
-  const std::size_t told = torchup::held_bytes(as_kept(join)) + (mixed.active() ? 0 : rendezvous.expected_bytes(join));
-  return told - std::min(held, told) + static_cast<std::size_t>(fresh) * address_bytes;
+  const std::size_t kept = torchup::held_bytes(as_kept(join));
+  std::size_t growth = kept - std::min(held, kept);
+  if (!mixed.active()) {
+    growth += rendezvous.expected_bytes(join);
+  } else {  // what plays its part has its join, too; where that waits for the next job, with its host list
+    growth += is_new ? torchup::held_bytes(join) : growth;
+  }
+  return growth + static_cast<std::size_t>(fresh) * address_bytes;
 }
 
 std::size_t CoordinatorJob::held_bytes() const {

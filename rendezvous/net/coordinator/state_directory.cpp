@@ -13,8 +13,10 @@
 #include <charconv>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <filesystem>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -134,10 +136,27 @@ class StateDirectory::Impl {
       writes_.pop_front();
       ++writes_since_removals_;
       guard.unlock();
-      const Result<> result = replace(write.number, write.content());
+      const Result<> result = carry_out(write);
       write.content = {};  // a snapshot of thousands is not freed in no time: not where the loop may wait for us
       guard.lock();
       if (write.done && !ending_) asio::post(loop_, [done = write.done, result] { done(result); });
+    }
+  }
+
+  /// What is thrown here would end the process. Where memory has run out the file stays, as where descriptors have.
+  Result<> carry_out(const Write& write) {
+    const auto failed = [&](const char* why) {
+      unlink({write.number});
+      return fail(errc::bad_value, fmt::format("{}/{}: {}", path_, file_name(write.number), why));
+    };
+    try {
+      return replace(write.number, write.content());
+    } catch (const std::bad_alloc&) {
+      return system_error(ENOMEM, path_ + "/" + file_name(write.number));
+    } catch (const std::exception& fault) {
+      return failed(fault.what());
+    } catch (...) {
+      return failed("it could not be made");
     }
   }
 

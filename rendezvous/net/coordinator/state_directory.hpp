@@ -51,7 +51,7 @@ class StateDirectory {
   /// as it is. errc::limit_exceeded beyond state_bytes_max.
   ///
   /// `content` is called on the directory's own thread, which has time for what the loop has not: to make bytes of a
-  /// snapshot. It owns all that it uses.
+  /// snapshot. It owns all that it uses. Whatever it throws is an error of this write.
   void write(std::uint64_t number, std::function<std::string()> content, Done done);
   /// For good: nothing is written to that number again, and what still waits to be is not. A few writes go before
   /// removals, and removals that wait cost one flush of the folder together.

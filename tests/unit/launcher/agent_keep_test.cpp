@@ -460,6 +460,22 @@ TEST_CASE("a worker that has left its parking place and that nothing can kill ho
     CHECK(find<StartWorkers>(begun)->kept == ranks({2}));
     CHECK_FALSE(job.agent.deadline());
   }
+  SECTION("it stays, however often the rounds change") {
+    const auto gives_up_at = job.agent.deadline();
+    job.now += unkillable_after - 1s;
+    job.step(FromCoordinator{stopped(1, StopCause::membership_change)});
+    job.step(FromCoordinator{three_placed(2, 1)});
+    REQUIRE(job.agent.deadline() == gives_up_at);
+    job.step(FromCoordinator{stopped(2, StopCause::membership_change)});
+    job.now += 1s;
+    CHECK(find_event<event::WorkerAbandoned>(job.step(Wake{})));
+  }
+  SECTION("it goes between two rounds") {
+    job.step(FromCoordinator{stopped(1, StopCause::membership_change)});
+    job.step(ended(0, -SIGKILL));
+    CHECK_FALSE(job.agent.deadline());
+    CHECK(find<StartWorkers>(job.step(FromCoordinator{three_placed(2, 1)}))->kept == ranks({2}));
+  }
   SECTION("it stays: this node ends, and the others hear why") {
     job.now += unkillable_after;
     const auto over = job.step(Wake{});
@@ -469,6 +485,29 @@ TEST_CASE("a worker that has left its parking place and that nothing can kill ho
     job.step(ended(2, -SIGTERM));
     CHECK(find<Finish>(job.step(DescendantsGone{}))->verdict.exit_code == 1);
   }
+}
+
+TEST_CASE("the job is not over before a worker has ended that has left its parking place", "[unit][agent][keep]") {
+  Keeping job{three_workers(), {1, 2}};
+  job.step(ended(1, -SIGKILL));
+  job.parks(0);
+  job.step(FromCoordinator{stopped(0)});
+  job.step(ended(2, -SIGTERM));
+  CHECK(find_sent<Join>(job.step(DescendantsGone{})));
+  CHECK(find<KillWorkers>(job.says(0, WorkerLeaves{}))->workers == ranks({0}));
+  if (GENERATE(false, true)) job.step(FromCoordinator{three_placed(1, 1)});
+  CHECK_FALSE(find<Finish>(job.step(FromCoordinator{End{verdict(0)}})));
+  REQUIRE(job.agent.deadline() == job.now + unkillable_after);
+  int code = 0;
+  SECTION("as one that was killed does") {
+    CHECK(find_event<event::WorkerExited>(job.step(ended(0, -SIGKILL)))->worker.local_rank == LocalRank{0});
+  }
+  SECTION("or it is known that nothing ends it, which is no success") {
+    job.now += unkillable_after;
+    CHECK(find_event<event::WorkerAbandoned>(job.step(Wake{}))->worker.local_rank == LocalRank{0});
+    code = 1;
+  }
+  CHECK(find<Finish>(job.step(DescendantsGone{}))->verdict.exit_code == code);
 }
 
 }  // namespace torchup

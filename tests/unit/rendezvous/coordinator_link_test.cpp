@@ -1,3 +1,4 @@
+// One scripted line for all that may become of it, hence longer than 400 lines.
 #include "rendezvous/core/link/coordinator_link.hpp"
 
 #include <algorithm>
@@ -387,4 +388,58 @@ TEST_CASE("who accepts connections and says nothing is another program after fiv
   agent.pass(agent.now + 1ms);
   REQUIRE(agent.told.empty() == token);  // with one it is tried again: it may be mended before the join timeout
   if (!token) REQUIRE(std::get<LinkLost>(agent.told.at(0)).exit_code == 67);
+}
+
+TEST_CASE("an agent that was asleep has not tried for so long", "[unit][link]") {
+  constexpr Duration join_timeout = 60s;
+  Linked agent{false, join_timeout};
+  agent.step(link::Say{agent.join_of()});
+  SECTION("to reach an endpoint that was out of reach") {
+    agent.refusing = true;
+    agent.step(link::DialFailed{*std::exchange(agent.dialled, {}), true, "refused"});
+    agent.pass(agent.now + 10s);
+    agent.now += 1h;
+    agent.step(link::Wake{});
+    REQUIRE(agent.told.empty());
+    REQUIRE(agent.dialled);
+    agent.step(link::DialFailed{*std::exchange(agent.dialled, {}), true, "refused"});
+    agent.pass(agent.now + join_timeout - 11s);
+    REQUIRE(agent.told.empty());
+    agent.pass(agent.now + 2s);  // the time before it slept counts
+    REQUIRE(std::get<LinkLost>(agent.told.at(0)).exit_code == 67);
+  }
+  SECTION("where it slept over a dial, or until the last moment") {
+    REQUIRE(agent.dialled);
+    agent.now += 1h;
+    agent.step(link::DialFailed{*std::exchange(agent.dialled, {}), false, "no answer in time"});
+    REQUIRE(agent.told.empty());
+    agent.pass(agent.now + lease - 1ns);
+    REQUIRE(agent.told.empty());
+    REQUIRE(agent.dialled);
+  }
+  SECTION("to be welcome where its hello lies unanswered") {
+    const LineId line = agent.connect();
+    agent.now += 1h;
+    const bool heard_first = GENERATE(false, true);
+    if (heard_first) {
+      agent.step(link::Heard{line, Welcome{}});
+    } else {
+      agent.step(link::Wake{});
+    }
+    REQUIRE(agent.told.empty());
+    const LineId again = agent.connect();
+    REQUIRE(again != line);
+    agent.step(link::Heard{again, Welcome{}});
+    REQUIRE(agent.told.empty());
+  }
+}
+
+TEST_CASE("before its first dial an agent's join timeout runs from where it was said to", "[unit][link]") {
+  Linked agent;
+  agent.now += 59s;  // the endpoint's kind was found out meanwhile
+  agent.step(link::Wake{});
+  agent.step(link::DialFailed{*std::exchange(agent.dialled, {}), true, "refused"});
+  agent.refusing = true;
+  agent.pass(TimePoint{} + 60s);
+  REQUIRE(agent.told.size() == 1);
 }

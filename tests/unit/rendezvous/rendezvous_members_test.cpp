@@ -65,6 +65,39 @@ TEST_CASE("a coordinator that was asleep expels nobody", "[unit][rendezvous]") {
   REQUIRE(job.pass(woken + 10s, "b").find("b stop round 0 (fenced)") != std::string::npos);
 }
 
+TEST_CASE("a coordinator that was asleep decides nothing before it has read what came meanwhile",
+          "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2, .join_timeout = 600s, .lease = 10s}};
+  SECTION("who has come to a job that waits") {
+    job.join("a");
+    job.now += 1200s;
+    REQUIRE(job.alive("a").find("end 66") == std::string::npos);
+    SECTION("and was there") { REQUIRE(job.join("b") == "a host store of round 0\n"); }
+    SECTION("or was not") {
+      REQUIRE(job.pass(job.now + 10s - 1ns).find("end 66") == std::string::npos);
+      REQUIRE(job.pass(job.now + 1ns).find("a end 66") != std::string::npos);
+    }
+  }
+  SECTION("that the workers' store is open") {
+    job.join("a");
+    job.join("b");
+    job.now += 1200s;
+    REQUIRE(job.alive("b").empty());
+    REQUIRE(job.say("a", StoreReady{Round{0}, Port{1}}).starts_with("a round 0: node 0 of 2"));
+  }
+  SECTION("who is back of a round that may run") {
+    Placement place{.round = Round{7}, .group_world_size = 2, .world_size = 4};
+    job.resume("a", Resume::Stage::running, place);
+    REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::restoring);
+    job.now += 1200s;
+    REQUIRE(job.alive("a").empty());
+    place.group_rank = GroupRank{1};
+    place.first_rank = Rank{2};
+    REQUIRE(job.resume("b", Resume::Stage::running, place).empty());
+    REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::running);
+  }
+}
+
 TEST_CASE("terms must be the job's", "[unit][rendezvous]") {
   Job job{{.min_nodes = 2, .max_nodes = 2, .max_restarts = 3}};
   job.join("a");

@@ -145,10 +145,12 @@ namespace {
 
 /// A mixed job of one agent of ours, a, and one of torchrun's.
 struct Mixed {
-  Mixed() {
+  explicit Mixed(int min_nodes = 2) {
     Rendezvous pure;
+    Join join = agent("a");
+    join.terms.min_nodes = min_nodes;
     (void)pure.step(Connected{Peer{0}, "10.0.0.1", "10.0.0.5"}, now);
-    (void)pure.step(Said{Peer{0}, agent("a")}, now);
+    (void)pure.step(Said{Peer{0}, join}, now);
     TorchrunState state;
     state.participants = {{TorchrunNode{"b", 9, 0}, 0}};
     state.last_heartbeats = {{TorchrunNode{"b", 9, 0}, utc0}};
@@ -286,6 +288,55 @@ TEST_CASE("a coordinator that was asleep gives nobody of a mixed job up", "[unit
   REQUIRE(mixed.job.member_count() == 1);
   for (int i = 0; i < 40; ++i) (void)mixed.pass(100ms);
   REQUIRE(mixed.job.member_count() == 0);
+}
+
+TEST_CASE("a coordinator that was asleep ends no mixed job by its own join timeout", "[unit][mixed]") {
+  Mixed mixed{3};
+  (void)mixed.pass(10min);
+  REQUIRE_FALSE(mixed.job.verdict());
+  for (int i = 0; i < 31; ++i) {
+    REQUIRE_FALSE(mixed.job.verdict());
+    (void)mixed.step(Alive{Peer{0}});
+    (void)mixed.pass(100ms);
+  }
+  REQUIRE(mixed.job.verdict());
+  REQUIRE(mixed.job.verdict()->exit_code == 66);
+}
+
+TEST_CASE("a mixed job keeps nothing of agents that have left", "[unit][mixed]") {
+  Mixed mixed;
+  Leave leave{.ends_job = false, .exit_code = 1};
+  for (int rank = 0; rank < 64; ++rank) {
+    leave.failures.push_back({.rank = Rank{rank}, .host = "h", .message = std::string(7000, 'x')});
+  }
+  std::size_t with_it = 0;
+  const auto come_and_go = [&](int life) {
+    Join join = Mixed::agent("c", life);
+    join.terms.hostlist = std::string(64'000, 'a');
+    REQUIRE_FALSE(Mixed::refusal(mixed.join(Peer{1}, join)));
+    REQUIRE(mixed.job.member_count() == 2);
+    with_it = mixed.job.held_bytes();
+    (void)mixed.step(Said{Peer{1}, leave});
+    (void)mixed.step(Gone{Peer{1}, true});
+    (void)mixed.step(Alive{Peer{0}});
+    REQUIRE(mixed.job.member_count() == 1);
+  };
+  come_and_go(1);
+  const std::size_t held = mixed.job.held_bytes();
+  REQUIRE(with_it - held >= 2 * held_bytes(as_kept(Mixed::agent("c"))));  // what plays its part has a join of its own
+  REQUIRE(with_it - held < 64'000);                                       // and no host list
+  for (int life = 2; life < 50; ++life) come_and_go(life);
+  REQUIRE(mixed.job.held_bytes() == held);
+}
+
+TEST_CASE("what an agent of a mixed job was told at last is counted", "[unit][mixed]") {
+  Mixed mixed;
+  Leave leave{.ends_job = true, .exit_code = 0};
+  leave.failures.push_back({.host = "h", .message = std::string(100'000, 'x')});
+  const std::size_t before = mixed.job.held_bytes();
+  (void)mixed.step(Said{Peer{0}, leave});
+  REQUIRE(mixed.job.member_count() == 1);
+  REQUIRE(mixed.job.held_bytes() > before + 190'000);  // for it, and for those who come late
 }
 
 TEST_CASE("a host that a mixed job loses too often is put aside", "[unit][mixed]") {

@@ -181,4 +181,62 @@ TEST_CASE("ours take one step in each write to torchrun's state", "[unit][mixed]
   REQUIRE(job.keys.written.size() <= 1);  // all heartbeats at once
 }
 
+TEST_CASE("of what a node of a mixed job tells at once the cause is named", "[unit][mixed]") {
+  Running job{mixed_terms(2, 3, GENERATE(0, 1))};
+  job.say(job.second, WorkersFailed{Round{0},
+                                    {WorkerFailure{.rank = Rank{2}, .exit_code = 1, .consequence = true},
+                                     WorkerFailure{.rank = Rank{3}, .exit_code = 3}}});
+  job.run(600ms);
+  const auto* stop = job.last<StopWorkers>(job.second);
+  REQUIRE((stop ? stop->reason : job.last<End>(job.second)->verdict.reason).starts_with("rank 3 failed"));
+}
+
+TEST_CASE("what ours have told is counted until they are over", "[unit][mixed]") {
+  Running job;
+  const std::size_t before = job.round.held_bytes();
+  REQUIRE(before >= 2 * held_bytes(job.join()));
+  WorkersFailed failed{Round{0}, {WorkerFailure{.rank = Rank{2}, .message = std::string(7000, 'x')}}};
+  job.say(job.second, failed);
+  REQUIRE(job.round.held_bytes() > before + 7000);
+  Leave leave{.ends_job = false};
+  leave.failures = failed.failures;
+  job.say(job.second, leave);
+  REQUIRE(job.round.held_bytes() > before + 14'000);
+  job.turn();
+  REQUIRE(job.last<End>(job.second));
+  REQUIRE(job.round.over(job.second));
+  REQUIRE(job.round.held_bytes() == held_bytes(job.join()));
+}
+
+TEST_CASE("where the coordinator of a mixed job was asleep its nodes have time to be heard", "[unit][mixed]") {
+  static constexpr Duration patience = 3s;
+  const auto sleep = [](MixedWorld& job, Duration duration) {
+    job.elapsed += duration;
+    job.round.slept(job.now(), patience);
+    job.turn();
+  };
+  MixedWorld job{mixed_terms(2, 2)};
+  TheirAgent their{"10.0.0.9", 5, job.terms};
+  job.keys.put_as(their.client, {});
+  SECTION("to meet") {
+    job.theirs = {&their};
+    job.run(500ms);
+    job.theirs.clear();
+    const auto ours = job.enter("10.0.0.1");
+    job.run(1s);
+    REQUIRE(job.last<HostStore>(ours));
+    sleep(job, 1h);
+    REQUIRE_FALSE(job.last<End>(ours));
+  }
+  SECTION("to show that they are the cause") {
+    Running running;
+    running.fail(running.first);
+    sleep(running, 1h);
+    REQUIRE_FALSE(running.last<StopWorkers>(running.first));
+    running.elapsed += 400ms;
+    running.turn();
+    REQUIRE(running.last<StopWorkers>(running.first));
+  }
+}
+
 }  // namespace torchup

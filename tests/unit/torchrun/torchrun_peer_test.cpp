@@ -366,4 +366,19 @@ TEST_CASE("the others are called together before we stop, when a participant is 
   }
 }
 
+TEST_CASE("of what a peer's workers tell at once the cause is named", "[unit][torchrun]") {
+  World world;
+  Node a{"10.0.0.1", 7, 1, 1, GENERATE(0, 1)};
+  world.nodes = {&a};
+  world.say(a, a.join);
+  world.run(3s);
+  REQUIRE(a.last<Placed>());
+  world.say(a, WorkersFailed{Round{0},
+                             {WorkerFailure{.rank = Rank{0}, .exit_code = 1, .consequence = true},
+                              WorkerFailure{.rank = Rank{1}, .exit_code = 3}}});
+  world.run(2s);
+  const auto* stop = a.last<StopWorkers>();
+  REQUIRE((stop ? stop->reason : a.last<End>()->verdict.reason).starts_with("rank 1 failed"));
+}
+
 }  // namespace torchup

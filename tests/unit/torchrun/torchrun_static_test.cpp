@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "rendezvous/core/torchrun/mixed_job.hpp"
+#include "rendezvous/core/torchrun/mixed_static.hpp"
 #include "tests/support/owned_keys.hpp"
 
 namespace torchup {
@@ -165,6 +166,49 @@ TEST_CASE("torchrun takes its place in our static rendezvous", "[unit][mixed]") 
     REQUIRE(placed->placement.master_addr == "10.0.0.1");
     REQUIRE(placed->placement.master_port == Port{29500});
   }
+}
+
+TEST_CASE("of what a node of a static rendezvous tells at once the cause is named", "[unit][torchrun]") {
+  Keys keys;
+  Node ours{{.run_id = RunId{"job"}, .place = MeetingPlace{"node0", Port{29500}}, .address = "10.0.0.2"}};
+  keys.map["job/torchelastic/assigned_ranks/1"] = "[1, 3, 1, 3]";
+  ours.say(join_of(1, 2, GENERATE(0, 1)), 0s);
+  ours.turn(keys, 0s);
+  REQUIRE(ours.last<Placed>());
+  ours.say(WorkersFailed{Round{0},
+                         {WorkerFailure{.rank = Rank{1}, .exit_code = 1, .consequence = true},
+                          WorkerFailure{.rank = Rank{2}, .exit_code = 3}}},
+           1s);
+  ours.turn(keys, 1s);
+  const auto* stop = ours.last<StopWorkers>();
+  REQUIRE((stop ? stop->reason : ours.last<End>()->verdict.reason).starts_with("rank 2 failed"));
+}
+
+TEST_CASE("a static rendezvous in our store keeps nothing of agents that have left", "[unit][mixed]") {
+  test::OwnedKeys keys;
+  MixedStatic parts{RunId{"job"}};
+  for (MixedParts::Id id = 0; id < 10; ++id) {
+    parts.enter(id, "10.0.0.2", 1);
+    parts.said(id, join_of(1, 2), TimePoint{});
+    REQUIRE(parts.held_bytes() == held_bytes(join_of(1, 2)));
+    parts.said(id, Leave{.ends_job = false}, TimePoint{});
+    const auto told = parts.turn(keys, TimePoint{}, UtcTime{});
+    REQUIRE(told->size() == 1);
+    REQUIRE(parts.over(id));
+    REQUIRE(parts.held_bytes() == 0);
+  }
+}
+
+TEST_CASE("a coordinator that was asleep ends no static rendezvous by its own join timeout", "[unit][mixed]") {
+  test::OwnedKeys keys;
+  MixedStatic parts{RunId{"job"}};
+  parts.enter(0, "10.0.0.2", 1);
+  parts.said(0, join_of(1, 2), TimePoint{});
+  REQUIRE(parts.turn(keys, TimePoint{}, UtcTime{})->empty());
+  const TimePoint woken = TimePoint{} + 1h;
+  parts.slept(woken, 3s);
+  REQUIRE(parts.turn(keys, woken, UtcTime{})->empty());
+  REQUIRE(parts.turn(keys, woken + 61s, UtcTime{})->size() == 1);
 }
 
 }  // namespace torchup

@@ -179,6 +179,11 @@ void hook_results(torchup::ProcessGroup& group, Words) {
        [](const Tensor& buffer) {
          return buffer.view({4, 5});
        }},
+      {"the buffer, negated by a view",
+       [](Tensor buffer) {
+         buffer.neg_();
+         return torch::_neg_view(buffer);
+       }},
       {"a matrix by columns",
        [](const Tensor& buffer) {
          return buffer.view({4, 5}).t().contiguous().t();

@@ -156,6 +156,14 @@ def failed_write():
     codes, _, errors = job(2, root / "d", root / "out", to_the_end=True, errors={"RENAME": errno.EDQUOT}, steps=4)
     assert codes == [1, 1] and all(os.strerror(errno.EDQUOT) in error for error in errors), (codes, errors)
     assert list((root / "d").glob("step-*")) == [], list((root / "d").iterdir())
+    # A step that is there already is replaced, whatever rename says of it: each file system has a word of its own.
+    for error in (errno.EPERM, errno.EACCES):
+        folder = root / str(error)
+        finish(2, folder, root / "out", steps=7)
+        damaged = folder / "step-000000000006" / "training.safetensors"
+        damaged.write_bytes(b"x" * damaged.stat().st_size)
+        assert finish(2, folder, root / "out", steps=7, errors={"RENAME": error}) == 3
+        assert steps_in(folder) == [3, 6] and finish(2, folder, root / "out", steps=8) == 6, list(folder.iterdir())
 
 
 def caps():

@@ -84,8 +84,9 @@ int hang(torchup::Worker& worker) {
     worker.end_step(5);
     hang_here();
   }
-  worker.end_step(5);
+  // Before the step ends: from there on rank 1 is not to be waited for by a watched rank.
   group.store()->set("rank " + std::to_string(worker.rank()) + " waits", std::string{"1"});
+  worker.end_step(5);
   torchup::all_reduce(tensor, group);
   return 0;
 }

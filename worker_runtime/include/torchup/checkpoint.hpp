@@ -20,6 +20,8 @@
 
 namespace torchup {
 
+struct Gathered;
+
 /// Where training stands, in the program's own count.
 struct Position {
   std::int64_t epoch = 0;
@@ -29,7 +31,7 @@ struct Position {
 };
 
 struct CheckpointOptions {
-  int keep_last = 3;         ///< older ones go once a newer one is complete; 0: keep all
+  int keep_last = 3;         ///< older ones of the folder, whoever saved them, go once a newer one is complete; 0: none
   bool must_resume = false;  ///< resume() throws when there is nothing to resume from (a program's --resume)
   bool asynchronous = true;  ///< save() returns when the state is copied; false: when it is on disk
 };
@@ -133,8 +135,8 @@ struct CheckpointParts {
 /// with its process. A save beside a process that is alive waits a minute for it, then fails with an error that names
 /// process and machine. Several Checkpoints of one process may have one folder; what they save is written in the order
 /// of their saves. Reading needs no lock. File systems without locks (Lustre mounted without them, NFS without a lock
-/// service) guard nothing, which is said once on stderr, and NFS mounted with nolock guards within one machine: there
-/// it is the program's care that two jobs have two folders.
+/// service) guard nothing, which each Checkpoint says once on stderr, and NFS mounted with nolock guards within one
+/// machine: there it is the program's care that two jobs have two folders.
 ///
 /// Resuming: every rank looks into its own FOLDER (one shared by all nodes, or each node's own). The newest checkpoint
 /// that any rank has and whose checksums are right wins; the rank that has it sends it to the others. With the same
@@ -167,7 +169,8 @@ class Checkpoint {
 
   /// Stores all parts as they are between two steps. Collective: every rank calls it after the same step. Waits for the
   /// save before it, and throws Error, on all ranks alike, when that one failed, and when there are no parts. That this
-  /// one failed, for a negative step too, is thrown by the next save or wait.
+  /// one failed, for a negative step too, is thrown by the next save or wait; what a part throws is thrown at once
+  /// too.
   template <class... Parts>
   void save(Position at, Parts&... parts) {
     if constexpr (sizeof...(Parts) > 0) parts_ = CheckpointParts::of(parts...);
@@ -193,8 +196,8 @@ class Checkpoint {
   void make_boards();
 
   struct State;
-  static void begin_writing(State& state, Position at, const CheckpointParts& parts, NamedTensors others,
-                            const torch::Tensor& cpu_states, const torch::Tensor& gpu_states, std::int64_t number);
+  static void begin_writing(State& state, Position at, const CheckpointParts& parts, const Gathered& gathered,
+                            std::int64_t number);
   CheckpointParts parts_;
   std::unique_ptr<State> state_;
 };
