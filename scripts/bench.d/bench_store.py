@@ -168,7 +168,8 @@ class Bench:
             if line == "warm\n":
                 before, load_before, begin = server.cpu_s(), cpu_s(client.pid), time.perf_counter()
             elif line.startswith("{"):
-                spent, load_spent, passed = server.cpu_s() - (before or 0), cpu_s(client.pid) - load_before, time.perf_counter() - begin
+                spent, load_spent = server.cpu_s() - (before or 0), cpu_s(client.pid) - load_before
+                passed = time.perf_counter() - begin
                 result = json.loads(line)
         if client.wait() != 0:
             raise RuntimeError(f"{server.name}: load {command} failed")
