@@ -129,6 +129,15 @@ std::vector<std::string> other_lines(const Incident& incident) {
   return lines;
 }
 
+/// `3,5`: those of the others that were in that state.
+std::string ranks_in(const Incident& incident, std::string_view state) {
+  std::string ranks;
+  for (const BystanderState& other : incident.others) {
+    if (other.state == state) ranks += fmt::format("{}{}", ranks.empty() ? "" : ",", other.rank.value());
+  }
+  return ranks;
+}
+
 /// A traceback's last line says what was raised.
 std::string last_sentence(const std::string& traceback) {
   const auto lines = lines_of(traceback);
@@ -139,13 +148,23 @@ std::string last_sentence(const std::string& traceback) {
   return "";
 }
 
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 /// What the dead worker said of its end, for the end of a sentence; empty when it said nothing. Above a native
 /// backtrace stands what happened.
 std::string said_by(const WorkerFailure& cause, const DeathEvidence& evidence) {
   if (!evidence.traceback.empty()) return last_sentence(evidence.traceback);
   if (cause.error_file.empty()) return "";
-  const std::string first = cause.message.substr(0, cause.message.find('\n'));
+  const std::string first = first_line(cause.message);
   return first.empty() || first.front() == '#' ? "" : ": " + shortened(first);
+}
+
+/// How it ended and why. Who was ended by us has the reason before torchrun's sentence.
+std::string end_of(const WorkerFailure& cause, const DeathEvidence& evidence) {
+  const std::string plain = "\n" + default_failure_message(cause.exit_code, cause.pid);
+  if (cause.exit_code < 0 && cause.message.ends_with(plain))
+    return fmt::format("ended by {}: {}", signal_text(-cause.exit_code), first_line(cause.message));
+  return explain_exit(cause.exit_code, evidence) + said_by(cause, evidence);
 }
 
 }  // namespace
@@ -173,16 +192,18 @@ CauseKind kind_of_death(int exit_code, const DeathEvidence& evidence) {
 
 std::string incident_summary(const Incident& incident) {
   const WorkerFailure& cause = cause_of(incident);
-  std::string text = fmt::format("rank {} (local rank {}, pid {}) on {}: {}{}", cause.rank.value(),
-                                 cause.local_rank.value(), cause.pid, cause.host,
-                                 explain_exit(cause.exit_code, incident.evidence), said_by(cause, incident.evidence));
+  std::string text = fmt::format("rank {} (local rank {}, pid {}) on {}: {}", cause.rank.value(),
+                                 cause.local_rank.value(), cause.pid, cause.host, end_of(cause, incident.evidence));
   if (const std::string_view plain = plain_words(kind_of_death(cause.exit_code, incident.evidence)); !plain.empty())
     text += fmt::format("; {}", plain);
   const bool several_nodes = !incident.history.empty() && incident.history.back().placement &&
                              incident.history.back().placement->group_world_size > 1;
-  if (cause.consequence)
-    text += several_nodes ? "; no rank of this node failed by itself"
-                          : "; no rank failed by itself: a network, or a node that is gone";
+  if (!cause.consequence) return text;
+  text += several_nodes ? "; no rank of this node failed by itself" : "; no rank failed by itself";
+  if (const std::string ranks = ranks_in(incident, ended_well); !ranks.empty())
+    text += fmt::format(", but rank {} had {}", ranks, ended_well);
+  else if (!several_nodes)
+    text += ": a network, or a node that is gone";
   return text;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launcher/core/record/cause_words.hpp"
@@ -32,6 +33,9 @@ struct DeathEvidence {
 
 /// What a death was about: by its last words, or by its signal.
 [[nodiscard]] CauseKind kind_of_death(int exit_code, const DeathEvidence& evidence);
+
+/// The state of a worker that had ended before, without a fault.
+inline constexpr std::string_view ended_well = "ended with 0";
 
 /// What a worker was doing when another died.
 struct BystanderState {

@@ -36,7 +36,8 @@ void IncidentRecorder::attempt_started() {
 
 void IncidentRecorder::worker_failed(const WorkerFailure& failure, const WorkerRemains& remains,
                                      const AttemptOutput& attempt, const std::string& attempt_name,
-                                     const std::vector<LivingWorker>& living, TimePoint now) {
+                                     const std::vector<LivingWorker>& living, std::vector<BystanderState> ended,
+                                     TimePoint now) {
   if (!open_) {
     open_ = std::make_shared<Open>();
     open_->baseline = baseline_;
@@ -44,6 +45,8 @@ void IncidentRecorder::worker_failed(const WorkerFailure& failure, const WorkerR
     open_->incident.run_id = run_id_;
     open_->incident.host = host_;
     open_->incident.attempt = attempt_name;
+    ended.resize(std::min(ended.size(), bystanders_max));
+    open_->incident.others = std::move(ended);
     for (const LivingWorker& worker : living) {
       if (open_->incident.others.size() == bystanders_max) break;
       BystanderState other;

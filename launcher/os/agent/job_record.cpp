@@ -141,7 +141,13 @@ void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t ti
   // It had raised before: the signal of ours that ended it says nothing of that.
   const bool stopped = worker.end == WorkerEnd::terminated && worker.exit_code < 0;
   if (stopped && failure.raised_at_ns != 0) failure.exit_code = exception_code;
-  incidents_.worker_failed(failure, remains, attempt, attempt_name_, living, std::chrono::steady_clock::now());
+  std::vector<BystanderState> ended;
+  for (const WorkerRecord& other : record_.attempts().back().workers) {
+    if (other.exit_code != 0 || other.end != WorkerEnd::succeeded) continue;
+    ended.push_back({other.worker.rank, other.worker.local_rank, other.worker.pid, std::string{ended_well}});
+  }
+  incidents_.worker_failed(failure, remains, attempt, attempt_name_, living, std::move(ended),
+                           std::chrono::steady_clock::now());
 }
 
 /// Aside, while the next attempt already runs.

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "launcher/core/record/exit_report.hpp"
 #include "launcher/core/text/utc_text.hpp"
 
 using namespace torchup;
@@ -84,9 +85,24 @@ TEST_CASE("an incident without a cause says so", "[unit][incident]") {
   CHECK_THAT(incident_summary(incident),
              Catch::StartsWith("rank 5 ") && Catch::EndsWith("; it lost another rank, or the store; no rank failed by "
                                                              "itself: a network, or a node that is gone"));
+  incident.others[0].state = ended_well;
+  CHECK_THAT(incident_summary(incident), Catch::EndsWith("; no rank failed by itself, but rank 4 had ended with 0"));
+  incident.others[0].state = "running";
   incident.history.back().placement = Placement{};
   incident.history.back().placement->group_world_size = 2;
   CHECK_THAT(incident_summary(incident), Catch::EndsWith("; no rank of this node failed by itself"));
+}
+
+TEST_CASE("who was ended for a hang did not give up by itself", "[unit][incident]") {
+  Incident incident = crash();
+  incident.failures = {failure(6, -SIGABRT)};
+  incident.failures[0].error_file.clear();
+  incident.failures[0].message = default_failure_message(-SIGABRT, incident.failures[0].pid);
+  incident.evidence = {};
+  CHECK_THAT(incident_summary(incident), Catch::Contains("killed by SIGABRT (it gave up by itself"));
+  incident.failures[0].message = "No progress for 64 s: rank 6 on a is stuck\n" + incident.failures[0].message;
+  CHECK_THAT(incident_summary(incident),
+             Catch::EndsWith(": ended by SIGABRT: No progress for 64 s: rank 6 on a is stuck"));
 }
 
 TEST_CASE("an exit code is explained", "[unit][incident]") {
