@@ -148,28 +148,19 @@ std::string last_sentence(const std::string& traceback) {
   return "";
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 /// What the dead worker said of its end, for the end of a sentence; empty when it said nothing. Above a native
 /// backtrace stands what happened.
 std::string said_by(const WorkerFailure& cause, const DeathEvidence& evidence) {
   if (!evidence.traceback.empty()) return last_sentence(evidence.traceback);
   if (cause.error_file.empty()) return "";
-  const std::string first = first_line(cause.message);
+  const std::string first = cause.message.substr(0, cause.message.find('\n'));
   return first.empty() || first.front() == '#' ? "" : ": " + shortened(first);
-}
-
-/// How it ended and why. Who was ended by us has the reason before torchrun's sentence.
-std::string end_of(const WorkerFailure& cause, const DeathEvidence& evidence) {
-  const std::string plain = "\n" + default_failure_message(cause.exit_code, cause.pid);
-  if (cause.exit_code < 0 && cause.message.ends_with(plain))
-    return fmt::format("ended by {}: {}", signal_text(-cause.exit_code), first_line(cause.message));
-  return explain_exit(cause.exit_code, evidence) + said_by(cause, evidence);
 }
 
 }  // namespace
 
 std::string explain_exit(int exit_code, const DeathEvidence& evidence) {
+  if (!evidence.ended_for.empty()) return "it hung, and was aborted: " + evidence.ended_for;
   if (exit_code == -SIGKILL) return explain_kill(evidence);
   if (exit_code < 0) {
     const std::string_view meaning = signal_meaning(-exit_code);
@@ -192,8 +183,9 @@ CauseKind kind_of_death(int exit_code, const DeathEvidence& evidence) {
 
 std::string incident_summary(const Incident& incident) {
   const WorkerFailure& cause = cause_of(incident);
-  std::string text = fmt::format("rank {} (local rank {}, pid {}) on {}: {}", cause.rank.value(),
-                                 cause.local_rank.value(), cause.pid, cause.host, end_of(cause, incident.evidence));
+  std::string text = fmt::format("rank {} (local rank {}, pid {}) on {}: {}{}", cause.rank.value(),
+                                 cause.local_rank.value(), cause.pid, cause.host,
+                                 explain_exit(cause.exit_code, incident.evidence), said_by(cause, incident.evidence));
   if (const std::string_view plain = plain_words(kind_of_death(cause.exit_code, incident.evidence)); !plain.empty())
     text += fmt::format("; {}", plain);
   const bool several_nodes = !incident.history.empty() && incident.history.back().placement &&
@@ -274,6 +266,7 @@ std::string incident_json(const Incident& incident) {
                      {"traceback", evidence.traceback},
                      {"native_backtrace", evidence.native_backtrace},
                      {"python_stack", evidence.python_stack},
+                     {"ended_for", evidence.ended_for},
                      {"last_words", evidence.last_words},
                      {"findings", evidence.findings},
                      {"last_lines", evidence.last_lines}};

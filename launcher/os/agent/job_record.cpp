@@ -146,7 +146,7 @@ void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t ti
     if (other.exit_code != 0 || other.end != WorkerEnd::succeeded) continue;
     ended.push_back({other.worker.rank, other.worker.local_rank, other.worker.pid, std::string{ended_well}});
   }
-  incidents_.worker_failed(failure, remains, attempt, attempt_name_, living, std::move(ended),
+  incidents_.worker_failed(failure, worker.ended_for, remains, attempt, attempt_name_, living, std::move(ended),
                            std::chrono::steady_clock::now());
 }
 

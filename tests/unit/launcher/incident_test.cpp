@@ -4,7 +4,6 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
-#include "launcher/core/record/exit_report.hpp"
 #include "launcher/core/text/utc_text.hpp"
 
 using namespace torchup;
@@ -93,18 +92,6 @@ TEST_CASE("an incident without a cause says so", "[unit][incident]") {
   CHECK_THAT(incident_summary(incident), Catch::EndsWith("; no rank of this node failed by itself"));
 }
 
-TEST_CASE("who was ended for a hang did not give up by itself", "[unit][incident]") {
-  Incident incident = crash();
-  incident.failures = {failure(6, -SIGABRT)};
-  incident.failures[0].error_file.clear();
-  incident.failures[0].message = default_failure_message(-SIGABRT, incident.failures[0].pid);
-  incident.evidence = {};
-  CHECK_THAT(incident_summary(incident), Catch::Contains("killed by SIGABRT (it gave up by itself"));
-  incident.failures[0].message = "No progress for 64 s: rank 6 on a is stuck\n" + incident.failures[0].message;
-  CHECK_THAT(incident_summary(incident),
-             Catch::EndsWith(": ended by SIGABRT: No progress for 64 s: rank 6 on a is stuck"));
-}
-
 TEST_CASE("an exit code is explained", "[unit][incident]") {
   const DeathEvidence nothing;
   CHECK(explain_exit(7, nothing) == "exit code 7");
@@ -113,6 +100,19 @@ TEST_CASE("an exit code is explained", "[unit][incident]") {
   CHECK(explain_exit(255, nothing) == "exit code 255");
   CHECK(explain_exit(-SIGSEGV, nothing) == "killed by SIGSEGV (invalid memory access)");
   CHECK(explain_exit(-40, nothing) == "killed by signal 40");
+}
+
+TEST_CASE("who was aborted because it hung did not give up by itself", "[unit][incident]") {
+  Incident incident = crash();
+  incident.failures = {failure(5, -SIGABRT)};
+  incident.failures[0].message = "No progress for 64 s: rank 5 on node1 is stuck";
+  incident.evidence.ended_for = "No progress for 64 s: rank 5 on node1 is stuck";
+  REQUIRE(incident_summary(incident) ==
+          "rank 5 (local rank 1, pid 105) on node1: it hung, and was aborted: No progress for 64 s: rank 5 on node1 is "
+          "stuck");
+  REQUIRE(nlohmann::json::parse(incident_json(incident))["evidence"]["ended_for"] == incident.evidence.ended_for);
+  incident.evidence.ended_for.clear();
+  REQUIRE(incident_summary(incident).find("it gave up by itself") != std::string::npos);
 }
 
 TEST_CASE("an out-of-memory kill is told from other kills", "[unit][incident]") {
