@@ -147,7 +147,7 @@ def start_ms(options, *launcher):
         with tempfile.TemporaryDirectory(prefix="bench_diagnosis_") as folder:
             program, said = os.path.join(folder, "program.py"), os.path.join(folder, "said")
             pathlib.Path(program).write_text(START)
-            restarts = 12
+            restarts = 5
             subprocess.run([measure.program(options, "torchup"), f"--max-restarts={restarts}", *launcher, program, said, str(restarts)],
                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(options), check=True)
             used = [[int(word) for word in line.split()] for line in open(said)]
@@ -157,7 +157,7 @@ def start_ms(options, *launcher):
 
 
 def start(options, results, goals):
-    times = measure.interleave({"with the hook": start_ms(options), "without": start_ms(options, "--no-worker-hook")}, 2 * options.rounds)
+    times = measure.interleave({"with the hook": start_ms(options), "without": start_ms(options, "--no-worker-hook")}, 5 * options.rounds)
     for at, what, most in ((1, "with bytecode", 1.5), (0, "without bytecode", 5.0)):
         values = {name: [pair[at] for pair in series] for name, series in times.items()}
         results[f"start_{what}_ms"] = measure.report(f"Python up to the program's first line, {what} of the hook: CPU", "ms", values, "without", 2)
@@ -180,9 +180,10 @@ def step(options, results, goals):
     series = [float(line) for line in output_of(options, STEP, 50).split()]
     results["step_us"] = measure.report("the hook's share of one step, 1,000 in a row", "us", {"torchup": series}, "torchup", 2)
     goals.at_most("hook in a step, us", statistics.median(series), 2)
-    for name, most in (("25M parameters", 1.002), ("small MLP", 1.01)):
-        shape = list(MODELS[name][0])
-        contenders = {label: lambda launcher=launcher: json.loads(output_of(options, PYTHON_RANK, *shape, launcher=launcher, workers=2))["step"]
+    for name, most, times_longer in (("25M parameters", 1.002, 1), ("small MLP", 1.01, 5)):
+        layers, width, batch, steps, view = MODELS[name][0]
+        shape = layers, width, batch, times_longer * steps, view
+        contenders = {label: lambda launcher=launcher, shape=shape: json.loads(output_of(options, PYTHON_RANK, *shape, launcher=launcher, workers=2))["step"]
                       for label, launcher in (("with the hook", ()), ("without", ("--no-worker-hook",)))}
         times = measure.interleave(contenders, options.rounds)
         results[f"ddp_{name}_us"] = measure.report(f"DDP, 2 ranks, {name}: step, p10", "us", times, "without")
@@ -261,8 +262,9 @@ def stacks(options, results, goals):
             for name in native:
                 if name == "gdb" and turn > 0:
                     continue  # a quarter of a minute each
-                words = [measure.program(options, name), f"{workers[0]}:{workers[0]}"]
-                native[name].append(seconds_and_mib(words if name != "gdb" else [gdb, "-batch", "-ex", "bt", "-p", str(workers[0])]))
+                command = [gdb, "-batch", "-ex", "bt", "-p", str(workers[0])] if name == "gdb" else [
+                    measure.program(options, name), f"{workers[0]}:{workers[0]}"]
+                native[name].append(seconds_and_mib(command))
             if py_spy:
                 python["py-spy"].append(sum(1e3 * seconds_and_mib([py_spy, "dump", "--pid", str(pid)])[0] for pid in workers))
             begin = time.perf_counter()
