@@ -3,7 +3,6 @@
 import dataclasses
 import random
 
-# Every kind of hang may also be told as what the rank is in when nothing else is known of it.
 STILL, ENDLESS, DIFFERENT = ("stuck",), ("busy",), ("mismatch",)
 
 
@@ -77,11 +76,16 @@ class Plan:
         return self.nodes * self.workers
 
 
+def kind_of(seed, index, healthy):
+    """From a deck that each seed shuffles anew, and that has hangs twice: so many histories have all kinds."""
+    deck = list(PAUSES if healthy else 2 * HANGS + DEATHS)
+    random.Random(f"{seed}-deck").shuffle(deck)
+    return deck[index % len(deck)]
+
+
 def make_plan(seed, index, healthy=False, only=None):
     dice = random.Random(f"{seed}-{index}-{'healthy' if healthy else 'fault'}")
-    pools = [PAUSES] if healthy else [HANGS, HANGS, HANGS, DEATHS]
-    kind = dice.choice(dice.choice(pools))
-    kind = KINDS[only] if only else kind
+    kind = KINDS[only] if only else kind_of(seed, index, healthy)
     nodes = 2 if dice.random() < 0.25 else 1
     workers = dice.choice([1, 2] if nodes == 2 else [2, 3, 3, 4])
     if nodes * workers < kind.least:

@@ -17,6 +17,7 @@ from hang_truth import culprits, stamps
 LIMIT_S = 120
 PATIENCE_S = 3       # behind the limit, as long as a verdict may take
 ANALYSER_LIMIT_S = 60
+PY_SPY_LIMIT_S = 20
 DUMPS = '''
 def _dumps():
     import os, pickle, sys, time
@@ -83,8 +84,11 @@ def by_recorder(history):
     analyser = beside(history.options, "torchfrtrace")
     if analyser is None:
         return [], "no torchfrtrace"
-    done = subprocess.run([analyser, "-p", "trace_", str(history.folder / "dumps")], capture_output=True, text=True,
-                          timeout=ANALYSER_LIMIT_S, env=history.environment())
+    for further in ([], ["--allow-incomplete-ranks"]):  # where a rank has left no dump
+        done = subprocess.run([analyser, *further, "-p", "trace_", str(history.folder / "dumps")], capture_output=True, text=True,
+                              timeout=ANALYSER_LIMIT_S, env=history.environment())
+        if done.returncode == 0:
+            break
     text = done.stdout + done.stderr
     first = re.search(r"missing ranks: \{([^}]*)\}|error msg: (.*)", text)
     if first is None:
@@ -102,7 +106,14 @@ def py_spy(history):
     for path in history.folder.glob("stamps*"):
         pids[int(path.name.removeprefix("stamps"))] = path.read_text().split()[2]
     began = time.monotonic()
-    texts = {rank: subprocess.run([program, "dump", "--pid", pid], capture_output=True, text=True, timeout=LIMIT_S).stdout
-             for rank, pid in pids.items()}
+    texts = {rank: dump_of(program, pid) for rank, pid in pids.items()}
     place = f"{history.plan.function} (program.py:{history.line})"
     return True, all(place in texts.get(rank, "") for rank in history.plan.ranks), round(time.monotonic() - began, 2)
+
+
+def dump_of(program, pid):
+    """Empty where py-spy does not come back: it waits until the process stops, which one in state D does not."""
+    try:
+        return subprocess.run([program, "dump", "--pid", pid], capture_output=True, text=True, timeout=PY_SPY_LIMIT_S).stdout
+    except subprocess.TimeoutExpired:
+        return ""
