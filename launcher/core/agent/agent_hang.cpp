@@ -190,6 +190,7 @@ void Agent::learn(const hang::Found& found) {
     if (diagnosis_.quit_ends) quit();
     return;
   }
+  diagnosis_.hang = ToldHang{found.number, found.silence, now_};
   if (phase_ == Phase::running) end_hung(found, summary);
 }
 
@@ -211,7 +212,17 @@ void Agent::end_hung(const hang::Found& found, const std::string& summary) {
   abort_ends_ = now_ + abort_patience;
 }
 
-void Agent::learn(const hang::Over& over) { record(event::HangOver{over.number, whole_milliseconds(over.after)}); }
+void Agent::learn(const hang::Over& over) {
+  if (!std::exchange(diagnosis_.hang, std::nullopt)) return;
+  record(event::HangOver{over.number, whole_milliseconds(over.after)});
+}
+
+/// A job that gets on may be done before anybody has told of its progress.
+void Agent::end_well() {
+  if (!diagnosis_.hang) return;
+  const ToldHang hang = *diagnosis_.hang;
+  learn(hang::Over{hang.number, hang.silence + (now_ - hang.at)});
+}
 
 void Agent::learn(const StragglerFound& found) {
   record(event::StragglerFound{found, is_told_here(found.rank, found.host)});

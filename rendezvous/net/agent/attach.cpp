@@ -113,6 +113,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     if (link_) link_->report_progress(report);
   }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return link_ ? link_->clock() : std::nullopt; }
+  [[nodiscard]] std::optional<Duration> day_ahead() const { return link_ ? link_->day_ahead() : std::nullopt; }
 
   void let_go() {
     undecided_ = false;
@@ -351,6 +352,7 @@ class AttachedLink final : public AgentLink {
   void send(AgentMessage message) override { attachment_->send(std::move(message)); }
   void report_progress(const ProgressReport& report) override { attachment_->report_progress(report); }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override { return attachment_->clock(); }
+  [[nodiscard]] std::optional<Duration> day_ahead() const override { return attachment_->day_ahead(); }
   void finish(Duration linger, std::function<void()> done) override { attachment_->finish(linger, std::move(done)); }
 
  private:

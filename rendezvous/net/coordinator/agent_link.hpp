@@ -34,6 +34,8 @@ class AgentLink {
   /// How far the coordinator's monotonic clock (std::chrono::steady_clock) is ahead of this node's; nothing while it is
   /// not known, and where torchrun's agents decide.
   [[nodiscard]] virtual std::optional<ClockOffset::Estimate> clock() const = 0;
+  /// How far this node's clock of the day is ahead of the coordinator's, below 0 for behind; nothing likewise.
+  [[nodiscard]] virtual std::optional<Duration> day_ahead() const = 0;
 
   /// To be called before the process exits, after End or LinkLost: lets go of the coordinator in good order, then calls
   /// `done` from the loop. Where this process hosts the coordinator that takes until all other agents have the verdict,
