@@ -117,6 +117,16 @@ class Torch(Case):
         self.assertIn("torchup_groups.py", text.split("\n\n")[0])
         self.assertIn("all_reduce", text.split("\n\n")[-1])
 
+    def test_what_was_done_right_before_the_end(self):
+        """The helper has not looked since."""
+        worker, = self.job("""
+            import torch, torch.distributed as dist
+            dist.init_process_group("gloo")
+            for _ in range(7): dist.all_reduce(torch.ones(3))
+            """)
+        self.assertEqual(worker.wait(), 0, worker.errors())
+        self.assertEqual(worker.memory.collectives, 7)
+
     def test_last_entries_of_many(self):
         """The recorder's ring has gone round."""
         worker, = self.job("""

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <optional>
 
 #include "launcher/core/text/text.hpp"
+#include "rendezvous/core/diagnosis/program_frames.hpp"
 #include "rendezvous/core/text/printable.hpp"
 
 namespace torchup {
@@ -173,10 +175,8 @@ const PythonThread* main_thread(const PythonStack& stack, bool helper_wrote) {
 
 std::vector<StackFrame> told_frames(std::span<const StackFrame> frames) {
   std::vector<StackFrame> told;
-  for (const StackFrame& frame : frames) {
-    if (told.size() == told_frames_max) break;
-    if (!wraps(frame)) told.push_back(frame);
-  }
+  std::ranges::copy_if(frames, std::back_inserter(told), [](const StackFrame& frame) { return !wraps(frame); });
+  keep_frames(told, told_frames_max);
   return told;
 }
 

@@ -47,8 +47,8 @@ struct PythonStack {
 /// are missing, for it would be the last of them, and where there is none.
 [[nodiscard]] const PythonThread* main_thread(const PythonStack& stack, bool helper_wrote);
 
-/// The frames to tell, innermost first: at most told_frames_max, without those that wrap a function of torch's and do
-/// nothing themselves.
+/// The frames to tell, innermost first: at most told_frames_max (as keep_frames of program_frames.hpp has it), without
+/// those that wrap a function of torch's and do nothing themselves.
 [[nodiscard]] std::vector<StackFrame> told_frames(std::span<const StackFrame> frames);
 
 /// `data.py:88 read_shard`: the file without its folders, in one printable line.

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "rendezvous/core/diagnosis/program_frames.hpp"
+
 namespace torchup {
 namespace {
 
@@ -73,11 +75,20 @@ void tell_groups(const WorkerAnswer& answer, RankLook& look) {
   }
 }
 
+/// A sleep that was broken off, as by who reads native stacks, and goes on: which one it is, is not said.
+bool is_taken_up_again(const KernelView& view, Processor processor) {
+  const SystemCallKind* const kind = view.call ? system_call_kind(view.call->number, processor) : nullptr;
+  return kind && kind->name == "restart_syscall";
+}
+
 /// The second moment, with what it lacks of the first.
-WorkerSeen newest_of(const WorkerMoments& moments) {
+WorkerSeen newest_of(const WorkerMoments& moments, Processor processor) {
   const WorkerSeen& first = moments.first;
   if (!moments.second) return first;
   WorkerSeen seen = *moments.second;
+  if (is_taken_up_again(seen.kernel, processor) && seen.kernel.state == first.kernel.state) {
+    seen.kernel.call = first.kernel.call;
+  }
   if (seen.kernel.state == first.kernel.state && seen.kernel.call == first.kernel.call && seen.kernel.target.empty()) {
     seen.kernel.target = first.kernel.target;
   }
@@ -95,7 +106,7 @@ WorkerSeen newest_of(const WorkerMoments& moments) {
 }  // namespace
 
 RankLook look_of(const WorkerMoments& moments, Processor processor) {
-  const WorkerSeen newest = newest_of(moments);
+  const WorkerSeen newest = newest_of(moments, processor);
   RankLook look;
   look.state = newest.kernel.state;
   look.seen = look.state != state_unknown;
@@ -111,8 +122,8 @@ RankLook look_of(const WorkerMoments& moments, Processor processor) {
   if (newest.python) look.debugged = is_debugged(*newest.python, main);
   if (main) {
     look.in_p2p = is_point_to_point(*main);
-    const auto count = static_cast<std::ptrdiff_t>(std::min(main->frames.size(), look_frames_max));
-    look.frames.assign(main->frames.begin(), main->frames.begin() + count);
+    look.frames = main->frames;
+    keep_frames(look.frames, look_frames_max);
   }
   if (newest.answer && newest.answer->problem.empty()) {
     look.groups_known = true;

@@ -48,10 +48,16 @@ class Groups:
         return self
 
     def stop(self):
-        """From here on the thread does nothing in torch, where the end of the interpreter would end the process."""
-        self._is_stopped = True
-        if self._in_torch.acquire(timeout=2):
-            self._in_torch.release()
+        """From here on the thread does nothing in torch, where the end of the interpreter would end the process. What
+        the groups have done since its last look is told before: who ends has got on."""
+        has_it = self._in_torch.acquire(timeout=2)
+        try:
+            if has_it and self._worker.page is not None and not self._is_stopped:
+                self._count(self._worker.page)
+        finally:
+            self._is_stopped = True
+            if has_it:
+                self._in_torch.release()
 
     def listen(self, heard, ended):
         """`heard(packet)` is called in the helper's thread for each packet that is not its own; where it returns False,
@@ -111,10 +117,13 @@ class Groups:
             page.numbers[AT_SIGNAL] = 0
         with self._in_torch:
             if not self._is_stopped:
-                total = sum(sequence_of(group) for group in groups_of(distributed()))
-                if total != page.numbers[AT_COLLECTIVES]:
-                    page.numbers[AT_COLLECTIVES] = total
-                    page.numbers[AT_COLLECTIVES_CHANGED] = time.monotonic_ns()
+                self._count(page)
+
+    def _count(self, page):
+        total = sum(sequence_of(group) for group in groups_of(distributed()))
+        if total != page.numbers[AT_COLLECTIVES]:
+            page.numbers[AT_COLLECTIVES] = total
+            page.numbers[AT_COLLECTIVES_CHANGED] = time.monotonic_ns()
 
     def _next(self):
         """The next packet; None where none has come for a second."""

@@ -5,6 +5,7 @@
 #include <limits>
 #include <unordered_map>
 
+#include "rendezvous/core/diagnosis/program_frames.hpp"
 #include "rendezvous/core/link/wire_fields.hpp"
 
 namespace torchup {
@@ -198,7 +199,7 @@ bool shorten(RankLook& look, std::size_t excess) {
     const auto unfinished = std::ranges::count(look.collectives, false, &Collective::finished);
     return keep(look.collectives, fewer(look.collectives.size(), static_cast<std::size_t>(unfinished), excess)), true;
   }
-  if (look.frames.size() > told_frames) return keep(look.frames, told_frames), true;
+  if (look.frames.size() > told_frames) return keep_frames(look.frames, told_frames), true;
   if (!look.native.empty()) return look.native.clear(), true;
   const auto has_ranks = [](const GroupPosition& group) { return !group.ranks.empty(); };
   const auto has_many_runs = [](const GroupPosition& group) { return group.ranks.runs().size() > 2; };
@@ -207,7 +208,7 @@ bool shorten(RankLook& look, std::size_t excess) {
            std::ranges::find(look.collectives, group.name, &Collective::group) == look.collectives.end();
   };
   if (clear_where(look.groups, &GroupPosition::description, is_described_by_others)) return true;
-  if (look.frames.size() > 2) return keep(look.frames, 2), true;
+  if (look.frames.size() > 2) return keep_frames(look.frames, 2), true;
   if (clear_where(look.groups, &GroupPosition::ranks, has_many_runs)) return true;
   if (look.collectives.size() > 4) return keep(look.collectives, fewer(look.collectives.size(), 4, excess)), true;
   if (clear_where(look.groups, &GroupPosition::ranks, has_ranks)) return true;
@@ -224,7 +225,7 @@ bool shorten(RankLook& look, std::size_t excess) {
 
 RankLook fitted(RankLook look) {
   keep(look.native, look_native_frames_max);
-  keep(look.frames, look_frames_max);
+  keep_frames(look.frames, look_frames_max);
   if (look.groups.size() > look_groups_max) {
     look.groups.resize(look_groups_max);
     look.groups_cut = true;

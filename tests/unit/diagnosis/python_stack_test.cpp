@@ -215,6 +215,15 @@ TEST_CASE("six frames are told, without what wraps functions of torch", "[unit][
   CHECK(told.back() == frame("f", "train.py", 5));
 }
 
+TEST_CASE("a program that waits in a library is told of by its own line", "[unit][python_stack]") {
+  std::vector<StackFrame> frames(9, frame("get", "/usr/lib/python3.11/multiprocessing/queues.py", 113));
+  frames.push_back(frame("main", "train.py", 57));
+  const auto told = told_frames(frames);
+  REQUIRE(told.size() == told_frames_max);
+  CHECK(told[4] == frames[0]);
+  CHECK(told.back() == frames.back());
+}
+
 TEST_CASE("a debugger is known by its files", "[unit][python_stack]") {
   const auto debugged = [](const std::string& file, bool in_main) {
     PythonStack stack;

@@ -52,6 +52,31 @@ RankLook look(const WorkerMoments& moments) { return look_of(moments, Processor:
 
 }  // namespace
 
+TEST_CASE("a call that a reader of its native stack has broken off is told as it was", "[unit][diagnosis]") {
+  WorkerMoments twice = moments();
+  const SystemCall restarted{219, {}};
+  twice.second->kernel.call = restarted;
+  CHECK(look(twice).kernel == "sleeping in futex");
+  SECTION("of a sleep that is no longer the same nothing more is known") {
+    twice.first.kernel.state = 'R';
+    CHECK(look(twice).kernel == "sleeping in restart_syscall");
+  }
+  SECTION("it may be all that is known") {
+    twice.first.kernel.call = restarted;
+    CHECK(look(twice).kernel == "sleeping in restart_syscall");
+  }
+}
+
+TEST_CASE("of a deep stack the program's own line is kept", "[unit][diagnosis]") {
+  WorkerMoments twice = moments();
+  auto& frames = twice.second->python->threads.back().frames;
+  const StackFrame own = frames[0];
+  frames.insert(frames.begin(), 30, {"run", "/usr/lib/python3.11/asyncio/events.py", 1});
+  const RankLook told = look(twice);
+  REQUIRE(told.frames.size() == look_frames_max);
+  CHECK(told.frames.back() == own);
+}
+
 TEST_CASE("a look tells what both moments show", "[unit][diagnosis]") {
   const RankLook told = look(moments());
   CHECK(told.seen);
