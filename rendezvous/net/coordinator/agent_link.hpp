@@ -35,6 +35,10 @@ class AgentLink {
   /// not known, and where torchrun's agents decide.
   [[nodiscard]] virtual std::optional<ClockOffset::Estimate> clock() const = 0;
 
+  /// For rehearsals: cuts the way to the coordinator, or mends it. Connections break, and none is made until then;
+  /// where this process hosts the coordinator, those of all other agents. False: there is no way that could be cut.
+  [[nodiscard]] virtual bool set_cut(bool) { return false; }
+
   /// To be called before the process exits, after End or LinkLost: lets go of the coordinator in good order, then calls
   /// `done` from the loop. Where this process hosts the coordinator that takes until all other agents have the verdict,
   /// or `linger` is over.
