@@ -35,57 +35,60 @@ void FaultInjector::fail(const InjectFault& action, std::string why) {
 
 void FaultInjector::hold(const InjectFault& action) {
   const ScriptAction& wanted = action.inject.action;
-  const auto held = held_.emplace(held_.end(), loop_, action.inject.local_rank, action.pid);
-  held->ends = std::chrono::steady_clock::now() + wanted.lasts;
+  const auto held = std::make_shared<Held>(loop_, action.inject.local_rank, action.pid);
+  if (!workers_.signal_process(held->local_rank, held->pid, SIGSTOP)) {
+    return fail(action, "its worker is gone, or runs as another user");
+  }
+  held->stopped = true;
   held->stops = wanted.lasts;
   if (wanted.kind == FaultKind::slow_rank) {
     held->stops = slow_stopped_part(wanted.by_percent);
     held->runs = slow_period - held->stops;
   }
-  if (workers_.signal_process(held->local_rank, held->pid, SIGSTOP)) {
-    held->stopped = true;
-    held->timer.expires_after(std::min(held->stops, wanted.lasts));
-    held->timer.async_wait([this, held](boost::system::error_code error) {
-      if (!error) turn(held);
-    });
-    return;
-  }
-  held_.erase(held);
-  fail(action, "its worker is gone, or runs as another user");
+  const TimePoint now = std::chrono::steady_clock::now();
+  held->ends = now + wanted.lasts;
+  held_.push_back(held);
+  wait(held, now + std::min(held->stops, wanted.lasts));
+}
+
+/// What has run out in the turn in which it was let go does nothing any more.
+void FaultInjector::wait(const std::shared_ptr<Held>& held, TimePoint until) {
+  held->timer.expires_at(until);
+  held->timer.async_wait([this, weak = std::weak_ptr{held}](boost::system::error_code error) {
+    const auto still = weak.lock();
+    if (!error && still) turn(still);
+  });
 }
 
 /// From stopped to running and back, until the end; or until the worker is gone.
-void FaultInjector::turn(std::list<Held>::iterator held) {
+void FaultInjector::turn(const std::shared_ptr<Held>& held) {
+  const TimePoint now = std::chrono::steady_clock::now();
+  const bool over = held->runs == Duration{0} || now >= held->ends;
   if (held->stopped) {
     let_run(*held);
-  } else {
+  } else if (!over) {
     held->stopped = workers_.signal_process(held->local_rank, held->pid, SIGSTOP);
   }
-  const TimePoint now = std::chrono::steady_clock::now();
-  const bool gone = !held->stopped && !workers_.signal_process(held->local_rank, held->pid, 0);
-  if (gone || (!held->stopped && (now >= held->ends || held->runs == Duration{0}))) {
-    held_.erase(held);
+  const bool gone = !workers_.signal_process(held->local_rank, held->pid, 0);
+  if (gone || (over && !held->stopped)) {
+    std::erase(held_, held);
     return;
   }
-  // From the moment at which it was due: what comes late does not make the period longer.
-  const TimePoint next = held->timer.expiry() + (held->stopped ? held->stops : held->runs);
-  held->timer.expires_at(std::max(next, now));
-  held->timer.async_wait([this, held](boost::system::error_code error) {
-    if (!error) turn(held);
-  });
+  // From the moment at which this was due: what comes late does not make the period longer.
+  wait(held, std::max(held->timer.expiry() + (held->stopped ? held->stops : held->runs), now));
 }
 
 /// Unless another fault stops it as well.
 void FaultInjector::let_run(Held& held) {
   held.stopped = false;
   const bool by_another =
-      std::ranges::any_of(held_, [&](const Held& other) { return other.stopped && other.pid == held.pid; });
+      std::ranges::any_of(held_, [&](const auto& other) { return other->stopped && other->pid == held.pid; });
   if (!by_another) static_cast<void>(workers_.signal_process(held.local_rank, held.pid, SIGCONT));
 }
 
 void FaultInjector::release() {
-  for (Held& held : held_) {
-    if (held.stopped) static_cast<void>(workers_.signal_process(held.local_rank, held.pid, SIGCONT));
+  for (const auto& held : held_) {
+    if (held->stopped) static_cast<void>(workers_.signal_process(held->local_rank, held->pid, SIGCONT));
   }
   held_.clear();
 }
@@ -101,7 +104,7 @@ void FaultInjector::cut(const InjectFault& action) {
   cut_ends_ = std::max(cut_ends_, std::chrono::steady_clock::now() + action.inject.action.lasts);
   cut_timer_.expires_at(cut_ends_);
   cut_timer_.async_wait([this](boost::system::error_code error) {
-    if (!error) static_cast<void>(hooks_.cut(false));
+    if (!error && std::chrono::steady_clock::now() >= cut_ends_) static_cast<void>(hooks_.cut(false));
   });
 }
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <list>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -50,7 +50,8 @@ class FaultInjector {
   };
 
   void hold(const InjectFault& action);
-  void turn(std::list<Held>::iterator held);
+  void wait(const std::shared_ptr<Held>& held, TimePoint until);
+  void turn(const std::shared_ptr<Held>& held);
   void let_run(Held& held);
   void strike(const InjectFault& action);
   void cut(const InjectFault& action);
@@ -60,7 +61,7 @@ class FaultInjector {
   WorkerGroup& workers_;
   const Guarded& guarded_;
   Hooks hooks_;
-  std::list<Held> held_;
+  std::vector<std::shared_ptr<Held>> held_;
   asio::steady_timer cut_timer_;
   TimePoint cut_ends_{};
   std::vector<pid_t> helpers_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -23,8 +24,8 @@ extern char** environ;
 namespace torchup {
 namespace {
 
-constexpr const char* own_program = "/proc/self/exe";
-constexpr int refused_status = 2;
+constexpr const char* program_of_helper = "/proc/self/exe";
+constexpr int wrong_words_status = 2;
 /// Who is stopped starts nobody any more; so often the others are looked for.
 constexpr int looks_max = 64;
 
@@ -59,7 +60,7 @@ class Apart {
 };
 
 template <class T>
-bool read_number(const char* word, T& value) {
+bool read_word(const char* word, T& value) {
   const char* const end = word + std::strlen(word);
   const auto [stop, error] = std::from_chars(word, end, value);
   return error == std::errc{} && stop == end;
@@ -86,7 +87,7 @@ std::vector<pid_t> stop_all(pid_t outer, pid_t inner) {
   return stopped;
 }
 
-void sleep_for(std::chrono::milliseconds time) {
+void sleep_through(std::chrono::milliseconds time) {
   timespec until{};
   ::clock_gettime(CLOCK_MONOTONIC, &until);
   constexpr std::int64_t ms_in_s = 1000, ns_in_ms = 1'000'000, ns_in_s = 1'000'000'000;
@@ -113,7 +114,7 @@ Result<pid_t> strike_node(pid_t outer, const std::string& cgroup_tag, Duration l
   const Apart apart;
   pid_t pid = -1;
   const int error =
-      ::posix_spawn(&pid, own_program, apart.actions(), apart.attributes(), arguments.data(), environ);
+      ::posix_spawn(&pid, program_of_helper, apart.actions(), apart.attributes(), arguments.data(), environ);
   if (error != 0) return system_error(error, "no process that could bring about the fault");
   return pid;
 }
@@ -121,9 +122,9 @@ Result<pid_t> strike_node(pid_t outer, const std::string& cgroup_tag, Duration l
 int bring_about_node_fault(char** words) {
   pid_t outer = 0, inner = 0;
   std::int64_t lasts_ms = 0;
-  if (!read_number(words[2], outer) || !read_number(words[3], inner) || !read_number(words[4], lasts_ms) || outer <= 1 ||
+  if (!read_word(words[2], outer) || !read_word(words[3], inner) || !read_word(words[4], lasts_ms) || outer <= 1 ||
       inner <= 1 || lasts_ms < 0) {
-    return refused_status;
+    return wrong_words_status;
   }
   sigset_t all;
   ::sigfillset(&all);
@@ -141,7 +142,7 @@ int bring_about_node_fault(char** words) {
     remove_attempt_cgroups(words[5]);
     return 0;
   }
-  sleep_for(std::chrono::milliseconds{lasts_ms});
+  sleep_through(std::chrono::milliseconds{lasts_ms});
   for (auto pid = stopped.rbegin(); pid != stopped.rend(); ++pid) ::kill(*pid, SIGCONT);
   return 0;
 }
