@@ -97,8 +97,7 @@ Result<WorkerPageAddress> parse_worker_page_address(std::string_view text) {
       address.pid > 0) {
     return address;
   }
-  return fail(errc::bad_value,
-              std::string{worker_page_variable} + "=" + std::string{text} + " is not descriptor:device:inode:pid");
+  return fail(errc::bad_value, fmt::format("{}={} is not descriptor:device:inode:pid", worker_page_variable, text));
 }
 
 }  // namespace torchup

@@ -81,7 +81,7 @@ std::vector<StragglerNews> StragglerWatch::window(const WindowFindings& findings
   const auto& late = findings.straggler;
   windows_without_ = !told_ || same(told_, late) ? 0 : windows_without_ + 1;
   if (windows_without_ >= straggler_windows_over) {
-    news.push_back(StragglerOver{told_->rank, told_->host});
+    news.emplace_back(StragglerOver{told_->rank, told_->host});
     told_.reset();
     windows_without_ = 0;
   }
@@ -93,7 +93,7 @@ std::vector<StragglerNews> StragglerWatch::window(const WindowFindings& findings
   candidate_ = Member{late->node, late->lateness.rank, late->host};
   if (windows_with_ < straggler_windows_found || same(told_, late)) return news;
   told_ = candidate_;
-  news.push_back(found_of(*late));
+  news.emplace_back(found_of(*late));
   return news;
 }
 

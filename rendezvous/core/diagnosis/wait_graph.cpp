@@ -165,14 +165,14 @@ void WaitGraph::find_waiting() {
 }
 
 void WaitGraph::find_peers() {
-  using End = std::tuple<std::size_t, int, int, bool>;  // group, rank, peer, whether it sends
+  using PeerEnd = std::tuple<std::size_t, int, int, bool>;  // group, rank, peer, whether it sends
   const auto sends = [&](const PeerCall& call) { return plain_operation(text(call.begun.operation)) == "send"; };
-  std::set<End> ends;
+  std::set<PeerEnd> ends;
   for (const PeerCall& call : peer_calls_) ends.insert({call.group, call.begun.rank, call.peer, sends(call)});
   for (PeerCall& call : peer_calls_) {
     knows_peer_[index(call.begun.rank)] = true;
     call.met = !is_rank(call.peer) || call.peer == call.begun.rank ||
-               ends.contains(End{call.group, call.peer, call.begun.rank, !sends(call)});
+               ends.contains(PeerEnd{call.group, call.peer, call.begun.rank, !sends(call)});
     if (call.met) continue;
     waits_[index(call.begun.rank)] = true;
     waited_for_[index(call.peer)] = true;
