@@ -91,7 +91,7 @@ void Rehearsal::on(const rehearsal::NotInjected& event, TimePoint) {
   fault.missing = true;
   std::erase_if(open_, [&](const Open& open) { return open.fault == event.fault; });
   std::erase_if(stops_, [&](const Stop& stop) { return stop.fault == event.fault; });
-  actions_.push_back(rehearsal::Tell{told(fault) + ": " + event.why});
+  actions_.emplace_back(rehearsal::Tell{told(fault) + ": " + event.why});
 }
 
 void Rehearsal::on(const rehearsal::TroubleSeen&, TimePoint now) {
@@ -254,7 +254,7 @@ void Rehearsal::strike(const Due& due, TimePoint now) {
   fault.turn = due.turn;
   if (const std::string why = why_not_there(action, due.when); !why.empty()) {
     fault.missing = true;
-    actions_.push_back(rehearsal::Tell{told(fault) + ": " + why});
+    actions_.emplace_back(rehearsal::Tell{told(fault) + ": " + why});
     return;
   }
   open_.push_back({.fault = faults_.size() - 1, .at = now, .round = rounds_, .step_before = newest_step_});
@@ -282,7 +282,7 @@ void Rehearsal::strike_node(const ScriptAction& action, TimePoint now) {
 void Rehearsal::inject(const ScriptAction& action, LocalRank local_rank) {
   rehearsal::Inject inject{faults_.size() - 1, action, local_rank, {}, told(faults_.back())};
   if (!is_of_rank(action.kind)) inject.restart = {*zero_, GroupRank{own_node_}, nodes_, newest_step_};
-  actions_.push_back(std::move(inject));
+  actions_.emplace_back(std::move(inject));
 }
 
 }  // namespace torchup

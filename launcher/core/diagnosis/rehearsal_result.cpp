@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <utility>
 
 #include "launcher/core/diagnosis/rehearsal.hpp"
@@ -13,7 +14,12 @@ namespace {
 
 constexpr std::string_view nothing_known = "-";
 
-std::string or_dash(const std::optional<Duration>& time) { return time ? seconds(*time) : std::string{nothing_known}; }
+/// What is noticed at once is told in milliseconds.
+std::string or_dash(const std::optional<Duration>& time) {
+  if (!time) return std::string{nothing_known};
+  if (*time >= std::chrono::seconds{1}) return seconds(*time);
+  return fmt::format("{} ms", std::chrono::ceil<std::chrono::milliseconds>(*time).count());
+}
 
 }  // namespace
 

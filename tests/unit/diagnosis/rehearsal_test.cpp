@@ -292,7 +292,7 @@ TEST_CASE("a restart's recovery and lost steps are measured", "[unit][rehearsal]
   REQUIRE(result.text == "rehearsal passed");
   REQUIRE(rehearsal_table(result.faults) ==
           std::vector<std::string>{"fault        at   noticed after  going on after  steps lost",
-                                   "kill rank=1  5 s  0.1 s          2 s             8"});
+                                   "kill rank=1  5 s  100 ms         2 s             8"});
 }
 
 TEST_CASE("within a round all workers must get on twice: one step may have been all but done", "[unit][rehearsal]") {
