@@ -24,7 +24,7 @@ def below(pid):
 
 class Nodes(Rehearsed, unittest.TestCase):
     def rehearse_nodes(self, status, script, worker="{notes} 60 0.05 saves=4", nodes=2, options="", **more):
-        return self.end(self.begin(script, worker, f"--nproc-per-node=1 --rehearse-nodes={nodes} {options}", **more), status, LIMIT_S)
+        return self.end_whole(self.begin(script, worker, f"--nproc-per-node=1 --rehearse-nodes={nodes} {options}", **more), status)
 
     def test_a_node_is_killed_whole_and_started_again(self):
         logs = os.path.join(self.scratch.name, "logs")
@@ -125,7 +125,7 @@ class Nodes(Rehearsed, unittest.TestCase):
         until(lambda: len(self.starts()) == 2, "two workers")
         agent = next(event["pid"] for event in self.seen("job_started") if event["host"] == "node1")
         os.kill(agent, signal.SIGKILL)
-        _, err = self.end(job, 128 + signal.SIGKILL, LIMIT_S)
+        _, err = self.end_whole(job, 128 + signal.SIGKILL)
         self.assertIn("rehearsal failed: expected exit=0, was 137\n", err)
 
     def test_each_node_has_its_result(self):

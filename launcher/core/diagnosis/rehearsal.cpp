@@ -136,11 +136,13 @@ void Rehearsal::on(const rehearsal::ProgressSeen& event, TimePoint now) {
 void Rehearsal::on(const rehearsal::Wake&, TimePoint) {}
 
 void Rehearsal::see(Open& open, const rehearsal::WorkerProgressSeen& seen, TimePoint now) const {
-  Progress& progress = open.workers[seen.local_rank.value()];
   const bool later_round = open.round != rounds_;
+  if (!later_round && (open.kind == FaultKind::kill_node || open.kind == FaultKind::leave_node)) return;
+  Progress& progress = open.workers[seen.local_rank.value()];
   const TimePoint when = std::min(TimePoint{std::chrono::nanoseconds{seen.progress_ns}}, now);
-  if (progress.again || when <= (later_round ? std::max(open.at, round_began_) : open.at)) return;
-  if (later_round || (progress.marked && progress.counted != seen.progress)) {
+  if (progress.again || when <= (later_round ? std::max(open.at, round_began_) : open.ends)) return;
+  const bool lasted = open.ends > open.at;
+  if (later_round || lasted || (progress.marked && progress.counted != seen.progress)) {
     progress.again = true;
     progress.first_step = std::clamp<std::int64_t>(seen.step.value_or(-1), -1, script_step_max);
     open.newest = std::max(open.newest, when);
@@ -257,7 +259,14 @@ void Rehearsal::strike(const Due& due, TimePoint now) {
     actions_.emplace_back(rehearsal::Tell{told(fault) + ": " + why});
     return;
   }
-  open_.push_back({.fault = faults_.size() - 1, .at = now, .round = rounds_, .step_before = newest_step_});
+  // A slow rank gets on all the while.
+  const Duration lasts = action.kind == FaultKind::slow_rank ? Duration{0} : action.lasts;
+  open_.push_back({.fault = faults_.size() - 1,
+                   .at = now,
+                   .round = rounds_,
+                   .step_before = newest_step_,
+                   .kind = action.kind,
+                   .ends = now + lasts});
   note_absence(action, due.when);
   if (is_of_rank(action.kind)) {
     strike_rank(action, now);

@@ -128,7 +128,8 @@ struct RehearsalResult {
 /// one begins. A node that was killed or left is away until it is back, for good without `back`.
 ///
 /// A job goes on after a fault when all workers of this node have made progress again: once in a later round, or, as a
-/// step may have been all but done, twice in the same one.
+/// step may have been all but done, twice in the same one. What a stop or a cut does may come late: in the same round
+/// progress counts from its end on. A node that is killed or leaves takes the round with it.
 class Rehearsal {
  public:
   explicit Rehearsal(RehearsalScript script, std::optional<RehearsalStart> start = std::nullopt);
@@ -155,6 +156,8 @@ class Rehearsal {
     TimePoint at{};
     int round = 0;
     std::int64_t step_before = -1;
+    FaultKind kind = FaultKind::kill_rank;
+    TimePoint ends{};  ///< of a stop or a cut
     std::map<int, Progress> workers = {};  ///< by local rank
     TimePoint newest{};                    ///< of the progress that counts
   };

@@ -38,6 +38,8 @@ namespace {
 
 /// How long output may take that somebody still holds open after the last process of the attempt.
 constexpr Duration drain_limit = std::chrono::seconds{1};
+/// How long it may take before a node that is to be killed.
+constexpr Duration settle_limit = std::chrono::seconds{1};
 /// How long the verdict may take to reach all other nodes when we host the coordinator.
 constexpr Duration linger_limit = std::chrono::seconds{10};
 
@@ -239,7 +241,10 @@ class AgentRunner {
   void perform(const TakeLooks& action) { desk_.perform(action); }
   void perform(const ReportProgress& action) { link_->report_progress(action.report); }
   void perform(TellHang& action) { desk_.perform(action, attempt_ ? attempt_->directory() : ""); }
-  void perform(const InjectFault& action) { faults_.perform(action); }
+  void perform(const InjectFault& action) {
+    if (action.inject.action.kind != FaultKind::kill_node) return faults_.perform(action);
+    spawn(loop_, "kill this node", kill_node(action));
+  }
   void perform(const ReleaseWorkers&) { faults_.release(); }
   void perform(const TellStarter& action) { tell_starter(action.report); }
   void perform(Record& action) {
@@ -262,6 +267,12 @@ class AgentRunner {
   }
 
   // What takes its time.
+
+  /// What was told until then is to be read.
+  Task<> kill_node(InjectFault action) {
+    co_await output_.settle(settle_limit);
+    faults_.perform(action);
+  }
 
   Task<> start_workers(StartWorkers action) {
     const Placement placement = action.placement;

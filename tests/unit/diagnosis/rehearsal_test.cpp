@@ -314,6 +314,48 @@ TEST_CASE("within a round all workers must get on twice: one step may have been 
   REQUIRE(fault.steps_lost == 0);
 }
 
+TEST_CASE("a slow rank gets on all the while", "[unit][rehearsal]") {
+  auto rehearsal = make("at 5s slow rank=3 by=30% for=60s");
+  rehearsal.step(round_of(0), t0);
+  rehearsal.step(Wake{}, t0 + 5s);
+  rehearsal.step(both(51, t0 + 5100ms), t0 + 5200ms);
+  REQUIRE_FALSE(rehearsal.ended({}).faults[0].going_on_after);
+  rehearsal.step(both(52, t0 + 5300ms), t0 + 5400ms);
+  REQUIRE(rehearsal.ended({}).faults[0].going_on_after == 300ms);
+}
+
+TEST_CASE("what a cut does may come late", "[unit][rehearsal]") {
+  auto rehearsal = make("at 5s cut node=1 for=3s");
+  rehearsal.step(round_of(0), t0);
+  rehearsal.step(Wake{}, t0 + 5s);
+  for (int tenth = 51; tenth < 80; ++tenth) {
+    rehearsal.step(both(tenth, t0 + tenth * 100ms), t0 + tenth * 100ms);
+  }
+  REQUIRE_FALSE(rehearsal.ended({}).faults[0].going_on_after);
+  SECTION("or not at all") {
+    rehearsal.step(both(81, t0 + 8100ms), t0 + 8100ms);
+    REQUIRE(rehearsal.ended({}).faults[0].going_on_after == 3100ms);
+  }
+  SECTION("and then the next round goes on before its end") {
+    rehearsal.step(RoundEnds{}, t0 + 7s);
+    rehearsal.step(round_of(0), t0 + 7100ms);
+    rehearsal.step(both(1, t0 + 7500ms), t0 + 7600ms);
+    REQUIRE(rehearsal.ended({}).faults[0].going_on_after == 2500ms);
+  }
+}
+
+TEST_CASE("with a node that is gone nobody goes on in its round", "[unit][rehearsal]") {
+  auto rehearsal = make("at 5s kill node=1; at 5s leave node=2");
+  rehearsal.step(round_of(0, 3), t0);
+  rehearsal.step(Wake{}, t0 + 5s);
+  rehearsal.step(both(1, t0 + 5100ms), t0 + 5200ms);
+  rehearsal.step(both(2, t0 + 5300ms), t0 + 5400ms);
+  rehearsal.step(RoundEnds{}, t0 + 6s);
+  rehearsal.step(round_of(0, 1), t0 + 7s);
+  rehearsal.step(both(1, t0 + 8s), t0 + 8s);
+  for (const auto& fault : rehearsal.ended({}).faults) CHECK(fault.going_on_after == 3s);
+}
+
 TEST_CASE("progress of strangers' times, ranks and steps breaks nothing", "[unit][rehearsal]") {
   auto rehearsal = make("at 1s kill rank=1");
   rehearsal.step(round_of(0), t0);
