@@ -136,9 +136,9 @@ TEST_CASE("a job of which nobody is left has failed", "[unit][rehearsal]") {
 
 TEST_CASE("the first bad end counts", "[unit][rehearsal]") {
   auto nodes = make("expect exit=0", 3);
+  for (int node = 0; node < 3; ++node) nodes.step(placed(node), t0);
   nodes.step(ended(0, {0, 0, 3}), t0);
   nodes.step(cast::Gone{0, 0}, t0);
-  nodes.step(placed(1), t0);
   nodes.step(cast::Gone{1, 137}, t0);  // without a word
   nodes.step(ended(2, {3, 0, 3}), t0);
   REQUIRE(text_of(nodes.step(cast::Gone{2, 3}, t0)) == "137: rehearsal failed: expected exit=0, was 137;");
