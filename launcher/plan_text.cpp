@@ -90,7 +90,8 @@ std::string plan_text(const LaunchConfig& plan) {
                          ? "not looked for"
                          : "every " + exact_seconds(plan.terms.straggler_window));
   if (plan.rehearsal.script) line("rehearsal", statements_text(*plan.rehearsal.script));
-  if (plan.rehearsal.nodes > 0) line("rehearsal nodes", fmt::format("{}, agents on this machine", plan.rehearsal.nodes));
+  if (plan.rehearsal.nodes > 0)
+    line("rehearsal nodes", fmt::format("{}, agents on this machine", plan.rehearsal.nodes));
   line("redirects", plan.output.redirects);
   line("tee", plan.output.tee);
   line("log folder", plan.output.log_dir.empty() ? "a temporary one" : plan.output.log_dir);

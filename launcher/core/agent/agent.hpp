@@ -311,8 +311,8 @@ class Agent {
   std::vector<rehearsal::Inject> awaiting_start_;  ///< faults of workers that are being started
   std::optional<TimePoint> node_stopped_until_;    ///< by a fault
   bool starter_knows_place_ = false;
-  bool left_for_rehearsal_ = false;                ///< this node does not see the job's end
-  std::string attempt_reason_;  ///< why this attempt's workers were stopped first; empty: they were not
+  bool left_for_rehearsal_ = false;  ///< this node does not see the job's end
+  std::string attempt_reason_;       ///< why this attempt's workers were stopped first; empty: they were not
   std::string last_roster_;
   std::string restart_reason_;  ///< of the restart that is under way; empty: none, or a membership change
   int changes_since_restart_ = 0;

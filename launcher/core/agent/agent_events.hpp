@@ -134,11 +134,10 @@ struct SignalArrived {
   bool passed_on = true;  ///< by the outer process; else it was sent to the inner one itself
 };
 struct Wake {};  ///< nothing happened but time
-using AgentEvent =
-    std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted, SpawnFailed,
-                 WorkerNotStarted, WorkerEnded, ExceptionSeen, WorkerSaid, StepsSeen, StatesSeen, LooksTaken,
-                 ArrivalsSeen, TimerExpired, DescendantsGone, ChecksDone, NodesCompared, FaultNotInjected,
-                 SignalArrived, Wake>;
+using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
+                                SpawnFailed, WorkerNotStarted, WorkerEnded, ExceptionSeen, WorkerSaid, StepsSeen,
+                                StatesSeen, LooksTaken, ArrivalsSeen, TimerExpired, DescendantsGone, ChecksDone,
+                                NodesCompared, FaultNotInjected, SignalArrived, Wake>;
 
 // Actions.
 
@@ -292,14 +291,13 @@ struct Record {
 /// The job is over on this node: report and exit. Always the last action.
 struct Finish {
   Verdict verdict;
-  std::vector<WorkerFailure> local_failures;  ///< of the last attempt on this node, in the order they were noticed
+  std::vector<WorkerFailure> local_failures;      ///< of the last attempt on this node, in the order they were noticed
   std::optional<RehearsalResult> rehearsal = {};  ///< whose exit code is ours
   friend bool operator==(const Finish&, const Finish&) = default;
 };
-using AgentAction =
-    std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound, BlameWorker,
-                 AbortWorkers, KillWorkers, SweepDescendants, RunChecks, CancelChecks, CompareNodes, SeekCause,
-                 ShowWorkers, TakeLooks, ReportProgress, TellHang, InjectFault, ReleaseWorkers, TellStarter, Record,
-                 Finish>;
+using AgentAction = std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound,
+                                 BlameWorker, AbortWorkers, KillWorkers, SweepDescendants, RunChecks, CancelChecks,
+                                 CompareNodes, SeekCause, ShowWorkers, TakeLooks, ReportProgress, TellHang, InjectFault,
+                                 ReleaseWorkers, TellStarter, Record, Finish>;
 
 }  // namespace torchup

@@ -79,8 +79,7 @@ void Agent::on(const StepsSeen& event) {
   std::vector<WorkerSigns> signs;
   for (const StepSample& sample : event.samples) signs.push_back(sample.signs);
   rehearse_progress(event.samples);
-  const bool standing =
-      paused_ || !drained_by_.empty() || is_saving(event.samples) || any_stopped_by_rehearsal();
+  const bool standing = paused_ || !drained_by_.empty() || is_saving(event.samples) || any_stopped_by_rehearsal();
   diagnosis_.progress->look(signs, standing, now_);
   const ProgressReport& report = diagnosis_.progress->report();
   act(ReportProgress{report});

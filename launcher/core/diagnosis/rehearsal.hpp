@@ -109,7 +109,7 @@ struct RehearsedJob {
 /// The event rehearsal_ended, and the end of what the user sees.
 struct RehearsalResult {
   bool passed = false;
-  std::string text = {};   ///< "rehearsal passed", "rehearsal failed: expected restarts=0, was 1"
+  std::string text = {};  ///< "rehearsal passed", "rehearsal failed: expected restarts=0, was 1"
   std::vector<RehearsedFault> faults = {};
   int exit_code = 0;  ///< ours
   friend bool operator==(const RehearsalResult&, const RehearsalResult&) = default;
@@ -157,7 +157,7 @@ class Rehearsal {
     int round = 0;
     std::int64_t step_before = -1;
     FaultKind kind = FaultKind::kill_rank;
-    TimePoint ends{};  ///< of a stop or a cut
+    TimePoint ends{};                      ///< of a stop or a cut
     std::map<int, Progress> workers = {};  ///< by local rank
     TimePoint newest{};                    ///< of the progress that counts
   };

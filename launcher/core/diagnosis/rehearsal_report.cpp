@@ -21,7 +21,9 @@ constexpr std::array<std::string_view, 3> names{"placed", "away", "ended"};
 constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
 
 std::int64_t count(Duration time) { return std::chrono::nanoseconds{time}.count(); }
-std::string or_none(const std::optional<Duration>& time) { return time ? std::to_string(count(*time)) : std::string{none}; }
+std::string or_none(const std::optional<Duration>& time) {
+  return time ? std::to_string(count(*time)) : std::string{none};
+}
 
 std::string start_text(const RehearsalStart& start) {
   return fmt::format("{} {} {} {}", count(start.zero.time_since_epoch()), start.node.value(), start.nodes, start.step);
@@ -130,7 +132,8 @@ Result<std::optional<RehearsalReport>> take_rehearsal_report(std::string& input)
   const std::size_t end = input.find(end_of_report);
   if (end == std::string::npos) {
     if (input.size() <= rehearsal_report_bytes_max) return std::optional<RehearsalReport>{};
-    return fail(errc::limit_exceeded, fmt::format("a report of a rehearsal has at most {} bytes", rehearsal_report_bytes_max));
+    return fail(errc::limit_exceeded,
+                fmt::format("a report of a rehearsal has at most {} bytes", rehearsal_report_bytes_max));
   }
   const std::string text = input.substr(0, end);
   input.erase(0, end + end_of_report.size());

@@ -19,9 +19,9 @@ inline constexpr int rehearsed_nodes_max = 64;
 
 /// Which node of a rehearsal an agent is.
 struct RehearsedNode {
-  int index = 0;  ///< from 0
-  int nodes = 1;  ///< that the starter has started
-  Port port{0};   ///< of 127.0.0.1, where they meet
+  int index = 0;                             ///< from 0
+  int nodes = 1;                             ///< that the starter has started
+  Port port{0};                              ///< of 127.0.0.1, where they meet
   std::optional<RehearsalStart> start = {};  ///< where the agent before was ended by a fault
   friend bool operator==(const RehearsedNode&, const RehearsedNode&) = default;
 };
@@ -38,8 +38,8 @@ struct RehearsalReport {
     ended,   ///< the job has ended
   };
   What what = What::placed;
-  RehearsalStart restart = {};         ///< away: for the next agent
-  std::optional<Duration> back = {};   ///< away: after which that one is to be started; nothing: never
+  RehearsalStart restart = {};              ///< away: for the next agent
+  std::optional<Duration> back = {};        ///< away: after which that one is to be started; nothing: never
   RehearsedJob job = {};                    ///< ended
   std::vector<RehearsedFault> faults = {};  ///< away and ended: what is known of them
   friend bool operator==(const RehearsalReport&, const RehearsalReport&) = default;

@@ -61,13 +61,13 @@ class RehearsedNodes {
  private:
   struct Node {
     bool runs = false;
-    bool placed = false;                             ///< since it was started last
-    std::optional<RehearsalReport> leaves = {};      ///< a fault is about to end it
-    std::optional<TimePoint> back_at = {};           ///< it is away until then
-    std::optional<RehearsalStart> restart = {};      ///< for then
-    std::optional<RehearsedJob> job = {};            ///< as it has seen it end
-    bool ended = false;                              ///< by itself, not by a fault
-    bool dismissed = false;                          ///< the job was over before it had a place
+    bool placed = false;                         ///< since it was started last
+    std::optional<RehearsalReport> leaves = {};  ///< a fault is about to end it
+    std::optional<TimePoint> back_at = {};       ///< it is away until then
+    std::optional<RehearsalStart> restart = {};  ///< for then
+    std::optional<RehearsedJob> job = {};        ///< as it has seen it end
+    bool ended = false;                          ///< by itself, not by a fault
+    bool dismissed = false;                      ///< the job was over before it had a place
     int exit_code = 0;
   };
 

@@ -34,8 +34,8 @@ Result<> check_back(const RehearsalConfig& rehearsal) {
   const auto& statements = rehearsal.script->statements;
   const auto back = std::ranges::find_if(statements, [](const auto& each) { return each.action.back.has_value(); });
   if (back == statements.end()) return {};
-  return bad(fmt::format("--rehearse: '{}': back= needs --rehearse-nodes: nobody else starts a node again",
-                         to_text(*back)));
+  return bad(
+      fmt::format("--rehearse: '{}': back= needs --rehearse-nodes: nobody else starts a node again", to_text(*back)));
 }
 
 }  // namespace

@@ -335,9 +335,8 @@ using EventBody =
                  event::StragglerOver, event::WorkerStopped, event::WorkerUninterruptible, event::WorkerSeen,
                  event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
                  event::TemplateReady, event::TemplateLost, event::PreloadGivenUp, event::Preflight, event::NodeUnfit,
-                 event::FaultInjected, event::RehearsalEnded,
-                 event::IncidentRecorded, event::LogWriteFailed, event::ConsoleLost, event::Warning, event::Fault,
-                 event::Notice, event::JobEnded>;
+                 event::FaultInjected, event::RehearsalEnded, event::IncidentRecorded, event::LogWriteFailed,
+                 event::ConsoleLost, event::Warning, event::Fault, event::Notice, event::JobEnded>;
 
 struct LaunchEvent {
   EventStamp at;

@@ -151,8 +151,8 @@ Task<> JobRecord::tell_restart(std::shared_ptr<IncidentRecorder::Open> failed) {
 Task<> JobRecord::finish(Finish action) {
   const Verdict& verdict = action.verdict;
   finishing_ = true;
-  exit_code_ =
-      launcher_exit_code(whole_verdict(verdict, action.local_failures), config_.propagate_exit_code);  // as in the report
+  exit_code_ = launcher_exit_code(whole_verdict(verdict, action.local_failures),
+                                  config_.propagate_exit_code);  // as in the report
   by_signal_ = signal_of_shell_code(verdict.exit_code).has_value();
   // What the disk is asked for has its own limit (disk_limit); between two questions the disk may look idle.
   while (restarts_untold_ != 0) {
@@ -227,8 +227,9 @@ void JobRecord::report(const Finish& action) {
     log_->tell(LogLine{LogLevel::error, verdict.reason});
     return;
   }
-  output_.print(fmt::format("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: {}\n",
-                            exit_report(config_.program.title, all_failures(verdict, action.local_failures), local_time_text)));
+  output_.print(
+      fmt::format("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: {}\n",
+                  exit_report(config_.program.title, all_failures(verdict, action.local_failures), local_time_text)));
 }
 
 /// What goes into the error file of whoever started us; empty when nothing does.

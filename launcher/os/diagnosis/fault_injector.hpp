@@ -38,8 +38,7 @@ class FaultInjector {
  private:
   /// A worker that is stopped once, or again and again.
   struct Held {
-    Held(asio::io_context& loop, LocalRank who, std::int64_t process)
-        : local_rank{who}, pid{process}, timer{loop} {}
+    Held(asio::io_context& loop, LocalRank who, std::int64_t process) : local_rank{who}, pid{process}, timer{loop} {}
     LocalRank local_rank;
     std::int64_t pid;
     asio::steady_timer timer;

@@ -70,7 +70,8 @@ Result<Port> port_of_nobody() {
     if (::getsockname(socket.get(), any, &length) != 0) return system_error("no port");
     return Port{ntohs(address.sin_port)};
   }
-  return fail(errc::refused, fmt::format("--rehearse-nodes: {} ports of 127.0.0.1 were tried, and none is free", port_tries));
+  return fail(errc::refused,
+              fmt::format("--rehearse-nodes: {} ports of 127.0.0.1 were tried, and none is free", port_tries));
 }
 
 /// Two ends of a pipe, ours for reading.
@@ -120,9 +121,9 @@ class NodeStarter {
  public:
   NodeStarter(const LaunchConfig& plan, const Guarded& guarded, std::span<const std::string> words,
               const std::string& token, std::string host, Port port)
-      : plan_{plan}, guarded_{guarded}, words_(words.begin(), words.end()), host_{std::move(host)}, port_{port},
-        environment_{own_environment()}, agents_(static_cast<std::size_t>(plan.rehearsal.nodes)),
-        nodes_{*plan.rehearsal.script, plan.rehearsal.nodes} {
+      : plan_{plan}, guarded_{guarded},
+        words_(words.begin(), words.end()), host_{std::move(host)}, port_{port}, environment_{own_environment()},
+        agents_(static_cast<std::size_t>(plan.rehearsal.nodes)), nodes_{*plan.rehearsal.script, plan.rehearsal.nodes} {
     if (!token.empty()) environment_.push_back(std::string{token_name} + "=" + token);
   }
 

@@ -13,8 +13,8 @@
 namespace torchup {
 
 /// The starter's whole life, in the inner process of the two: returns the exit code of the rehearsal. `words`: its
-/// command line; `token`: of the job, where a variable gave it; `host`: for the record. Signals go on to all agents, who
-/// end with us however we end.
+/// command line; `token`: of the job, where a variable gave it; `host`: for the record. Signals go on to all agents,
+/// who end with us however we end.
 [[nodiscard]] int run_rehearsed_nodes(const LaunchConfig& plan, const Guarded& guarded,
                                       std::span<const std::string> words, const std::string& token,
                                       const std::string& host);

@@ -84,7 +84,8 @@ TEST_CASE("an agent knows which node it is", "[unit][rehearsal]") {
 
 TEST_CASE("faults of many nodes are noticed by the first, and over when all go on", "[unit][rehearsal]") {
   GatheredFaults gathered;
-  gathered.add({{"kill rank=1", 5s, false, 300ms, 2s, 3, 1, 0}, {"cut node=0 for=1s", 1s, false, {}, 1s, {}, 0, 0}}, true);
+  gathered.add({{"kill rank=1", 5s, false, 300ms, 2s, 3, 1, 0}, {"cut node=0 for=1s", 1s, false, {}, 1s, {}, 0, 0}},
+               true);
   gathered.add({{"kill rank=1", 5100ms, false, 100ms, 4s, 1, 1, 0}}, true);
   REQUIRE(gathered.all() == std::vector<RehearsedFault>{{"cut node=0 for=1s", 1s, false, {}, 1s, {}, 0, 0},
                                                         {"kill rank=1", 5s, false, 100ms, 4s, 3, 1, 0}});

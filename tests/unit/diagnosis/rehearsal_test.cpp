@@ -257,13 +257,11 @@ TEST_CASE("workers that have all ended well went on", "[unit][rehearsal]") {
   rehearsal.step(Wake{}, t0 + 1s);
   SECTION("without a further step") {
     rehearsal.step(RoundEnds{true}, t0 + 3s);
-    REQUIRE(rehearsal.ended({}).faults ==
-            std::vector<RehearsedFault>{{"stop rank=1 for=1s", 1s, false, {}, 2s, 0}});
+    REQUIRE(rehearsal.ended({}).faults == std::vector<RehearsedFault>{{"stop rank=1 for=1s", 1s, false, {}, 2s, 0}});
   }
   SECTION("unlike those that were stopped") {
     rehearsal.step(RoundEnds{false}, t0 + 3s);
-    REQUIRE(rehearsal.ended({}).faults ==
-            std::vector<RehearsedFault>{{"stop rank=1 for=1s", 1s, false, 2s, {}, {}}});
+    REQUIRE(rehearsal.ended({}).faults == std::vector<RehearsedFault>{{"stop rank=1 for=1s", 1s, false, 2s, {}, {}}});
   }
 }
 

@@ -160,5 +160,6 @@ TEST_CASE("nobody is started once somebody ends the job", "[unit][rehearsal]") {
   REQUIRE(nodes.step(cast::EndsAll{}, t0 + 2s).empty());
   REQUIRE(nodes.step(cast::Wake{}, t0 + 5s).empty());
   nodes.step(ended(0, {130, 0, 2}), t0 + 5s);
-  REQUIRE(text_of(nodes.step(cast::Gone{0, 130}, t0 + 5s)).starts_with("130: rehearsal failed: expected exit=0, was 130"));
+  REQUIRE(
+      text_of(nodes.step(cast::Gone{0, 130}, t0 + 5s)).starts_with("130: rehearsal failed: expected exit=0, was 130"));
 }

@@ -156,7 +156,9 @@ TEST_CASE("what lets a stopped node go on is no wish of the user's", "[unit][age
   const auto actions = running.agent.step(Wake{}, t0 + 5s);
   REQUIRE(find<InjectFault>(actions)->inject.action.kind == FaultKind::stop_node);
   REQUIRE(running.agent.step(SignalArrived{SIGCONT}, t0 + 8s).empty());
-  SECTION("later it is one") { REQUIRE(find_event<event::SignalReceived>(running.agent.step(SignalArrived{SIGCONT}, t0 + 20s))); }
+  SECTION("later it is one") {
+    REQUIRE(find_event<event::SignalReceived>(running.agent.step(SignalArrived{SIGCONT}, t0 + 20s)));
+  }
   SECTION("and so it is after Ctrl-Z") {
     static_cast<void>(running.agent.step(SignalArrived{SIGTSTP}, t0 + 8500ms));
     REQUIRE(find_event<event::SignalReceived>(running.agent.step(SignalArrived{SIGCONT}, t0 + 9s)));
