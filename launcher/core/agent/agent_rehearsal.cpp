@@ -30,14 +30,19 @@ void Agent::rehearse_round() {
   if (!rehearsal_) return;
   const auto& node = config_.rehearsal.node;
   const bool first_here = rehearsal_->is_before_first_round();
-  if (first_here && placement_->restart_count + placement_->membership_changes > 0) {
+  if (first_here && !node && placement_->restart_count + placement_->membership_changes > 0) {
     // When its time began nobody has told it.
     record(event::Warning{"this node came after the rehearsal's first round: it takes no part in the rehearsal"});
     rehearsal_.reset();
     return;
   }
-  rehearse(rehearsal::RoundBegins{placement_->group_rank, placement_->group_world_size, placement_->first_rank,
-                                  config_.local_world_size, placement_->world_size});
+  rehearsal::RoundBegins begins{placement_->group_rank, placement_->group_world_size, placement_->first_rank,
+                                config_.local_world_size, placement_->world_size};
+  if (node) {  // its name is what people see, whatever the order of ranks, and though it may have come a moment late
+    begins.group_rank = GroupRank{node->index};
+    begins.group_world_size = node->nodes;
+  }
+  rehearse(begins);
   if (node && !std::exchange(starter_knows_place_, true)) act(TellStarter{});
 }
 

@@ -46,7 +46,7 @@ namespace rehearsal {
 
 // Events.
 
-/// The workers of a round are to start.
+/// The workers of a round are to start. Which node this is, and of how many, is that of the first one.
 struct RoundBegins {
   GroupRank group_rank{0};
   int group_world_size = 1;

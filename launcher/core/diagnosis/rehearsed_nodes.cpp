@@ -48,6 +48,7 @@ void RehearsedNodes::on(const cast::Told& event, TimePoint now) {
       return;
     case What::ended:
       if (node.dismissed) return;
+      node.leaves.reset();  // the fault was not brought about
       node.job = report.job;
       faults_.add(report.faults, true);
       return;

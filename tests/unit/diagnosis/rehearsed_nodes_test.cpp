@@ -118,6 +118,14 @@ TEST_CASE("who comes when the job is over is dismissed", "[unit][rehearsal]") {
   REQUIRE(text_of(nodes.step(cast::Gone{1, 143}, t0 + 6s)) == "0: rehearsal passed;");
 }
 
+TEST_CASE("a node that could not be killed sees the job's end", "[unit][rehearsal]") {
+  auto nodes = make("at 1s kill node=0 back=60s", 1);
+  nodes.step(placed(0), t0);
+  nodes.step(away(0, 60s), t0 + 1s);
+  nodes.step(ended(0, {0, 0, 2}, {{"kill node=0 back=60s", 1s, true, {}, {}, {}, 0, 0}}), t0 + 9s);
+  REQUIRE(text_of(nodes.step(cast::Gone{0, 0}, t0 + 9s)) == "1: rehearsal failed: kill node=0 back=60s had no target;");
+}
+
 TEST_CASE("all nodes may be away at once", "[unit][rehearsal]") {
   auto nodes = make("at 1s kill node=0 back=2s; at 1s kill node=1 back=3s");
   nodes.step(away(0, 2s), t0 + 1s);

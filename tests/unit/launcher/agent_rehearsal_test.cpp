@@ -205,7 +205,7 @@ TEST_CASE("a node of a starter tells it of its place, its absence and its end", 
     const RehearsalReport& report = find<TellStarter>(actions)->report;
     REQUIRE(report.what == What::away);
     REQUIRE(report.back == 3s);
-    REQUIRE(report.restart == RehearsalStart{t0, GroupRank{0}, 1, -1});
+    REQUIRE(report.restart == RehearsalStart{t0, GroupRank{0}, 2, -1});
     REQUIRE(report.faults.size() == 2);
     REQUIRE(find<InjectFault>(actions)->inject.action.kind == FaultKind::kill_node);
   }
@@ -248,6 +248,18 @@ TEST_CASE("a node that comes later knows no zero, and takes no part", "[unit][ag
   REQUIRE(find_event<event::Warning>(actions));
   for (const int local_rank : {0, 1}) static_cast<void>(agent.step(WorkerStarted{LocalRank{local_rank}, 100}, t0));
   REQUIRE(told(agent.step(Wake{}, t0 + 1s)).empty());
+}
+
+TEST_CASE("a node of a starter has its name's number, also when it comes late", "[unit][agent_rehearsal]") {
+  LaunchConfig config = started_node("at 1s cut node=1 for=1s");
+  config.rehearsal.node->index = 1;
+  Agent agent{config, AgentIdentity{NodeId{"n"}, "host", {}, {}}};
+  static_cast<void>(agent.step(Begin{}, t0));
+  Placed late = placed(1);
+  late.placement.membership_changes = 1;
+  REQUIRE(!find_event<event::Warning>(agent.step(FromCoordinator{late}, t0)));
+  for (const int local_rank : {0, 1}) static_cast<void>(agent.step(WorkerStarted{LocalRank{local_rank}, 100}, t0));
+  REQUIRE(find<InjectFault>(agent.step(Wake{}, t0 + 1s)));
 }
 
 TEST_CASE("a node that is started again goes on", "[unit][agent_rehearsal]") {
