@@ -42,6 +42,14 @@ void answer(Agent& agent, std::uint64_t number, const std::vector<RankLook>& loo
 RankLook waiting(int rank) { return looks::in(looks::still(rank), "0", "0-3", 1234); }
 RankLook stuck(int rank) { return looks::at(looks::still(rank), "0", "0-3", 1233); }
 
+/// How the coordinator has logged that there is no progress.
+LogLevel logged(const Daemon& daemon) {
+  const auto line =
+      std::ranges::find_if(daemon.lines, [](const LogLine& each) { return each.text.starts_with("no progress for"); });
+  REQUIRE(line != daemon.lines.end());
+  return line->level;
+}
+
 /// Two agents of other processes, whose round runs.
 struct Two {
   explicit Two(JobTerms terms = two_nodes) { run_round(loop, a, b, std::move(terms)); }
@@ -71,6 +79,7 @@ TEST_CASE("silence that two agents report leads to a look, and its verdict to bo
   REQUIRE(agents.until([&] { return news_of(agents.a).size() == 1 && news_of(agents.b).size() == 1; }));
   const auto whole = std::get<hang::Found>(news_of(agents.a).front());
   const auto brief = std::get<hang::Found>(news_of(agents.b).front());
+  REQUIRE(logged(agents.daemon) == LogLevel::info);
   REQUIRE(whole.verdict->kind == HangKind::stuck);
   REQUIRE(whole.verdict->culprits == looks::list({3}));
   REQUIRE(whole.verdict == brief.verdict);
@@ -128,12 +137,17 @@ TEST_CASE("an agent that hosts the coordinator takes part as the others do", "[n
   answer(b, 0, {waiting(2), stuck(3)});
   REQUIRE(run_until(loop, [&] { return news_of(a).size() == 1 && news_of(b).size() == 1; }));
   REQUIRE(news_of(a).size() == 1);
+  // People read it from the agent here, and once is enough.
+  REQUIRE(logged(daemon) == LogLevel::debug);
 
   REQUIRE(a.link->clock() == ClockOffset::Estimate{});
   // One machine has one clock: what is said of it is right within what is said of the error.
   REQUIRE(b.link->clock().has_value());
   const ClockOffset::Estimate clock = *b.link->clock();
   REQUIRE(std::chrono::abs(clock.offset) <= clock.error + 1ns);
+  REQUIRE(a.link->day_ahead() == Duration{0});
+  REQUIRE(b.link->day_ahead().has_value());
+  REQUIRE(std::chrono::abs(*b.link->day_ahead()) < 1min);
 }
 
 TEST_CASE("who says endless parts of an answer is heard to the end of them, and harms nobody", "[net]") {

@@ -203,7 +203,7 @@ class Hang(unittest.TestCase):
                 threading.Thread(target=time.sleep, args=(1000,)).start()
                 raise ValueError("loss is nan")
             dist.all_reduce(values)
-            """, "--nproc-per-node=2", "--on-hang=abort", timeout="2,2")
+            """, "--nproc-per-node=2", "--on-hang=abort")
         self.end(1)
         found, = self.events("hang_found")
         self.assertEqual((found["kind"], found["culprits"]), ("raised", [1]))

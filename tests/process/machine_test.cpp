@@ -225,6 +225,11 @@ TEST_CASE("facts are what other nodes get of them, however long, many or odd the
   }
   CHECK(std::ranges::count(facts, Fact{"NCCL_DEBUG", "INFO"}) == 1);
   CHECK(node_facts(LaunchConfig{}, environment) == facts);
+  const std::vector<Fact> versions{{"torch", "2.15.0"}, {"NCCL", path}};
+  const auto more = node_facts(LaunchConfig{}, environment, versions);
+  REQUIRE(more.size() == facts_max);
+  CHECK(std::ranges::count(more, versions[0]) == 1);
+  CHECK(why_no_name(std::ranges::find(more, "NCCL", &Fact::name)->value).empty());
   // A difference that does not fit still counts.
   const auto differs = [&](std::size_t at, const std::string& variable) {
     std::vector<std::string> other = environment;

@@ -51,11 +51,12 @@ class Group:
 group = Group()
 world = types.SimpleNamespace(pg_map={group: ("gloo", None)}, pg_names={group: "0"}, pg_group_ranks={group: {0: 0, 1: 1}})
 retired = False
+created_ns = time.time_ns()
 
 def dump(*_):
     return ('{"entries":[{"collective_seq_id":%d,"p2p_seq_id":0,"is_p2p":false,"process_group":["0","default_pg"],'
-            '"profiling_name":"gloo:all_reduce","input_sizes":[[4, 5]],"input_dtypes":["Float"],"time_created_ns":123,'
-            '"retired":%s}]}' % (group.sequence, "true" if retired else "false")).encode()
+            '"profiling_name":"gloo:all_reduce","input_sizes":[[4, 5]],"input_dtypes":["Float"],"time_created_ns":%d,'
+            '"retired":%s}]}' % (group.sequence, created_ns, "true" if retired else "false")).encode()
 
 sys.modules["torch.distributed.distributed_c10d"] = types.SimpleNamespace(_world=world)
 sys.modules["torch._C"] = types.SimpleNamespace(_distributed_c10d=types.SimpleNamespace(_dump_fr_trace_json=dump))

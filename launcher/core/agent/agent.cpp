@@ -159,6 +159,7 @@ void Agent::obey(const StopWorkers& message) {
 void Agent::obey(const End& message) {
   verdict_ = message.verdict;
   rejoin_wanted_ = false;
+  if (message.verdict.exit_code == 0) end_well();
   if (message.verdict.stop_signal == 0) {
     wait_for_own_end(message.verdict.reason);
   } else {

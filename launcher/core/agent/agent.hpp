@@ -130,6 +130,12 @@ class Agent {
     bool copied = false;  ///< its copy by the other way has come
   };
 
+  /// What people were told of, and not yet that it is over.
+  struct ToldHang {
+    std::uint64_t number = 0;
+    Duration silence{0};  ///< until then
+    TimePoint at{};
+  };
   /// Of the running attempt, where nothing else is said.
   struct Diagnosis {
     std::optional<ProgressClock> progress = {};  ///< while its workers may make progress
@@ -140,6 +146,7 @@ class Agent {
     std::vector<RankStacks> stacks = {};       ///< of the newest look
     std::optional<TimePoint> stacks_end = {};  ///< they are kept no longer
     HangAction action = HangAction::none;      ///< that is being done
+    std::optional<ToldHang> hang = {};         ///< the newest
     std::optional<TimePoint> quit_ends = {};   ///< SIGQUIT has come, the page of all ranks has not yet
     bool shown = false;                        ///< that page
   };
@@ -237,6 +244,7 @@ class Agent {
   void take_wanted(const hang::Void& ended);
   void learn(const hang::Found& found);
   void learn(const hang::Over& over);
+  void end_well();
   void learn(const StragglerFound& found);
   void learn(const StragglerOver& over);
   void end_hung(const hang::Found& found, const std::string& summary);

@@ -86,7 +86,12 @@ void Agent::on(const NodesCompared& event) {
   if (!event.problem.empty()) {
     record(event::Warning{"preflight: the ways between the nodes were not tried: " + event.problem});
   }
-  for (const Finding& finding : event.own) tell(finding);
+  // The last comparison's count no more, and are told again only where they say something else.
+  const std::vector<Finding> known = found_;
+  std::erase_if(found_, [](const Finding& finding) { return finding.check == Check::clock; });
+  for (const Finding& finding : event.own) {
+    if (std::ranges::find(known, finding) == known.end()) tell(finding);
+  }
   found_.insert(found_.end(), event.own.begin(), event.own.end());
   if (const std::string reason = unfit_reason(event.own); !reason.empty()) {
     unfit_ = reason;

@@ -120,7 +120,7 @@ struct ChecksDone {
 struct NodesCompared {
   int exit_code = 0;              ///< with --preflight-only: of the job, by what was found on all nodes
   std::string reason = {};        ///< of it
-  std::vector<Finding> own = {};  ///< what the ways between the nodes say of this one
+  std::vector<Finding> own = {};  ///< what the ways between the nodes, and their clocks, say of this one
   bool others_unfit = false;      ///< they condemn another node
   std::string problem = {};       ///< why the ways were not tried; empty: they were
 };

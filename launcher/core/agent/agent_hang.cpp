@@ -193,6 +193,7 @@ void Agent::learn(const hang::Found& found) {
     return;
   }
   rehearse(rehearsal::TroubleSeen{});
+  diagnosis_.hang = ToldHang{found.number, found.silence, now_};
   if (phase_ == Phase::running) end_hung(found, summary);
 }
 
@@ -214,7 +215,17 @@ void Agent::end_hung(const hang::Found& found, const std::string& summary) {
   abort_ends_ = now_ + abort_patience;
 }
 
-void Agent::learn(const hang::Over& over) { record(event::HangOver{over.number, whole_milliseconds(over.after)}); }
+void Agent::learn(const hang::Over& over) {
+  if (!std::exchange(diagnosis_.hang, std::nullopt)) return;
+  record(event::HangOver{over.number, whole_milliseconds(over.after)});
+}
+
+/// A job that gets on may be done before anybody has told of its progress.
+void Agent::end_well() {
+  if (!diagnosis_.hang) return;
+  const ToldHang hang = *diagnosis_.hang;
+  learn(hang::Over{hang.number, hang.silence + (now_ - hang.at)});
+}
 
 void Agent::learn(const StragglerFound& found) {
   rehearse(rehearsal::TroubleSeen{});

@@ -60,6 +60,7 @@ void Agent::on(const WorkerEnded& event) {
   exited.message = how.message;
   exited.error_file = how.error_file;
   exited.last_step = how.last_step;
+  exited.ended_for = worker.abort_reason;
   exited.consequence = end != WorkerEnd::succeeded && is_consequence(how, end);
   if (end == WorkerEnd::failed) exited.binary = config_.program.executable;
   const bool consequence = exited.consequence;

@@ -171,15 +171,16 @@ std::vector<Finding> preflight_findings(const PreflightFacts& facts, PreflightLe
                "see whether nvidia-smi answers");
   }
   for (const GpuFacts& gpu : facts.gpus) look_at_gpu(gpu, found);
-  if (full && facts.clock_ahead &&
-      (*facts.clock_ahead > clock_difference_max || *facts.clock_ahead < -clock_difference_max)) {
-    const bool ahead = *facts.clock_ahead > Duration{0};
-    found.warn(Check::clock,
-               fmt::format("the clock is {} {} the coordinator's",
-                           seconds(ahead ? *facts.clock_ahead : -*facts.clock_ahead), ahead ? "ahead of" : "behind"),
-               "set it by NTP (chronyc makestep, timedatectl set-ntp true), or times in logs mislead");
-  }
   return found.take();
+}
+
+std::optional<Finding> clock_finding(Duration ahead) {
+  if (ahead <= clock_difference_max && ahead >= -clock_difference_max) return std::nullopt;
+  const bool behind = ahead < Duration{0};
+  return Finding{Check::clock, FindingLevel::warning,
+                 fmt::format("the clock is {} {} the coordinator's", seconds(behind ? -ahead : ahead),
+                             behind ? "behind" : "ahead of"),
+                 "set it by NTP (chronyc makestep, timedatectl set-ntp true), or times in logs mislead"};
 }
 
 std::optional<Finding> health_finding(std::optional<int> code, std::string_view last_line) {

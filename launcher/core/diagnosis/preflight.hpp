@@ -72,12 +72,14 @@ struct PreflightFacts {
   std::optional<std::int64_t> pids_left = {};
   std::vector<DiskFacts> disks = {};
   std::vector<GpuFacts> gpus = {};
-  std::string gpu_problem = {};              ///< why the driver gives no answer, where it should; else empty
-  std::optional<Duration> clock_ahead = {};  ///< of the coordinator's, by the wall; below 0 for behind
+  std::string gpu_problem = {};  ///< why the driver gives no answer, where it should; else empty
 };
 
 /// What is wrong, in the order of the checks. `quick` passes over what only `full` looks at.
 [[nodiscard]] std::vector<Finding> preflight_findings(const PreflightFacts& facts, PreflightLevel level);
+
+/// Of a clock of the day that is `ahead` of the coordinator's, below 0 for behind. It is known when the nodes meet.
+[[nodiscard]] std::optional<Finding> clock_finding(Duration ahead);
 
 /// Of --health-check; nothing for code 0. `code` is the shell's, nothing where it ran out of time; `last_line` a
 /// stranger's.

@@ -143,10 +143,15 @@ bool has_others(const GroupPosition& group, std::span<const Rank> own) {
   return std::ranges::count_if(own, [&](Rank rank) { return group.ranks.contains(rank); }) < group.ranks.size();
 }
 
-RankArrivals arrivals_of(Rank rank, WorkerAnswer answer) {
+RankArrivals arrivals_of(Rank rank, WorkerAnswer answer, Duration day_ahead) {
   RankArrivals result{rank, {}};
   result.arrivals.reserve(answer.entries.size());
-  for (AnsweredEntry& entry : answer.entries) result.arrivals.push_back({std::move(entry.call), entry.duration_ms});
+  const std::int64_t ahead_ns = day_ahead.count();
+  for (AnsweredEntry& entry : answer.entries) {
+    std::int64_t& time_ns = entry.call.created_ns;
+    time_ns = time_ns > ahead_ns ? time_ns - ahead_ns : 0;
+    result.arrivals.push_back({std::move(entry.call), entry.duration_ms});
+  }
   return result;
 }
 

@@ -45,7 +45,8 @@ struct WorkerMoments {
 /// Whether the group has members besides those of `own`.
 [[nodiscard]] bool has_others(const GroupPosition& group, std::span<const Rank> own);
 
-/// What the straggler's rule wants of an answer.
-[[nodiscard]] RankArrivals arrivals_of(Rank rank, WorkerAnswer answer);
+/// What the straggler's rule wants of an answer, whose times are of the clock of the day: this node's monotonic clock,
+/// which is `day_ahead` behind it, is the one that is compared with other nodes'.
+[[nodiscard]] RankArrivals arrivals_of(Rank rank, WorkerAnswer answer, Duration day_ahead);
 
 }  // namespace torchup

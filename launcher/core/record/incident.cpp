@@ -151,6 +151,7 @@ std::string said_by(const WorkerFailure& cause, const DeathEvidence& evidence) {
 }  // namespace
 
 std::string explain_exit(int exit_code, const DeathEvidence& evidence) {
+  if (!evidence.ended_for.empty()) return "it hung, and was aborted: " + evidence.ended_for;
   if (exit_code == -SIGKILL) return explain_kill(evidence);
   if (exit_code < 0) {
     const std::string_view meaning = signal_meaning(-exit_code);
@@ -253,6 +254,7 @@ std::string incident_json(const Incident& incident) {
                      {"traceback", evidence.traceback},
                      {"native_backtrace", evidence.native_backtrace},
                      {"python_stack", evidence.python_stack},
+                     {"ended_for", evidence.ended_for},
                      {"last_words", evidence.last_words},
                      {"findings", evidence.findings},
                      {"last_lines", evidence.last_lines}};

@@ -26,6 +26,7 @@ struct DeathEvidence {
   std::vector<std::string> native_backtrace;
   std::vector<std::string> python_stack;  ///< of a crash (crash_lines); empty: it left none
   std::string traceback;                  ///< Python's, from the error file or from the output
+  std::string ended_for;                  ///< why we ended it, for it hung; empty: we did not
   std::string last_words;                 ///< what it said of its end (cause_words.hpp)
   std::vector<std::string> findings;      ///< what was found of that: `/dev/shm: 64 MiB, none free`
 };

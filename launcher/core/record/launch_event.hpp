@@ -103,6 +103,7 @@ struct WorkerExited {
   std::optional<std::int64_t> last_step = {};  ///< the last that it reported, by the page that it shares with us
   std::string binary = {};                     ///< of a failure: what was executed
   bool consequence = false;                    ///< as in WorkerFailure
+  std::string ended_for = {};                  ///< why we ended it, where that is its failure: it hung; else empty
   friend bool operator==(const WorkerExited&, const WorkerExited&) = default;
 };
 /// The workers of this attempt are being stopped.

@@ -94,7 +94,10 @@ class AgentRunner {
                    handle(FaultNotInjected{fault, std::move(why)});
                  },
                  [this](bool cut) { return link_->set_cut(cut); }}},
-        checks_{loop_, config, host, [this](AgentEvent event) { handle(std::move(event)); }},
+        checks_{loop_,
+                config,
+                host,
+                {[this](AgentEvent event) { handle(std::move(event)); }, [this] { return link_->day_ahead(); }}},
         ends_{loop_,
               config.local_world_size,
               workers_,
@@ -129,7 +132,11 @@ class AgentRunner {
     job_.record(job_started(config_, guarded_.outer));
     for (const std::string& warning : config_.warnings) job_.record(event::Warning{warning});
     if (const std::string& problem = workers_.hook_problem(); !problem.empty()) {
-      job_.record(event::Notice{"Python workers have no hook: " + problem, LogLevel::debug});
+      // Who asks for hangs is to know what will not be seen of them; others lose nothing.
+      const bool wanted = config_.terms.hang_timeout.mode == HangTimeout::Mode::given;
+      job_.record(
+          event::Notice{"Python workers have no hook (their stacks, steps and exceptions are not seen): " + problem,
+                        wanted ? LogLevel::warning : LogLevel::debug});
     }
     AttachSettings settings = attach_settings(config_);
     if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
@@ -341,6 +348,9 @@ class AgentRunner {
             SIGWINCH);  // a worker's terminal is nobody's controlling one: the kernel tells nobody
       case SIGURG:
         return;
+      case SIGXFSZ:
+        if (static_cast<pid_t>(info.ssi_pid) == ::getpid()) return;  // a write of ours beyond ulimit -f has failed
+        break;
       case SIGHUP:
         if (guarded_.hangup_ignored) return;
         break;

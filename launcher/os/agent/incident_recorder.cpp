@@ -34,9 +34,10 @@ void IncidentRecorder::attempt_started() {
   looking_.call([baseline = baseline_] { baseline->count(); });
 }
 
-void IncidentRecorder::worker_failed(const WorkerFailure& failure, const WorkerRemains& remains,
-                                     const AttemptOutput& attempt, const std::string& attempt_name,
-                                     const std::vector<LivingWorker>& living, TimePoint now) {
+void IncidentRecorder::worker_failed(const WorkerFailure& failure, const std::string& ended_for,
+                                     const WorkerRemains& remains, const AttemptOutput& attempt,
+                                     const std::string& attempt_name, const std::vector<LivingWorker>& living,
+                                     TimePoint now) {
   if (!open_) {
     open_ = std::make_shared<Open>();
     open_->baseline = baseline_;
@@ -67,6 +68,7 @@ void IncidentRecorder::worker_failed(const WorkerFailure& failure, const WorkerR
   incident.stdout_log = files.stdout_log;
   incident.stderr_log = files.stderr_log;
   incident.evidence.last_lines = attempt.tail(failure.local_rank);
+  incident.evidence.ended_for = ended_for;
   incident.evidence.python_stack = crash_lines(parse_python_stack(remains.sheet));
   open_->recent_lines = attempt.recent_lines(failure.local_rank);
 }
@@ -94,6 +96,7 @@ Task<IncidentRecorder::Told> IncidentRecorder::tell(std::shared_ptr<Open> open, 
   DeathEvidence found = looked ? *std::move(looked) : DeathEvidence{};
   told.incident = std::move(open->incident);
   found.last_lines = std::move(told.incident.evidence.last_lines);
+  found.ended_for = std::move(told.incident.evidence.ended_for);
   found.python_stack = std::move(told.incident.evidence.python_stack);
   found.native_backtrace = std::move(said.native_backtrace);
   found.traceback = std::move(said.traceback);

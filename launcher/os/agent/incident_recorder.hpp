@@ -37,8 +37,10 @@ class IncidentRecorder {
   void attempt_started();
 
   /// Reads the dead worker's last words; at the first failure also what `living` are doing: some 20 µs for each.
-  void worker_failed(const WorkerFailure& failure, const WorkerRemains& remains, const AttemptOutput& attempt,
-                     const std::string& attempt_name, const std::vector<LivingWorker>& living, TimePoint now);
+  /// `ended_for`: as in DeathEvidence.
+  void worker_failed(const WorkerFailure& failure, const std::string& ended_for, const WorkerRemains& remains,
+                     const AttemptOutput& attempt, const std::string& attempt_name,
+                     const std::vector<LivingWorker>& living, TimePoint now);
 
   struct Open;  ///< a record that is not yet complete
   [[nodiscard]] std::shared_ptr<Open> take();

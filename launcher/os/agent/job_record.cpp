@@ -130,7 +130,8 @@ void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t ti
   // It had raised before: the signal of ours that ended it says nothing of that.
   const bool stopped = worker.end == WorkerEnd::terminated && worker.exit_code < 0;
   if (stopped && failure.raised_at_ns != 0) failure.exit_code = exception_code;
-  incidents_.worker_failed(failure, remains, attempt, attempt_name_, living, std::chrono::steady_clock::now());
+  incidents_.worker_failed(failure, worker.ended_for, remains, attempt, attempt_name_, living,
+                           std::chrono::steady_clock::now());
 }
 
 /// Aside, while the next attempt already runs.

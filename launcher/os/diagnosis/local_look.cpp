@@ -20,6 +20,9 @@ namespace {
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
+/// PyTorch's recorder goes by the clock of the day.
+Duration day_ahead() { return std::chrono::system_clock::now().time_since_epoch() - now().time_since_epoch(); }
+
 /// The result is still to be packed and sent.
 constexpr Duration look_end = look_answer_limit - std::chrono::milliseconds{150};
 constexpr Duration asked_look_end = asked_look_wait_max - std::chrono::milliseconds{500};
@@ -102,7 +105,7 @@ std::optional<ArrivalsTaken> LocalLook::take_arrivals() {
     for (const AnsweredGroup& group : answer->groups) {
       if (has_others(group.position, own)) shared.insert(group.position.name);
     }
-    taken.ranks.push_back(arrivals_of(subject.worker.rank, std::move(*answer)));
+    taken.ranks.push_back(arrivals_of(subject.worker.rank, std::move(*answer), day_ahead()));
   }
   taken.shared_groups.assign(shared.begin(), shared.end());
   return taken;

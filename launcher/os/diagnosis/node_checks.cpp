@@ -1,15 +1,11 @@
 #include "launcher/os/diagnosis/node_checks.hpp"
 
 #include <sys/eventfd.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "launcher/core/text/text.hpp"
 #include "launcher/os/diagnosis/health_check.hpp"
 #include "launcher/os/diagnosis/preflight_facts.hpp"
 #include "launcher/os/machine/gpus.hpp"
@@ -27,16 +23,6 @@ struct Look {
   bool versions = false;
   std::shared_ptr<const UniqueFd> end;
 };
-
-/// The first Python on PATH, where no program says which one is meant; empty: there is none.
-std::string python_on_path() {
-  const char* const path = std::getenv("PATH");
-  for (const std::string_view folder : split(path ? path : "", ':')) {
-    std::string python = std::string{folder} + "/python3";
-    if (!folder.empty() && ::access(python.c_str(), X_OK) == 0) return python;
-  }
-  return {};
-}
 
 /// With what the table of --preflight-only tells of this node.
 struct Seen {
@@ -76,10 +62,10 @@ Seen look_at_node(Look look) {
 
 }  // namespace
 
-NodeChecks::NodeChecks(asio::io_context& loop, const LaunchConfig& config, std::string host,
-                       std::function<void(AgentEvent)> tell)
-    : config_{config}, host_{std::move(host)}, tell_{std::move(tell)}, post_{loop},
-      comparison_{loop, config, [this](NodesCompared compared) { tell_(std::move(compared)); }} {}
+NodeChecks::NodeChecks(asio::io_context& loop, const LaunchConfig& config, std::string host, Hooks hooks)
+    : config_{config}, host_{std::move(host)}, tell_{std::move(hooks.tell)}, post_{loop},
+      comparison_{
+          loop, config, {[this](NodesCompared compared) { tell_(std::move(compared)); }, std::move(hooks.day_ahead)}} {}
 
 NodeChecks::~NodeChecks() { post_.cut(); }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "launcher/core/agent/agent_events.hpp"
@@ -18,9 +19,12 @@ namespace torchup {
 /// take as long as they like; and compares it with others where that is all there is to do. Lives on the loop.
 class NodeChecks {
  public:
-  /// `host`: this machine's name. `tell` hears ChecksDone and NodesCompared.
-  NodeChecks(asio::io_context& loop, const LaunchConfig& config, std::string host,
-             std::function<void(AgentEvent)> tell);
+  struct Hooks {
+    std::function<void(AgentEvent)> tell;                ///< ChecksDone, NodesCompared
+    std::function<std::optional<Duration>()> day_ahead;  ///< as AgentLink's
+  };
+  /// `host`: this machine's name.
+  NodeChecks(asio::io_context& loop, const LaunchConfig& config, std::string host, Hooks hooks);
   ~NodeChecks();
   NodeChecks(const NodeChecks&) = delete;
   NodeChecks& operator=(const NodeChecks&) = delete;

@@ -129,16 +129,14 @@ class Meeting {
 };
 
 /// For a job, which knows the rest by itself.
-NodesCompared ways_alone(const std::vector<NodePreflight>& nodes, GroupRank own) {
+NodesCompared new_alone(const std::vector<NodePreflight>& nodes, GroupRank own) {
   NodesCompared compared;
   for (std::size_t index = 0; index < nodes.size(); ++index) {
+    const bool is_own = std::cmp_equal(index, own.value());
     for (const Finding& finding : nodes[index].findings) {
-      if (finding.check != Check::pairs) continue;
-      if (std::cmp_equal(index, own.value())) {
-        compared.own.push_back(finding);
-      } else {
-        compared.others_unfit = true;
-      }
+      const bool ways = finding.check == Check::pairs;
+      if (is_own && (ways || finding.check == Check::clock)) compared.own.push_back(finding);
+      if (!is_own && ways) compared.others_unfit = true;
     }
   }
   return compared;
@@ -162,7 +160,7 @@ NodesCompared compare(const Order& order) {
   Meeting meeting{order, **store};
   const auto nodes = meeting.run();
   if (!nodes) return failed(nodes.error());
-  if (!order.only) return ways_alone(*nodes, order.placement.group_rank);
+  if (!order.only) return new_alone(*nodes, order.placement.group_rank);
   const bool printed = print(table_of(*nodes, order.min_nodes, order.as_json));
   meeting.wait_for_others();
   NodesCompared compared;
@@ -173,9 +171,8 @@ NodesCompared compare(const Order& order) {
 
 }  // namespace
 
-NodeComparison::NodeComparison(asio::io_context& loop, const LaunchConfig& config,
-                               std::function<void(NodesCompared)> done)
-    : config_{config}, done_{std::move(done)}, post_{loop} {}
+NodeComparison::NodeComparison(asio::io_context& loop, const LaunchConfig& config, Hooks hooks)
+    : config_{config}, hooks_{std::move(hooks)}, post_{loop} {}
 
 NodeComparison::~NodeComparison() { post_.cut(); }
 
@@ -186,11 +183,12 @@ void NodeComparison::run(const CompareNodes& order) {
   ++current_;
   end_ = std::make_shared<const UniqueFd>(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   own_.findings = order.findings;
+  look_at_clock();
   Order own{order.placement, own_, config_.terms.min_nodes, config_.preflight.only, config_.preflight.as_json, end_};
   const auto answer = [this, number = current_](NodesCompared compared) {
     if (number != current_) return;
     printed_ = compared.exit_code != unreached_code;
-    done_(std::move(compared));
+    hooks_.done(std::move(compared));
   };
   const auto thread = in_background(
       [own = std::move(own), post = post_, answer] { post([answer, compared = compare(own)] { answer(compared); }); });
@@ -199,6 +197,16 @@ void NodeComparison::run(const CompareNodes& order) {
   none.exit_code = unprinted_code;
   none.reason = none.problem = "the system gives no thread";
   post_([answer, none] { answer(none); });
+}
+
+/// Nodes that meet have spoken with the coordinator.
+void NodeComparison::look_at_clock() {
+  std::erase(own_.done, Check::clock);
+  std::erase_if(own_.findings, [](const Finding& finding) { return finding.check == Check::clock; });
+  const auto ahead = hooks_.day_ahead();
+  if (!ahead) return;
+  own_.done.push_back(Check::clock);
+  if (auto finding = clock_finding(*ahead)) own_.findings.push_back(*std::move(finding));
 }
 
 void NodeComparison::cancel() {

@@ -17,7 +17,11 @@ namespace torchup {
 /// between them in pairs; with --preflight-only each prints the same table. On a thread of its own. Lives on the loop.
 class NodeComparison {
  public:
-  NodeComparison(asio::io_context& loop, const LaunchConfig& config, std::function<void(NodesCompared)> done);
+  struct Hooks {
+    std::function<void(NodesCompared)> done;
+    std::function<std::optional<Duration>()> day_ahead;  ///< as AgentLink's
+  };
+  NodeComparison(asio::io_context& loop, const LaunchConfig& config, Hooks hooks);
   ~NodeComparison();
   NodeComparison(const NodeComparison&) = delete;
   NodeComparison& operator=(const NodeComparison&) = delete;
@@ -31,8 +35,10 @@ class NodeComparison {
   void print_own();
 
  private:
+  void look_at_clock();
+
   const LaunchConfig& config_;
-  const std::function<void(NodesCompared)> done_;
+  const Hooks hooks_;
   LoopPost post_;
   NodePreflight own_;
   std::uint64_t current_ = 0;  ///< number of the comparison whose answer counts

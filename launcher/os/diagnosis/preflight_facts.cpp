@@ -213,4 +213,13 @@ std::vector<Fact> version_facts(const std::string& python, const std::string& dr
   return facts;
 }
 
+std::string python_on_path() {
+  const char* const path = std::getenv("PATH");
+  for (const std::string_view folder : split(path ? path : "", ':')) {
+    std::string python = std::string{folder} + "/python3";
+    if (!folder.empty() && ::access(python.c_str(), X_OK) == 0) return python;
+  }
+  return {};
+}
+
 }  // namespace torchup

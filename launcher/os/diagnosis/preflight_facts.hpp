@@ -43,7 +43,9 @@ struct PreflightPlaces {
                                                   Duration disk_limit = disk_answer_limit);
 
 /// Versions of what workers compute with, that should be the same on all nodes, from files alone: torch and NCCL as
-/// installed beside this Python, and the NVIDIA driver. `python`: its path; empty: no Python.
+/// installed beside this Python, and the NVIDIA driver. `python`: its path; empty: no Python. Few.
 [[nodiscard]] std::vector<Fact> version_facts(const std::string& python, const std::string& driver);
+/// The first Python on PATH, where no program says which one is meant; empty: there is none.
+[[nodiscard]] std::string python_on_path();
 
 }  // namespace torchup

@@ -72,6 +72,7 @@ struct Welcome {
 struct KeepAliveAnswer {
   std::uint64_t number = 0;
   std::int64_t clock_ns = 0;  ///< the coordinator's monotonic clock, when it answered; 0: not told
+  std::int64_t day_ns = 0;    ///< its clock of the day then, since 1970; 0: not told
   friend bool operator==(const KeepAliveAnswer&, const KeepAliveAnswer&) = default;
 };
 /// Not wanted; the connection is closed after it.

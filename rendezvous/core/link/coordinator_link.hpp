@@ -174,6 +174,8 @@ class CoordinatorLink {
   /// How far the coordinator's monotonic clock is ahead of ours; nothing before a keep-alive was answered with it on
   /// the line in use.
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return clock_.estimate(); }
+  /// Likewise its clock of the day.
+  [[nodiscard]] std::optional<ClockOffset::Estimate> day() const { return day_.estimate(); }
 
  private:
   /// What the coordinator must be told again on a new line.
@@ -306,6 +308,7 @@ class CoordinatorLink {
   std::optional<std::uint64_t> examined_;  ///< Examine that came by the line in use and is not answered
   bool arrivals_asked_ = false;            ///< the same of arrivals
   ClockOffset clock_;
+  ClockOffset day_;
 };
 
 }  // namespace torchup

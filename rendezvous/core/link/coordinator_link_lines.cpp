@@ -150,7 +150,7 @@ void CoordinatorLink::greeted(const Welcome& welcome, TimePoint now) {
   keep_alive_at_ = now;
   unanswered_.clear();
   forget_questions();
-  clock_ = {};  // it may be another machine's
+  clock_ = day_ = {};  // it may be another machine's
   restate();
   if (former) act(link::Close{*former});
 }
@@ -203,6 +203,9 @@ void CoordinatorLink::hear(const KeepAliveAnswer& answer, TimePoint now) {
     const auto [number, sent] = unanswered_.front();
     if (number == answer.number && answer.clock_ns > 0) {
       clock_.add(sent.time_since_epoch(), Duration{answer.clock_ns}, now.time_since_epoch());
+    }
+    if (number == answer.number && answer.day_ns > 0) {
+      day_.add(sent.time_since_epoch(), Duration{answer.day_ns}, now.time_since_epoch());
     }
     heard_of_ = sent;
     unanswered_.pop_front();

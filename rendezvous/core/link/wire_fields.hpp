@@ -181,7 +181,7 @@ void fields(auto& a, Challenge& m) { a(m.version, m.nonce, m.mac); }
 void fields(auto& a, Welcome& m) { a(m.version, m.embedded); }
 void fields(auto& a, KeepAliveAnswer& m) {
   a(m.number);
-  a.later(m.clock_ns);
+  a.later(m.clock_ns, m.day_ns);
 }
 void fields(auto& a, Examine& m) { a(m.number, m.asked, m.arrivals_only); }
 void fields(auto& a, HangTold& m) {

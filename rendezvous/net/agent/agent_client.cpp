@@ -57,6 +57,12 @@ class Client final : public std::enable_shared_from_this<Client> {
 
   void report_progress(const ProgressReport& report) { step(link::Report{report}); }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return machine_.clock(); }
+  [[nodiscard]] std::optional<Duration> day_ahead() const {
+    const auto theirs = machine_.day();
+    if (!theirs) return std::nullopt;
+    const Duration ours = std::chrono::system_clock::now().time_since_epoch() - settings_.clock().time_since_epoch();
+    return ours - theirs->offset;
+  }
 
   void set_cut(bool cut) {
     cut_ = cut;
@@ -230,6 +236,7 @@ class ClientLink final : public AgentLink {
     client_->set_cut(cut);
     return true;
   }
+  [[nodiscard]] std::optional<Duration> day_ahead() const override { return client_->day_ahead(); }
   void finish(Duration linger, std::function<void()> done) override { client_->finish(linger, std::move(done)); }
 
  private:

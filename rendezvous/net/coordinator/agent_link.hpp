@@ -34,6 +34,8 @@ class AgentLink {
   /// How far the coordinator's monotonic clock (std::chrono::steady_clock) is ahead of this node's; nothing while it is
   /// not known, and where torchrun's agents decide.
   [[nodiscard]] virtual std::optional<ClockOffset::Estimate> clock() const = 0;
+  /// How far this node's clock of the day is ahead of the coordinator's, below 0 for behind; nothing likewise.
+  [[nodiscard]] virtual std::optional<Duration> day_ahead() const = 0;
 
   /// For rehearsals: cuts the way to the coordinator, or mends it. Connections break, and none is made until then;
   /// where this process hosts the coordinator, those of all other agents. False: there is no way that could be cut.

@@ -256,7 +256,8 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
     attendance_->alive();
     if (keep_alive.report) attendance_->progressed(*keep_alive.report);
     const std::chrono::nanoseconds clock = std::chrono::steady_clock::now().time_since_epoch();
-    write(KeepAliveAnswer{keep_alive.number, clock.count()});
+    const std::chrono::nanoseconds day = std::chrono::system_clock::now().time_since_epoch();
+    write(KeepAliveAnswer{keep_alive.number, clock.count(), day.count()});
     return true;
   }
   bool on(Resume& resume) {

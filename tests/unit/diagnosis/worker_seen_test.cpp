@@ -179,9 +179,16 @@ TEST_CASE("native stacks are wanted of who may be a culprit and hides them", "[u
 TEST_CASE("arrivals are an answer's entries", "[unit][diagnosis]") {
   WorkerAnswer given = answer(7, true);
   given.entries[0].duration_ms = 2.5;
-  const RankArrivals arrivals = arrivals_of(Rank{4}, given);
+  given.entries[0].call.created_ns = 1'795'638'078'000'000'123;
+  const RankArrivals arrivals = arrivals_of(Rank{4}, given, std::chrono::nanoseconds{1'795'638'000'000'000'000});
   CHECK(arrivals.rank == Rank{4});
   REQUIRE(arrivals.arrivals.size() == 1);
-  CHECK(arrivals.arrivals[0].call == given.entries[0].call);
+  Collective call = given.entries[0].call;
+  call.created_ns = 78'000'000'123;  // by the node's monotonic clock, as other nodes' arrivals
+  CHECK(arrivals.arrivals[0].call == call);
   CHECK(arrivals.arrivals[0].duration_ms == 2.5);
+  SECTION("and when one began is not known from a time that cannot be") {
+    given.entries[0].call.created_ns = GENERATE(0, 123);
+    CHECK(arrivals_of(Rank{4}, given, std::chrono::hours{1}).arrivals[0].call.created_ns == 0);
+  }
 }

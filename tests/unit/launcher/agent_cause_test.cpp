@@ -150,8 +150,6 @@ TEST_CASE("who had failed before the first failure was seen is the cause though 
   }
 }
 
-}  // namespace torchup
-
 namespace {
 
 /// Rank 1 lives, and an exception has left its program.
@@ -223,3 +221,5 @@ TEST_CASE("an exception that was seen before anybody ended is a cause when someb
     REQUIRE(find_sent<WorkersFailed>(job.agent.step(other, t0 + 2s))->failures.size() == 1);
   }
 }
+
+}  // namespace torchup

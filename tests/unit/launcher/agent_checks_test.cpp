@@ -1,4 +1,5 @@
 // What an agent looks at before it joins.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "tests/unit/launcher/running_agent.hpp"
@@ -237,6 +238,21 @@ TEST_CASE("with full checks the ways between the nodes are tried before their wo
     both_nodes.placement.restart_count = 1;
     both_nodes.placement.round = Round{1};
     REQUIRE(find<StartWorkers>(agent.step(FromCoordinator{both_nodes}, t0)));
+  }
+  SECTION("its clock is wrong: that is said once, and the job runs") {
+    const Finding wrong{Check::clock, FindingLevel::warning, "the clock is 90 s behind the coordinator's", ""};
+    const auto started = agent.step(NodesCompared{.own = {wrong}}, t0 + 1s);
+    REQUIRE(find<StartWorkers>(started));
+    REQUIRE(find_event<event::Preflight>(started)->check == "clock");
+    static_cast<void>(
+        agent.step(FromCoordinator{StopWorkers{Round{0}, StopCause::membership_change, "one came"}}, t0 + 2s));
+    for (const int worker : {0, 1}) static_cast<void>(agent.step(WorkerNotStarted{LocalRank{worker}}, t0 + 2s));
+    REQUIRE(find_sent<Join>(agent.step(DescendantsGone{}, t0 + 2s)));
+    both_nodes.placement.round = Round{1};
+    both_nodes.placement.membership_changes = 1;
+    const auto again = agent.step(FromCoordinator{both_nodes}, t0 + 2s);
+    REQUIRE(std::ranges::count(find<CompareNodes>(again)->findings, wrong) == 1);
+    REQUIRE_FALSE(find_event<event::Preflight>(agent.step(NodesCompared{.own = {wrong}}, t0 + 3s)));
   }
   SECTION("they were not tried: the job runs, and it is said") {
     const auto started = agent.step(NodesCompared{.exit_code = 67, .problem = "no answer"}, t0 + 1s);

@@ -1,215 +1,10 @@
 #include <catch2/catch.hpp>
 
-#include "rendezvous/core/diagnosis/look_parts.hpp"
-#include "rendezvous/core/diagnosis/told_parts.hpp"
-#include "tests/unit/diagnosis/looks.hpp"
-#include "tests/unit/launcher/running_agent.hpp"
+#include "tests/unit/launcher/hanging_agent.hpp"
 
 namespace torchup {
 
-using namespace agent_test;
-
-namespace {
-
-LaunchConfig given(Duration silence, int max_restarts = 0) {
-  LaunchConfig config = two_workers(max_restarts);
-  config.terms.hang_timeout = {HangTimeout::Mode::given, silence};
-  return config;
-}
-
-/// Steps of both workers: what their pages say.
-StepsSeen steps(std::uint64_t beats, TimePoint last, bool saving = false) {
-  StepsSeen seen;
-  for (int i = 0; i < 2; ++i) {
-    StepSample& sample = seen.samples.emplace_back();
-    sample.rank = Rank{i};
-    sample.local_rank = LocalRank{i};
-    const auto ended = std::chrono::nanoseconds{last.time_since_epoch()}.count();
-    sample.progress = WorkerProgress{.beats = beats, .step = 7, .ended_ns = ended};
-    if (saving && i == 1) sample.progress->saving_since_ns = 1;
-    sample.signs = {.local_rank = LocalRank{i}, .watched = true, .beats = beats, .beat_ns = ended};
-  }
-  return seen;
-}
-
-std::optional<ProgressReport> report_in(const std::vector<AgentAction>& actions) {
-  const auto* const action = find<ReportProgress>(actions);
-  return action ? std::optional{action->report} : std::nullopt;
-}
-
-/// The silence that the agent reports after seconds of looks without news.
-Duration silence_after(Agent& agent, TimePoint from, int seconds, bool saving = false) {
-  Duration silence{0};
-  for (int i = 1; i <= seconds; ++i) {
-    silence = report_in(agent.step(steps(3, from, saving), from + std::chrono::seconds{i})).value().silence;
-  }
-  return silence;
-}
-
-FromCoordinator told(const DiagnosisNews& news) {
-  const std::vector<std::string> parts = encode_news(news);
-  REQUIRE(parts.size() == 1);
-  return {HangTold{parts.front(), true}};
-}
-
-/// Rank `culprit` does not move, and the others wait for it.
-hang::Found found(int culprit, HangAction action = HangAction::none, HangKind kind = HangKind::stuck) {
-  hang::Found found;
-  found.number = 4;
-  found.silence = 64s;
-  found.verdict = HangVerdict{.kind = kind, .culprits = looks::list({culprit}), .last_step = 7};
-  found.action = action;
-  if (action != HangAction::none) found.ended = looks::list({culprit});
-  for (int rank = 0; rank < 2; ++rank) found.looks.push_back(looks::still(rank));
-  return found;
-}
-
-const std::string summary = "No progress for 64 s, last step 7: rank 1 on nodea is stuck";
-
-std::vector<Examined> examined(const std::vector<AgentAction>& actions) {
-  std::vector<Examined> all;
-  for (const AgentAction& action : actions) {
-    const auto* const sent = std::get_if<Send>(&action);
-    if (const auto* const one = sent ? std::get_if<Examined>(&sent->message) : nullptr) all.push_back(*one);
-  }
-  return all;
-}
-
-/// One of two nodes, whose ranks are 2 and 3.
-struct SecondNode : Running {
-  explicit SecondNode(LaunchConfig config = two_workers(1)) : Running{config} {
-    static_cast<void>(
-        agent.step(FromCoordinator{StopWorkers{Round{0}, StopCause::membership_change, "node b came"}}, t0));
-    static_cast<void>(agent.step(ended(0, -SIGTERM), t0));
-    static_cast<void>(agent.step(ended(1, -SIGTERM), t0));
-    static_cast<void>(agent.step(DescendantsGone{}, t0));
-    Placed message = placed(1);
-    message.placement.group_rank = GroupRank{1};
-    message.placement.group_world_size = 2;
-    message.placement.first_rank = Rank{2};
-    message.placement.world_size = 4;
-    started = agent.step(FromCoordinator{message}, t0);
-    start();
-  }
-};
-
-}  // namespace
-
-TEST_CASE("however short all may be silent, the looks at the workers have a pace", "[unit][agent][hang]") {
-  REQUIRE(Running{given(100ms)}.agent.step_interval() == 100ms);
-  REQUIRE(Running{given(2s)}.agent.step_interval() == 500ms);
-  REQUIRE(Running{given(60s)}.agent.step_interval() == 1s);
-  LaunchConfig config = given(60s);
-  config.terms.hang_timeout.start = 1s;
-  REQUIRE(Running{config}.agent.step_interval() == 250ms);
-  REQUIRE(Running{two_workers()}.agent.step_interval() == 1s);
-  config.terms.hang_timeout.mode = HangTimeout::Mode::off;
-  REQUIRE(Running{config}.agent.step_interval() == 1s);
-}
-
-TEST_CASE("what workers show of their progress is reported", "[unit][agent][hang]") {
-  Running job;
-  const auto first = report_in(job.agent.step(steps(1, t0 + 1s), t0 + 1s));
-  REQUIRE(first.has_value());
-  REQUIRE((first->watched && first->progressed && first->silence == 0s));
-  REQUIRE(report_in(job.agent.step(steps(1, t0 + 1s), t0 + 2s))->silence == 1s);
-  REQUIRE(report_in(job.agent.step(steps(2, t0 + 3s), t0 + 3s))->longest_gap == 2s);
-  REQUIRE_FALSE(report_in(job.agent.step(steps(2, t0 + 3s), t0 + 4s))->ending);
-  static_cast<void>(job.agent.step(ended(1, 0), t0 + 4s));
-  REQUIRE(report_in(job.agent.step(steps(2, t0 + 3s), t0 + 5s))->ending);
-  SECTION("also when all have ended well: others may wait for them") {
-    static_cast<void>(job.agent.step(ended(0, 0), t0 + 5s));
-    REQUIRE(report_in(job.agent.step(StepsSeen{}, t0 + 6s))->silence == 3s);
-    static_cast<void>(job.agent.step(DescendantsGone{}, t0 + 6s));
-    REQUIRE(report_in(job.agent.step(StepsSeen{}, t0 + 7s))->silence == 4s);
-    static_cast<void>(
-        job.agent.step(FromCoordinator{StopWorkers{Round{0}, StopCause::membership_change, "x"}}, t0 + 7s));
-    REQUIRE_FALSE(report_in(job.agent.step(StepsSeen{}, t0 + 8s)).has_value());  // said already, with Join
-  }
-}
-
-TEST_CASE("time in which workers could not get on does not count", "[unit][agent][hang]") {
-  LaunchConfig config = two_workers();
-  config.drain_signals = {SIGUSR2};
-  Running job{config};
-  const TimePoint begin = t0 + 1s;
-  static_cast<void>(job.agent.step(steps(3, begin), begin));
-  REQUIRE(silence_after(job.agent, begin, 5) == 5s);
-  const TimePoint now = begin + 5s;
-  SECTION("Ctrl-Z") {
-    static_cast<void>(job.agent.step(SignalArrived{SIGTSTP}, now));
-    REQUIRE(silence_after(job.agent, now, 60) == 5s);
-    static_cast<void>(job.agent.step(SignalArrived{SIGCONT}, now + 60s));
-    REQUIRE(silence_after(job.agent, now + 60s, 3) == 8s);
-  }
-  SECTION("a drain") {
-    static_cast<void>(job.agent.step(SignalArrived{SIGUSR2}, now));
-    REQUIRE(silence_after(job.agent, now, 60) == 5s);
-  }
-  SECTION("a save") {
-    REQUIRE(silence_after(job.agent, now, 60, true) == 5s);
-    REQUIRE(silence_after(job.agent, now + 60s, 3) == 8s);
-  }
-  SECTION("a clock that jumps: docker pause, a suspended machine") {
-    REQUIRE(report_in(job.agent.step(steps(3, begin), now + 100s))->silence == 5s);
-    REQUIRE(silence_after(job.agent, now + 100s, 3) == 8s);
-  }
-}
-
-TEST_CASE("a round that is over reports nothing more, and the next one begins anew", "[unit][agent][hang]") {
-  Running job{two_workers(1)};
-  static_cast<void>(job.agent.step(steps(3, t0), t0 + 1s));
-  REQUIRE(silence_after(job.agent, t0 + 1s, 50) > 40s);
-  const TimePoint now = t0 + 60s;
-  static_cast<void>(job.agent.step(FromCoordinator{StopWorkers{Round{0}, StopCause::membership_change, "x"}}, now));
-  REQUIRE(report_in(job.agent.step(steps(3, t0), now + 1s)) == ProgressReport{});
-  REQUIRE_FALSE(report_in(job.agent.step(steps(3, t0), now + 2s)).has_value());
-  static_cast<void>(job.agent.step(ended(0, -SIGTERM), now));
-  static_cast<void>(job.agent.step(ended(1, -SIGTERM), now));
-  static_cast<void>(job.agent.step(DescendantsGone{}, now));
-  static_cast<void>(job.agent.step(FromCoordinator{placed(1)}, now + 2s));
-  const auto report = report_in(job.agent.step(steps(3, t0), now + 3s));
-  REQUIRE(report->silence == 1s);
-  REQUIRE_FALSE(report->progressed);  // those steps are of the round before
-}
-
-TEST_CASE("the workers are looked at when the coordinator asks", "[unit][agent][hang]") {
-  Running job;
-  REQUIRE(*find<TakeLooks>(job.agent.step(FromCoordinator{Examine{7, true, false}}, t0)) ==
-          TakeLooks{7, both, true, false});
-  SECTION("and what was seen of them is the answer") {
-    const auto actions = job.agent.step(LooksTaken{7, {looks::still(1), looks::moving(0)}, {}}, t0 + 1s);
-    const auto answer = examined(actions);
-    REQUIRE(answer.size() == 1);
-    REQUIRE((answer.front().number == 7 && answer.front().last));
-    const auto looks = unpack_looks(answer.front().part).value();
-    REQUIRE(looks.size() == 2);
-    REQUIRE((looks[0].rank == Rank{0} && looks[0].moving && !looks[1].moving));
-  }
-  SECTION("in parts where they are many") {
-    std::vector<RankLook> many;
-    for (int i = 0; i < 4000; ++i) {
-      many.push_back(looks::still(i));
-      for (int frame = 0; frame < 5; ++frame) many.back().frames.push_back({std::string(100, 'f'), "/x.py", frame});
-    }
-    const auto answer = examined(job.agent.step(LooksTaken{7, many, {}}, t0 + 1s));
-    REQUIRE(answer.size() > 1);
-    for (std::size_t i = 0; i < answer.size(); ++i) REQUIRE(answer[i].last == (i + 1 == answer.size()));
-  }
-  SECTION("who has ended well is known to be there no more") {
-    static_cast<void>(job.agent.step(ended(1, 0), t0));
-    REQUIRE(find<TakeLooks>(job.agent.step(FromCoordinator{Examine{8}}, t0))->workers == std::vector{LocalRank{0}});
-    const auto answer = examined(job.agent.step(LooksTaken{8, {looks::still(0)}, {}}, t0));
-    const auto looks = unpack_looks(answer.front().part).value();
-    REQUIRE((looks.size() == 2 && has_ended(looks[1]) && looks[1].pid == 101));
-  }
-  SECTION("where none runs there is an answer too") {
-    static_cast<void>(job.agent.step(SignalArrived{SIGTERM}, t0));
-    const auto actions = job.agent.step(FromCoordinator{Examine{9}}, t0);
-    REQUIRE_FALSE(find<TakeLooks>(actions));
-    REQUIRE(examined(actions).front().last);
-  }
-}
+using namespace hanging_agent;
 
 TEST_CASE("a hang is told, and nobody is touched who need not be", "[unit][agent][hang]") {
   Running job;
@@ -234,6 +29,22 @@ TEST_CASE("a hang is told, and nobody is touched who need not be", "[unit][agent
     static_cast<void>(job.agent.step(LooksTaken{8, {looks::still(0)}, {stacks}}, t0 + 10s));
     static_cast<void>(job.agent.step(Wake{}, t0 + 10s + stacks_kept));
     REQUIRE(find<TellHang>(job.agent.step(told(found(1)), t0 + 30s))->stacks.empty());
+  }
+}
+
+TEST_CASE("a job that ends well has got on, though nobody has told of its progress", "[unit][agent][hang]") {
+  Running job;
+  static_cast<void>(job.agent.step(told(found(1)), t0 + 1s));
+  SECTION("of all that was told it is said once") {
+    const auto ends = job.agent.step(FromCoordinator{End{verdict(0)}}, t0 + 3s);
+    REQUIRE(*find_event<event::HangOver>(ends) == event::HangOver{4, 66});
+  }
+  SECTION("also where it was said before") {
+    static_cast<void>(job.agent.step(told(hang::Over{4, 65s}), t0 + 2s));
+    REQUIRE_FALSE(find_event<event::HangOver>(job.agent.step(FromCoordinator{End{verdict(0)}}, t0 + 3s)));
+  }
+  SECTION("and one that fails has not") {
+    REQUIRE_FALSE(find_event<event::HangOver>(job.agent.step(FromCoordinator{End{verdict(1)}}, t0 + 3s)));
   }
 }
 

@@ -99,6 +99,19 @@ TEST_CASE("an exit code is explained", "[unit][incident]") {
   CHECK(explain_exit(-40, nothing) == "killed by signal 40");
 }
 
+TEST_CASE("who was aborted because it hung did not give up by itself", "[unit][incident]") {
+  Incident incident = crash();
+  incident.failures = {failure(5, -SIGABRT)};
+  incident.failures[0].message = "No progress for 64 s: rank 5 on node1 is stuck";
+  incident.evidence.ended_for = "No progress for 64 s: rank 5 on node1 is stuck";
+  REQUIRE(incident_summary(incident) ==
+          "rank 5 (local rank 1, pid 105) on node1: it hung, and was aborted: No progress for 64 s: rank 5 on node1 is "
+          "stuck");
+  REQUIRE(nlohmann::json::parse(incident_json(incident))["evidence"]["ended_for"] == incident.evidence.ended_for);
+  incident.evidence.ended_for.clear();
+  REQUIRE(incident_summary(incident).find("it gave up by itself") != std::string::npos);
+}
+
 TEST_CASE("an out-of-memory kill is told from other kills", "[unit][incident]") {
   DeathEvidence evidence;
   CHECK(explain_exit(-SIGKILL, evidence) ==

@@ -308,7 +308,8 @@ TEST_CASE("the hook's folder stands first where Python looks for modules", "[uni
   const LaunchConfig config = plan({});
   const auto path = [&](const std::vector<std::string>& inherited, std::string_view hook) {
     std::vector<std::string> found;
-    for (const std::string& line : *WorkerEnvironment{config, inherited, hook}.common()) {
+    const WorkerEnvironment environment{config, inherited, hook};
+    for (const std::string& line : *environment.common()) {
       if (line.starts_with("PYTHONPATH=")) found.push_back(line);
     }
     return found;

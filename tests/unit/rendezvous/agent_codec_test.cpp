@@ -1,5 +1,6 @@
 #include "rendezvous/core/link/agent_codec.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 
@@ -12,8 +13,18 @@ using namespace std::chrono_literals;
 
 namespace {
 
-bool is_keep_alive(const AgentFrame& frame) { return std::holds_alternative<KeepAlive>(frame); }
-bool is_keep_alive(const CoordinatorFrame& frame) { return std::holds_alternative<KeepAliveAnswer>(frame); }
+/// How long the frame of an older peer may be, which ends where this one goes on with what has been added since: behind
+/// its length, and where the whole is so long.
+std::vector<std::size_t> older_lengths(const AgentFrame& frame, std::size_t whole) {
+  if (std::holds_alternative<KeepAlive>(frame)) return {1 + sizeof(std::uint64_t)};
+  const auto* const join = std::get_if<Join>(&frame);
+  return join ? std::vector{whole - sizeof(std::uint32_t) - join->unfit.size()} : std::vector<std::size_t>{};
+}
+std::vector<std::size_t> older_lengths(const CoordinatorFrame& frame, std::size_t whole) {
+  const std::size_t number = sizeof(std::uint64_t);
+  if (std::holds_alternative<KeepAliveAnswer>(frame)) return {1 + number, 1 + 2 * number};
+  return std::holds_alternative<Placed>(frame) ? std::vector{whole - 1} : std::vector<std::size_t>{};
+}
 
 template <class Frame>
 void check_all(const std::vector<Frame>& frames) {
@@ -34,12 +45,10 @@ void check_all(const std::vector<Frame>& frames) {
       REQUIRE_FALSE(nothing->has_value());
       REQUIRE(part.size() == cut);  // nothing is taken from half a frame
     }
-    // A frame that ends within its fields is refused, whatever the field; but an older peer's keep-alive, and the
-    // answer to it, ends behind its number.
-    constexpr std::size_t older_length = 1 + sizeof(std::uint64_t);
-    const bool grown = is_keep_alive(frame);
+    // A frame that ends within its fields is refused, whatever the field; but an older peer's has fewer.
+    const auto older = older_lengths(frame, bytes.size() - 4);
     for (std::size_t length = 1; length + 4 < bytes.size(); ++length) {
-      if (grown && length == older_length) continue;
+      if (std::ranges::find(older, length) != older.end()) continue;
       std::string shorter = bytes.substr(0, 4 + length);
       shorter[0] = static_cast<char>(length & 0xff);
       shorter[1] = static_cast<char>(length >> 8 & 0xff);

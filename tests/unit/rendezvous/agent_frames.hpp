@@ -80,7 +80,7 @@ inline std::vector<CoordinatorFrame> coordinator_frames() {
   const Placement placement{Round{4}, GroupRank{1}, 2, Rank{8}, 16, Rank{4}, 8, "node-a", Port{4000}, 2, 5};
   return {Challenge{1, {4, 5}, {6}},
           Welcome{1, true},
-          KeepAliveAnswer{77, std::int64_t{1} << 50},
+          KeepAliveAnswer{77, std::int64_t{1} << 50, std::int64_t{1} << 60},
           Refused{67, "why"},
           HostStore{Round{4}, {"10.0.0.7", "fd00::/64"}},
           Placed{placement},

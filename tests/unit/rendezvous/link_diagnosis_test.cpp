@@ -103,12 +103,16 @@ TEST_CASE("answers to keep-alives tell how far the coordinator's clock is ahead"
   agent.step(link::Wake{});
   agent.now += 4ms;
   const std::chrono::nanoseconds theirs = sent.time_since_epoch() + 2ms + 70s;
-  agent.hear(KeepAliveAnswer{agent.keep_alive.number, theirs.count()});
+  const std::chrono::nanoseconds day = sent.time_since_epoch() + 2ms + 400'000h;
+  REQUIRE(agent.link.day() == std::nullopt);
+  agent.hear(KeepAliveAnswer{agent.keep_alive.number, theirs.count(), day.count()});
   REQUIRE(agent.link.clock() == ClockOffset::Estimate{.offset = 70s, .error = 2ms});
+  REQUIRE(agent.link.day() == ClockOffset::Estimate{.offset = 400'000h, .error = 2ms});
   agent.hear(KeepAliveAnswer{agent.keep_alive.number, 5});  // said again, it is answered no more
   REQUIRE(agent.link.clock() == ClockOffset::Estimate{.offset = 70s, .error = 2ms});
   agent.reconnect();  // to another machine, perhaps
   REQUIRE(agent.link.clock() == std::nullopt);
+  REQUIRE(agent.link.day() == std::nullopt);
 }
 
 TEST_CASE("an answer goes where its question came from, once", "[unit][link]") {

@@ -8,10 +8,10 @@ using namespace std::chrono_literals;
 TEST_CASE("every note of a job is a line that names the node, the number and the reason", "[unit][rendezvous]") {
   const std::pair<Note, std::string> lines[] = {
       {NodeJoined{"n1", 8, 2}, "node n1 joins with 8 workers; nodes: 2"},
-      {NodeUnfit{"n1", "GPU 3 is lost (Xid 79)"}, "node n1 is unfit: GPU 3 is lost (Xid 79)"},
       {NodeRefused{"n1", "--nnodes is 2:2 here and 2:4 in the job"},
        "node n1 refused: --nnodes is 2:2 here and 2:4 in the job"},
       {NodePutAside{"n1", 3}, "node n1 was lost 3 times lately: put aside"},
+      {NodeUnfit{"n1", "GPU 3 is lost (Xid 79)"}, "node n1 is unfit: GPU 3 is lost (Xid 79)"},
       {NodeCutOff{"n1", 1500ms}, "node n1: the connection broke, it has 1.5 s to come back"},
       {NodeLost{"n1", "has ended"}, "node n1 has ended"},
       {NodesDiffer{"torch: 2 on a; 3 on b"}, "the nodes differ: torch: 2 on a; 3 on b"},
