@@ -39,8 +39,16 @@ std::string hang_text(const JobTerms& terms) {
   return fmt::format("{}, then {}", limit, actions[static_cast<std::size_t>(terms.on_hang)]);
 }
 
+std::string statements_text(const RehearsalScript& script) {
+  std::string text = to_text(script);
+  text.pop_back();  // its last line's end
+  for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos;) text.replace(at, 1, "; ");
+  return text;
+}
+
 std::string rendezvous_text(const LaunchConfig& plan) {
   const RendezvousConfig& meeting = plan.rendezvous;
+  if (plan.rehearsal.nodes > 0) return "c10d, on a free port of 127.0.0.1";
   if (plan.one_node() && !meeting.endpoint) return "in this process, workers meet on a free port of 127.0.0.1";
   const std::string name = meeting.backend == Backend::static_ ? "static, " : "c10d, ";
   return name + (meeting.endpoint ? to_string(*meeting.endpoint) : std::string{"localhost"});
@@ -81,6 +89,9 @@ std::string plan_text(const LaunchConfig& plan) {
   line("stragglers", plan.terms.straggler_window == Duration{0}
                          ? "not looked for"
                          : "every " + exact_seconds(plan.terms.straggler_window));
+  if (plan.rehearsal.script) line("rehearsal", statements_text(*plan.rehearsal.script));
+  if (plan.rehearsal.nodes > 0)
+    line("rehearsal nodes", fmt::format("{}, agents on this machine", plan.rehearsal.nodes));
   line("redirects", plan.output.redirects);
   line("tee", plan.output.tee);
   line("log folder", plan.output.log_dir.empty() ? "a temporary one" : plan.output.log_dir);

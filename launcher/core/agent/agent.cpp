@@ -30,7 +30,10 @@ bool is_shortage(const boost::system::error_code& code) {
 
 Agent::Agent(const LaunchConfig& config, AgentIdentity identity)
     : config_{config}, identity_{std::move(identity)},
-      workers_(static_cast<std::size_t>(config.local_world_size)), state_watch_{config.role, config.stuck_timeout} {}
+      workers_(static_cast<std::size_t>(config.local_world_size)), state_watch_{config.role, config.stuck_timeout} {
+  const auto& [script, nodes, node] = config.rehearsal;
+  if (script) rehearsal_.emplace(*script, node ? node->start : std::nullopt);
+}
 
 std::vector<AgentAction> Agent::step(const AgentEvent& event, TimePoint now) {
   now_ = now;
@@ -52,6 +55,7 @@ std::optional<TimePoint> Agent::deadline() const {
   also(hung_ends_);
   if (const auto next = next_blame()) also(next->at);
   also(diagnosis_deadline());
+  if (rehearsal_) also(rehearsal_->deadline());
   return first;
 }
 
@@ -137,6 +141,7 @@ void Agent::obey(const Placed& message) {
   }
   act(StartWorkers{*placement_, attempt_name(placement_->restart_count, changes_since_restart_, placement_->round),
                    kept});
+  rehearse_round();
 }
 
 void Agent::obey(const StopWorkers& message) {
@@ -165,6 +170,7 @@ void Agent::obey(const End& message) {
 
 void Agent::obey(const Waiting& message) {
   if (message.roster == last_roster_) return;
+  if (phase_ == Phase::running) rehearse(rehearsal::TroubleSeen{});
   last_roster_ = message.roster;
   record(event::Waiting{message.roster});
 }
@@ -195,6 +201,7 @@ void Agent::due() {
   }
   blame();
   diagnosis_due();
+  rehearse(rehearsal::Wake{});
   if (!deadline_ || now_ < *deadline_) return;
   deadline_.reset();
   if (phase_ == Phase::stopping) {
@@ -265,6 +272,7 @@ void Agent::stop(int signal_number, std::string reason) {
       drain_insists_.reset();
       cause_ends_.reset();
       attempt_reason_ = reason;
+      rehearse_end_of_round(false);
       record(event::Stopping{std::move(reason)});
       signal_to_end(signal_number);
       after_worker_ended();
@@ -357,6 +365,7 @@ void Agent::after_worker_ended() {
 
 void Agent::sweep() {
   // Workers that ended by themselves may have left somebody behind who tidies up after them (torch_shm_manager).
+  rehearse_end_of_round(!killed_ && stop_signal_ == 0 && in_state(WorkerState::failed).empty());
   const bool by_themselves = !killed_ && (phase_ == Phase::running || stop_signal_ == 0);
   Duration grace = config_.stop_grace;
   if (phase_ == Phase::stopping) grace = deadline_ && !killed_ ? std::max(Duration{0}, *deadline_ - now_) : Duration{0};
@@ -374,7 +383,9 @@ void Agent::settle() {
   if (verdict_) {
     phase_ = Phase::finished;
     order_failures();
-    act(Finish{own_verdict(), failures_});
+    const Verdict verdict = own_verdict();
+    auto rehearsed = end_of_rehearsal(verdict);
+    act(Finish{verdict, failures_, std::move(rehearsed)});
     return;
   }
   if (!rejoin_wanted_ || leaving_) return;

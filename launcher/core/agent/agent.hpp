@@ -8,6 +8,7 @@
 #include "launcher/core/agent/agent_events.hpp"
 #include "launcher/core/agent/save_watch.hpp"
 #include "launcher/core/agent/state_watch.hpp"
+#include "launcher/core/diagnosis/rehearsal.hpp"
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "rendezvous/base/worker_channel.hpp"
@@ -22,7 +23,7 @@
 /// rounds and the phases are in agent.cpp, what is looked at before a Join in agent_checks.cpp, what becomes of single
 /// workers in agent_workers.cpp, which of their failures is the cause in agent_cause.cpp, what becomes of signals in
 /// agent_signals.cpp, of workers that outlive their round in agent_keep.cpp, what is done about workers that hang in
-/// agent_hang.cpp.
+/// agent_hang.cpp, which faults a rehearsal brings about in agent_rehearsal.cpp.
 namespace torchup {
 
 /// The job's exit code when a worker, a node or the time limit fails it.
@@ -59,6 +60,8 @@ inline constexpr Duration abort_patience = std::chrono::seconds{10};
 inline constexpr Duration blame_patience = std::chrono::milliseconds{250};
 /// The same for one whose words say that it is another's fault: a busy machine may need long to show that one's end.
 inline constexpr Duration blame_patience_for_others = std::chrono::seconds{2};
+/// How long after the end of a node's stop in a rehearsal it may still be heard of.
+inline constexpr Duration stop_of_node_slack = std::chrono::seconds{2};
 /// So often in a row a worker is kept that has ended no step in between: what it keeps may be the fault.
 inline constexpr int kept_in_a_row_max = 2;
 
@@ -167,6 +170,7 @@ class Agent {
   void on(const DescendantsGone&);
   void on(const ChecksDone& event);
   void on(const NodesCompared& event);
+  void on(const FaultNotInjected& event);
   void on(const SignalArrived& event);
   void on(const Wake&) {}
 
@@ -250,6 +254,17 @@ class Agent {
   void quit();
   [[nodiscard]] std::optional<TimePoint> diagnosis_deadline() const;
   void diagnosis_due();
+  void rehearse_round();
+  void rehearse_end_of_round(bool well);
+  void rehearse_progress(const std::vector<StepSample>& samples);
+  void rehearse(const rehearsal::Event& event);
+  void inject(const rehearsal::Inject& wanted);
+  void inject_in_worker(const rehearsal::Inject& wanted);
+  void leave_for_rehearsal(const rehearsal::Inject& wanted);
+  void inject_awaited(LocalRank local_rank);
+  [[nodiscard]] bool is_stopped_by_rehearsal(LocalRank local_rank) const;
+  [[nodiscard]] bool any_stopped_by_rehearsal() const;
+  [[nodiscard]] std::optional<RehearsalResult> end_of_rehearsal(const Verdict& verdict);
   void report_failures(bool may_restart, std::string reason);
   void after_worker_ended();
   void sweep();
@@ -300,7 +315,12 @@ class Agent {
   std::vector<Heard> heard_;     ///< one for each number
   StateWatch state_watch_;
   Diagnosis diagnosis_;
-  std::string attempt_reason_;  ///< why this attempt's workers were stopped first; empty: they were not
+  std::optional<Rehearsal> rehearsal_;
+  std::vector<rehearsal::Inject> awaiting_start_;  ///< faults of workers that are being started
+  std::optional<TimePoint> node_stopped_until_;    ///< by a fault
+  bool starter_knows_place_ = false;
+  bool left_for_rehearsal_ = false;  ///< this node does not see the job's end
+  std::string attempt_reason_;       ///< why this attempt's workers were stopped first; empty: they were not
   std::string last_roster_;
   std::string restart_reason_;  ///< of the restart that is under way; empty: none, or a membership change
   int changes_since_restart_ = 0;

@@ -10,6 +10,7 @@
 #include "launcher/core/agent/state_watch.hpp"
 #include "launcher/core/diagnosis/hang_files.hpp"
 #include "launcher/core/diagnosis/preflight.hpp"
+#include "launcher/core/diagnosis/rehearsal_report.hpp"
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "rendezvous/base/result.hpp"
@@ -123,15 +124,20 @@ struct NodesCompared {
   bool others_unfit = false;      ///< they condemn another node
   std::string problem = {};       ///< why the ways were not tried; empty: they were
 };
+/// An InjectFault could not be performed.
+struct FaultNotInjected {
+  std::size_t fault = 0;  ///< as in rehearsal::Inject
+  std::string why;
+};
 struct SignalArrived {
   int number = 0;
   bool passed_on = true;  ///< by the outer process; else it was sent to the inner one itself
 };
 struct Wake {};  ///< nothing happened but time
-using AgentEvent =
-    std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted, SpawnFailed,
-                 WorkerNotStarted, WorkerEnded, ExceptionSeen, WorkerSaid, StepsSeen, StatesSeen, LooksTaken,
-                 ArrivalsSeen, TimerExpired, DescendantsGone, ChecksDone, NodesCompared, SignalArrived, Wake>;
+using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
+                                SpawnFailed, WorkerNotStarted, WorkerEnded, ExceptionSeen, WorkerSaid, StepsSeen,
+                                StatesSeen, LooksTaken, ArrivalsSeen, TimerExpired, DescendantsGone, ChecksDone,
+                                NodesCompared, FaultNotInjected, SignalArrived, Wake>;
 
 // Actions.
 
@@ -261,6 +267,22 @@ struct TellHang {
   std::vector<RankStacks> stacks = {};
   friend bool operator==(const TellHang&, const TellHang&) = default;
 };
+/// Do this to a living worker, which runs as `pid`, to this node or to its link. Where it cannot be done:
+/// FaultNotInjected. Kinds that the agent machine brings about itself do not come here.
+struct InjectFault {
+  rehearsal::Inject inject;
+  std::int64_t pid = 0;
+  friend bool operator==(const InjectFault&, const InjectFault&) = default;
+};
+/// No worker is stopped for a rehearsal any more; who is goes on.
+struct ReleaseWorkers {
+  friend bool operator==(const ReleaseWorkers&, const ReleaseWorkers&) = default;
+};
+/// Tell this who has started this node for a rehearsal.
+struct TellStarter {
+  RehearsalReport report;
+  friend bool operator==(const TellStarter&, const TellStarter&) = default;
+};
 /// This has happened: for the record, and for people where it has a text.
 struct Record {
   EventBody event;
@@ -269,12 +291,13 @@ struct Record {
 /// The job is over on this node: report and exit. Always the last action.
 struct Finish {
   Verdict verdict;
-  std::vector<WorkerFailure> local_failures;  ///< of the last attempt on this node, in the order they were noticed
+  std::vector<WorkerFailure> local_failures;      ///< of the last attempt on this node, in the order they were noticed
+  std::optional<RehearsalResult> rehearsal = {};  ///< whose exit code is ours
   friend bool operator==(const Finish&, const Finish&) = default;
 };
-using AgentAction =
-    std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound, BlameWorker,
-                 AbortWorkers, KillWorkers, SweepDescendants, RunChecks, CancelChecks, CompareNodes, SeekCause,
-                 ShowWorkers, TakeLooks, ReportProgress, TellHang, Record, Finish>;
+using AgentAction = std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound,
+                                 BlameWorker, AbortWorkers, KillWorkers, SweepDescendants, RunChecks, CancelChecks,
+                                 CompareNodes, SeekCause, ShowWorkers, TakeLooks, ReportProgress, TellHang, InjectFault,
+                                 ReleaseWorkers, TellStarter, Record, Finish>;
 
 }  // namespace torchup

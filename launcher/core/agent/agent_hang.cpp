@@ -36,6 +36,7 @@ Duration long_save(const HangTimeout& timeout) {
 
 Duration Agent::step_interval() const {
   const HangTimeout& timeout = config_.terms.hang_timeout;
+  if (config_.rehearsal.script) return look_interval_min;  // it is told when a job goes on
   if (timeout.mode != HangTimeout::Mode::given) return look_interval(Duration{0});
   return look_interval(std::min(timeout.silence, timeout.start.value_or(timeout.silence)));
 }
@@ -77,7 +78,8 @@ void Agent::on(const StepsSeen& event) {
   if (auto warning = diagnosis_.saves.look(event.samples, now_)) record(event::Warning{*std::move(warning)});
   std::vector<WorkerSigns> signs;
   for (const StepSample& sample : event.samples) signs.push_back(sample.signs);
-  const bool standing = paused_ || !drained_by_.empty() || is_saving(event.samples);
+  rehearse_progress(event.samples);
+  const bool standing = paused_ || !drained_by_.empty() || is_saving(event.samples) || any_stopped_by_rehearsal();
   diagnosis_.progress->look(signs, standing, now_);
   const ProgressReport& report = diagnosis_.progress->report();
   act(ReportProgress{report});
@@ -190,6 +192,7 @@ void Agent::learn(const hang::Found& found) {
     if (diagnosis_.quit_ends) quit();
     return;
   }
+  rehearse(rehearsal::TroubleSeen{});
   diagnosis_.hang = ToldHang{found.number, found.silence, now_};
   if (phase_ == Phase::running) end_hung(found, summary);
 }
@@ -225,6 +228,7 @@ void Agent::end_well() {
 }
 
 void Agent::learn(const StragglerFound& found) {
+  rehearse(rehearsal::TroubleSeen{});
   record(event::StragglerFound{found, is_told_here(found.rank, found.host)});
 }
 void Agent::learn(const StragglerOver& over) { record(event::StragglerOver{over, is_told_here(over.rank, over.host)}); }

@@ -22,6 +22,7 @@ void Agent::on(const WorkerStarted& event) {
   // It was being started when the stop came.
   if (stop_signal_ != 0) return signal({event.local_rank}, stop_signal_, true);
   for (const int number : pending) signal({event.local_rank}, number, false);
+  inject_awaited(event.local_rank);
   // It may open its page too late to find the request there.
   if (awaits_saving()) drain_insists_ = now_ + drain_patience;
 }
@@ -71,6 +72,7 @@ void Agent::on(const WorkerEnded& event) {
     if (event.exit_code == requeue_code) requeue(event.local_rank);
   } else {
     note_failure(how, consequence);
+    rehearse(rehearsal::TroubleSeen{});
     if (end == WorkerEnd::failed) {
       const bool cause_lives = note_exceptions(how, consequence);
       if (!consequence || cause_lives || worker.blamed_at || !cause_may_come()) {
@@ -101,7 +103,11 @@ bool Agent::drained_to_death(int exit_code) const { return exit_code < 0 && is_i
 
 void Agent::on(const StatesSeen& event) {
   if (phase_ != Phase::running || paused_) return;
-  for (EventBody& finding : state_watch_.look(event.samples, now_)) {
+  std::vector<StateSample> samples = event.samples;
+  for (StateSample& sample : samples) {
+    if (sample.state == 'T' && is_stopped_by_rehearsal(sample.worker.local_rank)) sample.state = 'S';
+  }
+  for (EventBody& finding : state_watch_.look(samples, now_)) {
     const auto* sleeps = std::get_if<event::WorkerUninterruptible>(&finding);
     const std::string stuck = sleeps && sleeps->stuck ? to_text(finding)->text : "";
     record(std::move(finding));

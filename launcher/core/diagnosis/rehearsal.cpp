@@ -69,9 +69,29 @@ void Rehearsal::on(const rehearsal::RoundBegins& event, TimePoint now) {
   for (const Due& due : std::exchange(held_, {})) come(due, now);
 }
 
-void Rehearsal::on(const rehearsal::RoundEnds&, TimePoint now) {
-  on(rehearsal::TroubleSeen{}, now);
+void Rehearsal::on(const rehearsal::RoundEnds& event, TimePoint now) {
+  if (!round_) return;
+  if (event.well) {
+    for (const Open& open : open_) {
+      RehearsedFault& fault = faults_[open.fault];
+      fault.going_on_after = now - open.at;
+      if (open.round == rounds_ && newest_step_ >= 0) fault.steps_lost = 0;
+    }
+    open_.clear();
+  } else {
+    on(rehearsal::TroubleSeen{}, now);
+  }
+  std::erase_if(stops_, [](const Stop& stop) { return stop.worker.has_value(); });  // those workers are no more
   round_.reset();
+}
+
+void Rehearsal::on(const rehearsal::NotInjected& event, TimePoint) {
+  if (event.fault >= faults_.size()) return;
+  RehearsedFault& fault = faults_[event.fault];
+  fault.missing = true;
+  std::erase_if(open_, [&](const Open& open) { return open.fault == event.fault; });
+  std::erase_if(stops_, [&](const Stop& stop) { return stop.fault == event.fault; });
+  actions_.emplace_back(rehearsal::Tell{told(fault) + ": " + event.why});
 }
 
 void Rehearsal::on(const rehearsal::TroubleSeen&, TimePoint now) {
@@ -116,11 +136,13 @@ void Rehearsal::on(const rehearsal::ProgressSeen& event, TimePoint now) {
 void Rehearsal::on(const rehearsal::Wake&, TimePoint) {}
 
 void Rehearsal::see(Open& open, const rehearsal::WorkerProgressSeen& seen, TimePoint now) const {
-  Progress& progress = open.workers[seen.local_rank.value()];
   const bool later_round = open.round != rounds_;
+  if (!later_round && (open.kind == FaultKind::kill_node || open.kind == FaultKind::leave_node)) return;
+  Progress& progress = open.workers[seen.local_rank.value()];
   const TimePoint when = std::min(TimePoint{std::chrono::nanoseconds{seen.progress_ns}}, now);
-  if (progress.again || when <= (later_round ? std::max(open.at, round_began_) : open.at)) return;
-  if (later_round || (progress.marked && progress.counted != seen.progress)) {
+  if (progress.again || when <= (later_round ? std::max(open.at, round_began_) : open.ends)) return;
+  const bool lasted = open.ends > open.at;
+  if (later_round || lasted || (progress.marked && progress.counted != seen.progress)) {
     progress.again = true;
     progress.first_step = std::clamp<std::int64_t>(seen.step.value_or(-1), -1, script_step_max);
     open.newest = std::max(open.newest, when);
@@ -177,7 +199,7 @@ void Rehearsal::come(const Due& due, TimePoint now) {
     held_.push_back(due);
     return;
   }
-  strike(drawn_action(due), !written.target, due.when, now);
+  strike(due, now);
 }
 
 /// With its target, unless there is none to draw. A rank is drawn in a round alone.
@@ -220,17 +242,32 @@ std::string Rehearsal::why_not_there(const ScriptAction& action, TimePoint when)
   return is_away(target, when) ? fmt::format("node {} is away", target) : "";
 }
 
-void Rehearsal::strike(const ScriptAction& action, bool drawn, TimePoint when, TimePoint now) {
+std::string Rehearsal::told(const RehearsedFault& fault) const {
+  return fmt::format("{} at {}", fault.text, seconds(fault.at));
+}
+
+void Rehearsal::strike(const Due& due, TimePoint now) {
+  const ScriptAction action = drawn_action(due);
+  const bool drawn = !script_.statements[due.statement].action.target;
   RehearsedFault& fault = faults_.emplace_back();
   fault.text = to_text(action) + (drawn && action.target ? " (random)" : "");
   fault.at = now - *zero_;
-  if (const std::string why = why_not_there(action, when); !why.empty()) {
+  fault.statement = due.statement;
+  fault.turn = due.turn;
+  if (const std::string why = why_not_there(action, due.when); !why.empty()) {
     fault.missing = true;
-    actions_.push_back(rehearsal::Tell{fmt::format("{} at {}: {}", fault.text, seconds(fault.at), why)});
+    actions_.emplace_back(rehearsal::Tell{told(fault) + ": " + why});
     return;
   }
-  open_.push_back({.fault = faults_.size() - 1, .at = now, .round = rounds_, .step_before = newest_step_});
-  note_absence(action, when);
+  // A slow rank gets on all the while.
+  const Duration lasts = action.kind == FaultKind::slow_rank ? Duration{0} : action.lasts;
+  open_.push_back({.fault = faults_.size() - 1,
+                   .at = now,
+                   .round = rounds_,
+                   .step_before = newest_step_,
+                   .kind = action.kind,
+                   .ends = now + lasts});
+  note_absence(action, due.when);
   if (is_of_rank(action.kind)) {
     strike_rank(action, now);
   } else {
@@ -241,17 +278,20 @@ void Rehearsal::strike(const ScriptAction& action, bool drawn, TimePoint when, T
 void Rehearsal::strike_rank(const ScriptAction& action, TimePoint now) {
   const int local_rank = *action.target - round_->first_rank.value();
   if (local_rank < 0 || local_rank >= round_->local_world_size) return;
-  actions_.push_back(rehearsal::Inject{action, LocalRank{local_rank}, {}});
-  actions_.push_back(rehearsal::Tell{fmt::format("{} at {}", faults_.back().text, seconds(faults_.back().at))});
-  if (action.lasts > Duration{0}) stops_.push_back({LocalRank{local_rank}, now + action.lasts});
+  inject(action, LocalRank{local_rank});
+  if (action.lasts > Duration{0}) stops_.push_back({faults_.size() - 1, LocalRank{local_rank}, now + action.lasts});
 }
 
 void Rehearsal::strike_node(const ScriptAction& action, TimePoint now) {
   if (*action.target != own_node_) return;
-  const RehearsalStart restart{*zero_, GroupRank{own_node_}, nodes_, newest_step_};
-  actions_.push_back(rehearsal::Inject{action, LocalRank{0}, restart});
-  actions_.push_back(rehearsal::Tell{fmt::format("{} at {}", faults_.back().text, seconds(faults_.back().at))});
-  if (action.kind == FaultKind::stop_node) stops_.push_back({std::nullopt, now + action.lasts});
+  inject(action, LocalRank{0});
+  if (action.kind == FaultKind::stop_node) stops_.push_back({faults_.size() - 1, std::nullopt, now + action.lasts});
+}
+
+void Rehearsal::inject(const ScriptAction& action, LocalRank local_rank) {
+  rehearsal::Inject inject{faults_.size() - 1, action, local_rank, {}, told(faults_.back())};
+  if (!is_of_rank(action.kind)) inject.restart = {*zero_, GroupRank{own_node_}, nodes_, newest_step_};
+  actions_.emplace_back(std::move(inject));
 }
 
 }  // namespace torchup

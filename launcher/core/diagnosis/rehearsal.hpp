@@ -37,6 +37,8 @@ struct RehearsedFault {
   std::optional<Duration> noticed_after = {};  ///< by this agent
   std::optional<Duration> going_on_after = {};
   std::optional<std::int64_t> steps_lost = {};
+  std::size_t statement = 0;  ///< of the script; with `turn` alike on all nodes
+  int turn = 0;               ///< so often the statement had come before
   friend bool operator==(const RehearsedFault&, const RehearsedFault&) = default;
 };
 
@@ -44,7 +46,7 @@ namespace rehearsal {
 
 // Events.
 
-/// The workers of a round are to start.
+/// The workers of a round are to start. Which node this is, and of how many, is that of the first one.
 struct RoundBegins {
   GroupRank group_rank{0};
   int group_world_size = 1;
@@ -53,7 +55,14 @@ struct RoundBegins {
   int world_size = 1;
 };
 /// They are to stop, or have all ended.
-struct RoundEnds {};
+struct RoundEnds {
+  bool well = false;  ///< all have ended with 0: whatever was done to them, they went on
+};
+/// This fault was not brought about.
+struct NotInjected {
+  std::size_t fault = 0;  ///< as in Inject
+  std::string why = {};
+};
 /// The launcher has seen that something is wrong: a worker failed, a link was lost, a hang was found.
 struct TroubleSeen {};
 /// What a living local worker shows of its progress: a stranger's word.
@@ -68,18 +77,20 @@ struct ProgressSeen {
 };
 /// Nothing happened but time.
 struct Wake {};
-using Event = std::variant<RoundBegins, RoundEnds, TroubleSeen, ProgressSeen, Wake>;
+using Event = std::variant<RoundBegins, RoundEnds, NotInjected, TroubleSeen, ProgressSeen, Wake>;
 
 // Actions.
 
-/// Do this to ourselves, or to a worker of ours. `action.target` is drawn.
+/// Do this to ourselves, or to a worker of ours. `action.target` is drawn. Where it cannot be done: NotInjected.
 struct Inject {
+  std::size_t fault = 0;  ///< its number on this node
   ScriptAction action = {};
   LocalRank local_rank{0};      ///< of actions on a rank
   RehearsalStart restart = {};  ///< for the node's next agent, where the action has `back`
+  std::string text = {};        ///< of the event fault_injected, once it is done
   friend bool operator==(const Inject&, const Inject&) = default;
 };
-/// The event fault_injected. All agents tell of a target that is not there; of a fault who does it.
+/// The event fault_injected, of a fault that has no target: all agents tell of it.
 struct Tell {
   std::string text = {};
   friend bool operator==(const Tell&, const Tell&) = default;
@@ -93,16 +104,21 @@ struct RehearsedJob {
   int exit_code = 0;
   int restarts = 0;
   int ranks = 0;
+  friend bool operator==(const RehearsedJob&, const RehearsedJob&) = default;
 };
 /// The event rehearsal_ended, and the end of what the user sees.
 struct RehearsalResult {
   bool passed = false;
-  std::string text = {};   ///< "rehearsal passed", "rehearsal failed: expected restarts=0, was 1"
-  std::string table = {};  ///< a line for each fault; empty without one
+  std::string text = {};  ///< "rehearsal passed", "rehearsal failed: expected restarts=0, was 1"
   std::vector<RehearsedFault> faults = {};
   int exit_code = 0;  ///< ours
   friend bool operator==(const RehearsalResult&, const RehearsalResult&) = default;
 };
+/// What people read of these: a line for each, and one above them; nothing without one.
+[[nodiscard]] std::vector<std::string> rehearsal_table(const std::vector<RehearsedFault>& faults);
+/// Holds what came of a script against what it expects.
+[[nodiscard]] RehearsalResult rehearsal_result(const RehearsalScript& script, std::vector<RehearsedFault> faults,
+                                               const RehearsedJob& job);
 
 /// One agent's part in a rehearsal. Pure: same script, events and times in, same actions out.
 ///
@@ -112,18 +128,21 @@ struct RehearsalResult {
 /// one begins. A node that was killed or left is away until it is back, for good without `back`.
 ///
 /// A job goes on after a fault when all workers of this node have made progress again: once in a later round, or, as a
-/// step may have been all but done, twice in the same one.
+/// step may have been all but done, twice in the same one. What a stop or a cut does may come late: in the same round
+/// progress counts from its end on. A node that is killed or leaves takes the round with it.
 class Rehearsal {
  public:
   explicit Rehearsal(RehearsalScript script, std::optional<RehearsalStart> start = std::nullopt);
 
   /// `now` never goes backwards.
   std::vector<rehearsal::Action> step(const rehearsal::Event& event, TimePoint now);
+  [[nodiscard]] bool is_before_first_round() const { return !zero_; }
   /// When to send the next Wake if nothing else happens; empty while only an event can change anything.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
   /// Whether a fault of this rehearsal stops the worker, now and then at least: no hang watch is to be told of that.
   [[nodiscard]] bool stops(LocalRank worker, TimePoint now) const;
-  [[nodiscard]] RehearsalResult ended(const RehearsedJob& job) const;
+  [[nodiscard]] RehearsalResult ended(const RehearsedJob& job) const { return rehearsal_result(script_, faults_, job); }
+  [[nodiscard]] const std::vector<RehearsedFault>& faults() const { return faults_; }
 
  private:
   struct Progress {
@@ -137,6 +156,8 @@ class Rehearsal {
     TimePoint at{};
     int round = 0;
     std::int64_t step_before = -1;
+    FaultKind kind = FaultKind::kill_rank;
+    TimePoint ends{};                      ///< of a stop or a cut
     std::map<int, Progress> workers = {};  ///< by local rank
     TimePoint newest{};                    ///< of the progress that counts
   };
@@ -146,12 +167,14 @@ class Rehearsal {
     TimePoint when{};  ///< by the script: all agents reckon with it, whenever they come to it
   };
   struct Stop {
+    std::size_t fault = 0;
     std::optional<LocalRank> worker = {};  ///< nothing: all
     TimePoint until{};
   };
 
   void on(const rehearsal::RoundBegins& event, TimePoint now);
   void on(const rehearsal::RoundEnds& event, TimePoint now);
+  void on(const rehearsal::NotInjected& event, TimePoint now);
   void on(const rehearsal::TroubleSeen& event, TimePoint now);
   void on(const rehearsal::ProgressSeen& event, TimePoint now);
   void on(const rehearsal::Wake& event, TimePoint now);
@@ -165,9 +188,11 @@ class Rehearsal {
   [[nodiscard]] bool is_away(int node, TimePoint when) const;
   void note_absence(const ScriptAction& action, TimePoint when);
   [[nodiscard]] std::string why_not_there(const ScriptAction& action, TimePoint when) const;
-  void strike(const ScriptAction& action, bool drawn, TimePoint when, TimePoint now);
+  void strike(const Due& due, TimePoint now);
   void strike_rank(const ScriptAction& action, TimePoint now);
   void strike_node(const ScriptAction& action, TimePoint now);
+  void inject(const ScriptAction& action, LocalRank local_rank);
+  [[nodiscard]] std::string told(const RehearsedFault& fault) const;
   void see(Open& open, const rehearsal::WorkerProgressSeen& seen, TimePoint now) const;
 
   RehearsalScript script_;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <utility>
 
 #include "launcher/core/diagnosis/rehearsal.hpp"
 #include "rendezvous/core/text/wording.hpp"
@@ -12,9 +14,17 @@ namespace {
 
 constexpr std::string_view nothing_known = "-";
 
-std::string or_dash(const std::optional<Duration>& time) { return time ? seconds(*time) : std::string{nothing_known}; }
+/// What is noticed at once is told in milliseconds.
+std::string or_dash(const std::optional<Duration>& time) {
+  if (!time) return std::string{nothing_known};
+  if (*time >= std::chrono::seconds{1}) return seconds(*time);
+  return fmt::format("{} ms", std::chrono::ceil<std::chrono::milliseconds>(*time).count());
+}
 
-std::string fault_table(const std::vector<RehearsedFault>& faults) {
+}  // namespace
+
+std::vector<std::string> rehearsal_table(const std::vector<RehearsedFault>& faults) {
+  if (faults.empty()) return {};
   using Row = std::array<std::string, 5>;
   std::vector<Row> rows{{"fault", "at", "noticed after", "going on after", "steps lost"}};
   for (const RehearsedFault& fault : faults) {
@@ -27,15 +37,17 @@ std::string fault_table(const std::vector<RehearsedFault>& faults) {
   for (const Row& row : rows) {
     for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
-  std::string table;
+  std::vector<std::string> table;
   for (const Row& row : rows) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
     line.resize(line.find_last_not_of(' ') + 1);
-    table += line + "\n";
+    table.push_back(std::move(line));
   }
   return table;
 }
+
+namespace {
 
 void expect_number(std::vector<std::string>& failures, std::string_view name, std::string_view relation, int wanted,
                    int was) {
@@ -57,28 +69,28 @@ void expect_recovery(std::vector<std::string>& failures, Duration most, const st
 
 }  // namespace
 
-RehearsalResult Rehearsal::ended(const RehearsedJob& job) const {
+RehearsalResult rehearsal_result(const RehearsalScript& script, std::vector<RehearsedFault> faults,
+                                 const RehearsedJob& job) {
   std::vector<std::string> failures;
-  for (const RehearsedFault& fault : faults_) {
+  for (const RehearsedFault& fault : faults) {
     if (fault.missing) failures.push_back(fault.text + " had no target");
   }
   // A fault that never came was never rehearsed.
-  for (std::size_t i = 0; i < turns_.size(); ++i) {
-    const bool held = std::ranges::any_of(held_, [&](const Due& due) { return due.statement == i; });
-    if (turns_[i] == 0 || held) failures.push_back(to_text(script_.statements[i]) + " did not come before the end");
+  for (std::size_t i = 0; i < script.statements.size(); ++i) {
+    if (std::ranges::find(faults, i, &RehearsedFault::statement) != faults.end()) continue;
+    failures.push_back(to_text(script.statements[i]) + " did not come before the end");
   }
-  const ScriptExpectations& expect = script_.expect;
+  const ScriptExpectations& expect = script.expect;
   expect_number(failures, "exit", "=", expect.exit_code.value_or(0), job.exit_code);
   if (expect.restarts) {
     expect_number(failures, "restarts", expect.restarts_at_most ? "<=" : "=", *expect.restarts, job.restarts);
   }
   if (expect.ranks) expect_number(failures, "ranks", "=", *expect.ranks, job.ranks);
-  if (expect.recovery_max) expect_recovery(failures, *expect.recovery_max, faults_);
+  if (expect.recovery_max) expect_recovery(failures, *expect.recovery_max, faults);
 
   RehearsalResult result;
   result.passed = failures.empty();
-  result.faults = faults_;
-  if (!faults_.empty()) result.table = fault_table(faults_);
+  result.faults = std::move(faults);
   result.exit_code = result.passed ? 0 : job.exit_code == 0 ? 1 : job.exit_code;
   result.text = result.passed ? "rehearsal passed" : "rehearsal failed: ";
   for (std::size_t i = 0; i < std::min(failures.size(), rehearsal_failures_told); ++i) {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/core/diagnosis/rehearsal_report.hpp"
 #include "launcher/core/machine/machine.hpp"
 #include "launcher/core/options/output_plan.hpp"
 #include "rendezvous/base/cpu_set.hpp"
@@ -72,6 +73,14 @@ struct PreflightConfig {
   friend bool operator==(const PreflightConfig&, const PreflightConfig&) = default;
 };
 
+/// --rehearse and --rehearse-nodes.
+struct RehearsalConfig {
+  std::optional<RehearsalScript> script;
+  int nodes = 0;                      ///< that are started here; 0: this is an agent like any other
+  std::optional<RehearsedNode> node;  ///< which of them this agent is
+  friend bool operator==(const RehearsalConfig&, const RehearsalConfig&) = default;
+};
+
 /// What one agent is going to do: the plan, a checked value that --dry-run prints.
 struct LaunchConfig {
   JobTerms terms;
@@ -103,6 +112,7 @@ struct LaunchConfig {
 
   OutputOptions output;
   PreflightConfig preflight;
+  RehearsalConfig rehearsal;
   bool set_socket_ifname = false;  ///< tell NCCL and gloo the interface that leads to the other nodes
   std::string parent_error_file;   ///< where whoever started us wants to find the cause of a failure; empty: nowhere
   std::string event_log_handler = "null";

@@ -14,6 +14,7 @@ constexpr std::string_view meeting = "Rendezvous";
 constexpr std::string_view program = "Program";
 constexpr std::string_view life = "Failures, restarts and stopping";
 constexpr std::string_view checks = "Checks before the start";
+constexpr std::string_view rehearsals = "Rehearsal of faults";
 constexpr std::string_view output = "Output and records";
 constexpr std::string_view devices = "Devices and threads";
 constexpr std::string_view show = "Looking without starting";
@@ -120,6 +121,12 @@ constexpr std::array table = {
     OptionSpec{"health-check", 0, ValueKind::text, "COMMAND", checks,
                "For sh -c, on each node before it joins; one that ends with other than 0 within 60 s, or not at all, "
                "makes the node unfit."},
+
+    OptionSpec{"rehearse", 0, ValueKind::text, "SCRIPT|@FILE", rehearsals,
+               "Faults that are brought about in this job, and what is expected of it: 'at 5s kill rank=1; at step 20 "
+               "stop node=1 for=3s; expect restarts<=1 recovery<=30s'. The job ends with 0 only if all of it holds."},
+    OptionSpec{"rehearse-nodes", 0, ValueKind::integer, "N", rehearsals,
+               "The nodes of the rehearsal are N agents on this machine, which a fault may end and start again."},
 
     OptionSpec{"log-dir", 0, ValueKind::text, "DIR", output,
                "Folder for log files and error files (default: a temporary one)."},

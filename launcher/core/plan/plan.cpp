@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "launcher/core/plan/plan_rehearsal.hpp"
 #include "launcher/core/plan/plan_steps.hpp"
 
 namespace torchup {
@@ -39,10 +40,11 @@ Duration seconds_of(double seconds) {
 Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<std::string>& words, bool legacy,
                                const Machine& machine) {
   using Step = Result<> (*)(const PlanSource&, LaunchConfig&);
-  constexpr std::array<Step, 14> steps{plan_backend,       plan_nodes,   plan_workers, plan_conf,     plan_output,
-                                       plan_virtual_ranks, plan_stop,    plan_signals, plan_restarts, plan_hangs,
-                                       plan_checks,        plan_outside, plan_program, plan_preload};
-  const PlanSource source{options, words, legacy, machine};
+  constexpr std::array<Step, 15> steps{plan_backend,       plan_nodes,     plan_workers, plan_conf,     plan_output,
+                                       plan_virtual_ranks, plan_stop,      plan_signals, plan_restarts, plan_hangs,
+                                       plan_checks,        plan_rehearsal, plan_outside, plan_program,  plan_preload};
+  const OptionValues own = in_rehearsed_nodes(options, machine.rehearsed);
+  const PlanSource source{own, words, legacy, machine};
   LaunchConfig plan;
   for (const Step step : steps) {
     if (auto done = step(source, plan); !done) return done.error();

@@ -39,6 +39,9 @@ Result<> plan_restarts(const PlanSource& source, LaunchConfig& plan);
 // plan_checks.cpp: what is looked at before the start.
 Result<> plan_checks(const PlanSource& source, LaunchConfig& plan);
 
+// plan_rehearsal.cpp: --rehearse, --rehearse-nodes. After all that says where and how many nodes meet.
+Result<> plan_rehearsal(const PlanSource& source, LaunchConfig& plan);
+
 // plan_outside.cpp: what the environment says of the workers' place, and what it does not mean. Warns only.
 Result<> plan_outside(const PlanSource& source, LaunchConfig& plan);
 // plan_preload.cpp: --preload.

@@ -140,6 +140,12 @@ struct Text {
   Line operator()(const event::NodeUnfit& e) const {
     return EventText{Level::error, fmt::format("{}: unfit: {}", e.host, e.reason)};
   }
+  Line operator()(const event::FaultInjected& e) const {
+    return EventText{Level::warning, fmt::format("rehearsal: {}", e.text)};
+  }
+  Line operator()(const event::RehearsalEnded& e) const {
+    return EventText{e.result.passed ? Level::info : Level::error, e.result.text};
+  }
   Line operator()(const event::IncidentRecorded& e) const {
     if (!e.restarted) return std::nullopt;  // the report tells of it
     return EventText{Level::warning,
@@ -194,6 +200,7 @@ std::optional<EventText> to_text(const EventBody& event) { return std::visit(Tex
 std::vector<std::string> page_of(const EventBody& event) {
   if (const auto* found = std::get_if<event::HangFound>(&event)) return found->page;
   if (const auto* shown = std::get_if<event::RanksShown>(&event)) return shown->page;
+  if (const auto* ended = std::get_if<event::RehearsalEnded>(&event)) return rehearsal_table(ended->result.faults);
   return {};
 }
 

@@ -1,5 +1,7 @@
 #include "launcher/core/record/launch_event.hpp"
 
+#include <chrono>
+
 #include "launcher/core/record/collective_json.hpp"
 #include "launcher/core/text/json.hpp"
 #include "launcher/core/text/utc_text.hpp"
@@ -31,6 +33,21 @@ ordered_json failures_json(const std::vector<WorkerFailure>& failures) {
                     {"message", failure.message},
                     {"error_file", failure.error_file},
                     {"consequence", failure.consequence}});
+  return list;
+}
+
+ordered_json faults_json(const std::vector<RehearsedFault>& faults) {
+  const auto seconds = [](const std::optional<Duration>& time) {
+    return time ? ordered_json(std::chrono::duration<double>{*time}.count()) : ordered_json(nullptr);
+  };
+  ordered_json list = ordered_json::array();
+  for (const RehearsedFault& fault : faults)
+    list.push_back({{"text", fault.text},
+                    {"at_s", seconds(fault.at)},
+                    {"missing", fault.missing},
+                    {"noticed_after_s", seconds(fault.noticed_after)},
+                    {"going_on_after_s", seconds(fault.going_on_after)},
+                    {"steps_lost", fault.steps_lost ? ordered_json(*fault.steps_lost) : ordered_json(nullptr)}});
   return list;
 }
 
@@ -238,6 +255,16 @@ struct AddFields {
     out["host"] = e.host;
     out["reason"] = e.reason;
     return "node_unfit";
+  }
+  const char* operator()(const event::FaultInjected& e) const {
+    out["text"] = e.text;
+    return "fault_injected";
+  }
+  const char* operator()(const event::RehearsalEnded& e) const {
+    out["passed"] = e.result.passed;
+    out["text"] = e.result.text;
+    out["faults"] = faults_json(e.result.faults);
+    return "rehearsal_ended";
   }
   const char* operator()(const event::IncidentRecorded& e) const {
     out["path"] = e.path;

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "launcher/core/diagnosis/rehearsal.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/diagnosis/hang_verdict.hpp"
 #include "rendezvous/core/diagnosis/straggler_watch.hpp"
@@ -276,6 +277,16 @@ struct NodeUnfit {
   std::string reason;
   friend bool operator==(const NodeUnfit&, const NodeUnfit&) = default;
 };
+/// A fault of a rehearsal was brought about, or has no target.
+struct FaultInjected {
+  std::string text;
+  friend bool operator==(const FaultInjected&, const FaultInjected&) = default;
+};
+/// How a rehearsal came out.
+struct RehearsalEnded {
+  RehearsalResult result;
+  friend bool operator==(const RehearsalEnded&, const RehearsalEnded&) = default;
+};
 struct IncidentRecorded {
   std::string path;        ///< of the JSON; empty when there are no files
   std::string summary;     ///< one line
@@ -325,8 +336,8 @@ using EventBody =
                  event::StragglerOver, event::WorkerStopped, event::WorkerUninterruptible, event::WorkerSeen,
                  event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
                  event::TemplateReady, event::TemplateLost, event::PreloadGivenUp, event::Preflight, event::NodeUnfit,
-                 event::IncidentRecorded, event::LogWriteFailed, event::ConsoleLost, event::Warning, event::Fault,
-                 event::Notice, event::JobEnded>;
+                 event::FaultInjected, event::RehearsalEnded, event::IncidentRecorded, event::LogWriteFailed,
+                 event::ConsoleLost, event::Warning, event::Fault, event::Notice, event::JobEnded>;
 
 struct LaunchEvent {
   EventStamp at;

@@ -27,7 +27,9 @@
 #include "launcher/os/agent/worker_ends.hpp"
 #include "launcher/os/agent/worker_group.hpp"
 #include "launcher/os/agent/worker_watch.hpp"
+#include "launcher/os/diagnosis/fault_injector.hpp"
 #include "launcher/os/diagnosis/node_checks.hpp"
+#include "launcher/os/diagnosis/node_starter.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/output/worker_output.hpp"
 
@@ -36,6 +38,8 @@ namespace {
 
 /// How long output may take that somebody still holds open after the last process of the attempt.
 constexpr Duration drain_limit = std::chrono::seconds{1};
+/// How long it may take before a node that is to be killed.
+constexpr Duration settle_limit = std::chrono::seconds{1};
 /// How long the verdict may take to reach all other nodes when we host the coordinator.
 constexpr Duration linger_limit = std::chrono::seconds{10};
 
@@ -83,6 +87,13 @@ class AgentRunner {
                 {[this](AgentEvent event) { handle(std::move(event)); },
                  [this](EventBody body) { job_.record(std::move(body)); },
                  [this](LogLine line) { job_.other_says(std::move(line)); }}},
+        faults_{loop_,
+                workers_,
+                guarded_,
+                {[this](std::size_t fault, std::string why) {
+                   handle(FaultNotInjected{fault, std::move(why)});
+                 },
+                 [this](bool cut) { return link_->set_cut(cut); }}},
         checks_{loop_,
                 config,
                 host,
@@ -131,10 +142,18 @@ class AgentRunner {
     if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
     job_.open_health_port();
-    sweep_.know({[this] { return workers_.spared(); }, [this] { return workers_.forked(); }});
+    sweep_.know({[this] { return spared(); }, [this] { return workers_.forked(); }});
     if (!config_.preload.empty()) preload();
     sweep_.make_cgroup();  // early: the log writer makes the first directories meanwhile
     handle(Begin{});
+  }
+
+  /// Who is of no attempt.
+  [[nodiscard]] std::vector<pid_t> spared() const {
+    std::vector<pid_t> pids = workers_.spared();
+    const std::vector<pid_t>& helpers = faults_.helpers();
+    pids.insert(pids.end(), helpers.begin(), helpers.end());
+    return pids;
   }
 
   void preload() {
@@ -229,6 +248,12 @@ class AgentRunner {
   void perform(const TakeLooks& action) { desk_.perform(action); }
   void perform(const ReportProgress& action) { link_->report_progress(action.report); }
   void perform(TellHang& action) { desk_.perform(action, attempt_ ? attempt_->directory() : ""); }
+  void perform(const InjectFault& action) {
+    if (action.inject.action.kind != FaultKind::kill_node) return faults_.perform(action);
+    spawn(loop_, "kill this node", kill_node(action));
+  }
+  void perform(const ReleaseWorkers&) { faults_.release(); }
+  void perform(const TellStarter& action) { tell_starter(action.report); }
   void perform(Record& action) {
     const auto* exited = std::get_if<event::WorkerExited>(&action.event);
     const bool failed =
@@ -249,6 +274,12 @@ class AgentRunner {
   }
 
   // What takes its time.
+
+  /// What was told until then is to be read.
+  Task<> kill_node(InjectFault action) {
+    co_await output_.settle(settle_limit);
+    faults_.perform(action);
+  }
 
   Task<> start_workers(StartWorkers action) {
     const Placement placement = action.placement;
@@ -356,6 +387,7 @@ class AgentRunner {
   Agent agent_;
   WorkerWatch watch_;
   TimerWatch timers_;
+  FaultInjector faults_;
   NodeChecks checks_;
   WorkerEnds ends_;
   SocketInterface interface_;

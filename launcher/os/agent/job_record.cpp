@@ -25,17 +25,6 @@ std::int64_t microseconds(auto time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
 }
 
-/// What all nodes tell of, the job's root cause in front; then what only this node knows: its workers that were
-/// stopped.
-std::vector<WorkerFailure> all_failures(const Finish& action) {
-  std::vector<WorkerFailure> all = action.verdict.failures;
-  for (const WorkerFailure& own : action.local_failures) {
-    const bool told = std::ranges::any_of(all, [&](const auto& known) { return known.rank == own.rank; });
-    if (!told) all.push_back(own);
-  }
-  return all;
-}
-
 }  // namespace
 
 JobRecord::JobRecord(asio::io_context& loop, const LaunchConfig& config, std::string host, pid_t launcher,
@@ -168,9 +157,8 @@ Task<> JobRecord::tell_restart(std::shared_ptr<IncidentRecorder::Open> failed) {
 Task<> JobRecord::finish(Finish action) {
   const Verdict& verdict = action.verdict;
   finishing_ = true;
-  Verdict whole = verdict;
-  if (!verdict.failures.empty()) whole.failures = all_failures(action);  // as the report has them
-  exit_code_ = launcher_exit_code(whole, config_.propagate_exit_code);
+  exit_code_ = launcher_exit_code(whole_verdict(verdict, action.local_failures),
+                                  config_.propagate_exit_code);  // as in the report
   by_signal_ = signal_of_shell_code(verdict.exit_code).has_value();
   // What the disk is asked for has its own limit (disk_limit); between two questions the disk may look idle.
   while (restarts_untold_ != 0) {
@@ -190,6 +178,10 @@ Task<> JobRecord::finish(Finish action) {
   if (verdict.exit_code != 0 && told) {
     output_.print(fmt::format("torchup: {}{}", incident_text(told->incident, local_time_text),
                               told->path.empty() ? "" : fmt::format("  all of it: {}\n", told->path)));
+  }
+  if (action.rehearsal) {
+    record(event::RehearsalEnded{*action.rehearsal});
+    exit_code_ = action.rehearsal->exit_code;
   }
   std::string last_words;
   if (verdict.exit_code != 0) last_words = co_await last_words_for_parent(action);
@@ -241,8 +233,9 @@ void JobRecord::report(const Finish& action) {
     log_->tell(LogLine{LogLevel::error, verdict.reason});
     return;
   }
-  output_.print(fmt::format("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: {}\n",
-                            exit_report(config_.program.title, all_failures(action), local_time_text)));
+  output_.print(
+      fmt::format("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: {}\n",
+                  exit_report(config_.program.title, all_failures(verdict, action.local_failures), local_time_text)));
 }
 
 /// What goes into the error file of whoever started us; empty when nothing does.

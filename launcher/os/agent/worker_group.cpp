@@ -266,6 +266,11 @@ void WorkerGroup::signal_all(int number) {
   if (orders_ > 0) for_started_.insert(number);
 }
 
+bool WorkerGroup::signal_process(LocalRank local_rank, std::int64_t pid, int number) {
+  Worker* const worker = find(local_rank);
+  return worker && worker->pid() == pid && worker->signal(number);
+}
+
 void WorkerGroup::drain(int number, bool insist) {
   drain_ = true;
   for (const auto& worker : workers_) {

@@ -89,6 +89,8 @@ class WorkerGroup {
   void end_births() { spawner_.end_births(); }
   void signal(std::span<const LocalRank> workers, int number, bool ends);
   void signal_all(int number);
+  /// To this worker's group, if it still is that process; false: it is gone, or nobody may signal it.
+  bool signal_process(LocalRank local_rank, std::int64_t pid, int number);
   void drain(int number, bool insist);
   void end_round(const EndRound& action);
   void blame(LocalRank local_rank);

@@ -37,6 +37,10 @@ class AgentLink {
   /// How far this node's clock of the day is ahead of the coordinator's, below 0 for behind; nothing likewise.
   [[nodiscard]] virtual std::optional<Duration> day_ahead() const = 0;
 
+  /// For rehearsals: cuts the way to the coordinator, or mends it. Connections break, and none is made until then;
+  /// where this process hosts the coordinator, those of all other agents. False: there is no way that could be cut.
+  [[nodiscard]] virtual bool set_cut(bool) { return false; }
+
   /// To be called before the process exits, after End or LinkLost: lets go of the coordinator in good order, then calls
   /// `done` from the loop. Where this process hosts the coordinator that takes until all other agents have the verdict,
   /// or `linger` is over.

@@ -41,7 +41,7 @@ std::string text_of(const std::vector<Action>& actions) {
   for (const Action& action : actions) {
     if (!text.empty()) text += " | ";
     if (const auto* inject = std::get_if<Inject>(&action))
-      text += fmt::format("{} on {}", to_text(inject->action), inject->local_rank.value());
+      text += fmt::format("{} on {} | told {}", to_text(inject->action), inject->local_rank.value(), inject->text);
     else
       text += "told " + std::get<Tell>(action).text;
   }
@@ -225,6 +225,46 @@ TEST_CASE("our own stops are known", "[unit][rehearsal]") {
   REQUIRE(rehearsal.stops(LocalRank{0}, t0 + 11s));
 }
 
+TEST_CASE("the stop of a worker ends with its round, that of a node does not", "[unit][rehearsal]") {
+  auto rehearsal = make("at 1s stop rank=1 for=60s; at 2s stop node=0 for=60s");
+  rehearsal.step(round_of(0), t0);
+  rehearsal.step(Wake{}, t0 + 1s);
+  rehearsal.step(RoundEnds{}, t0 + 1500ms);
+  REQUIRE_FALSE(rehearsal.stops(LocalRank{1}, t0 + 1500ms));
+  rehearsal.step(Wake{}, t0 + 2s);
+  REQUIRE(rehearsal.stops(LocalRank{1}, t0 + 3s));
+  rehearsal.step(round_of(0), t0 + 3s);
+  REQUIRE(rehearsal.stops(LocalRank{1}, t0 + 3s));
+}
+
+TEST_CASE("a fault that was not brought about has no target", "[unit][rehearsal]") {
+  auto rehearsal = make("at 1s stop rank=1 for=60s; at 2s kill rank=0; expect recovery<=1s");
+  rehearsal.step(round_of(0), t0);
+  rehearsal.step(Wake{}, t0 + 1s);
+  REQUIRE(text_of(rehearsal.step(NotInjected{0, "its worker has ended"}, t0 + 1s)) ==
+          "told stop rank=1 for=60s at 1 s: its worker has ended");
+  REQUIRE_FALSE(rehearsal.stops(LocalRank{1}, t0 + 1s));
+  REQUIRE(rehearsal.step(NotInjected{7, "there is none"}, t0 + 1s).empty());
+  rehearsal.step(Wake{}, t0 + 2s);
+  rehearsal.step(RoundEnds{true}, t0 + 2500ms);
+  REQUIRE(rehearsal.ended({}).text == "rehearsal failed: stop rank=1 for=60s had no target");
+}
+
+TEST_CASE("workers that have all ended well went on", "[unit][rehearsal]") {
+  auto rehearsal = make("at 1s stop rank=1 for=1s");
+  rehearsal.step(round_of(0), t0);
+  rehearsal.step(both(3, t0 + 900ms), t0 + 900ms);
+  rehearsal.step(Wake{}, t0 + 1s);
+  SECTION("without a further step") {
+    rehearsal.step(RoundEnds{true}, t0 + 3s);
+    REQUIRE(rehearsal.ended({}).faults == std::vector<RehearsedFault>{{"stop rank=1 for=1s", 1s, false, {}, 2s, 0}});
+  }
+  SECTION("unlike those that were stopped") {
+    rehearsal.step(RoundEnds{false}, t0 + 3s);
+    REQUIRE(rehearsal.ended({}).faults == std::vector<RehearsedFault>{{"stop rank=1 for=1s", 1s, false, 2s, {}, {}}});
+  }
+}
+
 TEST_CASE("a slow rank is stopped by/(1+by) of the time", "[unit][rehearsal]") {
   REQUIRE(slow_stopped_part(100) == 10ms);
   REQUIRE(slow_stopped_part(300) == 15ms);
@@ -248,9 +288,9 @@ TEST_CASE("a restart's recovery and lost steps are measured", "[unit][rehearsal]
   REQUIRE(result.faults == std::vector<RehearsedFault>{{"kill rank=1", 5s, false, 100ms, 2s, 8}});
   REQUIRE(result.passed);
   REQUIRE(result.text == "rehearsal passed");
-  REQUIRE(result.table ==
-          "fault        at   noticed after  going on after  steps lost\n"
-          "kill rank=1  5 s  0.1 s          2 s             8\n");
+  REQUIRE(rehearsal_table(result.faults) ==
+          std::vector<std::string>{"fault        at   noticed after  going on after  steps lost",
+                                   "kill rank=1  5 s  100 ms         2 s             8"});
 }
 
 TEST_CASE("within a round all workers must get on twice: one step may have been all but done", "[unit][rehearsal]") {
@@ -270,6 +310,48 @@ TEST_CASE("within a round all workers must get on twice: one step may have been 
   REQUIRE(fault.going_on_after == 2100ms);
   REQUIRE_FALSE(fault.noticed_after);
   REQUIRE(fault.steps_lost == 0);
+}
+
+TEST_CASE("a slow rank gets on all the while", "[unit][rehearsal]") {
+  auto rehearsal = make("at 5s slow rank=3 by=30% for=60s");
+  rehearsal.step(round_of(0), t0);
+  rehearsal.step(Wake{}, t0 + 5s);
+  rehearsal.step(both(51, t0 + 5100ms), t0 + 5200ms);
+  REQUIRE_FALSE(rehearsal.ended({}).faults[0].going_on_after);
+  rehearsal.step(both(52, t0 + 5300ms), t0 + 5400ms);
+  REQUIRE(rehearsal.ended({}).faults[0].going_on_after == 300ms);
+}
+
+TEST_CASE("what a cut does may come late", "[unit][rehearsal]") {
+  auto rehearsal = make("at 5s cut node=1 for=3s");
+  rehearsal.step(round_of(0), t0);
+  rehearsal.step(Wake{}, t0 + 5s);
+  for (int tenth = 51; tenth < 80; ++tenth) {
+    rehearsal.step(both(tenth, t0 + tenth * 100ms), t0 + tenth * 100ms);
+  }
+  REQUIRE_FALSE(rehearsal.ended({}).faults[0].going_on_after);
+  SECTION("or not at all") {
+    rehearsal.step(both(81, t0 + 8100ms), t0 + 8100ms);
+    REQUIRE(rehearsal.ended({}).faults[0].going_on_after == 3100ms);
+  }
+  SECTION("and then the next round goes on before its end") {
+    rehearsal.step(RoundEnds{}, t0 + 7s);
+    rehearsal.step(round_of(0), t0 + 7100ms);
+    rehearsal.step(both(1, t0 + 7500ms), t0 + 7600ms);
+    REQUIRE(rehearsal.ended({}).faults[0].going_on_after == 2500ms);
+  }
+}
+
+TEST_CASE("with a node that is gone nobody goes on in its round", "[unit][rehearsal]") {
+  auto rehearsal = make("at 5s kill node=1; at 5s leave node=2");
+  rehearsal.step(round_of(0, 3), t0);
+  rehearsal.step(Wake{}, t0 + 5s);
+  rehearsal.step(both(1, t0 + 5100ms), t0 + 5200ms);
+  rehearsal.step(both(2, t0 + 5300ms), t0 + 5400ms);
+  rehearsal.step(RoundEnds{}, t0 + 6s);
+  rehearsal.step(round_of(0, 1), t0 + 7s);
+  rehearsal.step(both(1, t0 + 8s), t0 + 8s);
+  for (const auto& fault : rehearsal.ended({}).faults) CHECK(fault.going_on_after == 3s);
 }
 
 TEST_CASE("progress of strangers' times, ranks and steps breaks nothing", "[unit][rehearsal]") {
@@ -305,7 +387,7 @@ TEST_CASE("the end is held against what was expected", "[unit][rehearsal]") {
   CHECK(end("expect restarts=2", {0, 1, 4}).text == "rehearsal failed: expected restarts=2, was 1");
   CHECK(end("expect ranks=4 restarts=0", {9, 1, 3}).text ==
         "rehearsal failed: expected exit=0, was 9; expected restarts=0, was 1; expected ranks=4, was 3");
-  CHECK(end("expect ranks=4", {0, 0, 4}).table.empty());
+  CHECK(rehearsal_table(end("expect ranks=4", {0, 0, 4}).faults).empty());
 }
 
 TEST_CASE("the worst recovery is held against the expected one", "[unit][rehearsal]") {
@@ -313,7 +395,7 @@ TEST_CASE("the worst recovery is held against the expected one", "[unit][rehears
   rehearsal.step(round_of(0), t0);
   rehearsal.step(Wake{}, t0 + 5s);
   REQUIRE(rehearsal.ended({}).text == "rehearsal failed: expected recovery<=2s, was never (kill rank=1)");
-  REQUIRE(rehearsal.ended({}).table.find("never") != std::string::npos);
+  REQUIRE(rehearsal_table(rehearsal.ended({}).faults).at(1).find("never") != std::string::npos);
   rehearsal.step(RoundEnds{}, t0 + 5s);
   rehearsal.step(round_of(0), t0 + 6s);
   auto slower = rehearsal;

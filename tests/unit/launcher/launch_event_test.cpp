@@ -250,6 +250,41 @@ TEST_CASE("what the ranks do is shown even to who wants to hear of errors alone"
   CHECK(page_of(seen).empty());
 }
 
+TEST_CASE("a rehearsal's faults and its end are lines, and a table", "[unit][events]") {
+  using namespace std::chrono_literals;
+  const event::FaultInjected injected{"kill rank=1 at 5 s"};
+  CHECK(to_text(injected) == EventText{LogLevel::warning, "rehearsal: kill rank=1 at 5 s"});
+  CHECK(nlohmann::json::parse(to_json_line(at(1, injected), "h")).at("text") == "kill rank=1 at 5 s");
+  RehearsalResult result;
+  result.text = "rehearsal failed: expected restarts=0, was 1";
+  result.faults = {{"kill rank=1", 5s, false, 250ms, {}, 3}, {"kill rank=9", 6s, true, {}, {}, {}}};
+  const event::RehearsalEnded over{result};
+  CHECK(to_text(over) == EventText{LogLevel::error, result.text});
+  CHECK(page_of(over) ==
+        std::vector<std::string>{"fault                   at   noticed after  going on after  steps lost",
+                                 "kill rank=1             5 s  250 ms         never           3",
+                                 "kill rank=9: not there  6 s  -              -               -"});
+  const auto line = nlohmann::json::parse(to_json_line(at(1, over), "h"));
+  CHECK(line.at("event") == "rehearsal_ended");
+  CHECK((line.at("passed") == false && line.at("text") == result.text));
+  const nlohmann::json faults = {{{"text", "kill rank=1"},
+                                  {"at_s", 5.0},
+                                  {"missing", false},
+                                  {"noticed_after_s", 0.25},
+                                  {"going_on_after_s", nullptr},
+                                  {"steps_lost", 3}},
+                                 {{"text", "kill rank=9"},
+                                  {"at_s", 6.0},
+                                  {"missing", true},
+                                  {"noticed_after_s", nullptr},
+                                  {"going_on_after_s", nullptr},
+                                  {"steps_lost", nullptr}}};
+  CHECK(line.at("faults") == faults);
+  result.passed = true;
+  CHECK(to_text(event::RehearsalEnded{result})->level == LogLevel::info);
+  CHECK(page_of(event::RehearsalEnded{}).empty());
+}
+
 TEST_CASE("a straggler is one line where it is told, and an event everywhere", "[unit][events]") {
   event::StragglerFound late;
   late.found.rank = Rank{3};

@@ -174,6 +174,71 @@ TEST_CASE("how often stragglers are looked for", "[unit][plan]") {
   REQUIRE(refusal({{"straggler-window", "-1"}}) == "--straggler-window must be >= 0");
 }
 
+TEST_CASE("a rehearsal's script is read with the plan", "[unit][plan]") {
+  REQUIRE(!plan({}).rehearsal.script);
+  REQUIRE(plan({{"rehearse", "at 5s kill rank=1"}}).rehearsal.script->statements.size() == 1);
+  REQUIRE(refusal({{"rehearse", "at 5 kill rank=1"}}).starts_with("--rehearse: 1:4: '5' is no time"));
+  REQUIRE(refusal({{"rehearse", ""}}).starts_with("--rehearse: 1:1: the script is empty"));
+  REQUIRE(refusal({{"rehearse", "at 5s leave node=0 back=2s"}}) ==
+          "--rehearse: 'at 5s leave node=0 back=2s': back= needs --rehearse-nodes: nobody else starts a node again");
+  REQUIRE(refusal({{"rehearse", "expect exit=0"}, {"preflight-only", "1"}}) ==
+          "--rehearse: --preflight-only starts nothing that could have faults");
+  OptionValues values;
+  values.set("rehearse", "@faults");
+  Machine machine = fake_machine();
+  machine.script = [](const std::string& path) -> Result<std::string> { return "\nat " + path + " kill rank=1"; };
+  const auto wrong = make_plan(values, {"prog"}, false, machine);
+  REQUIRE(wrong.error().message().starts_with("--rehearse: faults:2:4: 'faults' is no time"));
+  machine.script = [](const std::string& path) -> Result<std::string> {
+    return fail(errc::bad_value, path + ": gone");
+  };
+  REQUIRE(make_plan(values, {"prog"}, false, machine).error().message() == "--rehearse: faults: gone");
+}
+
+TEST_CASE("the nodes of a rehearsal meet where their starter says", "[unit][plan]") {
+  const Texts options{{"rehearse", "at 5s kill node=1 back=2s"},
+                      {"rehearse-nodes", "3"},
+                      {"standalone", "1"},
+                      {"log-dir", "/logs"},
+                      {"result-file", "/r"},
+                      {"node-rank", "9"}};
+  const LaunchConfig starter = plan(options);
+  REQUIRE(starter.rehearsal.nodes == 3);
+  REQUIRE(starter.terms.min_nodes == 3);
+  REQUIRE(starter.output.log_dir == "/logs");
+  OptionValues values;
+  for (const auto& [name, value] : options) values.set(name, value);
+  Machine machine = fake_machine();
+  machine.rehearsed = RehearsedNode{2, 3, Port{12345}, {}};
+  const auto node = make_plan(values, {"prog"}, false, machine);
+  REQUIRE(node.has_value());
+  REQUIRE(node->rehearsal.nodes == 0);
+  REQUIRE(node->rehearsal.node == machine.rehearsed);
+  REQUIRE(node->rendezvous.backend == Backend::c10d);
+  REQUIRE(node->rendezvous.endpoint == Endpoint{"127.0.0.1", Port{12345}});
+  REQUIRE(node->rendezvous.is_host == false);
+  REQUIRE(node->rendezvous.local_addr == "127.0.0.1");
+  REQUIRE(node->terms.max_nodes == 3);
+  REQUIRE(node->output.log_dir == "/logs/node2");
+  REQUIRE(node->output.result_file == "/r.node2");
+  machine.rehearsed->index = 0;
+  REQUIRE(make_plan(values, {"prog"}, false, machine)->rendezvous.is_host == true);
+  REQUIRE(plan({{"rehearse", "expect exit=0"}, {"rehearse-nodes", "2"}, {"nnodes", "1:4"}}).terms.max_nodes == 4);
+}
+
+TEST_CASE("how many nodes a rehearsal may have", "[unit][plan]") {
+  REQUIRE(plan({{"rehearse", "expect exit=0"}, {"rehearse-nodes", "64"}}).rehearsal.nodes == 64);
+  for (const char* number : {"0", "65", "-1"}) {
+    REQUIRE(refusal({{"rehearse", "expect exit=0"}, {"rehearse-nodes", number}}) ==
+            fmt::format("--rehearse-nodes={} is not from 1 to 64", number));
+  }
+  REQUIRE(refusal({{"rehearse-nodes", "2"}}).starts_with("--rehearse-nodes needs --rehearse"));
+  for (const char* nodes : {"3:4", "1"}) {
+    REQUIRE(refusal({{"rehearse", "expect exit=0"}, {"rehearse-nodes", "2"}, {"nnodes", nodes}})
+                .starts_with("--rehearse-nodes=2: the job is one of "));
+  }
+}
+
 TEST_CASE("who is expected, and in which order ranks are given", "[unit][plan]") {
   const Texts c10d{{"rdzv-backend", "c10d"}, {"rdzv-endpoint", "a"}, {"nnodes", "2:4"}};
   const auto with = [&](Texts more) {
