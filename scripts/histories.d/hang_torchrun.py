@@ -84,12 +84,16 @@ def by_recorder(history):
     analyser = beside(history.options, "torchfrtrace")
     if analyser is None:
         return [], "no torchfrtrace"
+    text = ""
     for further in ([], ["--allow-incomplete-ranks"]):  # where a rank has left no dump
-        done = subprocess.run([analyser, *further, "-p", "trace_", str(history.folder / "dumps")], capture_output=True, text=True,
-                              timeout=ANALYSER_LIMIT_S, env=history.environment())
+        try:
+            done = subprocess.run([analyser, *further, "-p", "trace_", str(history.folder / "dumps")], capture_output=True, text=True,
+                                  timeout=ANALYSER_LIMIT_S, env=history.environment())
+        except subprocess.TimeoutExpired:
+            return [], f"Flight Recorder's analyser takes over {ANALYSER_LIMIT_S} s and"
+        text = done.stdout + done.stderr
         if done.returncode == 0:
             break
-    text = done.stdout + done.stderr
     first = re.search(r"missing ranks: \{([^}]*)\}|error msg: (.*)", text)
     if first is None:
         return [], "Flight Recorder's analyser" + (" fails and" if done.returncode else "")

@@ -50,6 +50,12 @@ bool stack_differs(const WorkerSeen& first, const WorkerSeen& second) {
   return before && after && before->frames != after->frames;
 }
 
+/// Both times it was found on a CPU, or waiting for one: on a machine that has far too few it uses next to nothing, and
+/// it is not stuck.
+bool wants_processor(const WorkerSeen& first, const WorkerSeen& second) {
+  return first.kernel.state == 'R' && second.kernel.state == 'R';
+}
+
 /// The unfinished ones, the newest first, then what is finished, as a look keeps them too.
 void tell_collectives(const WorkerAnswer& answer, RankLook& look) {
   for (const bool finished : {false, true}) {
@@ -138,6 +144,7 @@ RankLook look_of(const WorkerMoments& moments, Processor processor) {
   const WorkerSeen& second = *moments.second;
   look.progressed = has_progressed(first, second);
   look.moving =
+      wants_processor(first, second) ||
       is_moving(first.activity, second.activity, second.activity_at - first.activity_at, stack_differs(first, second));
   return look;
 }

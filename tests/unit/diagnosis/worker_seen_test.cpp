@@ -67,6 +67,15 @@ TEST_CASE("a call that a reader of its native stack has broken off is told as it
   }
 }
 
+TEST_CASE("a worker that gets no processor is not stuck", "[unit][diagnosis]") {
+  WorkerMoments twice = moments();
+  CHECK_FALSE(look(twice).moving);
+  twice.second->kernel.state = 'R';
+  CHECK_FALSE(look(twice).moving);  // once may be for our own question
+  twice.first.kernel.state = 'R';
+  CHECK(look(twice).moving);
+}
+
 TEST_CASE("of a deep stack the program's own line is kept", "[unit][diagnosis]") {
   WorkerMoments twice = moments();
   auto& frames = twice.second->python->threads.back().frames;
