@@ -124,6 +124,17 @@ class Job:
 
         return until(read, f"{count} workers")
 
+    def started(self, events, count):
+        """Until the agent knows of `count` worker starts."""
+
+        def known():
+            if not os.path.exists(events):
+                return False
+            with open(events) as file:
+                return file.read().count('"worker_started"') >= count
+
+        until(known, f"{count} workers are known")
+
     def said(self, job, text):
         """Reads the job's stderr until `text` stands there; `end` gets the rest."""
         lines = []

@@ -3,6 +3,7 @@
 usage: launcher_leftovers_test.py TORCHUP FAKE_WORKER [name of a test ...]
 """
 
+import fcntl
 import json
 import os
 import platform
@@ -100,6 +101,34 @@ class Launcher(Job, unittest.TestCase):
         self.assertEqual(self.start("", "exit 0").wait(20), 0)
         if own_cgroup():
             self.assertEqual([name for name in os.listdir(own_cgroup()) if name.startswith(f"torchup.{job.pid}.")], [])
+
+    @unittest.skipUnless(own_cgroup(), "no cgroup of version 2 that is ours to divide")
+    def test_the_cgroup_of_a_job_in_another_pid_namespace_stays(self):
+        """Its number is nobody's here, and nobody lives in it before the first worker is born."""
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        folder = f"{own_cgroup()}/torchup.{gone.pid}.unseen.0"
+        os.mkdir(folder)
+        self.addCleanup(lambda: os.path.exists(folder) and os.rmdir(folder))
+        held = os.open(folder, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_SH)
+        self.end(self.start("", "exit 0"), 0)
+        self.assertTrue(os.path.exists(folder))
+        os.close(held)
+        self.end(self.start("", "exit 0"), 0)
+        self.assertFalse(os.path.exists(folder))
+
+    @unittest.skipUnless(own_cgroup(), "no cgroup of version 2 that is ours to divide")
+    def test_a_jobs_cgroup_is_held(self):
+        job = self.start("", "note {notes} wait")
+        [(_, pid, _)] = self.workers(1)
+        folder = os.open(own_cgroup() + "/" + cgroup_of(pid).rpartition("/")[2], os.O_RDONLY)
+        self.addCleanup(os.close, folder)
+        with self.assertRaises(BlockingIOError):
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        job.terminate()
+        job.wait(30)
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     # What good workers leave behind.
 

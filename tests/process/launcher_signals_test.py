@@ -36,8 +36,10 @@ class Launcher(Job, unittest.TestCase):
 
     def test_a_signal_to_both_processes_is_one(self):
         for number, options in ((signal.SIGINT, ""), (signal.SIGTERM, ""), (signal.SIGTERM, "--drain-signals=TERM")):
-            job = self.start(f"--nproc-per-node=2 {options}", f"late {int(number)} 5 note {{notes}} wait")
+            events = os.path.join(self.scratch.name, "events")
+            job = self.start(f"--nproc-per-node=2 --events={events} {options}", f"late {int(number)} 5 note {{notes}} wait")
             self.workers(2)
+            self.started(events, 2)  # a worker's own first words are earlier than its agent's
             for pid in (job.pid, children(job.pid)[0]):
                 os.kill(pid, number)
             # Each worker has the time that it takes after the signal: nobody was killed.
@@ -45,6 +47,7 @@ class Launcher(Job, unittest.TestCase):
             self.assertNotIn("Unable to shutdown", err)
             self.assertEqual("exitcode  : 5" in err, bool(options))
             os.unlink(self.notes)
+            os.unlink(events)
 
     def test_the_second_term_kills(self):
         job = self.signalled(signal.SIGTERM, "ignore {signal} note {{notes}} wait")

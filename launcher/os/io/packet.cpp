@@ -1,6 +1,5 @@
 #include "launcher/os/io/packet.hpp"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -12,11 +11,13 @@ namespace torchup {
 Result<std::array<UniqueFd, 2>> packet_pair() {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) return system_error("socketpair");
-  std::array<UniqueFd, 2> pair{UniqueFd{ends[0]}, UniqueFd{ends[1]}};
+  return std::array<UniqueFd, 2>{UniqueFd{ends[0]}, UniqueFd{ends[1]}};
+}
+
+Result<> ask_for_senders(int socket) {
   const int on = 1;
-  if (::setsockopt(ends[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) return system_error("SO_PASSCRED");
-  if (::fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0) return system_error("O_NONBLOCK");
-  return pair;
+  if (::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) return system_error("SO_PASSCRED");
+  return {};
 }
 
 Result<> send_packet(int socket, std::string_view text, std::span<const int> descriptors) {

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -96,13 +97,20 @@ void end_and_remove(const std::string& path) {
   } while (!remove_tree(path) && std::chrono::steady_clock::now() < end);
 }
 
-/// Folders that both processes of a job left behind because they were killed in one instant. One of a living job that
-/// we cannot see (another PID namespace) costs that job no more than its cgroup: its workers are then born outside.
+/// Whether a job lives whose cgroup this is. It may have a PID namespace of its own, in which its number is another:
+/// its lock is seen all the same.
+bool is_held(const std::string& path) {
+  const UniqueFd folder{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  return folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0;
+}
+
+/// Folders that both processes of a job left behind because they were killed in one instant.
 void remove_forgotten(const std::string& parent) {
   for (const std::string& name : folders_in(parent)) {
     int pid = 0;
     if (std::sscanf(name.c_str(), "torchup.%d.", &pid) != 1 || pid <= 0) continue;
-    if (::kill(pid, 0) != 0 && errno == ESRCH) static_cast<void>(remove_tree(parent + "/" + name));
+    const std::string path = parent + "/" + name;
+    if (::kill(pid, 0) != 0 && errno == ESRCH && !is_held(path)) static_cast<void>(remove_tree(path));
   }
 }
 
@@ -119,8 +127,11 @@ std::unique_ptr<AttemptCgroup> AttemptCgroup::make(const std::string& tag, int n
   return cgroup;
 }
 
+/// Held for as long as we live: the lock goes with the descriptor.
 AttemptCgroup::AttemptCgroup(std::string path)
-    : path_{std::move(path)}, folder_{::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)} {}
+    : path_{std::move(path)}, folder_{::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)} {
+  if (folder_) static_cast<void>(::flock(folder_.get(), LOCK_SH | LOCK_NB));
+}
 
 AttemptCgroup::~AttemptCgroup() { static_cast<void>(remove()); }
 

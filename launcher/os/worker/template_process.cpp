@@ -300,7 +300,7 @@ void TemplateProcess::fork(std::size_t count, int cgroup) {
   if (cgroup >= 0) descriptors.push_back(cgroup);
   while (pairs.size() < count && descriptors.size() < packet_descriptors_max) {
     auto pair = make_channel_pair();
-    if (!pair) break;
+    if (!pair || !ask_for_senders(pair->ours.get())) break;
     descriptors.push_back(pair->theirs.get());
     pairs.push_back(*std::move(pair));
   }

@@ -13,7 +13,7 @@
 
 namespace torchup {
 
-/// Both ends of a new channel. Ours does not block.
+/// Both ends of a new channel.
 struct ChannelPair {
   UniqueFd ours;
   UniqueFd theirs;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -59,6 +60,10 @@ class ReplyQueue {
   [[nodiscard]] std::size_t own_bytes() const { return bytes_.size() + shared_.capacity() * sizeof(Shared); }
   /// The same with its part of the values that the store does not hold. Looks at each.
   [[nodiscard]] std::size_t held_bytes() const;
+  /// What is to be sent, where that is one piece; else nothing.
+  [[nodiscard]] std::string_view only_piece() const {
+    return shared_left_ == 0 ? std::string_view{bytes_}.substr(bytes_sent_) : std::string_view{};
+  }
   /// Fills `pieces` with what to send next and returns how many it used.
   [[nodiscard]] std::size_t front(std::span<iovec> pieces) const;
   /// So many bytes of the front have been sent.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <limits>
 #include <memory>
 
 #include "rendezvous/core/store/store_codec.hpp"
@@ -13,15 +14,29 @@
 namespace torchup {
 namespace {
 
+/// How much was sent, or the error as a negative number.
 ssize_t send_pieces(int socket, std::span<iovec> pieces) {
-  if (pieces.size() == 1) return ::send(socket, pieces[0].iov_base, pieces[0].iov_len, MSG_NOSIGNAL);
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = pieces.size();
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL);
+  const ssize_t sent = pieces.size() == 1 ? ::send(socket, pieces[0].iov_base, pieces[0].iov_len, MSG_NOSIGNAL)
+                                          : ::sendmsg(socket, &message, MSG_NOSIGNAL);
+  return sent < 0 ? -errno : sent;
 }
 
 }  // namespace
+
+StoreReplies::StoreReplies(StoreConnections& connections, std::size_t reply_bytes_max, LogSink log,
+                           std::function<void()> first_unsent)
+    : connections_{connections}, reply_bytes_max_{reply_bytes_max}, log_{std::move(log)}, first_unsent_{
+                                                                                              std::move(first_unsent)} {
+  const auto min = send_batch_min(answers_per_flush);
+  if (min) {
+    batch_min_ = *min;
+  } else {
+    send_singly(min.error().message());
+  }
+}
 
 /// Where that client's next field goes. Beyond the limit it goes nowhere.
 std::string& StoreReplies::buffer(ClientId to) {
@@ -57,7 +72,8 @@ void StoreReplies::offer_answered() {
   const std::span answered{unsent_.begin() + static_cast<std::ptrdiff_t>(flushed_), unsent_.end()};
   for (const std::uint32_t index : answered) {
     StoreSession& session = connections_.at(index);
-    if (!session.closed) offer(session);
+    ReplyOffer offered;
+    if (!session.closed) offer(session, offered);
     left += uncounted(session);
   }
   while (connections_.held_bytes() + left > connections_.held_bytes_max()) {
@@ -83,7 +99,9 @@ void StoreReplies::put(ClientId to, const Value& value, bool in_store) {
   if (value.size() < ReplyQueue::share_min) return put_bytes(out, value.view());
   put_number(out, static_cast<std::int64_t>(value.size()));
   StoreSession& session = connections_.at(to.value());
-  if (session.overflow == Overflow::none) session.replies.share(value, in_store, connections_.values());
+  if (session.overflow != Overflow::none) return;
+  session.replies.share(value, in_store, connections_.values());
+  ++unsent_values_;
 }
 
 void StoreReplies::fields(ClientId to, std::string encoded) {
@@ -93,6 +111,7 @@ void StoreReplies::fields(ClientId to, std::string encoded) {
   const auto kept = std::make_shared<const std::string>(std::move(encoded));
   session.replies.share(Value{std::shared_ptr<const char[]>{kept, kept->data()}, kept->size()}, false,
                         connections_.values());
+  ++unsent_values_;
 }
 
 void StoreReplies::released(const Value& value) {
@@ -101,36 +120,79 @@ void StoreReplies::released(const Value& value) {
 
 void StoreReplies::close(ClientId client, std::string reason) { refusal_.emplace(client, std::move(reason)); }
 
-StoreSession* StoreReplies::next_unsent() {
-  while (flushed_ < unsent_.size()) {
+std::span<const StoreReplies::Answered> StoreReplies::next_unsent() {
+  const bool together = leave_together(unsent_.size() - flushed_);
+  const std::size_t wanted = together ? SendBatch::size_max : 1;
+  answered_.clear();
+  while (flushed_ < unsent_.size() && answered_.size() < wanted) {
     StoreSession& session = connections_.at(unsent_[flushed_++]);
     session.has_unsent = false;
-    if (!session.closed) return &session;
+    if (!session.closed) answered_.push_back({&session});
   }
-  unsent_.clear();
-  flushed_ = 0;
-  return nullptr;
+  if (answered_.empty()) {
+    unsent_.clear();
+    flushed_ = unsent_values_ = 0;
+  } else if (together) {
+    send_together();
+  }
+  return answered_;
+}
+
+/// Whether so many are worth a batch. It is made when they are more than a small job has; from then on a few will do.
+bool StoreReplies::leave_together(std::size_t count) {
+  if (count < batch_min_) return false;
+  if (batch_) return true;
+  constexpr std::size_t few = 3;
+  batch_min_ = std::min(batch_min_, few);
+  auto made = SendBatch::make();
+  if (!made) return send_singly(made.error().message()), false;
+  batch_.emplace(std::move(*made));
+  return true;
+}
+
+void StoreReplies::send_singly(const std::string& reason) {
+  batch_min_ = std::numeric_limits<std::size_t>::max();
+  if (log_) log_({LogLevel::debug, "the store's answers leave one by one, each with a call of its own: " + reason});
+}
+
+/// Nobody is served before the queues of all know what has been sent of them: who is served may answer, refuse and
+/// close any other.
+void StoreReplies::send_together() {
+  for (Answered& each : answered_) {
+    // A queue of several pieces is as good as a batch: the values in it cost more than the way into the kernel.
+    const std::string_view bytes = each.session->replies.only_piece();
+    each.in_batch = !bytes.empty() && each.session->overflow == Overflow::none;
+    if (each.in_batch) batch_->add(each.session->socket.get(), bytes);
+  }
+  ++batches_;
+  const std::span<const int> results = batch_->send();
+  std::size_t next = 0;
+  for (Answered& each : answered_)
+    if (each.in_batch) took(*each.session, results[next++], each.offered);
 }
 
 /// Gives the kernel what it takes.
-StoreReplies::Offered StoreReplies::offer(StoreSession& session) {
-  Offered offered{};
-  while (!session.replies.empty()) {
+void StoreReplies::offer(StoreSession& session, ReplyOffer& offered) {
+  while (!session.replies.empty() && !offered.full && !offered.failed) {
     std::array<iovec, 64> pieces;
     const std::size_t count = session.replies.front(pieces);
-    const ssize_t sent = send_pieces(session.socket.get(), {pieces.data(), count});
-    if (sent < 0) {
-      if (errno == EINTR) continue;
-      offered.failed = errno != EAGAIN;
-      break;
-    }
-    session.replies.pop(static_cast<std::size_t>(sent), connections_.values());
-    offered.progress = true;
+    took(session, send_pieces(session.socket.get(), {pieces.data(), count}), offered);
   }
-  return offered;
 }
 
-void StoreReplies::send(StoreSession& session) {
+/// What has come of one send, by itself or in a batch: bytes of the queue's front, or an error as a negative number.
+void StoreReplies::took(StoreSession& session, ssize_t sent, ReplyOffer& offered) {
+  if (sent >= 0) {
+    session.replies.pop(static_cast<std::size_t>(sent), connections_.values());
+    offered.progress = true;
+  } else if (sent == -EAGAIN) {
+    offered.full = true;
+  } else if (sent != -EINTR) {
+    offered.failed = true;
+  }
+}
+
+void StoreReplies::send(StoreSession& session, ReplyOffer offered) {
   if (session.overflow == Overflow::of_one) {
     return connections_.refuse(session,
                                fmt::format("reply_bytes_max: an answer of more than {} bytes", reply_bytes_max_));
@@ -138,10 +200,10 @@ void StoreReplies::send(StoreSession& session) {
   if (session.overflow == Overflow::of_all) {
     return connections_.refuse(session, "unread_bytes_max: answers to many at once, those to this peer the longest");
   }
-  const auto [progress, failed] = offer(session);
-  if (failed) return connections_.close(session);
+  offer(session, offered);
+  if (offered.failed) return connections_.close(session);
   if (session.replies.empty() && session.peer_closed) return connections_.close(session);
-  connections_.count_unread(session, progress);
+  connections_.count_unread(session, offered.progress);
   if (!session.closed) connections_.update_interest(session);
 }
 

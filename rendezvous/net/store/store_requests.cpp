@@ -311,8 +311,14 @@ void StoreRequests::settle(StoreSession& session, RequestReader& reader) {
   connections_.count_arriving(session, session.reader.get());
 }
 
-void StoreRequests::send_replies(StoreSession& session) {
-  replies_.send(session);
+void StoreRequests::flush() {
+  for (auto answered = replies_.next_unsent(); !answered.empty(); answered = replies_.next_unsent())
+    for (const auto& [session, offered, in_batch] : answered)
+      if (!session->closed) send_replies(*session, offered);
+}
+
+void StoreRequests::send_replies(StoreSession& session, ReplyOffer offered) {
+  replies_.send(session, offered);
   while (!session.closed && !session.paused && !session.unserved.empty() && connections_.has_room(session)) {
     const std::string input = std::exchange(session.unserved, {});
     serve(session, input);

@@ -33,8 +33,11 @@ class StoreRequests {
   void begin_turn(TimePoint end) { turn_end_ = end; }
   /// Serves on those for whom the last turns had no time, until this one ends. The first is always served.
   void serve_paused();
-  /// Sends what the kernel takes of that session's answers, and serves what waited for the room.
-  void send_replies(StoreSession& session);
+  /// Sends what the kernel takes of that session's answers, and serves what waited for the room. `offered`: what has
+  /// come of it already.
+  void send_replies(StoreSession& session, ReplyOffer offered = {});
+  /// The same for all who have been answered since the last time.
+  void flush();
 
   void watch(std::string_view prefix, StoreWatcher& watcher);
   void apply_taken(ClientId client, Request& request);

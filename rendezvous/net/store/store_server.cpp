@@ -40,7 +40,7 @@ class StoreServer::Impl {
       : options_{std::move(options)}, loop_{loop}, readiness_{loop}, clock_{loop}, rest_{loop},
         connections_{options_.connections, options_.other_language != nullptr, open_set(), options_.log,
                      [this](StoreSession& session) { closing(session); }},
-        replies_{connections_, options_.connections.reply_bytes_max, [this] { flush_later(); }},
+        replies_{connections_, options_.connections.reply_bytes_max, options_.log, [this] { flush_later(); }},
         store_{options_.limits, random_store_identity(), replies_, random_hash_secret()}, requests_{
                                                                                               options_, connections_,
                                                                                               replies_, store_, [this] {
@@ -90,6 +90,7 @@ class StoreServer::Impl {
     status.unread_bytes = connections_.unread_bytes();
     status.refused = connections_.refused();
     status.requests = requests_.served();
+    status.batches = replies_.batches();
     return status;
   }
 
@@ -334,9 +335,7 @@ class StoreServer::Impl {
   }
 
   /// Sends what the engine has answered since the last time.
-  void flush() {
-    while (StoreSession* const session = replies_.next_unsent()) requests_.send_replies(*session);
-  }
+  void flush() { requests_.flush(); }
 
   // Ending.
 

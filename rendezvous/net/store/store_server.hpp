@@ -91,6 +91,7 @@ struct StoreServerStatus {
   std::uint64_t accepted = 0;
   std::uint64_t refused = 0;  ///< closed for what they sent, or at a limit
   std::uint64_t requests = 0;
+  std::uint64_t batches = 0;  ///< calls of the kernel that took the answers of several clients (SendBatch)
 };
 
 /// Sees what clients do to keys of interest. Called on the loop; may use the store.
@@ -117,7 +118,8 @@ class StoreWatcher {
 /// included; no peer is ever looked up by name.
 ///
 /// The loop sees one descriptor, an epoll set of our own: sessions cost no coroutine and no handler, only readiness,
-/// recv and send. Destroying the server closes all connections.
+/// recv and send; the answers of many leave
+/// with one call where the kernel allows it (SendBatch). Destroying the server closes all connections.
 class StoreServer {
  public:
   StoreServer(boost::asio::io_context& loop, StoreServerOptions options);
