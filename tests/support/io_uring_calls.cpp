@@ -37,7 +37,8 @@ long fails(int error) {
 }  // namespace
 }  // namespace torchup::test
 
-extern "C" long syscall(long number, ...) noexcept {
+/// As many arguments as a call can have are handed on, those that the caller has given and what lies behind them.
+extern "C" [[gnu::no_sanitize_address]] long syscall(long number, ...) noexcept {
   using Call = long (*)(long, ...);
   static const auto kernel = reinterpret_cast<Call>(::dlsym(RTLD_NEXT, "syscall"));
   using namespace torchup::test;
