@@ -183,7 +183,7 @@ class Launcher(Job, unittest.TestCase):
             events = os.path.join(self.scratch.name, f"events-{name}")
             job = self.start(f"--max-restarts=3 --drain-signals={name} --events={events}", "note {notes} wait")
             # The launcher may hear of a start after the worker's first line; nobody could save before.
-            until(lambda: os.path.exists(events) and '"worker_started"' in pathlib.Path(events).read_text(), "it runs")
+            self.started(events, 1)
             self.workers(1)
             job.send_signal(number)
             _, err = self.end(job, 128 + number)
