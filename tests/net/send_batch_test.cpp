@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tests/support/io_uring_calls.hpp"
+#include "tests/support/variable.hpp"
 
 using namespace torchup;
 using namespace torchup::test;
@@ -183,18 +184,18 @@ TEST_CASE("a kernel that only says that it sends is found out", "[net][send_batc
 }
 
 TEST_CASE("the fewest messages of a batch come from the environment, or no batch is wanted", "[net][send_batch]") {
-  constexpr const char* name = "TORCHUP_SEND_BATCH_MIN";
-  const char* const before = std::getenv(name);
-  const std::string kept = before ? before : "";
-  ::unsetenv(name);
+  const std::string name = "TORCHUP_SEND_BATCH_MIN";
+  const Variable variable{name, nullptr};
   CHECK(send_batch_min(16).value() == 16);
-  ::setenv(name, "3", 1);
-  CHECK(send_batch_min(16).value() == 3);
-  for (const char* const wrong : {"0", "", "many", "3 or so", "-1"}) {
-    ::setenv(name, wrong, 1);
+  for (const int wanted : {3, 0}) {
+    variable.set(std::to_string(wanted).c_str());
+    CHECK(send_batch_min(16).value() == static_cast<std::size_t>(wanted));
+  }
+  for (const char* const wrong : {"", "many", "3 or so", "-1"}) {
+    variable.set(wrong);
     const auto min = send_batch_min(16);
     REQUIRE(min.has_error());
-    CHECK(min.error().message() == fmt::format("{} is \"{}\"", name, wrong));
+    CHECK(min.error().message() ==
+          fmt::format("{} is \"{}\": a number of clients is wanted, 0 for no batches", name, wrong));
   }
-  before ? ::setenv(name, kept.c_str(), 1) : ::unsetenv(name);
 }

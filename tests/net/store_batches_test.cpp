@@ -5,7 +5,6 @@
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
 #include <cerrno>
-#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string>
@@ -15,27 +14,14 @@
 #include "tests/support/io_uring_calls.hpp"
 #include "tests/support/store_harness.hpp"
 #include "tests/support/store_peers.hpp"
+#include "tests/support/variable.hpp"
 
 using namespace torchup;
 using namespace torchup::test;
 
 namespace {
 
-/// TORCHUP_SEND_BATCH_MIN for the life of this.
-class BatchMin {
- public:
-  explicit BatchMin(const char* value) {
-    if (const char* const before = std::getenv(name)) before_ = before;
-    value ? ::setenv(name, value, 1) : ::unsetenv(name);
-  }
-  BatchMin(const BatchMin&) = delete;
-  BatchMin& operator=(const BatchMin&) = delete;
-  ~BatchMin() { before_ ? ::setenv(name, before_->c_str(), 1) : ::unsetenv(name); }
-
- private:
-  static constexpr const char* name = "TORCHUP_SEND_BATCH_MIN";
-  std::optional<std::string> before_;
-};
+constexpr const char* batch_min_variable = "TORCHUP_SEND_BATCH_MIN";
 
 /// What one client asks in one go, and what it is answered.
 struct Talk {
@@ -86,7 +72,7 @@ TEST_CASE("each of many clients gets every byte in order, however the answers le
                             {"one by one, for want of io_uring", nullptr, {.setup_error = EPERM}, false}}));
   CAPTURE(way.name);
   if (way.batches) need_io_uring();
-  const BatchMin min{way.batch_min};
+  const Variable min{batch_min_variable, way.batch_min};
   boost::asio::io_context loop;
   std::vector<std::string> lines;
   StoreServerOptions options;
@@ -122,13 +108,34 @@ TEST_CASE("each of many clients gets every byte in order, however the answers le
     CHECK(lines.empty());
   } else {
     REQUIRE(lines.size() == 1);
-    CHECK(lines[0].find(way.batch_min ? "TORCHUP_SEND_BATCH_MIN is \"0\"" : "io_uring_setup: ") != std::string::npos);
+    CHECK(lines[0].find(way.batch_min ? "TORCHUP_SEND_BATCH_MIN is 0" : "io_uring_setup: ") != std::string::npos);
   }
+}
+
+TEST_CASE("who asks for batches of no number of clients hears of it, and has them as ever", "[net][store_batches]") {
+  need_io_uring();
+  const Variable min{batch_min_variable, "a few"};
+  boost::asio::io_context loop;
+  std::vector<LogLine> lines;
+  StoreServerOptions options;
+  options.log = [&](const LogLine& line) { lines.push_back(line); };
+  StoreServer server{loop, std::move(options)};
+  const Port port = *server.listen();
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].level == LogLevel::warning);
+  CHECK(lines[0].text == "TORCHUP_SEND_BATCH_MIN is \"a few\": a number of clients is wanted, 0 for no batches");
+  std::vector<UniqueFd> clients;
+  for (std::uint32_t i = 0; i < 40; ++i) {
+    clients.push_back(connect_to(port));
+    send_all(clients.back(), validate + request(Query::ping, {}, {}, i));
+  }
+  for (const UniqueFd& client : clients) REQUIRE(received(loop, client, 4).size() == 4);
+  CHECK(server.status().batches > 0);
 }
 
 TEST_CASE("those who are gone do not keep the others of their batch from their answers", "[net][store_batches]") {
   need_io_uring();
-  const BatchMin min{GENERATE("1", "0")};
+  const Variable min{batch_min_variable, GENERATE("1", "0")};
   boost::asio::io_context loop;
   StoreServer server{loop, {}};
   const Port port = *server.listen();
@@ -149,7 +156,7 @@ TEST_CASE("those who are gone do not keep the others of their batch from their a
 
 TEST_CASE("few clients cost no batch, and many make one", "[net][store_batches]") {
   need_io_uring();
-  const BatchMin min{nullptr};
+  const Variable min{batch_min_variable, nullptr};
   const ChangedIoUring counted{{}};
   boost::asio::io_context loop;
   StoreServer server{loop, {}};
@@ -174,7 +181,7 @@ TEST_CASE("few clients cost no batch, and many make one", "[net][store_batches]"
 
 TEST_CASE("who gets room with a batch is served on", "[net][store_batches]") {
   need_io_uring();
-  const BatchMin min{GENERATE("1", "0")};
+  const Variable min{batch_min_variable, GENERATE("1", "0")};
   boost::asio::io_context loop;
   StoreServerOptions options;
   options.connections.reply_pause_bytes = 1000;

@@ -131,8 +131,9 @@ Result<std::size_t> send_batch_min(std::size_t otherwise) {
   const std::string_view text{value};
   std::size_t min = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), min);
-  if (error != std::errc{} || end != text.data() + text.size() || min == 0)
-    return fail(errc::bad_value, fmt::format("{} is \"{}\"", name, text));
+  if (error != std::errc{} || end != text.data() + text.size())
+    return fail(errc::bad_value,
+                fmt::format("{} is \"{}\": a number of clients is wanted, 0 for no batches", name, text));
   return min;
 }
 

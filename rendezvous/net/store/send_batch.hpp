@@ -65,8 +65,8 @@ class SendBatch {
   bool sent_ = false;  ///< results_ are those of the last batch
 };
 
-/// From how many messages at once on a batch is worth its making: TORCHUP_SEND_BATCH_MIN, or else `otherwise`.
-/// Errors: errc::bad_value, which names the variable, when it is 0 (no batches are wanted) or no number.
+/// From how many messages at once on a batch is worth its making: TORCHUP_SEND_BATCH_MIN, or else `otherwise`; 0: no
+/// batches are wanted. Errors: errc::bad_value, which names the variable, when it is no number.
 [[nodiscard]] Result<std::size_t> send_batch_min(std::size_t otherwise);
 
 }  // namespace torchup

@@ -31,11 +31,9 @@ StoreReplies::StoreReplies(StoreConnections& connections, std::size_t reply_byte
     : connections_{connections}, reply_bytes_max_{reply_bytes_max}, log_{std::move(log)}, first_unsent_{
                                                                                               std::move(first_unsent)} {
   const auto min = send_batch_min(answers_per_flush);
-  if (min) {
-    batch_min_ = *min;
-  } else {
-    send_singly(min.error().message());
-  }
+  if (!min && log_) log_({LogLevel::warning, min.error().message()});
+  batch_min_ = min ? *min : answers_per_flush;
+  if (batch_min_ == 0) send_singly("TORCHUP_SEND_BATCH_MIN is 0");
 }
 
 /// Where that client's next field goes. Beyond the limit it goes nowhere.
