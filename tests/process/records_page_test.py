@@ -86,7 +86,17 @@ class Page(unittest.TestCase):
 
     def test_a_job_that_is_asked_where_it_is(self):
         events, _ = self.run_job("echo ready; sleep 30", then=signal.SIGQUIT)
-        self.check(events, "worker_seen")
+        self.check(events, "worker_seen", "ranks_shown")
+
+    def test_a_job_that_hangs(self):
+        events, result = self.run_job("kill -STOP $$", "--hang-timeout=0.3,0.3", "--on-hang=abort", "--log-dir=logs")
+        self.check(events, "hang_found", "worker_hung", "job_ended")
+        path, = self.folder.glob("logs/*/attempt_0/hang_0.json")
+        hang = json.loads(path.read_text())
+        told = set(re.findall(r"`(\w+)`", PAGE.partition("## Hang")[2]))
+        self.assertLessEqual(set(hang) | set(hang["ranks"][0]), told)
+        self.assertEqual((hang["kind"], hang["culprits"], result["exit_code"]), ("stopped", [0], 1))
+        self.assertTrue(path.with_suffix(".txt").read_text().startswith(hang["summary"]))
 
     def test_a_job_that_saves_its_state(self):
         events, _ = self.run_job("exit 75")

@@ -40,7 +40,7 @@ bool is_our_page(const WorkerPageAddress& address) {
   constexpr int seals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW;  // an unsealed page could be cut under us: SIGBUS
   struct stat status {};
   return address.pid == ::getpid() && ::fstat(address.fd, &status) == 0 && status.st_dev == address.device &&
-         status.st_ino == address.inode && status.st_size == static_cast<off_t>(worker_page_bytes) &&
+         status.st_ino == address.inode && status.st_size >= static_cast<off_t>(worker_page_bytes) &&
          (::fcntl(address.fd, F_GET_SEALS) & seals) == seals;
 }
 

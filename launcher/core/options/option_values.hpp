@@ -21,6 +21,7 @@ class OptionValues {
  public:
   /// Command line: the last one wins. `name` is the table's.
   void set(std::string_view name, std::string text) { values_[std::string{name}] = std::move(text); }
+  void unset(std::string_view name) { values_.erase(std::string{name}); }
   /// Takes the options that are not set yet from PET_ variables.
   ///
   /// Errors: errc::bad_value when a flag's variable is not a number (contract: non-zero means on), or when a value is

@@ -21,6 +21,8 @@ Result<ChosenGpus> choose_gpus(const PlanSource& source, const WorkerCountRule& 
   chosen.by_name = options.has("gpus");
   if (!chosen.by_name && !rule.needs_gpus() && !options.has("numa-binding")) return chosen;
   chosen.all = machine.gpus();
+  plan.preflight.gpus_asked = true;
+  plan.preflight.gpus_found = chosen.all;
   chosen.devices = visible_devices(chosen.all, machine.variable(cuda_devices));
   if (!chosen.by_name) return chosen;
   auto named = choose_devices(options.text("gpus"), chosen.all, chosen.devices);
@@ -84,6 +86,7 @@ Result<> plan_workers(const PlanSource& source, LaunchConfig& plan) {
   const auto count = worker_count(*rule, *cpus, gpus->all, gpus->devices, plan.virtual_local_rank);
   if (!count) return count.error();
   plan.local_world_size = *count;
+  for (const Device& device : gpus->devices) plan.preflight.gpus.push_back(static_cast<int>(device.gpu));
   if (auto checked = check_shortage(options, *rule, *gpus, plan); !checked) return checked;
   if (auto bound = bind_workers(options, *cpus, *gpus, plan); !bound) return bound;
   share_out_threads(source, *omp, needs_cpus ? usable_cores(*cpus, cpus->allowed) : 1, plan);

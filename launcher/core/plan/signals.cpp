@@ -18,17 +18,18 @@ struct SignalName {
   int number;
   std::string_view name;  ///< without SIG
 };
-constexpr std::array table = {SignalName{SIGHUP, "HUP"},   SignalName{SIGINT, "INT"},       SignalName{SIGQUIT, "QUIT"},
-                              SignalName{SIGILL, "ILL"},   SignalName{SIGTRAP, "TRAP"},     SignalName{SIGABRT, "ABRT"},
-                              SignalName{SIGBUS, "BUS"},   SignalName{SIGFPE, "FPE"},       SignalName{SIGKILL, "KILL"},
-                              SignalName{SIGUSR1, "USR1"}, SignalName{SIGSEGV, "SEGV"},     SignalName{SIGUSR2, "USR2"},
-                              SignalName{SIGPIPE, "PIPE"}, SignalName{SIGALRM, "ALRM"},     SignalName{SIGTERM, "TERM"},
-                              SignalName{SIGCHLD, "CHLD"}, SignalName{SIGSTKFLT, "STKFLT"}, SignalName{SIGCONT, "CONT"},
-                              SignalName{SIGSTOP, "STOP"}, SignalName{SIGTSTP, "TSTP"},     SignalName{SIGTTIN, "TTIN"},
-                              SignalName{SIGTTOU, "TTOU"}, SignalName{SIGURG, "URG"},       SignalName{SIGXCPU, "XCPU"},
-                              SignalName{SIGXFSZ, "XFSZ"}, SignalName{SIGVTALRM, "VTALRM"}, SignalName{SIGPROF, "PROF"},
-                              SignalName{SIGIO, "IO"},     SignalName{SIGWINCH, "WINCH"},   SignalName{SIGPWR, "PWR"},
-                              SignalName{SIGSYS, "SYS"}};
+constexpr std::array signal_table = {
+    SignalName{SIGHUP, "HUP"},   SignalName{SIGINT, "INT"},       SignalName{SIGQUIT, "QUIT"},
+    SignalName{SIGILL, "ILL"},   SignalName{SIGTRAP, "TRAP"},     SignalName{SIGABRT, "ABRT"},
+    SignalName{SIGBUS, "BUS"},   SignalName{SIGFPE, "FPE"},       SignalName{SIGKILL, "KILL"},
+    SignalName{SIGUSR1, "USR1"}, SignalName{SIGSEGV, "SEGV"},     SignalName{SIGUSR2, "USR2"},
+    SignalName{SIGPIPE, "PIPE"}, SignalName{SIGALRM, "ALRM"},     SignalName{SIGTERM, "TERM"},
+    SignalName{SIGCHLD, "CHLD"}, SignalName{SIGSTKFLT, "STKFLT"}, SignalName{SIGCONT, "CONT"},
+    SignalName{SIGSTOP, "STOP"}, SignalName{SIGTSTP, "TSTP"},     SignalName{SIGTTIN, "TTIN"},
+    SignalName{SIGTTOU, "TTOU"}, SignalName{SIGURG, "URG"},       SignalName{SIGXCPU, "XCPU"},
+    SignalName{SIGXFSZ, "XFSZ"}, SignalName{SIGVTALRM, "VTALRM"}, SignalName{SIGPROF, "PROF"},
+    SignalName{SIGIO, "IO"},     SignalName{SIGWINCH, "WINCH"},   SignalName{SIGPWR, "PWR"},
+    SignalName{SIGSYS, "SYS"}};
 
 }  // namespace
 
@@ -36,8 +37,8 @@ std::string signal_name(int signal) {
   // The C library keeps some of the real-time signals for itself, so these two are known at run time only.
   if (signal == SIGRTMIN) return "SIGRTMIN";
   if (signal == SIGRTMAX) return "SIGRTMAX";
-  const auto found = std::ranges::find(table, signal, &SignalName::number);
-  return found == table.end() ? "" : fmt::format("SIG{}", found->name);
+  const auto found = std::ranges::find(signal_table, signal, &SignalName::number);
+  return found == signal_table.end() ? "" : fmt::format("SIG{}", found->name);
 }
 
 std::string signal_text(int signal) {
@@ -51,8 +52,8 @@ std::optional<int> signal_number(std::string_view name) {
   if (name.starts_with("SIG")) name.remove_prefix(3);
   if (name == "RTMIN") return SIGRTMIN;
   if (name == "RTMAX") return SIGRTMAX;
-  const auto found = std::ranges::find(table, name, &SignalName::name);
-  return found == table.end() ? std::nullopt : std::optional{found->number};
+  const auto found = std::ranges::find(signal_table, name, &SignalName::name);
+  return found == signal_table.end() ? std::nullopt : std::optional{found->number};
 }
 
 bool is_for_users(int signal) {

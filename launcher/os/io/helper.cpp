@@ -1,10 +1,13 @@
 #include "launcher/os/io/helper.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/readable_pipe.hpp>
 #include <csignal>
@@ -67,6 +70,10 @@ class Asking {
 
   Task<> ask() {
     answer_ = co_await within(helper_.limit, read_answer());
+    if (helper_.farewell > Duration{0}) {
+      ::kill(child_->id(), SIGTERM);
+      static_cast<void>(co_await within(helper_.farewell, end()));
+    }
     ::kill(-child_->id(), SIGKILL);
     const auto ended = co_await within(helper_kill_limit, end());
     if (!ended) static_cast<void>(child_->detach());
@@ -75,8 +82,16 @@ class Asking {
   Task<Result<std::string>> read_answer() {
     std::string text;
     auto buffer = asio::dynamic_buffer(text, helper_.answer_bytes_max);
-    co_await asio::async_read(out_, buffer, Token{});  // its end, or as much as we take
-    co_return text;
+    if (helper_.cancelled < 0) {
+      co_await asio::async_read(out_, buffer, Token{});  // its end, or as much as we take
+      co_return text;
+    }
+    using namespace asio::experimental::awaitable_operators;
+    asio::posix::stream_descriptor cancelled{loop_, ::fcntl(helper_.cancelled, F_DUPFD_CLOEXEC, 0)};
+    auto first = co_await (asio::async_read(out_, buffer, Token{}) ||
+                           cancelled.async_wait(asio::posix::stream_descriptor::wait_read, Token{}));
+    if (first.index() == 0) co_return text;
+    co_return Error{make_error_code(boost::system::errc::operation_canceled), "nobody wants the answer any more"};
   }
 
   Task<Result<>> end() {

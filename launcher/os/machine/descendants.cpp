@@ -91,9 +91,11 @@ void signal_all(const std::vector<pid_t>& pids, int number) {
 
 void become_subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-std::vector<pid_t> descendants(std::span<const pid_t> but) {
+std::vector<pid_t> descendants(std::span<const pid_t> but) { return descendants_of(::getpid(), but); }
+
+std::vector<pid_t> descendants_of(pid_t root, std::span<const pid_t> but) {
   const auto processes = all_processes();
-  std::vector<pid_t> found{::getpid()};
+  std::vector<pid_t> found{root};
   for (std::size_t next = 0; next < found.size(); ++next) {
     const pid_t parent = found[next];
     for (const Process& process : processes) {

@@ -204,6 +204,13 @@ bool launcher_is_gone(const std::string& name) {
   return parts[place] == place_of_processes() && start_time(parts[pid]) != parts[start];
 }
 
+Result<std::string> make_memory_directory() {
+  if (!is_in_memory(shared_memory)) return fail(errc::refused, fmt::format("{} is not in memory", shared_memory));
+  std::string path = fmt::format("{}/{}", shared_memory, memory_name(random_name()));
+  if (::mkdir(path.c_str(), 0700) != 0) return system_error(path);
+  return path;
+}
+
 Result<RunDirectory> make_run_directory(std::string log_dir, const std::string& run_id, bool for_logs) {
   RunDirectory made;
   std::error_code error;
@@ -267,6 +274,7 @@ void remove_left_behind(const std::string& own_link) {
     struct stat status {};
     if (!launcher_is_gone(name) || ++looked_at > left_behind_max) continue;
     if (::lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != ::geteuid()) continue;
+    fs::remove_all(path + "/" + hook_folder_name, ignored);
     const std::string link = std::string{temporary_prefix} + name.substr(name.size() - random_name_length);
     std::string place = "/tmp";
     for (const std::string& each : places)

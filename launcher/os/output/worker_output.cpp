@@ -109,8 +109,8 @@ Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string n
 }
 
 void Output::clear_left_behind() {
-  if (std::exchange(cleared_, true) || run_.temporary.empty()) return;
-  disk_.call([link = run_.temporary.front()] { remove_left_behind(link); });
+  if (std::exchange(cleared_, true) || run_.path.empty()) return;
+  disk_.call([link = run_.temporary.empty() ? std::string{} : run_.temporary.front()] { remove_left_behind(link); });
 }
 
 Result<std::array<UniqueFd, 2>> Output::helper_streams(const std::string& prefix) {

@@ -83,6 +83,27 @@ void CoordinatorLink::say(const Leave& leave, TimePoint now) {
   write(leave);
 }
 
+// An answer goes where the question came from: a coordinator that has begun anew counts from 0 again.
+
+void CoordinatorLink::say(const Examined& examined, TimePoint) {
+  if (examined_ != examined.number) return;
+  if (examined.last) examined_.reset();
+  write(examined);
+}
+
+void CoordinatorLink::say(const Arrivals& arrivals, TimePoint) {
+  if (std::exchange(arrivals_asked_, false)) write(arrivals);
+}
+
+void CoordinatorLink::say(const AskLook& ask, TimePoint) {
+  if (runs()) write(ask);
+}
+
+void CoordinatorLink::on(const link::Report& event, TimePoint) { report_ = event.progress; }
+
+/// Workers of ours are in a round that nobody has told us to stop.
+bool CoordinatorLink::runs() const { return standing_.placement && standing_.stage != Resume::Stage::stopping; }
+
 void CoordinatorLink::write(AgentFrame frame) {
   if (line_) act(link::Write{*line_, std::move(frame)});
 }
@@ -172,7 +193,7 @@ Duration CoordinatorLink::kernel_patience() const { return lease() + std::chrono
 Duration CoordinatorLink::doubt_after() const { return std::min<Duration>(std::chrono::seconds{1}, lease() / 3); }
 
 void CoordinatorLink::keep_alive(TimePoint now) {
-  write(KeepAlive{++keep_alive_number_});
+  write(KeepAlive{++keep_alive_number_, runs() ? report_ : std::nullopt});
   unanswered_.emplace_back(keep_alive_number_, now);
   keep_alive_at_ = now + std::min<Duration>(std::chrono::seconds{1}, lease() / 5);
 }

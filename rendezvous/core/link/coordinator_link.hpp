@@ -11,6 +11,7 @@
 
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/agent_codec.hpp"
+#include "rendezvous/core/link/clock_offset.hpp"
 #include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
 
@@ -40,6 +41,10 @@ namespace link {
 struct Say {
   AgentMessage message;
 };
+/// How far the workers are; the newest goes with each keep-alive.
+struct Report {
+  ProgressReport progress = {};
+};
 /// The connection stands. `nonce` was never used before.
 struct Dialled {
   LineId line;
@@ -67,7 +72,7 @@ struct Closed {
 struct Finish {};
 /// Nothing happened but time.
 struct Wake {};
-using Event = std::variant<Say, Dialled, DialFailed, Heard, Garbled, Closed, Finish, Wake>;
+using Event = std::variant<Say, Report, Dialled, DialFailed, Heard, Garbled, Closed, Finish, Wake>;
 
 // Actions.
 
@@ -166,6 +171,12 @@ class CoordinatorLink {
   /// another.
   [[nodiscard]] int incarnation() const { return incarnation_; }
 
+  /// How far the coordinator's monotonic clock is ahead of ours; nothing before a keep-alive was answered with it on
+  /// the line in use.
+  [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return clock_.estimate(); }
+  /// Likewise its clock of the day.
+  [[nodiscard]] std::optional<ClockOffset::Estimate> day() const { return day_.estimate(); }
+
  private:
   /// What the coordinator must be told again on a new line.
   struct Standing {
@@ -187,6 +198,7 @@ class CoordinatorLink {
   };
 
   void on(const link::Say& event, TimePoint now);
+  void on(const link::Report& event, TimePoint now);
   void on(const link::Dialled& event, TimePoint now);
   void on(const link::DialFailed& event, TimePoint now);
   void on(const link::Heard& event, TimePoint now);
@@ -201,6 +213,9 @@ class CoordinatorLink {
   void say(const WorkersFailed& failed, TimePoint now);
   void say(const WorkersSucceeded& succeeded, TimePoint now);
   void say(const Leave& leave, TimePoint now);
+  void say(const Examined& examined, TimePoint now);
+  void say(const AskLook& ask, TimePoint now);
+  void say(const Arrivals& arrivals, TimePoint now);
   void write(AgentFrame frame);
 
   // What a line says that is not welcome yet.
@@ -225,6 +240,8 @@ class CoordinatorLink {
   void hear(const StopWorkers& stop, TimePoint now);
   void hear(const End& end, TimePoint now);
   void hear(const Waiting& waiting, TimePoint now);
+  void hear(const Examine& examine, TimePoint now);
+  void hear(const HangTold& told, TimePoint now);
 
   void due(TimePoint now);
   void slept(Duration gap, TimePoint now);
@@ -236,9 +253,11 @@ class CoordinatorLink {
   void hang_up_attempt();
   void keep_alive(TimePoint now);
   void restate();
+  void forget_questions();
   void retry_later(TimePoint now);
   void trouble(const std::string& what);
   void conclude(LinkEvent last);
+  [[nodiscard]] bool runs() const;
   [[nodiscard]] std::optional<TimePoint> fence_at() const;
   [[nodiscard]] std::optional<TimePoint> dial_at() const;
   [[nodiscard]] Duration lease() const;
@@ -284,6 +303,12 @@ class CoordinatorLink {
   TimePoint keep_alive_at_;
   std::uint64_t keep_alive_number_ = 0;
   std::deque<std::pair<std::uint64_t, TimePoint>> unanswered_;
+
+  std::optional<ProgressReport> report_;   ///< of the round that runs
+  std::optional<std::uint64_t> examined_;  ///< Examine that came by the line in use and is not answered
+  bool arrivals_asked_ = false;            ///< the same of arrivals
+  ClockOffset clock_;
+  ClockOffset day_;
 };
 
 }  // namespace torchup

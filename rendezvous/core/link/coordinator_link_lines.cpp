@@ -149,6 +149,8 @@ void CoordinatorLink::greeted(const Welcome& welcome, TimePoint now) {
   attempt_.reset();
   keep_alive_at_ = now;
   unanswered_.clear();
+  forget_questions();
+  clock_ = day_ = {};  // it may be another machine's
   restate();
   if (former) act(link::Close{*former});
 }
@@ -196,9 +198,16 @@ void CoordinatorLink::foreign(const std::string& what, TimePoint now) {
 
 // ---- what the coordinator says
 
-void CoordinatorLink::hear(const KeepAliveAnswer& answer, TimePoint) {
+void CoordinatorLink::hear(const KeepAliveAnswer& answer, TimePoint now) {
   while (!unanswered_.empty() && unanswered_.front().first <= answer.number) {
-    heard_of_ = unanswered_.front().second;
+    const auto [number, sent] = unanswered_.front();
+    if (number == answer.number && answer.clock_ns > 0) {
+      clock_.add(sent.time_since_epoch(), Duration{answer.clock_ns}, now.time_since_epoch());
+    }
+    if (number == answer.number && answer.day_ns > 0) {
+      day_.add(sent.time_since_epoch(), Duration{answer.day_ns}, now.time_since_epoch());
+    }
+    heard_of_ = sent;
     unanswered_.pop_front();
     line_answered_ = true;
     last_trouble_.clear();
@@ -220,6 +229,8 @@ void CoordinatorLink::hear(const Placed& placed, TimePoint) {
   standing_.placement = placed.placement;
   former_ = placed.placement;
   standing_.stage = Resume::Stage::running;
+  report_.reset();
+  forget_questions();
   tell(placed);
 }
 
@@ -249,5 +260,24 @@ void CoordinatorLink::hear(const End& end, TimePoint) {
 }
 
 void CoordinatorLink::hear(const Waiting& waiting, TimePoint) { tell(waiting); }
+
+void CoordinatorLink::hear(const Examine& examine, TimePoint) {
+  if (!runs() || ending_) return;
+  if (examine.arrivals_only) {
+    arrivals_asked_ = true;
+  } else {
+    examined_ = examine.number;
+  }
+  tell(examine);
+}
+
+void CoordinatorLink::hear(const HangTold& told, TimePoint) {
+  if (runs() && !ending_) tell(told);
+}
+
+void CoordinatorLink::forget_questions() {
+  examined_.reset();
+  arrivals_asked_ = false;
+}
 
 }  // namespace torchup

@@ -30,6 +30,7 @@ void Rendezvous::restate(Slot slot, const Resume& resume, TimePoint now) {
   switch (phase_) {
     case Phase::gathering:
       if (resume.stage == Resume::Stage::ready) {
+        if (member.join->unfit != resume.join.unfit) says_anew(slot, resume.join);
         if (member.stage == Stage::stopping) set_stage(slot, Stage::ready);
       } else if (resume.placement) {
         if (resume.stage != Resume::Stage::stopping) tell_round_is_over(member, *resume.placement);

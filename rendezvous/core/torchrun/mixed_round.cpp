@@ -322,7 +322,7 @@ Result<> MixedRound::meet(const Turn& turn) {
     place.restart_count = agent.restarts.count();
     place.membership_changes = agent.membership_changes;
     agent.stage = Stage::running;
-    tell(id, Placed{std::move(place)});
+    tell(id, Placed{std::move(place), false});
   }
   return {};
 }

@@ -212,7 +212,7 @@ Result<> TorchrunPeer::meet(TorchrunStore& store) {
   if (outcome->message) tell(*std::move(outcome->message));
   if (!outcome->placement) return {};
   phase_ = Phase::running;
-  Placed placed{*std::move(outcome->placement)};
+  Placed placed{*std::move(outcome->placement), false};
   placed.placement.restart_count = restarts_.count();
   placed.placement.membership_changes = membership_changes_;
   tell(std::move(placed));

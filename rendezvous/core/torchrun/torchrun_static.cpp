@@ -105,7 +105,7 @@ Result<> TorchrunStatic::join(TorchrunStore& store) {
   phase_ = Phase::running;
   Placement place = placed_by(*ranks, Round{round_}, *join_->group_rank, nodes(), *settings_.place);
   place.restart_count = restarts_.count();
-  told_.push_back(Placed{std::move(place)});
+  told_.push_back(Placed{std::move(place), false});
   return {};
 }
 

@@ -17,6 +17,12 @@ constexpr std::size_t address_bytes = 64 + sizeof(AddressBytes);  // of each: it
 
 constexpr int fault_exit_code = 70;
 
+/// Agents are told of it, and tell people in more words: the one in this process to those who read this line.
+bool is_told_by_agents(const Note& note) {
+  return std::holds_alternative<HangNoted>(note) || std::holds_alternative<HangOver>(note) ||
+         std::holds_alternative<StragglerNoted>(note);
+}
+
 }  // namespace
 
 CoordinatorJob::CoordinatorJob(boost::asio::io_context& loop, RunId id, Rendezvous machine, LogSink sink)
@@ -159,7 +165,9 @@ void CoordinatorJob::log(LogLevel level, std::string kind, const std::string& te
 
 void CoordinatorJob::log(const Note& note) const {
   const std::string text = to_text(note), kind = fmt::format("note {}", note.index());
-  if (!std::holds_alternative<NodesDiffer>(note)) return log(LogLevel::info, kind, text);
+  if (!std::holds_alternative<NodesDiffer>(note)) {
+    return log(own > 0 && is_told_by_agents(note) ? LogLevel::debug : LogLevel::info, kind, text);
+  }
   for (std::size_t begin = 0; begin < text.size();) {  // a table, line by line
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     if (end > begin) log(LogLevel::warning, kind, text.substr(begin, end - begin));

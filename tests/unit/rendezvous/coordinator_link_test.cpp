@@ -110,7 +110,9 @@ std::vector<CoordinatorFrame> every_frame() {
           StopWorkers{place.round, StopCause::fenced, "stop"},
           StopWorkers{place.round, StopCause::worker_failure, "stop"},
           End{{.exit_code = 0}},
-          Waiting{"wait"}};
+          Waiting{"wait"},
+          Examine{},
+          HangTold{"told"}};
 }
 
 }  // namespace

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <optional>
+
+#include "launcher/core/diagnosis/rehearsal_report.hpp"
+#include "launcher/core/options/option_values.hpp"
+
+namespace torchup {
+
+/// The options as --rehearse-nodes means them, for its starter and for the agents, which get its command line: the
+/// nodes meet where the starter says, and are as many as are started, unless --nnodes says otherwise. Each `node` has
+/// its own log folder and result file. Without the option they are as they were.
+[[nodiscard]] OptionValues in_rehearsed_nodes(const OptionValues& options, const std::optional<RehearsedNode>& node);
+
+}  // namespace torchup

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <boost/asio/steady_timer.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launcher/core/agent/agent_events.hpp"
+#include "launcher/os/agent/worker_group.hpp"
+#include "launcher/os/worker/guardian.hpp"
+#include "rendezvous/net/io/asio.hpp"
+
+namespace torchup {
+
+/// Brings about a rehearsal's faults (core/diagnosis/rehearsal): stops and slows workers, stops and kills this node,
+/// cuts its link. Lives on the loop.
+class FaultInjector {
+ public:
+  struct Hooks {
+    /// FaultNotInjected.
+    std::function<void(std::size_t fault, std::string why)> failed;
+    /// As AgentLink::set_cut.
+    std::function<bool(bool cut)> cut;
+  };
+  FaultInjector(asio::io_context& loop, WorkerGroup& workers, const Guarded& guarded, Hooks hooks);
+
+  void perform(const InjectFault& action);
+  /// Whoever is stopped goes on, and is not stopped again.
+  void release();
+  /// Children that no sweep may end.
+  [[nodiscard]] const std::vector<pid_t>& helpers() const { return helpers_; }
+
+ private:
+  /// A worker that is stopped once, or again and again.
+  struct Held {
+    Held(asio::io_context& loop, LocalRank who, std::int64_t process) : local_rank{who}, pid{process}, timer{loop} {}
+    LocalRank local_rank;
+    std::int64_t pid;
+    asio::steady_timer timer;
+    TimePoint ends{};
+    Duration stops{0};  ///< of each period
+    Duration runs{0};   ///< and then so long; 0: it is stopped until the end
+    bool stopped = false;
+  };
+
+  void hold(const InjectFault& action);
+  void wait(const std::shared_ptr<Held>& held, TimePoint until);
+  void turn(const std::shared_ptr<Held>& held);
+  void let_run(Held& held);
+  void strike(const InjectFault& action);
+  void cut(const InjectFault& action);
+  void fail(const InjectFault& action, std::string why);
+
+  asio::io_context& loop_;
+  WorkerGroup& workers_;
+  const Guarded& guarded_;
+  Hooks hooks_;
+  std::vector<std::shared_ptr<Held>> held_;
+  asio::steady_timer cut_timer_;
+  TimePoint cut_ends_{};
+  std::vector<pid_t> helpers_;
+};
+
+}  // namespace torchup

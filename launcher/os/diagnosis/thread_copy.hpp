@@ -1,0 +1,34 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace torchup {
+
+/// What a thread of another process needs to be unwound, copied while it was stopped.
+struct ThreadCopy {
+#if defined(__x86_64__)
+  std::array<std::uint64_t, 17> registers{};  ///< by DWARF's numbers: rax rdx rcx rbx rsi rdi rbp rsp r8-r15 rip
+#else
+  std::array<std::uint64_t, 32> registers{};  ///< x0-x30, sp
+#endif
+  std::uint64_t instruction = 0;
+  std::uint64_t stack_begin = 0;
+  std::string stack;    ///< what lies from stack_begin on
+  std::string problem;  ///< why there is no copy; empty: there is
+};
+
+/// Of the stack; what lies further out is read from the thread as it runs on, and stands still where it hangs.
+inline constexpr std::size_t stack_copy_bytes = std::size_t{256} << 10;
+
+/// Stops the thread, copies, and lets it go on; a thread that is stopped already stays so. One that does not stop
+/// within half a second, for it sleeps uninterruptibly, is let go when our process ends.
+[[nodiscard]] ThreadCopy copy_thread(pid_t process, pid_t thread);
+
+/// Up to `bytes` of a process's memory at `address`, whole pages but at the ends; empty when there is nothing to read.
+[[nodiscard]] std::string copy_memory(pid_t process, std::uint64_t address, std::size_t bytes);
+
+}  // namespace torchup

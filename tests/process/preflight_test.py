@@ -1,0 +1,393 @@
+"""What is looked at before the start, by real jobs: limits, disks, GPUs, health checks, and what becomes of unfit nodes.
+
+usage: preflight_test.py TORCHUP FAKE_NVML_LIBRARY TORCHUPD [unittest options]
+"""
+
+import json
+import os
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+
+TORCHUP, FAKE_NVML, TORCHUPD = (os.path.abspath(sys.argv.pop(1)) for _ in range(3))
+
+from torchupd import Torchupd  # noqa: E402
+
+LOST = "GPU 1 is lost (Xid 79)"
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def until(condition, what, limit_s=60):
+    end = time.monotonic() + limit_s
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {limit_s} s: {what}")
+        time.sleep(0.01)
+    return value
+
+
+def living(text):
+    """Processes whose command line has this text."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if text in line and stat not in "ZX" and int(pid) != os.getpid():
+            found.append((int(pid), line))
+    return found
+
+
+class Preflight(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.events_file = self.folder / "events"
+
+    def environment(self, **more):
+        return {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder), **more}
+
+    def start(self, *words, name="", before="", **environment):
+        """A torchup, with its events in a file; `before`: what a shell does first, in mounts of our own."""
+        command = [TORCHUP, "--events", str(self.events_file) + name, *words]
+        if before:
+            if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL).returncode:
+                self.skipTest("mounts of our own take root")
+            command = ["unshare", "--mount", "sh", "-c", f"{before} && exec {shlex.join(command)}"]
+        job = subprocess.Popen(command, env=self.environment(**environment), cwd=self.folder, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        self.addCleanup(lambda: (job.poll() is None and job.kill(), job.wait(), job.stdout.close(), job.stderr.close()))
+        return job
+
+    def run_job(self, *words, status=0, **more):
+        job = self.start(*words, **more)
+        out, err = job.communicate(timeout=100)
+        self.assertEqual(job.returncode, status, err)
+        return out, err
+
+    def events(self, kind, name=""):
+        path = Path(str(self.events_file) + name)
+        if not path.exists():
+            return []
+        return [event for event in map(json.loads, path.read_text().splitlines()) if event["event"] == kind]
+
+    def found(self, check, name=""):
+        return [event["text"] for event in self.events("preflight", name) if event["check"] == check]
+
+    def gpus(self, scene):
+        """What makes a machine of this one whose driver plays `scene` from a file, and the file."""
+        library = self.folder / "libnvidia-ml.so.1"
+        if not library.exists():
+            library.symlink_to(FAKE_NVML)
+        file = self.folder / "scene"
+        file.write_text(scene)
+        log = self.folder / "kmsg"
+        log.write_text("4,1,1,-;NVRM: Xid (PCI:0000:1b:02): 79, pid=1, GPU has fallen off the bus.\n")
+        before = ("mount -t tmpfs none /proc/driver && mkdir /proc/driver/nvidia && touch /proc/driver/nvidia/version && "
+                  f"mount --bind {log} /dev/kmsg")
+        return {"before": before, "LD_LIBRARY_PATH": str(self.folder), "FAKE_NVML_FILE": str(file)}, file
+
+
+class OneNode(Preflight):
+    def test_small_dev_shm(self):
+        _, err = self.run_job("true", before="mount -t tmpfs -o size=64m none /dev/shm")
+        until(lambda: self.found("shm"), "the finding")
+        self.assertTrue(self.found("shm")[0].startswith("/dev/shm has 64 MiB free, and 1 worker wants 1.0 GiB: "), self.found("shm"))
+        self.assertIn("preflight: /dev/shm has 64 MiB free", err)
+
+    def test_off_looks_at_nothing(self):
+        self.run_job("--preflight=off", "true", before="mount -t tmpfs -o size=64m none /dev/shm")
+        self.assertEqual(self.events("preflight"), [])
+
+    def test_full_log_folder(self):
+        self.run_job("--log-dir", str(self.folder / "logs" / "deep"), "sleep", "0.2",
+                     before=f"mkdir {self.folder}/logs && mount -t tmpfs -o size=8m none {self.folder}/logs")
+        self.assertEqual([text.split(":")[0] for text in self.found("disk")], [f"log folder {self.folder}/logs/deep"])
+        self.assertIn("8 MiB are free, less than 1.0 GiB", self.found("disk")[0])
+
+    def test_disk_that_takes_no_file(self):
+        out, err = self.run_job(
+            "--preflight=full", "--log-dir", str(self.folder / "logs"), "true",
+            before=f"mkdir {self.folder}/logs && mount -t tmpfs -o size=4k none {self.folder}/logs && "
+                   f"head -c 4096 /dev/zero > {self.folder}/logs/all", status=0)
+        self.assertTrue(any("no file can be written there: No space left on device" in text for text in self.found("disk")),
+                        (self.found("disk"), err))
+
+    def test_few_open_files(self):
+        # What is left after the launcher's own need, which it refuses to go below.
+        job = self.start("--nproc-per-node=40", "--no-capture", "sleep", "0.2", before="ulimit -n 220")
+        out, err = job.communicate(timeout=60)
+        if job.returncode == 65:
+            self.assertIn("open files", err)
+        else:
+            self.assertTrue(self.found("nofile")[0].startswith("open files are limited to 220, and 40 workers want 224: "), err)
+
+    def test_full_warns_and_the_job_runs(self):
+        out, _ = self.run_job("--preflight=full", "echo", "ran", before="mount -t tmpfs -o size=64m none /dev/shm")
+        self.assertEqual(out, "ran\n")
+        self.assertEqual(len(self.found("shm")), 1)
+
+    def test_ill_gpu(self):
+        machine, _ = self.gpus("ill")
+        out, err = self.run_job("--nproc-per-node=gpu", "--log-dir=/dev/null", "sleep", "0.2", **machine)
+        told = self.found("gpu")
+        self.assertEqual([text.split(":")[0] for text in told],
+                         ["GPU 0 has a row to be remapped at its next reset",
+                          "GPU 0 had 3 memory errors that ECC did not correct", "GPU 0 is slowed down for its heat",
+                          f"GPU 0 has 20.0 GiB of 80.0 GiB free; held by pid 1 ({Path('/proc/1/comm').read_text().strip()}) with 60.0 GiB"])
+
+    def test_gpu_that_the_job_does_not_use(self):
+        machine, _ = self.gpus("ill")
+        self.run_job("--gpus=1", "sleep", "0.2", **machine)
+        self.assertEqual(self.found("gpu"), [])
+
+    def test_lost_gpu_ends_a_job_of_one_node(self):
+        machine, _ = self.gpus("lost")
+        for option in ("--nproc-per-node=gpu", "--nproc-per-node=auto", "--numa-binding=node"):
+            out, err = self.run_job(option, "echo", "ran", status=65, **machine)
+            self.assertEqual(out, "")
+            self.assertIn(f"this node is unfit: {LOST}", err)
+            self.assertEqual(self.events("node_unfit")[-1]["reason"], LOST)
+
+    def test_full_asks_for_gpus_that_no_option_names(self):
+        machine, _ = self.gpus("lost")
+        self.run_job("echo", "ran", **machine)
+        self.assertEqual(self.events("node_unfit"), [])
+        self.run_job("--preflight=full", "echo", "ran", status=65, **machine)
+        self.assertEqual([event["reason"] for event in self.events("node_unfit")], [LOST])
+
+    def test_gpu_that_is_lost_by_a_failure(self):
+        machine, scene = self.gpus("whole")
+        worker = f"test -e died && echo again || {{ touch died; echo lost > {scene}; exit 3; }}"
+        out, err = self.run_job("--nproc-per-node=1", "--gpus=0", "--max-restarts=3", "sh", "-c", worker, status=65, **machine)
+        self.assertNotIn("again", out)
+        self.assertIn(f"this node is unfit: {LOST}", err)
+
+
+    def test_alone_and_only_to_be_looked_at(self):
+        out, _ = self.run_job("--preflight-only", before="mount -t tmpfs -o size=64m none /dev/shm")
+        head, row, *lines = out.splitlines()
+        self.assertEqual((head.split()[:2], row.split()[1]), (["node", "shm"], "warning"))
+        self.assertIn(": warning: /dev/shm has 64 MiB free", lines[0])
+        machine, _ = self.gpus("lost")
+        out, _ = self.run_job("--preflight-only", "--json", status=65, **machine)
+        told = json.loads(out)
+        self.assertEqual([check["text"] for check in told["nodes"][0]["checks"] if check["level"] == "unfit"], [LOST])
+
+
+class Health(Preflight):
+    def check(self, command, *words, **more):
+        return self.run_job("--health-check", command, *words, "echo", "ran", **more)
+
+    def test_good(self):
+        out, err = self.check("echo all is well; test ! -t 0 && test -z \"$(cat)\"")
+        self.assertEqual((out, self.events("preflight")), ("ran\n", []))
+
+    def test_bad(self):
+        out, err = self.check("echo first; echo 'no mount of /data' >&2; exit 3", status=65)
+        self.assertEqual(out, "")
+        reason = "--health-check ended with 3: no mount of /data"
+        self.assertIn(f"this node is unfit: {reason}", err)
+        self.assertEqual(self.found("health"), [reason])
+        self.assertEqual(self.events("job_ended")[0]["exit_code"], 65)
+
+    def test_code_of_its_own_timeout(self):
+        _, err = self.check("timeout 0.1 sleep 5", status=65)
+        self.assertIn("--health-check ended with 124", err)
+
+    def test_dies_by_a_signal(self):
+        _, err = self.check("kill -9 $$", status=65)
+        self.assertIn("--health-check ended with 137", err)
+
+    def test_not_there(self):
+        _, err = self.check("no_such_command_here", status=65)
+        self.assertIn("--health-check ended with 127: ", err)
+
+    def test_rubbish(self):
+        command = "head -c 3000000 /dev/urandom; printf '\\n\\033[31mred\\000end\\n  \\n'; exit 1"
+        _, err = self.check(command, status=65)
+        self.assertIn("--health-check ended with 1: \\x1b[31mred", err)
+        self.assertNotIn("\033", err)
+
+    def test_one_line_without_end(self):
+        _, err = self.check("yes | tr -d '\\n' | head -c 5000000; exit 1", status=65)
+        self.assertLess(len(err), 2000)
+        self.assertIn("--health-check ended with 1: yyyy", err)
+
+    def test_variables(self):
+        self.check(f'echo "$TORCHUP_RUN_ID|$TORCHUP_LAST_FAILURE|$(ps -o pgid= -p $$)|$$" >> {self.folder}/said', "--rdzv-id=run7",
+                   "--standalone")
+        run_id, failure, group, pid = (self.folder / "said").read_text().strip().split("|")
+        self.assertEqual(failure, "")
+        self.assertEqual(int(group), int(pid))
+        self.assertNotEqual(run_id, "")
+
+    def test_before_each_join_and_knows_the_failure(self):
+        said = self.folder / "said"
+        out, _ = self.run_job("--health-check", f'echo "[$TORCHUP_LAST_FAILURE]" >> {said}', "--max-restarts=1", "sh", "-c",
+                              "test -e died || { touch died; exit 3; }")
+        first, second = said.read_text().splitlines()
+        self.assertEqual(first, "[]")
+        self.assertRegex(second, r"\[rank 0 on .* exited with 3; restart 1 of 1\]")
+
+    def test_unfit_after_a_failure(self):
+        _, err = self.run_job("--health-check", "test ! -e died", "--max-restarts=3", "sh", "-c", "touch died; exit 3", status=65)
+        self.assertIn("this node is unfit: --health-check ended with 1", err)
+
+    def test_forks_leave_nothing(self):
+        mark = f"4242.{os.getpid()}"
+        for code, status in ((0, 0), (1, 65)):
+            job = self.start("--health-check", f"setsid sleep {mark} & nohup sleep {mark} & (sleep {mark} &) ; exit {code}", "sh", "-c",
+                             f"pgrep -f 'sleep {mark}' > {self.folder}/left; true")
+            _, err = job.communicate(timeout=60)
+            self.assertEqual(job.returncode, status, err)
+            self.assertEqual([line for _, line in living(f"sleep {mark}")], [])
+        lines = (self.folder / "left").read_text().split()
+        self.assertLessEqual(len(lines), 1, lines)  # the shell itself, while the workers run
+
+    def hanging(self, name):
+        mark = f"4243.{os.getpid()}{name}"
+        job = self.start("--health-check", f"trap '' TERM INT; setsid sleep {mark} & touch {self.folder}/hangs; sleep {mark}",
+                         "echo", "ran")
+        until((self.folder / "hangs").exists, "the health check")
+        return job, mark
+
+    def test_hanging_one_is_ended_by_signals(self):
+        for name, number, status in (("1", signal.SIGINT, 130), ("2", signal.SIGTERM, 143)):
+            job, mark = self.hanging(name)
+            job.send_signal(number)
+            out, err = job.communicate(timeout=40)
+            self.assertEqual((job.returncode, out), (status, ""), err)
+            self.assertEqual(living(f"sleep {mark}"), [])
+            (self.folder / "hangs").unlink()
+
+    def test_killed_launcher_takes_it_along(self):
+        job, mark = self.hanging("3")
+        job.kill()
+        job.wait()
+        until(lambda: not living(f"sleep {mark}"), "nothing of it lives")
+
+    def test_timeout_of_the_job(self):
+        job = self.start("--timeout=1", "--health-check", "sleep 4244", "echo", "ran")
+        out, err = job.communicate(timeout=40)
+        self.assertEqual((job.returncode, out), (1, ""), err)
+
+
+class TwoNodes(Preflight):
+    def setUp(self):
+        super().setUp()
+        self.daemon = Torchupd(TORCHUPD, "--bind", "127.0.0.1")
+        self.addCleanup(self.daemon.end)
+
+    def node(self, name, *words, nnodes="2", **more):
+        return self.start(f"--nnodes={nnodes}", "--rdzv-backend=c10d", "--rdzv-id=preflight", f"--rdzv-endpoint={self.daemon.endpoint}",
+                          *words, name=name, **more)
+
+    def ends(self, job, status):
+        out, err = job.communicate(timeout=100)
+        self.assertEqual(job.returncode, status, err)
+        return out, err
+
+    def test_both_end_with_65_where_both_are_needed(self):
+        sick = self.node("a", "--health-check", "echo no mount; exit 3", "echo", "ran")
+        well = self.node("b", "echo", "ran")
+        for job in (sick, well):
+            out, err = self.ends(job, 65)
+            self.assertEqual(out, "")
+            self.assertIn("too few nodes are fit: 1 of 2 nodes: ", err)
+            self.assertIn(": unfit: --health-check ended with 3: no mount", err)
+        self.assertEqual([event["reason"] for event in self.events("node_unfit", "a")], ["--health-check ended with 3: no mount"])
+        self.assertEqual(self.events("node_unfit", "b"), [])
+
+    def test_the_other_goes_on_and_the_unfit_one_comes_when_it_is_fit(self):
+        fit = self.folder / "fit"
+        worker = ["sh", "-c", f'echo "$RANK of $WORLD_SIZE restarts $TORCHELASTIC_RESTART_COUNT"; echo "$WORLD_SIZE" >> {self.folder}/ran; '
+                              f"while ! test -e {self.folder}/end; do sleep 0.05; done"]
+        conf = ["--rdzv-conf=last_call_timeout=1"]
+        well = self.node("b", *conf, *worker, nnodes="1:2")
+        until((self.folder / "ran").exists, "the first round")
+        sick = self.node("a", *conf, "--health-check", f"echo not yet; test -e {fit}", *worker, nnodes="1:2")
+        until(lambda: self.events("node_unfit", "a"), "it is unfit")
+        time.sleep(0.5)  # longer than newcomers are gathered: nobody is to stop for it
+        self.assertEqual((self.folder / "ran").read_text().split(), ["1"])
+        fit.touch()
+        until(lambda: (self.folder / "ran").read_text().split().count("2") == 2, "both take part")  # within 30 s
+        (self.folder / "end").touch()
+        out, _ = self.ends(well, 0)
+        self.assertEqual([line.partition("restarts")[2] for line in out.splitlines()], [" 0", " 0"])
+        _, err = self.ends(sick, 0)
+        self.assertIn("is fit again", err)
+
+
+    def test_nodes_that_meet_only_to_be_looked_at(self):
+        jobs = [self.node(name, "--preflight-only", *words) for name, *words in (("a", "--json"), ("b", "--health-check", "exit 3"))]
+        out, err = self.ends(jobs[0], 65)
+        told = json.loads(out)
+        self.assertEqual((told["exit_code"], len(told["nodes"])), (65, 2))
+        fit, sick = sorted(told["nodes"], key=lambda node: not node["fit"])
+        self.assertEqual([(check["check"], check["level"]) for check in fit["checks"] if check["level"] == "unfit"], [])
+        self.assertEqual([check["text"] for check in sick["checks"] if check["level"] == "unfit"], ["--health-check ended with 3"])
+        for node in told["nodes"]:
+            self.assertLess({"shm", "nofile", "pids", "disk", "pairs"}, {check["check"] for check in node["checks"]})
+        table, _ = self.ends(jobs[1], 65)
+        head, *rows = table.splitlines()
+        self.assertEqual(head.split()[:3], ["node", "shm", "nofile"])
+        self.assertIn("unfit", " ".join(rows[:2]))
+        self.assertIn(": unfit: --health-check ended with 3", table)
+
+    def test_fit_nodes_end_with_0(self):
+        jobs = [self.node(name, "--preflight-only") for name in "ab"]
+        for job in jobs:
+            out, err = self.ends(job, 0)
+            self.assertEqual(out.splitlines()[0].split()[0], "node")
+
+    def test_too_few_come(self):
+        out, err = self.ends(self.node("a", "--preflight-only", "--rdzv-conf=join_timeout=1"), 66)
+        self.assertEqual(out.splitlines()[0].split()[0], "node")
+
+    def test_full_tries_the_ways_before_workers_start(self):
+        jobs = [self.node(name, "--preflight=full", "sh", "-c", 'echo "$RANK of $WORLD_SIZE"') for name in "ab"]
+        self.assertEqual(sorted(self.ends(job, 0)[0] for job in jobs), ["0 of 2\n", "1 of 2\n"])
+        for name in "ab":
+            self.assertEqual([event["text"] for event in self.events("warning", name) if "ways" in event["text"]], [])
+
+
+class Refused(Preflight):
+    def refused(self, *words, **environment):
+        job = subprocess.run([TORCHUP, *words, "true"], env=self.environment(**environment), capture_output=True, text=True, timeout=60)
+        self.assertEqual(job.returncode, 2, job.stderr)
+        return job.stderr
+
+    def test_wrong_values(self):
+        self.assertIn("argument --preflight: invalid choice: 'fast' (choose from 'off', 'quick', 'full')", self.refused("--preflight=fast"))
+        self.assertIn("PET_PREFLIGHT: invalid choice: 'fast'", self.refused(PET_PREFLIGHT="fast"))
+        for blank in ("", "  "):
+            self.assertIn("--health-check: no command is given", self.refused(f"--health-check={blank}"))
+
+    def test_dry_run_shows_them(self):
+        plan = subprocess.run([TORCHUP, "--dry-run", "--preflight=full", "--health-check=nvidia-smi -L", "true"], capture_output=True, text=True,
+                              check=True).stdout
+        self.assertIn("preflight         full\n", plan)
+        self.assertIn("health check      sh -c 'nvidia-smi -L'\n", plan)
+        plan = subprocess.run([TORCHUP, "--dry-run", "true"], capture_output=True, text=True, check=True).stdout
+        self.assertIn("preflight         quick\n", plan)
+
+    def test_variables(self):
+        out, err = self.run_job("echo", "ran", status=65, PET_HEALTH_CHECK="exit 4")
+        self.assertIn("--health-check ended with 4", err)
+        self.run_job("--health-check", "exit 0", "echo", "ran", PET_HEALTH_CHECK="exit 4")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,425 @@
+#include "launcher/core/diagnosis/hang_page.hpp"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+
+#include "launcher/core/diagnosis/hang_files.hpp"
+#include "tests/unit/diagnosis/looks.hpp"
+
+using namespace torchup;
+using namespace std::chrono_literals;
+using nlohmann::json;
+
+namespace {
+
+constexpr std::int64_t elements = 1 << 20;
+
+AwaitedCollective awaited(const std::string& missing, const std::string& waiting) {
+  return {.group = "0",
+          .description = "default_pg",
+          .number = 1234,
+          .operation = "all_reduce",
+          .sizes = "[1024, 1024]",
+          .elements = elements,
+          .dtype = "float32",
+          .bytes = 4 * elements,
+          .missing = looks::ranks(missing),
+          .waiting = looks::ranks(waiting)};
+}
+
+/// The spec's example: rank 3 reads, the others wait for it.
+HangReport example() {
+  HangReport told;
+  told.silence = 64s + 900ms;
+  told.verdict = HangVerdict{
+      .kind = HangKind::stuck, .culprits = looks::list({3}), .collective = awaited("3", "0-2"), .last_step = 1233};
+  for (int rank = 0; rank < 3; ++rank) {
+    RankLook look = looks::in(looks::still(rank), "0", "0-3", looks::call("0", 1234, "gloo:all_reduce", elements));
+    look.kernel = "sleeping in futex";
+    look.frames = {{"all_reduce", "/t/torch/distributed/distributed_c10d.py", 4181},
+                   {"wrapper", "/t/torch/distributed/c10d_logger.py", 83},
+                   {"main", "/home/user/train.py", 57}};
+    told.looks.push_back(look);
+  }
+  RankLook culprit = looks::at(looks::still(3), "0", "0-3", 1233);
+  culprit.host = "nodeb";
+  culprit.pid = 4242;
+  culprit.kernel = "sleeping in read of /mnt/data/shard-17.tar";
+  culprit.frames = {{"read_shard", "/home/user/data.py", 88}, {"main", "/home/user/train.py", 41}};
+  told.looks.push_back(culprit);
+  return told;
+}
+
+std::string page_text(const HangReport& told, const std::string& file = "", std::optional<RankSet> own = {}) {
+  std::string text;
+  for (const std::string& line : hang_page(told, own, file)) text += line + "\n";
+  return text;
+}
+
+/// The example with another verdict.
+HangReport judged(HangKind kind, std::initializer_list<int> culprits) {
+  HangReport told = example();
+  told.verdict->kind = kind;
+  told.verdict->culprits = looks::list(culprits);
+  return told;
+}
+
+const std::string front = "No progress for 64 s, last step 1233: ";
+const std::string call = "all_reduce #1234 (default_pg, 4.0 MiB float32)";
+
+}  // namespace
+
+TEST_CASE("a hang is told on one page", "[unit][hang_page]") {
+  CHECK("torchup: " + page_text(example(), "logs/none_x1/attempt_0/hang_0.txt") ==
+        "torchup: No progress for 64 s, last step 1233: rank 3 on nodeb is stuck; ranks 0-2 wait for it in all_reduce "
+        "#1234 (default_pg, 4.0 MiB float32)\n"
+        "  rank 3, nodeb, pid 4242: sleeping in read of /mnt/data/shard-17.tar\n"
+        "    data.py:88 read_shard\n"
+        "    train.py:41 main\n"
+        "  ranks 0-2: sleeping in futex\n"
+        "    distributed_c10d.py:4181 all_reduce\n"
+        "    train.py:57 main\n"
+        "  all stacks: logs/none_x1/attempt_0/hang_0.txt; nothing was done (--on-hang=report)\n");
+}
+
+TEST_CASE("each kind of hang has its words", "[unit][hang_page]") {
+  const std::string wait = "; ranks 0-2 wait for it in " + call;
+  CHECK(hang_summary(judged(HangKind::stopped, {3})) == front + "rank 3 on nodeb is stopped" + wait);
+  CHECK(hang_summary(judged(HangKind::busy, {3})) == front + "rank 3 on nodeb is busy" + wait);
+  CHECK(hang_summary(judged(HangKind::debugged, {3})) == front + "rank 3 on nodeb is debugged" + wait);
+  CHECK(hang_summary(judged(HangKind::raised, {3})) ==
+        front + "rank 3 on nodeb has raised an exception and does not end" + wait);
+  CHECK(hang_summary(judged(HangKind::order, {0, 1})) ==
+        front + "ranks 0-1 on nodea wait for each other, one in " + call);
+  CHECK(hang_summary(judged(HangKind::network, {})) ==
+        front + "all ranks are in " + call + " and nothing arrives: the network");
+  SECTION("of several culprits, which have a host in common or not") {
+    HangReport told = judged(HangKind::stuck, {2, 3});
+    told.verdict->collective->waiting = looks::ranks("0");
+    CHECK(hang_summary(told) == front + "ranks 2-3 are stuck; rank 0 waits for them in " + call);
+    told.looks[2].host = "nodeb";
+    CHECK(hang_summary(told) == front + "ranks 2-3 on nodeb are stuck; rank 0 waits for them in " + call);
+  }
+  SECTION("where nobody waits") {
+    HangReport told = judged(HangKind::stuck, {3});
+    told.verdict->collective.reset();
+    told.verdict->last_step.reset();
+    CHECK(hang_summary(told) == "No progress for 64 s: rank 3 on nodeb is stuck");
+  }
+  SECTION("of a mismatch with what each side calls") {
+    HangReport told = judged(HangKind::mismatch, {3});
+    told.verdict->collective->operations = {
+        {looks::ranks("0-2"), "all_reduce", "[1024, 1024]", elements, "float32", 4 * elements},
+        {looks::ranks("3"), "broadcast", "[2]", 2, "int64", 16}};
+    CHECK(hang_summary(told) == front +
+                                    "ranks do not do the same as #1234 of default_pg: ranks 0-2 on nodea all_reduce "
+                                    "[1024, 1024] (4.0 MiB float32), rank 3 on nodeb broadcast [2] (16 B int64)");
+  }
+}
+
+TEST_CASE("what is not known of a collective is left out", "[unit][hang_page]") {
+  HangReport told = example();
+  AwaitedCollective& one = *told.verdict->collective;
+  const auto in = [&] {
+    const std::string summary = hang_summary(told);
+    return summary.substr(summary.find(" in ") + 4);
+  };
+  one.bytes = -1;
+  CHECK(in() == "all_reduce #1234 (default_pg, 1048576 elements float32)");
+  one.dtype.clear();
+  CHECK(in() == "all_reduce #1234 (default_pg, 1048576 elements)");
+  one.elements = 0;  // a barrier
+  CHECK(in() == "all_reduce #1234 (default_pg)");
+  one.description.clear();
+  one.operation.clear();
+  CHECK(in() == "collective #1234 (group 0)");
+}
+
+TEST_CASE("sizes are told in the unit that fits", "[unit][hang_page]") {
+  HangReport told = example();
+  const auto amount = [&](std::int64_t bytes) {
+    told.verdict->collective->bytes = bytes;
+    const std::string summary = hang_summary(told);
+    const auto begin = summary.find("default_pg, ") + 12;
+    return summary.substr(begin, summary.find(" float32") - begin);
+  };
+  CHECK(amount(1023) == "1023 B");
+  CHECK(amount(1024) == "1.0 KiB");
+  CHECK(amount(1536 * 1024) == "1.5 MiB");
+  CHECK(amount(std::int64_t{3} << 30) == "3.0 GiB");
+  CHECK(amount(std::int64_t{1} << 60) == "1048576.0 TiB");
+}
+
+TEST_CASE("the last line says what is done", "[unit][hang_page]") {
+  const auto last = [](HangKind kind, OnHang on_hang, HangAction action) {
+    HangReport told = judged(kind, {3});
+    told.on_hang = on_hang;
+    told.action = action;
+    return hang_page(told, std::nullopt, "").back();
+  };
+  CHECK(last(HangKind::stuck, OnHang::report, HangAction::none) == "  nothing was done (--on-hang=report)");
+  CHECK(last(HangKind::stuck, OnHang::abort, HangAction::abort) == "  the job is ended (--on-hang=abort)");
+  CHECK(last(HangKind::stuck, OnHang::restart, HangAction::restart) ==
+        "  the workers are started again (--on-hang=restart)");
+  CHECK(last(HangKind::busy, OnHang::abort, HangAction::none) ==
+        "  nothing was done (--on-hang=abort: who is busy is left alone)");
+  CHECK(last(HangKind::debugged, OnHang::abort, HangAction::none) ==
+        "  nothing was done (--on-hang=abort: who is debugged is left alone)");
+  CHECK(last(HangKind::stuck, OnHang::restart, HangAction::none) ==
+        "  nothing was done (--on-hang=restart: some ranks are not ours)");
+}
+
+TEST_CASE("who asks sees the ranks, and nothing is done", "[unit][hang_page]") {
+  HangReport told = example();
+  told.asked = true;
+  CHECK(hang_summary(told).starts_with("What the ranks do, last step 1233: rank 3 on nodeb is stuck; "));
+  CHECK(hang_page(told, std::nullopt, "x/hang_0.txt").back() == "  all stacks: x/hang_0.txt");
+  told.verdict.reset();
+  CHECK(hang_summary(told) == "What the ranks do: they get on");
+  CHECK(hang_page(told, std::nullopt, "").back() == "    train.py:41 main");
+}
+
+TEST_CASE("another node shows its own ranks", "[unit][hang_page]") {
+  const auto lines = hang_page(example(), looks::ranks("0-1"), "");
+  CHECK(lines[1] == "  ranks 0-1: sleeping in futex");
+  CHECK(lines.size() == 5);
+}
+
+TEST_CASE("ranks are told together when they do the same", "[unit][hang_page]") {
+  HangReport told = example();
+  SECTION("each with a peer of its own") {
+    for (int rank = 0; rank < 3; ++rank) {
+      told.looks[static_cast<std::size_t>(rank)].kernel =
+          fmt::format("sleeping in recvfrom of 10.0.0.{}:4{}", rank, rank);
+    }
+    CHECK(hang_page(told, std::nullopt, "")[4] == "  ranks 0-2: sleeping in recvfrom");
+  }
+  SECTION("but not with another stack, state or end") {
+    const auto blocks = [&] { return hang_page(told, looks::ranks("0-2"), "").size(); };
+    const std::size_t before = blocks();
+    SECTION("stack") { told.looks[1].frames[2].line = 58; }
+    SECTION("call") { told.looks[1].kernel = "sleeping in poll"; }
+    SECTION("exception") { told.looks[1].raised_ns = 1; }
+    SECTION("native stack") { told.looks[1].native = {"poll (libc.so.6)"}; }
+    SECTION("not seen") { told.looks[1].seen = false; }
+    CHECK(blocks() > before);
+  }
+  SECTION("a culprit stands alone") {
+    told.looks[3].kernel = told.looks[0].kernel;
+    told.looks[3].frames = told.looks[0].frames;
+    CHECK(hang_page(told, std::nullopt, "")[1] == "  rank 3, nodeb, pid 4242: sleeping in futex");
+  }
+}
+
+TEST_CASE("native frames stand before Python's", "[unit][hang_page]") {
+  HangReport told = example();
+  told.looks[3].native = std::vector<std::string>(10, "read (libc.so.6)");
+  const auto lines = hang_page(told, looks::ranks("3"), "");
+  CHECK(lines[2] == "    read (libc.so.6)");
+  CHECK(lines[7] == "    read (libc.so.6)");
+  CHECK(lines[8] == "    data.py:88 read_shard");
+}
+
+TEST_CASE("who was not seen is told so", "[unit][hang_page]") {
+  HangReport told = example();
+  told.verdict->unseen = looks::ranks("2,4-7");
+  told.looks[2].seen = false;
+  const std::string page = page_text(told);
+  CHECK(page.find("  rank 2, nodea, pid 4002: not seen\n") != std::string::npos);
+  CHECK(page.find("  ranks 4-7: not seen\n") != std::string::npos);
+}
+
+TEST_CASE("a page has its limits", "[unit][hang_page]") {
+  HangReport told = example();
+  told.looks.resize(1);
+  const RankLook one = told.looks[0];
+  told.looks.clear();
+  for (int rank = 0; rank < static_cast<int>(told_blocks_max) + 1; ++rank) {
+    RankLook look = one;
+    look.rank = Rank{rank};
+    look.frames[0].line = rank;
+    told.looks.push_back(look);
+  }
+  told.verdict->culprits.clear();
+  const std::string more = "further ranks are not shown";
+  CHECK(page_text(told).find("  1 " + more) != std::string::npos);
+  told.looks.pop_back();
+  CHECK(page_text(told).find(more) == std::string::npos);
+
+  std::vector<Rank> odd;
+  for (int i = 0; i < 1000; ++i) odd.emplace_back(i * i);
+  const std::string text = ranks_text(RankSet{odd});
+  CHECK(text.starts_with("ranks 0-1,4,9,16,"));
+  CHECK(text.ends_with("… (1000 in all)"));
+  CHECK(text.size() < told_ranks_bytes_max + 40);
+}
+
+TEST_CASE("what strangers wrote moves no cursor", "[unit][hang_page]") {
+  HangReport told = example();
+  const std::string bad = "a\x1b[2J\n\xff\u202e";
+  told.looks[3].host = told.looks[3].kernel = bad;
+  told.looks[3].frames = {{bad, "/x/" + bad, 3}};
+  told.looks[3].native = {bad};
+  told.verdict->collective->description = told.verdict->collective->operation = bad;
+  told.verdict->collective->dtype = bad;
+  told.verdict->collective->operations = {{looks::ranks("3"), bad, bad, 1, bad, 4}};
+  const std::vector<RankStacks> stacks{{.rank = Rank{3},
+                                        .python = {"", {{1, false, {{bad, bad, 3}}, false}}, false},
+                                        .native = {{1, 1, bad, {bad}, false, bad}}}};
+  for (const HangKind kind : {HangKind::stuck, HangKind::mismatch, HangKind::network, HangKind::order}) {
+    told.verdict->kind = kind;
+    for (const std::string& line : hang_page(told, std::nullopt, bad)) {
+      CHECK(line.find_first_of("\x1b\n\xff") == std::string::npos);
+      CHECK(line.find("\u202e") == std::string::npos);
+    }
+    const std::string text = hang_text(told, stacks);
+    CHECK(text.find_first_of("\x1b\xff") == std::string::npos);
+    CHECK(hang_json(told).find_first_of("\x1b\xff\xe2") == std::string::npos);
+  }
+}
+
+TEST_CASE("the file has all threads with their paths", "[unit][hang_page]") {
+  RankStacks stacks{.rank = Rank{3}, .helper_wrote = true};
+  stacks.python = parse_python_stack(
+      "Current thread 0x1 (most recent call first):\n  File \"/run/hook.py\", line 1 in _run\n\n"
+      "Thread 0x2 (most recent call first):\n  File \"/home/user/data.py\", line 88 in read_shard\n");
+  stacks.native = {{4242, 4243, "python", {"read (libc.so.6)"}, true, ""}, {4242, 4244, "x", {}, false, "it is gone"}};
+  CHECK(hang_text(example(), std::vector{stacks}) ==
+        page_text(example()) +
+            "\nrank 3, pid 4242: sleeping in read of /mnt/data/shard-17.tar\n"
+            "  Python thread 0x2, the main one\n"
+            "    /home/user/data.py:88 read_shard\n"
+            "  Python thread 0x1\n"
+            "    /run/hook.py:1 _run\n"
+            "  native thread 4243, python\n"
+            "    read (libc.so.6)\n"
+            "    (and further frames)\n"
+            "  native thread 4244, x\n"
+            "    it is gone\n");
+}
+
+TEST_CASE("the JSON has the same", "[unit][hang_page]") {
+  HangReport told = example();
+  told.number = 2;
+  const json file = json::parse(hang_json(told));
+  CHECK(file["schema"] == 1);
+  CHECK(file["number"] == 2);
+  CHECK(file["kind"] == "stuck");
+  CHECK(file["summary"] == hang_summary(told));
+  CHECK(file["culprits"] == json({3}));
+  CHECK(file["silent_s"] == 64.9);
+  CHECK(file["action"] == "none");
+  CHECK(file["collective"] == json({{"group", "default_pg"},
+                                    {"number", 1234},
+                                    {"operation", "all_reduce"},
+                                    {"sizes", "[1024, 1024]"},
+                                    {"dtype", "float32"},
+                                    {"missing", "3"},
+                                    {"waiting", "0-2"},
+                                    {"operations", json::array()}}));
+  CHECK(file["ranks"].size() == 4);
+  CHECK(file["ranks"][3] == json({{"rank", 3},
+                                  {"host", "nodeb"},
+                                  {"pid", 4242},
+                                  {"state", "S"},
+                                  {"kernel", "sleeping in read of /mnt/data/shard-17.tar"},
+                                  {"frames", {"/home/user/data.py:88 read_shard", "/home/user/train.py:41 main"}},
+                                  {"waits", nullptr},
+                                  {"moving", false},
+                                  {"groups", {{{"name", "0"}, {"description", "0_pg"}, {"number", 1233}}}},
+                                  {"native", json::array()}}));
+  CHECK(file["ranks"][0]["waits"] == json({{"group", "0"}, {"number", 1234}, {"operation", "gloo:all_reduce"}}));
+  SECTION("without a verdict") {
+    told.verdict.reset();
+    const json none = json::parse(hang_json(told));
+    CHECK(none["kind"] == nullptr);
+    CHECK(none["collective"] == nullptr);
+    CHECK(none["culprits"] == json::array());
+  }
+  SECTION("both sides of a mismatch") {
+    told.verdict->collective->operations = {{looks::ranks("0-2"), "all_reduce", "[4]", 4, "float32", 16},
+                                            {looks::ranks("3"), "broadcast", "[2]", 2, "int64", 16}};
+    const json sides = json::parse(hang_json(told))["collective"]["operations"];
+    CHECK(sides[1] == json({{"ranks", "3"}, {"operation", "broadcast"}, {"sizes", "[2]"}, {"dtype", "int64"}}));
+  }
+  SECTION("at most so many ranks") {
+    told.looks.assign(hang_ranks_max + 1, told.looks[0]);
+    told.verdict->culprits.assign(hang_ranks_max + 1, Rank{0});
+    const json many = json::parse(hang_json(told));
+    CHECK(many["ranks"].size() == hang_ranks_max);
+    CHECK(many["culprits"].size() == hang_ranks_max);
+  }
+}
+
+TEST_CASE("any verdict on any looks gives a page", "[unit][hang_page]") {
+  std::mt19937 random{17};
+  const auto one_of = [&](auto... values) {
+    const std::common_type_t<decltype(values)...> all[] = {values...};
+    return all[random() % sizeof...(values)];
+  };
+  for (int round = 0; round < 500; ++round) {
+    const int world = 1 + static_cast<int>(random() % 6);
+    HangReport told;
+    for (int rank = 0; rank < world; ++rank) {
+      RankLook look = one_of(looks::still(rank), looks::moving(rank), looks::silent(rank));
+      look.seen = random() % 4 != 0;
+      if (random() % 2) look = looks::in(look, "0", fmt::format("0-{}", world), one_of(1, 2, 3));
+      if (world == 1) look.groups.clear();
+      if (random() % 8 == 0) look.traced = true;
+      if (random() % 8 == 0) look.raised_ns = 1;
+      if (random() % 5 != 0) told.looks.push_back(look);
+    }
+    told.verdict = judge_hang(world, told.looks);
+    told.action = one_of(HangAction::none, HangAction::abort, HangAction::restart);
+    told.on_hang = one_of(OnHang::report, OnHang::abort, OnHang::restart);
+    const std::string page = page_text(told);
+    // All that were looked at are on it, and each culprit stands in the first line.
+    for (const RankLook& look : told.looks) {
+      const auto lines = hang_page(told, RankSet{std::vector{look.rank}}, "");
+      REQUIRE(lines.size() >= 3);
+      REQUIRE(lines[1].starts_with(fmt::format("  rank {}", look.rank.value())));
+    }
+    REQUIRE(page.starts_with("No progress for 0 s"));
+    REQUIRE(json::parse(hang_json(told))["ranks"].size() == told.looks.size());
+  }
+}
+
+TEST_CASE("a hang is an event with its page", "[unit][hang_page]") {
+  HangReport told = example();
+  told.number = 4;
+  const auto found = std::get<event::HangFound>(hang_event(told, std::nullopt, "/logs/hang_4.txt"));
+  CHECK(found.number == 4);
+  CHECK(found.kind == HangKind::stuck);
+  CHECK(found.summary == hang_summary(told));
+  CHECK(found.culprits == looks::list({3}));
+  CHECK(found.silent_s == 64.9);
+  CHECK(found.collective == told.verdict->collective);
+  std::vector<std::string> page = hang_page(told, std::nullopt, "/logs/hang_4.txt");
+  page.erase(page.begin());
+  CHECK(found.page == page);
+  SECTION("of its own ranks on another node") {
+    const auto own = std::get<event::HangFound>(hang_event(told, looks::ranks("3"), ""));
+    CHECK(own.summary == found.summary);
+    CHECK(own.page.size() < page.size());
+    CHECK(json::parse(hang_json(told, looks::ranks("3"))).at("ranks").size() == 1);
+    CHECK(json::parse(hang_json(told)).at("ranks").size() == 4);
+  }
+  SECTION("that names no more culprits than the file") {
+    std::vector<Rank> many;
+    for (int i = 0; i <= static_cast<int>(hang_ranks_max); ++i) many.emplace_back(i);
+    told.verdict->culprits = many;
+    CHECK(std::get<event::HangFound>(hang_event(told, std::nullopt, "")).culprits.size() == hang_ranks_max);
+  }
+  SECTION("but what somebody wanted to see is no hang") {
+    told.asked = true;
+    told.silence = 0s;
+    const auto shown = std::get<event::RanksShown>(hang_event(told, std::nullopt, ""));
+    CHECK(shown.number == 4);
+    CHECK(shown.summary.starts_with("What the ranks do"));
+    CHECK(shown.page.size() + 1 == hang_page(told, std::nullopt, "").size());
+  }
+}

@@ -1,0 +1,365 @@
+#include "rendezvous/core/diagnosis/hang_verdict.hpp"
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "looks.hpp"
+#include "rendezvous/core/diagnosis/operation_words.hpp"
+
+using namespace torchup;
+using namespace torchup::looks;
+
+namespace {
+
+HangVerdict judge(int world_size, std::vector<RankLook> looks) { return judge_hang(world_size, looks); }
+
+/// Rank 3 of four is as given; the others wait for it in #1234.
+std::vector<RankLook> awaited(RankLook rank_3) {
+  std::vector<RankLook> looks;
+  for (int rank = 0; rank < 3; ++rank) looks.push_back(in(still(rank), "0", "0-3", 1234));
+  looks.push_back(std::move(rank_3));
+  return looks;
+}
+RankLook behind(RankLook look) { return at(std::move(look), "0", "0-3", 1233); }
+
+void check(const HangVerdict& verdict, HangKind kind, std::initializer_list<int> culprits) {
+  INFO(to_text(verdict.kind));
+  REQUIRE(verdict.kind == kind);
+  REQUIRE(verdict.culprits == list(culprits));
+}
+
+}  // namespace
+
+TEST_CASE("who is waited for and does not move is stuck", "[unit][diagnosis]") {
+  auto looks = awaited(behind(still(3)));
+  looks[0].step = 1232;
+  looks[0].beats = 10;
+  looks[2].step = 1233;
+  looks[2].beats = 11;
+  looks[1].step = 9999;  // it has ended none
+  const HangVerdict verdict = judge(4, looks);
+  check(verdict, HangKind::stuck, {3});
+  REQUIRE(verdict.last_step == 1233);
+  REQUIRE(verdict.unseen.empty());
+  REQUIRE(verdict.collective == AwaitedCollective{.group = "0",
+                                                  .description = "0_pg",
+                                                  .number = 1234,
+                                                  .operation = "all_reduce",
+                                                  .sizes = "[1024]",
+                                                  .elements = 1024,
+                                                  .dtype = "float32",
+                                                  .bytes = 4096,
+                                                  .missing = ranks("3"),
+                                                  .waiting = ranks("0-2")});
+}
+
+TEST_CASE("who is waited for is stopped, stuck or busy", "[unit][diagnosis]") {
+  RankLook stopped = behind(still(3));
+  stopped.state = 'T';
+  check(judge(4, awaited(stopped)), HangKind::stopped, {3});
+  check(judge(4, awaited(behind(moving(3)))), HangKind::busy, {3});
+  // Somebody whose helper gives no answer has not begun it either, as far as anybody knows.
+  check(judge(4, awaited(silent(3))), HangKind::stuck, {3});
+  RankLook stopped_silent = silent(3);
+  stopped_silent.state = 'T';
+  check(judge(4, awaited(stopped_silent)), HangKind::stopped, {3});
+  // A process that has ended moves no more, whatever its last look says.
+  RankLook ended = behind(moving(3));
+  ended.state = state_dead;
+  check(judge(4, awaited(ended)), HangKind::stuck, {3});
+  // Who has not made the group at all has begun nothing there.
+  check(judge(4, awaited(still(3))), HangKind::stuck, {3});
+}
+
+TEST_CASE("of several roots count the stopped, else the still", "[unit][diagnosis]") {
+  RankLook stopped = behind(silent(2));
+  stopped.state = 'T';
+  const RankLook waits = in(still(0), "0", "0-3", 1234);
+  check(judge(4, {waits, behind(still(1)), stopped, behind(moving(3))}), HangKind::stopped, {2});
+  check(judge(4, {waits, behind(still(1)), behind(still(2)), behind(moving(3))}), HangKind::stuck, {1, 2});
+  check(judge(4, {waits, behind(moving(1)), behind(moving(2)), behind(moving(3))}), HangKind::busy, {1, 2, 3});
+}
+
+TEST_CASE("who waits for others is not the cause", "[unit][diagnosis]") {
+  // Rank 1 has not come to the world's collective, for it waits for rank 2 in a group of their own.
+  const HangVerdict verdict = judge(4, {in(still(0), "w", "0-3", 9), in(at(still(1), "w", "0-3", 8), "p", "1-2", 5),
+                                        at(at(still(2), "w", "0-3", 8), "p", "1-2", 4), in(still(3), "w", "0-3", 9)});
+  check(verdict, HangKind::stuck, {2});
+  REQUIRE(verdict.collective->group == "w");
+  REQUIRE(verdict.collective->waiting == ranks("0,3"));
+  REQUIRE(verdict.collective->missing == ranks("1-2"));
+}
+
+TEST_CASE("of many collectives that are under way the first that is missing is told", "[unit][diagnosis]") {
+  auto looks = awaited(behind(still(3)));
+  for (int rank = 0; rank < 3; ++rank) {
+    auto& look = looks[static_cast<std::size_t>(rank)];
+    look.collectives.insert(look.collectives.begin(), call("0", 1236));
+    look.collectives.push_back(call("0", 1230));  // rank 3 has begun that
+    look.groups[0].number = 1236;
+  }
+  const HangVerdict verdict = judge(4, looks);
+  check(verdict, HangKind::stuck, {3});
+  REQUIRE(verdict.collective->number == 1234);
+}
+
+TEST_CASE("a debugged rank goes before everything", "[unit][diagnosis]") {
+  auto looks = awaited(behind(still(3)));
+  looks[1].collectives[0].operation = "gloo:broadcast";
+  looks[2].raised_ns = 5;
+  looks[0].traced = true;
+  check(judge(4, looks), HangKind::debugged, {0});
+  looks[0].traced = false;
+  looks[3].debugged = true;
+  check(judge(4, looks), HangKind::debugged, {3});
+  REQUIRE(judge(4, looks).collective->missing == ranks("3"));
+  looks[3].debugged = false;
+  check(judge(4, looks), HangKind::mismatch, {1});
+  looks[1].collectives[0].operation = "gloo:all_reduce";
+  check(judge(4, looks), HangKind::raised, {2});
+}
+
+TEST_CASE("different operations at one number are a mismatch of the fewer", "[unit][diagnosis]") {
+  std::vector<RankLook> looks;
+  for (int rank = 0; rank < 5; ++rank) {
+    looks.push_back(in(still(rank), "0", "0-4", call("0", 8, rank == 1 ? "gloo:broadcast" : "gloo:all_reduce")));
+  }
+  const HangVerdict verdict = judge(5, looks);
+  check(verdict, HangKind::mismatch, {1});
+  REQUIRE(verdict.collective->number == 8);
+  REQUIRE(verdict.collective->waiting == ranks("0-4"));
+  const OperationSide many{ranks("0,2-4"), "all_reduce", "[1024]", 1024, "float32", 4096};
+  const OperationSide few{ranks("1"), "broadcast", "[1024]", 1024, "float32", 4096};
+  REQUIRE(verdict.collective->operations == std::vector{many, few});
+  // All, where they are equally many.
+  looks.erase(looks.begin());
+  looks[1].collectives[0].operation = "gloo:broadcast";
+  for (RankLook& look : looks) look.groups[0].ranks = ranks("1-4");
+  check(judge(5, looks), HangKind::mismatch, {1, 2, 3, 4});
+}
+
+TEST_CASE("different sizes or types are a mismatch where they must be equal", "[unit][diagnosis]") {
+  const auto kind = [](const Collective& left, const Collective& right) {
+    return judge(3, {in(still(0), "0", "0-2", left), in(still(1), "0", "0-2", right), in(still(2), "0", "0-2", left)});
+  };
+  for (const char* operation : {"all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter",
+                                "nccl:_all_gather_base", "nccl:_reduce_scatter_base"}) {
+    INFO(operation);
+    check(kind(call("0", 3, operation), call("0", 3, operation, 1025)), HangKind::mismatch, {1});
+    check(kind(call("0", 3, operation), call("0", 3, operation, 1024, "Half")), HangKind::mismatch, {1});
+    check(kind(call("0", 3, operation), call("0", 3, operation, 1024, "float32")), HangKind::network, {});
+    check(kind(call("0", 3, operation), call("0", 3, operation, -1)), HangKind::network, {});
+    check(kind(call("0", 3, operation), call("0", 3, operation, 1025, "")), HangKind::network, {});
+  }
+  for (const char* operation : {"gather", "scatter", "all_to_all", "barrier"}) {
+    INFO(operation);
+    check(kind(call("0", 3, operation), call("0", 3, operation, 1025, "Half")), HangKind::network, {});
+  }
+}
+
+TEST_CASE("who has left a collective that others are in is compared with them", "[unit][diagnosis]") {
+  // The broadcast's root was done without the others, which are in an all_reduce of that number.
+  Collective done = call("0", 5, "gloo:broadcast");
+  done.finished = true;
+  RankLook root = in(still(0), "0", "0-2", call("0", 6));
+  root.collectives.push_back(done);
+  const RankLook one = in(still(1), "0", "0-2", 5), two = in(still(2), "0", "0-2", 5);
+  check(judge(3, {root, one, two}), HangKind::mismatch, {0});
+  // What all have finished is no mismatch, whatever it was.
+  Collective other_done = call("0", 4, "gloo:all_reduce");
+  other_done.finished = true;
+  done.number = 4;
+  RankLook with_past = in(still(0), "0", "0-1", 5), with_other_past = in(still(1), "0", "0-1", 5);
+  with_past.collectives.push_back(done);
+  with_other_past.collectives.push_back(other_done);
+  check(judge(2, {with_past, with_other_past}), HangKind::network, {});
+}
+
+TEST_CASE("of two numbers with a mismatch the lower is told, of two groups the larger", "[unit][diagnosis]") {
+  std::vector<RankLook> looks;
+  for (int rank = 0; rank < 4; ++rank) {
+    looks.push_back(in(still(rank), "0", "0-3", call("0", 9, rank == 0 ? "a" : "b")));
+    looks.back().collectives.push_back(call("0", 8, rank == 2 ? "a" : "b"));
+  }
+  looks[0] = in(looks[0], "1", "0-1", call("1", 2, "c"));
+  looks[1] = in(looks[1], "1", "0-1", call("1", 2, "d"));
+  check(judge(4, looks), HangKind::mismatch, {2});
+  REQUIRE(judge(4, looks).collective->number == 8);
+}
+
+TEST_CASE("no more sides of a mismatch are told than have room", "[unit][diagnosis]") {
+  for (const int sides : {static_cast<int>(sides_told_max), static_cast<int>(sides_told_max) + 1}) {
+    std::vector<RankLook> looks;
+    for (int rank = 0; rank < sides; ++rank)
+      looks.push_back(in(still(rank), "0", "0-8", call("0", 1, "all_reduce", rank)));
+    const HangVerdict verdict = judge(sides, looks);
+    REQUIRE(verdict.culprits.size() == static_cast<std::size_t>(sides));
+    REQUIRE(verdict.collective->operations.size() == sides_told_max);
+  }
+}
+
+TEST_CASE("who has raised and lives is the cause, unless it was of another's end", "[unit][diagnosis]") {
+  auto looks = awaited(behind(still(3)));
+  looks[1].raised_ns = 77;
+  looks[2].raised_ns = 70;
+  looks[2].raised_consequence = true;
+  check(judge(4, looks), HangKind::raised, {1});
+  SECTION("where all are consequences the waiting decides") {
+    looks[1].raised_consequence = true;
+    check(judge(4, looks), HangKind::stuck, {3});
+  }
+  SECTION("who has ended is past that") {
+    looks[1].state = state_zombie;
+    check(judge(4, looks), HangKind::stuck, {3});
+  }
+}
+
+TEST_CASE("ranks that wait for each other are a circle", "[unit][diagnosis]") {
+  // 0 is in p, 1 in q, and both belong to both. 2 waits for 0 in a third group.
+  const auto member = [](RankLook look) { return at(at(std::move(look), "p", "0-1", 3), "q", "0-1", 3); };
+  RankLook zero = member(still(0)), one = member(still(1)), two = in(still(2), "r", "0,2", 4);
+  zero.groups[0].number = 4;
+  zero.collectives.push_back(call("p", 4));
+  one.groups[1].number = 4;
+  one.collectives.push_back(call("q", 4));
+  zero = at(zero, "r", "0,2", 3);
+  const HangVerdict verdict = judge(4, {zero, one, two, moving(3)});
+  check(verdict, HangKind::order, {0, 1});
+  REQUIRE(verdict.collective->waiting.size() == 1);
+}
+
+TEST_CASE("where all have begun and nobody gets on it is the network", "[unit][diagnosis]") {
+  std::vector<RankLook> looks;
+  for (int rank = 0; rank < 4; ++rank) looks.push_back(in(still(rank), "0", "0-3", 12));
+  const HangVerdict verdict = judge(4, looks);
+  check(verdict, HangKind::network, {});
+  REQUIRE(verdict.collective->waiting == ranks("0-3"));
+  REQUIRE(verdict.collective->missing.empty());
+  REQUIRE(ended_by(verdict, 4) == list({0, 1, 2, 3}));
+}
+
+TEST_CASE("where nobody waits, those that do not move are stuck", "[unit][diagnosis]") {
+  check(judge(3, {moving(0), still(1), moving(2)}), HangKind::stuck, {1});
+  check(judge(3, {moving(0), moving(1), moving(2)}), HangKind::busy, {0, 1, 2});
+  check(judge(2, {silent(0), silent(1)}), HangKind::stuck, {0, 1});
+  REQUIRE_FALSE(judge(2, {silent(0), silent(1)}).collective);
+}
+
+TEST_CASE("a rank in recv is a root only if there is no other", "[unit][diagnosis]") {
+  const auto waits = [](int rank) { return in(still(rank), "0", "0-3", 1234); };
+  const auto receiving = [](int rank) { return in_recv(behind(still(rank))); };
+  check(judge(4, {waits(0), waits(1), receiving(2), behind(still(3))}), HangKind::stuck, {3});
+  check(judge(4, {waits(0), waits(1), receiving(2), behind(moving(3))}), HangKind::busy, {3});
+  check(judge(4, {waits(0), waits(1), receiving(2), receiving(3)}), HangKind::stuck, {2, 3});
+  // Nobody knows for whom it waits: for one who does not.
+  check(judge(4, {in(still(0), "p", "0-1", 3), in_recv(at(still(1), "p", "0-1", 2)), still(2), moving(3)}),
+        HangKind::stuck, {2});
+  // Without any group: a pipeline, the last of which computes.
+  check(judge(3, {in_recv(still(0)), in_recv(still(1)), moving(2)}), HangKind::busy, {2});
+  check(judge(2, {in_recv(still(0)), in_recv(still(1))}), HangKind::stuck, {0, 1});
+}
+
+TEST_CASE("a point-to-point call whose peer is known waits for that one", "[unit][diagnosis]") {
+  const HangVerdict verdict = judge(3, {with_peer(still(0), "nccl:recv 0<-2", 2), moving(1), still(2)});
+  check(verdict, HangKind::stuck, {2});
+  REQUIRE(verdict.collective->point_to_point);
+  REQUIRE(verdict.collective->operation == "recv");
+  REQUIRE(verdict.collective->missing == ranks("2"));
+  REQUIRE(verdict.collective->waiting == ranks("0"));
+  // Both ends are there.
+  check(judge(2, {with_peer(still(0), "nccl:recv", 1), with_peer(still(1), "nccl:send", 0)}), HangKind::network, {});
+  // Both send first.
+  check(judge(2, {with_peer(still(0), "nccl:send", 1), with_peer(still(1), "nccl:send", 0)}), HangKind::order, {0, 1});
+  // Its stack says recv, and the recorder from whom.
+  check(judge(3, {in_recv(with_peer(still(0), "recv", 1)), still(1), moving(2)}), HangKind::stuck, {1});
+  // Nobody that there could be.
+  check(judge(2, {with_peer(still(0), "recv", 9), with_peer(still(1), "recv", 1)}), HangKind::network, {});
+}
+
+TEST_CASE("a rank that was not seen is waited for, and named where nobody else is", "[unit][diagnosis]") {
+  auto looks = awaited(RankLook{.rank = Rank{3}});
+  REQUIRE(judge(4, looks).unseen == ranks("3"));
+  check(judge(4, looks), HangKind::busy, {3});
+  looks.pop_back();
+  check(judge(4, looks), HangKind::busy, {3});
+  looks[2] = behind(still(2));
+  check(judge(4, looks), HangKind::stuck, {2});
+}
+
+TEST_CASE("a rank without an answer whose stack is in a collective is a root only if there is no other",
+          "[unit][diagnosis]") {
+  RankLook inside = silent(1);
+  inside.frames = {{"wait", "/x/torch/distributed/distributed_c10d.py", 3000}};
+  auto looks = awaited(behind(still(3)));
+  looks[1] = inside;
+  check(judge(4, looks), HangKind::stuck, {3});
+  looks[3] = in(still(3), "0", "0-3", 1234);
+  check(judge(4, looks), HangKind::stuck, {1});
+}
+
+TEST_CASE("what a rank's look has no room for is taken from others, or not held against it", "[unit][diagnosis]") {
+  // Rank 3 tells no members of its group.
+  RankLook brief = behind(still(3));
+  brief.groups[0].ranks = {};
+  check(judge(4, awaited(brief)), HangKind::stuck, {3});
+  brief = in(still(3), "0", "0-3", 1234);
+  brief.groups[0].ranks = {};
+  check(judge(4, awaited(brief)), HangKind::network, {});
+  brief.groups.clear();
+  check(judge(4, awaited(brief)), HangKind::network, {});
+  // It tells some of its groups.
+  RankLook cut = still(3);
+  cut.groups_cut = true;
+  check(judge(4, awaited(cut)), HangKind::network, {});
+  // Nobody tells the members: those who name the group are they.
+  check(judge(3, {in(still(0), "x", "", 3), at(still(1), "x", "", 2), still(2)}), HangKind::stuck, {1});
+}
+
+TEST_CASE("groups of one name with other members are others", "[unit][diagnosis]") {
+  check(judge(4, {in(still(0), "dp", "0-1", 5), in(still(1), "dp", "0-1", 5), in(still(2), "dp", "2-3", 9),
+                  at(still(3), "dp", "2-3", 8)}),
+        HangKind::stuck, {3});
+}
+
+TEST_CASE("a look that contradicts itself, or comes twice, changes no other's", "[unit][diagnosis]") {
+  auto looks = awaited(behind(still(3)));
+  looks.push_back(in(still(3), "0", "0-3", 1234));  // a second word of rank 3
+  looks.push_back(in(still(4), "0", "0-3", 99));    // none of the world
+  looks.push_back(in(still(-1), "0", "0-3", 99));
+  check(judge(4, looks), HangKind::stuck, {3});
+  // Who is no member of the group it tells of.
+  std::vector<RankLook> others{in(still(0), "0", "0-1", 5), in(still(1), "0", "0-1", 5), at(still(2), "0", "0-1", 1)};
+  check(judge(3, others), HangKind::network, {});
+  REQUIRE(judge(0, others).culprits.empty());
+}
+
+TEST_CASE("what is done about each kind", "[unit][diagnosis]") {
+  using enum HangKind;
+  for (const HangKind kind : {debugged, mismatch, raised, stopped, stuck, busy, order, network}) {
+    INFO(to_text(kind));
+    for (const bool given : {false, true}) {
+      const bool acts = kind != debugged && (kind != busy || given);
+      REQUIRE(action_for(kind, OnHang::report, given) == HangAction::none);
+      REQUIRE(action_for(kind, OnHang::abort, given) == (acts ? HangAction::abort : HangAction::none));
+      REQUIRE(action_for(kind, OnHang::restart, given) == (acts ? HangAction::restart : HangAction::none));
+    }
+  }
+  REQUIRE(to_text(mismatch) == "mismatch");
+  REQUIRE(to_text(HangAction::restart) == "restart");
+}
+
+TEST_CASE("the recorder's words become people's", "[unit][diagnosis]") {
+  REQUIRE(plain_operation("gloo:all_reduce") == "all_reduce");
+  REQUIRE(plain_operation("nccl:_all_gather_base") == "all_gather");
+  REQUIRE(plain_operation("nccl:send 0->1") == "send");
+  REQUIRE(plain_operation("") == "");
+  REQUIRE(plain_dtype("BFloat16") == "bfloat16");
+  REQUIRE(plain_dtype("Later") == "Later");
+  REQUIRE(bytes_of(1 << 20, "Float") == 4 << 20);
+  REQUIRE(bytes_of(3, "int64") == 24);
+  REQUIRE(bytes_of(3, "Later") == -1);
+  REQUIRE(bytes_of(-1, "Float") == -1);
+  constexpr auto most = std::numeric_limits<std::int64_t>::max();
+  REQUIRE(bytes_of(most / 8, "Double") == most / 8 * 8);
+  REQUIRE(bytes_of(most / 8 + 1, "Double") == -1);
+}
