@@ -82,14 +82,14 @@ case("a worker dies by a real-time signal", "s.py", "os.kill(os.getpid(), 40)", 
 case("a worker exits 128 + 9 by itself", "s.py", "sys.exit(137)", look=REPORT)
 # Rank 1 fails when the others have done what stands before.
 FAILS = "record()\nif os.environ['RANK'] == '1':\n  others_recorded(); sys.exit({})\n"
-LAST = FAILS.format(138) + "time.sleep(50)"
+LAST = FAILS.format(138) + "stay()"
 case("a sibling is stopped and listed", "--nproc-per-node 2 s.py", LAST, look=REPORT, quick=True)
 case("a sibling that exits 0 when stopped is not listed", "--nproc-per-node 2 s.py", "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + LAST, look=REPORT)
 case("a sibling that exits 3 when stopped is listed", "--nproc-per-node 2 s.py", "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n" + LAST, look=REPORT)
 case("a sibling that finished is not listed", "--nproc-per-node 2 s.py", "record()\nif os.environ['RANK'] == '1':\n  other_ended(0); sys.exit(4)\n", look=REPORT)
 case("two siblings stopped", "--nproc-per-node 3 s.py", LAST, look=REPORT)
-case("a sibling that ignores SIGTERM", "--nproc-per-node 2 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAILS.format(138) + "time.sleep(100)", look=REPORT, slow=True)
-case("the grace of --shutdown-timeout bounds every stop", "--shutdown-timeout 1 --nproc-per-node 2 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAILS.format(3) + "time.sleep(15); mark('lived')", look=("status", "marks"),
+case("a sibling that ignores SIGTERM", "--nproc-per-node 2 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAILS.format(138) + "stay(100)", look=REPORT, slow=True)
+case("the grace of --shutdown-timeout bounds every stop", "--shutdown-timeout 1 --nproc-per-node 2 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAILS.format(3) + "stay(15); mark('lived')", look=("status", "marks"),
      differs={"marks": {}}, reason="--shutdown-timeout bounds every stop; in torchrun a stop after a failure takes up to 30 s whatever it says")
 case("a failed worker's title is what was typed", "./s.py", "sys.exit(1)", look=("report",))
 case("a module's title", "-m pkg.mod", None, files={"pkg/__init__.py": "", "pkg/mod.py": "import sys\nsys.exit(5)\n"}, look=("status", "report"))
@@ -106,7 +106,7 @@ group("restarts")
 FLAKY = "record()\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': sys.exit(3)\n"
 case("fails always", "--max-restarts=2 --log-dir logs s.py", "record(); sys.exit(3)", look=("status", "workers", "report", "logs"), quick=True)
 case("fails once", "--max-restarts=1 s.py", FLAKY, look=("status", "workers", "report"), says=(r"failed \(exitcode: 3\) local_rank: 0 ",))
-case("the environment after a restart", "--max-restarts=2 --nproc-per-node 2 s.py", "record()\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n  if os.environ['RANK'] == '0': time.sleep(50)\n  others_recorded(); sys.exit(3)\n",
+case("the environment after a restart", "--max-restarts=2 --nproc-per-node 2 s.py", "record()\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n  if os.environ['RANK'] == '0': stay()\n  others_recorded(); sys.exit(3)\n",
      look=("status", "environment"))
 case("logs of all attempts", "--max-restarts=2 -r 3 --log-dir logs --nproc-per-node 2 s.py",
      "n = os.environ['TORCHELASTIC_RESTART_COUNT']\nprint('W:out', n, os.environ['RANK'], flush=True); print('W:err', n, file=sys.stderr)\nmark(n + '.' + os.environ['RANK'])\nwhile len([f for f in os.listdir(os.environ['PROBE_DIR']) if f.startswith(n + '.') and f.endswith('.mark')]) < 2: time.sleep(0.01)\nsys.exit(0 if n == '2' else 1)",
@@ -118,25 +118,25 @@ case("a worker with success is not restarted by itself", "--max-restarts=3 s.py"
 # ---------------------------------------------------------------------------------------------------------------------
 group("signals")
 
-TRAP = "def end(n, _):\n  mark(signal.Signals(n).name); sys.exit({code})\nfor n in (1, 2, 3, 10, 12, 15): signal.signal(n, end)\nrecord()\ntime.sleep(50)\n"
+TRAP = "def end(n, _):\n  mark(signal.Signals(n).name); sys.exit({code})\nfor n in (1, 2, 3, 10, 12, 15): signal.signal(n, end)\nrecord()\nstay()\n"
 for name, code in (("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129), ("SIGQUIT", 131)):
     case(f"{name} is passed on", "s.py", TRAP.replace("{code}", "0"), steps=("workers 1", f"signal {name}"), look=("status", "marks", "report", "left"),
          differs={"status": code}, reason=BY_SIGNAL, quick=name == "SIGTERM")
-case("SIGTERM, and the worker dies of it", "--nproc-per-node 2 s.py", "record(); time.sleep(50)", steps=("workers 2", "signal SIGTERM"), look=("status", "report", "left"), differs={"status": 143}, reason=BY_SIGNAL)
-case("SIGTERM reaches the worker's children", "s.py", "p = subprocess.Popen(['sh', '-c', 'trap \"touch $PROBE_DIR/child.mark; exit\" TERM; touch $PROBE_DIR/up.mark; while :; do sleep 0.05; done'])\nsignal.signal(signal.SIGTERM, lambda *_: (p.wait(), sys.exit(0)))\nrecord()\ntime.sleep(50)",
+case("SIGTERM, and the worker dies of it", "--nproc-per-node 2 s.py", "record(); stay()", steps=("workers 2", "signal SIGTERM"), look=("status", "report", "left"), differs={"status": 143}, reason=BY_SIGNAL)
+case("SIGTERM reaches the worker's children", "s.py", "p = subprocess.Popen(['sh', '-c', 'trap \"touch $PROBE_DIR/child.mark; exit\" TERM; touch $PROBE_DIR/up.mark; while :; do sleep 0.05; done'])\nsignal.signal(signal.SIGTERM, lambda *_: (p.wait(), sys.exit(0)))\nrecord()\nstay()",
      steps=("workers 1", "mark up", "signal SIGTERM"), look=("status", "marks", "left"), differs={"status": 143}, reason=BY_SIGNAL)
-case("SIGTERM uses up no restart", "--max-restarts=3 s.py", "record(); time.sleep(50)", steps=("workers 1", "signal SIGTERM"), look=("status", "workers"), differs={"status": 143}, reason=BY_SIGNAL)
-case("--shutdown-timeout after a signal", "--shutdown-timeout=1 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord()\ntime.sleep(5); mark('lived')", steps=("workers 1", "signal SIGTERM"), look=("status", "marks", "left"), differs={"status": 143}, reason=BY_SIGNAL)
-case("--shutdown-timeout=0", "--shutdown-timeout=0 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord()\ntime.sleep(5); mark('lived')", steps=("workers 1", "signal SIGTERM"), look=("status", "marks"), differs={"status": 143}, reason=BY_SIGNAL)
-case("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord()\ntime.sleep(5); mark('lived')", env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"}, steps=("workers 1", "signal SIGTERM"), look=("status", "marks"), differs={"status": 143}, reason=BY_SIGNAL)
-case("the flag beats TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "--shutdown-timeout=1 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord()\ntime.sleep(5); mark('lived')", env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600"}, steps=("workers 1", "signal SIGTERM"), look=("status", "marks"), differs={"status": 143}, reason=BY_SIGNAL)
+case("SIGTERM uses up no restart", "--max-restarts=3 s.py", "record(); stay()", steps=("workers 1", "signal SIGTERM"), look=("status", "workers"), differs={"status": 143}, reason=BY_SIGNAL)
+case("--shutdown-timeout after a signal", "--shutdown-timeout=1 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord()\nstay(5); mark('lived')", steps=("workers 1", "signal SIGTERM"), look=("status", "marks", "left"), differs={"status": 143}, reason=BY_SIGNAL)
+case("--shutdown-timeout=0", "--shutdown-timeout=0 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord()\nstay(5); mark('lived')", steps=("workers 1", "signal SIGTERM"), look=("status", "marks"), differs={"status": 143}, reason=BY_SIGNAL)
+case("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord()\nstay(5); mark('lived')", env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"}, steps=("workers 1", "signal SIGTERM"), look=("status", "marks"), differs={"status": 143}, reason=BY_SIGNAL)
+case("the flag beats TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "--shutdown-timeout=1 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord()\nstay(5); mark('lived')", env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600"}, steps=("workers 1", "signal SIGTERM"), look=("status", "marks"), differs={"status": 143}, reason=BY_SIGNAL)
 case("a listed extra signal ends the job", "--signals-to-handle=SIGTERM,SIGUSR1 s.py", TRAP.replace("{code}", "0"), steps=("workers 1", "signal SIGUSR1"), look=("status", "marks"), differs={"status": 138}, reason=BY_SIGNAL)
-case("SIGUSR1 that is not listed", "s.py", "signal.signal(signal.SIGUSR1, lambda *_: (mark('usr1'), sys.exit(0)))\nrecord()\ntime.sleep(10)", steps=("workers 1", "signal SIGUSR1"), look=("status", "marks", "left"),
+case("SIGUSR1 that is not listed", "s.py", "signal.signal(signal.SIGUSR1, lambda *_: (mark('usr1'), sys.exit(0)))\nrecord()\nstay(10)", steps=("workers 1", "signal SIGUSR1"), look=("status", "marks", "left"),
      differs={"status": 0, "marks": {"usr1": ""}, "left": False}, reason="USR1 and USR2 are passed on and the job goes on; torchrun dies of them and leaves its workers")
-case("SIGTERM that is not listed", "--signals-to-handle=SIGINT s.py", "record(); time.sleep(20)", steps=("workers 1", "signal SIGTERM"), look=("left",), differs={"left": False}, reason=NOTHING_LEFT)
+case("SIGTERM that is not listed", "--signals-to-handle=SIGINT s.py", "record(); stay(20)", steps=("workers 1", "signal SIGTERM"), look=("left",), differs={"left": False}, reason=NOTHING_LEFT)
 case("an unknown signal name", "--signals-to-handle=SIGFOO,SIGTERM s.py", look=("status", "workers"), says=("Failed to register signal handler for SIGFOO",))
 case("blanks around signal names", "--signals-to-handle=' SIGTERM , SIGINT ' s.py", look=("status", "workers"))
 case("a signal that cannot be caught", "--signals-to-handle=SIGKILL s.py", look=("status",), differs={"status": 2}, reason=REFUSED)
-case("kill -9 of the launcher", "s.py", "record(); time.sleep(20)", steps=("workers 1", "signal SIGKILL"), look=("status", "left"), differs={"left": False}, reason=NOTHING_LEFT)
-case("a second Ctrl-C", "s.py", "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord()\ntime.sleep(8); mark('lived')", steps=("workers 1", "signal SIGINT", "pause 0.5", "signal SIGINT"), look=("status", "marks", "left"),
+case("kill -9 of the launcher", "s.py", "record(); stay(20)", steps=("workers 1", "signal SIGKILL"), look=("status", "left"), differs={"left": False}, reason=NOTHING_LEFT)
+case("a second Ctrl-C", "s.py", "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord()\nstay(8); mark('lived')", steps=("workers 1", "signal SIGINT", "pause 0.5", "signal SIGINT"), look=("status", "marks", "left"),
      differs={"status": 130, "marks": {}}, reason="a second Ctrl-C kills; torchrun begins another shutdown of 30 s", slow=True)

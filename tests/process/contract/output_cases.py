@@ -67,7 +67,7 @@ case("nothing to hand on", "--log-dir logs s.py", "sys.exit(4)", env=OUTER, look
 case("an old error file is overwritten", "--log-dir logs s.py", OBJECT + "sys.exit(4)", env=OUTER, files={"outer.json": "{}"}, look=("status", "file outer.json"))
 case("success hands nothing on", "--log-dir logs s.py", OBJECT, env=OUTER, look=("status", "file outer.json"))
 case("@record writes an error file", "--log-dir logs s.py", "from torch.distributed.elastic.multiprocessing.errors import record\n@record\ndef main(): raise ValueError('bad')\nmain()", env=OUTER, needs_torch=True, look=("status", "file outer.json"))
-case("a signal is told in the error file", "s.py", "record(); time.sleep(20)", env=OUTER, steps=("workers 1", "signal SIGTERM"), look=("status", "file outer.json"), differs={"status": 143}, reason=BY_SIGNAL)
+case("a signal is told in the error file", "s.py", "record(); stay(20)", env=OUTER, steps=("workers 1", "signal SIGTERM"), look=("status", "file outer.json"), differs={"status": 143}, reason=BY_SIGNAL)
 
 # ---------------------------------------------------------------------------------------------------------------------
 group("watchdog, health, events")
@@ -77,7 +77,7 @@ FILE_TIMER = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
 case("the watchdog's pipe", "s.py", "import stat; record(); print('W:', stat.S_ISFIFO(os.stat(os.environ['TORCHELASTIC_TIMER_FILE']).st_mode))", env=FILE_TIMER, look=("status", "stdout"))
 case("the watchdog's pipe by name", "s.py", "record(); print('W:', os.environ['TORCHELASTIC_TIMER_FILE'])", env={**FILE_TIMER, "TORCHELASTIC_TIMER_FILE": "{dir}/timer"}, look=("status", "stdout", "file timer"))
 case("no watchdog unless it is switched on", "s.py", env={"TORCHELASTIC_ENABLE_FILE_TIMER": "true"}, look=("status", "env TORCHELASTIC_TIMER_FILE"))
-case("the watchdog kills", "s.py", TIMER + "timer(0.2, 9); record(); time.sleep(8); mark('lived')", env=FILE_TIMER, look=("status", "marks"), differs={"status": 1}, reason="the watchdog's kill is a worker's failure, not the launcher's own end")
+case("the watchdog kills", "s.py", TIMER + "timer(0.2, 9); record(); stay(8); mark('lived')", env=FILE_TIMER, look=("status", "marks"), differs={"status": 1}, reason="the watchdog's kill is a worker's failure, not the launcher's own end")
 # A later timer, whose signal the worker takes, says that the time of the released one is over.
 case("a released timer does nothing", "s.py", TIMER + "signal.signal(signal.SIGUSR1, lambda *_: mark('lived'))\ntimer(3, 9); timer(-1, 0); timer(4, 10); until(lambda: os.path.exists(os.environ['PROBE_DIR'] + '/lived.mark'))", env=FILE_TIMER, look=("marks",))
 case("a health port that is no number", "s.py", env={"TORCHELASTIC_HEALTH_CHECK_PORT": "x"}, look=("status", "workers"))
@@ -88,7 +88,7 @@ for host in ("127.0.0.1", "127.0.0.2"):
 case("a health port", "s.py", HEALTH, env={"TORCHELASTIC_HEALTH_CHECK_PORT": "{port}"}, look=("status", "out"), differs={"out": "W: 200\nW: nobody\n"},
      reason="torchrun knows the variable and opens no port; ours answers probes there, on loopback, of which the second address stands for all others")
 case("the watchdog's pipe goes with the job", "s.py", "record()", env={**FILE_TIMER, "TORCHELASTIC_TIMER_FILE": "{dir}/timer"}, look=("status", "file timer"))
-case("a watchdog's line that is none", "s.py", TIMER + "f = os.open(os.environ['TORCHELASTIC_TIMER_FILE'], os.O_WRONLY | os.O_NONBLOCK); os.write(f, b'nonsense\\n'); os.close(f); timer(0.3, 15); time.sleep(5); mark('lived')", env=FILE_TIMER,
+case("a watchdog's line that is none", "s.py", TIMER + "f = os.open(os.environ['TORCHELASTIC_TIMER_FILE'], os.O_WRONLY | os.O_NONBLOCK); os.write(f, b'nonsense\\n'); os.close(f); timer(0.3, 15); stay(5); mark('lived')", env=FILE_TIMER,
      look=("status", "marks"))
 case("console events of a success", "--event-log-handler=console --nproc-per-node 2 s.py", env={"OMP_NUM_THREADS": "1"}, look=("status", "events"))
 case("console events of a failure", "--event-log-handler=console --master-port={port} --rdzv-id=job1 --max-restarts=1 s.py", "sys.exit(2)", look=("status", "events"))
@@ -119,7 +119,7 @@ case("too few nodes in time", "--nnodes=2 " + C10D + "--rdzv-conf=join_timeout=2
 case("a static port that is taken", "--master-port={port} --rdzv-id=job1 s.py", occupied=True, look=("status", "workers"), says=("(?i)in use",), differs={"status": 67},
      reason="67 says that somebody else has the port; torchrun says 1 to everything")
 case("a node rank beyond the nodes", "--nnodes=1 --node-rank=1 --master-port={port} --rdzv-conf=timeout=3 s.py", look=("status", "workers"), differs={"status": 2}, reason=REFUSED)
-case("three SIGTERMs, and the worker ignores them", "--shutdown-timeout=3 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord()\ntime.sleep(20)",
+case("three SIGTERMs, and the worker ignores them", "--shutdown-timeout=3 s.py", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nrecord()\nstay(20)",
      steps=("workers 1", "signal SIGTERM", "pause 0.4", "signal SIGTERM", "pause 0.4", "signal SIGTERM"), look=("status", "left"), differs={"status": 143, "left": False}, reason=NOTHING_LEFT)
 
 # ---------------------------------------------------------------------------------------------------------------------

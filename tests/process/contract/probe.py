@@ -48,6 +48,13 @@ def until(condition):
         time.sleep(0.005)
 
 
+def stay(seconds=50):
+    """Does nothing for so long. Python calls a signal's handler between two of its own steps: a signal right before one
+    long sleep would wait for the sleep's end."""
+    end = time.monotonic() + seconds
+    until(lambda: time.monotonic() > end)
+
+
 def path_of(rank):
     """Where the worker of that rank in this attempt records what it sees."""
     name = "{}.{}.json".format(os.environ["TORCHELASTIC_RESTART_COUNT"], rank)

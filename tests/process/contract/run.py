@@ -20,7 +20,7 @@ from ranks import free_port  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 CASE_LIMIT_S = 60
-PREAMBLE = "import os, signal, subprocess, sys, time\nfrom probe import mark, other_ended, others_recorded, record, until\n"
+PREAMBLE = "import os, signal, subprocess, sys, time\nfrom probe import mark, other_ended, others_recorded, record, stay, until\n"
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
