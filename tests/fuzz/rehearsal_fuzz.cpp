@@ -1,6 +1,6 @@
 // A script of --rehearse, from whomever: faults and expectations within their limits, or one error that names the
 // place.
-#include "launcher/core/diagnosis/rehearsal.hpp"
+#include "launcher/core/rehearsal/rehearsal.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

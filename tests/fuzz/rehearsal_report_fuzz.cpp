@@ -1,5 +1,5 @@
 // What an agent tells the starter of --rehearse-nodes, and what a starter tells an agent, from whomever.
-#include "launcher/core/diagnosis/rehearsal_report.hpp"
+#include "launcher/core/rehearsal/rehearsal_report.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;

@@ -6,8 +6,8 @@
 #include <csignal>
 #include <utility>
 
-#include "launcher/core/plan/signals.hpp"
 #include "launcher/core/record/exit_report.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "rendezvous/core/text/names.hpp"
 
 namespace torchup {

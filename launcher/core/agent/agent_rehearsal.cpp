@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "launcher/core/agent/agent.hpp"
-#include "launcher/core/plan/signals.hpp"
 #include "launcher/core/record/exit_report.hpp"
+#include "launcher/core/text/signals.hpp"
 
-/// A rehearsal's faults of this node. The machine that says when they are due is core/diagnosis/rehearsal; here it is
+/// A rehearsal's faults of this node. The machine that says when they are due is core/rehearsal/rehearsal; here it is
 /// told what happens, and what it wants is done to workers that can bear it.
 namespace torchup {
 

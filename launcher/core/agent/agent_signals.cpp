@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "launcher/core/agent/agent.hpp"
-#include "launcher/core/plan/signals.hpp"
 #include "launcher/core/record/exit_report.hpp"
+#include "launcher/core/text/signals.hpp"
 
 namespace torchup {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "launcher/core/agent/agent.hpp"
-#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/text/signals.hpp"
 
 namespace torchup {
 

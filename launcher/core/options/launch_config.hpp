@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/core/diagnosis/rehearsal_report.hpp"
 #include "launcher/core/machine/machine.hpp"
 #include "launcher/core/options/output_plan.hpp"
+#include "launcher/core/rehearsal/rehearsal_report.hpp"
 #include "rendezvous/base/cpu_set.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/messages.hpp"

@@ -56,11 +56,6 @@ class OptionValues {
 /// Errors: errc::bad_value in argparse's words.
 [[nodiscard]] Result<> check_types(const OptionValues& values);
 
-/// What Python's int() takes: blanks around, a sign, `_` between digits. Nothing for anything else, or beyond 64 bits.
-[[nodiscard]] std::optional<std::int64_t> python_int(std::string_view text);
-/// What Python's float() takes, without `nan`. Nothing for anything else.
-[[nodiscard]] std::optional<double> python_float(std::string_view text);
-
 /// Comma list in which `,,` stands for a comma; the empty text is one empty entry.
 [[nodiscard]] std::vector<std::string> comma_list(std::string_view text);
 

@@ -4,7 +4,8 @@
 #include <csignal>
 
 #include "launcher/core/plan/plan_steps.hpp"
-#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/text/python_numbers.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "launcher/core/text/text.hpp"
 
 namespace torchup {

@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "launcher/core/diagnosis/rehearsal_report.hpp"
 #include "launcher/core/options/option_values.hpp"
+#include "launcher/core/rehearsal/rehearsal_report.hpp"
 
 namespace torchup {
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "launcher/core/options/option_values.hpp"
+#include "launcher/core/text/python_numbers.hpp"
 
 namespace torchup {
 Result<WorkerCountRule> parse_worker_count(std::string_view text) {

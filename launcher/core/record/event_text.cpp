@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "launcher/core/plan/signals.hpp"
 #include "launcher/core/record/launch_event.hpp"
+#include "launcher/core/text/signals.hpp"
 
 namespace torchup {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "rendezvous/core/link/messages.hpp"
 
 namespace torchup {

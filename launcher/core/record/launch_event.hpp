@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "launcher/core/diagnosis/rehearsal.hpp"
+#include "launcher/core/rehearsal/rehearsal.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/diagnosis/hang_verdict.hpp"
 #include "rendezvous/core/diagnosis/straggler_watch.hpp"

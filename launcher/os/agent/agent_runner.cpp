@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "launcher/core/agent/agent.hpp"
-#include "launcher/core/plan/signals.hpp"
 #include "launcher/core/record/exit_report.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "launcher/os/agent/attempt_sweep.hpp"
 #include "launcher/os/agent/from_plan.hpp"
 #include "launcher/os/agent/hang_desk.hpp"
@@ -27,11 +27,11 @@
 #include "launcher/os/agent/worker_ends.hpp"
 #include "launcher/os/agent/worker_group.hpp"
 #include "launcher/os/agent/worker_watch.hpp"
-#include "launcher/os/diagnosis/fault_injector.hpp"
 #include "launcher/os/diagnosis/node_checks.hpp"
-#include "launcher/os/diagnosis/node_starter.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/output/worker_output.hpp"
+#include "launcher/os/rehearsal/fault_injector.hpp"
+#include "launcher/os/rehearsal/node_starter.hpp"
 
 namespace torchup {
 namespace {
@@ -88,9 +88,11 @@ class AgentRunner {
                  [this](EventBody body) { job_.record(std::move(body)); },
                  [this](LogLine line) { job_.other_says(std::move(line)); }}},
         faults_{loop_,
-                workers_,
                 guarded_,
-                {[this](std::size_t fault, std::string why) {
+                {[this](LocalRank worker, std::int64_t pid, int number) {
+                   return workers_.signal_process(worker, pid, number);
+                 },
+                 [this](std::size_t fault, std::string why) {
                    handle(FaultNotInjected{fault, std::move(why)});
                  },
                  [this](bool cut) { return link_->set_cut(cut); }}},

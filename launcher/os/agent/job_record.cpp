@@ -6,10 +6,10 @@
 #include <chrono>
 #include <utility>
 
-#include "launcher/core/plan/signals.hpp"
 #include "launcher/core/record/error_file.hpp"
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/core/record/incident.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "launcher/os/io/own_log.hpp"
 #include "launcher/os/output/evidence.hpp"
 

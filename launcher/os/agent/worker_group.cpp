@@ -13,8 +13,6 @@
 #include "launcher/core/plan/worker_command.hpp"
 #include "launcher/os/machine/descendants.hpp"
 
-extern char** environ;
-
 namespace torchup {
 namespace {
 
@@ -30,12 +28,6 @@ std::int64_t failed_at_us() {
 }
 
 }  // namespace
-
-std::vector<std::string> own_environment() {
-  std::vector<std::string> list;
-  for (char** entry = environ; *entry; ++entry) list.emplace_back(*entry);
-  return list;
-}
 
 WorkerGroup::WorkerGroup(asio::io_context& loop, const LaunchConfig& config, Heritage heritage, Listener listener)
     : loop_{loop}, config_{config}, heritage_{std::move(heritage)}, hook_{make_hook()},

@@ -13,6 +13,7 @@
 #include "launcher/core/plan/worker_environment.hpp"
 #include "launcher/os/agent/incident_recorder.hpp"
 #include "launcher/os/diagnosis/look_order.hpp"
+#include "launcher/os/machine/own_environment.hpp"
 #include "launcher/os/output/worker_output.hpp"
 #include "launcher/os/worker/hook_folder.hpp"
 #include "launcher/os/worker/spawner.hpp"
@@ -20,9 +21,6 @@
 #include "launcher/os/worker/worker.hpp"
 
 namespace torchup {
-
-/// The environment of this process, "NAME=value" each.
-[[nodiscard]] std::vector<std::string> own_environment();
 
 /// A living worker whose page says that an exception has left its program.
 struct RaisedWorker {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/worker/attempt_cgroup.hpp"
 #include "rendezvous/net/io/standard_descriptors.hpp"

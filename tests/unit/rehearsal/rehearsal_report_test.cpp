@@ -1,4 +1,4 @@
-#include "launcher/core/diagnosis/rehearsal_report.hpp"
+#include "launcher/core/rehearsal/rehearsal_report.hpp"
 
 #include <catch2/catch.hpp>
 

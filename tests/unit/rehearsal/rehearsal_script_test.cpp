@@ -1,4 +1,4 @@
-#include "launcher/core/diagnosis/rehearsal_script.hpp"
+#include "launcher/core/rehearsal/rehearsal_script.hpp"
 
 #include <catch2/catch.hpp>
 #include <csignal>

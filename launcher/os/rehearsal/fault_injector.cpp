@@ -1,4 +1,4 @@
-#include "launcher/os/diagnosis/fault_injector.hpp"
+#include "launcher/os/rehearsal/fault_injector.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -6,12 +6,12 @@
 #include <csignal>
 #include <utility>
 
-#include "launcher/os/diagnosis/node_fault.hpp"
+#include "launcher/os/rehearsal/node_fault.hpp"
 
 namespace torchup {
 
-FaultInjector::FaultInjector(asio::io_context& loop, WorkerGroup& workers, const Guarded& guarded, Hooks hooks)
-    : loop_{loop}, workers_{workers}, guarded_{guarded}, hooks_{std::move(hooks)}, cut_timer_{loop} {}
+FaultInjector::FaultInjector(asio::io_context& loop, const Guarded& guarded, Hooks hooks)
+    : loop_{loop}, guarded_{guarded}, hooks_{std::move(hooks)}, cut_timer_{loop} {}
 
 void FaultInjector::perform(const InjectFault& action) {
   switch (action.inject.action.kind) {
@@ -36,7 +36,7 @@ void FaultInjector::fail(const InjectFault& action, std::string why) {
 void FaultInjector::hold(const InjectFault& action) {
   const ScriptAction& wanted = action.inject.action;
   const auto held = std::make_shared<Held>(loop_, action.inject.local_rank, action.pid);
-  if (!workers_.signal_process(held->local_rank, held->pid, SIGSTOP)) {
+  if (!hooks_.signal(held->local_rank, held->pid, SIGSTOP)) {
     return fail(action, "its worker is gone, or runs as another user");
   }
   held->stopped = true;
@@ -67,9 +67,9 @@ void FaultInjector::turn(const std::shared_ptr<Held>& held) {
   if (held->stopped) {
     let_run(*held);
   } else if (!over) {
-    held->stopped = workers_.signal_process(held->local_rank, held->pid, SIGSTOP);
+    held->stopped = hooks_.signal(held->local_rank, held->pid, SIGSTOP);
   }
-  const bool gone = !workers_.signal_process(held->local_rank, held->pid, 0);
+  const bool gone = !hooks_.signal(held->local_rank, held->pid, 0);
   if (gone || (over && !held->stopped)) {
     std::erase(held_, held);
     return;
@@ -83,12 +83,12 @@ void FaultInjector::let_run(Held& held) {
   held.stopped = false;
   const bool by_another =
       std::ranges::any_of(held_, [&](const auto& other) { return other->stopped && other->pid == held.pid; });
-  if (!by_another) static_cast<void>(workers_.signal_process(held.local_rank, held.pid, SIGCONT));
+  if (!by_another) static_cast<void>(hooks_.signal(held.local_rank, held.pid, SIGCONT));
 }
 
 void FaultInjector::release() {
   for (const auto& held : held_) {
-    if (held->stopped) static_cast<void>(workers_.signal_process(held->local_rank, held->pid, SIGCONT));
+    if (held->stopped) static_cast<void>(hooks_.signal(held->local_rank, held->pid, SIGCONT));
   }
   held_.clear();
 }

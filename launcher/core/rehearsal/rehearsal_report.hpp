@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/core/diagnosis/rehearsal.hpp"
+#include "launcher/core/rehearsal/rehearsal.hpp"
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/types.hpp"
 

@@ -3,13 +3,13 @@
 #include <span>
 #include <string>
 
-#include "launcher/core/diagnosis/rehearsal_report.hpp"
 #include "launcher/core/options/launch_config.hpp"
+#include "launcher/core/rehearsal/rehearsal_report.hpp"
 #include "launcher/os/worker/guardian.hpp"
 
 /// --rehearse-nodes: nodes on one machine, without root. A starter runs agents (this program, the same command line),
 /// which meet on a free port of 127.0.0.1, shows their lines with their names in front, and starts those again that a
-/// fault has ended. Which of them, and how it all came out, is decided in core/diagnosis/rehearsed_nodes.
+/// fault has ended. Which of them, and how it all came out, is decided in core/rehearsal/rehearsed_nodes.
 namespace torchup {
 
 /// The starter's whole life, in the inner process of the two: returns the exit code of the rehearsal. `words`: its
@@ -19,7 +19,7 @@ namespace torchup {
                                       std::span<const std::string> words, const std::string& token,
                                       const std::string& host);
 
-/// What the starter has put into the environment of this agent (core/diagnosis/rehearsal_report), taken out of it;
+/// What the starter has put into the environment of this agent (core/rehearsal/rehearsal_report), taken out of it;
 /// empty: it is none of a starter's. For both processes of the agent.
 [[nodiscard]] std::string take_rehearsed_node();
 /// To the starter of this agent.

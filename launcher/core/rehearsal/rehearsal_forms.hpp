@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/core/diagnosis/rehearsal_script.hpp"
+#include "launcher/core/rehearsal/rehearsal_script.hpp"
 
 /// How each fault is written in a script.
 namespace torchup {

@@ -1,10 +1,10 @@
-#include "launcher/core/diagnosis/rehearsal_words.hpp"
+#include "launcher/core/rehearsal/rehearsal_words.hpp"
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 
-#include "launcher/core/diagnosis/rehearsal_script.hpp"
+#include "launcher/core/rehearsal/rehearsal_script.hpp"
 
 namespace torchup {
 

@@ -1,4 +1,4 @@
-#include "launcher/core/diagnosis/rehearsal_report.hpp"
+#include "launcher/core/rehearsal/rehearsal_report.hpp"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <limits>
 #include <utility>
 
-#include "launcher/core/diagnosis/rehearsal_words.hpp"
+#include "launcher/core/rehearsal/rehearsal_words.hpp"
 #include "launcher/core/text/text.hpp"
 #include "rendezvous/core/link/messages.hpp"
 

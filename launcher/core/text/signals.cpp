@@ -1,4 +1,4 @@
-#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/text/signals.hpp"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <array>
 #include <csignal>
 
-#include "launcher/core/options/option_values.hpp"
+#include "launcher/core/text/python_numbers.hpp"
 
 namespace torchup {
 namespace {

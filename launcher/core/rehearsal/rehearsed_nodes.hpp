@@ -4,7 +4,7 @@
 #include <variant>
 #include <vector>
 
-#include "launcher/core/diagnosis/rehearsal_report.hpp"
+#include "launcher/core/rehearsal/rehearsal_report.hpp"
 
 /// The nodes of --rehearse-nodes: which agents are started, and started again, and how the job came out by what all of
 /// them have told. Pure; the shell is launcher/os/rehearsal/node_starter.

@@ -1,4 +1,4 @@
-#include "launcher/core/diagnosis/rehearsal_script.hpp"
+#include "launcher/core/rehearsal/rehearsal_script.hpp"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <array>
 #include <chrono>
 
-#include "launcher/core/diagnosis/rehearsal_forms.hpp"
-#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/rehearsal/rehearsal_forms.hpp"
+#include "launcher/core/text/signals.hpp"
 
 namespace torchup {
 namespace {

@@ -5,10 +5,10 @@
 #include <span>
 #include <utility>
 
-#include "launcher/core/diagnosis/rehearsal_forms.hpp"
-#include "launcher/core/diagnosis/rehearsal_script.hpp"
-#include "launcher/core/diagnosis/rehearsal_words.hpp"
-#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/rehearsal/rehearsal_forms.hpp"
+#include "launcher/core/rehearsal/rehearsal_script.hpp"
+#include "launcher/core/rehearsal/rehearsal_words.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/text/printable.hpp"
 

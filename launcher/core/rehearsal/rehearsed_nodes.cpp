@@ -1,4 +1,4 @@
-#include "launcher/core/diagnosis/rehearsed_nodes.hpp"
+#include "launcher/core/rehearsal/rehearsed_nodes.hpp"
 
 #include <algorithm>
 #include <utility>

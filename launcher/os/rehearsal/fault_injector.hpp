@@ -11,23 +11,24 @@
 #include <vector>
 
 #include "launcher/core/agent/agent_events.hpp"
-#include "launcher/os/agent/worker_group.hpp"
 #include "launcher/os/worker/guardian.hpp"
 #include "rendezvous/net/io/asio.hpp"
 
 namespace torchup {
 
-/// Brings about a rehearsal's faults (core/diagnosis/rehearsal): stops and slows workers, stops and kills this node,
+/// Brings about a rehearsal's faults (core/rehearsal/rehearsal): stops and slows workers, stops and kills this node,
 /// cuts its link. Lives on the loop.
 class FaultInjector {
  public:
   struct Hooks {
+    /// A signal to the process group of the worker that runs as `pid`. False: there is none, or it is another user's.
+    std::function<bool(LocalRank worker, std::int64_t pid, int number)> signal;
     /// FaultNotInjected.
     std::function<void(std::size_t fault, std::string why)> failed;
     /// As AgentLink::set_cut.
     std::function<bool(bool cut)> cut;
   };
-  FaultInjector(asio::io_context& loop, WorkerGroup& workers, const Guarded& guarded, Hooks hooks);
+  FaultInjector(asio::io_context& loop, const Guarded& guarded, Hooks hooks);
 
   void perform(const InjectFault& action);
   /// Whoever is stopped goes on, and is not stopped again.
@@ -57,7 +58,6 @@ class FaultInjector {
   void fail(const InjectFault& action, std::string why);
 
   asio::io_context& loop_;
-  WorkerGroup& workers_;
   const Guarded& guarded_;
   Hooks hooks_;
   std::vector<std::shared_ptr<Held>> held_;

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <utility>
 
-#include "launcher/core/diagnosis/rehearsal.hpp"
+#include "launcher/core/rehearsal/rehearsal.hpp"
 #include "rendezvous/core/text/wording.hpp"
 
 namespace torchup {

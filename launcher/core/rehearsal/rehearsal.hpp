@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "launcher/core/diagnosis/rehearsal_script.hpp"
+#include "launcher/core/rehearsal/rehearsal_script.hpp"
 #include "rendezvous/base/types.hpp"
 
 namespace torchup {

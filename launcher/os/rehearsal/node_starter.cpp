@@ -1,4 +1,4 @@
-#include "launcher/os/diagnosis/node_starter.hpp"
+#include "launcher/os/rehearsal/node_starter.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -20,15 +20,15 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/core/diagnosis/rehearsed_nodes.hpp"
-#include "launcher/core/plan/signals.hpp"
 #include "launcher/core/record/launch_event.hpp"
+#include "launcher/core/rehearsal/rehearsed_nodes.hpp"
 #include "launcher/core/text/line_splitter.hpp"
-#include "launcher/os/agent/worker_group.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "launcher/os/io/named_file.hpp"
 #include "launcher/os/io/own_log.hpp"
 #include "launcher/os/io/read_text.hpp"
 #include "launcher/os/machine/descendants.hpp"
+#include "launcher/os/machine/own_environment.hpp"
 #include "launcher/os/worker/child_process.hpp"
 #include "rendezvous/net/io/write_all.hpp"
 

@@ -1,4 +1,4 @@
-#include "launcher/core/diagnosis/rehearsal.hpp"
+#include "launcher/core/rehearsal/rehearsal.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "launcher/os/diagnosis/node_fault.hpp"
+#include "launcher/os/rehearsal/node_fault.hpp"
 
 #include <fcntl.h>
 #include <spawn.h>
