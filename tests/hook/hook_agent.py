@@ -1,39 +1,29 @@
 """An agent as far as the hook shows it, for its tests: a folder with the hook, a page, a channel, and programs that are
 started with them as workers are, or without all that."""
 
-import fcntl
+import ctypes
 import os
+import platform
 import select
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 import unittest
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+from waiting import until  # noqa: E402
+from worker_memory import Memory  # noqa: E402
 
 INJECTED = Path(__file__).resolve().parents[2] / "launcher/python/injected"
 FILES = ("sitecustomize.py", "torchup_worker.py", "torchup_page.py", "torchup_error.py", "torchup_groups.py",
          "torchup_loaded.py")
-PAGE, SHEET, ANSWER = 4096, 262144, 262144
-MAGIC = 0x31474150505554
-SEALS = 1 | 2 | 4
+TGKILL = {"x86_64": 234, "aarch64": 131}
 LIMIT_S = 120
-FIELDS = dict(signal="Q", helper="Q", raised_at="q", collectives="Q", collectives_at="q", python="Q",
-              thread_raised_at="q", ending_at="q")
-
-
-def until(condition, what, limit_s=LIMIT_S):
-    end = time.monotonic() + limit_s
-    while not (value := condition()):
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {limit_s} s: {what}")
-        time.sleep(0.005)
-    return value
 
 
 def pythons():
@@ -63,62 +53,18 @@ def make_hook(folder):
     return hook
 
 
-class Memory:
-    """The page, the sheet and the answer area."""
-
-    def __init__(self, size=PAGE + SHEET + ANSWER, seals=SEALS):
-        self.fd = os.memfd_create("torchup-worker", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
-        os.ftruncate(self.fd, size)
-        if seals:
-            fcntl.fcntl(self.fd, 1033, seals)
-        os.lseek(self.fd, PAGE, os.SEEK_SET)
-
-    def __getattr__(self, name):
-        at = 256 + 8 * list(FIELDS).index(name) if name in FIELDS else None
-        if at is None:
-            raise AttributeError(name)
-        return struct.unpack("<" + FIELDS[name], os.pread(self.fd, 8, at))[0]
-
-    def is_open(self, pid):
-        return struct.unpack("<QQ", os.pread(self.fd, 16, 0)) == (MAGIC, pid)
-
-    def claimed_by(self):
-        magic, pid = struct.unpack("<QQ", os.pread(self.fd, 16, 0))
-        return pid if magic == MAGIC else 0
-
-    def text(self):
-        return os.pread(self.fd, 256, 320).rstrip(b"\0").decode()
-
-    def beats(self):
-        """(beats, step of the last, when, took)."""
-        newest = struct.unpack("<Q", os.pread(self.fd, 8, 16))[0]
-        number, *beat = struct.unpack("<Qqqq", os.pread(self.fd, 32, 64 + newest % 2 * 64))
-        assert number == newest
-        return (newest, *beat)
-
-    def wipe(self):
-        os.pwrite(self.fd, bytes(SHEET), PAGE)
-        os.lseek(self.fd, PAGE, os.SEEK_SET)
-
-    def sheet(self):
-        return os.pread(self.fd, SHEET, PAGE).rstrip(b"\0").decode()
-
-    def stacks(self, tid):
-        """What is written when the thread is asked."""
-        self.wipe()
-        syscall_tgkill(tid, self.signal)
-        text = until(self.sheet, "stacks")
-        while text != (text := (time.sleep(0.03), self.sheet())[1]):
-            pass
-        return text
+def stacks(memory, thread):
+    """What is written when the thread is asked, once it is whole: the main thread's frames come last, from `<module>`."""
+    memory.wipe()
+    thread_kill(thread, memory.signal)
+    return until(lambda: memory.sheet().endswith(" in <module>\n") and memory.sheet(), "stacks")
 
 
-def syscall_tgkill(tid, number):
+def thread_kill(thread, number):
     """To one thread, whose number the kernel takes for its process's too in kill(2)."""
-    import ctypes
-    with open(f"/proc/{tid}/status") as file:
+    with open(f"/proc/{thread}/status") as file:
         group = next(int(line.split()[1]) for line in file if line.startswith("Tgid:"))
-    assert ctypes.CDLL(None).syscall(234, group, tid, number) == 0  # tgkill
+    assert ctypes.CDLL(None).syscall(TGKILL[platform.machine()], group, thread, number) == 0
 
 
 def is_readable(fd, limit_s):
@@ -135,7 +81,7 @@ class Worker:
         self.memory = memory or Memory()
         self.end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.out, self.err = (tempfile.TemporaryFile() for _ in range(2))
-        status, channel = os.fstat(self.memory.fd), os.fstat(theirs.fileno()).st_ino
+        channel = os.fstat(theirs.fileno()).st_ino
         environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **env}
         if own_path is not None:
             environment["PYTHONPATH"] = own_path
@@ -154,8 +100,7 @@ class Worker:
                     os.dup2(high[0], 3)
                     os.dup2(high[1], 4)
                     environment["PYTHONPATH"] = ":".join(filter(None, (str(hook), own_path)))
-                    own = f"3:{status.st_dev}:{status.st_ino}:{os.getpid()}"
-                    environment["TORCHUP_WORKER_PAGE"] = own if page is None else page
+                    environment["TORCHUP_WORKER_PAGE"] = self.memory.address(3, os.getpid()) if page is None else page
                     environment["TORCHUP_WORKER_CHANNEL"] = f"1:4:{channel}:{os.getpid()}"
                 os.closerange(60, 62)
                 os.chdir(folder)
@@ -196,12 +141,16 @@ class Worker:
         self.end.settimeout(limit_s)
         return self.end.recv(1 << 16)
 
+    def stacks(self, tid=None):
+        """Of all threads, which one of them writes; default: the main one."""
+        return stacks(self.memory, tid or self.pid)
+
     def look(self, number):
         """The answer's text."""
         self.end.send(b"look\nnumber=%d\n" % number)
         verb, told, length = self.hear().decode().splitlines()
         assert (verb, told) == ("looked", f"number={number}"), (verb, told)
-        return os.pread(self.memory.fd, int(length.partition("=")[2]), PAGE + SHEET).decode()
+        return self.memory.answer(int(length.partition("=")[2]))
 
     def close(self):
         """Once more it does nothing."""
@@ -216,7 +165,7 @@ class Worker:
         for each in (self.out, self.err, self.end):
             each.close()
         os.close(self.pidfd)
-        os.close(self.memory.fd)
+        self.memory.close()
 
 
 class Case(unittest.TestCase):

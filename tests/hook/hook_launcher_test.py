@@ -12,26 +12,23 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 import unittest
 
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "support"))
+from waiting import children, until  # noqa: E402
+
 TORCHUP = os.path.abspath(sys.argv[1])
+# `python3` is the Python of this test; one that is a shell script in front of it (pyenv's) sets variables of its own.
+os.environ["PATH"] = os.path.dirname(os.path.abspath(sys.executable)) + ":" + os.environ["PATH"]
 MEMORY = pathlib.Path("/dev/shm")
-LIMIT_S = 60
+LIMIT_S = 100
 NO_ROOM = ["sh", "-c", "trap '' XFSZ; ulimit -f 1; exec \"$@\"", "sh"]  # for files of more than 512 bytes
 
 
-def until(condition, what):
-    end = time.monotonic() + LIMIT_S
-    while not (value := condition()):
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {LIMIT_S} s: {what}")
-        time.sleep(0.01)
-    return value
-
-
-def hooks():
-    return set(MEMORY.glob("torchelastic_*/hook"))
+def hook_of(inner):
+    """The hook's folder of the launcher whose inner process that is: other jobs have their own beside it."""
+    made, = (path for path in MEMORY.glob("torchelastic_*/hook") if path.parent.name.split("_")[2] == str(inner))
+    return made
 
 
 class Jobs(unittest.TestCase):
@@ -118,11 +115,10 @@ class Failures(Jobs):
 
     def test_cause_that_lives_on(self):
         """Its exception has left the program, but a thread keeps its process; the other one dies of it first."""
-        started = time.monotonic()
         _, _, err = self.run_program("""
             import os, threading, time
             if os.environ["RANK"] == "1":
-                threading.Thread(target=time.sleep, args=(30,)).start()
+                threading.Thread(target=time.sleep, args=(1000,)).start()
                 raise ValueError("loss is nan")
             path = os.environ["TORCHELASTIC_ERROR_FILE"].replace("/0/error", "/1/error")
             while not os.path.exists(path):
@@ -135,14 +131,13 @@ class Failures(Jobs):
         self.assertIn(": exit code 1: ValueError: loss is nan", incident["summary"])
         report = err[err.index("Root Cause"):]
         self.assertIn("rank      : 1 (local_rank: 1)", report[:report.index("error_file")])
-        self.assertLess(time.monotonic() - started, 25)
 
     def test_cause_that_raised_first(self):
         """Not who ended first: what counts is when the exception left the program."""
         self.run_program("""
             import os, threading, time
             if os.environ["RANK"] == "1":
-                threading.Thread(target=time.sleep, args=(30,)).start()
+                threading.Thread(target=time.sleep, args=(1000,)).start()
                 raise ValueError("first")
             path = os.environ["TORCHELASTIC_ERROR_FILE"].replace("/0/error", "/1/error")
             while not os.path.exists(path):
@@ -244,7 +239,6 @@ class Life(Jobs):
             self.assertIn(f"ValueError: {attempt}", found, err)
 
     def test_folder(self):
-        before = hooks()
         with self.launch("--nproc-per-node=2", "--max-restarts=1", self.write("program.py", """
                 import os, time
                 open("running" + os.environ["TORCHELASTIC_RESTART_COUNT"], "w").close()
@@ -253,7 +247,8 @@ class Life(Jobs):
                 """)) as job:
             for attempt in ("0", "1"):
                 until((self.folder / f"running{attempt}").exists, "a worker")
-                made, = hooks() - before
+                inner, = children(job.pid)
+                made = hook_of(inner)
                 for folder in (made, made.parent):
                     self.assertEqual((folder.stat().st_mode & 0o777, folder.stat().st_uid), (0o700, os.geteuid()))
                 until(lambda: list(made.glob("__pycache__/torchup_worker.*.pyc")), "bytecode")
@@ -262,34 +257,29 @@ class Life(Jobs):
         self.assertFalse(made.parent.exists())
 
     def test_launcher_that_is_killed(self):
-        """The next one clears its folder away."""
-        before = hooks()
-        with self.launch(self.write("program.py", "open('running', 'w').close()\nimport time\ntime.sleep(60)")) as job:
+        """The next one, whosever it is, clears its folder away."""
+        with self.launch(self.write("program.py", "open('running', 'w').close()\nimport time\ntime.sleep(1000)")) as job:
             until((self.folder / "running").exists, "the worker")
-            made, = hooks() - before
-            with open(f"/proc/{job.pid}/task/{job.pid}/children") as file:
-                inner = int(file.read().split()[0])
+            inner, = children(job.pid)
+            made = hook_of(inner)
             os.kill(job.pid, signal.SIGSTOP)
             os.kill(inner, signal.SIGKILL)
             os.kill(job.pid, signal.SIGKILL)
             job.communicate(timeout=LIMIT_S)
-        self.assertTrue(made.exists())
         self.run_program("pass")
-        self.assertFalse(made.parent.exists())
+        until(lambda: not made.parent.exists(), "it is cleared away")
 
     def test_no_room(self):
         """It runs without a hook, and nothing is left of what was tried."""
-        before = set(MEMORY.glob("torchelastic_*"))
-        self.write("program.py", "import sys\nprint('torchup_worker' in sys.modules)")
-        done = subprocess.run([*NO_ROOM, TORCHUP, "--no-capture", "--log-dir=/dev/null", "program.py"], cwd=self.folder,
-                              capture_output=True, text=True, timeout=LIMIT_S)
-        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "False\n", ""))
-        told = subprocess.run([*NO_ROOM, TORCHUP, "--hang-timeout=60", "--no-capture", "--log-dir=/dev/null", "program.py"],
-                              cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S)
-        self.assertEqual((told.returncode, told.stdout), (0, "False\n"))
-        self.assertRegex(told.stderr, r"\Atorchup: Python workers have no hook .*: .*File too large\n\Z")
-        self.assertEqual([path for path in set(MEMORY.glob("torchelastic_*")) - before
-                          if not os.path.exists(f"/proc/{path.name.split('_')[2]}")], [])  # else another job's
+        self.write("program.py", "import os, sys\nprint('torchup_worker' in sys.modules, os.getppid())")
+        for options, words in (((), r"\A\Z"),
+                               (("--hang-timeout=60",), r"\Atorchup: Python workers have no hook .*: .*File too large\n\Z")):
+            done = subprocess.run([*NO_ROOM, TORCHUP, *options, "--no-capture", "--log-dir=/dev/null", "program.py"],
+                                  cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S)
+            has_hook, inner = done.stdout.split()
+            self.assertEqual((done.returncode, has_hook), (0, "False"))
+            self.assertRegex(done.stderr, words)
+            self.assertEqual([path for path in MEMORY.glob("torchelastic_*") if path.name.split("_")[2] == inner], [])
 
     def test_request_to_save(self):
         """It reaches a Python worker's handler: who has the hook does not hear it over the page."""

@@ -9,6 +9,7 @@ import subprocess
 import unittest
 
 from hook_agent import Case, Path, os, pythons, sys
+from worker_memory import ANSWER, PAGE, SHEET, Memory
 
 PYTHONS = pythons()
 NEW = [(version, python) for version, python in PYTHONS if version >= (3, 8)]
@@ -320,7 +321,6 @@ class Same(Case):
 
     def test_not_our_page(self):
         """Nothing is done, and nothing said."""
-        from hook_agent import ANSWER, PAGE, SHEET, Memory
         self.write("facts.py", FACTS)
         size = PAGE + SHEET + ANSWER
         python = sys.executable

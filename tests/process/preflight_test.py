@@ -20,18 +20,10 @@ sys.path.append(str(Path(__file__).parents[1] / "support"))
 TORCHUP, FAKE_NVML, TORCHUPD = (os.path.abspath(sys.argv.pop(1)) for _ in range(3))
 
 from torchupd import Torchupd  # noqa: E402
+from waiting import state, until  # noqa: E402
 
 LOST = "GPU 1 is lost (Xid 79)"
 PR_SET_CHILD_SUBREAPER = 36
-
-
-def until(condition, what, limit_s=60):
-    end = time.monotonic() + limit_s
-    while not (value := condition()):
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {limit_s} s: {what}")
-        time.sleep(0.01)
-    return value
 
 
 def living(text):
@@ -40,10 +32,9 @@ def living(text):
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if text in line and stat not in "ZX" and int(pid) != os.getpid():
+        if text in line and state(pid) not in (None, "Z", "X") and int(pid) != os.getpid():
             found.append((int(pid), line))
     return found
 
