@@ -33,14 +33,11 @@
 #include "launcher/os/rehearsal/node_starter.hpp"
 #include "launcher/os/worker/child_process.hpp"
 #include "launcher/plan_text.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/net/io/token.hpp"
 
 namespace torchup {
 namespace {
-
-constexpr int refused_status = 2;
-constexpr int preflight_status = 65;
-constexpr int internal_status = 70;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -106,7 +103,7 @@ int give(const Answer& answer) {
 
 int refuse(const Error& error, const LogWords& log = {}) {
   Log{own_log(log)}.tell({LogLevel::error, error.message()});
-  return error.code == make_error_code(errc::refused) ? preflight_status : refused_status;
+  return error.code == make_error_code(errc::refused) ? exit_code::unfit : exit_code::refused;
 }
 
 Result<> read_config_file(OptionValues& options) {
@@ -202,10 +199,10 @@ int report(const std::exception& error) {
   if (is_shortage(error)) {
     std::fprintf(stderr, "torchup: the system gives no more threads: %s (raise ulimit -u, or pids.max of the cgroup)\n",
                  whole_text(error).c_str());
-    return preflight_status;
+    return exit_code::unfit;
   }
   std::fprintf(stderr, "torchup: internal fault: %s\n", whole_text(error).c_str());
-  return internal_status;
+  return exit_code::internal;
 }
 
 /// The job's secret, of the file or else of the variable that was taken from our environment; empty: none.
@@ -263,7 +260,7 @@ int launch(std::span<const std::string> words, std::string token, std::string re
   if (line.options.flag("dry-run")) return give({0, plan_text(*plan), ""});
   if (auto checked = check_kernel(); !checked) {
     static_cast<void>(refuse(checked.error(), log));
-    return preflight_status;
+    return exit_code::unfit;
   }
   if (plan->rehearsal.nodes > 0) return run_rehearsed_nodes(*plan, guarded, words, token, machine.host);
   run_agent(*plan, std::move(guarded), machine.host);

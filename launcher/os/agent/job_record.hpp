@@ -12,6 +12,7 @@
 #include "launcher/os/agent/incident_recorder.hpp"
 #include "launcher/os/io/health_port.hpp"
 #include "launcher/os/output/worker_output.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/net/io/log.hpp"
 
 namespace torchup {
@@ -77,7 +78,7 @@ class JobRecord {
   std::string result_;  ///< as last written to --result-file
   bool finishing_ = false;
   int kept_ = 0;  ///< processes, in the newest round
-  int exit_code_ = 70;
+  int exit_code_ = exit_code::internal;
   bool by_signal_ = false;  ///< a signal to the launcher has ended the job; the code may be a worker's own
 };
 

@@ -11,6 +11,7 @@
 
 #include "launcher/core/diagnosis/preflight_codec.hpp"
 #include "launcher/os/diagnosis/pair_probe.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/diagnosis/pair_plan.hpp"
 #include "rendezvous/net/io/background.hpp"
 #include "rendezvous/net/io/write_all.hpp"
@@ -28,7 +29,6 @@ constexpr Duration read_limit = std::chrono::seconds{10};
 /// How long the end waits for who reads the table.
 constexpr Duration print_limit = std::chrono::seconds{2};
 constexpr int unprinted_code = 1;
-constexpr int unreached_code = 67;
 
 /// All that the thread needs: nothing of the loop's.
 struct Order {
@@ -145,7 +145,7 @@ NodesCompared new_alone(const std::vector<NodePreflight>& nodes, GroupRank own) 
 NodesCompared compare(const Order& order) {
   const auto failed = [](const Error& error) {
     NodesCompared none;
-    none.exit_code = unreached_code;
+    none.exit_code = exit_code::unreachable;
     none.reason = "the nodes could not compare what was found: " + error.message();
     none.problem = error.message();
     return none;
@@ -187,7 +187,7 @@ void NodeComparison::run(const CompareNodes& order) {
   Order own{order.placement, own_, config_.terms.min_nodes, config_.preflight.only, config_.preflight.as_json, end_};
   const auto answer = [this, number = current_](NodesCompared compared) {
     if (number != current_) return;
-    printed_ = compared.exit_code != unreached_code;
+    printed_ = compared.exit_code != exit_code::unreachable;
     hooks_.done(std::move(compared));
   };
   const auto thread = in_background(

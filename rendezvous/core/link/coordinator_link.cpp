@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/text/wording.hpp"
 
 namespace torchup {
@@ -153,7 +154,7 @@ void CoordinatorLink::due(TimePoint now) {
     const std::string why = last_trouble_.empty() ? "it does not answer" : last_trouble_;
     return conclude(
         LinkLost{lost_code_,
-                 lost_code_ == link_refused_code
+                 lost_code_ == exit_code::mismatch
                      ? fmt::format("the rendezvous at {} did not accept this node within {}: {}", endpoint, waited, why)
                      : fmt::format("the rendezvous endpoint {} was not reached within {}: {}", endpoint, waited, why)});
   }

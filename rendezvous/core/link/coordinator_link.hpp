@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/agent_codec.hpp"
 #include "rendezvous/core/link/clock_offset.hpp"
@@ -23,8 +24,6 @@ struct LinkLost {
   std::string reason = {};  ///< one line for people: what was tried, why it failed, what to do
   friend bool operator==(const LinkLost&, const LinkLost&) = default;
 };
-
-inline constexpr int link_unreachable_code = 67, link_refused_code = 68;
 
 /// What an agent hears of its link.
 using LinkEvent = std::variant<CoordinatorMessage, LinkLost>;
@@ -295,7 +294,7 @@ class CoordinatorLink {
   Duration retry_delay_ = retry_first;
   std::optional<TimePoint> foreign_since_;
   std::string last_trouble_;
-  int lost_code_ = link_unreachable_code;
+  int lost_code_ = exit_code::unreachable;
 
   TimePoint heard_of_;                    ///< sending of the last keep-alive that was answered
   bool ended_ = false;                    ///< the coordinator that answered it has ended, and dialling is refused

@@ -1,16 +1,15 @@
 // The link machine: its lines, how they begin and end, and what the coordinator says on them.
 #include <algorithm>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/link/coordinator_link.hpp"
 
 namespace torchup {
 namespace {
 
-constexpr int too_few_code = 66;
-
 /// A coordinator ends us with these codes alone: no job has succeeded because somebody refuses us.
 int permitted(int exit_code) {
-  return exit_code == too_few_code || exit_code == link_unreachable_code ? exit_code : link_refused_code;
+  return exit_code == exit_code::too_few || exit_code == exit_code::unreachable ? exit_code : exit_code::mismatch;
 }
 
 }  // namespace
@@ -19,7 +18,7 @@ void CoordinatorLink::on(const link::DialFailed& event, TimePoint now) {
   if (dialling_ != event.line) return;
   dialling_.reset();
   foreign_since_.reset();
-  lost_code_ = link_unreachable_code;
+  lost_code_ = exit_code::unreachable;
   trouble(event.why);
   retry_later(now);
   if (!event.refused) {
@@ -43,7 +42,7 @@ void CoordinatorLink::on(const link::Closed& event, TimePoint now) {
     if (!attempt_->unproved.empty()) return attempt_over(now);
     // A coordinator that is about to end, or has no descriptor left, closes without a word too.
     foreign_since_.reset();
-    lost_code_ = link_unreachable_code;
+    lost_code_ = exit_code::unreachable;
     if (!welcomed_once_) act(link::MeetForeigner{});
     trouble(event.why.empty() ? "it closes the connection without a word" : event.why);
     return attempt_over(now);
@@ -81,7 +80,7 @@ void CoordinatorLink::lose_line(const std::string& reason, TimePoint now) {
   } else {
     retry_later(now);
   }
-  lost_code_ = link_unreachable_code;
+  lost_code_ = exit_code::unreachable;
   trouble(reason);
 }
 
@@ -177,20 +176,20 @@ void CoordinatorLink::greeted(const Refused& refused, TimePoint now) {
 void CoordinatorLink::unproved(const std::string& why, TimePoint) {
   foreign_since_.reset();
   attempt_->unproved = why;
-  lost_code_ = link_refused_code;
+  lost_code_ = exit_code::mismatch;
   trouble(why);
 }
 
 /// Somebody answers who is no coordinator; that may be a coordinator about to end, so it must last.
 void CoordinatorLink::foreign(const std::string& what, TimePoint now) {
   if (!foreign_since_) foreign_since_ = attempt_->since;
-  lost_code_ = link_unreachable_code;
+  lost_code_ = exit_code::unreachable;
   const std::string text =
       welcomed_once_ ? "the coordinator does not answer (" + what + ")"
                      : "what answers there is no torchup coordinator (" + what + "): has another program this port?";
   if (!welcomed_once_) act(link::MeetForeigner{});
   if (!welcomed_once_ && !has_token() && now - *foreign_since_ >= foreign_limit) {
-    return conclude(LinkLost{link_unreachable_code, to_string(settings_.endpoint) + ": " + text});
+    return conclude(LinkLost{exit_code::unreachable, to_string(settings_.endpoint) + ": " + text});
   }
   trouble(text);
   attempt_over(now);

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/hang_terms.hpp"
 
@@ -95,8 +96,8 @@ struct WorkerFailure {
 };
 
 /// Index of the root cause in `failures` (in the order they were noticed), which is not empty: the first that is no
-/// consequence, or that was earlier on that one's node: by `raised_at_ns` where both have one, else in whole seconds, as
-/// error files count. Nodes' clocks are not compared. Where all are consequences the same of all.
+/// consequence, or that was earlier on that one's node: by `raised_at_ns` where both have one, else in whole seconds,
+/// as error files count. Nodes' clocks are not compared. Where all are consequences the same of all.
 [[nodiscard]] std::size_t root_cause(const std::vector<WorkerFailure>& failures);
 
 /// How the job ended, the same for every node.
@@ -165,7 +166,7 @@ struct Join {
   friend bool operator==(const Join&, const Join&) = default;
 };
 /// How an agent ends whose node is unfit where nobody waits until it is fit again: alone, or among torchrun's agents.
-inline constexpr int unfit_code = 65;
+inline constexpr int unfit_code = exit_code::unfit;
 [[nodiscard]] inline std::string unfit_text(const Join& join) { return "this node is unfit: " + join.unfit; }
 struct StoreReady {
   Round round{0};

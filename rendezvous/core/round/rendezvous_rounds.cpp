@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/membership/same_world.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
@@ -70,7 +71,7 @@ void Rendezvous::end_for_too_few(TimePoint now) {
   if (round_size(*terms_, there + members_.unfit()) > 0) {
     return end({.exit_code = unfit_code, .reason = "too few nodes are fit: " + roster(now)}, now);
   }
-  end({.exit_code = 66,
+  end({.exit_code = exit_code::too_few,
        .reason = "too few nodes within the join timeout of " + seconds(terms_->join_timeout) + ": " + roster(now)},
       now);
 }

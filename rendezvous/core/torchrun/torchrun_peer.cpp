@@ -1,4 +1,5 @@
 #include "rendezvous/core/torchrun/torchrun_peer.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 
 #include <fmt/format.h>
 
@@ -156,7 +157,7 @@ Result<> TorchrunPeer::join_round(TorchrunStore& store) {
       tell_roster();
       const std::string there = roster_;
       if (auto left = withdraw(store); !left) return left;
-      end({.exit_code = 66, .reason = "too few nodes within the join timeout: " + there});
+      end({.exit_code = exit_code::too_few, .reason = "too few nodes within the join timeout: " + there});
       return {};
     }
   }

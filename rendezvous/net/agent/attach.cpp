@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/text/wording.hpp"
 #include "rendezvous/net/agent/agent_client.hpp"
 #include "rendezvous/net/agent/torchrun_link.hpp"
@@ -175,7 +176,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
       self->undecided_ = false;
       self->lookup_.reset();
       self->tell(
-          LinkLost{link_unreachable_code,
+          LinkLost{exit_code::unreachable,
                    fmt::format("the rendezvous endpoint {} was not reached within {}: the name {} was not found, "
                                "for the name server does not answer",
                                to_string(*self->settings_.endpoint), seconds(self->settings_.join_timeout),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/net/coordinator/job_keeper.hpp"
 
@@ -14,8 +15,6 @@ namespace {
 /// What a job remembers of where its members may come from.
 constexpr std::size_t addresses_of_job_max = std::size_t{1} << 17;
 constexpr std::size_t address_bytes = 64 + sizeof(AddressBytes);  // of each: its entry in a set, its place in a list
-
-constexpr int fault_exit_code = 70;
 
 /// Agents are told of it, and tell people in more words: the one in this process to those who read this line.
 bool is_told_by_agents(const Note& note) {
@@ -137,7 +136,7 @@ void CoordinatorJob::perform(RendezvousAction&& action) {
 void CoordinatorJob::end_by_fault(const std::string& what) {
   stepping = false;
   fault_ = fmt::format("internal fault of the coordinator: {}", what);
-  log(LogLevel::error, "fault", fmt::format("the job ends with {}: {}", fault_exit_code, fault_));
+  log(LogLevel::error, "fault", fmt::format("the job ends with {}: {}", exit_code::internal, fault_));
   if (keeper) std::exchange(keeper, {})->drop();
   timer.cancel();
   for (auto* listener : listeners_) {
@@ -153,7 +152,7 @@ void CoordinatorJob::refuse_after_fault(const RendezvousEvent& event) const {
   if (listener) listener->tell(fault_verdict());
 }
 
-End CoordinatorJob::fault_verdict() const { return End{{.exit_code = fault_exit_code, .reason = fault_}}; }
+End CoordinatorJob::fault_verdict() const { return End{{.exit_code = exit_code::internal, .reason = fault_}}; }
 
 // What people are told.
 
