@@ -17,8 +17,9 @@ import measure
 from bench_ddp import MODELS, PYTHON_RANK
 from bench_launch import memory_kib, tree, wall_ms
 
-sys.path.insert(0, os.path.join(measure.ROOT, "scripts/histories.d"))
+sys.path[:0] = [os.path.join(measure.ROOT, "scripts/histories.d"), os.path.join(measure.ROOT, "tests/support")]
 from hang_truth import events  # noqa: E402
+from ranks import free_port  # noqa: E402
 
 LIMIT_S = 2         # --hang-timeout
 WAIT_S = 150        # for what comes within seconds where there is time
@@ -126,12 +127,6 @@ class Job:
         """PSS of the launcher's own processes."""
         theirs = {pid for worker in self.workers() for pid in tree(worker)}
         return sum(memory_kib(pid, "Pss") for agent in self.agents for pid in tree(agent.pid) if pid not in theirs) / 1024
-
-
-def free_port():
-    sys.path.insert(0, os.path.join(measure.ROOT, "tests/support"))
-    import ranks
-    return ranks.free_port()
 
 
 def environment(options):
@@ -283,6 +278,38 @@ def stacks(options, results, goals):
     goals.at_most("  memory, MiB", statistics.median(pair[1] for pair in native["torchup-stack"]), 40)
 
 
+def many_s(options):
+    """256 workers: kill -QUIT to the page."""
+    with tempfile.TemporaryDirectory(prefix="bench_diagnosis_") as folder:
+        told, errors = pathlib.Path(folder, "events"), pathlib.Path(folder, "stderr")
+        with open(errors, "w") as file:
+            agent = subprocess.Popen([measure.program(options, "torchup"), "--nproc-per-node=256", f"--events={told}", "sleep", str(WAIT_S)],
+                                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file)
+        try:
+            wait_until(lambda: sum(event["event"] == "worker_started" for event in events(told)) == 256, "256 workers")
+            begin = time.perf_counter()
+            agent.send_signal(signal.SIGQUIT)
+            wait_until(lambda: "torchup: What the ranks do" in errors.read_text(), "the page")
+            return time.perf_counter() - begin
+        finally:
+            agent.terminate()
+            agent.wait()
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > end:
+            sys.exit(f"bench: {what} did not come")
+        time.sleep(0.002)
+
+
+def many(options, results, goals):
+    times = [many_s(options) for _ in range(min(options.rounds, 3))]
+    results["many_s"] = measure.report("where 256 workers are: kill -QUIT to the page", "s", {"torchup": times}, "torchup", 2)
+    goals.at_most("256 workers looked at, s", statistics.median(times), 5)
+
+
 # ---- how rightly
 
 def histories(options, results, goals):
@@ -329,7 +356,7 @@ def stragglers(options, results, goals):
             goals.at_most(f"of {runs} runs of equal ranks, somebody named", sum(windows is not None for windows in named), 0)
 
 
-SECTIONS = {part.__name__: part for part in (start, step, launch, verdict, stacks, stragglers, histories)}
+SECTIONS = {part.__name__: part for part in (start, step, launch, verdict, stacks, many, stragglers, histories)}
 
 
 def main():

@@ -12,19 +12,44 @@ import tempfile
 import unittest
 
 TORCHUP = sys.argv[1]
-PAGE = (pathlib.Path(__file__).parents[2] / "launcher/RECORDS.md").read_text()
+LAUNCHER = pathlib.Path(__file__).parents[2] / "launcher"
+PAGE = (LAUNCHER / "RECORDS.md").read_text()
+SOURCE = (LAUNCHER / "core/record/launch_event.cpp").read_text()
 EVERY_LINE = {"schema", "time", "monotonic_us", "host", "event"}
 WORKER = {"rank", "local_rank", "pid"}
+
+
+def without_remarks(text):
+    """What stands in parentheses is left out, also in those in others."""
+    while (shorter := re.sub(r"\([^()]*\)", "", text)) != text:
+        text = shorter
+    return text
 
 
 def documented():
     """Event → the fields that it has, and those that it may have."""
     events = {}
     for names, fields in re.findall(r"^\| (`[a-z_`, ]+) \| [^|]* \| ([^|]+) \|$", PAGE, re.MULTILINE):
-        fields = re.sub(r"\([^)]*\)", "", fields)
+        fields = without_remarks(fields)
         always = set(re.findall(r"`(\w+)`(?!\?)", fields)) | (WORKER if "*worker*" in fields else set())
         for name in re.findall(r"`(\w+)`", names):
             events[name] = always, set(re.findall(r"`(\w+)`\?", fields))
+    return events
+
+
+def written():
+    """The same, as the source writes them."""
+    events = {}
+    for body, name in re.findall(r"operator\(\)\(const event::\w+& e\) const \{\n(.*?)    return \"(\w+)\";\n  \}", SOURCE, re.DOTALL):
+        always, sometimes = set(EVERY_LINE), set()
+        for line in body.splitlines():
+            found = re.findall(r"out\[\"(\w+)\"\]", line)
+            (sometimes if line.lstrip().startswith("if (") else always).update(found)
+        if "add_worker(" in body:
+            always |= WORKER
+        if "add_late(" in body:
+            always |= {"rank", "host"}
+        events[name] = always, sometimes
     return events
 
 
@@ -54,6 +79,13 @@ class Page(unittest.TestCase):
             self.assertLessEqual(EVERY_LINE | always, set(event), event)
             self.assertLessEqual(set(event), EVERY_LINE | always | sometimes, event)
         self.assertLessEqual(set(expected), {event["event"] for event in events})
+
+    def test_each_event_that_the_source_has(self):
+        told, real = documented(), written()
+        self.assertGreater(len(real), 40)
+        self.assertEqual(set(told), set(real))
+        for name, (always, sometimes) in real.items():
+            self.assertEqual((told[name][0] | EVERY_LINE, told[name][1]), (always, sometimes), name)
 
     def test_a_job_that_fails_and_restarts(self):
         events, result = self.run_job('test "$RANK" = 0 && exit 3; sleep 30', "--nproc-per-node=2", "--max-restarts=1", "--log-dir=logs")
