@@ -12,6 +12,7 @@ import sys
 import unittest
 
 from launcher_job import LEFT_LIMIT_S, TORCHUP, WORKER, Job, children, state, until  # noqa: F401
+from ranks import free_port
 from rehearsal_test import LIMIT_S, Rehearsed
 
 
@@ -157,10 +158,7 @@ class OthersNodes(Rehearsed, unittest.TestCase):
     """Agents that were started one by one, as on two machines: each reads the same script."""
 
     def agents(self, script, worker, options):
-        import socket
-        with socket.socket() as any_port:
-            any_port.bind(("127.0.0.1", 0))
-            port = any_port.getsockname()[1]
+        port = free_port()
         agents = []
         for node in range(2):
             self.events = os.path.join(self.scratch.name, f"events{node}")

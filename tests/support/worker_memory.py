@@ -1,9 +1,11 @@
-"""What a worker shares with its agent, as an agent has it: the page (rendezvous/base/worker_page.hpp), and behind it the
-sheet for stacks and the area for answers."""
+"""What a worker shares with its agent: the page (rendezvous/base/worker_page.hpp), and behind it the sheet for stacks and
+the area for answers; as an agent has it, and as a worker that writes its page by hand."""
 
 import fcntl
+import mmap
 import os
 import struct
+import time
 
 PAGE, SHEET, ANSWER = 4096, 262144, 262144
 MAGIC = 0x31474150505554
@@ -24,6 +26,7 @@ class Memory:
         if seals:
             fcntl.fcntl(self.fd, F_ADD_SEALS, seals)
         os.lseek(self.fd, PAGE, os.SEEK_SET)
+        self.status = os.fstat(self.fd)
 
     def __getattr__(self, name):
         if name not in FIELDS:
@@ -33,8 +36,7 @@ class Memory:
 
     def address(self, fd, pid):
         """What a worker's TORCHUP_WORKER_PAGE says, where it has the memory under that number."""
-        status = os.fstat(self.fd)
-        return f"{fd}:{status.st_dev}:{status.st_ino}:{pid}"
+        return f"{fd}:{self.status.st_dev}:{self.status.st_ino}:{pid}"
 
     def claimed_by(self):
         magic, pid = struct.unpack("<QQ", os.pread(self.fd, 16, 0))
@@ -63,3 +65,19 @@ class Memory:
 
     def close(self):
         os.close(self.fd)
+
+
+class OwnPage:
+    """The page of this process, a worker, which ends steps."""
+
+    def __init__(self):
+        fd, _, inode, pid = (int(field) for field in os.environ["TORCHUP_WORKER_PAGE"].split(":"))
+        assert (pid, os.fstat(fd).st_ino) == (os.getpid(), inode)
+        self.page = mmap.mmap(fd, PAGE)
+
+    def beat(self, step=None):
+        """The end of a step; without a number of its own it is the next one that the page has."""
+        number = struct.unpack_from("<Q", self.page, 16)[0] + 1
+        struct.pack_into("<QQ", self.page, 0, MAGIC, os.getpid())
+        struct.pack_into("<Qqqqq", self.page, 64 + number % 2 * 64, number, number if step is None else step, time.monotonic_ns(), 0, 0)
+        struct.pack_into("<Q", self.page, 16, number)
