@@ -4,97 +4,15 @@ usage: tests/support/run_case.py hang_test.py CASE TORCHUP
 """
 import json
 import os
-import pathlib
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
-import textwrap
-import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
-import ranks  # noqa: E402
-
-try:
-    import torch  # noqa: F401
-except ImportError:
-    print("torch is not installed for", sys.executable)
-    sys.exit(77)
-
-TORCHUP = os.path.abspath(sys.argv[1])
-HOST = socket.gethostname()
-BEGINNING = """\
-import os, signal, sys, time
-import torch, torch.distributed as dist
+from hang_job import HOST, HangJob
+from ranks import free_port
+from waiting import until
 
 
-class GoOn(Exception):
-    pass
-
-
-def go_on(*_):
-    raise GoOn
-
-
-signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-dist.init_process_group("gloo")
-rank, values = dist.get_rank(), torch.ones(1024)
-for _ in range(3):
-    dist.all_reduce(values)
-"""
-LIMIT_S = 60  # for what comes within a few seconds on a machine that has time
-
-
-class Hang(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.jobs = []
-
-    def start(self, program, *options, timeout="2,60"):
-        """A job whose ranks do this after three collectives. Several are nodes of one."""
-        node = len(self.jobs)
-        path = self.folder / "program.py"
-        path.write_text(BEGINNING + textwrap.dedent(program))
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("TORCH", "PET_"))}
-        with open(self.folder / f"stderr{node}", "w") as stderr:
-            job = subprocess.Popen([TORCHUP, f"--hang-timeout={timeout}", f"--events={self.folder}/events{node}",
-                                    f"--log-dir={self.folder}/logs{node}", *options, str(path)], stderr=stderr,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=self.folder,
-                                   env={**environment, "OMP_NUM_THREADS": "1",
-                                        "PATH": os.path.dirname(sys.executable) + ":" + os.environ["PATH"]})
-        self.addCleanup(lambda: (job.poll() is None and job.kill(), job.wait()))
-        self.jobs.append(job)
-        return job
-
-    def stderr(self, node=0):
-        return (self.folder / f"stderr{node}").read_text()
-
-    def events(self, name, node=0):
-        path = self.folder / f"events{node}"
-        text = path.read_text() if path.exists() else ""
-        whole = text[:text.rfind("\n") + 1]
-        return [event for event in map(json.loads, whole.splitlines()) if event["event"] == name]
-
-    def event(self, name, node=0):
-        """The first event of that name, once it is there."""
-        end = time.monotonic() + LIMIT_S
-        while not (found := self.events(name, node)):
-            self.assertLess(time.monotonic(), end, f"no {name}: {self.stderr(node)}")
-            self.assertIsNone(self.jobs[node].poll(), self.stderr(node))
-            time.sleep(0.02)
-        return found[0]
-
-    def end(self, status, node=0):
-        self.assertEqual(self.jobs[node].wait(timeout=LIMIT_S), status, self.stderr(node))
-
-    def line_of(self, text):
-        lines = (self.folder / "program.py").read_text().splitlines()
-        return 1 + next(i for i, line in enumerate(lines) if text in line)
-
+class Hang(HangJob, unittest.TestCase):
     STUCK = """
         def wait_for_nothing():
             try:
@@ -228,8 +146,7 @@ class Hang(unittest.TestCase):
 
     BUSY = """
         def evaluate():
-            end = time.monotonic() + {seconds}
-            while time.monotonic() < end:
+            while not os.path.exists("go_on"):
                 torch.ones(1000).sum()
 
         if rank == 1:
@@ -239,22 +156,23 @@ class Hang(unittest.TestCase):
         """
 
     def test_a_rank_that_is_busy(self):
-        self.start(self.BUSY.format(seconds=8), "--nproc-per-node=2")
+        self.start(self.BUSY, "--nproc-per-node=2")
         found = self.event("hang_found")
         self.assertEqual((found["kind"], found["culprits"], found["action"]), ("busy", [1], "none"))
-        self.assertEqual(self.events("worker_hung"), [])
+        (self.folder / "go_on").touch()
         self.end(0)
+        self.assertEqual(self.events("worker_hung"), [])
 
     def test_a_busy_rank_is_not_touched_in_auto(self):
-        self.start(self.BUSY.format(seconds=75), "--nproc-per-node=2", "--on-hang=abort", timeout="auto")
-        self.jobs[0].wait(timeout=200)
-        self.end(0)
-        found, = self.events("hang_found")
+        self.start(self.BUSY, "--nproc-per-node=2", "--on-hang=abort", timeout="auto")
+        found = self.event("hang_found")
         self.assertEqual((found["kind"], found["action"]), ("busy", "none"))
+        (self.folder / "go_on").touch()
+        self.end(0)
         self.assertIn("nothing was done (--on-hang=abort: who is busy is left alone)", self.stderr())
 
     def test_two_nodes(self):
-        port = ranks.free_port()
+        port = free_port()
         for _ in range(2):
             self.start("""
                 if rank == 3:
@@ -285,24 +203,22 @@ class Hang(unittest.TestCase):
 
     def test_what_all_ranks_do_for_who_asks(self):
         job = self.start("""
-            open(f"here{rank}", "w").close()
+            def stand_still():
+                open("here1", "w").close(), time.sleep(1000)
+
             if rank == 1:
-                time.sleep(1000)
+                stand_still()
+            open("here0", "w").close()
             dist.all_reduce(values)
             """, "--nproc-per-node=2", timeout="off")
-        end = time.monotonic() + LIMIT_S
-        while not all((self.folder / f"here{rank}").exists() for rank in range(2)):
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.02)
+        until(lambda: all((self.folder / f"here{rank}").exists() for rank in range(2)), "both ranks")
         job.send_signal(signal.SIGQUIT)
-        asked = time.monotonic()
-        self.event("ranks_shown")
-        self.assertLess(time.monotonic() - asked, 3)
         self.end(128 + signal.SIGQUIT)
+        self.assertEqual(len(self.events("ranks_shown")), 1)
         self.assertEqual(self.events("hang_found"), [])
         page = self.stderr()
         self.assertIn("torchup: What the ranks do: ", page)
-        self.assertIn(f"program.py:{self.line_of('time.sleep(1000)')} <module>", page)
+        self.assertIn(f"program.py:{self.line_of('time.sleep(1000)')} stand_still", page)
         self.assertEqual(sorted(event["rank"] for event in self.events("worker_seen")), [0, 1])
         self.assertNotIn("rank 0 (pid", page)  # the page has said it
 
