@@ -8,29 +8,15 @@
 #include <string_view>
 
 #include "launcher/core/diagnosis/python_stack.hpp"
-#include "rendezvous/core/link/messages.hpp"
+#include "rendezvous/core/diagnosis/gathered_looks.hpp"
 #include "rendezvous/core/text/printable.hpp"
+#include "rendezvous/core/text/wording.hpp"
 
 namespace torchup {
 namespace {
 
 std::string whole_seconds(Duration duration) {
   return fmt::format("{} s", std::chrono::duration_cast<std::chrono::seconds>(duration).count());
-}
-
-/// `4.0 MiB`; empty: not known.
-std::string bytes_text(std::int64_t bytes) {
-  if (bytes < 0) return {};
-  constexpr std::int64_t kibibyte = 1024;
-  if (bytes < kibibyte) return fmt::format("{} B", bytes);
-  auto size = static_cast<double>(bytes) / kibibyte;
-  std::string_view unit = "KiB";
-  for (const std::string_view larger : {"MiB", "GiB", "TiB"}) {
-    if (size < kibibyte) break;
-    size /= kibibyte;
-    unit = larger;
-  }
-  return fmt::format("{:.1f} {}", size, unit);
 }
 
 /// `4.0 MiB float32`; empty for a barrier, which has no elements.
@@ -75,7 +61,7 @@ std::string placed_text(const HangReport& told, std::span<const Rank> ranks) {
 std::string side_text(const HangReport& told, const OperationSide& side) {
   const std::string amount = amount_text(side.elements, side.bytes, side.dtype);
   const std::string sizes = side.sizes.empty() || side.elements <= 0 ? "" : " " + printable(side.sizes);
-  return fmt::format("{} {}{}{}{}{}", placed_text(told, side.ranks.below(world_size_max)),
+  return fmt::format("{} {}{}{}{}{}", placed_text(told, side.ranks.below(looked_ranks_max)),
                      side.operation.empty() ? "another" : printable(side.operation), sizes, amount.empty() ? "" : " (",
                      amount, amount.empty() ? "" : ")");
 }
@@ -96,9 +82,27 @@ std::string waiting_text(const HangVerdict& verdict) {
                      verdict.culprits.size() == 1 ? "it" : "them", call_text(*verdict.collective));
 }
 
+/// Whether that holds of all culprits.
+bool are_all(const HangReport& told, const auto& holds) {
+  const std::vector<Rank>& culprits = told.verdict->culprits;
+  return !culprits.empty() && std::ranges::all_of(culprits, holds);
+}
+bool are_unseen(const HangReport& told) {
+  return are_all(told, [&](Rank rank) { return told.verdict->unseen.contains(rank); });
+}
+bool have_ended(const HangReport& told) {
+  return are_all(told, [&](Rank rank) {
+    const RankLook* const look = look_of(told, rank);
+    return look && has_ended(*look);
+  });
+}
+
 /// What is the matter, without who waits.
-std::string_view matter(HangKind kind, bool one) {
-  switch (kind) {
+std::string_view matter(const HangReport& told) {
+  const bool one = told.verdict->culprits.size() == 1;
+  if (are_unseen(told)) return one ? "was not seen" : "were not seen";
+  if (have_ended(told)) return one ? "has ended" : "have ended";
+  switch (told.verdict->kind) {
     case HangKind::debugged:
       return one ? "is debugged" : "are debugged";
     case HangKind::raised:
@@ -127,9 +131,9 @@ std::string verdict_text(const HangReport& told, const HangVerdict& verdict) {
   const std::string who = placed_text(told, verdict.culprits);
   if (verdict.kind == HangKind::order) {
     const std::string call = verdict.collective ? ", one in " + call_text(*verdict.collective) : "";
-    return fmt::format("{} {}{}", who, matter(verdict.kind, verdict.culprits.size() == 1), call);
+    return fmt::format("{} {}{}", who, matter(told), call);
   }
-  return fmt::format("{} {}{}", who, matter(verdict.kind, verdict.culprits.size() == 1), waiting_text(verdict));
+  return fmt::format("{} {}{}", who, matter(told), waiting_text(verdict));
 }
 
 /// What a rank does, as far as it makes ranks the same: not what its call is about, for each has a peer of its own.
@@ -190,17 +194,31 @@ void add_block(std::vector<std::string>& lines, const Block& block) {
   for (const StackFrame& frame : told_frames(look.frames)) lines.push_back("    " + frame_text(frame));
 }
 
+std::string_view why_spared(HangSpared spared) {
+  switch (spared) {
+    case HangSpared::nobody:
+      return {};
+    case HangSpared::debugged:
+      return "who is debugged is left alone";
+    case HangSpared::busy:
+      return "who is busy is left alone";
+    case HangSpared::foreign:
+      return "some ranks are not ours";
+    case HangSpared::unseen:
+      return "who was not seen is left alone";
+    case HangSpared::doubtful:
+      return "some ranks move; they are looked at once more";
+  }
+  return {};
+}
+
 std::string action_text(const HangReport& told) {
   constexpr std::string_view names[] = {"report", "abort", "restart"};
   const std::string_view option = names[static_cast<std::size_t>(told.on_hang)];
   if (told.action == HangAction::abort) return fmt::format("the job is ended (--on-hang={})", option);
   if (told.action == HangAction::restart) return fmt::format("the workers are started again (--on-hang={})", option);
-  if (told.on_hang == OnHang::report) return fmt::format("nothing was done (--on-hang={})", option);
-  const std::string_view reason = !told.verdict                              ? "they get on"
-                                  : told.verdict->kind == HangKind::debugged ? "who is debugged is left alone"
-                                  : told.verdict->kind == HangKind::busy     ? "who is busy is left alone"
-                                                                             : "some ranks are not ours";
-  return fmt::format("nothing was done (--on-hang={}: {})", option, reason);
+  const std::string_view reason = why_spared(told.spared);
+  return fmt::format("nothing was done (--on-hang={}{}{})", option, reason.empty() ? "" : ": ", reason);
 }
 
 bool is_culprit(const HangReport& told, Rank rank) {
@@ -248,7 +266,7 @@ std::vector<std::string> hang_page(const HangReport& told, const std::optional<R
   if (left_out > 0) lines.push_back(fmt::format("  {} further ranks are not shown", left_out));
   const auto told_as_look = [&](Rank rank) { return look_of(told, rank) != nullptr; };
   if (told.verdict && !own && !told.verdict->unseen.empty()) {
-    std::vector<Rank> unseen = told.verdict->unseen.below(world_size_max);
+    std::vector<Rank> unseen = told.verdict->unseen.below(looked_ranks_max);
     std::erase_if(unseen, told_as_look);
     if (!unseen.empty()) lines.push_back(fmt::format("  {}: not seen", ranks_text(RankSet{std::move(unseen)})));
   }

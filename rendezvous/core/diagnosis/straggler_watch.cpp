@@ -9,6 +9,7 @@
 
 #include "rendezvous/core/diagnosis/operation_words.hpp"
 #include "rendezvous/core/text/printable.hpp"
+#include "rendezvous/core/text/wording.hpp"
 
 namespace torchup {
 namespace {
@@ -47,14 +48,7 @@ std::string straggler_ms_text(double ms) {
 
 /// " (4.0 MiB)"; nothing where it is not known.
 std::string straggler_size_text(std::int64_t bytes) {
-  constexpr std::array<std::string_view, 4> units{"KiB", "MiB", "GiB", "TiB"};
-  constexpr double step = 1024;
-  if (bytes < 0) return {};
-  auto size = static_cast<double>(bytes);
-  if (size < step) return fmt::format(" ({} bytes)", bytes);
-  std::size_t unit = 0;
-  for (size /= step; size >= step && unit + 1 < units.size(); size /= step) ++unit;
-  return fmt::format(" ({:.1f} {})", size, units[unit]);
+  return bytes < 0 ? std::string{} : fmt::format(" ({})", bytes_text(bytes));
 }
 
 }  // namespace

@@ -166,7 +166,7 @@ TEST_CASE("lines name a node, sizes and the CPU's side as they are known", "[uni
   found.bytes = 512;
   found.cpu_side = true;
   REQUIRE(to_text(found) ==
-          "rank 0 (nodeb) is late on the CPU side: last in 80 % of 32 barrier (512 bytes), by 1.4 ms of a 14 ms step; "
+          "rank 0 (nodeb) is late on the CPU side: last in 80 % of 32 barrier (512 B), by 1.4 ms of a 14 ms step; "
           "the others wait for it");
   found.bytes = std::int64_t{3} << 50;
   REQUIRE(to_text(found).find("(3072.0 TiB)") != std::string::npos);
