@@ -108,6 +108,12 @@ struct BadPairs {
   std::vector<std::string> slow = {};
 };
 
+void mark_bad(TriedPairs& pairs, double median) {
+  for (auto& [_, tried] : pairs) {
+    tried.bad = !tried.connected || static_cast<double>(tried.bytes_per_s) < pair_rate_share_min * median;
+  }
+}
+
 std::string bad_pairs_reason(const BadPairs& pairs, std::string_view host, double median) {
   std::string reason = fmt::format("{} has {} of {} pairs bad", host, pairs.bad, pairs.pairs);
   if (!pairs.unreached.empty()) {
@@ -118,6 +124,32 @@ std::string bad_pairs_reason(const BadPairs& pairs, std::string_view host, doubl
                           join_names(pairs.slow, pair_ends_told_max), pair_rate_text(median));
   }
   return reason;
+}
+
+/// Of the nodes that are condemned.
+std::map<std::size_t, std::string> reasons_of(const TriedPairs& pairs, const std::vector<bool>& condemned,
+                                              std::span<const std::string> hosts, double median) {
+  std::map<std::size_t, BadPairs> told;
+  for (const auto& [pair, tried] : pairs) {
+    for (const auto& [own, other] : {std::pair{pair.first, pair.second}, std::pair{pair.second, pair.first}}) {
+      const auto index = static_cast<std::size_t>(own.value());
+      if (!condemned[index]) continue;
+      BadPairs& bad = told[index];
+      ++bad.pairs;
+      if (!tried.bad) continue;
+      ++bad.bad;
+      std::string name = printable_start(hosts[static_cast<std::size_t>(other.value())]);
+      if (tried.connected) {
+        bad.slow.push_back(fmt::format("{} with {}", pair_rate_text(static_cast<double>(tried.bytes_per_s)), name));
+      } else {
+        if (!tried.problem.empty()) name += fmt::format(" ({})", printable_start(tried.problem));
+        bad.unreached.push_back(std::move(name));
+      }
+    }
+  }
+  std::map<std::size_t, std::string> reasons;
+  for (const auto& [index, bad] : told) reasons[index] = bad_pairs_reason(bad, printable_start(hosts[index]), median);
+  return reasons;
 }
 
 }  // namespace
@@ -147,9 +179,7 @@ std::vector<UnfitNode> unfit_in(std::span<const PairResult> results, std::span<c
                                 PairRule rule) {
   TriedPairs pairs = merged_results(results, static_cast<int>(hosts.size()));
   const double median = median_rate(pairs);
-  for (auto& [_, tried] : pairs) {
-    tried.bad = !tried.connected || static_cast<double>(tried.bytes_per_s) < pair_rate_share_min * median;
-  }
+  mark_bad(pairs, median);
 
   std::vector<bool> condemned(hosts.size(), false);
   for (bool more = true; more;) {
@@ -165,29 +195,27 @@ std::vector<UnfitNode> unfit_in(std::span<const PairResult> results, std::span<c
     }
   }
 
-  std::map<std::size_t, BadPairs> told;
-  for (const auto& [pair, tried] : pairs) {
-    for (const auto& [own, other] : {std::pair{pair.first, pair.second}, std::pair{pair.second, pair.first}}) {
-      const auto index = static_cast<std::size_t>(own.value());
-      if (!condemned[index]) continue;
-      BadPairs& bad = told[index];
-      ++bad.pairs;
-      if (!tried.bad) continue;
-      ++bad.bad;
-      std::string name = printable_start(hosts[static_cast<std::size_t>(other.value())]);
-      if (tried.connected) {
-        bad.slow.push_back(fmt::format("{} with {}", pair_rate_text(static_cast<double>(tried.bytes_per_s)), name));
-      } else {
-        if (!tried.problem.empty()) name += fmt::format(" ({})", printable_start(tried.problem));
-        bad.unreached.push_back(std::move(name));
-      }
-    }
-  }
   std::vector<UnfitNode> unfit;
-  for (const auto& [index, bad] : told) {
-    unfit.push_back({GroupRank{static_cast<int>(index)}, bad_pairs_reason(bad, printable_start(hosts[index]), median)});
+  for (auto& [index, reason] : reasons_of(pairs, condemned, hosts, median)) {
+    unfit.push_back({GroupRank{static_cast<int>(index)}, std::move(reason)});
   }
   return unfit;
+}
+
+double median_rate(std::span<const PairResult> results, std::size_t nodes) {
+  return median_rate(merged_results(results, static_cast<int>(nodes)));
+}
+
+std::string unfit_again(std::span<const PairResult> results, std::span<const std::string> hosts, GroupRank own,
+                        double median) {
+  TriedPairs pairs = merged_results(results, static_cast<int>(hosts.size()));
+  mark_bad(pairs, median);
+  const auto index = static_cast<std::size_t>(own.value());
+  std::vector<bool> condemned(hosts.size(), false);
+  const auto standings = pair_standings(pairs, condemned);
+  if (index >= standings.size() || !is_condemned(standings[index], PairRule::half)) return {};
+  condemned[index] = true;
+  return reasons_of(pairs, condemned, hosts, median).at(index);
 }
 
 }  // namespace torchup

@@ -62,4 +62,12 @@ struct UnfitNode {
 [[nodiscard]] std::vector<UnfitNode> unfit_in(std::span<const PairResult> results, std::span<const std::string> hosts,
                                               PairRule rule = PairRule::half);
 
+/// The rate that unfit_in compares with: of the pairs that are connected; 0 when none is.
+[[nodiscard]] double median_rate(std::span<const PairResult> results, std::size_t nodes);
+
+/// What a node that was condemned makes of its pairs when it has tried them again alone, against the median of then:
+/// why it still is unfit by PairRule::half; empty: it is not. No results at all: nobody is there to try, and it is not.
+[[nodiscard]] std::string unfit_again(std::span<const PairResult> results, std::span<const std::string> hosts,
+                                      GroupRank own, double median);
+
 }  // namespace torchup

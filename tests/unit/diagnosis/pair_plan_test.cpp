@@ -191,3 +191,33 @@ TEST_CASE("a few bad nodes among many good ones are found, whoever they are", "[
     REQUIRE(condemned(results, nodes) == expected);
   }
 }
+
+TEST_CASE("a condemned node tries its own pairs again, and is measured by the median of then", "[unit][pair_plan]") {
+  auto first = good_results(4);
+  for (auto& [pair, result] : first) {
+    if (pair.second == GroupRank{3}) result = {pair, false, 0, "Connection timed out"};
+  }
+  std::vector<PairResult> all;
+  for (const auto& [_, result] : first) all.push_back(result);
+  const auto hosts = hosts_of(4);
+  REQUIRE(unfit_in(all, hosts).size() == 1);
+  const double median = median_rate(all, hosts.size());
+  CHECK(median == static_cast<double>(gigabyte));
+  CHECK(median_rate({}, 4) == 0);
+
+  std::vector<PairResult> own;
+  for (const PairResult& result : all) {
+    if (result.pair.second == GroupRank{3}) own.push_back(result);
+  }
+  REQUIRE(own.size() == 3);
+  CHECK(unfit_again(own, hosts, GroupRank{3}, median).starts_with("noded has 3 of 3 pairs bad: no connection with"));
+  for (PairResult& result : own) result = {result.pair, true, gigabyte / 2, ""};
+  CHECK(unfit_again(own, hosts, GroupRank{3}, median).empty());
+  own[0].bytes_per_s = own[1].bytes_per_s = gigabyte / 2 - 1;
+  CHECK(unfit_again(own, hosts, GroupRank{3}, median).starts_with("noded has 2 of 3 pairs bad"));
+  own[1].bytes_per_s = gigabyte;
+  CHECK(unfit_again(own, hosts, GroupRank{3}, median).empty());
+  CHECK(unfit_again({}, hosts, GroupRank{3}, median).empty());
+  CHECK(unfit_again(own, hosts, GroupRank{9}, median).empty());
+  CHECK(unfit_again(own, {}, GroupRank{3}, median).empty());
+}
