@@ -240,12 +240,7 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
   /// What others can use, where that differs from what leads to the endpoint: its name may mean 127.0.1.1 here.
   std::string own_address() const {
     if (!settings_.local_addr.empty()) return settings_.local_addr;
-    std::string address = address_towards(settings_.endpoint.host);
-    const bool loopback = address.starts_with("127.") || address == "::1";
-    const bool meant = settings_.endpoint.host == "localhost" || settings_.endpoint.host == address;
-    if (address.empty() || (loopback && !meant)) {
-      if (const auto own = own_addresses(); !own.empty()) return own.front();
-    }
+    const std::string address = address_for_others(settings_.endpoint.host);
     return address.empty() ? "127.0.0.1" : address;
   }
 
