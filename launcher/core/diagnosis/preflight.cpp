@@ -15,15 +15,6 @@ namespace {
 constexpr std::array<std::string_view, 11> check_names{"shm",   "nofile",   "memlock", "pids", "disk",  "gpu",
                                                        "clock", "versions", "pairs",   "nccl", "health"};
 
-/// "64 MiB", "139.8 GiB".
-std::string room_text(std::int64_t bytes) {
-  constexpr std::int64_t mebibyte = std::int64_t{1} << 20;
-  constexpr std::int64_t gibibyte = std::int64_t{1} << 30;
-  if (bytes >= gibibyte) return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / static_cast<double>(gibibyte));
-  if (bytes >= mebibyte) return fmt::format("{} MiB", bytes / mebibyte);
-  return fmt::format("{} KiB", bytes / 1024);
-}
-
 std::string counted_workers(int workers) { return fmt::format("{} {}", workers, workers == 1 ? "worker" : "workers"); }
 /// "1 worker wants", "8 workers want".
 std::string workers_want(int workers) { return counted_workers(workers) + (workers == 1 ? " wants" : " want"); }
@@ -52,9 +43,10 @@ void look_at_limits(const PreflightFacts& facts, FindingList& found) {
   const std::int64_t workers = facts.workers;
   const std::int64_t shm = std::max(shm_bytes_least, shm_bytes_per_worker * workers);
   if (facts.shm_free_bytes && *facts.shm_free_bytes < shm) {
+    const std::string each = shm > shm_bytes_least ? " each" : "";
     found.warn(Check::shm,
-               fmt::format("/dev/shm has {} free, and {} {}", room_text(*facts.shm_free_bytes),
-                           workers_want(facts.workers), room_text(shm)),
+               fmt::format("/dev/shm has {} free, and {} {}{}", bytes_text(*facts.shm_free_bytes),
+                           workers_want(facts.workers), bytes_text(each.empty() ? shm : shm_bytes_per_worker), each),
                "make it larger (--shm-size of a container, mount -o remount,size= on a machine), or a DataLoader may "
                "die of a bus error");
   }
@@ -69,7 +61,7 @@ void look_at_limits(const PreflightFacts& facts, FindingList& found) {
     found.warn(
         Check::memlock,
         fmt::format("locked memory is limited to {}, and InfiniBand locks its buffers",
-                    room_text(*facts.memlock_bytes)),
+                    bytes_text(*facts.memlock_bytes)),
         "set no limit (ulimit -l unlimited, LimitMEMLOCK=infinity of a unit, --ulimit memlock=-1 of a container)");
   }
   const std::int64_t pids = pids_per_worker * workers;
@@ -91,8 +83,8 @@ void look_at_disk(const DiskFacts& disk, bool full, FindingList& found) {
   }
   if (disk.free_bytes && *disk.free_bytes < disk_free_bytes_least) {
     found.warn(Check::disk,
-               fmt::format("{}: {} are free, less than {}", name, room_text(*disk.free_bytes),
-                           room_text(disk_free_bytes_least)),
+               fmt::format("{}: {} are free, less than {}", name, bytes_text(*disk.free_bytes),
+                           bytes_text(disk_free_bytes_least)),
                "make room, or " + another);
   }
   if (full && disk.fsync && *disk.fsync > fsync_max) {
@@ -108,7 +100,7 @@ std::string holders_text(std::vector<GpuHolder> holders) {
   std::vector<std::string> names;
   for (const GpuHolder& holder : holders) {
     names.push_back(
-        fmt::format("pid {} ({}) with {}", holder.pid, printable_start(holder.name), room_text(holder.bytes)));
+        fmt::format("pid {} ({}) with {}", holder.pid, printable_start(holder.name), bytes_text(holder.bytes)));
   }
   return join_names(names, gpu_holders_told);
 }
@@ -142,7 +134,7 @@ void look_at_gpu(const GpuFacts& gpu, FindingList& found) {
       static_cast<double>(*gpu.free_bytes) / static_cast<double>(std::max<std::int64_t>(*gpu.memory_bytes, 1));
   if (share >= gpu_free_share_least) return;
   found.warn(Check::gpu,
-             fmt::format("{} has {} of {} free; {}", name, room_text(*gpu.free_bytes), room_text(*gpu.memory_bytes),
+             fmt::format("{} has {} of {} free; {}", name, bytes_text(*gpu.free_bytes), bytes_text(*gpu.memory_bytes),
                          gpu.holders.empty() ? "who holds the rest is not seen from here"
                                              : "held by " + holders_text(gpu.holders)),
              "end who holds it, " + leave_out);
@@ -153,7 +145,8 @@ void look_at_gpu(const GpuFacts& gpu, FindingList& found) {
 std::string_view to_text(Check check) { return check_names.at(static_cast<std::size_t>(check)); }
 
 std::string_view to_text(FindingLevel level) {
-  return level == FindingLevel::good ? "ok" : level == FindingLevel::warning ? "warning" : "unfit";
+  constexpr std::array<std::string_view, 4> names{"ok", "skipped", "warning", "unfit"};
+  return names.at(static_cast<std::size_t>(level));
 }
 
 std::string line_of(const Finding& finding) {
@@ -183,11 +176,11 @@ std::optional<Finding> clock_finding(Duration ahead) {
                  "set it by NTP (chronyc makestep, timedatectl set-ntp true), or times in logs mislead"};
 }
 
-std::optional<Finding> health_finding(std::optional<int> code, std::string_view last_line) {
+std::optional<Finding> health_finding(std::optional<int> code, std::string_view last_line, Duration limit) {
   if (code == 0) return std::nullopt;
   const std::string said = last_line.empty() ? "" : ": " + printable_start(last_line);
   const std::string what = code ? fmt::format("--health-check ended with {}", *code)
-                                : fmt::format("--health-check did not end within {}", seconds(health_check_limit));
+                                : fmt::format("--health-check did not end within {}", seconds(limit));
   return Finding{Check::health, FindingLevel::unfit, what + said, ""};
 }
 
@@ -195,6 +188,15 @@ Finding pair_finding(Check check, std::string reason) {
   return {check, FindingLevel::unfit, std::move(reason),
           check == Check::nccl ? "run NCCL_DEBUG=INFO on both ends, and see their GPUs and network cards"
                                : "see its firewall, network card and cable"};
+}
+
+bool is_of_ways(const Finding& finding) {
+  return finding.level == FindingLevel::unfit && (finding.check == Check::pairs || finding.check == Check::nccl);
+}
+
+Finding nccl_skipped(std::string_view why) {
+  return {Check::nccl, FindingLevel::skipped, fmt::format("pairs over NCCL are not tried: {}", printable_start(why)),
+          ""};
 }
 
 std::string unfit_reason(std::span<const Finding> findings) {

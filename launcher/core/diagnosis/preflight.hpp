@@ -28,6 +28,15 @@ inline constexpr double gpu_free_share_least = 0.9;
 inline constexpr Duration clock_difference_max = std::chrono::seconds{1};
 inline constexpr Duration unfit_look_interval = std::chrono::seconds{30};  ///< until an unfit node is looked at again
 
+/// How long the nodes of a round may take to tell each other what was found and to try the ways between them: of a job,
+/// and where that is all there is to do.
+inline constexpr Duration job_comparison_limit = std::chrono::seconds{120};
+inline constexpr Duration comparison_limit = std::chrono::seconds{180};
+/// Of a health check's command, and of what it is told of the last failure: a word or variable of a new process may
+/// have 128 KiB, the kernel's limit.
+inline constexpr std::size_t health_check_bytes_max = std::size_t{64} << 10;
+inline constexpr std::size_t last_failure_bytes_max = 4096;
+
 inline constexpr std::size_t findings_max = 64;     ///< of one node; those that make it unfit go first
 inline constexpr std::size_t gpu_holders_told = 4;  ///< of one GPU, the largest
 
@@ -37,10 +46,11 @@ enum class Check : std::uint8_t { shm, nofile, memlock, pids, disk, gpu, clock, 
 
 enum class FindingLevel : std::uint8_t {
   good,     ///< nothing was found
+  skipped,  ///< it could not be looked at, which says nothing of the node
   warning,  ///< the job starts
   unfit,    ///< the node is no candidate
 };
-/// "ok", "warning", "unfit".
+/// "ok", "skipped", "warning", "unfit".
 [[nodiscard]] std::string_view to_text(FindingLevel level);
 
 struct Finding {
@@ -54,6 +64,7 @@ struct Finding {
 [[nodiscard]] std::string line_of(const Finding& finding);
 
 enum class DiskUse : std::uint8_t { logs, temporary };
+inline constexpr std::size_t disk_uses = 2;
 struct DiskFacts {
   DiskUse use = DiskUse::logs;
   std::string path = {};
@@ -81,13 +92,18 @@ struct PreflightFacts {
 /// Of a clock of the day that is `ahead` of the coordinator's, below 0 for behind. It is known when the nodes meet.
 [[nodiscard]] std::optional<Finding> clock_finding(Duration ahead);
 
-/// Of --health-check; nothing for code 0. `code` is the shell's, nothing where it ran out of time; `last_line` a
-/// stranger's.
-[[nodiscard]] std::optional<Finding> health_finding(std::optional<int> code, std::string_view last_line);
 inline constexpr Duration health_check_limit = std::chrono::seconds{60};
+/// Of --health-check; nothing for code 0. `code` is the shell's, nothing where it did not end within `limit`;
+/// `last_line` a stranger's.
+[[nodiscard]] std::optional<Finding> health_finding(std::optional<int> code, std::string_view last_line,
+                                                    Duration limit = health_check_limit);
 
 /// Of a node that results of pairs condemn (pair_plan): `check` is pairs or nccl.
 [[nodiscard]] Finding pair_finding(Check check, std::string reason);
+/// Whether that condemns a node by its ways to others: pair_finding.
+[[nodiscard]] bool is_of_ways(const Finding& finding);
+/// Ways over NCCL that are not tried.
+[[nodiscard]] Finding nccl_skipped(std::string_view why);
 
 /// Why the node is no candidate; empty when it is one.
 [[nodiscard]] std::string unfit_reason(std::span<const Finding> findings);
@@ -107,12 +123,13 @@ struct NodePreflight {
 /// 0 when `min_nodes` of them are fit, 65 when not, 66 when fewer have come.
 [[nodiscard]] int preflight_code(std::span<const NodePreflight> nodes, int min_nodes);
 
-/// A row a node, a column a check; below it a line for each finding, and what versions differ. Ends with a line feed.
+/// A row a node, a column a check; below it a line for each finding, and what versions differ, which is a warning to
+/// all nodes. Ends with a line feed.
 [[nodiscard]] std::string preflight_table(std::span<const NodePreflight> nodes);
 
 /// Likewise as one line of JSON: {"schema": 1, "exit_code", "nodes": [{"host", "fit", "versions": {name: value},
-/// "checks": [{"check", "level", "text", "remedy"}]}], "differences"}. A check without a finding has level "ok" and no
-/// text. Ends with a line feed.
+/// "checks": [{"check", "level", "text", "remedy"}]}], "differences"}. A check without a finding has level "ok"
+/// ("warning" for versions that differ) and no text. Ends with a line feed.
 [[nodiscard]] std::string preflight_json(std::span<const NodePreflight> nodes, int min_nodes);
 inline constexpr int preflight_schema = 1;
 

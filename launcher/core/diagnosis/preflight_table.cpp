@@ -3,18 +3,19 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "launcher/core/diagnosis/preflight.hpp"
 #include "launcher/core/text/json.hpp"
+#include "rendezvous/base/exit_codes.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/membership/same_world.hpp"
 #include "rendezvous/core/text/printable.hpp"
 
 namespace torchup {
 namespace {
 
-constexpr int preflight_unfit_code = 65;
-constexpr int preflight_few_code = 66;
 constexpr std::array checks_in_order{Check::shm,   Check::nofile, Check::memlock, Check::pids,
                                      Check::disk,  Check::gpu,    Check::clock,   Check::versions,
                                      Check::pairs, Check::nccl,   Check::health};
@@ -36,31 +37,33 @@ bool was_checked(const NodePreflight& node, Check check) {
          std::ranges::find(node.findings, check, &Finding::check) != node.findings.end();
 }
 
-std::string_view preflight_cell(const NodePreflight& node, Check check, bool versions_differ) {
-  if (!was_checked(node, check)) return not_done;
-  FindingLevel worst = check == Check::versions && versions_differ ? FindingLevel::warning : FindingLevel::good;
+/// What the table says of a check; nothing where it was not made.
+std::optional<FindingLevel> level_of(const NodePreflight& node, Check check, bool versions_differ) {
+  // A node on which none were found differs, too, from one that has some.
+  if (check == Check::versions && versions_differ) return FindingLevel::warning;
+  if (!was_checked(node, check)) return std::nullopt;
+  FindingLevel worst = FindingLevel::good;
   for (const Finding& finding : node.findings) {
     if (finding.check == check) worst = std::max(worst, finding.level);
   }
-  return to_text(worst);
+  return worst;
 }
 
-ordered_json checks_json(const NodePreflight& node) {
+ordered_json checks_json(const NodePreflight& node, bool versions_differ) {
   auto checks = ordered_json::array();
+  const auto add = [&checks](Check check, FindingLevel level, const std::string& text, const std::string& remedy) {
+    checks.push_back({{"check", to_text(check)}, {"level", to_text(level)}, {"text", text}, {"remedy", remedy}});
+  };
   for (const Check check : checks_in_order) {
+    const auto level = level_of(node, check, versions_differ);
+    if (!level) continue;
     bool found = false;
     for (const Finding& finding : node.findings) {
       if (finding.check != check) continue;
       found = true;
-      checks.push_back({{"check", to_text(check)},
-                        {"level", to_text(finding.level)},
-                        {"text", finding.text},
-                        {"remedy", finding.remedy}});
+      add(check, finding.level, finding.text, finding.remedy);
     }
-    if (!found && was_checked(node, check)) {
-      checks.push_back(
-          {{"check", to_text(check)}, {"level", to_text(FindingLevel::good)}, {"text", ""}, {"remedy", ""}});
-    }
+    if (!found) add(check, *level, "", "");
   }
   return checks;
 }
@@ -68,14 +71,15 @@ ordered_json checks_json(const NodePreflight& node) {
 }  // namespace
 
 int preflight_code(std::span<const NodePreflight> nodes, int min_nodes) {
-  if (std::cmp_less(nodes.size(), min_nodes)) return preflight_few_code;
-  return std::cmp_less(std::ranges::count_if(nodes, is_fit_node), min_nodes) ? preflight_unfit_code : 0;
+  if (std::cmp_less(nodes.size(), min_nodes)) return exit_code::too_few;
+  return std::cmp_less(std::ranges::count_if(nodes, is_fit_node), min_nodes) ? exit_code::unfit : 0;
 }
 
 std::string preflight_table(std::span<const NodePreflight> nodes) {
   const std::string differences = version_differences(nodes);
   const auto used = [&](Check check) {
-    return std::ranges::any_of(nodes, [&](const NodePreflight& node) { return was_checked(node, check); });
+    return std::ranges::any_of(
+        nodes, [&](const NodePreflight& node) { return level_of(node, check, !differences.empty()).has_value(); });
   };
   constexpr std::size_t cell_width = 7;  // "warning"
   std::size_t host_width = std::string_view{"node"}.size();
@@ -92,7 +96,10 @@ std::string preflight_table(std::span<const NodePreflight> nodes) {
   };
   add_row("node", [](Check check) { return to_text(check); });
   for (const NodePreflight& node : nodes) {
-    add_row(printable_start(node.host), [&](Check check) { return preflight_cell(node, check, !differences.empty()); });
+    add_row(printable_start(node.host), [&](Check check) {
+      const auto level = level_of(node, check, !differences.empty());
+      return level ? to_text(*level) : not_done;
+    });
   }
   for (const NodePreflight& node : nodes) {
     for (const Finding& finding : node.findings) {
@@ -104,6 +111,7 @@ std::string preflight_table(std::span<const NodePreflight> nodes) {
 }
 
 std::string preflight_json(std::span<const NodePreflight> nodes, int min_nodes) {
+  const std::string differences = version_differences(nodes);
   auto list = ordered_json::array();
   for (const NodePreflight& node : nodes) {
     auto versions = ordered_json::object();
@@ -111,12 +119,12 @@ std::string preflight_json(std::span<const NodePreflight> nodes, int min_nodes) 
     list.push_back({{"host", node.host},
                     {"fit", is_fit_node(node)},
                     {"versions", std::move(versions)},
-                    {"checks", checks_json(node)}});
+                    {"checks", checks_json(node, !differences.empty())}});
   }
   const ordered_json whole{{"schema", preflight_schema},
                            {"exit_code", preflight_code(nodes, min_nodes)},
                            {"nodes", std::move(list)},
-                           {"differences", version_differences(nodes)}};
+                           {"differences", differences}};
   return whole.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -135,10 +135,14 @@ struct Text {
     return EventText{Level::warning, fmt::format("--preload: {}; workers are started without it", e.reason)};
   }
   Line operator()(const event::Preflight& e) const {
-    return EventText{Level::warning, fmt::format("preflight: {}", e.text)};
+    const Level level = e.in_table             ? Level::debug
+                        : e.level == "unfit"   ? Level::error
+                        : e.level == "skipped" ? Level::info
+                                               : Level::warning;
+    return EventText{level, fmt::format("preflight: {}{}", e.level == "unfit" ? "unfit: " : "", e.text)};
   }
   Line operator()(const event::NodeUnfit& e) const {
-    return EventText{Level::error, fmt::format("{}: unfit: {}", e.host, e.reason)};
+    return EventText{Level::debug, fmt::format("{}: unfit: {}", e.host, e.reason)};  // Preflight has said so
   }
   Line operator()(const event::FaultInjected& e) const {
     return EventText{Level::warning, fmt::format("rehearsal: {}", e.text)};

@@ -269,6 +269,7 @@ struct Preflight {
   std::string check;
   std::string level;
   std::string text;
+  bool in_table = false;  ///< people read it there (--preflight-only); not recorded
   friend bool operator==(const Preflight&, const Preflight&) = default;
 };
 /// This node is no candidate for a place in the job from here on, until it is fit again.

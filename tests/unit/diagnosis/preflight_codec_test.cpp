@@ -61,22 +61,29 @@ TEST_CASE("a check that only a newer node knows is taken for one without a colum
   REQUIRE(node->findings[0].level == FindingLevel::warning);
 }
 
-TEST_CASE("what nodes tell is bounded", "[unit][preflight]") {
+TEST_CASE("what nodes tell is bounded: the writer cuts it", "[unit][preflight]") {
   NodePreflight node = told();
-  node.findings.assign(findings_max, node.findings[0]);
-  REQUIRE(decode_preflight(encode_preflight(node)).has_value());
-  node.findings.push_back(node.findings[0]);
-  REQUIRE(decode_preflight(encode_preflight(node)).error().code == make_error_code(errc::limit_exceeded));
+  node.findings.assign(findings_max + 1, node.findings[0]);
+  REQUIRE(decode_preflight(encode_preflight(node))->findings.size() == findings_max);
   node = told();
   node.findings[0].text.assign(5000, 'x');
-  REQUIRE(decode_preflight(encode_preflight(node)).error().code == make_error_code(errc::limit_exceeded));
-  std::vector<PairResult> results(pair_matchings, pairs()[0]);
-  REQUIRE(decode_pairs(encode_pairs(results)).has_value());
-  results.push_back(results[0]);
-  REQUIRE(decode_pairs(encode_pairs(results)).error().code == make_error_code(errc::limit_exceeded));
+  REQUIRE(decode_preflight(encode_preflight(node))->findings[0].text == std::string(4096, 'x'));
+  std::vector<PairResult> results(pair_matchings + 1, pairs()[0]);
+  REQUIRE(decode_pairs(encode_pairs(results))->size() == pair_matchings);
   results = {pairs()[0]};
   results[0].bytes_per_s = -1;
   REQUIRE(decode_pairs(encode_pairs(results)).has_error());
+}
+
+TEST_CASE("what strangers tell is bounded: the reader refuses it", "[unit][preflight]") {
+  std::string bytes = encode_pairs({});
+  for (std::size_t at = 0; at + 4 <= bytes.size(); ++at) {
+    std::string more = bytes;
+    more.replace(at, 4, "\x09\x00\x00\x00", 4);  // a pair more than there may be
+    REQUIRE(decode_pairs(more).has_error());
+    more.replace(at, 4, "\xff\xff\xff\xff", 4);
+    REQUIRE(decode_pairs(more).has_error());
+  }
 }
 
 TEST_CASE("random bytes of a node never crash who reads them", "[unit][preflight]") {

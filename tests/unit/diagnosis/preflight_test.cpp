@@ -1,7 +1,10 @@
 #include "launcher/core/diagnosis/preflight.hpp"
 
 #include <catch2/catch.hpp>
+#include <limits>
 #include <nlohmann/json.hpp>
+
+#include "rendezvous/core/text/wording.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
@@ -68,7 +71,7 @@ TEST_CASE("/dev/shm wants 64 MiB for each worker, and a GiB", "[unit][preflight]
   CHECK(preflight_findings(facts, PreflightLevel::quick).empty());
   facts.workers = 17;
   require_one(preflight_findings(facts, PreflightLevel::quick), Check::shm, FindingLevel::warning,
-              {"/dev/shm", "1.0 GiB", "17 workers want 1.1 GiB", "--shm-size"});
+              {"/dev/shm", "1.0 GiB", "17 workers want 64.0 MiB each", "--shm-size"});
   facts.workers = 1;
   facts.shm_free_bytes = gib - 1;
   require_one(preflight_findings(facts, PreflightLevel::quick), Check::shm, FindingLevel::warning, {"1 worker wants"});
@@ -92,7 +95,7 @@ TEST_CASE("open files, locked memory and processes have limits", "[unit][preflig
   facts.pids_left.reset();
   facts.infiniband = true;
   require_one(preflight_findings(facts, PreflightLevel::quick), Check::memlock, FindingLevel::warning,
-              {"64 KiB", "InfiniBand", "memlock"});
+              {"64.0 KiB", "InfiniBand", "memlock"});
 }
 
 TEST_CASE("a disk wants a GiB free, and to be written in 100 ms", "[unit][preflight]") {
@@ -103,7 +106,7 @@ TEST_CASE("a disk wants a GiB free, and to be written in 100 ms", "[unit][prefli
   CHECK(of_disk(disk, PreflightLevel::quick).empty());
   disk = {.use = DiskUse::temporary, .path = "/tmp", .free_bytes = gib - 1};
   require_one(of_disk(disk, PreflightLevel::quick), Check::disk, FindingLevel::warning,
-              {"temporary folder /tmp", "1023 MiB", "1.0 GiB", "TMPDIR"});
+              {"temporary folder /tmp", "1023.9 MiB", "1.0 GiB", "TMPDIR"});
   disk.problem = "Permission denied\x1b[2J";
   require_one(of_disk(disk), Check::disk, FindingLevel::warning, {"Permission denied\\x1b[2J"});
 }
@@ -141,7 +144,7 @@ TEST_CASE("a GPU that is ill or taken is a warning", "[unit][preflight]") {
   gpu.free_bytes = 90 * gib;
   CHECK(of_gpu(gpu).empty());
   gpu.free_bytes = 90 * gib - 1;
-  require_one(of_gpu(gpu), Check::gpu, FindingLevel::warning, {"90.0 GiB of 100.0 GiB", "not seen from here"});
+  require_one(of_gpu(gpu), Check::gpu, FindingLevel::warning, {"89.9 GiB of 100.0 GiB", "not seen from here"});
   for (int i = 1; i <= 5; ++i) gpu.holders.push_back({100 + i, "python", i * gib});
   require_one(of_gpu(gpu), Check::gpu, FindingLevel::warning,
               {"pid 105 (python) with 5.0 GiB, pid 104", "pid 102 (python) with 2.0 GiB and 1 more"});
@@ -184,6 +187,7 @@ TEST_CASE("a health check's end and its last line are the reason", "[unit][prefl
   CHECK(health_finding(3, "")->text == "--health-check ended with 3");
   CHECK(health_finding(124, "")->text == "--health-check ended with 124");
   CHECK(health_finding({}, "")->text == "--health-check did not end within 60 s");
+  CHECK(health_finding({}, "", 300ms)->text == "--health-check did not end within 0.3 s");
   CHECK(health_finding(1, "\x1b[31mred")->text == "--health-check ended with 1: \\x1b[31mred");
   CHECK(health_finding(1, "")->level == FindingLevel::unfit);
 }
@@ -216,7 +220,56 @@ TEST_CASE("the table has a row a node and a column a check", "[unit][preflight]"
   const std::string table = preflight_table(nodes);
   CHECK(table.find("versions differ: torch: 2.15.0 on nodea; 2.9.1 on nodeb\n") != std::string::npos);
   CHECK(table.find("nodeb  ok       unfit    -        warning\n") != std::string::npos);
+  CHECK(table.find("nodea  warning  ok       ok       warning\n") != std::string::npos);
   CHECK(preflight_table({}) == "node\n");
+}
+
+TEST_CASE("what was not found is not called good", "[unit][preflight]") {
+  std::vector nodes{node("nodea"), node("nodeb")};
+  for (NodePreflight& each : nodes) each.done = {Check::shm};
+  nodes[0].versions.clear();
+  nodes[1].versions.clear();
+  REQUIRE(preflight_table(nodes) ==
+          "node   shm\n"
+          "nodea  ok\n"
+          "nodeb  ok\n");
+  nodes[0].versions = {{"torch", "2.15.0"}};
+  nodes[0].done.push_back(Check::versions);
+  REQUIRE(preflight_table(nodes) ==
+          "node   shm      versions\n"
+          "nodea  ok       warning\n"
+          "nodeb  ok       warning\n"
+          "versions differ: torch: (none) on nodeb; 2.15.0 on nodea\n");
+  const auto whole = nlohmann::json::parse(preflight_json(nodes, 2));
+  for (const int at : {0, 1}) {
+    CHECK(whole["nodes"][static_cast<std::size_t>(at)]["checks"][1] ==
+          nlohmann::json{{"check", "versions"}, {"level", "warning"}, {"text", ""}, {"remedy", ""}});
+  }
+}
+
+TEST_CASE("what could not be looked at makes nobody unfit, and says why", "[unit][preflight]") {
+  const Finding skipped = nccl_skipped("all_reduce: NCCL is \x1b[31mnot there");
+  CHECK(skipped.level == FindingLevel::skipped);
+  CHECK_FALSE(is_of_ways(skipped));
+  CHECK(is_of_ways(pair_finding(Check::nccl, "x")));
+  CHECK(unfit_reason(std::vector{skipped}).empty());
+  CHECK(preflight_code(std::vector{node("nodea", {skipped})}, 1) == 0);
+  CHECK(preflight_table(std::vector{node("nodea", {skipped})}) ==
+        "node   shm      gpu      versions  nccl\n"
+        "nodea  ok       ok       ok        skipped\n"
+        "nodea: skipped: pairs over NCCL are not tried: all_reduce: NCCL is \\x1b[31mnot there\n");
+}
+
+TEST_CASE("amounts of bytes are cut after the tenth", "[unit][preflight]") {
+  CHECK(bytes_text(-1).empty());
+  CHECK(bytes_text(0) == "0 B");
+  CHECK(bytes_text(1023) == "1023 B");
+  CHECK(bytes_text(1024) == "1.0 KiB");
+  CHECK(bytes_text(mib - 1) == "1023.9 KiB");
+  CHECK(bytes_text(4 * mib) == "4.0 MiB");
+  CHECK(bytes_text(gib + gib / 10) == "1.0 GiB");
+  CHECK(bytes_text(gib + gib / 10 + 1) == "1.1 GiB");
+  CHECK(bytes_text(std::numeric_limits<std::int64_t>::max()) == "8388607.9 TiB");
 }
 
 TEST_CASE("the table as JSON is one line", "[unit][preflight]") {
