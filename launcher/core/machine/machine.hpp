@@ -1,9 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rendezvous/base/cpu_set.hpp"
@@ -46,13 +48,19 @@ struct GpuFacts {
   friend bool operator==(const GpuFacts&, const GpuFacts&) = default;
 };
 
+/// The Gpus::problem of a machine that is none for GPUs.
+inline constexpr std::string_view no_driver = "no NVIDIA driver is loaded";
+
 /// What the driver said. In the order of the driver (PCI bus), which is CUDA's order too when all GPUs are of one kind
 /// or CUDA_DEVICE_ORDER=PCI_BUS_ID is set.
 struct Gpus {
   std::vector<Gpu> list;
-  std::string problem;  ///< why the list is empty: "no NVIDIA driver is loaded", "no answer within 10 s", …; else empty
+  std::string problem;  ///< why the list is empty: no_driver, "no answer within 10 s", …; else empty
   std::vector<GpuFacts> facts = {};  ///< of all of them, also where one is lost and the list is empty for it
   std::string driver = {};           ///< its version
+
+  /// One is lost, and the list is empty for it.
+  [[nodiscard]] bool any_lost() const { return list.empty() && std::ranges::any_of(facts, &GpuFacts::lost); }
 
   friend bool operator==(const Gpus&, const Gpus&) = default;
 };

@@ -47,7 +47,7 @@ Result<int> worker_count(const WorkerCountRule& rule, const Cpus& cpus, const Gp
                          const std::vector<Device>& devices, bool virtual_local_rank) {
   const int device_count = virtual_local_rank ? static_cast<int>(devices.size()) : usable_in_one_process(gpus, devices);
   // Where one is lost, the driver's list is empty: a node that is unfit for it may be looked at again when it is not.
-  const bool lost = gpus.list.empty() && std::ranges::any_of(gpus.facts, &GpuFacts::lost);
+  const bool lost = gpus.any_lost();
   switch (rule.kind) {
     case WorkerCountRule::Kind::number:
       return rule.number;
