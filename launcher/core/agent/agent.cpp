@@ -153,12 +153,15 @@ void Agent::obey(const StopWorkers& message) {
   another_round_ = message.cause != StopCause::fenced;
   if (message.cause == StopCause::worker_failure) restart_reason_ = message.reason;
   stop(SIGTERM, message.reason);
-  if (message.cause == StopCause::fenced) kill(message.reason);
+  if (message.cause != StopCause::fenced) return;
+  kill(message.reason);
+  tell_place(false);
 }
 
 void Agent::obey(const End& message) {
   verdict_ = message.verdict;
   rejoin_wanted_ = false;
+  rehearse(rehearsal::JobEnds{});
   if (message.verdict.exit_code == 0) end_well();
   if (message.verdict.stop_signal == 0) {
     wait_for_own_end(message.verdict.reason);
@@ -216,6 +219,8 @@ void Agent::due() {
     place_to_come_.reset();
     abandon();
     stop(SIGTERM, "a worker of the round before cannot be killed");
+  } else if (phase_ == Phase::comparing) {
+    comparison_due();
   } else if (phase_ == Phase::pausing || phase_ == Phase::joining) {
     prepare();
   } else if (phase_ == Phase::idle && leaving_) {
@@ -236,7 +241,10 @@ void Agent::end_job(int exit_code, std::string reason) {
 }
 
 void Agent::join() {
-  if (phase_ == Phase::comparing) act(CancelChecks{});
+  if (phase_ == Phase::comparing) {
+    act(CancelChecks{});
+    deadline_.reset();
+  }
   phase_ = Phase::joining;
   forget_progress();
   if (!unfit_.empty()) deadline_ = now_ + unfit_look_interval;
@@ -353,6 +361,7 @@ void Agent::leave(Leave word) {
   if (leaving_) return;
   leaving_ = std::move(word);
   act(Send{*leaving_});
+  rehearse(rehearsal::JobEnds{});
 }
 
 void Agent::after_worker_ended() {

@@ -60,8 +60,15 @@ inline constexpr Duration abort_patience = std::chrono::seconds{10};
 inline constexpr Duration blame_patience = std::chrono::milliseconds{250};
 /// The same for one whose words say that it is another's fault: a busy machine may need long to show that one's end.
 inline constexpr Duration blame_patience_for_others = std::chrono::seconds{2};
-/// How long after the end of a node's stop in a rehearsal it may still be heard of.
-inline constexpr Duration stop_of_node_slack = std::chrono::seconds{2};
+/// A comparison of nodes that has not ended so long after its own limit never will.
+inline constexpr Duration comparison_slack = std::chrono::seconds{5};
+/// How long a node waits for another that the comparison condemns to say so itself, by which the round ends.
+inline constexpr Duration condemned_patience = std::chrono::seconds{10};
+/// A job that has waited so long in vain for its nodes to compare themselves does not wait again, however often its
+/// members change.
+inline constexpr Duration comparing_in_vain_max = std::chrono::seconds{30};
+/// The longest that a node waits which its ways condemn again and again: each time that it is tried stops the others.
+inline constexpr Duration ways_interval_max = std::chrono::hours{1};
 /// So often in a row a worker is kept that has ended no step in between: what it keeps may be the fault.
 inline constexpr int kept_in_a_row_max = 2;
 
@@ -170,7 +177,7 @@ class Agent {
   void on(const DescendantsGone&);
   void on(const ChecksDone& event);
   void on(const NodesCompared& event);
-  void on(const FaultNotInjected& event);
+  void on(const FaultAnswered& event);
   void on(const SignalArrived& event);
   void on(const Wake&) {}
 
@@ -204,7 +211,8 @@ class Agent {
   void prepare();
   [[nodiscard]] bool is_to_compare(const Placement& placement) const;
   void compare(const Placed& message);
-  void tell(const Finding& finding);
+  void comparison_due();
+  void tell_news(const std::vector<Finding>& findings);
   void join();
   void stop(int signal_number, std::string reason);
   void kill(const std::string& reason);
@@ -258,6 +266,8 @@ class Agent {
   void rehearse_end_of_round(bool well);
   void rehearse_progress(const std::vector<StepSample>& samples);
   void rehearse(const rehearsal::Event& event);
+  void tell_place(bool placed);
+  void tell_of_fault(const rehearsal::Inject& wanted);
   void inject(const rehearsal::Inject& wanted);
   void inject_in_worker(const rehearsal::Inject& wanted);
   void leave_for_rehearsal(const rehearsal::Inject& wanted);
@@ -317,21 +327,24 @@ class Agent {
   Diagnosis diagnosis_;
   std::optional<Rehearsal> rehearsal_;
   std::vector<rehearsal::Inject> awaiting_start_;  ///< faults of workers that are being started
-  std::optional<TimePoint> node_stopped_until_;    ///< by a fault
   bool starter_knows_place_ = false;
   bool left_for_rehearsal_ = false;  ///< this node does not see the job's end
   std::string attempt_reason_;       ///< why this attempt's workers were stopped first; empty: they were not
   std::string last_roster_;
   std::string restart_reason_;  ///< of the restart that is under way; empty: none, or a membership change
   int changes_since_restart_ = 0;
-  int stop_signal_ = 0;             ///< the first one that this attempt's workers got to end them
-  std::uint64_t look_ = 0;          ///< number of the last RunChecks; 0: none yet
-  bool looked_at_all_ = false;      ///< the last one was no mere health check
-  std::vector<Finding> found_;      ///< by what was looked at last
-  std::string unfit_;               ///< why this node is no candidate; empty: it is one
-  Placed place_compared_;           ///< in Phase::comparing
+  int stop_signal_ = 0;         ///< the first one that this attempt's workers got to end them
+  std::uint64_t look_ = 0;      ///< number of the last RunChecks; 0: none yet
+  RunChecks last_look_;         ///< the last one
+  std::vector<Finding> found_;  ///< by what was looked at last
+  std::string unfit_;           ///< why this node is no candidate; empty: it is one
+  Placed place_compared_;       ///< in Phase::comparing
+  TimePoint comparing_since_{};
+  Duration compared_in_vain_{0};    ///< in all; see comparing_in_vain_max
+  int condemned_by_ways_ = 0;       ///< so often
+  TimePoint ways_due_{};            ///< not before then the ways that condemned this node are tried again
   std::optional<int> compared_in_;  ///< the count of membership changes when nodes were compared last
-  std::string last_failure_;        ///< why the workers were restarted last
+  std::string last_failure_;        ///< why the workers were restarted last, or its beginning
   TimePoint attempt_begin_{};
   Duration next_pause_{0};
 };

@@ -4,9 +4,19 @@
 #include <utility>
 
 #include "launcher/core/agent/agent.hpp"
+#include "rendezvous/base/exit_codes.hpp"
+#include "rendezvous/core/text/names.hpp"
 
 /// What is looked at on this node before it joins, and what follows from it.
 namespace torchup {
+namespace {
+
+/// What only nodes that meet find.
+bool is_of_comparison(const Finding& finding) {
+  return finding.check == Check::clock || finding.check == Check::pairs || finding.check == Check::nccl;
+}
+
+}  // namespace
 
 /// No worker of ours runs, and a Join is to follow: at once where nothing has to be looked at before it. The first time
 /// everything is, later what may have changed: after workers of this node have failed, while it is unfit, and by a
@@ -15,15 +25,16 @@ void Agent::prepare() {
   const PreflightConfig& checks = config_.preflight;
   const bool first = look_ == 0;
   const bool again = failure_reported_ || !unfit_.empty();
-  if (!restart_reason_.empty()) last_failure_ = restart_reason_;
+  if (!restart_reason_.empty()) last_failure_ = cut_text(restart_reason_, last_failure_bytes_max);
   RunChecks run;
   run.level = first || again ? checks.level : PreflightLevel::off;
   run.health = !checks.health_check.empty();
   run.ask_gpus = run.level != PreflightLevel::off && (checks.gpus_asked ? !first : run.level == PreflightLevel::full);
+  run.ways = std::ranges::any_of(found_, is_of_ways) && now_ >= ways_due_;
   run.last_failure = last_failure_;
   if (run.level == PreflightLevel::off && !run.health) return join();
   run.number = ++look_;
-  looked_at_all_ = run.level != PreflightLevel::off;
+  last_look_ = run;
   // Quick checks of anything but GPUs warn only, and so nobody waits for them.
   const bool may_be_unfit = run.health || run.level == PreflightLevel::full || run.ask_gpus || !unfit_.empty() ||
                             std::ranges::any_of(checks.gpus_found.facts, &GpuFacts::lost);
@@ -37,15 +48,15 @@ void Agent::prepare() {
 
 void Agent::on(const ChecksDone& event) {
   if (event.number != look_) return;
-  for (const Finding& finding : event.findings) {
-    if (std::ranges::find(found_, finding) != found_.end()) continue;  // told by the last look
-    tell(finding);
-  }
-  // What the ways between nodes said of this one is not looked at here: it stays.
+  tell_news(event.findings);
   std::erase_if(found_, [this](const Finding& finding) {
-    return looked_at_all_ ? finding.check != Check::pairs : finding.check == Check::health;
+    if (is_of_ways(finding)) return last_look_.ways;
+    if (is_of_comparison(finding)) return false;
+    return last_look_.level != PreflightLevel::off || finding.check == Check::health;
   });
-  found_.insert(found_.end(), event.findings.begin(), event.findings.end());
+  for (const Finding& finding : event.findings) {
+    if (std::ranges::find(found_, finding) == found_.end()) found_.push_back(finding);
+  }
   if (phase_ != Phase::checking) return;
   phase_ = Phase::joining;
   std::string reason = config_.preflight.only ? "" : unfit_reason(found_);
@@ -67,44 +78,66 @@ bool Agent::is_to_compare(const Placement& placement) const {
   if (config_.preflight.only) return true;
   const bool ours = config_.share_store && !foreign_;  // they compare through the round's store
   return ours && config_.preflight.level == PreflightLevel::full && placement.group_world_size > 1 &&
-         compared_in_ != placement.membership_changes;
+         compared_in_ != placement.membership_changes && compared_in_vain_ < comparing_in_vain_max;
 }
 
 void Agent::compare(const Placed& message) {
   compared_in_ = message.placement.membership_changes;
   place_compared_ = message;
+  comparing_since_ = now_;
   phase_ = Phase::comparing;
+  deadline_ = now_ + (config_.preflight.only ? comparison_limit : job_comparison_limit) + comparison_slack;
   act(CompareNodes{message.placement, found_});
+}
+
+/// No answer has come in time, or the node that the comparison condemns does not know of it.
+void Agent::comparison_due() {
+  const std::string problem = "the comparison of the nodes has not ended in time";
+  if (config_.preflight.only) return end_job(exit_code::unreachable, problem);
+  act(CancelChecks{});
+  compared_in_vain_ += now_ - comparing_since_;
+  record(event::Warning{"preflight: " + problem});
+  phase_ = Phase::joining;
+  obey(place_compared_);
 }
 
 void Agent::on(const NodesCompared& event) {
   if (phase_ != Phase::comparing) return;
+  deadline_.reset();
   if (config_.preflight.only) {
     if (event.exit_code != 0) return end_job(event.exit_code, event.reason);
     return act(Send{WorkersSucceeded{place_compared_.placement.round}});
   }
   if (!event.problem.empty()) {
+    compared_in_vain_ += now_ - comparing_since_;
     record(event::Warning{"preflight: the ways between the nodes were not tried: " + event.problem});
+  } else {
+    tell_news(event.own);
+    std::erase_if(found_, is_of_comparison);
+    found_.insert(found_.end(), event.own.begin(), event.own.end());
+    if (std::ranges::none_of(event.own, is_of_ways)) condemned_by_ways_ = 0;
   }
-  // The last comparison's count no more, and are told again only where they say something else.
-  const std::vector<Finding> known = found_;
-  std::erase_if(found_, [](const Finding& finding) { return finding.check == Check::clock; });
-  for (const Finding& finding : event.own) {
-    if (std::ranges::find(known, finding) == known.end()) tell(finding);
-  }
-  found_.insert(found_.end(), event.own.begin(), event.own.end());
   if (const std::string reason = unfit_reason(event.own); !reason.empty()) {
     unfit_ = reason;
+    ways_due_ = now_ + std::min(unfit_look_interval * (1 << std::min(condemned_by_ways_++, 10)), ways_interval_max);
     record(event::NodeUnfit{identity_.host, reason});
     return join();  // by which it gives its place up
   }
-  if (event.others_unfit) return;  // the round ends as soon as they have said so
+  if (event.others_unfit) {
+    deadline_ = now_ + condemned_patience;  // the round ends as soon as they have said so
+    return;
+  }
   phase_ = Phase::joining;
   obey(place_compared_);
 }
 
-void Agent::tell(const Finding& finding) {
-  record(event::Preflight{std::string{to_text(finding.check)}, std::string{to_text(finding.level)}, line_of(finding)});
+/// Of those that the last look, or the last comparison, has not found.
+void Agent::tell_news(const std::vector<Finding>& findings) {
+  for (const Finding& finding : findings) {
+    if (std::ranges::find(found_, finding) != found_.end()) continue;
+    record(event::Preflight{std::string{to_text(finding.check)}, std::string{to_text(finding.level)}, line_of(finding),
+                            config_.preflight.only});
+  }
 }
 
 }  // namespace torchup

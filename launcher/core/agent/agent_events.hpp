@@ -124,10 +124,10 @@ struct NodesCompared {
   bool others_unfit = false;      ///< they condemn another node
   std::string problem = {};       ///< why the ways were not tried; empty: they were
 };
-/// An InjectFault could not be performed.
-struct FaultNotInjected {
+/// Answer to InjectFault.
+struct FaultAnswered {
   std::size_t fault = 0;  ///< as in rehearsal::Inject
-  std::string why;
+  std::string why = {};   ///< it could not be performed; empty: it was
 };
 struct SignalArrived {
   int number = 0;
@@ -137,7 +137,7 @@ struct Wake {};  ///< nothing happened but time
 using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
                                 SpawnFailed, WorkerNotStarted, WorkerEnded, ExceptionSeen, WorkerSaid, StepsSeen,
                                 StatesSeen, LooksTaken, ArrivalsSeen, TimerExpired, DescendantsGone, ChecksDone,
-                                NodesCompared, FaultNotInjected, SignalArrived, Wake>;
+                                NodesCompared, FaultAnswered, SignalArrived, Wake>;
 
 // Actions.
 
@@ -220,7 +220,8 @@ struct RunChecks {
   PreflightLevel level = PreflightLevel::quick;
   bool ask_gpus = false;     ///< the driver anew; else what it said for the plan counts
   bool health = false;       ///< --health-check too
-  std::string last_failure;  ///< for it: why the workers were restarted last
+  bool ways = false;         ///< those that condemned this node, once more
+  std::string last_failure;  ///< for it: why the workers were restarted last; last_failure_bytes_max at most
   friend bool operator==(const RunChecks&, const RunChecks&) = default;
 };
 /// Nobody waits for the answer any more: what was started for it is to end.
@@ -267,8 +268,8 @@ struct TellHang {
   std::vector<RankStacks> stacks = {};
   friend bool operator==(const TellHang&, const TellHang&) = default;
 };
-/// Do this to a living worker, which runs as `pid`, to this node or to its link. Where it cannot be done:
-/// FaultNotInjected. Kinds that the agent machine brings about itself do not come here.
+/// Do this to a living worker, which runs as `pid`, to this node or to its link. Answer: FaultAnswered, but of a stop
+/// or an end of this node only where it cannot be done. A leave does not come here.
 struct InjectFault {
   rehearsal::Inject inject;
   std::int64_t pid = 0;

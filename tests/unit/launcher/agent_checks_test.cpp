@@ -184,6 +184,20 @@ TEST_CASE("a health check runs before each Join, and hears of the last failure",
   REQUIRE(find_sent<Join>(joined));
 }
 
+TEST_CASE("what a health check hears of the last failure has a limit", "[unit][agent_checks]") {
+  Agent agent = agent_of(with_checks(PreflightLevel::quick, "check"));
+  static_cast<void>(agent.step(Begin{}, t0));
+  static_cast<void>(agent.step(ChecksDone{1, {}}, t0));
+  static_cast<void>(agent.step(FromCoordinator{placed()}, t0));
+  for (const int worker : {0, 1}) static_cast<void>(agent.step(WorkerStarted{LocalRank{worker}, 100 + worker}, t0));
+  StopWorkers stop;
+  stop.cause = StopCause::worker_failure;
+  stop.reason = std::string(last_failure_bytes_max + 1, 'x');
+  static_cast<void>(agent.step(FromCoordinator{stop}, t0));
+  for (const int worker : {0, 1}) static_cast<void>(agent.step(ended(worker, -SIGTERM), t0));
+  REQUIRE(find<RunChecks>(agent.step(DescendantsGone{}, t0))->last_failure == std::string(last_failure_bytes_max, 'x'));
+}
+
 TEST_CASE("signals end a job whose node is being looked at", "[unit][agent_checks]") {
   Agent agent = agent_of(with_checks(PreflightLevel::quick, "check"));
   static_cast<void>(agent.step(Begin{}, t0));
@@ -199,11 +213,16 @@ TEST_CASE("nodes that meet only to be looked at compare what was found, fit or n
   config.preflight.only = true;
   Agent agent = agent_of(config);
   static_cast<void>(agent.step(Begin{}, t0));
-  REQUIRE(find_sent<Join>(agent.step(ChecksDone{1, {lost}}, t0))->unfit.empty());
+  const auto looked_at = agent.step(ChecksDone{1, {lost}}, t0);
+  REQUIRE(find_sent<Join>(looked_at)->unfit.empty());
+  REQUIRE(find_event<event::Preflight>(looked_at)->in_table);  // and so people read it once
   const auto compared = agent.step(FromCoordinator{placed(4)}, t0);
   REQUIRE(!find<StartWorkers>(compared));
   REQUIRE(find<CompareNodes>(compared)->findings == std::vector{lost});
   SECTION("all are fit") { REQUIRE(find_sent<WorkersSucceeded>(agent.step(NodesCompared{}, t0))->round == Round{4}); }
+  SECTION("no answer comes") {
+    REQUIRE(find_sent<Leave>(agent.step(Wake{}, t0 + comparison_limit + comparison_slack))->exit_code == 67);
+  }
   SECTION("too few are") {
     const auto left = agent.step(NodesCompared{.exit_code = 65, .reason = "too few nodes are fit"}, t0);
     REQUIRE(find_sent<Leave>(left)->exit_code == 65);
@@ -259,12 +278,71 @@ TEST_CASE("with full checks the ways between the nodes are tried before their wo
     REQUIRE(find<StartWorkers>(started));
     REQUIRE(find_event<event::Warning>(started));
   }
-  SECTION("this node is condemned: it gives its place up, and stays unfit however often it is looked at") {
+  SECTION("this node is condemned: it gives its place up, and tries its ways again") {
     const auto left = agent.step(NodesCompared{.own = {slow}}, t0 + 1s);
     REQUIRE(find_sent<Join>(left)->unfit == slow.text);
     REQUIRE(find_event<event::NodeUnfit>(left));
-    REQUIRE(find<RunChecks>(agent.step(Wake{}, t0 + 31s)));
-    REQUIRE(find_sent<Join>(agent.step(ChecksDone{2, {small_shm}}, t0 + 32s))->unfit == slow.text);
+    REQUIRE(find<CancelChecks>(left));
+    const auto again = agent.step(Wake{}, t0 + 31s);
+    REQUIRE(find<RunChecks>(again)->ways);
+    SECTION("they are as bad as before: nothing is told, and it looks again") {
+      const auto still = agent.step(ChecksDone{2, {small_shm, slow}}, t0 + 32s);
+      REQUIRE(find_sent<Join>(still)->unfit == slow.text);
+      REQUIRE_FALSE(find_event<event::Preflight>(still));
+      REQUIRE(agent.deadline() == t0 + 62s);
+      REQUIRE(find<RunChecks>(agent.step(Wake{}, t0 + 62s))->ways);
+    }
+    SECTION("they are good: it joins, and they are compared with the others") {
+      REQUIRE(find_sent<Join>(agent.step(ChecksDone{2, {small_shm}}, t0 + 32s))->unfit.empty());
+      both_nodes.placement.membership_changes = 2;
+      const auto met = agent.step(FromCoordinator{both_nodes}, t0 + 33s);
+      REQUIRE(find<CompareNodes>(met)->findings == std::vector{small_shm});
+      SECTION("condemned once more it lets the others work for twice as long") {
+        static_cast<void>(agent.step(NodesCompared{.own = {slow}}, t0 + 34s));
+        REQUIRE_FALSE(find<RunChecks>(agent.step(Wake{}, t0 + 64s))->ways);
+        const auto unfit = agent.step(ChecksDone{3, {small_shm}}, t0 + 65s);
+        REQUIRE(find_sent<Join>(unfit)->unfit == slow.text);
+        REQUIRE(find<RunChecks>(agent.step(Wake{}, t0 + 95s))->ways);
+      }
+      SECTION("and fit, it begins to count anew") {
+        REQUIRE(find<StartWorkers>(agent.step(NodesCompared{}, t0 + 34s)));
+      }
+    }
+  }
+  SECTION("no answer comes: the job does not wait for ever") {
+    REQUIRE(agent.deadline() == t0 + job_comparison_limit + comparison_slack);
+    const auto started = agent.step(Wake{}, t0 + job_comparison_limit + comparison_slack);
+    REQUIRE(find<CancelChecks>(started));
+    REQUIRE(find<StartWorkers>(started));
+    REQUIRE(find_event<event::Warning>(started));
+  }
+  SECTION("the condemned one does not know of it: the job does not wait for ever") {
+    REQUIRE(agent.step(NodesCompared{.others_unfit = true}, t0 + 1s).empty());
+    REQUIRE(agent.deadline() == t0 + 1s + condemned_patience);
+    REQUIRE(find<StartWorkers>(agent.step(Wake{}, t0 + 1s + condemned_patience)));
+  }
+  SECTION("a job whose nodes cannot be compared is not kept waiting by each change of its members") {
+    TimePoint now = t0;
+    for (int change = 1; change <= 3; ++change) {
+      now += comparing_in_vain_max / 3;
+      REQUIRE(find<StartWorkers>(agent.step(NodesCompared{.problem = "no answer"}, now)));
+      for (const int worker : {0, 1}) static_cast<void>(agent.step(WorkerStarted{LocalRank{worker}, 100}, now));
+      static_cast<void>(agent.step(
+          FromCoordinator{StopWorkers{both_nodes.placement.round, StopCause::membership_change, "one came"}}, now));
+      for (const int worker : {0, 1}) static_cast<void>(agent.step(ended(worker, -SIGTERM), now));
+      REQUIRE(find_sent<Join>(agent.step(DescendantsGone{}, now)));
+      both_nodes.placement.round = Round{change};
+      both_nodes.placement.membership_changes = change;
+      const auto met = agent.step(FromCoordinator{both_nodes}, now);
+      REQUIRE((find<CompareNodes>(met) != nullptr) == (change < 3));
+      REQUIRE((find<StartWorkers>(met) != nullptr) == (change == 3));
+    }
+  }
+  SECTION("what was not tried is told once, and the job runs") {
+    const Finding skipped = nccl_skipped("no NCCL");
+    const auto started = agent.step(NodesCompared{.own = {skipped}}, t0 + 1s);
+    REQUIRE(find<StartWorkers>(started));
+    REQUIRE(find_event<event::Preflight>(started)->level == "skipped");
   }
   SECTION("another one is: no worker starts before the round ends") {
     REQUIRE(agent.step(NodesCompared{.others_unfit = true}, t0 + 1s).empty());
