@@ -10,6 +10,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/readable_pipe.hpp>
+#include <boost/system/system_error.hpp>
 #include <csignal>
 #include <optional>
 
@@ -51,8 +52,13 @@ class Asking {
 
   Result<std::string> run() {
     if (auto started = start(); !started) return started.error();
-    spawn(loop_, "ask a helper", ask());
-    loop_.run();
+    try {
+      spawn(loop_, "ask a helper", ask());
+      loop_.run();
+    } catch (...) {  // the system gives no descriptor, or no memory: nobody is left who would end it
+      ::kill(-child_->id(), SIGKILL);
+      throw;
+    }
     return std::move(answer_);
   }
 
@@ -87,7 +93,9 @@ class Asking {
       co_return text;
     }
     using namespace asio::experimental::awaitable_operators;
-    asio::posix::stream_descriptor cancelled{loop_, ::fcntl(helper_.cancelled, F_DUPFD_CLOEXEC, 0)};
+    const int copy = ::fcntl(helper_.cancelled, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) co_return system_error("a way to cancel a helper");
+    asio::posix::stream_descriptor cancelled{loop_, copy};
     auto first = co_await (asio::async_read(out_, buffer, Token{}) ||
                            cancelled.async_wait(asio::posix::stream_descriptor::wait_read, Token{}));
     if (first.index() == 0) co_return text;
@@ -108,6 +116,12 @@ class Asking {
 
 }  // namespace
 
-Result<std::string> ask_helper(const Helper& helper) { return Asking{helper}.run(); }
+Result<std::string> ask_helper(const Helper& helper) {
+  try {
+    return Asking{helper}.run();
+  } catch (const boost::system::system_error& error) {
+    return Error{error.code(), fmt::format("no helper {}", helper.executable)};
+  }
+}
 
 }  // namespace torchup

@@ -25,7 +25,7 @@ struct Helper {
 ///
 /// By Boost.Process, as every child that is no worker. It blocks the thread that calls it, and dies with that one.
 ///
-/// Errors: errc::timed_out, errc::operation_canceled; the system's when it cannot be started.
+/// Errors: errc::timed_out, errc::operation_canceled; the system's when it cannot be started or heard.
 [[nodiscard]] Result<std::string> ask_helper(const Helper& helper);
 
 }  // namespace torchup
