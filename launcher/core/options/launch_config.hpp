@@ -66,6 +66,7 @@ struct PreflightConfig {
   PreflightLevel level = PreflightLevel::quick;
   bool only = false;  ///< nodes meet, look at each other and end: there is no program
   bool as_json = false;
+  std::string python;        ///< whose packages are compared between nodes; empty: none
   std::string health_check;  ///< for `sh -c` before each Join; empty: none
   bool gpus_asked = false;   ///< the driver was, for the plan
   std::vector<int> gpus;     ///< indices of those that the job uses; empty: all, as far as is known

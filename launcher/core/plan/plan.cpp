@@ -11,18 +11,19 @@ namespace {
 
 Result<> plan_program(const PlanSource& source, LaunchConfig& plan) {
   const auto& [options, words, legacy, machine] = source;
-  if (plan.preflight.only) return {};  // whatever program stands there
-  plan.share_store =
-      machine.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1" || plan.rendezvous.backend == Backend::static_;
+  plan.share_store = plan.preflight.only || machine.variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1" ||
+                     plan.rendezvous.backend == Backend::static_;
   ProgramRequest request;
-  request.words = words;
-  request.module = options.flag("module");
+  request.words = plan.preflight.only ? std::vector<std::string>{"a program"} : words;  // whatever stands there
+  request.module = options.flag("module") || plan.preflight.only;
   request.no_python = options.flag("no-python");
   request.run_path = options.flag("run-path");
   request.python = machine.variable("PYTHON_EXEC").value_or("");
   request.pass_local_rank = legacy;
   if (!legacy) plan.parent_error_file = machine.variable("TORCHELASTIC_ERROR_FILE").value_or("");
   auto program = choose_program(request, machine.program, machine.pythons);
+  if (program && program->python) plan.preflight.python = program->executable;
+  if (plan.preflight.only) return {};  // also without a Python
   if (!program) return program.error();
   plan.program = *std::move(program);
   // A program with our mark tells of itself without one.

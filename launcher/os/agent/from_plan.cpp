@@ -27,9 +27,8 @@ AgentIdentity agent_identity(const LaunchConfig& config, const std::string& host
   const bool compared = !config.one_node() && config.terms.same_world != SameWorld::off;
   if (!compared) return {NodeId{""}, host, {}, {}};
   std::vector<Fact> versions;
-  if (config.preflight.level == PreflightLevel::full) {
-    const std::string python = config.program.python ? config.program.executable : python_on_path();
-    versions = version_facts(python, config.preflight.gpus_found.driver);
+  if (config.preflight.level != PreflightLevel::off) {
+    versions = version_facts_within(versions_limit, config.preflight.python, config.preflight.gpus_found.driver);
   }
   return {NodeId{""}, host, {}, node_facts(config, own_environment(), std::move(versions))};
 }

@@ -179,11 +179,11 @@ std::optional<Finding> check_health(const HealthQuery& query) {
   const auto answer = ask_helper(helper);
   if (!answer && answer.error().code == boost::system::errc::operation_canceled) return std::nullopt;
   if (!answer && answer.error().code == boost::system::errc::timed_out) {
-    return health_finding({}, "");
+    return health_finding({}, "", query.limit);
   }
   if (!answer) return health_finding(not_started_code, answer.error().message());
   const auto lines = split(*answer, '\n');
-  if (lines.size() == 4 && lines[0] == out_of_time) return health_finding({}, lines[1]);
+  if (lines.size() == 4 && lines[0] == out_of_time) return health_finding({}, lines[1], query.limit);
   int code = 0;
   const bool whole = lines.size() == 4 && lines[2] == "end" &&
                      std::from_chars(lines[0].data(), lines[0].data() + lines[0].size(), code).ec == std::errc{};

@@ -12,9 +12,9 @@ namespace torchup {
 
 /// What is asked, and where. The values are those of a real system but in tests.
 struct HealthQuery {
-  std::string command = {};  ///< for sh -c
+  std::string command = {};  ///< for sh -c; health_check_bytes_max at most
   std::string run_id = {};
-  std::string last_failure = {};           ///< empty: none yet
+  std::string last_failure = {};           ///< empty: none yet; last_failure_bytes_max at most
   std::string program = "/proc/self/exe";  ///< a torchup
   Duration limit = health_check_limit;
   int cancelled = -1;  ///< as in Helper

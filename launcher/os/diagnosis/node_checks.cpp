@@ -2,13 +2,17 @@
 
 #include <sys/eventfd.h>
 
+#include <algorithm>
+#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "launcher/os/diagnosis/health_check.hpp"
+#include "launcher/os/diagnosis/nccl_probe.hpp"
 #include "launcher/os/diagnosis/preflight_facts.hpp"
 #include "launcher/os/machine/gpus.hpp"
+#include "launcher/os/output/run_directory.hpp"
 #include "rendezvous/net/io/background.hpp"
 
 namespace torchup {
@@ -20,7 +24,10 @@ struct Look {
   PreflightPlaces places;
   std::string health_check;
   std::string run_id;
+  std::string python;
   bool versions = false;
+  bool nccl = false;  ///< whether all_reduce works here
+  CondemnedWays ways;
   std::shared_ptr<const UniqueFd> end;
 };
 
@@ -41,6 +48,16 @@ void ask_health_check(const Look& look, Seen& seen) {
   if (auto finding = check_health(query)) seen.findings.push_back(*std::move(finding));
 }
 
+void ask_all_reduce(const Look& look, Seen& seen) {
+  NcclProgram program{.path = all_reduce_beside(), .cancel = look.end->get()};
+  if (program.path.empty()) return;
+  if (const auto problem = why_no_nccl(program)) {
+    seen.findings.push_back(nccl_skipped(*problem));
+  } else {
+    seen.done.push_back(Check::nccl);
+  }
+}
+
 Seen look_at_node(Look look) {
   Seen seen;
   if (look.order.ask_gpus) look.places.gpus_found = read_gpus();
@@ -52,12 +69,25 @@ Seen look_at_node(Look look) {
     if (!facts.gpus.empty()) seen.done.push_back(Check::gpu);
   }
   if (look.versions) {
-    seen.versions = version_facts(python_on_path(), look.places.gpus_found.driver);
-    seen.done.push_back(Check::versions);
+    seen.versions = version_facts_within(disk_answer_limit, look.python, look.places.gpus_found.driver);
+    if (!seen.versions.empty()) seen.done.push_back(Check::versions);
   }
+  if (look.order.ways) {
+    if (auto finding = try_again(look.ways, look.end->get())) seen.findings.push_back(*std::move(finding));
+  }
+  const bool has_gpu = std::ranges::find(seen.done, Check::gpu) != seen.done.end();
+  if (look.nccl && has_gpu && unfit_reason(seen.findings).empty()) ask_all_reduce(look, seen);
   // The user's command may do what costs time: no need for that on a node that is unfit anyway.
   if (look.order.health && unfit_reason(seen.findings).empty()) ask_health_check(look, seen);
   return seen;
+}
+
+/// Of a look that the system does not let us make: nobody knows then whether the node is fit.
+Finding not_looked_at(const RunChecks& order, const std::string& why) {
+  const bool matters = order.health || order.level == PreflightLevel::full || order.ask_gpus;
+  return {Check::pids, matters ? FindingLevel::unfit : FindingLevel::warning,
+          "the node could not be looked at before the start: " + why,
+          "raise ulimit -u and ulimit -n, or pids.max of the cgroup"};
 }
 
 }  // namespace
@@ -73,25 +103,40 @@ void NodeChecks::run(const RunChecks& order) {
   cancel();
   current_ = order.number;
   end_ = std::make_shared<const UniqueFd>(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  Look look{order, {}, config_.preflight.health_check, config_.rendezvous.run_id.value(), config_.preflight.only, end_};
+  Look look{.order = order,
+            .places = {},
+            .health_check = config_.preflight.health_check,
+            .run_id = config_.rendezvous.run_id.value(),
+            .python = config_.preflight.python,
+            .versions = config_.preflight.only,
+            .nccl = order.level == PreflightLevel::full && !config_.one_node() && !std::exchange(nccl_asked_, true),
+            .ways = comparison_.condemned(),
+            .end = end_};
   look.places.workers = config_.local_world_size;
   if (config_.output.log_dir != "/dev/null") look.places.log_folder = config_.output.log_dir;
-  look.places.temporary_folder = temporary_folder();
+  look.places.temporary_folders = temporary_places();
+  look.places.asked = disks_;
   look.places.gpus = config_.preflight.gpus;
   look.places.gpus_found = config_.preflight.gpus_found;
   const auto answer = [this, number = order.number](Seen seen) {
     if (number != current_) return;
     current_ = 0;
+    nccl_works_ = nccl_works_ || std::ranges::find(seen.done, Check::nccl) != seen.done.end();
+    if (nccl_works_ && !std::ranges::count(seen.done, Check::nccl)) seen.done.push_back(Check::nccl);
     comparison_.know({host_, std::move(seen.done), seen.findings, std::move(seen.versions)});
     tell_(ChecksDone{number, std::move(seen.findings)});
   };
-  const auto thread = in_background(
-      [look = std::move(look), post = post_, answer] { post([answer, seen = look_at_node(look)] { answer(seen); }); });
+  const auto thread = in_background([look = std::move(look), post = post_, answer] {
+    Seen seen;
+    try {
+      seen = look_at_node(look);
+    } catch (const std::exception& error) {  // somebody waits for the answer, whatever happens here
+      seen = {{not_looked_at(look.order, error.what())}, {}, {}};
+    }
+    post([answer, seen] { answer(seen); });
+  });
   if (thread.valid()) return;
-  const Finding finding{Check::pids, order.health ? FindingLevel::unfit : FindingLevel::warning,
-                        "the system gives no thread for the checks before the start",
-                        "raise ulimit -u, or pids.max of the cgroup"};
-  post_([answer, finding] { answer({{finding}, {}, {}}); });
+  post_([answer, finding = not_looked_at(order, "the system gives no thread")] { answer({{finding}, {}, {}}); });
 }
 
 void NodeChecks::cancel() {

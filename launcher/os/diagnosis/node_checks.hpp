@@ -9,6 +9,7 @@
 #include "launcher/core/agent/agent_events.hpp"
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/os/diagnosis/node_comparison.hpp"
+#include "launcher/os/diagnosis/preflight_facts.hpp"
 #include "launcher/os/io/loop_post.hpp"
 #include "rendezvous/net/io/asio.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
@@ -44,6 +45,9 @@ class NodeChecks {
   const std::function<void(AgentEvent)> tell_;
   LoopPost post_;
   NodeComparison comparison_;
+  const std::shared_ptr<AskedDisks> disks_ = std::make_shared<AskedDisks>();
+  bool nccl_asked_ = false;
+  bool nccl_works_ = false;
   std::uint64_t current_ = 0;            ///< number of the look whose answer counts; 0: of none
   std::shared_ptr<const UniqueFd> end_;  ///< an eventfd: becomes readable when the look under way is cancelled
 };

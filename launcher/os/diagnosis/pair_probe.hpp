@@ -1,6 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -15,10 +17,14 @@ namespace torchup {
 inline constexpr int pair_round_trips = 32;
 inline constexpr std::int64_t pair_bytes_max = std::int64_t{64} << 20;
 inline constexpr Duration pair_stream_limit = std::chrono::milliseconds{200};
-inline constexpr Duration pair_answer_limit = std::chrono::seconds{3};  ///< for a connection, and for each answer on it
+inline constexpr Duration pair_limit = std::chrono::seconds{5};  ///< for all of it, from the first packet to the last
+/// How long one who dials may take to say the secret, and how many may be about to. A further one takes the place of
+/// the oldest.
+inline constexpr Duration pair_secret_limit = std::chrono::seconds{2};
+inline constexpr std::size_t pair_strangers_max = 32;
 
-/// The end of pairs that others dial. Strangers are sent away by the secret. Blocks nobody: it has a thread of its own,
-/// one pair at a time, and ends with it.
+/// The end of pairs that others dial. Strangers are sent away by the secret, and keep nobody waiting who knows it.
+/// Blocks nobody: it has a thread of its own, one pair at a time, and ends with it at once.
 class PairEnd {
  public:
   /// On a free port of all addresses. Errors: the system's.
@@ -30,8 +36,7 @@ class PairEnd {
   [[nodiscard]] const std::string& secret() const { return secret_; }
 
  private:
-  PairEnd(UniqueFd listener, Port port, std::string secret);
-  void serve();
+  PairEnd(UniqueFd listener, UniqueFd end, Port port, std::string secret);
 
   UniqueFd listener_;
   UniqueFd end_;  ///< an eventfd
@@ -40,10 +45,11 @@ class PairEnd {
   std::thread thread_;
 };
 
-/// Tries the way to the other end. Blocks, for a few seconds at most.
-[[nodiscard]] PairResult probe_pair(const NodePair& pair, const PairWay& other);
+/// Tries the way to the other end. Blocks, for pair_limit at most; `cancel`: a descriptor, readable as soon as nobody
+/// wants the answer any more, -1: somebody always does.
+[[nodiscard]] PairResult probe_pair(const NodePair& pair, const PairWay& other, int cancel = -1);
 
-/// Our address on the way to that one, which is an address itself; empty: there is no way.
-[[nodiscard]] std::string own_address_towards(const std::string& host, Port port);
+/// Likewise, of a way that was tried before; nothing where nobody listens at its other end any more.
+[[nodiscard]] std::optional<PairResult> probe_again(const NodePair& pair, const PairWay& other, int cancel);
 
 }  // namespace torchup

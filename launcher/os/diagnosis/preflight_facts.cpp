@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -11,11 +13,12 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <future>
 #include <limits>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "launcher/core/machine/cgroup_paths.hpp"
@@ -102,11 +105,31 @@ void time_syncs(const std::string& folder, DiskFacts& facts) {
   facts.fsync = times[fsync_tries / 2];
 }
 
-DiskFacts look_in_time(DiskUse use, const std::string& path, bool synced, TimePoint limit) {
-  auto looking = in_background([=] { return look_at_disk(use, path, synced); });
-  if (!looking.valid()) return look_at_disk(use, path, synced);  // no thread is left: then we wait ourselves
-  if (looking.wait_until(limit) == std::future_status::ready) return looking.get();
-  return {.use = use, .path = path, .problem = "the disk does not answer"};
+DiskFacts look_in_time(DiskUse use, const std::vector<std::string>& places, bool synced, TimePoint limit,
+                       const std::shared_ptr<AskedDisks>& asked) {
+  DiskFacts silent{.use = use, .path = places.front(), .problem = "the disk does not answer"};
+  if (!asked->begin(use)) return silent;
+  auto looking = in_background([=] {
+    DiskFacts facts = look_at_disk(use, places, synced);
+    asked->end(use);
+    return facts;
+  });
+  if (!looking.valid()) {  // no thread is left
+    asked->end(use);
+    silent.problem = "it cannot be looked at: the system gives no thread";
+    return silent;
+  }
+  return looking.wait_until(limit) == std::future_status::ready ? looking.get() : silent;
+}
+
+/// The place that takes files; where none does, or there is one only, the first.
+const std::string& place_for_files(const std::vector<std::string>& places) {
+  if (places.size() == 1) return places.front();
+  const auto place = std::ranges::find_if(places, [](const std::string& each) {
+    struct stat status {};
+    return ::stat(each.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && ::access(each.c_str(), W_OK | X_OK) == 0;
+  });
+  return place == places.end() ? places.front() : *place;
 }
 
 /// "2.15.0" of "torch-2.15.0.dist-info"; empty where it is another's.
@@ -117,6 +140,41 @@ std::string version_in(std::string_view name, std::string_view distribution) {
   name.remove_suffix(ending.size());
   if (name.empty() || name.front() != '-') return {};
   return std::string{name.substr(1)};
+}
+
+using VersionsFound = std::map<std::string, std::set<std::string>>;
+
+void look_at_packages(const std::filesystem::path& folder, VersionsFound& found) {
+  std::error_code error;
+  int left = packages_looked_at_max;
+  for (std::filesystem::directory_iterator each{folder, error}, end; !error && each != end && left-- > 0;
+       each.increment(error)) {
+    const std::string name = each->path().filename().string();
+    if (auto version = version_in(name, "torch"); !version.empty()) found["torch"].insert(std::move(version));
+    for (const char* const nccl : {"nvidia_nccl_cu11", "nvidia_nccl_cu12", "nvidia_nccl_cu13"}) {
+      if (auto version = version_in(name, nccl); !version.empty()) found["NCCL"].insert(std::move(version));
+    }
+  }
+}
+
+/// Where this Python's packages lie: below its prefix, and as Debian has them.
+void look_at_packages(const std::string& python, VersionsFound& found) {
+  namespace fs = std::filesystem;
+  const fs::path prefix = fs::path{python}.parent_path().parent_path();
+  if (prefix.empty()) return;
+  std::error_code error;
+  // "python3.11": other Pythons may have theirs beside it.
+  const std::string version = fs::weakly_canonical(python, error).filename().string();
+  const bool exact = !error && version.starts_with("python3.");
+  for (const fs::path& libraries : {prefix / "lib", prefix / "lib64", prefix / "local" / "lib"}) {
+    if (fs::is_symlink(libraries, error)) continue;  // lib64, which leads to lib
+    for (fs::directory_iterator each{libraries, error}, end; !error && each != end; each.increment(error)) {
+      const std::string name = each->path().filename().string();
+      if (exact ? name != version && name != "python3" : !name.starts_with("python3")) continue;
+      look_at_packages(each->path() / "site-packages", found);
+      look_at_packages(each->path() / "dist-packages", found);
+    }
+  }
 }
 
 }  // namespace
@@ -145,24 +203,26 @@ std::optional<std::int64_t> pids_left() {
   return left;
 }
 
-DiskFacts look_at_disk(DiskUse use, const std::string& path, bool synced) {
-  DiskFacts facts{.use = use, .path = path};
-  const std::string folder = existing(path);
+DiskFacts look_at_disk(DiskUse use, const std::vector<std::string>& places, bool synced) {
+  DiskFacts facts{.use = use, .path = place_for_files(places)};
+  const std::string folder = existing(facts.path);
   facts.free_bytes = free_bytes(folder.c_str());
   if (!facts.free_bytes) facts.problem = fmt::format("it cannot be looked at: {}", std::strerror(errno));
   if (synced && facts.problem.empty()) time_syncs(folder, facts);
   return facts;
 }
 
-std::string temporary_folder() {
-  for (const char* const name : {"TMPDIR", "TEMP", "TMP"}) {
-    const char* const value = std::getenv(name);
-    if (value && *value != '\0') return value;
-  }
-  return "/tmp";
+bool AskedDisks::begin(DiskUse use) {
+  const std::lock_guard lock{mutex_};
+  return !std::exchange(waited_for_.at(static_cast<std::size_t>(use)), true);
 }
 
-PreflightFacts read_preflight_facts(const PreflightPlaces& places, PreflightLevel level, Duration disk_limit) {
+void AskedDisks::end(DiskUse use) {
+  const std::lock_guard lock{mutex_};
+  waited_for_.at(static_cast<std::size_t>(use)) = false;
+}
+
+PreflightFacts read_preflight_facts(const PreflightPlaces& places, PreflightLevel level, Duration disks_limit) {
   PreflightFacts facts;
   facts.workers = places.workers;
   facts.shm_free_bytes = shm_free_bytes();
@@ -171,13 +231,12 @@ PreflightFacts read_preflight_facts(const PreflightPlaces& places, PreflightLeve
   if (facts.infiniband) facts.memlock_bytes = memlock_limit();
   facts.pids_left = pids_left();
   const bool synced = level == PreflightLevel::full;
-  const TimePoint limit = std::chrono::steady_clock::now() + disk_limit;
-  const auto disk = [&](DiskUse use, const std::string& path) {
-    if (path.empty()) return;
-    facts.disks.push_back(synced ? look_in_time(use, path, synced, limit) : look_at_disk(use, path, synced));
+  const TimePoint limit = std::chrono::steady_clock::now() + disks_limit;
+  const auto disk = [&](DiskUse use, const std::vector<std::string>& folders) {
+    facts.disks.push_back(look_in_time(use, folders, synced, limit, places.asked));
   };
-  disk(DiskUse::logs, places.log_folder);
-  disk(DiskUse::temporary, places.temporary_folder);
+  if (!places.log_folder.empty()) disk(DiskUse::logs, {places.log_folder});
+  if (!places.temporary_folders.empty()) disk(DiskUse::temporary, places.temporary_folders);
   bool any_lost = false;
   for (const GpuFacts& gpu : places.gpus_found.facts) {
     const bool used = places.gpus.empty() || std::ranges::find(places.gpus, gpu.index) != places.gpus.end();
@@ -186,40 +245,25 @@ PreflightFacts read_preflight_facts(const PreflightPlaces& places, PreflightLeve
     facts.gpus.push_back(gpu);
   }
   // A machine without a driver is none that should have one.
-  const bool driver = places.gpus_found.problem != "no NVIDIA driver is loaded";
+  const bool driver = places.gpus_found.problem != no_driver;
   if (!any_lost && driver) facts.gpu_problem = places.gpus_found.problem;
   return facts;
 }
 
 std::vector<Fact> version_facts(const std::string& python, const std::string& driver) {
+  VersionsFound found;
+  const std::string loaded = driver.empty() ? read_text("/sys/module/nvidia/version", 64) : driver;
+  if (const auto version = stripped(loaded); !version.empty()) found["NVIDIA driver"].emplace(version);
+  if (!python.empty()) look_at_packages(python, found);
   std::vector<Fact> facts;
-  if (!driver.empty()) facts.push_back({"NVIDIA driver", driver});
-  std::error_code error;
-  const std::filesystem::path prefix = std::filesystem::path{python}.parent_path().parent_path();
-  if (python.empty() || prefix.empty()) return facts;
-  for (std::filesystem::directory_iterator version{prefix / "lib", error}, end; !error && version != end;
-       version.increment(error)) {
-    if (!version->path().filename().string().starts_with("python3")) continue;
-    std::error_code none;
-    for (std::filesystem::directory_iterator each{version->path() / "site-packages", none}; !none && each != end;
-         each.increment(none)) {
-      const std::string name = each->path().filename().string();
-      if (auto found = version_in(name, "torch"); !found.empty()) facts.push_back({"torch", std::move(found)});
-      for (const char* const nccl : {"nvidia_nccl_cu11", "nvidia_nccl_cu12", "nvidia_nccl_cu13"}) {
-        if (auto found = version_in(name, nccl); !found.empty()) facts.push_back({"NCCL", std::move(found)});
-      }
-    }
-  }
+  for (const auto& [name, versions] : found) facts.push_back({name, fmt::format("{}", fmt::join(versions, " and "))});
   return facts;
 }
 
-std::string python_on_path() {
-  const char* const path = std::getenv("PATH");
-  for (const std::string_view folder : split(path ? path : "", ':')) {
-    std::string python = std::string{folder} + "/python3";
-    if (!folder.empty() && ::access(python.c_str(), X_OK) == 0) return python;
-  }
-  return {};
+std::vector<Fact> version_facts_within(Duration limit, const std::string& python, const std::string& driver) {
+  auto reading = in_background([=] { return version_facts(python, driver); });
+  if (reading.valid() && reading.wait_for(limit) == std::future_status::ready) return reading.get();
+  return {{"torch", fmt::format("not known, its folder does not answer within {}", seconds(limit))}};
 }
 
 }  // namespace torchup

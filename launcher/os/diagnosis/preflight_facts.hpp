@@ -1,6 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,31 +24,47 @@ namespace torchup {
 /// those that run already are not counted: it takes too long).
 [[nodiscard]] std::optional<std::int64_t> pids_left();
 
-/// What a folder is on: one that is not made yet is looked at where it will be. `synced`: 4 KiB are also brought to the
-/// disk, fsync_tries times.
-[[nodiscard]] DiskFacts look_at_disk(DiskUse use, const std::string& path, bool synced);
+/// What a folder is on: one that is not made yet is looked at where it will be; of several the first that takes files,
+/// else the first. `synced`: 4 KiB are also brought to the disk, fsync_tries times.
+[[nodiscard]] DiskFacts look_at_disk(DiskUse use, const std::vector<std::string>& places, bool synced);
 /// A disk that has not answered by then does not answer.
 inline constexpr Duration disk_answer_limit = std::chrono::seconds{10};
 
-/// Where Python's tempfile would make its files.
-[[nodiscard]] std::string temporary_folder();
+/// Disks that threads of ours still wait for. Such a one is not asked again: each asking would leave a thread behind.
+class AskedDisks {
+ public:
+  /// False: somebody waits for it.
+  [[nodiscard]] bool begin(DiskUse use);
+  void end(DiskUse use);
+
+ private:
+  std::mutex mutex_;
+  std::array<bool, disk_uses> waited_for_{};
+};
 
 /// What there is to look at.
 struct PreflightPlaces {
   int workers = 1;
-  std::string log_folder = {};  ///< empty: none that the user named
-  std::string temporary_folder = {};
-  std::vector<int> gpus = {};  ///< as in PreflightConfig
+  std::string log_folder = {};                      ///< empty: none that the user named
+  std::vector<std::string> temporary_folders = {};  ///< as temporary_places
+  std::vector<int> gpus = {};                       ///< as in PreflightConfig
   Gpus gpus_found = {};
+  std::shared_ptr<AskedDisks> asked = std::make_shared<AskedDisks>();
 };
 /// All of it. A disk that does not answer within the limit is told of; a thread of ours waits for it on.
 [[nodiscard]] PreflightFacts read_preflight_facts(const PreflightPlaces& places, PreflightLevel level,
-                                                  Duration disk_limit = disk_answer_limit);
+                                                  Duration disks_limit = disk_answer_limit);
 
 /// Versions of what workers compute with, that should be the same on all nodes, from files alone: torch and NCCL as
-/// installed beside this Python, and the NVIDIA driver. `python`: its path; empty: no Python. Few.
+/// installed beside this Python, and the NVIDIA driver. `python`: its path; empty: no Python. `driver`: as the driver
+/// told it; empty: as its module in the kernel does. One fact a name; where several versions lie there all are named.
+///
+/// It reads folders of packages, which may lie on a file server: for a thread.
 [[nodiscard]] std::vector<Fact> version_facts(const std::string& python, const std::string& driver);
-/// The first Python on PATH, where no program says which one is meant; empty: there is none.
-[[nodiscard]] std::string python_on_path();
+/// The same on a thread of its own. What has not been read within `limit` is told as not known: another node may know.
+[[nodiscard]] std::vector<Fact> version_facts_within(Duration limit, const std::string& python,
+                                                     const std::string& driver);
+inline constexpr Duration versions_limit = std::chrono::seconds{1};
+inline constexpr int packages_looked_at_max = 20'000;  ///< names of one folder
 
 }  // namespace torchup

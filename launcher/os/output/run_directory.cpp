@@ -73,18 +73,6 @@ Result<RunDirectory> make_temporary_directory(const std::string& parent, bool fo
   return RunDirectory{.path = "", .temporary = {path}};
 }
 
-/// Where temporary files may go, the first choice first.
-std::vector<std::string> temporary_places() {
-  std::vector<std::string> places;
-  std::error_code error;
-  for (const char* variable : {"TMPDIR", "TEMP", "TMP"})
-    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0')
-      if (const auto place = fs::absolute(value, error); !error) places.push_back(place.string());
-  places.insert(places.end(), {"/tmp", "/var/tmp", "/usr/tmp"});
-  if (const auto here = fs::current_path(error); !error) places.push_back(here.string());
-  return places;
-}
-
 Result<RunDirectory> make_temporary_directory(bool for_logs) {
   std::optional<Error> first;
   for (const std::string& place : temporary_places()) {
@@ -186,6 +174,17 @@ RunDirectory left_behind(const std::string& path, std::string link) {
 }
 
 }  // namespace
+
+std::vector<std::string> temporary_places() {
+  std::vector<std::string> places;
+  std::error_code error;
+  for (const char* variable : {"TMPDIR", "TEMP", "TMP"})
+    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0')
+      if (const auto place = fs::absolute(value, error); !error) places.push_back(place.string());
+  places.insert(places.end(), {"/tmp", "/var/tmp", "/usr/tmp"});
+  if (const auto here = fs::current_path(error); !error) places.push_back(here.string());
+  return places;
+}
 
 std::string memory_name(const std::string& link) {
   const std::string pid = fmt::format("{}", ::getpid());

@@ -19,8 +19,11 @@ struct RunDirectory {
   std::string in_memory = {};  ///< what the first of `temporary` is a link to; empty: it is a directory itself
 };
 
-/// `log_dir` as in OutputPlan; empty: a temporary directory in the first place that takes one of TMPDIR, TEMP, TMP,
-/// /tmp, /var/tmp, /usr/tmp and the working directory, as Python's tempfile chooses.
+/// Where temporary files may go, the first choice first: TMPDIR, TEMP, TMP, /tmp, /var/tmp, /usr/tmp and the working
+/// directory, as Python's tempfile chooses.
+[[nodiscard]] std::vector<std::string> temporary_places();
+
+/// `log_dir` as in OutputPlan; empty: a temporary directory in the first place that takes one of temporary_places.
 ///
 /// `torchelastic_<8 random characters>` is its name, as torchrun's. Where no logs come into it (`for_logs`), but error
 /// files at most, it is a link into memory until the end: on a disk, making and removing a directory for each of 256
