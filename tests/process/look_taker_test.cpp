@@ -11,14 +11,6 @@
 using namespace torchup;
 using namespace torchup::test;
 
-namespace {
-
-bool stands_in(const RankLook& look, const std::string& function) {
-  return std::ranges::find(look.frames, function, &StackFrame::function) != look.frames.end();
-}
-
-}  // namespace
-
 TEST_CASE("a worker that waits for others is seen with stack and groups", "[process][diagnosis]") {
   LookScene scene;
   const TestWorker& worker = scene.sleeper(waits);
@@ -90,7 +82,7 @@ import threading
 threading.Thread(target=time.sleep, args=(10000,)).start()
 sys.stderr = open(os.devnull, "w")
 def after():
-    while not numbers[34]:
+    while not (numbers[34] and os.path.exists(os.environ["TORCHELASTIC_ERROR_FILE"])):
         time.sleep(0.001)
     ready()
 threading.Thread(target=after).start()
@@ -119,7 +111,7 @@ hold()
   CHECK(worker.questions == 1);  // it has not answered the first
   static_cast<void>(scene.look());
   CHECK(worker.questions == 1);  // and owes that answer still
-  if (!has_libdw()) return;
+  if (!has_native_stacks()) return;
   REQUIRE_FALSE(look.native.empty());
   CHECK(look.native[0].find("nanosleep") != std::string::npos);
 }
@@ -137,11 +129,9 @@ TEST_CASE("a stopped worker is not asked, and stays stopped", "[process][diagnos
   const auto helper = read_hook(worker.page())->helper;
   const std::string status = read_text(fmt::format("/proc/{}/task/{}/status", worker.pid(), helper));
   CHECK(status.find("\nSigPnd:\t0000000000000000\n") != std::string::npos);  // none waits for it to go on
-  if (has_libdw()) CHECK(taken.looks[0].native.size() > 1);
+  if (has_native_stacks()) CHECK(taken.looks[0].native.size() > 1);
   ::kill(worker.pid(), SIGCONT);
-  const TimePoint begin = now();
   CHECK(scene.look(true).looks[0].frames[0].function == "wait_for_all");
-  CHECK(now() - begin < 60s);
 }
 
 TEST_CASE("a worker without a hook is seen by its kernel, and by a person with its native stack",
@@ -154,7 +144,7 @@ TEST_CASE("a worker without a hook is seen by its kernel, and by a person with i
   CHECK(taken.looks[0].kernel.starts_with("sleeping in clock_nanosleep"));
   CHECK_FALSE(taken.looks[0].groups_known);
   CHECK(taken.stacks[0].python.threads.empty());
-  if (!has_libdw()) return;
+  if (!has_native_stacks()) return;
   REQUIRE_FALSE(taken.looks[0].native.empty());
   CHECK(taken.looks[0].native[0].find("nanosleep") != std::string::npos);
   CHECK(taken.stacks[0].native.size() == 1);

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
@@ -16,13 +17,13 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/os/diagnosis/libdw.hpp"
 #include "launcher/os/diagnosis/look_taker.hpp"
 #include "launcher/os/diagnosis/worker_view.hpp"
 #include "launcher/os/io/shared_page.hpp"
 #include "launcher/os/worker/child_process.hpp"
 #include "launcher/os/worker/worker_channel.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "tests/support/tracing.hpp"
 
 /// Real workers, started as their agent starts them, and somebody who looks at them.
 namespace torchup::test {
@@ -206,17 +207,14 @@ class LookScene {
   std::uint64_t number_ = 0;
 };
 
-/// False where there is none, which is said: then what needs it cannot be tried.
-inline bool has_libdw() {
-  const dw::Library library;
-  if (!library.problem.empty()) WARN("native stacks are not tried: " << library.problem);
-  return library.problem.empty();
+inline bool stands_in(const RankLook& look, const std::string& function) {
+  return std::ranges::find(look.frames, function, &StackFrame::function) != look.frames.end();
 }
 
 inline const std::string waits = R"(
 def wait_for_all():
+    ready()
     time.sleep(10000)
-ready()
 wait_for_all()
 )";
 
