@@ -33,19 +33,6 @@ StatesSeen stopped(int local_rank) {
   return seen;
 }
 
-StepsSeen steps(std::uint64_t beats, TimePoint last) {
-  StepsSeen seen;
-  for (int i = 0; i < 2; ++i) {
-    StepSample& sample = seen.samples.emplace_back();
-    sample.rank = Rank{i};
-    sample.local_rank = LocalRank{i};
-    const auto ns = std::chrono::nanoseconds{last.time_since_epoch()}.count();
-    sample.progress = WorkerProgress{.beats = beats, .step = static_cast<std::int64_t>(beats), .ended_ns = ns};
-    sample.signs = {.local_rank = LocalRank{i}, .watched = true, .beats = beats, .beat_ns = ns};
-  }
-  return seen;
-}
-
 std::vector<std::string> told(const std::vector<AgentAction>& actions) {
   std::vector<std::string> texts;
   for (const AgentAction& action : actions) {

@@ -20,21 +20,6 @@ inline LaunchConfig given(Duration silence, int max_restarts = 0) {
   return config;
 }
 
-/// Steps of both workers: what their pages say.
-inline StepsSeen steps(std::uint64_t beats, TimePoint last, bool saving = false) {
-  StepsSeen seen;
-  for (int i = 0; i < 2; ++i) {
-    StepSample& sample = seen.samples.emplace_back();
-    sample.rank = Rank{i};
-    sample.local_rank = LocalRank{i};
-    const auto ended = std::chrono::nanoseconds{last.time_since_epoch()}.count();
-    sample.progress = WorkerProgress{.beats = beats, .step = 7, .ended_ns = ended};
-    if (saving && i == 1) sample.progress->saving_since_ns = 1;
-    sample.signs = {.local_rank = LocalRank{i}, .watched = true, .beats = beats, .beat_ns = ended};
-  }
-  return seen;
-}
-
 inline std::optional<ProgressReport> report_in(const std::vector<AgentAction>& actions) {
   const auto* const action = find<ReportProgress>(actions);
   return action ? std::optional{action->report} : std::nullopt;
