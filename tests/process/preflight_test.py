@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,9 +50,9 @@ class Preflight(unittest.TestCase):
     def environment(self, **more):
         return {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder), **more}
 
-    def start(self, *words, name="", before="", **environment):
+    def start(self, *words, name="", before="", program=TORCHUP, **environment):
         """A torchup, with its events in a file; `before`: what a shell does first, in mounts of our own."""
-        command = [TORCHUP, "--events", str(self.events_file) + name, *words]
+        command = [str(program), "--events", str(self.events_file) + name, *words]
         if before:
             if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL).returncode:
                 self.skipTest("mounts of our own take root")
@@ -94,8 +95,8 @@ class OneNode(Preflight):
     def test_small_dev_shm(self):
         _, err = self.run_job("true", before="mount -t tmpfs -o size=64m none /dev/shm")
         until(lambda: self.found("shm"), "the finding")
-        self.assertTrue(self.found("shm")[0].startswith("/dev/shm has 64 MiB free, and 1 worker wants 1.0 GiB: "), self.found("shm"))
-        self.assertIn("preflight: /dev/shm has 64 MiB free", err)
+        self.assertRegex(self.found("shm")[0], r"^/dev/shm has 6[34]\.\d MiB free, and 1 worker wants 1.0 GiB: ")
+        self.assertIn(f"preflight: {self.found('shm')[0]}", err)
 
     def test_off_looks_at_nothing(self):
         self.run_job("--preflight=off", "true", before="mount -t tmpfs -o size=64m none /dev/shm")
@@ -105,7 +106,7 @@ class OneNode(Preflight):
         self.run_job("--log-dir", str(self.folder / "logs" / "deep"), "sleep", "0.2",
                      before=f"mkdir {self.folder}/logs && mount -t tmpfs -o size=8m none {self.folder}/logs")
         self.assertEqual([text.split(":")[0] for text in self.found("disk")], [f"log folder {self.folder}/logs/deep"])
-        self.assertIn("8 MiB are free, less than 1.0 GiB", self.found("disk")[0])
+        self.assertIn("8.0 MiB are free, less than 1.0 GiB", self.found("disk")[0])
 
     def test_disk_that_takes_no_file(self):
         out, err = self.run_job(
@@ -161,7 +162,7 @@ class OneNode(Preflight):
     def test_gpu_that_is_lost_by_a_failure(self):
         machine, scene = self.gpus("whole")
         worker = f"test -e died && echo again || {{ touch died; echo lost > {scene}; exit 3; }}"
-        out, err = self.run_job("--nproc-per-node=1", "--gpus=0", "--max-restarts=3", "sh", "-c", worker, status=65, **machine)
+        out, err = self.run_job("--nproc-per-node=1", "--gpus=0,1", "--max-restarts=3", "sh", "-c", worker, status=65, **machine)
         self.assertNotIn("again", out)
         self.assertIn(f"this node is unfit: {LOST}", err)
 
@@ -170,11 +171,44 @@ class OneNode(Preflight):
         out, _ = self.run_job("--preflight-only", before="mount -t tmpfs -o size=64m none /dev/shm")
         head, row, *lines = out.splitlines()
         self.assertEqual((head.split()[:2], row.split()[1]), (["node", "shm"], "warning"))
-        self.assertIn(": warning: /dev/shm has 64 MiB free", lines[0])
+        self.assertRegex(lines[0], r": warning: /dev/shm has 6[34]\.\d MiB free")
         machine, _ = self.gpus("lost")
         out, _ = self.run_job("--preflight-only", "--json", status=65, **machine)
         told = json.loads(out)
         self.assertEqual([check["text"] for check in told["nodes"][0]["checks"] if check["level"] == "unfit"], [LOST])
+
+
+    def test_lost_gpu_that_is_named(self):
+        machine, _ = self.gpus("lost")
+        for option in ("--gpus=0,1", "--gpus=GPU-00000000-aaaa"):
+            out, err = self.run_job(option, "--nproc-per-node=1", "echo", "ran", status=65, **machine)
+            self.assertEqual(out, "")
+            self.assertIn(f"this node is unfit: {LOST}", err)
+        _, err = self.run_job("--gpus=first", "echo", "ran", status=2, **machine)
+        self.assertIn("no GPU 'first' here", err)
+
+    def test_each_finding_is_said_once(self):
+        machine, _ = self.gpus("lost")
+        _, err = self.run_job("--nproc-per-node=gpu", "echo", "ran", status=65, **machine)
+        self.assertEqual(err.count("start the machine again"), 1, err)
+        self.assertEqual(err.count(LOST), 2, err)  # what was found, and why the job ends
+        out, err = self.run_job("--preflight-only", status=65, **machine)
+        self.assertEqual((out.count(LOST), out.count("node ")), (1, 1), out)
+        self.assertNotIn(LOST, err)
+
+    def test_versions_that_are_not_there_are_not_good(self):
+        empty = self.folder / "empty"
+        empty.mkdir()
+        for tool in ("sh", "true"):
+            (empty / tool).symlink_to(shutil.which(tool))
+        out, _ = self.run_job("--preflight-only", PATH=str(empty), PYTHON_EXEC="")
+        self.assertNotIn("versions", out.splitlines()[0])
+        python = self.folder / "python"
+        for folder in ("bin", "lib/python3/dist-packages/torch-2.15.0.dist-info"):
+            (python / folder).mkdir(parents=True)
+        (python / "bin/python3").symlink_to("/bin/true")
+        out, _ = self.run_job("--preflight-only", "--json", PYTHON_EXEC=str(python / "bin/python3"))
+        self.assertEqual(json.loads(out)["nodes"][0]["versions"].get("torch"), "2.15.0")
 
 
 class Health(Preflight):
@@ -216,6 +250,18 @@ class Health(Preflight):
         self.assertLess(len(err), 2000)
         self.assertIn("--health-check ended with 1: yyyy", err)
 
+    def test_output_without_end(self):
+        mark = f"4248.{os.getpid()}"
+        out, err = self.check(f"(yes {mark} &) ; yes {mark} | head -c 30000000; echo; echo last; exit 5", status=65)
+        self.assertRegex(err, "--health-check ended with 5: (last|.*4248)")
+        self.assertEqual(living(f"yes {mark}"), [])
+
+    def test_command_longer_than_the_kernel_takes(self):
+        file = self.folder / "torchup.toml"
+        file.write_text(f"health-check = \"true {'x' * 140_000}\"\n")
+        _, err = self.run_job("--config", str(file), "echo", "ran", status=2)
+        self.assertIn("--health-check: the command has 136.7 KiB, and 64.0 KiB at most", err)
+
     def test_variables(self):
         self.check(f'echo "$TORCHUP_RUN_ID|$TORCHUP_LAST_FAILURE|$(ps -o pgid= -p $$)|$$" >> {self.folder}/said', "--rdzv-id=run7",
                    "--standalone")
@@ -240,12 +286,12 @@ class Health(Preflight):
         mark = f"4242.{os.getpid()}"
         for code, status in ((0, 0), (1, 65)):
             job = self.start("--health-check", f"setsid sleep {mark} & nohup sleep {mark} & (sleep {mark} &) ; exit {code}", "sh", "-c",
-                             f"pgrep -f 'sleep {mark}' > {self.folder}/left; true")
+                             f"pgrep -fx 'sleep {mark}' > {self.folder}/left; true")
             _, err = job.communicate(timeout=60)
             self.assertEqual(job.returncode, status, err)
             self.assertEqual([line for _, line in living(f"sleep {mark}")], [])
-        lines = (self.folder / "left").read_text().split()
-        self.assertLessEqual(len(lines), 1, lines)  # the shell itself, while the workers run
+            if status == 0:  # nor while the workers run
+                self.assertEqual((self.folder / "left").read_text(), "")
 
     def hanging(self, name):
         mark = f"4243.{os.getpid()}{name}"
@@ -275,7 +321,7 @@ class Health(Preflight):
         self.assertEqual((job.returncode, out), (1, ""), err)
 
 
-class TwoNodes(Preflight):
+class Meeting(Preflight):
     def setUp(self):
         super().setUp()
         self.daemon = Torchupd(TORCHUPD, "--bind", "127.0.0.1")
@@ -290,6 +336,8 @@ class TwoNodes(Preflight):
         self.assertEqual(job.returncode, status, err)
         return out, err
 
+
+class TwoNodes(Meeting):
     def test_both_end_with_65_where_both_are_needed(self):
         sick = self.node("a", "--health-check", "echo no mount; exit 3", "echo", "ran")
         well = self.node("b", "echo", "ran")
@@ -343,6 +391,44 @@ class TwoNodes(Preflight):
             out, err = self.ends(job, 0)
             self.assertEqual(out.splitlines()[0].split()[0], "node")
 
+    def test_table_is_printed_once_and_to_nobody_who_has_gone(self):
+        jobs = [self.node(name, "--preflight-only") for name in "ab"]
+        outs = [self.ends(job, 0) for job in jobs]
+        for out, err in outs:
+            self.assertEqual(out.count("node "), 1, out)
+        self.assertEqual(outs[0][0], outs[1][0])  # the same table
+        broken = self.node("c", "--preflight-only", "--rdzv-id=other")
+        broken.stdout.close()
+        other = self.node("d", "--preflight-only", "--rdzv-id=other")
+        self.assertEqual((broken.wait(100), other.wait(100)), (1, 1))
+
+    def test_versions_that_differ_are_told_at_level_quick(self):
+        pythons = []
+        for name, version in (("a", "2.15.0"), ("b", "2.9.1")):
+            python = self.folder / name / "bin" / "python3"
+            python.parent.mkdir(parents=True)
+            python.symlink_to("/bin/true")
+            (self.folder / name / "lib/python3.11/site-packages" / f"torch-{version}.dist-info").mkdir(parents=True)
+            pythons.append(python)
+        script = self.folder / "program.py"
+        script.touch()
+        jobs = [self.node(name, str(script), PYTHON_EXEC=str(python)) for name, python in zip("ab", pythons)]
+        errors = [self.ends(job, 0)[1] for job in jobs]
+        for err in errors:
+            self.assertIn("the nodes differ: ", err)
+            self.assertRegex(err, "torch: 2.15.0 on .*; 2.9.1 on |torch: 2.9.1 on .*; 2.15.0 on ")
+
+    def test_one_leaves_while_the_others_compare(self):
+        stay = [self.node(name, "--preflight-only", nnodes="2:3") for name in "ab"]
+        leaver = self.node("c", "--preflight-only", "--health-check", f"touch {self.folder}/looks; cat {self.folder}/pipe", nnodes="2:3")
+        os.mkfifo(self.folder / "pipe")
+        until((self.folder / "looks").exists, "its health check")
+        leaver.send_signal(signal.SIGTERM)
+        leaver.communicate(timeout=100)
+        for job in stay:
+            out, err = self.ends(job, 0)
+            self.assertEqual(out.count("node "), 1, err)
+
     def test_too_few_come(self):
         out, err = self.ends(self.node("a", "--preflight-only", "--rdzv-conf=join_timeout=1"), 66)
         self.assertEqual(out.splitlines()[0].split()[0], "node")
@@ -352,6 +438,52 @@ class TwoNodes(Preflight):
         self.assertEqual(sorted(self.ends(job, 0)[0] for job in jobs), ["0 of 2\n", "1 of 2\n"])
         for name in "ab":
             self.assertEqual([event["text"] for event in self.events("warning", name) if "ways" in event["text"]], [])
+
+
+class Nccl(Meeting):
+    """With a torchup of our own, beside which lies what we play all_reduce with."""
+
+    def setUp(self):
+        super().setUp()
+        self.own = self.folder / "own"
+        self.own.mkdir()
+        shutil.copy(TORCHUP, self.own / "torchup")
+        self.machine, _ = self.gpus("whole")
+
+    def all_reduce(self, name, text):
+        file = self.own / "all_reduce"
+        file.write_text(f"#!/bin/sh\necho \"$WORLD_SIZE $*\" >> {self.folder}/asked\n{text}\n")
+        file.chmod(0o755)
+
+    def table(self, status, level="--preflight-only", *words):
+        jobs = [self.node(name, level, "--json", *words, program=self.own / "torchup", **self.machine) for name in "ab"]
+        return [json.loads(self.ends(job, status)[0]) for job in jobs]
+
+    def told(self, tables):
+        self.assertEqual(tables[0], tables[1])
+        return [[(check["level"], check["text"]) for check in node["checks"] if check["check"] == "nccl"] for node in tables[0]["nodes"]]
+
+    ALONE = 'test -z "$WORLD_SIZE" && echo 4 1 1 1 && exit'
+
+    def test_no_all_reduce(self):
+        self.assertEqual(self.told(self.table(0)), [[], []])
+
+    def test_without_nccl_it_is_skipped(self):
+        self.all_reduce("a", "echo 'NCCL is not there' >&2; exit 1")
+        why = "pairs over NCCL are not tried: all_reduce: NCCL is not there"
+        self.assertEqual(self.told(self.table(0)), [[("skipped", why)]] * 2)
+
+    def test_pairs_that_work(self):
+        self.all_reduce("a", f"{self.ALONE}; test $RANK = 1 || echo 67108864 1 12.5 12.5")
+        self.assertEqual(self.told(self.table(0)), [[("ok", "")]] * 2)
+        self.assertIn("2 --backend nccl --min-bytes 67108864 --max-bytes 67108864", (self.folder / "asked").read_text())
+
+    def test_pairs_that_fail(self):
+        self.all_reduce("a", f"{self.ALONE}; echo 'NCCL error: unhandled system error'; exit 1")
+        for level, text in sum(self.told(self.table(65)), []):
+            self.assertEqual(level, "unfit")
+            self.assertIn("1 of 1 pairs bad: no connection with", text)
+            self.assertIn("NCCL error: unhandled system error", text)
 
 
 class Refused(Preflight):
