@@ -20,7 +20,7 @@ from waiting import until  # noqa: E402
 from worker_memory import Memory  # noqa: E402
 
 INJECTED = Path(__file__).resolve().parents[2] / "launcher/python/injected"
-FILES = ("sitecustomize.py", "torchup_worker.py", "torchup_page.py", "torchup_error.py", "torchup_groups.py",
+FILES = ("sitecustomize.py", "torchup_worker.py", "torchup_seldom.py", "torchup_error.py", "torchup_groups.py",
          "torchup_loaded.py")
 TGKILL = {"x86_64": 234, "aarch64": 131}
 LIMIT_S = 120

@@ -16,7 +16,7 @@ NEW = [(version, python) for version, python in PYTHONS if version >= (3, 8)]
 FACTS = """
 from __future__ import print_function
 import os, sys
-OURS = {"torchup_worker", "torchup_page", "mmap", "faulthandler", "fcntl", "atexit", "_signal", "_weakref",
+OURS = {"torchup_worker", "mmap", "faulthandler", "fcntl", "atexit", "_signal", "_weakref",
         "encodings.ascii"}  # the last by an extension's import under -X dev
 print("path", sys.path)
 print("cache", sorted(sys.path_importer_cache))
@@ -338,7 +338,7 @@ class Same(Case):
 
     def test_fault_of_the_hook(self):
         """One line, and the program runs."""
-        (self.hook / "torchup_page.py").write_text("1 / 0\n")
+        (self.hook / "torchup_worker.py").write_text("1 / 0\n")
         for version, python in NEW:
             with self.subTest(version):
                 worker = self.run_worker("-c", "print('runs')", python=python)

@@ -61,7 +61,7 @@ def dump(*_):
 
 sys.modules["torch.distributed.distributed_c10d"] = types.SimpleNamespace(_world=world)
 sys.modules["torch._C"] = types.SimpleNamespace(_distributed_c10d=types.SimpleNamespace(_dump_fr_trace_json=dump))
-worker.start_groups()
+worker.load("torchup_loaded").start_groups()
 while not numbers[33]:
     time.sleep(0.001)
 )";

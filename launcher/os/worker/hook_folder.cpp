@@ -4,20 +4,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
 
 #include "launcher/os/output/run_directory.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
+#include "rendezvous/net/io/write_all.hpp"
 
 namespace torchup {
 
 // launcher/python/injected
 extern const std::string_view sitecustomize_text;
 extern const std::string_view torchup_worker_text;
-extern const std::string_view torchup_page_text;
+extern const std::string_view torchup_seldom_text;
 extern const std::string_view torchup_error_text;
 extern const std::string_view torchup_groups_text;
 extern const std::string_view torchup_loaded_text;
@@ -26,16 +26,16 @@ namespace {
 
 Result<> write_file(int folder, const char* name, std::string_view text) {
   const UniqueFd file{::openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
-  const ssize_t written = file ? ::write(file.get(), text.data(), text.size()) : -1;
-  if (written < 0) return system_error(name);
-  if (static_cast<std::size_t>(written) != text.size()) return system_error(ENOSPC, name);
+  if (!file) return system_error(name);
+  const int error = write_all(file.get(), text);  // the first write may take a part, and the next one say why
+  if (error != 0) return system_error(error, name);
   return {};
 }
 
 Result<> write_files(const std::string& path) {
   const std::pair<const char*, std::string_view> files[] = {
       {"sitecustomize.py", sitecustomize_text},   {"torchup_worker.py", torchup_worker_text},
-      {"torchup_page.py", torchup_page_text},     {"torchup_error.py", torchup_error_text},
+      {"torchup_seldom.py", torchup_seldom_text}, {"torchup_error.py", torchup_error_text},
       {"torchup_groups.py", torchup_groups_text}, {"torchup_loaded.py", torchup_loaded_text}};
   if (::mkdir(path.c_str(), 0700) != 0) return system_error(path);
   const UniqueFd folder{::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)};

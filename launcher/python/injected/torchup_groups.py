@@ -15,9 +15,9 @@ import time
 import _signal
 import _socket
 import _thread
-from torchup_page import (ANSWER_BYTES, AT_COLLECTIVES, AT_COLLECTIVES_CHANGED, AT_HELPER, AT_SIGNAL, PAGE_BYTES,
-                          SHEET_BYTES)
+from torchup_worker import ANSWER_BYTES, AT_SIGNAL, PAGE_BYTES, SHEET_BYTES
 
+AT_HELPER, AT_COLLECTIVES, AT_COLLECTIVES_CHANGED = 33, 35, 36  # offsets in numbers of eight bytes
 PACKET_BYTES_MAX = 16 << 10
 LOOK = re.compile(rb"look\n(?:[^\n]*\n)*?number=([0-9]{1,19})\n")
 PERIOD_S = 1
@@ -30,6 +30,7 @@ SYNCHRONOUS = {_signal.SIGSEGV, _signal.SIGBUS, _signal.SIGFPE, _signal.SIGILL, 
 class Groups:
     def __init__(self, worker):
         self._worker = worker
+        self._seldom = worker.load("torchup_seldom")
         self._starting = _thread.allocate_lock()
         self._is_started = False
         self._in_torch = _thread.allocate_lock()  # not at the interpreter's end
@@ -70,7 +71,7 @@ class Groups:
         """OSError where it cannot be said."""
         with self._speaking:
             fd = self._worker.channel
-            if fd < 0:
+            if fd < 0 or not self._seldom.has_channel(fd):
                 raise ConnectionError("the channel has ended")
             with_socket(fd, lambda end: end.send(packet, _socket.MSG_NOSIGNAL))
 
@@ -113,8 +114,7 @@ class Groups:
 
     def _look_after(self, page):
         """What changes by itself."""
-        if not page.is_signal_ours():
-            page.numbers[AT_SIGNAL] = 0
+        page.numbers[AT_SIGNAL] = page.signal if self._seldom.is_signal_ours(page) else 0
         with self._in_torch:
             if not self._is_stopped:
                 self._count(page)
@@ -132,7 +132,7 @@ class Groups:
             time.sleep(PERIOD_S)
             return None
         try:
-            packet = os.read(fd, PACKET_BYTES_MAX + 1)
+            packet = os.read(fd, PACKET_BYTES_MAX + 1) if self._seldom.has_channel(fd) else b""
         except BlockingIOError:
             return None
         except OSError:
@@ -154,7 +154,7 @@ class Groups:
                 self._end()
 
     def _end(self):
-        self._worker.close_channel()
+        self._seldom.close_channel()
         if self._listener is not None:
             self._listener[1]()
 
@@ -164,7 +164,7 @@ class Groups:
             if self._is_stopped:
                 return
             answer = answer_of(distributed(), ANSWER_BYTES)
-        if not page.is_whole():
+        if not self._seldom.is_whole(page):
             return
         try:
             os.pwrite(page.fd, answer, PAGE_BYTES + SHEET_BYTES)
@@ -230,7 +230,7 @@ def group_told(module, group, numbers):
         return None  # it has just gone
     return {"name": name[:TEXT_MAX], "desc": str(getattr(group, "group_desc", ""))[:TEXT_MAX],
             "ranks": stretches(sorted(world.pg_group_ranks.get(group, ()))), "number": numbers(name),
-            "seq": sequence_of(group)}
+            "seq": sequence_of(group) if counts_alone(world.pg_map.get(group, ("",))[0]) else -1}
 
 
 def stretches(ranks):
@@ -261,8 +261,18 @@ def recorded(module):
 def backends_of(module):
     names = {"gloo"}
     for backend, *_ in module._world.pg_map.values():
-        names.update(part.rpartition(":")[2] for part in str(backend).split(","))
+        names.update(backends_in(backend))
     return sorted(names - {"undefined"} | ({"nccl"} if "undefined" in names else set()))
+
+
+def backends_in(text):
+    """Of `cpu:gloo,cuda:nccl`."""
+    return {part.rpartition(":")[2] for part in str(text).split(",")}
+
+
+def counts_alone(text):
+    """Each backend of a group counts its own calls, and the group tells the count of one."""
+    return backends_in(text) in ({"gloo"}, {"nccl"})
 
 
 def recorder_text(backend):

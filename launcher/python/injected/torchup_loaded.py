@@ -2,24 +2,64 @@
 ends of steps, and the beginning of process groups."""
 
 import atexit
+import os
 import sys
 import time
 
-from torchup_page import AT_BEATS, AT_NEWEST, AT_THREAD_RAISED, BEAT, TEXT, TEXT_BYTES
+from torchup_worker import AT_NEWEST
 
 worker = sys.modules["torchup_worker"]
+AT_BEATS, BEAT = 8, 8  # in numbers of eight bytes
+_groups = None  # torchup_groups.Groups, when it has been needed
 
 
-def thread_raised(kind, value):
+# Modules of the program.
+
+def find(ours, name, path, target):
+    """The spec that the finders behind ours have for a module that is waited for, marked."""
+    for finder in sys.meta_path:
+        find_spec = getattr(finder, "find_spec", None)
+        spec = find_spec(name, path, target) if find_spec is not None and finder is not ours else None
+        if spec is not None:
+            return marked(spec)
+    return None
+
+
+def marked(spec):
+    """The import system ends every load by setting `_initializing` to false: so it is known, without a loader of ours
+    around the module's own and without a frame of ours in its tracebacks."""
+    kind = type(spec)
+
+    class Marked(kind):
+        def __setattr__(self, name, value):
+            object.__setattr__(self, name, value)
+            if name == "_initializing" and not value:
+                self.__class__ = kind
+                if self.name in sys.modules:
+                    loaded(self.name)
+
+    Marked.__module__, Marked.__qualname__, Marked.__name__ = kind.__module__, kind.__qualname__, kind.__name__
     try:
-        if issubclass(kind, SystemExit):
-            return
-        worker.page.numbers[AT_THREAD_RAISED] = time.monotonic_ns()
-        text = worker.load("torchup_error").text_of(kind, value)[:TEXT_BYTES].encode("utf-8", "backslashreplace")
-        worker.page.memory[TEXT:TEXT + TEXT_BYTES] = text[:TEXT_BYTES - 1].ljust(TEXT_BYTES, b"\0")
-    except BaseException:
+        spec.__class__ = Marked
+    except TypeError:  # somebody's own kind, of another layout: that module is left alone
         pass
+    return spec
 
+
+def loaded(name):
+    if name not in worker.WANTED:
+        return
+    worker.WANTED.remove(name)
+    if not worker.WANTED and worker.FINDER in sys.meta_path:
+        sys.meta_path.remove(worker.FINDER)
+    if worker.page is not None:
+        try:
+            HOOKS[name](sys.modules[name])
+        except Exception:  # another version's, which has not what is wrapped
+            pass
+
+
+# What follows.
 
 class Steps:
     def __init__(self, numbers):
@@ -63,7 +103,7 @@ def on_threading(module):
 
     def excepthook(args, /):
         if worker.page is not None:
-            thread_raised(args.exc_type, args.exc_value)
+            worker.tell("torchup_error", "thread_raised", args.exc_type, args.exc_value)
         former(args)
 
     if getattr(module, "__excepthook__", None) is former:
@@ -86,7 +126,7 @@ def on_distributed(module):
     def before(*positional, **named):
         if getattr(module, name) is before:
             setattr(module, name, former)
-        worker.start_groups()
+        start_groups()
         return former(*positional, **named)
 
     before.__dict__.update(former.__dict__, __wrapped__=former)
@@ -97,25 +137,35 @@ def on_distributed(module):
     atexit.register(worker.ending)
 
 
-def marked(spec):
-    """The import system ends every load by setting `_initializing` to false: so it is known, without a loader of ours
-    around the module's own and without a frame of ours in its tracebacks."""
-    kind = type(spec)
-
-    class Marked(kind):
-        def __setattr__(self, name, value):
-            object.__setattr__(self, name, value)
-            if name == "_initializing" and not value:
-                self.__class__ = kind
-                if self.name in sys.modules:
-                    worker.loaded(self.name)
-
-    Marked.__module__, Marked.__qualname__, Marked.__name__ = kind.__module__, kind.__qualname__, kind.__name__
+def start_groups():
+    """torchup_groups with its thread running; None where there is no page, or no thread to be had."""
+    if worker.page is None:
+        return None
     try:
-        spec.__class__ = Marked
-    except TypeError:  # somebody's own kind, of another layout: that module is left alone
-        pass
-    return spec
+        return groups().start()
+    except Exception as error:
+        os.write(2, f"torchup: the worker hook cannot see groups: {error!r}\n".encode("utf-8", "replace"))
+        return None
+
+
+def groups():
+    global _groups
+    if _groups is None:
+        _groups = worker.load("torchup_groups").Groups(worker)
+    return _groups
+
+
+def stop():
+    """At the end."""
+    if _groups is not None:
+        _groups.stop()
+
+
+def forget():
+    """In a forked child."""
+    steps.numbers = None
+    if _groups is not None:
+        _groups.forget()
 
 
 HOOKS = {"threading": on_threading, "torch.optim.optimizer": on_optimizer,

@@ -1,8 +1,11 @@
 """The hook: what a worker's Python tells its agent without a change to the program. Python 3.8 and newer.
 
-It writes into the page that the agent shares with the worker (torchup_page.py): where the program is, by its stacks,
-when the agent's signal asks for them and when it crashes; that it has raised; the ends of its steps. What concerns
-torch.distributed is torchup_groups.py's, which is loaded when there are groups.
+It writes into the page that the agent shares with the worker (rendezvous/base/worker_page.hpp): where the program is,
+by its stacks, when the agent's signal asks for them and when it crashes; that it has raised; the ends of its steps.
+Here is what every program runs at its start, and pays for, above all for its being compiled where there is no bytecode
+yet. The rest lies in texts beside this one that are loaded when something has been raised (torchup_error.py), with
+modules in which there is more to see (torchup_loaded.py), for process groups (torchup_groups.py), and for what few
+programs do (torchup_seldom.py).
 
 The program must not notice. So nothing is imported here that costs a program time, or that one without it would miss;
 what is wrapped calls what it has wrapped; nothing reaches processes that the program starts; and what is said by the
@@ -11,129 +14,178 @@ page or the environment is not trusted: where something is not as it should be, 
 
 import atexit
 import faulthandler
+import fcntl
+import mmap
 import os
 import sys
 import time
 
-import _frozen_importlib
 import _frozen_importlib_external
 import _signal
 import _thread
 import _weakref
-from torchup_page import (AT_ENDING, AT_MAGIC, AT_RAISED, AT_RECORDED, AT_SIGNAL, MAGIC, Sheet, is_file, open_channel,
-                          open_page)
 
+PAGE_BYTES, SHEET_BYTES, ANSWER_BYTES = 4096, 262144, 262144
+MAGIC = 0x31474150505554
+# Offsets in numbers of eight bytes.
+AT_MAGIC, AT_PID, AT_NEWEST, AT_SIGNAL, AT_PYTHON, AT_ENDING = 0, 1, 2, 32, 37, 39
+SEALS = 1 | 2 | 4  # SEAL, SHRINK, GROW: a page that is not sealed could be cut under us
+GET_SEALS = 1034
+HIGH = 1000
 SIGNALS = range(61, 40, -1)  # real-time signals; some programs use the highest
 
 page = None  # this process's Page; None in processes that it forks
 channel = -1  # the channel's descriptor, which torchup_groups reads
-_main_thread = 0
-_excepthook = None  # ours
-_crash = None  # weakly, what faulthandler holds while the stacks of a crash go to the sheet
-_groups = None  # torchup_groups.Groups, when it has been needed
-_loaded = {}
+channel_identity = None
+main_thread = 0
+excepthook = None  # ours
+crash = None  # weakly, what faulthandler holds while the stacks of a crash go to the sheet
+parts = {}  # that have been loaded
+
+
+# Page and channel. What the environment says of them is not trusted.
+
+class Page:
+    signal = 0  # that has a handler of ours
+    own = -1  # the descriptor that the mapping keeps for itself
+
+
+def open_page(text):
+    """The page, or None: no such text, a process that is not of the worker, a descriptor that is another file, a living
+    process that has it."""
+    try:
+        fd, device, inode, pid = map(int, text.split(":"))
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino, status.st_size) != (device, inode, PAGE_BYTES + SHEET_BYTES + ANSWER_BYTES):
+            return None
+        if pid not in (os.getpid(), os.getsid(0)) or fcntl.fcntl(fd, GET_SEALS) & SEALS != SEALS:  # a shell in between
+            return None
+    except (OSError, OverflowError, ValueError):
+        return None
+    found = Page()
+    found.fd = fd = moved_up(fd)
+    found.identity = device, inode
+    if sys.version_info >= (3, 13):
+        found.memory = mmap.mmap(fd, PAGE_BYTES, trackfd=False)
+    else:
+        found.own = os.dup(fd)
+        os.close(found.own)
+        found.memory = mmap.mmap(fd, PAGE_BYTES)
+    found.numbers = memoryview(found.memory).cast("q")
+    return found if not found.numbers[AT_MAGIC] or load("torchup_seldom").take_over(found) else None
+
+
+def open_channel(text):
+    """The channel and its identity."""
+    try:
+        version, fd, inode, _ = map(int, text.split(":"))
+        status = os.fstat(fd)
+        if version == 1 and status.st_ino == inode and status.st_mode & 0o170000 == 0o140000:
+            return moved_up(fd), (status.st_dev, inode)
+    except (OSError, OverflowError, ValueError):
+        pass
+    return -1, None
+
+
+def moved_up(fd):
+    """Where descriptors that the program opens do not come to lie, though it may have closed this one."""
+    try:
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH)
+    except OSError:  # so many it may not have
+        os.set_inheritable(fd, False)
+        return fd
+    os.close(fd)
+    return high
 
 
 # Stacks.
 
+def sheet():
+    """A file for faulthandler, which tells by its life whether faulthandler still has it. It keeps the mapping, whose
+    end closes a descriptor, until the files of the program are closed, which may have that number by then."""
+    file = open(page.fd, "wb", 0, closefd=False)
+    file.memory = page.memory
+    return file
+
+
 def leave_stacks():
     """Nobody's handler is replaced, and a program that has its own for crashes keeps it."""
-    global _crash
+    global crash
     for number in SIGNALS:
         if _signal.getsignal(number) == _signal.SIG_DFL:
-            faulthandler.register(number, file=Sheet(page.fd, page.memory), all_threads=True)
+            faulthandler.register(number, file=sheet(), all_threads=True)
             page.signal = page.numbers[AT_SIGNAL] = number
+            _signal.__class__ = Signals
             break
     if not faulthandler.is_enabled():
-        sheet = Sheet(page.fd, page.memory)
-        faulthandler.enable(file=sheet, all_threads=True)
-        _crash = _weakref.ref(sheet)
+        file = sheet()
+        faulthandler.enable(file=file, all_threads=True)
+        crash = _weakref.ref(file)
 
 
-# Exceptions.
+class Signals(type(sys)):
+    """Of the module _signal. A program that is about to have a handler of its own for our signal is not to get the
+    agent's: that is told before. It is not its call that is wrapped, for then its tracebacks had our frame."""
+
+    @property
+    def signal(self):
+        caller = sys._getframe(1)
+        if page is not None and (caller.f_globals.get("__name__") != "signal" or caller.f_code.co_name == "signal"):
+            tell("torchup_seldom", "signal_wanted", caller)
+        return vars(self)["signal"]
+
+    signal = signal.setter(lambda self, value: vars(self).update(signal=value))
+
+
+# Exceptions, and the end.
 
 def wrap_excepthook():
-    global _excepthook
+    global excepthook
     former = sys.excepthook
 
     def excepthook(kind, value, trace, /):
         # One that is being handled is no end of the program: it prints it by this hook, and goes on.
         if page is not None and sys.exc_info()[1] is None:
-            if _thread.get_ident() == _main_thread:
-                raised(kind, value, trace)
-            else:
-                thread_raised(kind, value)
+            tell("torchup_error", "left", kind, value, trace, time.monotonic_ns())
         former(kind, value, trace)
 
     if sys.__excepthook__ is former:
         sys.__excepthook__ = excepthook  # some ask whether there is a hook at all
-    sys.excepthook = _excepthook = excepthook
-
-
-def raised(kind, value, trace):
-    try:
-        if page.numbers[AT_RAISED] or issubclass(kind, (SystemExit, KeyboardInterrupt)):
-            return
-        page.numbers[AT_RAISED] = time.monotonic_ns()
-        if load("torchup_error").write(kind, value, trace):
-            page.numbers[AT_RECORDED] = 1
-    except BaseException:  # whatever an exception can be; the program's own is to be seen
-        pass
-
-
-def thread_raised(kind, value):
-    try:
-        load("torchup_loaded").thread_raised(kind, value)
-    except Exception:
-        pass
+    sys.excepthook = excepthook
 
 
 def ending():
-    """At the interpreter's end. A program that has replaced the hook for exceptions has left its own here."""
-    if page is None or page.numbers[AT_ENDING]:
-        return
-    page.numbers[AT_ENDING] = time.monotonic_ns()
-    value = getattr(sys, "last_value", None)
-    if isinstance(value, BaseException) and getattr(sys, "excepthook", None) is not _excepthook:
-        raised(type(value), value, getattr(sys, "last_traceback", None))
-    if _groups is not None:
-        _groups.stop()
+    """Of the interpreter."""
+    if page is not None and not page.numbers[AT_ENDING]:
+        page.numbers[AT_ENDING] = time.monotonic_ns()
+        if hasattr(sys, "last_value"):
+            tell("torchup_error", "left_at_end", page.numbers[AT_ENDING])
+        if "torchup_loaded" in parts:
+            parts["torchup_loaded"].stop()
 
 
 # What is loaded when it is needed.
 
-def start_groups():
-    """torchup_groups with its thread running; None where there is no page, or no thread to be had."""
-    if page is None:
-        return None
-    try:
-        return groups().start()
-    except Exception as error:
-        os.write(2, f"torchup: the worker hook cannot see groups: {error!r}\n".encode("utf-8", "replace"))
-        return None
-
-
-def groups():
-    global _groups
-    if _groups is None:
-        _groups = load("torchup_groups").Groups(sys.modules[__name__])
-    return _groups
-
-
 def load(name):
     """A text beside this one, whose folder is not where programs look for modules."""
-    if name not in _loaded:
+    if name not in parts:
         settings = sys.dont_write_bytecode, sys.pycache_prefix
         sys.dont_write_bytecode, sys.pycache_prefix = False, None
         try:
-            path = os.path.join(os.path.dirname(__file__), name + ".py")
-            spec = _frozen_importlib_external.spec_from_file_location(name, path)
-            module = _frozen_importlib.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            _loaded[name] = module
+            part = type(sys)(name)
+            part.__file__ = os.path.join(os.path.dirname(__file__), name + ".py")
+            exec(_frozen_importlib_external.SourceFileLoader(name, part.__file__).get_code(name), vars(part))
+            parts[name] = part
         finally:
             sys.dont_write_bytecode, sys.pycache_prefix = settings
-    return _loaded[name]
+    return parts[name]
+
+
+def tell(name, function, *values):
+    try:
+        return getattr(load(name), function)(*values)
+    except BaseException:  # whatever an exception can be; the program's own is to be seen. Or the folder is gone
+        return None
 
 
 # The modules of the program with which there is more to see; torchup_loaded.py has what follows from each.
@@ -141,38 +193,17 @@ def load(name):
 WANTED = {"threading", "torch.optim.optimizer", "torch.distributed.distributed_c10d"}
 
 
-def loaded(name):
-    if name not in WANTED:
-        return
-    WANTED.remove(name)
-    if not WANTED and FINDER in sys.meta_path:
-        sys.meta_path.remove(FINDER)
-    if page is not None:
-        try:
-            load("torchup_loaded").HOOKS[name](sys.modules[name])
-        except Exception:  # another version's, which has not what is wrapped
-            pass
-
-
 class Finder:
-    """Stands in front of those that find modules, and marks the specs of the wanted ones."""
+    """Stands in front of those that find modules."""
 
     def find_spec(self, name, path=None, target=None):
         if name not in WANTED or page is None:
             return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None and finder is not self else None
-            if spec is not None:
-                return marked(spec)
-        return None
-
-
-def marked(spec):
-    try:
-        return load("torchup_loaded").marked(spec)
-    except Exception:  # the folder is gone: so is the agent
-        return spec
+        try:
+            part = load("torchup_loaded")
+        except Exception:  # the folder is gone: so is the agent
+            return None
+        return part.find(self, name, path, target)
 
 
 FINDER = Finder()
@@ -182,47 +213,26 @@ FINDER = Finder()
 
 def begin(page_text, channel_text):
     """For the worker and the processes of its session. Whoever else comes here has no hook, and hears nothing of it."""
-    global channel, page, _main_thread
+    global channel, channel_identity, page, main_thread
     page = open_page(page_text)
     if page is None:
         return
-    channel = open_channel(channel_text)
-    _main_thread = _thread.get_ident()
-    os.register_at_fork(after_in_child=forget)
+    page.numbers[AT_PID], page.numbers[AT_PYTHON] = os.getpid(), sys.hexversion
+    channel, channel_identity = open_channel(channel_text)
+    main_thread = _thread.get_ident()
+    os.register_at_fork(after_in_child=after_fork)
     leave_stacks()
     wrap_excepthook()
     atexit.register(ending)
     sys.meta_path.insert(0, FINDER)
-    for name in list(WANTED):
-        if name in sys.modules:  # in a process that is forked from one with its imports behind it
-            loaded(name)
+    for name in WANTED.intersection(sys.modules):  # in a process that is forked from one with its imports behind it
+        load("torchup_loaded").loaded(name)
     page.numbers[AT_MAGIC] = MAGIC
 
 
-def forget():
-    """A forked child is not the worker: it neither writes into its page nor speaks for it."""
-    global channel, page
+def after_fork():
+    """A child is not the worker: it neither writes into its page nor speaks for it."""
+    global page
     mine, page = page, None
-    if mine is None:
-        return
-    if mine.own < 0 or is_file(mine.own, mine.identity):  # else they must go on to keep the mapping
-        if mine.signal:
-            faulthandler.unregister(mine.signal)
-        if _crash is not None and _crash() is not None:
-            faulthandler.disable()
-    if _groups is not None:
-        _groups.forget()
-    if "torchup_loaded" in _loaded:
-        _loaded["torchup_loaded"].steps.numbers = None
-    mine.close()
-    if channel >= 0:
-        close_channel()
-
-
-def close_channel():
-    global channel
-    fd, channel = channel, -1
-    try:
-        os.close(fd)
-    except OSError:
-        pass
+    if mine is not None:
+        tell("torchup_seldom", "forget", mine)

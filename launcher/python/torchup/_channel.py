@@ -149,7 +149,7 @@ class HookChannel(Channel):
     """The hook's, where it is in this process: its helper thread is the only one that reads."""
 
     def _start_reader(self):
-        reader = self._end.start_groups()
+        reader = self._end.load("torchup_loaded").start_groups()
         if reader is None:
             self._ended()
             return self
@@ -158,7 +158,7 @@ class HookChannel(Channel):
 
     def say(self, verb, **values):
         try:
-            self._end.groups().say(to_packet(verb, values))
+            self._end.load("torchup_loaded").groups().say(to_packet(verb, values))
         except OSError:
             pass
 

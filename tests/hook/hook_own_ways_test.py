@@ -1,0 +1,122 @@
+"""Programs that have their own way with what the hook has: its signal, its descriptors, its page.
+
+usage: tests/support/run_case.py hook_own_ways_test.py CASE
+"""
+
+import resource
+import unittest
+
+from hook_agent import Case, Worker, os, pythons, sys
+
+NEW = [(version, python) for version, python in pythons() if version >= (3, 8)]
+# In front of programs: torch as far as the hook looks at it, so that there is a helper thread.
+HELPER = """
+import sys, time, types
+sys.modules["torch.distributed.distributed_c10d"] = types.SimpleNamespace(
+    _world=types.SimpleNamespace(pg_map={}, pg_names={}, pg_group_ranks={}))
+worker = sys.modules["torchup_worker"]
+worker.load("torchup_loaded").start_groups()
+while not worker.page.numbers[33]: time.sleep(0.001)
+"""
+
+
+def few_descriptors():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+
+class OwnWays(Case):
+    def same(self, text, **how):
+        """The workers, one of every Python, of which all that they show is as without the hook."""
+        workers = []
+        for version, python in NEW:
+            with self.subTest(version, text=text):
+                hooked = self.run_worker("-c", text, python=python, **how)
+                alone = self.run_worker("-c", text, python=python, hook=False, **how)
+                self.assertEqual((hooked.output(), hooked.errors(), hooked.wait()),
+                                 (alone.output(), alone.errors(), alone.wait()))
+                workers.append(hooked)
+        return workers
+
+    def test_handler_for_our_signal(self):
+        """The agent is told before it is installed, and there is nobody to look after it."""
+        for text in ("signal.signal(61, take)", "_signal.signal(61, take)", "signal.signal(signalnum=61, handler=take)",
+                     "from _signal import signal as install; install(61, take)",
+                     "from signal import signal as install; install(61, take)",
+                     "for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1): signal.signal(number, take)"):
+            for worker in self.same(f"import _signal, signal\ndef take(*_): pass\n{text}"):
+                self.assertEqual(worker.memory.signal, 0)
+                self.assertEqual(worker.memory.claimed_by(), worker.pid)
+
+    def test_handlers_for_other_signals(self):
+        for worker in self.same("import signal\nsignal.signal(signal.SIGTERM, lambda *_: None)\n"
+                                   "signal.signal(60, signal.SIG_IGN)\nprint(signal.getsignal(61), signal.signal(60, 0))"):
+            self.assertEqual(worker.memory.signal, 61)
+
+    def test_faults_of_handlers(self):
+        """No frame of ours is in their tracebacks."""
+        for text in ("signal.signal(61, 5)", "signal.signal(61)", "signal.signal(99, signal.SIG_DFL)", "_signal.signal(61, 5)",
+                     "import threading\nthread = threading.Thread(target=signal.signal, args=(61, signal.SIG_DFL))\n"
+                     "thread.name = 'x'; thread.start(); thread.join()",
+                     "class Bad:\n    def __eq__(self, other): raise ValueError\nsignal.signal(Bad(), signal.SIG_DFL)"):
+            self.same(f"import _signal, signal\n{text}")
+
+    def test_module_of_signals_stays_one(self):
+        self.same("import _signal, inspect, signal, sys\nfrom unittest import mock\n"
+                  "print(_signal, inspect.ismodule(_signal), sorted(vars(_signal)), signal.signal.__wrapped__)\n"
+                  "with mock.patch('_signal.signal') as faked: signal.signal(61, signal.SIG_IGN)\n"
+                  "print(faked.call_count, _signal.signal, signal.getsignal(61))")
+
+    def test_helper_gives_the_signal_back(self):
+        """To look at the function is not to call it."""
+        worker = self.run_worker("-c", HELPER + "import _signal; _signal.signal\nprint(worker.page.numbers[32])\n"
+                                 "while not worker.page.numbers[32]: time.sleep(0.01)")
+        self.assertEqual((worker.output(), worker.wait(), worker.errors()), ("0\n", 0, ""))
+        self.assertEqual(worker.memory.signal, 61)
+
+    def test_own_files_in_the_place_of_our_descriptors(self):
+        """They are neither read nor closed, by the helper or in children: so few descriptors are free that they get those
+        very numbers."""
+        text = """
+import os, socket
+os.closerange(3, 64)
+ends = [each for _ in range(15) for each in socket.socketpair()]
+for end in ends: end.send(b"mine")
+time.sleep(1.5)
+for end in ends: assert end.recv(9) == b"mine", end
+if os.fork() == 0:
+    for end in ends: os.fstat(end.fileno())
+    print("child", flush=True)
+    os._exit(0)
+os.wait()
+print("parent")
+"""
+        for front in (HELPER, "import time\n"):
+            worker = self.run_worker("-c", front + text, before=few_descriptors)
+            self.assertEqual((worker.output(), worker.errors(), worker.wait()), ("child\nparent\n", "", 0))
+
+    def test_stacks_of_the_one_before(self):
+        """A crash that a shell has outlived is not the next program's."""
+        text = f"{sys.executable} -c 'import os; os.abort()'; {sys.executable} -c ''; :"
+        worker = Worker(["sh", "-c", text], self.folder, self.hook, {})
+        self.addCleanup(worker.close)
+        worker.wait()
+        self.assertNotEqual(worker.memory.claimed_by(), 0)
+        self.assertEqual((worker.memory.sheet(), os.lseek(worker.memory.fd, 0, os.SEEK_CUR)), ("", 4096))
+
+    def test_one_that_has_ended_and_is_not_waited_for(self):
+        """It has the page no longer."""
+        # Its parent has no hook itself, and hands down all that it has.
+        text = """
+import os, subprocess, sys
+first = subprocess.Popen([sys.executable, "-c", "import os; os._exit(0)"], close_fds=False)
+os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)
+subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], close_fds=False)
+"""
+        worker = Worker([sys.executable, "-I", "-c", text], self.folder, self.hook, {})
+        self.addCleanup(worker.close)
+        self.assertEqual((worker.wait(), worker.errors()), (0, ""))
+        self.assertEqual(worker.memory.claimed_by(), int(worker.output()))
+
+
+if __name__ == "__main__":
+    unittest.main()
