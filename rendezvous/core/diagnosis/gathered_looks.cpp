@@ -28,8 +28,8 @@ Result<void> GatheredLooks::add(const NodeRanks& node, std::string_view part) {
     if (!look) return look.error();
     const int rank = look->rank.value(), local = rank - node.first_rank.value();
     if (local < 0 || local >= node.workers || rank >= world_size_ || kept_.contains(rank)) continue;
-    if (cut_ == Cut::ranks) continue;
     progressed_ = progressed_ || look->progressed;
+    if (cut_ == Cut::ranks) continue;
     keep(rank, may_keep_whole(*look) ? std::string{bytes} : encode_look(without_stack(*look)));
   }
   return {};

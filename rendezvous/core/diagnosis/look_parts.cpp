@@ -240,7 +240,9 @@ RankLook fitted(RankLook look) {
 }
 
 RankLook without_stack(RankLook look) {
-  look.frames.clear();
+  const auto told = std::ranges::find_if(look.frames, is_in_collective);
+  const bool is_needed = !look.groups_known && told != look.frames.end();
+  look.frames = is_needed ? std::vector{*told} : std::vector<StackFrame>{};
   look.native.clear();
   look.kernel.clear();
   return look;

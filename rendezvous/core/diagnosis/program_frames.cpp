@@ -25,6 +25,8 @@ bool is_of_program(const StackFrame& frame) {
          path.find("/dist-packages/") == std::string_view::npos && !is_in_library(path);
 }
 
+bool is_in_collective(const StackFrame& frame) { return frame.file.ends_with("/distributed_c10d.py"); }
+
 void keep_frames(std::vector<StackFrame>& frames, std::size_t count) {
   if (frames.size() <= count) return;
   const auto program = std::ranges::find_if(frames, is_of_program);

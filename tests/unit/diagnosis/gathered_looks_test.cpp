@@ -70,6 +70,31 @@ TEST_CASE("what is gathered has a limit, and the stacks of those who wait go fir
     REQUIRE(looks.look(Rank{0})->frames.empty());
     REQUIRE(looks.look(Rank{0})->groups == all[0].groups);
     REQUIRE_FALSE(looks.look(Rank{59}));
+    RankLook on = still(59);
+    on.progressed = true;
+    REQUIRE(looks.add(node(0, world), pack_looks(std::vector{on}).front()).has_value());
+    REQUIRE_FALSE(looks.look(Rank{59}));
+    REQUIRE(looks.progressed());  // for that there is room
+  }
+}
+
+TEST_CASE("without its stack a rank is judged as with it", "[unit][diagnosis]") {
+  const StackFrame inside{"wait", "/x/torch/distributed/distributed_c10d.py", 3000};
+  RankLook look = with_stack(silent(1));
+  look.native = {"read"};
+  look.kernel = "sleeping";
+  SECTION("of who gives no answer it tells whether it waits for others") {
+    look.frames.insert(look.frames.begin() + 3, inside);
+    const RankLook less = without_stack(look);
+    REQUIRE(less.frames == std::vector{inside});
+    REQUIRE((less.native.empty() && less.kernel.empty()));
+    REQUIRE(without_stack(less) == less);
+  }
+  SECTION("and else nothing") {
+    REQUIRE(without_stack(look).frames.empty());
+    look.frames.push_back(inside);
+    look.groups_known = true;
+    REQUIRE(without_stack(look).frames.empty());
   }
 }
 
