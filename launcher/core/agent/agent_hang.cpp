@@ -172,6 +172,7 @@ void Agent::learn(const hang::Found& found) {
   report.verdict = found.verdict;
   report.silence = found.silence;
   report.action = found.action;
+  report.spared = found.spared;
   report.on_hang = config_.terms.on_hang;
   report.looks = found.looks;
   const std::string summary = hang_summary(report);
@@ -195,6 +196,9 @@ void Agent::learn(const hang::Found& found) {
   rehearse(rehearsal::TroubleSeen{});
   diagnosis_.hang = ToldHang{found.number, found.silence, now_};
   if (phase_ == Phase::running) end_hung(found, summary);
+  if (!diagnosis_.quit_ends) return;
+  diagnosis_.shown = true;  // who asked meanwhile has seen it
+  quit();
 }
 
 /// The one place where workers are ended for a hang.

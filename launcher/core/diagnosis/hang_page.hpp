@@ -23,6 +23,7 @@ struct HangReport {
   std::optional<HangVerdict> verdict = {};  ///< without one, they get on
   Duration silence{0};
   HangAction action = HangAction::none;
+  HangSpared spared = HangSpared::nobody;  ///< as in hang::Found
   OnHang on_hang = OnHang::report;
   std::vector<RankLook> looks = {};  ///< by rank
   friend bool operator==(const HangReport&, const HangReport&) = default;

@@ -4,17 +4,9 @@
 #include <iterator>
 
 #include "rendezvous/core/diagnosis/awaited_collective.hpp"
+#include "rendezvous/core/diagnosis/program_frames.hpp"
 
 namespace torchup {
-namespace {
-
-/// Its stack is in a call of torch.distributed.
-bool is_in_collective(const RankLook& look) {
-  return std::ranges::any_of(look.frames,
-                             [](const StackFrame& frame) { return frame.file.ends_with("distributed_c10d.py"); });
-}
-
-}  // namespace
 
 std::string_view to_text(HangKind kind) {
   switch (kind) {
@@ -50,17 +42,11 @@ std::string_view to_text(HangAction action) {
   return "";
 }
 
-HangAction action_for(HangKind kind, OnHang wanted, bool silence_given) {
-  if (wanted == OnHang::report || kind == HangKind::debugged) return HangAction::none;
-  if (kind == HangKind::busy && !silence_given) return HangAction::none;
-  return wanted == OnHang::abort ? HangAction::abort : HangAction::restart;
-}
-
-std::vector<Rank> ended_by(const HangVerdict& verdict, int world_size) {
-  if (verdict.kind != HangKind::network) return verdict.culprits;
-  std::vector<Rank> all;
-  for (int rank = 0; rank < world_size; ++rank) all.emplace_back(rank);
-  return all;
+HangDecision decision_for(HangKind kind, OnHang wanted, bool silence_given) {
+  if (wanted == OnHang::report) return {};
+  if (kind == HangKind::debugged) return {HangAction::none, HangSpared::debugged};
+  if (kind == HangKind::busy && !silence_given) return {HangAction::none, HangSpared::busy};
+  return {wanted == OnHang::abort ? HangAction::abort : HangAction::restart, HangSpared::nobody};
 }
 
 HangJudge::HangJudge(int world_size) : facts_(static_cast<std::size_t>(std::max(world_size, 0))), graph_{world_size} {}
@@ -71,12 +57,13 @@ void HangJudge::add(const RankLook& look) {
   if (facts.seen) return;
   const bool ended = has_ended(look);
   facts = {.seen = true,
+           .ended = ended,
            .debugged = look.traced || look.debugged,
            .raised = look.raised_ns && !look.raised_consequence && !ended,
            .stopped = look.state == state_stopped,
            .moving = look.moving && !ended,
            .in_p2p = look.in_p2p,
-           .silent_in_collective = !look.groups_known && is_in_collective(look)};
+           .silent_in_collective = !look.groups_known && std::ranges::any_of(look.frames, is_in_collective)};
   if (look.beats > 0) last_step_ = std::max(last_step_.value_or(look.step), look.step);
   graph_.add(look);
 }
@@ -95,9 +82,15 @@ bool HangJudge::in_unknown_call(int rank) const {
   return facts.in_p2p && !graph_.waits(rank) && !graph_.knows_peer(rank);
 }
 
-/// Waits itself, as far as its stack tells.
+/// May be no root: it waits itself, as far as its stack tells, or has done what the others wait for.
 bool HangJudge::is_weak(int rank) const {
-  return facts_[static_cast<std::size_t>(rank)].silent_in_collective || in_unknown_call(rank);
+  const Facts& facts = facts_[static_cast<std::size_t>(rank)];
+  return facts.ended || facts.silent_in_collective || in_unknown_call(rank) || graph_.may_have_begun(rank);
+}
+
+bool HangJudge::is_root(int rank) const {
+  if (!graph_.is_waited_for(rank) || graph_.waits(rank)) return false;
+  return !graph_.may_have_begun(rank) || !graph_.is_in_call(rank);
 }
 
 HangVerdict HangJudge::verdict() {
@@ -120,17 +113,20 @@ HangVerdict HangJudge::decide() {
   }
   const Ranks raised = ranks_where([](const Facts& facts, int) { return facts.raised; });
   if (!raised.empty()) return made(HangKind::raised, raised);
-  if (auto roots = find_roots()) return std::move(*roots);
+  if (auto roots = sure_roots()) return std::move(*roots);
   if (const Ranks circle = graph_.circles(); !circle.empty()) return made(HangKind::order, circle);
+  if (auto roots = likely_roots()) return std::move(*roots);
   if (graph_.anything_unfinished()) return made(HangKind::network, {});
-  return by_movement(ranks_where([](const Facts&, int) { return true; }));
+  return by_movement(left_over());
 }
 
-std::optional<HangVerdict> HangJudge::find_roots() const {
-  const auto is_root = [&](int rank) { return graph_.is_waited_for(rank) && !graph_.waits(rank); };
-  const Ranks seen =
+std::optional<HangVerdict> HangJudge::sure_roots() const {
+  const Ranks roots =
       ranks_where([&](const Facts& facts, int rank) { return facts.seen && is_root(rank) && !is_weak(rank); });
-  if (!seen.empty()) return by_movement(seen);
+  return roots.empty() ? std::nullopt : std::optional{by_movement(roots)};
+}
+
+std::optional<HangVerdict> HangJudge::likely_roots() const {
   if (!ranks_where([&](const Facts&, int rank) { return in_unknown_call(rank); }).empty()) {
     const Ranks others =
         ranks_where([&](const Facts& facts, int rank) { return facts.seen && !graph_.waits(rank) && !is_weak(rank); });
@@ -141,6 +137,13 @@ std::optional<HangVerdict> HangJudge::find_roots() const {
   const Ranks unseen = ranks_where([&](const Facts&, int rank) { return is_root(rank); });
   if (!unseen.empty()) return by_movement(unseen);
   return std::nullopt;
+}
+
+/// Where nobody waits: who has ended well keeps nobody waiting, and of who was not seen nobody knows anything.
+HangJudge::Ranks HangJudge::left_over() const {
+  Ranks ranks = ranks_where([](const Facts& facts, int) { return facts.seen && !facts.ended; });
+  if (ranks.empty()) ranks = ranks_where([](const Facts& facts, int) { return !facts.seen; });
+  return ranks;
 }
 
 HangVerdict HangJudge::by_movement(const Ranks& ranks) const {
@@ -157,6 +160,23 @@ HangVerdict HangJudge::by_movement(const Ranks& ranks) const {
   const Ranks still = of_them([](const Facts& facts) { return facts.seen && !facts.moving; });
   return still.empty() ? made(HangKind::busy, ranks) : made(HangKind::stuck, still);
 }
+
+std::vector<Rank> HangJudge::ended_by(const HangVerdict& verdict) const {
+  const auto fact = [&](Rank rank) { return facts_.at(static_cast<std::size_t>(rank.value())); };
+  const auto lives = [&](Rank rank) { return fact(rank).seen && !fact(rank).ended; };
+  std::vector<Rank> ended;
+  std::ranges::copy_if(verdict.culprits, std::back_inserter(ended), lives);
+  // Who waits for a rank that has ended waits for ever.
+  const bool too_late =
+      ended.empty() && std::ranges::any_of(verdict.culprits, [&](Rank rank) { return fact(rank).ended; });
+  if (verdict.kind != HangKind::network && !too_late) return ended;
+  for (const int rank : ranks_where([](const Facts&facts, int) { return facts.seen && !facts.ended; })) {
+    ended.emplace_back(rank);
+  }
+  return ended;
+}
+
+bool HangJudge::anybody_moves() const { return std::ranges::any_of(facts_, &Facts::moving); }
 
 HangVerdict HangJudge::made(HangKind kind, const Ranks& culprits) const {
   HangVerdict verdict{.kind = kind, .collective = awaited_collective(graph_, culprits)};

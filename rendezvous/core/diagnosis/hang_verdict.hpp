@@ -74,13 +74,15 @@ struct HangVerdict {
 ///   equal, different counts or types. Culprits are the fewer; all where two sides are equally many.
 /// raised: a rank has raised and not ended; culprits are those whose exception is no consequence. Where all are, the
 ///   rules below decide.
-/// by waiting: the roots, who are waited for and wait for nobody. Who was seen goes before who was not, and before them
-///   go those who do not wait themselves as far as their stack tells: a rank in recv or send whose peer nobody knows,
-///   and one in a collective whose helper gave no answer, are roots only if there is no other. With such a rank in recv
-///   or send, it may be anybody for whom it waits: all who do not wait.
-/// order: all who are waited for wait: the members of the circle.
+/// by waiting: the roots, who are waited for and wait for nobody, as far as that is sure.
+/// order: else a circle of ranks that wait for each other and for nobody outside of it.
+/// by waiting, where it is not sure: first, with a rank in recv or send whose peer nobody knows, anybody for whom it
+/// may
+///   wait: all who do not wait. Then roots that may not be any: who waits itself as far as its stack tells (such a rank
+///   in recv or send, one in a collective whose helper gave no answer), who has ended, who has more groups than it
+///   tells. At last roots that were not seen.
 /// network: somebody waits, and all members have begun.
-/// else: those that do not move, or all.
+/// else: those that do not move, or all; but not who has ended.
 /// Of the roots, and of those of the last rule, count those that are stopped; else those that do not move, by whose
 /// word it is stuck; else it is busy, with all of them.
 ///
@@ -93,9 +95,16 @@ class HangJudge {
   /// After the last add, once.
   [[nodiscard]] HangVerdict verdict();
 
+  /// The ranks that an action ends for a verdict: its culprits; all where the network is, or where the culprits have
+  /// ended and others wait for them. Nobody who was not seen, or has ended.
+  [[nodiscard]] std::vector<Rank> ended_by(const HangVerdict& verdict) const;
+  /// Somebody computes, reads or writes.
+  [[nodiscard]] bool anybody_moves() const;
+
  private:
   struct Facts {
     bool seen = false;
+    bool ended = false;
     bool debugged = false;
     bool raised = false;  ///< on its own account, and lives
     bool stopped = false;
@@ -108,7 +117,10 @@ class HangJudge {
   [[nodiscard]] bool in_unknown_call(int rank) const;
   [[nodiscard]] bool is_weak(int rank) const;
   [[nodiscard]] HangVerdict decide();
-  [[nodiscard]] std::optional<HangVerdict> find_roots() const;
+  [[nodiscard]] bool is_root(int rank) const;
+  [[nodiscard]] std::optional<HangVerdict> sure_roots() const;
+  [[nodiscard]] std::optional<HangVerdict> likely_roots() const;
+  [[nodiscard]] Ranks left_over() const;
   [[nodiscard]] HangVerdict by_movement(const Ranks& ranks) const;
   [[nodiscard]] HangVerdict made(HangKind kind, const Ranks& culprits) const;
 
@@ -125,11 +137,24 @@ enum class HangAction : std::uint8_t { none, abort, restart };
 /// "none", "abort", "restart".
 [[nodiscard]] std::string_view to_text(HangAction action);
 
-/// report: nothing, ever. A debugged rank is never touched, and a busy one only where the user said how long is too
-/// long: `silence_given`.
-[[nodiscard]] HangAction action_for(HangKind kind, OnHang wanted, bool silence_given);
+/// Why an action that the user wants is not taken.
+enum class HangSpared : std::uint8_t {
+  nobody,    ///< it is taken, or none is wanted
+  debugged,  ///< who is debugged is never touched
+  busy,      ///< and who is busy only where the user said how long is too long
+  foreign,   ///< ranks are nobody's of ours: a mixed job, torchrun's rendezvous
+  unseen,    ///< of the culprits nobody was seen
+  doubtful,  ///< it seems to be the network, but ranks move: another look decides
+};
 
-/// The ranks that are ended by an action: the culprits, and all where the network is.
-[[nodiscard]] std::vector<Rank> ended_by(const HangVerdict& verdict, int world_size);
+/// What is done for a verdict.
+struct HangDecision {
+  HangAction action = HangAction::none;
+  HangSpared spared = HangSpared::nobody;
+  friend bool operator==(const HangDecision&, const HangDecision&) = default;
+};
+
+/// By its kind alone. report: nothing, ever. `silence_given`: by the user.
+[[nodiscard]] HangDecision decision_for(HangKind kind, OnHang wanted, bool silence_given);
 
 }  // namespace torchup

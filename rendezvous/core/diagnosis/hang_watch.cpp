@@ -34,7 +34,8 @@ void HangWatch::on(const hang::AttemptEnds&, TimePoint) {
   untold_ = unanswered_ = 0;
   world_size_ = 0;
   next_silence_ = Duration{0};
-  acted_ = false;
+  acts_until_.reset();
+  doubted_ = false;
 }
 
 void HangWatch::on(const hang::Reported& event, TimePoint now) {
@@ -54,6 +55,7 @@ void HangWatch::on(const hang::Reported& event, TimePoint now) {
 void HangWatch::note_progress(Agent& agent, const ProgressReport& report, TimePoint now) {
   if (look_) look_->progress = true;
   next_silence_ = Duration{0};
+  doubted_ = false;
   if (!told_) return;
   // Since the report before, silence has gone on until the progress.
   const Duration since = std::max(Duration{0}, now - agent.reported - report.silence);
@@ -70,7 +72,7 @@ void HangWatch::on(const hang::Gone& event, TimePoint) {
   agents_.erase(agent);
 }
 
-void HangWatch::on(const hang::Answered& event, TimePoint) {
+void HangWatch::on(const hang::Answered& event, TimePoint now) {
   const auto agent = agents_.find(event.node);
   if (!look_ || event.number != look_->number || agent == agents_.end()) return;
   std::size_t& parts_left = agent->second.parts_left;
@@ -79,6 +81,7 @@ void HangWatch::on(const hang::Answered& event, TimePoint) {
   // Who says what cannot be understood has said all that can be.
   parts_left = event.last || !added ? 0 : parts_left - 1;
   if (parts_left == 0) --unanswered_;
+  look_->late = look_->late || (agents_.size() > 1 && now - look_->begun > look_answer_limit);
 }
 
 void HangWatch::on(const hang::Asked&, TimePoint now) {
@@ -92,6 +95,7 @@ void HangWatch::on(const hang::Wake&, TimePoint) {}
 
 void HangWatch::begin_look(bool asked, Duration silence, TimePoint now) {
   look_ = Look{.number = looks_++,
+               .begun = now,
                .until = now + (asked ? asked_look_wait_max : look_wait_max),
                .silence = silence,
                .asked = asked,
@@ -103,7 +107,7 @@ void HangWatch::begin_look(bool asked, Duration silence, TimePoint now) {
 }
 
 void HangWatch::look_when_silent(TimePoint now) {
-  if (look_ || acted_ || agents_.empty()) return;
+  if (look_ || agents_.empty() || (acts_until_ && now < *acts_until_)) return;
   // Who has not told of itself may have the newest progress of all: an agent that has just come back, or an old one.
   if (untold_ > 0) return;
   const auto limit = tally_.limit(settings_.timeout);
@@ -111,18 +115,26 @@ void HangWatch::look_when_silent(TimePoint now) {
   if (limit && silence > *limit && silence >= next_silence_) begin_look(false, silence, now);
 }
 
-void HangWatch::judge_when_done(TimePoint now) {
-  if (!look_ || (unanswered_ > 0 && now < look_->until)) return;
-  const Look look = std::move(*look_);
-  look_.reset();
-  unanswered_ = 0;
-  for (auto& [_, agent] : agents_) agent.parts_left = 0;
-  judge(look);
+bool HangWatch::is_done(TimePoint now) const {
+  return now >= look_->until || (unanswered_ == 0 && (look_->asked || !look_->late));
 }
 
-void HangWatch::judge(const Look& look) {
+void HangWatch::judge_when_done(TimePoint now) {
+  if (!look_ || !is_done(now)) return;
+  Look look = std::move(*look_);
+  look_.reset();
+  // A person had no time to wait for all: what was seen of some is shown, and the hang is looked at anew.
+  const bool cut_short = unanswered_ > 0 && now < look.begun + look_wait_max;
+  if (look.hang && look.asked && cut_short) look.hang = false;
+  unanswered_ = 0;
+  for (auto& [_, agent] : agents_) agent.parts_left = 0;
+  judge(look, now);
+}
+
+void HangWatch::judge(const Look& look, TimePoint now) {
   if (look.hang) next_silence_ = look.progress ? Duration{0} : 2 * look.silence;
   const bool is_void = look.progress || look.looks.progressed();
+  if (is_void) doubted_ = false;
   if (is_void && !look.asked) {
     actions_.emplace_back(hang::Void{look.number, "a rank has made progress"});
     return;
@@ -134,16 +146,35 @@ void HangWatch::judge(const Look& look) {
       if (const auto one = look.looks.look(Rank{rank})) judge.add(*one);
     }
     found.verdict = judge.verdict();
-  }
-  if (!found.asked) {
-    told_ = Told{found.number, look.silence};
-    const bool given = settings_.timeout.mode == HangTimeout::Mode::given;
-    if (settings_.may_act) found.action = action_for(found.verdict->kind, settings_.on_hang, given);
-    acted_ = found.action != HangAction::none;
-    if (acted_) found.ended = ended_by(*found.verdict, world_size_);
+    if (!found.asked) {
+      told_ = Told{found.number, look.silence};
+      decide(found, judge, now);
+    }
   }
   found.looks = told_looks(look, found.verdict ? found.verdict->culprits : std::vector<Rank>{});
   actions_.emplace_back(std::move(found));
+}
+
+/// The one place where it is decided what is done about a hang, and to whom.
+void HangWatch::decide(hang::Found& found, const HangJudge& judge, TimePoint now) {
+  const bool given = settings_.timeout.mode == HangTimeout::Mode::given;
+  HangDecision decision = decision_for(found.verdict->kind, settings_.on_hang, given);
+  std::vector<Rank> ended = judge.ended_by(*found.verdict);
+  const bool doubtful = found.verdict->kind == HangKind::network && judge.anybody_moves();
+  if (decision.action != HangAction::none) {
+    if (!settings_.may_act)
+      decision = {HangAction::none, HangSpared::foreign};
+    else if (ended.empty())
+      decision = {HangAction::none, HangSpared::unseen};
+    else if (doubtful && !doubted_)
+      decision = {HangAction::none, HangSpared::doubtful};
+  }
+  doubted_ = doubtful;
+  found.action = decision.action;
+  found.spared = decision.spared;
+  if (decision.action == HangAction::none) return;
+  found.ended = std::move(ended);
+  acts_until_ = now + action_patience;
 }
 
 std::vector<RankLook> HangWatch::told_looks(const Look& look, const std::vector<Rank>& culprits) const {

@@ -22,6 +22,8 @@ inline constexpr Duration look_wait_max = std::chrono::seconds{5};
 inline constexpr Duration asked_look_wait_max = std::chrono::seconds{2};
 /// Looks that go with a verdict: the culprits', then the lowest ranks'.
 inline constexpr std::size_t told_looks_max = 1024;
+/// What is done for a verdict has ended the attempt by then, else it was not heard, or came too late.
+inline constexpr Duration action_patience = std::chrono::seconds{60};
 
 struct HangSettings {
   HangTimeout timeout = {};
@@ -78,8 +80,9 @@ struct Found {
   std::optional<HangVerdict> verdict = {};  ///< without one, the ranks get on
   Duration silence{0};
   HangAction action = HangAction::none;
-  std::vector<Rank> ended = {};      ///< by the action
-  std::vector<RankLook> looks = {};  ///< told_looks_max at most, in order
+  HangSpared spared = HangSpared::nobody;  ///< why an action that the user wants is not taken
+  std::vector<Rank> ended = {};            ///< by the action
+  std::vector<RankLook> looks = {};        ///< told_looks_max at most, in order
   friend bool operator==(const Found&, const Found&) = default;
 };
 /// There is progress again.
@@ -103,7 +106,11 @@ using Action = std::variant<Examine, Found, Over, Void>;
 /// It is a hang when the least silence of all agents is longer than the limit, and all have told theirs. Then all are
 /// asked to look; those that have not answered within look_wait_max are unknown. The look is void when a rank has made
 /// progress between its two looks, or an agent has told of progress meanwhile. The next one comes at double the silence
-/// of this one, until there is progress.
+/// of this one, until there is progress. Who answers later than look_answer_limit may have looked when others had done
+/// so already: what happened between is told of within look_wait_max, and the verdict waits for that.
+///
+/// Ranks that seem to wait for the network but move are ended when another look says the same. While ranks are being
+/// ended there is no other look, for action_patience.
 ///
 /// An answer has as many parts as an agent of ours makes of its ranks (look_parts_max); what comes after them, by
 /// another number or from who is no agent of the attempt is passed over. What one report or one part costs does not
@@ -132,10 +139,12 @@ class HangWatch {
   };
   struct Look {
     std::uint64_t number = 0;
+    TimePoint begun{};
     TimePoint until{};
     Duration silence{0};
     bool asked = false;
     bool hang = false;  ///< it began for silence
+    bool late = false;  ///< an answer came so late that it may be of another moment
     bool progress = false;
     GatheredLooks looks{0};
   };
@@ -155,7 +164,9 @@ class HangWatch {
   void begin_look(bool asked, Duration silence, TimePoint now);
   void look_when_silent(TimePoint now);
   void judge_when_done(TimePoint now);
-  void judge(const Look& look);
+  [[nodiscard]] bool is_done(TimePoint now) const;
+  void judge(const Look& look, TimePoint now);
+  void decide(hang::Found& found, const HangJudge& judge, TimePoint now);
   [[nodiscard]] std::vector<RankLook> told_looks(const Look& look, const std::vector<Rank>& culprits) const;
 
   HangSettings settings_;
@@ -165,9 +176,10 @@ class HangWatch {
   std::size_t untold_ = 0;      ///< agents that have not told of themselves
   std::size_t unanswered_ = 0;  ///< agents that have not answered
   std::optional<Look> look_;
-  std::optional<Told> told_;  ///< what is not over
-  Duration next_silence_{0};  ///< after a look: no other one at less
-  bool acted_ = false;        ///< this attempt is being ended for a verdict
+  std::optional<Told> told_;             ///< what is not over
+  Duration next_silence_{0};             ///< after a look: no other one at less
+  std::optional<TimePoint> acts_until_;  ///< this attempt is being ended for a verdict
+  bool doubted_ = false;                 ///< the verdict before was the network's, though ranks move
   std::uint64_t looks_ = 0, found_ = 0;
   std::vector<hang::Action> actions_;
 };

@@ -144,6 +144,7 @@ void fields(auto& a, PackedFound& m) {
   a.choice("an action", m.found.action, HangAction::restart, HangAction::none);
   ranks(a, m.found.ended);
   a.list("looks", m.looks, told_looks_max, [&a](std::string& look) { a.text("a look", look, look_bytes_max); });
+  a.later_choice("why nothing is done", m.found.spared, HangSpared::doubtful, HangSpared::nobody);
 }
 void fields(auto& a, hang::Over& m) { a(m.number, m.after); }
 void fields(auto& a, StragglerFound& m) {
@@ -302,7 +303,8 @@ hang::Found in_brief(const hang::Found& found, std::size_t bytes) {
                     .asked = found.asked,
                     .verdict = found.verdict,
                     .silence = found.silence,
-                    .action = found.action};
+                    .action = found.action,
+                    .spared = found.spared};
   if (!brief.verdict) return brief;
   HangVerdict& verdict = *brief.verdict;
   verdict.culprits = cut(RankSet{verdict.culprits}, brief_ranks_bytes_max).below(looked_ranks_max);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -22,7 +23,8 @@ std::size_t behind(const WaitGraph::Group& group, std::int64_t number) {
 
 WaitGraph::WaitGraph(int world_size)
     : world_size_{std::max(world_size, 0)}, answers_(index(world_size_)), waits_(index(world_size_)),
-      waited_for_(index(world_size_)), knows_peer_(index(world_size_)) {}
+      waited_for_(index(world_size_)), behind_(index(world_size_)), in_call_(index(world_size_)),
+      knows_peer_(index(world_size_)) {}
 
 std::string_view WaitGraph::text(std::uint32_t number) const {
   return number < texts_.size() ? std::string_view{texts_[number]} : std::string_view{};
@@ -91,7 +93,7 @@ void WaitGraph::place_call(int rank, std::size_t group, const Collective& call) 
                     .sizes = number_of(call.sizes),
                     .dtype = number_of(call.dtype),
                     .elements = call.elements};
-  if (!call.finished && (!call.point_to_point || call.peer)) anything_unfinished_ = true;
+  if (!call.finished && (!call.point_to_point || call.peer)) anything_unfinished_ = in_call_[index(rank)] = true;
   if (call.point_to_point) {
     if (call.peer && !call.finished) peer_calls_.push_back({begun, group, call.peer->value()});
     return;
@@ -142,9 +144,8 @@ void WaitGraph::gather_members(Group& group, std::vector<std::size_t>& named_by,
     visits_left_ -= static_cast<std::size_t>(size);
     for (const Rank rank : group.ranks.below(world_size_)) {
       if (named_by[index(rank.value())] == stamp) continue;
-      const Answer answer = answers_[index(rank.value())];
-      if (answer == Answer::none) group.members.push_back({rank.value(), unknown});
-      if (answer == Answer::all) group.members.push_back({rank.value(), -1});
+      const bool tells_all = answers_[index(rank.value())] == Answer::all;
+      group.members.push_back({rank.value(), tells_all ? -1 : unknown});
     }
   }
   std::ranges::sort(group.members, {}, [](const Member& member) { return std::tuple{member.newest, member.rank}; });
@@ -160,7 +161,11 @@ void WaitGraph::find_waiting() {
     }
     if (newest_unfinished < 0) continue;
     const std::size_t awaited = behind(group, newest_unfinished);
-    for (std::size_t i = 0; i < awaited; ++i) waited_for_[index(group.members[i].rank)] = true;
+    for (const Member& member : std::span{group.members}.first(awaited)) {
+      waited_for_[index(member.rank)] = true;
+      const bool may_be_there = member.newest == unknown && answers_[index(member.rank)] == Answer::cut;
+      if (!may_be_there) behind_[index(member.rank)] = true;
+    }
   }
 }
 
@@ -175,7 +180,7 @@ void WaitGraph::find_peers() {
                ends.contains(PeerEnd{call.group, call.peer, call.begun.rank, !sends(call)});
     if (call.met) continue;
     waits_[index(call.begun.rank)] = true;
-    waited_for_[index(call.peer)] = true;
+    waited_for_[index(call.peer)] = behind_[index(call.peer)] = true;
   }
 }
 

@@ -19,8 +19,8 @@ inline constexpr std::size_t member_visits_max = 2'000'000;
 /// and not with what was said there.
 ///
 /// A rank waits for a member of a group when it has an unfinished collective there that the member has not begun, or
-/// when the member gives no answer. In a point-to-point call whose peer is known it waits for that peer, unless the
-/// peer is in the other end of such a call.
+/// when the member gives no answer, or has more groups than it tells and not that one. In a point-to-point call whose
+/// peer is known it waits for that peer, unless the peer is in the other end of such a call.
 class WaitGraph {
  public:
   static constexpr std::uint32_t no_text = 0xffffffff;
@@ -66,6 +66,10 @@ class WaitGraph {
 
   [[nodiscard]] bool waits(int rank) const { return waits_[index(rank)]; }
   [[nodiscard]] bool is_waited_for(int rank) const { return waited_for_[index(rank)]; }
+  /// It may as well have begun what it is waited for in: it has more groups than it tells.
+  [[nodiscard]] bool may_have_begun(int rank) const { return waited_for_[index(rank)] && !behind_[index(rank)]; }
+  /// It has begun what is not finished.
+  [[nodiscard]] bool is_in_call(int rank) const { return in_call_[index(rank)]; }
   /// Somebody has begun what is not finished.
   [[nodiscard]] bool anything_unfinished() const { return anything_unfinished_; }
   /// A call whose peer is not known is not among those that wait.
@@ -104,7 +108,7 @@ class WaitGraph {
   std::unordered_map<std::string, std::vector<std::size_t>> groups_by_name_;
   std::vector<Unplaced> unplaced_;
   std::vector<Answer> answers_;
-  std::vector<bool> waits_, waited_for_, knows_peer_;
+  std::vector<bool> waits_, waited_for_, behind_, in_call_, knows_peer_;
   std::size_t visits_left_ = member_visits_max;
   bool anything_unfinished_ = false;
 };

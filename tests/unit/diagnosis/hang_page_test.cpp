@@ -108,22 +108,23 @@ TEST_CASE("sizes are told in the unit that fits", "[unit][hang_page]") {
 }
 
 TEST_CASE("the last line says what is done", "[unit][hang_page]") {
-  const auto last = [](HangKind kind, OnHang on_hang, HangAction action) {
-    HangReport told = judged(kind, {3});
+  const auto last = [](OnHang on_hang, HangAction action, HangSpared spared = HangSpared::nobody) {
+    HangReport told = example();
     told.on_hang = on_hang;
     told.action = action;
+    told.spared = spared;
     return hang_page(told, std::nullopt, "").back();
   };
-  CHECK(last(HangKind::stuck, OnHang::report, HangAction::none) == "  nothing was done (--on-hang=report)");
-  CHECK(last(HangKind::stuck, OnHang::abort, HangAction::abort) == "  the job is ended (--on-hang=abort)");
-  CHECK(last(HangKind::stuck, OnHang::restart, HangAction::restart) ==
-        "  the workers are started again (--on-hang=restart)");
-  CHECK(last(HangKind::busy, OnHang::abort, HangAction::none) ==
-        "  nothing was done (--on-hang=abort: who is busy is left alone)");
-  CHECK(last(HangKind::debugged, OnHang::abort, HangAction::none) ==
-        "  nothing was done (--on-hang=abort: who is debugged is left alone)");
-  CHECK(last(HangKind::stuck, OnHang::restart, HangAction::none) ==
-        "  nothing was done (--on-hang=restart: some ranks are not ours)");
+  CHECK(last(OnHang::report, HangAction::none) == "  nothing was done (--on-hang=report)");
+  CHECK(last(OnHang::abort, HangAction::abort) == "  the job is ended (--on-hang=abort)");
+  CHECK(last(OnHang::restart, HangAction::restart) == "  the workers are started again (--on-hang=restart)");
+  const auto nothing = [&](HangSpared spared) { return last(OnHang::abort, HangAction::none, spared); };
+  const std::string front_of = "  nothing was done (--on-hang=abort: ";
+  CHECK(nothing(HangSpared::busy) == front_of + "who is busy is left alone)");
+  CHECK(nothing(HangSpared::debugged) == front_of + "who is debugged is left alone)");
+  CHECK(nothing(HangSpared::foreign) == front_of + "some ranks are not ours)");
+  CHECK(nothing(HangSpared::unseen) == front_of + "who was not seen is left alone)");
+  CHECK(nothing(HangSpared::doubtful) == front_of + "some ranks move; they are looked at once more)");
 }
 
 TEST_CASE("who asks sees the ranks, and nothing is done", "[unit][hang_page]") {
@@ -184,6 +185,22 @@ TEST_CASE("who was not seen is told so", "[unit][hang_page]") {
   const std::string page = page_text(told);
   CHECK(page.find("  rank 2, nodea, pid 4002: not seen\n") != std::string::npos);
   CHECK(page.find("  ranks 4-7: not seen\n") != std::string::npos);
+}
+
+TEST_CASE("of who was not seen, or has ended, nobody says that it is busy or stuck", "[unit][hang_page]") {
+  const std::string wait = "; ranks 0-2 wait for it in " + call;
+  HangReport told = judged(HangKind::busy, {3});
+  told.verdict->unseen = looks::ranks("3");
+  CHECK(hang_summary(told) == front + "rank 3 on nodeb was not seen" + wait);
+  told.looks[3].seen = false;
+  CHECK(hang_summary(told) == front + "rank 3 on nodeb was not seen" + wait);
+  told = judged(HangKind::stuck, {3});
+  told.looks[3].state = state_dead;
+  CHECK(hang_summary(told) == front + "rank 3 on nodeb has ended" + wait);
+  SECTION("but of several of which one is there") {
+    told.verdict->culprits = looks::list({2, 3});
+    CHECK(hang_summary(told) == front + "ranks 2-3 are stuck; ranks 0-2 wait for them in " + call);
+  }
 }
 
 TEST_CASE("a page has its limits", "[unit][hang_page]") {

@@ -1,63 +1,7 @@
-#include "rendezvous/core/diagnosis/hang_watch.hpp"
-
-#include <catch2/catch.hpp>
-
-#include "looks.hpp"
-#include "rendezvous/core/diagnosis/look_parts.hpp"
+#include "tests/unit/diagnosis/silent_job.hpp"
 
 using namespace torchup;
-using namespace torchup::looks;
-using namespace std::chrono_literals;
-using hang::Action;
-using hang::Found;
-using hang::Over;
-using hang::Void;
-
-namespace {
-
-constexpr TimePoint t0{};
-const NodeId a{"a"}, b{"b"};
-
-ProgressReport running(Duration silence, Duration median = 1s, Duration longest = 2s) {
-  return {.watched = true, .progressed = true, .silence = silence, .median_gap = median, .longest_gap = longest};
-}
-ProgressReport starting(Duration silence) { return {.watched = true, .silence = silence}; }
-
-/// A job of two nodes with two ranks each, which have begun.
-struct Job {
-  explicit Job(HangSettings settings = {}) : watch{settings} {
-    REQUIRE(watch.step(hang::AttemptBegins{nodes(), 4}, t0).empty());
-  }
-  static std::vector<NodeRanks> nodes() { return {{a, "nodea", Rank{0}, 2}, {b, "nodeb", Rank{2}, 2}}; }
-  std::vector<Action> tell(const NodeId& node, const ProgressReport& report, TimePoint now) {
-    return watch.step(hang::Reported{node, report}, now);
-  }
-  /// Both have been silent for so long; what is asked then.
-  std::vector<Action> silent(Duration silence, TimePoint now) {
-    REQUIRE(tell(a, running(silence + 1s), now).empty());
-    return tell(b, running(silence), now);
-  }
-  std::vector<Action> answer(const NodeId& node, std::uint64_t number, std::vector<RankLook> looks, TimePoint now) {
-    return watch.step(hang::Answered{node, number, pack_looks(looks).front()}, now);
-  }
-  /// Rank 3 does not move, or does; the others wait for it.
-  std::vector<Action> answer_both(std::uint64_t number, RankLook rank_3, TimePoint now) {
-    REQUIRE(answer(a, number, {waiting(0), waiting(1)}, now).empty());
-    return answer(b, number, {waiting(2), at(std::move(rank_3), "0", "0-3", 1233)}, now);
-  }
-  static RankLook waiting(int rank) { return in(still(rank), "0", "0-3", 1234); }
-
-  HangWatch watch;
-};
-
-const Found& found(const std::vector<Action>& actions) {
-  REQUIRE(actions.size() == 1);
-  REQUIRE(std::holds_alternative<Found>(actions[0]));
-  return std::get<Found>(actions[0]);
-}
-std::vector<Action> examine(std::uint64_t number, bool asked = false) { return {hang::Examine{number, asked}}; }
-
-}  // namespace
+using namespace torchup::silent_job;
 
 TEST_CASE("how long all may be silent", "[unit][diagnosis]") {
   const auto limit = [](const HangTimeout& timeout, std::vector<ProgressReport> reports) {
@@ -157,6 +101,26 @@ TEST_CASE("who has not answered after 5 s is unknown", "[unit][diagnosis]") {
   REQUIRE(job.answer(b, 0, {still(2), still(3)}, t0 + 6s).empty());
 }
 
+TEST_CASE("who answers late may have looked at another moment", "[unit][diagnosis]") {
+  Job job;
+  REQUIRE(job.silent(64s, t0) == examine(0));
+  REQUIRE(job.answer(a, 0, {Job::waiting(0), Job::waiting(1)}, t0 + 1s).empty());
+  const std::vector<RankLook> others{Job::waiting(2), at(still(3), "0", "0-3", 1233)};
+  SECTION("not within the limit") {
+    const auto actions = job.answer(b, 0, others, t0 + look_answer_limit);
+    REQUIRE(found(actions).verdict->culprits == list({3}));
+  }
+  SECTION("so what happened since is waited for") {
+    REQUIRE(job.answer(b, 0, others, t0 + look_answer_limit + 1ns).empty());
+    REQUIRE(job.watch.deadline() == t0 + look_wait_max);
+    SECTION("progress") {
+      REQUIRE(job.tell(a, running(1s), t0 + 4s).empty());
+      REQUIRE(job.watch.step(hang::Wake{}, t0 + 5s) == std::vector<Action>{Void{0, "a rank has made progress"}});
+    }
+    SECTION("or none") { REQUIRE(found(job.watch.step(hang::Wake{}, t0 + 5s)).verdict->culprits == list({3})); }
+  }
+}
+
 TEST_CASE("answers that nobody asked for, or understands, change nothing", "[unit][diagnosis]") {
   Job job;
   REQUIRE(job.answer(a, 0, {still(0)}, t0).empty());
@@ -228,25 +192,6 @@ TEST_CASE("busy is told again at doubling distances", "[unit][diagnosis]") {
   }
 }
 
-TEST_CASE("what is done is what was wanted, and once in an attempt", "[unit][diagnosis]") {
-  const auto act = [](HangSettings settings, const RankLook& rank_3) {
-    Job job{settings};
-    REQUIRE(job.silent(64s, t0) == examine(0));
-    const Found hang = found(job.answer_both(0, rank_3, t0));
-    const bool again = !job.silent(1000s, t0 + 1000s).empty();
-    REQUIRE(again == (hang.action == HangAction::none));
-    REQUIRE((hang.action == HangAction::none ? hang.ended.empty() : hang.ended == hang.verdict->culprits));
-    return hang.action;
-  };
-  const HangTimeout given{.mode = HangTimeout::Mode::given, .silence = 60s};
-  REQUIRE(act({.on_hang = OnHang::report}, still(3)) == HangAction::none);
-  REQUIRE(act({.on_hang = OnHang::abort}, still(3)) == HangAction::abort);
-  REQUIRE(act({.on_hang = OnHang::restart}, still(3)) == HangAction::restart);
-  REQUIRE(act({.on_hang = OnHang::restart}, moving(3)) == HangAction::none);
-  REQUIRE(act({.timeout = given, .on_hang = OnHang::restart}, moving(3)) == HangAction::restart);
-  REQUIRE(act({.on_hang = OnHang::restart, .may_act = false}, still(3)) == HangAction::none);
-}
-
 TEST_CASE("a person sees all ranks whenever they ask", "[unit][diagnosis]") {
   Job job{{.timeout = {.mode = HangTimeout::Mode::off}, .on_hang = OnHang::abort}};
   REQUIRE(job.watch.step(hang::Asked{}, t0) == examine(0, true));
@@ -282,6 +227,13 @@ TEST_CASE("a person who asks during a look gets that one", "[unit][diagnosis]") 
   SECTION("a hang is told as such") {
     const auto actions = job.answer_both(0, rank_3, t0 + 2s);
     REQUIRE_FALSE(found(actions).asked);
+  }
+  SECTION("who had no time to answer is not held against the others") {
+    REQUIRE(job.answer(a, 0, {Job::waiting(0), Job::waiting(1)}, t0 + 2s).empty());
+    const auto actions = job.watch.step(hang::Wake{}, t0 + 3s);
+    REQUIRE(actions.size() == 2);
+    REQUIRE((std::get<Found>(actions[0]).asked && std::get<Found>(actions[0]).action == HangAction::none));
+    REQUIRE(actions[1] == Action{hang::Examine{1, false}});  // the hang has its own
   }
   SECTION("a void one is shown all the same") {
     rank_3.progressed = true;

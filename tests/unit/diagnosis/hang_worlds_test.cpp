@@ -204,7 +204,7 @@ TEST_CASE("in a random healthy world nobody is named but those who work", "[unit
     }
     const HangVerdict verdict = world.verdict();
     REQUIRE(verdict.kind == HangKind::busy);
-    REQUIRE(action_for(verdict.kind, OnHang::restart, false) == HangAction::none);
+    REQUIRE(decision_for(verdict.kind, OnHang::restart, false).action == HangAction::none);
     REQUIRE(verdict.culprits.size() == workers.size());
     for (std::size_t i = 0; i < workers.size(); ++i) REQUIRE(verdict.culprits[i] == Rank{workers[i]});
   }

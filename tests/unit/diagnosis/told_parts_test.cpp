@@ -57,6 +57,7 @@ hang::Found full_found() {
                                  .unseen = ranks("6")},
           .silence = 64s,
           .action = HangAction::restart,
+          .spared = HangSpared::doubtful,
           .ended = list({3, 5}),
           .looks = {in(still(2), "0", "0-3", 1234), moving(3)}};
 }

@@ -238,6 +238,12 @@ TEST_CASE("who asks by SIGQUIT sees all ranks before the job ends", "[unit][agen
     REQUIRE_FALSE(find_event<event::WorkerHung>(actions));
     SECTION("and once") { REQUIRE(find<KillWorkers>(job.agent.step(SignalArrived{SIGQUIT}, t0 + 3s))); }
   }
+  SECTION("with that of a hang that was found meanwhile") {
+    const auto actions = job.agent.step(told(found(1)), t0 + 1s);
+    REQUIRE_FALSE(find<TellHang>(actions)->report.asked);
+    REQUIRE(find_sent<Leave>(actions)->exit_code == 131);
+    REQUIRE(*find<ShowWorkers>(actions) == ShowWorkers{both, true});
+  }
   SECTION("or without it where it does not come") {
     REQUIRE(job.agent.deadline() == t0 + quit_patience);
     REQUIRE(job.agent.step(Wake{}, t0 + quit_patience - 1ns).empty());
