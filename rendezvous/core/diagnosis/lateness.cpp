@@ -43,6 +43,13 @@ void put_in_order(std::vector<BegunCall>& begun) {
   std::ranges::reverse(begun);
 }
 
+/// The clock of the day, by which PyTorch tells, was set back: what is new seems to be old. A clock that is only
+/// corrected goes by less.
+bool was_set_back(std::span<const BegunCall> begun, std::int64_t used_until_ns) {
+  constexpr std::int64_t second_ns = 1'000'000'000;
+  return used_until_ns - std::ranges::max(begun, {}, &BegunCall::arrival_ns).arrival_ns > second_ns;
+}
+
 ArrivalTable arrival_table(std::span<const BegunCall> begun, std::size_t members, std::int64_t used_until_ns) {
   ArrivalTable table;
   for (std::size_t at = 0; at < begun.size();) {
@@ -187,7 +194,8 @@ LatenessWindow LatenessMeter::window(std::span<const RankArrivals> ranks) {
     const auto& group = members.at(signature.group);
     put_in_order(calls.begun);
     const auto used = used_until_ns_.find(signature);
-    ArrivalTable table = arrival_table(calls.begun, group.size(), used == used_until_ns_.end() ? -1 : used->second);
+    const bool is_known = used != used_until_ns_.end() && !was_set_back(calls.begun, used->second);
+    ArrivalTable table = arrival_table(calls.begun, group.size(), is_known ? used->second : -1);
     if (table.numbers.size() < lateness_least) continue;
     const bool timed = table.durations.size() == table.numbers.size();
     keep_newest(table.numbers);

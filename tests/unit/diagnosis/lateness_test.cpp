@@ -83,6 +83,21 @@ TEST_CASE("what a window has used the next one does not use again", "[unit][late
   CHECK(window.worst->count == 20);
 }
 
+TEST_CASE("a clock that is set back costs no more than one window", "[unit][lateness]") {
+  LatenessMeter meter;
+  const auto set_back = [](std::int64_t by_ns, std::int64_t count, std::int64_t first) {
+    auto ranks = ranks_late_by({0, 30 * ms}, count, first);
+    for (RankArrivals& rank : ranks) {
+      for (Arrival& one : rank.arrivals) one.call.created_ns -= by_ns;
+    }
+    return ranks;
+  };
+  REQUIRE(meter.window(ranks_late_by({0, 30 * ms}, 30)).worst);
+  CHECK_FALSE(meter.window(set_back(900 * ms, 30, 0)).worst);  // it was corrected
+  CHECK(meter.window(set_back(900'000 * ms, 30, 30)).worst->count == 30);
+  CHECK_FALSE(meter.window(set_back(900'000 * ms, 30, 30)).worst);
+}
+
 TEST_CASE("only collectives that all local ranks of the group have are compared", "[unit][lateness]") {
   auto ranks = ranks_late_by({0, 30 * ms, 0}, 30);
   ranks[2].arrivals.erase(ranks[2].arrivals.begin(), ranks[2].arrivals.begin() + 10);
