@@ -117,6 +117,22 @@ class Page(Case):
                 self.assertNotIn("torchup", file.read_text())
                 self.assertEqual([path.name for path in self.folder.glob("error_*.json.*")], [])
 
+    def test_last_of_several_exceptions(self):
+        """A program that prints one and goes on has not ended by it."""
+        file = self.folder / "error.json"
+        worker = self.run_worker("-c", "import sys, time\nsys.excepthook(ValueError, ValueError('first'), None)\n"
+                                 "print(time.monotonic_ns())\nraise KeyError('last')",
+                                 env={"TORCHELASTIC_ERROR_FILE": str(file)})
+        self.assertEqual(json.loads(file.read_text())["message"]["message"], "KeyError: 'last'")
+        self.assertGreater(worker.memory.raised_at, int(worker.output()))
+
+    def test_exception_that_the_programs_hook_hands_on_is_told_once(self):
+        file = self.folder / "error.json"
+        worker = self.run_worker("-c", "import atexit, sys, time\nsys.excepthook = lambda *it: sys.__excepthook__(*it)\n"
+                                 "atexit.register(lambda: print(time.monotonic_ns()))\n1 / 0",
+                                 env={"TORCHELASTIC_ERROR_FILE": str(file)})
+        self.assertLess(worker.memory.raised_at, int(worker.output()))
+
     def test_error_file_that_is_there(self):
         file = self.write("error.json", "by somebody else")
         worker = self.run_worker("-c", "1 / 0", env={"TORCHELASTIC_ERROR_FILE": str(file)})

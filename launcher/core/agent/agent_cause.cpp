@@ -86,7 +86,10 @@ void Agent::await_cause() {
 
 void Agent::on(const ExceptionSeen& event) {
   Worker& worker = worker_at(event.local_rank);
-  if (phase_ != Phase::running || worker.state != WorkerState::running || is_of_others(event.lines)) return;
+  if (phase_ != Phase::running || worker.state != WorkerState::running) return;
+  // Of a worker's exceptions the last one counts: it has lived on after those before.
+  worker.exception.reset();
+  if (is_of_others(event.lines)) return;
   worker.exception = event;
   if (cause_ends_ && note_exceptions({}, true)) tell_failures();
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "rendezvous/core/diagnosis/program_frames.hpp"
@@ -28,20 +29,43 @@ bool waits_in_collective(const WorkerAnswer& answer) {
   return std::ranges::any_of(answer.entries, [](const AnsweredEntry& entry) { return !entry.call.finished; });
 }
 
+/// A group that has gone, or come, is one too.
 bool groups_differ(const WorkerAnswer& first, const WorkerAnswer& second) {
-  return std::ranges::any_of(second.groups, [&](const AnsweredGroup& group) {
+  const auto is_as_before = [&](const AnsweredGroup& group) {
     const auto before = std::ranges::find(
         first.groups, group.position.name, [](const AnsweredGroup& each) -> auto& { return each.position.name; });
-    return before == first.groups.end() || before->position.number != group.position.number ||
-           before->sequence != group.sequence;
+    return before != first.groups.end() && before->position.number == group.position.number &&
+           before->sequence == group.sequence;
+  };
+  return first.groups.size() != second.groups.size() || !std::ranges::all_of(second.groups, is_as_before);
+}
+
+/// A call that was under way is done.
+bool has_finished_call(const WorkerAnswer& first, const WorkerAnswer& second) {
+  using Name = std::tuple<std::string_view, bool, std::int64_t>;
+  std::set<Name> under_way;
+  for (const auto& [call, _] : first.entries) {
+    if (!call.finished) under_way.emplace(call.group, call.point_to_point, call.number);
+  }
+  return std::ranges::any_of(second.entries, [&](const AnsweredEntry& entry) {
+    const Collective& call = entry.call;
+    return call.finished && under_way.contains(Name{call.group, call.point_to_point, call.number});
   });
 }
 
+/// Or it is another program now, or there at one of the moments alone.
 bool has_progressed(const WorkerSeen& first, const WorkerSeen& second) {
-  const auto beats = [](const WorkerSeen& seen) { return seen.progress ? seen.progress->beats : 0; };
-  if (beats(first) != beats(second)) return true;
-  if (first.hook && second.hook && first.hook->collectives != second.hook->collectives) return true;
-  return first.answer && second.answer && groups_differ(*first.answer, *second.answer);
+  if ((first.kernel.state == state_unknown) != (second.kernel.state == state_unknown)) return true;
+  const auto done = [](const WorkerSeen& seen) {
+    return seen.progress ? std::pair{seen.progress->beats, seen.progress->step}
+                         : std::pair{std::uint64_t{0}, std::int64_t{0}};
+  };
+  if (done(first) != done(second)) return true;
+  const auto& before = first.hook;
+  const auto& after = second.hook;
+  if (before && after && (before->collectives != after->collectives || before->process != after->process)) return true;
+  if (!first.answer || !second.answer) return false;
+  return groups_differ(*first.answer, *second.answer) || has_finished_call(*first.answer, *second.answer);
 }
 
 bool stack_differs(const WorkerSeen& first, const WorkerSeen& second) {
@@ -111,6 +135,11 @@ WorkerSeen newest_of(const WorkerMoments& moments, Processor processor) {
 
 }  // namespace
 
+std::optional<std::int64_t> raised_for_good(std::int64_t raised_at_ns, const std::optional<WorkerProgress>& progress) {
+  const bool goes_on = progress && progress->beats > 0 && progress->ended_ns > raised_at_ns;
+  return raised_at_ns == 0 || goes_on ? std::nullopt : std::optional{raised_at_ns};
+}
+
 RankLook look_of(const WorkerMoments& moments, Processor processor) {
   const WorkerSeen newest = newest_of(moments, processor);
   RankLook look;
@@ -123,7 +152,7 @@ RankLook look_of(const WorkerMoments& moments, Processor processor) {
     look.step = newest.progress->step;
     look.beats = newest.progress->beats;
   }
-  if (newest.hook && newest.hook->raised_at_ns != 0) look.raised_ns = newest.hook->raised_at_ns;
+  if (newest.hook) look.raised_ns = raised_for_good(newest.hook->raised_at_ns, newest.progress);
   const PythonThread* const main = main_of(newest);
   if (newest.python) look.debugged = is_debugged(*newest.python, main);
   if (main) {

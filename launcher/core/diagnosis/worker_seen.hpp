@@ -37,6 +37,11 @@ struct WorkerMoments {
 /// one moment alone, who runs moves.
 [[nodiscard]] RankLook look_of(const WorkerMoments& moments, Processor processor);
 
+/// When the exception by which a worker ends left its program. Nothing where none has, or where it has ended a step
+/// since: then its program has printed one, and goes on.
+[[nodiscard]] std::optional<std::int64_t> raised_for_good(std::int64_t raised_at_ns,
+                                                          const std::optional<WorkerProgress>& progress);
+
 /// Whether the native stack may tell more than what is seen already: it has no Python frames, or its innermost one
 /// hides native code in which it computes, or waits for what the kernel does not name. A rank that waits for others in
 /// a collective is no culprit, and nobody wants its.

@@ -17,11 +17,16 @@ Task<> CauseWatch::look() {
   looked_at_ = now;
   const std::vector<RaisedWorker> raised = workers_.raised();
   for (const RaisedWorker& worker : raised) {
-    if (told_.contains(worker.pid)) continue;
+    const auto is_told = [&] {
+      const auto told = told_.find(worker.pid);
+      return told != told_.end() && told->second == worker.raised_at_ns;
+    };
+    if (is_told()) continue;
     std::string path = listener_.error_file_of(worker.local_rank);
     const LastWords words = co_await output_.read_last_words(path);
     // The mark comes first, the file a moment later; whether it is of another's end only its words tell.
-    if (!words.error || !told_.insert(worker.pid).second) continue;
+    if (!words.error || is_told()) continue;
+    told_[worker.pid] = worker.raised_at_ns;
     ExceptionSeen seen{.local_rank = worker.local_rank, .raised_at_ns = worker.raised_at_ns};
     seen.time_us = words.error->time_us;
     seen.message = words.error->traceback;

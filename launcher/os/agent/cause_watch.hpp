@@ -2,8 +2,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "launcher/core/agent/agent.hpp"
@@ -17,7 +17,7 @@ namespace torchup {
 inline constexpr Duration cause_look_interval = std::chrono::milliseconds{20};
 
 /// Tells of exceptions that have left the programs of living workers: by their pages, and by what their error files say
-/// of them. Of each process once. Lives on the loop.
+/// of them. Of each once; of those of one process the last counts. Lives on the loop.
 class CauseWatch {
  public:
   struct Listener {
@@ -38,7 +38,7 @@ class CauseWatch {
   const WorkerGroup& workers_;
   Output& output_;
   Listener listener_;
-  std::set<std::int64_t> told_;  ///< processes
+  std::map<std::int64_t, std::int64_t> told_;  ///< by process, when the exception that was told left its program
   TimePoint looked_at_{};
   std::optional<TimePoint> seeks_until_;
 };

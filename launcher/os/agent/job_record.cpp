@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "launcher/core/diagnosis/worker_seen.hpp"
 #include "launcher/core/record/error_file.hpp"
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/core/record/incident.hpp"
@@ -126,7 +127,7 @@ void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t ti
   failure.message = worker.message;
   failure.error_file = worker.error_file;
   failure.consequence = worker.consequence;
-  if (remains.hook) failure.raised_at_ns = remains.hook->raised_at_ns;
+  if (remains.hook) failure.raised_at_ns = raised_for_good(remains.hook->raised_at_ns, remains.progress).value_or(0);
   // It had raised before: the signal of ours that ended it says nothing of that.
   const bool stopped = worker.end == WorkerEnd::terminated && worker.exit_code < 0;
   if (stopped && failure.raised_at_ns != 0) failure.exit_code = exception_code;

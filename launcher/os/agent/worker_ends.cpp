@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "launcher/core/diagnosis/worker_seen.hpp"
 #include "launcher/core/record/error_file.hpp"
 #include "launcher/core/record/exit_report.hpp"
 
@@ -29,7 +30,7 @@ void WorkerEnds::gone(const WorkerId& worker, int exit_code, WorkerRemains remai
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   ended.time_us = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
   if (remains.progress) ended.last_step = remains.progress->step;
-  if (remains.hook) ended.raised_at_ns = remains.hook->raised_at_ns;
+  if (remains.hook) ended.raised_at_ns = raised_for_good(remains.hook->raised_at_ns, remains.progress).value_or(0);
   const bool by_hook = remains.hook && remains.hook->recorded;
   at(worker.local_rank) = {ended.time_us, std::move(remains)};
   AttemptOutput* const attempt = listener_.attempt();

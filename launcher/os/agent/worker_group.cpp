@@ -9,6 +9,7 @@
 #include <csignal>
 #include <utility>
 
+#include "launcher/core/diagnosis/worker_seen.hpp"
 #include "launcher/core/plan/descriptor_need.hpp"
 #include "launcher/core/plan/worker_command.hpp"
 #include "launcher/os/machine/descendants.hpp"
@@ -308,7 +309,8 @@ std::vector<RaisedWorker> WorkerGroup::raised() const {
   std::vector<RaisedWorker> list;
   for (const auto& worker : workers_) {
     const auto hook = worker ? worker->hook() : std::nullopt;
-    if (hook && hook->raised_at_ns != 0) list.push_back({worker->id().local_rank, worker->pid(), hook->raised_at_ns});
+    const auto raised_at_ns = hook ? raised_for_good(hook->raised_at_ns, worker->progress()) : std::nullopt;
+    if (raised_at_ns) list.push_back({worker->id().local_rank, worker->pid(), *raised_at_ns});
   }
   return list;
 }

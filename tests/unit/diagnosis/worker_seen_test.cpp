@@ -132,10 +132,42 @@ TEST_CASE("a rank has progressed when a step, a beat or a group differs", "[unit
   SECTION("the sum of all groups") { both.second->hook->collectives = 10; }
   SECTION("a number") { both.second->answer->groups[0].position.number = 8; }
   SECTION("a point-to-point call") { both.second->answer->groups[0].sequence = 15; }
+  SECTION("the program's own number") {
+    both.first.progress = WorkerProgress{.beats = 3, .step = 7};
+    both.second->progress = WorkerProgress{.beats = 3, .step = 8};
+  }
   SECTION("a group that is new") { both.first.answer->groups.clear(); }
+  SECTION("or gone") { both.second->answer->groups.clear(); }
+  SECTION("a call that is done") { both.second->answer->entries[0].call.finished = true; }
+  SECTION("another program is there") { both.second->hook->process = 77; }
+  SECTION("it has gone") { both.second->kernel = {}; }
+  SECTION("or come") { both.first.kernel = {}; }
   CHECK(look(both).progressed);
   both.second.reset();
   CHECK_FALSE(look(both).progressed);
+}
+
+TEST_CASE("of calls of one number only the one that was under way is done", "[unit][diagnosis]") {
+  WorkerMoments both = moments();
+  for (WorkerSeen* one : {&both.first, &*both.second}) {
+    one->answer->entries.push_back(entry("1", 7, true));
+    one->answer->entries.push_back(entry("0", 7, true));
+    one->answer->entries.back().call.point_to_point = true;
+  }
+  CHECK_FALSE(look(both).progressed);
+}
+
+TEST_CASE("an exception that was printed by a program that goes on is no end", "[unit][diagnosis]") {
+  CHECK(raised_for_good(0, std::nullopt) == std::nullopt);
+  CHECK(raised_for_good(5, std::nullopt) == 5);
+  CHECK(raised_for_good(5, WorkerProgress{.beats = 1, .ended_ns = 5}) == 5);
+  CHECK(raised_for_good(5, WorkerProgress{.beats = 1, .ended_ns = 6}) == std::nullopt);
+  CHECK(raised_for_good(5, WorkerProgress{.ended_ns = 6}) == 5);  // it has ended no step
+  WorkerMoments both = moments();
+  both.second->hook->raised_at_ns = 5;
+  CHECK(look(both).raised_ns == 5);
+  both.first.progress = both.second->progress = WorkerProgress{.beats = 1, .ended_ns = 6};
+  CHECK(look(both).raised_ns == std::nullopt);
 }
 
 TEST_CASE("a rank moves when it has used something, or its stack differs", "[unit][diagnosis]") {

@@ -196,6 +196,23 @@ TEST_CASE("an exception in a worker that lives on ends the wait for the cause", 
   SECTION("for which it is sought once") { REQUIRE_FALSE(find<SeekCause>(job.agent.step(said(1, lost), t0 + 1s))); }
 }
 
+TEST_CASE("of a worker's exceptions the last one counts", "[unit][agent][cause]") {
+  Running job{two_workers(1)};
+  REQUIRE(job.agent.step(raised("ValueError: bad", nanoseconds(t0 + 1s)), t0 + 1s).empty());
+  SECTION("be it of another's end") {
+    REQUIRE(job.agent.step(raised(lost, nanoseconds(t0 + 2s)), t0 + 2s).empty());
+    const auto first = job.agent.step(said(0, lost), t0 + 3s);
+    REQUIRE_FALSE(find_sent<WorkersFailed>(first));
+    REQUIRE(find<SeekCause>(first));
+  }
+  SECTION("or its own") {
+    REQUIRE(job.agent.step(raised("KeyError: 1", nanoseconds(t0 + 2s)), t0 + 2s).empty());
+    const auto told = job.agent.step(said(0, lost), t0 + 3s);
+    const auto& failures = find_sent<WorkersFailed>(told)->failures;
+    REQUIRE(failures[root_cause(failures)].message == "KeyError: 1");
+  }
+}
+
 TEST_CASE("an exception that was seen before anybody ended is a cause when somebody does", "[unit][agent][cause]") {
   Running job{two_workers(1)};
   REQUIRE(job.agent.step(raised("ValueError: bad", nanoseconds(t0 + 1s)), t0 + 1s).empty());
