@@ -6,9 +6,13 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "launcher/core/text/json.hpp"
 #include "rendezvous/core/text/names.hpp"
@@ -172,6 +176,42 @@ std::optional<AnsweredEntry> entry_of(const json& value, const Members& members)
   return entry;
 }
 
+/// `gloo` of `gloo:all_reduce`: a group may have several backends, each of which counts its own calls.
+std::string_view backend_of(const Collective& call) {
+  const auto colon = call.operation.find(':');
+  return std::string_view{call.operation}.substr(0, colon == std::string::npos ? 0 : colon);
+}
+
+/// The recorder keeps the calls of groups that were destroyed, and programs make groups of the same name again, whose
+/// numbers begin anew: what stands before a number that is no larger is another group's, and so are the collectives
+/// beyond the group's own count.
+void leave_out_former(WorkerAnswer& answer) {
+  using Count = std::tuple<std::string_view, std::string_view, bool>;
+  std::map<Count, std::int64_t> next;  // from the newest entry back
+  std::unordered_map<std::string_view, std::int64_t> counts;
+  for (AnsweredGroup& group : answer.groups) {
+    if (group.sequence < 0) continue;
+    counts.emplace(group.position.name, group.sequence);
+    if (group.position.number > group.sequence) group.position.number = unknown;
+  }
+  std::set<Count> begun_anew;
+  std::vector<AnsweredEntry> kept;
+  for (auto entry = answer.entries.rbegin(); entry != answer.entries.rend(); ++entry) {
+    const Collective& call = entry->call;
+    const Count count{call.group, backend_of(call), call.point_to_point};
+    const auto [behind, is_newest] = next.try_emplace(count, call.number);
+    // Point-to-point calls that go together have one number.
+    const bool goes_back = call.number > behind->second || (call.number == behind->second && !call.point_to_point);
+    if (!is_newest && goes_back) begun_anew.insert(count);
+    behind->second = call.number;
+    const auto own = counts.find(call.group);
+    const bool is_beyond = own != counts.end() && !call.point_to_point && call.number > own->second;
+    if (!is_beyond && !begun_anew.contains(count)) kept.push_back(*entry);
+  }
+  std::ranges::reverse(kept);
+  answer.entries = std::move(kept);
+}
+
 /// The last ones of a list; none where it is no list.
 std::span<const json> last_of(const json* list, std::size_t most) {
   if (!list || !list->is_array()) return {};
@@ -205,12 +245,13 @@ Result<WorkerAnswer> parse_worker_answer(std::string_view bytes) {
   Members members;
   for (const AnsweredGroup& group : answer.groups) members.emplace(group.position.name, &group.position.ranks);
 
-  std::unordered_map<std::string, std::int64_t> newest;
   for (const json& each : last_of(torchup::member(*whole, "entries"), answered_entries_max)) {
-    auto entry = entry_of(each, members);
-    if (!entry) continue;
-    if (!entry->call.point_to_point) newest[entry->call.group] = entry->call.number;
-    answer.entries.push_back(*std::move(entry));
+    if (auto entry = entry_of(each, members)) answer.entries.push_back(*std::move(entry));
+  }
+  leave_out_former(answer);
+  std::unordered_map<std::string_view, std::int64_t> newest;
+  for (const AnsweredEntry& entry : answer.entries) {
+    if (!entry.call.point_to_point) newest[entry.call.group] = entry.call.number;
   }
   for (AnsweredGroup& group : answer.groups) {
     const auto found = newest.find(group.position.name);

@@ -44,9 +44,9 @@ struct WorkerAnswer {
 /// `input_dtypes`, `time_created_ns`.
 ///
 /// A group without a name is no group: its description is the worker's problem. An entry without group or number is
-/// left out; any other member that is missing or makes no sense leaves its value unknown. Texts are cut to
-/// look_*_bytes_max. Where the answer gives a group no number, it is that of its newest entry. The operation stays as
-/// it is
+/// left out, and so is one of a former group of the same name; any other member that is missing or makes no sense
+/// leaves its value unknown. Texts are cut to look_*_bytes_max. Where the answer gives a group no number, it is that of
+/// its newest entry. The operation stays as it is
 /// (`gloo:all_reduce`), but a point-to-point call's `send 0->1` becomes `send` with the peer: a rank within the group,
 /// told as a rank of the world when the group's members are known.
 ///

@@ -91,6 +91,46 @@ TEST_CASE("the recorder's own entries are read, and a group's number from them",
   CHECK(answer.groups[0].position.number == 5);
 }
 
+TEST_CASE("what a former group of the same name has done is nobody's", "[unit][worker_answer]") {
+  // As torch 2.15 has it when a program destroys its groups and makes them anew.
+  const auto entry = [](const std::string& group, int number, const std::string& operation, const char* more = "") {
+    return fmt::format(R"({{"group":"{}","number":{},"operation":"{}"{}}})", group, number, operation, more);
+  };
+  const auto numbers = [](const WorkerAnswer& answer) {
+    std::string text;
+    for (const auto& [call, _] : answer.entries) text += fmt::format("{} {}\n", call.group, call.number);
+    return text;
+  };
+  const auto with = [](const std::string& groups, const std::vector<std::string>& entries) {
+    return parsed(fmt::format(R"({{"groups":[{}],"entries":[{}]}})", groups, fmt::join(entries, ",")));
+  };
+  const std::string reduce = "gloo:all_reduce";
+  SECTION("numbers begin anew") {
+    const auto answer = with(R"({"name":"0","number":2,"seq":2})",
+                             {entry("0", 3, reduce), entry("1", 1, reduce), entry("0", 4, reduce),
+                              entry("0", 1, reduce), entry("1", 1, reduce), entry("0", 2, reduce)});
+    CHECK(numbers(answer) == "0 1\n1 1\n0 2\n");
+    CHECK(answer.groups[0].position.number == 2);
+  }
+  SECTION("the new one has begun nothing") {
+    const auto answer = with(R"({"name":"0","number":4,"seq":0})", {entry("0", 3, reduce), entry("0", 4, reduce)});
+    CHECK(numbers(answer).empty());
+    CHECK(answer.groups[0].position.number == -1);
+  }
+  SECTION("without its count nobody knows") {
+    const auto answer = with(R"({"name":"0","number":4,"seq":-1})", {entry("0", 4, reduce)});
+    CHECK(numbers(answer) == "0 4\n");
+    CHECK(answer.groups[0].position.number == 4);
+  }
+  SECTION("two backends count each their own, and point-to-point calls theirs") {
+    const char* const p2p = R"(,"p2p":true)";
+    const auto answer =
+        with("", {entry("0", 500, "nccl:all_reduce"), entry("0", 3, reduce), entry("0", 7, "nccl:send 0->1", p2p),
+                  entry("0", 7, "nccl:recv 0<-1", p2p), entry("0", 501, "nccl:all_reduce"), entry("0", 4, reduce)});
+    CHECK(answer.entries.size() == 6);
+  }
+}
+
 TEST_CASE("a worker that could not ask torch says why", "[unit][worker_answer]") {
   const WorkerAnswer answer = parsed(R"({"groups":[{"name":"","desc":"no attribute '_world'"}],"entries":[]})");
   CHECK(answer.problem == "no attribute '_world'");
