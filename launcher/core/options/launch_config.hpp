@@ -61,6 +61,9 @@ struct RestartBackoff {
 /// What is looked at before workers start.
 enum class PreflightLevel : std::uint8_t { off, quick, full };
 
+/// Of a health check's command: a word of a new process may have 128 KiB, the kernel's limit.
+inline constexpr std::size_t health_check_bytes_max = std::size_t{64} << 10;
+
 /// Checks before the start (launcher/core/diagnosis/preflight).
 struct PreflightConfig {
   PreflightLevel level = PreflightLevel::quick;

@@ -2,7 +2,6 @@
 
 #include <iterator>
 
-#include "launcher/core/diagnosis/preflight.hpp"
 #include "launcher/core/plan/plan_steps.hpp"
 #include "launcher/core/text/text.hpp"
 #include "rendezvous/core/text/wording.hpp"
