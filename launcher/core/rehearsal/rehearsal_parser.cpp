@@ -57,6 +57,23 @@ class ScriptReader {
     return unexpected(word.place, fmt::format("{} {}", quoted_word(word.text), what), expected);
   }
 
+  /// Reads a time; `text` is the word or its end, `expected` what might stand there.
+  static Result<Duration> time_of(const ScriptWord& word, std::string_view text, std::string_view expected) {
+    const ScriptTime read = script_time(text);
+    switch (read.is) {
+      case ScriptTime::Is::good:
+        return read.time;
+      case ScriptTime::Is::zero:
+        return wrong_word(word, "is no time at all", "more than 0");
+      case ScriptTime::Is::too_long:
+        return wrong_word(word, "is too long",
+                          fmt::format("{} days or less", script_time_max / std::chrono::hours{24}));
+      case ScriptTime::Is::none:
+        break;
+    }
+    return wrong_word(word, "is no time", expected);
+  }
+
   Result<> read_at() {
     ScriptStatement statement;
     const ScriptWord when = next();
@@ -66,10 +83,10 @@ class ScriptReader {
       if (!number) return wrong_word(step, "is no step", fmt::format("a number from 0 to {}", script_step_max));
       statement.when = ScriptStatement::When::step;
       statement.step = *number;
-    } else if (const auto time = script_time(when.text)) {
-      statement.time = *time;
     } else {
-      return wrong_word(when, "is no time", fmt::format("{}, or step N", time_wanted));
+      const auto time = time_of(when, when.text, fmt::format("{}, or step N", time_wanted));
+      if (!time) return time.error();
+      statement.time = *time;
     }
     return read_action(statement);
   }
@@ -78,8 +95,8 @@ class ScriptReader {
     ScriptStatement statement;
     statement.when = ScriptStatement::When::every;
     const ScriptWord word = next();
-    const auto time = script_time(word.text);
-    if (!time) return wrong_word(word, "is no time", time_wanted);
+    const auto time = time_of(word, word.text, time_wanted);
+    if (!time) return time.error();
     if (*time < script_every_min) {
       return wrong_word(word, "is too short", script_time_text(script_every_min) + " or more");
     }
@@ -117,12 +134,18 @@ class ScriptReader {
   Result<> read_options(const ActionForm& form, const std::vector<FaultOption>& allowed, ScriptStatement& statement) {
     std::vector<FaultOption> open = form.needed;
     open.insert(open.end(), allowed.begin(), allowed.end());
+    std::vector<FaultOption> given;
     while (!at_end()) {
       const ScriptWord word = next();
       const auto found =
           std::ranges::find_if(open, [&](FaultOption one) { return word.text.starts_with(fault_option_name(one)); });
-      if (found == open.end()) return wrong_word(word, "has no place here", wanted(open));
+      if (found == open.end()) {
+        const bool twice =
+            std::ranges::any_of(given, [&](FaultOption one) { return word.text.starts_with(fault_option_name(one)); });
+        return wrong_word(word, twice ? "is given twice" : "has no place here", wanted(open));
+      }
       const FaultOption option = *found;
+      given.push_back(option);
       open.erase(found);
       if (auto set = set_option(option, word, statement); !set) return set.error();
     }
@@ -136,7 +159,7 @@ class ScriptReader {
   static std::string wanted(const std::vector<FaultOption>& open) {
     std::string text;
     for (const FaultOption option : open) text += std::string{fault_option_name(option)} + ", ";
-    return text + "or the statement's end";
+    return text + (text.empty() ? "the statement's end" : "or the statement's end");
   }
   static std::string value_wanted(FaultOption option) {
     switch (option) {
@@ -154,7 +177,7 @@ class ScriptReader {
   static Result<> set_option(FaultOption option, const ScriptWord& word, ScriptStatement& statement) {
     const std::string_view value = word.text.substr(fault_option_name(option).size());
     ScriptAction& action = statement.action;
-    bool good = false;
+    bool good = true;
     switch (option) {
       case FaultOption::signal: {
         const auto signal = signal_number(value);
@@ -170,16 +193,13 @@ class ScriptReader {
         action.by_percent = number.value_or(0);
         break;
       }
-      case FaultOption::lasts: {
-        const auto time = script_time(value);
-        good = time.has_value();
-        action.lasts = time.value_or(Duration{0});
+      case FaultOption::lasts:
+      case FaultOption::back: {
+        const auto time = time_of(word, value, time_wanted);
+        if (!time) return time.error();
+        (option == FaultOption::lasts ? action.lasts : action.back.emplace()) = *time;
         break;
       }
-      case FaultOption::back:
-        action.back = script_time(value);
-        good = action.back.has_value();
-        break;
       case FaultOption::times:
         statement.times = script_number<int>(value, 1, script_times_max);
         good = statement.times.has_value();
@@ -225,9 +245,10 @@ class ScriptReader {
       } else if (const auto exactly = after("restarts=")) {
         first = take(expect.restarts, script_number<int>(*exactly, 0, restarts_max));
         good = expect.restarts.has_value();
-      } else if (const auto time = after("recovery<=")) {
-        first = take(expect.recovery_max, script_time(*time));
-        good = expect.recovery_max.has_value();
+      } else if (const auto text = after("recovery<=")) {
+        const auto time = time_of(word, *text, all);
+        if (!time) return time.error();
+        first = take(expect.recovery_max, *time);
       } else if (const auto ranks = after("ranks=")) {
         first = take(expect.ranks, script_number<int>(*ranks, 0, world_size_max));
         good = expect.ranks.has_value();

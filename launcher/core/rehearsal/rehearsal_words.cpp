@@ -34,34 +34,33 @@ std::vector<StatementWords> split_statements(std::string_view text) {
   return statements;
 }
 
-std::optional<Duration> script_time(std::string_view text) {
+ScriptTime script_time(std::string_view text) {
   struct Unit {
     std::string_view name;
     std::chrono::microseconds length;
   };
   constexpr std::array units{Unit{"ms", std::chrono::milliseconds{1}}, Unit{"s", std::chrono::seconds{1}},
                              Unit{"m", std::chrono::minutes{1}}};
+  constexpr std::size_t digits_max = 3;  // behind the point
+  using Is = ScriptTime::Is;
   const std::size_t unit_at = std::min(text.find_first_not_of("0123456789."), text.size());
   const auto unit = std::ranges::find(units, text.substr(unit_at), &Unit::name);
-  if (unit == units.end()) return std::nullopt;
-  const std::string_view number = text.substr(0, unit_at);
-  const std::size_t point = number.find('.');
-  constexpr std::int64_t thousand = 1000;  // three digits behind the point at most
-  const auto whole =
-      script_number<std::int64_t>(number.substr(0, point), 0, script_time_max / std::chrono::microseconds{1});
-  std::int64_t thousandths = 0;
-  if (point != std::string_view::npos) {
-    const std::string_view digits = number.substr(point + 1);
-    const auto value = script_number<std::int64_t>(digits, 0, thousand - 1);
-    if (!value || digits.size() > 3) return std::nullopt;
-    thousandths = *value;
-    for (std::size_t i = digits.size(); i < 3; ++i) thousandths *= 10;
-  }
-  if (!whole) return std::nullopt;
-  const auto most = script_time_max / unit->length;
-  if (*whole > most) return std::nullopt;
-  const Duration time = unit->length * *whole + unit->length * thousandths / thousand;
-  return time > Duration{0} && time <= script_time_max ? std::optional{time} : std::nullopt;
+  const std::size_t point = std::min(text.find('.'), unit_at);
+  const std::string_view whole = text.substr(0, point);
+  const bool has_part = point < unit_at;
+  const std::string_view part = has_part ? text.substr(point + 1, unit_at - point - 1) : "0";
+  const bool number =
+      !whole.empty() && !part.empty() && part.size() <= digits_max && part.find('.') == std::string_view::npos;
+  if (unit == units.end() || !number) return {};
+  const auto count = script_number<std::int64_t>(
+      whole, 0, std::chrono::duration_cast<std::chrono::microseconds>(script_time_max) / unit->length);
+  if (!count) return {.is = Is::too_long};
+  std::int64_t thousandths = script_number<int>(part, 0, 999).value_or(0);
+  for (std::size_t i = part.size(); i < digits_max; ++i) thousandths *= 10;
+  const Duration time = unit->length * *count + unit->length * thousandths / 1000;
+  if (time <= Duration{0}) return {.is = Is::zero};
+  if (time > script_time_max) return {.is = Is::too_long};
+  return {.is = Is::good, .time = time};
 }
 
 }  // namespace torchup

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,8 +30,13 @@ struct StatementWords {
 /// The words are views into `text`.
 [[nodiscard]] std::vector<StatementWords> split_statements(std::string_view text);
 
-/// A time as scripts have it; nothing for 0, for more than script_time_max and for anything else.
-[[nodiscard]] std::optional<Duration> script_time(std::string_view text);
+/// What a word says as a time.
+struct ScriptTime {
+  enum class Is : std::uint8_t { good, none, zero, too_long };
+  Is is = Is::none;
+  Duration time{0};  ///< of a good one, which is > 0 and <= script_time_max
+};
+[[nodiscard]] ScriptTime script_time(std::string_view text);
 
 /// A whole number from `least` to `most`, and nothing around it.
 template <class T>

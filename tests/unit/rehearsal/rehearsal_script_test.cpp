@@ -74,12 +74,23 @@ TEST_CASE("a mistake is told with its place, what it is and what was expected", 
   CHECK(mistake("at 5s kill rank=1 signal=FOO") ==
         "1:19: 'signal=FOO' has no such value: expected a signal such as TERM");
   CHECK(mistake("at 5s stop rank=1") == "1:18: stop needs for=: expected a time such as 1.5s, 500ms or 2m");
-  CHECK(mistake("at 5s stop rank=1 for=3") ==
-        "1:19: 'for=3' has no such value: expected a time such as 1.5s, 500ms or 2m");
+  CHECK(mistake("at 5s stop rank=1 for=3") == "1:19: 'for=3' is no time: expected a time such as 1.5s, 500ms or 2m");
   CHECK(mistake("at 5s slow rank=1 for=3s # by=3%") == "1:25: slow needs by=: expected 1% to 1000%");
   CHECK(mistake("at 5s slow rank=1 by=30 for=3s") == "1:19: 'by=30' has no such value: expected 1% to 1000%");
   CHECK(mistake("at 5s kill rank=1 times=3").starts_with("1:19: 'times=3' has no place here"));
-  CHECK(mistake("at 5s stop rank=1 for=1s for=2s").starts_with("1:26: 'for=2s' has no place here"));
+  CHECK(mistake("at 5s stop rank=1 for=1s for=2s").starts_with("1:26: 'for=2s' is given twice"));
+  CHECK(mistake("at 0s kill rank=1") == "1:4: '0s' is no time at all: expected more than 0");
+  CHECK(mistake("at 721h kill rank=1").starts_with("1:4: '721h' is no time: expected"));
+  CHECK(mistake("at 43201m kill rank=1") == "1:4: '43201m' is too long: expected 30 days or less");
+  CHECK(mistake("at 5s kill node=1 back=0ms") == "1:19: 'back=0ms' is no time at all: expected more than 0");
+  CHECK(mistake("expect recovery<=0.0s") == "1:8: 'recovery<=0.0s' is no time at all: expected more than 0");
+  CHECK(mistake("expect recovery<=soon").starts_with("1:8: 'recovery<=soon' is no time: expected exit=N"));
+  CHECK(mistake("at 5s kill rank=1 signal=TERM signal=KILL") ==
+        "1:31: 'signal=KILL' is given twice: expected the statement's end");
+  CHECK(mistake("at 5s slow rank=1 for=1s by=5% for=1s") ==
+        "1:32: 'for=1s' is given twice: expected the statement's end");
+  CHECK(mistake("at 5s slow rank=1 for=1s for=1s") ==
+        "1:26: 'for=1s' is given twice: expected by=, or the statement's end");
   CHECK(mistake("every 50ms kill rank=1") == "1:7: '50ms' is too short: expected 100ms or more");
   CHECK(mistake("at step kill rank=1").starts_with("1:9: 'kill' is no step: expected a number from 0 to"));
   CHECK(mistake("expect") ==
