@@ -26,11 +26,13 @@
 #include "launcher/os/diagnosis/native_stack.hpp"
 #include "launcher/os/io/own_log.hpp"
 #include "launcher/os/io/program_file.hpp"
+#include "launcher/os/io/regular_file.hpp"
 #include "launcher/os/machine/cpus.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/machine/gpus.hpp"
 #include "launcher/os/rehearsal/node_fault.hpp"
 #include "launcher/os/rehearsal/node_starter.hpp"
+#include "launcher/os/rehearsal/starter_link.hpp"
 #include "launcher/os/worker/child_process.hpp"
 #include "launcher/plan_text.hpp"
 #include "rendezvous/base/exit_codes.hpp"
@@ -85,7 +87,7 @@ Machine this_machine() {
   machine.gpus = [] { return read_gpus(); };
   machine.random_run_id = random_uuid;
   machine.script = [](const std::string& path) {
-    return read_user_file(path, script_bytes_max + 1);  // one that is too long is refused with its place
+    return read_regular_file(path, script_bytes_max);  // one that is too long is refused with its place
   };
   machine.host = host_name();
   return machine;
@@ -238,14 +240,12 @@ std::variant<CommandLine, int> read_options(std::span<const std::string> words, 
   return std::move(line);
 }
 
-int launch(std::span<const std::string> words, std::string token, std::string rehearsed, Guarded guarded) {
+int launch(std::span<const std::string> words, std::string token, const std::string& rehearsed, Guarded guarded) {
   Machine machine = this_machine();
-  if (!rehearsed.empty()) {
-    auto node = parse_rehearsed_node(rehearsed);
-    if (!node) return refuse(node.error());
-    machine.host = fmt::format("node{}", node->index);
-    machine.rehearsed = *std::move(node);
-  }
+  auto node = rehearsed_node(rehearsed);
+  if (!node) return refuse(node.error());
+  machine.rehearsed = *node;
+  if (machine.rehearsed) machine.host = fmt::format("node{}", machine.rehearsed->index);
   const auto read = read_options(words, machine);
   if (const int* const status = std::get_if<int>(&read)) return *status;
   const auto& line = std::get<CommandLine>(read);
@@ -279,13 +279,13 @@ int main(int argc, char** argv) {
     return torchup::bring_about_node_fault(argv);
   }
   std::string token = torchup::take_token_variable();  // from both processes
-  std::string rehearsed = torchup::take_rehearsed_node();
+  const std::string rehearsed = torchup::take_rehearsed_node();
   torchup::Guarded guarded = torchup::become_guarded();
   // One arena for all threads: each costs more than everything that the small ones allocate.
   ::mallopt(M_ARENA_MAX, 1);
   const std::vector<std::string> words(argv, argv + argc);
   try {
-    return torchup::launch(words, std::move(token), std::move(rehearsed), std::move(guarded));
+    return torchup::launch(words, std::move(token), rehearsed, std::move(guarded));
   } catch (const std::exception& error) {
     const int status = torchup::report(error);
     static_cast<void>(torchup::kill_descendants(std::chrono::seconds{10}));

@@ -114,6 +114,51 @@ class Nodes(Rehearsed, unittest.TestCase):
                 self.assertIn(f"expected exit=0, was {128 + number}", err)
                 os.unlink(self.notes)
 
+    def test_a_signal_ends_a_stopped_node_too(self):
+        for nodes in (1, 2):
+            with self.subTest(nodes=nodes):
+                job = self.begin(f"at 500ms stop node={nodes - 1} for=60m", "{notes} 6000 0.05", f"--rehearse-nodes={nodes}")
+                agent = until(lambda: [event["pid"] for event in self.seen("job_started") if event["host"] == f"node{nodes - 1}"],
+                              "the agent")[0]
+                until(lambda: state(agent) == "T", "it is stopped")
+                job.send_signal(signal.SIGINT)
+                _, err = self.end(job, 128 + signal.SIGINT, LIMIT_S)
+                self.assertIn("expected exit=0, was 130", err)
+                os.unlink(self.notes)
+                os.unlink(self.events)
+
+    def test_a_signal_while_all_nodes_are_away(self):
+        job = self.begin("at 500ms kill node=0 back=60m", "{notes} 6000 0.05", "--rehearse-nodes=1")
+        until(lambda: self.seen("fault_injected"), "the fault")
+        until(lambda: not [pid for pid in below(job.pid)][1:], "the node is gone")
+        job.send_signal(signal.SIGTERM)
+        _, err = self.end_whole(job, 128 + signal.SIGTERM)
+        self.assertIn("expected exit=0, was 143", err)
+
+    def test_a_job_that_is_over_waits_for_no_stopped_node(self):
+        for lasts in ("60m", "4s"):  # 4 s: it wakes to a job without it
+            with self.subTest(lasts=lasts):
+                _, err = self.rehearse_nodes(0, f"at 1s stop node=1 for={lasts}; expect ranks=1", "{notes} 40 0.05 saves=4",
+                                             options="--nnodes=1:2 --lease=1")
+                self.assertIn("rehearsal passed", err)
+                for name in os.listdir(self.scratch.name):
+                    if name.startswith(("notes", "events")):
+                        os.unlink(os.path.join(self.scratch.name, name))
+
+    def test_nothing_outlives_a_killed_starter_with_a_stopped_node(self):
+        job = self.begin("at 500ms stop node=1 for=60m", "{notes} 6000 0.05 deaf", "--rehearse-nodes=2")
+        agent = until(lambda: [event["pid"] for event in self.seen("job_started") if event["host"] == "node1"], "the agent")[0]
+        until(lambda: state(agent) == "T", "it is stopped")
+        job.kill()
+        job.wait()
+        self.nothing_left()
+
+    def test_the_open_line_of_a_killed_node_is_shown_before_its_next_life(self):
+        worker = "printf 'half %s' $TORCHELASTIC_RESTART_COUNT; if [ ! -e {0}/second ]; then touch {0}/second; sleep 600; fi"
+        job = self.begin("at 1s kill node=0 back=300ms", worker.format(self.scratch.name), "--rehearse-nodes=1", python=False)
+        out, _ = self.end_whole(job, 0)
+        self.assertEqual(out, "[node0] half 0\n[node0] half 0\n")
+
     def test_nothing_outlives_a_killed_starter(self):
         job = self.begin("expect exit=0", "{notes} 6000 0.05 deaf", "--rehearse-nodes=2")
         until(lambda: len(self.starts()) == 2, "two workers")

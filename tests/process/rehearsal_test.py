@@ -186,6 +186,22 @@ class OneNode(Rehearsed, unittest.TestCase):
         self.assertGreaterEqual(self.fault("stop node=0")["going_on_after_s"], 2)
         self.assertIn("rehearsal passed", err)
 
+    def test_a_stopped_node_whose_launcher_is_killed_leaves_nobody(self):
+        for victim in ("outer", "inner"):
+            with self.subTest(victim=victim):
+                job = self.begin("at 500ms stop node=0 for=60m", "setsid sleep 600 & sleep 600", python=False)
+                inner = children(job.pid)[0]
+                until(lambda: state(inner) == "T" and state(job.pid) == "T", "both are stopped")
+                os.kill(job.pid if victim == "outer" else inner, signal.SIGKILL)
+                job.communicate(timeout=LIMIT_S)
+                self.nothing_left()
+                os.unlink(self.events)
+
+    def test_two_stops_of_a_node_at_once_come_one_after_the_other(self):
+        err = self.rehearse(0, "at 500ms stop node=0 for=700ms; at 500ms stop node=0 for=600ms", "{notes} 60 0.05")
+        self.assertIn("rehearsal passed", err)
+        self.assertGreaterEqual(max(fault["going_on_after_s"] for fault in self.result()["faults"]), 1.3)
+
     def test_a_killed_node_leaves_nobody(self):
         job = self.begin("at 500ms kill node=0", "setsid sleep 600 & sleep 600", python=False)
         _, err = self.end_whole(job, -signal.SIGKILL)
@@ -241,6 +257,17 @@ class Mistakes(Rehearsed, unittest.TestCase):
         with open(path, "w") as file:
             file.write("#" * (64 << 10) + "\n")
         self.assertIn(f"--rehearse: {path}:1:1: a script has at most 65536 bytes", self.refusal(f"--rehearse=@{path}"))
+
+    def test_a_script_that_is_no_file_is_not_waited_for(self):
+        path = os.path.join(self.scratch.name, "pipe")
+        os.mkfifo(path)
+        for name in (path, self.scratch.name, "/dev/zero"):
+            self.assertIn(f"--rehearse: {name} is no regular file", self.refusal(f"--rehearse=@{name}"))
+
+    def test_a_variable_that_no_starter_has_set_is_refused(self):
+        for text in ("rubbish", "1 1 80", "0 1 80 x", "0 1 80"):
+            self.assertIn(f"TORCHUP_REHEARSED_NODE='{text}': ", self.refusal(TORCHUP_REHEARSED_NODE=text))
+        self.assertIn("no starter listens on descriptor 3", self.refusal(TORCHUP_REHEARSED_NODE="0 1 80"))
 
     def test_what_does_not_go_together(self):
         self.assertIn("--rehearse: 'at 3s kill node=0 back=1s': back= needs --rehearse-nodes: nobody else starts a node again",

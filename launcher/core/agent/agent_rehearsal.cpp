@@ -23,7 +23,10 @@ void Agent::rehearse(const rehearsal::Event& event) {
   }
 }
 
-void Agent::on(const FaultNotInjected& event) { rehearse(rehearsal::NotInjected{event.fault, event.why}); }
+void Agent::on(const FaultAnswered& event) {
+  if (event.why.empty()) return rehearse(rehearsal::Injected{event.fault});
+  rehearse(rehearsal::NotInjected{event.fault, event.why});
+}
 
 /// The workers of a round are about to start.
 void Agent::rehearse_round() {
@@ -43,7 +46,15 @@ void Agent::rehearse_round() {
     begins.group_world_size = node->nodes;
   }
   rehearse(begins);
-  if (node && !std::exchange(starter_knows_place_, true)) act(TellStarter{});
+  tell_place(true);
+}
+
+/// To a starter: whether this node has a place in the job, once it has changed.
+void Agent::tell_place(bool placed) {
+  if (!config_.rehearsal.node || std::exchange(starter_knows_place_, placed) == placed) return;
+  RehearsalReport report;
+  report.what = placed ? RehearsalReport::What::placed : RehearsalReport::What::waiting;
+  act(TellStarter{std::move(report)});
 }
 
 /// They are to stop, or have all ended; `well`: by themselves.
@@ -74,19 +85,28 @@ void Agent::rehearse_progress(const std::vector<StepSample>& samples) {
 void Agent::inject(const rehearsal::Inject& wanted) {
   const FaultKind kind = wanted.action.kind;
   if (is_of_rank(kind)) return inject_in_worker(wanted);
-  const bool ends_node = kind == FaultKind::kill_node || kind == FaultKind::leave_node;
-  if (ends_node && config_.rehearsal.node) {
-    RehearsalReport report;
+  if (kind != FaultKind::cut_node) {
+    tell_of_fault(wanted);
+    rehearse(rehearsal::Injected{wanted.fault});  // later there is nobody who could say so
+  }
+  if (kind == FaultKind::leave_node) return leave_for_rehearsal(wanted);
+  act(InjectFault{wanted, 0});
+}
+
+/// To a starter, of a fault that ends or stops this node.
+void Agent::tell_of_fault(const rehearsal::Inject& wanted) {
+  if (!config_.rehearsal.node) return;
+  RehearsalReport report;
+  if (wanted.action.kind == FaultKind::stop_node) {
+    report.what = RehearsalReport::What::stopped;
+    report.lasts = wanted.action.lasts;
+  } else {
     report.what = RehearsalReport::What::away;
     report.restart = wanted.restart;
     report.back = wanted.action.back;
     report.faults = rehearsal_->faults();
-    act(TellStarter{std::move(report)});
   }
-  record(event::FaultInjected{wanted.text});
-  if (kind == FaultKind::leave_node) return leave_for_rehearsal(wanted);
-  if (kind == FaultKind::stop_node) node_stopped_until_ = now_ + wanted.action.lasts;
-  act(InjectFault{wanted, 0});
+  act(TellStarter{std::move(report)});
 }
 
 void Agent::inject_in_worker(const rehearsal::Inject& wanted) {
@@ -94,10 +114,6 @@ void Agent::inject_in_worker(const rehearsal::Inject& wanted) {
   if (worker.state == WorkerState::starting) return awaiting_start_.push_back(wanted);
   if (worker.state != WorkerState::running) {
     return rehearse(rehearsal::NotInjected{wanted.fault, "its worker has ended"});
-  }
-  record(event::FaultInjected{wanted.text});
-  if (wanted.action.kind == FaultKind::kill_rank) {
-    return act(SignalWorkers{wanted.action.signal, false, {wanted.local_rank}});
   }
   act(InjectFault{wanted, worker.pid});
 }
@@ -116,7 +132,7 @@ void Agent::leave_for_rehearsal(const rehearsal::Inject& wanted) {
   Leave word;
   word.ends_job = config_.one_node();
   word.exit_code = shell_code(SIGTERM);
-  word.reason = fmt::format("this node left: {}", wanted.text);
+  word.reason = fmt::format("this node left: {}", to_text(wanted.action));
   const std::string reason = word.reason;
   leave(std::move(word));
   rejoin_wanted_ = false;
@@ -127,12 +143,7 @@ bool Agent::is_stopped_by_rehearsal(LocalRank local_rank) const {
   return rehearsal_ && rehearsal_->stops(local_rank, now_);
 }
 
-bool Agent::any_stopped_by_rehearsal() const {
-  for (int i = 0; rehearsal_ && i < config_.local_world_size; ++i) {
-    if (rehearsal_->stops(LocalRank{i}, now_)) return true;
-  }
-  return false;
-}
+bool Agent::any_stopped_by_rehearsal() const { return rehearsal_ && rehearsal_->stops_somebody(now_); }
 
 /// Nothing where there is no rehearsal, where another judges it, and on a node that does not see the job's end.
 std::optional<RehearsalResult> Agent::end_of_rehearsal(const Verdict& verdict) {

@@ -46,7 +46,7 @@ bool Agent::is_copy(const SignalArrived& event) {
 /// Ctrl-Z and what follows it. SIGTSTP would not reach workers in sessions of their own.
 void Agent::pause(int number) {
   // What ends a stop of this node in a rehearsal is nobody's wish.
-  if (number == SIGCONT && !paused_ && node_stopped_until_ && now_ <= *node_stopped_until_ + stop_of_node_slack) return;
+  if (number == SIGCONT && !paused_ && rehearsal_ && rehearsal_->stops_node(now_)) return;
   if (number == SIGTSTP && rehearsal_) act(ReleaseWorkers{});  // nothing of ours lets them go on before its time
   paused_ = number == SIGTSTP;
   received(number, paused_ ? SignalUse::pauses : SignalUse::resumes, paused_ ? "workers stopped" : "workers resumed");

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <csignal>
 #include <string>
 
 #include "launcher/core/plan/plan_steps.hpp"
@@ -55,6 +57,13 @@ OptionValues in_rehearsed_nodes(const OptionValues& options, const std::optional
   if (own.has("log-dir")) own.set("log-dir", own.text("log-dir") + "/" + name);
   if (own.has("result-file")) own.set("result-file", own.text("result-file") + "." + name);
   return own;
+}
+
+bool ends_all_nodes(const LaunchConfig& plan, int signal) {
+  const auto is_in = [signal](const auto& list) { return std::ranges::find(list, signal) != std::end(list); };
+  constexpr std::array of_no_job{SIGCHLD, SIGTSTP, SIGCONT, SIGWINCH, SIGURG};
+  if (is_in(plan.end_signals)) return !is_in(plan.drain_signals);
+  return !is_in(of_no_job) && !is_in(plan.drain_signals) && !is_in(plan.forward_signals);
 }
 
 Result<> plan_rehearsal(const PlanSource& source, LaunchConfig& plan) {

@@ -9,6 +9,13 @@
 #include "rendezvous/core/text/wording.hpp"
 
 namespace torchup {
+namespace {
+
+bool stops_workers(FaultKind kind) {
+  return kind == FaultKind::stop_rank || kind == FaultKind::slow_rank || kind == FaultKind::stop_node;
+}
+
+}  // namespace
 
 Duration slow_stopped_part(int by_percent) {
   constexpr int whole = 100;
@@ -38,12 +45,13 @@ std::vector<rehearsal::Action> Rehearsal::step(const rehearsal::Event& event, Ti
   if (std::exchange(started_again_, false)) pass_over(now);
   std::visit([&](const auto& each) { on(each, now); }, event);
   come_due(now);
-  std::erase_if(stops_, [&](const Stop& stop) { return stop.until < now; });
+  std::erase_if(stops_, [&](const Stop& stop) { return stop.until + node_stop_slack < now; });
   return std::exchange(actions_, {});
 }
 
 std::optional<TimePoint> Rehearsal::deadline() const {
   std::optional<TimePoint> first;
+  if (over_) return first;
   for (std::size_t i = 0; i < turns_.size(); ++i) {
     const auto due = next_time(i);
     if (due && (!first || *due < *first)) first = due;
@@ -52,8 +60,19 @@ std::optional<TimePoint> Rehearsal::deadline() const {
 }
 
 bool Rehearsal::stops(LocalRank worker, TimePoint now) const {
-  return std::ranges::any_of(
-      stops_, [&](const Stop& stop) { return stop.until >= now && (!stop.worker || *stop.worker == worker); });
+  return std::ranges::any_of(stops_, [&](const Stop& stop) {
+    return stop.here && stop.until >= now && (!stop.worker || *stop.worker == worker);
+  });
+}
+
+bool Rehearsal::stops_somebody(TimePoint now) const {
+  return std::ranges::any_of(stops_, [&](const Stop& stop) { return stop.until >= now; });
+}
+
+bool Rehearsal::stops_node(TimePoint now) const {
+  return std::ranges::any_of(stops_, [&](const Stop& stop) {
+    return stop.here && stop.kind == FaultKind::stop_node && stop.until + node_stop_slack >= now;
+  });
 }
 
 void Rehearsal::on(const rehearsal::RoundBegins& event, TimePoint now) {
@@ -81,8 +100,22 @@ void Rehearsal::on(const rehearsal::RoundEnds& event, TimePoint now) {
   } else {
     on(rehearsal::TroubleSeen{}, now);
   }
-  std::erase_if(stops_, [](const Stop& stop) { return stop.worker.has_value(); });  // those workers are no more
+  std::erase_if(stops_, [](const Stop& stop) { return is_of_rank(stop.kind); });  // those workers are no more
   round_.reset();
+}
+
+/// A worker that was being started when its fault was due has waited: what lasts, lasts from now on.
+void Rehearsal::on(const rehearsal::Injected& event, TimePoint now) {
+  if (event.fault >= faults_.size()) return;
+  const auto& fault = faults_[event.fault];
+  const Duration waited = now - (*zero_ + fault.at);
+  for (Stop& stop : stops_) {
+    if (stop.fault == event.fault) stop.until += waited;
+  }
+  for (Open& open : open_) {
+    if (open.fault == event.fault && open.ends > open.at) open.ends += waited;
+  }
+  actions_.emplace_back(rehearsal::Tell{told(fault)});
 }
 
 void Rehearsal::on(const rehearsal::NotInjected& event, TimePoint) {
@@ -133,6 +166,8 @@ void Rehearsal::on(const rehearsal::ProgressSeen& event, TimePoint now) {
   come_due_by_step(now);
 }
 
+void Rehearsal::on(const rehearsal::JobEnds&, TimePoint) { over_ = true; }
+
 void Rehearsal::on(const rehearsal::Wake&, TimePoint) {}
 
 void Rehearsal::see(Open& open, const rehearsal::WorkerProgressSeen& seen, TimePoint now) const {
@@ -175,6 +210,7 @@ std::optional<Rehearsal::Due> Rehearsal::next_due(TimePoint now) {
 }
 
 void Rehearsal::come_due(TimePoint now) {
+  if (over_) return;
   while (const auto due = next_due(now)) come(*due, now);
 }
 
@@ -184,6 +220,7 @@ void Rehearsal::pass_over(TimePoint now) {
 }
 
 void Rehearsal::come_due_by_step(TimePoint now) {
+  if (over_) return;
   for (std::size_t i = 0; i < turns_.size(); ++i) {
     const ScriptStatement& statement = script_.statements[i];
     if (statement.when != ScriptStatement::When::step || turns_[i] > 0 || newest_step_ < statement.step) continue;
@@ -268,28 +305,28 @@ void Rehearsal::strike(const Due& due, TimePoint now) {
                    .kind = action.kind,
                    .ends = now + lasts});
   note_absence(action, due.when);
-  if (is_of_rank(action.kind)) {
-    strike_rank(action, now);
-  } else {
-    strike_node(action, now);
+  const auto worker = own_target(action);
+  if (stops_workers(action.kind)) {
+    Stop& stop = stops_.emplace_back();
+    stop.fault = faults_.size() - 1;
+    stop.kind = action.kind;
+    if (is_of_rank(action.kind)) stop.worker = worker;
+    stop.here = worker.has_value();
+    stop.until = now + action.lasts;
   }
+  if (worker) inject(action, *worker);
 }
 
-void Rehearsal::strike_rank(const ScriptAction& action, TimePoint now) {
+/// The worker of this node that is meant, any where the node is; nothing: this is another node's.
+std::optional<LocalRank> Rehearsal::own_target(const ScriptAction& action) const {
+  if (!is_of_rank(action.kind)) return *action.target == own_node_ ? std::optional{LocalRank{0}} : std::nullopt;
   const int local_rank = *action.target - round_->first_rank.value();
-  if (local_rank < 0 || local_rank >= round_->local_world_size) return;
-  inject(action, LocalRank{local_rank});
-  if (action.lasts > Duration{0}) stops_.push_back({faults_.size() - 1, LocalRank{local_rank}, now + action.lasts});
-}
-
-void Rehearsal::strike_node(const ScriptAction& action, TimePoint now) {
-  if (*action.target != own_node_) return;
-  inject(action, LocalRank{0});
-  if (action.kind == FaultKind::stop_node) stops_.push_back({faults_.size() - 1, std::nullopt, now + action.lasts});
+  if (local_rank < 0 || local_rank >= round_->local_world_size) return std::nullopt;
+  return LocalRank{local_rank};
 }
 
 void Rehearsal::inject(const ScriptAction& action, LocalRank local_rank) {
-  rehearsal::Inject inject{faults_.size() - 1, action, local_rank, {}, told(faults_.back())};
+  rehearsal::Inject inject{faults_.size() - 1, action, local_rank, {}};
   if (!is_of_rank(action.kind)) inject.restart = {*zero_, GroupRank{own_node_}, nodes_, newest_step_};
   actions_.emplace_back(std::move(inject));
 }

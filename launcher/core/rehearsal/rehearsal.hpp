@@ -19,6 +19,8 @@ inline constexpr std::size_t rehearsal_failures_told = 8;  ///< reasons in the l
 /// Of this time the workers of a slow rank are stopped by/(1 + by), and run in the rest of it.
 inline constexpr Duration slow_period = std::chrono::milliseconds{20};
 [[nodiscard]] Duration slow_stopped_part(int by_percent);
+/// How long after the end of a node's stop it may still be heard of.
+inline constexpr Duration node_stop_slack = std::chrono::seconds{2};
 
 /// What the agents of a node that a fault ends must know of the rehearsal when they are started again.
 struct RehearsalStart {
@@ -58,6 +60,12 @@ struct RoundBegins {
 struct RoundEnds {
   bool well = false;  ///< all have ended with 0: whatever was done to them, they went on
 };
+/// The job is to end, or this node is to leave it: nothing comes any more.
+struct JobEnds {};
+/// This fault is brought about; of one that ends or stops this node: it is about to be.
+struct Injected {
+  std::size_t fault = 0;  ///< as in Inject
+};
 /// This fault was not brought about.
 struct NotInjected {
   std::size_t fault = 0;  ///< as in Inject
@@ -77,20 +85,20 @@ struct ProgressSeen {
 };
 /// Nothing happened but time.
 struct Wake {};
-using Event = std::variant<RoundBegins, RoundEnds, NotInjected, TroubleSeen, ProgressSeen, Wake>;
+using Event = std::variant<RoundBegins, RoundEnds, JobEnds, Injected, NotInjected, TroubleSeen, ProgressSeen, Wake>;
 
 // Actions.
 
-/// Do this to ourselves, or to a worker of ours. `action.target` is drawn. Where it cannot be done: NotInjected.
+/// Do this to ourselves, or to a worker of ours. `action.target` is drawn. Answer: Injected or NotInjected.
 struct Inject {
   std::size_t fault = 0;  ///< its number on this node
   ScriptAction action = {};
   LocalRank local_rank{0};      ///< of actions on a rank
   RehearsalStart restart = {};  ///< for the node's next agent, where the action has `back`
-  std::string text = {};        ///< of the event fault_injected, once it is done
   friend bool operator==(const Inject&, const Inject&) = default;
 };
-/// The event fault_injected, of a fault that has no target: all agents tell of it.
+/// The event fault_injected: of a fault that was brought about here, or of one that has no target, of which all agents
+/// tell.
 struct Tell {
   std::string text = {};
   friend bool operator==(const Tell&, const Tell&) = default;
@@ -139,8 +147,12 @@ class Rehearsal {
   [[nodiscard]] bool is_before_first_round() const { return !zero_; }
   /// When to send the next Wake if nothing else happens; empty while only an event can change anything.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
-  /// Whether a fault of this rehearsal stops the worker, now and then at least: no hang watch is to be told of that.
+  /// Whether a fault of this rehearsal stops the worker, now and then at least: nobody is to be warned of that.
   [[nodiscard]] bool stops(LocalRank worker, TimePoint now) const;
+  /// Whether one stops anybody in the job, on whatever node: then others wait for him, and do not hang.
+  [[nodiscard]] bool stops_somebody(TimePoint now) const;
+  /// Whether one stops this node, or did until a moment ago.
+  [[nodiscard]] bool stops_node(TimePoint now) const;
   [[nodiscard]] RehearsalResult ended(const RehearsedJob& job) const { return rehearsal_result(script_, faults_, job); }
   [[nodiscard]] const std::vector<RehearsedFault>& faults() const { return faults_; }
 
@@ -168,12 +180,16 @@ class Rehearsal {
   };
   struct Stop {
     std::size_t fault = 0;
-    std::optional<LocalRank> worker = {};  ///< nothing: all
+    FaultKind kind = FaultKind::stop_rank;
+    std::optional<LocalRank> worker = {};  ///< of this node; nothing: all of it
+    bool here = false;                     ///< else it is another node's
     TimePoint until{};
   };
 
   void on(const rehearsal::RoundBegins& event, TimePoint now);
   void on(const rehearsal::RoundEnds& event, TimePoint now);
+  void on(const rehearsal::JobEnds& event, TimePoint now);
+  void on(const rehearsal::Injected& event, TimePoint now);
   void on(const rehearsal::NotInjected& event, TimePoint now);
   void on(const rehearsal::TroubleSeen& event, TimePoint now);
   void on(const rehearsal::ProgressSeen& event, TimePoint now);
@@ -189,8 +205,7 @@ class Rehearsal {
   void note_absence(const ScriptAction& action, TimePoint when);
   [[nodiscard]] std::string why_not_there(const ScriptAction& action, TimePoint when) const;
   void strike(const Due& due, TimePoint now);
-  void strike_rank(const ScriptAction& action, TimePoint now);
-  void strike_node(const ScriptAction& action, TimePoint now);
+  [[nodiscard]] std::optional<LocalRank> own_target(const ScriptAction& action) const;
   void inject(const ScriptAction& action, LocalRank local_rank);
   [[nodiscard]] std::string told(const RehearsedFault& fault) const;
   void see(Open& open, const rehearsal::WorkerProgressSeen& seen, TimePoint now) const;
@@ -198,6 +213,7 @@ class Rehearsal {
   RehearsalScript script_;
   std::optional<TimePoint> zero_;
   bool started_again_ = false;
+  bool over_ = false;
   int own_node_ = 0;
   int nodes_ = 0;
   std::optional<rehearsal::RoundBegins> round_;  ///< nothing between rounds

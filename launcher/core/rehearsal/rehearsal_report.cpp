@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view none = "-";
 constexpr std::string_view last_line = "end";
-constexpr std::array<std::string_view, 3> names{"placed", "away", "ended"};
+constexpr std::array<std::string_view, 5> names{"placed", "waiting", "stopped", "away", "ended"};
 constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
 
 std::int64_t count(Duration time) { return std::chrono::nanoseconds{time}.count(); }
@@ -117,6 +117,7 @@ Result<RehearsedNode> parse_rehearsed_node(std::string_view text) {
 std::string encode(const RehearsalReport& report) {
   using What = RehearsalReport::What;
   std::string text{names.at(static_cast<std::size_t>(report.what))};
+  if (report.what == What::stopped) text += fmt::format(" {}", count(report.lasts));
   if (report.what == What::away) text += fmt::format(" {} {}", or_none(report.back), start_text(report.restart));
   if (report.what == What::ended) {
     text += fmt::format(" {} {} {}", report.job.exit_code, report.job.restarts, report.job.ranks);
@@ -143,7 +144,9 @@ Result<std::optional<RehearsalReport>> take_rehearsal_report(std::string& input)
   const auto name = std::ranges::find(names, words.word());
   if (name == names.end()) return not_understood(lines.front());
   report.what = static_cast<What>(name - names.begin());
-  if (report.what == What::away) {
+  if (report.what == What::stopped) {
+    report.lasts = words.time();
+  } else if (report.what == What::away) {
     report.back = words.time_or_none();
     report.restart = words.start();
   } else if (report.what == What::ended) {

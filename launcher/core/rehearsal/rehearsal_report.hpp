@@ -33,13 +33,16 @@ struct RehearsedNode {
 /// What an agent tells its starter.
 struct RehearsalReport {
   enum class What : std::uint8_t {
-    placed,  ///< it has its first place in the job
-    away,    ///< a fault is about to end it
-    ended,   ///< the job has ended
+    placed,   ///< it has a place in the job
+    waiting,  ///< it has lost it, and waits for another
+    stopped,  ///< a fault is about to stop it
+    away,     ///< a fault is about to end it
+    ended,    ///< the job has ended
   };
   What what = What::placed;
   RehearsalStart restart = {};              ///< away: for the next agent
   std::optional<Duration> back = {};        ///< away: after which that one is to be started; nothing: never
+  Duration lasts{0};                        ///< stopped: so long
   RehearsedJob job = {};                    ///< ended
   std::vector<RehearsedFault> faults = {};  ///< away and ended: what is known of them
   friend bool operator==(const RehearsalReport&, const RehearsalReport&) = default;

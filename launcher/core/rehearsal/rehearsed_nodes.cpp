@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/base/exit_codes.hpp"
+
 namespace torchup {
-namespace {
-
-/// Of a job of which no node has seen the end.
-constexpr int nobody_left_code = 1;
-
-}  // namespace
 
 RehearsedNodes::RehearsedNodes(RehearsalScript script, int nodes)
     : script_{std::move(script)}, nodes_(static_cast<std::size_t>(nodes)) {}
@@ -23,8 +19,15 @@ std::vector<cast::Action> RehearsedNodes::step(const cast::Event& event, TimePoi
 
 std::optional<TimePoint> RehearsedNodes::deadline() const {
   std::optional<TimePoint> first;
+  const auto earlier = [&first](const std::optional<TimePoint>& when) {
+    if (when && (!first || *when < *first)) first = when;
+  };
+  const bool over = is_over();
   for (const Node& node : nodes_) {
-    if (node.back_at && (!first || *node.back_at < *first)) first = node.back_at;
+    if (!node.runs) earlier(node.back_at);  // who is to be ended is first to be gone
+    if (over && node.runs && node.resumed_at && *node.resumed_at < node.stopped_until) {
+      earlier(std::min(*node.resumed_at + resume_interval, *node.stopped_until));
+    }
   }
   return first;
 }
@@ -40,6 +43,14 @@ void RehearsedNodes::on(const cast::Told& event, TimePoint now) {
   switch (report.what) {
     case What::placed:
       node.placed = true;
+      node.stopped_until.reset();
+      return;
+    case What::waiting:
+      node.placed = false;
+      node.stopped_until.reset();
+      return;
+    case What::stopped:
+      node.stopped_until = now + report.lasts;
       return;
     case What::away:
       node.leaves = report;
@@ -58,6 +69,7 @@ void RehearsedNodes::on(const cast::Told& event, TimePoint now) {
 void RehearsedNodes::on(const cast::Gone& event, TimePoint) {
   Node& node = at(event.node);
   node.runs = false;
+  node.stopped_until.reset();
   const auto leaves = std::exchange(node.leaves, std::nullopt);
   if (leaves) {
     node.restart = leaves->restart;
@@ -67,7 +79,9 @@ void RehearsedNodes::on(const cast::Gone& event, TimePoint) {
   }
 }
 
-void RehearsedNodes::on(const cast::EndsAll&, TimePoint) { ends_all_ = true; }
+void RehearsedNodes::on(const cast::EndsAll& event, TimePoint) {
+  if (!ends_all_) ends_all_ = event.exit_code;
+}
 
 void RehearsedNodes::on(const cast::Wake&, TimePoint) {}
 
@@ -81,19 +95,18 @@ void RehearsedNodes::start(int index) {
 
 /// Whether the job has ended for those who were in it. One whose process is gone without a word is only lost.
 bool RehearsedNodes::is_over() const {
-  return ends_all_ || std::ranges::any_of(nodes_, [](const Node& node) { return node.job.has_value(); });
+  return ends_all_.has_value() || std::ranges::any_of(nodes_, [](const Node& node) { return node.job.has_value(); });
 }
 
 void RehearsedNodes::settle(TimePoint now) {
   const bool over = is_over();
   for (int i = 0; i < static_cast<int>(nodes_.size()); ++i) {
     Node& node = at(i);
+    if (!is_stopped(node, now)) node.stopped_until.reset();
     if (over) node.back_at.reset();
     if (!node.runs && node.back_at && now >= *node.back_at) start(i);
-    // Nobody is left whom one that comes now could meet.
-    if (over && !ends_all_ && node.runs && !node.placed && !std::exchange(node.dismissed, true)) {
-      actions_.push_back(cast::EndNode{i});
-    }
+    if (over && !ends_all_) dismiss(i, now);
+    if (over && is_stopped(node, now)) resume(i, now);
   }
   const bool some = std::ranges::any_of(nodes_, [](const Node& node) { return node.runs || node.back_at; });
   if (some) return;
@@ -101,9 +114,24 @@ void RehearsedNodes::settle(TimePoint now) {
   actions_.push_back(cast::Finish{rehearsal_result(script_, faults_.all(), job())});
 }
 
+/// The job is over, and this one will not see it: nobody is left whom one that comes now could meet, and nobody waits
+/// for one that is stopped.
+void RehearsedNodes::dismiss(int index, TimePoint now) {
+  Node& node = at(index);
+  if (!node.runs || node.job || (node.placed && !is_stopped(node, now))) return;
+  if (!std::exchange(node.dismissed, true)) actions_.emplace_back(cast::EndNode{index});
+}
+
+void RehearsedNodes::resume(int index, TimePoint now) {
+  Node& node = at(index);
+  if (node.resumed_at && now < *node.resumed_at + resume_interval) return;
+  node.resumed_at = now;
+  actions_.emplace_back(cast::Resume{index});
+}
+
 /// By those who have seen the job end: a bad end first.
 RehearsedJob RehearsedNodes::job() const {
-  RehearsedJob whole{nobody_left_code, 0, 0};
+  RehearsedJob whole{ends_all_.value_or(exit_code::failed), 0, 0};
   bool known = false;
   for (const Node& node : nodes_) {
     if (!node.ended && !node.job) continue;

@@ -31,7 +31,7 @@
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/output/worker_output.hpp"
 #include "launcher/os/rehearsal/fault_injector.hpp"
-#include "launcher/os/rehearsal/node_starter.hpp"
+#include "launcher/os/rehearsal/starter_link.hpp"
 
 namespace torchup {
 namespace {
@@ -92,9 +92,7 @@ class AgentRunner {
                 {[this](LocalRank worker, std::int64_t pid, int number) {
                    return workers_.signal_process(worker, pid, number);
                  },
-                 [this](std::size_t fault, std::string why) {
-                   handle(FaultNotInjected{fault, std::move(why)});
-                 },
+                 [this](FaultAnswered answer) { handle(std::move(answer)); },
                  [this](bool cut) { return link_->set_cut(cut); }}},
         checks_{loop_,
                 config,
@@ -153,8 +151,7 @@ class AgentRunner {
   /// Who is of no attempt.
   [[nodiscard]] std::vector<pid_t> spared() const {
     std::vector<pid_t> pids = workers_.spared();
-    const std::vector<pid_t>& helpers = faults_.helpers();
-    pids.insert(pids.end(), helpers.begin(), helpers.end());
+    if (const auto helper = faults_.helper()) pids.push_back(*helper);
     return pids;
   }
 

@@ -261,7 +261,7 @@ void WorkerGroup::signal_all(int number) {
 
 bool WorkerGroup::signal_process(LocalRank local_rank, std::int64_t pid, int number) {
   Worker* const worker = find(local_rank);
-  return worker && worker->pid() == pid && worker->signal(number);
+  return worker && worker->pid() == pid && ::kill(-worker->pid(), number) == 0;
 }
 
 void WorkerGroup::drain(int number, bool insist) {

@@ -9,36 +9,49 @@
 #include "launcher/os/rehearsal/node_fault.hpp"
 
 namespace torchup {
+namespace {
+
+constexpr const char* no_worker = "its worker is gone, or runs as another user";
+
+}  // namespace
 
 FaultInjector::FaultInjector(asio::io_context& loop, const Guarded& guarded, Hooks hooks)
     : loop_{loop}, guarded_{guarded}, hooks_{std::move(hooks)}, cut_timer_{loop} {}
 
 void FaultInjector::perform(const InjectFault& action) {
   switch (action.inject.action.kind) {
+    case FaultKind::kill_rank:
+      return kill(action);
     case FaultKind::stop_rank:
     case FaultKind::slow_rank:
       return hold(action);
     case FaultKind::kill_node:
     case FaultKind::stop_node:
-      return strike(action);
+      of_node_.push_back(action);
+      return strike();
     case FaultKind::cut_node:
       return cut(action);
-    case FaultKind::kill_rank:
     case FaultKind::leave_node:  // the agent machine's own
       return;
   }
 }
 
-void FaultInjector::fail(const InjectFault& action, std::string why) {
-  asio::post(loop_, [this, fault = action.inject.fault, why = std::move(why)] { hooks_.failed(fault, why); });
+void FaultInjector::answer(const InjectFault& action, std::string why) {
+  asio::post(loop_, [this, fault = action.inject.fault, why = std::move(why)] { hooks_.answer({fault, why}); });
+}
+
+void FaultInjector::kill(const InjectFault& action) {
+  const bool done = hooks_.signal(action.inject.local_rank, action.pid, action.inject.action.signal);
+  answer(action, done ? "" : no_worker);
 }
 
 void FaultInjector::hold(const InjectFault& action) {
   const ScriptAction& wanted = action.inject.action;
   const auto held = std::make_shared<Held>(loop_, action.inject.local_rank, action.pid);
   if (!hooks_.signal(held->local_rank, held->pid, SIGSTOP)) {
-    return fail(action, "its worker is gone, or runs as another user");
+    return answer(action, no_worker);
   }
+  answer(action);
   held->stopped = true;
   held->stops = wanted.lasts;
   if (wanted.kind == FaultKind::slow_rank) {
@@ -93,14 +106,29 @@ void FaultInjector::release() {
   held_.clear();
 }
 
-void FaultInjector::strike(const InjectFault& action) {
-  auto helper = strike_node(guarded_.outer, guarded_.cgroup_tag, action.inject.action.lasts);
-  if (!helper) return fail(action, helper.error().message());
-  helpers_.push_back(*helper);
+/// The next one, unless one is under way.
+void FaultInjector::strike() {
+  if (helper_ || of_node_.empty()) return;
+  const InjectFault action = std::move(of_node_.front());
+  of_node_.pop_front();
+  auto started = strike_node(guarded_.outer, guarded_.cgroup_tag, action.inject.action.lasts);
+  if (!started) {
+    answer(action, started.error().message());
+    return strike();
+  }
+  helper_.emplace(Helper{started->pid, asio::posix::stream_descriptor{loop_, started->pidfd.release()}});
+  helper_->watch.async_wait(asio::posix::descriptor_base::wait_read, [this](boost::system::error_code error) {
+    if (error) return;
+    helper_.reset();
+    strike();
+  });
 }
 
+std::optional<pid_t> FaultInjector::helper() const { return helper_ ? std::optional{helper_->pid} : std::nullopt; }
+
 void FaultInjector::cut(const InjectFault& action) {
-  if (!hooks_.cut(true)) return fail(action, "this node has no link to a coordinator that could be cut");
+  if (!hooks_.cut(true)) return answer(action, "this node has no link to a coordinator that could be cut");
+  answer(action);
   cut_ends_ = std::max(cut_ends_, std::chrono::steady_clock::now() + action.inject.action.lasts);
   cut_timer_.expires_at(cut_ends_);
   cut_timer_.async_wait([this](boost::system::error_code error) {

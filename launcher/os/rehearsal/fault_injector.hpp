@@ -2,11 +2,14 @@
 
 #include <sys/types.h>
 
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,15 +19,14 @@
 
 namespace torchup {
 
-/// Brings about a rehearsal's faults (core/rehearsal/rehearsal): stops and slows workers, stops and kills this node,
-/// cuts its link. Lives on the loop.
+/// Brings about a rehearsal's faults (core/rehearsal/rehearsal): signals, stops and slows workers, stops and kills this
+/// node, cuts its link. Lives on the loop.
 class FaultInjector {
  public:
   struct Hooks {
     /// A signal to the process group of the worker that runs as `pid`. False: there is none, or it is another user's.
     std::function<bool(LocalRank worker, std::int64_t pid, int number)> signal;
-    /// FaultNotInjected.
-    std::function<void(std::size_t fault, std::string why)> failed;
+    std::function<void(FaultAnswered)> answer;
     /// As AgentLink::set_cut.
     std::function<bool(bool cut)> cut;
   };
@@ -33,8 +35,8 @@ class FaultInjector {
   void perform(const InjectFault& action);
   /// Whoever is stopped goes on, and is not stopped again.
   void release();
-  /// Children that no sweep may end.
-  [[nodiscard]] const std::vector<pid_t>& helpers() const { return helpers_; }
+  /// A child that no sweep may end: the one that brings about a fault of this node.
+  [[nodiscard]] std::optional<pid_t> helper() const;
 
  private:
   /// A worker that is stopped once, or again and again.
@@ -48,14 +50,19 @@ class FaultInjector {
     Duration runs{0};   ///< and then so long; 0: it is stopped until the end
     bool stopped = false;
   };
+  struct Helper {
+    pid_t pid = -1;
+    asio::posix::stream_descriptor watch;  ///< its pidfd
+  };
 
+  void kill(const InjectFault& action);
   void hold(const InjectFault& action);
   void wait(const std::shared_ptr<Held>& held, TimePoint until);
   void turn(const std::shared_ptr<Held>& held);
   void let_run(Held& held);
-  void strike(const InjectFault& action);
+  void strike();
   void cut(const InjectFault& action);
-  void fail(const InjectFault& action, std::string why);
+  void answer(const InjectFault& action, std::string why = {});
 
   asio::io_context& loop_;
   const Guarded& guarded_;
@@ -63,7 +70,8 @@ class FaultInjector {
   std::vector<std::shared_ptr<Held>> held_;
   asio::steady_timer cut_timer_;
   TimePoint cut_ends_{};
-  std::vector<pid_t> helpers_;
+  std::deque<InjectFault> of_node_;  ///< one after the other: two at once would stop each other's helper
+  std::optional<Helper> helper_;     ///< while it lives
 };
 
 }  // namespace torchup

@@ -1,7 +1,9 @@
 #include "launcher/os/rehearsal/node_fault.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <spawn.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,12 +14,14 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
-#include <ctime>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/worker/attempt_cgroup.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 
 extern char** environ;
 
@@ -25,7 +29,7 @@ namespace torchup {
 namespace {
 
 constexpr const char* program_of_helper = "/proc/self/exe";
-constexpr int wrong_words_status = 2;
+constexpr std::int64_t poll_ms_max = 60'000;
 /// Who is stopped starts nobody any more; so often the others are looked for.
 constexpr int looks_max = 64;
 
@@ -87,21 +91,24 @@ std::vector<pid_t> stop_all(pid_t outer, pid_t inner) {
   return stopped;
 }
 
-void sleep_through(std::chrono::milliseconds time) {
-  timespec until{};
-  ::clock_gettime(CLOCK_MONOTONIC, &until);
-  constexpr std::int64_t ms_in_s = 1000, ns_in_ms = 1'000'000, ns_in_s = 1'000'000'000;
-  until.tv_sec += time.count() / ms_in_s;
-  until.tv_nsec += time.count() % ms_in_s * ns_in_ms;
-  until.tv_sec += until.tv_nsec / ns_in_s;
-  until.tv_nsec %= ns_in_s;
-  while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
+UniqueFd pidfd_of(pid_t pid) { return UniqueFd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))}; }
+
+/// Until the time is over, or one of them is gone: whoever stands still cannot see that himself.
+void sleep_beside(std::span<const UniqueFd> launcher, std::chrono::milliseconds time) {
+  const TimePoint end = std::chrono::steady_clock::now() + time;
+  std::vector<pollfd> watched;
+  for (const UniqueFd& process : launcher) watched.push_back({process.get(), POLLIN, 0});
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return;
+    if (::poll(watched.data(), watched.size(), static_cast<int>(std::min<std::int64_t>(left.count(), poll_ms_max))) > 0)
+      return;
   }
 }
 
 }  // namespace
 
-Result<pid_t> strike_node(pid_t outer, const std::string& cgroup_tag, Duration lasts) {
+Result<NodeFaultHelper> strike_node(pid_t outer, const std::string& cgroup_tag, Duration lasts) {
   std::array<std::string, node_fault_words> words{
       "torchup",
       std::string{node_fault_word},
@@ -113,10 +120,16 @@ Result<pid_t> strike_node(pid_t outer, const std::string& cgroup_tag, Duration l
   for (std::size_t i = 0; i < words.size(); ++i) arguments.at(i) = words.at(i).data();
   const Apart apart;
   pid_t pid = -1;
-  const int error =
+  const int failure =
       ::posix_spawn(&pid, program_of_helper, apart.actions(), apart.attributes(), arguments.data(), environ);
-  if (error != 0) return system_error(error, "no process that could bring about the fault");
-  return pid;
+  if (failure != 0) return system_error(failure, "no process that could bring about the fault");
+  UniqueFd pidfd = pidfd_of(pid);
+  if (!pidfd) {
+    const Error error = system_error("the process that brings about the fault cannot be watched");
+    ::kill(pid, SIGKILL);
+    return error;
+  }
+  return NodeFaultHelper{pid, std::move(pidfd)};
 }
 
 int bring_about_node_fault(char** words) {
@@ -124,11 +137,12 @@ int bring_about_node_fault(char** words) {
   std::int64_t lasts_ms = 0;
   if (!read_word(words[2], outer) || !read_word(words[3], inner) || !read_word(words[4], lasts_ms) || outer <= 1 ||
       inner <= 1 || lasts_ms < 0) {
-    return wrong_words_status;
+    return exit_code::refused;
   }
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  const std::array launcher{pidfd_of(outer), pidfd_of(inner)};
   const std::vector<pid_t> stopped = stop_all(outer, inner);
   if (lasts_ms == 0) {
     // The outer process last: when it is seen to have ended, nobody is left.
@@ -142,7 +156,7 @@ int bring_about_node_fault(char** words) {
     remove_attempt_cgroups(words[5]);
     return 0;
   }
-  sleep_through(std::chrono::milliseconds{lasts_ms});
+  if (launcher[0] && launcher[1]) sleep_beside(launcher, std::chrono::milliseconds{lasts_ms});
   for (auto pid = stopped.rbegin(); pid != stopped.rend(); ++pid) ::kill(*pid, SIGCONT);
   return 0;
 }

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "launcher/core/options/launch_config.hpp"
-#include "launcher/core/rehearsal/rehearsal_report.hpp"
 #include "launcher/os/worker/guardian.hpp"
 
 /// --rehearse-nodes: nodes on one machine, without root. A starter runs agents (this program, the same command line),
@@ -18,11 +17,5 @@ namespace torchup {
 [[nodiscard]] int run_rehearsed_nodes(const LaunchConfig& plan, const Guarded& guarded,
                                       std::span<const std::string> words, const std::string& token,
                                       const std::string& host);
-
-/// What the starter has put into the environment of this agent (core/rehearsal/rehearsal_report), taken out of it;
-/// empty: it is none of a starter's. For both processes of the agent.
-[[nodiscard]] std::string take_rehearsed_node();
-/// To the starter of this agent.
-void tell_starter(const RehearsalReport& report);
 
 }  // namespace torchup

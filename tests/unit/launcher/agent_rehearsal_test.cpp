@@ -49,9 +49,19 @@ TEST_CASE("a rank is killed by a signal to its group, at its time", "[unit][agen
   Running running{rehearsing("at 5s kill rank=1 signal=TERM")};
   REQUIRE(running.agent.deadline() == t0 + 5s);
   const auto actions = running.agent.step(Wake{}, t0 + 5s);
-  REQUIRE(*find<SignalWorkers>(actions) == SignalWorkers{SIGTERM, false, {LocalRank{1}}});
-  REQUIRE(told(actions) == std::vector<std::string>{"kill rank=1 signal=SIGTERM at 5 s"});
-  REQUIRE(!find<InjectFault>(actions));
+  const auto* const wanted = find<InjectFault>(actions);
+  REQUIRE(wanted->pid == 101);
+  REQUIRE(wanted->inject.local_rank == LocalRank{1});
+  REQUIRE(wanted->inject.action.signal == SIGTERM);
+  REQUIRE(told(actions).empty());
+  SECTION("and that is told once it is done") {
+    REQUIRE(told(running.agent.step(FaultAnswered{wanted->inject.fault}, t0 + 5s)) ==
+            std::vector<std::string>{"kill rank=1 signal=SIGTERM at 5 s"});
+  }
+  SECTION("or that it could not be done, and nothing else") {
+    REQUIRE(told(running.agent.step(FaultAnswered{wanted->inject.fault, "it is gone"}, t0 + 5s)) ==
+            std::vector<std::string>{"kill rank=1 signal=SIGTERM at 5 s: it is gone"});
+  }
 }
 
 TEST_CASE("stops and slow-downs are the shell's, of the process that has the rank", "[unit][agent_rehearsal]") {
@@ -72,9 +82,9 @@ TEST_CASE("a fault of a worker that is being started waits for it", "[unit][agen
   REQUIRE(told(agent.step(Wake{}, t0 + 1s)).empty());
   SECTION("until it runs") {
     const auto actions = agent.step(WorkerStarted{LocalRank{1}, 101}, t0 + 2s);
-    REQUIRE(find<SignalWorkers>(actions)->workers == std::vector{LocalRank{1}});
     REQUIRE(find<InjectFault>(actions)->pid == 101);
-    REQUIRE(told(actions).size() == 2);
+    REQUIRE(std::ranges::count_if(
+                actions, [](const AgentAction& each) { return std::holds_alternative<InjectFault>(each); }) == 2);
   }
   SECTION("until the round is over") {
     const auto actions = agent.step(SignalArrived{SIGINT}, t0 + 2s);
@@ -88,13 +98,13 @@ TEST_CASE("a worker that has ended is no target", "[unit][agent_rehearsal]") {
   static_cast<void>(running.agent.step(ended(1, 0), t0 + 1s));
   const auto actions = running.agent.step(Wake{}, t0 + 5s);
   REQUIRE(told(actions) == std::vector<std::string>{"kill rank=1 at 5 s: its worker has ended"});
-  REQUIRE(!find<SignalWorkers>(actions));
+  REQUIRE(!find<InjectFault>(actions));
 }
 
 TEST_CASE("what the shell could not do is told", "[unit][agent_rehearsal]") {
   Running running{rehearsing("at 5s cut node=0 for=1s")};
   const auto fault = find<InjectFault>(running.agent.step(Wake{}, t0 + 5s))->inject.fault;
-  REQUIRE(told(running.agent.step(FaultNotInjected{fault, "there is no link"}, t0 + 5s)) ==
+  REQUIRE(told(running.agent.step(FaultAnswered{fault, "there is no link"}, t0 + 5s)) ==
           std::vector<std::string>{"cut node=0 for=1s at 5 s: there is no link"});
 }
 
@@ -142,6 +152,7 @@ TEST_CASE("what lets a stopped node go on is no wish of the user's", "[unit][age
   Running running{rehearsing("at 5s stop node=0 for=3s")};
   const auto actions = running.agent.step(Wake{}, t0 + 5s);
   REQUIRE(find<InjectFault>(actions)->inject.action.kind == FaultKind::stop_node);
+  REQUIRE(told(actions) == std::vector<std::string>{"stop node=0 for=3s at 5 s"});  // later it stands still
   REQUIRE(running.agent.step(SignalArrived{SIGCONT}, t0 + 8s).empty());
   SECTION("later it is one") {
     REQUIRE(find_event<event::SignalReceived>(running.agent.step(SignalArrived{SIGCONT}, t0 + 20s)));
@@ -195,6 +206,7 @@ TEST_CASE("a node of a starter tells it of its place, its absence and its end", 
     REQUIRE(report.restart == RehearsalStart{t0, GroupRank{0}, 2, -1});
     REQUIRE(report.faults.size() == 2);
     REQUIRE(find<InjectFault>(actions)->inject.action.kind == FaultKind::kill_node);
+    REQUIRE(told(actions) == std::vector<std::string>{"kill node=0 back=3s at 9 s"});
   }
   SECTION("when the job ends") {
     for (const int local_rank : {0, 1}) static_cast<void>(running.agent.step(ended(local_rank, 0), t0 + 6s));
@@ -258,7 +270,41 @@ TEST_CASE("a node that is started again goes on", "[unit][agent_rehearsal]") {
   late.placement.membership_changes = 1;
   REQUIRE(!find_event<event::Warning>(agent.step(FromCoordinator{late}, t0 + 3s)));
   for (const int local_rank : {0, 1}) static_cast<void>(agent.step(WorkerStarted{LocalRank{local_rank}, 100}, t0 + 3s));
-  REQUIRE(find<SignalWorkers>(agent.step(Wake{}, t0 + 9s)));
+  REQUIRE(find<InjectFault>(agent.step(Wake{}, t0 + 9s))->inject.action.kind == FaultKind::kill_rank);
+}
+
+TEST_CASE("a node of a starter tells it of its stop, and when it has lost its place", "[unit][agent_rehearsal]") {
+  using What = RehearsalReport::What;
+  Running running{started_node("at 5s stop node=0 for=60s")};
+  auto actions = running.agent.step(Wake{}, t0 + 5s);
+  REQUIRE(find<TellStarter>(actions)->report.what == What::stopped);
+  REQUIRE(find<TellStarter>(actions)->report.lasts == 60s);
+  StopWorkers stop;
+  stop.cause = StopCause::fenced;
+  actions = running.agent.step(FromCoordinator{stop}, t0 + 65s);
+  REQUIRE(find<TellStarter>(actions)->report.what == What::waiting);
+  for (const int local_rank : {0, 1}) static_cast<void>(running.agent.step(ended(local_rank, -SIGKILL), t0 + 65s));
+  static_cast<void>(running.agent.step(DescendantsGone{}, t0 + 65s));
+  actions = running.agent.step(FromCoordinator{placed(1)}, t0 + 66s);
+  REQUIRE(find<TellStarter>(actions)->report.what == What::placed);
+}
+
+TEST_CASE("whoever waits for a worker that another node has stopped does not hang", "[unit][agent_rehearsal]") {
+  Running running{started_node("at 1s stop node=1 for=20s")};
+  const auto silence = [&](int tenth) {
+    const TimePoint now = t0 + tenth * 100ms;
+    return find<ReportProgress>(running.agent.step(steps(3, t0 + 500ms), now))->report.silence;
+  };
+  for (int tenth = 1; tenth < 10; ++tenth) silence(tenth);
+  const Duration before = silence(10);
+  for (int tenth = 11; tenth < 205; ++tenth) silence(tenth);
+  REQUIRE(silence(205) <= before + 100ms);
+}
+
+TEST_CASE("no fault comes to a job that somebody ends", "[unit][agent_rehearsal]") {
+  Running running{rehearsing("at 5s stop node=0 for=60m; at 6s kill rank=1")};
+  static_cast<void>(running.agent.step(SignalArrived{SIGINT}, t0 + 4s));
+  REQUIRE(!find<InjectFault>(running.agent.step(Wake{}, t0 + 9s)));
 }
 
 }  // namespace torchup

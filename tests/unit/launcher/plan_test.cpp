@@ -8,6 +8,7 @@
 
 #include "launcher/core/options/completion.hpp"
 #include "launcher/core/options/manual.hpp"
+#include "launcher/core/plan/plan_rehearsal.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
 #include "rendezvous/core/link/agent_codec.hpp"
 #include "tests/support/fake_machine.hpp"
@@ -172,6 +173,19 @@ TEST_CASE("how often stragglers are looked for", "[unit][plan]") {
   REQUIRE(plan({{"straggler-window", "0"}}).terms.straggler_window == 0s);
   REQUIRE(refusal({{"straggler-window", "0.9"}}) == "--straggler-window must be 0 or at least 1 s");
   REQUIRE(refusal({{"straggler-window", "-1"}}) == "--straggler-window must be >= 0");
+}
+
+TEST_CASE("a signal to the starter of a rehearsal's nodes ends the job where it ends an agent's", "[unit][plan]") {
+  LaunchConfig config;
+  config.end_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  config.forward_signals = {SIGUSR1};
+  config.drain_signals = {SIGUSR2};
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGALRM}) CHECK(ends_all_nodes(config, number));
+  for (const int number : {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH, SIGURG, SIGCHLD}) {
+    CHECK_FALSE(ends_all_nodes(config, number));
+  }
+  config.forward_signals.push_back(SIGTERM);  // what is listed for both ends
+  CHECK(ends_all_nodes(config, SIGTERM));
 }
 
 TEST_CASE("a rehearsal's script is read with the plan", "[unit][plan]") {

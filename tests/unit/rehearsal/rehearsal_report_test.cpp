@@ -30,9 +30,15 @@ TEST_CASE("a report is read as it was told", "[unit][rehearsal]") {
   ended.job = {143, 2, 8};
   RehearsalReport for_good = away();
   for_good.back.reset();
+  RehearsalReport stopped;
+  stopped.what = What::stopped;
+  stopped.lasts = std::chrono::minutes{60};
+  RehearsalReport waiting;
+  waiting.what = What::waiting;
+  const auto all = {RehearsalReport{}, away(), for_good, ended, stopped, waiting};
   std::string input;
-  for (const auto& report : {RehearsalReport{}, away(), for_good, ended}) input += encode(report);
-  for (const auto& report : {RehearsalReport{}, away(), for_good, ended}) {
+  for (const auto& report : all) input += encode(report);
+  for (const auto& report : all) {
     const auto taken = take_rehearsal_report(input);
     REQUIRE(taken.has_value());
     REQUIRE(*taken == report);

@@ -41,7 +41,7 @@ std::string text_of(const std::vector<Action>& actions) {
   for (const Action& action : actions) {
     if (!text.empty()) text += " | ";
     if (const auto* inject = std::get_if<Inject>(&action))
-      text += fmt::format("{} on {} | told {}", to_text(inject->action), inject->local_rank.value(), inject->text);
+      text += fmt::format("{} on {}", to_text(inject->action), inject->local_rank.value());
     else
       text += "told " + std::get<Tell>(action).text;
   }
@@ -60,8 +60,8 @@ TEST_CASE("a fault comes at its time, counted from the first round, where its ra
   REQUIRE(first.deadline() == t0 + 5s);
   REQUIRE(second.step(Wake{}, t0 + 5s - 1ns).empty());
   REQUIRE(first.step(Wake{}, t0 + 5s).empty());
-  REQUIRE(text_of(second.step(Wake{}, t0 + 5s)) ==
-          "kill rank=3 signal=SIGTERM on 1 | told kill rank=3 signal=SIGTERM at 5 s");
+  REQUIRE(text_of(second.step(Wake{}, t0 + 5s)) == "kill rank=3 signal=SIGTERM on 1");
+  REQUIRE(text_of(second.step(Injected{0}, t0 + 5s)) == "told kill rank=3 signal=SIGTERM at 5 s");
   REQUIRE(second.step(Wake{}, t0 + 6s).empty());
   REQUIRE(text_of(first.step(Wake{}, t0 + 7s)).starts_with("stop rank=0 for=1s on 0"));
   REQUIRE_FALSE(first.deadline());
@@ -120,7 +120,7 @@ TEST_CASE("chance is the seed's, alike on all nodes", "[unit][rehearsal]") {
       const auto result = rehearsal.ended({});
       for (const auto& fault : result.faults) faults[node].push_back(fault.text);
       for (const auto& text : faults[node]) {
-        if (own.find("told " + text) == std::string::npos) continue;
+        if (own.find(text.substr(0, text.find(" (random)")) + " on ") == std::string::npos) continue;
         CHECK((text.find(fmt::format("rank={} ", 2 * node)) != std::string::npos ||
                text.find(fmt::format("rank={} ", 2 * node + 1)) != std::string::npos ||
                text.find(fmt::format("node={} ", node)) != std::string::npos));
@@ -140,7 +140,8 @@ TEST_CASE("a fault of a rank between two rounds comes with the next one", "[unit
   rehearsal.step(round_of(0), t0);
   rehearsal.step(RoundEnds{}, t0 + 4s);
   REQUIRE(text_of(rehearsal.step(Wake{}, t0 + 5s)).starts_with("cut node=0 for=1s on 0"));
-  REQUIRE(text_of(rehearsal.step(round_of(0), t0 + 8s)) == "kill rank=1 on 1 | told kill rank=1 at 8 s");
+  REQUIRE(text_of(rehearsal.step(round_of(0), t0 + 8s)) == "kill rank=1 on 1");
+  REQUIRE(text_of(rehearsal.step(Injected{1}, t0 + 8s)) == "told kill rank=1 at 8 s");
   auto other = make("at 5s kill rank=1");
   other.step(round_of(0), t0);
   other.step(RoundEnds{}, t0 + 4s);
@@ -211,6 +212,81 @@ TEST_CASE("an agent that is started again draws as the others do", "[unit][rehea
   const auto all = other.ended({}).faults, own = again.ended({}).faults;
   REQUIRE(own.size() == 8);
   for (std::size_t i = 0; i < 8; ++i) CHECK(own[i].text == all[i + 2].text);
+}
+
+TEST_CASE("the first and the last rank and node are drawn as well, and none beyond", "[unit][rehearsal]") {
+  std::set<std::string> drawn;
+  for (int seed = 0; seed < 40; ++seed) {
+    auto rehearsal = make(fmt::format("at 1s kill rank=random; at 1s cut node=random for=1s; seed={}", seed));
+    rehearsal.step(round_of(0, 3), t0);
+    rehearsal.step(Wake{}, t0 + 1s);
+    for (const auto& fault : rehearsal.ended({}).faults) drawn.insert(fault.text);
+  }
+  std::set<std::string> all;
+  for (int rank = 0; rank < 6; ++rank) all.insert(fmt::format("kill rank={} (random)", rank));
+  for (int node = 0; node < 3; ++node) all.insert(fmt::format("cut node={} for=1s (random)", node));
+  REQUIRE(drawn == all);
+}
+
+TEST_CASE("where there is one rank of one node, chance finds them", "[unit][rehearsal]") {
+  auto rehearsal = make("at 1s kill rank=random; at 1s cut node=random for=1s; seed=18446744073709551615");
+  rehearsal.step(RoundBegins{}, t0);
+  REQUIRE(text_of(rehearsal.step(Wake{}, t0 + 1s)) == "kill rank=0 on 0 | cut node=0 for=1s on 0");
+}
+
+TEST_CASE("a node is drawn again at the very moment at which it is back", "[unit][rehearsal]") {
+  auto rehearsal = make("at 1s kill node=0 back=4s; at 5s cut node=random for=1s");
+  rehearsal.step(round_of(0, 1), t0);
+  REQUIRE(text_of(rehearsal.step(Wake{}, t0 + 5s)) == "kill node=0 back=4s on 0 | cut node=0 for=1s on 0");
+}
+
+TEST_CASE("a stop on another node is known to all who wait for it", "[unit][rehearsal]") {
+  for (const char* const fault : {"stop rank=3 for=2s", "slow rank=3 by=900% for=2s", "stop node=1 for=2s"}) {
+    auto rehearsal = make(fmt::format("at 1s {}", fault));
+    rehearsal.step(round_of(0), t0);
+    REQUIRE_FALSE(rehearsal.stops_somebody(t0));
+    REQUIRE(rehearsal.step(Wake{}, t0 + 1s).empty());
+    CHECK(rehearsal.stops_somebody(t0 + 3s));
+    CHECK_FALSE(rehearsal.stops_somebody(t0 + 3s + 1ns));
+    CHECK_FALSE(rehearsal.stops(LocalRank{0}, t0 + 2s));
+    CHECK_FALSE(rehearsal.stops(LocalRank{1}, t0 + 2s));
+    CHECK_FALSE(rehearsal.stops_node(t0 + 2s));
+  }
+}
+
+TEST_CASE("a node's stop is known a little longer than it lasts", "[unit][rehearsal]") {
+  auto rehearsal = make("at 1s stop node=0 for=2s");
+  rehearsal.step(round_of(0), t0);
+  REQUIRE_FALSE(rehearsal.stops_node(t0));
+  rehearsal.step(Wake{}, t0 + 1s);
+  rehearsal.step(Wake{}, t0 + 3s + node_stop_slack);
+  REQUIRE(rehearsal.stops_node(t0 + 3s + node_stop_slack));
+  REQUIRE_FALSE(rehearsal.stops_node(t0 + 3s + node_stop_slack + 1ns));
+  REQUIRE_FALSE(rehearsal.stops(LocalRank{0}, t0 + 3s + 1ns));
+}
+
+TEST_CASE("the stop of a worker that was being started lasts from its start", "[unit][rehearsal]") {
+  auto rehearsal = make("at 1s stop rank=0 for=2s");
+  rehearsal.step(round_of(0), t0);
+  rehearsal.step(Wake{}, t0 + 1s);
+  rehearsal.step(Injected{0}, t0 + 5s);
+  REQUIRE(rehearsal.stops(LocalRank{0}, t0 + 7s));
+  REQUIRE_FALSE(rehearsal.stops(LocalRank{0}, t0 + 7s + 1ns));
+  rehearsal.step(both(1, t0 + 4s), t0 + 4s);
+  rehearsal.step(both(2, t0 + 6s), t0 + 6s);
+  REQUIRE_FALSE(rehearsal.ended({}).faults[0].going_on_after);
+  rehearsal.step(both(3, t0 + 8s), t0 + 8s);
+  REQUIRE(rehearsal.ended({}).faults[0].going_on_after == 7s);
+}
+
+TEST_CASE("nothing comes once the job is to end", "[unit][rehearsal]") {
+  auto rehearsal = make("every 1s kill rank=0; at step 5 kill rank=0; at 3s cut node=0 for=1s");
+  rehearsal.step(round_of(0), t0);
+  REQUIRE(text_of(rehearsal.step(Wake{}, t0 + 1s)) == "kill rank=0 on 0");
+  REQUIRE(rehearsal.step(JobEnds{}, t0 + 5s).empty());
+  REQUIRE_FALSE(rehearsal.deadline());
+  REQUIRE(rehearsal.step(both(9, t0 + 6s), t0 + 6s).empty());
+  REQUIRE(rehearsal.ended({}).faults.size() == 1);
 }
 
 TEST_CASE("our own stops are known", "[unit][rehearsal]") {
