@@ -49,13 +49,14 @@ class OwnWays(Case):
 
     def test_handlers_for_other_signals(self):
         for worker in self.same("import signal\nsignal.signal(signal.SIGTERM, lambda *_: None)\n"
-                                   "signal.signal(60, signal.SIG_IGN)\nprint(signal.getsignal(61), signal.signal(60, 0))"):
+                                "signal.signal(60, signal.SIG_IGN)\n"
+                                "print(signal.getsignal(61), signal.signal(60, 0))"):
             self.assertEqual(worker.memory.signal, 61)
 
     def test_faults_of_handlers(self):
         """No frame of ours is in their tracebacks."""
-        for text in ("signal.signal(61, 5)", "signal.signal(61)", "signal.signal(99, signal.SIG_DFL)", "_signal.signal(61, 5)",
-                     "import threading\nthread = threading.Thread(target=signal.signal, args=(61, signal.SIG_DFL))\n"
+        for text in ("signal.signal(61, 5)", "signal.signal(61)", "signal.signal(99, signal.SIG_DFL)",
+                     "_signal.signal(61, 5)", "import threading\nthread = threading.Thread(target=signal.signal, args=(61, signal.SIG_DFL))\n"
                      "thread.name = 'x'; thread.start(); thread.join()",
                      "class Bad:\n    def __eq__(self, other): raise ValueError\nsignal.signal(Bad(), signal.SIG_DFL)"):
             self.same(f"import _signal, signal\n{text}")
@@ -66,6 +67,31 @@ class OwnWays(Case):
                   "with mock.patch('_signal.signal') as faked: signal.signal(61, signal.SIG_IGN)\n"
                   "print(faked.call_count, _signal.signal, signal.getsignal(61))")
 
+    def test_interpreters_of_the_program(self):
+        """Another one in the same process sees nothing either, and its exceptions are not the worker's."""
+        self.write("inner.py", """
+            import os, sys
+            facts = [sys.path, sorted(sys.path_importer_cache), sorted(os.environ.items()), "sitecustomize" in sys.modules,
+                     sys.excepthook is sys.__excepthook__, "torchup_worker" in sys.modules, len(sys.meta_path)]
+            for fact in facts: os.write(1, repr(fact).encode() + b"\\n")
+            import threading, signal
+            raise ValueError("there")
+            """)
+        for worker in self.same("""if True:
+            try:
+                import _xxsubinterpreters as interpreters
+            except ImportError:
+                import _interpreters as interpreters
+            other = interpreters.create()
+            try:
+                told = interpreters.run_string(other, open("inner.py").read())
+                print(getattr(told, "msg", told), flush=True)
+            except Exception as error:
+                print(error, flush=True)
+            interpreters.destroy(other)"""):
+            self.assertIn("there", worker.output())
+            self.assertEqual((worker.memory.raised_at, worker.memory.signal), (0, 61))
+
     def test_helper_gives_the_signal_back(self):
         """To look at the function is not to call it."""
         worker = self.run_worker("-c", HELPER + "import _signal; _signal.signal\nprint(worker.page.numbers[32])\n"
@@ -74,8 +100,8 @@ class OwnWays(Case):
         self.assertEqual(worker.memory.signal, 61)
 
     def test_own_files_in_the_place_of_our_descriptors(self):
-        """They are neither read nor closed, by the helper or in children: so few descriptors are free that they get those
-        very numbers."""
+        """They are neither read nor closed, by the helper or in children: so few descriptors are free that they get
+        those very numbers."""
         text = """
 import os, socket
 os.closerange(3, 64)

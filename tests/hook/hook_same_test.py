@@ -344,6 +344,9 @@ class Same(Case):
                 worker = self.run_worker("-c", "print('runs')", python=python)
                 self.assertEqual((worker.output(), worker.wait()), ("runs\n", 0))
                 self.assertEqual(worker.errors(), "torchup: no worker hook: ZeroDivisionError('division by zero')\n")
+                worker = self.run_worker("-c", "import sys\nprint([each for each in sys.path if 'hook' in each])",
+                                         python=python, before=lambda: os.close(2))
+                self.assertEqual((worker.output(), worker.wait()), ("[]\n", 0))
 
     def test_folder_that_cannot_be_written(self):
         os.chmod(self.hook, 0o500)

@@ -1,7 +1,6 @@
 """What a worker's Python finds as `sitecustomize`: its folder is first on PYTHONPATH. It takes itself out of all that a
 program can look at, begins the hook (torchup_worker.py beside it), and imports the sitecustomize that would have been
-found without it. In a Python older than 3.8 it does no more than leave; it is valid in 2.7.
-"""
+found without it. In a Python older than 3.8 it does no more than leave; it is valid in 2.7."""
 
 import os
 import sys
@@ -17,7 +16,10 @@ def begin():
         if settings[1]:
             torchup_worker.load("torchup_error").remove_bytecode(__cached__, settings[1])  # noqa: F821
     except Exception as error:
-        os.write(2, ("torchup: no worker hook: %r\n" % error).encode("utf-8", "replace"))
+        try:
+            os.write(2, ("torchup: no worker hook: %r\n" % error).encode("utf-8", "replace"))
+        except OSError:  # nobody is to hear it
+            pass
     finally:
         sys.dont_write_bytecode, sys.pycache_prefix = settings
 
@@ -28,8 +30,7 @@ def leave(folder):
     first, _, rest = os.environ.get("PYTHONPATH", "").partition(":")
     if first == folder:
         os.environ["PYTHONPATH"] = rest
-        if not rest:
-            del os.environ["PYTHONPATH"]
+        rest or os.environ.pop("PYTHONPATH")
 
 
 if sys.version_info >= (3, 8) and "TORCHUP_WORKER_PAGE" in os.environ:
