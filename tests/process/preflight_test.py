@@ -452,7 +452,7 @@ class Nccl(Meeting):
 
     def all_reduce(self, name, text):
         file = self.own / "all_reduce"
-        file.write_text(f"#!/bin/sh\necho \"$WORLD_SIZE $*\" >> {self.folder}/asked\n{text}\n")
+        file.write_text(f"#!/bin/sh\necho \"$WORLD_SIZE gpus=$CUDA_VISIBLE_DEVICES $*\" >> {self.folder}/asked\n{text}\n")
         file.chmod(0o755)
 
     def table(self, status, level="--preflight-only", *words):
@@ -476,7 +476,22 @@ class Nccl(Meeting):
     def test_pairs_that_work(self):
         self.all_reduce("a", f"{self.ALONE}; test $RANK = 1 || echo 67108864 1 12.5 12.5")
         self.assertEqual(self.told(self.table(0)), [[("ok", "")]] * 2)
-        self.assertIn("2 --backend nccl --min-bytes 67108864 --max-bytes 67108864", (self.folder / "asked").read_text())
+        self.assertIn("2 gpus= --backend nccl --min-bytes 67108864 --max-bytes 67108864", (self.folder / "asked").read_text())
+
+    def test_on_the_gpus_of_the_job(self):
+        self.all_reduce("a", f"{self.ALONE}; test $RANK = 1 || echo 67108864 1 12.5 12.5")
+        self.assertEqual(self.told(self.table(0, "--preflight-only", "--gpus=1")), [[("ok", "")]] * 2)
+        asked = (self.folder / "asked").read_text().splitlines()
+        self.assertEqual(sorted(line.split(" --")[0] for line in asked), [" gpus=1"] * 2 + ["2 gpus=1"] * 2)
+
+    def test_job_goes_on_without_it(self):
+        self.all_reduce("a", "echo 'NCCL is not there' >&2; exit 1")
+        jobs = [self.node(name, "--preflight=full", "echo", "ran", program=self.own / "torchup", **self.machine) for name in "ab"]
+        for job, name in zip(jobs, "ab"):
+            out, err = self.ends(job, 0)
+            self.assertEqual(out, "ran\n")
+            self.assertEqual(self.found("nccl", name), ["pairs over NCCL are not tried: all_reduce: NCCL is not there"])
+        self.assertEqual(len((self.folder / "asked").read_text().splitlines()), 2)  # each node has tried it alone
 
     def test_pairs_that_fail(self):
         self.all_reduce("a", f"{self.ALONE}; echo 'NCCL error: unhandled system error'; exit 1")
