@@ -276,6 +276,8 @@ class Page(Case):
         os.lseek(worker.memory.fd, PAGE + 2 * SHEET - 10, os.SEEK_SET)
         os.kill(worker.pid, worker.memory.signal)
         os.kill(worker.pid, worker.memory.signal)
+        # A write that is under way sets the offset when it ends, whoever has set it meanwhile.
+        until(lambda: os.lseek(worker.memory.fd, 0, os.SEEK_CUR) == PAGE + 2 * SHEET, "the end of the sheet")
         self.assertFalse(worker.has_ended())
         self.assertIn("<module>", worker.stacks())
 
