@@ -44,6 +44,8 @@ struct WorkerParked {
 };
 /// To LookWanted: the answer lies in the first `length` bytes of the answer area (worker_page.hpp), as JSON
 /// (launcher/core/diagnosis/worker_answer.hpp).
+inline constexpr std::size_t looked_groups_max = 1024;  ///< further ones are left out
+inline constexpr std::size_t looked_entries_max = 256;  ///< of the recorder; of more, the last
 struct WorkerLooked {
   std::uint64_t number = 0;  ///< as asked
   std::size_t length = 0;    ///< worker_answer_bytes at most

@@ -1,5 +1,6 @@
 // What a worker answers when it is asked how far it is.
 #include "launcher/core/diagnosis/worker_answer.hpp"
+#include "rendezvous/base/worker_channel.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace torchup;
@@ -7,7 +8,7 @@ using namespace torchup;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto answer = parse_worker_answer({reinterpret_cast<const char*>(data), size});
   if (!answer) return 0;
-  fuzz::require(answer->groups.size() <= answered_groups_max && answer->entries.size() <= answered_entries_max);
+  fuzz::require(answer->groups.size() <= looked_groups_max && answer->entries.size() <= looked_entries_max);
   for (const AnsweredGroup& group : answer->groups) {
     fuzz::require(!group.position.name.empty() && group.position.name.size() <= look_group_bytes_max);
     fuzz::require(group.position.number >= -1 && group.sequence >= -1);

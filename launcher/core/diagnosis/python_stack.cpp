@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "launcher/core/text/text.hpp"
+#include "rendezvous/base/worker_page.hpp"
 #include "rendezvous/core/diagnosis/program_frames.hpp"
 #include "rendezvous/core/text/printable.hpp"
 
@@ -154,13 +155,13 @@ bool is_other_debugger(const StackFrame& frame) {
 PythonStack parse_python_stack(std::string_view sheet) {
   Reader reader;
   // What was wiped is zeros: the answer ends there.
-  const std::string_view text = sheet.substr(0, std::min(python_sheet_bytes_max, sheet.find('\0')));
+  const std::string_view text = sheet.substr(0, std::min(worker_sheet_bytes, sheet.find('\0')));
   std::size_t at = 0;
   for (auto end = text.find('\n'); end != std::string_view::npos; end = text.find('\n', at)) {
     reader.read(text.substr(at, end - at));
     at = end + 1;
   }
-  if (at < text.size() || text.size() == python_sheet_bytes_max) reader.cut();
+  if (at < text.size() || text.size() == worker_sheet_bytes) reader.cut();
   return reader.take_stack();
 }
 

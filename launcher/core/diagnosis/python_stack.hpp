@@ -13,9 +13,8 @@
 /// every byte is a stranger's: whatever it holds, the result stays within these limits, and nothing throws.
 namespace torchup {
 
-inline constexpr std::size_t python_sheet_bytes_max = 262'144;  ///< what lies behind is not read
-inline constexpr std::size_t python_threads_max = 100;          ///< faulthandler itself writes no more
-inline constexpr std::size_t python_frames_max = 100;           ///< of one thread; likewise
+inline constexpr std::size_t python_threads_max = 100;  ///< faulthandler itself writes no more
+inline constexpr std::size_t python_frames_max = 100;   ///< of one thread; likewise
 inline constexpr std::size_t python_fault_bytes_max = 128;
 inline constexpr std::size_t told_frames_max = 6;  ///< of a rank, on the page
 
@@ -35,9 +34,9 @@ struct PythonStack {
   friend bool operator==(const PythonStack&, const PythonStack&) = default;
 };
 
-/// Reads an answer of Python 3.8 to 3.14. Lines that are none of faulthandler's are passed over, and so are bytes with
-/// which it never begins a line; a last line without its end was cut and does not count. Where a crash was written
-/// behind an answer, the crash is what counts.
+/// Reads an answer of Python 3.8 to 3.14, worker_sheet_bytes of it at most. Lines that are none of faulthandler's are
+/// passed over, and so are bytes with which it never begins a line; a last line without its end was cut and does not
+/// count. Where a crash was written behind an answer, the crash is what counts.
 ///
 /// Source: Python/traceback.c, _Py_DumpTracebackThreads; Modules/faulthandler.c.
 [[nodiscard]] PythonStack parse_python_stack(std::string_view sheet);

@@ -15,6 +15,8 @@
 #include <utility>
 
 #include "launcher/core/text/json.hpp"
+#include "rendezvous/base/worker_channel.hpp"
+#include "rendezvous/base/worker_page.hpp"
 #include "rendezvous/core/text/names.hpp"
 
 namespace torchup {
@@ -222,8 +224,8 @@ std::span<const json> last_of(const json* list, std::size_t most) {
 }  // namespace
 
 Result<WorkerAnswer> parse_worker_answer(std::string_view bytes) {
-  if (bytes.size() > worker_answer_bytes_max) {
-    return fail(errc::limit_exceeded, fmt::format("it is longer than {} bytes", worker_answer_bytes_max));
+  if (bytes.size() > worker_answer_bytes) {
+    return fail(errc::limit_exceeded, fmt::format("it is longer than {} bytes", worker_answer_bytes));
   }
   const auto whole = parse_json(bytes);
   if (!whole) return whole.error();
@@ -231,7 +233,7 @@ Result<WorkerAnswer> parse_worker_answer(std::string_view bytes) {
 
   WorkerAnswer answer;
   for (const json& each : last_of(torchup::member(*whole, "groups"), bytes.size())) {
-    if (answer.groups.size() == answered_groups_max) {
+    if (answer.groups.size() == looked_groups_max) {
       answer.groups_cut = true;
       break;
     }
@@ -245,7 +247,7 @@ Result<WorkerAnswer> parse_worker_answer(std::string_view bytes) {
   Members members;
   for (const AnsweredGroup& group : answer.groups) members.emplace(group.position.name, &group.position.ranks);
 
-  for (const json& each : last_of(torchup::member(*whole, "entries"), answered_entries_max)) {
+  for (const json& each : last_of(torchup::member(*whole, "entries"), looked_entries_max)) {
     if (auto entry = entry_of(each, members)) answer.entries.push_back(*std::move(entry));
   }
   leave_out_former(answer);

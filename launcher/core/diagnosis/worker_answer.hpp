@@ -10,13 +10,9 @@
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/core/diagnosis/rank_look.hpp"
 
-/// What a worker answers when it is asked to `look`: how far it is in its groups, and the end of its recorder. All of
-/// it is a stranger's word.
+/// What a worker answers when it is asked to `look` (rendezvous/base/worker_channel.hpp, where its limits are): how far
+/// it is in its groups, and the end of its recorder. All of it is a stranger's word.
 namespace torchup {
-
-inline constexpr std::size_t worker_answer_bytes_max = 262'144;
-inline constexpr std::size_t answered_groups_max = 1024;  ///< further ones are left out, and `groups_cut` says so
-inline constexpr std::size_t answered_entries_max = 256;  ///< of more, the last
 
 struct AnsweredGroup {
   GroupPosition position;
@@ -32,7 +28,7 @@ struct AnsweredEntry {
 
 struct WorkerAnswer {
   std::vector<AnsweredGroup> groups;
-  bool groups_cut = false;
+  bool groups_cut = false;             ///< there were more
   std::vector<AnsweredEntry> entries;  ///< oldest first
   std::string problem;                 ///< why torch could not be asked, in the worker's words; empty: it was
   friend bool operator==(const WorkerAnswer&, const WorkerAnswer&) = default;
@@ -50,7 +46,7 @@ struct WorkerAnswer {
 /// (`gloo:all_reduce`), but a point-to-point call's `send 0->1` becomes `send` with the peer: a rank within the group,
 /// told as a rank of the world when the group's members are known.
 ///
-/// Errors: errc::bad_value when it is no JSON object; errc::limit_exceeded when longer than worker_answer_bytes_max or
+/// Errors: errc::bad_value when it is no JSON object; errc::limit_exceeded when longer than worker_answer_bytes or
 /// nested deeper than json_depth_max.
 /// Source: torch/csrc/distributed/c10d/FlightRecorder.hpp.
 [[nodiscard]] Result<WorkerAnswer> parse_worker_answer(std::string_view bytes);

@@ -6,6 +6,8 @@
 #include <random>
 #include <string>
 
+#include "rendezvous/base/worker_page.hpp"
+
 using namespace torchup;
 
 namespace {
@@ -157,7 +159,7 @@ TEST_CASE("rubbish between the lines is passed over", "[unit][python_stack]") {
 
 TEST_CASE("a sheet ends where it was wiped", "[unit][python_stack]") {
   std::string sheet = asked;
-  sheet.resize(python_sheet_bytes_max, '\0');
+  sheet.resize(worker_sheet_bytes, '\0');
   CHECK(parse_python_stack(sheet) == parse_python_stack(asked));
   sheet[asked.size() - 4] = '\0';  // a line that is not yet whole
   CHECK(parse_python_stack(sheet).cut);
@@ -195,7 +197,7 @@ TEST_CASE("a sheet has its limits", "[unit][python_stack]") {
           python_fault_bytes_max);
   }
   SECTION("bytes") {
-    const std::string filled = repeated("\n", python_sheet_bytes_max);
+    const std::string filled = repeated("\n", worker_sheet_bytes);
     CHECK(parse_python_stack(filled).cut);  // more did not fit
     CHECK_FALSE(parse_python_stack(filled.substr(1)).cut);
     CHECK(parse_python_stack(filled + asked).threads.empty());

@@ -7,6 +7,9 @@
 #include <random>
 #include <string>
 
+#include "rendezvous/base/worker_channel.hpp"
+#include "rendezvous/base/worker_page.hpp"
+
 using namespace torchup;
 using nlohmann::json;
 
@@ -197,7 +200,7 @@ TEST_CASE("an answer that is none is refused", "[unit][worker_answer]") {
   }
   CHECK(parse_worker_answer(std::string(65, '[')).error().code == make_error_code(errc::limit_exceeded));
   std::string longest = "{}";
-  longest.resize(worker_answer_bytes_max, ' ');
+  longest.resize(worker_answer_bytes, ' ');
   CHECK(parse_worker_answer(longest).has_value());
   CHECK(parse_worker_answer(longest + " ").error().code == make_error_code(errc::limit_exceeded));
 }
@@ -214,18 +217,18 @@ TEST_CASE("an answer has its limits", "[unit][worker_answer]") {
                     list(count, [](std::size_t i) { return fmt::format(R"({{"group":"0","number":{}}})", i); }) + "]}")
           .entries;
     };
-    CHECK(entries(answered_entries_max).front().call.number == 0);
-    CHECK(entries(answered_entries_max + 1).size() == answered_entries_max);
-    CHECK(entries(answered_entries_max + 1).front().call.number == 1);
+    CHECK(entries(looked_entries_max).front().call.number == 0);
+    CHECK(entries(looked_entries_max + 1).size() == looked_entries_max);
+    CHECK(entries(looked_entries_max + 1).front().call.number == 1);
   }
   SECTION("groups, of which the first count") {
     const auto answer = [&](std::size_t count) {
       return parsed("{\"groups\":[" + list(count, [](std::size_t i) { return fmt::format(R"({{"name":"{}"}})", i); }) +
                     "]}");
     };
-    CHECK_FALSE(answer(answered_groups_max).groups_cut);
-    CHECK(answer(answered_groups_max + 1).groups_cut);
-    CHECK(answer(answered_groups_max + 1).groups.size() == answered_groups_max);
+    CHECK_FALSE(answer(looked_groups_max).groups_cut);
+    CHECK(answer(looked_groups_max + 1).groups_cut);
+    CHECK(answer(looked_groups_max + 1).groups.size() == looked_groups_max);
   }
   SECTION("texts") {
     const std::string many(1000, 'x');
