@@ -9,12 +9,16 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <type_traits>
 #include <vector>
 
+#include "launcher/core/diagnosis/elf_symbols.hpp"
 #include "launcher/os/diagnosis/native_stack.hpp"
 #include "launcher/os/diagnosis/thread_copy.hpp"
 #include "tests/support/seen_child.hpp"
@@ -58,8 +62,14 @@ bool stands_in(const NativeThread& thread, std::string_view function) {
   });
 }
 
+std::vector<NativeThread> all_of(const dw::Library& library, const std::vector<StackTarget>& targets) {
+  std::vector<NativeThread> threads;
+  read_native_stacks(library, targets, [&](const NativeThread& thread) { threads.push_back(thread); });
+  return threads;
+}
+
 NativeThread stack_of(const dw::Library& library, const Child& child) {
-  const auto threads = read_native_stacks(library, std::vector{StackTarget{child.pid(), child.pid()}});
+  const auto threads = all_of(library, {{child.pid(), child.pid()}});
   REQUIRE(threads.size() == 1);
   return threads[0];
 }
@@ -110,7 +120,7 @@ TEST_CASE("native stacks have their limits", "[process][diagnosis]") {
       read_one(pipe.out.get());
     }};
     REQUIRE(reaches(child, "sleeping in read of a pipe") == "sleeping in read of a pipe");
-    const auto threads = read_native_stacks(library, std::vector{StackTarget{child.pid(), 0}});
+    const auto threads = all_of(library, {{child.pid(), 0}});
     REQUIRE(threads.size() == native_threads_max);
     CHECK(threads[0].thread == child.pid());
     for (const NativeThread& thread : threads) CHECK(thread.problem == "");
@@ -158,16 +168,107 @@ TEST_CASE("a thread that cannot be read says why", "[process][diagnosis]") {
     Child child{[] {}};
     const pid_t pid = child.pid();
     static_cast<void>(child.end());
-    const auto threads = read_native_stacks(library, std::vector{StackTarget{pid, 0}});
+    const auto threads = all_of(library, {{pid, 0}});
     REQUIRE(threads.size() == 1);
     CHECK(threads[0].problem == "there is no thread " + std::to_string(pid) + " of process " + std::to_string(pid));
   }
 }
 
+TEST_CASE("a thread may have an empty name", "[process][diagnosis]") {
+  need_native_stacks();
+  const dw::Library library;
+  const Pipe pipe;
+  const Child child{[&] {
+    ::prctl(PR_SET_NAME, "");
+    read_one(pipe.out.get());
+  }};
+  REQUIRE(reaches(child, "sleeping in read of a pipe") == "sleeping in read of a pipe");
+  const NativeThread thread = stack_of(library, child);
+  CHECK(thread.name == "");
+  CHECK(thread.problem == "");
+  CHECK_FALSE(thread.frames.empty());
+}
+
+TEST_CASE("a process is told of before the next one is read", "[process][diagnosis]") {
+  const dw::Library none{"libdw.so.nowhere"};
+  const auto life = [] { ::raise(SIGSTOP); };
+  const Child first{life};
+  Child second{life};
+  REQUIRE(reaches(second, "stopped") == "stopped");
+  const pid_t pid = second.pid();
+  std::vector<std::string> problems;
+  read_native_stacks(none, std::vector{StackTarget{first.pid(), 0}, StackTarget{pid, 0}},
+                     [&](const NativeThread& thread) {
+                       problems.push_back(thread.problem);
+                       if (problems.size() > 1) return;
+                       ::kill(pid, SIGKILL);
+                       static_cast<void>(second.end());
+                     });
+  REQUIRE(problems.size() == 2);
+  CHECK(problems[0] == none.problem);
+  CHECK(problems[1] == "there is no thread " + std::to_string(pid) + " of process " + std::to_string(pid));
+}
+
+TEST_CASE("no address is too large to be asked for", "[process][diagnosis]") {
+  const std::string text = "what lies here";
+  const auto address = reinterpret_cast<std::uint64_t>(text.data());
+  CHECK(copy_memory(::getpid(), address, text.size()) == text);
+  constexpr std::uint64_t last = ~std::uint64_t{0};
+  for (const std::uint64_t none : {last, last - 7, last - 4095, last - 4096, last - (1 << 20), std::uint64_t{1} << 63,
+                                   std::uint64_t{1} << 47, std::uint64_t{0}}) {
+    CHECK(copy_memory(::getpid(), none, sizeof(dw::Word)).empty());
+    CHECK(copy_memory(::getpid(), none, stack_copy_bytes).empty());
+  }
+}
+
+TEST_CASE("functions have the names that libdw gives them", "[process][diagnosis]") {
+  need_native_stacks();
+  const dw::Library library;
+  const auto none = [](dw::Module*, void**, const char*, dw::Address, const char*, const char*, std::uint32_t, char**) {
+    return -1;
+  };
+  const dw::Callbacks callbacks{library.linux_proc_find_elf, none, nullptr, nullptr};
+  dw::Session* const session = library.begin(&callbacks);
+  REQUIRE(session);
+  REQUIRE(library.linux_proc_report(session, ::getpid()) == 0);
+  REQUIRE(library.report_end(session, nullptr, nullptr) == 0);
+  for (const auto within : {reinterpret_cast<dw::Address>(&copy_memory), reinterpret_cast<dw::Address>(&::getpid),
+                            reinterpret_cast<dw::Address>(&std::terminate)}) {
+    dw::Module* const module = library.module_at(session, within);
+    REQUIRE(module);
+    dw::Address begin = 0, end = 0, bias = 0;
+    const char* file = nullptr;
+    REQUIRE(library.module_elf(module, &bias));
+    library.module_info(module, nullptr, &begin, &end, nullptr, nullptr, &file, nullptr);
+    REQUIRE(file);
+    std::ifstream stream{file, std::ios::binary};
+    const auto read = [&](std::uint64_t offset, std::size_t bytes) {
+      std::string text(bytes, '\0');
+      stream.clear();
+      stream.seekg(static_cast<std::streamoff>(offset));
+      stream.read(text.data(), static_cast<std::streamsize>(bytes));
+      text.resize(static_cast<std::size_t>(stream.gcount()));
+      return text;
+    };
+    std::vector<std::uint64_t> addresses;
+    const dw::Address step = std::max<dw::Address>((end - begin) / 3000, 1);
+    for (dw::Address at = begin; at < end; at += step) addresses.push_back(at - bias);
+    const auto names = elf_function_names(read, addresses);
+    if (!names) continue;  // a library that has them in a compressed table
+    for (std::size_t i = 0; i < addresses.size(); ++i) {
+      const char* const name = library.symbol_at(module, addresses[i] + bias);
+      if ((*names)[i] == (name ? name : "")) continue;
+      CAPTURE(file, addresses[i]);
+      CHECK((*names)[i] == (name ? name : ""));
+    }
+  }
+  library.end(session);
+}
+
 TEST_CASE("without the library each thread says what is missing", "[process][diagnosis]") {
   const dw::Library none{"libdw.so.nowhere"};
   CHECK(none.problem == "no libdw.so.nowhere: install libdw1 (Debian) or elfutils-libs (Fedora)");
-  const auto threads = read_native_stacks(none, std::vector{StackTarget{::getpid(), ::getpid()}});
+  const auto threads = all_of(none, {{::getpid(), ::getpid()}});
   REQUIRE(threads.size() == 1);
   CHECK(threads[0].problem == none.problem);
 }

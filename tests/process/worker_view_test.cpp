@@ -16,8 +16,10 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "launcher/os/diagnosis/worker_view.hpp"
@@ -242,6 +244,9 @@ namespace {
 std::atomic<pid_t>* handled_by = nullptr;
 void handle(int) { *handled_by = static_cast<pid_t>(::syscall(SYS_gettid)); }
 
+std::atomic<int>* handled_times = nullptr;
+void count(int) { ++*handled_times; }
+
 }  // namespace
 
 TEST_CASE("stacks are asked for only of who can answer", "[process][diagnosis]") {
@@ -250,15 +255,16 @@ TEST_CASE("stacks are asked for only of who can answer", "[process][diagnosis]")
   };
   Shared<Threads> threads;
   constexpr int signal = stack_signal_max;
+  const Pipe pipe;
   const Child worker{[&] {
     ::setsid();
     handled_by = &threads.value->handled;
     std::signal(signal, handle);
     std::thread helper{[&] {
       threads.value->helper = static_cast<pid_t>(::syscall(SYS_gettid));
-      while (true) ::pause();
+      while (true) read_one(pipe.out.get());
     }};
-    while (true) ::pause();
+    while (true) read_one(pipe.out.get());
   }};
   REQUIRE(comes([&] { return threads.value->helper.load() > 0; }));
   StackWriter writer{worker.pid(), threads.value->helper.load(), signal};
@@ -266,14 +272,14 @@ TEST_CASE("stacks are asked for only of who can answer", "[process][diagnosis]")
     CHECK(ask_for_stack(worker.pid(), writer) == StackAsked::helper);
     CHECK(comes([&] { return threads.value->handled.load() == writer.helper; }));
   }
-  SECTION("without one, any thread of the process") {
+  SECTION("without one, the main thread") {
     writer.helper = 0;
-    CHECK(ask_for_stack(worker.pid(), writer) == StackAsked::process);
-    CHECK(comes([&] { return threads.value->handled.load() > 0; }));
+    CHECK(ask_for_stack(worker.pid(), writer) == StackAsked::main);
+    CHECK(comes([&] { return threads.value->handled.load() == worker.pid(); }));
   }
   SECTION("a helper that is another process's thread is not asked") {
     writer.helper = ::getpid();
-    CHECK(ask_for_stack(worker.pid(), writer) == StackAsked::process);
+    CHECK(ask_for_stack(worker.pid(), writer) == StackAsked::main);
   }
   SECTION("nobody who would die of it, or is not the worker's") {
     writer.signal = signal - 1;
@@ -291,4 +297,91 @@ TEST_CASE("stacks are asked for only of who can answer", "[process][diagnosis]")
     CHECK(text_of(worker.pid()).starts_with("sleeping"));
     CHECK(threads.value->handled.load() == 0);
   }
+}
+
+TEST_CASE("who waits for signals itself is not sent one", "[process][diagnosis]") {
+  need_system_calls_seen();
+  struct Threads {
+    std::atomic<pid_t> helper, handled;
+    std::atomic<bool> went_on;
+  };
+  Shared<Threads> threads;
+  constexpr int signal = stack_signal_max;
+  const Pipe pipe;
+  std::function<void()> wait;
+  std::string where;
+  const auto wait_for = [&where](std::vector<int> numbers) {
+    where = "sleeping in rt_sigtimedwait";
+    return [numbers = std::move(numbers)] {
+      sigset_t set;
+      ::sigemptyset(&set);
+      for (const int number : numbers) ::sigaddset(&set, number);
+      ::sigprocmask(SIG_BLOCK, &set, nullptr);
+      int got = 0;
+      ::sigwait(&set, &got);
+    };
+  };
+  bool asked = false;
+  SECTION("it takes this one out of a set") { wait = wait_for({SIGTERM, signal}); }
+  SECTION("it takes others") {
+    wait = wait_for({SIGTERM, signal - 1});
+    asked = true;
+  }
+  SECTION("it goes on after any") {
+    where = "sleeping in rt_sigsuspend";
+    wait = [] {
+      sigset_t none;
+      ::sigemptyset(&none);
+      ::sigsuspend(&none);
+    };
+  }
+  SECTION("it blocks it, as for a signalfd") {
+    where = "sleeping in read of a pipe";
+    wait = [&pipe] {
+      sigset_t set;
+      ::sigemptyset(&set);
+      ::sigaddset(&set, signal);
+      ::sigprocmask(SIG_BLOCK, &set, nullptr);
+      read_one(pipe.out.get());
+    };
+  }
+  const Child worker{[&] {
+    ::setsid();
+    handled_by = &threads.value->handled;
+    std::signal(signal, handle);
+    std::thread{[&] {
+      threads.value->helper = static_cast<pid_t>(::syscall(SYS_gettid));
+      while (true) read_one(pipe.out.get());
+    }}.detach();
+    while (threads.value->helper.load() == 0) ::sched_yield();
+    wait();
+    threads.value->went_on = true;
+    while (true) read_one(pipe.out.get());
+  }};
+  REQUIRE(reaches(worker, where) == where);
+  const StackWriter alone{worker.pid(), 0, signal}, with_helper{worker.pid(), threads.value->helper.load(), signal};
+  CHECK(ask_for_stack(worker.pid(), alone) == (asked ? StackAsked::main : StackAsked::no));
+  if (asked) CHECK(comes([&] { return threads.value->handled.load() == worker.pid(); }));
+  CHECK(ask_for_stack(worker.pid(), with_helper) == StackAsked::helper);
+  CHECK(comes([&] { return threads.value->handled.load() == with_helper.helper; }));
+  CHECK(reaches(worker, where) == where);
+  CHECK_FALSE(threads.value->went_on.load());
+}
+
+TEST_CASE("who has not handled a signal yet is not sent it again", "[process][diagnosis]") {
+  constexpr int signal = stack_signal_max;
+  Shared<std::atomic<int>> times;
+  const Child worker{[&] {
+    ::setsid();
+    handled_times = times.value;
+    std::signal(signal, count);
+    ::raise(SIGSTOP);
+  }};
+  REQUIRE(reaches(worker, "stopped") == "stopped");
+  const StackWriter writer{worker.pid(), 0, signal};
+  CHECK(ask_for_stack(worker.pid(), writer) == StackAsked::main);
+  CHECK(ask_for_stack(worker.pid(), writer) == StackAsked::main);
+  ::kill(worker.pid(), SIGCONT);
+  CHECK(reaches(worker, "ended") == "ended");
+  CHECK(times.value->load() == 1);
 }

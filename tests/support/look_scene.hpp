@@ -69,7 +69,7 @@ while not numbers[33]:
 /// A worker, started as its agent starts it, and killed at the end.
 class TestWorker {
  public:
-  TestWorker(asio::io_context& loop, LookTaker& taker, int local_rank, std::vector<std::string> words,
+  TestWorker(asio::io_context& loop, std::optional<LookTaker>& taker, int local_rank, std::vector<std::string> words,
              const std::string& hook, const std::string& error_file)
       : local_rank_{local_rank}, error_file_{error_file}, page_{SharedPage::make().value()} {
     auto pair = make_channel_pair().value();
@@ -90,7 +90,8 @@ class TestWorker {
     child_ = start_child(request).value();
     WorkerChannel::Listener listener;
     listener.heard = [&taker, local_rank](const WorkerWord& word) {
-      if (const auto* looked = std::get_if<WorkerLooked>(&word)) taker.heard(LocalRank{local_rank}, *looked);
+      const auto* const looked = std::get_if<WorkerLooked>(&word);
+      if (looked && taker) taker->heard(LocalRank{local_rank}, *looked);
     };
     listener.ended = [](const ChannelEnd&) {};
     channel_.emplace(loop, std::move(pair.ours), std::move(listener));
@@ -153,7 +154,7 @@ class LookScene {
 
   TestWorker& start(std::vector<std::string> words, bool hook = true) {
     const int local_rank = static_cast<int>(workers.size());
-    return workers.emplace_back(loop, *taker, local_rank, std::move(words), hook ? hook_.string() : "",
+    return workers.emplace_back(loop, taker, local_rank, std::move(words), hook ? hook_.string() : "",
                                 (folder_.path / fmt::format("error_{}", local_rank)).string());
   }
   /// A program in Python that says `ready()`.

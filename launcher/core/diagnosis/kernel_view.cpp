@@ -112,12 +112,18 @@ ThreadStatus parse_thread_status(std::string_view text) {
   ThreadStatus status;
   read_number(status_value(text, "TracerPid"), status.tracer);
   read_number(status_value(text, "SigCgt"), status.caught_signals, 16);
+  read_number(status_value(text, "SigBlk"), status.blocked_signals, 16);
+  read_number(status_value(text, "SigPnd"), status.pending_signals, 16);
   std::uint64_t own = 0, forced = 0;
   if (read_number(status_value(text, "voluntary_ctxt_switches"), own) &&
       read_number(status_value(text, "nonvoluntary_ctxt_switches"), forced)) {
     status.switches = own + forced;
   }
   return status;
+}
+
+bool has_signal(std::uint64_t set, int signal) {
+  return signal >= 1 && signal <= 64 && (set >> (signal - 1) & 1U) != 0;
 }
 
 std::optional<SystemCall> parse_system_call(std::string_view text) {

@@ -29,10 +29,16 @@ struct ThreadStat {
 struct ThreadStatus {
   std::int64_t tracer = 0;                ///< process id of the debugger or strace that holds it; 0: none
   std::optional<std::uint64_t> switches;  ///< times that it gave its CPU away, of itself or not
-  std::uint64_t caught_signals = 0;       ///< bit n - 1: it has a handler for signal n
+  // Sets of signals, as has_signal reads them.
+  std::uint64_t caught_signals = 0;   ///< its process has handlers for them
+  std::uint64_t blocked_signals = 0;  ///< by it; while it waits in sigwait, without those that it waits for
+  std::uint64_t pending_signals = 0;  ///< sent to it alone, and not handled yet
   friend bool operator==(const ThreadStatus&, const ThreadStatus&) = default;
 };
 [[nodiscard]] ThreadStatus parse_thread_status(std::string_view text);
+
+/// Whether a set of the kernel's has a signal: bit n - 1 stands for signal n.
+[[nodiscard]] bool has_signal(std::uint64_t set, int signal);
 
 /// Of /proc/PID/task/TID/syscall: `0 0x3 0x7ffe… … 0x7ffe… 0x7f3a…`, `running`, or `-1 0x7ffe… 0x7f3a…` where it sleeps
 /// outside of a call, for a page that comes from a file.

@@ -9,7 +9,7 @@
 /// What `torchup-stack` prints, both ways: its agent reads what it has written.
 namespace torchup {
 
-inline constexpr std::size_t native_threads_max = 32;  ///< of one process; further ones are left out
+inline constexpr std::size_t native_threads_max = 32;  ///< in one answer; further ones are left out
 inline constexpr std::size_t native_frames_max = 64;   ///< of one thread
 /// More of an answer is not read.
 inline constexpr std::size_t native_text_bytes_max = std::size_t{1} << 20;

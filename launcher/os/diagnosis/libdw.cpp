@@ -33,6 +33,7 @@ Library::Library(const char* name) {
   find(library, problem, frame_pc, "dwfl_frame_pc");
   find(library, problem, module_at, "dwfl_addrmodule");
   find(library, problem, module_info, "dwfl_module_info");
+  find(library, problem, module_elf, "dwfl_module_getelf");
   find(library, problem, symbol_at, "dwfl_module_addrname");
 }
 

@@ -56,6 +56,7 @@ struct Library {
   Module* (*module_at)(Session*, Address) = nullptr;
   const char* (*module_info)(Module*, void***, Address*, Address*, Address*, Address*, const char**,
                              const char**) = nullptr;
+  Elf* (*module_elf)(Module*, Address* bias) = nullptr;
   const char* (*symbol_at)(Module*, Address) = nullptr;
 };
 

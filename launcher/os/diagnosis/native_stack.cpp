@@ -1,19 +1,26 @@
 #include "launcher/os/diagnosis/native_stack.hpp"
 
 #include <cxxabi.h>
-#include <dirent.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
+#include "launcher/core/diagnosis/elf_symbols.hpp"
 #include "launcher/os/diagnosis/thread_copy.hpp"
 #include "launcher/os/io/read_text.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
 namespace {
@@ -25,7 +32,34 @@ std::string demangled(const char* name) {
   return plain ? plain.get() : name;
 }
 
-/// One process, as libdw knows it. The thread that is unwound is a copy.
+/// For threads that do not stop when they are told to, one after the other: a dead file server may hold many.
+class Patience {
+ public:
+  [[nodiscard]] Duration for_one() const { return std::clamp<Duration>(left_, shortest, longest); }
+  void spend(Duration time) { left_ -= time; }
+
+ private:
+  static constexpr Duration longest = std::chrono::milliseconds{500};
+  static constexpr Duration shortest = std::chrono::milliseconds{20};
+  Duration left_ = std::chrono::seconds{1};
+};
+
+/// What the file holds; nothing where it is none that can be read without waiting for somebody.
+std::optional<std::vector<std::string>> names_in(const char* path, std::span<const dw::Address> addresses) {
+  const UniqueFd file{::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  const auto read = [&file](std::uint64_t offset, std::size_t bytes) {
+    std::string text(bytes, '\0');
+    const ssize_t count = ::pread(file.get(), text.data(), text.size(), static_cast<off_t>(offset));
+    text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
+    return text;
+  };
+  return elf_function_names(read, addresses);
+}
+
+/// One process, as libdw knows it, which is asked for frames alone: their names it would look up in all that a library
+/// has. The thread that is unwound is a copy.
 class Session {
  public:
   Session(const dw::Library& library, pid_t process) : library_{library}, process_{process} {
@@ -45,31 +79,57 @@ class Session {
     if (session_) library_.end(session_);
   }
 
-  void unwind(pid_t thread, NativeThread& result) {
+  /// The frames' addresses, innermost first.
+  std::vector<dw::Address> unwind(pid_t thread, NativeThread& result, Patience& patience) {
     result.problem = problem_;
-    if (!result.problem.empty()) return;
-    copy_ = copy_thread(process_, thread);
+    if (!result.problem.empty()) return {};
+    const TimePoint begin = std::chrono::steady_clock::now();
+    copy_ = copy_thread(process_, thread, patience.for_one());
+    patience.spend(std::chrono::steady_clock::now() - begin);
     result.problem = copy_.problem;
-    if (!result.problem.empty()) return;
+    if (!result.problem.empty()) return {};
     pcs_.clear();
     const int end = library_.thread_frames(session_, thread, take_frame, this);
     if (pcs_.empty()) result.problem = end < 0 ? last_error() : "it has no frames";
     result.cut = pcs_.size() > native_frames_max;
     pcs_.resize(std::min(pcs_.size(), native_frames_max));
-    for (const dw::Address pc : pcs_) result.frames.push_back(frame_text(pc));
+    return pcs_;
+  }
+
+  /// What frames at these addresses are called.
+  std::map<dw::Address, std::string> frame_texts(const std::vector<dw::Address>& pcs) const {
+    std::map<dw::Module*, std::vector<dw::Address>> modules;
+    for (const dw::Address pc : pcs) modules[library_.module_at(session_, pc)].push_back(pc);
+    std::map<dw::Address, std::string> texts;
+    for (const auto& entry : modules) add_texts(entry.first, entry.second, texts);
+    return texts;
   }
 
  private:
   std::string last_error() const { return library_.error(-1); }
 
-  std::string frame_text(dw::Address pc) const {
-    dw::Module* const module = library_.module_at(session_, pc);
-    if (!module) return native_frame_text({}, {}, pc);
+  void add_texts(dw::Module* module, const std::vector<dw::Address>& pcs,
+                 std::map<dw::Address, std::string>& texts) const {
+    if (!module) {
+      for (const dw::Address pc : pcs) texts[pc] = native_frame_text({}, {}, pc);
+      return;
+    }
     const char* file = nullptr;
     const char* const name = library_.module_info(module, nullptr, nullptr, nullptr, nullptr, nullptr, &file, nullptr);
-    const char* const symbol = library_.symbol_at(module, pc);
     const char* const shown = file ? file : name;
-    return native_frame_text(symbol ? demangled(symbol) : std::string{}, shown ? shown : "", pc);
+    dw::Address bias = 0;
+    std::optional<std::vector<std::string>> names;
+    if (file && file[0] == '/' && library_.module_elf(module, &bias)) {
+      std::vector<dw::Address> addresses = pcs;
+      for (dw::Address& address : addresses) address -= bias;
+      names = names_in(file, addresses);
+    }
+    for (std::size_t i = 0; i < pcs.size(); ++i) {
+      // What is no such file, as the kernel's own part of a process, is small.
+      const char* const symbol = names ? (*names)[i].c_str() : library_.symbol_at(module, pcs[i]);
+      const bool known = symbol && *symbol != '\0';
+      texts[pcs[i]] = native_frame_text(known ? demangled(symbol) : std::string{}, shown ? shown : "", pcs[i]);
+    }
   }
 
   const dw::Callbacks& callbacks() {
@@ -137,21 +197,15 @@ class Session {
 
 /// All of a process, the main one first; empty: it is gone.
 std::vector<pid_t> all_threads(pid_t process) {
-  std::vector<pid_t> threads;
-  DIR* const folder = ::opendir(fmt::format("/proc/{}/task", process).c_str());
-  while (const dirent* entry = folder ? ::readdir(folder) : nullptr) {
-    pid_t thread = 0;
-    const std::string_view name = entry->d_name;
-    const auto result = std::from_chars(name.data(), name.data() + name.size(), thread);
-    if (result.ec == std::errc{}) threads.push_back(thread);
-  }
-  if (folder) ::closedir(folder);
+  std::vector<pid_t> threads = threads_of(process);
   std::ranges::sort(threads, {}, [process](pid_t thread) { return std::pair{thread != process, thread}; });
   return threads;
 }
 
-std::string thread_name(pid_t process, pid_t thread) {
+/// Nothing: there is no such thread. A name may be empty.
+std::optional<std::string> thread_name(pid_t process, pid_t thread) {
   std::string name = read_text(fmt::format("/proc/{}/task/{}/comm", process, thread), 64);
+  if (name.empty()) return std::nullopt;
   if (name.ends_with('\n')) name.pop_back();
   return name;
 }
@@ -171,6 +225,32 @@ std::optional<StackTarget> target_of(std::string_view text) {
   if (colon == std::string_view::npos) return StackTarget{*process, 0};
   const auto thread = process_id(text.substr(colon + 1));
   return thread ? std::optional{StackTarget{*process, *thread}} : std::nullopt;
+}
+
+/// Their names are looked up together, when all have been let go.
+void read_threads(const dw::Library& library, pid_t process, std::span<const pid_t> threads, Patience& patience,
+                  const std::function<void(const NativeThread&)>& take) {
+  std::optional<Session> session;
+  if (library.problem.empty() && !threads.empty()) session.emplace(library, process);
+  std::vector<NativeThread> read;
+  std::vector<std::vector<dw::Address>> frames;
+  std::vector<dw::Address> all;
+  for (const pid_t thread : threads) {
+    NativeThread& one = read.emplace_back();
+    one.process = process;
+    one.thread = thread;
+    one.problem = library.problem;
+    const auto name = thread_name(process, thread);
+    one.name = name.value_or("");
+    if (!name) one.problem = fmt::format("there is no thread {} of process {}", thread, process);
+    frames.push_back(one.problem.empty() ? session->unwind(thread, one, patience) : std::vector<dw::Address>{});
+    all.insert(all.end(), frames.back().begin(), frames.back().end());
+  }
+  const auto texts = session ? session->frame_texts(all) : std::map<dw::Address, std::string>{};
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    for (const dw::Address pc : frames[i]) read[i].frames.push_back(texts.at(pc));
+    take(read[i]);
+  }
 }
 
 constexpr const char* usage = "usage: torchup-stack [--help] PID[:TID]...\n";
@@ -193,26 +273,18 @@ bool is_stack_program(std::string_view argument_zero) {
   return argument_zero.substr(argument_zero.rfind('/') + 1) == stack_program_name;
 }
 
-std::vector<NativeThread> read_native_stacks(const dw::Library& library, std::span<const StackTarget> targets) {
-  std::vector<NativeThread> result;
+void read_native_stacks(const dw::Library& library, std::span<const StackTarget> targets,
+                        const std::function<void(const NativeThread&)>& take) {
+  std::size_t room = native_threads_max;
+  Patience patience;
   for (const StackTarget& target : targets) {
     std::vector<pid_t> threads{target.thread};
     if (target.thread == 0) threads = all_threads(target.process);
     if (threads.empty()) threads.push_back(target.process);
-    std::optional<Session> session;
-    if (library.problem.empty()) session.emplace(library, target.process);
-    for (const pid_t thread : threads) {
-      if (result.size() == native_threads_max) return result;
-      NativeThread& one = result.emplace_back();
-      one.process = target.process;
-      one.thread = thread;
-      one.name = thread_name(target.process, thread);
-      one.problem = library.problem;
-      if (one.name.empty()) one.problem = fmt::format("there is no thread {} of process {}", thread, target.process);
-      if (one.problem.empty()) session->unwind(thread, one);
-    }
+    threads.resize(std::min(threads.size(), room));
+    room -= threads.size();
+    read_threads(library, target.process, threads, patience, take);
   }
-  return result;
 }
 
 int run_stack_program(std::span<const std::string> arguments) {
@@ -234,11 +306,13 @@ int run_stack_program(std::span<const std::string> arguments) {
     return refused_status;
   }
   bool all = true;
-  for (const NativeThread& thread : read_native_stacks(dw::Library{}, targets)) {
+  bool written = true;
+  read_native_stacks(dw::Library{}, targets, [&](const NativeThread& thread) {
     all = all && thread.problem.empty();
     std::fputs(to_text(thread).c_str(), stdout);
-  }
-  return std::fflush(stdout) == 0 && all ? 0 : unread_status;
+    written = std::fflush(stdout) == 0 && written;  // who reads them may not wait for the others
+  });
+  return written && all ? 0 : unread_status;
 }
 
 }  // namespace torchup

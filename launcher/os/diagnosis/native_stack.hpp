@@ -2,10 +2,10 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "launcher/core/diagnosis/native_text.hpp"
 #include "launcher/os/diagnosis/libdw.hpp"
@@ -29,12 +29,14 @@ struct StackTarget {
 inline constexpr std::string_view stack_program_name = "torchup-stack";
 [[nodiscard]] bool is_stack_program(std::string_view argument_zero);
 
-/// At most native_threads_max of all targets together. A thread that cannot be read has a problem in place of frames.
-[[nodiscard]] std::vector<NativeThread> read_native_stacks(const dw::Library& library,
-                                                           std::span<const StackTarget> targets);
+/// Takes each thread, those of a process together: at most native_threads_max in all. One that cannot be read has a
+/// problem in place of frames; who sleeps uninterruptibly is waited for half a second, and many of them hardly longer
+/// than two.
+void read_native_stacks(const dw::Library& library, std::span<const StackTarget> targets,
+                        const std::function<void(const NativeThread&)>& take);
 
-/// The program's whole life, given its arguments. Writes to_text of each thread to stdout. Returns its exit code: 0; 1
-/// when a thread could not be read; 2 for wrong arguments.
+/// The program's whole life, given its arguments. Writes to_text of each thread to stdout, as soon as it is read.
+/// Returns its exit code: 0; 1 when a thread could not be read; 2 for wrong arguments.
 [[nodiscard]] int run_stack_program(std::span<const std::string> arguments);
 
 }  // namespace torchup

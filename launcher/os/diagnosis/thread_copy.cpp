@@ -1,5 +1,6 @@
 #include "launcher/os/diagnosis/thread_copy.hpp"
 
+#include <dirent.h>
 #include <elf.h>
 #include <fmt/format.h>
 #include <sys/ptrace.h>
@@ -13,6 +14,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstring>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -20,12 +22,9 @@
 #include "launcher/core/diagnosis/kernel_view.hpp"
 #include "launcher/core/diagnosis/native_text.hpp"
 #include "launcher/os/io/read_text.hpp"
-#include "rendezvous/base/types.hpp"
 
 namespace torchup {
 namespace {
-
-constexpr Duration stop_limit = std::chrono::milliseconds{500};
 
 std::string system_text(const char* what) { return fmt::format("{}: {}", what, std::strerror(errno)); }
 
@@ -47,8 +46,8 @@ struct Stop {
   std::string problem;
 };
 
-Stop wait_for_stop(pid_t thread) {
-  const TimePoint end = std::chrono::steady_clock::now() + stop_limit;
+Stop wait_for_stop(pid_t thread, Duration patience) {
+  const TimePoint end = std::chrono::steady_clock::now() + patience;
   Duration pause = std::chrono::microseconds{20};
   while (true) {
     int status = 0;
@@ -91,15 +90,32 @@ void read_registers(pid_t thread, ThreadCopy& copy) {
 
 }  // namespace
 
+std::vector<pid_t> threads_of(pid_t process) {
+  std::vector<pid_t> threads;
+  DIR* const folder = ::opendir(fmt::format("/proc/{}/task", process).c_str());
+  while (const dirent* entry = folder && threads.size() < threads_max ? ::readdir(folder) : nullptr) {
+    const std::string_view name = entry->d_name;
+    pid_t thread = 0;
+    if (std::from_chars(name.data(), name.data() + name.size(), thread).ec == std::errc{}) threads.push_back(thread);
+  }
+  if (folder) ::closedir(folder);
+  return threads;
+}
+
 std::string copy_memory(pid_t process, std::uint64_t address, std::size_t bytes) {
   constexpr std::uint64_t page_bytes = 4096;
+  // The last page of all addresses is nobody's: what would reach it, or beyond, ends before.
+  constexpr std::uint64_t addresses_end = ~std::uint64_t{0} - (page_bytes - 1);
+  if (address >= addresses_end) return {};
+  bytes = std::min<std::uint64_t>(bytes, addresses_end - address);
   std::string text(bytes, '\0');
   // A piece is copied whole or not at all.
   std::vector<iovec> pieces;
-  for (std::uint64_t at = address; at < address + bytes;) {
-    const std::uint64_t end = std::min(address + bytes, (at / page_bytes + 1) * page_bytes);
-    pieces.push_back({reinterpret_cast<void*>(at), end - at});  // NOLINT(performance-no-int-to-ptr)
-    at = end;
+  for (std::size_t done = 0; done < bytes;) {
+    const std::uint64_t at = address + done;
+    const std::size_t length = std::min<std::uint64_t>(bytes - done, page_bytes - at % page_bytes);
+    pieces.push_back({reinterpret_cast<void*>(at), length});  // NOLINT(performance-no-int-to-ptr)
+    done += length;
   }
   iovec local{text.data(), bytes};
   const ssize_t count = ::process_vm_readv(process, &local, 1, pieces.data(), pieces.size(), 0);
@@ -107,7 +123,7 @@ std::string copy_memory(pid_t process, std::uint64_t address, std::size_t bytes)
   return text;
 }
 
-ThreadCopy copy_thread(pid_t process, pid_t thread) {
+ThreadCopy copy_thread(pid_t process, pid_t thread, Duration patience) {
   ThreadCopy copy;
   if (::ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) != 0) {
     const int error = errno;
@@ -120,7 +136,7 @@ ThreadCopy copy_thread(pid_t process, pid_t thread) {
     copy.problem = system_text("PTRACE_INTERRUPT");
     return copy;
   }
-  const Stop stop = wait_for_stop(thread);
+  const Stop stop = wait_for_stop(thread, patience);
   copy.problem = stop.problem;
   if (!stop.stopped) return copy;
   read_registers(thread, copy);

@@ -5,8 +5,16 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "rendezvous/base/types.hpp"
+
+/// Another process's threads, its memory, and where one of its threads stands.
 namespace torchup {
+
+/// The threads of a process, at most threads_max; empty: it is gone.
+inline constexpr std::size_t threads_max = 4096;
+[[nodiscard]] std::vector<pid_t> threads_of(pid_t process);
 
 /// What a thread of another process needs to be unwound, copied while it was stopped.
 struct ThreadCopy {
@@ -25,10 +33,11 @@ struct ThreadCopy {
 inline constexpr std::size_t stack_copy_bytes = std::size_t{256} << 10;
 
 /// Stops the thread, copies, and lets it go on; a thread that is stopped already stays so. One that does not stop
-/// within half a second, for it sleeps uninterruptibly, is let go when our process ends.
-[[nodiscard]] ThreadCopy copy_thread(pid_t process, pid_t thread);
+/// within `patience`, for it sleeps uninterruptibly, is let go when our process ends.
+[[nodiscard]] ThreadCopy copy_thread(pid_t process, pid_t thread, Duration patience);
 
 /// Up to `bytes` of a process's memory at `address`, whole pages but at the ends; empty when there is nothing to read.
+/// No address is too large to be asked for.
 [[nodiscard]] std::string copy_memory(pid_t process, std::uint64_t address, std::size_t bytes);
 
 }  // namespace torchup

@@ -1,20 +1,20 @@
 #include "launcher/os/diagnosis/worker_view.hpp"
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstring>
 #include <string_view>
 
 #include "launcher/core/diagnosis/socket_table.hpp"
+#include "launcher/os/diagnosis/thread_copy.hpp"
 #include "launcher/os/io/read_text.hpp"
 #include "rendezvous/core/diagnosis/rank_look.hpp"
 
@@ -22,7 +22,6 @@ namespace torchup {
 namespace {
 
 constexpr std::size_t proc_text_bytes_max = 16 * 1024;
-constexpr std::size_t threads_max = 4096;  ///< further ones of a process are not looked at
 
 std::string read_proc(pid_t pid, const char* file) {
   return read_text(fmt::format("/proc/{}/{}", pid, file), proc_text_bytes_max);
@@ -40,17 +39,6 @@ std::optional<Number> first_number(std::string_view text) {
   return result.ec == std::errc{} ? std::optional{number} : std::nullopt;
 }
 
-std::vector<pid_t> threads_of(pid_t pid) {
-  std::vector<pid_t> threads;
-  DIR* const folder = ::opendir(fmt::format("/proc/{}/task", pid).c_str());
-  while (const dirent* entry = folder ? ::readdir(folder) : nullptr) {
-    const auto thread = first_number<pid_t>(entry->d_name);
-    if (thread && threads.size() < threads_max) threads.push_back(*thread);
-  }
-  if (folder) ::closedir(folder);
-  return threads;
-}
-
 /// Memory is read under a lock that such a thread may hold, waiting for a file server.
 bool another_sleeps_uninterruptibly(pid_t pid) {
   return std::ranges::any_of(threads_of(pid), [pid](pid_t thread) {
@@ -60,23 +48,8 @@ bool another_sleeps_uninterruptibly(pid_t pid) {
   });
 }
 
-/// As many bytes at `address` of another process as there are; empty when it may not be read.
-std::string read_memory(pid_t pid, std::uint64_t address, std::size_t bytes) {
-  std::string text(bytes, '\0');
-  // What lies in another page may not be there: a piece is read whole or not at all.
-  constexpr std::uint64_t page_bytes = 4096;
-  const std::size_t in_first = std::min<std::size_t>(bytes, page_bytes - address % page_bytes);
-  iovec local{text.data(), bytes};
-  std::array<iovec, 2> remote{};
-  remote[0] = {reinterpret_cast<void*>(address), in_first};                     // NOLINT(performance-no-int-to-ptr)
-  remote[1] = {reinterpret_cast<void*>(address + in_first), bytes - in_first};  // NOLINT(performance-no-int-to-ptr)
-  const ssize_t count = ::process_vm_readv(pid, &local, 1, remote.data(), in_first < bytes ? 2 : 1, 0);
-  text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
-  return text;
-}
-
 std::string path_at(pid_t pid, std::uint64_t address) {
-  const std::string text = read_memory(pid, address, look_kernel_bytes_max);
+  const std::string text = copy_memory(pid, address, look_kernel_bytes_max);
   return text.substr(0, text.find('\0'));
 }
 
@@ -104,7 +77,7 @@ std::string descriptor_target(pid_t pid, std::uint64_t argument) {
 
 std::string list_target(pid_t pid, std::uint64_t address, std::uint64_t count) {
   if (count != 1) return fmt::format("{} descriptors", count);
-  const std::string bytes = read_memory(pid, address, sizeof(pollfd));
+  const std::string bytes = copy_memory(pid, address, sizeof(pollfd));
   if (bytes.size() != sizeof(pollfd)) return {};
   pollfd one{};
   bytes.copy(reinterpret_cast<char*>(&one), sizeof one);
@@ -136,6 +109,31 @@ std::string target_of(pid_t pid, const SystemCall& call) {
                                                  : list_target(pid, call.arguments[place], call.arguments[place + 1]);
   }
   return {};
+}
+
+/// Whether the thread sleeps until a signal comes, which its program would take for the one that it waits for. A set
+/// that cannot be read may be any.
+bool waits_for_signal(pid_t process, pid_t thread, int signal) {
+  const auto call = parse_system_call(read_task(process, thread, "syscall"));
+  const SystemCallKind* const kind = call ? system_call_kind(call->number, own_processor()) : nullptr;
+  if (!kind) return false;
+  if (kind->name == "pause" || kind->name == "rt_sigsuspend") return true;
+  if (kind->name != "rt_sigtimedwait") return false;
+  std::uint64_t set = 0;
+  const bool readable = !another_sleeps_uninterruptibly(process);
+  const std::string bytes = readable ? copy_memory(process, call->arguments[0], sizeof set) : std::string{};
+  if (bytes.size() != sizeof set) return true;
+  std::memcpy(&set, bytes.data(), sizeof set);
+  return has_signal(set, signal);
+}
+
+/// Sends a signal to a thread that will run its handler for it, and once: it waits where it was sent before. False: it
+/// would do something else with it.
+bool signal_thread(pid_t process, pid_t thread, int signal) {
+  const ThreadStatus status = parse_thread_status(read_task(process, thread, "status"));
+  if (!has_signal(status.caught_signals, signal) || has_signal(status.blocked_signals, signal)) return false;
+  if (has_signal(status.pending_signals, signal)) return true;
+  return !waits_for_signal(process, thread, signal) && ::syscall(SYS_tgkill, process, thread, signal) == 0;
 }
 
 /// A line `rchar: 123` of /proc/PID/io.
@@ -216,12 +214,11 @@ Activity read_activity(pid_t pid, const std::vector<pid_t>& tree) {
 StackAsked ask_for_stack(pid_t worker, const StackWriter& writer) {
   const bool known = writer.process > 1 && writer.signal >= stack_signal_min && writer.signal <= stack_signal_max;
   if (!known || ::getsid(writer.process) != worker) return StackAsked::no;
-  const std::uint64_t caught = parse_thread_status(read_proc(writer.process, "status")).caught_signals;
-  if ((caught >> (writer.signal - 1) & 1U) == 0) return StackAsked::no;
-  if (writer.helper > 0 && ::syscall(SYS_tgkill, writer.process, writer.helper, writer.signal) == 0) {
+  const auto main = writer.process;
+  if (writer.helper > 0 && writer.helper != main && signal_thread(main, writer.helper, writer.signal))
     return StackAsked::helper;
-  }
-  return ::kill(writer.process, writer.signal) == 0 ? StackAsked::process : StackAsked::no;
+  // To no other thread, which may wait for this very signal.
+  return signal_thread(main, main, writer.signal) ? StackAsked::main : StackAsked::no;
 }
 
 }  // namespace torchup

@@ -45,11 +45,12 @@ struct StackWriter {
 inline constexpr int stack_signal_min = 41;
 inline constexpr int stack_signal_max = 61;
 
-enum class StackAsked : std::uint8_t { no, helper, process };
+enum class StackAsked : std::uint8_t { no, helper, main };
 
-/// Asks for the Python stacks of a worker: by a signal to its helper thread, else to its process. `no`: the process is
-/// not in the session that `worker` leads, has no handler for the signal (it would die of it), or is gone. The answer
-/// comes when it comes.
+/// Asks for the Python stacks of a worker: by a signal to its helper thread, else to its main thread. `no`: the process
+/// is not in the session that `worker` leads, has no handler for the signal (it would die of it), or is gone; or the
+/// thread blocks the signal, or sleeps until one comes (sigwait, pause) and would go on. The answer comes when it
+/// comes.
 [[nodiscard]] StackAsked ask_for_stack(pid_t worker, const StackWriter& writer);
 
 }  // namespace torchup

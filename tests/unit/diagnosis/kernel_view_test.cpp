@@ -19,7 +19,8 @@ const std::string stat_text =
     "94546328727552 94546328747433 140721465396080 0 0 0 0 6 0 1 0 0 17 0 0 0 0 0 0 94546328763440 94546328765056 0\n";
 const std::string status_text =
     "Name:\tcat\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t12208\nPid:\t12208\nPPid:\t12205\nTracerPid:\t77\n"
-    "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001000\nSigCgt:\t1000000000000002\nSeccomp:\t0\n"
+    "SigPnd:\t0000000000000200\nShdPnd:\t0000000000004000\nSigBlk:\t8000000000000001\nSigIgn:"
+    "\t0000000000001000\nSigCgt:\t1000000000000002\nSeccomp:\t0\n"
     "voluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t7\n";
 const std::string reading =
     "0 0x3 0x7fb02116e000 0x20000 0x7fb0211fdb60 0xffffffff 0x0 0x7ffc44f508c8 0x7fb0212e62ad\n";
@@ -64,10 +65,18 @@ TEST_CASE("a thread's stat is read", "[unit][kernel_view]") {
 }
 
 TEST_CASE("a thread's status is read", "[unit][kernel_view]") {
-  CHECK(parse_thread_status(status_text) == ThreadStatus{77, 157, 0x1000000000000002});
+  CHECK(parse_thread_status(status_text) == ThreadStatus{77, 157, 0x1000000000000002, 0x8000000000000001, 0x200});
   CHECK(parse_thread_status("") == ThreadStatus{});
   CHECK(parse_thread_status("Name:\tTracerPid:\t9\nTracerPid:\t5\n").tracer == 5);
   CHECK(parse_thread_status("TracerPid:\tx\nSigCgt:\tzz\nvoluntary_ctxt_switches:\t3\n") == ThreadStatus{});
+}
+
+TEST_CASE("a set of signals has those whose bits are set", "[unit][kernel_view]") {
+  const std::uint64_t caught = parse_thread_status(status_text).caught_signals;
+  CHECK(has_signal(caught, 2));
+  CHECK(has_signal(caught, 61));
+  CHECK(has_signal(0x8000000000000000, 64));
+  for (const int other : {1, 3, 60, 62, 64, 0, -1, 65, 66, 125, 1 << 30}) CHECK_FALSE(has_signal(caught, other));
 }
 
 TEST_CASE("a system call is read", "[unit][kernel_view]") {
