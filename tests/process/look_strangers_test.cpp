@@ -67,6 +67,31 @@ while True:
   for (const PythonThread& thread : taken.stacks[1].python.threads) CHECK(thread.frames.size() <= python_frames_max);
 }
 
+TEST_CASE("an error file that nobody will ever write keeps no look waiting", "[process][diagnosis]") {
+  LookScene scene;
+  scene.sleeper(R"(
+numbers[34] = time.monotonic_ns()
+os.mkfifo(os.environ["TORCHELASTIC_ERROR_FILE"])
+)" + waits);
+  const RankLook look = scene.look().looks[0];
+  CHECK(look.raised_ns);
+  CHECK_FALSE(look.raised_consequence);
+}
+
+TEST_CASE("what a crash has left is read, and stays for the incident's record", "[process][diagnosis]") {
+  LookScene scene;
+  // It still writes its core file, say.
+  const TestWorker& worker = scene.sleeper(R"(
+os.write(fd, b'Fatal Python error: Segmentation fault\n\nCurrent thread 0x0000000000000001 (most recent call first):\n')
+os.write(fd, b'  File "a.py", line 7 in crashes\n')
+)" + waits);
+  const LookTaken taken = scene.look();
+  REQUIRE_FALSE(taken.looks[0].frames.empty());
+  CHECK(taken.looks[0].frames[0].function == "crashes");
+  CHECK(taken.stacks[0].python.fault == "Segmentation fault");
+  CHECK(read_sheet(worker.page()).find("Segmentation fault") != std::string::npos);
+}
+
 TEST_CASE("a page that names processes, threads and signals of others leads nowhere", "[process][diagnosis]") {
   LookScene scene;
   const TestWorker& worker = scene.sleeper(R"(

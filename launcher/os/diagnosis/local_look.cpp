@@ -9,9 +9,8 @@
 #include <utility>
 
 #include "launcher/core/record/cause_words.hpp"
-#include "launcher/core/record/error_file.hpp"
-#include "launcher/os/io/read_text.hpp"
 #include "launcher/os/io/shared_page.hpp"
+#include "launcher/os/output/evidence.hpp"
 #include "rendezvous/core/diagnosis/hang_watch.hpp"
 #include "rendezvous/core/text/names.hpp"
 
@@ -34,11 +33,18 @@ bool stands_still(char state) { return std::string_view{"TtZX?"}.find(state) != 
 
 /// Whether the exception that its error file tells of came from another rank's end.
 bool raised_for_others(const std::string& error_file) {
-  if (error_file.empty()) return false;
-  const auto error = parse_error_file(read_text(error_file, error_file_bytes_max));
+  const auto error = error_file.empty() ? std::nullopt : read_last_words(error_file).error;
   if (!error) return false;
   const CauseKind kind = cause_kind(last_words(reported_lines(error->traceback)));
   return kind == CauseKind::consequence || cause_kind(error->message) == CauseKind::consequence;
+}
+
+/// What a crash has left on the sheet, and is to be found there when its process has ended: a core file may still be
+/// written.
+std::optional<PythonStack> crash_on_sheet(int memory) {
+  if (sheet_end(memory) == 0) return std::nullopt;
+  PythonStack stack = parse_python_stack(read_sheet(memory));
+  return stack.fault.empty() ? std::nullopt : std::optional{std::move(stack)};
 }
 
 /// The main thread's.
@@ -146,8 +152,9 @@ void LocalLook::ask_for_stacks() {
     WorkerSeen& seen = subject.now();
     subject.stack = Subject::Stack::none;
     if (!seen.hook || stands_still(seen.kernel.state)) continue;
-    const bool silent = subject.moments.second && !subject.moments.first.python;
+    const bool silent = subject.moments.second && subject.is_silent;
     const int memory = subject.worker.page.get();
+    if ((seen.python = crash_on_sheet(memory))) continue;
     if (!silent && seen.hook->signal != 0) {
       wipe_sheet(memory);
       const StackAsked asked = ask_for_stack(
@@ -179,6 +186,7 @@ void LocalLook::look_at_sheets(TimePoint until) {
     }
     const bool rests = subject.stack == Stack::grows && time - subject.grown >= stack_rest;
     if ((!rests || writes_on(subject)) && time < until) continue;
+    subject.is_silent = subject.stack != Stack::grows;
     if (subject.stack == Stack::grows) subject.now().python = parse_python_stack(read_sheet(memory));
     // A helper that has not even handled a signal answers nothing else either.
     if (subject.stack == Stack::grows) ask_for_answer(subject);
@@ -237,7 +245,8 @@ void LocalLook::start_helper() {
   for (const Subject& subject : subjects_) {
     const WorkerSeen& seen = subject.moments.first;
     if (targets.size() == native_threads_max) break;
-    if (asked_ ? !seen.hook : hides_native_code(seen)) targets.push_back({subject.process, subject.process});
+    if (asked_ ? !seen.hook || seen.hook->python == 0 : hides_native_code(seen))
+      targets.push_back({subject.process, subject.process});
   }
   if (!targets.empty()) helper_.emplace(means_.stack_program, std::move(targets));
 }

@@ -51,6 +51,7 @@ class LocalLook {
     // Of the moment that is taken now:
     enum class Stack : std::uint8_t { none, waits, grows };
     Stack stack = Stack::none;
+    bool is_silent = false;  ///< it was asked for its stack, and gave none
     std::int64_t sheet_end = 0;
     TimePoint grown{};
     std::optional<TimePoint> answer_until = {};  ///< it is waited for
