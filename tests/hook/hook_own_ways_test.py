@@ -102,12 +102,15 @@ class OwnWays(Case):
     def test_own_files_in_the_place_of_our_descriptors(self):
         """They are neither read nor closed, by the helper or in children: so few descriptors are free that they get
         those very numbers."""
-        text = """
-import os, socket
+        close = """
+import os, socket, time
 os.closerange(3, 64)
 ends = [each for _ in range(15) for each in socket.socketpair()]
 for end in ends: end.send(b"mine")
+"""
+        text = """
 time.sleep(1.5)
+for end in ends: assert end.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16) == bytes(16), end
 for end in ends: assert end.recv(9) == b"mine", end
 if os.fork() == 0:
     for end in ends: os.fstat(end.fileno())
@@ -116,9 +119,24 @@ if os.fork() == 0:
 os.wait()
 print("parent")
 """
-        for front in (HELPER, "import time\n"):
-            worker = self.run_worker("-c", front + text, before=few_descriptors)
+        for program in (HELPER + close + text, close + HELPER + text, close + text):
+            worker = self.run_worker("-c", program, before=few_descriptors)
             self.assertEqual((worker.output(), worker.errors(), worker.wait()), ("child\nparent\n", "", 0))
+
+    def test_no_thread_is_to_be_had(self):
+        """The program goes on, also where it has closed what the line goes to."""
+        text = """
+import _thread, os, sys
+def refuse(*_): raise RuntimeError("can't start new thread")
+_thread.start_new_thread = refuse
+print(sys.modules["torchup_worker"].load("torchup_loaded").start_groups())
+"""
+        worker = self.run_worker("-c", text)
+        self.assertEqual((worker.output(), worker.wait()), ("None\n", 0))
+        self.assertEqual(worker.errors(), "torchup: the worker hook cannot see groups: "
+                                          "RuntimeError(\"can't start new thread\")\n")
+        worker = self.run_worker("-c", text, before=lambda: os.close(2))
+        self.assertEqual((worker.output(), worker.wait()), ("None\n", 0))
 
     def test_stacks_of_the_one_before(self):
         """A crash that a shell has outlived is not the next program's."""

@@ -21,7 +21,7 @@ AT_HELPER, AT_COLLECTIVES, AT_COLLECTIVES_CHANGED = 33, 35, 36  # offsets in num
 PACKET_BYTES_MAX = 16 << 10
 LOOK = re.compile(rb"look\n(?:[^\n]*\n)*?number=([0-9]{1,19})\n")
 PERIOD_S = 1
-ENTRIES_MAX, GROUPS_MAX = 256, 1024
+ENTRIES_MAX, GROUPS_MAX = 256, 1024  # as worker_channel.hpp has them
 RUNS_MAX, TEXT_MAX = 1024, 256  # stretches of a group's ranks; characters of a name
 ENTRY = b'{"collective_seq_id":'  # begins each in the recorder's text, whose names cannot hold it: quotes are escaped
 SYNCHRONOUS = {_signal.SIGSEGV, _signal.SIGBUS, _signal.SIGFPE, _signal.SIGILL, _signal.SIGABRT}
@@ -86,9 +86,10 @@ class Groups:
         """The channel's own, so that reading blocks in one system call; it is nobody else's."""
         option = _socket.SOL_SOCKET, _socket.SO_RCVTIMEO, PERIOD_S.to_bytes(8, sys.byteorder) + bytes(8)
         try:
-            with_socket(self._worker.channel, lambda end: end.setsockopt(*option))
-        except (OSError, ValueError):  # there is none, or the program has closed it
-            self._worker.channel = -1
+            if self._seldom.has_channel(self._worker.channel):
+                with_socket(self._worker.channel, lambda end: end.setsockopt(*option))
+        except OSError:
+            self._seldom.close_channel()
 
     def _run(self):
         page = self._worker.page
@@ -96,7 +97,7 @@ class Groups:
             self._serve(page)
         except Exception as error:  # a bug, of which the program is to see no more than this
             page.numbers[AT_HELPER] = 0
-            os.write(2, f"torchup: the worker hook sees no more of groups: {error!r}\n".encode("utf-8", "replace"))
+            self._seldom.warn(f"the worker hook sees no more of groups: {error!r}")
             self._end()
 
     def _serve(self, page):

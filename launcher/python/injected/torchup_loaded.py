@@ -2,7 +2,6 @@
 ends of steps, and the beginning of process groups."""
 
 import atexit
-import os
 import sys
 import time
 
@@ -144,7 +143,7 @@ def start_groups():
     try:
         return groups().start()
     except Exception as error:
-        os.write(2, f"torchup: the worker hook cannot see groups: {error!r}\n".encode("utf-8", "replace"))
+        worker.tell("torchup_seldom", "warn", f"the worker hook cannot see groups: {error!r}")
         return None
 
 

@@ -93,6 +93,14 @@ def close_channel():
         os.close(fd)
 
 
+def warn(text):
+    """One line, if anybody hears it."""
+    try:
+        os.write(2, ("torchup: " + text + "\n").encode("utf-8", "replace"))
+    except OSError:
+        pass
+
+
 # A fork.
 
 def forget(page):
