@@ -135,7 +135,7 @@ print(sys.modules["torchup_worker"].load("torchup_loaded").start_groups())
         self.assertEqual((worker.output(), worker.wait()), ("None\n", 0))
         self.assertEqual(worker.errors(), "torchup: the worker hook cannot see groups: "
                                           "RuntimeError(\"can't start new thread\")\n")
-        worker = self.run_worker("-c", text, before=lambda: os.close(2))
+        worker = self.run_worker("-c", "import os; os.close(2)" + text)
         self.assertEqual((worker.output(), worker.wait()), ("None\n", 0))
 
     def test_stacks_of_the_one_before(self):
