@@ -18,6 +18,7 @@
 
 #include "launcher/os/diagnosis/health_check.hpp"
 #include "launcher/os/diagnosis/nccl_probe.hpp"
+#include "launcher/os/diagnosis/node_comparison.hpp"
 #include "launcher/os/diagnosis/pair_probe.hpp"
 #include "launcher/os/diagnosis/preflight_facts.hpp"
 #include "launcher/os/output/run_directory.hpp"
@@ -345,4 +346,23 @@ TEST_CASE("an all_reduce that cannot compute with NCCL says why, in time", "[pro
   REQUIRE(probe_nccl_pair(pair, end, program(says + "echo 67108864 1 2.5 2.5")).bytes_per_s == 2'500'000'000);
   REQUIRE(probe_nccl_pair(pair, end, program("echo broken; exit 1")).problem == "all_reduce: broken");
   REQUIRE_FALSE(has_children());
+}
+
+TEST_CASE("a condemned node is fit again when its ways are, or when nobody is there any more", "[process][checks]") {
+  auto end = PairEnd::open();
+  REQUIRE(end.has_value());
+  CondemnedWays ways;
+  ways.own = GroupRank{1};
+  ways.hosts = {"nodea", "nodeb"};
+  ways.others = {{{GroupRank{0}, GroupRank{1}}, {"127.0.0.1", (*end)->port(), (*end)->secret()}}};
+  ways.median = 1;
+  REQUIRE_FALSE(try_again(ways, -1));
+  ways.median = 1e15;
+  REQUIRE(try_again(ways, -1)->text.starts_with("nodeb has 1 of 1 pairs bad: "));
+  const UniqueFd cancel{::eventfd(1, EFD_CLOEXEC)};
+  ways.others[0].second.secret = std::string(32, '0');
+  REQUIRE(try_again(ways, cancel.get()));
+  end->reset();
+  REQUIRE_FALSE(try_again(ways, -1));
+  REQUIRE_FALSE(try_again({}, -1));
 }

@@ -48,13 +48,17 @@ void Agent::prepare() {
 
 void Agent::on(const ChecksDone& event) {
   if (event.number != look_) return;
-  tell_news(event.findings);
-  std::erase_if(found_, [this](const Finding& finding) {
-    if (is_of_ways(finding)) return last_look_.ways;
+  // Ways that are as bad as before have other rates each time: that is no news.
+  const bool as_bad = std::ranges::any_of(found_, is_of_ways) && std::ranges::any_of(event.findings, is_of_ways);
+  std::vector<Finding> findings = event.findings;
+  if (as_bad) std::erase_if(findings, is_of_ways);
+  tell_news(findings);
+  std::erase_if(found_, [&](const Finding& finding) {
+    if (is_of_ways(finding)) return last_look_.ways && !as_bad;
     if (is_of_comparison(finding)) return false;
     return last_look_.level != PreflightLevel::off || finding.check == Check::health;
   });
-  for (const Finding& finding : event.findings) {
+  for (const Finding& finding : findings) {
     if (std::ranges::find(found_, finding) == found_.end()) found_.push_back(finding);
   }
   if (phase_ != Phase::checking) return;

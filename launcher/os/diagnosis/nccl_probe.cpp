@@ -23,6 +23,7 @@ namespace {
 /// NCCL_DEBUG=INFO makes it talk.
 constexpr std::size_t output_bytes_max = std::size_t{1} << 20;
 constexpr double rate_max = 1e15;
+constexpr std::string_view cuda_devices = "CUDA_VISIBLE_DEVICES";
 
 /// What all_reduce writes, its errors too. Errors: ask_helper's.
 Result<std::string> run_all_reduce(const NcclProgram& program, std::vector<std::string> variables,
@@ -37,7 +38,7 @@ Result<std::string> run_all_reduce(const NcclProgram& program, std::vector<std::
                                       "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"}) {
     helper.arguments.insert(helper.arguments.end(), {"-u", inherited});
   }
-  if (!program.gpus.empty()) variables.push_back("CUDA_VISIBLE_DEVICES=" + program.gpus);
+  if (!program.gpus.empty()) variables.push_back(std::string{cuda_devices} + "=" + program.gpus);
   std::ranges::move(variables, std::back_inserter(helper.arguments));
   helper.arguments.insert(helper.arguments.end(), {program.path, "--backend", "nccl"});
   std::ranges::move(options, std::back_inserter(helper.arguments));
@@ -67,6 +68,11 @@ std::string problem_of(const Result<std::string>& output, const NcclProgram& pro
 }
 
 }  // namespace
+
+std::string gpus_of(const LaunchConfig& config) {
+  const auto variable = std::ranges::find(config.variables, cuda_devices, &Variables::value_type::first);
+  return variable == config.variables.end() ? std::string{} : variable->second;
+}
 
 std::string all_reduce_beside() {
   std::error_code error;

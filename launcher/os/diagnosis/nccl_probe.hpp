@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "launcher/core/diagnosis/preflight.hpp"
+#include "launcher/core/options/launch_config.hpp"
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/core/diagnosis/pair_plan.hpp"
 
@@ -22,6 +23,8 @@ struct NcclProgram {
   Duration limit = nccl_pair_limit;
   int cancel = -1;  ///< as in Helper
 };
+/// The GPUs that the job's workers see, where its options say so.
+[[nodiscard]] std::string gpus_of(const LaunchConfig& config);
 /// all_reduce beside this very program; empty: it is not there.
 [[nodiscard]] std::string all_reduce_beside();
 

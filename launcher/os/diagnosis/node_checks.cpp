@@ -27,6 +27,7 @@ struct Look {
   std::string python;
   bool versions = false;
   bool nccl = false;  ///< whether all_reduce works here
+  std::string gpus;   ///< for it
   CondemnedWays ways;
   std::shared_ptr<const UniqueFd> end;
 };
@@ -36,6 +37,7 @@ struct Seen {
   std::vector<Finding> findings;
   std::vector<Check> done;
   std::vector<Fact> versions;
+  bool nccl_asked = false;  ///< it may not be worth it
 };
 
 void ask_health_check(const Look& look, Seen& seen) {
@@ -49,7 +51,8 @@ void ask_health_check(const Look& look, Seen& seen) {
 }
 
 void ask_all_reduce(const Look& look, Seen& seen) {
-  NcclProgram program{.path = all_reduce_beside(), .cancel = look.end->get()};
+  const NcclProgram program{.path = all_reduce_beside(), .gpus = look.gpus, .cancel = look.end->get()};
+  seen.nccl_asked = true;
   if (program.path.empty()) return;
   if (const auto problem = why_no_nccl(program)) {
     seen.findings.push_back(nccl_skipped(*problem));
@@ -109,7 +112,8 @@ void NodeChecks::run(const RunChecks& order) {
             .run_id = config_.rendezvous.run_id.value(),
             .python = config_.preflight.python,
             .versions = config_.preflight.only,
-            .nccl = order.level == PreflightLevel::full && !config_.one_node() && !std::exchange(nccl_asked_, true),
+            .nccl = order.level == PreflightLevel::full && !config_.one_node() && !nccl_asked_,
+            .gpus = gpus_of(config_),
             .ways = comparison_.condemned(),
             .end = end_};
   look.places.workers = config_.local_world_size;
@@ -118,12 +122,12 @@ void NodeChecks::run(const RunChecks& order) {
   look.places.asked = disks_;
   look.places.gpus = config_.preflight.gpus;
   look.places.gpus_found = config_.preflight.gpus_found;
-  const auto answer = [this, number = order.number](Seen seen) {
+  const auto answer = [this, number = order.number, level = order.level](Seen seen) {
     if (number != current_) return;
     current_ = 0;
-    nccl_works_ = nccl_works_ || std::ranges::find(seen.done, Check::nccl) != seen.done.end();
-    if (nccl_works_ && !std::ranges::count(seen.done, Check::nccl)) seen.done.push_back(Check::nccl);
-    comparison_.know({host_, std::move(seen.done), seen.findings, std::move(seen.versions)});
+    nccl_asked_ = nccl_asked_ || seen.nccl_asked;
+    remember(seen.done, level != PreflightLevel::off);
+    comparison_.know({host_, done_, seen.findings, std::move(seen.versions)});
     tell_(ChecksDone{number, std::move(seen.findings)});
   };
   const auto thread = in_background([look = std::move(look), post = post_, answer] {
@@ -137,6 +141,14 @@ void NodeChecks::run(const RunChecks& order) {
   });
   if (thread.valid()) return;
   post_([answer, finding = not_looked_at(order, "the system gives no thread")] { answer({{finding}, {}, {}}); });
+}
+
+/// A mere health check is no reason to forget what was looked at before; whether NCCL works is asked once.
+void NodeChecks::remember(const std::vector<Check>& done, bool all) {
+  if (all) std::erase_if(done_, [](Check check) { return check != Check::nccl; });
+  for (const Check check : done) {
+    if (std::ranges::find(done_, check) == done_.end()) done_.push_back(check);
+  }
 }
 
 void NodeChecks::cancel() {

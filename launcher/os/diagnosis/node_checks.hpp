@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "launcher/core/agent/agent_events.hpp"
 #include "launcher/core/options/launch_config.hpp"
@@ -40,6 +41,8 @@ class NodeChecks {
   void finish();
 
  private:
+  void remember(const std::vector<Check>& done, bool all);
+
   const LaunchConfig& config_;
   const std::string host_;
   const std::function<void(AgentEvent)> tell_;
@@ -47,7 +50,7 @@ class NodeChecks {
   NodeComparison comparison_;
   const std::shared_ptr<AskedDisks> disks_ = std::make_shared<AskedDisks>();
   bool nccl_asked_ = false;
-  bool nccl_works_ = false;
+  std::vector<Check> done_;              ///< on this node
   std::uint64_t current_ = 0;            ///< number of the look whose answer counts; 0: of none
   std::shared_ptr<const UniqueFd> end_;  ///< an eventfd: becomes readable when the look under way is cancelled
 };

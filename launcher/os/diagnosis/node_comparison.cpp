@@ -18,7 +18,6 @@ namespace {
 /// How long the end waits for who reads the table.
 constexpr Duration print_limit = std::chrono::seconds{2};
 constexpr int unprinted_code = 1;
-constexpr std::string_view cuda_devices = "CUDA_VISIBLE_DEVICES";
 
 /// All that the thread needs: nothing of the loop's.
 struct Order {
@@ -115,13 +114,11 @@ void NodeComparison::run(const CompareNodes& order) {
   own_.findings = order.findings;
   std::erase_if(own_.findings, is_of_ways);  // of another round
   look_at_clock();
-  Order own{{order.placement, own_, config_.preflight.only, {}, config_.rendezvous.local_addr, pair_end_, end_},
-            config_.terms.min_nodes,
-            config_.preflight.as_json,
-            printed_};
-  for (const auto& [name, value] : config_.variables) {
-    if (name == cuda_devices) own.meeting.gpus = value;
-  }
+  Order own{
+      {order.placement, own_, config_.preflight.only, gpus_of(config_), config_.rendezvous.local_addr, pair_end_, end_},
+      config_.terms.min_nodes,
+      config_.preflight.as_json,
+      printed_};
   const auto answer = [this, number = current_](Outcome outcome) {
     if (number != current_) return;
     condemned_ = std::move(outcome.condemned);

@@ -286,8 +286,11 @@ TEST_CASE("with full checks the ways between the nodes are tried before their wo
     const auto again = agent.step(Wake{}, t0 + 31s);
     REQUIRE(find<RunChecks>(again)->ways);
     SECTION("they are as bad as before: nothing is told, and it looks again") {
-      const auto still = agent.step(ChecksDone{2, {small_shm, slow}}, t0 + 32s);
+      Finding as_slow = slow;
+      as_slow.text += ", at another rate";
+      const auto still = agent.step(ChecksDone{2, {small_shm, as_slow}}, t0 + 32s);
       REQUIRE(find_sent<Join>(still)->unfit == slow.text);
+      REQUIRE_FALSE(find_event<event::NodeUnfit>(still));
       REQUIRE_FALSE(find_event<event::Preflight>(still));
       REQUIRE(agent.deadline() == t0 + 62s);
       REQUIRE(find<RunChecks>(agent.step(Wake{}, t0 + 62s))->ways);
