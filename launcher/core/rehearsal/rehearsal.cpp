@@ -11,6 +11,8 @@
 namespace torchup {
 namespace {
 
+bool takes_round_along(FaultKind kind) { return kind == FaultKind::kill_node || kind == FaultKind::leave_node; }
+
 bool stops_workers(FaultKind kind) {
   return kind == FaultKind::stop_rank || kind == FaultKind::slow_rank || kind == FaultKind::stop_node;
 }
@@ -84,7 +86,10 @@ void Rehearsal::on(const rehearsal::RoundBegins& event, TimePoint now) {
   round_ = event;
   ++rounds_;
   round_began_ = now;
-  for (Open& open : open_) open.workers.clear();
+  for (Open& open : open_) {
+    open.workers.clear();
+    open.in_round.reset();
+  }
   for (const Due& due : std::exchange(held_, {})) come(due, now);
 }
 
@@ -93,7 +98,7 @@ void Rehearsal::on(const rehearsal::RoundEnds& event, TimePoint now) {
   if (event.well) {
     for (const Open& open : open_) {
       RehearsedFault& fault = faults_[open.fault];
-      fault.going_on_after = now - open.at;
+      fault.going_on_after = open.in_round.value_or(now - open.at);
       if (open.round == rounds_ && newest_step_ >= 0) fault.steps_lost = 0;
     }
     open_.clear();
@@ -143,8 +148,13 @@ void Rehearsal::on(const rehearsal::ProgressSeen& event, TimePoint now) {
     }
     const auto going_on = std::ranges::count_if(open.workers, [](const auto& each) { return each.second.again; });
     if (std::cmp_less(going_on, round_->local_world_size)) continue;
+    const Duration after = std::max(open.newest - open.at, Duration{0});
+    if (open.round == rounds_ && takes_round_along(open.kind)) {
+      if (!open.in_round) open.in_round = after;
+      continue;
+    }
     RehearsedFault& fault = faults_[open.fault];
-    fault.going_on_after = std::max(open.newest - open.at, Duration{0});
+    fault.going_on_after = after;
     if (open.round == rounds_) {
       if (newest_step_ >= 0) fault.steps_lost = 0;
     } else if (open.step_before >= 0) {
@@ -172,7 +182,6 @@ void Rehearsal::on(const rehearsal::Wake&, TimePoint) {}
 
 void Rehearsal::see(Open& open, const rehearsal::WorkerProgressSeen& seen, TimePoint now) const {
   const bool later_round = open.round != rounds_;
-  if (!later_round && (open.kind == FaultKind::kill_node || open.kind == FaultKind::leave_node)) return;
   Progress& progress = open.workers[seen.local_rank.value()];
   const TimePoint when = std::min(TimePoint{std::chrono::nanoseconds{seen.progress_ns}}, now);
   if (progress.again || when <= (later_round ? std::max(open.at, round_began_) : open.ends)) return;
@@ -180,6 +189,9 @@ void Rehearsal::see(Open& open, const rehearsal::WorkerProgressSeen& seen, TimeP
   if (later_round || lasted || (progress.marked && progress.counted != seen.progress)) {
     progress.again = true;
     progress.first_step = std::clamp<std::int64_t>(seen.step.value_or(-1), -1, script_step_max);
+    // A process that has counted from its start on says nothing of the step that its program went on from.
+    const bool counted = std::cmp_equal(seen.progress, progress.first_step);
+    if (later_round && counted && progress.first_step <= open.step_before) progress.first_step = -1;
     open.newest = std::max(open.newest, when);
   } else if (!progress.marked) {
     progress.marked = true;
@@ -263,7 +275,7 @@ bool Rehearsal::is_away(int node, TimePoint now) const {
 }
 
 void Rehearsal::note_absence(const ScriptAction& action, TimePoint when) {
-  if (action.kind != FaultKind::kill_node && action.kind != FaultKind::leave_node) return;
+  if (!takes_round_along(action.kind)) return;
   if (!action.target || *action.target >= nodes_) return;
   away_[*action.target] = action.back ? std::optional{when + *action.back} : std::nullopt;
 }

@@ -137,7 +137,8 @@ struct RehearsalResult {
 ///
 /// A job goes on after a fault when all workers of this node have made progress again: once in a later round, or, as a
 /// step may have been all but done, twice in the same one. What a stop or a cut does may come late: in the same round
-/// progress counts from its end on. A node that is killed or leaves takes the round with it.
+/// progress counts from its end on. A node that is killed or leaves takes the round with it; where a fault that goes by
+/// steps was seen so late that the next round had begun, that one goes on to its end.
 class Rehearsal {
  public:
   explicit Rehearsal(RehearsalScript script, std::optional<RehearsalStart> start = std::nullopt);
@@ -169,9 +170,10 @@ class Rehearsal {
     int round = 0;
     std::int64_t step_before = -1;
     FaultKind kind = FaultKind::kill_rank;
-    TimePoint ends{};                      ///< of a stop or a cut
-    std::map<int, Progress> workers = {};  ///< by local rank
-    TimePoint newest{};                    ///< of the progress that counts
+    TimePoint ends{};                       ///< of a stop or a cut
+    std::map<int, Progress> workers = {};   ///< by local rank
+    TimePoint newest{};                     ///< of the progress that counts
+    std::optional<Duration> in_round = {};  ///< all went on in the same round after this time, which may end yet
   };
   struct Due {
     std::size_t statement = 0;

@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view none = "-";
 constexpr std::string_view last_line = "end";
 constexpr std::array<std::string_view, 5> names{"placed", "waiting", "stopped", "away", "ended"};
-constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t any = std::int64_t{1} << 60;  // nanoseconds or steps: sums of some are numbers yet
 
 std::int64_t count(Duration time) { return std::chrono::nanoseconds{time}.count(); }
 std::string or_none(const std::optional<Duration>& time) {
@@ -174,13 +174,21 @@ void GatheredFaults::add(const std::vector<RehearsedFault>& faults, bool whole) 
       known = faults_.end() - 1;
     }
     RehearsedFault& fault = known->fault;
-    fault.at = std::min(fault.at, told.at);
+    // One node may have come to it later than another: what is compared is when something was so.
+    const Duration at = std::min(fault.at, told.at);
+    const auto since = [at](std::optional<Duration> after, Duration from) {
+      if (after) *after += from - at;
+      return after;
+    };
+    fault.noticed_after = since(fault.noticed_after, fault.at);
+    fault.going_on_after = since(fault.going_on_after, fault.at);
+    fault.at = at;
     fault.missing = fault.missing || told.missing;
     const auto merge = [](auto& into, const auto& value, auto better) {
       if (value && (!into || better(*value, *into))) into = value;
     };
-    merge(fault.noticed_after, told.noticed_after, std::less<>{});
-    merge(fault.going_on_after, told.going_on_after, std::greater<>{});
+    merge(fault.noticed_after, since(told.noticed_after, told.at), std::less<>{});
+    merge(fault.going_on_after, since(told.going_on_after, told.at), std::greater<>{});
     merge(fault.steps_lost, told.steps_lost, std::greater<>{});
     known->open = known->open || (whole && !told.missing && !told.going_on_after);
   }

@@ -94,10 +94,15 @@ TEST_CASE("faults of many nodes are noticed by the first, and over when all go o
                true);
   gathered.add({{"kill rank=1", 5100ms, false, 100ms, 4s, 1, 1, 0}}, true);
   REQUIRE(gathered.all() == std::vector<RehearsedFault>{{"cut node=0 for=1s", 1s, false, {}, 1s, {}, 0, 0},
-                                                        {"kill rank=1", 5s, false, 100ms, 4s, 3, 1, 0}});
+                                                        {"kill rank=1", 5s, false, 200ms, 4100ms, 3, 1, 0}});
   SECTION("a node that a fault has ended says nothing of what it did not see") {
     gathered.add({{"kill rank=1", 5s, false, {}, {}, {}, 1, 0}}, false);
-    REQUIRE(gathered.all().at(1).going_on_after == 4s);
+    REQUIRE(gathered.all().at(1).going_on_after == 4100ms);
+  }
+  SECTION("one that came to it much later says when that was") {
+    gathered.add({{"kill rank=1", 9s, false, {}, 200ms, {}, 1, 0}}, true);
+    REQUIRE(gathered.all().at(1).going_on_after == 4200ms);
+    REQUIRE(gathered.all().at(1).noticed_after == 200ms);
   }
   SECTION("one that has seen the end does") {
     gathered.add({{"kill rank=1", 5s, false, {}, {}, {}, 1, 0}}, true);
@@ -106,7 +111,7 @@ TEST_CASE("faults of many nodes are noticed by the first, and over when all go o
   SECTION("it has no target where one node finds none") {
     gathered.add({{"kill rank=1", 5s, true, {}, {}, {}, 1, 0}}, true);
     REQUIRE(gathered.all().at(1).missing);
-    REQUIRE(gathered.all().at(1).going_on_after == 4s);
+    REQUIRE(gathered.all().at(1).going_on_after == 4100ms);
   }
 }
 

@@ -430,6 +430,47 @@ TEST_CASE("with a node that is gone nobody goes on in its round", "[unit][rehear
   for (const auto& fault : rehearsal.ended({}).faults) CHECK(fault.going_on_after == 3s);
 }
 
+TEST_CASE("a leave that is seen by its step only in the next round is over when that one goes on",
+          "[unit][rehearsal]") {
+  auto rehearsal = make("at step 10 leave node=1");
+  rehearsal.step(round_of(0), t0);
+  rehearsal.step(both(9, t0 + 5s), t0 + 5s);
+  rehearsal.step(RoundEnds{}, t0 + 5100ms);
+  rehearsal.step(round_of(0, 1), t0 + 6s);
+  rehearsal.step(both(10, t0 + 7s, 1), t0 + 7s);
+  rehearsal.step(both(11, t0 + 7100ms, 2), t0 + 7100ms);
+  rehearsal.step(both(12, t0 + 7200ms, 3), t0 + 7200ms);
+  REQUIRE_FALSE(rehearsal.ended({}).faults[0].going_on_after);  // this round may end by it yet
+  SECTION("well") {
+    rehearsal.step(RoundEnds{true}, t0 + 60s);
+    REQUIRE(rehearsal.ended({}).faults[0].going_on_after == 200ms);
+  }
+  SECTION("or not") {
+    rehearsal.step(RoundEnds{}, t0 + 8s);
+    rehearsal.step(round_of(0, 1), t0 + 9s);
+    rehearsal.step(both(12, t0 + 10s, 1), t0 + 10s);
+    REQUIRE(rehearsal.ended({}).faults[0].going_on_after == 3s);
+  }
+}
+
+TEST_CASE("whoever only counts steps does not tell how many were lost", "[unit][rehearsal]") {
+  auto rehearsal = make("at 5s kill rank=1");
+  rehearsal.step(round_of(0), t0);
+  rehearsal.step(both(20, t0 + 4s), t0 + 4s);
+  rehearsal.step(Wake{}, t0 + 5s);
+  rehearsal.step(RoundEnds{}, t0 + 5s);
+  rehearsal.step(round_of(0), t0 + 6s);
+  SECTION("from its start on") {
+    rehearsal.step(both(1, t0 + 7s, 1), t0 + 7s);
+    REQUIRE_FALSE(rehearsal.ended({}).faults[0].steps_lost);
+  }
+  SECTION("unless it was kept, and counts on") {
+    rehearsal.step(both(21, t0 + 7s, 21), t0 + 7s);
+    REQUIRE(rehearsal.ended({}).faults[0].steps_lost == 0);
+  }
+  REQUIRE(rehearsal.ended({}).faults[0].going_on_after == 2s);
+}
+
 TEST_CASE("progress of strangers' times, ranks and steps breaks nothing", "[unit][rehearsal]") {
   auto rehearsal = make("at 1s kill rank=1");
   rehearsal.step(round_of(0), t0);
