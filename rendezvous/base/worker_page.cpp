@@ -49,18 +49,19 @@ bool is_worker_page_open(std::span<const std::byte> page, std::int64_t pid) {
 }
 
 std::optional<HookPage> read_hook_page(std::span<const std::byte> page) {
-  if (!is_open(page) || !is_pythons(page)) return std::nullopt;
+  if (!is_open(page)) return std::nullopt;
   HookPage hook;
   hook.process = number_at(page, wp::pid, pid_max);
-  if (hook.process == 0) return std::nullopt;
-  hook.signal = static_cast<int>(number_at(page, wp::signal, signal_max));
   hook.helper = number_at(page, wp::helper, pid_max);
+  hook.ending_at_ns = time_at(page, wp::ending_at);
+  const bool is_set_up = is_pythons(page) || hook.helper != 0 || hook.ending_at_ns != 0;
+  if (hook.process == 0 || !is_set_up) return std::nullopt;
+  hook.signal = static_cast<int>(number_at(page, wp::signal, signal_max));
   hook.raised_at_ns = time_at(page, wp::raised_at);
   hook.collectives = at<std::uint64_t>(page, wp::collectives);
   hook.collectives_at_ns = time_at(page, wp::collectives_at);
   hook.python = at<std::uint64_t>(page, wp::python);
   hook.thread_raised_at_ns = time_at(page, wp::thread_raised_at);
-  hook.ending_at_ns = time_at(page, wp::ending_at);
   const auto text = page.subspan(wp::thread_raised, wp::thread_raised_bytes);
   const auto end = std::ranges::find(text, std::byte{0});
   hook.thread_raised.assign(reinterpret_cast<const char*>(text.data()), static_cast<std::size_t>(end - text.begin()));

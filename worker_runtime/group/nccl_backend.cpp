@@ -76,6 +76,8 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan& plan) {
   return backend;
 }
 
+std::string nccl_recorder_text() { return c10d::dump_nccl_trace_json(true, false); }
+
 #else
 
 VisibleGpus visible_gpus() { return {}; }
@@ -84,6 +86,7 @@ std::string gpu_identity(const torch::Device&) { return ""; }
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan&) {
   throw Error{"backend nccl: this library was built without CUDA; build it with a CUDA wheel of torch, or use gloo"};
 }
+std::string nccl_recorder_text() { return ""; }
 
 #endif
 

@@ -18,7 +18,8 @@ struct StepSample {
   WorkerSigns signs = {};                  ///< of its progress, also of one that ends no steps
 };
 
-/// What a page tells of progress. `hook`: what a Python worker's hook has written there, if it has claimed the page.
+/// What a page tells of progress. `hook`: what a Python worker's hook has written there, if it has claimed the page, or
+/// the runtime of a C++ worker.
 [[nodiscard]] WorkerSigns signs_of(LocalRank local_rank, const std::optional<WorkerProgress>& progress,
                                    const std::optional<HookPage>& hook);
 

@@ -32,7 +32,7 @@ class SharedPage {
   [[nodiscard]] WorkerPageAddress address(int at) const { return {at, device_, inode_, 0}; }
 
   [[nodiscard]] std::optional<WorkerProgress> read(pid_t pid) const;
-  /// What the hook in a Python worker says.
+  /// What the hook in a Python worker says, or the runtime of a C++ worker with groups.
   [[nodiscard]] std::optional<HookPage> hook() const;
   /// Whether the worker with this pid has opened the page, and so will hear what is asked over it.
   [[nodiscard]] bool is_open(pid_t pid) const;

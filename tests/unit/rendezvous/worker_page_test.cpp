@@ -100,6 +100,17 @@ TEST_CASE("a hook below a shell tells of steps, and hears no request to drain", 
   CHECK_FALSE(is_worker_page_open(page.bytes, 77));
 }
 
+TEST_CASE("a worker of our runtime tells of its groups once it has one, and of its end", "[unit][worker_page]") {
+  Page page = opened().put(wp::helper, 79).put(wp::collectives, 1234).put(wp::collectives_at, 6);
+  HookPage expected{.process = 77, .helper = 79, .collectives = 1234, .collectives_at_ns = 6};
+  CHECK(read_hook_page(page.bytes) == expected);
+  CHECK(is_worker_page_open(page.bytes, 77));
+  page.put(wp::helper, 0).put(wp::ending_at, 8);
+  expected.helper = 0;
+  expected.ending_at_ns = 8;
+  CHECK(read_hook_page(page.bytes) == expected);
+}
+
 TEST_CASE("the page's address survives the environment", "[unit][worker_page]") {
   const WorkerPageAddress address{.fd = 3, .device = 25, .inode = 1ULL << 40, .pid = 4711};
   REQUIRE(*parse_worker_page_address(to_text(address)) == address);
