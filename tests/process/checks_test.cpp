@@ -354,7 +354,8 @@ TEST_CASE("a condemned node is fit again when its ways are, or when nobody is th
   CondemnedWays ways;
   ways.own = GroupRank{1};
   ways.hosts = {"nodea", "nodeb"};
-  ways.others = {{{GroupRank{0}, GroupRank{1}}, {"127.0.0.1", (*end)->port(), (*end)->secret()}}};
+  ways.others.emplace_back(NodePair{GroupRank{0}, GroupRank{1}},
+                           PairWay{"127.0.0.1", (*end)->port(), (*end)->secret()});
   ways.median = 1;
   REQUIRE_FALSE(try_again(ways, -1));
   ways.median = 1e15;
