@@ -240,9 +240,9 @@ std::variant<CommandLine, int> read_options(std::span<const std::string> words, 
   return std::move(line);
 }
 
-int launch(std::span<const std::string> words, std::string token, const std::string& rehearsed, Guarded guarded) {
+int launch(std::span<const std::string> words, std::string token, const StarterLink& starter, Guarded guarded) {
   Machine machine = this_machine();
-  auto node = rehearsed_node(rehearsed);
+  auto node = rehearsed_node(starter);
   if (!node) return refuse(node.error());
   machine.rehearsed = *node;
   if (machine.rehearsed) machine.host = fmt::format("node{}", machine.rehearsed->index);
@@ -279,13 +279,13 @@ int main(int argc, char** argv) {
     return torchup::bring_about_node_fault(argv);
   }
   std::string token = torchup::take_token_variable();  // from both processes
-  const std::string rehearsed = torchup::take_rehearsed_node();
+  const torchup::StarterLink starter = torchup::take_starter_link();
   torchup::Guarded guarded = torchup::become_guarded();
   // One arena for all threads: each costs more than everything that the small ones allocate.
   ::mallopt(M_ARENA_MAX, 1);
   const std::vector<std::string> words(argv, argv + argc);
   try {
-    return torchup::launch(words, std::move(token), rehearsed, std::move(guarded));
+    return torchup::launch(words, std::move(token), starter, std::move(guarded));
   } catch (const std::exception& error) {
     const int status = torchup::report(error);
     static_cast<void>(torchup::kill_descendants(std::chrono::seconds{10}));

@@ -178,7 +178,7 @@ class OneNode(Rehearsed, unittest.TestCase):
     def test_a_node_that_stands_still_and_goes_on(self):
         job = self.begin("at 500ms stop node=0 for=2s", "{notes} 60 0.05")
         pids = until(lambda: len(self.starts()) == 2 and [start[1] for start in self.starts()], "workers")
-        inner = children(job.pid)[0]
+        inner = until(lambda: children(job.pid), "the inner process")[0]
         until(lambda: all(state(pid) == "T" for pid in (*pids, inner, job.pid)), "all are stopped")
         _, err = self.end(job, 0, LIMIT_S)
         self.assertEqual(self.seen("signal_received"), [])
@@ -190,7 +190,7 @@ class OneNode(Rehearsed, unittest.TestCase):
         for victim in ("outer", "inner"):
             with self.subTest(victim=victim):
                 job = self.begin("at 500ms stop node=0 for=60m", "setsid sleep 600 & sleep 600", python=False)
-                inner = children(job.pid)[0]
+                inner = until(lambda: children(job.pid), "the inner process")[0]
                 until(lambda: state(inner) == "T" and state(job.pid) == "T", "both are stopped")
                 os.kill(job.pid if victim == "outer" else inner, signal.SIGKILL)
                 job.communicate(timeout=LIMIT_S)

@@ -22,22 +22,22 @@ bool is_pipe(int fd) {
 
 }  // namespace
 
-std::string take_rehearsed_node() {
+StarterLink take_starter_link() {
   const char* const value = std::getenv(rehearsed_node_variable);
-  if (!value) return "";
-  std::string text = value;
+  if (!value) return {};
+  StarterLink found{value, is_pipe(starter_descriptor)};
   ::unsetenv(rehearsed_node_variable);
-  if (is_pipe(starter_descriptor)) ::fcntl(starter_descriptor, F_SETFD, FD_CLOEXEC);
-  return text;
+  if (found.has_pipe) ::fcntl(starter_descriptor, F_SETFD, FD_CLOEXEC);
+  return found;
 }
 
-Result<std::optional<RehearsedNode>> rehearsed_node(const std::string& found) {
-  if (found.empty()) return std::optional<RehearsedNode>{};
-  auto node = parse_rehearsed_node(found);
-  if (node && is_pipe(starter_descriptor)) return std::optional{*std::move(node)};
+Result<std::optional<RehearsedNode>> rehearsed_node(const StarterLink& found) {
+  if (found.node.empty()) return std::optional<RehearsedNode>{};
+  auto node = parse_rehearsed_node(found.node);
+  if (node && found.has_pipe) return std::optional{*std::move(node)};
   const std::string why = node ? "no starter listens on descriptor 3" : node.error().message();
   return fail(errc::bad_value, fmt::format("{}='{}': {} (only --rehearse-nodes sets it: unset it)",
-                                           rehearsed_node_variable, printable_start(found, told_bytes_max), why));
+                                           rehearsed_node_variable, printable_start(found.node, told_bytes_max), why));
 }
 
 void tell_starter(const RehearsalReport& report) {

@@ -13,13 +13,17 @@ inline constexpr const char* rehearsed_node_variable = "TORCHUP_REHEARSED_NODE";
 /// Where an agent finds the pipe: ChildRequest::more.
 inline constexpr int starter_descriptor = 3;
 
-/// What the variable of this agent says, taken out of its environment; empty: it is none of a starter's. For both
-/// processes of the agent: what they start does not inherit the pipe.
-[[nodiscard]] std::string take_rehearsed_node();
+/// What a process was started with.
+struct StarterLink {
+  std::string node = {};  ///< what the variable said; empty: it is none of a starter's
+  bool has_pipe = false;  ///< a pipe was there
+};
+/// Takes the variable out of the environment, and keeps what we start from inheriting the pipe. For both processes of
+/// an agent, before they open anything.
+[[nodiscard]] StarterLink take_starter_link();
 
-/// Which node this agent is, by what take_rehearsed_node has found; nothing: none. Errors: errc::bad_value, with the
-/// variable, where no starter has set it.
-[[nodiscard]] Result<std::optional<RehearsedNode>> rehearsed_node(const std::string& found);
+/// Which node this agent is; nothing: none. Errors: errc::bad_value, with the variable, where no starter has set it.
+[[nodiscard]] Result<std::optional<RehearsedNode>> rehearsed_node(const StarterLink& found);
 
 /// To the starter of this agent.
 void tell_starter(const RehearsalReport& report);
