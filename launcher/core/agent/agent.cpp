@@ -81,7 +81,7 @@ void Agent::on(const StoreOpened& event) { act(Send{StoreReady{event.round, even
 
 void Agent::on(const StoreFailed& event) {
   Leave word;
-  word.exit_code = is_shortage(event.error.code) ? 65 : 67;
+  word.exit_code = is_shortage(event.error.code) ? exit_code::unfit : exit_code::unreachable;
   const std::string reason = event.error.message();
   word.reason = fmt::format("no worker store for round {}: {}", event.round.value(), reason);
   leave(std::move(word));

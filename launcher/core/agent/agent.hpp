@@ -11,6 +11,7 @@
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "launcher/core/rehearsal/rehearsal.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/base/worker_channel.hpp"
 #include "rendezvous/core/diagnosis/hang_watch.hpp"
 #include "rendezvous/core/diagnosis/lateness.hpp"
@@ -27,7 +28,7 @@
 namespace torchup {
 
 /// The job's exit code when a worker, a node or the time limit fails it.
-inline constexpr int failed_code = 1;
+inline constexpr int failed_code = exit_code::failed;
 /// What Python ends with after an exception.
 inline constexpr int exception_code = 1;
 /// What a shell says of a program that it cannot start.
