@@ -17,6 +17,7 @@
 #include "launcher/core/text/json.hpp"
 #include "rendezvous/base/worker_channel.hpp"
 #include "rendezvous/base/worker_page.hpp"
+#include "rendezvous/core/diagnosis/operation_words.hpp"
 #include "rendezvous/core/text/names.hpp"
 
 namespace torchup {
@@ -178,12 +179,6 @@ std::optional<AnsweredEntry> entry_of(const json& value, const Members& members)
   return entry;
 }
 
-/// `gloo` of `gloo:all_reduce`: a group may have several backends, each of which counts its own calls.
-std::string_view backend_of(const Collective& call) {
-  const auto colon = call.operation.find(':');
-  return std::string_view{call.operation}.substr(0, colon == std::string::npos ? 0 : colon);
-}
-
 /// The recorder keeps the calls of groups that were destroyed, and programs make groups of the same name again, whose
 /// numbers begin anew: what stands before a number that is no larger is another group's, and so are the collectives
 /// beyond the group's own count.
@@ -200,7 +195,7 @@ void leave_out_former(WorkerAnswer& answer) {
   std::vector<AnsweredEntry> kept;
   for (auto entry = answer.entries.rbegin(); entry != answer.entries.rend(); ++entry) {
     const Collective& call = entry->call;
-    const Count count{call.group, backend_of(call), call.point_to_point};
+    const Count count{call.group, backend_of(call.operation), call.point_to_point};
     const auto [behind, is_newest] = next.try_emplace(count, call.number);
     // Point-to-point calls that go together have one number.
     const bool goes_back = call.number > behind->second || (call.number == behind->second && !call.point_to_point);

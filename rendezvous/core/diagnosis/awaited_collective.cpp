@@ -29,6 +29,13 @@ Calls same_number(const WaitGraph::Group& group, std::size_t at) {
   return Calls{group.begun}.subspan(at, end - at);
 }
 
+/// Of calls at one number, those of the first one's backend.
+Calls same_backend(Calls calls) {
+  const auto end =
+      std::ranges::find_if(calls, [&](const Begun& call) { return call.backend != calls.front().backend; });
+  return calls.first(static_cast<std::size_t>(end - calls.begin()));
+}
+
 AwaitedCollective told(const WaitGraph& graph, const WaitGraph::Group& group, const Begun& call) {
   const std::string_view dtype = plain_dtype(graph.text(call.dtype));
   return {.group = group.name,
@@ -137,7 +144,7 @@ std::optional<Mismatch> find_mismatch(const WaitGraph& graph) {
   for (const WaitGraph::Group& group : graph.groups()) {
     if (!group.waited_in) continue;
     for (std::size_t at = 0; at < group.begun.size();) {
-      const Calls calls = same_number(group, at);
+      const Calls calls = same_backend(same_number(group, at));
       at += calls.size();
       if (std::ranges::all_of(calls, &Begun::finished)) continue;
       const auto sides = sides_of(graph, calls);

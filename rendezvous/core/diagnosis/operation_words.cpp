@@ -52,6 +52,11 @@ std::string_view plain_operation(std::string_view operation) {
   return operation;
 }
 
+std::string_view backend_of(std::string_view operation) {
+  const auto colon = operation.find(':');
+  return operation.substr(0, colon == std::string_view::npos ? 0 : colon);
+}
+
 bool needs_equal_sizes(std::string_view plain) {
   constexpr std::array<std::string_view, 5> operations{"all_reduce", "reduce", "broadcast", "all_gather",
                                                        "reduce_scatter"};

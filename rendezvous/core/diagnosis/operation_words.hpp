@@ -10,6 +10,10 @@ namespace torchup {
 /// backend, the peers and the variant, of which two members may use different ones. A view into `operation`.
 [[nodiscard]] std::string_view plain_operation(std::string_view operation);
 
+/// "gloo" of "gloo:all_reduce"; empty: not known. A group may have several backends, each of which counts its own
+/// calls. A view into `operation`.
+[[nodiscard]] std::string_view backend_of(std::string_view operation);
+
 /// Whether all members give an operation, by its plain name, as many elements, of one type.
 [[nodiscard]] bool needs_equal_sizes(std::string_view plain);
 

@@ -89,6 +89,7 @@ void WaitGraph::place_call(int rank, std::size_t group, const Collective& call) 
   const Begun begun{.rank = rank,
                     .number = std::max(call.number, std::int64_t{0}),
                     .finished = call.finished,
+                    .backend = number_of(std::string{backend_of(call.operation)}),
                     .operation = number_of(call.operation),
                     .sizes = number_of(call.sizes),
                     .dtype = number_of(call.dtype),
@@ -120,7 +121,7 @@ void WaitGraph::finish() {
   }
   unplaced_.clear();
   for (Group& group : groups_) {
-    std::ranges::sort(group.begun, {}, [](const Begun& begun) { return std::tuple{begun.number, begun.rank}; });
+    std::ranges::sort(group.begun, {}, [](const Begun& one) { return std::tuple{one.number, one.backend, one.rank}; });
   }
   gather_members();
   find_waiting();

@@ -31,7 +31,7 @@ class WaitGraph {
     int rank = 0;
     std::int64_t number = 0;
     bool finished = false;
-    std::uint32_t operation = no_text, sizes = no_text, dtype = no_text;
+    std::uint32_t backend = no_text, operation = no_text, sizes = no_text, dtype = no_text;
     std::int64_t elements = -1;
   };
   struct Member {
@@ -42,7 +42,7 @@ class WaitGraph {
     std::string name = {};
     std::string description = {};
     RankSet ranks = {};                ///< empty: not known, those who name it are its members
-    std::vector<Begun> begun = {};     ///< collectives, by number and then by rank
+    std::vector<Begun> begun = {};     ///< collectives, by number, then by backend, then by rank
     std::vector<Member> members = {};  ///< by newest number and then by rank; only where `waited_in`
     bool waited_in = false;            ///< somebody has an unfinished collective here
   };

@@ -175,6 +175,20 @@ TEST_CASE("who has left a collective that others are in is compared with them", 
   check(judge(2, {with_past, with_other_past}), HangKind::network, {});
 }
 
+TEST_CASE("calls of two backends of one group are not compared", "[unit][diagnosis]") {
+  // Each counts its own: #3 of one is not #3 of the other.
+  std::vector<RankLook> looks;
+  for (int rank = 0; rank < 3; ++rank) {
+    looks.push_back(in(still(rank), "0", "0-2", call("0", 3, "nccl:all_reduce")));
+    Collective done = call("0", 3, "gloo:barrier", 0);
+    done.finished = true;
+    if (rank != 1) looks.back().collectives.push_back(done);
+  }
+  check(judge(3, looks), HangKind::network, {});
+  looks[2].collectives[0].operation = "nccl:broadcast";
+  check(judge(3, looks), HangKind::mismatch, {2});
+}
+
 TEST_CASE("of two numbers with a mismatch the lower is told, of two groups the larger", "[unit][diagnosis]") {
   std::vector<RankLook> looks;
   for (int rank = 0; rank < 4; ++rank) {
@@ -275,6 +289,8 @@ TEST_CASE("the recorder's words become people's", "[unit][diagnosis]") {
   REQUIRE(plain_operation("nccl:_all_gather_base") == "all_gather");
   REQUIRE(plain_operation("nccl:send 0->1") == "send");
   REQUIRE(plain_operation("") == "");
+  REQUIRE(backend_of("nccl:_all_gather_base") == "nccl");
+  REQUIRE(backend_of("all_reduce").empty());
   REQUIRE(plain_dtype("BFloat16") == "bfloat16");
   REQUIRE(plain_dtype("Later") == "Later");
   REQUIRE(bytes_of(1 << 20, "Float") == 4 << 20);
