@@ -27,6 +27,18 @@ TEST_CASE("who lost another rank, or the store, is no cause", "[unit][cause]") {
         "network error, NCCL version 2.30.7\nncclRemoteError: A call failed possibly due to a network error",
         "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.",
         "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
+        "  what():  Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or "
+        "crash?",
+        "  what():  Failed to send, sent 0 bytes. Connection was likely closed. Did the remote server shutdown or "
+        "crash?",
+        "  what():  wait timeout after 300000ms, keys: /default_pg/0//cpu//0/1",
+        "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:144] no "
+        "error",
+        "RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 2000 ms",
+        "RuntimeError: Rank 1 timed out in monitoredBarrier after 2000 ms.",
+        "Observed flight recorder dump signal from another rank via TCPStore.",
+        "remote error detected from rank: 3",
+        "RuntimeError: Remote peer closed the connection.",
         "torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /default_pg/0//cpu//0/1",
         "torchup::runtime::Error: rank 1 lost the store at 10.0.0.7:29500 while the ranks met: End of file",
         "BrokenPipeError: [Errno 32] Broken pipe"}) {
