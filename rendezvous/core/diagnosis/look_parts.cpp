@@ -203,12 +203,25 @@ bool shorten(RankLook& look, std::size_t excess) {
   if (!look.native.empty()) return look.native.clear(), true;
   const auto has_ranks = [](const GroupPosition& group) { return !group.ranks.empty(); };
   const auto has_many_runs = [](const GroupPosition& group) { return group.ranks.runs().size() > 2; };
-  const auto is_described_by_others = [&](const GroupPosition& group) {
-    return !group.description.empty() &&
-           std::ranges::find(look.collectives, group.name, &Collective::group) == look.collectives.end();
+  // What such a group is, those tell who are in a call of it.
+  const auto is_told_by_others = [&](const GroupPosition& group) {
+    return std::ranges::find(look.collectives, group.name, &Collective::group) == look.collectives.end();
   };
-  if (clear_where(look.groups, &GroupPosition::description, is_described_by_others)) return true;
+  const auto is_described = [&](const GroupPosition& group) {
+    return !group.description.empty() && is_told_by_others(group);
+  };
+  const auto has_others_ranks = [&](const GroupPosition& group) {
+    return has_ranks(group) && is_told_by_others(group);
+  };
+  if (clear_where(look.groups, &GroupPosition::description, is_described)) return true;
   if (look.frames.size() > 2) return keep_frames(look.frames, 2), true;
+  if (clear_where(look.groups, &GroupPosition::ranks, has_others_ranks)) return true;
+  if (look.groups.size() > 1 && is_told_by_others(look.groups.back())) {
+    const auto own = std::ranges::find_if_not(look.groups.rbegin(), look.groups.rend(), is_told_by_others);
+    const auto least = std::max<std::ptrdiff_t>(look.groups.rend() - own, 1);
+    keep(look.groups, fewer(look.groups.size(), static_cast<std::size_t>(least), excess));
+    return look.groups_cut = true;
+  }
   if (clear_where(look.groups, &GroupPosition::ranks, has_many_runs)) return true;
   if (look.collectives.size() > 4) return keep(look.collectives, fewer(look.collectives.size(), 4, excess)), true;
   if (clear_where(look.groups, &GroupPosition::ranks, has_ranks)) return true;

@@ -20,9 +20,9 @@ namespace torchup {
 inline constexpr std::size_t look_part_bytes_max = diagnosis_part_bytes_max;
 
 /// The look with as much as look_bytes_max holds. The least useful goes first: native frames, what is finished, the
-/// outer Python frames, descriptions of groups in which it is in no call. Of what is left, most looks have room for
-/// all: then go members of groups that are many stretches, older calls, members, and the last groups, of which
-/// `groups_cut` tells.
+/// outer Python frames; of groups in which it is in no call descriptions, then members, then the last of them, of which
+/// `groups_cut` tells. Of what is left, most looks have room for all: then go members of groups that are many
+/// stretches, older calls, members, and the last groups.
 [[nodiscard]] RankLook fitted(RankLook look);
 
 /// A look without what only pages tell: frames, native frames, the kernel's text. The verdict is the same without them:

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "looks.hpp"
+#include "rendezvous/core/diagnosis/hang_verdict.hpp"
 #include "rendezvous/core/link/wire.hpp"
 
 using namespace torchup;
@@ -121,6 +122,28 @@ TEST_CASE("a look is read at its limits and refused beyond them", "[unit][diagno
     wrong(rank);
     REQUIRE(decode_look(wrong.take() + encode_look(full_look()).substr(4)).has_error());
   }
+}
+
+TEST_CASE("of many groups that in which somebody waits is told whole", "[unit][diagnosis]") {
+  // A hundred groups of two ranks; one is in a call of the ninetieth, and the other has not come.
+  std::vector<RankLook> looks;
+  for (int rank = 0; rank < 2; ++rank) {
+    RankLook look = rank == 0 ? in(still(0), "90", "0-1", 2) : still(1);
+    for (int i = 0; i < 100 && look.groups.size() < look_groups_max; ++i) {
+      if (i != 90) look = at(std::move(look), std::to_string(i), "0-1", 1);
+    }
+    look.groups_cut = true;
+    for (int i = 0; i < 6; ++i) look.frames.push_back({"function", "/some/folder/of/a/program/train.py", i});
+    looks.push_back(fitted(look));
+    REQUIRE(encode_look(looks.back()).size() <= look_bytes_max);
+  }
+  REQUIRE(looks[0].groups.front() == GroupPosition{"90", "90_pg", ranks("0-1"), 2});
+  REQUIRE(looks[0].frames.size() >= 2);
+  REQUIRE(looks[1].groups.size() > 32);
+  const HangVerdict verdict = judge_hang(2, looks);
+  REQUIRE(verdict.kind == HangKind::stuck);
+  REQUIRE(verdict.culprits == list({1}));
+  REQUIRE(verdict.collective->missing == ranks("1"));
 }
 
 TEST_CASE("members that take too many stretches are not told, and never half of them", "[unit][diagnosis]") {
