@@ -99,7 +99,8 @@ void Rehearsal::on(const rehearsal::RoundEnds& event, TimePoint now) {
     for (const Open& open : open_) {
       RehearsedFault& fault = faults_[open.fault];
       fault.going_on_after = open.in_round.value_or(now - open.at);
-      if (open.round == rounds_ && newest_step_ >= 0) fault.steps_lost = 0;
+      const bool same_workers = open.round == rounds_ && !takes_round_along(open.kind);
+      if (same_workers && newest_step_ >= 0) fault.steps_lost = 0;
     }
     open_.clear();
   } else {

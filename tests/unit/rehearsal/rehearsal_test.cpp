@@ -444,6 +444,7 @@ TEST_CASE("a leave that is seen by its step only in the next round is over when 
   SECTION("well") {
     rehearsal.step(RoundEnds{true}, t0 + 60s);
     REQUIRE(rehearsal.ended({}).faults[0].going_on_after == 200ms);
+    REQUIRE_FALSE(rehearsal.ended({}).faults[0].steps_lost);
   }
   SECTION("or not") {
     rehearsal.step(RoundEnds{}, t0 + 8s);
