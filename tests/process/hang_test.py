@@ -54,6 +54,20 @@ class Hang(HangJob, unittest.TestCase):
         self.assertEqual([one["rank"] for one in numbers["ranks"]], [0, 1])
         self.assertEqual(numbers["ranks"][0]["waits"]["operation"].rpartition(":")[2], "all_reduce")
 
+    def test_a_rank_of_more_groups_than_a_look_has_room_for(self):
+        self.start("""
+            groups = [dist.new_group([0, 1]) for _ in range(100)]
+            for group in groups:
+                dist.all_reduce(values, group=group)
+            if rank == 1:
+                time.sleep(1000)
+            dist.all_reduce(values, group=groups[90])
+            """, "--nproc-per-node=2", "--on-hang=abort")
+        self.end(1)
+        found, = self.events("hang_found")
+        self.assertEqual((found["kind"], found["culprits"]), ("stuck", [1]))
+        self.assertEqual((found["collective"]["number"], found["collective"]["waiting"]), (2, "0"))
+
     def test_a_rank_that_is_stopped(self):
         self.start("""
             if rank == 1:
