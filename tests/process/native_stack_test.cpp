@@ -209,6 +209,19 @@ TEST_CASE("a process is told of before the next one is read", "[process][diagnos
   CHECK(problems[1] == "there is no thread " + std::to_string(pid) + " of process " + std::to_string(pid));
 }
 
+TEST_CASE("threads that do not stop are waited for together", "[process][diagnosis]") {
+  Patience patience;
+  CHECK(patience.for_one() == 500ms);
+  patience.spend(500ms);
+  CHECK(patience.for_one() == 500ms);
+  patience.spend(400ms);
+  CHECK(patience.for_one() == 100ms);
+  for (int i = 0; i < 32; ++i) {
+    patience.spend(patience.for_one());
+    CHECK(patience.for_one() == 20ms);
+  }
+}
+
 TEST_CASE("no address is too large to be asked for", "[process][diagnosis]") {
   const std::string text = "what lies here";
   const auto address = reinterpret_cast<std::uint64_t>(text.data());

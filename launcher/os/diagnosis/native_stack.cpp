@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -31,18 +30,6 @@ std::string demangled(const char* name) {
                                                           &std::free};
   return plain ? plain.get() : name;
 }
-
-/// For threads that do not stop when they are told to, one after the other: a dead file server may hold many.
-class Patience {
- public:
-  [[nodiscard]] Duration for_one() const { return std::clamp<Duration>(left_, shortest, longest); }
-  void spend(Duration time) { left_ -= time; }
-
- private:
-  static constexpr Duration longest = std::chrono::milliseconds{500};
-  static constexpr Duration shortest = std::chrono::milliseconds{20};
-  Duration left_ = std::chrono::seconds{1};
-};
 
 /// What the file holds; nothing where it is none that can be read without waiting for somebody.
 std::optional<std::vector<std::string>> names_in(const char* path, std::span<const dw::Address> addresses) {
@@ -83,9 +70,7 @@ class Session {
   std::vector<dw::Address> unwind(pid_t thread, NativeThread& result, Patience& patience) {
     result.problem = problem_;
     if (!result.problem.empty()) return {};
-    const TimePoint begin = std::chrono::steady_clock::now();
-    copy_ = copy_thread(process_, thread, patience.for_one());
-    patience.spend(std::chrono::steady_clock::now() - begin);
+    copy_ = copy_thread(process_, thread, patience);
     result.problem = copy_.problem;
     if (!result.problem.empty()) return {};
     pcs_.clear();

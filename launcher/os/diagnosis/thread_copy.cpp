@@ -46,8 +46,8 @@ struct Stop {
   std::string problem;
 };
 
-Stop wait_for_stop(pid_t thread, Duration patience) {
-  const TimePoint end = std::chrono::steady_clock::now() + patience;
+Stop wait_for_stop(pid_t thread, Duration limit) {
+  const TimePoint end = std::chrono::steady_clock::now() + limit;
   Duration pause = std::chrono::microseconds{20};
   while (true) {
     int status = 0;
@@ -123,7 +123,7 @@ std::string copy_memory(pid_t process, std::uint64_t address, std::size_t bytes)
   return text;
 }
 
-ThreadCopy copy_thread(pid_t process, pid_t thread, Duration patience) {
+ThreadCopy copy_thread(pid_t process, pid_t thread, Patience& patience) {
   ThreadCopy copy;
   if (::ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) != 0) {
     const int error = errno;
@@ -136,7 +136,9 @@ ThreadCopy copy_thread(pid_t process, pid_t thread, Duration patience) {
     copy.problem = system_text("PTRACE_INTERRUPT");
     return copy;
   }
-  const Stop stop = wait_for_stop(thread, patience);
+  const TimePoint begin = std::chrono::steady_clock::now();
+  const Stop stop = wait_for_stop(thread, patience.for_one());
+  patience.spend(std::chrono::steady_clock::now() - begin);
   copy.problem = stop.problem;
   if (!stop.stopped) return copy;
   read_registers(thread, copy);

@@ -2,7 +2,10 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,9 +35,22 @@ struct ThreadCopy {
 /// Of the stack; what lies further out is read from the thread as it runs on, and stands still where it hangs.
 inline constexpr std::size_t stack_copy_bytes = std::size_t{256} << 10;
 
-/// Stops the thread, copies, and lets it go on; a thread that is stopped already stays so. One that does not stop
-/// within `patience`, for it sleeps uninterruptibly, is let go when our process ends.
-[[nodiscard]] ThreadCopy copy_thread(pid_t process, pid_t thread, Duration patience);
+/// With threads that are told to stop, one after the other: a dead file server may hold many, and who waits for us does
+/// so for some seconds. Each has a moment.
+class Patience {
+ public:
+  [[nodiscard]] Duration for_one() const { return std::clamp<Duration>(left_, shortest, longest); }
+  void spend(Duration time) { left_ -= time; }
+
+ private:
+  static constexpr Duration longest = std::chrono::milliseconds{500};
+  static constexpr Duration shortest = std::chrono::milliseconds{20};
+  Duration left_ = std::chrono::seconds{1};
+};
+
+/// Stops the thread, copies, and lets it go on; a thread that is stopped already stays so. One that does not stop in
+/// time, for it sleeps uninterruptibly, is let go when our process ends.
+[[nodiscard]] ThreadCopy copy_thread(pid_t process, pid_t thread, Patience& patience);
 
 /// Up to `bytes` of a process's memory at `address`, whole pages but at the ends; empty when there is nothing to read.
 /// No address is too large to be asked for.

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "tests/support/elf_image.hpp"
