@@ -16,7 +16,6 @@ TORCHUP = os.path.abspath(sys.argv.pop(1))
 PR_SET_CHILD_SUBREAPER = 36
 # `python3` is the Python of this test. One that is a shell script in front of it (pyenv's) sets variables of its own.
 os.environ["PATH"] = os.path.dirname(os.path.abspath(sys.executable)) + ":" + os.environ["PATH"]
-os.environ["PET_NO_WORKER_HOOK"] = "1"  # programs look at page and channel themselves, which the hook takes
 # Modules that cost nothing, and that a program shows by a mark to have been imported by somebody else.
 MARK = "import os, sys\nPID = os.getpid()\n"
 
