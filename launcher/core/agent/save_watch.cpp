@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launcher/core/text/text.hpp"
+#include "rendezvous/core/diagnosis/rank_set.hpp"
 
 namespace torchup {
 namespace {

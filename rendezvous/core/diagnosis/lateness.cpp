@@ -38,8 +38,8 @@ void put_in_order(std::vector<BegunCall>& begun) {
   const auto key = [](const BegunCall& one) { return std::pair{one.number, one.rank}; };
   std::ranges::stable_sort(begun, {}, key);
   std::ranges::reverse(begun);
-  const auto repeated = std::ranges::unique(begun, {}, key);
-  begun.erase(repeated.begin(), repeated.end());
+  const auto is_same = [&](const BegunCall& one, const BegunCall& other) { return key(one) == key(other); };
+  begun.erase(std::unique(begun.begin(), begun.end(), is_same), begun.end());
   std::ranges::reverse(begun);
 }
 

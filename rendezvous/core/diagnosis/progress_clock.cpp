@@ -54,8 +54,9 @@ std::optional<TimePoint> ProgressClock::newest_progress(std::span<const WorkerSi
   std::optional<TimePoint> newest;
   for (const WorkerSigns& worker : workers) {
     if (worker.local_rank.value() < 0 || worker.local_rank.value() >= local_workers_max) continue;
-    const auto [entry, is_new] = counts_.try_emplace(worker.local_rank.value());
-    Counts& counts = entry->second;
+    const auto placed = counts_.try_emplace(worker.local_rank.value());
+    Counts& counts = placed.first->second;
+    const bool is_new = placed.second;
     const auto since_last_look = [&](std::int64_t time_ns) {
       // What a kept worker counted in an earlier attempt is no progress of this one.
       return !is_new || !first_look_ || TimePoint{std::chrono::nanoseconds{time_ns}} > last_look_;
