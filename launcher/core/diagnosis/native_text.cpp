@@ -5,9 +5,9 @@
 #include <charconv>
 #include <optional>
 
+#include "launcher/core/text/text.hpp"
 #include "rendezvous/core/diagnosis/rank_look.hpp"
 #include "rendezvous/core/text/names.hpp"
-#include "launcher/core/text/text.hpp"
 #include "rendezvous/core/text/printable.hpp"
 
 namespace torchup {

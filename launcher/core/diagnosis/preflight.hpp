@@ -32,7 +32,8 @@ inline constexpr Duration unfit_look_interval = std::chrono::seconds{30};  ///< 
 /// and where that is all there is to do.
 inline constexpr Duration job_comparison_limit = std::chrono::seconds{120};
 inline constexpr Duration comparison_limit = std::chrono::seconds{180};
-/// Of what a health check is told of the last failure: a variable of a new process may have 128 KiB, the kernel's limit.
+/// Of what a health check is told of the last failure: a variable of a new process may have 128 KiB, the kernel's
+/// limit.
 inline constexpr std::size_t last_failure_bytes_max = 4096;
 
 inline constexpr std::size_t findings_max = 64;     ///< of one node; those that make it unfit go first

@@ -9,7 +9,6 @@
 #include "launcher/core/diagnosis/preflight.hpp"
 #include "launcher/core/text/json.hpp"
 #include "rendezvous/base/exit_codes.hpp"
-#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/membership/same_world.hpp"
 #include "rendezvous/core/text/printable.hpp"
 

@@ -55,7 +55,7 @@ inline constexpr std::string_view no_driver = "no NVIDIA driver is loaded";
 /// or CUDA_DEVICE_ORDER=PCI_BUS_ID is set.
 struct Gpus {
   std::vector<Gpu> list;
-  std::string problem;  ///< why the list is empty: no_driver, "no answer within 10 s", …; else empty
+  std::string problem;               ///< why the list is empty: no_driver, "no answer within 10 s", …; else empty
   std::vector<GpuFacts> facts = {};  ///< of all of them, also where one is lost and the list is empty for it
   std::string driver = {};           ///< its version
 

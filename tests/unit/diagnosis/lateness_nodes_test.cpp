@@ -78,8 +78,7 @@ TEST_CASE("numbers are told whatever place they have in a step", "[unit][latenes
   for (const std::uint64_t every : {2, 4, 8, 16}) {
     std::set<std::uint64_t> places;
     const auto all = told(latest(1000, 256, 0));
-    for (const auto& [number, _] : all.at(0).numbers)
-      places.insert(static_cast<std::uint64_t>(number) % every);
+    for (const auto& [number, _] : all.at(0).numbers) places.insert(static_cast<std::uint64_t>(number) % every);
     CHECK(2 * places.size() >= every);
   }
 }
