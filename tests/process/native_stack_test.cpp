@@ -155,6 +155,7 @@ TEST_CASE("a thread that cannot be read says why", "[process][diagnosis]") {
       const Child child{[&] {
         const pid_t pid = ::vfork();
         if (pid == 0) {
+          ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // however the test ends
           *grandchild.value = ::getpid();
           while (true) ::pause();
         }

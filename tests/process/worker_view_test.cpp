@@ -180,6 +180,7 @@ TEST_CASE("no memory is read while another thread sleeps uninterruptibly", "[pro
       std::thread{[&] {
         const pid_t pid = ::vfork();  // who called it sleeps so until the other has ended
         if (pid == 0) {
+          ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // however the test ends
           *pids.value = ::getpid();
           while (true) ::pause();
         }
