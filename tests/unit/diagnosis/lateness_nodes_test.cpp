@@ -75,7 +75,7 @@ TEST_CASE("agents tell the same numbers, on the coordinator's clock", "[unit][la
 
 TEST_CASE("numbers are told whatever place they have in a step", "[unit][lateness]") {
   // Every second collective is one at which nobody waits: it must not be all that is told.
-  for (const std::uint64_t every : {2, 4, 8, 16}) {
+  for (const std::uint64_t every : {2U, 4U, 8U, 16U}) {
     std::set<std::uint64_t> places;
     const auto all = told(latest(1000, 256, 0));
     for (const auto& [number, _] : all.at(0).numbers) places.insert(static_cast<std::uint64_t>(number) % every);

@@ -175,7 +175,7 @@ TEST_CASE("lines name a node, sizes and the CPU's side as they are known", "[uni
 }
 
 TEST_CASE("a rank that is 30 % slower is told after three windows, whatever the seed", "[unit][straggler]") {
-  for (const std::size_t ranks : {2, 4}) {
+  for (const std::size_t ranks : {2U, 4U}) {
     for (std::uint32_t seed = 0; seed < 50; ++seed) {
       Training training{seed, ranks, Noise::even, 1.3};
       CAPTURE(ranks, seed);
@@ -192,7 +192,7 @@ TEST_CASE("where a window has few steps, it takes as many as are needed", "[unit
 }
 
 TEST_CASE("among equal ranks nobody is told, whatever the seed", "[unit][straggler]") {
-  for (const std::size_t ranks : {2, 4}) {
+  for (const std::size_t ranks : {2U, 4U}) {
     for (const Noise noise : {Noise::even, Noise::heavy}) {
       for (std::uint32_t seed = 0; seed < 100; ++seed) {
         Training training{seed, ranks, noise, 1};
