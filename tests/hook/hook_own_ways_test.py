@@ -3,10 +3,11 @@
 usage: tests/support/run_case.py hook_own_ways_test.py CASE
 """
 
+import json
 import resource
 import unittest
 
-from hook_agent import Case, Worker, os, pythons, sys
+from hook_agent import Case, Worker, os, pythons, sys, until
 
 NEW = [(version, python) for version, python in pythons() if version >= (3, 8)]
 # In front of programs: torch as far as the hook looks at it, so that there is a helper thread.
@@ -126,9 +127,9 @@ print("parent")
     def test_no_thread_is_to_be_had(self):
         """The program goes on, also where it has closed what the line goes to."""
         text = """
-import _thread, os, sys
+import os, sys
 def refuse(*_): raise RuntimeError("can't start new thread")
-_thread.start_new_thread = refuse
+sys.modules["torchup_worker"].start_new_thread = refuse
 print(sys.modules["torchup_worker"].load("torchup_loaded").start_groups())
 """
         worker = self.run_worker("-c", text)
@@ -137,6 +138,30 @@ print(sys.modules["torchup_worker"].load("torchup_loaded").start_groups())
                                           "RuntimeError(\"can't start new thread\")\n")
         worker = self.run_worker("-c", "import os; os.close(2)" + text)
         self.assertEqual((worker.output(), worker.wait()), ("None\n", 0))
+
+    def test_threads_that_are_none(self):
+        """What gevent and eventlet put into the standard library's modules in place of threads, sleeps and locks is for
+        the program alone."""
+        text = """
+import _thread, json, os, socket, time  # now: the import system takes its locks from _thread
+def refuse(*_, **__): raise SystemError("the hook has called what is the program's")
+sleep = time.sleep
+for module, names in ((_thread, "start_new_thread allocate_lock get_ident get_native_id"), (os, "read"),
+                      (time, "sleep monotonic monotonic_ns")):
+    for name in names.split(): setattr(module, name, refuse)
+""" + HELPER.replace("time.sleep(", "sleep(") + """
+class Group:
+    def _get_sequence_number_for_group(self): return 7
+group = Group()
+sys.modules["torch.distributed.distributed_c10d"]._world.pg_map[group] = ("gloo",)
+while not os.path.exists("asked"): sleep(0.001)
+"""
+        worker = self.start("-c", text)
+        until(lambda: worker.memory.collectives == 7 or worker.has_ended(), "the group's count")
+        self.assertEqual(worker.errors(), "")
+        self.assertEqual(json.loads(worker.look(3))["entries"], [])
+        (self.folder / "asked").touch()
+        self.assertEqual((worker.wait(), worker.errors()), (0, ""))
 
     def test_stacks_of_the_one_before(self):
         """A crash that a shell has outlived is not the next program's."""

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-import _thread
+from torchup_worker import get_ident, monotonic_ns
 
 worker = sys.modules["torchup_worker"]
 AT_RAISED, AT_THREAD_RAISED, AT_RECORDED = 34, 38, 72  # offsets in numbers of eight bytes
@@ -16,7 +16,7 @@ TEXT_MAX, STACK_MAX = 16 << 10, 48 << 10  # characters; the agent reads 1 MiB, a
 
 def left(kind, value, trace, when):
     """An exception has left the program, or one of its threads."""
-    if _thread.get_ident() != worker.main_thread:
+    if get_ident() != worker.main_thread:
         thread_raised(kind, value)
     elif not issubclass(kind, (SystemExit, KeyboardInterrupt)):
         main_raised(worker.page.numbers, kind, value, trace, when)
@@ -46,7 +46,7 @@ def left_at_end(when):
 def thread_raised(kind, value):
     if issubclass(kind, SystemExit):
         return
-    worker.page.numbers[AT_THREAD_RAISED] = time.monotonic_ns()
+    worker.page.numbers[AT_THREAD_RAISED] = monotonic_ns()
     text = text_of(kind, value)[:TEXT_BYTES].encode("utf-8", "backslashreplace")
     worker.page.memory[TEXT:TEXT + TEXT_BYTES] = text[:TEXT_BYTES - 1].ljust(TEXT_BYTES, b"\0")
 

@@ -10,12 +10,11 @@ import json
 import os
 import re
 import sys
-import time
 
 import _signal
 import _socket
-import _thread
 from torchup_worker import ANSWER_BYTES, AT_SIGNAL, PAGE_BYTES, SHEET_BYTES
+from torchup_worker import allocate_lock, get_native_id, monotonic, monotonic_ns, read, sleep, start_new_thread
 
 AT_HELPER, AT_COLLECTIVES, AT_COLLECTIVES_CHANGED = 33, 35, 36  # offsets in numbers of eight bytes
 PACKET_BYTES_MAX = 16 << 10
@@ -31,12 +30,12 @@ class Groups:
     def __init__(self, worker):
         self._worker = worker
         self._seldom = worker.load("torchup_seldom")
-        self._starting = _thread.allocate_lock()
+        self._starting = allocate_lock()
         self._is_started = False
-        self._in_torch = _thread.allocate_lock()  # not at the interpreter's end
+        self._in_torch = allocate_lock()  # not at the interpreter's end
         self._is_stopped = False
         self._listener = None
-        self._speaking = _thread.allocate_lock()
+        self._speaking = allocate_lock()
 
     # For the program's threads.
 
@@ -44,7 +43,7 @@ class Groups:
         with self._starting:
             if not self._is_started:
                 self._set_timeout()
-                _thread.start_new_thread(self._run, ())
+                start_new_thread(self._run, ())
                 self._is_started = True
         return self
 
@@ -103,11 +102,11 @@ class Groups:
     def _serve(self, page):
         # The program's signals are for its own threads.
         _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals() - SYNCHRONOUS - {page.signal})
-        page.numbers[AT_HELPER] = _thread.get_native_id()
+        page.numbers[AT_HELPER] = get_native_id()
         due = 0
         while True:
-            if time.monotonic() >= due:
-                due = time.monotonic() + PERIOD_S
+            if monotonic() >= due:
+                due = monotonic() + PERIOD_S
                 self._look_after(page)
             packet = self._next()
             if packet:
@@ -124,16 +123,16 @@ class Groups:
         total = sum(sequence_of(group) for group in groups_of(distributed()))
         if total != page.numbers[AT_COLLECTIVES]:
             page.numbers[AT_COLLECTIVES] = total
-            page.numbers[AT_COLLECTIVES_CHANGED] = time.monotonic_ns()
+            page.numbers[AT_COLLECTIVES_CHANGED] = monotonic_ns()
 
     def _next(self):
         """The next packet; None where none has come for a second."""
         fd = self._worker.channel
         if fd < 0:
-            time.sleep(PERIOD_S)
+            sleep(PERIOD_S)
             return None
         try:
-            packet = os.read(fd, PACKET_BYTES_MAX + 1) if self._seldom.has_channel(fd) else b""
+            packet = read(fd, PACKET_BYTES_MAX + 1) if self._seldom.has_channel(fd) else b""
         except BlockingIOError:
             return None
         except OSError:

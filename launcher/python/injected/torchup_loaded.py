@@ -3,9 +3,8 @@ ends of steps, and the beginning of process groups."""
 
 import atexit
 import sys
-import time
 
-from torchup_worker import AT_NEWEST
+from torchup_worker import AT_NEWEST, monotonic_ns
 
 worker = sys.modules["torchup_worker"]
 AT_BEATS, BEAT = 8, 8  # in numbers of eight bytes
@@ -82,7 +81,7 @@ class Steps:
 
     def write(self, step):
         # Two slots, so that one of them is whole at any instant.
-        numbers, now = self.numbers, time.monotonic_ns()
+        numbers, now = self.numbers, monotonic_ns()
         self.count = count = self.count + 1
         slot = AT_BEATS + (count & 1) * BEAT
         numbers[slot] = 0

@@ -18,12 +18,14 @@ import fcntl
 import mmap
 import os
 import sys
-import time
 
 import _frozen_importlib_external
 import _signal
-import _thread
 import _weakref
+# As they are now: some programs (gevent, eventlet) put others into these modules, by which a thread is none.
+from _thread import allocate_lock, get_ident, get_native_id, start_new_thread  # noqa: F401
+from os import read  # noqa: F401
+from time import monotonic, monotonic_ns, sleep  # noqa: F401
 
 PAGE_BYTES, SHEET_BYTES, ANSWER_BYTES = 4096, 262144, 262144
 MAGIC = 0x31474150505554
@@ -146,7 +148,7 @@ def wrap_excepthook():
     def excepthook(kind, value, trace, /):
         # One that is being handled is no end of the program: it prints it by this hook, and goes on.
         if page is not None and sys.exc_info()[1] is None:
-            tell("torchup_error", "left", kind, value, trace, time.monotonic_ns())
+            tell("torchup_error", "left", kind, value, trace, monotonic_ns())
         former(kind, value, trace)
 
     if sys.__excepthook__ is former:
@@ -157,7 +159,7 @@ def wrap_excepthook():
 def ending():
     """Of the interpreter."""
     if page is not None and not page.numbers[AT_ENDING]:
-        page.numbers[AT_ENDING] = time.monotonic_ns()
+        page.numbers[AT_ENDING] = monotonic_ns()
         if hasattr(sys, "last_value"):
             tell("torchup_error", "left_at_end", page.numbers[AT_ENDING])
         if "torchup_loaded" in parts:
@@ -219,7 +221,7 @@ def begin(page_text, channel_text):
         return
     page.numbers[AT_PID], page.numbers[AT_PYTHON] = os.getpid(), sys.hexversion
     channel, channel_identity = open_channel(channel_text)
-    main_thread = _thread.get_ident()
+    main_thread = get_ident()
     os.register_at_fork(after_in_child=after_fork)
     leave_stacks()
     wrap_excepthook()
