@@ -163,6 +163,29 @@ while not os.path.exists("asked"): sleep(0.001)
         (self.folder / "asked").touch()
         self.assertEqual((worker.wait(), worker.errors()), (0, ""))
 
+    def test_tools_that_go_by_the_file(self):
+        """Coverage and debuggers pass over code whose file is none; ours would lie there and be gone later."""
+        text = """
+import os, sys
+def trace(frame, *_):
+    if any(word in frame.f_code.co_filename for word in ("torchup", "hook")):
+        os.write(1, (frame.f_code.co_filename + "\\n").encode())
+sys.settrace(trace)
+import threading
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start(); thread.join()
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
+1 / 0
+"""
+        for version, python in NEW:
+            with self.subTest(version):
+                worker = self.run_worker("-c", text, python=python)
+                seen = set(worker.output().split())
+                self.assertEqual({name for name in seen if not name.startswith("<")}, set())
+                self.assertLessEqual({f"<torchup>/torchup_{part}.py" for part in ("worker", "loaded", "error")}, seen)
+
     def test_stacks_of_the_one_before(self):
         """A crash that a shell has outlived is not the next program's."""
         text = f"{sys.executable} -c 'import os; os.abort()'; {sys.executable} -c ''; :"

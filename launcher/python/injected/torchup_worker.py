@@ -20,12 +20,17 @@ import os
 import sys
 
 import _frozen_importlib_external
+import _imp
 import _signal
 import _weakref
 # As they are now: some programs (gevent, eventlet) put others into these modules, by which a thread is none.
 from _thread import allocate_lock, get_ident, get_native_id, start_new_thread  # noqa: F401
 from os import read  # noqa: F401
 from time import monotonic, monotonic_ns, sleep  # noqa: F401
+
+# For tools that go by the file (coverage, debuggers, profilers) our code is none of the program's.
+OWN_FILE = "<torchup>/%s.py"
+_imp._fix_co_filename(sys._getframe().f_code, OWN_FILE % __name__)
 
 PAGE_BYTES, SHEET_BYTES, ANSWER_BYTES = 4096, 262144, 262144
 MAGIC = 0x31474150505554
@@ -176,7 +181,9 @@ def load(name):
         try:
             part = type(sys)(name)
             part.__file__ = os.path.join(os.path.dirname(__file__), name + ".py")
-            exec(_frozen_importlib_external.SourceFileLoader(name, part.__file__).get_code(name), vars(part))
+            code = _frozen_importlib_external.SourceFileLoader(name, part.__file__).get_code(name)
+            _imp._fix_co_filename(code, OWN_FILE % name)
+            exec(code, vars(part))
             parts[name] = part
         finally:
             sys.dont_write_bytecode, sys.pycache_prefix = settings
