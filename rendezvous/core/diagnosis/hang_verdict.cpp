@@ -56,6 +56,7 @@ void HangJudge::add(const RankLook& look) {
   Facts& facts = facts_[static_cast<std::size_t>(look.rank.value())];
   if (facts.seen) return;
   const bool ended = has_ended(look);
+  const bool in_collective = std::ranges::any_of(look.frames, is_in_collective);
   facts = {.seen = true,
            .ended = ended,
            .debugged = look.traced || look.debugged,
@@ -63,7 +64,8 @@ void HangJudge::add(const RankLook& look) {
            .stopped = look.state == state_stopped,
            .moving = look.moving && !ended,
            .in_p2p = look.in_p2p,
-           .silent_in_collective = !look.groups_known && std::ranges::any_of(look.frames, is_in_collective)};
+           .in_collective = in_collective,
+           .silent_in_collective = in_collective && !look.groups_known};
   if (look.beats > 0) last_step_ = std::max(last_step_.value_or(look.step), look.step);
   graph_.add(look);
 }
@@ -139,9 +141,13 @@ std::optional<HangVerdict> HangJudge::likely_roots() const {
   return std::nullopt;
 }
 
-/// Where nobody waits: who has ended well keeps nobody waiting, and of who was not seen nobody knows anything.
+/// Where nobody waits in a collective: who has ended well keeps nobody waiting, who makes a group waits for the others,
+/// unless it is stopped, and of who was not seen nobody knows anything.
 HangJudge::Ranks HangJudge::left_over() const {
-  Ranks ranks = ranks_where([](const Facts& facts, int) { return facts.seen && !facts.ended; });
+  const auto lives = [](const Facts& facts) { return facts.seen && !facts.ended; };
+  Ranks ranks =
+      ranks_where([&](const Facts& facts, int) { return lives(facts) && (!facts.in_collective || facts.stopped); });
+  if (ranks.empty()) ranks = ranks_where([&](const Facts& facts, int) { return lives(facts); });
   if (ranks.empty()) ranks = ranks_where([](const Facts& facts, int) { return !facts.seen; });
   return ranks;
 }

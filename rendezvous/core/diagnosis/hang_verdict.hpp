@@ -82,7 +82,8 @@ struct HangVerdict {
 ///   in recv or send, one in a collective whose helper gave no answer), who has ended, who has more groups than it
 ///   tells. At last roots that were not seen.
 /// network: somebody waits, and all members have begun.
-/// else: those that do not move, or all; but not who has ended.
+/// else: those that do not move, or all; but not who has ended, nor, beside others, who is in a call of
+///   torch.distributed of which no recorder tells: it makes a group, and waits for those who have not come to that.
 /// Of the roots, and of those of the last rule, count those that are stopped; else those that do not move, by whose
 /// word it is stuck; else it is busy, with all of them.
 ///
@@ -110,7 +111,8 @@ class HangJudge {
     bool stopped = false;
     bool moving = false;
     bool in_p2p = false;
-    bool silent_in_collective = false;  ///< its helper gave no answer, and its stack is in torch.distributed
+    bool in_collective = false;         ///< its stack is in torch.distributed
+    bool silent_in_collective = false;  ///< and its helper gave no answer
   };
   using Ranks = std::vector<int>;
   [[nodiscard]] Ranks ranks_where(const auto& holds) const;

@@ -254,8 +254,7 @@ RankLook fitted(RankLook look) {
 
 RankLook without_stack(RankLook look) {
   const auto told = std::ranges::find_if(look.frames, is_in_collective);
-  const bool is_needed = !look.groups_known && told != look.frames.end();
-  look.frames = is_needed ? std::vector{*told} : std::vector<StackFrame>{};
+  look.frames = told != look.frames.end() ? std::vector{*told} : std::vector<StackFrame>{};
   look.native.clear();
   look.kernel.clear();
   return look;

@@ -26,7 +26,7 @@ inline constexpr std::size_t look_part_bytes_max = diagnosis_part_bytes_max;
 [[nodiscard]] RankLook fitted(RankLook look);
 
 /// A look without what only pages tell: frames, native frames, the kernel's text. The verdict is the same without them:
-/// of who gives no answer the frame that shows it in torch.distributed stays.
+/// the frame that shows it in torch.distributed stays.
 [[nodiscard]] RankLook without_stack(RankLook look);
 
 /// One look. It is longer than look_bytes_max where it was not fitted().

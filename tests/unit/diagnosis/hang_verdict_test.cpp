@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "looks.hpp"
+#include "rendezvous/core/diagnosis/look_parts.hpp"
 #include "rendezvous/core/diagnosis/operation_words.hpp"
 
 using namespace torchup;
@@ -244,6 +245,33 @@ TEST_CASE("where nobody waits, those that do not move are stuck", "[unit][diagno
   check(judge(3, {moving(0), moving(1), moving(2)}), HangKind::busy, {0, 1, 2});
   check(judge(2, {silent(0), silent(1)}), HangKind::stuck, {0, 1});
   REQUIRE_FALSE(judge(2, {silent(0), silent(1)}).collective);
+}
+
+TEST_CASE("who makes a group waits for those who have not come to that", "[unit][diagnosis]") {
+  const bool whole = GENERATE(true, false);
+  const auto in_torch = [&](RankLook look) {
+    look.frames = {{"_create_gloo_process_group", "/x/torch/distributed/distributed_c10d.py", 2000},
+                   {"main", "/home/user/train.py", 12}};
+    return whole ? look : without_stack(look);
+  };
+  const auto maker = [&](int rank) { return in_torch(at(still(rank), "0", "0-2", 7)); };
+  check(judge(3, {moving(0), maker(1), maker(2)}), HangKind::busy, {0});
+  check(judge(3, {still(0), maker(1), maker(2)}), HangKind::stuck, {0});
+  SECTION("also before the first group") {
+    check(judge(3, {moving(0), in_torch(still(1)), in_torch(silent(2))}), HangKind::busy, {0});
+  }
+  SECTION("where nobody else is seen and lives, it is one of them") {
+    check(judge(3, {maker(0), maker(1), maker(2)}), HangKind::stuck, {0, 1, 2});
+    RankLook ended = still(0);
+    ended.state = state_dead;
+    check(judge(3, {ended, maker(1), maker(2)}), HangKind::stuck, {1, 2});
+    check(judge(3, {maker(1), maker(2)}), HangKind::stuck, {1, 2});
+  }
+  SECTION("and one that is stopped never gets on") {
+    RankLook stopped = maker(2);
+    stopped.state = state_stopped;
+    check(judge(3, {moving(0), maker(1), stopped}), HangKind::stopped, {2});
+  }
 }
 
 TEST_CASE("groups of one name with other members are others", "[unit][diagnosis]") {
