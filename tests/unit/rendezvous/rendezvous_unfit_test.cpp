@@ -53,6 +53,33 @@ TEST_CASE("an unfit node is no candidate, and the roster says why", "[unit][unfi
   }
 }
 
+TEST_CASE("a spare that is fit again while its connection is down takes part", "[unit][unfit]") {
+  Job job{{.min_nodes = 1, .max_nodes = 2, .last_call = 10s}};
+  join_unfit(job, "a");
+  job.join("b");
+  REQUIRE(job.pass(t0 + 10s).find("b host store of round 0") != std::string::npos);
+  const bool runs = GENERATE(true, false);
+  if (runs) job.say("b", StoreReady{Round{0}, Port{4000}});
+  REQUIRE(job.gone("a", false).empty());
+  REQUIRE(job.resume("a", Resume::Stage::ready).empty());
+  REQUIRE(job.rendezvous.members().unfit() == 0);
+  if (!runs) job.say("b", StoreReady{Round{0}, Port{4000}});
+  REQUIRE(job.pass(job.now + 300ms) == "b stop round 0 (membership): joining: a\n");
+}
+
+TEST_CASE("a node that its comparison condemns gives its place up though its Join was lost", "[unit][unfit]") {
+  Job job = running_job(2, {.min_nodes = 1, .max_nodes = 2, .last_call = 1s});
+  REQUIRE(job.gone("b", false).empty());
+  job.connect("b");
+  Resume resume{.join = unfit_join(job, "b")};
+  resume.join.former = Placement{.round = Round{0}};
+  REQUIRE(job.step(Resumed{job.peer_of.at("b"), resume}) ==
+          "a stop round 0 (membership): node b starts anew\nb stop round 0 (membership): node b starts anew\n");
+  REQUIRE(job.rendezvous.members().unfit() == 1);
+  REQUIRE(job.join("a") == "a host store of round 1\n");
+  REQUIRE(job.say("a", StoreReady{Round{1}, Port{4001}}).starts_with("a round 1: node 0 of 1"));
+}
+
 TEST_CASE("where those that are fit are too few and all have spoken the job ends with 65", "[unit][unfit]") {
   Job job{{.min_nodes = 2, .max_nodes = 2}};
   REQUIRE(join_unfit(job, "a").empty());
