@@ -53,6 +53,7 @@ std::optional<TimePoint> Agent::deadline() const {
   also(cause_ends_);
   also(abort_ends_);
   also(hung_ends_);
+  also(look_again_at_);
   if (const auto next = next_blame()) also(next->at);
   also(diagnosis_deadline());
   if (rehearsal_) also(rehearsal_->deadline());
@@ -106,6 +107,7 @@ void Agent::obey(const HostStore& message) {
 
 void Agent::obey(const Placed& message) {
   if (phase_ != Phase::joining || leaving_ || verdict_) return;
+  look_again_at_.reset();
   if (is_to_compare(message.placement)) return compare(message);
   const std::vector<LocalRank> kept = parked();
   if (kept != in_state(WorkerState::running)) {  // one has left its parking place, and was killed
@@ -205,6 +207,7 @@ void Agent::due() {
   blame();
   diagnosis_due();
   rehearse(rehearsal::Wake{});
+  if (look_again_at_ && now_ >= *look_again_at_) prepare();
   if (!deadline_ || now_ < *deadline_) return;
   deadline_.reset();
   if (phase_ == Phase::stopping) {
@@ -221,7 +224,7 @@ void Agent::due() {
     stop(SIGTERM, "a worker of the round before cannot be killed");
   } else if (phase_ == Phase::comparing) {
     comparison_due();
-  } else if (phase_ == Phase::pausing || phase_ == Phase::joining) {
+  } else if (phase_ == Phase::pausing) {
     prepare();
   } else if (phase_ == Phase::idle && leaving_) {
     verdict_ = Verdict{.exit_code = leaving_->exit_code, .reason = leaving_->reason, .failures = failures_};
@@ -247,7 +250,7 @@ void Agent::join() {
   }
   phase_ = Phase::joining;
   forget_progress();
-  if (!unfit_.empty()) deadline_ = now_ + unfit_look_interval;
+  if (!unfit_.empty()) look_again_at_ = now_ + unfit_look_interval;
   rejoin_wanted_ = false;
   place_to_come_.reset();
   if (!restart_reason_.empty()) {
@@ -305,6 +308,7 @@ void Agent::stop(int signal_number, std::string reason) {
     case Phase::pausing:
       phase_ = Phase::idle;
       deadline_.reset();
+      look_again_at_.reset();
       if (leaving_ && !verdict_) deadline_ = now_ + last_word_wait;
       settle();
       return;

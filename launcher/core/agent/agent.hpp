@@ -313,6 +313,7 @@ class Agent {
   std::optional<Verdict> verdict_;
   std::optional<Leave> leaving_;
   std::optional<TimePoint> deadline_;       ///< of the phase; while joining, of who has left its parking place
+  std::optional<TimePoint> look_again_at_;  ///< while joining: when this node, which is unfit, is looked at again
   std::optional<TimePoint> job_end_;        ///< --timeout
   std::optional<TimePoint> drain_insists_;  ///< when workers that did not hear of it get the signal
   std::optional<TimePoint> cause_ends_;     ///< when failures are told of, though none of them is a cause

@@ -22,6 +22,7 @@ bool is_of_comparison(const Finding& finding) {
 /// everything is, later what may have changed: after workers of this node have failed, while it is unfit, and by a
 /// health check before each Join.
 void Agent::prepare() {
+  look_again_at_.reset();
   const PreflightConfig& checks = config_.preflight;
   const bool first = look_ == 0;
   const bool again = failure_reported_ || !unfit_.empty();

@@ -41,6 +41,7 @@ struct Keeping {
   explicit Keeping(const LaunchConfig& config = three_workers(), std::vector<int> plain = {})
       : agent{config, AgentIdentity{NodeId{"n"}, "host", {}, {}}} {
     step(Begin{});
+    if (!config.preflight.health_check.empty()) step(ChecksDone{1, {}});
     step(FromCoordinator{HostStore{Round{0}}});
     step(StoreOpened{Round{0}, Port{4000}});
     step(FromCoordinator{three_placed(0, 0)});
@@ -89,6 +90,23 @@ TEST_CASE("a local failure asks those that stay to park, at once, and ends the o
   CHECK(*find<SignalWorkers>(died) == SignalWorkers{SIGTERM, true, ranks({2})});
   CHECK_FALSE(find<SweepDescendants>(job.parks(0)));
   CHECK(*find<SweepDescendants>(job.step(ended(2, -SIGTERM))) == SweepDescendants{0s, 30s, ranks({0})});
+}
+
+TEST_CASE("an unfit node is looked at again in time, whatever becomes of who has parked there", "[unit][agent][keep]") {
+  LaunchConfig config = three_workers();
+  config.terms.min_nodes = config.terms.max_nodes = 2;
+  config.preflight.health_check = "check";
+  Keeping job{config};
+  REQUIRE(find<RunChecks>(job.until_join()));
+  const Finding sick{Check::health, FindingLevel::unfit, "--health-check ended with 3: no mount", ""};
+  REQUIRE(find_sent<Join>(job.step(ChecksDone{2, {sick}}))->unfit == sick.text);
+  SECTION("it ends") { job.step(ended(0, -SIGKILL)); }
+  SECTION("it has left, and is being killed") { REQUIRE(find<KillWorkers>(job.says(0, WorkerLeaves{}))); }
+  REQUIRE(job.agent.deadline() == t0 + unfit_look_interval);
+  job.now += unfit_look_interval;
+  const auto again = job.step(Wake{});
+  REQUIRE(find<RunChecks>(again));
+  REQUIRE_FALSE(find_sent<Leave>(again));
 }
 
 TEST_CASE("who has parked has its place told, and the others are started", "[unit][agent][keep]") {
