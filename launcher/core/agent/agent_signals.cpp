@@ -81,8 +81,8 @@ bool Agent::awaits_saving() const {
 
 /// Workers are to run here again before long, and do not yet.
 bool Agent::restart_under_way() const {
-  return phase_ == Phase::checking || phase_ == Phase::joining || phase_ == Phase::pausing || rejoin_wanted_ ||
-         failure_reported_;
+  const bool before_start = phase_ == Phase::checking || phase_ == Phase::joining || phase_ == Phase::comparing;
+  return before_start || phase_ == Phase::pausing || rejoin_wanted_ || failure_reported_;
 }
 
 void Agent::forward(int number) {

@@ -208,6 +208,21 @@ TEST_CASE("signals end a job whose node is being looked at", "[unit][agent_check
   REQUIRE(find<Finish>(agent.step(FromCoordinator{End{verdict(130)}}, t0)));
 }
 
+TEST_CASE("a drain signal ends a job whose nodes are being compared", "[unit][agent_checks]") {
+  LaunchConfig config = with_checks(PreflightLevel::full);
+  config.drain_signals = {SIGUSR2};
+  Agent agent = agent_of(config);
+  static_cast<void>(agent.step(Begin{}, t0));
+  static_cast<void>(agent.step(ChecksDone{1, {}}, t0));
+  Placed both_nodes = placed();
+  both_nodes.placement.group_world_size = 2;
+  REQUIRE(find<CompareNodes>(agent.step(FromCoordinator{both_nodes}, t0)));
+  const auto drained = agent.step(SignalArrived{SIGUSR2}, t0 + 1s);
+  REQUIRE(find<CancelChecks>(drained));
+  REQUIRE(find_sent<Leave>(drained));
+  REQUIRE(find_sent<Leave>(drained)->exit_code == requeue_code);
+}
+
 TEST_CASE("nodes that meet only to be looked at compare what was found, fit or not", "[unit][agent_checks]") {
   LaunchConfig config = with_checks(PreflightLevel::full);
   config.preflight.only = true;
