@@ -20,7 +20,7 @@ namespace torchup {
 
 /// The way to the coordinator is gone for good: the endpoint was not reached, or it refused us.
 struct LinkLost {
-  int exit_code = 0;        ///< README, "Exit codes": 66, 67 or 68
+  int exit_code = 0;        ///< README, "Exit codes": 65, 66, 67 or 68
   std::string reason = {};  ///< one line for people: what was tried, why it failed, what to do
   friend bool operator==(const LinkLost&, const LinkLost&) = default;
 };

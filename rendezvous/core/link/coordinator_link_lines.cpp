@@ -9,7 +9,9 @@ namespace {
 
 /// A coordinator ends us with these codes alone: no job has succeeded because somebody refuses us.
 int permitted(int exit_code) {
-  return exit_code == exit_code::too_few || exit_code == exit_code::unreachable ? exit_code : exit_code::mismatch;
+  const bool known =
+      exit_code == exit_code::unfit || exit_code == exit_code::too_few || exit_code == exit_code::unreachable;
+  return known ? exit_code : exit_code::mismatch;
 }
 
 }  // namespace
