@@ -290,7 +290,13 @@ void Agent::diagnosis_due() {
     diagnosis_.stacks.shrink_to_fit();
   }
   if (diagnosis_.own_watch) take(diagnosis_.own_watch->step(hang::Wake{}, now_));
-  if (diagnosis_.quit_ends && now_ >= *diagnosis_.quit_ends) quit();
+  if (!diagnosis_.quit_ends) return;
+  const bool round_is_over = phase_ != Phase::running;  // nobody looks at its ranks any more
+  if (round_is_over && (leaving_ || verdict_)) {
+    diagnosis_.quit_ends.reset();  // the job ends already, and nobody has asked for that to be hastened
+  } else if (round_is_over || now_ >= *diagnosis_.quit_ends) {
+    quit();
+  }
 }
 
 }  // namespace torchup

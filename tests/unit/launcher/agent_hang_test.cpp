@@ -266,6 +266,32 @@ TEST_CASE("who asks by SIGQUIT sees all ranks before the job ends", "[unit][agen
   }
 }
 
+TEST_CASE("who asks by SIGQUIT ends the job though its round is over before the page comes", "[unit][agent][hang]") {
+  Running job{two_workers(1)};
+  static_cast<void>(job.agent.step(SignalArrived{SIGQUIT}, t0));
+  SECTION("for another node") {
+    const StopWorkers stop{Round{0}, StopCause::membership_change, "node b came"};
+    const auto actions = job.agent.step(FromCoordinator{stop}, t0 + 1s);
+    REQUIRE(find_sent<Leave>(actions));
+    REQUIRE(find_sent<Leave>(actions)->exit_code == 131);
+    static_cast<void>(job.agent.step(ended(0, -SIGQUIT), t0 + 1s));
+    static_cast<void>(job.agent.step(ended(1, -SIGQUIT), t0 + 1s));
+    REQUIRE_FALSE(find_sent<Join>(job.agent.step(DescendantsGone{}, t0 + 1s)));
+  }
+  SECTION("for a failure") {
+    const auto actions = job.agent.step(ended(0, 1), t0 + 1s);
+    REQUIRE(find_sent<WorkersFailed>(actions));
+    REQUIRE(find_sent<Leave>(actions));
+    REQUIRE(find_sent<Leave>(actions)->exit_code == 131);
+  }
+  SECTION("unless the job ends already: nobody is killed for it") {
+    static_cast<void>(job.agent.step(FromCoordinator{End{verdict(1)}}, t0 + 1s));
+    const auto later = job.agent.step(Wake{}, t0 + quit_patience);
+    REQUIRE_FALSE(find_sent<Leave>(later));
+    REQUIRE_FALSE(find<SignalWorkers>(later));
+  }
+}
+
 TEST_CASE("where no worker runs there is nobody to be shown", "[unit][agent][hang]") {
   Agent agent{two_workers(), AgentIdentity{NodeId{"n"}, "host", {}, {}}};
   static_cast<void>(agent.step(Begin{}, t0));
