@@ -25,7 +25,7 @@ Result<void> GatheredLooks::add(const NodeRanks& node, std::string_view part) {
   if (!split) return split.error();
   for (const std::string_view bytes : *split) {
     auto look = decode_look(bytes);
-    if (!look) return look.error();
+    if (!look) continue;
     const int rank = look->rank.value(), local = rank - node.first_rank.value();
     if (local < 0 || local >= node.workers || rank >= world_size_ || kept_.contains(rank)) continue;
     progressed_ = progressed_ || look->progressed;

@@ -33,8 +33,9 @@ class GatheredLooks {
   /// `world_size` is looked_ranks_max at most.
   explicit GatheredLooks(int world_size, std::size_t bytes_max = gathered_bytes_max);
 
-  /// One part of an agent's answer. What it says of ranks that are not its own, or for the second time, is passed over.
-  /// Errors: as split_part and decode_look; the ranks before the error are taken.
+  /// One part of an agent's answer. What it says of ranks that are not its own, or for the second time, is passed over,
+  /// and so is a look that cannot be decoded.
+  /// Errors: as split_part.
   Result<void> add(const NodeRanks& node, std::string_view part);
 
   /// A rank has made progress between the two looks at it: what was seen is of no one moment.

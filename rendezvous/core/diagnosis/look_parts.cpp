@@ -187,7 +187,8 @@ bool clear_where(std::vector<GroupPosition>& groups, auto member, const auto& ho
   return any;
 }
 
-/// Takes away the least useful that is still there, so much of it as may be `excess` bytes; false: nothing is left.
+/// Takes away the least useful that is still there, so much of it as may be `excess` bytes; false: nothing is left, and
+/// four calls and a group are shorter than a look may be, whatever their texts are.
 bool shorten(RankLook& look, std::size_t excess) {
   constexpr std::size_t told_frames = 6;  // as many as a page shows
   const auto halve = [](auto& items) {
@@ -231,6 +232,10 @@ bool shorten(RankLook& look, std::size_t excess) {
   }
   if (!look.kernel.empty()) return look.kernel.clear(), true;
   if (!look.frames.empty()) return look.frames.pop_back(), true;
+  // Who hears of the rank knows its node from its place in the round.
+  if (!look.host.empty()) return look.host.clear(), true;
+  const auto has_description = [](const GroupPosition& group) { return !group.description.empty(); };
+  if (clear_where(look.groups, &GroupPosition::description, has_description)) return true;
   return false;
 }
 
@@ -311,9 +316,7 @@ Result<std::vector<RankLook>> unpack_looks(std::string_view part) {
   if (!split) return split.error();
   std::vector<RankLook> looks;
   for (const std::string_view bytes : *split) {
-    auto look = decode_look(bytes);
-    if (!look) return look.error();
-    looks.push_back(std::move(*look));
+    if (auto look = decode_look(bytes)) looks.push_back(std::move(*look));
   }
   return looks;
 }

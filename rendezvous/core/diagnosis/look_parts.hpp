@@ -22,7 +22,7 @@ inline constexpr std::size_t look_part_bytes_max = diagnosis_part_bytes_max;
 /// The look with as much as look_bytes_max holds. The least useful goes first: native frames, what is finished, the
 /// outer Python frames; of groups in which it is in no call descriptions, then members, then the last of them, of which
 /// `groups_cut` tells. Of what is left, most looks have room for all: then go members of groups that are many
-/// stretches, older calls, members, and the last groups.
+/// stretches, older calls, members, and the last groups; at the end the host and a description.
 [[nodiscard]] RankLook fitted(RankLook look);
 
 /// A look without what only pages tell: frames, native frames, the kernel's text. The verdict is the same without them:
@@ -47,7 +47,8 @@ inline constexpr std::size_t look_part_bytes_max = diagnosis_part_bytes_max;
 /// errc::bad_frame when a length does not fit.
 [[nodiscard]] Result<std::vector<std::string_view>> split_part(std::string_view part);
 
-/// Errors: as split_part and decode_look.
+/// The looks that can be decoded: what is wrong with one says nothing of the others.
+/// Errors: as split_part.
 [[nodiscard]] Result<std::vector<RankLook>> unpack_looks(std::string_view part);
 
 }  // namespace torchup

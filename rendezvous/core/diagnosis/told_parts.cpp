@@ -178,11 +178,10 @@ wire::PackedFound packed(hang::Found found) {
   return packed;
 }
 
-Result<hang::Found> unpacked(wire::PackedFound packed) {
+/// What is wrong with a look says nothing of the verdict.
+hang::Found unpacked(wire::PackedFound packed) {
   for (const std::string& bytes : packed.looks) {
-    auto look = decode_look(bytes);
-    if (!look) return look.error();
-    packed.found.looks.push_back(std::move(*look));
+    if (auto look = decode_look(bytes)) packed.found.looks.push_back(std::move(*look));
   }
   return std::move(packed.found);
 }
@@ -197,9 +196,7 @@ Result<std::optional<DiagnosisNews>> read_news(wire::Reader& reader) {
   reader.message(news);
   if (reader.error()) return *reader.error();
   if constexpr (std::is_same_v<T, wire::PackedFound>) {
-    auto found = unpacked(std::move(news));
-    if (!found) return found.error();
-    return std::optional<DiagnosisNews>{std::move(*found)};
+    return std::optional<DiagnosisNews>{unpacked(std::move(news))};
   } else {
     return std::optional<DiagnosisNews>{std::move(news)};
   }

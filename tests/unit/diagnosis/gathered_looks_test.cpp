@@ -37,6 +37,13 @@ TEST_CASE("a node tells of its own ranks, and of each once", "[unit][diagnosis]"
   REQUIRE(looks.progressed());
 }
 
+TEST_CASE("a look that cannot be read takes no other with it to the coordinator", "[unit][diagnosis]") {
+  GatheredLooks looks{4};
+  const std::string bad{"\x03\0\0\0bad", 7};
+  REQUIRE(looks.add(node(2, 2), bad + pack_looks(std::vector{still(3)}).front()).has_value());
+  REQUIRE(looks.look(Rank{3}) == still(3));
+}
+
 TEST_CASE("what is gathered has a limit, and the stacks of those who wait go first", "[unit][diagnosis]") {
   constexpr int world = 60;
   std::vector<RankLook> all;

@@ -105,6 +105,40 @@ TEST_CASE("a look is no longer than its limit, and its outer frames go before it
   REQUIRE(cut.collectives[1].number == 63);
 }
 
+TEST_CASE("a look is no longer than its limit whatever its texts are", "[unit][diagnosis]") {
+  const std::string group(look_group_bytes_max, 'g');
+  RankLook look = in(still(3), group, "0-99", 5000);
+  look.raised_ns = 1;
+  look.host = std::string(look_host_bytes_max, 'h');
+  look.groups[0].description = std::string(look_group_bytes_max, 'd');
+  for (int i = 1; i < static_cast<int>(look_collectives_max); ++i) {
+    const auto text = [&](std::size_t bytes) { return std::string(bytes - 2, 'x') + std::to_string(10 + i); };
+    look.collectives.push_back(call(text(look_group_bytes_max), i, text(look_operation_bytes_max), 7));
+    look.collectives.back().peer = Rank{4};
+    look.collectives.back().sizes = text(look_sizes_bytes_max);
+    look.collectives.back().dtype = text(look_dtype_bytes_max);
+  }
+  look.collectives[0] = look.collectives[1];
+  look.collectives[0].group = group;
+  look.collectives[0].operation.back() = look.collectives[0].sizes.back() = look.collectives[0].dtype.back() = '!';
+  const RankLook cut = fitted(look);
+  REQUIRE(encode_look(cut).size() <= look_bytes_max);
+  REQUIRE(decode_look(encode_look(cut)).value() == cut);
+  REQUIRE(cut.collectives.size() >= 4);
+  REQUIRE(cut.groups.front().number == 5000);
+  REQUIRE(unpack_looks(pack_looks(std::vector{look}).front()).value() == std::vector{cut});
+}
+
+TEST_CASE("a look that cannot be read takes no other with it", "[unit][diagnosis]") {
+  const auto framed = [](const std::string& bytes) {
+    wire::Writer writer;
+    writer(static_cast<std::uint32_t>(bytes.size()));
+    return writer.take() + bytes;
+  };
+  const std::string part = pack_looks(std::vector{still(1)}).front() + framed("bad") + framed(encode_look(still(2)));
+  REQUIRE(unpack_looks(part).value() == std::vector{still(1), still(2)});
+}
+
 TEST_CASE("a look is read at its limits and refused beyond them", "[unit][diagnosis]") {
   std::string bytes = encode_look(full_look());
   bytes.resize(look_bytes_max);

@@ -98,6 +98,18 @@ TEST_CASE("a page of as many looks as there may be comes in parts", "[unit][diag
   REQUIRE(read == DiagnosisNews{found});
 }
 
+TEST_CASE("a verdict is read though a look that comes with it cannot be", "[unit][diagnosis]") {
+  hang::Found found = full_found();
+  std::string news = encode_news(found).front();
+  const std::string look = encode_look(found.looks[0]);
+  const auto at = news.find(look);
+  REQUIRE(at != std::string::npos);
+  news.replace(at, 4, 4, '\xff');  // its rank
+  NewsReader reader;
+  found.looks.erase(found.looks.begin());
+  REQUIRE(reader.add(news, true).value() == DiagnosisNews{found});
+}
+
 TEST_CASE("the largest news are within their limit", "[unit][diagnosis]") {
   const std::string scattered = [] {
     std::string text;
