@@ -140,8 +140,8 @@ class Agent {
 
   /// What people were told of, and not yet that it is over.
   struct ToldHang {
-    std::uint64_t number = 0;
-    Duration silence{0};  ///< until then
+    std::uint64_t number = 0;  ///< as told here; see hangs_told_
+    Duration silence{0};       ///< until then
     TimePoint at{};
   };
   /// Of the running attempt, where nothing else is said.
@@ -327,6 +327,7 @@ class Agent {
   std::vector<Heard> heard_;     ///< one for each number
   StateWatch state_watch_;
   Diagnosis diagnosis_;
+  std::uint64_t hangs_told_ = 0;  ///< the least number of what is told next
   std::optional<Rehearsal> rehearsal_;
   std::vector<rehearsal::Inject> awaiting_start_;  ///< faults of workers that are being started
   bool starter_knows_place_ = false;

@@ -167,7 +167,9 @@ void Agent::take_wanted(const hang::Void& ended) {
 void Agent::learn(const hang::Found& found) {
   if (!placement_ || phase_ == Phase::joining || phase_ == Phase::pausing) return;  // it is of a round that is over
   HangReport report;
-  report.number = found.number;
+  // A coordinator that has begun anew counts from 0 again, and this node has files of those numbers.
+  report.number = std::max(found.number, hangs_told_);
+  hangs_told_ = report.number + 1;
   report.asked = found.asked;
   report.verdict = found.verdict;
   report.silence = found.silence;
@@ -176,6 +178,7 @@ void Agent::learn(const hang::Found& found) {
   report.on_hang = config_.terms.on_hang;
   report.looks = found.looks;
   const std::string summary = hang_summary(report);
+  const std::uint64_t number = report.number;
   TellHang tell;
   tell.report = std::move(report);
   // The first node shows all of it, and who has asked.
@@ -194,7 +197,7 @@ void Agent::learn(const hang::Found& found) {
     return;
   }
   rehearse(rehearsal::TroubleSeen{});
-  diagnosis_.hang = ToldHang{found.number, found.silence, now_};
+  diagnosis_.hang = ToldHang{number, found.silence, now_};
   if (phase_ == Phase::running) end_hung(found, summary);
   if (!diagnosis_.quit_ends) return;
   diagnosis_.shown = true;  // who asked meanwhile has seen it
@@ -220,15 +223,14 @@ void Agent::end_hung(const hang::Found& found, const std::string& summary) {
 }
 
 void Agent::learn(const hang::Over& over) {
-  if (!std::exchange(diagnosis_.hang, std::nullopt)) return;
-  record(event::HangOver{over.number, whole_milliseconds(over.after)});
+  const auto hang = std::exchange(diagnosis_.hang, std::nullopt);
+  if (hang) record(event::HangOver{hang->number, whole_milliseconds(over.after)});
 }
 
 /// A job that gets on may be done before anybody has told of its progress.
 void Agent::end_well() {
   if (!diagnosis_.hang) return;
-  const ToldHang hang = *diagnosis_.hang;
-  learn(hang::Over{hang.number, hang.silence + (now_ - hang.at)});
+  learn(hang::Over{diagnosis_.hang->number, diagnosis_.hang->silence + (now_ - diagnosis_.hang->at)});
 }
 
 void Agent::learn(const StragglerFound& found) {

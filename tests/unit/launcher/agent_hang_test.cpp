@@ -48,6 +48,23 @@ TEST_CASE("a job that ends well has got on, though nobody has told of its progre
   }
 }
 
+TEST_CASE("what a coordinator that has begun anew tells has other numbers than what was told before",
+          "[unit][agent][hang]") {
+  Running job;
+  const auto number_of = [&](std::uint64_t number, bool asked = false) {
+    hang::Found one = found(1);
+    one.number = number;
+    one.asked = asked;
+    return find<TellHang>(job.agent.step(told(one), t0 + 1s))->report.number;
+  };
+  REQUIRE(number_of(0) == 0);
+  REQUIRE(number_of(2) == 2);  // the one between was told before this node came
+  REQUIRE(number_of(0) == 3);
+  const auto over = job.agent.step(told(hang::Over{0, 70s}), t0 + 2s);
+  REQUIRE(*find_event<event::HangOver>(over) == event::HangOver{3, 70});
+  REQUIRE(number_of(1, true) == 4);
+}
+
 TEST_CASE("of busy and debugged ranks no event says that they hang", "[unit][agent][hang]") {
   Running job;
   const auto actions =
