@@ -39,11 +39,14 @@ bool Agent::is_consequence(const WorkerEnded& how, WorkerEnd end) const {
 bool Agent::cause_may_come() const { return any_busy() || placement_->group_world_size > 1; }
 
 /// In the order in which they were noticed, but that one which counts from when its exception left the program comes
-/// before those from which the coordinator, who is not told when, could not tell it.
+/// before those from which the coordinator, who is not told when, could not tell it, and is no later than they are.
 std::vector<WorkerFailure> Agent::told_failures() const {
   std::vector<WorkerFailure> told = failures_;
   const auto cause = told.begin() + static_cast<std::ptrdiff_t>(root_cause(told));
   if (cause->raised_at_ns == 0) return told;
+  for (const WorkerFailure& other : told) {
+    if (other.consequence == cause->consequence) cause->time_us = std::min(cause->time_us, other.time_us);
+  }
   const auto first = std::ranges::find(told.begin(), cause, cause->consequence, &WorkerFailure::consequence);
   std::rotate(first, cause, cause + 1);
   return told;
