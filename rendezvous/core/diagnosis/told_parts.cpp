@@ -295,6 +295,12 @@ Result<std::optional<DiagnosisNews>> NewsReader::add(std::string_view part, bool
   return decode_news(std::exchange(bytes_, {}));
 }
 
+std::size_t told_bytes(const std::vector<std::string>& parts) {
+  std::size_t bytes = 0;
+  for (const std::string& part : parts) bytes += part.size();
+  return bytes;
+}
+
 hang::Found in_brief(const hang::Found& found, std::size_t bytes) {
   hang::Found brief{.number = found.number,
                     .asked = found.asked,
@@ -311,8 +317,7 @@ hang::Found in_brief(const hang::Found& found, std::size_t bytes) {
     verdict.collective->waiting = cut(verdict.collective->waiting, brief_ranks_bytes_max);
     for (OperationSide& side : verdict.collective->operations) side.ranks = cut(side.ranks, brief_ranks_bytes_max);
   }
-  std::size_t taken = 0;
-  for (const std::string& part : encode_news(brief)) taken += part.size();
+  std::size_t taken = told_bytes(encode_news(brief));
   for (const RankLook& look : found.looks) {
     if (!std::ranges::binary_search(verdict.culprits, look.rank)) continue;
     RankLook plain = look;
@@ -323,6 +328,23 @@ hang::Found in_brief(const hang::Found& found, std::size_t bytes) {
     brief.looks.push_back(std::move(plain));
   }
   return brief;
+}
+
+hang::Found with_fewer_looks(const hang::Found& found, std::size_t bytes) {
+  hang::Found some = found;
+  std::vector<RankLook> looks = std::exchange(some.looks, {});
+  const auto is_culprit = [&](const RankLook& look) {
+    return found.verdict && std::ranges::binary_search(found.verdict->culprits, look.rank);
+  };
+  std::stable_partition(looks.begin(), looks.end(), is_culprit);
+  std::size_t taken = told_bytes(encode_news(some));
+  for (RankLook& look : looks) {
+    taken += sizeof(std::uint32_t) + encode_look(fitted(look)).size();
+    if (taken > bytes) break;
+    some.looks.push_back(std::move(look));
+  }
+  std::ranges::sort(some.looks, {}, &RankLook::rank);
+  return some;
 }
 
 hang::Found told_to(const NodeRanks& own, const hang::Found& brief, const hang::Found& found) {

@@ -58,6 +58,9 @@ inline constexpr std::size_t news_bytes_max = std::size_t{4} << 20;
 /// HangTold::part, one or more. Of a set of ranks that is too many stretches the first are told.
 [[nodiscard]] std::vector<std::string> encode_news(const DiagnosisNews& news);
 
+/// Of all of them.
+[[nodiscard]] std::size_t told_bytes(const std::vector<std::string>& parts);
+
 /// Joins the parts of HangTold. Each says its place among the others: what was lost with a connection is no beginning
 /// of what comes by the next one.
 class NewsReader {
@@ -76,6 +79,9 @@ class NewsReader {
 /// Of one look, what every member is told: the verdict, and of the culprits' looks, without what only judges ask for,
 /// those that fit into `bytes` with it. Sets of ranks are cut so that the verdict alone takes 4 KiB at most.
 [[nodiscard]] hang::Found in_brief(const hang::Found& found, std::size_t bytes);
+/// The same with so many looks as fit into `bytes` beside the verdict: first those at culprits, then at the lowest
+/// ranks.
+[[nodiscard]] hang::Found with_fewer_looks(const hang::Found& found, std::size_t bytes);
 /// The same with what concerns one member: the looks at its own ranks, and which of them are ended.
 [[nodiscard]] hang::Found told_to(const NodeRanks& own, const hang::Found& brief, const hang::Found& found);
 

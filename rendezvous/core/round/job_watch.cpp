@@ -36,6 +36,12 @@ std::size_t held_bytes_of(const NodeWindow& window) {
   return bytes;
 }
 
+std::vector<std::string> told_in_one_turn(const hang::Found& found) {
+  std::vector<std::string> parts = encode_news(found);
+  if (told_bytes(parts) <= found_told_in_one_turn_max) return parts;
+  return encode_news(with_fewer_looks(found, found_told_in_one_turn_max));
+}
+
 /// The latest, in order.
 void keep_latest(std::vector<LateWorker>& workers) {
   std::ranges::stable_sort(workers, std::ranges::greater{}, &LateWorker::late);
@@ -265,11 +271,11 @@ void JobWatch::perform(const hang::Found& found, const Rendezvous& rounds) {
   }
   if (nodes_.empty()) return;
   const auto first = std::ranges::min_element(nodes_, {}, [](const auto& entry) { return entry.second.group_rank; });
-  const std::vector<std::string> whole = encode_news(found);
+  const std::vector<std::string> whole = told_in_one_turn(found);
   const hang::Found brief = in_brief(found, std::max(found_told_bytes_least, found_told_bytes_max / nodes_.size()));
   for (const auto& [node, entry] : nodes_) {
     const bool prints_all = node == first->first || node == asker;
-    tell_parts(entry, rounds, prints_all ? whole : encode_news(told_to(entry.ranks, brief, found)));
+    tell_parts(entry, rounds, prints_all ? whole : told_in_one_turn(told_to(entry.ranks, brief, found)));
   }
 }
 

@@ -25,6 +25,9 @@ inline constexpr std::size_t arrivals_bytes_max = std::size_t{64} << 20;
 /// at their own ranks. Each is told the verdict in any case, for which there is the second number.
 inline constexpr std::size_t found_told_bytes_max = std::size_t{16} << 20;
 inline constexpr std::size_t found_told_bytes_least = std::size_t{4} << 10;
+/// And what one member is told of it: all in one turn, of the 2 MiB that wait on a connection at most (net/io's
+/// unsent_bytes_max), where much else may be waiting. Of more looks those at culprits are told, then the lowest ranks'.
+inline constexpr std::size_t found_told_in_one_turn_max = std::size_t{3} << 19;
 /// Ranks whose lateness is shown as a number: those that are latest.
 inline constexpr std::size_t late_workers_shown_max = 1024;
 

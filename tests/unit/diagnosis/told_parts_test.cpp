@@ -280,6 +280,28 @@ TEST_CASE("in brief a verdict takes 4 KiB at most, and looks at culprits what ro
   REQUIRE(told_to({NodeId{"a"}, "nodea", Rank{0}, 1}, brief, found).looks.front() == found.looks.front());
 }
 
+TEST_CASE("where not all looks have room, those at culprits are told, then the lowest ranks'", "[unit][diagnosis]") {
+  hang::Found found = full_found();
+  found.verdict->culprits = list({70, 90});
+  found.looks.clear();
+  for (int rank = 0; rank < 100; ++rank) {
+    RankLook look = in(still(rank), "0", "0-99", 7);
+    look.frames.assign(6, {std::string(100, 'f'), std::string(100, 'p'), 1});
+    found.looks.push_back(look);
+  }
+  const std::size_t all = told_bytes(encode_news(found)), one = encode_look(found.looks[0]).size();
+  REQUIRE(with_fewer_looks(found, all) == found);
+  const hang::Found some = with_fewer_looks(found, all / 2);
+  REQUIRE(told_bytes(encode_news(some)) <= all / 2);
+  REQUIRE(told_bytes(encode_news(some)) + one + 8 > all / 2);
+  REQUIRE(some.verdict == found.verdict);
+  std::vector<int> numbers;
+  for (const RankLook& look : some.looks) numbers.push_back(look.rank.value());
+  for (std::size_t i = 0; i + 2 < numbers.size(); ++i) REQUIRE(numbers[i] == static_cast<int>(i));
+  REQUIRE(numbers[numbers.size() - 2] == 70);
+  REQUIRE(numbers.back() == 90);
+}
+
 TEST_CASE("random bytes never crash the readers of told parts", "[unit][diagnosis]") {
   std::mt19937 random{11};
   const std::string news = encode_news(full_found()).front();

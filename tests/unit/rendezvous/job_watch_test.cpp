@@ -173,6 +173,39 @@ TEST_CASE("endless parts of an answer end where an agent of ours ends", "[unit][
   REQUIRE(job.answer("a", 0, {looks::still(2)}, false) == "");
 }
 
+TEST_CASE("no member is told more than its connection holds in one turn", "[unit][rendezvous][diagnosis]") {
+  Job large{two_nodes};
+  const int of_a = 700, all = static_cast<int>(told_looks_max);
+  large.join("a", of_a);
+  large.join("b", all - of_a);
+  large.say("a", StoreReady{Round{0}, Port{4000}});
+  Watched job{std::move(large)};
+  REQUIRE(job.report_all(silent(64s)) == examine_0);
+  std::map<Peer, std::size_t> bytes;
+  const auto answer = [&](const std::string& name, int first, int end) {
+    std::vector<RankLook> looks;
+    for (int rank = first; rank < end; ++rank) {
+      looks.push_back(looks::in(looks::still(rank), "0", "0-1023", 7));
+      looks.back().frames.assign(5, {std::string(look_function_bytes_max, 'f'), std::string(look_file_bytes_max, 'p')});
+    }
+    const auto parts = pack_looks(looks);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const watch::Answered part{job.peer(name), {0, parts[i], i + 1 == parts.size()}};
+      for (const RendezvousAction& action : job.watch.step(part, job.job.rendezvous, job.job.now)) {
+        const auto* tell = std::get_if<Tell>(&action);
+        const auto* told = tell ? std::get_if<HangTold>(&tell->message) : nullptr;
+        if (told) bytes[tell->peer] += told->part.size();
+      }
+    }
+  };
+  answer("a", 0, of_a);
+  answer("b", of_a, all);
+  REQUIRE(bytes[job.peer("a")] <= found_told_in_one_turn_max);
+  REQUIRE(bytes[job.peer("a")] + 2 * look_bytes_max > found_told_in_one_turn_max);
+  REQUIRE(bytes[job.peer("b")] > 0);
+  REQUIRE(bytes[job.peer("b")] <= found_told_in_one_turn_max);
+}
+
 TEST_CASE("a person who asks is shown all ranks within two seconds", "[unit][rendezvous][diagnosis]") {
   Watched job;
   REQUIRE(job.ask("b") == "a examine 0 asked\nb examine 0 asked\n");
