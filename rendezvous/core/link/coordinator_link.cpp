@@ -21,8 +21,10 @@ CoordinatorLink::CoordinatorLink(CoordinatorLinkSettings settings, TimePoint now
     : settings_{std::move(settings)}, chance_{settings_.seed}, line_since_{now},
       out_since_{now}, retry_at_{now}, heard_of_{now}, keep_alive_at_{now} {}
 
-std::vector<link::Action> CoordinatorLink::step(const link::Event& event, TimePoint now) {
+std::vector<link::Action> CoordinatorLink::step(const link::Event& event, TimePoint now,
+                                                std::optional<TimePoint> awake) {
   if (over_) return {};
+  awake_ = awake.value_or(now);
   const int incarnation = incarnation_;
   // Before the first dial there is nothing to sleep over: the clock may have begun long ago.
   const auto expected = next_line_ == 0 ? std::nullopt : deadline();
@@ -183,7 +185,7 @@ std::optional<TimePoint> CoordinatorLink::dial_at() const {
   if (dialling_ || attempt_) return {};
   if (!line_) return retry_at_;
   if (unanswered_.empty()) return {};
-  return std::max(retry_at_, unanswered_.front().second + doubt_after());
+  return std::max(retry_at_, unanswered_.front().sent + doubt_after());
 }
 
 Duration CoordinatorLink::lease() const { return standing_.join ? standing_.join->terms.lease : lease_before_join; }
@@ -195,7 +197,7 @@ Duration CoordinatorLink::doubt_after() const { return std::min<Duration>(std::c
 
 void CoordinatorLink::keep_alive(TimePoint now) {
   write(KeepAlive{++keep_alive_number_, runs() ? report_ : std::nullopt});
-  unanswered_.emplace_back(keep_alive_number_, now);
+  unanswered_.push_back({keep_alive_number_, now, awake_});
   keep_alive_at_ = now + std::min<Duration>(std::chrono::seconds{1}, lease() / 5);
 }
 

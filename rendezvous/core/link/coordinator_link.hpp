@@ -160,8 +160,10 @@ class CoordinatorLink {
   CoordinatorLink(CoordinatorLinkSettings settings, TimePoint now);
 
   /// Applies `event`, then everything that is due at `now`, which never goes backwards, and goes on while the machine
-  /// is suspended. The fence comes first: after a sleep nothing that lies unread may be believed.
-  [[nodiscard]] std::vector<link::Action> step(const link::Event& event, TimePoint now);
+  /// is suspended. The fence comes first: after a sleep nothing that lies unread may be believed. `awake` is the same
+  /// moment by the node's monotonic clock, which stands still meanwhile; nothing: there are no suspensions.
+  [[nodiscard]] std::vector<link::Action> step(const link::Event& event, TimePoint now,
+                                               std::optional<TimePoint> awake = std::nullopt);
 
   /// When to send the next Wake if nothing else happens; nothing when nothing is left to do.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
@@ -171,7 +173,7 @@ class CoordinatorLink {
   [[nodiscard]] int incarnation() const { return incarnation_; }
 
   /// How far the coordinator's monotonic clock is ahead of ours; nothing before a keep-alive was answered with it on
-  /// the line in use.
+  /// the line in use, and since this machine was suspended.
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return clock_.estimate(); }
   /// Likewise its clock of the day.
   [[nodiscard]] std::optional<ClockOffset::Estimate> day() const { return day_.estimate(); }
@@ -185,6 +187,12 @@ class CoordinatorLink {
     std::optional<Placement> placement = {};
     std::optional<StoreReady> store = {};
     WorkersFailed failed = {};
+  };
+  /// A keep-alive that is not answered yet.
+  struct Asked {
+    std::uint64_t number;
+    TimePoint sent;
+    TimePoint awake;  ///< the same moment by the other clock
   };
   /// A line that stands and is not welcome yet.
   struct Attempt {
@@ -251,6 +259,7 @@ class CoordinatorLink {
   void lose_line(const std::string& reason, TimePoint now);
   void hang_up_attempt();
   void keep_alive(TimePoint now);
+  void add_round_trip(const Asked& asked, std::int64_t clock_ns, TimePoint now);
   void restate();
   void forget_questions();
   void retry_later(TimePoint now);
@@ -301,11 +310,13 @@ class CoordinatorLink {
   std::optional<TimePoint> returned_at_;  ///< first welcome after that
   TimePoint keep_alive_at_;
   std::uint64_t keep_alive_number_ = 0;
-  std::deque<std::pair<std::uint64_t, TimePoint>> unanswered_;
+  std::deque<Asked> unanswered_;
 
   std::optional<ProgressReport> report_;   ///< of the round that runs
   std::optional<std::uint64_t> examined_;  ///< Examine that came by the line in use and is not answered
   bool arrivals_asked_ = false;            ///< the same of arrivals
+  TimePoint awake_{};                      ///< of the step that is being taken
+  Duration suspended_{0};                  ///< in all, when clock_ was added to last
   ClockOffset clock_;
   ClockOffset day_;
 };

@@ -7,6 +7,9 @@
 namespace torchup {
 namespace {
 
+/// Less is the time between two readings of clocks.
+constexpr Duration suspension_least = std::chrono::milliseconds{20};
+
 /// A coordinator ends us with these codes alone: no job has succeeded because somebody refuses us.
 int permitted(int exit_code) {
   const bool known =
@@ -200,21 +203,29 @@ void CoordinatorLink::foreign(const std::string& what, TimePoint now) {
 // ---- what the coordinator says
 
 void CoordinatorLink::hear(const KeepAliveAnswer& answer, TimePoint now) {
-  while (!unanswered_.empty() && unanswered_.front().first <= answer.number) {
-    const auto [number, sent] = unanswered_.front();
-    if (number == answer.number && answer.clock_ns > 0) {
-      clock_.add(sent.time_since_epoch(), Duration{answer.clock_ns}, now.time_since_epoch());
+  while (!unanswered_.empty() && unanswered_.front().number <= answer.number) {
+    const Asked asked = unanswered_.front();
+    if (asked.number == answer.number && answer.clock_ns > 0) add_round_trip(asked, answer.clock_ns, now);
+    if (asked.number == answer.number && answer.day_ns > 0) {
+      day_.add(asked.sent.time_since_epoch(), Duration{answer.day_ns}, now.time_since_epoch());
     }
-    if (number == answer.number && answer.day_ns > 0) {
-      day_.add(sent.time_since_epoch(), Duration{answer.day_ns}, now.time_since_epoch());
-    }
-    heard_of_ = sent;
+    heard_of_ = asked.sent;
     unanswered_.pop_front();
     line_answered_ = true;
     last_trouble_.clear();
     ended_ = false;
     returned_at_.reset();
   }
+}
+
+/// Monotonic clocks are compared, by which collectives are timed: a suspension, in which ours stood still and the
+/// coordinator's went on, makes what was known of them wrong.
+void CoordinatorLink::add_round_trip(const Asked& asked, std::int64_t clock_ns, TimePoint now) {
+  const Duration suspended = now - awake_;
+  if (suspended - suspended_ > suspension_least) clock_ = {};
+  suspended_ = suspended;
+  if (suspended - (asked.sent - asked.awake) > suspension_least) return;
+  clock_.add(asked.awake.time_since_epoch(), Duration{clock_ns}, awake_.time_since_epoch());
 }
 
 void CoordinatorLink::hear(const Refused& refused, TimePoint) {

@@ -95,7 +95,7 @@ class Client final : public std::enable_shared_from_this<Client> {
  private:
   void step(const link::Event& event) {
     const TimePoint now = settings_.clock();
-    for (link::Action& action : machine_.step(event, now)) {
+    for (link::Action& action : machine_.step(event, now, std::chrono::steady_clock::now())) {
       std::visit([&](auto& wanted) { perform(wanted); }, action);
     }
     if (finished_) return;

@@ -14,7 +14,7 @@ const ProgressReport early{.watched = true, .silence = 1s}, late{.watched = true
 /// A link under a clock of its own.
 struct Linked {
   void step(const link::Event& event) {
-    for (link::Action& action : link.step(event, now)) {
+    for (link::Action& action : link.step(event, now, now - suspended)) {
       if (const auto* dial = std::get_if<link::Dial>(&action)) dialled = dial->line;
       if (auto* write = std::get_if<link::Write>(&action)) {
         written.push_back(std::move(write->frame));
@@ -62,6 +62,7 @@ struct Linked {
   }
 
   TimePoint now{1000s};
+  Duration suspended{0};
   CoordinatorLink link{{.endpoint = {"10.0.0.9", Port{29400}}, .run_id = RunId{"job"}}, now};
   LineId line{0};
   std::optional<LineId> dialled;
@@ -113,6 +114,43 @@ TEST_CASE("answers to keep-alives tell how far the coordinator's clock is ahead"
   agent.reconnect();  // to another machine, perhaps
   REQUIRE(agent.link.clock() == std::nullopt);
   REQUIRE(agent.link.day() == std::nullopt);
+}
+
+TEST_CASE("clocks are compared that stand still while the machine is suspended", "[unit][link]") {
+  Linked agent;
+  agent.suspended = 500s;  // before this process began
+  agent.run();
+  const auto answered = [&](std::uint64_t number, Duration ahead) {
+    const std::chrono::nanoseconds theirs = agent.now.time_since_epoch() - agent.suspended + ahead;
+    const std::chrono::nanoseconds day = agent.now.time_since_epoch() + 400'000h;
+    agent.hear(KeepAliveAnswer{number, theirs.count(), day.count()});
+  };
+  const auto ask = [&] {
+    const std::uint64_t before = agent.keep_alive.number;
+    for (int i = 0; i < 5 && agent.keep_alive.number == before; ++i) {
+      agent.now = std::max(agent.now, agent.link.deadline().value());
+      agent.step(link::Wake{});
+    }
+    return agent.keep_alive.number;
+  };
+  answered(ask(), 70s);
+  REQUIRE(agent.link.clock()->offset == 70s);
+  SECTION("what was known before is wrong: theirs goes on") {
+    agent.now += 1s;
+    agent.suspended += 1s;
+    answered(ask(), 71s);
+    REQUIRE(agent.link.clock() == ClockOffset::Estimate{.offset = 71s});
+  }
+  SECTION("a round trip in which it happens says nothing") {
+    const std::uint64_t number = ask();
+    agent.now += 1s;
+    agent.suspended += 1s;
+    answered(number, 71s);
+    REQUIRE(agent.link.clock() == std::nullopt);
+    answered(ask(), 71s);
+    REQUIRE(agent.link.clock() == ClockOffset::Estimate{.offset = 71s});
+  }
+  REQUIRE(agent.link.day()->offset == 400'000h);
 }
 
 TEST_CASE("an answer goes where its question came from, once", "[unit][link]") {
