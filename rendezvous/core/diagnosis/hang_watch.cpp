@@ -11,7 +11,6 @@ std::vector<hang::Action> HangWatch::step(const hang::Event& event, TimePoint no
   std::visit([&](const auto& one) { on(one, now); }, event);
   judge_when_done(now);
   look_when_silent(now);
-  judge_when_done(now);  // a look at nobody is done at once
   return std::exchange(actions_, {});
 }
 
@@ -70,6 +69,9 @@ void HangWatch::on(const hang::Gone& event, TimePoint) {
   agent->second.report ? tally_.remove(*agent->second.report) : void(--untold_);
   if (agent->second.parts_left > 0) --unanswered_;
   agents_.erase(agent);
+  if (!look_ || !agents_.empty()) return;
+  actions_.emplace_back(hang::Void{look_->number, "no agent is left"});
+  look_.reset();
 }
 
 void HangWatch::on(const hang::Answered& event, TimePoint now) {

@@ -272,3 +272,14 @@ TEST_CASE("a verdict goes with the looks of its culprits before others", "[unit]
   REQUIRE(looks.front().rank == Rank{0});
   REQUIRE(looks.back().rank == Rank{world - 1});
 }
+
+TEST_CASE("where no agent is left there is no verdict over nobody", "[unit][diagnosis]") {
+  Job job;
+  const bool asked = GENERATE(true, false);
+  REQUIRE((asked ? job.watch.step(hang::Asked{}, t0) : job.silent(64s, t0)) == examine(0, asked));
+  REQUIRE(job.watch.step(hang::Gone{a}, t0 + 1s).empty());
+  REQUIRE(job.watch.step(hang::Gone{b}, t0 + 1s) == std::vector<Action>{Void{0, "no agent is left"}});
+  REQUIRE_FALSE(job.watch.looking());
+  REQUIRE(job.watch.deadline() == std::nullopt);
+  REQUIRE(job.watch.step(hang::Wake{}, t0 + 10s).empty());
+}
