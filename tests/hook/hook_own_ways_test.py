@@ -186,6 +186,27 @@ os.wait()
                 self.assertEqual({name for name in seen if not name.startswith("<")}, set())
                 self.assertLessEqual({f"<torchup>/torchup_{part}.py" for part in ("worker", "loaded", "error")}, seen)
 
+    def test_fork_where_no_descriptor_is_left(self):
+        """The child has nothing of ours all the same."""
+        text = """
+import os, sys
+try:
+    while True: os.open("/dev/null", os.O_RDONLY)
+except OSError:
+    pass
+if os.fork() == 0:
+    paths = [f"/proc/self/fd/{fd}" for fd in range(3, 64)]
+    links = [os.readlink(path) for path in paths if os.path.lexists(path)]
+    print([link for link in links if link != "/dev/null"], flush=True)
+    os._exit(0)
+os.wait()
+"""
+        for version, python in NEW:
+            with self.subTest(version):
+                worker = self.run_worker("-c", text, python=python, before=few_descriptors)
+                self.assertEqual((worker.output(), worker.errors()), ("[]\n", ""))
+                self.assertEqual(worker.memory.claimed_by(), worker.pid)
+
     def test_stacks_of_the_one_before(self):
         """A crash that a shell has outlived is not the next program's."""
         text = f"{sys.executable} -c 'import os; os.abort()'; {sys.executable} -c ''; :"

@@ -1,12 +1,11 @@
-"""The part of the hook (torchup_worker.py) to which few programs come: those that fork, that have others beside or
-before them in the worker's session, and that have their own way with what is ours."""
+"""The part of the hook (torchup_worker.py) to which few programs come: those that have others beside or before them in
+the worker's session, and that have their own way with what is ours."""
 
-import faulthandler
 import os
 import sys
 
 import _signal
-from torchup_worker import AT_MAGIC, AT_NEWEST, AT_PID, AT_SIGNAL, MAGIC, PAGE_BYTES, SHEET_BYTES
+from torchup_worker import AT_MAGIC, AT_NEWEST, AT_PID, AT_SIGNAL, MAGIC, PAGE_BYTES, SHEET_BYTES, is_file
 
 worker = sys.modules["torchup_worker"]
 DRAIN = 2048  # offset in bytes; from there on the agent writes
@@ -18,7 +17,9 @@ def take_over(page):
     """False: a living process of the worker's session has it."""
     numbers, other = page.numbers, page.numbers[AT_PID]
     if numbers[AT_MAGIC] == MAGIC and other != os.getpid() and is_living(other):
-        close(page)
+        numbers.release()  # nothing of the program's has run yet: all is as we made it
+        page.memory.close()
+        os.close(page.fd)
         return False
     numbers[AT_MAGIC] = 0
     page.memory[8 * AT_NEWEST:DRAIN] = bytes(DRAIN - 8 * AT_NEWEST)
@@ -37,15 +38,6 @@ def is_living(pid):
         return False
 
 
-def close(page):
-    """All that this process has of it. A descriptor that the program has put in its place stays."""
-    page.numbers.release()
-    if is_mapping_ours(page):
-        page.memory.close()
-    if is_whole(page):
-        os.close(page.fd)
-
-
 # What the program may have taken from us.
 
 def signal_wanted(caller):
@@ -58,23 +50,9 @@ def signal_wanted(caller):
         worker.page.numbers[AT_SIGNAL] = 0  # until a helper thread finds that it is ours still
 
 
-def identity_of(fd):
-    """Of the file: device and inode; None: there is none. Ours may be closed, and another in its place."""
-    try:
-        status = os.fstat(fd)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def is_whole(page):
     """Whether the program has left our descriptor alone."""
-    return identity_of(page.fd) == page.identity
-
-
-def is_mapping_ours(page):
-    """False: the mapping's end would close a descriptor of the program's."""
-    return page.own < 0 or identity_of(page.own) == page.identity
+    return is_file(page.fd, page.identity)
 
 
 def is_signal_ours(page):
@@ -84,7 +62,7 @@ def is_signal_ours(page):
 
 
 def has_channel(fd):
-    return fd >= 0 and identity_of(fd) == worker.channel_identity
+    return is_file(fd, worker.channel_identity)
 
 
 def close_channel():
@@ -99,17 +77,3 @@ def warn(text):
         os.write(2, ("torchup: " + text + "\n").encode("utf-8", "replace"))
     except OSError:
         pass
-
-
-# A fork.
-
-def forget(page):
-    if is_mapping_ours(page):  # else they must go on to keep the mapping
-        if page.signal:
-            faulthandler.unregister(page.signal)
-        if worker.crash is not None and worker.crash() is not None:
-            faulthandler.disable()
-    if "torchup_loaded" in worker.parts:
-        worker.parts["torchup_loaded"].forget()
-    close(page)
-    close_channel()

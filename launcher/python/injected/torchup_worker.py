@@ -105,6 +105,15 @@ def moved_up(fd):
     return high
 
 
+def is_file(fd, identity):
+    """Whether it is still ours: the program may have closed it, and have put another in its place."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == identity
+
+
 # Stacks.
 
 def sheet():
@@ -240,8 +249,23 @@ def begin(page_text, channel_text):
 
 
 def after_fork():
-    """A child is not the worker: it neither writes into its page nor speaks for it."""
-    global page
-    mine, page = page, None
-    if mine is not None:
-        tell("torchup_seldom", "forget", mine)
+    """A child is not the worker: it neither writes into its page nor speaks for it. Nothing is loaded here: programs
+    fork often, and where they have no descriptor left."""
+    global channel, page
+    mine, page, fd, channel = page, None, channel, -1
+    if mine is None:
+        return
+    has_mapping = mine.own < 0 or is_file(mine.own, mine.identity)  # else its end would close one of the program's
+    if has_mapping:
+        if mine.signal:
+            faulthandler.unregister(mine.signal)
+        if crash is not None and crash() is not None:
+            faulthandler.disable()
+    if "torchup_loaded" in parts:
+        parts["torchup_loaded"].forget()
+    mine.numbers.release()
+    if has_mapping:
+        mine.memory.close()
+    for each in (mine.fd, mine.identity), (fd, channel_identity):
+        if is_file(*each):
+            os.close(each[0])
