@@ -62,6 +62,17 @@ class OwnWays(Case):
                      "class Bad:\n    def __eq__(self, other): raise ValueError\nsignal.signal(Bad(), signal.SIG_DFL)"):
             self.same(f"import _signal, signal\n{text}")
 
+    def test_faulthandler_of_the_program(self):
+        """It is asked whether it is enabled as if there were no hook."""
+        for text in ("print(is_enabled(), enable(), is_enabled(), disable(), is_enabled(), disable())",
+                     "print(disable(), is_enabled(), enable(), is_enabled())",
+                     "dump_traceback_later(1000); cancel_dump_traceback_later(); print(is_enabled(), disable())",
+                     "if os.fork() == 0: print(is_enabled(), disable(), enable(), is_enabled(), disable()); sys.exit()\n"
+                     "os.wait(); print(is_enabled())",
+                     "print(is_enabled.__name__, disable.__qualname__)"):
+            for worker in self.same(f"from faulthandler import *\nimport os, sys\n{text}"):
+                self.assertEqual(worker.memory.sheet(), "")
+
     def test_module_of_signals_stays_one(self):
         self.same("import _signal, inspect, signal, sys\nfrom unittest import mock\n"
                   "print(_signal, inspect.ismodule(_signal), sorted(vars(_signal)), signal.signal.__wrapped__)\n"
@@ -162,6 +173,27 @@ while not os.path.exists("asked"): sleep(0.001)
         self.assertEqual(json.loads(worker.look(3))["entries"], [])
         (self.folder / "asked").touch()
         self.assertEqual((worker.wait(), worker.errors()), (0, ""))
+
+    def test_interrupt_while_we_are_at_it(self):
+        """It is the program's."""
+        text = """
+import signal, sys
+def interrupted(*_):
+    signal.raise_signal(signal.SIGINT)
+    for _ in range(1000): pass
+sys.modules["torchup_worker"].load("torchup_seldom").signal_wanted = interrupted
+try:
+    signal.signal(61, signal.SIG_IGN)
+except KeyboardInterrupt:
+    print("heard")
+sys.modules["torchup_worker"].load("torchup_error").left = interrupted
+1 / 0
+"""
+        for version, python in NEW:
+            with self.subTest(version):
+                worker = self.run_worker("-c", text, python=python)
+                self.assertEqual(worker.output(), "heard\n")
+                self.assertIn("ZeroDivisionError: division by zero\n", worker.errors())
 
     def test_tools_that_go_by_the_file(self):
         """Coverage and debuggers pass over code whose file is none; ours would lie there and be gone later."""

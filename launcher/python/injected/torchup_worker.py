@@ -137,6 +137,18 @@ def leave_stacks():
         file = sheet()
         faulthandler.enable(file=file, all_threads=True)
         crash = _weakref.ref(file)
+        for name in ("is_enabled", "disable"):
+            setattr(faulthandler, name, without_ours(getattr(faulthandler, name)))
+
+
+def without_ours(former):
+    """What it answers in a program that has enabled nothing: some enable theirs only then."""
+    def answer():
+        is_ours = crash() is not None
+        return former() and not is_ours
+
+    answer.__name__ = answer.__qualname__ = former.__name__
+    return answer
 
 
 class Signals(type(sys)):
@@ -202,8 +214,12 @@ def load(name):
 def tell(name, function, *values):
     try:
         return getattr(load(name), function)(*values)
+    except KeyboardInterrupt:  # the user's word to the program, which has nothing to hear it once it is ending
+        if name != "torchup_error":
+            raise
     except BaseException:  # whatever an exception can be; the program's own is to be seen. Or the folder is gone
-        return None
+        pass
+    return None
 
 
 # The modules of the program with which there is more to see; torchup_loaded.py has what follows from each.
