@@ -4,9 +4,17 @@ usage: tests/support/run_case.py hook_answer_test.py CASE
 """
 
 import json
+import os
 import sys
 import unittest
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+
+class Group:
+    pass
 
 
 class Answer(unittest.TestCase):
@@ -56,9 +64,8 @@ class Answer(unittest.TestCase):
         """The oldest entries go."""
         groups = self.groups
         entries = [groups.entry_told(each) for each in self.entries(256, input_sizes=[[1 << 40] * 8] * 20)]
-        former = groups.recorded, groups.groups_of
-        try:
-            groups.recorded, groups.groups_of = lambda module: (entries, lambda name: 1), lambda module: []
+        with self.faked(recorded=lambda names: (entries, lambda name: 1), groups_told=lambda module: [],
+                        backends_of=lambda module, in_passing: []):
             text = groups.answer_of(None, 262144)
             self.assertLessEqual(len(text), 262144)
             numbers = [each["number"] for each in json.loads(text)["entries"]]
@@ -67,8 +74,73 @@ class Answer(unittest.TestCase):
             whole = len(groups.answer_of(None, 1 << 30))
             self.assertEqual(len(groups.answer_of(None, whole)), whole)
             self.assertLess(len(groups.answer_of(None, whole - 2)), whole - 2)
-        finally:
-            groups.recorded, groups.groups_of = former
+
+    def faked(self, **functions):
+        return mock.patch.multiple(self.groups, **functions)
+
+    def world(self, backends):
+        """torch.distributed with one group."""
+        group = Group()
+        found = SimpleNamespace(pg_map={group: (backends, None)}, pg_names={group: "0"}, pg_group_ranks={group: [0]})
+        return SimpleNamespace(_world=found), weakref.ref(group)
+
+    def asked(self, *how, **env):
+        """The recorders that are read."""
+        names = []
+        module, _ = self.world("cpu:gloo,cuda:nccl")
+        with self.faked(recorder_text=lambda name: names.append(name) or b""), mock.patch.dict(os.environ, env):
+            answer = json.loads(self.groups.answer_of(module, 1 << 20, *how))
+        self.assertEqual([group["seq"] for group in answer["groups"]], [-1])
+        return names
+
+    def test_recorders_that_are_read_in_passing(self):
+        """NCCL's asks CUDA, and a long one takes long."""
+        both = ["gloo", "nccl"]
+        self.assertEqual(self.asked(), both)
+        self.assertEqual(self.asked(TORCH_FR_BUFFER_SIZE="5001"), both)
+        self.assertEqual(self.asked(True), ["gloo"])
+        self.assertEqual(self.asked(True, TORCH_NCCL_ENABLE_TIMING="0"), ["gloo"])
+        self.assertEqual(self.asked(True, TORCH_NCCL_ENABLE_TIMING="1"), both)
+        for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+            self.assertEqual(self.asked(True, **{name: "5000"}), ["gloo"])
+            self.assertEqual(self.asked(True, **{name: "5001"}), [])
+            self.assertEqual(self.asked(True, **{name: "many"}), ["gloo"])
+        self.assertEqual(self.asked(True, True), [])
+        self.assertEqual(self.asked(False, True), both)
+
+    def test_slow_recorder_is_left_alone(self):
+        """In passing, for a thousand times as long as it took."""
+        clock, rests = [0.0], []
+
+        def answer(module, room, in_passing, does_rest):
+            rests.append(does_rest)
+            clock[0] += 0.25
+            return b""
+
+        worker = SimpleNamespace(load=lambda name: SimpleNamespace(is_whole=lambda page: False))
+        groups = self.groups.Groups(worker)
+        with self.faked(monotonic=lambda: clock[0], answer_of=answer):
+            for packet, at in ((b"look\nnumber=1\n", 0.0), (b"look\nnumber=2\npassing=1\n", 249.0),
+                               (b"look\nnumber=3\npassing=1\n", 499.5)):
+                clock[0] = at
+                groups._hear(None, packet)
+        self.assertEqual(rests, [False, True, False])
+
+    def test_groups_are_not_held(self):
+        """While their numbers are sought the program may destroy them, and is to do so itself."""
+        module, group = self.world("gloo")
+        held = []
+
+        def newest_number(text, name):
+            for names in vars(module._world).values():
+                names.clear()
+            held.append(group())
+            return 4
+
+        with self.faked(recorder_text=lambda name: b"", newest_number=newest_number):
+            answer = json.loads(self.groups.answer_of(module, 1 << 20))
+        self.assertEqual(held, [None])
+        self.assertEqual([(each["name"], each["number"]) for each in answer["groups"]], [("0", 4)])
 
 
 if __name__ == "__main__":

@@ -4,6 +4,12 @@ It is the only reader of the worker's channel (rendezvous/base/worker_channel.hp
 process groups are, and answers `look`: what groups there are and the end of PyTorch's recorder, as JSON in the answer
 area (launcher/core/diagnosis/worker_answer.hpp). Stacks are asked of it, and not of the main thread, whose system calls
 the signal would end. Other verbs are heard by who listens, which is torchup.elastic.
+
+PyTorch's recorders are read where that costs the program nothing. To read one holds the interpreter's lock; and of an
+NCCL collective that runs it asks CUDA, which ends the capture of a CUDA graph in another thread: Python has no call to
+have it allowed (cudaThreadExchangeStreamCaptureMode). So what is asked in passing, for stragglers, is answered without
+long recorders and slow ones, and without NCCL's unless TORCH_NCCL_ENABLE_TIMING says that somebody measures. Who looks
+at a job that hangs is told all.
 """
 
 import json
@@ -19,6 +25,9 @@ from torchup_worker import allocate_lock, get_native_id, monotonic, monotonic_ns
 AT_HELPER, AT_COLLECTIVES, AT_COLLECTIVES_CHANGED = 33, 35, 36  # offsets in numbers of eight bytes
 PACKET_BYTES_MAX = 16 << 10
 LOOK = re.compile(rb"look\n(?:[^\n]*\n)*?number=([0-9]{1,19})\n")
+IN_PASSING = b"\npassing=1\n"
+RECORDED_MAX = 5000  # entries of a recorder that is read in passing
+SLOW_S, REST = 0.2, 1000  # one that took so long is not read again in passing for so many times as long
 PERIOD_S = 1
 ENTRIES_MAX, GROUPS_MAX = 256, 1024  # as worker_channel.hpp has them
 RUNS_MAX, TEXT_MAX = 1024, 256  # stretches of a group's ranks; characters of a name
@@ -36,6 +45,7 @@ class Groups:
         self._is_stopped = False
         self._listener = None
         self._speaking = allocate_lock()
+        self._resting_until = 0
 
     # For the program's threads.
 
@@ -144,7 +154,7 @@ class Groups:
     def _hear(self, page, packet):
         asked = LOOK.match(packet)
         if asked:
-            self._answer(page, asked[1])
+            self._answer(page, asked[1], IN_PASSING in packet)
         elif self._listener is not None:
             try:
                 goes_on = self._listener[0](packet)
@@ -158,12 +168,15 @@ class Groups:
         if self._listener is not None:
             self._listener[1]()
 
-    def _answer(self, page, number):
-        worker = self._worker
+    def _answer(self, page, number, in_passing):
         with self._in_torch:
             if self._is_stopped:
                 return
-            answer = answer_of(distributed(), ANSWER_BYTES)
+            begun = monotonic()
+            answer = answer_of(distributed(), ANSWER_BYTES, in_passing, begun < self._resting_until)
+            took = monotonic() - begun
+            if took > SLOW_S:
+                self._resting_until = begun + REST * took
         if not self._seldom.is_whole(page):
             return
         try:
@@ -203,13 +216,16 @@ def sequence_of(group):
         return 0
 
 
-def answer_of(module, bytes_max):
+def answer_of(module, bytes_max, in_passing=False, rests=False):
     try:
-        entries, numbers = recorded(module)
-        groups = [group_told(module, group, numbers) for group in groups_of(module)[:GROUPS_MAX]]
+        names = () if in_passing and (rests or recorded_max() > RECORDED_MAX) else backends_of(module, in_passing)
+        entries, number_of = recorded(names)
+        groups = groups_told(module)
+        for group in groups:
+            group["number"] = number_of(group["name"])
     except Exception as error:
         entries, groups = [], [{"name": "", "desc": str(error)[:TEXT_MAX]}]
-    groups = [dumped(group) for group in groups if group is not None]
+    groups = [dumped(group) for group in groups]
     entries = [dumped(entry) for entry in entries]
     room = bytes_max - len('{"groups":[],"entries":[]}')
     for texts, first in ((groups, False), (entries, True)):  # of groups the first count, of entries the last
@@ -223,13 +239,18 @@ def dumped(value):
     return json.dumps(value, separators=(",", ":"))
 
 
-def group_told(module, group, numbers):
-    world = module._world
+def groups_told(module):
+    """All but their numbers. Who holds a group when the program destroys it would have to end it: none is held for
+    longer than this takes."""
+    return [told for told in (group_told(module._world, group) for group in groups_of(module)[:GROUPS_MAX]) if told]
+
+
+def group_told(world, group):
     name = str(world.pg_names.get(group, ""))
     if not name:
         return None  # it has just gone
     return {"name": name[:TEXT_MAX], "desc": str(getattr(group, "group_desc", ""))[:TEXT_MAX],
-            "ranks": stretches(sorted(world.pg_group_ranks.get(group, ()))), "number": numbers(name),
+            "ranks": stretches(sorted(world.pg_group_ranks.get(group, ()))), "number": -1,
             "seq": sequence_of(group) if counts_alone(world.pg_map.get(group, ("",))[0]) else -1}
 
 
@@ -249,20 +270,30 @@ def stretches(ranks):
     return ",".join(runs) if len(runs) <= RUNS_MAX else ""
 
 
-def recorded(module):
-    """The last entries of all backends' recorders, oldest first, and a function that finds a group's newest number."""
-    texts = [recorder_text(name) for name in backends_of(module)]
+def recorded(names):
+    """The last entries of these backends' recorders, oldest first, and a function that finds a group's newest
+    number."""
+    texts = [recorder_text(name) for name in names]
     entries = [entry for text in texts for entry in parsed(end_of(text, ENTRIES_MAX))]
     entries.sort(key=lambda entry: entry["time_created_ns"])
     return ([entry_told(entry) for entry in entries[-ENTRIES_MAX:]],
-            lambda name: max(newest_number(text, name) for text in texts))
+            lambda name: max([newest_number(text, name) for text in texts], default=-1))
 
 
-def backends_of(module):
+def recorded_max():
+    """How many entries a recorder holds."""
+    text = os.environ.get("TORCH_FR_BUFFER_SIZE") or os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") or "0"
+    return int(text) if text.isdigit() else 0
+
+
+def backends_of(module, in_passing=False):
     names = {"gloo"}
-    for backend, *_ in module._world.pg_map.values():
+    for backend in [str(backend) for backend, *_ in module._world.pg_map.values()]:
         names.update(backends_in(backend))
-    return sorted(names - {"undefined"} | ({"nccl"} if "undefined" in names else set()))
+    names = names - {"undefined"} | ({"nccl"} if "undefined" in names else set())
+    if in_passing and os.environ.get("TORCH_NCCL_ENABLE_TIMING", "").lower() not in ("1", "true", "yes", "y", "t"):
+        names = {name for name in names if not name.startswith("nccl")}
+    return sorted(names)
 
 
 def backends_in(text):
