@@ -27,6 +27,7 @@ constexpr std::string_view text_name = "text";
 constexpr std::string_view step_name = "step";
 constexpr std::string_view reason_name = "reason";
 constexpr std::string_view number_name = "number";
+constexpr std::string_view passing_name = "passing";
 constexpr std::string_view length_name = "length";
 
 constexpr std::size_t text_bytes_max = 8 << 10;
@@ -90,7 +91,10 @@ PacketWriter write(const NewPlace& word) {
   return writer;
 }
 PacketWriter write(const LookWanted& word) {
-  return PacketWriter{look_verb}.add(number_name, std::to_string(word.number));
+  PacketWriter writer{look_verb};
+  writer.add(number_name, std::to_string(word.number));
+  if (word.in_passing) writer.add(passing_name, "1");
+  return writer;
 }
 
 // ---- from a packet
@@ -174,7 +178,8 @@ Result<std::optional<AgentWord>> parse_agent_word(std::string_view bytes) {
   if (packet->verb == abort_verb) return RoundOver{std::string{packet->text(reason_name)}};
   if (packet->verb == cause_verb) return OwnFault{};
   if (packet->verb == look_verb) {
-    if (const auto number = packet->number<std::uint64_t>(number_name)) return LookWanted{*number};
+    if (const auto number = packet->number<std::uint64_t>(number_name))
+      return LookWanted{*number, packet->text(passing_name) == "1"};
     return fail(errc::bad_frame, "`look` without a number");
   }
   if (packet->verb != place_verb) return std::optional<AgentWord>{};

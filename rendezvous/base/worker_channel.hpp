@@ -72,6 +72,7 @@ struct NewPlace {
 /// How far are its process groups? To workers alone whose page names a helper thread: others would not answer.
 struct LookWanted {
   std::uint64_t number = 0;  ///< below 10^19
+  bool in_passing = false;   ///< nothing is wrong: what would cost the program more than a moment is left out
   friend bool operator==(const LookWanted&, const LookWanted&) = default;
 };
 using AgentWord = std::variant<RoundOver, OwnFault, NewPlace, LookWanted>;

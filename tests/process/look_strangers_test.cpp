@@ -153,6 +153,10 @@ TEST_CASE("stragglers are found by answers alone", "[process][diagnosis]") {
   CHECK(arrived > begin - 1s);  // clocks are slewed
   CHECK(arrived < now() + 1s);
   CHECK(plain.questions == 0);
+  TestWorker& asked = scene.workers.front();
+  CHECK(asked.questions_in_passing == asked.questions);
+  static_cast<void>(scene.look(true));
+  CHECK(asked.questions_in_passing < asked.questions);  // where something is wrong, all is to be told
 }
 
 TEST_CASE("looks wait in a line that has an end", "[process][diagnosis]") {

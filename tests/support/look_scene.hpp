@@ -122,13 +122,15 @@ class TestWorker {
     looked.pid = pid();
     looked.page.reset(::fcntl(page_.fd(), F_DUPFD_CLOEXEC, 0));
     looked.error_file = error_file_;
-    looked.ask = [this](std::uint64_t number) {
+    looked.ask = [this](const LookWanted& question) {
       ++questions;
-      static_cast<void>(channel_->say(LookWanted{number}));
+      if (question.in_passing) ++questions_in_passing;
+      static_cast<void>(channel_->say(question));
     };
     return looked;
   }
   int questions = 0;
+  int questions_in_passing = 0;
 
  private:
   int local_rank_;

@@ -347,9 +347,9 @@ std::vector<LookedAt> WorkerGroup::looked_at() {
     looked.pid = worker->pid();
     looked.page = worker->page();
     looked.error_file = error_files_.at(static_cast<std::size_t>(id.local_rank.value()));
-    looked.ask = [this, local_rank = id.local_rank, pid = worker->pid()](std::uint64_t number) {
+    looked.ask = [this, local_rank = id.local_rank, pid = worker->pid()](const LookWanted& question) {
       Worker* const asked = find(local_rank);
-      if (asked && asked->pid() == pid) static_cast<void>(asked->say(LookWanted{number}));
+      if (asked && asked->pid() == pid) static_cast<void>(asked->say(question));
     };
   }
   return list;

@@ -95,6 +95,7 @@ std::optional<LookTaken> LocalLook::take() {
 }
 
 std::optional<ArrivalsTaken> LocalLook::take_arrivals() {
+  in_passing_ = true;
   for (Subject& subject : subjects_) {
     if (subject.worker.page) subject.now().hook = read_hook(subject.worker.page.get());
     ask_for_answer(subject);
@@ -201,7 +202,7 @@ void LocalLook::ask_for_answer(Subject& subject) {
   const auto number = means_.mail.expect(subject.worker.local_rank, subject.worker.pid);
   if (!number) return;
   subject.answer_until = now() + answer_limit;
-  means_.post([ask = subject.worker.ask, question = *number] { ask(question); });
+  means_.post([ask = subject.worker.ask, question = LookWanted{*number, in_passing_}] { ask(question); });
 }
 
 void LocalLook::collect(TimePoint until) {

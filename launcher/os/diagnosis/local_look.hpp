@@ -77,6 +77,7 @@ class LocalLook {
   Means means_;
   std::vector<Subject> subjects_;
   const TimePoint begun_;
+  bool in_passing_ = false;  ///< only the answers are asked for
   std::optional<StackHelper> helper_;
 };
 

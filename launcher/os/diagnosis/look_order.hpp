@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launcher/core/diagnosis/hang_files.hpp"
+#include "rendezvous/base/worker_channel.hpp"
 #include "rendezvous/core/diagnosis/lateness.hpp"
 #include "rendezvous/core/diagnosis/rank_look.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
@@ -21,8 +22,8 @@ struct LookedAt {
   pid_t pid = 0;
   UniqueFd page = {};           ///< of the memory that it shares with us, a duplicate; empty: there is none
   std::string error_file = {};  ///< where its exception would lie; empty: nowhere
-  /// Says `look` with this number to it. Called on the loop. Empty: it cannot be asked.
-  std::function<void(std::uint64_t number)> ask = {};
+  /// Says it to it. Called on the loop. Empty: it cannot be asked.
+  std::function<void(const LookWanted& question)> ask = {};
 };
 
 struct LookOrder {

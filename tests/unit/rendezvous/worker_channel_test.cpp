@@ -31,7 +31,7 @@ TEST_CASE("a worker's words come through the channel", "[unit][worker_channel]")
 TEST_CASE("an agent's words come through the channel", "[unit][worker_channel]") {
   for (const AgentWord& word :
        {AgentWord{RoundOver{"rank 1 was ended by signal 9"}}, AgentWord{OwnFault{}}, AgentWord{NewPlace{}},
-        AgentWord{LookWanted{0}}, AgentWord{LookWanted{~0ULL}},
+        AgentWord{LookWanted{0}}, AgentWord{LookWanted{~0ULL}}, AgentWord{LookWanted{5, true}},
         AgentWord{NewPlace{{{"RANK", "3"}, {"MASTER_ADDR", "fe80::1%eth0"}, {"EMPTY", ""}, {"EQUALS", "a=b=c"}}}}}) {
     const auto read = parse_agent_word(packet_of(word));
     REQUIRE(read.has_value());
@@ -44,6 +44,7 @@ TEST_CASE("the channel's packets are lines that Python can write by hand", "[uni
   CHECK(packet_of(WorkerWord{WorkerParked{7}}) == "parked\nstep=7\n");
   CHECK(packet_of(WorkerWord{WorkerLooked{7, 512}}) == "looked\nnumber=7\nlength=512\n");
   CHECK(packet_of(AgentWord{LookWanted{7}}) == "look\nnumber=7\n");
+  CHECK(packet_of(AgentWord{LookWanted{7, true}}) == "look\nnumber=7\npassing=1\n");
   CHECK(packet_of(AgentWord{RoundOver{"a node is lost"}}) == "abort\nreason=a node is lost\n");
   CHECK(packet_of(AgentWord{NewPlace{{{"RANK", "1"}, {"WORLD_SIZE", "4"}}}}) == "place\nRANK=1\nWORLD_SIZE=4\n");
 }
