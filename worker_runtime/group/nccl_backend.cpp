@@ -5,6 +5,7 @@
 #ifdef TORCHUP_CUDA
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -76,7 +77,11 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan& plan) {
   return backend;
 }
 
-std::string nccl_recorder_text() { return c10d::dump_nccl_trace_json(true, false); }
+/// It asks CUDA of collectives that run, which must not end the capture of a graph in another thread.
+std::string nccl_recorder_text() {
+  const c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
+  return c10d::dump_nccl_trace_json(true, false);
+}
 
 #else
 
