@@ -142,8 +142,8 @@ std::string ranks_in(const Incident& incident, std::string_view state) {
 std::string last_sentence(const std::string& traceback) {
   const auto lines = lines_of(traceback);
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
-    const auto begin = line->find_first_not_of(' ');
-    if (begin != std::string::npos) return ": " + shortened(line->substr(begin));
+    const auto begin = line->find_first_not_of(" |");
+    if (begin != std::string::npos && !is_ruler(*line)) return ": " + shortened(line->substr(begin));
   }
   return "";
 }

@@ -49,8 +49,9 @@ Task<> WorkerEnds::with_last_words(WorkerEnded ended, std::string path) {
   if (!words.problem.empty()) listener_.record(event::ErrorFileRefused{path, words.problem});
   if (words.error) {
     ended.error_file = path;
-    if (!words.error->traceback.empty()) ended.message = words.error->traceback;
-    ended.lines = reported_lines(words.error->traceback);
+    const std::string traceback = completed(words.error->traceback, ended.lines);
+    if (!traceback.empty()) ended.message = traceback;
+    ended.lines = reported_lines(traceback);
     ended.time_us = std::min(words.error->time_us, ended.time_us);  // nobody writes after its death
     at(ended.local_rank).time_us = ended.time_us;
   }

@@ -141,6 +141,26 @@ RuntimeError: training failed
   }
 }
 
+TEST_CASE("of several exceptions at once their words count, not what is drawn between them", "[unit][cause]") {
+  const std::string group = R"(  + Exception Group Traceback (most recent call last):
+|   File "t.py", line 3, in <module>
+|     raise ExceptionGroup("two", [OSError(28, "No space left on device"), ValueError(1)])
+| ExceptionGroup: two (2 sub-exceptions)
++-+---------------- 1 ----------------
+  | OSError: [Errno 28] No space left on device
+  +---------------- 2 ----------------
+  | ValueError: 1
+  +------------------------------------
+)";
+  CHECK(last_words(lines_of(group)) ==
+        "ExceptionGroup: two (2 sub-exceptions)\nOSError: [Errno 28] No space left on device\nValueError: 1");
+  CHECK(kind(group) == CauseKind::disk_full);
+  CHECK(is_ruler("+-+---------------- 1 ----------------"));
+  CHECK_FALSE(is_ruler("| ValueError: 1"));
+  CHECK_FALSE(is_ruler("--"));
+  CHECK_FALSE(is_ruler(""));
+}
+
 TEST_CASE("without a traceback the last lines count, or what a C++ program was terminated by", "[unit][cause]") {
   CHECK(kind("reading\nread: Connection reset by peer\n") == CauseKind::consequence);
   CHECK(kind("Connection reset by peer, again in 1 s\na\nb\nc\n") == CauseKind::unknown);

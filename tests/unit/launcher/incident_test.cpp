@@ -240,6 +240,10 @@ TEST_CASE("backtraces come from the error file before the output", "[unit][incid
   incident.evidence = evidence;
   CHECK(incident_summary(incident).ends_with(": SIGSEGV at 0x0"));
 
+  incident.evidence = {};
+  incident.evidence.traceback = "+-+---- 1 ----\n  | ValueError: 1\n  +-------------\n";
+  CHECK(incident_summary(incident).ends_with(": ValueError: 1"));
+
   evidence = {};
   add_backtraces(evidence, failure(5, 1), output);
   CHECK(evidence.traceback == "Traceback (most recent call last):\nKeyError: from the output\n");
