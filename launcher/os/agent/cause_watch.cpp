@@ -15,6 +15,7 @@ Task<> CauseWatch::look() {
   const TimePoint now = std::chrono::steady_clock::now();
   if (now - looked_at_ < cause_look_interval) co_return;
   looked_at_ = now;
+  const TimePoint until = now + last_words_limit;  // of all files together: the failure that waits for this is one
   const std::vector<RaisedWorker> raised = workers_.raised();
   for (const RaisedWorker& worker : raised) {
     const auto is_told = [&] {
@@ -22,8 +23,9 @@ Task<> CauseWatch::look() {
       return told != told_.end() && told->second == worker.raised_at_ns;
     };
     if (is_told()) continue;
+    if (std::chrono::steady_clock::now() >= until) break;
     std::string path = listener_.error_file_of(worker.local_rank);
-    const LastWords words = co_await output_.read_last_words(path);
+    const LastWords words = co_await output_.read_last_words(path, until - std::chrono::steady_clock::now());
     // The mark comes first, the file a moment later; whether it is of another's end only its words tell.
     if (!words.error || is_told()) continue;
     told_[worker.pid] = worker.raised_at_ns;
