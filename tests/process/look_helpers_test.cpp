@@ -118,6 +118,45 @@ TEST_CASE("a helper that cannot help says why", "[process][diagnosis]") {
   }
 }
 
+namespace {
+
+/// A program that leaves a process of its group behind it, which closes our end of its output when `go` is there.
+std::filesystem::path leaving(const std::filesystem::path& folder) {
+  const std::filesystem::path program = folder / "leaving";
+  std::ofstream{program} << "#!/bin/sh\ncd " << folder
+                         << "\n(until [ -e go ]; do sleep 0.01; done; exec sleep 10000 >/dev/null 2>&1) &\n"
+                            "echo $$ $! > part\nmv part pids\n";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  return program;
+}
+
+/// Waits for that program as somebody else does who takes all that has ended. Returns who is left behind.
+pid_t reap_for(const std::filesystem::path& folder) {
+  const TimePoint end = now() + 100s;
+  while (!std::filesystem::exists(folder / "pids") && now() < end) std::this_thread::sleep_for(1ms);
+  pid_t leader = 0;
+  pid_t left = 0;
+  std::ifstream{folder / "pids"} >> leader >> left;
+  REQUIRE(leader > 0);
+  REQUIRE(::waitpid(leader, nullptr, 0) == leader);
+  std::ofstream{folder / "go"};
+  return left;
+}
+
+}  // namespace
+
+TEST_CASE("a helper that somebody else has reaped is not killed by its number", "[process][diagnosis]") {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path program = leaving(folder.path);
+  pid_t left = 0;
+  {
+    const StackHelper helper{program, {{7, 7}}};
+    left = reap_for(folder.path);
+  }
+  CHECK(::kill(left, 0) == 0);  // who is left in its group stands in for whom its number is by now
+  ::kill(left, SIGKILL);
+}
+
 TEST_CASE("workers let their agent's programs trace them", "[process][diagnosis]") {
   // Few machines of tests have Yama, without which the call changes nothing. So a filter kills who makes it, for us.
   const pid_t agent = ::fork();

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -59,10 +60,11 @@ StackHelper::StackHelper(const std::string& program, std::vector<StackTarget> ta
 
 StackHelper::~StackHelper() {
   if (child_.pid <= 0) return;
-  ::kill(-child_.pid, SIGKILL);
+  // Itself alone, by what cannot become another's: at the job's end the loop's thread may have reaped it.
+  ::syscall(SYS_pidfd_send_signal, child_.pidfd.get(), SIGKILL, nullptr, 0);
   pollfd ended{child_.pidfd.get(), POLLIN, 0};
   if (::poll(&ended, 1, milliseconds_until(std::chrono::steady_clock::now() + end_limit)) > 0) {
-    // No reap(): at the job's end the loop's thread takes whatever has ended.
+    // No reap(), for the same reason.
     siginfo_t info{};
     static_cast<void>(::waitid(P_PIDFD, static_cast<id_t>(child_.pidfd.get()), &info, WEXITED | WNOHANG));
   }
