@@ -113,7 +113,7 @@ class OneNode(Rehearsed, unittest.TestCase):
         self.assertIn("rehearsal failed: at 60s kill rank=1 did not come before the end\n", err)
 
     def test_a_stopped_rank_stands_still_and_nobody_warns_of_it(self):
-        job = self.begin("at 500ms stop rank=1 for=5s", "{notes} 150 0.05",
+        job = self.begin("at step 5 stop rank=1 for=5s", "{notes} 150 0.05",
                          "--nproc-per-node=2 --hang-timeout=2,60 --on-hang=restart")
         second = until(lambda: [pid for local, pid, *_ in self.starts() if local == 1], "rank 1")[0]
         until(lambda: state(second) == "T", "rank 1 is stopped")
@@ -126,7 +126,7 @@ class OneNode(Rehearsed, unittest.TestCase):
         self.assertIn("rehearsal passed", err)
 
     def test_a_stop_that_nobody_knows_of_is_warned_of(self):
-        job = self.begin("at 300ms kill rank=1 signal=STOP", "{notes} 60 0.05")
+        job = self.begin("at step 5 kill rank=1 signal=STOP", "{notes} 60 0.05")
         second = until(lambda: [pid for local, pid, *_ in self.starts() if local == 1], "rank 1")[0]
         until(lambda: self.seen("worker_stopped"), "a warning")
         os.killpg(second, signal.SIGCONT)

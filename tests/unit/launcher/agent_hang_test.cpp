@@ -220,7 +220,7 @@ TEST_CASE("arrivals are answered in the terms of the coordinator's clock", "[uni
     for (int i = 0; i < 40; ++i) {
       Arrival& arrival = one.arrivals.emplace_back();
       arrival.call = looks::call("0", i);
-      arrival.call.created_ns = 100'000'000 * (i + 1) + rank * 30'000'000;
+      arrival.call.created_ns = std::int64_t{100'000'000} * (i + 1) + rank * 30'000'000;
     }
   }
   SECTION("if it is known") {

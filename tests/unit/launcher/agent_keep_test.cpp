@@ -439,7 +439,8 @@ TEST_CASE("the steps of earlier rounds are no progress of the next", "[unit][age
     StepSample& sample = seen.samples.emplace_back();
     sample.signs = signs;
     job.now += 1s;
-    const auto* const report = find<ReportProgress>(job.step(seen));
+    const auto actions = job.step(seen);
+    const auto* const report = find<ReportProgress>(actions);
     REQUIRE(report);
     return report->report.progressed;
   };
