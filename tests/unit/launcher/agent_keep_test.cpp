@@ -433,7 +433,8 @@ TEST_CASE("words that nobody asked for change nothing", "[unit][agent][keep]") {
 TEST_CASE("the steps of earlier rounds are no progress of the next", "[unit][agent][keep]") {
   Keeping job{three_workers()};
   job.next_round(3);
-  WorkerSigns signs{.local_rank = LocalRank{0}, .watched = true, .beats = 3, .beat_ns = -1};  // before this job's beginning, t0
+  WorkerSigns signs{
+      .local_rank = LocalRank{0}, .watched = true, .beats = 3, .beat_ns = -1};  // before this job's beginning, t0
   const auto progressed = [&] {
     StepsSeen seen;
     StepSample& sample = seen.samples.emplace_back();
