@@ -7,10 +7,13 @@ usage: scheduler_test.py TORCHUP EXAMPLES [unittest options]
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 TORCHUP = os.path.abspath(sys.argv.pop(1))
@@ -73,6 +76,30 @@ class Scheduler(unittest.TestCase):
             self.assertNotIn(name, worker)
         self.assertEqual(worker["OMPI_MCA_btl"], "tcp")
         self.assertEqual(worker["TORCHELASTIC_RUN_ID"], f"slurm.c.{step['SLURM_JOB_ID']}.0.0")
+
+    def test_in_a_pod_probes_come_from_outside(self):
+        for pod, reached in (({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, True), ({}, False)):
+            with socket.socket() as free:
+                free.bind(("", 0))
+                port = free.getsockname()[1]
+            agent = subprocess.Popen([TORCHUP, "sh", "-c", "echo started; exec sleep 100"], stdout=subprocess.PIPE, text=True,
+                                     env={**CLEAN, **pod, "TORCHELASTIC_HEALTH_CHECK_PORT": str(port)})
+            try:
+                self.assertEqual(agent.stdout.readline(), "started\n")
+
+                def ask(host):
+                    with urllib.request.urlopen(f"http://{host}:{port}/healthz", timeout=10) as answer:
+                        return answer.read()
+
+                self.assertEqual(ask("127.0.0.1"), b"ok\n")
+                if reached:
+                    self.assertEqual(ask("127.0.0.2"), b"ok\n")
+                else:
+                    with self.assertRaises(urllib.error.URLError):
+                        ask("127.0.0.2")
+            finally:
+                agent.terminate()
+                agent.communicate(timeout=60)
 
     def test_the_plan_says_where_values_came_from(self):
         step = slurm_step(1, SLURM_GPUS_ON_NODE="4", PET_MAX_RESTARTS="1")
