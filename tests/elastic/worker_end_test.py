@@ -4,6 +4,7 @@ usage: worker_end_test.py [unittest options]
 """
 
 import contextlib
+import fcntl
 import io
 import os
 import select
@@ -161,7 +162,7 @@ class Ends(unittest.TestCase):
             def work():
                 memory = os.memfd_create("page", os.MFD_ALLOW_SEALING)
                 os.ftruncate(memory, 4096)
-                fake_agent.fcntl.fcntl(memory, 1033, seals)
+                fcntl.fcntl(memory, 1033, seals)
                 copy = os.dup(memory)
                 status = os.fstat(memory)
                 os.environ[_page.VARIABLE] = f"{memory}:{status.st_dev}:{status.st_ino + shift}:{os.getpid()}"

@@ -5,6 +5,7 @@
 #ifdef TORCHUP_CUDA
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -76,6 +77,12 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan& plan) {
   return backend;
 }
 
+/// It asks CUDA of collectives that run, which must not end the capture of a graph in another thread.
+std::string nccl_recorder_text() {
+  const c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
+  return c10d::dump_nccl_trace_json(true, false);
+}
+
 #else
 
 VisibleGpus visible_gpus() { return {}; }
@@ -84,6 +91,7 @@ std::string gpu_identity(const torch::Device&) { return ""; }
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan&) {
   throw Error{"backend nccl: this library was built without CUDA; build it with a CUDA wheel of torch, or use gloo"};
 }
+std::string nccl_recorder_text() { return ""; }
 
 #endif
 
