@@ -17,6 +17,7 @@ namespace {
 
 constexpr const char* usage = "usage: torchup [options] program [arguments]\n";
 constexpr std::string_view legacy_name = "torchup-launch";
+constexpr std::string_view torchrun_name = "torchrun";
 constexpr const char* legacy_warning =
     "torchup-launch: FutureWarning: The module torch.distributed.launch is deprecated\n"
     "and will be removed in future. Use torchup (torchrun).\n"
@@ -160,6 +161,7 @@ std::variant<CommandLine, Answer> parse_command_line(std::span<const std::string
   if (error) return usage_error(*error);
   line.program = std::move(split.program);
   line.legacy = as_launch && !line.options.flag("use-env");
+  line.as_torchrun = as_launch || name == torchrun_name;
   if (as_launch) std::fputs(legacy_warning, stderr);
   return line;
 }

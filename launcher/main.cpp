@@ -20,7 +20,9 @@
 #include "launcher/core/options/completion.hpp"
 #include "launcher/core/plan/descriptor_need.hpp"
 #include "launcher/core/plan/plan.hpp"
+#include "launcher/core/plan/plan_json.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
+#include "launcher/core/scheduler/batch_script.hpp"
 #include "launcher/os/agent/agent_runner.hpp"
 #include "launcher/os/diagnosis/health_check.hpp"
 #include "launcher/os/diagnosis/native_stack.hpp"
@@ -71,6 +73,14 @@ Result<std::string> read_user_file(const std::string& path, std::size_t bytes_ma
   return content;
 }
 
+/// A pipe or device may never end.
+Result<std::string> read_plain_file(const std::string& path, std::size_t bytes_max) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return system_error(path);
+  if (!S_ISREG(status.st_mode)) return fail(errc::bad_value, path + " is no plain file");
+  return read_user_file(path, bytes_max);
+}
+
 Machine this_machine() {
   Machine machine;
   machine.variable = [](std::string_view name) -> std::optional<std::string> {
@@ -89,6 +99,7 @@ Machine this_machine() {
   machine.script = [](const std::string& path) {
     return read_regular_file(path, script_bytes_max);  // one that is too long is refused with its place
   };
+  machine.file = read_plain_file;
   machine.host = host_name();
   return machine;
 }
@@ -233,6 +244,7 @@ std::variant<CommandLine, int> read_options(std::span<const std::string> words, 
   if (line.options.has("config")) {
     if (auto read = read_config_file(line.options); !read) return refuse(read.error());
   }
+  if (line.as_torchrun) line.options.derive("scheduler", "none", "the name torchrun");
   if (auto checked = check_types(line.options); !checked) return give(usage_error(checked.error().message()));
   if (line.program.empty() && !line.options.flag("preflight-only")) {
     return give(usage_error("the following arguments are required: training_script, training_script_args"));
@@ -250,6 +262,10 @@ int launch(std::span<const std::string> words, std::string token, const StarterL
   if (const int* const status = std::get_if<int>(&read)) return *status;
   const auto& line = std::get<CommandLine>(read);
   const LogWords log = log_words(line.options);
+  if (line.options.has("print-batch-script")) {
+    const auto script = batch_script(line.options.text("print-batch-script"), line.options, line.program);
+    return script ? give({0, *script, ""}) : refuse(script.error(), log);
+  }
   auto plan = make_plan(line.options, line.program, line.legacy, machine);
   if (!plan) return refuse(plan.error(), log);
   if (auto checked = check_machine(*plan); !checked) return refuse(checked.error(), log);
@@ -257,13 +273,17 @@ int launch(std::span<const std::string> words, std::string token, const StarterL
   if (!secret) return refuse(secret.error(), log);
   plan->rendezvous.token = *std::move(secret);
   if (line.options.flag("print-env")) return give(environment_answer(*plan, line.options));
-  if (line.options.flag("dry-run")) return give({0, plan_text(*plan), ""});
+  if (line.options.flag("dry-run")) {
+    const bool json = line.options.text("format", "sh") == "json";
+    return give({0, json ? plan_as_json(*plan) : plan_text(*plan), ""});
+  }
   if (auto checked = check_kernel(); !checked) {
     static_cast<void>(refuse(checked.error(), log));
     return exit_code::unfit;
   }
   if (plan->rehearsal.nodes > 0) return run_rehearsed_nodes(*plan, guarded, words, token, machine.host);
-  run_agent(*plan, std::move(guarded), machine.host);
+  const std::string& told = plan->scheduler.own_name;
+  run_agent(*plan, std::move(guarded), told.empty() ? machine.host : told);
 }
 
 }  // namespace

@@ -50,8 +50,10 @@ std::string rendezvous_text(const LaunchConfig& plan) {
   const RendezvousConfig& meeting = plan.rendezvous;
   if (plan.rehearsal.nodes > 0) return "c10d, on a free port of 127.0.0.1";
   if (plan.one_node() && !meeting.endpoint) return "in this process, workers meet on a free port of 127.0.0.1";
-  const std::string name = meeting.backend == Backend::static_ ? "static, " : "c10d, ";
-  return name + (meeting.endpoint ? to_string(*meeting.endpoint) : std::string{"localhost"});
+  std::string text = meeting.backend == Backend::static_ ? "static, " : "c10d, ";
+  text += meeting.endpoint ? to_string(*meeting.endpoint) : std::string{"localhost"};
+  for (const Port port : plan.scheduler.further_ports) text += fmt::format(", else {}", port.value());
+  return text;
 }
 
 }  // namespace
@@ -61,14 +63,22 @@ std::string plan_text(const LaunchConfig& plan) {
   const auto line = [&](const char* name, const std::string& value) {
     text << name << std::string(18 - std::min<std::size_t>(17, std::string_view{name}.size()), ' ') << value << '\n';
   };
+  const auto told = [&](const char* name, const std::string& value, const std::string& from) {
+    line(name, fmt::format("{}  ({})", value, from));
+  };
   const auto number = [](auto value) { return fmt::format("{}", value); };
-  line("nodes", plan.terms.min_nodes == plan.terms.max_nodes
-                    ? number(plan.terms.min_nodes)
-                    : fmt::format("{} to {}", plan.terms.min_nodes, plan.terms.max_nodes));
-  line("workers here", number(plan.local_world_size));
+  if (!plan.scheduler.name.empty()) line("scheduler", plan.scheduler.name);
+  told("nodes",
+       plan.terms.min_nodes == plan.terms.max_nodes
+           ? number(plan.terms.min_nodes)
+           : fmt::format("{} to {}", plan.terms.min_nodes, plan.terms.max_nodes),
+       plan.origins.nodes);
+  if (plan.scheduler.node) told("node rank", number(*plan.scheduler.node), plan.origins.node_rank);
+  if (!plan.scheduler.hosts.empty()) told("hosts", words_text(plan.scheduler.hosts), plan.scheduler.hosts_from);
+  told("workers here", number(plan.local_world_size), plan.origins.workers);
   line("role", plan.role);
-  line("rendezvous", rendezvous_text(plan));
-  line("run id", plan.rendezvous.run_id.value());
+  told("rendezvous", rendezvous_text(plan), plan.origins.endpoint);
+  told("run id", plan.rendezvous.run_id.value(), plan.origins.run_id);
   if (!plan.preflight.only) {
     line("program", fmt::format("{}  ({})", plan.program.executable, plan.program.reason));
     line("command", words_text(plan.program.command));
@@ -83,7 +93,7 @@ std::string plan_text(const LaunchConfig& plan) {
   if (!plan.preflight.health_check.empty()) line("health check", words_text({"sh", "-c", plan.preflight.health_check}));
   if (!plan.worker_hook) line("worker hook", "none");
   line("max restarts", number(plan.terms.max_restarts));
-  line("stop", fmt::format("signal, {}, SIGKILL", exact_seconds(plan.stop_grace)));
+  told("stop", fmt::format("signal, {}, SIGKILL", exact_seconds(plan.stop_grace)), plan.origins.shutdown_timeout);
   line("signals", plan.signals_to_handle);
   line("hangs", hang_text(plan.terms));
   line("stragglers", plan.terms.straggler_window == Duration{0}

@@ -111,6 +111,55 @@ TEST_CASE("of agents on one machine with one endpoint the first hosts and the ot
   REQUIRE(run_until(loop, [&] { return a.last<End>() && b.last<End>(); }));
 }
 
+TEST_CASE("where the port is taken nodes meet at a further one, whoever has the first", "[net][attach]") {
+  asio::io_context loop;
+  const Port further = free_port();
+  const auto at = [&](Port port, const std::string& run_id, bool is_host) {
+    return [&, port, run_id, is_host](AgentLink::Handler handler) {
+      return attach(loop,
+                    {.run_id = RunId{run_id},
+                     .endpoint = Endpoint{"127.0.0.1", port},
+                     .further_ports = {further},
+                     .is_host = is_host,
+                     .join_timeout = 30s},
+                    std::move(handler));
+    };
+  };
+  SECTION("a program that says nothing") {
+    const tcp::acceptor silent{loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0}};
+    const Port taken{silent.local_endpoint().port()};
+    Agent a{at(taken, "job", true)}, b{at(taken, "job", false)};
+    run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2});
+  }
+  SECTION("another job") {
+    const Port taken = free_port();
+    Agent other{at(taken, "other", true)};
+    other.link->send(join_of("c", {}));
+    REQUIRE(run_until(loop, [&] { return other.last<HostStore>() != nullptr; }));
+    Agent a{at(taken, "job", true)}, b{at(taken, "job", false)};
+    run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2});
+  }
+}
+
+TEST_CASE("an agent that finds all its ports taken says which they are", "[net][attach]") {
+  asio::io_context loop;
+  const tcp::acceptor first{loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0}},
+      second{loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0}};
+  Agent a{[&](AgentLink::Handler handler) {
+    return attach(loop,
+                  {.run_id = RunId{"job"},
+                   .endpoint = Endpoint{"127.0.0.1", Port{first.local_endpoint().port()}},
+                   .further_ports = {Port{second.local_endpoint().port()}},
+                   .is_host = true},
+                  std::move(handler));
+  }};
+  REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
+  REQUIRE(a.lost()->exit_code == 67);
+  for (const tcp::acceptor* const port : {&first, &second}) {
+    REQUIRE(a.lost()->reason.find(std::to_string(port->local_endpoint().port())) != std::string::npos);
+  }
+}
+
 TEST_CASE("an agent whose port was taken hosts after all when its holder goes without an answer", "[net][attach]") {
   asio::io_context loop;
   auto former = std::make_unique<tcp::acceptor>(loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0});

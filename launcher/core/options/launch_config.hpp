@@ -85,12 +85,39 @@ struct RehearsalConfig {
   friend bool operator==(const RehearsalConfig&, const RehearsalConfig&) = default;
 };
 
+/// What the scheduler around us says that is no option's value.
+struct SchedulerPart {
+  bool asked = false;                    ///< --scheduler is not none, whether there is one or not
+  std::string name = {};                 ///< "slurm"; empty: there is none
+  bool slurm_step = false;               ///< our variables are those of a task of a step of Slurm
+  std::vector<std::string> hosts = {};   ///< of the whole job, or of its step
+  std::string hosts_from = {};           ///< the variables that told them
+  std::string own_name = {};             ///< how `hosts` name this node; empty: as gethostname does
+  std::vector<Port> further_ports = {};  ///< of the first host, for when that of the endpoint is taken
+  std::optional<bool> is_host = {};      ///< by this node's index; nothing: the endpoint is not the scheduler's
+  std::optional<std::int64_t> end = {};  ///< of the allocation, in Unix seconds
+  std::string end_from = {};
+  std::optional<int> node = {};            ///< index of this node
+  int tasks = 1;                           ///< that the scheduler starts on this node
+  int task = 0;                            ///< which of them we are
+  std::vector<std::string> warnings = {};  ///< said once at the start
+  friend bool operator==(const SchedulerPart&, const SchedulerPart&) = default;
+};
+
+/// Where the values came from that a scheduler may tell: an option, a variable, "default".
+struct PlanOrigins {
+  std::string nodes = {}, workers = {}, node_rank = {}, endpoint = {}, run_id = {}, shutdown_timeout = {};
+  friend bool operator==(const PlanOrigins&, const PlanOrigins&) = default;
+};
+
 /// What one agent is going to do: the plan, a checked value that --dry-run prints.
 struct LaunchConfig {
   JobTerms terms;
   int local_world_size = 1;  ///< >= 1
   std::string role = "default";
   RendezvousConfig rendezvous;
+  SchedulerPart scheduler;
+  PlanOrigins origins;
   WorkerProgram program;
 
   /// What workers find loaded (--preload): modules, or where no Python runs it the program itself; empty: nothing.
@@ -122,6 +149,7 @@ struct LaunchConfig {
   std::string event_log_handler = "null";
   std::string timer_file;             ///< the watchdog's pipe; empty: no watchdog
   std::optional<Port> health_port;    ///< answers probes
+  bool in_pod = false;                ///< of Kubernetes, whose probes come from outside
   std::vector<std::string> warnings;  ///< said once at the start
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 

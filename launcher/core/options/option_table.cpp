@@ -27,6 +27,11 @@ constexpr std::array table = {
                "default 1."},
     OptionSpec{"node-rank", 0, ValueKind::integer, "N", nodes,
                "Rank of this node, with the static rendezvous (default 0)."},
+    OptionSpec{
+        "scheduler", 0, ValueKind::text, "auto|none|NAME", nodes,
+        "Whose variables tell what the options do not: nodes, workers, where they meet; auto (default) takes the "
+        "innermost that is there. Under the name torchrun it is none.",
+        "auto|none|openmpi|mpich|slurm|volcano|kubernetes|sagemaker|azureml|skypilot|lsf|pbs|sge"},
     OptionSpec{"role", 0, ValueKind::text, "NAME", nodes,
                "Role of the workers; role ranks count within it (default default)."},
 
@@ -180,8 +185,12 @@ constexpr std::array table = {
     OptionSpec{"dry-run", 0, ValueKind::flag, "", show, "Print the plan and start nothing.", {}, false},
     OptionSpec{"print-env", 0, ValueKind::flag, "", show, "Print the environment that a worker would get.", {}, false},
     OptionSpec{"rank", 0, ValueKind::integer, "N", show, "The worker of --print-env (default 0).", {}, false},
-    OptionSpec{"format", 0, ValueKind::text, "sh|json", show, "The form of --print-env (default sh).", "sh|json",
-               false},
+    OptionSpec{"format", 0, ValueKind::text, "sh|json", show,
+               "The form of --print-env (default sh); json is also one of --dry-run.", "sh|json", false},
+    OptionSpec{
+        "print-batch-script", 0, ValueKind::text, "slurm|kubernetes", show,
+        "Print what starts this command line as a job there: a script for sbatch, or a Service and an Indexed Job.",
+        "slurm|kubernetes", false},
     OptionSpec{"print-completion", 0, ValueKind::text, "bash|zsh|fish|tcsh", show,
                "Print the completion script for a shell.", "bash|zsh|fish|tcsh", false},
     OptionSpec{"version", 0, ValueKind::flag, "", show, "Print the version.", {}, false},

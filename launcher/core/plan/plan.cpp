@@ -44,12 +44,14 @@ Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<st
   constexpr std::array<Step, 15> steps{plan_backend,       plan_nodes,     plan_workers, plan_conf,     plan_output,
                                        plan_virtual_ranks, plan_stop,      plan_signals, plan_restarts, plan_hangs,
                                        plan_checks,        plan_rehearsal, plan_outside, plan_program,  plan_preload};
-  const OptionValues own = in_rehearsed_nodes(options, machine.rehearsed);
-  const PlanSource source{own, words, legacy, machine};
+  OptionValues own = in_rehearsed_nodes(options, machine.rehearsed);
   LaunchConfig plan;
+  if (auto heard = hear_scheduler(machine, own, plan); !heard) return heard.error();
+  const PlanSource source{own, words, legacy, machine};
   for (const Step step : steps) {
     if (auto done = step(source, plan); !done) return done.error();
   }
+  name_origins(source, plan);
   return plan;
 }
 

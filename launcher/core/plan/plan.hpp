@@ -26,6 +26,8 @@ struct Machine {
   std::function<std::string()> random_run_id;                          ///< a UUID
   std::string host;                                                    ///< as gethostname gives it
   std::function<Result<std::string>(const std::string& path)> script;  ///< the content of --rehearse=@FILE
+  /// The start of a plain file that a scheduler wrote, with more than `bytes_max` bytes where it is longer.
+  std::function<Result<std::string>(const std::string& path, std::size_t bytes_max)> file;
   std::optional<RehearsedNode> rehearsed;                              ///< which node of --rehearse-nodes this is
 };
 

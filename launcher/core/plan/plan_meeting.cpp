@@ -97,7 +97,8 @@ Result<> read_static(const OptionValues& options, const std::string& given, Laun
 
 /// One node that needs no port that others know.
 Result<> meet_here(const PlanSource& source, LaunchConfig& plan) {
-  plan.rendezvous.run_id = RunId{source.machine.random_run_id()};
+  const bool told = source.options.has("rdzv-id") && !source.options.given("rdzv-id");  // by the scheduler
+  if (!told) plan.rendezvous.run_id = RunId{source.machine.random_run_id()};
   if (source.options.flag("standalone") && plan.terms.max_nodes > 1) {
     return bad(
         fmt::format("--standalone means one node, but --nnodes={} asks for more", source.options.text("nnodes")));
@@ -125,31 +126,21 @@ Result<> check_run_id(const Machine& machine, LaunchConfig& plan) {
   return why.empty() ? Result<>{} : bad(fmt::format("--rdzv-id cannot be used: {}; take a short name", why));
 }
 
-Result<> read_hosts(const PlanSource& source, JobTerms& terms) {
-  const auto& [options, words, legacy, machine] = source;
+/// All nodes compare it, and so much of it goes over the wire.
+Result<> read_hosts(const OptionValues& options, JobTerms& terms) {
   terms.hostlist = options.text("expect-hosts");
-  if (terms.hostlist.empty() && machine.variable("SLURM_JOB_NUM_NODES") == fmt::format("{}", terms.max_nodes)) {
-    terms.hostlist = machine.variable("SLURM_JOB_NODELIST").value_or("");
-  }
-  // All nodes compare it, and so much of it goes over the wire.
-  const bool too_long = terms.hostlist.size() > text_bytes_max;
-  if (too_long && options.has("expect-hosts")) {
+  if (terms.hostlist.size() > text_bytes_max) {
     return bad(
         fmt::format("--expect-hosts: {} bytes are more than the {} that other nodes get; write ranges: node[1-9]",
                     terms.hostlist.size(), text_bytes_max));
   }
   const auto hosts = expand_hostlist(terms.hostlist);
-  if (hosts && !too_long) return {};
-  if (options.has("expect-hosts")) {
-    return bad(fmt::format("--expect-hosts={}: {}", terms.hostlist, hosts.error().message()));
-  }
-  terms.hostlist.clear();  // Slurm's own, which we do not understand, or cannot pass on
-  return {};
+  if (hosts) return {};
+  return bad(fmt::format("--expect-hosts={}: {}", terms.hostlist, hosts.error().message()));
 }
 
 /// Who is expected, and in which order ranks are given.
-Result<> read_order(const PlanSource& source, JobTerms& terms) {
-  const OptionValues& options = source.options;
+Result<> read_order(const OptionValues& options, JobTerms& terms) {
   auto multiple = options.integer("nnodes-multiple-of", 1);
   if (!multiple) return multiple.error();
   if (*multiple < 1) return bad("--nnodes-multiple-of must be >= 1");
@@ -157,11 +148,11 @@ Result<> read_order(const PlanSource& source, JobTerms& terms) {
     return bad(fmt::format("--nnodes-multiple-of={} is more than --nnodes allows, {}", *multiple, terms.max_nodes));
   }
   terms.nodes_multiple_of = static_cast<int>(*multiple);
-  if (auto read = read_hosts(source, terms); !read) return read;
+  if (auto read = read_hosts(options, terms); !read) return read;
   const std::string order = options.text("rank-order", "address");
   terms.rank_order = order == "join" ? RankOrder::join : order == "hostlist" ? RankOrder::hostlist : RankOrder::address;
   if (terms.rank_order == RankOrder::hostlist && terms.hostlist.empty()) {
-    return bad("--rank-order=hostlist needs a list of hosts: --expect-hosts, or a Slurm job of --nnodes nodes");
+    return bad("--rank-order=hostlist needs a list of hosts: --expect-hosts, or a scheduler that has one");
   }
   return {};
 }
@@ -173,6 +164,7 @@ Result<> plan_backend(const PlanSource& source, LaunchConfig& plan) {
   RendezvousConfig& meeting = plan.rendezvous;
   meeting.run_id = RunId{options.text("rdzv-id", "none")};
   meeting.local_addr = options.text("local-addr");
+  meeting.is_host = plan.scheduler.is_host;
   if (options.has("allow")) {
     auto allowed = SourceList::read(options.text("allow"));
     if (!allowed) return bad(fmt::format("--allow: {}", allowed.error().message()));
@@ -185,7 +177,8 @@ Result<> plan_backend(const PlanSource& source, LaunchConfig& plan) {
   const bool here = options.flag("standalone") || plain;
   if (auto met = here ? meet_here(source, plan) : meet_at(options, backend, plan); !met) return met;
   if (auto checked = check_run_id(machine, plan); !checked) return checked;
-  if (meeting.backend != Backend::static_ && options.integer("node-rank", 0).value() != 0) {
+  if (meeting.backend != Backend::static_ && options.given("node-rank") &&
+      options.integer("node-rank", 0).value() != 0) {
     warn(plan, fmt::format("node_rank is only used for static rdzv_backend. It will be ignored for rdzv_backend={}.",
                            here ? "c10d" : backend));
   }
@@ -203,7 +196,7 @@ Result<> plan_nodes(const PlanSource& source, LaunchConfig& plan) {
   if (!lease) return lease.error();
   if (*lease < 0.1) return bad("--lease must be at least 0.1 seconds");
   plan.terms.lease = seconds_of(*lease);
-  if (auto order = read_order(source, plan.terms); !order) return order;
+  if (auto order = read_order(options, plan.terms); !order) return order;
   plan.set_socket_ifname = options.flag("set-socket-ifname");
   const std::string same = options.text("same-world", "warn");
   plan.terms.same_world = same == "off" ? SameWorld::off : same == "fail" ? SameWorld::fail : SameWorld::warn;

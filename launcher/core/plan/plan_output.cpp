@@ -87,6 +87,7 @@ Result<> plan_output(const PlanSource& source, LaunchConfig& plan) {
   if (auto read = read_event_handler(source, plan); !read) return read;
   read_watchdog(machine, plan);
   read_health_port(machine, plan);
+  plan.in_pod = machine.variable("KUBERNETES_SERVICE_HOST").has_value();
   return {};
 }
 

@@ -17,6 +17,10 @@ struct PlanSource {
   const Machine& machine;
 };
 
+// plan_scheduler.cpp: what the scheduler around us says, before all steps, and where values came from, behind them.
+Result<> hear_scheduler(const Machine& machine, OptionValues& options, LaunchConfig& plan);
+void name_origins(const PlanSource& source, LaunchConfig& plan);
+
 // plan_meeting.cpp: where the nodes meet, how many they are, in which order.
 Result<> plan_backend(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_nodes(const PlanSource& source, LaunchConfig& plan);

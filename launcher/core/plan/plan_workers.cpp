@@ -2,11 +2,10 @@
 
 #include "launcher/core/machine/numa_binding.hpp"
 #include "launcher/core/plan/plan_steps.hpp"
+#include "launcher/core/scheduler/visible_count.hpp"
 
 namespace torchup {
 namespace {
-
-constexpr std::string_view cuda_devices = "CUDA_VISIBLE_DEVICES";
 
 /// The GPUs that are asked for, by number or by name.
 struct ChosenGpus {

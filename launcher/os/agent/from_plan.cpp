@@ -52,7 +52,10 @@ AttachSettings attach_settings(const LaunchConfig& config) {
   const RendezvousConfig& meeting = config.rendezvous;
   AttachSettings settings;
   settings.run_id = meeting.run_id;
-  if (meets_elsewhere(config)) settings.endpoint = meeting.endpoint;
+  if (meets_elsewhere(config)) {
+    settings.endpoint = meeting.endpoint;
+    settings.further_ports = config.scheduler.further_ports;
+  }
   settings.is_host = meeting.is_host;
   settings.local_addr = meeting.local_addr;
   settings.token = meeting.token;

@@ -49,7 +49,7 @@ void JobRecord::open_log() {
 
 void JobRecord::open_health_port() {
   if (!config_.health_port) return;
-  auto opened = HealthPort::open(loop_, *config_.health_port, [this] { return health_json(record_); });
+  auto opened = HealthPort::open(loop_, *config_.health_port, config_.in_pod, [this] { return health_json(record_); });
   if (opened) {
     health_port_.emplace(*std::move(opened));
   } else {

@@ -20,9 +20,9 @@ constexpr auto accept_pause = std::chrono::milliseconds{100};
 
 HttpOptions pages(std::function<std::string()> body) {
   HttpOptions options;
-  const HttpOptions::Page page{"application/json", std::move(body)};
-  options.pages.emplace("/", page);
-  options.pages.emplace("/healthz", page);
+  options.pages.emplace("/", HttpOptions::Page{"application/json", std::move(body)});
+  const HttpOptions::Page open{"text/plain; charset=utf-8", [] { return std::string{"ok\n"}; }, true};
+  options.pages.emplace("/healthz", open);
   return options;
 }
 
@@ -76,8 +76,9 @@ HealthPort::~HealthPort() = default;
 
 Port HealthPort::port() const { return impl_->port(); }
 
-Result<HealthPort> HealthPort::open(boost::asio::io_context& loop, Port port, std::function<std::string()> body) {
-  auto listeners = listen_on("localhost", port, silent_peer_max);
+Result<HealthPort> HealthPort::open(boost::asio::io_context& loop, Port port, bool everywhere,
+                                    std::function<std::string()> body) {
+  auto listeners = listen_on(everywhere ? "" : "localhost", port, silent_peer_max);
   if (!listeners) return listeners.error();
   return HealthPort{std::make_unique<Impl>(loop, std::move(*listeners), std::move(body))};
 }

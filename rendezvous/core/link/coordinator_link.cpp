@@ -139,9 +139,9 @@ void CoordinatorLink::due(TimePoint now) {
   if (attempt_) {
     if (!attempt_->quiet && now >= attempt_->since + quiet_limit) {
       attempt_->quiet = true;
-      if (!welcomed_once_ && attempt_->unproved.empty()) act(link::MeetForeigner{});
+      if (!welcomed_once_ && !seeks() && attempt_->unproved.empty()) act(link::MeetForeigner{});
     }
-    if (now >= attempt_->since + welcome_limit) {
+    if (now >= attempt_->since + answer_limit()) {
       if (attempt_->unproved.empty()) {
         foreign("it accepts connections and says nothing", now);
       } else {
@@ -162,7 +162,8 @@ void CoordinatorLink::due(TimePoint now) {
   }
   if (const auto at = dial_at(); at && now >= *at) {
     dialling_ = LineId{next_line_++};
-    act(link::Dial{*dialling_, dial_limit});
+    const auto port = port_at_ == 0 ? std::nullopt : std::optional{settings_.further_ports.at(port_at_ - 1)};
+    act(link::Dial{*dialling_, dial_limit, port});
   }
 }
 
@@ -176,7 +177,7 @@ std::optional<TimePoint> CoordinatorLink::deadline() const {
   consider(fence_at());
   consider(leave_until_);
   consider(dial_at());
-  if (attempt_) consider(attempt_->since + (attempt_->quiet ? welcome_limit : quiet_limit));
+  if (attempt_) consider(attempt_->since + (attempt_->quiet ? answer_limit() : quiet_limit));
   return first;
 }
 
@@ -259,7 +260,7 @@ void CoordinatorLink::forget_place() {
 // ---- what the agent hears
 
 void CoordinatorLink::trouble(const std::string& what) {
-  if (what == last_trouble_) return;
+  if (what == last_trouble_ || (seeks() && port_at_ != 0)) return;  // of several ports the first one's is told
   last_trouble_ = what;
   tell(Waiting{fmt::format("rendezvous endpoint {}: {}", to_string(settings_.endpoint), what)});
 }

@@ -79,6 +79,7 @@ using Event = std::variant<Say, Report, Dialled, DialFailed, Heard, Garbled, Clo
 struct Dial {
   LineId line;
   Duration limit{};
+  std::optional<Port> port = {};  ///< another than the endpoint's
   friend bool operator==(const Dial&, const Dial&) = default;
 };
 struct Write {
@@ -125,6 +126,8 @@ struct CoordinatorLinkSettings {
   /// Our proof of the job's token in answer to `challenge`; nothing when the challenge was not made with that token.
   /// Empty: there is no token.
   std::function<std::optional<Mac>(const Hello& hello, const Challenge& challenge)> prove = {};
+  /// Of the endpoint's host, where the coordinator listens if those before them were taken.
+  std::vector<Port> further_ports = {};
   std::uint64_t seed = 0;  ///< of the jitter
 };
 
@@ -146,10 +149,16 @@ struct CoordinatorLinkSettings {
 /// line on which a keep-alive was answered. Then LinkLost: 68 when who answers there refuses us or does not prove the
 /// token, else 67. Without a token somebody who answers in another language, or holds connections and says nothing,
 /// for `foreign_limit` is another program: 67 at once. A time for which this machine was suspended counts for none.
+///
+/// **Ports.** Where there are further ones, each is dialled in turn until somebody welcomes us: the next at once when
+/// one is refused, answers in another language, belongs to another job or says nothing for `seek_limit`; after the
+/// last, the first again as after any failure. Who else is there does not end the search, and its ports are kept to
+/// afterwards.
 class CoordinatorLink {
  public:
   static constexpr Duration dial_limit = std::chrono::seconds{3};
   static constexpr Duration welcome_limit = std::chrono::seconds{5};       ///< for the answers to our hello
+  static constexpr Duration seek_limit = std::chrono::seconds{1};          ///< the same where there are further ports
   static constexpr Duration quiet_limit = std::chrono::milliseconds{300};  ///< then it may speak another language
   static constexpr Duration foreign_limit = std::chrono::seconds{5};       ///< then it is no coordinator
   static constexpr Duration retry_first = std::chrono::milliseconds{50};
@@ -271,6 +280,9 @@ class CoordinatorLink {
   [[nodiscard]] Duration lease() const;
   [[nodiscard]] Duration doubt_after() const;
   [[nodiscard]] Duration kernel_patience() const;
+  /// Which of several ports is the coordinator's is not known yet.
+  [[nodiscard]] bool seeks() const { return !welcomed_once_ && !settings_.further_ports.empty(); }
+  [[nodiscard]] Duration answer_limit() const { return seeks() ? seek_limit : welcome_limit; }
   [[nodiscard]] bool has_token() const { return static_cast<bool>(settings_.prove); }
   [[nodiscard]] Duration jittered(Duration duration);
   void act(link::Action action) { actions_.push_back(std::move(action)); }
@@ -297,6 +309,7 @@ class CoordinatorLink {
   bool line_answered_ = false;  ///< a keep-alive on it was answered
   bool embedded_ = false;       ///< the coordinator lives and dies with an agent
   bool welcomed_once_ = false;
+  std::size_t port_at_ = 0;  ///< 0: the endpoint's is dialled, else one behind it in further_ports
 
   TimePoint out_since_;  ///< the endpoint is out of reach, while there is no line
   TimePoint retry_at_;

@@ -48,7 +48,7 @@ void CoordinatorLink::on(const link::Closed& event, TimePoint now) {
     // A coordinator that is about to end, or has no descriptor left, closes without a word too.
     foreign_since_.reset();
     lost_code_ = exit_code::unreachable;
-    if (!welcomed_once_) act(link::MeetForeigner{});
+    if (!welcomed_once_ && !seeks()) act(link::MeetForeigner{});
     trouble(event.why.empty() ? "it closes the connection without a word" : event.why);
     return attempt_over(now);
   }
@@ -100,6 +100,13 @@ void CoordinatorLink::attempt_over(TimePoint now) {
 }
 
 void CoordinatorLink::retry_later(TimePoint now) {
+  if (seeks()) {
+    port_at_ = (port_at_ + 1) % (settings_.further_ports.size() + 1);
+    if (port_at_ != 0) {
+      retry_at_ = now;
+      return;
+    }
+  }
   retry_at_ = now + jittered(retry_delay_);
   retry_delay_ = std::min<Duration>(retry_delay_ * 2, retry_longest);
 }
@@ -172,7 +179,8 @@ void CoordinatorLink::restate() {
 
 void CoordinatorLink::greeted(const Refused& refused, TimePoint now) {
   const bool trusted = has_token() ? attempt_->proved.has_value() : !line_;
-  if (trusted) return conclude(LinkLost{permitted(refused.exit_code), refused.reason});
+  const bool others = seeks() && refused.reason.starts_with(port_of_another_job);
+  if (trusted && !others) return conclude(LinkLost{permitted(refused.exit_code), refused.reason});
   unproved("refused: " + refused.reason, now);
   attempt_over(now);
 }
@@ -192,8 +200,8 @@ void CoordinatorLink::foreign(const std::string& what, TimePoint now) {
   const std::string text =
       welcomed_once_ ? "the coordinator does not answer (" + what + ")"
                      : "what answers there is no torchup coordinator (" + what + "): has another program this port?";
-  if (!welcomed_once_) act(link::MeetForeigner{});
-  if (!welcomed_once_ && !has_token() && now - *foreign_since_ >= foreign_limit) {
+  if (!welcomed_once_ && !seeks()) act(link::MeetForeigner{});
+  if (!welcomed_once_ && !seeks() && !has_token() && now - *foreign_since_ >= foreign_limit) {
     return conclude(LinkLost{exit_code::unreachable, to_string(settings_.endpoint) + ": " + text});
   }
   trouble(text);

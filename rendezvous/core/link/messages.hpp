@@ -33,6 +33,8 @@ namespace torchup {
 // command line and by the decoders. So a sum of all workers of all nodes always fits an int.
 
 inline constexpr int nodes_max = 1 << 16;          ///< nodes of a job, agents of a coordinator, places in a round
+/// How the coordinator of one job begins its refusal of another's agents: who knows of further ports tries the next.
+inline constexpr std::string_view port_of_another_job = "this port belongs to job ";
 inline constexpr int local_workers_max = 1 << 14;  ///< workers of one node
 inline constexpr int world_size_max = nodes_max * local_workers_max;
 inline constexpr int restarts_max = 1 << 20;            ///< restarts of a job, and their limit

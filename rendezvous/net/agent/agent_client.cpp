@@ -28,6 +28,7 @@ CoordinatorLinkSettings machine_settings(const AgentClientSettings& settings) {
   CoordinatorLinkSettings machine{.endpoint = settings.endpoint,
                                   .run_id = settings.run_id,
                                   .join_timeout = settings.join_timeout,
+                                  .further_ports = settings.further_ports,
                                   .seed = std::random_device{}()};
   if (settings.token.empty()) return machine;
   machine.prove = [token = settings.token, run_id = settings.run_id](const Hello& hello, const Challenge& challenge) {
@@ -119,7 +120,9 @@ class Client final : public std::enable_shared_from_this<Client> {
       return;
     }
     dialler_ = std::make_shared<Dialer>(loop_);
-    dialler_->dial(settings_.endpoint, dial.limit,
+    Endpoint endpoint = settings_.endpoint;
+    endpoint.port = dial.port.value_or(endpoint.port);
+    dialler_->dial(endpoint, dial.limit,
                    [weak = weak_from_this(), line = dial.line](Result<asio::ip::tcp::socket> socket) {
                      const auto self = weak.lock();
                      if (!self) return;

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/net/coordinator/agent_link.hpp"
@@ -17,6 +18,7 @@ namespace torchup {
 struct AgentClientSettings {
   Endpoint endpoint = {};  ///< resolved anew, off the loop, on each attempt; all its addresses are tried
   RunId run_id{""};
+  std::vector<Port> further_ports = {};               ///< CoordinatorLinkSettings::further_ports
   std::string token = {};                             ///< empty: none
   Duration join_timeout = std::chrono::seconds{600};  ///< how long the endpoint may stay out of reach
   TimePoint since = lasting_now();                    ///< from when on that counts, at the beginning

@@ -56,6 +56,7 @@ struct Host {
                                    .token = settings.token,
                                    .allowed = settings.allowed,
                                    .embedded = true,
+                                   .only_job = settings.further_ports.empty() ? "" : settings.run_id.value(),
                                    .log = settings.log});
     return port->listen();
   }
@@ -234,10 +235,14 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
 
   Result<> host() {
     host_ = std::make_unique<Host>(loop_, settings_);
-    const auto port = host_->listen(loop_, bind_, settings_.endpoint->port, settings_);
+    auto port = host_->listen(loop_, bind_, settings_.endpoint->port, settings_);
+    for (const Port further : settings_.further_ports) {
+      if (port || port.error().code != boost::system::errc::address_in_use) break;
+      port = host_->listen(loop_, bind_, further, settings_);
+    }
     if (!port) {
       host_.reset();
-      return port.error();
+      return settings_.further_ports.empty() ? port.error() : all_taken(port.error());
     }
     if (settings_.log) {
       settings_.log("the rendezvous of job " + settings_.run_id.value() + " is hosted here, on " +
@@ -246,6 +251,12 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     }
     use(host_->coordinator.connect(settings_.run_id, settings_.workers_share_port ? sharing(*port) : handler_));
     return {};
+  }
+
+  [[nodiscard]] Error all_taken(const Error& last) const {
+    std::string ports = fmt::format("{}", settings_.endpoint->port.value());
+    for (const Port further : settings_.further_ports) ports += fmt::format(", {}", further.value());
+    return {last.code, fmt::format("each of the ports {} is taken; --rdzv-endpoint=:PORT names another", ports)};
   }
 
   /// Who had the port was about to end: a former agent of this machine, perhaps.
@@ -277,6 +288,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     use(connect_agent(loop_,
                       {.endpoint = *settings_.endpoint,
                        .run_id = settings_.run_id,
+                       .further_ports = settings_.further_ports,
                        .token = settings_.token,
                        .join_timeout = settings_.join_timeout,
                        .since = since_,

@@ -13,6 +13,9 @@ std::string why_unwelcome(const Hello& hello, const std::string& address, const 
     return fmt::format("this coordinator speaks versions {} to {} of the agents' protocol, the agent {} to {}",
                        agent_protocol_min, agent_protocol_max, hello.version_min, hello.version_max);
   }
+  if (!options.only_job.empty() && hello.run_id.value() != options.only_job) {
+    return std::string{port_of_another_job} + options.only_job;
+  }
   const bool has_token = !options.token.empty();
   if (hello.has_token && !has_token)
     return "the agent has a token and this coordinator has none: start both with it, or none";

@@ -29,6 +29,7 @@ struct CommonPortOptions {
   std::string token = {};            ///< agents must prove it, and who asks for a page from elsewhere must send it
   SourceList allowed = {};           ///< networks from which somebody may come without proving it
   bool embedded = false;             ///< this process is an agent of the job and takes the coordinator with it
+  std::string only_job = {};         ///< AgentSessionsOptions::only_job
   bool torchrun_store_here = false;  ///< TorchrunHostOptions::common_place
   LogSink log = {};
 };

@@ -60,7 +60,8 @@ struct HttpService::Shared {
     };
     const std::string_view target{request.target().data(), request.target().size()};
     const auto page = options.pages.find(target.substr(0, target.find('?')));
-    if (!permits(stream, request)) {
+    const bool open = page != options.pages.end() && page->second.open;
+    if (!open && !permits(stream, request)) {
       refuse(http::status::forbidden,
              "Only this machine, or who sends the job's token: Authorization: Bearer <token>\n");
       response.keep_alive(false);

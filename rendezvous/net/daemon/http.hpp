@@ -19,6 +19,7 @@ struct HttpOptions {
   struct Page {
     std::string content_type;
     std::function<std::string()> body;  ///< called on the loop, once per request
+    bool open = false;                  ///< to everybody, for it says nothing of a job
   };
   using Pages = std::map<std::string, Page, std::less<>>;  ///< by path: "/healthz"
   Pages pages;

@@ -451,3 +451,72 @@ TEST_CASE("before its first dial an agent's join timeout runs from where it was 
   agent.pass(TimePoint{} + 60s);
   REQUIRE(agent.told.size() == 1);
 }
+
+namespace {
+
+/// One that looks for its coordinator at three ports; which of them was dialled last.
+struct Seeking : Linked {
+  Seeking() {
+    auto seeks = settings(false, 60s);
+    seeks.further_ports = {Port{29401}, Port{29402}};
+    link = CoordinatorLink{seeks, TimePoint{}};
+  }
+  Port dial() {
+    const LineId line = connect();
+    for (const link::Action& action : actions) {
+      const auto* dial = std::get_if<link::Dial>(&action);
+      if (dial && dial->line == line) return last = line, dial->port.value_or(Port{29400});
+    }
+    return Port{0};
+  }
+  LineId last{0};
+};
+
+}  // namespace
+
+TEST_CASE("of several ports each is dialled in turn until somebody welcomes us", "[unit][link]") {
+  Seeking agent;
+  REQUIRE(agent.dial() == Port{29400});
+  agent.step(link::Heard{agent.last, Refused{68, std::string{port_of_another_job} + "b"}});
+  REQUIRE(agent.dialled);  // the next at once
+  REQUIRE(agent.dial() == Port{29401});
+  agent.step(link::Garbled{agent.last, "no frame"});
+  REQUIRE(agent.dialled);
+  REQUIRE(agent.dial() == Port{29402});
+  agent.step(link::Closed{agent.last, ""});
+  REQUIRE(!agent.dialled);  // the first again, after a while
+  REQUIRE(agent.dial() == Port{29400});
+  const TimePoint since = agent.now;
+  agent.pass(since + CoordinatorLink::seek_limit - 1ns);
+  REQUIRE(!agent.dialled);
+  agent.pass(since + CoordinatorLink::seek_limit);
+  REQUIRE(agent.dialled);
+  REQUIRE(agent.dial() == Port{29401});
+  agent.step(link::Heard{agent.last, Welcome{}});
+  agent.step(link::Closed{agent.last, ""});
+  agent.step(link::Wake{});
+  REQUIRE(agent.dial() == Port{29401});  // where it was found
+  REQUIRE(agent.told.empty());
+  for (const link::Action& action : agent.actions) REQUIRE(!std::holds_alternative<link::MeetForeigner>(action));
+}
+
+TEST_CASE("another refusal ends the search, and so does the join timeout, but no foreign program", "[unit][link]") {
+  Seeking agent;
+  agent.dial();
+  agent.step(link::Heard{agent.last, Refused{68, "the nodes differ"}});
+  REQUIRE(agent.told == std::vector<LinkEvent>{LinkLost{68, "the nodes differ"}});
+  Linked alone;
+  alone.step(link::Heard{alone.connect(), Refused{68, std::string{port_of_another_job} + "b"}});
+  REQUIRE(alone.told.size() == 1);
+  Seeking patient;
+  while (patient.now < TimePoint{} + 58s) {
+    patient.dial();
+    patient.step(link::Garbled{patient.last, "no frame"});
+    patient.pass(patient.now + 100ms);
+    REQUIRE(patient.told.empty());
+  }
+  patient.refusing = true;
+  patient.pass(TimePoint{} + 61s);
+  REQUIRE(patient.told.size() == 1);
+  REQUIRE(std::get<LinkLost>(patient.told.front()).exit_code == 67);
+}

@@ -1,0 +1,53 @@
+#include <fmt/format.h>
+
+#include "launcher/core/machine/devices.hpp"
+#include "launcher/core/plan/plan_steps.hpp"
+#include "launcher/core/scheduler/derived_options.hpp"
+#include "launcher/core/scheduler/detection.hpp"
+#include "launcher/core/scheduler/visible_count.hpp"
+
+namespace torchup {
+
+Result<> hear_scheduler(const Machine& machine, OptionValues& options, LaunchConfig& plan) {
+  const std::string wanted = options.text("scheduler", "auto");
+  if (wanted == "none") return {};
+  const auto found = find_allocation(wanted, {machine.variable, machine.file, machine.host});
+  if (!found) return found.error();
+  derive_grace(machine.variable, options);
+  plan.scheduler.asked = true;
+  if (!*found) return {};
+  const auto visible_gpus = [&] {
+    plan.preflight.gpus_asked = true;
+    plan.preflight.gpus_found = machine.gpus();
+    const Gpus& gpus = plan.preflight.gpus_found;
+    const auto devices = visible_devices(gpus, machine.variable(cuda_devices));
+    return options.flag("virtual-local-rank") ? static_cast<int>(devices.size()) : usable_in_one_process(gpus, devices);
+  };
+  auto part = derive_options(**found, visible_gpus, options);
+  if (!part) return part.error();
+  plan.scheduler = *std::move(part);
+  plan.scheduler.asked = true;
+  for (const std::string& warning : plan.scheduler.warnings) warn(plan, warning);
+  if (plan.scheduler.tasks == 1) return {};
+  return bad(
+      fmt::format("{} starts {} tasks on this node, and one is needed: --ntasks-per-node=1 in Slurm, -npernode 1 "
+                  "or -ppn 1 in MPI; --scheduler=none makes a job of each",
+                  plan.scheduler.name, plan.scheduler.tasks));
+}
+
+void name_origins(const PlanSource& source, LaunchConfig& plan) {
+  const OptionValues& options = source.options;
+  PlanOrigins& origins = plan.origins;
+  origins.nodes = options.source("nnodes");
+  origins.workers = options.source("nproc-per-node");
+  origins.node_rank = options.source("node-rank");
+  origins.run_id = options.source("rdzv-id");
+  origins.endpoint = options.source(options.has("rdzv-endpoint") ? "rdzv-endpoint"
+                                    : options.has("master-addr") ? "master-addr"
+                                                                 : "master-port");
+  const char* const grace_variable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+  const bool by_variable = !options.has("shutdown-timeout") && source.machine.variable(grace_variable);
+  origins.shutdown_timeout = by_variable ? grace_variable : options.source("shutdown-timeout");
+}
+
+}  // namespace torchup

@@ -1,0 +1,176 @@
+#include "launcher/core/scheduler/batch_script.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "launcher/core/text/json.hpp"
+#include "launcher/core/text/text.hpp"
+#include "rendezvous/core/link/messages.hpp"
+
+namespace torchup {
+namespace {
+
+constexpr std::string_view own_option = "print-batch-script";
+
+struct Nodes {
+  int least = 1;
+  int most = 1;
+  bool said = false;
+  [[nodiscard]] bool elastic() const { return least < most; }
+};
+
+Result<Nodes> read_nodes(const OptionValues& options) {
+  if (!options.has("nnodes")) return Nodes{};
+  const std::string text = options.text("nnodes");
+  const auto fields = split(text, ':');
+  const auto least = python_int(fields.front()), most = python_int(fields.back());
+  if (fields.size() > 2 || !least || !most || *least < 1 || *most < *least || *most > nodes_max) {
+    return fail(errc::bad_value, fmt::format("--nnodes={} is not N or MIN:MAX, from 1 to {}", text, nodes_max));
+  }
+  return Nodes{static_cast<int>(*least), static_cast<int>(*most), true};
+}
+
+/// Our own words, then the program's.
+std::vector<std::string> command_line(const OptionValues& options, const std::vector<std::string>& program) {
+  std::vector<std::string> words{"torchup"};
+  for (const OptionSpec& option : option_table()) {
+    const std::string name = "--" + std::string{option.name};
+    if (option.name == own_option || options.source(option.name) != name) continue;
+    words.push_back(option.kind == ValueKind::flag ? name : name + "=" + options.text(option.name));
+  }
+  words.insert(words.end(), program.begin(), program.end());
+  return words;
+}
+
+/// GPUs of a node, where --nproc-per-node is a number.
+std::optional<std::int64_t> workers_per_node(const OptionValues& options) {
+  return python_int(options.text("nproc-per-node"));
+}
+
+std::string in_shell(const std::string& word) {
+  std::string quoted = "'";
+  for (const char letter : word) quoted += letter == '\'' ? std::string{"'\\''"} : std::string{letter};
+  return quoted + "'";
+}
+
+/// Each string of JSON is one of YAML.
+std::string in_yaml(const std::string& word) {
+  return ordered_json(word).dump(-1, ' ', true, ordered_json::error_handler_t::replace);
+}
+
+std::string slurm_script(const OptionValues& options, const std::vector<std::string>& program, const Nodes& nodes) {
+  std::string text = "#!/bin/bash\n";
+  text += nodes.said ? fmt::format("#SBATCH --nodes={}\n", nodes.most)
+                     : "##SBATCH --nodes=N            (--nnodes did not say)\n";
+  text += "#SBATCH --ntasks-per-node=1\n";
+  const auto workers = workers_per_node(options);
+  text += fmt::format("##SBATCH --gpus-per-node={}    (without the first # where nodes have GPUs)\n",
+                      workers ? fmt::format("{}", *workers) : "N");
+  text += "##SBATCH --time=HH:MM:SS\n##SBATCH --partition=NAME\n";
+  if (nodes.elastic()) text += "#SBATCH --no-kill\n";
+  if (options.has("requeue")) text += "#SBATCH --requeue\n#SBATCH --open-mode=append\n";
+  text += "\nsrun";
+  if (nodes.elastic()) text += " --no-kill --kill-on-bad-exit=0";
+  for (const std::string& word : command_line(options, program)) text += " " + in_shell(word);
+  return text + "\n";
+}
+
+constexpr std::string_view service = R"(apiVersion: v1
+kind: Service
+metadata:
+  name: torchup-job  # yours; the Job's name and subdomain are the same
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector:
+    batch.kubernetes.io/job-name: torchup-job
+---
+)";
+
+constexpr std::string_view job = R"(apiVersion: batch/v1
+kind: Job
+metadata:
+  name: torchup-job
+spec:
+  completionMode: Indexed
+  completions: {nodes}{nodes_comment}
+  parallelism: {nodes}
+  backoffLimit: 6
+  podFailurePolicy:
+    rules:
+    - action: Ignore
+      onPodConditions:
+      - type: DisruptionTarget
+        status: "True"
+    - action: Ignore
+      onExitCodes:
+        containerName: torchup
+        operator: In
+        values: [75]
+    - action: FailJob
+      onExitCodes:
+        containerName: torchup
+        operator: In
+        values: [1, 2, 65, 68, 70]
+  template:
+    spec:
+      restartPolicy: Never
+      subdomain: torchup-job
+      containers:
+      - name: torchup
+        image: IMAGE
+        command: [{command}]
+        env:
+        - name: TORCHELASTIC_HEALTH_CHECK_PORT
+          value: "8080"
+        startupProbe:
+          httpGet:
+            path: /healthz
+            port: 8080
+          periodSeconds: 5
+          failureThreshold: 60
+        livenessProbe:
+          httpGet:
+            path: /healthz
+            port: 8080
+          periodSeconds: 10
+        volumeMounts:
+        - name: shm
+          mountPath: /dev/shm
+        # resources:
+        #   limits:
+        #     nvidia.com/gpu: {gpus}
+      volumes:
+      - name: shm
+        emptyDir:
+          medium: Memory
+)";
+
+std::string kubernetes_manifest(const OptionValues& options, const std::vector<std::string>& program,
+                                const Nodes& nodes) {
+  std::string command;
+  for (const std::string& word : command_line(options, program)) {
+    command += (command.empty() ? "" : ", ") + in_yaml(word);
+  }
+  const auto workers = workers_per_node(options);
+  return std::string{service} + fmt::format(job, fmt::arg("nodes", nodes.most),
+                                            fmt::arg("nodes_comment", nodes.said ? "" : "  # --nnodes did not say"),
+                                            fmt::arg("command", command),
+                                            fmt::arg("gpus", workers ? fmt::format("{}", *workers) : "N"));
+}
+
+}  // namespace
+
+Result<std::string> batch_script(std::string_view scheduler, const OptionValues& options,
+                                 const std::vector<std::string>& program) {
+  const auto nodes = read_nodes(options);
+  if (!nodes) return nodes.error();
+  if (scheduler == "slurm") return slurm_script(options, program, *nodes);
+  if (scheduler == "kubernetes") return kubernetes_manifest(options, program, *nodes);
+  return fail(errc::bad_value,
+              fmt::format("--print-batch-script={}: there is one for slurm and for kubernetes", scheduler));
+}
+
+}  // namespace torchup

@@ -1,0 +1,56 @@
+#include "launcher/core/scheduler/detection.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "launcher/core/scheduler/rows.hpp"
+
+namespace torchup {
+namespace {
+
+struct NamedRow {
+  std::string_view name;
+  scheduler::Row read;
+  std::string_view needs;  ///< variables, for whoever asks for a row that does not apply
+};
+
+/// Innermost first: what started our process is nearer to it than what started that.
+constexpr std::array rows{
+    NamedRow{"openmpi", scheduler::openmpi_row, "OMPI_COMM_WORLD_SIZE"},
+    NamedRow{"mpich", scheduler::mpich_row, "MPI_LOCALNRANKS and PMI_RANK"},
+    NamedRow{"slurm", scheduler::slurm_step_row, "SLURM_JOB_ID"},
+    NamedRow{"volcano", scheduler::volcano_row, "VC_TASK_INDEX, MASTER_ADDR, RANK and WORLD_SIZE"},
+    NamedRow{"kubernetes", scheduler::kubernetes_row, "KUBERNETES_SERVICE_HOST and JOB_COMPLETION_INDEX"},
+    NamedRow{"sagemaker", scheduler::sagemaker_row, "SM_HOSTS and SM_CURRENT_HOST"},
+    NamedRow{"azureml", scheduler::azureml_row, "AZUREML_NODE_COUNT, NODE_RANK and MASTER_ADDR"},
+    NamedRow{"skypilot", scheduler::skypilot_row, "SKYPILOT_NODE_RANK and SKYPILOT_NODE_IPS"},
+    NamedRow{"slurm", scheduler::slurm_job_row, "SLURM_JOB_ID"},
+    NamedRow{"lsf", scheduler::lsf_row, "LSB_JOBID"},
+    NamedRow{"pbs", scheduler::pbs_row, "PBS_NODEFILE"},
+    NamedRow{"sge", scheduler::sge_row, "PE_HOSTFILE"},
+};
+
+/// Whether some launcher, ours or torchrun, has started us as a worker.
+bool is_worker(const scheduler::ToldWords& words) {
+  return words.has("TORCHELASTIC_RUN_ID") && words.has("LOCAL_RANK");
+}
+
+}  // namespace
+
+Result<std::optional<Allocation>> find_allocation(std::string_view wanted, const SchedulerFacts& facts) {
+  const scheduler::ToldWords words{facts};
+  const bool any = wanted == "auto";
+  if (wanted == "none" || (any && is_worker(words))) return std::optional<Allocation>{};
+  std::string_view needs;
+  for (const NamedRow& row : rows) {
+    if (!any && row.name != wanted) continue;
+    needs = row.needs;
+    auto found = row.read(words);
+    if (!found || *found) return found;
+  }
+  if (any) return std::optional<Allocation>{};
+  return fail(errc::bad_value, fmt::format("--scheduler={}: the environment lacks its variables: {}", wanted, needs));
+}
+
+}  // namespace torchup

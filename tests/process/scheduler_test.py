@@ -1,0 +1,185 @@
+"""What torchup takes from schedulers' variables, tried with real agents and workers; the schedulers' own programs are
+stood in for by scripts.
+
+usage: scheduler_test.py TORCHUP EXAMPLES [unittest options]
+"""
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+TORCHUP = os.path.abspath(sys.argv.pop(1))
+EXAMPLES = Path(sys.argv.pop(1))
+FOREIGN = ("SLURM", "PMI", "OMPI_", "MPI_", "PBS_", "LSB_", "PE_", "PET_", "KUBERNETES_", "MASTER_", "TORCH")
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+
+
+def run(*words, program=TORCHUP, **variables):
+    return subprocess.run([program, *words], capture_output=True, text=True, env={**CLEAN, **variables}, timeout=60)
+
+
+def slurm_step(node=0, nodes=2, tasks=1, **more):
+    """A task of a step whose nodes are addresses of this machine."""
+    hosts = f"127.0.0.[1-{nodes}]"
+    counts = f"{tasks}(x{nodes})" if nodes > 1 else str(tasks)
+    step = {
+        "SLURM_CLUSTER_NAME": "c", "SLURM_JOB_ID": str(random.randrange(1, 1 << 30)), "SLURM_JOB_NODELIST": hosts,
+        "SLURM_STEP_NODELIST": hosts, "SLURM_STEP_ID": "0", "SLURM_NNODES": str(nodes), "SLURM_STEP_NUM_NODES": str(nodes),
+        "SLURM_NTASKS": str(nodes * tasks), "SLURM_STEP_NUM_TASKS": str(nodes * tasks), "SLURM_TASKS_PER_NODE": counts,
+        "SLURM_STEP_TASKS_PER_NODE": counts, "SLURM_NODEID": str(node), "SLURM_PROCID": str(node), "SLURM_LOCALID": "0",
+        "SLURMD_NODENAME": f"127.0.0.{node + 1}",
+    }
+    return {**step, **more}
+
+
+class Scheduler(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def script(self, name, text):
+        path = self.folder / name
+        path.write_text(f"#!/bin/bash\n{text}\n")
+        path.chmod(0o755)
+        return path
+
+    def test_two_agents_of_a_step_make_one_job(self):
+        job = slurm_step()["SLURM_JOB_ID"]
+        agents = [subprocess.Popen([TORCHUP, "sh", "-c", "echo $RANK/$WORLD_SIZE $SLURM_PROCID $SLURM_NTASKS $SLURM_NODEID"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env={**CLEAN, **slurm_step(node, SLURM_JOB_ID=job, SLURM_GPUS_ON_NODE="2")})
+                  for node in range(2)]
+        said = [agent.communicate(timeout=60) for agent in agents]
+        for node, agent in enumerate(agents):
+            self.assertEqual(agent.returncode, 0, said)
+            self.assertEqual(sorted(said[node][0].splitlines()),
+                             [f"{rank}/4 {rank} 4 {node}" for rank in (2 * node, 2 * node + 1)])
+
+    def test_workers_have_no_place_but_their_own(self):
+        step = slurm_step(nodes=1, SLURM_TASK_PID="7", SLURM_GTIDS="0", SLURM_NTASKS_PER_NODE="1", PMI_RANK="0", PMI_FD="9",
+                          PMIX_RANK="0", OMPI_MCA_ess_x="1", OMPI_MCA_btl="tcp")
+        done = run("--nproc-per-node=2", "sh", "-c", "[ $RANK = 0 ] || env", **step)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        worker = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+        self.assertEqual({name: worker.get(name) for name in ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID",
+                                                              "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE")},
+                         {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "2",
+                          "SLURM_STEP_TASKS_PER_NODE": "2"})
+        for name in ("SLURM_TASK_PID", "SLURM_GTIDS", "PMI_RANK", "PMI_FD", "PMIX_RANK", "OMPI_MCA_ess_x"):
+            self.assertNotIn(name, worker)
+        self.assertEqual(worker["OMPI_MCA_btl"], "tcp")
+        self.assertEqual(worker["TORCHELASTIC_RUN_ID"], f"slurm.c.{step['SLURM_JOB_ID']}.0.0")
+
+    def test_in_a_pod_probes_come_from_outside(self):
+        for pod, reached in (({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, True), ({}, False)):
+            with socket.socket() as free:
+                free.bind(("", 0))
+                port = free.getsockname()[1]
+            agent = subprocess.Popen([TORCHUP, "sh", "-c", "echo started; exec sleep 100"], stdout=subprocess.PIPE, text=True,
+                                     env={**CLEAN, **pod, "TORCHELASTIC_HEALTH_CHECK_PORT": str(port)})
+            try:
+                self.assertEqual(agent.stdout.readline(), "started\n")
+
+                def ask(host):
+                    with urllib.request.urlopen(f"http://{host}:{port}/healthz", timeout=10) as answer:
+                        return answer.read()
+
+                self.assertEqual(ask("127.0.0.1"), b"ok\n")
+                if reached:
+                    self.assertEqual(ask("127.0.0.2"), b"ok\n")
+                else:
+                    with self.assertRaises(urllib.error.URLError):
+                        ask("127.0.0.2")
+            finally:
+                agent.terminate()
+                agent.communicate(timeout=60)
+
+    def test_the_plan_says_where_values_came_from(self):
+        step = slurm_step(1, SLURM_GPUS_ON_NODE="4", PET_MAX_RESTARTS="1")
+        text = run("--dry-run", "--shutdown-timeout=9", "true", **step).stdout
+        for line in ("scheduler         slurm", "nodes             2  (SLURM_STEP_NUM_NODES)",
+                     "node rank         1  (SLURM_NODEID)", "hosts             127.0.0.1 127.0.0.2  (SLURM_STEP_NODELIST)",
+                     "workers here      4  (SLURM_GPUS_ON_NODE)", "stop              signal, 9 s, SIGKILL  (--shutdown-timeout)"):
+            self.assertIn(line + "\n", text)
+        plan = json.loads(run("--dry-run", "--format=json", "true", **step).stdout)
+        self.assertEqual(plan["scheduler"], "slurm")
+        self.assertEqual(plan["workers"], {"value": 4, "from": "SLURM_GPUS_ON_NODE"})
+        self.assertIsNone(json.loads(run("--dry-run", "--format=json", "true").stdout)["scheduler"])
+
+    def test_under_torchruns_name_nothing_is_derived(self):
+        for name in ("torchrun", "torchup-launch"):
+            link = self.folder / name
+            link.symlink_to(TORCHUP)
+            words = ("--dry-run", "--format=json", "true")
+            self.assertIsNone(json.loads(run(*words, program=link, **slurm_step()).stdout)["scheduler"])
+            told = run("--scheduler=slurm", *words, program=link, **slurm_step()).stdout
+            self.assertEqual(json.loads(told)["scheduler"], "slurm")
+        self.assertEqual(run("true", program=self.folder / "torchrun", SLURM_JOB_ID="x").returncode, 0)
+
+    def test_wrong_variables_are_refused_in_one_line(self):
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        endless = self.folder / "large"
+        with open(endless, "wb") as file:
+            file.truncate((16 << 20) + 1)
+        cases = (({"SLURM_JOB_ID": "x"}, "SLURM_JOB_ID=x"), (slurm_step(SLURM_LOCALID="1"), "SLURM_LOCALID=1"),
+                 ({"PBS_NODEFILE": str(pipe)}, "PBS_NODEFILE="), ({"PBS_NODEFILE": str(endless)}, "more than 16 MiB"),
+                 ({"PBS_NODEFILE": "/dev/zero"}, "PBS_NODEFILE=/dev/zero"), ({"PBS_NODEFILE": "/none"}, "No such file"),
+                 ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0"}, "not where node 0 is"))
+        for variables, text in cases:
+            done = run("sh", "-c", "echo started", **variables)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), variables)
+            self.assertIn(text, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertEqual(run("--scheduler=none", "sh", "-c", "echo started", **variables).stdout, "started\n")
+        done = run("--scheduler=lsf", "true")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("LSB_JOBID", done.stderr)
+
+    def test_one_process_in_a_job_of_several_nodes_is_told_so(self):
+        batch = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-4]", "SLURMD_NODENAME": "n1"}
+        done = run("true", **batch)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("this Slurm job has 4 nodes and this runs on n1 alone", done.stderr)
+        self.assertEqual(run("--standalone", "true", **batch).stderr, "")
+
+    def test_a_printed_batch_script_starts_what_it_was_printed_for(self):
+        program = ["it's", "a b", "$HOME", "`x`", "two\nlines"]
+        printed = run("--print-batch-script=slurm", "--nnodes=2:3", "--role=a b", *program)
+        self.assertEqual(printed.returncode, 0, printed.stderr)
+        self.assertIn("#SBATCH --nodes=3\n", printed.stdout)
+        self.script("srun", r"""printf '%s\0' "$@" """)
+        job = self.folder / "job"
+        job.write_text(printed.stdout)
+        done = subprocess.run(["bash", job], capture_output=True, text=True, env={"PATH": f"{self.folder}:/usr/bin:/bin"})
+        self.assertEqual(done.stdout.split("\0")[:-1],
+                         ["--no-kill", "--kill-on-bad-exit=0", "torchup", "--nnodes=2:3", "--role=a b", *program])
+        self.assertEqual(run("--print-batch-script=slurm", "--nnodes=x", "true").returncode, 2)
+
+    def test_a_job_that_is_saved_comes_back_and_no_other(self):
+        self.script("srun", "exit ${CODE}")
+        self.script("scontrol", f'echo "$@" >> {self.folder}/asked')
+        job = EXAMPLES / "slurm/save_and_come_back.sbatch"
+
+        def asked(**variables):
+            (self.folder / "asked").write_text("")
+            done = subprocess.run(["bash", job], env={"PATH": f"{self.folder}:/usr/bin:/bin", **variables})
+            self.assertEqual(done.returncode, int(variables["CODE"]))
+            return (self.folder / "asked").read_text()
+
+        self.assertEqual(asked(CODE="75", SLURM_JOB_ID="7"), "requeue 7\n")
+        self.assertEqual(asked(CODE="75", SLURM_JOB_ID="7", SLURM_ARRAY_JOB_ID="5", SLURM_ARRAY_TASK_ID="2"), "requeue 5_2\n")
+        self.assertEqual(asked(CODE="75", SLURM_JOB_ID="7", SLURM_RESTART_COUNT="20"), "")
+        for code in ("0", "1", "143"):
+            self.assertEqual(asked(CODE=code, SLURM_JOB_ID="7"), "")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,218 @@
+#include "launcher/core/scheduler/detection.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "launcher/core/options/option_table.hpp"
+#include "launcher/core/scheduler/told_words.hpp"
+#include "launcher/core/text/text.hpp"
+#include "tests/unit/scheduler/environments.hpp"
+
+namespace torchup {
+
+using namespace environments;
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+using Hosts = std::vector<std::string>;
+
+TEST_CASE("without a scheduler nothing is found", "[unit][scheduler]") {
+  REQUIRE(found(Texts{}).scheduler == "none");
+  REQUIRE(found(Texts{{"SLURM_JOB_ID", ""}, {"PBS_NODEFILE", ""}}).scheduler == "none");
+  REQUIRE(found(slurm_step(), "none").scheduler == "none");
+  REQUIRE(found(Texts{{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}}).scheduler == "none");
+  REQUIRE(found(Texts{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}).scheduler == "none");
+}
+
+TEST_CASE("each name that may be asked for has its row", "[unit][scheduler]") {
+  int names = 0;
+  for (const std::string_view name : split(find_option("scheduler")->choices, '|')) {
+    if (name == "auto" || name == "none") continue;
+    CAPTURE(std::string{name});
+    REQUIRE_THAT(refusal(Texts{}, name), StartsWith("--scheduler=" + std::string{name} + ": the environment lacks "));
+    ++names;
+  }
+  REQUIRE(names == 11);
+}
+
+TEST_CASE("a worker that starts a launcher of its own is in no scheduler, unless it says so", "[unit][scheduler]") {
+  const Texts worker = slurm_step({{"TORCHELASTIC_RUN_ID", "r"}, {"LOCAL_RANK", "0"}});
+  REQUIRE(found(worker).scheduler == "none");
+  REQUIRE(found(worker, "slurm").scheduler == "slurm");
+  REQUIRE(found(slurm_step({{"TORCHELASTIC_RUN_ID", "r"}})).scheduler == "slurm");
+}
+
+TEST_CASE("processes of Open MPI: nodes by ranks over local ranks", "[unit][scheduler]") {
+  const Allocation mpi = found(openmpi({{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}));
+  REQUIRE(mpi.scheduler == "openmpi");
+  REQUIRE(mpi.each);
+  REQUIRE(mpi.nodes == Told<int>{2, "OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE"});
+  REQUIRE(mpi.node->value == 1);
+  REQUIRE(mpi.tasks.value == 2);
+  REQUIRE(mpi.task == 1);
+  REQUIRE(!mpi.first_host);
+  REQUIRE(mpi.gpus_visible);
+  REQUIRE(mpi.run_id == Told<std::string>{"123.1", "PMIX_NAMESPACE"});
+  const Allocation placed = found(openmpi({{"MASTER_ADDR", "h7"}, {"MASTER_PORT", "2345"}}));
+  REQUIRE(placed.first_host == Told<std::string>{"h7", "MASTER_ADDR"});
+  REQUIRE(placed.port == Told<Port>{Port{2345}, "MASTER_PORT"});
+  REQUIRE_THAT(refusal(openmpi({{"OMPI_COMM_WORLD_SIZE", "5"}})),
+               StartsWith("OMPI_COMM_WORLD_SIZE=5: it is no multiple of OMPI_COMM_WORLD_LOCAL_SIZE=2"));
+  REQUIRE_THAT(refusal(openmpi({{"OMPI_COMM_WORLD_RANK", "1"}})), Contains("ranks do not follow nodes"));
+  REQUIRE_THAT(refusal(openmpi({{"OMPI_COMM_WORLD_RANK", "4"}})), StartsWith("OMPI_COMM_WORLD_RANK=4: "));
+  REQUIRE_THAT(refusal(openmpi({{"OMPI_COMM_WORLD_LOCAL_SIZE", "-"}})),
+               StartsWith("OMPI_COMM_WORLD_LOCAL_SIZE=: it is missing"));
+  REQUIRE_THAT(refusal(openmpi({{"MASTER_PORT", "65536"}})), StartsWith("MASTER_PORT=65536: "));
+}
+
+TEST_CASE("processes of MPICH and Intel MPI", "[unit][scheduler]") {
+  const Allocation mpi = found(mpich());
+  REQUIRE(mpi.scheduler == "mpich");
+  REQUIRE(mpi.nodes->value == 2);
+  REQUIRE(mpi.node->value == 1);
+  REQUIRE(mpi.tasks.value == 1);
+  REQUIRE(!mpi.run_id);
+  REQUIRE(found(mpich({{"MPI_LOCALNRANKS", "-"}})).scheduler == "none");
+  REQUIRE_THAT(refusal(mpich({{"PMI_RANK", "2"}})), StartsWith("PMI_RANK=2: it is no number from 0 to 1"));
+  REQUIRE_THAT(refusal(mpich({{"PMI_SIZE", "-"}})), StartsWith("PMI_SIZE=: it is missing"));
+}
+
+TEST_CASE("MPI gives the processes, the batch job around it hosts, run id and end", "[unit][scheduler]") {
+  const Texts job = slurm_batch({{"SLURM_JOB_END_TIME", "1900000000"}, {"SLURM_NODEID", "0"}});
+  const Allocation both = found(facts(with(mpich(), job), "n3.site"));
+  REQUIRE(both.scheduler == "mpich");
+  REQUIRE(both.nodes->value == 2);
+  REQUIRE(both.hosts->value == Hosts{"n1", "n2", "n3"});
+  REQUIRE(both.first_host == Told<std::string>{"n1", "SLURM_JOB_NODELIST"});
+  REQUIRE(both.own_name == "n3");
+  REQUIRE(both.run_id->value == "slurm.c.17.0");
+  REQUIRE(both.end->value == 1'900'000'000);
+  // hydra starts its proxies by srun: then each run of mpiexec has its step.
+  REQUIRE(found(with(mpich(), slurm_step())).run_id->value == "slurm.c.17.0.0");
+  REQUIRE(found(with(mpich(), slurm_step()), "slurm").scheduler == "slurm");
+  REQUIRE(found(with(openmpi(), {{"PBS_NODEFILE", "/f"}}), "pbs").scheduler.starts_with("error: PBS_NODEFILE=/f: "));
+  const Allocation in_pbs =
+      found(facts(openmpi({{"PBS_NODEFILE", "/f"}, {"PBS_JOBID", "9"}}), "b", {{"/f", "a\na\nb\n"}}));
+  REQUIRE(in_pbs.hosts->value == Hosts{"a", "b"});
+  REQUIRE(in_pbs.run_id->value == "pbs.9");
+  REQUIRE(in_pbs.own_name == "b");
+}
+
+TEST_CASE("the innermost scheduler is taken", "[unit][scheduler]") {
+  REQUIRE(found(with(openmpi(), mpich())).scheduler == "openmpi");
+  REQUIRE(found(with(kubernetes(), slurm_step())).scheduler == "slurm");
+  REQUIRE(found(with(kubernetes(), slurm_batch())).scheduler == "kubernetes");  // each goes before once
+}
+
+TEST_CASE("a pod of an Indexed Job knows its index and the first pod's name", "[unit][scheduler]") {
+  const std::string hosts =
+      "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n"
+      "10.1.2.3\ttrain-2.workers.ns.svc.cluster.local\ttrain-2 # train-2.a.much.longer.name.that.is.a.comment.only\n"
+      "10.1.2.4\ttrain-20.workers.ns.svc.cluster.local.longer.still\n";
+  const Allocation pod = found(facts(kubernetes(), "train-2", {{"/etc/hosts", hosts}}));
+  REQUIRE(pod.scheduler == "kubernetes");
+  REQUIRE(!pod.nodes);
+  REQUIRE(pod.node == Told<int>{2, "JOB_COMPLETION_INDEX"});
+  REQUIRE(pod.first_host->value == "train-0.workers.ns.svc.cluster.local");
+  REQUIRE(pod.port->value == Port{29400});
+  REQUIRE(pod.run_id->value == "kubernetes.train");
+  REQUIRE(found(facts(kubernetes(), "train-2")).first_host->value == "train-0");
+  REQUIRE(found(facts(kubernetes(), "train-2.x")).first_host->value == "train-0.x");
+  const Allocation of_host = found(facts(kubernetes(), "node12"));  // hostNetwork: its machine's name
+  REQUIRE(!of_host.first_host);
+  REQUIRE(!of_host.run_id);
+  REQUIRE_THAT(refusal(kubernetes({{"JOB_COMPLETION_INDEX", "two"}})), StartsWith("JOB_COMPLETION_INDEX=two: "));
+}
+
+TEST_CASE("Volcano's plug-in counts pods", "[unit][scheduler]") {
+  const Texts volcano{
+      {"VC_TASK_INDEX", "1"}, {"MASTER_ADDR", "j-0.j"}, {"MASTER_PORT", "23456"}, {"RANK", "1"}, {"WORLD_SIZE", "4"}};
+  const Allocation pod = found(volcano);
+  REQUIRE(pod.scheduler == "volcano");
+  REQUIRE(pod.nodes->value == 4);
+  REQUIRE(pod.node->value == 1);
+  REQUIRE(pod.first_host->value == "j-0.j");
+  REQUIRE(pod.port->value == Port{23456});
+  REQUIRE(pod.run_id->value == "volcano.j-0.j");
+  REQUIRE(found(with(volcano, {{"VC_TASK_INDEX", "-"}})).scheduler == "none");
+  REQUIRE_THAT(refusal(with(volcano, {{"RANK", "4"}})), StartsWith("RANK=4: it is no number from 0 to 3"));
+}
+
+TEST_CASE("SageMaker lists its hosts as JSON", "[unit][scheduler]") {
+  const Texts sagemaker{{"SM_HOSTS", R"(["algo-1","algo-2"])"},
+                        {"SM_CURRENT_HOST", "algo-2"},
+                        {"SM_NUM_GPUS", "8"},
+                        {"TRAINING_JOB_NAME", "t"}};
+  const Allocation job = found(sagemaker);
+  REQUIRE(job.scheduler == "sagemaker");
+  REQUIRE(job.nodes->value == 2);
+  REQUIRE(job.node->value == 1);
+  REQUIRE(job.hosts->value == Hosts{"algo-1", "algo-2"});
+  REQUIRE(job.own_name == "algo-2");
+  REQUIRE(job.first_host->value == "algo-1");
+  REQUIRE(job.gpus == Told<int>{8, "SM_NUM_GPUS"});
+  REQUIRE(job.run_id->value == "sagemaker.t");
+  REQUIRE_THAT(refusal(with(sagemaker, {{"SM_CURRENT_HOST", "algo-3"}})), StartsWith("SM_CURRENT_HOST=algo-3: "));
+  for (const char* bad :
+       {"x", "{}", "[]", "null", "[1]", R"({"a":"algo-2"})", R"(["algo-2","algo-2"])", R"(["a\nb"])"}) {
+    CAPTURE(bad);
+    REQUIRE_THAT(refusal(with(sagemaker, {{"SM_HOSTS", bad}})), StartsWith("SM_HOSTS="));
+  }
+}
+
+TEST_CASE("Azure ML and SkyPilot", "[unit][scheduler]") {
+  const Texts azureml{{"AZUREML_NODE_COUNT", "3"},
+                      {"NODE_RANK", "2"},
+                      {"MASTER_ADDR", "10.0.0.4"},
+                      {"MASTER_PORT", "6105"},
+                      {"AZUREML_RUN_ID", "u"}};
+  const Allocation azure = found(azureml);
+  REQUIRE(azure.scheduler == "azureml");
+  REQUIRE(azure.nodes->value == 3);
+  REQUIRE(azure.node->value == 2);
+  REQUIRE(azure.port->value == Port{6105});
+  REQUIRE(azure.run_id->value == "azureml.u");
+  REQUIRE_THAT(refusal(with(azureml, {{"NODE_RANK", "3"}})), StartsWith("NODE_RANK=3: "));
+  const Texts skypilot{{"SKYPILOT_NODE_RANK", "1"},
+                       {"SKYPILOT_NODE_IPS", "10.0.0.1\n10.0.0.2\n"},
+                       {"SKYPILOT_TASK_ID", "s"},
+                       {"SKYPILOT_NUM_GPUS_PER_NODE", "4"}};
+  const Allocation sky = found(skypilot);
+  REQUIRE(sky.scheduler == "skypilot");
+  REQUIRE(sky.nodes->value == 2);
+  REQUIRE(sky.first_host->value == "10.0.0.1");
+  REQUIRE(!sky.port);
+  REQUIRE(sky.gpus->value == 4);
+  REQUIRE(sky.run_id->value == "skypilot.s");
+  REQUIRE_THAT(refusal(with(skypilot, {{"SKYPILOT_NODE_IPS", "\n"}})), Contains("it names no host"));
+  REQUIRE_THAT(refusal(with(skypilot, {{"SKYPILOT_NODE_RANK", "2"}})), StartsWith("SKYPILOT_NODE_RANK=2: "));
+}
+
+TEST_CASE("LSF, PBS and SGE start on the first of their hosts", "[unit][scheduler]") {
+  const Texts lsf{{"LSB_JOBID", "5"}, {"LSB_MCPU_HOSTS", "c1 4 c2 4 "}};
+  REQUIRE(found(lsf).scheduler == "lsf");
+  REQUIRE(found(lsf).hosts == Told<Hosts>{{"c1", "c2"}, "LSB_MCPU_HOSTS"});
+  REQUIRE(found(facts(with(lsf, {{"LSB_DJOB_HOSTFILE", "/f"}}), "h", {{"/f", "d1\nd1\nd2\n"}})).hosts->value ==
+          Hosts{"d1", "d2"});
+  for (const char* bad : {"c1", "c1 4 c2", "c1 x", "c1 4 4"}) {
+    CAPTURE(bad);
+    REQUIRE_THAT(refusal(with(lsf, {{"LSB_MCPU_HOSTS", bad}})), StartsWith("LSB_MCPU_HOSTS=" + std::string{bad}));
+  }
+  const Texts files{{"/p", "p1\np2\np1\n"}, {"/s", "s1 2 q@s1 UNDEFINED\ns2 2 q@s2 UNDEFINED\n"}, {"/bad", "a\x01\n"}};
+  const Allocation pbs = found(facts(Texts{{"PBS_NODEFILE", "/p"}}, "h", files));
+  REQUIRE(pbs.scheduler == "pbs");
+  REQUIRE(!pbs.each);
+  REQUIRE(pbs.hosts->value == Hosts{"p1", "p2"});
+  REQUIRE(found(facts(Texts{{"PE_HOSTFILE", "/s"}}, "h", files)).hosts->value == Hosts{"s1", "s2"});
+  REQUIRE_THAT(refusal(facts(Texts{{"PE_HOSTFILE", "/bad"}}, "h", files)),
+               StartsWith("PE_HOSTFILE=/bad: a host's name"));
+  REQUIRE_THAT(refusal(facts(Texts{{"PBS_NODEFILE", "/none"}}, "h", files)), StartsWith("PBS_NODEFILE=/none: "));
+  const auto large =
+      facts(Texts{{"PBS_NODEFILE", "/p"}}, "h", {{"/p", std::string(scheduler::node_file_bytes_max + 1, '\n')}});
+  REQUIRE_THAT(refusal(large), Contains("more than 16 MiB"));
+  std::string many;
+  for (std::size_t i = 0; i <= scheduler::node_file_hosts_max; ++i) many += "h" + std::to_string(i) + "\n";
+  REQUIRE_THAT(refusal(facts(Texts{{"PBS_NODEFILE", "/p"}}, "h", {{"/p", many}})), Contains("more than 65536 hosts"));
+  many.resize(many.rfind('h'));
+  REQUIRE(found(facts(Texts{{"PBS_NODEFILE", "/p"}}, "h", {{"/p", many}})).hosts->value.size() == 65536);
+}
+
+}  // namespace torchup
