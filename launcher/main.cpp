@@ -23,6 +23,8 @@
 #include "launcher/core/plan/plan_json.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
 #include "launcher/core/scheduler/batch_script.hpp"
+#include "launcher/core/scheduler/seat_words.hpp"
+#include "launcher/core/scheduler/visible_count.hpp"
 #include "launcher/os/agent/agent_runner.hpp"
 #include "launcher/os/diagnosis/health_check.hpp"
 #include "launcher/os/diagnosis/native_stack.hpp"
@@ -32,10 +34,12 @@
 #include "launcher/os/machine/cpus.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/machine/gpus.hpp"
+#include "launcher/os/machine/process_stat.hpp"
 #include "launcher/os/rehearsal/node_fault.hpp"
 #include "launcher/os/rehearsal/node_starter.hpp"
 #include "launcher/os/rehearsal/starter_link.hpp"
 #include "launcher/os/worker/child_process.hpp"
+#include "launcher/os/worker/seats.hpp"
 #include "launcher/plan_text.hpp"
 #include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/net/io/token.hpp"
@@ -252,6 +256,39 @@ std::variant<CommandLine, int> read_options(std::span<const std::string> words, 
   return std::move(line);
 }
 
+/// The name under which the tasks of this node find each other. What starts them all without a name is their parent.
+std::string name_of_seats(const SchedulerPart& scheduler, const Guarded& guarded) {
+  const auto outer = process_stat(guarded.outer);
+  return seat_name(scheduler.step.empty() ? fmt::format("{}", outer ? outer->parent : 0) : scheduler.step, ::geteuid());
+}
+
+/// Of several tasks that the scheduler starts on this node the first is the agent, with workers in the places of all.
+/// Returns the code with which this process is to end at once, where it is another, or they are not all there.
+std::optional<int> take_seats(LaunchConfig& plan, const Guarded& guarded, const LogWords& log, Seats& seats) {
+  const SchedulerPart& scheduler = plan.scheduler;
+  if (scheduler.tasks == 1) return std::nullopt;
+  const auto cpus = read_cpus();
+  if (!cpus) return refuse(cpus.error(), log);
+  const SeatCard own{scheduler.task, cpus->allowed, this_machine().variable(cuda_devices)};
+  const std::string name = name_of_seats(scheduler, guarded);
+  if (scheduler.task > 0) return sit(name, own);
+  if (auto gathered = seats.gather(name, scheduler.tasks); !gathered) {
+    static_cast<void>(refuse(gathered.error(), log));
+    seats.tell(exit_code::too_few);
+    return exit_code::too_few;
+  }
+  std::vector<SeatCard> cards = seats.cards();
+  cards.push_back(own);
+  auto seated = seat_workers(cards, scheduler.tasks, plan.local_world_size, scheduler.gpus);
+  if (!seated) {
+    const int status = refuse(seated.error(), log);
+    seats.tell(status);
+    return status;
+  }
+  bind_to_seats(*std::move(seated), plan);
+  return std::nullopt;
+}
+
 int launch(std::span<const std::string> words, std::string token, const StarterLink& starter, Guarded guarded) {
   Machine machine = this_machine();
   auto node = rehearsed_node(starter);
@@ -282,8 +319,10 @@ int launch(std::span<const std::string> words, std::string token, const StarterL
     return exit_code::unfit;
   }
   if (plan->rehearsal.nodes > 0) return run_rehearsed_nodes(*plan, guarded, words, token, machine.host);
+  Seats seats;
+  if (const auto status = take_seats(*plan, guarded, log, seats)) return *status;
   const std::string& told = plan->scheduler.own_name;
-  run_agent(*plan, std::move(guarded), told.empty() ? machine.host : told);
+  run_agent(*plan, std::move(guarded), told.empty() ? machine.host : told, std::move(seats));
 }
 
 }  // namespace

@@ -154,6 +154,11 @@ class Slurm(unittest.TestCase):
         said = self.run_job("srun", "-N2", "-n2", TORCHUP, "--nproc-per-node=2", "sh", "-c", PLACE)
         self.assertEqual(sorted(said.splitlines()), ["0/4 n1 0/4 0 0", "1/4 n1 1/4 0 1", "2/4 n2 2/4 1 0", "3/4 n2 3/4 1 1"])
 
+    def test_one_task_per_worker(self):
+        said = self.run_job("srun", "-N2", "-n4", "-m", "cyclic", TORCHUP, "sh", "-c", PLACE)
+        self.assertEqual(sorted(said.splitlines()), ["0/4 n1 0/4 0 0", "1/4 n1 1/4 0 1", "2/4 n2 2/4 1 0", "3/4 n2 3/4 1 1"])
+        self.run_job("srun", "-N2", "-n4", TORCHUP, "sh", "-c", "exit 3", code=1)
+
     def test_a_step_that_is_smaller_than_its_job(self):
         plans = self.plans("salloc", "-N3", "srun", "-N2", "-n2", "-w", "n3,n1")
         self.assertEqual(sorted(plan["node rank"][0] for plan in plans), ["0", "1"])

@@ -7,6 +7,7 @@ usage: scheduler_test.py TORCHUP EXAMPLES [unittest options]
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -76,6 +77,53 @@ class Scheduler(unittest.TestCase):
             self.assertNotIn(name, worker)
         self.assertEqual(worker["OMPI_MCA_btl"], "tcp")
         self.assertEqual(worker["TORCHELASTIC_RUN_ID"], f"slurm.c.{step['SLURM_JOB_ID']}.0.0")
+
+    def tasks(self, *words, count=2, bound=None, **variables):
+        """The tasks of a node, each started as srun starts it; their codes and outputs, in their order."""
+        step = slurm_step(nodes=1, tasks=count)
+        started = []
+        for task in range(count):
+            own = {name: value[task] for name, value in variables.items()}
+            bind = (lambda cpu=bound[task]: os.sched_setaffinity(0, {cpu})) if bound else None
+            started.append(subprocess.Popen([TORCHUP, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                            preexec_fn=bind, env={**CLEAN, **step, "SLURM_LOCALID": str(task), **own}))
+        self.addCleanup(lambda: [task.kill() for task in started])
+        return started
+
+    def test_one_task_per_worker_is_one_agent_with_seats(self):
+        cpus = sorted(os.sched_getaffinity(0))
+        bound = [cpus[0], cpus[-1]]
+        tasks = self.tasks("sh", "-c", "grep Cpus_allowed_list /proc/self/status; echo $LOCAL_RANK $LOCAL_WORLD_SIZE "
+                           "$CUDA_VISIBLE_DEVICES; exit 7", "x", bound=bound, CUDA_VISIBLE_DEVICES=("0", "1"))
+        said = [task.communicate(timeout=60) for task in tasks]
+        self.assertEqual([task.returncode for task in tasks], [1, 1], said)
+        self.assertEqual(said[1], ("", ""))
+        lines = said[0][0].splitlines()
+        for rank, cpu in enumerate(bound):
+            self.assertIn(f"{rank} 2 0,1", lines)
+            self.assertIn(f"Cpus_allowed_list:\t{cpu}", lines)
+
+    def test_gpus_that_are_bound_to_single_tasks_are_refused(self):
+        tasks = self.tasks("sh", "-c", "echo started", CUDA_VISIBLE_DEVICES=("0", "0"), SLURM_GPUS_ON_NODE=("2", "2"))
+        said = [task.communicate(timeout=60) for task in tasks]
+        self.assertEqual([task.returncode for task in tasks], [65, 65], said)
+        self.assertEqual([out for out, _ in said], ["", ""])
+        self.assertIn("--gpu-bind=none", said[0][1])
+
+    def test_signals_do_nothing_to_a_seat_and_its_agents_death_ends_it(self):
+        agent, seat = self.tasks("sh", "-c", "echo started; exec sleep 100")
+        self.assertEqual(agent.stdout.readline(), "started\n")
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+            seat.send_signal(number)
+        agent.send_signal(signal.SIGTERM)
+        agent.communicate(timeout=60)
+        seat.communicate(timeout=60)
+        self.assertEqual((agent.returncode, seat.returncode), (143, 143))
+        agent, seat = self.tasks("sh", "-c", "echo started; exec sleep 100")
+        self.assertEqual(agent.stdout.readline(), "started\n")
+        agent.kill()
+        seat.communicate(timeout=60)
+        self.assertEqual(seat.returncode, 70)
 
     def test_in_a_pod_probes_come_from_outside(self):
         for pod, reached in (({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, True), ({}, False)):

@@ -100,6 +100,8 @@ struct SchedulerPart {
   std::optional<int> node = {};            ///< index of this node
   int tasks = 1;                           ///< that the scheduler starts on this node
   int task = 0;                            ///< which of them we are
+  std::string step = {};                   ///< what these tasks have alike; empty: no name is known
+  std::optional<int> gpus = {};            ///< of this node, where the scheduler says so
   std::vector<std::string> warnings = {};  ///< said once at the start
   friend bool operator==(const SchedulerPart&, const SchedulerPart&) = default;
 };

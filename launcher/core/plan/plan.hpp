@@ -10,6 +10,7 @@
 #include "launcher/core/options/option_values.hpp"
 #include "launcher/core/plan/worker_command.hpp"
 #include "launcher/core/plan/worker_count.hpp"
+#include "launcher/core/scheduler/seat.hpp"
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/worker_env.hpp"
 
@@ -28,7 +29,7 @@ struct Machine {
   std::function<Result<std::string>(const std::string& path)> script;  ///< the content of --rehearse=@FILE
   /// The start of a plain file that a scheduler wrote, with more than `bytes_max` bytes where it is longer.
   std::function<Result<std::string>(const std::string& path, std::size_t bytes_max)> file;
-  std::optional<RehearsedNode> rehearsed;                              ///< which node of --rehearse-nodes this is
+  std::optional<RehearsedNode> rehearsed;  ///< which node of --rehearse-nodes this is
 };
 
 /// How our own lines are to be written, known before there is a plan: a refusal is such a line too.
@@ -41,5 +42,8 @@ struct Machine {
 /// Source: torchrun, torch/distributed/run.py, config_from_args.
 [[nodiscard]] Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<std::string>& words,
                                              bool legacy, const Machine& machine);
+
+/// Binds the workers of a plan as the scheduler bound the tasks of this node. What the user has bound, stays.
+void bind_to_seats(SeatedWorkers seated, LaunchConfig& plan);
 
 }  // namespace torchup

@@ -1,4 +1,5 @@
-#include <fmt/format.h>
+#include <algorithm>
+#include <utility>
 
 #include "launcher/core/machine/devices.hpp"
 #include "launcher/core/plan/plan_steps.hpp"
@@ -28,11 +29,15 @@ Result<> hear_scheduler(const Machine& machine, OptionValues& options, LaunchCon
   plan.scheduler = *std::move(part);
   plan.scheduler.asked = true;
   for (const std::string& warning : plan.scheduler.warnings) warn(plan, warning);
-  if (plan.scheduler.tasks == 1) return {};
-  return bad(
-      fmt::format("{} starts {} tasks on this node, and one is needed: --ntasks-per-node=1 in Slurm, -npernode 1 "
-                  "or -ppn 1 in MPI; --scheduler=none makes a job of each",
-                  plan.scheduler.name, plan.scheduler.tasks));
+  return {};
+}
+
+void bind_to_seats(SeatedWorkers seated, LaunchConfig& plan) {
+  if (plan.worker_cpus.empty()) plan.worker_cpus = std::move(seated.cpus);
+  const auto chosen = [](const auto& variable) { return variable.first == cuda_devices; };  // --gpus
+  if (seated.devices && std::ranges::none_of(plan.variables, chosen)) {
+    plan.variables.emplace_back(cuda_devices, *std::move(seated.devices));
+  }
 }
 
 void name_origins(const PlanSource& source, LaunchConfig& plan) {

@@ -36,6 +36,7 @@ struct Allocation {
   std::optional<Told<Port>> port = {};  ///< on the first host; nothing: derived from the run id
   std::optional<Told<std::string>> run_id = {};
   std::optional<Told<int>> gpus = {};          ///< of this node, or of this task
+  std::optional<int> gpus_of_node = {};        ///< whatever of them this task sees
   bool gpus_visible = false;                   ///< the scheduler does not count them: those count that are visible
   std::optional<Told<std::int64_t>> end = {};  ///< of the allocation, in Unix seconds
 

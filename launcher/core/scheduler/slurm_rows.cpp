@@ -90,6 +90,7 @@ Result<Allocation> begin_with(const ToldWords& words, bool in_step) {
   const auto gpus = words.number("SLURM_GPUS_ON_NODE", 0, local_workers_max);
   if (!end || !gpus) return !end ? end.error() : gpus.error();
   if (*end) found.end = Told<std::int64_t>{**end, "SLURM_JOB_END_TIME"};
+  if (*gpus) found.gpus_of_node = static_cast<int>(**gpus);
   if (const auto visible = words.raw(cuda_devices)) {
     found.gpus = Told<int>{visible_count(*visible), std::string{cuda_devices}};
   } else if (*gpus) {

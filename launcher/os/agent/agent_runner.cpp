@@ -402,11 +402,12 @@ class AgentRunner {
 
 }  // namespace
 
-void run_agent(const LaunchConfig& config, Guarded guarded, const std::string& host) {
+void run_agent(const LaunchConfig& config, Guarded guarded, const std::string& host, Seats seats) {
   answer_for_workers();
   AgentRunner runner{config, std::move(guarded), host};
   const int status = runner.run();
   runner.leave_nothing();
+  seats.tell(status);
   // Everything is written and nobody is left: threads and sockets are ended by the kernel, faster than one by one.
   ::_exit(status);
 }

@@ -1,4 +1,4 @@
-#include "launcher/core/scheduler/seat.hpp"
+#include "launcher/core/scheduler/seat_words.hpp"
 
 #include <catch2/catch.hpp>
 
@@ -48,6 +48,31 @@ TEST_CASE("cards that are not those of the tasks are refused", "[unit][scheduler
   REQUIRE(why_seat(std::vector<SeatCard>{{0, {}, {}}, {0, {}, {}}}, 2) == "two processes say that they are task 0");
   REQUIRE(why_seat(std::vector<SeatCard>{{0, {}, {}}, {2, {}, {}}}, 2) == "task 2 is not one of this node's 2");
   REQUIRE(why_seat(std::vector<SeatCard>{{-1, {}, {}}, {0, {}, {}}}, 2) == "task -1 is not one of this node's 2");
+}
+
+TEST_CASE("tasks and agent understand each other's packets, and no others", "[unit][scheduler]") {
+  for (const SeatCard& card : std::vector<SeatCard>{{3, {0, 1, 2, 7}, "0,1"}, {0, {}, ""}, {1, {5}, {}}}) {
+    const auto read = read_card(card_text(card));
+    REQUIRE(read.has_value());
+    REQUIRE(*read == card);
+  }
+  for (const char* bad : {"", "x", "0", "0\n1", "-1\n1\n-", "0\nx\n-", "0\n1\n0", "0\n1\n-\n", "99999999999\n1\n-"}) {
+    CAPTURE(bad);
+    REQUIRE(!read_card(bad).has_value());
+  }
+  REQUIRE(read_card(card_text({0, {1}, std::string(seat_packet_bytes_max - 6, '0')})).has_value());
+  REQUIRE(!read_card(card_text({0, {1}, std::string(seat_packet_bytes_max - 5, '0')})).has_value());
+  REQUIRE(read_code(code_text(0)) == 0);
+  REQUIRE(read_code("255") == 255);
+  for (const char* bad : {"", "256", "-1", "x", "1x"}) REQUIRE(!read_code(bad));
+}
+
+TEST_CASE("the name of a node's tasks fits a socket, and differs by step and user", "[unit][scheduler]") {
+  REQUIRE(seat_name("slurm.c.17.0.0", 1000) == "torchup.slurm.c.17.0.0.1000");
+  const std::string longest(256, 'r');
+  REQUIRE(seat_name(longest, 4294967294U).size() <= 107);
+  REQUIRE(seat_name(longest, 1) != seat_name(longest + "s", 1));
+  REQUIRE(seat_name(longest, 1) != seat_name(longest, 2));
 }
 
 }  // namespace torchup
