@@ -8,9 +8,12 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-import time
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+from waiting import until  # noqa: E402
 
 FRONT = "front"
 ADMINISTRATION = os.environ["PATH"] + ":/usr/sbin:/sbin"
@@ -65,16 +68,6 @@ def parent(pid):
     return int(fields[1]) if fields else 0
 
 
-def wait_for(what, condition, limit=60.0):
-    """The condition's first true value; fails when `limit` seconds pass without one."""
-    until = time.monotonic() + limit
-    while not (value := condition()):
-        if time.monotonic() > until:
-            raise AssertionError(f"not within {limit:.1f} s: {what() if callable(what) else what}")
-        time.sleep(0.01)
-    return value
-
-
 class SshHosts:
     """`hidden`: by host, folders that are empty there; `replaced`: by host, files that are other files there; `shells`:
     by host, whose login shell is not bash; `greetings`: by host, what a login shell runs first."""
@@ -94,7 +87,7 @@ class SshHosts:
             self._make_spaces()
             for name in self.names:
                 self.start_server(name)
-            wait_for("every sshd listens", lambda: all(map(self._listens, self.names)))
+            until(lambda: all(map(self._listens, self.names)), "every sshd listens")
         except BaseException:
             self.__exit__()
             raise
@@ -229,7 +222,11 @@ class SshHosts:
         return {name: lives for name, lives in found.items() if lives}
 
     def nothing_left(self, limit=5.0):
-        wait_for(lambda: f"nothing lives on any host; there is {self.left()}", lambda: not self.left(), limit)
+        """Of the job: `limit` seconds after its end no host has a process of it, the front's own included."""
+        try:
+            until(lambda: not self.left(), "nothing lives on any host", limit)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; there is {self.left()}") from None
 
     def agents(self, name, torchup):
         """The agents' processes there, the outer one first."""
