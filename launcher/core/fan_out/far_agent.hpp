@@ -1,0 +1,90 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/base/types.hpp"
+#include "rendezvous/core/link/link_codec.hpp"
+
+/// `torchup --link`, the far end of a fan-out's link: starts one agent as the plan says, and is its lifeline. Pure; the
+/// shell is launcher/os/link_agent.
+namespace torchup {
+
+/// Between TERM and KILL for an agent whose front is gone.
+inline constexpr Duration lifeline_patience = std::chrono::seconds{2};
+
+namespace far {
+
+// Events.
+
+/// Anything has come from the front.
+struct Heard {};
+struct MessageCame {
+  FrontMessage message;
+};
+/// The front is gone, or speaks another language.
+struct InputEnded {};
+/// The plan's directory cannot be entered, or the agent cannot be started.
+struct NotStarted {
+  LinkRefuse refusal = {};
+};
+/// The agent's process and everything below it is gone, and its output has been sent.
+struct AgentEnded {
+  int exit_code = 0;
+};
+/// Somebody has signalled this process.
+struct SignalCame {
+  int number = 0;
+};
+struct Wake {};
+using Event = std::variant<Heard, MessageCame, InputEnded, NotStarted, AgentEnded, SignalCame, Wake>;
+
+// Actions.
+
+struct Send {
+  FarMessage message;
+  friend bool operator==(const Send&, const Send&) = default;
+};
+struct StartAgent {
+  LinkPlan plan;
+  friend bool operator==(const StartAgent&, const StartAgent&) = default;
+};
+struct SignalAgent {
+  int number = 0;
+  friend bool operator==(const SignalAgent&, const SignalAgent&) = default;
+};
+/// Output and events of the agent: so much more may be sent.
+struct Credit {
+  std::uint32_t bytes = 0;
+  friend bool operator==(const Credit&, const Credit&) = default;
+};
+/// Nobody reads any more: what the agent writes is thrown away.
+struct Deafen {
+  friend bool operator==(const Deafen&, const Deafen&) = default;
+};
+/// After everything that was sent. Nothing of ours lives.
+struct Exit {
+  int exit_code = 0;
+  friend bool operator==(const Exit&, const Exit&) = default;
+};
+using Action = std::variant<Send, StartAgent, SignalAgent, Credit, Deafen, Exit>;
+
+}  // namespace far
+
+class FarAgent {
+ public:
+  /// `version`: of this program; a plan of another one is refused.
+  FarAgent(std::string version, TimePoint now);
+
+  /// Applies `event`, then everything that is due at `now`. `now` never goes backwards.
+  [[nodiscard]] std::vector<far::Action> step(const far::Event& event, TimePoint now);
+  [[nodiscard]] std::optional<TimePoint> deadline() const;
+
+ private:
+  enum class State { waiting, running, ending, killed, over };
+  State state_ = State::waiting;
+};
+
+}  // namespace torchup
