@@ -27,7 +27,8 @@ inline constexpr std::size_t link_header_bytes = 5;
 inline constexpr std::size_t link_window_bytes = std::size_t{256} << 10;
 /// Of a control message: a Plan holds an environment and a command line, and the kernel takes 2 MiB of both.
 inline constexpr std::size_t link_message_bytes_max = std::size_t{2} << 20;
-inline constexpr std::size_t link_words_max = std::size_t{64} << 10;  ///< arguments, variables
+inline constexpr std::size_t link_words_max = std::size_t{64} << 10;      ///< arguments, variables
+inline constexpr std::size_t link_text_bytes_max = std::size_t{4} << 10;  ///< of a refusal
 
 /// A side that has nothing else to say says Ping so often.
 inline constexpr Duration link_ping_interval = std::chrono::seconds{5};
