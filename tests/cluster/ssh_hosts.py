@@ -228,16 +228,6 @@ class SshHosts:
         except AssertionError as error:
             raise AssertionError(f"{error}; there is {self.left()}") from None
 
-    def agents(self, name, torchup):
-        """The agents' processes there, the outer one first."""
-        running = [pid for pid in self.processes(name) if os.path.basename(torchup) == program(pid)]
-        return sorted(running, key=lambda pid: parent(pid) in running)
-
-    def clients(self, name):
-        """The ssh processes of the front for that host."""
-        return [pid for pid in self.processes(FRONT)
-                if program(pid) == "ssh" and name.encode() in read(f"/proc/{pid}/cmdline").split(b"\0")]
-
     # What befalls them.
 
     def kill(self, pid, number=signal.SIGKILL):
