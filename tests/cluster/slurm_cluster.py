@@ -1,0 +1,117 @@
+"""A real Slurm on this machine: slurmctld and three slurmd, whose nodes have addresses of its loopback."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+NODES = ("n1", "n2", "n3")
+ADMINISTRATION = os.environ["PATH"] + ":/usr/sbin:/sbin"
+
+
+def find(*names):
+    return next((path for path in (shutil.which(name, path=ADMINISTRATION) for name in names) if path), None)
+
+
+CONTROLLER, DAEMON, SRUN = find("slurmctld-wlm", "slurmctld"), find("slurmd-wlm", "slurmd"), find("srun")
+
+
+def plugins():
+    """Beside the programs, wherever these are."""
+    return next(Path(SRUN).resolve().parents[1].glob("lib*/**/auth_none.so"), None)
+
+
+def why_not():
+    if not (CONTROLLER and DAEMON and SRUN):
+        return "Slurm is not there (Debian: slurm-wlm)"
+    if not plugins():
+        return "this Slurm has no auth/none"
+    if subprocess.run(["unshare", "-m", "mount", "--bind", "/etc/hosts", "/etc/hosts"], capture_output=True).returncode:
+        return "no right to a mount namespace"
+    return None
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Cluster:
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        ports = free_ports(1 + len(NODES))
+        host = socket.gethostname()
+        nodes = "\n".join(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=100"
+                          for name, port in zip(NODES, ports[1:]))
+        self.config = self.folder / "slurm.conf"
+        self.config.write_text(f"""ClusterName=c
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/none
+CredType=cred/none
+MpiDefault=none
+PluginDir={plugins().parent}
+StateSaveLocation={self.folder}/state
+SlurmdSpoolDir={self.folder}/spool-%n
+SlurmctldPidFile={self.folder}/slurmctld.pid
+SlurmdPidFile={self.folder}/slurmd-%n.pid
+SlurmctldLogFile={self.folder}/slurmctld.log
+SlurmdLogFile={self.folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+ReturnToService=2
+SlurmdParameters=config_overrides
+{nodes}
+PartitionName=p Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
+""")
+        (self.folder / "hosts").write_text(f"127.0.0.1 localhost {host}\n" + "".join(
+            f"127.0.0.{index} {name}\n" for index, name in enumerate(NODES, 1)))
+        (self.folder / "state").mkdir()
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "PET_"))}
+        self.environment["SLURM_CONF"] = str(self.config)
+        self.daemons = [self.start(CONTROLLER, "-D", "-f", self.config)]
+        step_daemon = next((path for name in ("slurmstepd-wlm", "slurmstepd")
+                            if (path := Path(DAEMON).resolve().parent / name).exists()), None)
+        for name in NODES:
+            words = [DAEMON, "-D", "-N", name, "-f", str(self.config), *(["-d", str(step_daemon)] if step_daemon else [])]
+            self.daemons.append(self.start("unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"',
+                                           self.folder / "hosts", *words))
+
+    def start(self, *words):
+        return subprocess.Popen([str(word) for word in words], env=self.environment, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL)
+
+    def wait_until_idle(self, limit=60):
+        end = time.monotonic() + limit
+        while time.monotonic() < end:
+            shown = self.run("sinfo", "-h", "-N", "-o", "%N %T").stdout
+            if shown.split().count("idle") == len(NODES):
+                return True
+            if any(daemon.poll() is not None for daemon in self.daemons):
+                return False
+            time.sleep(0.2)
+        return False
+
+    def run(self, *words, limit=120, **more):
+        return subprocess.run([str(word) for word in words], capture_output=True, text=True, env={**self.environment, **more},
+                              timeout=limit, cwd=self.folder)
+
+    def stop(self):
+        for daemon in reversed(self.daemons):
+            daemon.send_signal(signal.SIGTERM)
+        for daemon in self.daemons:
+            try:
+                daemon.wait(20)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
