@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -81,10 +81,10 @@ struct Close {
   HostLink link;
   friend bool operator==(const Close&, const Close&) = default;
 };
-/// For the coordinator in the front: so many agents may still join. With `exit_code` set, those that are there and
-/// those that may come are too few, and the job ends with it.
+/// For the coordinator in the front: on so many hosts an agent is, or may come to be; the last call need not wait for
+/// more. With `exit_code` the job is over, for those too that join only now.
 struct Expect {
-  int more = 0;
+  int agents = 0;
   std::optional<int> exit_code = {};
   std::string reason = {};
   friend bool operator==(const Expect&, const Expect&) = default;
@@ -130,6 +130,70 @@ class FanOut {
   [[nodiscard]] bool finished() const { return finished_; }
 
  private:
+  enum class State : std::uint8_t {
+    waiting,   ///< for its turn to be started
+    starting,  ///< its Hello is awaited
+    linked,
+    leaving,  ///< it was told to, for it is not wanted any more
+    cooling,  ///< with discovery: it has failed, and is tried again at retry_at
+    over,     ///< it has failed or ended
+  };
+  struct Entry {
+    Host host;
+    int node = 0;
+    State state = State::waiting;
+    HostLink link{0};      ///< of the newest start
+    TimePoint since{};     ///< of the state
+    Duration cooldown{0};  ///< after its next failure
+    bool wanted = true;    ///< with discovery: the newest list has it
+  };
+
+  void on(const fan::Begin&, TimePoint now);
+  void on(const fan::HelloCame& event, TimePoint now);
+  void on(const fan::RefusalCame& event, TimePoint now);
+  void on(const fan::EndCame& event, TimePoint now);
+  void on(const fan::Broken& event, TimePoint now);
+  void on(const fan::Listed& event, TimePoint now);
+  void on(const fan::SignalCame& event, TimePoint now);
+  void on(const fan::JobOver& event, TimePoint now);
+  void on(const fan::Wake&, TimePoint) {}
+
+  void add(const Host& host);
+  void due(TimePoint now);
+  void start_some(TimePoint now);
+  void fail(Entry& entry, int exit_code, const std::string& what, TimePoint now);
+  void dismiss(Entry& entry, TimePoint now);
+  void give_up(int exit_code, std::string reason, TimePoint now);
+  void close_unlinked();
+  void close(Entry& entry);
+  void foretell();
+  void finish_if_over();
+  [[nodiscard]] Entry* find(HostLink link);
+  /// Hosts on which an agent is, or may come to be.
+  [[nodiscard]] int candidates() const;
+  [[nodiscard]] int count(State state) const;
+  [[nodiscard]] static bool is_open(State state) {
+    return state == State::starting || state == State::linked || state == State::leaving;
+  }
+  void enter(Entry& entry, State state, TimePoint now) {
+    entry.state = state;
+    entry.since = now;
+  }
+  void act(fan::Action action) { actions_.push_back(std::move(action)); }
+  void send_to_all(int signal);
+
+  FanOutSettings settings_;
+  std::vector<fan::Action> actions_;
+  std::vector<Entry> entries_;  ///< in the order of the user's list
+  int next_node_ = 0;
+  std::uint64_t next_link_ = 0;
+  int foretold_ = -1;                             ///< Expect::agents, as told last
+  std::optional<int> code_ = {};                  ///< the verdict's, or the front's own
+  std::optional<int> first_failure_ = {};         ///< code of the first host that failed or ended
+  bool ending_ = false;                           ///< nothing is started any more
+  std::optional<int> signalled_ = {};             ///< the first signal that ends the job
+  std::optional<TimePoint> insist_at_ = {};       ///< then those who have not heard that the job is over are signalled
+  std::optional<TimePoint> deserted_since_ = {};  ///< with discovery: no host is linked
   bool finished_ = false;
 };
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -83,8 +85,36 @@ class FarAgent {
   [[nodiscard]] std::optional<TimePoint> deadline() const;
 
  private:
-  enum class State { waiting, running, ending, killed, over };
+  enum class State : std::uint8_t {
+    waiting,  ///< for the plan
+    running,  ///< the agent
+    ending,   ///< the front is gone, and the agent was asked to end
+    killed,
+    over,
+  };
+  void on(const far::Heard&, TimePoint now) { heard_at_ = now; }
+  void on(const far::MessageCame& event, TimePoint now);
+  void on(const far::InputEnded&, TimePoint now);
+  void on(const far::NotStarted& event, TimePoint now);
+  void on(const far::AgentEnded& event, TimePoint now);
+  void on(const far::SignalCame& event, TimePoint now);
+  void on(const far::Wake&, TimePoint) {}
+  void hear(const LinkPlan& plan);
+  void hear(const LinkSignal& signal);
+  void hear(const LinkAck& ack) { act(far::Credit{ack.bytes}); }
+  void hear(const LinkPing&) {}
+  void due(TimePoint now);
+  void lose_front(TimePoint now);
+  void refuse(LinkRefuse refusal);
+  void exit(int exit_code);
+  void act(far::Action action) { actions_.push_back(std::move(action)); }
+
+  const std::string version_;
+  std::vector<far::Action> actions_;
   State state_ = State::waiting;
+  TimePoint heard_at_;
+  TimePoint pinged_at_;
+  TimePoint asked_at_{};  ///< ending: since then
 };
 
 }  // namespace torchup

@@ -1,0 +1,259 @@
+#include "launcher/core/fan_out/fan_out.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "launcher/core/text/signals.hpp"
+#include "rendezvous/core/text/printable.hpp"
+#include "rendezvous/core/text/wording.hpp"
+
+namespace torchup {
+namespace {
+
+/// How long agents may take to hear from the coordinator that the job is over, before they get a signal.
+constexpr Duration insist_after = std::chrono::seconds{5};
+
+}  // namespace
+
+FanOut::FanOut(FanOutSettings settings) : settings_{std::move(settings)} {
+  for (const Host& host : settings_.hosts) add(host);
+}
+
+std::vector<fan::Action> FanOut::step(const fan::Event& event, TimePoint now) {
+  if (finished_) return {};
+  std::visit([&](const auto& happened) { on(happened, now); }, event);
+  due(now);
+  start_some(now);
+  foretell();
+  finish_if_over();
+  return std::exchange(actions_, {});
+}
+
+std::optional<TimePoint> FanOut::deadline() const {
+  if (finished_) return std::nullopt;
+  std::optional<TimePoint> first;
+  const auto consider = [&first](TimePoint at) { first = std::min(first.value_or(at), at); };
+  for (const Entry& entry : entries_) {
+    if (entry.state == State::starting) consider(entry.since + hello_patience);
+    if (entry.state == State::cooling && !ending_) consider(entry.since + entry.cooldown);
+  }
+  if (insist_at_) consider(*insist_at_);
+  if (deserted_since_ && !ending_) consider(*deserted_since_ + settings_.join_timeout);
+  return first;
+}
+
+void FanOut::add(const Host& host) {
+  entries_.push_back({.host = host, .node = next_node_++, .cooldown = settings_.cooldown_min});
+}
+
+FanOut::Entry* FanOut::find(HostLink link) {
+  const auto found =
+      std::ranges::find_if(entries_, [link](const Entry& entry) { return is_open(entry.state) && entry.link == link; });
+  return found == entries_.end() ? nullptr : &*found;
+}
+
+int FanOut::count(State state) const { return static_cast<int>(std::ranges::count(entries_, state, &Entry::state)); }
+int FanOut::candidates() const { return count(State::waiting) + count(State::starting) + count(State::linked); }
+
+// ---- events
+
+void FanOut::on(const fan::Begin&, TimePoint now) {
+  if (settings_.discovers) deserted_since_ = now;
+}
+
+void FanOut::on(const fan::HelloCame& event, TimePoint now) {
+  Entry* const entry = find(event.link);
+  if (!entry || entry->state != State::starting) return;
+  if (event.hello.version != settings_.version) {
+    close(*entry);
+    return fail(*entry, exit_code::mismatch,
+                fmt::format("torchup {} is there and {} here; --remote-torchup names another",
+                            printable_start(event.hello.version), settings_.version),
+                now);
+  }
+  enter(*entry, State::linked, now);
+  deserted_since_.reset();
+}
+
+void FanOut::on(const fan::RefusalCame& event, TimePoint now) {
+  Entry* const entry = find(event.link);
+  if (!entry) return;
+  close(*entry);
+  fail(*entry, event.refusal.code == 0 ? exit_code::failed : event.refusal.code,
+       printable_start(event.refusal.text, 4096), now);
+}
+
+/// Before the verdict an agent ends by itself only where its node was unfit, or told to leave by somebody there.
+void FanOut::on(const fan::EndCame& event, TimePoint now) {
+  Entry* const entry = find(event.link);
+  if (!entry) return;
+  close(*entry);
+  const bool elsewhere = !settings_.own_coordinator && event.exit_code == 0;
+  if (code_ || signalled_ || elsewhere || !entry->wanted) {
+    if (elsewhere && !code_) first_failure_ = first_failure_.value_or(0);
+    if (signalled_ && entry->wanted && !first_failure_) first_failure_ = event.exit_code;
+    return enter(*entry, State::over, now);
+  }
+  fail(*entry, event.exit_code == 0 ? exit_code::failed : event.exit_code,
+       fmt::format("its agent ended with {}", event.exit_code), now);
+}
+
+void FanOut::on(const fan::Broken& event, TimePoint now) {
+  Entry* const entry = find(event.link);
+  if (!entry) return;
+  const bool was_linked = entry->state != State::starting;
+  close(*entry);
+  if (code_ || signalled_ || !entry->wanted) return enter(*entry, State::over, now);
+  fail(*entry, was_linked ? exit_code::too_few : exit_code::unreachable, event.why, now);
+}
+
+void FanOut::on(const fan::Listed& event, TimePoint now) {
+  if (ending_) return;
+  for (Entry& entry : entries_) {
+    const auto listed = std::ranges::find(event.hosts, entry.host.name, &Host::name);
+    const bool wanted = listed != event.hosts.end();
+    if (wanted) entry.host = *listed;
+    if (wanted && entry.state == State::over) enter(entry, State::waiting, now);
+    if (!wanted && entry.wanted) dismiss(entry, now);
+    entry.wanted = wanted;
+  }
+  for (const Host& host : event.hosts) {
+    const bool known = std::ranges::any_of(entries_, [&](const Entry& entry) { return entry.host.name == host.name; });
+    if (!known) add(host);
+  }
+  std::erase_if(entries_, [](const Entry& entry) { return !entry.wanted && !is_open(entry.state); });
+}
+
+void FanOut::dismiss(Entry& entry, TimePoint now) {
+  if (entry.state == State::starting) close(entry);
+  if (entry.state != State::linked) return enter(entry, State::over, now);
+  act(fan::Say{fan::Say::Level::info, fmt::format("host {} is not listed any more: it leaves", entry.host.name)});
+  act(fan::Send{entry.link, LinkSignal{SIGTERM}});
+  enter(entry, State::leaving, now);
+}
+
+void FanOut::on(const fan::SignalCame& event, TimePoint) {
+  send_to_all(event.number);
+  const bool ends = std::ranges::find(settings_.end_signals, event.number) != settings_.end_signals.end();
+  const bool nobody = count(State::linked) + count(State::leaving) == 0;
+  // Agents answer the first SIGQUIT with a page of what all ranks do.
+  if (!ends || (event.number == SIGQUIT && !nobody)) return;
+  if (!signalled_) signalled_ = event.number;
+  ending_ = true;
+  close_unlinked();
+}
+
+void FanOut::on(const fan::JobOver& event, TimePoint now) {
+  if (code_) return;
+  code_ = event.exit_code;
+  ending_ = true;
+  close_unlinked();
+  insist_at_ = now + insist_after;
+  act(fan::Expect{0, event.exit_code, "the job is over"});
+}
+
+// ---- what follows
+
+void FanOut::due(TimePoint now) {
+  for (Entry& entry : entries_) {
+    if (entry.state == State::starting && now >= entry.since + hello_patience) {
+      close(entry);
+      fail(entry, exit_code::unreachable, "it did not answer within " + seconds(hello_patience), now);
+    }
+    if (entry.state == State::cooling && !ending_ && now >= entry.since + entry.cooldown) {
+      entry.cooldown = std::min(entry.cooldown * 2, settings_.cooldown_max);
+      enter(entry, State::waiting, now);
+    }
+  }
+  if (insist_at_ && now >= *insist_at_) {
+    insist_at_.reset();
+    send_to_all(SIGTERM);
+  }
+  if (!settings_.discovers || ending_) return;
+  if (count(State::linked) > 0) return deserted_since_.reset();
+  if (!deserted_since_) deserted_since_ = now;
+  if (now < *deserted_since_ + settings_.join_timeout) return;
+  give_up(exit_code::too_few, "no host is there within the join timeout of " + seconds(settings_.join_timeout), now);
+}
+
+void FanOut::start_some(TimePoint now) {
+  if (ending_) return;
+  int room = fan_out_starts_max - count(State::starting);
+  for (Entry& entry : entries_) {
+    if (room <= 0) return;
+    if (entry.state != State::waiting) continue;
+    --room;
+    entry.link = HostLink{next_link_++};
+    enter(entry, State::starting, now);
+    act(fan::Start{entry.link, entry.host, entry.node});
+  }
+}
+
+/// What has happened to a host that nobody has asked to end. Its link is closed.
+void FanOut::fail(Entry& entry, int exit_code, const std::string& what, TimePoint now) {
+  if (!first_failure_) first_failure_ = exit_code;
+  const std::string told = fmt::format("host {}: {}", entry.host.name, what);
+  if (settings_.discovers) {
+    // A host that has worked for long begins anew; entry.since is still that of its work.
+    if (entry.state == State::linked && now - entry.since >= host_forgiven_after)
+      entry.cooldown = settings_.cooldown_min;
+    enter(entry, State::cooling, now);
+    return act(fan::Say{fan::Say::Level::warning, fmt::format("{}; tried again in {}", told, seconds(entry.cooldown))});
+  }
+  enter(entry, State::over, now);
+  const int left = candidates();
+  if (left >= settings_.min_nodes) {
+    return act(fan::Say{fan::Say::Level::warning, fmt::format("{}; the other {} go on", told, left)});
+  }
+  std::string reason = told;
+  if (entries_.size() > 1) {
+    reason +=
+        fmt::format("; {} of {} hosts are left, and the job needs {}", left, entries_.size(), settings_.min_nodes);
+  }
+  give_up(exit_code, std::move(reason), now);
+}
+
+void FanOut::give_up(int exit_code, std::string reason, TimePoint now) {
+  if (code_) return;
+  code_ = exit_code;
+  ending_ = true;
+  act(fan::Say{fan::Say::Level::error, reason});
+  close_unlinked();
+  if (!settings_.own_coordinator) return send_to_all(SIGTERM);
+  insist_at_ = now + insist_after;
+  act(fan::Expect{0, exit_code, std::move(reason)});
+}
+
+void FanOut::close_unlinked() {
+  for (Entry& entry : entries_) {
+    if (entry.state == State::starting) close(entry);
+    if (!is_open(entry.state) || entry.state == State::starting) entry.state = State::over;
+  }
+}
+
+void FanOut::close(Entry& entry) { act(fan::Close{entry.link}); }
+
+void FanOut::send_to_all(int signal) {
+  for (const Entry& entry : entries_) {
+    if (entry.state == State::linked || entry.state == State::leaving) act(fan::Send{entry.link, LinkSignal{signal}});
+  }
+}
+
+void FanOut::foretell() {
+  if (!settings_.own_coordinator || ending_ || foretold_ == candidates()) return;
+  foretold_ = candidates();
+  act(fan::Expect{foretold_, {}, ""});
+}
+
+void FanOut::finish_if_over() {
+  const bool open = std::ranges::any_of(entries_, [](const Entry& entry) { return is_open(entry.state); });
+  const bool to_come = !ending_ && (settings_.discovers || count(State::waiting) > 0);
+  if (open || to_come) return;
+  finished_ = true;
+  const int otherwise = signalled_ ? shell_code(*signalled_) : exit_code::failed;
+  act(fan::Finish{code_.value_or(first_failure_.value_or(otherwise))});
+}
+
+}  // namespace torchup
