@@ -104,6 +104,7 @@ Machine this_machine() {
     return read_regular_file(path, script_bytes_max);  // one that is too long is refused with its place
   };
   machine.file = read_plain_file;
+  machine.writable = [](const std::string& path) { return ::access(path.c_str(), W_OK) == 0; };
   machine.host = host_name();
   return machine;
 }
@@ -233,6 +234,7 @@ Result<std::string> read_token(const OptionValues& options, std::string from_var
 Result<> check_machine(const LaunchConfig& plan) {
   if (auto checked = check_log_folder(plan.output.log_dir); !checked) return checked;
   if (auto checked = check_output_file("--result-file", plan.output.result_file); !checked) return checked;
+  if (auto checked = check_output_file("--termination-log", plan.output.termination_log); !checked) return checked;
   if (auto checked = check_output_file("--events", plan.output.events_file); !checked) return checked;
   const std::string lacking = descriptors_lacking(plan, descriptor_limit());
   return lacking.empty() ? Result<>{} : fail(errc::refused, lacking);

@@ -34,6 +34,7 @@ inline Machine fake_machine(Texts variables = {}) {
   machine.file = [](const std::string& path, std::size_t) -> Result<std::string> {
     return fail(errc::missing_value, path + ": No such file or directory");
   };
+  machine.writable = [](const std::string&) { return false; };
   machine.host = "host";
   return machine;
 }

@@ -157,6 +157,9 @@ constexpr std::array table = {
     OptionSpec{"events", 0, ValueKind::text, "FILE", output, "Everything that happens, one JSON object a line."},
     OptionSpec{"result-file", 0, ValueKind::text, "FILE", output,
                "Verdict, exit codes, attempts and times as JSON, at the end."},
+    OptionSpec{"termination-log", 0, ValueKind::text, "FILE", output,
+               "Verdict and root cause in 4 KiB where the job fails (default /dev/termination-log in a pod; empty: "
+               "none)."},
     OptionSpec{"quiet", 'q', ValueKind::flag, "", output,
                "Of ourselves only errors and the failure report, unless --log-level says otherwise."},
     OptionSpec{"log-level", 0, ValueKind::text, "LEVEL", output,

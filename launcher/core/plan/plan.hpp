@@ -29,6 +29,7 @@ struct Machine {
   std::function<Result<std::string>(const std::string& path)> script;  ///< the content of --rehearse=@FILE
   /// The start of a plain file that a scheduler wrote, with more than `bytes_max` bytes where it is longer.
   std::function<Result<std::string>(const std::string& path, std::size_t bytes_max)> file;
+  std::function<bool(const std::string& path)> writable;  ///< whether that file is there, and we may write to it
   std::optional<RehearsedNode> rehearsed;  ///< which node of --rehearse-nodes this is
 };
 

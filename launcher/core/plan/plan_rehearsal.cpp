@@ -57,6 +57,7 @@ OptionValues in_rehearsed_nodes(const OptionValues& options, const std::optional
   const std::string name = fmt::format("node{}", node->index);
   if (own.has("log-dir")) own.set("log-dir", own.text("log-dir") + "/" + name);
   if (own.has("result-file")) own.set("result-file", own.text("result-file") + "." + name);
+  own.set("termination-log", "");
   return own;
 }
 

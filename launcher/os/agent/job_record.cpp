@@ -10,6 +10,7 @@
 #include "launcher/core/record/error_file.hpp"
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/core/record/incident.hpp"
+#include "launcher/core/record/termination_text.hpp"
 #include "launcher/core/text/signals.hpp"
 #include "launcher/os/io/own_log.hpp"
 #include "launcher/os/output/evidence.hpp"
@@ -49,7 +50,9 @@ void JobRecord::open_log() {
 
 void JobRecord::open_health_port() {
   if (!config_.health_port) return;
-  auto opened = HealthPort::open(loop_, *config_.health_port, config_.in_pod, [this] { return health_json(record_); });
+  auto opened =
+      HealthPort::open(loop_, *config_.health_port, config_.in_pod,
+                       {[this] { return health_json(record_); }, [this] { return std::string{record_.readiness()}; }});
   if (opened) {
     health_port_.emplace(*std::move(opened));
   } else {
@@ -184,6 +187,7 @@ Task<> JobRecord::finish(Finish action) {
     record(event::RehearsalEnded{*action.rehearsal});
     exit_code_ = action.rehearsal->exit_code;
   }
+  if (verdict.exit_code != 0) co_await write_termination_log(verdict, told ? &told->incident : nullptr);
   std::string last_words;
   if (verdict.exit_code != 0) last_words = co_await last_words_for_parent(action);
   if (!last_words.empty()) {
@@ -207,6 +211,14 @@ Task<> JobRecord::finish_output() {
   // A pager may have taken longer than all the time that the disk had.
   output_.disk().answer_by(std::chrono::steady_clock::now() + finish_limit);
   co_await write_result();
+}
+
+/// `incident`: of this node; none: null.
+Task<> JobRecord::write_termination_log(const Verdict& verdict, const Incident* incident) {
+  if (config_.output.termination_log.empty()) co_return;
+  std::string text = termination_text(exit_code_, verdict, incident);
+  auto written = co_await output_.disk().overwrite_file(config_.output.termination_log, std::move(text));
+  if (!written) record(event::Fault{"no termination log: " + written.error().message()});
 }
 
 /// Once more when something is lost after the first time.

@@ -55,6 +55,7 @@ class JobRecord {
   void report(const Finish& action);
   [[nodiscard]] std::string exception_text(int signal) const;
   Task<std::string> last_words_for_parent(const Finish& action);
+  Task<> write_termination_log(const Verdict& verdict, const Incident* incident);
   Task<> write_result();
 
   asio::io_context& loop_;

@@ -13,17 +13,22 @@ class io_context;
 
 namespace torchup {
 
-/// Answers probes over HTTP: `GET /healthz` gives everybody 200 and `ok` as long as the agent's loop turns, which is
-/// what a probe wants to know; `/` gives this machine a line of JSON. torchrun knows the variable
-/// TORCHELASTIC_HEALTH_CHECK_PORT and opens nothing.
+/// What a health port shows; called on the loop for each request.
+struct HealthPages {
+  std::function<std::string()> status;     ///< a line of JSON
+  std::function<std::string()> readiness;  ///< `ok`, or in one word why not
+};
+
+/// Answers probes over HTTP: `GET /healthz` gives everybody 200 and `ok` as long as the agent's loop turns, `GET
+/// /readyz` the same while the node's workers run, else 503 and why not; `/` gives this machine the status. torchrun
+/// knows the variable TORCHELASTIC_HEALTH_CHECK_PORT and opens nothing.
 class HealthPort {
  public:
-  /// On the loopback interfaces, or `everywhere`: the kubelet asks a pod from outside. `body` is called on the loop for
-  /// each request of `/`.
+  /// On the loopback interfaces, or `everywhere`: the kubelet asks a pod from outside.
   ///
   /// Errors: the system's when the port is taken.
   [[nodiscard]] static Result<HealthPort> open(boost::asio::io_context& loop, Port port, bool everywhere,
-                                               std::function<std::string()> body);
+                                               HealthPages pages);
   HealthPort(HealthPort&&) noexcept;
   HealthPort& operator=(HealthPort&&) noexcept;
   ~HealthPort();
