@@ -85,19 +85,17 @@ void FanOut::on(const fan::RefusalCame& event, TimePoint now) {
        printable_start(event.refusal.text, 4096), now);
 }
 
-/// Before the verdict an agent ends by itself only where its node was unfit, or told to leave by somebody there.
 void FanOut::on(const fan::EndCame& event, TimePoint now) {
   Entry* const entry = find(event.link);
   if (!entry) return;
   close(*entry);
-  const bool elsewhere = !settings_.own_coordinator && event.exit_code == 0;
-  if (code_ || signalled_ || elsewhere || !entry->wanted) {
-    if (elsewhere && !code_) first_failure_ = first_failure_.value_or(0);
-    if (signalled_ && entry->wanted && !first_failure_) first_failure_ = event.exit_code;
-    return enter(*entry, State::over, now);
+  // Before the verdict an agent ends by itself only where its node was unfit, or told to leave by somebody there.
+  if (settings_.own_coordinator && !code_ && !signalled_ && entry->wanted) {
+    const int code = event.exit_code == 0 ? exit_code::failed : event.exit_code;
+    return fail(*entry, code, fmt::format("its agent ended with {}", event.exit_code), now);
   }
-  fail(*entry, event.exit_code == 0 ? exit_code::failed : event.exit_code,
-       fmt::format("its agent ended with {}", event.exit_code), now);
+  if (entry->wanted && first_failure_.value_or(0) == 0) first_failure_ = event.exit_code;
+  enter(*entry, State::over, now);
 }
 
 void FanOut::on(const fan::Broken& event, TimePoint now) {

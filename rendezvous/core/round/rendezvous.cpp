@@ -116,6 +116,13 @@ void Rendezvous::on(const Gone& event, TimePoint now) {
   note(NodeCutOff{members_.at(parting->slot).join->host, parting->left});
 }
 
+void Rendezvous::on(const Foretold& event, TimePoint now) {
+  foretold_ = event.agents;
+  if (!event.verdict) return;
+  foregone_ = event.verdict;
+  if (terms_ && phase_ != Phase::ended) end(*event.verdict, now);
+}
+
 void Rendezvous::on(const Tick&, TimePoint) {}
 
 void Rendezvous::on(const Resumed& event, TimePoint now) {
@@ -154,6 +161,7 @@ void Rendezvous::on(const Resumed& event, TimePoint now) {
 // ---- what agents say
 
 void Rendezvous::said(Peer peer, const Join& join, TimePoint now) {
+  if (foregone_ && !members_.of(peer)) return actions_.push_back(Tell{peer, End{*foregone_}});
   const Standing standing = joins(members_, past(), peer, join, now);
   switch (standing.meaning) {
     case Standing::Meaning::nothing:

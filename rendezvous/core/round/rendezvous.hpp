@@ -96,8 +96,14 @@ struct Gone {
   Peer peer;
   bool end_of_file = true;  ///< false: the connection broke, the agent may come back by another
 };
+/// Whoever starts the agents says on how many nodes one is, or may come to be: the last call waits for no more. With a
+/// verdict the job is over, for those too that join only now.
+struct Foretold {
+  int agents = 0;
+  std::optional<Verdict> verdict = {};
+};
 struct Tick {};
-using RendezvousEvent = std::variant<Connected, Said, Resumed, Alive, Gone, Tick>;
+using RendezvousEvent = std::variant<Connected, Said, Resumed, Alive, Gone, Foretold, Tick>;
 
 // Actions.
 
@@ -225,6 +231,7 @@ class Rendezvous {
   void on(const Resumed& event, TimePoint now);
   void on(const Alive& event, TimePoint now);
   void on(const Gone& event, TimePoint now);
+  void on(const Foretold& event, TimePoint now);
   void on(const Tick& event, TimePoint now);
 
   void said(Peer peer, const Join& join, TimePoint now);
@@ -319,8 +326,10 @@ class Rendezvous {
 
   std::optional<JobTerms> terms_;
   std::vector<std::string> expected_hosts_;
-  std::size_t expected_bytes_ = 0;  ///< of them
-  std::vector<Fact> facts_;         ///< of the first agent
+  std::size_t expected_bytes_ = 0;   ///< of them
+  std::optional<int> foretold_;      ///< agents, as whoever starts them says
+  std::optional<Verdict> foregone_;  ///< whoever joins is told so
+  std::vector<Fact> facts_;          ///< of the first agent
 
   Phase phase_ = Phase::gathering;
   Round round_{0};       ///< the one that is decided or runs; while gathering, the next

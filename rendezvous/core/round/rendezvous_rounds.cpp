@@ -54,6 +54,7 @@ void Rendezvous::advance(TimePoint now) {
 }
 
 bool Rendezvous::all_expected() const {
+  if (foretold_ && members_.ready() >= *foretold_) return true;
   if (expected_hosts_.empty() || static_cast<std::size_t>(members_.ready()) < expected_hosts_.size()) return false;
   return std::all_of(expected_hosts_.begin(), expected_hosts_.end(),
                      [&](const std::string& host) { return members_.has_host(host); });

@@ -341,6 +341,13 @@ std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, 
       });
 }
 
+bool Coordinator::foretell(const RunId& run_id, Foretold foretold) {
+  const auto job = impl_->job(run_id);
+  if (!job) return false;
+  impl_->step(*job, std::move(foretold));
+  return true;
+}
+
 void Coordinator::admit_torchrun(StoreServer& server, TorchrunHostOptions options) {
   impl_->admit_torchrun(server, std::move(options));
 }

@@ -81,6 +81,10 @@ class Coordinator {
   /// are jobs_max with members. `listener` must live until the attendance ends.
   [[nodiscard]] std::unique_ptr<Attendance> open(const RunId& run_id, Visitor visitor, Listener& listener);
 
+  /// Whoever starts the job's agents says how many there may be, or that it is over (core/round/rendezvous). False:
+  /// there are too many jobs.
+  bool foretell(const RunId& run_id, Foretold foretold);
+
   /// Torchrun's agents may join jobs here: in the store of `server`, which must outlive the loop's run.
   void admit_torchrun(StoreServer& server, TorchrunHostOptions options);
   /// Whether torchrun's agents have a part in that job.
