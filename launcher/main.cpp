@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
 #include <fstream>
 #include <stdexcept>
@@ -26,6 +27,7 @@
 #include "launcher/core/scheduler/seat_words.hpp"
 #include "launcher/core/scheduler/visible_count.hpp"
 #include "launcher/os/agent/agent_runner.hpp"
+#include "launcher/os/agent/slurm_commands.hpp"
 #include "launcher/os/diagnosis/health_check.hpp"
 #include "launcher/os/diagnosis/native_stack.hpp"
 #include "launcher/os/io/own_log.hpp"
@@ -104,6 +106,8 @@ Machine this_machine() {
     return read_regular_file(path, script_bytes_max);  // one that is too long is refused with its place
   };
   machine.file = read_plain_file;
+  machine.unix_seconds = [] { return static_cast<std::int64_t>(::time(nullptr)); };
+  machine.time_left = ask_time_left;
   machine.writable = [](const std::string& path) { return ::access(path.c_str(), W_OK) == 0; };
   machine.host = host_name();
   return machine;

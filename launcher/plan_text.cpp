@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "launcher/core/text/signals.hpp"
+
 namespace torchup {
 namespace {
 
@@ -37,6 +39,13 @@ std::string hang_text(const JobTerms& terms) {
     if (timeout.start) limit += fmt::format(", {} before the first progress", exact_seconds(*timeout.start));
   }
   return fmt::format("{}, then {}", limit, actions[static_cast<std::size_t>(terms.on_hang)]);
+}
+
+std::string stop_text(const LaunchConfig& plan) {
+  const StopBefore& stop = *plan.stop_before;
+  if (!plan.deadline) return "never: the time of this job has no end";
+  return fmt::format("{} before {}  ({}), over the page or by {}", exact_seconds(stop.lead), *plan.deadline,
+                     plan.origins.deadline, signal_text(stop.signal));
 }
 
 std::string statements_text(const RehearsalScript& script) {
@@ -94,6 +103,8 @@ std::string plan_text(const LaunchConfig& plan) {
   if (!plan.worker_hook) line("worker hook", "none");
   line("max restarts", number(plan.terms.max_restarts));
   told("stop", fmt::format("signal, {}, SIGKILL", exact_seconds(plan.stop_grace)), plan.origins.shutdown_timeout);
+  if (plan.stop_before) line("save and stop", stop_text(plan));
+  if (plan.requeue) line("requeue", fmt::format("{} times at most", plan.requeue->most));
   line("signals", plan.signals_to_handle);
   line("hangs", hang_text(plan.terms));
   line("stragglers", plan.terms.straggler_window == Duration{0}

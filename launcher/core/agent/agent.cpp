@@ -33,6 +33,7 @@ Agent::Agent(const LaunchConfig& config, AgentIdentity identity)
       workers_(static_cast<std::size_t>(config.local_world_size)), state_watch_{config.role, config.stuck_timeout} {
   const auto& [script, nodes, node] = config.rehearsal;
   if (script) rehearsal_.emplace(*script, node ? node->start : std::nullopt);
+  if (const auto& stop = config.stop_before) stop_time_.emplace(stop->lead, config.stop_grace, !stop->squeue.empty());
 }
 
 std::vector<AgentAction> Agent::step(const AgentEvent& event, TimePoint now) {
@@ -49,6 +50,8 @@ std::optional<TimePoint> Agent::deadline() const {
     if (time) first = first ? std::min(*first, *time) : *time;
   };
   if (!leaving_ && !verdict_) also(job_end_);
+  if (!leaving_ && !verdict_ && stop_time_) also(stop_time_->deadline());
+  for (const Held& held : held_) also(held.until);
   also(drain_insists_);
   also(cause_ends_);
   also(abort_ends_);
@@ -166,6 +169,7 @@ void Agent::obey(const End& message) {
   rehearse(rehearsal::JobEnds{});
   if (message.verdict.exit_code == 0) end_well();
   if (message.verdict.stop_signal == 0) {
+    if (message.verdict.exit_code == requeue_code && stop_time_ && stop_time_->is_near(now_)) ask_to_save();
     wait_for_own_end(message.verdict.reason);
   } else {
     stop(message.verdict.stop_signal, message.verdict.reason);
@@ -177,7 +181,7 @@ void Agent::obey(const Waiting& message) {
   if (message.roster == last_roster_) return;
   if (phase_ == Phase::running) rehearse(rehearsal::TroubleSeen{});
   last_roster_ = message.roster;
-  record(event::Waiting{message.roster});
+  record(event::Waiting{message.roster, message.of_link});
 }
 
 /// Whatever time alone brings.
@@ -186,6 +190,8 @@ void Agent::due() {
     end_job(failed_code, "the job ran longer than --timeout allows");
     return;
   }
+  stop_time_due();
+  forward_due();
   if (drain_insists_ && now_ >= *drain_insists_) {
     drain_insists_.reset();
     if (awaits_saving()) act(DrainWorkers{drained_by_.back(), true});
@@ -279,7 +285,7 @@ void Agent::stop(int signal_number, std::string reason) {
   switch (phase_) {
     case Phase::running:
       phase_ = Phase::stopping;
-      deadline_ = now_ + config_.stop_grace;
+      deadline_ = now_ + stop_grace();
       drain_insists_.reset();
       cause_ends_.reset();
       attempt_reason_ = reason;
@@ -295,7 +301,7 @@ void Agent::stop(int signal_number, std::string reason) {
         if (!let_gone.empty()) end_kept(let_gone);
         return;
       }
-      if (stop_signal_ == 0) deadline_ = now_ + config_.stop_grace;
+      if (stop_signal_ == 0) deadline_ = now_ + stop_grace();
       signal_to_end(signal_number);
       after_worker_ended();
       return;

@@ -11,6 +11,7 @@
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "launcher/core/rehearsal/rehearsal.hpp"
+#include "launcher/core/scheduler/stop_time.hpp"
 #include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/base/worker_channel.hpp"
 #include "rendezvous/core/diagnosis/hang_watch.hpp"
@@ -23,8 +24,9 @@
 /// Pure: the runner (launcher/os/agent_runner) hands it one event and one time, and performs the actions in order. The
 /// rounds and the phases are in agent.cpp, what is looked at before a Join in agent_checks.cpp, what becomes of single
 /// workers in agent_workers.cpp, which of their failures is the cause in agent_cause.cpp, what becomes of signals in
-/// agent_signals.cpp, of workers that outlive their round in agent_keep.cpp, what is done about workers that hang in
-/// agent_hang.cpp, which faults a rehearsal brings about in agent_rehearsal.cpp.
+/// agent_signals.cpp, at the end of the job's time in agent_stop_time.cpp, of workers that outlive their round in
+/// agent_keep.cpp, what is done about workers that hang in agent_hang.cpp, which faults a rehearsal brings about in
+/// agent_rehearsal.cpp.
 namespace torchup {
 
 /// The job's exit code when a worker, a node or the time limit fails it.
@@ -138,6 +140,12 @@ class Agent {
     bool copied = false;  ///< its copy by the other way has come
   };
 
+  /// One that is to be passed on, unless it shows that the workers have it already.
+  struct Held {
+    int number = 0;
+    TimePoint until{};
+  };
+
   /// What people were told of, and not yet that it is over.
   struct ToldHang {
     std::uint64_t number = 0;  ///< as told here; see hangs_told_
@@ -180,6 +188,7 @@ class Agent {
   void on(const NodesCompared& event);
   void on(const FaultAnswered& event);
   void on(const SignalArrived& event);
+  void on(const EndOfTime& event);
   void on(const Wake&) {}
 
   void obey(const HostStore& message);
@@ -222,10 +231,17 @@ class Agent {
   void signal_to_end(int number);
   [[nodiscard]] int stop_number(int number) const;
   bool is_copy(const SignalArrived& event);
+  void hold(const SignalArrived& event);
+  void forward_due();
   void pause(int number);
   void drain(int number);
   [[nodiscard]] bool awaits_saving() const;
   void forward(int number);
+  void stop_time_due();
+  void stop_in_time();
+  void ask_to_save();
+  [[nodiscard]] TimePoint own_end_limit() const;
+  [[nodiscard]] Duration stop_grace() const;
   void end_by_signal(int number);
   void end_at_once(int number);
   void received(int number, SignalUse use, std::string consequence);
@@ -325,6 +341,8 @@ class Agent {
   std::vector<int> drained_by_;  ///< drain signals that were obeyed, the first one in front
   std::vector<int> ended_by_;    ///< end signals that came from outside
   std::vector<Heard> heard_;     ///< one for each number
+  std::vector<Held> held_;
+  std::optional<StopTime> stop_time_;  ///< --stop-before
   StateWatch state_watch_;
   Diagnosis diagnosis_;
   std::uint64_t hangs_told_ = 0;  ///< the least number of what is told next

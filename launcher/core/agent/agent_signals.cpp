@@ -11,7 +11,10 @@
 namespace torchup {
 
 void Agent::on(const SignalArrived& event) {
-  if (is_copy(event)) return;
+  if (is_copy(event)) {
+    if (!event.passed_on) std::erase_if(held_, [&](const Held& held) { return held.number == event.number; });
+    return;
+  }
   const int number = event.number;
   if (number == SIGTSTP || number == SIGCONT) return pause(number);
   if (is_in(config_.drain_signals, number) && !is_in(drained_by_, number) && !leaving_ && !verdict_) {
@@ -19,7 +22,7 @@ void Agent::on(const SignalArrived& event) {
   }
   const bool drains = is_in(config_.drain_signals, number);
   if (!drains && is_in(config_.forward_signals, number) && !is_in(config_.end_signals, number)) {
-    return forward(number);
+    return hold(event);
   }
   end_by_signal(number);
 }
@@ -83,6 +86,26 @@ bool Agent::awaits_saving() const {
 bool Agent::restart_under_way() const {
   const bool before_start = phase_ == Phase::checking || phase_ == Phase::joining || phase_ == Phase::comparing;
   return before_start || phase_ == Phase::pausing || rejoin_wanted_ || failure_reported_;
+}
+
+/// One that reaches this process itself was sent to all processes of the job, for nobody knows of this one: Slurm does
+/// so. The workers have it then.
+void Agent::hold(const SignalArrived& event) {
+  if (event.passed_on) {
+    held_.push_back({event.number, now_ + signal_copy_window});
+  } else {
+    received(event.number, SignalUse::forwards, "it was sent to all processes, the workers among them");
+  }
+}
+
+void Agent::forward_due() {
+  for (const Held& held : std::exchange(held_, {})) {
+    if (now_ < held.until) {
+      held_.push_back(held);
+    } else {
+      forward(held.number);
+    }
+  }
 }
 
 void Agent::forward(int number) {

@@ -114,6 +114,14 @@ constexpr std::array table = {
     OptionSpec{"straggler-window", 0, ValueKind::seconds, "SECONDS", life,
                "How often it is looked for a rank that is late at collectives (default 60; 0: never)."},
     OptionSpec{"timeout", 0, ValueKind::seconds, "SECONDS", life, "The job is stopped when it has run so long."},
+    OptionSpec{"deadline", 0, ValueKind::integer, "UNIX_SECONDS", life,
+               "When the time of this job is over, for --stop-before (default: when Slurm ends it)."},
+    OptionSpec{"stop-before", 0, ValueKind::text, "DURATION[@SIGNAL]", life,
+               "So long (5m, 1h30m) before that the workers are asked to save and stop, those that report no steps by "
+               "SIGNAL (default TERM); the job ends with 75."},
+    OptionSpec{
+        "requeue", 0, ValueKind::integer, "N", life,
+        "A job of Slurm that ends with 75, or makes room for another, goes back into the queue, N times at most."},
     OptionSpec{"propagate-exit-code", 0, ValueKind::flag, "", life,
                "End with the code of the worker that failed first, not with 1."},
 

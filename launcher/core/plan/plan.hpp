@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -24,13 +25,16 @@ struct Machine {
   PythonLookup pythons;
   std::function<Result<Cpus>(bool with_topology)> cpus;
   std::function<Gpus()> gpus;
-  std::function<std::string()> random_run_id;                          ///< a UUID
+  std::function<std::string()> random_run_id;  ///< a UUID
+  std::function<std::int64_t()> unix_seconds;  ///< the day's clock
+  /// What squeue, the program at `path`, says of a job's time (core/scheduler/slurm_job). Errors: it says nothing.
+  std::function<Result<std::string>(const std::string& path, const std::string& job)> time_left;
   std::string host;                                                    ///< as gethostname gives it
   std::function<Result<std::string>(const std::string& path)> script;  ///< the content of --rehearse=@FILE
   /// The start of a plain file that a scheduler wrote, with more than `bytes_max` bytes where it is longer.
   std::function<Result<std::string>(const std::string& path, std::size_t bytes_max)> file;
   std::function<bool(const std::string& path)> writable;  ///< whether that file is there, and we may write to it
-  std::optional<RehearsedNode> rehearsed;  ///< which node of --rehearse-nodes this is
+  std::optional<RehearsedNode> rehearsed;                 ///< which node of --rehearse-nodes this is
 };
 
 /// How our own lines are to be written, known before there is a plan: a refusal is such a line too.

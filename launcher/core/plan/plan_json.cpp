@@ -51,7 +51,7 @@ std::string plan_as_json(const LaunchConfig& plan) {
   object["run_id"] = told(plan.rendezvous.run_id.value(), origins.run_id);
   const auto grace = std::chrono::duration_cast<std::chrono::seconds>(plan.stop_grace);
   object["shutdown_timeout"] = told(grace.count(), origins.shutdown_timeout);
-  if (scheduler.end) object["deadline"] = told(*scheduler.end, scheduler.end_from);
+  if (plan.deadline) object["deadline"] = told(*plan.deadline, origins.deadline);
   return object.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -40,6 +40,9 @@ Result<> plan_stop(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_signals(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_restarts(const PlanSource& source, LaunchConfig& plan);
 
+// plan_stop_time.cpp: --deadline, --stop-before, --requeue.
+Result<> plan_stop_time(const PlanSource& source, LaunchConfig& plan);
+
 // plan_checks.cpp: what is looked at before the start.
 Result<> plan_checks(const PlanSource& source, LaunchConfig& plan);
 

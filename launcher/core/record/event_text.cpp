@@ -43,6 +43,11 @@ struct Text {
     }
     return std::nullopt;
   }
+  Line operator()(const event::TimeEnds& e) const {
+    return EventText{
+        Level::info,
+        fmt::format("the time of this job ends in {:.0f} s: the workers are asked to save and stop", e.left_s)};
+  }
   Line operator()(const event::ClosingSignalSent& e) const {
     return EventText{Level::warning,
                      fmt::format("Sending process {} closing signal {}", e.worker.pid, signal_text(e.signal))};
@@ -200,6 +205,12 @@ struct Text {
 }  // namespace
 
 std::optional<EventText> to_text(const EventBody& event) { return std::visit(Text{}, event); }
+
+bool is_of_whole_job(const EventBody& event) {
+  const auto* const waiting = std::get_if<event::Waiting>(&event);
+  return (waiting && !waiting->of_link) || std::holds_alternative<event::RoundCompleted>(event) ||
+         std::holds_alternative<event::TimeEnds>(event);
+}
 
 std::vector<std::string> page_of(const EventBody& event) {
   if (const auto* found = std::get_if<event::HangFound>(&event)) return found->page;

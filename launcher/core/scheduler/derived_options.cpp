@@ -36,10 +36,7 @@ class Derivation {
       part_.hosts = found.hosts->value;
       part_.hosts_from = found.hosts->from;
     }
-    if (found.end) {
-      part_.end = found.end->value;
-      part_.end_from = found.end->from;
-    }
+    if (found.end) options.derive("deadline", fmt::format("{}", found.end->value), found.end->from);
   }
 
   Result<SchedulerPart> run(const std::function<int()>& visible_gpus) {

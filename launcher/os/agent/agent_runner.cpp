@@ -21,6 +21,7 @@
 #include "launcher/os/agent/hang_desk.hpp"
 #include "launcher/os/agent/job_record.hpp"
 #include "launcher/os/agent/signal_source.hpp"
+#include "launcher/os/agent/slurm_commands.hpp"
 #include "launcher/os/agent/socket_interface.hpp"
 #include "launcher/os/agent/store_host.hpp"
 #include "launcher/os/agent/timer_watch.hpp"
@@ -28,6 +29,7 @@
 #include "launcher/os/agent/worker_group.hpp"
 #include "launcher/os/agent/worker_watch.hpp"
 #include "launcher/os/diagnosis/node_checks.hpp"
+#include "launcher/os/io/own_log.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/output/worker_output.hpp"
 #include "launcher/os/rehearsal/fault_injector.hpp"
@@ -106,6 +108,10 @@ class AgentRunner {
                [this](EventBody body) { job_.record(std::move(body)); },
                [this](const std::string& error_file) { job_.hook_recorded(error_file); },
                [this] { return attempt_.get(); }}},
+        time_{loop_,
+              config,
+              {[this](AgentEvent event) { handle(std::move(event)); },
+               [this](EventBody body) { job_.record(std::move(body)); }}},
         interface_{loop_, [this](std::string text) { job_.record(event::Warning{std::move(text)}); }},
         store_{loop_, config, [this](LogLine line) { job_.other_says(std::move(line)); },
                [this](EventBody body) { job_.record(std::move(body)); }},
@@ -146,6 +152,7 @@ class AgentRunner {
     if (!config_.preload.empty()) preload();
     sweep_.make_cgroup();  // early: the log writer makes the first directories meanwhile
     handle(Begin{});
+    time_.begin();
   }
 
   /// Who is of no attempt.
@@ -245,6 +252,7 @@ class AgentRunner {
   void perform(const SeekCause&) { ends_.seek_cause(); }
   void perform(const ShowWorkers& action) { desk_.perform(action); }
   void perform(const TakeLooks& action) { desk_.perform(action); }
+  void perform(const AskEndOfTime&) { time_.ask(); }
   void perform(const ReportProgress& action) { link_->report_progress(action.report); }
   void perform(TellHang& action) { desk_.perform(action, attempt_ ? attempt_->directory() : ""); }
   void perform(const InjectFault& action) {
@@ -389,6 +397,7 @@ class AgentRunner {
   FaultInjector faults_;
   NodeChecks checks_;
   WorkerEnds ends_;
+  JobTime time_;
   SocketInterface interface_;
   StoreHost store_;
   SignalSource signals_;
@@ -407,6 +416,9 @@ void run_agent(const LaunchConfig& config, Guarded guarded, const std::string& h
   AgentRunner runner{config, std::move(guarded), host};
   const int status = runner.run();
   runner.leave_nothing();
+  if (const auto told = config.requeue ? requeue(*config.requeue, status) : std::nullopt) {
+    Log{own_log(config.output.log)}.tell(*told);
+  }
   seats.tell(status);
   // Everything is written and nobody is left: threads and sockets are ended by the kernel, faster than one by one.
   ::_exit(status);

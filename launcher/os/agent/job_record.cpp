@@ -85,6 +85,7 @@ void JobRecord::record(EventBody body) {
 }
 
 void JobRecord::say(const EventBody& body) {
+  if (!config_.tells_for_all() && is_of_whole_job(body)) return;
   auto line = to_text(body);
   if (!line) return;
   if (std::holds_alternative<event::LogWriteFailed>(body)) {
@@ -178,11 +179,7 @@ Task<> JobRecord::finish(Finish action) {
     record(event::IncidentRecorded{told->path, incident_summary(told->incident), false});
   }
   record(event::JobEnded{verdict});
-  if (verdict.exit_code != 0) report(action);
-  if (verdict.exit_code != 0 && told) {
-    output_.print(fmt::format("torchup: {}{}", incident_text(told->incident, local_time_text),
-                              told->path.empty() ? "" : fmt::format("  all of it: {}\n", told->path)));
-  }
+  if (verdict.exit_code != 0) report(action, told);
   if (action.rehearsal) {
     record(event::RehearsalEnded{*action.rehearsal});
     exit_code_ = action.rehearsal->exit_code;
@@ -235,7 +232,23 @@ std::string JobRecord::exception_text(int signal) const {
   return fmt::format("SignalException: Process {} got signal: {}", launcher_, signal);
 }
 
-void JobRecord::report(const Finish& action) {
+/// `told`: this node's incident, if it has one that was not told yet.
+void JobRecord::report(const Finish& action, const std::optional<IncidentRecorder::Told>& told) {
+  const Verdict& verdict = action.verdict;
+  if (config_.merged_output) {
+    const std::vector<std::string>& hosts = config_.scheduler.hosts;
+    const Teller teller{host_, hosts.empty() ? "" : hosts.front(), config_.tells_for_all()};
+    if (auto words = words_of_bystander(verdict, exit_code_, teller)) {
+      return log_->tell(LogLine{LogLevel::error, *std::move(words)});
+    }
+  }
+  report_end(action);
+  if (!told) return;
+  output_.print(fmt::format("torchup: {}{}", incident_text(told->incident, local_time_text),
+                            told->path.empty() ? "" : fmt::format("  all of it: {}\n", told->path)));
+}
+
+void JobRecord::report_end(const Finish& action) {
   const Verdict& verdict = action.verdict;
   if (const auto signal = signal_of_shell_code(verdict.exit_code)) {
     output_.print(fmt::format("torch.distributed.elastic.multiprocessing.api.{}\n", exception_text(*signal)));

@@ -52,7 +52,8 @@ class JobRecord {
   void say_page(LogLevel level, std::vector<std::string> page);
   void tell(std::vector<LogLine> allowed);
   Task<> tell_restart(std::shared_ptr<IncidentRecorder::Open> failed);
-  void report(const Finish& action);
+  void report(const Finish& action, const std::optional<IncidentRecorder::Told>& told);
+  void report_end(const Finish& action);
   [[nodiscard]] std::string exception_text(int signal) const;
   Task<std::string> last_words_for_parent(const Finish& action);
   Task<> write_termination_log(const Verdict& verdict, const Incident* incident);

@@ -262,7 +262,7 @@ void CoordinatorLink::forget_place() {
 void CoordinatorLink::trouble(const std::string& what) {
   if (what == last_trouble_ || (seeks() && port_at_ != 0)) return;  // of several ports the first one's is told
   last_trouble_ = what;
-  tell(Waiting{fmt::format("rendezvous endpoint {}: {}", to_string(settings_.endpoint), what)});
+  tell(Waiting{fmt::format("rendezvous endpoint {}: {}", to_string(settings_.endpoint), what), true});
 }
 
 void CoordinatorLink::conclude(LinkEvent last) {

@@ -286,6 +286,7 @@ struct End {
 /// One line for people about what the job, or the link, waits for; sent when it changes.
 struct Waiting {
   std::string roster = {};
+  bool of_link = false;  ///< the link itself says so, not the coordinator; not told by one to the other
   friend bool operator==(const Waiting&, const Waiting&) = default;
 };
 /// Look at your ranks, and answer with this number.

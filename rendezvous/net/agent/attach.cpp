@@ -170,7 +170,8 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     tell(
         CoordinatorMessage{Waiting{fmt::format("rendezvous endpoint {}: the name {} is still being looked up: the name "
                                                "server does not answer",
-                                               to_string(*settings_.endpoint), settings_.endpoint->host)}});
+                                               to_string(*settings_.endpoint), settings_.endpoint->host),
+                                   true}});
     name_timer_->expires_after(since_ + settings_.join_timeout - lasting_now());
     name_timer_->async_wait([self = shared_from_this()](const boost::system::error_code& error) {
       if (error || !self->undecided_) return;
@@ -225,7 +226,8 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     if (!port_timer_) {
       port_timer_.emplace(loop_);
       tell(CoordinatorMessage{Waiting{"rendezvous endpoint " + to_string(*settings_.endpoint) +
-                                      ": another process of this machine has its port; trying for 5 s"}});
+                                          ": another process of this machine has its port; trying for 5 s",
+                                      true}});
     }
     port_timer_->expires_after(port_pace);
     port_timer_->async_wait([self = shared_from_this(), limit](const boost::system::error_code& error) {

@@ -1,0 +1,112 @@
+#include <fmt/format.h>
+
+#include "launcher/core/plan/plan_steps.hpp"
+#include "launcher/core/scheduler/slurm_job.hpp"
+#include "launcher/core/scheduler/stop_time.hpp"
+#include "rendezvous/core/text/wording.hpp"
+
+namespace torchup {
+namespace {
+
+constexpr std::int64_t unix_seconds_max = std::int64_t{1} << 40;
+constexpr std::int64_t requeues_max = 1 << 20;
+
+/// A program of Slurm's; empty: it is not there.
+std::string slurm_program(const Machine& machine, const std::string& name) {
+  const auto found = machine.program(name, Where::path_list);
+  return found && found->executable ? found->path : "";
+}
+
+Result<> read_deadline(const OptionValues& options, LaunchConfig& plan) {
+  if (!options.has("deadline")) return {};
+  const auto end = options.integer("deadline", 0);
+  if (!end) return end.error();
+  if (*end < 0 || *end > unix_seconds_max) {
+    return bad(fmt::format("--deadline={} is no time in seconds since 1970", *end));
+  }
+  plan.deadline = *end;
+  return {};
+}
+
+/// Where neither an option nor a variable tells it.
+Result<> ask_deadline(const Machine& machine, const StopBefore& stop, LaunchConfig& plan) {
+  if (stop.squeue.empty()) {
+    return bad("--stop-before: nobody says when the time of this job ends; --deadline=UNIX_SECONDS does");
+  }
+  const auto answer = machine.time_left(stop.squeue, stop.slurm_job);
+  const auto left = answer ? read_time_left(*answer) : Result<std::optional<Duration>>{answer.error()};
+  if (!left) {
+    return bad(fmt::format("--stop-before: when the time of this job ends is not known: {}; --deadline=UNIX_SECONDS",
+                           left.error().message()));
+  }
+  if (!*left) return {};
+  plan.deadline = machine.unix_seconds() + std::chrono::duration_cast<std::chrono::seconds>(**left).count();
+  plan.origins.deadline = "squeue";
+  return {};
+}
+
+Result<> read_stop(const PlanSource& source, const std::optional<SlurmJob>& job, LaunchConfig& plan) {
+  const auto& [options, words, legacy, machine] = source;
+  if (!options.has("stop-before")) return {};
+  const std::string text = options.text("stop-before");
+  auto stop = parse_stop_before(text);
+  if (!stop) return bad(fmt::format("--stop-before={} {}", text, stop.error().context));
+  if (job && !options.given("deadline")) {
+    stop->squeue = slurm_program(machine, "squeue");
+    stop->slurm_job = job->id;
+  }
+  if (!plan.deadline) {
+    if (auto asked = ask_deadline(machine, *stop, plan); !asked) return asked;
+  }
+  const std::string from = plan.origins.deadline.empty() ? options.source("deadline") : plan.origins.deadline;
+  if (plan.deadline) {
+    const std::int64_t left = *plan.deadline - machine.unix_seconds();
+    if (std::chrono::seconds{left} <= stop->lead) {
+      return bad(fmt::format("--stop-before={} is longer than what is left of the time, {} s ({})", text, left, from));
+    }
+  }
+  plan.stop_before = *std::move(stop);
+  return {};
+}
+
+/// By node 0 alone; of agents that are each a job of its own by the step's first.
+bool is_first(const PlanSource& source, const LaunchConfig& plan) {
+  if (plan.scheduler.node) return plan.scheduler.node == 0;
+  const auto zero = [&](std::string_view name) { return source.machine.variable(name).value_or("0") == "0"; };
+  return zero("SLURM_NODEID") && zero("SLURM_LOCALID");
+}
+
+Result<> read_requeue(const PlanSource& source, const std::optional<SlurmJob>& job, LaunchConfig& plan) {
+  const OptionValues& options = source.options;
+  if (!options.has("requeue")) return {};
+  const auto most = options.integer("requeue", 0);
+  if (!most) return most.error();
+  if (*most < 0 || *most > requeues_max) {
+    return bad(fmt::format("--requeue={} is no number from 0 to {}", *most, requeues_max));
+  }
+  if (!job) return bad(fmt::format("--requeue={}: this is no job of Slurm", *most));
+  RequeueConfig requeue{.most = static_cast<int>(*most),
+                        .restarts = job->restarts,
+                        .slurm_job = job->id,
+                        .scontrol = slurm_program(source.machine, "scontrol")};
+  if (requeue.scontrol.empty()) {
+    return bad(fmt::format("--requeue={}: scontrol, which does it, is not on PATH", *most));
+  }
+  if (is_first(source, plan)) plan.requeue = std::move(requeue);
+  return {};
+}
+
+}  // namespace
+
+Result<> plan_stop_time(const PlanSource& source, LaunchConfig& plan) {
+  const OptionValues& options = source.options;
+  if (auto read = read_deadline(options, plan); !read) return read;
+  const bool wanted = options.has("stop-before") || options.has("requeue");
+  if (!wanted) return {};
+  const auto job = plan.scheduler.asked ? slurm_job(source.machine.variable) : Result<std::optional<SlurmJob>>{};
+  if (!job) return job.error();
+  if (auto read = read_stop(source, *job, plan); !read) return read;
+  return read_requeue(source, *job, plan);
+}
+
+}  // namespace torchup

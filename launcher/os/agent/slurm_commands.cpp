@@ -1,0 +1,96 @@
+#include "launcher/os/agent/slurm_commands.hpp"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <utility>
+#include <vector>
+
+#include "launcher/core/scheduler/slurm_job.hpp"
+#include "launcher/core/text/signals.hpp"
+#include "launcher/core/text/text.hpp"
+#include "launcher/os/io/helper.hpp"
+#include "rendezvous/core/text/printable.hpp"
+#include "rendezvous/net/io/background.hpp"
+
+namespace torchup {
+namespace {
+
+constexpr const char* with_status = R"("$0" "$@" 2>&1; echo "exit $?")";
+constexpr std::string_view status_mark = "exit ";
+
+/// What the command has said, where it succeeds.
+Result<std::string> ask_slurm(const std::string& program, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"-c", with_status, program});
+  const auto answer = ask_helper({.executable = "/bin/sh",
+                                  .arguments = std::move(arguments),
+                                  .limit = slurm_command_limit,
+                                  .answer_bytes_max = slurm_answer_bytes_max});
+  if (!answer && answer.error().code == boost::system::errc::timed_out) {
+    return Error{answer.error().code, fmt::format("{} has not answered within 10 s", program)};
+  }
+  if (!answer) return answer.error();
+  const auto at = answer->rfind(status_mark);
+  const std::string_view text = std::string_view{*answer}.substr(0, at);
+  if (at != std::string::npos && stripped(std::string_view{*answer}.substr(at + status_mark.size())) == "0") {
+    return std::string{text};
+  }
+  return fail(errc::refused,
+              fmt::format("{}: {}", program, printable_start(stripped(text.substr(0, text.find('\n'))))));
+}
+
+LogLine stays(const std::string& job, const std::string& why) {
+  return {LogLevel::warning, fmt::format("job {} does not go back into the queue: {}", job, why)};
+}
+
+}  // namespace
+
+Result<std::string> ask_time_left(const std::string& squeue, const std::string& job) {
+  return ask_slurm(squeue, {"-h", "-j", job, "-o", "%L"});
+}
+
+std::optional<LogLine> requeue(const RequeueConfig& config, int exit_code) {
+  const bool saved = exit_code == requeue_code;
+  if (!saved && exit_code != shell_code(SIGTERM)) return std::nullopt;
+  const std::string& job = config.slurm_job;
+  const auto shown = ask_slurm(config.scontrol, {"show", "job", "-o", job});
+  const auto state = shown ? read_job_state(*shown) : Result<SlurmJobState>{shown.error()};
+  if (!state) return stays(job, state.error().message());
+  if (const std::string why = why_no_requeue(config, *state, saved); !why.empty()) return stays(job, why);
+  const auto done = ask_slurm(config.scontrol, {"requeue", job});
+  if (!done) return stays(job, done.error().message());
+  return LogLine{LogLevel::info, fmt::format("job {} goes back into the queue, for the {}. time of {}", job,
+                                             config.restarts + 1, config.most)};
+}
+
+JobTime::JobTime(asio::io_context& loop, const LaunchConfig& config, Hooks hooks)
+    : config_{config}, hooks_{std::move(hooks)}, post_{loop} {}
+
+JobTime::~JobTime() { post_.cut(); }
+
+void JobTime::begin() {
+  if (!config_.stop_before || !config_.deadline) return;
+  const auto day = std::chrono::system_clock::now().time_since_epoch();
+  const auto left = std::chrono::duration_cast<Duration>(std::chrono::seconds{*config_.deadline} - day);
+  hooks_.tell(EndOfTime{std::chrono::steady_clock::now() + std::min(left, duration_max)});
+}
+
+void JobTime::ask() {
+  const auto thread = in_background([stop = *config_.stop_before, post = post_, this] {
+    auto answer = ask_time_left(stop.squeue, stop.slurm_job);
+    post([this, answer = std::move(answer)] { heard(answer); });
+  });
+  if (!thread.valid()) hooks_.record(event::Warning{"no thread to ask squeue when the time of this job ends"});
+}
+
+void JobTime::heard(const Result<std::string>& answer) {
+  const auto left = answer ? read_time_left(*answer) : Result<std::optional<Duration>>{answer.error()};
+  if (!left) {
+    hooks_.record(event::Warning{
+        fmt::format("whether the time of this job still ends then is not known: {}", left.error().message())});
+    return;
+  }
+  hooks_.tell(EndOfTime{*left ? std::optional{std::chrono::steady_clock::now() + **left} : std::nullopt});
+}
+
+}  // namespace torchup
