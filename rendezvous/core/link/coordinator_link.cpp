@@ -185,7 +185,7 @@ std::optional<TimePoint> CoordinatorLink::deadline() const {
 std::optional<TimePoint> CoordinatorLink::dial_at() const {
   if (dialling_ || attempt_) return {};
   if (!line_) return retry_at_;
-  if (unanswered_.empty()) return {};
+  if (unanswered_.empty() || settings_.one_connection) return {};
   return std::max(retry_at_, unanswered_.front().sent + doubt_after());
 }
 

@@ -22,6 +22,7 @@ int permitted(int exit_code) {
 void CoordinatorLink::on(const link::DialFailed& event, TimePoint now) {
   if (dialling_ != event.line) return;
   dialling_.reset();
+  if (settings_.one_connection) return conclude(LinkLost{exit_code::unreachable, event.why});
   foreign_since_.reset();
   lost_code_ = exit_code::unreachable;
   trouble(event.why);

@@ -17,6 +17,9 @@ namespace torchup {
 
 struct AgentClientSettings {
   Endpoint endpoint = {};  ///< resolved anew, off the loop, on each attempt; all its addresses are tried
+  /// An open connection to the coordinator, which the link owns from now on: nothing is dialled, before or after its
+  /// end. -1: there is none.
+  int connection = -1;
   RunId run_id{""};
   std::vector<Port> further_ports = {};               ///< CoordinatorLinkSettings::further_ports
   std::string token = {};                             ///< empty: none

@@ -73,6 +73,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
 
   void start() {
     since_ = lasting_now();
+    if (settings_.connection >= 0) return connect();
     if (!settings_.endpoint) return host_alone();
     if (settings_.is_host.has_value() && !*settings_.is_host) return connect();
     const std::string& name = settings_.endpoint->host;
@@ -289,6 +290,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   void connect() {
     use(connect_agent(loop_,
                       {.endpoint = *settings_.endpoint,
+                       .connection = settings_.connection,
                        .run_id = settings_.run_id,
                        .further_ports = settings_.further_ports,
                        .token = settings_.token,

@@ -22,6 +22,9 @@ struct AttachSettings {
   RunId run_id{""};
   /// Empty: one node only, the coordinator lives in this process and no socket is opened.
   std::optional<Endpoint> endpoint = {};
+  /// An open connection to the coordinator, owned from now on (AgentClientSettings::connection); the endpoint is what
+  /// people are told of it. -1: there is none.
+  int connection = -1;
   /// Of the endpoint's host: where its port is taken, the coordinator listens at the first of these that is free, and
   /// lets no agent of another job in. Only with `is_host` set.
   std::vector<Port> further_ports = {};
