@@ -9,7 +9,9 @@ using namespace agent_test;
 TEST_CASE("signals", "[unit][agent]") {
   Running job;
   SECTION("one that is passed on changes nothing else") {
-    const auto actions = job.agent.step(SignalArrived{SIGUSR1}, t0);
+    REQUIRE(job.agent.step(SignalArrived{SIGUSR1}, t0).empty());
+    REQUIRE(job.agent.deadline() == t0 + signal_copy_window);
+    const auto actions = job.agent.step(Wake{}, t0 + signal_copy_window);
     REQUIRE(deeds(actions) == 1);
     REQUIRE(find<SignalWorkers>(actions)->number == SIGUSR1);
     REQUIRE(!find<SignalWorkers>(actions)->ends);
@@ -91,14 +93,36 @@ TEST_CASE("one signal to both processes of the launcher is one", "[unit][agent]"
   }
 }
 
-TEST_CASE("a copy of a signal that drains or is passed on changes nothing", "[unit][agent]") {
+TEST_CASE("a copy of a signal that drains changes nothing", "[unit][agent]") {
   LaunchConfig config = two_workers();
   config.drain_signals = {SIGTERM};
   Running job{config};
   REQUIRE(find<DrainWorkers>(job.agent.step(SignalArrived{SIGTERM, false}, t0)));
   REQUIRE(job.agent.step(SignalArrived{SIGTERM, true}, t0 + 20ms).empty());
-  REQUIRE(find<SignalWorkers>(job.agent.step(SignalArrived{SIGUSR1, true}, t0)));
-  REQUIRE(job.agent.step(SignalArrived{SIGUSR1, false}, t0 + 20ms).empty());
+}
+
+TEST_CASE("what was sent to all processes of the job is not passed on to workers that have it", "[unit][agent]") {
+  Running job;
+  const auto later = t0 + 1s;
+  SECTION("the agent has its own copy first") {
+    const auto actions = job.agent.step(SignalArrived{SIGUSR1, false}, t0);
+    REQUIRE(deeds(actions) == 0);
+    REQUIRE(find_event<event::SignalReceived>(actions)->use == SignalUse::forwards);
+    REQUIRE(job.agent.step(SignalArrived{SIGUSR1, true}, t0 + 5ms).empty());
+  }
+  SECTION("or the outer process's") {
+    REQUIRE(job.agent.step(SignalArrived{SIGUSR1, true}, t0).empty());
+    REQUIRE(deeds(job.agent.step(SignalArrived{SIGUSR1, false}, t0 + signal_copy_window - 1ns)) == 0);
+  }
+  REQUIRE(deeds(job.agent.step(Wake{}, later)) == 0);
+  SECTION("the next one may be for us alone") {
+    static_cast<void>(job.agent.step(SignalArrived{SIGUSR1, true}, later + 1s));
+    REQUIRE(find<SignalWorkers>(job.agent.step(Wake{}, later + 1s + signal_copy_window)));
+  }
+  SECTION("another number is another signal") {
+    static_cast<void>(job.agent.step(SignalArrived{SIGUSR2, true}, later));
+    REQUIRE(find<SignalWorkers>(job.agent.step(Wake{}, later + signal_copy_window))->number == SIGUSR2);
+  }
 }
 
 TEST_CASE("Ctrl-Z stops the workers, also those that are being started", "[unit][agent]") {
