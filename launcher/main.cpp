@@ -269,7 +269,7 @@ std::string name_of_seats(const SchedulerPart& scheduler, const Guarded& guarded
 }
 
 /// Of several tasks that the scheduler starts on this node the first is the agent, with workers in the places of all.
-/// Returns the code with which this process is to end at once, where it is another, or they are not all there.
+/// Returns the code with which this process is to end at once, where it is another, or the GPUs are not for all.
 std::optional<int> take_seats(LaunchConfig& plan, const Guarded& guarded, const LogWords& log, Seats& seats) {
   const SchedulerPart& scheduler = plan.scheduler;
   if (scheduler.tasks == 1) return std::nullopt;
@@ -279,9 +279,8 @@ std::optional<int> take_seats(LaunchConfig& plan, const Guarded& guarded, const 
   const std::string name = name_of_seats(scheduler, guarded);
   if (scheduler.task > 0) return sit(name, own);
   if (auto gathered = seats.gather(name, scheduler.tasks); !gathered) {
-    static_cast<void>(refuse(gathered.error(), log));
-    seats.tell(exit_code::too_few);
-    return exit_code::too_few;
+    plan.gives_up = gathered.error().message();
+    return std::nullopt;
   }
   std::vector<SeatCard> cards = seats.cards();
   cards.push_back(own);

@@ -65,7 +65,9 @@ std::optional<TimePoint> Agent::deadline() const {
 
 void Agent::on(const Begin&) {
   if (config_.timeout > Duration{0}) job_end_ = now_ + config_.timeout;
-  prepare();
+  if (config_.gives_up.empty()) return prepare();
+  join();
+  end_job(exit_code::too_few, config_.gives_up);
 }
 
 void Agent::on(const FromCoordinator& event) {

@@ -174,6 +174,7 @@ struct LaunchConfig {
   std::optional<Port> health_port;    ///< answers probes
   bool in_pod = false;                ///< of Kubernetes, whose probes come from outside
   bool merged_output = false;         ///< all nodes' lines go to one place: each thing is told by one of them
+  std::string gives_up;               ///< why no worker can run here, which ends the job everywhere; empty: they can
   std::vector<std::string> warnings;  ///< said once at the start
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 

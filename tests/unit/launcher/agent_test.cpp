@@ -120,6 +120,20 @@ TEST_CASE("a fenced agent kills without grace", "[unit][agent]") {
   REQUIRE(find<KillWorkers>(job.agent.step(FromCoordinator{stop}, t0 + 1s)));
 }
 
+TEST_CASE("a node on which no worker can run says so to all, and starts none", "[unit][agent]") {
+  LaunchConfig config = two_workers();
+  config.gives_up = "of the 2 tasks on this node these have not come";
+  Agent agent{config, AgentIdentity{NodeId{"n"}, "host", {}, {}}};
+  const auto actions = agent.step(Begin{}, t0);
+  REQUIRE(find_sent<Join>(actions));  // only of members the others hear
+  REQUIRE(find_sent<Leave>(actions)->ends_job);
+  REQUIRE(find_sent<Leave>(actions)->exit_code == 66);
+  REQUIRE(agent.step(FromCoordinator{HostStore{Round{0}}}, t0).empty());
+  REQUIRE_FALSE(find<StartWorkers>(agent.step(FromCoordinator{placed()}, t0)));
+  const auto finish = agent.step(FromCoordinator{End{verdict(66)}}, t0);
+  REQUIRE(find<Finish>(finish)->verdict.exit_code == 66);
+}
+
 TEST_CASE("restarts are paced when asked for", "[unit][agent]") {
   LaunchConfig config = two_workers(9);
   config.restart_backoff = {1s, 3s};
