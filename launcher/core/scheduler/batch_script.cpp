@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -118,10 +119,12 @@ spec:
     spec:
       restartPolicy: Never
       subdomain: torchup-job
+      terminationGracePeriodSeconds: {patience}
       containers:
       - name: torchup
         image: IMAGE
         command: [{command}]
+        terminationMessagePolicy: FallbackToLogsOnError
         env:
         - name: TORCHELASTIC_HEALTH_CHECK_PORT
           value: "8080"
@@ -148,6 +151,13 @@ spec:
           medium: Memory
 )";
 
+/// How long a pod has after SIGTERM: what the workers have of it, and what their end takes.
+std::int64_t patience(const OptionValues& options) {
+  constexpr std::int64_t workers = 25, rest = 5, most = std::int64_t{1} << 30;
+  const auto given = options.integer("shutdown-timeout", workers);
+  return std::clamp(given ? *given : workers, workers, most) + rest;
+}
+
 std::string kubernetes_manifest(const OptionValues& options, const std::vector<std::string>& program,
                                 const Nodes& nodes) {
   std::string command;
@@ -157,7 +167,7 @@ std::string kubernetes_manifest(const OptionValues& options, const std::vector<s
   const auto workers = workers_per_node(options);
   return std::string{service} + fmt::format(job, fmt::arg("nodes", nodes.most),
                                             fmt::arg("nodes_comment", nodes.said ? "" : "  # --nnodes did not say"),
-                                            fmt::arg("command", command),
+                                            fmt::arg("command", command), fmt::arg("patience", patience(options)),
                                             fmt::arg("gpus", workers ? fmt::format("{}", *workers) : "N"));
 }
 
