@@ -28,8 +28,8 @@ class FanOut(WorkersLog):
         self.begin_log(folder)
         self.events_file, self.result_file = folder / "events", folder / "result"
         names = ["--hosts", ",".join(hosts.names if on is None else on)] if on != () else []
-        words = [torchup, *names, *([] if slots else ["--nproc-per-node=1"]), *QUICK, f"--events={self.events_file}", f"--result-file={self.result_file}",
-                 *options, *(program or ["--no-python", *self.worker()])]
+        words = [torchup, *names, *([] if slots else ["--nproc-per-node=1"]), *QUICK, f"--events={self.events_file}",
+                 f"--result-file={self.result_file}", *options, *(program or ["--no-python", *self.worker()])]
         with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
             self.process = hosts.start(*words, stdout=stdout or out, stderr=err, start_new_session=True, **more)
 

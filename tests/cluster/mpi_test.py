@@ -95,8 +95,9 @@ class OverSsh(HostCase):
                      {"SIZE": 2, "RANK": rank, "LOCAL_SIZE": 1, "LOCAL_RANK": 0}.items()]
             out = open(hosts.folder / f"{name}.out", "wb")
             self.addCleanup(out.close)
-            jobs.append(hosts.start("ssh", "-o", "BatchMode=yes", name, "env", *place, "PMIX_NAMESPACE=job7", "MASTER_ADDR=h1", TORCHUP,
-                                    "sh", "-c", "'echo $RANK/$WORLD_SIZE $TORCHELASTIC_RUN_ID ${OMPI_COMM_WORLD_RANK-none}'", stdout=out))
+            tell = "'echo $RANK/$WORLD_SIZE $TORCHELASTIC_RUN_ID ${OMPI_COMM_WORLD_RANK-none}'"
+            jobs.append(hosts.start("ssh", "-o", "BatchMode=yes", name, "env", *place, "PMIX_NAMESPACE=job7",
+                                    "MASTER_ADDR=h1", TORCHUP, "sh", "-c", tell, stdout=out))
         self.assertEqual([job.wait(60) for job in jobs], [0, 0])
         said = [(hosts.folder / f"{name}.out").read_text() for name in hosts.names]
         self.assertEqual(said, ["0/2 job7 none\n", "1/2 job7 none\n"])

@@ -43,7 +43,8 @@ def why_not():
         return "there is no sshd (Debian: openssh-server)"
     if not shutil.which("nsenter") or not shutil.which("ip", path=ADMINISTRATION):
         return "there is no nsenter or no ip (Debian: iproute2)"
-    if subprocess.run(["unshare", "--mount", "--uts", "--net", "mount", "-t", "tmpfs", "none", "/run"], capture_output=True).returncode:
+    tried = ["unshare", "--mount", "--uts", "--net", "mount", "-t", "tmpfs", "none", "/run"]
+    if subprocess.run(tried, capture_output=True).returncode:
         return "no right to namespaces"
     return None
 

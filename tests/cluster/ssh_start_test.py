@@ -50,7 +50,8 @@ class Start(HostCase):
         no_ssh = hosts.folder / "no_ssh"
         no_ssh.write_text("#!/bin/sh\necho $* >>$(dirname $0)/asked\nexec ssh -o BatchMode=yes -T $*\n")
         no_ssh.chmod(0o755)
-        job = self.job(hosts, f"--ssh={no_ssh}", on=("localhost", "h1"), program=("sh", "-c", "echo $RANK $(hostname)")).run_to_end(0)
+        program = ("sh", "-c", "echo $RANK $(hostname)")
+        job = self.job(hosts, f"--ssh={no_ssh}", on=("localhost", "h1"), program=program).run_to_end(0)
         self.assertEqual(sorted(line.partition(": ")[2] for line in job.lines()), [f"0 {FRONT}", "1 h1"])
         asked = (hosts.folder / "asked").read_text().splitlines()
         self.assertEqual(len(asked), 1, asked)
@@ -58,13 +59,15 @@ class Start(HostCase):
 
     def test_a_command_may_have_the_host_anywhere(self):
         hosts = self.hosts("h1", "h2")
-        job = self.job(hosts, "--ssh=ssh -o BatchMode=yes -T root@{host} env VIA=template", program=("sh", "-c", "echo $VIA")).run_to_end(0)
+        template = "--ssh=ssh -o BatchMode=yes -T root@{host} env VIA=template"
+        job = self.job(hosts, template, program=("sh", "-c", "echo $VIA")).run_to_end(0)
         self.assertEqual(sorted(job.lines()), ["h1: template", "h2: template"])
 
     def test_directory_and_environment_are_as_here(self):
         hosts = self.hosts("h1")
         hard = "it's \"quoted\" $HOME\n`and` two lines\\"
-        environment = {**hosts.environment, "HARD": hard, "PET_SEEN": "1", "XDG_SEEN": "1", "TORCHUP_TOKEN": "a" * 32, "LANG": "C.UTF-8"}
+        environment = {**hosts.environment, "HARD": hard, "LANG": "C.UTF-8", "PET_SEEN": "1", "XDG_SEEN": "1",
+                       "TORCHUP_TOKEN": "a" * 32}
         tell = "import json, os; print(json.dumps([os.getcwd(), dict(os.environ)]))"
         job = self.job(hosts, env=environment, program=("--no-python", sys.executable, "-c", tell)).run_to_end(0)
         directory, seen = json.loads(job.lines()[0])
@@ -249,7 +252,8 @@ class Refused(HostCase):
                 (["--hosts=h1,h2,h1"], "h1"), ([f"--hostfile={hosts.folder}/list"], "list:2"), (["--hosts="], "--hosts"),
                 ([f"--hostfile={hosts.folder}/words"], "words:1"), ([f"--hostfile={hosts.folder}/empty"], "empty"),
                 (["--hosts=-oProxyCommand=touch"], "-oProxyCommand"), (["--hosts=h1", "--nnodes=2:3"], "--nnodes"),
-                (["--hosts=h1", f"--hostfile={hosts.folder}/words"], "--hostfile"), (["--hosts=h1", "--standalone"], "--standalone"),
+                (["--hosts=h1", f"--hostfile={hosts.folder}/words"], "--hostfile"),
+                (["--hosts=h1", "--standalone"], "--standalone"),
                 (["--hosts=h1", "--node-rank=0"], "--node-rank"), (["--hosts=h1", "--master-addr=h1"], "--master-addr"),
                 (["--hosts=h1", "--no-capture"], "--no-capture"), (["--hosts=h[1-2000]"], "1024")):
             done = hosts.run(TORCHUP, *words, "true", limit=20)
