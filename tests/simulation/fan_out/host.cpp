@@ -117,6 +117,7 @@ void SimulatedHost::perform(const far::StartAgent&) {
     link_.emplace(CoordinatorLinkSettings{.endpoint = {"front", Port{1}},
                                           .run_id = RunId{"job"},
                                           .join_timeout = around_.terms.join_timeout,
+                                          .one_connection = true,
                                           .seed = static_cast<std::uint64_t>(world_.pick(0, 1 << 30))},
                   process_.clock());
     join();
@@ -154,7 +155,7 @@ void SimulatedHost::hear(const CoordinatorFrame& frame) {
 /// There is one connection, which is handed down to it.
 void SimulatedHost::perform(const link::Dial& dial) {
   process_.later(1ms, [this, line = dial.line] {
-    if (std::exchange(dialled_, true)) return step(link::DialFailed{line, true, "refused"});
+    if (std::exchange(dialled_, true)) return step(link::DialFailed{line, false, "it has ended"});
     line_ = line;
     step(link::Dialled{line, Nonce{}});
   });
