@@ -29,7 +29,7 @@ struct RendezvousConfig {
   std::optional<Endpoint> endpoint;  ///< nothing: one node that needs no port that others know
   RunId run_id{""};
   std::string local_addr;               ///< this node's address as others should use it; empty: found out
-  std::optional<GroupRank> group_rank;  ///< --node-rank, static only
+  std::optional<GroupRank> group_rank;  ///< --node-rank, or this node's index as a scheduler told it
   std::optional<bool> is_host;          ///< nothing: the node that the endpoint names hosts the rendezvous
   std::string token;                    ///< secret of the job; never printed
   SourceList allowed;                   ///< --allow

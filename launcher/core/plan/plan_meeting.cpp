@@ -5,6 +5,7 @@
 
 #include "launcher/core/options/rendezvous_conf.hpp"
 #include "launcher/core/plan/plan_steps.hpp"
+#include "launcher/core/scheduler/derived_options.hpp"
 #include "launcher/core/text/python_numbers.hpp"
 #include "launcher/core/text/text.hpp"
 #include "rendezvous/core/link/agent_codec.hpp"
@@ -140,7 +141,8 @@ Result<> read_hosts(const OptionValues& options, JobTerms& terms) {
 }
 
 /// Who is expected, and in which order ranks are given.
-Result<> read_order(const OptionValues& options, JobTerms& terms) {
+Result<> read_order(const OptionValues& options, LaunchConfig& plan) {
+  JobTerms& terms = plan.terms;
   auto multiple = options.integer("nnodes-multiple-of", 1);
   if (!multiple) return multiple.error();
   if (*multiple < 1) return bad("--nnodes-multiple-of must be >= 1");
@@ -151,6 +153,10 @@ Result<> read_order(const OptionValues& options, JobTerms& terms) {
   if (auto read = read_hosts(options, terms); !read) return read;
   const std::string order = options.text("rank-order", "address");
   terms.rank_order = order == "join" ? RankOrder::join : order == "hostlist" ? RankOrder::hostlist : RankOrder::address;
+  if (order == by_index && plan.rendezvous.backend == Backend::c10d) {
+    terms.rank_order = RankOrder::index;
+    plan.rendezvous.group_rank = GroupRank{*plan.scheduler.node};
+  }
   if (terms.rank_order == RankOrder::hostlist && terms.hostlist.empty()) {
     return bad("--rank-order=hostlist needs a list of hosts: --expect-hosts, or a scheduler that has one");
   }
@@ -196,7 +202,7 @@ Result<> plan_nodes(const PlanSource& source, LaunchConfig& plan) {
   if (!lease) return lease.error();
   if (*lease < 0.1) return bad("--lease must be at least 0.1 seconds");
   plan.terms.lease = seconds_of(*lease);
-  if (auto order = read_order(options, plan.terms); !order) return order;
+  if (auto order = read_order(options, plan); !order) return order;
   plan.set_socket_ifname = options.flag("set-socket-ifname");
   const std::string same = options.text("same-world", "warn");
   plan.terms.same_world = same == "off" ? SameWorld::off : same == "fail" ? SameWorld::fail : SameWorld::warn;

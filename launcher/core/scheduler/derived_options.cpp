@@ -58,6 +58,7 @@ class Derivation {
     if (found_.node) {
       part_.node = found_.node->value;
       options_.derive("node-rank", fmt::format("{}", found_.node->value), found_.node->from);
+      options_.derive("rank-order", std::string{by_index}, found_.node->from);
     }
     if (auto met = meet(); !met) return met.error();
     expect_hosts();
@@ -163,19 +164,13 @@ class Derivation {
   void expect_hosts() {
     if (!found_.hosts || found_.own_name.empty()) return;
     part_.own_name = found_.own_name;
-    if (!derive_hosts()) return;
-    // MPI's node 0 need not be the first of the batch job's list.
-    const bool in_order = found_.node && static_cast<std::size_t>(found_.node->value) < part_.hosts.size() &&
-                          part_.hosts.at(static_cast<std::size_t>(found_.node->value)) == part_.own_name;
-    if (in_order && found_.nodes) options_.derive("rank-order", "hostlist", found_.hosts->from);
+    derive_hosts();
   }
 
   /// All nodes compare the list, and so much of it goes over the wire.
-  bool derive_hosts() {
+  void derive_hosts() {
     std::string list = fmt::format("{}", fmt::join(part_.hosts, ","));
-    if (list.size() > text_bytes_max) return false;
-    options_.derive("expect-hosts", std::move(list), part_.hosts_from);
-    return true;
+    if (list.size() <= text_bytes_max) options_.derive("expect-hosts", std::move(list), part_.hosts_from);
   }
 
   const Allocation& found_;

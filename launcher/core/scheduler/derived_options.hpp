@@ -2,12 +2,16 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/options/option_values.hpp"
 #include "launcher/core/scheduler/allocation.hpp"
 
 namespace torchup {
+
+/// The value of --rank-order that nobody but a scheduler gives, on all nodes: ranks follow its index of nodes.
+inline constexpr std::string_view by_index = "index";
 
 /// Ports of the first host that a job may meet at, one after the other.
 inline constexpr int derived_ports = 4;

@@ -32,7 +32,7 @@ namespace torchup {
 // Numbers of a job. What is larger, or negative where this page says from 0, is refused where it comes in: on the
 // command line and by the decoders. So a sum of all workers of all nodes always fits an int.
 
-inline constexpr int nodes_max = 1 << 16;          ///< nodes of a job, agents of a coordinator, places in a round
+inline constexpr int nodes_max = 1 << 16;  ///< nodes of a job, agents of a coordinator, places in a round
 /// How the coordinator of one job begins its refusal of another's agents: who knows of further ports tries the next.
 inline constexpr std::string_view port_of_another_job = "this port belongs to job ";
 inline constexpr int local_workers_max = 1 << 14;  ///< workers of one node
@@ -55,6 +55,7 @@ enum class RankOrder : std::uint8_t {
   address,        ///< by --local-addr, else the host's name, numbers in it compared as numbers; then by node id
   join,           ///< by the moment of a node's first join; survivors keep their order
   hostlist,       ///< by the place in JobTerms::hostlist; hosts that are not in it come last, by address
+  index,          ///< by Join::group_rank, which a scheduler told: ranks are dense where a node is missing
   unknown = 255,  ///< one that only a newer agent knows: its Join is refused, for its ranks would be others
 };
 
@@ -157,7 +158,7 @@ struct Join {
   bool address_demanded = false;  ///< the first of `addresses` is published, whatever the coordinator sees
   int local_world_size = 1;       ///< 1 to local_workers_max
   std::string role = "default";
-  std::optional<GroupRank> group_rank = {};  ///< demanded by --node-rank; all nodes of a job have one, or none
+  std::optional<GroupRank> group_rank = {};  ///< by --node-rank, or see RankOrder::index; all nodes have one, or none
   JobTerms terms = {};
   std::vector<Fact> facts = {};
   /// The last place of this agent, `after_stop`; a coordinator that lost its memory learns from it.

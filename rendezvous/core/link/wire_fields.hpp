@@ -54,7 +54,7 @@ void fields(auto& a, JobTerms& m) {
   a.number("the divisor of the number of nodes", m.nodes_multiple_of, 1, m.max_nodes);
   a.number("max restarts", m.max_restarts, 0, restarts_max);
   a(m.restart_window, m.join_timeout, m.last_call, m.lease);
-  a.choice("the rank order", m.rank_order, RankOrder::hostlist, RankOrder::unknown);
+  a.choice("the rank order", m.rank_order, RankOrder::index, RankOrder::unknown);
   a.choice("what is done about differing nodes", m.same_world, SameWorld::fail, SameWorld::warn);
   a.text("a host list", m.hostlist, text_bytes_max);
   a.later(m.hang_timeout);

@@ -77,7 +77,9 @@ std::optional<std::string> misfit(const Membership& members, const std::optional
   }
   if (!terms) return {};
   if (auto what = terms_difference(join.terms, *terms)) return what;
-  if (join.group_rank) {
+  // By a scheduler's index there may be more nodes than places, and one that comes back before its former self is
+  // missed.
+  if (join.group_rank && terms->rank_order != RankOrder::index) {
     if (join.group_rank->value() < 0 || join.group_rank->value() >= terms->max_nodes) {
       return fmt::format("--node-rank {} does not fit {}", join.group_rank->value(),
                          nodes_wanted(terms->min_nodes, terms->max_nodes));

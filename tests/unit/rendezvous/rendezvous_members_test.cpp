@@ -142,6 +142,18 @@ TEST_CASE("demanded group ranks are obeyed, and used once", "[unit][rendezvous]"
   REQUIRE(join("d", 0) == "d host store of round 0\n");
 }
 
+TEST_CASE("by a scheduler's index there are spares, and nodes that come back", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2, .rank_order = RankOrder::index}};
+  const auto join = [&](const std::string& name, int index) {
+    Join said = job.join_of(name);
+    said.group_rank = GroupRank{index};
+    job.connect(name);
+    return job.say(name, said);
+  };
+  REQUIRE(join("c", 2).find("refused") == std::string::npos);
+  REQUIRE(join("b", 2).find("refused") == std::string::npos);
+}
+
 TEST_CASE("facts that differ are told, or refused", "[unit][rendezvous]") {
   const auto join = [](Job& job, const std::string& name, const std::string& version) {
     Join said = job.join_of(name);

@@ -64,7 +64,8 @@ TEST_CASE("srun torchup is the whole line", "[unit][scheduler]") {
   REQUIRE(plan.rendezvous.is_host == false);
   REQUIRE(plan.scheduler.further_ports.size() == 3);
   REQUIRE(plan.terms.hostlist == "n1,n2");
-  REQUIRE(plan.terms.rank_order == RankOrder::hostlist);
+  REQUIRE(plan.terms.rank_order == RankOrder::index);
+  REQUIRE(plan.rendezvous.group_rank == GroupRank{1});
   REQUIRE(plan.scheduler.own_name == "n2");
   REQUIRE(plan.stop_grace == 25s);
   REQUIRE(plan.warnings.empty());
@@ -82,6 +83,7 @@ TEST_CASE("what is given wins, value by value", "[unit][scheduler]") {
   REQUIRE(plan_in(step, {{"shutdown-timeout", "7"}}).stop_grace == 7s);
   REQUIRE(plan_in(with(step, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "9"}})).stop_grace == 9s);
   REQUIRE(plan_in(step, {{"rank-order", "join"}}).terms.rank_order == RankOrder::join);
+  REQUIRE(plan_in(step, {{"rank-order", "hostlist"}}).rendezvous.group_rank == std::nullopt);
   REQUIRE(plan_in(step, {{"expect-hosts", "n2,n1"}}).terms.hostlist == "n2,n1");
   REQUIRE(plan_in(step, {{"scheduler", "none"}}).scheduler.name.empty());
   REQUIRE(plan_in(step, {{"nnodes", "1:2"}}).terms.min_nodes == 1);
@@ -182,6 +184,8 @@ TEST_CASE("Indexed Jobs and Kubeflow need no more than they have", "[unit][sched
   REQUIRE(indexed.rendezvous.is_host == false);
   REQUIRE(indexed.scheduler.further_ports.empty());
   REQUIRE(indexed.rendezvous.run_id == RunId{"kubernetes.train"});
+  REQUIRE(indexed.terms.rank_order == RankOrder::index);
+  REQUIRE(indexed.rendezvous.group_rank == GroupRank{2});
   REQUIRE(indexed.stop_grace == 25s);
   const Texts kubeflow{{"PET_NNODES", "4"},
                        {"PET_NPROC_PER_NODE", "2"},
@@ -192,6 +196,7 @@ TEST_CASE("Indexed Jobs and Kubeflow need no more than they have", "[unit][sched
   REQUIRE(train_job.rendezvous.backend == Backend::static_);
   REQUIRE(train_job.rendezvous.endpoint == Endpoint{"train-0.h", Port{29400}});
   REQUIRE(train_job.rendezvous.group_rank == GroupRank{2});
+  REQUIRE(train_job.terms.rank_order == RankOrder::address);
   REQUIRE(train_job.local_world_size == 2);
   REQUIRE(told(train_job)["endpoint"]["from"] == "PET_MASTER_ADDR");
   REQUIRE(in_pod(kubernetes(), {}).one_node());
@@ -262,7 +267,7 @@ TEST_CASE("a list of hosts that is too long for the wire is not passed on", "[un
   REQUIRE(!plan_in(list(1000)).terms.hostlist.empty());
   const LaunchConfig large = plan_in(list(2000));
   REQUIRE(large.terms.hostlist.empty());
-  REQUIRE(large.terms.rank_order == RankOrder::address);
+  REQUIRE(large.terms.rank_order == RankOrder::index);
   REQUIRE(large.terms.max_nodes == 2000);
 }
 
