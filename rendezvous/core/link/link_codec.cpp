@@ -11,9 +11,8 @@
 namespace torchup {
 
 namespace wire {
-namespace {
 
-void words(auto& a, const char* what, std::vector<std::string>& list) {
+void plan_words(auto& a, const char* what, std::vector<std::string>& list) {
   a.list(what, list, link_words_max, [&a](std::string& word) { a.text("a word", word, link_message_bytes_max); });
 }
 
@@ -23,9 +22,9 @@ void fields(auto& a, LinkPlan& m) {
   a.number("a node", m.node, 0, nodes_max - 1);
   a.name("an address", m.address);
   a.text("a directory", m.directory, link_message_bytes_max);
-  words(a, "an environment", m.environment);
-  words(a, "arguments", m.arguments);
-  words(a, "a program", m.program);
+  plan_words(a, "an environment", m.environment);
+  plan_words(a, "arguments", m.arguments);
+  plan_words(a, "a program", m.program);
   a.number("workers", m.workers, 0, local_workers_max);
   a.name("a run id", m.run_id);
   a.text("a token", m.token, link_message_bytes_max);
@@ -46,7 +45,6 @@ void fields(auto& a, LinkRefuse& m) {
 }
 void fields(auto& a, LinkEnded& m) { a.number("an exit code", m.code, 0, exit_code_max); }
 
-}  // namespace
 }  // namespace wire
 
 namespace {
