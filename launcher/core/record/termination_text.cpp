@@ -62,9 +62,9 @@ class TerminationText {
   std::string text_;
 };
 
-/// The one whose root cause is the job's. Nothing: nobody failed.
+/// The one whose root cause is the job's. Nothing: nobody failed, and workers that died of another end are no news.
 std::optional<Incident> incident_of_job(const Verdict& verdict, const Incident* incident) {
-  if (verdict.failures.empty()) return incident ? std::optional{*incident} : std::nullopt;
+  if (verdict.failures.empty()) return std::nullopt;
   const WorkerFailure& cause = verdict.failures[root_cause(verdict.failures)];
   if (incident) {
     const WorkerFailure& own = incident->failures[root_cause(incident->failures)];

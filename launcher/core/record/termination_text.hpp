@@ -18,7 +18,7 @@ inline constexpr std::size_t termination_part_bytes_max = 1'024;
 /// UTF-8 that steer no terminal, at most termination_bytes_max, with a line feed behind each.
 ///
 /// `exit_code` is the launcher's, `incident` this node's, null where there is none; of a root cause on another node the
-/// verdict tells.
+/// verdict tells, and where it names no failure there is none to tell of.
 [[nodiscard]] std::string termination_text(int exit_code, const Verdict& verdict, const Incident* incident);
 
 }  // namespace torchup
