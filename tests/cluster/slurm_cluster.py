@@ -1,9 +1,11 @@
-"""A real Slurm on this machine: slurmctld and three slurmd, whose nodes have addresses of its loopback."""
+"""A real Slurm on this machine: munged, slurmctld and three slurmd, whose nodes have names of their own and addresses of its
+loopback. Each has two GPUs, which are devices without a driver. Jobs of the partition `low` make room for those of `high`."""
 
 import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import time
 from pathlib import Path
@@ -12,24 +14,26 @@ NODES = ("n1", "n2", "n3")
 ADMINISTRATION = os.environ["PATH"] + ":/usr/sbin:/sbin"
 
 
-def find(*names):
-    return next((path for path in (shutil.which(name, path=ADMINISTRATION) for name in names) if path), None)
+def find(name):
+    return shutil.which(name, path=ADMINISTRATION)
 
 
-CONTROLLER, DAEMON, SRUN = find("slurmctld-wlm", "slurmctld"), find("slurmd-wlm", "slurmd"), find("srun")
+# Under these names alone they know what they are: slurmctld-wlm has no GPUs.
+CONTROLLER, DAEMON, SRUN = find("slurmctld"), find("slurmd"), find("srun")
+MUNGE, GPUS = find("munged"), 2
 
 
 def plugins():
     """Beside the programs, wherever these are."""
-    return next(Path(SRUN).resolve().parents[1].glob("lib*/**/auth_none.so"), None)
+    return next(Path(SRUN).resolve().parents[1].glob("lib*/**/auth_munge.so"), None)
 
 
 def why_not():
-    if not (CONTROLLER and DAEMON and SRUN):
-        return "Slurm is not there (Debian: slurm-wlm)"
+    if not (CONTROLLER and DAEMON and SRUN and MUNGE):
+        return "Slurm is not there (Debian: slurm-wlm, munge)"
     if not plugins():
-        return "this Slurm has no auth/none"
-    if subprocess.run(["unshare", "-m", "mount", "--bind", "/etc/hosts", "/etc/hosts"], capture_output=True).returncode:
+        return "this Slurm has no auth/munge"
+    if subprocess.run(["unshare", "-m", "-u", "mount", "--bind", "/etc/hosts", "/etc/hosts"], capture_output=True).returncode:
         return "no right to a mount namespace"
     return None
 
@@ -47,7 +51,7 @@ class Cluster:
         self.folder = Path(folder)
         ports = free_ports(1 + len(NODES))
         host = socket.gethostname()
-        nodes = "\n".join(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=100"
+        nodes = "\n".join(f"NodeName={name} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=100 Gres=gpu:{GPUS}"
                           for name, port in zip(NODES, ports[1:]))
         self.config = self.folder / "slurm.conf"
         self.config.write_text(f"""ClusterName=c
@@ -55,8 +59,9 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
 SlurmUser=root
 SlurmdUser=root
-AuthType=auth/none
-CredType=cred/none
+AuthType=auth/munge
+AuthInfo=socket={self.folder}/munge/socket
+CredType=cred/munge
 MpiDefault=none
 PluginDir={plugins().parent}
 StateSaveLocation={self.folder}/state
@@ -71,21 +76,43 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 ReturnToService=2
 SlurmdParameters=config_overrides
+GresTypes=gpu
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 {nodes}
 PartitionName=p Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
+PartitionName=low Nodes=n[1-3] PriorityTier=1 GraceTime=30
+PartitionName=high Nodes=n[1-3] PriorityTier=9
 """)
+        for index in range(GPUS):
+            os.mknod(self.folder / f"gpu{index}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        (self.folder / "gres.conf").write_text(f"NodeName=n[1-3] Name=gpu File={self.folder}/gpu[0-{GPUS - 1}]\n")
         (self.folder / "hosts").write_text(f"127.0.0.1 localhost {host}\n" + "".join(
             f"127.0.0.{index} {name}\n" for index, name in enumerate(NODES, 1)))
         (self.folder / "state").mkdir()
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "PET_"))}
         self.environment["SLURM_CONF"] = str(self.config)
-        self.daemons = [self.start(CONTROLLER, "-D", "-f", self.config)]
+        self.daemons = [self.start_munge(), self.start(CONTROLLER, "-D", "-f", self.config)]
         step_daemon = next((path for name in ("slurmstepd-wlm", "slurmstepd")
                             if (path := Path(DAEMON).resolve().parent / name).exists()), None)
         for name in NODES:
             words = [DAEMON, "-D", "-N", name, "-f", str(self.config), *(["-d", str(step_daemon)] if step_daemon else [])]
-            self.daemons.append(self.start("unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"',
-                                           self.folder / "hosts", *words))
+            begin = f'mount --bind "$0" /etc/hosts && hostname {name} && exec "$@"'
+            self.daemons.append(self.start("unshare", "-m", "-u", "sh", "-c", begin, self.folder / "hosts", *words))
+
+    def start_munge(self):
+        """munged trusts no folder that others may write to, wherever above its own."""
+        folder = self.folder / "munge"
+        folder.mkdir(mode=0o755)
+        key = folder / "key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        files = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        daemon = self.start(MUNGE, "--foreground", "--force", *(f"--{option}={folder}/{name}" for option, name in files.items()))
+        until = time.monotonic() + 30
+        while not (folder / "socket").exists() and daemon.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        return daemon
 
     def start(self, *words):
         return subprocess.Popen([str(word) for word in words], env=self.environment, stdout=subprocess.DEVNULL,
@@ -94,7 +121,7 @@ PartitionName=p Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
     def wait_until_idle(self, limit=60):
         end = time.monotonic() + limit
         while time.monotonic() < end:
-            shown = self.run("sinfo", "-h", "-N", "-o", "%N %T").stdout
+            shown = self.run("sinfo", "-h", "-N", "-p", "p", "-o", "%N %T").stdout
             if shown.split().count("idle") == len(NODES):
                 return True
             if any(daemon.poll() is not None for daemon in self.daemons):
