@@ -180,6 +180,15 @@ esac""")
         self.assertEqual(len(asked), 1)
         self.assertIn("does not go back into the queue: Slurm says that it is COMPLETING", err)
 
+    def test_a_job_that_is_being_signalled_runs(self):
+        self.slurm()
+        first = self.folder / "first"
+        self.script("scontrol", f"""echo "scontrol $@" >> {self.folder}/asked
+[ -e {first} ] && state=RUNNING || state=SIGNALING; touch {first}
+[ $1 != show ] || echo "JobId=7 JobState=$state PreemptTime=None" """)
+        asked, err = self.saved()
+        self.assertEqual(asked[2:], [f"scontrol requeue {self.job}"], err)
+
     def test_a_job_that_makes_room_for_another_comes_back(self):
         for preempted, count in (("None", 1), ("2026-11-26T17:20:00", 2)):
             (self.folder / "asked").unlink(missing_ok=True)

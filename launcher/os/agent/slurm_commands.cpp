@@ -1,6 +1,7 @@
 #include "launcher/os/agent/slurm_commands.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <csignal>
 #include <utility>
@@ -18,6 +19,9 @@ namespace {
 
 constexpr const char* with_status = R"("$0" "$@" 2>&1; echo "exit $?")";
 constexpr std::string_view status_mark = "exit ";
+/// How long Slurm may say that it is signalling the job, and how often it is asked then.
+constexpr Duration signalling_limit = std::chrono::seconds{5};
+constexpr int signalling_pause_ms = 100;
 
 /// What the command has said, where it succeeds.
 Result<std::string> ask_slurm(const std::string& program, std::vector<std::string> arguments) {
@@ -39,6 +43,18 @@ Result<std::string> ask_slurm(const std::string& program, std::vector<std::strin
               fmt::format("{}: {}", program, printable_start(stripped(text.substr(0, text.find('\n'))))));
 }
 
+/// Of the job. While its processes are being signalled, Slurm says only that.
+Result<SlurmJobState> ask_state(const RequeueConfig& config) {
+  const TimePoint until = std::chrono::steady_clock::now() + signalling_limit;
+  while (true) {
+    const auto shown = ask_slurm(config.scontrol, {"show", "job", "-o", config.slurm_job});
+    if (!shown) return shown.error();
+    auto state = read_job_state(*shown);
+    if (!state || state->state != "SIGNALING" || std::chrono::steady_clock::now() >= until) return state;
+    ::poll(nullptr, 0, signalling_pause_ms);
+  }
+}
+
 LogLine stays(const std::string& job, const std::string& why) {
   return {LogLevel::warning, fmt::format("job {} does not go back into the queue: {}", job, why)};
 }
@@ -53,8 +69,7 @@ std::optional<LogLine> requeue(const RequeueConfig& config, int exit_code) {
   const bool saved = exit_code == requeue_code;
   if (!saved && exit_code != shell_code(SIGTERM)) return std::nullopt;
   const std::string& job = config.slurm_job;
-  const auto shown = ask_slurm(config.scontrol, {"show", "job", "-o", job});
-  const auto state = shown ? read_job_state(*shown) : Result<SlurmJobState>{shown.error()};
+  const auto state = ask_state(config);
   if (!state) return stays(job, state.error().message());
   if (const std::string why = why_no_requeue(config, *state, saved); !why.empty()) return stays(job, why);
   const auto done = ask_slurm(config.scontrol, {"requeue", job});
