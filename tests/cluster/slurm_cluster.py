@@ -1,6 +1,7 @@
 """A real Slurm on this machine: munged, slurmctld and three slurmd, whose nodes have names of their own and addresses of its
 loopback. Each has two GPUs, which are devices without a driver. Jobs of the partition `low` make room for those of `high`."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -44,6 +45,18 @@ def free_ports(count):
     for each in sockets:
         each.close()
     return ports
+
+
+def all_pids():
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def space_of(pid):
+    """The process's space of host names; a zombie has none."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/uts")
+    except OSError:
+        return None
 
 
 class Cluster:
@@ -93,12 +106,27 @@ PartitionName=high Nodes=n[1-3] PriorityTier=9
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "PET_"))}
         self.environment["SLURM_CONF"] = str(self.config)
         self.daemons = [self.start_munge(), self.start(CONTROLLER, "-D", "-f", self.config)]
-        step_daemon = next((path for name in ("slurmstepd-wlm", "slurmstepd")
-                            if (path := Path(DAEMON).resolve().parent / name).exists()), None)
+        self.nodes = {}
         for name in NODES:
-            words = [DAEMON, "-D", "-N", name, "-f", str(self.config), *(["-d", str(step_daemon)] if step_daemon else [])]
-            begin = f'mount --bind "$0" /etc/hosts && hostname {name} && exec "$@"'
-            self.daemons.append(self.start("unshare", "-m", "-u", "sh", "-c", begin, self.folder / "hosts", *words))
+            self.begin_node(name)
+
+    def begin_node(self, name):
+        step_daemon = Path(DAEMON).resolve().parent / "slurmstepd-wlm"
+        words = [DAEMON, "-D", "-N", name, "-f", str(self.config), *(["-d", str(step_daemon)] if step_daemon.exists() else [])]
+        begin = f'mount --bind "$0" /etc/hosts && hostname {name} && exec "$@"'
+        self.nodes[name] = self.start("unshare", "-m", "-u", "sh", "-c", begin, self.folder / "hosts", *words)
+
+    def kill_node(self, name):
+        """Everything that runs there, all at once as far as that goes."""
+        node = self.nodes[name]
+        space = space_of(node.pid)
+        if space in (None, space_of("self")):
+            raise AssertionError(f"{name} has no space of its own")
+        while there := [pid for pid in all_pids() if space_of(pid) == space]:
+            for pid in there:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            node.poll()
 
     def start_munge(self):
         """munged trusts no folder that others may write to, wherever above its own."""
@@ -124,7 +152,7 @@ PartitionName=high Nodes=n[1-3] PriorityTier=9
             shown = self.run("sinfo", "-h", "-N", "-p", "p", "-o", "%N %T").stdout
             if shown.split().count("idle") == len(NODES):
                 return True
-            if any(daemon.poll() is not None for daemon in self.daemons):
+            if any(daemon.poll() is not None for daemon in [*self.daemons, *self.nodes.values()]):
                 return False
             time.sleep(0.2)
         return False
@@ -134,9 +162,10 @@ PartitionName=high Nodes=n[1-3] PriorityTier=9
                               timeout=limit, cwd=self.folder)
 
     def stop(self):
-        for daemon in reversed(self.daemons):
+        daemons = [*self.nodes.values(), *reversed(self.daemons)]
+        for daemon in daemons:
             daemon.send_signal(signal.SIGTERM)
-        for daemon in self.daemons:
+        for daemon in daemons:
             try:
                 daemon.wait(20)
             except subprocess.TimeoutExpired:

@@ -8,8 +8,12 @@ import re
 import sys
 import tempfile
 import unittest
+from pathlib import Path
 
 from slurm_cluster import Cluster, why_not
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from waiting import until  # noqa: E402
 
 TORCHUP = os.path.abspath(sys.argv.pop(1))
 PLACE = 'echo "$RANK/$WORLD_SIZE $SLURMD_NODENAME $SLURM_PROCID/$SLURM_NTASKS $SLURM_NODEID $SLURM_LOCALID"'
@@ -30,6 +34,12 @@ class Slurm(unittest.TestCase):
         done = self.cluster.run(*words, **more)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout
+
+    def fails(self, code, *words):
+        """What a job says that ends with this code."""
+        done = self.cluster.run(*words)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
 
     def plans(self, *words):
         """What the tasks of this say that they would do, by their node ranks."""
@@ -106,6 +116,191 @@ read -u 3 held; srun -N2 -n2 {TORCHUP} sh -c 'echo $RANK/$WORLD_SIZE'; code=$?; 
         said = (self.cluster.folder / "job.out").read_text()
         self.assertEqual(said.count("it's 2\n"), 2, said)
 
+
+    def test_a_task_that_does_not_start_is_named(self):
+        said = self.fails(66, "srun", "-N2", "-n2", "sh", "-c",
+                          f"[ $SLURM_NODEID = 1 ] || exec {TORCHUP} --rdzv-conf=join_timeout=2 echo started")
+        self.assertRegex(said, "too few nodes .*n2")
+
+    def test_all_ports_taken(self):
+        hold = self.cluster.folder / "hold.py"
+        hold.write_text("""import socket, sys, time
+value = 2166136261
+for byte in sys.argv[1].encode():
+    value = (value ^ byte) * 16777619 & 0xFFFFFFFF
+held = [socket.create_server(("", 20000 + (value + index * 4099) % 12288)) for index in range(4)]
+print("held", flush=True)
+time.sleep(100)
+""")
+        job = f"""exec 3< <(exec {sys.executable} {hold} slurm.c.$SLURM_JOB_ID.0.0)
+read -u 3 held; srun -N2 -n2 {TORCHUP} --rdzv-conf=join_timeout=10 echo started; code=$?; kill $!; exit $code"""
+        said = self.fails(67, "salloc", "-N2", "bash", "-c", job)
+        self.assertIn("port", said)
+        self.assertNotIn("started", said)
+
+    # Several tasks on a node.
+
+    def test_nodes_with_unlike_counts_of_tasks(self):
+        said = self.run_job("srun", "-N2", "-n3", TORCHUP, "sh", "-c", PLACE)
+        self.assertEqual(sorted(said.splitlines()), ["0/3 n1 0/3 0 0", "1/3 n1 1/3 0 1", "2/3 n2 2/3 1 0"])
+
+    def test_gpus_that_are_bound_to_tasks_are_their_workers(self):
+        program = (TORCHUP, "sh", "-c", "echo $GROUP_RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES")
+        bound = ["0 0 0,1", "0 1 0,1", "1 0 0,1", "1 1 0,1"]
+        said = self.run_job("srun", "-N2", "--ntasks-per-node=2", "--gpus-per-task=1", *program)
+        self.assertEqual(sorted(said.splitlines()), bound)
+        # One task per node has a worker for each.
+        said = self.run_job("srun", "-N2", "--ntasks-per-node=1", "--gres=gpu:2", *program)
+        self.assertEqual(sorted(said.splitlines()), bound)
+
+    def test_gpus_that_are_bound_to_single_tasks_are_refused(self):
+        # As where devices are constrained: every task's own is its 0.
+        said = self.fails(65, "srun", "-N1", "--ntasks-per-node=2", "--gres=gpu:2", "--gpu-bind=map_gpu:0,0", TORCHUP, "echo",
+                          "started")
+        self.assertIn("--ntasks-per-node=1, or --gpu-bind=none", said)
+        self.assertNotIn("started", said)
+        said = self.run_job("srun", "-N1", "--ntasks-per-node=2", "--gres=gpu:2", "--gpu-bind=none", TORCHUP, "echo", "started")
+        self.assertEqual(said, "started\nstarted\n")
+
+    def test_array_tasks_at_once_on_the_same_nodes(self):
+        out = self.cluster.folder / "array"
+        step = f"srun -N2 -n2 {TORCHUP} sh -c 'echo $TORCHELASTIC_RUN_ID $RANK/$WORLD_SIZE'"
+        self.run_job("sbatch", "-W", "--array=0-1", "-N2", "-n2", "-o", f"{out}.%a", "--wrap", step)
+        said = [Path(f"{out}.{task}").read_text().split() for task in range(2)]
+        for words in said:
+            self.assertEqual(sorted(words[1::2]), ["0/2", "1/2"])
+            self.assertEqual(len(set(words[::2])), 1)
+        self.assertNotEqual(said[0][0], said[1][0])
+
+    # One report.
+
+    def test_one_node_has_the_report(self):
+        said = self.fails(1, "srun", "-N2", "-n2", TORCHUP, "--nproc-per-node=2", "sh", "-c", "[ $RANK = 2 ] && exit 3; exec sleep 100")
+        self.assertEqual(said.count("Root Cause"), 1)
+        self.assertEqual(said.count("exit code 1: rank 2 failed with exit code 3 on n2, which has the report"), 1)
+        self.assertEqual(said.count("OMP_NUM_THREADS"), 1)
+
+    # Nodes that die.
+
+    def started_job(self, *words):
+        """A job in the background, and the file of its output, once `nodes` of its workers have begun."""
+        out = self.cluster.folder / f"out-{self.id()}"
+        number = self.run_job("sbatch", "--parsable", "--open-mode=append", "-o", out, *words).strip()
+        self.addCleanup(self.cluster.run, "scancel", "--signal=KILL", "--full", number)
+        return number, lambda: out.read_text() if out.exists() else ""
+
+    def state(self, number):
+        shown = self.cluster.run("scontrol", "show", "job", "-o", number).stdout
+        return re.search(r" JobState=(\S+)", shown).group(1)
+
+    def test_a_dead_node_is_done_without(self):
+        worker = "echo $RANK/$WORLD_SIZE $SLURMD_NODENAME; [ $WORLD_SIZE = 3 ] && exec sleep 100; exit 0"
+        number, said = self.started_job("-N3", "-n3", "--no-kill", "--wrap",
+                                        f"srun --no-kill --kill-on-bad-exit=0 {TORCHUP} --nnodes=2:3 sh -c '{worker}'")
+        until(lambda: said().count("/3 n") == 3, "three nodes work")
+        self.cluster.kill_node("n3")
+        try:
+            until(lambda: said().count("/2 n") == 2, f"two go on: {said()}")
+        finally:
+            self.cluster.begin_node("n3")
+        until(lambda: self.state(number) in ("COMPLETED", "FAILED", "NODE_FAIL"), "the job ends")
+        self.assertNotIn("/2 n3", said())
+
+    def test_a_spare_takes_the_place_of_a_dead_node(self):
+        worker = "echo $RANK/$WORLD_SIZE $SLURMD_NODENAME $TORCHELASTIC_RESTART_COUNT; exec sleep 100"
+        _, said = self.started_job("-N3", "-n3", "--no-kill", "--wrap",
+                                   f"srun --no-kill --kill-on-bad-exit=0 {TORCHUP} --nnodes=2 sh -c '{worker}'")
+        until(lambda: said().count("/2 n") == 2, "two nodes work")
+        [dead] = set(re.findall(r"/2 (n[23]) 0", said()))  # node 0 has the coordinator
+        spare = {"n2": "n3", "n3": "n2"}[dead]
+        self.cluster.kill_node(dead)
+        try:
+            until(lambda: f"/2 {spare} 0" in said(), f"the spare works: {said()}")
+        finally:
+            self.cluster.begin_node(dead)
+
+    # Signals.
+
+    COUNTS = """
+import os, signal, sys
+counted = 0
+def count(*_):
+    global counted
+    counted += 1
+    print("counted", os.environ["RANK"], flush=True)
+def end(*_):
+    print("in all", os.environ["RANK"], counted, flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, count)
+signal.signal(signal.SIGUSR2, end)
+print("started", flush=True)
+while True:
+    signal.pause()
+"""
+
+    def test_each_worker_gets_a_signal_once(self):
+        program = self.cluster.folder / "counts.py"
+        program.write_text(self.COUNTS)
+        number, said = self.started_job("-N2", "-n4", "--wrap", f"srun {TORCHUP} {sys.executable} {program}")
+        until(lambda: said().count("started") == 4, "four workers")
+        self.run_job("scancel", "--signal=USR1", number)
+        until(lambda: said().count("counted") >= 4, "each has it")
+        self.run_job("scancel", "--signal=USR2", number)
+        until(lambda: said().count("in all") == 4, "all end")
+        self.assertEqual(sorted(re.findall(r"in all (\d \d)", said())), [f"{rank} 1" for rank in range(4)])
+        until(lambda: self.state(number) == "COMPLETED", "the job ends")
+
+    def test_a_cancelled_step_ends_with_143_and_one_report(self):
+        number, said = self.started_job("-N2", "-n2", "--wrap", f"srun {TORCHUP} sh -c 'echo started; exec sleep 100'; echo code $?")
+        until(lambda: said().count("started") == 2, "two workers")
+        self.run_job("scancel", f"{number}.0")
+        until(lambda: "code 143" in said(), f"the step ends: {said()}")
+        self.assertEqual(said().count("SignalException"), 1)
+
+    # The end of the time, and back into the queue.
+
+    SAVES = """
+echo run ${SLURM_RESTART_COUNT:-0} $RANK
+[ -z "$SLURM_RESTART_COUNT" ] || exit 0
+trap "echo saved $RANK; exit 0" TERM
+while :; do sleep 0.05; done
+"""
+
+    def saving_job(self, *words):
+        program = self.cluster.folder / "saves.sh"
+        program.write_text(self.SAVES)
+        torchup = " ".join(word for word in words if word.startswith("--stop") or word.startswith("--requeue="))
+        slurm = [word for word in words if word not in torchup.split()]
+        number, said = self.started_job("-N2", "-n2", "--requeue", *slurm, "--wrap", f"srun {TORCHUP} {torchup} sh {program}")
+        until(lambda: said().count("run 0") == 2, f"it runs: {said()}")
+        return number, said
+
+    def comes_back(self, number, said):
+        until(lambda: self.state(number) == "PENDING", f"it is in the queue again: {said()}")
+        self.run_job("scontrol", "update", f"JobId={number}", "StartTime=now")  # instead of two minutes later
+        until(lambda: self.state(number) == "COMPLETED", f"it comes back and ends: {said()}")
+        self.assertEqual(sorted(re.findall(r"^run 1 \d", said(), re.M)), ["run 1 0", "run 1 1"])
+
+    def test_a_job_that_is_longer_than_its_time_saves_and_comes_back(self):
+        number, said = self.saving_job("--time=1", "--stop-before=55s", "--requeue=3")
+        until(lambda: said().count("saved") == 2, f"both save: {said()}")
+        until(lambda: "goes back into the queue" in said(), f"it says so: {said()}")
+        self.assertEqual(said().count("goes back into the queue"), 1)
+        self.comes_back(number, said)
+
+    def test_a_cancelled_job_never_comes_back(self):
+        number, said = self.saving_job("--requeue=3")
+        self.run_job("scancel", number)
+        until(lambda: "does not go back into the queue: Slurm says that it is C" in said(), f"it says so: {said()}")
+        until(lambda: self.state(number) == "CANCELLED", "it is over")
+        self.assertNotIn("run 1", said())
+
+    def test_a_job_that_makes_room_for_another_comes_back(self):
+        number, said = self.saving_job("--partition=low", "--exclusive", "--requeue=3")
+        other = self.run_job("sbatch", "--parsable", "--partition=high", "--exclusive", "-N3", "--wrap", "true").strip()
+        until(lambda: "goes back into the queue" in said(), f"it says so: {said()}")
+        until(lambda: self.state(other) == "COMPLETED", "the other one has run")
+        self.comes_back(number, said)
 
 if __name__ == "__main__":
     unittest.main()
