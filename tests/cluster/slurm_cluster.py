@@ -88,6 +88,7 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 ReturnToService=2
+SlurmdTimeout=10
 SlurmdParameters=config_overrides
 GresTypes=gpu
 PreemptType=preempt/partition_prio
