@@ -195,7 +195,6 @@ read -u 3 held; srun -N2 -n2 {TORCHUP} --rdzv-conf=join_timeout=10 echo started;
 
     def dies(self, node):
         self.cluster.kill_node(node)
-        self.addCleanup(self.cluster.wait_until_idle)
         self.addCleanup(self.cluster.begin_node, node)
 
     def test_a_dead_node_is_done_without(self):
