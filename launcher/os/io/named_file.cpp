@@ -76,7 +76,8 @@ Result<UniqueFd> open_named_file(const std::string& path, int flags, mode_t mode
 Result<> overwrite_file_now(const std::string& path, const std::string& content) {
   const auto file = open_named_file(path, O_CREAT | O_TRUNC, 0666);
   if (!file) return file.error();
-  if (const int error = write_all(file->get(), content); error != 0) return system_error(error, path);
+  std::string_view rest = content;
+  if (const int error = write_all(file->get(), rest); error != 0) return system_error(error, path);
   return {};
 }
 
