@@ -12,15 +12,19 @@
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <filesystem>
 #include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <system_error>
 #include <variant>
 
 #include "launcher/cli.hpp"
+#include "launcher/core/fan_out/remote_command.hpp"
 #include "launcher/core/options/completion.hpp"
 #include "launcher/core/plan/descriptor_need.hpp"
 #include "launcher/core/plan/plan.hpp"
+#include "launcher/core/plan/plan_fan_out.hpp"
 #include "launcher/core/plan/plan_json.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
 #include "launcher/core/scheduler/batch_script.hpp"
@@ -30,12 +34,15 @@
 #include "launcher/os/agent/slurm_commands.hpp"
 #include "launcher/os/diagnosis/health_check.hpp"
 #include "launcher/os/diagnosis/native_stack.hpp"
+#include "launcher/os/fan_out/front.hpp"
+#include "launcher/os/fan_out/link_agent.hpp"
 #include "launcher/os/io/own_log.hpp"
 #include "launcher/os/io/program_file.hpp"
 #include "launcher/os/io/regular_file.hpp"
 #include "launcher/os/machine/cpus.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/machine/gpus.hpp"
+#include "launcher/os/machine/own_environment.hpp"
 #include "launcher/os/machine/process_stat.hpp"
 #include "launcher/os/rehearsal/node_fault.hpp"
 #include "launcher/os/rehearsal/node_starter.hpp"
@@ -64,6 +71,16 @@ std::string random_uuid() {
   std::snprintf(text.data(), text.size(), "%08x-%04x-%04x-%04x-%04x%08x", words[0], words[1] >> 16, words[1] & 0xffffU,
                 words[2] >> 16, words[2] & 0xffffU, words[3]);
   return text.data();
+}
+
+std::string working_directory() {
+  std::error_code none;
+  return std::filesystem::current_path(none).string();
+}
+
+std::string own_program() {
+  std::error_code none;
+  return std::filesystem::read_symlink("/proc/self/exe", none).string();
 }
 
 /// Of a longer file the beginning, with more than `bytes_max` bytes.
@@ -294,10 +311,48 @@ std::optional<int> take_seats(LaunchConfig& plan, const Guarded& guarded, const 
   return std::nullopt;
 }
 
-int launch(std::span<const std::string> words, std::string token, const StarterLink& starter, Guarded guarded) {
+/// Links to all hosts, and what else is open.
+std::string descriptors_lacking(const FrontPlan& front, std::uint64_t limit) {
+  constexpr std::uint64_t of_host = 8, others = 64;
+  const std::uint64_t needed = front.hosts.settings.hosts.size() * of_host + others;
+  if (needed <= limit) return "";
+  return fmt::format("{} hosts need {} open files, and {} are allowed; ulimit -n", front.hosts.settings.hosts.size(),
+                     needed, limit);
+}
+
+/// --hosts and its like: the agents are started elsewhere.
+int launch_on_hosts(const CommandLine& line, const Machine& machine, std::string token, Guarded guarded) {
+  const LogWords log = log_words(line.options);
+  const FanOutFacts facts{
+      {machine.variable, machine.file, machine.host}, own_environment(), working_directory(), own_program()};
+  auto front = plan_fan_out(line.options, line.program, line.legacy, machine, facts);
+  if (!front) return refuse(front.error(), log);
+  if (auto checked = check_machine(front->job); !checked) return refuse(checked.error(), log);
+  if (auto lacking = descriptors_lacking(*front, descriptor_limit()); !lacking.empty()) {
+    return refuse(fail(errc::refused, std::move(lacking)), log);
+  }
+  auto secret = read_token(line.options, std::move(token));
+  if (!secret) return refuse(secret.error(), log);
+  front->hosts.agents.token = *std::move(secret);
+  if (line.options.flag("print-env")) return give(environment_answer(front->job, line.options));
+  if (line.options.flag("dry-run")) {
+    const bool json = line.options.text("format", "sh") == "json";
+    return give({0, json ? plan_as_json(front->job) : plan_text(front->job), ""});
+  }
+  if (auto checked = check_kernel(); !checked) {
+    static_cast<void>(refuse(checked.error(), log));
+    return exit_code::unfit;
+  }
+  return run_front(*front, std::move(guarded), machine.host);
+}
+
+int launch(std::span<const std::string> words, std::string token, const StarterLink& starter, Guarded guarded,
+           std::optional<LinkedNode> linked) {
   Machine machine = this_machine();
   auto node = rehearsed_node(starter);
   if (!node) return refuse(node.error());
+  machine.linked = std::move(linked);
+  if (machine.linked) machine.host = machine.linked->plan.name;
   machine.rehearsed = *node;
   if (machine.rehearsed) machine.host = fmt::format("node{}", machine.rehearsed->index);
   const auto read = read_options(words, machine);
@@ -307,6 +362,9 @@ int launch(std::span<const std::string> words, std::string token, const StarterL
   if (line.options.has("print-batch-script")) {
     const auto script = batch_script(line.options.text("print-batch-script"), line.options, line.program);
     return script ? give({0, *script, ""}) : refuse(script.error(), log);
+  }
+  if (!machine.linked && asks_for_hosts(line.options)) {
+    return launch_on_hosts(line, machine, std::move(token), std::move(guarded));
   }
   auto plan = make_plan(line.options, line.program, line.legacy, machine);
   if (!plan) return refuse(plan.error(), log);
@@ -342,14 +400,18 @@ int main(int argc, char** argv) {
   if (argc == torchup::node_fault_words && argv[1] == torchup::node_fault_word) {
     return torchup::bring_about_node_fault(argv);
   }
+  std::optional<torchup::LinkedNode> linked;
+  if (argc == 2 && argv[1] == torchup::link_word) linked = torchup::link_agent();
   std::string token = torchup::take_token_variable();  // from both processes
+  if (linked) token = linked->plan.token;
   const torchup::StarterLink starter = torchup::take_starter_link();
   torchup::Guarded guarded = torchup::become_guarded();
   // One arena for all threads: each costs more than everything that the small ones allocate.
   ::mallopt(M_ARENA_MAX, 1);
-  const std::vector<std::string> words(argv, argv + argc);
+  const std::vector<std::string> words =
+      linked ? torchup::words_of(linked->plan) : std::vector<std::string>(argv, argv + argc);
   try {
-    return torchup::launch(words, std::move(token), starter, std::move(guarded));
+    return torchup::launch(words, std::move(token), starter, std::move(guarded), std::move(linked));
   } catch (const std::exception& error) {
     const int status = torchup::report(error);
     static_cast<void>(torchup::kill_descendants(std::chrono::seconds{10}));

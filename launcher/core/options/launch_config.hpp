@@ -31,6 +31,7 @@ struct RendezvousConfig {
   std::string local_addr;               ///< this node's address as others should use it; empty: found out
   std::optional<GroupRank> group_rank;  ///< --node-rank, or this node's index as a scheduler told it
   std::optional<bool> is_host;          ///< nothing: the node that the endpoint names hosts the rendezvous
+  int connection = -1;                  ///< open, to the coordinator of a fan-out's front; -1: none
   std::string token;                    ///< secret of the job; never printed
   SourceList allowed;                   ///< --allow
   friend bool operator==(const RendezvousConfig&, const RendezvousConfig&) = default;

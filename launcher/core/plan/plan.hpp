@@ -14,8 +14,16 @@
 #include "launcher/core/scheduler/seat.hpp"
 #include "rendezvous/base/result.hpp"
 #include "rendezvous/base/worker_env.hpp"
+#include "rendezvous/core/link/link_codec.hpp"
 
 namespace torchup {
+
+/// What the agent of one host of a fan-out was told by its front.
+struct LinkedNode {
+  LinkPlan plan;
+  std::string address;  ///< by which the other hosts reach this one; empty: found out
+  int connection = -1;  ///< to the front's coordinator; -1: the coordinator is elsewhere
+};
 
 /// What the plan asks of the machine. The shell looks it up, each at most once and only when it is needed: asking the
 /// GPU driver takes longer than starting workers.
@@ -34,6 +42,7 @@ struct Machine {
   /// The start of a plain file that a scheduler wrote, with more than `bytes_max` bytes where it is longer.
   std::function<Result<std::string>(const std::string& path, std::size_t bytes_max)> file;
   std::function<bool(const std::string& path)> writable;  ///< whether that file is there, and we may write to it
+  std::optional<LinkedNode> linked;                       ///< this agent is one of a fan-out's
   std::optional<RehearsedNode> rehearsed;                 ///< which node of --rehearse-nodes this is
 };
 

@@ -9,6 +9,14 @@
 
 namespace torchup {
 
+int count_visible_gpus(const Machine& machine, const OptionValues& options, LaunchConfig& plan) {
+  plan.preflight.gpus_asked = true;
+  plan.preflight.gpus_found = machine.gpus();
+  const Gpus& gpus = plan.preflight.gpus_found;
+  const auto devices = visible_devices(gpus, machine.variable(cuda_devices));
+  return options.flag("virtual-local-rank") ? static_cast<int>(devices.size()) : usable_in_one_process(gpus, devices);
+}
+
 Result<> hear_scheduler(const Machine& machine, OptionValues& options, LaunchConfig& plan) {
   const std::string wanted = options.text("scheduler", "auto");
   if (wanted == "none") return {};
@@ -17,13 +25,7 @@ Result<> hear_scheduler(const Machine& machine, OptionValues& options, LaunchCon
   derive_grace(machine.variable, options);
   plan.scheduler.asked = true;
   if (!*found) return {};
-  const auto visible_gpus = [&] {
-    plan.preflight.gpus_asked = true;
-    plan.preflight.gpus_found = machine.gpus();
-    const Gpus& gpus = plan.preflight.gpus_found;
-    const auto devices = visible_devices(gpus, machine.variable(cuda_devices));
-    return options.flag("virtual-local-rank") ? static_cast<int>(devices.size()) : usable_in_one_process(gpus, devices);
-  };
+  const auto visible_gpus = [&] { return count_visible_gpus(machine, options, plan); };
   auto part = derive_options(**found, visible_gpus, options);
   if (!part) return part.error();
   plan.scheduler = *std::move(part);

@@ -52,6 +52,8 @@ AttachSettings attach_settings(const LaunchConfig& config) {
   const RendezvousConfig& meeting = config.rendezvous;
   AttachSettings settings;
   settings.run_id = meeting.run_id;
+  settings.connection = meeting.connection;
+  if (meeting.connection >= 0) settings.endpoint = meeting.endpoint;
   if (meets_elsewhere(config)) {
     settings.endpoint = meeting.endpoint;
     settings.further_ports = config.scheduler.further_ports;

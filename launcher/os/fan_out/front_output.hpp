@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "launcher/core/fan_out/fan_out.hpp"
+#include "launcher/os/output/console.hpp"
+#include "launcher/os/output/log_file.hpp"
+
+namespace torchup {
+
+/// What the front of a fan-out shows and writes down: the hosts' lines with their names before them, and their events.
+///
+/// On the loop. What a host has sent is acknowledged when it was taken: a reader that stands still holds the hosts.
+class FrontOutput {
+ public:
+  /// `acknowledge` is called from the loop. `events_file`: empty: none.
+  FrontOutput(asio::io_context& loop, std::string events_file, bool labelled,
+              std::function<void(HostLink, std::size_t bytes)> acknowledge);
+  FrontOutput(const FrontOutput&) = delete;
+  FrontOutput& operator=(const FrontOutput&) = delete;
+  ~FrontOutput();
+
+  void open(HostLink link, std::string_view name);
+  /// Output, or events.
+  void take(HostLink link, LinkChannel channel, std::string_view bytes);
+  /// What its command says, and what a login shell prints there: to our standard error, acknowledged to nobody.
+  void take_aside(HostLink link, std::string_view bytes);
+  /// Nothing more comes aside before the host's own lines: an open line ends.
+  void end_aside(HostLink link);
+  void close(HostLink link);
+  /// Whole lines of ours.
+  void print(const std::string& lines);
+
+  [[nodiscard]] DiskThread& disk() { return disk_; }
+
+  /// Waits until everything is written, as long as `cat` would; or for `limit`.
+  Task<> finish(std::optional<Duration> limit);
+  /// Who reads us has no time any more.
+  void hurry();
+
+ private:
+  struct Host {
+    ConsoleTurns::Source out = 0, err = 0;
+    std::optional<ConsoleTurns::Source> aside = {};
+    LineRules rules = {};
+    std::string events = {};      ///< a line's beginning
+    std::size_t unconfirmed = 0;  ///< bytes that were taken and are not acknowledged
+  };
+  Console& err() { return separate_err_ ? *separate_err_ : out_; }
+  [[nodiscard]] Console::Hooks hooks();
+  void feed(Console& console, ConsoleTurns::Source source, std::string_view bytes);
+  void flush_later();
+  void flush();
+  void confirm_all();
+  [[nodiscard]] bool may_confirm(const Host& host);
+  void add_events(Host& host, std::string_view bytes);
+  void tell_loss(const std::string& what, const std::string& reason);
+
+  asio::io_context& loop_;
+  const bool labelled_;
+  const std::function<void(HostLink, std::size_t bytes)> acknowledge_;
+  DiskThread disk_;
+  Console out_;
+  std::unique_ptr<Console> separate_err_;  ///< empty when stdout and stderr are one file
+  std::shared_ptr<LogFile> events_;        ///< null: not asked for
+  std::map<HostLink, Host> hosts_;
+  bool flush_due_ = false;
+  bool disk_full_ = false;
+};
+
+}  // namespace torchup
