@@ -67,18 +67,23 @@ class FanOut(WorkersLog):
     # Whom a fault may befall.
 
     def agents(self, name):
-        """The two processes of the agent there, the outer one first."""
+        """Our processes there: the link's far end, then the agent's outer and inner one."""
         running = [pid for pid in self.hosts.processes(name) if program(pid) == os.path.basename(self.torchup)]
-        return sorted(running, key=lambda pid: (parent(pid) in running, pid))
+
+        def depth(pid):
+            return 1 + depth(parent(pid)) if pid in running else 0
+
+        return sorted(running, key=depth)
 
     def clients(self, name):
         """The front's ssh processes for that host."""
         return [pid for pid in self.hosts.processes(FRONT)
                 if program(pid) == "ssh" and name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
 
-    def kill_agent(self, name, inner=False):
-        pids = until(lambda: (lambda found: found if len(found) > 1 else None)(self.agents(name)), f"an agent runs on {name}")
-        os.kill(pids[1 if inner else 0], signal.SIGKILL)
+    def kill_agent(self, name, which=0):
+        """By its place in `agents`."""
+        until(lambda: len(self.agents(name)) == 3, f"an agent runs on {name}")
+        os.kill(self.agents(name)[which], signal.SIGKILL)
 
     def kill_client(self, name):
         pid, = until(lambda: self.clients(name), f"an ssh for {name}")

@@ -72,23 +72,26 @@ class Killed(HostCase):
         job.run_to_end(0)
         self.assertEqual(set(job.restart_counts()), {0})
 
-    def agent_killed(self, name, inner):
+    def agent_killed(self, name, which):
         hosts, job = self.running("--nnodes=2:3")
         others = [other for other in hosts.names if other != name]
-        job.kill_agent(name, inner)
+        job.kill_agent(name, which)
         job.round_on(*others, after=1, limit=20)
         until(lambda: not hosts.processes(name), f"nothing lives on {name}", 5)
         job.release()
         job.run_to_end(0)
 
+    def test_the_far_end_of_a_link_is_killed(self):
+        self.agent_killed("h2", 0)
+
     def test_the_outer_process_of_an_agent_is_killed(self):
-        self.agent_killed("h2", inner=False)
+        self.agent_killed("h2", 1)
 
     def test_the_inner_process_of_an_agent_is_killed(self):
-        self.agent_killed("h3", inner=True)
+        self.agent_killed("h3", 2)
 
     def test_the_first_host_s_agent_is_killed(self):
-        self.agent_killed("h1", inner=False)
+        self.agent_killed("h1", 0)
 
     def test_every_process_of_a_host_is_killed(self):
         hosts, job = self.running("--nnodes=2:3")
