@@ -289,19 +289,31 @@ class Discovery(HostCase):
         job.round_on("h1", after=1)
         self.end(job)
 
-    def test_a_failing_command_leaves_the_last_list(self):
+    def leaves_the_last_list(self, broken, times):
+        """A command that does this once it is broken; it is asked so often then."""
         script = self.them.folder / "discover"
-        script.write_text("#!/bin/sh\ncd $(dirname $0)\necho asked >>asked\n[ ! -e broken ] && cat alive\n")
+        script.write_text(f"#!/bin/sh\ncd $(dirname $0)\n[ -e broken ] || exec cat alive\necho $$ >>asked\n{broken}\n")
         script.chmod(0o755)
         job = self.discover(source=script)
         job.round_on("h1", "h2")
+        (self.them.folder / "asked").touch()
         (self.them.folder / "broken").touch()
-        asked = lambda: len((self.them.folder / "asked").read_text().splitlines())
-        before = asked()
-        until(lambda: asked() > before + 5, "it was asked again")
+        until(lambda: len((self.them.folder / "asked").read_text().splitlines()) >= times, "it was asked again")
         self.assertEqual(len(job.rounds()), 1)
         self.assertEqual(job.said().count("--host-discovery"), 1, job.said())
         self.end(job)
+
+    def test_a_failing_command_leaves_the_last_list(self):
+        self.leaves_the_last_list("exit 1", 5)
+
+    def test_an_empty_list_leaves_the_last_one(self):
+        self.leaves_the_last_list("true", 5)
+
+    def test_a_list_without_an_end_leaves_the_last_one(self):
+        self.leaves_the_last_list("exec yes h3", 3)
+
+    def test_a_command_that_never_ends_leaves_the_last_list(self):
+        self.leaves_the_last_list("exec sleep 1000", 2)
 
     def test_a_bad_host_is_tried_again_and_stops_nobody(self):
         self.them.servers["h2"].terminate()
