@@ -323,8 +323,11 @@ std::string descriptors_lacking(const FrontPlan& front, std::uint64_t limit) {
 /// --hosts and its like: the agents are started elsewhere.
 int launch_on_hosts(const CommandLine& line, const Machine& machine, std::string token, Guarded guarded) {
   const LogWords log = log_words(line.options);
-  const FanOutFacts facts{
-      {machine.variable, machine.file, machine.host}, own_environment(), working_directory(), own_program()};
+  const FanOutFacts facts{{machine.variable, machine.file, machine.host},
+                          own_environment(),
+                          working_directory(),
+                          own_program(),
+                          TORCHUP_VERSION};
   auto front = plan_fan_out(line.options, line.program, line.legacy, machine, facts);
   if (!front) return refuse(front.error(), log);
   if (auto checked = check_machine(front->job); !checked) return refuse(checked.error(), log);
@@ -336,6 +339,7 @@ int launch_on_hosts(const CommandLine& line, const Machine& machine, std::string
   front->hosts.agents.token = *std::move(secret);
   if (line.options.flag("print-env")) return give(environment_answer(front->job, line.options));
   if (line.options.flag("dry-run")) {
+    if (auto learned = learn_deadline(machine, *plan); !learned) return refuse(learned.error(), log);
     const bool json = line.options.text("format", "sh") == "json";
     return give({0, json ? plan_as_json(front->job) : plan_text(front->job), ""});
   }
@@ -374,6 +378,7 @@ int launch(std::span<const std::string> words, std::string token, const StarterL
   plan->rendezvous.token = *std::move(secret);
   if (line.options.flag("print-env")) return give(environment_answer(*plan, line.options));
   if (line.options.flag("dry-run")) {
+    if (auto learned = learn_deadline(machine, *plan); !learned) return refuse(learned.error(), log);
     const bool json = line.options.text("format", "sh") == "json";
     return give({0, json ? plan_as_json(*plan) : plan_text(*plan), ""});
   }
@@ -384,6 +389,11 @@ int launch(std::span<const std::string> words, std::string token, const StarterL
   if (plan->rehearsal.nodes > 0) return run_rehearsed_nodes(*plan, guarded, words, token, machine.host);
   Seats seats;
   if (const auto status = take_seats(*plan, guarded, log, seats)) return *status;
+  if (auto learned = learn_deadline(machine, *plan); !learned) {
+    const int status = refuse(learned.error(), log);
+    seats.tell(status);
+    return status;
+  }
   const std::string& told = plan->scheduler.own_name;
   run_agent(*plan, std::move(guarded), told.empty() ? machine.host : told, std::move(seats));
 }

@@ -53,7 +53,7 @@ void name_origins(const PlanSource& source, LaunchConfig& plan) {
   origins.endpoint = options.source(options.has("rdzv-endpoint") ? "rdzv-endpoint"
                                     : options.has("master-addr") ? "master-addr"
                                                                  : "master-port");
-  if (origins.deadline.empty()) origins.deadline = options.source("deadline");
+  origins.deadline = options.source("deadline");
   const char* const grace_variable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
   const bool by_variable = !options.has("shutdown-timeout") && source.machine.variable(grace_variable);
   origins.shutdown_timeout = by_variable ? grace_variable : options.source("shutdown-timeout");

@@ -28,23 +28,6 @@ Result<> read_deadline(const OptionValues& options, LaunchConfig& plan) {
   return {};
 }
 
-/// Where neither an option nor a variable tells it.
-Result<> ask_deadline(const Machine& machine, const StopBefore& stop, LaunchConfig& plan) {
-  if (stop.squeue.empty()) {
-    return bad("--stop-before: nobody says when the time of this job ends; --deadline=UNIX_SECONDS does");
-  }
-  const auto answer = machine.time_left(stop.squeue, stop.slurm_job);
-  const auto left = answer ? read_time_left(*answer) : Result<std::optional<Duration>>{answer.error()};
-  if (!left) {
-    return bad(fmt::format("--stop-before: when the time of this job ends is not known: {}; --deadline=UNIX_SECONDS",
-                           left.error().message()));
-  }
-  if (!*left) return {};
-  plan.deadline = machine.unix_seconds() + std::chrono::duration_cast<std::chrono::seconds>(**left).count();
-  plan.origins.deadline = "squeue";
-  return {};
-}
-
 Result<> read_stop(const PlanSource& source, const std::optional<SlurmJob>& job, LaunchConfig& plan) {
   const auto& [options, words, legacy, machine] = source;
   if (!options.has("stop-before")) return {};
@@ -55,15 +38,8 @@ Result<> read_stop(const PlanSource& source, const std::optional<SlurmJob>& job,
     stop->squeue = slurm_program(machine, "squeue");
     stop->slurm_job = job->id;
   }
-  if (!plan.deadline) {
-    if (auto asked = ask_deadline(machine, *stop, plan); !asked) return asked;
-  }
-  const std::string from = plan.origins.deadline.empty() ? options.source("deadline") : plan.origins.deadline;
-  if (plan.deadline) {
-    const std::int64_t left = *plan.deadline - machine.unix_seconds();
-    if (std::chrono::seconds{left} <= stop->lead) {
-      return bad(fmt::format("--stop-before={} is longer than what is left of the time, {} s ({})", text, left, from));
-    }
+  if (!plan.deadline && stop->squeue.empty()) {
+    return bad("--stop-before: nobody says when the time of this job ends; --deadline=UNIX_SECONDS does");
   }
   plan.stop_before = *std::move(stop);
   return {};
@@ -107,6 +83,26 @@ Result<> plan_stop_time(const PlanSource& source, LaunchConfig& plan) {
   if (!job) return job.error();
   if (auto read = read_stop(source, *job, plan); !read) return read;
   return read_requeue(source, *job, plan);
+}
+
+Result<> learn_deadline(const Machine& machine, LaunchConfig& plan) {
+  if (!plan.stop_before) return {};
+  const StopBefore& stop = *plan.stop_before;
+  if (!plan.deadline) {
+    const auto answer = machine.time_left(stop.squeue, stop.slurm_job);
+    const auto left = answer ? read_time_left(*answer) : Result<std::optional<Duration>>{answer.error()};
+    if (!left) {
+      return bad(fmt::format("--stop-before: when the time of this job ends is not known: {}; --deadline=UNIX_SECONDS",
+                             left.error().message()));
+    }
+    if (!*left) return {};
+    plan.deadline = machine.unix_seconds() + std::chrono::duration_cast<std::chrono::seconds>(**left).count();
+    plan.origins.deadline = "squeue";
+  }
+  const std::int64_t left = *plan.deadline - machine.unix_seconds();
+  if (std::chrono::seconds{left} > stop.lead) return {};
+  return bad(fmt::format("--stop-before: {} is longer than what is left of the time, {} s ({})", seconds(stop.lead),
+                         left, plan.origins.deadline));
 }
 
 }  // namespace torchup

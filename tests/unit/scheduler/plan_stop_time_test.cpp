@@ -36,7 +36,10 @@ Result<LaunchConfig> planned(const Asked& asked) {
     const bool slurm = name == "squeue" || name == "scontrol";
     return slurm && !asked.slurm_there ? std::nullopt : program(name, where);
   };
-  return make_plan(values, {"prog"}, false, machine);
+  auto plan = make_plan(values, {"prog"}, false, machine);
+  if (!plan) return plan;
+  if (auto learned = learn_deadline(machine, *plan); !learned) return learned.error();
+  return plan;
 }
 LaunchConfig plan(const Asked& asked) {
   auto result = planned(asked);
@@ -75,7 +78,7 @@ TEST_CASE("a time that is not known, or over too soon, is refused before the sta
   REQUIRE_THAT(why_not({{}, {{"stop-before", "5x"}, {"deadline", "1000800"}}}),
                Contains("--stop-before=5x is no time"));
   REQUIRE_THAT(why_not({{}, {{"stop-before", "5m"}, {"deadline", "1000300"}}}),
-               Contains("longer than what is left of the time, 300 s (--deadline)"));
+               Contains("300.0 s is longer than what is left of the time, 300 s (--deadline)"));
   REQUIRE_THAT(why_not({{}, {{"stop-before", "5m"}, {"deadline", "-1"}}}), Contains("--deadline=-1"));
   REQUIRE_THAT(why_not({slurm_step(), {{"stop-before", "2h"}}}), Contains("3600 s (squeue)"));
   REQUIRE_THAT(why_not({slurm_step(), {{"stop-before", "5m"}}, "INVALID\n"}), Contains("squeue says 'INVALID'"));
