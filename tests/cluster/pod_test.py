@@ -104,17 +104,21 @@ class Controllers(PodsCase):
         pods.name_pod(0, "job-master-0.job")
         self.ends_well(pods, started, 3, names)
 
-    def test_only_ipv6(self):
-        for each, options in (([(f"train-{index}", DOMAIN, indexed(index)) for index in range(2)], ["--nnodes=2", "--nproc-per-node=2"]),
-                              ([(f"train-node-0-{index}", DOMAIN, self.kubeflow_v2(index)) for index in range(2)], [])):
-            with self.subTest(options=options):
-                pods = self.pods(2, socket.AF_INET6)
-                pods.name_pod(0, f"train-0.{DOMAIN}", "train-node-0-0.train")
-                started = [pods.start(number, name, [TORCHUP, *options, "--no-python", sys.executable, "-S", "-c", REACH], variables,
-                                      domain=domain) for number, (name, domain, variables) in enumerate(each)]
-                for pod in started:
-                    self.assertEqual(pod.code(), 0, pod.said())
-                pods.nothing_left()
+    def over_ipv6(self, each, *options):
+        """Workers of all nodes reach each other where there is nothing else."""
+        pods = self.pods(2, socket.AF_INET6)
+        pods.name_pod(0, f"train-0.{DOMAIN}", "train-node-0-0.train")
+        command = [TORCHUP, *options, "--no-python", sys.executable, "-S", "-c", REACH]
+        started = [pods.start(number, name, command, variables, domain=DOMAIN) for number, (name, variables) in enumerate(each)]
+        for pod in started:
+            self.assertEqual(pod.code(), 0, pod.said())
+        pods.nothing_left()
+
+    def test_indexed_job_with_ipv6_alone(self):
+        self.over_ipv6([(f"train-{index}", indexed(index)) for index in range(2)], "--nnodes=2", "--nproc-per-node=2")
+
+    def test_kubeflow_v2_with_ipv6_alone(self):
+        self.over_ipv6([(f"train-node-0-{index}", self.kubeflow_v2(index)) for index in range(2)])
 
 
 class Replaced(PodsCase):
