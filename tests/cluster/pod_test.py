@@ -196,7 +196,7 @@ class Life(PodsCase):
         (pods.dir / "bad.py").write_text(script)
         pod = pods.start(0, "train", [TORCHUP, "--nproc-per-node=2", pods.dir / "bad.py"], {}, read_only=True, uid=UNKNOWN_USER)
         self.assertEqual(pod.code(), 1, pod.said())
-        files = [line.split()[1] for line in pod.wrote().splitlines() if line.startswith("at ")]
+        files = [line[3:] for line in pod.wrote().splitlines() if line.startswith("at ")]
         self.assertEqual(len(files), 2, pod.wrote())
         for path in files:
             self.assertTrue(path.startswith("/dev/shm/"), path)
