@@ -177,6 +177,7 @@ Result<FanOutPlan> read_fan_out(const OptionValues& options, const FanOutFacts& 
     plan.settings.hosts = *std::move(hosts);
   }
   if (auto read = read_way(options, facts, plan); !read) return read.error();
+  plan.settings.version = plan.agents.version = facts.version;
   plan.settings.own_coordinator = !options.has("rdzv-endpoint");
   plan.agents.own_coordinator = plan.settings.own_coordinator;
   plan.agents.wants_events = options.has("events");

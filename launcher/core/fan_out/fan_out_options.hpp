@@ -37,6 +37,7 @@ struct FanOutFacts {
   std::vector<std::string> environment;  ///< ours, "NAME=value" each
   std::string directory;                 ///< that we work in; empty: it is not known
   std::string program;                   ///< the path of our own file
+  std::string version;                   ///< of it
 };
 
 /// Whether agents are to be started on a list of hosts.

@@ -10,7 +10,7 @@ namespace torchup {
 namespace {
 
 constexpr std::string_view nodes = "Nodes and workers";
-constexpr std::string_view hosts = "Hosts that agents are started on";
+constexpr std::string_view on_hosts = "Hosts that agents are started on";
 constexpr std::string_view meeting = "Rendezvous";
 constexpr std::string_view program = "Program";
 constexpr std::string_view life = "Failures, restarts and stopping";
@@ -36,26 +36,26 @@ constexpr std::array table = {
     OptionSpec{"role", 0, ValueKind::text, "NAME", nodes,
                "Role of the workers; role ranks count within it (default default)."},
 
-    OptionSpec{"hosts", 0, ValueKind::text, "LIST|auto", hosts,
+    OptionSpec{"hosts", 0, ValueKind::text, "LIST|auto", on_hosts,
                "Start an agent on each of these hosts over ssh: gpu[01-04]:8,me@login,[fe80::7], with the workers of "
                "each behind the colon; auto: those of the batch job around us."},
-    OptionSpec{"hostfile", 0, ValueKind::text, "FILE", hosts,
+    OptionSpec{"hostfile", 0, ValueKind::text, "FILE", on_hosts,
                "The same from a file, one host a line: NAME, NAME:8, NAME slots=8 addr=ADDRESS."},
-    OptionSpec{"host-discovery", 0, ValueKind::text, "COMMAND|FILE", hosts,
+    OptionSpec{"host-discovery", 0, ValueKind::text, "COMMAND|FILE", on_hosts,
                "The same from what a command prints, or a file holds, again and again: hosts come and go."},
-    OptionSpec{"discovery-interval", 0, ValueKind::seconds, "SECONDS", hosts,
+    OptionSpec{"discovery-interval", 0, ValueKind::seconds, "SECONDS", on_hosts,
                "How often --host-discovery is asked (default 1)."},
-    OptionSpec{"host-cooldown", 0, ValueKind::text, "MIN..MAX", hosts,
+    OptionSpec{"host-cooldown", 0, ValueKind::text, "MIN..MAX", on_hosts,
                "When a discovered host that has failed is tried again, in seconds, doubled from MIN to MAX (default "
                "10..300)."},
-    OptionSpec{"ssh", 0, ValueKind::text, "COMMAND", hosts,
+    OptionSpec{"ssh", 0, ValueKind::text, "COMMAND", on_hosts,
                "What starts a command on a host, whose name takes the place of {host} or stands behind (default ssh -o "
                "BatchMode=yes -o ConnectTimeout=10 -x -T)."},
-    OptionSpec{"export", 0, ValueKind::text, "ALL|NONE|NAME[=VALUE],...", hosts,
+    OptionSpec{"export", 0, ValueKind::text, "ALL|NONE|NAME[=VALUE],...", on_hosts,
                "What of our environment the hosts get (default ALL)."},
-    OptionSpec{"chdir", 0, ValueKind::text, "DIR", hosts, "Directory to work in there (default: ours)."},
-    OptionSpec{"remote-torchup", 0, ValueKind::text, "PATH", hosts, "Our program there (default: our own path)."},
-    OptionSpec{"no-label", 0, ValueKind::flag, "", hosts, "No host's name in front of its lines."},
+    OptionSpec{"chdir", 0, ValueKind::text, "DIR", on_hosts, "Directory to work in there (default: ours)."},
+    OptionSpec{"remote-torchup", 0, ValueKind::text, "PATH", on_hosts, "Our program there (default: our own path)."},
+    OptionSpec{"no-label", 0, ValueKind::flag, "", on_hosts, "No host's name in front of its lines."},
 
     OptionSpec{"rdzv-backend", 0, ValueKind::text, "NAME", meeting,
                "How nodes meet: c10d or static (default static; one node needs neither)."},

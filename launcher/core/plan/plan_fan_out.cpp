@@ -40,7 +40,9 @@ Machine any_machine(const Machine& own) {
     return ProgramFile{.path = name, .kind = ProgramFile::Kind::elf, .executable = true};
   };
   machine.pythons = [] {
-    return Pythons{.on_path = ProgramFile{.path = "python3", .kind = ProgramFile::Kind::elf, .executable = true}};
+    Pythons pythons;
+    pythons.on_path = ProgramFile{.path = "python3", .kind = ProgramFile::Kind::elf, .executable = true};
+    return pythons;
   };
   machine.gpus = [] { return Gpus{}; };
   return machine;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "launcher/core/text/python_numbers.hpp"
 #include "launcher/core/text/text.hpp"
 #include "rendezvous/core/link/agent_codec.hpp"
 #include "rendezvous/core/link/messages.hpp"

@@ -18,13 +18,13 @@ namespace {
 constexpr Duration other_end_limit = std::chrono::seconds{2};
 constexpr std::size_t said_bytes_max = std::size_t{4} << 10;  // at once
 
-struct Pipe {
+struct CommandPipe {
   UniqueFd reads, writes;
 };
-Result<Pipe> make_pipe() {
+Result<CommandPipe> make_command_pipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return system_error("no pipe");
-  return Pipe{UniqueFd{ends[0]}, UniqueFd{ends[1]}};
+  return CommandPipe{UniqueFd{ends[0]}, UniqueFd{ends[1]}};
 }
 
 /// Errors: errc::bad_value, where nothing of that name can be executed.
@@ -43,7 +43,7 @@ Result<> HostProcess::start(const std::vector<std::string>& command, std::vector
                             const Heritage& heritage) {
   auto path = command.front().find('/') == std::string::npos ? path_of(command.front()) : command.front();
   if (!path) return path.error();
-  auto in = make_pipe(), out = make_pipe(), err = make_pipe();
+  auto in = make_command_pipe(), out = make_command_pipe(), err = make_command_pipe();
   for (const auto* pipe : {&in, &out, &err}) {
     if (!*pipe) return pipe->error();
   }

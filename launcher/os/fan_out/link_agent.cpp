@@ -35,7 +35,7 @@ namespace {
 /// How long what was said last may take to be read.
 constexpr Duration last_words_limit = std::chrono::seconds{5};
 
-TimePoint now() { return std::chrono::steady_clock::now(); }
+TimePoint clock_now() { return std::chrono::steady_clock::now(); }
 
 /// The address by which ssh has reached this machine first, then those of its interfaces.
 std::vector<std::string> addresses_here() {
@@ -56,7 +56,7 @@ std::vector<std::string> addresses_here() {
 
 class LinkAgent {
  public:
-  LinkAgent() : machine_{TORCHUP_VERSION, now()} {}
+  LinkAgent() : machine_{TORCHUP_VERSION, clock_now()} {}
 
   /// Returns in the agent alone.
   LinkedNode run() {
@@ -90,7 +90,7 @@ class LinkAgent {
 
   Linked step(const far::Event& event) {
     Linked linked;
-    for (far::Action& action : machine_.step(event, now())) {
+    for (far::Action& action : machine_.step(event, clock_now())) {
       if (auto here = std::visit([this](auto& wanted) { return perform(wanted); }, action)) linked = std::move(here);
       if (linked) break;
     }
@@ -189,7 +189,7 @@ class LinkAgent {
   [[nodiscard]] int patience() const {
     const auto deadline = machine_.deadline();
     if (!deadline) return -1;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - clock_now());
     return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
   }
 
@@ -224,8 +224,8 @@ class LinkAgent {
   }
 
   void flush_last_words() {
-    const TimePoint until = now() + last_words_limit;
-    while (front_.waits() && !front_.ended() && now() < until) {
+    const TimePoint until = clock_now() + last_words_limit;
+    while (front_.waits() && !front_.ended() && clock_now() < until) {
       std::vector<pollfd> watched;
       front_.watch(watched);
       if (::poll(watched.data(), watched.size(), 100) > 0) {

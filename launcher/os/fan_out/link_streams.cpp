@@ -12,13 +12,13 @@
 namespace torchup {
 namespace {
 
-constexpr std::size_t read_bytes = std::size_t{16} << 10;  // at once
+constexpr std::size_t link_read_bytes = std::size_t{16} << 10;  // at once
 /// So much may wait for the front.
-constexpr std::size_t unsent_bytes_max = std::size_t{128} << 10;
+constexpr std::size_t unread_by_front_max = std::size_t{128} << 10;
 /// So much may wait for the agent.
-constexpr std::size_t unheard_bytes_max = std::size_t{4} << 20;
+constexpr std::size_t unread_by_agent_max = std::size_t{4} << 20;
 
-bool is_ready(const std::vector<pollfd>& watched, int fd, short what) {
+bool is_ready_in(const std::vector<pollfd>& watched, int fd, short what) {
   return std::ranges::any_of(
       watched, [=](const pollfd& each) { return each.fd == fd && (each.revents & (what | POLLHUP | POLLERR)) != 0; });
 }
@@ -50,7 +50,7 @@ void LinkFront::close() {
   output_.clear();
 }
 
-bool LinkFront::is_full() const { return output_.size() >= unsent_bytes_max; }
+bool LinkFront::is_full() const { return output_.size() >= unread_by_front_max; }
 
 void LinkFront::watch(std::vector<pollfd>& watched) const {
   if (ended_) return;
@@ -59,12 +59,12 @@ void LinkFront::watch(std::vector<pollfd>& watched) const {
 }
 
 bool LinkFront::serve(const std::vector<pollfd>& watched, const OnMessage& on_message, const OnAgents& on_agents) {
-  if (waits() && is_ready(watched, STDOUT_FILENO, POLLOUT)) send_output();
-  return !ended_ && is_ready(watched, STDIN_FILENO, POLLIN) && read(on_message, on_agents);
+  if (waits() && is_ready_in(watched, STDOUT_FILENO, POLLOUT)) send_output();
+  return !ended_ && is_ready_in(watched, STDIN_FILENO, POLLIN) && read(on_message, on_agents);
 }
 
 bool LinkFront::read(const OnMessage& on_message, const OnAgents& on_agents) {
-  std::array<char, read_bytes> buffer;
+  std::array<char, link_read_bytes> buffer;
   const ssize_t count = ::read(STDIN_FILENO, buffer.data(), buffer.size());
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (count <= 0) {
@@ -162,14 +162,14 @@ void AgentStreams::serve(const std::vector<pollfd>& watched, LinkFront& front) {
   for (Stream& stream : streams_) {
     if (!stream.fd) continue;
     const bool is_agents = stream.channel == LinkChannel::agents;
-    if (is_agents && !for_agent_.empty() && is_ready(watched, stream.fd.get(), POLLOUT)) send();
-    const bool due = is_ready(watched, stream.fd.get(), POLLIN) || agent_ended_;
+    if (is_agents && !for_agent_.empty() && is_ready_in(watched, stream.fd.get(), POLLOUT)) send();
+    const bool due = is_ready_in(watched, stream.fd.get(), POLLIN) || agent_ended_;
     if (due && may_read(stream, front)) read(stream, front);
   }
 }
 
 void AgentStreams::read(Stream& stream, LinkFront& front) {
-  std::array<char, read_bytes> buffer;
+  std::array<char, link_read_bytes> buffer;
   const bool counted = stream.channel != LinkChannel::agents && !deaf_;
   const std::size_t most = counted ? std::min(credit_, buffer.size()) : buffer.size();
   const ssize_t count = ::read(stream.fd.get(), buffer.data(), most);
@@ -184,7 +184,7 @@ void AgentStreams::read(Stream& stream, LinkFront& front) {
 void AgentStreams::to_agent(std::string_view bytes) {
   for_agent_ += bytes;
   send();
-  overflowed_ = overflowed_ || for_agent_.size() > unheard_bytes_max;
+  overflowed_ = overflowed_ || for_agent_.size() > unread_by_agent_max;
 }
 
 void AgentStreams::send() {
