@@ -89,21 +89,26 @@ void FanOut::on(const fan::EndCame& event, TimePoint now) {
   Entry* const entry = find(event.link);
   if (!entry) return;
   close(*entry);
+  if (entry->state == State::leaving) return left(*entry, now);
   // Before the verdict an agent ends by itself only where its node was unfit, or told to leave by somebody there.
-  if (settings_.own_coordinator && !code_ && !signalled_ && entry->wanted) {
+  if (settings_.own_coordinator && !code_ && !signalled_) {
     const int code = event.exit_code == 0 ? exit_code::failed : event.exit_code;
     return fail(*entry, code, fmt::format("its agent ended with {}", event.exit_code), now);
   }
-  if (entry->wanted && first_failure_.value_or(0) == 0) first_failure_ = event.exit_code;
+  if (first_failure_.value_or(0) == 0) first_failure_ = event.exit_code;
   enter(*entry, State::over, now);
 }
+
+/// It has left as it was told to. Meanwhile it may be wanted again.
+void FanOut::left(Entry& entry, TimePoint now) { enter(entry, entry.wanted ? State::waiting : State::over, now); }
 
 void FanOut::on(const fan::Broken& event, TimePoint now) {
   Entry* const entry = find(event.link);
   if (!entry) return;
-  const bool was_linked = entry->state != State::starting;
+  const bool was_linked = entry->state == State::linked;
   close(*entry);
-  if (code_ || signalled_ || !entry->wanted) return enter(*entry, State::over, now);
+  if (entry->state == State::leaving) return left(*entry, now);
+  if (code_ || signalled_) return enter(*entry, State::over, now);
   fail(*entry, was_linked ? exit_code::too_few : exit_code::unreachable, event.why, now);
 }
 

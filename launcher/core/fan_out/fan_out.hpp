@@ -163,6 +163,7 @@ class FanOut {
   void start_some(TimePoint now);
   void fail(Entry& entry, int exit_code, const std::string& what, TimePoint now);
   void dismiss(Entry& entry, TimePoint now);
+  void left(Entry& entry, TimePoint now);
   void give_up(int exit_code, std::string reason, TimePoint now);
   void close_unlinked();
   void close(Entry& entry);

@@ -1,0 +1,223 @@
+"""`torchup --hosts` with a stand-in for ssh that starts the command on this machine: one line, one job, nothing left.
+
+usage: fan_out_test.py TORCHUP [unittest options]
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+from waiting import children, until  # noqa: E402
+
+TORCHUP = os.path.abspath(sys.argv.pop(1))
+PR_SET_CHILD_SUBREAPER = 36
+# Of each host: what it is started with. The first word is the host's name.
+WAY = """#!/bin/sh
+host=$1; shift
+unset SSH_CONNECTION
+[ ! -e {folder}/greeting.$host ] || . {folder}/greeting.$host
+exec "$@"
+"""
+
+
+class FanOut(unittest.TestCase):
+    def setUp(self):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.way = self.folder / "way"
+        self.way.write_text(WAY.format(folder=self.folder))
+        self.way.chmod(0o755)
+        self.environment = {**os.environ, "TMPDIR": str(self.folder), "OMP_NUM_THREADS": "1"}
+
+    def start(self, *words, env=None, **more):
+        job = subprocess.Popen([TORCHUP, f"--ssh={self.way}", "--shutdown-timeout=2", *map(str, words)],
+                               env=env or self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, start_new_session=True, **more)
+        self.addCleanup(lambda: (job.poll() is None and job.kill(), job.wait(), job.stdout.close(), job.stderr.close()))
+        return job
+
+    def end(self, job, code, limit=30):
+        out, err = job.communicate(timeout=limit)
+        self.assertEqual(job.returncode, code, err)
+        until(lambda: not children(), "no process is left")
+        return out.splitlines(), err
+
+    def run_job(self, code, *words, **more):
+        return self.end(self.start(*words, **more), code)
+
+    def mark(self, name):
+        return self.folder / name
+
+    # What is started.
+
+    def test_one_worker_on_each_host_in_the_order_of_the_list(self):
+        out, _ = self.run_job(0, "--hosts=b,a,c", "sh", "-c", "echo $RANK/$WORLD_SIZE $GROUP_RANK; echo e >&2")
+        self.assertEqual(sorted(out), ["a: 1/3 1", "b: 0/3 0", "c: 2/3 2"])
+
+    def test_slots_are_workers_unless_their_number_is_given(self):
+        out, _ = self.run_job(0, "--hosts=a:2,b:1", "sh", "-c", "echo $RANK")
+        self.assertEqual(sorted(out), ["a: 0", "a: 1", "b: 2"])
+        out, _ = self.run_job(0, "--hosts=a:2,b:1", "--nproc-per-node=1", "sh", "-c", "echo $RANK")
+        self.assertEqual(sorted(out), ["a: 0", "b: 1"])
+
+    def test_one_host_and_this_one(self):
+        self.assertEqual(self.run_job(0, "--hosts=a", "echo", "alone")[0], ["alone"])
+        self.way.unlink()
+        self.assertEqual(self.run_job(0, "--hosts=localhost", "echo", "here")[0], ["here"])
+
+    def test_hosts_by_variable_and_from_a_file(self):
+        self.mark("list").write_text("# two\na\nb\n")
+        variables = {**self.environment, "PET_HOSTFILE": str(self.mark("list")), "PET_MAX_RESTARTS": "2"}
+        out, _ = self.run_job(0, "sh", "-c", "echo $TORCHELASTIC_MAX_RESTARTS ${PET_HOSTFILE-none}", env=variables)
+        self.assertEqual(sorted(out), ["a: 2 none", "b: 2 none"])
+
+    def test_directory_environment_and_words_arrive_as_they_are(self):
+        hard = "it's \"quoted\" $HOME\n`and` two lines\\"
+        where = self.folder / "work here"
+        where.mkdir()
+        tell = "import json, os, sys; print(json.dumps([os.getcwd(), os.environ['HARD'], sys.argv[1:]]))"
+        out, _ = self.run_job(0, "--hosts=a", "--no-python", sys.executable, "-c", tell, hard, "", "--x",
+                              env={**self.environment, "HARD": hard}, cwd=where)
+        self.assertEqual(json.loads(out[0]), [str(where), hard, [hard, "", "--x"]])
+
+    def test_what_a_login_shell_prints_stands_before(self):
+        self.mark("greeting.a").write_text("echo Welcome; printf unfinished\n")
+        out, err = self.run_job(0, "--hosts=a,b", "echo", "worked")
+        self.assertEqual(sorted(out), ["a: worked", "b: worked"])
+        self.assertIn("a: Welcome\n", err)
+        self.assertIn("a: unfinished\n", err)
+
+    # How it ends.
+
+    def test_one_report_one_code_one_record(self):
+        events, result = self.mark("events"), self.mark("result")
+        job = self.start("--hosts=a,b", f"--events={events}", f"--result-file={result}", "sh", "-c",
+                         "[ $RANK = 0 ] || exit 7; sleep 1000")
+        _, err = self.end(job, 1)
+        self.assertEqual(err.count("ChildFailedError"), 1, err)
+        seen = [json.loads(line) for line in events.read_text().splitlines()]
+        self.assertEqual({event["host"] for event in seen if event["event"] == "job_ended"}, {"a", "b"})
+        written = json.loads(result.read_text())
+        self.assertEqual((written["exit_code"], [host["host"] for host in written["hosts"]]), (1, ["a", "b"]))
+
+    def test_restarts_are_counted_for_all(self):
+        out, _ = self.run_job(0, "--hosts=a,b", "--max-restarts=1", "sh", "-c",
+                              "[ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || exit 3; echo $TORCHELASTIC_RESTART_COUNT")
+        self.assertEqual(sorted(line for line in out if line.endswith("1")), ["a: 1", "b: 1"])
+
+    def started(self, job, *hosts):
+        """All workers run; they wait."""
+        until(lambda: all(self.mark(f"up.{rank}").exists() for rank in range(len(hosts))), "all workers run")
+
+    def waiting_job(self, *words, more=""):
+        job = self.start(*words, "sh", "-c", f"{more} touch {self.folder}/up.$RANK; sleep 1000 & wait")
+        return job
+
+    def test_signals_end_the_job_as_on_one_machine(self):
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
+            job = self.waiting_job("--hosts=a,b")
+            self.started(job, "a", "b")
+            job.send_signal(number)
+            self.end(job, code)
+            for rank in range(2):
+                self.mark(f"up.{rank}").unlink()
+
+    def test_nothing_is_left_of_a_front_that_is_killed(self):
+        job = self.waiting_job("--hosts=a,b")
+        self.started(job, "a", "b")
+        job.kill()
+        job.wait()
+        until(lambda: not children(), "no process is left")
+
+    def descendants(self, pid):
+        found = []
+        for child in children(pid):
+            found += [child, *self.descendants(child)]
+        return found
+
+    def named(self, job, words):
+        def command(pid):
+            try:
+                return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+            except OSError:
+                return []
+
+        return [pid for pid in self.descendants(job.pid) if command(pid)[-len(words):] == [word.encode() for word in words]]
+
+    def test_a_lost_host_ends_the_job_where_all_are_needed(self):
+        job = self.waiting_job("--hosts=a,b")
+        self.started(job, "a", "b")
+        links = self.named(job, ["--link"])
+        os.kill(links[0], signal.SIGKILL)
+        _, err = self.end(job, 66)
+        self.assertRegex(err, "host [ab]: .*SIGKILL")
+
+    def test_the_others_go_on_where_they_are_enough(self):
+        job = self.waiting_job("--hosts=a,b", "--nnodes=1:2", more="[ $WORLD_SIZE = 2 ] || exit 0;")
+        self.started(job, "a", "b")
+        os.kill(self.named(job, ["--link"])[0], signal.SIGKILL)
+        _, err = self.end(job, 0)
+        self.assertIn("the other 1 go on", err)
+
+    # What is refused.
+
+    def refused(self, code, *words, **more):
+        trace = self.mark("ran")
+        _, err = self.run_job(code, *words, "sh", "-c", f"echo >>{trace}", **more)
+        self.assertFalse(trace.exists(), "a worker has run")
+        self.assertNotIn("Traceback", err)
+        return err
+
+    def test_a_host_that_cannot_be_reached(self):
+        self.mark("greeting.b").write_text("echo no route to host >&2; exit 255\n")
+        err = self.refused(67, "--hosts=a,b")
+        self.assertIn("b: no route to host\n", err)
+        self.assertIn("host b: ", err)
+        self.assertIn("ended with 255", err)
+
+    def test_no_torchup_there(self):
+        self.assertIn("no torchup at /no/torchup there", self.refused(67, "--hosts=a", "--remote-torchup=/no/torchup"))
+
+    def test_a_directory_that_is_not_there(self):
+        self.assertIn("host a: /not/here: No such file or directory; --chdir", self.refused(2, "--hosts=a", "--chdir=/not/here"))
+
+    def test_a_program_that_is_not_there(self):
+        _, err = self.run_job(2, "--hosts=a,b", "--no-python", "/no/program")
+        self.assertIn("/no/program", err)
+
+    def test_another_program_there(self):
+        self.assertIn("host a: ", self.refused(67, "--hosts=a", "--remote-torchup=/bin/true"))
+
+    def test_bad_lists_and_what_does_not_go_with_them(self):
+        self.mark("list").write_text("a\na:2\n")
+        for words, told in ((["--hosts=a,b,a"], "a"), ([f"--hostfile={self.mark('list')}"], "list:2"),
+                            (["--hosts=a", "--nnodes=2:3"], "--nnodes"), (["--hosts=a", "--standalone"], "--standalone"),
+                            (["--hosts=a", "--max-restarts=-1"], "max_restarts"), (["--hosts=a[1-2000]"], "1024")):
+            self.assertIn(told, self.refused(2, *words), words)
+
+    # Hosts that come and go.
+
+    def test_discovered_hosts_come_and_go(self):
+        hosts = self.mark("hosts")
+        hosts.write_text("a\n")
+        job = self.start(f"--host-discovery={hosts}", "--discovery-interval=0.1", "--rdzv-conf=last_call_timeout=0", "sh", "-c",
+                         f"touch {self.folder}/$TORCHELASTIC_RUN_ID.$WORLD_SIZE.$RANK; [ -e {self.folder}/over ] || sleep 1000 & wait")
+        seen = lambda size: until(lambda: list(self.folder.glob(f"*.{size}.{size - 1}")), f"a round of {size}")  # noqa: E731
+        seen(1)
+        hosts.write_text("a\nb\n")
+        seen(2)
+        self.mark("over").touch()
+        hosts.write_text("b\n")
+        _, err = self.end(job, 0)
+        self.assertIn("host a is not listed any more", err)
+
+
+if __name__ == "__main__":
+    unittest.main()
