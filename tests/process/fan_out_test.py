@@ -46,7 +46,7 @@ class FanOut(unittest.TestCase):
     def end(self, job, code, limit=30):
         out, err = job.communicate(timeout=limit)
         self.assertEqual(job.returncode, code, err)
-        until(lambda: not children(), "no process is left")
+        until(lambda: not children(os.getpid()), "no process is left")
         return out.splitlines(), err
 
     def run_job(self, code, *words, **more):
@@ -134,7 +134,7 @@ class FanOut(unittest.TestCase):
         self.started(job, "a", "b")
         job.kill()
         job.wait()
-        until(lambda: not children(), "no process is left")
+        until(lambda: not children(os.getpid()), "no process is left")
 
     def descendants(self, pid):
         found = []
