@@ -101,10 +101,15 @@ void FanOutHistory::fault(int kind) {
   SimulatedHost* const host = any_host();
   switch (kind) {
     case 0:
+      truth_.front_hindered(true);
       return front_->kill();
     case 1:
       front_->stop();
-      return world_.after(world_.milliseconds(100, 40'000), [this] { front_->go_on(); });
+      truth_.front_hindered(true);
+      return world_.after(world_.milliseconds(100, 40'000), [this] {
+        front_->go_on();
+        world_.after(1s, [this] { truth_.front_hindered(false); });
+      });
     case 2: {
       const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGQUIT};
       return front_->signal(numbers[world_.pick(0, 3)]);

@@ -24,9 +24,10 @@ void SimulatedHost::begin() {
   });
   if (nature_ == Nature::unreachable) return process_.later(world_.milliseconds(0, 12'000), [this] { kill(); });
   if (nature_ == Nature::mute) return;
-  process_.later(world_.milliseconds(10, world_.one_in(20) ? 40'000 : 1500), [this] {
+  process_.later(world_.milliseconds(10, nature_ == Nature::slow ? 40'000 : 1500), [this] {
     if (nature_ == Nature::lying) return lie();
     far_.emplace(std::string{here_version}, process_.clock());
+    watch_cut();
     process_.on_wake([this] {
       step(far::Wake{});
       if (link_) step(link::Wake{});
@@ -83,15 +84,23 @@ void SimulatedHost::kill_agent() {
 void SimulatedHost::cut() {
   world_.say(name_ + ": its link is cut");
   wire_->cut();
-  const int number = ++cuts_;
-  world_.after(link_silence_max + 1ms, [this, number] {
-    if (wire_->is_cut() && number == cuts_) must_end(silent_limit - link_silence_max);
+  ++cuts_;
+  watch_cut();
+}
+
+/// Where both sides are there and one cut lasts as long, each gives the other up.
+void SimulatedHost::watch_cut() {
+  if (!far_ || !wire_->is_cut()) return;
+  world_.after(link_silence_max + 1s, [this, number = cuts_] {
+    if (!wire_->is_cut() || number != cuts_) return;
+    around_.truth.silent(number_);
+    must_end(silent_limit - link_silence_max - 1s);
   });
 }
 
 void SimulatedHost::must_end(Duration within) {
   world_.after(within, [this, stops = process_.stops()] {
-    if (alive() && process_.stops() == stops && !process_.stopped())
+    if (far_ && alive() && process_.stops() == stops && !process_.stopped())
       world_.broken(name_ + " still lives after its link");
   });
 }
@@ -166,7 +175,11 @@ void SimulatedHost::perform(const link::Write& write) {
 }
 
 void SimulatedHost::perform(const link::Tell& told) {
-  if (const auto* lost = std::get_if<LinkLost>(&told.event)) return agent_ends(lost->exit_code, 200ms);
+  if (const auto* lost = std::get_if<LinkLost>(&told.event)) {
+    end_workers();
+    if (nature_ != Nature::stubborn) agent_ends(lost->exit_code, 200ms);
+    return;
+  }
   std::visit([&](const auto& message) { obey(message); }, std::get<CoordinatorMessage>(told.event));
 }
 

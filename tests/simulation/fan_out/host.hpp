@@ -16,14 +16,15 @@ inline constexpr std::string_view here_version = "1.0";
 /// How a start of a host turns out.
 enum class Nature : std::uint8_t {
   good,
-  stubborn,       ///< its agent does not end before it is killed
+  stubborn,       ///< its agent ends with the job, else only when it is killed
+  slow,           ///< to greet
   unreachable,    ///< its ssh ends without a greeting
   mute,           ///< it never says anything
   other_version,  ///< of torchup
   refusing,       ///< the directory is missing
   lying,          ///< it greets, and says anything at any time
 };
-inline constexpr int natures = 7;
+inline constexpr int natures = 8;
 
 /// What both sides are surrounded by.
 struct Around {
@@ -94,6 +95,7 @@ class SimulatedHost {
   void leave(int signal);
   void end_workers() { around_.truth.workers_end(number_); }
   void agent_ends(int exit_code, Duration within);
+  void watch_cut();
   void must_end(Duration within);
 
   Around& around_;

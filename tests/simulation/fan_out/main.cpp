@@ -36,7 +36,7 @@ int run_histories(std::uint64_t count, std::uint64_t seed, FanOutMutation mutati
               static_cast<unsigned long long>(all.starts), static_cast<unsigned long long>(all.rounds),
               static_cast<unsigned long long>(all.faults), static_cast<unsigned long long>(all.successes));
   if (count < 100 ||
-      (all.starts >= 2 * count && all.rounds >= count && all.faults >= count && all.successes >= count / 4))
+      (all.starts >= 2 * count && all.rounds >= count && all.faults >= count && all.successes >= count / 10))
     return 0;
   std::fprintf(stderr, "too little happened: the run shows nothing\n");
   return 1;

@@ -26,11 +26,14 @@ constexpr std::string_view fan_out_mutation_names[] = {"none", "no-lifeline", "n
 /// 1. A round has only hosts whose links stand, and all of them are told of it at once. None is formed once the hosts
 /// that
 ///    have not failed are too few.
-/// 2. Workers of two rounds never run at once, but where a host is stopped.
+/// 2. Workers of two rounds never run at once, but where a host is stopped, or where its link has ended and not by
+/// silence:
+///    the job goes on at once then, and the host has up to 2 s to end them, or the lease where it was cut off too.
 /// 3. No host is started while it has a link, nor more than fan_out_starts_max at once; each link is closed once, and
 /// all
 ///    are when the front finishes, which it does once.
 /// 4. On a host whose link has ended nothing lives 5 s later, and where it was silent, 20 s later (see SimulatedHost).
+/// 5. A link that is silent for 15 s is given up.
 class Truth {
  public:
   explicit Truth(World& world) : world_{world} {}
@@ -54,6 +57,12 @@ class Truth {
     state.closed = true;
     if (!state.greeted) --greetings_awaited_;
   }
+  /// It has said nothing for as long as it may, and the front has had the time to see that.
+  void silent(HostLink link) const {
+    const State& state = links_.at(link);
+    world_.promise(finished_ || front_hindered_ || !state.greeted || state.closed, "a silent link is not given up");
+  }
+  void front_hindered(bool now) { front_hindered_ = now; }
   void finishes() {
     world_.promise(!finished_, "the front finishes twice");
     finished_ = true;
@@ -78,7 +87,7 @@ class Truth {
   // What hosts do.
   void workers_start(HostLink link, Round round, const Process& process) {
     for (const auto& [other, running] : working_) {
-      const bool excused = running.process->stopped() || !running.process->alive();
+      const bool excused = running.process->stopped() || !running.process->alive() || links_.at(other).closed;
       if (running.round != round && !excused && other != link) {
         world_.broken(links_.at(other).host + " still has workers of another round when " + links_.at(link).host +
                       " starts");
@@ -109,7 +118,7 @@ class Truth {
   int greetings_awaited_ = 0;
   Round round_{-1};
   int to_be_told_ = 0;
-  bool too_few_ = false, finished_ = false;
+  bool too_few_ = false, finished_ = false, front_hindered_ = false;
   std::uint64_t rounds_ = 0;
 };
 
