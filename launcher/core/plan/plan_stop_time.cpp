@@ -3,7 +3,7 @@
 #include "launcher/core/plan/plan_steps.hpp"
 #include "launcher/core/scheduler/slurm_job.hpp"
 #include "launcher/core/scheduler/stop_time.hpp"
-#include "rendezvous/core/text/wording.hpp"
+#include "launcher/core/text/text.hpp"
 
 namespace torchup {
 namespace {
@@ -101,8 +101,8 @@ Result<> learn_deadline(const Machine& machine, LaunchConfig& plan) {
   }
   const std::int64_t left = *plan.deadline - machine.unix_seconds();
   if (std::chrono::seconds{left} > stop.lead) return {};
-  return bad(fmt::format("--stop-before: {} is longer than what is left of the time, {} s ({})", seconds(stop.lead),
-                         left, plan.origins.deadline));
+  return bad(fmt::format("--stop-before: {} is longer than what is left of the time, {} s ({})",
+                         seconds_text(stop.lead), left, plan.origins.deadline));
 }
 
 }  // namespace torchup
