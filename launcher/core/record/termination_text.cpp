@@ -86,7 +86,9 @@ std::string termination_text(int exit_code, const Verdict& verdict, const Incide
   text.add(incident_summary(*told));
   const bool traceback = !told->evidence.traceback.empty();
   const WorkerFailure& cause = told->failures[root_cause(told->failures)];
-  text.add_lines(lines_of(traceback ? told->evidence.traceback : cause.message), termination_part_bytes_max, traceback);
+  const bool hint = cause.message == default_failure_message(cause.exit_code, cause.pid);  // where it left no words
+  const std::string message = traceback ? told->evidence.traceback : hint ? "" : cause.message;
+  text.add_lines(lines_of(message), termination_part_bytes_max, traceback);
   const auto& lines = told->evidence.last_lines;
   if (lines.empty() || text.room() <= last_lines_title.size()) return text.take();
   text.add(last_lines_title);

@@ -65,6 +65,11 @@ TEST_CASE("a container tells of its end as the incident does", "[unit][terminati
         "rank 1 (local rank 1, pid 101) on node0: exit code 7\n"
         "its last lines:\nstep 7\nboom\n");
   CHECK_THAT(text_of(of, 7), StartsWith("torchup ended with 7: "));  // --propagate-exit-code
+  Incident hinted = of;
+  hinted.failures.front().message = default_failure_message(7, 101);
+  CHECK(text_of(hinted) == text_of(of));
+  hinted.failures.front().message = "No such file or directory";  // it could not be started
+  CHECK_THAT(text_of(hinted), Contains(" exit code 7\nNo such file or directory\nits last lines:\n"));
 }
 
 TEST_CASE("where nobody failed the verdict is all there is to tell", "[unit][termination]") {
