@@ -41,11 +41,10 @@ class Front {
         output_{loop_, plan.job.output.events_file,
                 plan.hosts.label && (plan.hosts.settings.discovers || plan.hosts.settings.hosts.size() > 1),
                 [this](HostLink link, std::size_t bytes) { acknowledge(link, bytes); }},
-        coordinator_{loop_, [this](LogLine line) { coordinator_says(std::move(line)); }}, sessions_{loop_, coordinator_,
-                                                                                                    sessions_options(
-                                                                                                        plan)},
-        timer_{loop_}, signals_{loop_, std::move(guarded_.lifeline),
-                                [this](const signalfd_siginfo& info) { on_signal(info); }, [] { end_alone(); }} {
+        coordinator_{loop_, [this](LogLine line) { coordinator_says(std::move(line)); }, settings()},
+        sessions_{loop_, coordinator_, sessions_options(plan)}, timer_{loop_},
+        signals_{loop_, std::move(guarded_.lifeline), [this](const signalfd_siginfo& info) { on_signal(info); },
+                 [] { end_alone(); }} {
     LogOptions options = own_log(plan_.job.output.log);
     options.write = [this](const std::string& line) { output_.print(line); };
     log_ = std::make_unique<Log>(std::move(options));
@@ -78,6 +77,13 @@ class Front {
 
   static AgentSessionsOptions sessions_options(const FrontPlan& plan) {
     return {.token = plan.hosts.agents.token, .embedded = true, .only_job = plan.job.rendezvous.run_id.value()};
+  }
+
+  /// No agent can have lost a coordinator before this one: what it knew of would have ended with it.
+  static RendezvousSettings settings() {
+    RendezvousSettings settings;
+    settings.patience = settings.redial = Duration{0};
+    return settings;
   }
 
   // ---- the machine
