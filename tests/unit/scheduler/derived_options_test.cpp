@@ -106,7 +106,7 @@ TEST_CASE("nodes beyond MAX stand by", "[unit][scheduler]") {
   const LaunchConfig spare = plan_in(slurm_step(five), {{"nnodes", "4"}});
   REQUIRE(spare.terms.max_nodes == 4);
   REQUIRE(spare.rendezvous.is_host == false);
-  REQUIRE(!spare.rendezvous.group_rank);
+  REQUIRE(spare.terms.rank_order == RankOrder::index);  // which is an order, and no place
 }
 
 TEST_CASE("with one node that is asked for, every agent is its own job", "[unit][scheduler]") {
