@@ -207,9 +207,9 @@ class FanOut(unittest.TestCase):
     def test_discovered_hosts_come_and_go(self):
         hosts = self.mark("hosts")
         hosts.write_text("a\n")
-        job = self.start(f"--host-discovery={hosts}", "--discovery-interval=0.1", "--rdzv-conf=last_call_timeout=0", "sh", "-c",
+        job = self.start(f"--host-discovery={hosts}", "--discovery-interval=0.1", "sh", "-c",
                          f"touch {self.folder}/$TORCHELASTIC_RUN_ID.$WORLD_SIZE.$RANK; [ -e {self.folder}/over ] || sleep 1000 & wait")
-        seen = lambda size: until(lambda: list(self.folder.glob(f"*.{size}.{size - 1}")), f"a round of {size}")  # noqa: E731
+        seen = lambda size: until(lambda: list(self.folder.glob(f"*.{size}.{size - 1}")), f"a round of {size}; {job.poll()}", 30)  # noqa: E731
         seen(1)
         hosts.write_text("a\nb\n")
         seen(2)

@@ -186,10 +186,10 @@ class Front {
   // ---- the hosts
 
   HostProcess::Handlers handlers_of(HostLink link) {
-    return {[this, link](std::string_view bytes) { output_.take_aside(link, bytes); },
+    return {[this, link](std::string_view bytes) { output_.take_before(link, bytes); },
             [this, link](FarMessage message) { std::visit([&](auto& said) { hear(link, said); }, message); },
             [this, link](LinkChannel channel, std::string_view bytes) { take(link, channel, bytes); },
-            [this, link](std::string_view bytes) { output_.take_aside(link, bytes); },
+            [this, link](std::string_view bytes) { output_.take_said(link, bytes); },
             [this, link](const std::string& why, std::optional<int> exit_code) {
               const auto found = links_.find(link);
               if (found == links_.end()) return;
@@ -201,7 +201,7 @@ class Front {
 
   void hear(HostLink link, LinkHello& hello) {
     if (const auto found = links_.find(link); found != links_.end()) found->second.greeted = true;
-    output_.end_aside(link);
+    output_.end_before(link);
     step(fan::HelloCame{link, std::move(hello)});
   }
   void hear(HostLink link, LinkRefuse& refusal) { step(fan::RefusalCame{link, std::move(refusal)}); }

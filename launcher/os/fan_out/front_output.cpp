@@ -48,14 +48,16 @@ void FrontOutput::tell_loss(const std::string& what, const std::string& reason) 
 }
 
 void FrontOutput::open(HostLink link, std::string_view name) {
+  LineRules rules;
+  rules.form = labelled_ ? LineRules::Form::prefixed : LineRules::Form::whole_lines;
+  if (labelled_) rules.prefix = fmt::format("{}: ", name);
+  rules.terminal = out_.is_terminal();
   Host host;
-  host.rules.form = labelled_ ? LineRules::Form::prefixed : LineRules::Form::whole_lines;
-  if (labelled_) host.rules.prefix = fmt::format("{}: ", name);
-  host.rules.terminal = out_.is_terminal();
-  host.out = out_.turns().add(host.rules);
-  host.rules.terminal = err().is_terminal();
-  host.err = err().turns().add(host.rules);
-  host.aside = err().turns().add(host.rules);
+  host.out = out_.turns().add(rules);
+  rules.terminal = err().is_terminal();
+  host.before = err().turns().add(rules);
+  host.said = err().turns().add(rules);
+  host.err = err().turns().add(rules);
   hosts_.emplace(link, std::move(host));
 }
 
@@ -70,31 +72,38 @@ void FrontOutput::take(HostLink link, LinkChannel channel, std::string_view byte
   flush_later();
 }
 
-void FrontOutput::take_aside(HostLink link, std::string_view bytes) {
+void FrontOutput::take_before(HostLink link, std::string_view bytes) {
   const auto found = hosts_.find(link);
-  if (found == hosts_.end()) return;
-  if (err().queued_bytes() > terminal_bytes_max) return;  // nobody reads, and nobody holds what says it
-  Host& host = found->second;
-  if (!host.aside) host.aside = err().turns().add(host.rules);
-  feed(err(), *host.aside, bytes);
+  if (found != hosts_.end() && found->second.before) feed_aside(*found->second.before, bytes);
+}
+
+void FrontOutput::take_said(HostLink link, std::string_view bytes) {
+  if (const auto found = hosts_.find(link); found != hosts_.end()) feed_aside(found->second.said, bytes);
+}
+
+void FrontOutput::feed_aside(ConsoleTurns::Source source, std::string_view bytes) {
+  if (err().queued_bytes() > terminal_bytes_max) return;  // nobody reads, and nobody holds who says it
+  feed(err(), source, bytes);
   flush_later();
 }
 
-void FrontOutput::end_aside(HostLink link) {
+void FrontOutput::end_before(HostLink link) {
   const auto found = hosts_.find(link);
-  if (found == hosts_.end() || !found->second.aside) return;
+  if (found == hosts_.end() || !found->second.before) return;
   std::string duplicates;
-  err().turns().end(*std::exchange(found->second.aside, {}), err().batch(), duplicates);
+  err().turns().end(*std::exchange(found->second.before, {}), err().batch(), duplicates);
   flush_later();
 }
 
 void FrontOutput::close(HostLink link) {
-  end_aside(link);
+  end_before(link);
   const auto found = hosts_.find(link);
   if (found == hosts_.end()) return;
   std::string duplicates;
   out_.turns().end(found->second.out, out_.batch(), duplicates);
-  err().turns().end(found->second.err, err().batch(), duplicates);
+  for (const ConsoleTurns::Source each : {found->second.said, found->second.err}) {
+    err().turns().end(each, err().batch(), duplicates);
+  }
   hosts_.erase(found);
   flush_later();
 }

@@ -29,10 +29,13 @@ class FrontOutput {
   void open(HostLink link, std::string_view name);
   /// Output, or events.
   void take(HostLink link, LinkChannel channel, std::string_view bytes);
-  /// What its command says, and what a login shell prints there: to our standard error, acknowledged to nobody.
-  void take_aside(HostLink link, std::string_view bytes);
-  /// Nothing more comes aside before the host's own lines: an open line ends.
-  void end_aside(HostLink link);
+  // To our standard error, and acknowledged to nobody.
+
+  /// What a login shell prints there, before the host's own lines.
+  void take_before(HostLink link, std::string_view bytes);
+  void end_before(HostLink link);
+  /// What its command says here.
+  void take_said(HostLink link, std::string_view bytes);
   void close(HostLink link);
   /// Whole lines of ours.
   void print(const std::string& lines);
@@ -46,14 +49,14 @@ class FrontOutput {
 
  private:
   struct Host {
-    ConsoleTurns::Source out = 0, err = 0;
-    std::optional<ConsoleTurns::Source> aside = {};
-    LineRules rules = {};
+    ConsoleTurns::Source out = 0, err = 0, said = 0;
+    std::optional<ConsoleTurns::Source> before = {};
     std::string events = {};      ///< a line's beginning
     std::size_t unconfirmed = 0;  ///< bytes that were taken and are not acknowledged
   };
   Console& err() { return separate_err_ ? *separate_err_ : out_; }
   [[nodiscard]] Console::Hooks hooks();
+  void feed_aside(ConsoleTurns::Source source, std::string_view bytes);
   void feed(Console& console, ConsoleTurns::Source source, std::string_view bytes);
   void flush_later();
   void flush();
