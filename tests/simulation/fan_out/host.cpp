@@ -177,8 +177,7 @@ void SimulatedHost::perform(const link::Write& write) {
 void SimulatedHost::perform(const link::Tell& told) {
   if (const auto* lost = std::get_if<LinkLost>(&told.event)) {
     end_workers();
-    if (nature_ != Nature::stubborn) agent_ends(lost->exit_code, 200ms);
-    return;
+    return agent_ends(lost->exit_code, nature_ == Nature::stubborn ? 60s : 200ms);
   }
   std::visit([&](const auto& message) { obey(message); }, std::get<CoordinatorMessage>(told.event));
 }
