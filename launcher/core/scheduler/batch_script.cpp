@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "launcher/core/text/json.hpp"
+#include "launcher/core/text/python_numbers.hpp"
 #include "launcher/core/text/text.hpp"
 #include "rendezvous/core/link/messages.hpp"
 
