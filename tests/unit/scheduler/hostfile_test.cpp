@@ -20,7 +20,7 @@ std::string why_no_list(std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("--hosts takes names, ranges, users, addresses and slots", "[unit][scheduler]") {
+TEST_CASE("a list of hosts takes names, ranges, users, addresses and slots", "[unit][scheduler]") {
   REQUIRE(*parse_hosts("a,b:2") == HostVector{{"a"}, {"b", 2}});
   REQUIRE(*parse_hosts("gpu[01-02,7]:8, login") == HostVector{{"gpu01", 8}, {"gpu02", 8}, {"gpu7", 8}, {"login"}});
   REQUIRE(*parse_hosts("me@a:3,you@b[1-2]") == HostVector{{"me@a", 3}, {"you@b1"}, {"you@b2"}});
