@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <exception>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <stdexcept>
@@ -71,16 +70,6 @@ std::string random_uuid() {
   std::snprintf(text.data(), text.size(), "%08x-%04x-%04x-%04x-%04x%08x", words[0], words[1] >> 16, words[1] & 0xffffU,
                 words[2] >> 16, words[2] & 0xffffU, words[3]);
   return text.data();
-}
-
-std::string working_directory() {
-  std::error_code none;
-  return std::filesystem::current_path(none).string();
-}
-
-std::string own_program() {
-  std::error_code none;
-  return std::filesystem::read_symlink("/proc/self/exe", none).string();
 }
 
 /// Of a longer file the beginning, with more than `bytes_max` bytes.
@@ -311,15 +300,6 @@ std::optional<int> take_seats(LaunchConfig& plan, const Guarded& guarded, const 
   return std::nullopt;
 }
 
-/// Links to all hosts, and what else is open.
-std::string descriptors_lacking(const FrontPlan& front, std::uint64_t limit) {
-  constexpr std::uint64_t of_host = 8, others = 64;
-  const std::uint64_t needed = front.hosts.settings.hosts.size() * of_host + others;
-  if (needed <= limit) return "";
-  return fmt::format("{} hosts need {} open files, and {} are allowed; ulimit -n", front.hosts.settings.hosts.size(),
-                     needed, limit);
-}
-
 /// --hosts and its like: the agents are started elsewhere.
 int launch_on_hosts(const CommandLine& line, const Machine& machine, std::string token, Guarded guarded) {
   const LogWords log = log_words(line.options);
@@ -331,7 +311,7 @@ int launch_on_hosts(const CommandLine& line, const Machine& machine, std::string
   auto front = plan_fan_out(line.options, line.program, line.legacy, machine, facts);
   if (!front) return refuse(front.error(), log);
   if (auto checked = check_machine(front->job); !checked) return refuse(checked.error(), log);
-  if (auto lacking = descriptors_lacking(*front, descriptor_limit()); !lacking.empty()) {
+  if (auto lacking = descriptors_lacking(front->hosts.settings.hosts.size(), descriptor_limit()); !lacking.empty()) {
     return refuse(fail(errc::refused, std::move(lacking)), log);
   }
   auto secret = read_token(line.options, std::move(token));

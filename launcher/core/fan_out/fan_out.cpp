@@ -92,6 +92,9 @@ void FanOut::on(const fan::EndCame& event, TimePoint now) {
   if (entry->state == State::leaving) return left(*entry, now);
   // Before the verdict an agent ends by itself only where its node was unfit, or told to leave by somebody there.
   if (settings_.own_coordinator && !code_ && !signalled_) {
+    if (event.exit_code == exit_code::unreachable) {
+      return fail(*entry, exit_code::too_few, "its agent has lost the way here", now);
+    }
     const int code = event.exit_code == 0 ? exit_code::failed : event.exit_code;
     return fail(*entry, code, fmt::format("its agent ended with {}", event.exit_code), now);
   }

@@ -177,6 +177,12 @@ TEST_CASE("an agent that ends before the verdict is a host less, with its code",
   REQUIRE(front.ended(0, 65) == "close 0\nfinish 65\n");
 }
 
+TEST_CASE("an agent that has lost its way to the front is a lost host", "[unit][fan_out]") {
+  Front front{of({"a", "b"}, 2)};
+  front.begin(2);
+  REQUIRE(front.ended(1, 67).find("over with 66: host b: its agent has lost the way here") != std::string::npos);
+}
+
 TEST_CASE("a link that breaks after the verdict changes nothing", "[unit][fan_out]") {
   Front front{of({"a", "b"}, 2)};
   front.begin(2);

@@ -520,3 +520,26 @@ TEST_CASE("another refusal ends the search, and so does the join timeout, but no
   REQUIRE(patient.told.size() == 1);
   REQUIRE(std::get<LinkLost>(patient.told.front()).exit_code == 67);
 }
+
+TEST_CASE("a link of one connection is no longer than that", "[unit][link]") {
+  Linked linked;
+  CoordinatorLinkSettings settings = Linked::settings(false, 60s);
+  settings.one_connection = true;
+  linked.link = CoordinatorLink{settings, TimePoint{}};
+  const LineId line = linked.run(true);
+  SECTION("no other is tried beside it while it is in doubt") {
+    linked.pass(linked.now + lease * 9 / 10 - 1ms);
+    REQUIRE_FALSE(linked.dialled);
+    linked.answer(line);
+    linked.pass(linked.now + 3s);
+    REQUIRE(linked.told.empty());
+  }
+  SECTION("its end fences, and there is no other") {
+    linked.step(link::Closed{line, ""});
+    REQUIRE(linked.fenced());
+    linked.refusing = true;
+    linked.pass(linked.now + 2s);
+    REQUIRE(linked.told.size() == 2);
+    REQUIRE(linked.told.back() == LinkEvent{LinkLost{67, "refused"}});
+  }
+}
