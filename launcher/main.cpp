@@ -300,6 +300,18 @@ std::optional<int> take_seats(LaunchConfig& plan, const Guarded& guarded, const 
   return std::nullopt;
 }
 
+/// --dry-run.
+int show(const LaunchConfig& plan, const OptionValues& options) {
+  return give({0, options.text("format", "sh") == "json" ? plan_as_json(plan) : plan_text(plan), ""});
+}
+
+std::optional<int> refuse_old_kernel(const LogWords& log) {
+  const auto checked = check_kernel();
+  if (checked) return std::nullopt;
+  static_cast<void>(refuse(checked.error(), log));
+  return exit_code::unfit;
+}
+
 /// --hosts and its like: the agents are started elsewhere.
 int launch_on_hosts(const CommandLine& line, const Machine& machine, std::string token, Guarded guarded) {
   const LogWords log = log_words(line.options);
@@ -318,14 +330,8 @@ int launch_on_hosts(const CommandLine& line, const Machine& machine, std::string
   if (!secret) return refuse(secret.error(), log);
   front->hosts.agents.token = *std::move(secret);
   if (line.options.flag("print-env")) return give(environment_answer(front->job, line.options));
-  if (line.options.flag("dry-run")) {
-    const bool json = line.options.text("format", "sh") == "json";
-    return give({0, json ? plan_as_json(front->job) : plan_text(front->job), ""});
-  }
-  if (auto checked = check_kernel(); !checked) {
-    static_cast<void>(refuse(checked.error(), log));
-    return exit_code::unfit;
-  }
+  if (line.options.flag("dry-run")) return show(front->job, line.options);
+  if (const auto status = refuse_old_kernel(log)) return *status;
   return run_front(*front, std::move(guarded), machine.host);
 }
 
@@ -358,13 +364,9 @@ int launch(std::span<const std::string> words, std::string token, const StarterL
   if (line.options.flag("print-env")) return give(environment_answer(*plan, line.options));
   if (line.options.flag("dry-run")) {
     if (auto learned = learn_deadline(machine, *plan); !learned) return refuse(learned.error(), log);
-    const bool json = line.options.text("format", "sh") == "json";
-    return give({0, json ? plan_as_json(*plan) : plan_text(*plan), ""});
+    return show(*plan, line.options);
   }
-  if (auto checked = check_kernel(); !checked) {
-    static_cast<void>(refuse(checked.error(), log));
-    return exit_code::unfit;
-  }
+  if (const auto status = refuse_old_kernel(log)) return *status;
   if (plan->rehearsal.nodes > 0) return run_rehearsed_nodes(*plan, guarded, words, token, machine.host);
   Seats seats;
   if (const auto status = take_seats(*plan, guarded, log, seats)) return *status;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -125,6 +126,27 @@ TEST_CASE("two agents run a job over sockets, and hear the same verdict", "[net]
   b.link->finish(5s, [&] { ++done; });
   REQUIRE(run_until(loop, [&] { return done == 2; }));
   REQUIRE(run_until(loop, [&] { return daemon.sessions.count() == 0; }));
+}
+
+TEST_CASE("an agent may be given its connection, and ends with it", "[net][agent_link]") {
+  asio::io_context loop;
+  Daemon daemon{loop, {.embedded = true, .only_job = "job"}};
+  const auto given = [&] {
+    std::array<int, 2> ends{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+    daemon.sessions.serve(UniqueFd{ends[1]});
+    return [&loop, connection = ends[0]](AgentLink::Handler handler) {
+      const Endpoint nowhere{"the front", Port{1}};
+      return attach(loop, {.run_id = RunId{"job"}, .endpoint = nowhere, .connection = connection}, std::move(handler));
+    };
+  };
+  Agent a{given()};
+  Agent b{given()};
+  run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2});
+  REQUIRE(a.last<Placed>()->placement.master_addr == "127.0.0.1");
+  daemon.sessions.set_cut(true);
+  REQUIRE(run_until(loop, [&] { return a.lost() && b.lost(); }));
+  REQUIRE(a.lost()->exit_code == 67);
 }
 
 TEST_CASE("the agent that hosts waits until the others have the verdict", "[net][agent_link]") {
