@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <malloc.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -43,6 +42,7 @@
 #include "launcher/os/machine/gpus.hpp"
 #include "launcher/os/machine/own_environment.hpp"
 #include "launcher/os/machine/process_stat.hpp"
+#include "launcher/os/machine/random_run_id.hpp"
 #include "launcher/os/rehearsal/node_fault.hpp"
 #include "launcher/os/rehearsal/node_starter.hpp"
 #include "launcher/os/rehearsal/starter_link.hpp"
@@ -50,27 +50,11 @@
 #include "launcher/os/worker/seats.hpp"
 #include "launcher/plan_text.hpp"
 #include "rendezvous/base/exit_codes.hpp"
+#include "rendezvous/net/io/node_identity.hpp"
 #include "rendezvous/net/io/token.hpp"
 
 namespace torchup {
 namespace {
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
-}
-
-std::string random_uuid() {
-  std::array<unsigned, 4> words{};
-  if (::getrandom(words.data(), sizeof words, 0) != sizeof words)
-    throw std::runtime_error{"the kernel gives no random bytes"};
-  words[1] = (words[1] & 0xffff0fffU) | 0x4000U;
-  words[2] = (words[2] & 0x3fffffffU) | 0x80000000U;
-  std::array<char, 37> text{};
-  std::snprintf(text.data(), text.size(), "%08x-%04x-%04x-%04x-%04x%08x", words[0], words[1] >> 16, words[1] & 0xffffU,
-                words[2] >> 16, words[2] & 0xffffU, words[3]);
-  return text.data();
-}
 
 /// Of a longer file the beginning, with more than `bytes_max` bytes.
 Result<std::string> read_user_file(const std::string& path, std::size_t bytes_max) {
@@ -107,7 +91,7 @@ Machine this_machine() {
     return cpus;
   };
   machine.gpus = [] { return read_gpus(); };
-  machine.random_run_id = random_uuid;
+  machine.random_run_id = random_run_id;
   machine.script = [](const std::string& path) {
     return read_regular_file(path, script_bytes_max);  // one that is too long is refused with its place
   };
@@ -115,7 +99,7 @@ Machine this_machine() {
   machine.unix_seconds = [] { return static_cast<std::int64_t>(::time(nullptr)); };
   machine.time_left = ask_time_left;
   machine.writable = [](const std::string& path) { return ::access(path.c_str(), W_OK) == 0; };
-  machine.host = host_name();
+  machine.host = own_host_name();
   return machine;
 }
 
