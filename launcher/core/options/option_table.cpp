@@ -78,10 +78,11 @@ constexpr std::array table = {
         "nodes; with a token, or with this option, all others are refused."},
     OptionSpec{"token-file", 0, ValueKind::text, "FILE", meeting,
                "Secret of the job that agents prove to each other; only we may be able to read the file."},
-    OptionSpec{"rank-order", 0, ValueKind::text, "address|join|hostlist", meeting,
-               "Order of the nodes' ranks: by --local-addr or host name (default, where no scheduler counts nodes), by the "
-               "time of joining, or as in --expect-hosts.",
-               "address|join|hostlist"},
+    OptionSpec{
+        "rank-order", 0, ValueKind::text, "address|join|hostlist", meeting,
+        "Order of the nodes' ranks: by --local-addr or host name (default, where no scheduler counts nodes), by the "
+        "time of joining, or as in --expect-hosts.",
+        "address|join|hostlist"},
     OptionSpec{"nnodes-multiple-of", 0, ValueKind::integer, "N", meeting,
                "A round has a multiple of this many nodes; the others wait."},
     OptionSpec{
