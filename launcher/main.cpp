@@ -13,7 +13,6 @@
 #include <exception>
 #include <fstream>
 #include <optional>
-#include <stdexcept>
 #include <system_error>
 #include <variant>
 
