@@ -120,6 +120,8 @@ PartitionName=high Nodes=n[1-3] PriorityTier=9
     def kill_node(self, name):
         """Everything that runs there, all at once as far as that goes."""
         node = self.nodes[name]
+        if node.poll() is not None:
+            return
         space = space_of(node.pid)
         if space in (None, space_of("self")):
             raise AssertionError(f"{name} has no space of its own")
@@ -163,10 +165,11 @@ PartitionName=high Nodes=n[1-3] PriorityTier=9
                               timeout=limit, cwd=self.folder)
 
     def stop(self):
-        daemons = [*self.nodes.values(), *reversed(self.daemons)]
-        for daemon in daemons:
+        for name in NODES:  # with all that jobs have left there
+            self.kill_node(name)
+        for daemon in reversed(self.daemons):
             daemon.send_signal(signal.SIGTERM)
-        for daemon in daemons:
+        for daemon in self.daemons:
             try:
                 daemon.wait(20)
             except subprocess.TimeoutExpired:

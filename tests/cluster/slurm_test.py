@@ -52,7 +52,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual(sorted(said.splitlines()), ["0/4 n1 0/4 0 0", "1/4 n1 1/4 0 1", "2/4 n2 2/4 1 0", "3/4 n2 3/4 1 1"])
 
     def test_one_task_per_worker(self):
-        said = self.run_job("srun", "-N2", "-n4", "-m", "cyclic", TORCHUP, "sh", "-c", PLACE)
+        said = self.run_job("srun", "-N2", "--ntasks-per-node=2", "-m", "cyclic", TORCHUP, "sh", "-c", PLACE)
         self.assertEqual(sorted(said.splitlines()), ["0/4 n1 0/4 0 0", "1/4 n1 1/4 0 1", "2/4 n2 2/4 1 0", "3/4 n2 3/4 1 1"])
         self.run_job("srun", "-N2", "-n4", TORCHUP, "sh", "-c", "exit 3", code=1)
 
@@ -166,11 +166,11 @@ read -u 3 held; srun -N2 -n2 {TORCHUP} --rdzv-conf=join_timeout=10 echo started;
         out = self.cluster.folder / "array"
         step = f"srun -N2 -n2 {TORCHUP} sh -c 'echo $TORCHELASTIC_RUN_ID $RANK/$WORLD_SIZE'"
         self.run_job("sbatch", "-W", "--array=0-1", "-N2", "-n2", "-o", f"{out}.%a", "--wrap", step)
-        said = [Path(f"{out}.{task}").read_text().split() for task in range(2)]
-        for words in said:
-            self.assertEqual(sorted(words[1::2]), ["0/2", "1/2"])
-            self.assertEqual(len(set(words[::2])), 1)
-        self.assertNotEqual(said[0][0], said[1][0])
+        said = [re.findall(r"^(slurm\S+) (\d/2)$", Path(f"{out}.{task}").read_text(), re.M) for task in range(2)]
+        for lines in said:
+            self.assertEqual(sorted(place for _, place in lines), ["0/2", "1/2"])
+            self.assertEqual(len({run_id for run_id, _ in lines}), 1)
+        self.assertNotEqual(said[0][0][0], said[1][0][0])
 
     # One report.
 
@@ -247,10 +247,10 @@ while True:
         self.assertEqual(sorted(re.findall(r"in all (\d \d)", said())), [f"{rank} 1" for rank in range(4)])
         until(lambda: self.state(number) == "COMPLETED", "the job ends")
 
-    def test_a_cancelled_step_ends_with_143_and_one_report(self):
+    def test_a_step_that_gets_term_ends_with_143_and_one_report(self):
         number, said = self.started_job("-N2", "-n2", "--wrap", f"srun {TORCHUP} sh -c 'echo started; exec sleep 100'; echo code $?")
         until(lambda: said().count("started") == 2, "two workers")
-        self.run_job("scancel", f"{number}.0")
+        self.run_job("scancel", "--signal=TERM", f"{number}.0")
         until(lambda: "code 143" in said(), f"the step ends: {said()}")
         self.assertEqual(said().count("SignalException"), 1)
 
@@ -266,11 +266,14 @@ while :; do sleep 0.05; done
     def saving_job(self, *words):
         program = self.cluster.folder / "saves.sh"
         program.write_text(self.SAVES)
+        told = self.cluster.folder / "told"
         torchup = " ".join(word for word in words if word.startswith("--stop") or word.startswith("--requeue="))
         slurm = [word for word in words if word not in torchup.split()]
-        number, said = self.started_job("-N2", "-n2", "--requeue", *slurm, "--wrap", f"srun {TORCHUP} {torchup} sh {program}")
+        agent = self.cluster.folder / "agent.sh"
+        agent.write_text(f"exec {TORCHUP} {torchup} sh {program} 2>> {told}.$SLURM_NODEID\n")
+        number, said = self.started_job("-N2", "-n2", "--requeue", *slurm, "--wrap", f"srun sh {agent}")
         until(lambda: said().count("run 0") == 2, f"it runs: {said()}")
-        return number, said
+        return number, said, lambda: "".join(Path(f"{told}.{node}").read_text() for node in range(2))
 
     def comes_back(self, number, said):
         until(lambda: self.state(number) == "PENDING", f"it is in the queue again: {said()}")
@@ -279,23 +282,25 @@ while :; do sleep 0.05; done
         self.assertEqual(sorted(re.findall(r"^run 1 \d", said(), re.M)), ["run 1 0", "run 1 1"])
 
     def test_a_job_that_is_longer_than_its_time_saves_and_comes_back(self):
-        number, said = self.saving_job("--time=1", "--stop-before=55s", "--requeue=3")
-        until(lambda: said().count("saved") == 2, f"both save: {said()}")
-        until(lambda: "goes back into the queue" in said(), f"it says so: {said()}")
-        self.assertEqual(said().count("goes back into the queue"), 1)
+        number, said, told = self.saving_job("--time=1", "--stop-before=55s", "--requeue=3")
+        until(lambda: said().count("saved") == 2, f"both save: {told()}")
+        until(lambda: "goes back into the queue" in told(), f"it says so: {told()}")
+        self.assertEqual(told().count("goes back into the queue"), 1)
         self.comes_back(number, said)
 
     def test_a_cancelled_job_never_comes_back(self):
-        number, said = self.saving_job("--requeue=3")
+        number, said, _ = self.saving_job("--requeue=3")
         self.run_job("scancel", number)
-        until(lambda: "does not go back into the queue: Slurm says that it is C" in said(), f"it says so: {said()}")
         until(lambda: self.state(number) == "CANCELLED", "it is over")
+        told = [(self.cluster.folder / f"told.{node}").read_text() for node in range(2)]  # srun reads no more by then
+        self.assertIn("does not go back into the queue: Slurm says that it is C", told[0])
+        self.assertNotIn("queue", told[1])
         self.assertNotIn("run 1", said())
 
     def test_a_job_that_makes_room_for_another_comes_back(self):
-        number, said = self.saving_job("--partition=low", "--exclusive", "--requeue=3")
+        number, said, told = self.saving_job("--partition=low", "--exclusive", "--requeue=3")
         other = self.run_job("sbatch", "--parsable", "--partition=high", "--exclusive", "-N3", "--wrap", "true").strip()
-        until(lambda: "goes back into the queue" in said(), f"it says so: {said()}")
+        until(lambda: "goes back into the queue" in told(), f"it says so: {told()}")
         until(lambda: self.state(other) == "COMPLETED", "the other one has run")
         self.comes_back(number, said)
 

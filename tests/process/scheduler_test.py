@@ -94,14 +94,17 @@ class Scheduler(unittest.TestCase):
         cpus = sorted(os.sched_getaffinity(0))
         bound = [cpus[0], cpus[-1]]
         tasks = self.tasks("sh", "-c", "grep Cpus_allowed_list /proc/self/status; echo $LOCAL_RANK $LOCAL_WORLD_SIZE "
-                           "$CUDA_VISIBLE_DEVICES; exit 7", "x", bound=bound, CUDA_VISIBLE_DEVICES=("0", "1"))
+                           "$CUDA_VISIBLE_DEVICES", "x", bound=bound, CUDA_VISIBLE_DEVICES=("0", "1"))
         said = [task.communicate(timeout=60) for task in tasks]
-        self.assertEqual([task.returncode for task in tasks], [1, 1], said)
+        self.assertEqual([task.returncode for task in tasks], [0, 0], said)
         self.assertEqual(said[1], ("", ""))
         lines = said[0][0].splitlines()
         for rank, cpu in enumerate(bound):
             self.assertIn(f"{rank} 2 0,1", lines)
             self.assertIn(f"Cpus_allowed_list:\t{cpu}", lines)
+        tasks = self.tasks("sh", "-c", "exit 7")
+        said = [task.communicate(timeout=60) for task in tasks]
+        self.assertEqual([task.returncode for task in tasks], [1, 1], said)
 
     def test_gpus_that_are_bound_to_single_tasks_are_refused(self):
         tasks = self.tasks("sh", "-c", "echo started", CUDA_VISIBLE_DEVICES=("0", "0"), SLURM_GPUS_ON_NODE=("2", "2"))
