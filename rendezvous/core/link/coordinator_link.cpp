@@ -125,7 +125,7 @@ void CoordinatorLink::on(const link::Wake&, TimePoint) {}
 /// answer is asked again, for an old answer says nothing of now.
 void CoordinatorLink::slept(Duration gap, TimePoint now) {
   out_since_ = std::max(out_since_ + gap, now + lease() - settings_.join_timeout);
-  if (attempt_) attempt_over(now);
+  if (attempt_ && !settings_.one_connection) attempt_over(now);
 }
 
 void CoordinatorLink::due(TimePoint now) {
@@ -136,7 +136,8 @@ void CoordinatorLink::due(TimePoint now) {
   if (leave_until_ && now >= *leave_until_) {
     return conclude(CoordinatorMessage{End{verdict_of(*leave_)}});
   }
-  if (attempt_) {
+  // Whoever holds the one connection is no stranger, and may take its time.
+  if (attempt_ && !settings_.one_connection) {
     if (!attempt_->quiet && now >= attempt_->since + quiet_limit) {
       attempt_->quiet = true;
       if (!welcomed_once_ && !seeks() && attempt_->unproved.empty()) act(link::MeetForeigner{});
@@ -177,7 +178,9 @@ std::optional<TimePoint> CoordinatorLink::deadline() const {
   consider(fence_at());
   consider(leave_until_);
   consider(dial_at());
-  if (attempt_) consider(attempt_->since + (attempt_->quiet ? answer_limit() : quiet_limit));
+  if (attempt_ && !settings_.one_connection) {
+    consider(attempt_->since + (attempt_->quiet ? answer_limit() : quiet_limit));
+  }
   return first;
 }
 

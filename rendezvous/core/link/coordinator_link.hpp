@@ -128,7 +128,8 @@ struct CoordinatorLinkSettings {
   std::function<std::optional<Mac>(const Hello& hello, const Challenge& challenge)> prove = {};
   /// Of the endpoint's host, where the coordinator listens if those before them were taken.
   std::vector<Port> further_ports = {};
-  /// There is one connection, made by others, and when it has ended there is no other: LinkLost at once.
+  /// There is one connection, made by others, and when it has ended there is no other: LinkLost at once. Who holds it
+  /// may take the join timeout to welcome us.
   bool one_connection = false;
   std::uint64_t seed = 0;  ///< of the jitter
 };

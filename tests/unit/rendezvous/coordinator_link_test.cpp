@@ -526,6 +526,17 @@ TEST_CASE("a link of one connection is no longer than that", "[unit][link]") {
   CoordinatorLinkSettings settings = Linked::settings(false, 60s);
   settings.one_connection = true;
   linked.link = CoordinatorLink{settings, TimePoint{}};
+  SECTION("whoever holds it may take its time") {
+    linked.step(link::Say{linked.join_of()});
+    const LineId slow = linked.connect();
+    linked.pass(linked.now + 50s);
+    REQUIRE(linked.told.empty());
+    linked.step(link::Heard{slow, Welcome{}});
+    linked.pass(linked.now + 5s);
+    REQUIRE(linked.told.empty());
+    REQUIRE_FALSE(linked.dialled);
+    return;
+  }
   const LineId line = linked.run(true);
   SECTION("no other is tried beside it while it is in doubt") {
     linked.pass(linked.now + lease * 9 / 10 - 1ms);
