@@ -8,7 +8,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from ssh_hosts import FRONT, SshHosts, parent, program, why_not
+from ssh_hosts import FRONT, SshHosts, parent, program, read, why_not
 from workers_log import WorkersLog
 
 sys.path.append(str(Path(__file__).parents[1] / "support"))
@@ -75,10 +75,10 @@ class FanOut(WorkersLog):
 
         return sorted(running, key=depth)
 
-    def clients(self, name):
-        """The front's ssh processes for that host."""
+    def clients(self, name=""):
+        """The front's ssh processes for that host, or for any."""
         return [pid for pid in self.hosts.processes(FRONT)
-                if program(pid) == "ssh" and name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
+                if program(pid) == "ssh" and (not name or name.encode() in read(f"/proc/{pid}/cmdline").split(b"\0"))]
 
     def kill_agent(self, name, which=0):
         """By its place in `agents`."""
