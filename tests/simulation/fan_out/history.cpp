@@ -108,7 +108,8 @@ void FanOutHistory::fault(int kind) {
       truth_.front_hindered(true);
       return world_.after(world_.milliseconds(100, 40'000), [this] {
         front_->go_on();
-        world_.after(1s, [this] { truth_.front_hindered(false); });
+        // What came meanwhile it hears only now.
+        world_.after(link_silence_max + 2s, [this] { truth_.front_hindered(false); });
       });
     case 2: {
       const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGQUIT};

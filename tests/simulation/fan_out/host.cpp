@@ -8,6 +8,8 @@ namespace torchup::simulation {
 namespace {
 
 constexpr Duration link_ended_limit = 5s, silent_limit = 20s;
+/// Of a lease of 10 s nine are left to an agent, and one of them may have passed since its last keep-alive.
+constexpr Duration short_cut = 7s;
 
 }  // namespace
 
@@ -86,6 +88,7 @@ void SimulatedHost::cut() {
   wire_->cut();
   ++cuts_;
   watch_cut();
+  world_.after(short_cut, [this, number = cuts_] { was_cut_ = was_cut_ || (wire_->is_cut() && number == cuts_); });
 }
 
 /// Where both sides are there and one cut lasts as long, each gives the other up.
@@ -176,6 +179,9 @@ void SimulatedHost::perform(const link::Write& write) {
 
 void SimulatedHost::perform(const link::Tell& told) {
   if (const auto* lost = std::get_if<LinkLost>(&told.event)) {
+    const bool excused =
+        was_cut_ || process_.stops() > 0 || !wire_->open(Wire::host) || around_.truth.front_was_hindered();
+    if (!excused) world_.broken(name_ + " has lost its coordinator, and its link stands: " + lost->reason);
     end_workers();
     return agent_ends(lost->exit_code, nature_ == Nature::stubborn ? 60s : 200ms);
   }

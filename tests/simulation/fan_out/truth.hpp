@@ -34,6 +34,7 @@ constexpr std::string_view fan_out_mutation_names[] = {"none", "no-lifeline", "n
 ///    are when the front finishes, which it does once.
 /// 4. On a host whose link has ended nothing lives 5 s later, and where it was silent, 20 s later (see SimulatedHost).
 /// 5. A link that is silent for 15 s is given up.
+/// 6. An agent whose link stands, and was never cut for nearly its lease, does not lose its coordinator.
 class Truth {
  public:
   explicit Truth(World& world) : world_{world} {}
@@ -62,7 +63,11 @@ class Truth {
     const State& state = links_.at(link);
     world_.promise(finished_ || front_hindered_ || !state.greeted || state.closed, "a silent link is not given up");
   }
-  void front_hindered(bool now) { front_hindered_ = now; }
+  void front_hindered(bool now) {
+    front_hindered_ = now;
+    front_was_hindered_ = front_was_hindered_ || now;
+  }
+  [[nodiscard]] bool front_was_hindered() const { return front_was_hindered_; }
   void finishes() {
     world_.promise(!finished_, "the front finishes twice");
     finished_ = true;
@@ -118,7 +123,7 @@ class Truth {
   int greetings_awaited_ = 0;
   Round round_{-1};
   int to_be_told_ = 0;
-  bool too_few_ = false, finished_ = false, front_hindered_ = false;
+  bool too_few_ = false, finished_ = false, front_hindered_ = false, front_was_hindered_ = false;
   std::uint64_t rounds_ = 0;
 };
 
