@@ -57,6 +57,7 @@ std::string statements_text(const RehearsalScript& script) {
 
 std::string rendezvous_text(const LaunchConfig& plan) {
   const RendezvousConfig& meeting = plan.rendezvous;
+  if (plan.front && !meeting.endpoint) return "in this process, over the links to the hosts";
   if (plan.rehearsal.nodes > 0) return "c10d, on a free port of 127.0.0.1";
   if (plan.one_node() && !meeting.endpoint) return "in this process, workers meet on a free port of 127.0.0.1";
   std::string text = meeting.backend == Backend::static_ ? "static, " : "c10d, ";
@@ -84,12 +85,16 @@ std::string plan_text(const LaunchConfig& plan) {
        plan.origins.nodes);
   if (plan.scheduler.node) told("node rank", number(*plan.scheduler.node), plan.origins.node_rank);
   if (!plan.scheduler.hosts.empty()) told("hosts", words_text(plan.scheduler.hosts), plan.scheduler.hosts_from);
-  told("workers here", number(plan.local_world_size), plan.origins.workers);
+  if (plan.hosts_count_workers()) {
+    line("workers", "on each host its slots, else its GPUs, else 1");
+  } else {
+    told(plan.front ? "workers on each" : "workers here", number(plan.local_world_size), plan.origins.workers);
+  }
   line("role", plan.role);
   told("rendezvous", rendezvous_text(plan), plan.origins.endpoint);
   told("run id", plan.rendezvous.run_id.value(), plan.origins.run_id);
   if (!plan.preflight.only) {
-    line("program", fmt::format("{}  ({})", plan.program.executable, plan.program.reason));
+    if (!plan.front) line("program", fmt::format("{}  ({})", plan.program.executable, plan.program.reason));
     line("command", words_text(plan.program.command));
   }
   if (!plan.preload.empty()) {

@@ -174,12 +174,15 @@ struct LaunchConfig {
   std::string timer_file;             ///< the watchdog's pipe; empty: no watchdog
   std::optional<Port> health_port;    ///< answers probes
   bool in_pod = false;                ///< of Kubernetes, whose probes come from outside
+  bool front = false;                 ///< of a fan-out: all this is done on scheduler.hosts, as each finds it there
   bool merged_output = false;         ///< all nodes' lines go to one place: each thing is told by one of them
   std::string gives_up;               ///< why no worker can run here, which ends the job everywhere; empty: they can
   std::vector<std::string> warnings;  ///< said once at the start
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 
   [[nodiscard]] bool one_node() const { return terms.max_nodes == 1; }
+  /// Whether each of the front's hosts decides how many workers it has.
+  [[nodiscard]] bool hosts_count_workers() const { return front && origins.workers == "default"; }
   /// Whether this node tells what is the whole job's.
   [[nodiscard]] bool tells_for_all() const { return !merged_output || scheduler.node == 0; }
 };

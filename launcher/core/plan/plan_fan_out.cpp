@@ -64,6 +64,9 @@ Result<FrontPlan> plan_fan_out(const OptionValues& options, const std::vector<st
   auto job = make_plan(for_all_hosts(own, nodes), words, legacy, any_machine(machine));
   if (!job) return job.error();
   front.job = *std::move(job);
+  front.job.front = true;
+  front.job.program.command = words;
+  if (settings.own_coordinator) front.job.rendezvous.endpoint.reset();
   const int least = front.job.terms.min_nodes;
   if (!settings.discovers && static_cast<std::size_t>(least) > settings.hosts.size()) {
     return bad(fmt::format("--nnodes={}: {} names {} hosts", nodes, front.hosts.hosts_from, settings.hosts.size()));

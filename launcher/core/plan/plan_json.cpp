@@ -40,7 +40,7 @@ std::string plan_as_json(const LaunchConfig& plan) {
   ordered_json object = ordered_json::object();
   object["scheduler"] = scheduler.name.empty() ? ordered_json(nullptr) : ordered_json(scheduler.name);
   object["nodes"] = told(nodes_text(plan.terms), origins.nodes);
-  object["workers"] = told(plan.local_world_size, origins.workers);
+  if (!plan.hosts_count_workers()) object["workers"] = told(plan.local_world_size, origins.workers);
   if (plan.rendezvous.group_rank) {
     object["node_rank"] = told(plan.rendezvous.group_rank->value(), origins.node_rank);
   } else if (scheduler.node) {

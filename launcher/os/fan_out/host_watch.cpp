@@ -24,7 +24,7 @@ bool is_list(const std::string& source) {
 }
 
 /// On the thread. Errors: what is wrong, for people.
-Result<std::vector<Host>> read_list(const std::string& source) {
+Result<std::vector<Host>> read_list(const std::string& source, Duration limit) {
   const std::string name = "--host-discovery";
   if (is_list(source)) {
     const auto content = read_regular_file(source, hostfile_bytes_max);
@@ -33,7 +33,7 @@ Result<std::vector<Host>> read_list(const std::string& source) {
   }
   const auto answer = ask_helper({.executable = "/bin/sh",
                                   .arguments = {"-c", with_mark, source},
-                                  .limit = host_command_limit,
+                                  .limit = limit,
                                   .answer_bytes_max = hostfile_bytes_max});
   if (!answer) return Error{answer.error().code, name + ": " + answer.error().message()};
   if (!answer->ends_with(whole)) {
@@ -45,12 +45,13 @@ Result<std::vector<Host>> read_list(const std::string& source) {
 
 }  // namespace
 
-HostWatch::HostWatch(asio::io_context& loop, HostDiscovery discovery, Handlers handlers)
-    : discovery_{std::move(discovery)}, handlers_{std::move(handlers)}, thread_{loop}, timer_{loop} {}
+HostWatch::HostWatch(asio::io_context& loop, HostDiscovery discovery, Handlers handlers, Duration command_limit)
+    : discovery_{std::move(discovery)}, handlers_{std::move(handlers)},
+      command_limit_{command_limit}, thread_{loop}, timer_{loop} {}
 
 void HostWatch::ask() {
-  thread_.call([this, post = thread_.post(), source = discovery_.source] {
-    const auto hosts = std::make_shared<Result<std::vector<Host>>>(read_list(source));
+  thread_.call([this, post = thread_.post(), source = discovery_.source, limit = command_limit_] {
+    const auto hosts = std::make_shared<Result<std::vector<Host>>>(read_list(source, limit));
     post([this, hosts] { hear(std::move(*hosts)); });
   });
 }

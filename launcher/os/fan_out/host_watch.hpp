@@ -21,7 +21,8 @@ class HostWatch {
     std::function<void(std::vector<Host>)> listed;  ///< another list than before
     std::function<void(std::string why)> failed;
   };
-  HostWatch(asio::io_context& loop, HostDiscovery discovery, Handlers handlers);
+  HostWatch(asio::io_context& loop, HostDiscovery discovery, Handlers handlers,
+            Duration command_limit = host_command_limit);
   void start() { ask(); }
 
  private:
@@ -30,6 +31,7 @@ class HostWatch {
 
   const HostDiscovery discovery_;
   const Handlers handlers_;
+  const Duration command_limit_;
   DiskThread thread_;
   Timer timer_;
   std::vector<Host> last_;

@@ -1,0 +1,100 @@
+#include "launcher/core/plan/plan_fan_out.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <csignal>
+
+#include "tests/support/fake_machine.hpp"
+
+using namespace torchup;
+using namespace std::chrono_literals;
+using Words = std::vector<std::string>;
+
+namespace {
+
+OptionValues options_of(const std::map<std::string, std::string>& values) {
+  OptionValues options;
+  for (const auto& [name, value] : values) options.set(name, value);
+  return options;
+}
+
+Result<FrontPlan> plan_of(const std::map<std::string, std::string>& values, const Texts& variables = {}) {
+  const Machine machine = fake_machine(variables);
+  FanOutFacts facts{{machine.variable, machine.file, machine.host}, {"A=1"}, "/work", "/opt/torchup", "1"};
+  return plan_fan_out(options_of(values), {"train.py", "--lr", "1"}, false, machine, facts);
+}
+
+std::string refusal_of(const std::map<std::string, std::string>& values) {
+  const auto plan = plan_of(values);
+  return plan ? "" : plan.error().message();
+}
+
+bool names(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
+
+/// The plan of the agent on a host that was told this.
+LaunchConfig agent_of(LinkPlan told, std::map<std::string, std::string> values, int gpus = 0) {
+  Machine machine = fake_machine();
+  machine.linked = LinkedNode{std::move(told), "10.0.0.7", 5};
+  machine.gpus = [gpus] {
+    Gpus found;
+    for (int index = 0; index < gpus; ++index) found.list.emplace_back().uuid = "GPU-" + std::to_string(index);
+    return found;
+  };
+  values.emplace("scheduler", "none");
+  return make_plan(options_of(values), {"/bin/true"}, false, machine).value();
+}
+
+}  // namespace
+
+TEST_CASE("nodes are as many as hosts unless somebody says otherwise", "[unit][fan_out]") {
+  const auto plan = plan_of({{"hosts", "a,b,c"}});
+  REQUIRE((plan->job.terms.min_nodes == 3 && plan->job.terms.max_nodes == 3 && plan->hosts.settings.min_nodes == 3));
+  REQUIRE(plan->hosts.agents.program == Words{"train.py", "--lr", "1"});
+  REQUIRE(std::ranges::find(plan->hosts.agents.arguments, "--nnodes=3") != plan->hosts.agents.arguments.end());
+  REQUIRE(plan->hosts.agents.run_id == plan->job.rendezvous.run_id);
+  REQUIRE_FALSE(plan->job.rendezvous.endpoint);
+  const auto elastic = plan_of({{"hosts", "a,b,c"}, {"nnodes", "1:2"}, {"rdzv-id", "mine"}});
+  REQUIRE((elastic->hosts.settings.min_nodes == 1 && elastic->hosts.agents.run_id == RunId{"mine"}));
+  const auto discovered = plan_of({{"host-discovery", "x"}, {"rdzv-conf", "join_timeout=60"}});
+  REQUIRE((discovered->job.terms.min_nodes == 1 && discovered->job.terms.max_nodes == 1024));
+  REQUIRE(discovered->hosts.settings.join_timeout == 60s);
+}
+
+TEST_CASE("what holds for all hosts is refused before any is started", "[unit][fan_out]") {
+  REQUIRE(names(refusal_of({{"hosts", "a"}, {"nnodes", "2:3"}}), "--nnodes=2:3: --hosts names 1 hosts"));
+  REQUIRE(names(refusal_of({{"hosts", "a"}, {"nnodes", "x"}}), "--nnodes=x"));
+  REQUIRE(names(refusal_of({{"hosts", "a"}, {"max-restarts", "-1"}}), "max_restarts"));
+  REQUIRE(names(refusal_of({{"hosts", "a"}, {"lease", "0"}}), "--lease"));
+}
+
+TEST_CASE("what only a host can say is left to it", "[unit][fan_out]") {
+  const auto plan = plan_of({{"hosts", "a,b"}, {"gpus", "0,1"}, {"nproc-per-node", "gpu"}, {"preload", "torch"}});
+  REQUIRE(plan.has_value());
+  for (const char* word : {"--gpus=0,1", "--nproc-per-node=gpu", "--preload=torch"}) {
+    REQUIRE(std::ranges::find(plan->hosts.agents.arguments, word) != plan->hosts.agents.arguments.end());
+  }
+}
+
+TEST_CASE("the front ends by the signals that end a job", "[unit][fan_out]") {
+  const auto plan = plan_of({{"hosts", "a"}, {"signals-to-handle", "SIGTERM"}});
+  REQUIRE(plan->hosts.settings.end_signals == std::vector<int>{SIGTERM});
+}
+
+TEST_CASE("a host's agent takes its place from the front", "[unit][fan_out]") {
+  const LinkPlan told{.name = "b", .node = 1, .run_id = RunId{"job"}};
+  const LaunchConfig plan = agent_of(told, {{"nnodes", "2"}, {"rdzv-id", "other"}});
+  REQUIRE(plan.rendezvous.run_id == RunId{"job"});
+  REQUIRE((plan.rendezvous.connection == 5 && plan.rendezvous.local_addr == "10.0.0.7"));
+  REQUIRE((plan.terms.rank_order == RankOrder::index && plan.rendezvous.group_rank == GroupRank{1}));
+  REQUIRE((plan.merged_output && !plan.tells_for_all()));
+  SECTION("one alone needs no address") { REQUIRE(agent_of(told, {{"nnodes", "1"}}).rendezvous.local_addr.empty()); }
+}
+
+TEST_CASE("a host has as many workers as slots, else as GPUs, else one", "[unit][fan_out]") {
+  LinkPlan told{.name = "b", .run_id = RunId{"job"}};
+  REQUIRE(agent_of(told, {{"nnodes", "2"}}).local_world_size == 1);
+  REQUIRE(agent_of(told, {{"nnodes", "2"}}, 4).local_world_size == 4);
+  told.workers = 3;
+  REQUIRE(agent_of(told, {{"nnodes", "2"}}, 4).local_world_size == 3);
+  REQUIRE(agent_of(told, {{"nnodes", "2"}, {"nproc-per-node", "2"}}, 4).local_world_size == 2);
+}
