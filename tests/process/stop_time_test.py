@@ -120,12 +120,12 @@ esac""")
 
     def test_only_the_first_node_tells_what_all_hear(self):
         agents = [self.start("sh", "-c", "exit 0", **self.variables(node, nodes=3)) for node in (0, 1)]
-        while "waiting for" not in (line := agents[0].stderr.readline()):
+        while "not heard of" not in (line := agents[0].stderr.readline()):
             self.assertNotEqual(line, "")
         agents.append(self.start("sh", "-c", "exit 0", **self.variables(2, nodes=3)))
         said = [self.end(agent, 0) for agent in agents]
         for text in said[1:]:
-            self.assertNotIn("waiting for", text)
+            self.assertNotIn("heard of", text)
 
     # Slurm's word.
 
