@@ -69,7 +69,10 @@ class Slurm(unittest.TestCase):
         self.assertEqual(len(set(said[1::2])), 1)
 
     def test_a_spare_stands_by(self):
-        said = self.run_job("srun", "-N3", "-n3", TORCHUP, "--nnodes=2", "sh", "-c", "echo $RANK/$WORLD_SIZE")
+        told = self.cluster.folder / "told"
+        worker = f"echo $RANK/$WORLD_SIZE; until grep -q 'nodes: 3' {told}.0; do sleep 0.05; done"  # all have come
+        said = self.run_job("srun", "-N3", "-n3", "sh", "-c",
+                            f'exec {TORCHUP} --nnodes=2 sh -c "$0" 2> {told}.$SLURM_NODEID', worker)
         self.assertEqual(sorted(said.split()), ["0/2", "1/2"])
 
     def test_two_steps_at_once_on_the_same_nodes(self):
