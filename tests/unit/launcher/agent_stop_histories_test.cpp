@@ -120,8 +120,8 @@ class TimedJob {
     nodes_[node].verdict = finish.verdict.exit_code;
     nodes_[node].finished = now_;
   }
-  void perform(std::size_t node, const Send& send) {
-    plan(pick(0s, 100ms), [this, node, message = send.message] {
+  void perform(std::size_t, const Send& send) {
+    plan(pick(0s, 100ms), [this, message = send.message] {
       if (const auto* leave = std::get_if<Leave>(&message)) decide(verdict_of(*leave));
       if (std::holds_alternative<WorkersFailed>(message)) decide(verdict(1));
       if (std::holds_alternative<WorkersSucceeded>(message) && ++succeeded_ == nodes_.size()) decide(verdict(0));
