@@ -69,7 +69,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual(len(set(said[1::2])), 1)
 
     def test_a_spare_stands_by(self):
-        told = self.cluster.folder / "told"
+        told = self.cluster.folder / "spare"
         worker = f"echo $RANK/$WORLD_SIZE; until grep -q 'nodes: 3' {told}.0; do sleep 0.05; done"  # all have come
         said = self.run_job("srun", "-N3", "-n3", "sh", "-c",
                             f'exec {TORCHUP} --nnodes=2 sh -c "$0" 2> {told}.$SLURM_NODEID', worker)

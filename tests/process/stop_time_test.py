@@ -201,6 +201,15 @@ esac""")
             self.assertEqual(len(self.asked()), count, err)
             self.assertEqual("goes back" in err, count == 2, err)
 
+    def test_a_signal_that_all_processes_get_does_not_keep_a_job_from_the_queue(self):
+        self.slurm()
+        first = self.folder / "first"
+        self.script("scontrol", f"""echo "scontrol $@" >> {self.folder}/asked
+[ -e {first} ] || {{ touch {first}; kill -TERM $PPID $$; kill -KILL $PPID $$; }}
+[ $1 != show ] || echo "JobId=7 JobState=RUNNING" """)
+        asked, err = self.saved()
+        self.assertEqual(asked[1:], [f"scontrol show job -o {self.job}", f"scontrol requeue {self.job}"], err)
+
     def test_only_node_0_asks(self):
         self.slurm()
         agents = [self.start("--requeue=3", "sh", "-c", "exit 75", **self.variables(node)) for node in range(2)]

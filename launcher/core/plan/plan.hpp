@@ -57,8 +57,8 @@ struct Machine {
 [[nodiscard]] Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<std::string>& words,
                                              bool legacy, const Machine& machine);
 
-/// Asks Slurm when the time of the job ends, where nobody else says so and --stop-before wants to know: once for a node,
-/// by its agent.
+/// Asks Slurm when the time of the job ends, where nobody else says so and --stop-before wants to know: once for a
+/// node, by its agent.
 ///
 /// Errors: errc::bad_value: that is not known, or too soon.
 Result<> learn_deadline(const Machine& machine, LaunchConfig& plan);

@@ -17,28 +17,37 @@
 namespace torchup {
 namespace {
 
-constexpr const char* with_status = R"("$0" "$@" 2>&1; echo "exit $?")";
+/// A signal to all processes of our step is none to end this.
+constexpr const char* with_status = R"(trap '' TERM; "$0" "$@" 2>&1; echo "exit $?")";
+constexpr int tries = 3;
 constexpr std::string_view status_mark = "exit ";
 /// How long Slurm may say that it is signalling the job, and how often it is asked then.
 constexpr Duration signalling_limit = std::chrono::seconds{5};
 constexpr int signalling_pause_ms = 100;
 
+/// What it has said, and how it ended: "exit 0". Without the latter such a signal was faster.
+Result<std::string> run_slurm(const std::string& program, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"-c", with_status, program});
+  const Helper helper{.executable = "/bin/sh",
+                      .arguments = std::move(arguments),
+                      .limit = slurm_command_limit,
+                      .answer_bytes_max = slurm_answer_bytes_max};
+  auto answer = ask_helper(helper);
+  for (int i = 1; i < tries && answer && answer->rfind(status_mark) == std::string::npos; ++i) {
+    answer = ask_helper(helper);
+  }
+  if (answer || answer.error().code != boost::system::errc::timed_out) return answer;
+  return Error{answer.error().code, fmt::format("{} has not answered within 10 s", program)};
+}
+
 /// What the command has said, where it succeeds.
 Result<std::string> ask_slurm(const std::string& program, std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {"-c", with_status, program});
-  const auto answer = ask_helper({.executable = "/bin/sh",
-                                  .arguments = std::move(arguments),
-                                  .limit = slurm_command_limit,
-                                  .answer_bytes_max = slurm_answer_bytes_max});
-  if (!answer && answer.error().code == boost::system::errc::timed_out) {
-    return Error{answer.error().code, fmt::format("{} has not answered within 10 s", program)};
-  }
+  const auto answer = run_slurm(program, std::move(arguments));
   if (!answer) return answer.error();
   const auto at = answer->rfind(status_mark);
+  if (at == std::string::npos) return fail(errc::refused, fmt::format("{} was ended from outside", program));
   const std::string_view text = std::string_view{*answer}.substr(0, at);
-  if (at != std::string::npos && stripped(std::string_view{*answer}.substr(at + status_mark.size())) == "0") {
-    return std::string{text};
-  }
+  if (stripped(std::string_view{*answer}.substr(at + status_mark.size())) == "0") return std::string{text};
   return fail(errc::refused,
               fmt::format("{}: {}", program, printable_start(stripped(text.substr(0, text.find('\n'))))));
 }
