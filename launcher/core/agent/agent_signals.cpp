@@ -172,4 +172,43 @@ void Agent::received(int number, SignalUse use, std::string consequence) {
   record(event::SignalReceived{number, use, std::move(consequence)});
 }
 
+void Agent::signal_to_end(int number) {
+  stop_signal_ = number;
+  if (!any_alive()) return;
+  act(CancelStarts{});
+  signal(tell_of_the_end(), number, true);
+}
+
+void Agent::signal(std::vector<LocalRank> workers, int number, bool ends) {
+  if (workers.empty()) return;
+  if (ends && number == SIGQUIT) act(ShowWorkers{workers, diagnosis_.shown});
+  act(SignalWorkers{number, ends, workers});
+  if (!ends) return;
+  for (const LocalRank local_rank : workers) record(event::ClosingSignalSent{id_of(local_rank), number});
+}
+
+void Agent::kill(const std::string& reason) {
+  if (phase_ != Phase::stopping && phase_ != Phase::sweeping) return;
+  killed_ = true;
+  if (phase_ == Phase::sweeping) {
+    act(SweepDescendants{});
+    return;
+  }
+  act(CancelStarts{true});
+  if (!round_follows()) static_cast<void>(let_go());
+  const std::vector<LocalRank> spared = parked();
+  KillWorkers action{in_state(WorkerState::running), spared.empty()};
+  std::erase_if(action.workers, [&](LocalRank each) { return std::ranges::find(spared, each) != spared.end(); });
+  for (const LocalRank local_rank : action.workers) worker_at(local_rank).stay = Stay::no;
+  kill(std::move(action), stop_signal_, reason);
+  deadline_ = now_ + unkillable_after;
+}
+
+void Agent::kill(KillWorkers action, int after_signal, const std::string& reason) {
+  if (action.workers.empty()) return;
+  act(action);
+  for (const LocalRank local_rank : action.workers)
+    record(event::WorkerKilled{id_of(local_rank), after_signal, reason});
+}
+
 }  // namespace torchup
