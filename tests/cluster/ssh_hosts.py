@@ -138,9 +138,12 @@ class SshHosts:
         self.ip(name, "link", "set", "lo", "up")
 
     def _listens(self, name):
-        if self.servers[name].poll() is not None:
+        server = self.servers[name]
+        if server.poll() is not None:
             raise AssertionError(f"{name}: sshd has ended: {self.folder.joinpath(name, 'sshd.log').read_text()}")
-        return any(line.split()[3] == b"0A" for line in read(f"/proc/{self.servers[name].pid}/net/tcp").splitlines()[1:])
+        if server.pid not in self.everything(name):  # not there yet: these would be others' listeners
+            return False
+        return any(line.split()[3] == b"0A" for line in read(f"/proc/{server.pid}/net/tcp").splitlines()[1:])
 
     def __exit__(self, *_):
         for name in self.spaces:
