@@ -300,7 +300,7 @@ int launch_on_hosts(const CommandLine& line, const Machine& machine, std::string
   const LogWords log = log_words(line.options);
   const FanOutFacts facts{{machine.variable, machine.file, machine.host},
                           own_environment(),
-                          working_directory(),
+                          own_directory(),
                           own_program(),
                           TORCHUP_VERSION};
   auto front = plan_fan_out(line.options, line.program, line.legacy, machine, facts);

@@ -15,7 +15,7 @@ std::vector<std::string> own_environment() {
   return list;
 }
 
-std::string working_directory() {
+std::string own_directory() {
   std::error_code none;
   return std::filesystem::current_path(none).string();
 }

@@ -9,7 +9,7 @@ namespace torchup {
 [[nodiscard]] std::vector<std::string> own_environment();
 
 /// The directory that we work in; empty where it is gone.
-[[nodiscard]] std::string working_directory();
+[[nodiscard]] std::string own_directory();
 
 /// The path of our own file.
 [[nodiscard]] std::string own_program();
