@@ -214,6 +214,21 @@ class Scheduler(unittest.TestCase):
                          ["--no-kill", "--kill-on-bad-exit=0", "torchup", "--nnodes=2:3", "--role=a b", *program])
         self.assertEqual(run("--print-batch-script=slurm", "--nnodes=x", "true").returncode, 2)
 
+    def test_the_examples_are_command_lines_of_ours(self):
+        self.script("srun", 'while [[ $1 == --* ]]; do shift; done; shift; exec "$TORCHUP" --dry-run "$@"')
+        self.script("squeue", "echo 1:00:00")
+        self.script("scontrol", "exit 1")
+        (self.folder / "train.py").touch()
+        jobs = sorted((EXAMPLES / "slurm").glob("*.sbatch"))
+        self.assertEqual(len(jobs), 4)
+        for job in jobs:
+            done = subprocess.run(["bash", job], capture_output=True, text=True, cwd=self.folder,
+                                  env={**CLEAN, "PATH": f"{self.folder}:{CLEAN['PATH']}", "TORCHUP": TORCHUP, **slurm_step(nodes=5)})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("scheduler         slurm\n", done.stdout)
+            stops = "save and stop" in done.stdout
+            self.assertEqual(stops, job.name in ("longer_than_its_limit.sbatch", "save_and_come_back.sbatch"), job)
+
     def test_a_job_that_is_saved_comes_back_and_no_other(self):
         self.script("srun", "exit ${CODE}")
         self.script("scontrol", f'echo "$@" >> {self.folder}/asked')
