@@ -209,9 +209,12 @@ class FanOut(unittest.TestCase):
     def test_discovered_hosts_come_and_go(self):
         hosts = self.mark("hosts")
         hosts.write_text("a\n")
-        job = self.start(f"--host-discovery={hosts}", "--discovery-interval=0.1", "sh", "-c",
-                         f"touch {self.folder}/$TORCHELASTIC_RUN_ID.$WORLD_SIZE.$RANK; [ -e {self.folder}/over ] || sleep 1000 & wait")
-        seen = lambda size: until(lambda: list(self.folder.glob(f"*.{size}.{size - 1}")), f"a round of {size}; {job.poll()}", 30)  # noqa: E731
+        program = f"[ ! -e {self.folder}/over ] || exit 0; touch {self.folder}/$WORLD_SIZE.$RANK; sleep 1000 & wait"
+        job = self.start(f"--host-discovery={hosts}", "--discovery-interval=0.1", "sh", "-c", program)
+
+        def seen(size):
+            until(lambda: len(list(self.folder.glob(f"{size}.*"))) == size, f"a round of {size}; {job.poll()}", 30)
+
         seen(1)
         hosts.write_text("a\nb\n")
         seen(2)
