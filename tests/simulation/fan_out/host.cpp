@@ -84,6 +84,7 @@ void SimulatedHost::kill_agent() {
 }
 
 void SimulatedHost::cut() {
+  if (wire_->is_cut()) return;
   world_.say(name_ + ": its link is cut");
   wire_->cut();
   ++cuts_;
