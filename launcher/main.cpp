@@ -254,7 +254,8 @@ std::variant<CommandLine, int> read_options(std::span<const std::string> words, 
 /// The name under which the tasks of this node find each other. What starts them all without a name is their parent.
 std::string name_of_seats(const SchedulerPart& scheduler, const Guarded& guarded) {
   const auto outer = process_stat(guarded.outer);
-  return seat_name(scheduler.step.empty() ? fmt::format("{}", outer ? outer->parent : 0) : scheduler.step, ::geteuid());
+  const std::string step = scheduler.step.empty() ? fmt::format("{}", outer ? outer->parent : 0) : scheduler.step;
+  return seat_name(fmt::format("{}.{}", step, scheduler.node.value_or(0)), ::geteuid());  // nodes may share a machine
 }
 
 /// Of several tasks that the scheduler starts on this node the first is the agent, with workers in the places of all.

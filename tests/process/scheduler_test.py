@@ -106,6 +106,32 @@ class Scheduler(unittest.TestCase):
         said = [task.communicate(timeout=60) for task in tasks]
         self.assertEqual([task.returncode for task in tasks], [1, 1], said)
 
+    def node_tasks(self, job, node, *words):
+        """Both tasks of one of two nodes, on one machine."""
+        return [lambda task=task: subprocess.Popen(
+            [TORCHUP, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**CLEAN, **slurm_step(node, tasks=2, SLURM_JOB_ID=job, SLURM_LOCALID=str(task))}) for task in range(2)]
+
+    def test_nodes_on_one_machine_have_seats_of_their_own(self):
+        job = str(random.randrange(1, 1 << 30))
+        nodes = [self.node_tasks(job, node, "sh", "-c", "echo $RANK/$WORLD_SIZE") for node in range(2)]
+        started = [start() for pair in zip(*nodes) for start in pair]  # the agents first
+        said = [task.communicate(timeout=60) for task in started]
+        self.assertEqual([task.returncode for task in started], [0] * 4, said)
+        self.assertEqual([sorted(out.split()) for out, _ in said], [["0/4", "1/4"], ["2/4", "3/4"], [], []])
+
+    def test_a_node_that_cannot_seat_its_tasks_ends_the_job_everywhere(self):
+        job = str(random.randrange(1, 1 << 30))
+        taken = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(taken.close)
+        taken.bind(f"\0torchup.slurm.c.{job}.0.0.1.{os.geteuid()}")
+        second = self.node_tasks(job, 1, "echo", "started")[0]()  # nobody is there to be told yet
+        self.assertIn("Address already in use", second.stderr.readline())
+        first = [start() for start in self.node_tasks(job, 0, "echo", "started")]
+        said = [task.communicate(timeout=60) for task in [second, *first]]
+        self.assertEqual([task.returncode for task in [second, *first]], [66] * 3, said)
+        self.assertEqual([out for out, _ in said], [""] * 3)
+
     def test_gpus_that_are_bound_to_single_tasks_are_refused(self):
         tasks = self.tasks("sh", "-c", "echo started", CUDA_VISIBLE_DEVICES=("0", "0"), SLURM_GPUS_ON_NODE=("2", "2"))
         said = [task.communicate(timeout=60) for task in tasks]

@@ -50,6 +50,7 @@ std::optional<TimePoint> Agent::deadline() const {
     if (time) first = first ? std::min(*first, *time) : *time;
   };
   if (!leaving_ && !verdict_) also(job_end_);
+  if (!leaving_ && !verdict_) also(decline_at_);
   if (!leaving_ && !verdict_ && stop_time_) also(stop_time_->deadline());
   for (const Held& held : held_) also(held.until);
   also(drain_insists_);
@@ -66,12 +67,13 @@ std::optional<TimePoint> Agent::deadline() const {
 void Agent::on(const Begin&) {
   if (config_.timeout > Duration{0}) job_end_ = now_ + config_.timeout;
   if (config_.gives_up.empty()) return prepare();
+  record(event::Fault{config_.gives_up});
   join();
-  end_job(exit_code::too_few, config_.gives_up);
 }
 
 void Agent::on(const FromCoordinator& event) {
   foreign_ = event.foreign;
+  if (!config_.gives_up.empty() && !std::holds_alternative<End>(event.message)) return decline(event.message);
   std::visit([this](const auto& message) { obey(message); }, event.message);
 }
 
@@ -192,6 +194,7 @@ void Agent::due() {
     end_job(failed_code, "the job ran longer than --timeout allows");
     return;
   }
+  if (decline_at_ && now_ >= *decline_at_) end_job(exit_code::too_few, config_.gives_up);
   stop_time_due();
   forward_due();
   if (drain_insists_ && now_ >= *drain_insists_) {

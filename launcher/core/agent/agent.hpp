@@ -63,6 +63,9 @@ inline constexpr Duration abort_patience = std::chrono::seconds{10};
 inline constexpr Duration blame_patience = std::chrono::milliseconds{250};
 /// The same for one whose words say that it is another's fault: a busy machine may need long to show that one's end.
 inline constexpr Duration blame_patience_for_others = std::chrono::seconds{2};
+/// How long a node on which no worker can run waits for the others before it ends the job for all: who has come by then
+/// hears of it.
+inline constexpr Duration decline_patience = std::chrono::seconds{3};
 /// A comparison of nodes that has not ended so long after its own limit never will.
 inline constexpr Duration comparison_slack = std::chrono::seconds{5};
 /// How long a node waits for another that the comparison condemns to say so itself, by which the round ends.
@@ -219,6 +222,7 @@ class Agent {
   void due();
   void abandon();
   void prepare();
+  void decline(const CoordinatorMessage& message);
   [[nodiscard]] bool is_to_compare(const Placement& placement) const;
   void compare(const Placed& message);
   void comparison_due();
@@ -331,6 +335,7 @@ class Agent {
   std::optional<TimePoint> deadline_;       ///< of the phase; while joining, of who has left its parking place
   std::optional<TimePoint> look_again_at_;  ///< while joining: when this node, which is unfit, is looked at again
   std::optional<TimePoint> job_end_;        ///< --timeout
+  std::optional<TimePoint> decline_at_;     ///< when this node, on which no worker can run, ends the job
   std::optional<TimePoint> drain_insists_;  ///< when workers that did not hear of it get the signal
   std::optional<TimePoint> cause_ends_;     ///< when failures are told of, though none of them is a cause
   std::optional<TimePoint> abort_ends_;     ///< when hung workers that SIGABRT did not end are killed
