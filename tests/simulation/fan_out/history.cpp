@@ -109,7 +109,7 @@ void FanOutHistory::fault(int kind) {
       return world_.after(world_.milliseconds(100, 40'000), [this] {
         front_->go_on();
         // What came meanwhile it hears only now.
-        world_.after(link_silence_max + 2s, [this] { truth_.front_hindered(false); });
+        world_.after(link_silence_max + 2s, [this] { truth_.front_hindered(!front_->alive()); });
       });
     case 2: {
       const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGQUIT};

@@ -103,9 +103,10 @@ void SimulatedHost::watch_cut() {
 }
 
 void SimulatedHost::must_end(Duration within) {
-  world_.after(within, [this, stops = process_.stops()] {
-    if (far_ && alive() && process_.stops() == stops && !process_.stopped())
-      world_.broken(name_ + " still lives after its link");
+  world_.after(within, [this, since = world_.now(), stops = process_.stops()] {
+    const bool hindered =
+        process_.stopped() || process_.stops() != stops || (stops > 0 && process_.awake_since() > since);
+    if (far_ && alive() && !hindered) world_.broken(name_ + " still lives after its link");
   });
 }
 

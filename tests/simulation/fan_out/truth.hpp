@@ -92,7 +92,10 @@ class Truth {
   // What hosts do.
   void workers_start(HostLink link, Round round, const Process& process) {
     for (const auto& [other, running] : working_) {
-      const bool excused = running.process->stopped() || !running.process->alive() || links_.at(other).closed;
+      // One that was stopped sees first what its clock says, and then ends them.
+      const bool asleep = running.process->stopped() || world_.now() < running.process->awake_since() + 31ms;
+      const bool excused =
+          (running.process->stops() > 0 && asleep) || !running.process->alive() || links_.at(other).closed;
       if (running.round != round && !excused && other != link) {
         world_.broken(links_.at(other).host + " still has workers of another round when " + links_.at(link).host +
                       " starts");
