@@ -29,7 +29,10 @@ struct Watched {
   }
   bool until(const std::function<bool()>& condition) {
     const auto end = std::chrono::steady_clock::now() + 60s;
-    while (!condition() && std::chrono::steady_clock::now() < end) loop.run_one_for(10ms);
+    while (!condition() && std::chrono::steady_clock::now() < end) {
+      loop.restart();
+      loop.run_one_for(10ms);
+    }
     return condition();
   }
   boost::asio::io_context loop;
