@@ -291,6 +291,23 @@ while :; do sleep 0.05; done
         self.assertEqual(told().count("goes back into the queue"), 1)
         self.comes_back(number, said)
 
+    def test_array_tasks_with_seats_come_back_each(self):
+        program, out = self.cluster.folder / "saves.sh", self.cluster.folder / "saving"
+        program.write_text(self.SAVES)
+        number = self.run_job("sbatch", "--parsable", "--array=0-1", "-N2", "--ntasks-per-node=2", "--requeue", "--time=1",
+                              "--open-mode=append", "-o", f"{out}.%a", "--wrap",
+                              f"srun {TORCHUP} --stop-before=50s --requeue=3 sh {program}").strip()
+        self.addCleanup(self.cluster.run, "scancel", "--signal=KILL", "--full", number)
+        said = [lambda path=Path(f"{out}.{task}"): path.read_text() if path.exists() else "" for task in range(2)]
+        for task, text in enumerate(said):
+            until(lambda: f"job {number}_{task} goes back into the queue" in text(), f"it says so: {text()}")
+            self.assertEqual(text().count("saved"), 4, text())
+        for task in self.run_job("squeue", "-h", "-r", "-j", number, "-o", "%A").split():
+            until(lambda: self.state(task) == "PENDING", "it is in the queue again")
+            self.run_job("scontrol", "update", f"JobId={task}", "StartTime=now")
+        for text in said:
+            until(lambda: len(re.findall(r"^run 1 \d", text(), re.M)) == 4, f"it comes back: {text()}")
+
     def test_a_cancelled_job_never_comes_back(self):
         number, said, _ = self.saving_job("--requeue=3")
         self.run_job("scancel", number)
