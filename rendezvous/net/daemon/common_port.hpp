@@ -35,8 +35,8 @@ struct CommonPortOptions {
 };
 
 /// The one port of a coordinator, in torchupd as in an agent that hosts: clients of the store, agents, and people and
-/// probes who ask for pages (/healthz, /readyz, /metrics, /status). Who comes in, and who gives way when descriptors run out, is
-/// decided alike in both.
+/// probes who ask for pages (/healthz, /readyz, /metrics, /status). Who comes in, and who gives way when descriptors
+/// run out, is decided alike in both.
 class CommonPort {
  public:
   /// The coordinator must outlive this.
