@@ -30,6 +30,17 @@ void Front::kill() {
   process_.kill();
 }
 
+void Front::stop() {
+  world_.say("the front is stopped");
+  process_.stop();
+}
+
+void Front::go_on() {
+  if (!alive()) return;
+  world_.say("the front goes on");
+  process_.go_on();
+}
+
 void Front::kill_a_client() {
   if (links_.empty()) return;
   const auto which = std::next(links_.begin(), world_.pick(0, static_cast<int>(links_.size()) - 1));

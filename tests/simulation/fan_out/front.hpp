@@ -25,8 +25,8 @@ class Front {
   void signal(int number);
   void list(std::vector<Host> hosts);
   void kill();
-  void stop() { process_.stop(); }
-  void go_on() { process_.go_on(); }
+  void stop();
+  void go_on();
   /// Its ssh to one of the hosts, by chance.
   void kill_a_client();
 

@@ -106,10 +106,12 @@ void FanOutHistory::fault(int kind) {
     case 1:
       front_->stop();
       truth_.front_hindered(true);
-      return world_.after(world_.milliseconds(100, 40'000), [this] {
+      return world_.after(world_.milliseconds(100, 40'000), [this, number = ++front_stops_] {
         front_->go_on();
         // What came meanwhile it hears only now.
-        world_.after(link_silence_max + 2s, [this] { truth_.front_hindered(!front_->alive()); });
+        world_.after(link_silence_max + 2s, [this, number] {
+          if (number == front_stops_) truth_.front_hindered(!front_->alive());
+        });
       });
     case 2: {
       const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGQUIT};

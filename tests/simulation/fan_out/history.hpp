@@ -47,6 +47,7 @@ class FanOutHistory {
   std::vector<std::unique_ptr<SimulatedHost>> hosts_;  ///< a start each
   std::unique_ptr<Front> front_;
   std::uint64_t faults_ = 0;
+  int front_stops_ = 0;
 };
 
 }  // namespace torchup::simulation
