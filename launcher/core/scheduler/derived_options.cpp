@@ -92,8 +92,7 @@ class Derivation {
     if (most > 1 && static_cast<std::size_t>(most) == part_.hosts.size()) derive_hosts();
     if (options_.has("nnodes") || part_.hosts.size() < 2) return;
     const bool slurm = found_.scheduler == "slurm";
-    const std::string remedy =
-        slurm ? "srun torchup … runs on all" : "--nnodes and --rdzv-endpoint on each of them make one job of them";
+    const std::string remedy = slurm ? "srun torchup … runs on all" : "torchup --hosts auto … runs on all";
     part_.warnings.push_back(fmt::format("this {} job has {} nodes and this runs on {} alone; {}",
                                          slurm ? "Slurm" : found_.scheduler, part_.hosts.size(),
                                          found_.own_name.empty() ? "one of them" : found_.own_name, remedy));

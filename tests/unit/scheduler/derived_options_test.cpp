@@ -246,7 +246,7 @@ TEST_CASE("one process in a job of several nodes is told so once", "[unit][sched
   REQUIRE(plan_in(slurm_batch(), by_hand).terms.hostlist == "n1,n2,n3");
   REQUIRE(plan_in(slurm_batch(), with(by_hand, {{"nnodes", "2"}})).terms.hostlist.empty());
   REQUIRE_THAT(plan_in({{"LSB_JOBID", "1"}, {"LSB_MCPU_HOSTS", "a 2 b 2"}}).warnings.at(0),
-               StartsWith("this lsf job has 2 nodes and this runs on one of them alone; --nnodes"));
+               StartsWith("this lsf job has 2 nodes and this runs on one of them alone; torchup --hosts auto"));
 }
 
 TEST_CASE("a list of hosts that is too long for the wire is not passed on", "[unit][scheduler]") {
