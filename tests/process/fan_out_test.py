@@ -151,7 +151,8 @@ class FanOut(unittest.TestCase):
             except OSError:
                 return []
 
-        return [pid for pid in self.descendants(job.pid) if command(pid)[-len(words):] == [word.encode() for word in words]]
+        wanted = [word.encode() for word in words]
+        return [pid for pid in self.descendants(job.pid) if command(pid)[-len(words):] == wanted]
 
     def test_a_lost_host_ends_the_job_where_all_are_needed(self):
         job = self.waiting_job("--hosts=a,b")
@@ -188,7 +189,8 @@ class FanOut(unittest.TestCase):
         self.assertIn("no torchup at /no/torchup there", self.refused(67, "--hosts=a", "--remote-torchup=/no/torchup"))
 
     def test_a_directory_that_is_not_there(self):
-        self.assertIn("host a: /not/here: No such file or directory; --chdir", self.refused(2, "--hosts=a", "--chdir=/not/here"))
+        said = self.refused(2, "--hosts=a", "--chdir=/not/here")
+        self.assertIn("host a: /not/here: No such file or directory; --chdir", said)
 
     def test_a_program_that_is_not_there(self):
         _, err = self.run_job(2, "--hosts=a,b", "--no-python", "/no/program")
@@ -201,7 +203,8 @@ class FanOut(unittest.TestCase):
         self.mark("list").write_text("a\na:2\n")
         for words, told in ((["--hosts=a,b,a"], "a"), ([f"--hostfile={self.mark('list')}"], "list:2"),
                             (["--hosts=a", "--nnodes=2:3"], "--nnodes"), (["--hosts=a", "--standalone"], "--standalone"),
-                            (["--hosts=a", "--max-restarts=-1"], "max_restarts"), (["--hosts=a[1-2000]"], "1024")):
+                            (["--hosts=a", "--max-restarts=-1"], "max_restarts"),
+                            (["--hosts=a[1-2000]"], "1024")):
             self.assertIn(told, self.refused(2, *words), words)
 
     # Hosts that come and go.
