@@ -133,6 +133,7 @@ void FanOut::on(const fan::Listed& event, TimePoint now) {
 }
 
 void FanOut::dismiss(Entry& entry, TimePoint now) {
+  if (entry.state == State::leaving) return;  // it was told so before it was wanted for a while
   if (entry.state == State::starting) close(entry);
   if (entry.state != State::linked) return enter(entry, State::over, now);
   act(fan::Say{fan::Say::Level::info, fmt::format("host {} is not listed any more: it leaves", entry.host.name)});

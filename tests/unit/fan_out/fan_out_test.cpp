@@ -255,6 +255,12 @@ TEST_CASE("hosts that are discovered come and go", "[unit][fan_out]") {
     REQUIRE(front.step(fan::Listed{hosts({"b", "a"})}).empty());
     REQUIRE(front.ended(0, 143) == "close 0\nstart 2 a as node 0\nexpect 2\n");
   }
+  SECTION("one that comes back while it leaves, and is gone again, is told once and closed in the end") {
+    front.step(fan::Listed{hosts({"b"})});
+    front.step(fan::Listed{hosts({"b", "a"})});
+    REQUIRE(front.step(fan::Listed{hosts({"b"})}).empty());
+    REQUIRE(front.ended(0, 143) == "close 0\n");
+  }
   SECTION("one that is gone before it has answered is closed") {
     REQUIRE(front.step(fan::Listed{hosts({"a", "b", "c"})}) == "start 2 c as node 2\nexpect 3\n");
     REQUIRE(front.step(fan::Listed{hosts({"a", "b"})}) == "close 2\nexpect 2\n");
