@@ -103,9 +103,10 @@ void SimulatedHost::watch_cut() {
 }
 
 void SimulatedHost::must_end(Duration within) {
-  world_.after(within, [this, since = world_.now(), stops = process_.stops()] {
-    const bool hindered =
-        process_.stopped() || process_.stops() != stops || (stops > 0 && process_.awake_since() > since);
+  // One that was stopped hears only then what came before, and counts from there.
+  world_.after(within, [this, stops = process_.stops()] {
+    const bool hindered = process_.stopped() || process_.stops() != stops ||
+                          (stops > 0 && world_.now() < process_.awake_since() + silent_limit);
     if (far_ && alive() && !hindered) world_.broken(name_ + " still lives after its link");
   });
 }
