@@ -36,7 +36,7 @@ struct ToldSignature {
 };
 
 /// Of each number that all have told, the times by node.
-std::vector<std::vector<std::int64_t>> shared_times(const ToldSignature& told) {
+std::map<std::int64_t, std::vector<std::int64_t>> shared_times(const ToldSignature& told) {
   std::map<std::int64_t, std::vector<std::int64_t>> times;
   for (std::size_t i = 0; i < told.arrivals.size(); ++i) {
     const auto& numbers = told.arrivals[i]->numbers;
@@ -46,9 +46,31 @@ std::vector<std::vector<std::int64_t>> shared_times(const ToldSignature& told) {
     }
     std::erase_if(times, [&](const auto& entry) { return entry.second.size() != i + 1; });
   }
+  return times;
+}
+
+/// The rows of `times` after the one that was compared last, if they are enough; then they are compared now. Numbers
+/// that end before it are those of a group that was made again.
+std::vector<std::vector<std::int64_t>> rows_to_compare(const CollectiveSignature& signature, ComparedNumbers& compared,
+                                                       std::map<std::int64_t, std::vector<std::int64_t>> times) {
+  if (times.empty()) return {};
+  const std::int64_t newest = times.rbegin()->first;
+  const auto known = compared.find(signature);
+  const bool is_later = known != compared.end() && known->second <= newest;
   std::vector<std::vector<std::int64_t>> rows;
-  for (auto& [_, row] : times) rows.push_back(std::move(row));
+  for (auto at = is_later ? times.upper_bound(known->second) : times.begin(); at != times.end(); ++at) {
+    rows.push_back(std::move(at->second));
+  }
+  if (rows.size() < lateness_least) return {};
+  compared[signature] = newest;
   return rows;
+}
+
+/// Of signatures that nobody tells any more, one is new again when they come back.
+void forget_some(ComparedNumbers& compared, const std::map<CollectiveSignature, ToldSignature>& told) {
+  if (compared.size() <= 2 * told_signatures_max) return;
+  std::erase_if(compared, [&](const auto& entry) { return !told.contains(entry.first); });
+  while (compared.size() > 2 * told_signatures_max) compared.erase(compared.begin());
 }
 
 Duration clock_error_of(const ToldSignature& told, std::span<const NodeWindow> nodes, std::size_t index) {
@@ -117,7 +139,7 @@ std::vector<LatestArrivals> told_arrivals(const LatenessWindow& window, const Cl
   return told;
 }
 
-WindowFindings judge_window(std::span<const NodeWindow> nodes) {
+WindowFindings judge_window(std::span<const NodeWindow> nodes, ComparedNumbers& compared) {
   std::map<CollectiveSignature, ToldSignature> signatures;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const auto& all = nodes[i].told;
@@ -134,13 +156,14 @@ WindowFindings judge_window(std::span<const NodeWindow> nodes) {
   std::set<std::string_view> compared_groups;
   for (const auto& [signature, told] : signatures) {
     if (told.nodes.size() < 2) continue;
-    const auto times = shared_times(told);
-    if (times.size() < lateness_least) continue;
-    findings.measured = true;
     compared_groups.insert(signature.group);
+    const auto times = rows_to_compare(signature, compared, shared_times(told));
+    if (times.empty()) continue;
+    findings.measured = true;
     auto found = latest_node(told, nodes, times);
     if (found && (!latest || found->lateness.late > latest->lateness.late)) latest = std::move(found);
   }
+  forget_some(compared, signatures);
   if (latest && is_straggler(latest->lateness)) {
     const NodeWindow& node = nodes[latest->node];
     findings.straggler = late_member(node, has_straggler(node) ? *node.worst : latest->lateness);
@@ -149,7 +172,7 @@ WindowFindings judge_window(std::span<const NodeWindow> nodes) {
 
   for (const NodeWindow& node : nodes) {
     if (!node.worst) continue;
-    // Where nodes were compared, who is late only among its neighbours keeps nobody waiting.
+    // Where nodes are compared, who is late only among its neighbours keeps nobody waiting.
     if (compared_groups.contains(node.worst->signature.group)) continue;
     findings.measured = true;
     if (!has_straggler(node)) continue;
