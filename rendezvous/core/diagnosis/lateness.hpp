@@ -86,7 +86,7 @@ struct LatestArrivals {
 };
 
 struct LatenessWindow {
-  std::optional<Lateness> worst = {};           ///< of all ranks and signatures the latest; nothing: none to compare
+  std::optional<Lateness> worst = {};           ///< of all ranks and signatures the latest; nothing: none is due
   std::optional<Lateness> newest_worst = {};    ///< likewise of `signatures`, of which windows before have used some
   std::vector<Lateness> ranks = {};             ///< at worst's signature, by rank: for the metric
   std::vector<LatestArrivals> signatures = {};  ///< that have a new collective, also of one rank alone
@@ -98,8 +98,9 @@ struct LatenessWindow {
 /// Compared are collectives that all local ranks of a group have; a local rank belongs to a group when it has any of
 /// its collectives. Lateness is the arrival minus the median of the others'; where all have the device's durations, the
 /// longest duration minus the own: who comes last waits least. What one window has used no later one uses again, so
-/// that three windows are three proofs; a signature with fewer new collectives than lateness_least waits for more. What
-/// is for other nodes does not wait: nodes that waited for themselves would tell in different windows. Where less than
+/// that three windows are three proofs; a signature with fewer new collectives than lateness_least waits for more.
+/// While one waits by which a rank is a straggler, a window says nothing of others: they would break the row. What is
+/// for other nodes does not wait: nodes that waited for themselves would tell in different windows. Where less than
 /// told_numbers_max is new, it is the newest so many, and who compares them leaves out what was compared before.
 class LatenessMeter {
  public:

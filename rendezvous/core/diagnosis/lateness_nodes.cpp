@@ -49,21 +49,26 @@ std::map<std::int64_t, std::vector<std::int64_t>> shared_times(const ToldSignatu
   return times;
 }
 
-/// The rows of `times` after the one that was compared last, if they are enough; then they are compared now. Numbers
-/// that end before it are those of a group that was made again.
-std::vector<std::vector<std::int64_t>> rows_to_compare(const CollectiveSignature& signature, ComparedNumbers& compared,
-                                                       std::map<std::int64_t, std::vector<std::int64_t>> times) {
-  if (times.empty()) return {};
+struct ComparedRows {
+  std::vector<std::vector<std::int64_t>> rows = {};  ///< none: there are not enough
+  bool is_proof = false;                             ///< no window before has compared any of them
+};
+
+/// Those that were not compared before if they are enough; then they are now. Numbers that end before the one that was
+/// compared last are those of a group that was made again.
+ComparedRows rows_to_compare(const CollectiveSignature& signature, ComparedNumbers& compared,
+                             std::map<std::int64_t, std::vector<std::int64_t>> times) {
+  if (times.size() < lateness_least) return {};
   const std::int64_t newest = times.rbegin()->first;
   const auto known = compared.find(signature);
   const bool is_later = known != compared.end() && known->second <= newest;
-  std::vector<std::vector<std::int64_t>> rows;
-  for (auto at = is_later ? times.upper_bound(known->second) : times.begin(); at != times.end(); ++at) {
-    rows.push_back(std::move(at->second));
-  }
-  if (rows.size() < lateness_least) return {};
-  compared[signature] = newest;
-  return rows;
+  auto first = is_later ? times.upper_bound(known->second) : times.begin();
+  const bool is_proof = static_cast<std::size_t>(std::distance(first, times.end())) >= lateness_least;
+  if (is_proof) compared[signature] = newest;
+  if (!is_proof) first = times.begin();
+  ComparedRows found{.is_proof = is_proof};
+  for (; first != times.end(); ++first) found.rows.push_back(std::move(first->second));
+  return found;
 }
 
 /// Of signatures that nobody tells any more, one is new again when they come back.
@@ -153,17 +158,23 @@ WindowFindings judge_window(std::span<const NodeWindow> nodes, ComparedNumbers& 
 
   WindowFindings findings;
   std::optional<LateNode> latest;
+  bool is_latest_proof = true;
   std::set<std::string_view> compared_groups;
   for (const auto& [signature, told] : signatures) {
     if (told.nodes.size() < 2) continue;
     compared_groups.insert(signature.group);
-    const auto times = rows_to_compare(signature, compared, shared_times(told));
-    if (times.empty()) continue;
-    findings.measured = true;
-    auto found = latest_node(told, nodes, times);
-    if (found && (!latest || found->lateness.late > latest->lateness.late)) latest = std::move(found);
+    const auto [rows, is_proof] = rows_to_compare(signature, compared, shared_times(told));
+    if (rows.empty()) continue;
+    if (is_proof) findings.measured = true;
+    auto found = latest_node(told, nodes, rows);
+    if (!found || (!is_proof && !is_straggler(found->lateness))) continue;
+    if (latest && found->lateness.late <= latest->lateness.late) continue;
+    latest = std::move(found);
+    is_latest_proof = is_proof;
   }
   forget_some(compared, signatures);
+  // What speaks against nobody must not hide who is late elsewhere, only because that is not due in this window.
+  if (!is_latest_proof) return {};
   if (latest && is_straggler(latest->lateness)) {
     const NodeWindow& node = nodes[latest->node];
     findings.straggler = late_member(node, has_straggler(node) ? *node.worst : latest->lateness);

@@ -225,3 +225,24 @@ TEST_CASE("what is kept of compared signatures has a limit", "[unit][lateness]")
     REQUIRE(compared.size() <= 2 * told_signatures_max);
   }
 }
+
+TEST_CASE("a signature at which nobody waits breaks no row between nodes", "[unit][lateness]") {
+  ComparedNumbers compared;
+  const auto told = [](std::int64_t first, std::int64_t late_ns, std::int64_t elements) {
+    auto one = latest(first, 32, late_ns);
+    one.signature.elements = elements;
+    return one;
+  };
+  const auto nodes = [&](std::int64_t of_late, std::int64_t of_other) {
+    std::vector<NodeWindow> both{node("a", 0), node("b", 0)};
+    both[0].told = {told(of_late, 0, 64), told(of_other, 0, 1)};
+    both[1].told = {told(of_late, 30 * ms, 64), told(of_other, 0, 1)};
+    return both;
+  };
+  CHECK(judge_window(nodes(0, 0), compared).straggler);
+  CHECK(judge_window(nodes(4, 32), compared) == WindowFindings{});  // twenty of the other alone
+  CHECK(judge_window(nodes(24, 40), compared).straggler);
+  auto well = nodes(28, 72);
+  well[1].told[0] = told(28, 0, 64);
+  CHECK(judge_window(well, compared) == WindowFindings{true, {}});
+}
