@@ -62,7 +62,9 @@ class Words(unittest.TestCase):
     def test_corpus_is_read_as_in_cpp(self):
         """tests/fuzz/worker_channel_fuzz.cpp reads the same files by rendezvous/base/worker_channel.cpp."""
         wanted = {"abort": ("abort", {"reason": "rank 1 was ended by signal 9"}), "cause": ("cause", {}),
-                  "leave": ("leave", {}),
+                  "leave": ("leave", {}), "look": ("look", {"number": "7"}),
+                  "looked": ("looked", {"number": "7", "length": "512"}),
+                  "looked_too_long": ("looked", {"number": "7", "length": "262145"}),
                   "place": ("place", {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "::1", "EMPTY": ""}),
                   "raised": ("raised", {"text": "ValueError: a=b"}), "stay": ("stay", {}),
                   "parked": ("parked", {"step": "12"}), "too_large": ("parked", {"step": "99999999999999999999"}),

@@ -56,12 +56,12 @@ class Hang(HangJob, unittest.TestCase):
 
     def test_a_rank_of_more_groups_than_a_look_has_room_for(self):
         self.start("""
-            groups = [dist.new_group([0, 1]) for _ in range(100)]
+            groups = [dist.new_group([0, 1]) for _ in range(67)]  # each costs gloo's threads a part of the 5 % of who is busy
             for group in groups:
                 dist.all_reduce(values, group=group)
             if rank == 1:
                 time.sleep(1000)
-            dist.all_reduce(values, group=groups[90])
+            dist.all_reduce(values, group=groups[66])
             """, "--nproc-per-node=2", "--on-hang=abort")
         self.end(1)
         found, = self.events("hang_found")

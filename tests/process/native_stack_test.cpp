@@ -198,7 +198,7 @@ TEST_CASE("a process is told of before the next one is read", "[process][diagnos
   REQUIRE(reaches(second, "stopped") == "stopped");
   const pid_t pid = second.pid();
   std::vector<std::string> problems;
-  read_native_stacks(none, std::vector{StackTarget{first.pid(), 0}, StackTarget{pid, 0}},
+  read_native_stacks(none, std::vector{StackTarget{first.pid(), first.pid()}, StackTarget{pid, 0}},
                      [&](const NativeThread& thread) {
                        problems.push_back(thread.problem);
                        if (problems.size() > 1) return;
@@ -328,7 +328,7 @@ TEST_CASE("torchup-stack takes process ids", "[process][diagnosis]") {
   REQUIRE(threads.size() == 1);
   CHECK(threads[0].thread == child.pid());
   CHECK(stands_in(threads[0], "void diagnosed::Loader::wait_for_data<…>"));
-  const Answer gone = run({pid + ":1", pid});
+  const Answer gone = run({pid + ":1", pid + ":" + pid});
   CHECK(gone.status == 1);
   CHECK(parse_native_text(gone.out).size() == 2);
   CHECK_FALSE(parse_native_text(gone.out)[0].problem.empty());

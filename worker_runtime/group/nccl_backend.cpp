@@ -5,7 +5,7 @@
 #ifdef TORCHUP_CUDA
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -22,6 +22,25 @@ namespace torchup {
 #ifdef TORCHUP_CUDA
 
 namespace {
+
+/// In this thread CUDA may be asked what it refuses, and ends a capture for, while another captures a graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { exchange(); }
+  ~RelaxedCapture() { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  void exchange() {
+    // As with NCCL below: the runtime that libtorch_cuda has loaded.
+    using Exchange = cudaError_t (*)(cudaStreamCaptureMode*);
+    const auto function = reinterpret_cast<Exchange>(dlsym(RTLD_DEFAULT, "cudaThreadExchangeStreamCaptureMode"));
+    if (function) static_cast<void>(function(&mode_));
+  }
+
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  ///< the other one: this thread's and ours change places
+};
 
 /// c10d's options embed ncclConfig_t, whose size follows nccl.h: another library than the header's corrupts memory.
 void check_nccl_version() {
@@ -79,7 +98,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan& plan) {
 
 /// It asks CUDA of collectives that run, which must not end the capture of a graph in another thread.
 std::string nccl_recorder_text() {
-  const c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
+  const RelaxedCapture while_asked;
   return c10d::dump_nccl_trace_json(true, false);
 }
 

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <limits>
 #include <map>
@@ -263,10 +264,14 @@ std::vector<Fact> version_facts(const std::string& python, const std::string& dr
   return facts;
 }
 
-std::vector<Fact> version_facts_within(Duration limit, const std::string& python, const std::string& driver) {
-  auto reading = in_background([=] { return version_facts(python, driver); });
+std::vector<Fact> facts_within(Duration limit, std::function<std::vector<Fact>()> read) {
+  auto reading = in_background(std::move(read));
   if (reading.valid() && reading.wait_for(limit) == std::future_status::ready) return reading.get();
   return {{"torch", fmt::format("not known, its folder does not answer within {}", seconds(limit))}};
+}
+
+std::vector<Fact> version_facts_within(Duration limit, const std::string& python, const std::string& driver) {
+  return facts_within(limit, [=] { return version_facts(python, driver); });
 }
 
 }  // namespace torchup

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -64,7 +65,9 @@ struct PreflightPlaces {
 ///
 /// It reads folders of packages, which may lie on a file server: for a thread.
 [[nodiscard]] std::vector<Fact> version_facts(const std::string& python, const std::string& driver);
-/// The same on a thread of its own. What has not been read within `limit` is told as not known: another node may know.
+/// What `read` returns, on a thread of its own, or where that takes longer than `limit` that the versions are not
+/// known: another node may know.
+[[nodiscard]] std::vector<Fact> facts_within(Duration limit, std::function<std::vector<Fact>()> read);
 [[nodiscard]] std::vector<Fact> version_facts_within(Duration limit, const std::string& python,
                                                      const std::string& driver);
 inline constexpr Duration versions_limit = std::chrono::seconds{1};

@@ -69,8 +69,19 @@ ArrivalTable arrival_table(std::span<const BegunCall> begun, std::size_t members
   return table;
 }
 
-void keep_newest(auto& list) {
-  if (list.size() > lateness_newest_max) list.erase(list.begin(), list.end() - lateness_newest_max);
+void keep_newest(ArrivalTable& table, std::size_t count) {
+  const auto keep = [count](auto& list) {
+    if (list.size() > count) list.erase(list.begin(), list.end() - static_cast<std::ptrdiff_t>(count));
+  };
+  keep(table.numbers);
+  keep(table.arrivals);
+  keep(table.durations);
+}
+
+std::vector<std::int64_t> latest_of(const ArrivalTable& table) {
+  std::vector<std::int64_t> latest;
+  for (const auto& row : table.arrivals) latest.push_back(std::ranges::max(row));
+  return latest;
 }
 
 /// The mean of the gaps without the longest: buckets of one size that follow each other are one step's, so that the
@@ -83,6 +94,14 @@ Duration period_of(const std::vector<std::int64_t>& latest) {
   double sum = 0;
   for (const std::int64_t gap : gaps) sum += static_cast<double>(gap);
   return std::chrono::nanoseconds{static_cast<std::int64_t>(sum / static_cast<double>(gaps.size()))};
+}
+
+/// Of a table of some rows.
+LatestArrivals latest_arrivals(const ArrivalTable& table) {
+  const auto latest = latest_of(table);
+  LatestArrivals told{.period = period_of(latest)};
+  for (std::size_t i = 0; i < latest.size(); ++i) told.numbers.push_back({table.numbers[i], latest[i]});
+  return told;
 }
 
 /// Who has the shortest duration came last. As times of arrival they stand in the same order, and the longest is 0.
@@ -103,6 +122,19 @@ std::vector<Lateness> lateness_of_durations(const std::vector<std::vector<std::i
     all[i].late = std::chrono::nanoseconds{median_of(std::move(late[i]))};
   }
   return all;
+}
+
+/// What is later by how much in one signature's table, by member.
+std::vector<Lateness> lateness_in(const ArrivalTable& table, const CollectiveSignature& signature) {
+  const bool timed = table.durations.size() == table.numbers.size();
+  std::vector<Lateness> late = timed ? lateness_of_durations(table.durations) : lateness_of(table.arrivals);
+  const Duration period = period_of(latest_of(table));
+  for (Lateness& one : late) {
+    one.signature = signature;
+    one.period = period;
+    one.cpu_side = !timed && signature.operation.starts_with("nccl");
+  }
+  return late;
 }
 
 /// Members of each group are the ranks that have any of its collectives.
@@ -183,6 +215,7 @@ std::vector<Lateness> lateness_of(std::span<const std::vector<std::int64_t>> tim
 
 LatenessWindow LatenessMeter::window(std::span<const RankArrivals> ranks) {
   LatenessWindow window;
+  bool is_newest_proof = true;
   GroupMembers members;
   auto signatures = calls_of(ranks, members);
   std::erase_if(used_until_ns_, [&](const auto& entry) {
@@ -195,36 +228,39 @@ LatenessWindow LatenessMeter::window(std::span<const RankArrivals> ranks) {
     put_in_order(calls.begun);
     const auto used = used_until_ns_.find(signature);
     const bool is_known = used != used_until_ns_.end() && !was_set_back(calls.begun, used->second);
-    ArrivalTable table = arrival_table(calls.begun, group.size(), is_known ? used->second : -1);
-    if (table.numbers.size() < lateness_least) continue;
-    const bool timed = table.durations.size() == table.numbers.size();
-    keep_newest(table.numbers);
-    keep_newest(table.arrivals);
-    keep_newest(table.durations);
-
-    std::vector<std::int64_t> latest;
-    for (const auto& row : table.arrivals) latest.push_back(std::ranges::max(row));
-    used_until_ns_[signature] = std::ranges::max(latest);
-    LatestArrivals told{.signature = signature, .dtype = calls.dtype, .period = period_of(latest)};
-    for (std::size_t i = 0; i < latest.size(); ++i) told.numbers.push_back({table.numbers[i], latest[i]});
-    if (group.size() == 1) told.only_rank = ranks[group.front()].rank;
-    const Duration period = told.period;
-    window.signatures.push_back(std::move(told));
+    ArrivalTable fresh = arrival_table(calls.begun, group.size(), is_known ? used->second : -1);
+    if (fresh.numbers.empty()) continue;
+    keep_newest(fresh, lateness_newest_max);
+    const bool is_proof = fresh.numbers.size() >= lateness_least;
+    if (is_proof) used_until_ns_[signature] = std::ranges::max(latest_of(fresh));
+    ArrivalTable newest;
+    if (fresh.numbers.size() < told_numbers_max) {
+      newest = arrival_table(calls.begun, group.size(), -1);
+      keep_newest(newest, told_numbers_max);
+    }
+    const ArrivalTable& told = newest.numbers.empty() ? fresh : newest;
+    if (told.numbers.size() < lateness_least) continue;
+    LatestArrivals& arrivals = window.signatures.emplace_back(latest_arrivals(told));
+    arrivals.signature = signature;
+    arrivals.dtype = calls.dtype;
+    if (group.size() == 1) arrivals.only_rank = ranks[group.front()].rank;
     if (group.size() == 1) continue;
 
-    std::vector<Lateness> late = timed ? lateness_of_durations(table.durations) : lateness_of(table.arrivals);
+    std::vector<Lateness> late = lateness_in(is_proof ? fresh : told, signature);
     for (std::size_t i = 0; i < late.size(); ++i) {
-      late[i].signature = signature;
       late[i].dtype = calls.dtype;
       late[i].rank = ranks[group[i]].rank;
-      late[i].period = period;
-      late[i].cpu_side = !timed && signature.operation.starts_with("nccl");
     }
-    const auto latest_rank = std::ranges::max_element(late, {}, &Lateness::late);
-    if (window.worst && window.worst->late >= latest_rank->late) continue;
-    window.worst = *latest_rank;
+    const Lateness latest = *std::ranges::max_element(late, {}, &Lateness::late);
+    if (!window.newest_worst || window.newest_worst->late < latest.late) {
+      window.newest_worst = latest;
+      is_newest_proof = is_proof;
+    }
+    if (!is_proof || (window.worst && window.worst->late >= latest.late)) continue;
+    window.worst = latest;
     window.ranks = std::move(late);
   }
+  if (!is_newest_proof && is_straggler(*window.newest_worst)) window.worst.reset();
   return window;
 }
 

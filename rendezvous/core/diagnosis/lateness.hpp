@@ -20,6 +20,8 @@ namespace torchup {
 /// Of one signature: more are not compared, fewer prove nothing and wait for the next window.
 inline constexpr std::size_t lateness_newest_max = 256;
 inline constexpr std::size_t lateness_least = 20;
+/// Of one signature, to other nodes.
+inline constexpr std::size_t told_numbers_max = 32;
 /// A straggler is last in this share of the collectives, by this share of the signature's period and by this time.
 inline constexpr double straggler_last_share = 0.70;
 inline constexpr double straggler_late_share = 0.05;
@@ -84,9 +86,10 @@ struct LatestArrivals {
 };
 
 struct LatenessWindow {
-  std::optional<Lateness> worst = {};           ///< of all ranks and signatures the latest; nothing: none to compare
+  std::optional<Lateness> worst = {};           ///< of all ranks and signatures the latest; nothing: none is due
+  std::optional<Lateness> newest_worst = {};    ///< likewise of `signatures`, of which windows before have used some
   std::vector<Lateness> ranks = {};             ///< at worst's signature, by rank: for the metric
-  std::vector<LatestArrivals> signatures = {};  ///< those with lateness_least new collectives, also of one rank alone
+  std::vector<LatestArrivals> signatures = {};  ///< that have a new collective, also of one rank alone
   friend bool operator==(const LatenessWindow&, const LatenessWindow&) = default;
 };
 
@@ -96,6 +99,9 @@ struct LatenessWindow {
 /// its collectives. Lateness is the arrival minus the median of the others'; where all have the device's durations, the
 /// longest duration minus the own: who comes last waits least. What one window has used no later one uses again, so
 /// that three windows are three proofs; a signature with fewer new collectives than lateness_least waits for more.
+/// While one waits by which a rank is a straggler, a window says nothing of others: they would break the row. What is
+/// for other nodes does not wait: nodes that waited for themselves would tell in different windows. Where less than
+/// told_numbers_max is new, it is the newest so many, and who compares them leaves out what was compared before.
 class LatenessMeter {
  public:
   /// A look at all local ranks; a rank is there once.

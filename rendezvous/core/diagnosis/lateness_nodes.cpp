@@ -36,7 +36,7 @@ struct ToldSignature {
 };
 
 /// Of each number that all have told, the times by node.
-std::vector<std::vector<std::int64_t>> shared_times(const ToldSignature& told) {
+std::map<std::int64_t, std::vector<std::int64_t>> shared_times(const ToldSignature& told) {
   std::map<std::int64_t, std::vector<std::int64_t>> times;
   for (std::size_t i = 0; i < told.arrivals.size(); ++i) {
     const auto& numbers = told.arrivals[i]->numbers;
@@ -46,9 +46,36 @@ std::vector<std::vector<std::int64_t>> shared_times(const ToldSignature& told) {
     }
     std::erase_if(times, [&](const auto& entry) { return entry.second.size() != i + 1; });
   }
-  std::vector<std::vector<std::int64_t>> rows;
-  for (auto& [_, row] : times) rows.push_back(std::move(row));
-  return rows;
+  return times;
+}
+
+struct ComparedRows {
+  std::vector<std::vector<std::int64_t>> rows = {};  ///< none: there are not enough
+  bool is_proof = false;                             ///< no window before has compared any of them
+};
+
+/// Those that were not compared before if they are enough; then they are now. Numbers that end before the one that was
+/// compared last are those of a group that was made again.
+ComparedRows rows_to_compare(const CollectiveSignature& signature, ComparedNumbers& compared,
+                             std::map<std::int64_t, std::vector<std::int64_t>> times) {
+  if (times.size() < lateness_least) return {};
+  const std::int64_t newest = times.rbegin()->first;
+  const auto known = compared.find(signature);
+  const bool is_later = known != compared.end() && known->second <= newest;
+  auto first = is_later ? times.upper_bound(known->second) : times.begin();
+  const bool is_proof = static_cast<std::size_t>(std::distance(first, times.end())) >= lateness_least;
+  if (is_proof) compared[signature] = newest;
+  if (!is_proof) first = times.begin();
+  ComparedRows found{.is_proof = is_proof};
+  for (; first != times.end(); ++first) found.rows.push_back(std::move(first->second));
+  return found;
+}
+
+/// Of signatures that nobody tells any more, one is new again when they come back.
+void forget_some(ComparedNumbers& compared, const std::map<CollectiveSignature, ToldSignature>& told) {
+  if (compared.size() <= 2 * told_signatures_max) return;
+  std::erase_if(compared, [&](const auto& entry) { return !told.contains(entry.first); });
+  while (compared.size() > 2 * told_signatures_max) compared.erase(compared.begin());
 }
 
 Duration clock_error_of(const ToldSignature& told, std::span<const NodeWindow> nodes, std::size_t index) {
@@ -117,7 +144,7 @@ std::vector<LatestArrivals> told_arrivals(const LatenessWindow& window, const Cl
   return told;
 }
 
-WindowFindings judge_window(std::span<const NodeWindow> nodes) {
+WindowFindings judge_window(std::span<const NodeWindow> nodes, ComparedNumbers& compared) {
   std::map<CollectiveSignature, ToldSignature> signatures;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const auto& all = nodes[i].told;
@@ -131,16 +158,23 @@ WindowFindings judge_window(std::span<const NodeWindow> nodes) {
 
   WindowFindings findings;
   std::optional<LateNode> latest;
+  bool is_latest_proof = true;
   std::set<std::string_view> compared_groups;
   for (const auto& [signature, told] : signatures) {
     if (told.nodes.size() < 2) continue;
-    const auto times = shared_times(told);
-    if (times.size() < lateness_least) continue;
-    findings.measured = true;
     compared_groups.insert(signature.group);
-    auto found = latest_node(told, nodes, times);
-    if (found && (!latest || found->lateness.late > latest->lateness.late)) latest = std::move(found);
+    const auto [rows, is_proof] = rows_to_compare(signature, compared, shared_times(told));
+    if (rows.empty()) continue;
+    if (is_proof) findings.measured = true;
+    auto found = latest_node(told, nodes, rows);
+    if (!found || (!is_proof && !is_straggler(found->lateness))) continue;
+    if (latest && found->lateness.late <= latest->lateness.late) continue;
+    latest = std::move(found);
+    is_latest_proof = is_proof;
   }
+  forget_some(compared, signatures);
+  // What speaks against nobody must not hide who is late elsewhere, only because that is not due in this window.
+  if (!is_latest_proof) return {};
   if (latest && is_straggler(latest->lateness)) {
     const NodeWindow& node = nodes[latest->node];
     findings.straggler = late_member(node, has_straggler(node) ? *node.worst : latest->lateness);
@@ -149,7 +183,7 @@ WindowFindings judge_window(std::span<const NodeWindow> nodes) {
 
   for (const NodeWindow& node : nodes) {
     if (!node.worst) continue;
-    // Where nodes were compared, who is late only among its neighbours keeps nobody waiting.
+    // Where nodes are compared, who is late only among its neighbours keeps nobody waiting.
     if (compared_groups.contains(node.worst->signature.group)) continue;
     findings.measured = true;
     if (!has_straggler(node)) continue;

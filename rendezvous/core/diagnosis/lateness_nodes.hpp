@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,7 +15,6 @@
 /// Who arrives last at collectives, between nodes: what agents tell of a window, and the coordinator's rule.
 namespace torchup {
 
-inline constexpr std::size_t told_numbers_max = 32;     ///< of one signature
 inline constexpr std::size_t told_signatures_max = 64;  ///< of one node: the largest
 /// Lateness below so many errors of the clocks does not count.
 inline constexpr int late_errors_min = 2;
@@ -51,12 +51,16 @@ struct WindowFindings {
   friend bool operator==(const WindowFindings&, const WindowFindings&) = default;
 };
 
+/// Up to which number the windows of an attempt have compared each signature. At most twice told_signatures_max.
+using ComparedNumbers = std::map<CollectiveSignature, std::int64_t>;
+
 /// The rule over all nodes of a job; with one node it is that node's own.
 ///
-/// Compared are numbers that all nodes which tell a signature have told, lateness_least at least. The node of the
-/// largest median lateness counts, of those where it is late_errors_min errors or more: its own, or the others' median
-/// one where that is larger. A late node with a late rank is that rank, or with one rank in the group that one, else
-/// the node. Where no node is late, a rank may still be late in a group that lies within its node.
-[[nodiscard]] WindowFindings judge_window(std::span<const NodeWindow> nodes);
+/// Compared are numbers that all nodes which tell a signature have told, and no window before, lateness_least at least.
+/// The node of the largest median lateness counts, of those where it is late_errors_min errors or more: its own, or the
+/// others' median one where that is larger. A late node with a late rank is that rank, or with one rank in the group
+/// that one, else the node. Where no node is late, a rank may still be late in a group that lies within its node. While
+/// a node is a straggler by a signature of which less than lateness_least is new, the window says nothing.
+[[nodiscard]] WindowFindings judge_window(std::span<const NodeWindow> nodes, ComparedNumbers& compared);
 
 }  // namespace torchup

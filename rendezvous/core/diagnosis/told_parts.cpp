@@ -227,13 +227,20 @@ std::string place_of(std::size_t part) {
 }
 constexpr std::size_t place_bytes = 4;
 
+/// Where nodes are compared it says which rank of a late node it is, and else it is a proof by itself.
+const std::optional<Lateness>& told_worst(const LatenessWindow& window, std::span<const std::string> shared_groups) {
+  const auto& newest = window.newest_worst;
+  if (!newest || !std::ranges::binary_search(shared_groups, newest->signature.group)) return window.worst;
+  return newest;
+}
+
 }  // namespace
 
 ToldWindow told_window(std::uint64_t number, const LatenessWindow& window, const ClockOffset::Estimate& clock,
                        std::span<const std::string> shared_groups) {
   ToldWindow told{.number = number,
                   .clock_error = clock.error,
-                  .worst = window.worst,
+                  .worst = told_worst(window, shared_groups),
                   .told = told_arrivals(window, clock, shared_groups)};
   for (const Lateness& lateness : window.ranks) {
     if (lateness.rank) told.late_ranks.push_back({*lateness.rank, lateness.late});

@@ -123,6 +123,7 @@ void JobWatch::end(const Rendezvous& rounds, TimePoint now) {
   asker_.reset();
   ask_waits_.reset();
   stragglers_ = {};
+  compared_.clear();
   window_at_.reset();
   window_.reset();
   late_.clear();
@@ -236,7 +237,7 @@ void JobWatch::close_window(const Rendezvous& rounds) {
   late_ = std::move(window.late);
   std::vector<NodeWindow> nodes;
   for (auto& [_, node] : window.nodes) nodes.push_back(std::move(node));
-  for (const StragglerNews& news : stragglers_.window(judge_window(nodes))) {
+  for (const StragglerNews& news : stragglers_.window(judge_window(nodes, compared_))) {
     actions_.emplace_back(std::visit([](const auto& one) { return Note{StragglerNoted{to_text(one)}}; }, news));
     tell_news(rounds, std::visit([](const auto& one) { return DiagnosisNews{one}; }, news));
   }

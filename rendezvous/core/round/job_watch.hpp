@@ -144,6 +144,7 @@ class JobWatch {
 
   Duration window_every_{0};
   StragglerWatch stragglers_;
+  ComparedNumbers compared_;  ///< between nodes
   std::optional<TimePoint> window_at_;
   std::optional<Window> window_;
   std::uint64_t windows_ = 0;

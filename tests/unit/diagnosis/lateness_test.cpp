@@ -83,6 +83,31 @@ TEST_CASE("what a window has used the next one does not use again", "[unit][late
   CHECK(window.worst->count == 20);
 }
 
+TEST_CASE("collectives at which nobody waits break no row of those at which a rank is late", "[unit][lateness]") {
+  // Two to a step, of two sizes, five steps to a window: their twenties come in different windows.
+  LatenessMeter meter;
+  int found = 0;
+  for (std::int64_t steps = 3; steps <= 200; steps += 5) {
+    std::vector<RankArrivals> ranks(2);
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      ranks[rank].rank = Rank{static_cast<int>(rank)};
+      for (std::int64_t n = 2; n < 2 * steps; ++n) {
+        const std::int64_t late_ns = n % 2 == 0 && rank == 1 ? 30 * ms : 0;
+        Collective call{.group = "0", .number = n, .operation = "gloo:all_reduce", .elements = n % 2 == 0 ? 64 : 1};
+        call.created_ns = 50 * n * ms + late_ns + 1;
+        if (n % 2 == 0 && n <= 6) call.elements = 8;
+        ranks[rank].arrivals.push_back({call, {}});
+      }
+    }
+    const auto worst = meter.window(ranks).worst;
+    if (!worst) continue;
+    CHECK(worst->rank == Rank{1});
+    CHECK(is_straggler(*worst));
+    ++found;
+  }
+  CHECK(found >= 7);
+}
+
 TEST_CASE("a clock that is set back costs no more than one window", "[unit][lateness]") {
   LatenessMeter meter;
   const auto set_back = [](std::int64_t by_ns, std::int64_t count, std::int64_t first) {

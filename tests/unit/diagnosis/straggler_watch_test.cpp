@@ -81,10 +81,11 @@ class Training {
 std::optional<std::pair<int, int>> first_told(Training& training, int windows, int steps) {
   LatenessMeter meter;
   StragglerWatch watch;
+  ComparedNumbers compared;
   for (int window = 1; window <= windows; ++window) {
     NodeWindow node;
     node.worst = meter.window(training.run(steps)).worst;
-    const auto news = watch.window(judge_window(std::vector{node}));
+    const auto news = watch.window(judge_window(std::vector{node}, compared));
     if (news.empty()) continue;
     return std::pair{window, std::get<StragglerFound>(news.front()).rank->value()};
   }
@@ -210,6 +211,7 @@ TEST_CASE("between nodes a rank that is 30 % slower is told, and equal nodes are
       Training training{seed, 4, slower > 1 ? Noise::even : Noise::heavy, slower};  // two ranks on each of two nodes
       LatenessMeter meters[2];
       StragglerWatch watch;
+      ComparedNumbers compared;
       std::optional<StragglerFound> told;
       for (int window = 0; window < 8; ++window) {
         const auto& ranks = training.run(100);
@@ -220,7 +222,7 @@ TEST_CASE("between nodes a rank that is 30 % slower is told, and equal nodes are
           nodes.push_back({.node = NodeId{name}, .host = name, .clock_error = 1ms, .worst = local.worst});
           nodes.back().told = told_arrivals(local, {.offset = i == 0 ? 0ms : 1ms, .error = 1ms}, shared);
         }
-        const auto news = watch.window(judge_window(nodes));
+        const auto news = watch.window(judge_window(nodes, compared));
         if (!news.empty()) told = std::get<StragglerFound>(news.front());
       }
       CAPTURE(seed, slower);
