@@ -177,14 +177,14 @@ class OneNode(Rehearsed, unittest.TestCase):
         self.assertEqual(ends, {0: -signal.SIGKILL, 1: -signal.SIGTERM})
 
     def test_a_node_that_stands_still_and_goes_on(self):
-        job = self.begin("at 500ms stop node=0 for=2s", "{notes} 60 0.05")
+        job = self.begin("at step 5 stop node=0 for=3s", "{notes} 60 0.05")
         pids = until(lambda: len(self.starts()) == 2 and [start[1] for start in self.starts()], "workers")
         inner = until(lambda: children(job.pid), "the inner process")[0]
         until(lambda: all(state(pid) == "T" for pid in (*pids, inner, job.pid)), "all are stopped")
         _, err = self.end(job, 0, LIMIT_S)
         self.assertEqual(self.seen("signal_received"), [])
         self.assertEqual(self.seen("worker_stopped"), [])
-        self.assertGreaterEqual(self.fault("stop node=0")["going_on_after_s"], 2)
+        self.assertGreaterEqual(self.fault("stop node=0")["going_on_after_s"], 3)
         self.assertIn("rehearsal passed", err)
 
     def test_a_stopped_node_whose_launcher_is_killed_leaves_nobody(self):
