@@ -215,7 +215,7 @@ std::vector<Lateness> lateness_of(std::span<const std::vector<std::int64_t>> tim
 
 LatenessWindow LatenessMeter::window(std::span<const RankArrivals> ranks) {
   LatenessWindow window;
-  bool is_newest_proof = true;
+  bool is_another_waiting = false;
   GroupMembers members;
   auto signatures = calls_of(ranks, members);
   std::erase_if(used_until_ns_, [&](const auto& entry) {
@@ -252,15 +252,13 @@ LatenessWindow LatenessMeter::window(std::span<const RankArrivals> ranks) {
       late[i].rank = ranks[group[i]].rank;
     }
     const Lateness latest = *std::ranges::max_element(late, {}, &Lateness::late);
-    if (!window.newest_worst || window.newest_worst->late < latest.late) {
-      window.newest_worst = latest;
-      is_newest_proof = is_proof;
-    }
+    if (!window.newest_worst || window.newest_worst->late < latest.late) window.newest_worst = latest;
+    if (!is_proof && is_straggler(latest)) is_another_waiting = true;
     if (!is_proof || (window.worst && window.worst->late >= latest.late)) continue;
     window.worst = latest;
     window.ranks = std::move(late);
   }
-  if (!is_newest_proof && is_straggler(*window.newest_worst)) window.worst.reset();
+  if (is_another_waiting && window.worst && !is_straggler(*window.worst)) window.worst.reset();
   return window;
 }
 

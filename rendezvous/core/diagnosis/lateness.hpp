@@ -99,9 +99,9 @@ struct LatenessWindow {
 /// its collectives. Lateness is the arrival minus the median of the others'; where all have the device's durations, the
 /// longest duration minus the own: who comes last waits least. What one window has used no later one uses again, so
 /// that three windows are three proofs; a signature with fewer new collectives than lateness_least waits for more.
-/// While one waits by which a rank is a straggler, a window says nothing of others: they would break the row. What is
-/// for other nodes does not wait: nodes that waited for themselves would tell in different windows. Where less than
-/// told_numbers_max is new, it is the newest so many, and who compares them leaves out what was compared before.
+/// While one waits by which a rank is a straggler, a window in which nobody is says nothing: it would break the row.
+/// What is for other nodes does not wait: nodes that waited for themselves would tell in different windows. Where less
+/// than told_numbers_max is new, it is the newest so many, and who compares them leaves out what was compared before.
 class LatenessMeter {
  public:
   /// A look at all local ranks; a rank is there once.

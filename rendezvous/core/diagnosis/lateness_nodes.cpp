@@ -158,28 +158,29 @@ WindowFindings judge_window(std::span<const NodeWindow> nodes, ComparedNumbers& 
 
   WindowFindings findings;
   std::optional<LateNode> latest;
-  bool is_latest_proof = true;
+  bool is_another_waiting = false;
   std::set<std::string_view> compared_groups;
   for (const auto& [signature, told] : signatures) {
     if (told.nodes.size() < 2) continue;
     compared_groups.insert(signature.group);
     const auto [rows, is_proof] = rows_to_compare(signature, compared, shared_times(told));
     if (rows.empty()) continue;
-    if (is_proof) findings.measured = true;
     auto found = latest_node(told, nodes, rows);
-    if (!found || (!is_proof && !is_straggler(found->lateness))) continue;
-    if (latest && found->lateness.late <= latest->lateness.late) continue;
-    latest = std::move(found);
-    is_latest_proof = is_proof;
+    if (!is_proof) {
+      if (found && is_straggler(found->lateness)) is_another_waiting = true;
+      continue;
+    }
+    findings.measured = true;
+    if (found && (!latest || found->lateness.late > latest->lateness.late)) latest = std::move(found);
   }
   forget_some(compared, signatures);
-  // What speaks against nobody must not hide who is late elsewhere, only because that is not due in this window.
-  if (!is_latest_proof) return {};
   if (latest && is_straggler(latest->lateness)) {
     const NodeWindow& node = nodes[latest->node];
     findings.straggler = late_member(node, has_straggler(node) ? *node.worst : latest->lateness);
     return findings;
   }
+  // What speaks against nobody breaks no row of a kind that is only not due in this window.
+  if (is_another_waiting) return {};
 
   for (const NodeWindow& node : nodes) {
     if (!node.worst) continue;

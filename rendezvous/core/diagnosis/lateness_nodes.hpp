@@ -60,7 +60,8 @@ using ComparedNumbers = std::map<CollectiveSignature, std::int64_t>;
 /// The node of the largest median lateness counts, of those where it is late_errors_min errors or more: its own, or the
 /// others' median one where that is larger. A late node with a late rank is that rank, or with one rank in the group
 /// that one, else the node. Where no node is late, a rank may still be late in a group that lies within its node. While
-/// a node is a straggler by a signature of which less than lateness_least is new, the window says nothing.
+/// a node is a straggler by a signature of which less than lateness_least is new, a window in which nobody else is one
+/// says nothing.
 [[nodiscard]] WindowFindings judge_window(std::span<const NodeWindow> nodes, ComparedNumbers& compared);
 
 }  // namespace torchup

@@ -227,9 +227,10 @@ std::string place_of(std::size_t part) {
 }
 constexpr std::size_t place_bytes = 4;
 
-/// Where nodes are compared it says which rank of a late node it is, and else it is a proof by itself.
+/// A proof by itself; or else, where nodes are compared, it says which rank of a late node it is.
 const std::optional<Lateness>& told_worst(const LatenessWindow& window, std::span<const std::string> shared_groups) {
   const auto& newest = window.newest_worst;
+  if (window.worst && is_straggler(*window.worst)) return window.worst;
   if (!newest || !std::ranges::binary_search(shared_groups, newest->signature.group)) return window.worst;
   return newest;
 }

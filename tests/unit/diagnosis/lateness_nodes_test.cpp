@@ -242,6 +242,18 @@ TEST_CASE("a signature at which nobody waits breaks no row between nodes", "[uni
   CHECK(judge_window(nodes(0, 0), compared).straggler);
   CHECK(judge_window(nodes(4, 32), compared) == WindowFindings{});  // twenty of the other alone
   CHECK(judge_window(nodes(24, 40), compared).straggler);
+
+  // Who is late at what is seldom, by far more, hides nobody who is late at each step.
+  ComparedNumbers also;
+  const auto seldom = [&](std::int64_t of_seldom, std::int64_t of_step) {
+    std::vector<NodeWindow> both{node("a", 0), node("b", 0)};
+    both[0].told = {told(of_seldom, 90 * ms, 64), told(of_step, 0, 1)};
+    both[1].told = {told(of_seldom, 0, 64), told(of_step, 30 * ms, 1)};
+    return judge_window(both, also).straggler;
+  };
+  CHECK(seldom(0, 0)->host == "a");
+  for (std::int64_t window = 1; window < 10; ++window) CHECK(seldom(window, 32 * window)->host == "b");
+
   auto well = nodes(28, 72);
   well[1].told[0] = told(28, 0, 64);
   CHECK(judge_window(well, compared) == WindowFindings{true, {}});

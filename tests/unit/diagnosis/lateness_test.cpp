@@ -108,6 +108,27 @@ TEST_CASE("collectives at which nobody waits break no row of those at which a ra
   CHECK(found >= 7);
 }
 
+TEST_CASE("what is seldom and very late hides nobody who is late at each step", "[unit][lateness]") {
+  LatenessMeter meter;
+  for (std::int64_t window = 1; window <= 10; ++window) {
+    std::vector<RankArrivals> ranks(2);
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      ranks[rank].rank = Rank{static_cast<int>(rank)};
+      for (std::int64_t n = 0; n < 30 * window; ++n) {
+        const bool seldom = n < 25 || n % 30 == 0;  // an evaluation by rank 0, often enough to be known
+        const std::int64_t late_ns = (rank == 0) == seldom ? (seldom ? 90 : 30) * ms : 0;
+        Collective call{.group = "0", .number = n, .operation = "gloo:all_reduce", .elements = seldom ? 8 : 64};
+        call.created_ns = 100 * n * ms + late_ns + 1;
+        ranks[rank].arrivals.push_back({call, {}});
+      }
+    }
+    const auto worst = meter.window(ranks).worst;
+    REQUIRE(worst);
+    CHECK(worst->rank == Rank{window == 1 ? 0 : 1});
+    CHECK(is_straggler(*worst));
+  }
+}
+
 TEST_CASE("a clock that is set back costs no more than one window", "[unit][lateness]") {
   LatenessMeter meter;
   const auto set_back = [](std::int64_t by_ns, std::int64_t count, std::int64_t first) {
