@@ -154,7 +154,8 @@ void CoordinatorLink::greeted(const Welcome& welcome, TimePoint now) {
   line_since_ = now;
   // That we are still a member is known when a keep-alive behind our Resume is answered.
   if (!standing_.placement) {
-    if (!in_vain) heard_of_ = attempt_->since;
+    // The one connection may have been welcomed later than a lease: it counts from then, for it has no place to lose.
+    if (!in_vain) heard_of_ = settings_.one_connection ? now : attempt_->since;
     ended_ = false;
   }
   if (ended_ && !returned_at_) returned_at_ = now;
