@@ -22,21 +22,24 @@
 #include "launcher/core/plan/plan.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
 #include "launcher/os/agent/agent_runner.hpp"
+#include "launcher/os/diagnosis/health_check.hpp"
+#include "launcher/os/diagnosis/native_stack.hpp"
 #include "launcher/os/io/own_log.hpp"
 #include "launcher/os/io/program_file.hpp"
+#include "launcher/os/io/regular_file.hpp"
 #include "launcher/os/machine/cpus.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/machine/gpus.hpp"
+#include "launcher/os/rehearsal/node_fault.hpp"
+#include "launcher/os/rehearsal/node_starter.hpp"
+#include "launcher/os/rehearsal/starter_link.hpp"
 #include "launcher/os/worker/child_process.hpp"
 #include "launcher/plan_text.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/net/io/token.hpp"
 
 namespace torchup {
 namespace {
-
-constexpr int refused_status = 2;
-constexpr int preflight_status = 65;
-constexpr int internal_status = 70;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -55,6 +58,19 @@ std::string random_uuid() {
   return text.data();
 }
 
+/// Of a longer file the beginning, with more than `bytes_max` bytes.
+Result<std::string> read_user_file(const std::string& path, std::size_t bytes_max) {
+  std::ifstream file{path};
+  std::string content;
+  std::array<char, 4096> part{};
+  do {
+    file.read(part.data(), part.size());
+    content.append(part.data(), static_cast<std::size_t>(file.gcount()));
+  } while (file && content.size() <= bytes_max);
+  if (!file && !file.eof()) return system_error(path);
+  return content;
+}
+
 Machine this_machine() {
   Machine machine;
   machine.variable = [](std::string_view name) -> std::optional<std::string> {
@@ -70,6 +86,9 @@ Machine this_machine() {
   };
   machine.gpus = [] { return read_gpus(); };
   machine.random_run_id = random_uuid;
+  machine.script = [](const std::string& path) {
+    return read_regular_file(path, script_bytes_max);  // one that is too long is refused with its place
+  };
   machine.host = host_name();
   return machine;
 }
@@ -86,20 +105,14 @@ int give(const Answer& answer) {
 
 int refuse(const Error& error, const LogWords& log = {}) {
   Log{own_log(log)}.tell({LogLevel::error, error.message()});
-  return error.code == make_error_code(errc::refused) ? preflight_status : refused_status;
+  return error.code == make_error_code(errc::refused) ? exit_code::unfit : exit_code::refused;
 }
 
 Result<> read_config_file(OptionValues& options) {
   const std::string path = options.text("config");
-  std::ifstream file{path};
-  std::string content;
-  std::array<char, 4096> part{};
-  do {
-    file.read(part.data(), part.size());
-    content.append(part.data(), static_cast<std::size_t>(file.gcount()));
-  } while (file && content.size() <= config_bytes_max);
-  if (!file && !file.eof()) return system_error("--config: " + path);
-  return options.read_config(content, path);
+  const auto content = read_user_file(path, config_bytes_max);
+  if (!content) return fail(errc::bad_value, "--config: " + content.error().message());
+  return options.read_config(*content, path);
 }
 
 /// --version and --print-completion, which need neither program nor machine.
@@ -188,10 +201,10 @@ int report(const std::exception& error) {
   if (is_shortage(error)) {
     std::fprintf(stderr, "torchup: the system gives no more threads: %s (raise ulimit -u, or pids.max of the cgroup)\n",
                  whole_text(error).c_str());
-    return preflight_status;
+    return exit_code::unfit;
   }
   std::fprintf(stderr, "torchup: internal fault: %s\n", whole_text(error).c_str());
-  return internal_status;
+  return exit_code::internal;
 }
 
 /// The job's secret, of the file or else of the variable that was taken from our environment; empty: none.
@@ -221,14 +234,18 @@ std::variant<CommandLine, int> read_options(std::span<const std::string> words, 
     if (auto read = read_config_file(line.options); !read) return refuse(read.error());
   }
   if (auto checked = check_types(line.options); !checked) return give(usage_error(checked.error().message()));
-  if (line.program.empty()) {
+  if (line.program.empty() && !line.options.flag("preflight-only")) {
     return give(usage_error("the following arguments are required: training_script, training_script_args"));
   }
   return std::move(line);
 }
 
-int launch(std::span<const std::string> words, std::string token, Guarded guarded) {
-  const Machine machine = this_machine();
+int launch(std::span<const std::string> words, std::string token, const StarterLink& starter, Guarded guarded) {
+  Machine machine = this_machine();
+  auto node = rehearsed_node(starter);
+  if (!node) return refuse(node.error());
+  machine.rehearsed = *node;
+  if (machine.rehearsed) machine.host = fmt::format("node{}", machine.rehearsed->index);
   const auto read = read_options(words, machine);
   if (const int* const status = std::get_if<int>(&read)) return *status;
   const auto& line = std::get<CommandLine>(read);
@@ -236,15 +253,16 @@ int launch(std::span<const std::string> words, std::string token, Guarded guarde
   auto plan = make_plan(line.options, line.program, line.legacy, machine);
   if (!plan) return refuse(plan.error(), log);
   if (auto checked = check_machine(*plan); !checked) return refuse(checked.error(), log);
-  auto secret = read_token(line.options, std::move(token));
+  auto secret = read_token(line.options, token);
   if (!secret) return refuse(secret.error(), log);
   plan->rendezvous.token = *std::move(secret);
   if (line.options.flag("print-env")) return give(environment_answer(*plan, line.options));
   if (line.options.flag("dry-run")) return give({0, plan_text(*plan), ""});
   if (auto checked = check_kernel(); !checked) {
     static_cast<void>(refuse(checked.error(), log));
-    return preflight_status;
+    return exit_code::unfit;
   }
+  if (plan->rehearsal.nodes > 0) return run_rehearsed_nodes(*plan, guarded, words, token, machine.host);
   run_agent(*plan, std::move(guarded), machine.host);
 }
 
@@ -253,13 +271,21 @@ int launch(std::span<const std::string> words, std::string token, Guarded guarde
 
 int main(int argc, char** argv) {
   if (argc == 3 && argv[1] == torchup::nvml_word) return torchup::answer_about_gpus(argv[2]);
+  if (argc == torchup::health_words && argv[1] == torchup::health_word) return torchup::answer_about_health(argv);
+  if (argc > 0 && torchup::is_stack_program(argv[0])) {
+    return torchup::run_stack_program(std::vector<std::string>(argv + 1, argv + argc));
+  }
+  if (argc == torchup::node_fault_words && argv[1] == torchup::node_fault_word) {
+    return torchup::bring_about_node_fault(argv);
+  }
   std::string token = torchup::take_token_variable();  // from both processes
+  const torchup::StarterLink starter = torchup::take_starter_link();
   torchup::Guarded guarded = torchup::become_guarded();
   // One arena for all threads: each costs more than everything that the small ones allocate.
   ::mallopt(M_ARENA_MAX, 1);
   const std::vector<std::string> words(argv, argv + argc);
   try {
-    return torchup::launch(words, std::move(token), std::move(guarded));
+    return torchup::launch(words, std::move(token), starter, std::move(guarded));
   } catch (const std::exception& error) {
     const int status = torchup::report(error);
     static_cast<void>(torchup::kill_descendants(std::chrono::seconds{10}));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -26,8 +27,28 @@ std::string words_text(const std::vector<std::string>& words) {
   return text;
 }
 
+std::string hang_text(const JobTerms& terms) {
+  constexpr std::string_view actions[] = {"report", "abort", "restart"};
+  const HangTimeout& timeout = terms.hang_timeout;
+  if (timeout.mode == HangTimeout::Mode::off) return "not watched";
+  std::string limit = "auto";
+  if (timeout.mode == HangTimeout::Mode::given) {
+    limit = exact_seconds(timeout.silence);
+    if (timeout.start) limit += fmt::format(", {} before the first progress", exact_seconds(*timeout.start));
+  }
+  return fmt::format("{}, then {}", limit, actions[static_cast<std::size_t>(terms.on_hang)]);
+}
+
+std::string statements_text(const RehearsalScript& script) {
+  std::string text = to_text(script);
+  text.pop_back();  // its last line's end
+  for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos;) text.replace(at, 1, "; ");
+  return text;
+}
+
 std::string rendezvous_text(const LaunchConfig& plan) {
   const RendezvousConfig& meeting = plan.rendezvous;
+  if (plan.rehearsal.nodes > 0) return "c10d, on a free port of 127.0.0.1";
   if (plan.one_node() && !meeting.endpoint) return "in this process, workers meet on a free port of 127.0.0.1";
   const std::string name = meeting.backend == Backend::static_ ? "static, " : "c10d, ";
   return name + (meeting.endpoint ? to_string(*meeting.endpoint) : std::string{"localhost"});
@@ -48,16 +69,29 @@ std::string plan_text(const LaunchConfig& plan) {
   line("role", plan.role);
   line("rendezvous", rendezvous_text(plan));
   line("run id", plan.rendezvous.run_id.value());
-  line("program", fmt::format("{}  ({})", plan.program.executable, plan.program.reason));
-  line("command", words_text(plan.program.command));
+  if (!plan.preflight.only) {
+    line("program", fmt::format("{}  ({})", plan.program.executable, plan.program.reason));
+    line("command", words_text(plan.program.command));
+  }
   if (!plan.preload.empty()) {
     std::string modules;
     for (const std::string& module : plan.preload) modules += (modules.empty() ? "" : ", ") + module;
     line("preload", modules);
   }
+  constexpr std::array<const char*, 3> levels{"off", "quick", "full"};
+  line("preflight", levels.at(static_cast<std::size_t>(plan.preflight.level)));
+  if (!plan.preflight.health_check.empty()) line("health check", words_text({"sh", "-c", plan.preflight.health_check}));
+  if (!plan.worker_hook) line("worker hook", "none");
   line("max restarts", number(plan.terms.max_restarts));
   line("stop", fmt::format("signal, {}, SIGKILL", exact_seconds(plan.stop_grace)));
   line("signals", plan.signals_to_handle);
+  line("hangs", hang_text(plan.terms));
+  line("stragglers", plan.terms.straggler_window == Duration{0}
+                         ? "not looked for"
+                         : "every " + exact_seconds(plan.terms.straggler_window));
+  if (plan.rehearsal.script) line("rehearsal", statements_text(*plan.rehearsal.script));
+  if (plan.rehearsal.nodes > 0)
+    line("rehearsal nodes", fmt::format("{}, agents on this machine", plan.rehearsal.nodes));
   line("redirects", plan.output.redirects);
   line("tee", plan.output.tee);
   line("log folder", plan.output.log_dir.empty() ? "a temporary one" : plan.output.log_dir);

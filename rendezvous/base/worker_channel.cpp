@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "rendezvous/base/colon_numbers.hpp"
+#include "rendezvous/base/worker_page.hpp"
 
 namespace torchup {
 namespace {
@@ -19,9 +21,14 @@ constexpr std::string_view parked_verb = "parked";
 constexpr std::string_view abort_verb = "abort";
 constexpr std::string_view cause_verb = "cause";
 constexpr std::string_view place_verb = "place";
+constexpr std::string_view look_verb = "look";
+constexpr std::string_view looked_verb = "looked";
 constexpr std::string_view text_name = "text";
 constexpr std::string_view step_name = "step";
 constexpr std::string_view reason_name = "reason";
+constexpr std::string_view number_name = "number";
+constexpr std::string_view passing_name = "passing";
+constexpr std::string_view length_name = "length";
 
 constexpr std::size_t text_bytes_max = 8 << 10;
 
@@ -71,11 +78,22 @@ PacketWriter write(const WorkerRaised& word) { return PacketWriter{raised_verb}.
 PacketWriter write(const WorkerParked& word) {
   return PacketWriter{parked_verb}.add(step_name, std::to_string(word.step));
 }
+PacketWriter write(const WorkerLooked& word) {
+  return PacketWriter{looked_verb}
+      .add(number_name, std::to_string(word.number))
+      .add(length_name, std::to_string(word.length));
+}
 PacketWriter write(const RoundOver& word) { return PacketWriter{abort_verb}.add(reason_name, fitted(word.reason)); }
 PacketWriter write(const OwnFault&) { return PacketWriter{cause_verb}; }
 PacketWriter write(const NewPlace& word) {
   PacketWriter writer{place_verb};
   for (const auto& [name, value] : word.variables) writer.add(name, value);
+  return writer;
+}
+PacketWriter write(const LookWanted& word) {
+  PacketWriter writer{look_verb};
+  writer.add(number_name, std::to_string(word.number));
+  if (word.in_passing) writer.add(passing_name, "1");
   return writer;
 }
 
@@ -88,6 +106,17 @@ struct Packet {
   [[nodiscard]] std::string_view text(std::string_view name) const {
     const auto line = std::ranges::find(lines, name, [](const auto& pair) { return pair.first; });
     return line == lines.end() ? std::string_view{} : line->second;
+  }
+
+  /// The whole value as a number from 0 to `most`.
+  template <class Number>
+  [[nodiscard]] std::optional<Number> number(std::string_view name,
+                                             Number most = std::numeric_limits<Number>::max()) const {
+    const std::string_view digits = text(name);
+    Number value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    const bool fits = error == std::errc{} && end == digits.data() + digits.size() && value >= 0 && value <= most;
+    return fits ? std::optional{value} : std::nullopt;
   }
 };
 
@@ -132,14 +161,15 @@ Result<std::optional<WorkerWord>> parse_worker_word(std::string_view bytes) {
   if (packet->verb == stay_verb) return WorkerStays{};
   if (packet->verb == leave_verb) return WorkerLeaves{};
   if (packet->verb == raised_verb) return WorkerRaised{std::string{packet->text(text_name)}};
-  if (packet->verb != parked_verb) return std::optional<WorkerWord>{};
-  const std::string_view digits = packet->text(step_name);
-  WorkerParked parked;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), parked.step);
-  if (error != std::errc{} || end != digits.data() + digits.size() || parked.step < 0) {
-    return fail(errc::bad_frame, "`parked` without a step");
+  if (packet->verb == looked_verb) {
+    const auto number = packet->number<std::uint64_t>(number_name);
+    const auto length = packet->number<std::size_t>(length_name, worker_answer_bytes);
+    if (number && length) return WorkerLooked{*number, *length};
+    return fail(errc::bad_frame, "`looked` without number or length");
   }
-  return parked;
+  if (packet->verb != parked_verb) return std::optional<WorkerWord>{};
+  if (const auto step = packet->number<std::int64_t>(step_name)) return WorkerParked{*step};
+  return fail(errc::bad_frame, "`parked` without a step");
 }
 
 Result<std::optional<AgentWord>> parse_agent_word(std::string_view bytes) {
@@ -147,6 +177,11 @@ Result<std::optional<AgentWord>> parse_agent_word(std::string_view bytes) {
   if (!packet) return packet.error();
   if (packet->verb == abort_verb) return RoundOver{std::string{packet->text(reason_name)}};
   if (packet->verb == cause_verb) return OwnFault{};
+  if (packet->verb == look_verb) {
+    if (const auto number = packet->number<std::uint64_t>(number_name))
+      return LookWanted{*number, packet->text(passing_name) == "1"};
+    return fail(errc::bad_frame, "`look` without a number");
+  }
   if (packet->verb != place_verb) return std::optional<AgentWord>{};
   NewPlace place;
   for (const auto& [name, value] : packet->lines) {

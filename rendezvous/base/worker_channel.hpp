@@ -42,7 +42,16 @@ struct WorkerParked {
   std::int64_t step = 0;  ///< commits so far; at least 0
   friend bool operator==(const WorkerParked&, const WorkerParked&) = default;
 };
-using WorkerWord = std::variant<WorkerStays, WorkerLeaves, WorkerRaised, WorkerParked>;
+/// To LookWanted: the answer lies in the first `length` bytes of the answer area (worker_page.hpp), as JSON
+/// (launcher/core/diagnosis/worker_answer.hpp).
+inline constexpr std::size_t looked_groups_max = 1024;  ///< further ones are left out
+inline constexpr std::size_t looked_entries_max = 256;  ///< of the recorder; of more, the last
+struct WorkerLooked {
+  std::uint64_t number = 0;  ///< as asked
+  std::size_t length = 0;    ///< worker_answer_bytes at most
+  friend bool operator==(const WorkerLooked&, const WorkerLooked&) = default;
+};
+using WorkerWord = std::variant<WorkerStays, WorkerLeaves, WorkerRaised, WorkerParked, WorkerLooked>;
 
 // What an agent says.
 
@@ -60,7 +69,13 @@ struct NewPlace {
   std::map<std::string, std::string> variables;  ///< all of the worker's contract
   friend bool operator==(const NewPlace&, const NewPlace&) = default;
 };
-using AgentWord = std::variant<RoundOver, OwnFault, NewPlace>;
+/// How far are its process groups? To workers alone whose page names a helper thread: others would not answer.
+struct LookWanted {
+  std::uint64_t number = 0;  ///< below 10^19
+  bool in_passing = false;   ///< nothing is wrong: what would cost the program more than a moment is left out
+  friend bool operator==(const LookWanted&, const LookWanted&) = default;
+};
+using AgentWord = std::variant<RoundOver, OwnFault, NewPlace, LookWanted>;
 
 /// Errors: errc::limit_exceeded when the packet would be longer than worker_packet_bytes_max; errc::bad_value when a
 /// variable's name is none or its value holds a line feed or a zero byte. Texts for people are fitted: cut, and made

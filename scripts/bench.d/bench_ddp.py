@@ -8,11 +8,13 @@ the reduction alone that it hides.
 """
 import json
 import os
-import socket
 import subprocess
 import sys
 
 import measure
+
+sys.path.append(os.path.join(measure.ROOT, "tests/support"))
+from ranks import free_port  # noqa: E402
 
 #   name: (layers, width, batch, steps, view), goal for our step over Python's
 MODELS = {
@@ -55,12 +57,6 @@ del ddp  # as in examples/python/train_ddp.py
 gc.collect()
 dist.destroy_process_group()
 """
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def run(command):

@@ -180,9 +180,10 @@ class Cluster:
     def link(self, node, state):
         self.ip("sw", "link", "set", f"port{node}", state)
 
-    def drop_output(self, node):
-        """What the node sends is lost; what others send arrives."""
-        rules = "add table inet t; add chain inet t o { type filter hook output priority 0; }; add rule inet t o oif eth0 drop"
+    def drop_output(self, node, to=()):
+        """What the node sends (to these nodes) is lost; what others send arrives."""
+        where = f"ip daddr {{ {', '.join(map(self.address, to))} }} " if to else ""
+        rules = f"add table inet t; add chain inet t o {{ type filter hook output priority 0; }}; add rule inet t o oif eth0 {where}drop"
         subprocess.run(["nsenter", f"--net=/run/netns/{self.space(node)}", "nft", rules], check=True)
 
     def reset_output(self, node, to=None):

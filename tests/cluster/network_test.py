@@ -55,6 +55,29 @@ def cut_off(launcher, cut, heal, torchupd=None):
 
 
 @scenario
+def condemned_by_its_pairs(launcher, torchupd):
+    """A node that most others do not reach costs nobody a restart, and comes back when its ways are whole again."""
+    with Cluster(launcher, 4) as cluster:
+        endpoint = f"{cluster.address(0)}:29400"
+        cluster.daemon(0, torchupd)
+        cluster.drop_output(2, to=(1, 3))
+        agents = [cluster.start(node, "--preflight=full", nnodes="2:4", endpoint=endpoint, conf="last_call_timeout=20")
+                  for node in range(4)]
+        first = cluster.round_of(3, limit=90)
+        assert {entry["host"] for entry in first} == {"node0", "node1", "node3"}, first
+        wait_for("the reason", lambda: "unfit: node2 has 2 of 3 pairs bad: no connection with node1" in agents[2].said())
+        cluster.heal_output(2)
+        second = cluster.round_of(4, after=1, limit=90)  # it looks every 30 s
+        assert len(second) == 4 and len(cluster.rounds()) == 2
+        assert set(cluster.restart_counts()) == {0}
+        assert agents[2].said().count("pairs bad") == 1  # each finding once
+        cluster.release()
+        for agent in agents:
+            agent.ends_with(0)
+        cluster.nothing_left_but_daemon()
+
+
+@scenario
 def link_down(launcher, _):
     cut_off(launcher, lambda cluster: cluster.link(2, "down"), lambda cluster: cluster.link(2, "up"))
 

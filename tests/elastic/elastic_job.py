@@ -27,7 +27,7 @@ if importlib.util.find_spec("torch") is None:
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # DDP's advice about unused parameters
 os.environ["PYTHONPATH"] = f"{PACKAGE}:{os.environ.get('PYTHONPATH', '')}"
-sys.path[:0] = [str(PACKAGE), str(HERE)]
+sys.path[:0] = [str(PACKAGE), str(HERE), str(HERE.parent / "support")]
 
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402, F401; the first optimizer would import it, in every worker
@@ -92,7 +92,8 @@ class Case(unittest.TestCase):
             agent = None
             with open(folder / "log", "w") as log:
                 command = [LAUNCHER, f"--nproc-per-node={world_size}", f"--max-restarts={restarts}",
-                           "--shutdown-timeout=8", *self.command(words)]
+                           "--shutdown-timeout=8", "--log-level=debug",  # what workers ask, when one is not kept
+                           *self.command(words)]
                 environment = {**os.environ, "PYTHON_EXEC": sys.executable}
                 ended = subprocess.run(command, stdout=log, stderr=log, env=environment, timeout=LIMIT_S).returncode
         else:

@@ -6,12 +6,10 @@ Each leads a session, has a channel and a page, and meets the others at a store 
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import selectors
 import signal
 import socket
-import struct
 import sys
 import time
 import traceback
@@ -20,6 +18,7 @@ import warnings
 import torch.distributed as dist
 
 from torchup import _channel, _page
+from worker_memory import Memory
 
 LIMIT_S = 120
 GRACE_S = 8  # beside other work a survivor with a DataLoader has taken more than 3 to park
@@ -80,17 +79,15 @@ class StoreHost:
 class Worker:
     def __init__(self, main, environment, log):
         self.end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.page = os.memfd_create("page", os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.page, 4096)
-        fcntl.fcntl(self.page, 1033, 7)  # F_ADD_SEALS: sealed, neither shrinks nor grows
+        self.memory = Memory()
 
         def work():
             output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.environ.update(environment)
-            page, pid = os.fstat(self.page), os.getpid()
-            os.environ[_page.VARIABLE] = f"{self.page}:{page.st_dev}:{page.st_ino}:{pid}"
+            pid = os.getpid()
+            os.environ[_page.VARIABLE] = self.memory.address(self.memory.fd, pid)
             os.environ[_channel.VARIABLE] = f"1:{theirs.fileno()}:{os.fstat(theirs.fileno()).st_ino}:{pid}"
             theirs.detach()
             self.end.close()
@@ -110,13 +107,8 @@ class Worker:
 
     def beats(self):
         """(beats, step of the last one)."""
-        page = os.pread(self.page, 4096, 0)
-        magic, pid, newest = struct.unpack_from("<QQQ", page)
-        if magic != 0x31474150505554 or pid != self.pid or newest == 0:
-            return 0, None
-        number, step = struct.unpack_from("<Qq", page, 64 + newest % 2 * 64)
-        assert number == newest
-        return newest, step
+        beats, step, *_ = self.memory.beats()
+        return (beats, step) if beats and self.memory.claimed_by() == self.pid else (0, None)
 
     def signal(self, number):
         with contextlib.suppress(ProcessLookupError):
@@ -128,7 +120,7 @@ class Worker:
             os.waitpid(self.pid, 0)
         if self.end is not None:
             self.end.close()
-        os.close(self.page)
+        self.memory.close()
         os.close(self.pidfd)
 
 

@@ -4,6 +4,7 @@ usage: worker_end_test.py [unittest options]
 """
 
 import contextlib
+import fcntl
 import io
 import os
 import select
@@ -61,7 +62,9 @@ class Words(unittest.TestCase):
     def test_corpus_is_read_as_in_cpp(self):
         """tests/fuzz/worker_channel_fuzz.cpp reads the same files by rendezvous/base/worker_channel.cpp."""
         wanted = {"abort": ("abort", {"reason": "rank 1 was ended by signal 9"}), "cause": ("cause", {}),
-                  "leave": ("leave", {}),
+                  "leave": ("leave", {}), "look": ("look", {"number": "7"}),
+                  "looked": ("looked", {"number": "7", "length": "512"}),
+                  "looked_too_long": ("looked", {"number": "7", "length": "262145"}),
                   "place": ("place", {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "::1", "EMPTY": ""}),
                   "raised": ("raised", {"text": "ValueError: a=b"}), "stay": ("stay", {}),
                   "parked": ("parked", {"step": "12"}), "too_large": ("parked", {"step": "99999999999999999999"}),
@@ -161,7 +164,7 @@ class Ends(unittest.TestCase):
             def work():
                 memory = os.memfd_create("page", os.MFD_ALLOW_SEALING)
                 os.ftruncate(memory, 4096)
-                fake_agent.fcntl.fcntl(memory, 1033, seals)
+                fcntl.fcntl(memory, 1033, seals)
                 copy = os.dup(memory)
                 status = os.fstat(memory)
                 os.environ[_page.VARIABLE] = f"{memory}:{status.st_dev}:{status.st_ino + shift}:{os.getpid()}"

@@ -2,7 +2,8 @@
 // connections that come and go, while time passes and the coordinator is started anew with and without memory.
 //
 // The machine never crashes; what it tells goes to open connections and fits its own frames; it never asks for a tick
-// in the past; and its snapshot is one that job_codec reads back.
+// in the past; and its snapshot is one that job_codec reads back. Beside it the watch over the job's workers sees every
+// step, with reports, answers and questions of the same strangers; of it the same holds, and its news can be read.
 //
 // Input: one byte says what happens, the next to whom; a frame of an agent follows whole, or a short order of ours that
 // makes a proper one.
@@ -10,8 +11,10 @@
 #include <optional>
 #include <string>
 
+#include "rendezvous/core/diagnosis/look_parts.hpp"
 #include "rendezvous/core/link/agent_codec.hpp"
 #include "rendezvous/core/membership/job_codec.hpp"
+#include "rendezvous/core/round/job_watch.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
@@ -19,7 +22,11 @@ using namespace torchup;
 
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr std::uint32_t peers_max = 6;
+/// Orders of that number and above that are none of the round machine's are the watch's.
+constexpr std::uint8_t watched_least = 120;
 
 class Job {
  public:
@@ -69,7 +76,7 @@ class Job {
       case 9:
         return proper_resume(who, next());
       default:
-        return foreign(who);
+        return what < watched_least ? foreign(who) : proper_answer(who, next());
     }
   }
 
@@ -79,7 +86,9 @@ class Job {
     step(Connected{Peer{who}, "10.0.0." + std::to_string(who), "10.0.0.254", false});
   }
   void gone(std::uint32_t who, bool end_of_file) {
-    if (open_.erase(who) > 0) step(Gone{Peer{who}, end_of_file});
+    if (open_.erase(who) == 0) return;
+    readers_.erase(who);
+    step(Gone{Peer{who}, end_of_file});
   }
   void pass(Duration time) {
     now_ += time;
@@ -118,6 +127,40 @@ class Job {
     step(Resumed{Peer{who}, std::move(resume)});
   }
 
+  /// What a proper agent says of its workers, or when the watch has something to do.
+  void proper_answer(std::uint32_t who, std::uint8_t choice) {
+    connect(who);
+    const Peer peer{who};
+    const std::uint64_t number = choice / 8 % 4;
+    const auto placed = placed_.find(who);
+    const Rank rank = placed == placed_.end() ? Rank{0} : placed->second.first_rank;
+    switch (choice % 8) {
+      case 0:
+        return heed(watch::Asked{peer});
+      case 1:
+        return heed(watch::Answered{peer, {number, pack_looks(std::vector{look_at(rank, choice)}).front(), true}});
+      case 2:
+        return heed(watch::Answered{peer, {number, pack_looks(std::vector{look_at(rank, choice)}).front(), false}});
+      case 3:
+        return heed(watch::Arrived{peer, {encode_window({.number = number, .late_ranks = {{rank, number * 1ms}}})}});
+      case 4:
+        if (const auto at = watch_.deadline()) now_ = std::max(now_, *at);
+        return step(Tick{});
+      case 5:
+        return heed(watch::OthersDecide{});
+      default:
+        return heed(
+            watch::Progressed{peer, {.watched = choice % 16 != 7, .progressed = true, .silence = number * 70s}});
+    }
+  }
+  static RankLook look_at(Rank rank, std::uint8_t choice) {
+    RankLook look{.rank = rank, .seen = true, .state = 'S', .moving = choice >= 128, .groups_known = true};
+    look.progressed = choice % 128 >= 120;
+    look.groups.push_back({.name = "0", .ranks = RankSet{{Rank{0}, Rank{1}}}, .number = choice / 64});
+    look.collectives.push_back({.group = "0", .number = choice / 64, .operation = "gloo:all_reduce"});
+    return look;
+  }
+
   /// Whatever frame comes next in the input.
   void foreign(std::uint32_t who) {
     std::string_view rest = input_;
@@ -132,11 +175,14 @@ class Job {
         [&](const auto& said) {
           using T = std::decay_t<decltype(said)>;
           if constexpr (std::is_constructible_v<AgentMessage, T>) {
+            AgentMessage message{said};
+            if (const auto heard = watch::event_of(Peer{who}, message)) return heed(*heard);
             step(Said{Peer{who}, said});
           } else if constexpr (std::is_same_v<T, Resume>) {
             step(Resumed{Peer{who}, said});
           } else if constexpr (std::is_same_v<T, KeepAlive>) {
             step(Alive{Peer{who}});
+            if (said.report) heed(watch::Progressed{Peer{who}, *said.report});
           }
         },
         **frame);
@@ -149,6 +195,8 @@ class Job {
     fuzz::require(*read == saved);
     open_.clear();
     machine_ = with_memory ? Rendezvous{settings_, read->snapshot, now_} : Rendezvous{settings_};
+    watch_ = {};
+    readers_.clear();
   }
 
   void step(const RendezvousEvent& event) {
@@ -171,6 +219,24 @@ class Job {
     fuzz::require(machine_.member_count() >= 0);
     (void)machine_.roster(now_);
     (void)machine_.view(now_);
+    heed(watch::RoundStepped{});
+  }
+
+  void heed(const watch::Event& event) {
+    for (const RendezvousAction& action : watch_.step(event, machine_, now_)) {
+      fuzz::require(!std::holds_alternative<Refuse>(action));
+      if (const auto* note = std::get_if<Note>(&action)) (void)to_text(*note);
+      const auto* tell = std::get_if<Tell>(&action);
+      if (!tell) continue;
+      fuzz::require(open_.contains(tell->peer.value()));
+      const auto* told = std::get_if<HangTold>(&tell->message);
+      fuzz::require(told || std::holds_alternative<Examine>(tell->message));
+      if (!told) continue;
+      const auto news = readers_[tell->peer.value()].add(told->part, told->last);
+      fuzz::require(news && news->has_value() == told->last);
+    }
+    if (const auto at = watch_.deadline()) fuzz::require(*at > now_);
+    fuzz::require(watch_.held_bytes() <= gathered_bytes_max + arrivals_bytes_max);
   }
 
   std::string_view input_;
@@ -179,6 +245,8 @@ class Job {
   TimePoint now_{std::chrono::hours{1}};
   std::map<std::uint32_t, bool> open_;
   std::map<std::uint32_t, Placement> placed_;
+  JobWatch watch_;
+  std::map<std::uint32_t, NewsReader> readers_;
 };
 
 }  // namespace

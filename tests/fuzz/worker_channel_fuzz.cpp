@@ -23,6 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::require(packet.has_value());
     const auto again = parse_agent_word(*packet);
     fuzz::require(again && *again && (**again).index() == (**word).index());
+    if (const auto* look = std::get_if<LookWanted>(&**word)) fuzz::require(std::get<LookWanted>(**again) == *look);
     if (const auto* place = std::get_if<NewPlace>(&**word)) fuzz::require(std::get<NewPlace>(**again) == *place);
   }
   return 0;

@@ -181,6 +181,63 @@ TEST_CASE("a cut connection is healed and nobody loses a place", "[net][agent_li
   }
 }
 
+TEST_CASE("a link that is cut on purpose is not made again until it is mended", "[net][agent_link]") {
+  asio::io_context loop;
+  Daemon daemon{loop};
+  Relay relay{loop, daemon.endpoint};
+  Agent a = Agent::over_tcp(loop, daemon.endpoint);
+  Agent b = Agent::over_tcp(loop, relay.endpoint());
+  run_round(loop, a, b, {.min_nodes = 1, .max_nodes = 2, .lease = 1s});
+  REQUIRE(relay.connections == 1);
+  REQUIRE(b.link->set_cut(true));
+  REQUIRE(run_until(loop, [&] { return a.last<StopWorkers>() && b.last<StopWorkers>(); }));
+  REQUIRE(a.last<StopWorkers>()->cause == StopCause::membership_change);
+  REQUIRE(b.last<StopWorkers>()->cause == StopCause::fenced);
+  REQUIRE(relay.connections == 1);
+  REQUIRE(b.link->set_cut(false));
+  b.link->send(join_of("b", {.min_nodes = 1, .max_nodes = 2, .lease = 1s}));
+  REQUIRE(run_until(loop, [&] { return daemon.sessions.count() == 2; }));
+  REQUIRE(relay.connections == 2);
+}
+
+TEST_CASE("what was said while a link was cut on purpose is heard when it is mended", "[net][agent_link]") {
+  asio::io_context loop;
+  Daemon daemon{loop};
+  Agent a = Agent::over_tcp(loop, daemon.endpoint);
+  Agent b = Agent::over_tcp(loop, daemon.endpoint);
+  run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2, .lease = 20s});
+  REQUIRE(b.link->set_cut(true));
+  b.link->send(WorkersSucceeded{Round{0}});
+  a.link->send(WorkersSucceeded{Round{0}});
+  REQUIRE(b.link->set_cut(false));
+  REQUIRE(run_until(loop, [&] { return a.last<End>() && b.last<End>(); }));
+  REQUIRE(b.last<End>()->verdict.exit_code == 0);
+}
+
+TEST_CASE("a coordinator that is cut off hears of no agent, and they do not hammer on it", "[net][agent_link]") {
+  asio::io_context loop;
+  Daemon daemon{loop, {.embedded = true}};
+  Relay relay{loop, daemon.endpoint};
+  Agent own{[&](AgentLink::Handler handler) { return daemon.coordinator.connect(RunId{"job"}, std::move(handler)); }};
+  Agent other = Agent::over_tcp(loop, relay.endpoint());
+  run_round(loop, own, other, {.min_nodes = 1, .max_nodes = 2, .lease = 1s});
+  daemon.sessions.set_cut(true);
+  REQUIRE(run_until(loop, [&] { return own.last<StopWorkers>() && other.last<StopWorkers>(); }));
+  REQUIRE(own.last<StopWorkers>()->cause == StopCause::membership_change);
+  REQUIRE(other.last<StopWorkers>()->cause == StopCause::fenced);
+  REQUIRE(daemon.sessions.count() == 0);
+  REQUIRE(relay.connections < 50);
+  daemon.sessions.set_cut(false);
+  REQUIRE(run_until(loop, [&] { return daemon.sessions.count() == 1; }));
+}
+
+TEST_CASE("the coordinator's own agent has no way that could be cut", "[net][agent_link]") {
+  asio::io_context loop;
+  Daemon daemon{loop, {.embedded = true}};
+  Agent own{[&](AgentLink::Handler handler) { return daemon.coordinator.connect(RunId{"job"}, std::move(handler)); }};
+  REQUIRE_FALSE(own.link->set_cut(true));
+}
+
 TEST_CASE("a silent network fences the agent before the coordinator gives it up", "[net][agent_link]") {
   asio::io_context loop;
   Daemon daemon{loop};

@@ -149,7 +149,9 @@ std::vector<CoordinatorFrame> every_frame() {
           StopWorkers{Round{0}, StopCause::fenced, "stop"},
           StopWorkers{Round{0}, StopCause::membership_change, "stop"},
           End{{.exit_code = 0}},
-          Waiting{"wait"}};
+          Waiting{"wait"},
+          Examine{},
+          HangTold{"told"}};
 }
 
 /// A coordinator without the token: says `script` in answer to the agent's first words, then holds the connection, or

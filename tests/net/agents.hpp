@@ -21,7 +21,8 @@ namespace torchup {
 /// A coordinator with a port on loopback, as torchupd has it.
 struct Daemon {
   explicit Daemon(boost::asio::io_context& loop, AgentSessionsOptions options = {}, Port port = Port{0})
-      : coordinator{loop, {}, test::long_running()}, sessions{loop, coordinator, std::move(options)} {
+      : coordinator{loop, [this](LogLine line) { lines.push_back(std::move(line)); }, test::long_running()},
+        sessions{loop, coordinator, std::move(options)} {
     StoreServerOptions server_options;
     server_options.bind = "127.0.0.1";
     server_options.port = port;
@@ -35,6 +36,7 @@ struct Daemon {
     REQUIRE(listening.has_value());
     endpoint = {"127.0.0.1", *listening};
   }
+  std::vector<LogLine> lines;  ///< that the coordinator has logged
   Coordinator coordinator;
   AgentSessions sessions;
   std::unique_ptr<StoreServer> server;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/core/diagnosis/look_parts.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/coordinator/coordinator_job.hpp"
 #include "tests/support/long_running.hpp"
@@ -116,6 +117,33 @@ TEST_CASE("what agents tell has a limit over all jobs", "[net][coordinator]") {
       REQUIRE(passing.refusal.empty());
     }
   }
+}
+
+TEST_CASE("what agents answer to looks has a limit over all jobs", "[net][coordinator]") {
+  const std::string part = pack_looks(std::vector{RankLook{.rank = Rank{0}, .seen = true, .state = 'S'}}).front();
+  GatheredLooks one{1};
+  REQUIRE(one.add({NodeId{"a"}, "a", Rank{0}, 1}, part).has_value());
+  const bool fits = GENERATE(true, false);
+  INFO("it fits: " << fits);
+
+  boost::asio::io_context loop;
+  Coordinator coordinator{loop, {}, test::long_running(), lasting_now, one.bytes() + part.size() - (fits ? 0 : 1)};
+  Stranger waiting{coordinator, "waiting"}, judged{coordinator, "judged"}, mute{coordinator, "waiting"};
+  const auto ask = [&](Stranger& stranger, Stranger* other) {
+    Join join = join_of("h", {.min_nodes = other ? 2 : 1, .max_nodes = other ? 2 : 1});
+    join.node = NodeId{"h_1_0"};
+    stranger.attendance->said(join);
+    join.host = "i";
+    join.node = NodeId{"i_1_0"};
+    if (other) other->attendance->said(join);
+    stranger.attendance->said(StoreReady{Round{0}, Port{4000}});
+    stranger.attendance->said(AskLook{});
+    REQUIRE(std::holds_alternative<Examine>(stranger.heard.back()));
+    stranger.attendance->said(Examined{0, part, true});
+  };
+  ask(waiting, &mute);  // what it has answered is kept until its neighbour has, or two seconds are over
+  ask(judged, nullptr);
+  REQUIRE(std::holds_alternative<HangTold>(judged.heard.back()) == fits);
 }
 
 TEST_CASE("a host list counts for the hosts that it stands for before its agent is let in", "[net][coordinator]") {

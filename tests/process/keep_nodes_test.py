@@ -15,7 +15,7 @@ from torchupd import Torchupd  # noqa: E402
 
 class KeptOverNodes(Job, unittest.TestCase):
     def agent(self, daemon):
-        return self.start(f"--nnodes=1:2 --nproc-per-node=2 --max-restarts=3 --rdzv-backend=c10d --rdzv-endpoint={daemon.endpoint} "
+        return self.start(f"--no-worker-hook --nnodes=1:2 --nproc-per-node=2 --max-restarts=3 --rdzv-backend=c10d --rdzv-endpoint={daemon.endpoint} "
                           "--rdzv-id=kept", "{notes}")
 
     def rounds(self, count):

@@ -17,7 +17,6 @@ workers, `word=N` for the one with local rank N; `first:word` is for processes t
 """
 
 import fcntl
-import mmap
 import os
 import select
 import socket
@@ -26,6 +25,10 @@ import subprocess
 import sys
 import termios
 import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+from worker_memory import OwnPage  # noqa: E402
 
 NOTES, WORDS = sys.argv[1], sys.argv[2:]
 LOCAL_RANK = int(os.environ["LOCAL_RANK"])
@@ -55,16 +58,6 @@ def open_channel():
     assert (version, pid, os.fstat(fd).st_ino) == (1, os.getpid(), inode)
     os.set_inheritable(fd, False)
     return socket.socket(fileno=fd)
-
-
-def beat():
-    fd, _, inode, pid = (int(field) for field in os.environ["TORCHUP_WORKER_PAGE"].split(":"))
-    assert (pid, os.fstat(fd).st_ino) == (os.getpid(), inode)
-    with mmap.mmap(fd, 4096) as page:
-        number = struct.unpack_from("<Q", page, 16)[0] + 1
-        struct.pack_into("<QQ", page, 0, 0x31474150505554, os.getpid())
-        struct.pack_into("<Qqqqq", page, 64 + number % 2 * 64, number, number, time.monotonic_ns(), 0, 0)
-        struct.pack_into("<Q", page, 16, number)
 
 
 def pid_of(local_rank):
@@ -123,7 +116,7 @@ def serve(channel):
         if verb == "abort":
             note("over")
             if told("commits"):
-                beat()
+                OwnPage().beat()
             if not told("never_parks"):
                 say("parked\nstep=7\n")
                 note("parked")

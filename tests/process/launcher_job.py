@@ -14,45 +14,12 @@ import sys
 import tempfile
 import time
 
+from waiting import children, state, until  # noqa: F401; for those who import this
+
 TORCHUP = sys.argv.pop(1)
 WORKER = sys.argv.pop(1)
 PR_SET_CHILD_SUBREAPER = 36
 LEFT_LIMIT_S = 10.0  # from a launcher's end to the end of the last of its descendants
-
-
-def children(pid):
-    """Living children of a process; zombies are not."""
-    found = []
-    try:
-        tasks = os.listdir(f"/proc/{pid}/task")
-    except FileNotFoundError:
-        return []
-    for task in tasks:
-        try:
-            with open(f"/proc/{pid}/task/{task}/children") as file:
-                found += [int(child) for child in file.read().split()]
-        except (FileNotFoundError, ProcessLookupError):
-            pass
-    return [child for child in found if state(child) not in (None, "Z", "X")]
-
-
-def state(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-
-
-def until(condition, what, limit_s=40):
-    end = time.monotonic() + limit_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {limit_s} s: {what}")
-        time.sleep(0.005)
 
 
 def cgroup_of(pid):

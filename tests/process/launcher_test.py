@@ -158,10 +158,11 @@ class Launcher(Job, unittest.TestCase):
 
     # Workers that live and do not work.
 
-    def test_a_worker_without_steps_is_aborted_and_restarted(self):
-        job = self.start("--nproc-per-node=2 --max-restarts=1 --heartbeat-timeout=2", "note {notes} step 41 fail_first_wait step 42 exit 0")
+    def test_workers_without_steps_are_aborted_and_restarted(self):
+        job = self.start("--nproc-per-node=2 --max-restarts=1 --heartbeat-timeout=1", "note {notes} step 41 fail_first_wait step 42 exit 0")
         _, err = self.end(job, 0)
-        self.assertIn("the last one was step 41", err)
+        self.assertIn("last step 41: ranks 0-1", err)
+        self.assertIn("the workers are started again (--on-hang=restart)", err)
         self.assertEqual(sorted(count for _, _, count in self.workers(4)), [0, 0, 1, 1])
 
     @unittest.skipIf("thread" in os.environ.get("TORCHUP_SANITIZE", ""), "ThreadSanitizer makes vfork, which sleeps so, a fork")
@@ -183,7 +184,7 @@ class Launcher(Job, unittest.TestCase):
         time.sleep(pause)  # longer than the timeout: this is what must not count
         job.send_signal(signal.SIGCONT)
         _, err = self.end(job, 1)
-        self.assertIn("the last one was step 1", err)
+        self.assertIn("last step 1: ranks 0-1", err)
         self.assertGreater(time.monotonic() - begin, pause + timeout / 2)  # a look a quarter of the timeout, at both ends
 
 

@@ -169,7 +169,12 @@ TEST_CASE("GPUs are what NVML says", "[process][machine]") {
 
 TEST_CASE("why there is no GPU is told", "[process][machine]") {
   REQUIRE(ask_fake("init_fails").problem == "NVML does not start: Driver/library version mismatch");
-  REQUIRE(ask_fake("lost").problem == "NVML does not know GPU 1: GPU is lost");
+  const Gpus lost = ask_fake("lost");
+  REQUIRE(lost.problem == "NVML does not know GPU 1: GPU is lost");
+  REQUIRE(lost.list.empty());  // its number may be another's
+  REQUIRE(lost.facts.size() == 2);
+  REQUIRE_FALSE(lost.facts[0].lost);
+  REQUIRE(lost.facts[1].lost);
   REQUIRE(ask_fake("dies").problem == "NVML ended without an answer");
   GpuQuery query;
   query.program = TORCHUP_PROGRAM;
@@ -177,6 +182,27 @@ TEST_CASE("why there is no GPU is told", "[process][machine]") {
   query.library = "libno_such_nvml.so.1";
   REQUIRE(read_gpus(query).problem.find("libno_such_nvml.so.1: cannot open shared object file") == 0);
   REQUIRE_FALSE(has_children());
+}
+
+TEST_CASE("how GPUs are is what NVML says", "[process][machine]") {
+  const Gpus ill = ask_fake("ill");
+  REQUIRE(ill.driver == "570.86.15");
+  REQUIRE(ill.facts.size() == 2);
+  const GpuFacts& first = ill.facts[0];
+  REQUIRE(first.name == "Fake GPU 0");
+  REQUIRE(first.remap_pending);
+  REQUIRE(first.uncorrected_ecc == 3);
+  REQUIRE(first.thermal_slowdown);
+  REQUIRE_FALSE(first.hardware_slowdown);
+  REQUIRE(first.memory_bytes == std::int64_t{80} << 30);
+  REQUIRE(first.free_bytes == std::int64_t{20} << 30);
+  REQUIRE(first.holders.size() == 1);
+  REQUIRE(first.holders[0].pid == 1);
+  REQUIRE_FALSE(first.holders[0].name.empty());
+  REQUIRE(ill.facts[1] == GpuFacts{.index = 1,
+                                   .name = "Fake GPU 1",
+                                   .memory_bytes = std::int64_t{80} << 30,
+                                   .free_bytes = std::int64_t{79} << 30});
 }
 
 TEST_CASE("a driver that hangs is left after the limit", "[process][machine]") {
@@ -199,6 +225,11 @@ TEST_CASE("facts are what other nodes get of them, however long, many or odd the
   }
   CHECK(std::ranges::count(facts, Fact{"NCCL_DEBUG", "INFO"}) == 1);
   CHECK(node_facts(LaunchConfig{}, environment) == facts);
+  const std::vector<Fact> versions{{"torch", "2.15.0"}, {"NCCL", path}};
+  const auto more = node_facts(LaunchConfig{}, environment, versions);
+  REQUIRE(more.size() == facts_max);
+  CHECK(std::ranges::count(more, versions[0]) == 1);
+  CHECK(why_no_name(std::ranges::find(more, "NCCL", &Fact::name)->value).empty());
   // A difference that does not fit still counts.
   const auto differs = [&](std::size_t at, const std::string& variable) {
     std::vector<std::string> other = environment;

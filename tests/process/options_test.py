@@ -19,18 +19,10 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "support"))
 from ranks import free_port  # noqa: E402
+from waiting import until  # noqa: E402
 
 TORCHUP = os.path.abspath(sys.argv.pop(1))
 FAKE_NVML = os.path.abspath(sys.argv.pop(1))
-
-
-def until(condition, what, limit_s=20):
-    end = time.monotonic() + limit_s
-    while not (value := condition()):
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {limit_s} s: {what}")
-        time.sleep(0.005)
-    return value
 
 
 class Options(unittest.TestCase):

@@ -285,6 +285,8 @@ TEST_CASE("what launchers that are gone have left in memory is cleared away", "[
   fs::create_symlink(in_memory.string() + "x", dangling);
   const bool has_words = GENERATE(false, true);
   std::ofstream{in_memory / "none_12345678/attempt_0/1/error.json"} << (has_words ? "{}" : "");
+  fs::create_directories(in_memory / "hook/__pycache__");
+  std::ofstream{in_memory / "hook/__pycache__/a.pyc"} << "bytecode";
   const char* before = std::getenv("TMPDIR");
   const std::string kept = before != nullptr ? before : "";
   ::setenv("TMPDIR", scratch.path.c_str(), 1);
@@ -294,6 +296,7 @@ TEST_CASE("what launchers that are gone have left in memory is cleared away", "[
   CHECK(fs::exists(living));
   CHECK_FALSE(fs::is_symlink(link));
   CHECK_FALSE(fs::is_symlink(dangling));
+  CHECK_FALSE(fs::exists(link + "/hook"));
   CHECK(fs::exists(link + "/none_12345678/attempt_0/1/error.json") == has_words);  // as its launcher would have left it
   fs::remove_all(living);
   fs::remove_all(in_memory);

@@ -77,8 +77,9 @@ facts["limits of Python"] = [sys.getrecursionlimit(), sys.getswitchinterval(), g
 facts["words"] = [locale.getlocale(), sys.getfilesystemencoding(), sys.getdefaultencoding(), locale.getpreferredencoding(False)]
 facts["time"] = [time.tzname, time.daylight]
 facts["warnings"] = len(warnings.filters)
+# Where there is the worker hook it has taken both.
 facts["page"] = int(os.environ.get("TORCHUP_WORKER_PAGE", "0").split(":")[-1]) == os.getpid()
 channel = [int(field) for field in os.environ.get("TORCHUP_WORKER_CHANNEL", "0").split(":")]
-facts["channel"] = channel[:2], channel[2:] == [os.fstat(4).st_ino, os.getpid()], os.get_inheritable(4)
+facts["channel"] = channel[:2], len(channel) > 1 and channel[2:] == [os.fstat(4).st_ino, os.getpid()] and os.get_inheritable(4)
 import mark
 print(json.dumps({"pid": os.getpid(), "mark": mark.PID, "facts": facts}))

@@ -122,7 +122,7 @@ class CannotServe(Case, unittest.TestCase):
         """A worker has all of its own or is executed, and the template lives on."""
         self.write("program.py", """
             import os, sys
-            os.fstat(int(os.environ['TORCHUP_WORKER_PAGE'].split(':')[1]))
+            os.fstat(int(os.environ['TORCHUP_WORKER_PAGE'].split(':')[0]))
             os.fstat(int(os.environ['TORCHUP_WORKER_CHANNEL'].split(':')[1]))
             print('forked' if 'mark' in sys.modules else 'executed')
             sys.exit('said')
@@ -138,7 +138,7 @@ class CannotServe(Case, unittest.TestCase):
                 except OSError:
                     for descriptor in held[-{free}:]: os.close(descriptor)
                 """)
-            done = self.run_job("--preload=mark,greedy", "program.py")
+            done = self.run_job("--no-worker-hook", "--preload=mark,greedy", "program.py")
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn("\nsaid\n", "\n" + done.stderr, free)
             self.assertNotIn("[preload]", done.stderr, free)

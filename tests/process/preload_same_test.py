@@ -60,6 +60,12 @@ class SameAsExecuted(Case, unittest.TestCase):
         self.compare_facts("./facts.py")
         self.compare_facts(str(self.folder / "facts.py"), "", "a b", "ü")
 
+    def test_facts_without_the_worker_hook(self):
+        """Which takes page and channel before the program sees them."""
+        self.write("facts.py", FACTS)
+        facts = self.compare_facts("facts.py", launcher=["--no-worker-hook"])
+        self.assertEqual((facts["page"], facts["channel"][0]), (True, [1, 4]))
+
     def test_facts_of_a_script_behind_a_link(self):
         self.write("far/away/facts.py", FACTS)
         (self.folder / "near").mkdir()

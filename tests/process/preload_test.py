@@ -105,7 +105,9 @@ class Lives(preload_lives.Lives, unittest.TestCase):
         self.write("program.py", """
             import os, sys, time
             import mark
-            assert mark.PID != os.getpid() and os.get_blocking(4)
+            links = {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")}
+            channel, = (int(fd) for fd, link in links.items() if link.startswith("socket:"))
+            assert mark.PID != os.getpid() and os.get_blocking(channel)
             if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':
                 time.sleep(1.5)
                 sys.exit(1)

@@ -11,6 +11,8 @@ import sys
 import tempfile
 import time
 
+from waiting import state  # noqa: F401; for those who import this
+
 TORCHUP = os.path.abspath(sys.argv.pop(1))
 SLOW_DISK = os.path.abspath(sys.argv.pop(1))
 
@@ -26,15 +28,6 @@ def run(*arguments, timeout=60, **options):
 def shell(text):
     """A worker that is a shell script; `$` is for the shell, not for torchup's substitution."""
     return ["sh", "-c", text.replace("$$", "$$$$")]
-
-
-def state(pid):
-    """The kernel's letter for what the process does; X: it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
 
 
 class Scratch:

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from pathlib import Path
+
+from waiting import state, until  # noqa: F401; for those who import this
 
 TORCHUP = os.path.abspath(sys.argv.pop(1))
 PR_SET_CHILD_SUBREAPER = 36
@@ -17,15 +18,6 @@ PR_SET_CHILD_SUBREAPER = 36
 os.environ["PATH"] = os.path.dirname(os.path.abspath(sys.executable)) + ":" + os.environ["PATH"]
 # Modules that cost nothing, and that a program shows by a mark to have been imported by somebody else.
 MARK = "import os, sys\nPID = os.getpid()\n"
-
-
-def until(condition, what, limit_s=60):
-    end = time.monotonic() + limit_s
-    while not (value := condition()):
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {limit_s} s: {what}")
-        time.sleep(0.005)
-    return value
 
 
 def descendants(pid):
@@ -38,14 +30,6 @@ def descendants(pid):
                     with open(f"/proc/{parent}/task/{task}/children") as file:
                         found += [int(child) for child in file.read().split()]
     return [each for each in found[1:] if state(each) not in (None, "Z", "X")]
-
-
-def state(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
 
 
 def command_line(pid):

@@ -15,15 +15,26 @@ from pathlib import Path
 SKIPPED = 77
 
 
+def classes_in(script):
+    return {node.name: node for node in ast.parse(script.read_text()).body if isinstance(node, ast.ClassDef)}
+
+
 def cases(script):
-    """Class.method of each case, those that a class has from a mix-in of the same file included; a mix-in alone is none."""
-    classes = {node.name: node for node in ast.parse(script.read_text()).body if isinstance(node, ast.ClassDef)}
+    """Class.method of each case, those that a class has from a mix-in of the same file included; a mix-in alone is none. A
+    class that several scripts build on stands in a file beside them."""
+    own = classes_in(script)
+    classes = dict(own)
+    for node in ast.parse(script.read_text()).body:
+        beside = script.parent / f"{node.module}.py" if isinstance(node, ast.ImportFrom) else None
+        if beside and beside.exists():
+            names = {alias.name for alias in node.names}
+            classes.update((name, found) for name, found in classes_in(beside).items() if name in names)
 
     def bases(name):
         node = classes.get(name)
         return [name] + [found for base in (node.bases if node else []) for found in bases(ast.unparse(base))]
 
-    for name in classes:
+    for name in own:
         line = bases(name)
         if "unittest.TestCase" not in line:
             continue

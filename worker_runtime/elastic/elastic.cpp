@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <typeinfo>
 #include <vector>
 
@@ -68,7 +69,11 @@ class ElasticRun {
  public:
   ElasticRun(Worker::State& worker, const ProcessGroup& group, const ElasticOptions& options, CheckpointParts parts)
       : worker_{worker}, group_{group}, options_{options}, number_{++worker.elastic_runs},
-        link_{way_back(), end_what_blocks}, state_{std::move(parts), link_.is_open() && options.replicated} {}
+        loan_{way_back() != nullptr ? worker.answerer.get() : nullptr},
+        link_{way_back(), end_what_blocks, std::bind_front(&ChannelLoan::ask, &loan_)}, state_{std::move(parts),
+                                                                                               link_.is_open() &&
+                                                                                                   options.replicated} {
+  }
 
   int run(const TrainRound& train) {
     // Where there is no way back nothing is caught: the stack of the throw is worth having in the last words.
@@ -216,6 +221,7 @@ class ElasticRun {
   const ProcessGroup& group_;
   const ElasticOptions& options_;
   const int number_;
+  const ChannelLoan loan_;  ///< the link reads the channel
   RoundLink link_;
   TrainingState state_;
   bool is_kept_ = false;  ///< it was in a round of this call: the group is to join the next one

@@ -8,11 +8,12 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <system_error>
 #include <utility>
+#include <variant>
 
 #include "worker_runtime/elastic/round_talk.hpp"
+#include "worker_runtime/place/agent_words.hpp"
 #include "worker_runtime/store/cancellation.hpp"
 
 namespace torchup {
@@ -30,9 +31,10 @@ void say(AgentChannel& channel, const WorkerWord& word) {
 
 }  // namespace
 
-RoundLink::RoundLink(AgentChannel* channel, std::function<void()> end_what_blocks)
-    : channel_{channel}, end_what_blocks_{std::move(end_what_blocks)}, wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)},
-      talk_{std::make_unique<RoundTalk>()} {
+RoundLink::RoundLink(AgentChannel* channel, std::function<void()> end_what_blocks,
+                     std::function<void(std::uint64_t)> look_wanted)
+    : channel_{channel}, end_what_blocks_{std::move(end_what_blocks)}, look_wanted_{std::move(look_wanted)},
+      wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)}, talk_{std::make_unique<RoundTalk>()} {
   if (!wake_ || store_calls_cancelled() < 0)
     throw std::system_error{errno, std::generic_category(), "Elastic: no descriptor for what ends a round early"};
   if (is_open())
@@ -103,16 +105,13 @@ std::optional<std::map<std::string, std::string>> RoundLink::park(std::int64_t s
 }
 
 void RoundLink::listen() {
-  while (const auto packet = channel_->read()) {
-    const auto word = parse_agent_word(*packet);
-    if (!word) {
-      std::fprintf(stderr, "torchup: the channel to the agent has ended: %s\n", word.error().message().c_str());
-      channel_->end();
-      break;
+  while (const auto word = next_word(*channel_)) {
+    if (const auto* const look = std::get_if<LookWanted>(&*word)) {
+      look_wanted_(look->number);
+      continue;
     }
-    if (!*word) continue;  // of a newer agent
     const std::lock_guard lock{mutex_};
-    const auto answer = talk_->hear(**word);
+    const auto answer = talk_->hear(*word);
     is_over_ = talk_->over().has_value();
     if (answer) say(*channel_, *answer);
     changed_.notify_all();

@@ -27,8 +27,11 @@ class RoundTalk;
 class RoundLink {
  public:
   /// `channel`: null where no agent speaks with us; then no round is ever over. `end_what_blocks` is called on the
-  /// thread, and never outside of a round. Throws std::system_error when there is no descriptor.
-  RoundLink(AgentChannel* channel, std::function<void()> end_what_blocks);
+  /// thread, and never outside of a round. `look_wanted`: on the thread too, when the agent asks how far this process
+  /// is. Throws std::system_error when there is no descriptor.
+  RoundLink(
+      AgentChannel* channel, std::function<void()> end_what_blocks,
+      std::function<void(std::uint64_t)> look_wanted = [](std::uint64_t) {});
   ~RoundLink();
   RoundLink(const RoundLink&) = delete;
   RoundLink& operator=(const RoundLink&) = delete;
@@ -53,12 +56,13 @@ class RoundLink {
 
  private:
   void watch();
-  /// All that the agent has said by now. It is taken for a stranger: what cannot be read ends the channel.
+  /// All that the agent has said by now.
   void listen();
   void wake() const;
 
   AgentChannel* const channel_;
   const std::function<void()> end_what_blocks_;
+  const std::function<void(std::uint64_t)> look_wanted_;
   const UniqueFd wake_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

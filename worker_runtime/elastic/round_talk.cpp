@@ -44,7 +44,7 @@ std::optional<WorkerWord> RoundTalk::hear(const AgentWord& word) {
     if (!parked_at_) return {};
     place_ = place->variables;
     over_.reset();
-  } else if (raised_) {
+  } else if (std::holds_alternative<OwnFault>(word) && raised_) {
     is_cause_ = true;
   }
   return {};

@@ -32,6 +32,10 @@ struct BackendPlan {
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendPlan& plan);
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan& plan);  ///< throws Error in a CPU build
 
+/// What LibTorch's recorder has of the backends' calls, as JSON. Throws what LibTorch throws.
+std::string gloo_recorder_text();
+std::string nccl_recorder_text();  ///< empty in a CPU build
+
 VisibleGpus visible_gpus();  ///< GPUs that this process may use; none in a CPU build or without a driver
 void bind_gpu(const torch::Device& device);  ///< makes it the current one, before anything else touches CUDA
 /// The same text in every process that means this GPU, or this part of one. Empty where the user told NCCL that ranks

@@ -1,3 +1,4 @@
+#include <torch/csrc/distributed/c10d/FlightRecorder.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
@@ -54,7 +55,10 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendPlan& plan) {
   options->global_ranks_in_group.assign(plan.global_ranks.begin(), plan.global_ranks.end());
   auto backend = c10::make_intrusive<Gloo>(plan.store, plan.rank, plan.size, options);
   change_timeout(*backend, plan.timeout);
+  backend->setGroupUid(plan.group_name);  // the recorder's name for it; not every LibTorch takes that from the options
   return backend;
 }
+
+std::string gloo_recorder_text() { return c10d::dump_fr_trace_json(true, false); }
 
 }  // namespace torchup

@@ -1,8 +1,9 @@
 #include "worker_runtime/group/group_connection.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <set>
 #include <utility>
-#include <vector>
 
 namespace torchup {
 namespace {
@@ -12,9 +13,16 @@ std::mutex known_mutex;
 auto& known = *new std::set<GroupConnection*>;  // guarded by known_mutex, as the next one
 auto& abandoned = *new std::vector<std::unique_ptr<GroupConnection>>;
 
+std::int64_t day_ns() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+}
+
 }  // namespace
 
-GroupConnection::GroupConnection(Kind kind, const std::function<c10::intrusive_ptr<c10d::Backend>()>& connect) {
+GroupConnection::GroupConnection(Kind kind, GroupMembers members,
+                                 const std::function<c10::intrusive_ptr<c10d::Backend>()>& connect)
+    : members_{std::make_shared<const GroupMembers>(std::move(members))}, since_ns_{day_ns()} {
   if (kind == Kind::gloo) gloo_.emplace();
   {
     const std::lock_guard lock{known_mutex};
@@ -61,7 +69,22 @@ void GroupConnection::interrupt() {
   if (backend) backend->abort();
 }
 
+std::optional<std::int64_t> GroupConnection::sequence() {
+  // Under the lock, and not on a copy of the pointer: whoever lets the last one go may wait for peers.
+  const std::lock_guard lock{mutex_};
+  if (!backend_ || left_) return std::nullopt;
+  try {
+    return static_cast<std::int64_t>(backend_->getSequenceNumberForGroup());
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+
 void abandon(std::unique_ptr<GroupConnection> connection) {
+  {
+    const std::lock_guard lock{connection->mutex_};
+    connection->left_ = true;
+  }
   const std::lock_guard lock{known_mutex};
   abandoned.push_back(std::move(connection));
 }
@@ -76,6 +99,19 @@ void end_abandoned_connections() {
     }
     std::erase(abandoned, nullptr);
   }
+}
+
+std::vector<ConnectedGroup> connected_groups() {
+  std::vector<ConnectedGroup> groups;
+  {
+    const std::lock_guard lock{known_mutex};
+    for (GroupConnection* const each : known) {
+      const auto kind = each->gloo_ ? GroupConnection::Kind::gloo : GroupConnection::Kind::nccl;
+      if (const auto sequence = each->sequence()) groups.push_back({kind, each->members_, each->since_ns_, *sequence});
+    }
+  }
+  std::ranges::sort(groups, {}, &ConnectedGroup::since_ns);
+  return groups;
 }
 
 void interrupt_connections() {

@@ -10,6 +10,7 @@
 
 #include "torchup/error.hpp"
 #include "worker_runtime/group/backend_factory.hpp"
+#include "worker_runtime/group/group_answer.hpp"
 #include "worker_runtime/group/meeting.hpp"
 #include "worker_runtime/place/device_choice.hpp"
 #include "worker_runtime/place/worker_place.hpp"
@@ -113,9 +114,9 @@ void connect_group(ProcessGroup::State& state, std::optional<std::chrono::millis
                          .master_addr = state.job->place.master_addr,
                          .several_nodes = state.job->place.world_size > state.job->place.local_size};
   try {
-    state.connection =
-        std::make_unique<GroupConnection>(nccl ? GroupConnection::Kind::nccl : GroupConnection::Kind::gloo,
-                                          [&] { return nccl ? make_nccl_backend(plan) : make_gloo_backend(plan); });
+    state.connection = std::make_unique<GroupConnection>(
+        nccl ? GroupConnection::Kind::nccl : GroupConnection::Kind::gloo, GroupMembers{state.name, state.global_ranks},
+        [&] { return nccl ? make_nccl_backend(plan) : make_gloo_backend(plan); });
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {  // gloo's and NCCL's exceptions are no c10::Error
@@ -126,6 +127,7 @@ void connect_group(ProcessGroup::State& state, std::optional<std::chrono::millis
 }
 
 void join_job(ProcessGroup::State& state, const ProcessGroupOptions& options, const JoinTerms& terms) {
+  groups_begin();
   MeetingPlan plan;
   read_init_method(options, plan);
   plan.kept = terms.kept;

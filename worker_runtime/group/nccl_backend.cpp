@@ -5,6 +5,7 @@
 #ifdef TORCHUP_CUDA
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -21,6 +22,25 @@ namespace torchup {
 #ifdef TORCHUP_CUDA
 
 namespace {
+
+/// In this thread CUDA may be asked what it refuses, and ends a capture for, while another captures a graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { exchange(); }
+  ~RelaxedCapture() { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  void exchange() {
+    // As with NCCL below: the runtime that libtorch_cuda has loaded.
+    using Exchange = cudaError_t (*)(cudaStreamCaptureMode*);
+    const auto function = reinterpret_cast<Exchange>(dlsym(RTLD_DEFAULT, "cudaThreadExchangeStreamCaptureMode"));
+    if (function) static_cast<void>(function(&mode_));
+  }
+
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  ///< the other one: this thread's and ours change places
+};
 
 /// c10d's options embed ncclConfig_t, whose size follows nccl.h: another library than the header's corrupts memory.
 void check_nccl_version() {
@@ -76,6 +96,12 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan& plan) {
   return backend;
 }
 
+/// It asks CUDA of collectives that run, which must not end the capture of a graph in another thread.
+std::string nccl_recorder_text() {
+  const RelaxedCapture while_asked;
+  return c10d::dump_nccl_trace_json(true, false);
+}
+
 #else
 
 VisibleGpus visible_gpus() { return {}; }
@@ -84,6 +110,7 @@ std::string gpu_identity(const torch::Device&) { return ""; }
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendPlan&) {
   throw Error{"backend nccl: this library was built without CUDA; build it with a CUDA wheel of torch, or use gloo"};
 }
+std::string nccl_recorder_text() { return ""; }
 
 #endif
 

@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 
 #include "rendezvous/base/worker_page.hpp"
@@ -29,6 +31,11 @@ void put(std::byte* memory, T value) {
   std::atomic_ref<T>{*reinterpret_cast<T*>(memory)}.store(value, std::memory_order_release);
 }
 
+template <class T>
+T get(std::byte* memory) {
+  return std::atomic_ref<T>{*reinterpret_cast<T*>(memory)}.load(std::memory_order_acquire);
+}
+
 // Waiting is counted for the process; the page takes part once it is open.
 std::atomic<std::int64_t> waited_ns{0};
 std::atomic<int> waiters{0};
@@ -36,12 +43,16 @@ std::atomic<std::int64_t> waiting_since_ns{0};  // of the first of them
 std::atomic<int> savers{0};
 std::atomic<std::byte*> open_page{nullptr};
 
-bool is_our_page(const WorkerPageAddress& address) {
+/// How much of it there is for us: the page, and what follows it; of an older agent's the page alone. 0: it is not
+/// ours.
+std::size_t bytes_of_page(const WorkerPageAddress& address) {
   constexpr int seals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW;  // an unsealed page could be cut under us: SIGBUS
   struct stat status {};
-  return address.pid == ::getpid() && ::fstat(address.fd, &status) == 0 && status.st_dev == address.device &&
-         status.st_ino == address.inode && status.st_size == static_cast<off_t>(worker_page_bytes) &&
-         (::fcntl(address.fd, F_GET_SEALS) & seals) == seals;
+  const bool ours = address.pid == ::getpid() && ::fstat(address.fd, &status) == 0 && status.st_dev == address.device &&
+                    status.st_ino == address.inode && status.st_size >= static_cast<off_t>(worker_page_bytes) &&
+                    (::fcntl(address.fd, F_GET_SEALS) & seals) == seals;
+  if (!ours) return 0;
+  return status.st_size >= static_cast<off_t>(worker_memory_bytes) ? worker_memory_bytes : worker_page_bytes;
 }
 
 }  // namespace
@@ -51,14 +62,15 @@ std::unique_ptr<WorkerPage> WorkerPage::open() {
   if (text == nullptr) return nullptr;
   const auto address = parse_worker_page_address(text);
   ::unsetenv(worker_page_variable);
-  if (!address || !is_our_page(*address)) return nullptr;
-  void* const memory = ::mmap(nullptr, worker_page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, address->fd, 0);
+  const std::size_t bytes = address ? bytes_of_page(*address) : 0;
+  if (bytes == 0) return nullptr;
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, address->fd, 0);
   ::close(address->fd);  // the mapping stays; nothing is left that a child could inherit
   if (memory == MAP_FAILED) return nullptr;
-  return std::unique_ptr<WorkerPage>{new WorkerPage{static_cast<std::byte*>(memory)}};
+  return std::unique_ptr<WorkerPage>{new WorkerPage{static_cast<std::byte*>(memory), bytes}};
 }
 
-WorkerPage::WorkerPage(std::byte* memory) : memory_{memory} {
+WorkerPage::WorkerPage(std::byte* memory, std::size_t bytes) : memory_{memory}, bytes_{bytes} {
   put(memory_ + wp::pid, std::int64_t{::getpid()});
   put(memory_ + wp::magic, wp::magic_value);
   open_page = memory_;
@@ -66,7 +78,7 @@ WorkerPage::WorkerPage(std::byte* memory) : memory_{memory} {
 
 WorkerPage::~WorkerPage() {
   open_page = nullptr;
-  ::munmap(memory_, worker_page_bytes);
+  ::munmap(memory_, bytes_);
 }
 
 void WorkerPage::beat(std::int64_t step) {
@@ -83,9 +95,25 @@ void WorkerPage::beat(std::int64_t step) {
   last_beat_ns_ = now;
 }
 
-bool WorkerPage::drain_requested() const {
-  return std::atomic_ref<std::uint64_t>{*reinterpret_cast<std::uint64_t*>(memory_ + wp::drain)}.load(
-             std::memory_order_acquire) != 0;
+bool WorkerPage::drain_requested() const { return get<std::uint64_t>(memory_ + wp::drain) != 0; }
+
+void WorkerPage::begin_answering(pid_t thread) { put(memory_ + wp::helper, static_cast<std::uint64_t>(thread)); }
+
+void WorkerPage::count_collectives(std::uint64_t sum) {
+  if (get<std::uint64_t>(memory_ + wp::collectives) == sum) return;
+  put(memory_ + wp::collectives, sum);
+  put(memory_ + wp::collectives_at, monotonic_ns());
+}
+
+bool WorkerPage::put_answer(std::string_view answer) {
+  if (bytes_ < worker_memory_bytes || answer.size() > worker_answer_bytes) return false;
+  std::memcpy(memory_ + worker_answer_at, answer.data(), answer.size());
+  return true;
+}
+
+void WorkerPage::end_answering() {
+  put(memory_ + wp::ending_at, monotonic_ns());
+  put(memory_ + wp::helper, std::uint64_t{0});
 }
 
 WaitingForOthers::WaitingForOthers() {

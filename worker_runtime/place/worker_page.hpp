@@ -1,9 +1,11 @@
 #pragma once
 
+#include <sys/types.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
+#include <string_view>
 
 namespace torchup {
 
@@ -23,10 +25,22 @@ class WorkerPage {
   /// The agent asks the job to stop.
   bool drain_requested() const;
 
+  // Of the thread that answers `look`.
+
+  /// From here on this thread of the process does: the agent asks, and wants progress.
+  void begin_answering(pid_t thread);
+  /// The sum of the groups' counts by now. One that has changed is progress.
+  void count_collectives(std::uint64_t sum);
+  /// Puts an answer, of worker_answer_bytes at most, where the agent reads it. False: an older agent has no place.
+  [[nodiscard]] bool put_answer(std::string_view answer);
+  /// Nobody answers any more: the program is about to end.
+  void end_answering();
+
  private:
-  explicit WorkerPage(std::byte* memory);
+  WorkerPage(std::byte* memory, std::size_t bytes);
 
   std::byte* memory_;
+  const std::size_t bytes_;
   std::uint64_t beats_ = 0;
   std::int64_t last_beat_ns_ = 0;
 };

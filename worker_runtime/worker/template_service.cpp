@@ -194,7 +194,8 @@ void park(int end, const UniqueFd& cgroup, pid_t agent) {
   }
   if (::getppid() != agent) ::_exit(1);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != agent) ::_exit(1);  // it has ended before it could take us along
+  if (::getppid() != agent) ::_exit(1);     // it has ended before it could take us along
+  ::prctl(PR_SET_PTRACER, agent, 0, 0, 0);  // so that what it starts may read our stacks
   ::setsid();
   std::string text = "parked";
   if (cgroup) {

@@ -59,6 +59,7 @@ int worker_main(int argc, char** argv, const Train& train, const WorkerOptions& 
   state->device = bind_device(state->place, options.device);
   state->page = WorkerPage::open();
   state->channel = AgentChannel::open();
+  if (state->page) state->answerer = std::make_unique<LookAnswerer>(*state->page, state->channel.get());
   Worker::State::listen_for_stop(options.stop_signal);
   state->begin_round(0);
   Worker worker{std::move(state)};

@@ -10,6 +10,7 @@
 #include "worker_runtime/place/worker_page.hpp"
 #include "worker_runtime/place/worker_place.hpp"
 #include "worker_runtime/worker/last_words.hpp"
+#include "worker_runtime/worker/look_answerer.hpp"
 #include "worker_runtime/worker/stop_agreement.hpp"
 
 namespace torchup {
@@ -20,9 +21,10 @@ struct Worker::State {
   torch::Device device{torch::kCPU};
   Speaker speaker;
   std::unique_ptr<WorkerPage> page;
-  std::unique_ptr<AgentChannel> channel;  ///< null: the agent does not speak with us
-  std::unique_ptr<StopAgreement> stop;    ///< of the round; null between two
-  int elastic_runs = 0;                   ///< calls of Elastic::run so far
+  std::unique_ptr<AgentChannel> channel;   ///< null: the agent does not speak with us
+  std::unique_ptr<LookAnswerer> answerer;  ///< null: no agent wants to know how far we are
+  std::unique_ptr<StopAgreement> stop;     ///< of the round; null between two
+  int elastic_runs = 0;                    ///< calls of Elastic::run so far
   bool is_in_elastic_run = false;
 
   /// A signal that asks the job to stop at a step's end. A handler of the program's own is left alone.

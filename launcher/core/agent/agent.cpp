@@ -6,8 +6,8 @@
 #include <csignal>
 #include <utility>
 
-#include "launcher/core/plan/signals.hpp"
 #include "launcher/core/record/exit_report.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "rendezvous/core/text/names.hpp"
 
 namespace torchup {
@@ -29,8 +29,11 @@ bool is_shortage(const boost::system::error_code& code) {
 }  // namespace
 
 Agent::Agent(const LaunchConfig& config, AgentIdentity identity)
-    : config_{config}, identity_{std::move(identity)}, workers_(static_cast<std::size_t>(config.local_world_size)),
-      step_watch_{config.heartbeat_timeout}, state_watch_{config.role, config.stuck_timeout} {}
+    : config_{config}, identity_{std::move(identity)},
+      workers_(static_cast<std::size_t>(config.local_world_size)), state_watch_{config.role, config.stuck_timeout} {
+  const auto& [script, nodes, node] = config.rehearsal;
+  if (script) rehearsal_.emplace(*script, node ? node->start : std::nullopt);
+}
 
 std::vector<AgentAction> Agent::step(const AgentEvent& event, TimePoint now) {
   now_ = now;
@@ -50,13 +53,16 @@ std::optional<TimePoint> Agent::deadline() const {
   also(cause_ends_);
   also(abort_ends_);
   also(hung_ends_);
+  also(look_again_at_);
   if (const auto next = next_blame()) also(next->at);
+  also(diagnosis_deadline());
+  if (rehearsal_) also(rehearsal_->deadline());
   return first;
 }
 
 void Agent::on(const Begin&) {
   if (config_.timeout > Duration{0}) job_end_ = now_ + config_.timeout;
-  join();
+  prepare();
 }
 
 void Agent::on(const FromCoordinator& event) {
@@ -76,7 +82,7 @@ void Agent::on(const StoreOpened& event) { act(Send{StoreReady{event.round, even
 
 void Agent::on(const StoreFailed& event) {
   Leave word;
-  word.exit_code = is_shortage(event.error.code) ? 65 : 67;
+  word.exit_code = is_shortage(event.error.code) ? exit_code::unfit : exit_code::unreachable;
   const std::string reason = event.error.message();
   word.reason = fmt::format("no worker store for round {}: {}", event.round.value(), reason);
   leave(std::move(word));
@@ -101,6 +107,8 @@ void Agent::obey(const HostStore& message) {
 
 void Agent::obey(const Placed& message) {
   if (phase_ != Phase::joining || leaving_ || verdict_) return;
+  look_again_at_.reset();
+  if (is_to_compare(message.placement)) return compare(message);
   const std::vector<LocalRank> kept = parked();
   if (kept != in_state(WorkerState::running)) {  // one has left its parking place, and was killed
     place_to_come_ = message;
@@ -122,7 +130,7 @@ void Agent::obey(const Placed& message) {
   cause_ends_.reset();
   abort_ends_.reset();
   hung_ends_.reset();
-  step_watch_ = StepWatch{config_.heartbeat_timeout, placement_->group_world_size > 1};
+  begin_diagnosis(message.watched);
   another_round_ = end_told_ = any_raised_ = false;
   for (Worker& worker : workers_) {
     if (worker.state == WorkerState::running) {
@@ -135,22 +143,28 @@ void Agent::obey(const Placed& message) {
   }
   act(StartWorkers{*placement_, attempt_name(placement_->restart_count, changes_since_restart_, placement_->round),
                    kept});
+  rehearse_round();
 }
 
 void Agent::obey(const StopWorkers& message) {
   if (leaving_ || verdict_) return;
-  if (phase_ == Phase::joining) return join();  // the round was never placed here
+  if (phase_ == Phase::checking) return;                                      // its Join is still to come
+  if (phase_ == Phase::joining || phase_ == Phase::comparing) return join();  // no worker was started
   if (placement_->round != message.round) return;
   rejoin_wanted_ = true;
   another_round_ = message.cause != StopCause::fenced;
   if (message.cause == StopCause::worker_failure) restart_reason_ = message.reason;
   stop(SIGTERM, message.reason);
-  if (message.cause == StopCause::fenced) kill(message.reason);
+  if (message.cause != StopCause::fenced) return;
+  kill(message.reason);
+  tell_place(false);
 }
 
 void Agent::obey(const End& message) {
   verdict_ = message.verdict;
   rejoin_wanted_ = false;
+  rehearse(rehearsal::JobEnds{});
+  if (message.verdict.exit_code == 0) end_well();
   if (message.verdict.stop_signal == 0) {
     wait_for_own_end(message.verdict.reason);
   } else {
@@ -161,6 +175,7 @@ void Agent::obey(const End& message) {
 
 void Agent::obey(const Waiting& message) {
   if (message.roster == last_roster_) return;
+  if (phase_ == Phase::running) rehearse(rehearsal::TroubleSeen{});
   last_roster_ = message.roster;
   record(event::Waiting{message.roster});
 }
@@ -190,6 +205,9 @@ void Agent::due() {
     }
   }
   blame();
+  diagnosis_due();
+  rehearse(rehearsal::Wake{});
+  if (look_again_at_ && now_ >= *look_again_at_) prepare();
   if (!deadline_ || now_ < *deadline_) return;
   deadline_.reset();
   if (phase_ == Phase::stopping) {
@@ -200,12 +218,14 @@ void Agent::due() {
     } else {
       kill("the grace is over");
     }
-  } else if (phase_ == Phase::joining) {
+  } else if (phase_ == Phase::joining && parked() != in_state(WorkerState::running)) {
     place_to_come_.reset();
     abandon();
     stop(SIGTERM, "a worker of the round before cannot be killed");
+  } else if (phase_ == Phase::comparing) {
+    comparison_due();
   } else if (phase_ == Phase::pausing) {
-    join();
+    prepare();
   } else if (phase_ == Phase::idle && leaving_) {
     verdict_ = Verdict{.exit_code = leaving_->exit_code, .reason = leaving_->reason, .failures = failures_};
     settle();
@@ -224,7 +244,13 @@ void Agent::end_job(int exit_code, std::string reason) {
 }
 
 void Agent::join() {
+  if (phase_ == Phase::comparing) {
+    act(CancelChecks{});
+    deadline_.reset();
+  }
   phase_ = Phase::joining;
+  forget_progress();
+  if (!unfit_.empty()) look_again_at_ = now_ + unfit_look_interval;
   rejoin_wanted_ = false;
   place_to_come_.reset();
   if (!restart_reason_.empty()) {
@@ -245,6 +271,7 @@ void Agent::join() {
   join.group_rank = config_.rendezvous.group_rank;
   join.terms = config_.terms;
   join.facts = identity_.facts;
+  join.unfit = unfit_;
   act(Send{std::move(join)});
 }
 
@@ -256,6 +283,7 @@ void Agent::stop(int signal_number, std::string reason) {
       drain_insists_.reset();
       cause_ends_.reset();
       attempt_reason_ = reason;
+      rehearse_end_of_round(false);
       record(event::Stopping{std::move(reason)});
       signal_to_end(signal_number);
       after_worker_ended();
@@ -272,10 +300,15 @@ void Agent::stop(int signal_number, std::string reason) {
       after_worker_ended();
       return;
     }
+    case Phase::checking:
+    case Phase::comparing:
+      act(CancelChecks{});
+      [[fallthrough]];
     case Phase::joining:
     case Phase::pausing:
       phase_ = Phase::idle;
       deadline_.reset();
+      look_again_at_.reset();
       if (leaving_ && !verdict_) deadline_ = now_ + last_word_wait;
       settle();
       return;
@@ -298,7 +331,7 @@ void Agent::signal_to_end(int number) {
 
 void Agent::signal(std::vector<LocalRank> workers, int number, bool ends) {
   if (workers.empty()) return;
-  if (ends && number == SIGQUIT) act(ShowWorkers{workers});
+  if (ends && number == SIGQUIT) act(ShowWorkers{workers, diagnosis_.shown});
   act(SignalWorkers{number, ends, workers});
   if (!ends) return;
   for (const LocalRank local_rank : workers) record(event::ClosingSignalSent{id_of(local_rank), number});
@@ -332,6 +365,7 @@ void Agent::leave(Leave word) {
   if (leaving_) return;
   leaving_ = std::move(word);
   act(Send{*leaving_});
+  rehearse(rehearsal::JobEnds{});
 }
 
 void Agent::after_worker_ended() {
@@ -344,6 +378,7 @@ void Agent::after_worker_ended() {
 
 void Agent::sweep() {
   // Workers that ended by themselves may have left somebody behind who tidies up after them (torch_shm_manager).
+  rehearse_end_of_round(!killed_ && stop_signal_ == 0 && in_state(WorkerState::failed).empty());
   const bool by_themselves = !killed_ && (phase_ == Phase::running || stop_signal_ == 0);
   Duration grace = config_.stop_grace;
   if (phase_ == Phase::stopping) grace = deadline_ && !killed_ ? std::max(Duration{0}, *deadline_ - now_) : Duration{0};
@@ -361,7 +396,9 @@ void Agent::settle() {
   if (verdict_) {
     phase_ = Phase::finished;
     order_failures();
-    act(Finish{own_verdict(), failures_});
+    const Verdict verdict = own_verdict();
+    auto rehearsed = end_of_rehearsal(verdict);
+    act(Finish{verdict, failures_, std::move(rehearsed)});
     return;
   }
   if (!rejoin_wanted_ || leaving_) return;
@@ -379,17 +416,7 @@ void Agent::settle() {
     deadline_ = now_ + next_pause_;
     return;
   }
-  join();
-}
-
-/// The job's, but that no node whose worker lives on says that all is well, or that a signal has ended it.
-Verdict Agent::own_verdict() const {
-  Verdict verdict = *verdict_;
-  const bool over = verdict.exit_code == 0 || signal_of_shell_code(verdict.exit_code);
-  if (!abandoned_ || !over) return verdict;
-  verdict.exit_code = failed_code;
-  verdict.reason = fmt::format("{}; a worker cannot be killed", verdict.reason);
-  return verdict;
+  prepare();
 }
 
 }  // namespace torchup

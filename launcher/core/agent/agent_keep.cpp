@@ -30,7 +30,7 @@ void Agent::on(const WorkerSaid& event) {
     leaves(event);
   } else if (const auto* raised = std::get_if<WorkerRaised>(&event.word)) {
     raises(event.local_rank, raised->text);
-  } else if (worker.stay == Stay::parking) {
+  } else if (std::holds_alternative<WorkerParked>(event.word) && worker.stay == Stay::parking) {
     parks(event.local_rank, event.beats);
   }
 }
@@ -181,6 +181,7 @@ void Agent::take_along(Worker& worker) {
   worker.pending.clear();
   worker.abort_reason.clear();
   worker.expired.clear();
+  worker.exception.reset();
   ++worker.kept;
 }
 
@@ -194,15 +195,6 @@ void Agent::has_place(LocalRank local_rank) {
   worker.stay = round_follows() ? Stay::parking : Stay::no;
   if (worker.stay == Stay::no) return signal({local_rank}, stop_signal_, true);
   act(EndRound{{local_rank}, attempt_reason_});
-}
-
-/// The steps that a kept worker has ended in earlier rounds say nothing of this one, which may take long to begin.
-std::vector<StepSample> Agent::of_this_round(std::vector<StepSample> samples) const {
-  for (StepSample& sample : samples) {
-    const Worker& worker = worker_at(sample.local_rank);
-    if (worker.kept > 0 && sample.progress && sample.progress->beats == worker.beats) sample.progress.reset();
-  }
-  return samples;
 }
 
 /// Whether the attempt is not over: somebody runs who is not parked.

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "launcher/core/agent/agent.hpp"
-#include "launcher/core/plan/signals.hpp"
 #include "launcher/core/record/exit_report.hpp"
+#include "launcher/core/text/signals.hpp"
 
 namespace torchup {
 
@@ -45,6 +45,9 @@ bool Agent::is_copy(const SignalArrived& event) {
 
 /// Ctrl-Z and what follows it. SIGTSTP would not reach workers in sessions of their own.
 void Agent::pause(int number) {
+  // What ends a stop of this node in a rehearsal is nobody's wish.
+  if (number == SIGCONT && !paused_ && rehearsal_ && rehearsal_->stops_node(now_)) return;
+  if (number == SIGTSTP && rehearsal_) act(ReleaseWorkers{});  // nothing of ours lets them go on before its time
   paused_ = number == SIGTSTP;
   received(number, paused_ ? SignalUse::pauses : SignalUse::resumes, paused_ ? "workers stopped" : "workers resumed");
   signal(in_state(WorkerState::running), paused_ ? SIGSTOP : SIGCONT, false);
@@ -78,7 +81,8 @@ bool Agent::awaits_saving() const {
 
 /// Workers are to run here again before long, and do not yet.
 bool Agent::restart_under_way() const {
-  return phase_ == Phase::joining || phase_ == Phase::pausing || rejoin_wanted_ || failure_reported_;
+  const bool before_start = phase_ == Phase::checking || phase_ == Phase::joining || phase_ == Phase::comparing;
+  return before_start || phase_ == Phase::pausing || rejoin_wanted_ || failure_reported_;
 }
 
 void Agent::forward(int number) {
@@ -93,6 +97,15 @@ void Agent::forward(int number) {
 int Agent::stop_number(int number) const { return is_in(config_.drain_signals, number) ? SIGTERM : number; }
 
 void Agent::end_by_signal(int number) {
+  if (diagnosis_.quit_ends) {
+    quit();  // who sends another one waits for no page
+  } else if (number == SIGQUIT && ask_look()) {
+    return;
+  }
+  end_at_once(number);
+}
+
+void Agent::end_at_once(int number) {
   const bool typed = number == SIGINT || number == SIGQUIT;
   // Terminals that go away send several of these; nobody sends a second one to say something.
   const bool again = is_in(ended_by_, number) && number != SIGHUP;

@@ -5,9 +5,7 @@
 #include <utility>
 
 #include "launcher/core/agent/agent.hpp"
-#include "launcher/core/plan/signals.hpp"
-#include "launcher/core/record/cause_words.hpp"
-#include "launcher/core/record/exit_report.hpp"
+#include "launcher/core/text/signals.hpp"
 
 namespace torchup {
 
@@ -24,6 +22,7 @@ void Agent::on(const WorkerStarted& event) {
   // It was being started when the stop came.
   if (stop_signal_ != 0) return signal({event.local_rank}, stop_signal_, true);
   for (const int number : pending) signal({event.local_rank}, number, false);
+  inject_awaited(event.local_rank);
   // It may open its page too late to find the request there.
   if (awaits_saving()) drain_insists_ = now_ + drain_patience;
 }
@@ -61,6 +60,7 @@ void Agent::on(const WorkerEnded& event) {
   exited.message = how.message;
   exited.error_file = how.error_file;
   exited.last_step = how.last_step;
+  exited.ended_for = worker.abort_reason;
   exited.consequence = end != WorkerEnd::succeeded && is_consequence(how, end);
   if (end == WorkerEnd::failed) exited.binary = config_.program.executable;
   const bool consequence = exited.consequence;
@@ -68,14 +68,17 @@ void Agent::on(const WorkerEnded& event) {
   if (abandoned) return;
   worker.state = end == WorkerEnd::succeeded ? WorkerState::succeeded : WorkerState::failed;
   if (end == WorkerEnd::succeeded) {
+    if (diagnosis_.progress) diagnosis_.progress->worker_ended();
     if (event.exit_code == requeue_code) requeue(event.local_rank);
   } else {
     note_failure(how, consequence);
+    rehearse(rehearsal::TroubleSeen{});
     if (end == WorkerEnd::failed) {
-      if (!consequence || worker.blamed_at || !cause_may_come()) {
+      const bool cause_lives = note_exceptions(how, consequence);
+      if (!consequence || cause_lives || worker.blamed_at || !cause_may_come()) {
         tell_failures();
-      } else if (!cause_ends_) {
-        cause_ends_ = now_ + cause_patience;
+      } else {
+        await_cause();
       }
     } else if (phase_ == Phase::running) {  // it did not heed the request to save, but ended by its signal
       end_job(shell_code(-event.exit_code), fmt::format("got {}: rank {} ended by it", signal_text(-event.exit_code),
@@ -98,26 +101,13 @@ WorkerEnd Agent::kind_of_end(const Worker& worker, int exit_code) const {
 
 bool Agent::drained_to_death(int exit_code) const { return exit_code < 0 && is_in(drained_by_, -exit_code); }
 
-void Agent::on(const StepsSeen& event) {
-  if (phase_ != Phase::running) return;
-  const StepWatch::Findings findings =
-      step_watch_.look(of_this_round(event.samples), paused_ || !drained_by_.empty(), now_);
-  if (findings.slow) record(*findings.slow);
-  if (findings.warning) record(event::Warning{*findings.warning});
-  if (!findings.hung) return;
-  event::WorkersHung hung{{}, findings.hung->reason};
-  for (const LocalRank local_rank : findings.hung->workers) {
-    hung.ranks.push_back(id_of(local_rank).rank);
-    worker_at(local_rank).abort_reason = findings.hung->reason;
-  }
-  record(std::move(hung));
-  act(AbortWorkers{findings.hung->workers});
-  abort_ends_ = now_ + abort_patience;
-}
-
 void Agent::on(const StatesSeen& event) {
   if (phase_ != Phase::running || paused_) return;
-  for (EventBody& finding : state_watch_.look(event.samples, now_)) {
+  std::vector<StateSample> samples = event.samples;
+  for (StateSample& sample : samples) {
+    if (sample.state == 'T' && is_stopped_by_rehearsal(sample.worker.local_rank)) sample.state = 'S';
+  }
+  for (EventBody& finding : state_watch_.look(samples, now_)) {
     const auto* sleeps = std::get_if<event::WorkerUninterruptible>(&finding);
     const std::string stuck = sleeps && sleeps->stuck ? to_text(finding)->text : "";
     record(std::move(finding));
@@ -180,52 +170,24 @@ void Agent::wait_for_own_end(std::string reason) {
   after_worker_ended();
 }
 
-/// The one place where a failure is called a consequence of another. Whoever ended after our stop is one, unless it had
-/// failed by itself before: its error file tells when.
-bool Agent::is_consequence(const WorkerEnded& how, WorkerEnd end) const {
-  const Worker& worker = worker_at(how.local_rank);
-  if (!worker.expired.empty() || !worker.abort_reason.empty()) return false;
-  const auto second = [](std::int64_t time_us) { return time_us / 1'000'000; };  // as error files count
-  if (end == WorkerEnd::terminated &&
-      (how.error_file.empty() || failures_.empty() || second(how.time_us) >= second(failures_.front().time_us)))
-    return true;
-  // A signal is its own cause, but for the one by which programs give up.
-  if (how.exit_code < 0 && how.exit_code != -SIGABRT) return false;
-  return cause_kind(last_words(how.lines)) == CauseKind::consequence;
-}
-
-/// Whether somebody may be about to fail who is the cause: an exception passes its handlers, which close connections,
-/// before it ends its process. Nodes elsewhere tell by themselves.
-bool Agent::cause_may_come() const { return any_busy() || placement_->group_world_size > 1; }
-
-void Agent::tell_failures() {
-  cause_ends_.reset();
-  report_failures(true, failure_text(failures_[root_cause(failures_)]));
-}
-
-void Agent::note_failure(const WorkerEnded& how, bool consequence) {
-  const WorkerId id = id_of(how.local_rank);
-  WorkerFailure failure;
-  failure.rank = id.rank;
-  failure.local_rank = id.local_rank;
-  failure.exit_code = how.exit_code;
-  failure.pid = id.pid;
-  failure.host = identity_.host;
-  failure.time_us = how.time_us;
-  failure.message = how.message;
-  failure.error_file = how.error_file;
-  failure.consequence = consequence;
-  failures_.push_back(std::move(failure));
-}
-
 void Agent::report_failures(bool may_restart, std::string reason) {
   failure_reported_ = true;
   // The coordinator has the last word; what can outlive the round is not ended before that.
   const JobTerms& terms = config_.terms;
   another_round_ = may_restart && (placement_->restart_count < terms.max_restarts ||
                                    (terms.max_restarts > 0 && terms.restart_window > Duration{0}));
-  act(Send{WorkersFailed{placement_->round, failures_, may_restart}});
+  act(Send{WorkersFailed{placement_->round, told_failures(), may_restart}});
   stop(SIGTERM, std::move(reason));
+}
+
+/// The job's, but that no node whose worker lives on says that all is well, or that a signal has ended it.
+Verdict Agent::own_verdict() const {
+  Verdict verdict = *verdict_;
+  const bool over = verdict.exit_code == 0 || signal_of_shell_code(verdict.exit_code);
+  if (!abandoned_ || !over) return verdict;
+  verdict.exit_code = failed_code;
+  verdict.reason = fmt::format("{}; a worker cannot be killed", verdict.reason);
+  return verdict;
 }
 
 /// Those that our stop caused come by local rank, as in torchrun's report; who heeded it first says nothing.

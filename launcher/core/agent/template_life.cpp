@@ -6,7 +6,7 @@
 #include <csignal>
 #include <utility>
 
-#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "rendezvous/core/text/printable.hpp"
 
 namespace torchup {

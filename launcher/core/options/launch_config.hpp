@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/core/machine/machine.hpp"
 #include "launcher/core/options/output_plan.hpp"
+#include "launcher/core/rehearsal/rehearsal_report.hpp"
 #include "rendezvous/base/cpu_set.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/messages.hpp"
@@ -56,6 +58,33 @@ struct RestartBackoff {
   friend bool operator==(const RestartBackoff&, const RestartBackoff&) = default;
 };
 
+/// What is looked at before workers start.
+enum class PreflightLevel : std::uint8_t { off, quick, full };
+
+/// Of a health check's command: a word of a new process may have 128 KiB, the kernel's limit.
+inline constexpr std::size_t health_check_bytes_max = std::size_t{64} << 10;
+
+/// Checks before the start (launcher/core/diagnosis/preflight).
+struct PreflightConfig {
+  PreflightLevel level = PreflightLevel::quick;
+  bool only = false;  ///< nodes meet, look at each other and end: there is no program
+  bool as_json = false;
+  std::string python;        ///< whose packages are compared between nodes; empty: none
+  std::string health_check;  ///< for `sh -c` before each Join; empty: none
+  bool gpus_asked = false;   ///< the driver was, for the plan
+  std::vector<int> gpus;     ///< indices of those that the job uses; empty: all, as far as is known
+  Gpus gpus_found;           ///< what it said
+  friend bool operator==(const PreflightConfig&, const PreflightConfig&) = default;
+};
+
+/// --rehearse and --rehearse-nodes.
+struct RehearsalConfig {
+  std::optional<RehearsalScript> script;
+  int nodes = 0;                      ///< that are started here; 0: this is an agent like any other
+  std::optional<RehearsedNode> node;  ///< which of them this agent is
+  friend bool operator==(const RehearsalConfig&, const RehearsalConfig&) = default;
+};
+
 /// What one agent is going to do: the plan, a checked value that --dry-run prints.
 struct LaunchConfig {
   JobTerms terms;
@@ -66,6 +95,7 @@ struct LaunchConfig {
 
   /// What workers find loaded (--preload): modules, or where no Python runs it the program itself; empty: nothing.
   std::vector<std::string> preload;
+  bool worker_hook = true;  ///< Python workers tell us of themselves (launcher/python/injected/torchup_worker.py)
 
   RestartBackoff restart_backoff;
   Duration stop_grace = std::chrono::seconds{30};  ///< between the stop signal and SIGKILL
@@ -74,7 +104,6 @@ struct LaunchConfig {
   std::vector<int> forward_signals;                ///< passed on; the job goes on
   std::vector<int> drain_signals;    ///< ask the workers to save and stop; the second one of a kind is as any other
   Duration stuck_timeout{0};         ///< longest uninterruptible sleep of a worker; 0: not watched
-  Duration heartbeat_timeout{0};     ///< a worker that has ended no step for so long is ended as hung; 0: never
   bool propagate_exit_code = false;  ///< the first failed worker's code becomes ours
   Duration timeout{0};               ///< the job ends when it has run so long; 0: never
 
@@ -86,6 +115,8 @@ struct LaunchConfig {
   std::string signals_to_handle;            ///< as given; workers see it in TORCHELASTIC_SIGNALS_TO_HANDLE
 
   OutputOptions output;
+  PreflightConfig preflight;
+  RehearsalConfig rehearsal;
   bool set_socket_ifname = false;  ///< tell NCCL and gloo the interface that leads to the other nodes
   std::string parent_error_file;   ///< where whoever started us wants to find the cause of a failure; empty: nowhere
   std::string event_log_handler = "null";

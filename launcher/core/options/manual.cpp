@@ -29,6 +29,9 @@ torchup \- start, supervise and restart the workers of a distributed PyTorch job
 .SH SYNOPSIS
 .B torchup
 [\fIoptions\fR] \fIprogram\fR [\fIarguments\fR]
+.br
+.B torchup\-stack
+\fIpid\fR[:\fItid\fR] ...
 .SH DESCRIPTION
 Starts the program once for each worker, with the environment that PyTorch's distributed package reads, and takes
 torchrun's options. A Python script runs with python3; an ELF file, and an executable script that begins with #!
@@ -36,6 +39,9 @@ and whose name does not end in .py, run by themselves.
 That python3 is the one beside torchup, if its environment has PyTorch or is the activated one, else the first on PATH.
 Every option may be written with dashes or underscores. Where the command line does not have it, a variable
 \fBPET_\fINAME\fR stands for it, and then the file of \fB\-\-config\fR.
+.PP
+\fBtorchup\-stack\fR, the same program under another name, shows the native functions in which processes are, innermost
+first, of all threads or of one. It needs libdw.so.1 (Debian: libdw1) and the right to trace them.
 )";
 
 constexpr std::string_view environment = R"(.SH ENVIRONMENT

@@ -13,6 +13,8 @@ constexpr std::string_view nodes = "Nodes and workers";
 constexpr std::string_view meeting = "Rendezvous";
 constexpr std::string_view program = "Program";
 constexpr std::string_view life = "Failures, restarts and stopping";
+constexpr std::string_view checks = "Checks before the start";
+constexpr std::string_view rehearsals = "Rehearsal of faults";
 constexpr std::string_view output = "Output and records";
 constexpr std::string_view devices = "Devices and threads";
 constexpr std::string_view show = "Looking without starting";
@@ -72,6 +74,8 @@ constexpr std::array table = {
     OptionSpec{"preload", 0, ValueKind::text, "MODULE,...|program", program,
                "Import these Python modules once and fork the workers from there; torch stands for all that an "
                "optimizer needs, program for a C++ program on worker_runtime, loaded up to its worker_main."},
+    OptionSpec{"no-worker-hook", 0, ValueKind::flag, "", program,
+               "Leave Python workers alone: nothing is known of their stacks, exceptions, steps and collectives."},
     OptionSpec{"use-env", 0, ValueKind::flag, "", program, "Do not pass --local-rank to the program.", {}, false},
     OptionSpec{"start-method", 0, ValueKind::text, "spawn|fork|forkserver", program,
                "Accepted for torchrun's sake; without effect.", "spawn|fork|forkserver", true, true},
@@ -93,11 +97,36 @@ constexpr std::array table = {
     OptionSpec{
         "drain-signals", 0, ValueKind::text, "SIGNAL,...", life,
         "Signals that ask the workers to save and stop together after a step (default none); the job ends with 75."},
+    OptionSpec{"hang-timeout", 0, ValueKind::text, "auto|off|S[,START]", life,
+               "How long no rank of the job may make progress before it is told which one keeps the others from it: in "
+               "seconds, START until the first progress; auto (default) learns it from the job."},
+    OptionSpec{"on-hang", 0, ValueKind::text, "report|abort|restart", life,
+               "What is done with ranks that hang: nothing (default), or they are ended, and the job with them, or the "
+               "workers are started again as after a failure.",
+               "report|abort|restart"},
     OptionSpec{"heartbeat-timeout", 0, ValueKind::seconds, "SECONDS", life,
-               "A worker that reports its steps and has ended none for so long is aborted as hung (default: never)."},
+               "The same as --hang-timeout=SECONDS --on-hang=restart."},
+    OptionSpec{"straggler-window", 0, ValueKind::seconds, "SECONDS", life,
+               "How often it is looked for a rank that is late at collectives (default 60; 0: never)."},
     OptionSpec{"timeout", 0, ValueKind::seconds, "SECONDS", life, "The job is stopped when it has run so long."},
     OptionSpec{"propagate-exit-code", 0, ValueKind::flag, "", life,
                "End with the code of the worker that failed first, not with 1."},
+
+    OptionSpec{"preflight", 0, ValueKind::text, "off|quick|full", checks,
+               "What is looked at before the start: limits, disks and GPUs (quick, the default), or also the speed of "
+               "disks, the clock and the way between nodes (full).",
+               "off|quick|full"},
+    OptionSpec{"preflight-only", 0, ValueKind::flag, "", checks,
+               "Nodes meet, look at everything, print a table of all of them, and end: 0, 65 or 66. No program."},
+    OptionSpec{"health-check", 0, ValueKind::text, "COMMAND", checks,
+               "For sh -c, on each node before it joins; one that ends with other than 0 within 60 s, or not at all, "
+               "makes the node unfit."},
+
+    OptionSpec{"rehearse", 0, ValueKind::text, "SCRIPT|@FILE", rehearsals,
+               "Faults that are brought about in this job, and what is expected of it: 'at 5s kill rank=1; at step 20 "
+               "stop node=1 for=3s; expect restarts<=1 recovery<=30s'. The job ends with 0 only if all of it holds."},
+    OptionSpec{"rehearse-nodes", 0, ValueKind::integer, "N", rehearsals,
+               "The nodes of the rehearsal are N agents on this machine, which a fault may end and start again."},
 
     OptionSpec{"log-dir", 0, ValueKind::text, "DIR", output,
                "Folder for log files and error files (default: a temporary one)."},
@@ -156,7 +185,7 @@ constexpr std::array table = {
     OptionSpec{"print-completion", 0, ValueKind::text, "bash|zsh|fish|tcsh", show,
                "Print the completion script for a shell.", "bash|zsh|fish|tcsh", false},
     OptionSpec{"version", 0, ValueKind::flag, "", show, "Print the version.", {}, false},
-    OptionSpec{"json", 0, ValueKind::flag, "", show, "With --version: as JSON.", {}, false},
+    OptionSpec{"json", 0, ValueKind::flag, "", show, "With --version and --preflight-only: as JSON.", {}, false},
     OptionSpec{"help", 'h', ValueKind::flag, "", show, "Print this help.", {}, false},
 };
 

@@ -21,6 +21,7 @@ class OptionValues {
  public:
   /// Command line: the last one wins. `name` is the table's.
   void set(std::string_view name, std::string text) { values_[std::string{name}] = std::move(text); }
+  void unset(std::string_view name) { values_.erase(std::string{name}); }
   /// Takes the options that are not set yet from PET_ variables.
   ///
   /// Errors: errc::bad_value when a flag's variable is not a number (contract: non-zero means on), or when a value is
@@ -54,11 +55,6 @@ class OptionValues {
 ///
 /// Errors: errc::bad_value in argparse's words.
 [[nodiscard]] Result<> check_types(const OptionValues& values);
-
-/// What Python's int() takes: blanks around, a sign, `_` between digits. Nothing for anything else, or beyond 64 bits.
-[[nodiscard]] std::optional<std::int64_t> python_int(std::string_view text);
-/// What Python's float() takes, without `nan`. Nothing for anything else.
-[[nodiscard]] std::optional<double> python_float(std::string_view text);
 
 /// Comma list in which `,,` stands for a comma; the empty text is one empty entry.
 [[nodiscard]] std::vector<std::string> comma_list(std::string_view text);

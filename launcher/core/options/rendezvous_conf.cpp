@@ -9,6 +9,7 @@
 #include <string>
 
 #include "launcher/core/options/option_values.hpp"
+#include "launcher/core/text/python_numbers.hpp"
 #include "launcher/core/text/text.hpp"
 
 namespace torchup {

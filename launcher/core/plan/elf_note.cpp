@@ -3,21 +3,10 @@
 #include <elf.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
+#include <string>
 
 namespace torchup {
 namespace {
-
-/// Cuts a value off the front of `bytes`; nothing where they are too few.
-template <class T>
-std::optional<T> take(std::string_view& bytes) {
-  if (bytes.size() < sizeof(T)) return std::nullopt;
-  T value;
-  std::memcpy(&value, bytes.data(), sizeof value);
-  bytes.remove_prefix(sizeof value);
-  return value;
-}
 
 /// Cuts off `size` bytes and what fills them up to `alignment`, which the last ones of a segment may lack.
 std::optional<std::string_view> take_field(std::string_view& bytes, std::size_t size, std::size_t padding) {
@@ -25,13 +14,6 @@ std::optional<std::string_view> take_field(std::string_view& bytes, std::size_t 
   const std::string_view field = bytes.substr(0, size);
   bytes.remove_prefix(std::min(bytes.size(), size + padding));
   return field;
-}
-
-bool is_program_of_ours(const Elf64_Ehdr& header) {
-  constexpr unsigned char byte_order = std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;
-  return std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 && header.e_ident[EI_CLASS] == ELFCLASS64 &&
-         header.e_ident[EI_DATA] == byte_order && (header.e_type == ET_EXEC || header.e_type == ET_DYN) &&
-         header.e_phentsize == sizeof(Elf64_Phdr) && header.e_phnum <= program_headers_max;
 }
 
 /// Looks through one segment of notes.
@@ -42,13 +24,13 @@ std::optional<std::uint32_t> find_note(std::string_view notes, std::size_t align
     const std::size_t end = whole - notes.size() + size;
     return (alignment - end % alignment) % alignment;
   };
-  while (const auto header = take<Elf64_Nhdr>(notes)) {
+  while (const auto header = take_value<Elf64_Nhdr>(notes)) {
     const auto name = take_field(notes, header->n_namesz, padding(header->n_namesz));
     if (!name) break;
     auto value = take_field(notes, header->n_descsz, padding(header->n_descsz));
     if (!value) break;
     const bool is_owners = name->size() == owner.size() + 1 && name->starts_with(owner) && name->back() == '\0';
-    if (is_owners && header->n_type == type) return take<std::uint32_t>(*value);
+    if (is_owners && header->n_type == type) return take_value<std::uint32_t>(*value);
   }
   return std::nullopt;
 }
@@ -56,14 +38,14 @@ std::optional<std::uint32_t> find_note(std::string_view notes, std::size_t align
 }  // namespace
 
 std::optional<std::uint32_t> elf_note(const ReadAt& read, std::string_view owner, std::uint32_t type) {
-  const std::string begin = read(0, sizeof(Elf64_Ehdr));
-  std::string_view rest = begin;
-  const auto header = take<Elf64_Ehdr>(rest);
-  if (!header || !is_program_of_ours(*header)) return std::nullopt;
+  const auto header = elf_header(read);
+  if (!header || header->e_phentsize != sizeof(Elf64_Phdr) || header->e_phnum > program_headers_max) {
+    return std::nullopt;
+  }
   const std::string table = read(header->e_phoff, header->e_phnum * sizeof(Elf64_Phdr));
   std::string_view entries = table;
   std::size_t room = note_bytes_max;
-  while (const auto segment = take<Elf64_Phdr>(entries)) {
+  while (const auto segment = take_value<Elf64_Phdr>(entries)) {
     if (segment->p_type != PT_NOTE || segment->p_filesz > room) continue;
     room -= segment->p_filesz;
     const std::string notes = read(segment->p_offset, segment->p_filesz);

@@ -2,15 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <string>
 #include <string_view>
 
-namespace torchup {
+#include "launcher/core/plan/elf_file.hpp"
 
-/// Reads a file: up to `bytes` bytes at `offset`, fewer at its end, none where there are none.
-using ReadAt = std::function<std::string(std::uint64_t offset, std::size_t bytes)>;
+namespace torchup {
 
 /// Program headers that are looked at, and bytes of notes in all: real programs have a dozen, and 200.
 inline constexpr std::size_t program_headers_max = 256;

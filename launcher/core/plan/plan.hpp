@@ -23,8 +23,10 @@ struct Machine {
   PythonLookup pythons;
   std::function<Result<Cpus>(bool with_topology)> cpus;
   std::function<Gpus()> gpus;
-  std::function<std::string()> random_run_id;  ///< a UUID
-  std::string host;                            ///< as gethostname gives it
+  std::function<std::string()> random_run_id;                          ///< a UUID
+  std::string host;                                                    ///< as gethostname gives it
+  std::function<Result<std::string>(const std::string& path)> script;  ///< the content of --rehearse=@FILE
+  std::optional<RehearsedNode> rehearsed;                              ///< which node of --rehearse-nodes this is
 };
 
 /// How our own lines are to be written, known before there is a plan: a refusal is such a line too.

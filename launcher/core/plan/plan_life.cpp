@@ -4,7 +4,8 @@
 #include <csignal>
 
 #include "launcher/core/plan/plan_steps.hpp"
-#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/text/python_numbers.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "launcher/core/text/text.hpp"
 
 namespace torchup {
@@ -39,6 +40,21 @@ Result<Duration> read_seconds(const OptionValues& options, std::string_view name
   if (!seconds) return seconds.error();
   if (*seconds < 0) return bad(fmt::format("--{} must be >= 0", name));
   return seconds_of(*seconds);
+}
+
+/// `auto`, `off` or `S[,START]`. Errors: what is wrong with it, behind the option and its value.
+Result<HangTimeout> parse_hang_timeout(std::string_view text) {
+  using Mode = HangTimeout::Mode;
+  if (text == "auto") return HangTimeout{};
+  if (text == "off") return HangTimeout{.mode = Mode::off};
+  const auto comma = text.find(',');
+  const auto silence = python_float(text.substr(0, comma));
+  const auto start = comma == std::string_view::npos ? silence : python_float(text.substr(comma + 1));
+  if (!silence || !start) return bad("is not auto, off or S[,START] in seconds, for instance 120 or 120,900");
+  HangTimeout timeout{.mode = Mode::given, .silence = seconds_of(*silence)};
+  if (comma != std::string_view::npos) timeout.start = seconds_of(*start);
+  if (timeout.silence >= hang_timeout_min && seconds_of(*start) >= hang_timeout_min) return timeout;
+  return bad("is too short: at least 0.1 s, or off");
 }
 
 Result<> read_end_signals(const OptionValues& options, LaunchConfig& plan) {
@@ -81,15 +97,42 @@ Result<> plan_stop(const PlanSource& source, LaunchConfig& plan) {
   const auto timeout = read_seconds(options, "timeout");
   if (!timeout) return timeout.error();
   plan.timeout = *timeout;
-  const auto heartbeat = read_seconds(options, "heartbeat-timeout");
-  if (!heartbeat) return heartbeat.error();
-  plan.heartbeat_timeout = *heartbeat;
   const auto stuck = python_float(machine.variable("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT").value_or("0"));
   if (stuck && *stuck > 0) plan.stuck_timeout = seconds_of(*stuck);
   const auto interval = options.number("monitor-interval", 0.1);
   if (!interval) return interval.error();
   if (*interval <= 0) return bad("--monitor-interval must be > 0");
   plan.propagate_exit_code = options.flag("propagate-exit-code");
+  return {};
+}
+
+Result<> plan_hangs(const PlanSource& source, LaunchConfig& plan) {
+  const OptionValues& options = source.options;
+  const auto heartbeat = read_seconds(options, "heartbeat-timeout");
+  if (!heartbeat) return heartbeat.error();
+  JobTerms& terms = plan.terms;
+  if (*heartbeat > Duration{0}) {
+    // The newer options say more, and where one is given it wins.
+    if (*heartbeat < hang_timeout_min) return bad("--heartbeat-timeout must be 0 or at least 0.1 s");
+    terms.hang_timeout = {HangTimeout::Mode::given, *heartbeat};
+    terms.on_hang = OnHang::restart;
+  }
+  if (options.has("hang-timeout")) {
+    const std::string text = options.text("hang-timeout");
+    const auto timeout = parse_hang_timeout(text);
+    if (!timeout) return bad(fmt::format("--hang-timeout={} {}", text, timeout.error().context));
+    terms.hang_timeout = *timeout;
+  }
+  if (options.has("on-hang")) {
+    const std::string action = options.text("on-hang");
+    terms.on_hang = action == "abort" ? OnHang::abort : action == "restart" ? OnHang::restart : OnHang::report;
+  }
+  if (!options.has("straggler-window")) return {};
+  const auto window = read_seconds(options, "straggler-window");
+  if (!window) return window.error();
+  if (*window > Duration{0} && *window < straggler_window_min)
+    return bad("--straggler-window must be 0 or at least 1 s");
+  terms.straggler_window = *window;
   return {};
 }
 

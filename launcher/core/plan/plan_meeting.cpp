@@ -5,6 +5,7 @@
 
 #include "launcher/core/options/rendezvous_conf.hpp"
 #include "launcher/core/plan/plan_steps.hpp"
+#include "launcher/core/text/python_numbers.hpp"
 #include "launcher/core/text/text.hpp"
 #include "rendezvous/core/link/agent_codec.hpp"
 #include "rendezvous/core/text/hostlist.hpp"

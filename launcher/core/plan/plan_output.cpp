@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "launcher/core/plan/plan_steps.hpp"
+#include "launcher/core/text/python_numbers.hpp"
 
 namespace torchup {
 namespace {

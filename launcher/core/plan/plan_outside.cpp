@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "launcher/core/plan/plan_steps.hpp"
+#include "launcher/core/text/python_numbers.hpp"
 
 namespace torchup {
 namespace {

@@ -83,7 +83,7 @@ Result<> check_program(const WorkerProgram& program) {
 
 Result<> plan_preload(const PlanSource& source, LaunchConfig& plan) {
   const auto& [options, words, legacy, machine] = source;
-  if (!options.has("preload")) return {};
+  if (!options.has("preload") || plan.preflight.only) return {};
   const std::string value = options.text("preload");
   std::vector<std::string> what{program_word};
   if (stripped(value) == program_word) {

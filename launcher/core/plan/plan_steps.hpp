@@ -30,10 +30,17 @@ Result<> plan_virtual_ranks(const PlanSource& source, LaunchConfig& plan);
 // plan_output.cpp: output, records, log, watchdog, probes.
 Result<> plan_output(const PlanSource& source, LaunchConfig& plan);
 
-// plan_life.cpp: signals, restarts, stopping.
+// plan_life.cpp: signals, restarts, hangs, stopping.
+Result<> plan_hangs(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_stop(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_signals(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_restarts(const PlanSource& source, LaunchConfig& plan);
+
+// plan_checks.cpp: what is looked at before the start.
+Result<> plan_checks(const PlanSource& source, LaunchConfig& plan);
+
+// plan_rehearsal.cpp: --rehearse, --rehearse-nodes. After all that says where and how many nodes meet.
+Result<> plan_rehearsal(const PlanSource& source, LaunchConfig& plan);
 
 // plan_outside.cpp: what the environment says of the workers' place, and what it does not mean. Warns only.
 Result<> plan_outside(const PlanSource& source, LaunchConfig& plan);

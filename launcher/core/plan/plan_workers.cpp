@@ -13,6 +13,7 @@ struct ChosenGpus {
   bool by_name = false;  ///< --gpus
   Gpus all;
   std::vector<Device> devices;  ///< those of our workers
+  bool lost = false;  ///< one is, and the driver's list is empty for it: the node is unfit, and says so itself
 };
 
 Result<ChosenGpus> choose_gpus(const PlanSource& source, const WorkerCountRule& rule, LaunchConfig& plan) {
@@ -21,9 +22,16 @@ Result<ChosenGpus> choose_gpus(const PlanSource& source, const WorkerCountRule& 
   chosen.by_name = options.has("gpus");
   if (!chosen.by_name && !rule.needs_gpus() && !options.has("numa-binding")) return chosen;
   chosen.all = machine.gpus();
+  plan.preflight.gpus_asked = true;
+  plan.preflight.gpus_found = chosen.all;
+  chosen.lost = chosen.all.any_lost();
   chosen.devices = visible_devices(chosen.all, machine.variable(cuda_devices));
   if (!chosen.by_name) return chosen;
   auto named = choose_devices(options.text("gpus"), chosen.all, chosen.devices);
+  if (!named && chosen.lost && named.error().code == make_error_code(errc::refused)) {
+    plan.variables.emplace_back(cuda_devices, options.text("gpus"));  // for when it is there again
+    return chosen;
+  }
   if (!named) return named.error();
   chosen.devices = *std::move(named);
   plan.variables.emplace_back(cuda_devices, to_variable(chosen.devices));
@@ -33,7 +41,7 @@ Result<ChosenGpus> choose_gpus(const PlanSource& source, const WorkerCountRule& 
 /// Fewer GPUs than workers: refused where they were asked for by name, else told.
 Result<> check_shortage(const OptionValues& options, const WorkerCountRule& rule, const ChosenGpus& gpus,
                         LaunchConfig& plan) {
-  if (!gpus.by_name && !rule.needs_gpus()) return {};
+  if (gpus.lost || (!gpus.by_name && !rule.needs_gpus())) return {};
   const auto shortage = gpu_shortage(plan.local_world_size, static_cast<int>(gpus.devices.size()), gpus.by_name,
                                      options.flag("oversubscribe"));
   if (!shortage) return {};
@@ -46,6 +54,7 @@ Result<> bind_workers(const OptionValues& options, const Cpus& cpus, const Chose
   if (!options.has("numa-binding")) return {};
   auto mode = parse_numa_binding(options.text("numa-binding"));
   if (!mode) return mode.error();
+  if (gpus.lost) return {};
   std::vector<int> nodes;
   for (const Device& device : gpus.devices) nodes.push_back(gpus.all.list.at(device.gpu).numa_node);
   for (int local_rank = 0; local_rank < plan.local_world_size; ++local_rank) {
@@ -84,6 +93,7 @@ Result<> plan_workers(const PlanSource& source, LaunchConfig& plan) {
   const auto count = worker_count(*rule, *cpus, gpus->all, gpus->devices, plan.virtual_local_rank);
   if (!count) return count.error();
   plan.local_world_size = *count;
+  for (const Device& device : gpus->devices) plan.preflight.gpus.push_back(static_cast<int>(device.gpu));
   if (auto checked = check_shortage(options, *rule, *gpus, plan); !checked) return checked;
   if (auto bound = bind_workers(options, *cpus, *gpus, plan); !bound) return bound;
   share_out_threads(source, *omp, needs_cpus ? usable_cores(*cpus, cpus->allowed) : 1, plan);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "launcher/core/options/option_values.hpp"
+#include "launcher/core/text/python_numbers.hpp"
 
 namespace torchup {
 Result<WorkerCountRule> parse_worker_count(std::string_view text) {
@@ -45,16 +46,20 @@ int usable_cores(const Cpus& cpus, const CpuSet& allowed) {
 Result<int> worker_count(const WorkerCountRule& rule, const Cpus& cpus, const Gpus& gpus,
                          const std::vector<Device>& devices, bool virtual_local_rank) {
   const int device_count = virtual_local_rank ? static_cast<int>(devices.size()) : usable_in_one_process(gpus, devices);
+  // Where one is lost, the driver's list is empty: a node that is unfit for it may be looked at again when it is not.
+  const bool lost = gpus.any_lost();
   switch (rule.kind) {
     case WorkerCountRule::Kind::number:
       return rule.number;
     case WorkerCountRule::Kind::cpu:
       return usable_cpus(cpus);
     case WorkerCountRule::Kind::automatic:
+      if (device_count == 0 && lost) return static_cast<int>(gpus.facts.size());
       return device_count > 0 ? device_count : usable_cpus(cpus);
     case WorkerCountRule::Kind::gpu:
       break;
   }
+  if (device_count == 0 && lost) return static_cast<int>(gpus.facts.size());
   if (device_count > 0) return device_count;
   const std::string reason = !gpus.problem.empty() ? gpus.problem
                              : gpus.list.empty()

@@ -19,6 +19,17 @@ std::vector<std::string> to_lines(const Variables& variables) {
   return lines;
 }
 
+constexpr std::string_view python_path = "PYTHONPATH=";
+
+/// The hook takes itself out again. (One of the user's own that is empty is none then.)
+std::string with_hook(std::string_view hook, const std::vector<std::string>& inherited) {
+  std::string line{python_path};
+  line += hook;
+  const auto own = std::ranges::find_if(inherited, [](const auto& entry) { return entry.starts_with(python_path); });
+  if (own != inherited.end() && own->size() > python_path.size()) line.append(":").append(*own, python_path.size());
+  return line;
+}
+
 }  // namespace
 
 WorkerEnv worker_env(const LaunchConfig& config, const Placement& placement, LocalRank local_rank,
@@ -47,7 +58,8 @@ WorkerEnv worker_env(const LaunchConfig& config, const Placement& placement, Loc
   return env;
 }
 
-WorkerEnvironment::WorkerEnvironment(const LaunchConfig& config, const std::vector<std::string>& inherited)
+WorkerEnvironment::WorkerEnvironment(const LaunchConfig& config, const std::vector<std::string>& inherited,
+                                     std::string_view hook)
     : config_{config}, common_{config.variables} {
   const auto inherits = [&](std::string_view name) {
     return std::any_of(inherited.begin(), inherited.end(), [&](const auto& entry) { return name_of(entry) == name; });
@@ -65,6 +77,10 @@ WorkerEnvironment::WorkerEnvironment(const LaunchConfig& config, const std::vect
     for (const auto& [name, value] : config.worker_variables.front()) replaced.push_back(name);
   }
   std::vector<std::string> lines = to_lines(common_);
+  if (!hook.empty()) {
+    lines.push_back(with_hook(hook, inherited));
+    replaced.push_back(name_of(python_path));
+  }
   for (const std::string& entry : inherited) {
     if (std::find(replaced.begin(), replaced.end(), name_of(entry)) == replaced.end()) lines.push_back(entry);
   }

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launcher/core/options/launch_config.hpp"
@@ -19,8 +20,9 @@ inline constexpr std::string_view token_variable = "TORCHUP_TOKEN";
 /// Builds the workers' environments: ours, with the contract's variables set or replaced.
 class WorkerEnvironment {
  public:
-  /// `inherited` is our own environment, "NAME=value" each.
-  WorkerEnvironment(const LaunchConfig& config, const std::vector<std::string>& inherited);
+  /// `inherited` is our own environment, "NAME=value" each. `hook`: the folder that stands first where Python looks for
+  /// modules; empty: none.
+  WorkerEnvironment(const LaunchConfig& config, const std::vector<std::string>& inherited, std::string_view hook = {});
 
   /// What all workers have alike, "NAME=value" each. One copy for all of them.
   [[nodiscard]] std::shared_ptr<const std::vector<std::string>> common() const { return common_lines_; }

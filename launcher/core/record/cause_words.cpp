@@ -53,9 +53,17 @@ constexpr std::array words{
     Words{"onnection closed by remote peer", CauseKind::consequence},
     Words{"onnection reset by peer", CauseKind::consequence},
     Words{"Broken pipe", CauseKind::consequence},
+    Words{"emote peer closed the connection", CauseKind::consequence},
     Words{"Application timeout caused pair closure", CauseKind::consequence},
+    Words{"connectFullMesh failed", CauseKind::consequence},
+    Words{"failed to pass monitoredBarrier", CauseKind::consequence},
+    Words{"timed out in monitoredBarrier", CauseKind::consequence},
+    Words{"dump signal from another rank", CauseKind::consequence},
+    Words{"remote error detected from rank", CauseKind::consequence},
     Words{"recvValue failed", CauseKind::consequence},
-    Words{"failed to recv", CauseKind::consequence},
+    Words{"ailed to recv", CauseKind::consequence},
+    Words{"ailed to send, sent", CauseKind::consequence},
+    Words{"wait timeout after", CauseKind::consequence},
     Words{"lost the store at", CauseKind::consequence},  // our workers', while they meet
     Words{"DistNetworkError", CauseKind::consequence},
     Words{"DistStoreError", CauseKind::consequence},
@@ -63,9 +71,19 @@ constexpr std::array words{
 };
 
 constexpr std::string_view traceback_head = "Traceback (most recent call last):";
+constexpr std::string_view group_head = "Exception Group Traceback";
 constexpr std::size_t last_lines_read = 3;
 constexpr std::size_t exception_lines_max = 8;
 constexpr std::ptrdiff_t trailing_lines_max = 50;
+
+/// Of a traceback of several exceptions what is behind the bar.
+std::string_view after_bar(std::string_view line) {
+  const auto bar = line.find('|');
+  if (bar == std::string_view::npos) return line;
+  line.remove_prefix(bar + 1);
+  if (line.starts_with(' ')) line.remove_prefix(1);
+  return line;
+}
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
@@ -109,12 +127,14 @@ void add(std::string& text, std::string_view line) {
 /// line: `[rank0]: Traceback …`.
 std::pair<std::string, std::size_t> exception_at(const std::vector<std::string>& lines, std::size_t head) {
   const std::size_t margin = lines[head].find(traceback_head);
+  const bool is_group = lines[head].find(group_head) != std::string::npos;
   std::string text;
   std::size_t taken = 0;
   std::size_t at = head + 1;
   for (; at < lines.size() && taken < exception_lines_max; ++at) {
     std::string_view line = lines[at];
-    line.remove_prefix(std::min(margin, line.size()));
+    if (is_ruler(line)) continue;
+    line.remove_prefix(is_group ? line.size() - after_bar(line).size() : std::min(margin, line.size()));
     const bool begun = taken > 0;
     if (!begun && (line.empty() || line.front() == ' ')) continue;  // a frame
     if (is_blank(line) || is_link(line) || line.find(traceback_head) != std::string_view::npos ||
@@ -146,6 +166,11 @@ bool is_old(const std::vector<std::string>& lines, std::size_t head) {
 }
 
 }  // namespace
+
+bool is_ruler(std::string_view line) {
+  return line.find("---") != std::string_view::npos &&
+         line.find_first_not_of(" +-|0123456789") == std::string_view::npos;
+}
 
 CauseKind cause_kind(std::string_view text) {
   for (const Words& each : words)

@@ -46,4 +46,7 @@ enum class CauseKind : std::uint8_t {
 [[nodiscard]] std::string last_words(const std::vector<std::string>& lines);
 inline constexpr std::size_t last_words_bytes_max = 4096;
 
+/// `+-+---- 1 ----`: what Python draws between exceptions of a group; it says nothing.
+[[nodiscard]] bool is_ruler(std::string_view line);
+
 }  // namespace torchup

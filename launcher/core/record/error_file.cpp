@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -101,6 +102,14 @@ std::vector<std::string> reported_lines(std::string_view traceback) {
     if (lines[at].starts_with("  ")) lines[at].erase(0, 2);
   while (!lines.empty() && lines.back().empty()) lines.pop_back();
   return lines;
+}
+
+std::string completed(std::string traceback, const std::vector<std::string>& output) {
+  const auto said = reported_lines(traceback);
+  const auto last = std::find_if(output.rbegin(), output.rend(), [](const auto& line) { return !line.empty(); });
+  if (said.empty() || last == output.rend() || !last->starts_with(said.back())) return traceback;
+  const auto end = traceback.find_last_not_of('\n') + 1;
+  return traceback.insert(end, last->substr(said.back().size()));
 }
 
 std::string with_error_code(std::string_view bytes, int exit_code) {

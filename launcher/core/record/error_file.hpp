@@ -33,6 +33,10 @@ struct WorkerError {
 /// The lines of a WorkerError's traceback, without the indentation that the report gives them.
 [[nodiscard]] std::vector<std::string> reported_lines(std::string_view traceback);
 
+/// A WorkerError's traceback, whose last line is as the worker's last line of output has it where that goes on: Python
+/// before 3.12 adds `. Did you mean: 'print'?` to what it prints alone.
+[[nodiscard]] std::string completed(std::string traceback, const std::vector<std::string>& output);
+
 /// The bytes of an error file for hand-over to whoever started us: `"errorCode"` added inside an object message; a text
 /// message unchanged. `bytes` was accepted by parse_error_file.
 [[nodiscard]] std::string with_error_code(std::string_view bytes, int exit_code);

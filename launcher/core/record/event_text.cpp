@@ -1,19 +1,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "launcher/core/plan/signals.hpp"
+#include <cmath>
+
 #include "launcher/core/record/launch_event.hpp"
+#include "launcher/core/text/signals.hpp"
 
 namespace torchup {
 namespace {
 
 using Level = LogLevel;
 using Line = std::optional<EventText>;
-
-/// `84.0` as `84.0 ms`, `120.3` as `120 ms`.
-std::string milliseconds_text(double ms) {
-  return ms >= 10 ? fmt::format("{:.0f} ms", ms) : fmt::format("{:.1f} ms", ms);
-}
 
 /// Where torchrun says the same thing, in its words.
 struct Text {
@@ -71,12 +68,18 @@ struct Text {
                     "to be recycled.",
                     e.worker.pid)};
   }
-  Line operator()(const event::WorkersHung& e) const { return EventText{Level::error, e.reason + ": aborted"}; }
-  Line operator()(const event::SlowRank& e) const {
-    return EventText{
-        Level::warning,
-        fmt::format("rank {} is the slowest: {} of own work in a step, the others {} (the rest they wait)",
-                    e.rank.value(), milliseconds_text(e.own_work_ms), milliseconds_text(e.others_work_ms))};
+  Line operator()(const event::HangFound& e) const {
+    return EventText{e.action == HangAction::none ? Level::warning : Level::error, e.summary};
+  }
+  Line operator()(const event::HangOver& e) const {
+    return EventText{Level::warning, fmt::format("it goes on after {:.0f} s", std::floor(e.after_s))};
+  }
+  Line operator()(const event::RanksShown& e) const { return EventText{Level::error, e.summary}; }
+  Line operator()(const event::StragglerFound& e) const {
+    return EventText{e.told_here ? Level::warning : Level::debug, to_text(e.found)};
+  }
+  Line operator()(const event::StragglerOver& e) const {
+    return EventText{e.told_here ? Level::warning : Level::debug, to_text(e.over)};
   }
   Line operator()(const event::WorkerStopped& e) const {
     return EventText{Level::warning, fmt::format("worker with local rank {} is stopped; kill -CONT {} lets it go on",
@@ -96,6 +99,7 @@ struct Text {
                                  who, e.lasted_s, e.limit_s)};
   }
   Line operator()(const event::WorkerSeen& e) const {
+    if (e.on_page) return std::nullopt;
     return EventText{Level::error, fmt::format("rank {} (pid {}): {}{}", e.worker.rank.value(), e.worker.pid, e.state,
                                                e.step ? fmt::format(", step {}", *e.step) : "")};
   }
@@ -129,6 +133,22 @@ struct Text {
   }
   Line operator()(const event::PreloadGivenUp& e) const {
     return EventText{Level::warning, fmt::format("--preload: {}; workers are started without it", e.reason)};
+  }
+  Line operator()(const event::Preflight& e) const {
+    const Level level = e.in_table             ? Level::debug
+                        : e.level == "unfit"   ? Level::error
+                        : e.level == "skipped" ? Level::info
+                                               : Level::warning;
+    return EventText{level, fmt::format("preflight: {}{}", e.level == "unfit" ? "unfit: " : "", e.text)};
+  }
+  Line operator()(const event::NodeUnfit& e) const {
+    return EventText{Level::debug, fmt::format("{}: unfit: {}", e.host, e.reason)};  // Preflight has said so
+  }
+  Line operator()(const event::FaultInjected& e) const {
+    return EventText{Level::warning, fmt::format("rehearsal: {}", e.text)};
+  }
+  Line operator()(const event::RehearsalEnded& e) const {
+    return EventText{e.result.passed ? Level::info : Level::error, e.result.text};
   }
   Line operator()(const event::IncidentRecorded& e) const {
     if (!e.restarted) return std::nullopt;  // the report tells of it
@@ -171,6 +191,7 @@ struct Text {
   }
 
   // Told by another event.
+  Line operator()(const event::WorkerHung&) const { return std::nullopt; }
   Line operator()(const event::JobStarted&) const { return std::nullopt; }
   Line operator()(const event::AttemptEnded&) const { return std::nullopt; }
   Line operator()(const event::JobEnded&) const { return std::nullopt; }
@@ -179,5 +200,12 @@ struct Text {
 }  // namespace
 
 std::optional<EventText> to_text(const EventBody& event) { return std::visit(Text{}, event); }
+
+std::vector<std::string> page_of(const EventBody& event) {
+  if (const auto* found = std::get_if<event::HangFound>(&event)) return found->page;
+  if (const auto* shown = std::get_if<event::RanksShown>(&event)) return shown->page;
+  if (const auto* ended = std::get_if<event::RehearsalEnded>(&event)) return rehearsal_table(ended->result.faults);
+  return {};
+}
 
 }  // namespace torchup

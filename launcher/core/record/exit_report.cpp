@@ -52,6 +52,20 @@ int launcher_exit_code(const Verdict& verdict, bool propagate) {
   return code < 0 ? shell_code(-code) : code;
 }
 
+std::vector<WorkerFailure> all_failures(const Verdict& verdict, const std::vector<WorkerFailure>& local) {
+  std::vector<WorkerFailure> all = verdict.failures;
+  for (const WorkerFailure& own : local) {
+    const bool told = std::any_of(all.begin(), all.end(), [&](const auto& known) { return known.rank == own.rank; });
+    if (!told) all.push_back(own);
+  }
+  return all;
+}
+
+Verdict whole_verdict(Verdict verdict, const std::vector<WorkerFailure>& local) {
+  if (!verdict.failures.empty()) verdict.failures = all_failures(verdict, local);
+  return verdict;
+}
+
 std::string exit_report(std::string_view name, const std::vector<WorkerFailure>& failures,
                         const LocalTime& local_time) {
   const std::string title = std::string{name} + " FAILED";

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "rendezvous/core/link/messages.hpp"
 
 namespace torchup {
@@ -19,6 +19,12 @@ using LocalTime = std::function<std::string(std::int64_t utc_us)>;
 /// Exit code of a launcher whose job has ended so. `propagate`: the root cause's own (as a shell shows it) instead
 /// of 1.
 [[nodiscard]] int launcher_exit_code(const Verdict& verdict, bool propagate);
+
+/// What all nodes tell of, the job's root cause in front; then what only this node knows: its workers that were
+/// stopped.
+[[nodiscard]] std::vector<WorkerFailure> all_failures(const Verdict& verdict, const std::vector<WorkerFailure>& local);
+/// The same verdict with all of them, where it is one of failures: by this the exit code is found.
+[[nodiscard]] Verdict whole_verdict(Verdict verdict, const std::vector<WorkerFailure>& local);
 
 /// torchrun's failure report, byte for byte: begins with an empty line, ends with the lower ruler without line end.
 ///

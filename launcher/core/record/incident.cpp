@@ -97,6 +97,14 @@ void add_block(std::string& out, std::string_view title, const std::vector<std::
   for (std::size_t at = skipped; at < lines.size(); ++at) out += "    | " + shortened(lines[at]) + "\n";
 }
 
+/// As much of a stack as one looks at.
+std::vector<std::string> innermost(const std::vector<std::string>& stack) {
+  if (stack.size() <= traceback_lines_max) return stack;
+  std::vector<std::string> lines(stack.begin(), stack.begin() + traceback_lines_max);
+  lines.push_back(fmt::format("... {} more", stack.size() - traceback_lines_max));
+  return lines;
+}
+
 const WorkerFailure& cause_of(const Incident& incident) { return incident.failures[root_cause(incident.failures)]; }
 
 /// `3 workers like rank 1: sleeping in futex_wait_queue` — ranks that do the same are told once.
@@ -121,12 +129,21 @@ std::vector<std::string> other_lines(const Incident& incident) {
   return lines;
 }
 
+/// `3,5`: those of the others that were in that state.
+std::string ranks_in(const Incident& incident, std::string_view state) {
+  std::string ranks;
+  for (const BystanderState& other : incident.others) {
+    if (other.state == state) ranks += fmt::format("{}{}", ranks.empty() ? "" : ",", other.rank.value());
+  }
+  return ranks;
+}
+
 /// A traceback's last line says what was raised.
 std::string last_sentence(const std::string& traceback) {
   const auto lines = lines_of(traceback);
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
-    const auto begin = line->find_first_not_of(' ');
-    if (begin != std::string::npos) return ": " + shortened(line->substr(begin));
+    const auto begin = line->find_first_not_of(" |");
+    if (begin != std::string::npos && !is_ruler(*line)) return ": " + shortened(line->substr(begin));
   }
   return "";
 }
@@ -143,6 +160,7 @@ std::string said_by(const WorkerFailure& cause, const DeathEvidence& evidence) {
 }  // namespace
 
 std::string explain_exit(int exit_code, const DeathEvidence& evidence) {
+  if (!evidence.ended_for.empty()) return "it hung, and was aborted: " + evidence.ended_for;
   if (exit_code == -SIGKILL) return explain_kill(evidence);
   if (exit_code < 0) {
     const std::string_view meaning = signal_meaning(-exit_code);
@@ -172,9 +190,12 @@ std::string incident_summary(const Incident& incident) {
     text += fmt::format("; {}", plain);
   const bool several_nodes = !incident.history.empty() && incident.history.back().placement &&
                              incident.history.back().placement->group_world_size > 1;
-  if (cause.consequence)
-    text += several_nodes ? "; no rank of this node failed by itself"
-                          : "; no rank failed by itself: a network, or a node that is gone";
+  if (!cause.consequence) return text;
+  text += several_nodes ? "; no rank of this node failed by itself" : "; no rank failed by itself";
+  if (const std::string ranks = ranks_in(incident, ended_well); !ranks.empty())
+    text += fmt::format(", but rank {} had {}", ranks, ended_well);
+  else if (!several_nodes)
+    text += ": a network, or a node that is gone";
   return text;
 }
 
@@ -189,6 +210,8 @@ std::string incident_text(const Incident& incident, const LocalTime& local_time)
   for (const std::string& finding : evidence.findings) out += "  " + shortened(finding) + "\n";
   const auto traceback = lines_of(evidence.traceback);
   add_block(out, "Python traceback", traceback, traceback_lines_max);
+  if (traceback.empty())
+    add_block(out, "Python stack, innermost first", innermost(evidence.python_stack), traceback_lines_max + 1);
   add_block(out, "native backtrace", evidence.native_backtrace, traceback_lines_max);
   add_block(out, "kernel log", evidence.kernel_lines, kernel_lines_shown_max);
   if (traceback.empty() && evidence.native_backtrace.empty())
@@ -242,6 +265,8 @@ std::string incident_json(const Incident& incident) {
                      {"core_file", evidence.core_file},
                      {"traceback", evidence.traceback},
                      {"native_backtrace", evidence.native_backtrace},
+                     {"python_stack", evidence.python_stack},
+                     {"ended_for", evidence.ended_for},
                      {"last_words", evidence.last_words},
                      {"findings", evidence.findings},
                      {"last_lines", evidence.last_lines}};

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launcher/core/record/cause_words.hpp"
@@ -24,13 +25,18 @@ struct DeathEvidence {
   std::vector<std::string> last_lines;    ///< of the worker's output, at most 20
   std::string core_file;                  ///< where the kernel put it; or the handler it went to; empty: none
   std::vector<std::string> native_backtrace;
-  std::string traceback;              ///< Python's, from the error file or from the output
-  std::string last_words;             ///< what it said of its end (cause_words.hpp)
-  std::vector<std::string> findings;  ///< what was found of that: `/dev/shm: 64 MiB, none free`
+  std::vector<std::string> python_stack;  ///< of a crash (crash_lines); empty: it left none
+  std::string traceback;                  ///< Python's, from the error file or from the output
+  std::string ended_for;                  ///< why we ended it, for it hung; empty: we did not
+  std::string last_words;                 ///< what it said of its end (cause_words.hpp)
+  std::vector<std::string> findings;      ///< what was found of that: `/dev/shm: 64 MiB, none free`
 };
 
 /// What a death was about: by its last words, or by its signal.
 [[nodiscard]] CauseKind kind_of_death(int exit_code, const DeathEvidence& evidence);
+
+/// The state of a worker that had ended before, without a fault.
+inline constexpr std::string_view ended_well = "ended with 0";
 
 /// What a worker was doing when another died.
 struct BystanderState {

@@ -1,5 +1,8 @@
 #include "launcher/core/record/launch_event.hpp"
 
+#include <chrono>
+
+#include "launcher/core/record/collective_json.hpp"
 #include "launcher/core/text/json.hpp"
 #include "launcher/core/text/utc_text.hpp"
 
@@ -10,6 +13,12 @@ void add_worker(ordered_json& out, const WorkerId& worker) {
   out["rank"] = worker.rank.value();
   out["local_rank"] = worker.local_rank.value();
   out["pid"] = worker.pid;
+}
+
+/// `rank` is null where a node as a whole is late.
+void add_late(ordered_json& out, const std::optional<Rank>& rank, const std::string& host) {
+  out["rank"] = rank ? ordered_json(rank->value()) : ordered_json(nullptr);
+  out["host"] = host;
 }
 
 ordered_json failures_json(const std::vector<WorkerFailure>& failures) {
@@ -24,6 +33,21 @@ ordered_json failures_json(const std::vector<WorkerFailure>& failures) {
                     {"message", failure.message},
                     {"error_file", failure.error_file},
                     {"consequence", failure.consequence}});
+  return list;
+}
+
+ordered_json faults_json(const std::vector<RehearsedFault>& faults) {
+  const auto seconds = [](const std::optional<Duration>& time) {
+    return time ? ordered_json(std::chrono::duration<double>{*time}.count()) : ordered_json(nullptr);
+  };
+  ordered_json list = ordered_json::array();
+  for (const RehearsedFault& fault : faults)
+    list.push_back({{"text", fault.text},
+                    {"at_s", seconds(fault.at)},
+                    {"missing", fault.missing},
+                    {"noticed_after_s", seconds(fault.noticed_after)},
+                    {"going_on_after_s", seconds(fault.going_on_after)},
+                    {"steps_lost", fault.steps_lost ? ordered_json(*fault.steps_lost) : ordered_json(nullptr)}});
   return list;
 }
 
@@ -126,17 +150,44 @@ struct AddFields {
     out["reason"] = e.reason;
     return "spawn_failed";
   }
-  const char* operator()(const event::WorkersHung& e) const {
-    out["ranks"] = ordered_json::array();
-    for (const Rank rank : e.ranks) out["ranks"].push_back(rank.value());
-    out["reason"] = e.reason;
-    return "workers_hung";
+  const char* operator()(const event::HangFound& e) const {
+    out["number"] = e.number;
+    out["kind"] = to_text(e.kind);
+    out["summary"] = e.summary;
+    out["culprits"] = ordered_json::array();
+    for (const Rank rank : e.culprits) out["culprits"].push_back(rank.value());
+    out["silent_s"] = e.silent_s;
+    out["collective"] = collective_json(e.collective);
+    out["action"] = to_text(e.action);
+    return "hang_found";
   }
-  const char* operator()(const event::SlowRank& e) const {
-    out["rank"] = e.rank.value();
-    out["own_work_ms"] = e.own_work_ms;
-    out["others_work_ms"] = e.others_work_ms;
-    return "slow_rank";
+  const char* operator()(const event::HangOver& e) const {
+    out["number"] = e.number;
+    out["after_s"] = e.after_s;
+    return "hang_over";
+  }
+  const char* operator()(const event::WorkerHung& e) const {
+    add_worker(out, e.worker);
+    out["reason"] = e.reason;
+    return "worker_hung";
+  }
+  const char* operator()(const event::RanksShown& e) const {
+    out["number"] = e.number;
+    out["summary"] = e.summary;
+    return "ranks_shown";
+  }
+  const char* operator()(const event::StragglerFound& e) const {
+    add_late(out, e.found.rank, e.found.host);
+    out["share_percent"] = e.found.share_percent;
+    out["late_ms"] = e.found.late_ms;
+    out["step_ms"] = e.found.step_ms;
+    out["last_percent"] = e.found.last_percent;
+    out["operation"] = e.found.operation;
+    return "straggler_found";
+  }
+  const char* operator()(const event::StragglerOver& e) const {
+    add_late(out, e.over.rank, e.over.host);
+    return "straggler_over";
   }
   const char* operator()(const event::WorkerStopped& e) const {
     add_worker(out, e.worker);
@@ -193,6 +244,27 @@ struct AddFields {
   const char* operator()(const event::PreloadGivenUp& e) const {
     out["reason"] = e.reason;
     return "preload_given_up";
+  }
+  const char* operator()(const event::Preflight& e) const {
+    out["check"] = e.check;
+    out["level"] = e.level;
+    out["text"] = e.text;
+    return "preflight";
+  }
+  const char* operator()(const event::NodeUnfit& e) const {
+    out["host"] = e.host;
+    out["reason"] = e.reason;
+    return "node_unfit";
+  }
+  const char* operator()(const event::FaultInjected& e) const {
+    out["text"] = e.text;
+    return "fault_injected";
+  }
+  const char* operator()(const event::RehearsalEnded& e) const {
+    out["passed"] = e.result.passed;
+    out["text"] = e.result.text;
+    out["faults"] = faults_json(e.result.faults);
+    return "rehearsal_ended";
   }
   const char* operator()(const event::IncidentRecorded& e) const {
     out["path"] = e.path;

@@ -7,7 +7,10 @@
 #include <variant>
 #include <vector>
 
+#include "launcher/core/rehearsal/rehearsal.hpp"
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/diagnosis/hang_verdict.hpp"
+#include "rendezvous/core/diagnosis/straggler_watch.hpp"
 #include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/text/log_line.hpp"
 
@@ -100,6 +103,7 @@ struct WorkerExited {
   std::optional<std::int64_t> last_step = {};  ///< the last that it reported, by the page that it shares with us
   std::string binary = {};                     ///< of a failure: what was executed
   bool consequence = false;                    ///< as in WorkerFailure
+  std::string ended_for = {};                  ///< why we ended it, where that is its failure: it hung; else empty
   friend bool operator==(const WorkerExited&, const WorkerExited&) = default;
 };
 /// The workers of this attempt are being stopped.
@@ -143,18 +147,47 @@ struct SpawnFailed {
   std::string reason;
   friend bool operator==(const SpawnFailed&, const SpawnFailed&) = default;
 };
-/// Workers have ended no step for so long that they are aborted.
-struct WorkersHung {
-  std::vector<Rank> ranks;
-  std::string reason;
-  friend bool operator==(const WorkersHung&, const WorkersHung&) = default;
+/// No rank of the job has made progress for too long, and this is what a look at all of them has shown.
+struct HangFound {
+  std::uint64_t number = 0;  ///< of what is told, in this job
+  HangKind kind = HangKind::busy;
+  std::string summary;  ///< one line
+  std::vector<Rank> culprits;
+  double silent_s = 0;
+  std::optional<AwaitedCollective> collective = {};  ///< in which the others wait
+  HangAction action = HangAction::none;
+  std::vector<std::string> page = {};  ///< for people: what follows the summary
+  friend bool operator==(const HangFound&, const HangFound&) = default;
 };
-/// One worker has more own work in a step than the others, who wait for it.
-struct SlowRank {
-  Rank rank{0};
-  double own_work_ms = 0;     ///< in a step
-  double others_work_ms = 0;  ///< median of the other local workers
-  friend bool operator==(const SlowRank&, const SlowRank&) = default;
+/// They get on again.
+struct HangOver {
+  std::uint64_t number = 0;  ///< as in HangFound
+  double after_s = 0;        ///< how long they made none
+  friend bool operator==(const HangOver&, const HangOver&) = default;
+};
+/// This worker keeps the others from getting on.
+struct WorkerHung {
+  WorkerId worker;
+  std::string reason;
+  friend bool operator==(const WorkerHung&, const WorkerHung&) = default;
+};
+/// Somebody wanted to see what all ranks do, by SIGQUIT.
+struct RanksShown {
+  std::uint64_t number = 0;  ///< as in HangFound
+  std::string summary;
+  std::vector<std::string> page = {};
+  friend bool operator==(const RanksShown&, const RanksShown&) = default;
+};
+/// The others wait for a rank, or for a node, at collectives, window after window.
+struct StragglerFound {
+  torchup::StragglerFound found;
+  bool told_here = false;  ///< for people: it is of this node, or this is group rank 0's
+  friend bool operator==(const StragglerFound&, const StragglerFound&) = default;
+};
+struct StragglerOver {
+  torchup::StragglerOver over;
+  bool told_here = false;
+  friend bool operator==(const StragglerOver&, const StragglerOver&) = default;
 };
 /// Somebody else has stopped a worker (SIGSTOP).
 struct WorkerStopped {
@@ -175,6 +208,7 @@ struct WorkerSeen {
   WorkerId worker;
   std::string state;                 ///< as the kernel shows it
   std::optional<std::int64_t> step;  ///< that it reported last
+  bool on_page = false;              ///< people have read it: RanksShown
   friend bool operator==(const WorkerSeen&, const WorkerSeen&) = default;
 };
 /// A process has not come out of a scope of the file-timer watchdog in time and got `signal`.
@@ -230,6 +264,30 @@ struct PreloadGivenUp {
   std::string reason;
   friend bool operator==(const PreloadGivenUp&, const PreloadGivenUp&) = default;
 };
+/// Something of this node was found that is not as it should be (core/diagnosis/preflight), in its words.
+struct Preflight {
+  std::string check;
+  std::string level;
+  std::string text;
+  bool in_table = false;  ///< people read it there (--preflight-only); not recorded
+  friend bool operator==(const Preflight&, const Preflight&) = default;
+};
+/// This node is no candidate for a place in the job from here on, until it is fit again.
+struct NodeUnfit {
+  std::string host;
+  std::string reason;
+  friend bool operator==(const NodeUnfit&, const NodeUnfit&) = default;
+};
+/// A fault of a rehearsal was brought about, or has no target.
+struct FaultInjected {
+  std::string text;
+  friend bool operator==(const FaultInjected&, const FaultInjected&) = default;
+};
+/// How a rehearsal came out.
+struct RehearsalEnded {
+  RehearsalResult result;
+  friend bool operator==(const RehearsalEnded&, const RehearsalEnded&) = default;
+};
 struct IncidentRecorded {
   std::string path;        ///< of the JSON; empty when there are no files
   std::string summary;     ///< one line
@@ -275,11 +333,12 @@ using EventBody =
     std::variant<event::JobStarted, event::Waiting, event::RoundCompleted, event::AttemptStarted, event::WorkerStarted,
                  event::WorkerKept, event::WorkerExited, event::Stopping, event::AttemptEnded, event::SignalReceived,
                  event::ClosingSignalSent, event::WorkerKilled, event::WorkerAbandoned, event::SpawnFailed,
-                 event::WorkersHung, event::SlowRank, event::WorkerStopped, event::WorkerUninterruptible,
-                 event::WorkerSeen, event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
-                 event::TemplateReady, event::TemplateLost, event::PreloadGivenUp, event::IncidentRecorded,
-                 event::LogWriteFailed, event::ConsoleLost, event::Warning, event::Fault, event::Notice,
-                 event::JobEnded>;
+                 event::HangFound, event::HangOver, event::WorkerHung, event::RanksShown, event::StragglerFound,
+                 event::StragglerOver, event::WorkerStopped, event::WorkerUninterruptible, event::WorkerSeen,
+                 event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
+                 event::TemplateReady, event::TemplateLost, event::PreloadGivenUp, event::Preflight, event::NodeUnfit,
+                 event::FaultInjected, event::RehearsalEnded, event::IncidentRecorded, event::LogWriteFailed,
+                 event::ConsoleLost, event::Warning, event::Fault, event::Notice, event::JobEnded>;
 
 struct LaunchEvent {
   EventStamp at;
@@ -305,5 +364,7 @@ struct EventText {
 /// What people read of an event while the job runs; nothing for most. The last words about a job are the failure report
 /// (exit_report.hpp).
 [[nodiscard]] std::optional<EventText> to_text(const EventBody& event);
+/// The lines that follow that one, without a name in front, printable; none for most.
+[[nodiscard]] std::vector<std::string> page_of(const EventBody& event);
 
 }  // namespace torchup

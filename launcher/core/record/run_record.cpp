@@ -145,6 +145,11 @@ void RunRecord::apply(const LaunchEvent& event) {
                  [&](const event::ConsoleLost& e) { note_loss(console_losses_, e.stream, e.bytes_lost); },
                  [&](const event::Warning& e) { keep(warnings_, e.text, lines_kept_max); },
                  [&](const event::TemplateLost& e) { keep(warnings_, to_text(e)->text, lines_kept_max); },
+                 [&](const event::Preflight& e) {
+                   if (e.level == "warning") keep(warnings_, to_text(e)->text, lines_kept_max);  // else: NodeUnfit
+                 },
+                 [&](const event::FaultInjected& e) { keep(warnings_, to_text(e)->text, lines_kept_max); },
+                 [&](const event::NodeUnfit& e) { keep(warnings_, to_text(e)->text, lines_kept_max); },
                  [&](const event::PreloadGivenUp& e) { keep(warnings_, to_text(e)->text, lines_kept_max); },
                  [&](const event::JobEnded& e) {
                    verdict_ = e.verdict;

@@ -110,6 +110,12 @@ std::string printable_lines(std::string_view text) {
   return result;
 }
 
+bool take_start(std::string_view& text, std::string_view start) {
+  if (!text.starts_with(start)) return false;
+  text.remove_prefix(start.size());
+  return true;
+}
+
 std::string seconds_text(Duration duration) {
   const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 100;
   return fmt::format("{}.{} s", tenths / 10, tenths % 10);

@@ -43,6 +43,9 @@ struct Character {
 };
 [[nodiscard]] Character first_character(std::string_view text);
 
+/// Whether `text` begins with `start`, which is taken off it then.
+[[nodiscard]] bool take_start(std::string_view& text, std::string_view start);
+
 /// `12.3 s`; what is less than a tenth is cut.
 [[nodiscard]] std::string seconds_text(Duration duration);
 

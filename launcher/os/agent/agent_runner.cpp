@@ -14,27 +14,32 @@
 #include <vector>
 
 #include "launcher/core/agent/agent.hpp"
-#include "launcher/core/plan/signals.hpp"
 #include "launcher/core/record/exit_report.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "launcher/os/agent/attempt_sweep.hpp"
 #include "launcher/os/agent/from_plan.hpp"
+#include "launcher/os/agent/hang_desk.hpp"
 #include "launcher/os/agent/job_record.hpp"
 #include "launcher/os/agent/signal_source.hpp"
 #include "launcher/os/agent/socket_interface.hpp"
 #include "launcher/os/agent/store_host.hpp"
 #include "launcher/os/agent/timer_watch.hpp"
+#include "launcher/os/agent/worker_ends.hpp"
 #include "launcher/os/agent/worker_group.hpp"
 #include "launcher/os/agent/worker_watch.hpp"
-#include "launcher/os/io/health_port.hpp"
+#include "launcher/os/diagnosis/node_checks.hpp"
 #include "launcher/os/machine/descendants.hpp"
-#include "launcher/os/output/evidence.hpp"
 #include "launcher/os/output/worker_output.hpp"
+#include "launcher/os/rehearsal/fault_injector.hpp"
+#include "launcher/os/rehearsal/starter_link.hpp"
 
 namespace torchup {
 namespace {
 
 /// How long output may take that somebody still holds open after the last process of the attempt.
 constexpr Duration drain_limit = std::chrono::seconds{1};
+/// How long it may take before a node that is to be killed.
+constexpr Duration settle_limit = std::chrono::seconds{1};
 /// How long the verdict may take to reach all other nodes when we host the coordinator.
 constexpr Duration linger_limit = std::chrono::seconds{10};
 
@@ -56,10 +61,18 @@ class AgentRunner {
                  config,
                  guarded_.heritage,
                  {[this](AgentEvent event) { on_start(std::move(event)); },
+                  [this](LocalRank local_rank, const WorkerLooked& answer) { desk_.heard(local_rank, answer); },
                   [this](EventBody body) { job_.record(std::move(body)); },
-                  [this](const WorkerId& worker, int exit_code, std::optional<WorkerProgress> progress) {
-                    on_worker_gone(worker, exit_code, progress);
+                  [this](const WorkerId& worker, int exit_code, WorkerRemains remains) {
+                    timers_.worker_gone(worker.pid);
+                    ends_.gone(worker, exit_code, std::move(remains));
                   }}},
+        desk_{loop_,
+              config,
+              workers_,
+              output_,
+              {[this](AgentEvent event) { handle(std::move(event)); },
+               [this](EventBody body) { job_.record(std::move(body)); }, [this] { return link_->clock(); }}},
         sweep_{loop_, guarded_.cgroup_tag,
                [this](LogLevel level, std::string text) {
                  job_.record(event::Notice{std::move(text), level});
@@ -74,12 +87,30 @@ class AgentRunner {
                 {[this](AgentEvent event) { handle(std::move(event)); },
                  [this](EventBody body) { job_.record(std::move(body)); },
                  [this](LogLine line) { job_.other_says(std::move(line)); }}},
+        faults_{loop_,
+                guarded_,
+                {[this](LocalRank worker, std::int64_t pid, int number) {
+                   return workers_.signal_process(worker, pid, number);
+                 },
+                 [this](FaultAnswered answer) { handle(std::move(answer)); },
+                 [this](bool cut) { return link_->set_cut(cut); }}},
+        checks_{loop_,
+                config,
+                host,
+                {[this](AgentEvent event) { handle(std::move(event)); }, [this] { return link_->day_ahead(); }}},
+        ends_{loop_,
+              config.local_world_size,
+              workers_,
+              output_,
+              {[this](AgentEvent event) { handle(std::move(event)); },
+               [this](EventBody body) { job_.record(std::move(body)); },
+               [this](const std::string& error_file) { job_.hook_recorded(error_file); },
+               [this] { return attempt_.get(); }}},
         interface_{loop_, [this](std::string text) { job_.record(event::Warning{std::move(text)}); }},
         store_{loop_, config, [this](LogLine line) { job_.other_says(std::move(line)); },
                [this](EventBody body) { job_.record(std::move(body)); }},
         signals_{loop_, std::move(guarded_.lifeline), [this](const signalfd_siginfo& info) { on_signal(info); },
-                 [this] { end_alone(); }},
-        ended_(static_cast<std::size_t>(config.local_world_size)) {}
+                 [this] { end_alone(); }} {}
 
   int run() {
     signals_.start();
@@ -93,36 +124,40 @@ class AgentRunner {
   void leave_nothing() {
     static_cast<void>(kill_descendants(last_kill_limit, sweep_.given_up()));
     sweep_.discard_next_cgroup();
+    workers_.remove_hook();
   }
 
  private:
   void begin() {
     job_.record(job_started(config_, guarded_.outer));
     for (const std::string& warning : config_.warnings) job_.record(event::Warning{warning});
+    if (const std::string& problem = workers_.hook_problem(); !problem.empty()) {
+      // Who asks for hangs is to know what will not be seen of them; others lose nothing.
+      const bool wanted = config_.terms.hang_timeout.mode == HangTimeout::Mode::given;
+      job_.record(
+          event::Notice{"Python workers have no hook (their stacks, steps and exceptions are not seen): " + problem,
+                        wanted ? LogLevel::warning : LogLevel::debug});
+    }
     AttachSettings settings = attach_settings(config_);
     if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
-    open_health_port();
-    sweep_.know({[this] { return workers_.spared(); }, [this] { return workers_.forked(); }});
+    job_.open_health_port();
+    sweep_.know({[this] { return spared(); }, [this] { return workers_.forked(); }});
     if (!config_.preload.empty()) preload();
     sweep_.make_cgroup();  // early: the log writer makes the first directories meanwhile
     handle(Begin{});
   }
 
+  /// Who is of no attempt.
+  [[nodiscard]] std::vector<pid_t> spared() const {
+    std::vector<pid_t> pids = workers_.spared();
+    if (const auto helper = faults_.helper()) pids.push_back(*helper);
+    return pids;
+  }
+
   void preload() {
     workers_.preload({[this] { return output_.helper_streams("[preload] "); }, [this] { return sweep_.next_cgroup(); },
                       [this] { sweep_.child_ended(); }});
-  }
-
-  /// The port for probes, where it was asked for. It is not worth a job.
-  void open_health_port() {
-    if (!config_.health_port) return;
-    auto opened = HealthPort::open(loop_, *config_.health_port, [this] { return job_.health(); });
-    if (opened) {
-      health_port_.emplace(*std::move(opened));
-    } else {
-      job_.record(event::Warning{opened.error().message()});
-    }
   }
 
   /// What became of a worker's start.
@@ -204,21 +239,27 @@ class AgentRunner {
     workers_.keep(kept_);
     sweep_.begin(action.patience, action.grace, !kept_.empty());
   }
-  void perform(const ShowWorkers& action) {
-    for (const LivingWorker& worker : workers_.living()) {
-      if (std::ranges::find(action.workers, worker.local_rank) == action.workers.end()) continue;
-      event::WorkerSeen seen{{worker.rank, worker.local_rank, worker.pid}, process_state(worker.pid), {}};
-      if (worker.progress) seen.step = worker.progress->step;
-      job_.record(std::move(seen));
-    }
+  void perform(const RunChecks& action) { checks_.run(action); }
+  void perform(const CancelChecks&) { checks_.cancel(); }
+  void perform(const CompareNodes& action) { checks_.compare(action); }
+  void perform(const SeekCause&) { ends_.seek_cause(); }
+  void perform(const ShowWorkers& action) { desk_.perform(action); }
+  void perform(const TakeLooks& action) { desk_.perform(action); }
+  void perform(const ReportProgress& action) { link_->report_progress(action.report); }
+  void perform(TellHang& action) { desk_.perform(action, attempt_ ? attempt_->directory() : ""); }
+  void perform(const InjectFault& action) {
+    if (action.inject.action.kind != FaultKind::kill_node) return faults_.perform(action);
+    spawn(loop_, "kill this node", kill_node(action));
   }
+  void perform(const ReleaseWorkers&) { faults_.release(); }
+  void perform(const TellStarter& action) { tell_starter(action.report); }
   void perform(Record& action) {
     const auto* exited = std::get_if<event::WorkerExited>(&action.event);
     const bool failed =
         exited && (exited->end == WorkerEnd::failed || (exited->end == WorkerEnd::terminated && !exited->consequence));
     if (failed && attempt_) {
-      const Ended& ended = ended_.at(static_cast<std::size_t>(exited->worker.local_rank.value()));
-      job_.worker_failed(*exited, ended.time_us, ended.progress, *attempt_, workers_.living());
+      const LeftBehind& left = ends_.of(exited->worker.local_rank);
+      job_.worker_failed(*exited, left.time_us, left.remains, *attempt_, workers_.living());
     }
     const auto* abandoned = std::get_if<event::WorkerAbandoned>(&action.event);
     if (abandoned && abandoned->worker.pid > 0) sweep_.expect_no_end_of(static_cast<pid_t>(abandoned->worker.pid));
@@ -226,11 +267,18 @@ class AgentRunner {
   }
   void perform(Finish& action) {
     workers_.end_preload();
+    checks_.finish();
     sweep_.discard_cgroup();
     spawn(loop_, "finish", finish(std::move(action)));
   }
 
   // What takes its time.
+
+  /// What was told until then is to be read.
+  Task<> kill_node(InjectFault action) {
+    co_await output_.settle(settle_limit);
+    faults_.perform(action);
+  }
 
   Task<> start_workers(StartWorkers action) {
     const Placement placement = action.placement;
@@ -262,36 +310,6 @@ class AgentRunner {
     start.cgroup = sweep_.cgroup();
     start.kept = std::move(action.kept);
     workers_.start(std::move(start));
-  }
-
-  void on_worker_gone(const WorkerId& worker, int exit_code, const std::optional<WorkerProgress>& progress) {
-    timers_.worker_gone(worker.pid);
-    WorkerEnded ended;
-    ended.local_rank = worker.local_rank;
-    ended.exit_code = exit_code;
-    ended.time_us = utc_now_us();
-    if (progress) ended.last_step = progress->step;
-    ended_.at(static_cast<std::size_t>(worker.local_rank.value())) = {ended.time_us, progress};
-    if (attempt_) attempt_->worker_gone(worker.local_rank);
-    if (exit_code == 0 || !attempt_) return handle(std::move(ended));
-    ended.message = default_failure_message(exit_code, worker.pid);
-    ended.lines = attempt_->recent_lines(worker.local_rank);
-    std::string path = attempt_->files(worker.local_rank).error_file;
-    spawn(loop_, "read last words", with_last_words(std::move(ended), std::move(path)));
-  }
-
-  /// Fills in what the worker's error file says of its end. The disk may be slow: nothing here waits for it.
-  Task<> with_last_words(WorkerEnded ended, std::string path) {
-    const LastWords words = co_await output_.read_last_words(path);
-    if (!words.problem.empty()) job_.record(event::ErrorFileRefused{path, words.problem});
-    if (words.error) {
-      ended.error_file = path;
-      if (!words.error->traceback.empty()) ended.message = words.error->traceback;
-      ended.lines = reported_lines(words.error->traceback);
-      ended.time_us = std::min(words.error->time_us, ended.time_us);  // nobody writes after its death
-      ended_.at(static_cast<std::size_t>(ended.local_rank.value())).time_us = ended.time_us;
-    }
-    handle(std::move(ended));
   }
 
   /// Nothing of the attempt lives any more.
@@ -329,6 +347,9 @@ class AgentRunner {
             SIGWINCH);  // a worker's terminal is nobody's controlling one: the kernel tells nobody
       case SIGURG:
         return;
+      case SIGXFSZ:
+        if (static_cast<pid_t>(info.ssi_pid) == ::getpid()) return;  // a write of ours beyond ulimit -f has failed
+        break;
       case SIGHUP:
         if (guarded_.hangup_ignored) return;
         break;
@@ -349,14 +370,9 @@ class AgentRunner {
   /// The outer process is gone.
   [[noreturn]] void end_alone() {
     sweep_.end_everything();
+    workers_.remove_hook();
     ::_exit(shell_code(SIGKILL));
   }
-
-  /// What is known of a worker's end beyond its event.
-  struct Ended {
-    std::int64_t time_us = 0;
-    std::optional<WorkerProgress> progress = {};
-  };
 
   const LaunchConfig& config_;
   Guarded guarded_;
@@ -365,19 +381,21 @@ class AgentRunner {
   Output output_;
   JobRecord job_;
   WorkerGroup workers_;
+  HangDesk desk_;
   AttemptSweep sweep_;
   Agent agent_;
   WorkerWatch watch_;
   TimerWatch timers_;
+  FaultInjector faults_;
+  NodeChecks checks_;
+  WorkerEnds ends_;
   SocketInterface interface_;
   StoreHost store_;
   SignalSource signals_;
-  std::optional<HealthPort> health_port_;
   std::unique_ptr<AgentLink> link_;
   std::deque<AgentEvent> events_;
   std::optional<TimePoint> armed_;
   std::unique_ptr<AttemptOutput> attempt_;  ///< of the running attempt
-  std::vector<Ended> ended_;                ///< index: local rank
   std::vector<LocalRank> kept_;             ///< of the attempt that has ended
   bool ending_ = false;                     ///< the sweep is done, the output is being drained
 };

@@ -1,8 +1,10 @@
 #include "launcher/os/agent/from_plan.hpp"
 
+#include <utility>
 #include <vector>
 
 #include "launcher/os/agent/worker_group.hpp"
+#include "launcher/os/diagnosis/preflight_facts.hpp"
 #include "launcher/os/machine/node_facts.hpp"
 
 namespace torchup {
@@ -23,7 +25,12 @@ OutputPlan output_plan(const LaunchConfig& config, const std::string& host) {
 
 AgentIdentity agent_identity(const LaunchConfig& config, const std::string& host) {
   const bool compared = !config.one_node() && config.terms.same_world != SameWorld::off;
-  return {NodeId{""}, host, {}, compared ? node_facts(config, own_environment()) : std::vector<Fact>{}};
+  if (!compared) return {NodeId{""}, host, {}, {}};
+  std::vector<Fact> versions;
+  if (config.preflight.level != PreflightLevel::off) {
+    versions = version_facts_within(versions_limit, config.preflight.python, config.preflight.gpus_found.driver);
+  }
+  return {NodeId{""}, host, {}, node_facts(config, own_environment(), std::move(versions))};
 }
 
 event::JobStarted job_started(const LaunchConfig& config, pid_t launcher) {

@@ -4,7 +4,8 @@
 #include <chrono>
 #include <utility>
 
-#include "launcher/core/agent/step_watch.hpp"
+#include "launcher/core/agent/save_watch.hpp"
+#include "launcher/core/diagnosis/python_stack.hpp"
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/os/output/circumstances.hpp"
 
@@ -33,9 +34,10 @@ void IncidentRecorder::attempt_started() {
   looking_.call([baseline = baseline_] { baseline->count(); });
 }
 
-void IncidentRecorder::worker_failed(const WorkerFailure& failure, const std::optional<WorkerProgress>& progress,
-                                     const AttemptOutput& attempt, const std::string& attempt_name,
-                                     const std::vector<LivingWorker>& living, TimePoint now) {
+void IncidentRecorder::worker_failed(const WorkerFailure& failure, const std::string& ended_for,
+                                     const WorkerRemains& remains, const AttemptOutput& attempt,
+                                     const std::string& attempt_name, const std::vector<LivingWorker>& living,
+                                     std::vector<BystanderState> ended, TimePoint now) {
   if (!open_) {
     open_ = std::make_shared<Open>();
     open_->baseline = baseline_;
@@ -43,6 +45,8 @@ void IncidentRecorder::worker_failed(const WorkerFailure& failure, const std::op
     open_->incident.run_id = run_id_;
     open_->incident.host = host_;
     open_->incident.attempt = attempt_name;
+    ended.resize(std::min(ended.size(), bystanders_max));
+    open_->incident.others = std::move(ended);
     for (const LivingWorker& worker : living) {
       if (open_->incident.others.size() == bystanders_max) break;
       BystanderState other;
@@ -59,12 +63,15 @@ void IncidentRecorder::worker_failed(const WorkerFailure& failure, const std::op
   Incident& incident = open_->incident;
   incident.failures.push_back(failure);
   if (root_cause(incident.failures) + 1 != incident.failures.size()) return;
+  const auto& progress = remains.progress;
   incident.last_step = progress ? std::optional{progress->step} : std::nullopt;
   incident.progress = progress ? progress_text(*progress, now) : "";
   const WorkerFiles& files = attempt.files(failure.local_rank);
   incident.stdout_log = files.stdout_log;
   incident.stderr_log = files.stderr_log;
   incident.evidence.last_lines = attempt.tail(failure.local_rank);
+  incident.evidence.ended_for = ended_for;
+  incident.evidence.python_stack = crash_lines(parse_python_stack(remains.sheet));
   open_->recent_lines = attempt.recent_lines(failure.local_rank);
 }
 
@@ -91,6 +98,8 @@ Task<IncidentRecorder::Told> IncidentRecorder::tell(std::shared_ptr<Open> open, 
   DeathEvidence found = looked ? *std::move(looked) : DeathEvidence{};
   told.incident = std::move(open->incident);
   found.last_lines = std::move(told.incident.evidence.last_lines);
+  found.ended_for = std::move(told.incident.evidence.ended_for);
+  found.python_stack = std::move(told.incident.evidence.python_stack);
   found.native_backtrace = std::move(said.native_backtrace);
   found.traceback = std::move(said.traceback);
   found.last_words = std::move(said.last_words);

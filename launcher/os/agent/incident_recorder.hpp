@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "launcher/core/record/incident.hpp"
+#include "launcher/os/io/shared_page.hpp"
 #include "launcher/os/output/evidence.hpp"
 #include "launcher/os/output/worker_output.hpp"
-#include "rendezvous/base/worker_page.hpp"
 
 namespace torchup {
 
@@ -37,9 +37,10 @@ class IncidentRecorder {
   void attempt_started();
 
   /// Reads the dead worker's last words; at the first failure also what `living` are doing: some 20 µs for each.
-  void worker_failed(const WorkerFailure& failure, const std::optional<WorkerProgress>& progress,
+  /// `ended` are those who had ended well by then. `ended_for`: as in DeathEvidence.
+  void worker_failed(const WorkerFailure& failure, const std::string& ended_for, const WorkerRemains& remains,
                      const AttemptOutput& attempt, const std::string& attempt_name,
-                     const std::vector<LivingWorker>& living, TimePoint now);
+                     const std::vector<LivingWorker>& living, std::vector<BystanderState> ended, TimePoint now);
 
   struct Open;  ///< a record that is not yet complete
   [[nodiscard]] std::shared_ptr<Open> take();

@@ -6,10 +6,11 @@
 #include <chrono>
 #include <utility>
 
-#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/diagnosis/worker_seen.hpp"
 #include "launcher/core/record/error_file.hpp"
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/core/record/incident.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "launcher/os/io/own_log.hpp"
 #include "launcher/os/output/evidence.hpp"
 
@@ -23,17 +24,6 @@ constexpr Duration finish_limit = std::chrono::seconds{2};
 
 std::int64_t microseconds(auto time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
-}
-
-/// What all nodes tell of, the job's root cause in front; then what only this node knows: its workers that were
-/// stopped.
-std::vector<WorkerFailure> all_failures(const Finish& action) {
-  std::vector<WorkerFailure> all = action.verdict.failures;
-  for (const WorkerFailure& own : action.local_failures) {
-    const bool told = std::ranges::any_of(all, [&](const auto& known) { return known.rank == own.rank; });
-    if (!told) all.push_back(own);
-  }
-  return all;
 }
 
 }  // namespace
@@ -55,6 +45,16 @@ void JobRecord::open_log() {
   LogOptions options = own_log(config_.output.log);
   options.write = [this](std::string line) { output_.print(std::move(line)); };
   log_ = std::make_unique<Log>(std::move(options));
+}
+
+void JobRecord::open_health_port() {
+  if (!config_.health_port) return;
+  auto opened = HealthPort::open(loop_, *config_.health_port, [this] { return health_json(record_); });
+  if (opened) {
+    health_port_.emplace(*std::move(opened));
+  } else {
+    record(event::Warning{opened.error().message()});
+  }
 }
 
 void JobRecord::record(EventBody body) {
@@ -91,6 +91,20 @@ void JobRecord::say(const EventBody& body) {
     log_failure_told_ = now;
   }
   log_->tell(LogLine{line->level, std::move(line->text)});
+  say_page(line->level, page_of(body));
+}
+
+/// A page stands below its first line, as a report does; where lines are objects it is as many of them.
+void JobRecord::say_page(LogLevel level, std::vector<std::string> page) {
+  const LogOptions options = own_log(config_.output.log);
+  if (page.empty() || level < options.level) return;
+  if (options.format == LogFormat::json) {
+    for (std::string& each : page) log_->tell(LogLine{level, std::move(each)});
+    return;
+  }
+  std::string text;
+  for (const std::string& each : page) text += each + "\n";
+  output_.print(text);
 }
 
 void JobRecord::other_says(LogLine line) {
@@ -101,9 +115,8 @@ void JobRecord::tell(std::vector<LogLine> allowed) {
   for (LogLine& line : allowed) record(event::Notice{std::move(line.text), line.level});
 }
 
-void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t time_us,
-                              const std::optional<WorkerProgress>& progress, const AttemptOutput& attempt,
-                              const std::vector<LivingWorker>& living) {
+void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t time_us, const WorkerRemains& remains,
+                              const AttemptOutput& attempt, const std::vector<LivingWorker>& living) {
   WorkerFailure failure;
   failure.rank = worker.worker.rank;
   failure.local_rank = worker.worker.local_rank;
@@ -114,7 +127,17 @@ void JobRecord::worker_failed(const event::WorkerExited& worker, std::int64_t ti
   failure.message = worker.message;
   failure.error_file = worker.error_file;
   failure.consequence = worker.consequence;
-  incidents_.worker_failed(failure, progress, attempt, attempt_name_, living, std::chrono::steady_clock::now());
+  if (remains.hook) failure.raised_at_ns = raised_for_good(remains.hook->raised_at_ns, remains.progress).value_or(0);
+  // It had raised before: the signal of ours that ended it says nothing of that.
+  const bool stopped = worker.end == WorkerEnd::terminated && worker.exit_code < 0;
+  if (stopped && failure.raised_at_ns != 0) failure.exit_code = exception_code;
+  std::vector<BystanderState> ended;
+  for (const WorkerRecord& other : record_.attempts().back().workers) {
+    if (other.exit_code != 0 || other.end != WorkerEnd::succeeded) continue;
+    ended.push_back({other.worker.rank, other.worker.local_rank, other.worker.pid, std::string{ended_well}});
+  }
+  incidents_.worker_failed(failure, worker.ended_for, remains, attempt, attempt_name_, living, std::move(ended),
+                           std::chrono::steady_clock::now());
 }
 
 /// Aside, while the next attempt already runs.
@@ -135,9 +158,8 @@ Task<> JobRecord::tell_restart(std::shared_ptr<IncidentRecorder::Open> failed) {
 Task<> JobRecord::finish(Finish action) {
   const Verdict& verdict = action.verdict;
   finishing_ = true;
-  Verdict whole = verdict;
-  if (!verdict.failures.empty()) whole.failures = all_failures(action);  // as the report has them
-  exit_code_ = launcher_exit_code(whole, config_.propagate_exit_code);
+  exit_code_ = launcher_exit_code(whole_verdict(verdict, action.local_failures),
+                                  config_.propagate_exit_code);  // as in the report
   by_signal_ = signal_of_shell_code(verdict.exit_code).has_value();
   // What the disk is asked for has its own limit (disk_limit); between two questions the disk may look idle.
   while (restarts_untold_ != 0) {
@@ -157,6 +179,10 @@ Task<> JobRecord::finish(Finish action) {
   if (verdict.exit_code != 0 && told) {
     output_.print(fmt::format("torchup: {}{}", incident_text(told->incident, local_time_text),
                               told->path.empty() ? "" : fmt::format("  all of it: {}\n", told->path)));
+  }
+  if (action.rehearsal) {
+    record(event::RehearsalEnded{*action.rehearsal});
+    exit_code_ = action.rehearsal->exit_code;
   }
   std::string last_words;
   if (verdict.exit_code != 0) last_words = co_await last_words_for_parent(action);
@@ -208,8 +234,9 @@ void JobRecord::report(const Finish& action) {
     log_->tell(LogLine{LogLevel::error, verdict.reason});
     return;
   }
-  output_.print(fmt::format("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: {}\n",
-                            exit_report(config_.program.title, all_failures(action), local_time_text)));
+  output_.print(
+      fmt::format("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: {}\n",
+                  exit_report(config_.program.title, all_failures(verdict, action.local_failures), local_time_text)));
 }
 
 /// What goes into the error file of whoever started us; empty when nothing does.
@@ -224,6 +251,7 @@ Task<std::string> JobRecord::last_words_for_parent(const Finish& action) {
   }
   const WorkerFailure& cause = action.local_failures.at(root_cause(action.local_failures));
   if (cause.error_file.empty()) co_return "";
+  if (config_.parent_error_file.empty() && hook_recorded_.contains(cause.error_file)) co_return "";
   if (config_.parent_error_file.empty()) {
     record(
         event::Fault{fmt::format("no error file defined for parent, to copy child error file ({})", cause.error_file)});

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,9 @@
 #include "launcher/core/record/run_record.hpp"
 #include "launcher/core/record/torchelastic_events.hpp"
 #include "launcher/os/agent/incident_recorder.hpp"
+#include "launcher/os/io/health_port.hpp"
 #include "launcher/os/output/worker_output.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/net/io/log.hpp"
 
 namespace torchup {
@@ -27,12 +30,13 @@ class JobRecord {
   void other_says(LogLine line);
   /// A worker has failed, in `attempt`, while `living` went on: what is known of it at this moment, for the incident.
   /// To be called before the siblings are stopped.
-  void worker_failed(const event::WorkerExited& worker, std::int64_t time_us,
-                     const std::optional<WorkerProgress>& progress, const AttemptOutput& attempt,
-                     const std::vector<LivingWorker>& living);
+  void worker_failed(const event::WorkerExited& worker, std::int64_t time_us, const WorkerRemains& remains,
+                     const AttemptOutput& attempt, const std::vector<LivingWorker>& living);
+  /// This error file is no program's own: whoever started us expects none.
+  void hook_recorded(const std::string& error_file) { hook_recorded_.insert(error_file); }
 
-  /// What a probe is told.
-  [[nodiscard]] std::string health() const { return health_json(record_); }
+  /// The port at which probes are told how the job is, where it was asked for. It is not worth a job.
+  void open_health_port();
   /// Says everything that is left to say. What is written of it is written by the end of `finish_output`.
   Task<> finish(Finish action);
   /// Waits for whoever reads our output: as long as `cat` would, or 2 s where a signal ended the job.
@@ -45,6 +49,7 @@ class JobRecord {
  private:
   void open_log();
   void say(const EventBody& body);
+  void say_page(LogLevel level, std::vector<std::string> page);
   void tell(std::vector<LogLine> allowed);
   Task<> tell_restart(std::shared_ptr<IncidentRecorder::Open> failed);
   void report(const Finish& action);
@@ -59,11 +64,13 @@ class JobRecord {
   Output& output_;
   IncidentRecorder incidents_;
   RunRecord record_;
+  std::optional<HealthPort> health_port_;
   std::optional<TorchelasticEvents> torchelastic_events_;
   LogLimit others_limit_{LogLimits{}};
   std::unique_ptr<Log> log_;
   Log::LoopUse log_use_;
   std::string attempt_name_;
+  std::set<std::string> hook_recorded_;             ///< error files
   std::shared_ptr<IncidentRecorder::Open> failed_;  ///< the last attempt's failure, of which nobody was told yet
   int restarts_untold_ = 0;                         ///< incidents before a restart that are still being written
   Timer restarts_told_;                             ///< ends when there is none
@@ -71,7 +78,7 @@ class JobRecord {
   std::string result_;  ///< as last written to --result-file
   bool finishing_ = false;
   int kept_ = 0;  ///< processes, in the newest round
-  int exit_code_ = 70;
+  int exit_code_ = exit_code::internal;
   bool by_signal_ = false;  ///< a signal to the launcher has ended the job; the code may be a worker's own
 };
 

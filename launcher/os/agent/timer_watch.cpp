@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "launcher/os/machine/descendants.hpp"
 
 namespace torchup {

@@ -9,11 +9,10 @@
 #include <csignal>
 #include <utility>
 
+#include "launcher/core/diagnosis/worker_seen.hpp"
 #include "launcher/core/plan/descriptor_need.hpp"
 #include "launcher/core/plan/worker_command.hpp"
 #include "launcher/os/machine/descendants.hpp"
-
-extern char** environ;
 
 namespace torchup {
 namespace {
@@ -24,29 +23,34 @@ bool is_permanent(const Error& error) {
   return code == ENOENT || code == EACCES || code == ENOEXEC || code == ENOTDIR || code == ELOOP || code == E2BIG;
 }
 
-std::int64_t utc_now_us() {
+std::int64_t failed_at_us() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
 }
 
 }  // namespace
 
-std::vector<std::string> own_environment() {
-  std::vector<std::string> list;
-  for (char** entry = environ; *entry; ++entry) list.emplace_back(*entry);
-  return list;
-}
-
 WorkerGroup::WorkerGroup(asio::io_context& loop, const LaunchConfig& config, Heritage heritage, Listener listener)
-    : loop_{loop}, config_{config}, heritage_{std::move(heritage)},
-      environment_{config, own_environment()}, listener_{std::move(listener)}, spawner_{loop},
-      workers_(static_cast<std::size_t>(config.local_world_size)), next_{config.local_world_size} {}
+    : loop_{loop}, config_{config}, heritage_{std::move(heritage)}, hook_{make_hook()},
+      environment_{config, own_environment(), hook_ ? hook_->path() : std::string{}}, listener_{std::move(listener)},
+      spawner_{loop}, workers_(static_cast<std::size_t>(config.local_world_size)),
+      error_files_(workers_.size()), next_{config.local_world_size} {}
+
+std::optional<HookFolder> WorkerGroup::make_hook() {
+  if (!config_.worker_hook) return std::nullopt;
+  auto made = HookFolder::make();
+  if (made) return std::optional<HookFolder>{*std::move(made)};
+  hook_problem_ = made.error().message();
+  return std::nullopt;
+}
 
 void WorkerGroup::preload(Preload how) {
   TemplateProcess::Settings settings;
   settings.modules = config_.preload;
   settings.program = config_.program;
-  settings.environment = environment_.common();
+  // It is no worker: it has the hook for those that are forked from it.
+  settings.environment = hook_ ? WorkerEnvironment{config_, own_environment()}.common() : environment_.common();
+  if (hook_) settings.hook = hook_->path();
   settings.heritage = heritage_;
   // What libraries count when they are loaded is counted where the only worker will be.
   if (config_.worker_cpus.size() == 1) settings.cpus = config_.worker_cpus.front();
@@ -104,7 +108,7 @@ void WorkerGroup::order(LocalRank local_rank) {
   if (cancelled_) return listener_.tell(WorkerNotStarted{local_rank});
   if (std::ranges::find(start_.kept, local_rank) != start_.kept.end()) return place(local_rank);
   auto streams = start_.output->take_child_streams(local_rank);
-  if (!streams) return listener_.tell(SpawnFailed{local_rank, streams.error().message(), false, utc_now_us()});
+  if (!streams) return listener_.tell(SpawnFailed{local_rank, streams.error().message(), false, failed_at_us()});
   ChildRequest request;
   request.executable = config_.program.executable;
   request.arguments = worker_command(config_.program, local_rank);
@@ -118,6 +122,7 @@ void WorkerGroup::order(LocalRank local_rank) {
   const WorkerFiles& files = start_.output->files(local_rank);
   order->stdout_log = files.stdout_log;
   order->stderr_log = files.stderr_log;
+  error_files_.at(static_cast<std::size_t>(local_rank.value())) = files.error_file;
   order->worker = {Rank{start_.placement.first_rank.value() + local_rank.value()}, local_rank, 0};
   if (auto made = SharedPage::make()) {
     order->page.emplace(*std::move(made));
@@ -152,6 +157,7 @@ void WorkerGroup::place(LocalRank local_rank) {
   for (const auto& line : start_.variables) add(line);
   if (!worker || !worker->say(place)) return listener_.tell(WorkerNotStarted{local_rank});
   worker->move_to(Rank{start_.placement.first_rank.value() + local_rank.value()});
+  error_files_.at(static_cast<std::size_t>(local_rank.value())) = files.error_file;
   listener_.record(event::WorkerKept{worker->id(), files.stdout_log, files.stderr_log});
   listener_.tell(WorkerStarted{local_rank, worker->pid()});
   if (template_ && next_ == config_.local_world_size && orders_ == 0 && !cancelled_) template_->attempt_runs();
@@ -182,7 +188,7 @@ void WorkerGroup::on_spawned(Order& order, Result<ChildProcess> child) {
   if (!child) {
     const Error& error = child.error();
     if (error.code.value() == ECANCELED) return listener_.tell(WorkerNotStarted{local_rank});
-    return listener_.tell(SpawnFailed{local_rank, error.message(), is_permanent(error), utc_now_us()});
+    return listener_.tell(SpawnFailed{local_rank, error.message(), is_permanent(error), failed_at_us()});
   }
   if (drain_ && order.page) order.page->request_drain();
   if (!child->outside_cgroup.empty() && !std::exchange(cgroup_refused_, true)) {
@@ -204,10 +210,14 @@ Worker::Listener WorkerGroup::worker_listener(LocalRank local_rank) {
   Worker::Listener listener;
   listener.ended = [this, local_rank](int exit_code) {
     const auto worker = std::move(workers_.at(static_cast<std::size_t>(local_rank.value())));
-    listener_.ended(worker->id(), exit_code, worker->progress());
+    listener_.ended(worker->id(), exit_code, worker->remains(exit_code));
     if (reaped_) reaped_();
   };
   listener.channel.heard = [this, local_rank](WorkerWord word) {
+    if (const auto* looked = std::get_if<WorkerLooked>(&word)) {
+      if (listener_.looked) listener_.looked(local_rank, *looked);
+      return;
+    }
     const auto progress = find(local_rank)->progress();
     listener_.tell(WorkerSaid{local_rank, std::move(word), progress ? progress->beats : 0});
   };
@@ -247,6 +257,11 @@ void WorkerGroup::signal_all(int number) {
     if (worker) static_cast<void>(worker->signal(number));
   }
   if (orders_ > 0) for_started_.insert(number);
+}
+
+bool WorkerGroup::signal_process(LocalRank local_rank, std::int64_t pid, int number) {
+  Worker* const worker = find(local_rank);
+  return worker && worker->pid() == pid && ::kill(-worker->pid(), number) == 0;
 }
 
 void WorkerGroup::drain(int number, bool insist) {
@@ -290,10 +305,25 @@ std::vector<pid_t> WorkerGroup::forked() const {
   return pids;
 }
 
+std::vector<RaisedWorker> WorkerGroup::raised() const {
+  std::vector<RaisedWorker> list;
+  for (const auto& worker : workers_) {
+    const auto hook = worker ? worker->hook() : std::nullopt;
+    const auto raised_at_ns = hook ? raised_for_good(hook->raised_at_ns, worker->progress()) : std::nullopt;
+    if (raised_at_ns) list.push_back({worker->id().local_rank, worker->pid(), *raised_at_ns});
+  }
+  return list;
+}
+
 std::vector<StepSample> WorkerGroup::steps() const {
   std::vector<StepSample> list;
   for (const auto& worker : workers_) {
-    if (worker) list.push_back({worker->id().rank, worker->id().local_rank, worker->progress()});
+    if (!worker) continue;
+    StepSample& sample = list.emplace_back();
+    sample.rank = worker->id().rank;
+    sample.local_rank = worker->id().local_rank;
+    sample.progress = worker->progress();
+    sample.signs = signs_of(sample.local_rank, sample.progress, worker->hook());
   }
   return list;
 }
@@ -302,6 +332,25 @@ std::vector<StateSample> WorkerGroup::states() const {
   std::vector<StateSample> list;
   for (const auto& worker : workers_) {
     if (worker) list.push_back({worker->id(), state_letter(worker->pid())});
+  }
+  return list;
+}
+
+std::vector<LookedAt> WorkerGroup::looked_at() {
+  std::vector<LookedAt> list;
+  for (const auto& worker : workers_) {
+    if (!worker) continue;
+    const WorkerId& id = worker->id();
+    LookedAt& looked = list.emplace_back();
+    looked.rank = id.rank;
+    looked.local_rank = id.local_rank;
+    looked.pid = worker->pid();
+    looked.page = worker->page();
+    looked.error_file = error_files_.at(static_cast<std::size_t>(id.local_rank.value()));
+    looked.ask = [this, local_rank = id.local_rank, pid = worker->pid()](const LookWanted& question) {
+      Worker* const asked = find(local_rank);
+      if (asked && asked->pid() == pid) static_cast<void>(asked->say(question));
+    };
   }
   return list;
 }

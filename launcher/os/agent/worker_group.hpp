@@ -12,15 +12,22 @@
 #include "launcher/core/agent/agent.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
 #include "launcher/os/agent/incident_recorder.hpp"
+#include "launcher/os/diagnosis/look_order.hpp"
+#include "launcher/os/machine/own_environment.hpp"
 #include "launcher/os/output/worker_output.hpp"
+#include "launcher/os/worker/hook_folder.hpp"
 #include "launcher/os/worker/spawner.hpp"
 #include "launcher/os/worker/template_process.hpp"
 #include "launcher/os/worker/worker.hpp"
 
 namespace torchup {
 
-/// The environment of this process, "NAME=value" each.
-[[nodiscard]] std::vector<std::string> own_environment();
+/// A living worker whose page says that an exception has left its program.
+struct RaisedWorker {
+  LocalRank local_rank{0};
+  pid_t pid = 0;
+  std::int64_t raised_at_ns = 0;
+};
 
 /// This node's workers: in which order they are started, and what is sent to them. Decides nothing: the agent machine
 /// says what is to be done, and hears what became of it. Lives on the loop.
@@ -29,10 +36,12 @@ class WorkerGroup {
   struct Listener {
     /// WorkerStarted, SpawnFailed, WorkerNotStarted, WorkerSaid.
     std::function<void(AgentEvent)> tell;
+    /// What a worker has answered to `look`; empty: nobody asks.
+    std::function<void(LocalRank, const WorkerLooked&)> looked = {};
     /// worker_started, warning.
     std::function<void(EventBody)> record;
-    /// A worker's process is gone and reaped; `progress` is what its page said last.
-    std::function<void(const WorkerId& worker, int exit_code, std::optional<WorkerProgress> progress)> ended;
+    /// A worker's process is gone and reaped.
+    std::function<void(const WorkerId& worker, int exit_code, WorkerRemains remains)> ended;
   };
   WorkerGroup(asio::io_context& loop, const LaunchConfig& config, Heritage heritage, Listener listener);
 
@@ -50,6 +59,11 @@ class WorkerGroup {
   [[nodiscard]] std::vector<pid_t> spared() const;
   /// Ends these.
   void end_preload();
+
+  /// Why Python workers have no hook though they should; empty: they have it.
+  [[nodiscard]] const std::string& hook_problem() const { return hook_problem_; }
+  /// No worker is started any more, and none lives.
+  void remove_hook() { hook_.reset(); }
 
   /// How workers of one attempt are started.
   struct Start {
@@ -73,6 +87,8 @@ class WorkerGroup {
   void end_births() { spawner_.end_births(); }
   void signal(std::span<const LocalRank> workers, int number, bool ends);
   void signal_all(int number);
+  /// To this worker's group, if it still is that process; false: it is gone, or nobody may signal it.
+  bool signal_process(LocalRank local_rank, std::int64_t pid, int number);
   void drain(int number, bool insist);
   void end_round(const EndRound& action);
   void blame(LocalRank local_rank);
@@ -82,12 +98,16 @@ class WorkerGroup {
   [[nodiscard]] std::vector<LivingWorker> living() const;
   /// Forked ones, which are children of this process's main thread.
   [[nodiscard]] std::vector<pid_t> forked() const;
+  [[nodiscard]] std::vector<RaisedWorker> raised() const;
   [[nodiscard]] std::vector<StepSample> steps() const;
   [[nodiscard]] std::vector<StateSample> states() const;
+  /// All that live, as a look finds them. Their `ask` must not outlive this.
+  [[nodiscard]] std::vector<LookedAt> looked_at();
   /// The worker that this process is or comes from.
   [[nodiscard]] std::optional<LocalRank> owner_of(pid_t pid) const;
 
  private:
+  [[nodiscard]] std::optional<HookFolder> make_hook();
   void order_workers();
   void order(LocalRank local_rank);
   void exec(ChildRequest request, Spawner::Handler handler);
@@ -106,6 +126,8 @@ class WorkerGroup {
   asio::io_context& loop_;
   const LaunchConfig& config_;
   const Heritage heritage_;  ///< of the workers
+  std::string hook_problem_;
+  std::optional<HookFolder> hook_;
   const WorkerEnvironment environment_;
   Listener listener_;
   Spawner spawner_;
@@ -114,6 +136,7 @@ class WorkerGroup {
   Start start_;
   std::vector<LocalRank> kept_;
   std::vector<std::unique_ptr<Worker>> workers_;  ///< index: local rank; null: none lives
+  std::vector<std::string> error_files_;          ///< likewise
   int next_;                                      ///< the first local rank that is not ordered yet
   int orders_ = 0;                                ///< that the spawner has
   std::set<int> for_started_;                     ///< signals for all that came since it has any

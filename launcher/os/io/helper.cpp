@@ -1,12 +1,16 @@
 #include "launcher/os/io/helper.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/readable_pipe.hpp>
+#include <boost/system/system_error.hpp>
 #include <csignal>
 #include <optional>
 
@@ -48,8 +52,13 @@ class Asking {
 
   Result<std::string> run() {
     if (auto started = start(); !started) return started.error();
-    spawn(loop_, "ask a helper", ask());
-    loop_.run();
+    try {
+      spawn(loop_, "ask a helper", ask());
+      loop_.run();
+    } catch (...) {  // the system gives no descriptor, or no memory: nobody is left who would end it
+      ::kill(-child_->id(), SIGKILL);
+      throw;
+    }
     return std::move(answer_);
   }
 
@@ -67,6 +76,10 @@ class Asking {
 
   Task<> ask() {
     answer_ = co_await within(helper_.limit, read_answer());
+    if (helper_.farewell > Duration{0}) {
+      ::kill(child_->id(), SIGTERM);
+      static_cast<void>(co_await within(helper_.farewell, end()));
+    }
     ::kill(-child_->id(), SIGKILL);
     const auto ended = co_await within(helper_kill_limit, end());
     if (!ended) static_cast<void>(child_->detach());
@@ -75,8 +88,18 @@ class Asking {
   Task<Result<std::string>> read_answer() {
     std::string text;
     auto buffer = asio::dynamic_buffer(text, helper_.answer_bytes_max);
-    co_await asio::async_read(out_, buffer, Token{});  // its end, or as much as we take
-    co_return text;
+    if (helper_.cancelled < 0) {
+      co_await asio::async_read(out_, buffer, Token{});  // its end, or as much as we take
+      co_return text;
+    }
+    using namespace asio::experimental::awaitable_operators;
+    const int copy = ::fcntl(helper_.cancelled, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) co_return system_error("a way to cancel a helper");
+    asio::posix::stream_descriptor cancelled{loop_, copy};
+    auto first = co_await (asio::async_read(out_, buffer, Token{}) ||
+                           cancelled.async_wait(asio::posix::stream_descriptor::wait_read, Token{}));
+    if (first.index() == 0) co_return text;
+    co_return Error{make_error_code(boost::system::errc::operation_canceled), "nobody wants the answer any more"};
   }
 
   Task<Result<>> end() {
@@ -93,6 +116,12 @@ class Asking {
 
 }  // namespace
 
-Result<std::string> ask_helper(const Helper& helper) { return Asking{helper}.run(); }
+Result<std::string> ask_helper(const Helper& helper) {
+  try {
+    return Asking{helper}.run();
+  } catch (const boost::system::system_error& error) {
+    return Error{error.code(), fmt::format("no helper {}", helper.executable)};
+  }
+}
 
 }  // namespace torchup

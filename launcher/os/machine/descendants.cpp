@@ -11,11 +11,11 @@
 #include <charconv>
 #include <chrono>
 #include <csignal>
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "launcher/core/diagnosis/kernel_view.hpp"
 #include "launcher/os/io/read_text.hpp"
 #include "launcher/os/machine/process_stat.hpp"
 
@@ -91,9 +91,11 @@ void signal_all(const std::vector<pid_t>& pids, int number) {
 
 void become_subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-std::vector<pid_t> descendants(std::span<const pid_t> but) {
+std::vector<pid_t> descendants(std::span<const pid_t> but) { return descendants_of(::getpid(), but); }
+
+std::vector<pid_t> descendants_of(pid_t root, std::span<const pid_t> but) {
   const auto processes = all_processes();
-  std::vector<pid_t> found{::getpid()};
+  std::vector<pid_t> found{root};
   for (std::size_t next = 0; next < found.size(); ++next) {
     const pid_t parent = found[next];
     for (const Process& process : processes) {
@@ -141,14 +143,7 @@ std::vector<pid_t> ancestry(pid_t pid) {
 bool may_signal(pid_t pid) { return ::kill(pid, 0) == 0 || errno != EPERM; }
 
 bool catches_signal(pid_t pid, int number) {
-  constexpr std::string_view key = "\nSigCgt:\t";
-  const std::string status = read_text(fmt::format("/proc/{}/status", pid));
-  const auto at = status.find(key);
-  if (at == std::string::npos) return false;
-  std::uint64_t mask = 0;
-  const char* const begin = status.data() + at + key.size();
-  std::from_chars(begin, status.data() + status.size(), mask, 16);
-  return number >= 1 && number <= 64 && ((mask >> (number - 1)) & 1) != 0;
+  return has_signal(parse_thread_status(read_text(fmt::format("/proc/{}/status", pid))).caught_signals, number);
 }
 
 bool has_children(std::span<const pid_t> but) {

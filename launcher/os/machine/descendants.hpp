@@ -19,6 +19,9 @@ void become_subreaper();
 /// all below them.
 [[nodiscard]] std::vector<pid_t> descendants(std::span<const pid_t> but = {});
 
+/// The same of any process.
+[[nodiscard]] std::vector<pid_t> descendants_of(pid_t root, std::span<const pid_t> but = {});
+
 /// A process that lives on, and a variable that only it and what it starts have.
 struct Forebear {
   pid_t pid = 0;

@@ -35,7 +35,7 @@ int answer_about_gpus(const std::string& library) {
 }
 
 Gpus read_gpus(const GpuQuery& query) {
-  if (query.driver_check && !driver_loaded()) return {{}, "no NVIDIA driver is loaded"};
+  if (query.driver_check && !driver_loaded()) return {{}, std::string{no_driver}};
 
   const Helper helper{.executable = query.program,
                       .arguments = {std::string{nvml_word}, query.library},

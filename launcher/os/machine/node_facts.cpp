@@ -75,7 +75,8 @@ bool chosen(std::string_view name) {
 
 }  // namespace
 
-std::vector<Fact> node_facts(const LaunchConfig& config, std::span<const std::string> environment) {
+std::vector<Fact> node_facts(const LaunchConfig& config, std::span<const std::string> environment,
+                             std::vector<Fact> versions) {
   std::vector<Fact> facts{{"torchup", TORCHUP_VERSION}};
   const WorkerProgram& program = config.program;
   // Python's own file is the interpreter's matter; the word before the arguments is the script, or a module's name.
@@ -84,6 +85,8 @@ std::vector<Fact> node_facts(const LaunchConfig& config, std::span<const std::st
   std::string content = content_of(path);
   if (content.empty() && at == 1) content = content_of(program.executable);
   if (!content.empty()) facts.push_back({"program", std::move(content)});
+  for (const Fact& version : versions) facts.push_back({as_told(version.name), as_told(version.value)});
+  merge_beyond(facts, facts_max / 2);
   std::vector<Fact> variables;
   for (const std::string& entry : environment) {
     const auto equals = entry.find('=');

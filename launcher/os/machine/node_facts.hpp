@@ -15,6 +15,8 @@ namespace torchup {
 /// `environment`: NAME=VALUE, as workers inherit it. The program's content is its size and a hash of its first 16 MiB.
 /// Every name and value is a name (rendezvous/core/text/names), and there are facts_max at most: a long or odd one ends
 /// with its length and a hash, and so do those that are too many.
-[[nodiscard]] std::vector<Fact> node_facts(const LaunchConfig& config, std::span<const std::string> environment);
+/// `versions` (os/diagnosis/preflight_facts) stand before the variables.
+[[nodiscard]] std::vector<Fact> node_facts(const LaunchConfig& config, std::span<const std::string> environment,
+                                           std::vector<Fact> versions = {});
 
 }  // namespace torchup

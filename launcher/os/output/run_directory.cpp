@@ -73,18 +73,6 @@ Result<RunDirectory> make_temporary_directory(const std::string& parent, bool fo
   return RunDirectory{.path = "", .temporary = {path}};
 }
 
-/// Where temporary files may go, the first choice first.
-std::vector<std::string> temporary_places() {
-  std::vector<std::string> places;
-  std::error_code error;
-  for (const char* variable : {"TMPDIR", "TEMP", "TMP"})
-    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0')
-      if (const auto place = fs::absolute(value, error); !error) places.push_back(place.string());
-  places.insert(places.end(), {"/tmp", "/var/tmp", "/usr/tmp"});
-  if (const auto here = fs::current_path(error); !error) places.push_back(here.string());
-  return places;
-}
-
 Result<RunDirectory> make_temporary_directory(bool for_logs) {
   std::optional<Error> first;
   for (const std::string& place : temporary_places()) {
@@ -187,6 +175,17 @@ RunDirectory left_behind(const std::string& path, std::string link) {
 
 }  // namespace
 
+std::vector<std::string> temporary_places() {
+  std::vector<std::string> places;
+  std::error_code error;
+  for (const char* variable : {"TMPDIR", "TEMP", "TMP"})
+    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0')
+      if (const auto place = fs::absolute(value, error); !error) places.push_back(place.string());
+  places.insert(places.end(), {"/tmp", "/var/tmp", "/usr/tmp"});
+  if (const auto here = fs::current_path(error); !error) places.push_back(here.string());
+  return places;
+}
+
 std::string memory_name(const std::string& link) {
   const std::string pid = fmt::format("{}", ::getpid());
   const std::string random = link.substr(link.size() - random_name_length);
@@ -202,6 +201,13 @@ bool launcher_is_gone(const std::string& name) {
   };
   if (parts.size() < parts_min || !is_number(parts[pid]) || !is_number(parts[start])) return false;
   return parts[place] == place_of_processes() && start_time(parts[pid]) != parts[start];
+}
+
+Result<std::string> make_memory_directory() {
+  if (!is_in_memory(shared_memory)) return fail(errc::refused, fmt::format("{} is not in memory", shared_memory));
+  std::string path = fmt::format("{}/{}", shared_memory, memory_name(random_name()));
+  if (::mkdir(path.c_str(), 0700) != 0) return system_error(path);
+  return path;
 }
 
 Result<RunDirectory> make_run_directory(std::string log_dir, const std::string& run_id, bool for_logs) {
@@ -267,6 +273,7 @@ void remove_left_behind(const std::string& own_link) {
     struct stat status {};
     if (!launcher_is_gone(name) || ++looked_at > left_behind_max) continue;
     if (::lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != ::geteuid()) continue;
+    fs::remove_all(path + "/" + hook_folder_name, ignored);
     const std::string link = std::string{temporary_prefix} + name.substr(name.size() - random_name_length);
     std::string place = "/tmp";
     for (const std::string& each : places)

@@ -19,8 +19,11 @@ struct RunDirectory {
   std::string in_memory = {};  ///< what the first of `temporary` is a link to; empty: it is a directory itself
 };
 
-/// `log_dir` as in OutputPlan; empty: a temporary directory in the first place that takes one of TMPDIR, TEMP, TMP,
-/// /tmp, /var/tmp, /usr/tmp and the working directory, as Python's tempfile chooses.
+/// Where temporary files may go, the first choice first: TMPDIR, TEMP, TMP, /tmp, /var/tmp, /usr/tmp and the working
+/// directory, as Python's tempfile chooses.
+[[nodiscard]] std::vector<std::string> temporary_places();
+
+/// `log_dir` as in OutputPlan; empty: a temporary directory in the first place that takes one of temporary_places.
 ///
 /// `torchelastic_<8 random characters>` is its name, as torchrun's. Where no logs come into it (`for_logs`), but error
 /// files at most, it is a link into memory until the end: on a disk, making and removing a directory for each of 256
@@ -37,12 +40,19 @@ struct RunDirectory {
 /// link was.
 void remove_temporary(RunDirectory run);
 
+/// A directory in memory, 0700, whose name says whose it is (memory_name), for what no disk may keep waiting.
+/// Errors: the system's, with the path; errc::refused where /dev/shm is no memory.
+[[nodiscard]] Result<std::string> make_memory_directory();
+/// Of what is in such a directory: files of ours that nobody wants once their launcher is gone.
+inline constexpr const char* hook_folder_name = "hook";
+
 /// At most so many directories of launchers that are gone are cleared away at once, and so many names of a folder are
 /// looked at: a temporary folder of thousands is no reason to keep a short job from its end.
 inline constexpr int left_behind_max = 256;
 inline constexpr int names_looked_at_max = 4096;
 /// Does the same for what launchers of this user have left in memory on this machine because both their processes were
-/// killed; and links to what is gone, beside `own_link`.
+/// killed, and removes the hook there; and links to what is gone, beside `own_link`
+/// (empty: there is none).
 void remove_left_behind(const std::string& own_link);
 
 /// The name in memory of what `link` leads to: `torchelastic_<boot and pid namespace>_<pid>_<start time>_<the link's 8

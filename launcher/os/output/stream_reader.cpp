@@ -17,7 +17,7 @@ namespace {
 /// So many streams are read before the loop looks at anything else.
 constexpr int streams_per_turn = 16;
 /// What is read of a dead worker's stream at once; a pipe holds 64 KiB.
-constexpr std::size_t last_words_bytes_max = std::size_t{1} << 20;
+constexpr std::size_t last_lines_bytes_max = std::size_t{1} << 20;
 
 }  // namespace
 
@@ -60,7 +60,7 @@ std::size_t WorkerStream::read(TimePoint now) {
 void WorkerStream::read_rest() {
   const TimePoint now = std::chrono::steady_clock::now();
   std::size_t bytes = 0;
-  while (fd_ && bytes < last_words_bytes_max) {
+  while (fd_ && bytes < last_lines_bytes_max) {
     const std::size_t count = read(now);
     if (count == 0) return;
     bytes += count;

@@ -109,8 +109,8 @@ Task<Result<std::unique_ptr<AttemptOutput>>> Output::begin_attempt(std::string n
 }
 
 void Output::clear_left_behind() {
-  if (std::exchange(cleared_, true) || run_.temporary.empty()) return;
-  disk_.call([link = run_.temporary.front()] { remove_left_behind(link); });
+  if (std::exchange(cleared_, true) || run_.path.empty()) return;
+  disk_.call([link = run_.temporary.empty() ? std::string{} : run_.temporary.front()] { remove_left_behind(link); });
 }
 
 Result<std::array<UniqueFd, 2>> Output::helper_streams(const std::string& prefix) {
@@ -158,10 +158,10 @@ void Output::append(const std::string& path, std::string lines) {
   tell_log_loss(path, "its reader does not keep up", file->bytes_lost());
 }
 
-Task<LastWords> Output::read_last_words(std::string path) {
+Task<LastWords> Output::read_last_words(std::string path, Duration limit) {
   if (path.empty()) co_return LastWords{};
   std::function<LastWords()> read = [path] { return torchup::read_last_words(path); };
-  auto words = co_await disk_.ask(read, last_words_limit);
+  auto words = co_await disk_.ask(read, limit);
   LastWords none{.problem = "the disk does not answer"};
   co_return words ? *std::move(words) : std::move(none);
 }

@@ -124,6 +124,9 @@ class AttemptOutput {
 /// Called on the loop for what the output has to tell: log_write_failed, console_lost.
 using OutputListener = std::function<void(EventBody)>;
 
+/// How long a worker's error file may take to be read: its failure is to be answered meanwhile.
+inline constexpr Duration last_words_limit = std::chrono::seconds{2};
+
 class Output {
  public:
   /// `plan` as made by make_output_plan.
@@ -162,8 +165,8 @@ class Output {
   /// disk, or a reader so slow that more than appended_bytes_max wait reaches the listener.
   void append(const std::string& path, std::string lines);
 
-  /// What a dead worker has left in its error file; an empty `path` means that it had none. At most last_words_limit.
-  Task<LastWords> read_last_words(std::string path);
+  /// What a dead worker has left in its error file; an empty `path` means that it had none.
+  Task<LastWords> read_last_words(std::string path, Duration limit = last_words_limit);
 
   /// Copies our terminal's window size to the workers' ptys: on SIGWINCH.
   void window_changed();
@@ -218,7 +221,5 @@ class Output {
 
 /// What may wait for a slow reader of a file that we append to; more is dropped and counted.
 inline constexpr std::size_t appended_bytes_max = std::size_t{1} << 20;
-/// How long a worker's error file may take to be read: its failure is to be answered meanwhile.
-inline constexpr Duration last_words_limit = std::chrono::seconds{2};
 
 }  // namespace torchup

@@ -80,6 +80,8 @@ int install(int from, int to) {
   if (::setsid() < 0) return give_up(launch, "setsid");
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return give_up(launch, "prctl");
   if (::getppid() != launch.parent) ::_exit(127);  // it died before it could take us along
+  // Where Yama lets parents alone trace, what the agent starts to read our stacks may too. Elsewhere it is refused.
+  ::prctl(PR_SET_PTRACER, launch.parent, 0, 0, 0);
 
   if (launch.join_cgroup) {
     // "0" stands for whoever writes it.

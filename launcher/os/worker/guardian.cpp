@@ -13,9 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/core/plan/signals.hpp"
+#include "launcher/core/text/signals.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/worker/attempt_cgroup.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/net/io/standard_descriptors.hpp"
 
 namespace torchup {
@@ -23,8 +24,6 @@ namespace {
 
 /// An inner process that ends by itself has given that time to all below it.
 constexpr Duration second_kill_limit = std::chrono::seconds{1};
-/// README, "Exit codes": a check before the start failed.
-constexpr int shortage_status = 65;
 
 /// The way in which a process ended, as a shell shows it.
 int shell_status(int status) { return WIFSIGNALED(status) ? shell_code(WTERMSIG(status)) : WEXITSTATUS(status); }
@@ -134,7 +133,7 @@ Guarded become_guarded() {
   std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0) {
     std::perror("torchup: pipe");
-    ::_exit(shortage_status);
+    ::_exit(exit_code::unfit);
   }
   const pid_t outer = ::getpid();
   std::string tag = cgroup_tag();
@@ -143,7 +142,7 @@ Guarded become_guarded() {
   const pid_t inner = ::fork();
   if (inner < 0) {
     std::perror("torchup: no new process (the limit of processes: ulimit -u, or pids.max of the cgroup)");
-    ::_exit(shortage_status);
+    ::_exit(exit_code::unfit);
   }
   if (inner > 0) {
     ::close(pipe[0]);

@@ -77,8 +77,8 @@ void TemplateProcess::begin() {
                                    : system_error("/dev/null");
     return note(life_.not_started(error.message()));
   }
-  ChildRequest request =
-      template_request(settings_.program, settings_.modules, *settings_.environment, {page_descriptor, pair->inode, 0});
+  ChildRequest request = template_request(settings_.program, settings_.modules, *settings_.environment, settings_.hook,
+                                          {page_descriptor, pair->inode, 0});
   request.in = std::move(in);
   request.out = std::move((*streams)[0]);
   request.err = std::move((*streams)[1]);

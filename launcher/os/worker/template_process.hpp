@@ -36,6 +36,7 @@ class TemplateProcess {
     std::vector<std::string> modules;  ///< or `program`, for a native one
     WorkerProgram program;
     std::shared_ptr<const std::vector<std::string>> environment;  ///< common to all workers
+    std::string hook = {};                                        ///< its folder; empty: there is none
     std::optional<Heritage> heritage;                             ///< as in ChildRequest
     CpuSet cpus;                                                  ///< as in ChildRequest
     int spare = 0;  ///< parked processes to make beforehand; 0: no attempt may follow the first

@@ -28,15 +28,18 @@ std::string working_directory() {
   return text;
 }
 
-/// The workers' common environment, with our text in front of where Python looks for modules, and without the variable
-/// by which that text knows how far it has come: a user's own is for the workers.
-std::vector<std::string> template_environment(const std::vector<std::string>& common) {
+constexpr std::string_view hook_variable = "TORCHUP_WORKER_HOOK=";
+
+/// The workers' common environment, with our text in front of where Python looks for modules, with what tells it where
+/// the hook is, and without the variable by which that text knows how far it has come: a user's own are for the
+/// workers.
+std::vector<std::string> template_environment(const std::vector<std::string>& common, const std::string& hook) {
   constexpr std::string_view name = "PYTHONPATH=";
   std::vector<std::string> list;
   std::string path = fmt::format("{}{}", name, archive_path);
   bool first = true;
   for (const std::string& entry : common) {
-    if (entry.starts_with("TORCHUP_PRELOAD=")) continue;
+    if (entry.starts_with("TORCHUP_PRELOAD=") || entry.starts_with(hook_variable)) continue;
     if (!entry.starts_with(name)) {
       list.push_back(entry);
     } else if (std::exchange(first, false) && entry.size() > name.size()) {
@@ -44,6 +47,7 @@ std::vector<std::string> template_environment(const std::vector<std::string>& co
     }
   }
   list.push_back(std::move(path));
+  if (!hook.empty()) list.push_back(fmt::format("{}{}", hook_variable, hook));
   return list;
 }
 
@@ -61,7 +65,8 @@ ChildRequest native_request(const WorkerProgram& program, const std::vector<std:
 }  // namespace
 
 ChildRequest template_request(const WorkerProgram& program, const std::vector<std::string>& modules,
-                              const std::vector<std::string>& environment, const WorkerChannelAddress& control) {
+                              const std::vector<std::string>& environment, const std::string& hook,
+                              const WorkerChannelAddress& control) {
   if (!program.python) return native_request(program, environment, control);
   // In the template Python is on its way to the program, as in a worker; its arguments come with the request.
   std::vector<std::string> command = worker_command(program, LocalRank{0});
@@ -70,7 +75,7 @@ ChildRequest template_request(const WorkerProgram& program, const std::vector<st
   request.executable = program.executable;
   request.arguments = {command.front(), "-u", "-c", guard, fmt::format("{}", fmt::join(modules, ","))};
   request.arguments.insert(request.arguments.end(), command.begin(), command.end());
-  request.environment = template_environment(environment);
+  request.environment = template_environment(environment, hook);
   return request;
 }
 

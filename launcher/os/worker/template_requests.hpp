@@ -13,9 +13,10 @@ namespace torchup {
 
 /// The template process of --preload, as launcher/python/injected/template.py wants to be started, or a native program
 /// with the mark (rendezvous/base/template_mark.hpp): without streams and limits. `environment` is common to all
-/// workers; `control` is its end of the pair to us, but for its pid.
+/// workers, but for the hook's folder, which is `hook` (empty: there is none); `control` is its end of the pair to us,
+/// but for its pid.
 [[nodiscard]] ChildRequest template_request(const WorkerProgram& program, const std::vector<std::string>& modules,
-                                            const std::vector<std::string>& environment,
+                                            const std::vector<std::string>& environment, const std::string& hook,
                                             const WorkerChannelAddress& control);
 
 /// What exec would give this child, for the process with this channel that is to become it.

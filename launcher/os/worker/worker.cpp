@@ -1,5 +1,7 @@
 #include "launcher/os/worker/worker.hpp"
 
+#include <fcntl.h>
+
 #include <cerrno>
 #include <csignal>
 #include <utility>
@@ -21,14 +23,26 @@ Worker::Worker(asio::io_context& loop, WorkerId id, ChildProcess child, std::opt
   });
 }
 
+UniqueFd Worker::page() const { return UniqueFd{page_ ? ::fcntl(page_->fd(), F_DUPFD_CLOEXEC, 0) : -1}; }
+
 std::optional<WorkerProgress> Worker::progress() const { return page_ ? page_->read(pid()) : std::nullopt; }
+
+std::optional<HookPage> Worker::hook() const { return page_ ? page_->hook() : std::nullopt; }
+
+WorkerRemains Worker::remains(int exit_code) const {
+  if (!page_) return {};
+  return {progress(), hook(), exit_code < 0 ? read_sheet(page_->fd()) : std::string{}};
+}
 
 bool Worker::signal(int number) {
   const bool refused = ::kill(-pid(), number) != 0 && errno == EPERM;
   return !refused || std::exchange(refusal_told_, true);
 }
 
-void Worker::abort() const { ::kill(pid(), SIGABRT); }
+void Worker::abort() const {
+  ::kill(pid(), SIGABRT);
+  ::kill(pid(), SIGCONT);
+}
 
 void Worker::drain(int number, bool insist) {
   if (page_) page_->request_drain();

@@ -34,10 +34,16 @@ class Worker {
   bool say(const AgentWord& word) { return channel_.say(word); }
   /// What its page says now.
   [[nodiscard]] std::optional<WorkerProgress> progress() const;
+  /// What the hook in it says now.
+  [[nodiscard]] std::optional<HookPage> hook() const;
+  /// Once it has ended.
+  [[nodiscard]] WorkerRemains remains(int exit_code) const;
+  /// A duplicate of its page's descriptor; empty: it has none, or there are too many open.
+  [[nodiscard]] UniqueFd page() const;
 
   /// To its process group. False, once, when nobody in it may be signalled by us: they run as another user.
   bool signal(int number);
-  /// To the process alone.
+  /// To the process alone, which is continued if it was stopped.
   void abort() const;
   /// Asks it over the page to save and stop. One that has not opened its page gets `number`, once: if it has a handler
   /// for it, or if it must hear (`insist`).

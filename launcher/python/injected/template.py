@@ -33,6 +33,7 @@ MODULES = os.environ.pop("TORCHUP_PRELOAD", None)
 if MODULES is None:
     os.environ["TORCHUP_PRELOAD"] = sys.argv[1]
     os.execv(sys.argv[2], sys.argv[2:])
+HOOK = os.environ.pop("TORCHUP_WORKER_HOOK", "")  # its folder
 
 import atexit  # noqa: E402
 import ctypes  # noqa: E402
@@ -52,7 +53,7 @@ CONTROL, PAGE, CHANNEL = 3, 3, 4
 AGENT = os.getppid()
 TRIAL_LIMIT_S, FDS_MAX = 10, 253
 GPUS = ("/dev/nvidia", "/dev/nvhost-", "/dev/nvmap", "/dev/kfd", "/dev/dxg")  # the last is that of Windows' Linux
-PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP = 1, 35, 14
+PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP, PR_SET_PTRACER = 1, 35, 14, 0x59616D61
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -231,6 +232,7 @@ def park(end, cgroup):
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != AGENT:  # it has ended before it could take us along
         os._exit(1)
+    LIBC.prctl(PR_SET_PTRACER, AGENT, 0, 0, 0)  # as a worker that is executed: child_process.cpp
     os.setsid()
     outside = ""
     if cgroup is not None:
@@ -292,6 +294,7 @@ def start(end):
     show(words, environment)
     make_individual()
     say(CHANNEL, "started")
+    begin_hook()
 
 
 def cpus_of(text):
@@ -305,6 +308,37 @@ def set_environment(entries):
         name, equals, value = entry.partition(b"=")
         if name and equals and name not in os.environb:
             os.environb[name] = value
+
+
+def load_hook():
+    """What its sitecustomize does in a worker that is executed, as far as it is the same for all."""
+    if sys.version_info < (3, 8) or not os.path.isdir(HOOK):
+        return
+    sys.path.insert(0, HOOK)
+    settings = sys.dont_write_bytecode, sys.pycache_prefix
+    sys.dont_write_bytecode, sys.pycache_prefix = False, None
+    try:
+        import torchup_worker  # noqa: F401
+    finally:
+        sys.dont_write_bytecode, sys.pycache_prefix = settings
+        sys.path.remove(HOOK)
+        sys.path_importer_cache.pop(HOOK, None)
+
+
+def begin_hook():
+    """The rest, in the worker. The agent's words come by the hook's channel from here on."""
+    worker = sys.modules.get("torchup_worker")
+    if worker is None:
+        return
+    first, _, rest = os.environ.get("PYTHONPATH", "").partition(":")
+    if first == HOOK:
+        os.environ["PYTHONPATH"] = rest
+        if not rest:
+            del os.environ["PYTHONPATH"]
+    try:
+        worker.begin(*(os.environ.pop(name, "") for name in ("TORCHUP_WORKER_PAGE", "TORCHUP_WORKER_CHANNEL")))
+    except Exception as error:
+        os.write(2, f"torchup: no worker hook: {error!r}\n".encode("utf-8", "replace"))
 
 
 def set_arguments(kind, words):
@@ -417,6 +451,7 @@ def be_template():
     if folder is not None:
         sys.path.insert(0, folder)
     try:
+        load_hook()
         import_all(MODULES.split(","))
         keep_places()
         try_child()

@@ -14,6 +14,7 @@ import threading
 import traceback
 
 from ._address import numbers, take
+from ._hook import hook
 
 VARIABLE = "TORCHUP_WORKER_CHANNEL"
 PACKET_BYTES_MAX = 16 << 10
@@ -101,8 +102,12 @@ class Channel:
     def start(self):
         with self._starting:
             if self._reader is None:
-                self._reader = threading.Thread(target=self._read, name="torchup_channel", daemon=True)
-                self._reader.start()
+                self._reader = self._start_reader()
+
+    def _start_reader(self):
+        reader = threading.Thread(target=self._read, name="torchup_channel", daemon=True)
+        reader.start()
+        return reader
 
     def say(self, verb, **values):
         """Nothing happens where the channel has ended: who waits for an answer hears of that by `on_end`."""
@@ -113,20 +118,49 @@ class Channel:
 
     def _read(self):
         try:
-            while packet := self._end.recv(PACKET_BYTES_MAX + 1):
-                verb, values = parse_agent_word(packet)
-                if handler := self._handlers.get(verb):
-                    handler(values)
+            while (packet := self._end.recv(PACKET_BYTES_MAX + 1)) and self._hear(packet):
+                pass
         except OSError:
             pass
+        self.is_open = False
+        self._end.close()
+        self._ended()
+
+    def _hear(self, packet):
+        """Whether the channel goes on."""
+        try:
+            verb, values = parse_agent_word(packet)
+            if handler := self._handlers.get(verb):
+                handler(values)
+            return True
         except BadPacket as bad:
             print(f"torchup: the channel to the agent has ended: {bad}", file=sys.stderr)
         except Exception:  # a handler's: the channel's other verbs would not be heard any more, so it ends for all
             traceback.print_exc()
+        return False
+
+    def _ended(self):
         self.is_open = False
-        self._end.close()
         for handler in self._at_end:
             handler()
+
+
+class HookChannel(Channel):
+    """The hook's, where it is in this process: its helper thread is the only one that reads."""
+
+    def _start_reader(self):
+        reader = self._end.load("torchup_loaded").start_groups()
+        if reader is None:
+            self._ended()
+            return self
+        reader.listen(self._hear, self._ended)
+        return reader
+
+    def say(self, verb, **values):
+        try:
+            self._end.load("torchup_loaded").groups().say(to_packet(verb, values))
+        except OSError:
+            pass
 
 
 _channel = None
@@ -157,6 +191,8 @@ def channel():
     global _channel
     if _channel is None and (end := _adopt()) is not None:
         _channel = Channel(end)
+    if _channel is None and (found := hook()) is not None and found.channel >= 0:
+        _channel = HookChannel(found)
     return _channel
 
 
@@ -166,7 +202,8 @@ def _forget():
     if _channel is not None:
         _channel.is_open = False
         try:
-            _channel._end.close()
+            if not isinstance(_channel, HookChannel):  # which the hook closes itself
+                _channel._end.close()
         except OSError:
             pass
     _channel = None

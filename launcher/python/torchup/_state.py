@@ -166,6 +166,8 @@ class State:
         begin_round()
         self._seed = None if seed is None else (seed, rank)
         self._page = page()
+        if self._page is not None:
+            self._page.begin()
         self._fresh = False
         self._keep()
 

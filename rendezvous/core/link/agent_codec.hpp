@@ -51,6 +51,7 @@ struct Proof {
 };
 struct KeepAlive {
   std::uint64_t number = 0;
+  std::optional<ProgressReport> report = {};  ///< the newest, while a round runs
   friend bool operator==(const KeepAlive&, const KeepAlive&) = default;
 };
 
@@ -70,6 +71,8 @@ struct Welcome {
 };
 struct KeepAliveAnswer {
   std::uint64_t number = 0;
+  std::int64_t clock_ns = 0;  ///< the coordinator's monotonic clock, when it answered; 0: not told
+  std::int64_t day_ns = 0;    ///< its clock of the day then, since 1970; 0: not told
   friend bool operator==(const KeepAliveAnswer&, const KeepAliveAnswer&) = default;
 };
 /// Not wanted; the connection is closed after it.
@@ -79,10 +82,10 @@ struct Refused {
   friend bool operator==(const Refused&, const Refused&) = default;
 };
 
-using AgentFrame =
-    std::variant<Hello, Proof, KeepAlive, Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave, Resume>;
-using CoordinatorFrame =
-    std::variant<Challenge, Welcome, KeepAliveAnswer, Refused, HostStore, Placed, StopWorkers, End, Waiting>;
+using AgentFrame = std::variant<Hello, Proof, KeepAlive, Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave,
+                                Resume, Examined, AskLook, Arrivals>;
+using CoordinatorFrame = std::variant<Challenge, Welcome, KeepAliveAnswer, Refused, HostStore, Placed, StopWorkers, End,
+                                      Waiting, Examine, HangTold>;
 
 [[nodiscard]] std::string encode(const AgentFrame& frame);
 [[nodiscard]] std::string encode(const CoordinatorFrame& frame);

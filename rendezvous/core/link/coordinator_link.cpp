@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/text/wording.hpp"
 
 namespace torchup {
@@ -20,8 +21,10 @@ CoordinatorLink::CoordinatorLink(CoordinatorLinkSettings settings, TimePoint now
     : settings_{std::move(settings)}, chance_{settings_.seed}, line_since_{now},
       out_since_{now}, retry_at_{now}, heard_of_{now}, keep_alive_at_{now} {}
 
-std::vector<link::Action> CoordinatorLink::step(const link::Event& event, TimePoint now) {
+std::vector<link::Action> CoordinatorLink::step(const link::Event& event, TimePoint now,
+                                                std::optional<TimePoint> awake) {
   if (over_) return {};
+  awake_ = awake.value_or(now);
   const int incarnation = incarnation_;
   // Before the first dial there is nothing to sleep over: the clock may have begun long ago.
   const auto expected = next_line_ == 0 ? std::nullopt : deadline();
@@ -83,6 +86,27 @@ void CoordinatorLink::say(const Leave& leave, TimePoint now) {
   write(leave);
 }
 
+// An answer goes where the question came from: a coordinator that has begun anew counts from 0 again.
+
+void CoordinatorLink::say(const Examined& examined, TimePoint) {
+  if (examined_ != examined.number) return;
+  if (examined.last) examined_.reset();
+  write(examined);
+}
+
+void CoordinatorLink::say(const Arrivals& arrivals, TimePoint) {
+  if (std::exchange(arrivals_asked_, false)) write(arrivals);
+}
+
+void CoordinatorLink::say(const AskLook& ask, TimePoint) {
+  if (runs()) write(ask);
+}
+
+void CoordinatorLink::on(const link::Report& event, TimePoint) { report_ = event.progress; }
+
+/// Workers of ours are in a round that nobody has told us to stop.
+bool CoordinatorLink::runs() const { return standing_.placement && standing_.stage != Resume::Stage::stopping; }
+
 void CoordinatorLink::write(AgentFrame frame) {
   if (line_) act(link::Write{*line_, std::move(frame)});
 }
@@ -132,7 +156,7 @@ void CoordinatorLink::due(TimePoint now) {
     const std::string why = last_trouble_.empty() ? "it does not answer" : last_trouble_;
     return conclude(
         LinkLost{lost_code_,
-                 lost_code_ == link_refused_code
+                 lost_code_ == exit_code::mismatch
                      ? fmt::format("the rendezvous at {} did not accept this node within {}: {}", endpoint, waited, why)
                      : fmt::format("the rendezvous endpoint {} was not reached within {}: {}", endpoint, waited, why)});
   }
@@ -161,7 +185,7 @@ std::optional<TimePoint> CoordinatorLink::dial_at() const {
   if (dialling_ || attempt_) return {};
   if (!line_) return retry_at_;
   if (unanswered_.empty()) return {};
-  return std::max(retry_at_, unanswered_.front().second + doubt_after());
+  return std::max(retry_at_, unanswered_.front().sent + doubt_after());
 }
 
 Duration CoordinatorLink::lease() const { return standing_.join ? standing_.join->terms.lease : lease_before_join; }
@@ -172,8 +196,8 @@ Duration CoordinatorLink::kernel_patience() const { return lease() + std::chrono
 Duration CoordinatorLink::doubt_after() const { return std::min<Duration>(std::chrono::seconds{1}, lease() / 3); }
 
 void CoordinatorLink::keep_alive(TimePoint now) {
-  write(KeepAlive{++keep_alive_number_});
-  unanswered_.emplace_back(keep_alive_number_, now);
+  write(KeepAlive{++keep_alive_number_, runs() ? report_ : std::nullopt});
+  unanswered_.push_back({keep_alive_number_, now, awake_});
   keep_alive_at_ = now + std::min<Duration>(std::chrono::seconds{1}, lease() / 5);
 }
 

@@ -9,8 +9,10 @@
 #include <variant>
 #include <vector>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/agent_codec.hpp"
+#include "rendezvous/core/link/clock_offset.hpp"
 #include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
 
@@ -18,12 +20,10 @@ namespace torchup {
 
 /// The way to the coordinator is gone for good: the endpoint was not reached, or it refused us.
 struct LinkLost {
-  int exit_code = 0;        ///< README, "Exit codes": 66, 67 or 68
+  int exit_code = 0;        ///< README, "Exit codes": 65, 66, 67 or 68
   std::string reason = {};  ///< one line for people: what was tried, why it failed, what to do
   friend bool operator==(const LinkLost&, const LinkLost&) = default;
 };
-
-inline constexpr int link_unreachable_code = 67, link_refused_code = 68;
 
 /// What an agent hears of its link.
 using LinkEvent = std::variant<CoordinatorMessage, LinkLost>;
@@ -39,6 +39,10 @@ namespace link {
 /// The agent speaks. A Join is complete: with its node id, which CoordinatorLink::incarnation is part of.
 struct Say {
   AgentMessage message;
+};
+/// How far the workers are; the newest goes with each keep-alive.
+struct Report {
+  ProgressReport progress = {};
 };
 /// The connection stands. `nonce` was never used before.
 struct Dialled {
@@ -67,7 +71,7 @@ struct Closed {
 struct Finish {};
 /// Nothing happened but time.
 struct Wake {};
-using Event = std::variant<Say, Dialled, DialFailed, Heard, Garbled, Closed, Finish, Wake>;
+using Event = std::variant<Say, Report, Dialled, DialFailed, Heard, Garbled, Closed, Finish, Wake>;
 
 // Actions.
 
@@ -156,8 +160,10 @@ class CoordinatorLink {
   CoordinatorLink(CoordinatorLinkSettings settings, TimePoint now);
 
   /// Applies `event`, then everything that is due at `now`, which never goes backwards, and goes on while the machine
-  /// is suspended. The fence comes first: after a sleep nothing that lies unread may be believed.
-  [[nodiscard]] std::vector<link::Action> step(const link::Event& event, TimePoint now);
+  /// is suspended. The fence comes first: after a sleep nothing that lies unread may be believed. `awake` is the same
+  /// moment by the node's monotonic clock, which stands still meanwhile; nothing: there are no suspensions.
+  [[nodiscard]] std::vector<link::Action> step(const link::Event& event, TimePoint now,
+                                               std::optional<TimePoint> awake = std::nullopt);
 
   /// When to send the next Wake if nothing else happens; nothing when nothing is left to do.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
@@ -165,6 +171,12 @@ class CoordinatorLink {
   /// Tells this agent's present life in the job from its earlier ones, from 0: a node that was given up joins as
   /// another.
   [[nodiscard]] int incarnation() const { return incarnation_; }
+
+  /// How far the coordinator's monotonic clock is ahead of ours; nothing before a keep-alive was answered with it on
+  /// the line in use, and since this machine was suspended.
+  [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return clock_.estimate(); }
+  /// Likewise its clock of the day.
+  [[nodiscard]] std::optional<ClockOffset::Estimate> day() const { return day_.estimate(); }
 
  private:
   /// What the coordinator must be told again on a new line.
@@ -175,6 +187,12 @@ class CoordinatorLink {
     std::optional<Placement> placement = {};
     std::optional<StoreReady> store = {};
     WorkersFailed failed = {};
+  };
+  /// A keep-alive that is not answered yet.
+  struct Asked {
+    std::uint64_t number;
+    TimePoint sent;
+    TimePoint awake;  ///< the same moment by the other clock
   };
   /// A line that stands and is not welcome yet.
   struct Attempt {
@@ -187,6 +205,7 @@ class CoordinatorLink {
   };
 
   void on(const link::Say& event, TimePoint now);
+  void on(const link::Report& event, TimePoint now);
   void on(const link::Dialled& event, TimePoint now);
   void on(const link::DialFailed& event, TimePoint now);
   void on(const link::Heard& event, TimePoint now);
@@ -201,6 +220,9 @@ class CoordinatorLink {
   void say(const WorkersFailed& failed, TimePoint now);
   void say(const WorkersSucceeded& succeeded, TimePoint now);
   void say(const Leave& leave, TimePoint now);
+  void say(const Examined& examined, TimePoint now);
+  void say(const AskLook& ask, TimePoint now);
+  void say(const Arrivals& arrivals, TimePoint now);
   void write(AgentFrame frame);
 
   // What a line says that is not welcome yet.
@@ -225,6 +247,8 @@ class CoordinatorLink {
   void hear(const StopWorkers& stop, TimePoint now);
   void hear(const End& end, TimePoint now);
   void hear(const Waiting& waiting, TimePoint now);
+  void hear(const Examine& examine, TimePoint now);
+  void hear(const HangTold& told, TimePoint now);
 
   void due(TimePoint now);
   void slept(Duration gap, TimePoint now);
@@ -235,10 +259,13 @@ class CoordinatorLink {
   void lose_line(const std::string& reason, TimePoint now);
   void hang_up_attempt();
   void keep_alive(TimePoint now);
+  void add_round_trip(const Asked& asked, std::int64_t clock_ns, TimePoint now);
   void restate();
+  void forget_questions();
   void retry_later(TimePoint now);
   void trouble(const std::string& what);
   void conclude(LinkEvent last);
+  [[nodiscard]] bool runs() const;
   [[nodiscard]] std::optional<TimePoint> fence_at() const;
   [[nodiscard]] std::optional<TimePoint> dial_at() const;
   [[nodiscard]] Duration lease() const;
@@ -276,14 +303,22 @@ class CoordinatorLink {
   Duration retry_delay_ = retry_first;
   std::optional<TimePoint> foreign_since_;
   std::string last_trouble_;
-  int lost_code_ = link_unreachable_code;
+  int lost_code_ = exit_code::unreachable;
 
   TimePoint heard_of_;                    ///< sending of the last keep-alive that was answered
   bool ended_ = false;                    ///< the coordinator that answered it has ended, and dialling is refused
   std::optional<TimePoint> returned_at_;  ///< first welcome after that
   TimePoint keep_alive_at_;
   std::uint64_t keep_alive_number_ = 0;
-  std::deque<std::pair<std::uint64_t, TimePoint>> unanswered_;
+  std::deque<Asked> unanswered_;
+
+  std::optional<ProgressReport> report_;   ///< of the round that runs
+  std::optional<std::uint64_t> examined_;  ///< Examine that came by the line in use and is not answered
+  bool arrivals_asked_ = false;            ///< the same of arrivals
+  TimePoint awake_{};                      ///< of the step that is being taken
+  Duration suspended_{0};                  ///< in all, when clock_ was added to last
+  ClockOffset clock_;
+  ClockOffset day_;
 };
 
 }  // namespace torchup

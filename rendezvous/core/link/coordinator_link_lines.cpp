@@ -1,16 +1,20 @@
 // The link machine: its lines, how they begin and end, and what the coordinator says on them.
 #include <algorithm>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/link/coordinator_link.hpp"
 
 namespace torchup {
 namespace {
 
-constexpr int too_few_code = 66;
+/// Less is the time between two readings of clocks.
+constexpr Duration suspension_least = std::chrono::milliseconds{20};
 
 /// A coordinator ends us with these codes alone: no job has succeeded because somebody refuses us.
 int permitted(int exit_code) {
-  return exit_code == too_few_code || exit_code == link_unreachable_code ? exit_code : link_refused_code;
+  const bool known =
+      exit_code == exit_code::unfit || exit_code == exit_code::too_few || exit_code == exit_code::unreachable;
+  return known ? exit_code : exit_code::mismatch;
 }
 
 }  // namespace
@@ -19,7 +23,7 @@ void CoordinatorLink::on(const link::DialFailed& event, TimePoint now) {
   if (dialling_ != event.line) return;
   dialling_.reset();
   foreign_since_.reset();
-  lost_code_ = link_unreachable_code;
+  lost_code_ = exit_code::unreachable;
   trouble(event.why);
   retry_later(now);
   if (!event.refused) {
@@ -43,7 +47,7 @@ void CoordinatorLink::on(const link::Closed& event, TimePoint now) {
     if (!attempt_->unproved.empty()) return attempt_over(now);
     // A coordinator that is about to end, or has no descriptor left, closes without a word too.
     foreign_since_.reset();
-    lost_code_ = link_unreachable_code;
+    lost_code_ = exit_code::unreachable;
     if (!welcomed_once_) act(link::MeetForeigner{});
     trouble(event.why.empty() ? "it closes the connection without a word" : event.why);
     return attempt_over(now);
@@ -81,7 +85,7 @@ void CoordinatorLink::lose_line(const std::string& reason, TimePoint now) {
   } else {
     retry_later(now);
   }
-  lost_code_ = link_unreachable_code;
+  lost_code_ = exit_code::unreachable;
   trouble(reason);
 }
 
@@ -149,6 +153,8 @@ void CoordinatorLink::greeted(const Welcome& welcome, TimePoint now) {
   attempt_.reset();
   keep_alive_at_ = now;
   unanswered_.clear();
+  forget_questions();
+  clock_ = day_ = {};  // it may be another machine's
   restate();
   if (former) act(link::Close{*former});
 }
@@ -175,20 +181,20 @@ void CoordinatorLink::greeted(const Refused& refused, TimePoint now) {
 void CoordinatorLink::unproved(const std::string& why, TimePoint) {
   foreign_since_.reset();
   attempt_->unproved = why;
-  lost_code_ = link_refused_code;
+  lost_code_ = exit_code::mismatch;
   trouble(why);
 }
 
 /// Somebody answers who is no coordinator; that may be a coordinator about to end, so it must last.
 void CoordinatorLink::foreign(const std::string& what, TimePoint now) {
   if (!foreign_since_) foreign_since_ = attempt_->since;
-  lost_code_ = link_unreachable_code;
+  lost_code_ = exit_code::unreachable;
   const std::string text =
       welcomed_once_ ? "the coordinator does not answer (" + what + ")"
                      : "what answers there is no torchup coordinator (" + what + "): has another program this port?";
   if (!welcomed_once_) act(link::MeetForeigner{});
   if (!welcomed_once_ && !has_token() && now - *foreign_since_ >= foreign_limit) {
-    return conclude(LinkLost{link_unreachable_code, to_string(settings_.endpoint) + ": " + text});
+    return conclude(LinkLost{exit_code::unreachable, to_string(settings_.endpoint) + ": " + text});
   }
   trouble(text);
   attempt_over(now);
@@ -196,15 +202,30 @@ void CoordinatorLink::foreign(const std::string& what, TimePoint now) {
 
 // ---- what the coordinator says
 
-void CoordinatorLink::hear(const KeepAliveAnswer& answer, TimePoint) {
-  while (!unanswered_.empty() && unanswered_.front().first <= answer.number) {
-    heard_of_ = unanswered_.front().second;
+void CoordinatorLink::hear(const KeepAliveAnswer& answer, TimePoint now) {
+  while (!unanswered_.empty() && unanswered_.front().number <= answer.number) {
+    const Asked asked = unanswered_.front();
+    if (asked.number == answer.number && answer.clock_ns > 0) add_round_trip(asked, answer.clock_ns, now);
+    if (asked.number == answer.number && answer.day_ns > 0) {
+      day_.add(asked.sent.time_since_epoch(), Duration{answer.day_ns}, now.time_since_epoch());
+    }
+    heard_of_ = asked.sent;
     unanswered_.pop_front();
     line_answered_ = true;
     last_trouble_.clear();
     ended_ = false;
     returned_at_.reset();
   }
+}
+
+/// Monotonic clocks are compared, by which collectives are timed: a suspension, in which ours stood still and the
+/// coordinator's went on, makes what was known of them wrong.
+void CoordinatorLink::add_round_trip(const Asked& asked, std::int64_t clock_ns, TimePoint now) {
+  const Duration suspended = now - awake_;
+  if (suspended - suspended_ > suspension_least) clock_ = {};
+  suspended_ = suspended;
+  if (suspended - (asked.sent - asked.awake) > suspension_least) return;
+  clock_.add(asked.awake.time_since_epoch(), Duration{clock_ns}, awake_.time_since_epoch());
 }
 
 void CoordinatorLink::hear(const Refused& refused, TimePoint) {
@@ -220,6 +241,8 @@ void CoordinatorLink::hear(const Placed& placed, TimePoint) {
   standing_.placement = placed.placement;
   former_ = placed.placement;
   standing_.stage = Resume::Stage::running;
+  report_.reset();
+  forget_questions();
   tell(placed);
 }
 
@@ -249,5 +272,24 @@ void CoordinatorLink::hear(const End& end, TimePoint) {
 }
 
 void CoordinatorLink::hear(const Waiting& waiting, TimePoint) { tell(waiting); }
+
+void CoordinatorLink::hear(const Examine& examine, TimePoint) {
+  if (!runs() || ending_) return;
+  if (examine.arrivals_only) {
+    arrivals_asked_ = true;
+  } else {
+    examined_ = examine.number;
+  }
+  tell(examine);
+}
+
+void CoordinatorLink::hear(const HangTold& told, TimePoint) {
+  if (runs() && !ending_) tell(told);
+}
+
+void CoordinatorLink::forget_questions() {
+  examined_.reset();
+  arrivals_asked_ = false;
+}
 
 }  // namespace torchup

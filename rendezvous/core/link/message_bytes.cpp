@@ -9,7 +9,7 @@ namespace torchup {
 namespace {
 
 /// A member's entry and its places in the indices.
-constexpr std::size_t entry_bytes = 1024;
+constexpr std::size_t message_entry_bytes = 1024;
 /// What an allocation takes beyond what was asked for.
 constexpr std::size_t block_bytes = 16;
 
@@ -27,10 +27,11 @@ std::size_t held_bytes(const std::vector<std::string>& texts) {
 }
 
 std::size_t held_bytes(const Join& join) {
-  std::size_t bytes = entry_bytes + join.addresses.size() * sizeof(std::string) + join.facts.size() * sizeof(Fact);
+  std::size_t bytes =
+      message_entry_bytes + join.addresses.size() * sizeof(std::string) + join.facts.size() * sizeof(Fact);
   // A member is found by its node and its host, whose names the indices have too.
   bytes += 2 * (text_bytes(join.node.value()) + text_bytes(join.host));
-  bytes += text_bytes(join.role) + text_bytes(join.terms.hostlist);
+  bytes += text_bytes(join.role) + text_bytes(join.terms.hostlist) + text_bytes(join.unfit);
   for (const std::string& address : join.addresses) bytes += text_bytes(address);
   for (const Fact& fact : join.facts) bytes += text_bytes(fact.name) + text_bytes(fact.value);
   return bytes;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <compare>
+#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -8,7 +9,9 @@
 #include <variant>
 #include <vector>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/link/hang_terms.hpp"
 
 /// What agents and the coordinator say to each other, as values. The bytes are in agent_codec, the rules in rendezvous.
 ///
@@ -17,6 +20,10 @@
 ///   group rank 0: StoreReady  coordinator: Placed to all; they start their workers
 ///   WorkersSucceeded from all, or WorkersFailed from one
 ///   coordinator: End to all, or StopWorkers to all, upon which each stops its workers and sends Join again.
+///
+/// Beside the round, while it runs, the coordinator may ask what workers do and tell what it has found: Examine,
+/// answered by Examined or Arrivals, and HangTold. Nobody starts, stops or waits for that; what of it gets lost is not
+/// said again.
 ///
 /// Every agent's life in a job ends with End or with LinkLost (agent_link). Keep-alives, reconnection and proof of the
 /// token are the link's own frames and stand in agent_codec.
@@ -40,6 +47,7 @@ inline constexpr Duration duration_max = std::chrono::hours{24 * 365};
 inline constexpr std::size_t addresses_max = 64;      ///< of one node
 inline constexpr std::size_t facts_max = 256;         ///< of one node
 inline constexpr std::size_t failures_told_max = 64;  ///< of one node or verdict; the first ones matter
+inline constexpr std::size_t unfit_bytes_max = 1024;  ///< of what is told of why a node is unfit
 
 enum class RankOrder : std::uint8_t {
   address,        ///< by --local-addr, else the host's name, numbers in it compared as numbers; then by node id
@@ -64,6 +72,9 @@ struct JobTerms {
   RankOrder rank_order = RankOrder::address;
   SameWorld same_world = SameWorld::warn;
   std::string hostlist = {};  ///< expected hosts, as Slurm writes them: "gpu[01-12],login"; empty: not known
+  HangTimeout hang_timeout = {};
+  OnHang on_hang = OnHang::report;
+  Duration straggler_window = straggler_window_default;  ///< at least straggler_window_min; 0: nobody asks for arrivals
   friend bool operator==(const JobTerms&, const JobTerms&) = default;
 };
 
@@ -78,12 +89,15 @@ struct WorkerFailure {
   std::string message = {};     ///< what is known of the cause; may be empty
   std::string error_file = {};  ///< the worker's own error file on its node; empty when it left none
   bool consequence = false;     ///< it died of another's end, by its own words, or was stopped
+  /// When an exception left its program, by its node's CLOCK_MONOTONIC; 0: none has, or it is not known. It is not told
+  /// to other nodes.
+  std::int64_t raised_at_ns = 0;
   friend bool operator==(const WorkerFailure&, const WorkerFailure&) = default;
 };
 
 /// Index of the root cause in `failures` (in the order they were noticed), which is not empty: the first that is no
-/// consequence, or that was earlier on that one's node, in whole seconds; nodes' clocks are not compared. Where all are
-/// consequences the same of all.
+/// consequence, or that was earlier on that one's node: by `raised_at_ns` where both have one, else in whole seconds,
+/// as error files count. Nodes' clocks are not compared. Where all are consequences the same of all.
 [[nodiscard]] std::size_t root_cause(const std::vector<WorkerFailure>& failures);
 
 /// How the job ended, the same for every node.
@@ -146,8 +160,14 @@ struct Join {
   std::vector<Fact> facts = {};
   /// The last place of this agent, `after_stop`; a coordinator that lost its memory learns from it.
   std::optional<Placement> former = {};
+  /// Why no worker of the job should run here now: such a node is no candidate for a place, and joins again when that
+  /// has changed. Empty: it is fit.
+  std::string unfit = {};
   friend bool operator==(const Join&, const Join&) = default;
 };
+/// How an agent ends whose node is unfit where nobody waits until it is fit again: alone, or among torchrun's agents.
+inline constexpr int unfit_code = exit_code::unfit;
+[[nodiscard]] inline std::string unfit_text(const Join& join) { return "this node is unfit: " + join.unfit; }
 struct StoreReady {
   Round round{0};
   Port port{0};
@@ -182,7 +202,24 @@ struct Leave {
           .stop_signal = leave.stop_signal,
           .kill_now = leave.kill_now};
 }
-using AgentMessage = std::variant<Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave>;
+/// Answer to Examine, in parts: looks at this node's ranks (core/diagnosis/look_parts).
+struct Examined {
+  std::uint64_t number = 0;  ///< as in Examine
+  std::string part = {};     ///< diagnosis_part_bytes_max at most
+  bool last = true;
+  friend bool operator==(const Examined&, const Examined&) = default;
+};
+/// A person wants to see what all ranks do.
+struct AskLook {
+  friend bool operator==(const AskLook&, const AskLook&) = default;
+};
+/// Answer to an Examine that asks for arrivals alone: core/diagnosis/told_parts.
+struct Arrivals {
+  std::string part = {};  ///< diagnosis_part_bytes_max at most
+  friend bool operator==(const Arrivals&, const Arrivals&) = default;
+};
+using AgentMessage =
+    std::variant<Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave, Examined, AskLook, Arrivals>;
 
 /// Where an agent stands, restated by its link on a new connection: whatever was lost on the old one follows from it.
 struct Resume {
@@ -213,6 +250,9 @@ struct HostStore {
 /// Start the workers.
 struct Placed {
   Placement placement = {};
+  /// Whether the coordinator watches over the round's progress. Not where torchrun's agents take part: there each node
+  /// judges its own ranks.
+  bool watched = true;
   friend bool operator==(const Placed&, const Placed&) = default;
 };
 
@@ -246,6 +286,24 @@ struct Waiting {
   std::string roster = {};
   friend bool operator==(const Waiting&, const Waiting&) = default;
 };
-using CoordinatorMessage = std::variant<HostStore, Placed, StopWorkers, End, Waiting>;
+/// Look at your ranks, and answer with this number.
+struct Examine {
+  std::uint64_t number = 0;
+  bool asked = false;          ///< a person waits for it: as fast as possible
+  bool arrivals_only = false;  ///< only when they arrived at collectives is wanted: answered by Arrivals
+  friend bool operator==(const Examine&, const Examine&) = default;
+};
+/// What the coordinator has found about ranks that hang or are late, in parts (core/diagnosis/told_parts).
+struct HangTold {
+  std::string part = {};  ///< diagnosis_part_bytes_max at most
+  bool last = true;
+  friend bool operator==(const HangTold&, const HangTold&) = default;
+};
+using CoordinatorMessage = std::variant<HostStore, Placed, StopWorkers, End, Waiting, Examine, HangTold>;
+
+/// Of messages that no round hears of.
+template <class T>
+concept OfDiagnosis = std::same_as<T, Examined> || std::same_as<T, AskLook> || std::same_as<T, Arrivals> ||
+    std::same_as<T, Examine> || std::same_as<T, HangTold>;
 
 }  // namespace torchup

@@ -30,7 +30,15 @@ std::optional<std::string> implausible(const JobTerms& terms) {
   if (const auto why = outside("--restart-window", terms.restart_window, Duration{0})) return why;
   if (const auto why = outside("the join timeout", terms.join_timeout, Duration{1})) return why;
   if (const auto why = outside("the last call", terms.last_call, Duration{0})) return why;
-  return outside("the lease", terms.lease, lease_min);
+  if (const auto why = outside("the lease", terms.lease, lease_min)) return why;
+  const HangTimeout& hang = terms.hang_timeout;
+  if (hang.mode == HangTimeout::Mode::given) {
+    if (const auto why = outside("--hang-timeout", hang.silence, hang_timeout_min)) return why;
+    if (const auto why = outside("the start of --hang-timeout", hang.start.value_or(hang.silence), hang_timeout_min))
+      return why;
+  }
+  if (terms.straggler_window == Duration{0}) return {};
+  return outside("--straggler-window", terms.straggler_window, straggler_window_min);
 }
 
 std::optional<std::string> implausible(const Placement& place) {

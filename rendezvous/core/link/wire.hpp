@@ -28,7 +28,7 @@
 /// walk them. What a Reader has passed is within the limits that are named there, whoever wrote it.
 ///
 /// Growth: a structure within another has its length in front. A field that comes later is added at the end of its
-/// structure by `later`: who does not know it passes over it, who misses it keeps the default.
+/// structure by `later` or `later_choice`: who does not know it passes over it, who misses it keeps the default.
 namespace torchup::wire {
 
 class Writer;
@@ -50,6 +50,9 @@ class Writer {
   template <class... T>
   void later(const T&... values) {
     (write(values), ...);
+  }
+  void later_text(const char* what, const std::string& text, std::size_t bytes_max) {
+    this->text(what, text, bytes_max);
   }
   /// The outermost structure, which has no length of its own.
   template <Structure T>
@@ -74,6 +77,10 @@ class Writer {
   bool choice(const char*, const T& value, T, T) {
     write(static_cast<std::uint8_t>(value));
     return true;
+  }
+  template <class T>
+  void later_choice(const char* what, const T& value, T last, T otherwise) {
+    choice(what, value, last, otherwise);
   }
   template <class T>
   void known_choice(const char*, const T& value, T) {
@@ -156,6 +163,9 @@ class Reader {
   void later(T&... values) {
     ((rest_.empty() ? void() : read(values)), ...);
   }
+  void later_text(const char* what, std::string& text, std::size_t bytes_max) {
+    if (!rest_.empty()) this->text(what, text, bytes_max);
+  }
   template <Structure T>
   void message(T& structure) {
     fields(*this, structure);
@@ -190,6 +200,11 @@ class Reader {
     const bool known = raw <= static_cast<std::uint8_t>(last);
     if (!error_) value = known ? static_cast<T>(raw) : otherwise;
     return known;
+  }
+  /// As `choice`, of a writer that may be from before its time: see `later`.
+  template <class T>
+  void later_choice(const char* what, T& value, T last, T otherwise) {
+    if (!rest_.empty()) choice(what, value, last, otherwise);
   }
   /// The same where there is no safe meaning for what is not known.
   template <class T>

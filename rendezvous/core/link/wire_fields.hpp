@@ -41,6 +41,13 @@ void fields(auto& a, Fact& m) {
   a.name("a fact", m.name);
   a.name("a fact's value", m.value);
 }
+void fields(auto& a, HangTimeout& m) {
+  a.choice("how hangs are noticed", m.mode, HangTimeout::Mode::given, HangTimeout::Mode::automatic);
+  a(m.silence, m.start);
+}
+void fields(auto& a, ProgressReport& m) {
+  a(m.watched, m.progressed, m.ending, m.silence, m.median_gap, m.longest_gap);
+}
 void fields(auto& a, JobTerms& m) {
   a.number("min nodes", m.min_nodes, 1, nodes_max);
   a.number("max nodes", m.max_nodes, m.min_nodes, nodes_max);
@@ -50,6 +57,9 @@ void fields(auto& a, JobTerms& m) {
   a.choice("the rank order", m.rank_order, RankOrder::hostlist, RankOrder::unknown);
   a.choice("what is done about differing nodes", m.same_world, SameWorld::fail, SameWorld::warn);
   a.text("a host list", m.hostlist, text_bytes_max);
+  a.later(m.hang_timeout);
+  a.later_choice("what is done about hangs", m.on_hang, OnHang::restart, OnHang::report);
+  a.later(m.straggler_window);
 }
 void fields(auto& a, WorkerFailure& m) {
   rank(a, m.rank);
@@ -97,6 +107,7 @@ void fields(auto& a, Join& m) {
   a(m.terms);
   facts(a, m.facts);
   a(m.former);
+  a.later_text("why a node is unfit", m.unfit, unfit_bytes_max);
 }
 void fields(auto& a, StoreReady& m) {
   round(a, m.round);
@@ -136,7 +147,17 @@ void fields(auto& a, Hello& m) {
   a.require(m.version_min <= m.version_max, "the oldest version is newer than the newest");
 }
 void fields(auto& a, Proof& m) { a(m.mac); }
-void fields(auto& a, KeepAlive& m) { a(m.number); }
+void fields(auto& a, KeepAlive& m) {
+  a(m.number);
+  a.later(m.report);
+}
+void fields(auto& a, Examined& m) {
+  a(m.number);
+  a.text("a part of an answer", m.part, diagnosis_part_bytes_max);
+  a(m.last);
+}
+void fields(auto&, AskLook&) {}
+void fields(auto& a, Arrivals& m) { a.text("a node's arrivals", m.part, diagnosis_part_bytes_max); }
 
 // Coordinator to agent.
 
@@ -144,7 +165,10 @@ void fields(auto& a, HostStore& m) {
   round(a, m.round);
   a.list("sources", m.sources, SourceList::items_max, [&a](std::string& text) { a.name("a source", text); });
 }
-void fields(auto& a, Placed& m) { a(m.placement); }
+void fields(auto& a, Placed& m) {
+  a(m.placement);
+  a.later(m.watched);
+}
 void fields(auto& a, StopWorkers& m) {
   round(a, m.round);
   // For whatever cause: this node stops its workers and joins again.
@@ -155,7 +179,15 @@ void fields(auto& a, End& m) { a(m.verdict); }
 void fields(auto& a, Waiting& m) { a.text("a roster", m.roster, text_bytes_max); }
 void fields(auto& a, Challenge& m) { a(m.version, m.nonce, m.mac); }
 void fields(auto& a, Welcome& m) { a(m.version, m.embedded); }
-void fields(auto& a, KeepAliveAnswer& m) { a(m.number); }
+void fields(auto& a, KeepAliveAnswer& m) {
+  a(m.number);
+  a.later(m.clock_ns, m.day_ns);
+}
+void fields(auto& a, Examine& m) { a(m.number, m.asked, m.arrivals_only); }
+void fields(auto& a, HangTold& m) {
+  a.text("a part of what was found", m.part, diagnosis_part_bytes_max);
+  a(m.last);
+}
 void fields(auto& a, Refused& m) {
   exit_code(a, m.exit_code);
   reason(a, m.reason);

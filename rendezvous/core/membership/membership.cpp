@@ -135,7 +135,9 @@ void Membership::update(Slot slot, const Join& join) {
   if (member.join == kept) return;
   held_bytes_ -= torchup::held_bytes(member.join);
   held_bytes_ += torchup::held_bytes(kept);
+  count(member, -1);
   member.join = kept;
+  count(member, 1);
   changed();
 }
 
@@ -151,7 +153,7 @@ void Membership::set_stage(Slot slot, Stage stage) {
 void Membership::count(const Member& member, int by) {
   if (member.stage == Stage::seated) seated_ += by;
   if (member.stage == Stage::stopping) stopping_ += by;
-  if (member.stage == Stage::ready) (member.aside ? aside_ : ready_) += by;
+  if (member.stage == Stage::ready) (!member.is_fit() ? unfit_ : member.aside ? aside_ : ready_) += by;
 }
 
 void Membership::remove(Slot slot) {

@@ -49,6 +49,7 @@ struct Member {
   std::optional<TimePoint> calm_at = {};   ///< Membership's own
 
   [[nodiscard]] bool in_round() const { return stage == Stage::seated || stage == Stage::finished; }
+  [[nodiscard]] bool is_fit() const { return join->unfit.empty(); }
 };
 
 /// Who belongs to a job: its members by slot, node and host, the connections they speak by, how many there are of each
@@ -121,7 +122,8 @@ class Membership {
 
   [[nodiscard]] int size() const { return static_cast<int>(slot_of_node_.size()); }
   [[nodiscard]] bool empty() const { return slot_of_node_.empty(); }
-  [[nodiscard]] int ready() const { return ready_; }  ///< those aside apart
+  [[nodiscard]] int ready() const { return ready_; }  ///< those aside and those unfit apart
+  [[nodiscard]] int unfit() const { return unfit_; }  ///< of those that are ready, aside or not
   [[nodiscard]] int aside() const { return aside_; }
   [[nodiscard]] int stopping() const { return stopping_; }
   [[nodiscard]] int seated() const { return seated_; }
@@ -178,7 +180,7 @@ class Membership {
   std::uint64_t next_seniority_ = 0;
   std::uint64_t revision_ = 0;
   std::size_t held_bytes_ = 0;
-  int ready_ = 0, aside_ = 0, stopping_ = 0, seated_ = 0, awaited_ = 0, leaving_ = 0;
+  int ready_ = 0, aside_ = 0, unfit_ = 0, stopping_ = 0, seated_ = 0, awaited_ = 0, leaving_ = 0;
 
   std::set<std::pair<TimePoint, Slot>> checks_;  ///< when to look whether a member is silent: one at most for each
   std::set<std::pair<TimePoint, Slot>> asides_;  ///< when a member is aside no more

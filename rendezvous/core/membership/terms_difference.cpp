@@ -14,6 +14,18 @@ std::optional<std::string> differs(std::string_view name, const auto& mine, cons
 
 std::string nodes(const JobTerms& terms) { return fmt::format("{}:{}", terms.min_nodes, terms.max_nodes); }
 
+std::string to_text(const HangTimeout& timeout) {
+  using Mode = HangTimeout::Mode;
+  if (timeout.mode == Mode::automatic) return "auto";
+  if (timeout.mode == Mode::off) return "off";
+  return timeout.start ? fmt::format("{},{}", seconds(timeout.silence), seconds(*timeout.start))
+                       : seconds(timeout.silence);
+}
+
+std::string_view to_text(OnHang on_hang) {
+  return on_hang == OnHang::abort ? "abort" : on_hang == OnHang::restart ? "restart" : "report";
+}
+
 }  // namespace
 
 std::optional<std::string> terms_difference(const JobTerms& mine, const JobTerms& job) {
@@ -27,6 +39,10 @@ std::optional<std::string> terms_difference(const JobTerms& mine, const JobTerms
   const auto number = [](auto choice) { return static_cast<int>(choice); };
   if (auto what = differs("--rank-order", number(mine.rank_order), number(job.rank_order))) return what;
   if (auto what = differs("--same-world", number(mine.same_world), number(job.same_world))) return what;
+  if (auto what = differs("--hang-timeout", to_text(mine.hang_timeout), to_text(job.hang_timeout))) return what;
+  if (auto what = differs("--on-hang", to_text(mine.on_hang), to_text(job.on_hang))) return what;
+  if (auto what = differs("--straggler-window", seconds(mine.straggler_window), seconds(job.straggler_window)))
+    return what;
   // A node that was told of no list, such as one beside Slurm, still belongs.
   if (mine.hostlist.empty() || job.hostlist.empty()) return {};
   return differs("the host list", mine.hostlist, job.hostlist);

@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/core/text/names.hpp"
 #include "rendezvous/core/text/wording.hpp"
 
 namespace torchup {
 namespace {
+
+/// Of the names of ranks that hang.
+constexpr std::size_t ranks_noted_bytes_max = 256;
 
 std::string text(const NodeJoined& note) {
   return fmt::format("node {} joins with {} workers; nodes: {}", note.host, note.workers, note.nodes);
@@ -14,6 +18,7 @@ std::string text(const NodeRefused& note) { return fmt::format("node {} refused:
 std::string text(const NodePutAside& note) {
   return fmt::format("node {} was lost {} times lately: put aside", note.host, note.losses);
 }
+std::string text(const NodeUnfit& note) { return fmt::format("node {} is unfit: {}", note.host, note.reason); }
 std::string text(const NodeCutOff& note) {
   return fmt::format("node {}: the connection broke, it has {} to come back", note.host, seconds(note.left));
 }
@@ -51,6 +56,15 @@ std::string text(const JobEndRequested& note) {
 std::string text(const JobConcluded& note) {
   return fmt::format("the job ends with {}: {}", note.exit_code, note.reason);
 }
+
+std::string text(const LookVoid& note) { return fmt::format("a look at all ranks tells nothing: {}", note.reason); }
+std::string text(const HangNoted& note) {
+  const std::string ranks = to_text(note.culprits);
+  return fmt::format("no progress for {}: {}{}{}; action: {}", seconds(note.silence), note.kind,
+                     ranks.empty() ? "" : ", ranks ", cut_text(ranks, ranks_noted_bytes_max), note.action);
+}
+std::string text(const HangOver& note) { return fmt::format("it goes on after {}", seconds(note.after)); }
+std::string text(const StragglerNoted& note) { return note.text; }
 
 }  // namespace
 

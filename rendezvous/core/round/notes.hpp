@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "rendezvous/base/types.hpp"
+#include "rendezvous/core/diagnosis/rank_set.hpp"
 #include "rendezvous/core/link/messages.hpp"
 
 /// What happened to a job, for its log: one value per transition, which carries what a reader of the log asks for.
@@ -30,6 +31,12 @@ struct NodePutAside {
   std::string host = {};
   int losses = 0;
   friend bool operator==(const NodePutAside&, const NodePutAside&) = default;
+};
+/// A member says why no worker of the job should run on it now; where it says another reason, again.
+struct NodeUnfit {
+  std::string host = {};
+  std::string reason = {};
+  friend bool operator==(const NodeUnfit&, const NodeUnfit&) = default;
 };
 /// A connection broke; the node is a member for `left` more.
 struct NodeCutOff {
@@ -126,10 +133,34 @@ struct JobConcluded {
   friend bool operator==(const JobConcluded&, const JobConcluded&) = default;
 };
 
-using Note =
-    std::variant<NodeJoined, NodeRefused, NodePutAside, NodeCutOff, NodeLost, NodesDiffer, RoundFormed, RoundStopped,
-                 FailureInDoubt, RestartGivenBack, RosterChanged, JobRestored, AllBack, RoundGoesOn, SnapshotOutdated,
-                 CoordinatorSlept, TorchrunCame, JobBegunAnew, JobEndRequested, JobConcluded>;
+/// A look at all ranks told nothing.
+struct LookVoid {
+  std::string reason = {};
+  friend bool operator==(const LookVoid&, const LookVoid&) = default;
+};
+/// The ranks get on no more; `kind` and `action` as events have them.
+struct HangNoted {
+  Duration silence{0};
+  std::string kind = {};
+  RankSet culprits = {};
+  std::string action = {};
+  friend bool operator==(const HangNoted&, const HangNoted&) = default;
+};
+/// They do again.
+struct HangOver {
+  Duration after{0};
+  friend bool operator==(const HangOver&, const HangOver&) = default;
+};
+/// A rank, or node, has become a straggler, or is none any more.
+struct StragglerNoted {
+  std::string text = {};
+  friend bool operator==(const StragglerNoted&, const StragglerNoted&) = default;
+};
+
+using Note = std::variant<NodeJoined, NodeRefused, NodePutAside, NodeUnfit, NodeCutOff, NodeLost, NodesDiffer,
+                          RoundFormed, RoundStopped, FailureInDoubt, RestartGivenBack, RosterChanged, JobRestored,
+                          AllBack, RoundGoesOn, SnapshotOutdated, CoordinatorSlept, TorchrunCame, JobBegunAnew,
+                          JobEndRequested, JobConcluded, LookVoid, HangNoted, HangOver, StragglerNoted>;
 
 /// The line of the log. A table of differences makes it several.
 [[nodiscard]] std::string to_text(const Note& note);

@@ -124,9 +124,9 @@ struct JobView {
   struct Node {
     std::string host = {};
     /// ready, seated, finished, stopping or silent; beside a running round standby; aside: lost too often lately;
-    /// missing: expected and not heard of; refused: see `reason`
+    /// missing: expected and not heard of; unfit or refused: see `reason`
     std::string state = {};
-    std::string reason = {};  ///< of a refusal; how long it has been silent
+    std::string reason = {};  ///< of a refusal, or why it is unfit; how long it has been silent
     std::optional<GroupRank> group_rank = {};
     int local_world_size = 0;
     bool torchruns = false;  ///< an agent of torchrun's
@@ -151,6 +151,9 @@ struct JobView {
 /// A member is an agent that joined and was neither lost nor dismissed (core/membership). It is ready (wants a place),
 /// seated (in the round), finished (seated, its workers succeeded) or stopping (told to stop, its next Join is
 /// awaited). Ready members beside a running round are its wait list, or spares when the round is full.
+///
+/// One that is unfit (Join::unfit) is ready, and no candidate: where those that are fit are too few, and nobody else is
+/// to come, the job ends with 65.
 ///
 /// A round forms when nobody is stopping, and either max nodes are ready, or at least min nodes and the last call (only
 /// before the first round) is over. It never forms with a silent member.
@@ -229,6 +232,7 @@ class Rendezvous {
   void said(Peer peer, const WorkersFailed& failed, TimePoint now);
   void said(Peer peer, const WorkersSucceeded& succeeded, TimePoint now);
   void said(Peer peer, const Leave& leave, TimePoint now);
+  void said(Peer, const OfDiagnosis auto&, TimePoint) {}
 
   // Members.
   [[nodiscard]] std::optional<std::string> misfit(const Join& join, std::optional<Slot> known) const;
@@ -236,6 +240,7 @@ class Rendezvous {
   void expect(std::vector<std::string> hosts);
   void newcomer(Peer peer, const Join& join, TimePoint now);
   void join_again(Slot slot, Peer peer, const Join& join, TimePoint now);
+  void says_anew(Slot slot, const Join& join);
   Slot enroll(Peer peer, const Join& join, TimePoint now);
   void bind(Slot slot, Peer peer, TimePoint now);
   void note_way(const Member& member);
@@ -270,6 +275,8 @@ class Rendezvous {
   [[nodiscard]] std::string master_address() const;
   [[nodiscard]] const std::string& way_of_others(const std::vector<std::string>& addresses) const;
   [[nodiscard]] bool all_expected() const;
+  [[nodiscard]] bool all_have_spoken() const;
+  void end_for_too_few(TimePoint now);
 
   // Agents and coordinators that come back.
   void restate(Slot slot, const Resume& resume, TimePoint now);

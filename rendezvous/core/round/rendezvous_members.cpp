@@ -95,8 +95,17 @@ void Rendezvous::join_again(Slot slot, Peer peer, const Join& join, TimePoint no
     count_change();  // it gave its place up by itself
     stop_round(StopCause::membership_change, "node " + join.host + " starts anew", now);
   }
-  members_.update(slot, join);
+  says_anew(slot, join);
   set_stage(slot, Stage::ready);
+}
+
+void Rendezvous::says_anew(Slot slot, const Join& join) {
+  const Member& member = members_.at(slot);
+  const bool news = member.join->unfit != join.unfit;
+  members_.update(slot, join);
+  if (!news) return;
+  if (!member.is_fit()) note(NodeUnfit{join.host, join.unfit});
+  arm_roster();
 }
 
 Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) {
@@ -120,6 +129,7 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
   if (members_.at(slot).aside) note(NodePutAside{join.host, settings_.losses_max});
   arm_roster();
   note(NodeJoined{join.host, join.local_world_size, member_count()});
+  if (!join.unfit.empty()) note(NodeUnfit{join.host, join.unfit});
   return slot;
 }
 

@@ -27,9 +27,11 @@ void Rendezvous::restate(Slot slot, const Resume& resume, TimePoint now) {
   const Member& member = members_.at(slot);
   const Peer peer = *member.peer;
   const bool of_this_round = resume.placement && resume.placement->round == round_;
+  const bool is_ready = resume.stage == Resume::Stage::ready;
+  if (is_ready && !member.in_round() && member.join->unfit != resume.join.unfit) says_anew(slot, resume.join);
   switch (phase_) {
     case Phase::gathering:
-      if (resume.stage == Resume::Stage::ready) {
+      if (is_ready) {
         if (member.stage == Stage::stopping) set_stage(slot, Stage::ready);
       } else if (resume.placement) {
         if (resume.stage != Resume::Stage::stopping) tell_round_is_over(member, *resume.placement);
@@ -47,7 +49,9 @@ void Rendezvous::restate(Slot slot, const Resume& resume, TimePoint now) {
     case Phase::doubting:
     case Phase::restoring:
       if (member.stage != Stage::seated) return;
-      if (phase_ != Phase::restoring && resume.stage == Resume::Stage::ready) return tell(member, placed(member));
+      // Whoever is unfit in spite of its place gives that up: its Join was lost.
+      if (is_ready && !resume.join.unfit.empty()) return join_again(slot, peer, resume.join, now);
+      if (phase_ != Phase::restoring && is_ready) return tell(member, placed(member));
       if (!of_this_round) return;
       if (resume.stage == Resume::Stage::stopping) return round_is_over(resume.join.host, *resume.placement, now);
       if (resume.stage == Resume::Stage::succeeded) return said(peer, WorkersSucceeded{round_}, now);

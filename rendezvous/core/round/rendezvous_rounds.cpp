@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/membership/same_world.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
@@ -58,8 +59,25 @@ bool Rendezvous::all_expected() const {
                      [&](const std::string& host) { return members_.has_host(host); });
 }
 
+/// Nobody is to come who could make up for those that are unfit.
+bool Rendezvous::all_have_spoken() const {
+  if (members_.unfit() == 0 || members_.stopping() > 0) return false;
+  if (expected_hosts_.empty()) return member_count() >= terms_->max_nodes;
+  return std::ranges::all_of(expected_hosts_, [&](const std::string& host) { return members_.has_host(host); });
+}
+
+void Rendezvous::end_for_too_few(TimePoint now) {
+  const int there = members_.ready() + members_.aside();
+  if (round_size(*terms_, there + members_.unfit()) > 0) {
+    return end({.exit_code = unfit_code, .reason = "too few nodes are fit: " + roster(now)}, now);
+  }
+  end({.exit_code = exit_code::too_few,
+       .reason = "too few nodes within the join timeout of " + seconds(terms_->join_timeout) + ": " + roster(now)},
+      now);
+}
+
 void Rendezvous::try_form(TimePoint now) {
-  if (members_.ready() + members_.aside() + members_.stopping() == 0) return;
+  if (members_.ready() + members_.aside() + members_.unfit() + members_.stopping() == 0) return;
   if (others_may_come_back(now)) return;
   int size = round_size(*terms_, members_.ready());
   if (size == 0) size = round_size(*terms_, members_.ready() + members_.aside());
@@ -67,11 +85,7 @@ void Rendezvous::try_form(TimePoint now) {
   if (size == 0) {
     if (last_call_until_) changed();
     last_call_until_.reset();
-    if (out_of_time) {
-      end({.exit_code = 66,
-           .reason = "too few nodes within the join timeout of " + seconds(terms_->join_timeout) + ": " + roster(now)},
-          now);
-    }
+    if (out_of_time || all_have_spoken()) end_for_too_few(now);
     return;
   }
   if (members_.stopping() > 0) {
@@ -99,7 +113,7 @@ void Rendezvous::try_form(TimePoint now) {
 void Rendezvous::form(int size, TimePoint now) {
   std::vector<Slot> chosen;
   for (const auto& [node, slot] : members_.slots()) {
-    if (members_.at(slot).stage == Stage::ready) chosen.push_back(slot);
+    if (members_.at(slot).stage == Stage::ready && members_.at(slot).is_fit()) chosen.push_back(slot);
   }
   std::sort(chosen.begin(), chosen.end(), [&](Slot left, Slot right) {
     const Member &a = members_.at(left), &b = members_.at(right);
@@ -228,7 +242,7 @@ void Rendezvous::try_admit(TimePoint now) {
   std::vector<std::string> names;
   for (const auto& [node, slot] : members_.slots()) {
     const Member& member = members_.at(slot);
-    if (member.stage == Stage::ready && !member.aside && !members_.silent(member, now)) {
+    if (member.stage == Stage::ready && member.is_fit() && !member.aside && !members_.silent(member, now)) {
       names.push_back(member.join->host);
     }
   }

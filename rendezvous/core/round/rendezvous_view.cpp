@@ -15,12 +15,14 @@ namespace torchup {
 
 std::string Rendezvous::roster(TimePoint now) const {
   if (!terms_) return "no node yet";
-  std::vector<std::string> here, stopping, quiet, missing, refused;
+  std::vector<std::string> here, stopping, quiet, unfit, missing, refused;
   for (const auto& [node, slot] : members_.slots()) {
     const Member& member = members_.at(slot);
     const auto& host = member.join->host;
     if (members_.silent(member, now)) {
       quiet.push_back(host + " (for " + seconds(now - member.alive_at) + ")");
+    } else if (member.stage == Stage::ready && !member.is_fit()) {
+      unfit.push_back(fmt::format("{}: unfit: {}", host, cut_text(member.join->unfit, refusal_told_bytes_max)));
     } else {
       (member.stage == Stage::stopping ? stopping : here).push_back(host);
     }
@@ -32,11 +34,12 @@ std::string Rendezvous::roster(TimePoint now) const {
     const std::string_view line = std::string_view{why}.substr(0, why.find('\n'));
     refused.push_back(fmt::format("{} ({})", host, cut_text(line, refusal_told_bytes_max)));
   }
-  for (auto* names : {&here, &stopping, &quiet}) std::sort(names->begin(), names->end(), natural_less);
+  for (auto* names : {&here, &stopping, &quiet, &unfit}) std::sort(names->begin(), names->end(), natural_less);
   std::string text = std::to_string(here.size()) + " of " + nodes_wanted(terms_->min_nodes, terms_->max_nodes);
   if (!here.empty()) text += ": " + join_names(here);
   if (!stopping.empty()) text += "; stopping their workers: " + join_names(stopping);
   if (!quiet.empty()) text += "; silent: " + join_names(quiet);
+  if (!unfit.empty()) text += "; " + join_names(unfit);
   if (!refused.empty()) text += "; refused: " + join_names(refused);
   if (!missing.empty()) text += "; not heard of: " + join_names(missing);
   if (phase_ == Phase::gathering && others_may_come_back(now)) {
@@ -70,6 +73,10 @@ JobView Rendezvous::view(TimePoint now) const {
     row.state = stages[static_cast<std::size_t>(member.stage)];
     if (member.stage == Stage::ready && runs) row.state = "standby";
     if (member.aside) row.state = "aside";
+    if (member.stage == Stage::ready && !member.is_fit()) {
+      row.state = "unfit";
+      row.reason = member.join->unfit;
+    }
     if (quiet) row.state = "silent";
     if (quiet) row.reason = "for " + seconds(now - member.alive_at);
     if (member.in_round()) row.group_rank = member.seat.group_rank;

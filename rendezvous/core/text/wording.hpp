@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -9,6 +10,10 @@ namespace torchup {
 
 /// "2.5 s", cut after the tenth.
 [[nodiscard]] std::string seconds(Duration duration);
+
+/// "512 B", "4.0 MiB", "139.8 GiB", cut after the tenth: what is called less than a limit never looks like it. Empty
+/// for what is below 0, which is not known.
+[[nodiscard]] std::string bytes_text(std::int64_t bytes);
 
 /// "1 node", "2 to 4 nodes".
 [[nodiscard]] std::string nodes_wanted(int min, int max);

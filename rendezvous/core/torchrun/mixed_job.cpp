@@ -236,6 +236,11 @@ void MixedJob::take_part(Slot slot, const Join& join, TimePoint now) {
   ended_.reuse(join.node);
   members_.set_stage(slot, Member::Stage::ready);
   const Member& member = members_.at(slot);
+  if (!join.unfit.empty()) {  // torchrun's agents know no node that stands aside
+    note(NodeUnfit{join.host, join.unfit});
+    if (member.peer) actions_.push_back(Refuse{*member.peer, unfit_code, unfit_text(join)});
+    return;
+  }
   const auto [place, is_new] = parts_.try_emplace(slot, Part{next_id_});
   Part& part = place->second;
   if (is_new) {

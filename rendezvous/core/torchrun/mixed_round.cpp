@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/torchrun/torchrun_part.hpp"
 
@@ -322,7 +323,7 @@ Result<> MixedRound::meet(const Turn& turn) {
     place.restart_count = agent.restarts.count();
     place.membership_changes = agent.membership_changes;
     agent.stage = Stage::running;
-    tell(id, Placed{std::move(place)});
+    tell(id, Placed{std::move(place), false});
   }
   return {};
 }
@@ -363,7 +364,8 @@ void MixedRound::tell_roster(Id id, Agent& agent, const TorchrunState& state, co
 // ---- the end
 
 Result<> MixedRound::give_up(const Turn& turn, const Agent& waiting) {
-  const Verdict verdict{.exit_code = 66, .reason = "too few nodes within the join timeout: " + waiting.roster};
+  const Verdict verdict{.exit_code = exit_code::too_few,
+                        .reason = "too few nodes within the join timeout: " + waiting.roster};
   std::vector<OurNode> all;
   for (const auto& [id, agent] : agents_) {
     if (agent.node && agent.stage != Stage::over) all.push_back({*agent.node, OurNode::Stage::leaves, agent.round});

@@ -1,4 +1,5 @@
 #include "rendezvous/core/torchrun/torchrun_peer.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 
 #include <fmt/format.h>
 
@@ -156,7 +157,7 @@ Result<> TorchrunPeer::join_round(TorchrunStore& store) {
       tell_roster();
       const std::string there = roster_;
       if (auto left = withdraw(store); !left) return left;
-      end({.exit_code = 66, .reason = "too few nodes within the join timeout: " + there});
+      end({.exit_code = exit_code::too_few, .reason = "too few nodes within the join timeout: " + there});
       return {};
     }
   }
@@ -212,7 +213,7 @@ Result<> TorchrunPeer::meet(TorchrunStore& store) {
   if (outcome->message) tell(*std::move(outcome->message));
   if (!outcome->placement) return {};
   phase_ = Phase::running;
-  Placed placed{*std::move(outcome->placement)};
+  Placed placed{*std::move(outcome->placement), false};
   placed.placement.restart_count = restarts_.count();
   placed.placement.membership_changes = membership_changes_;
   tell(std::move(placed));

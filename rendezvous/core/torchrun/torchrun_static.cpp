@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/torchrun/torchrun_seating.hpp"
 
 namespace torchup {
@@ -96,7 +97,8 @@ Result<> TorchrunStatic::join(TorchrunStore& store) {
   if (!text) return text.error();
   if (!*text || !settings_.place) {
     if (now_ - since_ > join_->terms.join_timeout) {
-      end({.exit_code = 66, .reason = fmt::format("not all {} nodes came within the join timeout", nodes())});
+      end({.exit_code = exit_code::too_few,
+           .reason = fmt::format("not all {} nodes came within the join timeout", nodes())});
     }
     return {};
   }
@@ -105,7 +107,7 @@ Result<> TorchrunStatic::join(TorchrunStore& store) {
   phase_ = Phase::running;
   Placement place = placed_by(*ranks, Round{round_}, *join_->group_rank, nodes(), *settings_.place);
   place.restart_count = restarts_.count();
-  told_.push_back(Placed{std::move(place)});
+  told_.push_back(Placed{std::move(place), false});
   return {};
 }
 

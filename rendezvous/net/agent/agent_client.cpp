@@ -4,6 +4,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <map>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -20,6 +21,7 @@ using boost::system::error_code;
 
 namespace {
 
+constexpr const char* cut_text = "the way is cut by a rehearsal";
 constexpr Duration last_words_limit = std::chrono::seconds{2};  // for the coordinator to take our last words
 
 CoordinatorLinkSettings machine_settings(const AgentClientSettings& settings) {
@@ -53,6 +55,27 @@ class Client final : public std::enable_shared_from_this<Client> {
     step(link::Say{std::move(message)});
   }
 
+  void report_progress(const ProgressReport& report) { step(link::Report{report}); }
+  [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return machine_.clock(); }
+  [[nodiscard]] std::optional<Duration> day_ahead() const {
+    const auto theirs = machine_.day();
+    if (!theirs) return std::nullopt;
+    const Duration ours = std::chrono::system_clock::now().time_since_epoch() - settings_.clock().time_since_epoch();
+    return ours - theirs->offset;
+  }
+
+  void set_cut(bool cut) {
+    cut_ = cut;
+    if (!cut) return;
+    for (const auto& [line, socket] : std::exchange(sockets_, {})) {
+      socket->reset();
+      step(link::Closed{line, cut_text});
+    }
+    // A dial that is under way ends as any into nowhere: without an answer.
+    if (dialler_) std::exchange(dialler_, {})->cancel();
+    if (const auto line = std::exchange(dialling_, std::nullopt)) step(link::DialFailed{*line, false, cut_text});
+  }
+
   void finish(Duration linger, std::function<void()> done) {
     step(link::Finish{});
     if (sockets_.empty()) return asio::post(loop_, std::move(done));
@@ -72,7 +95,7 @@ class Client final : public std::enable_shared_from_this<Client> {
  private:
   void step(const link::Event& event) {
     const TimePoint now = settings_.clock();
-    for (link::Action& action : machine_.step(event, now)) {
+    for (link::Action& action : machine_.step(event, now, std::chrono::steady_clock::now())) {
       std::visit([&](auto& wanted) { perform(wanted); }, action);
     }
     if (finished_) return;
@@ -85,12 +108,23 @@ class Client final : public std::enable_shared_from_this<Client> {
   }
 
   void perform(const link::Dial& dial) {
+    dialling_ = dial.line;
+    if (cut_) {
+      asio::post(loop_, [weak = weak_from_this(), line = dial.line] {
+        const auto self = weak.lock();
+        if (!self || self->dialling_ != line) return;
+        self->dialling_.reset();
+        self->step(link::DialFailed{line, false, cut_text});
+      });
+      return;
+    }
     dialler_ = std::make_shared<Dialer>(loop_);
     dialler_->dial(settings_.endpoint, dial.limit,
                    [weak = weak_from_this(), line = dial.line](Result<asio::ip::tcp::socket> socket) {
                      const auto self = weak.lock();
                      if (!self) return;
                      self->dialler_.reset();
+                     self->dialling_.reset();
                      if (socket) return self->dialled(line, std::move(*socket));
                      const bool refused = socket.error().code == boost::system::errc::connection_refused;
                      self->step(link::DialFailed{line, refused, socket.error().message()});
@@ -141,6 +175,7 @@ class Client final : public std::enable_shared_from_this<Client> {
   void perform(const link::Close& close) {
     const auto found = sockets_.find(close.line);
     if (found == sockets_.end()) {
+      dialling_.reset();
       if (dialler_) std::exchange(dialler_, {})->cancel();
     } else if (close.how == link::Close::How::after_writes) {
       found->second->close_after_writes();
@@ -184,6 +219,8 @@ class Client final : public std::enable_shared_from_this<Client> {
   LastingTimer timer_;  ///< of the machine, then of the goodbye
   CoordinatorLink machine_;
   std::shared_ptr<Dialer> dialler_;
+  std::optional<LineId> dialling_;  ///< a Dial that was not answered yet
+  bool cut_ = false;                ///< AgentLink::set_cut
   std::map<LineId, std::shared_ptr<FrameSocket>> sockets_;
   std::function<void()> finished_;
 };
@@ -193,6 +230,13 @@ class ClientLink final : public AgentLink {
   explicit ClientLink(std::shared_ptr<Client> client) : client_{std::move(client)} { client_->start(); }
   ~ClientLink() override { client_->let_go(); }
   void send(AgentMessage message) override { client_->send(std::move(message)); }
+  void report_progress(const ProgressReport& report) override { client_->report_progress(report); }
+  [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override { return client_->clock(); }
+  bool set_cut(bool cut) override {
+    client_->set_cut(cut);
+    return true;
+  }
+  [[nodiscard]] std::optional<Duration> day_ahead() const override { return client_->day_ahead(); }
   void finish(Duration linger, std::function<void()> done) override { client_->finish(linger, std::move(done)); }
 
  private:

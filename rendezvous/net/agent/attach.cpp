@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/text/wording.hpp"
 #include "rendezvous/net/agent/agent_client.hpp"
 #include "rendezvous/net/agent/torchrun_link.hpp"
@@ -109,6 +110,18 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
 
   [[nodiscard]] bool is_foreign() const { return is_foreign_; }
 
+  void report_progress(const ProgressReport& report) {
+    if (link_) link_->report_progress(report);
+  }
+  [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return link_ ? link_->clock() : std::nullopt; }
+  [[nodiscard]] std::optional<Duration> day_ahead() const { return link_ ? link_->day_ahead() : std::nullopt; }
+
+  bool set_cut(bool cut) {
+    if (!host_ || !host_->port) return link_ && link_->set_cut(cut);
+    host_->port->set_agents_cut(cut);
+    return true;
+  }
+
   void let_go() {
     undecided_ = false;
     handler_ = {};
@@ -163,7 +176,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
       self->undecided_ = false;
       self->lookup_.reset();
       self->tell(
-          LinkLost{link_unreachable_code,
+          LinkLost{exit_code::unreachable,
                    fmt::format("the rendezvous endpoint {} was not reached within {}: the name {} was not found, "
                                "for the name server does not answer",
                                to_string(*self->settings_.endpoint), seconds(self->settings_.join_timeout),
@@ -344,6 +357,10 @@ class AttachedLink final : public AgentLink {
   ~AttachedLink() override { attachment_->let_go(); }
   [[nodiscard]] bool is_foreign() const override { return attachment_->is_foreign(); }
   void send(AgentMessage message) override { attachment_->send(std::move(message)); }
+  void report_progress(const ProgressReport& report) override { attachment_->report_progress(report); }
+  [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override { return attachment_->clock(); }
+  bool set_cut(bool cut) override { return attachment_->set_cut(cut); }
+  [[nodiscard]] std::optional<Duration> day_ahead() const override { return attachment_->day_ahead(); }
   void finish(Duration linger, std::function<void()> done) override { attachment_->finish(linger, std::move(done)); }
 
  private:

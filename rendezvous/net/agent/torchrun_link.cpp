@@ -101,6 +101,12 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
   }
 
   void send(AgentMessage message) {
+    const auto* join = std::get_if<Join>(&message);
+    if (join && !join->unfit.empty()) {  // torchrun's agents know no node that stands aside
+      return asio::post(*loop_, [self = shared_from_this(), why = unfit_text(*join)] {
+        self->told(LinkLost{unfit_code, why});
+      });
+    }
     fence_.said(message);
     if (const auto* leave = std::get_if<Leave>(&message)) leave_in_time(*leave);
     const std::lock_guard lock{mutex_};
@@ -234,12 +240,7 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
   /// What others can use, where that differs from what leads to the endpoint: its name may mean 127.0.1.1 here.
   std::string own_address() const {
     if (!settings_.local_addr.empty()) return settings_.local_addr;
-    std::string address = address_towards(settings_.endpoint.host);
-    const bool loopback = address.starts_with("127.") || address == "::1";
-    const bool meant = settings_.endpoint.host == "localhost" || settings_.endpoint.host == address;
-    if (address.empty() || (loopback && !meant)) {
-      if (const auto own = own_addresses(); !own.empty()) return own.front();
-    }
+    const std::string address = address_for_others(settings_.endpoint.host);
     return address.empty() ? "127.0.0.1" : address;
   }
 
@@ -298,6 +299,9 @@ class TorchrunLink final : public AgentLink {
   }
   ~TorchrunLink() override { session_->let_go(); }
   void send(AgentMessage message) override { session_->send(std::move(message)); }
+  void report_progress(const ProgressReport&) override {}  // nobody watches over the whole there
+  [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override { return std::nullopt; }
+  [[nodiscard]] std::optional<Duration> day_ahead() const override { return std::nullopt; }
   void finish(Duration, std::function<void()> done) override { asio::post(loop_, std::move(done)); }
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "rendezvous/core/link/coordinator_link.hpp"
 
@@ -25,6 +26,20 @@ class AgentLink {
   /// Whether torchrun's agents decide, at a store of theirs: they end all workers before each round.
   [[nodiscard]] virtual bool is_foreign() const { return false; }
   virtual void send(AgentMessage message) = 0;
+
+  /// How far this node's workers are. The newest goes with each keep-alive while the node has a place; a coordinator in
+  /// this process hears of it at once. To be said again and again, also when all workers have ended with 0, for the
+  /// others are watched on. Where torchrun's agents decide, nobody hears of it.
+  virtual void report_progress(const ProgressReport& report) = 0;
+  /// How far the coordinator's monotonic clock (std::chrono::steady_clock) is ahead of this node's; nothing while it is
+  /// not known, and where torchrun's agents decide.
+  [[nodiscard]] virtual std::optional<ClockOffset::Estimate> clock() const = 0;
+  /// How far this node's clock of the day is ahead of the coordinator's, below 0 for behind; nothing likewise.
+  [[nodiscard]] virtual std::optional<Duration> day_ahead() const = 0;
+
+  /// For rehearsals: cuts the way to the coordinator, or mends it. Connections break, and none is made until then;
+  /// where this process hosts the coordinator, those of all other agents. False: there is no way that could be cut.
+  [[nodiscard]] virtual bool set_cut(bool) { return false; }
 
   /// To be called before the process exits, after End or LinkLost: lets go of the coordinator in good order, then calls
   /// `done` from the loop. Where this process hosts the coordinator that takes until all other agents have the verdict,

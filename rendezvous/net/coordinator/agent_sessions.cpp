@@ -50,6 +50,7 @@ class AgentSessions::Impl : public std::enable_shared_from_this<AgentSessions::I
   void serve(UniqueFd fd);
   bool drop_newcomer(std::optional<TimePoint> silent_since, const std::string& why);
   void close_all();
+  void set_cut(bool cut);
   [[nodiscard]] std::size_t count() const { return sessions_.size(); }
 
  private:
@@ -79,6 +80,7 @@ class AgentSessions::Impl : public std::enable_shared_from_this<AgentSessions::I
   std::set<std::uint64_t> unproven_;   ///< not welcomed yet
   std::set<std::uint64_t> newcomers_;  ///< not joined yet
   bool dropping_ = false;
+  bool cut_ = false;  ///< AgentSessions::set_cut
   std::shared_ptr<FrameMemory> memory_ = std::make_shared<FrameMemory>(FrameMemory{options_.frames_bytes_max, {}});
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_;  ///< by age
 };
@@ -107,6 +109,10 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   }
 
   void close() { socket_->close(); }
+  void cut_off() {
+    socket_->reset();
+    if (attendance_) std::exchange(attendance_, {})->gone(false);
+  }
   void drop(const std::string& why) { reject(why); }
   void poll() { socket_->poll(); }
   [[nodiscard]] bool joined() const { return joined_; }
@@ -248,7 +254,10 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
   bool on(KeepAlive& keep_alive) {
     if (state_ != State::open) return reject("it spoke before it was welcome");
     attendance_->alive();
-    write(KeepAliveAnswer{keep_alive.number});
+    if (keep_alive.report) attendance_->progressed(*keep_alive.report);
+    const std::chrono::nanoseconds clock = std::chrono::steady_clock::now().time_since_epoch();
+    const std::chrono::nanoseconds day = std::chrono::system_clock::now().time_since_epoch();
+    write(KeepAliveAnswer{keep_alive.number, clock.count(), day.count()});
     return true;
   }
   bool on(Resume& resume) {
@@ -365,7 +374,15 @@ void AgentSessions::Impl::drop_largest() {
   }
 }
 
+/// Who is cut off is silent, not gone.
+void AgentSessions::Impl::set_cut(bool cut) {
+  cut_ = cut;
+  if (!cut) return;
+  for (const auto& [id, session] : std::exchange(sessions_, {})) session->cut_off();
+}
+
 void AgentSessions::Impl::serve(UniqueFd fd) {
+  if (cut_) return;
   if (sessions_.size() >= options_.connections_max && unproven_.empty()) {
     const std::string address = peer_address(fd.get());
     return log("agent refused", address,
@@ -395,6 +412,8 @@ AgentSessions::AgentSessions(asio::io_context& loop, Coordinator& coordinator, A
 AgentSessions::~AgentSessions() { impl_->close_all(); }
 
 void AgentSessions::serve(UniqueFd socket) { impl_->serve(std::move(socket)); }
+
+void AgentSessions::set_cut(bool cut) { impl_->set_cut(cut); }
 
 std::size_t AgentSessions::count() const { return impl_->count(); }
 bool AgentSessions::drop_newcomer(std::optional<TimePoint> silent_since, const std::string& why) {

@@ -56,6 +56,8 @@ class AgentSessions {
   /// Takes over a connected socket whose first byte begins_agent; nothing has been read from it.
   void serve(UniqueFd socket);
 
+  /// For rehearsals: while they are `cut` off, agents find their connections broken, and each new one too.
+  void set_cut(bool cut);
   [[nodiscard]] std::size_t count() const;
 
   /// Closes a connection whose descriptor is needed: the oldest that has not been welcomed, where it came before

@@ -15,6 +15,7 @@
 #include "rendezvous/net/coordinator/coordinator_job.hpp"
 #include "rendezvous/net/coordinator/job_keeper.hpp"
 #include "rendezvous/net/coordinator/job_registry.hpp"
+#include "rendezvous/net/coordinator/open_attendance.hpp"
 #include "rendezvous/net/coordinator/own_link.hpp"
 #include "rendezvous/net/coordinator/torchrun_host.hpp"
 
@@ -48,10 +49,12 @@ UtcTime utc_now() { return std::chrono::floor<std::chrono::microseconds>(std::ch
 
 class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl> {
  public:
-  Impl(asio::io_context& loop, LogSink log, RendezvousSettings settings, LastingClock clock)
+  Impl(asio::io_context& loop, LogSink log, RendezvousSettings settings, LastingClock clock, std::size_t answers_max)
       : loop_{loop}, torchrun_timer_{loop}, clock_{std::move(clock)}, settings_{since(settings, clock_())},
-        jobs_{loop, std::move(log), settings_, clock_,
-              [this](Job& job, std::vector<RendezvousAction> actions) { perform_kept(job, std::move(actions)); }} {}
+        answers_max_{answers_max}, jobs_{loop, std::move(log), settings_, clock_,
+                                         [this](Job& job, std::vector<RendezvousAction> actions) {
+                                           perform_kept(job, std::move(actions));
+                                         }} {}
 
   using Job = CoordinatorJob;
 
@@ -109,7 +112,33 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     } else {
       job.perform(std::move(actions));
     }
+    job.perform(job.watch.step(watch::RoundStepped{}, job.rendezvous, now));
     arm(job);
+  }
+
+  /// What is said of hangs and lateness, of which the round machine hears nothing.
+  void heed(Job& job, const watch::Event& event) {
+    if (job.faulty() || job.mixed.active()) return;
+    if (!has_room_for(event)) {
+      return job.log(LogLevel::warning, "answers cut",
+                     fmt::format("answers_bytes_max: what agents answered to looks takes up {} bytes: one is not taken",
+                                 answers_max_));
+    }
+    try {
+      job.perform(job.watch.step(event, job.rendezvous, clock_()));
+      arm(job);
+    } catch (const std::exception& fault) {
+      end_by_fault(job, fault.what());
+    }
+  }
+
+  [[nodiscard]] bool has_room_for(const watch::Event& event) const {
+    const auto* answered = std::get_if<watch::Answered>(&event);
+    const auto* arrived = std::get_if<watch::Arrived>(&event);
+    if (!answered && !arrived) return true;
+    std::size_t bytes = answered ? answered->examined.part.size() : arrived->arrivals.part.size();
+    for (const auto& [_, job] : jobs_.all()) bytes += job->watch.held_bytes();
+    return bytes <= answers_max_;
   }
 
   /// Whether what the event brings has room, or could be cut so that it has. Empty: it does; else why it does not.
@@ -144,6 +173,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     if (!job.own_address.empty()) torchrun_->reached_by(job.run_id, job.own_address);
     const UtcTime utc = utc_now();
     TorchrunStore& store = torchrun_->store(job.run_id);
+    job.perform(job.watch.step(watch::OthersDecide{}, job.rendezvous, now));
     for (RendezvousAction& action : job.mixed.step(event, store, now, utc)) job.perform(std::move(action));
     if (!job.mixed.over(torchrun_->attended(job.run_id))) return;
     MixedJob::Rest rest = job.mixed.give_back(store);
@@ -234,6 +264,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   std::optional<TorchrunHost> torchrun_;
   const LastingClock clock_;
   const RendezvousSettings settings_;
+  const std::size_t answers_max_;
   JobRegistry jobs_;
 
  private:
@@ -253,7 +284,8 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
 
   /// A timer that is early costs one look; setting it anew for each sign of life would cost more.
   void arm(Job& job) {
-    const auto deadline = job.rendezvous.deadline();
+    auto deadline = job.rendezvous.deadline();
+    if (const auto watched = job.watch.deadline(); watched && (!deadline || *watched < *deadline)) deadline = watched;
     if (!deadline || (job.armed && *job.armed <= *deadline)) return;
     job.armed = deadline;
     job.timer.expires_after(*deadline - clock_());  // late after a suspension, which is seen in the step
@@ -277,37 +309,9 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   }
 };
 
-namespace {
-
-class OpenAttendance final : public Coordinator::Attendance {
- public:
-  OpenAttendance(Peer peer, std::function<void(RendezvousEvent)> step, std::function<void(bool)> leave)
-      : peer_{peer}, step_{std::move(step)}, leave_{std::move(leave)} {}
-  ~OpenAttendance() override { gone(true); }
-
-  void said(AgentMessage message) override {
-    if (leave_) step_(Said{peer_, std::move(message)});
-  }
-  void resumed(Resume resume) override {
-    if (leave_) step_(Resumed{peer_, std::move(resume)});
-  }
-  void alive() override {
-    if (leave_) step_(Alive{peer_});
-  }
-  void gone(bool end_of_file) override {
-    if (const auto leave = std::exchange(leave_, {})) leave(end_of_file);
-  }
-
- private:
-  Peer peer_;
-  std::function<void(RendezvousEvent)> step_;
-  std::function<void(bool)> leave_;
-};
-
-}  // namespace
-
-Coordinator::Coordinator(asio::io_context& loop, LogSink log, RendezvousSettings settings, LastingClock clock)
-    : impl_{std::make_shared<Impl>(loop, std::move(log), settings, std::move(clock))} {}
+Coordinator::Coordinator(asio::io_context& loop, LogSink log, RendezvousSettings settings, LastingClock clock,
+                         std::size_t answers_max)
+    : impl_{std::make_shared<Impl>(loop, std::move(log), settings, std::move(clock), answers_max)} {}
 
 Coordinator::~Coordinator() = default;
 
@@ -331,6 +335,7 @@ std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, 
         if (const Join* join = join_in(event)) job->heard(*join, observed, reached);
         impl->step(*job, event);
       },
+      [impl = impl_.get(), job](const watch::Event& event) { impl->heed(*job, event); },
       [impl = impl_.get(), job, peer, in_process](bool end_of_file) {
         impl->leave(job, peer, in_process, end_of_file);
       });
@@ -377,6 +382,14 @@ std::vector<std::pair<RunId, JobView>> Coordinator::jobs() const {
   if (!impl_->torchrun_) return list;
   for (const RunId& run_id : impl_->torchrun_->jobs()) {
     if (!impl_->jobs_.find(run_id)) list.emplace_back(run_id, impl_->torchrun_->view(run_id, {}));
+  }
+  return list;
+}
+
+std::vector<std::pair<RunId, std::vector<LateWorker>>> Coordinator::late_workers() const {
+  std::vector<std::pair<RunId, std::vector<LateWorker>>> list;
+  for (const auto& [run_id, job] : impl_->jobs_.all()) {
+    if (!job->watch.late_workers().empty()) list.emplace_back(run_id, job->watch.late_workers());
   }
   return list;
 }

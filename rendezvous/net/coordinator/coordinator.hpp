@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "rendezvous/base/result.hpp"
+#include "rendezvous/core/round/job_watch.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/text/log_line.hpp"
 #include "rendezvous/net/coordinator/agent_link.hpp"
@@ -23,6 +25,9 @@ namespace torchup {
 class StateDirectory;
 class StoreServer;
 
+/// What agents of all jobs have answered to looks and windows that are under way. Beyond it ranks are not known.
+inline constexpr std::size_t answers_bytes_max = std::size_t{256} << 20;
+
 /// Brings the agents of many jobs together: one round machine (core/rendezvous) per run id, and one timer for each.
 /// A fault of ours in one job ends that job, with 70 and the reason, and no other.
 /// Where a torchrun agent writes its state into the store beside it, core/mixed_job decides that job from then on.
@@ -33,7 +38,7 @@ class Coordinator {
   /// `log`: what was decided about which job, and why. By `clock` a suspension of this machine is a gap, as any other
   /// sleep of ours.
   explicit Coordinator(boost::asio::io_context& loop, LogSink log = {}, RendezvousSettings settings = {},
-                       LastingClock clock = lasting_now);
+                       LastingClock clock = lasting_now, std::size_t answers_max = answers_bytes_max);
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
   ~Coordinator();
@@ -61,6 +66,8 @@ class Coordinator {
     virtual void said(AgentMessage message) = 0;
     virtual void resumed(Resume resume) = 0;
     virtual void alive() = 0;
+    /// How far the workers of its node are.
+    virtual void progressed(const ProgressReport& report) = 0;
     /// Last call. `end_of_file` false: the connection broke, the agent may come back by another.
     virtual void gone(bool end_of_file) = 0;
   };
@@ -103,6 +110,8 @@ class Coordinator {
   [[nodiscard]] std::size_t job_count() const;
   /// All jobs, by run id.
   [[nodiscard]] std::vector<std::pair<RunId, JobView>> jobs() const;
+  /// Of all jobs, how late workers are at their collectives, the latest first in each.
+  [[nodiscard]] std::vector<std::pair<RunId, std::vector<LateWorker>>> late_workers() const;
 
  private:
   class Impl;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/net/coordinator/job_keeper.hpp"
 
@@ -15,7 +16,11 @@ namespace {
 constexpr std::size_t addresses_of_job_max = std::size_t{1} << 17;
 constexpr std::size_t address_bytes = 64 + sizeof(AddressBytes);  // of each: its entry in a set, its place in a list
 
-constexpr int fault_exit_code = 70;
+/// Agents are told of it, and tell people in more words: the one in this process to those who read this line.
+bool is_told_by_agents(const Note& note) {
+  return std::holds_alternative<HangNoted>(note) || std::holds_alternative<HangOver>(note) ||
+         std::holds_alternative<StragglerNoted>(note);
+}
 
 }  // namespace
 
@@ -131,7 +136,7 @@ void CoordinatorJob::perform(RendezvousAction&& action) {
 void CoordinatorJob::end_by_fault(const std::string& what) {
   stepping = false;
   fault_ = fmt::format("internal fault of the coordinator: {}", what);
-  log(LogLevel::error, "fault", fmt::format("the job ends with {}: {}", fault_exit_code, fault_));
+  log(LogLevel::error, "fault", fmt::format("the job ends with {}: {}", exit_code::internal, fault_));
   if (keeper) std::exchange(keeper, {})->drop();
   timer.cancel();
   for (auto* listener : listeners_) {
@@ -147,7 +152,7 @@ void CoordinatorJob::refuse_after_fault(const RendezvousEvent& event) const {
   if (listener) listener->tell(fault_verdict());
 }
 
-End CoordinatorJob::fault_verdict() const { return End{{.exit_code = fault_exit_code, .reason = fault_}}; }
+End CoordinatorJob::fault_verdict() const { return End{{.exit_code = exit_code::internal, .reason = fault_}}; }
 
 // What people are told.
 
@@ -159,7 +164,9 @@ void CoordinatorJob::log(LogLevel level, std::string kind, const std::string& te
 
 void CoordinatorJob::log(const Note& note) const {
   const std::string text = to_text(note), kind = fmt::format("note {}", note.index());
-  if (!std::holds_alternative<NodesDiffer>(note)) return log(LogLevel::info, kind, text);
+  if (!std::holds_alternative<NodesDiffer>(note)) {
+    return log(own > 0 && is_told_by_agents(note) ? LogLevel::debug : LogLevel::info, kind, text);
+  }
   for (std::size_t begin = 0; begin < text.size();) {  // a table, line by line
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     if (end > begin) log(LogLevel::warning, kind, text.substr(begin, end - begin));

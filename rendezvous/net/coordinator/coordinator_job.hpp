@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/core/round/job_watch.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/text/log_line.hpp"
 #include "rendezvous/core/text/source_list.hpp"
@@ -68,6 +69,7 @@ class CoordinatorJob {
   RunId run_id;
   std::uint64_t age = 0;  ///< the smaller the older
   Rendezvous rendezvous;
+  JobWatch watch;
   MixedJob mixed;  ///< decides instead, from when a torchrun agent has come until that job is over
   bool had_torchrun = false;
   bool meeting_over = false;  ///< torchrun's keys are those of a job that is over

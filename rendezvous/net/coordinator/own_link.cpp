@@ -45,6 +45,16 @@ class OwnLink final : public AgentLink {
     });
   }
 
+  void report_progress(const ProgressReport& report) override {
+    asio::post(state_->loop, [state = state_, report] {
+      if (state->attendance) state->attendance->progressed(report);
+    });
+  }
+  [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override {
+    return ClockOffset::Estimate{};  // it is the same
+  }
+  [[nodiscard]] std::optional<Duration> day_ahead() const override { return Duration{0}; }
+
   void finish(Duration linger, std::function<void()> done) override {
     coordinator_.when_others_left(run_id_, linger, std::move(done));
   }

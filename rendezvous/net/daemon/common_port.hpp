@@ -45,6 +45,8 @@ class CommonPort {
 
   /// As StoreServer::listen. From then on torchrun's agents are admitted, or, where there is a token, refused.
   [[nodiscard]] Result<Port> listen();
+  /// As AgentSessions::set_cut.
+  void set_agents_cut(bool cut) { agents_.set_cut(cut); }
   [[nodiscard]] StoreServer& server() { return server_; }
   [[nodiscard]] const StoreServer& server() const { return server_; }
 

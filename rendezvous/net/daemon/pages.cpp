@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/core/text/printable.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 
@@ -55,7 +57,32 @@ std::string status_page(const StoreServerStatus& status, const Coordinator& coor
   return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-std::string metrics_page(const StoreServerStatus& status) {
+/// As a label's value may be written.
+std::string label(std::string_view text) {
+  std::string escaped;
+  for (const char c : printable(text)) {
+    if (c == '\\' || c == '"') escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+std::string late_workers(const Coordinator& coordinator) {
+  std::string text;
+  for (const auto& [run_id, workers] : coordinator.late_workers()) {
+    for (const LateWorker& worker : workers) {
+      text += fmt::format("torchup_worker_late_seconds{{job=\"{}\",rank=\"{}\",host=\"{}\"}} {:.9f}\n",
+                          label(run_id.value()), worker.rank.value(), label(worker.host),
+                          std::chrono::duration<double>{worker.late}.count());
+    }
+  }
+  if (text.empty()) return text;
+  return "# HELP torchup_worker_late_seconds How much later than the other workers of its node a worker begins "
+         "collectives, the median of the last window.\n# TYPE torchup_worker_late_seconds gauge\n" +
+         text;
+}
+
+std::string metrics_page(const StoreServerStatus& status, const Coordinator& coordinator) {
   std::string text;
   const auto add = [&](const std::string& name, const char* type, const char* help, std::uint64_t value) {
     text += fmt::format("# HELP torchup_store_{0} {1}\n# TYPE torchup_store_{0} {2}\ntorchup_store_{0} {3}\n", name,
@@ -71,7 +98,7 @@ std::string metrics_page(const StoreServerStatus& status) {
   add("accepted_total", "counter", "Connections accepted.", status.accepted);
   add("refused_total", "counter", "Connections closed for what they sent or at a limit.", status.refused);
   add("requests_total", "counter", "Requests served.", status.requests);
-  return text;
+  return text + late_workers(coordinator);
 }
 
 }  // namespace
@@ -79,7 +106,9 @@ std::string metrics_page(const StoreServerStatus& status) {
 HttpOptions::Pages pages(std::function<StoreServerStatus()> status, const Coordinator& coordinator) {
   return {
       {"/healthz", {"text/plain; charset=utf-8", [] { return std::string{"ok\n"}; }}},
-      {"/metrics", {"text/plain; version=0.0.4; charset=utf-8", [status] { return metrics_page(status()); }}},
+      {"/metrics",
+       {"text/plain; version=0.0.4; charset=utf-8",
+        [status, &coordinator] { return metrics_page(status(), coordinator); }}},
       {"/status", {"application/json", [status, &coordinator] { return status_page(status(), coordinator); }}},
   };
 }

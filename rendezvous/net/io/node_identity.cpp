@@ -103,6 +103,15 @@ std::string address_towards(const std::string& host) {
   return source ? numeric(std::bit_cast<const sockaddr*>(&*source)) : std::string{};
 }
 
+std::string address_for_others(const std::string& host) {
+  std::string address = address_towards(host);
+  const bool meant = host == "localhost" || host == address;
+  if (address.empty() || (is_loopback(address) && !meant)) {
+    if (const auto own = own_addresses(); !own.empty()) return own.front();
+  }
+  return address;
+}
+
 std::string interface_towards(const std::string& destination) {
   const auto source = source_towards(destination, AI_NUMERICHOST);
   ifaddrs* list = nullptr;

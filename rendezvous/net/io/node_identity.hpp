@@ -25,6 +25,10 @@ namespace torchup {
 /// of a name blocks. Sends nothing.
 [[nodiscard]] std::string address_towards(const std::string& host);
 
+/// The address by which those can reach us that reach `host`: as address_towards, but where that name means 127.0.1.1
+/// here the first of own_addresses.
+[[nodiscard]] std::string address_for_others(const std::string& host);
+
 /// The interface whose address packets to the numeric address `destination` carry; empty where no route leads there.
 /// Sends nothing.
 [[nodiscard]] std::string interface_towards(const std::string& destination);

@@ -150,4 +150,93 @@ TEST_CASE("who had failed before the first failure was seen is the cause though 
   }
 }
 
+namespace {
+
+/// Rank 1 lives, and an exception has left its program.
+ExceptionSeen raised(std::string words, std::int64_t at_ns) {
+  ExceptionSeen event{LocalRank{1}, at_ns, 100'000'000, words, "/logs/1/error.json", {}};
+  event.lines = {std::move(words)};
+  return event;
+}
+
+std::int64_t nanoseconds(TimePoint time) { return time.time_since_epoch().count(); }
+
+}  // namespace
+
+TEST_CASE("an exception in a worker that lives on ends the wait for the cause", "[unit][agent][cause]") {
+  Running job{two_workers(1)};
+  REQUIRE(find<SeekCause>(job.agent.step(said(0, lost), t0 + 1s)));
+  SECTION("and is it") {
+    const auto told = job.agent.step(raised("ValueError: bad", nanoseconds(t0 + 900ms)), t0 + 1s + 20ms);
+    const auto* const failed = find_sent<WorkersFailed>(told);
+    REQUIRE(failed);
+    REQUIRE(failed->failures.size() == 2);
+    REQUIRE(root_cause(failed->failures) == 1);
+    REQUIRE(failed->failures[1].rank == Rank{1});
+    REQUIRE(failed->failures[1].exit_code == 1);
+    REQUIRE(failed->failures[1].error_file == "/logs/1/error.json");
+    REQUIRE(find_event<event::Stopping>(told)->reason == "rank 1 failed with exit code 1");
+    REQUIRE(find<SignalWorkers>(told)->workers == std::vector{LocalRank{1}});
+    SECTION("whatever its process ends with") {
+      const int code = GENERATE(-SIGTERM, 1, 7);
+      const auto end = job.agent.step(ended(1, code), t0 + 2s);
+      CHECK_FALSE(find_event<event::WorkerExited>(end)->consequence);
+      static_cast<void>(job.agent.step(FromCoordinator{End{verdict(1)}}, t0 + 2s));
+      const auto over = job.agent.step(DescendantsGone{}, t0 + 2s);
+      const auto& failures = find<Finish>(over)->local_failures;
+      REQUIRE(failures.size() == 2);
+      CHECK(failures[root_cause(failures)].rank == Rank{1});
+      CHECK(failures[root_cause(failures)].exit_code == (code > 0 ? code : 1));
+    }
+  }
+  SECTION("unless it tells of others itself") {
+    REQUIRE(job.agent.step(raised(lost, nanoseconds(t0 + 900ms)), t0 + 1s + 20ms).empty());
+    REQUIRE(find_sent<WorkersFailed>(job.agent.step(Wake{}, t0 + 1s + cause_patience))->failures.size() == 1);
+  }
+  SECTION("for which it is sought once") { REQUIRE_FALSE(find<SeekCause>(job.agent.step(said(1, lost), t0 + 1s))); }
+}
+
+TEST_CASE("of a worker's exceptions the last one counts", "[unit][agent][cause]") {
+  Running job{two_workers(1)};
+  REQUIRE(job.agent.step(raised("ValueError: bad", nanoseconds(t0 + 1s)), t0 + 1s).empty());
+  SECTION("be it of another's end") {
+    REQUIRE(job.agent.step(raised(lost, nanoseconds(t0 + 2s)), t0 + 2s).empty());
+    const auto first = job.agent.step(said(0, lost), t0 + 3s);
+    REQUIRE_FALSE(find_sent<WorkersFailed>(first));
+    REQUIRE(find<SeekCause>(first));
+  }
+  SECTION("or its own") {
+    REQUIRE(job.agent.step(raised("KeyError: 1", nanoseconds(t0 + 2s)), t0 + 2s).empty());
+    const auto told = job.agent.step(said(0, lost), t0 + 3s);
+    const auto& failures = find_sent<WorkersFailed>(told)->failures;
+    REQUIRE(failures[root_cause(failures)].message == "KeyError: 1");
+  }
+}
+
+TEST_CASE("an exception that was seen before anybody ended is a cause when somebody does", "[unit][agent][cause]") {
+  Running job{two_workers(1)};
+  REQUIRE(job.agent.step(raised("ValueError: bad", nanoseconds(t0 + 1s)), t0 + 1s).empty());
+  SECTION("of that end") {
+    const auto told = job.agent.step(said(0, lost), t0 + 2s);
+    REQUIRE(root_cause(find_sent<WorkersFailed>(told)->failures) == 1);
+    REQUIRE_FALSE(find<SeekCause>(told));
+  }
+  SECTION("which came later, though it ended first") {
+    WorkerEnded other = said(0, "KeyError: 'x'");
+    other.time_us = GENERATE(100'500'000, 99'900'000);  // whenever its error file was written
+    other.raised_at_ns = nanoseconds(t0 + 1500ms);
+    auto failures = find_sent<WorkersFailed>(job.agent.step(other, t0 + 2s))->failures;
+    REQUIRE(failures.size() == 2);
+    REQUIRE(failures.front().rank == Rank{1});
+    for (WorkerFailure& failure : failures) failure.raised_at_ns = 0;  // which no coordinator is told
+    REQUIRE(root_cause(failures) == 0);
+  }
+  SECTION("and not of one that came earlier") {
+    WorkerEnded other = said(0, "KeyError: 'x'");
+    other.time_us = 100'500'000;
+    other.raised_at_ns = nanoseconds(t0 + 500ms);
+    REQUIRE(find_sent<WorkersFailed>(job.agent.step(other, t0 + 2s))->failures.size() == 1);
+  }
+}
+
 }  // namespace torchup

@@ -41,6 +41,7 @@ struct Keeping {
   explicit Keeping(const LaunchConfig& config = three_workers(), std::vector<int> plain = {})
       : agent{config, AgentIdentity{NodeId{"n"}, "host", {}, {}}} {
     step(Begin{});
+    if (!config.preflight.health_check.empty()) step(ChecksDone{1, {}});
     step(FromCoordinator{HostStore{Round{0}}});
     step(StoreOpened{Round{0}, Port{4000}});
     step(FromCoordinator{three_placed(0, 0)});
@@ -89,6 +90,23 @@ TEST_CASE("a local failure asks those that stay to park, at once, and ends the o
   CHECK(*find<SignalWorkers>(died) == SignalWorkers{SIGTERM, true, ranks({2})});
   CHECK_FALSE(find<SweepDescendants>(job.parks(0)));
   CHECK(*find<SweepDescendants>(job.step(ended(2, -SIGTERM))) == SweepDescendants{0s, 30s, ranks({0})});
+}
+
+TEST_CASE("an unfit node is looked at again in time, whatever becomes of who has parked there", "[unit][agent][keep]") {
+  LaunchConfig config = three_workers();
+  config.terms.min_nodes = config.terms.max_nodes = 2;
+  config.preflight.health_check = "check";
+  Keeping job{config};
+  REQUIRE(find<RunChecks>(job.until_join()));
+  const Finding sick{Check::health, FindingLevel::unfit, "--health-check ended with 3: no mount", ""};
+  REQUIRE(find_sent<Join>(job.step(ChecksDone{2, {sick}}))->unfit == sick.text);
+  SECTION("it ends") { job.step(ended(0, -SIGKILL)); }
+  SECTION("it has left, and is being killed") { REQUIRE(find<KillWorkers>(job.says(0, WorkerLeaves{}))); }
+  REQUIRE(job.agent.deadline() == t0 + unfit_look_interval);
+  job.now += unfit_look_interval;
+  const auto again = job.step(Wake{});
+  REQUIRE(find<RunChecks>(again));
+  REQUIRE_FALSE(find_sent<Leave>(again));
 }
 
 TEST_CASE("who has parked has its place told, and the others are started", "[unit][agent][keep]") {
@@ -407,26 +425,30 @@ TEST_CASE("words that nobody asked for change nothing", "[unit][agent][keep]") {
   job.parks(0);
   CHECK(job.parks(0).empty());
   CHECK(job.says(0, WorkerStays{}).empty());
+  CHECK(job.says(2, WorkerLooked{1, 2}).empty());
   CHECK(job.says(0, WorkerRaised{"late"}).empty());
   CHECK(find<SweepDescendants>(job.parks(2))->kept == ranks({0, 2}));
 }
 
-TEST_CASE("the steps of earlier rounds do not make a kept worker look hung", "[unit][agent][keep]") {
-  LaunchConfig config = three_workers();
-  config.heartbeat_timeout = 1s;
-  Keeping job{config};
+TEST_CASE("the steps of earlier rounds are no progress of the next", "[unit][agent][keep]") {
+  Keeping job{three_workers()};
   job.next_round(3);
-  WorkerProgress progress;
-  progress.beats = 3;
-  progress.step = 3;
-  progress.ended_ns = 1;
-  const auto look = [&] { return job.step(StepsSeen{{{Rank{0}, LocalRank{0}, progress}}}); };
-  for (int i = 0; i < 50; ++i, job.now += 250ms) REQUIRE_FALSE(find<AbortWorkers>(look()));
-  progress.beats = 4;
-  progress.ended_ns = std::chrono::nanoseconds{job.now.time_since_epoch()}.count();
-  bool hung = false;
-  for (int i = 0; i < 10; ++i, job.now += 250ms) hung = hung || find<AbortWorkers>(look());
-  CHECK(hung);
+  WorkerSigns signs{
+      .local_rank = LocalRank{0}, .watched = true, .beats = 3, .beat_ns = -1};  // before this job's beginning, t0
+  const auto progressed = [&] {
+    StepsSeen seen;
+    StepSample& sample = seen.samples.emplace_back();
+    sample.signs = signs;
+    job.now += 1s;
+    const auto actions = job.step(seen);
+    const auto* const report = find<ReportProgress>(actions);
+    REQUIRE(report);
+    return report->report.progressed;
+  };
+  REQUIRE_FALSE(progressed());
+  signs.beats = 4;
+  signs.beat_ns = std::chrono::nanoseconds{job.now.time_since_epoch()}.count();
+  REQUIRE(progressed());
 }
 
 TEST_CASE("a kept worker that nothing can kill holds up no end", "[unit][agent][keep]") {

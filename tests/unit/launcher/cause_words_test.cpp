@@ -27,6 +27,18 @@ TEST_CASE("who lost another rank, or the store, is no cause", "[unit][cause]") {
         "network error, NCCL version 2.30.7\nncclRemoteError: A call failed possibly due to a network error",
         "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.",
         "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
+        "  what():  Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or "
+        "crash?",
+        "  what():  Failed to send, sent 0 bytes. Connection was likely closed. Did the remote server shutdown or "
+        "crash?",
+        "  what():  wait timeout after 300000ms, keys: /default_pg/0//cpu//0/1",
+        "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:144] no "
+        "error",
+        "RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 2000 ms",
+        "RuntimeError: Rank 1 timed out in monitoredBarrier after 2000 ms.",
+        "Observed flight recorder dump signal from another rank via TCPStore.",
+        "remote error detected from rank: 3",
+        "RuntimeError: Remote peer closed the connection.",
         "torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /default_pg/0//cpu//0/1",
         "torchup::runtime::Error: rank 1 lost the store at 10.0.0.7:29500 while the ranks met: End of file",
         "BrokenPipeError: [Errno 32] Broken pipe"}) {
@@ -127,6 +139,26 @@ RuntimeError: training failed
                               "[rank1]:     f()\n[rank1]: ValueError: bad\n\n[W1123] destroy_process_group was not "
                               "called: Connection closed by peer\n")) == "ValueError: bad");
   }
+}
+
+TEST_CASE("of several exceptions at once their words count, not what is drawn between them", "[unit][cause]") {
+  const std::string group = R"(  + Exception Group Traceback (most recent call last):
+|   File "t.py", line 3, in <module>
+|     raise ExceptionGroup("two", [OSError(28, "No space left on device"), ValueError(1)])
+| ExceptionGroup: two (2 sub-exceptions)
++-+---------------- 1 ----------------
+  | OSError: [Errno 28] No space left on device
+  +---------------- 2 ----------------
+  | ValueError: 1
+  +------------------------------------
+)";
+  CHECK(last_words(lines_of(group)) ==
+        "ExceptionGroup: two (2 sub-exceptions)\nOSError: [Errno 28] No space left on device\nValueError: 1");
+  CHECK(kind(group) == CauseKind::disk_full);
+  CHECK(is_ruler("+-+---------------- 1 ----------------"));
+  CHECK_FALSE(is_ruler("| ValueError: 1"));
+  CHECK_FALSE(is_ruler("--"));
+  CHECK_FALSE(is_ruler(""));
 }
 
 TEST_CASE("without a traceback the last lines count, or what a C++ program was terminated by", "[unit][cause]") {

@@ -106,3 +106,16 @@ TEST_CASE("our own error file can be read back", "[unit][report]") {
   REQUIRE(error.has_value());
   CHECK(*error == WorkerError{"SignalException: Process 7 got signal: 15", "stack\uFFFD", 12'000'000, true});
 }
+
+TEST_CASE("a traceback ends as the worker's output does", "[unit][error_file]") {
+  const std::string traceback =
+      "Traceback (most recent call last):\n    File \"t.py\", line 1\n  NameError: no 'prnt'\n";
+  const auto completed_by = [&](const std::vector<std::string>& output) { return completed(traceback, output); };
+  CHECK(completed_by({"epoch 1", "NameError: no 'prnt'. Did you mean: 'print'?", ""}) ==
+        "Traceback (most recent call last):\n    File \"t.py\", line 1\n  NameError: no 'prnt'. Did you mean: "
+        "'print'?\n");
+  CHECK(completed_by({"NameError: no 'prnt'"}) == traceback);
+  CHECK(completed_by({"NameError: no 'prnt'. Did you mean: 'print'?", "bye"}) == traceback);
+  CHECK(completed_by({}) == traceback);
+  CHECK(completed("", {"words"}).empty());
+}

@@ -84,6 +84,9 @@ TEST_CASE("an incident without a cause says so", "[unit][incident]") {
   CHECK_THAT(incident_summary(incident),
              Catch::StartsWith("rank 5 ") && Catch::EndsWith("; it lost another rank, or the store; no rank failed by "
                                                              "itself: a network, or a node that is gone"));
+  incident.others[0].state = ended_well;
+  CHECK_THAT(incident_summary(incident), Catch::EndsWith("; no rank failed by itself, but rank 4 had ended with 0"));
+  incident.others[0].state = "running";
   incident.history.back().placement = Placement{};
   incident.history.back().placement->group_world_size = 2;
   CHECK_THAT(incident_summary(incident), Catch::EndsWith("; no rank of this node failed by itself"));
@@ -97,6 +100,19 @@ TEST_CASE("an exit code is explained", "[unit][incident]") {
   CHECK(explain_exit(255, nothing) == "exit code 255");
   CHECK(explain_exit(-SIGSEGV, nothing) == "killed by SIGSEGV (invalid memory access)");
   CHECK(explain_exit(-40, nothing) == "killed by signal 40");
+}
+
+TEST_CASE("who was aborted because it hung did not give up by itself", "[unit][incident]") {
+  Incident incident = crash();
+  incident.failures = {failure(5, -SIGABRT)};
+  incident.failures[0].message = "No progress for 64 s: rank 5 on node1 is stuck";
+  incident.evidence.ended_for = "No progress for 64 s: rank 5 on node1 is stuck";
+  REQUIRE(incident_summary(incident) ==
+          "rank 5 (local rank 1, pid 105) on node1: it hung, and was aborted: No progress for 64 s: rank 5 on node1 is "
+          "stuck");
+  REQUIRE(nlohmann::json::parse(incident_json(incident))["evidence"]["ended_for"] == incident.evidence.ended_for);
+  incident.evidence.ended_for.clear();
+  REQUIRE(incident_summary(incident).find("it gave up by itself") != std::string::npos);
 }
 
 TEST_CASE("an out-of-memory kill is told from other kills", "[unit][incident]") {
@@ -138,11 +154,22 @@ TEST_CASE("the incident's text begins with the root cause", "[unit][incident]") 
 )");
 }
 
+TEST_CASE("the innermost frames of a crash are shown, and all are recorded", "[unit][incident]") {
+  Incident incident = crash();
+  incident.evidence.python_stack = {"Segmentation fault"};
+  for (int line = 0; line < 20; ++line) incident.evidence.python_stack.push_back("a.py:" + std::to_string(line) + " f");
+  const std::string text = incident_text(incident, time_text);
+  CHECK(text.find("  Python stack, innermost first:\n    | Segmentation fault\n    | a.py:0 f\n") != std::string::npos);
+  CHECK(text.find("    | a.py:13 f\n    | ... 6 more\n") != std::string::npos);
+  CHECK(nlohmann::json::parse(incident_json(incident)).at("evidence").at("python_stack").size() == 21);
+}
+
 TEST_CASE("the incident's text fits on a screen whatever happened", "[unit][incident]") {
   Incident incident = crash();
   incident.failures[1].message = "x";
   for (int line = 0; line < 1000; ++line) {
     incident.evidence.native_backtrace.push_back("#" + std::to_string(line) + " 0x1 in f");
+    incident.evidence.python_stack.push_back("a.py:1 f");
     incident.evidence.traceback += std::string(10'000, 'y') + "\n";
     incident.evidence.kernel_lines.push_back("kernel");
     incident.others.push_back({Rank{line}, LocalRank{0}, 1, "state " + std::to_string(line), 0});
@@ -212,6 +239,10 @@ TEST_CASE("backtraces come from the error file before the output", "[unit][incid
   incident.failures = {native};
   incident.evidence = evidence;
   CHECK(incident_summary(incident).ends_with(": SIGSEGV at 0x0"));
+
+  incident.evidence = {};
+  incident.evidence.traceback = "+-+---- 1 ----\n  | ValueError: 1\n  +-------------\n";
+  CHECK(incident_summary(incident).ends_with(": ValueError: 1"));
 
   evidence = {};
   add_backtraces(evidence, failure(5, 1), output);

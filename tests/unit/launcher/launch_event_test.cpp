@@ -202,3 +202,102 @@ TEST_CASE("what goes as planned is a line for those who debug", "[unit][events]"
         debug("rank 5 has ended: terminated, exit code -15"));
   CHECK(to_text(event::Stopping{"rank 0 failed"}) == debug("the workers are stopped: rank 0 failed"));
 }
+
+TEST_CASE("a hang is told in full to programs, and as a page to people", "[unit][events]") {
+  event::HangFound found;
+  found.number = 2;
+  found.kind = HangKind::mismatch;
+  found.summary = "No progress for 64 s";
+  found.culprits = {Rank{3}};
+  found.silent_s = 64.9;
+  found.collective = AwaitedCollective{.group = "0", .number = 7, .operation = "all_reduce"};
+  found.page = {"  rank 3: sleeping", "    train.py:41 main"};
+  auto line = nlohmann::json::parse(to_json_line(at(1, found), "h"));
+  CHECK(line.at("event") == "hang_found");
+  CHECK(line.at("number") == 2);
+  CHECK(line.at("kind") == "mismatch");
+  CHECK(line.at("culprits") == std::vector{3});
+  CHECK(line.at("silent_s") == 64.9);
+  CHECK(line.at("collective").at("group") == "0");
+  CHECK(line.at("action") == "none");
+  CHECK_FALSE(line.contains("page"));
+  CHECK(to_text(found) == EventText{LogLevel::warning, "No progress for 64 s"});
+  CHECK(page_of(found) == found.page);
+  found.action = HangAction::restart;
+  CHECK(to_text(found)->level == LogLevel::error);
+  found.collective.reset();
+  line = nlohmann::json::parse(to_json_line(at(1, found), "h"));
+  CHECK(line.at("collective").is_null());
+  CHECK(line.at("action") == "restart");
+
+  CHECK(to_text(event::HangOver{2, 182.9}) == EventText{LogLevel::warning, "it goes on after 182 s"});
+  line = nlohmann::json::parse(to_json_line(at(1, event::HangOver{2, 182.9}), "h"));
+  CHECK((line.at("number") == 2 && line.at("after_s") == 182.9));
+  const event::WorkerHung hung{{Rank{5}, LocalRank{1}, 101}, "it does not move"};
+  CHECK_FALSE(to_text(hung));  // the page has told
+  line = nlohmann::json::parse(to_json_line(at(1, hung), "h"));
+  CHECK((line.at("event") == "worker_hung" && line.at("rank") == 5 && line.at("reason") == "it does not move"));
+}
+
+TEST_CASE("what the ranks do is shown even to who wants to hear of errors alone", "[unit][events]") {
+  const event::RanksShown shown{2, "What the ranks do: rank 3 is busy", {"  rank 3: running"}};
+  CHECK(to_text(shown) == EventText{LogLevel::error, shown.summary});
+  CHECK(page_of(shown) == shown.page);
+  event::WorkerSeen seen{{Rank{5}, LocalRank{1}, 101}, "sleeping", 7};
+  CHECK(to_text(seen)->text == "rank 5 (pid 101): sleeping, step 7");
+  seen.on_page = true;
+  CHECK_FALSE(to_text(seen));
+  CHECK(page_of(seen).empty());
+}
+
+TEST_CASE("a rehearsal's faults and its end are lines, and a table", "[unit][events]") {
+  using namespace std::chrono_literals;
+  const event::FaultInjected injected{"kill rank=1 at 5 s"};
+  CHECK(to_text(injected) == EventText{LogLevel::warning, "rehearsal: kill rank=1 at 5 s"});
+  CHECK(nlohmann::json::parse(to_json_line(at(1, injected), "h")).at("text") == "kill rank=1 at 5 s");
+  RehearsalResult result;
+  result.text = "rehearsal failed: expected restarts=0, was 1";
+  result.faults = {{"kill rank=1", 5s, false, 250ms, {}, 3}, {"kill rank=9", 6s, true, {}, {}, {}}};
+  const event::RehearsalEnded over{result};
+  CHECK(to_text(over) == EventText{LogLevel::error, result.text});
+  CHECK(page_of(over) ==
+        std::vector<std::string>{"fault                   at   noticed after  going on after  steps lost",
+                                 "kill rank=1             5 s  250 ms         never           3",
+                                 "kill rank=9: not there  6 s  -              -               -"});
+  const auto line = nlohmann::json::parse(to_json_line(at(1, over), "h"));
+  CHECK(line.at("event") == "rehearsal_ended");
+  CHECK((line.at("passed") == false && line.at("text") == result.text));
+  const nlohmann::json faults = {{{"text", "kill rank=1"},
+                                  {"at_s", 5.0},
+                                  {"missing", false},
+                                  {"noticed_after_s", 0.25},
+                                  {"going_on_after_s", nullptr},
+                                  {"steps_lost", 3}},
+                                 {{"text", "kill rank=9"},
+                                  {"at_s", 6.0},
+                                  {"missing", true},
+                                  {"noticed_after_s", nullptr},
+                                  {"going_on_after_s", nullptr},
+                                  {"steps_lost", nullptr}}};
+  CHECK(line.at("faults") == faults);
+  result.passed = true;
+  CHECK(to_text(event::RehearsalEnded{result})->level == LogLevel::info);
+  CHECK(page_of(event::RehearsalEnded{}).empty());
+}
+
+TEST_CASE("a straggler is one line where it is told, and an event everywhere", "[unit][events]") {
+  event::StragglerFound late;
+  late.found.rank = Rank{3};
+  late.found.host = "nodeb";
+  late.found.share_percent = 22;
+  late.found.operation = "all_reduce";
+  CHECK(to_text(late)->level == LogLevel::debug);
+  late.told_here = true;
+  CHECK(to_text(late) == EventText{LogLevel::warning, to_text(late.found)});
+  auto line = nlohmann::json::parse(to_json_line(at(1, late), "h"));
+  CHECK(line.at("event") == "straggler_found");
+  CHECK((line.at("rank") == 3 && line.at("host") == "nodeb" && line.at("share_percent") == 22));
+  CHECK((line.contains("late_ms") && line.contains("step_ms") && line.contains("last_percent")));
+  line = nlohmann::json::parse(to_json_line(at(1, event::StragglerOver{{std::nullopt, "nodeb"}, true}), "h"));
+  CHECK((line.at("event") == "straggler_over" && line.at("rank").is_null() && line.at("host") == "nodeb"));
+}

@@ -1,4 +1,5 @@
 #include "launcher/core/options/option_values.hpp"
+#include "launcher/core/text/python_numbers.hpp"
 
 #include <catch2/catch.hpp>
 #include <map>

@@ -8,6 +8,7 @@
 
 #include "launcher/core/options/completion.hpp"
 #include "launcher/core/options/manual.hpp"
+#include "launcher/core/plan/plan_rehearsal.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
 #include "rendezvous/core/link/agent_codec.hpp"
 #include "tests/support/fake_machine.hpp"
@@ -130,6 +131,128 @@ TEST_CASE("restart pace and window", "[unit][plan]") {
   REQUIRE(refusal({{"max-restarts", "-1"}}) == "max_restarts must be >= 0");
 }
 
+TEST_CASE("how long all may be silent, and what is done then", "[unit][plan]") {
+  using Mode = HangTimeout::Mode;
+  REQUIRE(plan({}).terms.hang_timeout == HangTimeout{});
+  REQUIRE(plan({{"hang-timeout", "auto"}}).terms.hang_timeout == HangTimeout{});
+  REQUIRE(plan({{"hang-timeout", "off"}}).terms.hang_timeout == HangTimeout{.mode = Mode::off});
+  REQUIRE(plan({{"hang-timeout", "2.5"}}).terms.hang_timeout == HangTimeout{.mode = Mode::given, .silence = 2500ms});
+  REQUIRE(plan({{"hang-timeout", "2,60"}}).terms.hang_timeout ==
+          HangTimeout{.mode = Mode::given, .silence = 2s, .start = 60s});
+  REQUIRE(plan({{"hang-timeout", "0.1,inf"}}).terms.hang_timeout ==
+          HangTimeout{.mode = Mode::given, .silence = 100ms, .start = duration_max});
+  for (const std::string text : {"", "x", "2,", ",2", "2,3,4", "2s", "nan", "AUTO"}) {
+    REQUIRE(refusal({{"hang-timeout", text}}) == "--hang-timeout=" + text +
+                                                     " is not auto, off or S[,START] in seconds, for instance 120 or "
+                                                     "120,900");
+  }
+  for (const std::string text : {"0", "-1", "0.09", "2,0", "2,-1"}) {
+    REQUIRE(refusal({{"hang-timeout", text}}) == "--hang-timeout=" + text + " is too short: at least 0.1 s, or off");
+  }
+  REQUIRE(plan({}).terms.on_hang == OnHang::report);
+  REQUIRE(plan({{"on-hang", "report"}}).terms.on_hang == OnHang::report);
+  REQUIRE(plan({{"on-hang", "abort"}}).terms.on_hang == OnHang::abort);
+  REQUIRE(plan({{"on-hang", "restart"}}).terms.on_hang == OnHang::restart);
+}
+
+TEST_CASE("the heartbeat timeout is another word for both", "[unit][plan]") {
+  const JobTerms terms = plan({{"heartbeat-timeout", "30"}}).terms;
+  REQUIRE(terms.hang_timeout == HangTimeout{.mode = HangTimeout::Mode::given, .silence = 30s});
+  REQUIRE(terms.on_hang == OnHang::restart);
+  REQUIRE(plan({{"heartbeat-timeout", "0"}}).terms == plan({}).terms);
+  const JobTerms newer = plan({{"heartbeat-timeout", "30"}, {"hang-timeout", "off"}, {"on-hang", "report"}}).terms;
+  REQUIRE(newer.hang_timeout.mode == HangTimeout::Mode::off);
+  REQUIRE(newer.on_hang == OnHang::report);
+  REQUIRE(refusal({{"heartbeat-timeout", "-1"}}) == "--heartbeat-timeout must be >= 0");
+  REQUIRE(refusal({{"heartbeat-timeout", "0.01"}}) == "--heartbeat-timeout must be 0 or at least 0.1 s");
+}
+
+TEST_CASE("how often stragglers are looked for", "[unit][plan]") {
+  REQUIRE(plan({}).terms.straggler_window == 60s);
+  REQUIRE(plan({{"straggler-window", "1"}}).terms.straggler_window == 1s);
+  REQUIRE(plan({{"straggler-window", "0"}}).terms.straggler_window == 0s);
+  REQUIRE(refusal({{"straggler-window", "0.9"}}) == "--straggler-window must be 0 or at least 1 s");
+  REQUIRE(refusal({{"straggler-window", "-1"}}) == "--straggler-window must be >= 0");
+}
+
+TEST_CASE("a signal to the starter of a rehearsal's nodes ends the job where it ends an agent's", "[unit][plan]") {
+  LaunchConfig config;
+  config.end_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  config.forward_signals = {SIGUSR1};
+  config.drain_signals = {SIGUSR2};
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGALRM}) CHECK(ends_all_nodes(config, number));
+  for (const int number : {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH, SIGURG, SIGCHLD}) {
+    CHECK_FALSE(ends_all_nodes(config, number));
+  }
+  config.forward_signals.push_back(SIGTERM);  // what is listed for both ends
+  CHECK(ends_all_nodes(config, SIGTERM));
+}
+
+TEST_CASE("a rehearsal's script is read with the plan", "[unit][plan]") {
+  REQUIRE(!plan({}).rehearsal.script);
+  REQUIRE(plan({{"rehearse", "at 5s kill rank=1"}}).rehearsal.script->statements.size() == 1);
+  REQUIRE(refusal({{"rehearse", "at 5 kill rank=1"}}).starts_with("--rehearse: 1:4: '5' is no time"));
+  REQUIRE(refusal({{"rehearse", ""}}).starts_with("--rehearse: 1:1: the script is empty"));
+  REQUIRE(refusal({{"rehearse", "at 5s leave node=0 back=2s"}}) ==
+          "--rehearse: 'at 5s leave node=0 back=2s': back= needs --rehearse-nodes: nobody else starts a node again");
+  REQUIRE(refusal({{"rehearse", "expect exit=0"}, {"preflight-only", "1"}}) ==
+          "--rehearse: --preflight-only starts nothing that could have faults");
+  OptionValues values;
+  values.set("rehearse", "@faults");
+  Machine machine = fake_machine();
+  machine.script = [](const std::string& path) -> Result<std::string> { return "\nat " + path + " kill rank=1"; };
+  const auto wrong = make_plan(values, {"prog"}, false, machine);
+  REQUIRE(wrong.error().message().starts_with("--rehearse: faults:2:4: 'faults' is no time"));
+  machine.script = [](const std::string& path) -> Result<std::string> {
+    return fail(errc::bad_value, path + ": gone");
+  };
+  REQUIRE(make_plan(values, {"prog"}, false, machine).error().message() == "--rehearse: faults: gone");
+}
+
+TEST_CASE("the nodes of a rehearsal meet where their starter says", "[unit][plan]") {
+  const Texts options{{"rehearse", "at 5s kill node=1 back=2s"},
+                      {"rehearse-nodes", "3"},
+                      {"standalone", "1"},
+                      {"log-dir", "/logs"},
+                      {"result-file", "/r"},
+                      {"node-rank", "9"}};
+  const LaunchConfig starter = plan(options);
+  REQUIRE(starter.rehearsal.nodes == 3);
+  REQUIRE(starter.terms.min_nodes == 3);
+  REQUIRE(starter.output.log_dir == "/logs");
+  OptionValues values;
+  for (const auto& [name, value] : options) values.set(name, value);
+  Machine machine = fake_machine();
+  machine.rehearsed = RehearsedNode{2, 3, Port{12345}, {}};
+  const auto node = make_plan(values, {"prog"}, false, machine);
+  REQUIRE(node.has_value());
+  REQUIRE(node->rehearsal.nodes == 0);
+  REQUIRE(node->rehearsal.node == machine.rehearsed);
+  REQUIRE(node->rendezvous.backend == Backend::c10d);
+  REQUIRE(node->rendezvous.endpoint == Endpoint{"127.0.0.1", Port{12345}});
+  REQUIRE(node->rendezvous.is_host == false);
+  REQUIRE(node->rendezvous.local_addr == "127.0.0.1");
+  REQUIRE(node->terms.max_nodes == 3);
+  REQUIRE(node->output.log_dir == "/logs/node2");
+  REQUIRE(node->output.result_file == "/r.node2");
+  machine.rehearsed->index = 0;
+  REQUIRE(make_plan(values, {"prog"}, false, machine)->rendezvous.is_host == true);
+  REQUIRE(plan({{"rehearse", "expect exit=0"}, {"rehearse-nodes", "2"}, {"nnodes", "1:4"}}).terms.max_nodes == 4);
+}
+
+TEST_CASE("how many nodes a rehearsal may have", "[unit][plan]") {
+  REQUIRE(plan({{"rehearse", "expect exit=0"}, {"rehearse-nodes", "64"}}).rehearsal.nodes == 64);
+  for (const char* number : {"0", "65", "-1"}) {
+    REQUIRE(refusal({{"rehearse", "expect exit=0"}, {"rehearse-nodes", number}}) ==
+            fmt::format("--rehearse-nodes={} is not from 1 to 64", number));
+  }
+  REQUIRE(refusal({{"rehearse-nodes", "2"}}).starts_with("--rehearse-nodes needs --rehearse"));
+  for (const char* nodes : {"3:4", "1"}) {
+    REQUIRE(refusal({{"rehearse", "expect exit=0"}, {"rehearse-nodes", "2"}, {"nnodes", nodes}})
+                .starts_with("--rehearse-nodes=2: the job is one of "));
+  }
+}
+
 TEST_CASE("who is expected, and in which order ranks are given", "[unit][plan]") {
   const Texts c10d{{"rdzv-backend", "c10d"}, {"rdzv-endpoint", "a"}, {"nnodes", "2:4"}};
   const auto with = [&](Texts more) {
@@ -195,6 +318,30 @@ TEST_CASE("the workers' environment", "[unit][plan]") {
   for (const std::string& line : environment) REQUIRE(line.find("secret") == std::string::npos);
 }
 
+TEST_CASE("the hook's folder stands first where Python looks for modules", "[unit][plan]") {
+  const LaunchConfig config = plan({});
+  const auto path = [&](const std::vector<std::string>& inherited, std::string_view hook) {
+    std::vector<std::string> found;
+    const WorkerEnvironment environment{config, inherited, hook};
+    for (const std::string& line : *environment.common()) {
+      if (line.starts_with("PYTHONPATH=")) found.push_back(line);
+    }
+    return found;
+  };
+  using Lines = std::vector<std::string>;
+  CHECK(path({}, "/m/hook") == Lines{"PYTHONPATH=/m/hook"});
+  CHECK(path({"PYTHONPATH=/a:/b"}, "/m/hook") == Lines{"PYTHONPATH=/m/hook:/a:/b"});
+  CHECK(path({"PYTHONPATH="}, "/m/hook") == Lines{"PYTHONPATH=/m/hook"});
+  CHECK(path({"PYTHONPATH=/a", "PYTHONPATH=/b"}, "/m/hook") == Lines{"PYTHONPATH=/m/hook:/a"});  // as Python takes it
+  CHECK(path({"PYTHONPATH=/a"}, "") == Lines{"PYTHONPATH=/a"});
+  CHECK(path({}, "").empty());
+}
+
+TEST_CASE("Python workers have the hook unless the user will not have it", "[unit][plan]") {
+  CHECK(plan({}).worker_hook);
+  CHECK_FALSE(plan({{"no-worker-hook", "1"}}).worker_hook);
+}
+
 TEST_CASE("manual and completion know every option", "[unit][plan]") {
   const std::string manual = manual_page("1.0");
   for (const char* shell : {"bash", "zsh", "fish", "tcsh"}) {
@@ -233,6 +380,7 @@ TEST_CASE("a program that can be forked is preloaded itself", "[unit][plan]") {
   };
   using Words = std::vector<std::string>;
   REQUIRE(with(1, {"train", "a"})->preload == Words{"program"});
+  CHECK_FALSE(with(1, {"train", "a"})->worker_hook);  // it needs none
   REQUIRE(with(1, {"train", "a"}, {{"no-python", "1"}})->preload == Words{"program"});
   SECTION("nothing else is started so") {
     CHECK(

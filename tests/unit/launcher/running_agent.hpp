@@ -20,6 +20,7 @@ inline LaunchConfig two_workers(int max_restarts = 0) {
   config.end_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   config.forward_signals = {SIGUSR1, SIGUSR2};
   config.program.executable = "/bin/prog";
+  config.preflight.level = PreflightLevel::off;  // agent_checks_test has it
   return config;
 }
 
@@ -88,6 +89,21 @@ struct Running {
   Agent agent;
   std::vector<AgentAction> started;
 };
+
+/// Steps of both workers: what their pages say.
+inline StepsSeen steps(std::uint64_t beats, TimePoint last, bool saving = false) {
+  StepsSeen seen;
+  for (int i = 0; i < 2; ++i) {
+    StepSample& sample = seen.samples.emplace_back();
+    sample.rank = Rank{i};
+    sample.local_rank = LocalRank{i};
+    const auto ended = std::chrono::nanoseconds{last.time_since_epoch()}.count();
+    sample.progress = WorkerProgress{.beats = beats, .step = static_cast<std::int64_t>(beats), .ended_ns = ended};
+    if (saving && i == 1) sample.progress->saving_since_ns = 1;
+    sample.signs = {.local_rank = LocalRank{i}, .watched = true, .beats = beats, .beat_ns = ended};
+  }
+  return seen;
+}
 
 inline Verdict verdict(int code) {
   Verdict result;

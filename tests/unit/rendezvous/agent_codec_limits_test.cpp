@@ -180,6 +180,24 @@ TEST_CASE("texts and lists are read at their limits and refused beyond them", "[
   REQUIRE(error_of(count_at(failed, "", failures_told_max, failures_told_max + 1)).starts_with("a list of failures"));
 }
 
+TEST_CASE("a part of an answer or of news is read at its limit and refused beyond it", "[unit][agent_codec]") {
+  const std::string largest(diagnosis_part_bytes_max, '\xff');
+  const auto check = [](const auto& frame, std::size_t count_at) {
+    std::string bytes = encode(frame);
+    std::string_view input = bytes;
+    const auto read = take<std::decay_t<decltype(frame)>>(input);
+    REQUIRE(read.has_value());
+    REQUIRE(**read == frame);
+    REQUIRE(bytes.substr(count_at, 4) == std::string("\0\0\x04\0", 4));
+    bytes[count_at] = 1;
+    input = bytes;
+    REQUIRE(take<std::decay_t<decltype(frame)>>(input).error().code == make_error_code(errc::limit_exceeded));
+  };
+  check(AgentFrame{Examined{1, largest, true}}, 4 + 1 + 8);
+  check(AgentFrame{Arrivals{largest}}, 4 + 1);
+  check(CoordinatorFrame{HangTold{largest, true}}, 4 + 1);
+}
+
 TEST_CASE("a writer cuts what is too long, so that no frame outgrows its limit", "[unit][agent_codec]") {
   WorkerFailure loud = failure();
   loud.host.assign(2 * name_bytes_max, 'h');

@@ -1,5 +1,6 @@
 #include "rendezvous/core/link/agent_codec.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 
@@ -11,6 +12,19 @@ using namespace torchup::frames_in_full;
 using namespace std::chrono_literals;
 
 namespace {
+
+/// How long the frame of an older peer may be, which ends where this one goes on with what has been added since: behind
+/// its length, and where the whole is so long.
+std::vector<std::size_t> older_lengths(const AgentFrame& frame, std::size_t whole) {
+  if (std::holds_alternative<KeepAlive>(frame)) return {1 + sizeof(std::uint64_t)};
+  const auto* const join = std::get_if<Join>(&frame);
+  return join ? std::vector{whole - sizeof(std::uint32_t) - join->unfit.size()} : std::vector<std::size_t>{};
+}
+std::vector<std::size_t> older_lengths(const CoordinatorFrame& frame, std::size_t whole) {
+  const std::size_t number = sizeof(std::uint64_t);
+  if (std::holds_alternative<KeepAliveAnswer>(frame)) return {1 + number, 1 + 2 * number};
+  return std::holds_alternative<Placed>(frame) ? std::vector{whole - 1} : std::vector<std::size_t>{};
+}
 
 template <class Frame>
 void check_all(const std::vector<Frame>& frames) {
@@ -31,8 +45,10 @@ void check_all(const std::vector<Frame>& frames) {
       REQUIRE_FALSE(nothing->has_value());
       REQUIRE(part.size() == cut);  // nothing is taken from half a frame
     }
-    // A frame that ends within its fields is refused, whatever the field.
+    // A frame that ends within its fields is refused, whatever the field; but an older peer's has fewer.
+    const auto older = older_lengths(frame, bytes.size() - 4);
     for (std::size_t length = 1; length + 4 < bytes.size(); ++length) {
+      if (std::ranges::find(older, length) != older.end()) continue;
       std::string shorter = bytes.substr(0, 4 + length);
       shorter[0] = static_cast<char>(length & 0xff);
       shorter[1] = static_cast<char>(length >> 8 & 0xff);
@@ -187,9 +203,10 @@ TEST_CASE("durations are bent into 0 to a year", "[unit][agent_codec]") {
 
 TEST_CASE("random bytes never crash the reader", "[unit][agent_codec]") {
   std::mt19937 random{7};
+  const auto frames = agent_frames();
   int understood = 0;
   for (int round = 0; round < 20000; ++round) {
-    std::string bytes = encode(agent_frames()[random() % 9]);
+    std::string bytes = encode(frames[random() % frames.size()]);
     for (int flips = 0; flips < 3; ++flips) bytes[4 + random() % (bytes.size() - 4)] = static_cast<char>(random());
     std::string_view input = bytes;
     const auto read = take_agent_frame(input);

@@ -40,9 +40,15 @@ inline Join full_join() {
                 .lease = std::chrono::milliseconds{1500},
                 .rank_order = RankOrder::hostlist,
                 .same_world = SameWorld::fail,
-                .hostlist = "n[1-4]"};
+                .hostlist = "n[1-4]",
+                .hang_timeout = {.mode = HangTimeout::Mode::given,
+                                 .silence = std::chrono::seconds{90},
+                                 .start = std::chrono::seconds{600}},
+                .on_hang = OnHang::restart,
+                .straggler_window = std::chrono::seconds{20}};
   join.facts = {{"torch", "2.15.0"}, {"program", ""}};
   join.former = Placement{.round = Round{6}, .master_port = Port{29500}, .restart_count = 2};
+  join.unfit = "GPU 3 is lost (Xid 79)";
   return join;
 }
 
@@ -53,12 +59,20 @@ inline std::vector<AgentFrame> agent_frames() {
   resume.failed = {Round{1}, {failure()}, false};
   return {Hello{.has_token = true, .nonce = {1, 2, 3}, .run_id = RunId{"job1"}},
           Proof{{9, 8, 7}},
-          KeepAlive{1ull << 40},
+          KeepAlive{1ull << 40, ProgressReport{.watched = true,
+                                               .progressed = true,
+                                               .ending = true,
+                                               .silence = std::chrono::seconds{64},
+                                               .median_gap = std::chrono::milliseconds{142},
+                                               .longest_gap = std::chrono::seconds{7}}},
           full_join(),
           StoreReady{Round{1ll << 40}, Port{29500}},
           WorkersFailed{Round{2}, {failure(), failure()}, true},
           WorkersSucceeded{Round{3}},
           Leave{false, 143, "terminated", {failure()}, 10, true},
+          Examined{6, std::string("\x00 any \xff bytes", 14), false},
+          AskLook{},
+          Arrivals{std::string("\x80\x00", 2)},
           resume};
 }
 
@@ -66,13 +80,15 @@ inline std::vector<CoordinatorFrame> coordinator_frames() {
   const Placement placement{Round{4}, GroupRank{1}, 2, Rank{8}, 16, Rank{4}, 8, "node-a", Port{4000}, 2, 5};
   return {Challenge{1, {4, 5}, {6}},
           Welcome{1, true},
-          KeepAliveAnswer{77},
+          KeepAliveAnswer{77, std::int64_t{1} << 50, std::int64_t{1} << 60},
           Refused{67, "why"},
           HostStore{Round{4}, {"10.0.0.7", "fd00::/64"}},
           Placed{placement},
           StopWorkers{Round{4}, StopCause::fenced, "silent"},
           End{{1, "reason", {failure()}, 2, true}},
-          Waiting{"1 of 2 nodes"}};
+          Waiting{"1 of 2 nodes"},
+          Examine{6, true, true},
+          HangTold{std::string("\xc3\x00", 2), false}};
 }
 
 template <class Frame>

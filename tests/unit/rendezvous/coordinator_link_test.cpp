@@ -110,7 +110,9 @@ std::vector<CoordinatorFrame> every_frame() {
           StopWorkers{place.round, StopCause::fenced, "stop"},
           StopWorkers{place.round, StopCause::worker_failure, "stop"},
           End{{.exit_code = 0}},
-          Waiting{"wait"}};
+          Waiting{"wait"},
+          Examine{},
+          HangTold{"told"}};
 }
 
 }  // namespace
@@ -314,6 +316,14 @@ TEST_CASE("without a token too, orders come after a welcome, and no refusal is a
     agent.step(link::Heard{line, Refused{0, "go home"}});
     REQUIRE(std::get<LinkLost>(agent.told.at(0)) == LinkLost{68, "go home"});
   }
+}
+
+TEST_CASE("a refusal ends an agent with the coordinator's code, if that is one of a refusal", "[unit][link]") {
+  const auto [said, heard] = GENERATE(table<int, int>({{65, 65}, {66, 66}, {67, 67}, {68, 68}, {0, 68}, {1, 68}}));
+  Linked agent;
+  const LineId line = agent.run();
+  agent.step(link::Heard{line, Refused{said, "this node is unfit: no mount"}});
+  REQUIRE(std::get<LinkLost>(agent.told.at(0)) == LinkLost{heard, "this node is unfit: no mount"});
 }
 
 TEST_CASE("an endpoint that welcomes and then says nothing is out of reach all the same", "[unit][link]") {

@@ -68,6 +68,7 @@ struct Joins {
   Terms terms = {};
   std::vector<Detail> facts = {};
   std::optional<Place> former = {};
+  std::string unfit = {};
   More more = {};
 };
 void fields(auto& a, Joins& m) {
@@ -81,6 +82,7 @@ void fields(auto& a, Joins& m) {
   a(m.terms);
   a.list("facts", m.facts, facts_max);
   a(m.former);
+  a.later_text("why it is unfit", m.unfit, unfit_bytes_max);
   a.later(m.more.flag, m.more.word);
 }
 struct Resumes {
@@ -169,6 +171,7 @@ later::Joins later_join(bool with_more) {
   join.terms = {terms(), more};
   join.facts = {{{{"torch", "2.15.0"}, more}}, {{{"program", "x"}, more}}};
   join.former = later::Place{{placement(), more}};
+  join.unfit = "GPU 3 is lost";
   join.more = more;
   return join;
 }
@@ -178,6 +181,7 @@ Join todays_join() {
   join.terms = terms();
   join.facts = {{"torch", "2.15.0"}, {"program", "x"}};
   join.former = placement();
+  join.unfit = "GPU 3 is lost";
   return join;
 }
 later::Resumes later_resume(std::uint8_t stage) {
@@ -250,6 +254,28 @@ TEST_CASE("a later release reads its own frames whole", "[unit][agent_codec]") {
   }
 }
 
+TEST_CASE("a release that knows no word of hangs is understood, and understands", "[unit][agent_codec]") {
+  const std::string seven("\x07\0\0\0\0\0\0\0", 8);
+  REQUIRE(agent_frame(framed(3, seven)) == AgentFrame{KeepAlive{7}});
+  REQUIRE(coordinator_frame(framed(67, seven)) == CoordinatorFrame{KeepAliveAnswer{7}});
+  const AgentFrame telling{KeepAlive{7, ProgressReport{.watched = true, .silence = 3s}}};
+  REQUIRE(encode(telling).substr(5, 8) == seven);
+  REQUIRE(encode(CoordinatorFrame{KeepAliveAnswer{7, 99}}).substr(5, 8) == seven);
+
+  // Its terms end with the host list.
+  Join join = todays_join();
+  const std::string whole = written(join), list = "n[1-4]";
+  const std::string today = written(join.terms);
+  const std::string formerly = today.substr(0, today.find(list) + list.size());
+  const std::size_t at = whole.find(number(static_cast<std::uint32_t>(today.size())) + today);
+  REQUIRE(at != std::string::npos);
+  const std::string former =
+      std::string{whole}.replace(at, 4 + today.size(), number(static_cast<std::uint32_t>(formerly.size())) + formerly);
+  REQUIRE(agent_frame(framed(16, former)) == AgentFrame{join});
+  join.terms.on_hang = OnHang::abort;
+  REQUIRE(agent_frame(framed(16, former)) != AgentFrame{join});
+}
+
 TEST_CASE("a choice that only a later release knows has the meaning that PROTOCOL.md gives it", "[unit][agent_codec]") {
   Join join = todays_join();
   join.terms.rank_order = static_cast<RankOrder>(77);
@@ -257,6 +283,11 @@ TEST_CASE("a choice that only a later release knows has the meaning that PROTOCO
   const auto read = std::get<Join>(agent_frame(encode(AgentFrame{join})));
   REQUIRE(read.terms.rank_order == RankOrder::unknown);  // and the round machine refuses it
   REQUIRE(read.terms.same_world == SameWorld::warn);
+  join.terms.hang_timeout.mode = static_cast<HangTimeout::Mode>(3);
+  join.terms.on_hang = static_cast<OnHang>(3);
+  const auto hang = std::get<Join>(agent_frame(encode(AgentFrame{join})));
+  REQUIRE(hang.terms.hang_timeout.mode == HangTimeout::Mode::automatic);
+  REQUIRE(hang.terms.on_hang == OnHang::report);
 
   // In a round, an agent in an unknown stage has workers there; without one it has none.
   REQUIRE(agent_frame(framed(21, written(later_resume(5)))) == AgentFrame{todays_resume(Resume::Stage::running)});
@@ -272,7 +303,7 @@ TEST_CASE("a choice that only a later release knows has the meaning that PROTOCO
 }
 
 TEST_CASE("a frame of a type that only a later release knows is passed over", "[unit][agent_codec]") {
-  for (const std::uint8_t type : {std::uint8_t{4}, std::uint8_t{22}, std::uint8_t{63}}) {
+  for (const std::uint8_t type : {std::uint8_t{4}, std::uint8_t{25}, std::uint8_t{63}}) {
     const std::string bytes = framed(type, "whatever") + framed(type, "") + encode(AgentFrame{KeepAlive{7}}) + "\x02";
     std::string_view input = bytes;
     REQUIRE(**take_agent_frame(input) == AgentFrame{KeepAlive{7}});
@@ -281,7 +312,7 @@ TEST_CASE("a frame of a type that only a later release knows is passed over", "[
     REQUIRE_FALSE(take_agent_frame(alone)->has_value());
     REQUIRE(alone.empty());
   }
-  for (const std::uint8_t type : {std::uint8_t{64}, std::uint8_t{85}, std::uint8_t{127}}) {
+  for (const std::uint8_t type : {std::uint8_t{64}, std::uint8_t{87}, std::uint8_t{127}}) {
     const std::string bytes = framed(type, "whatever") + encode(CoordinatorFrame{KeepAliveAnswer{7}});
     std::string_view input = bytes;
     REQUIRE(**take_coordinator_frame(input) == CoordinatorFrame{KeepAliveAnswer{7}});

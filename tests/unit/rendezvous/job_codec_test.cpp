@@ -10,6 +10,9 @@ namespace {
 SavedJob full_job() {
   JobSnapshot job;
   job.terms = JobTerms{.min_nodes = 1, .max_nodes = 3, .max_restarts = 2, .lease = 1s, .hostlist = "n[0-2]"};
+  job.terms->hang_timeout = {.mode = HangTimeout::Mode::given, .silence = 20s, .start = 40s};
+  job.terms->on_hang = OnHang::abort;
+  job.terms->straggler_window = 30s;
   job.facts = {{"torch", "2.15.0"}};
   job.coordinator_address = "10.0.0.9";
   job.phase = JobSnapshot::Phase::running;

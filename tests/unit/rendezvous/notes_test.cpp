@@ -11,6 +11,7 @@ TEST_CASE("every note of a job is a line that names the node, the number and the
       {NodeRefused{"n1", "--nnodes is 2:2 here and 2:4 in the job"},
        "node n1 refused: --nnodes is 2:2 here and 2:4 in the job"},
       {NodePutAside{"n1", 3}, "node n1 was lost 3 times lately: put aside"},
+      {NodeUnfit{"n1", "GPU 3 is lost (Xid 79)"}, "node n1 is unfit: GPU 3 is lost (Xid 79)"},
       {NodeCutOff{"n1", 1500ms}, "node n1: the connection broke, it has 1.5 s to come back"},
       {NodeLost{"n1", "has ended"}, "node n1 has ended"},
       {NodesDiffer{"torch: 2 on a; 3 on b"}, "the nodes differ: torch: 2 on a; 3 on b"},
@@ -29,10 +30,16 @@ TEST_CASE("every note of a job is a line that names the node, the number and the
       {JobBegunAnew{}, "the run id is used again: another job begins"},
       {JobEndRequested{"n1", "interrupted"}, "node n1 ends the job: interrupted"},
       {JobConcluded{66, "too few nodes"}, "the job ends with 66: too few nodes"},
+      {LookVoid{"a rank has made progress"}, "a look at all ranks tells nothing: a rank has made progress"},
+      {HangNoted{64s, "stuck", RankSet{{Rank{3}, Rank{4}}}, "none"},
+       "no progress for 64 s: stuck, ranks 3-4; action: none"},
+      {HangOver{182s}, "it goes on after 182 s"},
+      {StragglerNoted{"rank 3 (nodeb) is late"}, "rank 3 (nodeb) is late"},
   };
   STATIC_REQUIRE(std::variant_size_v<Note> == std::size(lines));
   for (std::size_t i = 0; i < std::size(lines); ++i) {
     REQUIRE(lines[i].first.index() == i);
     REQUIRE(to_text(lines[i].first) == lines[i].second);
   }
+  REQUIRE(to_text(Note{HangNoted{64s, "network", {}, "abort"}}) == "no progress for 64 s: network; action: abort");
 }

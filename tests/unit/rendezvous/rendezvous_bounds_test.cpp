@@ -54,6 +54,28 @@ Told told_upon(Job& job, AgentMessage message) {
 
 }  // namespace
 
+TEST_CASE("limits of hangs and windows are taken at their least and refused below it", "[unit][rendezvous]") {
+  using Mode = HangTimeout::Mode;
+  const auto joins = [](const JobTerms& terms) {
+    Job job{terms};
+    return job.join("a");
+  };
+  REQUIRE(joins({.straggler_window = straggler_window_min}).find("refused") == std::string::npos);
+  REQUIRE(joins({.straggler_window = 0s}).find("refused") == std::string::npos);
+  REQUIRE(joins({.straggler_window = straggler_window_min - 1ns})
+              .starts_with("a refused 68: --straggler-window is 0.9 s, which is not within 1 s and"));
+  const HangTimeout least{.mode = Mode::given, .silence = hang_timeout_min, .start = hang_timeout_min};
+  REQUIRE(joins({.hang_timeout = least}).find("refused") == std::string::npos);
+  HangTimeout less = least;
+  less.silence -= 1ns;
+  REQUIRE(joins({.hang_timeout = less}).starts_with("a refused 68: --hang-timeout is "));
+  less = least;
+  *less.start -= 1ns;
+  REQUIRE(joins({.hang_timeout = less}).starts_with("a refused 68: the start of --hang-timeout is "));
+  less.mode = Mode::automatic;  // where it says nothing it may say what it likes
+  REQUIRE(joins({.hang_timeout = less}).find("refused") == std::string::npos);
+}
+
 TEST_CASE("a verdict for many members is short, and tells of the root cause", "[unit][rendezvous]") {
   Job job = crowd(500);
   const Told told = told_upon(job, WorkersFailed{.round = Round{0}, .failures = tracebacks()});

@@ -150,6 +150,19 @@ TEST_CASE("a node that joins again must still fit", "[unit][rendezvous]") {
   Join other = job.join_of("b");
   other.terms.lease = 5s;
   REQUIRE(job.say("b", other) == "b refused 68: the lease is 5 s here and 10 s in the job\n");
+  other = job.join_of("b");
+  other.terms.hang_timeout = {.mode = HangTimeout::Mode::given, .silence = 20s};
+  REQUIRE(job.say("b", other) == "b refused 68: --hang-timeout is 20 s here and auto in the job\n");
+  other.terms.hang_timeout = {.mode = HangTimeout::Mode::given, .silence = 20s, .start = 300s};
+  REQUIRE(job.say("b", other) == "b refused 68: --hang-timeout is 20 s,300 s here and auto in the job\n");
+  other.terms.hang_timeout = {.mode = HangTimeout::Mode::off};
+  REQUIRE(job.say("b", other) == "b refused 68: --hang-timeout is off here and auto in the job\n");
+  other = job.join_of("b");
+  other.terms.on_hang = OnHang::abort;
+  REQUIRE(job.say("b", other) == "b refused 68: --on-hang is abort here and report in the job\n");
+  other = job.join_of("b");
+  other.terms.straggler_window = 0s;
+  REQUIRE(job.say("b", other) == "b refused 68: --straggler-window is 0 s here and 60 s in the job\n");
 }
 
 TEST_CASE("an ended job stays ended, whatever its members say", "[unit][rendezvous]") {

@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "rendezvous/base/worker_page.hpp"
+
 using namespace torchup;
 
 namespace {
@@ -18,7 +20,8 @@ std::string packet_of(const Word& word) {
 TEST_CASE("a worker's words come through the channel", "[unit][worker_channel]") {
   for (const WorkerWord& word :
        {WorkerWord{WorkerStays{}}, WorkerWord{WorkerLeaves{}}, WorkerWord{WorkerRaised{"ValueError: a=b"}},
-        WorkerWord{WorkerParked{0}}, WorkerWord{WorkerParked{1LL << 60}}}) {
+        WorkerWord{WorkerParked{0}}, WorkerWord{WorkerParked{1LL << 60}}, WorkerWord{WorkerLooked{0, 0}},
+        WorkerWord{WorkerLooked{~0ULL, worker_answer_bytes}}}) {
     const auto read = parse_worker_word(packet_of(word));
     REQUIRE(read.has_value());
     CHECK(*read == word);
@@ -28,6 +31,7 @@ TEST_CASE("a worker's words come through the channel", "[unit][worker_channel]")
 TEST_CASE("an agent's words come through the channel", "[unit][worker_channel]") {
   for (const AgentWord& word :
        {AgentWord{RoundOver{"rank 1 was ended by signal 9"}}, AgentWord{OwnFault{}}, AgentWord{NewPlace{}},
+        AgentWord{LookWanted{0}}, AgentWord{LookWanted{~0ULL}}, AgentWord{LookWanted{5, true}},
         AgentWord{NewPlace{{{"RANK", "3"}, {"MASTER_ADDR", "fe80::1%eth0"}, {"EMPTY", ""}, {"EQUALS", "a=b=c"}}}}}) {
     const auto read = parse_agent_word(packet_of(word));
     REQUIRE(read.has_value());
@@ -38,6 +42,9 @@ TEST_CASE("an agent's words come through the channel", "[unit][worker_channel]")
 TEST_CASE("the channel's packets are lines that Python can write by hand", "[unit][worker_channel]") {
   CHECK(packet_of(WorkerWord{WorkerStays{}}) == "stay\n");
   CHECK(packet_of(WorkerWord{WorkerParked{7}}) == "parked\nstep=7\n");
+  CHECK(packet_of(WorkerWord{WorkerLooked{7, 512}}) == "looked\nnumber=7\nlength=512\n");
+  CHECK(packet_of(AgentWord{LookWanted{7}}) == "look\nnumber=7\n");
+  CHECK(packet_of(AgentWord{LookWanted{7, true}}) == "look\nnumber=7\npassing=1\n");
   CHECK(packet_of(AgentWord{RoundOver{"a node is lost"}}) == "abort\nreason=a node is lost\n");
   CHECK(packet_of(AgentWord{NewPlace{{{"RANK", "1"}, {"WORLD_SIZE", "4"}}}}) == "place\nRANK=1\nWORLD_SIZE=4\n");
 }
@@ -74,12 +81,16 @@ TEST_CASE("packets that are none end the channel", "[unit][worker_channel]") {
         std::string{"stay\n\n"}, std::string{"stay\nno equals\n"}, std::string{"stay\n=value\n"},
         std::string{"stay\0\n", 6}, std::string{"parked\n"}, std::string{"parked\nstep=\n"},
         std::string{"parked\nstep=-1\n"}, std::string{"parked\nstep=1x\n"},
-        std::string{"parked\nstep=99999999999999999999\n"}}) {
+        std::string{"parked\nstep=99999999999999999999\n"}, std::string{"looked\n"}, std::string{"looked\nnumber=1\n"},
+        std::string{"looked\nlength=1\n"}, std::string{"looked\nnumber=-1\nlength=1\n"},
+        std::string{"looked\nnumber=1\nlength=262145\n"}}) {
     CAPTURE(packet);
     const auto read = parse_worker_word(packet);
     REQUIRE(read.has_error());
     CHECK(read.error().code == errc::bad_frame);
   }
+  CHECK(parse_agent_word("look\n").error().code == errc::bad_frame);
+  CHECK(parse_agent_word("look\nnumber=18446744073709551616\n").error().code == errc::bad_frame);
   CHECK(parse_agent_word("place\nRANK=0\nRANK=1\n").error().code == errc::bad_frame);
   CHECK(parse_worker_word("stay\nA=" + std::string(worker_packet_bytes_max, 'x') + "\n").error().code ==
         errc::limit_exceeded);

@@ -61,6 +61,56 @@ TEST_CASE("a page is open once its worker has said so", "[unit][worker_page]") {
   REQUIRE_FALSE(is_worker_page_open(std::span{page.bytes}.first(100), 77));
 }
 
+TEST_CASE("what a hook says is read", "[unit][worker_page]") {
+  Page page = opened().put(wp::python, 0x030b02f0).put(wp::signal, 61).put(wp::helper, 79).put(wp::raised_at, 5);
+  page.put(wp::collectives, 1234).put(wp::collectives_at, 6).put(wp::thread_raised_at, 7).put(wp::ending_at, 8);
+  page.put(wp::recorded, 1);
+  std::memcpy(page.bytes.data() + wp::thread_raised, "ValueError: x", 13);
+  const HookPage expected{77, 61, 79, 5, 1234, 6, 0x030b02f0, 7, 8, "ValueError: x", true};
+  CHECK(read_hook_page(page.bytes) == expected);
+
+  SECTION("a text without an end") {
+    std::memset(page.bytes.data() + wp::thread_raised, 'x', worker_page_bytes - wp::thread_raised);
+    CHECK(read_hook_page(page.bytes)->thread_raised == std::string(wp::thread_raised_bytes, 'x'));
+  }
+  SECTION("numbers that are none") {
+    page.put(wp::signal, 65).put(wp::helper, 1ULL << 31).put(wp::raised_at, ~0ULL).put(wp::ending_at, 1ULL << 63);
+    const auto hook = read_hook_page(page.bytes);
+    CHECK(hook->signal == 0);
+    CHECK(hook->helper == 0);
+    CHECK(hook->raised_at_ns == 0);
+    CHECK(hook->ending_at_ns == 0);
+    CHECK(read_hook_page(page.put(wp::signal, 64).bytes)->signal == 64);
+  }
+  SECTION("nobody can be meant by its pid") {
+    CHECK_FALSE(read_hook_page(page.put(wp::pid, 0).bytes));
+    CHECK_FALSE(read_hook_page(page.put(wp::pid, 1ULL << 31).bytes));
+    CHECK(read_hook_page(page.put(wp::pid, (1ULL << 31) - 1).bytes));
+  }
+  SECTION("it is not set up, or not there") {
+    CHECK_FALSE(read_hook_page(page.put(wp::magic, 0).bytes));
+    CHECK_FALSE(read_hook_page(opened().bytes));
+    CHECK_FALSE(read_hook_page(std::span{page.bytes}.first(worker_page_bytes - 1)));
+  }
+}
+
+TEST_CASE("a hook below a shell tells of steps, and hears no request to drain", "[unit][worker_page]") {
+  const Page page = opened().beat(1, 10).put(wp::newest, 1).put(wp::python, 0x030b02f0);
+  CHECK(read_worker_page(page.bytes, 76)->step == 10);
+  CHECK_FALSE(is_worker_page_open(page.bytes, 77));
+}
+
+TEST_CASE("a worker of our runtime tells of its groups once it has one, and of its end", "[unit][worker_page]") {
+  Page page = opened().put(wp::helper, 79).put(wp::collectives, 1234).put(wp::collectives_at, 6);
+  HookPage expected{.process = 77, .helper = 79, .collectives = 1234, .collectives_at_ns = 6};
+  CHECK(read_hook_page(page.bytes) == expected);
+  CHECK(is_worker_page_open(page.bytes, 77));
+  page.put(wp::helper, 0).put(wp::ending_at, 8);
+  expected.helper = 0;
+  expected.ending_at_ns = 8;
+  CHECK(read_hook_page(page.bytes) == expected);
+}
+
 TEST_CASE("the page's address survives the environment", "[unit][worker_page]") {
   const WorkerPageAddress address{.fd = 3, .device = 25, .inode = 1ULL << 40, .pid = 4711};
   REQUIRE(*parse_worker_page_address(to_text(address)) == address);

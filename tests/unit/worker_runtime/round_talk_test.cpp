@@ -54,6 +54,11 @@ TEST_CASE("an exception is a consequence, or its own fault, and the agent says w
       REQUIRE_FALSE(talk.blame());
     }
   }
+  SECTION("what it is asked besides says nothing of that") {
+    REQUIRE(talk.raise("bad batch"));
+    REQUIRE_FALSE(talk.hear(LookWanted{1}));
+    REQUIRE_FALSE(talk.blame());
+  }
   SECTION("the agent has gone") {
     REQUIRE(talk.raise("closed by peer"));
     talk.end();

@@ -137,6 +137,20 @@ TEST_CASE("the flag stands before what blocks is ended, which goes on until the 
   }
 }
 
+TEST_CASE("who asks how far the process is is heard too, in a round and between two", "[worker_runtime][round_link]") {
+  Ends ends;
+  AgentChannel channel{std::move(ends.worker)};
+  std::atomic<std::uint64_t> asked = 0;
+  RoundLink link{&channel, [] {}, [&](std::uint64_t number) { asked = number; }};
+  ends.say(LookWanted{4});
+  wait_until([&] { return asked == 4; });
+  link.enter_round();
+  ends.say(RoundOver{"a test"});
+  ends.say(LookWanted{5});
+  wait_until([&] { return asked == 5; });
+  REQUIRE(link.is_over());
+}
+
 TEST_CASE("who waits for a word waits as long as there is an agent to say it", "[worker_runtime][round_link]") {
   Ends ends;
   AgentChannel channel{std::move(ends.worker)};

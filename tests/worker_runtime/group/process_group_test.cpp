@@ -27,7 +27,8 @@ ProcessGroup group_with(const c10::intrusive_ptr<c10d::Backend>& backend) {
   state->name = std::string{"1"};  // g++ 12 warns of the literal
   state->job = std::make_shared<const JobState>();
   state->global_ranks = {0, 1};
-  state->connection = std::make_unique<GroupConnection>(GroupConnection::Kind::nccl, [&] { return backend; });
+  state->connection = std::make_unique<GroupConnection>(
+      GroupConnection::Kind::nccl, GroupMembers{state->name, state->global_ranks}, [&] { return backend; });
   return ProcessGroup{std::move(state)};
 }
 

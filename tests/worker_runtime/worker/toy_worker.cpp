@@ -91,6 +91,36 @@ int hang(torchup::Worker& worker) {
   return 0;
 }
 
+/// One of two ranks leaves out a collective: of the job's group, or of another one.
+int skip(torchup::Worker& worker, int who, bool other) {
+  auto group = torchup::init_process_group({.backend = "gloo"});
+  torch::Tensor tensor = torch::ones({256, 4});
+  for (int i = 0; i < 3; ++i) torchup::all_reduce(tensor, group);
+  const auto pair = group.new_group(std::vector<int>{0, 1});
+  if (worker.rank() == who) hang_here();
+  if (other) torchup::broadcast(tensor, *pair, 0);
+  torchup::all_reduce(tensor, group);
+  return 0;
+}
+
+/// Rank 1 of two ends in the first round; in the next rank 0, which has survived, leaves out the fifth collective.
+int skip_in_elastic_run(torchup::Worker& worker) {
+  auto group = torchup::init_process_group({.backend = "gloo"});
+  torch::nn::Linear net{2, 1};
+  torchup::Elastic elastic{worker, group, {.seed = 1}};
+  return elastic.run(
+      [&](torchup::Position) {
+        torch::Tensor tensor = torch::ones({8});
+        const bool first = worker.restart_count() == 0;
+        for (int i = 0; i < (first ? 60 : 4); ++i) torchup::all_reduce(tensor, group);
+        if (first && worker.rank() == 1) std::_Exit(9);
+        if (!first && worker.rank() == 0) hang_here();
+        torchup::all_reduce(tensor, group);
+        return 0;
+      },
+      net);
+}
+
 /// Steps with a collective every `every` steps: in between, ranks drift apart. Ends when told to stop.
 int steps(torchup::Worker& worker, int every) {
   auto group = torchup::init_process_group({.backend = "gloo"});
@@ -173,6 +203,8 @@ int train(torchup::Worker& worker, std::span<char*> arguments) {
   }
   if (what == "five-steps") return five_steps(worker, arguments[2]);
   if (what == "hang") return hang(worker);
+  if (what == "skip") return skip(worker, std::atoi(arguments[2]), arguments.size() > 3);
+  if (what == "skip-in-elastic-run") return skip_in_elastic_run(worker);
   if (what == "steps") return steps(worker, std::atoi(arguments[2]));
   if (what == "outcome") return outcome(worker);
   if (what == "wrapped") return wrapped(worker);

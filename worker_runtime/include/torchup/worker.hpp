@@ -42,7 +42,7 @@ class Worker {
   torch::Device device() const;
 
   /// Call at the end of every step, with the number of steps done, equally often on every rank. It is the heartbeat
-  /// that the launcher's --heartbeat-timeout watches, and names the step in reports of failures. Costs no system call.
+  /// that the launcher's --hang-timeout watches, and names the step in reports of failures. Costs no system call.
   ///
   /// When the job is asked to stop (options.stop_signal at any rank, or a drain by the launcher), all ranks get `stop`
   /// after the same step, however far they are apart: save, and leave with exit_requeue.

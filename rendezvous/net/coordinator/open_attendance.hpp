@@ -1,0 +1,46 @@
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "rendezvous/core/round/job_watch.hpp"
+#include "rendezvous/core/round/rendezvous.hpp"
+#include "rendezvous/net/coordinator/coordinator.hpp"
+
+namespace torchup {
+
+/// One connection's words on their way: to the round machine by `step`, to the watch beside it by `heed`, and at last,
+/// once, to `leave`.
+class OpenAttendance final : public Coordinator::Attendance {
+ public:
+  OpenAttendance(Peer peer, std::function<void(RendezvousEvent)> step, std::function<void(const watch::Event&)> heed,
+                 std::function<void(bool)> leave)
+      : peer_{peer}, step_{std::move(step)}, heed_{std::move(heed)}, leave_{std::move(leave)} {}
+  ~OpenAttendance() override { gone(true); }
+
+  void said(AgentMessage message) override {
+    if (!leave_) return;
+    if (const auto answer = watch::event_of(peer_, message)) return heed_(*answer);
+    step_(Said{peer_, std::move(message)});
+  }
+  void resumed(Resume resume) override {
+    if (leave_) step_(Resumed{peer_, std::move(resume)});
+  }
+  void alive() override {
+    if (leave_) step_(Alive{peer_});
+  }
+  void progressed(const ProgressReport& report) override {
+    if (leave_) heed_(watch::Progressed{peer_, report});
+  }
+  void gone(bool end_of_file) override {
+    if (const auto leave = std::exchange(leave_, {})) leave(end_of_file);
+  }
+
+ private:
+  Peer peer_;
+  std::function<void(RendezvousEvent)> step_;
+  std::function<void(const watch::Event&)> heed_;
+  std::function<void(bool)> leave_;
+};
+
+}  // namespace torchup
