@@ -67,7 +67,9 @@ class Cluster:
         nodes = "\n".join(f"NodeName={name} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=100 Gres=gpu:{GPUS}"
                           for name, port in zip(NODES, ports[1:]))
         self.config = self.folder / "slurm.conf"
-        self.config.write_text(f"""ClusterName=c
+        # A name of its own: each cluster counts its jobs from 1, and run ids, with ports and seats, are made of both.
+        self.name = f"c{ports[0]}"
+        self.config.write_text(f"""ClusterName={self.name}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
 SlurmUser=root

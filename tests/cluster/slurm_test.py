@@ -85,7 +85,7 @@ class Slurm(unittest.TestCase):
     def test_a_port_that_is_taken(self):
         taken = f"{sys.executable} -c 'import socket, sys, time; s = socket.create_server((\"\", int(sys.argv[1]))); " \
                 "print(\"held\", flush=True); time.sleep(100)'"
-        job = f"""exec 3< <(exec {taken} $({sys.executable} {self.port_program()} slurm.c.$SLURM_JOB_ID.0.0))
+        job = f"""exec 3< <(exec {taken} $({sys.executable} {self.port_program()} slurm.{self.cluster.name}.$SLURM_JOB_ID.0.0))
 read -u 3 held; srun -N2 -n2 {TORCHUP} sh -c 'echo $RANK/$WORLD_SIZE'; code=$?; kill $!; exit $code"""
         said = self.run_job("salloc", "-N2", "bash", "-c", job)
         self.assertEqual(sorted(said.split()), ["0/2", "1/2"])
@@ -135,7 +135,7 @@ held = [socket.create_server(("", 20000 + (value + index * 4099) % 12288)) for i
 print("held", flush=True)
 time.sleep(100)
 """)
-        job = f"""exec 3< <(exec {sys.executable} {hold} slurm.c.$SLURM_JOB_ID.0.0)
+        job = f"""exec 3< <(exec {sys.executable} {hold} slurm.{self.cluster.name}.$SLURM_JOB_ID.0.0)
 read -u 3 held; srun -N2 -n2 {TORCHUP} --rdzv-conf=join_timeout=10 echo started; code=$?; kill $!; exit $code"""
         said = self.fails(67, "salloc", "-N2", "bash", "-c", job)
         self.assertIn("port", said)
