@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -34,14 +35,35 @@ Result<Nodes> read_nodes(const OptionValues& options) {
   return Nodes{static_cast<int>(*least), static_cast<int>(*most), true};
 }
 
+/// Whether the command line itself has that option.
+bool is_typed(const OptionValues& options, std::string_view name) {
+  return options.source(name) == fmt::format("--{}", name);
+}
+
+/// Agents on hosts are started where there is no scheduler, and there is a queue to come back to in Slurm alone.
+Result<> check_place(std::string_view scheduler, const OptionValues& options) {
+  constexpr std::array<std::string_view, 4> elsewhere{"hosts", "hostfile", "host-discovery", "requeue"};
+  for (const std::string_view name : elsewhere) {
+    if (!is_typed(options, name) || (name == "requeue" && scheduler == "slurm")) continue;
+    return fail(errc::bad_value, fmt::format("--print-batch-script={}: --{} has no meaning there", scheduler, name));
+  }
+  return {};
+}
+
+/// Whether torchup would take the first word for an option of its own, or a second one `--` away.
+bool is_mistaken(const std::vector<std::string>& program) {
+  return !program.empty() && (program.front().starts_with('-') || (program.size() > 1 && program[1] == "--"));
+}
+
 /// Our own words, then the program's.
 std::vector<std::string> command_line(const OptionValues& options, const std::vector<std::string>& program) {
   std::vector<std::string> words{"torchup"};
   for (const OptionSpec& option : option_table()) {
+    if (option.name == own_option || !is_typed(options, option.name)) continue;
     const std::string name = "--" + std::string{option.name};
-    if (option.name == own_option || options.source(option.name) != name) continue;
     words.push_back(option.kind == ValueKind::flag ? name : name + "=" + options.text(option.name));
   }
+  if (is_mistaken(program)) words.emplace_back("--");
   words.insert(words.end(), program.begin(), program.end());
   return words;
 }
@@ -57,19 +79,21 @@ std::string in_shell(const std::string& word) {
   return quoted + "'";
 }
 
-/// Each string of JSON is one of YAML.
-std::string in_yaml(const std::string& word) {
-  return ordered_json(word).dump(-1, ' ', true, ordered_json::error_handler_t::replace);
+/// A word of a container's command. Each string of JSON is one of YAML; of two dollar signs Kubernetes makes one, and
+/// of $(NAME) a variable.
+std::string in_manifest(const std::string& word) {
+  std::string escaped;
+  for (const char letter : word) escaped += letter == '$' ? std::string{"$$"} : std::string{letter};
+  return ordered_json(escaped).dump(-1, ' ', true, ordered_json::error_handler_t::replace);
 }
 
 std::string slurm_script(const OptionValues& options, const std::vector<std::string>& program, const Nodes& nodes) {
   std::string text = "#!/bin/bash\n";
-  text += nodes.said ? fmt::format("#SBATCH --nodes={}\n", nodes.most)
-                     : "##SBATCH --nodes=N            (--nnodes did not say)\n";
-  text += "#SBATCH --ntasks-per-node=1\n";
+  text += nodes.said ? fmt::format("#SBATCH --nodes={}\n", nodes.most) : "##SBATCH --nodes=N  # --nnodes did not say\n";
+  text += "#SBATCH --ntasks-per-node=1\n# What is wanted of these, without the first #:\n";
   const auto workers = workers_per_node(options);
-  text += fmt::format("##SBATCH --gpus-per-node={}    (without the first # where nodes have GPUs)\n",
-                      workers ? fmt::format("{}", *workers) : "N");
+  text += fmt::format("##SBATCH --gpus-per-node={}\n", workers ? fmt::format("{}", *workers) : "N");
+  text += "##SBATCH --exclusive  # all CPUs of the nodes; without it, or --cpus-per-task=N, one\n";
   text += "##SBATCH --time=HH:MM:SS\n##SBATCH --partition=NAME\n";
   if (nodes.elastic()) text += "#SBATCH --no-kill\n";
   if (options.has("requeue")) text += "#SBATCH --requeue\n#SBATCH --open-mode=append\n";
@@ -163,7 +187,7 @@ std::string kubernetes_manifest(const OptionValues& options, const std::vector<s
                                 const Nodes& nodes) {
   std::string command;
   for (const std::string& word : command_line(options, program)) {
-    command += (command.empty() ? "" : ", ") + in_yaml(word);
+    command += (command.empty() ? "" : ", ") + in_manifest(word);
   }
   const auto workers = workers_per_node(options);
   return std::string{service} + fmt::format(job, fmt::arg("nodes", nodes.most),
@@ -178,6 +202,7 @@ Result<std::string> batch_script(std::string_view scheduler, const OptionValues&
                                  const std::vector<std::string>& program) {
   const auto nodes = read_nodes(options);
   if (!nodes) return nodes.error();
+  if (auto goes = check_place(scheduler, options); !goes) return goes.error();
   if (scheduler == "slurm") return slurm_script(options, program, *nodes);
   if (scheduler == "kubernetes") return kubernetes_manifest(options, program, *nodes);
   return fail(errc::bad_value,

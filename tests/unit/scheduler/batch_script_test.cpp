@@ -23,7 +23,7 @@ std::string script(std::string_view scheduler, const std::map<std::string, std::
 TEST_CASE("a script for sbatch starts this command line on all its nodes", "[unit][scheduler]") {
   const std::string text = script("slurm", {{"nnodes", "4"}, {"nproc-per-node", "8"}, {"print-batch-script", "slurm"}});
   REQUIRE_THAT(text, StartsWith("#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\n"));
-  REQUIRE_THAT(text, Contains("\n##SBATCH --gpus-per-node=8 "));
+  REQUIRE_THAT(text, Contains("\n##SBATCH --gpus-per-node=8\n"));
   REQUIRE_THAT(text, EndsWith("\nsrun 'torchup' '--nnodes=4' '--nproc-per-node=8' 'train.py' '--epochs' '10'\n"));
   for (const char* elastic : {"no-kill", "requeue", "open-mode"}) REQUIRE(text.find(elastic) == std::string::npos);
 }
@@ -38,24 +38,43 @@ TEST_CASE("an elastic job and one that comes back have what they need", "[unit][
 
 TEST_CASE("what is not said stands as a comment", "[unit][scheduler]") {
   const std::string text = script("slurm", {});
-  REQUIRE_THAT(text, Contains("\n##SBATCH --nodes=N "));
-  REQUIRE_THAT(text, Contains("\n##SBATCH --gpus-per-node=N "));
+  REQUIRE_THAT(text, Contains("\n##SBATCH --nodes=N  # "));
+  REQUIRE_THAT(text, Contains("\n##SBATCH --gpus-per-node=N\n"));
   REQUIRE_THAT(script("kubernetes", {}), Contains("completions: 1  # --nnodes did not say\n"));
 }
 
 TEST_CASE("no word of the command line becomes a word of the shell's or of YAML", "[unit][scheduler]") {
-  const std::vector<std::string> program{"a b.py", "it's", "$(touch x)", "\"quoted\"", "two\nlines", "é\xff"};
+  const std::vector<std::string> program{"a b.py", "it's", "$(touch x) $$", "\"quoted\"", "two\nlines", "é\xff"};
   const std::string text = script("slurm", {}, program);
-  REQUIRE_THAT(text, EndsWith("\nsrun 'torchup' 'a b.py' 'it'\\''s' '$(touch x)' '\"quoted\"' 'two\nlines' 'é\xff'\n"));
+  REQUIRE_THAT(text,
+               EndsWith("\nsrun 'torchup' 'a b.py' 'it'\\''s' '$(touch x) $$' '\"quoted\"' 'two\nlines' 'é\xff'\n"));
   REQUIRE_THAT(script("kubernetes", {}, program),
-               Contains("command: [\"torchup\", \"a b.py\", \"it's\", \"$(touch x)\", \"\\\"quoted\\\"\", "
+               Contains("command: [\"torchup\", \"a b.py\", \"it's\", \"$$(touch x) $$$$\", \"\\\"quoted\\\"\", "
                         "\"two\\nlines\", \"\\u00e9\\ufffd\"]\n"));
+}
+
+TEST_CASE("a program is not taken for options where it looks like them", "[unit][scheduler]") {
+  REQUIRE_THAT(script("slurm", {{"nnodes", "2"}}, {"-x.py", "1"}),
+               EndsWith(" 'torchup' '--nnodes=2' '--' '-x.py' '1'\n"));
+  REQUIRE_THAT(script("slurm", {}, {"x.py", "--", "1"}), EndsWith(" 'torchup' '--' 'x.py' '--' '1'\n"));
+  REQUIRE_THAT(script("slurm", {}, {"x.py", "-1", "--"}), EndsWith(" 'torchup' 'x.py' '-1' '--'\n"));
+}
+
+TEST_CASE("options that mean something elsewhere alone are refused", "[unit][scheduler]") {
+  for (const char* name : {"hosts", "hostfile", "host-discovery"}) {
+    REQUIRE_THAT(script("slurm", {{name, "x"}}),
+                 StartsWith("error: --print-batch-script=slurm: --" + std::string{name}));
+    REQUIRE_THAT(script("kubernetes", {{name, "x"}}), StartsWith("error: --print-batch-script=kubernetes: "));
+  }
+  REQUIRE_THAT(script("kubernetes", {{"requeue", "3"}}),
+               StartsWith("error: --print-batch-script=kubernetes: --requeue"));
 }
 
 TEST_CASE("options of variables and files are not the command line's", "[unit][scheduler]") {
   OptionValues values;
   values.set("nnodes", "2");
   values.set("max-restarts", "3", "PET_MAX_RESTARTS");
+  values.set("hostfile", "list", "PET_HOSTFILE");
   values.set("module", "1");
   const auto text = batch_script("slurm", values, {"m"});
   REQUIRE_THAT(*text, EndsWith("\nsrun 'torchup' '--nnodes=2' '--module' 'm'\n"));
