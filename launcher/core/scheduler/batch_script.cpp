@@ -35,16 +35,21 @@ Result<Nodes> read_nodes(const OptionValues& options) {
   return Nodes{static_cast<int>(*least), static_cast<int>(*most), true};
 }
 
-/// Whether the command line itself has that option.
-bool is_typed(const OptionValues& options, std::string_view name) {
-  return options.source(name) == fmt::format("--{}", name);
+/// Those of the command line itself.
+OptionValues typed_options(const OptionValues& options) {
+  OptionValues typed;
+  for (const OptionSpec& option : option_table()) {
+    if (option.name == own_option || options.source(option.name) != fmt::format("--{}", option.name)) continue;
+    typed.set(option.name, options.text(option.name));
+  }
+  return typed;
 }
 
 /// Agents on hosts are started where there is no scheduler, and there is a queue to come back to in Slurm alone.
 Result<> check_place(std::string_view scheduler, const OptionValues& options) {
   constexpr std::array<std::string_view, 4> elsewhere{"hosts", "hostfile", "host-discovery", "requeue"};
   for (const std::string_view name : elsewhere) {
-    if (!is_typed(options, name) || (name == "requeue" && scheduler == "slurm")) continue;
+    if (!options.has(name) || (name == "requeue" && scheduler == "slurm")) continue;
     return fail(errc::bad_value, fmt::format("--print-batch-script={}: --{} has no meaning there", scheduler, name));
   }
   return {};
@@ -59,7 +64,7 @@ bool is_mistaken(const std::vector<std::string>& program) {
 std::vector<std::string> command_line(const OptionValues& options, const std::vector<std::string>& program) {
   std::vector<std::string> words{"torchup"};
   for (const OptionSpec& option : option_table()) {
-    if (option.name == own_option || !is_typed(options, option.name)) continue;
+    if (!options.has(option.name)) continue;
     const std::string name = "--" + std::string{option.name};
     words.push_back(option.kind == ValueKind::flag ? name : name + "=" + options.text(option.name));
   }
@@ -200,11 +205,12 @@ std::string kubernetes_manifest(const OptionValues& options, const std::vector<s
 
 Result<std::string> batch_script(std::string_view scheduler, const OptionValues& options,
                                  const std::vector<std::string>& program) {
-  const auto nodes = read_nodes(options);
+  const OptionValues typed = typed_options(options);
+  const auto nodes = read_nodes(typed);
   if (!nodes) return nodes.error();
-  if (auto goes = check_place(scheduler, options); !goes) return goes.error();
-  if (scheduler == "slurm") return slurm_script(options, program, *nodes);
-  if (scheduler == "kubernetes") return kubernetes_manifest(options, program, *nodes);
+  if (auto goes = check_place(scheduler, typed); !goes) return goes.error();
+  if (scheduler == "slurm") return slurm_script(typed, program, *nodes);
+  if (scheduler == "kubernetes") return kubernetes_manifest(typed, program, *nodes);
   return fail(errc::bad_value,
               fmt::format("--print-batch-script={}: there is one for slurm and for kubernetes", scheduler));
 }

@@ -78,6 +78,11 @@ TEST_CASE("options of variables and files are not the command line's", "[unit][s
   values.set("module", "1");
   const auto text = batch_script("slurm", values, {"m"});
   REQUIRE_THAT(*text, EndsWith("\nsrun 'torchup' '--nnodes=2' '--module' 'm'\n"));
+  OptionValues variables;
+  variables.set("nnodes", "2", "PET_NNODES");
+  variables.set("requeue", "2", "PET_REQUEUE");
+  REQUIRE_THAT(*batch_script("kubernetes", variables, {"m"}), Contains("completions: 1  # --nnodes did not say\n"));
+  REQUIRE(batch_script("slurm", variables, {"m"})->find("--requeue") == std::string::npos);
 }
 
 TEST_CASE("an Indexed Job meets by a headless service", "[unit][scheduler]") {
