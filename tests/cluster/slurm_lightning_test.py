@@ -1,7 +1,8 @@
 """Lightning under torchup in a real Slurm (slurm_cluster.py): it takes torchup's places by itself, and Slurm's where it is told
 to, which are then the workers'.
 
-usage: slurm_lightning_test.py TORCHUP [unittest options]      skipped as slurm_test.py is, and without lightning (PyPI)
+usage: slurm_lightning_test.py TORCHUP [unittest options]      skipped as slurm_test.py is, and without lightning (scripts/setup --tests
+installs it)
 
 The Python is the one that runs this, or TORCHUP_LIGHTNING_PYTHON.
 """
@@ -50,7 +51,7 @@ class Lightning(unittest.TestCase):
     def setUpClass(cls):
         reason = why_not()
         if not reason and subprocess.run([PYTHON, "-c", "import lightning, torch"], capture_output=True).returncode:
-            reason = "lightning is not there (PyPI)"
+            reason = "lightning is not there (scripts/setup --tests installs it)"
         if reason:
             raise unittest.SkipTest(reason)
         cls.cluster = Cluster(cls.enterClassContext(tempfile.TemporaryDirectory()))
