@@ -10,12 +10,13 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from slurm_cluster import Cluster, why_not
+from slurm_cluster import GPUS, Cluster, why_not
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
 from waiting import until  # noqa: E402
 
 TORCHUP = os.path.abspath(sys.argv.pop(1))
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples/slurm"
 PLACE = 'echo "$RANK/$WORLD_SIZE $SLURMD_NODENAME $SLURM_PROCID/$SLURM_NTASKS $SLURM_NODEID $SLURM_LOCALID"'
 
 
@@ -111,14 +112,35 @@ read -u 3 held; srun -N2 -n2 {TORCHUP} sh -c 'echo $RANK/$WORLD_SIZE'; code=$?; 
         self.assertNotIn("SLURM_STEP", text)
 
     def test_a_printed_script_is_what_sbatch_takes(self):
-        printed = self.run_job(TORCHUP, "--print-batch-script=slurm", "--nnodes=1:2", "sh", "-c", "echo \"it's\" $WORLD_SIZE")
-        script = self.cluster.folder / "job.sbatch"
-        script.write_text(printed)
-        path = os.path.dirname(TORCHUP) + ":" + os.environ["PATH"]
-        self.run_job("sbatch", "-W", "-o", self.cluster.folder / "job.out", script, PATH=path)
-        said = (self.cluster.folder / "job.out").read_text()
-        self.assertEqual(said.count("it's 2\n"), 2, said)
+        """Also with what it leaves to be filled in."""
+        program = ("sh", "-c", "echo \"it's\" $WORLD_SIZE $SLURM_JOB_CPUS_PER_NODE")
+        for options, filled, said in (
+                (["--nnodes=1:2"], {}, ["it's 2 1(x2)"] * 2),
+                ([], {"nodes=N": "nodes=2", "gpus-per-node=N": "gpus-per-node=1", "exclusive": "exclusive"}, ["it's 2 4(x2)"] * 2)):
+            text = self.run_job(TORCHUP, "--print-batch-script=slurm", *options, *program)
+            for blank, value in filled.items():
+                self.assertIn(f"\n##SBATCH --{blank}", text)
+                text = text.replace(f"\n##SBATCH --{blank}", f"\n#SBATCH --{value}")
+            self.assertEqual(self.submitted(text), said)
 
+    def submitted(self, script, *options):
+        """The lines that workers of a batch script print, once it has ended well."""
+        out, file = self.cluster.folder / "job.out", self.cluster.folder / "job.sbatch"
+        file.write_text(script)
+        path = os.path.dirname(TORCHUP) + ":" + os.environ["PATH"]
+        self.run_job("sbatch", "-W", *options, "-o", out, file, PATH=path)
+        return sorted(line for line in out.read_text().splitlines() if line.startswith("it's"))
+
+    def test_the_examples_are_what_sbatch_takes(self):
+        """With this cluster's nodes and GPUs instead of theirs."""
+        (self.cluster.folder / "train.py").write_text("import os\nprint(\"it's\", *(os.environ[name] for name in "
+                                                      "('RANK', 'WORLD_SIZE', 'SLURM_JOB_CPUS_PER_NODE')))\n")
+        examples = {"train": 2, "longer_than_its_limit": 2, "save_and_come_back": 2, "elastic": 3}
+        self.assertEqual({path.stem for path in EXAMPLES.glob("*.sbatch")}, set(examples))
+        for name, nodes in examples.items():
+            said = self.submitted((EXAMPLES / f"{name}.sbatch").read_text(), f"--nodes={nodes}", f"--gpus-per-node={GPUS}")
+            workers = nodes * GPUS
+            self.assertEqual(said, [f"it's {rank} {workers} 4(x{nodes})" for rank in range(workers)], name)
 
     def test_a_task_that_does_not_start_is_named(self):
         said = self.fails(66, "srun", "-N2", "-n2", "sh", "-c",
