@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "launcher/core/options/command_line_words.hpp"
 #include "launcher/core/options/exit_codes.hpp"
 
 namespace torchup {
@@ -61,7 +62,7 @@ class NamedOptions {
 
 /// The options of the table as CLI11 knows them: it reads them, their types and choices, and writes the help.
 ///
-/// What it cannot do is done by hand, in core/option_table's split_command_line: argparse's rules for where the program
+/// What it cannot do is done by hand, in core/options/command_line_words: argparse's rules for where the program
 /// begins, for words that look like options but are none, for clusters of short options, and for one `--` too many.
 class OptionParser {
  public:
