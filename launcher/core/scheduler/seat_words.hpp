@@ -13,7 +13,8 @@ namespace torchup {
 inline constexpr std::size_t seat_packet_bytes_max = 4096;
 
 /// The name in Linux's abstract namespace under which the tasks of one user's step find each other on a node. `step`
-/// names it and the node: the scheduler's run id, else something that they have alike. A long one is cut, with its hash behind.
+/// names it and the node: the scheduler's run id, else something that they have alike. A long one is cut, with its hash
+/// behind.
 [[nodiscard]] std::string seat_name(std::string_view step, std::uint32_t user);
 
 /// A task's first packet.
