@@ -73,24 +73,22 @@ def slurm(options, results, goals):
         try:
             if not cluster.wait_until_idle():
                 return print("Slurm: left out, it does not start here")
-            contenders = {
-                "torchup": last_start_ms(cluster, *step, measure.program(options, "torchup"), "--nproc-per-node=2", probe),
-                "srun true, to its end": bare_ms(cluster, *step, "true"),
-            }
-            quick = measure.interleave(contenders, 2 * options.rounds)
+            ours = last_start_ms(cluster, *step, measure.program(options, "torchup"), "--nproc-per-node=2", probe)
+            quick = measure.interleave({"torchup": ours, "srun true, to its end": bare_ms(cluster, *step, "true")}, 2 * options.rounds)
+            times = None
             if peer("torchrun", options.torchrun, "scripts/setup installs it into .venv"):
-                contenders["torchrun, glue"] = last_start_ms(cluster, *step, "sh", "-c", GLUE, options.torchrun, probe)
-            times = measure.interleave({name: run for name, run in contenders.items() if "true" not in name},
-                                       min(options.rounds, 5))
+                theirs = last_start_ms(cluster, *step, "sh", "-c", GLUE, options.torchrun, probe)
+                times = measure.interleave({"torchup": ours, "torchrun, glue": theirs}, min(options.rounds, 5))
         finally:
             cluster.stop()
     what = f"srun -N2 to the first instruction of the last of {WORKERS} workers"
     results["slurm_bare_ms"] = measure.report(f"{what}, beside a bare srun", "ms", quick, "torchup")
-    ours, bare = (statistics.median(quick[name]) for name in ("torchup", "srun true, to its end"))
-    goals.at_most("srun torchup, ms after srun true", ours - bare, 100)
-    if "torchrun, glue" in times:
+    started, bare = (statistics.median(quick[name]) for name in ("torchup", "srun true, to its end"))
+    goals.at_most("srun torchup, ms after srun true", started - bare, 100)
+    if times:
         results["slurm_torchrun_ms"] = measure.report(what, "ms", times, "torchup")
-        goals.at_least("torchrun with glue / srun torchup", statistics.median(times["torchrun, glue"]) / statistics.median(times["torchup"]), 10)
+        started, theirs = (statistics.median(times[name]) for name in ("torchup", "torchrun, glue"))
+        goals.at_least("torchrun with glue / srun torchup", theirs / started, 10)
 
 
 # ---- ssh
