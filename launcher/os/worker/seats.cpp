@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <cstring>
@@ -61,9 +62,9 @@ bool comes_before(int socket, SeatClock::time_point until) {
   }
 }
 
-/// The card that comes by `seat`; nothing where it is none.
-std::optional<SeatCard> card_of(int seat) {
-  if (!is_own_user(seat) || !comes_before(seat, SeatClock::now() + card_limit)) return std::nullopt;
+/// The card that comes by `seat` before that time; nothing where it is none.
+std::optional<SeatCard> card_of(int seat, SeatClock::time_point until) {
+  if (!is_own_user(seat) || !comes_before(seat, until)) return std::nullopt;
   auto packet = receive_packet(seat);
   if (!packet || !*packet) return std::nullopt;
   auto card = read_card((*packet)->text);
@@ -94,22 +95,20 @@ Result<> Seats::gather(const std::string& name, int tasks, Duration limit) {
   }
   const auto until = SeatClock::now() + limit;
   while (cards_.size() + 1 < static_cast<std::size_t>(tasks)) {
-    if (!comes_before(door.get(), until)) {
+    // Who comes and says nothing, or not ours, again and again, makes the wait no longer.
+    if (SeatClock::now() >= until || !comes_before(door.get(), until)) {
       return fail(errc::refused,
                   fmt::format("of the {} tasks on this node these have not come within {} s: {}", tasks,
                               std::chrono::ceil<std::chrono::seconds>(limit).count(), missing_tasks(cards_, tasks)));
     }
-    take(UniqueFd{::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC)});
+    UniqueFd seat{::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC)};
+    if (!seat && errno != EINTR && errno != ECONNABORTED) return system_error("a task of this node, at " + name);
+    auto card = seat ? card_of(seat.get(), std::min(until, SeatClock::now() + card_limit)) : std::nullopt;
+    if (!card) continue;
+    cards_.push_back(*std::move(card));
+    seats_.push_back(std::move(seat));
   }
   return {};
-}
-
-void Seats::take(UniqueFd seat) {
-  if (!seat) return;
-  auto card = card_of(seat.get());
-  if (!card) return;
-  cards_.push_back(*std::move(card));
-  seats_.push_back(std::move(seat));
 }
 
 void Seats::tell(int code) {

@@ -31,8 +31,6 @@ class Seats {
   void tell(int code);
 
  private:
-  void take(UniqueFd seat);
-
   std::vector<SeatCard> cards_;
   std::vector<UniqueFd> seats_;  ///< index: as in cards_
 };
