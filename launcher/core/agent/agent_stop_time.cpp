@@ -7,7 +7,8 @@
 namespace torchup {
 
 void Agent::on(const EndOfTime& event) {
-  if (stop_time_) stop_time_->know(event.end);
+  // Workers that are asked to save have their time for it, also where the job has got all the time that it likes.
+  if (stop_time_ && (event.end || !stop_time_->is_stopping())) stop_time_->know(event.end);
 }
 
 void Agent::stop_time_due() {
@@ -41,10 +42,10 @@ void Agent::stop_in_time() {
   stop(SIGTERM, std::move(reason));
 }
 
-/// Over the page where they report steps, else by a signal.
+/// Over the page where they report steps, else by a signal; those that are being started, when they are.
 void Agent::ask_to_save() {
   stop_time_->stop();
-  if (phase_ != Phase::running || in_state(WorkerState::running).empty()) return;
+  if (phase_ != Phase::running || !any_alive()) return;
   const int number = config_.stop_before->signal;
   drained_by_.push_back(number);
   drain_insists_ = now_ + drain_patience;

@@ -74,6 +74,24 @@ TEST_CASE("another node's time is this one's, where it is near", "[unit][agent]"
     REQUIRE_FALSE(find<DrainWorkers>(actions));
     REQUIRE(job.agent.deadline() == t0 + 10min + 25s);
   }
+  SECTION("Slurm's answer that this job may go on for ever comes too late, and takes no time from who saves") {
+    static_cast<void>(job.agent.step(FromCoordinator{end}, asked - 5s));
+    static_cast<void>(job.agent.step(EndOfTime{}, asked - 4s));
+    static_cast<void>(job.agent.step(Wake{}, asked + 1s));
+    REQUIRE(find<SignalWorkers>(job.agent.step(Wake{}, t0 + 1h - 30s))->number == SIGTERM);
+    REQUIRE(job.agent.deadline() == t0 + 1h - 5s);
+  }
+}
+
+TEST_CASE("workers that are being started when another node's time ends are asked too", "[unit][agent]") {
+  Agent agent{timed(), AgentIdentity{NodeId{"n"}, "host", {}, {}}};
+  static_cast<void>(agent.step(Begin{}, t0));
+  static_cast<void>(agent.step(EndOfTime{t0 + 1h}, t0));
+  static_cast<void>(agent.step(FromCoordinator{placed()}, asked - 6s));
+  const End end{{.exit_code = 75, .reason = "the time of this job ends", .stop_signal = 0}};
+  REQUIRE(find<DrainWorkers>(agent.step(FromCoordinator{end}, asked - 5s)));
+  static_cast<void>(agent.step(WorkerStarted{LocalRank{0}, 100}, asked - 1s));
+  REQUIRE(*find<DrainWorkers>(agent.step(Wake{}, asked - 1s + drain_patience)) == DrainWorkers{SIGUSR2, true});
 }
 
 TEST_CASE("a job that is decided before its time is left alone", "[unit][agent]") {

@@ -80,6 +80,8 @@ TEST_CASE("a time that is not known, or over too soon, is refused before the sta
   REQUIRE_THAT(why_not({{}, {{"stop-before", "5m"}, {"deadline", "1000300"}}}),
                Contains("300.0 s is longer than what is left of the time, 300 s (--deadline)"));
   REQUIRE_THAT(why_not({{}, {{"stop-before", "5m"}, {"deadline", "-1"}}}), Contains("--deadline=-1"));
+  REQUIRE(why_not({{}, {{"stop-before", "5m"}, {"deadline", "8589934592"}}}) == "none");
+  REQUIRE_THAT(why_not({{}, {{"stop-before", "5m"}, {"deadline", "8589934593"}}}), Contains("is no time in seconds"));
   REQUIRE_THAT(why_not({slurm_step(), {{"stop-before", "2h"}}}), Contains("3600 s (squeue)"));
   REQUIRE_THAT(why_not({slurm_step(), {{"stop-before", "5m"}}, "INVALID\n"}), Contains("squeue says 'INVALID'"));
   REQUIRE_THAT(why_not({slurm_step(), {{"stop-before", "5m"}}, "", false}), Contains("nobody says"));
