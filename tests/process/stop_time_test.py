@@ -217,6 +217,16 @@ esac""")
             self.end(agent, 75)
         self.assertEqual(len(self.asked()), 2)
 
+    def test_no_node_is_ended_while_it_saves(self):
+        self.slurm()
+        save = f"[ $RANK = 0 ] || sleep 12; echo saved $RANK >> {self.folder}/asked"  # longer than a verdict may take to go round
+        agents = [self.start("--requeue=3", f"--deadline={in_seconds(26)}", "--stop-before=20s@USR1", "sh", "-c",
+                             f"trap '{save}; exit 0' USR1; echo started; while :; do sleep 0.02; done", **self.variables(node))
+                  for node in range(2)]
+        said = [self.end(agent, 75) for agent in agents]
+        self.assertEqual(self.asked(), ["saved 0", "saved 1", f"scontrol show job -o {self.job}", f"scontrol requeue {self.job}"],
+                         said)
+
     def test_scontrol_that_fails_or_hangs_costs_a_line_and_ten_seconds(self):
         self.slurm(requeue="echo 'slurm_requeue error: disabled' >&2; exit 1")
         asked, err = self.saved()

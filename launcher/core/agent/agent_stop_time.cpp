@@ -7,8 +7,7 @@
 namespace torchup {
 
 void Agent::on(const EndOfTime& event) {
-  // Workers that are asked to save have their time for it, also where the job has got all the time that it likes.
-  if (stop_time_ && (event.end || !stop_time_->is_stopping())) stop_time_->know(event.end);
+  if (stop_time_) stop_time_->know(event.end);
 }
 
 void Agent::stop_time_due() {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -54,67 +55,41 @@ std::int64_t utc_now_us() {
 class AgentRunner {
  public:
   AgentRunner(const LaunchConfig& config, Guarded guarded, const std::string& host)
-      : config_{config}, guarded_{std::move(guarded)}, output_{loop_, output_plan(config, host),
-                                                               [this](EventBody body) {
-                                                                 job_.record(std::move(body));
-                                                               }},
+      : config_{config}, guarded_{std::move(guarded)}, output_{loop_, output_plan(config, host), recorder()},
         job_{loop_, config, host, guarded_.outer, output_},
-        workers_{loop_,
-                 config,
-                 guarded_.heritage,
-                 {[this](AgentEvent event) { on_start(std::move(event)); },
-                  [this](LocalRank local_rank, const WorkerLooked& answer) { desk_.heard(local_rank, answer); },
-                  [this](EventBody body) { job_.record(std::move(body)); },
-                  [this](const WorkerId& worker, int exit_code, WorkerRemains remains) {
-                    timers_.worker_gone(worker.pid);
-                    ends_.gone(worker, exit_code, std::move(remains));
-                  }}},
-        desk_{loop_,
-              config,
-              workers_,
-              output_,
-              {[this](AgentEvent event) { handle(std::move(event)); },
-               [this](EventBody body) { job_.record(std::move(body)); }, [this] { return link_->clock(); }}},
-        sweep_{loop_, guarded_.cgroup_tag,
-               [this](LogLevel level, std::string text) {
-                 job_.record(event::Notice{std::move(text), level});
-               },
-               [this] { spawn(loop_, "end attempt", end_attempt()); }},
+        workers_{
+            loop_,
+            config,
+            guarded_.heritage,
+            {[this](AgentEvent event) { on_start(std::move(event)); },
+             [this](LocalRank local_rank, const WorkerLooked& answer) { desk_.heard(local_rank, answer); }, recorder(),
+             [this](const WorkerId& worker, int exit_code, WorkerRemains remains) {
+               timers_.worker_gone(worker.pid);
+               ends_.gone(worker, exit_code, std::move(remains));
+             }}},
+        desk_{loop_, config, workers_, output_, {teller(), recorder(), [this] { return link_->clock(); }}},
+        sweep_{loop_, guarded_.cgroup_tag, recorder(), [this] { spawn(loop_, "end attempt", end_attempt()); }},
         agent_{config, agent_identity(config, host)}, watch_{loop_, workers_, agent_.step_interval(),
-                                                             agent_.state_interval(),
-                                                             [this](AgentEvent event) { handle(std::move(event)); }},
+                                                             agent_.state_interval(), teller()},
         timers_{loop_,
                 config.timer_file,
                 workers_,
-                {[this](AgentEvent event) { handle(std::move(event)); },
-                 [this](EventBody body) { job_.record(std::move(body)); },
-                 [this](LogLine line) { job_.other_says(std::move(line)); }}},
+                {teller(), recorder(), [this](LogLine line) { job_.other_says(std::move(line)); }}},
         faults_{loop_,
                 guarded_,
                 {[this](LocalRank worker, std::int64_t pid, int number) {
                    return workers_.signal_process(worker, pid, number);
                  },
-                 [this](FaultAnswered answer) { handle(std::move(answer)); },
-                 [this](bool cut) { return link_->set_cut(cut); }}},
-        checks_{loop_,
-                config,
-                host,
-                {[this](AgentEvent event) { handle(std::move(event)); }, [this] { return link_->day_ahead(); }}},
+                 teller(), [this](bool cut) { return link_->set_cut(cut); }}},
+        checks_{loop_, config, host, {teller(), [this] { return link_->day_ahead(); }}},
         ends_{loop_,
               config.local_world_size,
               workers_,
               output_,
-              {[this](AgentEvent event) { handle(std::move(event)); },
-               [this](EventBody body) { job_.record(std::move(body)); },
-               [this](const std::string& error_file) { job_.hook_recorded(error_file); },
+              {teller(), recorder(), [this](const std::string& error_file) { job_.hook_recorded(error_file); },
                [this] { return attempt_.get(); }}},
-        time_{loop_,
-              config,
-              {[this](AgentEvent event) { handle(std::move(event)); },
-               [this](EventBody body) { job_.record(std::move(body)); }}},
-        interface_{loop_, [this](std::string text) { job_.record(event::Warning{std::move(text)}); }},
-        store_{loop_, config, [this](LogLine line) { job_.other_says(std::move(line)); },
-               [this](EventBody body) { job_.record(std::move(body)); }},
+        time_{loop_, config, {teller(), recorder()}}, interface_{loop_, recorder()},
+        store_{loop_, config, [this](LogLine line) { job_.other_says(std::move(line)); }, recorder()},
         signals_{loop_, std::move(guarded_.lifeline), [this](const signalfd_siginfo& info) { on_signal(info); },
                  [this] { end_alone(); }} {}
 
@@ -134,16 +109,18 @@ class AgentRunner {
   }
 
  private:
+  /// For the parts below, which are made before they have anything to say.
+  std::function<void(AgentEvent)> teller() {
+    return [this](AgentEvent event) { handle(std::move(event)); };
+  }
+  std::function<void(EventBody)> recorder() {
+    return [this](EventBody body) { job_.record(std::move(body)); };
+  }
+
   void begin() {
     job_.record(job_started(config_, guarded_.outer));
     for (const std::string& warning : config_.warnings) job_.record(event::Warning{warning});
-    if (const std::string& problem = workers_.hook_problem(); !problem.empty()) {
-      // Who asks for hangs is to know what will not be seen of them; others lose nothing.
-      const bool wanted = config_.terms.hang_timeout.mode == HangTimeout::Mode::given;
-      job_.record(
-          event::Notice{"Python workers have no hook (their stacks, steps and exceptions are not seen): " + problem,
-                        wanted ? LogLevel::warning : LogLevel::debug});
-    }
+    workers_.tell_of_hook();
     AttachSettings settings = attach_settings(config_);
     if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
@@ -334,7 +311,13 @@ class AgentRunner {
   Task<> finish(Finish action) {
     co_await job_.finish(std::move(action));
     // Whoever reads our output with a pager may take hours over it; the other nodes need not wait for that.
-    link_->finish(linger_limit, [this] { spawn(loop_, "finish output", finish_output()); });
+    link_->finish(linger(), [this] { spawn(loop_, "finish output", finish_output()); });
+  }
+
+  /// Back in the queue, Slurm ends what runs: the workers of other nodes have their time to save before.
+  [[nodiscard]] Duration linger() const {
+    if (!config_.requeue || job_.exit_code() != requeue_code) return linger_limit;
+    return std::max({linger_limit, 2 * config_.stop_grace, time_.left() - requeue_time});
   }
 
   Task<> finish_output() {
@@ -346,24 +329,12 @@ class AgentRunner {
 
   void on_signal(const signalfd_siginfo& info) {
     const auto number = static_cast<int>(info.ssi_signo);
-    switch (number) {
-      case SIGCHLD:
-        return sweep_.child_ended();
-      case SIGWINCH:
-        output_.window_changed();
-        return workers_.signal_all(
-            SIGWINCH);  // a worker's terminal is nobody's controlling one: the kernel tells nobody
-      case SIGURG:
-        return;
-      case SIGXFSZ:
-        if (static_cast<pid_t>(info.ssi_pid) == ::getpid()) return;  // a write of ours beyond ulimit -f has failed
-        break;
-      case SIGHUP:
-        if (guarded_.hangup_ignored) return;
-        break;
-      default:
-        break;
+    if (number == SIGCHLD) return sweep_.child_ended();
+    if (number == SIGWINCH) {
+      output_.window_changed();
+      return workers_.signal_all(number);  // their terminals are nobody's controlling one: the kernel tells nobody
     }
+    if (!is_wish(info, guarded_.hangup_ignored)) return;
     const bool forwarded = std::ranges::find(config_.forward_signals, number) != config_.forward_signals.end();
     if (job_.finishing() && !forwarded) return is_end_signal(number) ? output_.hurry() : void();
     handle(SignalArrived{number, static_cast<pid_t>(info.ssi_pid) == guarded_.outer});

@@ -237,7 +237,7 @@ void JobRecord::report(const Finish& action, const std::optional<IncidentRecorde
   const Verdict& verdict = action.verdict;
   if (config_.merged_output) {
     const std::vector<std::string>& hosts = config_.scheduler.hosts;
-    const Teller teller{host_, hosts.empty() ? "" : hosts.front(), config_.tells_for_all()};
+    const Teller teller{host_, hosts.empty() ? "" : hosts.front(), config_.tells_for_all(), config_.behind_front};
     if (auto words = words_of_bystander(verdict, exit_code_, teller)) {
       return log_->tell(LogLine{LogLevel::error, *std::move(words)});
     }

@@ -11,6 +11,21 @@ namespace torchup {
 
 using Descriptor = asio::posix::stream_descriptor;
 
+bool is_wish(const signalfd_siginfo& info, bool hangup_ignored) {
+  switch (static_cast<int>(info.ssi_signo)) {
+    case SIGCHLD:
+    case SIGWINCH:
+    case SIGURG:
+      return false;
+    case SIGXFSZ:
+      return static_cast<pid_t>(info.ssi_pid) != ::getpid();  // a write of ours beyond ulimit -f has failed
+    case SIGHUP:
+      return !hangup_ignored;
+    default:
+      return true;
+  }
+}
+
 SignalSource::SignalSource(asio::io_context& loop, UniqueFd lifeline,
                            std::function<void(const signalfd_siginfo&)> arrived, std::function<void()> alone)
     : arrived_{std::move(arrived)}, alone_{std::move(alone)}, signals_{loop}, lifeline_{loop, lifeline.release()} {}

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <csignal>
 #include <utility>
 #include <vector>
@@ -96,7 +97,16 @@ void JobTime::begin() {
   if (!config_.stop_before || !config_.deadline) return;
   const auto day = std::chrono::system_clock::now().time_since_epoch();
   const auto left = std::chrono::duration_cast<Duration>(std::chrono::seconds{*config_.deadline} - day);
-  hooks_.tell(EndOfTime{std::chrono::steady_clock::now() + std::min(left, duration_max)});
+  know(std::chrono::steady_clock::now() + std::min(left, duration_max));
+}
+
+void JobTime::know(std::optional<TimePoint> end) {
+  end_ = end;
+  hooks_.tell(EndOfTime{end});
+}
+
+Duration JobTime::left() const {
+  return end_ ? std::max(Duration{0}, *end_ - std::chrono::steady_clock::now()) : Duration{0};
 }
 
 void JobTime::ask() {
@@ -114,7 +124,7 @@ void JobTime::heard(const Result<std::string>& answer) {
         fmt::format("whether the time of this job still ends then is not known: {}", left.error().message())});
     return;
   }
-  hooks_.tell(EndOfTime{*left ? std::optional{std::chrono::steady_clock::now() + **left} : std::nullopt});
+  know(*left ? std::optional{std::chrono::steady_clock::now() + **left} : std::nullopt);
 }
 
 }  // namespace torchup

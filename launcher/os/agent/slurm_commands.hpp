@@ -14,6 +14,8 @@ namespace torchup {
 
 /// Of one command. A controller that is busy answers late, one that is gone never.
 inline constexpr Duration slurm_command_limit = std::chrono::seconds{10};
+/// So much of the job's time is left to it for its way back into the queue.
+inline constexpr Duration requeue_time = std::chrono::seconds{3};
 
 /// What `squeue` says of the job's time. Blocks. Errors: errc::timed_out; errc::refused with its own words.
 [[nodiscard]] Result<std::string> ask_time_left(const std::string& squeue, const std::string& job);
@@ -38,13 +40,17 @@ class JobTime {
   void begin();
   /// Asks Slurm, aside; where it does not say, what was known stands.
   void ask();
+  /// Until then; nothing where it is not known, or never.
+  [[nodiscard]] Duration left() const;
 
  private:
+  void know(std::optional<TimePoint> end);
   void heard(const Result<std::string>& answer);
 
   const LaunchConfig& config_;
   const Hooks hooks_;
   LoopPost post_;
+  std::optional<TimePoint> end_;
 };
 
 }  // namespace torchup

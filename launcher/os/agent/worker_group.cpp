@@ -44,6 +44,15 @@ std::optional<HookFolder> WorkerGroup::make_hook() {
   return std::nullopt;
 }
 
+void WorkerGroup::tell_of_hook() const {
+  if (hook_problem_.empty()) return;
+  // Who asks for hangs is to know what will not be seen of them; others lose nothing.
+  const bool wanted = config_.terms.hang_timeout.mode == HangTimeout::Mode::given;
+  listener_.record(
+      event::Notice{"Python workers have no hook (their stacks, steps and exceptions are not seen): " + hook_problem_,
+                    wanted ? LogLevel::warning : LogLevel::debug});
+}
+
 void WorkerGroup::preload(Preload how) {
   TemplateProcess::Settings settings;
   settings.modules = config_.preload;

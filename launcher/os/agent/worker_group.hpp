@@ -60,8 +60,8 @@ class WorkerGroup {
   /// Ends these.
   void end_preload();
 
-  /// Why Python workers have no hook though they should; empty: they have it.
-  [[nodiscard]] const std::string& hook_problem() const { return hook_problem_; }
+  /// Says why Python workers have no hook, though they should.
+  void tell_of_hook() const;
   /// No worker is started any more, and none lives.
   void remove_hook() { hook_.reset(); }
 
