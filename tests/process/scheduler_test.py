@@ -127,12 +127,13 @@ class Scheduler(unittest.TestCase):
         taken = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.addCleanup(taken.close)
         taken.bind(f"\0torchup.slurm.c.{job}.0.0.1.{os.geteuid()}")
-        second = self.node_tasks(job, 1, "echo", "started")[0]()  # nobody is there to be told yet
+        words = ("sh", "-c", "echo started; exec sleep 100")  # on a node that does not wait for this one
+        second = self.node_tasks(job, 1, *words)[0]()  # nobody is there to be told yet
         self.assertIn("Address already in use", second.stderr.readline())
-        first = [start() for start in self.node_tasks(job, 0, "echo", "started")]
+        first = [start() for start in self.node_tasks(job, 0, *words)]
         said = [task.communicate(timeout=60) for task in [second, *first]]
         self.assertEqual([task.returncode for task in [second, *first]], [66] * 3, said)
-        self.assertEqual([out for out, _ in said], [""] * 3)
+        self.assertEqual(said[0][0], "")
 
     def test_gpus_that_are_bound_to_single_tasks_are_refused(self):
         tasks = self.tasks("sh", "-c", "echo started", CUDA_VISIBLE_DEVICES=("0", "0"), SLURM_GPUS_ON_NODE=("2", "2"))
@@ -155,6 +156,16 @@ class Scheduler(unittest.TestCase):
         agent.kill()
         seat.communicate(timeout=60)
         self.assertEqual(seat.returncode, 70)
+
+    def test_a_seats_death_is_nothing_to_the_job(self):
+        agent, seat = self.tasks("sh", "-c", "trap 'exit 0' USR1; echo started; while :; do sleep 0.02; done")
+        for _ in range(2):
+            self.assertEqual(agent.stdout.readline(), "started\n")
+        seat.kill()
+        seat.communicate(timeout=60)
+        agent.send_signal(signal.SIGUSR1)
+        self.assertEqual(agent.communicate(timeout=60)[0], "")
+        self.assertEqual(agent.returncode, 0)
 
     def test_in_a_pod_probes_come_from_outside(self):
         for pod, reached in (({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, True), ({}, False)):
