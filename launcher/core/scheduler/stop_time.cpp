@@ -66,6 +66,7 @@ Result<StopBefore> parse_stop_before(std::string_view text) {
 }
 
 void StopTime::know(std::optional<TimePoint> end) {
+  if (stopping_ && !end) return;
   const bool same = end && end_ && (*end > *end_ ? *end - *end_ : *end_ - *end) < end_slack;
   asked_ = asked_ && same;
   end_ = end;

@@ -31,7 +31,7 @@ class StopTime {
   /// somebody can be asked again when the time ends.
   StopTime(Duration lead, Duration grace, bool asks) : lead_{lead}, grace_{grace}, asks_{asks} {}
 
-  /// The time ends then; nothing: never.
+  /// The time ends then; nothing: never. Workers that are being asked already have the time that was known.
   void know(std::optional<TimePoint> end);
 
   enum class Due {

@@ -92,6 +92,13 @@ TEST_CASE("before it acts it is asked again when the time ends", "[unit][schedul
     time.know(t0 + 55min);
     REQUIRE(time.due(t0 + 54min) == Due::stopping);
   }
+  SECTION("no end any more is no news where workers are stopping already") {
+    REQUIRE(time.due(t0 + 55min) == Due::stopping);
+    time.know({});
+    REQUIRE(time.is_stopping());
+    REQUIRE(time.end() == t0 + 1h);
+    REQUIRE(time.terminate_at() == t0 + 1h - 30s);
+  }
   SECTION("no answer: what was known stands") { REQUIRE(time.due(t0 + 55min) == Due::stopping); }
 }
 
