@@ -12,6 +12,17 @@
 #include "rendezvous/core/text/printable.hpp"
 
 namespace torchup::scheduler {
+namespace {
+
+/// Empty: it may be one.
+std::string_view why_no_host(std::string_view name) {
+  if (name.empty()) return "it is empty";
+  if (name.starts_with('-')) return "it begins with a dash";
+  if (name.find_first_of(" ,[]") != std::string_view::npos) return "it has a blank, a comma or a bracket";
+  return why_no_name(name);
+}
+
+}  // namespace
 
 Error wrong(std::string_view name, std::string_view value, std::string_view why) {
   return fail(errc::bad_value, fmt::format("{}={}: {}; --scheduler=none starts without the scheduler's variables", name,
@@ -46,6 +57,9 @@ Result<std::vector<std::string>> ToldWords::hosts(std::string_view name) const {
   const std::string list = text(name).value_or("");
   auto hosts = expand_hostlist(list);
   if (!hosts) return wrong(name, list, hosts.error().message());
+  const std::size_t told = hosts->size();
+  if (const auto why = keep_first_of_each(*hosts)) return wrong(name, list, *why);
+  if (hosts->size() != told) return wrong(name, list, "it names a host twice");
   return hosts;
 }
 
@@ -77,7 +91,7 @@ std::optional<std::string> keep_first_of_each(std::vector<std::string>& hosts) {
   std::unordered_set<std::string> seen;
   for (std::string& host : hosts) {
     if (seen.contains(host)) continue;
-    if (const auto why = why_no_name(host); !why.empty()) return fmt::format("a host's name cannot be used: {}", why);
+    if (const auto why = why_no_host(host); !why.empty()) return fmt::format("a host's name cannot be used: {}", why);
     if (kept.size() == node_file_hosts_max) return fmt::format("it names more than {} hosts", node_file_hosts_max);
     seen.insert(host);
     kept.push_back(std::move(host));

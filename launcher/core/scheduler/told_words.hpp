@@ -32,7 +32,7 @@ class ToldWords {
                                                            std::int64_t most) const;
   /// Of a variable that is there, for instance because its row applies.
   [[nodiscard]] Result<int> needed(std::string_view name, int least, int most) const;
-  /// A list as Slurm writes it.
+  /// A list as Slurm writes it, which names no host twice.
   [[nodiscard]] Result<std::vector<std::string>> hosts(std::string_view name) const;
   /// The first words of the lines of the file that the variable names, each host once, in their order.
   [[nodiscard]] Result<std::vector<std::string>> hosts_of_file(std::string_view name) const;
@@ -46,7 +46,8 @@ class ToldWords {
   const SchedulerFacts& facts_;
 };
 
-/// `hosts` with each name once. Errors: a text, where one is no name or there are too many; else nothing.
+/// `hosts` with each name once. Errors: a text, where one cannot be a host's (it would be an option of the remote shell
+/// that is given it, or several names in a list) or there are too many; else nothing.
 [[nodiscard]] std::optional<std::string> keep_first_of_each(std::vector<std::string>& hosts);
 
 }  // namespace torchup::scheduler
