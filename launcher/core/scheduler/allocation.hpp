@@ -31,7 +31,7 @@ struct Allocation {
   Told<int> tasks = {1, ""};           ///< that are started on this node, >= 1
   int task = 0;                        ///< which of them this process is
   std::optional<Told<std::vector<std::string>>> hosts = {};
-  std::string own_name = {};  ///< this node's, as `hosts` has it; empty: not known
+  std::string own_name = {};  ///< this node's, on each as `hosts` has it; empty: not known
   std::optional<Told<std::string>> first_host = {};
   std::optional<Told<Port>> port = {};  ///< on the first host; nothing: derived from the run id
   std::optional<Told<std::string>> run_id = {};

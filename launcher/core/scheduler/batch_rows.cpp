@@ -9,8 +9,9 @@ namespace torchup::scheduler {
 namespace {
 
 /// A job that begins on the first of these hosts.
-Allocation job_on(const char* scheduler, std::vector<std::string> hosts, const char* hosts_name) {
-  Allocation found{.scheduler = scheduler, .gpus_visible = true};
+Allocation job_on(const ToldWords& words, const char* scheduler, std::vector<std::string> hosts,
+                  const char* hosts_name) {
+  Allocation found{.scheduler = scheduler, .own_name = words.host(), .gpus_visible = true};
   if (hosts.empty()) return found;
   found.first_host = Told<std::string>{hosts.front(), hosts_name};
   found.hosts = Told<std::vector<std::string>>{std::move(hosts), hosts_name};
@@ -46,7 +47,7 @@ Result<std::optional<Allocation>> read_file_row(const ToldWords& words, const ch
   if (!words.has(file_name)) return std::optional<Allocation>{};
   auto hosts = words.hosts_of_file(file_name);
   if (!hosts) return hosts.error();
-  Allocation found = job_on(scheduler, *std::move(hosts), file_name);
+  Allocation found = job_on(words, scheduler, *std::move(hosts), file_name);
   name_job(words, found, id_name);
   return std::optional{std::move(found)};
 }
@@ -59,7 +60,7 @@ Result<std::optional<Allocation>> lsf_row(const ToldWords& words) {
   const char* const name = has_file ? "LSB_DJOB_HOSTFILE" : "LSB_MCPU_HOSTS";
   auto hosts = has_file ? words.hosts_of_file(name) : hosts_with_slots(words, name);
   if (!hosts) return hosts.error();
-  Allocation found = job_on("lsf", *std::move(hosts), name);
+  Allocation found = job_on(words, "lsf", *std::move(hosts), name);
   name_job(words, found, "LSB_JOBID");
   return std::optional{std::move(found)};
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
 #include "launcher/core/scheduler/rows.hpp"
@@ -10,13 +11,24 @@
 namespace torchup::scheduler {
 namespace {
 
+/// Whose word MPI's processes take for their hosts: all of them must see the same one.
+constexpr std::array<Row, 5> steps_and_jobs{slurm_step_row, slurm_job_row, lsf_row, pbs_row, sge_row};
+/// Open MPI starts its daemons on the other nodes by srun, so that each process there is in a step of them, and those
+/// on mpirun's own node are in none.
+constexpr std::span<const Row> jobs{steps_and_jobs.begin() + 1, steps_and_jobs.end()};
+
 /// The names under which one MPI tells a process its place.
 struct PlaceNames {
   std::string_view scheduler, size, rank, local_size, local_rank;
+  std::span<const Row> below;  ///< the batch rows
 };
-constexpr PlaceNames openmpi{"openmpi", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-                             "OMPI_COMM_WORLD_LOCAL_RANK"};
-constexpr PlaceNames mpich{"mpich", "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"};
+constexpr PlaceNames openmpi{"openmpi",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_LOCAL_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                             jobs};
+constexpr PlaceNames mpich{"mpich", "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID", steps_and_jobs};
 
 std::string_view first_label(std::string_view host) { return host.substr(0, host.find('.')); }
 
@@ -47,9 +59,26 @@ Result<Allocation> read_place(const ToldWords& words, const PlaceNames& names) {
   return found;
 }
 
+/// The batch job around us. The file that lists its hosts may lie on the first of them alone, where the other processes
+/// have its name all the same: to them the job has no hosts.
+Result<std::optional<Allocation>> batch_allocation(const ToldWords& words, std::span<const Row> rows) {
+  SchedulerFacts facts = words.facts();
+  facts.file = [&](const std::string& path, std::size_t bytes_max) -> Result<std::string> {
+    auto content = words.facts().file(path, bytes_max);
+    if (content || content.error().code != boost::system::errc::no_such_file_or_directory) return content;
+    return std::string{};
+  };
+  const ToldWords seen{facts};
+  for (const Row row : rows) {
+    auto found = row(seen);
+    if (!found || *found) return found;
+  }
+  return std::optional<Allocation>{};
+}
+
 /// Hosts, run id and end are the batch job's.
-Result<> take_from_batch(const ToldWords& words, Allocation& found) {
-  auto batch = batch_allocation(words);
+Result<> take_from_batch(const ToldWords& words, const PlaceNames& names, Allocation& found) {
+  auto batch = batch_allocation(words, names.below);
   if (!batch) return batch.error();
   if (*batch) {
     found.run_id = (*batch)->run_id;
@@ -73,7 +102,7 @@ Result<> take_from_batch(const ToldWords& words, Allocation& found) {
 Result<std::optional<Allocation>> read(const ToldWords& words, const PlaceNames& names) {
   auto found = read_place(words, names);
   if (!found) return found.error();
-  if (auto taken = take_from_batch(words, *found); !taken) return taken.error();
+  if (auto taken = take_from_batch(words, names, *found); !taken) return taken.error();
   return std::optional{*std::move(found)};
 }
 
@@ -92,15 +121,6 @@ Result<std::optional<Allocation>> openmpi_row(const ToldWords& words) {
 Result<std::optional<Allocation>> mpich_row(const ToldWords& words) {
   if (!words.has(mpich.local_size) || !words.has(mpich.rank)) return std::optional<Allocation>{};
   return read(words, mpich);
-}
-
-Result<std::optional<Allocation>> batch_allocation(const ToldWords& words) {
-  constexpr std::array<Row, 5> batch_rows{slurm_step_row, slurm_job_row, lsf_row, pbs_row, sge_row};
-  for (const Row row : batch_rows) {
-    auto found = row(words);
-    if (!found || *found) return found;
-  }
-  return std::optional<Allocation>{};
 }
 
 }  // namespace torchup::scheduler

@@ -32,7 +32,4 @@ Result<std::optional<Allocation>> lsf_row(const ToldWords& words);
 Result<std::optional<Allocation>> pbs_row(const ToldWords& words);
 Result<std::optional<Allocation>> sge_row(const ToldWords& words);
 
-/// The job that MPI's processes run in: Slurm's step or job, LSF's, PBS's or SGE's.
-[[nodiscard]] Result<std::optional<Allocation>> batch_allocation(const ToldWords& words);
-
 }  // namespace torchup::scheduler

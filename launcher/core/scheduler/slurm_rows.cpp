@@ -56,12 +56,12 @@ Result<bool> is_believed(const ToldWords& words) {
   return index < hosts->size() && hosts->at(index) == name;
 }
 
-/// The components of a heterogeneous job have a number each; a step that spans them has the first one's.
+/// The components of a heterogeneous job have a number each; the job, and a step that spans them, have the first one's.
 Result<std::int64_t> job_number(const ToldWords& words, bool in_step) {
   const auto own = words.number("SLURM_JOB_ID", 1, ids_max);
   const auto first = words.number("SLURM_JOB_ID_HET_GROUP_0", 1, ids_max);
   if (!own || !first) return own ? first.error() : own.error();
-  if (!in_step || !*first) return own->value_or(0);
+  if (!in_step || !*first) return first->value_or(own->value_or(0));
   const auto hosts = words.hosts("SLURM_STEP_NODELIST");
   const auto component = words.hosts("SLURM_JOB_NODELIST");
   if (!hosts || !component) return hosts ? component.error() : hosts.error();
@@ -96,7 +96,7 @@ Result<Allocation> begin_with(const ToldWords& words, bool in_step) {
   } else if (*gpus) {
     found.gpus = Told<int>{static_cast<int>(**gpus), "SLURM_GPUS_ON_NODE"};
   }
-  found.own_name = words.text("SLURMD_NODENAME").value_or("");
+  found.own_name = words.text("SLURMD_NODENAME").value_or(in_step ? "" : words.host());  // salloc's shell has none
   return found;
 }
 
