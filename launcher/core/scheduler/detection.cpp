@@ -36,17 +36,27 @@ bool is_worker(const scheduler::ToldWords& words) {
   return words.has("TORCHELASTIC_RUN_ID") && words.has("LOCAL_RANK");
 }
 
+/// A worker may submit a job or start a step, whose processes inherit a worker's variables: they are those of the step
+/// that the worker's own launcher has met in, and is named after, while theirs has another name.
+bool is_another_step(const scheduler::ToldWords& words, const Allocation& found) {
+  const std::string workers = words.text("TORCHELASTIC_RUN_ID").value_or("");
+  return found.each && found.run_id && workers.starts_with(found.scheduler + ".") && workers != found.run_id->value;
+}
+
 }  // namespace
 
 Result<std::optional<Allocation>> find_allocation(std::string_view wanted, const SchedulerFacts& facts) {
   const scheduler::ToldWords words{facts};
   const bool any = wanted == "auto";
-  if (wanted == "none" || (any && is_worker(words))) return std::optional<Allocation>{};
+  if (wanted == "none") return std::optional<Allocation>{};
+  const bool in_worker = any && is_worker(words);
   std::string_view needs;
   for (const NamedRow& row : rows) {
     if (!any && row.name != wanted) continue;
     needs = row.needs;
     auto found = row.read(words);
+    // A worker's own variables may say of the scheduler's what they like.
+    if (in_worker && (!found || (*found && !is_another_step(words, **found)))) return std::optional<Allocation>{};
     if (!found || *found) return found;
   }
   if (any) return std::optional<Allocation>{};

@@ -9,7 +9,8 @@
 namespace torchup {
 
 /// Reads what the scheduler around us says; `wanted` is a value of --scheduler. `auto` takes the innermost whose
-/// variables are there, and none inside a worker of another launcher: those variables are that launcher's place then.
+/// variables are there, and none inside a worker of another launcher: those variables are that launcher's place then,
+/// unless they name another step than its run id.
 /// Where processes are MPI's, hosts, run id and end are those of the batch job around them.
 ///
 /// A Slurm step is believed where its variables agree with each other and with this host, else the job is taken: a job

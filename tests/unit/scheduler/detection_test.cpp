@@ -38,6 +38,16 @@ TEST_CASE("a worker that starts a launcher of its own is in no scheduler, unless
   REQUIRE(found(worker).scheduler == "none");
   REQUIRE(found(worker, "slurm").scheduler == "slurm");
   REQUIRE(found(slurm_step({{"TORCHELASTIC_RUN_ID", "r"}})).scheduler == "slurm");
+  REQUIRE(found(with(worker, {{"TORCHELASTIC_RUN_ID", "slurm.c.17.0.0"}})).scheduler == "none");
+  REQUIRE(found(with(worker, {{"SLURM_LOCALID", "7"}})).scheduler == "none");  // as its launcher has set it
+}
+
+TEST_CASE("a step that a worker has started, or whose job it has submitted, is none of its launcher's",
+          "[unit][scheduler]") {
+  const Texts inherited{{"TORCHELASTIC_RUN_ID", "slurm.c.17.0.0"}, {"LOCAL_RANK", "0"}};
+  REQUIRE(found(slurm_step(with(inherited, {{"SLURM_STEP_ID", "1"}}))).run_id->value == "slurm.c.17.1.0");
+  REQUIRE(found(slurm_step(with(inherited, {{"SLURM_JOB_ID", "18"}}))).run_id->value == "slurm.c.18.0.0");
+  REQUIRE(found(slurm_batch(inherited)).scheduler == "none");
 }
 
 TEST_CASE("processes of Open MPI: nodes by ranks over local ranks", "[unit][scheduler]") {
@@ -94,6 +104,59 @@ TEST_CASE("MPI gives the processes, the batch job around it hosts, run id and en
   REQUIRE(in_pbs.hosts->value == Hosts{"a", "b"});
   REQUIRE(in_pbs.run_id->value == "pbs.9");
   REQUIRE(in_pbs.own_name == "b");
+}
+
+TEST_CASE("processes of Open MPI are in one job of Slurm, whether srun has started their daemon or not",
+          "[unit][scheduler]") {
+  // mpirun, in the batch script, starts a daemon on each of the other nodes: that is a step.
+  const Texts step{{"SLURM_STEP_NODELIST", "n2"},      {"SLURM_NNODES", "1"},
+                   {"SLURM_STEP_NUM_NODES", "1"},      {"SLURM_NTASKS", "1"},
+                   {"SLURM_STEP_NUM_TASKS", "1"},      {"SLURM_TASKS_PER_NODE", "1"},
+                   {"SLURM_STEP_TASKS_PER_NODE", "1"}, {"SLURM_NODEID", "0"}};
+  const Allocation first = found(facts(with(openmpi({{"OMPI_COMM_WORLD_RANK", "0"}}), slurm_batch()), "n1"));
+  const Allocation second = found(facts(with(openmpi(), slurm_step(step)), "n2"));
+  REQUIRE(first.run_id->value == "slurm.c.17.0");
+  REQUIRE(second.run_id == first.run_id);
+  REQUIRE(second.hosts == first.hosts);
+  REQUIRE(second.first_host == first.first_host);
+  REQUIRE(second.own_name == "n2");
+  const Texts component{{"SLURM_HET_SIZE", "2"},
+                        {"SLURM_JOB_ID", "18"},
+                        {"SLURM_JOB_ID_HET_GROUP_0", "17"},
+                        {"SLURM_JOB_NODELIST_HET_GROUP_0", "n1"},
+                        {"SLURM_JOB_NODELIST_HET_GROUP_1", "n2"}};
+  REQUIRE(found(facts(with(openmpi(), slurm_step(with(step, component))), "n2")).run_id == first.run_id);
+}
+
+TEST_CASE("a list of hosts that lies on the first of them alone is none for MPI's other processes",
+          "[unit][scheduler]") {
+  const auto on_second = [](const Texts& job) {
+    SchedulerFacts second = facts(with(mpich(), job), "b");
+    second.file = [](const std::string& path, std::size_t) -> Result<std::string> {
+      return system_error(path == "/dark" ? EACCES : ENOENT, path);
+    };
+    return found(second);
+  };
+  const Allocation pbs = on_second({{"PBS_NODEFILE", "/f"}, {"PBS_JOBID", "9"}});
+  REQUIRE(pbs.scheduler == "mpich");
+  REQUIRE(pbs.run_id->value == "pbs.9");
+  REQUIRE(!pbs.hosts);
+  REQUIRE(!pbs.first_host);
+  REQUIRE(on_second({{"PE_HOSTFILE", "/f"}, {"JOB_ID", "9"}, {"MASTER_ADDR", "a"}}).first_host->value == "a");
+  REQUIRE_THAT(on_second({{"PBS_NODEFILE", "/dark"}}).scheduler, StartsWith("error: PBS_NODEFILE=/dark: "));
+}
+
+TEST_CASE("what a scheduler lists cannot be an option of a remote shell's, or several hosts", "[unit][scheduler]") {
+  const Texts files{{"/dash", "a\n-oProxyCommand=x\n"}, {"/range", "a[1-2]\n"}};
+  REQUIRE_THAT(refusal(facts(Texts{{"PBS_NODEFILE", "/dash"}}, "h", files)), Contains("it begins with a dash"));
+  REQUIRE_THAT(refusal(facts(Texts{{"PBS_NODEFILE", "/range"}}, "h", files)), Contains("a comma or a bracket"));
+  REQUIRE_THAT(refusal(slurm_batch({{"SLURM_JOB_NODELIST", "n1,-l[1-2]"}})),
+               StartsWith("SLURM_JOB_NODELIST=n1,-l[1-2]: a host's name cannot be used: it begins with a dash"));
+  REQUIRE_THAT(refusal(slurm_batch({{"SLURM_JOB_NODELIST", "n1,n 2"}})), Contains("it has a blank"));
+  REQUIRE_THAT(refusal(slurm_batch({{"SLURM_JOB_NODELIST", "n[1-2],n2"}})), Contains("it names a host twice"));
+  REQUIRE_THAT(refusal(Texts{{"SKYPILOT_NODE_RANK", "0"}, {"SKYPILOT_NODE_IPS", "-p\nb"}}), Contains("a dash"));
+  REQUIRE_THAT(refusal(Texts{{"SM_HOSTS", R"(["a,b"])"}, {"SM_CURRENT_HOST", "a,b"}}), Contains("a comma"));
+  REQUIRE_THAT(refusal(Texts{{"SM_HOSTS", R"(["a",""])"}, {"SM_CURRENT_HOST", "a"}}), Contains("it is empty"));
 }
 
 TEST_CASE("the innermost scheduler is taken", "[unit][scheduler]") {
