@@ -33,12 +33,12 @@ class TerminationText {
     text_ += start_of(printable(line), std::min(bytes_max, room()));
     text_ += line_end;
   }
-  /// The first of the lines, or the last ones: as many as have that much space in all.
+  /// The first of the lines, or the last ones: as many as have that much space in all. One that has not alone is cut.
   void add_lines(const std::vector<std::string>& lines, std::size_t bytes_max, bool last) {
     std::vector<std::string> chosen;
     std::size_t left = std::min(bytes_max, termination_bytes_max - text_.size());
     const auto choose = [&](const std::string& line) {
-      std::string shown = printable(line);
+      std::string shown{start_of(printable(line), bytes_max - line_end.size())};
       if (shown.size() + line_end.size() > left) return false;
       left -= shown.size() + line_end.size();
       chosen.push_back(std::move(shown));

@@ -94,6 +94,14 @@ TEST_CASE("of a traceback the end is told, of another message the beginning", "[
   CHECK(other.find("#99") == std::string::npos);
 }
 
+TEST_CASE("of a message that is one long line the beginning is told", "[unit][termination]") {
+  const std::string cut = "\n" + std::string(termination_part_bytes_max - 1, 'm') + "\n";
+  const std::string line(2 * termination_part_bytes_max, 'm');
+  CHECK_THAT(text_of(incident({failure(1, 7, line)}, {"last"})), Contains(cut) && EndsWith("\nlast\n"));
+  const std::string traceback = "Traceback (most recent call last):\n  File \"t.py\", line 1, in f\n" + line;
+  CHECK_THAT(text_of(incident({failure(1, 1, traceback)})), EndsWith(cut));
+}
+
 TEST_CASE("each part leaves the others room, and whole lines and characters stand there", "[unit][termination]") {
   const std::string line(termination_bytes_max, 'x');
   Incident of = incident({failure(1, 7)}, {"first", line, "newest"});
