@@ -83,7 +83,7 @@ std::string plan_text(const LaunchConfig& plan) {
            ? number(plan.terms.min_nodes)
            : fmt::format("{} to {}", plan.terms.min_nodes, plan.terms.max_nodes),
        plan.origins.nodes);
-  if (plan.scheduler.node) told("node rank", number(*plan.scheduler.node), plan.origins.node_rank);
+  if (const auto rank = plan.node_rank()) told("node rank", number(*rank), plan.origins.node_rank);
   if (!plan.scheduler.hosts.empty()) told("hosts", words_text(plan.scheduler.hosts), plan.scheduler.hosts_from);
   if (plan.hosts_count_workers()) {
     line("workers", "on each host its slots, else its GPUs, else 1");

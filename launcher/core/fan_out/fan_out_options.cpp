@@ -22,12 +22,12 @@ constexpr std::array<std::string_view, 3> lists{"hosts", "hostfile", "host-disco
 constexpr std::array<std::string_view, 7> impossible{"standalone", "node-rank",  "master-addr",   "master-port",
                                                      "no-capture", "local-addr", "rehearse-nodes"};
 /// The front's own.
-constexpr std::array<std::string_view, 24> kept_here{"hosts",           "hostfile",       "ssh",
+constexpr std::array<std::string_view, 23> kept_here{"hosts",           "hostfile",       "ssh",
                                                      "export",          "chdir",          "remote-torchup",
                                                      "no-label",        "host-discovery", "discovery-interval",
                                                      "host-cooldown",   "events",         "result-file",
                                                      "config",          "token-file",     "rdzv-id",
-                                                     "nnodes",          "scheduler",      "dry-run",
+                                                     "nnodes",          "dry-run",
                                                      "print-env",       "format",         "print-batch-script",
                                                      "termination-log", "use-env",        "expect-hosts"};
 
@@ -187,7 +187,7 @@ Result<FanOutPlan> read_fan_out(const OptionValues& options, const FanOutFacts& 
 
 std::vector<std::string> agent_arguments(const OptionValues& options, const FanOutPlan& plan, const std::string& name,
                                          const std::string& nodes) {
-  std::vector<std::string> words{name, "--scheduler=none", "--nnodes=" + nodes};
+  std::vector<std::string> words{name, "--nnodes=" + nodes};
   const std::string expected = options.text("expect-hosts", expected_hosts(plan));
   if (!expected.empty()) words.push_back("--expect-hosts=" + expected);
   for (const OptionSpec& option : option_table()) {

@@ -116,6 +116,7 @@ struct SchedulerPart {
   std::vector<Port> further_ports = {};    ///< of the first host, for when that of the endpoint is taken
   std::optional<bool> is_host = {};        ///< by this node's index; nothing: the endpoint is not the scheduler's
   std::optional<int> node = {};            ///< index of this node
+  std::string node_from = {};              ///< who told it
   int tasks = 1;                           ///< that the scheduler starts on this node
   int task = 0;                            ///< which of them we are
   std::string step = {};                   ///< what these tasks have alike; empty: no name is known
@@ -175,12 +176,17 @@ struct LaunchConfig {
   std::optional<Port> health_port;    ///< answers probes
   bool in_pod = false;                ///< of Kubernetes, whose probes come from outside
   bool front = false;                 ///< of a fan-out: all this is done on scheduler.hosts, as each finds it there
+  bool behind_front = false;          ///< one of those hosts: its front tells what nobody else is there to tell
   bool merged_output = false;         ///< all nodes' lines go to one place: each thing is told by one of them
   std::string gives_up;               ///< why no worker can run here, which ends the job everywhere; empty: they can
   std::vector<std::string> warnings;  ///< said once at the start
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 
   [[nodiscard]] bool one_node() const { return terms.max_nodes == 1; }
+  /// This node's place as somebody has told it; nothing: nobody has.
+  [[nodiscard]] std::optional<int> node_rank() const {
+    return rendezvous.group_rank ? std::optional{rendezvous.group_rank->value()} : scheduler.node;
+  }
   /// Whether each of the front's hosts decides how many workers it has.
   [[nodiscard]] bool hosts_count_workers() const { return front && origins.workers == "default"; }
   /// Whether this node tells what is the whole job's.

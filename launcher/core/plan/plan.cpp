@@ -47,8 +47,11 @@ Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<st
                                        plan_rehearsal, plan_outside,   plan_program,       plan_preload};
   OptionValues own = in_rehearsed_nodes(options, machine.rehearsed);
   LaunchConfig plan;
-  if (machine.linked) hear_front(machine, own, plan);
-  if (auto heard = hear_scheduler(machine, own, plan); !heard) return heard.error();
+  if (machine.linked) {
+    hear_front(machine, own, plan);
+  } else if (auto heard = hear_scheduler(machine, own, plan); !heard) {
+    return heard.error();
+  }
   const PlanSource source{own, words, legacy, machine};
   for (const Step step : steps) {
     if (auto done = step(source, plan); !done) return done.error();

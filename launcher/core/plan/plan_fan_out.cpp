@@ -21,9 +21,8 @@ constexpr std::array<std::string_view, 8> of_hosts{"gpus", "numa-binding", "prel
 constexpr std::string_view discovered_nodes = "1:1024";
 
 /// The options as they hold for all hosts, for the checks that need none of them.
-OptionValues for_all_hosts(OptionValues options, const std::string& nodes) {
+OptionValues for_all_hosts(OptionValues options) {
   options.set("scheduler", "none", "default");
-  options.set("nnodes", nodes, options.source("nnodes"));
   if (!options.has("rdzv-endpoint")) options.set("rdzv-endpoint", "localhost", "default");
   options.set("rdzv-backend", "c10d", "default");
   for (const std::string_view name : of_hosts) options.unset(name);
@@ -58,10 +57,11 @@ Result<FrontPlan> plan_fan_out(const OptionValues& options, const std::vector<st
   FanOutSettings& settings = front.hosts.settings;
   OptionValues own = options;
   if (options.text("scheduler", "auto") != "none") derive_grace(machine.variable, own);
-  const std::string counted =
-      settings.discovers ? std::string{discovered_nodes} : fmt::format("{}", settings.hosts.size());
-  const std::string nodes = own.text("nnodes", counted);
-  auto job = make_plan(for_all_hosts(own, nodes), words, legacy, any_machine(machine));
+  own.derive("nnodes", settings.discovers ? std::string{discovered_nodes} : fmt::format("{}", settings.hosts.size()),
+             front.hosts.hosts_from);
+  own.derive("rdzv-id", machine.random_run_id(), "default");
+  const std::string nodes = own.text("nnodes");
+  auto job = make_plan(for_all_hosts(own), words, legacy, any_machine(machine));
   if (!job) return job.error();
   front.job = *std::move(job);
   front.job.front = true;
@@ -74,7 +74,6 @@ Result<FrontPlan> plan_fan_out(const OptionValues& options, const std::vector<st
   settings.min_nodes = least;
   settings.join_timeout = front.job.terms.join_timeout;
   settings.end_signals = front.job.end_signals;
-  front.job.rendezvous.run_id = RunId{own.text("rdzv-id", machine.random_run_id())};
   for (const Host& host : settings.hosts) front.job.scheduler.hosts.emplace_back(name_of_host(host.name));
   front.job.scheduler.hosts_from = front.hosts.hosts_from;
 

@@ -41,11 +41,7 @@ std::string plan_as_json(const LaunchConfig& plan) {
   object["scheduler"] = scheduler.name.empty() ? ordered_json(nullptr) : ordered_json(scheduler.name);
   object["nodes"] = told(nodes_text(plan.terms), origins.nodes);
   if (!plan.hosts_count_workers()) object["workers"] = told(plan.local_world_size, origins.workers);
-  if (plan.rendezvous.group_rank) {
-    object["node_rank"] = told(plan.rendezvous.group_rank->value(), origins.node_rank);
-  } else if (scheduler.node) {
-    object["node_rank"] = told(*scheduler.node, origins.node_rank);
-  }
+  if (const auto rank = plan.node_rank()) object["node_rank"] = told(*rank, origins.node_rank);
   if (!scheduler.hosts.empty()) object["hosts"] = told(scheduler.hosts, scheduler.hosts_from);
   if (plan.rendezvous.endpoint) object["endpoint"] = endpoint_json(plan);
   object["run_id"] = told(plan.rendezvous.run_id.value(), origins.run_id);

@@ -10,10 +10,11 @@ namespace {
 
 constexpr const char* told_by = "the front";
 
-/// Slots of the host's line, else its GPUs, else one.
+/// Slots of the host's line, else the GPUs that are chosen, or that it has, else one.
 void count_workers(const Machine& machine, const LinkPlan& told, OptionValues& options, LaunchConfig& plan) {
-  if (options.has("nproc-per-node") || options.has("gpus")) return;
+  if (options.has("nproc-per-node")) return;
   if (told.workers > 0) return options.derive("nproc-per-node", fmt::format("{}", told.workers), told_by);
+  if (options.has("gpus")) return derive_workers_of_gpus(options);
   const int usable = count_visible_gpus(machine, options, plan);
   options.derive("nproc-per-node", fmt::format("{}", std::max(1, usable)), "visible GPUs");
 }
@@ -30,8 +31,10 @@ void hear_front(const Machine& machine, OptionValues& options, LaunchConfig& pla
     options.derive("rdzv-backend", "c10d", told_by);
   }
   options.derive("rank-order", std::string{by_index}, told_by);
+  plan.scheduler.asked = options.text("scheduler", "auto") != "none";
   plan.scheduler.node = told.node;
-  plan.merged_output = true;
+  plan.scheduler.node_from = told_by;
+  plan.merged_output = plan.behind_front = true;
 }
 
 void take_place(const LinkedNode& linked, LaunchConfig& plan) {

@@ -107,24 +107,33 @@ Result<> meet_here(const PlanSource& source, LaunchConfig& plan) {
   return {};
 }
 
+/// Of a value that no option has, but a scheduler's variable.
+Error with_source(const OptionValues& options, std::string_view name, Error error) {
+  if (options.given(name)) return error;
+  return bad(fmt::format("{}: {}; --{} gives another, --scheduler=none starts without the scheduler's variables",
+                         options.source(name), error.context, name));
+}
+
 Result<> meet_at(const OptionValues& options, const std::string& backend, LaunchConfig& plan) {
   if (auto known = check_backend(backend); !known) return known;
   const std::string endpoint = options.text("rdzv-endpoint");
   if (backend == "static") return read_static(options, endpoint, plan);
   auto parsed = parse_endpoint(endpoint);
-  if (!parsed) return parsed.error();
+  if (!parsed) return with_source(options, "rdzv-endpoint", parsed.error());
   plan.rendezvous.endpoint = *std::move(parsed);
   return {};
 }
 
-Result<> check_run_id(const Machine& machine, LaunchConfig& plan) {
+Result<> check_run_id(const PlanSource& source, LaunchConfig& plan) {
   RunId& id = plan.rendezvous.run_id;
   if (id.value().empty()) {
-    id = RunId{decimal(machine.random_run_id())};
+    id = RunId{decimal(source.machine.random_run_id())};
     warn(plan, fmt::format("config has no run_id, generated a random run_id: {}", id.value()));
   }
   const auto why = why_no_name(id.value());
-  return why.empty() ? Result<>{} : bad(fmt::format("--rdzv-id cannot be used: {}; take a short name", why));
+  if (why.empty()) return {};
+  if (source.options.given("rdzv-id")) return bad(fmt::format("--rdzv-id cannot be used: {}; take a short name", why));
+  return with_source(source.options, "rdzv-id", bad(fmt::format("the run id cannot be used: {}", why)));
 }
 
 /// All nodes compare it, and so much of it goes over the wire.
@@ -182,7 +191,7 @@ Result<> plan_backend(const PlanSource& source, LaunchConfig& plan) {
                      plan.terms.max_nodes == 1;
   const bool here = options.flag("standalone") || plain;
   if (auto met = here ? meet_here(source, plan) : meet_at(options, backend, plan); !met) return met;
-  if (auto checked = check_run_id(machine, plan); !checked) return checked;
+  if (auto checked = check_run_id(source, plan); !checked) return checked;
   if (meeting.backend != Backend::static_ && options.given("node-rank") &&
       options.integer("node-rank", 0).value() != 0) {
     warn(plan, fmt::format("node_rank is only used for static rdzv_backend. It will be ignored for rdzv_backend={}.",

@@ -56,7 +56,7 @@ void read_watchdog(const Machine& machine, LaunchConfig& plan) {
   plan.variables.emplace_back("TORCHELASTIC_TIMER_FILE", plan.timer_file);
 }
 
-bool is_in_pod(const Machine& machine) { return machine.variable("KUBERNETES_SERVICE_HOST").has_value(); }
+bool is_in_pod(const Machine& machine) { return !machine.variable("KUBERNETES_SERVICE_HOST").value_or("").empty(); }
 
 void read_health_port(const Machine& machine, LaunchConfig& plan) {
   const auto text = machine.variable("TORCHELASTIC_HEALTH_CHECK_PORT");

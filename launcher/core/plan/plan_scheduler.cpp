@@ -48,7 +48,8 @@ void name_origins(const PlanSource& source, LaunchConfig& plan) {
   PlanOrigins& origins = plan.origins;
   origins.nodes = options.source("nnodes");
   origins.workers = options.source("nproc-per-node");
-  origins.node_rank = options.source("node-rank");
+  const bool by_option = plan.rendezvous.backend == Backend::static_;  // the others have their index
+  origins.node_rank = by_option ? options.source("node-rank") : plan.scheduler.node_from;
   origins.run_id = options.source("rdzv-id");
   origins.endpoint = options.source(options.has("rdzv-endpoint") ? "rdzv-endpoint"
                                     : options.has("master-addr") ? "master-addr"

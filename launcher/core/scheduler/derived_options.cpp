@@ -55,9 +55,14 @@ class Derivation {
     part_.gpus = found_.gpus_of_node;
     if (auto counted = count_nodes(); !counted) return counted.error();
     if (found_.run_id) options_.derive("rdzv-id", found_.run_id->value, found_.run_id->from);
-    if (node_range(options_).most == 1) return part_;
+    if (node_range(options_).most == 1) {
+      if (options_.text("rdzv-endpoint").empty()) return part_;
+      if (auto met = meet(); !met) return met.error();
+      return std::move(part_);
+    }
     if (found_.node) {
       part_.node = found_.node->value;
+      part_.node_from = found_.node->from;
       options_.derive("node-rank", fmt::format("{}", found_.node->value), found_.node->from);
       options_.derive("rank-order", std::string{by_index}, found_.node->from);
     }
@@ -75,8 +80,7 @@ class Derivation {
     }
     if (!found_.each && part_.hosts.size() > 1) return;
     if (options_.has("gpus")) {
-      const auto chosen = split(options_.text("gpus"), ',').size();
-      options_.derive("nproc-per-node", fmt::format("{}", chosen), options_.source("gpus"));
+      derive_workers_of_gpus(options_);
     } else if (found_.gpus) {
       options_.derive("nproc-per-node", fmt::format("{}", std::max(1, found_.gpus->value)), found_.gpus->from);
     } else if (found_.gpus_visible) {
@@ -94,8 +98,8 @@ class Derivation {
     const bool slurm = found_.scheduler == "slurm";
     const std::string remedy = slurm ? "srun torchup … runs on all" : "torchup --hosts auto … runs on all";
     part_.warnings.push_back(fmt::format("this {} job has {} nodes and this runs on {} alone; {}",
-                                         slurm ? "Slurm" : found_.scheduler, part_.hosts.size(),
-                                         found_.own_name.empty() ? "one of them" : found_.own_name, remedy));
+                                         slurm ? "Slurm" : found_.scheduler, part_.hosts.size(), found_.own_name,
+                                         remedy));
   }
 
   Result<> count_nodes() {
@@ -117,6 +121,7 @@ class Derivation {
     if (!found_.first_host) return nobody_knows();
     const Told<std::string>& first = *found_.first_host;
     part_.is_host = found_.node && found_.node->value == 0;
+    if (*part_.is_host && is_not_here(first)) return somewhere_else(first);
     if (!given.empty()) {
       const std::string source = options_.source("rdzv-endpoint");
       options_.set("rdzv-endpoint", bracketed(first.value) + given, fmt::format("{}, {}", source, first.from));
@@ -157,6 +162,19 @@ class Derivation {
                             found_.scheduler, place));
   }
 
+  /// Processes of MPI need not be in the order of the batch job's hosts.
+  [[nodiscard]] bool is_not_here(const Told<std::string>& first) const {
+    return first.from == part_.hosts_from && !found_.own_name.empty() && found_.own_name != first.value;
+  }
+
+  [[nodiscard]] Error somewhere_else(const Told<std::string>& first) const {
+    return fail(
+        errc::bad_value,
+        fmt::format("{} says that this is node 0, on {}, and the first of {} is {}: --rdzv-endpoint=HOST:PORT, or "
+                    "MASTER_ADDR=HOST in the environment (mpirun -x MASTER_ADDR=HOST), tells where nodes meet",
+                    found_.scheduler, found_.own_name, first.from, first.value));
+  }
+
   static std::string bracketed(const std::string& host) {
     return host.find(':') == std::string::npos ? host : "[" + host + "]";
   }
@@ -190,6 +208,11 @@ Port derived_port(std::string_view run_id, int index) {
 Result<SchedulerPart> derive_options(const Allocation& allocation, const std::function<int()>& visible_gpus,
                                      OptionValues& options) {
   return Derivation{allocation, options}.run(visible_gpus);
+}
+
+void derive_workers_of_gpus(OptionValues& options) {
+  const auto chosen = split(options.text("gpus"), ',').size();
+  options.derive("nproc-per-node", fmt::format("{}", chosen), options.source("gpus"));
 }
 
 void derive_grace(const VariableLookup& variable, OptionValues& options) {

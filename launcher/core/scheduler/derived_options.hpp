@@ -23,9 +23,13 @@ inline constexpr int derived_ports = 4;
 /// Puts what the scheduler says below what the user says, value by value. With --standalone, and with at most one node,
 /// nothing is derived that has to do with a meeting or with tasks. `visible_gpus` is asked only where it counts.
 ///
-/// Errors: errc::bad_value: more nodes wanted than there are, or a meeting point that nobody knows.
+/// Errors: errc::bad_value: more nodes wanted than there are; a meeting point that nobody knows, or that is not where
+/// node 0 is.
 [[nodiscard]] Result<SchedulerPart> derive_options(const Allocation& allocation,
                                                    const std::function<int()>& visible_gpus, OptionValues& options);
+
+/// As many workers as --gpus names devices.
+void derive_workers_of_gpus(OptionValues& options);
 
 /// The grace in Slurm and in pods, which themselves have patience for 30 s. Whoever has set another one keeps it.
 void derive_grace(const VariableLookup& variable, OptionValues& options);

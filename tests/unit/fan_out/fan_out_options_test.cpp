@@ -132,10 +132,9 @@ TEST_CASE("agents are told what the front was told, but for its own", "[unit][fa
   REQUIRE((plan->agents.wants_events && !plan->agents.wants_result && plan->agents.own_coordinator));
   REQUIRE((plan->agents.directory == "/work" && plan->agents.environment == Words{"A=1"}));
   Words words = agent_arguments(given.options, *plan, "torchup", "1:2");
-  REQUIRE(Words(words.begin(), words.begin() + 4) ==
-          Words{"torchup", "--scheduler=none", "--nnodes=1:2", "--expect-hosts=b,a"});
-  std::sort(words.begin() + 4, words.end());
-  REQUIRE(Words(words.begin() + 4, words.end()) == Words{"--log-dir=/l", "--max-restarts=3", "--module"});
+  REQUIRE(Words(words.begin(), words.begin() + 3) == Words{"torchup", "--nnodes=1:2", "--expect-hosts=b,a"});
+  std::sort(words.begin() + 3, words.end());
+  REQUIRE(Words(words.begin() + 3, words.end()) == Words{"--log-dir=/l", "--max-restarts=3", "--module"});
   LinkPlan agent = plan->agents;
   agent.arguments = {"torchup", "--module"};
   agent.program = {"train", "--x"};

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <nlohmann/json.hpp>
 
+#include "launcher/core/plan/plan_json.hpp"
 #include "tests/support/fake_machine.hpp"
 
 using namespace torchup;
@@ -32,16 +34,20 @@ std::string refusal_of(const std::map<std::string, std::string>& values) {
 bool names(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
 
 /// The plan of the agent on a host that was told this.
-LaunchConfig agent_of(LinkPlan told, std::map<std::string, std::string> values, int gpus = 0) {
-  Machine machine = fake_machine();
+Result<LaunchConfig> agent_plan(LinkPlan told, const std::map<std::string, std::string>& values, int gpus,
+                                const Texts& variables) {
+  Machine machine = fake_machine(variables);
   machine.linked = LinkedNode{std::move(told), "10.0.0.7", 5};
   machine.gpus = [gpus] {
     Gpus found;
     for (int index = 0; index < gpus; ++index) found.list.emplace_back().uuid = "GPU-" + std::to_string(index);
     return found;
   };
-  values.emplace("scheduler", "none");
-  return make_plan(options_of(values), {"/bin/true"}, false, machine).value();
+  return make_plan(options_of(values), {"/bin/true"}, false, machine);
+}
+LaunchConfig agent_of(LinkPlan told, const std::map<std::string, std::string>& values, int gpus = 0,
+                      const Texts& variables = {}) {
+  return agent_plan(std::move(told), values, gpus, variables).value();
 }
 
 }  // namespace
@@ -55,6 +61,10 @@ TEST_CASE("nodes are as many as hosts unless somebody says otherwise", "[unit][f
   REQUIRE_FALSE(plan->job.rendezvous.endpoint);
   const auto elastic = plan_of({{"hosts", "a,b,c"}, {"nnodes", "1:2"}, {"rdzv-id", "mine"}});
   REQUIRE((elastic->hosts.settings.min_nodes == 1 && elastic->hosts.agents.run_id == RunId{"mine"}));
+  const auto json = nlohmann::json::parse(plan_as_json(plan->job));
+  REQUIRE(json["nodes"] == nlohmann::json{{"value", "3"}, {"from", "--hosts"}});
+  REQUIRE(nlohmann::json::parse(plan_as_json(elastic->job))["nodes"]["from"] == "--nnodes");
+  REQUIRE_FALSE(plan_of({{"hosts", "a"}, {"rdzv-id", ""}})->hosts.agents.run_id.value().empty());
   const auto discovered = plan_of({{"host-discovery", "x"}, {"rdzv-conf", "join_timeout=60"}});
   REQUIRE((discovered->job.terms.min_nodes == 1 && discovered->job.terms.max_nodes == 1024));
   REQUIRE(discovered->hosts.settings.join_timeout == 60s);
@@ -97,4 +107,34 @@ TEST_CASE("a host has as many workers as slots, else as GPUs, else one", "[unit]
   told.workers = 3;
   REQUIRE(agent_of(told, {{"nnodes", "2"}}, 4).local_world_size == 3);
   REQUIRE(agent_of(told, {{"nnodes", "2"}, {"nproc-per-node", "2"}}, 4).local_world_size == 2);
+  REQUIRE(agent_of(told, {{"nnodes", "2"}, {"gpus", "0,1,3"}}, 4).local_world_size == 3);
+  told.workers = 2;
+  REQUIRE(agent_of(told, {{"nnodes", "2"}, {"gpus", "0,1,3"}}, 4).local_world_size == 2);
+}
+
+TEST_CASE("an agent's node is its front's, whatever a scheduler says there", "[unit][fan_out]") {
+  LinkPlan told{.name = "b", .node = 1, .run_id = RunId{"job"}};
+  const Texts job{{"SLURM_JOB_ID", "17"},
+                  {"SLURM_JOB_NODELIST", "a,b"},
+                  {"SLURM_GPUS_ON_NODE", "8"},
+                  {"SLURM_RESTART_COUNT", "2"},
+                  {"PMI_RANK", "0"}};
+  const LaunchConfig second = agent_of(told, {{"nnodes", "2"}}, 0, job);
+  REQUIRE((second.terms.max_nodes == 2 && second.local_world_size == 1 && second.scheduler.name.empty()));
+  REQUIRE(second.scheduler.asked);  // so that no worker has the place of a process of MPI's
+  SECTION("the first one puts the job back into the queue that its front is in") {
+    REQUIRE_FALSE(agent_of(told, {{"nnodes", "2"}, {"requeue", "3"}}, 0, job).requeue);
+    told.node = 0;
+    REQUIRE(agent_of(told, {{"nnodes", "2"}, {"requeue", "3"}}, 0, job).requeue ==
+            RequeueConfig{.most = 3, .restarts = 2, .slurm_job = "17", .scontrol = "/bin/scontrol"});
+    REQUIRE_FALSE(agent_plan(told, {{"nnodes", "2"}, {"requeue", "3"}}, 0, {}));
+    REQUIRE_FALSE(agent_plan(told, {{"nnodes", "2"}, {"requeue", "3"}, {"scheduler", "none"}}, 0, job));
+  }
+  SECTION("each asks when its time ends") {
+    const auto stop = agent_of(told, {{"nnodes", "2"}, {"stop-before", "5m"}}, 0, job).stop_before;
+    REQUIRE((stop->squeue == "/bin/squeue" && stop->slurm_job == "17"));
+  }
+  SECTION("unless the user wants none of it") {
+    REQUIRE_FALSE(agent_of(told, {{"nnodes", "2"}, {"scheduler", "none"}}, 0, job).scheduler.asked);
+  }
 }

@@ -87,6 +87,11 @@ TEST_CASE("what is given wins, value by value", "[unit][scheduler]") {
   REQUIRE(plan_in(step, {{"expect-hosts", "n2,n1"}}).terms.hostlist == "n2,n1");
   REQUIRE(plan_in(step, {{"scheduler", "none"}}).scheduler.name.empty());
   REQUIRE(plan_in(step, {{"nnodes", "1:2"}}).terms.min_nodes == 1);
+  OptionValues of_file;
+  REQUIRE(of_file.read_config("nproc-per-node = 5\n", "f").has_value());
+  const auto by_file = make_plan(of_file, {"prog"}, false, fake_machine(step));
+  REQUIRE(by_file->local_world_size == 5);
+  REQUIRE(told(*by_file)["workers"]["from"] == "--config");
   REQUIRE(why_not(step, {{"nnodes", "3:4"}}) ==
           "--nnodes=3:4: slurm says that there are 2 nodes (SLURM_STEP_NUM_NODES)");
   REQUIRE_THAT(why_not(with(step, {{"PET_NNODES", "3"}})), StartsWith("PET_NNODES=3: "));
@@ -134,6 +139,16 @@ TEST_CASE("with one node that is asked for, every agent is its own job", "[unit]
   REQUIRE(plan.one_node());
   REQUIRE(!plan.rendezvous.endpoint);
   REQUIRE(plan.rendezvous.run_id == RunId{"slurm.c.17.0.0"});
+  // A script that names a port, or torchupd's host, says so whatever the number of nodes is.
+  const LaunchConfig by_port = plan_in(slurm_step(one), {{"rdzv-endpoint", ":7"}});
+  REQUIRE(by_port.one_node());
+  REQUIRE(by_port.rendezvous.backend == Backend::c10d);
+  REQUIRE(by_port.rendezvous.endpoint == Endpoint{"n2", Port{7}});
+  REQUIRE(by_port.rendezvous.is_host == true);
+  const LaunchConfig elsewhere = plan_in(slurm_step(one), {{"rdzv-endpoint", "h:7"}});
+  REQUIRE(elsewhere.rendezvous.backend == Backend::c10d);
+  REQUIRE(elsewhere.rendezvous.endpoint == Endpoint{"h", Port{7}});
+  REQUIRE(!elsewhere.rendezvous.is_host);
 }
 
 TEST_CASE("a meeting point that is given is the meeting point", "[unit][scheduler]") {
@@ -171,6 +186,30 @@ TEST_CASE("a row that does not tell the first host names the ways out", "[unit][
           Endpoint{"fe80::1", Port{7}});
 }
 
+TEST_CASE("node 0 that is not on the first of the batch job's hosts says so", "[unit][scheduler]") {
+  const auto on = [](const std::string& host, const Texts& more) {
+    Machine machine = fake_machine(with(mpich({{"PMI_RANK", "0"}}), slurm_batch(more)));
+    machine.host = host;
+    const auto plan = planned_in(with(mpich({{"PMI_RANK", "0"}}), slurm_batch(more)), {}, machine);
+    return plan ? to_string(*plan->rendezvous.endpoint).substr(0, 3) : plan.error().message();
+  };
+  REQUIRE(on("n1.site", {}) == "n1:");
+  REQUIRE(on("login", {}) == "n1:");
+  REQUIRE_THAT(on("n2", {}),
+               StartsWith("mpich says that this is node 0, on n2, and the first of SLURM_JOB_NODELIST is n1: "));
+  REQUIRE(on("n2", {{"MASTER_ADDR", "n2"}}) == "n2:");
+}
+
+TEST_CASE("a name that a scheduler's variables make and that is none is refused with theirs", "[unit][scheduler]") {
+  REQUIRE_THAT(why_not(slurm_step({{"SLURM_CLUSTER_NAME", std::string(256, 'c')}})),
+               StartsWith("SLURM_CLUSTER_NAME, SLURM_JOB_ID, SLURM_STEP_ID, SLURM_RESTART_COUNT: the run id cannot be "
+                          "used: it is longer than 256 bytes; --rdzv-id gives another, --scheduler=none"));
+  REQUIRE_THAT(why_not(slurm_step({{"PET_RDZV_ID", std::string(257, 'c')}})), StartsWith("--rdzv-id cannot be used"));
+  REQUIRE_THAT(why_not(mpich({{"MASTER_ADDR", "a b"}, {"MASTER_PORT", "7"}})),
+               StartsWith("MASTER_ADDR, MASTER_PORT: The hostname of the rendezvous endpoint 'a b:7' must be "));
+  REQUIRE_THAT(why_not(mpich({{"MASTER_ADDR", "a b"}})), Contains("--scheduler=none"));
+}
+
 TEST_CASE("Indexed Jobs and Kubeflow need no more than they have", "[unit][scheduler]") {
   const auto in_pod = [](const Texts& variables, const Texts& options) {
     Machine machine = fake_machine(variables);
@@ -201,6 +240,9 @@ TEST_CASE("Indexed Jobs and Kubeflow need no more than they have", "[unit][sched
   REQUIRE(told(train_job)["endpoint"]["from"] == "PET_MASTER_ADDR");
   REQUIRE(in_pod(kubernetes(), {}).one_node());
   REQUIRE(plan_in({{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}}).stop_grace == 25s);
+  REQUIRE(plan_in({{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}}).in_pod);
+  REQUIRE(plan_in({{"KUBERNETES_SERVICE_HOST", ""}}).stop_grace == 30s);
+  REQUIRE_FALSE(plan_in({{"KUBERNETES_SERVICE_HOST", ""}}).in_pod);
 }
 
 TEST_CASE("the driver is asked only where nobody counts GPUs, and they matter", "[unit][scheduler]") {
@@ -246,7 +288,9 @@ TEST_CASE("one process in a job of several nodes is told so once", "[unit][sched
   REQUIRE(plan_in(slurm_batch(), by_hand).terms.hostlist == "n1,n2,n3");
   REQUIRE(plan_in(slurm_batch(), with(by_hand, {{"nnodes", "2"}})).terms.hostlist.empty());
   REQUIRE_THAT(plan_in({{"LSB_JOBID", "1"}, {"LSB_MCPU_HOSTS", "a 2 b 2"}}).warnings.at(0),
-               StartsWith("this lsf job has 2 nodes and this runs on one of them alone; torchup --hosts auto"));
+               StartsWith("this lsf job has 2 nodes and this runs on host alone; torchup --hosts auto"));
+  // salloc's shell is on none of them.
+  REQUIRE_THAT(plan_in(slurm_batch({{"SLURMD_NODENAME", "-"}})).warnings.at(0), Contains("this runs on host alone"));
 }
 
 TEST_CASE("a list of hosts that is too long for the wire is not passed on", "[unit][scheduler]") {
@@ -288,6 +332,11 @@ TEST_CASE("each value says where it came from", "[unit][scheduler]") {
   REQUIRE(given["nodes"] == nlohmann::json{{"value", "1:2"}, {"from", "--nnodes"}});
   REQUIRE(given["workers"] == nlohmann::json{{"value", 2}, {"from", "--nproc-per-node"}});
   REQUIRE(given["run_id"] == nlohmann::json{{"value", "r"}, {"from", "PET_RDZV_ID"}});
+  REQUIRE(given["node_rank"] == nlohmann::json{{"value", 1}, {"from", "SLURM_NODEID"}});
+  const auto ranked = [](const Texts& options) { return told(plan_in(slurm_step(), options))["node_rank"]; };
+  REQUIRE(ranked({{"node-rank", "0"}}) == nlohmann::json{{"value", 1}, {"from", "SLURM_NODEID"}});  // c10d's has none
+  REQUIRE(ranked({{"node-rank", "0"}, {"rdzv-backend", "static"}}) ==
+          nlohmann::json{{"value", 0}, {"from", "--node-rank"}});
   const auto none = told(plan_in({}));
   REQUIRE(none["scheduler"].is_null());
   REQUIRE(none["nodes"] == nlohmann::json{{"value", "1"}, {"from", "default"}});
