@@ -152,14 +152,12 @@ void CoordinatorLink::due(TimePoint now) {
     }
   }
   if (!line_ && now >= out_since_ + settings_.join_timeout) {
-    const std::string endpoint = to_string(settings_.endpoint);
     const std::string waited = seconds(settings_.join_timeout);
     const std::string why = last_trouble_.empty() ? "it does not answer" : last_trouble_;
     return conclude(
-        LinkLost{lost_code_,
-                 lost_code_ == exit_code::mismatch
-                     ? fmt::format("the rendezvous at {} did not accept this node within {}: {}", endpoint, waited, why)
-                     : fmt::format("the rendezvous endpoint {} was not reached within {}: {}", endpoint, waited, why)});
+        LinkLost{lost_code_, lost_code_ == exit_code::mismatch
+                                 ? fmt::format("the {} did not accept this node within {}: {}", place(), waited, why)
+                                 : fmt::format("the {} was not reached within {}: {}", place(), waited, why)});
   }
   if (const auto at = dial_at(); at && now >= *at) {
     dialling_ = LineId{next_line_++};
@@ -265,7 +263,11 @@ void CoordinatorLink::forget_place() {
 void CoordinatorLink::trouble(const std::string& what) {
   if (what == last_trouble_ || (seeks() && port_at_ != 0)) return;  // of several ports the first one's is told
   last_trouble_ = what;
-  tell(Waiting{fmt::format("rendezvous endpoint {}: {}", to_string(settings_.endpoint), what), true});
+  tell(Waiting{fmt::format("{}: {}", place(), what), true});
+}
+
+std::string CoordinatorLink::place() const {
+  return settings_.one_connection ? "front of this job" : "rendezvous endpoint " + to_string(settings_.endpoint);
 }
 
 void CoordinatorLink::conclude(LinkEvent last) {

@@ -276,6 +276,8 @@ class CoordinatorLink {
   void forget_questions();
   void retry_later(TimePoint now);
   void trouble(const std::string& what);
+  /// What people know the coordinator by: over one connection nobody has dialled the endpoint.
+  [[nodiscard]] std::string place() const;
   void conclude(LinkEvent last);
   [[nodiscard]] bool runs() const;
   [[nodiscard]] std::optional<TimePoint> fence_at() const;

@@ -537,6 +537,18 @@ TEST_CASE("a link of one connection is no longer than that", "[unit][link]") {
     REQUIRE_FALSE(linked.dialled);
     return;
   }
+  SECTION("its other end is no endpoint that anybody has named") {
+    linked.step(link::Say{linked.join_of()});
+    linked.step(link::Closed{linked.connect(), ""});
+    const auto said = [](const link::Action& action) {
+      const auto* tell = std::get_if<link::Tell>(&action);
+      const auto* message = tell ? std::get_if<CoordinatorMessage>(&tell->event) : nullptr;
+      const auto* waiting = message ? std::get_if<Waiting>(message) : nullptr;
+      return waiting && waiting->roster == "front of this job: it closes the connection without a word";
+    };
+    REQUIRE(std::ranges::any_of(linked.actions, said));
+    return;
+  }
   const LineId line = linked.run(true);
   SECTION("no other is tried beside it while it is in doubt") {
     linked.pass(linked.now + lease * 9 / 10 - 1ms);
