@@ -119,6 +119,8 @@ class Membership {
   /// By node.
   [[nodiscard]] const std::unordered_map<std::string, Slot>& slots() const { return slot_of_node_; }
   [[nodiscard]] bool has_host(const std::string& host) const { return slots_of_host_.contains(host); }
+  /// Those that have said this Join::group_rank, as a range of entries whose second is the slot.
+  [[nodiscard]] auto with_group_rank(GroupRank rank) const { return slots_of_rank_.equal_range(rank.value()); }
 
   [[nodiscard]] int size() const { return static_cast<int>(slot_of_node_.size()); }
   [[nodiscard]] bool empty() const { return slot_of_node_.empty(); }
@@ -166,6 +168,8 @@ class Membership {
   void changed() { ++revision_; }
   Slot take_slot();
   void index(Slot slot);
+  void index_rank(Slot slot);
+  void forget_rank(Slot slot);
   void count(const Member& member, int by);
   [[nodiscard]] auto on_host(const std::string& host) const { return slots_of_host_.equal_range(host); }
   void check(Slot slot, std::optional<TimePoint> at);
@@ -175,6 +179,7 @@ class Membership {
   std::vector<Slot> free_slots_;
   std::unordered_map<std::string, Slot> slot_of_node_;
   std::unordered_multimap<std::string, Slot> slots_of_host_;
+  std::unordered_multimap<int, Slot> slots_of_rank_;  ///< by Join::group_rank
   std::vector<Connection> connections_;  ///< by peer
   std::uint64_t connection_count_ = 0;
   std::uint64_t next_seniority_ = 0;

@@ -42,7 +42,7 @@ std::optional<std::string> Rendezvous::misfit(const Join& join, std::optional<Sl
   if (!terms_ || terms_->hostlist.empty()) {
     if (auto why = too_many_hosts(join)) return why;
   }
-  return torchup::misfit(members_, terms_, facts_, join, replaced);
+  return torchup::misfit(members_, terms_, facts_, join, replaced, now_);
 }
 
 /// A few letters stand for many hosts. More than can be here are not kept.
@@ -69,7 +69,7 @@ void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
   // Where nobody else is there, the job begins with it, by its own terms.
   const bool begins = replaced && member_count() == 1 && !formed_once_;
   auto why = begins ? too_many_hosts(join) : misfit(join, replaced);
-  if (begins && !why) why = torchup::misfit(members_, {}, {}, join, replaced);
+  if (begins && !why) why = torchup::misfit(members_, {}, {}, join, replaced, now);
   if (why) {
     if (refusals_.size() < refusals_kept_max || refusals_.contains(join.host))
       refusals_[join.host] = cut_text(*why, refusal_kept_bytes_max);

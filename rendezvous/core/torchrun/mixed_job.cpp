@@ -258,7 +258,7 @@ std::optional<std::string> MixedJob::misfit(const Join& join, std::optional<Slot
   if (!replaced && members_.size() >= agents_of_job_max) {
     return fmt::format("a job with torchrun's agents takes {} of torchup's at most", agents_of_job_max);
   }
-  return torchup::misfit(members_, terms_, facts_, join, replaced);
+  return torchup::misfit(members_, terms_, facts_, join, replaced, now_);
 }
 
 void MixedJob::refuse(Peer peer, const std::string& host, const std::string& why) {
