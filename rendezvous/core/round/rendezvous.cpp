@@ -63,6 +63,7 @@ std::optional<TimePoint> Rendezvous::deadline() const {
       consider(patience_until_);
       break;
     case Phase::ended:
+      consider(late_until_);
       break;
   }
   consider(forget_at_);
@@ -161,7 +162,7 @@ void Rendezvous::on(const Resumed& event, TimePoint now) {
 // ---- what agents say
 
 void Rendezvous::said(Peer peer, const Join& join, TimePoint now) {
-  if (foregone_ && !members_.of(peer)) return actions_.push_back(Tell{peer, End{*foregone_}});
+  if (auto verdict = missed(peer, join)) return actions_.push_back(Tell{peer, End{*std::move(verdict)}});
   const Standing standing = joins(members_, past(), peer, join, now);
   switch (standing.meaning) {
     case Standing::Meaning::nothing:

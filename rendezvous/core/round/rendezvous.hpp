@@ -168,7 +168,9 @@ struct JobView {
 /// worker failure stops all and costs one restart of the job; failures that a lost node explains cost none.
 ///
 /// A run id may be used again: after the verdict, an agent that is new to it begins another job, with nothing of the
-/// former one but the numbers of its rounds, which go on. Agents of the former one hear its verdict.
+/// former one but the numbers of its rounds, which go on. Agents of the former one hear its verdict. So does one that
+/// comes late from a host that was expected and had not come, where the run id is the job's alone: a scheduler's, or of
+/// a coordinator that ends with the job.
 class Rendezvous {
  public:
   using Phase = JobSnapshot::Phase;
@@ -215,6 +217,8 @@ class Rendezvous {
   /// Agents of a former job of the run id that have not closed their connections yet; nothing: there was none.
   [[nodiscard]] std::optional<int> still_leaving() const;
   /// From when on nothing is lost when this is thrown away: nobody is there, and nobody is expected to come back.
+  /// Nodes that are expected may be about to start: whoever hosts us stays for them a while after the verdict.
+  [[nodiscard]] bool awaits_late() const;
   /// Empty: not while things are as they are.
   [[nodiscard]] std::optional<TimePoint> forget_at() const;
   [[nodiscard]] bool forgettable(TimePoint now) const;
@@ -242,6 +246,10 @@ class Rendezvous {
   void said(Peer, const OfDiagnosis auto&, TimePoint) {}
 
   // Members.
+  // Agents that come after the end.
+  [[nodiscard]] std::optional<Verdict> missed(Peer peer, const Join& join);
+  void expect_late(TimePoint now);
+
   [[nodiscard]] std::optional<std::string> misfit(const Join& join, std::optional<Slot> known) const;
   [[nodiscard]] std::optional<std::string> too_many_hosts(const Join& join) const;
   void expect(std::vector<std::string> hosts);
@@ -330,6 +338,8 @@ class Rendezvous {
   std::optional<int> foretold_;      ///< agents, as whoever starts them says
   std::optional<Verdict> foregone_;  ///< whoever joins is told so
   std::vector<Fact> facts_;          ///< of the first agent
+  bool others_come_ = false;         ///< Foretold::others_come
+  std::vector<std::string> late_;    ///< expected hosts that were not here when the job ended
 
   Phase phase_ = Phase::gathering;
   Round round_{0};       ///< the one that is decided or runs; while gathering, the next
@@ -354,6 +364,8 @@ class Rendezvous {
   Port master_port_{0};
 
   std::optional<TimePoint> gather_until_;
+  std::optional<TimePoint> begun_at_;    ///< the first join
+  std::optional<TimePoint> late_until_;  ///< whoever hosts us stays for `late_`
   std::optional<TimePoint> last_call_until_;
   std::optional<TimePoint> leave_until_;
   std::optional<TimePoint> store_until_;

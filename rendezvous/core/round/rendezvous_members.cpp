@@ -30,7 +30,7 @@ std::optional<Round> Rendezvous::running() const {
 std::size_t Rendezvous::held_bytes() const {
   const std::size_t verdict = verdict_ ? torchup::held_bytes(*verdict_) : 0;
   return members_.held_bytes() + ended_.held_bytes() + lost_agents_.held_bytes() + torchup::held_bytes(failures_) +
-         verdict + expected_bytes_ + refusals_.size() * refusal_kept_bytes_max;
+         verdict + expected_bytes_ + torchup::held_bytes(late_) + refusals_.size() * refusal_kept_bytes_max;
 }
 
 JobPeople Rendezvous::people() const { return {members_, ended_, lost_agents_, terms_, facts_, round_}; }
@@ -123,7 +123,10 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
   ended_.reuse(join.node);
   forget_at_.reset();
   deserted_ = false;
-  if (members_.empty() && phase_ == Phase::gathering) gather(now);
+  if (members_.empty() && phase_ == Phase::gathering) {
+    gather(now);
+    if (!formed_once_) begun_at_ = now;
+  }
   const Slot slot = members_.enroll(peer, join, now);
   note_way(members_.at(slot));
   if (members_.at(slot).aside) note(NodePutAside{join.host, settings_.losses_max});

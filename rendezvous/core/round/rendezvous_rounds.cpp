@@ -346,62 +346,8 @@ void Rendezvous::end(Verdict verdict, TimePoint now) {
   phase_ = Phase::ended;
   verdict_ = told_verdict(std::move(verdict), members_.slots().size());
   forget_at_ = now + settings_.verdict_kept;
+  expect_late(now);
   for (const auto& [node, slot] : members_.slots()) tell(members_.at(slot), End{*verdict_});
-}
-
-/// The run id is used again: whatever the former job was, this one is another.
-void Rendezvous::begin_anew() {
-  changed();
-  std::vector<std::string> agents = lost_agents_.names();
-  for (const auto& [node, slot] : members_.slots()) agents.push_back(agent_name(NodeId{node}));
-  const TimePoint kept_until = forget_at_.value_or(now_ + settings_.verdict_kept);
-  const std::uint64_t former = ended_.add(*std::exchange(verdict_, {}), round_, std::move(agents), kept_until);
-  members_.dismiss_all(former);
-  note(JobBegunAnew{});
-  forget_job();
-}
-
-/// What a next job of the run id does not take over.
-void Rendezvous::forget_job() {
-  phase_ = Phase::gathering;
-  lost_agents_ = {};
-  next_round_ = std::max(Round{round_.value() + 1}, next_round_);
-  round_ = next_round_;
-  formed_once_ = learning_ = false;
-  restarts_ = {};
-  membership_changes_ = 0;
-  terms_.reset();
-  expect({});
-  facts_.clear();
-  refusals_.clear();
-  last_roster_.clear();
-  seats_.clear();
-  failures_.clear();
-  failed_.clear();
-  may_restart_ = true;
-  group_world_size_ = world_size_ = unfinished_ = finished_ = 0;
-  for (auto* at : {&gather_until_, &last_call_until_, &leave_until_, &store_until_, &admit_at_, &doubt_until_,
-                   &cause_until_, &patience_until_, &roster_at_, &slept_until_, &counted_failure_at_}) {
-    at->reset();
-  }
-  blocker_.reset();
-}
-
-void Rendezvous::take_back(JobPeople people, std::optional<Verdict> verdict, TimePoint now) {
-  const std::uint64_t former_revision = revision();
-  now_ = now;
-  members_ = std::move(people.members);
-  revision_ = former_revision + 1 - members_.revision();
-  ended_ = std::move(people.ended);
-  const Round last = round_ = std::max(round_, people.last_round);
-  forget_job();
-  lost_agents_ = std::move(people.lost);
-  forget_at_ = std::max(now + settings_.verdict_kept, ended_.kept_until());
-  if (!verdict) return;
-  terms_ = std::move(people.terms);
-  round_ = last;
-  phase_ = Phase::ended;
-  verdict_ = std::move(verdict);
 }
 
 }  // namespace torchup
