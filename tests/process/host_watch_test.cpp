@@ -87,8 +87,11 @@ TEST_CASE("what cannot be had changes nothing and is told once", "[process][fan_
 TEST_CASE("a command tells the hosts where it succeeds", "[process][fan_out]") {
   const Folder folder;
   folder.write("code", "0");
-  Watched watched{fmt::format("echo a; echo b slots=2; exit $(cat {})", folder.at("code"))};
+  Watched watched{
+      fmt::format("echo >> {}; echo a; echo b slots=2; exit $(cat {})", folder.at("asked"), folder.at("code"))};
   REQUIRE(watched.until([&] { return watched.names == "a b "; }));
+  REQUIRE(watched.until([&] { return std::filesystem::file_size(folder.at("asked")) >= 3; }));
+  REQUIRE(watched.lists == 1);  // the same list is no news
   folder.write("code", "3");
   REQUIRE(watched.until([&] { return !watched.failures.empty(); }));
   REQUIRE(watched.failures.back().find("the command has failed") != std::string::npos);

@@ -80,17 +80,17 @@ esac""")
 
     def test_workers_are_asked_in_time_and_the_job_ends_with_75(self):
         for code in (0, 3, 75):
-            agent = self.start("--nproc-per-node=2", f"--deadline={in_seconds(8)}", "--stop-before=6s@USR1", "sh", "-c",
+            agent = self.start("--nproc-per-node=2", f"--deadline={in_seconds(11)}", "--stop-before=6s@USR1", "sh", "-c",
                                HEARS.format(code=code, signal="USR1"))
             err = self.end(agent, 75)
             self.assertIn("the time of this job ends in ", err)
             self.assertNotIn("FAILED", err)
 
     def test_workers_that_do_not_save_are_ended_before_the_time_is(self):
-        begin = time.time()
-        agent = self.start(f"--deadline={int(begin) + 7}", "--stop-before=5s", "sh", "-c", DEAF)
+        end = int(in_seconds(14))
+        agent = self.start(f"--deadline={end}", "--stop-before=10s", "--shutdown-timeout=1", "sh", "-c", DEAF)
         err = self.end(agent, 75)
-        self.assertLess(time.time(), int(begin) + 7)
+        self.assertLess(time.time(), end)
         self.assertIn("forcefully exiting", err)
 
     def test_a_job_that_is_done_first_is_just_done(self):
@@ -99,7 +99,7 @@ esac""")
 
     def test_one_nodes_time_is_that_of_all(self):
         self.slurm()
-        far, near = in_seconds(50), in_seconds(8)
+        far, near = in_seconds(50), in_seconds(11)
         agents = [self.start(f"--deadline={end}", "--stop-before=6s@USR1", "sh", "-c", HEARS.format(code=0, signal="USR1"),
                              **self.variables(node)) for node, end in enumerate((far, near))]
         said = [self.end(agent, 75) for agent in agents]
@@ -130,7 +130,7 @@ esac""")
     # Slurm's word.
 
     def test_squeue_says_when_the_time_ends_and_is_asked_again(self):
-        self.slurm(left="0:09")
+        self.slurm(left="0:11")
         agent = self.start("--stop-before=7s@USR1", "sh", "-c", HEARS.format(code=0, signal="USR1"), **self.variables())
         self.assertEqual(agent.stdout.readline(), "started\n")
         until(lambda: len(self.asked()) == 2, "it is asked again")
@@ -138,8 +138,8 @@ esac""")
         self.assertEqual(self.asked(), [f"squeue -h -j {self.job} -o %L"] * 2)
 
     def test_a_time_that_was_prolonged_is_not_the_end(self):
-        self.script("squeue", f"[ -e {self.folder}/first ] && echo 1:00:00 || echo 0:09; touch {self.folder}/first")
-        agent = self.start("--stop-before=8s@USR1", "sh", "-c", "trap 'exit 3' USR1; sleep 3; exit 0", **self.variables())
+        self.script("squeue", f"[ -e {self.folder}/first ] && echo 1:00:00 || echo 0:12; touch {self.folder}/first")
+        agent = self.start("--stop-before=6s@USR1", "sh", "-c", "trap 'exit 3' USR1; sleep 8; exit 0", **self.variables())
         self.end(agent, 0)
 
     def test_without_an_end_there_is_no_start(self):
