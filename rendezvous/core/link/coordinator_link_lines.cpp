@@ -184,6 +184,7 @@ void CoordinatorLink::greeted(const Refused& refused, TimePoint now) {
   const bool others = seeks() && refused.reason.starts_with(port_of_another_job);
   if (trusted && !others) return conclude(LinkLost{permitted(refused.exit_code), refused.reason});
   unproved("refused: " + refused.reason, now);
+  if (others) lost_code_ = exit_code::unreachable;  // ours is not there
   attempt_over(now);
 }
 

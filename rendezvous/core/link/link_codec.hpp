@@ -69,7 +69,7 @@ struct LinkPlan {
   std::string address = {};                 ///< by which the other hosts reach it; empty: found out
   std::string directory = {};               ///< to work in
   std::vector<std::string> environment{};   ///< "NAME=value", over what is there
-  std::vector<std::string> arguments = {};  ///< of torchup, without its name
+  std::vector<std::string> arguments = {};  ///< of torchup, its name first
   std::vector<std::string> program = {};
   int workers = 0;  ///< of this host: hostfile's slots; 0: as the arguments say
   RunId run_id{""};

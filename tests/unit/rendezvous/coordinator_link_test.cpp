@@ -521,6 +521,19 @@ TEST_CASE("another refusal ends the search, and so does the join timeout, but no
   REQUIRE(std::get<LinkLost>(patient.told.front()).exit_code == 67);
 }
 
+TEST_CASE("where other jobs have all ports the coordinator is not reached", "[unit][link]") {
+  Seeking agent;
+  while (agent.now < TimePoint{} + 58s) {
+    agent.dial();
+    agent.step(link::Heard{agent.last, Refused{68, std::string{port_of_another_job} + "b"}});
+    agent.pass(agent.now + 100ms);
+    REQUIRE(agent.told.empty());
+  }
+  agent.pass(TimePoint{} + 61s);
+  REQUIRE(agent.told.size() == 1);
+  REQUIRE(std::get<LinkLost>(agent.told.front()).exit_code == 67);
+}
+
 TEST_CASE("a link of one connection is no longer than that", "[unit][link]") {
   Linked linked;
   CoordinatorLinkSettings settings = Linked::settings(false, 60s);
