@@ -1,6 +1,7 @@
 #include "rendezvous/net/agent/attach.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -141,6 +142,37 @@ TEST_CASE("where the port is taken nodes meet at a further one, whoever has the 
   }
 }
 
+TEST_CASE("whoever hosts a short job stays to tell nodes that come only now", "[net][attach]") {
+  asio::io_context loop;
+  const Port port = free_port();
+  const auto at = [&](bool is_host) {
+    return [&, is_host](AgentLink::Handler handler) {
+      return attach(
+          loop,
+          {.run_id = RunId{"job"}, .endpoint = Endpoint{"127.0.0.1", port}, .is_host = is_host, .join_timeout = 30s},
+          std::move(handler));
+    };
+  };
+  const JobTerms terms{.min_nodes = 2, .max_nodes = 2, .hostlist = "a,b,c"};
+  Agent a{at(true)}, b{at(false)};
+  run_round(loop, a, b, terms);
+  a.link->send(WorkersSucceeded{Round{0}});
+  b.link->send(WorkersSucceeded{Round{0}});
+  REQUIRE(run_until(loop, [&] { return a.last<End>() && b.last<End>(); }));
+  bool done = false;
+  a.link->finish(30s, [&] { done = true; });
+  b.link.reset();
+  REQUIRE_FALSE(run_until(
+      loop, [&] { return done; }, 200ms));
+  Agent c{at(false)};
+  c.link->send(join_of("c", terms));
+  REQUIRE(run_until(loop, [&] { return c.last<End>() != nullptr; }));
+  REQUIRE(c.last<End>()->verdict.exit_code == 0);
+  c.link.reset();
+  REQUIRE(run_until(
+      loop, [&] { return done; }, 10s));
+}
+
 TEST_CASE("an agent that finds all its ports taken says which they are", "[net][attach]") {
   asio::io_context loop;
   const tcp::acceptor first{loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0}},
@@ -150,13 +182,15 @@ TEST_CASE("an agent that finds all its ports taken says which they are", "[net][
                   {.run_id = RunId{"job"},
                    .endpoint = Endpoint{"127.0.0.1", Port{first.local_endpoint().port()}},
                    .further_ports = {Port{second.local_endpoint().port()}},
+                   .listener_on = [](Port port) { return fmt::format("whoever has {}", port.value()); },
                    .is_host = true},
                   std::move(handler));
   }};
   REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
   REQUIRE(a.lost()->exit_code == 67);
   for (const tcp::acceptor* const port : {&first, &second}) {
-    REQUIRE(a.lost()->reason.find(std::to_string(port->local_endpoint().port())) != std::string::npos);
+    const std::string number = std::to_string(port->local_endpoint().port());
+    REQUIRE(a.lost()->reason.find(number + " by whoever has " + number) != std::string::npos);
   }
 }
 

@@ -222,7 +222,8 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
       return connect();
     }
     if (!taken || std::chrono::steady_clock::now() >= limit) {
-      return tell(LinkLost{67, "the rendezvous cannot be hosted here: " + hosted.error().message()});
+      const Error why = taken && !settings_.further_ports.empty() ? all_taken(hosted.error()) : hosted.error();
+      return tell(LinkLost{67, "the rendezvous cannot be hosted here: " + why.message()});
     }
     if (!port_timer_) {
       port_timer_.emplace(loop_);
@@ -245,7 +246,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     }
     if (!port) {
       host_.reset();
-      return settings_.further_ports.empty() ? port.error() : all_taken(port.error());
+      return port.error();
     }
     if (settings_.log) {
       settings_.log("the rendezvous of job " + settings_.run_id.value() + " is hosted here, on " +
@@ -257,9 +258,14 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   }
 
   [[nodiscard]] Error all_taken(const Error& last) const {
-    std::string ports = fmt::format("{}", settings_.endpoint->port.value());
-    for (const Port further : settings_.further_ports) ports += fmt::format(", {}", further.value());
+    std::string ports = with_listener(settings_.endpoint->port);
+    for (const Port further : settings_.further_ports) ports += ", " + with_listener(further);
     return {last.code, fmt::format("each of the ports {} is taken; --rdzv-endpoint=:PORT names another", ports)};
+  }
+
+  [[nodiscard]] std::string with_listener(Port port) const {
+    const std::string who = settings_.listener_on ? settings_.listener_on(port) : "";
+    return who.empty() ? fmt::format("{}", port.value()) : fmt::format("{} by {}", port.value(), who);
   }
 
   /// Who had the port was about to end: a former agent of this machine, perhaps.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,8 @@ struct AttachSettings {
   /// Of the endpoint's host: where its port is taken, the coordinator listens at the first of these that is free, and
   /// lets no agent of another job in. Only with `is_host` set.
   std::vector<Port> further_ports = {};
+  /// Who has a port of this machine, for people; "" or unset: not known. Asked where all of them are taken.
+  std::function<std::string(Port)> listener_on = {};
   /// `is_host` of --rdzv-conf. Unset: this machine hosts when the endpoint names it, as torchrun decides.
   std::optional<bool> is_host = {};
   /// --local-addr: what other nodes use to reach this one, whatever the coordinator sees.
