@@ -96,6 +96,16 @@ class FanOut(unittest.TestCase):
         self.assertIn("a: Welcome\n", err)
         self.assertIn("a: unfinished\n", err)
 
+    def test_a_host_may_take_its_time_to_be_reached(self):
+        self.mark("greeting.a").write_text("sleep 11\n")  # other peers have 10 s for their first word
+        out, _ = self.run_job(0, "--hosts=a,b", "--rdzv-conf=join_timeout=15", "echo", "worked")
+        self.assertEqual(sorted(out), ["a: worked", "b: worked"])
+
+    def test_a_node_may_be_looked_at_for_long(self):
+        job = self.start("--hosts=a,b", "--rdzv-conf=join_timeout=10", "--health-check=sleep 33", "echo", "worked")
+        out, _ = self.end(job, 0, limit=70)  # other peers have 30 s from their welcome to their join
+        self.assertEqual(sorted(out), ["a: worked", "b: worked"])
+
     # How it ends.
 
     def test_one_report_one_code_one_record(self):

@@ -75,8 +75,14 @@ class Front {
     std::string result = {};
   };
 
+  /// An agent's connection is there before ssh has reached its host, and its node is looked at before it joins: how
+  /// long that may take is its link's business.
   static AgentSessionsOptions sessions_options(const FrontPlan& plan) {
-    return {.token = plan.hosts.agents.token, .embedded = true, .only_job = plan.job.rendezvous.run_id.value()};
+    return {.token = plan.hosts.agents.token,
+            .embedded = true,
+            .only_job = plan.job.rendezvous.run_id.value(),
+            .hello_limit = duration_max,
+            .join_limit = duration_max};
   }
 
   /// No agent can have lost a coordinator before this one: what it knew of would have ended with it.
