@@ -216,9 +216,9 @@ class Rendezvous {
 
   /// Agents of a former job of the run id that have not closed their connections yet; nothing: there was none.
   [[nodiscard]] std::optional<int> still_leaving() const;
-  /// From when on nothing is lost when this is thrown away: nobody is there, and nobody is expected to come back.
   /// Nodes that are expected may be about to start: whoever hosts us stays for them a while after the verdict.
   [[nodiscard]] bool awaits_late() const;
+  /// From when on nothing is lost when this is thrown away: nobody is there, and nobody is expected to come back.
   /// Empty: not while things are as they are.
   [[nodiscard]] std::optional<TimePoint> forget_at() const;
   [[nodiscard]] bool forgettable(TimePoint now) const;
@@ -245,11 +245,11 @@ class Rendezvous {
   void said(Peer peer, const Leave& leave, TimePoint now);
   void said(Peer, const OfDiagnosis auto&, TimePoint) {}
 
-  // Members.
   // Agents that come after the end.
   [[nodiscard]] std::optional<Verdict> missed(Peer peer, const Join& join);
   void expect_late(TimePoint now);
 
+  // Members.
   [[nodiscard]] std::optional<std::string> misfit(const Join& join, std::optional<Slot> known) const;
   [[nodiscard]] std::optional<std::string> too_many_hosts(const Join& join) const;
   void expect(std::vector<std::string> hosts);
@@ -337,9 +337,9 @@ class Rendezvous {
   std::size_t expected_bytes_ = 0;   ///< of them
   std::optional<int> foretold_;      ///< agents, as whoever starts them says
   std::optional<Verdict> foregone_;  ///< whoever joins is told so
-  std::vector<Fact> facts_;          ///< of the first agent
   bool others_come_ = false;         ///< Foretold::others_come
   std::vector<std::string> late_;    ///< expected hosts that were not here when the job ended
+  std::vector<Fact> facts_;          ///< of the first agent
 
   Phase phase_ = Phase::gathering;
   Round round_{0};       ///< the one that is decided or runs; while gathering, the next
@@ -363,9 +363,9 @@ class Rendezvous {
   std::string master_addr_;
   Port master_port_{0};
 
-  std::optional<TimePoint> gather_until_;
   std::optional<TimePoint> begun_at_;    ///< the first join
   std::optional<TimePoint> late_until_;  ///< whoever hosts us stays for `late_`
+  std::optional<TimePoint> gather_until_;
   std::optional<TimePoint> last_call_until_;
   std::optional<TimePoint> leave_until_;
   std::optional<TimePoint> store_until_;
