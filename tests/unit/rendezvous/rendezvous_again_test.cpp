@@ -176,6 +176,7 @@ TEST_CASE("whoever hosts a short job stays for late nodes as long as its last ca
   Spared job{true};
   job.pass(job.now + 2s);
   job.succeed();
+  job.gone("b");
   REQUIRE(job.rendezvous.deadline() == t0 + 30s);
   job.at(t0 + 30s - 1ns);
   REQUIRE(job.rendezvous.awaits_late());
