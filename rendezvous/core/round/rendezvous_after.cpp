@@ -25,9 +25,12 @@ void Rendezvous::expect_late(TimePoint now) {
                        [&](const std::string& host) { return !members_.has_host(host); });
   const bool by_itself = formed_once_ && verdict_->exit_code < shell_code_of_signals;
   const auto last = begun_at_.value_or(now) + terms_->last_call;
-  if (!hosted_ || !by_itself || late_.empty() || now >= last) return;
+  std::vector<std::string> never_here;
+  std::ranges::copy_if(late_, std::back_inserter(never_here),
+                       [&](const std::string& host) { return !members_.losses().has(host); });
+  if (!hosted_ || !by_itself || never_here.empty() || now >= last) return;
   late_until_ = last;
-  note(LateAwaited{late_});
+  note(LateAwaited{std::move(never_here)});
 }
 
 bool Rendezvous::awaits_late() const {

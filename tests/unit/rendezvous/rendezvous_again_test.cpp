@@ -154,6 +154,13 @@ TEST_CASE("a node that was expected and comes after the end hears how it was", "
     REQUIRE_FALSE(job.rendezvous.awaits_late());
     REQUIRE(job.comes("c") == "c end 130: interrupted\n");
   }
+  SECTION("of one that it was lost to, for which nobody stays") {
+    job.comes("c");
+    job.gone("c");
+    job.succeed();
+    REQUIRE_FALSE(job.rendezvous.awaits_late());
+    REQUIRE(job.comes("c") == "c end 0: all workers exited 0\n");
+  }
   SECTION("but not one that was there") {
     job.comes("c");
     job.succeed();
