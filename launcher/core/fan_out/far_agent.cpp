@@ -48,6 +48,7 @@ void FarAgent::hear(const LinkPlan& plan) {
                                                     version_, printable_start(plan.version))});
   }
   state_ = State::running;
+  connected_ = plan.own_coordinator;
   act(far::StartAgent{plan});
 }
 
@@ -91,7 +92,9 @@ void FarAgent::lose_front(TimePoint now) {
   state_ = State::ending;
   asked_at_ = now;
   act(far::Deafen{});
-  act(far::SignalAgent{SIGTERM});
+  // Who has lost its place has no grace to give. One whose coordinator is elsewhere leaves, as anybody who is
+  // signalled.
+  if (!connected_) act(far::SignalAgent{SIGTERM});
 }
 
 void FarAgent::refuse(LinkRefuse refusal) {

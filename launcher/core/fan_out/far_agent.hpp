@@ -14,7 +14,7 @@
 /// shell is launcher/os/link_agent.
 namespace torchup {
 
-/// Between TERM and KILL for an agent whose front is gone.
+/// How long an agent may take to end whose front is gone, before it is killed.
 inline constexpr Duration lifeline_patience = std::chrono::seconds{2};
 
 namespace far {
@@ -62,7 +62,8 @@ struct Credit {
   std::uint32_t bytes = 0;
   friend bool operator==(const Credit&, const Credit&) = default;
 };
-/// Nobody reads any more: what the agent writes is thrown away.
+/// Nobody reads any more: what the agent writes is thrown away. Where its connection to the coordinator is ours that is
+/// closed, by which it knows that others may have its place: it kills its workers and ends.
 struct Deafen {
   friend bool operator==(const Deafen&, const Deafen&) = default;
 };
@@ -114,7 +115,8 @@ class FarAgent {
   State state_ = State::waiting;
   TimePoint heard_at_;
   TimePoint pinged_at_;
-  TimePoint asked_at_{};  ///< ending: since then
+  TimePoint asked_at_{};    ///< ending: since then
+  bool connected_ = false;  ///< the agent reaches its coordinator through us
 };
 
 }  // namespace torchup

@@ -76,7 +76,7 @@ class LinkAgent {
 
   void block_signals() {
     const sigset_t signals = guarded_signals();
-    ::sigprocmask(SIG_SETMASK, &signals, &mask_before_);
+    ::sigprocmask(SIG_SETMASK, &signals, nullptr);
     signals_ = UniqueFd{::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK)};
     become_subreaper();
   }
@@ -133,7 +133,7 @@ class LinkAgent {
     return {};
   }
 
-  /// In the process below.
+  /// In the process below. Signals stay blocked until it is guarded: one that comes meanwhile waits.
   LinkedNode become_agent(LinkPlan plan, AgentEnds ends, pid_t above) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != above) ::_exit(shell_code(SIGKILL));  // it died before it could take us along
@@ -143,7 +143,6 @@ class LinkAgent {
     ::dup2(nothing.get(), STDIN_FILENO);
     ::dup2(ends.out.get(), STDOUT_FILENO);
     ::dup2(ends.err.get(), STDERR_FILENO);
-    ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
     for (const std::string& entry : own_environment()) {  // options are the front's
       if (entry.starts_with("PET_")) ::unsetenv(entry.substr(0, entry.find('=')).c_str());
     }
@@ -239,7 +238,6 @@ class LinkAgent {
   LinkFront front_;
   AgentStreams streams_;
   UniqueFd signals_;
-  sigset_t mask_before_{};
   std::string own_address_;
   pid_t agent_ = -1;
   std::optional<int> status_;  ///< of the agent that has ended, until that is told

@@ -181,6 +181,15 @@ void AgentStreams::read(Stream& stream, LinkFront& front) {
   front.write(stream.channel, {buffer.data(), static_cast<std::size_t>(count)});
 }
 
+/// An end of file, and no reset: that is what closing would be where something lies unread.
+void AgentStreams::deafen() {
+  deaf_ = true;
+  for_agent_.clear();
+  for (const Stream& stream : streams_) {
+    if (stream.fd && stream.channel == LinkChannel::agents) ::shutdown(stream.fd.get(), SHUT_RDWR);
+  }
+}
+
 void AgentStreams::to_agent(std::string_view bytes) {
   for_agent_ += bytes;
   send();

@@ -65,8 +65,8 @@ class AgentStreams {
   void forget();
 
   void credit(std::size_t bytes) { credit_ += bytes; }
-  /// What it writes is thrown away from now on.
-  void deafen() { deaf_ = true; }
+  /// What it writes is thrown away from now on, and its connection has ended.
+  void deafen();
   void to_agent(std::string_view bytes);
 
   void watch(std::vector<pollfd>& watched, const LinkFront& front) const;

@@ -88,7 +88,7 @@ void Front::perform(const fan::Close& close) {
 }
 
 void Front::perform(const fan::Expect& expect) {
-  Foretold foretold{.agents = expect.agents};
+  Foretold foretold{.agents = expect.agents, .others_come = expect.others_come};
   if (expect.exit_code) foretold.verdict = Verdict{.exit_code = *expect.exit_code, .reason = expect.reason};
   step(foretold);
 }
@@ -155,7 +155,7 @@ void Front::hear(HostLink number, const AgentFrame& frame) {
     by_peer_.push_back(number);
     found->second.peer = peer;
     step(Connected{peer, "10.0.0.1", "10.0.0.254", false});
-    return write(number, Welcome{});
+    return write(number, Welcome{.embedded = true});
   }
   const Peer peer = *found->second.peer;
   if (const auto* alive = std::get_if<KeepAlive>(&frame)) {

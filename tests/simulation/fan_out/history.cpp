@@ -31,6 +31,8 @@ void FanOutHistory::choose_hosts() {
   settings_.cooldown_max = 10s;
   settings_.join_timeout = join_timeout;
   settings_.end_signals = {SIGINT, SIGQUIT, SIGTERM, SIGHUP};
+  settings_.end_told = 5s;
+  settings_.end_limit = around_.mutation == FanOutMutation::no_urging ? Duration{1h} : Duration{20s};
   for (int index = 0; index < count; ++index) {
     const std::string name = fmt::format("h{}", index);
     settings_.hosts.push_back({.name = name});

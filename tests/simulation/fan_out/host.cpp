@@ -145,6 +145,12 @@ void SimulatedHost::perform(const far::SignalAgent& signal) {
   if (signal.number == SIGINT || signal.number == SIGTERM) leave(signal.number);
 }
 
+/// The agent's connection ends.
+void SimulatedHost::perform(const far::Deafen&) {
+  if (around_.mutation == FanOutMutation::no_fence || !line_) return;
+  process_.later(1ms, [this, line = *line_] { step(link::Closed{line, ""}); });
+}
+
 void SimulatedHost::perform(const far::Exit&) {
   world_.say(name_ + " exits");
   process_.later(0s, [this] { kill(); });
@@ -209,7 +215,7 @@ void SimulatedHost::obey(const HostStore& host) {
 void SimulatedHost::obey(const Placed& placed) {
   if (agent_ending_) return;
   world_.say(fmt::format("{} starts workers of round {}", name_, placed.placement.round.value()));
-  around_.truth.workers_start(number_, placed.placement.round, process_);
+  around_.truth.workers_start(number_, placed.placement.round, process_, *wire_);
   work(placed.placement.round, ++workers_number_);
 }
 
@@ -225,7 +231,13 @@ void SimulatedHost::obey(const StopWorkers& stop) {
   });
 }
 
-void SimulatedHost::obey(const End& end) { agent_ends(end.verdict.exit_code, world_.one_in(3) ? 1500ms : 50ms); }
+void SimulatedHost::obey(const End& end) {
+  if (nature_ == Nature::stubborn) {
+    ++workers_number_;
+    return end_workers();
+  }
+  agent_ends(end.verdict.exit_code, world_.one_in(3) ? 1500ms : 50ms);
+}
 
 void SimulatedHost::work(Round round, int number) {
   process_.later(world_.milliseconds(100, 4000), [this, round, number] {

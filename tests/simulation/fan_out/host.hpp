@@ -16,7 +16,7 @@ inline constexpr std::string_view here_version = "1.0";
 /// How a start of a host turns out.
 enum class Nature : std::uint8_t {
   good,
-  stubborn,       ///< its agent ends with the job, else only late or when it is killed
+  stubborn,       ///< its agent ends when it has lost its coordinator, late, else only when it is killed
   slow,           ///< to greet
   unreachable,    ///< its ssh ends without a greeting
   mute,           ///< it never says anything
@@ -70,7 +70,7 @@ class SimulatedHost {
   void perform(const far::StartAgent&);
   void perform(const far::SignalAgent& signal);
   void perform(const far::Credit&) {}
-  void perform(const far::Deafen&) {}
+  void perform(const far::Deafen&);
   void perform(const far::Exit&);
   void tell(const FarMessage& message);
   void lie();

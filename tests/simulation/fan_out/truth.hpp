@@ -6,6 +6,7 @@
 
 #include "launcher/core/fan_out/fan_out.hpp"
 #include "rendezvous/core/link/messages.hpp"
+#include "tests/simulation/fan_out/wire.hpp"
 #include "tests/simulation/world.hpp"
 
 namespace torchup::simulation {
@@ -17,9 +18,14 @@ enum class FanOutMutation {
   no_kill,        ///< a host whose front is gone asks its agent to end, and no more
   loss_untold,    ///< the coordinator does not hear of links that end
   front_patient,  ///< the front waits for a silent link for ever
+  no_fence,       ///< an agent is not told that its front is gone
+  no_urging,      ///< the front waits for ever for an agent to end
 };
-constexpr std::string_view fan_out_mutation_names[] = {"none", "no-lifeline", "no-kill", "loss-untold",
-                                                       "front-patient"};
+constexpr std::string_view fan_out_mutation_names[] = {"none",          "no-lifeline", "no-kill",  "loss-untold",
+                                                       "front-patient", "no-fence",    "no-urging"};
+
+/// From the front's end of a link to the last worker's on the host, where nothing is in the way.
+constexpr Duration fenced_within = 100ms;
 
 /// What must hold in every history of a fan-out; is told what is done.
 ///
@@ -28,7 +34,8 @@ constexpr std::string_view fan_out_mutation_names[] = {"none", "no-lifeline", "n
 ///    have not failed are too few.
 /// 2. Workers of two rounds never run at once, but where a host is stopped, or where its link has ended and not by
 /// silence:
-///    the job goes on at once then, and the host has up to 2 s to end them, or the lease where it was cut off too.
+///    the job goes on at once then, and the host ends them when it sees that, or after the lease where it is cut off
+///    too.
 /// 3. No host is started while it has a link, nor more than fan_out_starts_max at once; each link is closed once, and
 /// all
 ///    are when the front finishes, which it does once.
@@ -56,6 +63,7 @@ class Truth {
     State& state = links_.at(link);
     world_.promise(!state.closed, "a link is closed twice");
     state.closed = true;
+    state.closed_at = world_.now();
     if (!state.greeted) --greetings_awaited_;
   }
   /// It has said nothing for as long as it may, and the front has had the time to see that.
@@ -90,18 +98,20 @@ class Truth {
   void placed_all() const { world_.promise(to_be_told_ == 0, "not all of a round were told of it"); }
 
   // What hosts do.
-  void workers_start(HostLink link, Round round, const Process& process) {
+  void workers_start(HostLink link, Round round, const Process& process, const Wire& wire) {
     for (const auto& [other, running] : working_) {
+      const State& state = links_.at(other);
+      const TimePoint told = std::max(state.closed_at, running.wire->healed_at()) + fenced_within;
+      const bool untold = state.closed && (running.wire->is_cut() || world_.now() < told);
       // One that was stopped sees first what its clock says, and then ends them.
       const bool asleep = running.process->stopped() || world_.now() < running.process->awake_since() + 31ms;
-      const bool excused =
-          (running.process->stops() > 0 && asleep) || !running.process->alive() || links_.at(other).closed;
+      const bool excused = (running.process->stops() > 0 && asleep) || !running.process->alive() || untold;
       if (running.round != round && !excused && other != link) {
         world_.broken(links_.at(other).host + " still has workers of another round when " + links_.at(link).host +
                       " starts");
       }
     }
-    working_[link] = {round, &process};
+    working_[link] = {round, &process, &wire};
   }
   void workers_end(HostLink link) { working_.erase(link); }
   [[nodiscard]] bool any_works() const { return !working_.empty(); }
@@ -114,10 +124,12 @@ class Truth {
   struct State {
     std::string host;
     bool greeted = false, closed = false;
+    TimePoint closed_at{};
   };
   struct Running {
     Round round{0};
     const Process* process = nullptr;
+    const Wire* wire = nullptr;
   };
   World& world_;
   std::map<HostLink, State> links_;

@@ -45,12 +45,13 @@ class Wire : public std::enable_shared_from_this<Wire> {
   }
   void cut() { cut_ = true; }
   void heal() {
-    cut_ = false;
+    if (std::exchange(cut_, false)) healed_at_ = world_.now();
     for (const Side to : {front, host}) {
       for (auto& what : std::exchange(ends_[to].held, {})) arrive(to, std::move(what));
     }
   }
   [[nodiscard]] bool is_cut() const { return cut_; }
+  [[nodiscard]] TimePoint healed_at() const { return healed_at_; }
   [[nodiscard]] bool open(Side side) const { return ends_[side].open; }
 
  private:
@@ -81,6 +82,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
 
   World& world_;
   bool cut_ = false;
+  TimePoint healed_at_{};
   End ends_[2];
 };
 using WirePtr = std::shared_ptr<Wire>;

@@ -31,9 +31,10 @@ struct FarEnd {
     return lines.text;
   }
   std::string hear(FrontMessage message) { return step(far::MessageCame{std::move(message)}); }
-  std::string plan(const std::string& version = "1") {
+  std::string plan(const std::string& version = "1", bool own_coordinator = true) {
     LinkPlan plan;
     plan.version = version;
+    plan.own_coordinator = own_coordinator;
     plan.name = "a";
     return hear(plan);
   }
@@ -72,10 +73,10 @@ TEST_CASE("an agent that cannot be started is told", "[unit][fan_out]") {
           "refuse 2: /data: No such file or directory\nexit 2\n");
 }
 
-TEST_CASE("an agent whose front is gone is asked, then killed", "[unit][fan_out]") {
+TEST_CASE("an agent whose front is gone loses its connection, and is killed", "[unit][fan_out]") {
   FarEnd end;
   end.plan();
-  REQUIRE(end.step(far::InputEnded{}) == "deafen\nsignal 15\n");
+  REQUIRE(end.step(far::InputEnded{}) == "deafen\n");
   REQUIRE(end.step(far::InputEnded{}).empty());
   REQUIRE(end.machine.deadline() == end.now + lifeline_patience);
   REQUIRE(end.pass(lifeline_patience - 1ns).empty());
@@ -83,7 +84,14 @@ TEST_CASE("an agent whose front is gone is asked, then killed", "[unit][fan_out]
   REQUIRE(end.step(far::AgentEnded{137}) == "exit 137\n");
 }
 
-TEST_CASE("an agent that ends when it is asked is not killed", "[unit][fan_out]") {
+TEST_CASE("an agent whose coordinator is elsewhere is asked to leave, then killed", "[unit][fan_out]") {
+  FarEnd end;
+  end.plan("1", false);
+  REQUIRE(end.step(far::InputEnded{}) == "deafen\nsignal 15\n");
+  REQUIRE(end.pass(lifeline_patience) == "signal 9\n");
+}
+
+TEST_CASE("an agent that ends in time is not killed", "[unit][fan_out]") {
   FarEnd end;
   end.plan();
   end.step(far::InputEnded{});
@@ -97,12 +105,12 @@ TEST_CASE("a front that says nothing is gone", "[unit][fan_out]") {
   REQUIRE(end.pass(5s) == "ping\n");
   SECTION("after its time") {
     REQUIRE(end.pass(5s - 1ns).empty());
-    REQUIRE(end.pass(1ns) == "deafen\nsignal 15\n");
+    REQUIRE(end.pass(1ns) == "deafen\n");
   }
   SECTION("unless it is heard") {
     end.step(far::Heard{});
     REQUIRE(end.pass(link_silence_max - 1ns) == "ping\n");
-    REQUIRE(end.pass(1ns) == "deafen\nsignal 15\n");
+    REQUIRE(end.pass(1ns) == "deafen\n");
   }
 }
 
