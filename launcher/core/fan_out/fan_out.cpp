@@ -15,6 +15,14 @@ namespace {
 /// How long agents may take to hear from the coordinator that the job is over, before they get a signal.
 constexpr Duration insist_after = std::chrono::seconds{5};
 
+bool is_in(const std::vector<int>& list, int number) { return std::ranges::find(list, number) != list.end(); }
+
+/// By these an agent tells of its own node; by any other one of the job, where it knows more than we do.
+bool is_of_node(int code) {
+  return code == exit_code::refused || code == exit_code::unfit || code == exit_code::unreachable ||
+         code == exit_code::mismatch || code == exit_code::internal || code == shell_code(SIGKILL);
+}
+
 }  // namespace
 
 FanOut::FanOut(FanOutSettings settings) : settings_{std::move(settings)} {
@@ -38,6 +46,7 @@ std::optional<TimePoint> FanOut::deadline() const {
   for (const Entry& entry : entries_) {
     if (entry.state == State::starting) consider(entry.since + hello_patience);
     if (entry.state == State::cooling && !ending_) consider(entry.since + entry.cooldown);
+    if (const auto at = urged_next(entry)) consider(*at);
   }
   if (insist_at_) consider(*insist_at_);
   if (deserted_since_ && !ending_) consider(*deserted_since_ + settings_.join_timeout);
@@ -81,6 +90,7 @@ void FanOut::on(const fan::RefusalCame& event, TimePoint now) {
   Entry* const entry = find(event.link);
   if (!entry) return;
   close(*entry);
+  if (entry->state == State::leaving) return left(*entry, now);
   fail(*entry, event.refusal.code == 0 ? exit_code::failed : event.refusal.code,
        printable_start(event.refusal.text, 4096), now);
 }
@@ -91,14 +101,15 @@ void FanOut::on(const fan::EndCame& event, TimePoint now) {
   close(*entry);
   if (entry->state == State::leaving) return left(*entry, now);
   // Before the verdict an agent ends by itself only where its node was unfit, or told to leave by somebody there.
-  if (settings_.own_coordinator && !code_ && !signalled_) {
-    if (event.exit_code == exit_code::unreachable) {
+  // Where the coordinator is elsewhere it may be the verdict that has ended it.
+  if (!code_ && !signalled_ && (settings_.own_coordinator || is_of_node(event.exit_code))) {
+    if (settings_.own_coordinator && event.exit_code == exit_code::unreachable) {
       return fail(*entry, exit_code::too_few, "its agent has lost the way here", now);
     }
     const int code = event.exit_code == 0 ? exit_code::failed : event.exit_code;
     return fail(*entry, code, fmt::format("its agent ended with {}", event.exit_code), now);
   }
-  if (first_failure_.value_or(0) == 0) first_failure_ = event.exit_code;
+  if (!ended_ || event.exit_code != shell_code(SIGKILL)) ended_ = event.exit_code;
   enter(*entry, State::over, now);
 }
 
@@ -139,17 +150,23 @@ void FanOut::dismiss(Entry& entry, TimePoint now) {
   act(fan::Say{fan::Say::Level::info, fmt::format("host {} is not listed any more: it leaves", entry.host.name)});
   act(fan::Send{entry.link, LinkSignal{SIGTERM}});
   enter(entry, State::leaving, now);
+  entry.to_end_since = now;
 }
 
-void FanOut::on(const fan::SignalCame& event, TimePoint) {
-  send_to_all(event.number);
-  const bool ends = std::ranges::find(settings_.end_signals, event.number) != settings_.end_signals.end();
+void FanOut::on(const fan::SignalCame& event, TimePoint now) {
   const bool nobody = count(State::linked) + count(State::leaving) == 0;
   // Agents answer the first SIGQUIT with a page of what all ranks do.
-  if (!ends || (event.number == SIGQUIT && !nobody)) return;
+  const bool ends = is_in(settings_.end_signals, event.number) && (event.number != SIGQUIT || nobody);
+  // When all agents leave, nobody comes in their place.
+  if (ends && !ending_ && settings_.own_coordinator && settings_.discovers) {
+    act(fan::Expect{candidates(), {}, "", false});
+  }
+  send_to_all(event.number);
+  if (!ends) return;
   if (!signalled_) signalled_ = event.number;
   ending_ = true;
   close_unlinked();
+  if (!is_in(settings_.drain_signals, event.number)) await_ends(now);
 }
 
 void FanOut::on(const fan::JobOver& event, TimePoint now) {
@@ -157,8 +174,16 @@ void FanOut::on(const fan::JobOver& event, TimePoint now) {
   code_ = event.exit_code;
   ending_ = true;
   close_unlinked();
-  insist_at_ = now + insist_after;
+  await_ends(now);  // they have heard it too, and may let their workers save
   act(fan::Expect{0, event.exit_code, "the job is over"});
+}
+
+void FanOut::on(const fan::OutputHeld& event, TimePoint now) {
+  held_ = event.held;
+  if (held_) return;
+  for (Entry& entry : entries_) {
+    if (entry.to_end_since) entry.to_end_since = now;
+  }
 }
 
 // ---- what follows
@@ -178,6 +203,7 @@ void FanOut::due(TimePoint now) {
     insist_at_.reset();
     send_to_all(SIGTERM);
   }
+  urge(now);
   if (!settings_.discovers || ending_) return;
   if (count(State::linked) > 0) return deserted_since_.reset();
   if (!deserted_since_) deserted_since_ = now;
@@ -193,6 +219,8 @@ void FanOut::start_some(TimePoint now) {
     if (entry.state != State::waiting) continue;
     --room;
     entry.link = HostLink{next_link_++};
+    entry.to_end_since.reset();
+    entry.urged = Urged::no;
     enter(entry, State::starting, now);
     act(fan::Start{entry.link, entry.host, entry.node});
   }
@@ -228,9 +256,59 @@ void FanOut::give_up(int exit_code, std::string reason, TimePoint now) {
   ending_ = true;
   act(fan::Say{fan::Say::Level::error, reason});
   close_unlinked();
+  await_ends(now);
   if (!settings_.own_coordinator) return send_to_all(SIGTERM);
   insist_at_ = now + insist_after;
   act(fan::Expect{0, exit_code, std::move(reason)});
+}
+
+void FanOut::await_ends(TimePoint now) {
+  for (Entry& entry : entries_) {
+    const bool there = entry.state == State::linked || entry.state == State::leaving;
+    if (there && !entry.to_end_since) entry.to_end_since = now;
+  }
+}
+
+/// What is done next where an agent does not end. While our own reader holds its output, it is waited for.
+std::optional<TimePoint> FanOut::urged_next(const Entry& entry) const {
+  const bool there = entry.state == State::linked || entry.state == State::leaving;
+  if (!there || !entry.to_end_since || held_) return std::nullopt;
+  switch (entry.urged) {
+    case Urged::no:
+      return *entry.to_end_since + settings_.end_told;
+    case Urged::told:
+      return *entry.to_end_since + settings_.end_limit;
+    case Urged::killed:
+      break;
+  }
+  return *entry.to_end_since + settings_.end_limit + killed_patience;
+}
+
+/// Each step may be due for many at once.
+void FanOut::urge(TimePoint now) {
+  std::vector<std::string> late, killed, lost;
+  for (Entry& entry : entries_) {
+    const auto at = urged_next(entry);
+    if (!at || now < *at) continue;
+    if (entry.urged == Urged::no) {
+      entry.urged = Urged::told;
+      late.push_back(entry.host.name);
+    } else if (entry.urged == Urged::told) {
+      entry.urged = Urged::killed;
+      act(fan::Send{entry.link, LinkSignal{SIGKILL}});
+      killed.push_back(entry.host.name);
+    } else {
+      close(entry);
+      left(entry, now);
+      lost.push_back(entry.host.name);
+    }
+  }
+  const auto say = [this](fan::Say::Level level, const char* what, const std::vector<std::string>& hosts) {
+    if (!hosts.empty()) act(fan::Say{level, fmt::format("{}: {}", what, join_names(hosts))});
+  };
+  say(fan::Say::Level::warning, "waiting for agents that have been told to end", late);
+  say(fan::Say::Level::warning, "agents that have not ended are killed", killed);
+  say(fan::Say::Level::error, "not waited for any longer, and processes of the job may live there", lost);
 }
 
 void FanOut::close_unlinked() {
@@ -251,16 +329,16 @@ void FanOut::send_to_all(int signal) {
 void FanOut::foretell() {
   if (!settings_.own_coordinator || ending_ || foretold_ == candidates()) return;
   foretold_ = candidates();
-  act(fan::Expect{foretold_, {}, ""});
+  act(fan::Expect{foretold_, {}, "", settings_.discovers});
 }
 
 void FanOut::finish_if_over() {
   const bool open = std::ranges::any_of(entries_, [](const Entry& entry) { return is_open(entry.state); });
-  const bool to_come = !ending_ && (settings_.discovers || count(State::waiting) > 0);
+  const bool to_come = !ending_ && ((settings_.discovers && !ended_) || count(State::waiting) > 0);
   if (open || to_come) return;
   finished_ = true;
   const int otherwise = signalled_ ? shell_code(*signalled_) : exit_code::failed;
-  act(fan::Finish{code_.value_or(first_failure_.value_or(otherwise))});
+  act(fan::Finish{code_.value_or(ended_.value_or(first_failure_.value_or(otherwise)))});
 }
 
 }  // namespace torchup

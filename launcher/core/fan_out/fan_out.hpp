@@ -21,6 +21,8 @@ inline constexpr int fan_out_starts_max = 32;  ///< at once: commands that were 
 inline constexpr Duration hello_patience = std::chrono::seconds{30};  ///< from a command's start to its Hello
 /// A host that has worked so long is as one that never failed.
 inline constexpr Duration host_forgiven_after = std::chrono::minutes{10};
+/// From the kill of an agent to its end, which the far end of its link tells.
+inline constexpr Duration killed_patience = std::chrono::seconds{15};
 
 /// One start of a host's command. A host that is started again has another.
 using HostLink = Strong<struct HostLinkTag, std::uint64_t>;
@@ -60,8 +62,13 @@ struct SignalCame {
 struct JobOver {
   int exit_code = 0;
 };
+/// Whoever reads our output stands still, and hosts wait for that; or not any more.
+struct OutputHeld {
+  bool held = false;
+};
 struct Wake {};
-using Event = std::variant<Begin, HelloCame, RefusalCame, EndCame, Broken, Listed, SignalCame, JobOver, Wake>;
+using Event =
+    std::variant<Begin, HelloCame, RefusalCame, EndCame, Broken, Listed, SignalCame, JobOver, OutputHeld, Wake>;
 
 // Actions.
 
@@ -87,6 +94,7 @@ struct Expect {
   int agents = 0;
   std::optional<int> exit_code = {};
   std::string reason = {};
+  bool others_come = false;  ///< in the place of those that leave: so few are no end of the job
   friend bool operator==(const Expect&, const Expect&) = default;
 };
 struct Say {
@@ -117,6 +125,10 @@ struct FanOutSettings {
   Duration cooldown_max = std::chrono::seconds{300};
   Duration join_timeout = std::chrono::seconds{600};  ///< how long a job may stay without any host
   std::vector<int> end_signals = {};                  ///< that end the job, as for an agent
+  std::vector<int> drain_signals = {};                ///< that make workers save first, which takes its time
+  /// How long an agent may take to end after the job before people are told of it, and before it is killed.
+  Duration end_told = std::chrono::seconds{70};
+  Duration end_limit = std::chrono::seconds{120};
 };
 
 class FanOut {
@@ -138,14 +150,18 @@ class FanOut {
     cooling,  ///< with discovery: it has failed, and is tried again at retry_at
     over,     ///< it has failed or ended
   };
+  /// What was done about an agent that does not end.
+  enum class Urged : std::uint8_t { no, told, killed };
   struct Entry {
     Host host;
     int node = 0;
     State state = State::waiting;
-    HostLink link{0};      ///< of the newest start
-    TimePoint since{};     ///< of the state
-    Duration cooldown{0};  ///< after its next failure
-    bool wanted = true;    ///< with discovery: the newest list has it
+    HostLink link{0};                            ///< of the newest start
+    TimePoint since{};                           ///< of the state
+    Duration cooldown{0};                        ///< after its next failure
+    bool wanted = true;                          ///< with discovery: the newest list has it
+    std::optional<TimePoint> to_end_since = {};  ///< its agent has been told to end
+    Urged urged = Urged::no;
   };
 
   void on(const fan::Begin&, TimePoint now);
@@ -156,6 +172,7 @@ class FanOut {
   void on(const fan::Listed& event, TimePoint now);
   void on(const fan::SignalCame& event, TimePoint now);
   void on(const fan::JobOver& event, TimePoint now);
+  void on(const fan::OutputHeld& event, TimePoint now);
   void on(const fan::Wake&, TimePoint) {}
 
   void add(const Host& host);
@@ -165,6 +182,9 @@ class FanOut {
   void dismiss(Entry& entry, TimePoint now);
   void left(Entry& entry, TimePoint now);
   void give_up(int exit_code, std::string reason, TimePoint now);
+  void await_ends(TimePoint now);
+  void urge(TimePoint now);
+  [[nodiscard]] std::optional<TimePoint> urged_next(const Entry& entry) const;
   void close_unlinked();
   void close(Entry& entry);
   void foretell();
@@ -190,11 +210,13 @@ class FanOut {
   std::uint64_t next_link_ = 0;
   int foretold_ = -1;                             ///< Expect::agents, as told last
   std::optional<int> code_ = {};                  ///< the verdict's, or the front's own
-  std::optional<int> first_failure_ = {};         ///< code of the first host that failed or ended
+  std::optional<int> first_failure_ = {};         ///< code of the first host that failed
+  std::optional<int> ended_ = {};                 ///< of the last agent that has ended by itself
   bool ending_ = false;                           ///< nothing is started any more
   std::optional<int> signalled_ = {};             ///< the first signal that ends the job
   std::optional<TimePoint> insist_at_ = {};       ///< then those who have not heard that the job is over are signalled
   std::optional<TimePoint> deserted_since_ = {};  ///< with discovery: no host is linked
+  bool held_ = false;                             ///< OutputHeld
   bool finished_ = false;
 };
 

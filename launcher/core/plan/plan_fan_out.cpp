@@ -10,6 +10,7 @@
 #include "launcher/core/fan_out/remote_command.hpp"
 #include "launcher/core/plan/plan_steps.hpp"
 #include "launcher/core/scheduler/derived_options.hpp"
+#include "launcher/core/scheduler/stop_time.hpp"
 
 namespace torchup {
 namespace {
@@ -47,6 +48,15 @@ Machine any_machine(const Machine& own) {
   return machine;
 }
 
+/// Workers may have the grace to end by themselves, once more after SIGTERM, and before that the time to save at the end
+/// of the job's; files and last lines take theirs.
+void limit_ends(const OptionValues& options, Duration grace, FanOutSettings& settings) {
+  const auto stop = parse_stop_before(options.text("stop-before"));
+  const Duration legitimate = 2 * grace + (stop ? stop->lead : Duration{0});
+  settings.end_told = legitimate + std::chrono::seconds{10};
+  settings.end_limit = legitimate + std::chrono::seconds{60};
+}
+
 }  // namespace
 
 Result<FrontPlan> plan_fan_out(const OptionValues& options, const std::vector<std::string>& words, bool legacy,
@@ -74,6 +84,8 @@ Result<FrontPlan> plan_fan_out(const OptionValues& options, const std::vector<st
   settings.min_nodes = least;
   settings.join_timeout = front.job.terms.join_timeout;
   settings.end_signals = front.job.end_signals;
+  settings.drain_signals = front.job.drain_signals;
+  limit_ends(own, front.job.stop_grace, settings);
   for (const Host& host : settings.hosts) front.job.scheduler.hosts.emplace_back(name_of_host(host.name));
   front.job.scheduler.hosts_from = front.hosts.hosts_from;
 

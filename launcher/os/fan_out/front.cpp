@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <chrono>
 #include <csignal>
 #include <map>
@@ -38,9 +39,11 @@ class Front {
  public:
   Front(const FrontPlan& plan, Guarded guarded, std::string host)
       : plan_{plan}, guarded_{std::move(guarded)}, host_{std::move(host)}, machine_{plan.hosts.settings},
-        output_{loop_, plan.job.output.events_file,
+        output_{loop_,
+                plan.job.output.events_file,
                 plan.hosts.label && (plan.hosts.settings.discovers || plan.hosts.settings.hosts.size() > 1),
-                [this](HostLink link, std::size_t bytes) { acknowledge(link, bytes); }},
+                {[this](HostLink link, std::size_t bytes) { acknowledge(link, bytes); },
+                 [this](bool held) { step(fan::OutputHeld{held}); }}},
         coordinator_{loop_, [this](LogLine line) { coordinator_says(std::move(line)); }, settings()},
         sessions_{loop_, coordinator_, sessions_options(plan)}, timer_{loop_},
         signals_{loop_, std::move(guarded_.lifeline), [this](const signalfd_siginfo& info) { on_signal(info); },
@@ -152,7 +155,7 @@ class Front {
   }
 
   void perform(fan::Expect& action) {
-    Foretold foretold{.agents = action.agents, .verdict = {}};
+    Foretold foretold{.agents = action.agents, .verdict = {}, .others_come = action.others_come};
     if (action.exit_code) {
       foretold.verdict = Verdict{.exit_code = *action.exit_code, .reason = std::move(action.reason)};
     }
@@ -220,15 +223,18 @@ class Front {
   /// Agents end after the verdict, of which the machine is to hear first.
   void look_for_verdict() {
     if (verdict_told_ || !plan_.hosts.settings.own_coordinator) return;
-    for (const auto& [run_id, view] : coordinator_.jobs()) {
-      if (run_id != plan_.job.rendezvous.run_id || !view.verdict) continue;
-      verdict_told_ = true;
-      step(fan::JobOver{launcher_exit_code(*view.verdict, plan_.job.propagate_exit_code)});
-    }
+    const auto verdict = coordinator_.verdict(plan_.job.rendezvous.run_id);
+    if (!verdict) return;
+    verdict_told_ = true;
+    step(fan::JobOver{launcher_exit_code(*verdict, plan_.job.propagate_exit_code)});
   }
 
   void take(HostLink link, LinkChannel channel, std::string_view bytes) {
-    if (channel != LinkChannel::result) return output_.take(link, channel, bytes);
+    if (channel != LinkChannel::result) {
+      if (!output_.take(link, channel, bytes))
+        step(fan::Broken{link, "the link is broken: more comes than was asked for"});
+      return;
+    }
     acknowledge(link, bytes.size());
     const auto found = links_.find(link);
     if (found == links_.end() || results_bytes_ + bytes.size() > results_bytes_max) return;
@@ -247,9 +253,12 @@ class Front {
     }
   }
 
-  /// What agents tell of the job, its first one tells for all.
+  /// What agents tell of the job, the first host's tells for all, where it is there. The verdict is among it, and the
+  /// coordinator still in the midst of that.
   void coordinator_says(LogLine line) {
-    if (line.level == LogLevel::info) line.level = LogLevel::debug;
+    asio::post(loop_, [this] { look_for_verdict(); });
+    const bool first_tells = std::ranges::any_of(links_, [](const auto& link) { return link.second.node == 0; });
+    if (line.level == LogLevel::info && first_tells) line.level = LogLevel::debug;
     line.job.clear();  // there is one only
     log_->tell(std::move(line));
   }

@@ -21,11 +21,9 @@ constexpr Duration disk_limit_at_end = std::chrono::seconds{2};
 
 }  // namespace
 
-FrontOutput::FrontOutput(asio::io_context& loop, std::string events_file, bool labelled,
-                         std::function<void(HostLink, std::size_t)> acknowledge)
-    : loop_{loop}, labelled_{labelled}, acknowledge_{std::move(acknowledge)}, disk_{loop}, out_{loop, "stdout",
-                                                                                                STDOUT_FILENO,
-                                                                                                hooks()} {
+FrontOutput::FrontOutput(asio::io_context& loop, std::string events_file, bool labelled, Handlers handlers)
+    : loop_{loop}, labelled_{labelled}, handlers_{std::move(handlers)}, disk_{loop}, out_{loop, "stdout", STDOUT_FILENO,
+                                                                                          hooks()} {
   if (!same_file(STDOUT_FILENO, STDERR_FILENO)) {
     separate_err_ = std::make_unique<Console>(loop, "stderr", STDERR_FILENO, hooks());
   }
@@ -61,15 +59,17 @@ void FrontOutput::open(HostLink link, std::string_view name) {
   hosts_.emplace(link, std::move(host));
 }
 
-void FrontOutput::take(HostLink link, LinkChannel channel, std::string_view bytes) {
+bool FrontOutput::take(HostLink link, LinkChannel channel, std::string_view bytes) {
   const auto found = hosts_.find(link);
-  if (found == hosts_.end()) return;
+  if (found == hosts_.end()) return true;
   Host& host = found->second;
+  if (host.unconfirmed + bytes.size() > link_window_bytes) return false;
   host.unconfirmed += bytes.size();
   if (channel == LinkChannel::out) feed(out_, host.out, bytes);
   if (channel == LinkChannel::err) feed(err(), host.err, bytes);
   if (channel == LinkChannel::events) add_events(host, bytes);
   flush_later();
+  return true;
 }
 
 void FrontOutput::take_before(HostLink link, std::string_view bytes) {
@@ -158,9 +158,15 @@ bool FrontOutput::may_confirm(const Host& host) {
 }
 
 void FrontOutput::confirm_all() {
+  bool held = false;
   for (auto& [link, host] : hosts_) {
-    if (host.unconfirmed > 0 && may_confirm(host)) acknowledge_(link, std::exchange(host.unconfirmed, 0));
+    if (host.unconfirmed > 0 && may_confirm(host)) {
+      handlers_.acknowledge(link, std::exchange(host.unconfirmed, 0));
+    }
+    held = held || host.unconfirmed > 0;
   }
+  held = held && !disk_full_;  // a disk that does not answer is waited for as long as an agent
+  if (std::exchange(held_, held) != held) handlers_.held(held);
 }
 
 Task<> FrontOutput::finish(std::optional<Duration> limit) {

@@ -19,16 +19,20 @@ namespace torchup {
 /// On the loop. What a host has sent is acknowledged when it was taken: a reader that stands still holds the hosts.
 class FrontOutput {
  public:
-  /// `acknowledge` is called from the loop. `events_file`: empty: none.
-  FrontOutput(asio::io_context& loop, std::string events_file, bool labelled,
-              std::function<void(HostLink, std::size_t bytes)> acknowledge);
+  /// Called from the loop.
+  struct Handlers {
+    std::function<void(HostLink, std::size_t bytes)> acknowledge;
+    std::function<void(bool held)> held;  ///< whether hosts wait for whoever reads us
+  };
+  /// `events_file`: empty: none.
+  FrontOutput(asio::io_context& loop, std::string events_file, bool labelled, Handlers handlers);
   FrontOutput(const FrontOutput&) = delete;
   FrontOutput& operator=(const FrontOutput&) = delete;
   ~FrontOutput();
 
   void open(HostLink link, std::string_view name);
-  /// Output, or events.
-  void take(HostLink link, LinkChannel channel, std::string_view bytes);
+  /// Output, or events. False: a host sends more than link_window_bytes that were not acknowledged.
+  [[nodiscard]] bool take(HostLink link, LinkChannel channel, std::string_view bytes);
   // To our standard error, and acknowledged to nobody.
 
   /// What a login shell prints there, before the host's own lines.
@@ -67,7 +71,7 @@ class FrontOutput {
 
   asio::io_context& loop_;
   const bool labelled_;
-  const std::function<void(HostLink, std::size_t bytes)> acknowledge_;
+  const Handlers handlers_;
   DiskThread disk_;
   Console out_;
   std::unique_ptr<Console> separate_err_;  ///< empty when stdout and stderr are one file
@@ -75,6 +79,7 @@ class FrontOutput {
   std::map<HostLink, Host> hosts_;
   bool flush_due_ = false;
   bool disk_full_ = false;
+  bool held_ = false;  ///< as it was told
 };
 
 }  // namespace torchup

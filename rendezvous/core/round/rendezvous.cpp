@@ -119,6 +119,7 @@ void Rendezvous::on(const Gone& event, TimePoint now) {
 
 void Rendezvous::on(const Foretold& event, TimePoint now) {
   foretold_ = event.agents;
+  others_come_ = event.others_come;
   if (!event.verdict) return;
   foregone_ = event.verdict;
   if (terms_ && phase_ != Phase::ended) end(*event.verdict, now);
@@ -247,7 +248,7 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
   if (told) --told_size_;  // nobody waits for it
   // Without memory we may not have heard of all the others yet.
   const int left = others_may_come_back(now) ? std::max(member_count(), told_size_) : member_count();
-  if (formed_once_ && left < terms_->min_nodes && phase_ != Phase::ended) {
+  if (formed_once_ && left < terms_->min_nodes && phase_ != Phase::ended && !others_come_) {
     Verdict rest = verdict;
     rest.reason =
         fmt::format("node {} left ({}) and fewer than {} nodes remain", host, leave.reason, terms_->min_nodes);

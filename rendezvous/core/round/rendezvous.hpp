@@ -101,6 +101,7 @@ struct Gone {
 struct Foretold {
   int agents = 0;
   std::optional<Verdict> verdict = {};
+  bool others_come = false;  ///< in the place of those that leave, however few that leaves: no end of the job
 };
 struct Tick {};
 using RendezvousEvent = std::variant<Connected, Said, Resumed, Alive, Gone, Foretold, Tick>;
@@ -337,6 +338,7 @@ class Rendezvous {
   std::size_t expected_bytes_ = 0;   ///< of them
   std::optional<int> foretold_;      ///< agents, as whoever starts them says
   std::optional<Verdict> foregone_;  ///< whoever joins is told so
+  bool others_come_ = false;         ///< Foretold::others_come
   bool others_come_ = false;         ///< Foretold::others_come
   std::vector<std::string> late_;    ///< expected hosts that were not here when the job ended
   std::vector<Fact> facts_;          ///< of the first agent

@@ -366,6 +366,11 @@ bool Coordinator::mixed(const RunId& run_id) const {
   return found && found->mixed.active();
 }
 
+std::optional<Verdict> Coordinator::verdict(const RunId& run_id) const {
+  const auto found = impl_->jobs_.find(run_id);
+  return found ? found->rendezvous.verdict() : std::nullopt;
+}
+
 bool Coordinator::had_torchrun(const RunId& run_id) const {
   const auto found = impl_->jobs_.find(run_id);
   return found && found->had_torchrun;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -104,6 +105,9 @@ class Coordinator {
 
   /// Whether a member of any job has announced that numeric address, or was seen to come from it.
   [[nodiscard]] bool knows_address(const std::string& address) const;
+
+  /// How the job of that run id has ended, if our agents had it to themselves; nothing: it has not, or is not known.
+  [[nodiscard]] std::optional<Verdict> verdict(const RunId& run_id) const;
 
   /// Whether torchrun's agents have had a part in a job of that run id.
   [[nodiscard]] bool had_torchrun(const RunId& run_id) const;

@@ -21,8 +21,9 @@ struct Lines {
   }
   void operator()(const fan::Close& a) { text += fmt::format("close {}\n", a.link.value()); }
   void operator()(const fan::Expect& a) {
-    text +=
-        a.exit_code ? fmt::format("over with {}: {}\n", *a.exit_code, a.reason) : fmt::format("expect {}\n", a.agents);
+    const char* const more = a.others_come ? " or others" : "";
+    text += a.exit_code ? fmt::format("over with {}: {}\n", *a.exit_code, a.reason)
+                        : fmt::format("expect {}{}\n", a.agents, more);
   }
   void operator()(const fan::Say& a) {
     constexpr const char* levels[] = {"info", "warning", "error"};
@@ -166,7 +167,62 @@ TEST_CASE("who does not hear that the job is over gets a signal", "[unit][fan_ou
   front.broken(1);
   REQUIRE(front.pass(5s - 1ns).empty());
   REQUIRE(front.pass(1ns) == "signal 0 15\n");
-  REQUIRE(front.pass(1h).empty());
+  REQUIRE(front.pass(30s).empty());
+}
+
+TEST_CASE("hosts whose workers save are left alone after the verdict", "[unit][fan_out]") {
+  Front front{of({"a", "b"}, 2)};
+  front.begin(2);
+  front.step(fan::JobOver{75});
+  front.ended(0, 75);
+  REQUIRE(front.pass(60s).empty());
+  REQUIRE(front.ended(1, 75) == "close 1\nfinish 75\n");
+}
+
+TEST_CASE("an agent that does not end is told of, killed and in the end done without", "[unit][fan_out]") {
+  FanOutSettings settings = of({"a", "b"}, 1);
+  settings.end_told = 10s;
+  settings.end_limit = 20s;
+  settings.drain_signals = {SIGHUP};
+  Front front{settings};
+  front.begin(2);
+  const std::string told = "warning: waiting for agents that have been told to end: ";
+  const auto killed_and_given_up = [&](const std::string& finish) {
+    REQUIRE(front.pass(10s) == "signal 1 9\nwarning: agents that have not ended are killed: b\n");
+    REQUIRE(front.machine.deadline() == front.now + killed_patience);
+    REQUIRE(front.pass(killed_patience - 1ns).empty());
+    REQUIRE(front.pass(1ns) ==
+            "close 1\nerror: not waited for any longer, and processes of the job may live there: b\n" + finish);
+  };
+  SECTION("after the verdict") {
+    front.step(fan::JobOver{1});
+    REQUIRE(front.machine.deadline() == front.now + 10s);
+    REQUIRE(front.pass(10s - 1ns).empty());
+    REQUIRE(front.pass(1ns) == told + "a, b\n");
+    front.ended(0, 1);
+    killed_and_given_up("finish 1\n");
+  }
+  SECTION("after a signal") {
+    front.step(fan::SignalCame{SIGINT});
+    front.ended(0, 130);
+    REQUIRE(front.pass(10s) == told + "b\n");
+    killed_and_given_up("finish 130\n");
+  }
+  SECTION("not while its workers are asked to save") {
+    front.step(fan::SignalCame{SIGHUP});
+    REQUIRE(front.pass(1h).empty());
+  }
+  SECTION("not while our reader holds what it says") {
+    front.step(fan::JobOver{1});
+    front.step(fan::OutputHeld{true});
+    REQUIRE_FALSE(front.machine.deadline());
+    REQUIRE(front.pass(1h).empty());
+    REQUIRE(front.step(fan::OutputHeld{false}).empty());
+    front.ended(0, 1);
+    REQUIRE(front.pass(10s - 1ns).empty());
+    REQUIRE(front.pass(1ns) == told + "b\n");
+    killed_and_given_up("finish 1\n");
+  }
 }
 
 TEST_CASE("an agent that ends before the verdict is a host less, with its code", "[unit][fan_out]") {
@@ -233,27 +289,63 @@ TEST_CASE("where the coordinator is elsewhere, agents' codes are the verdict", "
     REQUIRE(lines.ends_with("signal 1 15\n"));
     REQUIRE(front.ended(1, 143) == "close 1\nfinish 66\n");
   }
+  SECTION("a node that is unfit") {
+    REQUIRE(front.ended(0, 65).starts_with("close 0\nerror: host a: its agent ended with 65"));
+    REQUIRE(front.ended(1, 143) == "close 1\nfinish 65\n");
+  }
+}
+
+TEST_CASE("a host that failed does not say how the others' job came out", "[unit][fan_out]") {
+  FanOutSettings settings = of({"a", "b", "c"}, 1);
+  settings.own_coordinator = false;
+  Front front{settings};
+  front.begin(2);
+  front.broken(2);
+  SECTION("one that could not be started") {
+    front.ended(0, 0);
+    REQUIRE(front.ended(1, 0) == "close 1\nfinish 0\n");
+  }
+  SECTION("one that has left") {
+    front.ended(0, 143);
+    REQUIRE(front.ended(1, 0) == "close 1\nfinish 0\n");
+  }
+}
+
+TEST_CASE("with hosts that are discovered, too, a job whose coordinator is elsewhere ends", "[unit][fan_out]") {
+  FanOutSettings settings = discovering();
+  settings.own_coordinator = false;
+  Front front{settings};
+  front.step(fan::Begin{});
+  front.step(fan::Listed{hosts({"a", "b"})});
+  front.hello(0);
+  front.hello(1);
+  REQUIRE(front.ended(0, 0) == "close 0\n");
+  SECTION("with the verdict") { REQUIRE(front.ended(1, 0) == "close 1\nfinish 0\n"); }
+  SECTION("though a node has lost its way") {
+    REQUIRE(front.ended(1, 67) == "close 1\nwarning: host b: its agent ended with 67; tried again in 10 s\nfinish 0\n");
+  }
 }
 
 TEST_CASE("hosts that are discovered come and go", "[unit][fan_out]") {
   Front front{discovering()};
-  REQUIRE(front.step(fan::Begin{}) == "expect 0\n");
-  REQUIRE(front.step(fan::Listed{hosts({"a", "b"})}) == "start 0 a as node 0\nstart 1 b as node 1\nexpect 2\n");
+  REQUIRE(front.step(fan::Begin{}) == "expect 0 or others\n");
+  REQUIRE(front.step(fan::Listed{hosts({"a", "b"})}) ==
+          "start 0 a as node 0\nstart 1 b as node 1\nexpect 2 or others\n");
   front.hello(0);
   front.hello(1);
   SECTION("a new one is linked") {
-    REQUIRE(front.step(fan::Listed{hosts({"c", "b", "a"})}) == "start 2 c as node 2\nexpect 3\n");
+    REQUIRE(front.step(fan::Listed{hosts({"c", "b", "a"})}) == "start 2 c as node 2\nexpect 3 or others\n");
   }
   SECTION("one that is gone from the list leaves") {
     REQUIRE(front.step(fan::Listed{hosts({"b"})}) ==
-            "info: host a is not listed any more: it leaves\nsignal 0 15\nexpect 1\n");
+            "info: host a is not listed any more: it leaves\nsignal 0 15\nexpect 1 or others\n");
     REQUIRE(front.ended(0, 143) == "close 0\n");
-    REQUIRE(front.step(fan::Listed{hosts({"b", "a"})}) == "start 2 a as node 0\nexpect 2\n");
+    REQUIRE(front.step(fan::Listed{hosts({"b", "a"})}) == "start 2 a as node 0\nexpect 2 or others\n");
   }
   SECTION("one that comes back while it leaves is started again") {
     front.step(fan::Listed{hosts({"b"})});
     REQUIRE(front.step(fan::Listed{hosts({"b", "a"})}).empty());
-    REQUIRE(front.ended(0, 143) == "close 0\nstart 2 a as node 0\nexpect 2\n");
+    REQUIRE(front.ended(0, 143) == "close 0\nstart 2 a as node 0\nexpect 2 or others\n");
   }
   SECTION("one that comes back while it leaves, and is gone again, is told once and closed in the end") {
     front.step(fan::Listed{hosts({"b"})});
@@ -261,9 +353,25 @@ TEST_CASE("hosts that are discovered come and go", "[unit][fan_out]") {
     REQUIRE(front.step(fan::Listed{hosts({"b"})}).empty());
     REQUIRE(front.ended(0, 143) == "close 0\n");
   }
+  SECTION("one that leaves and could not be started is not started again") {
+    front.step(fan::Listed{hosts({"b"})});
+    REQUIRE(front.step(fan::RefusalCame{HostLink{0}, {2, "/data: No such file or directory"}}) == "close 0\n");
+    REQUIRE(front.pass(1h).empty());
+  }
+  SECTION("one that leaves and does not end is killed, and may come back") {
+    front.step(fan::Listed{hosts({"b"})});
+    REQUIRE(front.pass(70s).starts_with("warning: waiting for"));
+    REQUIRE(front.pass(50s).starts_with("signal 0 9\n"));
+    front.step(fan::Listed{hosts({"b", "a"})});
+    REQUIRE(front.ended(0, 137) == "close 0\nstart 2 a as node 0\nexpect 2 or others\n");
+  }
+  SECTION("when all are to end nobody comes in their place") {
+    REQUIRE(front.step(fan::SignalCame{SIGTERM}) == "expect 2\nsignal 0 15\nsignal 1 15\n");
+    REQUIRE(front.step(fan::SignalCame{SIGTERM}) == "signal 0 15\nsignal 1 15\n");
+  }
   SECTION("one that is gone before it has answered is closed") {
-    REQUIRE(front.step(fan::Listed{hosts({"a", "b", "c"})}) == "start 2 c as node 2\nexpect 3\n");
-    REQUIRE(front.step(fan::Listed{hosts({"a", "b"})}) == "close 2\nexpect 2\n");
+    REQUIRE(front.step(fan::Listed{hosts({"a", "b", "c"})}) == "start 2 c as node 2\nexpect 3 or others\n");
+    REQUIRE(front.step(fan::Listed{hosts({"a", "b"})}) == "close 2\nexpect 2 or others\n");
   }
 }
 
@@ -272,14 +380,14 @@ TEST_CASE("a discovered host that fails is tried again at growing distances", "[
   front.step(fan::Begin{});
   front.step(fan::Listed{hosts({"a", "b"})});
   front.hello(0);
-  REQUIRE(front.broken(1) == "close 1\nwarning: host b: ssh ended with 255; tried again in 10 s\nexpect 1\n");
+  REQUIRE(front.broken(1) == "close 1\nwarning: host b: ssh ended with 255; tried again in 10 s\nexpect 1 or others\n");
   REQUIRE(front.pass(10s - 1ns).empty());
-  REQUIRE(front.pass(1ns) == "start 2 b as node 1\nexpect 2\n");
+  REQUIRE(front.pass(1ns) == "start 2 b as node 1\nexpect 2 or others\n");
   std::uint64_t link = 2;
   for (const Duration pause : {20s, 40s, 80s, 160s, 300s, 300s}) {
     REQUIRE(front.broken(link++).find(fmt::format("tried again in {} s", pause / 1s)) != std::string::npos);
     REQUIRE(front.pass(pause - 1ns).empty());
-    REQUIRE(front.pass(1ns) == fmt::format("start {} b as node 1\nexpect 2\n", link));
+    REQUIRE(front.pass(1ns) == fmt::format("start {} b as node 1\nexpect 2 or others\n", link));
   }
   SECTION("from the beginning, after it has worked for long") {
     front.hello(link);

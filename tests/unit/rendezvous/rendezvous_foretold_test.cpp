@@ -46,3 +46,21 @@ TEST_CASE("whoever starts the agents may end the job", "[unit][rendezvous]") {
     REQUIRE(job.rendezvous.verdict()->exit_code == 130);
   }
 }
+
+TEST_CASE("where others come in its place a node that leaves ends nothing", "[unit][rendezvous]") {
+  Job job = running_job(1, {.min_nodes = 1, .max_nodes = 4});
+  const Leave leave{.ends_job = false, .exit_code = 143, .reason = "terminated"};
+  job.step(Foretold{1, {}, true});
+  SECTION("though nobody is left") {
+    REQUIRE(job.say("a", leave) == "a end 143: terminated\n");
+    job.gone("a");
+    REQUIRE_FALSE(job.rendezvous.verdict());
+    job.join("b");
+    REQUIRE(job.pass(job.now + 2s).find("b host store of round 1\n") != std::string::npos);
+  }
+  SECTION("until nobody comes any more") {
+    job.step(Foretold{1, {}, false});
+    job.say("a", leave);
+    REQUIRE(job.rendezvous.verdict()->exit_code == 143);
+  }
+}
