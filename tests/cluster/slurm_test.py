@@ -76,6 +76,13 @@ class Slurm(unittest.TestCase):
                             f'exec {TORCHUP} --nnodes=2 sh -c "$0" 2> {told}.$SLURM_NODEID', worker)
         self.assertEqual(sorted(said.split()), ["0/2", "1/2"])
 
+    def test_a_spare_that_comes_after_the_end_hears_of_it(self):
+        over = self.cluster.folder / "over"
+        over.unlink(missing_ok=True)
+        task = f"[ $SLURM_NODEID != 2 ] || until [ -e {over} ]; do sleep 0.02; done; " \
+               f"exec {TORCHUP} --nnodes=2 --rdzv-conf=join_timeout=30 touch {over}"
+        self.run_job("srun", "-N3", "-n3", "sh", "-c", task)
+
     def test_two_steps_at_once_on_the_same_nodes(self):
         step = f"srun --overlap -N2 -n2 {TORCHUP} sh -c 'echo $TORCHELASTIC_RUN_ID $RANK/$WORLD_SIZE'"
         said = self.run_job("salloc", "-N2", "sh", "-c", f"{step} & {step} & wait")
@@ -160,7 +167,7 @@ time.sleep(100)
         job = f"""exec 3< <(exec {sys.executable} {hold} slurm.{self.cluster.name}.$SLURM_JOB_ID.0.0)
 read -u 3 held; srun -N2 -n2 {TORCHUP} --rdzv-conf=join_timeout=10 echo started; code=$?; kill $!; exit $code"""
         said = self.fails(67, "salloc", "-N2", "bash", "-c", job)
-        self.assertIn("port", said)
+        self.assertRegex(said, r"each of the ports \d+ by pid \d+ \(.*hold.py")
         self.assertNotIn("started", said)
 
     # Several tasks on a node.
