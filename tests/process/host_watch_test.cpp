@@ -98,6 +98,26 @@ TEST_CASE("a command tells the hosts where it succeeds", "[process][fan_out]") {
   REQUIRE(watched.lists == 1);
 }
 
+TEST_CASE("a file that can be executed is a program, whatever its path", "[process][fan_out]") {
+  const Folder folder;
+  std::filesystem::create_directory(folder.path / "two words");
+  folder.write("two words/alive", "#!/bin/sh\necho a\n");
+  std::filesystem::permissions(folder.path / "two words/alive", std::filesystem::perms::owner_all);
+  SECTION("with a blank") {
+    Watched watched{folder.at("two words/alive")};
+    REQUIRE(watched.until([&] { return watched.names == "a "; }));
+  }
+  SECTION("in the working directory") {
+    const auto before = std::filesystem::current_path();
+    std::filesystem::current_path(folder.path / "two words");
+    {
+      Watched watched{"alive"};
+      CHECK(watched.until([&] { return watched.names == "a "; }));
+    }
+    std::filesystem::current_path(before);
+  }
+}
+
 TEST_CASE("a command that prints without end is cut", "[process][fan_out]") {
   Watched watched{"yes host"};
   REQUIRE(watched.until([&] { return !watched.failures.empty(); }));

@@ -16,25 +16,29 @@ namespace {
 /// Follows what a command has printed that ended with 0, and was not cut; for a list of hosts a comment.
 constexpr std::string_view whole = "\n#whole\n";
 constexpr const char* with_mark = "sh -c \"$0\" && printf '\\n#whole\\n'";
+constexpr const char* program_with_mark = "\"$0\" && printf '\\n#whole\\n'";
 
-/// A file that can be executed is a command.
-bool is_list(const std::string& source) {
+bool is_file(const std::string& source) {
   struct stat status {};
-  return ::stat(source.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(source.c_str(), X_OK) != 0;
+  return ::stat(source.c_str(), &status) == 0 && S_ISREG(status.st_mode);
 }
 
 /// On the thread. Errors: what is wrong, for people.
 Result<std::vector<Host>> read_list(const std::string& source, Duration limit) {
   const std::string name = "--host-discovery";
-  if (is_list(source)) {
+  // A file that can be executed is a program, wherever the shell would look for it.
+  const bool file = is_file(source), program = file && ::access(source.c_str(), X_OK) == 0;
+  if (file && !program) {
     const auto content = read_regular_file(source, hostfile_bytes_max);
     if (!content) return Error{content.error().code, name + ": " + content.error().message()};
     return parse_hostfile(*content, name);
   }
-  const auto answer = ask_helper({.executable = "/bin/sh",
-                                  .arguments = {"-c", with_mark, source},
-                                  .limit = limit,
-                                  .answer_bytes_max = hostfile_bytes_max});
+  const auto answer =
+      ask_helper({.executable = "/bin/sh",
+                  .arguments = {"-c", program ? program_with_mark : with_mark,
+                                program && source.find('/') == std::string::npos ? "./" + source : source},
+                  .limit = limit,
+                  .answer_bytes_max = hostfile_bytes_max});
   if (!answer) return Error{answer.error().code, name + ": " + answer.error().message()};
   if (!answer->ends_with(whole)) {
     return fail(errc::bad_value, name + (answer->size() < hostfile_bytes_max ? ": the command has failed"
