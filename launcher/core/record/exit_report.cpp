@@ -73,6 +73,7 @@ std::optional<std::string> words_of_bystander(const Verdict& verdict, int exit_c
     return fmt::format("exit code {}: {} on {}, which has the report", exit_code, failure_text(cause), cause.host);
   }
   if (teller.tells_for_all) return std::nullopt;
+  if (teller.behind_front) return fmt::format("exit code {}: {}", exit_code, verdict.reason);
   return fmt::format("exit code {}: {}; {} has the report", exit_code, verdict.reason,
                      teller.first.empty() ? "node 0" : teller.first);
 }

@@ -32,6 +32,7 @@ struct Teller {
   std::string host;           ///< of this node, as failures have it
   std::string first;          ///< of node 0; empty: not known
   bool tells_for_all = true;  ///< this is node 0
+  bool behind_front = false;  ///< of a fan-out, which may have to do without its first host
 };
 /// What this node says instead of the report, which is that of the first failure's node, or node 0's where nothing has
 /// failed. Nothing: it is this one's.

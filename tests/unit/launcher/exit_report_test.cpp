@@ -171,6 +171,7 @@ TEST_CASE("of several nodes whose lines are merged one reports", "[unit][report]
   CHECK(words_of_bystander(stopped, 143, {"node1", "node0", false}) ==
         "exit code 143: got SIGTERM; node0 has the report");
   CHECK(words_of_bystander(stopped, 143, {"node1", "", false}) == "exit code 143: got SIGTERM; node 0 has the report");
+  CHECK(words_of_bystander(stopped, 143, {"node1", "", false, true}) == "exit code 143: got SIGTERM");
 }
 
 TEST_CASE("signals and the exit codes that stand for them", "[unit][report]") {
