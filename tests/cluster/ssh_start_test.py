@@ -31,13 +31,23 @@ class Start(HostCase):
             f"{name}: {2 * node + local}/6 {node} {local} {name} {master}"
             for node, name in enumerate(("h3", "h1", "h2")) for local in range(2)))
 
-    def test_slots_are_workers_and_an_address_is_the_master_s(self):
+    def test_slots_are_workers(self):
         hosts = self.hosts("h1", "h2")
-        (hosts.folder / "list").write_text(f"# two of them\nh1 slots=2 addr={hosts.address('h1')}\nh2:1\n")
+        (hosts.folder / "list").write_text("# two of them\nh1 slots=2\nh2:1\n")
         job = self.job(hosts, f"--hostfile={hosts.folder / 'list'}", on=(), slots=True,
-                       program=("sh", "-c", "echo $RANK/$WORLD_SIZE $MASTER_ADDR")).run_to_end(0)
-        master = hosts.address("h1")
-        self.assertEqual(sorted(job.lines()), [f"h1: 0/3 {master}", f"h1: 1/3 {master}", f"h2: 2/3 {master}"])
+                       program=("sh", "-c", "echo $RANK/$WORLD_SIZE")).run_to_end(0)
+        self.assertEqual(sorted(job.lines()), ["h1: 0/3", "h1: 1/3", "h2: 2/3"])
+
+    def test_the_address_that_was_reached_or_named_is_the_master_s(self):
+        hosts = self.hosts("h1", "h2")
+        for index, name in enumerate(hosts.names, 1):  # the first of its addresses is another
+            hosts.ip(name, "address", "flush", "dev", "eth0")
+            hosts.ip(name, "address", "add", f"10.78.0.{index}/16", "dev", "eth0")
+            hosts.ip(name, "address", "add", f"{hosts.address(name)}/16", "dev", "eth0")
+        (hosts.folder / "list").write_text("h1 addr=10.78.0.1\nh2\n")
+        for words, on, master in (((), None, hosts.address("h1")), ((f"--hostfile={hosts.folder / 'list'}",), (), "10.78.0.1")):
+            job = self.job(hosts, *words, on=on, program=("sh", "-c", "echo $MASTER_ADDR")).run_to_end(0)
+            self.assertEqual(sorted(job.lines()), [f"h1: {master}", f"h2: {master}"])
 
     def test_one_host_needs_no_label(self):
         hosts = self.hosts("h1")
