@@ -339,7 +339,6 @@ class Rendezvous {
   std::optional<int> foretold_;      ///< agents, as whoever starts them says
   std::optional<Verdict> foregone_;  ///< whoever joins is told so
   bool others_come_ = false;         ///< Foretold::others_come
-  bool others_come_ = false;         ///< Foretold::others_come
   std::vector<std::string> late_;    ///< expected hosts that were not here when the job ended
   std::vector<Fact> facts_;          ///< of the first agent
 
