@@ -143,8 +143,13 @@ Result<> read_way(const OptionValues& options, const FanOutFacts& facts, FanOutP
   auto environment = exported_environment(facts.environment, options.text("export", "ALL"));
   if (!environment) return environment.error();
   plan.agents.environment = *std::move(environment);
-  plan.agents.directory = options.text("chdir", facts.directory);
-  if (plan.agents.directory.empty()) return bad_option("the working directory is not known; --chdir names one");
+  const std::string directory = options.text("chdir", facts.directory);
+  // There a relative one would begin at the home of whoever logs in.
+  const bool absolute = directory.starts_with('/');
+  if (!absolute && facts.directory.empty()) {
+    return bad_option("the working directory is not known; --chdir=/DIR names one");
+  }
+  plan.agents.directory = absolute ? directory : facts.directory + "/" + directory;
   plan.label = !options.flag("no-label");
   return {};
 }

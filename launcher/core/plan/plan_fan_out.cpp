@@ -48,8 +48,8 @@ Machine any_machine(const Machine& own) {
   return machine;
 }
 
-/// Workers may have the grace to end by themselves, once more after SIGTERM, and before that the time to save at the end
-/// of the job's; files and last lines take theirs.
+/// Workers may have the grace to end by themselves, once more after SIGTERM, and before that the time to save at the
+/// end of the job's; files and last lines take theirs.
 void limit_ends(const OptionValues& options, Duration grace, FanOutSettings& settings) {
   const auto stop = parse_stop_before(options.text("stop-before"));
   const Duration legitimate = 2 * grace + (stop ? stop->lead : Duration{0});

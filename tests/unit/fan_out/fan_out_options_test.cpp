@@ -141,6 +141,15 @@ TEST_CASE("agents are told what the front was told, but for its own", "[unit][fa
   REQUIRE(words_of(agent) == Words{"torchup", "--module", "--", "train", "--x"});
 }
 
+TEST_CASE("a directory is one of this machine's names", "[unit][fan_out]") {
+  const auto directory = [](const std::string& given) {
+    return Given{{{"hosts", "a"}, {"chdir", given}}}.read()->agents.directory;
+  };
+  REQUIRE(Given{{{"hosts", "a"}}}.read()->agents.directory == "/work");
+  REQUIRE(directory("/data") == "/data");
+  REQUIRE(directory("runs/7") == "/work/runs/7");
+}
+
 TEST_CASE("with a meeting point elsewhere the front has no coordinator", "[unit][fan_out]") {
   const Given given{{{"hosts", "a"}, {"rdzv-endpoint", "store:29400"}}};
   const auto plan = given.read();
