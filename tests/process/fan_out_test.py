@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 from pathlib import Path
 
@@ -179,6 +178,57 @@ class FanOut(unittest.TestCase):
         _, err = self.end(job, 0)
         self.assertIn("the other 1 go on", err)
 
+    def test_an_agent_whose_link_breaks_gives_its_workers_no_grace(self):
+        """The others may have begun without them."""
+        self.mark("greeting.b").write_text("export WHERE=b\ncat | \"$@\"; exit\n")
+        trap = f"trap 'touch {self.folder}/asked.$WHERE; exit' TERM;"
+        job = self.waiting_job("--hosts=a,b", "--nnodes=1:2", more=f"[ $WORLD_SIZE = 2 ] || exit 0; {trap}")
+        self.started(job, "a", "b")
+        relay, = self.named(job, ["cat"])
+        os.kill(relay, signal.SIGKILL)
+        self.end(job, 0)
+        self.assertTrue(self.mark("asked.").exists(), "the other's worker is asked to end")
+        self.assertFalse(self.mark("asked.b").exists())
+
+    def test_workers_that_save_after_the_verdict_have_their_time(self):
+        save = f"trap 'touch {self.folder}/cut' TERM; sleep 8 & wait; wait; touch {self.folder}/saved; exit 75"
+        job = self.start("--hosts=a,b", "--shutdown-timeout=20", "sh", "-c", f"[ $RANK = 1 ] || exit 75; {save}")
+        self.end(job, 75)
+        self.assertTrue(self.mark("saved").exists())
+        self.assertFalse(self.mark("cut").exists(), "a worker that saves has got SIGTERM")
+
+    def test_people_are_told_of_an_agent_that_does_not_end(self):
+        """Though none has: nobody is there to say that the job is over but the front."""
+        job = self.waiting_job("--hosts=a,b", "--shutdown-timeout=0", more=f"[ ! -e {self.folder}/over ] || exit 0;")
+        self.started(job, "a", "b")
+        ours = self.named(job, ["--link"])  # of each host the link's far end, then the agent's outer and inner process
+        below = {child for pid in ours for child in children(pid)}
+        outer = [child for pid in ours if pid not in below for child in children(pid)]
+        self.assertEqual(len(outer), 2)
+        for pid in outer:
+            os.kill(pid, signal.SIGSTOP)
+        for pid in self.named(job, ["sleep", "1000"]):
+            os.kill(pid, signal.SIGKILL)
+        self.hear(job, "waiting for agents that have been told to end: a, b")
+        for pid in outer:
+            os.kill(pid, signal.SIGCONT)
+        self.end(job, 0)
+
+    def hear(self, job, text):
+        """On its standard error."""
+        said = b""
+        os.set_blocking(job.stderr.fileno(), False)
+
+        def heard():
+            nonlocal said
+            try:
+                said += os.read(job.stderr.fileno(), 1 << 16)
+            except BlockingIOError:
+                pass
+            return text.encode() in said
+
+        until(heard, f"it says: {text}", 30)
+
     # What is refused.
 
     def refused(self, code, *words, **more):
@@ -202,6 +252,22 @@ class FanOut(unittest.TestCase):
         said = self.refused(2, "--hosts=a", "--chdir=/not/here")
         self.assertIn("host a: /not/here: No such file or directory; --chdir", said)
 
+    def test_a_host_that_sends_more_than_it_may(self):
+        """While nobody reads what the front shows: it would keep all of it."""
+        version = subprocess.run([TORCHUP, "--version"], capture_output=True, text=True).stdout.split()[1].encode()
+        body = b"".join(struct.pack("<I", len(word)) + word for word in (version, b"a")) + struct.pack("<I", 0)
+        hello = struct.pack("<IB", len(body) + 1, 65) + body
+        self.mark("hello").write_bytes(b"torchup-link 1\n" + struct.pack("<BI", 0, len(hello)) + hello)
+        self.mark("output").write_bytes(64 * (struct.pack("<BI", 1, 1 << 16) + b"y" * ((1 << 16) - 1) + b"\n"))
+        self.mark("greeting.a").write_text(f"cd {self.folder}; cat hello output; exec sleep 1000\n")
+        job = self.start("--hosts=a", "true")
+        until(lambda: not children(self.inner(job)), "its command was ended", 30)
+        _, err = self.end(job, 66)
+        self.assertIn("host a: the link is broken: more comes than was asked for", err)
+
+    def inner(self, job):
+        return until(lambda: children(job.pid), "the front has begun")[0]
+
     def test_a_program_that_is_not_there(self):
         _, err = self.run_job(2, "--hosts=a,b", "--no-python", "/no/program")
         self.assertIn("/no/program", err)
@@ -219,6 +285,17 @@ class FanOut(unittest.TestCase):
 
     # Hosts that come and go.
 
+    def test_another_host_may_take_the_place_of_the_last(self):
+        hosts = self.mark("hosts")
+        hosts.write_text("a\n")
+        job = self.waiting_job(f"--host-discovery={hosts}", "--discovery-interval=0.1",
+                               more=f"[ ! -e {self.folder}/over ] || exit 0;")
+        self.started(job, "a")
+        self.mark("over").touch()
+        hosts.write_text("b\n")
+        _, err = self.end(job, 0)
+        self.assertIn("host a is not listed any more", err)
+
     def test_discovered_hosts_come_and_go(self):
         hosts = self.mark("hosts")
         hosts.write_text("a\n")
@@ -235,141 +312,6 @@ class FanOut(unittest.TestCase):
         hosts.write_text("b\n")
         _, err = self.end(job, 0)
         self.assertIn("host a is not listed any more", err)
-
-
-class Link(unittest.TestCase):
-    """The far end alone, whose front is this test."""
-
-    def setUp(self):
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.far = subprocess.Popen([TORCHUP, "--link"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
-                                    env={**os.environ, "TMPDIR": str(self.folder)})
-        self.addCleanup(lambda: (self.far.poll() is None and self.far.kill(), self.far.wait(), self.far.stdin.close(),
-                                 self.far.stdout.close()))
-        greeting = b"torchup-link 1\n"
-        self.assertEqual(self.far.stdout.read(len(greeting)), greeting)
-        self.got = {}
-        self.version = self.messages(1)[0][1]
-
-    @staticmethod
-    def text(words):
-        data = words if isinstance(words, bytes) else str(words).encode()
-        return struct.pack("<I", len(data)) + data
-
-    def words(self, *items):
-        return struct.pack("<I", len(items)) + b"".join(map(self.text, items))
-
-    def say(self, kind, body=b""):
-        message = struct.pack("<IB", len(body) + 1, kind) + body
-        self.far.stdin.write(struct.pack("<BI", 0, len(message)) + message)
-
-    def plan(self, *program, version=None, directory="/"):
-        body = [self.text(self.version if version is None else version), self.text("far"), struct.pack("<i", 0),
-                self.text(""), self.text(directory), self.words("SEEN=yes"), self.words("torchup", "--no-python"),
-                self.words(*program), struct.pack("<i", 0), self.text("run"), self.text(""), bytes([0, 0, 0])]
-        self.say(1, b"".join(body))
-
-    def frames(self):
-        """The next frame of another channel than control is kept; of control it is returned. None: the end."""
-        while first := self.far.stdout.read(1):
-            channel, length = struct.unpack("<BI", first + self.exactly(4))
-            data = self.exactly(length)
-            if channel == 0:
-                return data
-            self.got[channel] = self.got.get(channel, b"") + data
-        return None
-
-    def messages(self, most=None):
-        """(type, first field) of control messages; pings are left out."""
-        found = []
-        while len(found) != most and (data := self.frames()) is not None:
-            while data:
-                length, kind = struct.unpack("<IB", data[:5])
-                body = data[5:4 + length]
-                data = data[4 + length:]
-                if kind == 65:
-                    found.append((kind, body[4:4 + struct.unpack("<I", body[:4])[0]].decode()))
-                elif kind != 68:
-                    found.append((kind, struct.unpack("<i", body[:4])[0]))
-        return found
-
-    def nothing_left(self, limit=10):
-        self.far.wait(limit)
-        until(lambda: not children(os.getpid()), "no process is left", limit)
-
-    def test_a_plan_runs_and_its_end_is_told(self):
-        self.plan("sh", "-c", "echo out $SEEN; echo err >&2; exit 3")
-        self.assertEqual(self.messages(), [(67, 1)])
-        self.assertEqual(self.got[1], b"out yes\n")
-        self.assertIn(b"err\n", self.got[2])
-        self.nothing_left()
-
-    def test_another_version_is_refused(self):
-        self.plan("true", version="0.0.0")
-        self.assertEqual(self.messages(), [(66, 68)])
-        self.nothing_left()
-
-    def test_a_directory_that_is_not_there_is_refused(self):
-        self.plan("true", directory="/not/here")
-        self.assertEqual(self.messages(), [(66, 2)])
-        self.nothing_left()
-
-    def test_what_is_no_frame_ends_it(self):
-        self.plan("sleep", "1000")
-        until(lambda: self.running("sleep"), "it runs")
-        self.far.stdin.write(b"\0\xff\xff\xff\xff")
-        self.nothing_left()
-
-    def running(self, name):
-        found, pids = [], [os.getpid()]
-        while pids:
-            pid = pids.pop()
-            pids += children(pid)
-            try:
-                if Path(f"/proc/{pid}/comm").read_text().strip() == name:
-                    found.append(pid)
-            except OSError:
-                pass
-        return found
-
-    def test_the_end_of_its_input_ends_workers_that_ignore_it(self):
-        self.plan("sh", "-c", "trap '' TERM INT HUP; sleep 1000")
-        until(lambda: self.running("sleep"), "it runs")
-        self.far.stdin.close()
-        begun = time.monotonic()
-        self.nothing_left()
-        self.assertLess(time.monotonic() - begun, 8)
-
-    def test_output_waits_for_its_credit(self):
-        self.plan("sh", "-c", "head -c 1000000 /dev/zero; echo over >&2")
-        window = 256 * 1024
-        while self.taken() < window:
-            self.take_one()
-        self.assertEqual(self.taken(), window)
-        self.say(3, struct.pack("<I", 1 << 20))
-        self.assertEqual(self.messages(), [(67, 0)])
-        self.assertEqual(len(self.got[1]), 1000000)
-        self.nothing_left()
-
-    def taken(self):
-        return sum(map(len, self.got.values()))
-
-    def take_one(self):
-        """One frame, of whatever channel."""
-        header = self.exactly(5)
-        channel, length = struct.unpack("<BI", header)
-        data = self.exactly(length)
-        if channel != 0:
-            self.got[channel] = self.got.get(channel, b"") + data
-
-    def exactly(self, count):
-        data = b""
-        while len(data) < count:
-            part = self.far.stdout.read(count - len(data))
-            self.assertTrue(part, "the link has ended")
-            data += part
-        return data
 
 
 if __name__ == "__main__":
