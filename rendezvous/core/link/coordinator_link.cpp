@@ -260,8 +260,12 @@ void CoordinatorLink::forget_place() {
 
 // ---- what the agent hears
 
-void CoordinatorLink::trouble(const std::string& what) {
-  if (what == last_trouble_ || (seeks() && port_at_ != 0)) return;  // of several ports the first one's is told
+void CoordinatorLink::trouble(const std::string& what, int code) {
+  // Of several ports the first one's is told, or what is wrong with us at whichever has our coordinator.
+  const bool misfit = code == exit_code::mismatch;
+  if (seeks() && !misfit && (port_at_ != 0 || lost_code_ == exit_code::mismatch)) return;
+  lost_code_ = code;
+  if (what == last_trouble_) return;
   last_trouble_ = what;
   tell(Waiting{fmt::format("{}: {}", place(), what), true});
 }

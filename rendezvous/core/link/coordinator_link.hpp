@@ -245,7 +245,7 @@ class CoordinatorLink {
   void greeted(const Other&, TimePoint now) {
     foreign("it gives orders before a welcome", now);
   }
-  void unproved(const std::string& why, TimePoint now);
+  void unproved(const std::string& why, int code);
   void foreign(const std::string& what, TimePoint now);
   void attempt_over(TimePoint now);
 
@@ -275,7 +275,8 @@ class CoordinatorLink {
   void restate();
   void forget_questions();
   void retry_later(TimePoint now);
-  void trouble(const std::string& what);
+  /// `code`: of the end, if it lasts.
+  void trouble(const std::string& what, int code);
   /// What people know the coordinator by: over one connection nobody has dialled the endpoint.
   [[nodiscard]] std::string place() const;
   void conclude(LinkEvent last);

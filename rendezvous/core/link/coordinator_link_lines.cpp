@@ -24,8 +24,7 @@ void CoordinatorLink::on(const link::DialFailed& event, TimePoint now) {
   dialling_.reset();
   if (settings_.one_connection) return conclude(LinkLost{exit_code::unreachable, event.why});
   foreign_since_.reset();
-  lost_code_ = exit_code::unreachable;
-  trouble(event.why);
+  trouble(event.why, exit_code::unreachable);
   retry_later(now);
   if (!event.refused) {
     if (!returned_at_) ended_ = false;  // no answer: somebody may live there who cannot reach us either
@@ -48,9 +47,8 @@ void CoordinatorLink::on(const link::Closed& event, TimePoint now) {
     if (!attempt_->unproved.empty()) return attempt_over(now);
     // A coordinator that is about to end, or has no descriptor left, closes without a word too.
     foreign_since_.reset();
-    lost_code_ = exit_code::unreachable;
     if (!welcomed_once_ && !seeks()) act(link::MeetForeigner{});
-    trouble(event.why.empty() ? "it closes the connection without a word" : event.why);
+    trouble(event.why.empty() ? "it closes the connection without a word" : event.why, exit_code::unreachable);
     return attempt_over(now);
   }
   if (line_ != event.line) return;
@@ -86,8 +84,7 @@ void CoordinatorLink::lose_line(const std::string& reason, TimePoint now) {
   } else {
     retry_later(now);
   }
-  lost_code_ = exit_code::unreachable;
-  trouble(reason);
+  trouble(reason, exit_code::unreachable);
 }
 
 void CoordinatorLink::hang_up_attempt() {
@@ -133,12 +130,12 @@ void CoordinatorLink::greeted(const Challenge& challenge, TimePoint now) {
   }
   // A proof that proves nothing: an honest coordinator tells its own people who came with another token.
   act(link::Write{attempt_->line, Proof{}});
-  unproved("the token of the coordinator there is not ours", now);
+  unproved("the token of the coordinator there is not ours", exit_code::mismatch);
 }
 
 void CoordinatorLink::greeted(const Welcome& welcome, TimePoint now) {
   if (has_token() && attempt_->proved != welcome.version) {
-    unproved("the coordinator there did not prove the token", now);
+    unproved("the coordinator there did not prove the token", exit_code::mismatch);
     return attempt_over(now);
   }
   if (welcome.version < agent_protocol_min || welcome.version > agent_protocol_max) {
@@ -183,23 +180,20 @@ void CoordinatorLink::greeted(const Refused& refused, TimePoint now) {
   const bool trusted = has_token() ? attempt_->proved.has_value() : !line_;
   const bool others = seeks() && refused.reason.starts_with(port_of_another_job);
   if (trusted && !others) return conclude(LinkLost{permitted(refused.exit_code), refused.reason});
-  unproved("refused: " + refused.reason, now);
-  if (others) lost_code_ = exit_code::unreachable;  // ours is not there
+  unproved("refused: " + refused.reason, others ? exit_code::unreachable : exit_code::mismatch);
   attempt_over(now);
 }
 
 /// Somebody who was not proved refuses, or does not prove itself. It may be gone, or mended, before the join timeout.
-void CoordinatorLink::unproved(const std::string& why, TimePoint) {
+void CoordinatorLink::unproved(const std::string& why, int code) {
   foreign_since_.reset();
   attempt_->unproved = why;
-  lost_code_ = exit_code::mismatch;
-  trouble(why);
+  trouble(why, code);
 }
 
 /// Somebody answers who is no coordinator; that may be a coordinator about to end, so it must last.
 void CoordinatorLink::foreign(const std::string& what, TimePoint now) {
   if (!foreign_since_) foreign_since_ = attempt_->since;
-  lost_code_ = exit_code::unreachable;
   const std::string text =
       welcomed_once_ ? "the coordinator does not answer (" + what + ")"
                      : "what answers there is no torchup coordinator (" + what + "): has another program this port?";
@@ -207,7 +201,7 @@ void CoordinatorLink::foreign(const std::string& what, TimePoint now) {
   if (!welcomed_once_ && !seeks() && !has_token() && now - *foreign_since_ >= foreign_limit) {
     return conclude(LinkLost{exit_code::unreachable, to_string(settings_.endpoint) + ": " + text});
   }
-  trouble(text);
+  trouble(text, exit_code::unreachable);
   attempt_over(now);
 }
 

@@ -456,8 +456,8 @@ namespace {
 
 /// One that looks for its coordinator at three ports; which of them was dialled last.
 struct Seeking : Linked {
-  Seeking() {
-    auto seeks = settings(false, 60s);
+  explicit Seeking(bool token = false) {
+    auto seeks = settings(token, 60s);
     seeks.further_ports = {Port{29401}, Port{29402}};
     link = CoordinatorLink{seeks, TimePoint{}};
   }
@@ -532,6 +532,22 @@ TEST_CASE("where other jobs have all ports the coordinator is not reached", "[un
   agent.pass(TimePoint{} + 61s);
   REQUIRE(agent.told.size() == 1);
   REQUIRE(std::get<LinkLost>(agent.told.front()).exit_code == 67);
+}
+
+TEST_CASE("of several ports the one is told where the coordinator does not take us", "[unit][link]") {
+  Seeking agent{true};
+  while (agent.now < TimePoint{} + 58s) {
+    const bool ours = agent.dial() == Port{29401};
+    const Refused refusal{68, ours ? "the token is another" : std::string{port_of_another_job} + "b"};
+    agent.step(link::Heard{agent.last, refusal});
+    agent.pass(agent.now + 100ms);
+    REQUIRE(agent.told.empty());
+  }
+  agent.pass(TimePoint{} + 61s);
+  REQUIRE(agent.told.size() == 1);
+  const auto& lost = std::get<LinkLost>(agent.told.front());
+  REQUIRE(lost.exit_code == 68);
+  REQUIRE(lost.reason.ends_with("refused: the token is another"));
 }
 
 TEST_CASE("a link of one connection is no longer than that", "[unit][link]") {
