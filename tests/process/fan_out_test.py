@@ -296,6 +296,17 @@ class FanOut(unittest.TestCase):
         _, err = self.end(job, 0)
         self.assertIn("host a is not listed any more", err)
 
+    def test_nothing_is_left_of_the_command_of_a_host_that_is_wanted_no_more(self):
+        self.mark("greeting.b").write_text("sleep 999\n")
+        hosts = self.mark("hosts")
+        hosts.write_text("a\nb\n")
+        job = self.waiting_job(f"--host-discovery={hosts}", "--discovery-interval=0.1")
+        until(lambda: self.named(job, ["sleep", "999"]), "its command has started another", 30)
+        hosts.write_text("a\n")
+        until(lambda: not self.named(job, ["sleep", "999"]), "both have ended", 30)
+        job.send_signal(signal.SIGTERM)
+        self.end(job, 143)
+
     def test_discovered_hosts_come_and_go(self):
         hosts = self.mark("hosts")
         hosts.write_text("a\n")

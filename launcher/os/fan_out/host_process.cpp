@@ -83,7 +83,7 @@ void HostProcess::close() {
   boost::system::error_code ignored;
   said_.close(ignored);
   patience_.cancel();
-  if (pid_ > 0) ::kill(pid_, SIGTERM);  // reaped in wait_for_end, which keeps us
+  if (pid_ > 0) ::kill(-pid_, SIGTERM);  // with what it has started; reaped in wait_for_end, which keeps us
 }
 
 void HostProcess::read_said() {
