@@ -155,8 +155,10 @@ void FanOut::dismiss(Entry& entry, TimePoint now) {
 
 void FanOut::on(const fan::SignalCame& event, TimePoint now) {
   const bool nobody = count(State::linked) + count(State::leaving) == 0;
-  // Agents answer the first SIGQUIT with a page of what all ranks do.
-  const bool ends = is_in(settings_.end_signals, event.number) && (event.number != SIGQUIT || nobody);
+  const bool listed = is_in(settings_.end_signals, event.number);
+  const bool typed = event.number == SIGINT || event.number == SIGQUIT;
+  // Agents answer the first SIGQUIT with a page of what all ranks do, and know what else ends a job.
+  const bool ends = nobody ? listed || typed : listed && event.number != SIGQUIT;
   // When all agents leave, nobody comes in their place.
   if (ends && !ending_ && settings_.own_coordinator && settings_.discovers) {
     act(fan::Expect{candidates(), {}, "", false});

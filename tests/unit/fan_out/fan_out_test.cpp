@@ -269,7 +269,15 @@ TEST_CASE("signals go to all hosts, and end what has not answered", "[unit][fan_
 TEST_CASE("a signal before any host has answered ends the front", "[unit][fan_out]") {
   Front front{of({"a"}, 1)};
   front.step(fan::Begin{});
-  REQUIRE(front.step(fan::SignalCame{SIGTERM}) == "close 0\nfinish 143\n");
+  SECTION("one that ends jobs") { REQUIRE(front.step(fan::SignalCame{SIGTERM}) == "close 0\nfinish 143\n"); }
+  SECTION("one that is typed, whatever ends jobs") {
+    FanOutSettings settings = of({"a"}, 1);
+    settings.end_signals = {SIGTERM};
+    Front other{settings};
+    other.step(fan::Begin{});
+    REQUIRE(other.step(fan::SignalCame{SIGHUP}).empty());
+    REQUIRE(other.step(fan::SignalCame{SIGINT}) == "close 0\nfinish 130\n");
+  }
 }
 
 TEST_CASE("where the coordinator is elsewhere, agents' codes are the verdict", "[unit][fan_out]") {

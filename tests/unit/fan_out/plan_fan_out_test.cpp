@@ -90,6 +90,16 @@ TEST_CASE("the front ends by the signals that end a job", "[unit][fan_out]") {
   REQUIRE(plan->hosts.settings.end_signals == std::vector<int>{SIGTERM});
 }
 
+TEST_CASE("agents have the time to end that their workers have, and to save before", "[unit][fan_out]") {
+  const FanOutSettings settings = plan_of({{"hosts", "a"}, {"shutdown-timeout", "7"}})->hosts.settings;
+  REQUIRE((settings.end_told == 24s && settings.end_limit == 74s));
+  const FanOutSettings saving =
+      plan_of({{"hosts", "a"}, {"shutdown-timeout", "7"}, {"stop-before", "5m"}, {"drain-signals", "SIGUSR1"}})
+          ->hosts.settings;
+  REQUIRE((saving.end_told == 324s && saving.end_limit == 374s));
+  REQUIRE(saving.drain_signals == std::vector<int>{SIGUSR1});
+}
+
 TEST_CASE("a host's agent takes its place from the front", "[unit][fan_out]") {
   const LinkPlan told{.name = "b", .node = 1, .run_id = RunId{"job"}};
   const LaunchConfig plan = agent_of(told, {{"nnodes", "2"}, {"rdzv-id", "other"}});
