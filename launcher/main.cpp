@@ -267,7 +267,11 @@ std::optional<int> take_seats(LaunchConfig& plan, const Guarded& guarded, const 
   if (!cpus) return refuse(cpus.error(), log);
   const SeatCard own{scheduler.task, cpus->allowed, this_machine().variable(cuda_devices)};
   const std::string name = name_of_seats(scheduler, guarded);
-  if (scheduler.task > 0) return sit(name, own);
+  if (scheduler.task > 0) {
+    const SeatEnd end = sit(name, own);
+    if (!end.why.empty() && scheduler.task == 1) Log{own_log(log)}.tell({LogLevel::error, end.why});  // for all of them
+    return end.exit_code;
+  }
   if (auto gathered = seats.gather(name, scheduler.tasks); !gathered) {
     plan.gives_up = gathered.error().message();
     return std::nullopt;

@@ -154,8 +154,9 @@ class Scheduler(unittest.TestCase):
         agent, seat = self.tasks("sh", "-c", "echo started; exec sleep 100")
         self.assertEqual(agent.stdout.readline(), "started\n")
         agent.kill()
-        seat.communicate(timeout=60)
+        _, err = seat.communicate(timeout=60)
         self.assertEqual(seat.returncode, 70)
+        self.assertIn("its agent, has ended without a word", err)
 
     def test_a_seats_death_is_nothing_to_the_job(self):
         agent, seat = self.tasks("sh", "-c", "trap 'exit 0' USR1; echo started; while :; do sleep 0.02; done")

@@ -88,8 +88,8 @@ TEST_CASE("all tasks of a node end with the agent's code", "[process][seats]") {
   const std::string name = fresh_name("all");
   std::array<int, 2> codes{-1, -1};
   {
-    const std::jthread first{[&] { codes[0] = sit(name, {1, {1}, "1"}); }};
-    const std::jthread second{[&] { codes[1] = sit(name, {2, {2}, {}}); }};
+    const std::jthread first{[&] { codes[0] = sit(name, {1, {1}, "1"}).exit_code; }};
+    const std::jthread second{[&] { codes[1] = sit(name, {2, {2}, {}}).exit_code; }};
     Seats seats;
     const auto gathered = seats.gather(name, 3);
     REQUIRE(gathered.has_value());
@@ -103,7 +103,7 @@ TEST_CASE("tasks that do not come are named, and those that have come hear of it
   const std::string name = fresh_name("missing");
   int code = -1;
   {
-    const std::jthread third{[&] { code = sit(name, {3, {}, {}}); }};
+    const std::jthread third{[&] { code = sit(name, {3, {}, {}}).exit_code; }};
     Seats seats;
     const auto come = seats.gather(name, 2);
     REQUIRE(come.has_value());
@@ -116,16 +116,17 @@ TEST_CASE("tasks that do not come are named, and those that have come hear of it
 }
 
 TEST_CASE("a task without an agent ends with 67, one whose agent goes without a word with 70", "[process][seats]") {
-  REQUIRE(sit(fresh_name("nobody"), {1, {}, {}}, 100ms) == 67);
+  REQUIRE(sit(fresh_name("nobody"), {1, {}, {}}, 100ms).exit_code == 67);
   const std::string name = fresh_name("gone");
-  int code = -1;
+  SeatEnd end;
   {
-    const std::jthread task{[&] { code = sit(name, {1, {}, {}}); }};
+    const std::jthread task{[&] { end = sit(name, {1, {}, {}}); }};
     Seats seats;
     const auto gathered = seats.gather(name, 2);
     REQUIRE(gathered.has_value());
   }
-  REQUIRE(code == 70);
+  REQUIRE(end.exit_code == 70);
+  REQUIRE_FALSE(end.why.empty());
 }
 
 TEST_CASE("two agents of one name are one too many", "[process][seats]") {
@@ -159,7 +160,7 @@ TEST_CASE("who comes and says nothing makes the wait for the others no longer", 
 
 TEST_CASE("an agent that has no descriptor for its tasks says so at once", "[process][seats]") {
   const std::string name = fresh_name("full");
-  Beside task{[&] { return sit(name, {1, {}, {}}); }};
+  Beside task{[&] { return sit(name, {1, {}, {}}).exit_code; }};
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
   const int next = UniqueFd{::dup(STDIN_FILENO)}.get();
@@ -199,5 +200,5 @@ TEST_CASE("an agent of another user has no seats", "[process][seats]") {
     return 0;
   }};
   REQUIRE(connected_to(name));  // it is there
-  REQUIRE(sit(name, {1, {}, {}}, 200ms) == 67);
+  REQUIRE(sit(name, {1, {}, {}}, 200ms).exit_code == 67);
 }

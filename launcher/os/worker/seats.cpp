@@ -17,14 +17,13 @@
 #include "launcher/core/scheduler/seat_words.hpp"
 #include "launcher/os/io/packet.hpp"
 #include "launcher/os/worker/guardian.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 
 namespace torchup {
 namespace {
 
 using SeatClock = std::chrono::steady_clock;
 
-constexpr int unreachable_code = 67;
-constexpr int broken_code = 70;
 constexpr Duration card_limit = std::chrono::seconds{5};  ///< between a task's coming and its card
 constexpr int retry_pause_ms = 50;
 constexpr std::int64_t longest_poll_ms = 60'000;
@@ -115,7 +114,7 @@ void Seats::tell(int code) {
   for (const UniqueFd& seat : seats_) static_cast<void>(send_packet(seat.get(), code_text(code)));
 }
 
-int sit(const std::string& name, const SeatCard& card, Duration limit) {
+SeatEnd sit(const std::string& name, const SeatCard& card, Duration limit) {
   // What is sent to every process of a step is the agent's to decide on.
   const sigset_t signals = guarded_signals();
   ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
@@ -123,14 +122,18 @@ int sit(const std::string& name, const SeatCard& card, Duration limit) {
   const auto until = SeatClock::now() + limit;
   UniqueFd agent;
   while (!(agent = knock(address, card))) {
-    if (SeatClock::now() >= until) return unreachable_code;
+    if (SeatClock::now() >= until) {
+      return {exit_code::unreachable, fmt::format("this node's first task, which is its agent, is not there after {} s",
+                                                  std::chrono::ceil<std::chrono::seconds>(limit).count())};
+    }
     ::poll(nullptr, 0, retry_pause_ms);
   }
   while (!comes_before(agent.get(), SeatClock::now() + std::chrono::hours{1})) {
   }
   const auto packet = receive_packet(agent.get());
-  if (!packet || !*packet) return broken_code;
-  return read_code((*packet)->text).value_or(broken_code);
+  const auto code = packet && *packet ? read_code((*packet)->text) : std::nullopt;
+  if (code) return {*code};
+  return {exit_code::internal, "this node's first task, which is its agent, has ended without a word"};
 }
 
 }  // namespace torchup

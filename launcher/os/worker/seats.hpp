@@ -35,10 +35,15 @@ class Seats {
   std::vector<UniqueFd> seats_;  ///< index: as in cards_
 };
 
-/// The other side: says what this task is bound to, and waits for the agent's exit code, which it returns. Meanwhile
-/// the calling thread hears no signal that can be blocked.
+/// How a task ends that is no agent.
+struct SeatEnd {
+  int exit_code = 0;
+  std::string why = {};  ///< where it is not the agent's word
+};
+/// The other side: says what this task is bound to, and waits for the agent's exit code. Meanwhile the calling thread
+/// hears no signal that can be blocked.
 ///
 /// 67 when no agent is there within `limit`, 70 when it ends without telling its code.
-[[nodiscard]] int sit(const std::string& name, const SeatCard& card, Duration limit = seat_agent_limit);
+[[nodiscard]] SeatEnd sit(const std::string& name, const SeatCard& card, Duration limit = seat_agent_limit);
 
 }  // namespace torchup
