@@ -130,6 +130,18 @@ class InSlurm(unittest.TestCase):
         self.assertEqual(len(run_ids), 1)
         self.assertRegex(run_ids.pop(), r"^slurm\.")
 
+    def test_the_words_of_open_mpi(self):
+        """Its mpirun, in the batch script, starts what is on its own node, and by srun a daemon on each of the others."""
+        out = self.cluster.folder / "openmpi"
+        torchup = f"{TORCHUP} sh -c 'echo $RANK/$WORLD_SIZE $SLURMD_NODENAME $TORCHELASTIC_RUN_ID'"
+        place = "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 PMIX_NAMESPACE=job7"
+        script = (f"export {place}\nOMPI_COMM_WORLD_RANK=1 srun -N1 -n1 -w n2 {torchup} &\n"
+                  f"OMPI_COMM_WORLD_RANK=0 {torchup}; code=$?\nwait $! && exit $code\n")
+        done = self.cluster.run("sbatch", "--wait", "-N2", "-w", "n1,n2", "-o", out, "--wrap", script)
+        said = out.read_text()
+        self.assertEqual(done.returncode, 0, said)
+        self.assertRegex("".join(sorted(said.splitlines(True))), r"^0/2 n1 slurm\.(\S+)\n1/2 n2 slurm\.\1\n$")
+
     def test_programs_of_mpi_are_workers(self):
         if not ctypes.util.find_library("mpich"):
             self.skipTest("there is no libmpich")
