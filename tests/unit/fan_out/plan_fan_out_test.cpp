@@ -137,8 +137,9 @@ TEST_CASE("an agent's node is its front's, whatever a scheduler says there", "[u
     told.node = 0;
     REQUIRE(agent_of(told, {{"nnodes", "2"}, {"requeue", "3"}}, 0, job).requeue ==
             RequeueConfig{.most = 3, .restarts = 2, .slurm_job = "17", .scontrol = "/bin/scontrol"});
-    REQUIRE_FALSE(agent_plan(told, {{"nnodes", "2"}, {"requeue", "3"}}, 0, {}));
-    REQUIRE_FALSE(agent_plan(told, {{"nnodes", "2"}, {"requeue", "3"}, {"scheduler", "none"}}, 0, job));
+    REQUIRE_FALSE(agent_plan(told, {{"nnodes", "2"}, {"requeue", "3"}}, 0, {}).has_value());
+    const auto unasked = agent_plan(told, {{"nnodes", "2"}, {"requeue", "3"}, {"scheduler", "none"}}, 0, job);
+    REQUIRE_FALSE(unasked.has_value());
   }
   SECTION("each asks when its time ends") {
     const auto stop = agent_of(told, {{"nnodes", "2"}, {"stop-before", "5m"}}, 0, job).stop_before;
