@@ -32,13 +32,22 @@ Result<> write_file(int folder, const char* name, std::string_view text) {
   return {};
 }
 
+struct HookFile {
+  const char* name;
+  const std::string_view& text;  // defined elsewhere, maybe later
+};
+
+constexpr HookFile files[] = {{"sitecustomize.py", sitecustomize_text},   {"torchup_worker.py", torchup_worker_text},
+                              {"torchup_seldom.py", torchup_seldom_text}, {"torchup_error.py", torchup_error_text},
+                              {"torchup_groups.py", torchup_groups_text}, {"torchup_loaded.py", torchup_loaded_text}};
+
+UniqueFd open_folder(const std::string& path) {
+  return UniqueFd{::open(path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
+}
+
 Result<> write_files(const std::string& path) {
-  const std::pair<const char*, std::string_view> files[] = {
-      {"sitecustomize.py", sitecustomize_text},   {"torchup_worker.py", torchup_worker_text},
-      {"torchup_seldom.py", torchup_seldom_text}, {"torchup_error.py", torchup_error_text},
-      {"torchup_groups.py", torchup_groups_text}, {"torchup_loaded.py", torchup_loaded_text}};
   if (::mkdir(path.c_str(), 0700) != 0) return system_error(path);
-  const UniqueFd folder{::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)};
+  const UniqueFd folder = open_folder(path);
   if (!folder) return system_error(path);
   for (const auto& [name, text] : files) {
     if (auto written = write_file(folder.get(), name, text); !written) return written;
@@ -57,8 +66,15 @@ Result<HookFolder> HookFolder::make() {
 }
 
 HookFolder::~HookFolder() {
+  if (directory_.empty()) return;
+  // Where no worker was Python there is nothing but what we wrote, and to read the folders takes longer.
+  if (const UniqueFd folder = open_folder(path())) {
+    for (const HookFile& file : files) ::unlinkat(folder.get(), file.name, 0);
+  }
+  ::rmdir(path().c_str());
+  if (::rmdir(directory_.c_str()) == 0) return;
   std::error_code ignored;
-  if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
+  std::filesystem::remove_all(directory_, ignored);
 }
 
 std::string HookFolder::path() const { return directory_ + "/" + hook_folder_name; }
