@@ -92,7 +92,8 @@ class Case(unittest.TestCase):
             agent = None
             with open(folder / "log", "w") as log:
                 command = [LAUNCHER, f"--nproc-per-node={world_size}", f"--max-restarts={restarts}",
-                           "--shutdown-timeout=8", *self.command(words)]
+                           "--shutdown-timeout=8", "--log-level=debug",  # what workers ask, when one is not kept
+                           *self.command(words)]
                 environment = {**os.environ, "PYTHON_EXEC": sys.executable}
                 ended = subprocess.run(command, stdout=log, stderr=log, env=environment, timeout=LIMIT_S).returncode
         else:
