@@ -160,7 +160,7 @@ TEST_CASE("who comes and says nothing makes the wait for the others no longer", 
 
 TEST_CASE("an agent that has no descriptor for its tasks says so at once", "[process][seats]") {
   const std::string name = fresh_name("full");
-  Beside task{[&] { return sit(name, {1, {}, {}}).exit_code; }};
+  const Beside task{[&] { return sit(name, {1, {}, {}}).exit_code; }};
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
   const int next = UniqueFd{::dup(STDIN_FILENO)}.get();
@@ -170,7 +170,6 @@ TEST_CASE("an agent that has no descriptor for its tasks says so at once", "[pro
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
   REQUIRE(gathered.has_error());
   REQUIRE(gathered.error().code == boost::system::errc::too_many_files_open);
-  REQUIRE(task.end() == 70);
 }
 
 TEST_CASE("a task of another user is not heard", "[process][seats]") {
