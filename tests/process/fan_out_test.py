@@ -207,7 +207,8 @@ class FanOut(unittest.TestCase):
         self.assertEqual(len(outer), 2)
         for pid in outer:
             os.kill(pid, signal.SIGSTOP)
-        for pid in self.named(job, ["sleep", "1000"]):
+        sleeps = until(lambda: (found := self.named(job, ["sleep", "1000"]))[1:] and found, "both workers wait")
+        for pid in sleeps:
             os.kill(pid, signal.SIGKILL)
         self.hear(job, "waiting for agents that have been told to end: a, b")
         for pid in outer:
