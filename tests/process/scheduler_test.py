@@ -270,20 +270,18 @@ class Scheduler(unittest.TestCase):
             self.assertEqual(stops, job.name in ("longer_than_its_limit.sbatch", "save_and_come_back.sbatch"), job)
 
     def test_the_lines_of_the_readme_are_command_lines_of_ours(self):
-        """Of jobs of several nodes, behind what starts them there."""
+        """Of jobs of several nodes, behind what starts them there; pod_test.py starts those of pods."""
         self.script("squeue", "echo 1:00:00")
         self.script("scontrol", "exit 1")
         for name in ("train.py", "alive.sh"):
             (self.folder / name).touch()
         (self.folder / "hosts").write_text("h1\nh2:8\nh3 slots=8 addr=10.0.0.3\n")
-        pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}
         seen = {}
         for words in self.lines_of_the_readme():
             around = {
                 "srun": slurm_step(nodes=5), "torchup": {"PBS_NODEFILE": str(self.folder / "hosts")} if "auto" in words else {},
                 "mpirun": {f"OMPI_COMM_WORLD_{name}": value for name, value in
                            (("SIZE", "2"), ("RANK", "0"), ("LOCAL_SIZE", "1"), ("LOCAL_RANK", "0"))},
-                "command:": pod if len(words) > 3 else {**pod, "PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "h0"},
             }[words[0]]
             at = words.index("torchup")
             given = dict(word.split("=") for word in words[:at] if word.startswith("MASTER_ADDR="))
@@ -294,14 +292,13 @@ class Scheduler(unittest.TestCase):
             seen.setdefault(words[0], []).append((plan["scheduler"], plan["nodes"]["value"]))
         self.assertEqual(seen, {
             "srun": [("slurm", "5"), ("slurm", "3:4"), ("slurm", "5")], "mpirun": [("openmpi", "2")],
-            "command:": [("kubernetes", "4"), ("kubernetes", "2")],
             "torchup": [(None, "4"), (None, "3"), (None, "1:1024"), (None, "3"), (None, "2")]})
 
     @staticmethod
     def lines_of_the_readme():
         text = (EXAMPLES.parent / "README.md").read_text()
-        for line in re.findall(r"^(?:(?:srun|mpirun|command:) .*torchup|torchup --host).*$", text, re.M):
-            yield shlex.split(line.translate(str.maketrans("[],", "   ")) if line.startswith("command:") else line, comments=True)
+        for line in re.findall(r"^(?:(?:srun|mpirun) .*torchup|torchup --host).*$", text, re.M):
+            yield shlex.split(line, comments=True)
 
     def test_a_job_that_is_saved_comes_back_and_no_other(self):
         self.script("srun", "exit ${CODE}")
