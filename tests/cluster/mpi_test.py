@@ -140,7 +140,7 @@ class InSlurm(unittest.TestCase):
         done = self.cluster.run("sbatch", "--wait", "-N2", "-w", "n1,n2", "-o", out, "--wrap", script)
         said = out.read_text()
         self.assertEqual(done.returncode, 0, said)
-        self.assertRegex("".join(sorted(said.splitlines(True))), r"^0/2 n1 slurm\.(\S+)\n1/2 n2 slurm\.\1\n$")
+        self.assertRegex("\n".join(sorted(said.splitlines())), r"^0/2 n1 slurm\.(\S+)\n1/2 n2 slurm\.\1\n")
 
     def test_programs_of_mpi_are_workers(self):
         if not ctypes.util.find_library("mpich"):
