@@ -133,9 +133,12 @@ read -u 3 held; srun -N2 -n2 {TORCHUP} sh -c 'echo $RANK/$WORLD_SIZE'; code=$?; 
     def submitted(self, script, *options):
         """The lines that workers of a batch script print, once it has ended well."""
         out, file = self.cluster.folder / "job.out", self.cluster.folder / "job.sbatch"
+        out.unlink(missing_ok=True)
         file.write_text(script)
         path = os.path.dirname(TORCHUP) + ":" + os.environ["PATH"]
-        self.run_job("sbatch", "-W", *options, "-o", out, file, PATH=path)
+        number = self.run_job("sbatch", "--parsable", *options, "-o", out, file, PATH=path).strip()
+        until(lambda: self.state(number) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"), "the job ends")
+        self.assertEqual(self.state(number), "COMPLETED", out.read_text())
         return sorted(line for line in out.read_text().splitlines() if line.startswith("it's"))
 
     def test_the_examples_are_what_sbatch_takes(self):
