@@ -410,7 +410,7 @@ TEST_CASE("nobody at the endpoint is 67 after the join timeout, and said before"
   asio::io_context loop;
   tcp::acceptor bound{loop, tcp::v4()};
   bound.bind({asio::ip::address_v4::loopback(), 0});  // bound and not listening: refused
-  Agent a = Agent::over_tcp(loop, {"127.0.0.1", Port{bound.local_endpoint().port()}}, "", 400ms);
+  Agent a = Agent::over_tcp(loop, {"127.0.0.1", Port{bound.local_endpoint().port()}}, "", 1s);
   a.link->send(join_of("a", {}));
   REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
   REQUIRE(a.lost()->exit_code == 67);

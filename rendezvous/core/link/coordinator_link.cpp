@@ -11,6 +11,8 @@
 namespace torchup {
 namespace {
 
+/// Of the join timeout: after that part of it nobody is early any more.
+constexpr int untold_part = 10;
 /// Before its Join an agent has no terms; a lease is needed all the same.
 constexpr Duration lease_before_join = std::chrono::seconds{10};
 /// The fence comes before the lease is over, however the two clocks run.
@@ -260,13 +262,20 @@ void CoordinatorLink::forget_place() {
 
 // ---- what the agent hears
 
-void CoordinatorLink::trouble(const std::string& what, int code) {
+/// Of one job this node may have begun before the one that hosts: that nobody listens there is no news yet.
+bool CoordinatorLink::may_be_early(TimePoint now) const {
+  const Duration untold = std::min<Duration>(untold_limit, settings_.join_timeout / untold_part);
+  return !welcomed_once_ && now < out_since_ + untold;
+}
+
+void CoordinatorLink::trouble(const std::string& what, int code, bool told) {
   // Of several ports the first one's is told, or what is wrong with us at whichever has our coordinator.
   const bool misfit = code == exit_code::mismatch;
   if (seeks() && !misfit && (port_at_ != 0 || lost_code_ == exit_code::mismatch)) return;
   lost_code_ = code;
-  if (what == last_trouble_) return;
   last_trouble_ = what;
+  if (!told || what == told_trouble_) return;
+  told_trouble_ = what;
   tell(Waiting{fmt::format("{}: {}", place(), what), true});
 }
 

@@ -151,7 +151,9 @@ struct CoordinatorLinkSettings {
 /// **Patience.** The endpoint may stay out of reach for the join timeout, counted from the beginning or from the last
 /// line on which a keep-alive was answered. Then LinkLost: 68 when who answers there refuses us or does not prove the
 /// token, else 67. Without a token somebody who answers in another language, or holds connections and says nothing,
-/// for `foreign_limit` is another program: 67 at once. A time for which this machine was suspended counts for none.
+/// for `foreign_limit` is another program: 67 at once. That nobody listens is said when it has been so for
+/// `untold_limit`, or a tenth of a short join timeout: nodes of one job begin one before the other. A time for which
+/// this machine was suspended counts for none.
 ///
 /// **Ports.** Where there are further ones, each is dialled in turn until somebody welcomes us: the next at once when
 /// one is refused, answers in another language, belongs to another job or says nothing for `seek_limit`; after the
@@ -163,6 +165,7 @@ class CoordinatorLink {
   static constexpr Duration welcome_limit = std::chrono::seconds{5};       ///< for the answers to our hello
   static constexpr Duration seek_limit = std::chrono::seconds{1};          ///< the same where there are further ports
   static constexpr Duration quiet_limit = std::chrono::milliseconds{300};  ///< then it may speak another language
+  static constexpr Duration untold_limit = std::chrono::seconds{3};        ///< then it is said that nobody listens
   static constexpr Duration foreign_limit = std::chrono::seconds{5};       ///< then it is no coordinator
   static constexpr Duration retry_first = std::chrono::milliseconds{50};
   static constexpr Duration retry_longest = std::chrono::seconds{1};
@@ -276,7 +279,8 @@ class CoordinatorLink {
   void forget_questions();
   void retry_later(TimePoint now);
   /// `code`: of the end, if it lasts.
-  void trouble(const std::string& what, int code);
+  void trouble(const std::string& what, int code, bool told = true);
+  [[nodiscard]] bool may_be_early(TimePoint now) const;
   /// What people know the coordinator by: over one connection nobody has dialled the endpoint.
   [[nodiscard]] std::string place() const;
   void conclude(LinkEvent last);
@@ -322,6 +326,7 @@ class CoordinatorLink {
   Duration retry_delay_ = retry_first;
   std::optional<TimePoint> foreign_since_;
   std::string last_trouble_;
+  std::string told_trouble_;
   int lost_code_ = exit_code::unreachable;
 
   TimePoint heard_of_;                    ///< sending of the last keep-alive that was answered

@@ -24,7 +24,7 @@ void CoordinatorLink::on(const link::DialFailed& event, TimePoint now) {
   dialling_.reset();
   if (settings_.one_connection) return conclude(LinkLost{exit_code::unreachable, event.why});
   foreign_since_.reset();
-  trouble(event.why, exit_code::unreachable);
+  trouble(event.why, exit_code::unreachable, !event.refused || !may_be_early(now));
   retry_later(now);
   if (!event.refused) {
     if (!returned_at_) ended_ = false;  // no answer: somebody may live there who cannot reach us either
@@ -218,6 +218,7 @@ void CoordinatorLink::hear(const KeepAliveAnswer& answer, TimePoint now) {
     unanswered_.pop_front();
     line_answered_ = true;
     last_trouble_.clear();
+    told_trouble_.clear();
     ended_ = false;
     returned_at_.reset();
   }

@@ -442,6 +442,47 @@ TEST_CASE("an agent that was asleep has not tried for so long", "[unit][link]") 
   }
 }
 
+TEST_CASE("that nobody listens is said when it lasts, and once", "[unit][link]") {
+  Linked agent{false, 60s};
+  const auto said = [&] {
+    return std::ranges::count(
+        agent.actions,
+        link::Action{link::Tell{CoordinatorMessage{Waiting{"rendezvous endpoint 10.0.0.9:29400: refused", true}}}});
+  };
+  agent.step(link::Say{agent.join_of()});
+  agent.refusing = true;
+  agent.step(link::DialFailed{*std::exchange(agent.dialled, {}), true, "refused"});
+  SECTION("by then the coordinator may have begun") {
+    agent.pass(agent.now + CoordinatorLink::untold_limit - 1ns);
+    REQUIRE(said() == 0);
+    agent.pass(agent.now + CoordinatorLink::retry_longest);
+    REQUIRE(said() == 1);
+    agent.pass(agent.now + 10s);
+    REQUIRE(said() == 1);
+  }
+  SECTION("why it was not reached is known all the same") {
+    agent.refusing = false;
+    agent.pass(TimePoint{} + 60s);
+    REQUIRE(said() == 0);
+    REQUIRE(std::get<LinkLost>(agent.told.at(0)).reason.ends_with(": refused"));
+  }
+  SECTION("any other trouble at once") {
+    agent.refusing = false;
+    agent.pass(agent.now + CoordinatorLink::retry_first);
+    agent.step(link::DialFailed{*std::exchange(agent.dialled, {}), false, "refused"});
+    REQUIRE(said() == 1);
+  }
+  SECTION("and at once when there was a coordinator") {
+    agent.refusing = false;
+    const LineId line = agent.welcome();
+    agent.answer(line);
+    agent.step(link::Closed{line, ""});
+    agent.pass(agent.now + CoordinatorLink::retry_longest);
+    agent.step(link::DialFailed{*std::exchange(agent.dialled, {}), true, "refused"});
+    REQUIRE(said() == 1);
+  }
+}
+
 TEST_CASE("before its first dial an agent's join timeout runs from where it was said to", "[unit][link]") {
   Linked agent;
   agent.now += 59s;  // the endpoint's kind was found out meanwhile
