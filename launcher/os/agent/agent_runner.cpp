@@ -131,13 +131,6 @@ class AgentRunner {
   void begin() {
     job_.record(job_started(config_, guarded_.outer));
     for (const std::string& warning : config_.warnings) job_.record(event::Warning{warning});
-    if (const std::string& problem = workers_.hook_problem(); !problem.empty()) {
-      // Who asks for hangs is to know what will not be seen of them; others lose nothing.
-      const bool wanted = config_.terms.hang_timeout.mode == HangTimeout::Mode::given;
-      job_.record(
-          event::Notice{"Python workers have no hook (their stacks, steps and exceptions are not seen): " + problem,
-                        wanted ? LogLevel::warning : LogLevel::debug});
-    }
     AttachSettings settings = attach_settings(config_);
     if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
@@ -239,7 +232,10 @@ class AgentRunner {
     workers_.keep(kept_);
     sweep_.begin(action.patience, action.grace, !kept_.empty());
   }
-  void perform(const RunChecks& action) { checks_.run(action); }
+  void perform(const RunChecks& action) {
+    checks_.run(action);
+    workers_.prepare();  // meanwhile
+  }
   void perform(const CancelChecks&) { checks_.cancel(); }
   void perform(const CompareNodes& action) { checks_.compare(action); }
   void perform(const SeekCause&) { ends_.seek_cause(); }
