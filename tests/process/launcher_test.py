@@ -165,11 +165,10 @@ class Launcher(Job, unittest.TestCase):
         self.assertIn("the workers are started again (--on-hang=restart)", err)
         self.assertEqual(sorted(count for _, _, count in self.workers(4)), [0, 0, 1, 1])
 
-    @unittest.skipIf("thread" in os.environ.get("TORCHUP_SANITIZE", ""), "ThreadSanitizer makes vfork, which sleeps so, a fork")
     def test_a_worker_in_uninterruptible_sleep_ends_the_job(self):
         os.environ["TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"] = "0.4"
         self.addCleanup(os.environ.pop, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT")
-        job = self.start("--max-restarts=3 --shutdown-timeout=1", "note {notes} vfork")
+        job = self.start("--max-restarts=3 --shutdown-timeout=1", "note {notes} uninterruptible")
         _, err = self.end(job, 1)
         self.assertIn("stuck in uninterruptible sleep (D-state)", err)
         self.assertEqual(len(self.workers(1)), 1)

@@ -1,8 +1,6 @@
 // Native stacks of real children.
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,6 +23,7 @@
 #include "launcher/os/diagnosis/thread_copy.hpp"
 #include "tests/support/seen_child.hpp"
 #include "tests/support/tracing.hpp"
+#include "tests/support/uninterruptible.hpp"
 
 #if __has_include(<elfutils/libdwfl.h>)
 #include <elfutils/libdwfl.h>
@@ -155,12 +154,10 @@ TEST_CASE("a thread that cannot be read says why", "[process][diagnosis]") {
     Shared<std::atomic<pid_t>> grandchild;
     {
       const Child child{[&] {
-        // What vfork does, but for the memory: ThreadSanitizer would make that a fork.
-        if (::syscall(SYS_clone, CLONE_VFORK | SIGCHLD, nullptr, nullptr, nullptr, nullptr) == 0) {
+        test::sleep_uninterruptibly([&] {
           ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // however the test ends
           *grandchild.value = ::getpid();
-          while (true) ::pause();
-        }
+        });
       }};
       REQUIRE(comes([&] { return *grandchild.value != 0 && read_kernel_view(child.pid()).state == 'D'; }));
       CHECK(stack_of(library, child).problem == "it does not stop: it sleeps uninterruptibly in the kernel");

@@ -27,6 +27,7 @@
 #include "tests/support/seen_child.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/support/tracing.hpp"
+#include "tests/support/uninterruptible.hpp"
 
 using namespace torchup;
 using namespace torchup::test;
@@ -170,7 +171,6 @@ TEST_CASE("a worker that does not wait is told by its state", "[process][diagnos
   }
 }
 
-#ifndef __SANITIZE_THREAD__  // which makes vfork a fork
 TEST_CASE("no memory is read while another thread sleeps uninterruptibly", "[process][diagnosis]") {
   need_system_calls_seen();
   const test::TemporaryFolder folder;
@@ -179,12 +179,10 @@ TEST_CASE("no memory is read while another thread sleeps uninterruptibly", "[pro
   {
     const Child child{[&] {
       std::thread{[&] {
-        const pid_t pid = ::vfork();  // who called it sleeps so until the other has ended
-        if (pid == 0) {
+        test::sleep_uninterruptibly([&] {
           ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // however the test ends
           *pids.value = ::getpid();
-          while (true) ::pause();
-        }
+        });
       }}.detach();
       while (pids.value->load() == 0) ::sched_yield();
       ::open(path.c_str(), O_RDONLY);
@@ -193,7 +191,6 @@ TEST_CASE("no memory is read while another thread sleeps uninterruptibly", "[pro
   }
   if (pids.value->load() > 0) ::kill(*pids.value, SIGKILL);
 }
-#endif
 
 TEST_CASE("what a worker uses is seen, and what it does not", "[process][diagnosis]") {
   const Child still{[] {

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "rendezvous/base/worker_page.hpp"
+#include "tests/support/uninterruptible.hpp"
 
 /// A worker that does what its arguments say, one after the other:
 ///
@@ -25,7 +26,7 @@
 ///   await FILE N   go on when FILE has N lines: so many workers have noted that they are there
 ///   exit CODE      kill SIGNAL   itself             fail_first CODE exit with CODE unless this is a restart
 ///   fail_first_wait  wait for ever unless this is a restart
-///   vfork          be in uninterruptible sleep: as the parent of a child that does not exec
+///   uninterruptible   sleep so (state D), as before a file server that is gone
 ///   only RANK      the rest is for this local rank only; others wait for ever
 ///   stamp FILE     append the monotonic time in nanoseconds to FILE
 ///   step N         end step N in the page that the agent gave us
@@ -222,8 +223,8 @@ int main(int argc, char** argv) {
       if (variable("TORCHELASTIC_RESTART_COUNT") == "0") return code;
     } else if (word == "fail_first_wait") {
       if (variable("TORCHELASTIC_RESTART_COUNT") == "0") wait_for_ever();
-    } else if (word == "vfork") {
-      if (::vfork() == 0) ::pause();
+    } else if (word == "uninterruptible") {
+      torchup::test::sleep_uninterruptibly([] {});
     } else if (word == "only") {
       if (rank != next()) wait_for_ever();
     } else if (word == "descriptors") {
