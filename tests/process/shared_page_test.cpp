@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "launcher/os/worker/hook_folder.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 using namespace torchup;
 
@@ -49,6 +50,24 @@ TEST_CASE("what a worker writes at the shared offset lies on the sheet, and is w
     CHECK(read_answer(page.fd(), 2) == "{}");
     CHECK(read_answer(page.fd(), worker_memory_bytes).size() == worker_answer_bytes);
   }
+}
+
+TEST_CASE("what a link in the place of the hook's folder leads to is left alone", "[process][hook]") {
+  namespace fs = std::filesystem;
+  const test::TemporaryFolder elsewhere;
+  const fs::path file = elsewhere.path / "sitecustomize.py";
+  std::ofstream{file} << "the user's own";
+  fs::path directory;
+  {
+    auto made = HookFolder::make();
+    if (!made) return;  // /dev/shm is no memory here
+    const HookFolder hook = *std::move(made);
+    directory = fs::path{hook.path()}.parent_path();
+    fs::remove_all(hook.path());
+    fs::create_directory_symlink(elsewhere.path, hook.path());
+  }
+  CHECK(fs::exists(file));
+  CHECK_FALSE(fs::exists(directory));
 }
 
 TEST_CASE("the hook's folder holds what was embedded, and goes with who made it", "[process][hook]") {
