@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -29,6 +30,7 @@
 #include "rendezvous/net/store/store_server.hpp"
 
 #include "agents.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
@@ -432,8 +434,9 @@ TEST_CASE("a leave needs no coordinator", "[net][agent_link]") {
 }
 
 TEST_CASE("a token file that others could read is refused", "[net][token]") {
-  std::string name = std::filesystem::temp_directory_path() / "torchup-token-test-XXXXXX";
-  const UniqueFd file{::mkstemp(name.data())};
+  const test::TemporaryFolder folder;
+  const std::string name = folder.path / "token";
+  const UniqueFd file{::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
   REQUIRE(file);
   const auto write_token = [&](const std::string& text) {
     REQUIRE(::ftruncate(file.get(), 0) == 0);

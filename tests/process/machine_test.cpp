@@ -21,32 +21,24 @@
 #include "rendezvous/core/text/names.hpp"
 #include "rendezvous/net/io/asio.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
 
 namespace {
 
-/// A folder of files that look like sysfs; gone at the end.
+/// Files that look like sysfs; gone at the end.
 class FakeSysfs {
  public:
-  FakeSysfs() {
-    std::string name = (std::filesystem::temp_directory_path() / "sysfs_XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    root_ = name;
-  }
-  FakeSysfs(const FakeSysfs&) = delete;
-  FakeSysfs& operator=(const FakeSysfs&) = delete;
-  ~FakeSysfs() { std::filesystem::remove_all(root_); }
-
   void write(const std::string& path, const std::string& text) const {
-    std::filesystem::create_directories((root_ / path).parent_path());
-    std::ofstream{root_ / path} << text << '\n';
+    std::filesystem::create_directories((folder_.path / path).parent_path());
+    std::ofstream{folder_.path / path} << text << '\n';
   }
-  [[nodiscard]] std::string root() const { return root_.string(); }
+  [[nodiscard]] std::string root() const { return folder_.path.string(); }
 
  private:
-  std::filesystem::path root_;
+  test::TemporaryFolder folder_;
 };
 
 /// Asks the stand-in for NVML that lies beside this program; what it plays is chosen by a variable.

@@ -1,13 +1,13 @@
 #include "worker_runtime/group/meeting.hpp"
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <filesystem>
 #include <future>
 #include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torchup/error.hpp>
+
+#include "tests/support/temporary_folder.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
@@ -29,8 +29,7 @@ struct Rank {
   std::string result, said;
 };
 std::vector<Rank> meet_all(const std::vector<BackendOffer>& offers, const std::vector<std::string>& asked = {}) {
-  std::string folder = (std::filesystem::temp_directory_path() / "torchup-meeting-XXXXXX").string();
-  REQUIRE(::mkdtemp(folder.data()));
+  const test::TemporaryFolder folder;
   std::vector<std::future<Rank>> ranks;
   for (std::size_t rank = 0; rank < offers.size(); ++rank)
     ranks.push_back(std::async(std::launch::async, [&, rank] {
@@ -39,7 +38,7 @@ std::vector<Rank> meet_all(const std::vector<BackendOffer>& offers, const std::v
                                  .world_size = static_cast<int>(offers.size()),
                                  .local_rank = static_cast<int>(rank),
                                  .local_size = static_cast<int>(offers.size())},
-                       .file = folder + "/store",
+                       .file = folder.path / "store",
                        .asked_backend = asked.empty() ? "auto" : asked[rank],
                        .offer = offers[rank],
                        .timeout = std::chrono::seconds{20},
@@ -53,7 +52,6 @@ std::vector<Rank> meet_all(const std::vector<BackendOffer>& offers, const std::v
     }));
   std::vector<Rank> results;
   for (auto& rank : ranks) results.push_back(rank.get());
-  std::filesystem::remove_all(folder);
   return results;
 }
 
