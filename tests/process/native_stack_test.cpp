@@ -32,6 +32,8 @@
 using namespace torchup;
 using namespace torchup::test;
 
+extern "C" char data_start;  // a label of this program, as the linker sets it
+
 // Functions that stand in native stacks.
 
 namespace diagnosed {
@@ -266,6 +268,8 @@ TEST_CASE("functions have the names that libdw gives them", "[process][diagnosis
     std::vector<std::uint64_t> addresses;
     const dw::Address step = std::max<dw::Address>((end - begin) / 3000, 1);
     for (dw::Address at = begin; at < end; at += step) addresses.push_back(at - bias);
+    const auto label = reinterpret_cast<dw::Address>(&data_start);  // and __data_start
+    if (label >= begin && label < end) addresses.push_back(label + 1 - bias);
     const auto names = elf_function_names(read, addresses);
     if (!names) continue;  // a library that has them in a compressed table
     for (std::size_t i = 0; i < addresses.size(); ++i) {

@@ -60,6 +60,8 @@ struct Candidate {
   int binding = 0;
 };
 
+constexpr int local_binding = 1;
+
 int binding_of(const Elf64_Sym& symbol) {
   switch (ELF64_ST_BIND(symbol.st_info)) {
     case STB_GLOBAL:
@@ -67,7 +69,7 @@ int binding_of(const Elf64_Sym& symbol) {
     case STB_WEAK:
       return 2;
     case STB_LOCAL:
-      return 1;
+      return local_binding;
     default:
       return 0;
   }
@@ -84,6 +86,13 @@ bool is_better(const Candidate& one, const Candidate& than) {
   if (than.name == 0 || one.begin != than.begin) return than.name == 0 || one.begin > than.begin;
   if (one.size != than.size) return one.size < than.size && one.binding >= than.binding;
   return one.binding > than.binding;
+}
+
+/// A label's begin is all that it has: of those that begin together it is the last, the local ones behind the global
+/// ones, though they come first in the table.
+bool is_better_label(const Candidate& one, const Candidate& than) {
+  if (than.name == 0 || one.begin != than.begin) return than.name == 0 || one.begin > than.begin;
+  return one.binding <= local_binding || than.binding > local_binding;
 }
 
 /// What is known of one address.
@@ -123,7 +132,7 @@ class Search {
     if (__builtin_add_overflow(symbol.st_value, symbol.st_size, &end)) end = ~std::uint64_t{0};
     first->reached = std::max(first->reached, end);
     const bool same_section = symbol.st_shndx == SHN_XINDEX || symbol.st_shndx == first->section;
-    if (symbol.st_size == 0 && same_section && is_better(candidate, first->sizeless)) first->sizeless = candidate;
+    if (symbol.st_size == 0 && same_section && is_better_label(candidate, first->sizeless)) first->sizeless = candidate;
     for (auto at = first; at != wanted_.end() && at->address < end; ++at) {
       if (++comparisons_ > elf_comparisons_max) return false;
       Candidate& best = global ? at->global : at->local;
@@ -138,9 +147,8 @@ class Search {
     const Wanted* before = nullptr;
     for (Wanted& wanted : wanted_) {
       if (before) wanted.reached = std::max(wanted.reached, before->reached);
-      if (before && before->section == wanted.section && is_better(before->sizeless, wanted.sizeless)) {
-        wanted.sizeless = before->sizeless;
-      }
+      const bool has_label = wanted.sizeless.name != 0;  // which begins behind all that were there before
+      if (before && before->section == wanted.section && !has_label) wanted.sizeless = before->sizeless;
       const Candidate& sized = wanted.global.name != 0 ? wanted.global : wanted.local;
       const bool label = sized.name == 0 && wanted.sizeless.begin >= wanted.reached;
       names[wanted.place] = label ? wanted.sizeless.name : sized.name;

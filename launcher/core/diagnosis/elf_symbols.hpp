@@ -24,7 +24,8 @@ inline constexpr std::size_t elf_comparisons_max = std::size_t{1} << 24;
 /// A function's name, as the linker knows it, for each of `addresses`, which are the file's own; empty where it has
 /// none. It is that of the symbol that begins last of those in which the address lies: a global one before a local one;
 /// of those that begin together the shorter, the more global, the first. Where it lies in none it is that of the last
-/// symbol before it in its section that has no size, unless another one reaches beyond that.
+/// symbol before it in its section that has no size, unless another one reaches beyond that; of those that begin
+/// together the last, local ones behind global ones.
 ///
 /// Nothing: it is no such file, or it has its names where we do not look: without sections, or in .gnu_debugdata.
 /// Source: elfutils, dwfl_module_addrsym, whose choice this is.

@@ -64,6 +64,8 @@ TEST_CASE("a label without a size names what is behind it in its section", "[uni
   const ElfImage::Symbol label{"label", 0x1000, 0, STB_LOCAL};
   CHECK(name_at(0x1020, {label}, 1) == "label");
   CHECK(name_at(0x1020, {label, {"later", 0x1010, 0, STB_LOCAL}}, 2) == "later");
+  CHECK(name_at(0x1020, {label, {"global", 0x1000, 0}}, 1) == "label");
+  CHECK(name_at(0x1020, {{"one", 0x1000, 0}, {"other", 0x1000, 0, STB_WEAK}, {"before", 0xff8, 0}}) == "other");
   CHECK(name_at(0x1020, {label, {"sized", 0x1008, 8}}, 1).empty());  // it ends before, and the label is further off
   CHECK(name_at(0x1020, {label, {"sized", 0xff0, 16}}, 1) == "label");
   CHECK(name_at(0x2000, {label}, 1).empty());  // another section's address
