@@ -26,10 +26,12 @@ if(PROJECT_IS_TOP_LEVEL)
   add_compile_options($<$<CONFIG:Release>:-fstack-protector-strong> $<$<CONFIG:Release>:-D_FORTIFY_SOURCE=2>)
 endif()
 
-# Linked PRIVATE by every target; never exported.
+# Linked PRIVATE by every target; never exported. Files that are compiled together see names of each other, which they may
+# use again.
 add_library(torchup_warnings INTERFACE)
 target_compile_options(torchup_warnings INTERFACE
-  -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wold-style-cast
+  -Wall -Wextra -Wpedantic -Wconversion -Wold-style-cast
+  $<$<NOT:$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wshadow>
   $<$<BOOL:${TORCHUP_WARNINGS_AS_ERRORS}>:-Werror>)
 
 if(TORCHUP_SANITIZE)

@@ -270,7 +270,7 @@ std::vector<RankLook> large_world(int size, int culprit) {
 
 }  // namespace
 
-TEST_CASE("a hundred thousand ranks are judged", "[unit][diagnosis]") {
+TEST_CASE("a hundred thousand ranks are judged", "[unit][diagnosis][many]") {
   const HangVerdict verdict = judge_hang(100'000, large_world(100'000, 70'007));
   REQUIRE(verdict.kind == HangKind::stuck);
   REQUIRE(verdict.culprits == list({70'007}));
@@ -288,7 +288,7 @@ TEST_CASE("in a large world everybody may wait", "[unit][diagnosis]") {
   REQUIRE(verdict.culprits == list({7'000, 7'001, 7'002, 7'003, 7'004, 7'005, 7'006, 7'007}));
 }
 
-TEST_CASE("groups that ranks make up are looked up to a limit, behind those of many", "[unit][diagnosis]") {
+TEST_CASE("groups that ranks make up are looked up to a limit, behind those of many", "[unit][diagnosis][many]") {
   constexpr int size = 2'000;
   auto looks = large_world(size, 1'707);
   for (RankLook& look : looks) {

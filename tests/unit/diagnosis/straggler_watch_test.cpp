@@ -192,7 +192,7 @@ TEST_CASE("where a window has few steps, it takes as many as are needed", "[unit
   }
 }
 
-TEST_CASE("among equal ranks nobody is told, whatever the seed", "[unit][straggler]") {
+TEST_CASE("among equal ranks nobody is told, whatever the seed", "[unit][straggler][many]") {
   for (const std::size_t ranks : {2U, 4U}) {
     for (const Noise noise : {Noise::even, Noise::heavy}) {
       for (std::uint32_t seed = 0; seed < 100; ++seed) {
@@ -204,7 +204,7 @@ TEST_CASE("among equal ranks nobody is told, whatever the seed", "[unit][straggl
   }
 }
 
-TEST_CASE("between nodes a rank that is 30 % slower is told, and equal nodes are not", "[unit][straggler]") {
+TEST_CASE("between nodes a rank that is 30 % slower is told, and equal nodes are not", "[unit][straggler][many]") {
   const std::vector<std::string> shared{"0"};
   for (std::uint32_t seed = 0; seed < 50; ++seed) {
     for (const double slower : {1.0, 1.3}) {
