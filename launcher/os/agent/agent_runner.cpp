@@ -120,7 +120,6 @@ class AgentRunner {
   void begin() {
     job_.record(job_started(config_, guarded_.outer));
     for (const std::string& warning : config_.warnings) job_.record(event::Warning{warning});
-    workers_.tell_of_hook();
     AttachSettings settings = attach_settings(config_);
     if (settings.endpoint) settings.log = [this](const LogLine& line) { job_.other_says(line); };
     link_ = attach(loop_, std::move(settings), [this](LinkEvent event) { on_link(std::move(event)); });
@@ -223,7 +222,10 @@ class AgentRunner {
     workers_.keep(kept_);
     sweep_.begin(action.patience, action.grace, !kept_.empty());
   }
-  void perform(const RunChecks& action) { checks_.run(action); }
+  void perform(const RunChecks& action) {
+    checks_.run(action);
+    workers_.prepare();  // meanwhile
+  }
   void perform(const CancelChecks&) { checks_.cancel(); }
   void perform(const CompareNodes& action) { checks_.compare(action); }
   void perform(const SeekCause&) { ends_.seek_cause(); }

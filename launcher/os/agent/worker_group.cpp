@@ -31,34 +31,36 @@ std::int64_t failed_at_us() {
 }  // namespace
 
 WorkerGroup::WorkerGroup(asio::io_context& loop, const LaunchConfig& config, Heritage heritage, Listener listener)
-    : loop_{loop}, config_{config}, heritage_{std::move(heritage)}, hook_{make_hook()},
-      environment_{config, own_environment(), hook_ ? hook_->path() : std::string{}}, listener_{std::move(listener)},
-      spawner_{loop}, workers_(static_cast<std::size_t>(config.local_world_size)),
+    : loop_{loop}, config_{config}, heritage_{std::move(heritage)}, listener_{std::move(listener)}, spawner_{loop},
+      workers_(static_cast<std::size_t>(config.local_world_size)),
       error_files_(workers_.size()), next_{config.local_world_size} {}
 
-std::optional<HookFolder> WorkerGroup::make_hook() {
-  if (!config_.worker_hook) return std::nullopt;
-  auto made = HookFolder::make();
-  if (made) return std::optional<HookFolder>{*std::move(made)};
-  hook_problem_ = made.error().message();
-  return std::nullopt;
+void WorkerGroup::prepare() {
+  if (environment_) return;
+  if (config_.worker_hook) make_hook();
+  environment_.emplace(config_, own_environment(), hook_ ? hook_->path() : std::string{});
 }
 
-void WorkerGroup::tell_of_hook() const {
-  if (hook_problem_.empty()) return;
+void WorkerGroup::make_hook() {
+  auto made = HookFolder::make();
+  if (made) {
+    hook_.emplace(*std::move(made));
+    return;
+  }
   // Who asks for hangs is to know what will not be seen of them; others lose nothing.
   const bool wanted = config_.terms.hang_timeout.mode == HangTimeout::Mode::given;
-  listener_.record(
-      event::Notice{"Python workers have no hook (their stacks, steps and exceptions are not seen): " + hook_problem_,
-                    wanted ? LogLevel::warning : LogLevel::debug});
+  listener_.record(event::Notice{
+      "Python workers have no hook (their stacks, steps and exceptions are not seen): " + made.error().message(),
+      wanted ? LogLevel::warning : LogLevel::debug});
 }
 
 void WorkerGroup::preload(Preload how) {
+  prepare();
   TemplateProcess::Settings settings;
   settings.modules = config_.preload;
   settings.program = config_.program;
   // It is no worker: it has the hook for those that are forked from it.
-  settings.environment = hook_ ? WorkerEnvironment{config_, own_environment()}.common() : environment_.common();
+  settings.environment = hook_ ? WorkerEnvironment{config_, own_environment()}.common() : environment_->common();
   if (hook_) settings.hook = hook_->path();
   settings.heritage = heritage_;
   // What libraries count when they are loaded is counted where the only worker will be.
@@ -108,6 +110,7 @@ void WorkerGroup::start(Start how) {
 
 void WorkerGroup::order_workers() {
   if (template_ && template_->is_loading() && !cancelled_) return;  // it calls again
+  prepare();
   // Enough to keep the spawner busy, and no more: each order holds descriptors and an environment, and a child is made
   // the slower the more descriptors are open here.
   while (next_ < config_.local_world_size && (orders_ < starts_at_once || cancelled_)) order(LocalRank{next_++});
@@ -121,8 +124,8 @@ void WorkerGroup::order(LocalRank local_rank) {
   ChildRequest request;
   request.executable = config_.program.executable;
   request.arguments = worker_command(config_.program, local_rank);
-  request.common_environment = environment_.common();
-  request.environment = environment_.own(start_.placement, local_rank, start_.output->files(local_rank).error_file);
+  request.common_environment = environment_->common();
+  request.environment = environment_->own(start_.placement, local_rank, start_.output->files(local_rank).error_file);
   request.environment.insert(request.environment.end(), start_.variables.begin(), start_.variables.end());
   request.in = std::move(streams->in);
   request.out = std::move(streams->out);
@@ -162,7 +165,7 @@ void WorkerGroup::place(LocalRank local_rank) {
     const std::size_t equals = variable.find('=');
     place.variables[variable.substr(0, equals)] = variable.substr(equals + 1);
   };
-  for (const auto& line : environment_.own(start_.placement, local_rank, files.error_file)) add(line);
+  for (const auto& line : environment_->own(start_.placement, local_rank, files.error_file)) add(line);
   for (const auto& line : start_.variables) add(line);
   if (!worker || !worker->say(place)) return listener_.tell(WorkerNotStarted{local_rank});
   worker->move_to(Rank{start_.placement.first_rank.value() + local_rank.value()});

@@ -38,7 +38,7 @@ class WorkerGroup {
     std::function<void(AgentEvent)> tell;
     /// What a worker has answered to `look`; empty: nobody asks.
     std::function<void(LocalRank, const WorkerLooked&)> looked = {};
-    /// worker_started, warning.
+    /// worker_started, warning, notice.
     std::function<void(EventBody)> record;
     /// A worker's process is gone and reaped.
     std::function<void(const WorkerId& worker, int exit_code, WorkerRemains remains)> ended;
@@ -60,8 +60,8 @@ class WorkerGroup {
   /// Ends these.
   void end_preload();
 
-  /// Says why Python workers have no hook, though they should.
-  void tell_of_hook() const;
+  /// Does what takes time and no worker is needed for: the hook's folder, their environment. A start does it otherwise.
+  void prepare();
   /// No worker is started any more, and none lives.
   void remove_hook() { hook_.reset(); }
 
@@ -107,7 +107,7 @@ class WorkerGroup {
   [[nodiscard]] std::optional<LocalRank> owner_of(pid_t pid) const;
 
  private:
-  [[nodiscard]] std::optional<HookFolder> make_hook();
+  void make_hook();
   void order_workers();
   void order(LocalRank local_rank);
   void exec(ChildRequest request, Spawner::Handler handler);
@@ -125,10 +125,9 @@ class WorkerGroup {
 
   asio::io_context& loop_;
   const LaunchConfig& config_;
-  const Heritage heritage_;  ///< of the workers
-  std::string hook_problem_;
-  std::optional<HookFolder> hook_;
-  const WorkerEnvironment environment_;
+  const Heritage heritage_;                       ///< of the workers
+  std::optional<HookFolder> hook_;                ///< empty: they have none
+  std::optional<WorkerEnvironment> environment_;  ///< empty: nothing is prepared
   Listener listener_;
   Spawner spawner_;
   std::unique_ptr<TemplateProcess> template_;  ///< of --preload; null: workers are executed

@@ -106,21 +106,30 @@ void time_syncs(const std::string& folder, DiskFacts& facts) {
   facts.fsync = times[fsync_tries / 2];
 }
 
-DiskFacts look_in_time(DiskUse use, const std::vector<std::string>& places, bool synced, TimePoint limit,
-                       const std::shared_ptr<AskedDisks>& asked) {
-  DiskFacts silent{.use = use, .path = places.front(), .problem = "the disk does not answer"};
-  if (!asked->begin(use)) return silent;
-  auto looking = in_background([=] {
+/// A disk that is being looked at.
+struct DiskLook {
+  DiskFacts otherwise;            ///< what is known where it does not answer
+  std::future<DiskFacts> answer;  ///< not valid(): nobody looks
+};
+
+DiskLook begin_look(DiskUse use, const std::vector<std::string>& places, bool synced,
+                    const std::shared_ptr<AskedDisks>& asked) {
+  DiskLook look{{.use = use, .path = places.front(), .problem = "the disk does not answer"}, {}};
+  if (!asked->begin(use)) return look;
+  look.answer = in_background([=] {
     DiskFacts facts = look_at_disk(use, places, synced);
     asked->end(use);
     return facts;
   });
-  if (!looking.valid()) {  // no thread is left
-    asked->end(use);
-    silent.problem = "it cannot be looked at: the system gives no thread";
-    return silent;
-  }
-  return looking.wait_until(limit) == std::future_status::ready ? looking.get() : silent;
+  if (look.answer.valid()) return look;
+  asked->end(use);
+  look.otherwise.problem = "it cannot be looked at: the system gives no thread";
+  return look;
+}
+
+DiskFacts facts_of(DiskLook look, TimePoint limit) {
+  const bool known = look.answer.valid() && look.answer.wait_until(limit) == std::future_status::ready;
+  return known ? look.answer.get() : std::move(look.otherwise);
 }
 
 /// The place that takes files; where none does, or there is one only, the first.
@@ -225,6 +234,16 @@ void AskedDisks::end(DiskUse use) {
 }
 
 PreflightFacts read_preflight_facts(const PreflightPlaces& places, PreflightLevel level, Duration disks_limit) {
+  const TimePoint limit = std::chrono::steady_clock::now() + disks_limit;
+  const bool synced = level == PreflightLevel::full;
+  std::vector<DiskLook> disks;  // they answer while we look at what is nearer
+  const auto begin = [&](DiskUse use, const std::vector<std::string>& folders) {
+    disks.push_back(begin_look(use, folders, synced, places.asked));
+    const auto& answer = disks.back().answer;
+    if (synced && answer.valid()) answer.wait_until(limit);  // it may be the next one's disk too, and would be slower
+  };
+  if (!places.log_folder.empty()) begin(DiskUse::logs, {places.log_folder});
+  if (!places.temporary_folders.empty()) begin(DiskUse::temporary, places.temporary_folders);
   PreflightFacts facts;
   facts.workers = places.workers;
   facts.in_pod = places.in_pod;
@@ -234,13 +253,6 @@ PreflightFacts read_preflight_facts(const PreflightPlaces& places, PreflightLeve
   facts.infiniband = has_infiniband();
   if (facts.infiniband) facts.memlock_bytes = memlock_limit();
   facts.pids_left = pids_left();
-  const bool synced = level == PreflightLevel::full;
-  const TimePoint limit = std::chrono::steady_clock::now() + disks_limit;
-  const auto disk = [&](DiskUse use, const std::vector<std::string>& folders) {
-    facts.disks.push_back(look_in_time(use, folders, synced, limit, places.asked));
-  };
-  if (!places.log_folder.empty()) disk(DiskUse::logs, {places.log_folder});
-  if (!places.temporary_folders.empty()) disk(DiskUse::temporary, places.temporary_folders);
   bool any_lost = false;
   for (const GpuFacts& gpu : places.gpus_found.facts) {
     const bool used = places.gpus.empty() || std::ranges::find(places.gpus, gpu.index) != places.gpus.end();
@@ -251,6 +263,7 @@ PreflightFacts read_preflight_facts(const PreflightPlaces& places, PreflightLeve
   // A machine without a driver is none that should have one.
   const bool driver = places.gpus_found.problem != no_driver;
   if (!any_lost && driver) facts.gpu_problem = places.gpus_found.problem;
+  for (DiskLook& disk : disks) facts.disks.push_back(facts_of(std::move(disk), limit));
   return facts;
 }
 
