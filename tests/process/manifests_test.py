@@ -226,7 +226,7 @@ class Manifests(unittest.TestCase):
             self.assertEqual(selector, labels)
 
     def test_printed_ones(self):
-        words = ["it's", "a b", "$(HOME) $$ $", "two\nlines", "- x: 1", "é"]
+        words = ["it's", "a b", "$(HOME) $$ $", "two\nlines", "- x: 1", "é", "😀\x7f\x85"]
         for options in (["--nnodes=4"], ["--nnodes=2:4", "--nproc-per-node=8"], [], ["--nnodes=3", "--shutdown-timeout=100"]):
             found = documents(printed(*options, *words))
             self.assertEqual(kinds(found), ["Service", "Job"])

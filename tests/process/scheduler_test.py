@@ -135,6 +135,22 @@ class Scheduler(unittest.TestCase):
         self.assertEqual([task.returncode for task in [second, *first]], [66] * 3, said)
         self.assertEqual(said[0][0], "")
 
+    def test_no_worker_starts_where_the_node_that_comes_last_cannot_seat_its_tasks(self):
+        job = str(random.randrange(1, 1 << 30))
+        taken = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(taken.close)
+        taken.bind(f"\0torchup.slurm.c.{job}.0.0.1.{os.geteuid()}")
+        words = ("sh", "-c", "echo started; exec sleep 100")
+        first = [start() for start in self.node_tasks(job, 0, *words)]
+        while (line := first[0].stderr.readline()) and "1 of 2 nodes" not in line:
+            pass
+        self.assertIn("not heard of: 127.0.0.2", line)
+        last = self.node_tasks(job, 1, *words)[0]()
+        said = [task.communicate(timeout=60) for task in [*first, last]]
+        self.assertEqual([task.returncode for task in [*first, last]], [66] * 3, said)
+        self.assertEqual([out for out, _ in said], [""] * 3)
+        self.assertIn("127.0.0.2: unfit: the socket of this node's tasks", said[0][1])
+
     def test_gpus_that_are_bound_to_single_tasks_are_refused(self):
         tasks = self.tasks("sh", "-c", "echo started", CUDA_VISIBLE_DEVICES=("0", "0"), SLURM_GPUS_ON_NODE=("2", "2"))
         said = [task.communicate(timeout=60) for task in tasks]
@@ -253,6 +269,9 @@ class Scheduler(unittest.TestCase):
         self.assertEqual(done.stdout.split("\0")[:-1],
                          ["--no-kill", "--kill-on-bad-exit=0", "torchup", "--nnodes=2:3", "--role=a b", *program])
         self.assertEqual(run("--print-batch-script=slurm", "--nnodes=x", "true").returncode, 2)
+        refused = run("--print-batch-script=kubernetes", "x.py", b"a\xff")
+        self.assertEqual((refused.returncode, refused.stdout, refused.stderr.count("\n")), (2, "", 1), refused.stderr)
+        self.assertIn("'a\\xff' is not UTF-8", refused.stderr)
 
     def test_the_examples_are_command_lines_of_ours(self):
         self.script("srun", 'while [[ $1 == --* ]]; do shift; done; shift; exec "$TORCHUP" --dry-run "$@"')

@@ -11,6 +11,7 @@
 #include "launcher/core/text/python_numbers.hpp"
 #include "launcher/core/text/text.hpp"
 #include "rendezvous/core/link/messages.hpp"
+#include "rendezvous/core/text/printable.hpp"
 
 namespace torchup {
 namespace {
@@ -84,12 +85,32 @@ std::string in_shell(const std::string& word) {
   return quoted + "'";
 }
 
-/// A word of a container's command. Each string of JSON is one of YAML; of two dollar signs Kubernetes makes one, and
-/// of $(NAME) a variable.
-std::string in_manifest(const std::string& word) {
-  std::string escaped;
-  for (const char letter : word) escaped += letter == '$' ? std::string{"$$"} : std::string{letter};
-  return ordered_json(escaped).dump(-1, ' ', true, ordered_json::error_handler_t::replace);
+/// A word of a container's command. JSON's strings are YAML's, but for characters beyond U+FFFF, whose two escapes
+/// there YAML refuses: they stand as they are. Of two dollar signs Kubernetes makes one, and of $(NAME) a variable.
+///
+/// Errors: errc::bad_value for what is not UTF-8.
+Result<std::string> in_manifest(const std::string& word) {
+  constexpr std::size_t beyond = 4;
+  std::string quoted;
+  for (std::string_view rest = word; !rest.empty();) {
+    const Character next = first_character(rest);
+    if (!next.valid) {
+      return fail(errc::bad_value, fmt::format("--print-batch-script=kubernetes: '{}' is not UTF-8, and YAML and JSON "
+                                               "hold no other text",
+                                               printable_start(word)));
+    }
+    const std::string letter{rest.substr(0, next.length)};
+    rest.remove_prefix(next.length);
+    if (letter == "$") {
+      quoted += "$$";
+    } else if (next.length == beyond) {
+      quoted += letter;
+    } else {
+      const std::string escaped = ordered_json(letter).dump(-1, ' ', true);
+      quoted += escaped.substr(1, escaped.size() - 2);
+    }
+  }
+  return "\"" + quoted + "\"";
 }
 
 std::string slurm_script(const OptionValues& options, const std::vector<std::string>& program, const Nodes& nodes) {
@@ -188,11 +209,13 @@ std::int64_t patience(const OptionValues& options) {
   return std::clamp(given ? *given : workers, workers, most) + rest;
 }
 
-std::string kubernetes_manifest(const OptionValues& options, const std::vector<std::string>& program,
-                                const Nodes& nodes) {
+Result<std::string> kubernetes_manifest(const OptionValues& options, const std::vector<std::string>& program,
+                                        const Nodes& nodes) {
   std::string command;
   for (const std::string& word : command_line(options, program)) {
-    command += (command.empty() ? "" : ", ") + in_manifest(word);
+    const auto quoted = in_manifest(word);
+    if (!quoted) return quoted.error();
+    command += (command.empty() ? "" : ", ") + *quoted;
   }
   const auto workers = workers_per_node(options);
   return std::string{service} + fmt::format(job, fmt::arg("nodes", nodes.most),

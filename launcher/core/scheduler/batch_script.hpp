@@ -13,7 +13,8 @@ namespace torchup {
 /// for `kubernetes` a Service and an Indexed Job. Options of the command line go into it, those of variables and files
 /// do not: there they may be others. What the command line does not say stands there as a comment.
 ///
-/// Errors: errc::bad_value for another scheduler, for --nnodes that are none, and for options without a meaning there.
+/// Errors: errc::bad_value for another scheduler, for --nnodes that are none, for options without a meaning there, and
+/// for a word that is not UTF-8 where the text is to be YAML.
 [[nodiscard]] Result<std::string> batch_script(std::string_view scheduler, const OptionValues& options,
                                                const std::vector<std::string>& program);
 

@@ -44,13 +44,21 @@ TEST_CASE("what is not said stands as a comment", "[unit][scheduler]") {
 }
 
 TEST_CASE("no word of the command line becomes a word of the shell's or of YAML", "[unit][scheduler]") {
-  const std::vector<std::string> program{"a b.py", "it's", "$(touch x) $$", "\"quoted\"", "two\nlines", "é\xff"};
+  const std::vector<std::string> program{"a b.py", "it's", "$(touch x) $$", "\"quoted\"", "two\nlines", "é😀\x7f"};
   const std::string text = script("slurm", {}, program);
   REQUIRE_THAT(text,
-               EndsWith("\nsrun 'torchup' 'a b.py' 'it'\\''s' '$(touch x) $$' '\"quoted\"' 'two\nlines' 'é\xff'\n"));
+               EndsWith("\nsrun 'torchup' 'a b.py' 'it'\\''s' '$(touch x) $$' '\"quoted\"' 'two\nlines' 'é😀\x7f'\n"));
   REQUIRE_THAT(script("kubernetes", {}, program),
                Contains("command: [\"torchup\", \"a b.py\", \"it's\", \"$$(touch x) $$$$\", \"\\\"quoted\\\"\", "
-                        "\"two\\nlines\", \"\\u00e9\\ufffd\"]\n"));
+                        "\"two\\nlines\", \"\\u00e9😀\\u007f\"]\n"));
+}
+
+TEST_CASE("a word that YAML cannot hold is refused, and a shell's script has it as it is", "[unit][scheduler]") {
+  const std::string refusal = " is not UTF-8, and YAML and JSON hold no other text";
+  REQUIRE(script("kubernetes", {}, {"x.py", "a\xff"}) == "error: --print-batch-script=kubernetes: 'a\\xff'" + refusal);
+  REQUIRE(script("kubernetes", {{"role", "\xc3"}}) ==
+          "error: --print-batch-script=kubernetes: '--role=\\xc3'" + refusal);
+  REQUIRE_THAT(script("slurm", {}, {"x.py", "a\xff"}), EndsWith(" 'x.py' 'a\xff'\n"));
 }
 
 TEST_CASE("a program is not taken for options where it looks like them", "[unit][scheduler]") {
