@@ -282,7 +282,8 @@ void Agent::join() {
   join.group_rank = config_.rendezvous.group_rank;
   join.terms = config_.terms;
   join.facts = identity_.facts;
-  join.unfit = unfit_;
+  join.needed = !config_.gives_up.empty();
+  join.unfit = join.needed ? config_.gives_up : unfit_;
   act(Send{std::move(join)});
 }
 

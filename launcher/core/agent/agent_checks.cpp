@@ -145,7 +145,8 @@ void Agent::tell_news(const std::vector<Finding>& findings) {
   }
 }
 
-/// No worker can run here, which is everybody's end: of a node that never joins the others would hear nothing.
+/// No worker can run here, which is everybody's end: of a node that never joins the others would hear nothing. A
+/// coordinator that knows no node without which there is no job has to be told.
 void Agent::decline(const CoordinatorMessage& message) {
   const auto* const waiting = std::get_if<Waiting>(&message);
   if (waiting && waiting->of_link) return obey(*waiting);

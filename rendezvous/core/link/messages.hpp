@@ -166,11 +166,15 @@ struct Join {
   /// Why no worker of the job should run here now: such a node is no candidate for a place, and joins again when that
   /// has changed. Empty: it is fit.
   std::string unfit = {};
+  /// Where it is unfit: that will not change, and the job is not to begin without it.
+  bool needed = false;
   friend bool operator==(const Join&, const Join&) = default;
 };
 /// How an agent ends whose node is unfit where nobody waits until it is fit again: alone, or among torchrun's agents.
 inline constexpr int unfit_code = exit_code::unfit;
 [[nodiscard]] inline std::string unfit_text(const Join& join) { return "this node is unfit: " + join.unfit; }
+/// Whether the others may go on without it.
+[[nodiscard]] inline bool stands_aside(const Join& join) { return !join.unfit.empty() && !join.needed; }
 struct StoreReady {
   Round round{0};
   Port port{0};

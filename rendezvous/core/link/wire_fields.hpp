@@ -108,6 +108,7 @@ void fields(auto& a, Join& m) {
   facts(a, m.facts);
   a(m.former);
   a.later_text("why a node is unfit", m.unfit, unfit_bytes_max);
+  a.later(m.needed);
 }
 void fields(auto& a, StoreReady& m) {
   round(a, m.round);

@@ -169,6 +169,7 @@ void Membership::count(const Member& member, int by) {
   if (member.stage == Stage::seated) seated_ += by;
   if (member.stage == Stage::stopping) stopping_ += by;
   if (member.stage == Stage::ready) (!member.is_fit() ? unfit_ : member.aside ? aside_ : ready_) += by;
+  if (member.stage == Stage::ready && member.is_missed()) missed_ += by;
 }
 
 void Membership::remove(Slot slot) {

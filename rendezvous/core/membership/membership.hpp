@@ -50,6 +50,8 @@ struct Member {
 
   [[nodiscard]] bool in_round() const { return stage == Stage::seated || stage == Stage::finished; }
   [[nodiscard]] bool is_fit() const { return join->unfit.empty(); }
+  /// It never will be fit, and there is to be no job without it.
+  [[nodiscard]] bool is_missed() const { return !is_fit() && join->needed; }
 };
 
 /// Who belongs to a job: its members by slot, node and host, the connections they speak by, how many there are of each
@@ -124,8 +126,9 @@ class Membership {
 
   [[nodiscard]] int size() const { return static_cast<int>(slot_of_node_.size()); }
   [[nodiscard]] bool empty() const { return slot_of_node_.empty(); }
-  [[nodiscard]] int ready() const { return ready_; }  ///< those aside and those unfit apart
-  [[nodiscard]] int unfit() const { return unfit_; }  ///< of those that are ready, aside or not
+  [[nodiscard]] int ready() const { return ready_; }    ///< those aside and those unfit apart
+  [[nodiscard]] int unfit() const { return unfit_; }    ///< of those that are ready, aside or not
+  [[nodiscard]] int missed() const { return missed_; }  ///< of those that are unfit: see Member::is_missed
   [[nodiscard]] int aside() const { return aside_; }
   [[nodiscard]] int stopping() const { return stopping_; }
   [[nodiscard]] int seated() const { return seated_; }
@@ -180,12 +183,12 @@ class Membership {
   std::unordered_map<std::string, Slot> slot_of_node_;
   std::unordered_multimap<std::string, Slot> slots_of_host_;
   std::unordered_multimap<int, Slot> slots_of_rank_;  ///< by Join::group_rank
-  std::vector<Connection> connections_;  ///< by peer
+  std::vector<Connection> connections_;               ///< by peer
   std::uint64_t connection_count_ = 0;
   std::uint64_t next_seniority_ = 0;
   std::uint64_t revision_ = 0;
   std::size_t held_bytes_ = 0;
-  int ready_ = 0, aside_ = 0, unfit_ = 0, stopping_ = 0, seated_ = 0, awaited_ = 0, leaving_ = 0;
+  int ready_ = 0, aside_ = 0, unfit_ = 0, missed_ = 0, stopping_ = 0, seated_ = 0, awaited_ = 0, leaving_ = 0;
 
   std::set<std::pair<TimePoint, Slot>> checks_;  ///< when to look whether a member is silent: one at most for each
   std::set<std::pair<TimePoint, Slot>> asides_;  ///< when a member is aside no more

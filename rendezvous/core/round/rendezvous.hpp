@@ -160,7 +160,8 @@ struct JobView {
 /// awaited). Ready members beside a running round are its wait list, or spares when the round is full.
 ///
 /// One that is unfit (Join::unfit) is ready, and no candidate: where those that are fit are too few, and nobody else is
-/// to come, the job ends with 65.
+/// to come, the job ends with 65. Before the first round it ends with 66 for one that will not be fit and is needed
+/// (Join::needed), as soon as nobody else is to come who should hear of that.
 ///
 /// A round forms when nobody is stopping, and either max nodes are ready, or at least min nodes and the last call (only
 /// before the first round) is over. It never forms with a silent member.
@@ -293,6 +294,7 @@ class Rendezvous {
   [[nodiscard]] bool all_expected() const;
   [[nodiscard]] bool all_have_spoken() const;
   void end_for_too_few(TimePoint now);
+  [[nodiscard]] bool may_not_begin() const;
 
   // Agents and coordinators that come back.
   void restate(Slot slot, const Resume& resume, TimePoint now);

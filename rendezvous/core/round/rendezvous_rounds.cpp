@@ -68,6 +68,9 @@ bool Rendezvous::all_have_spoken() const {
 }
 
 void Rendezvous::end_for_too_few(TimePoint now) {
+  if (may_not_begin()) {
+    return end({.exit_code = exit_code::too_few, .reason = "a node that the job needs is unfit: " + roster(now)}, now);
+  }
   const int there = members_.ready() + members_.aside();
   if (round_size(*terms_, there + members_.unfit()) > 0) {
     return end({.exit_code = unfit_code, .reason = "too few nodes are fit: " + roster(now)}, now);
@@ -77,11 +80,16 @@ void Rendezvous::end_for_too_few(TimePoint now) {
       now);
 }
 
+/// There is a node without which there is to be no job, and on which no worker can run. One that has begun has done so
+/// without it.
+bool Rendezvous::may_not_begin() const { return !formed_once_ && members_.missed() > 0; }
+
 void Rendezvous::try_form(TimePoint now) {
   if (members_.ready() + members_.aside() + members_.unfit() + members_.stopping() == 0) return;
   if (others_may_come_back(now)) return;
   int size = round_size(*terms_, members_.ready());
   if (size == 0) size = round_size(*terms_, members_.ready() + members_.aside());
+  if (may_not_begin()) size = 0;
   const bool out_of_time = gather_until_ && now >= *gather_until_;
   if (size == 0) {
     if (last_call_until_) changed();

@@ -125,7 +125,8 @@ TEST_CASE("a node on which no worker can run says so to all, and starts none", "
   config.gives_up = "of the 2 tasks on this node these have not come";
   Agent agent{config, AgentIdentity{NodeId{"n"}, "host", {}, {}}};
   const auto begun = agent.step(Begin{}, t0);
-  REQUIRE(find_sent<Join>(begun));  // only of members the others hear
+  REQUIRE(find_sent<Join>(begun)->unfit == config.gives_up);  // only of members the others hear
+  REQUIRE(find_sent<Join>(begun)->needed);
   REQUIRE_FALSE(find_sent<Leave>(begun));
   REQUIRE(agent.step(FromCoordinator{Waiting{"no route", true}}, t0).size() == 1);  // it is said, and changes nothing
   std::vector<AgentAction> actions;
@@ -134,7 +135,9 @@ TEST_CASE("a node on which no worker can run says so to all, and starts none", "
     REQUIRE(agent.deadline() == t0 + decline_patience);
     actions = agent.step(Wake{}, t0 + decline_patience);
   }
-  SECTION("at once, where they are all there") { actions = agent.step(FromCoordinator{placed()}, t0); }
+  SECTION("at once, where a coordinator that knows no such node has placed them") {
+    actions = agent.step(FromCoordinator{placed()}, t0);
+  }
   REQUIRE(find_sent<Leave>(actions)->ends_job);
   REQUIRE(find_sent<Leave>(actions)->exit_code == 66);
   REQUIRE_FALSE(find<StartWorkers>(actions));

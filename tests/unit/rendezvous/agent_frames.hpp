@@ -49,6 +49,7 @@ inline Join full_join() {
   join.facts = {{"torch", "2.15.0"}, {"program", ""}};
   join.former = Placement{.round = Round{6}, .master_port = Port{29500}, .restart_count = 2};
   join.unfit = "GPU 3 is lost (Xid 79)";
+  join.needed = true;
   return join;
 }
 
