@@ -130,6 +130,20 @@ read -u 3 held; srun -N2 -n2 {TORCHUP} sh -c 'echo $RANK/$WORLD_SIZE'; code=$?; 
                 text = text.replace(f"\n##SBATCH --{blank}", f"\n#SBATCH --{value}")
             self.assertEqual(self.submitted(text), said)
 
+    def test_a_printed_script_lets_nodes_save_where_the_first_code_would_end_the_step(self):
+        """As KillOnBadExit=1 in slurm.conf has it, and this variable."""
+        left, saved = self.cluster.folder / "left", self.cluster.folder / "kept"
+        worker = f"if [ $RANK = 1 ]; then echo $PPID > {left}.new; mv {left}.new {left}; exit 75; fi; " \
+                 f"until [ -e {left} ]; do sleep 0.05; done; while kill -0 $(cat {left}) 2>/dev/null; do sleep 0.05; done; " \
+                 f"sleep 3; touch {saved}; exit 75"
+        text = self.run_job(TORCHUP, "--print-batch-script=slurm", "--nnodes=2", "sh", "-c", worker)
+        file = self.cluster.folder / "saves.sbatch"
+        file.write_text(text)
+        path = os.path.dirname(TORCHUP) + ":" + os.environ["PATH"]
+        number, said = self.started_job(file, PATH=path, SLURM_KILL_BAD_EXIT="1")
+        until(lambda: self.state(number) == "FAILED", f"the job ends: {said()}")
+        self.assertTrue(saved.exists(), said())
+
     def submitted(self, script, *options):
         """The lines that workers of a batch script print, once it has ended well."""
         out, file = self.cluster.folder / "job.out", self.cluster.folder / "job.sbatch"
@@ -217,10 +231,10 @@ read -u 3 held; srun -N2 -n2 {TORCHUP} --rdzv-conf=join_timeout=10 echo started;
 
     # Nodes that die.
 
-    def started_job(self, *words):
-        """A job in the background, and the file of its output, once `nodes` of its workers have begun."""
+    def started_job(self, *words, **more):
+        """A job in the background, and the file of its output."""
         out = self.cluster.folder / f"out-{self.id()}"
-        number = self.run_job("sbatch", "--parsable", "--open-mode=append", "-o", out, *words).strip()
+        number = self.run_job("sbatch", "--parsable", "--open-mode=append", "-o", out, *words, **more).strip()
         self.addCleanup(self.cluster.run, "scancel", "--signal=KILL", "--full", number)
         return number, lambda: out.read_text() if out.exists() else ""
 

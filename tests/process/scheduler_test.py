@@ -287,6 +287,7 @@ class Scheduler(unittest.TestCase):
             self.assertIn("scheduler         slurm\n", done.stdout)
             stops = "save and stop" in done.stdout
             self.assertEqual(stops, job.name in ("longer_than_its_limit.sbatch", "save_and_come_back.sbatch"), job)
+            self.assertTrue(not stops or "\nsrun --kill-on-bad-exit=0 torchup " in job.read_text(), job)
 
     def test_the_lines_of_the_readme_are_command_lines_of_ours(self):
         """Of jobs of several nodes, behind what starts them there; pod_test.py starts those of pods."""

@@ -123,8 +123,9 @@ std::string slurm_script(const OptionValues& options, const std::vector<std::str
   text += "##SBATCH --time=HH:MM:SS\n##SBATCH --partition=NAME\n";
   if (nodes.elastic()) text += "#SBATCH --no-kill\n";
   if (options.has("requeue")) text += "#SBATCH --requeue\n#SBATCH --open-mode=append\n";
-  text += "\nsrun";
-  if (nodes.elastic()) text += " --no-kill --kill-on-bad-exit=0";
+  // Agents end the job themselves, each in its time: some save while the first has left with its code.
+  text += nodes.elastic() ? "\nsrun --no-kill" : "\nsrun";
+  text += " --kill-on-bad-exit=0";
   for (const std::string& word : command_line(options, program)) text += " " + in_shell(word);
   return text + "\n";
 }

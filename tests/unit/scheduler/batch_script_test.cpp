@@ -24,8 +24,10 @@ TEST_CASE("a script for sbatch starts this command line on all its nodes", "[uni
   const std::string text = script("slurm", {{"nnodes", "4"}, {"nproc-per-node", "8"}, {"print-batch-script", "slurm"}});
   REQUIRE_THAT(text, StartsWith("#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\n"));
   REQUIRE_THAT(text, Contains("\n##SBATCH --gpus-per-node=8\n"));
-  REQUIRE_THAT(text, EndsWith("\nsrun 'torchup' '--nnodes=4' '--nproc-per-node=8' 'train.py' '--epochs' '10'\n"));
-  for (const char* elastic : {"no-kill", "requeue", "open-mode"}) REQUIRE(text.find(elastic) == std::string::npos);
+  REQUIRE_THAT(
+      text,
+      EndsWith("\nsrun --kill-on-bad-exit=0 'torchup' '--nnodes=4' '--nproc-per-node=8' 'train.py' '--epochs' '10'\n"));
+  for (const char* elastic : {"--no-kill", "requeue", "open-mode"}) REQUIRE(text.find(elastic) == std::string::npos);
 }
 
 TEST_CASE("an elastic job and one that comes back have what they need", "[unit][scheduler]") {
@@ -34,6 +36,12 @@ TEST_CASE("an elastic job and one that comes back have what they need", "[unit][
   REQUIRE_THAT(elastic, Contains("\n#SBATCH --no-kill\n"));
   REQUIRE_THAT(elastic, Contains("\nsrun --no-kill --kill-on-bad-exit=0 'torchup' '--nnodes=3:4' "));
   REQUIRE_THAT(script("slurm", {{"requeue", "20"}}), Contains("\n#SBATCH --requeue\n#SBATCH --open-mode=append\n"));
+}
+
+TEST_CASE("a step goes on when the first node has left, whatever the site's default is", "[unit][scheduler]") {
+  for (const char* option : {"stop-before", "requeue", "drain-signals", "role"}) {
+    REQUIRE_THAT(script("slurm", {{option, "5"}}), Contains("\nsrun --kill-on-bad-exit=0 'torchup' "));
+  }
 }
 
 TEST_CASE("what is not said stands as a comment", "[unit][scheduler]") {
@@ -46,8 +54,8 @@ TEST_CASE("what is not said stands as a comment", "[unit][scheduler]") {
 TEST_CASE("no word of the command line becomes a word of the shell's or of YAML", "[unit][scheduler]") {
   const std::vector<std::string> program{"a b.py", "it's", "$(touch x) $$", "\"quoted\"", "two\nlines", "é😀\x7f"};
   const std::string text = script("slurm", {}, program);
-  REQUIRE_THAT(text,
-               EndsWith("\nsrun 'torchup' 'a b.py' 'it'\\''s' '$(touch x) $$' '\"quoted\"' 'two\nlines' 'é😀\x7f'\n"));
+  REQUIRE_THAT(text, EndsWith("\nsrun --kill-on-bad-exit=0 'torchup' 'a b.py' 'it'\\''s' '$(touch x) $$' '\"quoted\"' "
+                              "'two\nlines' 'é😀\x7f'\n"));
   REQUIRE_THAT(script("kubernetes", {}, program),
                Contains("command: [\"torchup\", \"a b.py\", \"it's\", \"$$(touch x) $$$$\", \"\\\"quoted\\\"\", "
                         "\"two\\nlines\", \"\\u00e9😀\\u007f\"]\n"));
@@ -85,7 +93,7 @@ TEST_CASE("options of variables and files are not the command line's", "[unit][s
   values.set("hostfile", "list", "PET_HOSTFILE");
   values.set("module", "1");
   const auto text = batch_script("slurm", values, {"m"});
-  REQUIRE_THAT(*text, EndsWith("\nsrun 'torchup' '--nnodes=2' '--module' 'm'\n"));
+  REQUIRE_THAT(*text, EndsWith("\nsrun --kill-on-bad-exit=0 'torchup' '--nnodes=2' '--module' 'm'\n"));
   OptionValues variables;
   variables.set("nnodes", "2", "PET_NNODES");
   variables.set("requeue", "2", "PET_REQUEUE");
