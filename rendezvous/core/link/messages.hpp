@@ -78,6 +78,7 @@ struct JobTerms {
   HangTimeout hang_timeout = {};
   OnHang on_hang = OnHang::report;
   Duration straggler_window = straggler_window_default;  ///< at least straggler_window_min; 0: nobody asks for arrivals
+  bool own_run_id = false;                               ///< the run id is a scheduler's, who gives it to no other job
   friend bool operator==(const JobTerms&, const JobTerms&) = default;
 };
 

@@ -59,7 +59,7 @@ void fields(auto& a, JobTerms& m) {
   a.text("a host list", m.hostlist, text_bytes_max);
   a.later(m.hang_timeout);
   a.later_choice("what is done about hangs", m.on_hang, OnHang::restart, OnHang::report);
-  a.later(m.straggler_window);
+  a.later(m.straggler_window, m.own_run_id);
 }
 void fields(auto& a, WorkerFailure& m) {
   rank(a, m.rank);

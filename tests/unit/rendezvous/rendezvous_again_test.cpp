@@ -102,10 +102,15 @@ TEST_CASE("an agent of the ended job that is in the next one hears no verdict of
 
 namespace {
 
-/// Of the three hosts that are expected a and b have places; the job's run id is its alone.
+/// Of the three hosts that are expected a and b have places.
 struct Spared : Job {
-  explicit Spared(bool hosted, RankOrder order = RankOrder::index)
-      : Job{{.min_nodes = 2, .max_nodes = 2, .last_call = 30s, .rank_order = order, .hostlist = "a,b,c"}} {
+  explicit Spared(bool hosted, RankOrder order = RankOrder::index, bool own_run_id = false)
+      : Job{{.min_nodes = 2,
+             .max_nodes = 2,
+             .last_call = 30s,
+             .rank_order = order,
+             .hostlist = "a,b,c",
+             .own_run_id = own_run_id}} {
     connect("a", "", hosted);
     arrive("a");
     connect("b");
@@ -189,6 +194,14 @@ TEST_CASE("whoever hosts a short job stays for late nodes as long as its last ca
   REQUIRE(job.rendezvous.awaits_late());
   job.at(t0 + 30s);
   REQUIRE_FALSE(job.rendezvous.awaits_late());
+}
+
+TEST_CASE("a scheduler's run id is its job's alone, whatever its ranks are ordered by", "[unit][rendezvous]") {
+  Spared job{false, RankOrder::address, true};
+  job.succeed();
+  job.all_gone();
+  REQUIRE(job.comes("c") == "c end 0: all workers exited 0\n");
+  REQUIRE(job.rendezvous.verdict());
 }
 
 TEST_CASE("a run id that others may use again tells nobody of a job that it was no part of", "[unit][rendezvous]") {

@@ -64,6 +64,7 @@ TEST_CASE("srun torchup is the whole line", "[unit][scheduler]") {
   REQUIRE(plan.rendezvous.is_host == false);
   REQUIRE(plan.scheduler.further_ports.size() == 3);
   REQUIRE(plan.terms.hostlist == "n1,n2");
+  REQUIRE(plan.terms.own_run_id);
   REQUIRE(plan.terms.rank_order == RankOrder::index);
   REQUIRE(plan.rendezvous.group_rank == GroupRank{1});
   REQUIRE(plan.scheduler.own_name == "n2");
@@ -80,6 +81,7 @@ TEST_CASE("what is given wins, value by value", "[unit][scheduler]") {
   REQUIRE(plan_in(with(step, {{"PET_NPROC_PER_NODE", "3"}})).local_world_size == 3);
   REQUIRE(plan_in(step, {{"rdzv-id", "mine"}}).rendezvous.endpoint->port == derived_port("mine", 0));
   REQUIRE(plan_in(step, {{"rdzv-id", "mine"}}).terms.max_nodes == 2);
+  REQUIRE_FALSE(plan_in(step, {{"rdzv-id", "mine"}}).terms.own_run_id);
   REQUIRE(plan_in(step, {{"shutdown-timeout", "7"}}).stop_grace == 7s);
   REQUIRE(plan_in(with(step, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "9"}})).stop_grace == 9s);
   REQUIRE(plan_in(step, {{"rank-order", "join"}}).terms.rank_order == RankOrder::join);
