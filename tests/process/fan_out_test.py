@@ -309,10 +309,19 @@ class FanOut(unittest.TestCase):
         self.end(job, 143)
 
     def test_discovered_hosts_come_and_go(self):
+        self.come_and_go()
+
+    def test_a_host_that_goes_is_no_signal_to_save(self):
+        self.come_and_go("--drain-signals=TERM")
+
+    def test_a_host_that_goes_is_no_signal_that_ends_the_job(self):
+        self.come_and_go("--signals-to-handle=SIGTERM,SIGINT")
+
+    def come_and_go(self, *options):
         hosts = self.mark("hosts")
         hosts.write_text("a\n")
         program = f"[ ! -e {self.folder}/over ] || exit 0; touch {self.folder}/$WORLD_SIZE.$RANK; sleep 1000 & wait"
-        job = self.start(f"--host-discovery={hosts}", "--discovery-interval=0.1", "sh", "-c", program)
+        job = self.start(f"--host-discovery={hosts}", "--discovery-interval=0.1", *options, "sh", "-c", program)
 
         def seen(size):
             until(lambda: len(list(self.folder.glob(f"{size}.*"))) == size, f"a round of {size}; {job.poll()}", 30)

@@ -246,10 +246,12 @@ class Agent {
   void ask_to_save();
   [[nodiscard]] TimePoint own_end_limit() const;
   [[nodiscard]] Duration stop_grace() const;
+  void dismissed();
   void end_by_signal(int number);
   void end_at_once(int number);
   void received(int number, SignalUse use, std::string consequence);
   void leave(Leave word);
+  void leave_node(std::string reason);
   void end_job(int exit_code, std::string reason);
   void requeue(LocalRank local_rank);
   [[nodiscard]] WorkerEnd kind_of_end(const Worker& worker, int exit_code) const;

@@ -11,6 +11,7 @@
 namespace torchup {
 
 void Agent::on(const SignalArrived& event) {
+  if (event.number == dismissal_signal) return dismissed();
   if (is_copy(event)) {
     if (!event.passed_on) std::erase_if(held_, [&](const Held& held) { return held.number == event.number; });
     return;
@@ -114,6 +115,23 @@ void Agent::forward(int number) {
   for (Worker& worker : workers_) {
     if (worker.state == WorkerState::starting && !is_in(worker.pending, number)) worker.pending.push_back(number);
   }
+}
+
+/// The front does without this host. Workers that save the job's state are let: the job ends with that.
+void Agent::dismissed() {
+  if (!leaving_ && !verdict_ && !awaits_saving()) leave_node("its front does without this host");
+}
+
+/// As SIGTERM would have it, were it given no other meaning.
+void Agent::leave_node(std::string reason) {
+  Leave word;
+  word.ends_job = config_.one_node();
+  word.exit_code = shell_code(SIGTERM);
+  word.reason = reason;
+  leave(std::move(word));
+  rejoin_wanted_ = false;
+  stop(SIGTERM, std::move(reason));
+  if (phase_ == Phase::sweeping) act(SweepDescendants{Duration{0}, config_.stop_grace, parked()});
 }
 
 /// What workers get for it: one that was to make them save, and would kill them, is no way to end.

@@ -148,7 +148,7 @@ void FanOut::dismiss(Entry& entry, TimePoint now) {
   if (entry.state == State::starting) close(entry);
   if (entry.state != State::linked) return enter(entry, State::over, now);
   act(fan::Say{fan::Say::Level::info, fmt::format("host {} is not listed any more: it leaves", entry.host.name)});
-  act(fan::Send{entry.link, LinkSignal{SIGTERM}});
+  act(fan::Send{entry.link, LinkSignal{dismissal_signal}});
   enter(entry, State::leaving, now);
   entry.to_end_since = now;
 }
@@ -203,7 +203,7 @@ void FanOut::due(TimePoint now) {
   }
   if (insist_at_ && now >= *insist_at_) {
     insist_at_.reset();
-    send_to_all(SIGTERM);
+    send_to_all(dismissal_signal);
   }
   urge(now);
   if (!settings_.discovers || ending_) return;
@@ -259,7 +259,7 @@ void FanOut::give_up(int exit_code, std::string reason, TimePoint now) {
   act(fan::Say{fan::Say::Level::error, reason});
   close_unlinked();
   await_ends(now);
-  if (!settings_.own_coordinator) return send_to_all(SIGTERM);
+  if (!settings_.own_coordinator) return send_to_all(dismissal_signal);
   insist_at_ = now + insist_after;
   act(fan::Expect{0, exit_code, std::move(reason)});
 }

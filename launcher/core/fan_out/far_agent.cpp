@@ -92,9 +92,8 @@ void FarAgent::lose_front(TimePoint now) {
   state_ = State::ending;
   asked_at_ = now;
   act(far::Deafen{});
-  // Who has lost its place has no grace to give. One whose coordinator is elsewhere leaves, as anybody who is
-  // signalled.
-  if (!connected_) act(far::SignalAgent{SIGTERM});
+  // Who has lost its place has no grace to give. One whose coordinator is elsewhere leaves.
+  if (!connected_) act(far::SignalAgent{dismissal_signal});
 }
 
 void FarAgent::refuse(LinkRefuse refusal) {

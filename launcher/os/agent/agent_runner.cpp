@@ -336,7 +336,7 @@ class AgentRunner {
       output_.window_changed();
       return workers_.signal_all(number);  // their terminals are nobody's controlling one: the kernel tells nobody
     }
-    if (!is_wish(info, guarded_.hangup_ignored)) return;
+    if (!is_wish(info, guarded_.hangup_ignored, config_.behind_front)) return;
     const bool forwarded = std::ranges::find(config_.forward_signals, number) != config_.forward_signals.end();
     if (job_.finishing() && !forwarded) return is_end_signal(number) ? output_.hurry() : void();
     handle(SignalArrived{number, static_cast<pid_t>(info.ssi_pid) == guarded_.outer});

@@ -5,18 +5,20 @@
 #include <csignal>
 #include <utility>
 
+#include "launcher/core/text/signals.hpp"
 #include "launcher/os/worker/guardian.hpp"
 
 namespace torchup {
 
 using Descriptor = asio::posix::stream_descriptor;
 
-bool is_wish(const signalfd_siginfo& info, bool hangup_ignored) {
+bool is_wish(const signalfd_siginfo& info, bool hangup_ignored, bool behind) {
   switch (static_cast<int>(info.ssi_signo)) {
     case SIGCHLD:
     case SIGWINCH:
-    case SIGURG:
       return false;
+    case dismissal_signal:
+      return behind;
     case SIGXFSZ:
       return static_cast<pid_t>(info.ssi_pid) != ::getpid();  // a write of ours beyond ulimit -f has failed
     case SIGHUP:

@@ -4,6 +4,8 @@
 
 #include <csignal>
 
+#include "launcher/core/text/signals.hpp"
+
 namespace torchup::simulation {
 namespace {
 
@@ -141,8 +143,9 @@ void SimulatedHost::perform(const far::StartAgent&) {
 
 void SimulatedHost::perform(const far::SignalAgent& signal) {
   if (signal.number == SIGKILL && around_.mutation != FanOutMutation::no_kill) return agent_ends(137, 100ms);
-  if (!link_) return agent_ends(128 + signal.number, 200ms);  // it has not come so far
-  if (signal.number == SIGINT || signal.number == SIGTERM) leave(signal.number);
+  const int number = signal.number == dismissal_signal ? SIGTERM : signal.number;
+  if (!link_) return agent_ends(128 + number, 200ms);  // it has not come so far
+  if (number == SIGINT || number == SIGTERM) leave(number);
 }
 
 /// The agent's connection ends.

@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 
+#include "launcher/core/text/signals.hpp"
+
 using namespace torchup;
 using namespace std::chrono_literals;
 
@@ -17,7 +19,9 @@ struct Lines {
     text += fmt::format("start {} {} as node {}\n", a.link.value(), a.host.name, a.node);
   }
   void operator()(const fan::Send& a) {
-    text += fmt::format("signal {} {}\n", a.link.value(), std::get<LinkSignal>(a.message).number);
+    const int number = std::get<LinkSignal>(a.message).number;
+    text += number == dismissal_signal ? fmt::format("dismiss {}\n", a.link.value())
+                                       : fmt::format("signal {} {}\n", a.link.value(), number);
   }
   void operator()(const fan::Close& a) { text += fmt::format("close {}\n", a.link.value()); }
   void operator()(const fan::Expect& a) {
@@ -166,7 +170,7 @@ TEST_CASE("who does not hear that the job is over gets a signal", "[unit][fan_ou
   front.begin(2);
   front.broken(1);
   REQUIRE(front.pass(5s - 1ns).empty());
-  REQUIRE(front.pass(1ns) == "signal 0 15\n");
+  REQUIRE(front.pass(1ns) == "dismiss 0\n");
   REQUIRE(front.pass(30s).empty());
 }
 
@@ -294,7 +298,7 @@ TEST_CASE("where the coordinator is elsewhere, agents' codes are the verdict", "
   SECTION("a lost host") {
     const std::string lines = front.broken(0);
     REQUIRE(lines.starts_with("close 0\nerror: host a: ssh ended with 255"));
-    REQUIRE(lines.ends_with("signal 1 15\n"));
+    REQUIRE(lines.ends_with("dismiss 1\n"));
     REQUIRE(front.ended(1, 143) == "close 1\nfinish 66\n");
   }
   SECTION("a node that is unfit") {
@@ -346,7 +350,7 @@ TEST_CASE("hosts that are discovered come and go", "[unit][fan_out]") {
   }
   SECTION("one that is gone from the list leaves") {
     REQUIRE(front.step(fan::Listed{hosts({"b"})}) ==
-            "info: host a is not listed any more: it leaves\nsignal 0 15\nexpect 1 or others\n");
+            "info: host a is not listed any more: it leaves\ndismiss 0\nexpect 1 or others\n");
     REQUIRE(front.ended(0, 143) == "close 0\n");
     REQUIRE(front.step(fan::Listed{hosts({"b", "a"})}) == "start 2 a as node 0\nexpect 2 or others\n");
   }

@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 
+#include "launcher/core/text/signals.hpp"
+
 using namespace torchup;
 using namespace std::chrono_literals;
 
@@ -87,7 +89,7 @@ TEST_CASE("an agent whose front is gone loses its connection, and is killed", "[
 TEST_CASE("an agent whose coordinator is elsewhere is asked to leave, then killed", "[unit][fan_out]") {
   FarEnd end;
   end.plan("1", false);
-  REQUIRE(end.step(far::InputEnded{}) == "deafen\nsignal 15\n");
+  REQUIRE(end.step(far::InputEnded{}) == fmt::format("deafen\nsignal {}\n", dismissal_signal));
   REQUIRE(end.pass(lifeline_patience) == "signal 9\n");
 }
 

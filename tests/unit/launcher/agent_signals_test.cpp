@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "launcher/core/text/signals.hpp"
 #include "tests/unit/launcher/running_agent.hpp"
 
 namespace torchup {
@@ -166,6 +167,33 @@ TEST_CASE("a signal that comes while a worker is being started reaches it", "[un
     REQUIRE(*find<CancelStarts>(killed) == CancelStarts{.killed = true});
     REQUIRE(*find<KillWorkers>(agent.step(WorkerStarted{LocalRank{0}, 100}, t0 + 2s)) ==
             KillWorkers{{LocalRank{0}}, true});
+  }
+}
+
+TEST_CASE("a node that its front does without leaves, whatever signals mean to the job", "[unit][agent]") {
+  LaunchConfig config = two_workers();
+  config.terms.max_nodes = 2;
+  config.drain_signals = {SIGTERM};
+  config.end_signals_listed = true;
+  Running job{config};
+  SECTION("its workers have the grace, and the others go on") {
+    const auto actions = job.agent.step(SignalArrived{dismissal_signal}, t0);
+    REQUIRE_FALSE(find_sent<Leave>(actions)->ends_job);
+    REQUIRE(find_sent<Leave>(actions)->exit_code == 143);
+    REQUIRE(*find<SignalWorkers>(actions) == SignalWorkers{SIGTERM, true, both});
+    REQUIRE_FALSE(find<DrainWorkers>(actions));
+    REQUIRE(job.agent.deadline() == t0 + config.stop_grace);
+    REQUIRE(job.agent.step(SignalArrived{dismissal_signal}, t0 + 1s).empty());
+  }
+  SECTION("but not while its workers save: with that the job ends") {
+    static_cast<void>(job.agent.step(SignalArrived{SIGTERM}, t0));
+    REQUIRE(job.agent.step(SignalArrived{dismissal_signal}, t0).empty());
+    REQUIRE(find_sent<Leave>(job.agent.step(ended(0, 75), t0))->exit_code == 75);
+    REQUIRE(job.agent.step(SignalArrived{dismissal_signal}, t0).empty());
+  }
+  SECTION("nor after the verdict") {
+    static_cast<void>(job.agent.step(FromCoordinator{End{verdict(1)}}, t0));
+    REQUIRE(job.agent.step(SignalArrived{dismissal_signal}, t0).empty());
   }
 }
 
