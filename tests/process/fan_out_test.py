@@ -197,6 +197,14 @@ class FanOut(unittest.TestCase):
         self.assertTrue(self.mark("saved").exists())
         self.assertFalse(self.mark("cut").exists(), "a worker that saves has got SIGTERM")
 
+    def test_a_saved_state_is_told_once_on_each_host(self):
+        for rank in range(2):
+            _, err = self.run_job(75, "--hosts=a,b", "sh", "-c", f"[ $RANK = {rank} ] || exec sleep 1000; exit 75")
+            told = [line[0] for line in err.splitlines() if f"rank {rank} has saved its state" in line]
+            self.assertEqual(sorted(told), ["a", "b"], err)
+        _, err = self.run_job(75, "--hosts=a", "sh", "-c", "exit 75")
+        self.assertEqual(err.count("has saved its state"), 1, err)
+
     def test_people_are_told_of_an_agent_that_does_not_end(self):
         """Though none has: nobody is there to say that the job is over but the front."""
         job = self.waiting_job("--hosts=a,b", "--shutdown-timeout=0", more=f"[ ! -e {self.folder}/over ] || exit 0;")

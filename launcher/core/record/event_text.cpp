@@ -113,8 +113,10 @@ struct Text {
                                                  e.pid, e.scope, signal_text(e.signal))};
   }
   Line operator()(const event::StateSaved& e) const {
-    return EventText{Level::info, fmt::format("rank {} has saved its state and asks to be started again (exit code 75)",
-                                              e.worker.rank.value())};
+    // It is the verdict's reason, which comes when the others have saved too.
+    return EventText{
+        Level::debug,
+        fmt::format("rank {} has saved its state and asks to be started again (exit code 75)", e.worker.rank.value())};
   }
   Line operator()(const event::ErrorFileRefused& e) const {
     return EventText{Level::error, fmt::format("Failed to parse reply file: {} ({})", e.path, e.reason)};
