@@ -253,8 +253,7 @@ std::variant<CommandLine, int> read_options(std::span<const std::string> words, 
 
 /// The name under which the tasks of this node find each other. What starts them all without a name is their parent.
 std::string name_of_seats(const SchedulerPart& scheduler, const Guarded& guarded) {
-  const auto outer = process_stat(guarded.outer);
-  const std::string step = scheduler.step.empty() ? fmt::format("{}", outer ? outer->parent : 0) : scheduler.step;
+  const std::string step = scheduler.step.empty() ? fmt::format("{}", parent_of(guarded.outer)) : scheduler.step;
   return seat_name(fmt::format("{}.{}", step, scheduler.node.value_or(0)), ::geteuid());  // nodes may share a machine
 }
 
@@ -326,6 +325,7 @@ int launch_on_hosts(const CommandLine& line, const Machine& machine, std::string
 int launch(std::span<const std::string> words, std::string token, const StarterLink& starter, Guarded guarded,
            std::optional<LinkedNode> linked) {
   Machine machine = this_machine();
+  machine.starter = [outer = guarded.outer] { return command_line(parent_of(outer), starter_bytes_max); };
   auto node = rehearsed_node(starter);
   if (!node) return refuse(node.error());
   machine.linked = std::move(linked);

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -183,6 +184,20 @@ class Scheduler(unittest.TestCase):
         agent.send_signal(signal.SIGUSR1)
         self.assertEqual(agent.communicate(timeout=60)[0], "")
         self.assertEqual(agent.returncode, 0)
+
+    @unittest.skipUnless(shutil.which("mpiexec.hydra"), "there is no mpiexec.hydra (Debian: mpich)")
+    def test_two_runs_of_mpiexec_in_one_batch_job_are_two_jobs(self):
+        """Both are there at once, with their seats on the same node."""
+        program = ("sh", "-c", f'touch {self.folder}/$TORCHELASTIC_RUN_ID; while [ "$(ls {self.folder} | wc -l)" -lt 2 ]; do '
+                   "sleep 0.02; done; echo $RANK/$WORLD_SIZE")
+        job = {"SLURM_CLUSTER_NAME": "c", "SLURM_JOB_ID": str(random.randrange(1, 1 << 30))}
+        runs = [subprocess.Popen(["mpiexec.hydra", "-rmk", "user", "-launcher", "fork", "-n", "2", TORCHUP, *program],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**CLEAN, **job})
+                for _ in range(2)]
+        self.addCleanup(lambda: [run.kill() for run in runs])
+        said = [run.communicate(timeout=60) for run in runs]
+        self.assertEqual([run.returncode for run in runs], [0, 0], said)
+        self.assertEqual([sorted(out.split()) for out, _ in said], [["0/2", "1/2"]] * 2)
 
     def test_in_a_pod_probes_come_from_outside(self):
         for pod, reached in (({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, True), ({}, False)):

@@ -38,6 +38,7 @@ struct Machine {
   /// What squeue, the program at `path`, says of a job's time (core/scheduler/slurm_job). Errors: it says nothing.
   std::function<Result<std::string>(const std::string& path, const std::string& job)> time_left;
   std::string host;                                                    ///< as gethostname gives it
+  std::function<std::string()> starter;                                ///< as SchedulerFacts::starter
   std::function<Result<std::string>(const std::string& path)> script;  ///< the content of --rehearse=@FILE
   /// The start of a plain file that a scheduler wrote, with more than `bytes_max` bytes where it is longer.
   std::function<Result<std::string>(const std::string& path, std::size_t bytes_max)> file;

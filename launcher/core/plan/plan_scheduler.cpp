@@ -20,7 +20,7 @@ int count_visible_gpus(const Machine& machine, const OptionValues& options, Laun
 Result<> hear_scheduler(const Machine& machine, OptionValues& options, LaunchConfig& plan) {
   const std::string wanted = options.text("scheduler", "auto");
   if (wanted == "none") return {};
-  const auto found = find_allocation(wanted, {machine.variable, machine.file, machine.host});
+  const auto found = find_allocation(wanted, {machine.variable, machine.file, machine.host, machine.starter});
   if (!found) return found.error();
   derive_grace(machine.variable, options);
   plan.scheduler.asked = true;

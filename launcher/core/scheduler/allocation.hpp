@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -43,12 +44,17 @@ struct Allocation {
   friend bool operator==(const Allocation&, const Allocation&) = default;
 };
 
+inline constexpr std::size_t starter_bytes_max = 4096;
+
 /// Where schedulers leave their word.
 struct SchedulerFacts {
   VariableLookup variable;
   /// The start of a file, with more than `bytes_max` bytes where it is longer.
   std::function<Result<std::string>(const std::string& path, std::size_t bytes_max)> file;
   std::string host;  ///< as gethostname gives it
+  /// The beginning of the command line of the process that has started us, with a zero byte behind each word; empty: it
+  /// cannot be seen.
+  std::function<std::string()> starter = {};
 };
 
 }  // namespace torchup

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <span>
 #include <utility>
 
 #include "launcher/core/scheduler/rows.hpp"
+#include "launcher/core/text/text.hpp"
 #include "rendezvous/core/link/messages.hpp"
+#include "rendezvous/core/text/names.hpp"
 
 namespace torchup::scheduler {
 namespace {
@@ -99,6 +102,31 @@ Result<> take_from_batch(const ToldWords& words, const PlaceNames& names, Alloca
   return {};
 }
 
+/// Several runs of mpiexec may share a batch job: each is a job of its own.
+void name_run(std::optional<Told<std::string>> run, Allocation& found) {
+  if (!run) return;
+  if (found.run_id) {
+    run->value = found.run_id->value + "." + run->value;
+    run->from = found.run_id->from + ", " + run->from;
+  }
+  found.run_id = std::move(run);
+}
+
+/// Where hydra's proxies find their mpiexec: they are told alike on all nodes. No variable says it, and of Intel MPI,
+/// whose proxies are a tree, nothing does.
+std::optional<Told<std::string>> run_of_hydra(const ToldWords& words) {
+  if (!words.facts().starter) return std::nullopt;
+  constexpr std::string_view option = "--control-port";
+  const std::string line = words.facts().starter();
+  const auto starter = split(line, '\0');
+  const auto at = std::ranges::find(starter, option);
+  if (at == starter.end() || std::next(at) == starter.end()) return std::nullopt;
+  std::string place{*std::next(at)};
+  if (place.empty() || !why_no_name(place).empty()) return std::nullopt;
+  std::ranges::replace(place, ':', '.');
+  return Told<std::string>{std::move(place), fmt::format("{} of hydra's proxy", option)};
+}
+
 Result<std::optional<Allocation>> read(const ToldWords& words, const PlaceNames& names) {
   auto found = read_place(words, names);
   if (!found) return found.error();
@@ -112,15 +140,17 @@ Result<std::optional<Allocation>> openmpi_row(const ToldWords& words) {
   if (!words.has(openmpi.size)) return std::optional<Allocation>{};
   auto found = read(words, openmpi);
   if (!found) return found;
-  if (auto space = words.text("PMIX_NAMESPACE"); space && !(*found)->run_id) {
-    (*found)->run_id = Told<std::string>{*std::move(space), "PMIX_NAMESPACE"};
+  if (auto space = words.text("PMIX_NAMESPACE")) {
+    name_run(Told<std::string>{*std::move(space), "PMIX_NAMESPACE"}, **found);
   }
   return found;
 }
 
 Result<std::optional<Allocation>> mpich_row(const ToldWords& words) {
   if (!words.has(mpich.local_size) || !words.has(mpich.rank)) return std::optional<Allocation>{};
-  return read(words, mpich);
+  auto found = read(words, mpich);
+  if (found) name_run(run_of_hydra(words), **found);
+  return found;
 }
 
 }  // namespace torchup::scheduler

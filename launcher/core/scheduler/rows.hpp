@@ -10,7 +10,8 @@ namespace torchup::scheduler {
 
 using Row = Result<std::optional<Allocation>> (*)(const ToldWords& words);
 
-// mpi_rows.cpp: Open MPI; MPICH and Intel MPI. Hosts, run id and end come from the batch row below them.
+// mpi_rows.cpp: Open MPI; MPICH and Intel MPI. Hosts, run id and end come from the batch row below them; what tells one
+// run of mpiexec there from another stands behind that run id.
 Result<std::optional<Allocation>> openmpi_row(const ToldWords& words);
 Result<std::optional<Allocation>> mpich_row(const ToldWords& words);
 

@@ -1,5 +1,6 @@
 #include "launcher/core/scheduler/detection.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "launcher/core/options/option_table.hpp"
@@ -102,7 +103,7 @@ TEST_CASE("MPI gives the processes, the batch job around it hosts, run id and en
   const Allocation in_pbs =
       found(facts(openmpi({{"PBS_NODEFILE", "/f"}, {"PBS_JOBID", "9"}}), "b", {{"/f", "a\na\nb\n"}}));
   REQUIRE(in_pbs.hosts->value == Hosts{"a", "b"});
-  REQUIRE(in_pbs.run_id->value == "pbs.9");
+  REQUIRE(in_pbs.run_id == Told<std::string>{"pbs.9.123.1", "PBS_JOBID, PMIX_NAMESPACE"});
   REQUIRE(in_pbs.own_name == "b");
 }
 
@@ -115,7 +116,7 @@ TEST_CASE("processes of Open MPI are in one job of Slurm, whether srun has start
                    {"SLURM_STEP_TASKS_PER_NODE", "1"}, {"SLURM_NODEID", "0"}};
   const Allocation first = found(facts(with(openmpi({{"OMPI_COMM_WORLD_RANK", "0"}}), slurm_batch()), "n1"));
   const Allocation second = found(facts(with(openmpi(), slurm_step(step)), "n2"));
-  REQUIRE(first.run_id->value == "slurm.c.17.0");
+  REQUIRE(first.run_id->value == "slurm.c.17.0.123.1");
   REQUIRE(second.run_id == first.run_id);
   REQUIRE(second.hosts == first.hosts);
   REQUIRE(second.first_host == first.first_host);
@@ -126,6 +127,30 @@ TEST_CASE("processes of Open MPI are in one job of Slurm, whether srun has start
                         {"SLURM_JOB_NODELIST_HET_GROUP_0", "n1"},
                         {"SLURM_JOB_NODELIST_HET_GROUP_1", "n2"}};
   REQUIRE(found(facts(with(openmpi(), slurm_step(with(step, component))), "n2")).run_id == first.run_id);
+}
+
+TEST_CASE("runs of mpiexec in one batch job have run ids of their own", "[unit][scheduler]") {
+  const Texts other_run{{"PMIX_NAMESPACE", "123.2"}};
+  REQUIRE(found(with(openmpi(other_run), slurm_batch())).run_id->value == "slurm.c.17.0.123.2");
+  // A command line, with a bar for each zero byte.
+  const auto by_hydra = [](const Texts& variables, std::string starter) {
+    std::ranges::replace(starter, '|', '\0');
+    SchedulerFacts told = facts(variables);
+    told.starter = [starter] { return starter; };
+    return found(told).run_id;
+  };
+  const std::string proxy = "/usr/bin/hydra_pmi_proxy|--control-port|n1:34613|--rmk|slurm|--proxy-id|1|";
+  const Texts in_slurm = with(mpich(), slurm_batch());
+  const auto in_job = by_hydra(in_slurm, proxy);
+  REQUIRE(in_job->value == "slurm.c.17.0.n1.34613");
+  REQUIRE_THAT(in_job->from, Contains("SLURM_JOB_ID") && Contains("--control-port"));
+  REQUIRE(by_hydra(mpich(), proxy)->value == "n1.34613");
+  for (const char* const other :
+       {"", "sh|-c|torchup|", "p|--control-port", "p|--control-port|", "p|--control-port|a\nb|"}) {
+    CAPTURE(other);
+    REQUIRE(by_hydra(in_slurm, other)->value == "slurm.c.17.0");
+  }
+  REQUIRE(by_hydra(slurm_step(), proxy)->value == "slurm.c.17.0.0");
 }
 
 TEST_CASE("a list of hosts that lies on the first of them alone is none for MPI's other processes",
