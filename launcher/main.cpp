@@ -380,7 +380,8 @@ int main(int argc, char** argv) {
     return torchup::bring_about_node_fault(argv);
   }
   std::optional<torchup::LinkedNode> linked;
-  if (argc == 2 && argv[1] == torchup::link_word) linked = torchup::link_agent();
+  if (const auto start = argc == 2 ? torchup::read_link_word(argv[1]) : std::nullopt)
+    linked = torchup::link_agent(*start);
   std::string token = torchup::take_token_variable();  // from both processes
   if (linked) token = linked->plan.token;
   const torchup::StarterLink starter = torchup::take_starter_link();

@@ -49,6 +49,16 @@ class Start(HostCase):
             job = self.job(hosts, *words, on=on, program=("sh", "-c", "echo $MASTER_ADDR")).run_to_end(0)
             self.assertEqual(sorted(job.lines()), [f"h1: {master}", f"h2: {master}"])
 
+    def test_this_host_s_address_leads_to_the_others(self):
+        """Not that at which somebody has logged in here, nor the first one of all."""
+        hosts = self.hosts("h1")
+        hosts.ip(FRONT, "address", "flush", "dev", "eth0")
+        for address in ("10.78.0.9", hosts.address(FRONT)):
+            hosts.ip(FRONT, "address", "add", f"{address}/16", "dev", "eth0")
+        logged_in = {**hosts.environment, "SSH_CONNECTION": "10.78.0.8 51022 10.78.0.9 22"}
+        job = self.job(hosts, on=("localhost", "h1"), program=("sh", "-c", "echo $MASTER_ADDR"), env=logged_in).run_to_end(0)
+        self.assertEqual(sorted(job.lines()), [f"{name}: {hosts.address(FRONT)}" for name in ("h1", "localhost")])
+
     def test_one_host_needs_no_label(self):
         hosts = self.hosts("h1")
         job = self.job(hosts, program=("echo", "alone")).run_to_end(0)

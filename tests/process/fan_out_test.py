@@ -73,6 +73,19 @@ class FanOut(unittest.TestCase):
         self.way.unlink()
         self.assertEqual(self.run_job(0, "--hosts=localhost", "echo", "here")[0], ["here"])
 
+    def test_no_host_is_told_to_others_by_its_loopback(self):
+        """Whoever has reached it there."""
+        own = subprocess.run(["hostname", "-I"], capture_output=True, text=True).stdout.split()
+        if not own:
+            self.skipTest("this machine has no address but its loopback")
+        reached = "127.0.0.1 51022 127.0.0.1 22"
+        self.mark("greeting.a").write_text(f"export SSH_CONNECTION='{reached}'\n")
+        for hosts in ("localhost,b", "a,b"):
+            out, _ = self.run_job(0, f"--hosts={hosts}", "sh", "-c", "echo $MASTER_ADDR",
+                                  env={**self.environment, "SSH_CONNECTION": reached})
+            told = {line.split()[1] for line in out}
+            self.assertTrue(len(told) == 1 and told <= set(own), f"{out}, where {own} are ours")
+
     def test_hosts_by_variable_and_from_a_file(self):
         self.mark("list").write_text("# two\na\nb\n")
         variables = {**self.environment, "PET_HOSTFILE": str(self.mark("list")), "PET_MAX_RESTARTS": "2"}

@@ -94,6 +94,17 @@ std::vector<std::string> remote_command(const std::vector<std::string>& command,
   return words;
 }
 
+std::vector<std::string> local_command(const std::string& program, std::string_view beside) {
+  return {program, fmt::format("{}={}", link_word, beside)};
+}
+
+std::optional<LinkStart> read_link_word(std::string_view argument) {
+  if (!take_start(argument, link_word)) return std::nullopt;
+  if (argument.empty()) return LinkStart{};
+  if (argument.front() != '=') return std::nullopt;
+  return LinkStart{.by_command = false, .beside = std::string{argument.substr(1)}};
+}
+
 bool is_safe_word(std::string_view word) {
   const auto safe = [](unsigned char letter) {
     return (letter >= '0' && letter <= '9') || (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||

@@ -24,6 +24,19 @@ inline constexpr std::string_view link_word = "--link";
 [[nodiscard]] std::vector<std::string> remote_command(const std::vector<std::string>& command, const Host& host,
                                                       const std::string& program);
 
+/// The same for this machine itself, where nothing is between: `program --link=BESIDE`. `beside`: another host of the
+/// job, to which the address by which others reach this one is to lead; may be empty.
+[[nodiscard]] std::vector<std::string> local_command(const std::string& program, std::string_view beside);
+
+/// How the far end of a link was started.
+struct LinkStart {
+  bool by_command = true;   ///< ssh or its like, whose variables are of this link then
+  std::string beside = {};  ///< as in local_command
+  friend bool operator==(const LinkStart&, const LinkStart&) = default;
+};
+/// What an argument says of it; nothing: it is another one.
+[[nodiscard]] std::optional<LinkStart> read_link_word(std::string_view argument);
+
 /// Whether a word reaches the program whatever shell is between: ssh joins its words, and the shell there reads them.
 [[nodiscard]] bool is_safe_word(std::string_view word);
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "launcher/core/fan_out/fan_out_result.hpp"
+#include "launcher/core/fan_out/host_address.hpp"
 #include "launcher/core/fan_out/remote_command.hpp"
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/core/text/signals.hpp"
@@ -122,8 +123,9 @@ class Front {
     const bool here = is_this_host(action.host, host_);
     Linked linked{.process = nullptr,
                   .name = std::string{name_of_host(action.host.name)},
-                  .command = here ? std::vector{plan_.hosts.own_program, std::string{link_word}}
-                                  : remote_command(plan_.hosts.command, action.host, plan_.hosts.program),
+                  .command = here
+                                 ? local_command(plan_.hosts.own_program, other_host(plan_.hosts.settings.hosts, host_))
+                                 : remote_command(plan_.hosts.command, action.host, plan_.hosts.program),
                   .node = action.node};
     const HostLink link = action.link;
     output_.open(link, linked.name);

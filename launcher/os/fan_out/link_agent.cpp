@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "launcher/core/fan_out/far_agent.hpp"
+#include "launcher/core/fan_out/host_address.hpp"
 #include "launcher/core/text/signals.hpp"
 #include "launcher/os/fan_out/link_streams.hpp"
 #include "launcher/os/machine/descendants.hpp"
@@ -37,26 +38,19 @@ constexpr Duration last_words_limit = std::chrono::seconds{5};
 
 TimePoint clock_now() { return std::chrono::steady_clock::now(); }
 
-/// The address by which ssh has reached this machine first, then those of its interfaces.
-std::vector<std::string> addresses_here() {
-  std::vector<std::string> list;
-  if (const char* const connection = std::getenv("SSH_CONNECTION")) {
-    const std::string_view text{connection};
-    const auto second = text.find(' ', text.find(' ') + 1);  // client, its port, address, port
-    const std::string_view rest = second == std::string_view::npos ? "" : text.substr(second + 1);
-    const std::string address{rest.substr(0, rest.find(' '))};
-    if (!address.empty() && is_of_this_machine(address)) list.push_back(address);
-  }
-  for (std::string& address : own_addresses()) {
-    if (std::ranges::find(list, address) == list.end()) list.push_back(std::move(address));
-  }
+/// Best first. Where no command is between, ssh's variable is of whoever has logged in here.
+std::vector<std::string> addresses_here(const LinkStart& start) {
+  const char* const connection = start.by_command ? std::getenv("SSH_CONNECTION") : nullptr;
+  std::string_view reached = reached_by_ssh(connection ? connection : "");
+  if (!is_of_this_machine(reached)) reached = {};
+  std::vector<std::string> list = addresses_for_others(reached, own_addresses());
   if (list.size() > addresses_max) list.resize(addresses_max);
   return list;
 }
 
 class LinkAgent {
  public:
-  LinkAgent() : machine_{TORCHUP_VERSION, clock_now()} {}
+  explicit LinkAgent(LinkStart start) : start_{std::move(start)}, machine_{TORCHUP_VERSION, clock_now()} {}
 
   /// Returns in the agent alone.
   LinkedNode run() {
@@ -82,7 +76,7 @@ class LinkAgent {
   }
 
   void say_hello() {
-    LinkHello hello{.version = TORCHUP_VERSION, .host = own_host_name(), .addresses = addresses_here()};
+    LinkHello hello{.version = TORCHUP_VERSION, .host = own_host_name(), .addresses = addresses_here(start_)};
     if (!hello.addresses.empty()) own_address_ = hello.addresses.front();
     front_.write_raw(link_greeting);
     front_.send(hello);
@@ -155,9 +149,14 @@ class LinkAgent {
     plan.environment.clear();
     if (ends.events) plan.arguments.push_back(fmt::format("--events=/dev/fd/{}", ends.events.release()));
     if (ends.result) plan.arguments.push_back(fmt::format("--result-file=/dev/fd/{}", ends.result.release()));
-    LinkedNode linked{.plan = std::move(plan), .address = own_address_, .connection = ends.connection.release()};
-    if (!linked.plan.address.empty()) linked.address = linked.plan.address;
-    return linked;
+    std::string address = plan.address.empty() ? address_for_hosts() : plan.address;
+    return {.plan = std::move(plan), .address = std::move(address), .connection = ends.connection.release()};
+  }
+
+  /// In the agent's process, for a look-up may take its time.
+  [[nodiscard]] std::string address_for_hosts() const {
+    std::string towards = start_.beside.empty() ? std::string{} : address_towards(start_.beside);
+    return leads_from_others(towards) ? towards : own_address_;
   }
 
   /// Waits for anything, and does what it asks for.
@@ -234,6 +233,7 @@ class LinkAgent {
     }
   }
 
+  const LinkStart start_;
   FarAgent machine_;
   LinkFront front_;
   AgentStreams streams_;
@@ -247,9 +247,9 @@ class LinkAgent {
 
 }  // namespace
 
-LinkedNode link_agent() {
+LinkedNode link_agent(LinkStart start) {
   fill_standard_descriptors();
-  return LinkAgent{}.run();
+  return LinkAgent{std::move(start)}.run();
 }
 
 }  // namespace torchup

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "launcher/core/fan_out/remote_command.hpp"
 #include "launcher/core/plan/plan.hpp"
 
 namespace torchup {
@@ -12,6 +13,6 @@ namespace torchup {
 /// ends the agent where the front is gone. SIGKILL of it ends the agent too.
 ///
 /// First thing in main, before any thread.
-[[nodiscard]] LinkedNode link_agent();
+[[nodiscard]] LinkedNode link_agent(LinkStart start);
 
 }  // namespace torchup

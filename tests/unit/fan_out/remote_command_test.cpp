@@ -23,6 +23,14 @@ TEST_CASE("the host's name goes where it is wanted", "[unit][fan_out]") {
   REQUIRE(remote_command({"x", "{host}"}, {"{host}"}, "t") == Words{"x", "{host}", "t", "--link"});
 }
 
+TEST_CASE("the far end of a link knows whether a command is between", "[unit][fan_out]") {
+  REQUIRE(read_link_word("--link") == LinkStart{});
+  REQUIRE(local_command("/opt/torchup", "gpu7") == Words{"/opt/torchup", "--link=gpu7"});
+  REQUIRE(read_link_word(local_command("t", "gpu7").back()) == LinkStart{.by_command = false, .beside = "gpu7"});
+  REQUIRE(read_link_word(local_command("t", "").back()) == LinkStart{.by_command = false, .beside = ""});
+  for (const char* other : {"", "--lin", "--links", "link", "--link7"}) REQUIRE_FALSE(read_link_word(other));
+}
+
 TEST_CASE("words that no shell changes", "[unit][fan_out]") {
   for (const char* safe : {"/opt/torchup-1.2/bin/torchup", "a_b,c:d@e%f=g+h"}) REQUIRE(is_safe_word(safe));
   for (const char* unsafe : {"", "a b", "a'b", "$HOME/torchup", "~/torchup", "a;b", "-x", "a*", "a\nb", "\xc3\xa4"}) {
