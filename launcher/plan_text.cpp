@@ -43,6 +43,7 @@ std::string hang_text(const JobTerms& terms) {
 
 std::string stop_text(const LaunchConfig& plan) {
   const StopBefore& stop = *plan.stop_before;
+  if (stop.untold) return "when another node does: here nobody tells when the time of this job ends";
   if (!plan.deadline) return "never: the time of this job has no end";
   return fmt::format("{} before {}  ({}), over the page or by {}", exact_seconds(stop.lead), *plan.deadline,
                      plan.origins.deadline, signal_text(stop.signal));

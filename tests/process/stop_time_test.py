@@ -109,6 +109,16 @@ esac""")
         self.assertIn("exit code 75: the time of this job ends", said[1])
         self.assertIn("; 127.0.0.1 has the report", said[1])
 
+    def test_a_node_that_cannot_ask_slurm_stops_with_the_others(self):
+        self.script("squeue", 'echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1')
+        words = ("--stop-before=6s@USR1", "sh", "-c", "trap 'echo saved; exit 0' USR1; while :; do sleep 0.02; done")
+        asks = self.start(*words, **self.variables(1))
+        knows = self.start(f"--deadline={in_seconds(14)}", *words, **self.variables(0))
+        self.end(knows, 75)
+        out, err = asks.communicate(timeout=60)
+        self.assertEqual((asks.returncode, out), (75, "saved\n"), err)
+        self.assertIn("Unable to contact slurm controller; this node stops when another one does", err)
+
     def test_the_node_of_the_first_failure_reports(self):
         self.slurm()
         agents = [self.start("sh", "-c", "[ $RANK = 0 ] && exec sleep 100; exit 3", **self.variables(node)) for node in range(2)]

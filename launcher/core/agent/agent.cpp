@@ -33,7 +33,9 @@ Agent::Agent(const LaunchConfig& config, AgentIdentity identity)
       workers_(static_cast<std::size_t>(config.local_world_size)), state_watch_{config.role, config.stuck_timeout} {
   const auto& [script, nodes, node] = config.rehearsal;
   if (script) rehearsal_.emplace(*script, node ? node->start : std::nullopt);
-  if (const auto& stop = config.stop_before) stop_time_.emplace(stop->lead, config.stop_grace, !stop->squeue.empty());
+  if (const auto& stop = config.stop_before) {
+    stop_time_.emplace(stop->lead, config.stop_grace, !stop->squeue.empty(), stop->untold);
+  }
 }
 
 std::vector<AgentAction> Agent::step(const AgentEvent& event, TimePoint now) {
@@ -173,7 +175,7 @@ void Agent::obey(const End& message) {
   rehearse(rehearsal::JobEnds{});
   if (message.verdict.exit_code == 0) end_well();
   if (message.verdict.stop_signal == 0) {
-    if (message.verdict.exit_code == requeue_code && stop_time_ && stop_time_->is_near(now_)) ask_to_save();
+    if (message.verdict.exit_code == requeue_code && stop_time_ && stop_time_->heed_stop(now_)) ask_to_save();
     wait_for_own_end(message.verdict.reason);
   } else {
     stop(message.verdict.stop_signal, message.verdict.reason);

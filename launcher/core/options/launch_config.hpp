@@ -93,6 +93,7 @@ struct StopBefore {
   int signal = SIGTERM;        ///< for workers that do not report steps over their pages
   std::string squeue = {};     ///< the program that says when the time ends, if that changes; empty: it cannot
   std::string slurm_job = {};  ///< for it
+  bool untold = false;         ///< nobody tells this node when that is: it stops when the first other node does
   friend bool operator==(const StopBefore&, const StopBefore&) = default;
 };
 

@@ -38,7 +38,7 @@ Result<> read_stop(const PlanSource& source, const std::optional<SlurmJob>& job,
     stop->squeue = slurm_program(machine, "squeue");
     stop->slurm_job = job->id;
   }
-  if (!plan.deadline && stop->squeue.empty()) {
+  if (!plan.deadline && stop->slurm_job.empty()) {
     return bad("--stop-before: nobody says when the time of this job ends; --deadline=UNIX_SECONDS does");
   }
   plan.stop_before = *std::move(stop);
@@ -72,6 +72,21 @@ Result<> read_requeue(const PlanSource& source, const std::optional<SlurmJob>& j
   return {};
 }
 
+Result<std::optional<Duration>> told_time_left(const Machine& machine, const StopBefore& stop) {
+  if (stop.squeue.empty()) return fail(errc::missing_value, "squeue, which tells it, is not on PATH");
+  const auto answer = machine.time_left(stop.squeue, stop.slurm_job);
+  return answer ? read_time_left(*answer) : Result<std::optional<Duration>>{answer.error()};
+}
+
+/// Where the first node does not know either, none runs.
+Result<> go_without_deadline(const Error& why, LaunchConfig& plan) {
+  const std::string text = fmt::format("--stop-before: when the time of this job ends is not known: {}", why.message());
+  if (plan.scheduler.node.value_or(0) == 0) return bad(text + "; --deadline=UNIX_SECONDS");
+  plan.stop_before->untold = true;
+  warn(plan, text + "; this node stops when another one does");
+  return {};
+}
+
 }  // namespace
 
 Result<> plan_stop_time(const PlanSource& source, LaunchConfig& plan) {
@@ -89,12 +104,8 @@ Result<> learn_deadline(const Machine& machine, LaunchConfig& plan) {
   if (!plan.stop_before) return {};
   const StopBefore& stop = *plan.stop_before;
   if (!plan.deadline) {
-    const auto answer = machine.time_left(stop.squeue, stop.slurm_job);
-    const auto left = answer ? read_time_left(*answer) : Result<std::optional<Duration>>{answer.error()};
-    if (!left) {
-      return bad(fmt::format("--stop-before: when the time of this job ends is not known: {}; --deadline=UNIX_SECONDS",
-                             left.error().message()));
-    }
+    const auto left = told_time_left(machine, stop);
+    if (!left) return go_without_deadline(left.error(), plan);
     if (!*left) return {};
     plan.deadline = machine.unix_seconds() + std::chrono::duration_cast<std::chrono::seconds>(**left).count();
     plan.origins.deadline = "squeue";

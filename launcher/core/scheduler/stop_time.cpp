@@ -89,7 +89,10 @@ std::optional<TimePoint> StopTime::deadline() const {
   return asks_ && !asked_ ? stop - end_asked_ahead : stop;
 }
 
-bool StopTime::is_near(TimePoint now) const { return end_ && !stopping_ && now >= *end_ - lead_ - end_asked_ahead; }
+bool StopTime::heed_stop(TimePoint now) {
+  if (untold_ && !end_) end_ = now + lead_;
+  return end_ && !stopping_ && now >= *end_ - lead_ - end_asked_ahead;
+}
 
 Duration StopTime::unsaved_time() const { return std::min<Duration>(unsaved_limit, lead_ / 5); }
 

@@ -28,8 +28,9 @@ inline constexpr Duration end_slack = std::chrono::seconds{5};
 class StopTime {
  public:
   /// `lead`: so long before the end the workers are asked. `grace`: the longest between SIGTERM and SIGKILL. `asks`:
-  /// somebody can be asked again when the time ends.
-  StopTime(Duration lead, Duration grace, bool asks) : lead_{lead}, grace_{grace}, asks_{asks} {}
+  /// somebody can be asked again when the time ends. `untold`: nobody tells it here.
+  StopTime(Duration lead, Duration grace, bool asks, bool untold = false)
+      : lead_{lead}, grace_{grace}, asks_{asks}, untold_{untold} {}
 
   /// The time ends then; nothing: never. Workers that are being asked already have the time that was known.
   void know(std::optional<TimePoint> end);
@@ -43,8 +44,9 @@ class StopTime {
   /// When something is due next, if no other end comes to be known.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
 
-  /// Whether another node, whose clock may be ahead, can have stopped the job for the end of its time.
-  [[nodiscard]] bool is_near(TimePoint now) const;
+  /// Another node has stopped the job, as one does for the end of its time: whether it can be that. Its clock may be
+  /// ahead; and where nobody tells the end here, that is how it comes to be known.
+  [[nodiscard]] bool heed_stop(TimePoint now);
   /// The workers are being asked now, whoever's time it was.
   void stop() { stopping_ = true; }
   [[nodiscard]] bool is_stopping() const { return stopping_; }
@@ -61,6 +63,7 @@ class StopTime {
   const Duration lead_;
   const Duration grace_;
   const bool asks_;
+  const bool untold_;
   std::optional<TimePoint> end_;
   bool asked_ = false;
   bool stopping_ = false;

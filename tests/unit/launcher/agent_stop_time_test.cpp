@@ -83,6 +83,17 @@ TEST_CASE("another node's time is this one's, where it is near", "[unit][agent]"
   }
 }
 
+TEST_CASE("workers of a node to which nobody tells the end save when another node's time ends", "[unit][agent]") {
+  LaunchConfig config = timed();
+  config.stop_before->untold = true;
+  Running job{config};
+  REQUIRE_FALSE(job.agent.deadline());
+  const End end{{.exit_code = 75, .reason = "the time of this job ends", .stop_signal = 0}};
+  REQUIRE(*find<DrainWorkers>(job.agent.step(FromCoordinator{end}, asked)) == DrainWorkers{SIGUSR2, false});
+  static_cast<void>(job.agent.step(Wake{}, asked + drain_patience));
+  REQUIRE(job.agent.deadline() == t0 + 1h - 30s);
+}
+
 TEST_CASE("workers that are being started when another node's time ends are asked too", "[unit][agent]") {
   Agent agent{timed(), AgentIdentity{NodeId{"n"}, "host", {}, {}}};
   static_cast<void>(agent.step(Begin{}, t0));

@@ -83,10 +83,26 @@ TEST_CASE("a time that is not known, or over too soon, is refused before the sta
   REQUIRE(why_not({{}, {{"stop-before", "5m"}, {"deadline", "8589934592"}}}) == "none");
   REQUIRE_THAT(why_not({{}, {{"stop-before", "5m"}, {"deadline", "8589934593"}}}), Contains("is no time in seconds"));
   REQUIRE_THAT(why_not({slurm_step(), {{"stop-before", "2h"}}}), Contains("3600 s (squeue)"));
-  REQUIRE_THAT(why_not({slurm_step(), {{"stop-before", "5m"}}, "INVALID\n"}), Contains("squeue says 'INVALID'"));
-  REQUIRE_THAT(why_not({slurm_step(), {{"stop-before", "5m"}}, "", false}), Contains("nobody says"));
+  const Texts first = slurm_step({{"SLURM_NODEID", "0"}, {"SLURMD_NODENAME", "n1"}});
+  for (const Texts& alone : {first, slurm_batch()}) {
+    REQUIRE_THAT(why_not({alone, {{"stop-before", "5m"}}, "INVALID\n"}), Contains("squeue says 'INVALID'"));
+    REQUIRE_THAT(why_not({alone, {{"stop-before", "5m"}}, "", false}), Contains("squeue, which tells it, is not on"));
+  }
+  const Texts of_its_own{{"stop-before", "5m"}, {"nnodes", "1"}};
+  REQUIRE_THAT(why_not({slurm_step(), of_its_own, "INVALID\n"}), Contains("squeue says 'INVALID'"));
   // Its own variables are not believed either.
   REQUIRE_THAT(why_not({slurm_step(), {{"stop-before", "5m"}, {"scheduler", "none"}}}), Contains("nobody says"));
+}
+
+TEST_CASE("a node that alone does not know when the time ends does without", "[unit][scheduler]") {
+  for (const bool slurm_there : {true, false}) {
+    const LaunchConfig second = plan({slurm_step(), {{"stop-before", "5m"}}, "INVALID\n", slurm_there});
+    REQUIRE(second.stop_before->untold);
+    REQUIRE_FALSE(second.deadline);
+    REQUIRE(second.warnings.size() == 1);
+    REQUIRE_THAT(second.warnings.front(), Contains("is not known: squeue") && Contains("when another one does"));
+  }
+  REQUIRE_FALSE(plan({slurm_step(), {{"stop-before", "5m"}}, "UNLIMITED\n"}).stop_before->untold);
 }
 
 TEST_CASE("node 0 puts the job back into the queue", "[unit][scheduler]") {

@@ -105,13 +105,22 @@ TEST_CASE("before it acts it is asked again when the time ends", "[unit][schedul
 TEST_CASE("another node's clock may be ahead, but not by hours", "[unit][scheduler]") {
   const TimePoint t0{};
   StopTime time{5min, 25s, false};
-  REQUIRE_FALSE(time.is_near(t0));
+  REQUIRE_FALSE(time.heed_stop(t0));
   time.know(t0 + 1h);
-  REQUIRE_FALSE(time.is_near(t0 + 54min - 1ns));
-  REQUIRE(time.is_near(t0 + 54min));
+  REQUIRE_FALSE(time.heed_stop(t0 + 54min - 1ns));
+  REQUIRE(time.heed_stop(t0 + 54min));
   time.stop();
-  REQUIRE_FALSE(time.is_near(t0 + 54min));  // it is asked already
+  REQUIRE_FALSE(time.heed_stop(t0 + 54min));  // it is asked already
   REQUIRE(time.due(t0 + 55min) == Due::nothing);
+}
+
+TEST_CASE("where nobody tells the end, another node's stop tells it", "[unit][scheduler]") {
+  const TimePoint t0{};
+  StopTime time{5min, 25s, false, true};
+  REQUIRE_FALSE(time.deadline());
+  REQUIRE(time.due(t0 + 10h) == Due::nothing);
+  REQUIRE(time.heed_stop(t0 + 10h));
+  REQUIRE(time.end() == t0 + 10h + 5min);
 }
 
 }  // namespace torchup
