@@ -152,6 +152,25 @@ class Scheduler(unittest.TestCase):
         self.assertEqual([out for out, _ in said], [""] * 3)
         self.assertIn("127.0.0.2: unfit: the socket of this node's tasks", said[0][1])
 
+    def test_the_node_that_has_the_report_writes_the_files_of_the_job(self):
+        """A name for each, to see who does."""
+        fails = ("sh", "-c", "[ $RANK = 0 ] && exec sleep 100; exit 3")
+        pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}  # has files of its own
+        for words, more, code, writers in ((("true",), {}, 0, [0]), (fails, {}, 1, [1]), (fails, pod, 1, [0, 1])):
+            job = str(random.randrange(1, 1 << 30))
+            agents = [subprocess.Popen([TORCHUP, f"--result-file={self.folder}/{job}.result.{node}",
+                                        f"--termination-log={self.folder}/{job}.last.{node}", *words], stderr=subprocess.PIPE,
+                                       text=True, env={**CLEAN, **slurm_step(node, SLURM_JOB_ID=job), **more})
+                      for node in range(2)]
+            said = [agent.communicate(timeout=60)[1] for agent in agents]
+            self.assertEqual([agent.returncode for agent in agents], [code] * 2, said)
+            written = sorted(path.name for path in self.folder.glob(f"{job}.*"))
+            kinds = ("last", "result") if code else ("result",)
+            self.assertEqual(written, [f"{job}.{kind}.{node}" for kind in kinds for node in writers])
+            for node in writers:
+                result = json.loads((self.folder / f"{job}.result.{node}").read_text())
+                self.assertEqual((result["host"], result["exit_code"]), (f"127.0.0.{node + 1}", code))
+
     def test_gpus_that_are_bound_to_single_tasks_are_refused(self):
         tasks = self.tasks("sh", "-c", "echo started", CUDA_VISIBLE_DEVICES=("0", "0"), SLURM_GPUS_ON_NODE=("2", "2"))
         said = [task.communicate(timeout=60) for task in tasks]

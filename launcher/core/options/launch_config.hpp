@@ -190,6 +190,9 @@ struct LaunchConfig {
   }
   /// Whether each of the front's hosts decides how many workers it has.
   [[nodiscard]] bool hosts_count_workers() const { return front && origins.workers == "default"; }
+  /// Whether a path may be the same file on all nodes, so that one of them writes there what is the job's. Containers
+  /// have their own files, and of a front's hosts the front has them all.
+  [[nodiscard]] bool shares_files() const { return merged_output && !behind_front && !in_pod; }
   /// Whether this node tells what is the whole job's.
   [[nodiscard]] bool tells_for_all() const { return !merged_output || scheduler.node == 0; }
 };

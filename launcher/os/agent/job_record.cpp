@@ -165,6 +165,7 @@ Task<> JobRecord::finish(Finish action) {
   exit_code_ = launcher_exit_code(whole_verdict(verdict, action.local_failures),
                                   config_.propagate_exit_code);  // as in the report
   by_signal_ = signal_of_shell_code(verdict.exit_code).has_value();
+  writes_files_ = !config_.shares_files() || !words_instead_of_report(verdict);
   // What the disk is asked for has its own limit (disk_limit); between two questions the disk may look idle.
   while (restarts_untold_ != 0) {
     restarts_told_.expires_at(TimePoint::max());
@@ -212,7 +213,7 @@ Task<> JobRecord::finish_output() {
 
 /// `incident`: of this node; none: null.
 Task<> JobRecord::write_termination_log(const Verdict& verdict, const Incident* incident) {
-  if (config_.output.termination_log.empty()) co_return;
+  if (config_.output.termination_log.empty() || !writes_files_) co_return;
   std::string text = termination_text(exit_code_, verdict, incident);
   auto written = co_await output_.disk().overwrite_file(config_.output.termination_log, std::move(text));
   if (!written) record(event::Fault{"no termination log: " + written.error().message()});
@@ -220,7 +221,7 @@ Task<> JobRecord::write_termination_log(const Verdict& verdict, const Incident* 
 
 /// Once more when something is lost after the first time.
 Task<> JobRecord::write_result() {
-  if (config_.output.result_file.empty()) co_return;
+  if (config_.output.result_file.empty() || !writes_files_) co_return;
   std::string content = result_json(record_, host_);
   if (content == result_) co_return;
   result_ = content;
@@ -232,16 +233,18 @@ std::string JobRecord::exception_text(int signal) const {
   return fmt::format("SignalException: Process {} got signal: {}", launcher_, signal);
 }
 
+/// Where nodes' outputs are merged, of all but one of them.
+std::optional<std::string> JobRecord::words_instead_of_report(const Verdict& verdict) const {
+  if (!config_.merged_output) return std::nullopt;
+  const std::vector<std::string>& hosts = config_.scheduler.hosts;
+  const Teller teller{host_, hosts.empty() ? "" : hosts.front(), config_.tells_for_all(), config_.behind_front};
+  return words_of_bystander(verdict, exit_code_, teller);
+}
+
 /// `told`: this node's incident, if it has one that was not told yet.
 void JobRecord::report(const Finish& action, const std::optional<IncidentRecorder::Told>& told) {
   const Verdict& verdict = action.verdict;
-  if (config_.merged_output) {
-    const std::vector<std::string>& hosts = config_.scheduler.hosts;
-    const Teller teller{host_, hosts.empty() ? "" : hosts.front(), config_.tells_for_all(), config_.behind_front};
-    if (auto words = words_of_bystander(verdict, exit_code_, teller)) {
-      return log_->tell(LogLine{LogLevel::error, *std::move(words)});
-    }
-  }
+  if (auto words = words_instead_of_report(verdict)) return log_->tell(LogLine{LogLevel::error, *std::move(words)});
   report_end(action);
   if (!told) return;
   output_.print(fmt::format("torchup: {}{}", incident_text(told->incident, local_time_text),
