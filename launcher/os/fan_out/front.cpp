@@ -54,7 +54,10 @@ class Front {
     log_ = std::make_unique<Log>(std::move(options));
     if (plan_.hosts.discovery) {
       watch_.emplace(loop_, *plan_.hosts.discovery,
-                     HostWatch::Handlers{[this](std::vector<Host> hosts) { step(fan::Listed{std::move(hosts)}); },
+                     HostWatch::Handlers{[this](std::vector<Host> hosts) {
+                                           hosts_ = hosts;
+                                           step(fan::Listed{std::move(hosts)});
+                                         },
                                          [this](std::string why) {
                                            log_->tell({LogLevel::warning, std::move(why)});
                                          }});
@@ -123,9 +126,8 @@ class Front {
     const bool here = is_this_host(action.host, host_);
     Linked linked{.process = nullptr,
                   .name = std::string{name_of_host(action.host.name)},
-                  .command = here
-                                 ? local_command(plan_.hosts.own_program, other_host(plan_.hosts.settings.hosts, host_))
-                                 : remote_command(plan_.hosts.command, action.host, plan_.hosts.program),
+                  .command = here ? local_command(plan_.hosts.own_program, other_host(hosts_, host_))
+                                  : remote_command(plan_.hosts.command, action.host, plan_.hosts.program),
                   .node = action.node};
     const HostLink link = action.link;
     output_.open(link, linked.name);
@@ -285,6 +287,7 @@ class Front {
   const FrontPlan& plan_;
   Guarded guarded_;
   const std::string host_;
+  std::vector<Host> hosts_ = plan_.hosts.settings.hosts;  ///< the newest list
   asio::io_context loop_{1};
   FanOut machine_;
   FrontOutput output_;
