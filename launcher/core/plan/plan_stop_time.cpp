@@ -61,6 +61,7 @@ Result<> read_requeue(const PlanSource& source, const std::optional<SlurmJob>& j
     return bad(fmt::format("--requeue={} is no number from 0 to {}", *most, requeues_max));
   }
   if (!job) return bad(fmt::format("--requeue={}: this is no job of Slurm", *most));
+  if (!is_first(source, plan)) return {};
   RequeueConfig requeue{.most = static_cast<int>(*most),
                         .restarts = job->restarts,
                         .slurm_job = job->id,
@@ -68,7 +69,7 @@ Result<> read_requeue(const PlanSource& source, const std::optional<SlurmJob>& j
   if (requeue.scontrol.empty()) {
     return bad(fmt::format("--requeue={}: scontrol, which does it, is not on PATH", *most));
   }
-  if (is_first(source, plan)) plan.requeue = std::move(requeue);
+  plan.requeue = std::move(requeue);
   return {};
 }
 

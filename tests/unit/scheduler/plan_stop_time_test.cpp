@@ -111,6 +111,7 @@ TEST_CASE("node 0 puts the job back into the queue", "[unit][scheduler]") {
   REQUIRE(*plan({first, wanted}).requeue ==
           RequeueConfig{.most = 3, .restarts = 2, .slurm_job = "17", .scontrol = "/bin/scontrol"});
   REQUIRE_FALSE(plan({slurm_step(), wanted}).requeue);
+  REQUIRE_FALSE(plan({slurm_step(), wanted, "", false}).requeue);  // and needs no scontrol
   REQUIRE(plan({slurm_batch(), wanted}).requeue);
   // Agents that are each a job of its own: the step's first.
   REQUIRE(plan({first, {{"requeue", "3"}, {"nnodes", "1"}}}).requeue);
