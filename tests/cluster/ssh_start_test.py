@@ -56,8 +56,10 @@ class Start(HostCase):
         for address in ("10.78.0.9", hosts.address(FRONT)):
             hosts.ip(FRONT, "address", "add", f"{address}/16", "dev", "eth0")
         logged_in = {**hosts.environment, "SSH_CONNECTION": "10.78.0.8 51022 10.78.0.9 22"}
-        job = self.job(hosts, on=("localhost", "h1"), program=("sh", "-c", "echo $MASTER_ADDR"), env=logged_in).run_to_end(0)
-        self.assertEqual(sorted(job.lines()), [f"{name}: {hosts.address(FRONT)}" for name in ("h1", "localhost")])
+        (hosts.folder / "list").write_text("localhost\nh1\n")
+        for words, on in (((), ("localhost", "h1")), ((f"--host-discovery={hosts.folder / 'list'}", "--nnodes=2"), ())):
+            job = self.job(hosts, *words, on=on, program=("sh", "-c", "echo $MASTER_ADDR"), env=logged_in).run_to_end(0)
+            self.assertEqual(sorted(job.lines()), [f"{name}: {hosts.address(FRONT)}" for name in ("h1", "localhost")])
 
     def test_one_host_needs_no_label(self):
         hosts = self.hosts("h1")
