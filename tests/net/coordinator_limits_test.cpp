@@ -47,7 +47,7 @@ Join talkative(const std::string& host) {
 
 }  // namespace
 
-TEST_CASE("what agents tell has a limit over all jobs", "[net][coordinator]") {
+TEST_CASE("what agents tell has a limit over all jobs", "[net][coordinator][many]") {
   boost::asio::io_context loop;
   Coordinator coordinator{loop, {}, test::long_running()};
   Stranger proper{coordinator, "proper"};
@@ -146,7 +146,8 @@ TEST_CASE("what agents answer to looks has a limit over all jobs", "[net][coordi
   REQUIRE(std::holds_alternative<HangTold>(judged.heard.back()) == fits);
 }
 
-TEST_CASE("a host list counts for the hosts that it stands for before its agent is let in", "[net][coordinator]") {
+TEST_CASE("a host list counts for the hosts that it stands for before its agent is let in",
+          "[net][coordinator][many]") {
   boost::asio::io_context loop;
   Coordinator coordinator{loop, {}, test::long_running()};
   std::vector<std::unique_ptr<Stranger>> crowd;

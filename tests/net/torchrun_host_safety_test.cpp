@@ -38,7 +38,7 @@ bool any_says(const std::vector<std::string>& log, const std::string& what) {
 
 }  // namespace
 
-TEST_CASE("what is kept of all states has a limit, and small jobs stay", "[net][torchrun]") {
+TEST_CASE("what is kept of all states has a limit, and small jobs stay", "[net][torchrun][many]") {
   Host host;
   const std::string name(240, 'n');
   const UniqueFd client = connect_to(host.port), of_large = connect_to(host.port);

@@ -266,7 +266,7 @@ TEST_CASE("functions have the names that libdw gives them", "[process][diagnosis
       return text;
     };
     std::vector<std::uint64_t> addresses;
-    const dw::Address step = std::max<dw::Address>((end - begin) / 3000, 1);
+    const dw::Address step = std::max<dw::Address>((end - begin) / 1000, 1);
     for (dw::Address at = begin; at < end; at += step) addresses.push_back(at - bias);
     const auto label = reinterpret_cast<dw::Address>(&data_start);  // and __data_start
     if (label >= begin && label < end) addresses.push_back(label + 1 - bias);
