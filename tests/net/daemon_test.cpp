@@ -1,13 +1,10 @@
 #include "rendezvous/net/daemon/daemon.hpp"
 
-#include <stdlib.h>
-
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -16,35 +13,26 @@
 #include "rendezvous/core/link/agent_codec.hpp"
 #include "rendezvous/core/membership/job_codec.hpp"
 #include "rendezvous/net/io/log.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 using namespace torchup;
 using namespace std::chrono_literals;
 namespace asio = boost::asio;
-namespace fs = std::filesystem;
 using asio::ip::tcp;
 
 namespace {
 
-struct DaemonFolder {
-  DaemonFolder() {
-    path = fs::temp_directory_path() / "torchup-daemon-XXXXXX";
-    REQUIRE(::mkdtemp(path.data()));
-  }
-  ~DaemonFolder() { fs::remove_all(path); }
-  DaemonFolder(const DaemonFolder&) = delete;
-  DaemonFolder& operator=(const DaemonFolder&) = delete;
-  [[nodiscard]] std::string state() const {
-    std::ifstream file{path + "/job-0.state", std::ios::binary};
-    return {std::istreambuf_iterator<char>{file}, {}};
-  }
-  std::string path;
-};
+/// What a daemon has kept of its first job.
+std::string state_in(const test::TemporaryFolder& folder) {
+  std::ifstream file{folder.path / "job-0.state", std::ios::binary};
+  return {std::istreambuf_iterator<char>{file}, {}};
+}
 
 }  // namespace
 
 TEST_CASE("a daemon that ends by a fault of its own leaves its jobs as a kill would", "[net][daemon]") {
   const bool fault = GENERATE(true, false);
-  DaemonFolder folder;
+  const test::TemporaryFolder folder;
   Log log{{.program = "torchupd", .write = [](const std::string&) {}}};
   asio::io_context agents;
   std::optional<tcp::socket> agent;
@@ -53,7 +41,7 @@ TEST_CASE("a daemon that ends by a fault of its own leaves its jobs as a kill wo
     DaemonSettings settings;
     settings.bind = "127.0.0.1";
     settings.port = Port{0};
-    settings.state_dir = folder.path;
+    settings.state_dir = folder.path.string();
     Daemon daemon{loop, settings, log};
     REQUIRE_FALSE(daemon.start().has_value());
     const std::string address = daemon.address();
@@ -69,7 +57,7 @@ TEST_CASE("a daemon that ends by a fault of its own leaves its jobs as a kill wo
         std::string{agent_preface} + encode(AgentFrame{Hello{.run_id = RunId{"job"}}}) + encode(AgentFrame{join});
     asio::write(*agent, asio::buffer(words));
     const auto limit = std::chrono::steady_clock::now() + 60s;
-    while (folder.state().empty()) {
+    while (state_in(folder).empty()) {
       REQUIRE(std::chrono::steady_clock::now() < limit);
       loop.run_one_for(10ms);
       loop.restart();
@@ -81,7 +69,7 @@ TEST_CASE("a daemon that ends by a fault of its own leaves its jobs as a kill wo
       daemon.end();
     }
   }
-  const auto saved = decode_job(folder.state());
+  const auto saved = decode_job(state_in(folder));
   REQUIRE(saved.has_value());
   REQUIRE(saved->snapshot.members.size() == 1);
   REQUIRE_FALSE(saved->snapshot.verdict.has_value());

@@ -68,24 +68,27 @@ class Records(Scratch, unittest.TestCase):
         with open(log) as file:
             self.assertEqual(file.read(), "up\nmore\n")
 
-    def test_a_log_disk_that_becomes_read_only_does_not_end_the_job(self):
+    def run_with_mounts(self, command):
+        """In a shell whose mounts nobody else sees."""
         if os.geteuid() != 0:
             self.skipTest("mounting needs root")
+        done = subprocess.run(["unshare", "-m", "sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        if b"unshare" in done.stderr or b"mount:" in done.stderr:
+            self.skipTest(done.stderr.decode())
+        return done
+
+    def test_a_log_disk_that_becomes_read_only_does_not_end_the_job(self):
         logs = self.path("logs")
         os.mkdir(logs)
         worker = ("if test $TORCHELASTIC_RESTART_COUNT = 0; then mount -o remount,ro " + logs + " || exit 9; exit 3; fi; echo fine")
         command = f"mount -t tmpfs none {logs} && exec {TORCHUP} --max-restarts=1 --log-dir={logs} -- sh -c '{worker}'"
-        done = subprocess.run(["unshare", "-m", "sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
-        if b"unshare" in done.stderr or b"mount:" in done.stderr:
-            self.skipTest(done.stderr.decode())
+        done = self.run_with_mounts(command)
         self.assertEqual((done.returncode, done.stdout), (0, b"fine\n"), done.stderr)
         self.assertIn(b"no logs and no error files of this attempt: ", done.stderr)
         self.assertIn(b"no incident record: ", done.stderr)
         self.assertIn(b"Read-only file system", done.stderr)
 
     def test_no_place_for_temporary_files_is_told_and_the_job_goes_on(self):
-        if os.geteuid() != 0:
-            self.skipTest("mounting needs root")
         binary = os.path.join("/run", f"torchup_test_{os.getpid()}")
         shutil.copy(TORCHUP, binary)
         self.addCleanup(os.unlink, binary)
@@ -93,11 +96,9 @@ class Records(Scratch, unittest.TestCase):
             places = ["/tmp", "/var/tmp", *([] if memory else ["/dev/shm"])]
             hidden = " && ".join(f"mount -t tmpfs -o ro none {place}" for place in places if os.path.isdir(place))
             command = f"{hidden} && cd /proc && TMPDIR=/nonexistent exec {binary} sh -c 'echo \"$TORCHELASTIC_ERROR_FILE\"'"
-            done = subprocess.run(["unshare", "-m", "sh", "-c", command], capture_output=True, text=True, timeout=60)
-            if "unshare" in done.stderr or "mount:" in done.stderr:
-                self.skipTest(done.stderr)
-            self.assertEqual((done.returncode, done.stdout.startswith("/dev/shm/torchelastic_")), (0, memory), done)
-            self.assertEqual("no log directory, so no logs and no error files: " in done.stderr, not memory, done.stderr)
+            done = self.run_with_mounts(command)
+            self.assertEqual((done.returncode, done.stdout.startswith(b"/dev/shm/torchelastic_")), (0, memory), done)
+            self.assertEqual(b"no log directory, so no logs and no error files: " in done.stderr, not memory, done.stderr)
 
     def test_memory_of_a_job_whose_launcher_was_killed_is_cleared_by_the_next(self):
         os.mkdir(self.path("tmp"))
@@ -152,17 +153,13 @@ class Records(Scratch, unittest.TestCase):
         self.assertEqual(os.listdir(self.path("tmp")), [])
 
     def test_a_full_log_disk_is_told_and_the_job_goes_on(self):
-        if os.geteuid() != 0:
-            self.skipTest("mounting needs root")
         logs = self.path("logs")
         os.mkdir(logs)
         # 64 KiB for the logs of a worker that writes 1 MB
         command = (f"mount -t tmpfs -o size=64k none {logs} && exec {TORCHUP} --log-dir={logs} --tee=1 "
                    f"--result-file={self.path('result')} --events={self.path('events.jsonl')} -- sh -c "
                    "'yes 123456789 | head -n 100000; echo the end'")
-        done = subprocess.run(["unshare", "-m", "sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
-        if b"unshare" in done.stderr or b"mount:" in done.stderr:
-            self.skipTest(done.stderr.decode())
+        done = self.run_with_mounts(command)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count(b"\n"), 100_001)
         self.assertTrue(done.stdout.endswith(b"]:the end\n"))
