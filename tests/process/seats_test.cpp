@@ -178,7 +178,8 @@ TEST_CASE("a task of another user is not heard", "[process][seats]") {
   Beside task{[&] {
     if (!become_nobody()) return 1;
     const UniqueFd agent = connected_to(name);
-    if (!agent || !send_packet(agent.get(), card_text({1, {}, {}}))) return 2;
+    if (!agent) return 2;
+    static_cast<void>(send_packet(agent.get(), card_text({1, {}, {}})));  // to one who may have gone already
     char nothing = 0;
     return ::recv(agent.get(), &nothing, 1, 0) <= 0 ? 3 : 4;
   }};
