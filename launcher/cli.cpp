@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "launcher/core/options/command_line_words.hpp"
 #include "launcher/core/options/exit_codes.hpp"
 
 namespace torchup {
@@ -17,6 +18,7 @@ namespace {
 
 constexpr const char* usage = "usage: torchup [options] program [arguments]\n";
 constexpr std::string_view legacy_name = "torchup-launch";
+constexpr std::string_view torchrun_name = "torchrun";
 constexpr const char* legacy_warning =
     "torchup-launch: FutureWarning: The module torch.distributed.launch is deprecated\n"
     "and will be removed in future. Use torchup (torchrun).\n"
@@ -60,7 +62,7 @@ class NamedOptions {
 
 /// The options of the table as CLI11 knows them: it reads them, their types and choices, and writes the help.
 ///
-/// What it cannot do is done by hand, in core/option_table's split_command_line: argparse's rules for where the program
+/// What it cannot do is done by hand, in core/options/command_line_words: argparse's rules for where the program
 /// begins, for words that look like options but are none, for clusters of short options, and for one `--` too many.
 class OptionParser {
  public:
@@ -160,6 +162,7 @@ std::variant<CommandLine, Answer> parse_command_line(std::span<const std::string
   if (error) return usage_error(*error);
   line.program = std::move(split.program);
   line.legacy = as_launch && !line.options.flag("use-env");
+  line.as_torchrun = as_launch || name == torchrun_name;
   if (as_launch) std::fputs(legacy_warning, stderr);
   return line;
 }

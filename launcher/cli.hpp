@@ -14,6 +14,7 @@ struct CommandLine {
   OptionValues options;              ///< of the command line only
   std::vector<std::string> program;  ///< the program and its arguments; may be empty where none is needed
   bool legacy = false;               ///< started as torchup-launch, without --use-env
+  bool as_torchrun = false;          ///< started by a name that stands for torchrun's
 };
 
 /// What ends the program at once: help, or an error.

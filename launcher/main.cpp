@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <malloc.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,53 +9,51 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
 #include <fstream>
-#include <stdexcept>
+#include <optional>
 #include <system_error>
 #include <variant>
 
 #include "launcher/cli.hpp"
+#include "launcher/core/fan_out/remote_command.hpp"
 #include "launcher/core/options/completion.hpp"
 #include "launcher/core/plan/descriptor_need.hpp"
 #include "launcher/core/plan/plan.hpp"
+#include "launcher/core/plan/plan_fan_out.hpp"
+#include "launcher/core/plan/plan_json.hpp"
 #include "launcher/core/plan/worker_environment.hpp"
+#include "launcher/core/scheduler/batch_script.hpp"
+#include "launcher/core/scheduler/seat_words.hpp"
+#include "launcher/core/scheduler/visible_count.hpp"
 #include "launcher/os/agent/agent_runner.hpp"
+#include "launcher/os/agent/slurm_commands.hpp"
 #include "launcher/os/diagnosis/health_check.hpp"
 #include "launcher/os/diagnosis/native_stack.hpp"
+#include "launcher/os/fan_out/front.hpp"
+#include "launcher/os/fan_out/link_agent.hpp"
 #include "launcher/os/io/own_log.hpp"
 #include "launcher/os/io/program_file.hpp"
 #include "launcher/os/io/regular_file.hpp"
 #include "launcher/os/machine/cpus.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/machine/gpus.hpp"
+#include "launcher/os/machine/own_environment.hpp"
+#include "launcher/os/machine/process_stat.hpp"
+#include "launcher/os/machine/random_run_id.hpp"
 #include "launcher/os/rehearsal/node_fault.hpp"
 #include "launcher/os/rehearsal/node_starter.hpp"
 #include "launcher/os/rehearsal/starter_link.hpp"
 #include "launcher/os/worker/child_process.hpp"
+#include "launcher/os/worker/seats.hpp"
 #include "launcher/plan_text.hpp"
 #include "rendezvous/base/exit_codes.hpp"
+#include "rendezvous/net/io/node_identity.hpp"
 #include "rendezvous/net/io/token.hpp"
 
 namespace torchup {
 namespace {
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
-}
-
-std::string random_uuid() {
-  std::array<unsigned, 4> words{};
-  if (::getrandom(words.data(), sizeof words, 0) != sizeof words)
-    throw std::runtime_error{"the kernel gives no random bytes"};
-  words[1] = (words[1] & 0xffff0fffU) | 0x4000U;
-  words[2] = (words[2] & 0x3fffffffU) | 0x80000000U;
-  std::array<char, 37> text{};
-  std::snprintf(text.data(), text.size(), "%08x-%04x-%04x-%04x-%04x%08x", words[0], words[1] >> 16, words[1] & 0xffffU,
-                words[2] >> 16, words[2] & 0xffffU, words[3]);
-  return text.data();
-}
 
 /// Of a longer file the beginning, with more than `bytes_max` bytes.
 Result<std::string> read_user_file(const std::string& path, std::size_t bytes_max) {
@@ -69,6 +66,14 @@ Result<std::string> read_user_file(const std::string& path, std::size_t bytes_ma
   } while (file && content.size() <= bytes_max);
   if (!file && !file.eof()) return system_error(path);
   return content;
+}
+
+/// A pipe or device may never end.
+Result<std::string> read_plain_file(const std::string& path, std::size_t bytes_max) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return system_error(path);
+  if (!S_ISREG(status.st_mode)) return fail(errc::bad_value, path + " is no plain file");
+  return read_user_file(path, bytes_max);
 }
 
 Machine this_machine() {
@@ -85,11 +90,15 @@ Machine this_machine() {
     return cpus;
   };
   machine.gpus = [] { return read_gpus(); };
-  machine.random_run_id = random_uuid;
+  machine.random_run_id = random_run_id;
   machine.script = [](const std::string& path) {
     return read_regular_file(path, script_bytes_max);  // one that is too long is refused with its place
   };
-  machine.host = host_name();
+  machine.file = read_plain_file;
+  machine.unix_seconds = [] { return static_cast<std::int64_t>(::time(nullptr)); };
+  machine.time_left = ask_time_left;
+  machine.writable = [](const std::string& path) { return ::access(path.c_str(), W_OK) == 0; };
+  machine.host = own_host_name();
   return machine;
 }
 
@@ -218,6 +227,7 @@ Result<std::string> read_token(const OptionValues& options, std::string from_var
 Result<> check_machine(const LaunchConfig& plan) {
   if (auto checked = check_log_folder(plan.output.log_dir); !checked) return checked;
   if (auto checked = check_output_file("--result-file", plan.output.result_file); !checked) return checked;
+  if (auto checked = check_output_file("--termination-log", plan.output.termination_log); !checked) return checked;
   if (auto checked = check_output_file("--events", plan.output.events_file); !checked) return checked;
   const std::string lacking = descriptors_lacking(plan, descriptor_limit());
   return lacking.empty() ? Result<>{} : fail(errc::refused, lacking);
@@ -233,6 +243,7 @@ std::variant<CommandLine, int> read_options(std::span<const std::string> words, 
   if (line.options.has("config")) {
     if (auto read = read_config_file(line.options); !read) return refuse(read.error());
   }
+  if (line.as_torchrun) line.options.derive("scheduler", "none", "the name torchrun");
   if (auto checked = check_types(line.options); !checked) return give(usage_error(checked.error().message()));
   if (line.program.empty() && !line.options.flag("preflight-only")) {
     return give(usage_error("the following arguments are required: training_script, training_script_args"));
@@ -240,16 +251,98 @@ std::variant<CommandLine, int> read_options(std::span<const std::string> words, 
   return std::move(line);
 }
 
-int launch(std::span<const std::string> words, std::string token, const StarterLink& starter, Guarded guarded) {
+/// The name under which the tasks of this node find each other. What starts them all without a name is their parent.
+std::string name_of_seats(const SchedulerPart& scheduler, const Guarded& guarded) {
+  const std::string step = scheduler.step.empty() ? fmt::format("{}", parent_of(guarded.outer)) : scheduler.step;
+  return seat_name(fmt::format("{}.{}", step, scheduler.node.value_or(0)), ::geteuid());  // nodes may share a machine
+}
+
+/// Of several tasks that the scheduler starts on this node the first is the agent, with workers in the places of all.
+/// Returns the code with which this process is to end at once, where it is another, or the GPUs are not for all.
+std::optional<int> take_seats(LaunchConfig& plan, const Guarded& guarded, const LogWords& log, Seats& seats) {
+  const SchedulerPart& scheduler = plan.scheduler;
+  if (scheduler.tasks == 1) return std::nullopt;
+  const auto cpus = read_cpus();
+  if (!cpus) return refuse(cpus.error(), log);
+  const SeatCard own{scheduler.task, cpus->allowed, this_machine().variable(cuda_devices)};
+  const std::string name = name_of_seats(scheduler, guarded);
+  if (scheduler.task > 0) {
+    const SeatEnd end = sit(name, own);
+    if (!end.why.empty() && scheduler.task == 1) Log{own_log(log)}.tell({LogLevel::error, end.why});  // for all of them
+    return end.exit_code;
+  }
+  if (auto gathered = seats.gather(name, scheduler.tasks); !gathered) {
+    plan.gives_up = gathered.error().message();
+    return std::nullopt;
+  }
+  std::vector<SeatCard> cards = seats.cards();
+  cards.push_back(own);
+  auto seated = seat_workers(cards, scheduler.tasks, plan.local_world_size, scheduler.gpus);
+  if (!seated) {
+    const int status = refuse(seated.error(), log);
+    seats.tell(status);
+    return status;
+  }
+  bind_to_seats(*std::move(seated), plan);
+  return std::nullopt;
+}
+
+/// --dry-run.
+int show(const LaunchConfig& plan, const OptionValues& options) {
+  return give({0, options.text("format", "sh") == "json" ? plan_as_json(plan) : plan_text(plan), ""});
+}
+
+std::optional<int> refuse_old_kernel(const LogWords& log) {
+  const auto checked = check_kernel();
+  if (checked) return std::nullopt;
+  static_cast<void>(refuse(checked.error(), log));
+  return exit_code::unfit;
+}
+
+/// --hosts and its like: the agents are started elsewhere.
+int launch_on_hosts(const CommandLine& line, const Machine& machine, std::string token, Guarded guarded) {
+  const LogWords log = log_words(line.options);
+  const FanOutFacts facts{{machine.variable, machine.file, machine.host},
+                          own_environment(),
+                          own_directory(),
+                          own_program(),
+                          TORCHUP_VERSION};
+  auto front = plan_fan_out(line.options, line.program, line.legacy, machine, facts);
+  if (!front) return refuse(front.error(), log);
+  if (auto checked = check_machine(front->job); !checked) return refuse(checked.error(), log);
+  if (auto lacking = descriptors_lacking(front->hosts.settings.hosts.size(), descriptor_limit()); !lacking.empty()) {
+    return refuse(fail(errc::refused, std::move(lacking)), log);
+  }
+  auto secret = read_token(line.options, std::move(token));
+  if (!secret) return refuse(secret.error(), log);
+  front->hosts.agents.token = *std::move(secret);
+  if (line.options.flag("print-env")) return give(environment_answer(front->job, line.options));
+  if (line.options.flag("dry-run")) return show(front->job, line.options);
+  if (const auto status = refuse_old_kernel(log)) return *status;
+  return run_front(*front, std::move(guarded), machine.host);
+}
+
+int launch(std::span<const std::string> words, std::string token, const StarterLink& starter, Guarded guarded,
+           std::optional<LinkedNode> linked) {
   Machine machine = this_machine();
+  machine.starter = [outer = guarded.outer] { return command_line(parent_of(outer), starter_bytes_max); };
   auto node = rehearsed_node(starter);
   if (!node) return refuse(node.error());
+  machine.linked = std::move(linked);
+  if (machine.linked) machine.host = machine.linked->plan.name;
   machine.rehearsed = *node;
   if (machine.rehearsed) machine.host = fmt::format("node{}", machine.rehearsed->index);
   const auto read = read_options(words, machine);
   if (const int* const status = std::get_if<int>(&read)) return *status;
   const auto& line = std::get<CommandLine>(read);
   const LogWords log = log_words(line.options);
+  if (line.options.has("print-batch-script")) {
+    const auto script = batch_script(line.options.text("print-batch-script"), line.options, line.program);
+    return script ? give({0, *script, ""}) : refuse(script.error(), log);
+  }
+  if (!machine.linked && asks_for_hosts(line.options)) {
+    return launch_on_hosts(line, machine, std::move(token), std::move(guarded));
+  }
   auto plan = make_plan(line.options, line.program, line.legacy, machine);
   if (!plan) return refuse(plan.error(), log);
   if (auto checked = check_machine(*plan); !checked) return refuse(checked.error(), log);
@@ -257,13 +350,21 @@ int launch(std::span<const std::string> words, std::string token, const StarterL
   if (!secret) return refuse(secret.error(), log);
   plan->rendezvous.token = *std::move(secret);
   if (line.options.flag("print-env")) return give(environment_answer(*plan, line.options));
-  if (line.options.flag("dry-run")) return give({0, plan_text(*plan), ""});
-  if (auto checked = check_kernel(); !checked) {
-    static_cast<void>(refuse(checked.error(), log));
-    return exit_code::unfit;
+  if (line.options.flag("dry-run")) {
+    if (auto learned = learn_deadline(machine, *plan); !learned) return refuse(learned.error(), log);
+    return show(*plan, line.options);
   }
+  if (const auto status = refuse_old_kernel(log)) return *status;
   if (plan->rehearsal.nodes > 0) return run_rehearsed_nodes(*plan, guarded, words, token, machine.host);
-  run_agent(*plan, std::move(guarded), machine.host);
+  Seats seats;
+  if (const auto status = take_seats(*plan, guarded, log, seats)) return *status;
+  if (auto learned = learn_deadline(machine, *plan); !learned) {
+    const int status = refuse(learned.error(), log);
+    seats.tell(status);
+    return status;
+  }
+  const std::string& told = plan->scheduler.own_name;
+  run_agent(*plan, std::move(guarded), told.empty() ? machine.host : told, std::move(seats));
 }
 
 }  // namespace
@@ -278,14 +379,19 @@ int main(int argc, char** argv) {
   if (argc == torchup::node_fault_words && argv[1] == torchup::node_fault_word) {
     return torchup::bring_about_node_fault(argv);
   }
+  std::optional<torchup::LinkedNode> linked;
+  if (const auto start = argc == 2 ? torchup::read_link_word(argv[1]) : std::nullopt)
+    linked = torchup::link_agent(*start);
   std::string token = torchup::take_token_variable();  // from both processes
+  if (linked) token = linked->plan.token;
   const torchup::StarterLink starter = torchup::take_starter_link();
   torchup::Guarded guarded = torchup::become_guarded();
   // One arena for all threads: each costs more than everything that the small ones allocate.
   ::mallopt(M_ARENA_MAX, 1);
-  const std::vector<std::string> words(argv, argv + argc);
+  const std::vector<std::string> words =
+      linked ? torchup::words_of(linked->plan) : std::vector<std::string>(argv, argv + argc);
   try {
-    return torchup::launch(words, std::move(token), starter, std::move(guarded));
+    return torchup::launch(words, std::move(token), starter, std::move(guarded), std::move(linked));
   } catch (const std::exception& error) {
     const int status = torchup::report(error);
     static_cast<void>(torchup::kill_descendants(std::chrono::seconds{10}));

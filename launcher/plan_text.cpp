@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "launcher/core/text/signals.hpp"
+
 namespace torchup {
 namespace {
 
@@ -39,6 +41,14 @@ std::string hang_text(const JobTerms& terms) {
   return fmt::format("{}, then {}", limit, actions[static_cast<std::size_t>(terms.on_hang)]);
 }
 
+std::string stop_text(const LaunchConfig& plan) {
+  const StopBefore& stop = *plan.stop_before;
+  if (stop.untold) return "when another node does: here nobody tells when the time of this job ends";
+  if (!plan.deadline) return "never: the time of this job has no end";
+  return fmt::format("{} before {}  ({}), over the page or by {}", exact_seconds(stop.lead), *plan.deadline,
+                     plan.origins.deadline, signal_text(stop.signal));
+}
+
 std::string statements_text(const RehearsalScript& script) {
   std::string text = to_text(script);
   text.pop_back();  // its last line's end
@@ -48,10 +58,13 @@ std::string statements_text(const RehearsalScript& script) {
 
 std::string rendezvous_text(const LaunchConfig& plan) {
   const RendezvousConfig& meeting = plan.rendezvous;
+  if (plan.front && !meeting.endpoint) return "in this process, over the links to the hosts";
   if (plan.rehearsal.nodes > 0) return "c10d, on a free port of 127.0.0.1";
   if (plan.one_node() && !meeting.endpoint) return "in this process, workers meet on a free port of 127.0.0.1";
-  const std::string name = meeting.backend == Backend::static_ ? "static, " : "c10d, ";
-  return name + (meeting.endpoint ? to_string(*meeting.endpoint) : std::string{"localhost"});
+  std::string text = meeting.backend == Backend::static_ ? "static, " : "c10d, ";
+  text += meeting.endpoint ? to_string(*meeting.endpoint) : std::string{"localhost"};
+  for (const Port port : plan.scheduler.further_ports) text += fmt::format(", else {}", port.value());
+  return text;
 }
 
 }  // namespace
@@ -61,16 +74,28 @@ std::string plan_text(const LaunchConfig& plan) {
   const auto line = [&](const char* name, const std::string& value) {
     text << name << std::string(18 - std::min<std::size_t>(17, std::string_view{name}.size()), ' ') << value << '\n';
   };
+  const auto told = [&](const char* name, const std::string& value, const std::string& from) {
+    line(name, fmt::format("{}  ({})", value, from));
+  };
   const auto number = [](auto value) { return fmt::format("{}", value); };
-  line("nodes", plan.terms.min_nodes == plan.terms.max_nodes
-                    ? number(plan.terms.min_nodes)
-                    : fmt::format("{} to {}", plan.terms.min_nodes, plan.terms.max_nodes));
-  line("workers here", number(plan.local_world_size));
+  if (!plan.scheduler.name.empty()) line("scheduler", plan.scheduler.name);
+  told("nodes",
+       plan.terms.min_nodes == plan.terms.max_nodes
+           ? number(plan.terms.min_nodes)
+           : fmt::format("{} to {}", plan.terms.min_nodes, plan.terms.max_nodes),
+       plan.origins.nodes);
+  if (const auto rank = plan.node_rank()) told("node rank", number(*rank), plan.origins.node_rank);
+  if (!plan.scheduler.hosts.empty()) told("hosts", words_text(plan.scheduler.hosts), plan.scheduler.hosts_from);
+  if (plan.hosts_count_workers()) {
+    line("workers", "on each host its slots, else its GPUs, else 1");
+  } else {
+    told(plan.front ? "workers on each" : "workers here", number(plan.local_world_size), plan.origins.workers);
+  }
   line("role", plan.role);
-  line("rendezvous", rendezvous_text(plan));
-  line("run id", plan.rendezvous.run_id.value());
+  told("rendezvous", rendezvous_text(plan), plan.origins.endpoint);
+  told("run id", plan.rendezvous.run_id.value(), plan.origins.run_id);
   if (!plan.preflight.only) {
-    line("program", fmt::format("{}  ({})", plan.program.executable, plan.program.reason));
+    if (!plan.front) line("program", fmt::format("{}  ({})", plan.program.executable, plan.program.reason));
     line("command", words_text(plan.program.command));
   }
   if (!plan.preload.empty()) {
@@ -83,7 +108,9 @@ std::string plan_text(const LaunchConfig& plan) {
   if (!plan.preflight.health_check.empty()) line("health check", words_text({"sh", "-c", plan.preflight.health_check}));
   if (!plan.worker_hook) line("worker hook", "none");
   line("max restarts", number(plan.terms.max_restarts));
-  line("stop", fmt::format("signal, {}, SIGKILL", exact_seconds(plan.stop_grace)));
+  told("stop", fmt::format("signal, {}, SIGKILL", exact_seconds(plan.stop_grace)), plan.origins.shutdown_timeout);
+  if (plan.stop_before) line("save and stop", stop_text(plan));
+  if (plan.requeue) line("requeue", fmt::format("{} times at most", plan.requeue->most));
   line("signals", plan.signals_to_handle);
   line("hangs", hang_text(plan.terms));
   line("stragglers", plan.terms.straggler_window == Duration{0}

@@ -35,7 +35,7 @@ Examples
 
   Python   torch.distributed.TCPStore("node0", 29400, is_master=False)
   torchrun --rdzv-backend=c10d --rdzv-endpoint=node0:29400 ...
-  curl     http://localhost:29400/status    also /healthz and /metrics (Prometheus)
+  curl     http://localhost:29400/status    also /metrics (Prometheus); /healthz and /readyz are open
 
 With --state-dir this process may be ended, killed and replaced while jobs run: agents come back within seconds, nothing
 is restarted, and what was counted stays counted. Nothing is told to an agent that would not survive. A file that is

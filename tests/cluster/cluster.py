@@ -3,7 +3,6 @@
 Everything is removed when the `with` block ends: processes by the pids that were started here, namespaces by name.
 """
 
-import json
 import os
 import re
 import signal
@@ -15,8 +14,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "support"))
 from torchupd import Torchupd  # noqa: E402
+from workers_log import WorkersLog  # noqa: E402
 
-WORKER = Path(__file__).with_name("node_worker.py")
 IPV6 = os.path.exists("/proc/net/if_inet6")
 
 
@@ -85,7 +84,7 @@ class Agent:
         return self.err.read_text(errors="replace")
 
 
-class Cluster:
+class Cluster(WorkersLog):
     def __init__(self, launcher, nodes):
         if os.geteuid() != 0:
             skip("network namespaces need root")
@@ -98,8 +97,7 @@ class Cluster:
     def __enter__(self):
         self.directory = tempfile.TemporaryDirectory(prefix="torchup-cluster-")
         self.dir = Path(self.directory.name)
-        self.log = self.dir / "workers.jsonl"
-        self.log.touch()
+        self.begin_log(self.dir)
         self.spaces = []
         try:
             self._make_spaces()
@@ -215,7 +213,7 @@ class Cluster:
         command = [self.launcher, f"--nnodes={nnodes}", f"--nproc-per-node={workers}", "--rdzv-id=job1",
                    "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint or self.address(0) + ':29400'}",
                    f"--rdzv-conf={conf}", f"--lease={lease}", "--shutdown-timeout=2", *options,
-                   *(program or [sys.executable, "-S", WORKER, self.dir])]
+                   *(program or self.worker())]
         if not program:
             command.insert(-4, "--no-python")
         self.agents.append(Agent(self, node, [*behind, *command]))
@@ -228,57 +226,6 @@ class Cluster:
         self.others.append(process)
         return process
 
-    def started(self):
-        """What workers wrote when they started, one entry each."""
-        return [json.loads(line) for line in self.log.read_text().rpartition("\n")[0].splitlines()]  # not one half written
-
-    def rounds(self):
-        """The entries by round: workers of one round meet at one store."""
-        rounds = {}
-        for entry in self.started():
-            rounds.setdefault((entry["master"], entry["restarts"], entry["world"]), []).append(entry)
-        return list(rounds.values())
-
-    def round_of(self, world, after=0, limit=40.0):
-        """The entries of the first complete round of `world` workers whose index is at least `after`."""
-        def find():
-            for entries in self.rounds()[after:]:
-                if entries[0]["world"] == world and len(entries) == world:
-                    return entries
-            return None
-
-        return wait_for(f"a round of {world} workers", find, limit)
-
-    def release(self):
-        """All workers of now and later exit 0."""
-        (self.dir / "release").touch()
-
-    def fail(self, rank, code=3):
-        """The worker of that rank in the last round exits with `code`."""
-        pid = [entry for entry in self.rounds()[-1] if entry["rank"] == rank][0]["pid"]
-        self.tell_to_fail(pid, code)
-
-    def tell_to_fail(self, pid, code):
-        """The worker reads its code as soon as the file is there."""
-        (self.dir / f"code.{pid}").write_text(str(code))
-        (self.dir / f"code.{pid}").rename(self.dir / f"fail.{pid}")
-
-    def check_ranks(self):
-        """In every round ranks are dense and unique, and all agree on the world; a node's ranks are consecutive."""
-        for entries in self.rounds():
-            ranks = [entry["rank"] for entry in entries]
-            world = entries[0]["world"]
-            assert len(set(ranks)) == len(ranks) and all(0 <= rank < world for rank in ranks), entries
-            by_node = {}
-            for entry in entries:
-                by_node.setdefault(entry["group_rank"], []).append(entry)
-            for node in by_node.values():
-                assert len({entry["host"] for entry in node}) == 1, entries
-                own = [entry["rank"] for entry in node]
-                # A round that was stopped while it started has not all its workers; one that has, has them side by side.
-                if len(entries) == world:
-                    assert max(own) - min(own) + 1 == len(own), entries
-
     def nothing_left(self, limit=10.0):
         wait_for("no process of the jobs lives", lambda: not self.leftovers(), limit)
         self.check_ranks()
@@ -287,9 +234,6 @@ class Cluster:
         daemons = {process.pid for process in self.others}
         wait_for("no process of the jobs lives", lambda: not set(self.leftovers()) - daemons)
         self.check_ranks()
-
-    def restart_counts(self):
-        return [entries[0]["restarts"] for entries in self.rounds()]
 
 
 scenarios = {}

@@ -11,7 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from cluster import IPV6, WORKER, Cluster, alive, main, scenario, scenarios, skip, wait_for
+from cluster import IPV6, Cluster, alive, main, scenario, scenarios, skip, wait_for
+from workers_log import WORKER
 
 
 @scenario

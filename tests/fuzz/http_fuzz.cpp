@@ -45,7 +45,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     boost::asio::io_context loop{1};
     HttpOptions options;
     options.token = "t";
-    options.pages["/a"] = {"text/plain", [] { return std::string{"page\n"}; }};
+    options.pages["/a"] = {"text/plain", [] { return std::string{"secret\n"}; }};
+    options.pages["/r"] = probe_page([] { return "waiting"; });
     HttpService service{loop, std::move(options)};
     service.serve(UniqueFd{ends[1]});
     send_all(ours.get(), {reinterpret_cast<const char*>(data), size});
@@ -53,5 +54,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   const std::string answer = receive_all(ours.get());
   fuzz::require(answer.empty() || answer.starts_with("HTTP/1."));
+  const std::string_view sent{reinterpret_cast<const char*>(data), size};
+  const bool proved = sent.find("Bearer t") != std::string_view::npos;
+  fuzz::require(proved || answer.find("secret") == std::string::npos);
   return 0;
 }

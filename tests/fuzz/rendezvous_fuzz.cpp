@@ -108,13 +108,18 @@ class Job {
     join.terms.max_nodes = 3;
     join.terms.max_restarts = 1;
     join.terms.last_call = std::chrono::seconds{choice / 16 % 2};
+    if (choice / 64 % 2 == 1) {
+      join.terms.rank_order = RankOrder::index;
+      join.terms.hostlist = "h[0-4]";
+      join.group_rank = GroupRank{static_cast<int>(who % 3)};
+    }
     const auto placed = placed_.find(who);
     if (choice / 32 % 2 == 1 && placed != placed_.end()) join.former = placed->second;
     return join;
   }
   void proper_join(std::uint32_t who, std::uint8_t choice) { say(who, AgentMessage{join_of(who, choice)}); }
   void proper_resume(std::uint32_t who, std::uint8_t choice) {
-    Resume resume{.join = join_of(who, 0)};
+    Resume resume{.join = join_of(who, choice & 64)};
     const auto placed = placed_.find(who);
     if (placed != placed_.end() && choice % 5 != 0) {
       resume.stage = static_cast<Resume::Stage>(choice % 5);

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -127,6 +128,27 @@ TEST_CASE("two agents run a job over sockets, and hear the same verdict", "[net]
   b.link->finish(5s, [&] { ++done; });
   REQUIRE(run_until(loop, [&] { return done == 2; }));
   REQUIRE(run_until(loop, [&] { return daemon.sessions.count() == 0; }));
+}
+
+TEST_CASE("an agent may be given its connection, and ends with it", "[net][agent_link]") {
+  asio::io_context loop;
+  Daemon daemon{loop, {.embedded = true, .only_job = "job"}};
+  const auto given = [&] {
+    std::array<int, 2> ends{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+    daemon.sessions.serve(UniqueFd{ends[1]});
+    return [&loop, connection = ends[0]](AgentLink::Handler handler) {
+      const Endpoint nowhere{"the front", Port{1}};
+      return attach(loop, {.run_id = RunId{"job"}, .endpoint = nowhere, .connection = connection}, std::move(handler));
+    };
+  };
+  Agent a{given()};
+  Agent b{given()};
+  run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2});
+  REQUIRE(a.last<Placed>()->placement.master_addr == "127.0.0.1");
+  daemon.sessions.set_cut(true);
+  REQUIRE(run_until(loop, [&] { return a.lost() && b.lost(); }));
+  REQUIRE(a.lost()->exit_code == 67);
 }
 
 TEST_CASE("the agent that hosts waits until the others have the verdict", "[net][agent_link]") {
@@ -390,7 +412,7 @@ TEST_CASE("nobody at the endpoint is 67 after the join timeout, and said before"
   asio::io_context loop;
   tcp::acceptor bound{loop, tcp::v4()};
   bound.bind({asio::ip::address_v4::loopback(), 0});  // bound and not listening: refused
-  Agent a = Agent::over_tcp(loop, {"127.0.0.1", Port{bound.local_endpoint().port()}}, "", 400ms);
+  Agent a = Agent::over_tcp(loop, {"127.0.0.1", Port{bound.local_endpoint().port()}}, "", 1s);
   a.link->send(join_of("a", {}));
   REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
   REQUIRE(a.lost()->exit_code == 67);
@@ -422,7 +444,7 @@ TEST_CASE("a token file that others could read is refused", "[net][token]") {
   };
   write_token("a token of 23 characters\n");
   REQUIRE(*read_token_file(name) == "a token of 23 characters");
-  ::fchmod(file.get(), 0640);
+  ::fchmod(file.get(), 0604);  // of groups: token_test.cpp
   REQUIRE(read_token_file(name).has_error());
   ::fchmod(file.get(), 0600);
   write_token("\n");

@@ -120,6 +120,25 @@ TEST_CASE("who does not say hello in time is closed", "[net][agent_sessions]") {
   REQUIRE(at.sessions.count() == 0);
 }
 
+TEST_CASE("agents of other jobs are told that the port is another job's, whatever else is wrong with them",
+          "[net][agent_sessions]") {
+  AgentPort at{{.only_job = "ours"}};
+  const auto refusal = [&](Hello hello) {
+    Script agent{at};
+    agent.say(std::string{agent_preface});
+    agent.say(AgentFrame{std::move(hello)});
+    REQUIRE(at.run_until([&] { return agent.heard_of<Refused>(); }));
+    std::string_view rest = agent.heard;
+    return std::get<Refused>(**take_coordinator_frame(rest)).reason;
+  };
+  const std::string others = std::string{port_of_another_job} + "ours";
+  REQUIRE(refusal(Hello{.run_id = RunId{"theirs"}}) == others);
+  REQUIRE(refusal(Hello{.version_min = 98, .version_max = 99, .run_id = RunId{"theirs"}}) == others);
+  REQUIRE(refusal(Hello{.has_token = true, .run_id = RunId{"theirs"}}) == others);
+  REQUIRE(refusal(Hello{.version_min = 98, .version_max = 99, .run_id = RunId{"ours"}}).find("versions") !=
+          std::string::npos);
+}
+
 TEST_CASE("who is welcome and does not join in time is closed, and who has joined is not", "[net][agent_sessions]") {
   AgentPort at{{.join_limit = 1s}};
   Script idle{at}, joined{at};

@@ -1,6 +1,7 @@
 #include "rendezvous/net/agent/attach.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -109,6 +110,88 @@ TEST_CASE("of agents on one machine with one endpoint the first hosts and the ot
   a.link->send(WorkersSucceeded{Round{0}});
   b.link->send(WorkersSucceeded{Round{0}});
   REQUIRE(run_until(loop, [&] { return a.last<End>() && b.last<End>(); }));
+}
+
+TEST_CASE("where the port is taken nodes meet at a further one, whoever has the first", "[net][attach]") {
+  asio::io_context loop;
+  const Port further = free_port();
+  const auto at = [&](Port port, const std::string& run_id, bool is_host) {
+    return [&, port, run_id, is_host](AgentLink::Handler handler) {
+      return attach(loop,
+                    {.run_id = RunId{run_id},
+                     .endpoint = Endpoint{"127.0.0.1", port},
+                     .further_ports = {further},
+                     .is_host = is_host,
+                     .join_timeout = 30s},
+                    std::move(handler));
+    };
+  };
+  SECTION("a program that says nothing") {
+    const tcp::acceptor silent{loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0}};
+    const Port taken{silent.local_endpoint().port()};
+    Agent a{at(taken, "job", true)}, b{at(taken, "job", false)};
+    run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2});
+  }
+  SECTION("another job") {
+    const Port taken = free_port();
+    Agent other{at(taken, "other", true)};
+    other.link->send(join_of("c", {}));
+    REQUIRE(run_until(loop, [&] { return other.last<HostStore>() != nullptr; }));
+    Agent a{at(taken, "job", true)}, b{at(taken, "job", false)};
+    run_round(loop, a, b, {.min_nodes = 2, .max_nodes = 2});
+  }
+}
+
+TEST_CASE("whoever hosts a short job stays to tell nodes that come only now", "[net][attach]") {
+  asio::io_context loop;
+  const Port port = free_port();
+  const auto at = [&](bool is_host) {
+    return [&, is_host](AgentLink::Handler handler) {
+      return attach(
+          loop,
+          {.run_id = RunId{"job"}, .endpoint = Endpoint{"127.0.0.1", port}, .is_host = is_host, .join_timeout = 30s},
+          std::move(handler));
+    };
+  };
+  const JobTerms terms{.min_nodes = 2, .max_nodes = 2, .hostlist = "a,b,c"};
+  Agent a{at(true)}, b{at(false)};
+  run_round(loop, a, b, terms);
+  a.link->send(WorkersSucceeded{Round{0}});
+  b.link->send(WorkersSucceeded{Round{0}});
+  REQUIRE(run_until(loop, [&] { return a.last<End>() && b.last<End>(); }));
+  bool done = false;
+  a.link->finish(30s, [&] { done = true; });
+  b.link.reset();
+  REQUIRE_FALSE(run_until(
+      loop, [&] { return done; }, 200ms));
+  Agent c{at(false)};
+  c.link->send(join_of("c", terms));
+  REQUIRE(run_until(loop, [&] { return c.last<End>() != nullptr; }));
+  REQUIRE(c.last<End>()->verdict.exit_code == 0);
+  c.link.reset();
+  REQUIRE(run_until(
+      loop, [&] { return done; }, 10s));
+}
+
+TEST_CASE("an agent that finds all its ports taken says which they are", "[net][attach]") {
+  asio::io_context loop;
+  const tcp::acceptor first{loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0}},
+      second{loop, tcp::endpoint{asio::ip::address_v4::loopback(), 0}};
+  Agent a{[&](AgentLink::Handler handler) {
+    return attach(loop,
+                  {.run_id = RunId{"job"},
+                   .endpoint = Endpoint{"127.0.0.1", Port{first.local_endpoint().port()}},
+                   .further_ports = {Port{second.local_endpoint().port()}},
+                   .listener_on = [](Port port) { return fmt::format("whoever has {}", port.value()); },
+                   .is_host = true},
+                  std::move(handler));
+  }};
+  REQUIRE(run_until(loop, [&] { return a.lost() != nullptr; }));
+  REQUIRE(a.lost()->exit_code == 67);
+  for (const tcp::acceptor* const port : {&first, &second}) {
+    const std::string number = std::to_string(port->local_endpoint().port());
+    REQUIRE(a.lost()->reason.find(number + " by whoever has " + number) != std::string::npos);
+  }
 }
 
 TEST_CASE("an agent whose port was taken hosts after all when its holder goes without an answer", "[net][attach]") {

@@ -167,7 +167,7 @@ TEST_CASE("how late workers are stands among the metrics", "[net]") {
   terms.straggler_window = straggler_window_min;
   Two agents{terms};
   const auto metrics = [&] {
-    return pages([] { return StoreServerStatus{}; }, agents.daemon.coordinator).at("/metrics").body();
+    return pages([] { return StoreServerStatus{}; }, agents.daemon.coordinator).at("/metrics").body().text;
   };
   REQUIRE(metrics().find("late_seconds") == std::string::npos);
   ProgressReport running = silent;

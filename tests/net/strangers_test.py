@@ -314,8 +314,18 @@ class Pages(DaemonCase, unittest.TestCase):
     def test_others_who_say_nothing_keep_nobody_out(self):
         silent = [self.connect(b"GET /healthz HTTP/1.1\r\n", ELSEWHERE) for _ in range(80)]
         for _ in range(20):
-            self.assertTrue(self.page("/healthz", ELSEWHERE).startswith(b"HTTP/1.1 403 "))
+            self.assertTrue(self.page("/status", ELSEWHERE).startswith(b"HTTP/1.1 403 "))
         self.assert_closed(silent[0])  # who was silent for longest
+
+    @needs_namespace
+    def test_probes_of_others_are_answered_and_keep_nobody_out(self):
+        for path in ("/healthz", "/readyz"):
+            answer = self.page(path, ELSEWHERE)
+            self.assertTrue(answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\nok\n"), answer)
+        for _ in range(80):  # each of them stays connected
+            peer = self.connect(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", ELSEWHERE)
+            self.assertTrue(receive(peer, 15).startswith(b"HTTP/1.1 200 "))
+        self.assertTrue(self.page("/status", ELSEWHERE).startswith(b"HTTP/1.1 403 "))
 
 
 def torchruns_state_when_its_writer_has_gone(case):

@@ -1,12 +1,19 @@
 #include "rendezvous/net/io/token.hpp"
 
+#include <grp.h>
+#include <linux/posix_acl.h>
+#include <linux/posix_acl_xattr.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
+#include <array>
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 using namespace torchup;
 
@@ -18,7 +25,7 @@ struct TokenFile {
     std::string name = (std::filesystem::temp_directory_path() / "torchup-token-XXXXXX").string();
     REQUIRE(::mkdtemp(name.data()));
     directory = name;
-    ::chmod(name.c_str(), 0750);
+    ::chmod(name.c_str(), 0755);
     path = (directory / "token").string();
     std::ofstream{path} << "0123456789abcdef\n";
   }
@@ -32,14 +39,37 @@ struct TokenFile {
     REQUIRE(::chmod(path.c_str(), mode) == 0);
     return read_token_file(path).has_value();
   }
-  /// As another user, to whom the group's bits give what an access list gives the service's user. Root's tests alone.
-  [[nodiscard]] bool another_reads() const {
-    REQUIRE(::seteuid(65534) == 0);
+  /// As another user, who is of these groups too. Root's tests alone.
+  [[nodiscard]] bool another_reads(const std::vector<::gid_t>& groups = {}) const {
+    std::vector<::gid_t> own(static_cast<std::size_t>(::getgroups(0, nullptr)));
+    REQUIRE(::getgroups(static_cast<int>(own.size()), own.data()) >= 0);
+    REQUIRE(::setgroups(groups.size(), groups.data()) == 0);
+    REQUIRE(::setegid(another) == 0);
+    REQUIRE(::seteuid(another) == 0);
     const bool read = read_token_file(path).has_value();
     REQUIRE(::seteuid(0) == 0);
+    REQUIRE(::setegid(0) == 0);
+    REQUIRE(::setgroups(own.size(), own.data()) == 0);
     return read;
   }
+  void belongs_to(::uid_t user, ::gid_t group) const { REQUIRE(::chown(path.c_str(), user, group) == 0); }
 
+  /// Gives another user an entry of the file's access list, as the service manager does. False: there are no such
+  /// lists.
+  [[nodiscard]] bool list_another() const {
+    constexpr auto nobody = static_cast<std::uint32_t>(ACL_UNDEFINED_ID);
+    struct List {
+      posix_acl_xattr_header header{POSIX_ACL_XATTR_VERSION};
+      std::array<posix_acl_xattr_entry, 5> entries{{{ACL_USER_OBJ, ACL_READ, nobody},
+                                                    {ACL_USER, ACL_READ, another},
+                                                    {ACL_GROUP_OBJ, 0, nobody},
+                                                    {ACL_MASK, ACL_READ, nobody},
+                                                    {ACL_OTHER, 0, nobody}}};
+    } const list;
+    return ::setxattr(path.c_str(), "system.posix_acl_access", &list, sizeof list, 0) == 0;
+  }
+
+  static constexpr ::uid_t another = 65534;
   std::filesystem::path directory;
   std::string path;
 };
@@ -48,14 +78,41 @@ struct TokenFile {
 
 TEST_CASE("a token file is its user's alone", "[net][token]") {
   const TokenFile file;
+  if (::geteuid() == 0) file.belongs_to(0, TokenFile::another);
   REQUIRE(file.is_read(0600));
   REQUIRE_FALSE(file.is_read(0640));
   REQUIRE_FALSE(file.is_read(0604));
 }
 
+TEST_CASE("a mounted Secret is root's, and its group ours", "[net][token]") {
+  const TokenFile file;
+  if (::geteuid() != 0) return;  // nobody else makes a file of root's
+  constexpr ::gid_t fs_group = 2000;
+  file.belongs_to(0, fs_group);
+  REQUIRE_FALSE(file.is_read(0440));  // by root, who can, but is not of the group
+  REQUIRE(file.another_reads({fs_group}));
+  REQUIRE(file.another_reads({1, 2, fs_group}));
+  file.belongs_to(0, TokenFile::another);  // the group of the process itself
+  REQUIRE(file.another_reads());
+  REQUIRE_FALSE(file.is_read(0444));
+  REQUIRE_FALSE(file.another_reads());
+  REQUIRE_FALSE(file.is_read(0404));
+  REQUIRE_FALSE(file.another_reads());
+  file.belongs_to(TokenFile::another, fs_group);  // one's own is nobody else's to read
+  REQUIRE_FALSE(file.is_read(0440));
+  REQUIRE_FALSE(file.another_reads({fs_group}));
+  REQUIRE_FALSE(file.is_read(0400));  // another user's, for root too
+  REQUIRE(file.another_reads());
+  file.belongs_to(1, fs_group);
+  REQUIRE_FALSE(file.is_read(0440));
+  REQUIRE_FALSE(file.another_reads({fs_group}));
+}
+
 TEST_CASE("a token that the service manager gives is root's, and the service may read it", "[net][token]") {
   const TokenFile file;
   if (::geteuid() != 0) return;  // nobody else makes a file of root's
+  file.belongs_to(0, 65533);
+  if (!file.list_another()) return;
   ::setenv("CREDENTIALS_DIRECTORY", "/nowhere", 1);
   REQUIRE_FALSE(file.is_read(0440));
   REQUIRE_FALSE(file.another_reads());

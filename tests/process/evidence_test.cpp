@@ -1,13 +1,17 @@
-// What the kernel's log says of an attempt: the real log, which everybody on the machine writes to.
+// What the kernel says of an attempt: in its log, the real one, which everybody on the machine writes to; and of ports.
 
 #include "launcher/os/output/evidence.hpp"
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
+
+#include "launcher/os/output/circumstances.hpp"
 
 using namespace torchup;
 
@@ -38,6 +42,22 @@ bool kernel_log_answers() {
 }
 
 }  // namespace
+
+TEST_CASE("who listens on a port is known by pid and command", "[process][evidence]") {
+  UniqueFd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  auto* const name = reinterpret_cast<sockaddr*>(&address);
+  REQUIRE(::bind(socket.get(), name, size) == 0);
+  REQUIRE(::getsockname(socket.get(), name, &size) == 0);
+  const Port port{ntohs(address.sin_port)};
+  REQUIRE(listener_on(port).empty());  // bound, and no more
+  REQUIRE(::listen(socket.get(), 1) == 0);
+  const std::string who = listener_on(port);
+  REQUIRE(who.starts_with("pid " + std::to_string(::getpid()) + " ("));
+  REQUIRE(who.find("launcher_machine_tests") != std::string::npos);
+}
 
 TEST_CASE("the kernel's log of an attempt ends where the next begins", "[process][evidence]") {
   if (!kernel_log_answers()) {

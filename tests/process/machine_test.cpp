@@ -235,7 +235,7 @@ TEST_CASE("facts are what other nodes get of them, however long, many or odd the
 
 TEST_CASE("the health port is there for this machine's own probes alone", "[process][machine]") {
   asio::io_context loop{1};
-  auto health = HealthPort::open(loop, Port{0}, [] { return std::string{"{}"}; });
+  auto health = HealthPort::open(loop, Port{0}, false, {[] { return "{}"; }, [] { return "ok"; }});
   REQUIRE(health.has_value());
   REQUIRE(connected(health->port(), 1));
   // One that listened at every address would be reached by this one too.
@@ -244,7 +244,7 @@ TEST_CASE("the health port is there for this machine's own probes alone", "[proc
 
 TEST_CASE("a probe for which there is no descriptor waits, and keeps nobody busy", "[process][machine]") {
   asio::io_context loop{1};
-  auto health = HealthPort::open(loop, Port{0}, [] { return std::string{"{}"}; });
+  auto health = HealthPort::open(loop, Port{0}, false, {[] { return "{}"; }, [] { return "ok"; }});
   REQUIRE(health.has_value());
   const UniqueFd probe = connected(health->port(), 1);
   REQUIRE(probe);

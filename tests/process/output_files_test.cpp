@@ -319,6 +319,17 @@ TEST_CASE("of a temporary folder with very many names so many are looked at", "[
   CHECK(left() == 0);
 }
 
+TEST_CASE("a file that is overwritten stays the file that it is", "[process][output]") {
+  test::TemporaryFolder scratch;
+  const fs::path mounted = scratch.path / "mounted";
+  REQUIRE(overwrite_file_now(mounted, "a long message").has_value());
+  fs::create_hard_link(mounted, scratch.path / "same");
+  REQUIRE(overwrite_file_now(mounted, "short").has_value());
+  CHECK(content(scratch.path / "same") == "short");
+  CHECK(overwrite_file_now(scratch.path / "none/file", "x").error().code ==
+        boost::system::errc::no_such_file_or_directory);
+}
+
 TEST_CASE("what somebody lays in a shared folder is not followed", "[process][output]") {
   test::TemporaryFolder scratch;
   const fs::path target = scratch.path / "target";

@@ -89,14 +89,16 @@ class Records(Scratch, unittest.TestCase):
         self.assertIn(b"Read-only file system", done.stderr)
 
     def test_no_place_for_temporary_files_is_told_and_the_job_goes_on(self):
-        hidden = " && ".join(f"mount -t tmpfs -o ro none {place}" for place in ("/tmp", "/var/tmp") if os.path.isdir(place))
         binary = os.path.join("/run", f"torchup_test_{os.getpid()}")
         shutil.copy(TORCHUP, binary)
         self.addCleanup(os.unlink, binary)
-        command = f"{hidden} && cd /proc && TMPDIR=/nonexistent exec {binary} echo x"
-        done = self.run_with_mounts(command)
-        self.assertEqual((done.returncode, done.stdout), (0, b"x\n"), done.stderr)
-        self.assertIn(b"no log directory, so no logs and no error files: ", done.stderr)
+        for memory in True, False:
+            places = ["/tmp", "/var/tmp", *([] if memory else ["/dev/shm"])]
+            hidden = " && ".join(f"mount -t tmpfs -o ro none {place}" for place in places if os.path.isdir(place))
+            command = f"{hidden} && cd /proc && TMPDIR=/nonexistent exec {binary} sh -c 'echo \"$TORCHELASTIC_ERROR_FILE\"'"
+            done = self.run_with_mounts(command)
+            self.assertEqual((done.returncode, done.stdout.startswith(b"/dev/shm/torchelastic_")), (0, memory), done)
+            self.assertEqual(b"no log directory, so no logs and no error files: " in done.stderr, not memory, done.stderr)
 
     def test_memory_of_a_job_whose_launcher_was_killed_is_cleared_by_the_next(self):
         os.mkdir(self.path("tmp"))

@@ -287,7 +287,8 @@ class Mistakes(Rehearsed, unittest.TestCase):
         done = subprocess.run([TORCHUP, "--dry-run", "--rehearse=at 1500ms kill rank=1 # c\nexpect exit=3", "--rehearse-nodes=3",
                                "--standalone", "true"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
-        for line in ("nodes             3", "rendezvous        c10d, on a free port of 127.0.0.1",
+        for line in ("nodes             3  (--rehearse-nodes)",
+                     "rendezvous        c10d, on a free port of 127.0.0.1  (--rehearse-nodes)",
                      "rehearsal         at 1.5s kill rank=1; expect exit=3; seed=0", "rehearsal nodes   3, agents on this machine"):
             self.assertIn(line + "\n", done.stdout)
 

@@ -33,8 +33,11 @@ class Scripts(unittest.TestCase):
             shutil.copytree(SOURCE / part, self.clone / part, ignore=shutil.ignore_patterns("__pycache__"))
         self.programs.mkdir()
         for name, text in STANDINS.items():
-            (self.programs / name).write_text(f"#!/bin/sh\n{text}\n")
-            (self.programs / name).chmod(0o755)
+            self.stand_in(name, text)
+
+    def stand_in(self, name, text):
+        (self.programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self.programs / name).chmod(0o755)
 
     def run_script(self, name, *options, standins=True):
         path = f"{self.programs}:{os.environ['PATH']}" if standins else os.environ["PATH"]
@@ -75,6 +78,24 @@ class Scripts(unittest.TestCase):
         self.assertIn("python3 -m venv .venv", calls)
         # What needs no torch is built while it is installed.
         self.assertRegex(calls, r"(?s)-DTORCHUP_WORKER_RUNTIME=OFF\n.*-DTORCHUP_WORKER_RUNTIME=ON\n")
+
+    def test_servers_that_came_for_the_tests_are_not_left_running(self):
+        (self.programs / "there").write_text("g++ cmake slurmd")
+        self.stand_in("dpkg-query", 'for last; do :; done; grep -qw -e "$last" "$(dirname "$0")/there" && echo installed')
+        for name in ("apt-get", "apt-cache", "systemctl", "sudo"):
+            self.stand_in(name, f'echo "{name} $*" >> called' if name != "sudo" else 'exec "$@"')
+        self.run_script("setup", "--launcher-only", "--tests")
+        lines = [line for line in self.called().splitlines() if "systemctl" in line]
+        self.assertEqual(lines, ["systemctl --quiet disable --now ssh slurmctld munge"])  # slurmd was there
+        self.run_script("setup", "--launcher-only")
+        self.assertNotIn("systemctl", self.called())
+
+    def test_setup_installs_what_tests_alone_need_beside_torch(self):
+        self.stand_in("python3", STANDINS["python3"] + "\ncase $* in *sys.argv*) exit 1;; esac")
+        self.run_script("setup", "--tests")
+        self.assertRegex(self.called(), r"-m pip install .*torch==\S+ safetensors lightning\n")
+        self.run_script("setup")
+        self.assertNotIn("lightning", self.called())
 
     def test_setup_makes_the_package_importable_in_the_venv(self):
         self.run_script("setup")

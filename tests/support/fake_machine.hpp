@@ -31,6 +31,10 @@ inline Machine fake_machine(Texts variables = {}) {
   };
   machine.gpus = [] { return Gpus{{}, "no NVIDIA driver is loaded"}; };
   machine.random_run_id = [] { return std::string{"00000000-0000-4000-8000-0000000000ff"}; };
+  machine.file = [](const std::string& path, std::size_t) -> Result<std::string> {
+    return fail(errc::missing_value, path + ": No such file or directory");
+  };
+  machine.writable = [](const std::string&) { return false; };
   machine.host = "host";
   return machine;
 }

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "rendezvous/base/slurm_counts.hpp"
 #include "rendezvous/base/worker_env.hpp"
 #include "worker_runtime/place/throw_error.hpp"
 
@@ -42,40 +43,17 @@ std::optional<int> number(const EnvironmentLookup& lookup, const char* name) {
   return value;
 }
 
-/// Tasks of this step on this node, from Slurm's "8(x2),4": 8 on each of the first two nodes, 4 on the third. Nothing
-/// where Slurm does not say.
+/// Tasks of this step on this node. Nothing where Slurm does not say.
 std::optional<int> slurm_tasks_on_this_node(const EnvironmentLookup& lookup) {
   constexpr const char* counts_name = "SLURM_STEP_TASKS_PER_NODE";
   const auto counts = lookup(counts_name);
   const auto node = number(lookup, "SLURM_NODEID");
   if (!counts || !node) return std::nullopt;
-  const auto wrong = [&](const char* why) {
-    throw_error(fmt::format("{}={} {}; it is expected to be like 8(x2),4, with a count for node {}", counts_name,
-                            *counts, why, *node));
-  };
-  std::string_view rest = *counts;
-  const auto take_number = [&] {
-    int value = 0;
-    const auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
-    if (code != std::errc{} || value < 1) wrong("is not a list of counts");
-    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
-    return value;
-  };
-  for (int nodes_left = *node;;) {
-    const int tasks = take_number();
-    int nodes = 1;
-    if (rest.starts_with("(x")) {
-      rest.remove_prefix(2);
-      nodes = take_number();
-      if (!rest.starts_with(')')) wrong("is not a list of counts");
-      rest.remove_prefix(1);
-    }
-    if (nodes_left < nodes) return tasks;
-    nodes_left -= nodes;
-    if (rest.empty()) wrong("ends before this node");
-    if (!rest.starts_with(',')) wrong("is not a list of counts");
-    rest.remove_prefix(1);
-  }
+  const auto read = read_slurm_counts(*counts);
+  if (!read) throw_error(fmt::format("{}={} {}", counts_name, *counts, read.error().message()));
+  const auto tasks = tasks_of_node(*read, *node);
+  if (!tasks) throw_error(fmt::format("{}={} ends before this node, which is node {}", counts_name, *counts, *node));
+  return tasks;
 }
 
 /// Fills in the place on the node. Where nobody says how many processes it has, there are as many as this one needs to

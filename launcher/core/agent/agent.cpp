@@ -33,6 +33,9 @@ Agent::Agent(const LaunchConfig& config, AgentIdentity identity)
       workers_(static_cast<std::size_t>(config.local_world_size)), state_watch_{config.role, config.stuck_timeout} {
   const auto& [script, nodes, node] = config.rehearsal;
   if (script) rehearsal_.emplace(*script, node ? node->start : std::nullopt);
+  if (const auto& stop = config.stop_before) {
+    stop_time_.emplace(stop->lead, config.stop_grace, !stop->squeue.empty(), stop->untold);
+  }
 }
 
 std::vector<AgentAction> Agent::step(const AgentEvent& event, TimePoint now) {
@@ -49,6 +52,9 @@ std::optional<TimePoint> Agent::deadline() const {
     if (time) first = first ? std::min(*first, *time) : *time;
   };
   if (!leaving_ && !verdict_) also(job_end_);
+  if (!leaving_ && !verdict_) also(decline_at_);
+  if (!leaving_ && !verdict_ && stop_time_) also(stop_time_->deadline());
+  for (const Held& held : held_) also(held.until);
   also(drain_insists_);
   also(cause_ends_);
   also(abort_ends_);
@@ -62,11 +68,14 @@ std::optional<TimePoint> Agent::deadline() const {
 
 void Agent::on(const Begin&) {
   if (config_.timeout > Duration{0}) job_end_ = now_ + config_.timeout;
-  prepare();
+  if (config_.gives_up.empty()) return prepare();
+  record(event::Fault{config_.gives_up});
+  join();
 }
 
 void Agent::on(const FromCoordinator& event) {
   foreign_ = event.foreign;
+  if (!config_.gives_up.empty() && !std::holds_alternative<End>(event.message)) return decline(event.message);
   std::visit([this](const auto& message) { obey(message); }, event.message);
 }
 
@@ -166,6 +175,7 @@ void Agent::obey(const End& message) {
   rehearse(rehearsal::JobEnds{});
   if (message.verdict.exit_code == 0) end_well();
   if (message.verdict.stop_signal == 0) {
+    if (message.verdict.exit_code == requeue_code && stop_time_ && stop_time_->heed_stop(now_)) ask_to_save();
     wait_for_own_end(message.verdict.reason);
   } else {
     stop(message.verdict.stop_signal, message.verdict.reason);
@@ -177,7 +187,7 @@ void Agent::obey(const Waiting& message) {
   if (message.roster == last_roster_) return;
   if (phase_ == Phase::running) rehearse(rehearsal::TroubleSeen{});
   last_roster_ = message.roster;
-  record(event::Waiting{message.roster});
+  record(event::Waiting{message.roster, message.of_link});
 }
 
 /// Whatever time alone brings.
@@ -186,6 +196,9 @@ void Agent::due() {
     end_job(failed_code, "the job ran longer than --timeout allows");
     return;
   }
+  if (decline_at_ && now_ >= *decline_at_) end_job(exit_code::too_few, config_.gives_up);
+  stop_time_due();
+  forward_due();
   if (drain_insists_ && now_ >= *drain_insists_) {
     drain_insists_.reset();
     if (awaits_saving()) act(DrainWorkers{drained_by_.back(), true});
@@ -271,7 +284,8 @@ void Agent::join() {
   join.group_rank = config_.rendezvous.group_rank;
   join.terms = config_.terms;
   join.facts = identity_.facts;
-  join.unfit = unfit_;
+  join.needed = !config_.gives_up.empty();
+  join.unfit = join.needed ? config_.gives_up : unfit_;
   act(Send{std::move(join)});
 }
 
@@ -279,7 +293,7 @@ void Agent::stop(int signal_number, std::string reason) {
   switch (phase_) {
     case Phase::running:
       phase_ = Phase::stopping;
-      deadline_ = now_ + config_.stop_grace;
+      deadline_ = now_ + stop_grace();
       drain_insists_.reset();
       cause_ends_.reset();
       attempt_reason_ = reason;
@@ -295,7 +309,7 @@ void Agent::stop(int signal_number, std::string reason) {
         if (!let_gone.empty()) end_kept(let_gone);
         return;
       }
-      if (stop_signal_ == 0) deadline_ = now_ + config_.stop_grace;
+      if (stop_signal_ == 0) deadline_ = now_ + stop_grace();
       signal_to_end(signal_number);
       after_worker_ended();
       return;
@@ -320,45 +334,6 @@ void Agent::stop(int signal_number, std::string reason) {
     case Phase::finished:
       return;
   }
-}
-
-void Agent::signal_to_end(int number) {
-  stop_signal_ = number;
-  if (!any_alive()) return;
-  act(CancelStarts{});
-  signal(tell_of_the_end(), number, true);
-}
-
-void Agent::signal(std::vector<LocalRank> workers, int number, bool ends) {
-  if (workers.empty()) return;
-  if (ends && number == SIGQUIT) act(ShowWorkers{workers, diagnosis_.shown});
-  act(SignalWorkers{number, ends, workers});
-  if (!ends) return;
-  for (const LocalRank local_rank : workers) record(event::ClosingSignalSent{id_of(local_rank), number});
-}
-
-void Agent::kill(const std::string& reason) {
-  if (phase_ != Phase::stopping && phase_ != Phase::sweeping) return;
-  killed_ = true;
-  if (phase_ == Phase::sweeping) {
-    act(SweepDescendants{});
-    return;
-  }
-  act(CancelStarts{true});
-  if (!round_follows()) static_cast<void>(let_go());
-  const std::vector<LocalRank> spared = parked();
-  KillWorkers action{in_state(WorkerState::running), spared.empty()};
-  std::erase_if(action.workers, [&](LocalRank each) { return std::ranges::find(spared, each) != spared.end(); });
-  for (const LocalRank local_rank : action.workers) worker_at(local_rank).stay = Stay::no;
-  kill(std::move(action), stop_signal_, reason);
-  deadline_ = now_ + unkillable_after;
-}
-
-void Agent::kill(KillWorkers action, int after_signal, const std::string& reason) {
-  if (action.workers.empty()) return;
-  act(action);
-  for (const LocalRank local_rank : action.workers)
-    record(event::WorkerKilled{id_of(local_rank), after_signal, reason});
 }
 
 void Agent::leave(Leave word) {

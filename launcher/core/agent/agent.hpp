@@ -11,6 +11,7 @@
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "launcher/core/rehearsal/rehearsal.hpp"
+#include "launcher/core/scheduler/stop_time.hpp"
 #include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/base/worker_channel.hpp"
 #include "rendezvous/core/diagnosis/hang_watch.hpp"
@@ -23,8 +24,9 @@
 /// Pure: the runner (launcher/os/agent_runner) hands it one event and one time, and performs the actions in order. The
 /// rounds and the phases are in agent.cpp, what is looked at before a Join in agent_checks.cpp, what becomes of single
 /// workers in agent_workers.cpp, which of their failures is the cause in agent_cause.cpp, what becomes of signals in
-/// agent_signals.cpp, of workers that outlive their round in agent_keep.cpp, what is done about workers that hang in
-/// agent_hang.cpp, which faults a rehearsal brings about in agent_rehearsal.cpp.
+/// agent_signals.cpp, at the end of the job's time in agent_stop_time.cpp, of workers that outlive their round in
+/// agent_keep.cpp, what is done about workers that hang in agent_hang.cpp, which faults a rehearsal brings about in
+/// agent_rehearsal.cpp.
 namespace torchup {
 
 /// The job's exit code when a worker, a node or the time limit fails it.
@@ -61,6 +63,9 @@ inline constexpr Duration abort_patience = std::chrono::seconds{10};
 inline constexpr Duration blame_patience = std::chrono::milliseconds{250};
 /// The same for one whose words say that it is another's fault: a busy machine may need long to show that one's end.
 inline constexpr Duration blame_patience_for_others = std::chrono::seconds{2};
+/// How long a node on which no worker can run waits for the others before it ends the job for all: who has come by then
+/// hears of it.
+inline constexpr Duration decline_patience = std::chrono::seconds{3};
 /// A comparison of nodes that has not ended so long after its own limit never will.
 inline constexpr Duration comparison_slack = std::chrono::seconds{5};
 /// How long a node waits for another that the comparison condemns to say so itself, by which the round ends.
@@ -138,6 +143,12 @@ class Agent {
     bool copied = false;  ///< its copy by the other way has come
   };
 
+  /// One that is to be passed on, unless it shows that the workers have it already.
+  struct Held {
+    int number = 0;
+    TimePoint until{};
+  };
+
   /// What people were told of, and not yet that it is over.
   struct ToldHang {
     std::uint64_t number = 0;  ///< as told here; see hangs_told_
@@ -180,6 +191,7 @@ class Agent {
   void on(const NodesCompared& event);
   void on(const FaultAnswered& event);
   void on(const SignalArrived& event);
+  void on(const EndOfTime& event);
   void on(const Wake&) {}
 
   void obey(const HostStore& message);
@@ -210,6 +222,7 @@ class Agent {
   void due();
   void abandon();
   void prepare();
+  void decline(const CoordinatorMessage& message);
   [[nodiscard]] bool is_to_compare(const Placement& placement) const;
   void compare(const Placed& message);
   void comparison_due();
@@ -222,14 +235,23 @@ class Agent {
   void signal_to_end(int number);
   [[nodiscard]] int stop_number(int number) const;
   bool is_copy(const SignalArrived& event);
+  void hold(const SignalArrived& event);
+  void forward_due();
   void pause(int number);
   void drain(int number);
   [[nodiscard]] bool awaits_saving() const;
   void forward(int number);
+  void stop_time_due();
+  void stop_in_time();
+  void ask_to_save();
+  [[nodiscard]] TimePoint own_end_limit() const;
+  [[nodiscard]] Duration stop_grace() const;
+  void dismissed();
   void end_by_signal(int number);
   void end_at_once(int number);
   void received(int number, SignalUse use, std::string consequence);
   void leave(Leave word);
+  void leave_node(std::string reason);
   void end_job(int exit_code, std::string reason);
   void requeue(LocalRank local_rank);
   [[nodiscard]] WorkerEnd kind_of_end(const Worker& worker, int exit_code) const;
@@ -315,6 +337,7 @@ class Agent {
   std::optional<TimePoint> deadline_;       ///< of the phase; while joining, of who has left its parking place
   std::optional<TimePoint> look_again_at_;  ///< while joining: when this node, which is unfit, is looked at again
   std::optional<TimePoint> job_end_;        ///< --timeout
+  std::optional<TimePoint> decline_at_;     ///< when this node, on which no worker can run, ends the job
   std::optional<TimePoint> drain_insists_;  ///< when workers that did not hear of it get the signal
   std::optional<TimePoint> cause_ends_;     ///< when failures are told of, though none of them is a cause
   std::optional<TimePoint> abort_ends_;     ///< when hung workers that SIGABRT did not end are killed
@@ -325,6 +348,8 @@ class Agent {
   std::vector<int> drained_by_;  ///< drain signals that were obeyed, the first one in front
   std::vector<int> ended_by_;    ///< end signals that came from outside
   std::vector<Heard> heard_;     ///< one for each number
+  std::vector<Held> held_;
+  std::optional<StopTime> stop_time_;  ///< --stop-before
   StateWatch state_watch_;
   Diagnosis diagnosis_;
   std::uint64_t hangs_told_ = 0;  ///< the least number of what is told next

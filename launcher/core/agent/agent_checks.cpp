@@ -145,4 +145,13 @@ void Agent::tell_news(const std::vector<Finding>& findings) {
   }
 }
 
+/// No worker can run here, which is everybody's end: of a node that never joins the others would hear nothing. A
+/// coordinator that knows no node without which there is no job has to be told.
+void Agent::decline(const CoordinatorMessage& message) {
+  const auto* const waiting = std::get_if<Waiting>(&message);
+  if (waiting && waiting->of_link) return obey(*waiting);
+  if (!waiting) return end_job(exit_code::too_few, config_.gives_up);
+  if (!decline_at_) decline_at_ = now_ + decline_patience;
+}
+
 }  // namespace torchup

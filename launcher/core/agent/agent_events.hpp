@@ -133,11 +133,15 @@ struct SignalArrived {
   int number = 0;
   bool passed_on = true;  ///< by the outer process; else it was sent to the inner one itself
 };
+/// When the time of the job ends, by what is known now; nothing: never.
+struct EndOfTime {
+  std::optional<TimePoint> end;
+};
 struct Wake {};  ///< nothing happened but time
 using AgentEvent = std::variant<Begin, FromCoordinator, CoordinatorLost, StoreOpened, StoreFailed, WorkerStarted,
                                 SpawnFailed, WorkerNotStarted, WorkerEnded, ExceptionSeen, WorkerSaid, StepsSeen,
                                 StatesSeen, LooksTaken, ArrivalsSeen, TimerExpired, DescendantsGone, ChecksDone,
-                                NodesCompared, FaultAnswered, SignalArrived, Wake>;
+                                NodesCompared, FaultAnswered, SignalArrived, EndOfTime, Wake>;
 
 // Actions.
 
@@ -255,6 +259,10 @@ struct TakeLooks {
   bool arrivals_only = false;
   friend bool operator==(const TakeLooks&, const TakeLooks&) = default;
 };
+/// Ask the scheduler anew when the job's time ends. Answer: EndOfTime, where it is known.
+struct AskEndOfTime {
+  friend bool operator==(const AskEndOfTime&, const AskEndOfTime&) = default;
+};
 /// Have the coordinator know how far the workers are: the newest report is what counts.
 struct ReportProgress {
   ProgressReport report;
@@ -298,7 +306,7 @@ struct Finish {
 };
 using AgentAction = std::variant<Send, OpenStore, StartWorkers, CancelStarts, SignalWorkers, DrainWorkers, EndRound,
                                  BlameWorker, AbortWorkers, KillWorkers, SweepDescendants, RunChecks, CancelChecks,
-                                 CompareNodes, SeekCause, ShowWorkers, TakeLooks, ReportProgress, TellHang, InjectFault,
-                                 ReleaseWorkers, TellStarter, Record, Finish>;
+                                 CompareNodes, SeekCause, ShowWorkers, TakeLooks, AskEndOfTime, ReportProgress,
+                                 TellHang, InjectFault, ReleaseWorkers, TellStarter, Record, Finish>;
 
 }  // namespace torchup

@@ -1,12 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <csignal>
 #include <utility>
 
 #include "launcher/core/agent/agent.hpp"
 #include "launcher/core/record/exit_report.hpp"
-#include "launcher/core/text/signals.hpp"
 
 /// A rehearsal's faults of this node. The machine that says when they are due is core/rehearsal/rehearsal; here it is
 /// told what happens, and what it wants is done to workers that can bear it.
@@ -129,14 +127,7 @@ void Agent::inject_awaited(LocalRank local_rank) {
 /// As by SIGTERM. Of a job of one node that is the job's end, which it does see.
 void Agent::leave_for_rehearsal(const rehearsal::Inject& wanted) {
   left_for_rehearsal_ = !config_.one_node();
-  Leave word;
-  word.ends_job = config_.one_node();
-  word.exit_code = shell_code(SIGTERM);
-  word.reason = fmt::format("this node left: {}", to_text(wanted.action));
-  const std::string reason = word.reason;
-  leave(std::move(word));
-  rejoin_wanted_ = false;
-  stop(SIGTERM, reason);
+  leave_node(fmt::format("this node left: {}", to_text(wanted.action)));
 }
 
 bool Agent::is_stopped_by_rehearsal(LocalRank local_rank) const {

@@ -11,7 +11,11 @@
 namespace torchup {
 
 void Agent::on(const SignalArrived& event) {
-  if (is_copy(event)) return;
+  if (event.number == dismissal_signal) return dismissed();
+  if (is_copy(event)) {
+    if (!event.passed_on) std::erase_if(held_, [&](const Held& held) { return held.number == event.number; });
+    return;
+  }
   const int number = event.number;
   if (number == SIGTSTP || number == SIGCONT) return pause(number);
   if (is_in(config_.drain_signals, number) && !is_in(drained_by_, number) && !leaving_ && !verdict_) {
@@ -19,7 +23,7 @@ void Agent::on(const SignalArrived& event) {
   }
   const bool drains = is_in(config_.drain_signals, number);
   if (!drains && is_in(config_.forward_signals, number) && !is_in(config_.end_signals, number)) {
-    return forward(number);
+    return hold(event);
   }
   end_by_signal(number);
 }
@@ -85,12 +89,49 @@ bool Agent::restart_under_way() const {
   return before_start || phase_ == Phase::pausing || rejoin_wanted_ || failure_reported_;
 }
 
+/// One that reaches this process itself was sent to all processes of the job, for nobody knows of this one: Slurm does
+/// so. The workers have it then.
+void Agent::hold(const SignalArrived& event) {
+  if (event.passed_on) {
+    held_.push_back({event.number, now_ + signal_copy_window});
+  } else {
+    received(event.number, SignalUse::forwards, "it was sent to all processes, the workers among them");
+  }
+}
+
+void Agent::forward_due() {
+  for (const Held& held : std::exchange(held_, {})) {
+    if (now_ < held.until) {
+      held_.push_back(held);
+    } else {
+      forward(held.number);
+    }
+  }
+}
+
 void Agent::forward(int number) {
   received(number, SignalUse::forwards, "passed on to the workers");
   signal(in_state(WorkerState::running), number, false);
   for (Worker& worker : workers_) {
     if (worker.state == WorkerState::starting && !is_in(worker.pending, number)) worker.pending.push_back(number);
   }
+}
+
+/// The front does without this host. Workers that save the job's state are let: the job ends with that.
+void Agent::dismissed() {
+  if (!leaving_ && !verdict_ && !awaits_saving()) leave_node("its front does without this host");
+}
+
+/// As SIGTERM would have it, were it given no other meaning.
+void Agent::leave_node(std::string reason) {
+  Leave word;
+  word.ends_job = config_.one_node();
+  word.exit_code = shell_code(SIGTERM);
+  word.reason = reason;
+  leave(std::move(word));
+  rejoin_wanted_ = false;
+  stop(SIGTERM, std::move(reason));
+  if (phase_ == Phase::sweeping) act(SweepDescendants{Duration{0}, config_.stop_grace, parked()});
 }
 
 /// What workers get for it: one that was to make them save, and would kill them, is no way to end.
@@ -147,6 +188,45 @@ void Agent::end_at_once(int number) {
 
 void Agent::received(int number, SignalUse use, std::string consequence) {
   record(event::SignalReceived{number, use, std::move(consequence)});
+}
+
+void Agent::signal_to_end(int number) {
+  stop_signal_ = number;
+  if (!any_alive()) return;
+  act(CancelStarts{});
+  signal(tell_of_the_end(), number, true);
+}
+
+void Agent::signal(std::vector<LocalRank> workers, int number, bool ends) {
+  if (workers.empty()) return;
+  if (ends && number == SIGQUIT) act(ShowWorkers{workers, diagnosis_.shown});
+  act(SignalWorkers{number, ends, workers});
+  if (!ends) return;
+  for (const LocalRank local_rank : workers) record(event::ClosingSignalSent{id_of(local_rank), number});
+}
+
+void Agent::kill(const std::string& reason) {
+  if (phase_ != Phase::stopping && phase_ != Phase::sweeping) return;
+  killed_ = true;
+  if (phase_ == Phase::sweeping) {
+    act(SweepDescendants{});
+    return;
+  }
+  act(CancelStarts{true});
+  if (!round_follows()) static_cast<void>(let_go());
+  const std::vector<LocalRank> spared = parked();
+  KillWorkers action{in_state(WorkerState::running), spared.empty()};
+  std::erase_if(action.workers, [&](LocalRank each) { return std::ranges::find(spared, each) != spared.end(); });
+  for (const LocalRank local_rank : action.workers) worker_at(local_rank).stay = Stay::no;
+  kill(std::move(action), stop_signal_, reason);
+  deadline_ = now_ + unkillable_after;
+}
+
+void Agent::kill(KillWorkers action, int after_signal, const std::string& reason) {
+  if (action.workers.empty()) return;
+  act(action);
+  for (const LocalRank local_rank : action.workers)
+    record(event::WorkerKilled{id_of(local_rank), after_signal, reason});
 }
 
 }  // namespace torchup

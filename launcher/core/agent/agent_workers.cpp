@@ -163,7 +163,7 @@ void Agent::wait_for_own_end(std::string reason) {
   if (phase_ != Phase::running) return stop(SIGTERM, std::move(reason));
   phase_ = Phase::stopping;
   stop_signal_ = 0;
-  deadline_ = now_ + config_.stop_grace;
+  deadline_ = own_end_limit();
   cause_ends_.reset();
   attempt_reason_ = reason;
   record(event::Stopping{std::move(reason)});

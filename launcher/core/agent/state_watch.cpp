@@ -5,7 +5,7 @@
 namespace torchup {
 namespace {
 
-double seconds(Duration duration) { return std::chrono::duration<double>{duration}.count(); }
+double in_seconds(Duration duration) { return std::chrono::duration<double>{duration}.count(); }
 
 }  // namespace
 
@@ -21,13 +21,13 @@ std::vector<EventBody> StateWatch::look(std::span<const StateSample> samples, Ti
       worker.stuck_since.reset();
       continue;
     }
-    event::WorkerUninterruptible sleeps{sample.worker, role_, 0, seconds(stuck_timeout_), false};
+    event::WorkerUninterruptible sleeps{sample.worker, role_, 0, in_seconds(stuck_timeout_), false};
     if (!worker.stuck_since) {
       worker.stuck_since = now;
       findings.emplace_back(std::move(sleeps));
     } else if (now - *worker.stuck_since >= stuck_timeout_ && !worker.stuck_said) {
       worker.stuck_said = true;
-      sleeps.lasted_s = seconds(now - *worker.stuck_since);
+      sleeps.lasted_s = in_seconds(now - *worker.stuck_since);
       sleeps.stuck = true;
       findings.emplace_back(std::move(sleeps));
     }

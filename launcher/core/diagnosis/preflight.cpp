@@ -39,17 +39,23 @@ class FindingList {
   std::vector<Finding> list_;
 };
 
+void look_at_shared_memory(const PreflightFacts& facts, FindingList& found) {
+  // Every pod has 64 MiB unless its user says otherwise, and most have one worker that needs none.
+  if (facts.in_pod && facts.workers == 1 && !facts.gpu_device) return;
+  const std::int64_t shm = std::max(shm_bytes_least, shm_bytes_per_worker * facts.workers);
+  if (!facts.shm_free_bytes || *facts.shm_free_bytes >= shm) return;
+  const std::string each = shm > shm_bytes_least ? " each" : "";
+  const std::string how = facts.in_pod
+                              ? "mount an emptyDir with medium: Memory there"
+                              : "make it larger (--shm-size of a container, mount -o remount,size= on a machine)";
+  found.warn(Check::shm,
+             fmt::format("/dev/shm has {} free, and {} {}{}", bytes_text(*facts.shm_free_bytes),
+                         workers_want(facts.workers), bytes_text(each.empty() ? shm : shm_bytes_per_worker), each),
+             how + ", or a DataLoader may die of a bus error");
+}
+
 void look_at_limits(const PreflightFacts& facts, FindingList& found) {
   const std::int64_t workers = facts.workers;
-  const std::int64_t shm = std::max(shm_bytes_least, shm_bytes_per_worker * workers);
-  if (facts.shm_free_bytes && *facts.shm_free_bytes < shm) {
-    const std::string each = shm > shm_bytes_least ? " each" : "";
-    found.warn(Check::shm,
-               fmt::format("/dev/shm has {} free, and {} {}{}", bytes_text(*facts.shm_free_bytes),
-                           workers_want(facts.workers), bytes_text(each.empty() ? shm : shm_bytes_per_worker), each),
-               "make it larger (--shm-size of a container, mount -o remount,size= on a machine), or a DataLoader may "
-               "die of a bus error");
-  }
   const std::int64_t nofile = nofile_per_worker * workers + nofile_reserve;
   if (facts.nofile && *facts.nofile < nofile) {
     found.warn(
@@ -157,6 +163,7 @@ std::vector<Finding> preflight_findings(const PreflightFacts& facts, PreflightLe
   FindingList found;
   if (level == PreflightLevel::off) return {};
   const bool full = level == PreflightLevel::full;
+  look_at_shared_memory(facts, found);
   look_at_limits(facts, found);
   for (const DiskFacts& disk : facts.disks) look_at_disk(disk, full, found);
   if (!facts.gpu_problem.empty()) {

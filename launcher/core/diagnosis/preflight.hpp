@@ -75,6 +75,8 @@ struct DiskFacts {
 /// What is not known, or not limited, is nothing, and leads to no finding.
 struct PreflightFacts {
   int workers = 1;  ///< of this node
+  bool in_pod = false;
+  bool gpu_device = false;  ///< there is a GPU for us, whether the driver was asked or not
   std::optional<std::int64_t> shm_free_bytes = {};
   std::optional<std::int64_t> nofile = {};  ///< after raising
   bool infiniband = false;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,8 +29,9 @@ struct RendezvousConfig {
   std::optional<Endpoint> endpoint;  ///< nothing: one node that needs no port that others know
   RunId run_id{""};
   std::string local_addr;               ///< this node's address as others should use it; empty: found out
-  std::optional<GroupRank> group_rank;  ///< --node-rank, static only
+  std::optional<GroupRank> group_rank;  ///< --node-rank, or this node's index as a scheduler told it
   std::optional<bool> is_host;          ///< nothing: the node that the endpoint names hosts the rendezvous
+  int connection = -1;                  ///< open, to the coordinator of a fan-out's front; -1: none
   std::string token;                    ///< secret of the job; never printed
   SourceList allowed;                   ///< --allow
   friend bool operator==(const RendezvousConfig&, const RendezvousConfig&) = default;
@@ -85,12 +87,60 @@ struct RehearsalConfig {
   friend bool operator==(const RehearsalConfig&, const RehearsalConfig&) = default;
 };
 
+/// --stop-before: a job that is longer than its time saves and stops.
+struct StopBefore {
+  Duration lead{0};            ///< before the end of the time, > 0
+  int signal = SIGTERM;        ///< for workers that do not report steps over their pages
+  std::string squeue = {};     ///< the program that says when the time ends, if that changes; empty: it cannot
+  std::string slurm_job = {};  ///< for it
+  bool untold = false;         ///< nobody tells this node when that is: it stops when the first other node does
+  friend bool operator==(const StopBefore&, const StopBefore&) = default;
+};
+
+/// --requeue, where this node is to put the job back into Slurm's queue.
+struct RequeueConfig {
+  int most = 0;           ///< so often a job may come back
+  int restarts = 0;       ///< so often this one has
+  std::string slurm_job;  ///< as Slurm's commands name it
+  std::string scontrol;   ///< the program
+  friend bool operator==(const RequeueConfig&, const RequeueConfig&) = default;
+};
+
+/// What the scheduler around us says that is no option's value.
+struct SchedulerPart {
+  bool asked = false;                      ///< --scheduler is not none, whether there is one or not
+  std::string name = {};                   ///< "slurm"; empty: there is none
+  bool slurm_step = false;                 ///< our variables are those of a task of a step of Slurm
+  std::vector<std::string> hosts = {};     ///< of the whole job, or of its step
+  std::string hosts_from = {};             ///< the variables that told them
+  std::string own_name = {};               ///< how `hosts` name this node; empty: as gethostname does
+  std::vector<Port> further_ports = {};    ///< of the first host, for when that of the endpoint is taken
+  std::optional<bool> is_host = {};        ///< by this node's index; nothing: the endpoint is not the scheduler's
+  std::optional<int> node = {};            ///< index of this node
+  std::string node_from = {};              ///< who told it
+  int tasks = 1;                           ///< that the scheduler starts on this node
+  int task = 0;                            ///< which of them we are
+  std::string step = {};                   ///< what these tasks have alike; empty: no name is known
+  std::optional<int> gpus = {};            ///< of this node, where the scheduler says so
+  std::vector<std::string> warnings = {};  ///< said once at the start
+  friend bool operator==(const SchedulerPart&, const SchedulerPart&) = default;
+};
+
+/// Where the values came from that a scheduler may tell: an option, a variable, "default".
+struct PlanOrigins {
+  std::string nodes = {}, workers = {}, node_rank = {}, endpoint = {}, run_id = {}, shutdown_timeout = {},
+              deadline = {};
+  friend bool operator==(const PlanOrigins&, const PlanOrigins&) = default;
+};
+
 /// What one agent is going to do: the plan, a checked value that --dry-run prints.
 struct LaunchConfig {
   JobTerms terms;
   int local_world_size = 1;  ///< >= 1
   std::string role = "default";
   RendezvousConfig rendezvous;
+  SchedulerPart scheduler;
+  PlanOrigins origins;
   WorkerProgram program;
 
   /// What workers find loaded (--preload): modules, or where no Python runs it the program itself; empty: nothing.
@@ -102,10 +152,13 @@ struct LaunchConfig {
   std::vector<int> end_signals;                    ///< end the job, or make this node leave it
   bool end_signals_listed = false;                 ///< by the user: then each of them ends the job on all nodes
   std::vector<int> forward_signals;                ///< passed on; the job goes on
-  std::vector<int> drain_signals;    ///< ask the workers to save and stop; the second one of a kind is as any other
-  Duration stuck_timeout{0};         ///< longest uninterruptible sleep of a worker; 0: not watched
-  bool propagate_exit_code = false;  ///< the first failed worker's code becomes ours
-  Duration timeout{0};               ///< the job ends when it has run so long; 0: never
+  std::vector<int> drain_signals;        ///< ask the workers to save and stop; the second one of a kind is as any other
+  Duration stuck_timeout{0};             ///< longest uninterruptible sleep of a worker; 0: not watched
+  bool propagate_exit_code = false;      ///< the first failed worker's code becomes ours
+  Duration timeout{0};                   ///< the job ends when it has run so long; 0: never
+  std::optional<std::int64_t> deadline;  ///< the end of the job's time, in Unix seconds; nothing: none is known
+  std::optional<StopBefore> stop_before;  ///< that end
+  std::optional<RequeueConfig> requeue;   ///< after an end that is none; nothing: not by this node
 
   bool virtual_local_rank = false;          ///< LOCAL_RANK is 0 for all
   Variables variables;                      ///< for all workers, beyond the contract's
@@ -122,10 +175,26 @@ struct LaunchConfig {
   std::string event_log_handler = "null";
   std::string timer_file;             ///< the watchdog's pipe; empty: no watchdog
   std::optional<Port> health_port;    ///< answers probes
+  bool in_pod = false;                ///< of Kubernetes, whose probes come from outside
+  bool front = false;                 ///< of a fan-out: all this is done on scheduler.hosts, as each finds it there
+  bool behind_front = false;          ///< one of those hosts: its front tells what nobody else is there to tell
+  bool merged_output = false;         ///< all nodes' lines go to one place: each thing is told by one of them
+  std::string gives_up;               ///< why no worker can run here, which ends the job everywhere; empty: they can
   std::vector<std::string> warnings;  ///< said once at the start
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 
   [[nodiscard]] bool one_node() const { return terms.max_nodes == 1; }
+  /// This node's place as somebody has told it; nothing: nobody has.
+  [[nodiscard]] std::optional<int> node_rank() const {
+    return rendezvous.group_rank ? std::optional{rendezvous.group_rank->value()} : scheduler.node;
+  }
+  /// Whether each of the front's hosts decides how many workers it has.
+  [[nodiscard]] bool hosts_count_workers() const { return front && origins.workers == "default"; }
+  /// Whether a path may be the same file on all nodes, so that one of them writes there what is the job's. Containers
+  /// have their own files, and of a front's hosts the front has them all.
+  [[nodiscard]] bool shares_files() const { return merged_output && !behind_front && !in_pod; }
+  /// Whether this node tells what is the whole job's.
+  [[nodiscard]] bool tells_for_all() const { return !merged_output || scheduler.node == 0; }
 };
 
 }  // namespace torchup

@@ -79,6 +79,7 @@ TSTP, CONT
 stop and resume the workers too.
 .PP
 A signal that \-\-drain\-signals lists asks the workers to save and stop after a step; the job then ends with 75.
+So does the end of the job's time with \-\-stop\-before.
 )";
 
 constexpr std::string_view examples = R"(.SH EXAMPLES

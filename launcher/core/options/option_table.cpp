@@ -5,11 +5,13 @@
 #include <cctype>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 namespace torchup {
 namespace {
 
 constexpr std::string_view nodes = "Nodes and workers";
+constexpr std::string_view on_hosts = "Hosts that agents are started on";
 constexpr std::string_view meeting = "Rendezvous";
 constexpr std::string_view program = "Program";
 constexpr std::string_view life = "Failures, restarts and stopping";
@@ -27,8 +29,34 @@ constexpr std::array table = {
                "default 1."},
     OptionSpec{"node-rank", 0, ValueKind::integer, "N", nodes,
                "Rank of this node, with the static rendezvous (default 0)."},
+    OptionSpec{
+        "scheduler", 0, ValueKind::text, "auto|none|NAME", nodes,
+        "Whose variables tell what the options do not: nodes, workers, where they meet; auto (default) takes the "
+        "innermost that is there. Under the name torchrun it is none.",
+        "auto|none|openmpi|mpich|slurm|volcano|kubernetes|sagemaker|azureml|skypilot|lsf|pbs|sge"},
     OptionSpec{"role", 0, ValueKind::text, "NAME", nodes,
                "Role of the workers; role ranks count within it (default default)."},
+
+    OptionSpec{"hosts", 0, ValueKind::text, "LIST|auto", on_hosts,
+               "Start an agent on each of these hosts over ssh: gpu[01-04]:8,me@login,[fe80::7], with the workers of "
+               "each behind the colon; auto: those of the batch job around us."},
+    OptionSpec{"hostfile", 0, ValueKind::text, "FILE", on_hosts,
+               "The same from a file, one host a line: NAME, NAME:8, NAME slots=8 addr=ADDRESS."},
+    OptionSpec{"host-discovery", 0, ValueKind::text, "COMMAND|FILE", on_hosts,
+               "The same from what a command prints, or a file holds, again and again: hosts come and go."},
+    OptionSpec{"discovery-interval", 0, ValueKind::seconds, "SECONDS", on_hosts,
+               "How often --host-discovery is asked (default 1)."},
+    OptionSpec{"host-cooldown", 0, ValueKind::text, "MIN..MAX", on_hosts,
+               "When a discovered host that has failed is tried again, in seconds, doubled from MIN to MAX (default "
+               "10..300)."},
+    OptionSpec{"ssh", 0, ValueKind::text, "COMMAND", on_hosts,
+               "What starts a command on a host, whose name takes the place of {host} or stands behind (default ssh -o "
+               "BatchMode=yes -o ConnectTimeout=10 -x -T)."},
+    OptionSpec{"export", 0, ValueKind::text, "ALL|NONE|NAME[=VALUE],...", on_hosts,
+               "What of our environment the hosts get (default ALL)."},
+    OptionSpec{"chdir", 0, ValueKind::text, "DIR", on_hosts, "Directory to work in there (default: ours)."},
+    OptionSpec{"remote-torchup", 0, ValueKind::text, "PATH", on_hosts, "Our program there (default: our own path)."},
+    OptionSpec{"no-label", 0, ValueKind::flag, "", on_hosts, "No host's name in front of its lines."},
 
     OptionSpec{"rdzv-backend", 0, ValueKind::text, "NAME", meeting,
                "How nodes meet: c10d or static (default static; one node needs neither)."},
@@ -51,10 +79,11 @@ constexpr std::array table = {
         "nodes; with a token, or with this option, all others are refused."},
     OptionSpec{"token-file", 0, ValueKind::text, "FILE", meeting,
                "Secret of the job that agents prove to each other; only we may be able to read the file."},
-    OptionSpec{"rank-order", 0, ValueKind::text, "address|join|hostlist", meeting,
-               "Order of the nodes' ranks: by --local-addr or host name (default), by the time of joining, or as in "
-               "--expect-hosts.",
-               "address|join|hostlist"},
+    OptionSpec{
+        "rank-order", 0, ValueKind::text, "address|join|hostlist", meeting,
+        "Order of the nodes' ranks: by --local-addr or host name (default, where no scheduler counts nodes), by the "
+        "time of joining, or as in --expect-hosts.",
+        "address|join|hostlist"},
     OptionSpec{"nnodes-multiple-of", 0, ValueKind::integer, "N", meeting,
                "A round has a multiple of this many nodes; the others wait."},
     OptionSpec{
@@ -109,6 +138,14 @@ constexpr std::array table = {
     OptionSpec{"straggler-window", 0, ValueKind::seconds, "SECONDS", life,
                "How often it is looked for a rank that is late at collectives (default 60; 0: never)."},
     OptionSpec{"timeout", 0, ValueKind::seconds, "SECONDS", life, "The job is stopped when it has run so long."},
+    OptionSpec{"deadline", 0, ValueKind::integer, "UNIX_SECONDS", life,
+               "When the time of this job is over, for --stop-before (default: when Slurm ends it)."},
+    OptionSpec{"stop-before", 0, ValueKind::text, "DURATION[@SIGNAL]", life,
+               "So long (5m, 1h30m) before that the workers are asked to save and stop, those that report no steps by "
+               "SIGNAL (default TERM); the job ends with 75."},
+    OptionSpec{
+        "requeue", 0, ValueKind::integer, "N", life,
+        "A job of Slurm that ends with 75, or makes room for another, goes back into the queue, N times at most."},
     OptionSpec{"propagate-exit-code", 0, ValueKind::flag, "", life,
                "End with the code of the worker that failed first, not with 1."},
 
@@ -152,6 +189,9 @@ constexpr std::array table = {
     OptionSpec{"events", 0, ValueKind::text, "FILE", output, "Everything that happens, one JSON object a line."},
     OptionSpec{"result-file", 0, ValueKind::text, "FILE", output,
                "Verdict, exit codes, attempts and times as JSON, at the end."},
+    OptionSpec{"termination-log", 0, ValueKind::text, "FILE", output,
+               "Verdict and root cause in 4 KiB where the job fails (default /dev/termination-log in a pod; empty: "
+               "none)."},
     OptionSpec{"quiet", 'q', ValueKind::flag, "", output,
                "Of ourselves only errors and the failure report, unless --log-level says otherwise."},
     OptionSpec{"log-level", 0, ValueKind::text, "LEVEL", output,
@@ -180,128 +220,17 @@ constexpr std::array table = {
     OptionSpec{"dry-run", 0, ValueKind::flag, "", show, "Print the plan and start nothing.", {}, false},
     OptionSpec{"print-env", 0, ValueKind::flag, "", show, "Print the environment that a worker would get.", {}, false},
     OptionSpec{"rank", 0, ValueKind::integer, "N", show, "The worker of --print-env (default 0).", {}, false},
-    OptionSpec{"format", 0, ValueKind::text, "sh|json", show, "The form of --print-env (default sh).", "sh|json",
-               false},
+    OptionSpec{"format", 0, ValueKind::text, "sh|json", show,
+               "The form of --print-env (default sh); json is also one of --dry-run.", "sh|json", false},
+    OptionSpec{
+        "print-batch-script", 0, ValueKind::text, "slurm|kubernetes", show,
+        "Print what starts this command line as a job there: a script for sbatch, or a Service and an Indexed Job.",
+        "slurm|kubernetes", false},
     OptionSpec{"print-completion", 0, ValueKind::text, "bash|zsh|fish|tcsh", show,
                "Print the completion script for a shell.", "bash|zsh|fish|tcsh", false},
     OptionSpec{"version", 0, ValueKind::flag, "", show, "Print the version.", {}, false},
     OptionSpec{"json", 0, ValueKind::flag, "", show, "With --version and --preflight-only: as JSON.", {}, false},
     OptionSpec{"help", 'h', ValueKind::flag, "", show, "Print this help.", {}, false},
-};
-
-bool looks_like_negative_number(std::string_view word) {
-  // argparse: ^-\d+$|^-\d*\.\d+$
-  word.remove_prefix(1);
-  const auto dot = word.find('.');
-  const std::string_view whole = word.substr(0, dot);
-  const auto digits = [](std::string_view text) {
-    return std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
-  };
-  if (dot == std::string_view::npos) return !whole.empty() && digits(whole);
-  const std::string_view fraction = word.substr(dot + 1);
-  return digits(whole) && !fraction.empty() && digits(fraction);
-}
-
-bool looks_like_option(std::string_view word) {
-  if (word.size() < 2 || word[0] != '-') return false;
-  if (looks_like_negative_number(word)) return false;
-  if (word.find(' ') == std::string_view::npos) return true;
-  return word[1] == '-' ? find_option(word.substr(2, word.find('=') - 2)) != nullptr : find_option(word[1]) != nullptr;
-}
-
-class Splitter {
- public:
-  Splitter(std::span<const std::string> arguments, SplitCommandLine& split) : arguments_{arguments}, split_{split} {}
-
-  std::optional<std::string> run() {
-    while (next_ < arguments_.size() && !error_) {
-      const std::string& word = arguments_[next_];
-      if (word == "--") {
-        ++next_;
-        take_program(false);
-        break;
-      }
-      if (!looks_like_option(word)) {
-        take_program(true);
-        break;
-      }
-      ++next_;
-      if (word.starts_with("--")) {
-        long_option(word);
-      } else {
-        cluster(word);
-      }
-    }
-    return error_;
-  }
-
- private:
-  /// argparse takes one `--` away: the one before the program, else one directly behind it.
-  void take_program(bool take_dashes) {
-    const auto rest = arguments_.subspan(std::min(next_, arguments_.size()));
-    if (rest.empty()) return;
-    split_.has_program = true;
-    split_.program.assign(rest.begin(), rest.end());
-    if (take_dashes && split_.program.size() > 1 && split_.program[1] == "--")
-      split_.program.erase(split_.program.begin() + 1);
-  }
-
-  void long_option(const std::string& word) {
-    const auto equals = word.find('=');
-    const std::string name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
-    const OptionSpec* option = find_option(name);
-    if (!option) {
-      split_.options.push_back(word);
-      return;
-    }
-    const std::optional<std::string> attached =
-        equals == std::string::npos ? std::nullopt : std::optional{word.substr(equals + 1)};
-    take(*option, "--" + name, attached);
-  }
-
-  /// "-mr3": flags, then perhaps one option with the rest as its value.
-  void cluster(const std::string& word) {
-    for (std::size_t at = 1; at < word.size(); ++at) {
-      const OptionSpec* option = find_option(word[at]);
-      if (!option) {
-        split_.options.push_back(at == 1 ? word : "-" + word.substr(at));
-        return;
-      }
-      const std::string name = std::string{"-"} + word[at];
-      if (option->kind == ValueKind::flag) {
-        if (at + 1 < word.size() && !find_option(word[at + 1])) {
-          error_ = "argument " + argument_name(*option) + ": ignored explicit argument '" + word.substr(at + 1) + "'";
-          return;
-        }
-        take(*option, name, std::nullopt);
-        continue;
-      }
-      std::optional<std::string> attached;
-      if (at + 1 < word.size()) attached = word.substr(word[at + 1] == '=' ? at + 2 : at + 1);
-      take(*option, name, attached);
-      return;
-    }
-  }
-
-  void take(const OptionSpec& option, std::string name, const std::optional<std::string>& attached) {
-    if (option.kind == ValueKind::flag) {
-      if (attached) error_ = "argument " + argument_name(option) + ": ignored explicit argument '" + *attached + "'";
-      split_.options.push_back(std::move(name));
-      return;
-    }
-    if (!attached &&
-        (next_ == arguments_.size() || looks_like_option(arguments_[next_]) || arguments_[next_] == "--")) {
-      error_ = "argument " + argument_name(option) + ": expected one argument";
-      return;
-    }
-    split_.options.push_back(std::move(name));
-    split_.options.push_back(attached ? *attached : arguments_[next_++]);
-  }
-
-  std::span<const std::string> arguments_;
-  SplitCommandLine& split_;
-  std::size_t next_ = 0;
-  std::optional<std::string> error_;
 };
 
 /// Levenshtein's distance.
@@ -371,10 +300,6 @@ std::string nearest_option(std::string_view name) {
     }
   }
   return nearest;
-}
-
-std::optional<std::string> split_command_line(std::span<const std::string> arguments, SplitCommandLine& split) {
-  return Splitter{arguments, split}.run();
 }
 
 }  // namespace torchup

@@ -63,7 +63,7 @@ Result<> OptionValues::read_environment(const VariableLookup& lookup) {
       if (option.any_variable) continue;
       return fail(errc::bad_value, fmt::format("{}: {}", variable, *wrong));
     }
-    values_.emplace(option.name, *std::move(text));
+    set(option.name, *std::move(text), variable);
   }
   return {};
 }
@@ -106,29 +106,39 @@ Result<> OptionValues::read_config(std::string_view text, std::string_view file)
     }
     if (const auto wrong_one = wrong_choice(*option, value)) return wrong(number, name + ": " + *wrong_one);
     if (auto checked = check_type(*option, value); !checked) return wrong(number, checked.error().context);
-    found.set(option->name, std::string{value});
+    found.set(option->name, std::string{value}, "--config");
   }
   values_.merge(found.values_);
   return {};
 }
 
+bool OptionValues::given(std::string_view name) const {
+  const auto found = values_.find(name);
+  return found != values_.end() && !found->second.derived;
+}
+
+std::string OptionValues::source(std::string_view name) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? "default" : found->second.from;
+}
+
 std::string OptionValues::text(std::string_view name, std::string_view otherwise) const {
   const auto found = values_.find(name);
-  return found == values_.end() ? std::string{otherwise} : found->second;
+  return found == values_.end() ? std::string{otherwise} : found->second.text;
 }
 
 Result<std::int64_t> OptionValues::integer(std::string_view name, std::int64_t otherwise) const {
   const auto found = values_.find(name);
   if (found == values_.end()) return otherwise;
-  if (const auto value = python_int(found->second)) return *value;
-  return invalid(*find_option(name), "int", found->second);
+  if (const auto value = python_int(found->second.text)) return *value;
+  return invalid(*find_option(name), "int", found->second.text);
 }
 
 Result<double> OptionValues::number(std::string_view name, double otherwise) const {
   const auto found = values_.find(name);
   if (found == values_.end()) return otherwise;
-  if (const auto value = python_float(found->second)) return *value;
-  return invalid(*find_option(name), "float", found->second);
+  if (const auto value = python_float(found->second.text)) return *value;
+  return invalid(*find_option(name), "float", found->second.text);
 }
 
 Result<> check_types(const OptionValues& values) {

@@ -25,8 +25,9 @@ struct OutputOptions {
   std::uint64_t log_max_bytes = 0;  ///< size at which a log file is rotated; 0: never
   bool capture = true;              ///< false: workers without redirect or tee write to our own descriptors
   LogWords log{};
-  std::string events_file{};  ///< empty: none
-  std::string result_file{};  ///< empty: none
+  std::string events_file{};      ///< empty: none
+  std::string result_file{};      ///< empty: none
+  std::string termination_log{};  ///< empty: none
   friend bool operator==(const OutputOptions&, const OutputOptions&) = default;
 };
 

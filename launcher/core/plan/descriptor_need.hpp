@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -20,6 +21,13 @@ inline constexpr std::uint64_t start_descriptors = 4;
 inline constexpr std::uint64_t preload_descriptors = 2;
 /// For each worker of the job, on the node that holds the workers' store: its connections there.
 inline constexpr std::uint64_t store_descriptors = 2;
+
+/// For each host of a fan-out: its command's process and streams, and both ends of its agent's connection. That of a
+/// host whose command is being ended is another's already.
+inline constexpr std::uint64_t host_descriptors = 8;
+
+/// Why links to so many hosts cannot be held with `limit` descriptors, and the remedy; empty where they can.
+[[nodiscard]] std::string descriptors_lacking(std::size_t hosts, std::uint64_t limit);
 
 /// Why these workers cannot be started with `limit` descriptors, and the remedy; empty where they can. The store is
 /// counted where this node must hold it: with one node.

@@ -41,15 +41,23 @@ Duration seconds_of(double seconds) {
 Result<LaunchConfig> make_plan(const OptionValues& options, const std::vector<std::string>& words, bool legacy,
                                const Machine& machine) {
   using Step = Result<> (*)(const PlanSource&, LaunchConfig&);
-  constexpr std::array<Step, 15> steps{plan_backend,       plan_nodes,     plan_workers, plan_conf,     plan_output,
-                                       plan_virtual_ranks, plan_stop,      plan_signals, plan_restarts, plan_hangs,
-                                       plan_checks,        plan_rehearsal, plan_outside, plan_program,  plan_preload};
-  const OptionValues own = in_rehearsed_nodes(options, machine.rehearsed);
-  const PlanSource source{own, words, legacy, machine};
+  constexpr std::array<Step, 16> steps{plan_backend,   plan_nodes,     plan_workers,       plan_conf,
+                                       plan_output,    plan_stop_time, plan_virtual_ranks, plan_stop,
+                                       plan_signals,   plan_restarts,  plan_hangs,         plan_checks,
+                                       plan_rehearsal, plan_outside,   plan_program,       plan_preload};
+  OptionValues own = in_rehearsed_nodes(options, machine.rehearsed);
   LaunchConfig plan;
+  if (machine.linked) {
+    hear_front(machine, own, plan);
+  } else if (auto heard = hear_scheduler(machine, own, plan); !heard) {
+    return heard.error();
+  }
+  const PlanSource source{own, words, legacy, machine};
   for (const Step step : steps) {
     if (auto done = step(source, plan); !done) return done.error();
   }
+  if (machine.linked) take_place(*machine.linked, plan);
+  name_origins(source, plan);
   return plan;
 }
 

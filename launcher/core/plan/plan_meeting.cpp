@@ -5,6 +5,7 @@
 
 #include "launcher/core/options/rendezvous_conf.hpp"
 #include "launcher/core/plan/plan_steps.hpp"
+#include "launcher/core/scheduler/derived_options.hpp"
 #include "launcher/core/text/python_numbers.hpp"
 #include "launcher/core/text/text.hpp"
 #include "rendezvous/core/link/agent_codec.hpp"
@@ -97,7 +98,7 @@ Result<> read_static(const OptionValues& options, const std::string& given, Laun
 
 /// One node that needs no port that others know.
 Result<> meet_here(const PlanSource& source, LaunchConfig& plan) {
-  plan.rendezvous.run_id = RunId{source.machine.random_run_id()};
+  if (!plan.terms.own_run_id) plan.rendezvous.run_id = RunId{source.machine.random_run_id()};
   if (source.options.flag("standalone") && plan.terms.max_nodes > 1) {
     return bad(
         fmt::format("--standalone means one node, but --nnodes={} asks for more", source.options.text("nnodes")));
@@ -105,51 +106,51 @@ Result<> meet_here(const PlanSource& source, LaunchConfig& plan) {
   return {};
 }
 
+/// Of a value that no option has, but a scheduler's variable.
+Error with_source(const OptionValues& options, std::string_view name, Error error) {
+  if (options.given(name)) return error;
+  return bad(fmt::format("{}: {}; --{} gives another, --scheduler=none starts without the scheduler's variables",
+                         options.source(name), error.context, name));
+}
+
 Result<> meet_at(const OptionValues& options, const std::string& backend, LaunchConfig& plan) {
   if (auto known = check_backend(backend); !known) return known;
   const std::string endpoint = options.text("rdzv-endpoint");
   if (backend == "static") return read_static(options, endpoint, plan);
   auto parsed = parse_endpoint(endpoint);
-  if (!parsed) return parsed.error();
+  if (!parsed) return with_source(options, "rdzv-endpoint", parsed.error());
   plan.rendezvous.endpoint = *std::move(parsed);
   return {};
 }
 
-Result<> check_run_id(const Machine& machine, LaunchConfig& plan) {
+Result<> check_run_id(const PlanSource& source, LaunchConfig& plan) {
   RunId& id = plan.rendezvous.run_id;
   if (id.value().empty()) {
-    id = RunId{decimal(machine.random_run_id())};
+    id = RunId{decimal(source.machine.random_run_id())};
     warn(plan, fmt::format("config has no run_id, generated a random run_id: {}", id.value()));
   }
   const auto why = why_no_name(id.value());
-  return why.empty() ? Result<>{} : bad(fmt::format("--rdzv-id cannot be used: {}; take a short name", why));
+  if (why.empty()) return {};
+  if (source.options.given("rdzv-id")) return bad(fmt::format("--rdzv-id cannot be used: {}; take a short name", why));
+  return with_source(source.options, "rdzv-id", bad(fmt::format("the run id cannot be used: {}", why)));
 }
 
-Result<> read_hosts(const PlanSource& source, JobTerms& terms) {
-  const auto& [options, words, legacy, machine] = source;
+/// All nodes compare it, and so much of it goes over the wire.
+Result<> read_hosts(const OptionValues& options, JobTerms& terms) {
   terms.hostlist = options.text("expect-hosts");
-  if (terms.hostlist.empty() && machine.variable("SLURM_JOB_NUM_NODES") == fmt::format("{}", terms.max_nodes)) {
-    terms.hostlist = machine.variable("SLURM_JOB_NODELIST").value_or("");
-  }
-  // All nodes compare it, and so much of it goes over the wire.
-  const bool too_long = terms.hostlist.size() > text_bytes_max;
-  if (too_long && options.has("expect-hosts")) {
+  if (terms.hostlist.size() > text_bytes_max) {
     return bad(
         fmt::format("--expect-hosts: {} bytes are more than the {} that other nodes get; write ranges: node[1-9]",
                     terms.hostlist.size(), text_bytes_max));
   }
   const auto hosts = expand_hostlist(terms.hostlist);
-  if (hosts && !too_long) return {};
-  if (options.has("expect-hosts")) {
-    return bad(fmt::format("--expect-hosts={}: {}", terms.hostlist, hosts.error().message()));
-  }
-  terms.hostlist.clear();  // Slurm's own, which we do not understand, or cannot pass on
-  return {};
+  if (hosts) return {};
+  return bad(fmt::format("--expect-hosts={}: {}", terms.hostlist, hosts.error().message()));
 }
 
 /// Who is expected, and in which order ranks are given.
-Result<> read_order(const PlanSource& source, JobTerms& terms) {
-  const OptionValues& options = source.options;
+Result<> read_order(const OptionValues& options, LaunchConfig& plan) {
+  JobTerms& terms = plan.terms;
   auto multiple = options.integer("nnodes-multiple-of", 1);
   if (!multiple) return multiple.error();
   if (*multiple < 1) return bad("--nnodes-multiple-of must be >= 1");
@@ -157,11 +158,15 @@ Result<> read_order(const PlanSource& source, JobTerms& terms) {
     return bad(fmt::format("--nnodes-multiple-of={} is more than --nnodes allows, {}", *multiple, terms.max_nodes));
   }
   terms.nodes_multiple_of = static_cast<int>(*multiple);
-  if (auto read = read_hosts(source, terms); !read) return read;
+  if (auto read = read_hosts(options, terms); !read) return read;
   const std::string order = options.text("rank-order", "address");
   terms.rank_order = order == "join" ? RankOrder::join : order == "hostlist" ? RankOrder::hostlist : RankOrder::address;
+  if (order == by_index && plan.rendezvous.backend == Backend::c10d) {
+    terms.rank_order = RankOrder::index;
+    plan.rendezvous.group_rank = GroupRank{*plan.scheduler.node};
+  }
   if (terms.rank_order == RankOrder::hostlist && terms.hostlist.empty()) {
-    return bad("--rank-order=hostlist needs a list of hosts: --expect-hosts, or a Slurm job of --nnodes nodes");
+    return bad("--rank-order=hostlist needs a list of hosts: --expect-hosts, or a scheduler that has one");
   }
   return {};
 }
@@ -172,7 +177,9 @@ Result<> plan_backend(const PlanSource& source, LaunchConfig& plan) {
   const auto& [options, words, legacy, machine] = source;
   RendezvousConfig& meeting = plan.rendezvous;
   meeting.run_id = RunId{options.text("rdzv-id", "none")};
+  plan.terms.own_run_id = options.has("rdzv-id") && !options.given("rdzv-id");  // the scheduler's
   meeting.local_addr = options.text("local-addr");
+  meeting.is_host = plan.scheduler.is_host;
   if (options.has("allow")) {
     auto allowed = SourceList::read(options.text("allow"));
     if (!allowed) return bad(fmt::format("--allow: {}", allowed.error().message()));
@@ -184,8 +191,9 @@ Result<> plan_backend(const PlanSource& source, LaunchConfig& plan) {
                      plan.terms.max_nodes == 1;
   const bool here = options.flag("standalone") || plain;
   if (auto met = here ? meet_here(source, plan) : meet_at(options, backend, plan); !met) return met;
-  if (auto checked = check_run_id(machine, plan); !checked) return checked;
-  if (meeting.backend != Backend::static_ && options.integer("node-rank", 0).value() != 0) {
+  if (auto checked = check_run_id(source, plan); !checked) return checked;
+  if (meeting.backend != Backend::static_ && options.given("node-rank") &&
+      options.integer("node-rank", 0).value() != 0) {
     warn(plan, fmt::format("node_rank is only used for static rdzv_backend. It will be ignored for rdzv_backend={}.",
                            here ? "c10d" : backend));
   }
@@ -203,7 +211,7 @@ Result<> plan_nodes(const PlanSource& source, LaunchConfig& plan) {
   if (!lease) return lease.error();
   if (*lease < 0.1) return bad("--lease must be at least 0.1 seconds");
   plan.terms.lease = seconds_of(*lease);
-  if (auto order = read_order(source, plan.terms); !order) return order;
+  if (auto order = read_order(options, plan); !order) return order;
   plan.set_socket_ifname = options.flag("set-socket-ifname");
   const std::string same = options.text("same-world", "warn");
   plan.terms.same_world = same == "off" ? SameWorld::off : same == "fail" ? SameWorld::fail : SameWorld::warn;

@@ -56,6 +56,8 @@ void read_watchdog(const Machine& machine, LaunchConfig& plan) {
   plan.variables.emplace_back("TORCHELASTIC_TIMER_FILE", plan.timer_file);
 }
 
+bool is_in_pod(const Machine& machine) { return !machine.variable("KUBERNETES_SERVICE_HOST").value_or("").empty(); }
+
 void read_health_port(const Machine& machine, LaunchConfig& plan) {
   const auto text = machine.variable("TORCHELASTIC_HEALTH_CHECK_PORT");
   if (!text) return;
@@ -66,6 +68,13 @@ void read_health_port(const Machine& machine, LaunchConfig& plan) {
     warn(plan, fmt::format("Invalid healthcheck port value: '{}', expecting integer. Not starting healthcheck server.",
                            *text));
   }
+}
+
+/// Kubernetes tells of a container's end what stands there.
+std::string termination_log(const PlanSource& source) {
+  constexpr const char* in_pods = "/dev/termination-log";
+  if (source.options.has("termination-log")) return source.options.text("termination-log");
+  return is_in_pod(source.machine) && source.machine.writable(in_pods) ? in_pods : "";
 }
 
 }  // namespace
@@ -84,9 +93,11 @@ Result<> plan_output(const PlanSource& source, LaunchConfig& plan) {
   output.log = log_words(options);
   output.events_file = options.text("events");
   output.result_file = options.text("result-file");
+  output.termination_log = termination_log(source);
   if (auto read = read_event_handler(source, plan); !read) return read;
   read_watchdog(machine, plan);
   read_health_port(machine, plan);
+  plan.in_pod = is_in_pod(machine);
   return {};
 }
 

@@ -48,14 +48,16 @@ OptionValues in_rehearsed_nodes(const OptionValues& options, const std::optional
   const std::int64_t nodes = node ? node->nodes : started ? *started : 0;
   if (nodes < 1 || nodes > rehearsed_nodes_max) return own;
   for (const char* const other : {"standalone", "node-rank", "master-addr", "master-port"}) own.unset(other);
-  if (!own.has("nnodes")) own.set("nnodes", std::to_string(nodes));
+  if (!own.has("nnodes")) own.set("nnodes", std::to_string(nodes), "--rehearse-nodes");
+  own.set("scheduler", "none");
   own.set("rdzv-backend", "c10d");
-  own.set("rdzv-endpoint", node ? fmt::format("127.0.0.1:{}", node->port.value()) : "127.0.0.1");
+  own.set("rdzv-endpoint", node ? fmt::format("127.0.0.1:{}", node->port.value()) : "127.0.0.1", "--rehearse-nodes");
   own.set("local-addr", "127.0.0.1");
   if (!node) return own;
   const std::string name = fmt::format("node{}", node->index);
   if (own.has("log-dir")) own.set("log-dir", own.text("log-dir") + "/" + name);
   if (own.has("result-file")) own.set("result-file", own.text("result-file") + "." + name);
+  own.set("termination-log", "");
   return own;
 }
 

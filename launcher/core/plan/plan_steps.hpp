@@ -17,6 +17,16 @@ struct PlanSource {
   const Machine& machine;
 };
 
+// plan_scheduler.cpp: what the scheduler around us says, before all steps, and where values came from, behind them.
+Result<> hear_scheduler(const Machine& machine, OptionValues& options, LaunchConfig& plan);
+void name_origins(const PlanSource& source, LaunchConfig& plan);
+/// Asks the driver for GPUs; those count that a worker here would see.
+[[nodiscard]] int count_visible_gpus(const Machine& machine, const OptionValues& options, LaunchConfig& plan);
+
+// plan_linked.cpp: the place of one host of a fan-out, before all steps, and what of it no option can say, behind them.
+void hear_front(const Machine& machine, OptionValues& options, LaunchConfig& plan);
+void take_place(const LinkedNode& linked, LaunchConfig& plan);
+
 // plan_meeting.cpp: where the nodes meet, how many they are, in which order.
 Result<> plan_backend(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_nodes(const PlanSource& source, LaunchConfig& plan);
@@ -35,6 +45,9 @@ Result<> plan_hangs(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_stop(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_signals(const PlanSource& source, LaunchConfig& plan);
 Result<> plan_restarts(const PlanSource& source, LaunchConfig& plan);
+
+// plan_stop_time.cpp: --deadline, --stop-before, --requeue.
+Result<> plan_stop_time(const PlanSource& source, LaunchConfig& plan);
 
 // plan_checks.cpp: what is looked at before the start.
 Result<> plan_checks(const PlanSource& source, LaunchConfig& plan);

@@ -2,11 +2,10 @@
 
 #include "launcher/core/machine/numa_binding.hpp"
 #include "launcher/core/plan/plan_steps.hpp"
+#include "launcher/core/scheduler/visible_count.hpp"
 
 namespace torchup {
 namespace {
-
-constexpr std::string_view cuda_devices = "CUDA_VISIBLE_DEVICES";
 
 /// The GPUs that are asked for, by number or by name.
 struct ChosenGpus {
@@ -69,7 +68,8 @@ void share_out_threads(const PlanSource& source, const OmpRule& rule, int cores,
   const bool inherited = source.machine.variable("OMP_NUM_THREADS").has_value();
   const OmpChoice omp = omp_num_threads(rule, inherited, plan.local_world_size, cores);
   if (omp.value) plan.variables.emplace_back("OMP_NUM_THREADS", *omp.value);
-  if (omp.warn) warn(plan, "OMP_NUM_THREADS=1 for each worker; set it, or --omp auto, for more threads");
+  if (omp.warn && plan.tells_for_all())
+    warn(plan, "OMP_NUM_THREADS=1 for each worker; set it, or --omp auto, for more threads");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "launcher/core/scheduler/task_identity.hpp"
 #include "rendezvous/base/template_mark.hpp"
 #include "rendezvous/base/worker_channel.hpp"
 #include "rendezvous/base/worker_page.hpp"
@@ -81,7 +82,9 @@ WorkerEnvironment::WorkerEnvironment(const LaunchConfig& config, const std::vect
     lines.push_back(with_hook(hook, inherited));
     replaced.push_back(name_of(python_path));
   }
+  tasks_per_node_ = inherits("SLURM_NTASKS_PER_NODE");
   for (const std::string& entry : inherited) {
+    if (is_own_place(name_of(entry), config.scheduler)) continue;
     if (std::find(replaced.begin(), replaced.end(), name_of(entry)) == replaced.end()) lines.push_back(entry);
   }
   common_lines_ = std::make_shared<const std::vector<std::string>>(std::move(lines));
@@ -89,7 +92,12 @@ WorkerEnvironment::WorkerEnvironment(const LaunchConfig& config, const std::vect
 
 Variables WorkerEnvironment::own_variables(const Placement& placement, LocalRank local_rank,
                                            std::string error_file) const {
-  Variables variables = to_variables(worker_env(config_, placement, local_rank, std::move(error_file)));
+  const WorkerEnv worker = worker_env(config_, placement, local_rank, std::move(error_file));
+  Variables variables = to_variables(worker);
+  if (config_.scheduler.slurm_step) {
+    const Variables task = task_variables(worker, tasks_per_node_);
+    variables.insert(variables.end(), task.begin(), task.end());
+  }
   if (!config_.worker_variables.empty()) {
     const Variables& more = config_.worker_variables.at(static_cast<std::size_t>(local_rank.value()));
     variables.insert(variables.end(), more.begin(), more.end());

@@ -36,6 +36,7 @@ class WorkerEnvironment {
   [[nodiscard]] Variables own_variables(const Placement& placement, LocalRank local_rank, std::string error_file) const;
 
   const LaunchConfig& config_;
+  bool tasks_per_node_ = false;                                   ///< Slurm's count of them is inherited
   Variables common_;                                              ///< set for every worker
   std::shared_ptr<const std::vector<std::string>> common_lines_;  ///< and what is inherited
 };

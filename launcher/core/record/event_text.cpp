@@ -43,6 +43,11 @@ struct Text {
     }
     return std::nullopt;
   }
+  Line operator()(const event::TimeEnds& e) const {
+    return EventText{
+        Level::info,
+        fmt::format("the time of this job ends in {:.0f} s: the workers are asked to save and stop", e.left_s)};
+  }
   Line operator()(const event::ClosingSignalSent& e) const {
     return EventText{Level::warning,
                      fmt::format("Sending process {} closing signal {}", e.worker.pid, signal_text(e.signal))};
@@ -108,8 +113,10 @@ struct Text {
                                                  e.pid, e.scope, signal_text(e.signal))};
   }
   Line operator()(const event::StateSaved& e) const {
-    return EventText{Level::info, fmt::format("rank {} has saved its state and asks to be started again (exit code 75)",
-                                              e.worker.rank.value())};
+    // It is the verdict's reason, which comes when the others have saved too.
+    return EventText{
+        Level::debug,
+        fmt::format("rank {} has saved its state and asks to be started again (exit code 75)", e.worker.rank.value())};
   }
   Line operator()(const event::ErrorFileRefused& e) const {
     return EventText{Level::error, fmt::format("Failed to parse reply file: {} ({})", e.path, e.reason)};
@@ -200,6 +207,12 @@ struct Text {
 }  // namespace
 
 std::optional<EventText> to_text(const EventBody& event) { return std::visit(Text{}, event); }
+
+bool is_of_whole_job(const EventBody& event) {
+  const auto* const waiting = std::get_if<event::Waiting>(&event);
+  return (waiting && !waiting->of_link) || std::holds_alternative<event::RoundCompleted>(event) ||
+         std::holds_alternative<event::TimeEnds>(event);
+}
 
 std::vector<std::string> page_of(const EventBody& event) {
   if (const auto* found = std::get_if<event::HangFound>(&event)) return found->page;

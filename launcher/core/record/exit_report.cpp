@@ -66,6 +66,18 @@ Verdict whole_verdict(Verdict verdict, const std::vector<WorkerFailure>& local) 
   return verdict;
 }
 
+std::optional<std::string> words_of_bystander(const Verdict& verdict, int exit_code, const Teller& teller) {
+  if (!verdict.failures.empty()) {
+    const WorkerFailure& cause = verdict.failures[root_cause(verdict.failures)];
+    if (cause.host == teller.host) return std::nullopt;
+    return fmt::format("exit code {}: {} on {}, which has the report", exit_code, failure_text(cause), cause.host);
+  }
+  if (teller.tells_for_all) return std::nullopt;
+  if (teller.behind_front) return fmt::format("exit code {}: {}", exit_code, verdict.reason);
+  return fmt::format("exit code {}: {}; {} has the report", exit_code, verdict.reason,
+                     teller.first.empty() ? "node 0" : teller.first);
+}
+
 std::string exit_report(std::string_view name, const std::vector<WorkerFailure>& failures,
                         const LocalTime& local_time) {
   const std::string title = std::string{name} + " FAILED";

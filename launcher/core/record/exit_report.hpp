@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,18 @@ using LocalTime = std::function<std::string(std::int64_t utc_us)>;
 [[nodiscard]] std::vector<WorkerFailure> all_failures(const Verdict& verdict, const std::vector<WorkerFailure>& local);
 /// The same verdict with all of them, where it is one of failures: by this the exit code is found.
 [[nodiscard]] Verdict whole_verdict(Verdict verdict, const std::vector<WorkerFailure>& local);
+
+/// Where outputs of several nodes are merged: who tells how the job came out.
+struct Teller {
+  std::string host;           ///< of this node, as failures have it
+  std::string first;          ///< of node 0; empty: not known
+  bool tells_for_all = true;  ///< this is node 0
+  bool behind_front = false;  ///< of a fan-out, which may have to do without its first host
+};
+/// What this node says instead of the report, which is that of the first failure's node, or node 0's where nothing has
+/// failed. Nothing: it is this one's.
+[[nodiscard]] std::optional<std::string> words_of_bystander(const Verdict& verdict, int exit_code,
+                                                            const Teller& teller);
 
 /// torchrun's failure report, byte for byte: begins with an empty line, ends with the lower ruler without line end.
 ///

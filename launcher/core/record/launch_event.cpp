@@ -130,6 +130,10 @@ struct AddFields {
     out["consequence"] = e.consequence;
     return "signal_received";
   }
+  const char* operator()(const event::TimeEnds& e) const {
+    out["left_s"] = e.left_s;
+    return "time_ends";
+  }
   const char* operator()(const event::ClosingSignalSent& e) const {
     add_worker(out, e.worker);
     out["signal"] = e.signal;

@@ -75,6 +75,7 @@ struct JobStarted {
 /// What the job waits for, once per change.
 struct Waiting {
   std::string roster;
+  bool of_link = false;  ///< it is the way to the coordinator that is told of
   friend bool operator==(const Waiting&, const Waiting&) = default;
 };
 struct RoundCompleted {
@@ -122,6 +123,11 @@ struct SignalReceived {
   SignalUse use = SignalUse::ignored;
   std::string consequence;  ///< what the launcher does about it, in words
   friend bool operator==(const SignalReceived&, const SignalReceived&) = default;
+};
+/// The time of the job is about to end: its workers are asked to save and stop.
+struct TimeEnds {
+  double left_s = 0;  ///< until then
+  friend bool operator==(const TimeEnds&, const TimeEnds&) = default;
 };
 /// A worker is told to end.
 struct ClosingSignalSent {
@@ -332,10 +338,10 @@ struct JobEnded {
 using EventBody =
     std::variant<event::JobStarted, event::Waiting, event::RoundCompleted, event::AttemptStarted, event::WorkerStarted,
                  event::WorkerKept, event::WorkerExited, event::Stopping, event::AttemptEnded, event::SignalReceived,
-                 event::ClosingSignalSent, event::WorkerKilled, event::WorkerAbandoned, event::SpawnFailed,
-                 event::HangFound, event::HangOver, event::WorkerHung, event::RanksShown, event::StragglerFound,
-                 event::StragglerOver, event::WorkerStopped, event::WorkerUninterruptible, event::WorkerSeen,
-                 event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
+                 event::TimeEnds, event::ClosingSignalSent, event::WorkerKilled, event::WorkerAbandoned,
+                 event::SpawnFailed, event::HangFound, event::HangOver, event::WorkerHung, event::RanksShown,
+                 event::StragglerFound, event::StragglerOver, event::WorkerStopped, event::WorkerUninterruptible,
+                 event::WorkerSeen, event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
                  event::TemplateReady, event::TemplateLost, event::PreloadGivenUp, event::Preflight, event::NodeUnfit,
                  event::FaultInjected, event::RehearsalEnded, event::IncidentRecorded, event::LogWriteFailed,
                  event::ConsoleLost, event::Warning, event::Fault, event::Notice, event::JobEnded>;
@@ -364,6 +370,8 @@ struct EventText {
 /// What people read of an event while the job runs; nothing for most. The last words about a job are the failure report
 /// (exit_report.hpp).
 [[nodiscard]] std::optional<EventText> to_text(const EventBody& event);
+/// Whether all nodes of the job hear the same.
+[[nodiscard]] bool is_of_whole_job(const EventBody& event);
 /// The lines that follow that one, without a name in front, printable; none for most.
 [[nodiscard]] std::vector<std::string> page_of(const EventBody& event);
 

@@ -185,6 +185,22 @@ std::int64_t RunRecord::workers_alive() const {
   return std::ranges::count_if(workers, [](const WorkerRecord& worker) { return !worker.exit_code; });
 }
 
+std::string_view RunRecord::readiness() const {
+  switch (phase_) {
+    case Phase::before:
+      return verdict_ ? "ended" : "beginning";
+    case Phase::waiting:
+      return "waiting";
+    case Phase::starting:
+      return "starting";
+    case Phase::stopping:
+      return "stopping";
+    case Phase::running:
+      break;
+  }
+  return workers_alive() > 0 ? "ok" : "ended";
+}
+
 std::string health_json(const RunRecord& record) {
   return fmt::format("{{\"status\": \"ok\", \"workers_alive\": {}, \"restart_count\": {}}}\n", record.workers_alive(),
                      record.restart_count());

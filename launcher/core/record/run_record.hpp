@@ -5,6 +5,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launcher/core/record/launch_event.hpp"
@@ -71,6 +72,8 @@ class RunRecord {
   [[nodiscard]] int restart_count() const { return placement_ ? placement_->restart_count : 0; }
   [[nodiscard]] const std::deque<std::string>& warnings() const { return warnings_; }
   [[nodiscard]] const std::optional<Verdict>& verdict() const { return verdict_; }
+  /// `ok` while this node's workers of the round run; else in one word what is done instead.
+  [[nodiscard]] std::string_view readiness() const;
   [[nodiscard]] const PhaseTimes& phases() const { return phases_; }
   [[nodiscard]] std::int64_t start_us() const { return start_us_; }
   [[nodiscard]] std::int64_t end_us() const { return end_us_; }

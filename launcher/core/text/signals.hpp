@@ -1,5 +1,6 @@
 #pragma once
 
+#include <csignal>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +22,10 @@ namespace torchup {
 /// that nobody can catch, that a fault of the launcher's own raises, or that the launcher needs itself: SIGCHLD, Ctrl-Z
 /// and its end, the terminal's size.
 [[nodiscard]] bool is_for_users(int signal);
+
+/// By this the front of a fan-out tells an agent that its node is to leave, as by SIGTERM, whatever users let their
+/// signals mean: this one is not for them. To other agents it says nothing.
+inline constexpr int dismissal_signal = SIGURG;
 
 /// A shell's exit code for the death by a signal, which is also ours where a signal ended the job: 143 for SIGTERM.
 [[nodiscard]] int shell_code(int signal);

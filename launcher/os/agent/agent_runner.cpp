@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "launcher/os/agent/hang_desk.hpp"
 #include "launcher/os/agent/job_record.hpp"
 #include "launcher/os/agent/signal_source.hpp"
+#include "launcher/os/agent/slurm_commands.hpp"
 #include "launcher/os/agent/socket_interface.hpp"
 #include "launcher/os/agent/store_host.hpp"
 #include "launcher/os/agent/timer_watch.hpp"
@@ -28,6 +30,7 @@
 #include "launcher/os/agent/worker_group.hpp"
 #include "launcher/os/agent/worker_watch.hpp"
 #include "launcher/os/diagnosis/node_checks.hpp"
+#include "launcher/os/io/own_log.hpp"
 #include "launcher/os/machine/descendants.hpp"
 #include "launcher/os/output/worker_output.hpp"
 #include "launcher/os/rehearsal/fault_injector.hpp"
@@ -52,63 +55,41 @@ std::int64_t utc_now_us() {
 class AgentRunner {
  public:
   AgentRunner(const LaunchConfig& config, Guarded guarded, const std::string& host)
-      : config_{config}, guarded_{std::move(guarded)}, output_{loop_, output_plan(config, host),
-                                                               [this](EventBody body) {
-                                                                 job_.record(std::move(body));
-                                                               }},
+      : config_{config}, guarded_{std::move(guarded)}, output_{loop_, output_plan(config, host), recorder()},
         job_{loop_, config, host, guarded_.outer, output_},
-        workers_{loop_,
-                 config,
-                 guarded_.heritage,
-                 {[this](AgentEvent event) { on_start(std::move(event)); },
-                  [this](LocalRank local_rank, const WorkerLooked& answer) { desk_.heard(local_rank, answer); },
-                  [this](EventBody body) { job_.record(std::move(body)); },
-                  [this](const WorkerId& worker, int exit_code, WorkerRemains remains) {
-                    timers_.worker_gone(worker.pid);
-                    ends_.gone(worker, exit_code, std::move(remains));
-                  }}},
-        desk_{loop_,
-              config,
-              workers_,
-              output_,
-              {[this](AgentEvent event) { handle(std::move(event)); },
-               [this](EventBody body) { job_.record(std::move(body)); }, [this] { return link_->clock(); }}},
-        sweep_{loop_, guarded_.cgroup_tag,
-               [this](LogLevel level, std::string text) {
-                 job_.record(event::Notice{std::move(text), level});
-               },
-               [this] { spawn(loop_, "end attempt", end_attempt()); }},
+        workers_{
+            loop_,
+            config,
+            guarded_.heritage,
+            {[this](AgentEvent event) { on_start(std::move(event)); },
+             [this](LocalRank local_rank, const WorkerLooked& answer) { desk_.heard(local_rank, answer); }, recorder(),
+             [this](const WorkerId& worker, int exit_code, WorkerRemains remains) {
+               timers_.worker_gone(worker.pid);
+               ends_.gone(worker, exit_code, std::move(remains));
+             }}},
+        desk_{loop_, config, workers_, output_, {teller(), recorder(), [this] { return link_->clock(); }}},
+        sweep_{loop_, guarded_.cgroup_tag, recorder(), [this] { spawn(loop_, "end attempt", end_attempt()); }},
         agent_{config, agent_identity(config, host)}, watch_{loop_, workers_, agent_.step_interval(),
-                                                             agent_.state_interval(),
-                                                             [this](AgentEvent event) { handle(std::move(event)); }},
+                                                             agent_.state_interval(), teller()},
         timers_{loop_,
                 config.timer_file,
                 workers_,
-                {[this](AgentEvent event) { handle(std::move(event)); },
-                 [this](EventBody body) { job_.record(std::move(body)); },
-                 [this](LogLine line) { job_.other_says(std::move(line)); }}},
+                {teller(), recorder(), [this](LogLine line) { job_.other_says(std::move(line)); }}},
         faults_{loop_,
                 guarded_,
                 {[this](LocalRank worker, std::int64_t pid, int number) {
                    return workers_.signal_process(worker, pid, number);
                  },
-                 [this](FaultAnswered answer) { handle(std::move(answer)); },
-                 [this](bool cut) { return link_->set_cut(cut); }}},
-        checks_{loop_,
-                config,
-                host,
-                {[this](AgentEvent event) { handle(std::move(event)); }, [this] { return link_->day_ahead(); }}},
+                 teller(), [this](bool cut) { return link_->set_cut(cut); }}},
+        checks_{loop_, config, host, {teller(), [this] { return link_->day_ahead(); }}},
         ends_{loop_,
               config.local_world_size,
               workers_,
               output_,
-              {[this](AgentEvent event) { handle(std::move(event)); },
-               [this](EventBody body) { job_.record(std::move(body)); },
-               [this](const std::string& error_file) { job_.hook_recorded(error_file); },
+              {teller(), recorder(), [this](const std::string& error_file) { job_.hook_recorded(error_file); },
                [this] { return attempt_.get(); }}},
-        interface_{loop_, [this](std::string text) { job_.record(event::Warning{std::move(text)}); }},
-        store_{loop_, config, [this](LogLine line) { job_.other_says(std::move(line)); },
-               [this](EventBody body) { job_.record(std::move(body)); }},
+        time_{loop_, config, {teller(), recorder()}}, interface_{loop_, recorder()},
+        store_{loop_, config, [this](LogLine line) { job_.other_says(std::move(line)); }, recorder()},
         signals_{loop_, std::move(guarded_.lifeline), [this](const signalfd_siginfo& info) { on_signal(info); },
                  [this] { end_alone(); }} {}
 
@@ -128,6 +109,14 @@ class AgentRunner {
   }
 
  private:
+  /// For the parts below, which are made before they have anything to say.
+  std::function<void(AgentEvent)> teller() {
+    return [this](AgentEvent event) { handle(std::move(event)); };
+  }
+  std::function<void(EventBody)> recorder() {
+    return [this](EventBody body) { job_.record(std::move(body)); };
+  }
+
   void begin() {
     job_.record(job_started(config_, guarded_.outer));
     for (const std::string& warning : config_.warnings) job_.record(event::Warning{warning});
@@ -139,6 +128,7 @@ class AgentRunner {
     if (!config_.preload.empty()) preload();
     sweep_.make_cgroup();  // early: the log writer makes the first directories meanwhile
     handle(Begin{});
+    time_.begin();
   }
 
   /// Who is of no attempt.
@@ -241,6 +231,7 @@ class AgentRunner {
   void perform(const SeekCause&) { ends_.seek_cause(); }
   void perform(const ShowWorkers& action) { desk_.perform(action); }
   void perform(const TakeLooks& action) { desk_.perform(action); }
+  void perform(const AskEndOfTime&) { time_.ask(); }
   void perform(const ReportProgress& action) { link_->report_progress(action.report); }
   void perform(TellHang& action) { desk_.perform(action, attempt_ ? attempt_->directory() : ""); }
   void perform(const InjectFault& action) {
@@ -322,7 +313,13 @@ class AgentRunner {
   Task<> finish(Finish action) {
     co_await job_.finish(std::move(action));
     // Whoever reads our output with a pager may take hours over it; the other nodes need not wait for that.
-    link_->finish(linger_limit, [this] { spawn(loop_, "finish output", finish_output()); });
+    link_->finish(linger(), [this] { spawn(loop_, "finish output", finish_output()); });
+  }
+
+  /// Back in the queue, Slurm ends what runs: the workers of other nodes have their time to save before.
+  [[nodiscard]] Duration linger() const {
+    if (!config_.requeue || job_.exit_code() != requeue_code) return linger_limit;
+    return std::max({linger_limit, 2 * config_.stop_grace, time_.left() - requeue_time});
   }
 
   Task<> finish_output() {
@@ -334,24 +331,12 @@ class AgentRunner {
 
   void on_signal(const signalfd_siginfo& info) {
     const auto number = static_cast<int>(info.ssi_signo);
-    switch (number) {
-      case SIGCHLD:
-        return sweep_.child_ended();
-      case SIGWINCH:
-        output_.window_changed();
-        return workers_.signal_all(
-            SIGWINCH);  // a worker's terminal is nobody's controlling one: the kernel tells nobody
-      case SIGURG:
-        return;
-      case SIGXFSZ:
-        if (static_cast<pid_t>(info.ssi_pid) == ::getpid()) return;  // a write of ours beyond ulimit -f has failed
-        break;
-      case SIGHUP:
-        if (guarded_.hangup_ignored) return;
-        break;
-      default:
-        break;
+    if (number == SIGCHLD) return sweep_.child_ended();
+    if (number == SIGWINCH) {
+      output_.window_changed();
+      return workers_.signal_all(number);  // their terminals are nobody's controlling one: the kernel tells nobody
     }
+    if (!is_wish(info, guarded_.hangup_ignored, config_.behind_front)) return;
     const bool forwarded = std::ranges::find(config_.forward_signals, number) != config_.forward_signals.end();
     if (job_.finishing() && !forwarded) return is_end_signal(number) ? output_.hurry() : void();
     handle(SignalArrived{number, static_cast<pid_t>(info.ssi_pid) == guarded_.outer});
@@ -385,6 +370,7 @@ class AgentRunner {
   FaultInjector faults_;
   NodeChecks checks_;
   WorkerEnds ends_;
+  JobTime time_;
   SocketInterface interface_;
   StoreHost store_;
   SignalSource signals_;
@@ -398,11 +384,15 @@ class AgentRunner {
 
 }  // namespace
 
-void run_agent(const LaunchConfig& config, Guarded guarded, const std::string& host) {
+void run_agent(const LaunchConfig& config, Guarded guarded, const std::string& host, Seats seats) {
   answer_for_workers();
   AgentRunner runner{config, std::move(guarded), host};
   const int status = runner.run();
   runner.leave_nothing();
+  if (const auto told = config.requeue ? requeue(*config.requeue, status) : std::nullopt) {
+    Log{own_log(config.output.log)}.tell(*told);
+  }
+  seats.tell(status);
   // Everything is written and nobody is left: threads and sockets are ended by the kernel, faster than one by one.
   ::_exit(status);
 }

@@ -43,8 +43,8 @@ std::string names_of(const std::vector<pid_t>& pids) {
 
 }  // namespace
 
-AttemptSweep::AttemptSweep(asio::io_context& loop, std::string cgroup_tag, Tell tell, std::function<void()> gone)
-    : loop_{loop}, tag_{std::move(cgroup_tag)}, tell_{std::move(tell)}, gone_{std::move(gone)}, timer_{loop} {}
+AttemptSweep::AttemptSweep(asio::io_context& loop, std::string cgroup_tag, Recorder record, std::function<void()> gone)
+    : loop_{loop}, tag_{std::move(cgroup_tag)}, record_{std::move(record)}, gone_{std::move(gone)}, timer_{loop} {}
 
 void AttemptSweep::make_cgroup() {
   auto made = std::move(next_cgroup_);
@@ -165,14 +165,15 @@ void AttemptSweep::tell_of_waiting(TimePoint now) {
   if (waiting.empty()) return;
   const std::string end = now < kill_at_ ? fmt::format("they get SIGKILL in {}", seconds_text(kill_at_ - now))
                                          : std::string{"not even SIGKILL has ended them"};
-  tell_(LogLevel::warning,
-        fmt::format("waiting for what the workers have left behind: {}; {}", names_of(waiting), end));
+  record_(event::Notice{fmt::format("waiting for what the workers have left behind: {}; {}", names_of(waiting), end),
+                        LogLevel::warning});
 }
 
 void AttemptSweep::give_up(const std::vector<pid_t>& stay) {
   if (stay.empty()) return;
-  tell_(LogLevel::error,
-        fmt::format("not even SIGKILL ends what the workers have left behind: {}; going on without", names_of(stay)));
+  record_(event::Notice{
+      fmt::format("not even SIGKILL ends what the workers have left behind: {}; going on without", names_of(stay)),
+      LogLevel::error});
   given_up_.insert(given_up_.end(), stay.begin(), stay.end());
 }
 

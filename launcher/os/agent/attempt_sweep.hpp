@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/core/record/launch_event.hpp"
 #include "launcher/os/worker/attempt_cgroup.hpp"
-#include "rendezvous/core/text/log_line.hpp"
 #include "rendezvous/net/io/asio.hpp"
 
 namespace torchup {
@@ -17,10 +17,10 @@ namespace torchup {
 /// the loop and never waits on it.
 class AttemptSweep {
  public:
-  using Tell = std::function<void(LogLevel level, std::string text)>;
-  /// `gone` is called once for each sweep: nothing is left that can be ended. `tell`: why that takes so long, and what
-  /// was left because nothing ends it.
-  AttemptSweep(asio::io_context& loop, std::string cgroup_tag, Tell tell, std::function<void()> gone);
+  using Recorder = std::function<void(EventBody)>;
+  /// `gone` is called once for each sweep: nothing is left that can be ended. `record`: why that takes so long, and
+  /// what was left because nothing ends it.
+  AttemptSweep(asio::io_context& loop, std::string cgroup_tag, Recorder record, std::function<void()> gone);
 
   /// Children of ours that have a pidfd watched, so that others do not reap them.
   struct Known {
@@ -72,7 +72,7 @@ class AttemptSweep {
 
   asio::io_context& loop_;
   const std::string tag_;
-  Tell tell_;
+  Recorder record_;
   std::function<void()> gone_;
   asio::steady_timer timer_;
   Known known_;

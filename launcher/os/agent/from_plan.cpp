@@ -6,6 +6,7 @@
 #include "launcher/os/agent/worker_group.hpp"
 #include "launcher/os/diagnosis/preflight_facts.hpp"
 #include "launcher/os/machine/node_facts.hpp"
+#include "launcher/os/output/circumstances.hpp"
 
 namespace torchup {
 namespace {
@@ -52,7 +53,13 @@ AttachSettings attach_settings(const LaunchConfig& config) {
   const RendezvousConfig& meeting = config.rendezvous;
   AttachSettings settings;
   settings.run_id = meeting.run_id;
-  if (meets_elsewhere(config)) settings.endpoint = meeting.endpoint;
+  settings.connection = meeting.connection;
+  if (meeting.connection >= 0) settings.endpoint = meeting.endpoint;
+  if (meets_elsewhere(config)) {
+    settings.endpoint = meeting.endpoint;
+    settings.further_ports = config.scheduler.further_ports;
+    settings.listener_on = listener_on;
+  }
   settings.is_host = meeting.is_host;
   settings.local_addr = meeting.local_addr;
   settings.token = meeting.token;

@@ -10,6 +10,7 @@
 #include "launcher/core/record/error_file.hpp"
 #include "launcher/core/record/exit_report.hpp"
 #include "launcher/core/record/incident.hpp"
+#include "launcher/core/record/termination_text.hpp"
 #include "launcher/core/text/signals.hpp"
 #include "launcher/os/io/own_log.hpp"
 #include "launcher/os/output/evidence.hpp"
@@ -49,7 +50,9 @@ void JobRecord::open_log() {
 
 void JobRecord::open_health_port() {
   if (!config_.health_port) return;
-  auto opened = HealthPort::open(loop_, *config_.health_port, [this] { return health_json(record_); });
+  auto opened =
+      HealthPort::open(loop_, *config_.health_port, config_.in_pod,
+                       {[this] { return health_json(record_); }, [this] { return std::string{record_.readiness()}; }});
   if (opened) {
     health_port_.emplace(*std::move(opened));
   } else {
@@ -82,6 +85,7 @@ void JobRecord::record(EventBody body) {
 }
 
 void JobRecord::say(const EventBody& body) {
+  if (!config_.tells_for_all() && is_of_whole_job(body)) return;
   auto line = to_text(body);
   if (!line) return;
   if (std::holds_alternative<event::LogWriteFailed>(body)) {
@@ -161,6 +165,7 @@ Task<> JobRecord::finish(Finish action) {
   exit_code_ = launcher_exit_code(whole_verdict(verdict, action.local_failures),
                                   config_.propagate_exit_code);  // as in the report
   by_signal_ = signal_of_shell_code(verdict.exit_code).has_value();
+  writes_files_ = !config_.shares_files() || !words_instead_of_report(verdict);
   // What the disk is asked for has its own limit (disk_limit); between two questions the disk may look idle.
   while (restarts_untold_ != 0) {
     restarts_told_.expires_at(TimePoint::max());
@@ -175,15 +180,12 @@ Task<> JobRecord::finish(Finish action) {
     record(event::IncidentRecorded{told->path, incident_summary(told->incident), false});
   }
   record(event::JobEnded{verdict});
-  if (verdict.exit_code != 0) report(action);
-  if (verdict.exit_code != 0 && told) {
-    output_.print(fmt::format("torchup: {}{}", incident_text(told->incident, local_time_text),
-                              told->path.empty() ? "" : fmt::format("  all of it: {}\n", told->path)));
-  }
+  if (verdict.exit_code != 0) report(action, told);
   if (action.rehearsal) {
     record(event::RehearsalEnded{*action.rehearsal});
     exit_code_ = action.rehearsal->exit_code;
   }
+  if (verdict.exit_code != 0) co_await write_termination_log(verdict, told ? &told->incident : nullptr);
   std::string last_words;
   if (verdict.exit_code != 0) last_words = co_await last_words_for_parent(action);
   if (!last_words.empty()) {
@@ -209,9 +211,17 @@ Task<> JobRecord::finish_output() {
   co_await write_result();
 }
 
+/// `incident`: of this node; none: null.
+Task<> JobRecord::write_termination_log(const Verdict& verdict, const Incident* incident) {
+  if (config_.output.termination_log.empty() || !writes_files_) co_return;
+  std::string text = termination_text(exit_code_, verdict, incident);
+  auto written = co_await output_.disk().overwrite_file(config_.output.termination_log, std::move(text));
+  if (!written) record(event::Fault{"no termination log: " + written.error().message()});
+}
+
 /// Once more when something is lost after the first time.
 Task<> JobRecord::write_result() {
-  if (config_.output.result_file.empty()) co_return;
+  if (config_.output.result_file.empty() || !writes_files_) co_return;
   std::string content = result_json(record_, host_);
   if (content == result_) co_return;
   result_ = content;
@@ -223,7 +233,25 @@ std::string JobRecord::exception_text(int signal) const {
   return fmt::format("SignalException: Process {} got signal: {}", launcher_, signal);
 }
 
-void JobRecord::report(const Finish& action) {
+/// Where nodes' outputs are merged, of all but one of them.
+std::optional<std::string> JobRecord::words_instead_of_report(const Verdict& verdict) const {
+  if (!config_.merged_output) return std::nullopt;
+  const std::vector<std::string>& hosts = config_.scheduler.hosts;
+  const Teller teller{host_, hosts.empty() ? "" : hosts.front(), config_.tells_for_all(), config_.behind_front};
+  return words_of_bystander(verdict, exit_code_, teller);
+}
+
+/// `told`: this node's incident, if it has one that was not told yet.
+void JobRecord::report(const Finish& action, const std::optional<IncidentRecorder::Told>& told) {
+  const Verdict& verdict = action.verdict;
+  if (auto words = words_instead_of_report(verdict)) return log_->tell(LogLine{LogLevel::error, *std::move(words)});
+  report_end(action);
+  if (!told) return;
+  output_.print(fmt::format("torchup: {}{}", incident_text(told->incident, local_time_text),
+                            told->path.empty() ? "" : fmt::format("  all of it: {}\n", told->path)));
+}
+
+void JobRecord::report_end(const Finish& action) {
   const Verdict& verdict = action.verdict;
   if (const auto signal = signal_of_shell_code(verdict.exit_code)) {
     output_.print(fmt::format("torch.distributed.elastic.multiprocessing.api.{}\n", exception_text(*signal)));

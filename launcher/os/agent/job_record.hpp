@@ -52,9 +52,12 @@ class JobRecord {
   void say_page(LogLevel level, std::vector<std::string> page);
   void tell(std::vector<LogLine> allowed);
   Task<> tell_restart(std::shared_ptr<IncidentRecorder::Open> failed);
-  void report(const Finish& action);
+  [[nodiscard]] std::optional<std::string> words_instead_of_report(const Verdict& verdict) const;
+  void report(const Finish& action, const std::optional<IncidentRecorder::Told>& told);
+  void report_end(const Finish& action);
   [[nodiscard]] std::string exception_text(int signal) const;
   Task<std::string> last_words_for_parent(const Finish& action);
+  Task<> write_termination_log(const Verdict& verdict, const Incident* incident);
   Task<> write_result();
 
   asio::io_context& loop_;
@@ -75,7 +78,8 @@ class JobRecord {
   int restarts_untold_ = 0;                         ///< incidents before a restart that are still being written
   Timer restarts_told_;                             ///< ends when there is none
   std::optional<TimePoint> log_failure_told_;
-  std::string result_;  ///< as last written to --result-file
+  std::string result_;        ///< as last written to --result-file
+  bool writes_files_ = true;  ///< --result-file and --termination-log are this node's to write
   bool finishing_ = false;
   int kept_ = 0;  ///< processes, in the newest round
   int exit_code_ = exit_code::internal;

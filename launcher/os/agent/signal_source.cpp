@@ -5,11 +5,28 @@
 #include <csignal>
 #include <utility>
 
+#include "launcher/core/text/signals.hpp"
 #include "launcher/os/worker/guardian.hpp"
 
 namespace torchup {
 
 using Descriptor = asio::posix::stream_descriptor;
+
+bool is_wish(const signalfd_siginfo& info, bool hangup_ignored, bool behind) {
+  switch (static_cast<int>(info.ssi_signo)) {
+    case SIGCHLD:
+    case SIGWINCH:
+      return false;
+    case dismissal_signal:
+      return behind;
+    case SIGXFSZ:
+      return static_cast<pid_t>(info.ssi_pid) != ::getpid();  // a write of ours beyond ulimit -f has failed
+    case SIGHUP:
+      return !hangup_ignored;
+    default:
+      return true;
+  }
+}
 
 SignalSource::SignalSource(asio::io_context& loop, UniqueFd lifeline,
                            std::function<void(const signalfd_siginfo&)> arrived, std::function<void()> alone)

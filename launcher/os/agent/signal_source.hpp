@@ -10,6 +10,10 @@
 
 namespace torchup {
 
+/// Whether a signal is somebody's wish: the kernel sends some by itself, a terminal's end is nobody's where
+/// `hangup_ignored` (nohup), and a dismissal is only that of a front which we are `behind`.
+[[nodiscard]] bool is_wish(const signalfd_siginfo& info, bool hangup_ignored, bool behind = false);
+
 /// What reaches the inner process from outside the job: signals, and the end of the outer process. Lives on the loop.
 class SignalSource {
  public:

@@ -25,16 +25,16 @@ Task<std::vector<std::string>> SocketInterface::variables(std::string address) {
   std::vector<std::string> variables;
   if (cancelled_) co_return variables;
   if (!answer->answer) {
-    warn_(
+    record_(event::Warning{
         fmt::format("--set-socket-ifname: the name server did not say within {} s where {} is; the workers look for "
                     "an interface themselves",
-                    name_limit.count(), address));
+                    name_limit.count(), address)});
     co_return variables;
   }
   const Result<Lookup::Addresses>& found = *answer->answer;
   const std::string interface = found ? interface_towards(found->front().address().to_string()) : "";
   if (interface.empty()) {
-    warn_("--set-socket-ifname: no interface leads to " + address);
+    record_(event::Warning{"--set-socket-ifname: no interface leads to " + address});
     co_return variables;
   }
   for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {

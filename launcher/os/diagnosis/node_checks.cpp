@@ -117,6 +117,7 @@ void NodeChecks::run(const RunChecks& order) {
             .ways = comparison_.condemned(),
             .end = end_};
   look.places.workers = config_.local_world_size;
+  look.places.in_pod = config_.in_pod;
   if (config_.output.log_dir != "/dev/null") look.places.log_folder = config_.output.log_dir;
   look.places.temporary_folders = temporary_places();
   look.places.asked = disks_;

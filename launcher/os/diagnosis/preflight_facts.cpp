@@ -190,6 +190,7 @@ void look_at_packages(const std::string& python, VersionsFound& found) {
 }  // namespace
 
 std::optional<std::int64_t> shm_free_bytes() { return free_bytes("/dev/shm"); }
+bool has_gpu_device() { return ::access("/dev/nvidiactl", F_OK) == 0; }
 std::optional<std::int64_t> nofile_limit() { return soft_limit(RLIMIT_NOFILE); }
 std::optional<std::int64_t> memlock_limit() { return soft_limit(RLIMIT_MEMLOCK); }
 
@@ -245,6 +246,8 @@ PreflightFacts read_preflight_facts(const PreflightPlaces& places, PreflightLeve
   if (!places.temporary_folders.empty()) begin(DiskUse::temporary, places.temporary_folders);
   PreflightFacts facts;
   facts.workers = places.workers;
+  facts.in_pod = places.in_pod;
+  facts.gpu_device = has_gpu_device();
   facts.shm_free_bytes = shm_free_bytes();
   facts.nofile = nofile_limit();
   facts.infiniband = has_infiniband();

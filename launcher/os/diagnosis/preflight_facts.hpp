@@ -17,6 +17,8 @@ namespace torchup {
 
 /// Free in /dev/shm.
 [[nodiscard]] std::optional<std::int64_t> shm_free_bytes();
+/// NVIDIA's driver has a device here: in a container, one that was given a GPU.
+[[nodiscard]] bool has_gpu_device();
 /// Of open files, as it is; nothing: without a limit.
 [[nodiscard]] std::optional<std::int64_t> nofile_limit();
 [[nodiscard]] std::optional<std::int64_t> memlock_limit();
@@ -46,6 +48,7 @@ class AskedDisks {
 /// What there is to look at.
 struct PreflightPlaces {
   int workers = 1;
+  bool in_pod = false;
   std::string log_folder = {};                      ///< empty: none that the user named
   std::vector<std::string> temporary_folders = {};  ///< as temporary_places
   std::vector<int> gpus = {};                       ///< as in PreflightConfig

@@ -18,11 +18,11 @@ constexpr auto silent_peer_max = std::chrono::seconds{10};
 /// How long a peer waits where it cannot be accepted: there is no descriptor for it, and it stays there to be accepted.
 constexpr auto accept_pause = std::chrono::milliseconds{100};
 
-HttpOptions pages(std::function<std::string()> body) {
+HttpOptions options_of(HealthPages pages) {
   HttpOptions options;
-  const HttpOptions::Page page{"application/json", std::move(body)};
-  options.pages.emplace("/", page);
-  options.pages.emplace("/healthz", page);
+  options.pages.emplace("/", HttpOptions::Page{"application/json", std::move(pages.status)});
+  options.pages.emplace("/healthz", probe_page([] { return "ok"; }));
+  options.pages.emplace("/readyz", probe_page(std::move(pages.readiness)));
   return options;
 }
 
@@ -30,8 +30,8 @@ HttpOptions pages(std::function<std::string()> body) {
 
 class HealthPort::Impl {
  public:
-  Impl(boost::asio::io_context& loop, Listeners listeners, std::function<std::string()> body)
-      : http_{loop, pages(std::move(body))}, port_{listeners.port} {
+  Impl(boost::asio::io_context& loop, Listeners listeners, HealthPages pages)
+      : http_{loop, options_of(std::move(pages))}, port_{listeners.port} {
     for (UniqueFd& socket : listeners.sockets) doors_.emplace_back(loop, socket.release());
     for (Door& door : doors_) wait_at(door);
   }
@@ -76,10 +76,10 @@ HealthPort::~HealthPort() = default;
 
 Port HealthPort::port() const { return impl_->port(); }
 
-Result<HealthPort> HealthPort::open(boost::asio::io_context& loop, Port port, std::function<std::string()> body) {
-  auto listeners = listen_on("localhost", port, silent_peer_max);
+Result<HealthPort> HealthPort::open(boost::asio::io_context& loop, Port port, bool everywhere, HealthPages pages) {
+  auto listeners = listen_on(everywhere ? "" : "localhost", port, silent_peer_max);
   if (!listeners) return listeners.error();
-  return HealthPort{std::make_unique<Impl>(loop, std::move(*listeners), std::move(body))};
+  return HealthPort{std::make_unique<Impl>(loop, std::move(*listeners), std::move(pages))};
 }
 
 }  // namespace torchup

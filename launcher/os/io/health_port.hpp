@@ -13,16 +13,22 @@ class io_context;
 
 namespace torchup {
 
-/// Answers probes over HTTP on a port of the loopback interfaces: `GET /healthz` (or `/`) gives 200 and a line of JSON
-/// as long as the agent's loop turns, which is what a probe wants to know. torchrun knows the variable
-/// TORCHELASTIC_HEALTH_CHECK_PORT and opens nothing.
+/// What a health port shows; called on the loop for each request.
+struct HealthPages {
+  std::function<std::string()> status;     ///< a line of JSON
+  std::function<std::string()> readiness;  ///< `ok`, or in one word why not
+};
+
+/// Answers probes over HTTP: `GET /healthz` gives everybody 200 and `ok` as long as the agent's loop turns, `GET
+/// /readyz` the same while the node's workers run, else 503 and why not; `/` gives this machine the status. torchrun
+/// knows the variable TORCHELASTIC_HEALTH_CHECK_PORT and opens nothing.
 class HealthPort {
  public:
-  /// `body` is called on the loop for each request.
+  /// On the loopback interfaces, or `everywhere`: the kubelet asks a pod from outside.
   ///
   /// Errors: the system's when the port is taken.
-  [[nodiscard]] static Result<HealthPort> open(boost::asio::io_context& loop, Port port,
-                                               std::function<std::string()> body);
+  [[nodiscard]] static Result<HealthPort> open(boost::asio::io_context& loop, Port port, bool everywhere,
+                                               HealthPages pages);
   HealthPort(HealthPort&&) noexcept;
   HealthPort& operator=(HealthPort&&) noexcept;
   ~HealthPort();

@@ -73,6 +73,14 @@ Result<UniqueFd> open_named_file(const std::string& path, int flags, mode_t mode
   return open_in_place(*place, path, flags, mode);
 }
 
+Result<> overwrite_file_now(const std::string& path, const std::string& content) {
+  const auto file = open_named_file(path, O_CREAT | O_TRUNC, 0666);
+  if (!file) return file.error();
+  std::string_view rest = content;
+  if (const int error = write_all(file->get(), rest); error != 0) return system_error(error, path);
+  return {};
+}
+
 Result<> replace_file_now(const std::string& path, const std::string& content) {
   auto place = place_of(path);
   if (!place) return place.error();

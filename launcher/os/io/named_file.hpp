@@ -26,6 +26,10 @@ namespace torchup {
 /// Errors: the system's, with the path.
 [[nodiscard]] Result<> replace_file_now(const std::string& path, const std::string& content);
 
+/// Puts `content` in place of what stands in `path`, which is made where it is missing: for a file at whose place no
+/// other one can be put, such as one that is mounted. Waits for the disk. Errors: as open_named_file.
+[[nodiscard]] Result<> overwrite_file_now(const std::string& path, const std::string& content);
+
 inline constexpr std::size_t random_name_length = 8;
 /// So many characters of a-z0-9_ that nobody can guess.
 [[nodiscard]] std::string random_name();

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "launcher/os/io/read_text.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
@@ -48,6 +49,15 @@ std::optional<ProcessStat> process_stat(pid_t pid) {
   for (int field = 0; field < fields_between; ++field) next_field(line);
   if (!read_number(next_field(line), stat.start_time)) return std::nullopt;
   return stat;
+}
+
+pid_t parent_of(pid_t pid) {
+  const auto stat = process_stat(pid);
+  return stat ? stat->parent : 0;
+}
+
+std::string command_line(pid_t pid, std::size_t bytes_max) {
+  return read_text("/proc/" + std::to_string(pid) + "/cmdline", bytes_max);
 }
 
 }  // namespace torchup

@@ -2,8 +2,10 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace torchup {
 
@@ -17,5 +19,10 @@ struct ProcessStat {
 
 /// Nothing: there is no such process. A zombie is one.
 [[nodiscard]] std::optional<ProcessStat> process_stat(pid_t pid);
+
+/// 0: it cannot be seen.
+[[nodiscard]] pid_t parent_of(pid_t pid);
+/// With a zero byte behind each word; of a longer one `bytes_max` bytes. Empty: it cannot be seen.
+[[nodiscard]] std::string command_line(pid_t pid, std::size_t bytes_max);
 
 }  // namespace torchup

@@ -137,6 +137,8 @@ std::string holder_of(const std::string& target) {
   return "";
 }
 
+std::string process_text(const std::string& pid) { return fmt::format("pid {} ({})", pid, command_of(pid)); }
+
 std::vector<std::string> port_holder(std::string_view said) {
   const auto port = port_in(said);
   if (!port) return {};
@@ -145,7 +147,7 @@ std::vector<std::string> port_holder(std::string_view said) {
   const std::string pid = holder_of(socket);
   if (pid.empty())
     return {fmt::format("port {}: another user's process, or another container's, listens on it", *port)};
-  return {fmt::format("port {}: pid {} ({}) listens on it", *port, pid, command_of(pid))};
+  return {fmt::format("port {}: {} listens on it", *port, process_text(pid))};
 }
 
 // ---- Limits.
@@ -165,6 +167,12 @@ std::vector<std::string> shared_memory() {
 }
 
 }  // namespace
+
+std::string listener_on(Port port) {
+  const std::string socket = listener_of(port.value());
+  const std::string pid = socket.empty() ? "" : holder_of(socket);
+  return pid.empty() ? "" : process_text(pid);
+}
 
 std::vector<std::string> find_circumstances(CauseKind kind, std::string_view said) {
   switch (kind) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "launcher/core/record/cause_words.hpp"
+#include "rendezvous/base/types.hpp"
 
 namespace torchup {
 
@@ -13,5 +14,9 @@ namespace torchup {
 /// words, which may name a path or a port. Nothing where there is nothing to look at, or it may not be looked at. Reads
 /// /proc and asks file systems, one of which may stand still: for the disk thread.
 [[nodiscard]] std::vector<std::string> find_circumstances(CauseKind kind, std::string_view said);
+
+/// Who listens on that port of this machine, `pid 4242 (python3 train.py)`; empty: nobody whom we may look at. Reads
+/// /proc.
+[[nodiscard]] std::string listener_on(Port port);
 
 }  // namespace torchup

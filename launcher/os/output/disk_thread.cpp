@@ -17,11 +17,19 @@ Task<bool> DiskThread::idle(Duration limit) {
   co_return waiting->answer.value_or(false);
 }
 
+Task<Result<>> DiskThread::write_file(Write write, std::string path, std::string content) {
+  std::function<Result<>()> work = [write, path, content = std::move(content)] { return write(path, content); };
+  auto written = co_await ask(work);
+  if (!written) written = disk_is_dead(path);
+  co_return *written;
+}
+
 Task<Result<>> DiskThread::replace_file(std::string path, std::string content) {
-  std::function<Result<>()> replace = [path, content = std::move(content)] { return replace_file_now(path, content); };
-  auto replaced = co_await ask(replace);
-  if (!replaced) replaced = disk_is_dead(path);
-  co_return *replaced;
+  return write_file(&replace_file_now, std::move(path), std::move(content));
+}
+
+Task<Result<>> DiskThread::overwrite_file(std::string path, std::string content) {
+  return write_file(&overwrite_file_now, std::move(path), std::move(content));
 }
 
 }  // namespace torchup

@@ -58,6 +58,8 @@ class DiskThread {
 
   /// replace_file_now. Errors: its own; timed_out after disk_limit.
   Task<Result<>> replace_file(std::string path, std::string content);
+  /// overwrite_file_now. Errors: likewise.
+  Task<Result<>> overwrite_file(std::string path, std::string content);
 
   [[nodiscard]] std::size_t queued_bytes() const { return thread_.queued_bytes(); }
   /// Calls `notice` once, later on the loop, when at most `level` bytes are queued.
@@ -67,6 +69,9 @@ class DiskThread {
   [[nodiscard]] const LoopPost& post() const { return post_; }
 
  private:
+  using Write = Result<> (*)(const std::string& path, const std::string& content);
+  Task<Result<>> write_file(Write write, std::string path, std::string content);
+
   asio::io_context& loop_;
   LoopPost post_;
   WriterThread thread_;

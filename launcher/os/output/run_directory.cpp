@@ -80,7 +80,10 @@ Result<RunDirectory> make_temporary_directory(bool for_logs) {
     if (made) return made;
     if (!first) first = made.error();
   }
-  return *first;
+  if (for_logs) return *first;  // they grow, and memory would be full of them
+  auto in_memory = make_memory_directory();
+  if (!in_memory) return *first;
+  return RunDirectory{.path = "", .temporary = {*std::move(in_memory)}};
 }
 
 /// As far as no file in them has any bytes. Each stands before those below it.

@@ -27,7 +27,8 @@ struct RunDirectory {
 ///
 /// `torchelastic_<8 random characters>` is its name, as torchrun's. Where no logs come into it (`for_logs`), but error
 /// files at most, it is a link into memory until the end: on a disk, making and removing a directory for each of 256
-/// workers took as long as a quarter of all else, and a disk that hangs would keep a job from its start.
+/// workers took as long as a quarter of all else, and a disk that hangs would keep a job from its start. Where no place
+/// takes one (a container's read-only root), it is in memory and stays there, if anything is in it.
 ///
 /// Errors: the system's, with the path.
 [[nodiscard]] Result<RunDirectory> make_run_directory(std::string log_dir, const std::string& run_id, bool for_logs);

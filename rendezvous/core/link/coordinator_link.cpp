@@ -11,6 +11,8 @@
 namespace torchup {
 namespace {
 
+/// Of the join timeout: after that part of it nobody is early any more.
+constexpr int untold_part = 10;
 /// Before its Join an agent has no terms; a lease is needed all the same.
 constexpr Duration lease_before_join = std::chrono::seconds{10};
 /// The fence comes before the lease is over, however the two clocks run.
@@ -125,7 +127,7 @@ void CoordinatorLink::on(const link::Wake&, TimePoint) {}
 /// answer is asked again, for an old answer says nothing of now.
 void CoordinatorLink::slept(Duration gap, TimePoint now) {
   out_since_ = std::max(out_since_ + gap, now + lease() - settings_.join_timeout);
-  if (attempt_) attempt_over(now);
+  if (attempt_ && !settings_.one_connection) attempt_over(now);
 }
 
 void CoordinatorLink::due(TimePoint now) {
@@ -136,12 +138,13 @@ void CoordinatorLink::due(TimePoint now) {
   if (leave_until_ && now >= *leave_until_) {
     return conclude(CoordinatorMessage{End{verdict_of(*leave_)}});
   }
-  if (attempt_) {
+  // Whoever holds the one connection is no stranger, and may take its time.
+  if (attempt_ && !settings_.one_connection) {
     if (!attempt_->quiet && now >= attempt_->since + quiet_limit) {
       attempt_->quiet = true;
-      if (!welcomed_once_ && attempt_->unproved.empty()) act(link::MeetForeigner{});
+      if (!welcomed_once_ && !seeks() && attempt_->unproved.empty()) act(link::MeetForeigner{});
     }
-    if (now >= attempt_->since + welcome_limit) {
+    if (now >= attempt_->since + answer_limit()) {
       if (attempt_->unproved.empty()) {
         foreign("it accepts connections and says nothing", now);
       } else {
@@ -151,18 +154,17 @@ void CoordinatorLink::due(TimePoint now) {
     }
   }
   if (!line_ && now >= out_since_ + settings_.join_timeout) {
-    const std::string endpoint = to_string(settings_.endpoint);
     const std::string waited = seconds(settings_.join_timeout);
     const std::string why = last_trouble_.empty() ? "it does not answer" : last_trouble_;
     return conclude(
-        LinkLost{lost_code_,
-                 lost_code_ == exit_code::mismatch
-                     ? fmt::format("the rendezvous at {} did not accept this node within {}: {}", endpoint, waited, why)
-                     : fmt::format("the rendezvous endpoint {} was not reached within {}: {}", endpoint, waited, why)});
+        LinkLost{lost_code_, lost_code_ == exit_code::mismatch
+                                 ? fmt::format("the {} did not accept this node within {}: {}", place(), waited, why)
+                                 : fmt::format("the {} was not reached within {}: {}", place(), waited, why)});
   }
   if (const auto at = dial_at(); at && now >= *at) {
     dialling_ = LineId{next_line_++};
-    act(link::Dial{*dialling_, dial_limit});
+    const auto port = port_at_ == 0 ? std::nullopt : std::optional{settings_.further_ports.at(port_at_ - 1)};
+    act(link::Dial{*dialling_, dial_limit, port});
   }
 }
 
@@ -176,7 +178,9 @@ std::optional<TimePoint> CoordinatorLink::deadline() const {
   consider(fence_at());
   consider(leave_until_);
   consider(dial_at());
-  if (attempt_) consider(attempt_->since + (attempt_->quiet ? welcome_limit : quiet_limit));
+  if (attempt_ && !settings_.one_connection) {
+    consider(attempt_->since + (attempt_->quiet ? answer_limit() : quiet_limit));
+  }
   return first;
 }
 
@@ -184,7 +188,7 @@ std::optional<TimePoint> CoordinatorLink::deadline() const {
 std::optional<TimePoint> CoordinatorLink::dial_at() const {
   if (dialling_ || attempt_) return {};
   if (!line_) return retry_at_;
-  if (unanswered_.empty()) return {};
+  if (unanswered_.empty() || settings_.one_connection) return {};
   return std::max(retry_at_, unanswered_.front().sent + doubt_after());
 }
 
@@ -258,10 +262,25 @@ void CoordinatorLink::forget_place() {
 
 // ---- what the agent hears
 
-void CoordinatorLink::trouble(const std::string& what) {
-  if (what == last_trouble_) return;
+/// Of one job this node may have begun before the one that hosts: that nobody listens there is no news yet.
+bool CoordinatorLink::may_be_early(TimePoint now) const {
+  const Duration untold = std::min<Duration>(untold_limit, settings_.join_timeout / untold_part);
+  return !welcomed_once_ && now < out_since_ + untold;
+}
+
+void CoordinatorLink::trouble(const std::string& what, int code, bool told) {
+  // Of several ports the first one's is told, or what is wrong with us at whichever has our coordinator.
+  const bool misfit = code == exit_code::mismatch;
+  if (seeks() && !misfit && (port_at_ != 0 || lost_code_ == exit_code::mismatch)) return;
+  lost_code_ = code;
   last_trouble_ = what;
-  tell(Waiting{fmt::format("rendezvous endpoint {}: {}", to_string(settings_.endpoint), what)});
+  if (!told || what == told_trouble_) return;
+  told_trouble_ = what;
+  tell(Waiting{fmt::format("{}: {}", place(), what), true});
+}
+
+std::string CoordinatorLink::place() const {
+  return settings_.one_connection ? "front of this job" : "rendezvous endpoint " + to_string(settings_.endpoint);
 }
 
 void CoordinatorLink::conclude(LinkEvent last) {

@@ -79,6 +79,7 @@ using Event = std::variant<Say, Report, Dialled, DialFailed, Heard, Garbled, Clo
 struct Dial {
   LineId line;
   Duration limit{};
+  std::optional<Port> port = {};  ///< another than the endpoint's
   friend bool operator==(const Dial&, const Dial&) = default;
 };
 struct Write {
@@ -125,6 +126,11 @@ struct CoordinatorLinkSettings {
   /// Our proof of the job's token in answer to `challenge`; nothing when the challenge was not made with that token.
   /// Empty: there is no token.
   std::function<std::optional<Mac>(const Hello& hello, const Challenge& challenge)> prove = {};
+  /// Of the endpoint's host, where the coordinator listens if those before them were taken.
+  std::vector<Port> further_ports = {};
+  /// There is one connection, made by others, and when it has ended there is no other: LinkLost at once. Who holds it
+  /// may take the join timeout to welcome us.
+  bool one_connection = false;
   std::uint64_t seed = 0;  ///< of the jitter
 };
 
@@ -145,12 +151,21 @@ struct CoordinatorLinkSettings {
 /// **Patience.** The endpoint may stay out of reach for the join timeout, counted from the beginning or from the last
 /// line on which a keep-alive was answered. Then LinkLost: 68 when who answers there refuses us or does not prove the
 /// token, else 67. Without a token somebody who answers in another language, or holds connections and says nothing,
-/// for `foreign_limit` is another program: 67 at once. A time for which this machine was suspended counts for none.
+/// for `foreign_limit` is another program: 67 at once. That nobody listens is said when it has been so for
+/// `untold_limit`, or a tenth of a short join timeout: nodes of one job begin one before the other. A time for which
+/// this machine was suspended counts for none.
+///
+/// **Ports.** Where there are further ones, each is dialled in turn until somebody welcomes us: the next at once when
+/// one is refused, answers in another language, belongs to another job or says nothing for `seek_limit`; after the
+/// last, the first again as after any failure. Who else is there does not end the search, and its ports are kept to
+/// afterwards.
 class CoordinatorLink {
  public:
   static constexpr Duration dial_limit = std::chrono::seconds{3};
   static constexpr Duration welcome_limit = std::chrono::seconds{5};       ///< for the answers to our hello
+  static constexpr Duration seek_limit = std::chrono::seconds{1};          ///< the same where there are further ports
   static constexpr Duration quiet_limit = std::chrono::milliseconds{300};  ///< then it may speak another language
+  static constexpr Duration untold_limit = std::chrono::seconds{3};        ///< then it is said that nobody listens
   static constexpr Duration foreign_limit = std::chrono::seconds{5};       ///< then it is no coordinator
   static constexpr Duration retry_first = std::chrono::milliseconds{50};
   static constexpr Duration retry_longest = std::chrono::seconds{1};
@@ -233,7 +248,7 @@ class CoordinatorLink {
   void greeted(const Other&, TimePoint now) {
     foreign("it gives orders before a welcome", now);
   }
-  void unproved(const std::string& why, TimePoint now);
+  void unproved(const std::string& why, int code);
   void foreign(const std::string& what, TimePoint now);
   void attempt_over(TimePoint now);
 
@@ -263,7 +278,11 @@ class CoordinatorLink {
   void restate();
   void forget_questions();
   void retry_later(TimePoint now);
-  void trouble(const std::string& what);
+  /// `code`: of the end, if it lasts.
+  void trouble(const std::string& what, int code, bool told = true);
+  [[nodiscard]] bool may_be_early(TimePoint now) const;
+  /// What people know the coordinator by: over one connection nobody has dialled the endpoint.
+  [[nodiscard]] std::string place() const;
   void conclude(LinkEvent last);
   [[nodiscard]] bool runs() const;
   [[nodiscard]] std::optional<TimePoint> fence_at() const;
@@ -271,6 +290,9 @@ class CoordinatorLink {
   [[nodiscard]] Duration lease() const;
   [[nodiscard]] Duration doubt_after() const;
   [[nodiscard]] Duration kernel_patience() const;
+  /// Which of several ports is the coordinator's is not known yet.
+  [[nodiscard]] bool seeks() const { return !welcomed_once_ && !settings_.further_ports.empty(); }
+  [[nodiscard]] Duration answer_limit() const { return seeks() ? seek_limit : welcome_limit; }
   [[nodiscard]] bool has_token() const { return static_cast<bool>(settings_.prove); }
   [[nodiscard]] Duration jittered(Duration duration);
   void act(link::Action action) { actions_.push_back(std::move(action)); }
@@ -297,12 +319,14 @@ class CoordinatorLink {
   bool line_answered_ = false;  ///< a keep-alive on it was answered
   bool embedded_ = false;       ///< the coordinator lives and dies with an agent
   bool welcomed_once_ = false;
+  std::size_t port_at_ = 0;  ///< 0: the endpoint's is dialled, else one behind it in further_ports
 
   TimePoint out_since_;  ///< the endpoint is out of reach, while there is no line
   TimePoint retry_at_;
   Duration retry_delay_ = retry_first;
   std::optional<TimePoint> foreign_since_;
   std::string last_trouble_;
+  std::string told_trouble_;
   int lost_code_ = exit_code::unreachable;
 
   TimePoint heard_of_;                    ///< sending of the last keep-alive that was answered

@@ -22,9 +22,9 @@ int permitted(int exit_code) {
 void CoordinatorLink::on(const link::DialFailed& event, TimePoint now) {
   if (dialling_ != event.line) return;
   dialling_.reset();
+  if (settings_.one_connection) return conclude(LinkLost{exit_code::unreachable, event.why});
   foreign_since_.reset();
-  lost_code_ = exit_code::unreachable;
-  trouble(event.why);
+  trouble(event.why, exit_code::unreachable, !event.refused || !may_be_early(now));
   retry_later(now);
   if (!event.refused) {
     if (!returned_at_) ended_ = false;  // no answer: somebody may live there who cannot reach us either
@@ -47,9 +47,8 @@ void CoordinatorLink::on(const link::Closed& event, TimePoint now) {
     if (!attempt_->unproved.empty()) return attempt_over(now);
     // A coordinator that is about to end, or has no descriptor left, closes without a word too.
     foreign_since_.reset();
-    lost_code_ = exit_code::unreachable;
-    if (!welcomed_once_) act(link::MeetForeigner{});
-    trouble(event.why.empty() ? "it closes the connection without a word" : event.why);
+    if (!welcomed_once_ && !seeks()) act(link::MeetForeigner{});
+    trouble(event.why.empty() ? "it closes the connection without a word" : event.why, exit_code::unreachable);
     return attempt_over(now);
   }
   if (line_ != event.line) return;
@@ -85,8 +84,7 @@ void CoordinatorLink::lose_line(const std::string& reason, TimePoint now) {
   } else {
     retry_later(now);
   }
-  lost_code_ = exit_code::unreachable;
-  trouble(reason);
+  trouble(reason, exit_code::unreachable);
 }
 
 void CoordinatorLink::hang_up_attempt() {
@@ -100,6 +98,13 @@ void CoordinatorLink::attempt_over(TimePoint now) {
 }
 
 void CoordinatorLink::retry_later(TimePoint now) {
+  if (seeks()) {
+    port_at_ = (port_at_ + 1) % (settings_.further_ports.size() + 1);
+    if (port_at_ != 0) {
+      retry_at_ = now;
+      return;
+    }
+  }
   retry_at_ = now + jittered(retry_delay_);
   retry_delay_ = std::min<Duration>(retry_delay_ * 2, retry_longest);
 }
@@ -125,12 +130,12 @@ void CoordinatorLink::greeted(const Challenge& challenge, TimePoint now) {
   }
   // A proof that proves nothing: an honest coordinator tells its own people who came with another token.
   act(link::Write{attempt_->line, Proof{}});
-  unproved("the token of the coordinator there is not ours", now);
+  unproved("the token of the coordinator there is not ours", exit_code::mismatch);
 }
 
 void CoordinatorLink::greeted(const Welcome& welcome, TimePoint now) {
   if (has_token() && attempt_->proved != welcome.version) {
-    unproved("the coordinator there did not prove the token", now);
+    unproved("the coordinator there did not prove the token", exit_code::mismatch);
     return attempt_over(now);
   }
   if (welcome.version < agent_protocol_min || welcome.version > agent_protocol_max) {
@@ -146,7 +151,8 @@ void CoordinatorLink::greeted(const Welcome& welcome, TimePoint now) {
   line_since_ = now;
   // That we are still a member is known when a keep-alive behind our Resume is answered.
   if (!standing_.placement) {
-    if (!in_vain) heard_of_ = attempt_->since;
+    // The one connection may have been welcomed later than a lease: it counts from then, for it has no place to lose.
+    if (!in_vain) heard_of_ = settings_.one_connection ? now : attempt_->since;
     ended_ = false;
   }
   if (ended_ && !returned_at_) returned_at_ = now;
@@ -172,31 +178,30 @@ void CoordinatorLink::restate() {
 
 void CoordinatorLink::greeted(const Refused& refused, TimePoint now) {
   const bool trusted = has_token() ? attempt_->proved.has_value() : !line_;
-  if (trusted) return conclude(LinkLost{permitted(refused.exit_code), refused.reason});
-  unproved("refused: " + refused.reason, now);
+  const bool others = seeks() && refused.reason.starts_with(port_of_another_job);
+  if (trusted && !others) return conclude(LinkLost{permitted(refused.exit_code), refused.reason});
+  unproved("refused: " + refused.reason, others ? exit_code::unreachable : exit_code::mismatch);
   attempt_over(now);
 }
 
 /// Somebody who was not proved refuses, or does not prove itself. It may be gone, or mended, before the join timeout.
-void CoordinatorLink::unproved(const std::string& why, TimePoint) {
+void CoordinatorLink::unproved(const std::string& why, int code) {
   foreign_since_.reset();
   attempt_->unproved = why;
-  lost_code_ = exit_code::mismatch;
-  trouble(why);
+  trouble(why, code);
 }
 
 /// Somebody answers who is no coordinator; that may be a coordinator about to end, so it must last.
 void CoordinatorLink::foreign(const std::string& what, TimePoint now) {
   if (!foreign_since_) foreign_since_ = attempt_->since;
-  lost_code_ = exit_code::unreachable;
   const std::string text =
       welcomed_once_ ? "the coordinator does not answer (" + what + ")"
                      : "what answers there is no torchup coordinator (" + what + "): has another program this port?";
-  if (!welcomed_once_) act(link::MeetForeigner{});
-  if (!welcomed_once_ && !has_token() && now - *foreign_since_ >= foreign_limit) {
+  if (!welcomed_once_ && !seeks()) act(link::MeetForeigner{});
+  if (!welcomed_once_ && !seeks() && !has_token() && now - *foreign_since_ >= foreign_limit) {
     return conclude(LinkLost{exit_code::unreachable, to_string(settings_.endpoint) + ": " + text});
   }
-  trouble(text);
+  trouble(text, exit_code::unreachable);
   attempt_over(now);
 }
 
@@ -213,6 +218,7 @@ void CoordinatorLink::hear(const KeepAliveAnswer& answer, TimePoint now) {
     unanswered_.pop_front();
     line_answered_ = true;
     last_trouble_.clear();
+    told_trouble_.clear();
     ended_ = false;
     returned_at_.reset();
   }

@@ -32,7 +32,9 @@ namespace torchup {
 // Numbers of a job. What is larger, or negative where this page says from 0, is refused where it comes in: on the
 // command line and by the decoders. So a sum of all workers of all nodes always fits an int.
 
-inline constexpr int nodes_max = 1 << 16;          ///< nodes of a job, agents of a coordinator, places in a round
+inline constexpr int nodes_max = 1 << 16;  ///< nodes of a job, agents of a coordinator, places in a round
+/// How the coordinator of one job begins its refusal of another's agents: who knows of further ports tries the next.
+inline constexpr std::string_view port_of_another_job = "this port belongs to job ";
 inline constexpr int local_workers_max = 1 << 14;  ///< workers of one node
 inline constexpr int world_size_max = nodes_max * local_workers_max;
 inline constexpr int restarts_max = 1 << 20;            ///< restarts of a job, and their limit
@@ -53,6 +55,7 @@ enum class RankOrder : std::uint8_t {
   address,        ///< by --local-addr, else the host's name, numbers in it compared as numbers; then by node id
   join,           ///< by the moment of a node's first join; survivors keep their order
   hostlist,       ///< by the place in JobTerms::hostlist; hosts that are not in it come last, by address
+  index,          ///< by Join::group_rank, which a scheduler told: ranks are dense where a node is missing
   unknown = 255,  ///< one that only a newer agent knows: its Join is refused, for its ranks would be others
 };
 
@@ -75,6 +78,7 @@ struct JobTerms {
   HangTimeout hang_timeout = {};
   OnHang on_hang = OnHang::report;
   Duration straggler_window = straggler_window_default;  ///< at least straggler_window_min; 0: nobody asks for arrivals
+  bool own_run_id = false;                               ///< the run id is a scheduler's, who gives it to no other job
   friend bool operator==(const JobTerms&, const JobTerms&) = default;
 };
 
@@ -155,7 +159,7 @@ struct Join {
   bool address_demanded = false;  ///< the first of `addresses` is published, whatever the coordinator sees
   int local_world_size = 1;       ///< 1 to local_workers_max
   std::string role = "default";
-  std::optional<GroupRank> group_rank = {};  ///< demanded by --node-rank; all nodes of a job have one, or none
+  std::optional<GroupRank> group_rank = {};  ///< by --node-rank, or see RankOrder::index; all nodes have one, or none
   JobTerms terms = {};
   std::vector<Fact> facts = {};
   /// The last place of this agent, `after_stop`; a coordinator that lost its memory learns from it.
@@ -163,11 +167,15 @@ struct Join {
   /// Why no worker of the job should run here now: such a node is no candidate for a place, and joins again when that
   /// has changed. Empty: it is fit.
   std::string unfit = {};
+  /// Where it is unfit: that will not change, and the job is not to begin without it.
+  bool needed = false;
   friend bool operator==(const Join&, const Join&) = default;
 };
 /// How an agent ends whose node is unfit where nobody waits until it is fit again: alone, or among torchrun's agents.
 inline constexpr int unfit_code = exit_code::unfit;
 [[nodiscard]] inline std::string unfit_text(const Join& join) { return "this node is unfit: " + join.unfit; }
+/// Whether the others may go on without it.
+[[nodiscard]] inline bool stands_aside(const Join& join) { return !join.unfit.empty() && !join.needed; }
 struct StoreReady {
   Round round{0};
   Port port{0};
@@ -284,6 +292,7 @@ struct End {
 /// One line for people about what the job, or the link, waits for; sent when it changes.
 struct Waiting {
   std::string roster = {};
+  bool of_link = false;  ///< the link itself says so, not the coordinator; not told by one to the other
   friend bool operator==(const Waiting&, const Waiting&) = default;
 };
 /// Look at your ranks, and answer with this number.

@@ -54,12 +54,12 @@ void fields(auto& a, JobTerms& m) {
   a.number("the divisor of the number of nodes", m.nodes_multiple_of, 1, m.max_nodes);
   a.number("max restarts", m.max_restarts, 0, restarts_max);
   a(m.restart_window, m.join_timeout, m.last_call, m.lease);
-  a.choice("the rank order", m.rank_order, RankOrder::hostlist, RankOrder::unknown);
+  a.choice("the rank order", m.rank_order, RankOrder::index, RankOrder::unknown);
   a.choice("what is done about differing nodes", m.same_world, SameWorld::fail, SameWorld::warn);
   a.text("a host list", m.hostlist, text_bytes_max);
   a.later(m.hang_timeout);
   a.later_choice("what is done about hangs", m.on_hang, OnHang::restart, OnHang::report);
-  a.later(m.straggler_window);
+  a.later(m.straggler_window, m.own_run_id);
 }
 void fields(auto& a, WorkerFailure& m) {
   rank(a, m.rank);
@@ -108,6 +108,7 @@ void fields(auto& a, Join& m) {
   facts(a, m.facts);
   a(m.former);
   a.later_text("why a node is unfit", m.unfit, unfit_bytes_max);
+  a.later(m.needed);
 }
 void fields(auto& a, StoreReady& m) {
   round(a, m.round);

@@ -32,6 +32,7 @@ class LossRecord {
   void clear();
   /// Until when the host is put aside; nothing: it is not.
   [[nodiscard]] std::optional<TimePoint> aside_until(const std::string& host, TimePoint now);
+  [[nodiscard]] bool has(const std::string& host) const { return losses_.contains(host); }
   [[nodiscard]] const LossLimits& limits() const { return limits_; }
   [[nodiscard]] std::size_t host_count() const { return losses_.size(); }
   [[nodiscard]] std::size_t held_bytes() const { return held_bytes_; }

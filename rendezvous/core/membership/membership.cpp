@@ -91,8 +91,21 @@ void Membership::index(Slot slot) {
   const Member& member = members_[slot];
   slot_of_node_.emplace(member.join->node.value(), slot);
   slots_of_host_.emplace(member.join->host, slot);
+  index_rank(slot);
   held_bytes_ += torchup::held_bytes(member.join);
   count(member, 1);
+}
+
+void Membership::index_rank(Slot slot) {
+  const auto rank = members_[slot].join->group_rank;
+  if (rank) slots_of_rank_.emplace(rank->value(), slot);
+}
+
+void Membership::forget_rank(Slot slot) {
+  const auto rank = members_[slot].join->group_rank;
+  if (!rank) return;
+  const auto [begin, end] = with_group_rank(*rank);
+  slots_of_rank_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == slot; }));
 }
 
 Membership::Slot Membership::enroll(Peer peer, const Join& join, TimePoint now) {
@@ -136,7 +149,9 @@ void Membership::update(Slot slot, const Join& join) {
   held_bytes_ -= torchup::held_bytes(member.join);
   held_bytes_ += torchup::held_bytes(kept);
   count(member, -1);
+  forget_rank(slot);
   member.join = kept;
+  index_rank(slot);
   count(member, 1);
   changed();
 }
@@ -154,6 +169,7 @@ void Membership::count(const Member& member, int by) {
   if (member.stage == Stage::seated) seated_ += by;
   if (member.stage == Stage::stopping) stopping_ += by;
   if (member.stage == Stage::ready) (!member.is_fit() ? unfit_ : member.aside ? aside_ : ready_) += by;
+  if (member.stage == Stage::ready && member.is_missed()) missed_ += by;
 }
 
 void Membership::remove(Slot slot) {
@@ -164,6 +180,7 @@ void Membership::remove(Slot slot) {
   check(slot, {});
   if (member.peer) connections_[member.peer->value()].member.reset();
   slot_of_node_.erase(member.join->node.value());
+  forget_rank(slot);
   const auto [begin, end] = on_host(member.join->host);
   slots_of_host_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == slot; }));
   if (member.back_by) --awaited_;

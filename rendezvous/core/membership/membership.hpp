@@ -50,6 +50,8 @@ struct Member {
 
   [[nodiscard]] bool in_round() const { return stage == Stage::seated || stage == Stage::finished; }
   [[nodiscard]] bool is_fit() const { return join->unfit.empty(); }
+  /// It never will be fit, and there is to be no job without it.
+  [[nodiscard]] bool is_missed() const { return !is_fit() && join->needed; }
 };
 
 /// Who belongs to a job: its members by slot, node and host, the connections they speak by, how many there are of each
@@ -119,11 +121,14 @@ class Membership {
   /// By node.
   [[nodiscard]] const std::unordered_map<std::string, Slot>& slots() const { return slot_of_node_; }
   [[nodiscard]] bool has_host(const std::string& host) const { return slots_of_host_.contains(host); }
+  /// Those that have said this Join::group_rank, as a range of entries whose second is the slot.
+  [[nodiscard]] auto with_group_rank(GroupRank rank) const { return slots_of_rank_.equal_range(rank.value()); }
 
   [[nodiscard]] int size() const { return static_cast<int>(slot_of_node_.size()); }
   [[nodiscard]] bool empty() const { return slot_of_node_.empty(); }
-  [[nodiscard]] int ready() const { return ready_; }  ///< those aside and those unfit apart
-  [[nodiscard]] int unfit() const { return unfit_; }  ///< of those that are ready, aside or not
+  [[nodiscard]] int ready() const { return ready_; }    ///< those aside and those unfit apart
+  [[nodiscard]] int unfit() const { return unfit_; }    ///< of those that are ready, aside or not
+  [[nodiscard]] int missed() const { return missed_; }  ///< of those that are unfit: see Member::is_missed
   [[nodiscard]] int aside() const { return aside_; }
   [[nodiscard]] int stopping() const { return stopping_; }
   [[nodiscard]] int seated() const { return seated_; }
@@ -166,6 +171,8 @@ class Membership {
   void changed() { ++revision_; }
   Slot take_slot();
   void index(Slot slot);
+  void index_rank(Slot slot);
+  void forget_rank(Slot slot);
   void count(const Member& member, int by);
   [[nodiscard]] auto on_host(const std::string& host) const { return slots_of_host_.equal_range(host); }
   void check(Slot slot, std::optional<TimePoint> at);
@@ -175,12 +182,13 @@ class Membership {
   std::vector<Slot> free_slots_;
   std::unordered_map<std::string, Slot> slot_of_node_;
   std::unordered_multimap<std::string, Slot> slots_of_host_;
-  std::vector<Connection> connections_;  ///< by peer
+  std::unordered_multimap<int, Slot> slots_of_rank_;  ///< by Join::group_rank
+  std::vector<Connection> connections_;               ///< by peer
   std::uint64_t connection_count_ = 0;
   std::uint64_t next_seniority_ = 0;
   std::uint64_t revision_ = 0;
   std::size_t held_bytes_ = 0;
-  int ready_ = 0, aside_ = 0, unfit_ = 0, stopping_ = 0, seated_ = 0, awaited_ = 0, leaving_ = 0;
+  int ready_ = 0, aside_ = 0, unfit_ = 0, missed_ = 0, stopping_ = 0, seated_ = 0, awaited_ = 0, leaving_ = 0;
 
   std::set<std::pair<TimePoint, Slot>> checks_;  ///< when to look whether a member is silent: one at most for each
   std::set<std::pair<TimePoint, Slot>> asides_;  ///< when a member is aside no more

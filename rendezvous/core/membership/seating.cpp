@@ -99,7 +99,8 @@ Seating seat(std::span<const Candidate> candidates, RankOrder order, const std::
   };
   std::sort(result.order.begin(), result.order.end(), [&](std::size_t i, std::size_t j) {
     const Candidate &left = candidates[i], &right = candidates[j];
-    if (demanded) return *left.join->group_rank < *right.join->group_rank;
+    if (demanded && left.join->group_rank != right.join->group_rank)
+      return *left.join->group_rank < *right.join->group_rank;
     switch (order) {
       case RankOrder::join:
         return left.seniority < right.seniority;
@@ -107,6 +108,7 @@ Seating seat(std::span<const Candidate> candidates, RankOrder order, const std::
         if (const auto a = place_of(left), b = place_of(right); a != b) return a < b;
         return by_address(left, right);
       case RankOrder::address:
+      case RankOrder::index:
       case RankOrder::unknown:  // never gets here
         break;
     }

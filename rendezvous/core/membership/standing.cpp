@@ -34,6 +34,28 @@ const Verdict* missed_verdict(const Membership& members, const PastJobs& past, P
 
 std::string id_of_another(const Member& member) { return "its node id is that of an agent on " + member.join->host; }
 
+/// What is wrong with Join::group_rank. --node-rank is a place, for one node each. A scheduler's index is an order:
+/// there may be more nodes than places, and one that comes back may be here before its former self is missed.
+std::optional<std::string> misplaced(const Membership& members, const JobTerms& terms, const Join& join,
+                                     std::optional<Membership::Slot> replaced, TimePoint now) {
+  const bool by_index = terms.rank_order == RankOrder::index;
+  if (!join.group_rank && by_index) return "it has no index of a scheduler's, by which this job orders its nodes";
+  if (!join.group_rank) return {};
+  const int rank = join.group_rank->value();
+  const std::string name = fmt::format("{} {}", by_index ? "the scheduler's index" : "--node-rank", rank);
+  if (by_index && (rank < 0 || rank >= nodes_max)) return fmt::format("{} is not from 0 to {}", name, nodes_max - 1);
+  if (!by_index && (rank < 0 || rank >= terms.max_nodes)) {
+    return fmt::format("{} does not fit {}", name, nodes_wanted(terms.min_nodes, terms.max_nodes));
+  }
+  for (auto [entry, end] = members.with_group_rank(*join.group_rank); entry != end; ++entry) {
+    const Member& other = members.at(entry->second);
+    if (entry->second == replaced) continue;
+    if (by_index && (other.join->host == join.host || members.silent(other, now))) continue;
+    return fmt::format("{} is used twice: by {} and by {}", name, join.host, other.join->host);
+  }
+  return {};
+}
+
 }  // namespace
 
 Standing joins(const Membership& members, const PastJobs& past, Peer peer, const Join& join, TimePoint now) {
@@ -71,24 +93,15 @@ Standing comes_back(const Membership& members, const PastJobs& past, Peer peer, 
 
 std::optional<std::string> misfit(const Membership& members, const std::optional<JobTerms>& terms,
                                   const std::vector<Fact>& facts, const Join& join,
-                                  std::optional<Membership::Slot> replaced) {
+                                  std::optional<Membership::Slot> replaced, TimePoint now) {
   if (join.terms.rank_order == RankOrder::unknown) {
     return "this coordinator does not know the order of ranks that the agent wants: it needs a newer release";
   }
-  if (!terms) return {};
-  if (auto what = terms_difference(join.terms, *terms)) return what;
-  if (join.group_rank) {
-    if (join.group_rank->value() < 0 || join.group_rank->value() >= terms->max_nodes) {
-      return fmt::format("--node-rank {} does not fit {}", join.group_rank->value(),
-                         nodes_wanted(terms->min_nodes, terms->max_nodes));
-    }
-    for (const auto& [node, slot] : members.slots()) {
-      if (slot == replaced || members.at(slot).join->group_rank != join.group_rank) continue;
-      return fmt::format("--node-rank {} is used twice: by {} and by {}", join.group_rank->value(), join.host,
-                         members.at(slot).join->host);
-    }
+  if (terms) {
+    if (auto what = terms_difference(join.terms, *terms)) return what;
   }
-  if (terms->same_world == SameWorld::fail) {
+  if (auto what = misplaced(members, join.terms, join, replaced, now)) return what;
+  if (terms && terms->same_world == SameWorld::fail) {
     static const std::string here = "this node", there = "the job's first node";
     const HostFacts both[] = {{&there, &facts}, {&here, &join.facts}};
     if (const std::string table = world_differences(both); !table.empty()) return "the nodes differ: " + table;

@@ -48,10 +48,11 @@ struct PastJobs {
 [[nodiscard]] Standing comes_back(const Membership& members, const PastJobs& past, Peer peer, const Resume& resume,
                                   TimePoint now);
 
-/// Why an agent has no place among these members. `replaced`: the one whose place it would take.
+/// Why an agent has no place among these members. `replaced`: the one whose place it would take. Without `terms` it is
+/// the first, whose own stand.
 [[nodiscard]] std::optional<std::string> misfit(const Membership& members, const std::optional<JobTerms>& terms,
                                                 const std::vector<Fact>& facts, const Join& join,
-                                                std::optional<Membership::Slot> replaced);
+                                                std::optional<Membership::Slot> replaced, TimePoint now);
 
 /// Whether all are to end with the agent that leaves: one that hosts the coordinator takes it along.
 [[nodiscard]] bool ends_job(const Leave& leave, const Membership::Connection& connection);

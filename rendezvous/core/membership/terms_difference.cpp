@@ -22,6 +22,26 @@ std::string to_text(const HangTimeout& timeout) {
                        : seconds(timeout.silence);
 }
 
+std::string_view to_text(RankOrder order) {
+  switch (order) {
+    case RankOrder::address:
+      return "address";
+    case RankOrder::join:
+      return "join";
+    case RankOrder::hostlist:
+      return "hostlist";
+    case RankOrder::index:
+      return "a scheduler's";
+    case RankOrder::unknown:
+      break;
+  }
+  return "another";
+}
+
+std::string_view to_text(SameWorld same_world) {
+  return same_world == SameWorld::off ? "off" : same_world == SameWorld::warn ? "warn" : "fail";
+}
+
 std::string_view to_text(OnHang on_hang) {
   return on_hang == OnHang::abort ? "abort" : on_hang == OnHang::restart ? "restart" : "report";
 }
@@ -36,9 +56,8 @@ std::optional<std::string> terms_difference(const JobTerms& mine, const JobTerms
   if (auto what = differs("join_timeout", seconds(mine.join_timeout), seconds(job.join_timeout))) return what;
   if (auto what = differs("last_call_timeout", seconds(mine.last_call), seconds(job.last_call))) return what;
   if (auto what = differs("the lease", seconds(mine.lease), seconds(job.lease))) return what;
-  const auto number = [](auto choice) { return static_cast<int>(choice); };
-  if (auto what = differs("--rank-order", number(mine.rank_order), number(job.rank_order))) return what;
-  if (auto what = differs("--same-world", number(mine.same_world), number(job.same_world))) return what;
+  if (auto what = differs("--rank-order", to_text(mine.rank_order), to_text(job.rank_order))) return what;
+  if (auto what = differs("--same-world", to_text(mine.same_world), to_text(job.same_world))) return what;
   if (auto what = differs("--hang-timeout", to_text(mine.hang_timeout), to_text(job.hang_timeout))) return what;
   if (auto what = differs("--on-hang", to_text(mine.on_hang), to_text(job.on_hang))) return what;
   if (auto what = differs("--straggler-window", seconds(mine.straggler_window), seconds(job.straggler_window)))

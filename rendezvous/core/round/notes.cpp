@@ -57,6 +57,10 @@ std::string text(const JobConcluded& note) {
   return fmt::format("the job ends with {}: {}", note.exit_code, note.reason);
 }
 
+std::string text(const LateAwaited& note) {
+  return fmt::format("stays a while to tell who comes only now: {}", join_names(note.hosts));
+}
+
 std::string text(const LookVoid& note) { return fmt::format("a look at all ranks tells nothing: {}", note.reason); }
 std::string text(const HangNoted& note) {
   const std::string ranks = to_text(note.culprits);

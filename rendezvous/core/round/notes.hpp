@@ -2,6 +2,7 @@
 
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/diagnosis/rank_set.hpp"
@@ -133,6 +134,12 @@ struct JobConcluded {
   friend bool operator==(const JobConcluded&, const JobConcluded&) = default;
 };
 
+/// Whoever hosts the coordinator stays a while: these hosts were expected and have not come yet.
+struct LateAwaited {
+  std::vector<std::string> hosts = {};
+  friend bool operator==(const LateAwaited&, const LateAwaited&) = default;
+};
+
 /// A look at all ranks told nothing.
 struct LookVoid {
   std::string reason = {};
@@ -160,7 +167,7 @@ struct StragglerNoted {
 using Note = std::variant<NodeJoined, NodeRefused, NodePutAside, NodeUnfit, NodeCutOff, NodeLost, NodesDiffer,
                           RoundFormed, RoundStopped, FailureInDoubt, RestartGivenBack, RosterChanged, JobRestored,
                           AllBack, RoundGoesOn, SnapshotOutdated, CoordinatorSlept, TorchrunCame, JobBegunAnew,
-                          JobEndRequested, JobConcluded, LookVoid, HangNoted, HangOver, StragglerNoted>;
+                          JobEndRequested, JobConcluded, LookVoid, HangNoted, HangOver, StragglerNoted, LateAwaited>;
 
 /// The line of the log. A table of differences makes it several.
 [[nodiscard]] std::string to_text(const Note& note);

@@ -63,6 +63,7 @@ std::optional<TimePoint> Rendezvous::deadline() const {
       consider(patience_until_);
       break;
     case Phase::ended:
+      consider(late_until_);
       break;
   }
   consider(forget_at_);
@@ -116,6 +117,14 @@ void Rendezvous::on(const Gone& event, TimePoint now) {
   note(NodeCutOff{members_.at(parting->slot).join->host, parting->left});
 }
 
+void Rendezvous::on(const Foretold& event, TimePoint now) {
+  foretold_ = event.agents;
+  others_come_ = event.others_come;
+  if (!event.verdict) return;
+  foregone_ = event.verdict;
+  if (terms_ && phase_ != Phase::ended) end(*event.verdict, now);
+}
+
 void Rendezvous::on(const Tick&, TimePoint) {}
 
 void Rendezvous::on(const Resumed& event, TimePoint now) {
@@ -154,6 +163,7 @@ void Rendezvous::on(const Resumed& event, TimePoint now) {
 // ---- what agents say
 
 void Rendezvous::said(Peer peer, const Join& join, TimePoint now) {
+  if (auto verdict = missed(peer, join)) return actions_.push_back(Tell{peer, End{*std::move(verdict)}});
   const Standing standing = joins(members_, past(), peer, join, now);
   switch (standing.meaning) {
     case Standing::Meaning::nothing:
@@ -238,7 +248,7 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
   if (told) --told_size_;  // nobody waits for it
   // Without memory we may not have heard of all the others yet.
   const int left = others_may_come_back(now) ? std::max(member_count(), told_size_) : member_count();
-  if (formed_once_ && left < terms_->min_nodes && phase_ != Phase::ended) {
+  if (formed_once_ && left < terms_->min_nodes && phase_ != Phase::ended && !others_come_) {
     Verdict rest = verdict;
     rest.reason =
         fmt::format("node {} left ({}) and fewer than {} nodes remain", host, leave.reason, terms_->min_nodes);

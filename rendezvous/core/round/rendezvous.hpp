@@ -96,8 +96,15 @@ struct Gone {
   Peer peer;
   bool end_of_file = true;  ///< false: the connection broke, the agent may come back by another
 };
+/// Whoever starts the agents says on how many nodes one is, or may come to be: the last call waits for no more. With a
+/// verdict the job is over, for those too that join only now.
+struct Foretold {
+  int agents = 0;
+  std::optional<Verdict> verdict = {};
+  bool others_come = false;  ///< in the place of those that leave, however few that leaves: no end of the job
+};
 struct Tick {};
-using RendezvousEvent = std::variant<Connected, Said, Resumed, Alive, Gone, Tick>;
+using RendezvousEvent = std::variant<Connected, Said, Resumed, Alive, Gone, Foretold, Tick>;
 
 // Actions.
 
@@ -153,7 +160,8 @@ struct JobView {
 /// awaited). Ready members beside a running round are its wait list, or spares when the round is full.
 ///
 /// One that is unfit (Join::unfit) is ready, and no candidate: where those that are fit are too few, and nobody else is
-/// to come, the job ends with 65.
+/// to come, the job ends with 65. Before the first round it ends with 66 for one that will not be fit and is needed
+/// (Join::needed), as soon as nobody else is to come who should hear of that.
 ///
 /// A round forms when nobody is stopping, and either max nodes are ready, or at least min nodes and the last call (only
 /// before the first round) is over. It never forms with a silent member.
@@ -162,7 +170,9 @@ struct JobView {
 /// worker failure stops all and costs one restart of the job; failures that a lost node explains cost none.
 ///
 /// A run id may be used again: after the verdict, an agent that is new to it begins another job, with nothing of the
-/// former one but the numbers of its rounds, which go on. Agents of the former one hear its verdict.
+/// former one but the numbers of its rounds, which go on. Agents of the former one hear its verdict. So does one that
+/// comes late from a host that was expected and had not come, where the run id is the job's alone: a scheduler's, or of
+/// a coordinator that ends with the job.
 class Rendezvous {
  public:
   using Phase = JobSnapshot::Phase;
@@ -208,6 +218,8 @@ class Rendezvous {
 
   /// Agents of a former job of the run id that have not closed their connections yet; nothing: there was none.
   [[nodiscard]] std::optional<int> still_leaving() const;
+  /// Nodes that are expected may be about to start: whoever hosts us stays for them a while after the verdict.
+  [[nodiscard]] bool awaits_late() const;
   /// From when on nothing is lost when this is thrown away: nobody is there, and nobody is expected to come back.
   /// Empty: not while things are as they are.
   [[nodiscard]] std::optional<TimePoint> forget_at() const;
@@ -225,6 +237,7 @@ class Rendezvous {
   void on(const Resumed& event, TimePoint now);
   void on(const Alive& event, TimePoint now);
   void on(const Gone& event, TimePoint now);
+  void on(const Foretold& event, TimePoint now);
   void on(const Tick& event, TimePoint now);
 
   void said(Peer peer, const Join& join, TimePoint now);
@@ -233,6 +246,10 @@ class Rendezvous {
   void said(Peer peer, const WorkersSucceeded& succeeded, TimePoint now);
   void said(Peer peer, const Leave& leave, TimePoint now);
   void said(Peer, const OfDiagnosis auto&, TimePoint) {}
+
+  // Agents that come after the end.
+  [[nodiscard]] std::optional<Verdict> missed(Peer peer, const Join& join);
+  void expect_late(TimePoint now);
 
   // Members.
   [[nodiscard]] std::optional<std::string> misfit(const Join& join, std::optional<Slot> known) const;
@@ -277,6 +294,7 @@ class Rendezvous {
   [[nodiscard]] bool all_expected() const;
   [[nodiscard]] bool all_have_spoken() const;
   void end_for_too_few(TimePoint now);
+  [[nodiscard]] bool may_not_begin() const;
 
   // Agents and coordinators that come back.
   void restate(Slot slot, const Resume& resume, TimePoint now);
@@ -319,8 +337,12 @@ class Rendezvous {
 
   std::optional<JobTerms> terms_;
   std::vector<std::string> expected_hosts_;
-  std::size_t expected_bytes_ = 0;  ///< of them
-  std::vector<Fact> facts_;         ///< of the first agent
+  std::size_t expected_bytes_ = 0;   ///< of them
+  std::optional<int> foretold_;      ///< agents, as whoever starts them says
+  std::optional<Verdict> foregone_;  ///< whoever joins is told so
+  bool others_come_ = false;         ///< Foretold::others_come
+  std::vector<std::string> late_;    ///< expected hosts that were not here when the job ended
+  std::vector<Fact> facts_;          ///< of the first agent
 
   Phase phase_ = Phase::gathering;
   Round round_{0};       ///< the one that is decided or runs; while gathering, the next
@@ -344,6 +366,8 @@ class Rendezvous {
   std::string master_addr_;
   Port master_port_{0};
 
+  std::optional<TimePoint> begun_at_;    ///< the first join
+  std::optional<TimePoint> late_until_;  ///< whoever hosts us stays for `late_`
   std::optional<TimePoint> gather_until_;
   std::optional<TimePoint> last_call_until_;
   std::optional<TimePoint> leave_until_;

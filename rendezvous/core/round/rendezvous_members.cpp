@@ -30,7 +30,7 @@ std::optional<Round> Rendezvous::running() const {
 std::size_t Rendezvous::held_bytes() const {
   const std::size_t verdict = verdict_ ? torchup::held_bytes(*verdict_) : 0;
   return members_.held_bytes() + ended_.held_bytes() + lost_agents_.held_bytes() + torchup::held_bytes(failures_) +
-         verdict + expected_bytes_ + refusals_.size() * refusal_kept_bytes_max;
+         verdict + expected_bytes_ + torchup::held_bytes(late_) + refusals_.size() * refusal_kept_bytes_max;
 }
 
 JobPeople Rendezvous::people() const { return {members_, ended_, lost_agents_, terms_, facts_, round_}; }
@@ -42,7 +42,7 @@ std::optional<std::string> Rendezvous::misfit(const Join& join, std::optional<Sl
   if (!terms_ || terms_->hostlist.empty()) {
     if (auto why = too_many_hosts(join)) return why;
   }
-  return torchup::misfit(members_, terms_, facts_, join, replaced);
+  return torchup::misfit(members_, terms_, facts_, join, replaced, now_);
 }
 
 /// A few letters stand for many hosts. More than can be here are not kept.
@@ -69,7 +69,7 @@ void Rendezvous::newcomer(Peer peer, const Join& join, TimePoint now) {
   // Where nobody else is there, the job begins with it, by its own terms.
   const bool begins = replaced && member_count() == 1 && !formed_once_;
   auto why = begins ? too_many_hosts(join) : misfit(join, replaced);
-  if (begins && !why) why = torchup::misfit(members_, {}, {}, join, replaced);
+  if (begins && !why) why = torchup::misfit(members_, {}, {}, join, replaced, now);
   if (why) {
     if (refusals_.size() < refusals_kept_max || refusals_.contains(join.host))
       refusals_[join.host] = cut_text(*why, refusal_kept_bytes_max);
@@ -123,7 +123,10 @@ Rendezvous::Slot Rendezvous::enroll(Peer peer, const Join& join, TimePoint now) 
   ended_.reuse(join.node);
   forget_at_.reset();
   deserted_ = false;
-  if (members_.empty() && phase_ == Phase::gathering) gather(now);
+  if (members_.empty() && phase_ == Phase::gathering) {
+    gather(now);
+    if (!formed_once_) begun_at_ = now;
+  }
   const Slot slot = members_.enroll(peer, join, now);
   note_way(members_.at(slot));
   if (members_.at(slot).aside) note(NodePutAside{join.host, settings_.losses_max});

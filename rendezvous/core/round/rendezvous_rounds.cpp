@@ -54,6 +54,7 @@ void Rendezvous::advance(TimePoint now) {
 }
 
 bool Rendezvous::all_expected() const {
+  if (foretold_ && members_.ready() >= *foretold_) return true;
   if (expected_hosts_.empty() || static_cast<std::size_t>(members_.ready()) < expected_hosts_.size()) return false;
   return std::all_of(expected_hosts_.begin(), expected_hosts_.end(),
                      [&](const std::string& host) { return members_.has_host(host); });
@@ -67,6 +68,9 @@ bool Rendezvous::all_have_spoken() const {
 }
 
 void Rendezvous::end_for_too_few(TimePoint now) {
+  if (may_not_begin()) {
+    return end({.exit_code = exit_code::too_few, .reason = "a node that the job needs is unfit: " + roster(now)}, now);
+  }
   const int there = members_.ready() + members_.aside();
   if (round_size(*terms_, there + members_.unfit()) > 0) {
     return end({.exit_code = unfit_code, .reason = "too few nodes are fit: " + roster(now)}, now);
@@ -76,11 +80,16 @@ void Rendezvous::end_for_too_few(TimePoint now) {
       now);
 }
 
+/// There is a node without which there is to be no job, and on which no worker can run. One that has begun has done so
+/// without it.
+bool Rendezvous::may_not_begin() const { return !formed_once_ && members_.missed() > 0; }
+
 void Rendezvous::try_form(TimePoint now) {
   if (members_.ready() + members_.aside() + members_.unfit() + members_.stopping() == 0) return;
   if (others_may_come_back(now)) return;
   int size = round_size(*terms_, members_.ready());
   if (size == 0) size = round_size(*terms_, members_.ready() + members_.aside());
+  if (may_not_begin()) size = 0;
   const bool out_of_time = gather_until_ && now >= *gather_until_;
   if (size == 0) {
     if (last_call_until_) changed();
@@ -345,62 +354,8 @@ void Rendezvous::end(Verdict verdict, TimePoint now) {
   phase_ = Phase::ended;
   verdict_ = told_verdict(std::move(verdict), members_.slots().size());
   forget_at_ = now + settings_.verdict_kept;
+  expect_late(now);
   for (const auto& [node, slot] : members_.slots()) tell(members_.at(slot), End{*verdict_});
-}
-
-/// The run id is used again: whatever the former job was, this one is another.
-void Rendezvous::begin_anew() {
-  changed();
-  std::vector<std::string> agents = lost_agents_.names();
-  for (const auto& [node, slot] : members_.slots()) agents.push_back(agent_name(NodeId{node}));
-  const TimePoint kept_until = forget_at_.value_or(now_ + settings_.verdict_kept);
-  const std::uint64_t former = ended_.add(*std::exchange(verdict_, {}), round_, std::move(agents), kept_until);
-  members_.dismiss_all(former);
-  note(JobBegunAnew{});
-  forget_job();
-}
-
-/// What a next job of the run id does not take over.
-void Rendezvous::forget_job() {
-  phase_ = Phase::gathering;
-  lost_agents_ = {};
-  next_round_ = std::max(Round{round_.value() + 1}, next_round_);
-  round_ = next_round_;
-  formed_once_ = learning_ = false;
-  restarts_ = {};
-  membership_changes_ = 0;
-  terms_.reset();
-  expect({});
-  facts_.clear();
-  refusals_.clear();
-  last_roster_.clear();
-  seats_.clear();
-  failures_.clear();
-  failed_.clear();
-  may_restart_ = true;
-  group_world_size_ = world_size_ = unfinished_ = finished_ = 0;
-  for (auto* at : {&gather_until_, &last_call_until_, &leave_until_, &store_until_, &admit_at_, &doubt_until_,
-                   &cause_until_, &patience_until_, &roster_at_, &slept_until_, &counted_failure_at_}) {
-    at->reset();
-  }
-  blocker_.reset();
-}
-
-void Rendezvous::take_back(JobPeople people, std::optional<Verdict> verdict, TimePoint now) {
-  const std::uint64_t former_revision = revision();
-  now_ = now;
-  members_ = std::move(people.members);
-  revision_ = former_revision + 1 - members_.revision();
-  ended_ = std::move(people.ended);
-  const Round last = round_ = std::max(round_, people.last_round);
-  forget_job();
-  lost_agents_ = std::move(people.lost);
-  forget_at_ = std::max(now + settings_.verdict_kept, ended_.kept_until());
-  if (!verdict) return;
-  terms_ = std::move(people.terms);
-  round_ = last;
-  phase_ = Phase::ended;
-  verdict_ = std::move(verdict);
 }
 
 }  // namespace torchup

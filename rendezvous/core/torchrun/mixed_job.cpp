@@ -236,7 +236,7 @@ void MixedJob::take_part(Slot slot, const Join& join, TimePoint now) {
   ended_.reuse(join.node);
   members_.set_stage(slot, Member::Stage::ready);
   const Member& member = members_.at(slot);
-  if (!join.unfit.empty()) {  // torchrun's agents know no node that stands aside
+  if (stands_aside(join)) {  // torchrun's agents know none
     note(NodeUnfit{join.host, join.unfit});
     if (member.peer) actions_.push_back(Refuse{*member.peer, unfit_code, unfit_text(join)});
     return;
@@ -258,7 +258,7 @@ std::optional<std::string> MixedJob::misfit(const Join& join, std::optional<Slot
   if (!replaced && members_.size() >= agents_of_job_max) {
     return fmt::format("a job with torchrun's agents takes {} of torchup's at most", agents_of_job_max);
   }
-  return torchup::misfit(members_, terms_, facts_, join, replaced);
+  return torchup::misfit(members_, terms_, facts_, join, replaced, now_);
 }
 
 void MixedJob::refuse(Peer peer, const std::string& host, const std::string& why) {

@@ -74,6 +74,7 @@ class MixedJob {
   void on(const Resumed& event, TimePoint now);
   void on(const Alive& event, TimePoint now);
   void on(const Gone& event, TimePoint now);
+  void on(const Foretold&, TimePoint) {}
   void on(const Tick&, TimePoint) {}
 
   void join(Peer peer, const Join& join, TimePoint now);

@@ -13,6 +13,7 @@
 #include "rendezvous/net/io/lasting_clock.hpp"
 #include "rendezvous/net/io/node_identity.hpp"
 #include "rendezvous/net/io/token.hpp"
+#include "rendezvous/net/io/unique_fd.hpp"
 
 namespace torchup {
 
@@ -28,6 +29,8 @@ CoordinatorLinkSettings machine_settings(const AgentClientSettings& settings) {
   CoordinatorLinkSettings machine{.endpoint = settings.endpoint,
                                   .run_id = settings.run_id,
                                   .join_timeout = settings.join_timeout,
+                                  .further_ports = settings.further_ports,
+                                  .one_connection = settings.connection >= 0,
                                   .seed = std::random_device{}()};
   if (settings.token.empty()) return machine;
   machine.prove = [token = settings.token, run_id = settings.run_id](const Hello& hello, const Challenge& challenge) {
@@ -44,7 +47,7 @@ class Client final : public std::enable_shared_from_this<Client> {
  public:
   Client(asio::io_context& loop, AgentClientSettings settings, AgentLink::Handler handler)
       : loop_{loop}, settings_{std::move(settings)}, handler_{std::move(handler)}, timer_{loop},
-        machine_{machine_settings(settings_), settings_.since} {}
+        machine_{machine_settings(settings_), settings_.since}, given_{settings_.connection >= 0} {}
 
   void start() {
     asio::post(loop_, [self = shared_from_this()] { self->step(link::Wake{}); });
@@ -109,17 +112,12 @@ class Client final : public std::enable_shared_from_this<Client> {
 
   void perform(const link::Dial& dial) {
     dialling_ = dial.line;
-    if (cut_) {
-      asio::post(loop_, [weak = weak_from_this(), line = dial.line] {
-        const auto self = weak.lock();
-        if (!self || self->dialling_ != line) return;
-        self->dialling_.reset();
-        self->step(link::DialFailed{line, false, cut_text});
-      });
-      return;
-    }
+    if (cut_) return fail_dial(dial.line, cut_text);
+    if (given_) return use_given(dial.line);
     dialler_ = std::make_shared<Dialer>(loop_);
-    dialler_->dial(settings_.endpoint, dial.limit,
+    Endpoint endpoint = settings_.endpoint;
+    endpoint.port = dial.port.value_or(endpoint.port);
+    dialler_->dial(endpoint, dial.limit,
                    [weak = weak_from_this(), line = dial.line](Result<asio::ip::tcp::socket> socket) {
                      const auto self = weak.lock();
                      if (!self) return;
@@ -129,6 +127,31 @@ class Client final : public std::enable_shared_from_this<Client> {
                      const bool refused = socket.error().code == boost::system::errc::connection_refused;
                      self->step(link::DialFailed{line, refused, socket.error().message()});
                    });
+  }
+
+  /// In the loop's turn, as any answer.
+  void fail_dial(LineId line, const char* why) {
+    asio::post(loop_, [weak = weak_from_this(), line, why] {
+      const auto self = weak.lock();
+      if (!self || self->dialling_ != line) return;
+      self->dialling_.reset();
+      self->step(link::DialFailed{line, false, why});
+    });
+  }
+
+  void use_given(LineId line) {
+    UniqueFd given{std::exchange(settings_.connection, -1)};
+    if (!given) return fail_dial(line, "the connection to where the job was started has ended");
+    asio::ip::tcp::socket socket{loop_};
+    error_code error;
+    // Whatever socket it is: it is read and written, and that is all.
+    socket.assign(asio::ip::tcp::v4(), given.get(), error);
+    if (error) return fail_dial(line, "the connection to where the job was started cannot be used");
+    static_cast<void>(given.release());
+    dialling_.reset();
+    asio::post(loop_, [weak = weak_from_this(), line, connected = std::move(socket)]() mutable {
+      if (const auto self = weak.lock()) self->dialled(line, std::move(connected));
+    });
   }
 
   void dialled(LineId line, asio::ip::tcp::socket connected) {
@@ -218,6 +241,7 @@ class Client final : public std::enable_shared_from_this<Client> {
   AgentLink::Handler handler_;
   LastingTimer timer_;  ///< of the machine, then of the goodbye
   CoordinatorLink machine_;
+  const bool given_;  ///< AgentClientSettings::connection
   std::shared_ptr<Dialer> dialler_;
   std::optional<LineId> dialling_;  ///< a Dial that was not answered yet
   bool cut_ = false;                ///< AgentLink::set_cut

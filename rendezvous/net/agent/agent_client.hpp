@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/net/coordinator/agent_link.hpp"
@@ -16,7 +17,11 @@ namespace torchup {
 
 struct AgentClientSettings {
   Endpoint endpoint = {};  ///< resolved anew, off the loop, on each attempt; all its addresses are tried
+  /// An open connection to the coordinator, which the link owns from now on: nothing is dialled, before or after its
+  /// end. -1: there is none.
+  int connection = -1;
   RunId run_id{""};
+  std::vector<Port> further_ports = {};               ///< CoordinatorLinkSettings::further_ports
   std::string token = {};                             ///< empty: none
   Duration join_timeout = std::chrono::seconds{600};  ///< how long the endpoint may stay out of reach
   TimePoint since = lasting_now();                    ///< from when on that counts, at the beginning

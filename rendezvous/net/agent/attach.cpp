@@ -56,6 +56,7 @@ struct Host {
                                    .token = settings.token,
                                    .allowed = settings.allowed,
                                    .embedded = true,
+                                   .only_job = settings.further_ports.empty() ? "" : settings.run_id.value(),
                                    .log = settings.log});
     return port->listen();
   }
@@ -72,6 +73,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
 
   void start() {
     since_ = lasting_now();
+    if (settings_.connection >= 0) return connect();
     if (!settings_.endpoint) return host_alone();
     if (settings_.is_host.has_value() && !*settings_.is_host) return connect();
     const std::string& name = settings_.endpoint->host;
@@ -169,7 +171,8 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     tell(
         CoordinatorMessage{Waiting{fmt::format("rendezvous endpoint {}: the name {} is still being looked up: the name "
                                                "server does not answer",
-                                               to_string(*settings_.endpoint), settings_.endpoint->host)}});
+                                               to_string(*settings_.endpoint), settings_.endpoint->host),
+                                   true}});
     name_timer_->expires_after(since_ + settings_.join_timeout - lasting_now());
     name_timer_->async_wait([self = shared_from_this()](const boost::system::error_code& error) {
       if (error || !self->undecided_) return;
@@ -219,12 +222,14 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
       return connect();
     }
     if (!taken || std::chrono::steady_clock::now() >= limit) {
-      return tell(LinkLost{67, "the rendezvous cannot be hosted here: " + hosted.error().message()});
+      const Error why = taken && !settings_.further_ports.empty() ? all_taken(hosted.error()) : hosted.error();
+      return tell(LinkLost{67, "the rendezvous cannot be hosted here: " + why.message()});
     }
     if (!port_timer_) {
       port_timer_.emplace(loop_);
       tell(CoordinatorMessage{Waiting{"rendezvous endpoint " + to_string(*settings_.endpoint) +
-                                      ": another process of this machine has its port; trying for 5 s"}});
+                                          ": another process of this machine has its port; trying for 5 s",
+                                      true}});
     }
     port_timer_->expires_after(port_pace);
     port_timer_->async_wait([self = shared_from_this(), limit](const boost::system::error_code& error) {
@@ -234,7 +239,11 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
 
   Result<> host() {
     host_ = std::make_unique<Host>(loop_, settings_);
-    const auto port = host_->listen(loop_, bind_, settings_.endpoint->port, settings_);
+    auto port = host_->listen(loop_, bind_, settings_.endpoint->port, settings_);
+    for (const Port further : settings_.further_ports) {
+      if (port || port.error().code != boost::system::errc::address_in_use) break;
+      port = host_->listen(loop_, bind_, further, settings_);
+    }
     if (!port) {
       host_.reset();
       return port.error();
@@ -246,6 +255,17 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
     }
     use(host_->coordinator.connect(settings_.run_id, settings_.workers_share_port ? sharing(*port) : handler_));
     return {};
+  }
+
+  [[nodiscard]] Error all_taken(const Error& last) const {
+    std::string ports = with_listener(settings_.endpoint->port);
+    for (const Port further : settings_.further_ports) ports += ", " + with_listener(further);
+    return {last.code, fmt::format("each of the ports {} is taken; --rdzv-endpoint=:PORT names another", ports)};
+  }
+
+  [[nodiscard]] std::string with_listener(Port port) const {
+    const std::string who = settings_.listener_on ? settings_.listener_on(port) : "";
+    return who.empty() ? fmt::format("{}", port.value()) : fmt::format("{} by {}", port.value(), who);
   }
 
   /// Who had the port was about to end: a former agent of this machine, perhaps.
@@ -276,7 +296,9 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   void connect() {
     use(connect_agent(loop_,
                       {.endpoint = *settings_.endpoint,
+                       .connection = settings_.connection,
                        .run_id = settings_.run_id,
+                       .further_ports = settings_.further_ports,
                        .token = settings_.token,
                        .join_timeout = settings_.join_timeout,
                        .since = since_,

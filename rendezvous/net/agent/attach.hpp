@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/text/log_line.hpp"
@@ -21,6 +22,14 @@ struct AttachSettings {
   RunId run_id{""};
   /// Empty: one node only, the coordinator lives in this process and no socket is opened.
   std::optional<Endpoint> endpoint = {};
+  /// An open connection to the coordinator, owned from now on (AgentClientSettings::connection); the endpoint is what
+  /// people are told of it. -1: there is none.
+  int connection = -1;
+  /// Of the endpoint's host: where its port is taken, the coordinator listens at the first of these that is free, and
+  /// lets no agent of another job in. Only with `is_host` set.
+  std::vector<Port> further_ports = {};
+  /// Who has a port of this machine, for people; "" or unset: not known. Asked where all of them are taken.
+  std::function<std::string(Port)> listener_on = {};
   /// `is_host` of --rdzv-conf. Unset: this machine hosts when the endpoint names it, as torchrun decides.
   std::optional<bool> is_host = {};
   /// --local-addr: what other nodes use to reach this one, whatever the coordinator sees.

@@ -102,7 +102,7 @@ class TorchrunSession : public std::enable_shared_from_this<TorchrunSession> {
 
   void send(AgentMessage message) {
     const auto* join = std::get_if<Join>(&message);
-    if (join && !join->unfit.empty()) {  // torchrun's agents know no node that stands aside
+    if (join && stands_aside(*join)) {  // torchrun's agents know none
       return asio::post(*loop_, [self = shared_from_this(), why = unfit_text(*join)] {
         self->told(LinkLost{unfit_code, why});
       });

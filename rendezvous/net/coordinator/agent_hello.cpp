@@ -9,6 +9,10 @@ namespace torchup {
 std::uint16_t common_version(const Hello& hello) { return std::min(hello.version_max, agent_protocol_max); }
 
 std::string why_unwelcome(const Hello& hello, const std::string& address, const AgentSessionsOptions& options) {
+  // First: whatever else is wrong with an agent of another job does not end that one's search for its coordinator.
+  if (!options.only_job.empty() && hello.run_id.value() != options.only_job) {
+    return std::string{port_of_another_job} + options.only_job;
+  }
   if (common_version(hello) < std::max(hello.version_min, agent_protocol_min)) {
     return fmt::format("this coordinator speaks versions {} to {} of the agents' protocol, the agent {} to {}",
                        agent_protocol_min, agent_protocol_max, hello.version_min, hello.version_max);

@@ -23,9 +23,10 @@ class Coordinator;
 [[nodiscard]] constexpr bool begins_agent(unsigned char first_byte) { return first_byte == 't'; }
 
 struct AgentSessionsOptions {
-  std::string token = {};  ///< agents must prove it; empty: none is asked for
-  bool embedded = false;   ///< this process is an agent of the job and takes the coordinator with it
-  Duration hello_limit = std::chrono::seconds{10};       ///< from the connection's first byte to the proof
+  std::string token = {};     ///< agents must prove it; empty: none is asked for
+  bool embedded = false;      ///< this process is an agent of the job and takes the coordinator with it
+  std::string only_job = {};  ///< run id of the one job whose agents are let in; empty: each
+  Duration hello_limit = std::chrono::seconds{10};       ///< from when the socket is taken over to the proof
   Duration join_limit = std::chrono::seconds{30};        ///< from the welcome to the first Join or Resume
   Duration frame_limit = torchup::frame_limit;           ///< from a frame's first byte to its last
   Duration wrong_proof_delay = std::chrono::seconds{1};  ///< before who gave a wrong proof is told so

@@ -10,13 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/core/link/message_bytes.hpp"
-#include "rendezvous/core/text/printable.hpp"
 #include "rendezvous/net/coordinator/coordinator_job.hpp"
 #include "rendezvous/net/coordinator/job_keeper.hpp"
 #include "rendezvous/net/coordinator/job_registry.hpp"
 #include "rendezvous/net/coordinator/open_attendance.hpp"
 #include "rendezvous/net/coordinator/own_link.hpp"
+#include "rendezvous/net/coordinator/told_room.hpp"
 #include "rendezvous/net/coordinator/torchrun_host.hpp"
 
 namespace torchup {
@@ -27,21 +26,6 @@ namespace {
 
 /// How often the store is looked at, for torchrun's agents write without telling us.
 constexpr Duration torchrun_pace = std::chrono::milliseconds{100};
-
-const Join* join_in(const RendezvousEvent& event) {
-  const auto* said = std::get_if<Said>(&event);
-  const auto* resumed = std::get_if<Resumed>(&event);
-  return said ? std::get_if<Join>(&said->message) : resumed ? &resumed->resume.join : nullptr;
-}
-
-/// Cuts what people are told of why workers failed; that they did, and how, needs no room.
-void cut_words(Leave* leave, WorkersFailed* failed) {
-  if (leave) leave->reason = printable_start(leave->reason);
-  for (WorkerFailure& failure : leave ? leave->failures : failed->failures) {
-    failure.message = printable_start(failure.message);
-    failure.error_file.clear();
-  }
-}
 
 UtcTime utc_now() { return std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now()); }
 
@@ -119,7 +103,7 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
   /// What is said of hangs and lateness, of which the round machine hears nothing.
   void heed(Job& job, const watch::Event& event) {
     if (job.faulty() || job.mixed.active()) return;
-    if (!has_room_for(event)) {
+    if (!has_room_for(jobs_, event, answers_max_)) {
       return job.log(LogLevel::warning, "answers cut",
                      fmt::format("answers_bytes_max: what agents answered to looks takes up {} bytes: one is not taken",
                                  answers_max_));
@@ -130,38 +114,6 @@ class Coordinator::Impl : public std::enable_shared_from_this<Coordinator::Impl>
     } catch (const std::exception& fault) {
       end_by_fault(job, fault.what());
     }
-  }
-
-  [[nodiscard]] bool has_room_for(const watch::Event& event) const {
-    const auto* answered = std::get_if<watch::Answered>(&event);
-    const auto* arrived = std::get_if<watch::Arrived>(&event);
-    if (!answered && !arrived) return true;
-    std::size_t bytes = answered ? answered->examined.part.size() : arrived->arrivals.part.size();
-    for (const auto& [_, job] : jobs_.all()) bytes += job->watch.held_bytes();
-    return bytes <= answers_max_;
-  }
-
-  /// Whether what the event brings has room, or could be cut so that it has. Empty: it does; else why it does not.
-  [[nodiscard]] std::string refusal(const Job& job, RendezvousEvent& event) const {
-    auto* const said = std::get_if<Said>(&event);
-    auto* const resumed = std::get_if<Resumed>(&event);
-    const Join* const join = join_in(event);
-    auto* const leave = said ? std::get_if<Leave>(&said->message) : nullptr;
-    auto* const failed = resumed ? &resumed->resume.failed
-                         : said  ? std::get_if<WorkersFailed>(&said->message)
-                                 : nullptr;
-    if (!join && !leave && !failed) return {};
-    const std::size_t growth = join ? job.growth_by(*join) : 0;
-    std::size_t bytes = jobs_.told_bytes() + growth;
-    if (leave) bytes += leave->reason.size();
-    if (leave || failed) bytes += held_bytes(leave ? leave->failures : failed->failures);
-    if (bytes <= told_bytes_max) return {};
-    if (leave || failed) cut_words(leave, failed);
-    if (growth == 0) return {};
-    return fmt::format(
-        "told_bytes_max: what agents told this coordinator of themselves and this one tells takes up {} "
-        "bytes, where {} are allowed",
-        bytes, told_bytes_max);
   }
 
   void end_by_fault(Job& job, const std::string& what) {
@@ -330,7 +282,8 @@ std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, 
       [impl = impl_.get(), job, observed = std::move(observed), reached = std::move(reached), in_process,
        &listener](RendezvousEvent event) {
         if (!in_process) {
-          if (auto why = impl->refusal(*job, event); !why.empty()) return listener.refuse(68, std::move(why));
+          if (auto why = why_no_room(impl->jobs_, *job, event); !why.empty())
+            return listener.refuse(68, std::move(why));
         }
         if (const Join* join = join_in(event)) job->heard(*join, observed, reached);
         impl->step(*job, event);
@@ -339,6 +292,13 @@ std::unique_ptr<Coordinator::Attendance> Coordinator::open(const RunId& run_id, 
       [impl = impl_.get(), job, peer, in_process](bool end_of_file) {
         impl->leave(job, peer, in_process, end_of_file);
       });
+}
+
+bool Coordinator::foretell(const RunId& run_id, Foretold foretold) {
+  const auto job = impl_->job(run_id);
+  if (!job) return false;
+  impl_->step(*job, std::move(foretold));
+  return true;
 }
 
 void Coordinator::admit_torchrun(StoreServer& server, TorchrunHostOptions options) {
@@ -357,6 +317,11 @@ bool Coordinator::knows_address(const std::string& address) const {
 bool Coordinator::mixed(const RunId& run_id) const {
   const auto found = impl_->jobs_.find(run_id);
   return found && found->mixed.active();
+}
+
+std::optional<Verdict> Coordinator::verdict(const RunId& run_id) const {
+  const auto found = impl_->jobs_.find(run_id);
+  return found ? found->rendezvous.verdict() : std::nullopt;
 }
 
 bool Coordinator::had_torchrun(const RunId& run_id) const {

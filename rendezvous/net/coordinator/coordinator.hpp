@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,6 +82,10 @@ class Coordinator {
   /// are jobs_max with members. `listener` must live until the attendance ends.
   [[nodiscard]] std::unique_ptr<Attendance> open(const RunId& run_id, Visitor visitor, Listener& listener);
 
+  /// Whoever starts the job's agents says how many there may be, or that it is over (core/round/rendezvous). False:
+  /// there are too many jobs.
+  bool foretell(const RunId& run_id, Foretold foretold);
+
   /// Torchrun's agents may join jobs here: in the store of `server`, which must outlive the loop's run.
   void admit_torchrun(StoreServer& server, TorchrunHostOptions options);
   /// Whether torchrun's agents have a part in that job.
@@ -100,6 +105,9 @@ class Coordinator {
 
   /// Whether a member of any job has announced that numeric address, or was seen to come from it.
   [[nodiscard]] bool knows_address(const std::string& address) const;
+
+  /// How the job of that run id has ended, if our agents had it to themselves; nothing: it has not, or is not known.
+  [[nodiscard]] std::optional<Verdict> verdict(const RunId& run_id) const;
 
   /// Whether torchrun's agents have had a part in a job of that run id.
   [[nodiscard]] bool had_torchrun(const RunId& run_id) const;

@@ -49,8 +49,8 @@ void CoordinatorJob::give_back(Peer peer) { (keeper && keeper->holds() ? gone_pe
 bool CoordinatorJob::nobody_else() const {
   // Agents of another job, which has begun here after the end of ours, wait for no word of it.
   if (const auto leaving = rendezvous.still_leaving(); leaving && !mixed.active()) return *leaving <= own;
-  const int members = mixed.active() ? mixed.member_count() : rendezvous.member_count();
-  return others == 0 && members <= own;
+  if (mixed.active()) return others == 0 && mixed.member_count() <= own;
+  return others == 0 && rendezvous.member_count() <= own && !rendezvous.awaits_late();
 }
 
 void CoordinatorJob::let_go_of_all(const std::string& reason) {

@@ -31,7 +31,7 @@ class CoordinatorJob {
   /// After its end was told to the machine: the number may be given away when nothing waits to be told to it.
   void give_back(Peer peer);
   [[nodiscard]] bool alone() const { return others + own == 0; }
-  /// Members without a connection may yet come back to hear the verdict.
+  /// Members without a connection may yet come back to hear the verdict, and some may only come now.
   [[nodiscard]] bool nobody_else() const;
   /// Somebody has said more than hello. What it said tells where members may come from.
   void heard(const Join& join, const std::string& observed, const std::string& reached);

@@ -13,6 +13,7 @@ CommonPort::CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, 
                                                                                          coordinator,
                                                                                          {.token = options_.token,
                                                                                           .embedded = options_.embedded,
+                                                                                          .only_job = options_.only_job,
                                                                                           .admits =
                                                                                               admission_.of_agents(),
                                                                                           .log = options_.log}},

@@ -29,13 +29,14 @@ struct CommonPortOptions {
   std::string token = {};            ///< agents must prove it, and who asks for a page from elsewhere must send it
   SourceList allowed = {};           ///< networks from which somebody may come without proving it
   bool embedded = false;             ///< this process is an agent of the job and takes the coordinator with it
+  std::string only_job = {};         ///< AgentSessionsOptions::only_job
   bool torchrun_store_here = false;  ///< TorchrunHostOptions::common_place
   LogSink log = {};
 };
 
 /// The one port of a coordinator, in torchupd as in an agent that hosts: clients of the store, agents, and people and
-/// probes who ask for pages (/healthz, /metrics, /status). Who comes in, and who gives way when descriptors run out, is
-/// decided alike in both.
+/// probes who ask for pages (/healthz, /readyz, /metrics, /status). Who comes in, and who gives way when descriptors
+/// run out, is decided alike in both.
 class CommonPort {
  public:
   /// The coordinator must outlive this.

@@ -32,6 +32,8 @@ void take_what_came(int socket) {
   [[maybe_unused]] const auto got = ::recv(socket, unread.data(), unread.size(), MSG_DONTWAIT);
 }
 
+constexpr const char* plain_text = "text/plain; charset=utf-8";
+
 bool from_this_machine(int socket) { return is_of_this_machine(peer_address(socket)); }
 
 }  // namespace
@@ -49,9 +51,10 @@ struct HttpService::Shared {
     return !options.token.empty() && same(sent, "Bearer " + options.token);
   }
 
-  [[nodiscard]] Response answer(Stream& stream, const Request& request) const {
+  /// `permitted`: what a peer may see whom the rules let in.
+  [[nodiscard]] Response answer(const Request& request, bool permitted) const {
     Response response{http::status::ok, request.version()};
-    response.set(http::field::content_type, "text/plain; charset=utf-8");
+    response.set(http::field::content_type, plain_text);
     response.set(http::field::cache_control, "no-store");
     response.keep_alive(request.keep_alive());
     const auto refuse = [&](http::status status, const char* why) {
@@ -60,7 +63,8 @@ struct HttpService::Shared {
     };
     const std::string_view target{request.target().data(), request.target().size()};
     const auto page = options.pages.find(target.substr(0, target.find('?')));
-    if (!permits(stream, request)) {
+    const bool open = page != options.pages.end() && page->second.open;
+    if (!open && !permitted) {
       refuse(http::status::forbidden,
              "Only this machine, or who sends the job's token: Authorization: Bearer <token>\n");
       response.keep_alive(false);
@@ -74,7 +78,9 @@ struct HttpService::Shared {
     } else {
       response.set(http::field::content_type, page->second.content_type);
       try {
-        response.body() = page->second.body();
+        HttpOptions::Content content = page->second.body();
+        if (!content.available) response.result(http::status::service_unavailable);
+        response.body() = std::move(content.text);
       } catch (const std::exception& error) {  // one page must not end what serves all
         refuse(http::status::internal_server_error, (std::string{error.what()} + "\n").c_str());
       }
@@ -98,8 +104,9 @@ Task<> converse(std::shared_ptr<Shared> shared, std::size_t& count, std::shared_
     stream.expires_after(request_limit);
     const auto [error, bytes] = co_await http::async_read_header(stream, buffer, parser);
     if (error || !stream.socket().is_open()) break;
-    Response response = shared->answer(stream, parser.get());
-    if (response.result() != http::status::forbidden) shared->strangers.remove(connection);
+    const bool permitted = shared->permits(stream, parser.get());
+    if (permitted) shared->strangers.remove(connection);
+    Response response = shared->answer(parser.get(), permitted);
     // A body is not read, so what follows it cannot be found.
     open = response.keep_alive() && parser.content_length_remaining().value_or(0) == 0 && !parser.chunked();
     response.keep_alive(open);
@@ -116,6 +123,15 @@ Task<> converse(std::shared_ptr<Shared> shared, std::size_t& count, std::shared_
 }
 
 }  // namespace
+
+HttpOptions::Page probe_page(std::function<std::string()> word) {
+  const auto body = [word = std::move(word)] {
+    std::string now = word();
+    const bool well = now == "ok";
+    return HttpOptions::Content{std::move(now) + "\n", well};
+  };
+  return {plain_text, body, true};
+}
 
 HttpService::HttpService(asio::io_context& loop, HttpOptions options)
     : shared_{std::make_shared<Shared>(Shared{loop, std::move(options)})} {}

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "rendezvous/net/io/unique_fd.hpp"
 
@@ -16,9 +17,16 @@ namespace torchup {
 
 /// Pages for people, probes and Prometheus on the port that they share with everybody else.
 struct HttpOptions {
+  /// What a page says now.
+  struct Content {
+    Content(std::string now, bool well = true) : text{std::move(now)}, available{well} {}
+    std::string text;
+    bool available;  ///< false: the status is 503, which is what probes look at
+  };
   struct Page {
     std::string content_type;
-    std::function<std::string()> body;  ///< called on the loop, once per request
+    std::function<Content()> body;  ///< called on the loop, once per request
+    bool open = false;              ///< to everybody, for it says nothing of a job
   };
   using Pages = std::map<std::string, Page, std::less<>>;  ///< by path: "/healthz"
   Pages pages;
@@ -32,6 +40,9 @@ struct HttpOptions {
 
 /// True for a byte with which an HTTP request may begin: a capital letter.
 [[nodiscard]] constexpr bool begins_http(unsigned char first_byte) { return first_byte >= 'A' && first_byte <= 'Z'; }
+
+/// What a probe is told: `word` in a line, open to everybody; 503 where it is another than `ok`.
+[[nodiscard]] HttpOptions::Page probe_page(std::function<std::string()> word);
 
 /// Answers HTTP/1.1 GET and HEAD on sockets that it is given. A request has 5 seconds and 8 KiB; connections are kept
 /// alive for as long between requests.

@@ -104,8 +104,10 @@ std::string metrics_page(const StoreServerStatus& status, const Coordinator& coo
 }  // namespace
 
 HttpOptions::Pages pages(std::function<StoreServerStatus()> status, const Coordinator& coordinator) {
+  const HttpOptions::Page serving = probe_page([] { return "ok"; });  // who is not, does not answer
   return {
-      {"/healthz", {"text/plain; charset=utf-8", [] { return std::string{"ok\n"}; }}},
+      {"/healthz", serving},
+      {"/readyz", serving},
       {"/metrics",
        {"text/plain; version=0.0.4; charset=utf-8",
         [status, &coordinator] { return metrics_page(status(), coordinator); }}},

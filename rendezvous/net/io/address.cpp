@@ -18,7 +18,9 @@ std::optional<sockaddr_storage> name_of(int (*get)(int, sockaddr*, socklen_t*), 
   return address;
 }
 
+/// Empty for a socket of no network.
 std::string without_port(const sockaddr_storage& address) {
+  if (address.ss_family != AF_INET && address.ss_family != AF_INET6) return "";
   std::string text = to_text(address);
   text.erase(std::min(text.rfind(':'), text.size()));
   return text.starts_with('[') ? text.substr(1, text.size() - 2) : text;

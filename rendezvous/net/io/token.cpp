@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +18,7 @@
 #include <set>
 #include <stdexcept>
 #include <system_error>
+#include <vector>
 
 #include "rendezvous/net/io/unique_fd.hpp"
 
@@ -97,6 +99,14 @@ std::string take_token_variable() {
 
 namespace {
 
+/// A group of this process.
+bool is_ours(gid_t group) {
+  if (group == ::getegid()) return true;
+  std::vector<gid_t> groups(static_cast<std::size_t>(std::max(::getgroups(0, nullptr), 0)));
+  const int count = ::getgroups(static_cast<int>(groups.size()), groups.data());
+  return count > 0 && std::find(groups.begin(), groups.begin() + count, group) != groups.begin() + count;
+}
+
 /// Whether the file stands where the service manager puts what a service is given.
 bool is_credential(const std::filesystem::path& path) {
   const char* const directory = std::getenv("CREDENTIALS_DIRECTORY");
@@ -114,10 +124,13 @@ Result<std::string> read_token_file(const std::string& path) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return system_error(what);
   if (!S_ISREG(status.st_mode)) return fail(errc::bad_value, what + ": not a regular file");
-  const bool given = status.st_uid == 0 && is_credential(path);
-  if (status.st_uid != ::geteuid() && !given) return fail(errc::bad_value, what + ": belongs to another user");
-  if ((status.st_mode & (given ? S_IROTH : S_IRGRP | S_IROTH)) != 0) {
-    return fail(errc::bad_value, what + ": others can read it; chmod 600 " + path);
+  const bool roots = status.st_uid == 0;
+  if (!roots && status.st_uid != ::geteuid()) return fail(errc::bad_value, what + ": belongs to another user");
+  const bool for_group = roots && (is_ours(status.st_gid) || is_credential(path));
+  if ((status.st_mode & (for_group ? S_IROTH : S_IRGRP | S_IROTH)) != 0) {
+    return fail(errc::bad_value, fmt::format("{}: others can read it; chmod 600 {} (a Secret of Kubernetes: "
+                                             "defaultMode: 0440, and an fsGroup for the pod)",
+                                             what, path));
   }
   std::string token(token_bytes_max + 1, '\0');
   const ssize_t count = ::read(file.get(), token.data(), token.size());

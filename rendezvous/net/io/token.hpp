@@ -34,11 +34,12 @@ inline constexpr std::size_t token_bytes_max = 4096;
 
 /// The secret in a file, without the line end.
 ///
-/// The service manager's own files (systemd's LoadCredential, in $CREDENTIALS_DIRECTORY) are root's; that the service's
-/// user may read them is an entry of their access lists, which shows in the group's bits.
+/// It is ours or root's. The group may read it where it is root's and the group ours, as a mounted Secret of Kubernetes
+/// is. The service manager's own files (systemd's LoadCredential, in $CREDENTIALS_DIRECTORY) are root's; that the
+/// service's user may read them is an entry of their access lists, which shows in the group's bits.
 ///
-/// Errors: the system's when it cannot be read; errc::bad_value when it is no regular file, is not ours, or others may
-/// read it; those of checked_token. Never "no token".
+/// Errors: the system's when it cannot be read; errc::bad_value when it is no regular file, is another user's, or
+/// others may read it; those of checked_token. Never "no token".
 [[nodiscard]] Result<std::string> read_token_file(const std::string& path);
 
 /// The secret in TORCHUP_TOKEN, empty without one. It leaves the environment: no child inherits it, and

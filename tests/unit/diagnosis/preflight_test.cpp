@@ -78,6 +78,21 @@ TEST_CASE("/dev/shm wants 64 MiB for each worker, and a GiB", "[unit][preflight]
   CHECK(preflight_findings(facts, PreflightLevel::off).empty());
 }
 
+TEST_CASE("a pod's /dev/shm matters to several workers, and to a GPU", "[unit][preflight]") {
+  PreflightFacts facts;
+  facts.in_pod = true;
+  facts.shm_free_bytes = gib - 1;
+  CHECK(preflight_findings(facts, PreflightLevel::full).empty());
+  facts.workers = 2;
+  require_one(preflight_findings(facts, PreflightLevel::quick), Check::shm, FindingLevel::warning,
+              {"2 workers want 1.0 GiB", "emptyDir with medium: Memory"});
+  facts.workers = 1;
+  facts.gpu_device = true;
+  require_one(preflight_findings(facts, PreflightLevel::quick), Check::shm, FindingLevel::warning, {"emptyDir"});
+  facts.shm_free_bytes = gib;
+  CHECK(preflight_findings(facts, PreflightLevel::quick).empty());
+}
+
 TEST_CASE("open files, locked memory and processes have limits", "[unit][preflight]") {
   PreflightFacts facts;
   facts.workers = 8;

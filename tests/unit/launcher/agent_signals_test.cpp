@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "launcher/core/text/signals.hpp"
 #include "tests/unit/launcher/running_agent.hpp"
 
 namespace torchup {
@@ -9,7 +10,9 @@ using namespace agent_test;
 TEST_CASE("signals", "[unit][agent]") {
   Running job;
   SECTION("one that is passed on changes nothing else") {
-    const auto actions = job.agent.step(SignalArrived{SIGUSR1}, t0);
+    REQUIRE(job.agent.step(SignalArrived{SIGUSR1}, t0).empty());
+    REQUIRE(job.agent.deadline() == t0 + signal_copy_window);
+    const auto actions = job.agent.step(Wake{}, t0 + signal_copy_window);
     REQUIRE(deeds(actions) == 1);
     REQUIRE(find<SignalWorkers>(actions)->number == SIGUSR1);
     REQUIRE(!find<SignalWorkers>(actions)->ends);
@@ -91,14 +94,31 @@ TEST_CASE("one signal to both processes of the launcher is one", "[unit][agent]"
   }
 }
 
-TEST_CASE("a copy of a signal that drains or is passed on changes nothing", "[unit][agent]") {
+TEST_CASE("a copy of a signal that drains changes nothing", "[unit][agent]") {
   LaunchConfig config = two_workers();
   config.drain_signals = {SIGTERM};
   Running job{config};
   REQUIRE(find<DrainWorkers>(job.agent.step(SignalArrived{SIGTERM, false}, t0)));
   REQUIRE(job.agent.step(SignalArrived{SIGTERM, true}, t0 + 20ms).empty());
-  REQUIRE(find<SignalWorkers>(job.agent.step(SignalArrived{SIGUSR1, true}, t0)));
-  REQUIRE(job.agent.step(SignalArrived{SIGUSR1, false}, t0 + 20ms).empty());
+}
+
+TEST_CASE("what was sent to all processes of the job is not passed on to workers that have it", "[unit][agent]") {
+  Running job;
+  if (GENERATE(true, false)) {
+    const auto actions = job.agent.step(SignalArrived{SIGUSR1, false}, t0);
+    REQUIRE(deeds(actions) == 0);
+    REQUIRE(find_event<event::SignalReceived>(actions)->use == SignalUse::forwards);
+    REQUIRE(job.agent.step(SignalArrived{SIGUSR1, true}, t0 + 5ms).empty());
+  } else {
+    REQUIRE(job.agent.step(SignalArrived{SIGUSR1, true}, t0).empty());
+    REQUIRE(deeds(job.agent.step(SignalArrived{SIGUSR1, false}, t0 + signal_copy_window - 1ns)) == 0);
+  }
+  const auto later = t0 + 2s;
+  REQUIRE(deeds(job.agent.step(Wake{}, later)) == 0);
+  // The next one may be for us alone, and another number is another signal.
+  const int number = GENERATE(SIGUSR1, SIGUSR2);
+  static_cast<void>(job.agent.step(SignalArrived{number, true}, later));
+  REQUIRE(find<SignalWorkers>(job.agent.step(Wake{}, later + signal_copy_window))->number == number);
 }
 
 TEST_CASE("Ctrl-Z stops the workers, also those that are being started", "[unit][agent]") {
@@ -147,6 +167,33 @@ TEST_CASE("a signal that comes while a worker is being started reaches it", "[un
     REQUIRE(*find<CancelStarts>(killed) == CancelStarts{.killed = true});
     REQUIRE(*find<KillWorkers>(agent.step(WorkerStarted{LocalRank{0}, 100}, t0 + 2s)) ==
             KillWorkers{{LocalRank{0}}, true});
+  }
+}
+
+TEST_CASE("a node that its front does without leaves, whatever signals mean to the job", "[unit][agent]") {
+  LaunchConfig config = two_workers();
+  config.terms.max_nodes = 2;
+  config.drain_signals = {SIGTERM};
+  config.end_signals_listed = true;
+  Running job{config};
+  SECTION("its workers have the grace, and the others go on") {
+    const auto actions = job.agent.step(SignalArrived{dismissal_signal}, t0);
+    REQUIRE_FALSE(find_sent<Leave>(actions)->ends_job);
+    REQUIRE(find_sent<Leave>(actions)->exit_code == 143);
+    REQUIRE(*find<SignalWorkers>(actions) == SignalWorkers{SIGTERM, true, both});
+    REQUIRE_FALSE(find<DrainWorkers>(actions));
+    REQUIRE(job.agent.deadline() == t0 + config.stop_grace);
+    REQUIRE(job.agent.step(SignalArrived{dismissal_signal}, t0 + 1s).empty());
+  }
+  SECTION("but not while its workers save: with that the job ends") {
+    static_cast<void>(job.agent.step(SignalArrived{SIGTERM}, t0));
+    REQUIRE(job.agent.step(SignalArrived{dismissal_signal}, t0).empty());
+    REQUIRE(find_sent<Leave>(job.agent.step(ended(0, 75), t0))->exit_code == 75);
+    REQUIRE(job.agent.step(SignalArrived{dismissal_signal}, t0).empty());
+  }
+  SECTION("nor after the verdict") {
+    static_cast<void>(job.agent.step(FromCoordinator{End{verdict(1)}}, t0));
+    REQUIRE(job.agent.step(SignalArrived{dismissal_signal}, t0).empty());
   }
 }
 

@@ -120,6 +120,30 @@ TEST_CASE("a fenced agent kills without grace", "[unit][agent]") {
   REQUIRE(find<KillWorkers>(job.agent.step(FromCoordinator{stop}, t0 + 1s)));
 }
 
+TEST_CASE("a node on which no worker can run says so to all, and starts none", "[unit][agent]") {
+  LaunchConfig config = two_workers();
+  config.gives_up = "of the 2 tasks on this node these have not come";
+  Agent agent{config, AgentIdentity{NodeId{"n"}, "host", {}, {}}};
+  const auto begun = agent.step(Begin{}, t0);
+  REQUIRE(find_sent<Join>(begun)->unfit == config.gives_up);  // only of members the others hear
+  REQUIRE(find_sent<Join>(begun)->needed);
+  REQUIRE_FALSE(find_sent<Leave>(begun));
+  REQUIRE(agent.step(FromCoordinator{Waiting{"no route", true}}, t0).size() == 1);  // it is said, and changes nothing
+  std::vector<AgentAction> actions;
+  SECTION("once the others had time to come") {
+    REQUIRE(agent.step(FromCoordinator{Waiting{"1 of 2 nodes"}}, t0).empty());
+    REQUIRE(agent.deadline() == t0 + decline_patience);
+    actions = agent.step(Wake{}, t0 + decline_patience);
+  }
+  SECTION("at once, where a coordinator that knows no such node has placed them") {
+    actions = agent.step(FromCoordinator{placed()}, t0);
+  }
+  REQUIRE(find_sent<Leave>(actions)->ends_job);
+  REQUIRE(find_sent<Leave>(actions)->exit_code == 66);
+  REQUIRE_FALSE(find<StartWorkers>(actions));
+  REQUIRE(find<Finish>(agent.step(FromCoordinator{End{verdict(66)}}, t0 + 4s))->verdict.exit_code == 66);
+}
+
 TEST_CASE("restarts are paced when asked for", "[unit][agent]") {
   LaunchConfig config = two_workers(9);
   config.restart_backoff = {1s, 3s};

@@ -23,3 +23,9 @@ TEST_CASE("one node also holds the workers' store", "[unit][plan]") {
   REQUIRE(descriptors_lacking(plan, needed).empty());
   REQUIRE_FALSE(descriptors_lacking(plan, needed - 1).empty());
 }
+
+TEST_CASE("hosts whose links fit the limit of descriptors are started, one more is refused", "[unit][plan]") {
+  const std::uint64_t needed = agent_descriptors + 16 * host_descriptors;
+  REQUIRE(descriptors_lacking(16, needed).empty());
+  REQUIRE(descriptors_lacking(16, needed - 1).find("16 hosts need 160 open files") != std::string::npos);
+}

@@ -159,6 +159,21 @@ TEST_CASE("the launcher's exit code", "[unit][report]") {
   CHECK(launcher_exit_code(Verdict{.exit_code = 143}, true) == 143);
 }
 
+TEST_CASE("of several nodes whose lines are merged one reports", "[unit][report]") {
+  const Verdict failed{.exit_code = 1, .failures = {failure(3, 1, 7, 3)}};
+  for (const bool first : {true, false}) {
+    CHECK_FALSE(words_of_bystander(failed, 1, {"node1.example", "node0", first}));
+    CHECK(words_of_bystander(failed, 1, {"node0", "node0", first}) ==
+          "exit code 1: rank 3 failed with exit code 3 on node1.example, which has the report");
+  }
+  const Verdict stopped{.exit_code = 143, .reason = "got SIGTERM"};
+  CHECK_FALSE(words_of_bystander(stopped, 143, {"node0", "node0", true}));
+  CHECK(words_of_bystander(stopped, 143, {"node1", "node0", false}) ==
+        "exit code 143: got SIGTERM; node0 has the report");
+  CHECK(words_of_bystander(stopped, 143, {"node1", "", false}) == "exit code 143: got SIGTERM; node 0 has the report");
+  CHECK(words_of_bystander(stopped, 143, {"node1", "", false, true}) == "exit code 143: got SIGTERM");
+}
+
 TEST_CASE("signals and the exit codes that stand for them", "[unit][report]") {
   for (int number = 1; number < 32; ++number) CHECK(signal_number(signal_name(number)) == number);
   CHECK(signal_number("TERM") == 15);

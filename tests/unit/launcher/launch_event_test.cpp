@@ -63,6 +63,16 @@ TEST_CASE("an event is one line of JSON", "[unit][events]") {
   }
 }
 
+TEST_CASE("a node is ready while all its workers of a round run", "[unit][events]") {
+  RunRecord record;
+  std::string said{record.readiness()};
+  for (const LaunchEvent& event : failed_then_succeeded()) {
+    record.apply(event);
+    if (!said.ends_with(record.readiness())) said += " " + std::string{record.readiness()};
+  }
+  CHECK(said == "beginning waiting starting ok stopping waiting starting ok ended waiting ended");
+}
+
 TEST_CASE("the record is a fold over the events", "[unit][events]") {
   RunRecord record;
   for (const LaunchEvent& event : failed_then_succeeded()) record.apply(event);

@@ -267,10 +267,6 @@ TEST_CASE("who is expected, and in which order ranks are given", "[unit][plan]")
   REQUIRE(terms.nodes_multiple_of == 2);
   REQUIRE(plan(with({{"rank-order", "join"}})).terms.rank_order == RankOrder::join);
   REQUIRE(plan(with({{"set-socket-ifname", "1"}})).set_socket_ifname);
-  const Texts slurm{{"SLURM_JOB_NODELIST", "n[1-4]"}, {"SLURM_JOB_NUM_NODES", "4"}};
-  REQUIRE(plan(c10d, slurm).terms.hostlist == "n[1-4]");
-  REQUIRE(plan(with({{"expect-hosts", "a,b"}}), slurm).terms.hostlist == "a,b");
-  REQUIRE(plan(c10d, {{"SLURM_JOB_NODELIST", "n[1-8]"}, {"SLURM_JOB_NUM_NODES", "8"}}).terms.hostlist.empty());
   REQUIRE(refusal(with({{"rank-order", "hostlist"}})).find("--expect-hosts") != std::string::npos);
   REQUIRE(refusal(with({{"expect-hosts", "n[1"}})).find("--expect-hosts=n[1") != std::string::npos);
   // What does not go whole over the wire would differ from that of whoever hosts the coordinator.
@@ -279,8 +275,6 @@ TEST_CASE("who is expected, and in which order ranks are given", "[unit][plan]")
   longest.resize(text_bytes_max, 'b');
   REQUIRE(plan(with({{"expect-hosts", longest}})).terms.hostlist == longest);
   REQUIRE(refusal(with({{"expect-hosts", longest + "b"}})).find("write ranges") != std::string::npos);
-  const Texts large{{"SLURM_JOB_NODELIST", longest + "b"}, {"SLURM_JOB_NUM_NODES", "4"}};
-  REQUIRE(plan(c10d, large).terms.hostlist.empty());
   REQUIRE(refusal(with({{"nnodes-multiple-of", "0"}})).find("must be >= 1") != std::string::npos);
   REQUIRE(refusal(with({{"nnodes-multiple-of", "5"}})).find("more than --nnodes allows") != std::string::npos);
 }

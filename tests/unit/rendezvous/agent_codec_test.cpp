@@ -18,7 +18,9 @@ namespace {
 std::vector<std::size_t> older_lengths(const AgentFrame& frame, std::size_t whole) {
   if (std::holds_alternative<KeepAlive>(frame)) return {1 + sizeof(std::uint64_t)};
   const auto* const join = std::get_if<Join>(&frame);
-  return join ? std::vector{whole - sizeof(std::uint32_t) - join->unfit.size()} : std::vector<std::size_t>{};
+  if (!join) return {};
+  const std::size_t without_needed = whole - 1;
+  return {without_needed - sizeof(std::uint32_t) - join->unfit.size(), without_needed};
 }
 std::vector<std::size_t> older_lengths(const CoordinatorFrame& frame, std::size_t whole) {
   const std::size_t number = sizeof(std::uint64_t);

@@ -45,10 +45,12 @@ inline Join full_join() {
                                  .silence = std::chrono::seconds{90},
                                  .start = std::chrono::seconds{600}},
                 .on_hang = OnHang::restart,
-                .straggler_window = std::chrono::seconds{20}};
+                .straggler_window = std::chrono::seconds{20},
+                .own_run_id = true};
   join.facts = {{"torch", "2.15.0"}, {"program", ""}};
   join.former = Placement{.round = Round{6}, .master_port = Port{29500}, .restart_count = 2};
   join.unfit = "GPU 3 is lost (Xid 79)";
+  join.needed = true;
   return join;
 }
 

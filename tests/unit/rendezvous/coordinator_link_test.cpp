@@ -442,6 +442,47 @@ TEST_CASE("an agent that was asleep has not tried for so long", "[unit][link]") 
   }
 }
 
+TEST_CASE("that nobody listens is said when it lasts, and once", "[unit][link]") {
+  Linked agent{false, 60s};
+  const auto said = [&] {
+    return std::ranges::count(
+        agent.actions,
+        link::Action{link::Tell{CoordinatorMessage{Waiting{"rendezvous endpoint 10.0.0.9:29400: refused", true}}}});
+  };
+  agent.step(link::Say{agent.join_of()});
+  agent.refusing = true;
+  agent.step(link::DialFailed{*std::exchange(agent.dialled, {}), true, "refused"});
+  SECTION("by then the coordinator may have begun") {
+    agent.pass(agent.now + CoordinatorLink::untold_limit - 1ns);
+    REQUIRE(said() == 0);
+    agent.pass(agent.now + CoordinatorLink::retry_longest);
+    REQUIRE(said() == 1);
+    agent.pass(agent.now + 10s);
+    REQUIRE(said() == 1);
+  }
+  SECTION("why it was not reached is known all the same") {
+    agent.refusing = false;
+    agent.pass(TimePoint{} + 60s);
+    REQUIRE(said() == 0);
+    REQUIRE(std::get<LinkLost>(agent.told.at(0)).reason.ends_with(": refused"));
+  }
+  SECTION("any other trouble at once") {
+    agent.refusing = false;
+    agent.pass(agent.now + CoordinatorLink::retry_first);
+    agent.step(link::DialFailed{*std::exchange(agent.dialled, {}), false, "refused"});
+    REQUIRE(said() == 1);
+  }
+  SECTION("and at once when there was a coordinator") {
+    agent.refusing = false;
+    const LineId line = agent.welcome();
+    agent.answer(line);
+    agent.step(link::Closed{line, ""});
+    agent.pass(agent.now + CoordinatorLink::retry_longest);
+    agent.step(link::DialFailed{*std::exchange(agent.dialled, {}), true, "refused"});
+    REQUIRE(said() == 1);
+  }
+}
+
 TEST_CASE("before its first dial an agent's join timeout runs from where it was said to", "[unit][link]") {
   Linked agent;
   agent.now += 59s;  // the endpoint's kind was found out meanwhile
@@ -450,4 +491,148 @@ TEST_CASE("before its first dial an agent's join timeout runs from where it was 
   agent.refusing = true;
   agent.pass(TimePoint{} + 60s);
   REQUIRE(agent.told.size() == 1);
+}
+
+namespace {
+
+/// One that looks for its coordinator at three ports; which of them was dialled last.
+struct Seeking : Linked {
+  explicit Seeking(bool token = false) {
+    auto seeks = settings(token, 60s);
+    seeks.further_ports = {Port{29401}, Port{29402}};
+    link = CoordinatorLink{seeks, TimePoint{}};
+  }
+  Port dial() {
+    const LineId line = connect();
+    for (const link::Action& action : actions) {
+      const auto* dial = std::get_if<link::Dial>(&action);
+      if (dial && dial->line == line) return last = line, dial->port.value_or(Port{29400});
+    }
+    return Port{0};
+  }
+  LineId last{0};
+};
+
+}  // namespace
+
+TEST_CASE("of several ports each is dialled in turn until somebody welcomes us", "[unit][link]") {
+  Seeking agent;
+  REQUIRE(agent.dial() == Port{29400});
+  agent.step(link::Heard{agent.last, Refused{68, std::string{port_of_another_job} + "b"}});
+  REQUIRE(agent.dialled);  // the next at once
+  REQUIRE(agent.dial() == Port{29401});
+  agent.step(link::Garbled{agent.last, "no frame"});
+  REQUIRE(agent.dialled);
+  REQUIRE(agent.dial() == Port{29402});
+  agent.step(link::Closed{agent.last, ""});
+  REQUIRE(!agent.dialled);  // the first again, after a while
+  REQUIRE(agent.dial() == Port{29400});
+  const TimePoint since = agent.now;
+  agent.pass(since + CoordinatorLink::seek_limit - 1ns);
+  REQUIRE(!agent.dialled);
+  agent.pass(since + CoordinatorLink::seek_limit);
+  REQUIRE(agent.dialled);
+  REQUIRE(agent.dial() == Port{29401});
+  agent.step(link::Heard{agent.last, Welcome{}});
+  agent.step(link::Closed{agent.last, ""});
+  agent.step(link::Wake{});
+  REQUIRE(agent.dial() == Port{29401});  // where it was found
+  REQUIRE(agent.told.empty());
+  for (const link::Action& action : agent.actions) REQUIRE(!std::holds_alternative<link::MeetForeigner>(action));
+}
+
+TEST_CASE("another refusal ends the search, and so does the join timeout, but no foreign program", "[unit][link]") {
+  Seeking agent;
+  agent.dial();
+  agent.step(link::Heard{agent.last, Refused{68, "the nodes differ"}});
+  REQUIRE(agent.told == std::vector<LinkEvent>{LinkLost{68, "the nodes differ"}});
+  Linked alone;
+  alone.step(link::Heard{alone.connect(), Refused{68, std::string{port_of_another_job} + "b"}});
+  REQUIRE(alone.told.size() == 1);
+  Seeking patient;
+  while (patient.now < TimePoint{} + 58s) {
+    patient.dial();
+    patient.step(link::Garbled{patient.last, "no frame"});
+    patient.pass(patient.now + 100ms);
+    REQUIRE(patient.told.empty());
+  }
+  patient.refusing = true;
+  patient.pass(TimePoint{} + 61s);
+  REQUIRE(patient.told.size() == 1);
+  REQUIRE(std::get<LinkLost>(patient.told.front()).exit_code == 67);
+}
+
+TEST_CASE("where other jobs have all ports the coordinator is not reached", "[unit][link]") {
+  Seeking agent;
+  while (agent.now < TimePoint{} + 58s) {
+    agent.dial();
+    agent.step(link::Heard{agent.last, Refused{68, std::string{port_of_another_job} + "b"}});
+    agent.pass(agent.now + 100ms);
+    REQUIRE(agent.told.empty());
+  }
+  agent.pass(TimePoint{} + 61s);
+  REQUIRE(agent.told.size() == 1);
+  REQUIRE(std::get<LinkLost>(agent.told.front()).exit_code == 67);
+}
+
+TEST_CASE("of several ports the one is told where the coordinator does not take us", "[unit][link]") {
+  Seeking agent{true};
+  while (agent.now < TimePoint{} + 58s) {
+    const bool ours = agent.dial() == Port{29401};
+    const Refused refusal{68, ours ? "the token is another" : std::string{port_of_another_job} + "b"};
+    agent.step(link::Heard{agent.last, refusal});
+    agent.pass(agent.now + 100ms);
+    REQUIRE(agent.told.empty());
+  }
+  agent.pass(TimePoint{} + 61s);
+  REQUIRE(agent.told.size() == 1);
+  const auto& lost = std::get<LinkLost>(agent.told.front());
+  REQUIRE(lost.exit_code == 68);
+  REQUIRE(lost.reason.ends_with("refused: the token is another"));
+}
+
+TEST_CASE("a link of one connection is no longer than that", "[unit][link]") {
+  Linked linked;
+  CoordinatorLinkSettings settings = Linked::settings(false, 60s);
+  settings.one_connection = true;
+  linked.link = CoordinatorLink{settings, TimePoint{}};
+  SECTION("whoever holds it may take its time") {
+    linked.step(link::Say{linked.join_of()});
+    const LineId slow = linked.connect();
+    linked.pass(linked.now + 50s);
+    REQUIRE(linked.told.empty());
+    linked.step(link::Heard{slow, Welcome{}});
+    linked.pass(linked.now + 5s);
+    REQUIRE(linked.told.empty());
+    REQUIRE_FALSE(linked.dialled);
+    return;
+  }
+  SECTION("its other end is no endpoint that anybody has named") {
+    linked.step(link::Say{linked.join_of()});
+    linked.step(link::Closed{linked.connect(), ""});
+    const auto said = [](const link::Action& action) {
+      const auto* tell = std::get_if<link::Tell>(&action);
+      const auto* message = tell ? std::get_if<CoordinatorMessage>(&tell->event) : nullptr;
+      const auto* waiting = message ? std::get_if<Waiting>(message) : nullptr;
+      return waiting && waiting->roster == "front of this job: it closes the connection without a word";
+    };
+    REQUIRE(std::ranges::any_of(linked.actions, said));
+    return;
+  }
+  const LineId line = linked.run(true);
+  SECTION("no other is tried beside it while it is in doubt") {
+    linked.pass(linked.now + lease * 9 / 10 - 1ms);
+    REQUIRE_FALSE(linked.dialled);
+    linked.answer(line);
+    linked.pass(linked.now + 3s);
+    REQUIRE(linked.told.empty());
+  }
+  SECTION("its end fences, and there is no other") {
+    linked.step(link::Closed{line, ""});
+    REQUIRE(linked.fenced());
+    linked.refusing = true;
+    linked.pass(linked.now + 2s);
+    REQUIRE(linked.told.size() == 2);
+    REQUIRE(linked.told.back() == LinkEvent{LinkLost{67, "refused"}});
+  }
 }

@@ -69,6 +69,7 @@ struct Joins {
   std::vector<Detail> facts = {};
   std::optional<Place> former = {};
   std::string unfit = {};
+  bool needed = false;
   More more = {};
 };
 void fields(auto& a, Joins& m) {
@@ -83,7 +84,7 @@ void fields(auto& a, Joins& m) {
   a.list("facts", m.facts, facts_max);
   a(m.former);
   a.later_text("why it is unfit", m.unfit, unfit_bytes_max);
-  a.later(m.more.flag, m.more.word);
+  a.later(m.needed, m.more.flag, m.more.word);
 }
 struct Resumes {
   Joins join = {};
@@ -172,6 +173,7 @@ later::Joins later_join(bool with_more) {
   join.facts = {{{{"torch", "2.15.0"}, more}}, {{{"program", "x"}, more}}};
   join.former = later::Place{{placement(), more}};
   join.unfit = "GPU 3 is lost";
+  join.needed = true;
   join.more = more;
   return join;
 }
@@ -182,6 +184,7 @@ Join todays_join() {
   join.facts = {{"torch", "2.15.0"}, {"program", "x"}};
   join.former = placement();
   join.unfit = "GPU 3 is lost";
+  join.needed = true;
   return join;
 }
 later::Resumes later_resume(std::uint8_t stage) {

@@ -100,6 +100,130 @@ TEST_CASE("an agent of the ended job that is in the next one hears no verdict of
   REQUIRE(job.rendezvous.member_count() == 2);
 }
 
+namespace {
+
+/// Of the three hosts that are expected a and b have places.
+struct Spared : Job {
+  explicit Spared(bool hosted, RankOrder order = RankOrder::index, bool own_run_id = false)
+      : Job{{.min_nodes = 2,
+             .max_nodes = 2,
+             .last_call = 30s,
+             .rank_order = order,
+             .hostlist = "a,b,c",
+             .own_run_id = own_run_id}} {
+    connect("a", "", hosted);
+    arrive("a");
+    connect("b");
+    arrive("b");
+    say("a", StoreReady{Round{0}, Port{4000}});
+    REQUIRE(rendezvous.phase() == Rendezvous::Phase::running);
+  }
+  std::string arrive(const std::string& name) {
+    Join said = join_of(name);
+    if (terms.rank_order == RankOrder::index) said.group_rank = GroupRank{name.front() - 'a'};
+    return say(name, said);
+  }
+  void succeed() {
+    say("a", WorkersSucceeded{Round{0}});
+    say("b", WorkersSucceeded{Round{0}});
+    REQUIRE(rendezvous.verdict());
+  }
+  std::string comes(const std::string& name) {
+    connect(name);
+    return arrive(name);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a node that was expected and comes after the end hears how it was", "[unit][rendezvous]") {
+  const bool hosted = GENERATE(true, false);
+  Spared job{hosted};
+  SECTION("of a job that was short") {
+    job.succeed();
+    job.gone("b");
+    REQUIRE(job.rendezvous.awaits_late() == hosted);
+    REQUIRE(job.comes("c") == "c end 0: all workers exited 0\n");
+    REQUIRE_FALSE(job.rendezvous.awaits_late());
+    REQUIRE(job.rendezvous.verdict());
+    SECTION("once") { REQUIRE(job.comes("c").empty()); }
+  }
+  SECTION("of one that was not, for which nobody stays") {
+    job.pass(job.now + 30s);
+    job.succeed();
+    REQUIRE_FALSE(job.rendezvous.awaits_late());
+    REQUIRE(job.comes("c") == "c end 0: all workers exited 0\n");
+  }
+  SECTION("of one that was interrupted, for which nobody stays") {
+    job.say("b", interrupted);
+    REQUIRE_FALSE(job.rendezvous.awaits_late());
+    REQUIRE(job.comes("c") == "c end 130: interrupted\n");
+  }
+  SECTION("of one that it was lost to, for which nobody stays") {
+    job.comes("c");
+    job.gone("c");
+    job.succeed();
+    REQUIRE_FALSE(job.rendezvous.awaits_late());
+    REQUIRE(job.comes("c") == "c end 0: all workers exited 0\n");
+  }
+  SECTION("but not one that was there") {
+    job.comes("c");
+    job.succeed();
+    REQUIRE_FALSE(job.rendezvous.awaits_late());
+    job.all_gone();
+    REQUIRE(job.comes("c").empty());  // another job's
+    REQUIRE_FALSE(job.rendezvous.verdict());
+  }
+  SECTION("but not one that nobody expected") {
+    job.succeed();
+    job.all_gone();
+    job.terms.hostlist.clear();
+    REQUIRE(job.comes("d").empty());
+    REQUIRE_FALSE(job.rendezvous.verdict());
+    REQUIRE(job.comes("c").find("end 0: all workers exited 0") == std::string::npos);
+  }
+}
+
+TEST_CASE("whoever hosts a short job stays for late nodes as long as its last call would be", "[unit][rendezvous]") {
+  Spared job{true};
+  job.pass(job.now + 2s);
+  job.succeed();
+  job.gone("b");
+  REQUIRE(job.rendezvous.deadline() == t0 + 30s);
+  job.at(t0 + 30s - 1ns);
+  REQUIRE(job.rendezvous.awaits_late());
+  job.at(t0 + 30s);
+  REQUIRE_FALSE(job.rendezvous.awaits_late());
+}
+
+TEST_CASE("a scheduler's run id is its job's alone, whatever its ranks are ordered by", "[unit][rendezvous]") {
+  Spared job{false, RankOrder::address, true};
+  job.succeed();
+  job.all_gone();
+  REQUIRE(job.comes("c") == "c end 0: all workers exited 0\n");
+  REQUIRE(job.rendezvous.verdict());
+}
+
+TEST_CASE("a run id that others may use again tells nobody of a job that it was no part of", "[unit][rendezvous]") {
+  Spared job{false, RankOrder::address};
+  job.succeed();
+  job.all_gone();
+  REQUIRE(job.comes("c").empty());
+  REQUIRE_FALSE(job.rendezvous.verdict());
+}
+
+TEST_CASE("nodes that have other names than those expected are not waited for", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2, .hostlist = "a.example,b.example"}};
+  job.connect("a", "", true);
+  job.join("a");
+  job.join("b");
+  job.say("a", StoreReady{Round{0}, Port{4000}});
+  job.say("a", WorkersSucceeded{Round{0}});
+  job.say("b", WorkersSucceeded{Round{0}});
+  REQUIRE(job.rendezvous.verdict());
+  REQUIRE_FALSE(job.rendezvous.awaits_late());
+}
+
 TEST_CASE("a verdict is kept for five minutes", "[unit][rendezvous]") {
   Job job = running_job(2, {.min_nodes = 2, .max_nodes = 2, .join_timeout = 1h});
   const Placement place{.round = Round{0}, .group_world_size = 2, .world_size = 4};

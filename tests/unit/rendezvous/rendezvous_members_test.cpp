@@ -142,6 +142,67 @@ TEST_CASE("demanded group ranks are obeyed, and used once", "[unit][rendezvous]"
   REQUIRE(join("d", 0) == "d host store of round 0\n");
 }
 
+TEST_CASE("by a scheduler's index there are spares, and nodes that come back", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 2, .max_nodes = 2, .rank_order = RankOrder::index}};
+  const auto join = [&](const std::string& name, int index) {
+    Join said = job.join_of(name);
+    said.group_rank = GroupRank{index};
+    job.connect(name);
+    return job.say(name, said);
+  };
+  REQUIRE(join("c", 2).find("refused") == std::string::npos);
+  SECTION("beside their former selves") {
+    REQUIRE(job.join_anew("c", 1).find("refused") != std::string::npos);  // without an index
+    Join again = job.join_of("c");
+    again.node = NodeId{"node-c_2"};
+    again.group_rank = GroupRank{2};
+    REQUIRE(job.say("c", again).find("refused") == std::string::npos);
+    REQUIRE(job.rendezvous.member_count() == 2);
+  }
+  SECTION("on other machines, once their former selves are silent") {
+    job.pass(job.now + job.terms.lease / 2, "c");
+    REQUIRE(join("b", 2).find("refused") == std::string::npos);
+  }
+  SECTION("and in their order") {
+    REQUIRE(join("a", 65535).find("refused") == std::string::npos);
+    REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::hosting);
+  }
+}
+
+TEST_CASE("a scheduler's index that cannot be is refused by name", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 3, .max_nodes = 3, .rank_order = RankOrder::index}};
+  const auto join = [&](const std::string& name, std::optional<GroupRank> index) {
+    Join said = job.join_of(name);
+    said.group_rank = index;
+    job.connect(name);
+    return job.say(name, said);
+  };
+  const bool first = GENERATE(true, false);
+  if (!first) REQUIRE(join("a", GroupRank{0}).empty());
+  REQUIRE(join("b", GroupRank{-1}) == "b refused 68: the scheduler's index -1 is not from 0 to 65535\n");
+  REQUIRE(join("b", GroupRank{65536}) == "b refused 68: the scheduler's index 65536 is not from 0 to 65535\n");
+  REQUIRE(join("b", {}) == "b refused 68: it has no index of a scheduler's, by which this job orders its nodes\n");
+  if (first) return;
+  REQUIRE(join("b", GroupRank{0}) == "b refused 68: the scheduler's index 0 is used twice: by b and by a\n");
+  REQUIRE(job.pass(job.now + 2s).find("refused: b (the scheduler's index 0 is used twice") != std::string::npos);
+  job.gone("a");
+  REQUIRE(join("b", GroupRank{0}).find("refused") == std::string::npos);  // whose it is now
+}
+
+TEST_CASE("a node's index may change while it is a member", "[unit][rendezvous]") {
+  Job job{{.min_nodes = 3, .max_nodes = 3, .rank_order = RankOrder::index}};
+  const auto join = [&](const std::string& name, int index) {
+    Join said = job.join_of(name);
+    said.group_rank = GroupRank{index};
+    if (!job.peer_of.contains(name)) job.connect(name);
+    return job.say(name, said);
+  };
+  join("a", 1);
+  join("a", 2);
+  REQUIRE(join("b", 1).find("refused") == std::string::npos);
+  REQUIRE(join("c", 2) == "c refused 68: the scheduler's index 2 is used twice: by c and by a\n");
+}
+
 TEST_CASE("facts that differ are told, or refused", "[unit][rendezvous]") {
   const auto join = [](Job& job, const std::string& name, const std::string& version) {
     Join said = job.join_of(name);

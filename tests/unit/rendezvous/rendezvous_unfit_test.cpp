@@ -109,6 +109,61 @@ TEST_CASE("of those that may still come the job waits until its join timeout, th
   REQUIRE(alone.pass(t0 + 60s).find("a end 66: too few nodes within the join timeout") != std::string::npos);
 }
 
+TEST_CASE("without a node that it needs a job does not begin, and ends with 66 when all have heard of it",
+          "[unit][unfit]") {
+  const auto join_needed = [](Job& job, const std::string& name) {
+    if (!job.peer_of.contains(name)) job.connect(name);
+    Join join = unfit_join(job, name);
+    join.needed = true;
+    return job.say(name, join);
+  };
+  const std::string end = "end 66: a node that the job needs is unfit: ";
+  SECTION("which it is at once where it comes last") {
+    Job job{{.min_nodes = 2, .max_nodes = 2}};
+    job.join("a");
+    const std::string lines = join_needed(job, "b");
+    REQUIRE(lines.find("a " + end + "1 of 2 nodes: a; b: unfit: " + lost + "\n") != std::string::npos);
+    REQUIRE(lines.find("b " + end) != std::string::npos);
+    REQUIRE(lines.find("host store") == std::string::npos);
+  }
+  SECTION("else with the last one, though there are enough without it") {
+    Job job{{.min_nodes = 1, .max_nodes = 2, .last_call = 1s}};
+    join_needed(job, "b");
+    REQUIRE(job.pass(t0 + 10s).find("host store") == std::string::npos);
+    REQUIRE(job.join("a").find("a " + end) != std::string::npos);
+  }
+  SECTION("of expected nodes with the last of them, though there are spares") {
+    Job job{{.min_nodes = 2, .max_nodes = 2, .hostlist = "a,b,c"}};
+    join_needed(job, "c");
+    REQUIRE(job.join("a").empty());
+    REQUIRE(job.join("b").find("b " + end) != std::string::npos);
+  }
+  SECTION("or when its time to come together is over") {
+    Job job{{.min_nodes = 1, .max_nodes = 3, .join_timeout = 60s, .last_call = 1s}};
+    join_needed(job, "b");
+    job.join("a");
+    REQUIRE(job.pass(t0 + 60s - 1ms).find("end") == std::string::npos);
+    REQUIRE(job.pass(t0 + 60s).find("a " + end) != std::string::npos);
+  }
+  SECTION("but one that has begun goes on: it is a spare that is none") {
+    Job job = running_job(2, {.min_nodes = 1, .max_nodes = 2});
+    REQUIRE(join_needed(job, "c").empty());
+    job.gone("b");
+    REQUIRE(job.join("a") == "a host store of round 1\n");
+  }
+}
+
+TEST_CASE("that a node is needed outlives the coordinator", "[unit][unfit]") {
+  Job job{{.min_nodes = 2, .max_nodes = 3}};
+  job.join("a");
+  job.connect("b");
+  Join join = unfit_join(job, "b");
+  join.needed = true;
+  job.say("b", join);
+  job.restart();
+  REQUIRE(job.rendezvous.members().missed() == 1);
+}
+
 TEST_CASE("a node that is unfit after a failure leaves its place to the others", "[unit][unfit]") {
   Job job = running_job(3, {.min_nodes = 2, .max_nodes = 3, .max_restarts = 2});
   job.fail("c", 0, 4);

@@ -48,6 +48,17 @@ TEST_CASE("nodes are ordered as asked", "[unit][seating]") {
   REQUIRE(hosts_in_order(joins, RankOrder::hostlist, {"n9", "n1"}) == Names{"n9", "n1", "n10"});
 }
 
+TEST_CASE("a scheduler's index orders nodes, whatever is missing", "[unit][seating]") {
+  std::vector<Join> joins{node("a", 1), node("b", 2), node("c", 1)};
+  const std::vector<int> indices{7, 3, 12};
+  for (std::size_t i = 0; i < joins.size(); ++i) joins[i].group_rank = GroupRank{indices[i]};
+  REQUIRE(hosts_in_order(joins, RankOrder::index) == Names{"b", "a", "c"});
+  joins[2].group_rank = GroupRank{7};  // one that has come back, beside its former self
+  REQUIRE(hosts_in_order(joins, RankOrder::index) == Names{"b", "a", "c"});
+  joins[0].group_rank.reset();
+  REQUIRE(hosts_in_order(joins, RankOrder::index) == Names{"a", "b", "c"});
+}
+
 TEST_CASE("an address that the user gave orders its node, not the host's name", "[unit][seating]") {
   std::vector<Join> joins{node("a", 1), node("b", 1), node("c", 1)};
   const std::vector<std::string> addresses{"10.0.0.12", "10.0.0.11", "10.0.0.9"};
