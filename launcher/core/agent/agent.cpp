@@ -175,7 +175,7 @@ void Agent::obey(const End& message) {
   rehearse(rehearsal::JobEnds{});
   if (message.verdict.exit_code == 0) end_well();
   if (message.verdict.stop_signal == 0) {
-    if (message.verdict.exit_code == requeue_code && stop_time_ && stop_time_->heed_stop(now_)) ask_to_save();
+    if (message.verdict.time_ends && stop_time_ && stop_time_->heed_stop(now_)) ask_to_save();
     wait_for_own_end(message.verdict.reason);
   } else {
     stop(message.verdict.stop_signal, message.verdict.reason);
@@ -373,7 +373,7 @@ void Agent::settle() {
     order_failures();
     const Verdict verdict = own_verdict();
     auto rehearsed = end_of_rehearsal(verdict);
-    act(Finish{verdict, failures_, std::move(rehearsed)});
+    act(Finish{verdict, failures_, leaving_ && !leaving_->ends_job, std::move(rehearsed)});
     return;
   }
   if (!rejoin_wanted_ || leaving_) return;

@@ -93,7 +93,7 @@ struct StopBefore {
   int signal = SIGTERM;        ///< for workers that do not report steps over their pages
   std::string squeue = {};     ///< the program that says when the time ends, if that changes; empty: it cannot
   std::string slurm_job = {};  ///< for it
-  bool untold = false;         ///< nobody tells this node when that is: it stops when the first other node does
+  bool untold = false;         ///< nobody has told this node when that is: it stops when the first other node does
   friend bool operator==(const StopBefore&, const StopBefore&) = default;
 };
 
@@ -121,6 +121,7 @@ struct SchedulerPart {
   int tasks = 1;                           ///< that the scheduler starts on this node
   int task = 0;                            ///< which of them we are
   std::string step = {};                   ///< what these tasks have alike; empty: no name is known
+  bool own_run = false;                    ///< see Allocation::own_run
   std::optional<int> gpus = {};            ///< of this node, where the scheduler says so
   std::vector<std::string> warnings = {};  ///< said once at the start
   friend bool operator==(const SchedulerPart&, const SchedulerPart&) = default;

@@ -92,6 +92,8 @@ void fields(auto& a, Verdict& m) {
   failures(a, m.failures);
   signal_number(a, m.stop_signal);
   a(m.kill_now);
+  a.later(m.time_ends);
+  a.later_text("who has the report", m.reporter, name_bytes_max);
 }
 
 // Agent to coordinator.
@@ -127,6 +129,7 @@ void fields(auto& a, Leave& m) {
   failures(a, m.failures);
   signal_number(a, m.stop_signal);
   a(m.kill_now);
+  a.later(m.time_ends);
 }
 void fields(auto& a, Resume& m) {
   using Stage = Resume::Stage;
