@@ -338,7 +338,10 @@ class FanOut(unittest.TestCase):
     def test_a_host_that_goes_is_no_signal_that_ends_the_job(self):
         self.come_and_go("--signals-to-handle=SIGTERM,SIGINT")
 
-    def come_and_go(self, *options):
+    def test_another_host_takes_the_place_of_the_only_node(self):
+        self.come_and_go("--nnodes=1", size=1)
+
+    def come_and_go(self, *options, size=2):
         hosts = self.mark("hosts")
         hosts.write_text("a\n")
         program = f"[ ! -e {self.folder}/over ] || exit 0; touch {self.folder}/$WORLD_SIZE.$RANK; sleep 1000 & wait"
@@ -349,7 +352,7 @@ class FanOut(unittest.TestCase):
 
         seen(1)
         hosts.write_text("a\nb\n")
-        seen(2)
+        seen(size)
         self.mark("over").touch()
         hosts.write_text("b\n")
         _, err = self.end(job, 0)
