@@ -107,6 +107,7 @@ struct Judgement {
   int stop_signal = 15;
   bool kill_now = false;
   bool time_ends = false;
+  std::string reporter = {};
   More more = {};
 };
 void fields(auto& a, Judgement& m) {
@@ -115,7 +116,9 @@ void fields(auto& a, Judgement& m) {
   a.list("failures", m.failures, failures_told_max);
   wire::signal_number(a, m.stop_signal);
   a(m.kill_now);
-  a.later(m.time_ends, m.more.flag, m.more.word);
+  a.later(m.time_ends);
+  a.later_text("who has the report", m.reporter, name_bytes_max);
+  a.later(m.more.flag, m.more.word);
 }
 struct Ends {
   Judgement verdict = {};
@@ -222,9 +225,9 @@ TEST_CASE("today's release reads a later one's frames without what is new in the
   REQUIRE(agent_frame(framed(16, written(later_join(true)))) == AgentFrame{todays_join()});
   REQUIRE(agent_frame(framed(21, written(later_resume(4)))) == AgentFrame{todays_resume(Resume::Stage::failed)});
   REQUIRE(agent_frame(framed(18, written(later_resume(4).failed))) == AgentFrame{todays_resume({}).failed});
-  const later::Ends end{{1, "why", {{{failure(), added}}, {{failure(), added}}}, 2, true, true, added}, added};
+  const later::Ends end{{1, "why", {{{failure(), added}}, {{failure(), added}}}, 2, true, true, "a", added}, added};
   REQUIRE(coordinator_frame(framed(83, written(end))) ==
-          CoordinatorFrame{End{{1, "why", {failure(), failure()}, 2, true, true}}});
+          CoordinatorFrame{End{{1, "why", {failure(), failure()}, 2, true, true, "a"}}});
 }
 
 TEST_CASE("a later release reads today's frames and has its defaults for what they lack", "[unit][agent_codec]") {
