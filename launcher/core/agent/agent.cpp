@@ -196,7 +196,7 @@ void Agent::due() {
     end_job(failed_code, "the job ran longer than --timeout allows");
     return;
   }
-  if (decline_at_ && now_ >= *decline_at_) end_job(exit_code::too_few, config_.gives_up);
+  if (decline_at_ && now_ >= *decline_at_) end_job(config_.gives_up_code, config_.gives_up);
   stop_time_due();
   forward_due();
   if (drain_insists_ && now_ >= *drain_insists_) {
@@ -285,6 +285,7 @@ void Agent::join() {
   join.terms = config_.terms;
   join.facts = identity_.facts;
   join.needed = !config_.gives_up.empty();
+  join.needed_code = config_.gives_up_code;
   join.unfit = join.needed ? config_.gives_up : unfit_;
   act(Send{std::move(join)});
 }

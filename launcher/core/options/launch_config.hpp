@@ -11,6 +11,7 @@
 #include "launcher/core/options/output_plan.hpp"
 #include "launcher/core/rehearsal/rehearsal_report.hpp"
 #include "rendezvous/base/cpu_set.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
@@ -174,14 +175,15 @@ struct LaunchConfig {
   bool set_socket_ifname = false;  ///< tell NCCL and gloo the interface that leads to the other nodes
   std::string parent_error_file;   ///< where whoever started us wants to find the cause of a failure; empty: nowhere
   std::string event_log_handler = "null";
-  std::string timer_file;             ///< the watchdog's pipe; empty: no watchdog
-  std::optional<Port> health_port;    ///< answers probes
-  bool in_pod = false;                ///< of Kubernetes, whose probes come from outside
-  bool front = false;                 ///< of a fan-out: all this is done on scheduler.hosts, as each finds it there
-  bool behind_front = false;          ///< one of those hosts: its front tells what nobody else is there to tell
-  bool merged_output = false;         ///< all nodes' lines go to one place: each thing is told by one of them
-  std::string gives_up;               ///< why no worker can run here, which ends the job everywhere; empty: they can
-  std::vector<std::string> warnings;  ///< said once at the start
+  std::string timer_file;           ///< the watchdog's pipe; empty: no watchdog
+  std::optional<Port> health_port;  ///< answers probes
+  bool in_pod = false;              ///< of Kubernetes, whose probes come from outside
+  bool front = false;               ///< of a fan-out: all this is done on scheduler.hosts, as each finds it there
+  bool behind_front = false;        ///< one of those hosts: its front tells what nobody else is there to tell
+  bool merged_output = false;       ///< all nodes' lines go to one place: each thing is told by one of them
+  std::string gives_up;             ///< why no worker can run here, which ends the job everywhere; empty: they can
+  int gives_up_code = exit_code::too_few;  ///< and with which code
+  std::vector<std::string> warnings;       ///< said once at the start
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 
   [[nodiscard]] bool one_node() const { return terms.max_nodes == 1; }

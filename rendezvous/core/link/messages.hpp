@@ -112,7 +112,7 @@ struct Verdict {
   int stop_signal = 15;   ///< what workers that still run get first: SIGTERM, or what the user pressed; 0: nothing yet,
                           ///< they are about to end by themselves
   bool kill_now = false;  ///< no grace: the user asked twice
-  bool time_ends = false;  ///< the job's time ends: who works is to be asked to save and stop
+  bool time_ends = false;     ///< the job's time ends: who works is to be asked to save and stop
   std::string reporter = {};  ///< host that tells of the end and writes what is the whole job's; empty: nobody said
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
@@ -171,6 +171,8 @@ struct Join {
   std::string unfit = {};
   /// Where it is unfit: that will not change, and the job is not to begin without it.
   bool needed = false;
+  /// And how the job ends then, 1 to exit_code_max.
+  int needed_code = exit_code::too_few;
   friend bool operator==(const Join&, const Join&) = default;
 };
 /// How an agent ends whose node is unfit where nobody waits until it is fit again: alone, or among torchrun's agents.

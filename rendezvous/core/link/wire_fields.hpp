@@ -111,6 +111,7 @@ void fields(auto& a, Join& m) {
   a(m.former);
   a.later_text("why a node is unfit", m.unfit, unfit_bytes_max);
   a.later(m.needed);
+  a.later_number("the exit code without a needed node", m.needed_code, 1, exit_code_max);
 }
 void fields(auto& a, StoreReady& m) {
   round(a, m.round);

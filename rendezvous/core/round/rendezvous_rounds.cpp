@@ -22,6 +22,15 @@ std::string describe(const WorkerFailure& failure) {
   return fmt::format("{} was ended by signal {}", rank, -std::int64_t{failure.exit_code});
 }
 
+/// How a job ends that is not to begin without nodes on which no worker can run: as the first of them says.
+int code_without_missed(const Membership& members) {
+  for (const auto& [node, slot] : members.slots()) {
+    const Member& member = members.at(slot);
+    if (member.stage == Member::Stage::ready && member.is_missed()) return member.join->needed_code;
+  }
+  return exit_code::too_few;
+}
+
 }  // namespace
 
 void Rendezvous::advance(TimePoint now) {
@@ -69,7 +78,8 @@ bool Rendezvous::all_have_spoken() const {
 
 void Rendezvous::end_for_too_few(TimePoint now) {
   if (may_not_begin()) {
-    return end({.exit_code = exit_code::too_few, .reason = "a node that the job needs is unfit: " + roster(now)}, now);
+    const std::string reason = "a node that the job needs is unfit: " + roster(now);
+    return end({.exit_code = code_without_missed(members_), .reason = reason}, now);
   }
   const int there = members_.ready() + members_.aside();
   if (round_size(*terms_, there + members_.unfit()) > 0) {

@@ -124,11 +124,14 @@ TEST_CASE("a fenced agent kills without grace", "[unit][agent]") {
 
 TEST_CASE("a node on which no worker can run says so to all, and starts none", "[unit][agent]") {
   LaunchConfig config = two_workers();
+  const int code = GENERATE(2, 66);
   config.gives_up = "of the 2 tasks on this node these have not come";
+  config.gives_up_code = code;
   Agent agent{config, AgentIdentity{NodeId{"n"}, "host", {}, {}}};
   const auto begun = agent.step(Begin{}, t0);
   REQUIRE(find_sent<Join>(begun)->unfit == config.gives_up);  // only of members the others hear
   REQUIRE(find_sent<Join>(begun)->needed);
+  REQUIRE(find_sent<Join>(begun)->needed_code == code);
   REQUIRE_FALSE(find_sent<Leave>(begun));
   REQUIRE(agent.step(FromCoordinator{Waiting{"no route", true}}, t0).size() == 1);  // it is said, and changes nothing
   std::vector<AgentAction> actions;
@@ -141,7 +144,7 @@ TEST_CASE("a node on which no worker can run says so to all, and starts none", "
     actions = agent.step(FromCoordinator{placed()}, t0);
   }
   REQUIRE(find_sent<Leave>(actions)->ends_job);
-  REQUIRE(find_sent<Leave>(actions)->exit_code == 66);
+  REQUIRE(find_sent<Leave>(actions)->exit_code == code);
   REQUIRE_FALSE(find<StartWorkers>(actions));
   REQUIRE(find<Finish>(agent.step(FromCoordinator{End{verdict(66)}}, t0 + 4s))->verdict.exit_code == 66);
 }

@@ -70,6 +70,7 @@ struct Joins {
   std::optional<Place> former = {};
   std::string unfit = {};
   bool needed = false;
+  int needed_code = 2;
   More more = {};
 };
 void fields(auto& a, Joins& m) {
@@ -84,7 +85,7 @@ void fields(auto& a, Joins& m) {
   a.list("facts", m.facts, facts_max);
   a(m.former);
   a.later_text("why it is unfit", m.unfit, unfit_bytes_max);
-  a.later(m.needed, m.more.flag, m.more.word);
+  a.later(m.needed, m.needed_code, m.more.flag, m.more.word);
 }
 struct Resumes {
   Joins join = {};
@@ -189,6 +190,7 @@ Join todays_join() {
   join.former = placement();
   join.unfit = "GPU 3 is lost";
   join.needed = true;
+  join.needed_code = 2;
   return join;
 }
 later::Resumes later_resume(std::uint8_t stage) {
