@@ -382,8 +382,8 @@ void Rendezvous::end(Verdict verdict, TimePoint now) {
   changed();
   note(JobConcluded{verdict.exit_code, verdict.reason});
   phase_ = Phase::ended;
+  verdict.reporter = reporter(verdict);
   verdict_ = told_verdict(std::move(verdict), members_.slots().size());
-  verdict_->reporter = reporter(*verdict_);
   forget_at_ = now + settings_.verdict_kept;
   expect_late(now);
   for (const auto& [node, slot] : members_.slots()) tell(members_.at(slot), End{*verdict_});
