@@ -21,8 +21,8 @@ namespace torchup {
 /// What the agent of one host of a fan-out was told by its front.
 struct LinkedNode {
   LinkPlan plan;
-  std::string address;  ///< by which the other hosts reach this one; empty: found out
-  int connection = -1;  ///< to the front's coordinator; -1: the coordinator is elsewhere
+  std::function<std::string()> address;  ///< by which the other hosts reach this one; empty: found out. May take long
+  int connection = -1;                   ///< to the front's coordinator; -1: the coordinator is elsewhere
 };
 
 /// What the plan asks of the machine. The shell looks it up, each at most once and only when it is needed: asking the
