@@ -1,4 +1,6 @@
 // Who of a job's nodes has its report.
+#include "rendezvous/core/link/message_bytes.hpp"
+#include "rendezvous/core/text/names.hpp"
 #include "tests/unit/rendezvous/rendezvous_job.hpp"
 
 using namespace torchup;
@@ -85,4 +87,13 @@ TEST_CASE("before the first round the report is the first node's by index, where
   }
   job.say("a", interrupted);
   REQUIRE(reporter(job) == (indexed ? "b" : ""));
+}
+
+TEST_CASE("a verdict is shortened for who has its report too", "[unit][rendezvous]") {
+  const Verdict verdict{
+      .exit_code = 143, .reason = std::string(1000, 'r'), .reporter = std::string(name_bytes_max, 'h')};
+  const Verdict less = shortened(verdict, 400);
+  REQUIRE(held_bytes(less) <= 400);
+  REQUIRE(less.reporter == verdict.reporter);
+  REQUIRE_FALSE(less.reason.empty());
 }
