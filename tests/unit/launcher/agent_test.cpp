@@ -193,7 +193,7 @@ TEST_CASE("who leaves others alone says so at the end", "[unit][agent]") {
   const int number = GENERATE(SIGTERM, SIGINT);
   Running job{config};
   REQUIRE(find_sent<Leave>(job.agent.step(SignalArrived{number}, t0))->ends_job == (number == SIGINT));
-  static_cast<void>(job.agent.step(FromCoordinator{End{verdict(shell_code(number))}}, t0));
+  static_cast<void>(job.agent.step(FromCoordinator{End{verdict(128 + number)}}, t0));
   static_cast<void>(job.agent.step(ended(0, -number), t0));
   static_cast<void>(job.agent.step(ended(1, -number), t0));
   REQUIRE(find<Finish>(job.agent.step(DescendantsGone{}, t0))->left == (number == SIGTERM));

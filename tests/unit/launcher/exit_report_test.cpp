@@ -175,8 +175,8 @@ TEST_CASE("of several nodes whose lines are merged one reports", "[unit][report]
 }
 
 TEST_CASE("who is said to have the report has it", "[unit][report]") {
-  Verdict failed{.exit_code = 1, .failures = {failure(3, 1, 7, 3)}, .reporter = "node2"};
-  Verdict stopped{.exit_code = 143, .reason = "got SIGTERM", .reporter = "node2"};
+  const Verdict failed{.exit_code = 1, .failures = {failure(3, 1, 7, 3)}, .reporter = "node2"};
+  const Verdict stopped{.exit_code = 143, .reason = "got SIGTERM", .reporter = "node2"};
   for (const bool first : {true, false}) {
     CHECK_FALSE(words_of_bystander(failed, 1, {"node2", "node0", first}));
     CHECK_FALSE(words_of_bystander(stopped, 143, {"node2", "node0", first}));
