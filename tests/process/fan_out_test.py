@@ -209,7 +209,7 @@ class FanOut(unittest.TestCase):
     def test_an_agent_whose_link_breaks_gives_its_workers_no_grace(self):
         """The others may have begun without them."""
         self.mark("greeting.b").write_text("export WHERE=b\ncat | \"$@\"; exit\n")
-        trap = f"trap 'touch {self.folder}/asked.$WHERE; exit' TERM;"
+        trap = f"trap 'sleep 1; touch {self.folder}/asked.$WHERE; exit' TERM;"  # within the grace, which is 2 s
         job = self.waiting_job("--hosts=a,b", "--nnodes=1:2", more=f"[ $WORLD_SIZE = 2 ] || exit 0; {trap}")
         self.started(job, "a", "b")
         relay, = self.named(job, ["cat"])
@@ -296,8 +296,9 @@ class FanOut(unittest.TestCase):
         hello = struct.pack("<IB", len(body) + 1, 65) + body
         self.mark("hello").write_bytes(b"torchup-link 1\n" + struct.pack("<BI", 0, len(hello)) + hello)
         self.mark("output").write_bytes(64 * (struct.pack("<BI", 1, 1 << 16) + b"y" * ((1 << 16) - 1) + b"\n"))
-        self.mark("greeting.a").write_text(f"cd {self.folder}; cat hello output; exec sleep 1000\n")
+        self.mark("greeting.a").write_text(f"cd {self.folder}; touch begun; cat hello output; exec sleep 1000\n")
         job = self.start("--hosts=a", "true")
+        until(self.mark("begun").exists, "its command runs")
         until(lambda: not children(self.inner(job)), "its command was ended", 30)
         _, err = self.end(job, 66)
         self.assertIn("host a: the link is broken: more comes than was asked for", err)
