@@ -285,21 +285,26 @@ std::string environment_name(const OptionSpec& option) {
   return text;
 }
 
+std::string nearest_name(std::string_view name, std::span<const std::string_view> names) {
+  std::string_view nearest;
+  std::size_t best = std::max<std::size_t>(2, name.size() / 3) + 1;
+  for (const std::string_view each : names) {
+    std::size_t off = distance(name, each);
+    if (name.size() >= 2 && each.starts_with(name)) off = 1;
+    if (off < best) {
+      best = off;
+      nearest = each;
+    }
+  }
+  return std::string{nearest};
+}
+
 std::string nearest_option(std::string_view name) {
   std::string typed{name.substr(0, name.find('='))};
   std::replace(typed.begin(), typed.end(), '_', '-');
-  std::string nearest;
-  // A beginning is as good as a typing error; more than a third of wrong letters is another word.
-  std::size_t best = std::max<std::size_t>(2, typed.size() / 3) + 1;
-  for (const OptionSpec& option : table) {
-    std::size_t off = distance(typed, option.name);
-    if (typed.size() >= 2 && option.name.starts_with(typed)) off = 1;
-    if (off < best) {
-      best = off;
-      nearest = option.name;
-    }
-  }
-  return nearest;
+  std::array<std::string_view, table.size()> names;
+  std::transform(table.begin(), table.end(), names.begin(), [](const OptionSpec& option) { return option.name; });
+  return nearest_name(typed, names);
 }
 
 }  // namespace torchup
