@@ -70,6 +70,7 @@ struct Refusal {
 
 [[nodiscard]] Refusal no_such_job(std::string_view run_id);
 [[nodiscard]] Refusal no_such_rank(Rank rank);
+[[nodiscard]] Refusal body_too_long();
 
 template <class T>
 using OrRefusal = std::variant<T, Refusal>;
@@ -140,7 +141,7 @@ struct OpsCall {
 /// ops_body_bytes_max it is a 413.
 [[nodiscard]] std::optional<Refusal> read_body(OpsCall& call, std::string_view body);
 
-/// The media type without parameters, in lower case; empty without one. A header twice is none.
+/// The first header of that name, in lower case here.
 [[nodiscard]] std::optional<std::string_view> header(const OpsRequest& request, std::string_view name);
 
 }  // namespace torchup
