@@ -80,6 +80,7 @@ struct OpsCaller {
   Right right = Right::none;
   std::string by = {};       ///< for records: "user u1000 (uid 1000)", "token from 10.0.0.7"; empty: it is not known
   bool proved = false;       ///< he sent a token that is right, or came by the unix socket
+  bool by_socket = false;    ///< he came by the unix socket
   bool token_helps = false;  ///< there is a token with which he may more
 };
 
