@@ -112,6 +112,7 @@ struct Verdict {
   int stop_signal = 15;   ///< what workers that still run get first: SIGTERM, or what the user pressed; 0: nothing yet,
                           ///< they are about to end by themselves
   bool kill_now = false;  ///< no grace: the user asked twice
+  bool save = false;      ///< with stop signal 0: workers that have ended a step are asked to save their state first
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
@@ -200,6 +201,7 @@ struct Leave {
   std::vector<WorkerFailure> failures = {};  ///< usually none
   int stop_signal = 15;                      ///< as in Verdict
   bool kill_now = false;                     ///< as in Verdict
+  bool saved = false;                        ///< a worker of the round has saved its state and ended by itself
   friend bool operator==(const Leave&, const Leave&) = default;
 };
 /// What a leave asks for: the verdict of its node alone, or of the job.
@@ -282,8 +284,17 @@ struct StopWorkers {
   Round round{0};
   StopCause cause = StopCause::membership_change;
   std::string reason = {};
+  /// The stop is planned: workers that have ended a step are asked to save their state and stop together, before they
+  /// get a signal.
+  bool save = false;
+  bool stands_by = false;  ///< no place follows for this node: it keeps none of its workers
   friend bool operator==(const StopWorkers&, const StopWorkers&) = default;
 };
+/// Workers are asked to save their state on all nodes at once, and one may have before its agent hears of it: its word
+/// that the job is to be started again later is void then, to whoever has said it and to whoever hears it.
+[[nodiscard]] inline bool is_void(const Leave& leave, const StopWorkers& stop) {
+  return leave.saved && !leave.kill_now && stop.save;
+}
 /// The job is over: stop what still runs, report, exit. Said once more when somebody asked for `kill_now`.
 struct End {
   Verdict verdict = {};

@@ -92,6 +92,7 @@ void fields(auto& a, Verdict& m) {
   failures(a, m.failures);
   signal_number(a, m.stop_signal);
   a(m.kill_now);
+  a.later(m.save);
 }
 
 // Agent to coordinator.
@@ -127,6 +128,7 @@ void fields(auto& a, Leave& m) {
   failures(a, m.failures);
   signal_number(a, m.stop_signal);
   a(m.kill_now);
+  a.later(m.saved);
 }
 void fields(auto& a, Resume& m) {
   using Stage = Resume::Stage;
@@ -175,6 +177,7 @@ void fields(auto& a, StopWorkers& m) {
   // For whatever cause: this node stops its workers and joins again.
   a.choice("a cause", m.cause, StopCause::fenced, StopCause::membership_change);
   reason(a, m.reason);
+  a.later(m.save, m.stands_by);
 }
 void fields(auto& a, End& m) { a(m.verdict); }
 void fields(auto& a, Waiting& m) { a.text("a roster", m.roster, text_bytes_max); }

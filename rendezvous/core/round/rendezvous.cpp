@@ -218,16 +218,11 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
   }
   if (past) {
     if (!leave.kill_now || past->kill_now) return;
-    changed();
-    past->kill_now = true;
     past->stop_signal = leave.stop_signal;
-    for (std::size_t index = 0; index < members_.connections().size(); ++index) {
-      const Membership::Connection& other = members_.connections()[index];
-      const bool hears = connection.ended_job ? other.ended_job == connection.ended_job : other.member.has_value();
-      if (other.open && hears) actions_.push_back(Tell{Peer{static_cast<std::uint32_t>(index)}, End{*past}});
-    }
-    return;
+    return end_sooner(*past, connection.ended_job);
   }
+  const bool stops = connection.member && members_.at(*connection.member).stage == Stage::stopping;
+  if (stops && is_void(leave, {.save = planned_})) return;
   Verdict verdict = verdict_of(leave);
   if (!connection.member) {
     actions_.push_back(Tell{peer, End{verdict}});
@@ -248,11 +243,24 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
   if (told) --told_size_;  // nobody waits for it
   // Without memory we may not have heard of all the others yet.
   const int left = others_may_come_back(now) ? std::max(member_count(), told_size_) : member_count();
-  if (formed_once_ && left < terms_->min_nodes && phase_ != Phase::ended && !others_come_) {
+  if (formed_once_ && left < range().min_nodes && phase_ != Phase::ended && !others_come_) {
     Verdict rest = verdict;
     rest.reason =
-        fmt::format("node {} left ({}) and fewer than {} nodes remain", host, leave.reason, terms_->min_nodes);
+        fmt::format("node {} left ({}) and fewer than {} nodes remain", host, leave.reason, range().min_nodes);
     end(std::move(rest), now);
+  }
+}
+
+/// Somebody has no time any more: all that have heard the verdict hear of it. `ended_job` is theirs, if another goes
+/// on.
+void Rendezvous::end_sooner(Verdict& verdict, std::optional<std::uint64_t> ended_job) {
+  if (verdict.kill_now) return;
+  changed();
+  verdict.kill_now = true;
+  for (std::size_t index = 0; index < members_.connections().size(); ++index) {
+    const Membership::Connection& other = members_.connections()[index];
+    const bool hears = ended_job ? other.ended_job == ended_job : other.member.has_value();
+    if (other.open && hears) actions_.push_back(Tell{Peer{static_cast<std::uint32_t>(index)}, End{verdict}});
   }
 }
 

@@ -68,7 +68,9 @@ void Rendezvous::forget_job() {
   lost_agents_ = {};
   next_round_ = std::max(Round{round_.value() + 1}, next_round_);
   round_ = next_round_;
-  formed_once_ = learning_ = false;
+  formed_once_ = learning_ = planned_ = false;
+  range_.reset();
+  drained_.clear();
   restarts_ = {};
   membership_changes_ = 0;
   terms_.reset();
