@@ -4,7 +4,7 @@
 
 #include "launcher/core/record/collective_json.hpp"
 #include "launcher/core/text/json.hpp"
-#include "launcher/core/text/utc_text.hpp"
+#include "rendezvous/core/text/utc_text.hpp"
 
 namespace torchup {
 namespace {

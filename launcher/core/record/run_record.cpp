@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "launcher/core/text/json.hpp"
-#include "launcher/core/text/utc_text.hpp"
+#include "rendezvous/core/text/utc_text.hpp"
 
 namespace torchup {
 namespace {

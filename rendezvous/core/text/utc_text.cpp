@@ -1,4 +1,4 @@
-#include "launcher/core/text/utc_text.hpp"
+#include "rendezvous/core/text/utc_text.hpp"
 
 #include <array>
 #include <chrono>
