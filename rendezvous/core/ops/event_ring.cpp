@@ -1,0 +1,96 @@
+#include "rendezvous/core/ops/event_ring.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "rendezvous/core/ops/withheld.hpp"
+
+namespace torchup {
+namespace {
+
+/// `{"seq":7,` before the first member.
+std::string numbered(std::string_view event, std::uint64_t seq) {
+  event.remove_prefix(1);
+  return fmt::format("{{\"seq\":{}{}{}", seq, event == "}" ? "" : ",", event);
+}
+
+}  // namespace
+
+std::size_t EventRings::Event::bytes() const { return sizeof(Event) + whole.capacity() + withheld.capacity(); }
+
+std::uint64_t EventRings::add(const std::string& run_id, std::string_view event) {
+  Ring& ring = rings_[run_id];
+  Event kept{numbered(event, ++ring.last), {}};
+  std::string part = withheld(kept.whole);
+  if (part != kept.whole) kept.withheld = std::move(part);
+  ring.bytes += kept.bytes();
+  bytes_ += kept.bytes();
+  ring.events.push_back(std::move(kept));
+  if (ring.events.size() > limits_.events_max) drop_oldest(ring);
+  while (bytes_ > limits_.bytes_max) {
+    const auto fullest = std::max_element(rings_.begin(), rings_.end(), [](const auto& left, const auto& right) {
+      return left.second.bytes < right.second.bytes;
+    });
+    drop_oldest(fullest->second);
+  }
+  return ring.last;
+}
+
+void EventRings::begin_above(const std::string& run_id, std::uint64_t seq) {
+  const auto [ring, is_new] = rings_.try_emplace(run_id);
+  if (is_new) ring->second.above = ring->second.last = seq;
+}
+
+void EventRings::forget(const std::string& run_id) {
+  const auto ring = rings_.find(run_id);
+  if (ring == rings_.end()) return;
+  bytes_ -= ring->second.bytes;
+  rings_.erase(ring);
+}
+
+std::uint64_t EventRings::last(const std::string& run_id) const {
+  const auto ring = rings_.find(run_id);
+  return ring == rings_.end() ? 0 : ring->second.last;
+}
+
+EventRings::Seen EventRings::read(const std::string& run_id, std::uint64_t since, Right right, std::size_t bytes_max,
+                                  const See& see) const {
+  const auto found = rings_.find(run_id);
+  static const Ring none;
+  const Ring& ring = found == rings_.end() ? none : found->second;
+  Seen seen{.next = since};
+  if (since > ring.last) {
+    seen.gap = true;
+    seen.next = ring.above;
+  }
+  if (seen.next + 1 < ring.first()) {
+    seen.gap = true;
+    seen.lost = ring.first() - seen.next - 1;
+    seen.next = ring.first() - 1;
+  }
+  std::size_t shown = 0;
+  for (std::size_t at = seen.next + 1 - ring.first(); at < ring.events.size(); ++at) {
+    const Event& event = ring.events[at];
+    const std::string& text = right == Right::control || event.withheld.empty() ? event.whole : event.withheld;
+    if (shown > 0 && shown + text.size() > bytes_max) break;
+    shown += text.size();
+    see(++seen.next, text);
+  }
+  return seen;
+}
+
+void EventRings::drop_oldest(Ring& ring) {
+  const std::size_t bytes = ring.events.front().bytes();
+  ring.bytes -= bytes;
+  bytes_ -= bytes;
+  ring.events.pop_front();
+}
+
+bool is_event(std::string_view text) {
+  return text.starts_with('{') && text.ends_with('}') && text.find('\n') == std::string_view::npos &&
+         nlohmann::json::accept(text);
+}
+
+}  // namespace torchup
