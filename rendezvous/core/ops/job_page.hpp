@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "rendezvous/base/types.hpp"
-#include "rendezvous/core/ops/node_report.hpp"
+#include "rendezvous/core/link/node_report.hpp"
 #include "rendezvous/core/ops/ops_route.hpp"
 #include "rendezvous/core/round/job_view.hpp"
 

@@ -30,7 +30,7 @@ inline constexpr std::array rank_states{
   return at;
 }
 
-/// What the time of ranks is spent on (time_ledger says how it is found), in the order in which it is told.
+/// What the time of ranks is spent on (core/ops/time_ledger says how it is found), in the order in which it is told.
 inline constexpr std::array<std::string_view, 9> spent_words{"useful", "waiting", "startup",   "failure", "change",
                                                              "redone", "hang",    "straggler", "shutdown"};
 /// Rank milliseconds for each of spent_words.
