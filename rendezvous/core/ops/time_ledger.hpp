@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "rendezvous/base/types.hpp"
-#include "rendezvous/core/ops/node_report.hpp"
+#include "rendezvous/core/link/node_report.hpp"
 
 namespace torchup {
 
