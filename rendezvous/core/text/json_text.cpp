@@ -79,6 +79,10 @@ JsonObject& JsonObject::number(std::string_view name, std::int64_t value) {
   return *this;
 }
 
+JsonObject& JsonObject::number_or_null(std::string_view name, std::optional<std::int64_t> value) {
+  return value ? number(name, *value) : null(name);
+}
+
 JsonObject& JsonObject::real(std::string_view name, double value, int decimals) {
   if (!std::isfinite(value)) return null(name);
   put_name(name);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,6 +21,7 @@ class JsonObject {
   /// null where it is empty.
   JsonObject& text_or_null(std::string_view name, std::string_view value);
   JsonObject& number(std::string_view name, std::int64_t value);
+  JsonObject& number_or_null(std::string_view name, std::optional<std::int64_t> value);
   /// With `decimals` digits behind the point; what is no number is null.
   JsonObject& real(std::string_view name, double value, int decimals = 3);
   JsonObject& flag(std::string_view name, bool value);
