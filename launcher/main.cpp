@@ -105,7 +105,7 @@ Machine this_machine() {
 constexpr int lost_status = 1;
 
 /// An answer that nobody can read in full is none.
-int give(const Answer& answer) {
+int give(const EarlyEnd& answer) {
   std::fputs(answer.err.c_str(), stderr);
   if (std::fputs(answer.out.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return answer.status;
   std::perror("torchup: stdout");
@@ -125,19 +125,19 @@ Result<> read_config_file(OptionValues& options) {
 }
 
 /// --version and --print-completion, which need neither program nor machine.
-std::optional<Answer> answer_without_program(const OptionValues& options) {
+std::optional<EarlyEnd> answer_without_program(const OptionValues& options) {
   if (options.flag("version")) {
     const bool json = options.flag("json");
-    return Answer{
+    return EarlyEnd{
         0, json ? "{\"name\": \"torchup\", \"version\": \"" TORCHUP_VERSION "\"}\n" : "torchup " TORCHUP_VERSION "\n",
         ""};
   }
   if (!options.has("print-completion")) return std::nullopt;
-  return Answer{0, completion_script(options.text("print-completion")).value(), ""};
+  return EarlyEnd{0, completion_script(options.text("print-completion")).value(), ""};
 }
 
 /// --print-env: what the worker with the rank of --rank would get, were all nodes like this one.
-Answer environment_answer(const LaunchConfig& plan, const OptionValues& options) {
+EarlyEnd environment_answer(const LaunchConfig& plan, const OptionValues& options) {
   const auto rank = static_cast<int>(options.integer("rank", 0).value());
   const int workers = plan.local_world_size;
   const int nodes = plan.terms.max_nodes;
@@ -236,7 +236,7 @@ Result<> check_machine(const LaunchConfig& plan) {
 /// The options of all sources, whose types are right.
 std::variant<CommandLine, int> read_options(std::span<const std::string> words, const Machine& machine) {
   auto parsed = parse_command_line(words);
-  if (const Answer* answer = std::get_if<Answer>(&parsed)) return give(*answer);
+  if (const EarlyEnd* answer = std::get_if<EarlyEnd>(&parsed)) return give(*answer);
   auto& line = std::get<CommandLine>(parsed);
   if (const auto answer = answer_without_program(line.options)) return give(*answer);
   if (auto read = line.options.read_environment(machine.variable); !read) return refuse(read.error());

@@ -126,7 +126,7 @@ bool is_negative_number(const std::string& word) {
          std::all_of(word.begin() + 1, word.end(), [](unsigned char letter) { return std::isdigit(letter) != 0; });
 }
 
-Answer unknown_verb(const std::string& word) {
+EarlyEnd unknown_verb(const std::string& word) {
   const std::string nearest = nearest_verb(word);
   return wrong_usage(nullptr, fmt::format("there is no verb '{}'{}; torchupctl --help lists them", word,
                                           nearest.empty() ? "" : " (did you mean " + nearest + "?)"));
@@ -145,26 +145,26 @@ std::optional<std::string> wrong_operands(const Command& command) {
 }
 
 /// Those that end the program at once.
-std::optional<Answer> answer_about_us(const OptionValues& options, CommandParser& parser) {
-  if (options.flag("help")) return Answer{CtlExit::done, parser.help(), ""};
+std::optional<EarlyEnd> answer_about_us(const OptionValues& options, CommandParser& parser) {
+  if (options.flag("help")) return EarlyEnd{CtlExit::done, parser.help(), ""};
   if (options.flag("version")) {
-    return Answer{CtlExit::done,
-                  options.flag("json") ? "{\"name\": \"torchupctl\", \"version\": \"" TORCHUP_VERSION "\"}\n"
-                                       : "torchupctl " TORCHUP_VERSION "\n",
-                  ""};
+    return EarlyEnd{CtlExit::done,
+                    options.flag("json") ? "{\"name\": \"torchupctl\", \"version\": \"" TORCHUP_VERSION "\"}\n"
+                                         : "torchupctl " TORCHUP_VERSION "\n",
+                    ""};
   }
   if (options.has("print-completion"))
-    return Answer{CtlExit::done, *ctl_completion(options.text("print-completion")), ""};
+    return EarlyEnd{CtlExit::done, *ctl_completion(options.text("print-completion")), ""};
   return std::nullopt;
 }
 
 }  // namespace
 
-Answer wrong_usage(const Verb* verb, const std::string& message) {
+EarlyEnd wrong_usage(const Verb* verb, const std::string& message) {
   return {CtlExit::usage, "", usage_line(verb) + "torchupctl: error: " + message + "\n"};
 }
 
-std::variant<Command, Answer> parse_command(std::span<const std::string> words) {
+std::variant<Command, EarlyEnd> parse_command(std::span<const std::string> words) {
   std::vector<std::string> rest{words.begin(), words.end()};
   Command command;
   const std::size_t at = verb_at(words);

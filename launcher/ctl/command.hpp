@@ -19,9 +19,9 @@ struct Command {
 };
 
 /// Reads the words behind the program's name. Help, version and completion are answers, as is what is wrong: 2.
-[[nodiscard]] std::variant<Command, Answer> parse_command(std::span<const std::string> words);
+[[nodiscard]] std::variant<Command, EarlyEnd> parse_command(std::span<const std::string> words);
 
 /// "torchupctl: error: …", with the usage of `verb` in front of it, and 2.
-[[nodiscard]] Answer wrong_usage(const Verb* verb, const std::string& message);
+[[nodiscard]] EarlyEnd wrong_usage(const Verb* verb, const std::string& message);
 
 }  // namespace torchup
