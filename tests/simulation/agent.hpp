@@ -65,7 +65,7 @@ class Agent {
   void obey(const StopWorkers& stop);
   void obey(const End& end);
   void obey(const Waiting&) {}
-  void obey(const OfDiagnosis auto&) {}
+  void obey(const BesideRounds auto&) {}
 
   void join();
   void end_workers() { around_.workers[node_].place.reset(); }

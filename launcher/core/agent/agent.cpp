@@ -155,26 +155,14 @@ void Agent::obey(const Placed& message) {
   rehearse_round();
 }
 
-void Agent::obey(const StopWorkers& message) {
-  if (leaving_ || verdict_) return;
-  if (phase_ == Phase::checking) return;                                      // its Join is still to come
-  if (phase_ == Phase::joining || phase_ == Phase::comparing) return join();  // no worker was started
-  if (placement_->round != message.round) return;
-  rejoin_wanted_ = true;
-  another_round_ = message.cause != StopCause::fenced;
-  if (message.cause == StopCause::worker_failure) restart_reason_ = message.reason;
-  stop(SIGTERM, message.reason);
-  if (message.cause != StopCause::fenced) return;
-  kill(message.reason);
-  tell_place(false);
-}
-
 void Agent::obey(const End& message) {
   verdict_ = message.verdict;
   rejoin_wanted_ = false;
   rehearse(rehearsal::JobEnds{});
   if (message.verdict.exit_code == 0) end_well();
-  if (message.verdict.stop_signal == 0) {
+  if (message.verdict.save) {
+    save_and_stop(message.verdict.reason);
+  } else if (message.verdict.stop_signal == 0) {
     if (message.verdict.exit_code == requeue_code && stop_time_ && stop_time_->heed_stop(now_)) ask_to_save();
     wait_for_own_end(message.verdict.reason);
   } else {

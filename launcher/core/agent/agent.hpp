@@ -24,9 +24,9 @@
 /// Pure: the runner (launcher/os/agent_runner) hands it one event and one time, and performs the actions in order. The
 /// rounds and the phases are in agent.cpp, what is looked at before a Join in agent_checks.cpp, what becomes of single
 /// workers in agent_workers.cpp, which of their failures is the cause in agent_cause.cpp, what becomes of signals in
-/// agent_signals.cpp, at the end of the job's time in agent_stop_time.cpp, of workers that outlive their round in
-/// agent_keep.cpp, what is done about workers that hang in agent_hang.cpp, which faults a rehearsal brings about in
-/// agent_rehearsal.cpp.
+/// agent_signals.cpp, at the end of the job's time in agent_stop_time.cpp, how a round ends in agent_round_end.cpp,
+/// what becomes of workers that outlive their round in agent_keep.cpp, what is done about workers that hang in
+/// agent_hang.cpp, which faults a rehearsal brings about in agent_rehearsal.cpp.
 namespace torchup {
 
 /// The job's exit code when a worker, a node or the time limit fails it.
@@ -168,6 +168,7 @@ class Agent {
     std::optional<ToldHang> hang = {};         ///< the newest
     std::optional<TimePoint> quit_ends = {};   ///< SIGQUIT has come, the page of all ranks has not yet
     bool shown = false;                        ///< that page
+    bool any_step = false;                     ///< a worker has ended one
   };
 
   void on(const Begin&);
@@ -201,6 +202,7 @@ class Agent {
   void obey(const Waiting& message);
   void obey(const Examine& message);
   void obey(const HangTold& message);
+  void obey(const OfOperations auto&) {}  // answered by others
 
   [[nodiscard]] bool round_follows() const;
   void leaves(const WorkerSaid& event);
@@ -244,6 +246,8 @@ class Agent {
   void stop_time_due();
   void stop_in_time();
   void ask_to_save();
+  void save_and_stop(std::string reason);
+  [[nodiscard]] bool can_save_together() const;
   [[nodiscard]] TimePoint own_end_limit() const;
   [[nodiscard]] Duration stop_grace() const;
   void dismissed();

@@ -179,7 +179,7 @@ struct SignalWorkers {
   friend bool operator==(const SignalWorkers&, const SignalWorkers&) = default;
 };
 /// Ask the workers, over the page that each shares with us, to save and stop together. Those that have not opened
-/// theirs get `number` if they have a handler for it, and if they must hear (`insist`) without one too.
+/// theirs get `number`, if it is not 0 and they have a handler for it, and if they must hear (`insist`) without one too.
 struct DrainWorkers {
   int number = 0;
   bool insist = false;

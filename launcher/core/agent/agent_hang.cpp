@@ -73,6 +73,8 @@ void Agent::forget_progress() {
 }
 
 void Agent::on(const StepsSeen& event) {
+  const auto has_step = [](const StepSample& sample) { return sample.progress.has_value(); };
+  diagnosis_.any_step = diagnosis_.any_step || std::ranges::any_of(event.samples, has_step);
   if (!diagnosis_.progress) return;
   if (!round_goes_on()) return forget_progress();
   if (auto warning = diagnosis_.saves.look(event.samples, now_)) record(event::Warning{*std::move(warning)});

@@ -152,6 +152,7 @@ void Agent::requeue(LocalRank local_rank) {
   word.exit_code = requeue_code;
   word.reason = reason;
   word.stop_signal = 0;
+  word.saved = true;
   leave(std::move(word));
   rejoin_wanted_ = false;
   wait_for_own_end(std::move(reason));

@@ -46,7 +46,7 @@ void Worker::abort() const {
 
 void Worker::drain(int number, bool insist) {
   if (page_) page_->request_drain();
-  if ((page_ && page_->is_open(pid())) || drain_signalled_) return;
+  if (number == 0 || (page_ && page_->is_open(pid())) || drain_signalled_) return;
   if (!insist && !catches_signal(pid(), number)) return;
   drain_signalled_ = true;
   static_cast<void>(signal(number));

@@ -160,6 +160,8 @@ void CoordinatorLink::greeted(const Welcome& welcome, TimePoint now) {
   keep_alive_at_ = now;
   unanswered_.clear();
   forget_questions();
+  asked_.clear();
+  node_report_.begin_anew();
   clock_ = day_ = {};  // it may be another machine's
   restate();
   if (former) act(link::Close{*former});
@@ -264,6 +266,10 @@ void CoordinatorLink::hear(const StopWorkers& stop, TimePoint) {
   if (!placement || placement->round != stop.round || standing_.stage == Resume::Stage::stopping) return;
   count_stop(stop.cause);
   standing_.stage = Resume::Stage::stopping;
+  if (leave_ && is_void(*leave_, stop)) {
+    leave_.reset();
+    leave_until_.reset();
+  }
   tell(stop);
 }
 
@@ -291,6 +297,19 @@ void CoordinatorLink::hear(const Examine& examine, TimePoint) {
 
 void CoordinatorLink::hear(const HangTold& told, TimePoint) {
   if (runs() && !ending_) tell(told);
+}
+
+void CoordinatorLink::hear(const Ask& ask, TimePoint) {
+  if (!is_member()) return;
+  if (asked_.size() >= open_questions_max) {
+    return write(Answer{.number = ask.number, .status = 503, .type = "text/plain", .body = "too many questions"});
+  }
+  asked_.insert(ask.number);
+  tell(ask);
+}
+
+void CoordinatorLink::hear(const Answer& answer, TimePoint) {
+  if (is_member()) tell(answer);
 }
 
 void CoordinatorLink::forget_questions() {

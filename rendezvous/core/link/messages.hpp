@@ -12,6 +12,7 @@
 #include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/hang_terms.hpp"
+#include "rendezvous/core/link/operations_messages.hpp"
 
 /// What agents and the coordinator say to each other, as values. The bytes are in agent_codec, the rules in rendezvous.
 ///
@@ -23,7 +24,7 @@
 ///
 /// Beside the round, while it runs, the coordinator may ask what workers do and tell what it has found: Examine,
 /// answered by Examined or Arrivals, and HangTold. Nobody starts, stops or waits for that; what of it gets lost is not
-/// said again.
+/// said again. The same is true of what those hear who look at the job and steer it (operations_messages).
 ///
 /// Every agent's life in a job ends with End or with LinkLost (agent_link). Keep-alives, reconnection and proof of the
 /// token are the link's own frames and stand in agent_codec.
@@ -228,8 +229,8 @@ struct Arrivals {
   std::string part = {};  ///< diagnosis_part_bytes_max at most
   friend bool operator==(const Arrivals&, const Arrivals&) = default;
 };
-using AgentMessage =
-    std::variant<Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave, Examined, AskLook, Arrivals>;
+using AgentMessage = std::variant<Join, StoreReady, WorkersFailed, WorkersSucceeded, Leave, Examined, AskLook, Arrivals,
+                                  NodeEvent, Ask, Answer>;
 
 /// Where an agent stands, restated by its link on a new connection: whatever was lost on the old one follows from it.
 struct Resume {
@@ -319,11 +320,13 @@ struct HangTold {
   bool last = true;
   friend bool operator==(const HangTold&, const HangTold&) = default;
 };
-using CoordinatorMessage = std::variant<HostStore, Placed, StopWorkers, End, Waiting, Examine, HangTold>;
+using CoordinatorMessage = std::variant<HostStore, Placed, StopWorkers, End, Waiting, Examine, HangTold, Ask, Answer>;
 
 /// Of messages that no round hears of.
 template <class T>
 concept OfDiagnosis = std::same_as<T, Examined> || std::same_as<T, AskLook> || std::same_as<T, Arrivals> ||
     std::same_as<T, Examine> || std::same_as<T, HangTold>;
+template <class T>
+concept BesideRounds = OfDiagnosis<T> || OfOperations<T>;
 
 }  // namespace torchup

@@ -176,7 +176,7 @@ class Rendezvous {
   void said(Peer peer, const WorkersFailed& failed, TimePoint now);
   void said(Peer peer, const WorkersSucceeded& succeeded, TimePoint now);
   void said(Peer peer, const Leave& leave, TimePoint now);
-  void said(Peer, const OfDiagnosis auto&, TimePoint) {}
+  void said(Peer, const BesideRounds auto&, TimePoint) {}
 
   // Agents that come after the end.
   [[nodiscard]] std::optional<Verdict> missed(Peer peer, const Join& join);

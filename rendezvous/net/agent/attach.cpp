@@ -111,13 +111,14 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   }
 
   [[nodiscard]] bool is_foreign() const { return is_foreign_; }
-
   void report_progress(const ProgressReport& report) {
     if (link_) link_->report_progress(report);
   }
+  void report_node(const NodeReport& report) {
+    if (link_) link_->report_node(report);
+  }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return link_ ? link_->clock() : std::nullopt; }
   [[nodiscard]] std::optional<Duration> day_ahead() const { return link_ ? link_->day_ahead() : std::nullopt; }
-
   bool set_cut(bool cut) {
     if (!host_ || !host_->port) return link_ && link_->set_cut(cut);
     host_->port->set_agents_cut(cut);
@@ -380,6 +381,7 @@ class AttachedLink final : public AgentLink {
   [[nodiscard]] bool is_foreign() const override { return attachment_->is_foreign(); }
   void send(AgentMessage message) override { attachment_->send(std::move(message)); }
   void report_progress(const ProgressReport& report) override { attachment_->report_progress(report); }
+  void report_node(const NodeReport& report) override { attachment_->report_node(report); }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override { return attachment_->clock(); }
   bool set_cut(bool cut) override { return attachment_->set_cut(cut); }
   [[nodiscard]] std::optional<Duration> day_ahead() const override { return attachment_->day_ahead(); }

@@ -69,6 +69,8 @@ class Coordinator {
     virtual void alive() = 0;
     /// How far the workers of its node are.
     virtual void progressed(const ProgressReport& report) = 0;
+    /// What they do.
+    virtual void reported(const NodeReport& report) = 0;
     /// Last call. `end_of_file` false: the connection broke, the agent may come back by another.
     virtual void gone(bool end_of_file) = 0;
   };
