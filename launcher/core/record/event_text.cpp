@@ -73,6 +73,12 @@ struct Text {
                     "to be recycled.",
                     e.worker.pid)};
   }
+  Line operator()(const event::OrderReceived& e) const {
+    return EventText{Level::info, fmt::format("{} ordered by {}", e.verb, e.by)};
+  }
+  Line operator()(const event::HookFailed& e) const {
+    return EventText{Level::warning, fmt::format("--on-event: {}: {}", e.command, e.reason)};
+  }
   Line operator()(const event::HangFound& e) const {
     return EventText{e.action == HangAction::none ? Level::warning : Level::error, e.summary};
   }
@@ -198,6 +204,8 @@ struct Text {
   }
 
   // Told by another event.
+  Line operator()(const event::MembershipChanged&) const { return std::nullopt; }
+  Line operator()(const event::Progress&) const { return std::nullopt; }
   Line operator()(const event::WorkerHung&) const { return std::nullopt; }
   Line operator()(const event::JobStarted&) const { return std::nullopt; }
   Line operator()(const event::AttemptEnded&) const { return std::nullopt; }
@@ -205,6 +213,38 @@ struct Text {
 };
 
 }  // namespace
+
+std::string_view worker_end_text(WorkerEnd end) {
+  switch (end) {
+    case WorkerEnd::succeeded:
+      return "succeeded";
+    case WorkerEnd::failed:
+      return "failed";
+    case WorkerEnd::terminated:
+      return "terminated";
+  }
+  return "";
+}
+
+std::string_view signal_use_text(SignalUse use) {
+  switch (use) {
+    case SignalUse::ends:
+      return "ends";
+    case SignalUse::forces:
+      return "forces";
+    case SignalUse::drains:
+      return "drains";
+    case SignalUse::forwards:
+      return "forwards";
+    case SignalUse::pauses:
+      return "pauses";
+    case SignalUse::resumes:
+      return "resumes";
+    case SignalUse::ignored:
+      return "ignored";
+  }
+  return "";
+}
 
 std::optional<EventText> to_text(const EventBody& event) { return std::visit(Text{}, event); }
 

@@ -21,6 +21,29 @@ void add_late(ordered_json& out, const std::optional<Rank>& rank, const std::str
   out["host"] = host;
 }
 
+void add_steps(ordered_json& out, const std::optional<WorkerSteps>& steps) {
+  if (!steps) return;
+  out["last_step"] = steps->last_step;
+  out["beats"] = steps->beats;
+  out["first_step"] = steps->first_step;
+  out["first_step_us"] = steps->first_us;
+  out["last_step_us"] = steps->last_us;
+  out["waited_us"] = steps->waited_us;
+}
+
+/// Beside each other, for those who want the numbers alone: [rank, first_step, step, waited_us], and when the two
+/// ended.
+void add_ranks(ordered_json& out, const std::vector<RankSteps>& ranks) {
+  ordered_json numbers = ordered_json::array();
+  ordered_json times = ordered_json::array();
+  for (const auto& [rank, steps] : ranks) {
+    numbers.push_back({rank.value(), steps.first_step, steps.last_step, steps.waited_us});
+    times.push_back({rank.value(), steps.first_us, steps.last_us});
+  }
+  out["ranks"] = std::move(numbers);
+  out["times"] = std::move(times);
+}
+
 ordered_json failures_json(const std::vector<WorkerFailure>& failures) {
   ordered_json list = ordered_json::array();
   for (const WorkerFailure& failure : failures)
@@ -111,7 +134,7 @@ struct AddFields {
     out["end"] = worker_end_text(e.end);
     out["message"] = e.message;
     out["error_file"] = e.error_file;
-    if (e.last_step) out["last_step"] = *e.last_step;
+    add_steps(out, e.steps);
     if (!e.binary.empty()) out["binary"] = e.binary;
     if (e.consequence) out["consequence"] = true;
     return "worker_exited";
@@ -153,6 +176,27 @@ struct AddFields {
     add_worker(out, e.worker);
     out["reason"] = e.reason;
     return "spawn_failed";
+  }
+  const char* operator()(const event::MembershipChanged& e) const {
+    out["reason"] = e.reason;
+    return "membership_changed";
+  }
+  const char* operator()(const event::Progress& e) const {
+    out["step_min"] = e.step_min;
+    out["step_max"] = e.step_max;
+    out["steps_per_second"] = e.steps_per_second;
+    add_ranks(out, e.ranks);
+    return "progress";
+  }
+  const char* operator()(const event::OrderReceived& e) const {
+    out["verb"] = e.verb;
+    out["by"] = e.by;
+    return "order_received";
+  }
+  const char* operator()(const event::HookFailed& e) const {
+    out["command"] = e.command;
+    out["reason"] = e.reason;
+    return "hook_failed";
   }
   const char* operator()(const event::HangFound& e) const {
     out["number"] = e.number;
@@ -309,38 +353,6 @@ struct AddFields {
 };
 
 }  // namespace
-
-std::string_view worker_end_text(WorkerEnd end) {
-  switch (end) {
-    case WorkerEnd::succeeded:
-      return "succeeded";
-    case WorkerEnd::failed:
-      return "failed";
-    case WorkerEnd::terminated:
-      return "terminated";
-  }
-  return "";
-}
-
-std::string_view signal_use_text(SignalUse use) {
-  switch (use) {
-    case SignalUse::ends:
-      return "ends";
-    case SignalUse::forces:
-      return "forces";
-    case SignalUse::drains:
-      return "drains";
-    case SignalUse::forwards:
-      return "forwards";
-    case SignalUse::pauses:
-      return "pauses";
-    case SignalUse::resumes:
-      return "resumes";
-    case SignalUse::ignored:
-      return "ignored";
-  }
-  return "";
-}
 
 std::string to_json_line(const LaunchEvent& event, const std::string& host) {
   ordered_json out;

@@ -7,7 +7,9 @@
 #include <variant>
 #include <vector>
 
+#include "launcher/core/record/operation_events.hpp"
 #include "launcher/core/rehearsal/rehearsal.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/diagnosis/hang_verdict.hpp"
 #include "rendezvous/core/diagnosis/straggler_watch.hpp"
@@ -35,7 +37,7 @@ struct WorkerId {
 };
 
 /// A worker's exit code that says: state saved, start the job again later (README, "Exit codes"). Not a failure.
-inline constexpr int requeue_code = 75;
+inline constexpr int requeue_code = exit_code::requeue;
 
 /// Why a worker's process is gone. Decided by the agent machine (agent.hpp), and by nobody else.
 enum class WorkerEnd {
@@ -99,12 +101,12 @@ struct WorkerExited {
   WorkerId worker;
   int exit_code = 0;  ///< the worker's own, or the negative signal number
   WorkerEnd end = WorkerEnd::succeeded;
-  std::string message;                         ///< of a failure: as in WorkerFailure
-  std::string error_file;                      ///< empty when it left none
-  std::optional<std::int64_t> last_step = {};  ///< the last that it reported, by the page that it shares with us
-  std::string binary = {};                     ///< of a failure: what was executed
-  bool consequence = false;                    ///< as in WorkerFailure
-  std::string ended_for = {};                  ///< why we ended it, where that is its failure: it hung; else empty
+  std::string message;                    ///< of a failure: as in WorkerFailure
+  std::string error_file;                 ///< empty when it left none
+  std::optional<WorkerSteps> steps = {};  ///< nothing: it has reported none
+  std::string binary = {};                ///< of a failure: what was executed
+  bool consequence = false;               ///< as in WorkerFailure
+  std::string ended_for = {};             ///< why we ended it, where that is its failure: it hung; else empty
   friend bool operator==(const WorkerExited&, const WorkerExited&) = default;
 };
 /// The workers of this attempt are being stopped.
@@ -339,9 +341,10 @@ using EventBody =
     std::variant<event::JobStarted, event::Waiting, event::RoundCompleted, event::AttemptStarted, event::WorkerStarted,
                  event::WorkerKept, event::WorkerExited, event::Stopping, event::AttemptEnded, event::SignalReceived,
                  event::TimeEnds, event::ClosingSignalSent, event::WorkerKilled, event::WorkerAbandoned,
-                 event::SpawnFailed, event::HangFound, event::HangOver, event::WorkerHung, event::RanksShown,
-                 event::StragglerFound, event::StragglerOver, event::WorkerStopped, event::WorkerUninterruptible,
-                 event::WorkerSeen, event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
+                 event::SpawnFailed, event::MembershipChanged, event::Progress, event::OrderReceived, event::HookFailed,
+                 event::HangFound, event::HangOver, event::WorkerHung, event::RanksShown, event::StragglerFound,
+                 event::StragglerOver, event::WorkerStopped, event::WorkerUninterruptible, event::WorkerSeen,
+                 event::TimerExpired, event::StateSaved, event::ErrorFileRefused, event::Restarting,
                  event::TemplateReady, event::TemplateLost, event::PreloadGivenUp, event::Preflight, event::NodeUnfit,
                  event::FaultInjected, event::RehearsalEnded, event::IncidentRecorded, event::LogWriteFailed,
                  event::ConsoleLost, event::Warning, event::Fault, event::Notice, event::JobEnded>;

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "launcher/core/record/launch_event.hpp"
+#include "rendezvous/base/result.hpp"
+
+/// Of the events those that say where the time of ranks goes, and of them what says it.
+namespace torchup {
+
+/// Of an event file; a longer one is none of ours.
+inline constexpr std::size_t event_line_bytes_max = std::size_t{8} << 20;
+
+namespace time_event {
+
+struct JobStarted {
+  std::string run_id;
+  int local_world_size = 0;  ///< 1 to local_workers_max
+};
+struct Waiting {};
+struct RoundCompleted {
+  std::int64_t round = 0;
+  int first_rank = 0;
+  int restart_count = 0;
+};
+/// Also of one that lives on.
+struct WorkerStarted {
+  int local_rank = 0;
+};
+/// Of a rank in an attempt. Numbers and times are what the worker says.
+struct Steps {
+  int rank = 0;
+  std::int64_t first = 0, last = 0;        ///< by the program's own numbers
+  std::int64_t first_us = 0, last_us = 0;  ///< when they ended
+  std::int64_t waited_us = 0;              ///< for slower ranks, behind the first
+};
+struct WorkerExited {
+  int local_rank = 0;
+  bool failed = false;
+  std::optional<Steps> steps = {};
+};
+struct Progress {
+  std::vector<Steps> ranks = {};
+};
+struct HangFound {};
+struct Stopping {};
+struct AttemptEnded {};
+/// What the attempt that has ended is followed by.
+struct RoundFollows {
+  bool after_failure = false;  ///< else with other members
+};
+struct JobEnded {
+  bool failed = false;
+};
+using Body = std::variant<JobStarted, Waiting, RoundCompleted, WorkerStarted, WorkerExited, Progress, HangFound,
+                          Stopping, AttemptEnded, RoundFollows, JobEnded>;
+
+}  // namespace time_event
+
+struct TimeEvent {
+  std::string host;
+  std::int64_t monotonic_us = 0;
+  time_event::Body body;
+};
+
+/// Nothing where it says nothing of that.
+[[nodiscard]] std::optional<TimeEvent> time_event_of(const LaunchEvent& event, const std::string& host = "");
+
+/// The same of a line of an event file, whoever has written it. Errors: errc::bad_value where it is no event, lacks
+/// what it needs, or is of a later schema, with both numbers; errc::limit_exceeded where it is too long or too deep.
+[[nodiscard]] Result<std::optional<TimeEvent>> read_time_event(std::string_view line);
+
+}  // namespace torchup
