@@ -18,11 +18,22 @@ constexpr std::string_view green = "32", yellow = "33", red = "31", cyan = "36",
 
 std::string or_dash(std::string text) { return text.empty() ? "-" : std::move(text); }
 
-/// "2", "1:4".
+/// "2", "1:4": how many it may have.
 std::string range_text(const json& job) {
   const auto least = integer_in(job, "min_nodes"), most = integer_in(job, "max_nodes");
   if (!least || !most) return "-";
   return *least == *most ? fmt::format("{}", *least) : fmt::format("{}:{}", *least, *most);
+}
+
+/// "2"; "1/2", "3/1:4" where it may have others than it has.
+std::string nodes_text(const json& job) {
+  const std::string range = range_text(job);
+  const json* const states = member(job, "node_states");
+  if (!states) return range;
+  std::int64_t there = 0;
+  for (const char* state : {"ready", "seated", "finished", "stopping"}) there += integer_in(*states, state).value_or(0);
+  const std::string count = fmt::format("{}", there);
+  return count == range ? range : fmt::format("{}/{}", count, range);
 }
 
 std::string number_or_dash(const json& job, const char* name) {
@@ -63,10 +74,12 @@ std::string_view colour_of_letter(char letter) {
   }
 }
 
-std::string_view colour_of_phase(std::string_view phase) {
-  if (phase == "running" || phase == "succeeded") return green;
-  if (phase == "failed" || phase == "cut off") return red;
-  return yellow;
+std::string_view colour_of_phase(const json& job) {
+  const std::string phase = text_in(job, "phase");
+  if (phase == "running") return green;
+  const json* const verdict = member(job, "verdict");
+  if (verdict && verdict->is_object()) return integer_in(*verdict, "exit_code") == 0 ? green : red;
+  return phase == "cut off" ? red : yellow;
 }
 
 /// What a person looks at first: 0 is worst.
@@ -96,15 +109,6 @@ std::vector<ShownNode> nodes_in_order(const json& snapshot, bool worst_first) {
   return shown;
 }
 
-std::string step_of_node(const json& node) {
-  if (const auto step = integer_in(node, "step")) return fmt::format("{}", *step);
-  const json* const step = member(node, "step");
-  if (!step || !step->is_object()) return "-";
-  const auto least = integer_in(*step, "min"), most = integer_in(*step, "max");
-  if (!least || !most) return "-";
-  return *least == *most ? fmt::format("{}", *most) : fmt::format("{}..{}", *least, *most);
-}
-
 /// "step 41200, 3.1 steps/s, the last 0:02 ago".
 std::string step_line(const json& snapshot) {
   const json* const step = member(snapshot, "step");
@@ -119,14 +123,13 @@ std::string step_line(const json& snapshot) {
 }
 
 void add_head(const json& job, Colour colour, std::vector<std::string>& lines) {
-  const std::string phase = text_in(job, "phase");
   std::string line = fmt::format("{}  {}", printable_start(text_in(job, "run_id")),
-                                 coloured(printable_start(phase), colour_of_phase(phase), colour));
+                                 coloured(printable_start(text_in(job, "phase")), colour_of_phase(job), colour));
   if (const std::string name = text_in(job, "name"); !name.empty()) line += fmt::format("  {}", printable_start(name));
   if (const double up = lasted(job); up >= 0) line += fmt::format("  {}", lasting_text(up));
   lines.push_back(line);
   lines.push_back(fmt::format("{} ranks, nodes {}, round {}, restarts {}, membership changes {}",
-                              number_or_dash(job, "world_size"), range_text(job), number_or_dash(job, "round"),
+                              number_or_dash(job, "world_size"), nodes_text(job), number_or_dash(job, "round"),
                               restarts_text(job), number_or_dash(job, "membership_changes")));
   if (std::string step = step_line(job); !step.empty()) lines.push_back(std::move(step));
   const json* const ledger = member(job, "ledger");
@@ -154,7 +157,7 @@ void add_nodes(const json& job, const StatusView& view, std::vector<std::string>
     std::string state = text_in(*node, "state");
     if (const std::string reason = text_in(*node, "reason"); !reason.empty()) state += " (" + reason + ")";
     table.add({id, text_in(*node, "host"), state, number_or_dash(*node, "group_rank"),
-               number_or_dash(*node, "first_rank"), step_of_node(*node)});
+               number_or_dash(*node, "first_rank"), number_or_dash(*node, "step")});
   }
   std::vector<std::string> rows = table.lines();
   std::size_t width = 0;
@@ -210,7 +213,7 @@ std::string ps_text(std::span<const json> rows) {
       continue;
     }
     const auto rate = number_in(row, "steps_per_second");
-    table.add({text_in(row, "run_id"), number_or_dash(row, "pid"), or_dash(text_in(row, "phase")), range_text(row),
+    table.add({text_in(row, "run_id"), number_or_dash(row, "pid"), or_dash(text_in(row, "phase")), nodes_text(row),
                number_or_dash(row, "world_size"), number_or_dash(row, "step"), rate ? rate_text(*rate) : "-",
                restarts_text(row), lasting_text(lasted(row)), or_dash(text_in(row, "name"))});
   }
