@@ -218,6 +218,7 @@ JobNumbers JobPage::numbers(const Moment& at) const {
                      .incidents = incident_count_,
                      .started_s = static_cast<double>(started_us_.value_or(0)) / 1e6,
                      .ledger = all.ledger};
+  if (ended_at_) numbers.ended_for = at.now - *ended_at_;
   numbers.nodes["missing"] += static_cast<std::int64_t>(view_.more_missing);
   if (all.steps) {
     numbers.step = all.steps->most;

@@ -57,6 +57,7 @@ struct JobNumbers {
   double step_age_s = 0;
   double started_s = 0;  ///< seconds since 1970; 0: nobody has joined
   TimeLedger ledger = {};
+  std::optional<Duration> ended_for = {};  ///< since it ended; nothing: it goes on
 };
 
 /// One job as those see it who ask for it: `GET /v1/jobs/ID`, its row in `GET /v1/jobs`, and what has changed.
