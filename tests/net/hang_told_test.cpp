@@ -180,8 +180,8 @@ TEST_CASE("how late workers are stands among the metrics", "[net]") {
   REQUIRE(agents.until([&] { return metrics().find("late_seconds{") != std::string::npos; }));
   const std::string page = metrics();
   REQUIRE(page.find("# TYPE torchup_worker_late_seconds gauge\n"
-                    "torchup_worker_late_seconds{job=\"job\",rank=\"3\",host=\"b\"} 0.031000000\n"
-                    "torchup_worker_late_seconds{job=\"job\",rank=\"1\",host=\"a\"} 0.002000000\n"
-                    "torchup_worker_late_seconds{job=\"job\",rank=\"0\",host=\"a\"} -0.002000000\n") !=
+                    "torchup_worker_late_seconds{run_id=\"job\",rank=\"3\",host=\"b\"} 0.031\n"
+                    "torchup_worker_late_seconds{run_id=\"job\",rank=\"1\",host=\"a\"} 0.002\n"
+                    "torchup_worker_late_seconds{run_id=\"job\",rank=\"0\",host=\"a\"} -0.002\n") !=
           std::string::npos);
 }

@@ -1,13 +1,11 @@
 #include "rendezvous/net/daemon/pages.hpp"
 
-#include <fmt/format.h>
-
-#include <chrono>
-#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 
-#include "rendezvous/core/text/printable.hpp"
+#include "rendezvous/core/ops/metrics_text.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
+#include "rendezvous/net/ops/process_numbers.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 
 namespace torchup {
@@ -57,48 +55,9 @@ std::string status_page(const StoreServerStatus& status, const Coordinator& coor
   return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-/// As a label's value may be written.
-std::string label(std::string_view text) {
-  std::string escaped;
-  for (const char c : printable(text)) {
-    if (c == '\\' || c == '"') escaped += '\\';
-    escaped += c;
-  }
-  return escaped;
-}
-
-std::string late_workers(const Coordinator& coordinator) {
-  std::string text;
-  for (const auto& [run_id, workers] : coordinator.late_workers()) {
-    for (const LateWorker& worker : workers) {
-      text += fmt::format("torchup_worker_late_seconds{{job=\"{}\",rank=\"{}\",host=\"{}\"}} {:.9f}\n",
-                          label(run_id.value()), worker.rank.value(), label(worker.host),
-                          std::chrono::duration<double>{worker.late}.count());
-    }
-  }
-  if (text.empty()) return text;
-  return "# HELP torchup_worker_late_seconds How much later than the other workers of its node a worker begins "
-         "collectives, the median of the last window.\n# TYPE torchup_worker_late_seconds gauge\n" +
-         text;
-}
-
 std::string metrics_page(const StoreServerStatus& status, const Coordinator& coordinator) {
-  std::string text;
-  const auto add = [&](const std::string& name, const char* type, const char* help, std::uint64_t value) {
-    text += fmt::format("# HELP torchup_store_{0} {1}\n# TYPE torchup_store_{0} {2}\ntorchup_store_{0} {3}\n", name,
-                        help, type, value);
-  };
-  add("connections", "gauge", "TCPStore clients connected now.", status.connections);
-  add("keys", "gauge", "Plain keys in the store.", status.keys);
-  add("queues", "gauge", "Queues in the store.", status.queues);
-  add("bytes", "gauge", "Bytes of keys, values and queue elements.", status.bytes);
-  add("waiting", "gauge", "Clients with an open wait or barrier.", status.waiting);
-  add("arriving_bytes", "gauge", "Memory held by unfinished requests.", status.arriving_bytes);
-  add("unread_bytes", "gauge", "Bytes of answers on their way to clients.", status.unread_bytes);
-  add("accepted_total", "counter", "Connections accepted.", status.accepted);
-  add("refused_total", "counter", "Connections closed for what they sent or at a limit.", status.refused);
-  add("requests_total", "counter", "Requests served.", status.requests);
-  return text + late_workers(coordinator);
+  return process_metrics(process_numbers(TORCHUP_VERSION)) +
+         coordinator_metrics({.store = status, .late_workers = coordinator.late_workers()});
 }
 
 }  // namespace
@@ -109,8 +68,7 @@ HttpOptions::Pages pages(std::function<StoreServerStatus()> status, const Coordi
       {"/healthz", serving},
       {"/readyz", serving},
       {"/metrics",
-       {"text/plain; version=0.0.4; charset=utf-8",
-        [status, &coordinator] { return metrics_page(status(), coordinator); }}},
+       {std::string{metrics_content_type}, [status, &coordinator] { return metrics_page(status(), coordinator); }}},
       {"/status", {"application/json", [status, &coordinator] { return status_page(status(), coordinator); }}},
   };
 }
