@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rendezvous/core/membership/ended_jobs.hpp"
 #include "rendezvous/core/membership/job_codec.hpp"
 
 namespace torchup::simulation {
@@ -55,6 +56,26 @@ void Coordinator::pause(Duration lasts) {
     }
     paused->go_on();
   });
+}
+
+bool Coordinator::order(const Order& order) {
+  if (!rendezvous_ || process_->stopped()) return false;
+  const OrderAnswer answer = rendezvous_->answer(order, process_->clock());
+  world_.say("order: " + std::string{verb_of(order)} + ": " + answer.text);
+  if (answer.accepted) {
+    promises_.ordered(order, [&](const std::string& name) { return agent_at(name); });
+  }
+  step(Ordered{order, "the simulation"});
+  return answer.accepted;
+}
+
+/// The agent on that host, by its name in node ids.
+std::string Coordinator::agent_at(const std::string& host) const {
+  const Membership& members = rendezvous_->members();
+  for (const auto& [node, slot] : members.slots()) {
+    if (members.at(slot).join->host == host) return agent_name(NodeId{node});
+  }
+  return {};
 }
 
 void Coordinator::accept(const ConnectionPtr& connection, std::function<void(const CoordinatorFrame&)> deliver) {

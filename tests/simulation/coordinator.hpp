@@ -22,6 +22,8 @@ class Coordinator {
   /// Again, with what was saved or with nothing.
   void start();
   void pause(Duration lasts);
+  /// Somebody orders this; false: it is refused, or nobody listens.
+  bool order(const Order& order);
 
   [[nodiscard]] Process* process() { return rendezvous_ ? process_.get() : nullptr; }
   [[nodiscard]] const Rendezvous* rendezvous() const { return rendezvous_ ? &*rendezvous_ : nullptr; }
@@ -43,6 +45,7 @@ class Coordinator {
   void write(const Session& session, CoordinatorFrame frame);
   void closed(std::uint64_t connection, bool end_of_file);
   void save();
+  [[nodiscard]] std::string agent_at(const std::string& host) const;
 
   World& world_;
   Network& network_;

@@ -281,6 +281,8 @@ void Rendezvous::note(Note note) {
 }
 
 bool decides(const RendezvousAction& action) {
+  const auto* note = std::get_if<Note>(&action);
+  if (note) return std::holds_alternative<OrderReceived>(*note);
   const auto* tell = std::get_if<Tell>(&action);
   return tell && !std::holds_alternative<Waiting>(tell->message);
 }

@@ -68,7 +68,7 @@ struct Refuse {
 /// What the shell does, in this order. A Note (core/notes) is for the log.
 using RendezvousAction = std::variant<Tell, Refuse, Note>;
 
-/// Whether agents act upon it: then it must not be lost when the coordinator is started anew.
+/// Whether agents act upon it, or it is an order: then it must not be lost when the coordinator is started anew.
 [[nodiscard]] bool decides(const RendezvousAction& action);
 
 }  // namespace torchup
