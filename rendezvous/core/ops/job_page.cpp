@@ -6,10 +6,11 @@
 namespace torchup {
 namespace {
 
-/// As many letters as the node has workers, whatever came.
+/// As many letters as the node has workers, and a time that can be, whatever came.
 void set_right(NodeReport& report, int local_world_size) {
   report.ranks.resize(static_cast<std::size_t>(local_world_size), '?');
   for (char& letter : report.ranks) letter = rank_states[rank_state_index(letter)].letter;
+  if (report.steps) report.steps->age = std::clamp(report.steps->age, Duration{0}, duration_max);
 }
 
 TimeLedger ledger_of(const NodeReport& report) {

@@ -1,0 +1,391 @@
+#include "rendezvous/core/ops/job_page.hpp"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <vector>
+
+using namespace torchup;
+using namespace std::chrono_literals;
+using nlohmann::json;
+
+namespace {
+
+constexpr std::int64_t day_us = 1'700'000'000'000'000;
+
+Moment at(Duration since) {
+  return {TimePoint{} + since, day_us + std::chrono::duration_cast<std::chrono::microseconds>(since).count()};
+}
+
+JobView::Node node(const std::string& id, int group_rank, std::string state = "seated") {
+  return {.host = "host-" + id,
+          .state = std::move(state),
+          .group_rank = GroupRank{group_rank},
+          .local_world_size = 2,
+          .node = id,
+          .first_rank = Rank{2 * group_rank}};
+}
+
+JobView running(std::vector<JobView::Node> nodes) {
+  JobView view{.phase = "running",
+               .round = Round{3},
+               .min_nodes = 1,
+               .max_nodes = 4,
+               .restart_count = 1,
+               .membership_changes = 2,
+               .max_restarts = 3,
+               .world_size = 2 * static_cast<int>(nodes.size()),
+               .master = "10.0.0.1:29500",
+               .last = "round 3 runs"};
+  view.nodes = std::move(nodes);
+  return view;
+}
+
+NodeReport report(std::string ranks, std::int64_t step, std::int64_t pace = 3100, Duration age = 200ms) {
+  NodeReport report{.ranks = std::move(ranks), .steps = StepReport{step - 1, step, pace, age}};
+  report.spent[static_cast<std::size_t>(Spent::useful)] = 1500;
+  return report;
+}
+
+std::set<std::string> names(const json& object) {
+  std::set<std::string> all;
+  for (const auto& [name, value] : object.items()) all.insert(name);
+  return all;
+}
+
+/// As merge patches have it: what is null is not there.
+json without_nulls(json value) {
+  if (!value.is_object()) return value;
+  for (auto member = value.begin(); member != value.end();) {
+    if (member->is_null()) {
+      member = value.erase(member);
+      continue;
+    }
+    *member = without_nulls(*member);
+    ++member;
+  }
+  return value;
+}
+
+json snapshot(JobPage& page, Moment now = at(10s), Right right = Right::control) {
+  return json::parse(page.snapshot(right, now, 7));
+}
+
+}  // namespace
+
+TEST_CASE("a snapshot has the members that are promised", "[unit][job_page]") {
+  JobPage page{RunId{"train"}, "head"};
+  page.set_name("train.py");
+  page.show(running({node("a_1_0", 0), node("b_1_0", 1)}), at(1s));
+  page.report(NodeId{"a_1_0"}, report("rw", 40), TimePoint{} + 9s);
+  const json job = snapshot(page);
+  REQUIRE(names(job) ==
+          std::set<std::string>{"schema",      "run_id",    "name",          "phase",        "started",
+                                "ended",       "now",       "seq",           "round",        "world_size",
+                                "min_nodes",   "max_nodes", "restart_count", "max_restarts", "membership_changes",
+                                "master",      "waits_for", "last",          "step",         "ranks",
+                                "node_states", "ledger",    "incidents",     "verdict",      "nodes"});
+  REQUIRE(job["schema"] == 1);
+  REQUIRE(job["run_id"] == "train");
+  REQUIRE(job["name"] == "train.py");
+  REQUIRE(job["started"] == "2023-11-14T22:13:21.000000Z");
+  REQUIRE(job["ended"].is_null());
+  REQUIRE(job["now"] == "2023-11-14T22:13:30.000000Z");
+  REQUIRE(job["seq"] == 7);
+  REQUIRE(job["round"] == 3);
+  REQUIRE(job["max_restarts"] == 3);
+  REQUIRE(job["waits_for"].is_null());
+  REQUIRE(job["step"] == json::parse(R"({"min": 39, "max": 40, "per_second": 3.1, "age_s": 1.2})"));
+  REQUIRE(job["ranks"]["running"] == 1);
+  REQUIRE(job["ranks"]["waiting"] == 1);
+  REQUIRE(job["ranks"]["unknown"] == 2);
+  REQUIRE(job["node_states"]["seated"] == 2);
+  REQUIRE(job["ledger"]["useful"] == 1.5);
+  REQUIRE(job["nodes"]["a_1_0"] == json::parse(R"({"host": "host-a_1_0", "state": "seated", "reason": null,
+      "group_rank": 0, "first_rank": 0, "local_world_size": 2, "ranks": "rw", "step": 40, "agent": "torchup"})"));
+  REQUIRE(job["nodes"]["b_1_0"]["ranks"] == "??");
+  REQUIRE(job["nodes"]["b_1_0"]["step"].is_null());
+}
+
+TEST_CASE("what is no member of a job stands under its host", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  JobView view = running({node("a_1_0", 0)});
+  view.nodes.push_back({.host = "lost", .state = "missing"});
+  for (int i = 0; i < 2; ++i) view.nodes.push_back({.host = "old", .state = "seated", .torchruns = true});
+  page.show(view, at(0s));
+  const json job = snapshot(page);
+  REQUIRE(names(job["nodes"]) == std::set<std::string>{"a_1_0", "lost", "old", "old (2)"});
+  REQUIRE(job["nodes"]["old"]["agent"] == "torchrun");
+  REQUIRE(job["node_states"]["missing"] == 1);
+  page.show(view, at(1s));
+  REQUIRE(names(snapshot(page)["nodes"]).size() == 4);
+}
+
+TEST_CASE("a job that only torchrun's agents know has no counts", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  page.show({.phase = "running", .nodes = {{.host = "old", .state = "seated", .torchruns = true}}}, at(0s));
+  const json job = snapshot(page);
+  for (const char* name : {"min_nodes", "max_nodes", "restart_count", "max_restarts", "membership_changes"}) {
+    REQUIRE(job[name].is_null());
+  }
+}
+
+TEST_CASE("steps are those of the round, their pace the median of its nodes", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  JobView view = running({node("a", 0), node("b", 1), node("c", 2), node("spare", 3, "standby")});
+  view.nodes.back().group_rank.reset();
+  page.show(view, at(0s));
+  page.report(NodeId{"a"}, report("rr", 10, 1000, 3s), TimePoint{} + 5s);
+  page.report(NodeId{"b"}, report("rr", 20, 2000, 1s), TimePoint{} + 5s);
+  page.report(NodeId{"c"}, report("rr", 15, 9000, 2s), TimePoint{} + 5s);
+  page.report(NodeId{"spare"}, report("dd", 99, 99, 0s), TimePoint{} + 5s);
+  const json step = snapshot(page)["step"];
+  REQUIRE(step == json::parse(R"({"min": 9, "max": 20, "per_second": 2.0, "age_s": 6.0})"));
+  REQUIRE(snapshot(page)["ranks"]["exited"] == 0);
+  view.world_size = 0;  // between two rounds all count
+  page.show(view, at(6s));
+  REQUIRE(snapshot(page)["step"]["max"] == 99);
+}
+
+TEST_CASE("an agent's report is taken as a stranger's", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  page.show(running({node("a", 0), node("b", 1), node("c", 2)}), at(0s));
+  NodeReport hostile =
+      report("r\"", std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min());
+  hostile.spent.fill(std::numeric_limits<std::int64_t>::max());
+  page.report(NodeId{"a"}, hostile, TimePoint{});
+  page.report(NodeId{"b"}, report("rrrrrrrrrrr", 1), TimePoint{});
+  page.report(NodeId{"c"}, report("", 1), TimePoint{});
+  page.report(NodeId{"nobody"}, report("rr", 1), TimePoint{});
+  const json job = snapshot(page);
+  REQUIRE(job["nodes"]["a"]["ranks"] == "r?");
+  REQUIRE(job["nodes"]["b"]["ranks"] == "rr");
+  REQUIRE(job["nodes"]["c"]["ranks"] == "??");
+  REQUIRE(job["nodes"].size() == 3);
+}
+
+TEST_CASE("whatever strangers typed is whole, and ends no script", "[unit][job_page]") {
+  const std::string evil = "a/\"<b>\\\n</script>\x01\u2028節";
+  JobPage page{RunId{evil}, evil, 17};
+  page.set_name(evil);
+  JobView view = running({node(evil, 0)});
+  view.nodes[0].reason = evil + "\xff";
+  view.last = view.waits_for = evil;
+  page.show(view, at(0s));
+  const std::string text = page.snapshot(Right::control, at(0s), 0);
+  REQUIRE(text.find('<') == std::string::npos);
+  const json job = json::parse(text);
+  REQUIRE(job["run_id"] == evil);
+  REQUIRE(job["name"] == evil);
+  REQUIRE(job["last"] == evil);
+  REQUIRE(job["nodes"][evil]["host"] == "host-" + evil);
+  REQUIRE(job["nodes"][evil]["reason"] == evil + "\ufffd");
+  const json row = json::parse(page.row(at(0s), 0));
+  REQUIRE(row["run_id"] == evil);
+  REQUIRE(row["host"] == evil);
+  REQUIRE(row["pid"] == 17);
+}
+
+TEST_CASE("a row of the list has numbers, and nothing that grows", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  JobView view = running({node("a", 0)});
+  view.waits_for = view.last = std::string(100'000, 'x');
+  view.verdict = Verdict{.exit_code = 1, .reason = std::string(100'000, 'y'), .failures = {WorkerFailure{}}};
+  page.show(view, at(1s));
+  json row = json::parse(page.row(at(2s), 5));
+  for (const char* name : {"nodes", "incidents", "ledger", "pid"}) REQUIRE_FALSE(row.contains(name));
+  REQUIRE(row["step"].is_null());
+  REQUIRE(row["steps_per_second"].is_null());
+  REQUIRE(row["host"] == "head");
+  REQUIRE(row["phase"] == "running");
+  REQUIRE(row["seq"] == 5);
+  REQUIRE(row["last"].get<std::string>().size() == listed_text_bytes_max);
+  REQUIRE(names(row["verdict"]) == std::set<std::string>{"exit_code", "reason"});
+  page.report(NodeId{"a"}, report("rr", 41), TimePoint{} + 1s);
+  row = json::parse(page.row(at(2s), 5));
+  REQUIRE(row["step"] == 41);
+  REQUIRE(row["steps_per_second"] == 3.1);
+  REQUIRE(page.row(at(2s), 5).size() < 4096);
+}
+
+TEST_CASE("lists of jobs are whole in a page and in a change", "[unit][job_page]") {
+  const json page = json::parse(jobs_text({R"({"run_id":"a"})", R"({"run_id":"b"})"}, Right::read, at(0s)));
+  REQUIRE(names(page) == std::set<std::string>{"schema", "right", "now", "jobs"});
+  REQUIRE(page["right"] == "read");
+  REQUIRE(page["jobs"].size() == 2);
+  REQUIRE(json::parse(jobs_text({}, Right::control, at(0s)))["jobs"] == json::array());
+  json patched = page;
+  patched.merge_patch(json::parse(jobs_change({}, at(1s))));
+  REQUIRE(patched["jobs"].empty());
+}
+
+TEST_CASE("what workers wrote is for those alone who may control", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  REQUIRE_FALSE(json::parse(page.snapshot(Right::read, at(0s), 0)).contains("withheld"));
+  JobView view = running({node("a", 0)});
+  view.verdict =
+      Verdict{.exit_code = 1, .reason = "rank 0 failed", .failures = {{.exit_code = 7, .message = "SECRET"}}};
+  page.show(view, at(0s));
+  page.add_incident(3, R"({"event":"incident_recorded","last_lines":["SECRET"]})");
+  const json whole = snapshot(page);
+  REQUIRE(whole["verdict"]["failures"][0]["message"] == "SECRET");
+  REQUIRE(whole["incidents"][0]["last_lines"][0] == "SECRET");
+  REQUIRE_FALSE(whole.contains("withheld"));
+  const std::string text = page.snapshot(Right::read, at(0s), 0);
+  REQUIRE(text.find("SECRET") == std::string::npos);
+  const json cut = json::parse(text);
+  REQUIRE(cut["withheld"] == true);
+  REQUIRE(cut["verdict"]["failures"][0]["exit_code"] == 7);
+  REQUIRE(cut["incidents"][0]["seq"] == 3);
+  REQUIRE(page.changes(Right::read, 1, at(0s), 0)->find("SECRET") == std::string::npos);
+}
+
+TEST_CASE("the last incidents are kept, with their numbers", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  page.add_incident(1, "{}");
+  REQUIRE(snapshot(page)["incidents"] == json::parse(R"([{"seq": 1}])"));
+  for (std::uint64_t seq = 2; seq <= incidents_shown_max + 3; ++seq) {
+    page.add_incident(seq, R"( {"host":"h","summary":"s"})");
+  }
+  const json incidents = snapshot(page)["incidents"];
+  REQUIRE(incidents.size() == incidents_shown_max);
+  REQUIRE(incidents.front()["seq"] == 4);
+  REQUIRE(incidents.back() == json::parse(R"({"seq": 19, "host": "h", "summary": "s"})"));
+  REQUIRE(page.numbers(at(0s)).incidents == incidents_shown_max + 3);
+}
+
+TEST_CASE("what nodes that have gone had cost the job is not forgotten", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  page.show(running({node("a", 0), node("b", 1)}), at(0s));
+  page.report(NodeId{"a"}, report("rr", 1), TimePoint{});
+  page.report(NodeId{"b"}, report("rr", 1), TimePoint{});
+  REQUIRE(snapshot(page)["ledger"]["useful"] == 3.0);
+  page.show(running({node("b", 0)}), at(1s));
+  REQUIRE(snapshot(page)["ledger"]["useful"] == 3.0);
+  REQUIRE(snapshot(page)["ledger"]["basis"] == "steps");
+}
+
+TEST_CASE("another job of the run id has nothing of the one before", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  page.show(running({node("a", 0)}), at(0s));
+  page.report(NodeId{"a"}, report("rr", 1), TimePoint{});
+  page.add_incident(1, "{}");
+  page.count_order("restart");
+  JobView over = running({});
+  over.phase = "ended";
+  over.verdict = Verdict{.reason = "all workers succeeded"};
+  page.show(over, at(5s));
+  REQUIRE(page.ended_at() == TimePoint{} + 5s);
+  REQUIRE(snapshot(page)["ended"] == "2023-11-14T22:13:25.000000Z");
+  REQUIRE(snapshot(page)["verdict"]["exit_code"] == 0);
+  page.show(over, at(6s));
+  REQUIRE(page.ended_at() == TimePoint{} + 5s);
+  page.show(running({node("b", 0)}), at(9s));
+  REQUIRE_FALSE(page.ended_at());
+  const json job = snapshot(page);
+  REQUIRE(job["started"] == "2023-11-14T22:13:29.000000Z");
+  REQUIRE(job["ended"].is_null());
+  REQUIRE(job["verdict"].is_null());
+  REQUIRE(job["incidents"].empty());
+  REQUIRE(job["ledger"]["rank_seconds"] == 0.0);
+  REQUIRE(page.numbers(at(9s)).orders.empty());
+}
+
+TEST_CASE("texts are made in pieces, and only where something has changed", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  std::vector<JobView::Node> nodes;
+  for (int i = 0; i < 10; ++i) nodes.push_back(node(std::to_string(i), i));
+  page.show(running(nodes), at(0s));
+  REQUIRE_FALSE(page.prepare(4));
+  REQUIRE_FALSE(page.prepare(4));
+  REQUIRE(page.prepare(2));
+  page.show(running(nodes), at(1s));
+  REQUIRE(page.prepare(0));
+  page.report(NodeId{"3"}, report("rr", 1), TimePoint{});
+  REQUIRE_FALSE(page.prepare(0));
+  REQUIRE(page.prepare(1));
+  page.report(NodeId{"3"}, report("rr", 1, 2000), TimePoint{});  // nothing that stands in its text
+  REQUIRE(page.prepare(0));
+  nodes.pop_back();
+  page.report(NodeId{"9"}, report("rr", 1), TimePoint{});
+  page.show(running(nodes), at(2s));  // it has gone before its text was made
+  REQUIRE(page.prepare(0));
+}
+
+TEST_CASE("a change has the nodes that have changed, and of them what has", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  page.show(running({node("a", 0), node("b", 1)}), at(0s));
+  const std::uint64_t before = page.revision();
+  page.report(NodeId{"b"}, report("rr", 5), TimePoint{});
+  const json change = json::parse(*page.changes(Right::control, before, at(0s), 8));
+  REQUIRE(change["nodes"] == json::parse(R"({"b": {"ranks": "rr", "step": 5}})"));
+  REQUIRE_FALSE(change.contains("phase"));
+  REQUIRE_FALSE(change.contains("incidents"));
+  REQUIRE(change["seq"] == 8);
+  const json nothing = json::parse(*page.changes(Right::control, page.revision(), at(1s), 8));
+  REQUIRE(names(nothing) == std::set<std::string>{"now", "seq", "step"});
+}
+
+TEST_CASE("there is no change from what never was, or is too long ago", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  std::vector<JobView::Node> nodes;
+  for (std::size_t i = 0; i <= gone_nodes_max; ++i) nodes.push_back(node(std::to_string(i), static_cast<int>(i)));
+  page.show(running(nodes), at(0s));
+  const std::uint64_t before = page.revision();
+  REQUIRE_FALSE(page.changes(Right::control, before + 1, at(0s), 0));
+  nodes.resize(1);  // as many as are remembered have gone
+  page.show(running(nodes), at(1s));
+  REQUIRE(page.changes(Right::control, before, at(1s), 0));
+  page.show(running({}), at(2s));  // and one more
+  REQUIRE_FALSE(page.changes(Right::control, before, at(2s), 0));
+  REQUIRE(page.changes(Right::control, page.revision(), at(2s), 0));
+}
+
+TEST_CASE("changes from any revision make of its snapshot the newest", "[unit][job_page]") {
+  std::mt19937 random{17};
+  const auto below = [&](int limit) { return static_cast<int>(random() % static_cast<unsigned>(limit)); };
+  JobPage page{RunId{"a"}, "head"};
+  struct Reader {
+    json seen;
+    std::uint64_t revision;
+  };
+  std::vector<Reader> readers;
+  std::uint64_t seq = 0;
+  for (int turn = 0; turn < 400; ++turn) {
+    const Moment now = at(1s * turn);
+    switch (below(5)) {
+      case 0: {
+        std::vector<JobView::Node> nodes;
+        for (int i = 0; i < 6; ++i) {
+          if (below(3) > 0) nodes.push_back(node(std::to_string(i), i, below(2) ? "seated" : "silent"));
+        }
+        if (!nodes.empty() && below(2)) nodes.back().group_rank.reset();
+        JobView view = running(std::move(nodes));
+        if (below(6) == 0) view.phase = "ended";
+        if (view.phase == "ended") view.verdict = Verdict{.exit_code = below(3), .reason = "over"};
+        if (below(2)) view.waits_for = "node " + std::to_string(turn);
+        page.show(view, now);
+        break;
+      }
+      case 1:
+        page.add_incident(++seq, R"({"message":"m","host":"h"})");
+        break;
+      case 2:
+        page.set_name("program " + std::to_string(below(3)));
+        break;
+      default:
+        page.report(NodeId{std::to_string(below(6))}, report(below(2) ? "rr" : "rw", below(3)), now.now);
+    }
+    const Right right = Right::control;
+    if (below(4) == 0) {
+      readers.push_back({without_nulls(json::parse(page.snapshot(right, now, seq))), page.revision()});
+    }
+    for (Reader& reader : readers) {
+      if (below(3)) continue;
+      reader.seen.merge_patch(json::parse(*page.changes(right, reader.revision, now, seq)));
+      reader.revision = page.revision();
+      REQUIRE(without_nulls(reader.seen) == without_nulls(json::parse(page.snapshot(right, now, seq))));
+    }
+  }
+}
