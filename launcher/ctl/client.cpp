@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t told_bytes_max = 2000;
 
 Result<UniqueFd> open_door(const Door& door, TimePoint until) {
-  if (const auto* socket = std::get_if<ControlSocket>(&door.at)) return connect_to(*socket);
+  if (const auto* socket = std::get_if<SocketFile>(&door.at)) return connect_to(*socket);
   const auto& endpoint = std::get<Endpoint>(door.at);
   return blocking_connect(endpoint.host, endpoint.port, until);
 }
@@ -24,7 +24,7 @@ Result<UniqueFd> open_door(const Door& door, TimePoint until) {
 }  // namespace
 
 std::string Door::name() const {
-  if (const auto* socket = std::get_if<ControlSocket>(&at)) return printable(socket->path);
+  if (const auto* socket = std::get_if<SocketFile>(&at)) return printable(socket->path);
   return printable(to_string(std::get<Endpoint>(at)));
 }
 

@@ -21,7 +21,7 @@ inline constexpr Duration first_look_limit = std::chrono::milliseconds{500};
 
 /// Where one asks: a control socket of this machine, or a port.
 struct Door {
-  std::variant<ControlSocket, Endpoint> at;
+  std::variant<SocketFile, Endpoint> at;
   std::string token = {};  ///< for a port
 
   /// As people call it.

@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 
 #include "rendezvous/core/text/printable.hpp"
+#include "rendezvous/net/ops/control_socket.hpp"
 
 namespace torchup {
 namespace {
@@ -101,8 +101,7 @@ std::optional<pid_t> pid_in_socket_name(std::string_view name) {
 FoundSockets find_control_sockets(bool all_users) {
   FoundSockets found;
   const uid_t own = ::geteuid();
-  const char* const named = std::getenv("TORCHUP_RUNTIME_DIR");
-  const std::string folder = named && *named ? named : fmt::format("{}/{}{}", users_parent, users_prefix, own);
+  const std::string folder = runtime_directory();
   look_into(folder, {.owner = own}, found);
   // Root alone makes folders there; systemd gives it to the service's user.
   struct stat status {};
@@ -112,7 +111,7 @@ FoundSockets find_control_sockets(bool all_users) {
   return found;
 }
 
-Result<UniqueFd> connect_to(const ControlSocket& socket) {
+Result<UniqueFd> connect_to(const SocketFile& socket) {
   struct stat status {};
   const int folder = socket.folder->get();
   if (::fstatat(folder, socket.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)

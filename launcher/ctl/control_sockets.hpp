@@ -15,7 +15,7 @@
 namespace torchup {
 
 /// A launcher's or daemon's control socket in a folder that may be used.
-struct ControlSocket {
+struct SocketFile {
   std::string path = {};
   pid_t pid = 0;                                ///< of the outer process, as the name tells
   std::string name = {};                        ///< in its folder
@@ -23,7 +23,7 @@ struct ControlSocket {
 };
 
 struct FoundSockets {
-  std::vector<ControlSocket> sockets;   ///< by path
+  std::vector<SocketFile> sockets;      ///< by path
   std::vector<std::string> complaints;  ///< folders that are there and may not be used, and why
 };
 
@@ -43,6 +43,6 @@ inline constexpr std::size_t sockets_max = 4096;
 /// Connects, without waiting; the socket does not block. One that refuses has nobody behind it any more: it is removed.
 ///
 /// Errors: the system's; errc::refused where what is there is no socket.
-[[nodiscard]] Result<UniqueFd> connect_to(const ControlSocket& socket);
+[[nodiscard]] Result<UniqueFd> connect_to(const SocketFile& socket);
 
 }  // namespace torchup

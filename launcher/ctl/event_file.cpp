@@ -10,7 +10,7 @@
 #include <optional>
 #include <thread>
 
-#include "launcher/core/record/launch_event.hpp"
+#include "launcher/core/record/time_event.hpp"
 #include "launcher/ctl/values.hpp"
 #include "rendezvous/core/text/printable.hpp"
 #include "rendezvous/net/io/unique_fd.hpp"

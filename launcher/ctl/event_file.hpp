@@ -9,8 +9,6 @@
 
 namespace torchup {
 
-inline constexpr std::size_t event_line_bytes_max = std::size_t{16} << 20;
-
 /// An event of a file: its line as it is, without the line end, and what it says.
 using SeeEvent = std::function<void(std::string_view line, const json& event)>;
 

@@ -29,7 +29,7 @@ struct Listing {
 };
 
 void Listing::add_silent(const Door& door) {
-  if (const auto* socket = std::get_if<ControlSocket>(&door.at))
+  if (const auto* socket = std::get_if<SocketFile>(&door.at))
     rows.push_back({{"pid", socket->pid}, {"socket", socket->path}, {"answering", false}});
 }
 
@@ -46,7 +46,7 @@ void Listing::add(const Door& door, const Result<HttpAnswer>& answer) {
     return add_silent(door);
   }
   for (SeenJob& job : seen_jobs(0, *body)) {
-    if (const auto* socket = std::get_if<ControlSocket>(&door.at)) {
+    if (const auto* socket = std::get_if<SocketFile>(&door.at)) {
       job.row["socket"] = socket->path;
       job.row["answering"] = true;
     }

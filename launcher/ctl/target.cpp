@@ -63,7 +63,7 @@ Heard hear(const std::vector<Door>& doors, const std::vector<Exchange>& exchange
 bool is_silent_launcher(const std::vector<Door>& doors, const std::vector<Exchange>& exchanges,
                         const std::string& word) {
   for (std::size_t i = 0; i < doors.size(); ++i) {
-    const auto* socket = std::get_if<ControlSocket>(&doors[i].at);
+    const auto* socket = std::get_if<SocketFile>(&doors[i].at);
     if (socket && !exchanges[i].answer() && std::to_string(socket->pid) == word) return true;
   }
   return false;
@@ -89,7 +89,7 @@ std::variant<Doors, int> find_doors(const Command& command) {
   const FoundSockets found = find_control_sockets(all_users);
   for (const std::string& complaint : found.complaints) complain(complaint, 0);
   Doors doors;
-  for (const ControlSocket& socket : found.sockets) doors.doors.push_back({socket});
+  for (const SocketFile& socket : found.sockets) doors.doors.push_back({socket});
   return doors;
 }
 
