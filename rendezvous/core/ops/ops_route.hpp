@@ -121,7 +121,8 @@ struct OpsCall {
   bool native = false;       ///< stacks: native frames too
   /// A stream goes on behind this event (Last-Event-ID); what was no number is one that never was.
   std::optional<std::uint64_t> behind = {};
-  std::optional<Order> order = {};  ///< whole after read_order
+  std::size_t bytes_max = std::size_t{1} << 20U;  ///< of a list of events
+  std::optional<Order> order = {};                ///< whole after read_order
 };
 
 /// Who asks. Over TCP a token counts in the Authorization header alone, and who sends none must have named this machine
