@@ -58,7 +58,7 @@ bool is_of_http(const boost::system::error_code& error) {
          error != http::error::end_of_stream && error != http::error::partial_message;
 }
 
-std::string head_of(const HttpAnswer& answer, bool keep_alive, std::optional<std::size_t> length) {
+std::string head_of(const OpsAnswer& answer, bool keep_alive, std::optional<std::size_t> length) {
   const auto reason = http::obsolete_reason(static_cast<http::status>(answer.status));
   std::string head = fmt::format(
       "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nCache-Control: no-store\r\n"
@@ -86,7 +86,7 @@ using Connections = std::list<std::shared_ptr<Connection>>;
 struct Awaited {
   explicit Awaited(asio::io_context& loop) : made{loop} {}
   Timer made;
-  std::optional<HttpReply> reply;
+  std::optional<OpsReply> reply;
 };
 
 }  // namespace
@@ -110,8 +110,8 @@ class HttpServer::Impl : public std::enable_shared_from_this<Impl> {
   Task<> converse(std::shared_ptr<Connection> connection);
   Task<bool> exchange(std::shared_ptr<Connection> connection);
   Task<OrRefusal<OpsCall>> asked(Connection& connection, Parser& parser);
-  Task<HttpReply> performed(const OpsCall& call);
-  Task<bool> answered(Connection& connection, const HttpAnswer& answer, bool head, bool keep_alive);
+  Task<OpsReply> performed(const OpsCall& call);
+  Task<bool> answered(Connection& connection, const OpsAnswer& answer, bool head, bool keep_alive);
   Task<> followed(std::shared_ptr<Connection> connection, std::shared_ptr<FrameSource> source);
   Task<bool> written(Connection& connection, std::string_view bytes);
   Task<> farewell(Connection& connection);
@@ -164,7 +164,7 @@ Task<bool> HttpServer::Impl::exchange(std::shared_ptr<Connection> connection) {
   // What follows a body that is not read cannot be found.
   const bool keep_alive = !error && parser.is_done() && parser.keep_alive();
   const bool head = !error && parser.get().method() == http::verb::head;
-  HttpReply reply = HttpAnswer{};
+  OpsReply reply = OpsAnswer{};
   if (const auto* refusal = std::get_if<Refusal>(&call)) {
     reply = answer_of(*refusal);
   } else {
@@ -177,7 +177,7 @@ Task<bool> HttpServer::Impl::exchange(std::shared_ptr<Connection> connection) {
     co_return false;
   }
   if (std::find(idle_.begin(), idle_.end(), connection) == idle_.end()) idle_.push_back(connection);
-  const HttpAnswer& answer = std::get<HttpAnswer>(reply);
+  const OpsAnswer& answer = std::get<OpsAnswer>(reply);
   co_return co_await answered(*connection, answer, head, keep_alive);
 }
 
@@ -201,9 +201,9 @@ Task<OrRefusal<OpsCall>> HttpServer::Impl::asked(Connection& connection, Parser&
   co_return call;
 }
 
-Task<HttpReply> HttpServer::Impl::performed(const OpsCall& call) {
+Task<OpsReply> HttpServer::Impl::performed(const OpsCall& call) {
   const auto nothing = [](int status, const char* code, std::string message) {
-    return HttpReply{answer_of({status, code, std::move(message), ""})};
+    return OpsReply{answer_of({status, code, std::move(message), ""})};
   };
   const bool is_stream = call.route == OpsRoute::job_stream || call.route == OpsRoute::jobs_stream;
   if (is_stream && streams >= limits_.streams_max) {
@@ -214,7 +214,7 @@ Task<HttpReply> HttpServer::Impl::performed(const OpsCall& call) {
   std::string failure;
   try {
     if (perform_) {
-      perform_(call, [awaited](HttpReply reply) {
+      perform_(call, [awaited](OpsReply reply) {
         if (awaited->reply) return;
         awaited->reply = std::move(reply);
         awaited->made.cancel();
@@ -229,7 +229,7 @@ Task<HttpReply> HttpServer::Impl::performed(const OpsCall& call) {
   co_return std::move(*awaited->reply);
 }
 
-Task<bool> HttpServer::Impl::answered(Connection& connection, const HttpAnswer& answer, bool head, bool keep_alive) {
+Task<bool> HttpServer::Impl::answered(Connection& connection, const OpsAnswer& answer, bool head, bool keep_alive) {
   ++answers[answer.status];
   std::string first = head_of(answer, keep_alive, answer.body.size());
   std::string_view rest = head ? std::string_view{} : std::string_view{answer.body};
@@ -258,7 +258,7 @@ Task<> HttpServer::Impl::followed(std::shared_ptr<Connection> connection, std::s
   ++connection->door->streams;
   ++answers[200];
   source->set_wake([connection] { connection->wake.cancel(); });
-  const HttpAnswer answer{.content_type = "text/event-stream"};
+  const OpsAnswer answer{.content_type = "text/event-stream"};
   const std::string head = head_of(answer, false, std::nullopt);
   bool open = co_await written(*connection, head);
   if (open) spawn(loop_, "end of a stream's reader", watch_end(connection));
@@ -305,7 +305,7 @@ bool HttpServer::Impl::make_room() {
 
 void HttpServer::Impl::refuse(UniqueFd socket) {
   ++answers[503];
-  const HttpAnswer busy = answer_of({503, "too_many_connections", "All connections of this process are in use", ""});
+  const OpsAnswer busy = answer_of({503, "too_many_connections", "All connections of this process are in use", ""});
   const std::string text = head_of(busy, false, busy.body.size()) + busy.body;
   ::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   std::array<char, ops_header_bytes_max> unread;
@@ -336,7 +336,7 @@ void HttpServer::Impl::close_if(const std::function<bool(const Connection&)>& wh
   }
 }
 
-HttpAnswer answer_of(const Refusal& refusal) {
+OpsAnswer answer_of(const Refusal& refusal) {
   return {.status = refusal.status, .body = error_body(refusal), .headers = refusal_headers(refusal)};
 }
 

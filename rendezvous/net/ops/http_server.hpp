@@ -23,13 +23,13 @@ inline constexpr const char* json_content = "application/json";
 inline constexpr const char* text_content = "text/plain; charset=utf-8";
 
 /// What is answered at once.
-struct HttpAnswer {
+struct OpsAnswer {
   int status = 200;
   std::string content_type = json_content;
   std::string body = {};
   std::vector<OpsRequest::Header> headers = {};  ///< beside those that every answer has
 };
-[[nodiscard]] HttpAnswer answer_of(const Refusal& refusal);
+[[nodiscard]] OpsAnswer answer_of(const Refusal& refusal);
 
 /// What is answered bit by bit (text/event-stream), for as long as somebody reads it. On the loop.
 class FrameSource {
@@ -45,7 +45,7 @@ class FrameSource {
   virtual void set_wake(std::function<void()> wake) = 0;
 };
 
-using HttpReply = std::variant<HttpAnswer, std::shared_ptr<FrameSource>>;
+using OpsReply = std::variant<OpsAnswer, std::shared_ptr<FrameSource>>;
 
 /// Where connections come from: a unix socket, a port.
 struct HttpDoor {
@@ -77,7 +77,7 @@ struct HttpLimits {
 /// whole request for longest; those who follow a stream, or whose answer is being made, keep theirs.
 class HttpServer {
  public:
-  using Reply = std::function<void(HttpReply)>;
+  using Reply = std::function<void(OpsReply)>;
   /// Performs a request: calls the reply once, now or later, on the loop. What it throws is a 500.
   using Perform = std::function<void(const OpsCall&, Reply)>;
 

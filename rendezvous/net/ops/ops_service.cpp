@@ -85,7 +85,7 @@ void OpsService::perform_hosted(const OpsCall& call, HttpServer::Reply reply) {
     for (const JobPage* page : source_.pages()) {
       rows.push_back(page->row(call.caller.right, this_moment(), rings_.last(page->run_id().value())));
     }
-    HttpAnswer answer;
+    OpsAnswer answer;
     answer.body = jobs_text(rows, call.caller.right, this_moment());
     return reply(std::move(answer));
   }
@@ -95,14 +95,14 @@ void OpsService::perform_hosted(const OpsCall& call, HttpServer::Reply reply) {
     JobPage* const page = source_.page(call.run_id);
     if (!page) return reply(answer_of(no_such_job(call.run_id)));
     if (call.route == OpsRoute::job_stream) return reply(feed_.follow(call));
-    HttpAnswer answer;
+    OpsAnswer answer;
     answer.body = page->snapshot(call.caller.right, this_moment(), rings_.last(call.run_id));
     reply(std::move(answer));
   });
 }
 
 /// Nothing: there is no event yet.
-std::optional<HttpAnswer> OpsService::events_answer(const OpsCall& call, bool even_none) const {
+std::optional<OpsAnswer> OpsService::events_answer(const OpsCall& call, bool even_none) const {
   std::string list;
   const auto add = [&list](std::uint64_t, std::string_view event) {
     if (!list.empty()) list += ',';
@@ -110,7 +110,7 @@ std::optional<HttpAnswer> OpsService::events_answer(const OpsCall& call, bool ev
   };
   const auto seen = rings_.read(call.run_id, call.since, call.caller.right, call.bytes_max, add);
   if (list.empty() && !seen.gap && !even_none) return std::nullopt;
-  HttpAnswer answer;
+  OpsAnswer answer;
   answer.body = fmt::format("{{\"events\":[{}],\"next\":{},\"lost\":{}{}}}\n", list, seen.next, seen.lost,
                             call.caller.right == Right::read ? ",\"withheld\":true" : "");
   return answer;
@@ -146,10 +146,10 @@ std::uint64_t OpsService::record(const std::string& run_id, std::string_view eve
   return seq;
 }
 
-HttpAnswer page_answer() {
+OpsAnswer page_answer() {
   const Nonce chance = fresh_nonce();
   const std::string nonce = to_base64({reinterpret_cast<const char*>(chance.data()), chance.size()});
-  HttpAnswer answer;
+  OpsAnswer answer;
   answer.content_type = "text/html; charset=utf-8";
   answer.body = page_text(nonce);
   answer.headers.emplace_back("Content-Security-Policy", page_policy(nonce));

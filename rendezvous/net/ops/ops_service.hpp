@@ -36,7 +36,7 @@ class OpsService {
   struct Waiting;
   void perform_hosted(const OpsCall& call, HttpServer::Reply reply);
   void give_events(const OpsCall& call, HttpServer::Reply reply);
-  [[nodiscard]] std::optional<HttpAnswer> events_answer(const OpsCall& call, bool even_none) const;
+  [[nodiscard]] std::optional<OpsAnswer> events_answer(const OpsCall& call, bool even_none) const;
   void answer_waiting(const std::string& run_id);
   template <class Then>
   void prepare(const std::string& run_id, Then then);
@@ -50,6 +50,6 @@ class OpsService {
 };
 
 /// The page's file, with its policy.
-[[nodiscard]] HttpAnswer page_answer();
+[[nodiscard]] OpsAnswer page_answer();
 
 }  // namespace torchup
