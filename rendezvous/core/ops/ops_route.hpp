@@ -50,9 +50,9 @@ struct OpsAccess {
 struct OpsRequest {
   using Header = std::pair<std::string, std::string>;
   std::string method = {};
-  std::string target = {};      ///< "/v1/jobs/a%2Fb/events?since=3"
-  bool http_1_1 = true;         ///< else HTTP/1.0, which knows no Host
-  std::vector<Header> headers;  ///< in their order; a name's case does not matter
+  std::string target = {};           ///< "/v1/jobs/a%2Fb/events?since=3"
+  bool http_1_1 = true;              ///< else HTTP/1.0, which knows no Host
+  std::vector<Header> headers = {};  ///< in their order; a name's case does not matter
 };
 
 /// A request that is not performed, as it is answered.

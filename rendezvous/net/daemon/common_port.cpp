@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "rendezvous/net/coordinator/coordinator.hpp"
-#include "rendezvous/net/daemon/pages.hpp"
+#include "rendezvous/net/daemon/status_text.hpp"
 
 namespace torchup {
 
@@ -17,8 +17,28 @@ CommonPort::CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, 
                                                                                           .admits =
                                                                                               admission_.of_agents(),
                                                                                           .log = options_.log}},
-      http_{loop, {.pages = pages([this] { return server_.status(); }, coordinator), .token = options_.token}},
-      server_{loop, server_options()} {}
+      jobs_{loop, coordinator, source_options()}, ops_{loop, jobs_, EventRings::Limits{}},
+      http_{loop, [this](const OpsCall& call, HttpServer::Reply reply) { ops_.perform(call, std::move(reply)); }},
+      door_{std::make_shared<HttpDoor>()}, server_{loop, server_options()} {
+  door_->access = {
+      .control_token = options_.token, .read_token = options_.read_token, .host_names = options_.host_names};
+  for (std::string& name : own_names()) door_->access.host_names.push_back(std::move(name));
+}
+
+CoordinatorSourceOptions CommonPort::source_options() {
+  CoordinatorSourceOptions source;
+  source.pid = options_.pid;
+  source.status = [this] { return status_text(server_.status(), coordinator_); };
+  source.numbers = [this] {
+    return CoordinatorNumbers{.store = server_.status(),
+                              .http_requests = http_.answers(),
+                              .event_readers = ops_.feed().readers(),
+                              .events_lost = ops_.feed().lost()};
+  };
+  source.others = options_.others;
+  source.forgotten = [this](const std::string& run_id) { ops_.events().forget(run_id); };
+  return source;
+}
 
 StoreServerOptions CommonPort::server_options() {
   StoreServerOptions server;
@@ -39,7 +59,7 @@ bool CommonPort::serve(unsigned char first_byte, UniqueFd& socket) {
   if (begins_agent(first_byte)) {
     agents_.serve(std::move(socket));
   } else if (begins_http(first_byte)) {
-    http_.serve(std::move(socket));
+    http_.serve(std::move(socket), door_);
   } else {
     return false;
   }

@@ -9,8 +9,9 @@
 #include "rendezvous/core/text/source_list.hpp"
 #include "rendezvous/net/coordinator/agent_sessions.hpp"
 #include "rendezvous/net/daemon/admission.hpp"
-#include "rendezvous/net/daemon/http.hpp"
+#include "rendezvous/net/daemon/coordinator_source.hpp"
 #include "rendezvous/net/daemon/torchrun_refusal.hpp"
+#include "rendezvous/net/ops/ops_service.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 
 namespace boost::asio {
@@ -26,16 +27,20 @@ struct CommonPortOptions {
   Port port{0};
   StoreLimits store = {};
   ConnectionLimits connections = {};
-  std::string token = {};            ///< agents must prove it, and who asks for a page from elsewhere must send it
-  SourceList allowed = {};           ///< networks from which somebody may come without proving it
-  bool embedded = false;             ///< this process is an agent of the job and takes the coordinator with it
-  std::string only_job = {};         ///< AgentSessionsOptions::only_job
-  bool torchrun_store_here = false;  ///< TorchrunHostOptions::common_place
+  std::string token = {};                    ///< agents must prove it; over HTTP it is the right to steer
+  std::string read_token = {};               ///< over HTTP: to see, from elsewhere too
+  std::vector<std::string> host_names = {};  ///< OpsAccess::host_names, beside this machine's own
+  SourceList allowed = {};                   ///< networks from which somebody may come without proving it
+  bool embedded = false;                     ///< this process is an agent of the job and takes the coordinator with it
+  std::string only_job = {};                 ///< AgentSessionsOptions::only_job
+  bool torchrun_store_here = false;          ///< TorchrunHostOptions::common_place
+  std::optional<std::int64_t> pid = {};      ///< CoordinatorSourceOptions::pid, and below
+  HttpServer::Perform others = {};
   LogSink log = {};
 };
 
 /// The one port of a coordinator, in torchupd as in an agent that hosts: clients of the store, agents, and people and
-/// probes who ask for pages (/healthz, /readyz, /metrics, /status). Who comes in, and who gives way when descriptors
+/// probes who ask over HTTP (core/ops/ops_route.hpp). Who comes in, and who gives way when descriptors
 /// run out, is decided alike in both.
 class CommonPort {
  public:
@@ -50,16 +55,24 @@ class CommonPort {
   void set_agents_cut(bool cut) { agents_.set_cut(cut); }
   [[nodiscard]] StoreServer& server() { return server_; }
   [[nodiscard]] const StoreServer& server() const { return server_; }
+  /// For other doors to the same jobs, and for what becomes known of them.
+  [[nodiscard]] HttpServer& http() { return http_; }
+  [[nodiscard]] OpsService& ops() { return ops_; }
+  [[nodiscard]] CoordinatorSource& jobs() { return jobs_; }
 
  private:
   [[nodiscard]] StoreServerOptions server_options();
+  [[nodiscard]] CoordinatorSourceOptions source_options();
   bool serve(unsigned char first_byte, UniqueFd& socket);
 
   CommonPortOptions options_;
   Coordinator& coordinator_;
   Admission admission_;
   AgentSessions agents_;
-  HttpService http_;
+  CoordinatorSource jobs_;
+  OpsService ops_;
+  HttpServer http_;
+  std::shared_ptr<HttpDoor> door_;
   StoreServer server_;
   std::optional<TorchrunRefusal> refusal_;
 };

@@ -1,5 +1,7 @@
 #include "rendezvous/net/daemon/daemon.hpp"
 
+#include <unistd.h>
+
 #include <boost/asio/io_context.hpp>
 #include <utility>
 
@@ -8,6 +10,8 @@
 #include "rendezvous/net/daemon/admission.hpp"
 #include "rendezvous/net/daemon/common_port.hpp"
 #include "rendezvous/net/io/log.hpp"
+#include "rendezvous/net/ops/control_socket.hpp"
+#include "rendezvous/net/ops/http_port.hpp"
 
 namespace torchup {
 
@@ -40,6 +44,7 @@ class Daemon::Impl {
     }
     const auto port = port_ ? port_->listen() : store_->listen();
     if (!port) return failed(port.error().code == errc::bad_value ? 2 : 67, port.error());
+    if (port_ && settings_.control_socket) open_control_socket();
     return std::nullopt;
   }
 
@@ -57,12 +62,25 @@ class Daemon::Impl {
     return exit_code;
   }
 
+  void open_control_socket() {
+    auto socket = ControlSocket::make(runtime_directory(), ::getpid());
+    if (!socket) return log_.tell({LogLevel::warning, socket.error().message()});
+    control_socket_.emplace(std::move(*socket));
+    std::vector<UniqueFd> sockets;
+    sockets.push_back(control_socket_->take());
+    const auto door = std::make_shared<HttpDoor>();
+    door->access.own_uid = ::geteuid();
+    control_port_.emplace(loop_, port_->http(), std::move(sockets), door);
+  }
+
   CommonPortOptions port_options() {
     return {.bind = settings_.bind,
             .port = settings_.port,
             .store = settings_.store,
             .connections = settings_.connections,
             .token = settings_.token,
+            .read_token = settings_.read_token,
+            .host_names = settings_.host_names,
             .allowed = settings_.allowed,
             .torchrun_store_here = settings_.torchrun_store_here,
             .log = log_.sink()};
@@ -87,6 +105,8 @@ class Daemon::Impl {
   Coordinator coordinator_;
   std::optional<CommonPort> port_;
   std::optional<StoreServer> store_;  ///< in place of it
+  std::optional<ControlSocket> control_socket_;
+  std::optional<HttpPort> control_port_;
   bool ended_ = false;
 };
 

@@ -28,6 +28,13 @@ std::string user_name(uid_t uid) {
 
 }  // namespace
 
+std::vector<std::string> own_names() {
+  std::string name = own_host_name();
+  std::vector<std::string> names{name.substr(0, name.find('.'))};
+  if (names.front() != name) names.push_back(std::move(name));
+  return names;
+}
+
 std::optional<OpsPeer> peer_at(int socket) {
   int family = 0;
   socklen_t size = sizeof family;

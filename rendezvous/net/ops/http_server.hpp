@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -66,6 +67,9 @@ struct HttpLimits {
 
 /// True for a byte with which an HTTP request may begin: a capital letter.
 [[nodiscard]] constexpr bool begins_http(unsigned char first_byte) { return first_byte >= 'A' && first_byte <= 'Z'; }
+
+/// What this machine calls itself, with its domain and without.
+[[nodiscard]] std::vector<std::string> own_names();
 
 /// Who is at the other end, a user of this machine or an address. Nothing: he has gone.
 [[nodiscard]] std::optional<OpsPeer> peer_at(int socket);

@@ -1,11 +1,9 @@
-#include "rendezvous/net/daemon/pages.hpp"
+#include "rendezvous/net/daemon/status_text.hpp"
 
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "rendezvous/core/ops/metrics_text.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
-#include "rendezvous/net/ops/process_numbers.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 
 namespace torchup {
@@ -39,7 +37,9 @@ nlohmann::ordered_json job_json(const JobView& job) {
   return page;
 }
 
-std::string status_page(const StoreServerStatus& status, const Coordinator& coordinator) {
+}  // namespace
+
+std::string status_text(const StoreServerStatus& status, const Coordinator& coordinator) {
   nlohmann::ordered_json page{{"connections", status.connections},
                               {"keys", status.keys},
                               {"queues", status.queues},
@@ -53,24 +53,6 @@ std::string status_page(const StoreServerStatus& status, const Coordinator& coor
   page["jobs"] = nlohmann::ordered_json::object();
   for (const auto& [run_id, job] : coordinator.jobs()) page["jobs"][run_id.value()] = job_json(job);
   return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
-
-std::string metrics_page(const StoreServerStatus& status, const Coordinator& coordinator) {
-  return process_metrics(process_numbers(TORCHUP_VERSION)) +
-         coordinator_metrics({.store = status, .late_workers = coordinator.late_workers()});
-}
-
-}  // namespace
-
-HttpOptions::Pages pages(std::function<StoreServerStatus()> status, const Coordinator& coordinator) {
-  const HttpOptions::Page serving = probe_page([] { return "ok"; });  // who is not, does not answer
-  return {
-      {"/healthz", serving},
-      {"/readyz", serving},
-      {"/metrics",
-       {std::string{metrics_content_type}, [status, &coordinator] { return metrics_page(status(), coordinator); }}},
-      {"/status", {"application/json", [status, &coordinator] { return status_page(status(), coordinator); }}},
-  };
 }
 
 }  // namespace torchup
