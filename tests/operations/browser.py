@@ -82,13 +82,13 @@ class Browser:
             options = {"binary": chromium, "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000",
                                                     "--disable-dev-shm-usage", "--no-first-run"]}
             answer = self.call("POST", "/session", {"capabilities": {"alwaysMatch": {
-                "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}}}, limit_s=100)
+                "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}}})
             self.session = f"/session/{answer['sessionId']}"
         except BaseException:
             self.end()
             raise
 
-    def call(self, method, path, body=None, limit_s=60):
+    def call(self, method, path, body=None, limit_s=100):
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", method=method,
                                          data=None if body is None else json.dumps(body).encode(),
                                          headers={"Content-Type": "application/json"})
@@ -172,12 +172,12 @@ class Browser:
                 urls.append(message["params"]["request"]["url"])
         return urls
 
-    def until(self, script, *arguments, limit_s=60):
+    def until(self, script, *arguments):
         """The first true value of the script's."""
-        return until(lambda: self.run(script, *arguments), script, limit_s)
+        return until(lambda: self.run(script, *arguments), script)
 
-    def until_text(self, selector, part, limit_s=60):
-        return until(lambda: part in (self.text(selector) or ""), f"'{part}' in {selector}", limit_s)
+    def until_text(self, selector, part):
+        return until(lambda: part in (self.text(selector) or ""), f"'{part}' in {selector}")
 
     def close(self):
         try:

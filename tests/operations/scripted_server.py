@@ -57,7 +57,7 @@ def job(run_id="a1", nodes=None, **more):
     """A job of two nodes with four ranks each, running."""
     now = 1_700_000_600.0
     nodes = nodes or {"n0": node("node0", 0, "rrrr"), "n1": node("node1", 4, "rrrr", group_rank=1)}
-    world_size = sum(len(each["ranks"]) for each in nodes.values())
+    world_size = sum(len(each.get("ranks", "")) for each in nodes.values())
     return {"schema": 1, "run_id": run_id, "name": "train.py", "phase": "running", "started": utc(now - 600), "ended": None,
             "now": utc(now), "seq": 0, "round": 1, "world_size": world_size, "min_nodes": 1, "max_nodes": len(nodes),
             "restart_count": 1, "max_restarts": 3, "membership_changes": 0, "master": "10.0.0.1:29500", "waits_for": "",
@@ -96,7 +96,7 @@ class ScriptedServer:
         self.jobs = {each["run_id"]: each for each in jobs}
         self.events = {each["run_id"]: [] for each in jobs}
         self.refuses = {}    # path: (status, error's message)
-        self.requests = []   # (method, path, headers, body)
+        self.requests = []   # (method, path, headers by their names in lower case, body)
         self.streams = []    # (run id or None, queue)
         self.opened = 0      # streams so far
         self.port = 0
@@ -166,7 +166,8 @@ class ScriptedServer:
 
     def answer(self, request, body):
         with self.lock:
-            self.requests.append((request.command, request.path, dict(request.headers), body))
+            self.requests.append((request.command, request.path,
+                                  {name.lower(): value for name, value in request.headers.items()}, body))
         path, _, query = request.path.partition("?")
         if path == "/" or path.startswith("/jobs/"):
             nonce = base64.b64encode(os.urandom(16)).decode()
