@@ -34,8 +34,8 @@ Moment this_moment() {
 
 /// What all readers share, and what was made for one of them and does for others.
 struct EventFeed::Shared : std::enable_shared_from_this<Shared> {
-  Shared(asio::io_context& on, const EventRings& events, OpsSource& jobs)
-      : loop{on}, rings{events}, source{&jobs}, batch{on}, second{on} {}
+  Shared(asio::io_context& on, const EventRings& kept, OpsSource& jobs)
+      : loop{on}, rings{kept}, source{&jobs}, batch{on}, second{on} {}
 
   /// How far somebody is with a job, by the number of an event or a page's revision, and what he may see.
   using Place = std::tuple<std::string, Right, std::uint64_t>;
@@ -179,7 +179,7 @@ EventFeed::Shared::Made EventFeed::Shared::all_rows(Right right) {
   std::size_t mixed = 1;
   for (JobPage* const page : source->pages()) {
     const std::string& run_id = page->run_id().value();
-    texts.push_back(page->row(right, this_moment(), rings.last(run_id)));
+    texts.push_back(page->row(this_moment(), rings.last(run_id)));
     mixed = mixed * 31 + (std::hash<std::string>{}(run_id) ^ page->revision());
   }
   auto text = std::make_shared<const std::string>(jobs_text(texts, right, this_moment()));

@@ -82,8 +82,8 @@ void OpsService::perform_hosted(const OpsCall& call, HttpServer::Reply reply) {
   if (call.route == OpsRoute::jobs_stream) return reply(feed_.follow(call));
   if (call.route == OpsRoute::jobs) {
     std::vector<std::string> rows;
-    for (const JobPage* page : source_.pages()) {
-      rows.push_back(page->row(call.caller.right, this_moment(), rings_.last(page->run_id().value())));
+    for (JobPage* const page : source_.pages()) {
+      rows.push_back(page->row(this_moment(), rings_.last(page->run_id().value())));
     }
     OpsAnswer answer;
     answer.body = jobs_text(rows, call.caller.right, this_moment());
