@@ -78,6 +78,13 @@ std::string Coordinator::agent_at(const std::string& host) const {
   return {};
 }
 
+bool Coordinator::is_drained(const std::string& agent) const {
+  const Membership& members = rendezvous_->members();
+  return std::ranges::any_of(members.slots(), [&](const auto& entry) {
+    return agent_name(NodeId{entry.first}) == agent && members.at(entry.second).drained;
+  });
+}
+
 void Coordinator::accept(const ConnectionPtr& connection, std::function<void(const CoordinatorFrame&)> deliver) {
   sessions_.emplace(connection->number, Session{connection, std::move(deliver)});
   connection->sides[Connection::coordinator].on_closed = [this, number = connection->number](bool end_of_file) {

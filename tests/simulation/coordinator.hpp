@@ -27,6 +27,8 @@ class Coordinator {
 
   [[nodiscard]] Process* process() { return rendezvous_ ? process_.get() : nullptr; }
   [[nodiscard]] const Rendezvous* rendezvous() const { return rendezvous_ ? &*rendezvous_ : nullptr; }
+  /// Whether the agent of that name is a drained member.
+  [[nodiscard]] bool is_drained(const std::string& agent) const;
   [[nodiscard]] std::string roster() const { return rendezvous_->roster(process_->clock()); }
 
   /// A connection is there: what the agent writes on it is given to `heard`, what it is to read goes to `deliver`.

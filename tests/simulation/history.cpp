@@ -246,7 +246,7 @@ void History::check_settled() {
   if (rendezvous.verdict()) return;
   int live = 0;
   for (const auto& agent : agents_) {
-    live += agent->alive() && !agent->over() && !agent->left() && !promises_.is_drained(agent->name());
+    live += agent->alive() && !agent->over() && !agent->left() && !coordinator_->is_drained(agent->name());
   }
   const int size = round_size(promises_.range(), terms_.nodes_multiple_of, live);
   if (size == 0) return;

@@ -106,6 +106,7 @@ struct Judgement {
   std::vector<Failure> failures = {};
   int stop_signal = 15;
   bool kill_now = false;
+  bool save = false;
   More more = {};
 };
 void fields(auto& a, Judgement& m) {
@@ -114,7 +115,7 @@ void fields(auto& a, Judgement& m) {
   a.list("failures", m.failures, failures_told_max);
   wire::signal_number(a, m.stop_signal);
   a(m.kill_now);
-  a.later(m.more.flag, m.more.word);
+  a.later(m.save, m.more.flag, m.more.word);
 }
 struct Ends {
   Judgement verdict = {};
@@ -221,9 +222,9 @@ TEST_CASE("today's release reads a later one's frames without what is new in the
   REQUIRE(agent_frame(framed(16, written(later_join(true)))) == AgentFrame{todays_join()});
   REQUIRE(agent_frame(framed(21, written(later_resume(4)))) == AgentFrame{todays_resume(Resume::Stage::failed)});
   REQUIRE(agent_frame(framed(18, written(later_resume(4).failed))) == AgentFrame{todays_resume({}).failed});
-  const later::Ends end{{1, "why", {{{failure(), added}}, {{failure(), added}}}, 2, true, added}, added};
+  const later::Ends end{{1, "why", {{{failure(), added}}, {{failure(), added}}}, 2, true, true, added}, added};
   REQUIRE(coordinator_frame(framed(83, written(end))) ==
-          CoordinatorFrame{End{{1, "why", {failure(), failure()}, 2, true}}});
+          CoordinatorFrame{End{{1, "why", {failure(), failure()}, 2, true, true}}});
 }
 
 TEST_CASE("a later release reads today's frames and has its defaults for what they lack", "[unit][agent_codec]") {
@@ -279,6 +280,24 @@ TEST_CASE("a release that knows no word of hangs is understood, and understands"
   REQUIRE(agent_frame(framed(16, former)) != AgentFrame{join});
 }
 
+TEST_CASE("a release that knows no orders is understood, and understands", "[unit][agent_codec]") {
+  // It gets a signal where another would be asked to save, and its words have no more to them than before.
+  const StopWorkers stop{Round{4}, StopCause::membership_change, "restarted by ada", true, true};
+  const std::string whole = written(stop);
+  REQUIRE(coordinator_frame(framed(82, whole.substr(0, whole.size() - 2))) ==
+          CoordinatorFrame{StopWorkers{Round{4}, StopCause::membership_change, "restarted by ada"}});
+  const Leave leave{.exit_code = 75, .reason = "saved", .stop_signal = 0, .saved = true};
+  const std::string said = written(leave);
+  Leave former = leave;
+  former.saved = false;
+  REQUIRE(agent_frame(framed(20, said.substr(0, said.size() - 1))) == AgentFrame{former});
+  const KeepAlive alive{7, ProgressReport{.watched = true}, NodeReport{.ranks = "r"}};
+  const KeepAlive before{7, ProgressReport{.watched = true}};
+  const std::string short_one = written(before);
+  REQUIRE(written(alive).starts_with(short_one.substr(0, short_one.size() - 1)));
+  REQUIRE(agent_frame(framed(3, short_one.substr(0, short_one.size() - 1))) == AgentFrame{before});
+}
+
 TEST_CASE("a choice that only a later release knows has the meaning that PROTOCOL.md gives it", "[unit][agent_codec]") {
   Join join = todays_join();
   join.terms.rank_order = static_cast<RankOrder>(77);
@@ -306,7 +325,7 @@ TEST_CASE("a choice that only a later release knows has the meaning that PROTOCO
 }
 
 TEST_CASE("a frame of a type that only a later release knows is passed over", "[unit][agent_codec]") {
-  for (const std::uint8_t type : {std::uint8_t{4}, std::uint8_t{25}, std::uint8_t{63}}) {
+  for (const std::uint8_t type : {std::uint8_t{4}, std::uint8_t{28}, std::uint8_t{63}}) {
     const std::string bytes = framed(type, "whatever") + framed(type, "") + encode(AgentFrame{KeepAlive{7}}) + "\x02";
     std::string_view input = bytes;
     REQUIRE(**take_agent_frame(input) == AgentFrame{KeepAlive{7}});
@@ -315,7 +334,7 @@ TEST_CASE("a frame of a type that only a later release knows is passed over", "[
     REQUIRE_FALSE(take_agent_frame(alone)->has_value());
     REQUIRE(alone.empty());
   }
-  for (const std::uint8_t type : {std::uint8_t{64}, std::uint8_t{87}, std::uint8_t{127}}) {
+  for (const std::uint8_t type : {std::uint8_t{64}, std::uint8_t{89}, std::uint8_t{127}}) {
     const std::string bytes = framed(type, "whatever") + encode(CoordinatorFrame{KeepAliveAnswer{7}});
     std::string_view input = bytes;
     REQUIRE(**take_coordinator_frame(input) == CoordinatorFrame{KeepAliveAnswer{7}});
@@ -323,8 +342,11 @@ TEST_CASE("a frame of a type that only a later release knows is passed over", "[
   }
 }
 
-TEST_CASE("the job file grows as frames do", "[unit][job_codec]") {
-  // Made longer within: a later release's fields stand at the end of the terms, of a node, of its Join, of the job.
+namespace {
+
+constexpr std::size_t job_head = std::string_view{"torchupd job\n"}.size() + 4 + 8;
+
+SavedJob todays_job() {
   SavedJob job;
   job.run_id = RunId{"job"};
   job.snapshot.terms = terms();
@@ -334,27 +356,47 @@ TEST_CASE("the job file grows as frames do", "[unit][job_codec]") {
   join.former.reset();
   job.snapshot.members.push_back({join, JobSnapshot::Stage::ready, false, "10.0.0.1", 0, {}});
   job.snapshot.next_seniority = 1;
+  return job;
+}
 
-  const std::string today = encode_job(job);
-  REQUIRE(decode_job(today).value() == job);
-  // The snapshot is the last part of the file and the last structure but SavedJob, whose fields end with it: bytes
-  // behind it are fields of a later SavedJob, and bytes within its length fields of a later snapshot.
-  constexpr std::size_t head = std::string_view{"torchupd job\n"}.size() + 4 + 8;
-  std::string body = today.substr(head);
-  const std::size_t snapshot_at = 4 + job.run_id.value().size();
+/// The file of `today` with a snapshot that ends otherwise: `cut` bytes sooner, then `more`, and `behind` behind it.
+///
+/// The snapshot is the last part of the file and the last structure but SavedJob, whose fields end with it: bytes
+/// behind it are fields of a later SavedJob, and bytes within its length fields of a later snapshot.
+std::string with_end(const std::string& today, std::size_t cut, const std::string& more, const std::string& behind) {
+  std::string body = today.substr(job_head);
+  const std::size_t snapshot_at = 4 + todays_job().run_id.value().size();
   const auto length = static_cast<std::uint32_t>(body.size() - snapshot_at - 4);
   REQUIRE(body.substr(snapshot_at, 4) == number(length));
-  body.replace(snapshot_at, 4, number(length + 9));
-  body +=
-      "snapshot+"
-      "job+";
+  body.replace(snapshot_at, 4,
+               number(length - static_cast<std::uint32_t>(cut) + static_cast<std::uint32_t>(more.size())));
+  body.resize(body.size() - cut);
+  body += more + behind;
   std::uint64_t sum = 0xcbf29ce484222325u;
   for (const char byte : body) sum = (sum ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
-  const std::string later = today.substr(0, head - 8) + number(static_cast<std::uint32_t>(sum)) +
-                            number(static_cast<std::uint32_t>(sum >> 32)) + body;
-  const auto read = decode_job(later);
+  return today.substr(0, job_head - 8) + number(static_cast<std::uint32_t>(sum)) +
+         number(static_cast<std::uint32_t>(sum >> 32)) + body;
+}
+
+}  // namespace
+
+TEST_CASE("the job file grows as frames do", "[unit][job_codec]") {
+  const SavedJob job = todays_job();
+  const std::string today = encode_job(job);
+  REQUIRE(decode_job(today).value() == job);
+  const auto read = decode_job(with_end(today, 0, "snapshot+", "job+"));
   if (!read) FAIL(read.error().context);
   REQUIRE(*read == job);
+}
+
+TEST_CASE("a job file from before there were orders is read, and has none", "[unit][job_codec]") {
+  SavedJob job = todays_job();
+  constexpr std::size_t no_orders = 4 + 1 + 4 + 1;  // the length, no range, no agent, no planned stop
+  const auto read = decode_job(with_end(encode_job(job), no_orders, "", ""));
+  if (!read) FAIL(read.error().context);
+  REQUIRE(*read == job);
+  job.snapshot.orders = {NodeRange{1, 2}, {"a_1"}, true};
+  REQUIRE(decode_job(encode_job(job)).value() == job);
 }
 
 TEST_CASE("a job file with a phase or stage that only a later release knows is told to be a later one's",
