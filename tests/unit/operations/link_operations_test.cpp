@@ -138,7 +138,7 @@ TEST_CASE("of events 10 a second are told, and those that are lost are counted",
   REQUIRE(second.front().lost == 10);
   SECTION("one that is too long is lost, and takes nobody's place") {
     agent.written.clear();
-    agent.now += 10s;
+    agent.now += 5s;
     agent.say(NodeEvent{.line = std::string(node_event_bytes_max + 1, 'x')});
     REQUIRE(agent.all_written<NodeEvent>().empty());
     for (int i = 0; i < 60; ++i) agent.say(NodeEvent{.line = std::string(node_event_bytes_max, 'x')});
@@ -146,7 +146,7 @@ TEST_CASE("of events 10 a second are told, and those that are lost are counted",
     REQUIRE(agent.all_written<NodeEvent>().front().lost == 21);
   }
   SECTION("what happens while there is no connection is lost, too") {
-    agent.now += 10s;
+    agent.now += 5s;
     agent.step(link::Closed{agent.line, "reset"});
     agent.say(NodeEvent{.line = "unheard"});
     agent.reconnect();
