@@ -56,7 +56,7 @@ std::string bash_script() {
     return fmt::format("    --{}) COMPREPLY=($(compgen -W '{}' -- \"$word\")); return ;;\n", option.name,
                        spaced(option.choices));
   });
-  return fmt::format(R"(_torchupctl() {{
+  return fmt::format(R"sh(_torchupctl() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} verb= options= at
   case $before in
 {}  esac
@@ -76,10 +76,9 @@ std::string bash_script() {
   else
     COMPREPLY=($(compgen -f -W "$({})" -- "$word"))
   fi
-}
-}
+}}
 complete -o filenames -F _torchupctl torchupctl
-)",
+)sh",
                      choices, options_by_verb(), option_names(common_options()), verb_names(), run_ids);
 }
 

@@ -12,8 +12,6 @@
 
 namespace torchup {
 
-extern const std::string_view event_schema_text;  // embedded: launcher/core/event_schema.json
-
 namespace {
 
 constexpr auto long_time = std::chrono::hours{1};
@@ -79,7 +77,6 @@ int follow_events(JobStory& story, bool as_json, std::int64_t last) {
 int run_events(const Command& command) {
   const bool as_json = command.options.flag("json"), follow = command.options.flag("follow");
   const std::string word = command.operands.empty() ? "" : command.operands[0];
-  if (command.options.flag("schema")) return give(event_schema_text);
   if (is_event_file(word)) return show_file(word, follow, as_json);
   auto found = find_target(command, word);
   if (const int* const code = std::get_if<int>(&found)) return *code;

@@ -1,4 +1,4 @@
-// ledger, report, timeline and explain: what jobs have left.
+// ledger, report and explain: what jobs have left.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -127,12 +127,12 @@ int run_report(const Command& command) {
   if (!command.options.has("output")) return complain("report needs --output FILE", CtlExit::usage);
   const std::vector<std::string>& files = command.operands;
   TimeFold fold;
-  struct Placed {
+  struct TimedEvent {
     std::int64_t time_us;
     std::string node;
     json event;
   };
-  std::vector<Placed> all;
+  std::vector<TimedEvent> all;
   const auto refused = each_event(files, [&](std::size_t file, std::string_view line, const json& event) {
     const std::string node = node_name(event, file, files.size());
     add_to_fold(fold, line, node);
@@ -140,9 +140,9 @@ int run_report(const Command& command) {
   });
   if (refused) return *refused;
   if (all.empty()) return complain("there are no events in these files", CtlExit::no);
-  std::ranges::stable_sort(all, {}, &Placed::time_us);
+  std::ranges::stable_sort(all, {}, &TimedEvent::time_us);
   ReportData report;
-  for (const Placed& placed : all) report.add(placed.node, placed.event);
+  for (const TimedEvent& placed : all) report.add(placed.node, placed.event);
   for (const std::string& path : report.incident_paths()) {
     const auto text = read_regular_file(path, incident_bytes_max);
     if (!text || text->size() > incident_bytes_max)

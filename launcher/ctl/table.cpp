@@ -36,9 +36,9 @@ std::vector<std::string> Table::lines() const {
     std::string line;
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       const std::string_view cell = cell_of(i);
-      const std::string blanks(widths[i] - columns_of(cell), ' ');
+      const std::string padding(widths[i] - columns_of(cell), ' ');
       if (i > 0) line += "  ";
-      line += columns_[i].right ? blanks + std::string{cell} : std::string{cell} + blanks;
+      line += columns_[i].right ? padding + std::string{cell} : std::string{cell} + padding;
     }
     line.erase(line.find_last_not_of(' ') + 1);
     lines.push_back(std::move(line));

@@ -113,8 +113,8 @@ bool ends_by_key() {
   std::array<char, 64> keys{};
   const ssize_t count = ::read(keyboard, keys.data(), keys.size());
   if (count <= 0) return count == 0 || errno != EINTR;
-  const auto* const end = keys.data() + count;
-  return std::find_if(keys.data(), end, [](char c) { return c == 'q' || c == 'Q' || c == '\x03'; }) != end;
+  const auto end = keys.begin() + count;
+  return std::find_if(keys.begin(), end, [](char c) { return c == 'q' || c == 'Q' || c == '\x03'; }) != end;
 }
 
 std::vector<std::string> page_of(const Watched& watched) {
