@@ -59,7 +59,7 @@ std::optional<std::int64_t> read_utc(std::string_view text) {
     if (!number || fraction.find_first_not_of("0123456789", 1) != std::string_view::npos) return std::nullopt;
     us = *number;
   }
-  const auto whole = sys_days{date} + hours{*hour} + minutes{*minute} + seconds{*second};
+  const auto whole = sys_days{date} + hours{*hour} + minutes{*minute} + std::chrono::seconds{*second};
   return duration_cast<microseconds>(whole.time_since_epoch()).count() + us;
 }
 
