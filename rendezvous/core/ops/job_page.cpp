@@ -56,36 +56,49 @@ void JobPage::begin_anew() {
 
 void JobPage::show(const JobView& view, const Moment& at) {
   if (ended_at_ && view.phase != "ended") begin_anew();
-  ++revision_;  // of all that is seen to be different now
+  const std::uint64_t before = revision_++;  // of all that is seen to be different now
   ++sighting_;
-  sums_.reset();
-  if (view_.verdict != view.verdict) {
-    verdict_.emplace(verdict_text(view.verdict));
-    verdict_revision_ = revision_;
-  }
-  view_ = {.phase = view.phase,
-           .round = view.round,
-           .min_nodes = view.min_nodes,
-           .max_nodes = view.max_nodes,
-           .restart_count = view.restart_count,
-           .membership_changes = view.membership_changes,
-           .max_restarts = view.max_restarts,
-           .world_size = view.world_size,
-           .master = view.master,
-           .waits_for = view.waits_for,
-           .last = view.last,
-           .more_missing = view.more_missing,
-           .verdict = view.verdict};
-  for (const JobView::Node& node : view.nodes) see(node);
-  drop_unseen();
+  bool changed = take_head(view, at);
+  for (const JobView::Node& node : view.nodes) changed = see(node) || changed;
+  changed = drop_unseen() || changed;
   if (!started_us_ && !rows_.empty()) started_us_ = at.utc_us;
-  if (!ended_at_ && view.phase == "ended") {
-    ended_us_ = at.utc_us;
-    ended_at_ = at.now;
+  if (changed) {
+    sums_.reset();
+  } else {
+    revision_ = before;
   }
 }
 
-void JobPage::see(const JobView::Node& node) {
+/// All but the nodes. True: it is not as it was.
+bool JobPage::take_head(const JobView& view, const Moment& at) {
+  JobView head{.phase = view.phase,
+               .round = view.round,
+               .min_nodes = view.min_nodes,
+               .max_nodes = view.max_nodes,
+               .restart_count = view.restart_count,
+               .membership_changes = view.membership_changes,
+               .max_restarts = view.max_restarts,
+               .world_size = view.world_size,
+               .master = view.master,
+               .waits_for = view.waits_for,
+               .last = view.last,
+               .more_missing = view.more_missing,
+               .verdict = view.verdict};
+  if (head == view_) return false;
+  if (head.verdict != view_.verdict) {
+    verdict_.emplace(verdict_text(head.verdict));
+    verdict_revision_ = revision_;
+  }
+  view_ = std::move(head);
+  if (!ended_at_ && view_.phase == "ended") {
+    ended_us_ = at.utc_us;
+    ended_at_ = at.now;
+  }
+  return true;
+}
+
+/// True: it is new, or not as it was.
+bool JobPage::see(const JobView::Node& node) {
   std::string id = node.node.empty() ? node.host : node.node;
   auto found = row_of_.find(id);
   // Only members have ids, and of torchrun's agents several may be on a host.
@@ -95,12 +108,17 @@ void JobPage::see(const JobView::Node& node) {
   }
   if (found == row_of_.end()) {
     found = row_of_.emplace(id, rows_.size()).first;
-    rows_.push_back({.id = std::move(id), .seen = node, .place_revision = revision_, .report_revision = revision_});
+    rows_.push_back({.id = std::move(id),
+                     .seen = node,
+                     .sighting = sighting_,
+                     .place_revision = revision_,
+                     .report_revision = revision_});
     ++stale_;
+    return true;
   }
   Row& row = rows_[found->second];
   row.sighting = sighting_;
-  if (row.seen == node) return;
+  if (row.seen == node) return false;
   if (row.seen.local_world_size != node.local_world_size) {
     if (row.report) set_right(*row.report, node.local_world_size);
     stale(row, row.report_text);
@@ -109,6 +127,7 @@ void JobPage::see(const JobView::Node& node) {
   row.seen = node;
   stale(row, row.place_text);
   row.place_revision = revision_;
+  return true;
 }
 
 void JobPage::stale(Row& row, std::string& text) {
@@ -116,10 +135,12 @@ void JobPage::stale(Row& row, std::string& text) {
   text.clear();
 }
 
-void JobPage::drop_unseen() {
-  for (std::size_t row = rows_.size(); row-- > 0;) {
+bool JobPage::drop_unseen() {
+  const std::size_t before = rows_.size();
+  for (std::size_t row = before; row-- > 0;) {
     if (rows_[row].sighting != sighting_) forget(row);
   }
+  return rows_.size() < before;
 }
 
 void JobPage::forget(std::size_t at) {

@@ -142,8 +142,9 @@ class JobPage {
   };
 
   void begin_anew();
-  void see(const JobView::Node& node);
-  void drop_unseen();
+  [[nodiscard]] bool take_head(const JobView& view, const Moment& at);
+  [[nodiscard]] bool see(const JobView::Node& node);
+  [[nodiscard]] bool drop_unseen();
   void forget(std::size_t row);
   void stale(Row& row, std::string& text);
   [[nodiscard]] const Sums& sums() const;
@@ -183,9 +184,7 @@ class JobPage {
   mutable std::optional<Sums> sums_;
 };
 
-/// `GET /v1/jobs`: `rows` of JobPage::row.
+/// `GET /v1/jobs`: `rows` of JobPage::row. It is a merge patch of itself too, for a list is told whole.
 [[nodiscard]] std::string jobs_text(const std::vector<std::string>& rows, Right right, const Moment& at);
-/// A merge patch to that list: a list is told whole.
-[[nodiscard]] std::string jobs_change(const std::vector<std::string>& rows, const Moment& at);
 
 }  // namespace torchup

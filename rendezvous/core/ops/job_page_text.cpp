@@ -298,30 +298,16 @@ std::string JobPage::row(const Moment& at, std::uint64_t seq) {
   return out;
 }
 
-namespace {
-
-std::string list_of(const std::vector<std::string>& rows) {
-  std::string out = "[";
-  for (const std::string& row : rows) out += (out.size() > 1 ? "," : "") + row;
-  return out + "]";
-}
-
-}  // namespace
-
 std::string jobs_text(const std::vector<std::string>& rows, Right right, const Moment& at) {
+  std::string list = "[";
+  for (const std::string& row : rows) list += (list.size() > 1 ? "," : "") + row;
   std::string out;
   JsonObject{out}
       .number("schema", job_page_schema)
       .text("right", to_text(right))
       .text("now", utc_text(at.utc_us))
-      .json("jobs", list_of(rows))
+      .json("jobs", list + "]")
       .end();
-  return out;
-}
-
-std::string jobs_change(const std::vector<std::string>& rows, const Moment& at) {
-  std::string out;
-  JsonObject{out}.text("now", utc_text(at.utc_us)).json("jobs", list_of(rows)).end();
   return out;
 }
 

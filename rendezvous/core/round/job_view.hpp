@@ -38,6 +38,7 @@ struct JobView {
   std::vector<Node> nodes = {};  ///< by host name
   std::size_t more_missing = 0;  ///< expected hosts that are missing too, beyond missing_shown_max
   std::optional<Verdict> verdict = {};
+  friend bool operator==(const JobView&, const JobView&) = default;
 };
 
 }  // namespace torchup

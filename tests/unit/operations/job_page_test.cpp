@@ -209,15 +209,27 @@ TEST_CASE("a row of the list has numbers, and nothing that grows", "[unit][job_p
   REQUIRE(page.row(at(2s), 5).size() < 4096);
 }
 
-TEST_CASE("lists of jobs are whole in a page and in a change", "[unit][job_page]") {
+TEST_CASE("a list of jobs is whole, and a change of itself", "[unit][job_page]") {
   const json page = json::parse(jobs_text({R"({"run_id":"a"})", R"({"run_id":"b"})"}, Right::read, at(0s)));
   REQUIRE(names(page) == std::set<std::string>{"schema", "right", "now", "jobs"});
   REQUIRE(page["right"] == "read");
   REQUIRE(page["jobs"].size() == 2);
   REQUIRE(json::parse(jobs_text({}, Right::control, at(0s)))["jobs"] == json::array());
   json patched = page;
-  patched.merge_patch(json::parse(jobs_change({}, at(1s))));
+  patched.merge_patch(json::parse(jobs_text({}, Right::read, at(1s))));
   REQUIRE(patched["jobs"].empty());
+}
+
+TEST_CASE("nothing changes where nothing has", "[unit][job_page]") {
+  JobPage page{RunId{"a"}, "head"};
+  JobView view = running({node("a", 0), node("b", 1)});
+  page.show(view, at(0s));
+  const std::uint64_t before = page.revision();
+  page.show(view, at(1s));
+  REQUIRE(page.revision() == before);
+  view.last = "node b is silent";
+  page.show(view, at(2s));
+  REQUIRE(page.revision() > before);
 }
 
 TEST_CASE("what workers wrote is for those alone who may control", "[unit][job_page]") {
