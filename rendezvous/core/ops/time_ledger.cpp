@@ -92,7 +92,7 @@ std::string seconds_text_of(std::int64_t us) { return fmt::format("{}.{:06}", us
 std::string loss_line(std::string_view word, std::int64_t us, const TimeLedger& ledger, std::string_view comment) {
   const std::int64_t all = ledger.rank_us();
   const Unit unit = unit_of(all);
-  return fmt::format("  {:<10}  {:4.1f} %  {:>6.2f} {:<3}  {}", word, share(us, all), in(unit, us), unit.sign, comment);
+  return fmt::format("  {:<10}{:>5.1f} % {:>6.2f} {}   {}", word, share(us, all), in(unit, us), unit.sign, comment);
 }
 
 }  // namespace

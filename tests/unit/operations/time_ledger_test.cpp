@@ -77,11 +77,11 @@ TEST_CASE("people read the head, the four largest losses and the rest", "[unit][
   LedgerCounts counts{.ranks = 16, .lasted_us = 4323'000'000, .restarts = 2, .redone_steps = 1'212};
   CHECK(ledger_lines(ledger, counts) == std::vector<std::string>{
                                             "16 ranks x 1:12:03 = 19.2 rank hours, 91.3 % useful",
-                                            "  failures     4.1 %    0.79 h    2 restarts: detection, stop, new start",
-                                            "  redone       2.0 %    0.38 h    1,212 steps since the last checkpoints",
-                                            "  start-up     1.6 %    0.30 h    until the first steps",
-                                            "  waiting      0.5 %    0.10 h    for nodes",
-                                            "  others       0.5 %    0.10 h    slow ranks, shutdown",
+                                            "  failures    4.1 %   0.79 h   2 restarts: detection, stop, new start",
+                                            "  redone      2.0 %   0.38 h   1,212 steps since the last checkpoints",
+                                            "  start-up    1.6 %   0.30 h   until the first steps",
+                                            "  waiting     0.5 %   0.10 h   for nodes",
+                                            "  others      0.5 %   0.10 h   shutdown, slow ranks",
                                         });
 }
 
