@@ -1,5 +1,8 @@
 #include "rendezvous/net/ops/http_server.hpp"
 
+#include <regex>
+
+#include "rendezvous/net/ops/page_port.hpp"
 #include "tests/net/ops_server.hpp"
 
 using namespace torchup;
@@ -203,4 +206,34 @@ TEST_CASE("the page has a policy of its own each time", "[net][ops]") {
   const std::string first = policy();
   REQUIRE(first.find("default-src 'none'") != std::string::npos);
   REQUIRE(policy() != first);
+}
+
+TEST_CASE("a page's port is open while it is used, and its address is the key", "[net][ops]") {
+  OpsServer server;
+  server.jobs.add("a/b");
+  PagePort page{server.loop, server.http, {.idle = 200ms}};
+  const auto url = page.open("a/b");
+  REQUIRE(url.has_value());
+  REQUIRE(std::regex_match(*url, std::regex{"http://127\\.0\\.0\\.1:[0-9]+/jobs/a%2Fb#token=[0-9a-f]{32}"}));
+  REQUIRE(page.open("a/b") == url);
+  REQUIRE(*page.open("") == std::regex_replace(*url, std::regex{"jobs/a%2Fb"}, ""));
+  const std::string token = url->substr(url->rfind('=') + 1);
+  const auto connect = [&] {
+    return OpsServer::Peer{server, test::connected_to(std::stoi(url->substr(url->rfind(':') + 1)))};
+  };
+  auto follower = connect();
+  follower.ask("/v1/jobs/a%2Fb/stream", "Authorization: Bearer " + token + "\r\n");
+  REQUIRE(follower.hears("event: snapshot\n"));
+  auto stranger = connect();
+  stranger.post("/v1/jobs/a%2Fb/restart", "{}");
+  REQUIRE(stranger.status() == 401);
+  auto steerer = connect();
+  steerer.post("/v1/jobs/a%2Fb/restart", "{}", "Authorization: Bearer " + token + "\r\n");
+  REQUIRE(steerer.status() == 200);
+  const auto later = std::chrono::steady_clock::now() + 300ms;
+  REQUIRE(server.until([&] { return std::chrono::steady_clock::now() >= later; }));
+  REQUIRE(page.is_open());  // for somebody follows
+  follower.leave();
+  REQUIRE(server.until([&] { return !page.is_open(); }));
+  REQUIRE(*page.open("a/b") != *url);
 }

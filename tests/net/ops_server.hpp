@@ -1,5 +1,6 @@
 #pragma once
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -20,6 +21,16 @@
 namespace torchup::test {
 
 inline OpsPeer from_here() { return {.address = "127.0.0.1", .of_this_machine = true}; }
+/// A port of 127.0.0.1.
+inline UniqueFd connected_to(int port) {
+  UniqueFd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_port = htons(static_cast<std::uint16_t>(port));
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0);
+  return socket;
+}
 inline OpsPeer from_elsewhere() { return {.address = "192.0.2.7"}; }
 
 class ToldJobs final : public OpsSource {

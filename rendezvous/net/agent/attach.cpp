@@ -57,6 +57,7 @@ struct Host {
                                    .allowed = settings.allowed,
                                    .embedded = true,
                                    .only_job = settings.further_ports.empty() ? "" : settings.run_id.value(),
+                                   .page_job = settings.run_id.value(),
                                    .log = settings.log});
     return port->listen();
   }

@@ -6,12 +6,14 @@
 #include <string>
 
 #include "rendezvous/base/result.hpp"
+#include "rendezvous/core/ops/turn_histogram.hpp"
 #include "rendezvous/core/text/source_list.hpp"
 #include "rendezvous/net/coordinator/agent_sessions.hpp"
 #include "rendezvous/net/daemon/admission.hpp"
 #include "rendezvous/net/daemon/coordinator_source.hpp"
 #include "rendezvous/net/daemon/torchrun_refusal.hpp"
 #include "rendezvous/net/ops/ops_service.hpp"
+#include "rendezvous/net/ops/page_port.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 
 namespace boost::asio {
@@ -34,8 +36,10 @@ struct CommonPortOptions {
   bool embedded = false;                     ///< this process is an agent of the job and takes the coordinator with it
   std::string only_job = {};                 ///< AgentSessionsOptions::only_job
   bool torchrun_store_here = false;          ///< TorchrunHostOptions::common_place
+  std::string page_job = {};                 ///< that the page which is opened on demand shows; empty: all
   std::optional<std::int64_t> pid = {};      ///< CoordinatorSourceOptions::pid, and below
-  HttpServer::Perform others = {};
+  const TurnHistogram* turns = nullptr;      ///< of the loop, which outlives this; null: nobody counts them
+  HttpServer::Perform others = {};           ///< but POST /v1/node/page
   LogSink log = {};
 };
 
@@ -59,10 +63,13 @@ class CommonPort {
   [[nodiscard]] HttpServer& http() { return http_; }
   [[nodiscard]] OpsService& ops() { return ops_; }
   [[nodiscard]] CoordinatorSource& jobs() { return jobs_; }
+  /// What whoever comes by another port must send, or name.
+  [[nodiscard]] OpsAccess access() const;
 
  private:
   [[nodiscard]] StoreServerOptions server_options();
   [[nodiscard]] CoordinatorSourceOptions source_options();
+  void open_page(const HttpServer::Reply& reply);
   bool serve(unsigned char first_byte, UniqueFd& socket);
 
   CommonPortOptions options_;
@@ -73,6 +80,7 @@ class CommonPort {
   OpsService ops_;
   HttpServer http_;
   std::shared_ptr<HttpDoor> door_;
+  PagePort page_;
   StoreServer server_;
   std::optional<TorchrunRefusal> refusal_;
 };

@@ -10,6 +10,7 @@
 #include "rendezvous/net/daemon/admission.hpp"
 #include "rendezvous/net/daemon/common_port.hpp"
 #include "rendezvous/net/io/log.hpp"
+#include "rendezvous/net/io/loop_turns.hpp"
 #include "rendezvous/net/ops/control_socket.hpp"
 #include "rendezvous/net/ops/http_port.hpp"
 
@@ -46,6 +47,15 @@ class Daemon::Impl {
     if (!port) return failed(port.error().code == errc::bad_value ? 2 : 67, port.error());
     if (port_ && settings_.control_socket) open_control_socket();
     return std::nullopt;
+  }
+
+  /// What only stores has no page on which turns would be told of.
+  void run() {
+    if (port_) {
+      run_turns(loop_, turns_);
+    } else {
+      loop_.run();
+    }
   }
 
   [[nodiscard]] StoreServer& server() { return port_ ? port_->server() : *store_; }
@@ -103,6 +113,7 @@ class Daemon::Impl {
   Log& log_;
   std::unique_ptr<StateDirectory> state_;  ///< outlives what writes there
   Coordinator coordinator_;
+  TurnHistogram turns_;
   std::optional<CommonPort> port_;
   std::optional<StoreServer> store_;  ///< in place of it
   std::optional<ControlSocket> control_socket_;
@@ -115,6 +126,7 @@ Daemon::Daemon(asio::io_context& loop, DaemonSettings settings, Log& log)
 Daemon::~Daemon() = default;
 
 std::optional<int> Daemon::start() { return impl_->start(); }
+void Daemon::run() { impl_->run(); }
 std::string Daemon::address() const { return impl_->server().address(); }
 std::size_t Daemon::connection_count() const { return impl_->server().status().connections; }
 void Daemon::drain(std::function<void()> done) { impl_->drain(std::move(done)); }

@@ -48,6 +48,8 @@ class Daemon {
 
   /// Reads the state, listens. A number: it cannot, the log says why, and the process ends with it.
   [[nodiscard]] std::optional<int> start();
+  /// Runs the loop to its end.
+  void run();
   /// "127.0.0.1:29400", after start().
   [[nodiscard]] std::string address() const;
   [[nodiscard]] std::size_t connection_count() const;
