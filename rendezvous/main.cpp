@@ -296,7 +296,7 @@ int serve(Settings settings, Log& log) {
   std::cout << "torchupd: ready on " << daemon.address() << std::endl;
   notify_service_manager("READY=1");
   Ending ending{loop, daemon, duration_of(settings.grace_s), log};
-  loop.run();
+  daemon.run();
   daemon.end();
   return 0;
 }

@@ -93,6 +93,7 @@ class Daemon::Impl {
             .host_names = settings_.host_names,
             .allowed = settings_.allowed,
             .torchrun_store_here = settings_.torchrun_store_here,
+            .turns = &turns_,
             .log = log_.sink()};
   }
 
