@@ -35,7 +35,7 @@ struct JobView {
   std::string master = {};       ///< address:port, while a round runs
   std::string waits_for = {};    ///< the roster, while nodes are awaited
   std::string last = {};         ///< the last thing that happened, and why
-  std::vector<Node> nodes = {};  ///< by host name
+  std::vector<Node> nodes = {};  ///< in no order: of many it costs more to sort them than all the rest
   std::size_t more_missing = 0;  ///< expected hosts that are missing too, beyond missing_shown_max
   std::optional<Verdict> verdict = {};
   friend bool operator==(const JobView&, const JobView&) = default;

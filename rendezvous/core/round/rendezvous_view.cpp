@@ -36,8 +36,10 @@ std::string Rendezvous::roster(TimePoint now) const {
     const std::string_view line = std::string_view{why}.substr(0, why.find('\n'));
     refused.push_back(fmt::format("{} ({})", host, cut_text(line, refusal_told_bytes_max)));
   }
-  for (auto* names : {&here, &stopping, &quiet, &drained, &unfit})
-    std::sort(names->begin(), names->end(), natural_less);
+  for (auto* names : {&here, &stopping, &quiet, &drained, &unfit}) {
+    const std::size_t told = std::min(names->size(), names_joined_max);
+    std::partial_sort(names->begin(), names->begin() + static_cast<std::ptrdiff_t>(told), names->end(), natural_less);
+  }
   std::string text = std::to_string(here.size()) + " of " + nodes_wanted(range().min_nodes, range().max_nodes);
   if (!here.empty()) text += ": " + join_names(here);
   if (!stopping.empty()) text += "; stopping their workers: " + join_names(stopping);
@@ -101,8 +103,6 @@ JobView Rendezvous::view(TimePoint now) const {
     if (++missing <= missing_shown_max) view.nodes.push_back({.host = host, .state = "missing"});
   }
   view.more_missing = missing - std::min(missing, missing_shown_max);
-  std::sort(view.nodes.begin(), view.nodes.end(),
-            [](const auto& left, const auto& right) { return natural_less(left.host, right.host); });
   return view;
 }
 

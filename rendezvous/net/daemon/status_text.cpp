@@ -1,8 +1,11 @@
 #include "rendezvous/net/daemon/status_text.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
+#include "rendezvous/core/membership/seating.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 
@@ -24,7 +27,9 @@ nlohmann::ordered_json job_json(const JobView& job) {
   if (job.max_nodes == 0) {  // what only torchrun's agents know
     for (const char* name : {"min_nodes", "max_nodes", "restart_count", "membership_changes"}) page.erase(name);
   }
-  for (const JobView::Node& node : job.nodes) {
+  std::vector<JobView::Node> nodes = job.nodes;
+  std::ranges::sort(nodes, natural_less, &JobView::Node::host);
+  for (const JobView::Node& node : nodes) {
     nlohmann::ordered_json row{{"host", node.host}, {"state", node.state}};
     if (!node.reason.empty()) row["reason"] = node.reason;
     if (node.group_rank) row["group_rank"] = node.group_rank->value();
