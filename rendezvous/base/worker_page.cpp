@@ -83,7 +83,10 @@ std::optional<WorkerProgress> read_worker_page(std::span<const std::byte> page, 
                           .took_ns = at<std::int64_t>(slot, wp::beat_took),
                           .waited_ns = at<std::int64_t>(slot, wp::beat_waited),
                           .waiting_since_ns = at<std::int64_t>(page, wp::waiting_since),
-                          .saving_since_ns = at<std::int64_t>(page, wp::saving_since)};
+                          .saving_since_ns = at<std::int64_t>(page, wp::saving_since),
+                          .first_step = at<std::int64_t>(page, wp::first_step),
+                          .first_ns = time_at(page, wp::first_time),
+                          .total_waited_ns = time_at(page, wp::total_waited)};
   }
   return std::nullopt;
 }

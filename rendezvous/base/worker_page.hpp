@@ -40,6 +40,9 @@ inline constexpr std::size_t pid = 8;  ///< u64, the worker's; where a hook has 
 inline constexpr std::size_t newest = 16;  ///< u64, beats so far; the newest lies in slot newest % 2
 inline constexpr std::size_t waiting_since =
     24;  ///< i64, since when the worker waits for others in a collective; 0: it does not
+inline constexpr std::size_t first_step = 32;    ///< i64, the number of the first step; counts where first_time does
+inline constexpr std::size_t first_time = 40;    ///< i64, when that ended; 0: not known
+inline constexpr std::size_t total_waited = 48;  ///< i64, of all beats behind the first the waiting; 0: not known
 inline constexpr std::size_t saving_since = 56;  ///< i64, since when the worker saves its state; 0: it does not
 inline constexpr std::size_t beats = 64;         ///< two slots of five numbers, so that one is whole at any instant
 inline constexpr std::size_t beat_bytes = 64;
@@ -76,6 +79,9 @@ struct WorkerProgress {
   std::int64_t waited_ns = 0;         ///< of it waiting for other ranks: took - waited is this rank's own work
   std::int64_t waiting_since_ns = 0;  ///< 0: the worker does not wait for others now
   std::int64_t saving_since_ns = 0;   ///< 0: it does not save its state now
+  std::int64_t first_step = 0;        ///< the number of its first step; counts where first_ns does
+  std::int64_t first_ns = 0;          ///< when that ended; 0: it is not known
+  std::int64_t total_waited_ns = 0;   ///< waiting behind the first step's end, in all; 0: it is not known
 
   friend bool operator==(const WorkerProgress&, const WorkerProgress&) = default;
 };

@@ -8,7 +8,9 @@ using namespace torchup;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   (void)parse_worker_page_address({reinterpret_cast<const char*>(data), size});
   const std::span bytes{reinterpret_cast<const std::byte*>(data), size};
-  if (const auto progress = read_worker_page(bytes, 77)) fuzz::require(progress->beats > 0);
+  if (const auto progress = read_worker_page(bytes, 77)) {
+    fuzz::require(progress->beats > 0 && progress->first_ns >= 0 && progress->total_waited_ns >= 0);
+  }
   const auto hook = read_hook_page(bytes);
   if (!hook) return 0;
   fuzz::require(hook->process > 0 && hook->process <= 0x7fff'ffff);

@@ -33,6 +33,16 @@ TEST_CASE("the newest beat of a worker is read", "[unit][worker_page]") {
           WorkerProgress{.beats = 5, .step = 50, .ended_ns = 1005, .waiting_since_ns = 9, .saving_since_ns = 7});
 }
 
+TEST_CASE("the first step and all waiting are read where they are known", "[unit][worker_page]") {
+  Page page = opened().beat(4, 40).put(wp::newest, 4);
+  CHECK(read_worker_page(page.bytes, 77)->first_ns == 0);
+  page.put(wp::first_step, 37).put(wp::first_time, 1001).put(wp::total_waited, 12);
+  const auto progress = read_worker_page(page.bytes, 77);
+  CHECK((progress->first_step == 37 && progress->first_ns == 1001 && progress->total_waited_ns == 12));
+  page.put(wp::first_time, ~0ULL).put(wp::total_waited, 1ULL << 63);
+  CHECK((read_worker_page(page.bytes, 77)->first_ns == 0 && read_worker_page(page.bytes, 77)->total_waited_ns == 0));
+}
+
 TEST_CASE("a beat that is being written does not hide the one before", "[unit][worker_page]") {
   SECTION("the worker died in it") {
     Page page =
