@@ -15,6 +15,8 @@
 #include <fstream>
 #include <vector>
 
+#include "rendezvous/core/text/same_secret.hpp"
+
 using namespace torchup;
 
 namespace {
