@@ -255,6 +255,7 @@ class AgentSessions::Impl::Session final : public Coordinator::Listener {
     if (state_ != State::open) return reject("it spoke before it was welcome");
     attendance_->alive();
     if (keep_alive.report) attendance_->progressed(*keep_alive.report);
+    if (keep_alive.node) attendance_->reported(*keep_alive.node);
     const std::chrono::nanoseconds clock = std::chrono::steady_clock::now().time_since_epoch();
     const std::chrono::nanoseconds day = std::chrono::system_clock::now().time_since_epoch();
     write(KeepAliveAnswer{keep_alive.number, clock.count(), day.count()});
