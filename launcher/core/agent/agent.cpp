@@ -29,8 +29,8 @@ bool is_shortage(const boost::system::error_code& code) {
 }  // namespace
 
 Agent::Agent(const LaunchConfig& config, AgentIdentity identity)
-    : config_{config}, identity_{std::move(identity)},
-      workers_(static_cast<std::size_t>(config.local_world_size)), state_watch_{config.role, config.stuck_timeout} {
+    : config_{config}, identity_{std::move(identity)}, workers_(static_cast<std::size_t>(config.local_world_size)),
+      state_watch_{config.role, config.stuck_timeout}, step_tally_{config.local_world_size} {
   const auto& [script, nodes, node] = config.rehearsal;
   if (script) rehearsal_.emplace(*script, node ? node->start : std::nullopt);
   if (const auto& stop = config.stop_before) {
@@ -100,6 +100,7 @@ void Agent::on(const StoreFailed& event) {
 
 void Agent::on(const DescendantsGone&) {
   if (phase_ != Phase::sweeping) return;
+  tell_progress(true);
   if (!std::exchange(end_told_, true)) {
     record(event::AttemptEnded{attempt_reason_.empty() ? "all workers succeeded" : attempt_reason_});
   }
@@ -139,6 +140,7 @@ void Agent::obey(const Placed& message) {
   cause_ends_.reset();
   abort_ends_.reset();
   hung_ends_.reset();
+  step_tally_.begin(placement_->first_rank, kept, now_);
   begin_diagnosis(message.watched);
   another_round_ = end_told_ = any_raised_ = false;
   for (Worker& worker : workers_) {

@@ -8,6 +8,7 @@
 #include "launcher/core/agent/agent_events.hpp"
 #include "launcher/core/agent/save_watch.hpp"
 #include "launcher/core/agent/state_watch.hpp"
+#include "launcher/core/agent/step_tally.hpp"
 #include "launcher/core/options/launch_config.hpp"
 #include "launcher/core/record/launch_event.hpp"
 #include "launcher/core/rehearsal/rehearsal.hpp"
@@ -270,6 +271,7 @@ class Agent {
   void tell_failures();
   void begin_diagnosis(bool watched);
   void forget_progress();
+  void tell_progress(bool ends);
   [[nodiscard]] bool round_goes_on() const;
   void take_looks(std::uint64_t number, bool asked, bool arrivals_only);
   void take(const std::vector<hang::Action>& wanted);
@@ -355,6 +357,7 @@ class Agent {
   std::vector<Held> held_;
   std::optional<StopTime> stop_time_;  ///< --stop-before
   StateWatch state_watch_;
+  StepTally step_tally_;
   Diagnosis diagnosis_;
   std::uint64_t hangs_told_ = 0;  ///< the least number of what is told next
   std::optional<Rehearsal> rehearsal_;

@@ -72,7 +72,17 @@ void Agent::forget_progress() {
   act(ReportProgress{});
 }
 
+/// Of steps, for the record.
+void Agent::tell_progress(bool ends) {
+  if (end_told_) return;
+  if (auto progress = step_tally_.tell(now_, ends)) record(*std::move(progress));
+}
+
 void Agent::on(const StepsSeen& event) {
+  for (const StepSample& sample : event.samples) {
+    if (sample.progress) step_tally_.look(sample.local_rank, *sample.progress);
+  }
+  tell_progress(false);
   const auto has_step = [](const StepSample& sample) { return sample.progress.has_value(); };
   diagnosis_.any_step = diagnosis_.any_step || std::ranges::any_of(event.samples, has_step);
   if (!diagnosis_.progress) return;

@@ -17,6 +17,7 @@ void Agent::obey(const StopWorkers& message) {
   rejoin_wanted_ = true;
   another_round_ = message.cause != StopCause::fenced && !message.stands_by;
   if (message.cause == StopCause::worker_failure) restart_reason_ = message.reason;
+  if (message.cause == StopCause::membership_change) record(event::MembershipChanged{message.reason});
   if (message.save) return save_and_stop(message.reason);
   stop(SIGTERM, message.reason);
   if (message.cause != StopCause::fenced) return;

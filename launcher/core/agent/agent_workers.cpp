@@ -59,7 +59,8 @@ void Agent::on(const WorkerEnded& event) {
   exited.end = end;
   exited.message = how.message;
   exited.error_file = how.error_file;
-  exited.last_step = how.last_step;
+  if (how.progress) step_tally_.look(event.local_rank, *how.progress);
+  exited.steps = step_tally_.of(event.local_rank);
   exited.ended_for = worker.abort_reason;
   exited.consequence = end != WorkerEnd::succeeded && is_consequence(how, end);
   if (end == WorkerEnd::failed) exited.binary = config_.program.executable;
