@@ -33,7 +33,7 @@ JobRecord::JobRecord(asio::io_context& loop, const LaunchConfig& config, std::st
                      Output& output)
     : loop_{loop}, config_{config}, host_{std::move(host)}, launcher_{launcher}, output_{output},
       incidents_{loop, output.disk(), config.rendezvous.run_id.value(), host_, !config.output.log_dir.empty()},
-      restarts_told_{loop} {
+      status_{config.output, launcher, output}, restarts_told_{loop} {
   if (config_.event_log_handler == "console") {
     torchelastic_events_.emplace(host_, config_.rendezvous.backend == Backend::static_ ? "static" : "c10d");
   }
@@ -44,7 +44,8 @@ JobRecord::JobRecord(asio::io_context& loop, const LaunchConfig& config, std::st
 /// What an earlier one has kept back is said now.
 void JobRecord::open_log() {
   LogOptions options = own_log(config_.output.log);
-  options.write = [this](std::string line) { output_.print(std::move(line)); };
+  options.colours = output_.shows_colours();
+  options.write = [this](const std::string& line) { output_.print_coloured(line); };
   log_ = std::make_unique<Log>(std::move(options));
 }
 
@@ -69,6 +70,7 @@ void JobRecord::record(EventBody body) {
     if (std::string lines = torchelastic_events_->apply(event); !lines.empty()) output_.print(std::move(lines));
   }
   record_.apply(event);
+  status_.note(event.body);
   if (const auto* round = std::get_if<event::RoundCompleted>(&event.body)) kept_ = round->kept;
   say(event.body);
   if (const auto* started = std::get_if<event::AttemptStarted>(&event.body)) {

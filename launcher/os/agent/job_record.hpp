@@ -11,6 +11,7 @@
 #include "launcher/core/record/torchelastic_events.hpp"
 #include "launcher/os/agent/incident_recorder.hpp"
 #include "launcher/os/io/health_port.hpp"
+#include "launcher/os/ops/status_line.hpp"
 #include "launcher/os/output/worker_output.hpp"
 #include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/net/io/log.hpp"
@@ -69,6 +70,7 @@ class JobRecord {
   RunRecord record_;
   std::optional<HealthPort> health_port_;
   std::optional<TorchelasticEvents> torchelastic_events_;
+  StatusShow status_;
   LogLimit others_limit_{LogLimits{}};
   std::unique_ptr<Log> log_;
   Log::LoopUse log_use_;

@@ -1,6 +1,7 @@
 #include "launcher/os/machine/process_stat.hpp"
 
 #include <fcntl.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <array>
@@ -44,8 +45,12 @@ std::optional<ProcessStat> process_stat(pid_t pid) {
   line.remove_prefix(bracket + 2);
   ProcessStat stat;
   stat.state = next_field(line).front();
-  if (!read_number(next_field(line), stat.parent)) return std::nullopt;
-  constexpr int fields_between = 17;  // proc(5): parent is the 4th, start time the 22nd
+  if (!read_number(next_field(line), stat.parent) || !read_number(next_field(line), stat.group)) return std::nullopt;
+  next_field(line);  // session
+  unsigned terminal = 0;
+  if (!read_number(next_field(line), terminal) || !read_number(next_field(line), stat.foreground)) return std::nullopt;
+  stat.terminal = ::makedev((terminal >> 8) & 0xfffU, (terminal & 0xffU) | ((terminal >> 12) & 0xfff00U));
+  constexpr int fields_between = 13;  // proc(5): the group of the terminal is the 8th, start time the 22nd
   for (int field = 0; field < fields_between; ++field) next_field(line);
   if (!read_number(next_field(line), stat.start_time)) return std::nullopt;
   return stat;

@@ -13,6 +13,9 @@ namespace torchup {
 struct ProcessStat {
   char state = '?';  ///< 'R', 'S', 'D', 'T', 'Z', …
   pid_t parent = 0;
+  pid_t group = 0;       ///< of processes
+  dev_t terminal = 0;    ///< its controlling one; 0: it has none
+  pid_t foreground = 0;  ///< group of processes that has the terminal
   std::uint64_t start_time =
       0;  ///< in clock ticks since the start of the machine: with the pid it is unique until then
 };

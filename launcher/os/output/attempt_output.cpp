@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include "launcher/os/io/pty.hpp"
@@ -23,12 +22,6 @@ constexpr OutputTail::Stream kinds[] = {OutputTail::Stream::out, OutputTail::Str
 
 const char* name_of(OutputTail::Stream kind) { return kind == OutputTail::Stream::out ? "stdout" : "stderr"; }
 std::size_t index_of(OutputTail::Stream kind) { return kind == OutputTail::Stream::out ? 0 : 1; }
-
-bool colours_wanted() {
-  const char* no_colour = std::getenv("NO_COLOR");
-  const char* terminal = std::getenv("TERM");
-  return (no_colour == nullptr || *no_colour == '\0') && terminal != nullptr && std::string_view{terminal} != "dumb";
-}
 
 }  // namespace
 

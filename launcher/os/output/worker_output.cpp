@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "launcher/core/text/text.hpp"
+#include "launcher/os/output/terminal.hpp"
 
 namespace torchup {
 namespace {
@@ -168,9 +169,19 @@ Task<LastWords> Output::read_last_words(std::string path, Duration limit) {
 
 // ---- Consoles.
 
-void Output::print(const std::string& text) {
-  err().turns().own(printable_lines(text), err().batch());
+void Output::print(const std::string& text) { print_coloured(printable_lines(text)); }
+
+void Output::print_coloured(const std::string& text) {
+  err().turns().own(text, err().batch());
   err().flush();
+}
+
+bool Output::shows_colours() { return err().is_terminal() && colours_wanted(); }
+
+void Output::show_status(pid_t launcher, std::function<std::string(TimePoint)> text) {
+  const bool another_terminal = separate_err_ && out_.is_terminal();
+  if (!err().is_terminal() || is_dumb_terminal() || another_terminal || !plan_.capture) return;
+  err().show_status(launcher, std::move(text));
 }
 
 void Output::window_changed() { reader_.window_changed(); }
@@ -212,6 +223,7 @@ Task<OutputLoss> Output::settle(Duration limit) {
 }
 
 Task<OutputLoss> Output::finish(Duration limit, Patience patience) {
+  end_status();
   if (plan_.has_files() && plan_.log_dir.empty()) co_await await_run_directory();
   if (!run_.temporary.empty()) disk_.call([run = run_] { remove_temporary(run); });
   const TimePoint deadline = std::chrono::steady_clock::now() + limit;

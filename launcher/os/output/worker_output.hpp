@@ -160,6 +160,16 @@ class Output {
   /// Text of the launcher itself for stderr, whole, in order with the workers' lines. Never blocks. Parts of it come
   /// from other nodes and from workers: what could steer a terminal is shown as `\x1b`.
   void print(const std::string& text);
+  /// The same of text that is printable but for colours of ours.
+  void print_coloured(const std::string& text);
+  /// Whether they are seen: stderr is a terminal, and somebody wants them there.
+  [[nodiscard]] bool shows_colours();
+
+  /// Console::show_status of stderr, where it is a terminal and all that is written there passes here: no worker has
+  /// our own descriptors, and no other terminal is our stdout, for it may be the same one by another name.
+  void show_status(pid_t launcher, std::function<std::string(TimePoint)> text);
+  void erase_status() { err().erase_status(); }
+  void end_status() { err().end_status(); }
 
   /// Appends whole lines to a file of ours (events), on a thread of its own. Never blocks. An open failure, a full
   /// disk, or a reader so slow that more than appended_bytes_max wait reaches the listener.
