@@ -157,7 +157,7 @@ class Gpus(Ctl):
         if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL).returncode:
             self.skipTest("a mount of our own takes root")
         run = lambda *words: subprocess.run(["unshare", "--mount", "sh", "-c", inside + shlex.join(words)], capture_output=True,
-                                            text=True, timeout=60, env={**self.environment, "FAKE_NVML": "full"}, check=True).stdout
+                                            text=True, timeout=60, env={**self.environment, "FAKE_NVML": "ill"}, check=True).stdout
         self.assertRegex(run(), r"(?m)^GPU 0: .* \(UUID: GPU-.*\)\n    pid 1  root  ")
         self.assertEqual(json.loads(run("--json"))["gpus"][0]["holders"][0]["pid"], 1)
 

@@ -27,12 +27,8 @@ Result<> prepare_directory(const std::string& directory) {
   if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return system_error(what);
   struct stat status {};
   if (::lstat(directory.c_str(), &status) != 0) return system_error(what);
-  if (!S_ISDIR(status.st_mode)) return fail(errc::refused, what + ": that is no directory");
-  if (status.st_uid != ::geteuid()) {
-    return fail(errc::refused, fmt::format("{}: it belongs to the user of uid {}", what, status.st_uid));
-  }
-  if ((status.st_mode & 077U) != 0) {
-    return fail(errc::refused, fmt::format("{}: others may use it; chmod 700 {}", what, directory));
+  if (const std::string why = why_not_private(status, ::geteuid()); !why.empty()) {
+    return fail(errc::refused, fmt::format("{}: {}", what, why));
   }
   return {};
 }
@@ -48,6 +44,13 @@ std::string fresh_name(long pid) {
 std::string runtime_directory() {
   const char* const named = std::getenv("TORCHUP_RUNTIME_DIR");
   return named && *named ? named : fmt::format("/tmp/torchup-{}", ::geteuid());
+}
+
+std::string why_not_private(const struct stat& status, uid_t owner, mode_t forbidden) {
+  if (!S_ISDIR(status.st_mode)) return "that is no directory";
+  if (status.st_uid != owner) return fmt::format("it belongs to the user of uid {}", status.st_uid);
+  if ((status.st_mode & forbidden) != 0) return "others may use it; chmod 700 helps";
+  return {};
 }
 
 Result<ControlSocket> ControlSocket::make(const std::string& directory, long pid) {

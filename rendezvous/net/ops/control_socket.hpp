@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/stat.h>
+
 #include <string>
 
 #include "rendezvous/base/result.hpp"
@@ -9,6 +11,10 @@ namespace torchup {
 
 /// Where a user's processes have their control sockets: $TORCHUP_RUNTIME_DIR, else /tmp/torchup-<uid>.
 [[nodiscard]] std::string runtime_directory();
+
+/// Why strangers could put a socket into the folder with this status, or use what is there: it is no folder, not that
+/// user's, or has one of the `forbidden` bits of the mode. Empty: they cannot.
+[[nodiscard]] std::string why_not_private(const struct stat& status, uid_t owner, mode_t forbidden = 077);
 
 /// A unix socket that listens in a directory of the user's own, and its file, which goes with it.
 ///
