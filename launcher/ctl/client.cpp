@@ -72,14 +72,17 @@ Trouble trouble_of(const HttpAnswer& answer) {
   }
 }
 
-std::variant<json, Trouble> ask_json(const Door& door, HttpQuestion question, Duration limit) {
-  const auto answer = ask(door, std::move(question), limit);
+std::variant<json, Trouble> json_of(const Door& door, const Result<HttpAnswer>& answer) {
   if (!answer) return trouble_of(door, answer.error());
   if (answer->status < 200 || answer->status > 299) return trouble_of(*answer);
   auto value = parse_json(answer->body);
   if (!value || !value->is_object())
     return Trouble{CtlExit::nobody, fmt::format("{}: the answer is not what torchup answers", door.name())};
   return *std::move(value);
+}
+
+std::variant<json, Trouble> ask_json(const Door& door, HttpQuestion question, Duration limit) {
+  return json_of(door, ask(door, std::move(question), limit));
 }
 
 EventStream::EventStream(const Door& door, const std::string& target, const std::string& behind) : exchange_{Error{}} {

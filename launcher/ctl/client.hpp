@@ -42,7 +42,8 @@ struct Trouble {
 /// Of an answer that is no success. What it says is a stranger's.
 [[nodiscard]] Trouble trouble_of(const HttpAnswer& answer);
 
-/// The JSON of an answer, or what is wrong.
+/// The JSON object of an answer, or what is wrong.
+[[nodiscard]] std::variant<json, Trouble> json_of(const Door& door, const Result<HttpAnswer>& answer);
 [[nodiscard]] std::variant<json, Trouble> ask_json(const Door& door, HttpQuestion question,
                                                    Duration limit = answer_limit);
 

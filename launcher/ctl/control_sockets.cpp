@@ -42,8 +42,7 @@ std::vector<std::string> names_in(int folder, std::size_t most) {
 /// Who may have made a folder, and whether others may look into it.
 struct FolderRule {
   uid_t owner = 0;
-  bool root_too = false;    ///< it may be root's
-  mode_t forbidden = 0077;  ///< no such bits
+  mode_t forbidden = 077;  ///< no such bits
 };
 
 void look_into(const std::string& path, const FolderRule& rule, FoundSockets& found) {
@@ -52,17 +51,13 @@ void look_into(const std::string& path, const FolderRule& rule, FoundSockets& fo
     found.complaints.push_back(fmt::format("{} is not looked into: {}", printable(path), why));
   };
   if (!*folder) {
-    if (errno == ELOOP || errno == ENOTDIR) complain("it is no folder");
+    if (errno == ELOOP || errno == ENOTDIR) complain("that is no directory");
     if (errno == EACCES) complain("we may not");
     return;
   }
   struct stat status {};
   if (::fstat(folder->get(), &status) != 0) return;
-  if (status.st_uid != rule.owner && !(rule.root_too && status.st_uid == 0))
-    return complain(fmt::format("it belongs to uid {}, who could answer in a launcher's place", status.st_uid));
-  if ((status.st_mode & rule.forbidden) != 0)
-    return complain(
-        fmt::format("its mode is {:04o}, others could put a socket there; chmod 700 it", status.st_mode & 07777U));
+  if (const std::string why = why_not_private(status, rule.owner, rule.forbidden); !why.empty()) return complain(why);
   for (std::string& name : names_in(folder->get(), sockets_max)) {
     const auto pid = pid_in_socket_name(name);
     if (pid) found.sockets.push_back({path + "/" + name, *pid, std::move(name), folder});
@@ -106,7 +101,7 @@ FoundSockets find_control_sockets(bool all_users) {
   // Root alone makes folders there; systemd gives it to the service's user.
   struct stat status {};
   if (folder != daemon_folder && ::stat(daemon_folder, &status) == 0 && (own == 0 || status.st_uid == own))
-    look_into(daemon_folder, {.owner = status.st_uid, .root_too = true, .forbidden = 0022}, found);
+    look_into(daemon_folder, {.owner = status.st_uid, .forbidden = 022}, found);
   if (all_users && own == 0) look_into_users(found);
   return found;
 }

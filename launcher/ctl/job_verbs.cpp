@@ -34,18 +34,14 @@ void Listing::add_silent(const Door& door) {
 }
 
 void Listing::add(const Door& door, const Result<HttpAnswer>& answer) {
-  if (!answer) {
-    if (answer.error().code == boost::system::errc::connection_refused) return;  // nobody is there any more
-    if (answer.error().code == boost::system::errc::no_such_file_or_directory) return;
-    trouble = trouble_of(door, answer.error());
+  if (!answer && answer.error().code == boost::system::errc::connection_refused) return;  // nobody is there any more
+  if (!answer && answer.error().code == boost::system::errc::no_such_file_or_directory) return;
+  const auto body = json_of(door, answer);
+  if (const auto* silent = std::get_if<Trouble>(&body)) {
+    trouble = *silent;
     return add_silent(door);
   }
-  const auto body = parse_json(answer->body);
-  if (answer->status != 200 || !body) {
-    trouble = trouble_of(*answer);
-    return add_silent(door);
-  }
-  for (SeenJob& job : seen_jobs(0, *body)) {
+  for (SeenJob& job : seen_jobs(0, std::get<json>(body))) {
     if (const auto* socket = std::get_if<SocketFile>(&door.at)) {
       job.row["socket"] = socket->path;
       job.row["answering"] = true;

@@ -43,18 +43,15 @@ Heard hear(const std::vector<Door>& doors, const std::vector<Exchange>& exchange
   Heard heard;
   for (std::size_t i = 0; i < exchanges.size(); ++i) {
     const auto answer = exchanges[i].answer();
-    if (!answer) {
-      if (answer.error().code == boost::system::errc::connection_refused) continue;  // nobody is there any more
-      heard.silent = heard.silent || !exchanges[i].done();
-      heard.trouble = trouble_of(doors[i], answer.error());
+    if (!answer && answer.error().code == boost::system::errc::connection_refused)
+      continue;  // nobody is there any more
+    heard.silent = heard.silent || !exchanges[i].done();
+    const auto body = json_of(doors[i], answer);
+    if (const auto* trouble = std::get_if<Trouble>(&body)) {
+      heard.trouble = *trouble;
       continue;
     }
-    const auto body = parse_json(answer->body);
-    if (answer->status != 200 || !body) {
-      heard.trouble = trouble_of(*answer);
-      continue;
-    }
-    for (SeenJob& job : seen_jobs(i, *body)) heard.jobs.push_back(std::move(job));
+    for (SeenJob& job : seen_jobs(i, std::get<json>(body))) heard.jobs.push_back(std::move(job));
   }
   return heard;
 }

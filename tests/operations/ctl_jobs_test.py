@@ -91,7 +91,7 @@ class Ps(Ctl):
         link.symlink_to(self.sockets)
         done = self.ctl("ps", code=0, TORCHUP_RUNTIME_DIR=str(link))
         self.assertEqual(done.stdout.split(), HEAD)
-        self.assertIn("it is no folder", done.stderr)
+        self.assertIn("that is no directory", done.stderr)
         self.assertEqual(strangers.requests, [])
 
     @unittest.skipIf(os.geteuid() != 0, "giving a folder to another user takes root")
@@ -99,7 +99,7 @@ class Ps(Ctl):
         strangers = self.launcher(Job("stranger"))
         os.chown(self.sockets, 12345, -1)
         done = self.ctl("ps", code=0)
-        self.assertIn("it belongs to uid 12345", done.stderr)
+        self.assertIn("it belongs to the user of uid 12345", done.stderr)
         self.assertEqual((done.stdout.split(), strangers.requests), (HEAD, []))
 
     @unittest.skipIf(os.geteuid() != 0, "it is for root")
@@ -114,7 +114,7 @@ class Ps(Ctl):
         os.chown(folder, 54322, -1)  # not the one that it is named after
         done = self.ctl("ps", "--all-users", code=0)
         self.assertNotIn("theirs", done.stdout)
-        self.assertIn("it belongs to uid 54322", done.stderr)
+        self.assertIn("it belongs to the user of uid 54322", done.stderr)
 
     def test_a_long_path_is_no_hindrance(self):
         deep = self.folder / ("x" * 120)
@@ -154,7 +154,7 @@ class Which(Ctl):
         self.launcher(lambda request: None, 14)
         begin = time.monotonic()
         self.assertEqual(self.job_of("gpt"), "gpt")
-        self.assertLess(time.monotonic() - begin, 2.5)  # less than it takes to give one up
+        self.assertLess(time.monotonic() - begin, 2.9)  # less than it takes to give one up
         self.assertIn("the launcher 14 does not answer", self.ctl("status", "14", code=67).stderr)
 
 
@@ -174,8 +174,7 @@ class Answers(Ctl):
                              "deep JSON": response("[" * 100_000)}.items():
             with self.subTest(name):
                 launcher = self.launcher(lambda request: answer)
-                done = self.ctl("status", code=67 if name not in ("no JSON", "deep JSON") else None)
-                self.assertNotEqual(done.returncode, 0)
+                done = self.ctl("status", code=67)
                 self.assertTrue(done.stderr.startswith("torchupctl: "), done.stderr)
                 self.assertIn("not answering", self.ctl("ps", code=0).stdout)
                 launcher.close()
