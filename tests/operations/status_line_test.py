@@ -126,7 +126,7 @@ class StatusLine(unittest.TestCase):
     def test_a_half_line_is_never_touched(self):
         for half in "Loading... ", "50%|###   |\r", "\x1b[1mbold":
             with self.subTest(half):
-                text, status = self.start(f"printf '{half}'; sleep {LONG_S}; echo done").rest()
+                text, status = self.start(f"printf %s '{half}'; sleep {LONG_S}; echo done").rest()
                 self.assertEqual((text, status), (half + "done\r\n", 0))
 
     def test_it_is_cut_to_the_width(self):
