@@ -187,6 +187,15 @@ constexpr std::array table = {
     OptionSpec{"event-log-handler", 0, ValueKind::text, "null|console", output,
                "console: torchrun's events as JSON on stderr."},
     OptionSpec{"events", 0, ValueKind::text, "FILE", output, "Everything that happens, one JSON object a line."},
+    OptionSpec{
+        "ledger", 0, ValueKind::text, "auto|always|never", output,
+        "Say at the end what the job's time was spent on: after more than a minute (auto, the default), always or "
+        "never.",
+        "auto|always|never"},
+    OptionSpec{"on-event", 0, ValueKind::text, "COMMAND", output,
+               "For sh -c when something of --on-event-kinds happens, with the event on stdin."},
+    OptionSpec{"on-event-kinds", 0, ValueKind::text, "KIND,...", output,
+               "Events that --on-event hears of (default incident_recorded,restarting,worker_hung,job_ended)."},
     OptionSpec{"result-file", 0, ValueKind::text, "FILE", output,
                "Verdict, exit codes, attempts and times as JSON, at the end."},
     OptionSpec{"termination-log", 0, ValueKind::text, "FILE", output,

@@ -96,6 +96,7 @@ void RunRecord::add_worker(const event::WorkerStarted& started, const EventStamp
 
 void RunRecord::apply(const LaunchEvent& event) {
   const EventStamp at = event.at;
+  if (const auto of_time = time_event_of(event)) times_.add(*of_time);
   std::visit(Overloaded{
                  [&](const event::JobStarted& e) {
                    job_ = e;
@@ -224,6 +225,7 @@ std::string result_json(const RunRecord& record, const std::string& host) {
                      {"starting", seconds(record.phases().starting_us)},
                      {"running", seconds(record.phases().running_us)},
                      {"stopping", seconds(record.phases().stopping_us)}};
+  out["ledger"] = ordered_json::parse(ledger_json(record.times().ledger()));
   out["attempts_forgotten"] = record.attempts_forgotten();
   out["attempts"] = ordered_json::array();
   for (const AttemptRecord& attempt : record.attempts()) {

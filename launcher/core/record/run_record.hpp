@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "launcher/core/record/launch_event.hpp"
+#include "launcher/core/record/time_fold.hpp"
 
 namespace torchup {
 
@@ -75,6 +76,8 @@ class RunRecord {
   /// `ok` while this node's workers of the round run; else in one word what is done instead.
   [[nodiscard]] std::string_view readiness() const;
   [[nodiscard]] const PhaseTimes& phases() const { return phases_; }
+  /// Where the time of this node's ranks goes.
+  [[nodiscard]] const TimeFold& times() const { return times_; }
   [[nodiscard]] std::int64_t start_us() const { return start_us_; }
   [[nodiscard]] std::int64_t end_us() const { return end_us_; }
   [[nodiscard]] std::uint64_t log_bytes_lost() const;
@@ -102,6 +105,7 @@ class RunRecord {
   std::deque<Loss> console_losses_;
   std::optional<Verdict> verdict_;
   PhaseTimes phases_;
+  TimeFold times_;
   Phase phase_ = Phase::before;
   std::int64_t phase_since_us_ = 0;
   std::int64_t start_us_ = 0;
@@ -115,7 +119,7 @@ inline constexpr int result_schema = 1;
 [[nodiscard]] std::string health_json(const RunRecord& record);
 
 /// The content of `--result-file`: JSON with `schema`, verdict (`exit_code`, `reason`), per rank of this node its exit
-/// codes, attempts with their times, phase times, log paths and losses.
+/// codes, attempts with their times, phase times, ledger, log paths and losses.
 [[nodiscard]] std::string result_json(const RunRecord& record, const std::string& host);
 
 }  // namespace torchup

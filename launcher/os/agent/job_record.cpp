@@ -183,6 +183,7 @@ Task<> JobRecord::finish(Finish action) {
   }
   record(event::JobEnded{verdict});
   if (verdict.exit_code != 0) report(action, told);
+  tell_ledger();
   if (action.rehearsal) {
     record(event::RehearsalEnded{*action.rehearsal});
     exit_code_ = action.rehearsal->exit_code;
@@ -251,6 +252,16 @@ void JobRecord::report(const Finish& action, const std::optional<IncidentRecorde
   if (!told) return;
   output_.print(fmt::format("torchup: {}{}", incident_text(told->incident, local_time_text),
                             told->path.empty() ? "" : fmt::format("  all of it: {}\n", told->path)));
+}
+
+/// Of a job of one node: who hosts one of many has the others' to add.
+void JobRecord::tell_ledger() {
+  const LedgerCounts counts = record_.times().counts();
+  if (!config_.one_node() || !is_told(config_.output.ledger, counts.lasted_us)) return;
+  std::vector<std::string> lines = ledger_lines(record_.times().ledger(), counts);
+  log_->tell(LogLine{LogLevel::info, lines.front()});
+  lines.erase(lines.begin());
+  say_page(LogLevel::info, std::move(lines));
 }
 
 void JobRecord::report_end(const Finish& action) {

@@ -56,6 +56,7 @@ class JobRecord {
   [[nodiscard]] std::optional<std::string> words_instead_of_report(const Verdict& verdict) const;
   void report(const Finish& action, const std::optional<IncidentRecorder::Told>& told);
   void report_end(const Finish& action);
+  void tell_ledger();
   [[nodiscard]] std::string exception_text(int signal) const;
   Task<std::string> last_words_for_parent(const Finish& action);
   Task<> write_termination_log(const Verdict& verdict, const Incident* incident);
