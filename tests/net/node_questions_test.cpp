@@ -44,6 +44,7 @@ struct Two {
   }
 
   boost::asio::io_context loop;
+  bool has_token;
   bool connected = true;
   std::vector<OpsRequest> requests;
   std::vector<OpsCaller> callers;
@@ -53,11 +54,11 @@ struct Two {
   std::optional<OpsAnswer> got;
   NodeQuestions* to_asker = nullptr;
   NodeQuestions* to_node = nullptr;
-  NodeQuestions asker{loop, way_to(coordinator, to_node), [](auto&&...) { FAIL("nobody asks the coordinator"); }};
-  NodeQuestions answerer{loop, way_to(node, to_asker),
+  NodeQuestions asker{loop, true, way_to(coordinator, to_node), [](auto&&...) { FAIL("nobody asks the coordinator"); }};
+  NodeQuestions answerer{loop, has_token, way_to(node, to_asker),
                          [this](const OpsRequest& request, const OpsCaller& caller, std::string_view body,
                                 HttpServer::Reply reply) { perform(request, caller, body, std::move(reply)); }};
-  Two() {
+  explicit Two(bool token = true) : has_token{token} {
     to_asker = &asker;
     to_node = &answerer;
   }
@@ -89,6 +90,20 @@ TEST_CASE("a log's answer says where the next part begins", "[net][questions]") 
   REQUIRE(got->headers == std::vector<OpsRequest::Header>{{"Torchup-Offset", "18446744073709551615"}});
 }
 
+TEST_CASE("without a token no output goes to another machine", "[net][questions]") {
+  Two two{false};
+  SECTION("no log, no stack") {
+    const std::string what = GENERATE("ranks/0/log", "stacks");
+    const auto& got = two.ask({.control = true, .method = "GET", .target = "/v1/jobs/a/" + what});
+    REQUIRE(got.value().status == 403);
+    REQUIRE(got->body.find("token") != std::string::npos);
+    REQUIRE(two.requests.empty());
+  }
+  SECTION("the rest does") {
+    REQUIRE(two.ask({.control = true, .method = "GET", .target = "/v1/jobs/a"}).value().status == 202);
+  }
+}
+
 TEST_CASE("what has no answer is told so", "[net][questions]") {
   Two two;
   SECTION("nobody is there") {
@@ -107,7 +122,7 @@ TEST_CASE("what has no answer is told so", "[net][questions]") {
     two.answers.reset();
     std::optional<int> status;
     {
-      NodeQuestions brief{two.loop, two.way_to(coordinator, two.to_node), [](auto&&...) {}};
+      NodeQuestions brief{two.loop, true, two.way_to(coordinator, two.to_node), [](auto&&...) {}};
       brief.ask(node, {}, [&](OpsReply reply) { status = std::get<OpsAnswer>(reply).status; });
       REQUIRE_FALSE(status);
     }

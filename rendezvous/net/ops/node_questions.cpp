@@ -42,14 +42,26 @@ Answer told_of(std::uint64_t number, OpsAnswer answer) {
   return told;
 }
 
+/// What workers wrote, or have in memory.
+bool asks_for_output(const OpsRequest& request, const OpsCaller& caller) {
+  const auto asked = routed(request, caller);
+  const auto* const call = std::get_if<OpsCall>(&asked);
+  return call && (call->route == OpsRoute::log || call->route == OpsRoute::stacks);
+}
+
+Refusal needs_token() {
+  return {403, "token_needed",
+          "Without a token what workers wrote goes to no other machine: give the job one with --token-file", ""};
+}
+
 Refusal unreachable(const std::string& why) { return {503, "not_reachable", why, ""}; }
 
 }  // namespace
 
 class NodeQuestions::Impl : public std::enable_shared_from_this<NodeQuestions::Impl> {
  public:
-  Impl(boost::asio::io_context& loop, Say say, Perform perform)
-      : timer_{loop}, say_{std::move(say)}, perform_{std::move(perform)} {}
+  Impl(boost::asio::io_context& loop, bool has_token, Say say, Perform perform)
+      : timer_{loop}, has_token_{has_token}, say_{std::move(say)}, perform_{std::move(perform)} {}
 
   void ask(const std::string& whom, Ask question, HttpServer::Reply reply) {
     if (open_.size() >= open_questions_max) {
@@ -77,6 +89,9 @@ class NodeQuestions::Impl : public std::enable_shared_from_this<NodeQuestions::I
     if (!question.body.empty()) request.headers.emplace_back("Content-Type", json_content);
     const OpsCaller caller{
         .right = question.control ? Right::control : Right::read, .by = std::move(question.by), .proved = true};
+    if (!has_token_ && asks_for_output(request, caller)) {
+      return answer(by, question.number, torchup::answer_of(needs_token()));
+    }
     perform_(request, caller, question.body, [weak = weak_from_this(), by, number = question.number](OpsReply reply) {
       if (const auto self = weak.lock()) self->answer(by, number, std::move(reply));
     });
@@ -122,14 +137,15 @@ class NodeQuestions::Impl : public std::enable_shared_from_this<NodeQuestions::I
   }
 
   boost::asio::steady_timer timer_;
+  bool has_token_;
   Say say_;
   Perform perform_;
   OpenQuestions<std::string, HttpServer::Reply> open_;
   std::map<std::string, std::size_t> unanswered_;  ///< of what others have asked, by whom
 };
 
-NodeQuestions::NodeQuestions(boost::asio::io_context& loop, Say say, Perform perform)
-    : impl_{std::make_shared<Impl>(loop, std::move(say), std::move(perform))} {}
+NodeQuestions::NodeQuestions(boost::asio::io_context& loop, bool has_token, Say say, Perform perform)
+    : impl_{std::make_shared<Impl>(loop, has_token, std::move(say), std::move(perform))} {}
 NodeQuestions::~NodeQuestions() { impl_->end(); }
 
 void NodeQuestions::ask(const std::string& whom, Ask question, HttpServer::Reply reply) {

@@ -25,7 +25,9 @@ class NodeQuestions {
   using Perform = std::function<void(const OpsRequest& request, const OpsCaller& caller, std::string_view body,
                                      HttpServer::Reply reply)>;
 
-  NodeQuestions(boost::asio::io_context& loop, Say say, Perform perform);
+  /// `has_token`: the job has one, with which those who speak here have proved themselves. Else no log and no stack is
+  /// given to another machine.
+  NodeQuestions(boost::asio::io_context& loop, bool has_token, Say say, Perform perform);
   NodeQuestions(const NodeQuestions&) = delete;
   NodeQuestions& operator=(const NodeQuestions&) = delete;
   ~NodeQuestions();  ///< who waits is answered by 503
