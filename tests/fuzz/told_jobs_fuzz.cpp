@@ -64,6 +64,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const StreamEvent& event : events) {
     if (const auto told = parse_json(event.data)) show(*told, snapshot, report);
   }
-  fuzz::require(parse_json(report.data("{}")) || !events.empty());
+  fuzz::require(report.data("{}").starts_with("{"));
   return 0;
 }

@@ -51,7 +51,7 @@ class Records(Ctl):
         self.assertEqual(ledger["rank_seconds"], 64)
         self.assertEqual((ledger["waiting"], ledger["useful"]), (20, 40))
         self.assertAlmostEqual(sum(value for name, value in ledger.items() if name not in ("rank_seconds", "basis")), 64)
-        self.assertRegex(self.ctl("ledger", *self.files, code=0).stdout, r"^2 ranks x 0:00:32 = 64.0 rank seconds, 62.5 % useful\n")
+        self.assertRegex(self.ctl("ledger", *self.files, code=0).stdout, r"^2 ranks x 0:00:32 = 1.1 rank minutes, 62.5 % useful\n")
 
     def test_the_ledger_of_a_job(self):
         job = Job()
