@@ -304,7 +304,7 @@ OrRefusal<OpsCall> routed(const OpsRequest& request, const OpsCaller& caller) {
   if (caller.right < needs) return insufficient(caller, needs);
   if (allow.empty()) return Refusal{404, "no_such_route", "Nothing is here; GET /v1/jobs names the jobs", ""};
   if (!found) return Refusal{405, "method_not_allowed", fmt::format("{} only", allow), allow};
-  OpsCall call{.route = found->route, .caller = caller, .head = request.method == "HEAD"};
+  OpsCall call{.route = found->route, .caller = caller, .target = request.target, .head = request.method == "HEAD"};
   if (call.route == OpsRoute::open_page && !caller.by_socket) {
     return Refusal{403, "forbidden", "A page is opened through the job's unix socket alone: torchupctl page", ""};
   }
@@ -324,6 +324,7 @@ bool takes_body(const OpsCall& call) { return call.route == OpsRoute::order || c
 std::optional<Refusal> read_body(OpsCall& call, std::string_view body) {
   if (body.size() > ops_body_bytes_max) return body_too_long();
   Members members{body};
+  call.body = body;
   if (call.order) read_order(*call.order, members);
   return members.end();
 }

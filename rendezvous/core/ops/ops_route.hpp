@@ -82,6 +82,7 @@ struct OpsCaller {
   bool proved = false;       ///< he sent a token that is right, or came by the unix socket
   bool by_socket = false;    ///< he came by the unix socket
   bool token_helps = false;  ///< there is a token with which he may more
+  std::string host = {};     ///< of the node that asks for him; empty: he asks here
 };
 
 enum class OpsRoute : std::uint8_t {
@@ -111,7 +112,9 @@ inline constexpr std::size_t ops_body_bytes_max = 64 * 1024;
 struct OpsCall {
   OpsRoute route = OpsRoute::healthz;
   OpsCaller caller = {};
-  bool head = false;  ///< the answer's headers alone
+  std::string target = {};  ///< as it was asked, for whom it is passed on to
+  std::string body = {};    ///< likewise, after read_body
+  bool head = false;        ///< the answer's headers alone
   std::string run_id = {};
   std::optional<Rank> rank = {};
   LogStream stream = LogStream::out;

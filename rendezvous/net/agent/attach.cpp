@@ -20,6 +20,7 @@
 #include "rendezvous/net/agent/torchrun_link.hpp"
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/daemon/common_port.hpp"
+#include "rendezvous/net/daemon/coordinator_ops.hpp"
 #include "rendezvous/net/io/lookup.hpp"
 #include "rendezvous/net/io/node_identity.hpp"
 
@@ -29,6 +30,9 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 
 namespace {
+
+/// What an agent keeps of its own job for those who ask what has happened.
+constexpr std::size_t agent_events_max = 256;
 
 /// How long torchrun's agents may need the store after the verdict.
 constexpr Duration torchrun_linger = std::chrono::seconds{10};
@@ -43,26 +47,34 @@ constexpr Duration name_limit = std::chrono::seconds{3};
 /// The coordinator of a job in this process, with the port by which the other nodes reach it.
 struct Host {
   Host(asio::io_context& loop, const AttachSettings& settings)
-      : coordinator{loop, [log = settings.log](LogLine line) {
+      : coordinator{loop,
+                    [log = settings.log](LogLine line) {
                       line.job.clear();  // there is one only
                       if (log) log(std::move(line));
-                    }} {}
+                    }},
+        onlookers{loop, coordinator,
+                  CoordinatorOpsOptions{.token = settings.token,
+                                        .read_token = settings.read_token,
+                                        .host_names = settings.host_names,
+                                        .page_job = settings.run_id.value(),
+                                        .pid = settings.pid,
+                                        .events = {.events_max = agent_events_max}}} {}
 
   [[nodiscard]] Result<Port> listen(asio::io_context& loop, const std::string& bind, Port number,
                                     const AttachSettings& settings) {
-    port.emplace(loop, coordinator,
+    port.emplace(loop, coordinator, onlookers,
                  CommonPortOptions{.bind = bind,
                                    .port = number,
                                    .token = settings.token,
                                    .allowed = settings.allowed,
                                    .embedded = true,
                                    .only_job = settings.further_ports.empty() ? "" : settings.run_id.value(),
-                                   .page_job = settings.run_id.value(),
                                    .log = settings.log});
     return port->listen();
   }
 
   Coordinator coordinator;
+  CoordinatorOps onlookers;
   std::optional<CommonPort> port;
 };
 
@@ -151,6 +163,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
 
   void host_alone() {
     host_ = std::make_unique<Host>(loop_, settings_);
+    if (settings_.hosting) settings_.hosting(host_->onlookers);
     use(host_->coordinator.connect(settings_.run_id, handler_));
   }
 
@@ -255,6 +268,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
                     host_->port->server().address() +
                     (settings_.token.empty() && exposed_ ? "; without a token everybody who reaches it can join" : ""));
     }
+    if (settings_.hosting) settings_.hosting(host_->onlookers);
     use(host_->coordinator.connect(settings_.run_id, settings_.workers_share_port ? sharing(*port) : handler_));
     return {};
   }

@@ -17,6 +17,8 @@ class io_context;
 
 namespace torchup {
 
+class CoordinatorOps;
+
 /// How an agent finds the coordinator of its job.
 struct AttachSettings {
   RunId run_id{""};
@@ -41,6 +43,11 @@ struct AttachSettings {
   std::string token = {};
   /// Where this process hosts the coordinator: networks from which somebody may come without proving the token.
   SourceList allowed = {};
+  std::string read_token = {};  ///< likewise, and below: CoordinatorOpsOptions
+  std::vector<std::string> host_names = {};
+  std::optional<std::int64_t> pid = {};
+  /// This process hosts from now on: before its own agent comes. What it is given lives as long as the link.
+  std::function<void(CoordinatorOps&)> hosting = {};
   /// How long the endpoint may stay out of reach, at the start or later, before LinkLost.
   Duration join_timeout = std::chrono::seconds{600};
   /// Where this process hosts the coordinator: what was decided, who came, who was refused.

@@ -1,15 +1,14 @@
 #include "rendezvous/net/daemon/common_port.hpp"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "rendezvous/net/coordinator/coordinator.hpp"
-#include "rendezvous/net/daemon/status_text.hpp"
+#include "rendezvous/net/daemon/coordinator_ops.hpp"
 
 namespace torchup {
 
-CommonPort::CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, CommonPortOptions options)
+CommonPort::CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, CoordinatorOps& onlookers,
+                       CommonPortOptions options)
     : options_{std::move(options)}, coordinator_{coordinator},
       admission_{.token = !options_.token.empty(), .allowed = options_.allowed}, agents_{loop,
                                                                                          coordinator,
@@ -19,46 +18,9 @@ CommonPort::CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, 
                                                                                           .admits =
                                                                                               admission_.of_agents(),
                                                                                           .log = options_.log}},
-      jobs_{loop, coordinator, source_options()}, ops_{loop, jobs_, EventRings::Limits{}},
-      http_{loop, [this](const OpsCall& call, HttpServer::Reply reply) { ops_.perform(call, std::move(reply)); }},
-      door_{std::make_shared<HttpDoor>()}, page_{loop, http_, {.access = access()}}, server_{loop, server_options()} {
-  door_->access = access();
-}
-
-OpsAccess CommonPort::access() const {
-  OpsAccess access{
-      .control_token = options_.token, .read_token = options_.read_token, .host_names = options_.host_names};
-  for (std::string& name : own_names()) access.host_names.push_back(std::move(name));
-  return access;
-}
-
-void CommonPort::open_page(const HttpServer::Reply& reply) {
-  const auto url = page_.open(options_.page_job);
-  if (!url) return reply(answer_of({503, "no_port", url.error().message(), ""}));
-  OpsAnswer answer;
-  answer.body = fmt::format("{{\"url\":\"{}\"}}\n", *url);
-  reply(std::move(answer));
-}
-
-CoordinatorSourceOptions CommonPort::source_options() {
-  CoordinatorSourceOptions source;
-  source.pid = options_.pid;
-  source.status = [this] { return status_text(server_.status(), coordinator_); };
-  source.numbers = [this] {
-    return CoordinatorNumbers{.store = server_.status(),
-                              .turns = options_.turns ? *options_.turns : TurnHistogram{},
-                              .agents = agents_.count(),
-                              .http_requests = http_.answers(),
-                              .event_readers = ops_.feed().readers(),
-                              .events_lost = ops_.feed().lost()};
-  };
-  source.others = [this](const OpsCall& call, HttpServer::Reply reply) {
-    if (call.route == OpsRoute::open_page) return open_page(reply);
-    if (options_.others) return options_.others(call, std::move(reply));
-    reply(answer_of({501, "not_here", "This process cannot do that for the job; ask on the job's own machine", ""}));
-  };
-  source.forgotten = [this](const std::string& run_id) { ops_.events().forget(run_id); };
-  return source;
+      http_{onlookers.http()}, door_{std::make_shared<HttpDoor>()}, server_{loop, server_options()} {
+  door_->access = onlookers.access();
+  onlookers.set_store([this] { return server_.status(); });
 }
 
 StoreServerOptions CommonPort::server_options() {

@@ -10,10 +10,8 @@
 #include "rendezvous/core/text/source_list.hpp"
 #include "rendezvous/net/coordinator/agent_sessions.hpp"
 #include "rendezvous/net/daemon/admission.hpp"
-#include "rendezvous/net/daemon/coordinator_source.hpp"
 #include "rendezvous/net/daemon/torchrun_refusal.hpp"
-#include "rendezvous/net/ops/ops_service.hpp"
-#include "rendezvous/net/ops/page_port.hpp"
+#include "rendezvous/net/ops/http_server.hpp"
 #include "rendezvous/net/store/store_server.hpp"
 
 namespace boost::asio {
@@ -23,23 +21,18 @@ class io_context;
 namespace torchup {
 
 class Coordinator;
+class CoordinatorOps;
 
 struct CommonPortOptions {
   std::string bind = {};  ///< as in StoreServerOptions, like the port
   Port port{0};
   StoreLimits store = {};
   ConnectionLimits connections = {};
-  std::string token = {};                    ///< agents must prove it; over HTTP it is the right to steer
-  std::string read_token = {};               ///< over HTTP: to see, from elsewhere too
-  std::vector<std::string> host_names = {};  ///< OpsAccess::host_names, beside this machine's own
-  SourceList allowed = {};                   ///< networks from which somebody may come without proving it
-  bool embedded = false;                     ///< this process is an agent of the job and takes the coordinator with it
-  std::string only_job = {};                 ///< AgentSessionsOptions::only_job
-  bool torchrun_store_here = false;          ///< TorchrunHostOptions::common_place
-  std::string page_job = {};                 ///< that the page which is opened on demand shows; empty: all
-  std::optional<std::int64_t> pid = {};      ///< CoordinatorSourceOptions::pid, and below
-  const TurnHistogram* turns = nullptr;      ///< of the loop, which outlives this; null: nobody counts them
-  HttpServer::Perform others = {};           ///< but POST /v1/node/page
+  std::string token = {};            ///< agents must prove it
+  SourceList allowed = {};           ///< networks from which somebody may come without proving it
+  bool embedded = false;             ///< this process is an agent of the job and takes the coordinator with it
+  std::string only_job = {};         ///< AgentSessionsOptions::only_job
+  bool torchrun_store_here = false;  ///< TorchrunHostOptions::common_place
   LogSink log = {};
 };
 
@@ -48,8 +41,9 @@ struct CommonPortOptions {
 /// run out, is decided alike in both.
 class CommonPort {
  public:
-  /// The coordinator must outlive this.
-  CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, CommonPortOptions options);
+  /// The coordinator, and those who look at its jobs, must outlive this.
+  CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, CoordinatorOps& onlookers,
+             CommonPortOptions options);
   CommonPort(const CommonPort&) = delete;
   CommonPort& operator=(const CommonPort&) = delete;
 
@@ -59,28 +53,17 @@ class CommonPort {
   void set_agents_cut(bool cut) { agents_.set_cut(cut); }
   [[nodiscard]] StoreServer& server() { return server_; }
   [[nodiscard]] const StoreServer& server() const { return server_; }
-  /// For other doors to the same jobs, and for what becomes known of them.
-  [[nodiscard]] HttpServer& http() { return http_; }
-  [[nodiscard]] OpsService& ops() { return ops_; }
-  [[nodiscard]] CoordinatorSource& jobs() { return jobs_; }
-  /// What whoever comes by another port must send, or name.
-  [[nodiscard]] OpsAccess access() const;
 
  private:
   [[nodiscard]] StoreServerOptions server_options();
-  [[nodiscard]] CoordinatorSourceOptions source_options();
-  void open_page(const HttpServer::Reply& reply);
   bool serve(unsigned char first_byte, UniqueFd& socket);
 
   CommonPortOptions options_;
   Coordinator& coordinator_;
   Admission admission_;
   AgentSessions agents_;
-  CoordinatorSource jobs_;
-  OpsService ops_;
-  HttpServer http_;
+  HttpServer& http_;
   std::shared_ptr<HttpDoor> door_;
-  PagePort page_;
   StoreServer server_;
   std::optional<TorchrunRefusal> refusal_;
 };

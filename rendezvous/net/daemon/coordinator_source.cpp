@@ -69,6 +69,10 @@ std::vector<JobPage*> CoordinatorSource::pages() {
 
 JobPage* CoordinatorSource::page(const std::string& run_id) {
   refresh(refresh_share * cost_);
+  return known(run_id);
+}
+
+JobPage* CoordinatorSource::known(const std::string& run_id) const {
   const auto found = pages_.find(run_id);
   return found == pages_.end() ? nullptr : found->second.get();
 }

@@ -21,7 +21,7 @@ struct CoordinatorSourceOptions {
   /// Those numbers that are not of jobs: of the store, of what is served.
   std::function<CoordinatorNumbers()> numbers = {};
   std::function<std::string()> status = {};  ///< GET /status
-  /// What agents know, or a round machine is asked for: orders, logs, stacks, and this process' own page.
+  /// Orders, logs, stacks, and a page on demand; of a job that is there.
   HttpServer::Perform others = {};
   /// A job is not shown any more.
   std::function<void(const std::string& run_id)> forgotten = {};
@@ -38,6 +38,8 @@ class CoordinatorSource final : public OpsSource {
   [[nodiscard]] std::vector<JobPage*> pages() override;
   [[nodiscard]] JobPage* page(const std::string& run_id) override;
   void perform(const OpsCall& call, HttpServer::Reply reply) override;
+  /// As it was when it was looked at last; null: it has not been yet.
+  [[nodiscard]] JobPage* known(const std::string& run_id) const;
 
  private:
   void refresh(Duration age);

@@ -9,6 +9,7 @@
 #include "rendezvous/net/coordinator/state_directory.hpp"
 #include "rendezvous/net/daemon/admission.hpp"
 #include "rendezvous/net/daemon/common_port.hpp"
+#include "rendezvous/net/daemon/coordinator_ops.hpp"
 #include "rendezvous/net/io/log.hpp"
 #include "rendezvous/net/io/loop_turns.hpp"
 #include "rendezvous/net/ops/control_socket.hpp"
@@ -27,7 +28,11 @@ class Daemon::Impl {
     if (settings_.store_only) {
       store_.emplace(loop, store_options());
     } else {
-      port_.emplace(loop, coordinator_, port_options());
+      onlookers_.emplace(
+          loop, coordinator_,
+          CoordinatorOpsOptions{
+              .token = settings_.token, .read_token = settings_.read_token, .host_names = settings_.host_names});
+      port_.emplace(loop, coordinator_, *onlookers_, port_options());
     }
   }
 
@@ -80,7 +85,7 @@ class Daemon::Impl {
     sockets.push_back(control_socket_->take());
     const auto door = std::make_shared<HttpDoor>();
     door->access.own_uid = ::geteuid();
-    control_port_.emplace(loop_, port_->http(), std::move(sockets), door);
+    control_port_.emplace(loop_, onlookers_->http(), std::move(sockets), door);
   }
 
   CommonPortOptions port_options() {
@@ -89,8 +94,6 @@ class Daemon::Impl {
             .store = settings_.store,
             .connections = settings_.connections,
             .token = settings_.token,
-            .read_token = settings_.read_token,
-            .host_names = settings_.host_names,
             .allowed = settings_.allowed,
             .torchrun_store_here = settings_.torchrun_store_here,
             .turns = &turns_,
@@ -115,6 +118,7 @@ class Daemon::Impl {
   std::unique_ptr<StateDirectory> state_;  ///< outlives what writes there
   Coordinator coordinator_;
   TurnHistogram turns_;
+  std::optional<CoordinatorOps> onlookers_;
   std::optional<CommonPort> port_;
   std::optional<StoreServer> store_;  ///< in place of it
   std::optional<ControlSocket> control_socket_;

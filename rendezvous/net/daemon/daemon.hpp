@@ -26,7 +26,7 @@ struct DaemonSettings {
   StoreLimits store = {};
   ConnectionLimits connections = {};
   std::string token = {};
-  std::string read_token = {};  ///< CommonPortOptions, and below
+  std::string read_token = {};  ///< CoordinatorOpsOptions, and below
   std::vector<std::string> host_names = {};
   bool control_socket = false;  ///< in the user's runtime directory; where there is none, a warning says why
   SourceList allowed = {};      ///< networks from which somebody may come without proving the token

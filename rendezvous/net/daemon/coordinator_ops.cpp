@@ -1,0 +1,223 @@
+#include "rendezvous/net/daemon/coordinator_ops.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "rendezvous/core/ops/note_event.hpp"
+#include "rendezvous/core/text/json_text.hpp"
+#include "rendezvous/net/daemon/status_text.hpp"
+#include "rendezvous/net/io/node_identity.hpp"
+
+namespace torchup {
+namespace {
+
+/// An incident has a place of its own on a job's page.
+bool is_incident(std::string_view line) {
+  if (line.find("\"incident_recorded\"") == std::string_view::npos) return false;
+  const auto event = nlohmann::json::parse(line, nullptr, false);
+  return event.is_object() && event.value("event", nlohmann::json{}) == "incident_recorded";
+}
+
+bool has_rank(const JobView::Node& node, Rank rank) {
+  return node.first_rank && rank.value() >= node.first_rank->value() &&
+         rank.value() < node.first_rank->value() + node.local_world_size;
+}
+
+/// Answers of several nodes, put together in their order.
+struct Gathered {
+  HttpServer::Reply reply;
+  std::vector<OpsAnswer> answers;
+  std::size_t open = 0;
+
+  void close_if_all() {
+    if (open > 0) return;
+    OpsAnswer all = answers.front();
+    for (std::size_t at = 1; at < answers.size(); ++at) all.body += answers[at].body;
+    reply(std::move(all));
+  }
+};
+
+}  // namespace
+
+CoordinatorOps::CoordinatorOps(boost::asio::io_context& loop, Coordinator& coordinator, CoordinatorOpsOptions options)
+    : loop_{loop}, coordinator_{coordinator}, options_{std::move(options)}, host_{own_host_name()}, store_status_{[] {
+        return StoreServerStatus{};
+      }},
+      jobs_{loop, coordinator, source_options()}, service_{loop, jobs_, options_.events},
+      http_{loop, [this](const OpsCall& call, HttpServer::Reply reply) { service_.perform(call, std::move(reply)); }},
+      page_{loop, http_, {.access = access()}}, questions_{loop, coordinator}, self_{std::make_shared<CoordinatorOps*>(
+                                                                                   this)} {
+  Coordinator::Onlooker onlooker;
+  onlooker.heard = [self = self_](const RunId& run_id, const NodeId& node, Coordinator::NodeWord word) {
+    if (*self) (*self)->heard(run_id, node, std::move(word));
+  };
+  onlooker.noted = [self = self_](const RunId& run_id, const Note& note) {
+    if (*self) (*self)->noted(run_id, note);
+  };
+  coordinator_.set_onlooker(std::move(onlooker));
+}
+
+CoordinatorOps::~CoordinatorOps() { *self_ = nullptr; }
+
+OpsAccess CoordinatorOps::access() const {
+  OpsAccess access{
+      .control_token = options_.token, .read_token = options_.read_token, .host_names = options_.host_names};
+  for (std::string& name : own_names()) access.host_names.push_back(std::move(name));
+  return access;
+}
+
+CoordinatorSourceOptions CoordinatorOps::source_options() {
+  CoordinatorSourceOptions source;
+  source.pid = options_.pid;
+  source.status = [this] { return status_text(store_status_(), coordinator_); };
+  source.numbers = [this] { return numbers(); };
+  source.others = [this](const OpsCall& call, HttpServer::Reply reply) { perform(call, std::move(reply)); };
+  source.forgotten = [this](const std::string& run_id) { service_.events().forget(run_id); };
+  return source;
+}
+
+CoordinatorNumbers CoordinatorOps::numbers() const {
+  return {.store = store_status_(),
+          .http_requests = http_.answers(),
+          .event_readers = service_.feed().readers(),
+          .events_lost = service_.feed().lost()};
+}
+
+// ---- what is asked
+
+void CoordinatorOps::perform(const OpsCall& call, HttpServer::Reply reply) {
+  if (call.route == OpsRoute::open_page) return open_page(reply);
+  if (call.route == OpsRoute::order) return obey(call, reply);
+  ask_nodes(call, std::move(reply));
+}
+
+void CoordinatorOps::open_page(const HttpServer::Reply& reply) {
+  const auto url = page_.open(options_.page_job);
+  if (!url) return reply(answer_of({503, "no_port", url.error().message(), ""}));
+  OpsAnswer answer;
+  JsonObject{answer.body}.text("url", *url).end();
+  reply(std::move(answer));
+}
+
+void CoordinatorOps::obey(const OpsCall& call, const HttpServer::Reply& reply) {
+  const auto obeyed = coordinator_.order(RunId{call.run_id}, *call.order, call.caller.by);
+  if (!obeyed) return reply(answer_of(no_such_job(call.run_id)));
+  if (!obeyed->accepted) return reply(answer_of({409, "cannot_be", obeyed->text, ""}));
+  OpsAnswer answer;
+  answer.status = 202;
+  JsonObject{answer.body}.text("accepted", obeyed->text).end();
+  reply(std::move(answer));
+}
+
+/// Without a token nobody can tell who asks from another machine: what workers wrote stays on theirs.
+bool CoordinatorOps::may_cross(const OpsCall& call, const std::string& host) const {
+  return !options_.token.empty() || host == (call.caller.host.empty() ? host_ : call.caller.host);
+}
+
+/// Logs and stacks are nodes' own.
+void CoordinatorOps::ask_nodes(const OpsCall& call, HttpServer::Reply reply) {
+  const RunId run_id{call.run_id};
+  std::vector<JobView::Node> nodes;
+  for (auto& [job, view] : coordinator_.jobs()) {
+    if (job == run_id) nodes = std::move(view.nodes);
+  }
+  std::erase_if(nodes, [&](const JobView::Node& node) {
+    return node.node.empty() || node.torchruns || !node.first_rank || (call.rank && !has_rank(node, *call.rank));
+  });
+  std::sort(nodes.begin(), nodes.end(), [](const JobView::Node& left, const JobView::Node& right) {
+    return left.first_rank->value() < right.first_rank->value();
+  });
+  if (nodes.empty() && call.rank) return reply(answer_of(no_such_rank(*call.rank)));
+  if (nodes.empty()) return reply(answer_of({409, "no_round", "No node has a place in the job now", ""}));
+  if (nodes.size() > NodeQuestions::open_max) {
+    return reply(answer_of({409, "too_many_nodes", "Of so large a job one rank at a time: ?rank=R", ""}));
+  }
+  const auto gathered = std::make_shared<Gathered>();
+  gathered->reply = std::move(reply);
+  gathered->open = nodes.size();
+  gathered->answers.resize(nodes.size());
+  for (std::size_t at = 0; at < nodes.size(); ++at) {
+    const auto take = [gathered, at](OpsAnswer answer) {
+      gathered->answers[at] = std::move(answer);
+      --gathered->open;
+      gathered->close_if_all();
+    };
+    if (may_cross(call, nodes[at].host)) {
+      questions_.ask(run_id, NodeId{nodes[at].node}, call, take);
+    } else {
+      take(answer_of({403, "forbidden",
+                      "Without a token (--token-file) what workers wrote crosses no machine; ask on " + nodes[at].host,
+                      ""}));
+    }
+  }
+}
+
+// ---- what is heard
+
+void CoordinatorOps::heard(const RunId& run_id, const NodeId& node, Coordinator::NodeWord word) {
+  if (auto* report = std::get_if<NodeReport>(&word)) {
+    if (JobPage* const page = jobs_.known(run_id.value())) {
+      page->report(node, std::move(*report), std::chrono::steady_clock::now());
+    }
+  } else if (const auto* event = std::get_if<NodeEvent>(&word)) {
+    heard_event(run_id, *event);
+  } else if (auto* answer = std::get_if<Answer>(&word)) {
+    questions_.answered(run_id, node, std::move(*answer));
+  } else {
+    // An order may follow, of which nothing must happen before the coordinator is done with this word.
+    boost::asio::post(loop_, [self = self_, run_id, node, question = std::get<Ask>(std::move(word))] {
+      if (*self) (*self)->answer(run_id, node, question);
+    });
+  }
+}
+
+void CoordinatorOps::heard_event(const RunId& run_id, const NodeEvent& event) {
+  if (!is_event(event.line)) return;
+  const std::uint64_t seq = service_.record(run_id.value(), event.line);
+  JobPage* const page = jobs_.known(run_id.value());
+  if (page && is_incident(event.line)) page->add_incident(seq, event.line);
+}
+
+/// A node asks for its people, in its own job alone.
+void CoordinatorOps::answer(const RunId& run_id, const NodeId& node, const Ask& question) {
+  const auto tell = [this, run_id, node, number = question.number](OpsReply reply) {
+    auto& given = std::get<OpsAnswer>(reply);
+    Answer answer;
+    answer.number = number;
+    answer.status = given.status;
+    answer.type = std::move(given.content_type);
+    answer.body = std::move(given.body);
+    for (const auto& [name, value] : given.headers) {
+      if (name == "Torchup-Offset") answer.offset = std::stoull(value);
+    }
+    coordinator_.tell_node(run_id, node, std::move(answer));
+  };
+  OpsCaller caller{.right = question.control ? Right::control : Right::read, .by = question.by, .proved = true};
+  for (const auto& [job, view] : coordinator_.jobs()) {
+    if (job != run_id) continue;
+    for (const JobView::Node& known : view.nodes) {
+      if (known.node == node.value()) caller.host = known.host;
+    }
+  }
+  OpsRequest request{.method = question.method, .target = question.target, .headers = {}};
+  if (!question.body.empty()) request.headers.emplace_back("Content-Type", json_content);
+  const auto asked = routed(request, caller);
+  const auto* call = std::get_if<OpsCall>(&asked);
+  if (call && !call->run_id.empty() && call->run_id != run_id.value())
+    return tell(answer_of(no_such_job(call->run_id)));
+  service_.perform(request, caller, question.body, tell);
+}
+
+void CoordinatorOps::noted(const RunId& run_id, const Note& note) {
+  if (const auto* order = std::get_if<OrderReceived>(&note)) {
+    if (JobPage* const page = jobs_.known(run_id.value())) page->count_order(order->verb);
+  }
+  const std::string event = note_event(note, host_, this_moment());
+  if (!event.empty()) service_.record(run_id.value(), event);
+}
+
+}  // namespace torchup

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/net/coordinator/coordinator.hpp"
+#include "rendezvous/net/daemon/coordinator_source.hpp"
+#include "rendezvous/net/daemon/node_questions.hpp"
+#include "rendezvous/net/ops/ops_service.hpp"
+#include "rendezvous/net/ops/page_port.hpp"
+
+namespace torchup {
+
+struct CoordinatorOpsOptions {
+  std::string token = {};                    ///< the jobs': the right to steer, over TCP
+  std::string read_token = {};               ///< to see, from elsewhere too
+  std::vector<std::string> host_names = {};  ///< OpsAccess::host_names, beside this machine's own
+  std::string page_job = {};                 ///< that the page which is opened on demand shows; empty: all
+  std::optional<std::int64_t> pid = {};      ///< CoordinatorSourceOptions::pid
+  EventRings::Limits events = {};
+};
+
+/// Those who look at a coordinator's jobs and steer them: whoever asks by whatever door, a browser on this machine, and
+/// other nodes on behalf of theirs. Lives as long as the jobs do; ports and sockets give it who comes.
+class CoordinatorOps {
+ public:
+  /// Before any agent comes. The coordinator must outlive it.
+  CoordinatorOps(boost::asio::io_context& loop, Coordinator& coordinator, CoordinatorOpsOptions options);
+  CoordinatorOps(const CoordinatorOps&) = delete;
+  CoordinatorOps& operator=(const CoordinatorOps&) = delete;
+  ~CoordinatorOps();
+
+  [[nodiscard]] HttpServer& http() { return http_; }
+  [[nodiscard]] OpsService& service() { return service_; }
+  /// What a port wants of those who come.
+  [[nodiscard]] OpsAccess access() const;
+  /// The numbers of a store that is served beside it.
+  void set_store(std::function<StoreServerStatus()> status) { store_status_ = std::move(status); }
+
+ private:
+  [[nodiscard]] CoordinatorSourceOptions source_options();
+  [[nodiscard]] CoordinatorNumbers numbers() const;
+  void perform(const OpsCall& call, HttpServer::Reply reply);
+  void obey(const OpsCall& call, const HttpServer::Reply& reply);
+  void ask_nodes(const OpsCall& call, HttpServer::Reply reply);
+  void open_page(const HttpServer::Reply& reply);
+  [[nodiscard]] bool may_cross(const OpsCall& call, const std::string& host) const;
+  void heard(const RunId& run_id, const NodeId& node, Coordinator::NodeWord word);
+  void heard_event(const RunId& run_id, const NodeEvent& event);
+  void answer(const RunId& run_id, const NodeId& node, const Ask& question);
+  void noted(const RunId& run_id, const Note& note);
+
+  boost::asio::io_context& loop_;
+  Coordinator& coordinator_;
+  CoordinatorOpsOptions options_;
+  std::string host_;  ///< this machine's name
+  std::function<StoreServerStatus()> store_status_;
+  CoordinatorSource jobs_;
+  OpsService service_;
+  HttpServer http_;
+  PagePort page_;
+  NodeQuestions questions_;
+  std::shared_ptr<CoordinatorOps*> self_;  ///< what is done later finds null there when this has gone
+};
+
+}  // namespace torchup
