@@ -93,7 +93,7 @@ TEST_CASE("a log's answer says where the next part begins", "[net][questions]") 
 TEST_CASE("without a token no output goes to another machine", "[net][questions]") {
   Two two{false};
   SECTION("no log, no stack") {
-    const std::string what = GENERATE("ranks/0/log", "stacks");
+    const std::string what = GENERATE(as<std::string>{}, "ranks/0/log", "stacks");
     const auto& got = two.ask({.control = true, .method = "GET", .target = "/v1/jobs/a/" + what});
     REQUIRE(got.value().status == 403);
     REQUIRE(got->body.find("token") != std::string::npos);
