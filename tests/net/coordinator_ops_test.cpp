@@ -1,0 +1,221 @@
+#include "rendezvous/net/daemon/coordinator_ops.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/net/io/node_identity.hpp"
+
+using namespace torchup;
+using namespace std::chrono_literals;
+using nlohmann::json;
+
+namespace {
+
+const RunId run_id{"a/b"};
+
+/// An agent as the coordinator knows it; what it is told is kept.
+class Agent final : public Coordinator::Listener {
+ public:
+  explicit Agent(Coordinator& coordinator) : attendance{coordinator.open(run_id, {}, *this)} {}
+  void tell(CoordinatorMessage message) override { heard.push_back(std::move(message)); }
+  void refuse(int, std::string) override {}
+  void let_go(std::string) override {}
+
+  void join(const std::string& host) const {
+    Join join;
+    join.node = NodeId{host + "_1_0"};
+    join.host = host;
+    join.terms.min_nodes = 1;
+    join.terms.max_nodes = 2;
+    join.terms.last_call = 0s;
+    join.local_world_size = 2;
+    attendance->said(join);
+  }
+  [[nodiscard]] std::vector<Ask> asked() const {
+    std::vector<Ask> list;
+    for (const auto& message : heard) {
+      if (const auto* ask = std::get_if<Ask>(&message)) list.push_back(*ask);
+    }
+    return list;
+  }
+  [[nodiscard]] std::optional<Answer> answered() const {
+    for (const auto& message : heard) {
+      if (const auto* answer = std::get_if<Answer>(&message)) return *answer;
+    }
+    return std::nullopt;
+  }
+
+  std::vector<CoordinatorMessage> heard = {};
+  std::unique_ptr<Coordinator::Attendance> attendance;
+};
+
+/// A job of this machine's node and one elsewhere whose round runs.
+struct Looked {
+  explicit Looked(std::string token = "the job's token") : onlookers{loop, coordinator, {.token = std::move(token)}} {
+    here.join(own_host_name());
+    elsewhere.join("elsewhere");
+    const bool here_hosts = is_told_to_host(here);
+    (here_hosts ? here : elsewhere).attendance->said(StoreReady{Round{0}, Port{4000}});
+    run();
+  }
+  static bool is_told_to_host(const Agent& agent) {
+    for (const auto& message : agent.heard) {
+      if (std::holds_alternative<HostStore>(message)) return true;
+    }
+    return false;
+  }
+  void run() {
+    loop.restart();
+    loop.poll();
+  }
+  /// What somebody is answered who comes by the unix socket.
+  std::optional<OpsAnswer>& ask(const std::string& method, const std::string& target, const std::string& body = "") {
+    OpsRequest request{.method = method, .target = target, .headers = {}};
+    if (!body.empty()) request.headers.emplace_back("Content-Type", "application/json");
+    given.reset();
+    onlookers.service().perform(request, {.right = Right::control, .by = "user u (uid 7)", .proved = true}, body,
+                                [this](OpsReply reply) { given = std::get<OpsAnswer>(std::move(reply)); });
+    run();
+    return given;
+  }
+  int first_rank(const std::string& host) {
+    const json nodes = json::parse(ask("GET", "/v1/jobs/a%2Fb")->body).at("nodes");
+    for (const auto& node : nodes) {
+      if (node.at("host") == host) return node.at("first_rank");
+    }
+    return -1;
+  }
+
+  boost::asio::io_context loop;
+  Coordinator coordinator{loop};
+  CoordinatorOps onlookers;
+  Agent here{coordinator}, elsewhere{coordinator};
+  std::optional<OpsAnswer> given;
+};
+
+}  // namespace
+
+TEST_CASE("an order is obeyed, or refused with its reason", "[net][ops]") {
+  Looked job;
+  REQUIRE(job.ask("POST", "/v1/jobs/a%2Fb/nodes/nobody/drain", "{}")->status == 409);
+  REQUIRE(json::parse(job.given->body).at("error").at("code") == "cannot_be");
+  REQUIRE(job.ask("POST", "/v1/jobs/none/restart", "{}")->status == 404);
+  REQUIRE(job.ask("POST", "/v1/jobs/a%2Fb/restart", "{}")->status == 202);
+  REQUIRE_FALSE(json::parse(job.given->body).at("accepted").get<std::string>().empty());
+  const json events = json::parse(job.ask("GET", "/v1/jobs/a%2Fb/events?since=0")->body).at("events");
+  const auto ordered = std::find_if(events.begin(), events.end(),
+                                    [](const json& event) { return event.at("event") == "order_received"; });
+  REQUIRE(ordered != events.end());
+  REQUIRE(ordered->at("by") == "user u (uid 7)");
+  REQUIRE(ordered->at("verb") == "restart");
+}
+
+TEST_CASE("what agents tell is on the job's page and among its events", "[net][ops]") {
+  Looked job;
+  job.ask("GET", "/v1/jobs/a%2Fb");  // from here on it has a page
+  job.here.attendance->reported({.ranks = "rh"});
+  job.here.attendance->said(
+      NodeEvent{R"({"event":"incident_recorded","summary":"rank 1 on n: exit code 1: secret","path":""})", 0});
+  job.here.attendance->said(NodeEvent{"no event", 0});
+  job.here.attendance->said(NodeEvent{"{}\n{}", 0});
+  const json page = json::parse(job.ask("GET", "/v1/jobs/a%2Fb")->body);
+  REQUIRE(page.at("nodes").at(own_host_name() + "_1_0").at("ranks") == "rh");
+  REQUIRE(page.at("incidents").size() == 1);
+  const json events = json::parse(job.ask("GET", "/v1/jobs/a%2Fb/events?since=0")->body).at("events");
+  REQUIRE(events.back().at("event") == "incident_recorded");
+  REQUIRE(page.at("seq") == events.back().at("seq"));
+}
+
+TEST_CASE("a rank's log is its node's to give", "[net][ops]") {
+  Looked job;
+  const int first = job.first_rank("elsewhere");
+  REQUIRE(first >= 0);
+  const std::string target = "/v1/jobs/a%2Fb/ranks/" + std::to_string(first + 1) + "/log?offset=3";
+  REQUIRE_FALSE(job.ask("GET", target));
+  REQUIRE(job.here.asked().empty());
+  const Ask asked = job.elsewhere.asked().at(0);
+  REQUIRE(asked.target == target);
+  REQUIRE(asked.method == "GET");
+  REQUIRE(asked.control);
+  REQUIRE(asked.by == "user u (uid 7)");
+  const Answer answer{.number = asked.number, .type = "application/octet-stream", .body = "bytes", .offset = 8};
+  job.here.attendance->said(answer);  // which was not asked
+  REQUIRE_FALSE(job.given);
+  job.elsewhere.attendance->said(answer);
+  REQUIRE(job.given);
+  REQUIRE(job.given->body == "bytes");
+  REQUIRE(job.given->headers == std::vector<OpsRequest::Header>{{"Torchup-Offset", "8"}});
+  REQUIRE(job.ask("GET", "/v1/jobs/a%2Fb/ranks/4/log")->status == 404);
+  job.elsewhere.attendance->gone(false);
+  REQUIRE(job.ask("GET", target)->status == 503);
+}
+
+TEST_CASE("stacks of all ranks are their nodes' together, in the order of ranks", "[net][ops]") {
+  Looked job;
+  REQUIRE_FALSE(job.ask("GET", "/v1/jobs/a%2Fb/stacks"));
+  const bool here_first = job.first_rank("elsewhere") > 0;
+  job.given.reset();
+  job.elsewhere.attendance->said(
+      Answer{.number = job.elsewhere.asked().at(0).number, .type = "text/plain", .body = "E"});
+  REQUIRE_FALSE(job.given);
+  job.here.attendance->said(Answer{.number = job.here.asked().at(0).number, .type = "text/plain", .body = "H"});
+  REQUIRE(job.given);
+  REQUIRE(job.given->body == (here_first ? "HE" : "EH"));
+}
+
+TEST_CASE("without a token what workers wrote crosses no machine", "[net][ops]") {
+  Looked job{""};
+  const int first = job.first_rank("elsewhere");
+  const std::string of_elsewhere = "/v1/jobs/a%2Fb/ranks/" + std::to_string(first) + "/log";
+  REQUIRE(job.ask("GET", of_elsewhere)->status == 403);
+  REQUIRE(job.given->body.find("--token-file") != std::string::npos);
+  REQUIRE(job.elsewhere.asked().empty());
+  const std::string of_here = "/v1/jobs/a%2Fb/ranks/" + std::to_string(2 - first) + "/log";
+  REQUIRE_FALSE(job.ask("GET", of_here));
+  REQUIRE(job.here.asked().size() == 1);
+  // A node's people may see its own.
+  job.elsewhere.attendance->said(Ask{.number = 5, .control = true, .by = "u", .method = "GET", .target = of_elsewhere});
+  job.run();
+  REQUIRE(job.elsewhere.asked().size() == 1);
+  job.elsewhere.attendance->said(Ask{.number = 6, .control = true, .by = "u", .method = "GET", .target = of_here});
+  job.run();
+  REQUIRE(job.elsewhere.answered()->number == 6);
+  REQUIRE(job.elsewhere.answered()->status == 403);
+}
+
+TEST_CASE("a node asks for its people, in its own job alone", "[net][ops]") {
+  Looked job;
+  const auto ask = [&](std::string method, std::string target, bool control, std::string body) {
+    job.here.heard.clear();
+    job.here.attendance->said(Ask{.number = 9,
+                                  .control = control,
+                                  .by = "user v (uid 8)",
+                                  .method = std::move(method),
+                                  .target = std::move(target),
+                                  .body = std::move(body)});
+    REQUIRE_FALSE(job.here.answered());  // not within what it says
+    job.run();
+    REQUIRE(job.here.answered());
+    return *job.here.answered();
+  };
+  REQUIRE(ask("GET", "/v1/jobs/a%2Fb", false, "").status == 200);
+  REQUIRE(ask("GET", "/v1/jobs/another", true, "").status == 404);
+  REQUIRE(ask("POST", "/v1/jobs/a%2Fb/restart", false, "{}").status == 403);
+  REQUIRE(ask("POST", "/v1/node/page", true, "{}").status == 403);
+  REQUIRE(ask("GET", "/v1/jobs/a%2Fb/stream", true, "").status == 501);
+  REQUIRE(ask("POST", "/v1/jobs/a%2Fb/restart", true, "{}").status == 202);
+}
+
+TEST_CASE("a node asks nothing of jobs that are not its own", "[net][ops]") {
+  Looked job;
+  job.here.heard.clear();
+  job.here.attendance->said(Ask{.number = 1, .control = true, .by = "u", .method = "GET", .target = "/v1/jobs"});
+  job.run();
+  const json rows = json::parse(job.here.answered()->body).at("jobs");
+  for (const auto& row : rows) REQUIRE(row.at("run_id") == "a/b");
+}
