@@ -21,7 +21,8 @@ const RunId run_id{"a/b"};
 /// An agent as the coordinator knows it; what it is told is kept.
 class Agent final : public Coordinator::Listener {
  public:
-  explicit Agent(Coordinator& coordinator) : attendance{coordinator.open(run_id, {}, *this)} {}
+  explicit Agent(Coordinator& coordinator, const RunId& job = run_id)
+      : attendance{coordinator.open(job, {.observed = "10.0.0.1"}, *this)} {}
   void tell(CoordinatorMessage message) override { heard.push_back(std::move(message)); }
   void refuse(int, std::string) override {}
   void let_go(std::string) override {}
@@ -30,9 +31,7 @@ class Agent final : public Coordinator::Listener {
     Join join;
     join.node = NodeId{host + "_1_0"};
     join.host = host;
-    join.terms.min_nodes = 1;
-    join.terms.max_nodes = 2;
-    join.terms.last_call = 0s;
+    join.terms.min_nodes = join.terms.max_nodes = 2;
     join.local_world_size = 2;
     attendance->said(join);
   }
@@ -211,11 +210,21 @@ TEST_CASE("a node asks for its people, in its own job alone", "[net][ops]") {
   REQUIRE(ask("POST", "/v1/jobs/a%2Fb/restart", true, "{}").status == 202);
 }
 
-TEST_CASE("a node asks nothing of jobs that are not its own", "[net][ops]") {
+TEST_CASE("a node learns nothing of jobs that are not its own", "[net][ops]") {
   Looked job;
-  job.here.heard.clear();
-  job.here.attendance->said(Ask{.number = 1, .control = true, .by = "u", .method = "GET", .target = "/v1/jobs"});
-  job.run();
-  const json rows = json::parse(job.here.answered()->body).at("jobs");
-  for (const auto& row : rows) REQUIRE(row.at("run_id") == "a/b");
+  const Agent other{job.coordinator, RunId{"another"}};
+  other.join("third");
+  const auto ask = [&](std::string target) {
+    job.here.heard.clear();
+    job.here.attendance->said(Ask{.control = true, .by = "u", .method = "GET", .target = std::move(target)});
+    job.run();
+    return *job.here.answered();
+  };
+  const json rows = json::parse(ask("/v1/jobs").body).at("jobs");
+  REQUIRE(rows.size() == 1);
+  REQUIRE(rows.at(0).at("run_id") == "a/b");
+  REQUIRE(json::parse(job.ask("GET", "/v1/jobs")->body).at("jobs").size() == 2);
+  for (const std::string target : {"/v1/jobs/another", "/status", "/metrics", "/v1/stream"}) {
+    REQUIRE(ask(target).status >= 400);
+  }
 }

@@ -207,9 +207,20 @@ void CoordinatorOps::answer(const RunId& run_id, const NodeId& node, const Ask& 
   if (!question.body.empty()) request.headers.emplace_back("Content-Type", json_content);
   const auto asked = routed(request, caller);
   const auto* call = std::get_if<OpsCall>(&asked);
-  if (call && !call->run_id.empty() && call->run_id != run_id.value())
-    return tell(answer_of(no_such_job(call->run_id)));
+  if (call && call->route == OpsRoute::jobs) return tell(own_row(run_id, caller.right));
+  if (call && call->run_id != run_id.value()) return tell(answer_of(no_such_job(call->run_id)));
   service_.perform(request, caller, question.body, tell);
+}
+
+/// What a node may know of all jobs.
+OpsAnswer CoordinatorOps::own_row(const RunId& run_id, Right right) {
+  std::vector<std::string> rows;
+  if (JobPage* const page = jobs_.page(run_id.value())) {
+    rows.push_back(page->row(this_moment(), service_.events().last(run_id.value())));
+  }
+  OpsAnswer answer;
+  answer.body = jobs_text(rows, right, this_moment());
+  return answer;
 }
 
 void CoordinatorOps::noted(const RunId& run_id, const Note& note) {

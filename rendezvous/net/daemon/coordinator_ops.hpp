@@ -51,6 +51,7 @@ class CoordinatorOps {
   void heard(const RunId& run_id, const NodeId& node, Coordinator::NodeWord word);
   void heard_event(const RunId& run_id, const NodeEvent& event);
   void answer(const RunId& run_id, const NodeId& node, const Ask& question);
+  [[nodiscard]] OpsAnswer own_row(const RunId& run_id, Right right);
   void noted(const RunId& run_id, const Note& note);
 
   boost::asio::io_context& loop_;
