@@ -354,6 +354,11 @@ struct AddFields {
 
 }  // namespace
 
+std::string event_name(const EventBody& event) {
+  ordered_json fields;
+  return std::visit(AddFields{fields}, event);
+}
+
 std::string to_json_line(const LaunchEvent& event, const std::string& host) {
   ordered_json out;
   out["schema"] = event_schema;

@@ -362,6 +362,8 @@ inline constexpr int event_schema = 1;
 /// (snake case name of the type), then the fields of the type under their names here. Bytes that are not UTF-8
 /// become U+FFFD.
 [[nodiscard]] std::string to_json_line(const LaunchEvent& event, const std::string& host);
+/// As in that line: one of event_names().
+[[nodiscard]] std::string event_name(const EventBody& event);
 
 /// One line for people, without line end.
 struct EventText {

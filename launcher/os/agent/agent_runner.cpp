@@ -135,6 +135,7 @@ class AgentRunner {
   [[nodiscard]] std::vector<pid_t> spared() const {
     std::vector<pid_t> pids = workers_.spared();
     if (const auto helper = faults_.helper()) pids.push_back(*helper);
+    job_.spare(pids);
     return pids;
   }
 
@@ -153,7 +154,6 @@ class AgentRunner {
   }
 
   // Events in, actions out.
-
   /// Actions may bring about further events; those wait until the actions are done.
   void handle(AgentEvent event) {
     events_.push_back(std::move(event));
@@ -248,8 +248,8 @@ class AgentRunner {
       const LeftBehind& left = ends_.of(exited->worker.local_rank);
       job_.worker_failed(*exited, left.time_us, left.remains, *attempt_, workers_.living());
     }
-    const auto* abandoned = std::get_if<event::WorkerAbandoned>(&action.event);
-    if (abandoned && abandoned->worker.pid > 0) sweep_.expect_no_end_of(static_cast<pid_t>(abandoned->worker.pid));
+    const auto* lost = std::get_if<event::WorkerAbandoned>(&action.event);
+    if (lost && lost->worker.pid > 0) sweep_.expect_no_end_of(static_cast<pid_t>(lost->worker.pid));
     job_.record(std::move(action.event));
   }
   void perform(Finish& action) {

@@ -33,6 +33,10 @@ JobRecord::JobRecord(asio::io_context& loop, const LaunchConfig& config, std::st
                      Output& output)
     : loop_{loop}, config_{config}, host_{std::move(host)}, launcher_{launcher}, output_{output},
       incidents_{loop, output.disk(), config.rendezvous.run_id.value(), host_, !config.output.log_dir.empty()},
+      hook_{loop,
+            config,
+            host_,
+            {[this](EventBody body) { record(std::move(body)); }, [this] { return output_.helper_streams(""); }}},
       status_{config.output, launcher, output}, restarts_told_{loop} {
   if (config_.event_log_handler == "console") {
     torchelastic_events_.emplace(host_, config_.rendezvous.backend == Backend::static_ ? "static" : "c10d");
@@ -73,6 +77,7 @@ void JobRecord::record(EventBody body) {
   status_.note(event.body);
   if (const auto* round = std::get_if<event::RoundCompleted>(&event.body)) kept_ = round->kept;
   say(event.body);
+  hook_.happened(event);
   if (const auto* started = std::get_if<event::AttemptStarted>(&event.body)) {
     attempt_name_ = started->name;
     if (failed_) {
@@ -84,6 +89,11 @@ void JobRecord::record(EventBody body) {
     // An attempt that could not even begin has no incident of its own, and takes nobody else's away.
     if (auto open = incidents_.take()) failed_ = std::move(open);
   }
+}
+
+void JobRecord::spare(std::vector<pid_t>& pids) const {
+  const std::vector<pid_t> of_hook = hook_.spared();
+  pids.insert(pids.end(), of_hook.begin(), of_hook.end());
 }
 
 void JobRecord::say(const EventBody& body) {
@@ -189,6 +199,8 @@ Task<> JobRecord::finish(Finish action) {
     exit_code_ = action.rehearsal->exit_code;
   }
   if (verdict.exit_code != 0) co_await write_termination_log(verdict, told ? &told->incident : nullptr);
+  co_await hook_.finish();
+  output_.end_helpers();
   std::string last_words;
   if (verdict.exit_code != 0) last_words = co_await last_words_for_parent(action);
   if (!last_words.empty()) {

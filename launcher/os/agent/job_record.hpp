@@ -11,6 +11,7 @@
 #include "launcher/core/record/torchelastic_events.hpp"
 #include "launcher/os/agent/incident_recorder.hpp"
 #include "launcher/os/io/health_port.hpp"
+#include "launcher/os/ops/event_hook.hpp"
 #include "launcher/os/ops/status_line.hpp"
 #include "launcher/os/output/worker_output.hpp"
 #include "rendezvous/base/exit_codes.hpp"
@@ -35,6 +36,9 @@ class JobRecord {
                      const AttemptOutput& attempt, const std::vector<LivingWorker>& living);
   /// This error file is no program's own: whoever started us expects none.
   void hook_recorded(const std::string& error_file) { hook_recorded_.insert(error_file); }
+
+  /// Adds processes of --on-event, which are of no attempt.
+  void spare(std::vector<pid_t>& pids) const;
 
   /// The port at which probes are told how the job is, where it was asked for. It is not worth a job.
   void open_health_port();
@@ -69,6 +73,7 @@ class JobRecord {
   Output& output_;
   IncidentRecorder incidents_;
   RunRecord record_;
+  EventHook hook_;
   std::optional<HealthPort> health_port_;
   std::optional<TorchelasticEvents> torchelastic_events_;
   StatusShow status_;

@@ -116,7 +116,8 @@ std::vector<pid_t> left_behind_by(std::span<const Forebear> forebears) {
     const pid_t session = ::getsid(pid);
     const std::string environment = '\0' + read_text(fmt::format("/proc/{}/environ", pid));
     const bool theirs = std::ranges::any_of(forebears, [&](const Forebear& each) {
-      return each.pid == session || environment.find('\0' + each.variable + '\0') != std::string::npos;
+      return each.pid == session ||
+             (!each.variable.empty() && environment.find('\0' + each.variable + '\0') != std::string::npos);
     });
     if (theirs) found.push_back(pid);
   }

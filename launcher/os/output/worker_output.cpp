@@ -137,6 +137,14 @@ Result<std::array<UniqueFd, 2>> Output::helper_streams(const std::string& prefix
   return theirs;
 }
 
+void Output::end_helpers() {
+  for (const auto& stream : helper_streams_) {
+    if (!stream->is_open()) continue;
+    stream->read_rest();
+    stream->close();
+  }
+}
+
 LogFile::Listener Output::log_listener() {
   return [this](const LogFile::Failure& failure) { tell_log_loss(failure.path, failure.reason, failure.bytes_lost); };
 }

@@ -156,6 +156,8 @@ class Output {
   /// What becomes descriptors 1 and 2 of a helper of ours: its lines go to our own stdout and stderr, with `prefix`.
   /// Errors: the system's.
   [[nodiscard]] Result<std::array<UniqueFd, 2>> helper_streams(const std::string& prefix);
+  /// No helper says anything any more: what they have said by now is shown.
+  void end_helpers();
 
   /// Text of the launcher itself for stderr, whole, in order with the workers' lines. Never blocks. Parts of it come
   /// from other nodes and from workers: what could steer a terminal is shown as `\x1b`.
