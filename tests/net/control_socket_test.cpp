@@ -1,5 +1,6 @@
 #include "rendezvous/net/ops/control_socket.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 

@@ -146,7 +146,6 @@ TEST_CASE("nothing is lost to those who read, and no memory to one who does not"
   REQUIRE(reader.hears("event: snapshot\n"));
   REQUIRE(server.until([&] { return server.ops.feed().readers() == 2; }));
   const std::string event = R"({"type":"progress","text":")" + std::string(1000, 'x') + R"("})";
-  std::string kept;  // ends of what the reader heard
   std::uint64_t expected = 1;
   for (int round = 0; round < 30; ++round) {
     for (int number = 0; number < 1000; ++number) server.ops.record("job", event);

@@ -1,5 +1,6 @@
 #include "rendezvous/net/ops/http_server.hpp"
 
+#include <cstdio>
 #include <regex>
 
 #include "rendezvous/net/ops/page_port.hpp"
@@ -62,7 +63,8 @@ TEST_CASE("what is too long is refused before it is read", "[net][ops]") {
       peer.ask("/v1/jobs/job/restart", control + "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n",
                "POST");
       std::array<char, 16> length;
-      peer.say({length.data(), static_cast<std::size_t>(snprintf(length.data(), length.size(), "%zx\r\n", bytes))});
+      peer.say(
+          {length.data(), static_cast<std::size_t>(std::snprintf(length.data(), length.size(), "%zx\r\n", bytes))});
       peer.say(body + "\r\n0\r\n\r\n");
     }
     return peer.status();

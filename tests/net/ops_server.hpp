@@ -6,6 +6,7 @@
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <functional>
 #include <map>
 #include <memory>

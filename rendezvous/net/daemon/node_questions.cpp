@@ -7,6 +7,14 @@
 #include "rendezvous/net/coordinator/coordinator.hpp"
 
 namespace torchup {
+namespace {
+
+/// Of what a node calls its answer only what means nothing to a browser, and breaks no header.
+std::string known_type(const std::string& type) {
+  return type == json_content || type == text_content ? type : "application/octet-stream";
+}
+
+}  // namespace
 
 void NodeQuestions::ask(const RunId& run_id, const NodeId& node, const OpsCall& call, Reply reply) {
   if (open_.size() >= open_max) {
@@ -36,7 +44,7 @@ void NodeQuestions::answered(const RunId& run_id, const NodeId& node, Answer ans
   if (open == open_.end() || open->second->run_id != run_id || open->second->node != node) return;
   OpsAnswer given;
   given.status = answer.status;
-  given.content_type = answer.type;
+  given.content_type = known_type(answer.type);
   given.body = std::move(answer.body);
   if (answer.offset) given.headers.emplace_back("Torchup-Offset", std::to_string(*answer.offset));
   close(answer.number, std::move(given));
@@ -44,6 +52,7 @@ void NodeQuestions::answered(const RunId& run_id, const NodeId& node, Answer ans
 
 void NodeQuestions::close(std::uint64_t number, OpsAnswer answer) {
   const auto open = open_.find(number);
+  if (open == open_.end()) return;  // it was answered while its time was over already
   const auto closed = std::move(open->second);
   open_.erase(open);
   closed->timer.cancel();

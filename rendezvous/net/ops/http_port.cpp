@@ -26,8 +26,8 @@ struct HttpPort::Listener {
 HttpPort::HttpPort(boost::asio::io_context& loop, HttpServer& server, std::vector<UniqueFd> sockets,
                    std::shared_ptr<HttpDoor> door)
     : server_{server}, door_{std::move(door)} {
-  for (UniqueFd& socket : sockets) listeners_.emplace_back(loop, socket.release());
-  for (Listener& listener : listeners_) wait_at(listener);
+  for (UniqueFd& socket : sockets) listeners_.push_back(std::make_unique<Listener>(loop, socket.release()));
+  for (const auto& listener : listeners_) wait_at(*listener);
 }
 
 HttpPort::~HttpPort() = default;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -26,7 +25,7 @@ class HttpPort {
 
   HttpServer& server_;
   std::shared_ptr<HttpDoor> door_;
-  std::deque<Listener> listeners_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
 };
 
 }  // namespace torchup
