@@ -74,13 +74,13 @@ class Browser:
         driver, chromium = needed()
         self.folder = tempfile.TemporaryDirectory(prefix="torchup_browser_", ignore_cleanup_errors=True)
         environment = os.environ | {"TMPDIR": self.folder.name, "HOME": self.folder.name}
-        self.process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                                        env=environment, start_new_session=True)
+        self.process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                        text=True, env=environment, start_new_session=True)
         try:
             self.port = next(int(found[1]) for line in self.process.stdout
                              if (found := re.search(r"started successfully on port (\d+)", line)))
-            options = {"binary": chromium, "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000",
-                                                    "--disable-dev-shm-usage", "--no-first-run"]}
+            options = {"binary": chromium, "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run",
+                                                    "--disable-dev-shm-usage", "--window-size=1400,1000"]}
             answer = self.call("POST", "/session", {"capabilities": {"alwaysMatch": {
                 "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}}})
             self.session = f"/session/{answer['sessionId']}"
@@ -120,11 +120,12 @@ class Browser:
         return self.run("return [...document.querySelectorAll(arguments[0])].map((each) => each.textContent)", selector)
 
     def attribute(self, selector, name):
-        return self.run("return document.querySelector(arguments[0])?.getAttribute(arguments[1]) ?? null", selector, name)
+        script = "return document.querySelector(arguments[0])?.getAttribute(arguments[1]) ?? null"
+        return self.run(script, selector, name)
 
     def attributes(self, selector, name):
-        return self.run("return [...document.querySelectorAll(arguments[0])].map((each) => each.getAttribute(arguments[1]))",
-                        selector, name)
+        script = "return [...document.querySelectorAll(arguments[0])].map((each) => each.getAttribute(arguments[1]))"
+        return self.run(script, selector, name)
 
     def shown(self, selector):
         return self.run("return Boolean(document.querySelector(arguments[0])?.checkVisibility())", selector)
@@ -141,7 +142,8 @@ class Browser:
     def press(self, *names):
         """Keys down in this order, up in the other, by the browser's own input."""
         keys = [KEYS.get(name, name) for name in names]
-        actions = [{"type": "keyDown", "value": key} for key in keys] + [{"type": "keyUp", "value": key} for key in keys[::-1]]
+        actions = [{"type": "keyDown", "value": key} for key in keys]
+        actions += [{"type": "keyUp", "value": key} for key in keys[::-1]]
         self.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
 
     def write(self, selector, text):
@@ -151,8 +153,11 @@ class Browser:
         return self.run("return document.activeElement?.getAttribute(arguments[0]) ?? null", name)
 
     def colours(self, scheme):
-        self.ask("POST", "/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {
-            "features": [{"name": "prefers-color-scheme", "value": scheme}]}})
+        self.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def command(self, name, **parameters):
+        """One of the browser's own commands (Chrome DevTools Protocol)."""
+        return self.ask("POST", "/goog/cdp/execute", {"cmd": name, "params": parameters})
 
     def contrasts(self):
         """(ratio, element and text) of every text that is seen."""

@@ -58,11 +58,14 @@ def job(run_id="a1", nodes=None, **more):
     now = 1_700_000_600.0
     nodes = nodes or {"n0": node("node0", 0, "rrrr"), "n1": node("node1", 4, "rrrr", group_rank=1)}
     world_size = sum(len(each.get("ranks", "")) for each in nodes.values())
-    return {"schema": 1, "run_id": run_id, "name": "train.py", "phase": "running", "started": utc(now - 600), "ended": None,
-            "now": utc(now), "seq": 0, "round": 1, "world_size": world_size, "min_nodes": 1, "max_nodes": len(nodes),
+    return {"schema": 1, "run_id": run_id, "name": "train.py", "phase": "running", "started": utc(now - 600),
+            "ended": None, "now": utc(now), "seq": 0, "round": 1, "world_size": world_size, "min_nodes": 1, "max_nodes": len(nodes),
             "restart_count": 1, "max_restarts": 3, "membership_changes": 0, "master": "10.0.0.1:29500", "waits_for": "",
             "last": "round 1 has formed", "step": {"min": 41200, "max": 41200, "per_second": 3.1, "age_s": 0.2},
             "ranks": {}, "ledger": dict(LEDGER), "incidents": [], "verdict": None, "nodes": nodes} | more
+
+
+METRICS = "process_cpu_seconds_total 12.5\nprocess_resident_memory_bytes 6291456\n"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -177,7 +180,7 @@ class ScriptedServer:
         if path in self.refuses:
             return self.refuse(request, self.refuses[path][0], "scripted", self.refuses[path][1])
         if path == "/metrics":
-            return self.send(request, 200, "text/plain", "process_cpu_seconds_total 12.5\nprocess_resident_memory_bytes 6291456\n")
+            return self.send(request, 200, "text/plain", METRICS)
         if path == "/v1/jobs":
             return self.json(request, self.rows())
         if path == "/v1/stream":
@@ -190,7 +193,7 @@ class ScriptedServer:
             for each in self.jobs.values():
                 row = {name: value for name, value in each.items() if name not in ("nodes", "incidents", "ledger")}
                 step = each["step"] or {}
-                rows.append(row | {"step": step.get("max"), "steps_per_second": step.get("per_second"), "host": "node0"})
+                rows.append(row | {"host": "node0", "step": step.get("max"), "steps_per_second": step.get("per_second")})
             return {"schema": 1, "right": self.right, "now": utc(1_700_000_600), "jobs": rows}
 
     def answer_job(self, request, path, query):

@@ -1,5 +1,6 @@
-"""The line at the bottom of a terminal: drawn while nobody writes, gone before the next byte, and nowhere else. Started as
-SCRIPT TORCHUP [name of a test ...]."""
+"""The line at the bottom of a terminal: drawn while nobody writes, gone before the next byte, and nowhere else.
+
+Started as SCRIPT TORCHUP [name of a test ...]."""
 
 import fcntl
 import os
@@ -98,7 +99,9 @@ class StatusLine(unittest.TestCase):
 
     def start(self, script, *options, shell=None, **more):
         command = [TORCHUP, "--standalone", *options, "/bin/sh", "-c", script]
-        terminal = Terminal(command if shell is None else ["/bin/sh", "-c", shell, *command], TMPDIR=str(self.folder), **more)
+        if shell is not None:
+            command = ["/bin/sh", "-c", shell, *command]
+        terminal = Terminal(command, TMPDIR=str(self.folder), **more)
         self.addCleanup(terminal.close)
         return terminal
 

@@ -17,7 +17,7 @@ namespace torchup {
 /// and what they ask of the server that they came from.
 [[nodiscard]] std::string page_policy(std::string_view nonce);
 
-/// The page as a report. `data` is JSON:
+/// The page as a report; its nonce may be any word. `data` is JSON:
 ///
 ///     {"snapshot": …, "events": […], "lost": 0}
 ///
