@@ -43,7 +43,7 @@ void NodeQuestions::answered(const RunId& run_id, const NodeId& node, Answer ans
   const auto open = open_.find(answer.number);
   if (open == open_.end() || open->second->run_id != run_id || open->second->node != node) return;
   OpsAnswer given;
-  given.status = answer.status;
+  given.status = answer.status >= 200 ? answer.status : 502;  // what is below is no answer
   given.content_type = known_type(answer.type);
   given.body = std::move(answer.body);
   if (answer.offset) given.headers.emplace_back("Torchup-Offset", std::to_string(*answer.offset));
