@@ -28,6 +28,9 @@ bool has_rank(const JobView::Node& node, Rank rank) {
          rank.value() < node.first_rank->value() + node.local_world_size;
 }
 
+/// Among all nodes of all jobs.
+std::string name_of(const RunId& run_id, const NodeId& node) { return node.value() + "\n" + run_id.value(); }
+
 /// Answers of several nodes, put together in their order.
 struct Gathered {
   HttpServer::Reply reply;
@@ -50,8 +53,7 @@ CoordinatorOps::CoordinatorOps(boost::asio::io_context& loop, Coordinator& coord
       }},
       jobs_{loop, coordinator, source_options()}, service_{loop, jobs_, options_.events},
       http_{loop, [this](const OpsCall& call, HttpServer::Reply reply) { service_.perform(call, std::move(reply)); }},
-      page_{loop, http_, {.access = access()}}, questions_{loop, coordinator}, self_{std::make_shared<CoordinatorOps*>(
-                                                                                   this)} {
+      page_{loop, http_, {.access = access()}}, questions_{loop}, self_{std::make_shared<CoordinatorOps*>(this)} {
   Coordinator::Onlooker onlooker;
   onlooker.heard = [self = self_](const RunId& run_id, const NodeId& node, Coordinator::NodeWord word) {
     if (*self) (*self)->heard(run_id, node, std::move(word));
@@ -134,7 +136,7 @@ void CoordinatorOps::ask_nodes(const OpsCall& call, HttpServer::Reply reply) {
   });
   if (nodes.empty() && call.rank) return reply(answer_of(no_such_rank(*call.rank)));
   if (nodes.empty()) return reply(answer_of({409, "no_round", "No node has a place in the job now", ""}));
-  if (nodes.size() > NodeQuestions::open_max) {
+  if (nodes.size() > OpenQuestions::open_max) {
     return reply(answer_of({409, "too_many_nodes", "Of so large a job one rank at a time: ?rank=R", ""}));
   }
   const auto gathered = std::make_shared<Gathered>();
@@ -148,7 +150,9 @@ void CoordinatorOps::ask_nodes(const OpsCall& call, HttpServer::Reply reply) {
       gathered->close_if_all();
     };
     if (may_cross(call, nodes[at].host)) {
-      questions_.ask(run_id, NodeId{nodes[at].node}, call, take);
+      const NodeId node{nodes[at].node};
+      const auto send = [&](Ask question) { return coordinator_.tell_node(run_id, node, std::move(question)); };
+      questions_.ask(name_of(run_id, node), call, send, take);
     } else {
       take(answer_of({403, "forbidden",
                       "Without a token (--token-file) what workers wrote crosses no machine; ask on " + nodes[at].host,
@@ -167,7 +171,7 @@ void CoordinatorOps::heard(const RunId& run_id, const NodeId& node, Coordinator:
   } else if (const auto* event = std::get_if<NodeEvent>(&word)) {
     heard_event(run_id, *event);
   } else if (auto* answer = std::get_if<Answer>(&word)) {
-    questions_.answered(run_id, node, std::move(*answer));
+    questions_.answered(name_of(run_id, node), std::move(*answer));
   } else {
     // An order may follow, of which nothing must happen before the coordinator is done with this word.
     boost::asio::post(loop_, [self = self_, run_id, node, question = std::get<Ask>(std::move(word))] {

@@ -8,7 +8,7 @@
 
 #include "rendezvous/net/coordinator/coordinator.hpp"
 #include "rendezvous/net/daemon/coordinator_source.hpp"
-#include "rendezvous/net/daemon/node_questions.hpp"
+#include "rendezvous/net/ops/open_questions.hpp"
 #include "rendezvous/net/ops/ops_service.hpp"
 #include "rendezvous/net/ops/page_port.hpp"
 
@@ -63,7 +63,7 @@ class CoordinatorOps {
   OpsService service_;
   HttpServer http_;
   PagePort page_;
-  NodeQuestions questions_;
+  OpenQuestions questions_;                ///< to nodes
   std::shared_ptr<CoordinatorOps*> self_;  ///< what is done later finds null there when this has gone
 };
 

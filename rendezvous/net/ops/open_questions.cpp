@@ -1,0 +1,64 @@
+#include "rendezvous/net/ops/open_questions.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace torchup {
+namespace {
+
+/// Of what the other calls its answer only what means nothing to a browser, and breaks no header.
+std::string known_type(const std::string& type) {
+  return type == json_content || type == text_content ? type : "application/octet-stream";
+}
+
+Ask question_of(const OpsCall& call, std::uint64_t number) {
+  Ask question;
+  question.number = number;
+  question.control = call.caller.right == Right::control;
+  question.by = call.caller.by;
+  question.method = takes_body(call) ? "POST" : "GET";
+  question.target = call.target;
+  question.body = call.body;
+  return question;
+}
+
+}  // namespace
+
+void OpenQuestions::ask(std::string whom, const OpsCall& call, const std::function<bool(Ask)>& send, Reply reply) {
+  if (open_.size() >= open_max) {
+    return reply(
+        answer_of({503, "too_many_questions", fmt::format("{} questions are open already", open_.size()), ""}));
+  }
+  const std::uint64_t number = next_++;
+  if (!send(question_of(call, number))) {
+    return reply(answer_of({503, "cut_off", "Who could answer has no connection now", ""}));
+  }
+  const auto& open = open_[number] = std::make_unique<Open>(loop_, std::move(whom), std::move(reply));
+  open->timer.expires_after(limit_);
+  open->timer.async_wait([this, number](boost::system::error_code error) {
+    if (!error) close(number, answer_of({504, "no_answer", "Who was asked has not answered in time", ""}));
+  });
+}
+
+void OpenQuestions::answered(const std::string& who, Answer answer) {
+  const auto open = open_.find(answer.number);
+  if (open == open_.end() || open->second->whom != who) return;
+  OpsAnswer given;
+  given.status = answer.status >= 200 ? answer.status : 502;  // what is below is no answer
+  given.content_type = known_type(answer.type);
+  given.body = std::move(answer.body);
+  if (answer.offset) given.headers.emplace_back("Torchup-Offset", std::to_string(*answer.offset));
+  close(answer.number, std::move(given));
+}
+
+void OpenQuestions::close(std::uint64_t number, OpsAnswer answer) {
+  const auto open = open_.find(number);
+  if (open == open_.end()) return;  // it was answered while its time was over already
+  const auto closed = std::move(open->second);
+  open_.erase(open);
+  closed->timer.cancel();
+  closed->reply(std::move(answer));
+}
+
+}  // namespace torchup
