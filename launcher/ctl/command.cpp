@@ -132,20 +132,18 @@ EarlyEnd unknown_verb(const std::string& word) {
                                           nearest.empty() ? "" : " (did you mean " + nearest + "?)"));
 }
 
-/// The operands that are none, or are too many or too few.
+bool looks_like_option(const std::string& word) { return word.size() > 1 && word.front() == '-'; }
+
+/// Too many or too few of them.
 std::optional<std::string> wrong_operands(const Command& command) {
   const auto count = static_cast<int>(command.operands.size());
-  for (const std::string& operand : command.operands) {
-    if (operand.size() > 1 && operand.front() == '-' && !is_negative_number(operand))
-      return "unrecognized argument: " + operand;
-  }
   if (count > command.verb->operands_max) return "unrecognized argument: " + command.operands.back();
   if (count < command.verb->operands_min) return fmt::format("{} is missing", command.verb->operands);
   return std::nullopt;
 }
 
 /// Those that end the program at once.
-std::optional<EarlyEnd> answer_about_us(const OptionValues& options, CommandParser& parser) {
+std::optional<EarlyEnd> end_about_us(const OptionValues& options, CommandParser& parser) {
   if (options.flag("help")) return EarlyEnd{CtlExit::done, parser.help(), ""};
   if (options.flag("version")) {
     return EarlyEnd{CtlExit::done,
@@ -165,29 +163,29 @@ EarlyEnd wrong_usage(const Verb* verb, const std::string& message) {
 }
 
 std::variant<Command, EarlyEnd> parse_command(std::span<const std::string> words) {
-  std::vector<std::string> rest{words.begin(), words.end()};
+  const auto dashes = std::ranges::find(words, "--");
+  std::vector<std::string> rest{words.begin(), dashes};
+  std::vector<std::string> plain{dashes == words.end() ? dashes : dashes + 1, words.end()};  // whatever they look like
   Command command;
-  const std::size_t at = verb_at(words);
-  if (at < words.size()) {
-    command.verb = find_verb(words[at]);
-    if (!command.verb) return unknown_verb(words[at]);
+  const std::size_t at = verb_at(rest);
+  if (at < rest.size()) {
+    command.verb = find_verb(rest[at]);
+    if (!command.verb) return unknown_verb(rest[at]);
     rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(at));
   }
-  std::vector<std::string> negatives;
   if (command.verb && command.verb->name == "explain") {
-    const auto first =
+    const auto codes =
         std::stable_partition(rest.begin(), rest.end(), [](const auto& w) { return !is_negative_number(w); });
-    negatives.assign(first, rest.end());
-    rest.erase(first, rest.end());
+    plain.insert(plain.begin(), codes, rest.end());
+    rest.erase(codes, rest.end());
   }
   CommandParser parser{command.verb};
-  const auto error = parser.parse(std::move(rest), command);
-  command.operands.insert(command.operands.end(), negatives.begin(), negatives.end());
-  if (!error) {
-    if (auto answer = answer_about_us(command.options, parser)) return *std::move(answer);
-  }
-  if (error) return wrong_usage(command.verb, *error);
+  if (const auto error = parser.parse(std::move(rest), command)) return wrong_usage(command.verb, *error);
+  if (auto end = end_about_us(command.options, parser)) return *std::move(end);
   if (!command.verb) return wrong_usage(nullptr, "which verb? torchupctl --help lists them");
+  if (const auto option = std::ranges::find_if(command.operands, looks_like_option); option != command.operands.end())
+    return wrong_usage(command.verb, "unrecognized argument: " + *option);
+  command.operands.insert(command.operands.end(), plain.begin(), plain.end());
   if (const auto wrong = wrong_operands(command)) return wrong_usage(command.verb, *wrong);
   return command;
 }

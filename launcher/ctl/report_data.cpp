@@ -65,6 +65,7 @@ void ReportData::note_of_job(const std::string& kind, const json& event) {
 }
 
 void ReportData::add(const std::string& node_name, const json& event) {
+  if (!event.is_object()) return;
   ++seq_;
   const std::string kind = text_in(event, "event");
   Node& node = nodes_[node_name];

@@ -105,6 +105,7 @@ TEST_CASE("words are read as verb, operands and options, wherever the verb stand
   REQUIRE(logs.options.flag("follow"));
   REQUIRE(command({"explain", "-9"}).operands == std::vector<std::string>{"-9"});
   REQUIRE(command({"ledger", "a", "b", "c"}).operands.size() == 3);
+  REQUIRE(command({"status", "--json", "--", "-f"}).operands == std::vector<std::string>{"-f"});
 }
 
 TEST_CASE("what is no command is refused with 2 and the way out", "[unit][ctl]") {

@@ -52,8 +52,8 @@ TEST_CASE("a report has the job as it was at the end, and its events", "[unit][c
   REQUIRE(job["ledger"]["useful"] == 3.0);
   REQUIRE(job["incidents"][0]["last_lines"][0] == "bye");
   REQUIRE(job["incidents"][0]["summary"] == "rank 3: </script>");  // the event's own word stays
-  REQUIRE(all["events"].size() == 11);
-  REQUIRE(all["events"][10]["seq"] == 11);
+  REQUIRE(all["events"].size() == 10);
+  REQUIRE(all["events"][9]["seq"] == 10);
   REQUIRE(all["lost"] == 0);
 }
 

@@ -135,11 +135,11 @@ TEST_CASE("every code of the launcher that is not success has a remedy", "[unit]
 
 TEST_CASE("GPUs are listed with those who hold them", "[unit][ctl]") {
   Gpus gpus;
-  gpus.list = {{.uuid = "GPU-1", .name = "H200", .pci = "0000:01:00.0"}};
-  gpus.facts = {{.index = 0,
-                 .name = "H200",
-                 .memory_bytes = std::int64_t{1} << 30,
-                 .holders = {{42, "python3", std::int64_t{3} << 29}, {43, "x", 0}}}};
+  gpus.list.push_back(Gpu{.uuid = "GPU-1", .name = "H200", .pci = "0000:01:00.0"});
+  GpuFacts& facts = gpus.facts.emplace_back();
+  facts.name = "H200";
+  facts.memory_bytes = std::int64_t{1} << 30;
+  facts.holders = {{42, "python3", std::int64_t{3} << 29}, {43, "x", 0}};
   HoldersByPid holders;
   holders[42] = {.user = "ann", .run_id = "mnist", .rank = 3};
   REQUIRE(gpus_text(gpus, holders) ==
