@@ -61,7 +61,7 @@ EventRings::Seen EventRings::read(const std::string& run_id, std::uint64_t since
   static const Ring none;
   const Ring& ring = found == rings_.end() ? none : found->second;
   Seen seen{.next = since};
-  if (since > ring.last) {
+  if (since > ring.last || since < ring.above) {
     seen.gap = true;
     seen.next = ring.above;
   }

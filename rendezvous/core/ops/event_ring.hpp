@@ -25,7 +25,8 @@ class EventRings {
 
   /// `event`: a JSON object in one line, without blanks around it (is_event asks that of a stranger). Gives its number.
   std::uint64_t add(const std::string& run_id, std::string_view event);
-  /// Before a job's first event: its numbers go on above those of a process that kept it before.
+  /// Before a job's first event: its numbers go on above this one, under which a process that had the job before may
+  /// have numbered others.
   void begin_above(const std::string& run_id, std::uint64_t seq);
   void forget(const std::string& run_id);
 
@@ -36,9 +37,9 @@ class EventRings {
   using See = std::function<void(std::uint64_t seq, std::string_view text)>;
   struct Seen {
     std::uint64_t next = 0;  ///< the last number that was seen: what is asked for goes on behind it
-    /// How many are missing between what was asked for and the first that is there, or could be.
+    /// How many are missing that this process had, between what was asked for and the first that is there.
     std::uint64_t lost = 0;
-    bool gap = false;  ///< some are missing, or `since` never was a number of an event
+    bool gap = false;  ///< some are missing, or `since` never was a number of an event here
   };
   /// Shows the events behind `since`, as somebody with that right sees them, in their order, until they have
   /// `bytes_max` bytes; one at least, where there is one.

@@ -232,7 +232,12 @@ void CoordinatorOps::noted(const RunId& run_id, const Note& note) {
   if (const auto* order = std::get_if<OrderReceived>(&note)) {
     if (JobPage* const page = jobs_.known(run_id.value())) page->count_order(order->verb);
   }
-  const std::string event = note_event(note, host_, this_moment());
+  const Moment at = this_moment();
+  // More than one event a microsecond there cannot have been: who read those of the process before goes on above them.
+  if (std::holds_alternative<JobRestored>(note)) {
+    service_.events().begin_above(run_id.value(), static_cast<std::uint64_t>(at.utc_us));
+  }
+  const std::string event = note_event(note, host_, at);
   if (!event.empty()) service_.record(run_id.value(), event);
 }
 
