@@ -43,11 +43,12 @@ void EventRings::begin_above(const std::string& run_id, std::uint64_t seq) {
   if (is_new) ring->second.above = ring->second.last = seq;
 }
 
-void EventRings::forget(const std::string& run_id) {
-  const auto ring = rings_.find(run_id);
-  if (ring == rings_.end()) return;
-  bytes_ -= ring->second.bytes;
-  rings_.erase(ring);
+void EventRings::keep_only(const std::set<std::string>& run_ids) {
+  std::erase_if(rings_, [&](const auto& entry) {
+    const bool goes = !run_ids.contains(entry.first);
+    if (goes) bytes_ -= entry.second.bytes;
+    return goes;
+  });
 }
 
 std::uint64_t EventRings::last(const std::string& run_id) const {

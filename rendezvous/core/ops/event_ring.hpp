@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -28,7 +29,8 @@ class EventRings {
   /// Before a job's first event: its numbers go on above this one, under which a process that had the job before may
   /// have numbered others.
   void begin_above(const std::string& run_id, std::uint64_t seq);
-  void forget(const std::string& run_id);
+  /// Forgets all other jobs.
+  void keep_only(const std::set<std::string>& run_ids);
 
   /// Number of the newest event; what begin_above said, or 0, where there is none.
   [[nodiscard]] std::uint64_t last(const std::string& run_id) const;

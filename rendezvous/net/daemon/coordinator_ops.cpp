@@ -79,7 +79,7 @@ CoordinatorSourceOptions CoordinatorOps::source_options() {
   source.status = [this] { return status_text(store_status_(), coordinator_); };
   source.numbers = [this] { return numbers(); };
   source.others = [this](const OpsCall& call, HttpServer::Reply reply) { perform(call, std::move(reply)); };
-  source.forgotten = [this](const std::string& run_id) { service_.events().forget(run_id); };
+  source.shown = [this](const std::set<std::string>& run_ids) { service_.events().keep_only(run_ids); };
   return source;
 }
 

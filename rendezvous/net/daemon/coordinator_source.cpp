@@ -1,7 +1,6 @@
 #include "rendezvous/net/daemon/coordinator_source.hpp"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "rendezvous/net/coordinator/coordinator.hpp"
@@ -49,10 +48,10 @@ void CoordinatorSource::refresh(Duration age) {
     seen.insert(run_id.value());
   }
   std::erase_if(pages_, [&](const auto& entry) {
-    const bool shown = seen.contains(entry.first) || (entry.second->ended_at() && !told_no_more(*entry.second, at.now));
-    if (!shown && options_.forgotten) options_.forgotten(entry.first);
-    return !shown;
+    return !seen.contains(entry.first) && (!entry.second->ended_at() || told_no_more(*entry.second, at.now));
   });
+  for (const auto& [run_id, page] : pages_) seen.insert(run_id);
+  if (options_.shown) options_.shown(seen);
   refreshed_ = std::chrono::steady_clock::now();
   cost_ = refreshed_ - at.now;
 }

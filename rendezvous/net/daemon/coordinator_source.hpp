@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,8 @@ struct CoordinatorSourceOptions {
   std::function<std::string()> status = {};  ///< GET /status
   /// Orders, logs, stacks, and a page on demand; of a job that is there.
   HttpServer::Perform others = {};
-  /// A job is not shown any more.
-  std::function<void(const std::string& run_id)> forgotten = {};
+  /// Once a second at least, with all jobs that are shown.
+  std::function<void(const std::set<std::string>& run_ids)> shown = {};
 };
 
 /// The jobs of a coordinator as they are shown: each has a page, which is brought up to date when somebody asks for it

@@ -118,8 +118,11 @@ TEST_CASE("all jobs share one limit of bytes, and who has most loses", "[unit][e
   std::size_t quiet = 0;
   rings.read("quiet", 0, Right::control, 100, [&](std::uint64_t, std::string_view) { ++quiet; });
   REQUIRE(quiet == 1);
-  rings.forget("job");
-  rings.forget("quiet");
+  rings.keep_only({"quiet", "unknown"});
+  REQUIRE(read(rings, 0).texts.empty());
+  REQUIRE(rings.last("quiet") == 1);
+  REQUIRE(rings.bytes() > 0);
+  rings.keep_only({});
   REQUIRE(rings.bytes() == 0);
   rings.add("job", R"({"text":")" + std::string(30'000, 'x') + R"("})");  // never fits
   REQUIRE(rings.bytes() == 0);
