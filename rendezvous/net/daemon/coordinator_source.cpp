@@ -29,8 +29,8 @@ CoordinatorSource::CoordinatorSource(boost::asio::io_context& loop, const Coordi
 
 void CoordinatorSource::wait_second() {
   second_.expires_after(refresh_interval);
-  second_.async_wait([this](boost::system::error_code error) {
-    if (error) return;
+  second_.async_wait([this, alive = std::weak_ptr{alive_}](boost::system::error_code error) {
+    if (error || alive.expired()) return;
     refresh(refresh_interval / 2);
     wait_second();
   });

@@ -54,6 +54,7 @@ class CoordinatorSource final : public OpsSource {
   TimePoint refreshed_{};
   Duration cost_{0};  ///< of the last time
   boost::asio::steady_timer second_;
+  std::shared_ptr<char> alive_ = std::make_shared<char>();  ///< a handler that is on its way asks whether this is
 };
 
 }  // namespace torchup

@@ -33,19 +33,20 @@ HttpPort::HttpPort(boost::asio::io_context& loop, HttpServer& server, std::vecto
 HttpPort::~HttpPort() = default;
 
 void HttpPort::wait_at(Listener& listener) {
-  listener.socket.async_wait(Descriptor::wait_read, [this, &listener](boost::system::error_code error) {
-    if (error) return;
-    UniqueFd peer{::accept4(listener.socket.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
-    if (!peer) return wait_later(listener);
-    server_.serve(std::move(peer), door_);
-    wait_at(listener);
-  });
+  listener.socket.async_wait(
+      Descriptor::wait_read, [this, &listener, alive = std::weak_ptr{alive_}](boost::system::error_code error) {
+        if (error || alive.expired()) return;
+        UniqueFd peer{::accept4(listener.socket.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
+        if (!peer) return wait_later(listener);
+        server_.serve(std::move(peer), door_);
+        wait_at(listener);
+      });
 }
 
 void HttpPort::wait_later(Listener& listener) {
   listener.pause.expires_after(accept_pause);
-  listener.pause.async_wait([this, &listener](boost::system::error_code error) {
-    if (!error) wait_at(listener);
+  listener.pause.async_wait([this, &listener, alive = std::weak_ptr{alive_}](boost::system::error_code error) {
+    if (!error && !alive.expired()) wait_at(listener);
   });
 }
 

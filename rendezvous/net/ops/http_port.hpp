@@ -26,6 +26,7 @@ class HttpPort {
   HttpServer& server_;
   std::shared_ptr<HttpDoor> door_;
   std::vector<std::unique_ptr<Listener>> listeners_;
+  std::shared_ptr<char> alive_ = std::make_shared<char>();  ///< a handler that is on its way asks whether this is
 };
 
 }  // namespace torchup

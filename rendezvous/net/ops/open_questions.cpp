@@ -36,8 +36,9 @@ void OpenQuestions::ask(std::string whom, const OpsCall& call, const std::functi
   }
   const auto& open = open_[number] = std::make_unique<Open>(loop_, std::move(whom), std::move(reply));
   open->timer.expires_after(limit_);
-  open->timer.async_wait([this, number](boost::system::error_code error) {
-    if (!error) close(number, answer_of({504, "no_answer", "Who was asked has not answered in time", ""}));
+  open->timer.async_wait([this, number, alive = std::weak_ptr{alive_}](boost::system::error_code error) {
+    if (!error && !alive.expired())
+      close(number, answer_of({504, "no_answer", "Who was asked has not answered in time", ""}));
   });
 }
 

@@ -44,6 +44,7 @@ class OpenQuestions {
   Duration limit_;
   std::uint64_t next_ = 1;
   std::map<std::uint64_t, std::unique_ptr<Open>> open_;
+  std::shared_ptr<char> alive_ = std::make_shared<char>();  ///< a handler that is on its way asks whether this is
 };
 
 }  // namespace torchup

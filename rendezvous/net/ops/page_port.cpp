@@ -42,8 +42,8 @@ Result<std::string> PagePort::open(const std::string& run_id) {
 void PagePort::wait_idle() {
   if (!options_.idle) return;
   timer_.expires_at(door_->last_request + *options_.idle);
-  timer_.async_wait([this](boost::system::error_code error) {
-    if (error) return;
+  timer_.async_wait([this, alive = std::weak_ptr{alive_}](boost::system::error_code error) {
+    if (error || alive.expired()) return;
     const TimePoint now = std::chrono::steady_clock::now();
     if (door_->streams > 0) door_->last_request = now;
     if (now < door_->last_request + *options_.idle) return wait_idle();

@@ -42,6 +42,7 @@ class PagePort {
   std::string address_;  ///< "127.0.0.1:41234"
   std::optional<HttpPort> port_;
   boost::asio::steady_timer timer_;
+  std::shared_ptr<char> alive_ = std::make_shared<char>();  ///< a handler that is on its way asks whether this is
 };
 
 }  // namespace torchup
