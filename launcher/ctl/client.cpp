@@ -96,10 +96,7 @@ EventStream::EventStream(const Door& door, const std::string& target, const std:
     if (::poll(&wish, 1, static_cast<int>(left.count())) > 0) exchange_.advance();
   }
   if (exchange_.has_head() && exchange_.status() == 200) return;
-  const auto answer = exchange_.answer();
-  if (exchange_.has_head() && !answer) {  // it may be that the body of a refusal is still to come
-    run_exchanges(std::span{&exchange_, 1}, until);
-  }
+  run_exchanges(std::span{&exchange_, 1}, until);  // the body of a refusal may be still to come
   const auto refused = exchange_.answer();
   trouble_ = refused ? trouble_of(*refused) : trouble_of(door, refused.error());
 }
@@ -108,16 +105,16 @@ bool EventStream::ended() const { return exchange_.done() || events_.too_long();
 int EventStream::descriptor() const { return exchange_.wish().fd; }
 
 std::optional<StreamEvent> EventStream::next(TimePoint until) {
-  while (true) {
+  for (bool in_time = true; true;) {
     events_.add(exchange_.take_body());
     if (auto event = events_.next()) return event;
-    if (ended()) return std::nullopt;
+    if (ended() || !in_time) return std::nullopt;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    in_time = left.count() > 0;
     pollfd wish = exchange_.wish();
     const int ready = ::poll(&wish, 1, static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000)));
-    if (ready > 0) exchange_.advance();
-    if (ready <= 0 && left.count() <= 0) return std::nullopt;
     if (ready < 0) return std::nullopt;  // a signal: who waits looks at what it means
+    if (ready > 0) exchange_.advance();
   }
 }
 

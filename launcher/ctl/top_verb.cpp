@@ -23,6 +23,7 @@ namespace torchup {
 namespace {
 
 constexpr Duration redraw_interval = std::chrono::seconds{1};
+constexpr int events_at_once = 1000;
 constexpr int keyboard = STDIN_FILENO, screen_fd = STDOUT_FILENO;
 
 volatile std::sig_atomic_t asked_to_end = 0;
@@ -77,9 +78,9 @@ class Watched {
  public:
   explicit Watched(Target target) : target_{std::move(target)} { connect(); }
 
-  /// Takes in what has come.
+  /// Takes in what has come, but no more than leaves time for the keyboard.
   void take() {
-    while (stream_) {
+    for (int i = 0; stream_ && i < events_at_once; ++i) {
       const auto event = stream_->next({});
       if (!event) break;
       auto data = parse_json(event->data);
