@@ -239,8 +239,8 @@ class Endpoint(Ctl):
         file = self.folder / "token"
         file.write_text("0123456789abcdefABCDEF")
         file.chmod(0o644)
-        for words in (("--endpoint", "a:b:c"), ("--endpoint", "localhost:0"), ("--endpoint", "localhost:1", "--token-file", "none"),
-                      ("--endpoint", "localhost:1", "--token-file", file)):
+        for words in (("--endpoint", "a:b:c"), ("--endpoint", "localhost:0"),
+                      ("--endpoint", "localhost:1", "--token-file", "none"), ("--endpoint", "localhost:1", "--token-file", file)):
             self.assertEqual(self.ctl("ps", *words, code=2).stdout, "")
 
     def test_nobody_is_there(self):

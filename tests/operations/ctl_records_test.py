@@ -26,7 +26,8 @@ def story(host, first_rank, incident):
     def event(second, name, **fields):
         return {"schema": 1, "time": f"2026-11-21T04:00:{second:02}.000000Z", "monotonic_us": second * 1_000_000, "host": host,
                 "event": name, **fields}
-    return [event(0, "job_started", run_id="mnist", name="train.py", min_nodes=2, max_nodes=2, local_world_size=1, max_restarts=0),
+    return [event(0, "job_started", run_id="mnist", name="train.py", min_nodes=2, max_nodes=2, local_world_size=1,
+                  max_restarts=0),
             event(10, "round_completed", round=0, group_rank=first_rank, first_rank=first_rank, world_size=2, restart_count=0),
             event(10, "worker_started", rank=first_rank, local_rank=0, pid=7),
             event(30, "worker_exited", rank=first_rank, local_rank=0, pid=7, exit_code=1, end="failed", message=HOSTILE),
@@ -51,7 +52,8 @@ class Records(Ctl):
         self.assertEqual(ledger["rank_seconds"], 64)
         self.assertEqual((ledger["waiting"], ledger["useful"]), (20, 40))
         self.assertAlmostEqual(sum(value for name, value in ledger.items() if name not in ("rank_seconds", "basis")), 64)
-        self.assertRegex(self.ctl("ledger", *self.files, code=0).stdout, r"^2 ranks x 0:00:32 = 1.1 rank minutes, 62.5 % useful\n")
+        self.assertRegex(self.ctl("ledger", *self.files, code=0).stdout,
+                         r"^2 ranks x 0:00:32 = 1.1 rank minutes, 62.5 % useful\n")
 
     def test_the_ledger_of_a_job(self):
         job = Job()
@@ -91,7 +93,8 @@ class Itself(Ctl):
             out = self.ctl("explain", word, code=0).stdout
             self.assertIn("SIGKILL", out)
             self.assertIn("dmesg", out)
-        self.assertEqual([part["as"] for part in json.loads(self.ctl("explain", "1", "--json").stdout)["parts"]], ["launcher", "worker"])
+        parts = json.loads(self.ctl("explain", "1", "--json").stdout)["parts"]
+        self.assertEqual([part["as"] for part in parts], ["launcher", "worker"])
         self.ctl("explain", "SIGNOTHING", code=2)
 
     def test_wrong_words_are_refused_before_anything_is_asked(self):
@@ -104,7 +107,8 @@ class Itself(Ctl):
 
     def test_an_answer_that_cannot_be_written_is_none(self):
         with open("/dev/full", "w") as full:
-            done = subprocess.run([TORCHUPCTL, "ps"], stdout=full, stderr=subprocess.PIPE, text=True, env=self.environment, timeout=60)
+            done = subprocess.run([TORCHUPCTL, "ps"], stdout=full, stderr=subprocess.PIPE, text=True,
+                                  env=self.environment, timeout=60)
         self.assertEqual(done.returncode, 1)
         self.assertIn("stdout", done.stderr)
 
@@ -127,8 +131,8 @@ class Itself(Ctl):
         program = """source ./script; line=$1; read -ra COMP_WORDS <<<"$line"
                      [[ $line == *' ' ]] && COMP_WORDS+=(''); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _torchupctl
                      printf '%s\\n' "${COMPREPLY[@]}" """
-        return subprocess.run([bash, "--norc", "-c", program, "bash", line], check=True, capture_output=True, text=True, cwd=self.folder,
-                              env={**self.environment, "PATH": f"{Path(TORCHUPCTL).parent}:{os.environ['PATH']}"}).stdout.split()
+        return subprocess.run([bash, "--norc", "-c", program, "bash", line], check=True, capture_output=True, text=True,
+                              cwd=self.folder, env={**self.environment, "PATH": f"{Path(TORCHUPCTL).parent}:{os.environ['PATH']}"}).stdout.split()
 
     def test_completion(self):
         self.launcher(Job("mnist-17"))
@@ -157,7 +161,8 @@ class Gpus(Ctl):
         if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL).returncode:
             self.skipTest("a mount of our own takes root")
         run = lambda *words: subprocess.run(["unshare", "--mount", "sh", "-c", inside + shlex.join(words)], capture_output=True,
-                                            text=True, timeout=60, env={**self.environment, "FAKE_NVML": "ill"}, check=True).stdout
+                                            text=True, timeout=60, check=True,
+                                            env={**self.environment, "FAKE_NVML": "ill"}).stdout
         self.assertRegex(run(), r"(?m)^GPU 0: .* \(UUID: GPU-.*\)\n    pid 1  root  ")
         self.assertEqual(json.loads(run("--json"))["gpus"][0]["holders"][0]["pid"], 1)
 

@@ -274,7 +274,8 @@ class Output(Ctl):
         self.ctl("logs", "--rank", "-1", code=2)
 
     def test_stacks_are_text(self):
-        launcher = self.launcher(Job(more={"/stacks": lambda request: response("rank 0: running\n  \x1b[31mred", kind="text/plain")}))
+        stacks = response("rank 0: running\n  \x1b[31mred", kind="text/plain")
+        launcher = self.launcher(Job(more={"/stacks": lambda request: stacks}))
         self.assertEqual(self.ctl("stacks", "--rank", "0", "--native", code=0).stdout, "rank 0: running\n  \\x1b[31mred\n")
         self.assertEqual(launcher.requests[-1].query, {"rank": "0", "native": "1"})
 
@@ -310,8 +311,9 @@ class Orders(Ctl):
         self.assertEqual(self.order("undrain", "--node", "node1"), ("nodes/n%2F1/undrain", {}))
 
     def test_wrong_ones_are_not_given(self):
-        for code, *words in ((2, "resize"), (2, "resize", "--nodes", "4:2"), (2, "resize", "--nodes", "0"), (2, "resize", "--nodes", "x"),
-                             (2, "drain"), (1, "drain", "--node", "none"), (1, "drain", "--node", "twice"), (2, "stop", "--save", "--now")):
+        for code, *words in ((2, "resize"), (2, "resize", "--nodes", "4:2"), (2, "resize", "--nodes", "0"),
+                             (2, "resize", "--nodes", "x"), (2, "drain"), (1, "drain", "--node", "none"),
+                             (1, "drain", "--node", "twice"), (2, "stop", "--save", "--now")):
             with self.subTest(words):
                 self.assertTrue(self.ctl(*words, code=code).stderr)
         self.assertEqual([request for request in self.job.requests if request.method == "POST"], [])

@@ -16,8 +16,10 @@ json a_job() {
     "membership_changes": 2, "node_states": {"seated": 3}, "step": {"min": 41190, "max": 41200, "per_second": 3.14159,
     "age_s": 0.3}, "ledger": {"rank_seconds": 200, "useful": 150}, "last": "node1 came back",
     "incidents": [{"seq": 3, "summary": "old"}, {"seq": 7, "summary": "rank 1: killed", "path": "/tmp/i.json"}],
-    "nodes": {"n1": {"host": "node1", "state": "seated", "group_rank": 1, "first_rank": 2, "ranks": "rh", "step": 41190},
-              "n0": {"host": "node0", "state": "seated", "group_rank": 0, "first_rank": 0, "ranks": "rr", "step": 41200},
+    "nodes": {"n1": {"host": "node1", "state": "seated", "group_rank": 1, "first_rank": 2, "ranks": "rh",
+                     "step": 41190},
+              "n0": {"host": "node0", "state": "seated", "group_rank": 0, "first_rank": 0, "ranks": "rr",
+                     "step": 41200},
               "n2": {"host": "node2", "state": "unfit", "reason": "no GPU", "ranks": "??"}}})");
 }
 
@@ -94,7 +96,8 @@ TEST_CASE("letters of ranks have the colours of their states, on terminals alone
 
 TEST_CASE("an event is one line with its fields", "[unit][ctl]") {
   REQUIRE(event_line(json::parse(R"({"schema": 1, "time": "2026-11-21T04:03:58.123456Z", "monotonic_us": 5,
-            "host": "node1", "event": "worker_exited", "seq": 4, "rank": 3, "message": "bad \u001b[31m thing\n", "ok": true})")) ==
+            "host": "node1", "event": "worker_exited", "seq": 4, "rank": 3,
+            "message": "bad \u001b[31m thing\n", "ok": true})")) ==
           R"(2026-11-21T04:03:58.123 node1 worker_exited message="bad \x1b[31m thing\n" ok=true rank=3)");
   REQUIRE(event_line(json::parse("[]")) == " - -");
 }
