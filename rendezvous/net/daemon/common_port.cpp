@@ -20,7 +20,7 @@ CommonPort::CommonPort(boost::asio::io_context& loop, Coordinator& coordinator, 
                                                                                           .log = options_.log}},
       http_{onlookers.http()}, door_{std::make_shared<HttpDoor>()}, server_{loop, server_options()} {
   door_->access = onlookers.access();
-  onlookers.set_store([this] { return server_.status(); });
+  onlookers.set_port([this] { return PortNumbers{.store = server_.status(), .agents = agents_.count()}; });
 }
 
 StoreServerOptions CommonPort::server_options() {

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "rendezvous/base/result.hpp"
-#include "rendezvous/core/ops/turn_histogram.hpp"
 #include "rendezvous/core/text/source_list.hpp"
 #include "rendezvous/net/coordinator/agent_sessions.hpp"
 #include "rendezvous/net/daemon/admission.hpp"

@@ -48,10 +48,9 @@ struct Gathered {
 }  // namespace
 
 CoordinatorOps::CoordinatorOps(boost::asio::io_context& loop, Coordinator& coordinator, CoordinatorOpsOptions options)
-    : loop_{loop}, coordinator_{coordinator}, options_{std::move(options)}, host_{own_host_name()}, store_status_{[] {
-        return StoreServerStatus{};
-      }},
-      jobs_{loop, coordinator, source_options()}, service_{loop, jobs_, options_.events},
+    : loop_{loop}, coordinator_{coordinator}, options_{std::move(options)}, host_{own_host_name()},
+      port_{[] { return PortNumbers{}; }}, jobs_{loop, coordinator, source_options()}, service_{loop, jobs_,
+                                                                                                options_.events},
       http_{loop, [this](const OpsCall& call, HttpServer::Reply reply) { service_.perform(call, std::move(reply)); }},
       page_{loop, http_, {.access = access()}}, questions_{loop}, self_{std::make_shared<CoordinatorOps*>(this)} {
   Coordinator::Onlooker onlooker;
@@ -76,7 +75,7 @@ OpsAccess CoordinatorOps::access() const {
 CoordinatorSourceOptions CoordinatorOps::source_options() {
   CoordinatorSourceOptions source;
   source.pid = options_.pid;
-  source.status = [this] { return status_text(store_status_(), coordinator_); };
+  source.status = [this] { return status_text(port_().store, coordinator_); };
   source.numbers = [this] { return numbers(); };
   source.others = [this](const OpsCall& call, HttpServer::Reply reply) { perform(call, std::move(reply)); };
   source.shown = [this](const std::set<std::string>& run_ids) { service_.events().keep_only(run_ids); };
@@ -84,7 +83,10 @@ CoordinatorSourceOptions CoordinatorOps::source_options() {
 }
 
 CoordinatorNumbers CoordinatorOps::numbers() const {
-  return {.store = store_status_(),
+  PortNumbers port = port_();
+  return {.store = std::move(port.store),
+          .turns = options_.turns ? *options_.turns : TurnHistogram{},
+          .agents = port.agents,
           .http_requests = http_.answers(),
           .event_readers = service_.feed().readers(),
           .events_lost = service_.feed().lost()};

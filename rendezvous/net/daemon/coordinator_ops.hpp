@@ -21,6 +21,13 @@ struct CoordinatorOpsOptions {
   std::string page_job = {};                 ///< that the page which is opened on demand shows; empty: all
   std::optional<std::int64_t> pid = {};      ///< CoordinatorSourceOptions::pid
   EventRings::Limits events = {};
+  const TurnHistogram* turns = nullptr;  ///< of the loop, which outlives this; null: nobody counts them
+};
+
+/// Of the port by which agents and clients of the store come.
+struct PortNumbers {
+  StoreServerStatus store = {};
+  std::uint64_t agents = 0;  ///< connected
 };
 
 /// Those who look at a coordinator's jobs and steer them: whoever asks by whatever door, a browser on this machine, and
@@ -37,8 +44,8 @@ class CoordinatorOps {
   [[nodiscard]] OpsService& service() { return service_; }
   /// What a port wants of those who come.
   [[nodiscard]] OpsAccess access() const;
-  /// The numbers of a store that is served beside it.
-  void set_store(std::function<StoreServerStatus()> status) { store_status_ = std::move(status); }
+  /// Without it there is none.
+  void set_port(std::function<PortNumbers()> numbers) { port_ = std::move(numbers); }
 
  private:
   [[nodiscard]] CoordinatorSourceOptions source_options();
@@ -58,7 +65,7 @@ class CoordinatorOps {
   Coordinator& coordinator_;
   CoordinatorOpsOptions options_;
   std::string host_;  ///< this machine's name
-  std::function<StoreServerStatus()> store_status_;
+  std::function<PortNumbers()> port_;
   CoordinatorSource jobs_;
   OpsService service_;
   HttpServer http_;

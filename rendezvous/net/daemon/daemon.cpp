@@ -28,10 +28,11 @@ class Daemon::Impl {
     if (settings_.store_only) {
       store_.emplace(loop, store_options());
     } else {
-      onlookers_.emplace(
-          loop, coordinator_,
-          CoordinatorOpsOptions{
-              .token = settings_.token, .read_token = settings_.read_token, .host_names = settings_.host_names});
+      onlookers_.emplace(loop, coordinator_,
+                         CoordinatorOpsOptions{.token = settings_.token,
+                                               .read_token = settings_.read_token,
+                                               .host_names = settings_.host_names,
+                                               .turns = &turns_});
       port_.emplace(loop, coordinator_, *onlookers_, port_options());
     }
   }
@@ -96,7 +97,6 @@ class Daemon::Impl {
             .token = settings_.token,
             .allowed = settings_.allowed,
             .torchrun_store_here = settings_.torchrun_store_here,
-            .turns = &turns_,
             .log = log_.sink()};
   }
 
