@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "launcher/core/record/event_schema.hpp"
 #include "launcher/ctl/event_file.hpp"
 #include "launcher/ctl/job_story.hpp"
 #include "launcher/ctl/job_text.hpp"
@@ -77,6 +78,7 @@ int follow_events(JobStory& story, bool as_json, std::int64_t last) {
 int run_events(const Command& command) {
   const bool as_json = command.options.flag("json"), follow = command.options.flag("follow");
   const std::string word = command.operands.empty() ? "" : command.operands[0];
+  if (command.options.flag("schema")) return give(event_schema_text);
   if (is_event_file(word)) return show_file(word, follow, as_json);
   auto found = find_target(command, word);
   if (const int* const code = std::get_if<int>(&found)) return *code;

@@ -22,11 +22,12 @@ struct Run {
   int (*run)(const Command&);
 };
 constexpr std::array runs{
-    Run{"ps", run_ps},           Run{"status", run_status},   Run{"top", run_top},       Run{"events", run_events},
-    Run{"logs", run_logs},       Run{"stacks", run_stacks},   Run{"gpus", run_gpus},     Run{"page", run_page},
-    Run{"stop", run_stop},       Run{"restart", run_restart}, Run{"resize", run_resize}, Run{"drain", run_drain},
-    Run{"undrain", run_drain},   Run{"wait", run_wait},       Run{"ledger", run_ledger}, Run{"report", run_report},
-    Run{"explain", run_explain},
+    Run{"ps", run_ps},           Run{"status", run_status},     Run{"top", run_top},
+    Run{"events", run_events},   Run{"logs", run_logs},         Run{"stacks", run_stacks},
+    Run{"gpus", run_gpus},       Run{"page", run_page},         Run{"stop", run_stop},
+    Run{"restart", run_restart}, Run{"resize", run_resize},     Run{"drain", run_drain},
+    Run{"undrain", run_drain},   Run{"wait", run_wait},         Run{"ledger", run_ledger},
+    Run{"report", run_report},   Run{"timeline", run_timeline}, Run{"explain", run_explain},
 };
 
 int run(const std::vector<std::string>& words) {

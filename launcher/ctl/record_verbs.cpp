@@ -1,4 +1,4 @@
-// ledger, report and explain: what jobs have left.
+// ledger, report, timeline and explain: what jobs have left.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "launcher/core/record/time_fold.hpp"
+#include "launcher/core/record/timeline.hpp"
 #include "launcher/ctl/event_file.hpp"
 #include "launcher/ctl/explanation.hpp"
 #include "launcher/ctl/report_data.hpp"
@@ -151,6 +152,23 @@ int run_report(const Command& command) {
   }
   // Nobody but us writes into the report: any nonce will do.
   return write_output(command.options.text("output"), report_text("report", report.data(ledger_json(fold.ledger()))));
+}
+
+int run_timeline(const Command& command) {
+  if (!command.options.has("output")) return complain("timeline needs --output FILE", CtlExit::usage);
+  const std::vector<std::string>& files = command.operands;
+  Timeline timeline;
+  std::size_t events = 0;
+  const auto refused = each_event(files, [&](std::size_t file, std::string_view line, const json& event) {
+    ++events;
+    if (files.size() == 1) return static_cast<void>(timeline.add(line, event));
+    json named = event;
+    named["host"] = node_name(event, file, files.size());
+    static_cast<void>(timeline.add(named.dump(-1, ' ', false, json::error_handler_t::replace), named));
+  });
+  if (refused) return *refused;
+  if (events == 0) return complain("there are no events in these files", CtlExit::no);
+  return write_output(command.options.text("output"), timeline.text());
 }
 
 int run_explain(const Command& command) {

@@ -20,6 +20,7 @@ constexpr std::array ps_options = {
 };
 constexpr std::array events_options = {
     option("follow", 'f', ValueKind::flag, "", "Go on with what comes, to the job's end."),
+    option("schema", 0, ValueKind::flag, "", "Print the JSON Schema of all events."),
 };
 constexpr std::array logs_options = {
     option("rank", 0, ValueKind::integer, "R", "Of this rank (default 0)."),
@@ -68,6 +69,8 @@ constexpr std::array verbs = {
 
     Verb{"ledger", "JOB|FILE...", 0, many_operands, reading, "Where the job's time has gone, in rank seconds."},
     Verb{"report", "FILE...", 1, many_operands, reading, "One HTML file of event files: the page, with data inside.",
+         output_options},
+    Verb{"timeline", "FILE...", 1, many_operands, reading, "Event files for Perfetto and chrome://tracing.",
          output_options},
     Verb{"explain", "CODE|SIGNAL", 1, 1, reading, "What an exit code or signal means, and what can be done."},
 };

@@ -26,6 +26,7 @@ namespace torchup {
 
 [[nodiscard]] int run_ledger(const Command& command);
 [[nodiscard]] int run_report(const Command& command);
+[[nodiscard]] int run_timeline(const Command& command);
 [[nodiscard]] int run_explain(const Command& command);
 
 /// Writes to stdout. 1 where that fails, for an answer that nobody can read in full is none; else `code`.

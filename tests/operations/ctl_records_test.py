@@ -77,8 +77,19 @@ class Records(Ctl):
         self.assertEqual(told["snapshot"]["incidents"][0]["last_lines"], ["the last of its lines"])
         self.assertEqual(self.ctl("report", *self.files, "-o", "-", code=0).stdout, html)
 
+    def test_a_timeline_has_a_process_for_each_file(self):
+        trace = json.loads(self.ctl("timeline", *self.files, "--output", "-", code=0).stdout)
+        events = trace["traceEvents"] if isinstance(trace, dict) else trace
+        names = {each["args"]["name"] for each in events if each["ph"] == "M" and each["name"] == "process_name"}
+        self.assertEqual(names, {"one-host (1)", "one-host (2)"})
+        self.assertTrue(any(each["ph"] == "X" for each in events))
+
+    def test_the_schema_of_events(self):
+        self.assertEqual(json.loads(self.ctl("events", "--schema", code=0).stdout)["$schema"],
+                         "https://json-schema.org/draft/2020-12/schema")
+
     def test_files_that_cannot_be_read_or_written(self):
-        for words in (("report", "none", "-o", "x"), ("report", self.files[0], "-o", "none/x"), ("report", self.files[0]),
+        for words in (("report", "none", "-o", "x"), ("report", self.files[0], "-o", "none/x"), ("report", self.files[0]), ("timeline", self.files[0]),
                       ("ledger", self.files[0], "none")):
             with self.subTest(words):
                 self.assertTrue(self.ctl(*words, code=2).stderr.strip())
