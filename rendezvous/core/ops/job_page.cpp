@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/core/text/printable.hpp"
+
 namespace torchup {
 namespace {
 
@@ -99,11 +101,13 @@ bool JobPage::take_head(const JobView& view, const Moment& at) {
 
 /// True: it is new, or not as it was.
 bool JobPage::see(const JobView::Node& node) {
-  std::string id = node.node.empty() ? node.host : node.node;
+  // Only members have ids. Two hosts that are no names might be one as JSON has them, and of torchrun's agents several
+  // may be on a host.
+  const std::string name = node.node.empty() ? printable(node.host) : node.node;
+  std::string id = name;
   auto found = row_of_.find(id);
-  // Only members have ids, and of torchrun's agents several may be on a host.
   for (int more = 2; found != row_of_.end() && rows_[found->second].sighting == sighting_; ++more) {
-    id = (node.node.empty() ? node.host : node.node) + " (" + std::to_string(more) + ")";
+    id = name + " (" + std::to_string(more) + ")";
     found = row_of_.find(id);
   }
   if (found == row_of_.end()) {
