@@ -42,6 +42,12 @@ the Python that runs scripts.
 .TP
 \fBOMP_NUM_THREADS\fR
 is set to 1 for the workers where it is not set and there are several.
+.TP
+\fBNO_COLOR\fR
+no colours on terminals.
+.TP
+\fBTERM\fR
+if it is dumb, neither colours nor the line that says how the job is while nobody writes.
 .PP
 Each worker gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and the rest of what
 torchrun sets; \-\-print\-env shows them.
