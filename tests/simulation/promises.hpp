@@ -61,7 +61,7 @@ class Promises {
   void node_fault() { node_fault_ = world_.now(); }
   void woke(const std::vector<Workers>& nodes) { check_rounds(nodes); }
 
-  [[nodiscard]] const NodeRange& range() const { return range_; }
+  [[nodiscard]] const JobRange& range() const { return range_; }
   [[nodiscard]] bool is_drained(const std::string& agent) const { return drained_.contains(agent); }
   /// A round may still run that a range allowed which is forgotten.
   [[nodiscard]] bool has_forgotten_orders() const { return forgotten_; }
@@ -83,7 +83,7 @@ class Promises {
 
   World& world_;
   JobTerms terms_;
-  NodeRange range_;                ///< as ordered last
+  JobRange range_;                 ///< as ordered last
   std::set<std::string> drained_;  ///< agents
   bool any_order_ = false, forgotten_ = false;
   std::map<Round, RoundTruth> rounds_;

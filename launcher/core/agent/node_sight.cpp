@@ -9,7 +9,7 @@ namespace torchup {
 namespace {
 
 /// The worker's word: a time of the future counts as now.
-Duration since(std::int64_t time_ns, TimePoint now) {
+Duration age_of(std::int64_t time_ns, TimePoint now) {
   const auto then = std::chrono::nanoseconds{std::max<std::int64_t>(time_ns, 0)};
   return std::max(Duration{0}, now.time_since_epoch() - std::chrono::duration_cast<Duration>(then));
 }
@@ -104,7 +104,7 @@ char NodeSight::letter(const Worker& worker, TimePoint now) {
   if (worker.hung) return 'h';
   if (!worker.progress) return worker.opened ? 's' : 'r';
   const std::int64_t waiting = worker.progress->waiting_since_ns;
-  return waiting != 0 && since(waiting, now) > long_wait ? 'w' : 'r';
+  return waiting != 0 && age_of(waiting, now) > long_wait ? 'w' : 'r';
 }
 
 /// Of one worker, as the mean of those that report.
@@ -132,7 +132,7 @@ NodeReport NodeSight::report(TimePoint now) const {
     newest_ns = std::max(newest_ns, worker.progress->ended_ns);
   }
   if (report.steps) {
-    report.steps->age = since(newest_ns, now);
+    report.steps->age = age_of(newest_ns, now);
     report.steps->milli_per_second = milli_steps_per_second();
   }
   report.beats = beats_;

@@ -15,7 +15,6 @@
 #include "rendezvous/core/link/agent_codec.hpp"
 #include "rendezvous/core/link/clock_offset.hpp"
 #include "rendezvous/core/link/messages.hpp"
-#include "rendezvous/core/link/open_questions.hpp"
 #include "rendezvous/core/link/operations_pacing.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
 

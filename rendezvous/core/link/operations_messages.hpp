@@ -16,6 +16,8 @@ inline constexpr std::size_t node_event_bytes_max = std::size_t{16} << 10;
 inline constexpr std::size_t ask_target_bytes_max = std::size_t{8} << 10;
 inline constexpr std::size_t ask_body_bytes_max = std::size_t{64} << 10;
 inline constexpr std::size_t answer_body_bytes_max = std::size_t{256} << 10;
+/// That one process has asked another and that are not answered; more are refused at once.
+inline constexpr std::size_t open_questions_max = 64;
 
 /// Agent to coordinator: something has happened that all who look at the job should hear of.
 struct NodeEvent {

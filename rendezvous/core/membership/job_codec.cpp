@@ -47,7 +47,7 @@ void fields(auto& a, JobSnapshot::Ended& m) {
          [&a](std::string& agent) { a.name("an agent", agent); });
   a(m.kept);
 }
-void fields(auto& a, NodeRange& m) {
+void fields(auto& a, JobRange& m) {
   a.number("min nodes", m.min_nodes, 1, nodes_max);
   a.number("max nodes", m.max_nodes, m.min_nodes, nodes_max);
 }

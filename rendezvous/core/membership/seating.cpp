@@ -57,7 +57,7 @@ bool by_address(const Candidate& left, const Candidate& right) {
 
 bool natural_less(std::string_view left, std::string_view right) { return natural_order(left, right) < 0; }
 
-int round_size(const NodeRange& range, int multiple_of, int nodes) {
+int round_size(const JobRange& range, int multiple_of, int nodes) {
   int size = std::min(nodes, range.max_nodes);
   size -= size % multiple_of;
   return size >= range.min_nodes ? size : 0;

@@ -210,7 +210,7 @@ class Rendezvous {
   void begin_running();
   void try_admit(TimePoint now);
   [[nodiscard]] std::vector<std::string> admissible(TimePoint now) const;
-  [[nodiscard]] NodeRange range() const { return range_.value_or(range_of(*terms_)); }
+  [[nodiscard]] JobRange range() const { return range_.value_or(range_of(*terms_)); }
   [[nodiscard]] int round_size(int nodes) const {
     return torchup::round_size(range(), terms_->nodes_multiple_of, nodes);
   }
@@ -302,7 +302,7 @@ class Rendezvous {
   std::vector<std::string> late_;    ///< expected hosts that were not here when the job ended
   std::vector<Fact> facts_;          ///< of the first agent
 
-  std::optional<NodeRange> range_;  ///< as ordered; nothing: the terms'
+  std::optional<JobRange> range_;  ///< as ordered; nothing: the terms'
   std::set<std::string> drained_;   ///< names of agents
 
   Phase phase_ = Phase::gathering;

@@ -22,7 +22,7 @@ std::optional<int> as_number(const std::string& text) {
   return whole ? std::optional{number} : std::nullopt;
 }
 
-std::string range_text(const NodeRange& range) { return fmt::format("{}:{}", range.min_nodes, range.max_nodes); }
+std::string range_text(const JobRange& range) { return fmt::format("{}:{}", range.min_nodes, range.max_nodes); }
 
 }  // namespace
 
@@ -139,7 +139,7 @@ OrderAnswer Rendezvous::answer_to(const order::Undrain& undrain, TimePoint) cons
 }
 
 OrderAnswer Rendezvous::answer_to(const order::Resize& resize, TimePoint) const {
-  const NodeRange wanted{resize.min_nodes, resize.max_nodes};
+  const JobRange wanted{resize.min_nodes, resize.max_nodes};
   if (wanted.min_nodes < 1 || wanted.max_nodes < wanted.min_nodes) {
     return refused(fmt::format("{} is no range of nodes", range_text(wanted)));
   }
@@ -224,7 +224,7 @@ void Rendezvous::obey(const order::Undrain& undrain, const std::string& by, Time
 }
 
 void Rendezvous::obey(const order::Resize& resize, const std::string& by, TimePoint now) {
-  const NodeRange wanted{resize.min_nodes, resize.max_nodes};
+  const JobRange wanted{resize.min_nodes, resize.max_nodes};
   if (wanted == range()) return;
   changed();
   range_ = wanted;

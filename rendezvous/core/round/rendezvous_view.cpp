@@ -64,7 +64,7 @@ JobView Rendezvous::view(TimePoint now) const {
   static constexpr const char* stages[] = {"ready", "seated", "finished", "stopping"};
   const bool has_round = phase_ != Phase::gathering && phase_ != Phase::ended;
   const bool runs = has_round && phase_ != Phase::hosting;
-  const NodeRange nodes = terms_ ? range() : NodeRange{0, 0};
+  const JobRange nodes = terms_ ? range() : JobRange{0, 0};
   JobView view{.phase = phase_name(phase_),
                .round = round_,
                .min_nodes = nodes.min_nodes,

@@ -222,34 +222,3 @@ TEST_CASE("a planned stop makes the word void that workers have saved", "[unit][
     REQUIRE(agent.all_written<Leave>().size() == 1);
   }
 }
-
-TEST_CASE("who waits for an answer hears of it, or that there is none", "[unit][link]") {
-  OpenQuestions<int, std::string> open;
-  const TimePoint now{100s};
-  const auto first = open.ask(1, "ada", now);
-  const auto second = open.ask(2, "bob", now + 1s);
-  REQUIRE((first && second && *first != *second));
-  SECTION("once, from whoever was asked") {
-    REQUIRE_FALSE(open.answered(2, *first));
-    REQUIRE(open.answered(1, *first) == "ada");
-    REQUIRE_FALSE(open.answered(1, *first));
-    REQUIRE_FALSE(open.answered(1, 999));
-  }
-  SECTION("when the time is over") {
-    REQUIRE(open.deadline() == now + answer_wait_max);
-    REQUIRE(open.overdue(now + answer_wait_max - 1ns).empty());
-    REQUIRE(open.overdue(now + answer_wait_max) == std::vector<std::string>{"ada"});
-    REQUIRE(open.deadline() == now + 1s + answer_wait_max);
-    REQUIRE_FALSE(open.answered(1, *first));
-  }
-  SECTION("when whoever was asked is gone") {
-    REQUIRE(open.gone(2) == std::vector<std::string>{"bob"});
-    REQUIRE(open.size() == 1);
-  }
-  SECTION("no more than so many at a time") {
-    for (std::size_t i = 2; i < open_questions_max; ++i) REQUIRE(open.ask(3, "eve", now));
-    REQUIRE_FALSE(open.ask(3, "eve", now));
-    REQUIRE(open.answered(1, *first));
-    REQUIRE(open.ask(3, "eve", now));
-  }
-}

@@ -395,7 +395,7 @@ TEST_CASE("a job file from before there were orders is read, and has none", "[un
   const auto read = decode_job(with_end(encode_job(job), no_orders, "", ""));
   if (!read) FAIL(read.error().context);
   REQUIRE(*read == job);
-  job.snapshot.orders = {NodeRange{1, 2}, {"a_1"}, true};
+  job.snapshot.orders = {JobRange{1, 2}, {"a_1"}, true};
   REQUIRE(decode_job(encode_job(job)).value() == job);
 }
 
