@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
 #include "launcher/core/record/time_event.hpp"
-#include "launcher/core/text/json.hpp"
 #include "rendezvous/base/result.hpp"
 
 namespace torchup {
@@ -23,7 +23,7 @@ namespace torchup {
 class Timeline {
  public:
   /// A line of an event file, and what it says. Errors: as read_time_event's; the line is passed over then.
-  Result<> add(std::string_view line, const json& event);
+  Result<> add(std::string_view line, const nlohmann::json& event);
   /// JSON. What has not ended ends with the last event of its node.
   [[nodiscard]] std::string text() const;
 
@@ -50,7 +50,7 @@ class Timeline {
   };
   struct Apply;
   static void end_attempt(Node& node, std::int64_t at);
-  static void add_instant(Node& node, const json& event, std::int64_t at);
+  static void add_instant(Node& node, const nlohmann::json& event, std::int64_t at);
   static void put(std::string& out, std::int64_t process, const Mark& mark, std::int64_t shift);
 
   std::map<std::string, Node> nodes_;  ///< by host
