@@ -6,7 +6,7 @@
 namespace torchup {
 namespace {
 
-constexpr std::array<std::string_view, 46> names{
+constexpr std::array<std::string_view, 46> recorded_events{
     "attempt_ended",
     "attempt_started",
     "closing_signal_sent",
@@ -57,8 +57,8 @@ constexpr std::array<std::string_view, 46> names{
 
 }  // namespace
 
-std::span<const std::string_view> event_names() { return names; }
+std::span<const std::string_view> event_names() { return recorded_events; }
 
-bool is_event_name(std::string_view name) { return std::ranges::binary_search(names, name); }
+bool is_event_name(std::string_view name) { return std::ranges::binary_search(recorded_events, name); }
 
 }  // namespace torchup

@@ -15,7 +15,7 @@ namespace {
 namespace te = time_event;
 using Body = std::optional<te::Body>;
 
-constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t number_max = std::numeric_limits<std::int64_t>::max();
 
 te::Steps steps_of(Rank rank, const WorkerSteps& steps) {
   return {rank.value(), steps.first_step, steps.last_step, steps.first_us, steps.last_us, steps.waited_us};
@@ -57,15 +57,15 @@ struct OfEvent {
 };
 
 /// The members of one line. What is missing, or is no number in its range, is told once, at the end.
-class Line {
+class Members {
  public:
-  explicit Line(const json& object) : object_{object} {}
+  explicit Members(const json& object) : object_{object} {}
 
   [[nodiscard]] bool has(const char* name) const { return member(object_, name) != nullptr; }
   std::int64_t number(const char* name, std::int64_t least, std::int64_t greatest) {
     const json* const value = member(object_, name);
     if (value == nullptr || !value->is_number_integer()) return miss(name);
-    if (value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(most)) {
+    if (value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(number_max)) {
       return miss(name);
     }
     const auto read = value->get<std::int64_t>();
@@ -123,21 +123,21 @@ Body progress_of(const json& object) {
   return progress;
 }
 
-te::WorkerExited exited_of(Line& line) {
+te::WorkerExited exited_of(Members& line) {
   te::WorkerExited exited{line.small("local_rank", 0, local_workers_max), line.text("end") == "failed"};
   if (!line.has("first_step_us")) return exited;
   te::Steps steps;
   steps.rank = line.small("rank", 0, world_size_max);
-  steps.first = line.number("first_step", -most, most);
-  steps.last = line.number("last_step", -most, most);
-  steps.first_us = line.number("first_step_us", 0, most);
-  steps.last_us = line.number("last_step_us", 0, most);
-  steps.waited_us = line.number("waited_us", 0, most);
+  steps.first = line.number("first_step", -number_max, number_max);
+  steps.last = line.number("last_step", -number_max, number_max);
+  steps.first_us = line.number("first_step_us", 0, number_max);
+  steps.last_us = line.number("last_step_us", 0, number_max);
+  steps.waited_us = line.number("waited_us", 0, number_max);
   exited.steps = steps;
   return exited;
 }
 
-Body body_of(const std::string& name, const json& object, Line& line) {
+Body body_of(const std::string& name, const json& object, Members& line) {
   if (name == "job_started") {
     return te::JobStarted{line.text("run_id"), line.small("local_world_size", 1, local_workers_max)};
   }
@@ -179,14 +179,14 @@ Result<std::optional<TimeEvent>> read_time_event(std::string_view line) {
   if (line.size() > event_line_bytes_max) return fail(errc::limit_exceeded, "it is no event: its line is too long");
   const auto parsed = parse_json(line);
   if (!parsed) return parsed.error();
-  Line fields{*parsed};
-  const std::int64_t schema = fields.number("schema", 1, most);
+  Members fields{*parsed};
+  const std::int64_t schema = fields.number("schema", 1, number_max);
   if (fields.missing().empty() && schema > event_schema) {
     return fail(errc::bad_value, fmt::format("it is of schema {}, and we read up to {}", schema, event_schema));
   }
   TimeEvent event;
   event.host = fields.text("host");
-  event.monotonic_us = fields.number("monotonic_us", 0, most);
+  event.monotonic_us = fields.number("monotonic_us", 0, number_max);
   const std::string name = fields.text("event");
   auto body = body_of(name, *parsed, fields);
   if (!fields.missing().empty()) {
