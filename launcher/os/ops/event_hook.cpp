@@ -63,7 +63,7 @@ Result<UniqueFd> file_of(std::string_view text) {
 }
 
 /// Empty: it has done its work.
-std::string failure_text(int status) {
+std::string problem_of_end(int status) {
   if (WIFSIGNALED(status)) return "ended by " + signal_text(WTERMSIG(status));
   return WEXITSTATUS(status) == 0 ? "" : fmt::format("exit code {}", WEXITSTATUS(status));
 }
@@ -178,7 +178,7 @@ void EventHook::ended(const std::shared_ptr<Child>& child) {
   if (left_behind_by(session).empty()) std::erase(sessions_, child->pid);
   if (running_ != child) return;
   running_.reset();
-  step(hook::Ended{reaped ? failure_text(status) : ""});
+  step(hook::Ended{reaped ? problem_of_end(status) : ""});
 }
 
 Task<> EventHook::finish() {
