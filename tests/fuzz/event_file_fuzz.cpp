@@ -1,8 +1,7 @@
 // An event file read back: where time went, and the trace.
-#include <nlohmann/json.hpp>
-
 #include "launcher/core/record/time_fold.hpp"
 #include "launcher/core/record/timeline.hpp"
+#include "launcher/core/text/json.hpp"
 #include "launcher/core/text/text.hpp"
 #include "tests/fuzz/fuzz.hpp"
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "launcher/core/text/json.hpp"
 #include "rendezvous/core/text/json_text.hpp"
 #include "rendezvous/core/text/utc_text.hpp"
 
@@ -72,7 +73,10 @@ struct Timeline::Apply {
     slice(rank + 1, last, at, "stopping");
   }
 
-  void operator()(const te::JobStarted&) const { node.waits = at; }
+  void operator()(const te::JobStarted&) const {
+    if (node.completed) end_attempt(node, at);
+    node.waits = at;
+  }
   void operator()(const te::RoundCompleted& event) const {
     if (node.completed) end_attempt(node, at);
     if (node.waits) slice(0, *std::exchange(node.waits, std::nullopt), at, "waiting");
@@ -140,7 +144,8 @@ Result<> Timeline::add(std::string_view line, const json& event) {
   if (!of_time) return of_time.error();
   const json* const clock = member(event, "monotonic_us");
   Node& node = nodes_[text_of(event, "host")];
-  const auto at = std::clamp<std::int64_t>(clock->is_number_integer() ? clock->get<std::int64_t>() : 0, 0, time_max_us);
+  auto at = std::clamp<std::int64_t>(clock->is_number_integer() ? clock->get<std::int64_t>() : 0, 0, time_max_us);
+  at = std::max(at, node.last_us);  // of one node it never goes backwards
   if (const auto day = read_utc(text_of(event, "time"))) node.offsets.push_back(*day - at);
   node.last_us = at;
   if (*of_time) std::visit(Apply{node, at}, (*of_time)->body);

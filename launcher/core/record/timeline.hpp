@@ -2,13 +2,13 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
 #include "launcher/core/record/time_event.hpp"
 #include "rendezvous/base/result.hpp"
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/core/record/launch_event.hpp"
+#include "launcher/core/text/json.hpp"
 
 using namespace torchup;
 
@@ -100,6 +101,13 @@ TEST_CASE("what cannot be read is passed over", "[unit][timeline]") {
   Timeline timeline;
   CHECK_FALSE(timeline.add("{}", json::parse("{}")));
   CHECK(json::parse(timeline.text()).at("traceEvents").empty());
+  SECTION("a clock that goes backwards stands still") {
+    Trace trace;
+    trace.at(100, job()).at(110, event::RoundCompleted{place(0, 2)}).at(120, event::WorkerStarted{first, "", ""});
+    trace.at(50, event::Stopping{"x"}).at(40, event::WorkerExited{first, 0, WorkerEnd::succeeded, "", ""});
+    trace.at(130, event::AttemptEnded{"x"});
+    CHECK(trace.marks("X") == std::vector<std::string>{"a job: waiting 0-10", "a job: round 0 10-30"});
+  }
 }
 
 TEST_CASE("text that would end a page's script does not", "[unit][timeline]") {
