@@ -5,12 +5,14 @@ usage: run_case.py monitoring_test.py CASE METRICS_SAMPLE TORCHUPD
 
 import http.server
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 import urllib.error
 import urllib.parse
@@ -76,6 +78,7 @@ class Monitoring(unittest.TestCase):
         self.assertNotEqual(promtool("check", "metrics", text=bad).returncode, 0)
 
     def test_a_daemon_tells_what_the_table_says(self):
+        began = time.time()
         daemon = Torchupd(TORCHUPD)
         self.addCleanup(daemon.kill)
         for _ in range(2):
@@ -86,7 +89,9 @@ class Monitoring(unittest.TestCase):
             self.assertIn(name, told_names(text))
         values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         self.assertGreater(float(values["process_resident_memory_bytes"]), 1e6)
-        self.assertGreater(float(values["process_start_time_seconds"]), 1.5e9)
+        self.assertLess(abs(float(values["process_start_time_seconds"]) - began), 100)
+        open_there = len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
+        self.assertLessEqual(abs(float(values["process_open_fds"]) - open_there), 2)  # a connection comes and goes
         self.assertGreater(float(values["torchup_loop_turn_seconds_count"]), 0)
 
     def test_configuration_and_rules(self):

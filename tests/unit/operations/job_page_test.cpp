@@ -328,6 +328,7 @@ TEST_CASE("texts are made in pieces, and only where something has changed", "[un
 TEST_CASE("a change has the nodes that have changed, and of them what has", "[unit][job_page]") {
   JobPage page{RunId{"a"}, "head"};
   page.show(running({node("a", 0), node("b", 1)}), at(0s));
+  static_cast<void>(snapshot(page));
   const std::uint64_t before = page.revision();
   page.report(NodeId{"b"}, report("rr", 5), TimePoint{});
   const json change = json::parse(*page.changes(Right::control, before, at(0s), 8));
