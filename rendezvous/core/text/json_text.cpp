@@ -41,7 +41,7 @@ void put_json(std::string& out, std::string_view text) {
     out += text.substr(0, plain);
     text.remove_prefix(plain);
     if (text.empty()) break;
-    const Character character = first_character(text);
+    const CodePoint character = first_code_point(text);
     if (character.bytes == 0) {
       out += "\xef\xbf\xbd";
       text.remove_prefix(1);

@@ -37,7 +37,7 @@ std::string printable(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    const Character character = first_character(text);
+    const CodePoint character = first_code_point(text);
     if (character.bytes == 0) {
       out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text.front()));
       text.remove_prefix(1);

@@ -6,14 +6,15 @@
 
 namespace torchup {
 
-struct Character {
+/// A character of Unicode.
+struct CodePoint {
   std::uint32_t code = 0;
   std::size_t bytes = 0;  ///< 0: what begins here is no UTF-8
 };
 
 /// The character that begins `text`, which is not empty. Overlong forms, surrogates and what lies beyond Unicode are
 /// none. Source: The Unicode Standard, table 3-7.
-[[nodiscard]] inline Character first_character(std::string_view text) {
+[[nodiscard]] inline CodePoint first_code_point(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
   if (lead < 0x80) return {lead, 1};
