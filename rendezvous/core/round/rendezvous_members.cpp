@@ -207,6 +207,8 @@ void Rendezvous::lose(Slot slot, const std::string& how, TimePoint now, bool cou
   forget_at_ = std::max(*forget_at_, ended_.kept_until());
   if (formed_once_) return;
   terms_.reset();
+  range_.reset();
+  drained_.clear();
   expect({});
 }
 

@@ -77,7 +77,9 @@ TEST_CASE("steps of the round before are none of this one", "[unit][agent]") {
   for (const int rank : {0, 1}) static_cast<void>(job.agent.step(ended(rank, 0), t0 + 3s));
   static_cast<void>(job.agent.step(DescendantsGone{}, t0 + 3s));
   static_cast<void>(job.hear(placed(1), t0 + 4s));
-  job.start();
+  for (const int rank : {0, 1}) {
+    static_cast<void>(job.agent.step(WorkerStarted{LocalRank{rank}, 200 + rank}, t0 + 4s));
+  }
   StopWorkers again = planned_stop();
   again.round = Round{1};
   REQUIRE(find<SignalWorkers>(job.hear(again, t0 + 5s)));

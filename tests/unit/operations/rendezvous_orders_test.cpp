@@ -398,6 +398,16 @@ TEST_CASE("the range of a job moves", "[unit][orders]") {
   }
 }
 
+TEST_CASE("orders end with those who were there before the first round", "[unit][orders]") {
+  Ordering it{Job{elastic(3, 3)}};
+  it.job.join_anew("a");
+  it.job.join_anew("b");
+  REQUIRE(it.order(order::Resize{1, 8}));
+  it.job.all_gone();
+  it.job.join_anew("c");
+  REQUIRE((it.view().min_nodes == 3 && it.view().max_nodes == 3));
+}
+
 TEST_CASE("a range that cannot be is refused", "[unit][orders]") {
   Ordering it = ordering(2, 2, 4);
   REQUIRE_FALSE(it.order(order::Resize{0, 2}));
