@@ -1,6 +1,8 @@
 #include "launcher/core/record/event_schema.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -60,6 +62,10 @@ json of_type(const json& schema, const std::string& name) {
   return {};
 }
 
+bool any_of(const json& list, const std::function<bool(const json&)>& is) {
+  return std::any_of(list.begin(), list.end(), is);
+}
+
 /// The part of JSON Schema that this one is written in.
 bool holds(const json& value, const json& rule, const json& whole) {
   if (rule.contains("$ref")) {
@@ -67,10 +73,10 @@ bool holds(const json& value, const json& rule, const json& whole) {
   }
   if (rule.contains("const")) return value == rule.at("const");
   if (rule.contains("enum")) {
-    return std::ranges::any_of(rule.at("enum"), [&](const json& each) { return each == value; });
+    return any_of(rule.at("enum"), [&](const json& each) { return each == value; });
   }
   if (rule.contains("anyOf")) {
-    return std::ranges::any_of(rule.at("anyOf"), [&](const json& each) { return holds(value, each, whole); });
+    return any_of(rule.at("anyOf"), [&](const json& each) { return holds(value, each, whole); });
   }
   const auto type = rule.at("type").get<std::string>();
   if (type == "null") return value.is_null();
@@ -80,15 +86,16 @@ bool holds(const json& value, const json& rule, const json& whole) {
   if (type == "integer") return value.is_number_integer() && (!rule.contains("minimum") || value >= rule.at("minimum"));
   if (type == "array") {
     if (value.size() < rule.value("minItems", std::size_t{0})) return false;
-    return value.is_array() && std::ranges::all_of(value, [&](const json& each) {
-             return !rule.contains("items") || holds(each, rule.at("items"), whole);
+    return value.is_array() && !any_of(value, [&](const json& each) {
+             return rule.contains("items") && !holds(each, rule.at("items"), whole);
            });
   }
   if (!value.is_object()) return false;
   for (const auto& name : rule.value("required", json::array())) {
     if (!value.contains(name.get<std::string>())) return false;
   }
-  for (const auto& [name, of] : rule.value("properties", json::object()).items()) {
+  const json properties = rule.value("properties", json::object());
+  for (const auto& [name, of] : properties.items()) {
     if (value.contains(name) && !holds(value.at(name), of, whole)) return false;
   }
   return true;
@@ -106,8 +113,7 @@ TEST_CASE("the names of events are those that are recorded", "[unit][events]") {
 
 TEST_CASE("the schema has every type of events, and no others", "[unit][events]") {
   const json whole = schema();
-  std::set<std::string> known(whole.at("properties").at("event").at("enum").begin(),
-                              whole.at("properties").at("event").at("enum").end());
+  auto known = whole.at("properties").at("event").at("enum").get<std::set<std::string>>();
   for (const std::string_view name : event_names()) CHECK(known.erase(std::string{name}) == 1);
   CHECK(known == std::set<std::string>{"node_joined", "node_left", "node_refused", "round_formed"});  // coordinators'
   CHECK(whole.at("allOf").size() == event_names().size() + known.size());
@@ -148,8 +154,7 @@ TEST_CASE("what is read of a line is what was recorded", "[unit][events]") {
     const std::string line = to_json_line(happened, "node1");
     CAPTURE(line);
     const auto read = read_time_event(line);
-    if (const auto* job = std::get_if<event::JobStarted>(&event); job && job->run_id.empty()) continue;
-    REQUIRE(read);
+    REQUIRE(read.has_value());
     CHECK(*read == time_event_of(happened, "node1"));
   }
 }

@@ -18,26 +18,27 @@ class Trace {
   Trace& at(std::int64_t seconds, const EventBody& body, const std::string& host = "a", std::int64_t behind = 0) {
     const LaunchEvent event{{day_us + seconds * 1'000'000, (seconds - behind) * 1'000'000}, body};
     const std::string line = to_json_line(event, host);
-    REQUIRE(timeline.add(line, json::parse(line)));
+    REQUIRE(timeline.add(line, json::parse(line)).has_value());
     return *this;
   }
   /// "thread name begin-end" of slices, "thread name at: detail" of instants, in the order of their times.
   [[nodiscard]] std::vector<std::string> marks(const std::string& kind) const {
     const json all = json::parse(timeline.text());
+    const auto number = [](const json& each, const char* name) { return each.at(name).get<int>(); };
     std::map<std::pair<int, int>, std::string> threads;
     std::map<int, std::string> nodes;
     for (const json& each : all.at("traceEvents")) {
       const std::string name = each.at("ph") == "M" ? each.at("args").at("name").get<std::string>() : "";
-      if (each.at("name") == "process_name") nodes[each.at("pid")] = name;
-      if (each.at("name") == "thread_name") threads[{each.at("pid"), each.at("tid")}] = name;
+      if (each.at("name") == "process_name") nodes[number(each, "pid")] = name;
+      if (each.at("name") == "thread_name") threads[{number(each, "pid"), number(each, "tid")}] = name;
     }
     std::multimap<std::int64_t, std::string> found;
     for (const json& each : all.at("traceEvents")) {
       if (each.at("ph") != kind) continue;
       const auto seconds = [](std::int64_t us) { return std::to_string(us / 1'000'000); };
       const std::int64_t at = each.at("ts");
-      std::string text = nodes.at(each.at("pid")) + " " + threads.at({each.at("pid"), each.at("tid")}) + ": " +
-                         each.at("name").get<std::string>() + " " + seconds(at);
+      std::string text = nodes.at(number(each, "pid")) + " " + threads.at({number(each, "pid"), number(each, "tid")}) +
+                         ": " + each.at("name").get<std::string>() + " " + seconds(at);
       if (kind == "X") text += "-" + seconds(at + each.at("dur").get<std::int64_t>());
       if (kind == "C") text += " " + each.at("args").at("value").dump();
       found.emplace(at, text);
@@ -99,7 +100,7 @@ TEST_CASE("nodes are brought on one clock", "[unit][timeline]") {
 
 TEST_CASE("what cannot be read is passed over", "[unit][timeline]") {
   Timeline timeline;
-  CHECK_FALSE(timeline.add("{}", json::parse("{}")));
+  CHECK(timeline.add("{}", json::parse("{}")).has_error());
   CHECK(json::parse(timeline.text()).at("traceEvents").empty());
   SECTION("a clock that goes backwards stands still") {
     Trace trace;
