@@ -21,7 +21,7 @@ std::uint64_t resident_bytes() {
   return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-/// To list /proc/self/fd costs 2 us for each, and a coordinator has one for each agent; to ask for one costs a tenth.
+/// A coordinator has one for each agent: to list 12,500 in /proc/self/fd takes 13 to 38 ms, to ask for each 4 ms.
 std::uint64_t open_fds() {
   std::ifstream file{"/proc/self/status"};
   int table_size = 0;
