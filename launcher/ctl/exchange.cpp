@@ -99,8 +99,9 @@ void Exchange::receive() {
     if (size < 0) return fail_with(system_error("receive"));
     if (size == 0) {
       boost::system::error_code error;
-      state_->parser->put_eof(error);
-      if (error || !state_->parser->is_done()) return fail_with(fail(errc::bad_frame, "the answer was cut off"));
+      auto& parser = *state_->parser;
+      if (parser.got_some()) parser.put_eof(error);
+      if (error || !parser.is_done()) return fail_with(fail(errc::bad_frame, "the answer was cut off"));
       state_->ended = true;
       return;
     }
