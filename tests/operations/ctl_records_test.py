@@ -23,9 +23,9 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 def story(host, first_rank, incident):
     """The events of one of two nodes, with a failure at its end."""
-    def event(second, name, **fields):
+    def event(second, kind, /, **fields):
         return {"schema": 1, "time": f"2026-11-21T04:00:{second:02}.000000Z", "monotonic_us": second * 1_000_000, "host": host,
-                "event": name, **fields}
+                "event": kind, **fields}
     return [event(0, "job_started", run_id="mnist", name="train.py", min_nodes=2, max_nodes=2, local_world_size=1,
                   max_restarts=0),
             event(10, "round_completed", round=0, group_rank=first_rank, first_rank=first_rank, world_size=2, restart_count=0),
