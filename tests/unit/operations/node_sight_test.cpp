@@ -16,23 +16,39 @@ WorkerProgress progress(std::uint64_t beats, TimePoint ended) {
           .ended_ns = std::chrono::nanoseconds{ended.time_since_epoch()}.count()};
 }
 
+/// That has happened to a worker.
+template <class Event>
+Event of(int local_rank) {
+  Event event;
+  event.worker = worker(local_rank);
+  return event;
+}
+StepSample sample(int local_rank, std::optional<WorkerProgress> page, bool opened) {
+  StepSample made;
+  made.local_rank = LocalRank{local_rank};
+  made.progress = page;
+  made.opened = opened;
+  return made;
+}
+
 /// Four workers, of which the last one is never started.
 struct Node {
   Node() { begin(); }
   void begin() {
     sight.record(event::RoundCompleted{});
-    for (const int local_rank : {0, 1, 2}) sight.record(event::WorkerStarted{.worker = worker(local_rank)});
+    for (const int local_rank : {0, 1, 2}) sight.record(of<event::WorkerStarted>(local_rank));
   }
   void look(const std::vector<std::optional<WorkerProgress>>& pages) {
     std::vector<StepSample> samples;
     for (std::size_t i = 0; i < pages.size(); ++i) {
-      const LocalRank local_rank{static_cast<int>(i)};
-      samples.push_back({.local_rank = local_rank, .progress = pages[i], .opened = pages[i].has_value()});
+      samples.push_back(sample(static_cast<int>(i), pages[i], pages[i].has_value()));
     }
     sight.look(samples, now);
   }
   void exits(int local_rank, WorkerEnd end) {
-    sight.record(event::WorkerExited{.worker = worker(local_rank), .end = end});
+    auto exited = of<event::WorkerExited>(local_rank);
+    exited.end = end;
+    sight.record(exited);
   }
   [[nodiscard]] std::string letters() const { return sight.report(now).ranks; }
   [[nodiscard]] StepReport steps() const { return sight.report(now).steps.value(); }
@@ -48,7 +64,7 @@ TEST_CASE("each local rank has its letter", "[unit][node_sight]") {
   REQUIRE(node.letters() == "rrr-");
   SECTION("before the first round nothing has started") { REQUIRE(NodeSight{2}.report({}).ranks == "--"); }
   SECTION("one that has opened its page has not ended a step") {
-    const StepSample opened{.local_rank = LocalRank{1}, .opened = true};
+    const StepSample opened = sample(1, {}, true);
     node.sight.look({&opened, 1}, node.now);
     REQUIRE(node.letters() == "rsr-");
     node.look({{}, progress(1, node.now)});
@@ -65,7 +81,7 @@ TEST_CASE("each local rank has its letter", "[unit][node_sight]") {
   }
   SECTION("who hangs, until it gets on") {
     node.look({{}, progress(1, node.now)});
-    node.sight.record(event::WorkerHung{.worker = worker(1)});
+    node.sight.record(of<event::WorkerHung>(1));
     REQUIRE(node.letters() == "rhr-");
     SECTION("by a step") {
       node.look({{}, progress(1, node.now)});
@@ -79,7 +95,7 @@ TEST_CASE("each local rank has its letter", "[unit][node_sight]") {
     node.exits(0, WorkerEnd::succeeded);
     node.exits(1, WorkerEnd::failed);
     node.exits(2, WorkerEnd::terminated);
-    node.sight.record(event::SpawnFailed{.worker = worker(3)});
+    node.sight.record(of<event::SpawnFailed>(3));
     REQUIRE(node.letters() == "dxtx");
     SECTION("until the next round") {
       node.begin();
@@ -87,14 +103,14 @@ TEST_CASE("each local rank has its letter", "[unit][node_sight]") {
     }
   }
   SECTION("one that nothing ends is not known of") {
-    node.sight.record(event::WorkerAbandoned{.worker = worker(0)});
+    node.sight.record(of<event::WorkerAbandoned>(0));
     REQUIRE(node.letters() == "?rr-");
   }
   SECTION("a local rank that is none changes nothing") {
     for (const int local_rank : {-1, 4}) {
       node.exits(local_rank, WorkerEnd::failed);
-      const StepSample sample{.local_rank = LocalRank{local_rank}, .progress = progress(1, node.now)};
-      node.sight.look({&sample, 1}, node.now);
+      const StepSample other = sample(local_rank, progress(1, node.now), true);
+      node.sight.look({&other, 1}, node.now);
     }
     REQUIRE(node.letters() == "rrr-");
     REQUIRE_FALSE(node.sight.report(node.now).steps);
@@ -137,7 +153,7 @@ TEST_CASE("steps are those of the workers that report them", "[unit][node_sight]
   }
   SECTION("one that is kept goes on, and has ended no step of this round yet") {
     node.sight.record(event::RoundCompleted{});
-    node.sight.record(event::WorkerKept{.worker = worker(0)});
+    node.sight.record(of<event::WorkerKept>(0));
     node.look({progress(5, node.now - 2s)});
     REQUIRE(node.letters() == "s---");
     node.look({progress(6, node.now)});
