@@ -61,8 +61,8 @@ TEST_CASE("a node is meant by its id, its group rank, or a host that has one", "
   REQUIRE(*choose_node(snapshot, "0") == "0");
   REQUIRE(*choose_node(snapshot, "k") == "n2");
   REQUIRE(choose_node(snapshot, "h").error().message().find("n0, n1") != std::string::npos);
-  REQUIRE_FALSE(choose_node(snapshot, "none"));
-  REQUIRE_FALSE(choose_node(json::array(), "n0"));
+  REQUIRE_FALSE(choose_node(snapshot, "none").has_value());
+  REQUIRE_FALSE(choose_node(json::array(), "n0").has_value());
 }
 
 TEST_CASE("a socket's name tells its launcher, and others are none", "[unit][ctl]") {

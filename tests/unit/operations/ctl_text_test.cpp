@@ -138,7 +138,9 @@ TEST_CASE("every code of the launcher that is not success has a remedy", "[unit]
 
 TEST_CASE("GPUs are listed with those who hold them", "[unit][ctl]") {
   Gpus gpus;
-  gpus.list.push_back(Gpu{.uuid = "GPU-1", .name = "H200", .pci = "0000:01:00.0"});
+  Gpu& gpu = gpus.list.emplace_back();
+  gpu.uuid = "GPU-1";
+  gpu.name = "H200";
   GpuFacts& facts = gpus.facts.emplace_back();
   facts.name = "H200";
   facts.memory_bytes = std::int64_t{1} << 30;
