@@ -155,6 +155,22 @@ class Itself(Ctl):
         for shell in ("zsh", "fish", "tcsh"):
             self.assertIn("undrain", self.ctl("--print-completion", shell, code=0).stdout)
 
+    def test_completion_by_fish(self):
+        fish = shutil.which("fish")
+        if not fish:
+            self.skipTest("fish is not installed")
+        (self.folder / "script").write_text(self.ctl("--print-completion", "fish", code=0).stdout)
+
+        def complete(line):
+            done = subprocess.run([fish, "--no-config", "-c", 'source script; complete -C "$argv[1]"', line], check=True,
+                                  capture_output=True, text=True, cwd=self.folder, env={**self.environment, "HOME": str(self.folder)})
+            self.assertEqual(done.stderr, "")
+            return [offer.split("\t")[0] for offer in done.stdout.splitlines()]
+
+        self.assertEqual(complete("torchupctl sta"), ["stacks", "status"])
+        self.assertEqual(complete("torchupctl logs --stream "), ["stderr", "stdout"])
+        self.assertEqual(complete("torchupctl stop --s"), ["--save"])
+
 
 class Gpus(Ctl):
     def test_no_driver_is_a_sentence(self):
