@@ -134,6 +134,9 @@ class Itself(Ctl):
         self.assertRegex(self.ctl("--version", code=0).stdout, r"^torchupctl \d+\.\d+\.\d+\n$")
         json.loads(self.ctl("--version", "--json", code=0).stdout)
 
+    def on_path(self):
+        return {**self.environment, "PATH": f"{Path(TORCHUPCTL).parent}:{os.environ['PATH']}"}
+
     def complete(self, line):
         bash = shutil.which("bash")
         if not bash:
@@ -143,7 +146,7 @@ class Itself(Ctl):
                      [[ $line == *' ' ]] && COMP_WORDS+=(''); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _torchupctl
                      printf '%s\\n' "${COMPREPLY[@]}" """
         return subprocess.run([bash, "--norc", "-c", program, "bash", line], check=True, capture_output=True, text=True,
-                              cwd=self.folder, env={**self.environment, "PATH": f"{Path(TORCHUPCTL).parent}:{os.environ['PATH']}"}).stdout.split()
+                              cwd=self.folder, env=self.on_path()).stdout.split()
 
     def test_completion(self):
         self.launcher(Job("mnist-17"))
@@ -163,7 +166,8 @@ class Itself(Ctl):
 
         def complete(line):
             done = subprocess.run([fish, "--no-config", "-c", 'source script; complete -C "$argv[1]"', line], check=True,
-                                  capture_output=True, text=True, cwd=self.folder, env={**self.environment, "HOME": str(self.folder)})
+                                  capture_output=True, text=True, cwd=self.folder,
+                                  env={**self.on_path(), "HOME": str(self.folder)})
             self.assertEqual(done.stderr, "")
             return [offer.split("\t")[0] for offer in done.stdout.splitlines()]
 
