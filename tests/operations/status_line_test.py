@@ -132,6 +132,36 @@ class StatusLine(unittest.TestCase):
                 text, status = self.start(f"printf %s '{half}'; sleep {LONG_S}; echo done").rest()
                 self.assertEqual((text, status), (half + "done\r\n", 0))
 
+    def test_what_tee_shows_is_never_touched(self):
+        script = f"echo one; {self.wait}; printf half; sleep {LONG_S}; echo; rm {self.go}; {self.wait}"
+        terminal = self.start(script, shell='"$0" "$@" | cat')
+        terminal.until(LINE)
+        self.go.touch()
+        terminal.until("half\r\n")
+        self.assertIn("\r\x1b[Khalf\r\n", terminal.text)
+        terminal.text = ""
+        terminal.until(LINE)
+        self.go.touch()
+        self.assertEqual(screen(terminal.rest()[0]), [""])
+
+    def test_not_while_a_program_reads_single_keys(self):
+        shell = 'stty -icanon; "$0" "$@"'
+        self.assertEqual(self.start(f"sleep {LONG_S}; echo done", shell=shell).rest(), ("done\r\n", 0))
+
+    def test_on_a_terminal_that_nobody_controls(self):
+        master, slave = pty.openpty()
+        self.addCleanup(os.close, master)
+        job = subprocess.Popen([TORCHUP, "--standalone", "/bin/sh", "-c", self.wait], stdin=subprocess.DEVNULL,
+                               stdout=slave, stderr=slave, env=os.environ | {"TERM": "xterm"}, start_new_session=True)
+        os.close(slave)
+        self.addCleanup(lambda: (job.kill(), job.wait()))
+        seen = b""
+        while LINE.encode() not in seen:
+            self.assertTrue(select.select([master], [], [], LIMIT_S)[0], seen)
+            seen += os.read(master, 65536)
+        self.go.touch()
+        self.assertEqual(job.wait(LIMIT_S), 0)
+
     def test_it_is_cut_to_the_width(self):
         terminal = self.start(self.wait, columns=8)
         terminal.until("1 rank ")

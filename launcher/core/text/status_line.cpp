@@ -50,12 +50,13 @@ std::string_view cut_to_columns(std::string_view text, int columns) {
   return text.substr(0, at);
 }
 
-std::string StatusLine::before(std::string bytes, TimePoint now) {
-  if (bytes.empty()) return bytes;
+std::string StatusLine::before(std::string bytes, TimePoint now) { return make_way(bytes, now) + bytes; }
+
+std::string StatusLine::make_way(std::string_view bytes, TimePoint now) {
+  if (bytes.empty()) return "";
   written_ = now;
   line_ended_ = bytes.back() == '\n';
-  bytes.insert(0, erase());
-  return bytes;
+  return erase();
 }
 
 std::string StatusLine::draw(std::string_view text, TimePoint now) {

@@ -44,6 +44,8 @@ class StatusLine {
 
   /// What to write so that `bytes`, which others write, come out as if there were no line.
   [[nodiscard]] std::string before(std::string bytes, TimePoint now);
+  /// The same where others write in another way: what is to be written before they do.
+  [[nodiscard]] std::string make_way(std::string_view bytes, TimePoint now);
   /// What to write so that `text` stands there, one line; empty: nothing, for it stands there already, or may not.
   [[nodiscard]] std::string draw(std::string_view text, TimePoint now);
   /// What to write so that nothing of it is left.

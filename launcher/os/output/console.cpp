@@ -29,6 +29,7 @@ Console::Console(asio::io_context& loop, std::string name, int fd, Hooks hooks)
 
 void Console::flush() {
   if (batch_.empty()) return expect_turn();
+  if (screen_ != nullptr && !screen_->made_way(batch_, [this] { flush(); })) return;
   if (is_terminal()) {
     if (writer_.queued_bytes() > terminal_bytes_max) {
       dropped_ += batch_.size();
@@ -96,6 +97,26 @@ void Console::end_status() {
   status_timer_.cancel();
 }
 
+/// True: these bytes, of another stream that is seen here, may be written now. Else `then` is called when they may. A
+/// screen that stands still holds up no more than a queue.
+bool Console::made_way(std::string_view bytes, std::function<void()> then) {
+  if (!status_) return true;
+  const TimePoint now = std::chrono::steady_clock::now();
+  std::string erasure = status_->line.make_way(bytes, now);
+  expect_status(now);
+  if (!erasure.empty()) {
+    erasing_ = true;
+    writer_.write(std::move(erasure));
+    writer_.when_at_most(0, [this, post = post_, then = std::move(then)] {
+      post([this, then] {
+        erasing_ = false;
+        then();
+      });
+    });
+  }
+  return !erasing_ || bytes.size() > queue_bytes_max;
+}
+
 void Console::expect_status(TimePoint not_before) {
   const auto due = status_->line.deadline();
   if (status_->expected || !due) return;
@@ -112,7 +133,7 @@ void Console::expect_status(TimePoint not_before) {
 
 /// Not where others' bytes are on their way still, nor on a terminal that is somebody else's now.
 void Console::draw_status(TimePoint now) {
-  if (writer_.queued_bytes() != 0 || !has_terminal(status_->launcher, fd_)) return;
+  if (writer_.queued_bytes() != 0 || !may_draw(status_->launcher, fd_)) return;
   const std::string text = status_->text(now);
   writer_.write(status_->line.draw(cut_to_columns(text, terminal_columns(fd_)), now));
 }

@@ -56,6 +56,8 @@ class Console {
   /// It is asked for each second; empty: there is no such line. Only where this is a terminal, and while it is ours:
   /// `launcher` is the process that the terminal knows.
   void show_status(pid_t launcher, std::function<std::string(TimePoint)> text);
+  /// What is written here may be seen on `screen` too, by whoever reads it (a pipe to tee): its line is gone before.
+  void seen_on(Console& screen) { screen_ = &screen; }
   /// Takes the line away, until the next time.
   void erase_status();
   /// And for good: no wait for it keeps the loop from its end.
@@ -82,6 +84,7 @@ class Console {
   void expect_turn();
   void expect_status(TimePoint not_before);
   void draw_status(TimePoint now);
+  [[nodiscard]] bool made_way(std::string_view bytes, std::function<void()> then);
 
   asio::io_context& loop_;
   LoopPost post_;
@@ -95,6 +98,8 @@ class Console {
   bool turn_expected_ = false;
   std::optional<Status> status_;
   Timer status_timer_;
+  bool erasing_ = false;       ///< the line is on its way out, and somebody waits for that
+  Console* screen_ = nullptr;  ///< seen_on
   bool full_ = false;
   std::shared_ptr<LoopWait<bool>> waiting_;  ///< of `written`
   std::uint64_t dropped_ = 0;                ///< bytes of a terminal that did not keep up

@@ -2,6 +2,7 @@
 
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <termios.h>
 
 #include <cstdlib>
 #include <string_view>
@@ -26,11 +27,14 @@ int terminal_columns(int terminal) {
   return ::ioctl(terminal, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : usual;
 }
 
-bool has_terminal(pid_t process, int terminal) {
+bool may_draw(pid_t process, int terminal) {
+  termios modes{};
   struct stat device {};
+  if (::tcgetattr(terminal, &modes) != 0 || (modes.c_lflag & ICANON) == 0U) return false;
   if (::fstat(terminal, &device) != 0) return false;
   const auto shown = process_stat(process);
-  return shown && shown->terminal == device.st_rdev && shown->group == shown->foreground;
+  const bool is_its_own = shown && shown->terminal == device.st_rdev;  // where it is not, no shell of its knows of it
+  return !is_its_own || shown->group == shown->foreground;
 }
 
 }  // namespace torchup

@@ -10,7 +10,8 @@ namespace torchup {
 [[nodiscard]] bool is_dumb_terminal();
 /// As it says; 80 where it does not.
 [[nodiscard]] int terminal_columns(int terminal);
-/// Whether this terminal is the one from which `process` was started and is its own now: no shell has taken it back.
-[[nodiscard]] bool has_terminal(pid_t process, int terminal);
+/// Whether what `process` draws there disturbs nobody: the shell that has started it in the background has not taken
+/// the terminal back, and no program reads single keys (a pager, an editor, a line that is being edited).
+[[nodiscard]] bool may_draw(pid_t process, int terminal);
 
 }  // namespace torchup

@@ -1,6 +1,7 @@
 #include "launcher/os/output/worker_output.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,12 @@
 
 namespace torchup {
 namespace {
+
+/// A pipe leads to whoever, and a terminal may have another name.
+bool may_be_seen_elsewhere(int fd) {
+  struct stat file {};
+  return ::fstat(fd, &file) == 0 && (S_ISFIFO(file.st_mode) || S_ISSOCK(file.st_mode) || ::isatty(fd) == 1);
+}
 
 /// On the disk thread. Errors: the system's, with the path.
 Result<RunDirectory> make_all(const RunDirectory& run, const std::vector<std::string>& folders,
@@ -187,8 +194,8 @@ void Output::print_coloured(const std::string& text) {
 bool Output::shows_colours() { return err().is_terminal() && colours_wanted(); }
 
 void Output::show_status(pid_t launcher, std::function<std::string(TimePoint)> text) {
-  const bool another_terminal = separate_err_ && out_.is_terminal();
-  if (!err().is_terminal() || is_dumb_terminal() || another_terminal || !plan_.capture) return;
+  if (!err().is_terminal() || is_dumb_terminal() || !plan_.capture) return;
+  if (separate_err_ && may_be_seen_elsewhere(STDOUT_FILENO)) out_.seen_on(err());
   err().show_status(launcher, std::move(text));
 }
 

@@ -168,7 +168,7 @@ class Output {
   [[nodiscard]] bool shows_colours();
 
   /// Console::show_status of stderr, where it is a terminal and all that is written there passes here: no worker has
-  /// our own descriptors, and no other terminal is our stdout, for it may be the same one by another name.
+  /// our own descriptors.
   void show_status(pid_t launcher, std::function<std::string(TimePoint)> text);
   void erase_status() { err().erase_status(); }
   void end_status() { err().end_status(); }

@@ -70,6 +70,11 @@ TEST_CASE("the status line is drawn when nobody has written for two seconds", "[
     REQUIRE(line.deadline() == begin + 7s);
     REQUIRE(line.draw("b", begin + 7s) == away + "b");
   }
+  SECTION("and goes before they write in another way") {
+    REQUIRE(line.make_way("x", begin + 5s) == away);
+    REQUIRE(line.make_way("\n", begin + 6s).empty());
+    REQUIRE(line.deadline() == begin + 8s);
+  }
   SECTION("and leaves nothing at the end") {
     REQUIRE(line.erase() == away);
     REQUIRE(line.erase().empty());
