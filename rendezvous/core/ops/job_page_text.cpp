@@ -15,16 +15,16 @@
 namespace torchup {
 namespace {
 
-std::string quoted(std::string_view text) {
+std::string in_json(std::string_view text) {
   std::string out;
   put_json(out, text);
   return out;
 }
 
-std::string quoted_or_null(std::string_view text) { return text.empty() ? "null" : quoted(text); }
+std::string in_json_or_null(std::string_view text) { return text.empty() ? "null" : in_json(text); }
 
 std::string time_or_null(std::optional<std::int64_t> utc_us) {
-  return utc_us ? quoted(utc_text(*utc_us)) : std::string{"null"};
+  return utc_us ? in_json(utc_text(*utc_us)) : std::string{"null"};
 }
 
 /// Of jobs that only torchrun's agents know these are not known.
@@ -149,8 +149,8 @@ void JobPage::refresh_members() {
   if (members_made_ == revision_) return;
   members_made_ = revision_;
   const Sums& all = sums();
-  refresh("name", quoted_or_null(name_));
-  refresh("phase", quoted(view_.phase));
+  refresh("name", in_json_or_null(name_));
+  refresh("phase", in_json(view_.phase));
   refresh("started", time_or_null(started_us_));
   refresh("ended", time_or_null(ended_us_));
   refresh("round", std::to_string(view_.round.value()));
@@ -160,9 +160,9 @@ void JobPage::refresh_members() {
   refresh("restart_count", count_or_null(view_, view_.restart_count));
   refresh("max_restarts", count_or_null(view_, view_.max_restarts));
   refresh("membership_changes", count_or_null(view_, view_.membership_changes));
-  refresh("master", quoted_or_null(view_.master));
-  refresh("waits_for", quoted_or_null(view_.waits_for));
-  refresh("last", quoted_or_null(view_.last));
+  refresh("master", in_json_or_null(view_.master));
+  refresh("waits_for", in_json_or_null(view_.waits_for));
+  refresh("last", in_json_or_null(view_.last));
   refresh("ranks", ranks_text(all.ranks));
   refresh("node_states", nodes_count_text(all.nodes, view_.more_missing));
   refresh("ledger", ledger_json(all.ledger));

@@ -9,7 +9,7 @@ using namespace std::string_literals;
 
 namespace {
 
-std::string quoted(std::string_view text) {
+std::string in_json(std::string_view text) {
   std::string out;
   put_json(out, text);
   return out;
@@ -21,17 +21,17 @@ TEST_CASE("whatever a text is, JSON reads it back", "[unit][json_text]") {
   const std::string text =
       GENERATE(as<std::string>{}, "", "plain", "a \"b\" \\ c", "line\nend\r\t", "</script><img src=x>",
                "Knoten „böß“ 節点 🦜", "\u2028\u2029\u0085\u202e", "a\0b\x1b[2J\x7f"s);
-  REQUIRE(nlohmann::json::parse(quoted(text)).get<std::string>() == text);
+  REQUIRE(nlohmann::json::parse(in_json(text)).get<std::string>() == text);
 }
 
 TEST_CASE("bytes that are no UTF-8 become U+FFFD, one by one", "[unit][json_text]") {
-  REQUIRE(nlohmann::json::parse(quoted("a\xff\xfez")).get<std::string>() == "a\ufffd\ufffdz");
-  REQUIRE(nlohmann::json::parse(quoted("\xe2\x82")).get<std::string>() == "\ufffd\ufffd");
-  REQUIRE(nlohmann::json::parse(quoted("\xed\xa0\x80")).get<std::string>() == "\ufffd\ufffd\ufffd");
+  REQUIRE(nlohmann::json::parse(in_json("a\xff\xfez")).get<std::string>() == "a\ufffd\ufffdz");
+  REQUIRE(nlohmann::json::parse(in_json("\xe2\x82")).get<std::string>() == "\ufffd\ufffd");
+  REQUIRE(nlohmann::json::parse(in_json("\xed\xa0\x80")).get<std::string>() == "\ufffd\ufffd\ufffd");
 }
 
 TEST_CASE("nothing in a text ends a script or a line", "[unit][json_text]") {
-  const std::string out = quoted("</script>\n\u2028\x7f");
+  const std::string out = in_json("</script>\n\u2028\x7f");
   REQUIRE(out.find('<') == std::string::npos);
   REQUIRE(out.find('\n') == std::string::npos);
   REQUIRE(out.find("\u2028") == std::string::npos);

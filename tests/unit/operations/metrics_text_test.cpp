@@ -23,69 +23,69 @@ struct Family {
 
 /// Reads text format 0.0.4: a family is its HELP, its TYPE, then all its samples.
 std::map<std::string, Family> read(const std::string& text) {
-  static const std::regex sample{R"(([a-z_0-9]+)(\{(.*)\})? (-?[0-9.e+-]+|NaN))"};
-  static const std::regex label {R"(([a-z_]+)="((?:[^"\\]|\\["\\n])*)"(,|$))"};
+  static const std::regex sample{R"re(([a-z_0-9]+)(\{(.*)\})? (-?[0-9.e+-]+|NaN))re"};
+  static const std::regex label{R"re(([a-z_]+)="((?:[^"\\]|\\["\\n])*)"(,|$))re"};
   std::map<std::string, Family> families;
-    std::string current;
-    std::istringstream lines{text};
-    for (std::string line; std::getline(lines, line);) {
-      INFO(line);
-      if (line.starts_with("# HELP ")) {
-        current = line.substr(7, line.find(' ', 7) - 7);
-        REQUIRE_FALSE(families.contains(current));
-        REQUIRE(line.size() > current.size() + 9);
-        families[current] = {};
-        continue;
-      }
-      Family& family = families.at(current);
-      if (line.starts_with("# TYPE ")) {
-        REQUIRE(line.starts_with("# TYPE " + current + " "));
-        REQUIRE(family.samples == 0);
-        family.type = line.substr(8 + current.size());
-        continue;
-      }
-      std::smatch match;
-      REQUIRE(std::regex_match(line, match, sample));
-      std::string name = match[1];
-      if (family.type == "histogram") name = name.substr(0, name.rfind('_'));
-      REQUIRE(name == current);
-      ++family.samples;
-      std::string labels = match[3];
-      std::size_t bytes = 0;
-      for (std::sregex_iterator it{labels.begin(), labels.end(), label}, end; it != end; ++it) {
-        family.labels.insert((*it)[1]);
-        bytes += static_cast<std::size_t>(it->length());
-      }
-      REQUIRE(bytes == labels.size());
+  std::string current;
+  std::istringstream lines{text};
+  for (std::string line; std::getline(lines, line);) {
+    INFO(line);
+    if (line.starts_with("# HELP ")) {
+      current = line.substr(7, line.find(' ', 7) - 7);
+      REQUIRE_FALSE(families.contains(current));
+      REQUIRE(line.size() > current.size() + 9);
+      families[current] = {};
+      continue;
     }
-    return families;
-  }
-
-  std::set<std::string> words(std::string_view list) {
-    std::set<std::string> all;
-    std::istringstream names{std::string{list}};
-    for (std::string name; std::getline(names, name, ',');) all.insert(name);
-    return all;
-  }
-
-  std::string type_of(MetricType type) {
-    return type == MetricType::gauge ? "gauge" : type == MetricType::counter ? "counter" : "histogram";
-  }
-
-  int lines_with(const std::string& text, const std::string& what) {
-    int count = 0;
-    std::istringstream lines{text};
-    for (std::string line; std::getline(lines, line);) count += line.find(what) != std::string::npos ? 1 : 0;
-    return count;
-  }
-
-  CoordinatorNumbers with_jobs(std::size_t count) {
-    CoordinatorNumbers coordinator;
-    for (std::size_t i = 0; i < count; ++i) {
-      coordinator.jobs.push_back({.run_id = "job" + std::to_string(i), .phase = "running"});
+    Family& family = families.at(current);
+    if (line.starts_with("# TYPE ")) {
+      REQUIRE(line.starts_with("# TYPE " + current + " "));
+      REQUIRE(family.samples == 0);
+      family.type = line.substr(8 + current.size());
+      continue;
     }
-    return coordinator;
+    std::smatch match;
+    REQUIRE(std::regex_match(line, match, sample));
+    std::string name = match[1];
+    if (family.type == "histogram") name = name.substr(0, name.rfind('_'));
+    REQUIRE(name == current);
+    ++family.samples;
+    std::string labels = match[3];
+    std::size_t bytes = 0;
+    for (std::sregex_iterator it{labels.begin(), labels.end(), label}, end; it != end; ++it) {
+      family.labels.insert((*it)[1]);
+      bytes += static_cast<std::size_t>(it->length());
+    }
+    REQUIRE(bytes == labels.size());
   }
+  return families;
+}
+
+std::set<std::string> words(std::string_view list) {
+  std::set<std::string> all;
+  std::istringstream names{std::string{list}};
+  for (std::string name; std::getline(names, name, ',');) all.insert(name);
+  return all;
+}
+
+std::string type_of(MetricType type) {
+  return type == MetricType::gauge ? "gauge" : type == MetricType::counter ? "counter" : "histogram";
+}
+
+int lines_with(const std::string& text, const std::string& what) {
+  int count = 0;
+  std::istringstream lines{text};
+  for (std::string line; std::getline(lines, line);) count += line.find(what) != std::string::npos ? 1 : 0;
+  return count;
+}
+
+CoordinatorNumbers with_jobs(std::size_t count) {
+  CoordinatorNumbers coordinator;
+  for (std::size_t i = 0; i < count; ++i) {
+    coordinator.jobs.push_back({.run_id = "job" + std::to_string(i), .phase = "running"});
+  }
+  return coordinator;
+}
 
 }  // namespace
 
