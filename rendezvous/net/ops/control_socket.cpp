@@ -17,7 +17,7 @@ namespace torchup {
 namespace {
 
 constexpr int waiting_max = 128;
-constexpr std::size_t path_bytes_max = sizeof sockaddr_un{}.sun_path - 1;
+constexpr std::size_t socket_path_bytes_max = sizeof sockaddr_un{}.sun_path - 1;
 
 std::string control_directory(const std::string& directory) { return "control socket in " + directory; }
 
@@ -56,10 +56,10 @@ std::string why_not_private(const struct stat& status, uid_t owner, mode_t forbi
 Result<ControlSocket> ControlSocket::make(const std::string& directory, long pid) {
   const std::string what = control_directory(directory);
   const std::string path = directory + "/" + fresh_name(pid) + ".sock";
-  if (path.size() > path_bytes_max) {
+  if (path.size() > socket_path_bytes_max) {
     return fail(errc::limit_exceeded, fmt::format("{}: a socket's path has {} bytes at most; TORCHUP_RUNTIME_DIR names "
                                                   "another directory",
-                                                  what, path_bytes_max));
+                                                  what, socket_path_bytes_max));
   }
   if (auto prepared = prepare_directory(directory); !prepared) return prepared.error();
   UniqueFd socket{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
@@ -68,7 +68,7 @@ Result<ControlSocket> ControlSocket::make(const std::string& directory, long pid
   const std::string unready = path.substr(0, path.rfind('.')) + ".new";
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
-  unready.copy(name.sun_path, path_bytes_max);
+  unready.copy(name.sun_path, socket_path_bytes_max);
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0) return system_error(what);
   if (::chmod(unready.c_str(), 0600) != 0 || ::listen(socket.get(), waiting_max) != 0 ||
       ::rename(unready.c_str(), path.c_str()) != 0) {

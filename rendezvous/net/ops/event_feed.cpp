@@ -16,8 +16,6 @@ namespace {
 
 constexpr auto batch_interval = std::chrono::milliseconds{20};
 constexpr auto change_interval = std::chrono::seconds{1};
-/// Of how many nodes the text is made anew in one turn of the loop.
-constexpr std::size_t nodes_a_turn = 2000;
 
 using Frame = std::shared_ptr<const std::string>;
 

@@ -17,8 +17,6 @@ namespace {
 
 /// What one node asks for another must fit into a frame of their link.
 constexpr std::size_t forwarded_events_bytes_max = 192 * 1024;
-/// Of how many nodes the text is made anew in one turn of the loop.
-constexpr std::size_t nodes_a_turn = 2000;
 
 bool is_stream(const OpsCall& call) {
   return call.route == OpsRoute::job_stream || call.route == OpsRoute::jobs_stream;

@@ -24,6 +24,9 @@ class OpsSource {
   virtual void perform(const OpsCall& call, HttpServer::Reply reply) = 0;
 };
 
+/// Of how many nodes the text is made anew in one turn of the loop.
+inline constexpr std::size_t nodes_a_turn = 2000;
+
 /// Both clocks, as pages want them.
 [[nodiscard]] Moment this_moment();
 
