@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "launcher/os/io/pty.hpp"
+#include "launcher/os/output/terminal.hpp"
 #include "launcher/os/output/worker_output.hpp"
 
 namespace torchup {
