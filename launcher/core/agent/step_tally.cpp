@@ -16,7 +16,7 @@ StepTally::StepTally(int local_world_size) : workers_(static_cast<std::size_t>(s
 
 void StepTally::begin(Rank first_rank, std::span<const LocalRank> kept, TimePoint now) {
   first_rank_ = first_rank;
-  next_ = now + progress_interval;
+  next_ = now + progress_told_interval;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const bool lives_on = std::ranges::find(kept, LocalRank{static_cast<int>(i)}) != kept.end();
     const Worker before = workers_[i];
@@ -70,7 +70,7 @@ double StepTally::pace(const Worker& worker) {
 
 std::optional<event::Progress> StepTally::tell(TimePoint now, bool ends) {
   if (now < next_ && !ends) return std::nullopt;
-  next_ = now + progress_interval;
+  next_ = now + progress_told_interval;
   event::Progress progress;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];

@@ -12,7 +12,7 @@
 namespace torchup {
 
 /// How often the record tells how far the workers are.
-inline constexpr Duration progress_interval = std::chrono::seconds{30};
+inline constexpr Duration progress_told_interval = std::chrono::seconds{30};
 
 /// The steps of a node's workers in the running attempt, by looks at their pages, which are a stranger's word. Pure;
 /// one for the agent's life.
@@ -26,7 +26,8 @@ class StepTally {
 
   /// Nothing: it has ended no step in this attempt.
   [[nodiscard]] std::optional<WorkerSteps> of(LocalRank local_rank) const;
-  /// What is to be told: once in progress_interval, or where the attempt `ends`. Nothing where no worker reports steps.
+  /// What is to be told: once in progress_told_interval, or where the attempt `ends`. Nothing where no worker reports
+  /// steps.
   [[nodiscard]] std::optional<event::Progress> tell(TimePoint now, bool ends);
 
  private:
