@@ -126,8 +126,8 @@ TEST_CASE("who follows all jobs sees them come and go", "[net][ops]") {
   peer.ask("/v1/stream");
   REQUIRE(peer.hears("event: snapshot\n"));
   REQUIRE(peer.hears("first"));
-  server.jobs.add("second");
-  REQUIRE(peer.hears("second"));
+  server.jobs.add("another one");
+  REQUIRE(peer.hears("another one"));
   REQUIRE(frames(peer.heard(), "change").back().at("jobs").size() == 2);
   peer.forget();
   server.jobs.jobs.clear();

@@ -199,7 +199,7 @@ std::optional<Refusal> refused_body(const OpsRequest& request) {
 /// Takes members out of a body one by one: what is left at the end is unknown.
 class Members {
  public:
-  explicit Members(std::string_view body) : json_{nlohmann::json::parse(body, nullptr, false)} {
+  explicit Members(std::string_view body) : json_(nlohmann::json::parse(body, nullptr, false)) {  // braces make a list
     if (!json_.is_object()) refusal_ = bad_request("The body is no JSON object");
   }
 
