@@ -22,7 +22,7 @@ OptionValues options_of(const std::map<std::string, std::string>& values) {
 
 Result<FrontPlan> plan_of(const std::map<std::string, std::string>& values, const Texts& variables = {}) {
   const Machine machine = fake_machine(variables);
-  FanOutFacts facts{{machine.variable, machine.file, machine.host}, {"A=1"}, "/work", "/opt/torchup", "1"};
+  FanOutFacts facts{{machine.variable, machine.file, machine.host}, {"A=1"}, "/srv", "/opt/torchup", "1"};
   return plan_fan_out(options_of(values), {"train.py", "--lr", "1"}, false, machine, facts);
 }
 
