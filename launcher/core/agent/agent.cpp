@@ -175,7 +175,7 @@ void Agent::obey(const End& message) {
   rehearse(rehearsal::JobEnds{});
   if (message.verdict.exit_code == 0) end_well();
   if (message.verdict.stop_signal == 0) {
-    if (message.verdict.exit_code == requeue_code && stop_time_ && stop_time_->heed_stop(now_)) ask_to_save();
+    if (message.verdict.time_ends && stop_time_ && stop_time_->heed_stop(now_)) ask_to_save();
     wait_for_own_end(message.verdict.reason);
   } else {
     stop(message.verdict.stop_signal, message.verdict.reason);
@@ -196,7 +196,7 @@ void Agent::due() {
     end_job(failed_code, "the job ran longer than --timeout allows");
     return;
   }
-  if (decline_at_ && now_ >= *decline_at_) end_job(exit_code::too_few, config_.gives_up);
+  if (decline_at_ && now_ >= *decline_at_) end_job(config_.gives_up_code, config_.gives_up);
   stop_time_due();
   forward_due();
   if (drain_insists_ && now_ >= *drain_insists_) {
@@ -285,6 +285,7 @@ void Agent::join() {
   join.terms = config_.terms;
   join.facts = identity_.facts;
   join.needed = !config_.gives_up.empty();
+  join.needed_code = config_.gives_up_code;
   join.unfit = join.needed ? config_.gives_up : unfit_;
   act(Send{std::move(join)});
 }
@@ -373,7 +374,7 @@ void Agent::settle() {
     order_failures();
     const Verdict verdict = own_verdict();
     auto rehearsed = end_of_rehearsal(verdict);
-    act(Finish{verdict, failures_, std::move(rehearsed)});
+    act(Finish{verdict, failures_, leaving_ && !leaving_->ends_job, std::move(rehearsed)});
     return;
   }
   if (!rejoin_wanted_ || leaving_) return;

@@ -86,6 +86,7 @@ Result<Allocation> begin_with(const ToldWords& words, bool in_step) {
   found.run_id =
       Told<std::string>{*std::move(id), in_step ? "SLURM_CLUSTER_NAME, SLURM_JOB_ID, SLURM_STEP_ID, SLURM_RESTART_COUNT"
                                                 : "SLURM_CLUSTER_NAME, SLURM_JOB_ID, SLURM_RESTART_COUNT"};
+  found.own_run = in_step;
   const auto end = words.number("SLURM_JOB_END_TIME", 0, unix_seconds_max);
   const auto gpus = words.number("SLURM_GPUS_ON_NODE", 0, local_workers_max);
   if (!end || !gpus) return !end ? end.error() : gpus.error();

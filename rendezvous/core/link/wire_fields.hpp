@@ -92,6 +92,8 @@ void fields(auto& a, Verdict& m) {
   failures(a, m.failures);
   signal_number(a, m.stop_signal);
   a(m.kill_now);
+  a.later(m.time_ends);
+  a.later_text("who has the report", m.reporter, name_bytes_max);
 }
 
 // Agent to coordinator.
@@ -109,6 +111,7 @@ void fields(auto& a, Join& m) {
   a(m.former);
   a.later_text("why a node is unfit", m.unfit, unfit_bytes_max);
   a.later(m.needed);
+  a.later_number("the exit code without a needed node", m.needed_code, 1, exit_code_max);
 }
 void fields(auto& a, StoreReady& m) {
   round(a, m.round);
@@ -127,6 +130,7 @@ void fields(auto& a, Leave& m) {
   failures(a, m.failures);
   signal_number(a, m.stop_signal);
   a(m.kill_now);
+  a.later(m.time_ends);
 }
 void fields(auto& a, Resume& m) {
   using Stage = Resume::Stage;

@@ -19,8 +19,7 @@ constexpr int shell_code_of_signals = 128;
 /// Nodes that are started together come one by one, and a short job may be over before the last of them has come. Where
 /// as many have come as were expected, they only have other names.
 void Rendezvous::expect_late(TimePoint now) {
-  // Agents of an older release tell of a scheduler by its index alone.
-  const bool ours_alone = hosted_ || terms_->own_run_id || terms_->rank_order == RankOrder::index;
+  const bool ours_alone = hosted_ || terms_->own_run_id;
   if (!ours_alone || static_cast<std::size_t>(member_count()) >= expected_hosts_.size()) return;
   std::ranges::copy_if(expected_hosts_, std::back_inserter(late_),
                        [&](const std::string& host) { return !members_.has_host(host); });

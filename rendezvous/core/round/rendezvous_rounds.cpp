@@ -22,6 +22,15 @@ std::string describe(const WorkerFailure& failure) {
   return fmt::format("{} was ended by signal {}", rank, -std::int64_t{failure.exit_code});
 }
 
+/// How a job ends that is not to begin without nodes on which no worker can run: as the first of them says.
+int code_without_missed(const Membership& members) {
+  for (const auto& [node, slot] : members.slots()) {
+    const Member& member = members.at(slot);
+    if (member.stage == Member::Stage::ready && member.is_missed()) return member.join->needed_code;
+  }
+  return exit_code::too_few;
+}
+
 }  // namespace
 
 void Rendezvous::advance(TimePoint now) {
@@ -69,7 +78,8 @@ bool Rendezvous::all_have_spoken() const {
 
 void Rendezvous::end_for_too_few(TimePoint now) {
   if (may_not_begin()) {
-    return end({.exit_code = exit_code::too_few, .reason = "a node that the job needs is unfit: " + roster(now)}, now);
+    const std::string reason = "a node that the job needs is unfit: " + roster(now);
+    return end({.exit_code = code_without_missed(members_), .reason = reason}, now);
   }
   const int there = members_.ready() + members_.aside();
   if (round_size(*terms_, there + members_.unfit()) > 0) {
@@ -348,10 +358,31 @@ void Rendezvous::gather(TimePoint now) {
   arm_roster();
 }
 
+/// Of those that are there the host of the first failure, else the first one of the last round, or by index where there
+/// was none.
+std::string Rendezvous::reporter(const Verdict& verdict) const {
+  if (!verdict.failures.empty()) {
+    const std::string& host = verdict.failures[root_cause(verdict.failures)].host;
+    if (members_.has_host(host)) return host;
+  }
+  const auto place = [](const Member& member) {
+    const int index = member.join->group_rank ? member.join->group_rank->value() : nodes_max;
+    return std::pair{member.round ? -member.round->value() : 1, member.round ? member.seat.group_rank.value() : index};
+  };
+  const Member* first = nullptr;
+  for (const auto& [node, slot] : members_.slots()) {
+    const Member& member = members_.at(slot);
+    if (!member.round && !member.join->group_rank) continue;
+    if (!first || place(member) < place(*first)) first = &member;
+  }
+  return first ? first->join->host : "";
+}
+
 void Rendezvous::end(Verdict verdict, TimePoint now) {
   changed();
   note(JobConcluded{verdict.exit_code, verdict.reason});
   phase_ = Phase::ended;
+  verdict.reporter = reporter(verdict);
   verdict_ = told_verdict(std::move(verdict), members_.slots().size());
   forget_at_ = now + settings_.verdict_kept;
   expect_late(now);

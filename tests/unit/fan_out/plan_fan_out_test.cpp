@@ -37,7 +37,7 @@ bool names(const std::string& text, const std::string& what) { return text.find(
 Result<LaunchConfig> agent_plan(LinkPlan told, const std::map<std::string, std::string>& values, int gpus,
                                 const Texts& variables) {
   Machine machine = fake_machine(variables);
-  machine.linked = LinkedNode{std::move(told), "10.0.0.7", 5};
+  machine.linked = LinkedNode{std::move(told), [] { return std::string{"10.0.0.7"}; }, 5};
   machine.gpus = [gpus] {
     Gpus found;
     for (int index = 0; index < gpus; ++index) found.list.emplace_back().uuid = "GPU-" + std::to_string(index);
