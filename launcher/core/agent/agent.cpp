@@ -79,14 +79,6 @@ void Agent::on(const FromCoordinator& event) {
   std::visit([this](const auto& message) { obey(message); }, event.message);
 }
 
-void Agent::on(const CoordinatorLost& event) {
-  if (!verdict_) {
-    verdict_ = leaving_ ? Verdict{.exit_code = leaving_->exit_code, .reason = leaving_->reason, .failures = failures_}
-                        : Verdict{.exit_code = event.exit_code, .reason = event.reason, .failures = failures_};
-  }
-  stop(SIGTERM, event.reason);
-}
-
 void Agent::on(const StoreOpened& event) { act(Send{StoreReady{event.round, event.port}}); }
 
 void Agent::on(const StoreFailed& event) {
@@ -163,8 +155,13 @@ void Agent::obey(const StopWorkers& message) {
   rejoin_wanted_ = true;
   another_round_ = message.cause != StopCause::fenced;
   if (message.cause == StopCause::worker_failure) restart_reason_ = message.reason;
-  stop(SIGTERM, message.reason);
-  if (message.cause != StopCause::fenced) return;
+  if (message.cause != StopCause::fenced) return stop(SIGTERM, message.reason);
+  // Others may have its workers' places already: they get no word that they could act upon.
+  if (phase_ == Phase::running) {
+    wait_for_own_end(message.reason);
+  } else if (phase_ != Phase::stopping && phase_ != Phase::sweeping) {
+    stop(SIGTERM, message.reason);
+  }
   kill(message.reason);
   tell_place(false);
 }
@@ -306,7 +303,7 @@ void Agent::stop(int signal_number, std::string reason) {
     case Phase::stopping: {
       const std::vector<LocalRank> let_gone = round_follows() ? std::vector<LocalRank>{} : let_go();
       // The user's own signal reaches workers that were already asked to stop for another reason; none twice.
-      if (signal_number == stop_signal_ || (signal_number == SIGTERM && stop_signal_ != 0)) {
+      if (killed_ || signal_number == stop_signal_ || (signal_number == SIGTERM && stop_signal_ != 0)) {
         if (!let_gone.empty()) end_kept(let_gone);
         return;
       }

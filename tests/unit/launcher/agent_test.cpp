@@ -116,10 +116,27 @@ TEST_CASE("a membership change is no failure and gets a log folder of its own", 
 }
 
 TEST_CASE("a fenced agent kills without grace", "[unit][agent]") {
-  Running job;
+  Running job{two_workers(1)};
   StopWorkers stop;
   stop.cause = StopCause::fenced;
-  REQUIRE(find<KillWorkers>(job.agent.step(FromCoordinator{stop}, t0 + 1s)));
+  std::vector<LocalRank> alive = both;
+  int after_signal = 0;
+  SECTION("whose workers run") {}
+  SECTION("that stops them already, after a failure") {
+    job.agent.step(ended(0, 3), t0);
+    alive = {LocalRank{1}};
+    after_signal = SIGTERM;
+  }
+  const auto fenced = job.agent.step(FromCoordinator{stop}, t0 + 1s);
+  REQUIRE(find<KillWorkers>(fenced)->workers == alive);
+  REQUIRE(find_event<event::WorkerKilled>(fenced)->after_signal == after_signal);
+  REQUIRE_FALSE(find<SignalWorkers>(fenced));
+  const auto deadline = job.agent.deadline();
+  const bool told = GENERATE(true, false);
+  const auto after = told ? job.agent.step(FromCoordinator{End{verdict(143)}}, t0 + 2s)
+                          : job.agent.step(CoordinatorLost{67, "gone"}, t0 + 2s);
+  REQUIRE_FALSE(find<SignalWorkers>(after));
+  REQUIRE(job.agent.deadline() == deadline);
 }
 
 TEST_CASE("a node on which no worker can run says so to all, and starts none", "[unit][agent]") {
@@ -236,6 +253,30 @@ TEST_CASE("a lost coordinator stops the workers and gives its own code", "[unit]
   static_cast<void>(job.agent.step(ended(0, -SIGTERM), t0));
   static_cast<void>(job.agent.step(ended(1, -SIGTERM), t0));
   REQUIRE(find<Finish>(job.agent.step(DescendantsGone{}, t0))->verdict.exit_code == 67);
+}
+
+TEST_CASE("who has lost the coordinator reports that, and not what it ended itself", "[unit][agent]") {
+  Running job{two_workers(1)};
+  const bool fails = GENERATE(true, false);
+  const int code = GENERATE(67, 68);
+  StopWorkers stop;
+  stop.cause = StopCause::fenced;
+  if (fails) job.agent.step(ended(0, 3), t0);
+  job.agent.step(FromCoordinator{stop}, t0);
+  for (int i = fails ? 1 : 0; i < 2; ++i) job.agent.step(ended(i, -SIGKILL), t0);
+  REQUIRE(find_sent<Join>(job.agent.step(DescendantsGone{}, t0)));
+  const auto over = job.agent.step(CoordinatorLost{code, "was not reached"}, t0 + 8s);
+  const Verdict& end = find<Finish>(over)->verdict;
+  REQUIRE(end.reason == "was not reached");
+  REQUIRE(end.failures.size() == (fails ? 1U : 0U));
+  if (fails) REQUIRE(end.failures.front().exit_code == 3);
+  REQUIRE(end.reporter == (code == 67 ? "host" : ""));
+}
+
+TEST_CASE("who finds no coordinator before its first round does not claim the report", "[unit][agent]") {
+  Agent agent{two_workers(), AgentIdentity{NodeId{"n"}, "host", {}, {}}};
+  agent.step(Begin{}, t0);
+  REQUIRE(find<Finish>(agent.step(CoordinatorLost{67, "was not reached"}, t0))->verdict.reporter.empty());
 }
 
 TEST_CASE("a program that cannot be started is no reason for another attempt", "[unit][agent]") {
