@@ -24,11 +24,13 @@ std::string describe(const WorkerFailure& failure) {
 
 /// How a job ends that is not to begin without nodes on which no worker can run: as the first of them says.
 int code_without_missed(const Membership& members) {
+  const Member* first = nullptr;
   for (const auto& [node, slot] : members.slots()) {
     const Member& member = members.at(slot);
-    if (member.stage == Member::Stage::ready && member.is_missed()) return member.join->needed_code;
+    const bool missed = member.stage == Member::Stage::ready && member.is_missed();
+    if (missed && (!first || member.seniority < first->seniority)) first = &member;
   }
-  return exit_code::too_few;
+  return first ? first->join->needed_code : exit_code::too_few;
 }
 
 }  // namespace

@@ -135,6 +135,19 @@ TEST_CASE("without a node that it needs a job does not begin, and ends with 66 w
     join.needed_code = 2;
     REQUIRE(job.say("b", join).find("a end 2: a node that the job needs is unfit: ") != std::string::npos);
   }
+  SECTION("of several with what the first of them says, whatever they are called") {
+    Job job{{.min_nodes = 8, .max_nodes = 8}};
+    int code = 2;
+    std::string lines;
+    for (const char* name : {"f", "b", "h", "d", "a", "g", "c", "e"}) {
+      job.connect(name);
+      Join join = unfit_join(job, name);
+      join.needed = true;
+      join.needed_code = code++;
+      lines = job.say(name, join);
+    }
+    REQUIRE(lines.find("f end 2: a node that the job needs is unfit: ") != std::string::npos);
+  }
   SECTION("else with the last one, though there are enough without it") {
     Job job{{.min_nodes = 1, .max_nodes = 2, .last_call = 1s}};
     join_needed(job, "b");
