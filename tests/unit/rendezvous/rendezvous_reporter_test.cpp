@@ -76,6 +76,13 @@ TEST_CASE("a node that leaves others alone has no report, and the last one has i
   REQUIRE(reporter_for_leaver(job, "b") == "b");
 }
 
+TEST_CASE("the last node has no report where others come in its place", "[unit][rendezvous]") {
+  Job job = running_job(1, {.min_nodes = 1, .max_nodes = 2});
+  const bool others_come = GENERATE(true, false);
+  job.step(Foretold{1, {}, others_come});
+  REQUIRE(reporter_for_leaver(job, "a") == (others_come ? "" : "a"));
+}
+
 TEST_CASE("before the first round the report is the first node's by index, where they have one", "[unit][rendezvous]") {
   const bool indexed = GENERATE(true, false);
   Job job{{.min_nodes = 3, .max_nodes = 3}};
