@@ -249,7 +249,6 @@ Teller JobRecord::teller(bool left) const {
 
 /// `told`: this node's incident, if it has one that was not told yet.
 void JobRecord::report(const Finish& action, const std::optional<IncidentRecorder::Told>& told) {
-  const Verdict& verdict = action.verdict;
   if (auto words = words_instead_of_report(action)) return log_->tell(LogLine{LogLevel::error, *std::move(words)});
   report_end(action);
   if (!told) return;
