@@ -10,6 +10,8 @@
 #include "rendezvous/core/link/plausible.hpp"
 #include "rendezvous/core/membership/reporter.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
+#include "rendezvous/core/torchrun/torchrun_care.hpp"
+#include "rendezvous/core/torchrun/torchrun_static.hpp"
 
 namespace torchup {
 namespace {
