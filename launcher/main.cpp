@@ -272,7 +272,7 @@ std::optional<int> take_seats(LaunchConfig& plan, const Guarded& guarded, const 
     return end.exit_code;
   }
   if (auto gathered = seats.gather(name, scheduler.tasks); !gathered) {
-    plan.gives_up = gathered.error().message();
+    if (plan.gives_up.empty()) plan.gives_up = gathered.error().message();
     return std::nullopt;
   }
   std::vector<SeatCard> cards = seats.cards();
@@ -352,7 +352,7 @@ int launch(std::span<const std::string> words, std::string token, const StarterL
   if (line.options.flag("print-env")) return give(environment_answer(*plan, line.options));
   if (line.options.flag("dry-run")) {
     if (auto learned = learn_deadline(machine, *plan); !learned) return refuse(learned.error(), log);
-    return show(*plan, line.options);
+    return plan->gives_up.empty() ? show(*plan, line.options) : refuse(fail(errc::bad_value, plan->gives_up), log);
   }
   if (const auto status = refuse_old_kernel(log)) return *status;
   if (plan->rehearsal.nodes > 0) return run_rehearsed_nodes(*plan, guarded, words, token, machine.host);

@@ -127,11 +127,12 @@ PartitionName=high Nodes=n[1-3] PriorityTier=9
         space = space_of(node.pid)
         if space in (None, space_of("self")):
             raise AssertionError(f"{name} has no space of its own")
-        while there := [pid for pid in all_pids() if space_of(pid) == space]:
-            for pid in there:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            node.poll()
+        with open(f"/proc/{node.pid}/ns/uts"):  # else its number becomes that of another one, whose processes we would kill
+            while there := [pid for pid in all_pids() if space_of(pid) == space]:
+                for pid in there:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                node.poll()
 
     def start_munge(self):
         """munged trusts no folder that others may write to, wherever above its own."""

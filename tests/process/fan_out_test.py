@@ -37,8 +37,8 @@ class FanOut(unittest.TestCase):
         self.way.chmod(0o755)
         self.environment = {**os.environ, "TMPDIR": str(self.folder), "OMP_NUM_THREADS": "1"}
 
-    def start(self, *words, env=None, **more):
-        job = subprocess.Popen([TORCHUP, f"--ssh={self.way}", "--shutdown-timeout=2", *map(str, words)],
+    def start(self, *words, env=None, inside=(), **more):
+        job = subprocess.Popen([*inside, TORCHUP, f"--ssh={self.way}", "--shutdown-timeout=2", *map(str, words)],
                                env=env or self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, start_new_session=True, **more)
         self.addCleanup(lambda: (job.poll() is None and job.kill(), job.wait(), job.stdout.close(), job.stderr.close()))
@@ -85,6 +85,21 @@ class FanOut(unittest.TestCase):
                                   env={**self.environment, "SSH_CONNECTION": reached})
             told = {line.split()[1] for line in out}
             self.assertTrue(len(told) == 1 and told <= set(own), f"{out}, where {own} are ours")
+
+    def test_this_machine_is_told_to_others_by_the_address_that_leads_to_them(self):
+        """In a network of its own, with two addresses: of these one is not the first that it finds."""
+        addresses = ("10.79.1.1", "10.79.1.2")
+        up = " && ".join(["ip link set lo up", *(f"ip address add {address}/32 dev lo" for address in addresses)])
+        inside = ["unshare", "--net", "sh", "-c", f'{up} && exec "$@"', "sh"]
+        try:
+            made = subprocess.run([*inside, "true"], capture_output=True, text=True)
+        except FileNotFoundError as error:
+            self.skipTest(str(error))
+        if made.returncode:
+            self.skipTest(f"no network of its own: {made.stderr.strip()}")
+        for address in addresses:
+            out, _ = self.run_job(0, f"--hosts=localhost,{address}", "sh", "-c", "echo $MASTER_ADDR", inside=inside)
+            self.assertEqual({line.split()[1] for line in out}, {address})
 
     def test_hosts_by_variable_and_from_a_file(self):
         self.mark("list").write_text("# two\na\nb\n")
@@ -194,7 +209,7 @@ class FanOut(unittest.TestCase):
     def test_an_agent_whose_link_breaks_gives_its_workers_no_grace(self):
         """The others may have begun without them."""
         self.mark("greeting.b").write_text("export WHERE=b\ncat | \"$@\"; exit\n")
-        trap = f"trap 'touch {self.folder}/asked.$WHERE; exit' TERM;"
+        trap = f"trap 'sleep 1; touch {self.folder}/asked.$WHERE; exit' TERM;"  # within the grace, which is 2 s
         job = self.waiting_job("--hosts=a,b", "--nnodes=1:2", more=f"[ $WORLD_SIZE = 2 ] || exit 0; {trap}")
         self.started(job, "a", "b")
         relay, = self.named(job, ["cat"])
@@ -281,8 +296,9 @@ class FanOut(unittest.TestCase):
         hello = struct.pack("<IB", len(body) + 1, 65) + body
         self.mark("hello").write_bytes(b"torchup-link 1\n" + struct.pack("<BI", 0, len(hello)) + hello)
         self.mark("output").write_bytes(64 * (struct.pack("<BI", 1, 1 << 16) + b"y" * ((1 << 16) - 1) + b"\n"))
-        self.mark("greeting.a").write_text(f"cd {self.folder}; cat hello output; exec sleep 1000\n")
+        self.mark("greeting.a").write_text(f"cd {self.folder}; touch begun; cat hello output; exec sleep 1000\n")
         job = self.start("--hosts=a", "true")
+        until(self.mark("begun").exists, "its command runs")
         until(lambda: not children(self.inner(job)), "its command was ended", 30)
         _, err = self.end(job, 66)
         self.assertIn("host a: the link is broken: more comes than was asked for", err)
@@ -338,7 +354,10 @@ class FanOut(unittest.TestCase):
     def test_a_host_that_goes_is_no_signal_that_ends_the_job(self):
         self.come_and_go("--signals-to-handle=SIGTERM,SIGINT")
 
-    def come_and_go(self, *options):
+    def test_another_host_takes_the_place_of_the_only_node(self):
+        self.come_and_go("--nnodes=1", size=1)
+
+    def come_and_go(self, *options, size=2):
         hosts = self.mark("hosts")
         hosts.write_text("a\n")
         program = f"[ ! -e {self.folder}/over ] || exit 0; touch {self.folder}/$WORLD_SIZE.$RANK; sleep 1000 & wait"
@@ -349,7 +368,7 @@ class FanOut(unittest.TestCase):
 
         seen(1)
         hosts.write_text("a\nb\n")
-        seen(2)
+        seen(size)
         self.mark("over").touch()
         hosts.write_text("b\n")
         _, err = self.end(job, 0)

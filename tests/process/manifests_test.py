@@ -159,19 +159,23 @@ class Manifests(unittest.TestCase):
                 with self.assertRaises(AssertionError):
                     self.check(wrong)
 
-    def test_indexed_job(self):
-        found = self.example("indexed_job.yaml")
+    def check_indexed_job(self, found, readiness):
+        """The service, the job and its pod."""
         self.assertEqual(kinds(found), ["Service", "Job"])
         service, job = found
         for document in found:
             self.check(document)
         pod, = pods(job)
         self.check_failure_policy(job, pod["containers"][0]["name"])
-        self.check_probes(pod, readiness=True)
-        self.check_training(pod)
-        self.assertEqual((service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]), ("None", True))
+        self.check_probes(pod, readiness)
         self.assertEqual(service["spec"]["selector"], {"batch.kubernetes.io/job-name": job["metadata"]["name"]})
         self.assertEqual(pod["subdomain"], service["metadata"]["name"])
+        return service, job, pod
+
+    def test_indexed_job(self):
+        service, job, pod = self.check_indexed_job(self.example("indexed_job.yaml"), readiness=True)
+        self.check_training(pod)
+        self.assertEqual((service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]), ("None", True))
         self.assertIn(QUEUE, job["metadata"]["labels"])
         nodes = job["spec"]["completions"]
         self.assertEqual((job["spec"]["parallelism"], pod["containers"][0]["command"][:2]), (nodes, ["torchup", f"--nnodes={nodes}"]))
@@ -228,18 +232,9 @@ class Manifests(unittest.TestCase):
     def test_printed_ones(self):
         words = ["it's", "a b", "$(HOME) $$ $", "two\nlines", "- x: 1", "é", "😀\x7f\x85"]
         for options in (["--nnodes=4"], ["--nnodes=2:4", "--nproc-per-node=8"], [], ["--nnodes=3", "--shutdown-timeout=100"]):
-            found = documents(printed(*options, *words))
-            self.assertEqual(kinds(found), ["Service", "Job"])
-            service, job = found
-            for document in found:
-                self.check(document)
-            pod, = pods(job)
-            self.check_failure_policy(job, pod["containers"][0]["name"])
-            self.check_probes(pod, readiness=False)
+            service, _, pod = self.check_indexed_job(documents(printed(*options, *words)), readiness=False)
             self.check_room(pod)
             self.assertEqual(as_started(pod["containers"][0]["command"]), ["torchup", *options, *words])
-            self.assertEqual(service["spec"]["selector"], {"batch.kubernetes.io/job-name": job["metadata"]["name"]})
-            self.assertEqual(pod["subdomain"], service["metadata"]["name"])
             self.assertTrue(service["spec"]["publishNotReadyAddresses"])
         self.assertEqual(pod["terminationGracePeriodSeconds"], 105)
 

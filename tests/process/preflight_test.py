@@ -74,6 +74,10 @@ class Preflight(unittest.TestCase):
             return []
         return [event for event in map(json.loads, path.read_text().splitlines()) if event["event"] == kind]
 
+    def until_found(self, check):
+        """A worker that ends when this check has found something: quick checks keep no job waiting, at its end neither."""
+        return "sh", "-c", f"until grep -qs '\"check\":\"{check}\"' {self.events_file}; do sleep 0.02; done"
+
     def found(self, check, name=""):
         return [event["text"] for event in self.events("preflight", name) if event["check"] == check]
 
@@ -93,8 +97,7 @@ class Preflight(unittest.TestCase):
 
 class OneNode(Preflight):
     def test_small_dev_shm(self):
-        _, err = self.run_job("true", before="mount -t tmpfs -o size=64m none /dev/shm")
-        until(lambda: self.found("shm"), "the finding")
+        _, err = self.run_job(*self.until_found("shm"), before="mount -t tmpfs -o size=64m none /dev/shm")
         self.assertRegex(self.found("shm")[0], r"^/dev/shm has 6[34]\.\d MiB free, and 1 worker wants 1.0 GiB: ")
         self.assertIn(f"preflight: {self.found('shm')[0]}", err)
 
@@ -103,7 +106,7 @@ class OneNode(Preflight):
         self.assertEqual(self.events("preflight"), [])
 
     def test_full_log_folder(self):
-        self.run_job("--log-dir", str(self.folder / "logs" / "deep"), "sleep", "0.2",
+        self.run_job("--log-dir", str(self.folder / "logs" / "deep"), *self.until_found("disk"),
                      before=f"mkdir {self.folder}/logs && mount -t tmpfs -o size=8m none {self.folder}/logs")
         self.assertEqual([text.split(":")[0] for text in self.found("disk")], [f"log folder {self.folder}/logs/deep"])
         self.assertIn("8.0 MiB are free, less than 1.0 GiB", self.found("disk")[0])
@@ -118,7 +121,7 @@ class OneNode(Preflight):
 
     def test_few_open_files(self):
         # What is left after the launcher's own need, which it refuses to go below.
-        job = self.start("--nproc-per-node=40", "--no-capture", "sleep", "0.2", before="ulimit -n 220")
+        job = self.start("--nproc-per-node=40", "--no-capture", *self.until_found("nofile"), before="ulimit -n 220")
         out, err = job.communicate(timeout=60)
         if job.returncode == 65:
             self.assertIn("open files", err)
@@ -132,7 +135,7 @@ class OneNode(Preflight):
 
     def test_ill_gpu(self):
         machine, _ = self.gpus("ill")
-        out, err = self.run_job("--nproc-per-node=gpu", "--log-dir=/dev/null", "sleep", "0.2", **machine)
+        out, err = self.run_job("--nproc-per-node=gpu", "--log-dir=/dev/null", *self.until_found("gpu"), **machine)
         told = self.found("gpu")
         self.assertEqual([text.split(":")[0] for text in told],
                          ["GPU 0 has a row to be remapped at its next reset",

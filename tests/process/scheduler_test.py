@@ -171,6 +171,26 @@ class Scheduler(unittest.TestCase):
                 result = json.loads((self.folder / f"{job}.result.{node}").read_text())
                 self.assertEqual((result["host"], result["exit_code"]), (f"127.0.0.{node + 1}", code))
 
+    def test_the_files_of_the_job_are_those_of_a_node_that_is_there_at_its_end(self):
+        daemon = subprocess.Popen([TORCHUP + "d", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.addCleanup(lambda: (daemon.kill(), daemon.wait(), daemon.stdout.close()))
+        endpoint = daemon.stdout.readline().split()[-1]
+        words = ("sh", "-c", "[ $WORLD_SIZE = 2 ] || exit 0; echo started; exec sleep 100")
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            job = str(random.randrange(1, 1 << 30))
+            agents = [subprocess.Popen([TORCHUP, f"--rdzv-endpoint={endpoint}", "--nnodes=1:2",
+                                        f"--result-file={self.folder}/{job}.{node}", *words], stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, text=True,
+                                       env={**CLEAN, **slurm_step(node, SLURM_JOB_ID=job)}) for node in range(2)]
+            self.addCleanup(lambda started=agents: [agent.kill() for agent in started])
+            self.assertEqual([agent.stdout.readline() for agent in agents], ["started\n"] * 2)
+            agents[0].send_signal(number)
+            said = [agent.communicate(timeout=60) for agent in agents]
+            self.assertEqual(agents[1].returncode, 0, said)
+            self.assertEqual([path.name for path in self.folder.glob(f"{job}.*")], [f"{job}.1"], said)
+            result = json.loads((self.folder / f"{job}.1").read_text())
+            self.assertEqual((result["host"], result["exit_code"]), ("127.0.0.2", 0))
+
     def test_gpus_that_are_bound_to_single_tasks_are_refused(self):
         tasks = self.tasks("sh", "-c", "echo started", CUDA_VISIBLE_DEVICES=("0", "0"), SLURM_GPUS_ON_NODE=("2", "2"))
         said = [task.communicate(timeout=60) for task in tasks]

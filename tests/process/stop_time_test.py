@@ -119,6 +119,18 @@ esac""")
         self.assertEqual((asks.returncode, out), (75, "saved\n"), err)
         self.assertIn("Unable to contact slurm controller; this node stops when another one does", err)
 
+    def test_where_the_first_node_cannot_do_it_none_waits(self):
+        self.script("squeue", 'echo "Unable to contact slurm controller" >&2; exit 1')
+        for option, why in (("--stop-before=5m", "Unable to contact slurm controller; --deadline=UNIX_SECONDS"),
+                            ("--requeue=3", "--requeue=3: scontrol, which does it, is not on PATH")):
+            self.job = str(random.randrange(1, 1 << 30))
+            agents = [self.start(option, "--no-python", "/bin/echo", "started", **{**self.variables(node), "PATH": str(self.folder)})
+                      for node in range(2)]
+            for agent in agents:
+                out, err = agent.communicate(timeout=60)  # nodes that hear nothing wait for ten minutes
+                self.assertEqual((agent.returncode, out), (2, ""), err)
+                self.assertIn(why, err)
+
     def test_the_node_of_the_first_failure_reports(self):
         self.slurm()
         agents = [self.start("sh", "-c", "[ $RANK = 0 ] && exec sleep 100; exit 3", **self.variables(node)) for node in range(2)]

@@ -68,6 +68,12 @@ std::string fifo_in(const test::TemporaryFolder& folder) {
   return path;
 }
 
+/// Of a forked process, which may begin after its parent's end.
+void end_with(pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(0);
+}
+
 }  // namespace
 
 TEST_CASE("a worker that waits tells for what", "[process][diagnosis]") {
@@ -127,9 +133,10 @@ TEST_CASE("a worker that waits tells for what", "[process][diagnosis]") {
   SECTION("a child of its own") {
     Shared<std::atomic<pid_t>> grandchild;
     const Child child{[&] {
+      const pid_t parent = ::getpid();
       const pid_t pid = ::fork();
       if (pid == 0) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        end_with(parent);
         while (true) ::pause();
       }
       *grandchild.value = pid;
@@ -213,9 +220,10 @@ TEST_CASE("what a worker uses is seen, and what it does not", "[process][diagnos
   }
   SECTION("its child computes") {
     const Child child{[] {
+      const pid_t parent = ::getpid();
       const pid_t pid = ::fork();
       if (pid == 0) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        end_with(parent);
         compute();
       }
       ::waitpid(pid, nullptr, 0);

@@ -165,7 +165,7 @@ void Agent::obey(const End& message) {
   if (message.verdict.save) {
     save_and_stop(message.verdict.reason);
   } else if (message.verdict.stop_signal == 0) {
-    if (message.verdict.exit_code == requeue_code && stop_time_ && stop_time_->heed_stop(now_)) ask_to_save();
+    if (message.verdict.time_ends && stop_time_ && stop_time_->heed_stop(now_)) ask_to_save();
     wait_for_own_end(message.verdict.reason);
   } else {
     stop(message.verdict.stop_signal, message.verdict.reason);
@@ -186,7 +186,7 @@ void Agent::due() {
     end_job(failed_code, "the job ran longer than --timeout allows");
     return;
   }
-  if (decline_at_ && now_ >= *decline_at_) end_job(exit_code::too_few, config_.gives_up);
+  if (decline_at_ && now_ >= *decline_at_) end_job(config_.gives_up_code, config_.gives_up);
   stop_time_due();
   forward_due();
   if (drain_insists_ && now_ >= *drain_insists_) {
@@ -275,6 +275,7 @@ void Agent::join() {
   join.terms = config_.terms;
   join.facts = identity_.facts;
   join.needed = !config_.gives_up.empty();
+  join.needed_code = config_.gives_up_code;
   join.unfit = join.needed ? config_.gives_up : unfit_;
   act(Send{std::move(join)});
 }
@@ -363,7 +364,7 @@ void Agent::settle() {
     order_failures();
     const Verdict verdict = own_verdict();
     auto rehearsed = end_of_rehearsal(verdict);
-    act(Finish{verdict, failures_, std::move(rehearsed)});
+    act(Finish{verdict, failures_, leaving_ && !leaving_->ends_job, std::move(rehearsed)});
     return;
   }
   if (!rejoin_wanted_ || leaving_) return;

@@ -256,7 +256,7 @@ class Agent {
   void end_at_once(int number);
   void received(int number, SignalUse use, std::string consequence);
   void leave(Leave word);
-  void leave_node(std::string reason);
+  void leave_node(std::string reason, bool ends_job);
   void end_job(int exit_code, std::string reason);
   void requeue(LocalRank local_rank);
   [[nodiscard]] WorkerEnd kind_of_end(const Worker& worker, int exit_code) const;

@@ -150,7 +150,7 @@ void Agent::tell_news(const std::vector<Finding>& findings) {
 void Agent::decline(const CoordinatorMessage& message) {
   const auto* const waiting = std::get_if<Waiting>(&message);
   if (waiting && waiting->of_link) return obey(*waiting);
-  if (!waiting) return end_job(exit_code::too_few, config_.gives_up);
+  if (!waiting) return end_job(config_.gives_up_code, config_.gives_up);
   if (!decline_at_) decline_at_ = now_ + decline_patience;
 }
 

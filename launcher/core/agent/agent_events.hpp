@@ -302,6 +302,7 @@ struct Record {
 struct Finish {
   Verdict verdict;
   std::vector<WorkerFailure> local_failures;      ///< of the last attempt on this node, in the order they were noticed
+  bool left = false;                              ///< this node has left a job that others may go on with
   std::optional<RehearsalResult> rehearsal = {};  ///< whose exit code is ours
   friend bool operator==(const Finish&, const Finish&) = default;
 };

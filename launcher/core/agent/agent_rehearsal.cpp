@@ -127,7 +127,7 @@ void Agent::inject_awaited(LocalRank local_rank) {
 /// As by SIGTERM. Of a job of one node that is the job's end, which it does see.
 void Agent::leave_for_rehearsal(const rehearsal::Inject& wanted) {
   left_for_rehearsal_ = !config_.one_node();
-  leave_node(fmt::format("this node left: {}", to_text(wanted.action)));
+  leave_node(fmt::format("this node left: {}", to_text(wanted.action)), config_.one_node());
 }
 
 bool Agent::is_stopped_by_rehearsal(LocalRank local_rank) const {

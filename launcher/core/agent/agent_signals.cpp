@@ -117,15 +117,16 @@ void Agent::forward(int number) {
   }
 }
 
-/// The front does without this host. Workers that save the job's state are let: the job ends with that.
+/// The front does without this host; another one may take its place, also in a job of one node. Workers that save the
+/// job's state are let: the job ends with that.
 void Agent::dismissed() {
-  if (!leaving_ && !verdict_ && !awaits_saving()) leave_node("its front does without this host");
+  if (!leaving_ && !verdict_ && !awaits_saving()) leave_node("its front does without this host", false);
 }
 
 /// As SIGTERM would have it, were it given no other meaning.
-void Agent::leave_node(std::string reason) {
+void Agent::leave_node(std::string reason, bool ends_job) {
   Leave word;
-  word.ends_job = config_.one_node();
+  word.ends_job = ends_job;
   word.exit_code = shell_code(SIGTERM);
   word.reason = reason;
   leave(std::move(word));

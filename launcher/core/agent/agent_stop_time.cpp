@@ -33,6 +33,7 @@ void Agent::stop_in_time() {
   word.reason = can_save ? "the time of this job ends: its workers were asked to save and stop"
                          : "the time of this job ends, and no worker ran on this node that could save";
   word.stop_signal = 0;
+  word.time_ends = true;
   std::string reason = word.reason;
   if (can_save) ask_to_save();
   leave(std::move(word));

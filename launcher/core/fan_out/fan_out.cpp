@@ -150,7 +150,7 @@ void FanOut::dismiss(Entry& entry, TimePoint now) {
   act(fan::Say{fan::Say::Level::info, fmt::format("host {} is not listed any more: it leaves", entry.host.name)});
   act(fan::Send{entry.link, LinkSignal{dismissal_signal}});
   enter(entry, State::leaving, now);
-  entry.to_end_since = now;
+  if (!entry.drained) entry.to_end_since = now;  // else its workers may save, and with that the job ends
 }
 
 void FanOut::on(const fan::SignalCame& event, TimePoint now) {
@@ -223,6 +223,7 @@ void FanOut::start_some(TimePoint now) {
     entry.link = HostLink{next_link_++};
     entry.to_end_since.reset();
     entry.urged = Urged::no;
+    entry.drained = false;
     enter(entry, State::starting, now);
     act(fan::Start{entry.link, entry.host, entry.node});
   }
@@ -323,8 +324,10 @@ void FanOut::close_unlinked() {
 void FanOut::close(Entry& entry) { act(fan::Close{entry.link}); }
 
 void FanOut::send_to_all(int signal) {
-  for (const Entry& entry : entries_) {
-    if (entry.state == State::linked || entry.state == State::leaving) act(fan::Send{entry.link, LinkSignal{signal}});
+  for (Entry& entry : entries_) {
+    if (entry.state != State::linked && entry.state != State::leaving) continue;
+    act(fan::Send{entry.link, LinkSignal{signal}});
+    entry.drained = entry.drained || is_in(settings_.drain_signals, signal);
   }
 }
 

@@ -162,6 +162,7 @@ class FanOut {
     bool wanted = true;                          ///< with discovery: the newest list has it
     std::optional<TimePoint> to_end_since = {};  ///< its agent has been told to end
     Urged urged = Urged::no;
+    bool drained = false;  ///< its agent has been told to let its workers save
   };
 
   void on(const fan::Begin&, TimePoint now);

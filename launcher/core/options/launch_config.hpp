@@ -11,6 +11,7 @@
 #include "launcher/core/options/output_plan.hpp"
 #include "launcher/core/rehearsal/rehearsal_report.hpp"
 #include "rendezvous/base/cpu_set.hpp"
+#include "rendezvous/base/exit_codes.hpp"
 #include "rendezvous/base/types.hpp"
 #include "rendezvous/core/link/messages.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
@@ -93,7 +94,7 @@ struct StopBefore {
   int signal = SIGTERM;        ///< for workers that do not report steps over their pages
   std::string squeue = {};     ///< the program that says when the time ends, if that changes; empty: it cannot
   std::string slurm_job = {};  ///< for it
-  bool untold = false;         ///< nobody tells this node when that is: it stops when the first other node does
+  bool untold = false;         ///< nobody has told this node when that is: it stops when the first other node does
   friend bool operator==(const StopBefore&, const StopBefore&) = default;
 };
 
@@ -121,6 +122,7 @@ struct SchedulerPart {
   int tasks = 1;                           ///< that the scheduler starts on this node
   int task = 0;                            ///< which of them we are
   std::string step = {};                   ///< what these tasks have alike; empty: no name is known
+  bool own_run = false;                    ///< see Allocation::own_run
   std::optional<int> gpus = {};            ///< of this node, where the scheduler says so
   std::vector<std::string> warnings = {};  ///< said once at the start
   friend bool operator==(const SchedulerPart&, const SchedulerPart&) = default;
@@ -173,14 +175,15 @@ struct LaunchConfig {
   bool set_socket_ifname = false;  ///< tell NCCL and gloo the interface that leads to the other nodes
   std::string parent_error_file;   ///< where whoever started us wants to find the cause of a failure; empty: nowhere
   std::string event_log_handler = "null";
-  std::string timer_file;             ///< the watchdog's pipe; empty: no watchdog
-  std::optional<Port> health_port;    ///< answers probes
-  bool in_pod = false;                ///< of Kubernetes, whose probes come from outside
-  bool front = false;                 ///< of a fan-out: all this is done on scheduler.hosts, as each finds it there
-  bool behind_front = false;          ///< one of those hosts: its front tells what nobody else is there to tell
-  bool merged_output = false;         ///< all nodes' lines go to one place: each thing is told by one of them
-  std::string gives_up;               ///< why no worker can run here, which ends the job everywhere; empty: they can
-  std::vector<std::string> warnings;  ///< said once at the start
+  std::string timer_file;           ///< the watchdog's pipe; empty: no watchdog
+  std::optional<Port> health_port;  ///< answers probes
+  bool in_pod = false;              ///< of Kubernetes, whose probes come from outside
+  bool front = false;               ///< of a fan-out: all this is done on scheduler.hosts, as each finds it there
+  bool behind_front = false;        ///< one of those hosts: its front tells what nobody else is there to tell
+  bool merged_output = false;       ///< all nodes' lines go to one place: each thing is told by one of them
+  std::string gives_up;             ///< why no worker can run here, which ends the job everywhere; empty: they can
+  int gives_up_code = exit_code::too_few;  ///< and with which code
+  std::vector<std::string> warnings;       ///< said once at the start
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 
   [[nodiscard]] bool one_node() const { return terms.max_nodes == 1; }

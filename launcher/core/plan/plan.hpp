@@ -21,8 +21,8 @@ namespace torchup {
 /// What the agent of one host of a fan-out was told by its front.
 struct LinkedNode {
   LinkPlan plan;
-  std::string address;  ///< by which the other hosts reach this one; empty: found out
-  int connection = -1;  ///< to the front's coordinator; -1: the coordinator is elsewhere
+  std::function<std::string()> address;  ///< by which the other hosts reach this one; empty: found out. May take long
+  int connection = -1;                   ///< to the front's coordinator; -1: the coordinator is elsewhere
 };
 
 /// What the plan asks of the machine. The shell looks it up, each at most once and only when it is needed: asking the
@@ -61,8 +61,8 @@ struct Machine {
 /// Asks Slurm when the time of the job ends, where nobody else says so and --stop-before wants to know: once for a
 /// node, by its agent.
 ///
-/// Errors: errc::bad_value: that is not known, or too soon. Where only a node behind the first does not know it, it
-/// does without (StopBefore::untold), and is warned.
+/// Errors: errc::bad_value: that is not known, or too soon. Where the first of several nodes does not know it, it gives
+/// up (LaunchConfig::gives_up); one behind it does without (StopBefore::untold), and is warned.
 Result<> learn_deadline(const Machine& machine, LaunchConfig& plan);
 
 /// Binds the workers of a plan as the scheduler bound the tasks of this node. What the user has bound, stays.

@@ -41,7 +41,7 @@ void take_place(const LinkedNode& linked, LaunchConfig& plan) {
   RendezvousConfig& meeting = plan.rendezvous;
   meeting.run_id = linked.plan.run_id;
   meeting.connection = linked.connection;
-  if (!plan.one_node()) meeting.local_addr = linked.address;
+  if (!plan.one_node()) meeting.local_addr = linked.address();
 }
 
 }  // namespace torchup

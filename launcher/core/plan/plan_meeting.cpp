@@ -98,7 +98,8 @@ Result<> read_static(const OptionValues& options, const std::string& given, Laun
 
 /// One node that needs no port that others know.
 Result<> meet_here(const PlanSource& source, LaunchConfig& plan) {
-  if (!plan.terms.own_run_id) plan.rendezvous.run_id = RunId{source.machine.random_run_id()};
+  const bool of_scheduler = source.options.has("rdzv-id") && !source.options.given("rdzv-id");
+  if (!of_scheduler) plan.rendezvous.run_id = RunId{source.machine.random_run_id()};
   if (source.options.flag("standalone") && plan.terms.max_nodes > 1) {
     return bad(
         fmt::format("--standalone means one node, but --nnodes={} asks for more", source.options.text("nnodes")));
@@ -177,7 +178,7 @@ Result<> plan_backend(const PlanSource& source, LaunchConfig& plan) {
   const auto& [options, words, legacy, machine] = source;
   RendezvousConfig& meeting = plan.rendezvous;
   meeting.run_id = RunId{options.text("rdzv-id", "none")};
-  plan.terms.own_run_id = options.has("rdzv-id") && !options.given("rdzv-id");  // the scheduler's
+  plan.terms.own_run_id = plan.scheduler.own_run && !options.given("rdzv-id");
   meeting.local_addr = options.text("local-addr");
   meeting.is_host = plan.scheduler.is_host;
   if (options.has("allow")) {

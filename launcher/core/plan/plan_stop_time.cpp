@@ -9,7 +9,6 @@ namespace torchup {
 namespace {
 
 constexpr std::int64_t unix_seconds_max = std::int64_t{1} << 33;  ///< in 2242; a Duration has room for it
-constexpr std::int64_t requeues_max = 1 << 20;
 
 /// A program of Slurm's; empty: it is not there.
 std::string slurm_program(const Machine& machine, const std::string& name) {
@@ -45,6 +44,16 @@ Result<> read_stop(const PlanSource& source, const std::optional<SlurmJob>& job,
   return {};
 }
 
+/// What node 0 alone is refused for. Of several the others wait for it, which it tells them then: it hosts their
+/// meeting, or is their first.
+Result<> refuse_first(std::string why, LaunchConfig& plan) {
+  const bool others_wait = plan.scheduler.node && !plan.one_node() && !plan.behind_front;
+  if (!others_wait) return bad(std::move(why));
+  plan.gives_up = std::move(why);
+  plan.gives_up_code = exit_code::refused;
+  return {};
+}
+
 /// By node 0 alone; of agents that are each a job of its own by the step's first.
 bool is_first(const PlanSource& source, const LaunchConfig& plan) {
   if (plan.scheduler.node) return plan.scheduler.node == 0;
@@ -67,7 +76,7 @@ Result<> read_requeue(const PlanSource& source, const std::optional<SlurmJob>& j
                         .slurm_job = job->id,
                         .scontrol = slurm_program(source.machine, "scontrol")};
   if (requeue.scontrol.empty()) {
-    return bad(fmt::format("--requeue={}: scontrol, which does it, is not on PATH", *most));
+    return refuse_first(fmt::format("--requeue={}: scontrol, which does it, is not on PATH", *most), plan);
   }
   plan.requeue = std::move(requeue);
   return {};
@@ -82,7 +91,7 @@ Result<std::optional<Duration>> told_time_left(const Machine& machine, const Sto
 /// Where the first node does not know either, none runs.
 Result<> go_without_deadline(const Error& why, LaunchConfig& plan) {
   const std::string text = fmt::format("--stop-before: when the time of this job ends is not known: {}", why.message());
-  if (plan.scheduler.node.value_or(0) == 0) return bad(text + "; --deadline=UNIX_SECONDS");
+  if (plan.scheduler.node.value_or(0) == 0) return refuse_first(text + "; --deadline=UNIX_SECONDS", plan);
   plan.stop_before->untold = true;
   warn(plan, text + "; this node stops when another one does");
   return {};
@@ -102,7 +111,7 @@ Result<> plan_stop_time(const PlanSource& source, LaunchConfig& plan) {
 }
 
 Result<> learn_deadline(const Machine& machine, LaunchConfig& plan) {
-  if (!plan.stop_before) return {};
+  if (!plan.stop_before || !plan.gives_up.empty()) return {};
   const StopBefore& stop = *plan.stop_before;
   if (!plan.deadline) {
     const auto left = told_time_left(machine, stop);

@@ -36,6 +36,12 @@ std::string entry(std::size_t index, const WorkerFailure& failure, const LocalTi
       failure.message.empty() ? default_failure_message(failure.exit_code, failure.pid) : failure.message);
 }
 
+bool has_report(const Verdict& verdict, const Teller& teller) {
+  if (!verdict.reporter.empty()) return verdict.reporter == teller.host;
+  if (verdict.failures.empty()) return teller.is_first;
+  return verdict.failures[root_cause(verdict.failures)].host == teller.host;
+}
+
 }  // namespace
 
 std::string failure_text(const WorkerFailure& failure) {
@@ -67,15 +73,22 @@ Verdict whole_verdict(Verdict verdict, const std::vector<WorkerFailure>& local) 
 }
 
 std::optional<std::string> words_of_bystander(const Verdict& verdict, int exit_code, const Teller& teller) {
+  if (has_report(verdict, teller)) return std::nullopt;
+  std::string reporter = verdict.reporter;
   if (!verdict.failures.empty()) {
     const WorkerFailure& cause = verdict.failures[root_cause(verdict.failures)];
-    if (cause.host == teller.host) return std::nullopt;
-    return fmt::format("exit code {}: {} on {}, which has the report", exit_code, failure_text(cause), cause.host);
+    if (reporter.empty()) reporter = cause.host;
+    return fmt::format(
+        "exit code {}: {} on {}{}", exit_code, failure_text(cause), cause.host,
+        reporter == cause.host ? ", which has the report" : fmt::format("; {} has the report", reporter));
   }
-  if (teller.tells_for_all) return std::nullopt;
   if (teller.behind_front) return fmt::format("exit code {}: {}", exit_code, verdict.reason);
-  return fmt::format("exit code {}: {}; {} has the report", exit_code, verdict.reason,
-                     teller.first.empty() ? "node 0" : teller.first);
+  if (reporter.empty()) reporter = teller.first.empty() ? "node 0" : teller.first;
+  return fmt::format("exit code {}: {}; {} has the report", exit_code, verdict.reason, reporter);
+}
+
+bool writes_shared_files(const Verdict& verdict, const Teller& teller, bool left) {
+  return has_report(verdict, teller) && !(left && verdict.reporter.empty());
 }
 
 std::string exit_report(std::string_view name, const std::vector<WorkerFailure>& failures,

@@ -31,13 +31,16 @@ using LocalTime = std::function<std::string(std::int64_t utc_us)>;
 struct Teller {
   std::string host;           ///< of this node, as failures have it
   std::string first;          ///< of node 0; empty: not known
-  bool tells_for_all = true;  ///< this is node 0
+  bool is_first = true;       ///< this is the last round's group rank 0; where there was no round, node 0
   bool behind_front = false;  ///< of a fan-out, which may have to do without its first host
 };
-/// What this node says instead of the report, which is that of the first failure's node, or node 0's where nothing has
-/// failed. Nothing: it is this one's.
+/// What this node says instead of the report, which is that of Verdict::reporter; where nobody said who that is, of the
+/// first failure's node, or the first node's where nothing has failed. Nothing: it is this one's.
 [[nodiscard]] std::optional<std::string> words_of_bystander(const Verdict& verdict, int exit_code,
                                                             const Teller& teller);
+/// Whether this node writes the files that all nodes share: it has the report. `left`: of a job that others may go on
+/// with; then only where it is told to.
+[[nodiscard]] bool writes_shared_files(const Verdict& verdict, const Teller& teller, bool left);
 
 /// torchrun's failure report, byte for byte: begins with an empty line, ends with the lower ruler without line end.
 ///

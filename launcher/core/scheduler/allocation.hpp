@@ -36,6 +36,7 @@ struct Allocation {
   std::optional<Told<std::string>> first_host = {};
   std::optional<Told<Port>> port = {};  ///< on the first host; nothing: derived from the run id
   std::optional<Told<std::string>> run_id = {};
+  bool own_run = false;                        ///< `run_id` names what was started with us alone, and nothing later
   std::optional<Told<int>> gpus = {};          ///< of this node, or of this task
   std::optional<int> gpus_of_node = {};        ///< whatever of them this task sees
   bool gpus_visible = false;                   ///< the scheduler does not count them: those count that are visible

@@ -52,6 +52,7 @@ class Derivation {
     part_.tasks = found_.tasks.value;
     part_.task = found_.task;
     part_.step = found_.run_id ? found_.run_id->value : "";
+    part_.own_run = found_.own_run;
     part_.gpus = found_.gpus_of_node;
     if (auto counted = count_nodes(); !counted) return counted.error();
     if (found_.run_id) options_.derive("rdzv-id", found_.run_id->value, found_.run_id->from);

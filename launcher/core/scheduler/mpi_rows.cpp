@@ -102,14 +102,16 @@ Result<> take_from_batch(const ToldWords& words, const PlaceNames& names, Alloca
   return {};
 }
 
-/// Several runs of mpiexec may share a batch job: each is a job of its own.
+/// Several runs of mpiexec may share a batch job: each is a job of its own, where it has a name.
 void name_run(std::optional<Told<std::string>> run, Allocation& found) {
   if (!run) return;
   if (found.run_id) {
     run->value = found.run_id->value + "." + run->value;
     run->from = found.run_id->from + ", " + run->from;
   }
+  if (!why_no_name(run->value).empty()) return;
   found.run_id = std::move(run);
+  found.own_run = true;
 }
 
 /// Where hydra's proxies find their mpiexec: they are told alike on all nodes. No variable says it, and of Intel MPI,
@@ -122,7 +124,7 @@ std::optional<Told<std::string>> run_of_hydra(const ToldWords& words) {
   const auto at = std::ranges::find(starter, option);
   if (at == starter.end() || std::next(at) == starter.end()) return std::nullopt;
   std::string place{*std::next(at)};
-  if (place.empty() || !why_no_name(place).empty()) return std::nullopt;
+  if (place.empty()) return std::nullopt;
   std::ranges::replace(place, ':', '.');
   return Told<std::string>{std::move(place), fmt::format("{} of hydra's proxy", option)};
 }

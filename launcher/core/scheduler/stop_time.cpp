@@ -69,11 +69,13 @@ void StopTime::know(std::optional<TimePoint> end) {
   if (stopping_ && !end) return;
   const bool same = end && end_ && (*end > *end_ ? *end - *end_ : *end_ - *end) < end_slack;
   asked_ = asked_ && same;
+  untold_ = false;
   end_ = end;
 }
 
 StopTime::Due StopTime::due(TimePoint now) {
-  if (!end_ || stopping_) return Due::nothing;
+  if (stopping_) return Due::nothing;
+  if (!end_) return untold_due(now);
   if (now >= *end_ - lead_) {
     stopping_ = true;
     return Due::stopping;
@@ -83,15 +85,25 @@ StopTime::Due StopTime::due(TimePoint now) {
   return Due::asking;
 }
 
+StopTime::Due StopTime::untold_due(TimePoint now) {
+  if (!untold_ || !asks_) return Due::nothing;
+  if (!untold_ask_) untold_ask_ = now + untold_asked_every;
+  if (now < *untold_ask_) return Due::nothing;
+  untold_ask_ = now + untold_asked_every;
+  return Due::asking;
+}
+
 std::optional<TimePoint> StopTime::deadline() const {
-  if (!end_ || stopping_) return std::nullopt;
+  if (stopping_) return std::nullopt;
+  if (!end_) return untold_ ? untold_ask_ : std::nullopt;
   const TimePoint stop = *end_ - lead_;
   return asks_ && !asked_ ? stop - end_asked_ahead : stop;
 }
 
 bool StopTime::heed_stop(TimePoint now) {
-  if (untold_ && !end_) end_ = now + lead_;
-  return end_ && !stopping_ && now >= *end_ - lead_ - end_asked_ahead;
+  if (stopping_) return false;
+  if (!end_ || now < *end_ - lead_ - end_asked_ahead) end_ = now + lead_;
+  return true;
 }
 
 Duration StopTime::unsaved_time() const { return std::min<Duration>(unsaved_limit, lead_ / 5); }

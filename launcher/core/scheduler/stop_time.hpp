@@ -14,6 +14,8 @@ namespace torchup {
 inline constexpr Duration end_asked_ahead = std::chrono::seconds{60};
 /// What is left of the time for workers that have not saved by then, where the lead is long enough.
 inline constexpr Duration unsaved_limit = std::chrono::seconds{30};
+/// So often it is asked where nobody has told it at the start.
+inline constexpr Duration untold_asked_every = std::chrono::minutes{1};
 /// Ends that differ by less are the same one: Slurm tells whole seconds.
 inline constexpr Duration end_slack = std::chrono::seconds{5};
 
@@ -28,7 +30,7 @@ inline constexpr Duration end_slack = std::chrono::seconds{5};
 class StopTime {
  public:
   /// `lead`: so long before the end the workers are asked. `grace`: the longest between SIGTERM and SIGKILL. `asks`:
-  /// somebody can be asked again when the time ends. `untold`: nobody tells it here.
+  /// somebody can be asked again when the time ends. `untold`: nobody has told it at the start.
   StopTime(Duration lead, Duration grace, bool asks, bool untold = false)
       : lead_{lead}, grace_{grace}, asks_{asks}, untold_{untold} {}
 
@@ -37,15 +39,17 @@ class StopTime {
 
   enum class Due {
     nothing,
-    asking,    ///< it is to be asked again when the time ends; once, until another end is known
+    asking,    ///< it is to be asked again when the time ends; once, until another end is known; while none was told,
+               ///< again and again
     stopping,  ///< the workers are to be asked to save and stop; once
   };
   [[nodiscard]] Due due(TimePoint now);
   /// When something is due next, if no other end comes to be known.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
 
-  /// Another node has stopped the job, as one does for the end of its time: whether it can be that. Its clock may be
-  /// ahead; and where nobody tells the end here, that is how it comes to be known.
+  /// Another node has stopped the job, for the end of its time. Its clock may be ahead; where that is not what is known
+  /// here of the end, it comes to be known so.
+  /// Returns whether workers are to be asked; else they are already.
   [[nodiscard]] bool heed_stop(TimePoint now);
   /// The workers are being asked now, whoever's time it was.
   void stop() { stopping_ = true; }
@@ -58,13 +62,15 @@ class StopTime {
   [[nodiscard]] TimePoint end() const { return *end_; }
 
  private:
+  [[nodiscard]] Due untold_due(TimePoint now);
   [[nodiscard]] Duration unsaved_time() const;
 
   const Duration lead_;
   const Duration grace_;
   const bool asks_;
-  const bool untold_;
+  bool untold_;
   std::optional<TimePoint> end_;
+  std::optional<TimePoint> untold_ask_;  ///< while it is untold
   bool asked_ = false;
   bool stopping_ = false;
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "launcher/core/agent/agent.hpp"
+#include "launcher/core/record/exit_report.hpp"
 #include "launcher/core/record/run_record.hpp"
 #include "launcher/core/record/torchelastic_events.hpp"
 #include "launcher/os/agent/incident_recorder.hpp"
@@ -58,6 +59,7 @@ class JobRecord {
   void tell(std::vector<LogLine> allowed);
   Task<> tell_restart(std::shared_ptr<IncidentRecorder::Open> failed);
   [[nodiscard]] std::optional<std::string> words_instead_of_report(const Verdict& verdict) const;
+  [[nodiscard]] Teller teller() const;
   void report(const Finish& action, const std::optional<IncidentRecorder::Told>& told);
   void report_end(const Finish& action);
   void tell_ledger();

@@ -120,6 +120,7 @@ void JobTime::ask() {
 void JobTime::heard(const Result<std::string>& answer) {
   const auto left = answer ? read_time_left(*answer) : Result<std::optional<Duration>>{answer.error()};
   if (!left) {
+    if (!end_) return;  // that was said at the start
     hooks_.record(event::Warning{
         fmt::format("whether the time of this job still ends then is not known: {}", left.error().message())});
     return;

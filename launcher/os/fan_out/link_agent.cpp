@@ -48,6 +48,12 @@ std::vector<std::string> addresses_here(const LinkStart& start) {
   return list;
 }
 
+/// The one that leads to the host `beside` this one, which has to be looked up; else `own`.
+std::string address_for_hosts(const std::string& beside, const std::string& own) {
+  std::string towards = beside.empty() ? std::string{} : address_towards(beside);
+  return leads_from_others(towards) ? towards : own;
+}
+
 class LinkAgent {
  public:
   explicit LinkAgent(LinkStart start) : start_{std::move(start)}, machine_{TORCHUP_VERSION, clock_now()} {}
@@ -149,14 +155,10 @@ class LinkAgent {
     plan.environment.clear();
     if (ends.events) plan.arguments.push_back(fmt::format("--events=/dev/fd/{}", ends.events.release()));
     if (ends.result) plan.arguments.push_back(fmt::format("--result-file=/dev/fd/{}", ends.result.release()));
-    std::string address = plan.address.empty() ? address_for_hosts() : plan.address;
+    auto address = [told = plan.address, beside = start_.beside, own = own_address_] {
+      return told.empty() ? address_for_hosts(beside, own) : told;
+    };
     return {.plan = std::move(plan), .address = std::move(address), .connection = ends.connection.release()};
-  }
-
-  /// In the agent's process, for a look-up may take its time.
-  [[nodiscard]] std::string address_for_hosts() const {
-    std::string towards = start_.beside.empty() ? std::string{} : address_towards(start_.beside);
-    return leads_from_others(towards) ? towards : own_address_;
   }
 
   /// Waits for anything, and does what it asks for.

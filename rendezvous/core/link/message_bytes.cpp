@@ -45,7 +45,9 @@ std::size_t held_bytes(const std::vector<WorkerFailure>& failures) {
   return bytes;
 }
 
-std::size_t held_bytes(const Verdict& verdict) { return text_bytes(verdict.reason) + held_bytes(verdict.failures); }
+std::size_t held_bytes(const Verdict& verdict) {
+  return text_bytes(verdict.reason) + text_bytes(verdict.reporter) + held_bytes(verdict.failures);
+}
 
 Verdict told_verdict(Verdict verdict, std::size_t members) {
   std::vector<WorkerFailure>& failures = verdict.failures;
@@ -59,6 +61,7 @@ Verdict told_verdict(Verdict verdict, std::size_t members) {
 
 Verdict shortened(Verdict verdict, std::size_t bytes) {
   const auto room_for_text = [](std::size_t left) { return left - std::min(left, block_bytes); };
+  bytes -= std::min(bytes, text_bytes(verdict.reporter));
   verdict.reason.resize(cut_text(verdict.reason, room_for_text(bytes / 2)).size());
   std::size_t left = bytes - text_bytes(verdict.reason), kept = 0;
   for (std::size_t of_rows = left / 2; kept < verdict.failures.size(); ++kept) {

@@ -79,7 +79,7 @@ struct JobTerms {
   HangTimeout hang_timeout = {};
   OnHang on_hang = OnHang::report;
   Duration straggler_window = straggler_window_default;  ///< at least straggler_window_min; 0: nobody asks for arrivals
-  bool own_run_id = false;                               ///< the run id is a scheduler's, who gives it to no other job
+  bool own_run_id = false;                               ///< the run id names this job alone, and no later one
   friend bool operator==(const JobTerms&, const JobTerms&) = default;
 };
 
@@ -113,7 +113,9 @@ struct Verdict {
   int stop_signal = 15;   ///< what workers that still run get first: SIGTERM, or what the user pressed; 0: nothing yet,
                           ///< they are about to end by themselves
   bool kill_now = false;  ///< no grace: the user asked twice
-  bool save = false;      ///< with stop signal 0: workers that have ended a step are asked to save their state first
+  bool time_ends = false;     ///< the job's time ends: who works is to be asked to save and stop
+  std::string reporter = {};  ///< host that tells of the end and writes what is the whole job's; empty: nobody said
+  bool save = false;  ///< with stop signal 0: workers that have ended a step are asked to save their state first
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
@@ -171,6 +173,8 @@ struct Join {
   std::string unfit = {};
   /// Where it is unfit: that will not change, and the job is not to begin without it.
   bool needed = false;
+  /// And how the job ends then, 1 to exit_code_max.
+  int needed_code = exit_code::too_few;
   friend bool operator==(const Join&, const Join&) = default;
 };
 /// How an agent ends whose node is unfit where nobody waits until it is fit again: alone, or among torchrun's agents.
@@ -202,6 +206,7 @@ struct Leave {
   std::vector<WorkerFailure> failures = {};  ///< usually none
   int stop_signal = 15;                      ///< as in Verdict
   bool kill_now = false;                     ///< as in Verdict
+  bool time_ends = false;                    ///< as in Verdict
   bool saved = false;                        ///< a worker of the round has saved its state and ended by itself
   friend bool operator==(const Leave&, const Leave&) = default;
 };
@@ -211,7 +216,8 @@ struct Leave {
           .reason = leave.reason,
           .failures = leave.failures,
           .stop_signal = leave.stop_signal,
-          .kill_now = leave.kill_now};
+          .kill_now = leave.kill_now,
+          .time_ends = leave.time_ends};
 }
 /// Answer to Examine, in parts: looks at this node's ranks (core/diagnosis/look_parts).
 struct Examined {

@@ -57,6 +57,7 @@ std::optional<std::string> implausible(const Placement& place) {
 std::optional<std::string> implausible(const Join& join) {
   if (const auto why = implausible(join.terms)) return why;
   if (const auto why = outside("the local world size", join.local_world_size, 1, local_workers_max)) return why;
+  if (const auto why = outside("the exit code without this node", join.needed_code, 1, exit_code_max)) return why;
   return join.former ? implausible(*join.former) : std::nullopt;
 }
 

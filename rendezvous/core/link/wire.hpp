@@ -28,7 +28,8 @@
 /// walk them. What a Reader has passed is within the limits that are named there, whoever wrote it.
 ///
 /// Growth: a structure within another has its length in front. A field that comes later is added at the end of its
-/// structure by `later` or `later_choice`: who does not know it passes over it, who misses it keeps the default.
+/// structure by `later`, `later_choice` and their like: who does not know it passes over it, who misses it keeps the
+/// default.
 namespace torchup::wire {
 
 class Writer;
@@ -53,6 +54,10 @@ class Writer {
   }
   void later_text(const char* what, const std::string& text, std::size_t bytes_max) {
     this->text(what, text, bytes_max);
+  }
+  template <class T>
+  void later_number(const char* what, const T& value, auto smallest, auto largest) {
+    number(what, value, smallest, largest);
   }
   /// The outermost structure, which has no length of its own.
   template <Structure T>
@@ -165,6 +170,10 @@ class Reader {
   }
   void later_text(const char* what, std::string& text, std::size_t bytes_max) {
     if (!rest_.empty()) this->text(what, text, bytes_max);
+  }
+  template <Number T>
+  void later_number(const char* what, T& value, std::type_identity_t<T> smallest, std::type_identity_t<T> largest) {
+    if (!rest_.empty()) number(what, value, smallest, largest);
   }
   template <Structure T>
   void message(T& structure) {

@@ -95,6 +95,8 @@ void fields(auto& a, Verdict& m) {
   failures(a, m.failures);
   signal_number(a, m.stop_signal);
   a(m.kill_now);
+  a.later(m.time_ends);
+  a.later_text("who has the report", m.reporter, name_bytes_max);
   a.later(m.save);
 }
 
@@ -113,6 +115,7 @@ void fields(auto& a, Join& m) {
   a(m.former);
   a.later_text("why a node is unfit", m.unfit, unfit_bytes_max);
   a.later(m.needed);
+  a.later_number("the exit code without a needed node", m.needed_code, 1, exit_code_max);
 }
 void fields(auto& a, StoreReady& m) {
   round(a, m.round);
@@ -131,6 +134,7 @@ void fields(auto& a, Leave& m) {
   failures(a, m.failures);
   signal_number(a, m.stop_signal);
   a(m.kill_now);
+  a.later(m.time_ends);
   a.later(m.saved);
 }
 void fields(auto& a, Resume& m) {

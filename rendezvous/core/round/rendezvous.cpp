@@ -235,6 +235,7 @@ void Rendezvous::said(Peer peer, const Leave& leave, TimePoint now) {
     add_failures(verdict.failures, failures_);  // that others have told while their cause was waited for
     return end(std::move(verdict), now);
   }
+  if (member_count() == 1 && !others_may_come_back(now)) verdict.reporter = host;
   tell(members_.at(slot), End{verdict});
   members_.losses().forgive(host);
   leave_until_ = now + settings_.leave_window;

@@ -222,6 +222,7 @@ class Rendezvous {
   void count_change();
   void end(Verdict verdict, TimePoint now);
   void end_sooner(Verdict& verdict, std::optional<std::uint64_t> ended_job);
+  [[nodiscard]] std::string reporter(const Verdict& verdict) const;
   void begin_anew();
   void forget_job();
   [[nodiscard]] PastJobs past() { return {ended_, phase_ == Phase::ended ? &*verdict_ : nullptr}; }
@@ -303,7 +304,7 @@ class Rendezvous {
   std::vector<Fact> facts_;          ///< of the first agent
 
   std::optional<JobRange> range_;  ///< as ordered; nothing: the terms'
-  std::set<std::string> drained_;   ///< names of agents
+  std::set<std::string> drained_;  ///< names of agents
 
   Phase phase_ = Phase::gathering;
   Round round_{0};       ///< the one that is decided or runs; while gathering, the next

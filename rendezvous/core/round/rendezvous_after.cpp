@@ -1,8 +1,9 @@
-// The round machine: what comes after the end of a job.
+// The round machine: the end of a job, and what comes after it.
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
+#include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/round/rendezvous.hpp"
 #include "rendezvous/core/text/names.hpp"
 
@@ -14,13 +15,46 @@ constexpr int shell_code_of_signals = 128;
 
 }  // namespace
 
+// ---- the end
+
+/// Of those that are there the host of the first failure, else the first one of the last round, or by index where there
+/// was none.
+std::string Rendezvous::reporter(const Verdict& verdict) const {
+  if (!verdict.failures.empty()) {
+    const std::string& host = verdict.failures[root_cause(verdict.failures)].host;
+    if (members_.has_host(host)) return host;
+  }
+  const auto place = [](const Member& member) {
+    const int index = member.join->group_rank ? member.join->group_rank->value() : nodes_max;
+    return std::pair{member.round ? -member.round->value() : 1, member.round ? member.seat.group_rank.value() : index};
+  };
+  const Member* first = nullptr;
+  for (const auto& [node, slot] : members_.slots()) {
+    const Member& member = members_.at(slot);
+    if (!member.round && !member.join->group_rank) continue;
+    if (!first || place(member) < place(*first)) first = &member;
+  }
+  return first ? first->join->host : "";
+}
+
+void Rendezvous::end(Verdict verdict, TimePoint now) {
+  changed();
+  note(JobConcluded{verdict.exit_code, verdict.reason});
+  phase_ = Phase::ended;
+  planned_ = false;
+  verdict.reporter = reporter(verdict);
+  verdict_ = told_verdict(std::move(verdict), members_.slots().size());
+  forget_at_ = now + settings_.verdict_kept;
+  expect_late(now);
+  for (const auto& [node, slot] : members_.slots()) tell(members_.at(slot), End{*verdict_});
+}
+
 // ---- agents that come late
 
 /// Nodes that are started together come one by one, and a short job may be over before the last of them has come. Where
 /// as many have come as were expected, they only have other names.
 void Rendezvous::expect_late(TimePoint now) {
-  // Agents of an older release tell of a scheduler by its index alone.
-  const bool ours_alone = hosted_ || terms_->own_run_id || terms_->rank_order == RankOrder::index;
+  const bool ours_alone = hosted_ || terms_->own_run_id;
   if (!ours_alone || static_cast<std::size_t>(member_count()) >= expected_hosts_.size()) return;
   std::ranges::copy_if(expected_hosts_, std::back_inserter(late_),
                        [&](const std::string& host) { return !members_.has_host(host); });

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "rendezvous/base/exit_codes.hpp"
-#include "rendezvous/core/link/message_bytes.hpp"
 #include "rendezvous/core/membership/same_world.hpp"
 #include "rendezvous/core/text/endpoint.hpp"
 #include "rendezvous/core/text/names.hpp"
@@ -20,6 +19,15 @@ std::string describe(const WorkerFailure& failure) {
   const std::string rank = fmt::format("rank {} on {}", failure.rank.value(), failure.host);
   if (failure.exit_code >= 0) return fmt::format("{} exited with {}", rank, failure.exit_code);
   return fmt::format("{} was ended by signal {}", rank, -std::int64_t{failure.exit_code});
+}
+
+/// How a job ends that is not to begin without nodes on which no worker can run: as the first of them says.
+int code_without_missed(const Membership& members) {
+  for (const auto& [node, slot] : members.slots()) {
+    const Member& member = members.at(slot);
+    if (member.stage == Member::Stage::ready && member.is_missed()) return member.join->needed_code;
+  }
+  return exit_code::too_few;
 }
 
 }  // namespace
@@ -70,7 +78,8 @@ bool Rendezvous::all_have_spoken() const {
 
 void Rendezvous::end_for_too_few(TimePoint now) {
   if (may_not_begin()) {
-    return end({.exit_code = exit_code::too_few, .reason = "a node that the job needs is unfit: " + roster(now)}, now);
+    const std::string reason = "a node that the job needs is unfit: " + roster(now);
+    return end({.exit_code = code_without_missed(members_), .reason = reason}, now);
   }
   const int there = members_.ready() + members_.aside();
   if (round_size(there + members_.unfit()) > 0) {
@@ -355,17 +364,6 @@ void Rendezvous::gather(TimePoint now) {
   last_roster_.clear();
   roster_told_at_ = now;
   arm_roster();
-}
-
-void Rendezvous::end(Verdict verdict, TimePoint now) {
-  changed();
-  note(JobConcluded{verdict.exit_code, verdict.reason});
-  phase_ = Phase::ended;
-  planned_ = false;
-  verdict_ = told_verdict(std::move(verdict), members_.slots().size());
-  forget_at_ = now + settings_.verdict_kept;
-  expect_late(now);
-  for (const auto& [node, slot] : members_.slots()) tell(members_.at(slot), End{*verdict_});
 }
 
 }  // namespace torchup

@@ -119,7 +119,9 @@ void Rendezvous::tell_roster(TimePoint now) {
   std::string text = roster(now);
   if (text == last_roster_) return;
   for (const auto& [node, slot] : members_.slots()) {
-    if (members_.at(slot).stage == Stage::ready) tell(members_.at(slot), Waiting{text});
+    const Member& member = members_.at(slot);
+    // A node without which there was to be no job takes this for the word that there is none yet.
+    if (member.stage == Stage::ready && !(formed_once_ && member.is_missed())) tell(member, Waiting{text});
   }
   note(RosterChanged{text});
   last_roster_ = std::move(text);

@@ -19,7 +19,7 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr std::size_t read_bytes_max = std::size_t{16} << 10;  // at once
+constexpr std::size_t line_read_bytes = std::size_t{16} << 10;  // at once
 /// What the coordinator says waits in its socket while so much lies before the host.
 constexpr std::size_t agents_ahead_max = std::size_t{256} << 10;
 /// One acknowledgement for so much.
@@ -27,8 +27,8 @@ constexpr std::size_t acknowledged_at_once = link_window_bytes / 8;
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
-std::array<char, read_bytes_max>& shared_buffer() {
-  static thread_local std::array<char, read_bytes_max> buffer;
+std::array<char, line_read_bytes>& shared_buffer() {
+  static thread_local std::array<char, line_read_bytes> buffer;
   return buffer;
 }
 

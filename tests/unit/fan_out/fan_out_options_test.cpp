@@ -33,7 +33,7 @@ struct Given {
     };
     facts.scheduler.host = "login";
     facts.environment = {"A=1", "HOME=/home/me"};
-    facts.directory = "/work";
+    facts.directory = "/srv";
     facts.program = "/opt/torchup";
     facts.version = "1";
     return read_fan_out(options, facts);
@@ -130,7 +130,7 @@ TEST_CASE("agents are told what the front was told, but for its own", "[unit][fa
   given.options.set("module", "");
   const auto plan = given.read();
   REQUIRE((plan->agents.wants_events && !plan->agents.wants_result && plan->agents.own_coordinator));
-  REQUIRE((plan->agents.directory == "/work" && plan->agents.environment == Words{"A=1"}));
+  REQUIRE((plan->agents.directory == "/srv" && plan->agents.environment == Words{"A=1"}));
   Words words = agent_arguments(given.options, *plan, "torchup", "1:2");
   REQUIRE(Words(words.begin(), words.begin() + 3) == Words{"torchup", "--nnodes=1:2", "--expect-hosts=b,a"});
   std::sort(words.begin() + 3, words.end());
@@ -145,9 +145,9 @@ TEST_CASE("a directory is one of this machine's names", "[unit][fan_out]") {
   const auto directory = [](const std::string& given) {
     return Given{{{"hosts", "a"}, {"chdir", given}}}.read()->agents.directory;
   };
-  REQUIRE(Given{{{"hosts", "a"}}}.read()->agents.directory == "/work");
+  REQUIRE(Given{{{"hosts", "a"}}}.read()->agents.directory == "/srv");
   REQUIRE(directory("/data") == "/data");
-  REQUIRE(directory("runs/7") == "/work/runs/7");
+  REQUIRE(directory("runs/7") == "/srv/runs/7");
 }
 
 TEST_CASE("with a meeting point elsewhere the front has no coordinator", "[unit][fan_out]") {

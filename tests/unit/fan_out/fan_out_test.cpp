@@ -387,6 +387,30 @@ TEST_CASE("hosts that are discovered come and go", "[unit][fan_out]") {
   }
 }
 
+TEST_CASE("a host that goes while its workers save has as long as they take", "[unit][fan_out]") {
+  FanOutSettings settings = discovering();
+  settings.drain_signals = {SIGUSR1};
+  Front front{settings};
+  front.step(fan::Begin{});
+  front.step(fan::Listed{hosts({"a", "b"})});
+  front.hello(0);
+  front.hello(1);
+  front.step(fan::SignalCame{SIGUSR1});
+  front.step(fan::Listed{hosts({"b"})});
+  REQUIRE(front.pass(1h).empty());
+  SECTION("until the job is over") {
+    front.step(fan::JobOver{75});
+    REQUIRE(front.pass(settings.end_told) == "warning: waiting for agents that have been told to end: a, b\n");
+  }
+  SECTION("and is as any other when it comes back") {
+    front.ended(0, 143);
+    front.step(fan::Listed{hosts({"a", "b"})});
+    front.hello(2);
+    front.step(fan::Listed{hosts({"b"})});
+    REQUIRE(front.pass(settings.end_told) == "warning: waiting for agents that have been told to end: a\n");
+  }
+}
+
 TEST_CASE("a discovered host that fails is tried again at growing distances", "[unit][fan_out]") {
   Front front{discovering()};
   front.step(fan::Begin{});

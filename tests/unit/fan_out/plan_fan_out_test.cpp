@@ -22,7 +22,7 @@ OptionValues options_of(const std::map<std::string, std::string>& values) {
 
 Result<FrontPlan> plan_of(const std::map<std::string, std::string>& values, const Texts& variables = {}) {
   const Machine machine = fake_machine(variables);
-  FanOutFacts facts{{machine.variable, machine.file, machine.host}, {"A=1"}, "/work", "/opt/torchup", "1"};
+  FanOutFacts facts{{machine.variable, machine.file, machine.host}, {"A=1"}, "/srv", "/opt/torchup", "1"};
   return plan_fan_out(options_of(values), {"train.py", "--lr", "1"}, false, machine, facts);
 }
 
@@ -37,7 +37,7 @@ bool names(const std::string& text, const std::string& what) { return text.find(
 Result<LaunchConfig> agent_plan(LinkPlan told, const std::map<std::string, std::string>& values, int gpus,
                                 const Texts& variables) {
   Machine machine = fake_machine(variables);
-  machine.linked = LinkedNode{std::move(told), "10.0.0.7", 5};
+  machine.linked = LinkedNode{std::move(told), [] { return std::string{"10.0.0.7"}; }, 5};
   machine.gpus = [gpus] {
     Gpus found;
     for (int index = 0; index < gpus; ++index) found.list.emplace_back().uuid = "GPU-" + std::to_string(index);

@@ -172,7 +172,7 @@ TEST_CASE("a signal that comes while a worker is being started reaches it", "[un
 
 TEST_CASE("a node that its front does without leaves, whatever signals mean to the job", "[unit][agent]") {
   LaunchConfig config = two_workers();
-  config.terms.max_nodes = 2;
+  config.terms.max_nodes = GENERATE(1, 2);
   config.drain_signals = {SIGTERM};
   config.end_signals_listed = true;
   Running job{config};

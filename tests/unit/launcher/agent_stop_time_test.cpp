@@ -17,6 +17,11 @@ LaunchConfig timed(int max_restarts = 0) {
 }
 constexpr TimePoint asked = t0 + 55min;
 
+/// Of another node, whose time it is; or on which a worker has saved by itself.
+const FromCoordinator others_time{
+    End{{.exit_code = 75, .reason = "the time of this job ends", .stop_signal = 0, .time_ends = true}}};
+const FromCoordinator others_save{End{{.exit_code = 75, .reason = "rank 0 has saved", .stop_signal = 0}}};
+
 struct Timed : Running {
   explicit Timed(const LaunchConfig& config = timed()) : Running{config} {
     static_cast<void>(agent.step(EndOfTime{t0 + 1h}, t0));
@@ -37,6 +42,7 @@ TEST_CASE("before the end of the time workers are asked to save, and the job end
   REQUIRE(word.ends_job);
   REQUIRE(word.exit_code == 75);
   REQUIRE(word.stop_signal == 0);
+  REQUIRE(word.time_ends);
   SECTION("whatever their codes are") {
     REQUIRE_FALSE(find_sent<WorkersFailed>(job.agent.step(ended(0, 1), asked + 1s)));
     REQUIRE_FALSE(find_sent<WorkersSucceeded>(job.agent.step(ended(1, 0), asked + 2s)));
@@ -61,21 +67,25 @@ TEST_CASE("before the end of the time workers are asked to save, and the job end
 
 TEST_CASE("another node's time is this one's, where it is near", "[unit][agent]") {
   Timed job;
-  const End end{{.exit_code = 75, .reason = "the time of this job ends", .stop_signal = 0}};
   SECTION("a clock that is ahead") {
-    const auto actions = job.agent.step(FromCoordinator{end}, asked - 5s);
+    const auto actions = job.agent.step(others_time, asked - 5s);
     REQUIRE(*find<DrainWorkers>(actions) == DrainWorkers{SIGUSR2, false});
     REQUIRE_FALSE(find_sent<Leave>(actions));
     static_cast<void>(job.agent.step(Wake{}, asked + 1s));
     REQUIRE(job.agent.deadline() == t0 + 1h - 30s);  // and not only the grace
   }
-  SECTION("but a worker that saves by itself long before that ends the job as ever") {
-    const auto actions = job.agent.step(FromCoordinator{end}, t0 + 10min);
-    REQUIRE_FALSE(find<DrainWorkers>(actions));
-    REQUIRE(job.agent.deadline() == t0 + 10min + 25s);
+  SECTION("one that ends much sooner than it was told here") {
+    REQUIRE(find<DrainWorkers>(job.agent.step(others_time, t0 + 10min)));
+    static_cast<void>(job.agent.step(Wake{}, t0 + 10min + drain_patience));
+    REQUIRE(job.agent.deadline() == t0 + 15min - 30s);
+  }
+  SECTION("but a worker that saves by itself ends the job as ever, also shortly before that") {
+    const TimePoint then = GENERATE(t0 + 10min, asked - 5s);
+    REQUIRE_FALSE(find<DrainWorkers>(job.agent.step(others_save, then)));
+    REQUIRE(job.agent.deadline() == then + 25s);
   }
   SECTION("Slurm's answer that this job may go on for ever comes too late, and takes no time from who saves") {
-    static_cast<void>(job.agent.step(FromCoordinator{end}, asked - 5s));
+    static_cast<void>(job.agent.step(others_time, asked - 5s));
     static_cast<void>(job.agent.step(EndOfTime{}, asked - 4s));
     static_cast<void>(job.agent.step(Wake{}, asked + 1s));
     REQUIRE(find<SignalWorkers>(job.agent.step(Wake{}, t0 + 1h - 30s))->number == SIGTERM);
@@ -88,10 +98,29 @@ TEST_CASE("workers of a node to which nobody tells the end save when another nod
   config.stop_before->untold = true;
   Running job{config};
   REQUIRE_FALSE(job.agent.deadline());
-  const End end{{.exit_code = 75, .reason = "the time of this job ends", .stop_signal = 0}};
-  REQUIRE(*find<DrainWorkers>(job.agent.step(FromCoordinator{end}, asked)) == DrainWorkers{SIGUSR2, false});
-  static_cast<void>(job.agent.step(Wake{}, asked + drain_patience));
-  REQUIRE(job.agent.deadline() == t0 + 1h - 30s);
+  SECTION("for which they have as long as the others") {
+    REQUIRE(*find<DrainWorkers>(job.agent.step(others_time, asked)) == DrainWorkers{SIGUSR2, false});
+    static_cast<void>(job.agent.step(Wake{}, asked + drain_patience));
+    REQUIRE(job.agent.deadline() == t0 + 1h - 30s);
+  }
+  SECTION("and are let when a worker of another node has saved by itself") {
+    REQUIRE_FALSE(find<DrainWorkers>(job.agent.step(others_save, asked)));
+    REQUIRE(job.agent.deadline() == asked + 25s);
+  }
+}
+
+TEST_CASE("a node to which nobody has told the end asks again", "[unit][agent]") {
+  LaunchConfig config = timed();
+  config.stop_before->untold = true;
+  config.stop_before->squeue = "/bin/squeue";
+  Running job{config};
+  REQUIRE(job.agent.deadline() == t0 + 1min);
+  REQUIRE(find<AskEndOfTime>(job.agent.step(Wake{}, t0 + 1min)));
+  REQUIRE(job.agent.deadline() == t0 + 2min);
+  static_cast<void>(job.agent.step(EndOfTime{t0 + 1h}, t0 + 1min + 1s));
+  REQUIRE(job.agent.deadline() == asked - 1min);
+  REQUIRE(find<AskEndOfTime>(job.agent.step(Wake{}, asked - 1min)));
+  REQUIRE(find_sent<Leave>(job.agent.step(Wake{}, asked))->time_ends);
 }
 
 TEST_CASE("workers that are being started when another node's time ends are asked too", "[unit][agent]") {
@@ -99,8 +128,7 @@ TEST_CASE("workers that are being started when another node's time ends are aske
   static_cast<void>(agent.step(Begin{}, t0));
   static_cast<void>(agent.step(EndOfTime{t0 + 1h}, t0));
   static_cast<void>(agent.step(FromCoordinator{placed()}, asked - 6s));
-  const End end{{.exit_code = 75, .reason = "the time of this job ends", .stop_signal = 0}};
-  REQUIRE(find<DrainWorkers>(agent.step(FromCoordinator{end}, asked - 5s)));
+  REQUIRE(find<DrainWorkers>(agent.step(others_time, asked - 5s)));
   static_cast<void>(agent.step(WorkerStarted{LocalRank{0}, 100}, asked - 1s));
   REQUIRE(*find<DrainWorkers>(agent.step(Wake{}, asked - 1s + drain_patience)) == DrainWorkers{SIGUSR2, true});
 }

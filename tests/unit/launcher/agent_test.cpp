@@ -1,6 +1,8 @@
 #include <catch2/catch.hpp>
+#include <utility>
 
 #include "tests/unit/launcher/running_agent.hpp"
+#include "tests/unit/rendezvous/rendezvous_job.hpp"
 
 namespace torchup {
 
@@ -122,11 +124,14 @@ TEST_CASE("a fenced agent kills without grace", "[unit][agent]") {
 
 TEST_CASE("a node on which no worker can run says so to all, and starts none", "[unit][agent]") {
   LaunchConfig config = two_workers();
+  const int code = GENERATE(2, 66);
   config.gives_up = "of the 2 tasks on this node these have not come";
+  config.gives_up_code = code;
   Agent agent{config, AgentIdentity{NodeId{"n"}, "host", {}, {}}};
   const auto begun = agent.step(Begin{}, t0);
   REQUIRE(find_sent<Join>(begun)->unfit == config.gives_up);  // only of members the others hear
   REQUIRE(find_sent<Join>(begun)->needed);
+  REQUIRE(find_sent<Join>(begun)->needed_code == code);
   REQUIRE_FALSE(find_sent<Leave>(begun));
   REQUIRE(agent.step(FromCoordinator{Waiting{"no route", true}}, t0).size() == 1);  // it is said, and changes nothing
   std::vector<AgentAction> actions;
@@ -139,9 +144,59 @@ TEST_CASE("a node on which no worker can run says so to all, and starts none", "
     actions = agent.step(FromCoordinator{placed()}, t0);
   }
   REQUIRE(find_sent<Leave>(actions)->ends_job);
-  REQUIRE(find_sent<Leave>(actions)->exit_code == 66);
+  REQUIRE(find_sent<Leave>(actions)->exit_code == code);
   REQUIRE_FALSE(find<StartWorkers>(actions));
   REQUIRE(find<Finish>(agent.step(FromCoordinator{End{verdict(66)}}, t0 + 4s))->verdict.exit_code == 66);
+}
+
+TEST_CASE("a node on which no worker can run ends no job that has begun without it", "[unit][agent]") {
+  LaunchConfig config = two_workers(1);
+  config.terms.max_nodes = 2;
+  config.terms.last_call = 1s;
+  config.gives_up = "of the 2 tasks on this node these have not come";
+  rendezvous_job::Job job{config.terms};
+  job.join("a");
+  job.pass(t0 + 1s);
+  job.say("a", StoreReady{Round{0}, Port{4000}});
+  Agent agent{config, AgentIdentity{NodeId{"n"}, "b", {}, {}}};
+  const Peer a = job.peer_of.at("a"), b = job.connect("b");
+  // What the agent does about whatever it is told then.
+  const auto pass = [&](const RendezvousEvent& event) {
+    std::vector<AgentAction> done = agent.step(Wake{}, job.now);
+    for (const RendezvousAction& action : job.rendezvous.step(event, job.now)) {
+      const auto* tell = std::get_if<Tell>(&action);
+      if (!tell || tell->peer != b) continue;
+      for (AgentAction& next : agent.step(FromCoordinator{tell->message}, job.now)) done.push_back(std::move(next));
+    }
+    REQUIRE_FALSE(find_sent<Leave>(done));
+    return done;
+  };
+  const auto begun = agent.step(Begin{}, job.now);
+  pass(Said{b, *find_sent<Join>(begun)});
+  WorkersFailed failed{.round = Round{0}};
+  failed.failures.push_back({.exit_code = 3, .host = "a"});
+  pass(Said{a, failed});
+  while (job.now < t0 + 20s) {  // it takes its time to stop its workers
+    job.now += 100ms;
+    pass(Alive{a});
+    pass(Alive{b});
+  }
+  REQUIRE(job.rendezvous.restart_count() == 1);
+  pass(Said{a, job.join_of("a")});
+  REQUIRE(job.rendezvous.phase() == Rendezvous::Phase::hosting);
+  REQUIRE(find<Finish>(pass(Said{a, Leave{.exit_code = 130}}))->verdict.exit_code == 130);
+}
+
+TEST_CASE("who leaves others alone says so at the end", "[unit][agent]") {
+  LaunchConfig config = two_workers();
+  config.terms.max_nodes = 2;
+  const int number = GENERATE(SIGTERM, SIGINT);
+  Running job{config};
+  REQUIRE(find_sent<Leave>(job.agent.step(SignalArrived{number}, t0))->ends_job == (number == SIGINT));
+  static_cast<void>(job.agent.step(FromCoordinator{End{verdict(128 + number)}}, t0));
+  static_cast<void>(job.agent.step(ended(0, -number), t0));
+  static_cast<void>(job.agent.step(ended(1, -number), t0));
+  REQUIRE(find<Finish>(job.agent.step(DescendantsGone{}, t0))->left == (number == SIGTERM));
 }
 
 TEST_CASE("restarts are paced when asked for", "[unit][agent]") {

@@ -174,6 +174,33 @@ TEST_CASE("of several nodes whose lines are merged one reports", "[unit][report]
   CHECK(words_of_bystander(stopped, 143, {"node1", "", false, true}) == "exit code 143: got SIGTERM");
 }
 
+TEST_CASE("who is said to have the report has it", "[unit][report]") {
+  const Verdict failed{.exit_code = 1, .failures = {failure(3, 1, 7, 3)}, .reporter = "node2"};
+  const Verdict stopped{.exit_code = 143, .reason = "got SIGTERM", .reporter = "node2"};
+  for (const bool first : {true, false}) {
+    CHECK_FALSE(words_of_bystander(failed, 1, {"node2", "node0", first}));
+    CHECK_FALSE(words_of_bystander(stopped, 143, {"node2", "node0", first}));
+    CHECK(words_of_bystander(failed, 1, {"node0", "node0", first}) ==
+          "exit code 1: rank 3 failed with exit code 3 on node1.example; node2 has the report");
+    CHECK(words_of_bystander(stopped, 143, {"node0", "node0", first}) ==
+          "exit code 143: got SIGTERM; node2 has the report");
+  }
+}
+
+TEST_CASE("who has the report writes the files that nodes share, unless the job may go on without it",
+          "[unit][report]") {
+  const Teller first{"node0", "node0", true}, second{"node1", "node0", false};
+  Verdict stopped{.exit_code = 143, .reason = "got SIGTERM"};
+  CHECK(writes_shared_files(stopped, first, false));
+  CHECK_FALSE(writes_shared_files(stopped, second, false));
+  CHECK_FALSE(writes_shared_files(stopped, first, true));
+  stopped.reporter = "node1";
+  for (const bool left : {true, false}) {
+    CHECK(writes_shared_files(stopped, second, left));
+    CHECK_FALSE(writes_shared_files(stopped, first, left));
+  }
+}
+
 TEST_CASE("signals and the exit codes that stand for them", "[unit][report]") {
   for (int number = 1; number < 32; ++number) CHECK(signal_number(signal_name(number)) == number);
   CHECK(signal_number("TERM") == 15);

@@ -74,6 +74,8 @@ TEST_CASE("a number is read at its limits and refused beyond them", "[unit][agen
   check(
       join, "a group rank", [&](Join& j, auto n) { j.group_rank = GroupRank{to_int(n)}; }, 0, nodes_max - 1);
   check(
+      join, "the exit code without", [&](Join& j, auto n) { j.needed_code = to_int(n); }, 1, exit_code_max);
+  check(
       join, "min nodes", [&](Join& j, auto n) { j.terms.min_nodes = to_int(n); }, 1, nodes_max);
   check(
       join, "max nodes", [&](Join& j, auto n) { j.terms.max_nodes = to_int(n); }, 1, nodes_max);

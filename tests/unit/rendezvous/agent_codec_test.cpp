@@ -21,11 +21,12 @@ std::vector<std::size_t> older_lengths(const AgentFrame& frame, std::size_t whol
     former.node.reset();
     return {1 + sizeof(std::uint64_t), encode(AgentFrame{former}).size() - sizeof(std::uint32_t) - 1};
   }
-  if (std::holds_alternative<Leave>(frame)) return {whole - 1};
+  if (std::holds_alternative<Leave>(frame)) return {whole - 2, whole - 1};
   const auto* const join = std::get_if<Join>(&frame);
   if (!join) return {};
-  const std::size_t without_needed = whole - 1;
-  return {without_needed - sizeof(std::uint32_t) - join->unfit.size(), without_needed};
+  const std::size_t without_code = whole - sizeof(std::int32_t);
+  const std::size_t without_needed = without_code - 1;
+  return {without_needed - sizeof(std::uint32_t) - join->unfit.size(), without_needed, without_code};
 }
 std::vector<std::size_t> older_lengths(const CoordinatorFrame& frame, std::size_t whole) {
   const std::size_t number = sizeof(std::uint64_t);

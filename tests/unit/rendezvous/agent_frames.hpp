@@ -51,6 +51,7 @@ inline Join full_join() {
   join.former = Placement{.round = Round{6}, .master_port = Port{29500}, .restart_count = 2};
   join.unfit = "GPU 3 is lost (Xid 79)";
   join.needed = true;
+  join.needed_code = 2;
   return join;
 }
 
@@ -76,7 +77,7 @@ inline std::vector<AgentFrame> agent_frames() {
           StoreReady{Round{1ll << 40}, Port{29500}},
           WorkersFailed{Round{2}, {failure(), failure()}, true},
           WorkersSucceeded{Round{3}},
-          Leave{false, 143, "terminated", {failure()}, 10, true, true},
+          Leave{false, 143, "terminated", {failure()}, 10, true, true, true},
           Examined{6, std::string("\x00 any \xff bytes", 14), false},
           AskLook{},
           Arrivals{std::string("\x80\x00", 2)},
@@ -95,7 +96,7 @@ inline std::vector<CoordinatorFrame> coordinator_frames() {
           HostStore{Round{4}, {"10.0.0.7", "fd00::/64"}},
           Placed{placement},
           StopWorkers{Round{4}, StopCause::fenced, "silent", true, true},
-          End{{1, "reason", {failure()}, 2, true, true}},
+          End{{1, "reason", {failure()}, 2, true, true, "b", true}},
           Waiting{"1 of 2 nodes"},
           Examine{6, true, true},
           HangTold{std::string("\xc3\x00", 2), false},

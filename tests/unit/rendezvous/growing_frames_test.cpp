@@ -70,6 +70,7 @@ struct Joins {
   std::optional<Place> former = {};
   std::string unfit = {};
   bool needed = false;
+  int needed_code = 2;
   More more = {};
 };
 void fields(auto& a, Joins& m) {
@@ -84,7 +85,7 @@ void fields(auto& a, Joins& m) {
   a.list("facts", m.facts, facts_max);
   a(m.former);
   a.later_text("why it is unfit", m.unfit, unfit_bytes_max);
-  a.later(m.needed, m.more.flag, m.more.word);
+  a.later(m.needed, m.needed_code, m.more.flag, m.more.word);
 }
 struct Resumes {
   Joins join = {};
@@ -106,6 +107,8 @@ struct Judgement {
   std::vector<Failure> failures = {};
   int stop_signal = 15;
   bool kill_now = false;
+  bool time_ends = false;
+  std::string reporter = {};
   bool save = false;
   More more = {};
 };
@@ -115,6 +118,8 @@ void fields(auto& a, Judgement& m) {
   a.list("failures", m.failures, failures_told_max);
   wire::signal_number(a, m.stop_signal);
   a(m.kill_now);
+  a.later(m.time_ends);
+  a.later_text("who has the report", m.reporter, name_bytes_max);
   a.later(m.save, m.more.flag, m.more.word);
 }
 struct Ends {
@@ -186,6 +191,7 @@ Join todays_join() {
   join.former = placement();
   join.unfit = "GPU 3 is lost";
   join.needed = true;
+  join.needed_code = 2;
   return join;
 }
 later::Resumes later_resume(std::uint8_t stage) {
@@ -222,9 +228,10 @@ TEST_CASE("today's release reads a later one's frames without what is new in the
   REQUIRE(agent_frame(framed(16, written(later_join(true)))) == AgentFrame{todays_join()});
   REQUIRE(agent_frame(framed(21, written(later_resume(4)))) == AgentFrame{todays_resume(Resume::Stage::failed)});
   REQUIRE(agent_frame(framed(18, written(later_resume(4).failed))) == AgentFrame{todays_resume({}).failed});
-  const later::Ends end{{1, "why", {{{failure(), added}}, {{failure(), added}}}, 2, true, true, added}, added};
+  const later::Ends end{{1, "why", {{{failure(), added}}, {{failure(), added}}}, 2, true, true, "a", true, added},
+                        added};
   REQUIRE(coordinator_frame(framed(83, written(end))) ==
-          CoordinatorFrame{End{{1, "why", {failure(), failure()}, 2, true, true}}});
+          CoordinatorFrame{End{{1, "why", {failure(), failure()}, 2, true, true, "a", true}}});
 }
 
 TEST_CASE("a later release reads today's frames and has its defaults for what they lack", "[unit][agent_codec]") {

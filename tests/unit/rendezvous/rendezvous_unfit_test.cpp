@@ -126,6 +126,15 @@ TEST_CASE("without a node that it needs a job does not begin, and ends with 66 w
     REQUIRE(lines.find("b " + end) != std::string::npos);
     REQUIRE(lines.find("host store") == std::string::npos);
   }
+  SECTION("or with what that node says") {
+    Job job{{.min_nodes = 2, .max_nodes = 2}};
+    job.join("a");
+    job.connect("b");
+    Join join = unfit_join(job, "b");
+    join.needed = true;
+    join.needed_code = 2;
+    REQUIRE(job.say("b", join).find("a end 2: a node that the job needs is unfit: ") != std::string::npos);
+  }
   SECTION("else with the last one, though there are enough without it") {
     Job job{{.min_nodes = 1, .max_nodes = 2, .last_call = 1s}};
     join_needed(job, "b");

@@ -180,6 +180,7 @@ TEST_CASE("a meeting point that is given is the meeting point", "[unit][schedule
 TEST_CASE("a row that does not tell the first host names the ways out", "[unit][scheduler]") {
   REQUIRE_THAT(why_not(mpich()), StartsWith("mpich says that this is node 1 of 2, but not where node 0 is: "));
   REQUIRE(plan_in(mpich({{"MASTER_ADDR", "h"}})).rendezvous.endpoint == Endpoint{"h", derived_port("none", 0)});
+  REQUIRE_FALSE(plan_in(with(mpich({{"MASTER_ADDR", "h"}}), slurm_batch())).terms.own_run_id);  // the batch job's
   REQUIRE(plan_in(mpich(), {{"rdzv-endpoint", "h:7"}}).terms.max_nodes == 2);
   REQUIRE(plan_in(mpich(), {{"standalone", "1"}}).one_node());
   REQUIRE(plan_in(mpich({{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}})).one_node());

@@ -6,6 +6,7 @@
 #include "launcher/core/options/option_table.hpp"
 #include "launcher/core/scheduler/told_words.hpp"
 #include "launcher/core/text/text.hpp"
+#include "rendezvous/core/text/names.hpp"
 #include "tests/unit/scheduler/environments.hpp"
 
 namespace torchup {
@@ -137,7 +138,9 @@ TEST_CASE("runs of mpiexec in one batch job have run ids of their own", "[unit][
     std::ranges::replace(starter, '|', '\0');
     SchedulerFacts told = facts(variables);
     told.starter = [starter] { return starter; };
-    return found(told).run_id;
+    const Allocation allocation = found(told);
+    REQUIRE(allocation.own_run == (starter.starts_with("/usr/bin/hydra") || allocation.scheduler == "slurm"));
+    return allocation.run_id;
   };
   const std::string proxy = "/usr/bin/hydra_pmi_proxy|--control-port|n1:34613|--rmk|slurm|--proxy-id|1|";
   const Texts in_slurm = with(mpich(), slurm_batch());
@@ -151,6 +154,23 @@ TEST_CASE("runs of mpiexec in one batch job have run ids of their own", "[unit][
     REQUIRE(by_hydra(in_slurm, other)->value == "slurm.c.17.0");
   }
   REQUIRE(by_hydra(slurm_step(), proxy)->value == "slurm.c.17.0.0");
+  // Below that a batch job's is each of its runs'.
+  REQUIRE_FALSE(found(with(mpich(), slurm_step())).own_run);
+  REQUIRE_FALSE(found(with(openmpi({{"PMIX_NAMESPACE", "-"}}), slurm_batch())).own_run);
+  REQUIRE(found(with(openmpi(), slurm_batch())).own_run);
+}
+
+TEST_CASE("the name of a run is left away where it makes the run id longer than it may be", "[unit][scheduler]") {
+  const std::string batch = "slurm.c.17.0";
+  const auto named = [&](std::size_t length) {
+    return found(with(openmpi({{"PMIX_NAMESPACE", std::string(length, 'p')}}), slurm_batch()));
+  };
+  const Allocation longest = named(name_bytes_max - batch.size() - 1);
+  REQUIRE(longest.run_id->value.size() == name_bytes_max);
+  REQUIRE(longest.own_run);
+  const Allocation unnamed = named(name_bytes_max - batch.size());
+  REQUIRE(unnamed.run_id == Told<std::string>{batch, "SLURM_CLUSTER_NAME, SLURM_JOB_ID, SLURM_RESTART_COUNT"});
+  REQUIRE_FALSE(unnamed.own_run);
 }
 
 TEST_CASE("a list of hosts that lies on the first of them alone is none for MPI's other processes",

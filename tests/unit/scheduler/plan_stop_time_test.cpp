@@ -83,11 +83,9 @@ TEST_CASE("a time that is not known, or over too soon, is refused before the sta
   REQUIRE(why_not({{}, {{"stop-before", "5m"}, {"deadline", "8589934592"}}}) == "none");
   REQUIRE_THAT(why_not({{}, {{"stop-before", "5m"}, {"deadline", "8589934593"}}}), Contains("is no time in seconds"));
   REQUIRE_THAT(why_not({slurm_step(), {{"stop-before", "2h"}}}), Contains("3600 s (squeue)"));
-  const Texts first = slurm_step({{"SLURM_NODEID", "0"}, {"SLURMD_NODENAME", "n1"}});
-  for (const Texts& alone : {first, slurm_batch()}) {
-    REQUIRE_THAT(why_not({alone, {{"stop-before", "5m"}}, "INVALID\n"}), Contains("squeue says 'INVALID'"));
-    REQUIRE_THAT(why_not({alone, {{"stop-before", "5m"}}, "", false}), Contains("squeue, which tells it, is not on"));
-  }
+  REQUIRE_THAT(why_not({slurm_batch(), {{"stop-before", "5m"}}, "INVALID\n"}), Contains("squeue says 'INVALID'"));
+  REQUIRE_THAT(why_not({slurm_batch(), {{"stop-before", "5m"}}, "", false}),
+               Contains("squeue, which tells it, is not"));
   const Texts of_its_own{{"stop-before", "5m"}, {"nnodes", "1"}};
   REQUIRE_THAT(why_not({slurm_step(), of_its_own, "INVALID\n"}), Contains("squeue says 'INVALID'"));
   // Its own variables are not believed either.
@@ -105,6 +103,15 @@ TEST_CASE("a node that alone does not know when the time ends does without", "[u
   REQUIRE_FALSE(plan({slurm_step(), {{"stop-before", "5m"}}, "UNLIMITED\n"}).stop_before->untold);
 }
 
+TEST_CASE("where the first of several nodes does not know it, that one tells the others so", "[unit][scheduler]") {
+  const Texts first = slurm_step({{"SLURM_NODEID", "0"}, {"SLURMD_NODENAME", "n1"}});
+  const LaunchConfig told = plan({first, {{"stop-before", "5m"}}, "INVALID\n"});
+  REQUIRE_THAT(told.gives_up, Contains("--stop-before") && Contains("squeue says 'INVALID'"));
+  REQUIRE(told.gives_up_code == 2);
+  REQUIRE_THAT(plan({first, {{"stop-before", "5m"}}, "", false}).gives_up, Contains("squeue, which tells it, is not"));
+  REQUIRE(plan({first, {{"stop-before", "5m"}}}).gives_up.empty());
+}
+
 TEST_CASE("node 0 puts the job back into the queue", "[unit][scheduler]") {
   const Texts first = slurm_step({{"SLURM_NODEID", "0"}, {"SLURMD_NODENAME", "n1"}, {"SLURM_RESTART_COUNT", "2"}});
   const Texts wanted{{"requeue", "3"}};
@@ -118,7 +125,13 @@ TEST_CASE("node 0 puts the job back into the queue", "[unit][scheduler]") {
   REQUIRE_FALSE(plan({slurm_step(), {{"requeue", "3"}, {"nnodes", "1"}}}).requeue);
   REQUIRE_THAT(why_not({{}, wanted}), Contains("--requeue=3: this is no job of Slurm"));
   REQUIRE_THAT(why_not({with(first, {{"SLURM_JOB_ID", "-"}}), wanted}), Contains("no job of Slurm"));
-  REQUIRE_THAT(why_not({first, wanted, "", false}), Contains("scontrol"));
+  const LaunchConfig without = plan({first, wanted, "", false});
+  REQUIRE(without.gives_up == "--requeue=3: scontrol, which does it, is not on PATH");
+  REQUIRE(without.gives_up_code == 2);
+  for (const Asked& alone :
+       {Asked{slurm_batch(), wanted, "", false}, Asked{first, {{"requeue", "3"}, {"nnodes", "1"}}, "", false}}) {
+    REQUIRE_THAT(why_not(alone), Contains("scontrol"));
+  }
   REQUIRE_THAT(why_not({first, {{"requeue", "-1"}}}), Contains("--requeue=-1"));
 }
 

@@ -102,25 +102,58 @@ TEST_CASE("before it acts it is asked again when the time ends", "[unit][schedul
   SECTION("no answer: what was known stands") { REQUIRE(time.due(t0 + 55min) == Due::stopping); }
 }
 
-TEST_CASE("another node's clock may be ahead, but not by hours", "[unit][scheduler]") {
+TEST_CASE("another node's clock may be ahead; where it is by much, its end is the newer one", "[unit][scheduler]") {
   const TimePoint t0{};
   StopTime time{5min, 25s, false};
-  REQUIRE_FALSE(time.heed_stop(t0));
   time.know(t0 + 1h);
-  REQUIRE_FALSE(time.heed_stop(t0 + 54min - 1ns));
-  REQUIRE(time.heed_stop(t0 + 54min));
-  time.stop();
-  REQUIRE_FALSE(time.heed_stop(t0 + 54min));  // it is asked already
-  REQUIRE(time.due(t0 + 55min) == Due::nothing);
+  SECTION("a little") {
+    REQUIRE(time.heed_stop(t0 + 54min));
+    REQUIRE(time.end() == t0 + 1h);
+    time.stop();
+    REQUIRE_FALSE(time.heed_stop(t0 + 54min));  // it is asked already
+    REQUIRE(time.due(t0 + 55min) == Due::nothing);
+  }
+  SECTION("by much") {
+    REQUIRE(time.heed_stop(t0 + 54min - 1ns));
+    REQUIRE(time.end() == t0 + 59min - 1ns);
+  }
+  SECTION("here it was to be never") {
+    time.know({});
+    REQUIRE(time.heed_stop(t0 + 10h));
+    REQUIRE(time.end() == t0 + 10h + 5min);
+  }
 }
 
 TEST_CASE("where nobody tells the end, another node's stop tells it", "[unit][scheduler]") {
   const TimePoint t0{};
   StopTime time{5min, 25s, false, true};
-  REQUIRE_FALSE(time.deadline());
   REQUIRE(time.due(t0 + 10h) == Due::nothing);
+  REQUIRE_FALSE(time.deadline());  // nobody can be asked
   REQUIRE(time.heed_stop(t0 + 10h));
   REQUIRE(time.end() == t0 + 10h + 5min);
+}
+
+TEST_CASE("where nobody has told the end, it is asked each minute until somebody does", "[unit][scheduler]") {
+  const TimePoint t0{};
+  StopTime time{5min, 25s, true, true};
+  REQUIRE(time.due(t0) == Due::nothing);
+  for (const TimePoint minute : {t0 + 1min, t0 + 2min, t0 + 3min}) {
+    REQUIRE(time.deadline() == minute);
+    REQUIRE(time.due(minute - 1ns) == Due::nothing);
+    REQUIRE(time.due(minute) == Due::asking);
+    REQUIRE(time.due(minute) == Due::nothing);
+  }
+  SECTION("an end") {
+    time.know(t0 + 1h);
+    REQUIRE(time.deadline() == t0 + 54min);
+    REQUIRE(time.due(t0 + 54min) == Due::asking);
+    REQUIRE(time.due(t0 + 55min) == Due::stopping);
+  }
+  SECTION("that is never") {
+    time.know({});
+    REQUIRE_FALSE(time.deadline());
+    REQUIRE(time.due(t0 + 10h) == Due::nothing);
+  }
 }
 
 }  // namespace torchup
