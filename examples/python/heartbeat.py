@@ -5,10 +5,19 @@
     heartbeat = Heartbeat()
     for step in range(first, last):
         ...
-        heartbeat.step(step)
+        if heartbeat.step(step):
+            save(step)
+            sys.exit(75)
 
-With that torchup knows how fast the job is, when it hangs, and which of its time was lost to what. Copy the file beside
-your program: it needs nothing but Python, and does nothing where no torchup has started the program.
+With that torchup knows how fast the job is, when it hangs, and which of its time was lost to what; and the job saves its
+state before it is stopped, restarted or moved (torchupctl, --drain-signals, --stop-before). Each rank is asked by itself,
+at about the same time: where ranks wait for each other in a step, let them agree on the one after which they leave:
+
+        asked = torch.tensor(int(heartbeat.step(step)))
+        torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX)
+
+Copy the file beside your program: it needs nothing but Python, and does nothing where no torchup has started the
+program.
 
 torchup shares a page of memory with each worker (rendezvous/base/worker_page.hpp says where in it what lies). Where
 torchup's hook is in this process, the page is the hook's already, and writes for us.
@@ -26,7 +35,8 @@ MAGIC = 0x31474150505554
 SEALS = 1 | 2 | 4  # SEAL, SHRINK, GROW: without them the page could be cut under us
 GET_SEALS = 1034
 # Offsets in the page.
-NEWEST, FIRST_STEP, FIRST_TIME, TOTAL_WAITED, BEATS, BEAT_BYTES, PYTHON = 16, 32, 40, 48, 64, 64, 296
+NEWEST, FIRST_STEP, FIRST_TIME, TOTAL_WAITED, BEATS, BEAT_BYTES = 16, 32, 40, 48, 64, 64
+PYTHON, HEARS_DRAIN, DRAIN = 296, 584, 2048
 
 
 class Heartbeat:
@@ -34,17 +44,25 @@ class Heartbeat:
         self.beats = self.last = self.waited = 0
         hook = sys.modules.get("torchup_worker")
         self.steps = hook.load("torchup_loaded").steps if hook is not None and hook.page is not None else None
-        self.page = None if self.steps else open_page()
-        if self.page is not None:
-            struct.pack_into("<Q", self.page, PYTHON, sys.hexversion)  # we do not hear what the agent asks for
+        self.page = hook.page.memory if self.steps else open_page()
+        if self.page is None:
+            return
+        struct.pack_into("<Q", self.page, HEARS_DRAIN, 1)
+        if self.steps is None:
+            struct.pack_into("<Q", self.page, PYTHON, sys.hexversion)
             struct.pack_into("<QQ", self.page, 0, MAGIC, os.getpid())
 
     def step(self, number, waited=0.0):
-        """The step of that number has ended; `waited` seconds of it this process waited for other ranks."""
+        """The step of that number has ended; `waited` seconds of it this process waited for other ranks.
+
+        True: save, and exit with 75. The job is to stop here, to go on later."""
+        if self.page is None:
+            return False
         if self.steps is not None:
             self.steps.beat(number)
-        elif self.page is not None:
+        else:
             self.beat(number, int(waited * 1e9))
+        return self.page[DRAIN:DRAIN + 8] != bytes(8)
 
     def beat(self, number, waited):
         now = time.monotonic_ns()

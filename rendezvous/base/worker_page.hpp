@@ -60,12 +60,13 @@ inline constexpr std::size_t helper = 264;            ///< u64, the kernel's id 
 inline constexpr std::size_t raised_at = 272;         ///< i64, when an exception left the program; 0: none has
 inline constexpr std::size_t collectives = 280;       ///< u64, sum of its process groups' sequence numbers
 inline constexpr std::size_t collectives_at = 288;    ///< i64, when that changed last
-inline constexpr std::size_t python = 296;            ///< u64, sys.hexversion: its writer does not look at `drain`
+inline constexpr std::size_t python = 296;            ///< u64, sys.hexversion; 0: it is no Python worker
 inline constexpr std::size_t thread_raised_at = 304;  ///< i64, when an exception ended one of its threads last
 inline constexpr std::size_t ending_at = 312;         ///< i64, when its program began to end
 inline constexpr std::size_t thread_raised = 320;     ///< that exception; text, a zero byte ends it
 inline constexpr std::size_t thread_raised_bytes = 256;
-inline constexpr std::size_t recorded = 576;  ///< u64, not 0: the error file is the hook's
+inline constexpr std::size_t recorded = 576;     ///< u64, not 0: the error file is the hook's
+inline constexpr std::size_t hears_drain = 584;  ///< u64, not 0: its program looks at `drain`; others' in Python do not
 // Written by the agent:
 inline constexpr std::size_t drain = 2048;  ///< u64, not 0: stop after the step on which all ranks agree
 }  // namespace worker_page
@@ -112,8 +113,8 @@ struct HookPage {
 /// that are none of a signal, process or thread, and times before 0, are 0.
 [[nodiscard]] std::optional<HookPage> read_hook_page(std::span<const std::byte> page);
 
-/// Whether the worker with this pid has opened the page, of which this is a copy, and hears a request to drain: one in
-/// Python does not.
+/// Whether the worker with this pid has opened the page, of which this is a copy, and hears a request to drain: of
+/// those in Python who says so.
 [[nodiscard]] bool is_worker_page_open(std::span<const std::byte> page, std::int64_t pid);
 
 /// Value of TORCHUP_WORKER_PAGE: which descriptor, and by what the worker knows that it is still the page and meant for

@@ -110,6 +110,13 @@ TEST_CASE("a hook below a shell tells of steps, and hears no request to drain", 
   CHECK_FALSE(is_worker_page_open(page.bytes, 77));
 }
 
+TEST_CASE("a program that looks for a request to drain says so, below a shell and beside a hook too",
+          "[unit][worker_page]") {
+  CHECK(is_worker_page_open(opened().put(wp::hears_drain, 1).bytes, 78));
+  CHECK(is_worker_page_open(opened().put(wp::python, 0x030b02f0).put(wp::hears_drain, 1).bytes, 77));
+  CHECK_FALSE(is_worker_page_open(Page{}.put(wp::hears_drain, 1).bytes, 77));
+}
+
 TEST_CASE("a worker of our runtime tells of its groups once it has one, and of its end", "[unit][worker_page]") {
   Page page = opened().put(wp::helper, 79).put(wp::collectives, 1234).put(wp::collectives_at, 6);
   HookPage expected{.process = 77, .helper = 79, .collectives = 1234, .collectives_at_ns = 6};
