@@ -173,7 +173,11 @@ void add_jobs(CLI::App& app, Settings& settings) {
          "node, as under torchrun; or \"here\", so that group rank 0's node may be lost too")
       ->check(CLI::IsMember({"first", "here"}))
       ->capture_default_str();
-  app.add_flag("--store-only", settings.daemon.store_only, "Neither agents nor HTTP pages on the port");
+  CLI::Option* const events = app.add_option(
+      "--events", settings.daemon.events_file,
+      "File to which what happens to all jobs is appended, an object of JSON in each line, with run_id and seq");
+  app.add_flag("--store-only", settings.daemon.store_only, "Neither agents nor HTTP pages on the port")
+      ->excludes(events);
 }
 
 void add_log(CLI::App& app, LogOptions& log) {

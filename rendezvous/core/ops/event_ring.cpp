@@ -3,20 +3,45 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "rendezvous/core/ops/withheld.hpp"
+#include "rendezvous/core/text/json_text.hpp"
 
 namespace torchup {
 namespace {
 
-/// `{"seq":7,` before the first member.
-std::string numbered(std::string_view event, std::uint64_t seq) {
+/// What a stranger's event says of what is ours to say is left out: of two members of a name readers take the last.
+std::string without(std::string_view event, std::initializer_list<const char*> names) {
+  const bool may_have_them = std::any_of(names.begin(), names.end(), [&](const char* name) {
+    return event.find(fmt::format("\"{}\"", name)) != std::string_view::npos;
+  });
+  if (!may_have_them) return std::string{event};
+  auto members = nlohmann::ordered_json::parse(event, nullptr, false);
+  if (!members.is_object()) return std::string{event};
+  for (const char* const name : names) members.erase(name);
+  return members.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// `first` before the first member.
+std::string with_in_front(std::string_view first, std::string_view event) {
   event.remove_prefix(1);
-  return fmt::format("{{\"seq\":{}{}{}", seq, event == "}" ? "" : ",", event);
+  return fmt::format("{{{}{}{}", first, event == "}" ? "" : ",", event);
+}
+
+std::string numbered(std::string_view event, std::uint64_t seq) {
+  return with_in_front(fmt::format("\"seq\":{}", seq), without(event, {"seq"}));
 }
 
 }  // namespace
+
+std::string event_line(std::string_view run_id, std::uint64_t seq, std::string_view event) {
+  std::string first{"\"run_id\":"};
+  put_json(first, run_id);
+  first += fmt::format(",\"seq\":{}", seq);
+  return with_in_front(first, without(event, {"run_id", "seq"})) + "\n";
+}
 
 std::size_t EventRings::Event::bytes() const { return sizeof(Event) + whole.capacity() + withheld.capacity(); }
 

@@ -10,6 +10,7 @@
 #include "rendezvous/net/daemon/admission.hpp"
 #include "rendezvous/net/daemon/common_port.hpp"
 #include "rendezvous/net/daemon/coordinator_ops.hpp"
+#include "rendezvous/net/daemon/events_file.hpp"
 #include "rendezvous/net/io/log.hpp"
 #include "rendezvous/net/io/loop_turns.hpp"
 #include "rendezvous/net/ops/control_socket.hpp"
@@ -33,6 +34,9 @@ class Daemon::Impl {
                                                .read_token = settings_.read_token,
                                                .host_names = settings_.host_names,
                                                .turns = &turns_});
+      onlookers_->service().set_recorded([this](const std::string& run_id, std::uint64_t seq, std::string_view event) {
+        if (events_) events_->write(event_line(run_id, seq, event));
+      });
       port_.emplace(loop, coordinator_, *onlookers_, port_options());
     }
   }
@@ -43,6 +47,11 @@ class Daemon::Impl {
   }
 
   std::optional<int> start() {
+    if (!settings_.events_file.empty()) {
+      auto opened = EventsFile::open(loop_, settings_.events_file, log_.sink());
+      if (!opened) return failed(2, opened.error());
+      events_ = std::move(*opened);
+    }
     if (!settings_.state_dir.empty()) {
       auto opened = StateDirectory::open(loop_, settings_.state_dir);
       auto kept = opened ? coordinator_.keep_state(**opened) : Result<>{opened.error()};
@@ -116,6 +125,7 @@ class Daemon::Impl {
   DaemonSettings settings_;
   Log& log_;
   std::unique_ptr<StateDirectory> state_;  ///< outlives what writes there
+  std::unique_ptr<EventsFile> events_;     ///< null: nobody wants them
   Coordinator coordinator_;
   TurnHistogram turns_;
   std::optional<CoordinatorOps> onlookers_;

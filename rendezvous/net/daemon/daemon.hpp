@@ -28,9 +28,10 @@ struct DaemonSettings {
   std::string token = {};
   std::string read_token = {};  ///< CoordinatorOpsOptions, and below
   std::vector<std::string> host_names = {};
-  bool control_socket = false;  ///< in the user's runtime directory; where there is none, a warning says why
-  SourceList allowed = {};      ///< networks from which somebody may come without proving the token
-  std::string state_dir = {};   ///< empty: jobs are not kept
+  bool control_socket = false;   ///< in the user's runtime directory; where there is none, a warning says why
+  SourceList allowed = {};       ///< networks from which somebody may come without proving the token
+  std::string state_dir = {};    ///< empty: jobs are not kept
+  std::string events_file = {};  ///< that gets the events of all jobs; empty: none does
   int agents_max = RendezvousSettings{}.agents_max;
   bool torchrun_store_here = false;  ///< workers of torchrun's agents meet in this process (TorchrunHostOptions)
   bool store_only = false;           ///< neither agents nor pages, and torchrun's keys are keys as any other

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -17,6 +18,8 @@ namespace {
 
 /// What one node asks for another must fit into a frame of their link.
 constexpr std::size_t forwarded_events_bytes_max = 192 * 1024;
+/// Whoever has passed a question on gives it up after OpenQuestions' limit.
+constexpr auto forwarded_wait_max = std::chrono::seconds{10};
 
 bool is_stream(const OpsCall& call) {
   return call.route == OpsRoute::job_stream || call.route == OpsRoute::jobs_stream;
@@ -56,6 +59,7 @@ void OpsService::perform(const OpsRequest& request, const OpsCaller& caller, std
   if (const auto* refusal = std::get_if<Refusal>(&call)) return reply(answer_of(*refusal));
   auto& asked = std::get<OpsCall>(call);
   asked.bytes_max = forwarded_events_bytes_max;
+  asked.wait = std::min<Duration>(asked.wait, forwarded_wait_max);
   if (takes_body(asked)) {
     if (const auto refusal = read_body(asked, body)) return reply(answer_of(*refusal));
   }
@@ -139,6 +143,7 @@ void OpsService::answer_waiting(const std::string& run_id) {
 
 std::uint64_t OpsService::record(const std::string& run_id, std::string_view event) {
   const std::uint64_t seq = rings_.add(run_id, event);
+  if (recorded_) recorded_(run_id, seq, event);
   feed_.added(run_id);
   answer_waiting(run_id);
   return seq;

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <functional>
 #include <list>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "rendezvous/core/ops/event_ring.hpp"
 #include "rendezvous/net/ops/event_feed.hpp"
@@ -29,6 +31,9 @@ class OpsService {
 
   /// Something has happened. Gives its number. As EventRings::add.
   std::uint64_t record(const std::string& run_id, std::string_view event);
+  /// Called for each of them, from within `record`. Unset: nobody is.
+  using Recorded = std::function<void(const std::string& run_id, std::uint64_t seq, std::string_view event)>;
+  void set_recorded(Recorded recorded) { recorded_ = std::move(recorded); }
   [[nodiscard]] EventRings& events() { return rings_; }
   [[nodiscard]] const EventFeed& feed() const { return feed_; }
 
@@ -45,6 +50,7 @@ class OpsService {
   OpsSource& source_;
   EventRings rings_;
   EventFeed feed_;
+  Recorded recorded_;
   std::list<std::shared_ptr<Waiting>> waiting_;
   std::shared_ptr<OpsService*> self_;  ///< what is done later finds null there when this has gone
 };

@@ -48,6 +48,19 @@ TEST_CASE("an event without members has its number, too", "[unit][event_ring]") 
   REQUIRE(read(rings, 0).texts == std::vector<std::string>{R"({"seq":1})"});
 }
 
+TEST_CASE("a number that an event brings along is not its number", "[unit][event_ring]") {
+  EventRings rings{{}};
+  rings.add("job", R"({"a":{"seq":5},"seq":99,"b":1})");
+  REQUIRE(read(rings, 0).texts == std::vector<std::string>{R"({"seq":1,"a":{"seq":5},"b":1})"});
+}
+
+TEST_CASE("a line of several jobs says whose it is, whatever the event says", "[unit][event_ring]") {
+  REQUIRE(event_line("job", 7, R"({"event":"a"})") == "{\"run_id\":\"job\",\"seq\":7,\"event\":\"a\"}\n");
+  REQUIRE(event_line("job", 7, R"({"run_id":"other","event":"a","seq":1})") ==
+          "{\"run_id\":\"job\",\"seq\":7,\"event\":\"a\"}\n");
+  REQUIRE(event_line("a\"\n", 7, "{}") == "{\"run_id\":\"a\\\"\\n\",\"seq\":7}\n");
+}
+
 TEST_CASE("the oldest events go, and are counted for those who missed them", "[unit][event_ring]") {
   const EventRings at_limit = with(4, {.events_max = 4});
   REQUIRE(read(at_limit, 0).seen.lost == 0);
