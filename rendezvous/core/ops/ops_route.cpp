@@ -329,4 +329,14 @@ std::optional<Refusal> read_body(OpsCall& call, std::string_view body) {
   return members.end();
 }
 
+std::optional<Refusal> refused_at_foreign_store(const OpsCall& call) {
+  if (call.route != OpsRoute::order || call.order == Order{order::Stop{}}) return std::nullopt;
+  return Refusal{
+      501, "foreign_store",
+      fmt::format("The rendezvous of this job is torchrun's, which obeys no orders: {} cannot be done; a stop "
+                  "without save and now ends this node",
+                  verb_of(*call.order)),
+      ""};
+}
+
 }  // namespace torchup

@@ -146,6 +146,10 @@ struct OpsCall {
 /// ops_body_bytes_max it is a 413.
 [[nodiscard]] std::optional<Refusal> read_body(OpsCall& call, std::string_view body);
 
+/// At an agent whose rendezvous is torchrun's, which obeys no order: all that can be done is to end this node, as
+/// SIGTERM does. Everything else that is ordered is a 501; what is no order is not refused.
+[[nodiscard]] std::optional<Refusal> refused_at_foreign_store(const OpsCall& call);
+
 /// The first header of that name, in lower case here.
 [[nodiscard]] std::optional<std::string_view> header(const OpsRequest& request, std::string_view name);
 

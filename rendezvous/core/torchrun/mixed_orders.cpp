@@ -15,7 +15,7 @@ OrderAnswer MixedJob::answer(const Order& order) const {
   const auto* stop = std::get_if<order::Stop>(&order);
   if (!stop) return {false, "torchrun's agents take part in this job, who obey no orders but their own"};
   if (stop->save) return {false, "torchrun's agents take part in this job, whose workers nobody asks to save"};
-  if (!part_that_lives()) return {false, "no agent of torchup's runs in this job any more"};
+  if (!part_that_lives()) return {false, "no agent of torchup's runs in this job"};
   return {true, "torchup's agents end; torchrun's lose the rendezvous"};
 }
 

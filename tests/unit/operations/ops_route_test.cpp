@@ -301,6 +301,24 @@ TEST_CASE("orders take what they have and nothing else", "[unit][ops_route]") {
   REQUIRE(order_of("/v1/jobs/a/restart", std::string(ops_body_bytes_max, '[')) == Outcome{400});
 }
 
+TEST_CASE("at torchrun's rendezvous a node can be stopped, and nothing else is ordered", "[unit][ops_route]") {
+  const auto refused = [](const std::string& target, std::string_view body) {
+    OpsCall call = call_of(post(target));
+    REQUIRE_FALSE(read_body(call, body));
+    const auto refusal = refused_at_foreign_store(call);
+    return refusal ? refusal->status : 0;
+  };
+  REQUIRE(refused("/v1/jobs/a/stop", "{}") == 0);
+  REQUIRE(refused("/v1/jobs/a/stop", R"({"save":true})") == 501);
+  REQUIRE(refused("/v1/jobs/a/stop", R"({"now":true})") == 501);
+  REQUIRE(refused("/v1/jobs/a/restart", "{}") == 501);
+  REQUIRE(refused("/v1/jobs/a/resize", R"({"min":1,"max":2})") == 501);
+  REQUIRE(refused("/v1/jobs/a/nodes/n/drain", "{}") == 501);
+  REQUIRE(refused("/v1/jobs/a/nodes/n/undrain", "{}") == 501);
+  REQUIRE(refused("/v1/node/page", "{}") == 0);
+  REQUIRE_FALSE(refused_at_foreign_store(call_of(get("/v1/jobs/a"))));
+}
+
 TEST_CASE("an error is one JSON object, whatever is in it", "[unit][ops_route]") {
   REQUIRE(error_body({404, "no_such_job", "a \"b\" <c>", ""}) ==
           "{\"error\":{\"code\":\"no_such_job\",\"message\":\"a \\\"b\\\" <c>\"}}\n");
