@@ -18,6 +18,7 @@ constexpr std::string_view life = "Failures, restarts and stopping";
 constexpr std::string_view checks = "Checks before the start";
 constexpr std::string_view rehearsals = "Rehearsal of faults";
 constexpr std::string_view output = "Output and records";
+constexpr std::string_view looking = "Looking at the job while it runs";
 constexpr std::string_view devices = "Devices and threads";
 constexpr std::string_view show = "Looking without starting";
 
@@ -209,6 +210,17 @@ constexpr std::array table = {
     OptionSpec{"log-format", 0, ValueKind::text, "text|json", output,
                "Our own lines for people, or as one JSON object each, with time and level (default text).",
                "text|json"},
+
+    OptionSpec{"no-control-socket", 0, ValueKind::flag, "", looking,
+               "No unix socket for torchupctl in $TORCHUP_RUNTIME_DIR (default /tmp/torchup-UID)."},
+    OptionSpec{"status-port", 0, ValueKind::integer, "PORT", looking,
+               "Answer over HTTP on this port too, with the job's page and metrics (0: any free one; default: none)."},
+    OptionSpec{"status-bind", 0, ValueKind::text, "ADDRESS", looking,
+               "Numeric address of --status-port; :: is all of them (default localhost)."},
+    OptionSpec{"status-host", 0, ValueKind::text, "NAME,...", looking,
+               "Names that Host may be over HTTP without a token, beside addresses, localhost and this machine's own."},
+    OptionSpec{"read-token-file", 0, ValueKind::text, "FILE", looking,
+               "Another secret than --token-file: who sends it over HTTP may see the job, and steer nothing."},
 
     OptionSpec{"gpus", 0, ValueKind::text, "LIST", devices, "GPUs to use: indices among the visible ones, or UUIDs."},
     OptionSpec{"oversubscribe", 0, ValueKind::flag, "", devices, "More workers than GPUs are intended."},
