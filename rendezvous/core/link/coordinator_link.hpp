@@ -193,6 +193,9 @@ class CoordinatorLink {
   /// another.
   [[nodiscard]] int incarnation() const { return incarnation_; }
 
+  /// Whether a question would be heard now: this node is a member, and the way is not known to be cut.
+  [[nodiscard]] bool reaches() const { return is_member(); }
+
   /// How far the coordinator's monotonic clock is ahead of ours; nothing before a keep-alive was answered with it on
   /// the line in use, and since this machine was suspended.
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return clock_.estimate(); }

@@ -60,6 +60,7 @@ class Client final : public std::enable_shared_from_this<Client> {
 
   void report_progress(const ProgressReport& report) { step(link::Report{report}); }
   void report_node(const NodeReport& report) { step(link::ReportNode{report}); }
+  [[nodiscard]] bool reaches() const { return machine_.reaches(); }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return machine_.clock(); }
   [[nodiscard]] std::optional<Duration> day_ahead() const {
     const auto theirs = machine_.day();
@@ -257,6 +258,7 @@ class ClientLink final : public AgentLink {
   void send(AgentMessage message) override { client_->send(std::move(message)); }
   void report_progress(const ProgressReport& report) override { client_->report_progress(report); }
   void report_node(const NodeReport& report) override { client_->report_node(report); }
+  [[nodiscard]] bool reaches() const override { return client_->reaches(); }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override { return client_->clock(); }
   bool set_cut(bool cut) override {
     client_->set_cut(cut);

@@ -31,9 +31,6 @@ using asio::ip::tcp;
 
 namespace {
 
-/// What an agent keeps of its own job for those who ask what has happened.
-constexpr std::size_t agent_events_max = 256;
-
 /// How long torchrun's agents may need the store after the verdict.
 constexpr Duration torchrun_linger = std::chrono::seconds{10};
 
@@ -58,7 +55,9 @@ struct Host {
                                         .host_names = settings.host_names,
                                         .page_job = settings.run_id.value(),
                                         .pid = settings.pid,
-                                        .events = {.events_max = agent_events_max}}} {}
+                                        .job_name = settings.job_name,
+                                        .events = {.events_max = agent_events_max},
+                                        .turns = settings.turns}} {}
 
   [[nodiscard]] Result<Port> listen(asio::io_context& loop, const std::string& bind, Port number,
                                     const AttachSettings& settings) {
@@ -130,6 +129,7 @@ class Attachment final : public std::enable_shared_from_this<Attachment> {
   void report_node(const NodeReport& report) {
     if (link_) link_->report_node(report);
   }
+  [[nodiscard]] bool reaches() const { return link_ && link_->reaches(); }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const { return link_ ? link_->clock() : std::nullopt; }
   [[nodiscard]] std::optional<Duration> day_ahead() const { return link_ ? link_->day_ahead() : std::nullopt; }
   bool set_cut(bool cut) {
@@ -397,6 +397,7 @@ class AttachedLink final : public AgentLink {
   void send(AgentMessage message) override { attachment_->send(std::move(message)); }
   void report_progress(const ProgressReport& report) override { attachment_->report_progress(report); }
   void report_node(const NodeReport& report) override { attachment_->report_node(report); }
+  [[nodiscard]] bool reaches() const override { return attachment_->reaches(); }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override { return attachment_->clock(); }
   bool set_cut(bool cut) override { return attachment_->set_cut(cut); }
   [[nodiscard]] std::optional<Duration> day_ahead() const override { return attachment_->day_ahead(); }

@@ -55,6 +55,7 @@ class OwnLink final : public AgentLink {
       if (state->attendance) state->attendance->reported(report);
     });
   }
+  [[nodiscard]] bool reaches() const override { return true; }
   [[nodiscard]] std::optional<ClockOffset::Estimate> clock() const override {
     return ClockOffset::Estimate{};  // it is the same
   }

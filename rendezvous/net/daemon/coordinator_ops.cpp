@@ -75,6 +75,8 @@ OpsAccess CoordinatorOps::access() const {
 CoordinatorSourceOptions CoordinatorOps::source_options() {
   CoordinatorSourceOptions source;
   source.pid = options_.pid;
+  source.job_name = options_.job_name;
+  source.more_metrics = [this] { return own_.metrics ? own_.metrics() : std::string{}; };
   source.status = [this] { return status_text(port_().store, coordinator_); };
   source.numbers = [this] { return numbers(); };
   source.others = [this](const OpsCall& call, HttpServer::Reply reply) { perform(call, std::move(reply)); };
@@ -84,10 +86,14 @@ CoordinatorSourceOptions CoordinatorOps::source_options() {
 
 CoordinatorNumbers CoordinatorOps::numbers() const {
   PortNumbers port = port_();
+  std::map<int, std::uint64_t> requests = http_.answers();
+  if (own_.doors) {
+    for (const auto& [status, count] : own_.doors->answers()) requests[status] += count;
+  }
   return {.store = std::move(port.store),
           .turns = options_.turns ? *options_.turns : TurnHistogram{},
           .agents = port.agents,
-          .http_requests = http_.answers(),
+          .http_requests = std::move(requests),
           .event_readers = service_.feed().readers(),
           .events_lost = service_.feed().lost()};
 }
@@ -171,7 +177,7 @@ void CoordinatorOps::heard(const RunId& run_id, const NodeId& node, Coordinator:
       page->report(node, std::move(*report), std::chrono::steady_clock::now());
     }
   } else if (const auto* event = std::get_if<NodeEvent>(&word)) {
-    heard_event(run_id, *event);
+    happened(run_id, event->line);
   } else if (auto* answer = std::get_if<Answer>(&word)) {
     questions_.answered(name_of(run_id, node), std::move(*answer));
   } else {
@@ -182,36 +188,31 @@ void CoordinatorOps::heard(const RunId& run_id, const NodeId& node, Coordinator:
   }
 }
 
-void CoordinatorOps::heard_event(const RunId& run_id, const NodeEvent& event) {
-  if (!is_event(event.line)) return;
-  const std::uint64_t seq = service_.record(run_id.value(), event.line);
-  JobPage* const page = jobs_.known(run_id.value());
-  if (page && is_incident(event.line)) page->add_incident(seq, event.line);
+void CoordinatorOps::happened(const RunId& run_id, std::string_view event) {
+  if (!is_event(event)) return;
+  const std::uint64_t seq = service_.record(run_id.value(), event);
+  if (!is_incident(event)) return;
+  if (JobPage* const page = jobs_.known(run_id.value())) return page->add_incident(seq, event);
+  // A young job has no page yet, and the coordinator may be in the middle of a word.
+  boost::asio::post(loop_, [self = self_, run_id, seq, line = std::string{event}] {
+    JobPage* const page = *self ? (*self)->page_of(run_id) : nullptr;
+    if (page) page->add_incident(seq, line);
+  });
 }
 
 /// A node asks for its people, in its own job alone.
 void CoordinatorOps::answer(const RunId& run_id, const NodeId& node, const Ask& question) {
   const auto tell = [this, run_id, node, number = question.number](OpsReply reply) {
-    auto& given = std::get<OpsAnswer>(reply);
-    Answer answer;
-    answer.number = number;
-    answer.status = given.status;
-    answer.type = std::move(given.content_type);
-    answer.body = std::move(given.body);
-    for (const auto& [name, value] : given.headers) {
-      if (name == "Torchup-Offset") answer.offset = std::stoull(value);
-    }
-    coordinator_.tell_node(run_id, node, std::move(answer));
+    coordinator_.tell_node(run_id, node, answer_to(number, std::get<OpsAnswer>(std::move(reply))));
   };
-  OpsCaller caller{.right = question.control ? Right::control : Right::read, .by = question.by, .proved = true};
+  OpsCaller caller = caller_of(question);
   for (const auto& [job, view] : coordinator_.jobs()) {
     if (job != run_id) continue;
     for (const JobView::Node& known : view.nodes) {
       if (known.node == node.value()) caller.host = known.host;
     }
   }
-  OpsRequest request{.method = question.method, .target = question.target, .headers = {}};
-  if (!question.body.empty()) request.headers.emplace_back("Content-Type", json_content);
+  const OpsRequest request = request_of(question);
   const auto asked = routed(request, caller);
   const auto* call = std::get_if<OpsCall>(&asked);
   if (call && call->route == OpsRoute::jobs) return tell(own_row(run_id, caller.right));
@@ -234,6 +235,7 @@ void CoordinatorOps::noted(const RunId& run_id, const Note& note) {
   if (const auto* order = std::get_if<OrderReceived>(&note)) {
     if (JobPage* const page = jobs_.known(run_id.value())) page->count_order(order->verb);
   }
+  if (const auto* order = std::get_if<OrderReceived>(&note); order && own_.ordered) return own_.ordered(*order);
   const Moment at = this_moment();
   // More than one event a microsecond there cannot have been: who read those of the process before goes on above them.
   if (std::holds_alternative<JobRestored>(note)) {

@@ -20,6 +20,7 @@ struct CoordinatorOpsOptions {
   std::vector<std::string> host_names = {};  ///< OpsAccess::host_names, beside this machine's own
   std::string page_job = {};                 ///< that the page which is opened on demand shows; empty: all
   std::optional<std::int64_t> pid = {};      ///< CoordinatorSourceOptions::pid
+  std::string job_name = {};                 ///< of the program, where this process knows it; else empty
   EventRings::Limits events = {};
   const TurnHistogram* turns = nullptr;  ///< of the loop, which outlives this; null: nobody counts them
 };
@@ -47,6 +48,19 @@ class CoordinatorOps {
   /// Without it there is none.
   void set_port(std::function<PortNumbers()> numbers) { port_ = std::move(numbers); }
 
+  /// An agent in this process, of the same job.
+  struct OwnAgent {
+    /// Records that order: by `happened`, and for itself.
+    std::function<void(const OrderReceived&)> ordered = {};
+    std::function<std::string()> metrics = {};  ///< its own, to be told behind the others
+    const HttpServer* doors = nullptr;          ///< it answers there too, with the `service` of this
+  };
+  void set_own_agent(OwnAgent agent) { own_ = std::move(agent); }
+  /// Something that one of its agents has recorded: a JSON object in one line. What is none is nothing.
+  void happened(const RunId& run_id, std::string_view event);
+  /// Null: there is no such job. Not from within a call of the coordinator's.
+  [[nodiscard]] JobPage* page_of(const RunId& run_id) { return jobs_.page(run_id.value()); }
+
  private:
   [[nodiscard]] CoordinatorSourceOptions source_options();
   [[nodiscard]] CoordinatorNumbers numbers() const;
@@ -56,7 +70,6 @@ class CoordinatorOps {
   void open_page(const HttpServer::Reply& reply);
   [[nodiscard]] bool may_cross(const OpsCall& call, const std::string& host) const;
   void heard(const RunId& run_id, const NodeId& node, Coordinator::NodeWord word);
-  void heard_event(const RunId& run_id, const NodeEvent& event);
   void answer(const RunId& run_id, const NodeId& node, const Ask& question);
   [[nodiscard]] OpsAnswer own_row(const RunId& run_id, Right right);
   void noted(const RunId& run_id, const Note& note);
@@ -66,6 +79,7 @@ class CoordinatorOps {
   CoordinatorOpsOptions options_;
   std::string host_;  ///< this machine's name
   std::function<PortNumbers()> port_;
+  OwnAgent own_ = {};
   CoordinatorSource jobs_;
   OpsService service_;
   HttpServer http_;

@@ -43,7 +43,10 @@ void CoordinatorSource::refresh(Duration age) {
   std::set<std::string> seen;
   for (const auto& [run_id, view] : coordinator_.jobs()) {
     auto& page = pages_[run_id.value()];
-    if (!page) page = std::make_unique<JobPage>(run_id, host_, options_.pid);
+    if (!page) {
+      page = std::make_unique<JobPage>(run_id, host_, options_.pid);
+      page->set_name(options_.job_name);
+    }
     page->show(view, at);
     seen.insert(run_id.value());
   }
@@ -80,7 +83,7 @@ std::string CoordinatorSource::metrics() {
   CoordinatorNumbers numbers = options_.numbers();
   for (const JobPage* page : pages()) numbers.jobs.push_back(page->numbers(this_moment()));
   numbers.late_workers = coordinator_.late_workers();
-  return process_metrics(process_numbers(TORCHUP_VERSION)) + coordinator_metrics(numbers);
+  return process_metrics(process_numbers(TORCHUP_VERSION)) + coordinator_metrics(numbers) + options_.more_metrics();
 }
 
 void CoordinatorSource::perform(const OpsCall& call, HttpServer::Reply reply) {

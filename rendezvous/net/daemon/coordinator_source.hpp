@@ -19,9 +19,11 @@ class Coordinator;
 
 struct CoordinatorSourceOptions {
   std::optional<std::int64_t> pid = {};  ///< the launcher's, where this process is an agent
+  std::string job_name = {};             ///< JobPage::set_name; empty: it is not known
   /// Those numbers that are not of jobs: of the store, of what is served.
   std::function<CoordinatorNumbers()> numbers = {};
-  std::function<std::string()> status = {};  ///< GET /status
+  std::function<std::string()> more_metrics = {};  ///< to be told behind those
+  std::function<std::string()> status = {};        ///< GET /status
   /// Orders, logs, stacks, and a page on demand; of a job that is there.
   HttpServer::Perform others = {};
   /// Once a second at least, with all jobs that are shown.

@@ -22,6 +22,9 @@ namespace torchup {
 
 inline constexpr const char* json_content = "application/json";
 inline constexpr const char* text_content = "text/plain; charset=utf-8";
+inline constexpr const char* bytes_content = "application/octet-stream";
+/// Of a log: where its next part begins.
+inline constexpr const char* offset_header = "Torchup-Offset";
 
 /// What is answered at once.
 struct OpsAnswer {

@@ -9,7 +9,7 @@ namespace {
 
 /// Of what the other calls its answer only what means nothing to a browser, and breaks no header.
 std::string known_type(const std::string& type) {
-  return type == json_content || type == text_content ? type : "application/octet-stream";
+  return type == json_content || type == text_content ? type : bytes_content;
 }
 
 Ask question_of(const OpsCall& call, std::uint64_t number) {
@@ -24,6 +24,32 @@ Ask question_of(const OpsCall& call, std::uint64_t number) {
 }
 
 }  // namespace
+
+OpsRequest request_of(const Ask& question) {
+  OpsRequest request{.method = question.method, .target = question.target, .headers = {}};
+  if (!question.body.empty()) request.headers.emplace_back("Content-Type", json_content);
+  return request;
+}
+
+OpsCaller caller_of(const Ask& question) {
+  return {.right = question.control ? Right::control : Right::read, .by = question.by, .proved = true};
+}
+
+Answer answer_to(std::uint64_t number, OpsAnswer given) {
+  if (given.body.size() > answer_body_bytes_max) {
+    given =
+        answer_of({503, "too_long", "That is too long to be passed on from node to node; ask at the job's host", ""});
+  }
+  Answer answer;
+  answer.number = number;
+  answer.status = given.status;
+  answer.type = std::move(given.content_type);
+  answer.body = std::move(given.body);
+  for (const auto& [name, value] : given.headers) {
+    if (name == offset_header) answer.offset = std::stoull(value);
+  }
+  return answer;
+}
 
 void OpenQuestions::ask(std::string whom, const OpsCall& call, const std::function<bool(Ask)>& send, Reply reply) {
   if (open_.size() >= open_max) {
@@ -49,7 +75,7 @@ void OpenQuestions::answered(const std::string& who, Answer answer) {
   given.status = answer.status >= 200 ? answer.status : 502;  // what is below is no answer
   given.content_type = known_type(answer.type);
   given.body = std::move(answer.body);
-  if (answer.offset) given.headers.emplace_back("Torchup-Offset", std::to_string(*answer.offset));
+  if (answer.offset) given.headers.emplace_back(offset_header, std::to_string(*answer.offset));
   close(answer.number, std::move(given));
 }
 

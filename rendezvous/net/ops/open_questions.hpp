@@ -12,6 +12,13 @@
 
 namespace torchup {
 
+// What came by that way, as what came by a door, and back.
+[[nodiscard]] OpsRequest request_of(const Ask& question);
+/// Whoever has passed the question on has found his right.
+[[nodiscard]] OpsCaller caller_of(const Ask& question);
+/// An answer that is too long for the link becomes one that says so.
+[[nodiscard]] Answer answer_to(std::uint64_t number, OpsAnswer given);
+
 /// What one process has asked another over the agents' link, and not been answered yet: a coordinator its nodes about
 /// their workers, a node its coordinator about the job.
 class OpenQuestions {

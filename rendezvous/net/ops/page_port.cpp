@@ -8,6 +8,7 @@
 
 #include "rendezvous/core/text/percent.hpp"
 #include "rendezvous/net/io/listen.hpp"
+#include "rendezvous/net/io/node_identity.hpp"
 #include "rendezvous/net/io/token.hpp"
 
 namespace torchup {
@@ -17,6 +18,14 @@ constexpr auto silent_peer_max = std::chrono::seconds{90};
 
 /// 128 bits in hexadecimal digits.
 std::string fresh_page_token() { return fmt::format("{:02x}", fmt::join(fresh_nonce(), "")); }
+
+/// As a browser is led there: where all of this machine's addresses are bound, its name is as good as any.
+std::string address_of(const std::string& bind, Port port) {
+  if (bind == "localhost") return fmt::format("127.0.0.1:{}", port.value());
+  if (bind.empty() || bind == "::" || bind == "0.0.0.0") return fmt::format("{}:{}", own_host_name(), port.value());
+  const bool in_brackets = bind.find(':') != std::string::npos;
+  return in_brackets ? fmt::format("[{}]:{}", bind, port.value()) : fmt::format("{}:{}", bind, port.value());
+}
 
 }  // namespace
 
@@ -30,7 +39,7 @@ Result<std::string> PagePort::open(const std::string& run_id) {
     door_ = std::make_shared<HttpDoor>();
     door_->access = options_.access;
     door_->access.page_token = fresh_page_token();
-    address_ = fmt::format("127.0.0.1:{}", listeners->port.value());
+    address_ = address_of(options_.bind, listeners->port);
     port_.emplace(loop_, server_, std::move(listeners->sockets), door_);
   }
   door_->last_request = std::chrono::steady_clock::now();
