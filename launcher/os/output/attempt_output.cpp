@@ -181,6 +181,9 @@ std::vector<std::string> AttemptOutput::tail(LocalRank local_rank) const {
 std::vector<std::string> AttemptOutput::recent_lines(LocalRank local_rank) const {
   return worker(local_rank).memory->tail.all_lines();
 }
+OutputTail::Kept AttemptOutput::kept(LocalRank local_rank, OutputTail::Stream stream) const {
+  return worker(local_rank).memory->tail.of(stream);
+}
 TimePoint AttemptOutput::last_output(LocalRank local_rank) const { return worker(local_rank).memory->last_output; }
 
 void AttemptOutput::worker_gone(LocalRank local_rank) {

@@ -86,6 +86,9 @@ class AttemptOutput {
   /// All lines of this worker that are remembered: at most 16 KiB.
   [[nodiscard]] std::vector<std::string> recent_lines(LocalRank local_rank) const;
 
+  /// What is remembered of one of its streams, as OutputTail has it.
+  [[nodiscard]] OutputTail::Kept kept(LocalRank local_rank, OutputTail::Stream stream) const;
+
   /// When this worker last wrote anything; the start of the attempt if never.
   [[nodiscard]] TimePoint last_output(LocalRank local_rank) const;
 
