@@ -66,10 +66,16 @@ class EventsFile(unittest.TestCase):
             until(lambda: len(self.lines(run_id)) >= len(shown), "all are written")
             self.assertEqual(self.lines(run_id)[:len(shown)], [{"run_id": run_id, **event} for event in shown])
             self.assertEqual([event["seq"] for event in shown], list(range(1, len(shown) + 1)))
-        if jsonschema:
-            schema = json.loads((Path(__file__).parents[2] / "launcher/core/event_schema.json").read_text())
-            for event in self.lines():
-                jsonschema.Draft202012Validator(schema).validate(event)
+
+    @unittest.skipIf(jsonschema is None, "Python's jsonschema is not installed")
+    def test_each_line_is_as_the_schema_has_it(self):
+        daemon = self.daemon(self.file)
+        self.job(daemon, "failing", "exit 3", 1)
+        daemon.end(LIMIT_S)
+        validator = jsonschema.Draft202012Validator(json.loads((Path(__file__).parents[2] / "launcher/core/event_schema.json").read_text()))
+        self.assertTrue(self.lines("failing"))
+        for event in self.lines():
+            validator.validate(event)
 
     def test_the_next_daemon_goes_on_behind_them(self):
         self.file.write_text("what was there\n")
