@@ -20,7 +20,7 @@ std::string without(std::string_view event, std::initializer_list<const char*> n
   if (!may_have_them) return std::string{event};
   auto members = nlohmann::ordered_json::parse(event, nullptr, false);
   if (!members.is_object()) return std::string{event};
-  for (const char* const name : names) members.erase(name);
+  for (const char* const name : names) members.erase(std::string{name});
   return members.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
